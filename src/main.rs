@@ -1,5 +1,5 @@
 //! strandline: attributes every resident byte of a process to exactly one row, predicts what each
-//! remedy gives back, applies it, and prints predicted and actual.
+//! remedy releases, applies it, and prints predicted and actual.
 //!
 //! This file only starts the command line and passes on its exit status.
 

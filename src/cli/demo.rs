@@ -80,7 +80,7 @@ pub fn run(arguments: &Demo, output: &mut Output) -> Result<CommandResult> {
     let refused = given.outcome == Outcome::Refused;
     if output.json {
         let (pieces, survivors) = (subject.pieces, subject.survivors);
-        let told = DemoResult {
+        let result = DemoResult {
             pieces,
             survivors,
             before,
@@ -89,7 +89,7 @@ pub fn run(arguments: &Demo, output: &mut Output) -> Result<CommandResult> {
             memory_unchanged,
             elapsed_seconds,
         };
-        output.document(SCHEMA, Some(&told.before), &told)?;
+        output.document(SCHEMA, Some(&result.before), &result)?;
     }
     Ok(if refused || !memory_unchanged { CommandResult::CouldNot } else { CommandResult::Done })
 }
@@ -127,7 +127,7 @@ fn introduction(subject: &Subject, mebibytes: u32) -> String {
 }
 
 fn how_to_read() -> &'static str {
-    "Each resident byte stands on one row, and the rows add up to the kernel's RSS exactly. Stranded \
+    "Each resident byte counts for one row, and the rows add up to the kernel's RSS exactly. Stranded \
      bytes are unused and can be released; pinned bytes are free, but a live neighbour keeps \
      their page."
 }

@@ -286,7 +286,7 @@ fn scope_status(scope: Option<&str>, capable: bool) -> (Status, String) {
     match (scope, capable) {
         (None, _) => (Status::Ok, "no Yama: the usual rules hold".to_owned()),
         (Some("0"), _) => (Status::Ok, "0: this user's processes".to_owned()),
-        (Some("3"), _) => (Status::Missing, "3: nobody may trace".to_owned()),
+        (Some("3"), _) => (Status::Missing, "3: no process may trace".to_owned()),
         (Some(scope), true) => (Status::Ok, format!("{scope}, but this user has CAP_SYS_PTRACE")),
         (Some("1"), false) => (Status::Limited, "1: only descendants of the tracer".to_owned()),
         (Some(scope), false) => (Status::Missing, format!("{scope}: only with CAP_SYS_PTRACE")),
@@ -341,7 +341,7 @@ fn rights_status(scope: Option<&str>, rights: &Rights, is_initial: bool) -> (Sta
         String::new()
     };
     match (scope.unwrap_or("0"), rights.has(SYS_PTRACE)) {
-        ("3", _) => (Status::Missing, "nobody's processes".to_owned()),
+        ("3", _) => (Status::Missing, "no processes".to_owned()),
         (_, true) if missing.is_empty() && is_initial => {
             (Status::Ok, "the processes of all users".to_owned())
         }
@@ -365,7 +365,7 @@ fn map_files() -> Check {
         Ok(_) => (Status::Ok, "mapped files can be opened".to_owned()),
         Err(error) => (Status::Limited, format!("/proc/PID/map_files: {error}")),
     };
-    let means = "files that were deleted, or lie in another mount namespace, are told by name only";
+    let means = "files that were deleted, or lie in another mount namespace, are known by name only";
     let fix = match Rights::own() {
         rights if rights.user == 0 => rights.advice(&[CHECKPOINT_RESTORE], ""),
         rights => more_rights(&rights),
@@ -404,7 +404,7 @@ fn cgroup() -> Check {
         None if Path::new("/sys/fs/cgroup/memory").is_dir() => (Status::Ok, "version 1, memory".to_owned()),
         None => (Status::Limited, "no memory cgroup is mounted".to_owned()),
     };
-    let means = "limits of a process's group cannot be told";
+    let means = "limits of a process's group are not known";
     check("cgroup", status, found, means, Some("mount cgroup2 on /sys/fs/cgroup with the memory controller"))
 }
 
@@ -534,7 +534,7 @@ mod tests {
     }
 
     #[test]
-    fn root_that_a_container_keeps_short_is_told_so() {
+    fn root_with_few_capabilities_is_advised_to_add_them() {
         let root = Rights { bounds: !SYS_PTRACE.bit(), ..of(0, &[DAC_OVERRIDE]) };
         let (status, found) = rights_status(None, &root, true);
         assert_eq!(status, Status::Limited);

@@ -18,8 +18,8 @@ pub fn run(arguments: &Mark) -> Result<CommandResult> {
     };
     let name: String = arguments.name.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     // A recorder that was killed must not make the script fail.
-    let told = socket.write_all(format!("{name}\n").as_bytes());
-    if told.is_ok() {
+    let sent = socket.write_all(format!("{name}\n").as_bytes());
+    if sent.is_ok() {
         drop(socket.read(&mut [0]));
     }
     Ok(CommandResult::Done)

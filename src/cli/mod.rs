@@ -208,7 +208,7 @@ fn conflicting_flags(arguments: &Arguments) -> Option<&'static str> {
             Some("--json and another --format contradict each other; leave one out")
         }
         Verb::Report(report) if report.files.len() > report::MAX_FILES => {
-            Some("more than 8 recordings cannot be told apart in one report: give fewer")
+            Some("one report shows at most 8 recordings: give fewer")
         }
         Verb::Try(arguments) if arguments.ready.is_some() && arguments.lab.jobs > 1 => {
             Some("--jobs is not for servers, which would share a port: leave it out")

@@ -27,7 +27,7 @@ macro_rules! block_rows {
         /// Blocks in caches.
         pub static CACHED: RowKind =
             RowKind::of_allocator(concat!($name, ".cached"), State::Stranded, $cached);
-        /// Free pages that a purge gives back.
+        /// Free pages that a purge releases.
         pub static FREE_PURGE: RowKind =
             RowKind::of_allocator(concat!($name, ".free.purge"), State::Stranded, $purge);
         /// Free bytes on pages without live data that a purge leaves.

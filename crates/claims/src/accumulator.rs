@@ -17,9 +17,9 @@ use strandline_process::range::AddressRange;
 pub struct ResidentBytes {
     /// By [`Class`]. `Free` is split into the next three fields and is 0 here.
     pub bytes: [u64; CLASSES],
-    /// Free, on whole pages that the allocator's trim gives back.
+    /// Free, on whole pages that the allocator's trim releases.
     pub trim: u64,
-    /// Free, on pages without live data, that the allocator's trim does not give back.
+    /// Free, on pages without live data, that the allocator's trim does not release.
     pub kept: u64,
     /// Free, on pages with live data.
     pub pinned: u64,
@@ -93,7 +93,7 @@ pub struct Sums {
     pub resident: ResidentBytes,
     /// The same by cell, in address order, without empty cells. Empty if no cells are kept.
     pub cells: Vec<CellSums>,
-    /// Resident bytes within trim ranges, all-zero pages included: what a trim gives back.
+    /// Resident bytes within trim ranges, all-zero pages included: what a trim releases.
     pub trimmable: u64,
     /// Live chunks on pages that hold pinned bytes.
     pub pinning_blocks: u64,
@@ -463,7 +463,7 @@ impl<'a> Accumulator<'a> {
         }
     }
 
-    /// Claims a run of free bytes up to `end`. The allocator's trim gives back the whole pages
+    /// Claims a run of free bytes up to `end`. The allocator's trim releases the whole pages
     /// `trim_start..trim_end` (none if that is empty).
     pub fn claim_free(&mut self, end: u64, trim_start: u64, trim_end: u64) {
         if trim_start >= trim_end || trim_start < self.cursor || trim_end > end {

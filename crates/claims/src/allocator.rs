@@ -32,7 +32,7 @@ pub enum Layer {
     /// In mappings that its own structures list.
     #[default]
     Mappings,
-    /// In mappings, some of which are recognised by their content: read last, beside what other
+    /// In mappings, and some are recognised by their content: read last, beside what other
     /// readers have claimed.
     RestOfMappings,
 }
@@ -194,7 +194,7 @@ pub struct Reading {
     /// Whether some structure was inconsistent as if caught while it changed: a moment later it may
     /// be consistent.
     pub is_inconsistent: bool,
-    /// What gives memory back, other than the call of its [`CallPlan`].
+    /// What releases memory, other than the call of its [`CallPlan`].
     pub remedies: Vec<facts::Remedy>,
     /// The rows that the classes of the claims stand for.
     pub rows: Option<&'static BlockRows>,
@@ -221,7 +221,7 @@ impl Reading {
         self.claims.iter().map(RangeClaim::range)
     }
 
-    /// Bytes that a purge gives back, over all claims.
+    /// Bytes that a purge releases, over all claims.
     pub fn trimmable_bytes(&self) -> u64 {
         self.claims.iter().map(|claim| claim.sums.trimmable).sum()
     }
@@ -267,12 +267,12 @@ pub struct CallPlan {
     pub locks: Vec<u64>,
     /// The ranges the call works on.
     pub heaps: Vec<AddressRange>,
-    /// FS bases of threads that the allocator already knows, one of which must make the call. Empty
+    /// FS bases of the threads that the allocator already knows: one of them must make the call. Empty
     /// for glibc, where any thread can, and where none is known.
     pub threads: Vec<u64>,
-    /// Whether the call gives back everything that is resident in `heaps`.
+    /// Whether the call releases everything that is resident in `heaps`.
     pub gives_all: bool,
-    /// Bytes that the call gives back.
+    /// Bytes that the call releases.
     pub predicted_bytes: u64,
     /// When the call takes effect, in milliseconds of CLOCK_MONOTONIC
     /// ([`strandline_process::host::monotonic_milliseconds`]); 0 for at once. An earlier call keeps

@@ -58,7 +58,7 @@ pub struct Row {
     pub stratum: HolderKind,
     /// What can become of the bytes.
     pub state: State,
-    /// The holder, for a person: `malloc, free chunks that malloc_trim gives back`.
+    /// The holder, for a person: `malloc, free chunks that malloc_trim releases`.
     pub holder: String,
     /// Number of bytes.
     pub bytes: u64,
@@ -166,7 +166,7 @@ pub struct Arena {
     pub fastbin_bytes: u64,
     /// In the top chunk.
     pub top_bytes: u64,
-    /// Resident bytes that malloc_trim(0) gives back from this arena.
+    /// Resident bytes that malloc_trim(0) releases from this arena.
     pub trim_bytes: u64,
 }
 
@@ -271,20 +271,20 @@ pub enum RemedyKind {
     Program,
 }
 
-/// Something that gives memory back.
+/// Something that releases memory.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Remedy {
     /// `malloc_trim`, `zero_pages`, …
     pub id: String,
     /// Kind of remedy.
     pub kind: RemedyKind,
-    /// Bytes that it is predicted to give back; `None` if that cannot be predicted from outside.
+    /// Bytes that it is predicted to release; `None` if that cannot be predicted from outside.
     pub predicted_bytes: Option<u64>,
     /// Of those, bytes that the machine gets back: pages that no other process has mapped. `None`
     /// if not determined.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub predicted_pss_bytes: Option<u64>,
-    /// Bytes that it would still give back after all remedies listed before it; `None` if unknown.
+    /// Bytes that it would still release after all remedies listed before it; `None` if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub predicted_after_better_bytes: Option<u64>,
     /// Why the prediction is missing.

@@ -47,7 +47,7 @@ pub struct ReaderInfo {
 /// async-signal-safe functions, so they may run while a thread is in an allocator.
 #[derive(Clone, Copy, Debug)]
 pub struct StopHandlers {
-    /// Names of files of which all code is the runtime's.
+    /// Names of files whose code is all the runtime's.
     pub files: &'static [FileName],
     /// Names of the handlers, for programs that contain the runtime.
     pub symbols: &'static [&'static str],

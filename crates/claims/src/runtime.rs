@@ -259,7 +259,7 @@ pub struct Reading {
     pub zero_runs: Vec<AddressRange>,
     /// Blocks that get their own row; those that no allocator holds in use are dropped.
     pub named_blocks: Vec<Named>,
-    /// What gives memory back.
+    /// What releases memory.
     pub remedies: Vec<Remedy>,
     /// Bytes of target memory read.
     pub bytes_read: u64,
@@ -294,7 +294,7 @@ pub struct Busy {
 pub struct FinishContext<'a> {
     /// Number of threads.
     pub workers: usize,
-    /// Type of which a live object's path to a root is wanted.
+    /// Type for which the path of a live object to a root is wanted.
     pub path_to: Option<&'a str>,
     /// The refinements that the allocators' readers matched.
     pub matched: &'a Matches,

@@ -92,7 +92,7 @@ impl Stops {
     }
 }
 
-/// Processor time that may be used: a share of elapsed time, of which at most one minute's is
+/// Processor time that may be used: a share of elapsed time. At most one minute's share is
 /// saved.
 #[derive(Debug)]
 pub struct CpuBudget {

@@ -1,4 +1,4 @@
-//! A ledger as few numbers: its states, its largest rows, what its remedies would give back. The
+//! A ledger as few numbers: its states, its largest rows, what its remedies would release. The
 //! rest is summed, so that states and rows each add up to the ledger's RSS.
 
 use std::collections::BTreeMap;
@@ -23,7 +23,7 @@ pub struct Summary {
     pub states: [(&'static str, u64); 5],
     /// Bytes by row, largest first, with the rest as `other`; they add up to `rss_bytes` too.
     pub rows: Vec<(String, u64)>,
-    /// What remedies would give back, if predicted.
+    /// What remedies would release, if predicted.
     pub remedies: Vec<(String, u64)>,
     /// Whether time ran out before everything was read.
     pub is_cut_short: bool,

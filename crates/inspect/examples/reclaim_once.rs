@@ -1,6 +1,6 @@
 //! Has one process call malloc_trim once: `reclaim_once PID WAIT_SECONDS [LOCK_ADDRESS]…`, with
 //! addresses in hexadecimal. With `--thread TID` first, only that thread may make the call.
-//! `reclaim_once --zero PID WAIT_SECONDS START END` gives back all-zero pages instead, at the risk
+//! `reclaim_once --zero PID WAIT_SECONDS START END` releases all-zero pages instead, at the risk
 //! of losing a write.
 
 use std::time::Duration;

@@ -26,7 +26,7 @@ pub struct Explanation {
     pub allocators: Vec<Allocator>,
     /// The language runtimes found in the process.
     pub runtimes: Vec<Runtime>,
-    /// What gives memory back, best first.
+    /// What releases memory, best first.
     pub remedies: Vec<Remedy>,
     /// The conclusion.
     pub verdict: Verdict,
@@ -213,7 +213,7 @@ pub struct LeftOut {
 pub struct Totals {
     /// Bytes in use.
     pub live: u64,
-    /// Bytes that something can give back.
+    /// Bytes that something can release.
     pub stranded: u64,
     /// Free bytes on pages with live data.
     pub pinned: u64,
@@ -274,7 +274,7 @@ pub struct Reclamation {
     pub reason: Option<String>,
     /// Bytes predicted just before.
     pub predicted_bytes: Option<u64>,
-    /// Bytes given back by the process: pages of the predicted kind, counted in the page tables
+    /// Bytes released by the process: pages of the predicted kind, counted in the page tables
     /// before and after.
     pub actual_bytes: Option<u64>,
     /// Predicted bytes that the machine gets back: pages that no other process has mapped. `None`

@@ -56,7 +56,7 @@ impl AddressRange {
         self.start < other.end && other.start < self.end
     }
 
-    /// The common part of both; empty if there is none.
+    /// The common part of both; empty if they have no address in common.
     #[inline]
     pub fn intersection(self, other: Self) -> Self {
         Self { start: self.start.max(other.start), end: self.end.min(other.end) }

@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_told_by_capabilities_and_not_by_user() {
+    fn missing_rights_depend_on_capabilities_and_not_on_the_user() {
         assert_eq!(of(7, &[], ALL).missing(true), [SYS_PTRACE, DAC_READ_SEARCH]);
         assert_eq!(of(0, &[], ALL).missing(false), [SYS_PTRACE]);
         assert_eq!(of(0, &[DAC_OVERRIDE], ALL).missing(true), [SYS_PTRACE]);

@@ -335,7 +335,7 @@ mod tests {
     fn fields_go_to_their_mapping() {
         let smaps = Smaps::read(TEXT).unwrap();
         assert_eq!(smaps.entries.len(), 2);
-        assert_eq!(smaps.bad_lines, 1, "the overlapping mapping, whose fields count for nobody");
+        assert_eq!(smaps.bad_lines, 1, "the overlapping mapping, whose fields are not counted");
         let first = &smaps.entries[0];
         assert_eq!(first.mapping.name, "/usr/lib/Rss: 4 kB");
         assert_eq!(first.counts.rss_bytes, 65536);

@@ -224,14 +224,14 @@ mod tests {
         for _ in 0..3 {
             assert!(marks.is_answer_read());
             marks.answer();
-            program.write_all(b"told meanwhile\n").unwrap();
+            program.write_all(b"sent meanwhile\n").unwrap();
             assert!(!marks.is_answer_read() && !marks.take().is_empty());
             program.read_exact(&mut [0]).unwrap();
         }
     }
 
     #[test]
-    fn a_program_that_reads_no_answers_stops_nobody() {
+    fn a_program_that_reads_no_answers_stops_no_other() {
         let (mut marks, end) = Marks::new().unwrap();
         let mut program = UnixStream::from(end.descriptor);
         let mut marks_read = 0;

@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_source_is_told() {
+    fn the_source_is_stated() {
         let (_living, end) = std::os::unix::net::UnixStream::pair().unwrap();
         let poller = Poller::new(end.into()).unwrap();
         let (mut writer, reader) = std::os::unix::net::UnixStream::pair().unwrap();

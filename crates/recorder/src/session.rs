@@ -370,8 +370,8 @@ impl<'a> Session<'a> {
     /// Handles a process that cannot be sampled because it has ended. If the kernel reports ends,
     /// waits for that report.
     fn lose(&mut self, pid: i32, now: u64) -> bool {
-        let is_told = matches!(self.followed, ProcessEvents::Connector(_)) || pid == self.root;
-        if is_told {
+        let is_reported = matches!(self.followed, ProcessEvents::Connector(_)) || pid == self.root;
+        if is_reported {
             if let Some(member) = self.tree.get_mut(pid) {
                 member.close(now);
             }

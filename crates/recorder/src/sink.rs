@@ -213,7 +213,7 @@ mod tests {
         assert!(sink.warning.take().is_some_and(|ready| ready.contains("the command goes on")));
         sink.push(&Record::Heartbeat(Heartbeat::default()), 2_000_000);
         sink.flush(2_000_000);
-        assert_eq!(sink.warning, None, "told once");
+        assert_eq!(sink.warning, None, "reported once");
         assert_eq!(sink.written_bytes(), 0);
     }
 

@@ -88,7 +88,7 @@ mod tests {
             status,
             optional,
             found: format!("{id} was looked for\x1b[2J"),
-            means: "something cannot be told. ".repeat(5),
+            means: "something cannot be read. ".repeat(5),
             fix: Some("do this".to_owned()),
         };
         let all = [

@@ -45,7 +45,7 @@ fn a_tiny_shell_with_all_its_rows() {
 }
 
 #[test]
-fn memory_nobody_reads_is_unattributed() {
+fn memory_without_a_reader_is_unattributed() {
     insta::assert_snapshot!(shown(&fabricated::java(), Rows::Large));
 }
 

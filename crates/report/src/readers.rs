@@ -69,7 +69,7 @@ impl ReaderView {
 
 /// The whole view, with a final newline.
 pub fn readers(all: &[ReaderView], surface: Surface) -> String {
-    let mut lines = vec![surface.paint(Paint::Strong, "read: each byte stands on a row of theirs")];
+    let mut lines = vec![surface.paint(Paint::Strong, "read: each byte counts for one of their rows")];
     for one in all.iter().filter(|one| one.read) {
         let first = format!("  {} ({}) ", one.title, one.name);
         lines.extend(hanging(&first, one.versions.unwrap_or_default(), surface.columns));
@@ -87,7 +87,7 @@ pub fn readers(all: &[ReaderView], surface: Surface) -> String {
     for (kind, label) in [("allocator", "allocators: "), ("runtime", "runtimes: ")] {
         lines.extend(hanging(&format!("  {label}"), &named(all, kind), surface.columns));
     }
-    let note = "told by mapped files, symbols and strings; --json lists these for each";
+    let note = "recognised by mapped files, symbols and strings; --json lists these for each";
     lines.extend(wrap(note, surface.columns));
     joined(&lines)
 }
@@ -127,7 +127,7 @@ fn markdown_row(one: &ReaderView) -> String {
     format!("| {} | {versions} | {} | {} |", one.title, markdown_ids(&one.applied), markdown_ids(&advice))
 }
 
-/// Names of remedies as code; a dash if there is none.
+/// Names of remedies as code; a dash for an empty list.
 fn markdown_ids(ids: &[&str]) -> String {
     if ids.is_empty() {
         return "–".to_owned();

@@ -87,7 +87,7 @@ pub fn assert_sound(reading: &Reading) {
     assert!(reading.facts.types.iter().all(|of| !of.name.chars().any(char::is_control)));
 }
 
-/// Calls `look` with copies of the image in each of which one pointer is the largest value: at most
+/// Calls `look` with copies of the image, each with one pointer that is the largest value: at most
 /// `MAX_IMAGES` copies.
 pub fn with_pointers_maximized(image: &Image, mut look: impl FnMut(Image)) {
     const MAX_IMAGES: usize = 300;

@@ -174,7 +174,7 @@ fn measure(measure: &Measurement, what: &str, offset: usize, problems: &mut Prob
             problems.add(
                 offset,
                 format!(
-                    "{what} columns: `{column}` is none; there are {}, and the Vm… lines",
+                    "{what} columns: `{column}` is no column; there are {}, and the Vm… lines",
                     metric::columns().collect::<Vec<_>>().join(", ")
                 ),
             );
@@ -201,7 +201,7 @@ fn measure(measure: &Measurement, what: &str, offset: usize, problems: &mut Prob
                     format!("there are {}, and the ledger's rows, such as kernel.zero", TOTALS.join(", "))
                 }
             };
-            problems.add(offset, format!("{what} rows: `{row}` is none; {hint}"));
+            problems.add(offset, format!("{what} rows: `{row}` is no row; {hint}"));
         }
     }
     let count = measure.marks.len() * measure.columns.len() + measure.at.len() * measure.rows.len();

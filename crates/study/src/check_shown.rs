@@ -137,9 +137,12 @@ fn published(table: &TableSpec, study: &Study, problems: &mut Problems) {
         // The name of a row is given once for several figures.
         let is_new = last_row.replace(row.offset) != Some(row.offset);
         let places = [("row", row, &rows, is_new), ("column", column, &columns, true)];
-        for (what, name, known, is_told) in places {
+        for (what, name, known, is_new_name) in places {
             // The choices of some axes are supplied by the user at run time.
-            if is_told && reported < MAX_REPORTED && !known.is_empty() && !known.contains(name.value.as_str())
+            if is_new_name
+                && reported < MAX_REPORTED
+                && !known.is_empty()
+                && !known.contains(name.value.as_str())
             {
                 reported += 1;
                 let hint = match nearest(&name.value, known.iter().copied()) {

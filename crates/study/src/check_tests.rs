@@ -53,7 +53,7 @@ fn what_remedies_predict_is_a_row_and_snapshots_are_of_ledgers() {
     // The name of the key in older studies.
     let old = study(&rows("rows = ['remedy.jvm_gc', 'jvm.dead']\nphotograph = true")).unwrap();
     assert!(old.measure.snapshot);
-    refused(&rows("rows = ['remedy.jvm_gone']"), "`remedy.jvm_gone` is none");
+    refused(&rows("rows = ['remedy.jvm_gone']"), "`remedy.jvm_gone` is no row");
     refused(&rows("snapshot = true"), "there are no `rows` to take");
 }
 

@@ -56,7 +56,7 @@ fn runs_of(studies: &[(&ChosenStudy, &StudyOptions)]) -> Option<u64> {
 
 /// How long studies take.
 struct Estimate {
-    /// Number of studies of which one cell was run.
+    /// Number of studies with one cell run.
     studies: usize,
     /// Time of all runs, in seconds; `None` if unknown.
     all_seconds: Option<f64>,

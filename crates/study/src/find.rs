@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_study_that_is_not_there_is_told_with_where_it_was_looked_for() {
+    fn a_missing_study_is_reported_with_the_places_searched() {
         assert!(find("./no/such").unwrap_err().contains("study new"));
         assert_eq!(other_places("no-such", Path::new("studies/no-such")), None);
         let other = other_places("freed-or-not", Path::new("/elsewhere/freed-or-not")).unwrap();

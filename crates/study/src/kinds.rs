@@ -92,7 +92,7 @@ impl<'t> Walk<'t> {
                 for entry in &map.entries {
                     if let EntryExpr::MapEntry(entry) = &entry.expr {
                         if !matches!(entry.key.expr, Expr::Literal(_)) {
-                            self.wrong.push("a map's keys stand there in so many words".to_owned());
+                            self.wrong.push("a map's keys are text literals".to_owned());
                         }
                         kinds.push(self.kind(&entry.value));
                     }

@@ -176,11 +176,11 @@ type Environment = Vec<(String, Option<String>)>;
 /// probe.
 fn probe_environment(matrix: &Matrix, words: &[String], when: ProbePhase, own: &Environment) -> Environment {
     let axes: Vec<String> = matrix.axes.iter().map(|axis| axis_variable(&axis.name)).collect();
-    let is_told = |name: &String| match name.as_str() {
+    let is_passed = |name: &String| match name.as_str() {
         "STRANDLINE_STUDY_BUILD" => when == ProbePhase::After,
         _ => !axes.contains(name) || mentions_variable(words.iter(), name),
     };
-    own.iter().filter(|(name, _)| is_told(name)).cloned().collect()
+    own.iter().filter(|(name, _)| is_passed(name)).cloned().collect()
 }
 
 fn is_due(need: &Need, when: ProbePhase) -> bool {

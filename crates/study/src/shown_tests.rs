@@ -205,7 +205,7 @@ fn a_side_has_the_choices_that_are_asked_for_and_subjects_that_have_what_is_show
 }
 
 #[test]
-fn what_is_not_shown_is_told() {
+fn what_is_not_shown_is_reported() {
     let many: Vec<String> = (0..120).map(|value| value.to_string()).collect();
     let text = format!(
         "title = 't'\n[axes]\na = [{}]\nb = [1, 2]\n[[subject]]\nname = 's'\ncommand = 'true'\n[measure]\n\
@@ -215,7 +215,7 @@ fn what_is_not_shown_is_told() {
         many.join(", ")
     );
     let matrix = Matrix::full(Arc::new(Study::parse(Path::new("x/study.toml"), &text).unwrap()));
-    let told: Vec<String> = matrix
+    let reported: Vec<String> = matrix
         .study
         .tables
         .iter()
@@ -223,7 +223,7 @@ fn what_is_not_shown_is_told() {
         .chain(matrix.study.plots.iter().flat_map(|spec| plots::left_out(spec, &matrix)))
         .collect();
     assert_eq!(
-        told,
+        reported,
         [
             "table \"T\": 50 of 120 tables are shown; narrow an axis",
             "plot \"By b\": 24 of 120 plots are shown; narrow an axis",

@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_told_in_one_line_with_its_place() {
+    fn what_cannot_be_read_is_reported_in_one_line_with_its_place() {
         for (expression, at, text) in [
             ("median(\"a\") > 1 &&", 18, "it ends where something is missing"),
             ("median(\"a\" > 1", 14, "`)` is missing at its end"),

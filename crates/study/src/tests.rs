@@ -91,7 +91,7 @@ fn a_study_is_read_whole() {
 }
 
 #[test]
-fn every_mistake_is_told_with_its_place_and_all_at_once() {
+fn every_mistake_is_reported_with_its_place_and_all_at_once() {
     let text = "title = 1\nunknwon = 2\n[settings]\nrepeat = 3\n[[subject]]\nname = \"a\"\ncommand = \"x {nothing}\"\n";
     let lines = problems(text);
     assert_eq!(lines.len(), 3, "{lines:#?}");
@@ -133,7 +133,7 @@ fn names_that_nothing_has_are_told() {
         ("metric(\"freed\") / 2", "2", "reads no metric"),
         ("half =", "wall_seconds =", "two metrics called `wall_seconds`"),
         ("why = \"as the author says\"", "note = \"x\"", "`tolerance` without `why`"),
-        ("columns = [\"rss_bytes\", \"VmData\"]", "columns = [\"rss\"]", "columns: `rss` is none"),
+        ("columns = [\"rss_bytes\", \"VmData\"]", "columns = [\"rss\"]", "columns: `rss` is no column"),
         ("at = [\"during\", \"exit\"]", "at = [\"now\"]", "neither a mark nor exit nor peak"),
     ] {
         let lines = changed(from, to);

@@ -1,5 +1,5 @@
 //! Expected figures of a planned heap: those of `mallinfo2()` and the pages that `malloc_trim(0)`
-//! gives back, computed from the plan and not from the bytes.
+//! releases, computed from the plan and not from the bytes.
 
 use crate::plan::{Arena, ChunkState, Ending, Plan, Stretch};
 use crate::{PAGE, round_down, round_up};
@@ -48,7 +48,7 @@ pub struct ExpectedArena {
     pub fastbin_bytes: u64,
     /// Bytes in the top chunk.
     pub top_bytes: u64,
-    /// Bytes that malloc_trim(0) gives back.
+    /// Bytes that malloc_trim(0) releases.
     pub trim_bytes: u64,
 }
 
@@ -59,7 +59,7 @@ pub struct Expected {
     pub mallinfo: Mallinfo,
     /// Its arenas, main_arena first.
     pub arenas: Vec<ExpectedArena>,
-    /// The whole pages that malloc_trim(0) gives back, as [start, end), in address order.
+    /// The whole pages that malloc_trim(0) releases, as [start, end), in address order.
     pub trim: Vec<(u64, u64)>,
     /// The mappings that hold one chunk each, as [start, end), in address order.
     pub mmapped: Vec<(u64, u64)>,
@@ -117,7 +117,7 @@ fn figures(arena: &Arena, mallinfo: &mut Mallinfo) -> ExpectedArena {
     figures
 }
 
-/// The ranges that malloc_trim(0) gives back. Consolidation first merges adjacent fastbin and free
+/// The ranges that malloc_trim(0) releases. Consolidation first merges adjacent fastbin and free
 /// chunks, also into top. Then each free chunk gives the whole pages behind its 48 bytes of header
 /// and links. The main top is cut at the break, keeping at least 33 bytes, if the break is its end.
 fn trimmed(arena: &Arena, system_break: u64) -> Vec<(u64, u64)> {

@@ -92,7 +92,7 @@ struct Commit {
     large: u64,
     /// Free objects that a span's structure itself can list.
     cached: u64,
-    /// Offsets in `PageTracker` of the bits for pages in use, and for pages given back.
+    /// Offsets in `PageTracker` of the bits for pages in use, and for pages released.
     tracker: (u64, u64),
     /// `StackTrace`: whether a sample has a proxy.
     has_proxy: bool,
@@ -467,8 +467,8 @@ impl Writer {
         }
     }
 
-    /// Writes the list of free objects: some are in the structure, the others in free objects, each
-    /// of which is full except the first.
+    /// Writes the list of free objects: some are in the structure, the others in free objects.
+    /// Each of these is full except the first.
     fn list(&mut self, span: u64, start: u64, bytes: u64, free: &[u64]) {
         let unit = |index: u64| index * bytes / 8;
         let (inside, rest) = free.split_at(free.len().min(self.commit.cached as usize));

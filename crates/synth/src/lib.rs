@@ -1,9 +1,9 @@
 //! Fabricated heaps of glibc, jemalloc, tcmalloc, mimalloc, musl, CPython, Perl, SBCL, Go, HotSpot
-//! and V8 for tests: byte-exact memory, all figures of which are known by construction.
+//! and V8 for tests: byte-exact memory, with all figures known by construction.
 //!
 //! [`fabricate`] makes a [`Heap`] from a [`Recipe`]: an [`Image`] that is read like a target's
 //! memory, the text of its /proc/PID/maps, its threads, and [`Expected`]: what `mallinfo2()` would
-//! return and which pages `malloc_trim(0)` would give back. [`Heap::damage`] overwrites words of it
+//! return and which pages `malloc_trim(0)` would release. [`Heap::damage`] overwrites words of it
 //! in the ways that break readers.
 //!
 //! The crate has layouts of its own (`version`): it must not use those of the readers that it
@@ -104,7 +104,7 @@ pub struct Recipe {
     pub secondary_heaps: usize,
     /// Whether the program moved the break itself, so that the main arena is in two parts.
     pub foreign_sbrk: bool,
-    /// Whether the program moved the break behind the top chunk, so that top cannot be given back.
+    /// Whether the program moved the break behind the top chunk, so that top cannot be released.
     pub break_moved: bool,
     /// Number of mmapped pieces in which the main arena continues, because its break was blocked.
     pub mmapped_pieces: usize,

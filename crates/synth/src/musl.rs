@@ -91,7 +91,7 @@ struct Group {
 }
 
 impl Writer {
-    /// Writes a group in a mapping of its own, a slot of which may hold another group.
+    /// Writes a group in a mapping of its own; a slot may hold another group.
     fn mapped_group(&mut self, dice: &mut Rng) {
         if dice.chance(10) {
             // One block with a mapping of its own, of class 63.

@@ -68,7 +68,7 @@ pub struct HeapExpected {
     pub cached_bytes: u64,
     /// Bytes of free blocks in pages in use.
     pub free_bytes: u64,
-    /// Bytes that the allocator's own call gives back.
+    /// Bytes that the allocator's own call releases.
     pub releasable_bytes: u64,
 }
 

@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_child_is_told_to_its_tracer_and_left_to_its_parent() {
+    fn the_end_of_a_child_is_reported_to_its_tracer_and_left_to_its_parent() {
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
         let pid = i32::try_from(child.id()).unwrap();
         seize(pid, 0).unwrap();

@@ -2,7 +2,7 @@
 //!
 //! The ledger needs no bins: the walk meets every free chunk. But a trim inside the target follows
 //! the unsorted and the large bins, from each chunk to the one before it; over a damaged list it
-//! would run forever, abort the process, or give back pages in use. So before a call, and only
+//! would run forever, abort the process, or release pages in use. So before a call, and only
 //! then, every link it will use is checked against its neighbours.
 
 use super::layout;

@@ -15,7 +15,7 @@ pub static METADATA: RowKind =
 /// Chunks in thread caches.
 pub static TCACHE: RowKind =
     RowKind::of_allocator("glibc.tcache", State::Stranded, "free chunks in thread caches");
-/// Free bytes that malloc_trim(0) gives back.
+/// Free bytes that malloc_trim(0) releases.
 pub static FREE_TRIM: RowKind =
     RowKind::of_allocator("glibc.free.trim", State::Stranded, "free pages malloc_trim releases");
 /// Free bytes on free pages that malloc_trim(0) leaves.

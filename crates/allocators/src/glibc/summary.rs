@@ -26,7 +26,7 @@ pub fn by_arena<'a>(
     grouped
 }
 
-/// Bytes that `malloc_trim(0)` gives back of a range, less the pages that it brings in.
+/// Bytes that `malloc_trim(0)` releases of a range, less the pages that it brings in.
 pub fn trim_bytes(walked: &Walked) -> u64 {
     walked.sums.trimmable.saturating_sub(walked.counts.touched_pages * PAGE_BYTES)
 }

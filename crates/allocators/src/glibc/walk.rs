@@ -300,7 +300,7 @@ impl<'a> Walker<'a> {
         self.at = next;
     }
 
-    /// Ends the free run at `end` and claims it, with what `malloc_trim(0)` gives back of it: after
+    /// Ends the free run at `end` and claims it, with what `malloc_trim(0)` releases of it: after
     /// consolidation, the whole pages after the merged chunk's own header (malloc.c, mtrim).
     ///
     /// Consolidation clears fd_nextsize of the merged chunk. If that word is on an untouched page,

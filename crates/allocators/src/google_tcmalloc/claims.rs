@@ -233,7 +233,7 @@ impl<'a> Claimer<'a> {
     }
 
     /// Marks the free objects of a list: some are in the span's structure, the others in free
-    /// objects, each of which points to the next and is full, except the first.
+    /// objects. Each of these points to the next and is full, except the first.
     fn listed(
         &mut self,
         span: &Span,

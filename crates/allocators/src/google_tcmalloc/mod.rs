@@ -84,7 +84,7 @@ impl FoundAllocator for GoogleTcmalloc {
             return;
         }
         // No call from outside: demand in the minutes before decides how many free pages of a huge
-        // page are given back.
+        // page are released.
         reading.remedies.push(Remedy {
             id: "google_tcmalloc_release".to_owned(),
             kind: RemedyKind::Program,

@@ -139,7 +139,7 @@ impl PieceBuilder<'_> {
                 (true, false) => PageState::Doubt,
                 (false, true) => PageState::Unknown,
                 (false, false) if region.backed.get(huge_page) != Some(&true) => PageState::Unbacked,
-                // Huge pages are given back as a whole, by default when their last block is freed.
+                // Huge pages are released as a whole, by default when their last block is freed.
                 (false, false) => PageState::Backed(false),
             }
         });

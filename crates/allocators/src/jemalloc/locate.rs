@@ -10,7 +10,7 @@ use strandline_process::map::AddressSpace;
 use strandline_process::page_cache::PageCache;
 use strandline_process::range::AddressRange;
 
-/// Maximum extents sampled to determine the layout, most of which may be free and cast no vote; and
+/// Maximum extents sampled to determine the layout: most may be free and cast no vote; and
 /// the number of votes that suffices.
 const MAX_SAMPLED: usize = 1 << 16;
 const ENOUGH_VOTES: usize = 256;

@@ -48,7 +48,7 @@ pub struct Counts {
 }
 
 /// Claims all of `heap`. `delayed` are blocks that other threads freed and that are in no page's
-/// list, in address order; `given` is what a collection gives back.
+/// list, in address order; `given` is what a collection releases.
 pub fn claim(
     context: &Context<'_>,
     heap: &Heap,
@@ -169,8 +169,8 @@ impl<'a> Claimer<'a> {
         }
     }
 
-    /// Claims free memory, part of which is given back. The kernel page at the end goes to the next
-    /// part if that is given back too.
+    /// Claims free memory, released as far as `given` says. The kernel page at the end goes to the
+    /// next part if that is released too.
     fn free(&mut self, part: &Part, given: &[AddressRange], accumulator: &mut Accumulator<'_>) {
         let mut end = part.end;
         for range in given {

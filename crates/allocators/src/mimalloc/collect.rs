@@ -1,7 +1,7 @@
-//! What a collection would give back, by the thread that makes it.
+//! What a collection would release, by the thread that makes it.
 //!
 //! `mi_collect(true)` frees the pages with nothing live of the calling thread's heaps; called by
-//! the main thread, also what ended threads left. A segment without pages is given back, and so is
+//! the main thread, also what ended threads left. A segment without pages is released, and so is
 //! the free memory of arenas.
 
 use std::collections::HashSet;
@@ -19,7 +19,7 @@ use strandline_process::range::{AddressRange, RangeSet};
 /// Maximum blocks of heaps' lists, in case one is damaged.
 const MAX_DELAYED: u64 = 1 << 22;
 
-/// Blocks that other threads freed, and what a collection can give back as a result.
+/// Blocks that other threads freed, and what a collection can release as a result.
 #[derive(Default)]
 pub struct Collection {
     /// Addresses of threads' heaps.
@@ -28,19 +28,19 @@ pub struct Collection {
     pub delayed: Vec<u64>,
     /// Position of each of them in its list.
     list_positions: Vec<usize>,
-    /// Units that can be given back as a whole: segments, or pages of 3.x.
+    /// Units that can be released as a whole: segments, or pages of 3.x.
     dead: HashSet<u64>,
     /// Pages with nothing live, by their first byte.
     dead_pages: HashSet<u64>,
     /// Pages of heaps that the program created, by their first byte.
     program_heap_pages: HashSet<u64>,
-    /// What a collection gives back in this release.
+    /// What a collection releases in this version.
     collect: Collect,
-    /// What a collection by the chosen thread gives back.
+    /// What a collection by the chosen thread releases.
     pub given: RangeSet,
     /// When that collection gives it back, by the clock of [`Heap::now`]; 0 for at once.
     pub due_milliseconds: u64,
-    /// The thread whose collection gives back most.
+    /// The thread whose collection releases most.
     pub thread: Option<u64>,
     /// Bytes read from the target.
     pub bytes_read: u64,
@@ -65,7 +65,7 @@ impl Collection {
         self.list_positions.get(from..to)?.iter().copied().max()
     }
 
-    /// Returns which collections give back a part, apart from spans of slices.
+    /// Returns which collections release a part, apart from spans of slices.
     fn collector_of(&self, part: &Part) -> Option<Collector> {
         if matches!(part.kind, Kind::PurgePending) {
             return match self.collect.arenas {
@@ -83,7 +83,7 @@ impl Collection {
         }
     }
 
-    /// Chooses the thread whose collection gives back most, the first of equals.
+    /// Chooses the thread whose collection releases most, the first of equals.
     fn choose(&mut self, context: &Context<'_>, heap: &Heap) {
         // The first thread is the main one.
         let Some(&main) = context.fs_bases.first() else { return };
@@ -154,7 +154,7 @@ impl Collection {
 }
 
 impl RunPurgedArena {
-    /// Returns what is given back: slices that are free, or in pages for which `is_freed` holds, in
+    /// Returns what is released: slices that are free, or in pages for which `is_freed` holds, in
     /// runs that are marked throughout (`bitmap.c`, `_mi_bitmap_forall_setc_rangesn`). Freeing a
     /// page marks its slices.
     fn given(&self, heap: &Heap, is_freed: &dyn Fn(&Part) -> bool) -> Vec<AddressRange> {
@@ -195,7 +195,7 @@ impl RunPurgedArena {
     }
 }
 
-/// Finds the blocks that other threads freed, and the thread whose collection gives back most.
+/// Finds the blocks that other threads freed, and the thread whose collection releases most.
 pub fn find(context: &Context<'_>, heap: &Heap) -> Collection {
     let mut left = Collection::default();
     let mut cache = PageCache::new(context.memory);

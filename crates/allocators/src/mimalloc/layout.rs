@@ -263,7 +263,7 @@ pub struct SegmentLayout {
     pub page: &'static PageLayout,
     /// Offset in a heap of `thread_delayed_free`, a list of blocks that other threads freed.
     pub delayed_free: u64,
-    /// What a collection gives back; `None` if that cannot be predicted (up to 1.8.2 freed memory
+    /// What a collection releases; `None` if that cannot be predicted (up to 1.8.2 freed memory
     /// stays for an unknown time).
     pub collect: Option<Collect>,
     /// Whether threads' own data, including their heaps, is taken from the kernel; CPython's is in

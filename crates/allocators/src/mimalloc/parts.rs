@@ -16,7 +16,7 @@ pub struct Part {
     pub end: u64,
     /// Its kind.
     pub kind: Kind,
-    /// The unit with which it is given back to the kernel: its segment, or its page in 3.x; 0 if
+    /// The unit with which it is released to the kernel: its segment, or its page in 3.x; 0 if
     /// none.
     pub unit: u64,
     /// FS base of the thread that it belongs to; 0 if none.
@@ -37,30 +37,30 @@ pub enum Kind {
     Own,
     /// In no page.
     Free,
-    /// In no page, and given back with the next purge; with that of its thread if it is in a
+    /// In no page, and released with the next purge; with that of its thread if it is in a
     /// segment.
     PurgePending,
     /// A page.
     Page(PageWords),
 }
 
-/// What a collection by one thread gives back, besides segments of that thread with nothing live.
+/// What a collection by one thread releases, besides segments of that thread with nothing live.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Collect {
     /// Every page of that thread with nothing live.
     pub pages: bool,
     /// What ended threads left, if the main thread collects.
     pub ended: bool,
-    /// When memory that waits in arenas is given back.
+    /// When memory that waits in arenas is released.
     pub arenas: ArenaPurge,
-    /// When free spans of slices are given back.
+    /// When free spans of slices are released.
     pub spans: SpanPurge,
 }
 
-/// When a collection gives back free spans of segments that still contain pages.
+/// When a collection releases free spans of segments that still contain pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SpanPurge {
-    /// There are no spans: each page is given back by itself.
+    /// There are no spans: each page is released by itself.
     #[default]
     None,
     /// Never, except in segments that ended threads left.
@@ -71,7 +71,7 @@ pub enum SpanPurge {
     AtVisits,
 }
 
-/// Which threads' collections give back memory that waits in arenas.
+/// Which threads' collections release memory that waits in arenas.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ArenaPurge {
     /// No thread's.
@@ -101,7 +101,7 @@ pub struct Heap {
     /// Whether the first block of a page is found by one of `OFFSETS`, as the page does not hold
     /// it.
     pub has_offsets: bool,
-    /// What a collection gives back.
+    /// What a collection releases.
     pub collect: Collect,
     /// Whether threads' own data is taken from the kernel.
     pub has_thread_data: bool,
@@ -119,8 +119,7 @@ pub struct Heap {
     pub bytes_read: u64,
 }
 
-/// An arena of which only runs of slices are purged that are marked throughout; of these, the free
-/// slices.
+/// An arena that purges only runs of slices that are marked throughout; of these, the free slices.
 pub struct RunPurgedArena {
     /// Its addresses.
     pub range: AddressRange,

@@ -1,7 +1,7 @@
-//! What a collection gives back of segments of 2.x, which free their pages into spans of slices.
+//! What a collection releases of segments of 2.x, which free their pages into spans of slices.
 //!
 //! A freed page joins the adjacent free spans, and the committed part of the joined span is
-//! scheduled: a bit per slice in the segment's `purge_mask`. When scheduled slices are given back
+//! scheduled: a bit per slice in the segment's `purge_mask`. When scheduled slices are released
 //! differs by release ([`SpanPurge`]) and depends on the order in which pages are freed: the last
 //! ones mostly stay scheduled. So a collection is simulated page by page, as mimalloc does it
 //! (`heap.c`, `mi_heap_collect_ex`; `segment.c`, `_mi_segment_page_free`,
@@ -182,7 +182,7 @@ impl<'a> Segment<'a> {
         (self.pages == 0).then_some(AddressRange::new(self.start, end))
     }
 
-    /// Returns what was given back of it before it was freed.
+    /// Returns what was released of it before it was freed.
     fn ranges(&self) -> Vec<AddressRange> {
         let slices = (0..64 * MASK_WORDS).filter(|&slice| self.given.has(slice));
         let slice_range = |slice| AddressRange::sized(self.start + slice as u64 * SLICE_BYTES, SLICE_BYTES);
@@ -222,7 +222,7 @@ fn segments(heap: &Heap) -> BTreeMap<u64, Segment<'_>> {
     segments
 }
 
-/// What collections give back, by the thread that makes them.
+/// What collections release, by the thread that makes them.
 #[derive(Default)]
 pub struct Released {
     /// What belongs to a thread.
@@ -235,7 +235,7 @@ pub struct Released {
     /// The same for what ended threads left.
     due_of_ended: [u64; 2],
     /// The first segment without pages of each thread, in releases where only the main thread's are
-    /// given back at once.
+    /// released at once.
     pub first: HashMap<u64, AddressRange>,
 }
 
@@ -279,7 +279,7 @@ impl Released {
         given
     }
 
-    /// Adds a range that the collections `by` give back.
+    /// Adds a range that the collections `by` release.
     pub fn add(&mut self, range: AddressRange, by: Option<Collector>) {
         let [main, other] = &mut self.of_ended;
         match by {
@@ -320,7 +320,7 @@ impl Released {
         own.max(self.due_of_ended[usize::from(!is_main)])
     }
 
-    /// What a collection by `thread` gives back.
+    /// What a collection by `thread` releases.
     pub fn released_by(&self, thread: u64, is_main: bool) -> impl Iterator<Item = AddressRange> + '_ {
         let ended = &self.of_ended[usize::from(!is_main)];
         self.own.get(&thread).into_iter().flatten().chain(ended).copied()
@@ -463,10 +463,10 @@ mod tests {
 
     #[test]
     fn what_is_freed_goes_back_by_the_rules_of_the_release() {
-        // The first page is given back with the free slice beside it; at the second nothing is due.
+        // The first page is released with the free slice beside it; at the second nothing is due.
         assert_eq!(*given(SpanPurge::WhenDue, THREAD, true), [slices(2, 4)]);
         assert_eq!(*given(SpanPurge::Kept, THREAD, true), []);
-        // If the collection visits a later page, all that was freed before it is given back.
+        // If the collection visits a later page, all that was freed before it is released.
         assert_eq!(*given(SpanPurge::AtVisits, THREAD, true), [slices(2, 5)]);
         assert_eq!(*given(SpanPurge::AtVisits, THREAD, false), [slices(2, 4)]);
     }
@@ -476,7 +476,7 @@ mod tests {
         assert_eq!(*given(SpanPurge::AtVisits, 0, false), [slices(2, 5)]);
         let (heap, left) = heap(SpanPurge::Kept, 0, true);
         let all = Released::new(&heap, &left, THREAD);
-        // Another thread gives back its scheduled slices; the main thread keeps them.
+        // Another thread releases its scheduled slices; the main thread keeps them.
         assert_eq!(
             all.released_by(OTHER, false).collect::<Vec<_>>(),
             [slices(2, 3), slices(3, 4), slices(4, 5)]

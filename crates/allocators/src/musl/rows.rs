@@ -25,7 +25,7 @@ pub static UNREAD: RowKind =
 /// All rows.
 pub static ROWS: [RowRef; 6] = [&LIVE, &PADDING, &METADATA, &FREE_KEPT, &FREE_PINNED, &UNREAD];
 
-/// The row of each class of claims. musl has no caches, and no call that gives memory back: a group
+/// The row of each class of claims. musl has no caches, and no call that releases memory: a group
 /// is freed with its last slot.
 pub static BLOCKS: BlockRows = BlockRows {
     live: &LIVE,

@@ -88,7 +88,7 @@ proptest! {
     }
 }
 
-/// Foreign bytes after a piece, some of which look like a chunk and the end of a piece, are not
+/// Foreign bytes after a piece, that partly look like a chunk and the end of a piece, are not
 /// taken for another piece.
 #[test]
 fn what_looks_like_the_end_of_a_piece_begins_none() {

@@ -212,7 +212,7 @@ fn arenas_within_the_brk_heap() {
 #[test]
 fn a_heap_that_starts_within_a_page() {
     // The break was moved before the first malloc, so sbrk_base is not a page boundary. The bytes
-    // before it are not malloc's, and a page of which only malloc's part is zero is not a zero
+    // before it are not malloc's, and a page with zeros in malloc's part only is not a zero
     // page.
     let base = 0x5555_5400_0000;
     let mut recipe = Recipe { secondary_heaps: 0, mmapped: 0, threads: 1, ..recipe() };

@@ -128,13 +128,14 @@ fn missing(pages: &Pages, child: &Process) -> std::result::Result<Missing, Strin
             }
         }
         Pages::Scanned(space, scanned, seen) => {
-            let told = |error: &dyn std::fmt::Display| format!("the snapshot cannot be read: {error}");
-            let pagemap = child.open_file("pagemap").map_err(|error| told(&error))?;
+            let unreadable = |error: &dyn std::fmt::Display| format!("the snapshot cannot be read: {error}");
+            let pagemap = child.open_file("pagemap").map_err(|error| unreadable(&error))?;
             let mappings = space.mappings();
             // One query for each mapping takes a thousand times as long per page as one query for
             // all.
             let shown = if mappings.len() > MANY_MAPPINGS {
-                let all = ScannedRegions::of(&pagemap, mappings.iter()).map_err(|error| told(&error))?;
+                let all =
+                    ScannedRegions::of(&pagemap, mappings.iter()).map_err(|error| unreadable(&error))?;
                 Some(all.seen(mappings))
             } else {
                 None
@@ -143,7 +144,7 @@ fn missing(pages: &Pages, child: &Process) -> std::result::Result<Missing, Strin
                 let Some(first) = seen.first.filter(|_| mapping.is_private_anonymous()) else { continue };
                 let is_shown = match &shown {
                     Some(shown) => shown.get(index).is_some_and(|shown| shown.first.is_some()),
-                    None => pages::has_page(&pagemap, first).map_err(|error| told(&error))?,
+                    None => pages::has_page(&pagemap, first).map_err(|error| unreadable(&error))?,
                 };
                 if !is_shown {
                     unshown.add(mapping, scanned.present_in(mapping.start..mapping.end));

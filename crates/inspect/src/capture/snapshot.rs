@@ -75,9 +75,7 @@ pub fn plan(process: &Process, space: &AddressSpace, max_stop: Option<Duration>)
         return Err(format!("it shares its memory with its parent {parent} (vfork)"));
     }
     if status.hugetlb_bytes.is_some_and(|bytes| bytes > 0) {
-        return Err(
-            "it has huge pages that are reserved (hugetlb), of which a copy could take the last".to_owned()
-        );
+        return Err("it has reserved huge pages (hugetlb), and a copy could take the last of them".to_owned());
     }
     check_writers(process, space)?;
     if let Some(why) = ControlGroups::of(process).objection_to_copy() {
@@ -114,17 +112,17 @@ fn check_writers(process: &Process, space: &AddressSpace) -> Result<(), String> 
     }
     let copies_pinned = kernel.is_some_and(|kernel| kernel >= COPIES_PINNED);
     let harmless: &[&str] = if copies_pinned { &["io_uring", "kernel AIO"] } else { &[] };
-    let told = |error: strandline_process::error::Error| error.to_string();
-    if let Some(holder) = holders::of_process_except(process, space, harmless).map_err(told)? {
+    let text = |error: strandline_process::error::Error| error.to_string();
+    if let Some(holder) = holders::of_process_except(process, space, harmless).map_err(text)? {
         return Err(format!("it has {holder}, which a copy of the process would disturb"));
     }
-    let direct = holders::direct_mounts(process).map_err(told)?;
+    let direct = holders::direct_mounts(process).map_err(text)?;
     if !copies_pinned && !direct.is_empty() {
         return Err("it has files open for direct input and output, and on this kernel (before 6.5) could lose what it reads \
                     meanwhile"
             .to_owned());
     }
-    let types = if direct.is_empty() { Default::default() } else { process.mount_types().map_err(told)? };
+    let types = if direct.is_empty() { Default::default() } else { process.mount_types().map_err(text)? };
     let kinds = direct.iter().map(|mount| types.get(mount).map_or("unknown", String::as_str));
     if let Some(kind) = kinds.filter(|kind| !pins(kind)).min() {
         return Err(format!(

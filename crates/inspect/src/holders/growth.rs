@@ -176,10 +176,10 @@ mod tests {
         let growth = between(&before, &now);
         assert_eq!((growth.seconds, growth.live), (60.0, Change::default()));
         assert_eq!(growth.unreachable, Some(Change { bytes: 60, blocks: 0 }));
-        let told =
+        let grown =
             |all: &[Changed]| all.iter().map(|of| (of.name.clone(), of.grew.bytes)).collect::<Vec<_>>();
-        assert_eq!(told(&growth.roots), [("cache".into(), 400), ("new".into(), 20), ("gone".into(), -90)]);
-        assert_eq!(told(&growth.types), [("B".into(), 9), ("A".into(), -1)]);
+        assert_eq!(grown(&growth.roots), [("cache".into(), 400), ("new".into(), 20), ("gone".into(), -90)]);
+        assert_eq!(grown(&growth.types), [("B".into(), 9), ("A".into(), -1)]);
     }
 
     /// What is not listed may have existed nevertheless.

@@ -108,8 +108,9 @@ mod tests {
             row("other", "other", 20),
         ];
         split(&mut rows, &[of("glibc.live", 60), of("glibc.mmapped", 90), of("none", 5)]);
-        let told: Vec<_> = rows.iter().map(|row| (row.id.as_str(), row.holder.as_str(), row.bytes)).collect();
+        let found: Vec<_> =
+            rows.iter().map(|row| (row.id.as_str(), row.holder.as_str(), row.bytes)).collect();
         let leaked = ("glibc.leaked", "blocks that no root reaches", 110);
-        assert_eq!(told, [leaked, ("glibc.live", "named", 80), ("other", "other", 20)]);
+        assert_eq!(found, [leaked, ("glibc.live", "named", 80), ("other", "other", 20)]);
     }
 }

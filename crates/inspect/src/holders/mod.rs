@@ -135,7 +135,7 @@ pub(crate) fn find(process: &Process, frozen: &mut Frozen, options: &Options<'_>
         ..Holders::default()
     };
     if let Err(refused) = fill(&mut holders, builder, process, frozen, options) {
-        let text = format!("who holds what is not told: {refused}");
+        let text = format!("what holds which memory is not known: {refused}");
         holders.caveats.push(Caveat::new(
             "holders_refused",
             format!("process {}", process.pid()),

@@ -42,7 +42,7 @@ struct Page {
 
 impl Pins {
     /// Counts the pages. `tops` has the root of each block. Blocks in runtimes' own memory are left
-    /// out: that memory is not given back page by page.
+    /// out: that memory is not released page by page.
     pub fn count(
         held: &DominatorTree,
         tops: &[u32],

@@ -36,9 +36,10 @@ impl<'a> Tree<'a> {
     }
 
     fn below_at(&self, above: u32, depth: usize) -> Vec<Holding> {
-        let first = self.listed.partition_point(|told| told.0 < above);
-        let told = self.listed.iter().skip(first).take_while(|told| told.0 == above);
-        told.take(if depth < MAX_DEPTH { MAX_CHILDREN } else { 0 })
+        let first = self.listed.partition_point(|entry| entry.0 < above);
+        let below = self.listed.iter().skip(first).take_while(|entry| entry.0 == above);
+        below
+            .take(if depth < MAX_DEPTH { MAX_CHILDREN } else { 0 })
             .filter_map(|&(_, number)| {
                 let node = self.outline.nodes().get(number as usize)?;
                 Some(Holding { holds: self.below_at(number, depth + 1), ..self.holding(node) })

@@ -257,8 +257,8 @@ impl LowerLayer {
 fn not_in_block(claim: &RangeClaim) -> Caveat {
     let place = format!("{:#x}-{:#x}", claim.start, claim.end);
     let bytes = Some(claim.sums.resident.total());
-    let text = "a reader takes this memory for its own, but the allocator that it lies in holds no block in use of which \
-                all of it is a part: it stands on the allocator's rows";
+    let text = "a reader takes this memory for its own, but no block in use of the allocator that it lies in contains \
+                all of it: it counts for the allocator's rows";
     Caveat::new("claim_not_in_block", place, bytes, text)
 }
 

@@ -248,7 +248,7 @@ impl Chooser<'_> {
         let pid = self.process.pid();
         if has_no_tables {
             let what = format!(
-                "has no thread of which it is known where it is ({}), and waiting does not change that",
+                "has no thread whose place in the code is known ({}), and waiting does not change that",
                 self.detail()
             );
             let advice = "call the function in the program itself (from Go: C.malloc_trim(0), debug.FreeOSMemory()), or restart it";

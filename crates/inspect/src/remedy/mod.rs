@@ -1,7 +1,7 @@
-//! Gives memory back in a running process, without harm to the process.
+//! Releases memory in a running process, without harm to the process.
 //!
 //! [`malloc_trim`] makes one thread call that function, [`purge`] the function of another
-//! allocator; [`zero_pages`] gives back pages that contain only zeros; other remedies are applied
+//! allocator; [`zero_pages`] releases pages that contain only zeros; other remedies are applied
 //! by the reader they belong to. These three use [`strandline_process::call`], which makes a call
 //! that looks like a signal handler to the kernel: if strandline dies at any instant, the process
 //! goes on by itself. `docs/safety.md` describes each step and what was tried. Predictions are made

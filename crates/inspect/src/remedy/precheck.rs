@@ -1,4 +1,4 @@
-//! Checks a process before any of its threads is stopped: whether its memory can be given back at
+//! Checks a process before any of its threads is stopped: whether its memory can be released at
 //! all, and whether strandline is allowed to.
 
 use super::Refusal;

@@ -102,13 +102,13 @@ fn with_call<T>(
     act: &dyn Fn(&CallRequest<'_>) -> Result<T, Refusal>,
 ) -> Result<T, String> {
     let (plan, (wait, watch)) = (request.plan, request.times);
-    let told = |error: &dyn std::fmt::Display| error.to_string();
-    let process = Process::open(pid).map_err(|error| told(&error))?;
-    let space = process.address_space().map_err(|error| told(&error))?;
+    let text = |error: &dyn std::fmt::Display| error.to_string();
+    let process = Process::open(pid).map_err(|error| text(&error))?;
+    let space = process.address_space().map_err(|error| text(&error))?;
     let Callee { function, mut code } = callee(&process, &space, plan)?;
     code.extend(fork_functions(&process, &space).ok_or_else(|| {
-        "where the C library forks cannot be told (stripped), and a thread that forks holds all of its allocator's locks; restart \
-         it to give its memory back"
+        "where the C library forks is not known (it is stripped), and a thread that forks holds all of its allocator's locks; restart \
+         it to release its memory"
             .to_owned()
     })?);
     let mut locks = plan.locks.clone();
@@ -131,7 +131,7 @@ fn with_call<T>(
     let request = CallRequest {
         function: function.address,
         argument: plan.function.argument,
-        sites: CallSites::find(&process, &space).ok_or_else(|| told(&no_trampoline(pid)))?,
+        sites: CallSites::find(&process, &space).ok_or_else(|| text(&no_trampoline(pid)))?,
         code: &code,
         locks: &locks,
         stack_bytes: plan.function.stack_bytes,
@@ -144,7 +144,7 @@ fn with_call<T>(
         thread: is_first_use.then_some(pid),
         must_wait: is_first_use,
     };
-    act(&request).map_err(|refusal| told(&refusal))
+    act(&request).map_err(|refusal| text(&refusal))
 }
 
 /// Code in which a thread must not be, and locks that it must not hold, to call an allocator for

@@ -1,4 +1,4 @@
-//! The remedy `zero_pages`: gives back private anonymous pages that contain only zeros. They read
+//! The remedy `zero_pages`: releases private anonymous pages that contain only zeros. They read
 //! the same afterwards, so the program does not notice.
 //!
 //! Nothing may write to a page between the check that it is all zero and giving it back. The safe
@@ -34,7 +34,7 @@ use strandline_process::target::holders;
 use strandline_process::target::live::MemFile;
 use strandline_process::target::stop::{Stopped, Transfers};
 
-/// Maximum bytes given back in one system call.
+/// Maximum bytes released in one system call.
 const MAX_CALL_BYTES: u64 = 2 << 20;
 /// How long all threads are stopped at a time, approximately.
 const STOP_LIMIT: Duration = Duration::from_millis(50);
@@ -47,11 +47,11 @@ const MADV_DONTNEED: u64 = 4;
 const CALLS: [RequiredCall; 3] =
     [filters::any("getpid", HARMLESS as u32), filters::any("madvise", MADVISE as u32), filters::RETURN];
 
-/// The pages to give back, and the accepted risk.
+/// The pages to release, and the accepted risk.
 #[derive(Clone, Debug)]
 pub struct ZeroRequest {
     /// Ranges of private anonymous memory, whole pages, in address order. Only resident all-zero
-    /// pages in them are given back.
+    /// pages in them are released.
     pub ranges: Vec<Range<u64>>,
     /// Whether to accept that a write may be lost if strandline is killed in the middle of a call.
     pub allow_risk: bool,
@@ -79,12 +79,12 @@ pub fn apply(pid: i32, request: &ZeroRequest) -> Result<Applied, Refusal> {
     Ok(applied)
 }
 
-/// Checks whether [`apply`] would give pages back now, without giving any back.
+/// Checks whether [`apply`] would release pages now, without releasing any.
 pub fn check(pid: i32, request: &ZeroRequest) -> Result<(), Refusal> {
     open_way(&admission::open_target(pid)?, request).map(drop)
 }
 
-/// How pages are given back.
+/// How pages are released.
 enum Way {
     PageOut,
     Direct(CallSites),
@@ -230,7 +230,7 @@ fn give_back_directly(
     while work.todo.peek().is_some() {
         match work.one_stretch(request.wait) {
             Ok(()) => std::thread::sleep(REST),
-            // Pages that were given back are the result.
+            // Pages that were released are the result.
             Err(refusal) if work.applied.stops > 0 && !refusal.touched() => break,
             Err(refusal) => return Err(refusal),
         }
@@ -243,7 +243,7 @@ struct Work<'a, I: Iterator<Item = Range<u64>>> {
     code: CallSites,
     pagemap: &'a File,
     applied: Applied,
-    /// The mappings in which pages may be given back in this stretch, in address order.
+    /// The mappings in which pages may be released in this stretch, in address order.
     plain: Vec<(u64, u64)>,
     todo: std::iter::Peekable<I>,
 }

@@ -1,4 +1,4 @@
-//! Programs with a command that gives memory back. Each command was tried with the program itself.
+//! Programs with a command that releases memory. Each command was tried with the program itself.
 
 use strandline_claims::facts::{Remedy, RemedyKind};
 

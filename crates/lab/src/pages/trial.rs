@@ -226,7 +226,7 @@ fn runner_up(trial: &Trial, best: &TriedSetting, judged: &TryResult) -> Option<S
     Some(format!("Only {less} less leaves {}, in {time:.2} times the time of that.", tried.id))
 }
 
-/// Describes a time ratio: "as long, as far as can be told", "1.90 times as long", "12 % less
+/// Describes a time ratio: "as long, as far as is known", "1.90 times as long", "12 % less
 /// time". Also notes that an interval contains 1.
 fn times(ratio: &Ratio, trial: &Trial) -> String {
     let rounds = counted(trial.rounds as u64, "round");
@@ -237,7 +237,7 @@ fn times(ratio: &Ratio, trial: &Trial) -> String {
     };
     match (ratio.low, ratio.high) {
         (Some(low), Some(high)) if low <= 1.0 && 1.0 <= high => match ratio.median {
-            0.97..=1.03 => format!("as long, as far as can be told{}", bound(high)),
+            0.97..=1.03 => format!("as long, as far as is known{}", bound(high)),
             median => {
                 format!("{median:.2} times as long, though {rounds} cannot tell that from 1{}", bound(high))
             }
@@ -289,7 +289,7 @@ fn results(trial: &Trial) -> Section {
                 .to_owned()
         }
         SettledSource::Load => format!("settled: resident memory of {of} after the load"),
-        SettledSource::Mark => format!("settled: resident memory of {of} at the last mark that it told"),
+        SettledSource::Mark => format!("settled: resident memory of {of} at its last mark"),
         SettledSource::Sample => {
             "settled: resident memory of the largest process at its last sample".to_owned()
         }

@@ -67,7 +67,7 @@ fn the_headline_does_not_claim_what_cannot_be_told() {
     let even = judged(&[50.0, 50.1, 50.2, 50.0, 49.9], &[0.9, 1.0, 1.0, 1.1, 1.0]);
     let bounded = Trial { goal: Goal::TimeBounded, ..trial(&[("half", even)]) };
     let text = headline(&bounded);
-    assert!(text.contains("as long, as far as can be told (could be up to 1."), "{text}");
+    assert!(text.contains("as long, as far as is known (could be up to 1."), "{text}");
     let few = TryResult { wall: figure(&[1.0], &[1.3]), ..slower };
     assert!(headline(&trial(&[("few", few)])).contains("1.30 times as long, of 5 rounds"));
 }

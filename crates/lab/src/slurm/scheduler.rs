@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scheduler_that_is_away_is_told_from_one_that_refuses() {
+    fn a_scheduler_that_is_away_differs_from_one_that_refuses() {
         let of = |said: &str| trouble("sbatch", said, Some(1));
         let away = "sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)";
         assert_eq!(of(away), SchedulerError::Unavailable(away.to_owned()));

@@ -89,7 +89,11 @@ fn more_pairs_have_the_interval_of_wilcoxon() {
 fn outliers_are_those_of_the_modified_z_score() {
     assert_eq!(outliers(&TIMES), [5]);
     assert_eq!(outliers(&[1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 9.0]), [7], "the deviation of most is 0");
-    assert_eq!(outliers(&[1e6, 1e6, 1e6, 1e6, 1e6, 1e6, 1e6, 1e6 + 4096.0]), NONE, "a page is none");
+    assert_eq!(
+        outliers(&[1e6, 1e6, 1e6, 1e6, 1e6, 1e6, 1e6, 1e6 + 4096.0]),
+        NONE,
+        "one page more is no outlier"
+    );
     assert_eq!(outliers(&[0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 3.0]), [7]);
     assert_eq!(outliers(&[5.0, f64::NAN, 5.1, 5.2, f64::INFINITY, 5.1, 99.0]), [6]);
     assert_eq!(outliers(&[5.0; 6]), NONE);
@@ -321,7 +325,7 @@ proptest! {
 
 #[test]
 fn blocks_are_drawn_from_by_themselves() {
-    // Two machines, one of which takes twice as long: the split between them is not part of the
+    // Two machines, one twice as slow: the split between them is not part of the
     // variance.
     let samples: Vec<(f64, u32)> = (0..20)
         .map(|index| (f64::from(index % 10) * 0.001 + f64::from(1 + index / 10), index / 10))

@@ -48,14 +48,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_listener_is_told_and_not_disturbed() {
+    fn a_listener_is_recognised_and_not_disturbed() {
         for address in ["127.0.0.1:0", "[::1]:0"] {
             // IPv6 may be unavailable.
             let Ok(listener) = TcpListener::bind(address) else { continue };
             let port = listener.local_addr().unwrap().port();
             assert!(is_open(port));
             listener.set_nonblocking(true).unwrap();
-            assert!(listener.accept().is_err(), "nobody connected to {address}");
+            assert!(listener.accept().is_err(), "nothing connected to {address}");
             assert!(accepts(port));
             // The local port of a connection is in the tables too, and cannot be listened on while
             // the connection exists.

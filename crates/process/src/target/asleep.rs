@@ -77,7 +77,7 @@ fn thread_pointer(process: &Process, tid: i32) -> Option<u64> {
     (word_at(&head, 0) == Some(at) && word_at(&head, 16) == Some(at)).then_some(at)
 }
 
-/// A process of which no thread runs.
+/// A process without a running thread.
 #[derive(Debug)]
 pub struct SleepingProcess<'a> {
     process: &'a Process,

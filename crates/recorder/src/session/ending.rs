@@ -98,8 +98,9 @@ impl Session<'_> {
             let now = self.clock.now_us();
             self.state.next_events_us = 0;
             self.handle_events(now);
-            let is_told = matches!(self.followed, ProcessEvents::Connector(_)) && self.tree.has(self.root);
-            if why != StopReason::Ended || !is_unknown || !is_told || now >= until {
+            let is_reported =
+                matches!(self.followed, ProcessEvents::Connector(_)) && self.tree.has(self.root);
+            if why != StopReason::Ended || !is_unknown || !is_reported || now >= until {
                 return;
             }
             std::thread::sleep(Duration::from_millis(1));

@@ -40,9 +40,9 @@ pub(in super::super) fn take_signals() -> Result<(SignalFd, u64), String> {
 }
 
 impl Session<'_> {
-    /// Passes signals on to the command. Returns whether one tells the recorder to stop.
+    /// Passes signals on to the command. Returns whether one stops the recorder.
     pub(super) fn take_signals(&mut self) -> bool {
-        let mut is_told_to_stop = false;
+        let mut must_stop = false;
         while let Ok(Some(signal)) = self.signals.read_signal() {
             let number = signal.ssi_signo.cast_signed();
             if number == Signal::SIGCONT as i32 {
@@ -55,12 +55,12 @@ impl Session<'_> {
                 self.ledgers.while_nothing_is_held(strandline_sys::signal::stop_own_process);
                 continue;
             }
-            is_told_to_stop |= STOPS.iter().any(|&stop| stop as i32 == number);
+            must_stop |= STOPS.iter().any(|&stop| stop as i32 == number);
             if self.forwards && signal.ssi_code != FROM_KERNEL {
                 // A command that is gone needs no signal.
                 drop(strandline_sys::signal::send(self.root, number));
             }
         }
-        is_told_to_stop
+        must_stop
     }
 }

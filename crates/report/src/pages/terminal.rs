@@ -108,8 +108,8 @@ fn claims(lines: &mut Vec<String>, claims: &[Claim], surface: Surface) {
     };
     let rows = claims.iter().map(row).collect();
     lines.extend(lay_out(&Table { caption: String::new(), columns, rows }, surface));
-    let told = |claim: &&Claim| !claim.says.is_empty() || is_long(claim);
-    for (index, claim) in claims.iter().filter(told).enumerate() {
+    let has_details = |claim: &&Claim| !claim.says.is_empty() || is_long(claim);
+    for (index, claim) in claims.iter().filter(has_details).enumerate() {
         if index == 0 {
             apart(lines);
         }

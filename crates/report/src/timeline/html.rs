@@ -53,14 +53,14 @@ pub fn page(timelines: &[Timeline]) -> Result<String, DrawError> {
     let data = Data::new(timelines);
     let style = STYLES.join("\n");
     let script = format!("{UPLOT}\n(() => {{\n\"use strict\";\n{}\n}})();\n", SCRIPTS.join("\n"));
-    let told: Vec<RecordingView> =
+    let views: Vec<RecordingView> =
         timelines.iter().enumerate().map(|(n, one)| RecordingView::new(n, one)).collect();
     let mut templates = Environment::new();
     templates.add_template("page.html", PAGE)?;
     let text = templates.get_template("page.html")?.render(context! {
         version => VERSION,
         title => title(timelines),
-        recordings => Value::from(Serde(told)),
+        recordings => Value::from(Serde(views)),
         several => timelines.len() > 1,
         ledgers => timelines.iter().map(|one| one.ledgers.len()).sum::<usize>(),
         ledgers_left_out => data.ledgers_left_out,

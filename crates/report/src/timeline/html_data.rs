@@ -177,8 +177,8 @@ fn selected_ledgers(timelines: &[Timeline]) -> Vec<(usize, usize)> {
     let all = timelines.iter().enumerate().flat_map(|(recording, timeline)| {
         timeline.ledgers.iter().enumerate().map(move |(index, ledger)| (recording, index, ledger.moment))
     });
-    let (clocked, told): (Vec<_>, Vec<_>) = all.partition(|&(.., moment)| moment == Moment::Every);
-    let mut kept: Vec<(usize, usize)> = thinned(&told, MAX_LEDGERS);
+    let (clocked, others): (Vec<_>, Vec<_>) = all.partition(|&(.., moment)| moment == Moment::Every);
+    let mut kept: Vec<(usize, usize)> = thinned(&others, MAX_LEDGERS);
     let room = MAX_LEDGERS.saturating_sub(kept.len());
     kept.extend(thinned(&clocked, room));
     kept.sort_unstable();

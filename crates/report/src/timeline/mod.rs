@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_is_told_once() {
+    fn what_is_left_out_is_reported_once() {
         let mut timeline = Timeline::default();
         let mut peaks = BTreeMap::new();
         let word = "é".repeat(4000);
@@ -450,7 +450,7 @@ mod tests {
         let process = &timeline.processes[0];
         assert_eq!((process.execs.len(), process.execs[MAX_EXECS - 1].at_us), (MAX_EXECS, 999));
         assert_eq!((process.command().len(), process.command()[0].len()), (MAX_WORDS, MAX_WORD_BYTES));
-        let told: Vec<_> = timeline.caveats.iter().filter(|caveat| caveat.code == "report_cut").collect();
-        assert!(told.len() == 1 && told[0].text.contains("984 started programs"), "{told:?}");
+        let reported: Vec<_> = timeline.caveats.iter().filter(|caveat| caveat.code == "report_cut").collect();
+        assert!(reported.len() == 1 && reported[0].text.contains("984 started programs"), "{reported:?}");
     }
 }

@@ -65,7 +65,7 @@ pub fn follow(timeline: &Timeline, name: &str, surface: Surface) -> Vec<String> 
     let shown = all.iter().rev().step_by(step).rev();
     let row = |ledger: &&Ledger| {
         let found = types(ledger).map(|types| types.get(name).copied());
-        let tell = |of: fn(Sum) -> String| match found {
+        let describe = |of: fn(Sum) -> String| match found {
             Some(Some(sum)) => of(sum),
             // Types with few bytes are not listed.
             Some(None) => "not listed".to_owned(),
@@ -78,8 +78,8 @@ pub fn follow(timeline: &Timeline, name: &str, surface: Surface) -> Vec<String> 
             ),
             format!("{:.3} s", seconds_of(ledger.at_us)),
             bytes(ledger.explain.kernel.rss_bytes),
-            tell(|sum| grouped(sum.instances)),
-            tell(|sum| bytes(sum.bytes)),
+            describe(|sum| grouped(sum.instances)),
+            describe(|sum| bytes(sum.bytes)),
         ]
     };
     let rows: Vec<Vec<String>> = shown.map(row).collect();
@@ -93,9 +93,9 @@ pub fn follow(timeline: &Timeline, name: &str, surface: Surface) -> Vec<String> 
 
 /// The types that have more bytes in the last ledger with a census than in the first.
 pub fn growth(timeline: &Timeline, surface: Surface) -> Vec<String> {
-    let told: Vec<(&Ledger, BTreeMap<&str, Sum>)> =
+    let listed: Vec<(&Ledger, BTreeMap<&str, Sum>)> =
         ledgers(timeline).into_iter().filter_map(|ledger| Some((ledger, types(ledger)?))).collect();
-    let [(first, before), .., (last, after)] = told.as_slice() else { return Vec::new() };
+    let [(first, before), .., (last, after)] = listed.as_slice() else { return Vec::new() };
     // A type missing from the first ledger may have existed, with too few bytes to be listed.
     let mut grown: Vec<(&str, Sum)> = after
         .iter()
@@ -110,7 +110,7 @@ pub fn growth(timeline: &Timeline, surface: Surface) -> Vec<String> {
     if grown.is_empty() {
         return Vec::new();
     }
-    let tell = |(name, sum): &(&str, Sum)| {
+    let describe = |(name, sum): &(&str, Sum)| {
         let name = shorten(&clean_sentence(name), NAME_COLUMNS);
         format!("{name} by {} ({} objects)", bytes(sum.bytes), grouped(sum.instances))
     };
@@ -118,7 +118,7 @@ pub fn growth(timeline: &Timeline, surface: Surface) -> Vec<String> {
         "types that grew most from {:.3} s to {:.3} s: {}; --type NAME follows one",
         seconds_of(first.at_us),
         seconds_of(last.at_us),
-        grown.iter().map(tell).collect::<Vec<_>>().join(", ")
+        grown.iter().map(describe).collect::<Vec<_>>().join(", ")
     );
     let mut lines = vec![String::new()];
     lines.extend(wrap(&text, surface.columns));

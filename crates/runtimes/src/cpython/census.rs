@@ -46,7 +46,7 @@ pub struct LargeObject {
     /// Address of its type.
     pub type_address: u64,
     /// Its bytes, as counted.
-    pub told: u64,
+    pub bytes: u64,
 }
 
 /// A claimed block of an allocator.
@@ -559,8 +559,8 @@ impl<'a> Census<'a> {
             (large.start.saturating_add(large.of.before), large.start.saturating_add(large.size.block));
         self.record_object(at, end, &large.of, &large.head);
         if large.size.block > LARGE_BYTES {
-            let told = large.size.reported;
-            self.counted.large.push(LargeObject { start: begin, type_address: large.of.address, told });
+            let (type_address, bytes) = (large.of.address, large.size.reported);
+            self.counted.large.push(LargeObject { start: begin, type_address, bytes });
         }
         self.counted.beside.add(large.size.reported);
         for table in large.size.tables.into_iter().flatten() {

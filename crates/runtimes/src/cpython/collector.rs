@@ -40,10 +40,8 @@ pub fn find(memory: &dyn Memory, program: &Program, release: &Release) -> Vec<Co
         if release.minor == 8 { vec![program.runtime] } else { interpreters(memory, program, release) };
     if !release.has_links() {
         let place = program.collector_offset(memory, release);
-        let told = states
-            .into_iter()
-            .filter_map(|state| read_at_offset(memory, state.checked_add(place?)?, release));
-        return told.collect();
+        let read = |state: u64| read_at_offset(memory, state.checked_add(place?)?, release);
+        return states.into_iter().filter_map(read).collect();
     }
     states.into_iter().filter_map(|state| collector(memory, state)).collect()
 }

@@ -57,11 +57,11 @@ impl Pending for Confirm {
             let name = self.names.get(&gone.type_address);
             if let Some(of) = reading.facts.types.iter_mut().find(|of| Some(&of.name) == name) {
                 of.instances = of.instances.saturating_sub(1);
-                of.bytes = of.bytes.saturating_sub(gone.told);
+                of.bytes = of.bytes.saturating_sub(gone.bytes);
             }
             if let Some(beside) = details.as_mut().and_then(|details| details.beside_arenas.as_mut()) {
                 beside.objects = beside.objects.saturating_sub(1);
-                beside.bytes = beside.bytes.saturating_sub(gone.told);
+                beside.bytes = beside.bytes.saturating_sub(gone.bytes);
             }
         }
         reading.facts.types.retain(|of| of.instances > 0);

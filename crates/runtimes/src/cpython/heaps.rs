@@ -197,11 +197,11 @@ fn page(layout: &HeapLayout, structure: &[u8], start: u64, end: u64) -> Option<P
         _ => word_at(structure, at),
     };
     // Slices that do not start a page have 0 or 1 here.
-    let told = sized(layout.block_bytes).filter(|&told| told > 1)?;
-    let block_bytes = if told >= HUGE_BLOCK { end - start } else { told.min(end - start) };
+    let stated = sized(layout.block_bytes).filter(|&stated| stated > 1)?;
+    let block_bytes = if stated >= HUGE_BLOCK { end - start } else { stated.min(end - start) };
     let first = match layout.start {
         Some(at) => word_at(structure, at)?,
-        None => start + blocks_offset(told),
+        None => start + blocks_offset(stated),
     };
     let (byte, shift) = layout.tag;
     let heap = usize::from(structure.get(byte)? >> shift & TAG_MASK);

@@ -246,14 +246,14 @@ pub const COOKIE: [u8; 8] = *b"xdebugpy";
 /// `free_threaded` in that table.
 pub const DEBUG_OFFSETS_FREE_THREADED: usize = 16;
 /// `runtime_state.interpreters_head` in that table.
-pub const TOLD_HEAD: usize = 40;
+pub const DEBUG_OFFSETS_HEAD: usize = 40;
 /// `interpreter_state.next` in that table.
-pub const TOLD_NEXT: usize = 64;
+pub const DEBUG_OFFSETS_NEXT: usize = 64;
 /// `interpreter_state.gc` in that table: in 3.13, and from 3.14 on, where another field precedes
 /// it.
-pub const TOLD_COLLECTOR: [usize; 2] = [80, 88];
+pub const DEBUG_OFFSETS_COLLECTOR: [usize; 2] = [80, 88];
 /// Bytes read of that table.
-pub const TOLD_BYTES: usize = 96;
+pub const DEBUG_OFFSETS_BYTES: usize = 96;
 
 /// Bits of a str's 32-bit state for interned strings. [`Release::kind_shift`] is the position of
 /// `kind` (three bits: bytes per character), followed by `compact` and `ascii`.

@@ -1,8 +1,8 @@
 //! Finds CPython in mapped files: its version, its `_PyRuntime`, its static data.
 
 use super::layout::{
-    COOKIE, DEBUG_OFFSETS_FREE_THREADED, Interpreters, RELEASES, Release, TOLD_BYTES, TOLD_COLLECTOR,
-    TOLD_HEAD, TOLD_NEXT,
+    COOKIE, DEBUG_OFFSETS_BYTES, DEBUG_OFFSETS_COLLECTOR, DEBUG_OFFSETS_FREE_THREADED, DEBUG_OFFSETS_HEAD,
+    DEBUG_OFFSETS_NEXT, Interpreters, RELEASES, Release,
 };
 use strandline_process::elf::Object;
 use strandline_process::image::{ElfFile, exports};
@@ -56,8 +56,8 @@ impl Program {
         let (offset, next) = match release.interpreters {
             Interpreters::At(offset) => (offset, 0),
             Interpreters::InDebugOffsets => {
-                let told = self.debug_offsets(memory, release)?;
-                (word_at(&told, TOLD_HEAD)?, word_at(&told, TOLD_NEXT)?)
+                let table = self.debug_offsets(memory, release)?;
+                (word_at(&table, DEBUG_OFFSETS_HEAD)?, word_at(&table, DEBUG_OFFSETS_NEXT)?)
             }
         };
         Some((memory.read_word(self.runtime.checked_add(offset)?).ok()?, next))
@@ -66,18 +66,18 @@ impl Program {
 
 impl Program {
     /// Reads the start of the table of offsets; `None` if absent.
-    fn debug_offsets(&self, memory: &dyn Memory, release: &Release) -> Option<[u8; TOLD_BYTES]> {
-        let mut told = [0; TOLD_BYTES];
-        memory.read(self.runtime, &mut told).ok()?;
-        let is_free_threaded = word_at(&told, DEBUG_OFFSETS_FREE_THREADED)? != 0;
-        (told.starts_with(&COOKIE) && is_free_threaded == release.is_free_threaded()).then_some(told)
+    fn debug_offsets(&self, memory: &dyn Memory, release: &Release) -> Option<[u8; DEBUG_OFFSETS_BYTES]> {
+        let mut table = [0; DEBUG_OFFSETS_BYTES];
+        memory.read(self.runtime, &mut table).ok()?;
+        let is_free_threaded = word_at(&table, DEBUG_OFFSETS_FREE_THREADED)? != 0;
+        (table.starts_with(&COOKIE) && is_free_threaded == release.is_free_threaded()).then_some(table)
     }
 
     /// Returns the offset of the collector's state in an interpreter's state, if the table of
     /// offsets contains it.
     pub fn collector_offset(&self, memory: &dyn Memory, release: &Release) -> Option<u64> {
-        let told = self.debug_offsets(memory, release)?;
-        word_at(&told, *TOLD_COLLECTOR.get(usize::from(release.minor > 13))?)
+        let table = self.debug_offsets(memory, release)?;
+        word_at(&table, *DEBUG_OFFSETS_COLLECTOR.get(usize::from(release.minor > 13))?)
     }
 }
 

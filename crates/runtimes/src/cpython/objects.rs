@@ -131,11 +131,11 @@ pub fn size(pages: &mut PageCache<'_>, release: &Release, of: &Type, head: &[u8]
     let items = if of.item_bytes > 0 { (word(SIZE) as i64).unsigned_abs() } else { 0 };
     let plain = of.basic_bytes.saturating_add(items.saturating_mul(of.item_bytes));
     let mut size = Size { block: plain, reported: plain, ..Size::default() };
-    let mut add = |address: u64, (bytes, used): (u64, u64), is_told: bool| {
+    let mut add = |address: u64, (bytes, used): (u64, u64), is_reported: bool| {
         if address != 0 && bytes > 0 {
             let free = size.tables.iter_mut().find(|table| table.is_none());
             free.into_iter().for_each(|table| *table = Some(Table::new(address, bytes, used.min(bytes))));
-            size.reported = size.reported.saturating_add(if is_told { bytes } else { 0 });
+            size.reported = size.reported.saturating_add(if is_reported { bytes } else { 0 });
         }
     };
     match of.kind {

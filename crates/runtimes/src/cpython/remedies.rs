@@ -19,7 +19,7 @@ const WORTH_A_COLLECTION_BYTES: u64 = 16 << 20;
 const REMOTE_EXEC: u8 = 14;
 
 /// Returns the remedies for free bytes on whole pages of arenas, and on pages with a live block. An
-/// arena is given back only when its last block is freed.
+/// arena is released only when its last block is freed.
 pub fn remedies(kept_bytes: u64, pinned_bytes: u64) -> Vec<Remedy> {
     if kept_bytes + pinned_bytes < MIN_SETTING_BYTES {
         return Vec::new();

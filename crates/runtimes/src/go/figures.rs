@@ -21,9 +21,9 @@ pub struct Figures {
     pub alloc: u64,
     /// `HeapInuse`: spans that hold objects.
     pub in_use: u64,
-    /// `HeapIdle`: memory without a span, given back or not.
+    /// `HeapIdle`: memory without a span, released or not.
     pub idle: u64,
-    /// `HeapReleased`: the part of `HeapIdle` that was given back.
+    /// `HeapReleased`: the part of `HeapIdle` that was released.
     pub released: Option<u64>,
     /// `StackInuse`.
     pub stacks: Option<u64>,
@@ -106,8 +106,8 @@ fn fill_in(pages: &mut PageCache<'_>, layout: &Layout, found: &Found, figures: &
         figures.goal = goal.filter(|_| figures.memory_limit.is_none());
     }
     if let (Some(at), Some(offset)) = (found.stats, layout.stats_in_use) {
-        let told = at.checked_sub(layout.stats).and_then(|at| pages.pair(at.checked_add(offset)?));
-        let released = told.filter(|told| told.0 == figures.in_use).map(|told| told.1);
+        let counted = at.checked_sub(layout.stats).and_then(|at| pages.pair(at.checked_add(offset)?));
+        let released = counted.filter(|pair| pair.0 == figures.in_use).map(|pair| pair.1);
         figures.released = released.filter(|&released| released <= figures.idle);
     }
 }
@@ -162,7 +162,7 @@ impl Counters {
     }
 }
 
-/// Bytes given back according to the chunks' bitmaps, without pages in the caches of processors.
+/// Bytes released according to the chunks' bitmaps, without pages in the caches of processors.
 fn released(pages: &mut PageCache<'_>, layout: &Layout, heap: &Heap) -> Option<u64> {
     if heap.bytes() > MAX_BYTES {
         return None;

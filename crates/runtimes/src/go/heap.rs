@@ -166,7 +166,7 @@ impl Heap {
     }
 
     /// Reads the bitmaps of the chunk at address `chunk`: pages in use or in a processor's cache,
-    /// and pages given back.
+    /// and pages released.
     pub fn chunk(
         &self,
         pages: &mut PageCache<'_>,

@@ -11,7 +11,7 @@ pub const PAGE_BYTES: u64 = 8 << 10;
 pub const CHUNK_BYTES: u64 = 4 << 20;
 /// Entries of each level of `pageAlloc.chunks` (`pallocChunksL1Bits`, `pallocChunksL2Bits`).
 pub const CHUNK_ENTRIES: u64 = 1 << 13;
-/// Bytes of `pallocData`: two bitmaps of 64 bytes each, pages in use and pages given back.
+/// Bytes of `pallocData`: two bitmaps of 64 bytes each, pages in use and pages released.
 pub const CHUNK_DATA_BYTES: u64 = 128;
 /// Lowest address in the runtime's numbering (`arenaBaseOffset`).
 pub const ARENA_BASE: u64 = 0xffff_8000_0000_0000;

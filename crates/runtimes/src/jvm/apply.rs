@@ -8,7 +8,7 @@ use super::facts::Jvm;
 
 /// `jvm_gc`.
 pub fn collect(request: &Request<'_>) -> Answer {
-    // A collection takes memory elsewhere, so the bytes given back are counted in the heap only.
+    // A collection takes memory elsewhere, so the bytes released are counted in the heap only.
     ask(request, GC_RUN, |known| known.heap_range)
 }
 

@@ -31,7 +31,7 @@ const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
 const ANSWER_LIMIT: Duration = Duration::from_secs(300);
 /// Limit on bytes read of an answer.
 const MAX_ANSWER: usize = 1 << 20;
-/// Limit on the wait for RSS to settle. Memory may be given back after the answer: threads of G1
+/// Limit on the wait for RSS to settle. Memory may be released after the answer: threads of G1
 /// and Shenandoah work in steps, those of G1 from 0.1 s after the collection on. The wait ends
 /// earlier if RSS does not decrease in [`SETTLED_LOOKS`] looks in a row.
 const SETTLE_LIMIT: Duration = Duration::from_secs(5);
@@ -52,7 +52,7 @@ pub const GC_RUN: Command = Command { remedy: "jvm_gc", name: "GC.run" };
 /// `malloc_trim` by the JVM.
 pub const TRIM_NATIVE_HEAP: Command = Command { remedy: "jvm_trim", name: "System.trim_native_heap" };
 
-/// Makes the JVM of `process` run `command`. The bytes given back are counted in the page tables of
+/// Makes the JVM of `process` run `command`. The bytes released are counted in the page tables of
 /// `range`, the heap, because collecting takes memory elsewhere; without a range, they are the
 /// decrease in RSS.
 ///

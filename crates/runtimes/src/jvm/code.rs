@@ -9,7 +9,7 @@ use super::heap::{Pool, is_claimable};
 use super::view::View;
 use crate::batch::PageCache;
 
-/// Limit on segments: there are 24 kinds of code, three of which have their own segments.
+/// Limit on segments: there are 24 kinds of code, and three have their own segments.
 const MAX_SEGMENTS: u32 = 16;
 /// Limit on ranges in use of a segment.
 const MAX_RANGES: usize = 1 << 18;

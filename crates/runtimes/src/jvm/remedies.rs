@@ -172,7 +172,7 @@ fn collection(
     })
 }
 
-/// What a full collection gives back.
+/// What a full collection releases.
 struct Prediction {
     /// Bytes, if they are known to a hundredth.
     bytes: Option<u64>,
@@ -182,7 +182,7 @@ struct Prediction {
     rule: &'static str,
 }
 
-/// Bounds of what a collection gives back.
+/// Bounds of what a collection releases.
 #[derive(Clone, Copy)]
 struct Bounds {
     least: u64,
@@ -204,13 +204,13 @@ impl Bounds {
     }
 }
 
-/// Predicts what a full collection gives back; `None` if no rule is known.
+/// Predicts what a full collection releases; `None` if no rule is known.
 fn predict(context: &Context<'_>, view: &View<'_>, heap: &Heap, traced: Option<&Live>) -> Option<Prediction> {
     // Up to JDK 17 the flag also disables requests from outside.
     if view.has_flag("DisableExplicitGC") && view.structs.major().is_some_and(|major| major <= 17) {
         return None;
     }
-    // Such a collection does not compact: its marking decides what is given back.
+    // Such a collection does not compact: its marking decides what is released.
     if heap.collector == "G1" && view.has_flag("ExplicitGCInvokesConcurrent") {
         return None;
     }

@@ -195,7 +195,7 @@ fn copy_pages(
         read += got as u64;
         missing += (part.len() - got.min(part.len())) as u64;
         for (page, content) in (from..to).step_by(PAGE_BYTES as usize).zip(part.chunks(PAGE_BYTES as usize)) {
-            // A page of zeros in a mapped core does not read as zeros once it is given back.
+            // A page of zeros in a mapped core does not read as zeros once it is released.
             if is_all_zero(content)
                 && context.space.find(page).is_some_and(|mapping| mapping.is_private_anonymous())
             {

@@ -44,7 +44,7 @@ pub struct Sbcl {
     pub dead_bytes: Option<u64>,
     /// The predicted dynamic usage after `(gc :full t)`.
     pub usage_after_full_gc_bytes: Option<u64>,
-    /// Bytes of whole resident pages that `(gc :full t)` is predicted to give back to the kernel.
+    /// Bytes of whole resident pages that `(gc :full t)` is predicted to release to the kernel.
     pub full_gc_gives_back_bytes: Option<u64>,
     /// The types that make up most of the dead bytes, largest first.
     pub dead_by_type: Vec<TypeBytes>,
@@ -93,7 +93,7 @@ pub struct Generation {
     pub pages: u64,
     /// Unused bytes of its pages.
     pub waste_bytes: u64,
-    /// Bytes in use of its pages of large objects, each of which has pages of its own.
+    /// Bytes in use of its pages of large objects; each has pages of its own.
     pub large_bytes: u64,
     /// Number of these pages.
     pub large_pages: u64,

@@ -159,12 +159,12 @@ mod tests {
         };
         heap.generations[2] =
             GenerationRecord { trigger: (2 << 20) - 1, minimum_age: 0.75, ..GenerationRecord::default() };
-        let told = next_collections(&heap);
-        assert_eq!(told[0], ("20.0 MiB more".to_owned(), Some(20 << 20)));
-        assert_eq!(told[1], ("a promotion from generation 0".to_owned(), None));
+        let listed = next_collections(&heap);
+        assert_eq!(listed[0], ("20.0 MiB more".to_owned(), Some(20 << 20)));
+        assert_eq!(listed[1], ("a promotion from generation 0".to_owned(), None));
         let all = "a promotion from generation 1; average age 0.00 of 0.75; 2.0 MiB more";
-        assert_eq!(told[2], (all.to_owned(), None));
-        assert_eq!((told[6].0.as_str(), told[7].0.as_str()), ("never", "never"));
+        assert_eq!(listed[2], (all.to_owned(), None));
+        assert_eq!((listed[6].0.as_str(), listed[7].0.as_str()), ("never", "never"));
         heap.generations[0].collections = 1;
         assert_eq!(next_collections(&heap)[1], ("the next collection".to_owned(), Some(0)));
         heap.generations[1].trigger = (10 << 20) - 1;

@@ -105,16 +105,16 @@ mod tests {
     #[test]
     fn a_full_collection_is_advice_with_what_it_gives_back() {
         let mut figures = Sbcl { full_gc_gives_back_bytes: Some(50 << 20), ..Sbcl::default() };
-        let told = remedies(&figures);
-        assert_eq!(told.len(), 1, "nothing dead in older generations");
-        assert_eq!((told[0].id.as_str(), told[0].kind), ("sbcl_full_gc", RemedyKind::Program));
-        assert_eq!(told[0].predicted_bytes, Some(50 << 20));
+        let proposed = remedies(&figures);
+        assert_eq!(proposed.len(), 1, "nothing dead in older generations");
+        assert_eq!((proposed[0].id.as_str(), proposed[0].kind), ("sbcl_full_gc", RemedyKind::Program));
+        assert_eq!(proposed[0].predicted_bytes, Some(50 << 20));
         figures.generations = (0..8)
             .map(|number| Generation { number, dead_bytes: Some(number << 20), ..Generation::default() })
             .collect();
-        let told = remedies(&figures);
-        assert_eq!(told[1].id, "sbcl_generations");
-        assert!(told[1].how.contains("generation 5"), "{}", told[1].how);
+        let proposed = remedies(&figures);
+        assert_eq!(proposed[1].id, "sbcl_generations");
+        assert!(proposed[1].how.contains("generation 5"), "{}", proposed[1].how);
         figures.full_gc_gives_back_bytes = Some(4096);
         assert!(remedies(&figures).is_empty());
     }

@@ -19,7 +19,7 @@ const PAGE: usize = GC_PAGE_BYTES as usize;
 pub const UNIT_BYTES: u64 = 16;
 const UNITS_PER_PAGE: usize = PAGE / UNIT_BYTES as usize;
 
-/// A range of addresses, pages of which were copied.
+/// A range of addresses with copied pages.
 #[derive(Clone, Debug)]
 struct Area {
     start: u64,

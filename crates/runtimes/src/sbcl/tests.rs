@@ -254,7 +254,7 @@ fn weak_tables_keep_what_their_weakness_says() {
         let reading = lisp.look(None);
         let live = &figures(&reading).live_by_type;
         let dead = &figures(&reading).dead_by_type;
-        let told = |name| (instances(live, name), instances(dead, name));
+        let counts = |name| (instances(live, name), instances(dead, name));
         let version = &reading.facts.version;
         for (name, kept, total) in [
             ("K-K", 20_000, 40_000),
@@ -267,7 +267,7 @@ fn weak_tables_keep_what_their_weakness_says() {
             ("O-V", 40_000, 40_000),
         ] {
             // The last object made may still be in a register or on the stack.
-            let (live, dead) = told(name);
+            let (live, dead) = counts(name);
             assert!(live.abs_diff(kept) <= 2, "{version:?}: {live} live {name} of {kept}");
             assert!(live + dead == total || dead == 0, "{version:?}: {live} and {dead} {name} of {total}");
         }
@@ -288,12 +288,12 @@ fn fillers_beside_what_stacks_pin_are_not_dead() {
         let mut lisp = Lisp::start(&sbcl).unwrap();
         lisp.eval(FORM);
         let reading = lisp.look(None);
-        let told = figures(&reading);
+        let ours = figures(&reading);
         let version = &reading.facts.version;
-        let fillers: u64 = told.generations.iter().filter_map(|one| one.filler_bytes).sum();
+        let fillers: u64 = ours.generations.iter().filter_map(|one| one.filler_bytes).sum();
         assert!(fillers > 500_000, "{version:?}: {fillers} bytes of fillers");
-        assert_eq!(instances(&told.dead_by_type, "filler"), 0);
-        let older: u64 = told.generations[1..].iter().filter_map(|one| one.dead_bytes).sum();
+        assert_eq!(instances(&ours.dead_by_type, "filler"), 0);
+        let older: u64 = ours.generations[1..].iter().filter_map(|one| one.dead_bytes).sum();
         assert!(older < 100_000, "{version:?}: {older} bytes dead right after a full collection");
     }
 }
@@ -307,9 +307,9 @@ fn what_a_global_function_closes_over_is_live() {
         let mut lisp = Lisp::start(&sbcl).unwrap();
         lisp.eval(FORM);
         let reading = lisp.look(None);
-        let told = figures(&reading);
-        assert_eq!(instances(&told.live_by_type, "CLOSED"), 2000, "{:?}", reading.facts.version);
-        assert_eq!(instances(&told.dead_by_type, "CLOSED"), 0, "{:?}", reading.facts.version);
+        let ours = figures(&reading);
+        assert_eq!(instances(&ours.live_by_type, "CLOSED"), 2000, "{:?}", reading.facts.version);
+        assert_eq!(instances(&ours.dead_by_type, "CLOSED"), 0, "{:?}", reading.facts.version);
     }
 }
 
@@ -343,8 +343,8 @@ fn threads_that_allocate_are_read_at_any_instant() {
             let sums: u64 = figures.generations.iter().map(|generation| generation.bytes_allocated).sum();
             assert_eq!(sums, figures.dynamic_usage_bytes);
             let fillers: u64 = figures.generations.iter().filter_map(|one| one.filler_bytes).sum();
-            let told = figures.live_bytes.unwrap() + figures.dead_bytes.unwrap() + fillers;
-            assert_eq!(told, figures.dynamic_usage_bytes + figures.open_region_bytes);
+            let sum = figures.live_bytes.unwrap() + figures.dead_bytes.unwrap() + fillers;
+            assert_eq!(sum, figures.dynamic_usage_bytes + figures.open_region_bytes);
         }
         lisp.eval("(setf *stop* t)");
     }

@@ -186,7 +186,7 @@ impl PendingTrace {
     /// Dynamic usage after a full collection, and the resident bytes of dynamic space then. What is
     /// not pinned is copied to new pages, a page with a pinned object stays whole
     /// (obliterate_nonpinned_words fills its rest), large objects and pseudo-static ones stay where
-    /// they are; all other pages are given back (remap_free_pages), each in one piece.
+    /// they are; all other pages are released (remap_free_pages), each in one piece.
     fn after_full_collection(&self, census: &Census, marked: &PinnedSet) -> (u64, u64) {
         let mut usage = census.moved_bytes + census.large_bytes;
         let copied_pages = census.moved_bytes.div_ceil(GC_PAGE_BYTES) + PARTIAL_PAGES.min(census.moved_bytes);

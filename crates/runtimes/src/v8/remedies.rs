@@ -1,6 +1,6 @@
 //! Settings that make V8 keep less.
 //!
-//! Neither has a prediction. Measured with a program that makes garbage, some of which survives:
+//! Neither has a prediction. Measured with a program that makes garbage, and some of it survives:
 //! under `--max-semi-space-size=4` Node.js 20 held 20 MiB in place of 46, 24 189 in place of 244,
 //! 26 159 in place of 198, and 22 151 in place of 137; a limit of 1 MiB made all hold more, as
 //! objects then move to the old space while they are young. `--optimize-for-size` left 17 to 32 MiB

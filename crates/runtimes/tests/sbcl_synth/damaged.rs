@@ -10,7 +10,7 @@ use crate::adapter::Subject;
 fn check(heap: &SbclHeap, subject: &Subject, workers: usize) {
     let Ok(reading) = subject.read(workers) else { return };
     let Some(figures) = reading.facts.details::<strandline_runtimes::sbcl::facts::Sbcl>("sbcl") else {
-        assert!(!reading.caveats.is_empty(), "nothing is told, and not why: {:?}", heap.recipe);
+        assert!(!reading.caveats.is_empty(), "nothing is reported, and not why: {:?}", heap.recipe);
         return;
     };
     let figures: &Sbcl = &figures;

@@ -24,9 +24,9 @@ fn generations_are_counted_to_the_byte() {
         let (figures, expected) = (figures(&heap, 2), &heap.expected);
         assert_eq!(figures.dynamic_usage_bytes, expected.usage(), "{:?}", heap.recipe);
         for (ours, theirs) in figures.generations.iter().zip(&expected.generations) {
-            let told = (ours.bytes_allocated, ours.pages, ours.large_bytes, ours.large_pages);
+            let counts = (ours.bytes_allocated, ours.pages, ours.large_bytes, ours.large_pages);
             assert_eq!(
-                told,
+                counts,
                 (theirs.bytes, theirs.pages, theirs.large_bytes, theirs.large_pages),
                 "{:?}",
                 heap.recipe
@@ -44,8 +44,8 @@ fn what_roots_reach_is_live_and_the_rest_is_dead() {
             assert!(figures.traced, "{:?}", heap.recipe);
             for (ours, theirs) in figures.generations.iter().zip(&expected.generations) {
                 let live = if ours.number == 6 { theirs.bytes } else { theirs.live_bytes };
-                let told = (ours.live_bytes, ours.dead_bytes);
-                assert_eq!(told, (Some(live), Some(theirs.bytes - live)), "{ours:?} of {:?}", heap.recipe);
+                let counts = (ours.live_bytes, ours.dead_bytes);
+                assert_eq!(counts, (Some(live), Some(theirs.bytes - live)), "{ours:?} of {:?}", heap.recipe);
             }
             // Pages that a stack pins stay whole.
             let live: u64 = expected.generations.iter().map(|generation| generation.live_bytes).sum();

@@ -12,7 +12,7 @@ const RESERVE_WORDS: u64 = 8;
 const SEGMENT_SHIFT: u32 = 7;
 
 impl Writer {
-    /// Fills eden with objects and, among them, buffers of threads, of which only the first part
+    /// Fills eden with objects and, among them, buffers of threads; only their first part
     /// has objects.
     pub fn eden(&mut self, start: u64, end: u64) -> u64 {
         let mut at = start;

@@ -14,7 +14,7 @@ pub mod interpreter {
     pub const BYTES: u64 = 3768;
 }
 
-/// Heads of an arena, the first of which links the arena: `PERL_ARENA_SIZE` is 4080.
+/// Heads of an arena; the first links the arena: `PERL_ARENA_SIZE` is 4080.
 pub const SLOTS: u64 = 170;
 pub const HEAD_BYTES: u64 = 24;
 pub const ARENA_BYTES: u64 = 4080;

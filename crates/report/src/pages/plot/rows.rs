@@ -189,7 +189,7 @@ fn bar(drawing: &mut Drawing, frame: &Frame, series: usize, row: &Row, y: f64, h
     };
     let half = high / 2.0 - 1.5;
     let shown = label(figure, frame.is_bytes);
-    let says = told(row, &shown, frame.is_bytes);
+    let says = tooltip(row, &shown, frame.is_bytes);
     drawing.bar(series, (frame.base(), y - half), (x, y + half), &says);
     let mut end = x;
     if let Some((low, high)) = row.interval.and_then(|(low, high)| Some((frame.x(low)?, frame.x(high)?))) {
@@ -225,12 +225,12 @@ fn strip(drawing: &mut Drawing, frame: &Frame, series: usize, row: &Row, y: f64,
     let Some((lower, upper)) = lower.zip(upper) else { return };
     let median = lower / 2.0 + upper / 2.0;
     let Some(x) = frame.x(median) else { return };
-    let says = told(row, &format!("median {}", label(median, frame.is_bytes)), frame.is_bytes);
+    let says = tooltip(row, &format!("median {}", label(median, frame.is_bytes)), frame.is_bytes);
     drawing.median((x, y - high / 2.0 + 2.0), (x, y + high / 2.0 - 2.0), &says);
 }
 
 /// The tooltip: the label if there is one, the figure, the interval.
-fn told(row: &Row, shown: &str, is_bytes: bool) -> String {
+fn tooltip(row: &Row, shown: &str, is_bytes: bool) -> String {
     let name = row.label.as_ref().filter(|label| !label.is_empty()).map(|label| format!("{label}: "));
     let interval =
         row.interval.map(|(low, high)| format!(" ({} to {})", label(low, is_bytes), label(high, is_bytes)));

@@ -5,7 +5,7 @@ fn xml_is_balanced(text: &str) {
     for tag in ["text", "title"] {
         assert_eq!(text.matches(&format!("<{tag}")).count(), text.matches(&format!("</{tag}>")).count());
     }
-    assert!(!text.contains("NaN") && !text.contains("inf"), "no figure is written that is none");
+    assert!(!text.contains("NaN") && !text.contains("inf"), "what is not a number is not written");
 }
 
 fn plot(kind: PlotKind, points: Vec<(f64, f64)>) -> Plot {

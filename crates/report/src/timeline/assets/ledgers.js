@@ -5,7 +5,7 @@ const BAR_WIDTH = 44;
 const LETTER_ROOM = 15;
 
 class Ledgers {
-  // `tell` is told of a ledger chosen here, by its index.
+  // `tell` is called with the index of a ledger chosen here.
   constructor(data, tell) {
     this.ledgers = data.ledgers;
     this.tell = tell;

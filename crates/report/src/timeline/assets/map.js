@@ -1,4 +1,4 @@
-// The page map: the address space in reading order, a cell for so many bytes, coloured by what holds them.
+// The page map: the address space in reading order, each cell a number of bytes, coloured by what holds them.
 //
 // Mappings that fill half a line have a heading; small ones follow each other behind a gap. Long stretches without a resident
 // page are shortened to three dots. A cell is filled from below by the states in it; the rest is not resident.
@@ -91,7 +91,7 @@ class PageMap {
     const most = Math.min(Math.max(420, window.innerHeight * 1.4), MAP_HIGHEST_PIXELS / ratio);
     let columns = 1;
     let height = 0;
-    // Smaller cells where the picture would be higher than the window, as long as they can be told apart.
+    // Smaller cells where the picture would be higher than the window, as long as they are distinguishable.
     for (;;) {
       columns = Math.max(8, Math.floor((this.width - 4) / this.size));
       this.lines = this.place(columns);
@@ -221,7 +221,7 @@ function forgetColours() {
   emptyColour = null;
 }
 
-// The same patterns as the stacked bars', on a canvas: told apart without colour.
+// The same patterns as the stacked bars', on a canvas: distinguishable without colour.
 function statePattern(context, state) {
   const side = 10;
   const tile = document.createElement("canvas");

@@ -18,7 +18,7 @@ function byteTicks(_plot, _axis, _min, max, _step, space) {
 }
 
 class Timeline {
-  // `chosen` is told of a ledger that was clicked or gone to, by its index.
+  // `chosen` is called with the index of a ledger that was clicked or gone to.
   constructor(data, chosen) {
     this.data = data;
     this.tellChosen = chosen;
@@ -243,7 +243,7 @@ class Timeline {
 
   // Labels stand in rows above the plot. A label goes to the row below all that reach over its line, so no
   // line crosses a label; where no row is left there is only the line, and the table has the name. Where there
-  // are more marks than lines could be told apart, those without a label are ticks: the data comes first.
+  // are more marks than distinguishable lines, those without a label are ticks: the data comes first.
   drawMarks(plot, context) {
     const ratio = devicePixelRatio;
     const { left, top, width, height } = plot.bbox;

@@ -289,11 +289,11 @@ impl Arena {
 /// static data, the addresses of the others are beside it (`OopStorageSet::_storages`,
 /// gc/shared/oopStorageSet.hpp).
 pub fn storages(context: &Context<'_>, view: &View<'_>, data: (u64, u64)) -> Vec<u64> {
-    let Some(told) = view.address(&["JNIHandles::_global_handles"]) else { return Vec::new() };
-    let Some(global) = view.word(told).filter(|&global| global != 0) else { return Vec::new() };
+    let Some(entry) = view.address(&["JNIHandles::_global_handles"]) else { return Vec::new() };
+    let Some(global) = view.word(entry).filter(|&global| global != 0) else { return Vec::new() };
     let mut storages = vec![global];
     each_word(view.memory, context.resident, data, READ_BYTES, &mut |at, word| {
-        if word == global && at != told && storages.len() < MAX_STORAGES {
+        if word == global && at != entry && storages.len() < MAX_STORAGES {
             for step in [8, 8_u64.wrapping_neg()] {
                 let beside = (1..=MAX_STORAGES as u64).map(|index| at.wrapping_add(step.wrapping_mul(index)));
                 storages.extend(beside.map_while(|at| view.word(at).filter(|&word| is_storage(view, word))));
