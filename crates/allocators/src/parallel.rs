@@ -2,6 +2,7 @@
 
 use strandline_claims::accumulator::Accumulator;
 use strandline_claims::allocator::{Context, RangeClaim};
+pub(crate) use strandline_claims::refinements::Matches;
 use strandline_process::range::AddressRange;
 use strandline_process::work::in_order;
 
@@ -12,6 +13,9 @@ pub const PART_BYTES: u64 = 16 << 20;
 pub trait Totals: Default + Send {
     /// Adds the counts of another part.
     fn add(&mut self, other: Self);
+
+    /// With the refinements that its blocks matched, and with bytes that a cache has read.
+    fn with(self, matched: Matches, bytes_read: u64) -> Self;
 }
 
 /// Implements [`Totals`] for counts with `classes`, `matched`, `doubts` and `bytes_read`; the other
@@ -27,6 +31,10 @@ macro_rules! impl_totals {
                 self.matched.add(other.matched);
                 self.doubts.add(&other.doubts);
                 self.bytes_read += other.bytes_read;
+            }
+
+            fn with(self, matched: $crate::parallel::Matches, bytes_read: u64) -> Self {
+                Self { matched, bytes_read: self.bytes_read + bytes_read, ..self }
             }
         }
     };

@@ -9,7 +9,7 @@ use super::locate::{Heap, read_span};
 use super::pieces::{Kind, Piece};
 use super::spans::Span;
 use crate::blocks::Blocks;
-use crate::parallel::{claim_in_parts, impl_totals};
+use crate::parallel::{Totals, claim_in_parts, impl_totals};
 use crate::scan::within;
 use strandline_claims::accumulator::{Accumulator, Class};
 use strandline_claims::allocator::{Context, RangeClaim};
@@ -65,11 +65,20 @@ pub fn claim(
     let is_claimed = |piece: &&Piece| !is_free(piece) || !context.resident_runs(piece.range()).is_empty();
     let claimed: Vec<Piece> = pieces.iter().filter(is_claimed).copied().collect();
     let (claims, mut counts) = claim_in_parts(context, &claimed, &Piece::range, &|pieces, accumulator| {
-        let mut claimer = Claimer::new(context, heap, cached, proxies);
+        let mut claimer = Claimer {
+            context,
+            heap,
+            cached,
+            proxies,
+            cache: PageCache::with_capacity(context.memory, 32),
+            blocks: Blocks::new(context),
+            objects: Vec::new(),
+            counts: Counts::default(),
+        };
         for piece in pieces {
             claimer.piece(piece, accumulator);
         }
-        claimer.finish()
+        claimer.counts.with(claimer.blocks.matched, claimer.cache.bytes_read)
     });
     for piece in pieces {
         match piece.kind {
@@ -103,26 +112,7 @@ struct Claimer<'a> {
     counts: Counts,
 }
 
-impl<'a> Claimer<'a> {
-    fn new(context: &'a Context<'a>, heap: &'a Heap, cached: &'a Cached, proxies: &'a [u64]) -> Self {
-        Self {
-            context,
-            heap,
-            cached,
-            proxies,
-            cache: PageCache::with_capacity(context.memory, 32),
-            blocks: Blocks::new(context),
-            objects: Vec::new(),
-            counts: Counts::default(),
-        }
-    }
-
-    fn finish(mut self) -> Counts {
-        self.counts.matched = self.blocks.matched;
-        self.counts.bytes_read += self.cache.bytes_read;
-        self.counts
-    }
-
+impl Claimer<'_> {
     fn piece(&mut self, piece: &Piece, accumulator: &mut Accumulator<'_>) {
         let bytes = piece.end - piece.start;
         match piece.kind {

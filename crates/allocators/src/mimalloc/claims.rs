@@ -9,7 +9,7 @@ use std::time::Instant;
 use super::layout::{OFFSETS, PageWords};
 use super::parts::{Heap, Kind, Part};
 use crate::blocks::Blocks;
-use crate::parallel::{claim_in_parts, impl_totals};
+use crate::parallel::{Totals, claim_in_parts, impl_totals};
 use crate::scan::within;
 use strandline_claims::accumulator::{Accumulator, Class};
 use strandline_claims::allocator::{Context, RangeClaim};
@@ -57,12 +57,21 @@ pub fn claim(
 ) -> (Vec<RangeClaim>, Counts) {
     let offset = choose_offset_function(heap);
     claim_in_parts(context, &heap.parts, &Part::range, &|parts, accumulator| {
-        let mut claimer = Claimer::new(context, delayed, offset);
+        let mut claimer = Claimer {
+            context,
+            delayed,
+            offset,
+            cache: PageCache::new(context.memory),
+            blocks: Blocks::new(context),
+            states: Vec::new(),
+            memory: Vec::new(),
+            counts: Counts::default(),
+        };
         for part in parts {
             claimer.part(part, given.overlapping(part.range()), accumulator);
         }
         accumulator.claim_to(parts.last().map_or(0, |last| last.end), Class::Free);
-        claimer.done()
+        claimer.counts.with(claimer.blocks.matched, claimer.cache.bytes_read)
     })
 }
 
@@ -121,25 +130,6 @@ struct InitialisedBlocks {
 }
 
 impl<'a> Claimer<'a> {
-    fn new(context: &'a Context<'a>, delayed: &'a [u64], offset: Option<fn(u64) -> u64>) -> Self {
-        Self {
-            context,
-            delayed,
-            offset,
-            cache: PageCache::new(context.memory),
-            blocks: Blocks::new(context),
-            states: Vec::new(),
-            memory: Vec::new(),
-            counts: Counts::default(),
-        }
-    }
-
-    fn done(mut self) -> Counts {
-        self.counts.matched = self.blocks.matched;
-        self.counts.bytes_read += self.cache.bytes_read;
-        self.counts
-    }
-
     fn part(&mut self, part: &Part, given: &[AddressRange], accumulator: &mut Accumulator<'_>) {
         let bytes = part.end - part.start;
         match part.kind {

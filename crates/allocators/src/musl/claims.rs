@@ -80,9 +80,7 @@ fn claim_part(
             claims.push(RangeClaim { start, end, sums: accumulator.cut().finish(&pages) });
         }
     }
-    claimer.counts.matched = claimer.blocks.matched;
-    claimer.counts.bytes_read = claimer.memory.bytes_read;
-    (claims, claimer.counts)
+    (claims, claimer.counts.with(claimer.blocks.matched, claimer.memory.bytes_read))
 }
 
 struct Claimer<'a> {

@@ -9,7 +9,7 @@ use super::caches::Cached;
 use super::layout::{Classes, SpanState};
 use super::spans::Span;
 use crate::blocks::Blocks;
-use crate::parallel::{claim_in_parts, impl_totals};
+use crate::parallel::{Totals, claim_in_parts, impl_totals};
 use crate::scan::within;
 use strandline_claims::accumulator::{Accumulator, Class};
 use strandline_claims::allocator::{Context, RangeClaim};
@@ -56,11 +56,21 @@ pub fn claim(
     claim_in_parts(context, spans, &Span::range, &|spans, accumulator| {
         let (Some(first), Some(last)) = (spans.first(), spans.last()) else { return Counts::default() };
         let items = within(&cached.items, AddressRange::new(first.start, last.end), |item| item.0);
-        let mut claimer = Claimer::new(context, classes, items, are_given);
+        let mut claimer = Claimer {
+            context,
+            classes,
+            items,
+            are_given,
+            cache: PageCache::new(context.memory),
+            blocks: Blocks::new(context),
+            objects: Vec::new(),
+            memory: Vec::new(),
+            counts: Counts::default(),
+        };
         for span in spans {
             claimer.span(span, accumulator);
         }
-        claimer.done()
+        claimer.counts.with(claimer.blocks.matched, claimer.cache.bytes_read)
     })
 }
 
@@ -94,27 +104,7 @@ struct Claimer<'a> {
     counts: Counts,
 }
 
-impl<'a> Claimer<'a> {
-    fn new(context: &'a Context<'a>, classes: &'a Classes, items: &'a [(u64, u8)], are_given: bool) -> Self {
-        Self {
-            context,
-            classes,
-            items,
-            are_given,
-            cache: PageCache::new(context.memory),
-            blocks: Blocks::new(context),
-            objects: Vec::new(),
-            memory: Vec::new(),
-            counts: Counts::default(),
-        }
-    }
-
-    fn done(mut self) -> Counts {
-        self.counts.matched = self.blocks.matched;
-        self.counts.bytes_read += self.cache.bytes_read;
-        self.counts
-    }
-
+impl Claimer<'_> {
     fn span(&mut self, span: &Span, accumulator: &mut Accumulator<'_>) {
         let bytes = span.end - span.start;
         match span.location {
