@@ -37,26 +37,26 @@ fn patch(image: &mut Image, structures: &[(u64, u64)], patches: &[u8]) {
 fuzz_target!(|data: &[u8]| {
     let Some((&shape, patches)) = data.split_first() else { return };
     let seed = u64::from(shape);
-    let (mut image, maps, structures, reader): (_, _, _, &dyn Reader) = match shape % 4 {
+    let (mut image, maps, structures, reader): (_, _, _, &Reader) = match shape % 4 {
         0 => {
             let made = fabricate_jemalloc(usize::from(shape / 4), seed);
-            (made.image, made.maps, made.structures, &jemalloc::Reader)
+            (made.image, made.maps, made.structures, &jemalloc::READER)
         }
         1 => {
             let made = if shape & 64 == 0 { fabricate_musl(seed) } else { fabricate_old_musl(seed) };
-            (made.image, made.maps, made.structures, &musl::Reader)
+            (made.image, made.maps, made.structures, &musl::READER)
         }
         2 if shape & 64 != 0 => {
             let made = fabricate_google_tcmalloc(usize::from(shape / 4), seed);
-            (made.image, made.maps, made.structures, &google_tcmalloc::Reader)
+            (made.image, made.maps, made.structures, &google_tcmalloc::READER)
         }
         2 => {
             let made = fabricate_tcmalloc(seed);
-            (made.image, made.maps, made.structures, &tcmalloc::Reader)
+            (made.image, made.maps, made.structures, &tcmalloc::READER)
         }
         _ => {
             let made = fabricate_mimalloc(usize::from(shape / 4), seed);
-            (made.image, made.maps, made.structures, &mimalloc::Reader)
+            (made.image, made.maps, made.structures, &mimalloc::READER)
         }
     };
     patch(&mut image, &structures, patches);
@@ -84,7 +84,7 @@ fuzz_target!(|data: &[u8]| {
         threads: 1,
         progress: &|_| (),
     };
-    let Some(found) = reader.find(&this_process(), &space) else { return };
+    let Some(found) = (reader.find)(&this_process(), &space) else { return };
     let (readings, _) = found.read(&context).expect("no byte is claimed twice");
     target.assert_read_at_most(1 << 30);
     let claims = readings.iter().flat_map(|reading| &reading.claims);

@@ -148,7 +148,7 @@ pub fn look(pid: i32, progress: bool) -> Result<Explanation> {
 
 /// Explains why there is no path for --path-to.
 fn report_missing_path(type_name: &str, explanation: &Explanation) {
-    let answer = |runtime: &Runtime| readers::runtime_reader(&runtime.name)?.path(runtime);
+    let answer = |runtime: &Runtime| (readers::runtime_reader(&runtime.name)?.path)(runtime);
     let name = clean(type_name);
     match explanation.runtimes.iter().find_map(answer) {
         None => {

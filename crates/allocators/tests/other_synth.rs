@@ -30,7 +30,7 @@ impl Memory for Target<'_> {
     }
 }
 
-fn read(reader: &dyn Reader, image: &Image, maps: &str) -> (Readings, u64) {
+fn read(reader: &Reader, image: &Image, maps: &str) -> (Readings, u64) {
     let (space, bad) = AddressSpace::parse(maps.as_bytes());
     assert_eq!(bad, 0, "{maps}");
     let memory = Target { image, bytes_read: AtomicU64::new(0) };
@@ -59,7 +59,7 @@ fn read(reader: &dyn Reader, image: &Image, maps: &str) -> (Readings, u64) {
     };
     let own = i32::try_from(std::process::id()).unwrap_or(1);
     let Ok(process) = Process::open(own) else { panic!("no process {own}") };
-    let Some(found) = reader.find(&process, &space) else { panic!("it may be there") };
+    let Some(found) = (reader.find)(&process, &space) else { panic!("it may be there") };
     let Ok(readings) = found.read(&context) else { panic!("a byte is claimed twice") };
     (readings, memory.bytes_read.load(Ordering::Relaxed))
 }
@@ -79,7 +79,7 @@ fn a_jemalloc_holds_what_is_said() {
     for layout in 0..JEMALLOC_LAYOUTS {
         for seed in 0..20 {
             let made = fabricate_jemalloc(layout, seed);
-            let ((readings, caveats), _) = read(&jemalloc::Reader, &made.image, &made.maps);
+            let ((readings, caveats), _) = read(&jemalloc::READER, &made.image, &made.maps);
             assert!(caveats.is_empty(), "{caveats:?}");
             let [reading] = readings.as_slice() else { panic!("{} of them", readings.len()) };
             assert!(reading.caveats.is_empty(), "{:?}", reading.caveats);
@@ -99,7 +99,7 @@ fn a_malloc_of_musl_holds_what_is_said() {
     for (seed, made) in
         (0..40).flat_map(|seed| [(seed, fabricate_musl(seed)), (seed, fabricate_old_musl(seed))])
     {
-        let ((readings, caveats), _) = read(&musl::Reader, &made.image, &made.maps);
+        let ((readings, caveats), _) = read(&musl::READER, &made.image, &made.maps);
         let [reading] = readings.as_slice() else { panic!("{} of them", readings.len()) };
         assert!(caveats.is_empty() && reading.caveats.is_empty(), "seed {seed}: {:?}", reading.caveats);
         let (said, expected) = (&reading.allocator, &made.expected);
@@ -111,7 +111,7 @@ fn a_malloc_of_musl_holds_what_is_said() {
 }
 
 /// Checks the reading of a fabricated heap; returns the prediction of its call.
-fn check_reading(reader: &dyn Reader, made: &HeapImage, what: &str) -> Option<u64> {
+fn check_reading(reader: &Reader, made: &HeapImage, what: &str) -> Option<u64> {
     let ((readings, caveats), _) = read(reader, &made.image, &made.maps);
     let [reading] = readings.as_slice() else { panic!("{what}: {} of them", readings.len()) };
     assert!(caveats.is_empty() && reading.caveats.is_empty(), "{what}: {caveats:?} {:?}", reading.caveats);
@@ -128,7 +128,7 @@ fn check_reading(reader: &dyn Reader, made: &HeapImage, what: &str) -> Option<u6
 fn a_tcmalloc_holds_what_is_said() {
     for seed in 0..40 {
         let made = fabricate_tcmalloc(seed);
-        let given = check_reading(&tcmalloc::Reader, &made, &format!("seed {seed}"));
+        let given = check_reading(&tcmalloc::READER, &made, &format!("seed {seed}"));
         assert_eq!(given, Some(made.expected.releasable_bytes), "seed {seed}");
     }
 }
@@ -149,8 +149,8 @@ fn a_tcmalloc_of_googles_holds_what_is_said() {
         for seed in 0..20 {
             let made = fabricate_google_tcmalloc(layout, seed);
             let what = format!("layout {layout}, seed {seed}");
-            check_reading(&google_tcmalloc::Reader, &made, &what);
-            let ((readings, _), _) = read(&google_tcmalloc::Reader, &made.image, &made.maps);
+            check_reading(&google_tcmalloc::READER, &made, &what);
+            let ((readings, _), _) = read(&google_tcmalloc::READER, &made.image, &made.maps);
             assert_eq!(readings[0].trimmable_bytes(), made.expected.releasable_bytes, "{what}");
         }
     }
@@ -161,14 +161,14 @@ fn a_mimalloc_holds_what_is_said() {
     for (layout, own_bytes) in OWN_BYTES.into_iter().enumerate() {
         for seed in 0..20 {
             let made = fabricate_mimalloc(layout, seed);
-            check_reading(&mimalloc::Reader, &made, &format!("layout {layout}, seed {seed}"));
+            check_reading(&mimalloc::READER, &made, &format!("layout {layout}, seed {seed}"));
             // Pages that were never written are missing, also among its own structures.
             let Some((heap, _)) = made.image.ranges().next() else { panic!("no heap") };
             let own = heap..heap + own_bytes;
             let is_gone = |page: u64| own.contains(&page) && is_zero(&made.image, page);
             let image = made.image.within(&made.image.pages_without(is_gone));
             let what = format!("layout {layout}, seed {seed}, as far as it was written");
-            check_reading(&mimalloc::Reader, &HeapImage { image, ..made }, &what);
+            check_reading(&mimalloc::READER, &HeapImage { image, ..made }, &what);
         }
     }
 }
@@ -185,7 +185,7 @@ fn a_mimalloc_that_encodes_its_lists_is_not_read() {
                 image.put_word(at, at.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
             }
         }
-        let ((readings, _), _) = read(&mimalloc::Reader, &image, &made.maps);
+        let ((readings, _), _) = read(&mimalloc::READER, &image, &made.maps);
         let [reading] = readings.as_slice() else { panic!("{} of them", readings.len()) };
         let codes: Vec<&str> = reading.caveats.iter().map(|caveat| caveat.code.as_str()).collect();
         assert_eq!(codes, ["mimalloc_encoded"], "seed {seed}");
@@ -200,22 +200,22 @@ fn a_mimalloc_that_encodes_its_lists_is_not_read() {
 fn damage_does_not_break_readers() {
     for seed in 0..400 {
         let made = fabricate_jemalloc(seed as usize, seed);
-        damaged(&jemalloc::Reader, made.image, (&made.maps, &made.structures), seed);
+        damaged(&jemalloc::READER, made.image, (&made.maps, &made.structures), seed);
         let made = fabricate_musl(seed);
-        damaged(&musl::Reader, made.image, (&made.maps, &made.structures), seed);
+        damaged(&musl::READER, made.image, (&made.maps, &made.structures), seed);
         let made = fabricate_old_musl(seed);
-        damaged(&musl::Reader, made.image, (&made.maps, &made.structures), seed);
+        damaged(&musl::READER, made.image, (&made.maps, &made.structures), seed);
         let made = fabricate_tcmalloc(seed);
-        damaged(&tcmalloc::Reader, made.image, (&made.maps, &made.structures), seed);
+        damaged(&tcmalloc::READER, made.image, (&made.maps, &made.structures), seed);
         let made = fabricate_google_tcmalloc(seed as usize, seed);
-        damaged(&google_tcmalloc::Reader, made.image, (&made.maps, &made.structures), seed);
+        damaged(&google_tcmalloc::READER, made.image, (&made.maps, &made.structures), seed);
         let made = fabricate_mimalloc(seed as usize, seed);
-        damaged(&mimalloc::Reader, made.image, (&made.maps, &made.structures), seed);
+        damaged(&mimalloc::READER, made.image, (&made.maps, &made.structures), seed);
     }
 }
 
 /// Overwrites words of an allocator's structures and reads it.
-fn damaged(reader: &dyn Reader, mut image: Image, (maps, structures): (&str, &[(u64, u64)]), seed: u64) {
+fn damaged(reader: &Reader, mut image: Image, (maps, structures): (&str, &[(u64, u64)]), seed: u64) {
     let mut dice = Rng::new(seed);
     for _ in 0..1 + dice.below(20) {
         let (start, end) = structures[dice.below(structures.len() as u64) as usize];

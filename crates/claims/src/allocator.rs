@@ -21,7 +21,6 @@ use crate::facts;
 use crate::finding::LedgerView;
 use crate::palette::BlockRows;
 use crate::range::RangePages;
-use crate::reader::ReaderInfo;
 use crate::refinements::{Matches, Refinements};
 
 /// What the blocks of an allocator lie in. Finer layers are read first.
@@ -37,23 +36,21 @@ pub enum Layer {
     RestOfMappings,
 }
 
-/// A reader of an allocator.
-pub trait Reader: Sync {
-    /// The entry of this allocator in the table of readers.
-    fn about(&self) -> &'static ReaderInfo;
-
+/// A reader of an allocator: its functions.
+pub struct Reader {
     /// What its blocks lie in.
-    fn layer(&self) -> Layer {
-        Layer::Mappings
-    }
-
-    /// Looks for the allocator in the files mapped by `process`, which may be running. `None` if
+    pub layer: Layer,
+    /// Looks for the allocator in the files mapped by a process, which may be running. `None` if
     /// there is nothing to read.
-    fn find(&self, process: &Process, space: &AddressSpace) -> Option<Box<dyn FoundAllocator>>;
-
+    pub find: fn(&Process, &AddressSpace) -> Option<Box<dyn FoundAllocator>>,
     /// Returns remedies that depend on the whole ledger; the others are part of the [`Reading`].
-    fn remedies(&self, _view: &LedgerView<'_>) -> Vec<facts::Remedy> {
-        Vec::new()
+    pub remedies: fn(&LedgerView<'_>) -> Vec<facts::Remedy>,
+}
+
+impl Reader {
+    /// A reader of an allocator whose own structures list its mappings.
+    pub const fn new(find: fn(&Process, &AddressSpace) -> Option<Box<dyn FoundAllocator>>) -> Self {
+        Self { layer: Layer::Mappings, find, remedies: |_| Vec::new() }
     }
 }
 

@@ -5,7 +5,7 @@
 //! refines blocks of allocators ([`crate::refinements`]), or it claims memory of the runtime
 //! itself. Each byte still counts for one row.
 //!
-//! All readers have the same shape: [`Reader::find`] finds the runtime and its version in the
+//! All readers have the same shape: [`Reader`] finds the runtime and its version in the
 //! mapped files, before the target is stopped; [`Found::read`] reads it while it is stopped; work
 //! that takes long, or needs the matches of the allocators' readers, is left to
 //! [`Pending::finish`], after the target runs again. A version without a layout, or inconsistent
@@ -30,46 +30,41 @@ use crate::finding::{Finding, LedgerView};
 use crate::palette::{BlockRows, SlotTable};
 use crate::places::AddressSet;
 use crate::range::RangePages;
-use crate::reader::ReaderInfo;
 use crate::refinements::{Matches, Refinements};
 use crate::rows::RowRef;
 use crate::section::{self, Section};
 
-/// A reader of a language runtime.
-pub trait Reader: Sync {
-    /// The entry of this runtime in the table of readers.
-    fn about(&self) -> &'static ReaderInfo;
-
-    /// Looks for the runtime in the files mapped by `process`. Reads no memory, and the process may
+/// A reader of a language runtime: its functions. [`Reader::new`] has those that most readers lack.
+pub struct Reader {
+    /// Looks for the runtime in the files mapped by a process. Reads no memory, and the process may
     /// be running: what is found is checked when it is read.
-    fn find(&self, process: &Process, space: &AddressSpace) -> Option<Box<dyn Found>>;
-
+    pub find: fn(&Process, &AddressSpace) -> Option<Box<dyn Found>>,
     /// Returns what the reader finds in a whole ledger, for the verdict.
-    fn findings(&self, _view: &LedgerView<'_>) -> Vec<Finding> {
-        Vec::new()
-    }
-
+    pub findings: fn(&LedgerView<'_>) -> Vec<Finding>,
     /// Returns how the process uses its memory, for the verdict where no finding matters.
-    fn in_use(&self, _view: &LedgerView<'_>) -> Option<Finding> {
-        None
-    }
-
+    pub in_use: fn(&LedgerView<'_>) -> Option<Finding>,
     /// Returns remedies that depend on other readers' figures; the others are part of the
     /// [`Reading`].
-    fn remedies(&self, _view: &LedgerView<'_>) -> Vec<Remedy> {
-        Vec::new()
-    }
-
+    pub remedies: fn(&LedgerView<'_>) -> Vec<Remedy>,
     /// Returns the result for the requested path ([`FinishContext::path_to`]); `None` if the reader
     /// follows no objects.
-    fn path(&self, _runtime: &facts::Runtime) -> Option<PathAnswer> {
-        None
-    }
-
-    /// Returns the part of a report that describes `runtime`; `None` if this reader did not read
+    pub path: fn(&facts::Runtime) -> Option<PathAnswer>,
+    /// Returns the part of a report that describes a runtime; `None` if this reader did not read
     /// it.
-    fn section(&self, runtime: &facts::Runtime) -> Option<Section> {
-        Some(section::common(runtime))
+    pub section: fn(&facts::Runtime) -> Option<Section>,
+}
+
+impl Reader {
+    /// A reader that only finds the runtime and reads it.
+    pub const fn new(find: fn(&Process, &AddressSpace) -> Option<Box<dyn Found>>) -> Self {
+        Self {
+            find,
+            findings: |_| Vec::new(),
+            in_use: |_| None,
+            remedies: |_| Vec::new(),
+            path: |_| None,
+            section: |runtime| Some(section::common(runtime)),
+        }
     }
 }
 

@@ -20,30 +20,30 @@ use strandline_process::procfs::Process;
 use strandline_runtimes::{cpython, go, jvm, named as runtimes, perl, sbcl, v8};
 
 /// An entry of the table.
-pub struct Entry<R: ?Sized + 'static> {
+pub struct Entry<R: 'static> {
     /// Name, evidence, versions and rows.
     pub about: &'static ReaderInfo,
     /// The reader; `None` if it is only named.
     pub reader: Option<&'static R>,
 }
 
-const fn named<R: ?Sized>(about: &'static ReaderInfo) -> Entry<R> {
+const fn named<R>(about: &'static ReaderInfo) -> Entry<R> {
     Entry { about, reader: None }
 }
 
 /// Allocators, in the order in which their evidence is checked.
-pub static ALLOCATORS: [Entry<dyn allocator::Reader>; 15] = [
-    Entry { about: &glibc::ABOUT, reader: Some(&glibc::Reader) },
-    Entry { about: &jemalloc::ABOUT, reader: Some(&jemalloc::Reader) },
-    Entry { about: &tcmalloc::ABOUT, reader: Some(&tcmalloc::Reader) },
-    Entry { about: &google_tcmalloc::ABOUT, reader: Some(&google_tcmalloc::Reader) },
-    Entry { about: &mimalloc::ABOUT, reader: Some(&mimalloc::Reader) },
+pub static ALLOCATORS: [Entry<allocator::Reader>; 15] = [
+    Entry { about: &glibc::ABOUT, reader: Some(&glibc::READER) },
+    Entry { about: &jemalloc::ABOUT, reader: Some(&jemalloc::READER) },
+    Entry { about: &tcmalloc::ABOUT, reader: Some(&tcmalloc::READER) },
+    Entry { about: &google_tcmalloc::ABOUT, reader: Some(&google_tcmalloc::READER) },
+    Entry { about: &mimalloc::ABOUT, reader: Some(&mimalloc::READER) },
     named(&allocators::SNMALLOC),
     named(&allocators::ASAN),
     named(&allocators::BDWGC),
     named(&allocators::GGC),
     named(&allocators::PARTITION_ALLOC),
-    Entry { about: &musl::ABOUT, reader: Some(&musl::Reader) },
+    Entry { about: &musl::ABOUT, reader: Some(&musl::READER) },
     named(&allocators::RPMALLOC),
     named(&allocators::HOARD),
     named(&allocators::SCUDO),
@@ -51,16 +51,16 @@ pub static ALLOCATORS: [Entry<dyn allocator::Reader>; 15] = [
 ];
 
 /// Runtimes, in the order in which their evidence is checked.
-pub static RUNTIMES: [Entry<dyn runtime::Reader>; 25] = [
-    Entry { about: &perl::ABOUT, reader: Some(&perl::Reader) },
-    Entry { about: &sbcl::ABOUT, reader: Some(&sbcl::Reader) },
-    Entry { about: &go::ABOUT, reader: Some(&go::Reader) },
-    Entry { about: &cpython::ABOUT, reader: Some(&cpython::Reader) },
+pub static RUNTIMES: [Entry<runtime::Reader>; 25] = [
+    Entry { about: &perl::ABOUT, reader: Some(&perl::READER) },
+    Entry { about: &sbcl::ABOUT, reader: Some(&sbcl::READER) },
+    Entry { about: &go::ABOUT, reader: Some(&go::READER) },
+    Entry { about: &cpython::ABOUT, reader: Some(&cpython::READER) },
     named(&runtimes::RUBY),
     named(&runtimes::NODE),
-    Entry { about: &v8::ABOUT, reader: Some(&v8::Reader) },
+    Entry { about: &v8::ABOUT, reader: Some(&v8::READER) },
     named(&runtimes::PHP),
-    Entry { about: &jvm::ABOUT, reader: Some(&jvm::Reader) },
+    Entry { about: &jvm::ABOUT, reader: Some(&jvm::READER) },
     named(&runtimes::D),
     named(&runtimes::LUAJIT),
     named(&runtimes::LUA),
@@ -96,7 +96,7 @@ pub fn number(id: RowRef) -> usize {
 }
 
 /// The reader of the runtime `name`.
-pub fn runtime_reader(name: &str) -> Option<&'static dyn runtime::Reader> {
+pub fn runtime_reader(name: &str) -> Option<&'static runtime::Reader> {
     RUNTIMES.iter().find(|entry| entry.about.name == name)?.reader
 }
 
@@ -145,14 +145,14 @@ impl Found {
     /// The process may be running.
     pub fn find(process: &Process, space: &AddressSpace, with_runtimes: bool) -> Self {
         let mut allocators: Vec<_> = ALLOCATORS.iter().filter_map(|entry| entry.reader).collect();
-        allocators.sort_by_key(|reader| reader.layer());
+        allocators.sort_by_key(|reader| reader.layer);
         let runtimes = RUNTIMES.iter().filter(|_| with_runtimes).filter_map(|entry| entry.reader);
         Self {
             allocators: allocators
                 .into_iter()
-                .filter_map(|reader| Some((reader.layer(), reader.find(process, space)?)))
+                .filter_map(|reader| Some((reader.layer, (reader.find)(process, space)?)))
                 .collect(),
-            runtimes: runtimes.filter_map(|reader| reader.find(process, space)).collect(),
+            runtimes: runtimes.filter_map(|reader| (reader.find)(process, space)).collect(),
         }
     }
 
@@ -218,13 +218,11 @@ mod tests {
 
     #[test]
     fn who_is_read_says_what_and_who_is_not_says_so() {
-        let of_allocators =
-            ALLOCATORS.iter().map(|entry| (entry.about, entry.reader.map(|reader| reader.about())));
-        let of_runtimes =
-            RUNTIMES.iter().map(|entry| (entry.about, entry.reader.map(|reader| reader.about())));
-        for (about, reader) in of_allocators.chain(of_runtimes) {
-            assert_eq!(reader.is_some(), !about.versions.is_empty(), "{}", about.name);
-            assert_eq!(reader.is_some(), !about.rows.is_empty(), "{}", about.name);
+        let of_allocators = ALLOCATORS.iter().map(|entry| (entry.about, entry.reader.is_some()));
+        let of_runtimes = RUNTIMES.iter().map(|entry| (entry.about, entry.reader.is_some()));
+        for (about, is_read) in of_allocators.chain(of_runtimes) {
+            assert_eq!(is_read, !about.versions.is_empty(), "{}", about.name);
+            assert_eq!(is_read, !about.rows.is_empty(), "{}", about.name);
             if let Some(blocks) = about.blocks {
                 let BlockRows {
                     live,
@@ -240,7 +238,6 @@ mod tests {
                 let all = [live, header, metadata, cached, purge, kept, pinned, mapped, unread];
                 assert!(all.iter().all(|row| about.rows.contains(row)), "{}", about.name);
             }
-            assert!(reader.is_none_or(|its| its.name == about.name), "{}", about.name);
             assert!(!about.title.is_empty() && !about.not_read.is_empty(), "{}", about.name);
         }
     }

@@ -13,7 +13,7 @@ pub fn views(runtimes: &[Runtime]) -> Vec<Section> {
 
 /// The section of one runtime. Names in it are chosen by the process.
 fn view(runtime: &Runtime) -> Section {
-    let section = readers::runtime_reader(&runtime.name).and_then(|reader| reader.section(runtime));
+    let section = readers::runtime_reader(&runtime.name).and_then(|reader| (reader.section)(runtime));
     let Section { title, lines, tables } = section.unwrap_or_else(|| common(runtime));
     Section {
         title: clean_sentence(&title),

@@ -42,7 +42,6 @@ use strandline_claims::allocator::{
 };
 use strandline_claims::caveat::Caveat;
 use strandline_claims::facts::Remedy;
-use strandline_claims::finding::LedgerView;
 use strandline_claims::range::RangePages;
 use strandline_claims::reader::{HeapKind, ReaderInfo};
 use strandline_claims::refinements::Matches;
@@ -85,27 +84,13 @@ const MALLOC_TRIM: Function = Function {
 };
 
 /// The reader of glibc's malloc.
-pub struct Reader;
-
-impl allocator::Reader for Reader {
-    fn about(&self) -> &'static ReaderInfo {
-        &ABOUT
-    }
-
-    fn layer(&self) -> Layer {
-        Layer::RestOfMappings
-    }
-
-    fn find(&self, _: &Process, _: &AddressSpace) -> Option<Box<dyn FoundAllocator>> {
-        // Nearly every process has one; a static one is recognised by structures that are read with
-        // the heap.
-        Some(Box::new(Glibc))
-    }
-
-    fn remedies(&self, view: &LedgerView<'_>) -> Vec<Remedy> {
-        settings::of_arenas(view).into_iter().chain(settings::other_allocator(view)).collect()
-    }
-}
+pub static READER: allocator::Reader = allocator::Reader {
+    layer: Layer::RestOfMappings,
+    // Nearly every process has one; a static one is recognised by structures that are read with
+    // the heap.
+    find: |_, _| Some(Box::new(Glibc)),
+    remedies: |view| settings::of_arenas(view).into_iter().chain(settings::other_allocator(view)).collect(),
+};
 
 struct Glibc;
 

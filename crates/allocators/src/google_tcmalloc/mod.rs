@@ -55,17 +55,12 @@ pub static ABOUT: ReaderInfo = ReaderInfo {
 };
 
 /// The reader of Google's tcmalloc.
-pub struct Reader;
-
-impl allocator::Reader for Reader {
-    fn about(&self) -> &'static ReaderInfo {
-        &ABOUT
-    }
-
-    fn find(&self, _: &Process, space: &AddressSpace) -> Option<Box<dyn FoundAllocator>> {
-        if locate::is_possible(space) { Some(Box::new(GoogleTcmalloc)) } else { None }
-    }
-}
+pub static READER: allocator::Reader =
+    allocator::Reader::new(
+        |_, space| {
+            if locate::is_possible(space) { Some(Box::new(GoogleTcmalloc)) } else { None }
+        },
+    );
 
 struct GoogleTcmalloc;
 

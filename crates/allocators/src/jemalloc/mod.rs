@@ -69,17 +69,12 @@ const PURGE: Function = Function {
 const MIN_BYTES_FOR_SETTING: u64 = 1 << 20;
 
 /// The reader of jemalloc.
-pub struct Reader;
-
-impl allocator::Reader for Reader {
-    fn about(&self) -> &'static ReaderInfo {
-        &ABOUT
-    }
-
-    fn find(&self, _: &Process, space: &AddressSpace) -> Option<Box<dyn FoundAllocator>> {
-        if locate::is_possible(space) { Some(Box::new(Jemalloc)) } else { None }
-    }
-}
+pub static READER: allocator::Reader =
+    allocator::Reader::new(
+        |_, space| {
+            if locate::is_possible(space) { Some(Box::new(Jemalloc)) } else { None }
+        },
+    );
 
 struct Jemalloc;
 

@@ -78,22 +78,14 @@ const MIN_DAMAGES_FOR_ENCODED: u64 = 4;
 const WORTH_A_SETTING_BYTES: u64 = 1 << 20;
 
 /// The reader of mimalloc.
-pub struct Reader;
-
-impl allocator::Reader for Reader {
-    fn about(&self) -> &'static ReaderInfo {
-        &ABOUT
-    }
-
-    fn find(&self, _: &Process, space: &AddressSpace) -> Option<Box<dyn FoundAllocator>> {
-        // There may also be one that takes memory without a hint.
-        let is_likely = |mapping: &Mapping| {
-            is_mapped_memory(mapping) && segments::HINTS.contains(&mapping.start)
-                || mapping.has_file() && mapping.name.contains("libmimalloc")
-        };
-        Some(Box::new(Mimalloc { is_likely: space.mappings().iter().any(is_likely) }))
-    }
-}
+pub static READER: allocator::Reader = allocator::Reader::new(|_, space| {
+    // There may also be one that takes memory without a hint.
+    let is_likely = |mapping: &Mapping| {
+        is_mapped_memory(mapping) && segments::HINTS.contains(&mapping.start)
+            || mapping.has_file() && mapping.name.contains("libmimalloc")
+    };
+    Some(Box::new(Mimalloc { is_likely: space.mappings().iter().any(is_likely) }))
+});
 
 struct Mimalloc {
     is_likely: bool,

@@ -17,8 +17,6 @@ use self::locate::State;
 use strandline_claims::accumulator::{Class, OutOfOrder};
 use strandline_claims::allocator::{self, Context, FoundAllocator, Reading, Readings, read_each};
 use strandline_claims::reader::{Evidence, FileName, HeapKind, ReaderInfo};
-use strandline_process::map::AddressSpace;
-use strandline_process::procfs::Process;
 use strandline_process::range::{AddressRange, RangeSet};
 
 /// Entry of musl's malloc in the table of readers.
@@ -44,17 +42,8 @@ pub static ABOUT: ReaderInfo = ReaderInfo {
 };
 
 /// The reader of musl's malloc.
-pub struct Reader;
-
-impl allocator::Reader for Reader {
-    fn about(&self) -> &'static ReaderInfo {
-        &ABOUT
-    }
-
-    fn find(&self, _: &Process, space: &AddressSpace) -> Option<Box<dyn FoundAllocator>> {
-        if locate::is_possible(space) { Some(Box::new(Musl)) } else { None }
-    }
-}
+pub static READER: allocator::Reader =
+    allocator::Reader::new(|_, space| if locate::is_possible(space) { Some(Box::new(Musl)) } else { None });
 
 struct Musl;
 

@@ -73,19 +73,11 @@ const RELEASE: Function = Function {
 const WORTH_A_SETTING_BYTES: u64 = 1 << 20;
 
 /// The reader of tcmalloc.
-pub struct Reader;
-
-impl allocator::Reader for Reader {
-    fn about(&self) -> &'static ReaderInfo {
-        &ABOUT
-    }
-
-    fn find(&self, _: &Process, space: &AddressSpace) -> Option<Box<dyn FoundAllocator>> {
-        let is_library =
-            space.mappings().iter().any(|mapping| mapping.has_file() && mapping.name.contains("libtcmalloc"));
-        if locate::is_possible(space) { Some(Box::new(Tcmalloc { is_likely: is_library })) } else { None }
-    }
-}
+pub static READER: allocator::Reader = allocator::Reader::new(|_, space| {
+    let is_likely =
+        space.mappings().iter().any(|mapping| mapping.has_file() && mapping.name.contains("libtcmalloc"));
+    if locate::is_possible(space) { Some(Box::new(Tcmalloc { is_likely })) } else { None }
+});
 
 struct Tcmalloc {
     /// Whether tcmalloc is likely: many programs have as much static data as its page map needs.

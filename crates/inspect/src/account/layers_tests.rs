@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use strandline_allocators::glibc;
 use strandline_claims::accumulator::{AccumulatedPart, Accumulator};
-use strandline_claims::allocator::{RangeClaim, Reader as _};
+use strandline_claims::allocator::RangeClaim;
 use strandline_claims::class::Class;
 use strandline_claims::refinements::Refinements;
 use strandline_claims::rows::RowRef;
@@ -131,7 +131,7 @@ fn account_with(pid: u32, runtimes: Vec<Box<dyn runtime::Found>>) -> Explanation
     let options = Options { page_map: true, ..Options::default() };
     let (space, _) = strandline_process::map::AddressSpace::parse(&process.maps_text().unwrap());
     let found = Found {
-        allocators: vec![(glibc::Reader.layer(), glibc::Reader.find(&process, &space).unwrap())],
+        allocators: vec![(glibc::READER.layer, (glibc::READER.find)(&process, &space).unwrap())],
         runtimes,
     };
     let start = Instant::now();

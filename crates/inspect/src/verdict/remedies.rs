@@ -30,11 +30,11 @@ pub struct Means<'a> {
 pub fn remedies(view: &LedgerView<'_>, means: &Means<'_>) -> Vec<Remedy> {
     let mut remedies = view.remedies.to_vec();
     for reader in RUNTIMES.iter().filter_map(|entry| entry.reader) {
-        remedies.extend(reader.remedies(view));
+        remedies.extend((reader.remedies)(view));
     }
     remedies.extend(zero_pages(view.pid, means));
     for reader in ALLOCATORS.iter().filter_map(|entry| entry.reader) {
-        remedies.extend(reader.remedies(view));
+        remedies.extend((reader.remedies)(view));
     }
     remedies.extend(programs::remedy(means.executable));
     remedies.sort_by_key(|remedy| {

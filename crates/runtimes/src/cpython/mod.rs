@@ -47,18 +47,13 @@ use FileName::{Contains, Versioned};
 use strandline_claims::allocator::RangeClaim;
 use strandline_claims::caveat::Caveat;
 use strandline_claims::class::Slot;
-use strandline_claims::facts::Runtime;
-use strandline_claims::finding::{Finding, LedgerView};
 use strandline_claims::reader::{Evidence, FileName, HeapKind, ReaderInfo};
 use strandline_claims::refinements::Refinements;
 use strandline_claims::remedy::{Action, Effect, Spec};
 use strandline_claims::runtime::{self, Busy, Context, Found, Reading};
-use strandline_claims::section::Section;
 use strandline_claims::words::is_mapped_memory;
-use strandline_process::map::AddressSpace;
 use strandline_process::memory::Memory;
 use strandline_process::modules;
-use strandline_process::procfs::Process;
 use strandline_process::range::RangeSet;
 
 /// Entry of CPython in the table of readers.
@@ -94,25 +89,11 @@ pub static ABOUT: ReaderInfo = ReaderInfo {
 };
 
 /// Reader of CPython.
-pub struct Reader;
-
-impl runtime::Reader for Reader {
-    fn about(&self) -> &'static ReaderInfo {
-        &ABOUT
-    }
-
-    fn find(&self, process: &Process, space: &AddressSpace) -> Option<Box<dyn Found>> {
-        Programs::found(locate::find(process, space))
-    }
-
-    fn findings(&self, view: &LedgerView<'_>) -> Vec<Finding> {
-        findings::findings(view)
-    }
-
-    fn section(&self, runtime: &Runtime) -> Option<Section> {
-        section::section(runtime)
-    }
-}
+pub static READER: runtime::Reader = runtime::Reader {
+    findings: findings::findings,
+    section: section::section,
+    ..runtime::Reader::new(|process, space| Programs::found(locate::find(process, space)))
+};
 
 impl Found for Programs<Program> {
     fn read(&self, context: &Context<'_>, refinements: &Refinements) -> Result<Vec<Reading>, Busy> {

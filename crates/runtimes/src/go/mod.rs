@@ -32,15 +32,11 @@ use strandline_claims::accumulator::Class;
 use strandline_claims::allocator::RangeClaim;
 use strandline_claims::caveat::Caveat;
 use strandline_claims::facts::{Runtime, figures};
-use strandline_claims::finding::{Finding, LedgerView};
 use strandline_claims::range::pieces;
 use strandline_claims::reader::{Evidence, HeapKind, ReaderInfo};
 use strandline_claims::refinements::Refinements;
 use strandline_claims::remedy::{Effect, Spec};
 use strandline_claims::runtime::{self, Busy, Context, Found, Reading};
-use strandline_claims::section::Section;
-use strandline_process::map::AddressSpace;
-use strandline_process::procfs::Process;
 use strandline_process::range::RangeSet;
 
 /// Limit on Go runtimes read in one process (a program and libraries in Go); each costs memory and
@@ -71,26 +67,12 @@ pub static ABOUT: ReaderInfo = ReaderInfo {
     ..ReaderInfo::NONE
 };
 
-/// Reader of Go runtimes.
-pub struct Reader;
-
-impl runtime::Reader for Reader {
-    fn about(&self) -> &'static ReaderInfo {
-        &ABOUT
-    }
-
-    fn find(&self, process: &Process, space: &AddressSpace) -> Option<Box<dyn Found>> {
-        Programs::found(locate::find(process, space))
-    }
-
-    fn findings(&self, view: &LedgerView<'_>) -> Vec<Finding> {
-        findings::findings(view)
-    }
-
-    fn section(&self, runtime: &Runtime) -> Option<Section> {
-        section::section(runtime)
-    }
-}
+/// Reader of Go.
+pub static READER: runtime::Reader = runtime::Reader {
+    findings: findings::findings,
+    section: section::section,
+    ..runtime::Reader::new(|process, space| Programs::found(locate::find(process, space)))
+};
 
 impl Found for Programs<Program> {
     /// Reading takes a word or two for each span.

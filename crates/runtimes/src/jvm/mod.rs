@@ -46,16 +46,12 @@ use crate::programs::{Limit, Programs};
 use crate::resident::{bytes_of, resident_bytes};
 use strandline_claims::allocator::overlapping;
 use strandline_claims::caveat::Caveat;
-use strandline_claims::facts::{Remedy, Runtime};
-use strandline_claims::finding::{Finding, LedgerView};
+use strandline_claims::facts::Runtime;
 use strandline_claims::reader::{Evidence, FileName, HeapKind, ReaderInfo, version_in_file_name};
 use strandline_claims::refinements::Refinements;
 use strandline_claims::remedy::{Action, Effect, Spec};
 use strandline_claims::runtime::{self, Busy, Context, Found, Reading};
-use strandline_claims::section::Section;
-use strandline_process::map::AddressSpace;
 use strandline_process::memory::Memory;
-use strandline_process::procfs::Process;
 use strandline_process::range::RangeSet;
 
 /// Entry of HotSpot in the table of readers.
@@ -96,33 +92,13 @@ const MAX_TYPES: usize = 10_000;
 pub const MAX_PROGRAMS: usize = 4;
 
 /// Reader of HotSpot.
-pub struct Reader;
-
-impl runtime::Reader for Reader {
-    fn about(&self) -> &'static ReaderInfo {
-        &ABOUT
-    }
-
-    fn find(&self, process: &Process, space: &AddressSpace) -> Option<Box<dyn Found>> {
-        Programs::found(locate::find(process, space))
-    }
-
-    fn findings(&self, view: &LedgerView<'_>) -> Vec<Finding> {
-        findings::findings(view)
-    }
-
-    fn in_use(&self, view: &LedgerView<'_>) -> Option<Finding> {
-        findings::beside_heap(view)
-    }
-
-    fn remedies(&self, view: &LedgerView<'_>) -> Vec<Remedy> {
-        remedies::trim(view).into_iter().collect()
-    }
-
-    fn section(&self, runtime: &Runtime) -> Option<Section> {
-        section::section(runtime)
-    }
-}
+pub static READER: runtime::Reader = runtime::Reader {
+    findings: findings::findings,
+    in_use: findings::beside_heap,
+    remedies: |view| remedies::trim(view).into_iter().collect(),
+    section: section::section,
+    ..runtime::Reader::new(|process, space| Programs::found(locate::find(process, space)))
+};
 
 impl Found for Programs<Program> {
     fn is_collecting(&self, memory: &dyn Memory) -> bool {

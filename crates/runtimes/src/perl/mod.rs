@@ -37,18 +37,13 @@ use crate::programs::Programs;
 use FileName::{Contains, Versioned};
 use strandline_claims::caveat::Caveat;
 use strandline_claims::class::Slot;
-use strandline_claims::facts::Runtime;
-use strandline_claims::finding::{Finding, LedgerView};
 use strandline_claims::reader::{
     Evidence, FileName, HeapKind, Match, ReaderInfo, leading_version, version_in_file_name,
 };
 use strandline_claims::refinements::Refinements;
 use strandline_claims::remedy::{Effect, Spec};
 use strandline_claims::runtime::{self, Access, Busy, Context, FinishContext, Found, Pending, Reading};
-use strandline_claims::section::Section;
-use strandline_process::map::AddressSpace;
 use strandline_process::memory::Memory;
-use strandline_process::procfs::Process;
 
 /// The slots of Perl's claims. All but the last are for chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,26 +102,12 @@ pub static ABOUT: ReaderInfo = ReaderInfo {
     ..ReaderInfo::NONE
 };
 
-/// The reader for Perl.
-pub struct Reader;
-
-impl runtime::Reader for Reader {
-    fn about(&self) -> &'static ReaderInfo {
-        &ABOUT
-    }
-
-    fn find(&self, process: &Process, space: &AddressSpace) -> Option<Box<dyn Found>> {
-        Programs::found(locate::find(process, space))
-    }
-
-    fn findings(&self, view: &LedgerView<'_>) -> Vec<Finding> {
-        findings::findings(view)
-    }
-
-    fn section(&self, runtime: &Runtime) -> Option<Section> {
-        section::section(runtime)
-    }
-}
+/// Reader of Perl.
+pub static READER: runtime::Reader = runtime::Reader {
+    findings: findings::findings,
+    section: section::section,
+    ..runtime::Reader::new(|process, space| Programs::found(locate::find(process, space)))
+};
 
 impl Found for Programs<locate::Program> {
     /// A Perl that has started is read from a copy: its values are scattered over all of its

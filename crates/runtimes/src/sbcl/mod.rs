@@ -41,17 +41,13 @@ use FileName::{Contains, Versioned};
 use strandline_claims::caveat::Caveat;
 use strandline_claims::class::Class;
 use strandline_claims::facts::Runtime;
-use strandline_claims::finding::{Finding, LedgerView};
 use strandline_claims::palette::SlotTable;
 use strandline_claims::range::RangePages;
 use strandline_claims::reader::{Evidence, FileName, HeapKind, ReaderInfo, version_in_file_name};
 use strandline_claims::refinements::Refinements;
 use strandline_claims::remedy::{Action, Effect, Spec};
 use strandline_claims::runtime::{self, Access, Busy, Context, Found, PathAnswer, Reading};
-use strandline_claims::section::Section;
-use strandline_process::map::AddressSpace;
 use strandline_process::memory::Memory;
-use strandline_process::procfs::Process;
 use strandline_process::target::budget;
 
 /// The entry for SBCL in the table of readers.
@@ -82,34 +78,21 @@ pub static ABOUT: ReaderInfo = ReaderInfo {
     ..ReaderInfo::NONE
 };
 
-/// The reader for SBCL.
-pub struct Reader;
+/// Reader of SBCL.
+pub static READER: runtime::Reader = runtime::Reader {
+    findings: findings::findings,
+    path,
+    section: section::section,
+    ..runtime::Reader::new(|process, space| Programs::found(locate::find(process, space)))
+};
 
-impl runtime::Reader for Reader {
-    fn about(&self) -> &'static ReaderInfo {
-        &ABOUT
-    }
-
-    fn find(&self, process: &Process, space: &AddressSpace) -> Option<Box<dyn Found>> {
-        Programs::found(locate::find(process, space))
-    }
-
-    fn findings(&self, view: &LedgerView<'_>) -> Vec<Finding> {
-        findings::findings(view)
-    }
-
-    fn path(&self, runtime: &Runtime) -> Option<PathAnswer> {
-        let facts: Sbcl = runtime.details("sbcl")?;
-        Some(match facts.path {
-            Some(_) => PathAnswer::Found,
-            None if facts.traced => PathAnswer::NoObject,
-            None => PathAnswer::NotTraced,
-        })
-    }
-
-    fn section(&self, runtime: &Runtime) -> Option<Section> {
-        section::section(runtime)
-    }
+fn path(runtime: &Runtime) -> Option<PathAnswer> {
+    let facts: Sbcl = runtime.details("sbcl")?;
+    Some(match facts.path {
+        Some(_) => PathAnswer::Found,
+        None if facts.traced => PathAnswer::NoObject,
+        None => PathAnswer::NotTraced,
+    })
 }
 
 impl Found for Programs<locate::Program> {

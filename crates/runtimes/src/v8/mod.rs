@@ -28,14 +28,10 @@ use crate::batch::CountingMemory;
 use crate::programs::{Limit, Programs};
 use strandline_claims::caveat::Caveat;
 use strandline_claims::facts::Runtime;
-use strandline_claims::finding::{Finding, LedgerView};
 use strandline_claims::reader::{Evidence, HeapKind, ReaderInfo};
 use strandline_claims::refinements::Refinements;
 use strandline_claims::remedy::Spec;
 use strandline_claims::runtime::{self, Busy, Context, Found, Reading};
-use strandline_claims::section::Section;
-use strandline_process::map::AddressSpace;
-use strandline_process::procfs::Process;
 use strandline_process::range::RangeSet;
 
 /// Limit on V8s read in one process: usually there is one, and each costs a look at every page.
@@ -60,25 +56,11 @@ pub static ABOUT: ReaderInfo = ReaderInfo {
 };
 
 /// Reader of V8.
-pub struct Reader;
-
-impl runtime::Reader for Reader {
-    fn about(&self) -> &'static ReaderInfo {
-        &ABOUT
-    }
-
-    fn find(&self, process: &Process, space: &AddressSpace) -> Option<Box<dyn Found>> {
-        Programs::found(locate::find(process, space))
-    }
-
-    fn findings(&self, view: &LedgerView<'_>) -> Vec<Finding> {
-        findings::findings(view)
-    }
-
-    fn section(&self, runtime: &Runtime) -> Option<Section> {
-        section::section(runtime)
-    }
-}
+pub static READER: runtime::Reader = runtime::Reader {
+    findings: findings::findings,
+    section: section::section,
+    ..runtime::Reader::new(|process, space| Programs::found(locate::find(process, space)))
+};
 
 impl Found for Programs<Program> {
     /// Reading takes the headers of pages.
