@@ -246,11 +246,6 @@ pub fn read_each<T>(
     readings
 }
 
-/// The ranges of `all` (sorted) that overlap `start..end`.
-pub fn overlapping<T: Copy + Into<AddressRange>>(all: &[T], start: u64, end: u64) -> &[T] {
-    range::overlapping(all, (start, end))
-}
-
 /// A call that makes an allocator give its free pages back, and how much that is predicted to be.
 #[derive(Clone, Debug)]
 pub struct CallPlan {

@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use strandline_process::map::AddressSpace;
-use strandline_process::range::{AddressRange, RangeSet};
+use strandline_process::range::AddressRange;
 
 pub use strandline_process::pages::{PAGE_BYTES, page_of, page_up};
 
@@ -161,12 +161,6 @@ impl RangePages {
     pub fn end(&self) -> u64 {
         self.range.end
     }
-}
-
-/// Sorts ranges and merges those that touch or overlap.
-pub fn merge<T: Into<AddressRange> + From<AddressRange>>(ranges: &mut Vec<T>) {
-    let merged: RangeSet = ranges.drain(..).collect();
-    ranges.extend(merged.into_iter().map(T::from));
 }
 
 /// Whether `page` is all zeros. Most pages differ within their first bytes.

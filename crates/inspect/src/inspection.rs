@@ -9,6 +9,7 @@ use crate::facts::Explanation;
 use crate::holders::{self, facts::Holders};
 use strandline_claims::allocator::Reading;
 use strandline_process::error::Result;
+use strandline_process::range::RangeSet;
 
 /// A process's ledger, and what is needed to apply remedies.
 pub struct Inspection {
@@ -17,7 +18,7 @@ pub struct Inspection {
     /// What the allocators' readers found.
     pub readings: Vec<Reading>,
     /// All-zero resident pages of private anonymous memory, claimed or not, in address order.
-    pub zero_runs: Vec<(u64, u64)>,
+    pub zero_runs: RangeSet,
     /// Holders of live blocks, if [`Options::keeps_blocks`] is set.
     pub holders: Option<Holders>,
 }

@@ -14,13 +14,13 @@ use crate::ledger::inputs::Inputs;
 use crate::ledger::zeros::{self, Zeros};
 use crate::ledger::{bss, sharing};
 use strandline_claims::caveat::Caveat;
-use strandline_claims::range::merge;
 use strandline_claims::refinements::Matches;
 use strandline_claims::rows::ANONYMOUS;
 use strandline_claims::runtime::FinishContext;
 use strandline_claims::units::bytes;
 use strandline_process::error::{Error, Result};
 use strandline_process::procfs::{Process, mounts};
+use strandline_process::range::RangeSet;
 
 /// What a captured process holds.
 pub struct Account {
@@ -31,7 +31,7 @@ pub struct Account {
     /// Its rows, largest first.
     pub rows: Vec<Row>,
     /// All-zero resident pages of private anonymous memory, claimed or not, in address order.
-    pub zero_runs: Vec<(u64, u64)>,
+    pub zero_runs: RangeSet,
     /// The kernel's figures.
     pub kernel: Kernel,
     /// Allocators that were recognised and not read.
@@ -132,7 +132,7 @@ fn make_ledger(
         is_shared_memory: &|mapping| mounts::is_shared_memory(mapping, &shared),
     };
     let zeros = options.find_zero_pages.then(|| find_zeros(frozen, &inputs, threads, options)).transpose()?;
-    let Zeros { runs: mut zero_runs, bytes_read } = zeros.unwrap_or_default();
+    let Zeros { runs: zero_runs, bytes_read } = zeros.unwrap_or_default();
     let ledger = assemble::assemble(&Inputs { zero_runs: &zero_runs, ..inputs })?;
     frozen.bytes_read += bytes_read;
     if ledger.tally.sum() != frozen.sums.rss_bytes {
@@ -146,15 +146,12 @@ fn make_ledger(
         let detail = "the page map holds other bytes than the rows".to_owned();
         return Err(Error::DoesNotAddUp { pid, detail });
     }
-    zero_runs.extend(
-        frozen.readings.iter().flat_map(|reading| reading.zero_runs.iter().map(|run| (run.start, run.end))),
-    );
-    zero_runs.extend(
-        frozen.runtimes.iter().flat_map(|reading| reading.zero_runs.iter().map(|run| (run.start, run.end))),
-    );
     // An all-zero page may be in a range and in a finer one within it.
-    merge(&mut zero_runs);
-    Ok((ledger, zero_runs))
+    let mut all: RangeSet = zero_runs.into_iter().collect();
+    let of_allocators = frozen.readings.iter().flat_map(|reading| &reading.zero_runs);
+    let of_runtimes = frozen.runtimes.iter().flat_map(|reading| &reading.zero_runs);
+    all.add(of_allocators.chain(of_runtimes).copied());
+    Ok((ledger, all))
 }
 
 /// Does the work that readers of runtimes left for when the target runs again.

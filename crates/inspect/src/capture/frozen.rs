@@ -13,9 +13,8 @@ use super::page_tables::{self, KnownBefore, Pages};
 use super::snapshot::GuardedSnapshot;
 use crate::ledger::page_map::Plan;
 use crate::readers::Found;
-use strandline_claims::allocator::{Context, Layer, RangeClaim, Reading, overlapping};
+use strandline_claims::allocator::{Context, Layer, RangeClaim, Reading};
 use strandline_claims::caveat::Caveat;
-use strandline_claims::range::merge;
 use strandline_claims::refinements::Refinements;
 use strandline_claims::runtime::{self, Busy};
 use strandline_process::error::{Error, Result};
@@ -23,7 +22,7 @@ use strandline_process::map::AddressSpace;
 use strandline_process::memory::Memory;
 use strandline_process::pages::Residency;
 use strandline_process::procfs::Process;
-use strandline_process::range::AddressRange;
+use strandline_process::range::{AddressRange, RangeSet};
 use strandline_process::resident::Resident;
 use strandline_process::smaps::{self, Counts, Smaps, SmapsEntry};
 use strandline_process::snapshot::{SnapshotCost, SnapshotMemory};
@@ -436,19 +435,18 @@ impl Frozen {
 fn drop_overlapping_claims(all: &mut [(usize, Reading)]) -> Vec<Caveat> {
     let last =
         all.iter().map(|(_, reading)| reading).filter(|reading| reading.layer == Layer::RestOfMappings);
-    let mut held: Vec<(u64, u64)> = last
+    let held: RangeSet = last
         .flat_map(|reading| {
-            let claims = reading.claims.iter().map(|claim| (claim.start, claim.end));
-            claims.chain(reading.mapped_blocks.iter().map(|block| (block.start, block.end)))
+            let mapped = reading.mapped_blocks.iter().map(|block| AddressRange::new(block.start, block.end));
+            reading.ranges().chain(mapped)
         })
         .collect();
-    merge(&mut held);
     let mut caveats = Vec::new();
     let of_mappings = all.iter_mut().map(|(_, reading)| reading).filter(|one| one.layer == Layer::Mappings);
     for reading in of_mappings {
         let before: u64 = reading.claims.iter().map(|claim| claim.sums.resident.total()).sum();
         let count = reading.claims.len();
-        reading.claims.retain(|claim| overlapping(&held, claim.start, claim.end).is_empty());
+        reading.claims.retain(|claim| !held.overlaps(claim.range()));
         if reading.claims.len() < count {
             let after: u64 = reading.claims.iter().map(|claim| claim.sums.resident.total()).sum();
             // No call is made into an allocator whose structures are in doubt.

@@ -15,11 +15,11 @@ use super::spans::{Holder, Span, Spans};
 use crate::facts::PageMap;
 use crate::ledger::sharing::Sharing;
 use strandline_claims::accumulator::{CellSums, ResidentBytes};
-use strandline_claims::allocator::{Layer, MappedBlock, RangeClaim, Reading, overlapping};
+use strandline_claims::allocator::{Layer, MappedBlock, RangeClaim, Reading};
 use strandline_claims::caveat::Caveat;
 use strandline_claims::class::{Class, Slot};
 use strandline_claims::palette::{BlockRows, SlotTable};
-use strandline_claims::range::{PAGE_BYTES, merge};
+use strandline_claims::range::PAGE_BYTES;
 use strandline_claims::refinements::Finder;
 use strandline_claims::rows::{
     ANONYMOUS, DEVICE, FILE, LAZY_FREE, PROGRAM_DATA, PROGRAM_STACK, PROGRAM_TEXT, RowRef, SHMEM,
@@ -27,6 +27,7 @@ use strandline_claims::rows::{
 };
 use strandline_claims::runtime;
 use strandline_process::error::Result;
+use strandline_process::range::{AddressRange, RangeSet};
 use strandline_process::smaps::SmapsEntry;
 
 /// The bytes below the stack pointer that a function may use without moving it (System V ABI).
@@ -134,7 +135,7 @@ impl<'a> Layers<'a> {
             counting.get(index).is_some_and(|stand| stand.0 <= range.0 && range.1 <= stand.1)
         };
         pools.iter().for_each(|reading| below.add(reading, is_in));
-        let mut taken = Vec::new();
+        let mut taken = RangeSet::default();
         for reading in inputs.runtimes {
             layers.add_runtime(reading, &mut below, &mut taken);
         }
@@ -157,7 +158,7 @@ impl<'a> Layers<'a> {
     /// counts.
     fn refine(&mut self, claim: &'a RangeClaim, meaning: ClassRows<'a>, below: &mut LowerLayer) -> bool {
         let range = (claim.start, claim.end);
-        if overlapping(&below.ranges, range.0, range.1).is_empty() {
+        if !below.ranges.overlaps(range) {
             self.add(claim, meaning);
         } else if below.left_out.remove(&range) {
             self.claims.push((claim, meaning));
@@ -170,14 +171,9 @@ impl<'a> Layers<'a> {
 
     /// Adds the claims of a runtime, except those that overlap claims of earlier runtimes
     /// (`taken`): bytes may look like the structures of two.
-    fn add_runtime(
-        &mut self,
-        reading: &'a runtime::Reading,
-        below: &mut LowerLayer,
-        taken: &mut Vec<(u64, u64)>,
-    ) {
+    fn add_runtime(&mut self, reading: &'a runtime::Reading, below: &mut LowerLayer, taken: &mut RangeSet) {
         let meaning = ClassRows { palette: &reading.palette, rows: reading.rows };
-        let is_lost = |claim: &&RangeClaim| !overlapping(taken, claim.start, claim.end).is_empty();
+        let is_lost = |claim: &&RangeClaim| taken.overlaps(claim.range());
         let all = || reading.claims.iter().chain(&reading.shared);
         self.caveats.extend(all().find(is_lost).map(|first| {
             let bytes = all().filter(is_lost).map(|claim| claim.sums.resident.total()).sum();
@@ -187,14 +183,13 @@ impl<'a> Layers<'a> {
         }));
         let own = reading.claims.iter().filter(|claim| !is_lost(claim));
         let own = own.filter(|claim| self.refine(claim, meaning, below));
-        let mut stands: Vec<(u64, u64)> = own.map(|claim| (claim.start, claim.end)).collect();
+        let mut counting: Vec<AddressRange> = own.map(RangeClaim::range).collect();
         for claim in reading.shared.iter().filter(|claim| !is_lost(claim)) {
             self.shared_spans.0.push(Span { range: claim.start..claim.end, holder: Holder::Claimed });
             self.shared.push((claim, meaning));
-            stands.push((claim.start, claim.end));
+            counting.push(claim.range());
         }
-        taken.extend(stands);
-        merge(taken);
+        taken.add(counting);
     }
 
     fn add(&mut self, claim: &'a RangeClaim, meaning: ClassRows<'a>) {
@@ -228,8 +223,7 @@ impl<'a> Layers<'a> {
 /// once.
 #[derive(Default)]
 struct LowerLayer {
-    /// In address order, without overlap.
-    ranges: Vec<(u64, u64)>,
+    ranges: RangeSet,
     left_out: HashSet<(u64, u64)>,
 }
 
@@ -240,8 +234,7 @@ impl LowerLayer {
         let claims = reading.claims.iter().map(|claim| (claim.start, claim.end));
         let claims = claims.filter(|&range| counts(range));
         let mapped = reading.mapped_blocks.iter().map(|block| (block.start, block.end));
-        self.ranges.extend(claims.chain(mapped));
-        merge(&mut self.ranges);
+        self.ranges.add(claims.chain(mapped));
         self.left_out.extend(
             reading
                 .refined

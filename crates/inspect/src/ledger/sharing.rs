@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use strandline_process::pages::{self, read_ranges};
 use strandline_process::procfs::Process;
+use strandline_process::range::RangeSet;
 use strandline_process::smaps::Smaps;
 
 /// How much of some resident memory is shared.
@@ -20,8 +21,8 @@ pub struct Sharing {
 
 /// Returns how much of the resident anonymous pages in `runs`, which are in address order, is
 /// shared now; `None` if that cannot be read.
-pub fn of_runs(process: &Process, runs: &[(u64, u64)]) -> Option<Sharing> {
-    let ranges: Vec<Range<u64>> = runs.iter().map(|&(start, end)| start..end).collect();
+pub fn of_runs(process: &Process, runs: &RangeSet) -> Option<Sharing> {
+    let ranges: Vec<Range<u64>> = runs.iter().map(|&run| run.into()).collect();
     let pagemap = process.open_file("pagemap").ok()?;
     let private_bytes = pages::exclusive_bytes(&pagemap, &ranges).ok()?;
     let shared_bytes = read_ranges(&pagemap, &ranges).ok()?.saturating_sub(private_bytes);
@@ -31,12 +32,11 @@ pub fn of_runs(process: &Process, runs: &[(u64, u64)]) -> Option<Sharing> {
 
 /// Returns how many other processes have the shared pages of the mappings with `runs`: a page that
 /// `n` processes have counts as an `n`th of a page in the Pss of each.
-fn others(process: &Process, runs: &[(u64, u64)]) -> Option<u64> {
+fn others(process: &Process, runs: &RangeSet) -> Option<u64> {
     let smaps = Smaps::read(process.open_file("smaps").ok()?).ok()?;
     let (mut shared, mut portion) = (0_u64, 0_u64);
     for entry in &smaps.entries {
-        let first = runs.partition_point(|run| run.1 <= entry.mapping.start);
-        if runs.get(first).is_some_and(|run| run.0 < entry.mapping.end) {
+        if runs.overlaps(entry.mapping.range()) {
             let private = entry.counts.private_bytes();
             shared = shared.saturating_add(entry.counts.rss_bytes.saturating_sub(private));
             portion = portion.saturating_add(entry.counts.pss_bytes.saturating_sub(private));

@@ -420,7 +420,7 @@ fn zero(pid: i32, before: &Inspection, options: &ReclaimOptions<'_>, answer: &mu
         return false;
     }
     let request = ZeroRequest {
-        ranges: before.zero_runs.iter().map(|&(start, end)| start..end).collect(),
+        ranges: before.zero_runs.iter().map(|&range| range.into()).collect(),
         allow_risk: options.allow_lost_write_risk,
         wait: options.wait,
         watch: options.watch,

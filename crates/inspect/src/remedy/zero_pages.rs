@@ -27,6 +27,7 @@ use strandline_process::map::AddressSpace;
 use strandline_process::memory::Memory;
 use strandline_process::pages::{self, page_of, page_up};
 use strandline_process::procfs::Process;
+use strandline_process::range::overlapping;
 use strandline_process::smaps::{Smaps, SmapsEntry};
 use strandline_process::target::admission;
 use strandline_process::target::hold::on_own_thread;
@@ -402,8 +403,10 @@ fn other_user_of_memory(pid: i32) -> Option<i32> {
 
 /// Returns the parts of `run` that are in `plain`, which is sorted.
 fn clipped(run: &Range<u64>, plain: &[(u64, u64)]) -> Vec<Range<u64>> {
-    let overlapping = strandline_claims::allocator::overlapping(plain, run.start, run.end).iter();
-    overlapping.map(|&(start, end)| start.max(run.start)..end.min(run.end)).collect()
+    overlapping(plain, run.clone())
+        .iter()
+        .map(|&(start, end)| start.max(run.start)..end.min(run.end))
+        .collect()
 }
 
 #[cfg(test)]

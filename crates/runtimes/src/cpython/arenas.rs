@@ -11,11 +11,10 @@ use super::layout::{
 };
 use super::locate::Program;
 use crate::batch::PageCache;
-use strandline_claims::allocator::overlapping;
-use strandline_claims::range::merge;
 use strandline_claims::runtime::Context;
 use strandline_claims::words::{self, READ_BYTES, each_word};
 use strandline_process::memory::{Memory, half_word_at, word_at};
+use strandline_process::range::{AddressRange, RangeSet};
 
 /// Limit on words followed, per program.
 const MAX_TRIED: usize = 1 << 17;
@@ -86,10 +85,9 @@ pub fn find(
     }
     // Words of a state point to places close together: overlapping ranges are read once.
     let beside = states.iter().filter(|state| !words.contains(state));
-    let mut beside: Vec<_> = beside.map(|&state| (state, state.saturating_add(OBMALLOC_BYTES))).collect();
-    merge(&mut beside);
+    let beside: RangeSet = beside.map(|&state| AddressRange::sized(state, OBMALLOC_BYTES)).collect();
     for range in beside {
-        add_words(context, memory, range, &mut states);
+        add_words(context, memory, range.into(), &mut states);
     }
     states.retain(|word| !words.contains(word));
     is_done &= arrays(context, &mut pages, &states, &mut found);
@@ -140,10 +138,9 @@ fn arrays(
             arenas.all.sort_unstable_by_key(|arena| arena.start);
             let all = &arenas.all;
             let is_apart = all.windows(2).all(|pair| pair[0].end <= pair[1].start);
-            let mut held: Vec<(u64, u64)> =
+            let held: RangeSet =
                 found.iter().flat_map(|other| &other.all).map(|other| (other.start, other.end)).collect();
-            merge(&mut held);
-            let is_new = |arena: &Arena| overlapping(&held, arena.start, arena.end).is_empty();
+            let is_new = |arena: &Arena| !held.overlaps((arena.start, arena.end));
             if is_apart && all.iter().all(is_new) {
                 behind = end;
                 found.push(arenas);

@@ -14,10 +14,11 @@ use super::layout::{
     Layout, SUMMARY_LEVELS,
 };
 use crate::batch::PageCache;
-use strandline_claims::range::{PAGE_BYTES, merge, page_of, page_up};
+use strandline_claims::range::{PAGE_BYTES, page_of, page_up};
 use strandline_claims::runtime::Context;
 use strandline_claims::words::{self, READ_BYTES, each_word, is_mapped_memory};
 use strandline_process::memory::Memory;
+use strandline_process::range::{AddressRange, RangeSet};
 
 /// Smallest block that glibc's malloc maps (`DEFAULT_MMAP_THRESHOLD`); its heaps are larger.
 const MIN_FOREIGN_BYTES: u64 = 128 << 10;
@@ -61,14 +62,15 @@ pub fn find(context: &Context<'_>, memory: &dyn Memory, instance: Instance<'_>) 
     }
     let mut is_whole = known.len() < MAX_PAGES && Instant::now() < context.deadline;
     ranges.extend(known.into_iter().filter(|&page| page < 1 << 47).map(|page| (page, page + PAGE_BYTES)));
-    merge(&mut ranges);
+    let ranges: RangeSet = ranges.into_iter().collect();
     let least = if program.is_only_module { MIN_MAPPED_BYTES } else { MIN_FOREIGN_BYTES };
     let ranges = join_near(context, &ranges, least);
     let mut own = Vec::new();
     for (start, end) in ranges {
         add_outside_heap(context, heap, page_of(start)..page_up(end), &mut own);
     }
-    merge(&mut own);
+    let own: RangeSet = own.into_iter().collect();
+    let mut own: Vec<(u64, u64)> = own.into_iter().map(Into::into).collect();
     own.retain(|&(start, end)| !(context.resident)(start, end).is_empty());
     is_whole &= own.len() <= MAX_RANGES;
     own.truncate(MAX_RANGES);
@@ -114,9 +116,9 @@ fn tables(context: &Context<'_>, pages: &mut PageCache<'_>, layout: &Layout, hea
 
 /// Joins ranges of one mapping that are less than `least` bytes apart: the gap is too small for a
 /// foreign mapping.
-fn join_near(context: &Context<'_>, ranges: &[(u64, u64)], least: u64) -> Vec<(u64, u64)> {
+fn join_near(context: &Context<'_>, ranges: &RangeSet, least: u64) -> Vec<(u64, u64)> {
     let mut joined: Vec<(u64, u64)> = Vec::new();
-    for &(start, end) in ranges {
+    for &AddressRange { start, end } in ranges {
         let is_near = |last: &&mut (u64, u64)| {
             let mapping = context.space.find(last.1 - 1);
             start.saturating_sub(last.1) < least && mapping.is_some_and(|mapping| start < mapping.end)

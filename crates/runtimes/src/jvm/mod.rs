@@ -44,7 +44,6 @@ use crate::batch::CountingMemory;
 use crate::named::java_version;
 use crate::programs::{Limit, Programs};
 use crate::resident::{bytes_of, resident_bytes};
-use strandline_claims::allocator::overlapping;
 use strandline_claims::caveat::Caveat;
 use strandline_claims::facts::Runtime;
 use strandline_claims::reader::{Evidence, FileName, HeapKind, ReaderInfo, version_in_file_name};
@@ -227,7 +226,7 @@ fn claim(
         claims.extend(claims::code(context, &mut reading.palette, segments));
     }
     claims.extend(claims::claim_card_table(context, view, &mut reading.palette));
-    claims.retain(|claim| claim.start < claim.end && overlapping(taken, claim.start, claim.end).is_empty());
+    claims.retain(|claim| claim.start < claim.end && !taken.overlaps(claim.range()));
     let is_doubtful = claims::drop_overlapping(&mut claims);
     reading.claims = claims;
     reading.shared = claims::shared(context, &mut reading.palette, &known.heap);

@@ -15,9 +15,9 @@ mod words;
 
 use std::time::Instant;
 
-use strandline_claims::range::merge;
 use strandline_claims::runtime::Context;
 use strandline_claims::words::{READ_BYTES, each_word};
+use strandline_process::range::RangeSet;
 
 use self::words::Words;
 use super::heap::Heap;
@@ -132,13 +132,12 @@ impl<'a> Roots<'a> {
         }
         self.known.registers.iter().for_each(|&word| self.oops.each_of(word, take));
         // The process controls the bounds of its stacks: they may overlap.
-        let mut ranges = self.known.ranges.clone();
-        merge(&mut ranges);
+        let ranges: RangeSet = self.known.ranges.iter().copied().collect();
         for range in ranges {
             if clock.is_over() {
                 break;
             }
-            each_word(self.memory.memory, self.context.resident, range, READ_BYTES, &mut |_, word| {
+            each_word(self.memory.memory, self.context.resident, range.into(), READ_BYTES, &mut |_, word| {
                 self.oops.each_of(word, take);
                 clock.has_time()
             });
