@@ -51,10 +51,9 @@ pub fn run(arguments: &Compare, output: &mut Output) -> Result<CommandResult> {
     let counts = arguments.instructions && no_counters.is_some();
     if counts && !is_in_path("valgrind") {
         lab.close();
-        return Err(Failure(
-            "valgrind, which --instructions counts with on this machine, is not here: apt install valgrind"
-                .to_owned(),
-        ));
+        let text =
+            "valgrind, which --instructions counts with on this machine, is not here: apt install valgrind";
+        return Err(Failure(text.to_owned()));
     }
     let mut judge = CompareJudge {
         may_fail: arguments.ignore_failure,
@@ -84,13 +83,8 @@ pub fn run(arguments: &Compare, output: &mut Output) -> Result<CommandResult> {
         lab.abandon();
         return Err(failure);
     }
-    let comparison = Comparison::judge(
-        matrix.commands.clone(),
-        matrix.cases.clone(),
-        &places,
-        &results,
-        arguments.rounds.seed,
-    );
+    let (commands, cases) = (matrix.commands.clone(), matrix.cases.clone());
+    let comparison = Comparison::judge(commands, cases, &places, &results, arguments.rounds.seed);
     let commands = matrix.subjects.iter().take(matrix.commands.len());
     let name = |subject: usize| matrix.subjects.get(subject).map(|subject| subject.name.clone());
     let facts = CompareInput {
@@ -117,10 +111,13 @@ pub fn run(arguments: &Compare, output: &mut Output) -> Result<CommandResult> {
 
 /// Upper bound on the number of runs of each subject.
 fn runs(arguments: &Compare) -> u64 {
-    let Rounds { repeat, until, warm_up, .. } = arguments.rounds;
-    let rounds = if until.is_some() { repeat.saturating_mul(MAX_TIMES) } else { repeat };
     let counted = if arguments.instructions { COUNTED_ROUNDS } else { 0 };
-    u64::from(rounds) + u64::from(warm_up) + u64::from(counted)
+    u64::from(max_rounds(&arguments.rounds)) + u64::from(arguments.rounds.warm_up) + u64::from(counted)
+}
+
+/// Upper bound on the number of measured rounds.
+fn max_rounds(rounds: &Rounds) -> u32 {
+    if rounds.until.is_some() { rounds.repeat.saturating_mul(MAX_TIMES) } else { rounds.repeat }
 }
 
 /// The failure of a comparison because of a failed run.
@@ -141,13 +138,11 @@ fn measure(
     lab: &mut LabSetup,
     judge: &mut CompareJudge<'_>,
 ) -> std::result::Result<(Vec<CommandCase>, Results), Stopped> {
-    let repeat = arguments.rounds.repeat;
-    let at_most = if judge.until.is_some() { repeat.saturating_mul(MAX_TIMES) } else { repeat };
     let plan = Plan {
         subjects: matrix.subjects.clone(),
         warm_up: arguments.rounds.warm_up,
-        min_rounds: repeat,
-        max_rounds: at_most,
+        min_rounds: arguments.rounds.repeat,
+        max_rounds: max_rounds(&arguments.rounds),
         seed: arguments.rounds.seed,
     };
     let mut results = engine::runs_done(&plan, &mut lab.executors, &mut lab.journal, judge)?;
@@ -167,8 +162,8 @@ fn measure(
     Ok((places, results))
 }
 
-/// Builds every combination of command and case.
-fn matrix(arguments: &Compare) -> std::result::Result<Matrix, String> {
+/// Parses the commands; with --env, makes one of each variant.
+fn commands(arguments: &Compare) -> std::result::Result<Vec<(String, CommandLine)>, String> {
     let mut parsed = Vec::new();
     for text in &arguments.commands {
         parsed.push((text.clone(), CommandLine::parse(text)?));
@@ -200,6 +195,11 @@ fn matrix(arguments: &Compare) -> std::result::Result<Matrix, String> {
                 .to_owned(),
         );
     }
+    Ok(parsed)
+}
+
+/// Returns the cases, by name, with the words that each adds; one without a name if there are none.
+fn cases(arguments: &Compare) -> std::result::Result<Vec<(String, String)>, String> {
     let cases: Vec<(String, String)> = match arguments.case.as_slice() {
         [] => vec![(String::new(), String::new())],
         cases => cases.to_vec(),
@@ -209,6 +209,13 @@ fn matrix(arguments: &Compare) -> std::result::Result<Matrix, String> {
     if let Some(twice) = names.windows(2).find(|two| two.first() == two.last()) {
         return Err(format!("two cases are called {}", twice.first().map_or("", |name| name.as_str())));
     }
+    Ok(cases)
+}
+
+/// Builds every combination of command and case.
+fn matrix(arguments: &Compare) -> std::result::Result<Matrix, String> {
+    let parsed = commands(arguments)?;
+    let cases = cases(arguments)?;
     let mut matrix = Matrix {
         commands: parsed.iter().map(|(text, _)| text.clone()).collect(),
         cases: cases.iter().map(|(name, _)| name.clone()).collect(),

@@ -124,12 +124,19 @@ pub fn run(
         minor_faults: usage.minor_faults,
         major_faults: usage.major_faults,
     });
-    let kills = group.as_ref().and_then(Group::out_of_memory_kills);
-    if let Some(Err(text)) = group.as_ref().map(Group::remove) {
+    let kills = group.and_then(|group| end_group(&group, &mut session, options));
+    Ok((session.finish(why, Some(status), kills), status))
+}
+
+/// Removes the command's control group. Returns how many processes the kernel killed in it because
+/// its memory was full.
+fn end_group(group: &Group, session: &mut Session<'_>, options: &Options<'_>) -> Option<u64> {
+    let kills = group.out_of_memory_kills();
+    if let Err(text) = group.remove() {
         session.caution("cgroup_left", "control group", text.clone());
         (options.warn)(&text);
     }
-    Ok((session.finish(why, Some(status), kills), status))
+    kills
 }
 
 /// The limits that the new process sets, their names in the recording, and the control group.

@@ -130,6 +130,24 @@ pub(super) struct SessionParameters<'a> {
     pub command: Vec<String>,
 }
 
+fn poller(
+    root_end: OwnedFd,
+    signals: &SignalFd,
+    ledgers: &Ledgers,
+    marks: Option<&Marks>,
+) -> std::io::Result<Poller> {
+    let poller = Poller::new(root_end)?;
+    poller.add(Source::Signals, signals.as_fd())?;
+    poller.add(Source::Ledgers, ledgers.descriptor().as_fd())?;
+    if let Some(socket) = marks.and_then(Marks::descriptor) {
+        poller.add(Source::Marks, socket)?;
+    }
+    if let Some(marks) = marks {
+        poller.add(Source::Marks, marks.answer_read_descriptor())?;
+    }
+    Ok(poller)
+}
+
 impl<'a> Session<'a> {
     /// Begins a session and writes the header.
     ///
@@ -151,15 +169,7 @@ impl<'a> Session<'a> {
             is_watched,
             ..
         } = beginning;
-        let poller = Poller::new(root_end)?;
-        poller.add(Source::Signals, signals.as_fd())?;
-        poller.add(Source::Ledgers, ledgers.descriptor().as_fd())?;
-        if let Some(socket) = marks.as_ref().and_then(Marks::descriptor) {
-            poller.add(Source::Marks, socket)?;
-        }
-        if let Some(marks) = &marks {
-            poller.add(Source::Marks, marks.answer_read_descriptor())?;
-        }
+        let poller = poller(root_end, &signals, &ledgers, marks.as_ref())?;
         let mut session = Self {
             options,
             plan: options.plan,

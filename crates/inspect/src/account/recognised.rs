@@ -33,24 +33,15 @@ pub fn recognise(
     });
     // A runtime may manage all its memory itself: then its reader has read the allocator.
     let is_read = |name: &str| runtimes.iter().any(|runtime| runtime.read && runtime.name == name);
-    // Whether a caveat mentions it already.
-    let has_caveat = |caveats: &[Caveat], name: &str| {
-        caveats.iter().any(|caveat| caveat.code == "runtime_busy" && caveat.place == name)
-    };
     for allocator in named.iter().filter(|allocator| !is_read(&allocator.name)) {
-        if has_caveat(caveats, &allocator.name) {
-            continue;
-        }
-        let text = format!(
-            "{} manages memory of its own; strandline does not read it yet: it is on the row anonymous",
-            allocator.name
-        );
-        caveats.push(Caveat::new(
+        let text = "manages memory of its own; strandline does not read it yet: it is on the row anonymous";
+        add_unread(
+            caveats,
             "allocator_not_read",
-            allocator.found_by.clone(),
-            Some(anonymous_bytes),
+            (&allocator.name, &allocator.found_by),
             text,
-        ));
+            anonymous_bytes,
+        );
     }
     // A recognised allocator explains the heap that was not found.
     if !named.is_empty() {
@@ -62,14 +53,9 @@ pub fn recognise(
         !runtime.read && recognise::has_own_heap(&runtime.name) && !is_allocator(&runtime.found_by)
     };
     for runtime in runtimes.iter().filter(own_heap).filter(|_| anonymous_bytes >= WORTH_NAMING_BYTES) {
-        if has_caveat(caveats, &runtime.name) {
-            continue;
-        }
-        let text = format!(
-            "{} keeps objects in memory of its own; strandline does not read it: it is on the row anonymous",
-            runtime.name
-        );
-        caveats.push(Caveat::new("runtime_not_read", runtime.found_by.clone(), Some(anonymous_bytes), text));
+        let text =
+            "keeps objects in memory of its own; strandline does not read it: it is on the row anonymous";
+        add_unread(caveats, "runtime_not_read", (&runtime.name, &runtime.found_by), text, anonymous_bytes);
     }
     let is_unread = |code: &str| ["allocator_not_read", "runtime_not_read", "runtime_busy"].contains(&code);
     let is_explained = caveats.iter().any(|caveat| is_unread(&caveat.code) || caveat.code == "not_64_bit");
@@ -84,6 +70,14 @@ pub fn recognise(
         ..Allocator::default()
     });
     (allocators.collect(), runtimes)
+}
+
+/// Adds the caveat that an allocator or runtime, by its name and file, was not read, unless a caveat
+/// says that it is busy.
+fn add_unread(caveats: &mut Vec<Caveat>, code: &str, (name, file): (&str, &str), text: &str, bytes: u64) {
+    if !caveats.iter().any(|caveat| caveat.code == "runtime_busy" && caveat.place == name) {
+        caveats.push(Caveat::new(code, file, Some(bytes), format!("{name} {text}")));
+    }
 }
 
 /// The names of allocators and runtimes that manage memory of their own and were not read.

@@ -369,13 +369,9 @@ impl Frozen {
         let runtimes = self.runtimes.iter().flat_map(|reading| &reading.claims);
         let mut claimed: Vec<_> = runtimes.map(RangeClaim::range).collect();
         self.refinements.nest(claimed.iter().copied());
-        let ranges_of = |wanted: &dyn Fn(&SmapsEntry) -> bool| -> Vec<AddressRange> {
-            let spaces = self.smaps_entries.iter().filter(|space| wanted(space));
-            spaces.map(|space| space.mapping.range()).collect()
-        };
-        let (locked, swapped) =
-            (ranges_of(&|space| space.flags.is_locked()), ranges_of(&|space| space.counts.swap_bytes > 0));
-        let reserved = ranges_of(&|space| space.flags.is_hugetlb());
+        let locked = self.mappings_that(|space| space.flags.is_locked());
+        let swapped = self.mappings_that(|space| space.counts.swap_bytes > 0);
+        let reserved = self.mappings_that(|space| space.flags.is_hugetlb());
         let resident = |range: AddressRange| {
             let runs = anonymous_runs(&self.residency, range.start, range.end);
             runs.into_iter().map(AddressRange::from).collect()
@@ -418,15 +414,25 @@ impl Frozen {
             claimed.extend(ranges);
             all.extend(readings.into_iter().map(|reading| (owner, reading)));
         }
-        let caveats = drop_overlapping_claims(&mut all);
-        self.caveats.extend(caveats);
+        self.add_readings(all);
+        Ok(())
+    }
+
+    /// Returns the ranges of the mappings for which `wanted` holds, in address order.
+    fn mappings_that(&self, wanted: impl Fn(&SmapsEntry) -> bool) -> Vec<AddressRange> {
+        let entries = self.smaps_entries.iter().filter(|entry| wanted(entry));
+        entries.map(|entry| entry.mapping.range()).collect()
+    }
+
+    /// Adds the readings of allocators, each with the index of its reader.
+    fn add_readings(&mut self, mut all: Vec<(usize, Reading)>) {
+        self.caveats.extend(drop_overlapping_claims(&mut all));
         for (owner, mut reading) in all {
             self.caveats.append(&mut reading.caveats);
             self.bytes_read += reading.bytes_read;
             self.allocator_indices.push(owner);
             self.readings.push(reading);
         }
-        Ok(())
     }
 }
 

@@ -282,8 +282,34 @@ fn results(trial: &Trial) -> Section {
             other_rows.push(other_row(&tried.id, judged));
         }
     }
+    let mut paragraphs = vec![format!(
+        "{}. ×: to the runs without settings, round by round, {}; intervals of a column hold together with \
+         95 %. ◆: no other leaves less memory in less time.",
+        settled(trial),
+        counted(trial.rounds as u64, "round")
+    )];
+    if trial.goal == Goal::TimeBounded {
+        paragraphs.push(
+            "Better are only settings that take at most 1.05 times as long in the median; the interval says how much \
+             longer it could be."
+                .to_owned(),
+        );
+    }
+    let first = Table { caption: String::new(), columns, rows };
+    let second = Table { caption: "What else changed".to_owned(), columns: others, rows: other_rows };
+    Section {
+        heading: "What was tried".to_owned(),
+        paragraphs,
+        tables: vec![first, second],
+        plots: vec![plot(trial)],
+        ..Section::default()
+    }
+}
+
+/// Describes which memory counts as settled, and when.
+fn settled(trial: &Trial) -> String {
     let of = trial.observation.name().map_or("the largest process".to_owned(), |name| clean(&name));
-    let settled = match trial.observation.settled_at {
+    match trial.observation.settled_at {
         SettledSource::Load if trial.observation.processes > 1 => {
             "settled: resident memory of its processes after the load, what they share counted once"
                 .to_owned()
@@ -305,27 +331,6 @@ fn results(trial: &Trial) -> Section {
                 None => format!("settled: resident memory of {of} as it ended"),
             }
         }
-    };
-    let mut paragraphs = vec![format!(
-        "{settled}. ×: to the runs without settings, round by round, {}; intervals of a column hold together with \
-         95 %. ◆: no other leaves less memory in less time.",
-        counted(trial.rounds as u64, "round")
-    )];
-    if trial.goal == Goal::TimeBounded {
-        paragraphs.push(
-            "Better are only settings that take at most 1.05 times as long in the median; the interval says how much \
-             longer it could be."
-                .to_owned(),
-        );
-    }
-    let first = Table { caption: String::new(), columns, rows };
-    let second = Table { caption: "What else changed".to_owned(), columns: others, rows: other_rows };
-    Section {
-        heading: "What was tried".to_owned(),
-        paragraphs,
-        tables: vec![first, second],
-        plots: vec![plot(trial)],
-        ..Section::default()
     }
 }
 

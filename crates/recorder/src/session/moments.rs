@@ -156,9 +156,10 @@ impl Session<'_> {
         moments.answered_us = now;
     }
 
-    fn take_mark(&mut self, reported: ReportedMark) {
-        let at_us = self.clock.now_us();
-        if !self.tree.has(reported.pid)
+    /// Returns the process that a mark is about, and whether its files are open. `reporter` is the
+    /// process that sent it; 0 if unknown.
+    fn process_of_mark(&mut self, reporter: i32, at_us: u64) -> (i32, bool) {
+        if !self.tree.has(reporter)
             && let ProcessEvents::Connector(connector) = &self.followed
         {
             // The process is newer than the last check. Processes that have left are handled when
@@ -170,7 +171,7 @@ impl Session<'_> {
         }
         // For a process that has ended meanwhile, the figures are its last ones: the first process
         // did not report this mark.
-        let reporter = if reported.pid > 0 { reported.pid } else { self.root };
+        let reporter = if reporter > 0 { reporter } else { self.root };
         let reports_marks = self.tree.get_mut(reporter).is_some_and(|member| member.reports_marks);
         let pid = if reports_marks { reporter } else { subject(reporter).unwrap_or(reporter) };
         let is_known = self.tree.has(pid);
@@ -190,6 +191,12 @@ impl Session<'_> {
             // Its end will not be reported: it has already ended.
             self.tree.remove(pid, None);
         }
+        (pid, is_open)
+    }
+
+    fn take_mark(&mut self, reported: ReportedMark) {
+        let at_us = self.clock.now_us();
+        let (pid, is_open) = self.process_of_mark(reported.pid, at_us);
         let Some((process, sample, status_bytes)) = self.sample_for_mark(pid, at_us, is_open) else {
             let text = format!(
                 "process {pid} reported the mark {:?} and ended before it could be sampled",
