@@ -24,8 +24,7 @@ pub fn list() -> (Value, Page) {
         let reasons = listing.missing.iter().chain(&listing.probed);
         reasons.map(move |why| clean_sentence(&format!("{name}: {why}")))
     });
-    let column =
-        |title: &str| Column { title: title.to_owned(), figures: matches!(title, "cells" | "claims") };
+    let column = |title: &str| Column::new(title, matches!(title, "cells" | "claims"));
     let columns = ["study", "title", "cells", "claims", "needs"].map(column).to_vec();
     let headline = if listings.is_empty() {
         "There is no study: `strandline study new NAME` makes one."
@@ -81,7 +80,7 @@ impl Listing {
     }
 
     fn row(&self, name: &str) -> Vec<Cell> {
-        let plain = |text: &str| Cell { text: clean_sentence(text), tone: Tone::Plain };
+        let plain = |text: &str| Cell::plain(clean_sentence(text));
         let count = |count: Option<u64>| plain(&count.map_or_else(String::new, |count| count.to_string()));
         let needs = Cell { text: clean_sentence(&self.needs), tone: self.tone };
         vec![plain(name), plain(&self.title), count(self.cells), count(self.claims), needs]

@@ -124,15 +124,15 @@ fn table(spec: &TableSpec, matrix: &Matrix, measured: &dyn Measured, group: &Sel
         |row: &Entry, column: &Entry| figures.get(&(row.name.as_str(), column.name.as_str())).copied();
     let has_published: Vec<bool> =
         columns.iter().map(|column| rows.iter().any(|row| published(row, column).is_some())).collect();
-    let mut heads = vec![Column { title: side_name(&spec.rows), figures: false }];
+    let mut heads = vec![Column::new(side_name(&spec.rows), false)];
     for (column, &has) in columns.iter().zip(&has_published) {
-        heads.push(Column { title: clean(&column.name), figures: true });
+        heads.push(Column::new(clean(&column.name), true));
         if has {
-            heads.push(Column { title: "published".to_owned(), figures: true });
+            heads.push(Column::new("published", true));
         }
     }
     let rows = rows.iter().map(|row| {
-        let mut cells = vec![plain(clean(&row.name))];
+        let mut cells = vec![Cell::plain(clean(&row.name))];
         for (column, &has) in columns.iter().zip(&has_published) {
             cells.push(cell(spec, matrix, measured, group, [row, column]));
             if has {
@@ -235,7 +235,7 @@ fn cell(
         return shown(spec, value, [ratio.low, ratio.high], &|value| format_ratio(spec, value));
     }
     if matches!(matrix.study.metrics.get(&metric), Some(Metric::Text(_))) {
-        return measured.text(&key, &metric).map_or_else(|_| nothing(), |text| plain(clean(&text)));
+        return measured.text(&key, &metric).map_or_else(|_| nothing(), |text| Cell::plain(clean(&text)));
     }
     let Ok(estimate) = estimate(measured, &key, &metric) else { return nothing() };
     let show = |value: f64| format_figure(spec.unit.as_deref(), &matrix.study, &metric, value);
@@ -247,9 +247,9 @@ fn shown(spec: &TableSpec, value: Option<f64>, ends: [Option<f64>; 2], show: &dy
     let Some(value) = value else { return Cell { text: MISSING.to_owned(), tone: Tone::Faint } };
     match ends {
         [Some(low), Some(high)] if spec.interval => {
-            plain(format!("{} ({} – {})", show(value), show(low), show(high)))
+            Cell::plain(format!("{} ({} – {})", show(value), show(low), show(high)))
         }
-        _ => plain(show(value)),
+        _ => Cell::plain(show(value)),
     }
 }
 
@@ -298,8 +298,4 @@ pub fn format_number(value: f64) -> String {
         3
     };
     format!("{sign}{size:.places$}")
-}
-
-fn plain(text: String) -> Cell {
-    Cell { text, tone: Tone::Plain }
 }

@@ -305,14 +305,16 @@ fn title(metric: Metric) -> &'static str {
 
 fn legend(comparison: &Comparison) -> Section {
     let rows = comparison.commands.iter().enumerate();
-    let rows = rows.map(|(number, command)| vec![plain(letter(number)), plain(clean(command))]).collect();
-    let columns = vec![column("", false), column("command", false)];
+    let rows = rows
+        .map(|(number, command)| vec![Cell::plain(letter(number)), Cell::plain(clean(command))])
+        .collect();
+    let columns = vec![Column::new("", false), Column::new("command", false)];
     Section { tables: vec![Table { caption: String::new(), columns, rows }], ..Section::default() }
 }
 
 /// One table for each metric with cases as columns: medians, then percentages of the first command.
 fn cases_section(comparison: &Comparison) -> Section {
-    let mut columns = vec![column("", false)];
+    let mut columns = vec![Column::new("", false)];
     columns.extend(comparison.cases.iter().map(|case| column(&clean(case), true)));
     let of = |case: usize, metric: Metric| comparison.metrics.get(case).and_then(|of| of.get(&metric));
     let cases = 0..comparison.cases.len();
@@ -321,20 +323,20 @@ fn cases_section(comparison: &Comparison) -> Section {
     let tables = known.map(|metric| {
         let mut rows = Vec::new();
         for command in 0..comparison.commands.len() {
-            let mut row = vec![plain(letter(command))];
+            let mut row = vec![Cell::plain(letter(command))];
             row.extend(cases.clone().map(|case| {
                 let estimate = of(case, metric).and_then(|of| of.estimates.get(command)?.as_ref());
-                plain(estimate.map_or(UNKNOWN.to_owned(), |estimate| value(metric, estimate.median)))
+                Cell::plain(estimate.map_or(UNKNOWN.to_owned(), |estimate| value(metric, estimate.median)))
             }));
             rows.push(row);
         }
         for command in 1..comparison.commands.len() {
-            let mut row = vec![plain(format!("{}/{}", letter(command), letter(0)))];
+            let mut row = vec![Cell::plain(format!("{}/{}", letter(command), letter(0)))];
             row.extend(cases.clone().map(|case| match of(case, metric) {
                 Some(compared) => {
                     ratio_cell(compared, command, |ratio| format!("{:.0}%", ratio.median * 100.0))
                 }
-                None => plain(UNKNOWN.to_owned()),
+                None => Cell::plain(UNKNOWN),
             }));
             rows.push(row);
         }
@@ -347,23 +349,23 @@ fn cases_section(comparison: &Comparison) -> Section {
 /// Table of one case with metrics as rows.
 fn case_section(comparison: &Comparison, case: usize, name: &str) -> Section {
     let Some(metrics) = comparison.metrics.get(case) else { return Section::default() };
-    let mut columns = vec![column("", false)];
+    let mut columns = vec![Column::new("", false)];
     let commands = 0..comparison.commands.len();
     columns.extend(commands.clone().map(|command| column(&letter(command), true)));
     for command in commands.clone().skip(1) {
         columns.push(column(&format!("{}/{}", letter(command), letter(0)), true));
-        columns.push(column("interval", false));
-        columns.push(column("", false));
+        columns.push(Column::new("interval", false));
+        columns.push(Column::new("", false));
     }
     let rows = metrics.iter().map(|(&metric, compared)| {
-        let mut row = vec![plain(title(metric).to_owned())];
+        let mut row = vec![Cell::plain(title(metric).to_owned())];
         row.extend(commands.clone().map(|command| {
             let estimate = compared.estimates.get(command).and_then(Option::as_ref);
-            plain(estimate.map_or(UNKNOWN.to_owned(), |estimate| value(metric, estimate.median)))
+            Cell::plain(estimate.map_or(UNKNOWN.to_owned(), |estimate| value(metric, estimate.median)))
         }));
         for command in commands.clone().skip(1) {
             row.push(ratio_cell(compared, command, |ratio| factor(ratio.median)));
-            row.push(plain(interval(compared.ratios.get(command).copied().flatten())));
+            row.push(Cell::plain(interval(compared.ratios.get(command).copied().flatten())));
             row.push(verdict_cell(compared.verdict(command)));
         }
         row
@@ -443,14 +445,6 @@ fn tone(verdict: Verdict) -> Tone {
         Verdict::More => Tone::Bad,
         Verdict::Less => Tone::Good,
     }
-}
-
-fn plain(text: String) -> Cell {
-    Cell { text, tone: Tone::Plain }
-}
-
-fn column(title: &str, figures: bool) -> Column {
-    Column { title: title.to_owned(), figures }
 }
 
 #[cfg(test)]

@@ -138,10 +138,10 @@ fn limits(findings: &Findings) -> Table {
             _ => ("flaky", Tone::Bad),
         };
         vec![
-            cell(bytes(at.limit_bytes)),
-            cell(grouped(at.limit_bytes)),
-            cell((at.succeeded + at.failed).to_string()),
-            cell(at.failed.to_string()),
+            Cell::plain(bytes(at.limit_bytes)),
+            Cell::plain(grouped(at.limit_bytes)),
+            Cell::plain((at.succeeded + at.failed).to_string()),
+            Cell::plain(at.failed.to_string()),
             Cell { text: word.to_owned(), tone },
         ]
     });
@@ -188,7 +188,7 @@ fn failures(findings: &Findings) -> Option<Section> {
         } else {
             format!("{} – {}", bytes(way.low_bytes), bytes(way.high_bytes))
         };
-        vec![cell(range), cell(way.runs.to_string()), cell(clean_sentence(&way.words))]
+        vec![Cell::plain(range), Cell::plain(way.runs.to_string()), Cell::plain(clean_sentence(&way.words))]
     });
     let table = Table {
         caption: String::new(),
@@ -211,25 +211,25 @@ fn near(findings: &Findings) -> Option<Section> {
     let runs = levels.first()?.runs;
     let rows = levels.iter().map(|level| {
         vec![
-            cell(format!("{:.1} ×", level.factor)),
-            cell(bytes(level.limit_bytes)),
-            cell(time(&level.wall_seconds)),
+            Cell::plain(format!("{:.1} ×", level.factor)),
+            Cell::plain(bytes(level.limit_bytes)),
+            Cell::plain(time(&level.wall_seconds)),
             ratio(&level.wall_seconds),
-            cell(count(&level.minor_faults)),
+            Cell::plain(count(&level.minor_faults)),
             ratio(&level.minor_faults),
-            cell(count(&level.major_faults)),
+            Cell::plain(count(&level.major_faults)),
         ]
     });
     let unlimited = &findings.unlimited;
     let without = |estimate: &Option<Estimate>| LimitedFigure { estimate: estimate.clone(), ratio: None };
     let last = vec![
-        cell("none".to_owned()),
-        cell(String::new()),
-        cell(time(&without(&unlimited.wall_seconds))),
-        cell(String::new()),
-        cell(count(&without(&unlimited.minor_faults))),
-        cell(String::new()),
-        cell(count(&without(&unlimited.major_faults))),
+        Cell::plain("none"),
+        Cell::plain(String::new()),
+        Cell::plain(time(&without(&unlimited.wall_seconds))),
+        Cell::plain(String::new()),
+        Cell::plain(count(&without(&unlimited.minor_faults))),
+        Cell::plain(String::new()),
+        Cell::plain(count(&without(&unlimited.major_faults))),
     ];
     let titles = [
         ("smallest", true),
@@ -286,13 +286,13 @@ fn count(beside: &LimitedFigure) -> String {
 }
 
 fn ratio(beside: &LimitedFigure) -> Cell {
-    let Some(ratio) = beside.ratio else { return cell(UNKNOWN.to_owned()) };
+    let Some(ratio) = beside.ratio else { return Cell::plain(UNKNOWN) };
     match (ratio.low, ratio.high) {
         (Some(low), Some(high)) => {
             let tone = if low > 1.0 { Tone::Bad } else { Tone::Plain };
             Cell { text: format!("{:.2} [{low:.2}, {high:.2}]", ratio.median), tone }
         }
-        _ => cell(format!("{:.2}", ratio.median)),
+        _ => Cell::plain(format!("{:.2}", ratio.median)),
     }
 }
 
@@ -347,10 +347,6 @@ fn paste(findings: &Findings) -> Option<Section> {
     })
 }
 
-fn cell(text: String) -> Cell {
-    Cell { text, tone: Tone::Plain }
-}
-
 fn columns(titles: &[(&str, bool)]) -> Vec<Column> {
-    titles.iter().map(|(title, figures)| Column { title: (*title).to_owned(), figures: *figures }).collect()
+    titles.iter().map(|(title, figures)| Column::new(*title, *figures)).collect()
 }

@@ -254,23 +254,23 @@ fn results(trial: &Trial) -> Section {
     let front = trial.front();
     let time = if trial.serving { "load" } else { "time" };
     let columns = vec![
-        column("setting", false),
-        column("settled", true),
-        column("× (interval)", true),
-        column(time, true),
-        column("× (interval)", true),
-        column("", false),
+        Column::new("setting", false),
+        Column::new("settled", true),
+        Column::new("× (interval)", true),
+        Column::new(time, true),
+        Column::new("× (interval)", true),
+        Column::new("", false),
     ];
     let mut others = vec![
-        column("setting", false),
-        column("peak", true),
-        column("× (interval)", true),
-        column("faults", true),
-        column("× (interval)", true),
+        Column::new("setting", false),
+        Column::new("peak", true),
+        Column::new("× (interval)", true),
+        Column::new("faults", true),
+        Column::new("× (interval)", true),
     ];
     // If all figures are from the same moment, only the caption names it.
     if all(trial).any(|(_, judged)| judged.settled_seconds.is_some() || judged.held_no_level) {
-        others.push(column("settled at", true));
+        others.push(Column::new("settled at", true));
     }
     let mut rows = vec![row(BASELINE, &trial.baseline, None, front.iter().any(|id| id == BASELINE))];
     let mut other_rows = vec![other_row(BASELINE, &trial.baseline)];
@@ -349,23 +349,23 @@ fn row(id: &str, judged: &TryResult, status: Option<Status>, on_front: bool) -> 
         None => "",
     };
     vec![
-        plain(clean(id)),
-        plain(size(&judged.settled)),
+        Cell::plain(clean(id)),
+        Cell::plain(size(&judged.settled)),
         Cell { text: ratio(&judged.settled), tone },
-        plain(median(&judged.wall, seconds)),
-        plain(ratio(&judged.wall)),
+        Cell::plain(median(&judged.wall, seconds)),
+        Cell::plain(ratio(&judged.wall)),
         Cell { text: format!("{text}{}", if on_front { " ◆" } else { "" }).trim().to_owned(), tone },
     ]
 }
 
 fn other_row(id: &str, judged: &TryResult) -> Vec<Cell> {
     vec![
-        plain(clean(id)),
-        plain(size(&judged.peak)),
-        plain(ratio(&judged.peak)),
-        plain(median(&judged.faults, |faults| grouped(faults.round() as u64))),
-        plain(ratio(&judged.faults)),
-        plain(settled_time(judged)),
+        Cell::plain(clean(id)),
+        Cell::plain(size(&judged.peak)),
+        Cell::plain(ratio(&judged.peak)),
+        Cell::plain(median(&judged.faults, |faults| grouped(faults.round() as u64))),
+        Cell::plain(ratio(&judged.faults)),
+        Cell::plain(settled_time(judged)),
     ]
 }
 
@@ -533,14 +533,6 @@ pub fn catalogue_document(candidates: &[Candidate]) -> CatalogueDocument {
         })
     };
     CatalogueDocument { candidates: candidates.iter().map(one).collect() }
-}
-
-fn plain(text: String) -> Cell {
-    Cell { text, tone: Tone::Plain }
-}
-
-fn column(title: &str, figures: bool) -> Column {
-    Column { title: title.to_owned(), figures }
 }
 
 #[cfg(test)]

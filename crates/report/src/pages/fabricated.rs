@@ -3,12 +3,12 @@
 use super::page::{Cell, Claim, Column, Page, Plot, PlotKind, Section, Series, Table, Tone};
 
 fn columns(names: &[&str], figures: &[&str]) -> Vec<Column> {
-    let words = names.iter().map(|title| Column { title: (*title).to_owned(), figures: false });
-    words.chain(figures.iter().map(|title| Column { title: (*title).to_owned(), figures: true })).collect()
+    let words = names.iter().map(|title| Column::new(*title, false));
+    words.chain(figures.iter().map(|title| Column::new(*title, true))).collect()
 }
 
 fn row(cells: &[&str]) -> Vec<Cell> {
-    cells.iter().map(|text| Cell { text: (*text).to_owned(), tone: Tone::Plain }).collect()
+    cells.iter().map(|text| Cell::plain(*text)).collect()
 }
 
 fn toned(mut row: Vec<Cell>, index: usize, tone: Tone) -> Vec<Cell> {

@@ -92,18 +92,17 @@ pub fn claims(parts: &mut Vec<String>, claims: &[Claim]) {
     if claims.is_empty() {
         return;
     }
-    let column = |title: &str| Column { title: title.to_owned(), figures: false };
-    let plain = |text: String| Cell { text, tone: Tone::Plain };
     let row = |claim: &Claim| {
         let says = if claim.says.is_empty() { String::new() } else { format!(": {}", claim.says) };
         vec![
-            plain(format!("{}{says}", claim.id)),
+            Cell::plain(format!("{}{says}", claim.id)),
             claim.verdict.clone(),
-            plain(claim.published.clone()),
-            plain(claim.measured.clone()),
+            Cell::plain(&claim.published),
+            Cell::plain(&claim.measured),
         ]
     };
-    let columns = ["claim", "verdict", "published", "measured"].map(column).to_vec();
+    let columns =
+        ["claim", "verdict", "published", "measured"].map(|title| Column::new(title, false)).to_vec();
     let rows_of_claims = claims.iter().map(row).collect();
     parts.push(rows(&Table { caption: String::new(), columns, rows: rows_of_claims }));
     let doubtful = |claim: &&Claim| claim.verdict.tone != Tone::Good || !claim.reason.is_empty();

@@ -76,6 +76,13 @@ pub struct Column {
     pub figures: bool,
 }
 
+impl Column {
+    /// A column of figures or of text.
+    pub fn new(title: impl Into<String>, figures: bool) -> Self {
+        Self { title: title.into(), figures }
+    }
+}
+
 /// A cell of a table.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Cell {
@@ -83,6 +90,13 @@ pub struct Cell {
     pub text: String,
     /// How it is displayed.
     pub tone: Tone,
+}
+
+impl Cell {
+    /// A cell without emphasis.
+    pub fn plain(text: impl Into<String>) -> Self {
+        Self { text: text.into(), tone: Tone::Plain }
+    }
 }
 
 /// How a cell is displayed; its text conveys the same.

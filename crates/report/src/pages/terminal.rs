@@ -98,13 +98,17 @@ fn claims(lines: &mut Vec<String>, claims: &[Claim], surface: Surface) {
         return;
     }
     // Left-aligned names in the first column, the others are figures.
-    let column = |title: &str| Column { title: title.to_owned(), figures: title != "claim" };
+    let column = |title: &str| Column::new(title, title != "claim");
     let columns = ["claim", "", "published", "measured"].map(column).to_vec();
-    let plain = |text: &String| Cell { text: text.clone(), tone: Tone::Plain };
     let is_long = |claim: &Claim| width(&claim.published) > MAX_FIGURE_COLUMNS;
     let row = |claim: &Claim| {
         let published = if is_long(claim) { "below".to_owned() } else { claim.published.clone() };
-        vec![plain(&claim.id), claim.verdict.clone(), plain(&published), plain(&claim.measured)]
+        vec![
+            Cell::plain(&claim.id),
+            claim.verdict.clone(),
+            Cell::plain(published),
+            Cell::plain(&claim.measured),
+        ]
     };
     let rows = claims.iter().map(row).collect();
     lines.extend(lay_out(&Table { caption: String::new(), columns, rows }, surface));

@@ -102,14 +102,14 @@ pub fn book(items: &[Item<'_>], pages: Vec<Page>, environment: Vec<(String, Stri
 
 /// Table with one row per study.
 fn contents(items: &[Item<'_>]) -> Table {
-    let column = |title: &str| Column { title: title.to_owned(), figures: title != "study" };
+    let column = |title: &str| Column::new(title, title != "study");
     let columns = ["study", "claims", "hold", "fail", "not run", "time of its runs"].map(column).to_vec();
     let rows = items.iter().map(|item| {
         let figure = |count: u64, tone: Tone| Cell {
             text: count.to_string(),
             tone: if count > 0 { tone } else { Tone::Faint },
         };
-        let name = Cell { text: clean(item.name), tone: Tone::Plain };
+        let name = Cell::plain(clean(item.name));
         let Ok(facts) = &item.result else {
             let none = || Cell { text: "?".to_owned(), tone: Tone::Faint };
             return vec![
@@ -128,7 +128,7 @@ fn contents(items: &[Item<'_>]) -> Table {
             figure(tally.holds, Tone::Good),
             figure(tally.fails, Tone::Bad),
             figure(tally.not_run, Tone::Plain),
-            Cell { text: seconds(run_seconds(facts.data)), tone: Tone::Plain },
+            Cell::plain(seconds(run_seconds(facts.data))),
         ]
     });
     Table { caption: String::new(), columns, rows: rows.collect() }
