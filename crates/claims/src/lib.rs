@@ -14,6 +14,7 @@
 
 pub mod accumulator;
 pub mod allocator;
+pub mod bits;
 pub mod caveat;
 pub mod class;
 pub mod doubts;

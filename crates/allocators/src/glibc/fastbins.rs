@@ -15,6 +15,7 @@ use std::ops::Range;
 
 use super::layout;
 use super::lists::LinkEncoding;
+use strandline_claims::bits;
 use strandline_process::range::AddressRange;
 
 /// A chunk and the target of its link, as numbers: 16-byte units of the arena's ranges laid end to
@@ -112,7 +113,7 @@ pub enum Membership {
     /// Only candidates whose bit is set are members.
     Members {
         /// One bit per candidate, in the order given.
-        bits: Vec<u64>,
+        members: Vec<u64>,
         /// Lists that did not end properly: damaged, or mid-update.
         broken: u64,
     },
@@ -154,21 +155,21 @@ fn follow(arena: &Arena, slices: &[&[Candidate]], heads: &[u64]) -> Membership {
             .ok()
             .map(|found| from + found)
     };
-    let mut bits = vec![0u64; all.len().div_ceil(64)];
+    let mut members = vec![0u64; all.len().div_ceil(64)];
     let mut broken = 0;
     for &head in heads {
         let mut number = arena.number(head).unwrap_or(u32::MAX);
         while number != 0 {
-            let position = find(number).filter(|&position| bits[position / 64] & (1 << (position % 64)) == 0);
+            let position = find(number).filter(|&position| !bits::has(&members, position));
             let Some(position) = position else {
                 broken += 1;
                 break;
             };
-            bits[position / 64] |= 1 << (position % 64);
+            bits::set(&mut members, position);
             number = all[position].next;
         }
     }
-    Membership::Members { bits, broken }
+    Membership::Members { members, broken }
 }
 
 #[cfg(test)]
@@ -210,12 +211,12 @@ mod tests {
         let mut all = linked(&arena, &chain);
         let impostor = Candidate { at: all[50].at + 5, next: all[7].at };
         all.insert(51, impostor);
-        let Membership::Members { bits, broken } = separate_members(&arena, &[&all]) else {
+        let Membership::Members { members, broken } = separate_members(&arena, &[&all]) else {
             panic!("balanced")
         };
         assert_eq!(broken, 0);
         assert_eq!(arena.address(all[0]), *chain.iter().min().unwrap());
-        let members: Vec<usize> = (0..all.len()).filter(|&i| bits[i / 64] & (1 << (i % 64)) != 0).collect();
+        let members: Vec<usize> = (0..all.len()).filter(|&i| bits::has(&members, i)).collect();
         assert_eq!(members.len(), 99);
         assert!(!members.contains(&51));
     }

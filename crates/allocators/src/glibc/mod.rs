@@ -40,6 +40,7 @@ use strandline_claims::allocator::{
     self, Argument, CallHazard, CallPlan, Context, FoundAllocator, Function, HazardCause, Layer, RangeClaim,
     Reading, Readings,
 };
+use strandline_claims::bits;
 use strandline_claims::caveat::Caveat;
 use strandline_claims::facts::Remedy;
 use strandline_claims::range::RangePages;
@@ -392,7 +393,7 @@ impl Arenas<'_> {
                 .collect();
             let slices: Vec<&[Candidate]> =
                 parts.iter().map(|&(region, part)| all[region].parts[part].candidates.as_slice()).collect();
-            let Membership::Members { bits, broken } = fastbins::separate_members(shape, &slices) else {
+            let Membership::Members { members, broken } = fastbins::separate_members(shape, &slices) else {
                 continue;
             };
             // If there was no time for all of the heap, some members were not met.
@@ -401,10 +402,9 @@ impl Arenas<'_> {
             }
             let mut position = 0;
             for (&(region, part), slice) in parts.iter().zip(&slices) {
-                let is_member =
-                    |index: usize| bits[(position + index) / 64] & (1 << ((position + index) % 64)) != 0;
+                let is_member = |index: &usize| bits::has(&members, position + index);
                 let members: Vec<u64> =
-                    (0..slice.len()).filter(|&i| is_member(i)).map(|i| shape.address(slice[i])).collect();
+                    (0..slice.len()).filter(is_member).map(|index| shape.address(slice[index])).collect();
                 if members.len() < slice.len() {
                     again.push((region, part));
                     for address in members {

@@ -7,6 +7,7 @@ use super::layout::{HUGE_BYTES, HUGE_SHIFT, PageSet, REGION_BYTES, Tracker};
 use super::locate::Heap;
 use super::spans::{Span, Spans};
 use crate::radix::UnclaimedMemory;
+use strandline_claims::bits;
 use strandline_claims::doubts::ReadProblems;
 use strandline_process::range::AddressRange;
 
@@ -107,10 +108,10 @@ impl PieceBuilder<'_> {
         for AddressRange { start, end } in self.spans_in(AddressRange::sized(tracker.start, HUGE_BYTES)) {
             let first = (start - tracker.start) >> self.heap.page_shift;
             let behind = (end - tracker.start) >> self.heap.page_shift;
-            (first..behind).for_each(|page| covered[page as usize / 64] |= 1 << (page % 64));
+            (first..behind).for_each(|page| bits::set(&mut covered, page as usize));
         }
         self.runs(tracker.start, pages, &|page| {
-            let has = |set: &PageSet| set[page as usize / 64] >> (page % 64) & 1 == 1;
+            let has = |set: &PageSet| bits::has(set, page as usize);
             match (has(&covered), has(&tracker.used)) {
                 (true, true) => PageState::Span,
                 // The span counts as in use all the same, as its structure is valid.
@@ -127,12 +128,11 @@ impl PieceBuilder<'_> {
         let mut covered = vec![0_u64; region.used.len()];
         for AddressRange { start, end } in self.spans_in(AddressRange::sized(region.start, REGION_BYTES)) {
             let pages = (start - region.start) >> page_shift..(end - region.start) >> page_shift;
-            pages.for_each(|page| covered[page as usize / 64] |= 1 << (page % 64));
+            pages.for_each(|page| bits::set(&mut covered, page as usize));
         }
         let pages = REGION_BYTES >> page_shift;
         self.runs(region.start, pages, &|page| {
-            let has =
-                |set: &[u64]| set.get(page as usize / 64).is_some_and(|word| word >> (page % 64) & 1 == 1);
+            let has = |set: &[u64]| bits::has(set, page as usize);
             let huge_page = (page >> (HUGE_SHIFT - page_shift)) as usize;
             match (has(&covered), has(&region.used)) {
                 (true, true) => PageState::Span,

@@ -7,11 +7,12 @@ use std::collections::BTreeMap;
 
 use super::caches::Cached;
 use super::extents::Extent;
-use super::layout::{Layout, NUM_CLASSES, NUM_SMALL_CLASSES, State, class_bytes, is_free, regions};
+use super::layout::{Layout, NUM_CLASSES, NUM_SMALL_CLASSES, State, class_bytes, regions};
 use super::locate::read_extent;
 use crate::blocks::Blocks;
 use strandline_claims::accumulator::{Accumulator, Class};
 use strandline_claims::allocator::{Context, RangeClaim};
+use strandline_claims::bits;
 use strandline_claims::doubts::ReadProblems;
 use strandline_claims::range::{PAGE_BYTES, RangePages};
 use strandline_claims::refinements::Matches;
@@ -264,7 +265,7 @@ impl Claimer<'_> {
             let pointer = start + region * bytes;
             let span = AddressRange::new(pointer, pointer + bytes);
             let here = marked.advance_to(span);
-            if is_free(&slab.bitmap, region) {
+            if bits::has(&slab.bitmap, region as usize) {
                 of.free.add(1, bytes);
                 accumulator.claim_to(span.end, Class::Free);
             } else if here.cached.contains(&(pointer, class)) {

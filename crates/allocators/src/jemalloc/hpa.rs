@@ -10,6 +10,7 @@ use super::layout::Layout;
 use crate::radix::UnclaimedMemory;
 use crate::scan::each_word;
 use strandline_claims::allocator::Context;
+use strandline_claims::bits;
 use strandline_claims::doubts::ReadProblems;
 use strandline_process::memory::word_at;
 use strandline_process::pages::{PAGE_BYTES, USER_ADDRESS_END};
@@ -156,7 +157,7 @@ impl Region {
 
     /// Runs of free pages.
     fn runs(&self) -> RangeSet {
-        let is_free = |page: &usize| self.active[page / 64] >> (page % 64) & 1 == 0;
+        let is_free = |page: &usize| !bits::has(&self.active, *page);
         let pages = (0..64 * GROUPS).filter(is_free);
         pages.map(|page| AddressRange::sized(self.start + page as u64 * PAGE_BYTES, PAGE_BYTES)).collect()
     }

@@ -222,11 +222,6 @@ impl Layout {
     }
 }
 
-/// Whether a region of a slab is free.
-pub fn is_free(bitmap: &[u64; 8], region: u64) -> bool {
-    bitmap.get((region / 64) as usize).is_some_and(|group| group >> (region % 64) & 1 != 0)
-}
-
 /// Number of regions of a slab of this class; `None` if there is no such slab.
 pub fn regions(class: usize, slab_bytes: u64) -> Option<u64> {
     let regions = slab_bytes / class_bytes(class).filter(|_| class < NUM_SMALL_CLASSES)?;

@@ -13,6 +13,7 @@ use std::ops::Range;
 use super::collect::{Collection, Collector};
 use super::layout::{PageWords, SLICE_BYTES};
 use super::parts::{ArenaPurge, Heap, Kind, Part, SpanPurge};
+use strandline_claims::bits;
 use strandline_process::range::{AddressRange, RangeSet};
 
 /// Words of the largest mask: 1,024 slices of 64 KiB.
@@ -40,13 +41,11 @@ impl Mask {
     }
 
     fn has(&self, slice: usize) -> bool {
-        self.0.get(slice / 64).is_some_and(|word| word >> (slice % 64) & 1 != 0)
+        bits::has(&self.0, slice)
     }
 
     fn set(&mut self, slice: usize) {
-        if let Some(word) = self.0.get_mut(slice / 64) {
-            *word |= 1 << (slice % 64);
-        }
+        bits::set(&mut self.0, slice);
     }
 
     fn add(&mut self, other: &Self) {

@@ -7,6 +7,7 @@ use crate::resident::resident_bytes;
 use crate::work;
 use strandline_claims::accumulator::{Accumulator, Class};
 use strandline_claims::allocator::RangeClaim;
+use strandline_claims::bits;
 use strandline_claims::class::Slot;
 use strandline_claims::range::MAX_BYTES;
 use strandline_claims::runtime::Context;
@@ -142,10 +143,7 @@ fn claim_idle(
             at = end;
             continue;
         };
-        let is_kept = |at: u64| {
-            let page = (at - chunk) / PAGE_BYTES;
-            used[(page / 64) as usize] >> (page % 64) & 1 != 0
-        };
+        let is_kept = |at: u64| bits::has(&used, ((at - chunk) / PAGE_BYTES) as usize);
         while at < end {
             let kept = is_kept(at);
             let from = at;
