@@ -110,11 +110,7 @@ fn say_swapped(swap_bytes: u64, caveats: &mut [Caveat]) {
 }
 
 /// Makes the ledger, and finds the all-zero pages.
-fn make_ledger(
-    process: &Process,
-    frozen: &mut Frozen,
-    options: &Options<'_>,
-) -> Result<(Ledger, Vec<(u64, u64)>)> {
+fn make_ledger(process: &Process, frozen: &mut Frozen, options: &Options<'_>) -> Result<(Ledger, RangeSet)> {
     let (pid, threads) = (process.pid(), options.reading_threads());
     finish_runtimes(frozen, threads, options);
     let shared = process.shared_memory_devices().unwrap_or_default();

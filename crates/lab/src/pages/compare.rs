@@ -315,7 +315,7 @@ fn legend(comparison: &Comparison) -> Section {
 /// One table for each metric with cases as columns: medians, then percentages of the first command.
 fn cases_section(comparison: &Comparison) -> Section {
     let mut columns = vec![Column::new("", false)];
-    columns.extend(comparison.cases.iter().map(|case| column(&clean(case), true)));
+    columns.extend(comparison.cases.iter().map(|case| Column::new(clean(case), true)));
     let of = |case: usize, metric: Metric| comparison.metrics.get(case).and_then(|of| of.get(&metric));
     let cases = 0..comparison.cases.len();
     let known =
@@ -351,9 +351,9 @@ fn case_section(comparison: &Comparison, case: usize, name: &str) -> Section {
     let Some(metrics) = comparison.metrics.get(case) else { return Section::default() };
     let mut columns = vec![Column::new("", false)];
     let commands = 0..comparison.commands.len();
-    columns.extend(commands.clone().map(|command| column(&letter(command), true)));
+    columns.extend(commands.clone().map(|command| Column::new(letter(command), true)));
     for command in commands.clone().skip(1) {
-        columns.push(column(&format!("{}/{}", letter(command), letter(0)), true));
+        columns.push(Column::new(format!("{}/{}", letter(command), letter(0)), true));
         columns.push(Column::new("interval", false));
         columns.push(Column::new("", false));
     }

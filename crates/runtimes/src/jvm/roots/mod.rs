@@ -137,7 +137,7 @@ impl<'a> Roots<'a> {
             if clock.is_over() {
                 break;
             }
-            each_word(self.memory.memory, self.context.resident, range.into(), READ_BYTES, &mut |_, word| {
+            each_word(self.memory.memory, self.context.resident, range, READ_BYTES, &mut |_, word| {
                 self.oops.each_of(word, take);
                 clock.has_time()
             });
