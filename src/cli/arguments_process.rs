@@ -3,6 +3,7 @@
 use clap::Args;
 use clap::builder::PossibleValuesParser;
 use strandline_export::budget::StopBudget;
+use strandline_inspect::group::MEMORY_RECLAIM;
 use strandline_inspect::remedy::applicable;
 use strandline_process::group::Wanted;
 use strandline_recorder::plan;
@@ -123,7 +124,11 @@ impl Explain {
 
 /// Examples, and the remedies with what each does.
 fn reclaim_help() -> String {
-    let all = applicable();
+    let mut all = applicable();
+    all.push((
+        MEMORY_RECLAIM,
+        "of a control group: the kernel reclaims inactive page cache (memory.reclaim)",
+    ));
     let width = all.iter().map(|(id, _)| id.len()).max().unwrap_or(0);
     let lines: Vec<String> = all.iter().map(|(id, help)| format!("  {id:width$}  {help}")).collect();
     format!(
@@ -134,6 +139,7 @@ Examples:
   strandline reclaim --remedy zero_pages 4711
   strandline reclaim --remedy jemalloc_purge 4711
   strandline reclaim --wait 30 --json 4711
+  strandline reclaim --container 3f2a9c
 
 Remedies:
 {}
@@ -144,7 +150,7 @@ A refusal is exit status 3, with the reason.",
 }
 
 fn remedies() -> PossibleValuesParser {
-    PossibleValuesParser::new(applicable().into_iter().map(|(id, _)| id))
+    PossibleValuesParser::new(applicable().into_iter().map(|(id, _)| id).chain([MEMORY_RECLAIM]))
 }
 
 /// Arguments of `reclaim`.
@@ -152,8 +158,10 @@ fn remedies() -> PossibleValuesParser {
 #[command(after_help = reclaim_help())]
 pub struct Reclaim {
     /// The process whose memory is released
-    #[arg(value_name = "PID", value_parser = pid)]
-    pub pid: i32,
+    #[arg(value_name = "PID", value_parser = pid, required_unless_present_any = GROUP_FLAGS, conflicts_with_all = GROUP_FLAGS)]
+    pub pid: Option<i32>,
+    #[command(flatten)]
+    pub group: GroupChoice,
     #[command(flatten)]
     pub detail: Detail,
     /// Which remedy; if not given, the allocator's call (malloc_trim, jemalloc_purge, ...) that releases most
@@ -177,4 +185,11 @@ pub struct Reclaim {
     /// When to read a snapshot, see explain
     #[arg(long, alias = "photograph", value_name = "WHEN", num_args = 0..=1, require_equals = true, default_value = "never", default_missing_value = "always")]
     pub snapshot: SnapshotChoice,
+}
+
+impl Reclaim {
+    /// The process; one is required where no group is named.
+    pub fn pid(&self) -> i32 {
+        self.pid.unwrap_or(0)
+    }
 }

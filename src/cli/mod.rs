@@ -20,6 +20,7 @@ mod explain;
 mod export;
 mod generate;
 mod group;
+mod group_reclaim;
 mod holders;
 mod lab;
 mod mark;
@@ -40,6 +41,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Parser;
+use strandline_inspect::group::MEMORY_RECLAIM;
 
 use arguments::{Arguments, Format, Verb};
 use output::Output;
@@ -112,6 +114,7 @@ pub fn run() -> ExitCode {
         Verb::Explain(explain) if explain.group.name().is_some() => group::run(explain, &mut output),
         Verb::Explain(explain) if explain.tree => tree::run(explain, &mut output),
         Verb::Explain(explain) => explain::run(explain, &mut output),
+        Verb::Reclaim(reclaim) if reclaim.group.name().is_some() => group_reclaim::run(reclaim, &mut output),
         Verb::Reclaim(reclaim) => reclaim::run(reclaim, &mut output),
         Verb::Run(run) => record::run(run),
         Verb::Record(record) => record::record(record, &mut output),
@@ -227,6 +230,13 @@ fn conflicting_flags(arguments: &Arguments) -> Option<&'static str> {
             "--report, --plots and --readme are for what came of a study: name one before them, or give --all",
         ),
         Verb::Export(export) => export.contradiction(),
+        Verb::Reclaim(reclaim)
+            if reclaim.remedy.as_deref() == Some(MEMORY_RECLAIM) && reclaim.group.name().is_none() =>
+        {
+            Some(
+                "memory_reclaim is for a control group: name one with --cgroup, --container, --unit or --pod",
+            )
+        }
         Verb::Explain(explain) if explain.ledgers && explain.group.name().is_none() => {
             Some("--ledgers is for a control group: name one with --cgroup, --container, --unit or --pod")
         }

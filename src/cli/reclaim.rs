@@ -33,7 +33,7 @@ pub fn run(arguments: &Reclaim, output: &mut Output) -> Result<CommandResult> {
         snapshot: arguments.snapshot.mode(),
         progress: None,
     };
-    let reclamation = reclaim(arguments.pid, &options)?;
+    let reclamation = reclaim(arguments.pid(), &options)?;
     let refused = reclamation.outcome == Outcome::Refused;
     if output.json {
         output.document(SCHEMA, reclamation.before.as_ref(), &reclamation)?;
@@ -42,18 +42,18 @@ pub fn run(arguments: &Reclaim, output: &mut Output) -> Result<CommandResult> {
     }
     if refused {
         let more = better(&reclamation).map_or_else(String::new, |better| format!("; {better}"));
-        print_message(&format!("process {}: {}{more}", arguments.pid, reclamation::headline(&reclamation)));
+        print_message(&format!("process {}: {}{more}", arguments.pid(), reclamation::headline(&reclamation)));
         return Ok(CommandResult::CouldNot);
     }
     Ok(CommandResult::Done)
 }
 
 fn text(arguments: &Reclaim, given: &Reclamation, surface: Surface) -> String {
-    let hints = hints(arguments.pid, given, surface);
+    let hints = hints(arguments.pid(), given, surface);
     if !arguments.detail.verbose {
         return reclamation::reclamation(given, &hints, surface);
     }
-    let pid = arguments.pid;
+    let pid = arguments.pid();
     let title = given.before.as_ref().map_or_else(
         || format!("process {pid}"),
         |before| format!("process {pid} · {}", strandline_report::model::program(&before.target)),

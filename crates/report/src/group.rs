@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use strandline_inspect::facts::Totals;
+use strandline_inspect::group::advice::Advice;
 use strandline_inspect::group::facts::{GroupExplanation, GroupProcess, GroupRemedy, GroupRow};
 use strandline_inspect::group::verdict::{self, Sums};
 
@@ -282,6 +283,7 @@ fn details(explanation: &GroupExplanation, surface: Surface) -> Vec<String> {
         lines.push(String::new());
         lines.extend(lay_out(&HEAD, &cells.collect::<Vec<_>>(), 4, surface.columns));
     }
+    lines.extend(settings(&explanation.advice, surface));
     let groups: Vec<String> = explanation
         .groups
         .iter()
@@ -290,6 +292,17 @@ fn details(explanation: &GroupExplanation, surface: Surface) -> Vec<String> {
     lines.extend(listed("groups below it (contained in the rows)", &groups, surface));
     lines.extend(listed("caveats", &model::caveats(&explanation.caveats), surface));
     lines
+}
+
+/// What to set, ready to paste.
+pub fn settings(advice: &[Advice], surface: Surface) -> Vec<String> {
+    let one = |advice: &Advice| {
+        let text =
+            hanging("", &format!("{}: {}", clean(&advice.system), clean(&advice.text)), surface.columns);
+        let paste = format!("  {}", clean(&advice.paste));
+        [vec![String::new()], text, vec![paste]].concat()
+    };
+    advice.iter().flat_map(one).collect()
 }
 
 /// What to type next.

@@ -11,6 +11,7 @@ pub mod bars;
 pub mod brief;
 pub mod checks;
 pub mod group;
+pub mod group_reclamation;
 pub mod holders;
 pub mod json;
 pub mod model;

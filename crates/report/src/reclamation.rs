@@ -111,7 +111,7 @@ fn prediction_error(reclamation: &Reclamation) -> Option<String> {
 }
 
 /// ` of the 297 MiB predicted (exact)`.
-fn of_predicted(actual: u64, predicted: Option<u64>) -> String {
+pub(crate) fn of_predicted(actual: u64, predicted: Option<u64>) -> String {
     let Some(predicted) = predicted else { return ", which was not predicted".to_owned() };
     let off = bytes(predicted.abs_diff(actual));
     let difference = match actual.cmp(&predicted) {

@@ -115,7 +115,8 @@ fn every_field_of_json_is_described() -> Outcome {
         None => None,
     };
     let folder = group.as_ref().map(MemoryGroup::path).unwrap_or_default();
-    let of_group: [&[&str]; 1] = [&["explain", "--ledgers", "--cgroup", &folder]];
+    let of_group: [&[&str]; 2] =
+        [&["explain", "--ledgers", "--cgroup", &folder], &["reclaim", "--cgroup", &folder]];
     let of_group = of_group.into_iter().filter(|_| group.is_some());
     for line in lines.into_iter().chain(of_group) {
         let document: Value = described_by(line)?;

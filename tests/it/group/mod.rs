@@ -3,3 +3,4 @@
 mod ledger;
 mod names;
 mod process_ledgers;
+mod reclaim;

@@ -7,6 +7,7 @@ use strandline_process::group::find::Members;
 use strandline_process::group::memory::{EffectiveLimit, Memory, Pressure};
 use strandline_process::group::{Group, Hierarchy, Version};
 
+use super::advice::Advice;
 use crate::facts::{Cost, HolderKind, State, Totals, Verdict};
 
 /// What `explain --cgroup` reports.
@@ -26,6 +27,8 @@ pub struct GroupExplanation {
     pub groups: Vec<ChildGroup>,
     /// What gives memory back, best first.
     pub remedies: Vec<GroupRemedy>,
+    /// What to set, ready to paste.
+    pub advice: Vec<Advice>,
     /// The conclusion.
     pub verdict: Verdict,
     /// What was not read, and why.

@@ -6,10 +6,12 @@
 //! `verdict` draws conclusions. [`explain_group`] stops no process;
 //! [`ledgers`] may.
 
+pub mod advice;
 pub mod facts;
 pub mod ledgers;
 mod parts;
 mod processes;
+pub mod reclaim;
 pub mod rows;
 mod shares;
 pub mod verdict;
@@ -75,6 +77,7 @@ pub fn explain_group(hierarchy: &Hierarchy, group: &Group) -> Result<GroupExplan
     let inputs = Inputs { memory: &memory, processes: &processes, files: &files, processors: processors() };
     rows::fill_in(&mut explanation, &inputs);
     verdict::judge(&mut explanation);
+    explanation.advice = advice::advice(&explanation);
     explanation.cost = Cost {
         wall_seconds: start.elapsed().as_secs_f64(),
         peak_rss_bytes: strandline_sys::host::own_peak_rss_bytes().ok(),

@@ -1,0 +1,191 @@
+//! What to set, ready to paste for systemd, Docker and Kubernetes.
+
+use serde::{Deserialize, Serialize};
+use strandline_claims::units::bytes;
+
+use super::facts::GroupExplanation;
+use super::verdict::sums;
+
+/// One setting.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Advice {
+    /// For what: `limit`, `high`, `shared_memory`.
+    pub id: String,
+    /// Who reads it: `systemd`, `docker`, `kubernetes`, `cgroup`.
+    pub system: String,
+    /// Why, in a sentence.
+    pub text: String,
+    /// The line to paste.
+    pub paste: String,
+}
+
+const MIB: u64 = 1 << 20;
+/// Sizes are rounded up to this.
+const STEP_BYTES: u64 = 64 * MIB;
+/// Room above what cannot be reclaimed, in a suggested limit: a quarter.
+const ROOM_DIVISOR: u64 = 4;
+/// A limit is too small if less than this part of it is left without reclaimable memory.
+const LEFT_DIVISOR: u64 = 10;
+
+/// What manages the group, by its path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Manager {
+    Kubernetes,
+    Docker,
+    Systemd,
+    Nobody,
+}
+
+fn manager(path: &str) -> Manager {
+    let name = path.rsplit('/').next().unwrap_or(path);
+    if path.contains("kubepods") {
+        Manager::Kubernetes
+    } else if path.contains("docker") || path.contains("libpod") {
+        Manager::Docker
+    } else if name.ends_with(".service") || name.ends_with(".slice") || name.ends_with(".scope") {
+        Manager::Systemd
+    } else {
+        Manager::Nobody
+    }
+}
+
+fn rounded(size: u64) -> u64 {
+    size.checked_next_multiple_of(STEP_BYTES).unwrap_or(size)
+}
+
+/// The settings that fit the group.
+pub(super) fn advice(explanation: &GroupExplanation) -> Vec<Advice> {
+    let cgroup = &explanation.cgroup;
+    let (Some(limit), Some(reclaimable)) = (cgroup.effective_limit_bytes, cgroup.reclaimable_bytes) else {
+        return Vec::new();
+    };
+    let firm = cgroup.current_bytes.saturating_sub(reclaimable);
+    let mut all = Vec::new();
+    if limit.saturating_sub(firm) < limit / LEFT_DIVISOR {
+        all.push(larger_limit(explanation, rounded(firm.saturating_add(firm / ROOM_DIVISOR))));
+    } else if cgroup.high_bytes.is_none() && cgroup.version == 2 {
+        all.extend(high(explanation, limit - limit / LEFT_DIVISOR));
+    }
+    let shared = sums(&explanation.rows).shared;
+    if shared > limit / LEFT_DIVISOR {
+        all.push(shared_memory(explanation, rounded(shared)));
+    }
+    all
+}
+
+fn item(id: &str, system: &str, text: String, paste: String) -> Advice {
+    Advice { id: id.to_owned(), system: system.to_owned(), text, paste }
+}
+
+fn larger_limit(explanation: &GroupExplanation, size: u64) -> Advice {
+    let text = format!("what cannot be reclaimed nearly fills the limit; {} leaves a quarter", bytes(size));
+    let (mib, target) = (size / MIB, &explanation.target);
+    let name = target.path.rsplit('/').next().unwrap_or_default();
+    let (system, paste) = match manager(&target.path) {
+        Manager::Kubernetes => ("kubernetes", format!("resources: {{limits: {{memory: {mib}Mi}}}}")),
+        Manager::Docker => {
+            ("docker", format!("docker update --memory {mib}m --memory-swap {mib}m CONTAINER"))
+        }
+        Manager::Systemd => ("systemd", format!("systemctl set-property {name} MemoryMax={mib}M")),
+        Manager::Nobody => {
+            let file = if explanation.cgroup.version == 1 { "memory.limit_in_bytes" } else { "memory.max" };
+            ("cgroup", format!("echo {size} > {}/{file}", target.folder))
+        }
+    };
+    item("limit", system, text, paste)
+}
+
+/// Docker and Kubernetes (without its feature MemoryQoS) do not set it.
+fn high(explanation: &GroupExplanation, size: u64) -> Option<Advice> {
+    let target = &explanation.target;
+    let name = target.path.rsplit('/').next().unwrap_or_default();
+    let (system, paste) = match manager(&target.path) {
+        Manager::Systemd => ("systemd", format!("systemctl set-property {name} MemoryHigh={}M", size / MIB)),
+        Manager::Nobody => ("cgroup", format!("echo {size} > {}/memory.high", target.folder)),
+        Manager::Kubernetes | Manager::Docker => return None,
+    };
+    let text = "above it the kernel reclaims and slows the group down, before anything is killed".to_owned();
+    Some(item("high", system, text, paste))
+}
+
+fn shared_memory(explanation: &GroupExplanation, size: u64) -> Advice {
+    let mib = size / MIB;
+    let text =
+        "a size limits files in shared memory: a write fails instead of a process being killed".to_owned();
+    let (system, paste) = match manager(&explanation.target.path) {
+        Manager::Kubernetes => ("kubernetes", format!("emptyDir: {{medium: Memory, sizeLimit: {mib}Mi}}")),
+        Manager::Docker => ("docker", format!("docker run --shm-size {mib}m …")),
+        Manager::Systemd => ("systemd", format!("TemporaryFileSystem=/dev/shm:size={mib}M,mode=1777")),
+        Manager::Nobody => ("cgroup", format!("mount -o remount,size={mib}M /dev/shm")),
+    };
+    item("shared_memory", system, text, paste)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::facts::{GroupFigures, GroupRow, GroupTarget};
+    use super::*;
+    use crate::facts::{HolderKind, State};
+
+    fn group(path: &str, version: u8, shared: u64) -> GroupExplanation {
+        let row = GroupRow {
+            id: "group.shmem".to_owned(),
+            stratum: HolderKind::Kernel,
+            state: State::Live,
+            holder: String::new(),
+            bytes: shared,
+            pid: None,
+            file: None,
+        };
+        GroupExplanation {
+            target: GroupTarget {
+                path: path.to_owned(),
+                folder: format!("/sys/fs/cgroup{path}"),
+                ..GroupTarget::default()
+            },
+            cgroup: GroupFigures {
+                version,
+                current_bytes: 1000 * MIB,
+                reclaimable_bytes: Some(40 * MIB),
+                effective_limit_bytes: Some(1024 * MIB),
+                ..GroupFigures::default()
+            },
+            rows: vec![row],
+            ..GroupExplanation::default()
+        }
+    }
+
+    fn pastes(path: &str, version: u8) -> Vec<String> {
+        advice(&group(path, version, 300 * MIB)).into_iter().map(|advice| advice.paste).collect()
+    }
+
+    #[test]
+    fn settings_are_those_of_who_manages_the_group() {
+        assert_eq!(
+            pastes("/kubepods.slice/kubepods-podx.slice/cri-containerd-x.scope", 2),
+            ["resources: {limits: {memory: 1216Mi}}", "emptyDir: {medium: Memory, sizeLimit: 320Mi}"]
+        );
+        assert_eq!(
+            pastes("/system.slice/docker-x.scope", 1),
+            ["docker update --memory 1216m --memory-swap 1216m CONTAINER", "docker run --shm-size 320m …"]
+        );
+        assert_eq!(
+            pastes("/system.slice/web.service", 2)[0],
+            "systemctl set-property web.service MemoryMax=1216M"
+        );
+        assert_eq!(pastes("/x", 1)[0], "echo 1275068416 > /sys/fs/cgroup/x/memory.limit_in_bytes");
+    }
+
+    #[test]
+    fn with_room_below_the_limit_only_memory_high_is_advised() {
+        let mut explanation = group("/system.slice/web.service", 2, 0);
+        explanation.cgroup.reclaimable_bytes = Some(500 * MIB);
+        let all = advice(&explanation);
+        assert_eq!(all.len(), 1);
+        assert_eq!(all[0].paste, "systemctl set-property web.service MemoryHigh=921M");
+        explanation.cgroup.version = 1;
+        assert!(advice(&explanation).is_empty());
+        explanation.cgroup.effective_limit_bytes = None;
+        assert!(advice(&explanation).is_empty());
+    }
+}

@@ -1,0 +1,49 @@
+//! `reclaim --cgroup`, `--container`, `--unit`, `--pod`: releases memory of a control group.
+
+use std::time::Duration;
+
+use strandline_inspect::facts::Outcome;
+use strandline_inspect::group::reclaim::reclaim_group;
+use strandline_inspect::remedy::ReclaimOptions;
+use strandline_report::group_reclamation;
+
+use super::arguments::Reclaim;
+use super::group::open;
+use super::output::{Output, print_message};
+use super::progress::Progress;
+use super::{CommandResult, Result};
+
+pub const SCHEMA: &str = "strandline/reclaim-cgroup/1";
+
+/// Applies the remedy to the group that is named.
+pub fn run(arguments: &Reclaim, output: &mut Output) -> Result<CommandResult> {
+    let (hierarchy, group) = open(&arguments.group)?;
+    let line = Progress::new(!output.json);
+    let tell = |done, all| line.set_line(&format!("process {} of {all}", done + 1));
+    let each = ReclaimOptions {
+        remedy: arguments.remedy.as_deref(),
+        dry_run: arguments.dry_run,
+        wait: arguments.wait,
+        allow_lost_write_risk: arguments.allow_lost_write_risk,
+        // Faults are not counted: that would take seconds for each process.
+        watch: Duration::ZERO,
+        max_stop: arguments.max_stop,
+        quiet_for: arguments.quiet.limit,
+        snapshot: arguments.snapshot.mode(),
+        progress: None,
+    };
+    let given = reclaim_group(&hierarchy, &group, &each, &tell)?;
+    drop(line);
+    let refused = given.outcome == Outcome::Refused;
+    if output.json {
+        output.document(SCHEMA, None, &given)?;
+    } else if !refused {
+        output.print(&group_reclamation::screen(&given, arguments.detail.verbose, output.surface))?;
+    }
+    if refused {
+        let headline = group_reclamation::headline(&given);
+        print_message(&format!("control group {}: {headline}", strandline_report::text::clean(&group.path)));
+        return Ok(CommandResult::CouldNot);
+    }
+    Ok(CommandResult::Done)
+}
