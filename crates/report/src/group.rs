@@ -1,6 +1,6 @@
 //! The screen of a control group: the answer first, then parts and rows, then limits and events.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use strandline_inspect::facts::Totals;
 use strandline_inspect::group::advice::Advice;
@@ -18,6 +18,7 @@ use crate::paint::Surface;
 /// Maximum number of lines of the answer, of rows and of processes of a default screen.
 const MAX_ANSWER_LINES: usize = 7;
 const MAX_ROWS: usize = 10;
+const MAX_FOLDED: usize = 2;
 const MAX_REMEDIES: usize = 3;
 /// Rows below 1/`LEAST_PART` of the charge are summed.
 const LEAST_PART: u64 = 200;
@@ -135,74 +136,103 @@ fn remedies(explanation: &GroupExplanation) -> Vec<Release> {
 const HEAD: [Column; 5] =
     [figures("bytes"), figures("share"), words("state"), words("row"), words("what it is")];
 
-/// The ledger: the largest rows; of the others, those of one id together, if they are large.
+/// The ledger: all rows, or the largest. Of the others those of one id are one, if that is large.
 fn rows(explanation: &GroupExplanation, all: bool, surface: Surface) -> Vec<String> {
     let whole = explanation.cgroup.current_bytes;
-    let is_large = |size: u64| all || size >= whole / LEAST_PART;
-    let most = if all { usize::MAX } else { MAX_ROWS };
-    let (large, small): (Vec<&GroupRow>, Vec<&GroupRow>) =
-        explanation.rows.iter().partition(|row| is_large(row.bytes));
-    let (large, beyond) = large.split_at(large.len().min(most));
-    let mut shown: Vec<(u64, Vec<String>)> =
-        large.iter().map(|row| (row.bytes, cells(row, whole, !all))).collect();
-    let mut rest = Folded::default();
-    let mut by_id: BTreeMap<&str, Folded<'_>> = BTreeMap::new();
-    for row in beyond.iter().chain(&small) {
-        by_id.entry(&row.id).or_default().add(row);
-    }
-    for folded in by_id.into_values() {
-        match folded.first.filter(|_| folded.rows > 1 && is_large(folded.bytes)) {
-            Some(first) => {
-                let more = format!("{} smaller, such as {}", thousands(folded.rows), holder(first, true));
-                let mut line = cells(first, whole, !all);
-                (line[0], line[1], line[4]) = (bytes(folded.bytes), whole_percent(folded.bytes, whole), more);
-                shown.push((folded.bytes, line));
-            }
-            None => rest.join(&folded),
-        }
-    }
-    shown.sort_by_key(|(size, _)| std::cmp::Reverse(*size));
-    if rest.rows > 0 {
-        let count = format!("{} smaller row{}", thousands(rest.rows), if rest.rows == 1 { "" } else { "s" });
-        let (size, share) = (bytes(rest.bytes), whole_percent(rest.bytes, whole));
-        shown.push((rest.bytes, vec![size, share, String::new(), count, "-v lists them".to_owned()]));
-    }
-    let cells: Vec<Vec<String>> = shown.into_iter().map(|(_, cells)| cells).collect();
+    let cells: Vec<Vec<String>> = if all {
+        explanation.rows.iter().map(|row| Folded::of(row).cells(whole, false)).collect()
+    } else {
+        large_rows(&explanation.rows, whole)
+    };
     let table = lay_out(&HEAD, &cells, 4, surface.columns);
     let mut lines = faint(&table[..table.len().min(1)], surface);
     lines.extend(table.into_iter().skip(1));
     lines
 }
 
-/// Rows that are shown as one.
-#[derive(Clone, Copy, Default)]
+fn large_rows(rows: &[GroupRow], whole: u64) -> Vec<Vec<String>> {
+    let least = whole / LEAST_PART;
+    // Workers hold much the same: the rows of their ledgers are added up.
+    let (of_ledgers, mut lines): (Vec<Folded<'_>>, Vec<Folded<'_>>) =
+        rows.iter().map(Folded::of).partition(|line| line.is_of_ledger());
+    lines.extend(by_id(of_ledgers));
+    sort(&mut lines);
+    let count = lines.iter().take(MAX_ROWS).take_while(|line| line.bytes >= least).count();
+    let mut others = by_id(lines.split_off(count));
+    sort(&mut others);
+    let small =
+        others.split_off(others.iter().take(MAX_FOLDED).take_while(|line| line.bytes >= least).count());
+    lines.extend(others);
+    sort(&mut lines);
+    let mut cells: Vec<Vec<String>> = lines.iter().map(|line| line.cells(whole, true)).collect();
+    let (count, size) = small
+        .iter()
+        .fold((0, 0_u64), |(count, size), line| (count + line.rows, size.saturating_add(line.bytes)));
+    if count > 0 {
+        let name = format!("{} smaller row{}", thousands(count), if count == 1 { "" } else { "s" });
+        let share = whole_percent(size, whole);
+        cells.push(vec![bytes(size), share, String::new(), name, "-v lists them".to_owned()]);
+    }
+    cells
+}
+
+fn sort(lines: &mut [Folded<'_>]) {
+    lines.sort_by_key(|line| std::cmp::Reverse(line.bytes));
+}
+
+/// Adds up lines of one id.
+fn by_id(lines: Vec<Folded<'_>>) -> Vec<Folded<'_>> {
+    let mut sums: BTreeMap<&str, Folded<'_>> = BTreeMap::new();
+    for line in lines {
+        match sums.get_mut(line.first.id.as_str()) {
+            Some(sum) => sum.join(line),
+            None => drop(sums.insert(&line.first.id, line)),
+        }
+    }
+    sums.into_values().collect()
+}
+
+/// Rows that are shown as one line.
+#[derive(Clone)]
 struct Folded<'a> {
     rows: u64,
     bytes: u64,
-    first: Option<&'a GroupRow>,
+    first: &'a GroupRow,
+    processes: BTreeSet<i32>,
 }
 
 impl<'a> Folded<'a> {
-    fn add(&mut self, row: &'a GroupRow) {
-        self.rows += 1;
-        self.bytes = self.bytes.saturating_add(row.bytes);
-        self.first = self.first.or(Some(row));
+    fn of(row: &'a GroupRow) -> Self {
+        Self { rows: 1, bytes: row.bytes, first: row, processes: row.pid.into_iter().collect() }
     }
 
-    fn join(&mut self, other: &Folded<'_>) {
+    fn join(&mut self, other: Self) {
         self.rows += other.rows;
         self.bytes = self.bytes.saturating_add(other.bytes);
+        self.processes.extend(other.processes);
     }
-}
 
-fn cells(row: &GroupRow, whole: u64, is_short: bool) -> Vec<String> {
-    vec![
-        bytes(row.bytes),
-        whole_percent(row.bytes, whole),
-        model::state_name(row.state).to_owned(),
-        clean(&row.id),
-        holder(row, is_short),
-    ]
+    /// Whether it is of the ledger of a process.
+    fn is_of_ledger(&self) -> bool {
+        self.first.pid.is_some() && !self.first.id.starts_with("group.")
+    }
+
+    fn cells(&self, whole: u64, is_short: bool) -> Vec<String> {
+        let first = holder(self.first, is_short);
+        let what = match self.processes.len() {
+            _ if self.rows == 1 => first,
+            1 if self.is_of_ledger() => first,
+            count if self.is_of_ledger() => format!("{count} processes, most {first}"),
+            _ => format!("{} smaller, such as {first}", thousands(self.rows)),
+        };
+        vec![
+            bytes(self.bytes),
+            whole_percent(self.bytes, whole),
+            model::state_name(self.first.state).to_owned(),
+            clean(&self.first.id),
+            what,
+        ]
+    }
 }
 
 /// Who holds a row; of a row of a process's ledger, what it is only where there is room.

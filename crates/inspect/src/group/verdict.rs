@@ -142,12 +142,20 @@ fn limit(explanation: &GroupExplanation) -> Option<String> {
         Some(0) => " (no swap is allowed)",
         _ => "",
     };
+    let conclusion = if percent >= NEAR_PERCENT {
+        "that is what gets processes killed"
+    } else {
+        "the rest goes before anything is killed"
+    };
     Some(format!(
-        "Of the limit of {}, {} ({percent:.0} %) cannot be reclaimed without swap{swap}: that is what gets processes killed.",
+        "Of the limit of {}, {} ({percent:.0} %) cannot be reclaimed without swap{swap}: {conclusion}.",
         bytes(limit),
         bytes(firm)
     ))
 }
+
+/// From this part of the limit on, what cannot be reclaimed is near it.
+const NEAR_PERCENT: f64 = 70.0;
 
 /// The class: what to look at first.
 fn class(explanation: &GroupExplanation, sums: &Sums) -> &'static str {
