@@ -259,8 +259,8 @@ pub struct CallPlan {
     pub locks: Vec<u64>,
     /// The ranges the call works on.
     pub heaps: Vec<AddressRange>,
-    /// FS bases of the threads that the allocator already knows: one of them must make the call. Empty
-    /// for glibc, where any thread can, and where none is known.
+    /// FS bases of the threads that the allocator already knows: one of them must make the call.
+    /// Empty for glibc, where any thread can, and where none is known.
     pub threads: Vec<u64>,
     /// Whether the call releases everything that is resident in `heaps`.
     pub gives_all: bool,

@@ -8,6 +8,8 @@ use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::time::TimeSpec;
 
+use super::marks::Marks;
+
 /// Event sources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
@@ -62,6 +64,15 @@ impl Poller {
     /// If the kernel has no memory left.
     pub fn add(&self, source: Source, descriptor: BorrowedFd<'_>) -> std::io::Result<()> {
         Ok(self.sources.add(descriptor, EpollEvent::new(EpollFlags::EPOLLIN, source as u64))?)
+    }
+
+    /// Watches for marks, and for the moment that an answer to one was read.
+    ///
+    /// # Errors
+    /// Those of epoll.
+    pub fn add_marks(&self, marks: &Marks) -> std::io::Result<()> {
+        let mut descriptors = marks.descriptor().into_iter().chain([marks.answer_read_descriptor()]);
+        descriptors.try_for_each(|descriptor| self.add(Source::Marks, descriptor))
     }
 
     /// Waits for events, at most for `pause`.

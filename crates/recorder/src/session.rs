@@ -130,24 +130,6 @@ pub(super) struct SessionParameters<'a> {
     pub command: Vec<String>,
 }
 
-fn poller(
-    root_end: OwnedFd,
-    signals: &SignalFd,
-    ledgers: &Ledgers,
-    marks: Option<&Marks>,
-) -> std::io::Result<Poller> {
-    let poller = Poller::new(root_end)?;
-    poller.add(Source::Signals, signals.as_fd())?;
-    poller.add(Source::Ledgers, ledgers.descriptor().as_fd())?;
-    if let Some(socket) = marks.and_then(Marks::descriptor) {
-        poller.add(Source::Marks, socket)?;
-    }
-    if let Some(marks) = marks {
-        poller.add(Source::Marks, marks.answer_read_descriptor())?;
-    }
-    Ok(poller)
-}
-
 impl<'a> Session<'a> {
     /// Begins a session and writes the header.
     ///
@@ -169,7 +151,10 @@ impl<'a> Session<'a> {
             is_watched,
             ..
         } = beginning;
-        let poller = poller(root_end, &signals, &ledgers, marks.as_ref())?;
+        let poller = Poller::new(root_end)?;
+        poller.add(Source::Signals, signals.as_fd())?;
+        poller.add(Source::Ledgers, ledgers.descriptor().as_fd())?;
+        marks.as_ref().map_or(Ok(()), |marks| poller.add_marks(marks))?;
         let mut session = Self {
             options,
             plan: options.plan,
@@ -207,8 +192,7 @@ impl<'a> Session<'a> {
             session.caution("polling", "processes", text);
         }
         let first = session.tree.add(root, None, 0);
-        first.threads = threads;
-        first.is_watched = is_watched;
+        (first.threads, first.is_watched) = (threads, is_watched);
         session.open(root);
         Ok(session)
     }
@@ -380,8 +364,7 @@ impl<'a> Session<'a> {
     /// Handles a process that cannot be sampled because it has ended. If the kernel reports ends,
     /// waits for that report.
     fn lose(&mut self, pid: i32, now: u64) -> bool {
-        let is_reported = matches!(self.followed, ProcessEvents::Connector(_)) || pid == self.root;
-        if is_reported {
+        if matches!(self.followed, ProcessEvents::Connector(_)) || pid == self.root {
             if let Some(member) = self.tree.get_mut(pid) {
                 member.close(now);
             }

@@ -1,5 +1,6 @@
-//! Determines the layout of a heap. Layouts differ in few bits, and most of these are 0 in most spans.
-//! Each is tried on part of the page map, and the one with the most valid structures is chosen.
+//! Determines the layout of a heap. Layouts differ in few bits, and most of these are 0 in
+//! most spans. Each is tried on part of the page map, and the one with the most valid structures is
+//! chosen.
 
 use std::time::Instant;
 

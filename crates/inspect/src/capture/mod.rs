@@ -42,7 +42,8 @@ pub struct Options<'a> {
     pub keeps_blocks: bool,
     /// Whether to read language runtimes, which takes longer.
     pub runtimes: bool,
-    /// Type for which the path of a live object to a root is wanted, if a reader supports it (SBCL's).
+    /// Type for which the path of a live object to a root is wanted, if a reader supports it
+    /// (SBCL's).
     pub path_to: Option<&'a str>,
     /// Whether to make a page map ([`page_map`](crate::facts::Explanation::page_map)).
     pub page_map: bool,
