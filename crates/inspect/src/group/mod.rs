@@ -39,7 +39,7 @@ use crate::facts::Cost;
 /// size takes about half a second.
 const PSS_TIME: Duration = Duration::from_millis(300);
 const FILES_TIME: Duration = Duration::from_millis(240);
-const WALK_TIME: Duration = Duration::from_millis(60);
+const WALK_TIME: Duration = Duration::from_millis(100);
 const SAMPLE_TIME: Duration = Duration::from_millis(60);
 
 /// Makes the ledger of `group`, without stopping a process.

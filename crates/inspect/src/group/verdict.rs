@@ -77,7 +77,7 @@ fn held(explanation: &GroupExplanation, sums: &Sums) -> String {
         parts.push((sums.processes, whose));
     }
     if sums.shared > 0 {
-        let file = largest_file(explanation, "group.shmem");
+        let file = largest_file(explanation, "group.shmem").filter(|row| row.bytes > sums.shared / 10);
         let largest = file.map_or_else(String::new, |row| format!(" ({} {})", row.holder, bytes(row.bytes)));
         parts.push((sums.shared, format!("is files in shared memory{largest}")));
     }
@@ -90,6 +90,8 @@ fn held(explanation: &GroupExplanation, sums: &Sums) -> String {
     if sums.unknown > explanation.cgroup.current_bytes / 100 {
         parts.push((sums.unknown, "is unattributed".to_owned()));
     }
+    let least = explanation.cgroup.current_bytes / 100;
+    parts.retain(|(size, _)| *size >= least);
     parts.sort_by_key(|(size, _)| std::cmp::Reverse(*size));
     let parts: Vec<String> =
         parts.into_iter().map(|(size, what)| format!("{} {what}", bytes(size))).collect();

@@ -32,21 +32,16 @@ pub struct SharedMemoryWalk {
     namespaces: BTreeSet<u64>,
     devices: BTreeSet<(u32, u32)>,
     entries: u64,
-    deadline: Instant,
+    /// Time left for walking.
+    left: Duration,
     /// Whether it ended before everything was looked at.
     pub is_cut: bool,
 }
 
 impl SharedMemoryWalk {
-    /// Ends after `time`.
+    /// Walks for at most `time` in all.
     pub fn new(time: Duration) -> Self {
-        Self {
-            namespaces: BTreeSet::new(),
-            devices: BTreeSet::new(),
-            entries: 0,
-            deadline: Instant::now() + time,
-            is_cut: false,
-        }
+        Self { namespaces: BTreeSet::new(), devices: BTreeSet::new(), entries: 0, left: time, is_cut: false }
     }
 
     /// Adds the files of the mounts that `process` sees to `search`; each mount once.
@@ -57,6 +52,12 @@ impl SharedMemoryWalk {
         if self.namespaces.len() >= MAX_NAMESPACES || !self.namespaces.insert(namespace) {
             return;
         }
+        let since = Instant::now();
+        self.walk_mounts(process, since + self.left, search);
+        self.left = self.left.saturating_sub(since.elapsed());
+    }
+
+    fn walk_mounts(&mut self, process: &Process, deadline: Instant, search: &mut FileSearch) {
         let Ok(root) = open(process.path("root"), PATH_FLAGS, Mode::empty()) else { return };
         let text = process.read_file("mountinfo", MAX_MOUNTS_BYTES).unwrap_or_default();
         let shared = mounts::all(&text).into_iter().filter(|mount| mount.kind == "tmpfs");
@@ -68,11 +69,11 @@ impl SharedMemoryWalk {
             let top = openat2(&root, mount.point.as_str(), PATH_FLAGS, Mode::empty(), within);
             // Another file system may be mounted above it.
             let Some(top) = top.ok().filter(is_tmpfs) else { continue };
-            self.walk(&top, &mount.point, search);
+            self.walk(&top, &mount.point, deadline, search);
         }
     }
 
-    fn walk(&mut self, top: &OwnedFd, point: &str, search: &mut FileSearch) {
+    fn walk(&mut self, top: &OwnedFd, point: &str, deadline: Instant, search: &mut FileSearch) {
         let mut waiting = vec![(String::from("."), 0)];
         while let Some((path, depth)) = waiting.pop() {
             let Ok(folder) = openat2(top, path.as_str(), FOLDER_FLAGS, Mode::empty(), BELOW) else {
@@ -81,7 +82,7 @@ impl SharedMemoryWalk {
             let Ok(entries) = Dir::read_from(&folder) else { continue };
             for entry in entries.flatten() {
                 self.entries += 1;
-                if self.entries > MAX_ENTRIES || Instant::now() >= self.deadline {
+                if self.entries > MAX_ENTRIES || Instant::now() >= deadline {
                     self.is_cut = true;
                     return;
                 }
