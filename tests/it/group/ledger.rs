@@ -99,11 +99,16 @@ fn rows_add_up_to_the_charge_and_name_process_mount_and_file() -> Outcome {
     assert!((38 * MIB..60 * MIB).contains(&heap), "{heap}: {document:#}");
     let of_file =
         |id: &str, path: &str| sum(&document, |row| row["id"] == id && row["file"].as_str() == Some(path));
-    assert_eq!(of_file("group.shmem", &scene.shared.0), 24 * MIB, "{document:#}");
-    let cached = of_file("group.cache.clean", &scene.file);
-    assert!((31 * MIB..=32 * MIB).contains(&cached), "{cached}: {document:#}");
+    // The kernel's counters lag by a batch for each processor.
+    let lag = 64 * 4096 * processors();
+    for (id, path, bytes) in
+        [("group.shmem", &scene.shared.0, 24 * MIB), ("group.cache.clean", &scene.file, 32 * MIB)]
+    {
+        let found = of_file(id, path);
+        assert!((bytes - lag..=bytes).contains(&found), "{id} {found}: {document:#}");
+    }
     let stock = row(&document, "group.charge_stock");
-    assert!(stock <= 64 * 4096 * processors(), "{stock}");
+    assert!(stock <= lag, "{stock}");
     let unknown = row(&document, "group.unattributed");
     assert!(unknown * 100 <= current, "{unknown} of {current}: {document:#}");
     let inactive = document["cgroup"]["inactive_file_bytes"].as_u64().unwrap();
