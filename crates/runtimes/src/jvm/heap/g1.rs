@@ -33,10 +33,13 @@ pub fn read(context: &Context<'_>, view: &View<'_>, heap: u64) -> Option<Heap> {
             return None;
         }
         let region = word_at(&pointers, index as usize * 8)?;
-        if region == 0 {
+        let bottom = start + index * region_bytes;
+        // From JDK 16 on the table keeps the entries of regions that were uncommitted; these have
+        // no access (os::uncommit_memory).
+        let is_committed = context.space.find(bottom).is_some_and(|mapping| mapping.permissions.read);
+        if region == 0 || !is_committed {
             continue;
         }
-        let bottom = start + index * region_bytes;
         let area = area(view, region, bottom, bottom + region_bytes, &kinds)?;
         match areas.last_mut() {
             // The further regions of a large object are joined with the first.
