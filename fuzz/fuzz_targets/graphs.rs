@@ -5,7 +5,7 @@
 use std::time::{Duration, Instant};
 
 use libfuzzer_sys::fuzz_target;
-use strandline_holders::{Builder, KeepPaths, Known, Limits, Outline, Reachability, References, Roots};
+use strandline_holders::{Builder, Known, Limits, Outline, Reachability, References, Roots};
 use strandline_process::memory::Memory;
 
 const BASE: u64 = 0x5555_0000_0000;
@@ -53,7 +53,7 @@ fuzz_target!(|data: &[u8]| {
     }
     let all = blocks.len();
     let kinds: Vec<u16> = (0..all).map(|block| (block % 4) as u16).collect();
-    let Ok(held) = Reachability::new(blocks, references, roots, KeepPaths::Shortest, deadline)
+    let Ok(held) = Reachability::new(blocks, references, roots, deadline)
         .and_then(|graph| graph.held(deadline))
     else {
         return;

@@ -78,7 +78,6 @@ fuzz_target!(|data: &[u8]| {
     let threads: Vec<ThreadFacts> = heap.threads.iter().map(facts).collect();
     let program = Program::with_symbols(
         "/usr/bin/fabricated",
-        heap.symbols[0].1,
         heap.recipe.release.name(),
         &heap.symbols,
     );

@@ -11,14 +11,13 @@ const WORDS: usize = (LEAF_BYTES / 16 / 64) as usize;
 pub struct ChunkSet {
     start: u64,
     leaves: Vec<Option<Box<[u64; WORDS]>>>,
-    count: u64,
 }
 
 impl ChunkSet {
     /// An empty set over `start..end`.
     pub fn new(start: u64, end: u64) -> Self {
         let leaves = usize::try_from(end.saturating_sub(start).div_ceil(LEAF_BYTES)).unwrap_or(0);
-        Self { start, leaves: (0..leaves).map(|_| None).collect(), count: 0 }
+        Self { start, leaves: (0..leaves).map(|_| None).collect() }
     }
 
     fn place(&self, address: u64) -> Option<(usize, usize, u64)> {
@@ -37,7 +36,6 @@ impl ChunkSet {
         let words = self.leaves[leaf].get_or_insert_with(|| Box::new([0; WORDS]));
         let new = words[word] & bit == 0;
         words[word] |= bit;
-        self.count += u64::from(new);
         new
     }
 
@@ -46,11 +44,6 @@ impl ChunkSet {
     pub fn contains(&self, address: u64) -> bool {
         let Some((leaf, word, bit)) = self.place(address) else { return false };
         self.leaves[leaf].as_ref().is_some_and(|words| words[word] & bit != 0)
-    }
-
-    /// Number of addresses in the set.
-    pub fn count(&self) -> u64 {
-        self.count
     }
 }
 
@@ -68,6 +61,5 @@ mod tests {
         assert!(!marks.insert(0xff0), "below");
         assert!(!marks.insert(0x1000 + 4 * LEAF_BYTES), "above");
         assert!(marks.contains(0x1000) && !marks.contains(0x1010));
-        assert_eq!(marks.count(), 2);
     }
 }

@@ -152,11 +152,6 @@ impl RangePages {
         zeros
     }
 
-    /// First byte of the first page.
-    pub fn start(&self) -> u64 {
-        self.range.start
-    }
-
     /// First byte past the last page.
     pub fn end(&self) -> u64 {
         self.range.end

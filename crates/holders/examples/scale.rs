@@ -8,7 +8,7 @@
 
 use std::time::{Duration, Instant};
 
-use strandline_holders::{Builder, KeepPaths, Known, Limits, Reachability, References, Refused, Roots};
+use strandline_holders::{Builder, Known, Limits, Reachability, References, Refused, Roots};
 use strandline_process::memory::Memory;
 
 const BASE: u64 = 0x7f00_0000_0000;
@@ -145,7 +145,7 @@ impl Steps {
 fn main() -> Result<(), Refused> {
     let mut arguments = std::env::args().skip(1).map(|argument| argument.parse::<u64>().ok());
     let mut argument = |default: u64| arguments.next().flatten().unwrap_or(default);
-    let (count, near, middle, ways) = (argument(12_000_000) as u32, argument(60), argument(25), argument(0));
+    let (count, near, middle) = (argument(12_000_000) as u32, argument(60), argument(25));
     let heap = heap(count, near, middle);
     _ = std::fs::write("/proc/self/clear_refs", "5");
     let own_bytes = status("VmRSS");
@@ -173,8 +173,7 @@ fn main() -> Result<(), Refused> {
         let blocks = (0..20).map(|_| random.below(u64::from(count) * 9 / 10) as u32);
         roots.add(blocks.chain([0]));
     }
-    let ways = if ways == 0 { KeepPaths::None } else { KeepPaths::Shortest };
-    let graph = Reachability::new(blocks, references, roots, ways, deadline)?;
+    let graph = Reachability::new(blocks, references, roots, deadline)?;
     steps.done("reach");
     let held = graph.held(deadline)?;
     steps.done("dominators");

@@ -60,14 +60,10 @@ pub enum Holder {
 #[derive(Debug)]
 pub struct DominatorTree {
     pub(crate) blocks: Blocks,
-    /// Number of each vertex, if paths to single blocks are wanted.
-    pub(crate) numbers: Option<Vec<u32>>,
     /// Vertex of each number.
     pub(crate) vertices: Vec<u32>,
     /// Dominator of each number.
     pub(crate) holders: Vec<u32>,
-    /// The previous number on a shortest path to each number.
-    pub(crate) nearest: Option<Vec<u32>>,
     pub(crate) heads: Option<BlockSet>,
     pub(crate) sharing: Sharing,
     /// Number of the vertex above all lost blocks.
@@ -182,19 +178,16 @@ impl DominatorTree {
         Ok(sum)
     }
 
-    /// The holder of a block; [`Holder::Nothing`] if there is no such block.
+    /// The holder of a block; [`Holder::Nothing`] if there is no such block. Scans all blocks.
     pub fn dominator(&self, block: u32) -> Holder {
         let holder = self.number(block).and_then(|number| self.holders.get(number as usize));
         holder.map_or(Holder::Nothing, |&holder| self.holder_of(holder))
     }
 
-    /// The number of a block in the search. Scans all blocks if paths are not kept.
-    pub(crate) fn number(&self, block: u32) -> Option<u32> {
-        let number = match &self.numbers {
-            Some(numbers) => numbers.get(block as usize).copied(),
-            None => self.vertices.iter().position(|&vertex| vertex == block).map(|at| at as u32),
-        };
-        number.filter(|_| block < self.blocks.len())
+    /// The number of a block in the search. Scans all blocks.
+    fn number(&self, block: u32) -> Option<u32> {
+        let number = self.vertices.iter().position(|&vertex| vertex == block)?;
+        (block < self.blocks.len()).then_some(number as u32)
     }
 
     /// The vertex with a number.

@@ -9,7 +9,7 @@
 //!
 //! ```
 //! # use std::time::{Duration, Instant};
-//! # use strandline_holders::{Blocks, Builder, Holder, KeepPaths, Known, Limits};
+//! # use strandline_holders::{Blocks, Builder, Holder, Known, Limits};
 //! # use strandline_holders::{Reachability, References, Roots};
 //! # struct Zeros;
 //! # impl strandline_process::memory::Memory for Zeros {
@@ -26,7 +26,7 @@
 //! let references = References::read(&memory, &blocks, Known::default(), None, &limits, &|_| ())?;
 //! let mut roots = Roots::default();
 //! let stack = roots.add(blocks.find(0x1048));
-//! let graph = Reachability::new(blocks, references, roots, KeepPaths::Shortest, deadline)?;
+//! let graph = Reachability::new(blocks, references, roots, deadline)?;
 //! let held = graph.held(deadline)?;
 //! assert_eq!(held.root(stack).bytes, 64);
 //! assert_eq!((held.dominator(1), held.dominator(0)), (Holder::Root(stack), Holder::Nothing));
@@ -39,7 +39,7 @@
 //!
 //! - 4 for the blocks, and 1 + 4 `m` for the references;
 //! - 8 for the search, plus 8 for each vertex on its stack (those with more than one child still to
-//!   visit), plus 8 for shortest paths;
+//!   visit);
 //! - 12 instead of 8 while references to descendants are found;
 //! - with `t` references left that do not lead to descendants, 18 + 4.5 `t` in total when the first
 //!   slice of them is transposed, and 24 after the last.
@@ -65,7 +65,6 @@ mod dominators;
 mod held;
 mod marks;
 mod outline;
-mod paths;
 mod reach;
 mod references;
 mod roots;
@@ -78,7 +77,6 @@ pub use builder::{Builder, Dropped};
 pub use held::{DominatorTree, Holder, Lost, NO_ROOT, SEVERAL, Sum};
 pub use marks::BlockSet;
 pub use outline::{Node, Outline};
-pub use paths::{KeepPaths, Path};
 pub use reach::Reachability;
 pub use references::References;
 pub use roots::Roots;

@@ -22,7 +22,6 @@ use crate::blocks::Blocks;
 use crate::dominators;
 use crate::held::{DominatorTree, Sums};
 use crate::marks::BlockSet;
-use crate::paths::{self, KeepPaths};
 use crate::references::References;
 use crate::roots::Roots;
 use crate::sharing;
@@ -79,8 +78,6 @@ pub(crate) struct Search {
 pub struct Reachability {
     blocks: Blocks,
     search: Search,
-    /// The previous number on a shortest path to each.
-    nearest: Option<Vec<u32>>,
     /// Number of the vertex above lost blocks.
     lost: u32,
     heads: Option<BlockSet>,
@@ -93,7 +90,6 @@ impl Reachability {
         blocks: Blocks,
         references: References,
         mut roots: Roots,
-        ways: KeepPaths,
         deadline: Instant,
     ) -> Result<Self, Refused> {
         let count = blocks.len();
@@ -133,16 +129,12 @@ impl Reachability {
             search.descend(head, lost, lost..lost)?;
         }
         search.stack = Vec::new();
-        let nearest = match ways {
-            KeepPaths::None => None,
-            KeepPaths::Shortest => Some(paths::nearest(&mut search, lost)?),
-        };
-        Ok(Self { blocks, search, nearest, lost, heads })
+        Ok(Self { blocks, search, lost, heads })
     }
 
     /// Finds dominators, and the sets of roots that share blocks.
     pub fn held(self, deadline: Instant) -> Result<DominatorTree, Refused> {
-        let Self { blocks, mut search, nearest, lost, heads } = self;
+        let Self { blocks, mut search, lost, heads } = self;
         let roots = search.edges.roots.len() as u32;
         search.clock = DeadlineCheck::new(deadline);
         let entries = std::mem::take(&mut search.entries);
@@ -152,10 +144,9 @@ impl Reachability {
         let mut clock = DeadlineCheck::new(deadline);
         let holders = dominators::dominators(&numbers, parents, edges, &mut clock)?;
         let vertices = vertices_of(&numbers)?;
-        let numbers = nearest.is_some().then_some(numbers);
+        drop(numbers);
         let sums = Sums::default();
-        DominatorTree { blocks, numbers, vertices, holders, nearest, heads, sharing, lost, sums }
-            .with_sums(roots)
+        DominatorTree { blocks, vertices, holders, heads, sharing, lost, sums }.with_sums(roots)
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use common::{BASE, Heap, deadline, heap, held, limits};
 use strandline_holders::{
-    BlockSet, Builder, Exact, KeepPaths, Known, Limits, Progress, Reachability, References, Refused, Roots,
+    BlockSet, Builder, Exact, Holder, Known, Limits, Progress, Reachability, References, Refused, Roots,
     TypeWordSink, Word, WordCallback,
 };
 use strandline_process::memory::Memory;
@@ -63,12 +63,8 @@ fn more_references_than_may_be_kept_are_said() {
     // The references that were kept can still be searched.
     let mut roots = Roots::default();
     roots.add([0]);
-    let held = Reachability::new(blocks, references, roots, KeepPaths::None, deadline())
-        .unwrap()
-        .held(deadline())
-        .unwrap();
+    let held = Reachability::new(blocks, references, roots, deadline()).unwrap().held(deadline()).unwrap();
     assert_eq!(held.reached().blocks + held.lost().definite.blocks + held.lost().indirect.blocks, 200_000);
-    assert!(held.path(0, 10).is_none());
 }
 
 #[test]
@@ -79,7 +75,7 @@ fn a_time_that_is_over_stops_each_step() {
     let outcome = References::read(&heap, &blocks, Known::default(), None, &late, &|_| ()).unwrap().outcome();
     assert_eq!((outcome.timed_out, outcome.skipped_bytes), (true, 8000));
     let references = References::read(&heap, &blocks, Known::default(), None, &limits(), &|_| ()).unwrap();
-    let graph = Reachability::new(blocks, references, Roots::default(), KeepPaths::None, deadline()).unwrap();
+    let graph = Reachability::new(blocks, references, Roots::default(), deadline()).unwrap();
     assert_eq!(graph.held(past).err(), Some(Refused::DeadlinePassed));
 }
 
@@ -185,14 +181,17 @@ fn roots_that_lead_to_no_block_and_references_of_others_do_no_harm() {
     let (heap, blocks) = heap(10, 0, |block| vec![(block + 1) % 10]).unwrap();
     let references = References::read(&heap, &blocks, Known::default(), None, &limits(), &|_| ()).unwrap();
     let others = Builder::default().finish().unwrap();
-    let refused = Reachability::new(others, references, Roots::default(), KeepPaths::None, deadline()).err();
+    let refused = Reachability::new(others, references, Roots::default(), deadline()).err();
     assert_eq!(refused, Some(Refused::BlocksDiffer(10, 0)));
     let mut roots = Roots::default();
     roots.add([10, u32::MAX, 11, 3, 12, 3]);
     roots.add([]);
     let held = held((10, 0), |block| vec![(block + 1) % 10], roots).unwrap();
     assert_eq!((held.root(0).blocks, held.root(1).blocks, held.root(2).blocks), (10, 0, 0));
-    assert_eq!((held.retained(10).unwrap().blocks, held.is_lost(10), held.path(10, 3)), (0, false, None));
+    assert_eq!(
+        (held.retained(10).unwrap().blocks, held.is_lost(10), held.dominator(10)),
+        (0, false, Holder::Nothing)
+    );
 }
 
 #[test]
@@ -201,10 +200,12 @@ fn nothing_at_all_is_an_answer() {
     let references =
         References::read(&Heap { words: vec![] }, &blocks, Known::default(), None, &limits(), &|_| ())
             .unwrap();
-    let graph =
-        Reachability::new(blocks, references, Roots::default(), KeepPaths::Shortest, deadline()).unwrap();
+    let graph = Reachability::new(blocks, references, Roots::default(), deadline()).unwrap();
     let held = graph.held(deadline()).unwrap();
-    assert_eq!((held.reached().blocks, held.lost().definite.blocks, held.dominators(0, 9)), (0, 0, None));
+    assert_eq!(
+        (held.reached().blocks, held.lost().definite.blocks, held.dominator(0)),
+        (0, 0, Holder::Nothing)
+    );
 }
 
 struct Heard(Mutex<Vec<(u32, Word)>>);

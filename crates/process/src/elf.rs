@@ -51,15 +51,6 @@ pub enum ElfError {
     },
 }
 
-/// Whether a program is 32-bit or 64-bit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Class {
-    /// `ELFCLASS32`
-    Bits32,
-    /// `ELFCLASS64`
-    Bits64,
-}
-
 /// A symbol of an object, with its address in the target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Symbol {
@@ -85,8 +76,7 @@ pub struct Section {
 pub struct Object {
     source: Source,
     name: String,
-    class: Class,
-    interpreter: bool,
+    is_32_bit: bool,
     /// Added to a file address to get the target address, modulo 2^64.
     bias: u64,
     /// Executable ranges at runtime.
@@ -124,24 +114,16 @@ impl Object {
         if source.length() > MAX_FILE_BYTES {
             return Err(malformed("larger than 512 MiB"));
         }
-        let mut object = Self {
-            source,
-            name: mapping.name.clone(),
-            class: Class::Bits64,
-            interpreter: false,
-            bias: 0,
-            text: Vec::new(),
-        };
-        if object.is_32_bit().map_err(malformed)? {
-            object.class = Class::Bits32;
+        let mut object =
+            Self { source, name: mapping.name.clone(), is_32_bit: false, bias: 0, text: Vec::new() };
+        object.is_32_bit = object.read_is_32_bit().map_err(malformed)?;
+        if object.is_32_bit {
             return Ok(object);
         }
-        let (bias, interpreter) = object
-            .with_parsed(|data, (header, _)| load_bias_and_interpreter(data, header, mapping))
-            .and_then(|facts| facts)
+        object.bias = object
+            .with_parsed(|data, (header, _)| load_bias(data, header, mapping))
+            .and_then(|bias| bias)
             .map_err(malformed)?;
-        object.bias = bias;
-        object.interpreter = interpreter;
         object.text = space
             .mappings()
             .iter()
@@ -154,16 +136,6 @@ impl Object {
     /// Its path, from the kernel.
     pub fn name(&self) -> &str {
         &self.name
-    }
-
-    /// Whether it is 32-bit or 64-bit. Nothing else is known of a 32-bit object.
-    pub fn class(&self) -> Class {
-        self.class
-    }
-
-    /// Whether it requests a dynamic linker (`PT_INTERP`); a program that does not is static.
-    pub fn has_interpreter(&self) -> bool {
-        self.interpreter
     }
 
     /// Whether `address` lies in executable memory of this object.
@@ -251,7 +223,7 @@ impl Object {
         .flatten()
     }
 
-    fn is_32_bit(&self) -> Result<bool, &'static str> {
+    fn read_is_32_bit(&self) -> Result<bool, &'static str> {
         let mut ident = [0; 6];
         let got = self.source.read_at(&mut ident, 0).map_err(|_| "its header cannot be read")?;
         match (got, ident) {
@@ -266,7 +238,7 @@ impl Object {
         &self,
         look: impl for<'a> FnOnce(LimitedReader<'a>, Parsed<'a>) -> T,
     ) -> Result<T, &'static str> {
-        if self.class == Class::Bits32 {
+        if self.is_32_bit {
             return Err("32 bits");
         }
         let cache = ReadCache::new(Cursor { source: &self.source, position: 0 });
@@ -288,14 +260,9 @@ fn name_at(names: &[u8], offset: u32) -> Option<&[u8]> {
     rest.get(..memchr::memchr(0, rest)?)
 }
 
-/// The load bias, from the segment that `mapping` maps, and whether there is an interpreter.
-fn load_bias_and_interpreter(
-    data: LimitedReader<'_>,
-    header: &Header,
-    mapping: &Mapping,
-) -> Result<(u64, bool), &'static str> {
+/// The load bias, from the segment that `mapping` maps.
+fn load_bias(data: LimitedReader<'_>, header: &Header, mapping: &Mapping) -> Result<u64, &'static str> {
     let segments = header.program_headers(LE, data).map_err(|_| "bad program headers")?;
-    let interpreter = segments.iter().any(|s| s.p_type(LE) == elf::PT_INTERP);
     let mut best: Option<(bool, u64)> = None;
     for segment in segments.iter().filter(|s| s.p_type(LE) == elf::PT_LOAD) {
         let offset = segment.p_offset(LE);
@@ -312,7 +279,7 @@ fn load_bias_and_interpreter(
             best = Some((fits, mapping.start.wrapping_sub(address)));
         }
     }
-    best.map(|(_, bias)| (bias, interpreter)).ok_or("no segment of it is mapped there")
+    best.map(|(_, bias)| bias).ok_or("no segment of it is mapped there")
 }
 
 /// Whether two mappings belong to the same object. A mapping without a file (vDSO) matches only

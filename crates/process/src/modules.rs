@@ -12,8 +12,6 @@ const MAX_DATA_BYTES: u64 = 64 << 20;
 
 /// A mapped program or library.
 pub struct Module<'a> {
-    /// Its mappings, including the anonymous one (bss) behind them.
-    pub mappings: Vec<&'a Mapping>,
     /// The mapping with its code.
     pub code: &'a Mapping,
     /// Its static data.
@@ -28,7 +26,7 @@ pub fn all(space: &AddressSpace) -> Vec<Module<'_>> {
         let code = mappings.iter().copied().find(|mapping| mapping.permissions.execute);
         let Some((code, data)) = code.zip(data(&mappings)) else { continue };
         if seen.len() < MAX_FILES && seen.insert((code.device, code.inode)) {
-            all.push(Module { mappings, code, data });
+            all.push(Module { code, data });
         }
     }
     all

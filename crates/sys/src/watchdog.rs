@@ -80,11 +80,6 @@ impl Watchdog {
         self.deadline_ns().store(0, Ordering::Release);
     }
 
-    /// Process id of the watchdog.
-    pub fn pid(&self) -> i32 {
-        self.child
-    }
-
     fn deadline_ns(&self) -> &AtomicU64 {
         // SAFETY: the page lives until `drop`, is aligned, and is used as atomics only.
         unsafe { &(*self.shared).until }

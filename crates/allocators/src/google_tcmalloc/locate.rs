@@ -38,8 +38,6 @@ const MAX_TRIED: usize = 4096;
 
 /// One tcmalloc.
 pub struct Heap {
-    /// An address in the program or library that contains it.
-    pub object: u64,
     /// Name of that program or library.
     pub name: String,
     /// A copy of its static data.
@@ -113,7 +111,6 @@ pub fn find(context: &Context<'_>) -> (Vec<Heap>, Vec<String>) {
             continue;
         };
         let mut heap = Heap {
-            object: data.object.start,
             name: data.object.name.clone(),
             statics: Statics::read(context, data.range),
             data: data.range,

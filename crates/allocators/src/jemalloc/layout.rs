@@ -150,11 +150,6 @@ impl ExtentFields {
         self.address & !4095
     }
 
-    /// Index of the arena.
-    pub fn arena(&self) -> u64 {
-        self.bits & 0xfff
-    }
-
     /// Whether it is a slab.
     pub fn is_slab(&self) -> bool {
         self.bits >> 12 & 1 != 0

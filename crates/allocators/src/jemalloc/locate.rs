@@ -19,8 +19,6 @@ const MIN_DATA_BYTES: u64 = 2 << 20;
 
 /// The page map of one jemalloc.
 pub struct PageMap {
-    /// Address of its root.
-    pub root: u64,
     /// An address in the program or library that contains it.
     pub object: u64,
     /// Name of that program or library.
@@ -45,7 +43,7 @@ pub fn find(context: &Context<'_>) -> Vec<PageMap> {
             let leaves = radix::leaves(context, root, PAGE_MAP_LAYOUT);
             let layout = layout(context, &leaves);
             let (object, name) = (data.object.start, data.object.name.clone());
-            trees.push(PageMap { root, object, name, leaves, layout });
+            trees.push(PageMap { object, name, leaves, layout });
         }
     }
     trees

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use strandline_holders::{
-    Blocks, Builder, DominatorTree, KeepPaths, Known, Limits, Reachability, References, Refused, Roots,
+    Blocks, Builder, DominatorTree, Known, Limits, Reachability, References, Refused, Roots,
 };
 use strandline_process::memory::Memory;
 
@@ -66,5 +66,5 @@ pub fn held(
 ) -> Result<DominatorTree, Refused> {
     let (heap, blocks) = heap(count, more, targets)?;
     let references = References::read(&heap, &blocks, Known::default(), None, &limits(), &|_| ())?;
-    Reachability::new(blocks, references, roots, KeepPaths::Shortest, deadline())?.held(deadline())
+    Reachability::new(blocks, references, roots, deadline())?.held(deadline())
 }

@@ -27,8 +27,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use strandline_claims::caveat::Caveat;
 use strandline_holders::{
-    Builder, DominatorTree, Exact, KeepPaths, Known, Limits, NO_ROOT, Outcome, Outline, Reachability,
-    References, Refused,
+    Builder, DominatorTree, Exact, Known, Limits, NO_ROOT, Outcome, Outline, Reachability, References,
+    Refused,
 };
 use strandline_process::error::Result;
 use strandline_process::memory::Memory;
@@ -185,7 +185,7 @@ fn fill(
         holders.caveats.push(Caveat::new("holders_overlap", "heap", None, text));
     }
     host::trim_heap();
-    let graph = Reachability::new(blocks, references, roots, KeepPaths::None, longest)?;
+    let graph = Reachability::new(blocks, references, roots, longest)?;
     let held = graph.held(longest)?;
     let own = RuntimeBlocks::new(&frozen.runtimes);
     let types = Types::new(&held, &vtables.finish(process, frozen), &frozen.refinements, &own)?;

@@ -11,11 +11,6 @@ use crate::readers;
 /// All rows, in the order of their numbers.
 static ROWS: LazyLock<Vec<RowRef>> = LazyLock::new(|| readers::rows().collect());
 
-/// Returns the default holder of a row, for bytes without a named holder.
-pub fn holder(id: &str) -> Option<&'static str> {
-    ROWS.iter().find(|row| row.id == id).map(|row| row.holder)
-}
-
 /// Returns the names of all rows that a ledger may have.
 pub fn ids() -> impl Iterator<Item = &'static str> {
     ROWS.iter().map(|row| row.id)

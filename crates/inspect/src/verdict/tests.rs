@@ -1,6 +1,6 @@
 use super::*;
 use crate::facts::{HolderKind, Remedy, Row, State};
-use crate::ledger::rows;
+use crate::readers;
 
 /// A ledger of these rows.
 fn judged<'a>(rows: &'a [Row], rss_bytes: u64, remedies: &'a [Remedy]) -> Judged<'a> {
@@ -72,9 +72,10 @@ fn what_trimming_gives_back_is_part_of_what_is_free() {
 fn what_a_runtime_keeps_is_named() {
     let named =
         |id: &str, holder: &str, bytes| Row { holder: holder.to_owned(), ..row(id, State::Stranded, bytes) };
+    let retained = readers::rows().find(|row| row.id == "perl.pad.retained").unwrap();
     let perl = [
         named("perl.pad.retained", "main::f1 $s (depth 1)", 40 << 20),
-        named("perl.pad.retained", rows::holder("perl.pad.retained").unwrap(), 41 << 20),
+        named(retained.id, retained.holder, 41 << 20),
     ];
     let remedy = Remedy { id: "perl_undef".to_owned(), predicted_bytes: Some(39 << 20), ..Remedy::default() };
     let of = |rows, remedies| verdict(&judged(rows, 100 << 20, remedies));

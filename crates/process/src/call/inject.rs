@@ -293,11 +293,6 @@ impl Injected<'_> {
         ptrace::set_registers(self.tracee.tid, registers)
     }
 
-    /// When the thread was first stopped.
-    pub fn stopped_since(&self) -> Instant {
-        self.tracee.since
-    }
-
     /// Runs to the next entry or exit of a system call and returns the registers there.
     pub fn next_system_call(&mut self, deadline: Instant) -> Result<Registers, CallError> {
         let tid = self.tracee.tid;

@@ -130,9 +130,6 @@ impl Builder<'_> {
             self.certain_bytes < rss_bytes
         })?;
         self.budget_bytes = self.budget_bytes.saturating_sub(reached.saturating_sub(start));
-        if self.certain_bytes < rss_bytes {
-            self.unread_bytes += space.mapping.end.saturating_sub(reached);
-        }
         self.close(rss_bytes);
         Ok(())
     }

@@ -127,9 +127,6 @@ pub enum Interface {
 #[derive(Clone, Debug)]
 pub struct Residency {
     runs: Vec<Packed>,
-    way: Interface,
-    guessed_bytes: u64,
-    unread_bytes: u64,
 }
 
 impl Residency {
@@ -169,7 +166,6 @@ impl Residency {
     }
 
     fn of(pagemap: &File, spaces: &[SmapsEntry], scanned: Option<ScannedRegions>) -> io::Result<Self> {
-        let way = if scanned.is_some() { Interface::Scan } else { Interface::Entries };
         let mut builder = Builder::new(pagemap);
         match scanned {
             Some(scanned) => scan::fill(&mut builder, spaces, &scanned)?,
@@ -180,22 +176,7 @@ impl Residency {
             }
         }
         builder.runs.shrink_to_fit();
-        Ok(Self {
-            runs: builder.runs,
-            way,
-            guessed_bytes: builder.guessed_bytes,
-            unread_bytes: builder.unread_bytes,
-        })
-    }
-
-    /// The kernel interface that was used.
-    pub fn way(&self) -> Interface {
-        self.way
-    }
-
-    /// All runs, in address order and without overlap.
-    pub fn runs(&self) -> impl Iterator<Item = PageRun> + '_ {
-        self.runs.iter().map(|packed| packed.run())
+        Ok(Self { runs: builder.runs })
     }
 
     /// The runs within `range`, clipped to it. The first is found by binary search.
@@ -216,38 +197,6 @@ impl Residency {
     /// Resident bytes within `range`.
     pub fn resident_bytes_in(&self, range: Range<u64>) -> u64 {
         self.runs_in(range).map(|run| run.bytes()).sum()
-    }
-
-    /// Resident anonymous bytes within `range`.
-    pub fn anonymous_bytes_in(&self, range: Range<u64>) -> u64 {
-        self.runs_in(range).filter(|run| run.anonymous).map(|run| run.bytes()).sum()
-    }
-
-    /// All resident bytes.
-    pub fn resident_bytes(&self) -> u64 {
-        self.runs.iter().map(|run| run.bytes()).sum()
-    }
-
-    /// All resident anonymous bytes.
-    pub fn anonymous_bytes(&self) -> u64 {
-        self.runs().filter(|run| run.anonymous).map(|run| run.bytes()).sum()
-    }
-
-    /// Number of runs; each takes 16 bytes.
-    pub fn run_count(&self) -> usize {
-        self.runs.len()
-    }
-
-    /// Bytes whose total is exact but whose location is a guess: if page frames are hidden (no
-    /// CAP_SYS_ADMIN), zero pages cannot be distinguished from shared pages, nor swapped pages from
-    /// migrating ones.
-    pub fn guessed_bytes(&self) -> u64 {
-        self.guessed_bytes
-    }
-
-    /// Address space that was skipped because it is too large to read entry by entry.
-    pub fn unread_bytes(&self) -> u64 {
-        self.unread_bytes
     }
 }
 
@@ -296,8 +245,6 @@ struct Builder<'a> {
     /// Whether the current mapping must be read from its entries, because the scan did not ask for
     /// all its bits.
     is_unclear: bool,
-    guessed_bytes: u64,
-    unread_bytes: u64,
     /// Address space that may still be read entry by entry.
     budget_bytes: u64,
     /// Looked up on first use.
@@ -313,8 +260,6 @@ impl<'a> Builder<'a> {
             certain_bytes: 0,
             undecided_bytes: 0,
             is_unclear: false,
-            guessed_bytes: 0,
-            unread_bytes: 0,
             budget_bytes: entries::MAX_BYTES,
             zero_frames: None,
         }
@@ -361,9 +306,6 @@ impl<'a> Builder<'a> {
             return;
         }
         let mut missing = rss_bytes.saturating_sub(self.certain_bytes);
-        if missing > 0 && missing < self.undecided_bytes {
-            self.guessed_bytes += missing;
-        }
         let tail = self.runs.split_off(self.first_run);
         for mut run in tail {
             if run.has(kind::DOUBTFUL) {

@@ -75,8 +75,6 @@ const MAX_FILES: usize = 4096;
 pub struct Program {
     /// Its path, as the kernel names it.
     pub path: String,
-    /// Start of one of its mappings, which shows whether it is still mapped.
-    pub start: u64,
     /// The version among its constants; `None` if absent, or several.
     pub version: Option<String>,
     /// Memory for a copy of its objects.
@@ -87,11 +85,10 @@ pub struct Program {
 
 impl Program {
     /// Makes a program of symbols at given addresses, for fabricated memory.
-    pub fn with_symbols(path: &str, start: u64, version: &str, symbols: &[(&'static str, u64, u64)]) -> Self {
+    pub fn with_symbols(path: &str, version: &str, symbols: &[(&'static str, u64, u64)]) -> Self {
         let symbols = symbols.iter().map(|&(name, address, bytes)| (name, (address, bytes))).collect();
         Self {
             path: path.to_owned(),
-            start,
             version: Some(version.to_owned()),
             room: ReservedMemory::default(),
             symbols,
@@ -193,8 +190,7 @@ fn program(process: &Process, space: &AddressSpace, mapping: &Mapping) -> Option
     }
     let version = object.section(b".rodata").and_then(|constants| version_in(&constants.bytes));
     let path = printable(&mapping.name, 256);
-    let mut program =
-        Program { path, start: mapping.start, version, room: ReservedMemory::default(), symbols };
+    let mut program = Program { path, version, room: ReservedMemory::default(), symbols };
     if program.layout().is_some() {
         let live = ByPid::new(process.pid());
         program.room = ReservedMemory::of(&|name| program.value(&live, name));

@@ -52,7 +52,7 @@ impl Subject {
             maps: heap.maps(),
             runs: heap.image.pages_without(|_| false),
             threads: heap.threads.iter().map(facts).collect(),
-            program: Program::with_symbols("/usr/bin/fabricated", heap.symbols[0].1, version, &heap.symbols),
+            program: Program::with_symbols("/usr/bin/fabricated", version, &heap.symbols),
             bytes_read: AtomicU64::new(0),
             calls: AtomicU64::new(0),
         }
