@@ -1,8 +1,17 @@
 //! Claims blocks in use; claims of other readers inside a block refine it.
 
-use strandline_claims::accumulator::Accumulator;
+use std::time::Instant;
+
+use strandline_claims::accumulator::{Accumulator, Class};
 use strandline_claims::allocator::Context;
+use strandline_claims::doubts::ReadProblems;
 use strandline_claims::refinements::{Finder, Matches};
+use strandline_process::memory::word_at;
+use strandline_process::page_cache::PageCache;
+use strandline_process::range::AddressRange;
+
+/// Maximum bytes of a span of blocks that is read as a whole.
+const AT_ONCE_BYTES: u64 = 1 << 20;
 
 /// The refinements of one allocator's blocks: claims of other readers inside them.
 pub struct Blocks<'a> {
@@ -47,5 +56,101 @@ impl<'a> Blocks<'a> {
         } else {
             accumulator.claim_live(end, 0);
         }
+    }
+}
+
+/// State of a block of a span.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum BlockState {
+    /// In use by the program.
+    Live,
+    /// In a cache, or freed by another thread.
+    Cached,
+    /// Free.
+    Free,
+    /// In use by the allocator itself.
+    Own,
+}
+
+/// Claims spans of blocks of one size, block by block.
+pub struct SpanClaimer<'a> {
+    context: &'a Context<'a>,
+    /// The target's memory, by pages.
+    pub cache: PageCache<'a>,
+    /// Claims blocks in use.
+    pub blocks: Blocks<'a>,
+    /// States of the blocks of the current span.
+    pub states: Vec<BlockState>,
+    /// The current span from `start` on, if it was read as a whole; its room is kept for the next.
+    memory: Vec<u8>,
+    is_read: bool,
+    start: u64,
+    bytes_read: u64,
+}
+
+impl<'a> SpanClaimer<'a> {
+    /// Reads through `cache`.
+    pub fn new(context: &'a Context<'a>, cache: PageCache<'a>) -> Self {
+        Self {
+            context,
+            cache,
+            blocks: Blocks::new(context),
+            states: Vec::new(),
+            memory: Vec::new(),
+            is_read: false,
+            start: 0,
+            bytes_read: 0,
+        }
+    }
+
+    /// Starts a span of `number` live blocks; `None` if they are too many.
+    pub fn start(&mut self, number: u64) -> Option<()> {
+        self.states.clear();
+        self.is_read = false;
+        self.states.resize(usize::try_from(number).ok()?, BlockState::Live);
+        Some(())
+    }
+
+    /// Reads the span as a whole, unless it is too long.
+    pub fn read(&mut self, span: AddressRange) {
+        let bytes = span.end - span.start;
+        if bytes > AT_ONCE_BYTES || Instant::now() >= self.context.deadline {
+            return;
+        }
+        self.memory.resize(bytes as usize, 0);
+        self.is_read = self.context.memory.read(span.start, &mut self.memory).is_ok();
+        if self.is_read {
+            (self.start, self.bytes_read) = (span.start, self.bytes_read + bytes);
+        }
+    }
+
+    /// The word at an address of the span. `None` if it is unreadable, or late, which is noted.
+    pub fn word(&mut self, at: u64, doubts: &mut ReadProblems) -> Option<u64> {
+        if self.is_read {
+            return word_at(&self.memory, (at - self.start) as usize);
+        }
+        if Instant::now() < self.context.deadline {
+            return self.cache.word(at);
+        }
+        doubts.note_timeout(at);
+        None
+    }
+
+    /// Claims the blocks of the span, which have `bytes` each, from the cursor to `end` at most.
+    pub fn claim(&mut self, bytes: u64, end: u64, accumulator: &mut Accumulator<'_>) {
+        for state in &self.states {
+            let end = (accumulator.cursor() + bytes).min(end);
+            match state {
+                BlockState::Live => self.blocks.claim(end, accumulator),
+                BlockState::Cached => accumulator.claim_to(end, Class::Cached),
+                BlockState::Free => accumulator.claim_to(end, Class::Free),
+                BlockState::Own => accumulator.claim_to(end, Class::Metadata),
+            }
+        }
+    }
+
+    /// The refinements found, and the bytes read.
+    pub fn finish(self) -> (Matches, u64) {
+        (self.blocks.matched, self.bytes_read + self.cache.bytes_read)
     }
 }

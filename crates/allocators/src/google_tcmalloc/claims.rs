@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use super::caches::Cached;
-use super::layout::{LIST_END, UNIT_BYTES};
+use super::layout::{FreeList, LIST_END, UNIT_BYTES};
 use super::locate::{Heap, read_span};
 use super::pieces::{Kind, Piece};
 use super::spans::Span;
-use crate::blocks::Blocks;
+use crate::blocks::{BlockState, SpanClaimer};
 use crate::parallel::{Totals, claim_in_parts, impl_totals};
 use crate::scan::within;
 use strandline_claims::accumulator::{Accumulator, Class};
@@ -65,20 +65,13 @@ pub fn claim(
     let is_claimed = |piece: &&Piece| !is_free(piece) || !context.resident_runs(piece.range()).is_empty();
     let claimed: Vec<Piece> = pieces.iter().filter(is_claimed).copied().collect();
     let (claims, mut counts) = claim_in_parts(context, &claimed, &Piece::range, &|pieces, accumulator| {
-        let mut claimer = Claimer {
-            context,
-            heap,
-            cached,
-            proxies,
-            cache: PageCache::with_capacity(context.memory, 32),
-            blocks: Blocks::new(context),
-            objects: Vec::new(),
-            counts: Counts::default(),
-        };
+        let spans = SpanClaimer::new(context, PageCache::with_capacity(context.memory, 32));
+        let mut claimer = Claimer { context, heap, cached, proxies, spans, counts: Counts::default() };
         for piece in pieces {
             claimer.piece(piece, accumulator);
         }
-        claimer.counts.with(claimer.blocks.matched, claimer.cache.bytes_read)
+        let (matched, bytes_read) = claimer.spans.finish();
+        claimer.counts.with(matched, bytes_read)
     });
     for piece in pieces {
         match piece.kind {
@@ -90,25 +83,12 @@ pub fn claim(
     (claims, counts)
 }
 
-/// State of an object.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Object {
-    Live,
-    Cached,
-    Free,
-    /// The proxy of a sample.
-    Proxy,
-}
-
 struct Claimer<'a> {
     context: &'a Context<'a>,
     heap: &'a Heap,
     cached: &'a Cached,
     proxies: &'a [u64],
-    cache: PageCache<'a>,
-    blocks: Blocks<'a>,
-    /// Objects of the current span.
-    objects: Vec<Object>,
+    spans: SpanClaimer<'a>,
     counts: Counts,
 }
 
@@ -130,7 +110,7 @@ impl Claimer<'_> {
                 self.counts.large += 1;
                 self.counts.large_bytes += span.block_bytes;
                 self.counts.large_span_bytes += bytes;
-                self.blocks.claim(span.start + span.block_bytes, accumulator);
+                self.spans.blocks.claim(span.start + span.block_bytes, accumulator);
                 accumulator.claim_to(span.end, Class::Header);
             }
             Kind::Span(span) => {
@@ -152,92 +132,82 @@ impl Claimer<'_> {
         let bytes = Some(self.heap.class_bytes(span.class.into())).filter(|&bytes| bytes > 0)?;
         let number = (span.end - span.start) / bytes;
         let mut of = SizeClass { bytes, spans: 1, span_bytes: span.end - span.start, ..SizeClass::default() };
-        self.objects.clear();
-        self.objects.resize(usize::try_from(number).ok()?, Object::Live);
+        self.spans.start(number)?;
         of.free_blocks = self.free_objects(span, bytes)?;
         let items = within(&self.cached.items, span.range(), |item| item.0);
         for &(address, class) in items {
-            let object = object_at(&mut self.objects, span.start, bytes, address);
-            if let Some(object @ Object::Live) = object.filter(|_| class == span.class) {
-                *object = Object::Cached;
+            let object = object_at(&mut self.spans.states, span.start, bytes, address);
+            if let Some(object @ BlockState::Live) = object.filter(|_| class == span.class) {
+                *object = BlockState::Cached;
                 of.cached_blocks += 1;
             }
         }
         self.counts.met += of.cached_blocks;
         let mut proxies = 0;
         for &address in within(self.proxies, span.range(), |proxy| *proxy) {
-            if let Some(object @ Object::Live) = object_at(&mut self.objects, span.start, bytes, address) {
-                *object = Object::Proxy;
+            if let Some(object @ BlockState::Live) =
+                object_at(&mut self.spans.states, span.start, bytes, address)
+            {
+                *object = BlockState::Own;
                 proxies += 1;
             }
         }
         self.counts.proxies += proxies;
         self.counts.proxy_bytes += proxies * bytes;
         of.live_blocks = number - of.free_blocks - of.cached_blocks - proxies;
-        if of.live_blocks == number && !self.blocks.are_refined() {
+        if of.live_blocks == number && !self.spans.blocks.are_refined() {
             accumulator.claim_to(span.start + number * bytes, Class::Live);
         } else {
-            self.claim_objects(bytes, accumulator);
+            self.spans.claim(bytes, span.end, accumulator);
         }
         accumulator.claim_to(span.end, Class::Header);
         self.counts.classes.entry(span.class).or_default().add(&of);
         Some(())
     }
 
-    fn claim_objects(&mut self, bytes: u64, accumulator: &mut Accumulator<'_>) {
-        for index in 0..self.objects.len() {
-            let end = accumulator.cursor() + bytes;
-            match self.objects[index] {
-                Object::Live => self.blocks.claim(end, accumulator),
-                Object::Cached => accumulator.claim_to(end, Class::Cached),
-                Object::Free => accumulator.claim_to(end, Class::Free),
-                Object::Proxy => accumulator.claim_to(end, Class::Metadata),
-            }
-        }
-    }
-
     /// Marks the free objects of a span; their number must be the number of those not allocated,
     /// and is returned.
     fn free_objects(&mut self, span: &Span, bytes: u64) -> Option<u64> {
-        let number = self.objects.len() as u64;
+        let number = self.spans.states.len() as u64;
         // A single object is in use, and the span does not track it.
         if number == 1 {
             return Some(0);
         }
         let (layout, page_shift) = (self.heap.layout, self.heap.page_shift);
-        let structure = read_span(&mut self.cache, layout, span.at)?;
+        let structure = read_span(&mut self.spans.cache, layout, span.at)?;
         let words = layout.span(&structure, page_shift)?;
         let free = number.checked_sub(words.allocated.into())?;
         let mut noted = 0;
         if layout.has_bitmap(bytes, page_shift) {
-            for (index, object) in self.objects.iter_mut().enumerate() {
+            for (index, object) in self.spans.states.iter_mut().enumerate() {
                 if layout.is_free(&structure, index)? {
-                    *object = Object::Free;
+                    *object = BlockState::Free;
                     noted += 1;
                 }
             }
         } else {
-            noted = self.listed(span, (&structure, words.list), bytes, free)?;
+            noted = self.listed(span, &structure, words.list, bytes, free)?;
         }
         (noted == free).then_some(free)
     }
 
     /// Marks the free objects of a list: some are in the span's structure, the others in free
-    /// objects. Each of these points to the next and is full, except the first.
+    /// objects, each of which points to the next and is full, except the first.
     fn listed(
         &mut self,
         span: &Span,
-        (structure, (embedded, first, cached)): (&[u8], (u16, u16, usize)),
+        structure: &[u8],
+        list: FreeList,
         bytes: u64,
         free: u64,
     ) -> Option<u64> {
         let mut noted = 0;
-        for number in 0..cached {
+        for number in 0..list.cached {
             let unit = self.heap.layout.list_entry(structure, number)?;
             self.note_free(span, unit, bytes)?;
             noted += 1;
         }
-        let (mut host, mut count) = (first, u64::from(embedded));
+        let (mut host, mut count) = (list.first, u64::from(list.embedded));
         while host != LIST_END {
             if noted + 1 + count > free {
                 return None;
@@ -246,7 +216,7 @@ impl Claimer<'_> {
             let at = span.start + u64::from(host) * UNIT_BYTES;
             let mut object = [0; MAX_LISTED_BYTES];
             let object = object.get_mut(..bytes as usize)?;
-            self.cache.read(at, object).ok()?;
+            self.spans.cache.read(at, object).ok()?;
             let unit = |number: usize| {
                 object.get(2 * number..2 * number + 2).map(|pair| u16::from_le_bytes([pair[0], pair[1]]))
             };
@@ -263,15 +233,15 @@ impl Claimer<'_> {
 
     fn note_free(&mut self, span: &Span, unit: u16, bytes: u64) -> Option<()> {
         let address = span.start + u64::from(unit) * UNIT_BYTES;
-        let object = object_at(&mut self.objects, span.start, bytes, address)?;
-        (*object == Object::Live).then(|| *object = Object::Free)
+        let object = object_at(&mut self.spans.states, span.start, bytes, address)?;
+        (*object == BlockState::Live).then(|| *object = BlockState::Free)
     }
 }
 
 /// Returns the object that begins at `address`, in a span that begins at `start`.
-fn object_at(objects: &mut [Object], start: u64, bytes: u64, address: u64) -> Option<&mut Object> {
+fn object_at(states: &mut [BlockState], start: u64, bytes: u64, address: u64) -> Option<&mut BlockState> {
     let offset = address.checked_sub(start).filter(|offset| offset.is_multiple_of(bytes))?;
-    objects.get_mut(usize::try_from(offset / bytes).ok()?)
+    states.get_mut(usize::try_from(offset / bytes).ok()?)
 }
 
 impl_totals! { Counts: large, large_bytes, large_span_bytes, proxies, proxy_bytes, backed_bytes, unbacked_bytes, met }

@@ -98,6 +98,17 @@ const MAX_SPAN_BYTES: usize = 64;
 /// The bytes of a span structure, padded with 0.
 pub type SpanBytes = [u8; MAX_SPAN_BYTES];
 
+/// A list of free objects of a span.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FreeList {
+    /// `embed_count_`: objects whose numbers are in the first free object.
+    pub embedded: u16,
+    /// `freelist_`: the first free object that holds numbers of others.
+    pub first: u16,
+    /// `cache_size_`: objects whose numbers are in the span's structure.
+    pub cached: usize,
+}
+
 /// A span: a run of pages in use, cut into objects of one class, or one block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Words {
@@ -107,8 +118,8 @@ pub struct Words {
     pub pages: u64,
     /// `allocated_`: objects that are not in its list or bitmap.
     pub allocated: u16,
-    /// `embed_count_`, `freelist_`, `cache_size_` of its list.
-    pub list: (u16, u16, usize),
+    /// Its list of free objects.
+    pub list: FreeList,
     /// Address of the sample, if it is one.
     pub sample: Option<u64>,
 }
@@ -127,7 +138,11 @@ impl Layout {
             page,
             pages,
             allocated: counts as u16,
-            list: (lists as u16, (lists >> 16) as u16, (counts >> 16 & 15) as usize),
+            list: FreeList {
+                embedded: lists as u16,
+                first: (lists >> 16) as u16,
+                cached: (counts >> 16 & 15) as usize,
+            },
             sample: word_at(bytes, self.large + 8).filter(|_| is_sample),
         })
     }

@@ -4,11 +4,10 @@
 //! A page in full use is one claim; in other pages the lists of free blocks are followed.
 
 use std::collections::BTreeMap;
-use std::time::Instant;
 
 use super::layout::{OFFSETS, PageWords};
 use super::parts::{Heap, Kind, Part};
-use crate::blocks::Blocks;
+use crate::blocks::{BlockState, SpanClaimer};
 use crate::parallel::{Totals, claim_in_parts, impl_totals};
 use crate::scan::within;
 use strandline_claims::accumulator::{Accumulator, Class};
@@ -17,12 +16,8 @@ use strandline_claims::doubts::ReadProblems;
 use strandline_claims::facts::SizeClass;
 use strandline_claims::range::{page_of, page_up};
 use strandline_claims::refinements::Matches;
-use strandline_process::memory::word_at;
 use strandline_process::page_cache::PageCache;
 use strandline_process::range::{AddressRange, RangeSet};
-
-/// Maximum bytes of the blocks of a page that are read at once.
-const AT_ONCE_BYTES: u64 = 1 << 20;
 
 /// Totals of all pages.
 #[derive(Default)]
@@ -57,21 +52,14 @@ pub fn claim(
 ) -> (Vec<RangeClaim>, Counts) {
     let offset = choose_offset_function(heap);
     claim_in_parts(context, &heap.parts, &Part::range, &|parts, accumulator| {
-        let mut claimer = Claimer {
-            context,
-            delayed,
-            offset,
-            cache: PageCache::new(context.memory),
-            blocks: Blocks::new(context),
-            states: Vec::new(),
-            memory: Vec::new(),
-            counts: Counts::default(),
-        };
+        let spans = SpanClaimer::new(context, PageCache::new(context.memory));
+        let mut claimer = Claimer { context, delayed, offset, spans, counts: Counts::default() };
         for part in parts {
             claimer.part(part, given.overlapping(part.range()), accumulator);
         }
         accumulator.claim_to(parts.last().map_or(0, |last| last.end), Class::Free);
-        claimer.counts.with(claimer.blocks.matched, claimer.cache.bytes_read)
+        let (matched, bytes_read) = claimer.spans.finish();
+        claimer.counts.with(matched, bytes_read)
     })
 }
 
@@ -100,23 +88,11 @@ fn choose_offset_function(heap: &Heap) -> Option<fn(u64) -> u64> {
     OFFSETS.into_iter().min_by_key(against)
 }
 
-/// State of a block.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Block {
-    Live,
-    Cached,
-    Free,
-}
-
 struct Claimer<'a> {
     context: &'a Context<'a>,
     delayed: &'a [u64],
     offset: Option<fn(u64) -> u64>,
-    cache: PageCache<'a>,
-    blocks: Blocks<'a>,
-    /// States of the blocks of the current page.
-    states: Vec<Block>,
-    memory: Vec<u8>,
+    spans: SpanClaimer<'a>,
     counts: Counts,
 }
 
@@ -182,28 +158,29 @@ impl<'a> Claimer<'a> {
         let (made, free) = self.made(part, page)?;
         let delayed = self.delayed_of(part);
         let mut cached = 0;
-        if free == 0 && page.lists[2] == 0 && delayed.is_empty() && !self.blocks.are_refined() {
+        if free == 0 && page.lists[2] == 0 && delayed.is_empty() && !self.spans.blocks.are_refined() {
             accumulator.claim_to(made.first, Class::Header);
             accumulator.claim_to(made.end, Class::Live);
         } else {
-            self.states.clear();
-            self.states.resize(usize::try_from(page.capacity).ok()?, Block::Live);
-            self.read(&made, page);
-            let own = self.follow(page.lists[0], &made, Block::Free)?
-                + self.follow(page.lists[1], &made, Block::Free)?;
+            self.spans.start(page.capacity)?;
+            if page.lists.iter().any(|&list| list != 0) {
+                self.spans.read(AddressRange::sized(made.first, made.number * made.bytes));
+            }
+            let own = self.follow(page.lists[0], &made, BlockState::Free)?
+                + self.follow(page.lists[1], &made, BlockState::Free)?;
             if own != free {
                 return None;
             }
-            cached = self.follow(page.lists[2], &made, Block::Cached)?;
+            cached = self.follow(page.lists[2], &made, BlockState::Cached)?;
             for &pointer in delayed {
                 let index = index_of(pointer, &made)?;
-                let state = self.states.get_mut(index).filter(|state| **state == Block::Live)?;
-                *state = Block::Cached;
+                let state = self.spans.states.get_mut(index).filter(|state| **state == BlockState::Live)?;
+                *state = BlockState::Cached;
                 cached += 1;
             }
             page.used.checked_sub(cached)?;
             accumulator.claim_to(made.first, Class::Header);
-            self.claim_blocks(&made, accumulator);
+            self.spans.claim(made.bytes, made.end, accumulator);
         }
         accumulator.claim_to(part.end, Class::Free);
         self.count(part, &made, [free, cached, page.used - cached]);
@@ -244,51 +221,18 @@ impl<'a> Claimer<'a> {
         within(self.delayed, part.range(), |&pointer| pointer)
     }
 
-    /// Reads the blocks of a page at once, unless they are too many.
-    fn read(&mut self, made: &InitialisedBlocks, page: &PageWords) {
-        let all = made.number * made.bytes;
-        self.memory.clear();
-        let is_worth_it = all <= AT_ONCE_BYTES && page.lists.iter().any(|&list| list != 0);
-        if is_worth_it && Instant::now() < self.context.deadline {
-            self.memory.resize(all as usize, 0);
-            if self.context.memory.read(made.first, &mut self.memory).is_ok() {
-                self.counts.bytes_read += all;
-            } else {
-                self.memory.clear();
-            }
-        }
-    }
-
     /// Follows a list of free blocks through their first words, and returns their number.
-    fn follow(&mut self, list: u64, made: &InitialisedBlocks, as_what: Block) -> Option<u64> {
+    fn follow(&mut self, list: u64, made: &InitialisedBlocks, as_what: BlockState) -> Option<u64> {
         let (mut at, mut count) = (list, 0);
         while at != 0 {
             let index = index_of(at, made)?;
             // A block that already has another state closes a cycle.
-            let state = self.states.get_mut(index).filter(|state| **state == Block::Live)?;
+            let state = self.spans.states.get_mut(index).filter(|state| **state == BlockState::Live)?;
             *state = as_what;
             count += 1;
-            at = match self.memory.is_empty() {
-                false => word_at(&self.memory, (at - made.first) as usize)?,
-                true if Instant::now() < self.context.deadline => self.cache.word(at)?,
-                true => {
-                    self.counts.doubts.note_timeout(at);
-                    return None;
-                }
-            };
+            at = self.spans.word(at, &mut self.counts.doubts)?;
         }
         Some(count)
-    }
-
-    fn claim_blocks(&mut self, made: &InitialisedBlocks, accumulator: &mut Accumulator<'_>) {
-        for index in 0..self.states.len() {
-            let behind = (accumulator.cursor() + made.bytes).min(made.end);
-            match self.states[index] {
-                Block::Live => self.blocks.claim(behind, accumulator),
-                Block::Cached => accumulator.claim_to(behind, Class::Cached),
-                Block::Free => accumulator.claim_to(behind, Class::Free),
-            }
-        }
     }
 }
 

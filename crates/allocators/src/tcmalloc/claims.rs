@@ -3,12 +3,11 @@
 //! A span in full use is one claim; in other spans each object is checked.
 
 use std::collections::BTreeMap;
-use std::time::Instant;
 
 use super::caches::Cached;
 use super::layout::{Classes, SpanState};
 use super::spans::Span;
-use crate::blocks::Blocks;
+use crate::blocks::{BlockState, SpanClaimer};
 use crate::parallel::{Totals, claim_in_parts, impl_totals};
 use crate::scan::within;
 use strandline_claims::accumulator::{Accumulator, Class};
@@ -18,9 +17,6 @@ use strandline_claims::facts::SizeClass;
 use strandline_claims::refinements::Matches;
 use strandline_process::page_cache::PageCache;
 use strandline_process::range::AddressRange;
-
-/// Maximum bytes of a span of objects that is read as a whole.
-const AT_ONCE_BYTES: u64 = 1 << 20;
 
 /// Totals of all spans.
 #[derive(Default)]
@@ -56,21 +52,14 @@ pub fn claim(
     claim_in_parts(context, spans, &Span::range, &|spans, accumulator| {
         let (Some(first), Some(last)) = (spans.first(), spans.last()) else { return Counts::default() };
         let items = within(&cached.items, AddressRange::new(first.start, last.end), |item| item.0);
-        let mut claimer = Claimer {
-            context,
-            classes,
-            items,
-            are_given,
-            cache: PageCache::new(context.memory),
-            blocks: Blocks::new(context),
-            objects: Vec::new(),
-            memory: Vec::new(),
-            counts: Counts::default(),
-        };
+        let spans_of_objects = SpanClaimer::new(context, PageCache::new(context.memory));
+        let counts = Counts::default();
+        let mut claimer = Claimer { classes, items, are_given, spans: spans_of_objects, counts };
         for span in spans {
             claimer.span(span, accumulator);
         }
-        claimer.counts.with(claimer.blocks.matched, claimer.cache.bytes_read)
+        let (matched, bytes_read) = claimer.spans.finish();
+        claimer.counts.with(matched, bytes_read)
     })
 }
 
@@ -82,25 +71,12 @@ pub fn are_released(context: &Context<'_>, spans: &[Span]) -> bool {
         || !spans.iter().any(|span| span.location == SpanState::Normal && is_locked(span))
 }
 
-/// State of an object.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Object {
-    Live,
-    Cached,
-    Free,
-}
-
 struct Claimer<'a> {
-    context: &'a Context<'a>,
     classes: &'a Classes,
     /// Cached objects in the spans to claim.
     items: &'a [(u64, u8)],
     are_given: bool,
-    cache: PageCache<'a>,
-    blocks: Blocks<'a>,
-    /// Objects of the current span.
-    objects: Vec<Object>,
-    memory: Vec<u8>,
+    spans: SpanClaimer<'a>,
     counts: Counts,
 }
 
@@ -120,7 +96,7 @@ impl Claimer<'_> {
             SpanState::InUse if span.class == 0 => {
                 self.counts.large += 1;
                 self.counts.large_bytes += bytes;
-                self.blocks.claim(span.end, accumulator);
+                self.spans.blocks.claim(span.end, accumulator);
             }
             SpanState::InUse => {
                 if self.cut(span, accumulator).is_none() {
@@ -147,18 +123,17 @@ impl Claimer<'_> {
             free_blocks: free,
             ..SizeClass::default()
         };
-        if free == 0 && items.is_empty() && !self.blocks.are_refined() {
+        if free == 0 && items.is_empty() && !self.spans.blocks.are_refined() {
             of.live_blocks = number;
             accumulator.claim_to(span.start + number * bytes, Class::Live);
         } else {
-            self.objects.clear();
-            self.objects.resize(usize::try_from(number).ok()?, Object::Live);
+            self.spans.start(number)?;
             self.free_objects(span, bytes, free)?;
             for &(address, of_class) in items {
                 let index = usize::try_from((address - span.start) / bytes).ok()?;
                 let is_one = of_class == span.class && (address - span.start).is_multiple_of(bytes);
-                match self.objects.get_mut(index) {
-                    Some(object @ Object::Live) if is_one => *object = Object::Cached,
+                match self.spans.states.get_mut(index) {
+                    Some(state @ BlockState::Live) if is_one => *state = BlockState::Cached,
                     // Unmatched objects are reported together.
                     _ => continue,
                 }
@@ -166,50 +141,29 @@ impl Claimer<'_> {
             }
             self.counts.met += of.cached_blocks;
             of.live_blocks = number - of.free_blocks - of.cached_blocks;
-            self.claim_objects(bytes, accumulator);
+            self.spans.claim(bytes, span.end, accumulator);
         }
         accumulator.claim_to(span.end, Class::Header);
         self.counts.classes.entry(class).or_default().add(&of);
         Some(())
     }
 
-    fn claim_objects(&mut self, bytes: u64, accumulator: &mut Accumulator<'_>) {
-        for index in 0..self.objects.len() {
-            let end = accumulator.cursor() + bytes;
-            match self.objects[index] {
-                Object::Live => self.blocks.claim(end, accumulator),
-                Object::Cached => accumulator.claim_to(end, Class::Cached),
-                Object::Free => accumulator.claim_to(end, Class::Free),
-            }
-        }
-    }
-
     /// Follows the list of the `free` free objects of a span through their first words.
     fn free_objects(&mut self, span: &Span, bytes: u64, free: u64) -> Option<()> {
-        let all = span.end - span.start;
-        let is_read = free > 1 && all <= AT_ONCE_BYTES && Instant::now() < self.context.deadline && {
-            self.memory.resize(all as usize, 0);
-            self.context.memory.read(span.start, &mut self.memory).is_ok()
-        };
-        self.counts.bytes_read += if is_read { all } else { 0 };
+        if free > 1 {
+            self.spans.read(span.range());
+        }
         let mut at = span.objects;
         for left in (0..free).rev() {
             let offset = at.checked_sub(span.start)?;
             let index = usize::try_from(offset / bytes).ok()?;
-            let object = self.objects.get_mut(index).filter(|object| **object == Object::Live)?;
+            let state = self.spans.states.get_mut(index).filter(|state| **state == BlockState::Live)?;
             if !offset.is_multiple_of(bytes) {
                 return None;
             }
-            *object = Object::Free;
+            *state = BlockState::Free;
             if left > 0 {
-                at = if is_read {
-                    strandline_process::memory::word_at(&self.memory, offset as usize)?
-                } else if Instant::now() < self.context.deadline {
-                    self.cache.word(at)?
-                } else {
-                    self.counts.doubts.note_timeout(at);
-                    return None;
-                };
+                at = self.spans.word(at, &mut self.counts.doubts)?;
             }
         }
         Some(())

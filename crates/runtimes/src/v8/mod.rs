@@ -124,7 +124,7 @@ pub fn read(context: &Context<'_>, program: &Program, taken: &RangeSet) -> Resul
     };
     let mut claimed = claims::claim(context, &mut reading.palette, &heaps);
     if layout.has_dispatch_tables() {
-        outside::claim(context, &memory, &heaps, (&mut reading.palette, &mut claimed.claims), taken);
+        outside::claim(context, &memory, &heaps, &mut reading.palette, &mut claimed.claims, taken);
     }
     reading.facts.read = true;
     figures::fill_in_facts(&heaps, layout, &mut reading.facts);

@@ -30,7 +30,8 @@ pub fn claim(
     context: &Context<'_>,
     memory: &dyn Memory,
     heaps: &Heaps,
-    (palette, claims): (&mut SlotTable, &mut Vec<RangeClaim>),
+    palette: &mut SlotTable,
+    claims: &mut Vec<RangeClaim>,
     taken: &RangeSet,
 ) {
     let Some(slot) = palette.add(&rows::METADATA, None) else { return };
