@@ -96,3 +96,34 @@ pub trait Executor: Send {
         }
     }
 }
+
+/// Implements the methods of an [`Executor`] that another one, a field, runs.
+macro_rules! run_by {
+    ($field:ident) => {
+        fn start(&mut self, subject: &Subject, folder: &Path) -> Result<Job, Stopped> {
+            self.$field.start(subject, folder)
+        }
+
+        fn wait(&mut self, job: Job, at_most: Option<Duration>) -> Result<Option<Outcome>, Stopped> {
+            self.$field.wait(job, at_most)
+        }
+
+        fn stop(&mut self, job: Job, grace: Duration) -> Result<(), Stopped> {
+            self.$field.stop(job, grace)
+        }
+
+        fn pid(&mut self, job: Job) -> Result<Option<i32>, Stopped> {
+            self.$field.pid(job)
+        }
+
+        fn output(&self, job: Job) -> Option<(PathBuf, PathBuf)> {
+            self.$field.output(job)
+        }
+
+        fn no_counters(&self) -> Option<String> {
+            self.$field.no_counters()
+        }
+    };
+}
+
+pub(crate) use run_by;

@@ -104,30 +104,46 @@ pub struct Counts {
     pub locked_bytes: u64,
 }
 
-impl Counts {
-    /// The counter of a line of smaps.
-    fn counter(&mut self, key: &str) -> Option<&mut u64> {
-        Some(match key {
-            "Rss" => &mut self.rss_bytes,
-            "Pss" => &mut self.pss_bytes,
-            "Pss_Anon" => &mut self.pss_anonymous_bytes,
-            "Pss_File" => &mut self.pss_file_bytes,
-            "Pss_Shmem" => &mut self.pss_shmem_bytes,
-            "Private_Clean" => &mut self.private_clean_bytes,
-            "Private_Dirty" => &mut self.private_dirty_bytes,
-            "Anonymous" => &mut self.anonymous_bytes,
-            "Swap" => &mut self.swap_bytes,
-            "LazyFree" => &mut self.lazy_free_bytes,
-            "AnonHugePages" => &mut self.anon_huge_bytes,
-            "ShmemPmdMapped" => &mut self.shmem_pmd_bytes,
-            "FilePmdMapped" => &mut self.file_pmd_bytes,
-            "Private_Hugetlb" => &mut self.private_hugetlb_bytes,
-            "Shared_Hugetlb" => &mut self.shared_hugetlb_bytes,
-            "Locked" => &mut self.locked_bytes,
-            _ => return None,
-        })
-    }
+/// Implements what is done with each counter, from its key in smaps and its field.
+macro_rules! impl_counters {
+    ($($key:literal => $field:ident),* $(,)?) => {
+        impl Counts {
+            /// The counter of a line of smaps.
+            fn counter(&mut self, key: &str) -> Option<&mut u64> {
+                Some(match key {
+                    $($key => &mut self.$field,)*
+                    _ => return None,
+                })
+            }
 
+            /// Adds another mapping's counts; saturates.
+            pub fn add(&mut self, other: &Self) {
+                $(self.$field = self.$field.saturating_add(other.$field);)*
+            }
+        }
+    };
+}
+
+impl_counters! {
+    "Rss" => rss_bytes,
+    "Pss" => pss_bytes,
+    "Pss_Anon" => pss_anonymous_bytes,
+    "Pss_File" => pss_file_bytes,
+    "Pss_Shmem" => pss_shmem_bytes,
+    "Private_Clean" => private_clean_bytes,
+    "Private_Dirty" => private_dirty_bytes,
+    "Anonymous" => anonymous_bytes,
+    "Swap" => swap_bytes,
+    "LazyFree" => lazy_free_bytes,
+    "AnonHugePages" => anon_huge_bytes,
+    "ShmemPmdMapped" => shmem_pmd_bytes,
+    "FilePmdMapped" => file_pmd_bytes,
+    "Private_Hugetlb" => private_hugetlb_bytes,
+    "Shared_Hugetlb" => shared_hugetlb_bytes,
+    "Locked" => locked_bytes,
+}
+
+impl Counts {
     /// Bytes on pages that no other process maps.
     pub fn private_bytes(&self) -> u64 {
         self.private_clean_bytes.saturating_add(self.private_dirty_bytes)
@@ -141,31 +157,6 @@ impl Counts {
     /// Bytes in huge pages mapped as a whole, of all three kinds.
     pub fn huge_bytes(&self) -> u64 {
         self.anon_huge_bytes.saturating_add(self.shmem_pmd_bytes).saturating_add(self.file_pmd_bytes)
-    }
-
-    /// Adds another mapping's counts; saturates.
-    pub fn add(&mut self, other: &Self) {
-        let pairs: [(&mut u64, u64); 16] = [
-            (&mut self.rss_bytes, other.rss_bytes),
-            (&mut self.pss_bytes, other.pss_bytes),
-            (&mut self.pss_anonymous_bytes, other.pss_anonymous_bytes),
-            (&mut self.pss_file_bytes, other.pss_file_bytes),
-            (&mut self.pss_shmem_bytes, other.pss_shmem_bytes),
-            (&mut self.private_clean_bytes, other.private_clean_bytes),
-            (&mut self.private_dirty_bytes, other.private_dirty_bytes),
-            (&mut self.anonymous_bytes, other.anonymous_bytes),
-            (&mut self.swap_bytes, other.swap_bytes),
-            (&mut self.lazy_free_bytes, other.lazy_free_bytes),
-            (&mut self.anon_huge_bytes, other.anon_huge_bytes),
-            (&mut self.shmem_pmd_bytes, other.shmem_pmd_bytes),
-            (&mut self.file_pmd_bytes, other.file_pmd_bytes),
-            (&mut self.private_hugetlb_bytes, other.private_hugetlb_bytes),
-            (&mut self.shared_hugetlb_bytes, other.shared_hugetlb_bytes),
-            (&mut self.locked_bytes, other.locked_bytes),
-        ];
-        for (sum, more) in pairs {
-            *sum = sum.saturating_add(more);
-        }
     }
 
     /// Reads one `Key:  N kB` line. `Some(false)`: not a known counter; `None`: malformed.

@@ -330,29 +330,7 @@ impl RemoteExecutor for Slurm {
 }
 
 impl Executor for Slurm {
-    fn start(&mut self, subject: &Subject, folder: &Path) -> Result<Job, Stopped> {
-        self.local.start(subject, folder)
-    }
-
-    fn wait(&mut self, job: Job, at_most: Option<Duration>) -> Result<Option<Outcome>, Stopped> {
-        self.local.wait(job, at_most)
-    }
-
-    fn stop(&mut self, job: Job, grace: Duration) -> Result<(), Stopped> {
-        self.local.stop(job, grace)
-    }
-
-    fn pid(&mut self, job: Job) -> Result<Option<i32>, Stopped> {
-        self.local.pid(job)
-    }
-
-    fn output(&self, job: Job) -> Option<(PathBuf, PathBuf)> {
-        self.local.output(job)
-    }
-
-    fn no_counters(&self) -> Option<String> {
-        self.local.no_counters()
-    }
+    crate::executor::run_by!(local);
 
     fn remote(&mut self) -> Option<&mut dyn RemoteExecutor> {
         Some(self)

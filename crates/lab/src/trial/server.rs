@@ -182,29 +182,7 @@ impl ServerRun {
 }
 
 impl Executor for ServerExecutor {
-    fn start(&mut self, subject: &Subject, folder: &Path) -> Result<Job, Stopped> {
-        self.inner.start(subject, folder)
-    }
-
-    fn wait(&mut self, job: Job, at_most: Option<Duration>) -> Result<Option<Outcome>, Stopped> {
-        self.inner.wait(job, at_most)
-    }
-
-    fn stop(&mut self, job: Job, grace: Duration) -> Result<(), Stopped> {
-        self.inner.stop(job, grace)
-    }
-
-    fn pid(&mut self, job: Job) -> Result<Option<i32>, Stopped> {
-        self.inner.pid(job)
-    }
-
-    fn output(&self, job: Job) -> Option<(PathBuf, PathBuf)> {
-        self.inner.output(job)
-    }
-
-    fn no_counters(&self) -> Option<String> {
-        self.inner.no_counters()
-    }
+    crate::executor::run_by!(inner);
 
     fn run(&mut self, subject: &Subject, folder: &Path) -> Result<Outcome, Stopped> {
         if let Ready::Port(port) = self.service.ready
