@@ -78,14 +78,15 @@ pub struct Block {
 impl Block {
     /// Packs runs of one process.
     pub fn new(process: u32, runs: &[Run]) -> Self {
-        let figures = |column: Column| differences(runs.iter().map(|r| r.sample.figures()[column as usize]));
-        let mut us = differences_kept(runs.iter().map(|run| run.at_us));
+        let figures =
+            |column: Column| short_differences(runs.iter().map(|r| r.sample.figures()[column as usize]));
+        let mut us = differences(runs.iter().map(|run| run.at_us));
         us.truncate(runs.len());
         Self {
             process,
             us,
-            span_us: differences(runs.iter().map(|run| run.span_us)),
-            count: differences(runs.iter().map(|run| run.count)),
+            span_us: short_differences(runs.iter().map(|run| run.span_us)),
+            count: short_differences(runs.iter().map(|run| run.count)),
             rss_kib: figures(Column::Rss),
             virtual_kib: figures(Column::Virtual),
             data_kib: figures(Column::Data),
@@ -143,7 +144,8 @@ fn positive(value: i64) -> u64 {
     u64::try_from(value).unwrap_or(0)
 }
 
-fn differences_kept(values: impl Iterator<Item = u64>) -> Vec<i64> {
+/// The first value, then the difference of each to the one before.
+pub fn differences(values: impl Iterator<Item = u64>) -> Vec<i64> {
     let mut before = 0u64;
     values
         .map(|value| {
@@ -154,8 +156,9 @@ fn differences_kept(values: impl Iterator<Item = u64>) -> Vec<i64> {
         .collect()
 }
 
-fn differences(values: impl Iterator<Item = u64>) -> Vec<i64> {
-    let mut differences = differences_kept(values);
+/// [`differences`] without zeros at the end.
+fn short_differences(values: impl Iterator<Item = u64>) -> Vec<i64> {
+    let mut differences = differences(values);
     let kept = differences.iter().rposition(|&difference| difference != 0).map_or(0, |last| last + 1);
     differences.truncate(kept);
     differences

@@ -17,7 +17,7 @@ mod record;
 mod sample;
 mod write;
 
-pub use block::{Block, MAX_RUN_SAMPLES, Run};
+pub use block::{Block, MAX_RUN_SAMPLES, Run, differences};
 pub use read::{Error, Reader};
 pub use record::{
     CaveatRecord, CommandUsage, Ending, Exec, Header, Heartbeat, Ledger, Limit, Mark, Moment, ProcessEnd,

@@ -138,59 +138,33 @@ pub struct Sample {
     pub threads: u64,
 }
 
-impl Sample {
-    /// The figures, by [`Column`].
-    pub fn figures(&self) -> [u64; Column::COUNT] {
-        [
-            self.rss_kib,
-            self.virtual_kib,
-            self.data_kib,
-            self.anonymous_kib,
-            self.file_kib,
-            self.shmem_kib,
-            self.swap_kib,
-            self.minor_faults,
-            self.major_faults,
-            self.user_ms,
-            self.system_ms,
-            self.threads,
-        ]
-    }
+/// Implements the conversions of a [`Sample`] from and to its figures, with the fields in the order
+/// of [`Column`].
+macro_rules! impl_figures {
+    ($($field:ident),* $(,)?) => {
+        impl Sample {
+            /// The figures, by [`Column`].
+            pub fn figures(&self) -> [u64; Column::COUNT] {
+                [$(self.$field),*]
+            }
 
+            /// A sample with these figures.
+            pub fn of(figures: [u64; Column::COUNT]) -> Self {
+                let [$($field),*] = figures;
+                Self { $($field),* }
+            }
+        }
+    };
+}
+
+impl_figures! {
+    rss_kib, virtual_kib, data_kib, anonymous_kib, file_kib, shmem_kib,
+    swap_kib, minor_faults, major_faults, user_ms, system_ms, threads,
+}
+
+impl Sample {
     /// The figure of a column, in the unit shown.
     pub fn shown(&self, column: Column) -> ColumnValue {
         column.shown(self.figures().get(column as usize).copied().unwrap_or_default())
-    }
-
-    /// A sample with these figures.
-    pub fn of(figures: [u64; Column::COUNT]) -> Self {
-        let [
-            rss_kib,
-            virtual_kib,
-            data_kib,
-            anonymous_kib,
-            file_kib,
-            shmem_kib,
-            swap_kib,
-            minor_faults,
-            major_faults,
-            user_ms,
-            system_ms,
-            threads,
-        ] = figures;
-        Self {
-            rss_kib,
-            virtual_kib,
-            data_kib,
-            anonymous_kib,
-            file_kib,
-            shmem_kib,
-            swap_kib,
-            minor_faults,
-            major_faults,
-            user_ms,
-            system_ms,
-            threads,
-        }
     }
 }

@@ -11,7 +11,7 @@ use serde::Serialize;
 use strandline_claims::section::Section;
 use strandline_inspect::Caveat;
 use strandline_inspect::facts::{Explanation, HolderKind, MapCell, MappedCells, PageMap, Row};
-use strandline_recording::{Ledger, Moment, Sample};
+use strandline_recording::{Ledger, Moment, Sample, differences};
 
 use super::choice::{bytes_of, largest, others, process_name};
 use super::{Point, Timeline};
@@ -418,18 +418,6 @@ impl Line {
             r#virtual: column(|sample| sample.virtual_kib),
         }
     }
-}
-
-/// Delta-encodes `values`: the first one, then the differences.
-fn differences(values: impl Iterator<Item = u64>) -> Vec<i64> {
-    let mut before = 0u64;
-    values
-        .map(|value| {
-            let difference = value.wrapping_sub(before).cast_signed();
-            before = value;
-            difference
-        })
-        .collect()
 }
 
 #[cfg(test)]

@@ -58,45 +58,16 @@ pub const NAMES: [(Type, &str); TYPES] = [
 ];
 
 /// `svtype` of 5.18 (`sv.h`).
-const SVTYPES_5_18: [Type; 16] = [
-    Type::Null,
-    Type::Bind,
-    Type::Iv,
-    Type::Nv,
-    Type::Pv,
-    Type::PvIv,
-    Type::PvNv,
-    Type::PvMg,
-    Type::Regexp,
-    Type::PvGv,
-    Type::PvLv,
-    Type::PvAv,
-    Type::PvHv,
-    Type::PvCv,
-    Type::PvFm,
-    Type::PvIo,
-];
+const SVTYPES_5_18: [Type; 16] = {
+    use Type::*;
+    [Null, Bind, Iv, Nv, Pv, PvIv, PvNv, PvMg, Regexp, PvGv, PvLv, PvAv, PvHv, PvCv, PvFm, PvIo]
+};
 
 /// `svtype` since 5.20 (`sv.h`); the last since 5.38.
-const SVTYPES_5_20: [Type; 17] = [
-    Type::Null,
-    Type::Iv,
-    Type::Nv,
-    Type::Pv,
-    Type::Invlist,
-    Type::PvIv,
-    Type::PvNv,
-    Type::PvMg,
-    Type::Regexp,
-    Type::PvGv,
-    Type::PvLv,
-    Type::PvAv,
-    Type::PvHv,
-    Type::PvCv,
-    Type::PvFm,
-    Type::PvIo,
-    Type::PvObj,
-];
+const SVTYPES_5_20: [Type; 17] = {
+    use Type::*;
+    [Null, Iv, Nv, Pv, Invlist, PvIv, PvNv, PvMg, Regexp, PvGv, PvLv, PvAv, PvHv, PvCv, PvFm, PvIo, PvObj]
+};
 
 impl Type {
     /// The type with this number; `None` if the release has no such type.
