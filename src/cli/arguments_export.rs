@@ -34,7 +34,7 @@ What it may cost:
   --cpu-budget   after the first ledger, the exporter takes no other while it has used more than this share of one
                  processor
 
-Where nobody has scraped for ten minutes, no process is stopped.
+If nothing has scraped for ten minutes, no process is stopped.
 
 Encryption and passwords are not built in: it listens on the loopback interface only, and a proxy (nginx, Caddy, Envoy,
 kube-rbac-proxy) or the collector on the same machine does both. Nothing is pushed: an OpenTelemetry collector scrapes it by its

@@ -389,7 +389,7 @@ pub struct Squeeze {
     /// Rounds that measure what it costs near the limit; 0 measures nothing
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(..=1000))]
     pub rounds: u32,
-    /// Give up after so many runs
+    /// Give up after this many runs
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub most_runs: u32,
     /// A run that takes longer has failed; by default 10 times as long as without a limit, and 10s

@@ -31,7 +31,7 @@ pub struct OnSlurm {
     /// Share nodes with other jobs; without it a round has its node for itself
     #[arg(long, requires = "on", help_heading = "On a cluster")]
     pub shared: bool,
-    /// At most so many rounds at a time; by default as many as there are nodes for
+    /// Maximum number of rounds at a time; by default as many as there are nodes for
     #[arg(long, value_name = "N", requires = "on", value_parser = clap::value_parser!(u32).range(1..),
         help_heading = "On a cluster")]
     pub at_once: Option<u32>,

@@ -1,4 +1,4 @@
-//! Tests of which candidates apply to a program.
+//! Tests which candidates apply to a program.
 
 use super::*;
 

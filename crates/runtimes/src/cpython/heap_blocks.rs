@@ -7,6 +7,7 @@ use super::large::{self, Slots};
 use super::layout::HEAP_NAMES;
 use super::objects::{HEAD_BYTES, Table};
 use crate::batch::PageCache;
+use strandline_claims::bits;
 use strandline_claims::doubts::ReadProblems;
 use strandline_claims::refinements::{LARGE_BYTES, Refinements};
 use strandline_claims::runtime::Context;
@@ -135,8 +136,7 @@ impl<'a> Walker<'a> {
         }
         let freed = self.mark(page, 2)?;
         for index in 0..page.capacity {
-            let word = self.free.get(index as usize / 64).copied().unwrap_or(0);
-            if word >> (index % 64) & 1 == 0 {
+            if !bits::has(&self.free, index as usize) {
                 self.block(page, page.first + index * page.block_bytes);
             }
         }

@@ -10,6 +10,7 @@ use super::layout::{
 use crate::batch::PageCache;
 use strandline_claims::accumulator::{Accumulator, Class};
 use strandline_claims::allocator::RangeClaim;
+use strandline_claims::bits;
 use strandline_claims::class::Slot;
 use strandline_claims::doubts::ReadProblems;
 use strandline_claims::runtime::Context;
@@ -240,7 +241,7 @@ impl<'a> Walker<'a> {
         for index in 0..pool.created {
             let start = POOL_HEADER_BYTES + index * bytes;
             let end = pool.start + start + bytes;
-            if self.free[index as usize / 64] >> (index % 64) & 1 != 0 {
+            if bits::has(&self.free, index as usize) {
                 accumulator.claim_to(end, Class::Free);
                 continue;
             }
