@@ -81,7 +81,7 @@ pub enum Verb {
     Explain(Explain),
     /// Apply a remedy inside a running process: predicted, actual, cost
     ///
-    /// The process needs no preparation. Refuses, and changes nothing, where no moment is safe.
+    /// The process needs no preparation. If no moment is safe, strandline refuses and changes nothing.
     Reclaim(Reclaim),
     /// Report leaked blocks, what each root retains, and what pins free pages
     ///
@@ -96,11 +96,11 @@ pub enum Verb {
     Run(Run),
     /// Record the memory of a running process over time
     ///
-    /// Until it ends, or until Ctrl-C. As `run` does, without marks.
+    /// Samples as `run` does, without marks, until the process ends or Ctrl-C.
     Record(Record),
     /// Name this instant in the recording that a script runs under
     ///
-    /// Does nothing where no recording is under way.
+    /// Does nothing outside of a recording.
     Mark(Mark),
     /// Show a recording
     ///
@@ -108,22 +108,22 @@ pub enum Verb {
     Report(Report),
     /// Compare commands: time, memory, faults, instructions, each as a ratio with its interval
     ///
-    /// Runs them in turns, in an order drawn anew for each round, and says whether they differ.
+    /// Runs them in rounds, each in a new random order, and says whether they differ.
     Compare(Compare),
     /// Find the smallest limit on memory under which a command still succeeds
     ///
-    /// Runs it under limits again and again; says how it fails below the smallest, what it costs close above it, and
-    /// what to paste.
+    /// Runs the command under different limits. Reports how it fails below the smallest, how much slower it is near
+    /// it, and the setting to paste.
     Squeeze(Squeeze),
     /// Rerun a command under settings that may make it keep less memory; the best is ready to paste
     ///
-    /// Settings of the allocator, of the kernel and of the language runtime, other allocators, and the better ones
-    /// in pairs: memory and time beside those of the command as it is.
+    /// Tries settings of the allocator, the kernel and the language runtime, other allocators, and the better ones
+    /// in pairs, and compares memory and time with the command as it is.
     Try(Try),
     /// Run a declared experiment and judge what it claims
     ///
-    /// A study names subjects, axes, what is measured and what is claimed; its cells run in rounds, and each
-    /// claim holds, fails or was not run, beside the figures that were published.
+    /// A study names subjects, axes, measurements and claims. Its cells run in rounds; each claim holds, fails or
+    /// was not run, and is shown beside the published figures.
     Study(Study),
     /// Show the processes of this machine by memory, live; a key takes a ledger of one
     ///
@@ -146,7 +146,7 @@ pub enum Verb {
     Completions(Completions),
     /// Write the manual pages into a folder
     ///
-    /// One for strandline and one for each verb; the folder is made if need be.
+    /// Writes a page for strandline and one for each verb; creates the folder.
     Man(Man),
     /// Print docs/cli.md
     #[command(hide = true)]
@@ -205,7 +205,7 @@ pub struct Holders {
     /// Leave out the readers of language runtimes
     #[arg(long)]
     pub no_runtimes: bool,
-    /// When to read a snapshot, see explain; without one, what the process moves during the search is reported wrongly
+    /// When to read a snapshot (see explain); without one, objects that the process moves during the search are reported wrongly
     #[arg(long, alias = "photograph", value_name = "WHEN", num_args = 0..=1, require_equals = true, default_value = "try", default_missing_value = "always")]
     pub snapshot: SnapshotChoice,
 }
@@ -249,13 +249,13 @@ pub struct Run {
     /// Limit the resident memory of the command and its descendants, in a control group of their own
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub limit_memory: Option<u64>,
-    /// Set a variable for the command, and not for the recorder (LD_PRELOAD, MALLOC_CONF, …)
+    /// Set a variable for the command only, not for the recorder (LD_PRELOAD, MALLOC_CONF, …)
     #[arg(long, value_name = "NAME=VALUE", value_parser = variable)]
     pub env: Vec<(String, String)>,
     /// Remove a variable for the command
     #[arg(long, value_name = "NAME")]
     pub unset_env: Vec<String>,
-    /// Give the command no transparent huge pages (PR_SET_THP_DISABLE)
+    /// Disable transparent huge pages for the command (PR_SET_THP_DISABLE)
     #[arg(long)]
     pub no_huge_pages: bool,
     /// The command and its arguments
@@ -275,7 +275,7 @@ pub struct Recording {
     /// Resume the process after this time at each ledger; no limit at its exit
     #[arg(long, value_name = "TIME", value_parser = plan::duration)]
     pub max_stop: Option<std::time::Duration>,
-    /// When to take ledgers from a snapshot, see explain
+    /// When to take ledgers from a snapshot (see explain)
     #[arg(long, alias = "photograph", value_name = "WHEN", num_args = 0..=1, require_equals = true, default_value = "never", default_missing_value = "always")]
     pub snapshot: SnapshotChoice,
     #[command(flatten)]
@@ -330,16 +330,16 @@ Examples:
   strandline report before.strandline after.strandline --format svg -o both.svg
   strandline report perl.strandline --format json | jq '.marks[] | {name, rss_bytes}'")]
 pub struct Report {
-    /// Recordings; several are laid over each other. Or what `holders --json` wrote
+    /// Recordings, drawn over each other; or the output of `holders --json`
     #[arg(value_name = "FILE", required = true)]
     pub files: Vec<PathBuf>,
-    /// What to make of them; without it, a chart for the terminal
+    /// Format of the output; by default a chart for the terminal
     #[arg(long, value_name = "FORMAT")]
     pub format: Option<Format>,
-    /// In the chart: how many objects of one type (python: __main__.Node) each ledger has, and their bytes
+    /// Chart the objects of one type (python: __main__.Node) in each ledger: number and bytes
     #[arg(long = "type", value_name = "NAME")]
     pub r#type: Option<String>,
-    /// Where to; by default standard output, and for a picture on a terminal a file named after the recording
+    /// File for the output; by default standard output, or for a picture on a terminal a file named after the recording
     #[arg(short, long, value_name = "OUT")]
     pub output: Option<PathBuf>,
 }
@@ -367,7 +367,7 @@ Examples:
   strandline demo --mebibytes 64
   strandline demo --json | jq '.reclaim | {predicted_bytes, actual_bytes}'")]
 pub struct Demo {
-    /// How large the heap gets before most of it is freed
+    /// Size of the heap before most of it is freed
     #[arg(long, value_name = "MiB", default_value_t = 300, value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub mebibytes: u32,
 }
@@ -394,7 +394,7 @@ Examples:
   strandline completions zsh > ~/.zfunc/_strandline
   strandline completions fish > ~/.config/fish/completions/strandline.fish")]
 pub struct Completions {
-    /// Which shell
+    /// The shell
     pub shell: Shell,
 }
 
@@ -404,7 +404,7 @@ pub struct Completions {
 Examples:
   strandline man ~/.local/share/man/man1 && man strandline-explain")]
 pub struct Man {
-    /// Where to
+    /// The folder
     #[arg(value_name = "DIR")]
     pub folder: PathBuf,
 }
@@ -412,7 +412,7 @@ pub struct Man {
 /// Arguments of `demo-child`.
 #[derive(Args, Debug)]
 pub struct DemoChild {
-    /// How large the heap gets before most of it is freed
+    /// Size of the heap before most of it is freed
     #[arg(long)]
     pub heap_mebibytes: u32,
     /// How large the zeroed buffer is

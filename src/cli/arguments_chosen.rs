@@ -9,13 +9,13 @@ pub struct ProcessSelection {
     /// Processes, by their ids
     #[arg(long, value_name = "PID", num_args = 1.., value_delimiter = ',', value_parser = clap::value_parser!(i32).range(1..))]
     pub pid: Vec<i32>,
-    /// Processes whose name, or whose executable's, this expression matches; may be given several times
+    /// Processes whose name, or whose executable's, this expression matches; may be repeated
     #[arg(long, value_name = "REGEX")]
     pub name: Vec<String>,
-    /// Processes in this control group and those below it; may be given several times
+    /// Processes in this control group and those below it; may be repeated
     #[arg(long, value_name = "PATH")]
     pub cgroup: Vec<String>,
-    /// Processes of this unit of systemd; may be given several times
+    /// Processes of this unit of systemd; may be repeated
     #[arg(long, value_name = "NAME")]
     pub unit: Vec<String>,
     /// Processes of Kubernetes pods: those whose control group has a pod's id in its path

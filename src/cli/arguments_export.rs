@@ -48,31 +48,31 @@ pub struct Export {
     /// All processes
     #[arg(long)]
     pub all: bool,
-    /// Where to answer scrapes; 127.0.0.1:9756, unless there is a --textfile
+    /// Address for scrapes; by default 127.0.0.1:9756, or none with --textfile
     #[arg(long, value_name = "ADDR:PORT", value_parser = address)]
     pub listen: Option<SocketAddr>,
-    /// Allow an address that other machines reach: they can read the names of processes
+    /// Allow an address that other machines reach; they can then read the names of processes
     #[arg(long)]
     pub allow_remote: bool,
     /// Write DIR/strandline.prom, for node_exporter's textfile collector
     #[arg(long, value_name = "DIR")]
     pub textfile: Option<PathBuf>,
-    /// Time between two writes of it
+    /// Time between two writes of the text file
     #[arg(long, value_name = "TIME", default_value = "15s", value_parser = interval)]
     pub interval: Duration,
-    /// How long a process may be stopped by ledgers
+    /// Maximum time that ledgers may stop a process
     #[arg(long, value_name = "TIME/PERIOD", default_value = "20ms/min", value_parser = stop_budget)]
     pub stop_budget: StopBudget,
-    /// Which share of one processor the exporter may take
+    /// Maximum share of one processor for the exporter
     #[arg(long, value_name = "SHARE", default_value = "1%", value_parser = share)]
     pub cpu_budget: f64,
-    /// The least time between two ledgers of a process
+    /// Minimum time between two ledgers of a process
     #[arg(long, value_name = "TIME", default_value = "1m", value_parser = interval)]
     pub ledger_interval: Duration,
-    /// Take no ledgers: what the kernel counts only, for which nothing is stopped
+    /// Take no ledgers: only the kernel's figures, which stop nothing
     #[arg(long)]
     pub no_ledgers: bool,
-    /// When to take ledgers from a snapshot, see explain
+    /// When to take ledgers from a snapshot (see explain)
     #[arg(long, alias = "photograph", value_name = "WHEN", num_args = 0..=1, require_equals = true, default_value = "try", default_missing_value = "always")]
     pub snapshot: SnapshotChoice,
     #[command(flatten)]

@@ -15,17 +15,17 @@ use strandline_recorder::plan;
 /// How often, and in which order.
 #[derive(Args, Clone, Copy, Debug)]
 pub struct Rounds {
-    /// Rounds: in each, everything runs once, in an order drawn anew
+    /// Number of rounds; each runs everything once, in a new random order
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
     pub repeat: u32,
-    /// Go on, beyond --repeat, until the interval of wall time's ratio is this narrow to each side, such as 2%;
-    /// at most 10 times as many rounds
+    /// Add rounds after --repeat until the interval of the ratio of wall times has at most this width on each
+    /// side, such as 2%; at most 10 times --repeat
     #[arg(long, value_name = "PERCENT", value_parser = percent)]
     pub until: Option<f64>,
-    /// Rounds before those that count
+    /// Number of rounds before the measured ones
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub warm_up: u32,
-    /// Draws the order of the rounds; the same number draws the same order
+    /// Seed of the random order
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
 }
@@ -33,20 +33,20 @@ pub struct Rounds {
 /// Where a lab works.
 #[derive(Args, Clone, Debug)]
 pub struct Lab {
-    /// End a run that takes longer; it counts as failed
+    /// Kill a run that takes longer; it counts as failed
     #[arg(long, value_name = "TIME", value_parser = plan::duration)]
     pub timeout: Option<Duration>,
-    /// Keep what every run wrote, the recordings and the journal here; the same command goes on from it.
-    /// Without it they are in the user's cache until the lab is done
+    /// Folder that keeps the output of every run, the recordings and the journal; the same command resumes
+    /// from it. By default these are in the user's cache until the command is done
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
-    /// Begin anew, where an interrupted lab of the same commands would go on
+    /// Start again instead of resuming an interrupted run of the same command
     #[arg(long)]
     pub fresh: bool,
-    /// Runs at a time: they share processors and caches, so times mean little
+    /// Number of simultaneous runs; they share processors and caches, so times are unreliable
     #[arg(short, long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
     pub jobs: u32,
-    /// Do not ask about labs of more than 10,000 runs
+    /// Do not ask before more than 10,000 runs
     #[arg(long)]
     pub yes: bool,
     /// Where rounds run
@@ -57,10 +57,10 @@ pub struct Lab {
 /// How a report is shown.
 #[derive(Args, Clone, Debug)]
 pub struct ReportOutput {
-    /// What to make of it; without it, tables for the terminal
+    /// Format of the output; by default tables for the terminal
     #[arg(long, value_name = "FORMAT")]
     pub format: Option<LabFormat>,
-    /// Where to; by default standard output
+    /// File for the output; by default standard output
     #[arg(short, long, value_name = "OUT")]
     pub output: Option<PathBuf>,
 }
@@ -81,11 +81,11 @@ pub enum LabFormat {
 /// What is to be small, as it is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum GoalName {
-    /// The memory that is left at the end, or after the load.
+    /// Memory at the end, or of a server after the load.
     Settled,
-    /// The most memory.
+    /// Peak memory.
     Peak,
-    /// The memory that is left, among settings that take at most 1.05 times as long.
+    /// As settled, among settings that take at most 1.05 times as long.
     TimeBounded,
 }
 
@@ -110,30 +110,30 @@ Examples:
   strandline compare --until 2% --json ./p0 ./p1 | jq '.metrics.wall_seconds.ratio'
   strandline compare --on slurm --dir /shared/lab --repeat 200 --partition long ./p0 ./p1
 
-A command is one word: its arguments, and variables before it, stand in the same quotes. One with
-pipes, redirections, $variables or patterns is run by `sh -c`, whose own start then counts.
+Quote each command with its arguments, and variables before it, as one word. A command with pipes,
+redirections, $variables or patterns is run by `sh -c`, whose start is then measured too.
 
-A case's words follow each command's, or surround it where they hold {}.
+The words of a case are appended to each command; {} in them stands for the command.
 
-`same` is said where the interval of a ratio spans 1. All intervals of ratios of one comparison hold
+`same` means that the interval of a ratio contains 1. All intervals of ratios of one comparison hold
 together with 99 % confidence.")]
 pub struct Compare {
     /// How often
     #[command(flatten)]
     pub rounds: Rounds,
-    /// A benchmark, a column of the table each: its words follow each command's
+    /// A benchmark, with a column of its own: words to append to each command
     #[arg(long, value_name = "NAME=WORDS", value_parser = case)]
     pub case: Vec<(String, String)>,
-    /// Compare one command as it is with itself under these variables; may be given several times
+    /// Compare one command with itself under these variables; may be repeated
     #[arg(long, value_name = "NAME=VALUE …")]
     pub env: Vec<String>,
-    /// Where the machine counts no instructions, count them in valgrind's cachegrind, in 5 runs more of each
+    /// Without hardware counters, count instructions with valgrind's cachegrind, in 5 more runs of each command
     #[arg(long)]
     pub instructions: bool,
     /// Keep a recording of every run in --dir, for `strandline report`
     #[arg(long, requires = "dir")]
     pub record: bool,
-    /// Compare commands that fail, too
+    /// Compare commands even if they fail
     #[arg(long)]
     pub ignore_failure: bool,
     /// Where it works
@@ -142,7 +142,7 @@ pub struct Compare {
     /// How it is shown
     #[command(flatten)]
     pub shown: ReportOutput,
-    /// The commands; the first is what the others are compared to
+    /// The commands; the others are compared with the first
     #[arg(value_name = "COMMAND", required = true)]
     pub commands: Vec<String>,
 }
@@ -159,49 +159,48 @@ Examples:
   strandline try --on slurm --dir /shared/try --time 1:00:00 -- /shared/program
   strandline try --list
 
-The first run, without settings, shows which allocator and which runtime there are; what applies to them
-is tried in rounds, in an order drawn anew for each; then the better ones in pairs. A setting whose
-library was not mapped counts as failed.
+A first run without settings finds the allocator and the runtime. The candidates for these are run in
+rounds, each in a new random order; then the better ones in pairs. A setting whose library was not
+mapped counts as failed.
 
-A server is started for each run, loaded once it is ready, let settle, looked at, and asked to end
-(SIGTERM, after 10 s SIGKILL). --ready says when it is ready:
-  port=N     connections to this port of this machine are accepted
+Each run of a server starts it, waits until it is ready, runs the load, waits (--settle), measures its
+memory, and ends it (SIGTERM, after 10 s SIGKILL). It is ready (--ready) when:
+  port=N     it accepts connections to this port of this machine
   line=TEXT  a line with this text is on its standard output or error
-  seconds=S  so long after its start")]
+  seconds=S  this time has passed since its start")]
 pub struct Try {
-    /// Rounds: in each, everything runs once, in an order drawn anew
+    /// Number of rounds; each runs everything once, in a new random order
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     pub repeat: u32,
-    /// Go on, beyond --repeat, until the intervals of settled memory's ratios are this narrow to each side, such as
-    /// 2%; at most 10 times as many rounds
+    /// Add rounds after --repeat until the intervals of the ratios of settled memory have at most this width on
+    /// each side, such as 2%; at most 10 times --repeat
     #[arg(long, value_name = "PERCENT", value_parser = percent)]
     pub until: Option<f64>,
-    /// Draws the order of the rounds; the same number draws the same order
+    /// Seed of the random order
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
-    /// The command is a server, and this says when it is ready: port=N, line=TEXT or seconds=S
+    /// The command is a server that is ready at this event: port=N, line=TEXT or seconds=S
     #[arg(long, value_name = "WHEN", value_parser = ready)]
     pub ready: Option<Ready>,
-    /// The load of a server that is ready, run by `sh -c`; a server is looked at after it
+    /// Command that puts load on the ready server, run by `sh -c`; memory is measured after it
     #[arg(long, value_name = "COMMAND", requires = "ready")]
     pub load: Option<String>,
-    /// How long a server is let be after its load
+    /// Time between the load and the measurement
     #[arg(long, value_name = "SECONDS", requires = "ready", default_value = "1", value_parser = settle)]
     pub settle: Duration,
-    /// What is to be small: settled memory, peak, or settled memory of what takes at most 1.05 times as long. Of
-    /// what has at most 5% and 1MiB more than the least, that which takes the least time is the best
+    /// What to minimise. Among candidates within 5% and 1MiB of the smallest, the fastest is the best
     #[arg(long, value_name = "GOAL", default_value = "settled")]
     pub goal: GoalName,
     /// Try only these candidates
     #[arg(long, value_name = "ID", value_delimiter = ',')]
     pub only: Vec<String>,
-    /// Do not try these
+    /// Do not try these candidates
     #[arg(long, value_name = "ID", value_delimiter = ',')]
     pub skip: Vec<String>,
-    /// Candidates of your own, as TOML; those with the id of another replace it
+    /// TOML file of more candidates; one with a known id replaces that
     #[arg(long, value_name = "FILE")]
     pub catalogue: Option<PathBuf>,
-    /// How many pairs of the better ones are tried
+    /// Number of pairs of the better candidates to try
     #[arg(long, value_name = "N", default_value_t = 3)]
     pub pairs: u32,
     /// List the candidates, and run nothing
@@ -252,11 +251,11 @@ fn settle(text: &str) -> Result<Duration, String> {
     args_conflicts_with_subcommands = true,
     after_help = "\
 Examples:
-  strandline study                               what there is, and whether what it needs is here
+  strandline study                               lists the studies, and what each lacks here
   strandline study freed-or-not
   strandline study perl-lexicals --axis perl=/usr/bin/perl,/opt/perl-5.40/bin/perl
   strandline study ./my-study --repeat 20 --format html -o my-study.html
-  strandline study --all --short --report        every study, and one page of what came of them
+  strandline study --all --short --report        all studies, and one page of their results
   strandline study freed-or-not --plots plots --format markdown -o freed.md
   strandline study --json freed-or-not | jq '.claims[] | {id, verdict}'
   strandline study freed-or-not --on slurm --dir /shared/freed --account lab --sbatch=--qos=low
@@ -269,27 +268,27 @@ pub struct Study {
     /// Instead of running one
     #[command(subcommand)]
     pub action: Option<StudyAction>,
-    /// Which; without it, they are listed
+    /// The study; without it, all are listed
     #[arg(value_name = "NAME|PATH")]
     pub name: Option<String>,
-    /// Take these choices of an axis, also ones that the study does not have (any perl, any allocator's
-    /// library); `subject` is an axis too
+    /// Values of an axis, also ones that the study does not list (any perl, any allocator's library); `subject`
+    /// is an axis too
     #[arg(long, value_name = "NAME=VALUE,…", value_parser = axis)]
     pub axis: Vec<(String, Vec<String>)>,
-    /// Rounds: in each, every cell runs once, in an order drawn anew; by default as the study says
+    /// Number of rounds, each of every cell once in a new random order; by default the study's own
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub repeat: Option<u32>,
     /// The study's short form: fewer choices and rounds
     #[arg(long)]
     pub short: bool,
-    /// Run all studies there are, one after the other; with --dir DIR each in DIR/NAME
+    /// Run all studies, one after the other; with --dir DIR each in DIR/NAME
     #[arg(long, conflicts_with = "name")]
     pub all: bool,
-    /// Exit with 1 where a claim fails
+    /// Exit with status 1 if a claim fails
     #[arg(long)]
     pub fail_if_claims_fail: bool,
-    /// Write one HTML page of claims, tables and plots as well, by default strandline-study-NAME.html, or
-    /// strandline-studies.html of all; a file that is no such page is not overwritten
+    /// Also write an HTML page of claims, tables and plots, by default strandline-study-NAME.html, or
+    /// strandline-studies.html with --all; no other file is overwritten
     #[arg(long, value_name = "FILE")]
     pub report: Option<Option<PathBuf>>,
     /// Write every plot as an SVG file into this folder; Markdown then refers to them
@@ -317,13 +316,13 @@ impl Study {
 /// What else to do with a study.
 #[derive(Debug, Subcommand)]
 pub enum StudyAction {
-    /// Say what is wrong with a study's file, each with its line and column
+    /// Check a study's file; errors have line and column
     Check {
-        /// Which
+        /// The study
         #[arg(value_name = "NAME|PATH")]
         name: String,
     },
-    /// Make a new study: a file with comments and a program, which run as they are
+    /// Create a study that runs as it is: a commented file and a program
     New {
         /// A path, or a name for ./studies
         #[arg(value_name = "NAME|PATH")]
@@ -367,9 +366,10 @@ Examples:
   strandline squeeze --json -- ./program | jq .smallest_bytes
   strandline squeeze --on slurm --dir /shared/squeeze -- /shared/program
 
-A run succeeds where it exits with status 0, and the kernel killed none of its processes at the limit.
-With --success it does where that shell command does: it is run after each run, its standard input is what the run wrote on its standard output, and the variable
-STRANDLINE_STATUS holds the run's exit status (128 and the signal where one ended it, 124 where it hung).
+A run succeeds if it exits with status 0 and the kernel killed none of its processes at the limit.
+With --success a shell command decides: it runs after each run, reads the run's standard output, and
+the variable STRANDLINE_STATUS has the run's exit status (128 + the signal that ended it; 124 after
+the timeout).
 
 cgroup limits the memory of all its processes together, as containers and systemd do; address_space
 (RLIMIT_AS, ulimit -v) and data (RLIMIT_DATA, ulimit -d) limit each process by itself.")]
@@ -377,32 +377,32 @@ pub struct Squeeze {
     /// What to limit
     #[arg(long, value_enum, default_value_t = LimitChoice::Cgroup)]
     pub kind: LimitChoice,
-    /// A shell command that says by its exit status whether a run succeeded
+    /// Shell command whose exit status decides whether a run succeeded
     #[arg(long, value_name = "COMMAND")]
     pub success: Option<String>,
-    /// So many runs must succeed under the limit that is found
+    /// Number of runs that must succeed under the limit found
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub repeat: u32,
-    /// How closely to find it: a size, or a part of it; by default 1%, but not closer than 64KiB
+    /// Precision of the limit: a size, or a percentage; by default 1%, and at least 64KiB
     #[arg(long, value_name = "SIZE|PERCENT", value_parser = resolution)]
     pub resolution: Option<Resolution>,
-    /// Rounds that measure what it costs near the limit; 0 measures nothing
+    /// Number of rounds that measure time near the limit
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(..=1000))]
     pub rounds: u32,
     /// Give up after this many runs
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub most_runs: u32,
-    /// A run that takes longer has failed; by default 10 times as long as without a limit, and 10s
+    /// A run that takes longer has failed; by default 10 times the time without a limit, plus 10s
     #[arg(long, value_name = "TIME", value_parser = plan::duration)]
     pub timeout: Option<Duration>,
-    /// Keep what every run wrote and the journal here; the same command goes on from it. Without it they are in
-    /// the user's cache until the search is done
+    /// Folder that keeps the output of every run and the journal; the same command resumes from it. By default
+    /// these are in the user's cache until the search is done
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
-    /// Begin anew, where an interrupted search of the same command would go on
+    /// Start again instead of resuming an interrupted search of the same command
     #[arg(long)]
     pub fresh: bool,
-    /// Draws the order of the rounds
+    /// Seed of the random order
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
     /// Where it runs: the whole search, as one task

@@ -81,7 +81,7 @@ pub struct Explain {
     /// Of a control group: take the ledger of each process too, which may stop it
     #[arg(long)]
     pub ledgers: bool,
-    /// How long a process may be stopped by its ledger, as in export
+    /// Maximum time that its ledger may stop a process, as in export
     #[arg(long, value_name = "TIME/PERIOD", default_value = "20ms/min", value_parser = stop_budget)]
     pub stop_budget: StopBudget,
     #[command(flatten)]
@@ -89,7 +89,7 @@ pub struct Explain {
     /// Rows shown: `all`, or the N largest; by default the 7 largest of at least 0.5 % of RSS
     #[arg(long, value_name = "all|N", value_parser = rows, conflicts_with_all = GROUP_FLAGS)]
     pub rows: Option<Rows>,
-    /// Exit with status 1 if this holds; may be given several times
+    /// Exit with status 1 if this holds; may be repeated
     #[arg(long, value_name = "EXPR", value_parser = Condition::parse, conflicts_with_all = GROUP_FLAGS)]
     pub fail_if: Vec<Condition>,
     /// Explain the process and its descendants: a line each, shared pages counted once
@@ -164,13 +164,13 @@ pub struct Reclaim {
     pub group: GroupChoice,
     #[command(flatten)]
     pub detail: Detail,
-    /// Which remedy; if not given, the allocator's call (malloc_trim, jemalloc_purge, ...) that releases most
+    /// The remedy; by default the allocator's call (malloc_trim, jemalloc_purge, ...) that releases most
     #[arg(long, value_name = "ID", value_parser = remedies())]
     pub remedy: Option<String>,
     /// Predict only; change nothing
     #[arg(long)]
     pub dry_run: bool,
-    /// How long to wait for a safe moment
+    /// Maximum wait for a safe moment
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = duration)]
     pub wait: std::time::Duration,
     /// Allow the direct way of zero_pages: if strandline is killed at the wrong instant, a write of the
@@ -182,7 +182,7 @@ pub struct Reclaim {
     /// Resume the process after this time at each read; a heap that was not read whole is not trimmed
     #[arg(long, value_name = "TIME", value_parser = plan::duration)]
     pub max_stop: Option<std::time::Duration>,
-    /// When to read a snapshot, see explain
+    /// When to read a snapshot (see explain)
     #[arg(long, alias = "photograph", value_name = "WHEN", num_args = 0..=1, require_equals = true, default_value = "never", default_missing_value = "always")]
     pub snapshot: SnapshotChoice,
 }

@@ -36,8 +36,7 @@ impl SnapshotChoice {
 /// How long a process is read without stopping it.
 #[derive(Args, Clone, Copy, Debug)]
 pub struct QuietFor {
-    /// Read a process without stopping it while all its threads sleep; stop it if that does not come about in this time. 0 stops
-    /// it at once
+    /// Wait this long for all threads to sleep, so that the process is read without a stop; then stop it. 0 stops it at once
     #[arg(long = "quiet-for", value_name = "TIME", default_value = "250ms", value_parser = duration_or_none)]
     pub limit: Duration,
 }

@@ -8,30 +8,30 @@ use strandline_lab::slurm::{Task, why_rejected};
 /// Where rounds run.
 #[derive(Args, Clone, Debug, Default)]
 pub struct OnSlurm {
-    /// Where rounds run: each as a task of a job array, on one node. Wants --dir in a folder that all nodes see under
-    /// the same path, with the commands (docs/lab.md)
+    /// Where to run the rounds: each is a task of a job array, on one node. Needs --dir, and the commands, in
+    /// folders that all nodes see under the same path (docs/lab.md)
     #[arg(long, value_name = "WHERE", help_heading = "On a cluster")]
     pub on: Option<Cluster>,
-    /// The partition, as sbatch takes it
+    /// Partition for sbatch
     #[arg(long, value_name = "NAME", requires = "on", help_heading = "On a cluster")]
     pub partition: Option<String>,
-    /// The account
+    /// Account for sbatch
     #[arg(long, value_name = "NAME", requires = "on", help_heading = "On a cluster")]
     pub account: Option<String>,
-    /// What nodes have to have, such as 'epyc&512g'
+    /// Features that a node must have, such as 'epyc&512g'
     #[arg(long, value_name = "LIST", requires = "on", help_heading = "On a cluster")]
     pub constraint: Option<String>,
-    /// The most time that a round may take, such as 30 (minutes) or 2:00:00
+    /// Time limit of a round, such as 30 (minutes) or 2:00:00
     #[arg(long, value_name = "TIME", requires = "on", help_heading = "On a cluster")]
     pub time: Option<String>,
-    /// Another option for sbatch, such as --sbatch=--qos=low; may be given several times
+    /// Another option for sbatch, such as --sbatch=--qos=low; may be repeated
     #[arg(long, value_name = "OPTION", requires = "on", allow_hyphen_values = true, value_parser = sbatch_option,
         help_heading = "On a cluster")]
     pub sbatch: Vec<String>,
-    /// Share nodes with other jobs; without it a round has its node for itself
+    /// Share nodes with other jobs; by default a round has a node alone
     #[arg(long, requires = "on", help_heading = "On a cluster")]
     pub shared: bool,
-    /// Maximum number of rounds at a time; by default as many as there are nodes for
+    /// Maximum number of simultaneous rounds; by default Slurm decides
     #[arg(long, value_name = "N", requires = "on", value_parser = clap::value_parser!(u32).range(1..),
         help_heading = "On a cluster")]
     pub at_once: Option<u32>,

@@ -28,13 +28,13 @@ Columns:
   STRANDED    what its last ledger called free and still resident, and how old that ledger is; - before there is one
   PINNED      what it called free, but kept by what lives beside it")]
 pub struct Top {
-    /// Which processes; all, where none is named
+    /// The processes; by default all
     #[command(flatten)]
     pub chosen: ProcessSelection,
-    /// How often processes are looked at; less often where that would take more than a fiftieth of a processor
+    /// Time between two updates; longer where these would take more than a fiftieth of a processor
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = interval)]
     pub interval: Duration,
-    /// The order
+    /// Column to sort by
     #[arg(long, value_name = "COLUMN", default_value = "rss")]
     pub sort: Sort,
     /// Show the tree of parents and children
@@ -43,7 +43,7 @@ pub struct Top {
     /// Show control groups
     #[arg(long)]
     pub groups: bool,
-    /// Print the table once, after two seconds, and end
+    /// Print the table once, after two seconds
     #[arg(long)]
     pub once: bool,
 }
@@ -51,7 +51,7 @@ pub struct Top {
 /// By which column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Sort {
-    /// Its id; of groups, how many processes they have
+    /// Process id; of groups, number of processes
     Pid,
     /// Resident bytes
     Rss,
@@ -63,7 +63,7 @@ pub enum Sort {
     Stranded,
     /// Pinned bytes of the last ledger
     Pinned,
-    /// Its name
+    /// Name
     Name,
 }
 

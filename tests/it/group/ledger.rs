@@ -17,11 +17,15 @@ del blocks[:7500]
 print('ready', flush=True)
 input()";
 
-/// A file in shared memory that stays, and is open in no process.
+/// A file in shared memory that stays, and is open in no process, and 200 small ones in a folder.
 const TMPFS: &str = "\
-import sys
+import os, sys
 with open(sys.argv[1], 'wb') as file:
     file.write(b'x' * (24 << 20))
+os.mkdir(sys.argv[2])
+for number in range(200):
+    with open(f'{sys.argv[2]}/{number}', 'wb') as file:
+        file.write(b'x' * (64 << 10))
 print('ready', flush=True)
 input()";
 
@@ -35,12 +39,13 @@ os.fsync(file.fileno())
 print('ready', flush=True)
 input()";
 
-/// A file that is removed on drop.
+/// A file, or a folder, that is removed on drop.
 struct Removed(String);
 
 impl Drop for Removed {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.0);
+        let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
@@ -50,6 +55,7 @@ struct Scene {
     _tmpfs: Subject,
     _cache: Subject,
     shared: Removed,
+    small: Removed,
     file: String,
     _folder: Folder,
     group: MemoryGroup,
@@ -61,13 +67,14 @@ fn scene(name: &str) -> Result<Option<Scene>> {
     let folder = Folder::new(name)?;
     let file = folder.0.join("access.log").display().to_string();
     let shared = Removed(format!("/dev/shm/{}.db", group.name()));
+    let small = Removed(format!("/dev/shm/{}.d", group.name()));
     let heap = group.python(HEAP, &[])?;
-    let tmpfs = group.python(TMPFS, &[&shared.0])?;
+    let tmpfs = group.python(TMPFS, &[&shared.0, &small.0])?;
     let cache = group.python(CACHE, &[&file])?;
     for subject in [&heap, &tmpfs, &cache] {
         subject.at_rest()?;
     }
-    Ok(Some(Scene { heap, _tmpfs: tmpfs, _cache: cache, shared, file, _folder: folder, group }))
+    Ok(Some(Scene { heap, _tmpfs: tmpfs, _cache: cache, shared, small, file, _folder: folder, group }))
 }
 
 fn sum(document: &Value, is: impl Fn(&Value) -> bool) -> u64 {
@@ -101,9 +108,13 @@ fn rows_add_up_to_the_charge_and_name_process_mount_and_file() -> Outcome {
         |id: &str, path: &str| sum(&document, |row| row["id"] == id && row["file"].as_str() == Some(path));
     // The kernel's counters lag by a batch for each processor.
     let lag = 64 * 4096 * processors();
-    for (id, path, bytes) in
-        [("group.shmem", &scene.shared.0, 24 * MIB), ("group.cache.clean", &scene.file, 32 * MIB)]
-    {
+    let folder = format!("{}/", scene.small.0);
+    let known = [
+        ("group.shmem", &scene.shared.0, 24 * MIB),
+        ("group.shmem", &folder, 200 * 64 * 1024),
+        ("group.cache.clean", &scene.file, 32 * MIB),
+    ];
+    for (id, path, bytes) in known {
         let found = of_file(id, path);
         assert!((bytes - lag..=bytes).contains(&found), "{id} {found}: {document:#}");
     }

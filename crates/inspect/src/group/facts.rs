@@ -67,7 +67,7 @@ pub struct GroupRow {
     pub bytes: u64,
     /// The process that holds it.
     pub pid: Option<i32>,
-    /// The file that holds it.
+    /// The file that holds it; a folder, which ends in `/`, of small files.
     pub file: Option<String>,
 }
 

@@ -12,8 +12,12 @@ use super::processes::{GroupProcesses, OneProcess};
 use super::shares::{Basis, Want, fill};
 use crate::facts::{State, Totals};
 
-/// Files of a kind, and processes, with rows of their own; the others are summed.
+/// Files of a kind, and processes, with rows of their own; smaller files are summed by folder.
 const MAX_FILE_ROWS: usize = 50;
+/// The smallest file with a row of its own, as a part of its kind.
+const LEAST_FILE_PART: u64 = 200;
+/// Folders of a kind with rows; the others are summed.
+const MAX_FOLDER_ROWS: usize = 50;
 const MAX_PROCESS_ROWS: usize = 1000;
 
 /// Name and state of all rows that a group's ledger may have, beside those of processes.
@@ -154,7 +158,7 @@ fn basis(file: &CachedFile) -> Basis {
     }
 }
 
-/// The rows of a kind by file: the largest, and the others summed.
+/// The rows of a kind: the largest by file, the others by folder.
 fn of_files(rows: &mut Vec<GroupRow>, kind: Kind, bytes: u64, files: &[OfFile<'_>]) {
     let wants: Vec<Want> = files.iter().map(|of| of.want).collect();
     let (shares, left) = fill(bytes, &wants);
@@ -165,12 +169,41 @@ fn of_files(rows: &mut Vec<GroupRow>, kind: Kind, bytes: u64, files: &[OfFile<'_
     }
     let mut named: Vec<((&str, bool), u64)> = by_name.into_iter().collect();
     named.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
-    let smaller: u64 = named.iter().skip(MAX_FILE_ROWS).map(|(_, bytes)| bytes).sum();
-    for ((path, is_deleted), bytes) in named.into_iter().take(MAX_FILE_ROWS) {
+    let least = bytes / LEAST_FILE_PART;
+    let count = named.iter().take(MAX_FILE_ROWS).take_while(|(_, bytes)| *bytes >= least).count();
+    let small = named.split_off(count);
+    for ((path, is_deleted), bytes) in named {
         let holder = if is_deleted { format!("{path} (deleted)") } else { path.to_owned() };
         rows.push(GroupRow { file: Some(path.to_owned()), ..row(kind, holder, bytes) });
     }
-    rows.push(row(kind, kind.what.to_owned(), smaller.saturating_add(left)));
+    let others = of_folders(rows, kind, &small);
+    rows.push(row(kind, kind.what.to_owned(), others.saturating_add(left)));
+}
+
+/// Adds rows of small files by folder, for the largest; returns the bytes in other folders.
+fn of_folders(rows: &mut Vec<GroupRow>, kind: Kind, files: &[((&str, bool), u64)]) -> u64 {
+    let mut by_folder: BTreeMap<&str, Folder> = BTreeMap::new();
+    for ((path, _), bytes) in files {
+        let folder = by_folder.entry(path.rsplit_once('/').map_or("", |(folder, _)| folder)).or_default();
+        folder.files += 1;
+        folder.bytes = folder.bytes.saturating_add(*bytes);
+    }
+    let mut folders: Vec<(&str, Folder)> = by_folder.into_iter().collect();
+    folders.sort_by_key(|(_, folder)| std::cmp::Reverse(folder.bytes));
+    let others = folders.split_off(folders.len().min(MAX_FOLDER_ROWS));
+    for (path, folder) in folders {
+        let plural = if folder.files == 1 { "" } else { "s" };
+        let holder = format!("{path}/ ({} small file{plural})", folder.files);
+        rows.push(GroupRow { file: Some(format!("{path}/")), ..row(kind, holder, folder.bytes) });
+    }
+    others.iter().fold(0, |sum, (_, folder)| sum.saturating_add(folder.bytes))
+}
+
+/// The small files of a folder.
+#[derive(Default)]
+struct Folder {
+    files: u64,
+    bytes: u64,
 }
 
 /// Sorts rows, the largest first.
