@@ -339,6 +339,11 @@ pub fn settings(advice: &[Advice], surface: Surface) -> Vec<String> {
 fn commands(explanation: &GroupExplanation, verbose: bool, surface: Surface) -> Vec<(String, String)> {
     let group = clean(&explanation.target.arguments);
     let mut commands = Vec::new();
+    let has_ledgers = explanation.rows.iter().any(|row| Folded::of(row).is_of_ledger());
+    let of_processes = verdict::sums(&explanation.rows).processes;
+    if !has_ledgers && of_processes > explanation.cgroup.current_bytes / 5 {
+        commands.push((format!("strandline explain --ledgers {group}"), "what malloc keeps".to_owned()));
+    }
     if let Some(largest) = explanation.processes.first() {
         commands.push((format!("strandline explain {}", largest.pid), "its largest process".to_owned()));
     }

@@ -40,7 +40,7 @@ use crate::facts::Cost;
 const PSS_TIME: Duration = Duration::from_millis(300);
 const FILES_TIME: Duration = Duration::from_millis(240);
 const WALK_TIME: Duration = Duration::from_millis(100);
-const SAMPLE_TIME: Duration = Duration::from_millis(60);
+const SAMPLE_TIME: Duration = Duration::from_millis(120);
 
 /// Makes the ledger of `group`, without stopping a process.
 ///
@@ -110,7 +110,9 @@ pub const MEMORY_RECLAIM_FILE: &str = "memory.reclaim";
 
 /// The files that the processes use, and those of shared memory that they see.
 fn files(hierarchy: &Hierarchy, members: &Members) -> Files {
-    let mut search = FileSearch::new(FILES_TIME);
+    let inodes = members.groups.iter().filter_map(|path| std::fs::metadata(hierarchy.root.join(path)).ok());
+    let inodes: BTreeSet<u64> = inodes.map(|data| data.ino()).collect();
+    let mut search = FileSearch::new(FILES_TIME, ChargeSampler::new(inodes), SAMPLE_TIME);
     let mut walk = SharedMemoryWalk::new(WALK_TIME);
     for member in &members.processes {
         let Ok(process) = Process::open(member.pid) else { continue };
@@ -123,9 +125,7 @@ fn files(hierarchy: &Hierarchy, members: &Members) -> Files {
         // Files that ended processes left in shared memory are looked for from here.
         walk.add_process(&own, &mut search);
     }
-    let inodes = members.groups.iter().filter_map(|path| std::fs::metadata(hierarchy.root.join(path)).ok());
-    let inodes: BTreeSet<u64> = inodes.map(|data| data.ino()).collect();
-    let mut files = search.finish(ChargeSampler::new(inodes).as_ref(), SAMPLE_TIME);
+    let mut files = search.finish();
     files.names_left |= walk.is_cut;
     files
 }

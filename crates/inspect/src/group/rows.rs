@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use strandline_claims::Caveat;
+use strandline_claims::units::thousands;
 use strandline_process::group::Memory;
 use strandline_process::group::files::{CachedFile, Files};
 
@@ -193,7 +194,7 @@ fn of_folders(rows: &mut Vec<GroupRow>, kind: Kind, files: &[((&str, bool), u64)
     let others = folders.split_off(folders.len().min(MAX_FOLDER_ROWS));
     for (path, folder) in folders {
         let plural = if folder.files == 1 { "" } else { "s" };
-        let holder = format!("{path}/ ({} small file{plural})", folder.files);
+        let holder = format!("{} small file{plural} in {path}/", thousands(folder.files));
         rows.push(GroupRow { file: Some(format!("{path}/")), ..row(kind, holder, folder.bytes) });
     }
     others.iter().fold(0, |sum, (_, folder)| sum.saturating_add(folder.bytes))

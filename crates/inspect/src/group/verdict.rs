@@ -78,7 +78,7 @@ fn held(explanation: &GroupExplanation, sums: &Sums) -> String {
     }
     if sums.shared > 0 {
         let file = largest_file(explanation, "group.shmem").filter(|row| row.bytes > sums.shared / 10);
-        let largest = file.map_or_else(String::new, |row| format!(" ({} {})", row.holder, bytes(row.bytes)));
+        let largest = file.map_or_else(String::new, |row| format!(" ({}: {})", row.holder, bytes(row.bytes)));
         parts.push((sums.shared, format!("is files in shared memory{largest}")));
     }
     if sums.cache > 0 {

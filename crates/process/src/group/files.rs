@@ -26,10 +26,10 @@ use crate::procfs::mounts::{self, MountedAt};
 const MAX_NAMES: u64 = 1_000_000;
 /// Maximum number of files kept; of more, the smaller half is summed.
 const MAX_FILES: usize = 4096;
-/// Files that are kept open for a sample of their pages: the largest.
+/// Files that are kept open until the largest are known, which are sampled first.
 const MAX_OPEN: usize = 96;
 /// Smallest file of which a sample is taken.
-const LEAST_SAMPLED: u64 = 64 << 10;
+const LEAST_SAMPLED: u64 = 16 << 10;
 /// Maximum bytes of a process's mappings that are read.
 const MAX_MAPS_BYTES: u64 = 32 << 20;
 /// Maximum bytes read of /proc/PID/mountinfo and of fdinfo.
@@ -99,6 +99,26 @@ pub struct FileSearch {
     mounts: Option<Mounts>,
     looked_at: u64,
     deadline: Instant,
+    sampling: Option<Sampling>,
+}
+
+/// Samples files for the groups that they are charged to.
+#[derive(Debug)]
+struct Sampling {
+    sampler: ChargeSampler,
+    /// Time left for files that are not among the largest.
+    left: Duration,
+    /// Time for the largest.
+    for_largest: Duration,
+}
+
+impl Sampling {
+    /// Samples the file while it is open.
+    fn sample(&self, file: &mut CachedFile) {
+        let Some(open) = &file.open else { return };
+        let sample = self.sampler.sample(open, file.size);
+        file.charged_bytes = sample.and_then(|sample| sample.share_of(file.cached_bytes));
+    }
 }
 
 /// The mounts of one mount namespace.
@@ -109,8 +129,10 @@ struct Mounts {
 }
 
 impl FileSearch {
-    /// Ends after `time`.
-    pub fn new(time: Duration) -> Self {
+    /// Ends after `time`. The files are sampled, the largest for at most half of `sampling_time`.
+    pub fn new(time: Duration, sampler: Option<ChargeSampler>, sampling_time: Duration) -> Self {
+        let half = sampling_time / 2;
+        let sampling = sampler.map(|sampler| Sampling { sampler, left: half, for_largest: half });
         Self {
             found: Files::default(),
             seen: HashSet::new(),
@@ -119,6 +141,7 @@ impl FileSearch {
             mounts: None,
             looked_at: 0,
             deadline: Instant::now() + time,
+            sampling,
         }
     }
 
@@ -257,7 +280,7 @@ impl FileSearch {
         self.shrink();
     }
 
-    /// Closes all files but the largest, and forgets the smaller half of too many.
+    /// Samples and closes all files but the largest, and forgets the smaller half of too many.
     fn shrink(&mut self) {
         let files = &mut self.found.files;
         let open = files.iter().filter(|file| file.open.is_some()).count();
@@ -265,22 +288,31 @@ impl FileSearch {
             return;
         }
         sort(files);
-        files.iter_mut().skip(MAX_OPEN).for_each(|file| file.open = None);
+        let since = Instant::now();
+        for file in files.iter_mut().skip(MAX_OPEN).filter(|file| file.open.is_some()) {
+            if let Some(sampling) = self.sampling.as_ref().filter(|sampling| since.elapsed() < sampling.left)
+            {
+                sampling.sample(file);
+            }
+            file.open = None;
+        }
+        if let Some(sampling) = &mut self.sampling {
+            sampling.left = sampling.left.saturating_sub(since.elapsed());
+        }
         if files.len() >= MAX_FILES {
             files.truncate(MAX_FILES / 2);
         }
     }
 
-    /// Samples the largest files for the groups that they are charged to, for at most `time`, and
-    /// returns all.
-    pub fn finish(mut self, sampler: Option<&ChargeSampler>, time: Duration) -> Files {
+    /// Samples the files that are open, the largest first, and returns all.
+    pub fn finish(mut self) -> Files {
         sort(&mut self.found.files);
         let since = Instant::now();
         for file in &mut self.found.files {
-            let Some(open) = file.open.take() else { continue };
-            let Some(sampler) = sampler.filter(|_| since.elapsed() < time) else { continue };
-            let sample = sampler.sample(&open, file.size);
-            file.charged_bytes = sample.and_then(|sample| sample.share_of(file.cached_bytes));
+            if let Some(sampling) = self.sampling.as_ref().filter(|it| since.elapsed() < it.for_largest) {
+                sampling.sample(file);
+            }
+            file.open = None;
             self.found.is_sampled |= file.charged_bytes.is_some();
         }
         self.found
@@ -354,7 +386,7 @@ mod tests {
     }
 
     fn search() -> FileSearch {
-        FileSearch::new(Duration::from_secs(600))
+        FileSearch::new(Duration::from_secs(600), None, Duration::ZERO)
     }
 
     #[test]
@@ -372,7 +404,7 @@ mod tests {
         let mut search = search();
         search.add_process(&own());
         search.add_process(&own());
-        let found = search.finish(None, Duration::ZERO);
+        let found = search.finish();
         let of = |name: &str| {
             let all = found.files.iter().filter(|file| file.path.contains(name));
             all.map(|file| (file.cached_bytes, file.is_deleted, file.is_shared_memory)).collect::<Vec<_>>()
@@ -387,9 +419,9 @@ mod tests {
 
     #[test]
     fn without_time_nothing_is_looked_at() {
-        let mut search = FileSearch::new(Duration::ZERO);
+        let mut search = FileSearch::new(Duration::ZERO, None, Duration::ZERO);
         search.add_process(&own());
-        let found = search.finish(None, Duration::ZERO);
+        let found = search.finish();
         assert!(found.files.is_empty() && found.names_left);
     }
 

@@ -142,12 +142,12 @@ mod tests {
         std::fs::create_dir(folder.path().join("a")).unwrap();
         std::fs::write(folder.path().join("a/db"), [1; 100_000]).unwrap();
         std::os::unix::fs::symlink("/", folder.path().join("root")).unwrap();
-        let mut search = FileSearch::new(Duration::from_secs(600));
+        let mut search = FileSearch::new(Duration::from_secs(600), None, Duration::ZERO);
         let mut walk = SharedMemoryWalk::new(Duration::from_secs(600));
         let own = Process::open(std::process::id().cast_signed()).unwrap();
         walk.add_process(&own, &mut search);
         walk.add_process(&own, &mut search);
-        let found = search.finish(None, Duration::ZERO);
+        let found = search.finish();
         let path = folder.path().join("a/db").display().to_string();
         let file = found.files.iter().find(|file| file.path == path);
         assert!(file.is_some_and(|file| file.cached_bytes == 25 * 4096 && !file.is_used), "{found:?}");
