@@ -234,6 +234,7 @@ fn stopped_by_failure(error: &Error, most: Duration) -> Duration {
         Error::NoSnapshot { stopped, .. } => *stopped,
         Error::DidNotStop { seconds, .. } => Duration::try_from_secs_f64(*seconds).unwrap_or(most).max(most),
         Error::Ended { .. }
+        | Error::Replaced { .. }
         | Error::DoesNotAddUp { .. }
         | Error::Overlap { .. }
         | Error::Io { .. }
@@ -244,7 +245,9 @@ fn stopped_by_failure(error: &Error, most: Duration) -> Duration {
 /// Label of a failure; `None` if the process is gone, or if its next turn may succeed.
 fn reason(error: &Error) -> Option<&'static str> {
     match error {
-        Error::NoSuchProcess { .. } | Error::Ended { .. } | Error::Zombie { .. } => None,
+        Error::NoSuchProcess { .. } | Error::Ended { .. } | Error::Zombie { .. } | Error::Replaced { .. } => {
+            None
+        }
         Error::Permission { .. } => Some("permission"),
         Error::Traced { .. } => Some("traced"),
         Error::LeaderEnded { .. } => Some("main_thread_ended"),

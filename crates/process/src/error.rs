@@ -25,6 +25,12 @@ pub enum Error {
         /// The process asked for.
         pid: i32,
     },
+    /// The process replaced its program (exec) during the inspection.
+    #[error("process {pid} started another program (exec) while it was being read; run strandline again")]
+    Replaced {
+        /// The process asked for.
+        pid: i32,
+    },
     /// The process has ended, and its parent has not reaped it.
     #[error("process {pid} is a zombie: it has no memory left; its parent {parent} has not collected it yet")]
     Zombie {

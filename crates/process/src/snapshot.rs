@@ -34,6 +34,7 @@ use crate::memory::{Memory, word_at};
 use crate::procfs::Process;
 use crate::target::budget;
 use crate::target::copy::MemoryCopy;
+use crate::target::exit_watch;
 use crate::target::hold::on_own_thread;
 use crate::target::live::{ByPid, MemFile};
 use crate::target::stop::Stopped;
@@ -78,6 +79,8 @@ const END_LIMIT: Duration = Duration::from_secs(5);
 const REAP_LIMIT: Duration = Duration::from_millis(200);
 /// Maximum time to hold a thread while reaping.
 const COLLECT_LIMIT: Duration = Duration::from_secs(1);
+/// Time for the program to run before another attempt.
+const COLLECT_AGAIN: Duration = Duration::from_millis(3);
 /// Maximum number of threads tried for taking the snapshot, and for reaping it.
 const MAX_CALLERS: usize = 64;
 const MAX_REAPERS: usize = 64;
@@ -244,6 +247,19 @@ impl Snapshot {
     /// Makes a thread of the target wait for the child. Returns whether the child is gone, and how
     /// long threads were stopped.
     fn collect(&self) -> (bool, Duration) {
+        let (mut stopped, until) = (Duration::ZERO, Instant::now() + COLLECT_LIMIT / 2);
+        loop {
+            let (is_gone, took) = self.collect_once();
+            stopped += took;
+            if is_gone || Instant::now() >= until {
+                return (is_gone, stopped);
+            }
+            // Its threads may have been in signal handlers.
+            exit_watch::pause(COLLECT_AGAIN);
+        }
+    }
+
+    fn collect_once(&self) -> (bool, Duration) {
         let mut stopped = Duration::ZERO;
         let Ok(space) = self.target.address_space() else { return (true, stopped) };
         let memory = ByPid::new(self.target.pid());

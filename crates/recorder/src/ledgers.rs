@@ -4,6 +4,7 @@
 
 use std::collections::HashMap;
 use std::os::unix::net::UnixStream;
+use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,8 +16,6 @@ use strandline_inspect::environment::Environment;
 use strandline_inspect::explain::{self, Ending, Options};
 use strandline_inspect::facts::Explanation;
 use strandline_process::error::Error;
-use strandline_process::procfs::Process;
-use strandline_process::smaps;
 use strandline_process::target::exit_watch::{self, Continued, ExitWatch, WatchEvent};
 use strandline_process::target::hold;
 use strandline_recording::{Ledger, Moment, Sample};
@@ -24,6 +23,7 @@ use strandline_recording::{Ledger, Moment, Sample};
 use super::LedgerSettings;
 use super::clock::Clock;
 use super::sampler::{Sampler, Units};
+use super::tree_pss::tree_pss_bytes;
 
 /// Stack of a watching thread, which also takes ledgers.
 const STACK_BYTES: usize = 1 << 20;
@@ -94,8 +94,17 @@ pub struct Ledgers {
     under_way: usize,
 }
 
-/// The watched processes, by process id.
-type Watches = Arc<Mutex<HashMap<i32, Arc<Watched>>>>;
+/// Shared by the threads that begin and pause watches.
+type Watches = Arc<Mutex<WatchTable>>;
+
+/// The watched processes.
+#[derive(Debug, Default)]
+struct WatchTable {
+    /// By process id.
+    all: HashMap<i32, Arc<Watched>>,
+    /// Whether no watch may begin for now.
+    is_paused: bool,
+}
 
 /// Shared by all threads.
 #[derive(Clone, Debug)]
@@ -132,7 +141,8 @@ impl Ledgers {
             while let Ok(job) = wanted.recv() {
                 work(job, &own, &shared);
             }
-            all(&own).iter().for_each(|watched| watched.pause());
+            let watches: Vec<_> = lock(&own).all.values().cloned().collect();
+            watches.iter().for_each(|watched| watched.pause());
         })?;
         Ok(Self { jobs: Some(jobs), thread: Some(thread), made, wake, watches, under_way: 0 })
     }
@@ -148,10 +158,15 @@ impl Ledgers {
 
     /// Runs `work` while no process is held and all watches are paused.
     pub fn while_nothing_is_held<T>(&self, work: impl FnOnce() -> T) -> T {
-        let watches = all(&self.watches);
-        watches.iter().for_each(|watched| watched.pause());
+        let pause = |is_paused| {
+            let mut table = lock(&self.watches);
+            table.is_paused = is_paused;
+            table.all.values().cloned().collect::<Vec<_>>()
+        };
+        pause(true).iter().for_each(|watched| watched.pause());
         let done = hold::while_nothing_is_held(work);
-        watches.iter().for_each(|watched| watched.resume());
+        // With those that were to begin meanwhile.
+        pause(false).iter().for_each(|watched| watched.resume());
         done
     }
 
@@ -186,6 +201,13 @@ impl Ledgers {
         self.under_way
     }
 
+    /// Whether the watch of a process is not over: its result may be missing.
+    pub fn is_watching(&self, pid: i32) -> bool {
+        let watched = lock(&self.watches).all.get(&pid).cloned();
+        // A state that is locked is changing.
+        watched.is_some_and(|watched| watched.state.try_lock().map_or(true, |state| !state.is_over()))
+    }
+
     /// Watches for the end of a process.
     pub fn watch(&self, pid: i32, request: WatchRequest) {
         self.send(Job::Watch(pid, request));
@@ -218,21 +240,20 @@ impl Ledgers {
     }
 }
 
-/// The watched processes.
-fn all(watches: &Watches) -> Vec<Arc<Watched>> {
-    watches.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+fn lock(watches: &Watches) -> MutexGuard<'_, WatchTable> {
+    watches.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn work(job: Job, watches: &Watches, shared: &Shared) {
-    let lock = || watches.lock().unwrap_or_else(PoisonError::into_inner);
-    lock().retain(|_, watched| !watched.is_over());
+    lock(watches).all.retain(|_, watched| !watched.is_over());
     let watch = |pid, request| {
-        let watched = Watched::begin(pid, request, shared);
-        lock().insert(pid, watched);
+        let mut table = lock(watches);
+        let watched = Watched::begin(pid, request, shared, table.is_paused);
+        table.all.insert(pid, watched);
     };
     match job {
         Job::TakeLedger(request) => {
-            let watched = lock().get(&request.pid).cloned();
+            let watched = lock(watches).all.get(&request.pid).cloned();
             shared.send(match watched {
                 Some(watched) => watched.take_ledger(request),
                 None => take_ledger(request, false, shared),
@@ -240,7 +261,7 @@ fn work(job: Job, watches: &Watches, shared: &Shared) {
         }
         Job::Watch(pid, request) => watch(pid, request),
         Job::Unwatch(pid) => {
-            let watched = lock().remove(&pid);
+            let watched = lock(watches).all.remove(&pid);
             watched.iter().for_each(|watched| watched.pause());
         }
         Job::WatchFirst(gate, request) => {
@@ -258,7 +279,10 @@ fn take_ledger(request: Request, is_watched: bool, shared: &Shared) -> LedgerRes
     let LedgerSettings { max_stop, snapshot, quiet_for } = shared.looks;
     let quiet_for = if request.moment == Moment::Peak { Duration::ZERO } else { quiet_for };
     match explain::explain(request.pid, &Options { max_stop, snapshot, quiet_for, is_watched, ..options() }) {
-        Ok(explanation) => LedgerResult::Ledger(Box::new(ledger(&request, at_us, explanation, shared))),
+        Ok(explanation) => {
+            let ledger = exit_watch::meanwhile(|| ledger(&request, at_us, explanation, shared));
+            LedgerResult::Ledger(Box::new(ledger))
+        }
         Err(Error::Ended { .. } | Error::NoSuchProcess { .. } | Error::Zombie { .. }) => {
             LedgerResult::ProcessEnded(request)
         }
@@ -286,26 +310,6 @@ fn ledger(request: &Request, at_us: u64, explain: Explanation, shared: &Shared) 
     }
 }
 
-/// The proportional set size of several processes together, in which shared pages count once.
-/// `None` if there are fewer than two, or if one cannot be read.
-pub fn tree_pss_bytes(pids: &[i32]) -> Option<u64> {
-    if pids.len() < 2 {
-        return None;
-    }
-    let mut sum = 0;
-    for &pid in pids {
-        let rollup = Process::open(pid).and_then(|process| process.open_file("smaps_rollup"));
-        match rollup.map(smaps::read_rollup) {
-            Ok(Ok(sums)) => sum += sums.pss_bytes,
-            // It ended meanwhile and has no memory left.
-            Err(Error::NoSuchProcess { .. } | Error::Ended { .. }) => {}
-            Ok(Err(error)) if error.raw_os_error() == Some(3) => {}
-            Ok(Err(_)) | Err(_) => return None,
-        }
-    }
-    Some(sum)
-}
-
 /// A process whose end is watched for.
 #[derive(Debug)]
 struct Watched {
@@ -324,9 +328,23 @@ enum State {
     Over,
 }
 
+impl State {
+    fn is_over(&self) -> bool {
+        match self {
+            Self::On(watch) => watch.thread.is_finished(),
+            Self::Paused(_) => false,
+            Self::Over => true,
+        }
+    }
+}
+
 impl Watched {
-    fn begin(pid: i32, request: WatchRequest, shared: &Shared) -> Arc<Self> {
-        let state = Watch::begin(pid, request, shared, false).map_or(State::Over, State::On);
+    fn begin(pid: i32, request: WatchRequest, shared: &Shared, is_paused: bool) -> Arc<Self> {
+        let state = if is_paused {
+            State::Paused(request)
+        } else {
+            Watch::begin(pid, request, shared, false).map_or(State::Over, State::On)
+        };
         Arc::new(Self { pid, shared: shared.clone(), state: Mutex::new(state) })
     }
 
@@ -335,11 +353,7 @@ impl Watched {
     }
 
     fn is_over(&self) -> bool {
-        match &*self.state() {
-            State::On(watch) => watch.thread.is_finished(),
-            State::Paused(_) => false,
-            State::Over => true,
-        }
+        self.state().is_over()
     }
 
     /// Takes a ledger in the thread that watches the process.
@@ -491,6 +505,8 @@ impl WatchingThread {
             let wanted = self.orders.ledger().take();
             if let Some(wanted) = wanted
                 && self.take_ledger(wanted) == Continued::No
+                // Its end is reported even now: nothing else would.
+                && !matches!(self.watch.poll(), Ok(WatchEvent::AtExit))
             {
                 return Some(self.request);
             }
@@ -501,8 +517,17 @@ impl WatchingThread {
                 Ok(WatchEvent::Woken) => {}
                 Ok(WatchEvent::AtExit) => {
                     self.orders.is_busy.store(true, Ordering::Release);
-                    report_end(&self.watch, &self.request, &self.shared);
-                    return None;
+                    if !self.watch.gives_way() {
+                        report_end(&self.watch, &self.request, &self.shared);
+                        return None;
+                    }
+                    match self.watch.follow() {
+                        Ok(watch) => (self.watch, self.is_resumed) = (watch, true),
+                        Err(error) => {
+                            self.shared.send(LedgerResult::NotWatched(process, error.to_string()));
+                            return None;
+                        }
+                    }
                 }
                 Ok(WatchEvent::Gone) => {
                     // The process had passed its exit stop when the watch resumed.
@@ -520,7 +545,12 @@ impl WatchingThread {
     }
 
     fn take_ledger(&mut self, wanted: Request) -> Continued {
-        let (made, continued) = self.watch.while_reading(|| take_ledger(wanted, true, &self.shared));
+        let request = wanted.clone();
+        let (made, continued) = self.watch.while_reading(|| {
+            // A panic of a reader must not end the watch.
+            std::panic::catch_unwind(AssertUnwindSafe(|| take_ledger(wanted, true, &self.shared)))
+        });
+        let made = made.unwrap_or_else(|_| LedgerResult::Failed(request, "a reader failed".to_owned()));
         // Killed while a call was injected, it passes its exit stop unnoticed.
         self.is_resumed = true;
         let _ = self.made.send((made, continued));

@@ -19,6 +19,7 @@ mod sampler;
 mod session;
 mod sink;
 mod tree;
+mod tree_pss;
 mod watchable;
 
 use std::path::PathBuf;

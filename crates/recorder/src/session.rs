@@ -319,6 +319,10 @@ impl<'a> Session<'a> {
         let Some(member) = self.tree.get_mut(pid) else { return false };
         if member.sampler.is_none() {
             if member.files_closed {
+                if self.open_again(pid) {
+                    return true;
+                }
+                let Some(member) = self.tree.get_mut(pid) else { return false };
                 let told_long_ago = now.saturating_sub(member.files_closed_us) > END_EVENT_TIMEOUT_US;
                 return !told_long_ago || self.forget(pid, now);
             }

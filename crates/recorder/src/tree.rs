@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use strandline_process::procfs::Process;
+use strandline_process::procfs::{Process, Stat};
 use strandline_recording::{Run, Sample};
 use strandline_sys::connector::{Connector, Event};
 
@@ -21,6 +21,8 @@ pub const SEARCH_EVERY: Duration = Duration::from_millis(10);
 const YOUNG: Duration = Duration::from_secs(1);
 /// Maximum number of threads of a process whose children are read.
 const MAX_TASKS: usize = 64;
+/// Maximum number of times that threads are listed which come and go.
+const MAX_LISTS: u32 = 10;
 
 /// How new processes are found.
 #[derive(Debug)]
@@ -282,13 +284,32 @@ impl Tree {
         }
     }
 
-    /// Whether a process whose main thread has ended has other live threads.
+    /// Whether a process whose main thread has ended lives: it has other live threads, or one of
+    /// them has replaced the program (execve), and is the main thread now.
     fn runs_on(&self, pid: i32) -> bool {
-        let has_others = self.members.get(&pid).is_some_and(Member::has_other_threads);
-        let Some(process) = Process::open(pid).ok().filter(|_| has_others) else { return false };
-        let lives =
-            |tid: i32| process.task_stat(tid).is_ok_and(|stat| !matches!(stat.state, Some('Z' | 'X')));
-        process.tasks().unwrap_or_default().into_iter().take(MAX_TASKS).any(|tid| tid != pid && lives(tid))
+        if !self.members.contains_key(&pid) {
+            return false;
+        }
+        let Ok(process) = Process::open(pid) else { return false };
+        let lives = |stat: &Stat| !matches!(stat.state, Some('Z' | 'X'));
+        for _ in 0..MAX_LISTS {
+            if process.task_stat(pid).is_ok_and(|stat| lives(&stat) && !stat.is_ending()) {
+                return true;
+            }
+            let mut has_vanished = false;
+            for tid in process.tasks().unwrap_or_default().into_iter().take(MAX_TASKS) {
+                match process.task_stat(tid) {
+                    Ok(stat) if tid != pid && lives(&stat) => return true,
+                    Ok(_) => {}
+                    Err(_) => has_vanished = true,
+                }
+            }
+            // The list may lack a thread where one vanished.
+            if !has_vanished {
+                return false;
+            }
+        }
+        false
     }
 
     /// Searches /proc for children of the processes that are followed.

@@ -19,6 +19,7 @@ pub mod process;
 pub mod ptrace;
 pub mod registers;
 pub mod rseq;
+pub mod seize;
 pub mod signal;
 pub mod spawn;
 pub mod watchdog;

@@ -48,8 +48,19 @@ fn request(request: libc::c_uint, tid: i32, address: u64, data: u64) -> io::Resu
 }
 
 /// Becomes the tracer of `tid` without stopping it. `options` are `PTRACE_O_*`.
+///
+/// The kernel makes this wait while another thread of the process runs execve(2), which may itself
+/// wait until this process has collected threads that it traces: see [`crate::seize::Limit`].
 pub fn seize(tid: i32, options: i32) -> io::Result<()> {
-    request(libc::PTRACE_SEIZE, tid, 0, options as u64)
+    crate::seize::seize(tid, options)
+}
+
+/// Collects the end of a traced thread that leads no process, so that the kernel can remove it.
+pub fn reap(tid: i32) -> io::Result<()> {
+    let flags = libc::WEXITED | libc::WNOHANG | libc::__WALL;
+    // SAFETY: a null info is allowed; the kernel writes nothing.
+    let got = unsafe { libc::waitid(libc::P_PID, tid.unsigned_abs(), std::ptr::null_mut(), flags) };
+    crate::check(got.into()).map(drop)
 }
 
 /// Asks a seized thread to stop; wait for it with [`wait`].

@@ -14,15 +14,32 @@ pub fn wake_signal() -> i32 {
     libc::SIGRTMAX()
 }
 
-extern "C" fn empty_handler(_: libc::c_int) {}
+extern "C" fn wake_handler(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    crate::seize::skip(context);
+}
 
 /// Makes [`wake_signal`] interrupt system calls (EINTR) instead of ending the process.
+///
+/// # Errors
+/// If the program has a handler of its own for it.
 pub fn prepare_to_wake() -> io::Result<()> {
-    // SAFETY: an all-zero sigaction is a valid value of that plain C struct: no flags, so no
-    // SA_RESTART.
+    let own = wake_handler as extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void)
+        as libc::sighandler_t;
+    // SAFETY: an all-zero sigaction is a valid value of that plain C struct.
+    let mut before: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: a null action asks only; `before` is live.
+    let asked = unsafe { libc::sigaction(wake_signal(), std::ptr::null(), &raw mut before) };
+    crate::check(asked.into())?;
+    match before.sa_sigaction {
+        known if known == own => return Ok(()),
+        libc::SIG_DFL | libc::SIG_IGN => {}
+        _ => return Err(io::Error::from_raw_os_error(libc::EBUSY)),
+    }
+    // SAFETY: as above; without SA_RESTART.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-    action.sa_sigaction = empty_handler as extern "C" fn(libc::c_int) as libc::sighandler_t;
-    // SAFETY: `action` is live; its handler does nothing and so is async-signal-safe.
+    action.sa_sigaction = own;
+    action.sa_flags = libc::SA_SIGINFO;
+    // SAFETY: `action` is live; its handler only changes registers and so is async-signal-safe.
     let set = unsafe { libc::sigaction(wake_signal(), &raw const action, std::ptr::null_mut()) };
     crate::check(set.into()).map(drop)
 }

@@ -7,7 +7,7 @@ use crate::support::recording::{
     recorded, recording, signal, status_line, until,
 };
 use crate::support::waiting::state;
-use crate::support::{Outcome, Result, for_each, here, invariants};
+use crate::support::{Libc, Outcome, Result, for_each, here, invariants, repetitions, subject};
 
 const MIB: u64 = 1 << 20;
 
@@ -26,6 +26,10 @@ fn a_dying_process_shows_its_memory_whatever_ends_it() -> Outcome {
         assert!(number(&report["exit"], "high_water_bytes")? >= 32 * MIB);
         Ok(())
     })
+}
+
+fn restless() -> Result<String> {
+    Ok(subject::compile("restless", &Libc::system())?.display().to_string())
 }
 
 /// Returns the process id of a recorded subject that has filled its 32 MiB.
@@ -138,6 +142,99 @@ fn an_end_in_a_ledger_is_caught() -> Outcome {
         let exits = ledgers_of(&report, "exit");
         assert_eq!(exits.len(), 1, "{}", report["caveats"]);
         invariants::hold(&exits[0]["explain"])
+    })
+}
+
+/// The other threads of a killed process are dead already while its main thread is held at its end.
+#[test]
+fn an_end_with_several_threads_in_a_ledger_is_caught() -> Outcome {
+    let subject = restless()?;
+    for_each(0..repetitions(5, 50), |_| {
+        let place = Place::new()?;
+        let flags = ["--ledger", "every=100ms,exit", "--quiet-for", "0"];
+        let started = Started::new(place.command(&flags, &[&subject, "threads"]))?;
+        let pid = filled(&started)?;
+        while state(pid, pid).ok_or("it has ended")? != 't' {}
+        signal(pid, 9);
+        assert_eq!(started.finish()?.how(), 1009);
+        let report = place.report()?;
+        let exits = ledgers_of(&report, "exit");
+        assert_eq!(exits.len(), 1, "{}", report["caveats"]);
+        invariants::hold(&exits[0]["explain"])
+    })
+}
+
+/// The kernel makes a tracer wait for execve, and execve for the tracer's dead threads. A recorder
+/// that waits for itself is killed by its watchdog.
+#[test]
+fn a_program_that_replaces_itself_is_not_held() -> Outcome {
+    let (subject, count) = (restless()?, repetitions(150, 5_000).to_string());
+    for_each(["thread", "main"], |by| {
+        let flags = ["--ledger", "every=100ms,peak,exit", "--quiet-for", "1ms"];
+        let (ended, report) = recording(&flags, &[&subject, "exec", by, &count])?;
+        assert_eq!(ended.how(), 0, "{by}: {}", ended.complaint());
+        // It may end just after it has replaced itself, before it is watched again.
+        let is_known = |code: &String| code == "not_watched";
+        let ends =
+            ledgers_of(&report, "exit").len() + caveats(&report).iter().filter(|it| is_known(it)).count();
+        assert_eq!(ends, 1, "{by}: {}", report["caveats"]);
+        assert!(!caveats(&report).contains(&"leader_ended".to_owned()), "{by}: {}", report["caveats"]);
+        Ok(())
+    })
+}
+
+#[test]
+fn a_program_that_a_thread_started_is_watched() -> Outcome {
+    let subject = restless()?;
+    for_each(0..repetitions(5, 50), |_| {
+        let (ended, report) = recording(&["--ledger", "exit"], &[&subject, "once"])?;
+        assert_eq!(ended.how(), 0, "{}", ended.complaint());
+        let exits = ledgers_of(&report, "exit");
+        assert_eq!((exits.len(), caveats(&report).len()), (1, 0), "{}", report["caveats"]);
+        assert!(number(&exits[0]["explain"]["kernel"], "rss_bytes")? >= 24 * MIB);
+        Ok(())
+    })
+}
+
+/// A thread that ends while the process is being stopped does not hold up the stop.
+#[test]
+fn a_program_with_short_threads_is_stopped_whole() -> Outcome {
+    let count = repetitions(1_500, 20_000).to_string();
+    let flags = ["--ledger", "every=100ms", "--quiet-for", "1ms"];
+    let (ended, report) = recording(&flags, &[&restless()?, "pool", &count])?;
+    assert_eq!(ended.how(), 0, "{}", ended.complaint());
+    assert!(!ledgers_of(&report, "every").is_empty(), "{}", report["caveats"]);
+    let failed = caveats(&report).into_iter().filter(|code| code == "ledger_failed").count();
+    assert_eq!(failed, 0, "{}", report["caveats"]);
+    Ok(())
+}
+
+/// Signals reach a watched program while a ledger is made of its snapshot: it is not taken for a
+/// stopped one.
+#[test]
+fn signals_pass_while_a_ledger_is_made() -> Outcome {
+    let script = "
+import signal, sys
+count = 0
+def handler(*_):
+    global count
+    count += 1
+signal.signal(signal.SIGALRM, handler)
+signal.setitimer(signal.ITIMER_REAL, 0.01, 0.01)
+kept = [str(number) * 3 for number in range(300_000)]
+while count < int(sys.argv[1]):
+    pass
+signal.setitimer(signal.ITIMER_REAL, 0)
+";
+    let flags = ["--ledger", "every=500ms,exit", "--snapshot=try"];
+    let count = repetitions(300, 3_000).to_string();
+    let (ended, report) = recording(&flags, &["python3", "-c", script, &count])?;
+    assert_eq!(ended.how(), 0, "{}", ended.complaint());
+    let every = ledgers_of(&report, "every");
+    assert!(!every.is_empty(), "{}", report["caveats"]);
+    for_each(every, |ledger| {
+        let text = ledger["explain"]["caveats"].to_string();
+        if text.contains("stopped by a signal") { Err(text.into()) } else { Ok(()) }
     })
 }
 

@@ -21,6 +21,7 @@ use strandline_claims::units::bytes;
 use strandline_process::error::{Error, Result};
 use strandline_process::procfs::{Process, mounts};
 use strandline_process::range::RangeSet;
+use strandline_process::target::exit_watch;
 
 /// What a captured process holds.
 pub struct Account {
@@ -53,7 +54,7 @@ impl Account {
     /// # Errors
     /// [`Error::DoesNotAddUp`]; [`Error::NoSnapshot`] if the snapshot did not last until now.
     pub fn new(process: &Process, mut frozen: Frozen, options: &Options<'_>, start: Instant) -> Result<Self> {
-        let ledger = make_ledger(process, &mut frozen, options);
+        let ledger = exit_watch::meanwhile(|| make_ledger(process, &mut frozen, options));
         // Before errors are reported: a snapshot that ended meanwhile makes all results wrong.
         frozen.end_snapshot(process)?;
         let (mut ledger, zero_runs) = ledger?;

@@ -22,6 +22,7 @@ use strandline_process::memory::Memory;
 use strandline_process::procfs::Process;
 use strandline_process::snapshot::NotTaken;
 use strandline_process::target::copy::{CopyBuffer, LiveRanges, MemoryCopy};
+use strandline_process::target::exit_watch;
 use strandline_process::target::hold;
 use strandline_process::target::live::{ByPid, MemFile, TracedMemory};
 use strandline_process::target::stop::{STOP_LIMIT, ShortTransfer, Stopped, Transfers};
@@ -56,7 +57,7 @@ pub fn read_process(
 ) -> Result<Frozen> {
     // Files are searched before the stop.
     let (space, _) = AddressSpace::parse(&process.maps_text()?);
-    let found = Found::find(process, &space, options.runtimes);
+    let found = exit_watch::meanwhile(|| Found::find(process, &space, options.runtimes));
     take_with(process, stopped_by, workers, options, &space, &found)
 }
 
@@ -78,7 +79,7 @@ pub fn take_with(
     };
     let how = ReadPlan { workers, options, found, before };
     let mut frozen = match stopped_by {
-        StoppedBy::Us => match quiet::read(process, &how)? {
+        StoppedBy::Us => match exit_watch::meanwhile(|| quiet::read(process, &how))? {
             Some(frozen) => frozen,
             None if options.never_stop => return Err(needs_stop(process)),
             None => read_with_stops(process, &how)?,
@@ -145,14 +146,14 @@ fn read_with_stops(process: &Process, how: &ReadPlan<'_>) -> Result<Frozen> {
         shorts.extend(stopped.cut_short().iter().map(short_transfer));
         if left > 0 && how.found.is_collecting(&memory) {
             stopped_before += stopped.resume();
-            std::thread::sleep(RETRY_PAUSE);
+            exit_watch::pause(RETRY_PAUSE);
             continue;
         }
         let mut frozen = match read_stopped(process, stopped, source, most, how, IsLastAttempt(left == 0))? {
             AttemptResult::Whole(frozen) => frozen,
             AttemptResult::Again(stood) => {
                 stopped_before += stood;
-                std::thread::sleep(RETRY_PAUSE);
+                exit_watch::pause(RETRY_PAUSE);
                 continue;
             }
         };
@@ -167,7 +168,7 @@ fn read_with_stops(process: &Process, how: &ReadPlan<'_>) -> Result<Frozen> {
         }
         again = true;
         stopped_before = frozen.stopped;
-        std::thread::sleep(RETRY_PAUSE);
+        exit_watch::pause(RETRY_PAUSE);
     }
     Err(Error::Ended { pid: process.pid() })
 }
@@ -186,7 +187,7 @@ fn stop_within<'p>(
         match Stopped::stop_within(process, limit, transfers) {
             Err(Error::DidNotStop { .. }) if limit < STOP_LIMIT => {
                 *stopped_before += since.elapsed();
-                std::thread::sleep(BETWEEN_STOPS);
+                exit_watch::pause(BETWEEN_STOPS);
             }
             other => return other,
         }
@@ -335,7 +336,8 @@ fn read_stopped(
     }
     let mut busy = read_now?;
     if let Some(copy) = copy {
-        busy = frozen.read_all(process, threads.as_deref(), &copy, how, last)?;
+        let mut read = || frozen.read_all(process, threads.as_deref(), &copy, how, last);
+        busy = exit_watch::meanwhile(&mut read)?;
         // The copy was read from the process once.
         frozen.bytes_read = copy.bytes();
     }
@@ -403,7 +405,7 @@ fn wait_for_collection(memory: &ByPid, how: &ReadPlan<'_>) -> bool {
         if Instant::now() >= until {
             return false;
         }
-        std::thread::sleep(COLLECTION_CHECK_INTERVAL);
+        exit_watch::pause(COLLECTION_CHECK_INTERVAL);
     }
     true
 }

@@ -18,6 +18,7 @@ use strandline_process::procfs::Process;
 use strandline_process::smaps::{Smaps, SmapsEntry};
 use strandline_process::snapshot::{NotTaken, Snapshot, SnapshotMemory};
 use strandline_process::target::copy::{CopyBuffer, MemoryCopy};
+use strandline_process::target::exit_watch;
 use strandline_process::target::live::{ByPid, MemFile};
 use strandline_process::target::stop::Stopped;
 
@@ -174,8 +175,9 @@ impl SnapshotInputs {
         let (smaps, residency) = match self.pages {
             Pages::Read(smaps, residency) => (smaps, residency),
             Pages::Scanned(space, scanned, seen) => {
-                let shown =
-                    Smaps::read(open("smaps")?).map_err(|error| no(format!("reading its smaps: {error}")))?;
+                let file = open("smaps")?;
+                let shown = exit_watch::meanwhile(|| Smaps::read(file));
+                let shown = shown.map_err(|error| no(format!("reading its smaps: {error}")))?;
                 let smaps = merged(&shown, &space, &seen);
                 let residency = Residency::of_scanned(&pagemap, &smaps.entries, Ok(scanned))
                     .map_err(|error| no(format!("reading its page tables: {error}")))?;
@@ -208,7 +210,8 @@ impl SnapshotInputs {
         let kept = frozen.snapshot.insert(self.kept).watched();
         let memory = Arc::new(SnapshotMemory { file, readable, kept: self.copy, ranges: self.ranges });
         frozen.snapshot_memory = Some(Arc::clone(&memory));
-        let busy = frozen.read_all(process, threads.as_deref(), &*memory, how, last);
+        let mut read = || frozen.read_all(process, threads.as_deref(), &*memory, how, last);
+        let busy = exit_watch::meanwhile(&mut read);
         // Anything can have been read from a snapshot that ended meanwhile.
         let busy = busy.map_err(|error| if kept.is_alive() { error } else { no("it ended".to_owned()) })?;
         Ok((frozen, busy))

@@ -120,7 +120,21 @@ pub fn with_capture<T>(
     }
 }
 
+/// Maximum number of captures of a process that starts other programs (execve).
+const MAX_CAPTURES: u32 = 5;
+
 fn capture(pid: i32, options: &Options<'_>) -> Result<(Process, Frozen)> {
+    for _ in 1..MAX_CAPTURES {
+        match capture_once(pid, options) {
+            // A watching thread has to end first, which lets the process go.
+            Err(Error::Replaced { .. }) if !options.is_watched => {}
+            other => return other,
+        }
+    }
+    capture_once(pid, options)
+}
+
+fn capture_once(pid: i32, options: &Options<'_>) -> Result<(Process, Frozen)> {
     let process =
         if options.is_watched { admission::admit_watched(pid)? } else { admission::open_target(pid)? };
     if options.started.is_some_and(|started| process.stat().map_or(true, |stat| stat.start_ticks != started))

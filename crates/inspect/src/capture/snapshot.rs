@@ -14,7 +14,7 @@ use strandline_process::control_groups::ControlGroups;
 use strandline_process::map::AddressSpace;
 use strandline_process::procfs::{Process, Status};
 use strandline_process::snapshot::{self, Snapshot, SnapshotCost, needed_bytes};
-use strandline_process::target::{budget, holders};
+use strandline_process::target::{budget, exit_watch, holders};
 
 /// When to read a process from a snapshot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -41,6 +41,8 @@ const MAX_HOLD: Duration = Duration::from_secs(60);
 const STOP_A_GIB: Duration = Duration::from_millis(60);
 /// Interval between checks whether memory runs low.
 const MEMORY_CHECK_INTERVAL: Duration = Duration::from_millis(5);
+/// Time to pass on the signals of a watched process.
+const SIGNAL_TIME: Duration = Duration::from_millis(2);
 /// Minimum number of further processes that must be allowed: the program may start some meanwhile.
 const MIN_PROCESSES: u64 = 16;
 
@@ -65,8 +67,13 @@ impl Plan {
 /// # Errors
 /// The reason against it.
 pub fn plan(process: &Process, space: &AddressSpace, max_stop: Option<Duration>) -> Result<Plan, String> {
-    let status = process.status().map_err(|error| error.to_string())?;
-    // 't': a thread of this process watches it, and listens for its continuation.
+    let mut status = process.status().map_err(|error| error.to_string())?;
+    // 't': a thread of this process watches it, and passes on a signal or listens for its
+    // continuation.
+    if status.state == Some('t') {
+        exit_watch::pause(SIGNAL_TIME);
+        status = process.status().map_err(|error| error.to_string())?;
+    }
     if matches!(status.state, Some('T' | 't')) {
         return Err("the process is stopped by a signal".to_owned());
     }

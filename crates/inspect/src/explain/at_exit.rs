@@ -23,11 +23,6 @@ const ASK_AGAIN: Duration = Duration::from_micros(200);
 /// SIGKILL in a signal mask: the kernel sends it to every thread of an ending process.
 const KILL: u64 = 1 << 8;
 
-/// Flags of an ending thread, from the kernel's `include/linux/sched.h`. Only such a thread may
-/// sleep without a pending SIGKILL (for its io_uring requests).
-const PF_EXITING: u64 = 0x4;
-const PF_POSTCOREDUMP: u64 = 0x8;
-
 /// Explains process `pid`, whose leader is held at PTRACE_EVENT_EXIT by a thread of this process
 /// and not resumed before this returns. May be called on any thread. Delays the end of the target
 /// by the time of the inspection, `cost.stopped_seconds`; remedies that would be applied in it are
@@ -74,11 +69,10 @@ fn wait_for_others(process: &Process, ending: &Ending<'_>) -> Result<Vec<i32>> {
                 continue;
             }
             let Ok(stat) = process.task_stat(tid) else { continue };
-            let ends = stat.flags & (PF_EXITING | PF_POSTCOREDUMP) != 0;
             match stat.state.unwrap_or('X') {
                 'Z' | 'X' | 't' => {}
                 'D' => unfinished.push(tid),
-                _ if ends => unfinished.push(tid),
+                _ if stat.is_ending() => unfinished.push(tid),
                 'S' | 'T' if !is_killed(process, tid) => {
                     return Err(Error::LeaderEnded { pid: process.pid() });
                 }

@@ -15,6 +15,7 @@ use crate::capture::with_capture;
 pub use crate::capture::{Ending, Options, Progress, QUIET_FOR, SnapshotMode};
 use crate::facts::Explanation;
 use strandline_process::error::Result;
+use strandline_process::target::exit_watch;
 
 /// Explains process `pid`.
 ///
@@ -24,6 +25,7 @@ use strandline_process::error::Result;
 pub fn explain(pid: i32, options: &Options<'_>) -> Result<Explanation> {
     let start = Instant::now();
     with_capture(pid, options, |process, frozen| {
-        Ok(describe(process, &mut Account::new(process, frozen, options, start)?))
+        let mut account = Account::new(process, frozen, options, start)?;
+        Ok(exit_watch::meanwhile(|| describe(process, &mut account)))
     })
 }

@@ -145,7 +145,7 @@ enum Attempt<T> {
 impl<T> From<NotStopped> for Attempt<T> {
     fn from(not_stopped: NotStopped) -> Self {
         match not_stopped {
-            NotStopped::Gone => Self::Unfit(Reason::Ended),
+            NotStopped::Gone | NotStopped::Replaced => Self::Unfit(Reason::Ended),
             NotStopped::GroupStop => Self::GroupStop,
             NotStopped::TimedOut => Self::Unfit(Reason::Late),
             NotStopped::Refused(error) => Self::Refused(error),

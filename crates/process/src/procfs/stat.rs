@@ -10,6 +10,8 @@ use super::printable;
 const PF_EXITING: u64 = 0x4;
 /// `PF_KTHREAD` of the kernel's `include/linux/sched.h`: the task is a kernel thread.
 const PF_KTHREAD: u64 = 0x0020_0000;
+/// `PF_POSTCOREDUMP` of the same file: the task is exiting, and a core dump needs it no more.
+const PF_POSTCOREDUMP: u64 = 0x8;
 
 /// The fields of /proc/PID/stat that strandline uses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -78,6 +80,12 @@ impl Stat {
     /// Whether it is a kernel thread (`PF_KTHREAD`).
     pub fn is_kernel_thread(&self) -> bool {
         self.flags & PF_KTHREAD != 0
+    }
+
+    /// Whether it exits, or has dumped core and is about to: only such a thread may sleep without a
+    /// pending SIGKILL in a process that ends (for its io_uring requests).
+    pub fn is_ending(&self) -> bool {
+        self.flags & (PF_EXITING | PF_POSTCOREDUMP) != 0
     }
 }
 

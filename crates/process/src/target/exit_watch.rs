@@ -5,7 +5,8 @@
 //! runs at full speed, except that each signal to its main thread passes through the watcher. It is
 //! seized without EXITKILL: if the watcher dies, the process runs on. Meanwhile no other thread can
 //! trace it: the watching thread itself takes ledgers ([`ExitWatch::while_reading`]), so that the
-//! process is watched throughout.
+//! process is watched throughout. What needs no stop runs in another thread meanwhile
+//! ([`meanwhile`]), so that signals pass.
 //!
 //! A watch belongs to the thread that began it and ends with that thread: the kernel then detaches
 //! without a stop, which would cut a transfer of the main thread short.
@@ -17,7 +18,10 @@ use strandline_sys::ptrace::{self, Event, Registers};
 
 use super::{admission, quiet, tracee};
 use crate::error::{Error, Result};
-use crate::procfs::Process;
+use crate::procfs::{Process, ThreadActivity};
+
+/// The calls execve and execveat of x86-64.
+const EXECS: [i64; 2] = [59, 322];
 
 /// `PTRACE_O_TRACEEXIT`, and the event it reports.
 const TRACE_EXIT: i32 = 0x40;
@@ -44,9 +48,77 @@ pub(super) fn is_reading() -> bool {
     READING.get().is_some()
 }
 
-/// Whether the calling thread watches `tid`, the main thread of a process, for its exit.
-fn is_watched(tid: i32) -> bool {
+/// Whether the calling thread watches `tid`, the main thread of a process, for its exit, and reads
+/// it.
+pub(super) fn is_watched(tid: i32) -> bool {
     READING.get().is_some_and(|(pid, _)| pid == tid)
+}
+
+/// Interval at which signals are passed on while another thread works.
+const PASS_ON_INTERVAL: Duration = Duration::from_micros(500);
+
+/// Runs `work`, which stops nothing and drops nothing that has to be released in the target. A
+/// thread that watches and reads a process runs it in another thread, and passes on the signals of
+/// the process meanwhile.
+pub fn meanwhile<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    let Some((pid, _)) = READING.get() else { return work() };
+    let Ok(process) = Process::open(pid) else { return work() };
+    std::thread::scope(|scope| {
+        let working = scope.spawn(work);
+        while !working.is_finished() {
+            pass_on(&process);
+            std::thread::sleep(PASS_ON_INTERVAL);
+        }
+        working.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+/// Sleeps; a thread that watches and reads a process passes on the signals of the process
+/// meanwhile.
+pub fn pause(time: Duration) {
+    let until = Instant::now() + time;
+    let process = READING.get().and_then(|(pid, _)| Process::open(pid).ok());
+    let Some(process) = process else { return std::thread::sleep(time) };
+    while Instant::now() < until {
+        pass_on(&process);
+        std::thread::sleep(PASS_ON_INTERVAL.min(until.saturating_duration_since(Instant::now())));
+    }
+}
+
+/// Time for a signal handler to run before a stop: in a handler a thread can make few calls.
+const HANDLER_TIME: Duration = Duration::from_millis(1);
+
+/// Passes on signals that have waited, if this thread watches and reads `process`, before it stops
+/// the process.
+pub(super) fn settle(process: &Process) {
+    if is_watched(process.pid()) && pass_on(process) {
+        pause(HANDLER_TIME);
+    }
+}
+
+/// Handles the events of the main thread of the process that this thread watches and reads; returns
+/// whether there was one.
+fn pass_on(process: &Process) -> bool {
+    let tid = process.pid();
+    let mut has_passed = false;
+    while let Some((_, before)) = READING.get().filter(|(_, main)| *main != MainThread::AtExit) {
+        let mut watch = Passing { process, listens: before == MainThread::Listens };
+        let Ok(Some(event)) = ptrace::wait(tid, false) else { break };
+        has_passed = true;
+        let news = watch.after(Ok(Some(event)));
+        READING.set(Some((
+            tid,
+            match news {
+                Ok(WatchEvent::AtExit) => MainThread::AtExit,
+                _ if watch.listens => MainThread::Listens,
+                _ => MainThread::Runs,
+            },
+        )));
+        if !matches!(news, Ok(WatchEvent::Woken)) {
+            break;
+        }
+    }
+    has_passed
 }
 
 /// Whether `event` is the exit of a main thread that this thread watches; keeps it for
@@ -86,6 +158,8 @@ pub(crate) fn release(tid: i32, signal: i32, is_group_stopped: bool) -> std::io:
 /// busy.
 const RELEASED_WITHIN: Duration = Duration::from_millis(500);
 const BETWEEN_LOOKS: Duration = Duration::from_micros(50);
+/// Maximum time to find out why a main thread ends.
+const SORTED_OUT_WITHIN: Duration = Duration::from_millis(200);
 
 /// The result of waiting on a watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -162,6 +236,59 @@ impl ExitWatch {
         self.after(event)
     }
 
+    /// Whether the main thread ends because another thread replaces the program (execve), which
+    /// waits for that. The process then runs on: drop this, and watch it anew.
+    pub fn gives_way(&self) -> bool {
+        let pid = self.process.pid();
+        let until = Instant::now() + SORTED_OUT_WITHIN;
+        while self.is_at_exit && Instant::now() < until {
+            let tids = self.process.tasks().unwrap_or_default();
+            // The list ends where a thread vanishes meanwhile.
+            let threads = self.process.status().ok().and_then(|status| status.threads);
+            let mut is_unclear = threads != Some(tids.len() as u64);
+            for tid in tids.into_iter().filter(|tid| *tid != pid) {
+                // A thread in execve sleeps uninterruptibly, once it has ended the others.
+                match self.process.task_stat(tid).map(|stat| stat.state) {
+                    Ok(Some('R' | 'D')) => {}
+                    Ok(_) => continue,
+                    Err(_) => {
+                        is_unclear = true;
+                        continue;
+                    }
+                }
+                match self.process.task_doing(tid) {
+                    Some(ThreadActivity::Call(call)) if EXECS.contains(&call.number) => return true,
+                    _ => is_unclear = true,
+                }
+            }
+            if !is_unclear {
+                return false;
+            }
+            std::thread::sleep(BETWEEN_LOOKS);
+        }
+        false
+    }
+
+    /// Lets the main thread end after [`ExitWatch::gives_way`], and watches the process that the
+    /// other thread goes on as.
+    ///
+    /// # Errors
+    /// Those of [`ExitWatch::begin`].
+    pub fn follow(self) -> Result<Self> {
+        let pid = self.process.pid();
+        drop(self);
+        let until = Instant::now() + RELEASED_WITHIN;
+        loop {
+            match Self::begin(pid) {
+                // The old main thread is still there.
+                Err(Error::Ended { .. } | Error::Permission { .. }) if Instant::now() < until => {
+                    std::thread::sleep(BETWEEN_LOOKS);
+                }
+                begun => return begun,
+            }
+        }
+    }
+
     /// Runs `work`, which stops and reads the process in this thread, while the watch goes on: the
     /// exit of the main thread ends `work` with [`Error::Ended`], and the next call of
     /// [`ExitWatch::poll`] reports it.
@@ -181,8 +308,12 @@ impl ExitWatch {
     fn holds_only_the_watch(&mut self) -> bool {
         let pid = self.process.pid();
         let own = strandline_sys::signal::own_thread();
-        let is_own = |tid: i32| {
-            tid != pid && self.process.task_status(tid).is_ok_and(|status| status.tracer == Some(own))
+        let is_own = |tid: i32| match self.process.task_status(tid) {
+            Ok(status) if tid != pid && status.tracer == Some(own) => {
+                // An ended thread needs no release, but its tracer has to collect it.
+                !(status.is_zombie() && ptrace::reap(tid).is_ok())
+            }
+            _ => false,
         };
         if self.process.tasks().is_ok_and(|tids| tids.into_iter().any(is_own)) {
             return false;
@@ -210,14 +341,42 @@ impl ExitWatch {
 
     /// Resumes the process after an event.
     fn after(&mut self, event: std::io::Result<Option<Event>>) -> std::io::Result<WatchEvent> {
+        let mut passing = Passing { process: &self.process, listens: self.listens };
+        let news = passing.after(event);
+        self.listens = passing.listens;
+        self.is_at_exit |= matches!(news, Ok(WatchEvent::AtExit));
+        news
+    }
+
+    /// The process.
+    pub fn process(&self) -> &Process {
+        &self.process
+    }
+
+    /// The main thread's registers, if it is stopped at its exit.
+    ///
+    /// # Errors
+    /// Fails if it is not, or was killed there.
+    pub fn registers(&self) -> std::io::Result<Registers> {
+        ptrace::registers(self.process.pid())
+    }
+}
+
+/// Passes on what happens to a watched main thread.
+struct Passing<'a> {
+    process: &'a Process,
+    /// Whether a signal has stopped it.
+    listens: bool,
+}
+
+impl Passing<'_> {
+    /// Resumes it after an event.
+    fn after(&mut self, event: std::io::Result<Option<Event>>) -> std::io::Result<WatchEvent> {
         let tid = self.process.pid();
         self.listens = self.listens && matches!(event, Ok(None));
         let step = match event {
             Ok(None) => return Ok(WatchEvent::Woken),
-            Ok(Some(Event::Other(EVENT_EXIT))) => {
-                self.is_at_exit = true;
-                return Ok(WatchEvent::AtExit);
-            }
+            Ok(Some(Event::Other(EVENT_EXIT))) => return Ok(WatchEvent::AtExit),
             Ok(Some(Event::Exited { .. })) => return Ok(WatchEvent::Gone),
             Ok(Some(Event::Signal(signal))) => {
                 self.repair(signal);
@@ -254,21 +413,8 @@ impl ExitWatch {
             && let Ok(registers) = ptrace::registers(tid)
         {
             // Fails only if the process was killed.
-            drop(quiet::repeat_interrupted_call(&self.process, tid, &registers));
+            drop(quiet::repeat_interrupted_call(self.process, tid, &registers));
         }
-    }
-
-    /// The process.
-    pub fn process(&self) -> &Process {
-        &self.process
-    }
-
-    /// The main thread's registers, if it is stopped at its exit.
-    ///
-    /// # Errors
-    /// Fails if it is not, or was killed there.
-    pub fn registers(&self) -> std::io::Result<Registers> {
-        ptrace::registers(self.process.pid())
     }
 }
 

@@ -2,6 +2,7 @@
 //! hangs: a watchdog then kills it, and the kernel releases all its tracees.
 
 use std::cell::{Cell, RefCell};
+use std::panic::AssertUnwindSafe;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
@@ -46,13 +47,17 @@ pub fn on_own_thread<T: Send>(most: Duration, work: impl FnOnce() -> T + Send) -
     if exit_watch::is_reading() {
         let done = OWN.with(|own| {
             let before = own.most.replace(most);
-            let done = work();
+            // A panic ends this work only, as it would end a thread of its own.
+            let done = std::panic::catch_unwind(AssertUnwindSafe(work)).ok();
             own.most.set(before);
-            own.dog.take();
+            // Within another work, that one's watchdog stays.
+            if before.is_zero() {
+                own.dog.take();
+            }
             done
         });
         drop(no_stops);
-        return Some(done);
+        return done;
     }
     let done = std::thread::scope(|scope| {
         let body = move || {

@@ -77,6 +77,7 @@ impl<'a> Stopped<'a> {
     pub fn stop_within(process: &'a Process, limit: Duration, transfers: Transfers) -> Result<Self> {
         // Listing thousands of threads takes milliseconds, so do it before the first stop. New
         // threads are found below.
+        exit_watch::settle(process);
         let mut tids = process.tasks()?;
         let in_transfer = match transfers {
             Transfers::Left => {
@@ -97,6 +98,7 @@ impl<'a> Stopped<'a> {
         };
         loop {
             // All are asked to stop before the first wait, so that they stop together.
+            let limited = tracee::limit_seizes();
             let mut waiting: Vec<i32> = Vec::new();
             for tid in tids {
                 if stopped.is_known(tid) {
@@ -105,9 +107,14 @@ impl<'a> Stopped<'a> {
                 match tracee::seize(process, tid) {
                     Ok(()) => waiting.push(tid),
                     Err(NotStopped::Gone) => {}
-                    Err(other) => return Err(stopped.error(tid, other, limit)),
+                    Err(other) => {
+                        // They may have stopped meanwhile: the release checks them.
+                        stopped.asleep.extend(waiting);
+                        return Err(stopped.error(tid, other, limit));
+                    }
                 }
             }
+            drop(limited);
             if waiting.is_empty() {
                 break;
             }
@@ -151,7 +158,10 @@ impl<'a> Stopped<'a> {
                     self.threads.insert(tid, tracee);
                     return Ok(());
                 }
-                Err(NotStopped::Gone) => return Ok(()),
+                Err(NotStopped::Gone) => {
+                    self.remove_ended(tid);
+                    return Ok(());
+                }
                 Err(NotStopped::TimedOut)
                     if self.process.task_stat(tid).is_ok_and(|stat| stat.state == Some('D')) =>
                 {
@@ -166,11 +176,21 @@ impl<'a> Stopped<'a> {
         }
     }
 
+    /// Has the kernel remove a thread that ended while it was traced. Until then it would be listed
+    /// and counted, and keep an execve of another thread waiting.
+    fn remove_ended(&self, tid: i32) {
+        if tid != self.process.pid() {
+            // Fails only if it is gone.
+            drop(ptrace::reap(tid));
+        }
+    }
+
     fn error(&self, tid: i32, not_stopped: NotStopped, limit: Duration) -> Error {
         let pid = self.process.pid();
         match not_stopped {
             NotStopped::Gone => Error::Ended { pid },
             NotStopped::Refused(error) => error,
+            NotStopped::Replaced => Error::Replaced { pid },
             NotStopped::Io(source) => Error::Io { pid, what: format!("stopping thread {tid}"), source },
             NotStopped::TimedOut | NotStopped::GroupStop => {
                 let detail = format!("thread {tid} runs on");
@@ -253,6 +273,7 @@ impl<'a> Stopped<'a> {
             match ptrace::wait(tid, false) {
                 Ok(Some(Event::Signal(signal))) => drop(exit_watch::release(tid, signal, false)),
                 Ok(Some(event)) if exit_watch::is_exit(tid, event) => {}
+                Ok(Some(Event::Exited { .. })) => self.remove_ended(tid),
                 Ok(Some(event)) => {
                     drop(exit_watch::release(tid, 0, matches!(event, Event::GroupStop(_))));
                 }

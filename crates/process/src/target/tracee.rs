@@ -8,6 +8,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use strandline_sys::ptrace::{self, Event, Registers};
+use strandline_sys::seize::Limit;
 
 use super::hold::Hold;
 use super::{admission, exit_watch, quiet};
@@ -20,6 +21,10 @@ pub(super) const TRACE_SYSTEM_CALLS: i32 = 1;
 const SPIN_CHECKS: u32 = 100;
 const SHORTEST_SLEEP: Duration = Duration::from_micros(20);
 const LONGEST_SLEEP: Duration = Duration::from_millis(1);
+/// Maximum wait for a process that runs execve(2).
+const MAX_SEIZE: Duration = Duration::from_millis(20);
+/// Maximum number of attempts to seize a thread that the kernel refuses without a visible cause.
+const MAX_ATTEMPTS: u32 = 3;
 
 /// Why a thread could not be stopped.
 #[derive(Debug)]
@@ -32,6 +37,8 @@ pub enum NotStopped {
     TimedOut,
     /// The kernel refuses, or another process traces it.
     Refused(Error),
+    /// Another thread of its process runs execve(2).
+    Replaced,
     /// The kernel refused a step.
     Io(io::Error),
 }
@@ -82,25 +89,47 @@ pub fn next_event(tid: i32, deadline: Instant) -> io::Result<Option<Event>> {
     Ok(None)
 }
 
+/// Limits the waits of [`seize`] in this thread, as long as the result exists; `None` if it cannot.
+/// A thread that holds others of the process must not wait for an execve of it.
+pub(super) fn limit_seizes() -> Option<Limit> {
+    Limit::new(MAX_SEIZE).ok()
+}
+
 /// Becomes the tracer of `tid` and asks it to stop; [`Tracee::wait_stopped`] waits for the stop.
 pub(super) fn seize(process: &Process, tid: i32) -> Result<(), NotStopped> {
-    if ptrace::seize(tid, TRACE_SYSTEM_CALLS).is_ok() {
-        // It can end between the two; the wait then reports that.
-        let _ = ptrace::interrupt(tid);
-        return Ok(());
+    for attempt in 0..MAX_ATTEMPTS {
+        // Seizing the main thread that this thread watches would fail, after the same wait.
+        let is_watched = exit_watch::is_watched(tid);
+        match if is_watched { Ok(()) } else { ptrace::seize(tid, TRACE_SYSTEM_CALLS) } {
+            Ok(()) => {
+                // It can end between the two; the wait then reports that.
+                let _ = ptrace::interrupt(tid);
+                return Ok(());
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Err(NotStopped::Replaced),
+            Err(_) => {}
+        }
+        // The kernel accepts this only from the tracer: this thread seized it earlier, when it was
+        // in an uninterruptible sleep, and could not release it.
+        if ptrace::interrupt(tid).is_ok() {
+            return Ok(());
+        }
+        // Find the cause: it ends, or another process traces it, or the kernel refuses.
+        let is_ending = process.task_stat(tid).is_ok_and(|stat| stat.is_ending());
+        match process.task_status(tid) {
+            Ok(status) if !status.is_zombie() && !is_ending => {
+                let traced = admission::traced(process, &status);
+                if traced.is_some() || attempt + 1 == MAX_ATTEMPTS {
+                    let refused = traced.unwrap_or_else(|| admission::refused(process));
+                    return Err(NotStopped::Refused(refused));
+                }
+            }
+            _ => return Err(NotStopped::Gone),
+        }
+        // Another tracer may have released it just now, or it began to end.
+        std::thread::sleep(LONGEST_SLEEP);
     }
-    // The kernel accepts this only from the tracer: this thread watches it for its exit, or seized
-    // it earlier, when it was in an uninterruptible sleep, and could not release it.
-    if ptrace::interrupt(tid).is_ok() {
-        return Ok(());
-    }
-    // Find the cause: it ended, or another process traces it, or the kernel refuses.
-    match process.task_status(tid) {
-        Ok(status) if !status.is_zombie() => Err(NotStopped::Refused(
-            admission::traced(process, &status).unwrap_or_else(|| admission::refused(process)),
-        )),
-        _ => Err(NotStopped::Gone),
-    }
+    Err(NotStopped::Gone)
 }
 
 /// Leaves a stop that strandline did not request: delivers `signal` to the thread at once, because
@@ -116,8 +145,11 @@ impl<'a> Tracee<'a> {
     /// Seizes and stops thread `tid` of `process`, within `limit`. Signals that arrive meanwhile
     /// are passed on. A thread in a group stop is released at once. Call it on a thread of its own.
     pub fn stop(process: &'a Process, tid: i32, limit: Duration) -> Result<Self, NotStopped> {
+        exit_watch::settle(process);
         let hold = Hold::begin();
+        let limited = limit_seizes();
         seize(process, tid)?;
+        drop(limited);
         let stopped = Self::wait_stopped_not_group(process, tid, Instant::now() + limit);
         drop(hold);
         stopped

@@ -2,17 +2,23 @@
 
 use std::time::Duration;
 
+use strandline_process::procfs::Process;
 use strandline_recording::{Ending, Moment, Record};
 
 use super::super::Recorded;
 use super::super::poller::Source;
+use super::super::sampler::Sampler;
 use super::super::tree::{Member, ProcessEvents};
+use crate::ledgers::Ledgers;
+
 use super::{LAST_LEDGERS_TIMEOUT, MAX_ROUND, Session, StopReason, ending_signal, exit_status};
 
 /// How long to wait for the kernel to report an end.
 const END_EVENT_WAIT_US: u64 = 100_000;
 /// If the main thread ended this much before the process, the process ran on without it.
 const LEADER_ONLY_US: u64 = 100_000;
+/// Interval between checks whether the watch of an ended process is over.
+const WATCH_ROUND: Duration = Duration::from_millis(2);
 
 impl Session<'_> {
     /// Writes the end and returns the result. `wait_status` is that of the first process.
@@ -25,7 +31,7 @@ impl Session<'_> {
         if why == StopReason::Interrupted && self.plan.ends {
             self.take_ledgers_of_the_large(Moment::End);
         }
-        self.wait_for_ledgers();
+        self.wait_for_ledgers(why);
         self.settle_marks();
         let now = self.clock.now_us();
         self.hear_of_the_end(why, wait_status.is_none());
@@ -77,10 +83,28 @@ impl Session<'_> {
         }
     }
 
-    fn wait_for_ledgers(&mut self) {
+    /// Samples a process again that seemed to have ended, because another thread was replacing its
+    /// program (execve); false if it has ended.
+    pub(super) fn open_again(&mut self, pid: i32) -> bool {
+        let lives = |process: &Process| {
+            process.stat().is_ok_and(|stat| !stat.is_ending() && !matches!(stat.state, Some('Z' | 'X')))
+        };
+        let process = Process::open(pid).ok().filter(lives);
+        let Some(sampler) = process.and_then(|process| Sampler::open(&process).ok()) else { return false };
+        let Some(member) = self.tree.get_mut(pid) else { return false };
+        (member.sampler, member.files_closed, member.is_new_program) = (Some(sampler), false, true);
+        true
+    }
+
+    /// Waits for the results that are under way, among them the watch of an ended process.
+    fn wait_for_ledgers(&mut self, why: StopReason) {
         let until = self.clock.now_us() + LAST_LEDGERS_TIMEOUT.as_micros() as u64;
-        while self.ledgers.under_way() > 0 && self.clock.now_us() < until {
-            let ready = self.poller.wait(MAX_ROUND);
+        let watched = (why == StopReason::Ended).then_some(self.root);
+        let is_waiting = |ledgers: &Ledgers| {
+            ledgers.under_way() > 0 || watched.is_some_and(|pid| ledgers.is_watching(pid))
+        };
+        while is_waiting(&self.ledgers) && self.clock.now_us() < until {
+            let ready = self.poller.wait(if self.ledgers.under_way() > 0 { MAX_ROUND } else { WATCH_ROUND });
             if ready.of(Source::Signals) && self.take_signals() {
                 // Told to stop twice: do not wait for the rest.
                 break;

@@ -6,10 +6,11 @@ use std::path::Path;
 use strandline_process::procfs::Process;
 use strandline_recording::{Mark, Moment, Record, Sample};
 
-use super::super::ledgers::{self, LedgerResult, Request, WatchRequest};
+use super::super::ledgers::{LedgerResult, Request, WatchRequest};
 use super::super::marks::{MAX_NAME_CHARS, Marks, ReportedMark};
 use super::super::plan::{FIRST_MARKS, MarkLedgers as MarksPlan};
 use super::super::tree::{Member, ProcessEvents};
+use super::super::tree_pss::tree_pss_bytes;
 use super::super::watchable;
 use super::Session;
 
@@ -215,7 +216,7 @@ impl Session<'_> {
             self.caution("mark_name_cut", format!("process {pid}"), text);
         }
         let pids = self.tree.pids();
-        let tree_pss_bytes = (pids.len() <= MAX_TREE).then(|| ledgers::tree_pss_bytes(pids)).flatten();
+        let tree_pss_bytes = (pids.len() <= MAX_TREE).then(|| tree_pss_bytes(pids)).flatten();
         let name = reported.name.clone();
         let mark = Mark {
             process,
