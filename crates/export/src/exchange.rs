@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
+use crate::charges::ChargeReader;
 use crate::exposition::Format;
 use crate::page::Pages;
 use crate::textfile::Writer;
@@ -125,8 +126,13 @@ impl SurveyThread {
 
     fn work(mut self, exchange: &SurveyExchange) {
         let mut surveyor = Surveyor::default();
+        let mut charges = ChargeReader::default();
         loop {
-            let survey = Arc::new(surveyor.take(&self.selection, self.top));
+            let mut survey = surveyor.take(&self.selection, self.top);
+            self.pages.charge(charges.read(&survey, &self.selection));
+            // How long a survey stays valid depends on what it cost.
+            survey.took = survey.at.elapsed();
+            let survey = Arc::new(survey);
             self.pages.states.follow(&survey);
             exchange.deliver(Arc::clone(&survey));
             let mut wait = SURVEY_INTERVAL;

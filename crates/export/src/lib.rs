@@ -4,6 +4,7 @@
 //! budget.
 //!
 //! Data flows one way: `strandline-survey` (the processes' figures, with the small ones summed)
+//! and `charges` (what the kernel charges to their control groups)
 //! → `page` (as text, with the ledgers) → `server` and `textfile`. Ledgers are taken separately
 //! (`ledgers`), one at a time, within a `budget` of stopped time for each process and of processor
 //! time for all.
@@ -15,6 +16,7 @@
 #![forbid(unsafe_code)]
 
 pub mod budget;
+mod charges;
 mod exchange;
 mod exposition;
 mod http;

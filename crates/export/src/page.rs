@@ -1,10 +1,11 @@
 //! A survey and its ledgers as text. Names and labels are an interface that rules and dashboards
 //! rely on (docs/metrics.md): metrics may be added, never renamed.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::charges::{Charge, Charges, LeftOut};
 use crate::exposition::{Exposition, Format, Kind, Value};
 use crate::states::{Entry, ProcessStates};
 use strandline_survey::figures::Pss;
@@ -17,6 +18,8 @@ const OTHER: &str = "other";
 pub struct Pages {
     /// State of each process.
     pub states: Arc<ProcessStates>,
+    /// What is charged to control groups.
+    charges: Mutex<Arc<Charges>>,
     began: Instant,
     /// Pages that were requested.
     pub scrapes: AtomicU64,
@@ -44,7 +47,13 @@ impl Line<'_> {
 impl Pages {
     /// Pages for what is on `states`.
     pub fn new(states: Arc<ProcessStates>, began: Instant) -> Self {
-        Self { states, began, scrapes: AtomicU64::new(0), dropped: AtomicU64::new(0) }
+        let charges = Mutex::default();
+        Self { states, charges, began, scrapes: AtomicU64::new(0), dropped: AtomicU64::new(0) }
+    }
+
+    /// Takes what is charged to control groups, for all pages from now on.
+    pub fn charge(&self, charges: Charges) {
+        *self.charges.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(charges);
     }
 
     /// The page of `survey`, with the current ledgers.
@@ -64,6 +73,9 @@ impl Pages {
             troubles(&mut text, &lines);
         }
         groups(&mut text, &survey.groups);
+        let charges = Arc::clone(&self.charges.lock().unwrap_or_else(PoisonError::into_inner));
+        charged(&mut text, &charges.groups, now);
+        left_out(&mut text, charges.left_out);
         self.own(&mut text, survey, now);
         text.end()
     }
@@ -252,6 +264,77 @@ fn groups(text: &mut Exposition, groups: &[(String, Sum)]) {
                 text.sample(name, &[("cgroup", group)], value);
             }
         }
+    }
+}
+
+/// Reads a figure of what is charged to a group.
+type ChargeFigure = fn(&Charge) -> Option<u64>;
+
+/// What the kernel charges to groups. The names are those of `explain --cgroup --json`.
+const CHARGE_FIGURES: [(&str, Kind, &str, ChargeFigure); 8] = [
+    ("strandline_cgroup_charge_bytes", Kind::Gauge, "What the kernel charges to a control group.", |c| {
+        Some(c.sample.figures.current_bytes)
+    }),
+    ("strandline_cgroup_limit_bytes", Kind::Gauge, "Its own limit.", |c| c.sample.figures.limit_bytes),
+    (
+        "strandline_cgroup_effective_limit_bytes",
+        Kind::Gauge,
+        "The smallest limit of it and the groups above it.",
+        |c| c.sample.figures.effective_limit_bytes,
+    ),
+    ("strandline_cgroup_working_set_bytes", Kind::Gauge, "The charge without inactive file pages.", |c| {
+        c.sample.figures.working_set_bytes
+    }),
+    (
+        "strandline_cgroup_reclaimable_bytes",
+        Kind::Gauge,
+        "What the kernel reclaims before it kills: file pages and reclaimable slab.",
+        |c| c.sample.figures.reclaimable_bytes,
+    ),
+    ("strandline_cgroup_active_file_bytes", Kind::Gauge, "The active list of file pages.", |c| {
+        c.sample.figures.active_file_bytes
+    }),
+    ("strandline_cgroup_inactive_file_bytes", Kind::Gauge, "The inactive list of file pages.", |c| {
+        c.sample.figures.inactive_file_bytes
+    }),
+    ("strandline_cgroup_oom_kills_total", Kind::Counter, "Processes killed at its limit.", |c| {
+        c.sample.figures.events.oom_kill
+    }),
+];
+
+fn charged(text: &mut Exposition, groups: &[Charge], now: Instant) {
+    for (name, kind, help, figure) in CHARGE_FIGURES {
+        text.family(name, kind, help);
+        for group in groups {
+            if let Some(value) = figure(group) {
+                text.sample(name, &[("cgroup", &group.path)], value);
+            }
+        }
+    }
+    let name = "strandline_cgroup_row_bytes";
+    text.family(name, Kind::Gauge, "The charge by row; the rows of a group add up to it.");
+    for group in groups {
+        for row in &group.sample.rows {
+            text.sample(name, &[("cgroup", &group.path), ("row", row.id)], row.bytes);
+        }
+    }
+    let name = "strandline_cgroup_charge_age_seconds";
+    text.family(name, Kind::Gauge, "How old these figures of a group are.");
+    for group in groups {
+        text.sample(name, &[("cgroup", &group.path)], now.duration_since(group.at).as_secs_f64());
+    }
+}
+
+fn left_out(text: &mut Exposition, left_out: LeftOut) {
+    let name = "strandline_exporter_left_out_cgroups";
+    text.family(name, Kind::Gauge, "Control groups without figures of their charge, and why.");
+    for (reason, count) in [
+        ("limit", left_out.limit),
+        ("not_counted", left_out.not_counted),
+        ("not_found", left_out.not_found),
+        ("time", left_out.time),
+    ] {
+        text.sample(name, &[("reason", reason)], count);
     }
 }
 

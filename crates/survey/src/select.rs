@@ -133,6 +133,26 @@ impl Selection {
         seen.into_iter().filter(|seen| is_chosen(seen.key.pid)).collect()
     }
 
+    /// The groups that are asked for: those given by path, and those of the chosen units and pods
+    /// that groups of processes lie in.
+    pub fn groups_asked_for<'a>(&self, of_processes: impl Iterator<Item = &'a str>) -> Vec<String> {
+        let mut asked: Vec<String> = self.groups.clone();
+        for path in of_processes {
+            let mut end = 0;
+            for part in path.split('/') {
+                end += part.len();
+                let is_asked = (self.pods && is_pod(part)) || self.units.iter().any(|unit| part == unit);
+                if let Some(group) = path.get(..end).filter(|_| is_asked) {
+                    asked.push(group.to_owned());
+                }
+                end += 1;
+            }
+        }
+        let mut seen = HashSet::new();
+        asked.retain(|group| seen.insert(group.clone()));
+        asked
+    }
+
     fn by_group(&self) -> bool {
         self.pods || !self.groups.is_empty() || !self.units.is_empty()
     }
@@ -317,6 +337,24 @@ mod tests {
             "machine-libpod_pod_0a1b2c3d4e5f60718293a4b5c6d7e8f9.slice",
         ];
         assert!(pods.into_iter().all(is_pod) && !others.into_iter().any(is_pod));
+    }
+
+    #[test]
+    fn groups_of_paths_units_and_pods_are_asked_for() {
+        let pod = "pod0a1b2c3d-4e5f-6071-8293-a4b5c6d7e8f9";
+        let asked = |request: SelectionRequest| {
+            let container = format!("/kubepods/{pod}/0123");
+            let paths = ["/system.slice/web.service/worker", &container, "/../é/web.service"];
+            Selection::new(request).unwrap().groups_asked_for(paths.into_iter().chain(paths))
+        };
+        let units = SelectionRequest { units: vec!["web".to_owned()], ..SelectionRequest::default() };
+        assert_eq!(asked(units), ["/system.slice/web.service", "/../é/web.service"]);
+        let pods = SelectionRequest { pods: true, ..SelectionRequest::default() };
+        assert_eq!(asked(pods), [format!("/kubepods/{pod}")]);
+        let groups = SelectionRequest { groups: vec!["/a/".to_owned()], ..SelectionRequest::default() };
+        assert_eq!(asked(groups), ["/a"]);
+        let all = SelectionRequest { all: true, ..SelectionRequest::default() };
+        assert!(asked(all).is_empty());
     }
 
     #[test]

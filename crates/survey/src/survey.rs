@@ -15,7 +15,9 @@ use crate::select::{FoundProcess, Key, Selection};
 /// Default time limit for proportional set sizes in each survey: about 6 GiB of memory.
 const PSS_TIME: Duration = Duration::from_millis(40);
 /// Maximum number of control groups with sums of their own; the others are summed.
-const MAX_GROUPS: usize = 100;
+pub const MAX_GROUPS: usize = 100;
+/// Name of the sum of the others: paths start with a slash, so that no group has it.
+pub const OTHER_GROUPS: &str = "other";
 
 /// A process in a survey.
 #[derive(Clone, Debug)]
@@ -91,6 +93,8 @@ pub struct Survey {
     pub others: Option<Sum>,
     /// All of them by control group; the small groups under the name `other`.
     pub groups: Vec<(String, Sum)>,
+    /// Number of groups under the name `other`.
+    pub summed_groups: u64,
 }
 
 /// A survey is valid for this many times as long as it took, so that taking surveys uses at most
@@ -153,10 +157,10 @@ impl Surveyor {
             });
             self.known.insert(seen.key, known);
         }
-        let groups = by_group(&shown);
+        let (groups, summed_groups) = by_group(&shown);
         let rest = shown.split_off(shown.len().min(top));
         let others = (!rest.is_empty()).then(|| total(&rest));
-        Survey { at, took: at.elapsed(), processes: shown, others, groups }
+        Survey { at, took: at.elapsed(), processes: shown, others, groups, summed_groups }
     }
 }
 
@@ -185,8 +189,9 @@ fn total(shown: &[ProcessFigures]) -> Sum {
     sum
 }
 
-/// Sums by control group, sorted by name; the smallest groups are summed as `other`.
-fn by_group(shown: &[ProcessFigures]) -> Vec<(String, Sum)> {
+/// Sums by control group, sorted by name; the smallest groups are summed as [`OTHER_GROUPS`], and
+/// counted.
+fn by_group(shown: &[ProcessFigures]) -> (Vec<(String, Sum)>, u64) {
     let mut sums: BTreeMap<&str, Sum> = BTreeMap::new();
     for one in shown {
         if let Some(group) = &one.group {
@@ -200,10 +205,9 @@ fn by_group(shown: &[ProcessFigures]) -> Vec<(String, Sum)> {
     if !rest.is_empty() {
         let mut sum = Sum::NONE;
         rest.iter().for_each(|(_, other)| sum.add(other));
-        // Paths start with a slash, so that no group has this name.
-        sums.push(("other".to_owned(), sum));
+        sums.push((OTHER_GROUPS.to_owned(), sum));
     }
-    sums
+    (sums, rest.len() as u64)
 }
 
 #[cfg(test)]
@@ -221,8 +225,8 @@ mod tests {
     fn small_groups_are_summed_and_nothing_is_lost() {
         let all: Vec<ProcessFigures> =
             (0..150).map(|n| shown(n, &format!("/{n}"), n as u64, Pss::Known(1, Instant::now()))).collect();
-        let groups = by_group(&all);
-        assert_eq!(groups.len(), MAX_GROUPS + 1);
+        let (groups, summed) = by_group(&all);
+        assert_eq!((groups.len(), summed), (MAX_GROUPS + 1, 50));
         let (name, rest) = groups.last().unwrap();
         assert_eq!((name.as_str(), rest.processes, rest.rss_bytes), ("other", 50, (0..50).sum()));
         assert_eq!(groups.iter().map(|(_, sum)| sum.rss_bytes).sum::<u64>(), (0u64..150).sum::<u64>());

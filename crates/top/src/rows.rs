@@ -268,7 +268,7 @@ mod tests {
     }
 
     fn survey(at: Instant, processes: Vec<ProcessFigures>) -> Survey {
-        Survey { at, took: Duration::ZERO, processes, others: None, groups: Vec::new() }
+        Survey { at, took: Duration::ZERO, processes, others: None, groups: Vec::new(), summed_groups: 0 }
     }
 
     const BY_RSS: Order<'_> = Order { kind: Kind::List, sort: Column::Rss, is_reversed: false, filter: "" };

@@ -4,7 +4,7 @@
 
 use serde_json::Value;
 
-use crate::support::memory_group::MemoryGroup;
+use crate::support::memory_group::{MemoryGroup, batch_bytes};
 use crate::support::strandline::{json, row};
 use crate::support::{Folder, Outcome, Result, Subject, here, skipped};
 
@@ -82,11 +82,6 @@ fn sum(document: &Value, is: impl Fn(&Value) -> bool) -> u64 {
     rows.filter(|row| is(row)).filter_map(|row| row["bytes"].as_u64()).sum()
 }
 
-fn processors() -> u64 {
-    let text = std::fs::read_to_string("/proc/stat").unwrap_or_default();
-    text.lines().filter(|line| line.starts_with("cpu") && !line.starts_with("cpu ")).count() as u64
-}
-
 #[test]
 fn rows_add_up_to_the_charge_and_name_process_mount_and_file() -> Outcome {
     let Some(scene) = scene("ledger")? else {
@@ -106,8 +101,7 @@ fn rows_add_up_to_the_charge_and_name_process_mount_and_file() -> Outcome {
     assert!((38 * MIB..60 * MIB).contains(&heap), "{heap}: {document:#}");
     let of_file =
         |id: &str, path: &str| sum(&document, |row| row["id"] == id && row["file"].as_str() == Some(path));
-    // The kernel's counters lag by a batch for each processor.
-    let lag = 64 * 4096 * processors();
+    let lag = batch_bytes();
     let folder = format!("{}/", scene.small.0);
     let known = [
         ("group.shmem", &scene.shared.0, 24 * MIB),

@@ -47,6 +47,13 @@ impl MemoryGroup {
         self.folder.file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
 
+    /// Sets its limit.
+    pub fn limit(&self, bytes: u64) -> Result<()> {
+        let names = ["memory.max", "memory.limit_in_bytes"];
+        let file = names.map(|name| self.folder.join(name)).into_iter().find(|file| file.exists());
+        Ok(std::fs::write(file.ok_or("no file of a limit")?, bytes.to_string())?)
+    }
+
     /// Starts a Python program in the group, from its first page on, and waits for its first line.
     pub fn python(&self, program: &str, arguments: &[&str]) -> Result<Subject> {
         let mut command = Command::new("sh");
@@ -54,6 +61,13 @@ impl MemoryGroup {
         command.args(["-c", enter, "sh"]).arg(&self.folder).arg(program).args(arguments);
         Subject::start_command(command)
     }
+}
+
+/// By how much the kernel's counters of groups may lag: a batch for each processor.
+pub fn batch_bytes() -> u64 {
+    let text = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+    let processors = text.lines().filter(|line| line.starts_with("cpu") && !line.starts_with("cpu "));
+    64 * 4096 * processors.count() as u64
 }
 
 impl Drop for MemoryGroup {

@@ -13,6 +13,7 @@ mod parts;
 mod processes;
 pub mod reclaim;
 pub mod rows;
+pub mod sample;
 mod shares;
 pub mod verdict;
 

@@ -95,11 +95,29 @@ pub(super) struct Estimates {
     pub kernel_stacks: Option<u64>,
 }
 
+/// A kind with its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Part {
+    /// The kind.
+    pub kind: Kind,
+    /// Its bytes.
+    pub bytes: u64,
+    /// Whether the kernel has a counter of it here; without one, 0 says nothing.
+    pub is_counted: bool,
+}
+
+impl Part {
+    /// A kind by its counter.
+    fn counted(kind: Kind, counter: Option<u64>) -> Self {
+        Self { kind, bytes: counter.unwrap_or(0), is_counted: counter.is_some() }
+    }
+}
+
 /// The kinds with their bytes.
 #[derive(Debug, Default)]
 pub(super) struct Parts {
     /// They add up to the charge.
-    pub all: Vec<(Kind, u64)>,
+    pub all: Vec<Part>,
     /// By how much the kernel's counters exceeded the charge.
     pub excess: u64,
     /// Whether page tables or stacks are estimates.
@@ -107,8 +125,15 @@ pub(super) struct Parts {
 }
 
 impl Parts {
-    /// Divides the charge of `memory`.
+    /// Divides the charge of `memory`; kinds without bytes are left out.
     pub fn new(memory: &Memory, estimates: Estimates, processors: u64) -> Self {
+        let mut made = Self::divide(memory, estimates, processors);
+        made.all.retain(|part| part.bytes > 0);
+        made
+    }
+
+    /// Divides the charge of `memory`, with all kinds.
+    pub fn divide(memory: &Memory, estimates: Estimates, processors: u64) -> Self {
         let parts = &memory.parts;
         let get = |part: Option<u64>| part.unwrap_or(0);
         let (shmem, swap_cache) = (get(parts.shmem), get(parts.swapcached));
@@ -116,33 +141,30 @@ impl Parts {
         let dirty = get(parts.file_dirty).min(cache);
         let writeback = get(parts.file_writeback).min(cache - dirty);
         let mut all = vec![
-            (ANON, get(parts.anon)),
-            (SHMEM, shmem),
-            (CLEAN, cache - dirty - writeback),
-            (DIRTY, dirty),
-            (WRITEBACK, writeback),
-            (SOCKETS, get(parts.sock)),
-            (HUGETLB, get(parts.hugetlb)),
+            Part::counted(ANON, parts.anon),
+            Part::counted(SHMEM, parts.shmem),
+            Part::counted(CLEAN, parts.file.map(|_| cache - dirty - writeback)),
+            Part::counted(DIRTY, parts.file_dirty.map(|_| dirty)),
+            Part::counted(WRITEBACK, parts.file_writeback.map(|_| writeback)),
+            Part::counted(SOCKETS, parts.sock),
+            Part::counted(HUGETLB, parts.hugetlb),
         ];
         let is_estimated = add_kernel(&mut all, memory, estimates);
-        all.push((SWAP_CACHE, swap_cache));
+        all.push(Part::counted(SWAP_CACHE, parts.swapcached));
         let mut made = Self { all, excess: 0, is_estimated };
         made.fit(memory.current_bytes, processors);
-        made.all.retain(|(_, bytes)| *bytes > 0);
         made
     }
 
     /// Makes the kinds add up to the charge.
     fn fit(&mut self, current: u64, processors: u64) {
-        let sum: u128 = self.all.iter().map(|(_, bytes)| u128::from(*bytes)).sum();
-        if let Some(excess) = sum.checked_sub(u128::from(current)) {
-            self.cut(excess);
-            return;
-        }
-        let rest = current - u64::try_from(sum).unwrap_or(current);
+        let sum: u128 = self.all.iter().map(|part| u128::from(part.bytes)).sum();
+        let excess = sum.saturating_sub(u128::from(current));
+        self.cut(excess);
+        let rest = current - u64::try_from(sum - excess).unwrap_or(current);
         let stock = rest.min(STOCK_PAGES.saturating_mul(PAGE_BYTES).saturating_mul(processors));
-        self.all.push((STOCK, stock));
-        self.all.push((UNKNOWN, rest - stock));
+        self.all.push(Part::counted(STOCK, Some(stock)));
+        self.all.push(Part::counted(UNKNOWN, Some(rest - stock)));
     }
 
     /// Takes what exceeds the charge from the kinds that are least exact. A mapped page in the swap
@@ -150,16 +172,16 @@ impl Parts {
     fn cut(&mut self, excess: u128) {
         let excess = self.take(SWAP_CACHE, excess);
         self.excess = u64::try_from(excess).unwrap_or(u64::MAX);
-        let others: Vec<Kind> = self.all.iter().map(|(kind, _)| *kind).collect();
+        let others: Vec<Kind> = self.all.iter().map(|part| part.kind).collect();
         let order = [KERNEL_OTHER, CLEAN, SHMEM, ANON].into_iter().chain(others);
         order.fold(excess, |left, kind| self.take(kind, left));
     }
 
     /// Takes up to `wanted` bytes from a kind; returns what is left of them.
     fn take(&mut self, from: Kind, mut wanted: u128) -> u128 {
-        for (_, bytes) in self.all.iter_mut().filter(|(kind, _)| *kind == from) {
-            let taken = wanted.min(u128::from(*bytes));
-            *bytes -= u64::try_from(taken).unwrap_or(0);
+        for part in self.all.iter_mut().filter(|part| part.kind == from) {
+            let taken = wanted.min(u128::from(part.bytes));
+            part.bytes -= u64::try_from(taken).unwrap_or(0);
             wanted -= taken;
         }
         wanted
@@ -168,12 +190,12 @@ impl Parts {
     /// The bytes of a kind.
     #[cfg(test)]
     pub fn of(&self, wanted: Kind) -> u64 {
-        self.all.iter().filter(|(kind, _)| *kind == wanted).map(|(_, bytes)| *bytes).sum()
+        self.all.iter().filter(|part| part.kind == wanted).map(|part| part.bytes).sum()
     }
 }
 
 /// Adds the kernel's own memory; returns whether parts of it are estimates.
-fn add_kernel(all: &mut Vec<(Kind, u64)>, memory: &Memory, estimates: Estimates) -> bool {
+fn add_kernel(all: &mut Vec<Part>, memory: &Memory, estimates: Estimates) -> bool {
     let parts = &memory.parts;
     let both = |a: Option<u64>, b: Option<u64>| match (a, b) {
         (None, None) => None,
@@ -189,27 +211,27 @@ fn add_kernel(all: &mut Vec<(Kind, u64)>, memory: &Memory, estimates: Estimates)
         (ZSWAP, parts.zswap),
     ];
     let known: u64 = counted.iter().filter_map(|(_, bytes)| *bytes).fold(0, u64::saturating_add);
-    let others = all.iter().fold(0_u64, |sum, (_, bytes)| sum.saturating_add(*bytes));
+    let others = all.iter().fold(0_u64, |sum, part| sum.saturating_add(part.bytes));
     // Where the kernel's memory is not summed (before Linux 5.18), estimates may use what is left.
     let whole = parts.kernel.unwrap_or_else(|| memory.current_bytes.saturating_sub(others));
     let mut left = whole.saturating_sub(known);
     let mut is_estimated = false;
-    for (kind, bytes) in counted {
+    for (kind, counter) in counted {
         let estimate = match kind {
             PAGE_TABLES => estimates.page_tables,
             STACKS => estimates.kernel_stacks,
             _ => None,
         };
-        let bytes = bytes.unwrap_or_else(|| {
-            let estimate = estimate.unwrap_or(0).min(left);
-            left -= estimate;
-            is_estimated |= estimate > 0;
-            estimate
-        });
-        all.push((kind, bytes));
+        let mut part = Part::counted(kind, counter);
+        if !part.is_counted {
+            part.bytes = estimate.unwrap_or(0).min(left);
+            left -= part.bytes;
+            is_estimated |= part.bytes > 0;
+        }
+        all.push(part);
     }
     if parts.kernel.is_some() {
-        all.push((KERNEL_OTHER, left));
+        all.push(Part::counted(KERNEL_OTHER, Some(left)));
     }
     is_estimated
 }
@@ -225,7 +247,7 @@ mod tests {
     }
 
     fn sum(parts: &Parts) -> u64 {
-        parts.all.iter().map(|(_, bytes)| bytes).sum()
+        parts.all.iter().map(|part| part.bytes).sum()
     }
 
     #[test]
@@ -283,11 +305,17 @@ mod tests {
         let huge = memory::Parts { anon: Some(u64::MAX), file: Some(u64::MAX), ..parts };
         for current in [0, 1, u64::MAX] {
             let made = Parts::new(&memory(current, huge), Estimates::default(), u64::MAX);
-            assert_eq!(
-                made.all.iter().map(|(_, bytes)| u128::from(*bytes)).sum::<u128>(),
-                u128::from(current)
-            );
+            assert_eq!(made.all.iter().map(|part| u128::from(part.bytes)).sum::<u128>(), u128::from(current));
         }
+    }
+
+    #[test]
+    fn a_kind_without_a_counter_is_not_zero() {
+        let parts = memory::Parts { anon: Some(0), file: Some(0), ..memory::Parts::default() };
+        let made = Parts::divide(&memory(0, parts), Estimates::default(), 1);
+        let counted = made.all.iter().filter(|part| part.is_counted).map(|part| part.kind.id);
+        let ids = ["group.anon", "group.cache.clean", "group.charge_stock", "group.unattributed"];
+        assert_eq!(counted.collect::<Vec<_>>(), ids);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use strandline_process::group::Memory;
 use strandline_process::group::files::{CachedFile, Files};
 
 use super::facts::{GroupExplanation, GroupRow};
-use super::parts::{self, Estimates, Kind, Parts};
+use super::parts::{self, Estimates, Kind, Part, Parts};
 use super::processes::{GroupProcesses, OneProcess};
 use super::shares::{Basis, Want, fill};
 use crate::facts::{State, Totals};
@@ -42,7 +42,7 @@ pub(super) fn fill_in(explanation: &mut GroupExplanation, inputs: &Inputs<'_>) {
     };
     let parts = Parts::new(inputs.memory, estimates, inputs.processors);
     let mut rows = Vec::new();
-    for &(kind, bytes) in &parts.all {
+    for &Part { kind, bytes, .. } in &parts.all {
         match kind {
             parts::ANON => anonymous(&mut rows, bytes, inputs, &mut explanation.caveats),
             parts::SHMEM => of_files(&mut rows, kind, bytes, &shared(inputs.files)),

@@ -9,7 +9,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
-use crate::control_groups::mount_point;
+use crate::control_groups::{mount_point, parse_line};
 
 /// The version of control groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -169,6 +169,16 @@ impl Hierarchy {
         Some(Self { version, root, mounts: points.map(PathBuf::from).collect() })
     }
 
+    /// The path of this hierarchy's group in the text of /proc/PID/cgroup.
+    pub fn path_in<'a>(&self, groups: &'a str) -> Option<&'a str> {
+        let mut lines = groups.lines().filter_map(parse_line);
+        let is_own = |controllers: &str| match self.version {
+            Version::One => controllers.split(',').any(|name| name == "memory"),
+            Version::Two => controllers.is_empty(),
+        };
+        lines.find(|(controllers, _)| is_own(controllers)).map(|(_, path)| path)
+    }
+
     /// Opens a group by its path: below a mount point (/sys/fs/cgroup/…) or as in /proc/PID/cgroup.
     ///
     /// # Errors
@@ -278,6 +288,14 @@ mod tests {
         let unified = Hierarchy::parse("30 25 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n").unwrap();
         assert_eq!((unified.version, unified.root.to_str()), (Version::Two, Some("/sys/fs/cgroup")));
         assert!(Hierarchy::parse("garbage\n1 2 3 - cgroup\n").is_none());
+    }
+
+    #[test]
+    fn the_line_of_a_process_is_that_of_the_hierarchy() {
+        let text = "9:name=systemd:/\n4:cpu,memory:/x/y\n0::/z\n";
+        assert_eq!(Hierarchy::at(Version::One, "/").path_in(text), Some("/x/y"));
+        assert_eq!(Hierarchy::at(Version::Two, "/").path_in(text), Some("/z"));
+        assert_eq!(Hierarchy::at(Version::Two, "/").path_in("x\n"), None);
     }
 
     #[test]

@@ -11,7 +11,9 @@ pub mod find;
 pub mod hierarchy;
 pub mod memory;
 pub mod shared_memory;
+pub mod view;
 
 pub use find::{Found, Wanted};
 pub use hierarchy::{Group, Hierarchy, Version};
 pub use memory::Memory;
+pub use view::View;

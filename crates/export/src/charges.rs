@@ -1,0 +1,219 @@
+//! What the kernel charges to the control groups of the exported processes, and to those asked for,
+//! by the rows that `explain --cgroup` has. Only counters are read: no process is looked at or
+//! stopped.
+//!
+//! The number of groups is limited, and the time for them at each survey as well: those that were
+//! read longest ago come first, and the others keep their figures, of which the age is known.
+
+use std::collections::{HashMap, HashSet};
+use std::time::{Duration, Instant};
+
+use strandline_inspect::group::sample::{GroupSample, GroupSampler};
+use strandline_process::group::hierarchy::GroupError;
+use strandline_process::group::{Hierarchy, View};
+use strandline_survey::survey::{MAX_GROUPS, OTHER_GROUPS};
+use strandline_survey::{Selection, Survey};
+
+/// Time limit for each survey. A group takes some 0.1 ms; on a large machine the kernel may need
+/// ten times as long, as it first adds up the counters of all processors.
+const TIME_LIMIT: Duration = Duration::from_millis(20);
+
+/// What is charged to a group.
+#[derive(Debug, Clone)]
+pub struct Charge {
+    /// Path of the group.
+    pub path: String,
+    /// When it was read.
+    pub at: Instant,
+    pub sample: GroupSample,
+}
+
+/// Numbers of groups that have no figures.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LeftOut {
+    /// More groups than have figures.
+    pub limit: u64,
+    /// Their memory is charged to a group above them, or may not be read.
+    pub not_counted: u64,
+    /// Removed, or not below the mounted hierarchy (another namespace).
+    pub not_found: u64,
+    /// Their turn has not come yet.
+    pub time: u64,
+}
+
+/// What is charged to all groups.
+#[derive(Debug, Default)]
+pub struct Charges {
+    /// Sorted by path.
+    pub groups: Vec<Charge>,
+    pub left_out: LeftOut,
+}
+
+/// Why a group has no figures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Missing {
+    NotCounted,
+    NotFound,
+}
+
+/// The last look at a group.
+#[derive(Debug)]
+struct Look {
+    at: Instant,
+    found: Result<GroupSample, Missing>,
+}
+
+/// The hierarchy, and how paths of processes lie to it.
+#[derive(Debug)]
+struct Place {
+    hierarchy: Hierarchy,
+    view: View,
+}
+
+/// Reads charges again and again.
+#[derive(Debug)]
+pub struct ChargeReader {
+    place: Option<Place>,
+    sampler: GroupSampler,
+    looks: HashMap<String, Look>,
+    time_limit: Duration,
+}
+
+impl Default for ChargeReader {
+    fn default() -> Self {
+        // Without a hierarchy, every group is one that is not found.
+        let hierarchy = Hierarchy::of_this_machine().ok();
+        Self::at(hierarchy.map(|hierarchy| Place { view: View::of(&hierarchy), hierarchy }))
+    }
+}
+
+impl ChargeReader {
+    fn at(place: Option<Place>) -> Self {
+        Self { place, sampler: GroupSampler::default(), looks: HashMap::new(), time_limit: TIME_LIMIT }
+    }
+
+    /// Reads what is charged to the groups of `survey`: those asked for first, then those whose
+    /// processes have the most RSS.
+    pub fn read(&mut self, survey: &Survey, selection: &Selection) -> Charges {
+        let mut of_processes: Vec<_> =
+            survey.groups.iter().filter(|(path, _)| path.as_str() != OTHER_GROUPS).collect();
+        let asked = selection.groups_asked_for(of_processes.iter().map(|(path, _)| path.as_str()));
+        of_processes.sort_by_key(|(_, sum)| std::cmp::Reverse(sum.rss_bytes));
+        let mut seen = HashSet::new();
+        let all = asked.into_iter().chain(of_processes.into_iter().map(|(path, _)| path.clone()));
+        let wanted: Vec<String> = all.filter(|path| seen.insert(path.clone())).collect();
+        let mut charges = self.read_groups(wanted);
+        charges.left_out.limit += survey.summed_groups;
+        charges
+    }
+
+    fn read_groups(&mut self, mut wanted: Vec<String>) -> Charges {
+        let mut left_out = LeftOut::default();
+        let beyond = wanted.split_off(wanted.len().min(MAX_GROUPS));
+        left_out.limit = beyond.len() as u64;
+        let mut before = std::mem::take(&mut self.looks);
+        self.looks = wanted.iter().filter_map(|path| before.remove_entry(path)).collect();
+        self.look_in_turn(&wanted);
+        let mut groups = Vec::with_capacity(wanted.len());
+        for path in wanted {
+            match self.looks.get(&path) {
+                Some(Look { at, found: Ok(sample) }) => {
+                    groups.push(Charge { path, at: *at, sample: sample.clone() });
+                }
+                Some(Look { found: Err(Missing::NotCounted), .. }) => left_out.not_counted += 1,
+                Some(Look { found: Err(Missing::NotFound), .. }) => left_out.not_found += 1,
+                None => left_out.time += 1,
+            }
+        }
+        groups.sort_by(|a, b| a.path.cmp(&b.path));
+        Charges { groups, left_out }
+    }
+
+    /// Reads groups, those that never were first and then the oldest, until the time is over.
+    fn look_in_turn(&mut self, wanted: &[String]) {
+        let mut turns: Vec<&String> = wanted.iter().collect();
+        turns.sort_by_key(|path| self.looks.get(*path).map(|look| look.at));
+        let since = Instant::now();
+        for path in turns {
+            let found = self.look_at(path);
+            self.looks.insert(path.clone(), Look { at: Instant::now(), found });
+            if since.elapsed() >= self.time_limit {
+                break;
+            }
+        }
+    }
+
+    fn look_at(&self, path: &str) -> Result<GroupSample, Missing> {
+        let Place { hierarchy, view } = self.place.as_ref().ok_or(Missing::NotFound)?;
+        let sample = view.open(hierarchy, path).and_then(|group| self.sampler.take(&group));
+        sample.map_err(|error| match error {
+            GroupError::NotCounted { .. } | GroupError::Io { .. } => Missing::NotCounted,
+            _ => Missing::NotFound,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use strandline_process::group::Version;
+
+    use super::*;
+
+    fn make(folder: &Path, name: &str, current: Option<&str>) {
+        std::fs::create_dir(folder.join(name)).unwrap();
+        std::fs::write(folder.join(name).join("cgroup.procs"), "").unwrap();
+        if let Some(current) = current {
+            std::fs::write(folder.join(name).join("memory.current"), current).unwrap();
+            std::fs::write(folder.join(name).join("memory.stat"), "anon 1\nfile 1\n").unwrap();
+        }
+    }
+
+    fn reader(folder: &Path) -> ChargeReader {
+        let hierarchy = Hierarchy::at(Version::Two, folder);
+        ChargeReader::at(Some(Place { hierarchy, view: View::default() }))
+    }
+
+    #[test]
+    fn groups_beyond_the_limit_and_without_figures_are_counted() {
+        let folder = tempfile::tempdir().unwrap();
+        make(folder.path(), "a", Some("8192\n"));
+        make(folder.path(), "threaded", None);
+        let mut wanted = vec!["/threaded".to_owned(), "/a".to_owned(), "/../b".to_owned()];
+        wanted.extend((0..MAX_GROUPS).map(|n| format!("/none{n}")));
+        let charges = reader(folder.path()).read_groups(wanted);
+        let shown: Vec<_> =
+            charges.groups.iter().map(|group| (&*group.path, group.sample.figures.current_bytes)).collect();
+        assert_eq!(shown, [("/a", 8192)]);
+        let not_found = MAX_GROUPS as u64 - 2;
+        assert_eq!(charges.left_out, LeftOut { limit: 3, not_counted: 1, not_found, time: 0 });
+    }
+
+    #[test]
+    fn without_time_one_group_has_its_turn_and_the_others_keep_their_figures() {
+        let folder = tempfile::tempdir().unwrap();
+        let names = ["/a", "/b"].map(str::to_owned).to_vec();
+        make(folder.path(), "a", Some("1"));
+        make(folder.path(), "b", Some("1"));
+        let mut reader = reader(folder.path());
+        reader.time_limit = Duration::ZERO;
+        assert_eq!(reader.read_groups(names.clone()).left_out.time, 1);
+        let both = reader.read_groups(names.clone());
+        assert_eq!((both.groups.len(), both.left_out.time), (2, 0));
+        std::fs::write(folder.path().join("a/memory.current"), "2").unwrap();
+        let third = reader.read_groups(names.clone());
+        assert_eq!(third.groups[0].sample.figures.current_bytes, 2, "the oldest has its turn");
+        assert_eq!(third.groups[1].at, both.groups[1].at);
+        std::fs::remove_dir_all(folder.path().join("b")).unwrap();
+        let fourth = reader.read_groups(names);
+        assert_eq!((fourth.groups.len(), fourth.left_out.not_found), (1, 1), "a removed group has none");
+        assert!(reader.read_groups(Vec::new()).groups.is_empty() && reader.looks.is_empty());
+    }
+
+    #[test]
+    fn without_a_hierarchy_nothing_is_found() {
+        let charges = ChargeReader::at(None).read_groups(vec!["/".to_owned()]);
+        assert_eq!(charges.left_out, LeftOut { not_found: 1, ..LeftOut::default() });
+    }
+}

@@ -1,0 +1,137 @@
+//! Which folder a path of /proc/PID/cgroup stands for.
+//!
+//! Such a path begins at the root of this program's cgroup namespace (cgroup_namespaces(7)), or
+//! above it with `/..`; what is mounted may begin above or below that root (proc(5), mountinfo:
+//! the root of a mount).
+
+use std::path::{Component, Path, PathBuf};
+
+use super::find::Bounds;
+use super::hierarchy::{Group, GroupError, Hierarchy};
+use crate::procfs::Process;
+
+/// Maximum bytes read of /proc/PID/cgroup.
+const MAX_BYTES: u64 = 64 << 10;
+
+/// How paths of /proc/PID/cgroup lie to the mounted hierarchy.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct View {
+    /// The namespace's root, below what is mounted.
+    namespace: PathBuf,
+    /// What is mounted, below the namespace's root.
+    mounted: PathBuf,
+}
+
+impl View {
+    /// The view of this program on `hierarchy`.
+    pub fn of(hierarchy: &Hierarchy) -> Self {
+        let mounts = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+        let mounts = String::from_utf8_lossy(&mounts);
+        let Some(root) = mounted_root(&mounts, &hierarchy.root) else {
+            return Self::default();
+        };
+        let root = root.trim_start_matches('/');
+        if !root.starts_with("..") {
+            return Self { namespace: PathBuf::new(), mounted: PathBuf::from(root) };
+        }
+        // The mount begins above the namespace's root, whose names only a search shows: this
+        // program is in it, or below.
+        let namespace = own_group(hierarchy).unwrap_or_default();
+        Self { namespace, mounted: PathBuf::new() }
+    }
+
+    /// Opens the group of a path of /proc/PID/cgroup.
+    ///
+    /// # Errors
+    /// It was removed, or is not below what is mounted.
+    pub fn open(&self, hierarchy: &Hierarchy, path: &str) -> Result<Group, GroupError> {
+        let missing =
+            || GroupError::NoSuchGroup { path: path.to_owned(), root: hierarchy.root.display().to_string() };
+        let relative = self.relative(path).ok_or_else(missing)?;
+        Group::open(hierarchy, &relative).map_err(|_| missing())
+    }
+
+    /// Opens the group that counts the memory of `process`.
+    ///
+    /// # Errors
+    /// As [`View::open`].
+    pub fn group_of(&self, hierarchy: &Hierarchy, process: &Process) -> Result<Group, GroupError> {
+        let bytes = process.read_file("cgroup", MAX_BYTES).unwrap_or_default();
+        let text = String::from_utf8_lossy(&bytes);
+        let path = hierarchy.path_in(&text).unwrap_or_default();
+        self.open(hierarchy, path)
+    }
+
+    /// The path below the mounted root.
+    fn relative(&self, path: &str) -> Option<PathBuf> {
+        let mut whole = self.namespace.clone();
+        for part in Path::new(path).components() {
+            match part {
+                Component::Normal(name) => whole.push(name),
+                Component::ParentDir => whole.pop().then_some(())?,
+                Component::RootDir | Component::CurDir => {}
+                Component::Prefix(_) => return None,
+            }
+        }
+        whole.strip_prefix(&self.mounted).ok().map(Path::to_owned)
+    }
+}
+
+/// The root of the mount at `point`: the part of the hierarchy that is mounted there.
+fn mounted_root<'a>(mounts: &'a str, point: &Path) -> Option<&'a str> {
+    let mut lines = mounts.lines().map(|line| line.split(' '));
+    lines.find_map(|mut fields| {
+        let root = fields.nth(3)?;
+        fields.next().filter(|at| Path::new(at) == point).map(|_| root)
+    })
+}
+
+/// The root of this program's namespace below the root of `hierarchy`.
+fn own_group(hierarchy: &Hierarchy) -> Option<PathBuf> {
+    let pid = std::process::id().cast_signed();
+    let text = Process::open(pid).ok()?.read_file("cgroup", MAX_BYTES).ok()?;
+    let text = String::from_utf8_lossy(&text).into_owned();
+    let below = Path::new(hierarchy.path_in(&text)?).strip_prefix("/").ok()?.to_owned();
+    let members = hierarchy.members(&hierarchy.open("/").ok()?, Bounds::default());
+    let own = members.processes.iter().find(|member| member.pid == pid)?;
+    let mut group = members.groups.get(own.group)?.clone();
+    for _ in below.components() {
+        group.pop();
+    }
+    Some(group)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn view(namespace: &str, mounted: &str) -> View {
+        View { namespace: namespace.into(), mounted: mounted.into() }
+    }
+
+    fn relative(view: &View, path: &str) -> Option<String> {
+        view.relative(path).map(|path| path.display().to_string())
+    }
+
+    #[test]
+    fn paths_are_seen_from_the_namespace() {
+        assert_eq!(relative(&View::default(), "/a/b").as_deref(), Some("a/b"));
+        assert_eq!(relative(&View::default(), "/../a"), None);
+        // The host's hierarchy in a container with a namespace.
+        let host = view("kubepods/pod1/own", "");
+        assert_eq!(relative(&host, "/").as_deref(), Some("kubepods/pod1/own"));
+        assert_eq!(relative(&host, "/../../pod2/x").as_deref(), Some("kubepods/pod2/x"));
+        assert_eq!(relative(&host, "/../../../..").as_deref(), None);
+        // A container's own part, and paths of the host.
+        let part = view("", "docker/1");
+        assert_eq!(relative(&part, "/docker/1/x").as_deref(), Some("x"));
+        assert_eq!(relative(&part, "/docker/2"), None);
+    }
+
+    #[test]
+    fn the_root_of_a_mount_is_read() {
+        let mounts = "1 0 0:1 / / rw - ext4 x rw\n30 25 0:26 /../.. /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n";
+        assert_eq!(mounted_root(mounts, Path::new("/sys/fs/cgroup")), Some("/../.."));
+        assert_eq!(mounted_root("x\n1 2 3\n", Path::new("/sys/fs/cgroup")), None);
+    }
+}

@@ -1,0 +1,123 @@
+//! `export`: what is charged to the control groups of processes, by the rows of `explain --cgroup`.
+
+#![cfg(test)]
+
+use serde_json::Value;
+
+use crate::support::exporter::{Exporter, Page, Sample};
+use crate::support::memory_group::{MemoryGroup, batch_bytes};
+use crate::support::strandline::json;
+use crate::support::{Outcome, here, skipped};
+
+const MIB: u64 = 1 << 20;
+
+/// Anonymous memory, and a file in shared memory that no process has open.
+const PROGRAM: &str = "\
+import sys
+heap = bytearray(30 << 20)
+with open(sys.argv[1], 'wb') as file:
+    file.write(b'x' * (12 << 20))
+print('ready', flush=True)
+input()";
+
+/// The value of a metric for a group, with these other labels.
+fn value(page: &Page, name: &str, cgroup: &str, row: Option<&str>) -> Option<u64> {
+    let is = |sample: &&Sample| {
+        let label = |name: &str| sample.labels.get(name).map(String::as_str);
+        sample.name == name && label("cgroup") == Some(cgroup) && label("row") == row
+    };
+    page.samples.iter().find(is).map(|sample| sample.value as u64)
+}
+
+/// The rows of a group on a page.
+fn rows(page: &Page, cgroup: &str) -> Vec<(String, u64)> {
+    let of = page
+        .samples
+        .iter()
+        .filter(|sample| sample.name == "strandline_cgroup_row_bytes" && sample.labels["cgroup"] == cgroup);
+    of.map(|sample| (sample.labels["row"].clone(), sample.value as u64)).collect()
+}
+
+/// The bytes of a ledger's row, as a sample without a look at processes has them.
+fn explained(document: &Value, id: &str) -> u64 {
+    let is_version_one = document["cgroup"]["version"] == 1;
+    let is = |row: &str| match row {
+        "group.anon.lazyfree" | "group.anon.elsewhere" => id == "group.anon",
+        "group.page_tables" | "group.kernel_stacks" if is_version_one => id == "group.kernel.other",
+        _ => row == id,
+    };
+    let rows = document["rows"].as_array().into_iter().flatten();
+    rows.filter(|row| row["id"].as_str().is_some_and(is)).filter_map(|row| row["bytes"].as_u64()).sum()
+}
+
+#[test]
+fn a_group_has_the_rows_of_its_ledger() -> Outcome {
+    let made = MemoryGroup::new("charges").and_then(|above| Some((above.child("web")?, above)));
+    let Some((group, above)) = made else {
+        skipped(here!(), "no control group with a memory controller can be made here");
+        return Ok(());
+    };
+    group.limit(512 * MIB)?;
+    let file = Removed(format!("/dev/shm/{}.db", above.name()));
+    let subject = group.python(PROGRAM, &[&file.0])?;
+    subject.at_rest()?;
+    let exporter = Exporter::start(&["--no-ledgers", "--cgroup", &above.path()])?;
+    let page = exporter.page()?;
+    let path = format!("/{}/web", above.name());
+    let document = json(&["explain", "--json", "--cgroup", &group.path()])?;
+    let shown = rows(&page, &path);
+    let charge = value(&page, "strandline_cgroup_charge_bytes", &path, None).ok_or(page.text.clone())?;
+    assert_eq!(shown.iter().map(|(_, bytes)| bytes).sum::<u64>(), charge, "{shown:?}");
+    assert!((42 * MIB..120 * MIB).contains(&charge), "{charge}");
+    for (id, bytes) in &shown {
+        // The kernel may drop page cache between the two looks, and charges in advance.
+        if id.starts_with("group.cache") || id == "group.charge_stock" {
+            continue;
+        }
+        let found = explained(&document, id);
+        assert!(bytes.abs_diff(found) <= batch_bytes(), "{id}: {bytes}, explain has {found}: {document:#}");
+    }
+    assert!(shown.iter().any(|(id, bytes)| id == "group.anon" && *bytes >= 30 * MIB), "{shown:?}");
+    assert!(shown.iter().any(|(id, bytes)| id == "group.shmem" && *bytes >= 12 * MIB - batch_bytes()));
+    for name in ["limit_bytes", "effective_limit_bytes"] {
+        let exported = value(&page, &format!("strandline_cgroup_{name}"), &path, None);
+        assert_eq!(exported, document["cgroup"][name].as_u64(), "{name}");
+    }
+    let inactive = value(&page, "strandline_cgroup_inactive_file_bytes", &path, None).ok_or("none")?;
+    let working_set = value(&page, "strandline_cgroup_working_set_bytes", &path, None);
+    assert_eq!(working_set, Some(charge - inactive));
+    assert_eq!(value(&page, "strandline_cgroup_oom_kills_total", &path, None), Some(0));
+    // The group asked for holds no process itself; what is charged below it is charged to it too.
+    let whole = value(&page, "strandline_cgroup_charge_bytes", &format!("/{}", above.name()), None);
+    assert!(whole >= Some(42 * MIB), "{whole:?}");
+    drop((subject, file, group));
+    exporter.page_when("without the removed group", |page| {
+        let name = "strandline_cgroup_charge_bytes";
+        value(page, name, &path, None).is_none()
+            && value(page, name, &format!("/{}", above.name()), None).is_some()
+    })?;
+    Ok(())
+}
+
+/// A file that is removed on drop.
+struct Removed(String);
+
+impl Drop for Removed {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+#[test]
+fn what_is_left_out_is_counted() -> Outcome {
+    let page = Exporter::start(&["--no-ledgers", "--cgroup", "/no/such/group"])?.page()?;
+    let counted = |reason: &str| {
+        let is = |sample: &&Sample| {
+            sample.name == "strandline_exporter_left_out_cgroups" && sample.labels["reason"] == reason
+        };
+        page.samples.iter().find(is).map(|sample| sample.value)
+    };
+    let all = ["limit", "not_counted", "not_found", "time"].map(counted);
+    assert_eq!(all, [Some(0.0), Some(0.0), Some(1.0), Some(0.0)]);
+    Ok(())
+}
