@@ -105,6 +105,7 @@ pub fn run(
         followed,
         environment,
         limits: named,
+        group: group.as_ref().map(|group| group.folder().to_owned()),
         command: command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
     })
     .map_err(io);
@@ -124,6 +125,7 @@ pub fn run(
         minor_faults: usage.minor_faults,
         major_faults: usage.major_faults,
     });
+    session.end_group(session::ending_signal(status));
     let kills = group.and_then(|group| end_group(&group, &mut session, options));
     Ok((session.finish(why, Some(status), kills), status))
 }

@@ -10,6 +10,7 @@
 
 mod clock;
 mod command;
+mod groups;
 mod ledgers;
 mod limits;
 mod marks;

@@ -117,6 +117,11 @@ impl Group {
         file.map(OwnedFd::from).map_err(|error| format!("{}: {error}", path.display()))
     }
 
+    /// Its folder.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
     /// The path of its `cgroup.procs`.
     pub fn procs(&self) -> PathBuf {
         self.folder.join("cgroup.procs")

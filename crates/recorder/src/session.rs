@@ -1,10 +1,12 @@
 //! The main loop of the recorder: takes samples at their instants, and handles events in between.
 
 mod ending;
+mod groups;
 mod moments;
 mod signals;
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -21,6 +23,7 @@ use strandline_recording::{
 };
 
 use super::clock::{Clock, Grid};
+use super::groups::GroupRecorder;
 use super::ledgers::Ledgers;
 use super::marks::Marks;
 use super::plan::Plan;
@@ -80,6 +83,8 @@ pub(super) struct Session<'a> {
     pub tree: Tree,
     pub units: Units,
     pub grid: Grid,
+    /// Samples the control group of the first process.
+    pub group: Option<GroupRecorder>,
     /// Wait status of the first process, if known.
     pub root_status: Option<i32>,
     /// Resource usage of the command, once it has ended.
@@ -127,6 +132,8 @@ pub(super) struct SessionParameters<'a> {
     pub followed: ProcessEvents,
     pub environment: Environment,
     pub limits: Vec<Limit>,
+    /// The control group made for the command.
+    pub group: Option<PathBuf>,
     pub command: Vec<String>,
 }
 
@@ -170,6 +177,7 @@ impl<'a> Session<'a> {
             tree: Tree::default(),
             units: Units::read(),
             grid: Grid::new(options.interval),
+            group: GroupRecorder::new(root, beginning.group.as_deref()),
             root_status: None,
             root_usage: None,
             state: State { openings: MAX_OPENINGS, ..State::default() },
@@ -226,6 +234,7 @@ impl<'a> Session<'a> {
             }
             if self.grid.take(now) {
                 self.sample_all(now);
+                self.sample_group(now);
             }
             self.periodic_work(now);
             if let Some(why) = self.wait() {
@@ -492,6 +501,7 @@ impl<'a> Session<'a> {
             }
         }
         blocks.iter().for_each(|block| self.push(block));
+        self.write_group();
         let at_us = self.clock.now_us();
         self.push(&Record::Heartbeat(Heartbeat {
             at_us,
@@ -570,6 +580,7 @@ pub fn record(pid: i32, options: &Options<'_>) -> Result<Recorded, String> {
         followed: ProcessEvents::best(),
         environment,
         limits: Vec::new(),
+        group: None,
         command: process.command_line().unwrap_or_default(),
     })
     .map_err(|error| format!("cannot record: {error}"))?;

@@ -140,7 +140,7 @@ impl Block {
 }
 
 /// A negative figure can only come from a damaged file, and counts as 0.
-fn positive(value: i64) -> u64 {
+pub(crate) fn positive(value: i64) -> u64 {
     u64::try_from(value).unwrap_or(0)
 }
 
@@ -157,7 +157,7 @@ pub fn differences(values: impl Iterator<Item = u64>) -> Vec<i64> {
 }
 
 /// [`differences`] without zeros at the end.
-fn short_differences(values: impl Iterator<Item = u64>) -> Vec<i64> {
+pub(crate) fn short_differences(values: impl Iterator<Item = u64>) -> Vec<i64> {
     let mut differences = differences(values);
     let kept = differences.iter().rposition(|&difference| difference != 0).map_or(0, |last| last + 1);
     differences.truncate(kept);

@@ -12,12 +12,14 @@
 #![forbid(unsafe_code)]
 
 mod block;
+mod group;
 mod read;
 mod record;
 mod sample;
 mod write;
 
 pub use block::{Block, MAX_RUN_SAMPLES, Run, differences};
+pub use group::{GroupBlock, GroupKill, GroupSample, GroupStart};
 pub use read::{Error, Reader};
 pub use record::{
     CaveatRecord, CommandUsage, Ending, Exec, Header, Heartbeat, Ledger, Limit, Mark, Moment, ProcessEnd,

@@ -371,6 +371,19 @@ mod tests {
     }
 
     #[test]
+    fn lines_of_a_later_version_cost_nothing_else() {
+        let mut bytes = recording(2);
+        let later =
+            b"{\"weather\":{\"at_us\":1}}\n{\"beat\":{\"at_us\":1,\"samples\":1,\"missed\":0,\"x\":2}}\n";
+        bytes.extend(zstd::bulk::compress(later, 3).unwrap());
+        bytes.extend(recording(1));
+        let (samples, caveats) = read(&bytes).unwrap();
+        assert_eq!(samples, 3000);
+        let codes: Vec<&str> = caveats.iter().map(|caveat| &*caveat.code).collect();
+        assert!(codes == ["recording_lines"] && caveats[0].text.contains("1 lines"), "{caveats:?}");
+    }
+
+    #[test]
     fn cut_at_every_byte_it_is_read_up_to_the_cut() {
         let whole = recording(6);
         let mut last = 0;

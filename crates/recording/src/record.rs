@@ -11,6 +11,7 @@ use strandline_inspect::environment::Environment;
 use strandline_inspect::facts::Explanation;
 
 use crate::block::Block;
+use crate::group::{GroupBlock, GroupKill, GroupStart};
 use crate::sample::Sample;
 
 /// The schema in a header. A reader refuses any other.
@@ -28,6 +29,10 @@ pub enum Record {
     Exec(Exec),
     /// Samples of one process.
     Samples(Box<Block>),
+    /// A control group is sampled from here on.
+    Group(Box<GroupStart>),
+    /// Samples of one control group.
+    GroupSamples(Box<GroupBlock>),
     /// A mark.
     Mark(Box<Mark>),
     /// A ledger.
@@ -239,6 +244,9 @@ pub struct Ending {
     /// Number of processes that the kernel killed because the memory limit was reached; `None`
     /// without such a limit.
     pub out_of_memory_kills: Option<u64>,
+    /// What the control group held when the kernel last killed a process of it for lack of memory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group_kill: Option<GroupKill>,
     /// Instants sampled.
     pub samples: u64,
     /// Instants missed.

@@ -1,6 +1,7 @@
 //! `run`, `record`, `mark` and `report`: samples, marks, ledgers, files, pages and probes.
 
 mod faults;
+mod groups;
 mod growth;
 mod html;
 mod ledgers;

@@ -4,6 +4,7 @@
 pub mod browser;
 pub mod exporter;
 pub mod gos;
+pub mod group_rows;
 pub mod groups;
 pub mod invariants;
 pub mod jdks;

@@ -36,6 +36,7 @@ impl Session<'_> {
         let now = self.clock.now_us();
         self.hear_of_the_end(why, wait_status.is_none());
         let wait_status = wait_status.or(self.root_status);
+        self.end_group(wait_status.and_then(ending_signal));
         let high_water = self.end_root(why, wait_status, now);
         for &pid in &self.tree.pids().to_vec() {
             // These live on.
@@ -59,6 +60,7 @@ impl Session<'_> {
             signal: wait_status.and_then(ending_signal),
             high_water_kib: high_water,
             out_of_memory_kills,
+            group_kill: self.group.as_ref().and_then(|group| group.kill()),
             samples: self.grid.taken,
             missed: self.grid.missed,
             own_cpu_us: strandline_sys::spawn::own_cpu_us().unwrap_or(0),
@@ -70,6 +72,7 @@ impl Session<'_> {
             brief_processes: self.state.moments.brief_processes,
             usage: self.root_usage,
         };
+        self.write_group();
         self.push(&Record::End(Box::new(end.clone())));
         self.flush();
         let progress = self.progress();

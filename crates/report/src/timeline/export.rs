@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use strandline_recording::{Column, ColumnValue, Error, Ledger, Mark, Moment, Reader, Record, Sample};
 
 use super::html_data::moment_name as moment_kind;
-use super::{Process, Timeline};
+use super::{Process, Timeline, groups_json};
 use crate::json::{escape, nested_document, surroundings};
 
 /// The schema of the document.
@@ -173,6 +173,7 @@ pub fn json(path: &Path, timeline: &Timeline, out: &mut dyn Write) -> Result<(),
         )?;
     }
     out.write_all(b"]")?;
+    field(&mut out, &mut first, "groups", &groups_json::groups(timeline))?;
     field(&mut out, &mut first, "exit", &exit(timeline))?;
     field(&mut out, &mut first, "cost", &cost(timeline))?;
     field(&mut out, &mut first, "caveats", &timeline.caveats)?;
@@ -337,6 +338,7 @@ fn exit(timeline: &Timeline) -> Value {
         "signal": end.and_then(|end| end.signal),
         "high_water_bytes": maybe_bytes(end.and_then(|end| end.high_water_kib).or(sampled)),
         "out_of_memory_kills": end.and_then(|end| end.out_of_memory_kills),
+        "group_kill": end.and_then(|end| end.group_kill.as_ref()).map(groups_json::kill),
     })
 }
 

@@ -4,6 +4,8 @@
 pub mod chart;
 mod choice;
 pub mod export;
+mod groups;
+mod groups_json;
 pub mod html;
 mod html_data;
 mod series;
@@ -22,6 +24,7 @@ use strandline_recording::{
     Run,
 };
 
+pub use groups::{GroupPoint, GroupTimeline, LimitStep};
 pub use series::{Point, Series};
 
 /// Why a report could not be drawn, in one line.
@@ -50,6 +53,8 @@ impl From<serde_json::Error> for DrawError {
 
 /// Further processes are counted, not drawn.
 const MAX_PROCESSES: usize = 20_000;
+/// The recorder follows as many.
+const MAX_GROUPS: usize = 16;
 /// Maximum number of ledgers with page maps: above it, every second map is dropped.
 const MAX_PAGE_MAPS: usize = 32;
 const MAX_LEDGERS: usize = 5_000;
@@ -80,6 +85,8 @@ pub struct Timeline {
     pub header: Header,
     /// The processes by number; the first is the command itself.
     pub processes: Vec<Process>,
+    /// The control groups by number.
+    pub groups: Vec<GroupTimeline>,
     /// The marks, in order of time.
     pub marks: Vec<Mark>,
     /// The ledgers, in order of time. Only the last peak ledger of each process is kept.
@@ -106,6 +113,7 @@ struct Dropped {
     ledgers: u64,
     page_maps: u64,
     caveats: u64,
+    groups: u64,
     /// Processes whose series were thinned in favour of others.
     thinned: u64,
 }
@@ -189,6 +197,15 @@ impl Timeline {
                     let added = process.series.points().len().saturating_sub(before);
                     self.new_points += added;
                     self.thin();
+                }
+            }
+            Record::Group(start) => match self.group(start.group) {
+                Some(group) => group.begin(*start),
+                None => self.cut.groups += 1,
+            },
+            Record::GroupSamples(block) => {
+                if let Some(group) = self.group(block.group) {
+                    group.add(&block);
                 }
             }
             Record::Mark(mark) => self.take_mark(*mark),
@@ -300,9 +317,21 @@ impl Timeline {
         self.processes.get_mut(number)
     }
 
+    /// The control group of this number, created if new; `None` if the number is out of range.
+    fn group(&mut self, number: u32) -> Option<&mut GroupTimeline> {
+        let number = usize::try_from(number).unwrap_or(usize::MAX);
+        if number >= MAX_GROUPS {
+            return None;
+        }
+        if number >= self.groups.len() {
+            self.groups.resize_with(number + 1, GroupTimeline::default);
+        }
+        self.groups.get_mut(number)
+    }
+
     /// Adds a caveat on what was dropped.
     fn report_dropped(&mut self) {
-        let Dropped { processes, execs, marks, ledgers, page_maps, caveats, thinned } = self.cut;
+        let Dropped { processes, execs, marks, ledgers, page_maps, caveats, groups, thinned } = self.cut;
         let parts: Vec<String> = [
             (processes, "processes"),
             (execs, "started programs"),
@@ -310,6 +339,7 @@ impl Timeline {
             (ledgers, "ledgers"),
             (page_maps, "page maps"),
             (caveats, "caveats"),
+            (groups, "control groups"),
         ]
         .iter()
         .filter(|(count, _)| *count > 0)

@@ -1,0 +1,201 @@
+//! The control group of a recording over time: a bounded number of moments, each with rows that add
+//! up to the charge.
+
+use std::collections::BTreeMap;
+
+use strandline_recording::{GroupBlock, GroupSample, GroupStart};
+
+/// After thinning, between half of this and all of it is kept.
+const MAX_POINTS: usize = 2_048;
+/// Maximum number of rows; there are about twenty.
+const MAX_ROWS: usize = 64;
+/// Maximum number of changes of the limit that are kept.
+const MAX_LIMITS: usize = 256;
+/// Maximum length of a row's name.
+const MAX_NAME: usize = 64;
+
+/// What was charged at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GroupPoint {
+    /// When, in microseconds.
+    pub at_us: u64,
+    /// The charge.
+    pub current_bytes: u64,
+    /// The charge without inactive file pages.
+    pub working_set_bytes: Option<u64>,
+    /// What the kernel reclaims before it kills.
+    pub reclaimable_bytes: Option<u64>,
+    /// Swapped out.
+    pub swap_bytes: Option<u64>,
+    /// Processes killed for lack of memory since the group exists.
+    pub oom_kills: Option<u64>,
+    /// Bytes by row, in the order of [`GroupTimeline::rows`]; rows at its end may be missing.
+    pub rows: Vec<u64>,
+}
+
+/// The limit that holds from a moment on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LimitStep {
+    /// From when on, in microseconds.
+    pub at_us: u64,
+    /// The smallest limit of the group and those above it.
+    pub bytes: Option<u64>,
+}
+
+/// A control group over time.
+#[derive(Clone, Debug, Default)]
+pub struct GroupTimeline {
+    /// Its name and its last limits.
+    pub start: GroupStart,
+    /// Its limits over time.
+    pub limits: Vec<LimitStep>,
+    /// Names of the rows.
+    pub rows: Vec<String>,
+    points: Vec<GroupPoint>,
+    /// Width of a point's interval in microseconds; 0 while every sample has its own point.
+    width_us: u64,
+    /// Number of samples that the recording has; of equal ones the first and the last.
+    pub samples: u64,
+}
+
+impl GroupTimeline {
+    /// The moments, in order of time: of each interval that with the largest charge.
+    pub fn points(&self) -> &[GroupPoint] {
+        &self.points
+    }
+
+    /// Width of a point's interval in microseconds; 0 if every sample has its own point.
+    pub fn width_us(&self) -> u64 {
+        self.width_us
+    }
+
+    /// The moment of the largest charge.
+    pub fn peak(&self) -> Option<&GroupPoint> {
+        // Of equal ones the first.
+        self.points.iter().rev().max_by_key(|point| point.current_bytes)
+    }
+
+    /// The rows with bytes at any moment, those with the most first; each with its index.
+    pub fn largest_rows(&self) -> Vec<usize> {
+        let most = |index: usize| self.points.iter().filter_map(|point| point.rows.get(index)).max().copied();
+        let mut order: Vec<usize> =
+            (0..self.rows.len()).filter(|&index| most(index).unwrap_or(0) > 0).collect();
+        order.sort_by_key(|&index| std::cmp::Reverse(most(index)));
+        order
+    }
+
+    /// Begins the group, or changes its limits.
+    pub(super) fn begin(&mut self, start: GroupStart) {
+        if self.limits.len() < MAX_LIMITS {
+            self.limits.push(LimitStep { at_us: start.at_us, bytes: start.effective_limit_bytes });
+        }
+        self.start = GroupStart { path: super::shortened_word(start.path), ..start };
+    }
+
+    /// Adds samples.
+    pub(super) fn add(&mut self, block: &GroupBlock) {
+        for sample in block.samples() {
+            self.samples += 1;
+            let point = self.point(sample);
+            match self.points.last_mut() {
+                // Only in damaged recordings does time go back.
+                Some(last) if point.at_us < last.at_us => {}
+                Some(last)
+                    if self.width_us > 0 && point.at_us / self.width_us == last.at_us / self.width_us =>
+                {
+                    join(last, point);
+                }
+                _ => self.points.push(point),
+            }
+            if self.points.len() > MAX_POINTS {
+                self.thin();
+            }
+        }
+    }
+
+    fn point(&mut self, sample: GroupSample) -> GroupPoint {
+        let mut by_name: BTreeMap<String, u64> = sample.rows;
+        let mut rows: Vec<u64> = self.rows.iter().map(|name| by_name.remove(name).unwrap_or(0)).collect();
+        for (name, bytes) in by_name {
+            if self.rows.len() < MAX_ROWS && name.len() <= MAX_NAME {
+                self.rows.push(name);
+                rows.push(bytes);
+            }
+        }
+        GroupPoint {
+            at_us: sample.at_us,
+            current_bytes: sample.current_bytes,
+            working_set_bytes: sample.working_set_bytes,
+            reclaimable_bytes: sample.reclaimable_bytes,
+            swap_bytes: sample.swap_bytes,
+            oom_kills: sample.oom_kills,
+            rows,
+        }
+    }
+
+    /// Doubles the width until at most half of the points are left.
+    fn thin(&mut self) {
+        let span = self.points.last().map_or(0, |last| last.at_us);
+        let mut width = if self.width_us == 0 { (span / MAX_POINTS as u64).max(1) } else { self.width_us };
+        while self.points.len() > MAX_POINTS / 2 && width < u64::MAX / 2 {
+            width = width.saturating_mul(2);
+            let mut points: Vec<GroupPoint> = Vec::with_capacity(self.points.len());
+            for point in self.points.drain(..) {
+                match points.last_mut() {
+                    Some(last) if point.at_us / width == last.at_us / width => join(last, point),
+                    _ => points.push(point),
+                }
+            }
+            self.points = points;
+        }
+        self.width_us = width;
+    }
+}
+
+/// Keeps the moment with the larger charge: rows of two moments would not add up.
+fn join(last: &mut GroupPoint, point: GroupPoint) {
+    if point.current_bytes > last.current_bytes {
+        *last = point;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(at_us: u64, bytes: u64) -> GroupSample {
+        let rows = [("group.anon".to_owned(), bytes / 2), ("group.shmem".to_owned(), bytes - bytes / 2)];
+        GroupSample { at_us, current_bytes: bytes, rows: rows.into(), ..GroupSample::default() }
+    }
+
+    #[test]
+    fn a_day_keeps_its_peak_and_rows_that_add_up() {
+        let mut group = GroupTimeline::default();
+        for second in 0..86_400u64 {
+            let samples: Vec<GroupSample> = (0..10)
+                .map(|n| second * 10 + n)
+                .map(|n| sample(n * 100_000, if n == 123_456 { 99_999 } else { n % 1_000 }))
+                .collect();
+            group.add(&GroupBlock::new(0, &samples));
+        }
+        assert_eq!(group.samples, 864_000);
+        assert!((MAX_POINTS / 4..=MAX_POINTS).contains(&group.points().len()), "{}", group.points().len());
+        assert_eq!(group.peak().map(|peak| (peak.at_us, peak.current_bytes)), Some((12_345_600_000, 99_999)));
+        assert!(group.points().iter().all(|point| point.rows.iter().sum::<u64>() == point.current_bytes));
+        assert_eq!(group.largest_rows(), [1, 0]);
+    }
+
+    #[test]
+    fn hostile_rows_and_times_stay_within_bounds() {
+        let mut group = GroupTimeline::default();
+        for n in 0..5_000u64 {
+            let rows = (0..40).map(|row| (format!("row {n} {row}"), u64::MAX)).collect();
+            let at_us = u64::MAX / 4 - (n % 7) * 1_000;
+            let hostile = GroupSample { at_us, current_bytes: u64::MAX, rows, ..GroupSample::default() };
+            group.add(&GroupBlock::new(0, &[hostile]));
+            group.begin(GroupStart::default());
+        }
+        assert_eq!((group.rows.len(), group.limits.len()), (MAX_ROWS, MAX_LIMITS));
+        assert!(group.points().len() <= MAX_POINTS);
+    }
+}

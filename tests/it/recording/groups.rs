@@ -1,0 +1,132 @@
+//! The control group of what is recorded: its rows over time, and what it held at a kill.
+
+#![cfg(test)]
+
+use std::io::Write;
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::support::group_rows::{RowBytes, of, other_than_explained};
+use crate::support::memory_group::{MemoryGroup, batch_bytes};
+use crate::support::recording::{Place, Started, caveats, is_root, list, number, program, signal};
+use crate::support::strandline::json;
+use crate::support::{Outcome, Result, here, skipped};
+
+const MIB: u64 = 1 << 20;
+
+/// A file in shared memory, and after a line of input anonymous memory without end.
+const HUNGRY: &str = "\
+import os, sys
+file = os.memfd_create('held')
+os.write(file, b'x' * (16 << 20))
+sys.stdin.readline()
+blocks = []
+while True:
+    blocks.append(bytearray(b'x' * (1 << 20)))";
+
+/// Anonymous memory that stays.
+const STEADY: &str = "\
+heap = bytearray(30 << 20)
+print('ready', flush=True)
+input()";
+
+/// The rows of a group at its last sample, and the charge.
+fn last(group: &Value) -> Result<(Vec<RowBytes>, u64)> {
+    let samples = &group["samples"];
+    let end = |column: &Value| column.as_array().and_then(|values| values.last()?.as_u64());
+    let row = |row: &Value| {
+        let id = row["id"].as_str().ok_or("a row without an id")?.to_owned();
+        Ok(RowBytes { id, bytes: end(&row["bytes"]).ok_or("a row without bytes")? })
+    };
+    let rows = list(samples, "rows").iter().map(row).collect::<Result<Vec<RowBytes>>>()?;
+    Ok((rows, end(&samples["current_bytes"]).ok_or("no charge")?))
+}
+
+/// Fails unless the rows of every sample add up to its charge.
+fn adds_up(group: &Value) -> Outcome {
+    let samples = &group["samples"];
+    for (index, charge) in list(samples, "current_bytes").iter().enumerate() {
+        let bytes = list(samples, "rows").iter().filter_map(|row| row["bytes"][index].as_u64());
+        assert_eq!(Some(bytes.sum::<u64>()), charge.as_u64(), "sample {index}: {group:#}");
+    }
+    assert!(!list(samples, "seconds").is_empty());
+    Ok(())
+}
+
+#[test]
+fn a_kill_at_the_limit_says_what_the_group_held() -> Outcome {
+    let test = here!();
+    if !is_root(test) {
+        return Ok(());
+    }
+    let place = Place::new()?;
+    let mut started = Started::new(place.command(&["--limit-memory", "48MiB"], &["python3", "-c", HUNGRY]))?;
+    let held = place.until_reported("the file in shared memory", |report| {
+        let Some(group) = list(report, "groups").first() else { return Ok(None) };
+        let (rows, _) = last(group)?;
+        Ok((of(&rows, "group.shmem") + batch_bytes() >= 16 * MIB).then_some(()))
+    });
+    if held.is_err() && MemoryGroup::new("probe").is_none() {
+        skipped(test, "no control group with a memory controller can be made here");
+        return Ok(());
+    }
+    held?;
+    started.child.stdin.take().ok_or("no pipe")?.write_all(b"go\n")?;
+    let ended = started.finish()?;
+    assert_eq!(ended.how(), 1009, "{}", ended.complaint());
+    let report = place.report()?;
+    adds_up(&list(&report, "groups")[0])?;
+    let kill = &report["exit"]["group_kill"];
+    assert!(number(kill, "kills")? >= 1, "{kill:#}");
+    assert_eq!(number(kill, "effective_limit_bytes")?, 48 * MIB);
+    let rows = list(kill, "rows");
+    let bytes = |id: &str| {
+        rows.iter().filter(|row| row["id"] == id).filter_map(|row| row["bytes"].as_u64()).sum::<u64>()
+    };
+    assert!(bytes("group.shmem") + batch_bytes() >= 16 * MIB, "{kill:#}");
+    assert!(bytes("group.anon") > 0, "{kill:#}");
+    let sum: u64 = rows.iter().filter_map(|row| row["bytes"].as_u64()).sum();
+    assert_eq!(sum, number(kill, "current_bytes")?);
+    assert!(kill["sample_seconds"].as_f64() <= kill["noticed_seconds"].as_f64(), "{kill:#}");
+    assert!(kill["unknown"].as_str().is_some_and(|text| text.contains("which limit was met")), "{kill:#}");
+    Ok(())
+}
+
+#[test]
+fn a_recorded_process_has_the_rows_of_its_group() -> Outcome {
+    let Some(group) = MemoryGroup::new("recorded") else {
+        skipped(here!(), "no control group with a memory controller can be made here");
+        return Ok(());
+    };
+    group.limit(512 * MIB)?;
+    let subject = group.python(STEADY, &[])?;
+    subject.at_rest()?;
+    let place = Place::new()?;
+    let mut command = Command::new(program());
+    command.args(["record", "--ledger", "none", "-o"]).arg(&place.file).arg(subject.pid_text());
+    let recorder = Started::new(command)?;
+    place.until_reported("a sample", |report| {
+        let group = list(report, "groups").first();
+        Ok(group.filter(|group| group["effective_limit_bytes"] == 512 * MIB).map(|_| ()))
+    })?;
+    group.limit(256 * MIB)?;
+    place.until_reported("the new limit", |report| {
+        Ok((list(report, "groups")[0]["effective_limit_bytes"] == 256 * MIB).then_some(()))
+    })?;
+    let document = json(&["explain", "--json", "--cgroup", &group.path()])?;
+    signal(recorder.pid(), 2);
+    assert_eq!(recorder.finish()?.how(), 0);
+    let report = place.report()?;
+    let [recorded] = list(&report, "groups") else { return Err(format!("{:#}", report["groups"]).into()) };
+    adds_up(recorded)?;
+    assert_eq!(recorded["path"], document["cgroup"]["path"]);
+    assert_eq!(list(recorded, "limits").len(), 2, "{recorded:#}");
+    let (rows, charge) = last(recorded)?;
+    let other = other_than_explained(&rows, &document);
+    assert!(other.is_none(), "{other:?}: {document:#}");
+    assert!(of(&rows, "group.anon") + batch_bytes() >= 30 * MIB && charge < 120 * MIB, "{rows:?}");
+    assert!(report["exit"]["group_kill"].is_null());
+    assert!(!caveats(&report).iter().any(|code| code.starts_with("group_")), "{:?}", caveats(&report));
+    Ok(())
+}
