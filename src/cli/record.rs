@@ -191,6 +191,15 @@ fn summary(recorded: &Recorded) {
     }
     parts.push(format!("own cpu {}", percent(end.own_cpu_us, end.at_us)));
     print_message(&parts.join(" · "));
+    if let Some(kill) = &end.group_kill {
+        print_message(&format!(
+            "a process was killed; {} before, control group {} held {} of {}",
+            seconds(kill.age_us as f64 / 1e6),
+            clean(&kill.path),
+            bytes(kill.current_bytes),
+            maybe_bytes(kill.effective_limit_bytes)
+        ));
+    }
     let path = file.display().to_string();
     print_message(&format!("{} ({}); next: strandline report {path}", path, bytes(*file_bytes)));
 }

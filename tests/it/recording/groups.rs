@@ -11,7 +11,7 @@ use crate::support::group_rows::{RowBytes, of, other_than_explained};
 use crate::support::memory_group::{MemoryGroup, batch_bytes};
 use crate::support::recording::{Place, Started, caveats, is_root, list, number, program, signal};
 use crate::support::strandline::json;
-use crate::support::{Outcome, Result, here, skipped};
+use crate::support::{Outcome, Result, here, skipped, strandline};
 
 const MIB: u64 = 1 << 20;
 
@@ -89,7 +89,32 @@ fn a_kill_at_the_limit_says_what_the_group_held() -> Outcome {
     let sum: u64 = rows.iter().filter_map(|row| row["bytes"].as_u64()).sum();
     assert_eq!(sum, number(kill, "current_bytes")?);
     assert!(kill["sample_seconds"].as_f64() <= kill["noticed_seconds"].as_f64(), "{kill:#}");
-    assert!(kill["unknown"].as_str().is_some_and(|text| text.contains("which limit was met")), "{kill:#}");
+    let unknown = kill["unknown"].as_str().ok_or("no sentence on what is not known")?;
+    assert!(unknown.contains("which limit was met"), "{kill:#}");
+    is_shown(&place, kill, unknown)
+}
+
+/// Fails unless page and terminal have the figures of the document.
+fn is_shown(place: &Place, kill: &Value, unknown: &str) -> Outcome {
+    let file = place.file.display().to_string();
+    let page = place.folder.0.join("a.html").display().to_string();
+    let made = strandline::run(&["report", &file, "--format", "html", "-o", &page])?;
+    assert_eq!(made.status, Some(0), "{}", made.summary());
+    let page = std::fs::read_to_string(page)?;
+    assert!(page.contains(unknown) && page.contains("class=\"limit\"") && page.contains("class=\"kill\""));
+    for row in list(kill, "rows") {
+        let (id, bytes) = (row["id"].as_str().unwrap_or_default(), number(row, "bytes")?);
+        assert!(page.contains(&format!(">{id}<")), "{id}");
+        assert!(page.contains(&format!("data-exact=\"{bytes}\"")), "{id}: {bytes}");
+    }
+    let shown = strandline::run(&["report", &file])?;
+    let words: Vec<&str> = shown.stdout.split_whitespace().collect();
+    let text = words.join(" ");
+    assert!(
+        text.contains("(limit 48.0 MiB)") && text.contains("For lack of memory the kernel killed"),
+        "{text}"
+    );
+    assert!(text.contains("before the kill") && text.contains("group.shmem"), "{text}");
     Ok(())
 }
 

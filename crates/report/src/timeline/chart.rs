@@ -8,7 +8,7 @@ use strandline_recording::{Ledger, Mark, Moment};
 
 use super::choice::{bytes_of, ending, largest, process_name, seconds_of, time};
 use super::html_data::{caveat_lines, moment_name};
-use super::{Process, Timeline, types};
+use super::{Process, Timeline, group_chart, types};
 use crate::paint::{Paint, Surface};
 use crate::table::{Column, figures, lay_out, words};
 use crate::terminal::{faint, joined, listed};
@@ -92,6 +92,7 @@ fn one(timeline: &Timeline, follow: Option<&str>, surface: Surface, glyphs: Glyp
         Some(process) => lines.extend(drawn(timeline, process, surface, glyphs)),
         None => lines.push("no samples".to_owned()),
     }
+    lines.extend(group_chart::groups(timeline, surface));
     lines.extend(marks(timeline, surface));
     lines.extend(ledgers(timeline, surface));
     lines.extend(match follow {

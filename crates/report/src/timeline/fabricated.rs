@@ -6,10 +6,11 @@ use strandline_inspect::Caveat;
 use strandline_inspect::environment::Environment;
 use strandline_inspect::facts::{Explanation, LeftOut, MapCell, MapRow, MappedCells, PageMap, State};
 use strandline_recording::{
-    Ending, Header, Heartbeat, Ledger, Limit, Mark, Moment, ProcessEnd, ProcessStart, Run, SCHEMA, Sample,
+    Ending, GroupBlock, GroupKill, GroupSample, GroupStart, Header, Heartbeat, Ledger, Limit, Mark, Moment,
+    ProcessEnd, ProcessStart, Run, SCHEMA, Sample,
 };
 
-use super::{Process, Timeline};
+use super::{GroupTimeline, Process, Timeline};
 use crate::fabricated::{java, service, shell};
 
 const MIB_IN_KIB: u64 = 1024;
@@ -198,9 +199,73 @@ pub fn tree() -> Timeline {
     }
 }
 
+/// What a group with a limit of 64 MiB has on its rows.
+fn group_sample(at_us: u64) -> GroupSample {
+    let kib = |kib: u64| kib * 1024;
+    let rows = [
+        ("group.anon", kib(8_000 + at_us / 250)),
+        ("group.shmem", kib(4_000)),
+        ("group.cache.clean", kib(if at_us < 9_000_000 { 6_000 } else { 600 })),
+        ("group.slab.unreclaimable", kib(900)),
+        ("group.page_tables", kib(400 + at_us / 100_000)),
+        ("group.kernel_stacks", kib(64)),
+        ("group.sockets", kib(12)),
+        ("group.charge_stock", kib(128)),
+        ("group.unattributed", 0),
+    ];
+    let rows: BTreeMap<String, u64> = rows.map(|(id, bytes)| (id.to_owned(), bytes)).into();
+    let current_bytes = rows.values().sum();
+    GroupSample { at_us, current_bytes, oom_kills: Some(0), rows, ..GroupSample::default() }
+}
+
+/// The same in a control group with a limit, at which a process was killed.
+pub fn limited() -> Timeline {
+    let mut timeline = tree();
+    let mut group = GroupTimeline::default();
+    let limit = Some(64 << 20);
+    let path = "/job".to_owned();
+    group.begin(GroupStart {
+        path: path.clone(),
+        version: 2,
+        limit_bytes: limit,
+        effective_limit_bytes: limit,
+        effective_limit_path: Some(path.clone()),
+        ..GroupStart::default()
+    });
+    let samples: Vec<GroupSample> = (0..124).map(|n| group_sample(n * 100_000)).collect();
+    group.add(&GroupBlock::new(0, &samples));
+    timeline.groups = vec![group];
+    let sample = group_sample(12_300_000);
+    if let Some(end) = &mut timeline.end {
+        end.group_kill = Some(GroupKill {
+            path,
+            kills: Some(1),
+            noticed_us: 12_303_000,
+            sample_us: 12_300_000,
+            age_us: 3_000,
+            current_bytes: sample.current_bytes,
+            effective_limit_bytes: limit,
+            peak_bytes: limit,
+            rows: sample.rows,
+            unknown: "No sample has what was charged in the 3.0 ms between the sample and the kill. The kernel counts kills, but not which limit was met."
+                .to_owned(),
+            ..GroupKill::default()
+        });
+    }
+    timeline
+}
+
 /// The same with names that an attacker would choose.
 pub fn hostile() -> Timeline {
-    let mut timeline = tree();
+    let mut timeline = limited();
+    let mut evil = group_sample(12_350_000);
+    evil.rows.insert(EVIL.to_owned(), 1 << 20);
+    timeline.groups[0].add(&GroupBlock::new(0, &[evil.clone()]));
+    let start = GroupStart { path: EVIL.repeat(20), ..timeline.groups[0].start.clone() };
+    timeline.groups[0].begin(start);
+    if let Some(kill) = timeline.end.as_mut().and_then(|end| end.group_kill.as_mut()) {
+        (kill.path, kill.unknown, kill.rows) = (EVIL.to_owned(), EVIL.repeat(9), evil.rows);
+    }
     timeline.name = EVIL.to_owned();
     timeline.header.command = vec![EVIL.repeat(40), EVIL.to_owned()];
     timeline.header.environment.processor = Some(EVIL.to_owned());
@@ -239,7 +304,16 @@ pub fn hostile() -> Timeline {
 
 /// Extremely large figures, and times that make no sense.
 pub fn absurd() -> Timeline {
-    let mut timeline = tree();
+    let mut timeline = limited();
+    let rows = ["group.anon", "group.shmem", "x"].map(|id| (id.to_owned(), u64::MAX)).into();
+    let largest =
+        GroupSample { at_us: u64::MAX / 4, current_bytes: u64::MAX, rows, ..GroupSample::default() };
+    timeline.groups[0].add(&GroupBlock::new(0, &[largest]));
+    timeline.groups[0].begin(GroupStart {
+        at_us: u64::MAX,
+        effective_limit_bytes: Some(u64::MAX),
+        ..GroupStart::default()
+    });
     let largest = Sample::of([u64::MAX; 12]);
     for process in &mut timeline.processes {
         process.add(&Run { at_us: u64::MAX / 2, span_us: u64::MAX, count: 3, sample: largest });

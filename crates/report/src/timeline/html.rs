@@ -13,6 +13,7 @@ use sha2::{Digest, Sha256};
 use strandline_recording::{Mark, Sample};
 
 use super::choice::{bytes_of, ending, process_name, seconds_of};
+use super::group_page::{self, GroupSection};
 use super::html_data::{Data, MAX_MARKS, caveat_lines};
 use super::{DrawError, Process, Timeline};
 use crate::json::VERSION;
@@ -62,6 +63,7 @@ pub fn page(timelines: &[Timeline]) -> Result<String, DrawError> {
         title => title(timelines),
         recordings => Value::from(Serde(views)),
         several => timelines.len() > 1,
+        has_groups => timelines.iter().any(|one| one.groups.iter().any(|group| group.samples > 0)),
         ledgers => timelines.iter().map(|one| one.ledgers.len()).sum::<usize>(),
         ledgers_left_out => data.ledgers_left_out,
         mark_columns => MARK_COLUMNS.map(|(title, _)| title),
@@ -106,9 +108,9 @@ pub(crate) fn digest(text: &str) -> String {
 
 /// A figure for people, and its exact value.
 #[derive(Serialize)]
-struct Cell {
-    text: String,
-    exact: Option<i128>,
+pub(super) struct Cell {
+    pub text: String,
+    pub exact: Option<i128>,
 }
 
 /// A labelled fact.
@@ -138,6 +140,7 @@ struct RecordingView {
     peak: Fact,
     facts: Vec<Fact>,
     environment: Vec<Fact>,
+    groups: Vec<GroupSection>,
     marks: Vec<MarkRow>,
     /// Number of marks missing from the table; the field below counts those missing from the
     /// timeline.
@@ -181,6 +184,7 @@ impl RecordingView {
             peak: fact_bytes("peak RSS of one process", peak_bytes(timeline)),
             facts: facts(timeline),
             environment: environment(timeline),
+            groups: group_page::sections(timeline),
             marks: marks(timeline),
             marks_left_out: timeline.marks.len().saturating_sub(MAX_MARK_ROWS),
             marks_not_drawn: timeline.marks.len().saturating_sub(MAX_MARKS),

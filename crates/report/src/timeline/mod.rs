@@ -4,6 +4,9 @@
 pub mod chart;
 mod choice;
 pub mod export;
+mod group_chart;
+mod group_page;
+mod group_view;
 mod groups;
 mod groups_json;
 pub mod html;

@@ -1,0 +1,231 @@
+//! What every format shows of a control group: which rows are stacked, the table of rows, and the
+//! sentences on a kill. It knows nothing about formats.
+
+use strandline_recording::GroupKill;
+
+use super::choice::seconds_of;
+use super::groups_json::state_of;
+use super::{GroupPoint, GroupTimeline, Timeline};
+use crate::text::{clean_sentence, counted, shorten};
+use crate::units::{bytes, seconds};
+
+/// Rows that are stacked one by one; the others are one more band.
+pub(super) const MAX_BANDS: usize = 6;
+/// Rows named in the sentence on a kill.
+const MAX_NAMED: usize = 4;
+/// Maximum width of a path.
+const MAX_PATH: usize = 120;
+/// A limit up to this many times the largest charge is part of the picture.
+const LIMIT_SHOWN_UP_TO: u64 = 4;
+
+/// Rows that are drawn as one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Band {
+    pub name: String,
+    /// Indices of [`GroupTimeline::rows`].
+    pub rows: Vec<usize>,
+}
+
+impl Band {
+    /// Its bytes at a moment.
+    pub fn bytes(&self, point: &GroupPoint) -> u64 {
+        let bytes = self.rows.iter().filter_map(|&row| point.rows.get(row));
+        bytes.fold(0, |sum, bytes| sum.saturating_add(*bytes))
+    }
+}
+
+/// A line of the table: a row, or the charge.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Line {
+    pub name: String,
+    pub state: &'static str,
+    /// Index of its band.
+    pub band: Option<usize>,
+    /// At the moment of the largest charge.
+    pub peak_bytes: u64,
+    /// At the last sample before a kill, if there was one.
+    pub kill_bytes: Option<u64>,
+    /// At the last sample.
+    pub last_bytes: u64,
+}
+
+/// A group as it is shown.
+#[derive(Debug)]
+pub(super) struct GroupView<'a> {
+    pub group: &'a GroupTimeline,
+    pub kill: Option<&'a GroupKill>,
+    /// `control group /x (limit 48.0 MiB)`.
+    pub title: String,
+    /// From the bottom: what can be reclaimed is on top.
+    pub bands: Vec<Band>,
+    /// The rows, those with the most bytes first, and the charge.
+    pub lines: Vec<Line>,
+    /// When the charge was largest.
+    pub peak_us: u64,
+    /// What the top of the picture stands for.
+    pub most_bytes: u64,
+}
+
+impl<'a> GroupView<'a> {
+    /// Views of the groups that have samples.
+    pub fn all(timeline: &'a Timeline) -> Vec<Self> {
+        let kill = timeline.end.as_ref().and_then(|end| end.group_kill.as_ref());
+        let of =
+            |group: &'a GroupTimeline| Self::new(group, kill.filter(|kill| kill.group == group.start.group));
+        timeline.groups.iter().filter_map(of).collect()
+    }
+
+    fn new(group: &'a GroupTimeline, kill: Option<&'a GroupKill>) -> Option<Self> {
+        let (peak, last) = (group.peak()?, group.points().last()?);
+        let bands = bands(group);
+        let at = |point: &GroupPoint, row: usize| point.rows.get(row).copied().unwrap_or(0);
+        let line = |row: usize| {
+            let id = group.rows.get(row).map_or("", String::as_str);
+            Line {
+                name: clean_sentence(id),
+                state: state_of(id).unwrap_or_default(),
+                band: bands.iter().position(|band| band.rows.contains(&row)),
+                peak_bytes: at(peak, row),
+                kill_bytes: kill.map(|kill| kill.rows.get(id).copied().unwrap_or(0)),
+                last_bytes: at(last, row),
+            }
+        };
+        let mut lines: Vec<Line> = group.largest_rows().into_iter().map(line).collect();
+        lines.push(Line {
+            name: "charge".to_owned(),
+            peak_bytes: peak.current_bytes,
+            kill_bytes: kill.map(|kill| kill.current_bytes),
+            last_bytes: last.current_bytes,
+            ..Line::default()
+        });
+        let path = shorten(&clean_sentence(&group.start.path), MAX_PATH);
+        let limit = match group.start.effective_limit_bytes {
+            Some(limit) => format!("limit {}", bytes(limit)),
+            None => "no limit".to_owned(),
+        };
+        let limits = group.limits.iter().filter_map(|step| step.bytes);
+        let shown = |limit: &u64| *limit <= peak.current_bytes.saturating_mul(LIMIT_SHOWN_UP_TO);
+        let most_bytes = limits.filter(shown).max().unwrap_or(0).max(peak.current_bytes).max(1);
+        Some(Self {
+            group,
+            kill,
+            title: format!("control group {path} ({limit})"),
+            bands,
+            lines,
+            peak_us: peak.at_us,
+            most_bytes,
+        })
+    }
+
+    /// Whether there is a limit that it may meet, or a kill.
+    pub fn is_limited(&self) -> bool {
+        self.kill.is_some() || self.group.limits.iter().any(|step| step.bytes.is_some())
+    }
+
+    /// What the group held at a kill, and what cannot be known; empty without one.
+    pub fn kill_sentences(&self) -> Vec<String> {
+        let Some(kill) = self.kill else { return Vec::new() };
+        let killed = match kill.kills {
+            Some(kills) => {
+                let processes = counted(kills, "process").replace("processs", "processes");
+                format!("For lack of memory the kernel killed {processes} of this group.")
+            }
+            None => "A process was killed, and this group removed.".to_owned(),
+        };
+        let mut rows: Vec<(&String, u64)> = kill.rows.iter().map(|(id, bytes)| (id, *bytes)).collect();
+        rows.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
+        let named = rows.iter().take(MAX_NAMED).filter(|(_, bytes)| *bytes > 0);
+        let named: Vec<String> =
+            named.map(|(id, size)| format!("{} {}", clean_sentence(id), bytes(*size))).collect();
+        let of = kill.effective_limit_bytes.map_or(String::new(), |limit| format!(" of {}", bytes(limit)));
+        let held = format!(
+            "The last sample before, {} old, has {}{of}: {}.",
+            seconds(seconds_of(kill.age_us)),
+            bytes(kill.current_bytes),
+            named.join(", ")
+        );
+        vec![format!("{killed} {held}"), clean_sentence(&kill.unknown)]
+    }
+}
+
+/// The bands, from the bottom: rows that stay, then those that the kernel can reclaim; of each the
+/// larger ones first.
+fn bands(group: &GroupTimeline) -> Vec<Band> {
+    let order = group.largest_rows();
+    let (single, rest) = order.split_at(order.len().min(MAX_BANDS));
+    let id = |row: usize| group.rows.get(row).map_or("", String::as_str);
+    let mut single = single.to_vec();
+    single.sort_by_key(|&row| state_of(id(row)) == Some("evictable"));
+    let mut bands: Vec<Band> =
+        single.into_iter().map(|row| Band { name: clean_sentence(id(row)), rows: vec![row] }).collect();
+    if !rest.is_empty() {
+        bands.push(Band { name: "other rows".to_owned(), rows: rest.to_vec() });
+    }
+    bands
+}
+
+/// The points for `cells` equal intervals: of each that with the largest charge, or else the one
+/// before it; `None` before the first and after the last.
+pub(super) fn in_cells(group: &GroupTimeline, end_us: u64, cells: usize) -> Vec<Option<&GroupPoint>> {
+    let mut found: Vec<Option<&GroupPoint>> = vec![None; cells];
+    let cell_of = |at_us: u64| {
+        let cell = u128::from(at_us) * cells as u128 / u128::from(end_us.max(1));
+        usize::try_from(cell).unwrap_or(usize::MAX).min(cells.saturating_sub(1))
+    };
+    let mut before: Option<(usize, &GroupPoint)> = None;
+    for point in group.points() {
+        let cell = cell_of(point.at_us);
+        if let Some((from, earlier)) = before {
+            found.iter_mut().take(cell).skip(from + 1).for_each(|between| *between = Some(earlier));
+        }
+        if let Some(place) = found.get_mut(cell)
+            && place.is_none_or(|kept| point.current_bytes > kept.current_bytes)
+        {
+            *place = Some(point);
+        }
+        before = Some((cell, point));
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::timeline::fabricated;
+
+    #[test]
+    fn every_format_has_the_same_rows_and_they_add_up() {
+        let timeline = fabricated::limited();
+        let views = GroupView::all(&timeline);
+        let [view] = &views[..] else { panic!("{views:?}") };
+        assert!(view.is_limited());
+        let (charge, rows) = view.lines.split_last().unwrap();
+        assert_eq!(rows.iter().map(|row| row.peak_bytes).sum::<u64>(), charge.peak_bytes);
+        assert_eq!(rows.iter().filter_map(|row| row.kill_bytes).sum::<u64>(), charge.kill_bytes.unwrap());
+        for point in timeline.groups[0].points() {
+            let drawn: u64 = view.bands.iter().map(|band| band.bytes(point)).sum();
+            assert_eq!(drawn, point.current_bytes);
+        }
+        assert_eq!(view.bands.len(), MAX_BANDS + 1);
+        // What is reclaimed is above what stays.
+        let names: Vec<&str> = view.bands.iter().map(|band| band.name.as_str()).collect();
+        assert_eq!((names[0], names[MAX_BANDS]), ("group.anon", "other rows"));
+        assert_eq!(names[MAX_BANDS - 2..MAX_BANDS], ["group.cache.clean", "group.charge_stock"]);
+        let text = view.kill_sentences().join(" ");
+        assert!(text.contains("killed 1 process") && text.contains("3.0 ms old"), "{text}");
+        assert!(text.contains("of 64.0 MiB: group.anon") && text.contains("not which limit"), "{text}");
+    }
+
+    #[test]
+    fn cells_keep_the_largest_and_carry_the_last() {
+        let timeline = fabricated::limited();
+        let group = &timeline.groups[0];
+        let cells = in_cells(group, timeline.last_us(), 7);
+        let most = cells.iter().flatten().map(|point| point.current_bytes).max();
+        assert_eq!(most, group.peak().map(|peak| peak.current_bytes));
+        let first = cells.iter().position(Option::is_some).unwrap();
+        let last = cells.iter().rposition(Option::is_some).unwrap();
+        assert!(cells[first..=last].iter().all(Option::is_some));
+        assert!(in_cells(group, 0, 1)[0].is_some() && in_cells(group, 0, 0).is_empty());
+    }
+}
