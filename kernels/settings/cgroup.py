@@ -51,13 +51,17 @@ def check_run_killed_at_the_limit():
     most = max(value for value in told['samples']['rss_bytes'] if value is not None)
     expect(8 * MIB < most <= 32 * MIB, f'most in the samples: {most}')
     codes = [caveat['code'] for caveat in told['caveats']]
+    kill = told['exit']['group_kill']
+    expect(kill and kill['kills'] == 1 and 'which limit was met' in kill['unknown'], f'what the group held: {kill}')
+    equal(sum(row['bytes'] for row in kill['rows']), kill['current_bytes'], 'the rows before the kill')
+    equal(kill['effective_limit_bytes'], 24 * MIB, 'the limit')
     nothing_left()
     # The kernel may take a victim's memory back (oom_reaper) while it is looked at, from 5.19 on two seconds later.
     ledgers = [one['explain'] for one in told['ledgers'] if one['at'] == 'exit']
     for ledger in ledgers:
         holds(ledger)
     expect(ledgers or codes, 'no ledger at the exit, and no word of it')
-    return f'most sampled {most}; ledgers at the exit of {[one["kernel"]["rss_bytes"] for one in ledgers]}; caveats: {codes}'
+    return f'most sampled {most}; ledgers at the exit of {[one["kernel"]["rss_bytes"] for one in ledgers]}; caveats: {codes}; {kill["age_seconds"]} s before the kill {kill["current_bytes"]}'
 
 
 def check_squeeze():

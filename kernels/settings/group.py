@@ -2,6 +2,7 @@
 import json
 import os
 import subprocess
+import time
 from pathlib import Path
 
 from lab import SUBJECTS, child_group, equal, expect, joins, read, strandline, subject, write
@@ -86,6 +87,46 @@ def check_killed_at_the_limit():
     near(of(document, 'group.shmem', file=str(shared)), 24 * MIB, 'shared memory')
     equal(document['verdict']['class'], 'shared_memory', 'class')
     shared.unlink()
+
+
+def exported(group, folder):
+    """The rows of a group on the page of an exporter."""
+    words = ['strandline', 'export', '--no-ledgers', '--cgroup', str(group), '--textfile', str(folder), '--interval', '1s']
+    exporter = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        page = folder / 'strandline.prom'
+        while not page.exists():
+            equal(exporter.poll(), None, 'the exporter ended')
+            time.sleep(0.01)
+        lines = page.read_text(encoding='utf-8').splitlines()
+    finally:
+        exporter.terminate()
+        exporter.wait()
+    label = f'{{cgroup="/{group.name}"'
+    rows = [line.split('row="')[1] for line in lines if line.startswith(f'strandline_cgroup_row_bytes{label}')]
+    charge = [line for line in lines if line.startswith(f'strandline_cgroup_charge_bytes{label}')]
+    equal(len(charge), 1, 'series of the charge')
+    return {row.split('"')[0]: int(row.split()[-1]) for row in rows}, int(charge[0].split()[-1])
+
+
+def check_the_exporter_has_the_rows_of_the_ledger():
+    group = child_group('exported', memory_max=200 * MIB)
+    one = subject('regions', 'plain', 24, before=joins(group))
+    shared, folder = Path('/dev/shm/exported.db'), Path('/tmp/exported')
+    folder.mkdir(exist_ok=True)
+    write_file(group, shared, 16)
+    rows, charge = exported(group, folder)
+    equal(sum(rows.values()), charge, 'the sum of the rows')
+    document = ledger(group)
+    parts = {'group.anon': ('group.anon', 'group.anon.lazyfree', 'group.anon.elsewhere')}
+    for row, got in rows.items():
+        # The kernel may drop page cache between two looks, and charges in advance.
+        if not row.startswith('group.cache') and row != 'group.charge_stock':
+            near(got, sum(of(document, part) for part in parts.get(row, (row,))), row)
+    near(rows['group.shmem'], 16 * MIB, 'shared memory')
+    shared.unlink()
+    equal(one.finish(), 0, 'its status')
+    return f'{sorted(rows.items(), key=lambda row: -row[1])[:9]}'
 
 
 def check_the_kernel_reclaims():

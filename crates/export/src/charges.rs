@@ -14,7 +14,7 @@ use strandline_process::group::{Hierarchy, View};
 use strandline_survey::survey::{MAX_GROUPS, OTHER_GROUPS};
 use strandline_survey::{Selection, Survey};
 
-/// Time limit for each survey. A group takes some 0.1 ms; on a large machine the kernel may need
+/// Time limit for each survey. A group takes a fraction of a millisecond; a large machine may need
 /// ten times as long, as it first adds up the counters of all processors.
 const TIME_LIMIT: Duration = Duration::from_millis(20);
 

@@ -1,9 +1,10 @@
 //! Samples the control group of the recorded process, and notices when the kernel kills a process
 //! of it for lack of memory.
 //!
-//! The charge alone is read at every instant, its rows every 100 ms and as soon as the charge has
-//! changed by a sixty-fourth of the limit: what a group held at a kill is known only from the last
-//! sample before. Only counters are read; nothing is stopped.
+//! The charge alone is read at every instant, the count of kills every 10 ms, and the rows every
+//! 100 ms and as soon as the charge has changed by a sixty-fourth of the limit or a process was
+//! killed: what a group held at a kill is known only from the last sample before. Only counters are
+//! read; nothing is stopped.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -14,12 +15,16 @@ use strandline_inspect::Caveat;
 use strandline_inspect::group::facts::GroupFigures;
 use strandline_inspect::group::sample::{GroupSample as Sampled, GroupSampler};
 use strandline_process::group::hierarchy::GroupError;
-use strandline_process::group::{Group, Hierarchy, View};
+use strandline_process::group::{Group, Hierarchy, Version, View};
 use strandline_process::procfs::Process;
 use strandline_recording::{CaveatRecord, GroupBlock, GroupKill, GroupSample, GroupStart, Record};
 
 /// Interval of samples while the charge does not change much.
 const SAMPLE_EVERY_US: u64 = 100_000;
+/// Interval of reading the count of kills alone.
+const KILLS_EVERY_US: u64 = 10_000;
+/// Maximum bytes of a file of counters.
+const MAX_BYTES: usize = 512;
 /// Interval of checking whether the process was moved to another group.
 const SEARCH_EVERY_US: u64 = 1_000_000;
 /// A sample is followed by a pause of this many times as long, so that samples take at most that
@@ -57,6 +62,9 @@ struct Watched {
     group: Group,
     /// Its file with the charge, if it can be opened.
     charge: Option<File>,
+    /// Its file with the count of kills.
+    kills: Option<File>,
+    next_kills_us: u64,
     /// Samples that were not written yet.
     pending: Vec<GroupSample>,
     last: Option<GroupSample>,
@@ -69,7 +77,12 @@ struct Watched {
 
 impl Watched {
     fn new(number: u32, group: Group, now: u64) -> Self {
-        let charge = File::open(group.file(group.version.current_file())).ok();
+        let open = |name: &str| File::open(group.file(name)).ok();
+        let charge = open(group.version.current_file());
+        let kills = match group.version {
+            Version::One => open("memory.oom_control"),
+            Version::Two => open("memory.events"),
+        };
         let start = GroupStart {
             group: number,
             at_us: now,
@@ -81,6 +94,8 @@ impl Watched {
             start,
             group,
             charge,
+            kills,
+            next_kills_us: 0,
             pending: Vec::new(),
             last: None,
             first_kills: None,
@@ -90,7 +105,7 @@ impl Watched {
     }
 
     /// Whether a sample is due.
-    fn is_due(&self, now: u64) -> bool {
+    fn is_due(&mut self, now: u64) -> bool {
         let Some(last) = &self.last else { return true };
         let passed = now.saturating_sub(self.looked_us);
         if passed >= SAMPLE_EVERY_US.max(self.took_us.saturating_mul(USUAL_PAUSE)) {
@@ -98,15 +113,20 @@ impl Watched {
         }
         let limit = self.start.effective_limit_bytes;
         let step = limit.map_or(STEP_BYTES, |limit| limit / STEPS_OF_LIMIT);
-        passed >= self.took_us.saturating_mul(LIVELY_PAUSE)
-            && self.charge().is_some_and(|charge| charge.abs_diff(last.current_bytes) > step)
-    }
-
-    /// The charge alone.
-    fn charge(&self) -> Option<u64> {
-        let mut text = [0u8; 24];
-        let got = self.charge.as_ref()?.read_at(&mut text, 0).ok()?;
-        std::str::from_utf8(text.get(..got)?).ok()?.trim().parse().ok()
+        if passed < self.took_us.saturating_mul(LIVELY_PAUSE) {
+            return false;
+        }
+        let charge = read(self.charge.as_ref()).and_then(|text| text.trim().parse::<u64>().ok());
+        if charge.is_some_and(|charge| charge.abs_diff(last.current_bytes) > step) {
+            return true;
+        }
+        if now < self.next_kills_us {
+            return false;
+        }
+        self.next_kills_us = now.saturating_add(KILLS_EVERY_US);
+        let text = read(self.kills.as_ref()).unwrap_or_default();
+        let kills = text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse::<u64>().ok());
+        kills.is_some_and(|kills| last.oom_kills.is_some_and(|before| kills > before))
     }
 
     /// Takes a sample in; returns the one before it if a process was killed in between.
@@ -162,7 +182,7 @@ impl GroupRecorder {
             self.next_search_us = now.saturating_add(SEARCH_EVERY_US);
             self.follow(now);
         }
-        if self.watched.as_ref().is_some_and(|watched| watched.is_due(now)) {
+        if self.watched.as_mut().is_some_and(|watched| watched.is_due(now)) {
             self.look(now);
         }
     }
@@ -265,6 +285,13 @@ impl GroupRecorder {
     }
 }
 
+/// The text of an open file of counters, from its beginning.
+fn read(file: Option<&File>) -> Option<String> {
+    let mut text = [0u8; MAX_BYTES];
+    let got = file?.read_at(&mut text, 0).ok()?;
+    Some(String::from_utf8_lossy(text.get(..got)?).into_owned())
+}
+
 /// The line that begins a group, or says its new limits; `None` while they are as before.
 fn changed_start(watched: &mut Watched, figures: &GroupFigures, now: u64) -> Option<GroupStart> {
     let start = GroupStart {
@@ -312,7 +339,9 @@ fn unknown(age_us: u64, left_bytes: Option<u64>, kills: Option<u64>) -> String {
         text += "The group was removed before its count of kills was read: whether memory was the reason is not known. ";
     }
     let age = age_us as f64 / 1e3;
-    text += &format!("No sample has what was charged in the {age:.1} ms between the sample and the kill");
+    text += &format!(
+        "No sample has what was charged in the {age:.1} ms from the sample to when the kill was noticed"
+    );
     if let Some(left) = left_bytes {
         text += &format!(" (at most {} KiB, if this limit was met)", left / 1024);
     }
@@ -321,8 +350,6 @@ fn unknown(age_us: u64, left_bytes: Option<u64>, kills: Option<u64>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use strandline_process::group::Version;
-
     use super::*;
 
     struct Fabricated {
@@ -418,6 +445,18 @@ mod tests {
         assert_eq!(made.samples().len(), 2);
         made.recorder.end(8_000, None);
         assert!(made.samples().is_empty(), "there is one end");
+    }
+
+    #[test]
+    fn a_kill_calls_for_a_sample() {
+        let mut made = fabricated();
+        made.recorder.work(0);
+        made.recorder.watched.as_mut().unwrap().took_us = 2_000;
+        made.charge(4096, 1);
+        made.recorder.work(20_000);
+        assert!(made.recorder.kill().is_none(), "there is a pause after each sample");
+        made.recorder.work(45_000);
+        assert_eq!(made.recorder.kill().map(|kill| kill.age_us), Some(45_000));
     }
 
     #[test]
