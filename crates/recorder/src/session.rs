@@ -361,19 +361,6 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Samples a process whose main thread has ended by another thread from now on; false if no
-    /// thread runs on.
-    fn reopen(&mut self, pid: i32) -> bool {
-        let units = self.units;
-        let Some(member) = self.tree.get_mut(pid).filter(|member| member.has_other_threads()) else {
-            return false;
-        };
-        let sampler = Process::open(pid).and_then(|process| Sampler::open_by_thread(&process, units));
-        let Ok(sampler) = sampler else { return false };
-        member.sampler = Some(sampler);
-        true
-    }
-
     /// Handles a process that cannot be sampled because it has ended. If the kernel reports ends,
     /// waits for that report.
     fn lose(&mut self, pid: i32, now: u64) -> bool {

@@ -86,6 +86,19 @@ impl Session<'_> {
         }
     }
 
+    /// Samples a process whose main thread has ended by another thread from now on; false if no
+    /// thread runs on.
+    pub(super) fn reopen(&mut self, pid: i32) -> bool {
+        let units = self.units;
+        let Some(member) = self.tree.get_mut(pid).filter(|member| member.has_other_threads()) else {
+            return false;
+        };
+        let sampler = Process::open(pid).and_then(|process| Sampler::open_by_thread(&process, units));
+        let Ok(sampler) = sampler else { return false };
+        member.sampler = Some(sampler);
+        true
+    }
+
     /// Samples a process again that seemed to have ended, because another thread was replacing its
     /// program (execve); false if it has ended.
     pub(super) fn open_again(&mut self, pid: i32) -> bool {
