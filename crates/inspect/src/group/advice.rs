@@ -68,7 +68,7 @@ pub(super) fn advice(explanation: &GroupExplanation) -> Vec<Advice> {
     }
     let shared = sums(&explanation.rows).shared;
     if shared > limit / LEFT_DIVISOR {
-        all.push(shared_memory(explanation, rounded(shared)));
+        all.extend(shared_memory(explanation, rounded(shared)));
     }
     all
 }
@@ -108,7 +108,8 @@ fn high(explanation: &GroupExplanation, size: u64) -> Option<Advice> {
     Some(item("high", system, text, paste))
 }
 
-fn shared_memory(explanation: &GroupExplanation, size: u64) -> Advice {
+/// Without a manager the mount may be the machine's own, which others use too: nothing is advised.
+fn shared_memory(explanation: &GroupExplanation, size: u64) -> Option<Advice> {
     let mib = size / MIB;
     let text =
         "a size limits files in shared memory: a write fails instead of a process being killed".to_owned();
@@ -116,9 +117,9 @@ fn shared_memory(explanation: &GroupExplanation, size: u64) -> Advice {
         Manager::Kubernetes => ("kubernetes", format!("emptyDir: {{medium: Memory, sizeLimit: {mib}Mi}}")),
         Manager::Docker => ("docker", format!("docker run --shm-size {mib}m …")),
         Manager::Systemd => ("systemd", format!("TemporaryFileSystem=/dev/shm:size={mib}M,mode=1777")),
-        Manager::Nobody => ("cgroup", format!("mount -o remount,size={mib}M /dev/shm")),
+        Manager::Nobody => return None,
     };
-    item("shared_memory", system, text, paste)
+    Some(item("shared_memory", system, text, paste))
 }
 
 #[cfg(test)]

@@ -145,9 +145,13 @@ fn limit(explanation: &GroupExplanation) -> Option<String> {
         _ => "",
     };
     let conclusion = if percent >= NEAR_PERCENT {
-        "that is what gets processes killed"
+        "that is what gets processes killed".to_owned()
+    } else if cgroup.events.oom_kill.is_some_and(|kills| kills > 0) {
+        "what had a process killed is gone (the kernel's log may name it)".to_owned()
+    } else if firm < cgroup.current_bytes {
+        "the rest goes before anything is killed".to_owned()
     } else {
-        "the rest goes before anything is killed"
+        format!("{} is left", bytes(limit.saturating_sub(firm)))
     };
     Some(format!(
         "Of the limit of {}, {} ({percent:.0} %) cannot be reclaimed without swap{swap}: {conclusion}.",
