@@ -72,7 +72,8 @@ fn most(seed: u64) -> &'static str {
     if seed.is_multiple_of(5) { "most=50000000" } else { "most=4000000" }
 }
 
-/// With opt.hpa free memory has no extents; only the rest of a purge is predicted.
+/// With opt.hpa free memory has no extents; only the rest of a purge is predicted. One thread: with
+/// several, jemalloc 5.3.0 itself looped for ever in one of 1,488 runs without strandline.
 #[test]
 fn a_jemalloc_with_huge_pages_holds_what_is_said_of_it() -> Outcome {
     let test = here!();
@@ -87,7 +88,7 @@ fn a_jemalloc_with_huge_pages_holds_what_is_said_of_it() -> Outcome {
     };
     for_each(1..=repetitions(6, 100), |seed| {
         let mut command = Command::new(subject::compile("any_heap", &Libc::system())?);
-        command.args([seed.to_string().as_str(), most(*seed), "keep=40"]);
+        command.args([seed.to_string().as_str(), most(*seed), "keep=40", "threads=1"]);
         command.env("LD_PRELOAD", &library).env("MALLOC_CONF", "hpa:true");
         let subject = Subject::start_command(command)?;
         of_one_program(("jemalloc", &["jemalloc_huge_pages"]), None, subject)
