@@ -23,7 +23,7 @@ const MAX_ITEMS: usize = 1 << 22;
 /// Maximum thread caches followed.
 const MAX_CACHES: usize = 1 << 16;
 /// Objects between two checks of the deadline.
-const LOOKS_AT_THE_TIME: u64 = 1024;
+const DEADLINE_CHECK_INTERVAL: u64 = 1024;
 /// Maximum groups of processors with their own transfer caches.
 const MAX_SHARDS: usize = 256;
 
@@ -152,11 +152,21 @@ impl Reader<'_> {
             self.cached.structures.insert(page_of(slots));
         }
         for slot in 0..used {
+            if self.must_end(slot) {
+                self.cached.broken += 1;
+                return;
+            }
             match self.cache.word(slots.wrapping_add(8 * slot) & !7) {
                 Some(object) => self.item(object, class, of),
                 None => self.cached.broken += 1,
             }
         }
+    }
+
+    /// Whether no more objects are read: checked for each object of a cache, by its number.
+    fn must_end(&self, number: u64) -> bool {
+        let is_due = number.is_multiple_of(DEADLINE_CHECK_INTERVAL);
+        self.cached.items.len() >= MAX_ITEMS || is_due && self.is_late()
     }
 
     /// A sharded transfer cache may hold 12 MiB of each class.
@@ -183,9 +193,12 @@ impl Reader<'_> {
                 seen.insert(array);
                 for class in 1..number {
                     let at = first + SHARD_BYTES * class as u64;
-                    let [info, slots] = [16, 8].map(|before| self.cache.word(at - before).unwrap_or(0));
-                    self.slots(info, slots, class, CacheKind::Sharded);
                     self.cached.structures.insert(page_of(at));
+                    // An unused class has no size, and so no limit of its slots.
+                    if self.heap.class_bytes(class) > 0 {
+                        let [info, slots] = [16, 8].map(|before| self.cache.word(at - before).unwrap_or(0));
+                        self.slots(info, slots, class, CacheKind::Sharded);
+                    }
                 }
                 self.cached.structures.insert(page_of(array));
             }
@@ -284,6 +297,10 @@ impl Reader<'_> {
         for (class, &begin) in begins.iter().enumerate().skip(1) {
             let (current, _) = header(class)?;
             for place in begin..current {
+                if self.must_end(place - begin) {
+                    self.cached.broken += 1;
+                    return Some(());
+                }
                 match self.cache.word(slab + 8 * place) {
                     Some(object) => self.item(object, class, CacheKind::Processor),
                     None => self.cached.broken += 1,
@@ -348,7 +365,7 @@ impl Reader<'_> {
         for class in 1..self.heap.classes.number() {
             let Some((mut at, length, _)) = list(bytes, class) else { return };
             for step in 0..length {
-                let is_late = step.is_multiple_of(LOOKS_AT_THE_TIME) && self.is_late();
+                let is_late = step.is_multiple_of(DEADLINE_CHECK_INTERVAL) && self.is_late();
                 let next = if at.is_multiple_of(8) && !is_late { self.cache.word(at) } else { None };
                 let Some(next) = next.filter(|_| self.cached.items.len() < MAX_ITEMS) else {
                     self.cached.broken += 1;

@@ -211,9 +211,11 @@ impl<'a> Claimer<'a> {
             cached_blocks: cached,
             live_blocks: live,
         };
-        self.counts.free_bytes += free * made.bytes + (part.end - made.end);
-        self.counts.live_bytes += live * made.bytes.min(part.end - made.first);
-        self.counts.cached_bytes += cached * made.bytes;
+        // A single block that begins late is shorter.
+        let each = made.bytes.min(part.end - made.first);
+        self.counts.free_bytes += free * each + (part.end - made.end);
+        self.counts.live_bytes += live * each;
+        self.counts.cached_bytes += cached * each;
         self.counts.classes.entry(made.bytes).or_default().add(&of);
     }
 

@@ -264,10 +264,11 @@ impl<'a> Census<'a> {
 
     /// Records a claimed block, at `pointer`, of an object of the type being followed.
     pub fn record_claim(&mut self, pointer: u64, slot: Slot) {
-        if let Some(of) = self.types.all.get(self.owner as usize)
-            && self.counted.held.len() < MAX_PLACES
-        {
+        let Some(of) = self.types.all.get(self.owner as usize) else { return };
+        if self.counted.held.len() < MAX_PLACES {
             self.counted.held.push(ClaimedBlock { pointer, slot, of: of.address });
+        } else {
+            self.counted.is_cut = true;
         }
     }
 
