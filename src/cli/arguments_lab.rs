@@ -33,7 +33,7 @@ pub struct Rounds {
 /// Where a lab works.
 #[derive(Args, Clone, Debug)]
 pub struct Lab {
-    /// Kill a run that takes longer; it counts as failed
+    /// End a run that takes longer; it counts as failed
     #[arg(long, value_name = "TIME", value_parser = plan::duration)]
     pub timeout: Option<Duration>,
     /// Folder that keeps the output of every run, the recordings and the journal; the same command resumes
@@ -386,7 +386,7 @@ pub struct Squeeze {
     /// Precision of the limit: a size, or a percentage; by default 1%, and at least 64KiB
     #[arg(long, value_name = "SIZE|PERCENT", value_parser = resolution)]
     pub resolution: Option<Resolution>,
-    /// Number of rounds that measure time near the limit
+    /// Number of rounds that measure time near the limit; 0 for none
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(..=1000))]
     pub rounds: u32,
     /// Give up after this many runs

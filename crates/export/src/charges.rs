@@ -1,9 +1,8 @@
-//! What the kernel charges to the control groups of the exported processes, and to those asked for,
-//! by the rows that `explain --cgroup` has. Only counters are read: no process is looked at or
-//! stopped.
+//! Reads what the kernel charges to the control groups of the exported processes and to the
+//! requested ones, by the rows of `explain --cgroup`. It reads counters only, and stops no process.
 //!
-//! The number of groups is limited, and the time for them at each survey as well: those that were
-//! read longest ago come first, and the others keep their figures, of which the age is known.
+//! It reads a limited number of groups, for a limited time at each survey, the least recently read
+//! first. The others keep their figures and the time of these.
 
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};

@@ -291,21 +291,24 @@ impl Tree {
             return false;
         }
         let Ok(process) = Process::open(pid) else { return false };
-        let lives = |stat: &Stat| !matches!(stat.state, Some('Z' | 'X'));
-        for _ in 0..MAX_LISTS {
-            if process.task_stat(pid).is_ok_and(|stat| lives(&stat) && !stat.is_ending()) {
-                return true;
-            }
-            let mut has_vanished = false;
-            for tid in process.tasks().unwrap_or_default().into_iter().take(MAX_TASKS) {
-                match process.task_stat(tid) {
-                    Ok(stat) if tid != pid && lives(&stat) => return true,
-                    Ok(_) => {}
-                    Err(_) => has_vanished = true,
+        let has_ended = |stat: &Stat| matches!(stat.state, Some('Z' | 'X'));
+        let runs = |tid: i32| match process.task_stat(tid) {
+            // Another thread may have taken its place (execve).
+            Ok(stat) => {
+                if tid == pid {
+                    stat.is_alive()
+                } else {
+                    !has_ended(&stat)
                 }
             }
-            // The list may lack a thread where one vanished.
-            if !has_vanished {
+            Err(_) => false,
+        };
+        for _ in 0..MAX_LISTS {
+            let tids = process.tasks().unwrap_or_default();
+            if tids.iter().take(MAX_TASKS).any(|&tid| runs(tid)) {
+                return true;
+            }
+            if process.lists_all(&tids) {
                 return false;
             }
         }

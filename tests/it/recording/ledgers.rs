@@ -127,33 +127,17 @@ fn there_are_ledgers_at_the_peak_and_at_the_end() -> Outcome {
     Ok(())
 }
 
+/// Of several threads all but the main one are dead already while it is held at its end.
 #[test]
 fn an_end_in_a_ledger_is_caught() -> Outcome {
-    for_each(0..5, |_| {
+    let (one, several) = (recorded()?, restless()?);
+    let commands = [vec![one.as_str(), "end", "never"], vec![several.as_str(), "threads"]];
+    for_each((0..repetitions(5, 50)).flat_map(|_| commands.clone()), |command| {
         let place = Place::new()?;
         let flags = ["--ledger", "every=100ms,exit", "--quiet-for", "0"];
-        let started = Started::new(place.command(&flags, &[&recorded()?, "end", "never"]))?;
+        let started = Started::new(place.command(&flags, command))?;
         let pid = filled(&started)?;
         // No pause between two looks: a stop takes milliseconds.
-        while state(pid, pid).ok_or("it has ended")? != 't' {}
-        signal(pid, 9);
-        assert_eq!(started.finish()?.how(), 1009);
-        let report = place.report()?;
-        let exits = ledgers_of(&report, "exit");
-        assert_eq!(exits.len(), 1, "{}", report["caveats"]);
-        invariants::hold(&exits[0]["explain"])
-    })
-}
-
-/// The other threads of a killed process are dead already while its main thread is held at its end.
-#[test]
-fn an_end_with_several_threads_in_a_ledger_is_caught() -> Outcome {
-    let subject = restless()?;
-    for_each(0..repetitions(5, 50), |_| {
-        let place = Place::new()?;
-        let flags = ["--ledger", "every=100ms,exit", "--quiet-for", "0"];
-        let started = Started::new(place.command(&flags, &[&subject, "threads"]))?;
-        let pid = filled(&started)?;
         while state(pid, pid).ok_or("it has ended")? != 't' {}
         signal(pid, 9);
         assert_eq!(started.finish()?.how(), 1009);

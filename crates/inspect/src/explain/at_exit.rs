@@ -63,8 +63,9 @@ fn wait_for_others(process: &Process, ending: &Ending<'_>) -> Result<Vec<i32>> {
     let deadline = Instant::now() + PATIENCE;
     loop {
         let mut unfinished = Vec::new();
-        let mut running = false;
-        for tid in process.tasks()? {
+        let tids = process.tasks()?;
+        let mut running = !process.lists_all(&tids);
+        for tid in tids {
             if ending.registers.iter().any(|&(stopped, _)| stopped == tid) {
                 continue;
             }

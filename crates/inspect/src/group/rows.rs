@@ -16,7 +16,7 @@ use crate::facts::{State, Totals};
 /// Files of a kind, and processes, with rows of their own; smaller files are summed by folder.
 const MAX_FILE_ROWS: usize = 50;
 /// The smallest file with a row of its own, as a part of its kind.
-const LEAST_FILE_PART: u64 = 200;
+const MIN_FILE_DIVISOR: u64 = 200;
 /// Folders of a kind with rows; the others are summed.
 const MAX_FOLDER_ROWS: usize = 50;
 const MAX_PROCESS_ROWS: usize = 1000;
@@ -170,7 +170,7 @@ fn of_files(rows: &mut Vec<GroupRow>, kind: Kind, bytes: u64, files: &[OfFile<'_
     }
     let mut named: Vec<((&str, bool), u64)> = by_name.into_iter().collect();
     named.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
-    let least = bytes / LEAST_FILE_PART;
+    let least = bytes / MIN_FILE_DIVISOR;
     let count = named.iter().take(MAX_FILE_ROWS).take_while(|(_, bytes)| *bytes >= least).count();
     let small = named.split_off(count);
     for ((path, is_deleted), bytes) in named {

@@ -1,9 +1,9 @@
 //! The rows of a control group at one moment, from the kernel's counters alone: cheap enough to be
 //! read again and again. They have the ids of the ledger's rows and add up to the charge as well.
 //!
-//! No process and no file is looked at. So anonymous memory is one row (`group.anon`), and where
-//! the kernel does not count page tables or stacks by group (version 1), they stay in
-//! `group.kernel.other`.
+//! A sample reads no process and no file. So anonymous memory is one row (`group.anon`), and where
+//! the kernel does not count page tables or stacks by group (version 1), `group.kernel.other`
+//! contains them.
 
 use strandline_process::group::Group;
 use strandline_process::group::hierarchy::GroupError;
@@ -14,8 +14,8 @@ use super::parts::{self, Estimates, Parts};
 use super::processors;
 use crate::facts::State;
 
-/// Maximum number of rows of a sample: two kinds are parts of anonymous memory, which only a look
-/// at processes separates.
+/// Maximum number of rows of a sample: two kinds are parts of anonymous memory, which only the
+/// processes' own figures separate.
 pub const MAX_ROWS: usize = parts::ALL.len() - 2;
 
 /// What is charged to a group at one moment.

@@ -16,10 +16,10 @@ use crate::pages::PAGE_BYTES;
 const WINDOW_BYTES: u64 = 64 << 20;
 /// Maximum number of windows of a file, spread over it.
 const MAX_WINDOWS: u64 = 16;
-/// Least and most pages looked at in a window: one in `SAMPLED_PAGES` between these.
-const LEAST_PAGES: usize = 4;
+/// Minimum and maximum number of sampled pages in a window; between these one in `PAGES_A_SAMPLE`.
+const MIN_PAGES: usize = 4;
 const MAX_PAGES: usize = 64;
-const SAMPLED_PAGES: usize = 256;
+const PAGES_A_SAMPLE: usize = 256;
 
 /// Tells which pages are charged to a set of groups.
 #[derive(Debug)]
@@ -69,7 +69,7 @@ impl ChargeSampler {
             let Ok(resident) = mapped.resident() else { continue };
             let pages: Vec<usize> =
                 resident.iter().enumerate().filter(|(_, is)| **is).map(|(page, _)| page).collect();
-            let wanted = (pages.len() / SAMPLED_PAGES).clamp(LEAST_PAGES, MAX_PAGES);
+            let wanted = (pages.len() / PAGES_A_SAMPLE).clamp(MIN_PAGES, MAX_PAGES);
             let step = pages.len().div_ceil(wanted).max(1);
             for &page in pages.iter().step_by(step) {
                 let Some(group) = self.group_of(&mapped, page) else { continue };

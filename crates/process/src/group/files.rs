@@ -29,7 +29,7 @@ const MAX_FILES: usize = 4096;
 /// Files that are kept open until the largest are known, which are sampled first.
 const MAX_OPEN: usize = 96;
 /// Smallest file of which a sample is taken.
-const LEAST_SAMPLED: u64 = 16 << 10;
+const MIN_SAMPLED_BYTES: u64 = 16 << 10;
 /// Maximum bytes of a process's mappings that are read.
 const MAX_MAPS_BYTES: u64 = 32 << 20;
 /// Maximum bytes read of /proc/PID/mountinfo and of fdinfo.
@@ -267,7 +267,7 @@ impl FileSearch {
             return;
         }
         let path = name.strip_suffix(DELETED).unwrap_or(name);
-        let keep = cached.cached_bytes >= LEAST_SAMPLED;
+        let keep = cached.cached_bytes >= MIN_SAMPLED_BYTES;
         self.found.files.push(CachedFile {
             path: path.to_owned(),
             is_deleted: path.len() < name.len() || data.nlink() == 0,

@@ -22,7 +22,7 @@ const MAX_MOUNTS: usize = 256;
 /// Maximum depth of folders.
 const MAX_DEPTH: usize = 32;
 /// Smallest file that is opened to be counted.
-const LEAST_BYTES: u64 = 16 << 10;
+const MIN_BYTES: u64 = 16 << 10;
 /// Maximum bytes read of /proc/PID/mountinfo.
 const MAX_MOUNTS_BYTES: u64 = 8 << 20;
 
@@ -109,7 +109,7 @@ fn add_file(folder: &impl AsFd, name: &str, path: &str, search: &mut FileSearch)
     let Ok(stat) = statat(folder, name, AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT) else { return };
     // Blocks of 512 bytes, which tmpfs has for each page, swapped out or not.
     let bytes = u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512);
-    if bytes < LEAST_BYTES || !FileType::from_raw_mode(stat.st_mode).is_file() {
+    if bytes < MIN_BYTES || !FileType::from_raw_mode(stat.st_mode).is_file() {
         return;
     }
     if let Ok(file) = openat2(folder, name, FILE_FLAGS, Mode::empty(), BELOW) {

@@ -175,6 +175,12 @@ impl Process {
         Ok(tids)
     }
 
+    /// Whether `tids` are all its threads, with the ended ones that the kernel still counts: it
+    /// ends the list of [`Process::tasks`] where a thread vanishes meanwhile.
+    pub fn lists_all(&self, tids: &[i32]) -> bool {
+        self.status().is_ok_and(|status| status.threads == Some(tids.len() as u64))
+    }
+
     /// Its command line, truncated to 64 KiB; empty for a zombie or a kernel thread. The target
     /// chooses the words, which may contain control characters: see [`printable`].
     pub fn command_line(&self) -> Result<Vec<String>> {

@@ -72,11 +72,6 @@ impl Stat {
         })
     }
 
-    /// Whether it has begun to exit.
-    pub fn is_exiting(&self) -> bool {
-        self.flags & PF_EXITING != 0
-    }
-
     /// Whether it is a kernel thread (`PF_KTHREAD`).
     pub fn is_kernel_thread(&self) -> bool {
         self.flags & PF_KTHREAD != 0
@@ -86,6 +81,11 @@ impl Stat {
     /// pending SIGKILL in a process that ends (for its io_uring requests).
     pub fn is_ending(&self) -> bool {
         self.flags & (PF_EXITING | PF_POSTCOREDUMP) != 0
+    }
+
+    /// Whether it has neither ended nor begun to.
+    pub fn is_alive(&self) -> bool {
+        !matches!(self.state, Some('Z' | 'X')) && !self.is_ending()
     }
 }
 

@@ -243,9 +243,7 @@ impl ExitWatch {
         let until = Instant::now() + SORTED_OUT_WITHIN;
         while self.is_at_exit && Instant::now() < until {
             let tids = self.process.tasks().unwrap_or_default();
-            // The list ends where a thread vanishes meanwhile.
-            let threads = self.process.status().ok().and_then(|status| status.threads);
-            let mut is_unclear = threads != Some(tids.len() as u64);
+            let mut is_unclear = !self.process.lists_all(&tids);
             for tid in tids.into_iter().filter(|tid| *tid != pid) {
                 // A thread in execve sleeps uninterruptibly, once it has ended the others.
                 match self.process.task_stat(tid).map(|stat| stat.state) {

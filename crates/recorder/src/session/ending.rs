@@ -102,10 +102,8 @@ impl Session<'_> {
     /// Samples a process again that seemed to have ended, because another thread was replacing its
     /// program (execve); false if it has ended.
     pub(super) fn open_again(&mut self, pid: i32) -> bool {
-        let lives = |process: &Process| {
-            process.stat().is_ok_and(|stat| !stat.is_ending() && !matches!(stat.state, Some('Z' | 'X')))
-        };
-        let process = Process::open(pid).ok().filter(lives);
+        let is_alive = |process: &Process| process.stat().is_ok_and(|stat| stat.is_alive());
+        let process = Process::open(pid).ok().filter(is_alive);
         let Some(sampler) = process.and_then(|process| Sampler::open(&process).ok()) else { return false };
         let Some(member) = self.tree.get_mut(pid) else { return false };
         (member.sampler, member.files_closed, member.is_new_program) = (Some(sampler), false, true);

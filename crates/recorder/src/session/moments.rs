@@ -532,9 +532,7 @@ impl Session<'_> {
 
 /// Whether a process can still wait for an answer.
 fn lives(pid: i32) -> bool {
-    Process::open(pid)
-        .and_then(|process| process.stat())
-        .is_ok_and(|stat| !matches!(stat.state, Some('Z' | 'X')) && !stat.is_exiting())
+    Process::open(pid).and_then(|process| process.stat()).is_ok_and(|stat| stat.is_alive())
 }
 
 /// A moment in words, for messages.
