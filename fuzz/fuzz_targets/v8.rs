@@ -22,7 +22,11 @@ fuzz_target!(|data: &[u8]| {
     let Some((absent, patches)) = data.split_first_chunk() else { return };
     let mut machine = images()[usize::from(choice) % 20].clone();
     patch(&mut machine.image, patches);
-    let program = v8::locate::Program { path: "/usr/bin/node".to_owned(), version: Some(machine.version) };
+    let program = v8::locate::Program {
+        path: "/usr/bin/node".to_owned(),
+        version: Some(machine.version),
+        ..v8::locate::Program::default()
+    };
     let target = Target::resident_only(&machine.image, u64::from_le_bytes(*absent));
     let (space, _) = AddressSpace::parse(machine.maps.as_bytes());
     let process = this_process();

@@ -31,6 +31,7 @@ use crate::palette::{BlockRows, SlotTable};
 use crate::places::AddressSet;
 use crate::range::RangePages;
 use crate::refinements::{Matches, Refinements};
+use crate::remedy::Notification;
 use crate::rows::RowRef;
 use crate::section::{self, Section};
 
@@ -256,6 +257,8 @@ pub struct Reading {
     pub named_blocks: Vec<Named>,
     /// What releases memory.
     pub remedies: Vec<Remedy>,
+    /// The request that makes the runtime give memory back, or why it cannot be made.
+    pub notification: Option<Result<Notification, String>>,
     /// Bytes of target memory read.
     pub bytes_read: u64,
     /// What could not be read.

@@ -8,7 +8,8 @@ use crate::explain::describe;
 use crate::facts::Explanation;
 use crate::holders::{self, facts::Holders};
 use strandline_claims::allocator::Reading;
-use strandline_process::error::Result;
+use strandline_claims::remedy::Notification;
+use strandline_process::error;
 use strandline_process::range::RangeSet;
 
 /// A process's ledger, and what is needed to apply remedies.
@@ -17,6 +18,8 @@ pub struct Inspection {
     pub explanation: Explanation,
     /// What the allocators' readers found.
     pub readings: Vec<Reading>,
+    /// The requests that runtimes take, or why not.
+    pub notifications: Vec<Result<Notification, String>>,
     /// All-zero resident pages of private anonymous memory, claimed or not, in address order.
     pub zero_runs: RangeSet,
     /// Holders of live blocks, if [`Options::keeps_blocks`] is set.
@@ -27,7 +30,7 @@ pub struct Inspection {
 ///
 /// # Errors
 /// Those of [`crate::explain::explain()`].
-pub fn inspect(pid: i32, options: &Options<'_>) -> Result<Inspection> {
+pub fn inspect(pid: i32, options: &Options<'_>) -> error::Result<Inspection> {
     let start = Instant::now();
     with_capture(pid, options, |process, mut frozen| {
         let mut holders = options.keeps_blocks.then(|| holders::find(process, &mut frozen, options));
@@ -39,8 +42,11 @@ pub fn inspect(pid: i32, options: &Options<'_>) -> Result<Inspection> {
         if let Some(holders) = &mut holders {
             holders.cost = explanation.cost;
         }
+        let readings = &mut account.frozen.runtimes;
+        let notifications = readings.iter_mut().filter_map(|reading| reading.notification.take()).collect();
         Ok(Inspection {
             explanation,
+            notifications,
             readings: account.frozen.readings,
             zero_runs: account.zero_runs,
             holders,

@@ -131,10 +131,11 @@ fn releases(explanation: &Explanation) -> (Vec<Release>, usize) {
 
 fn release(remedy: &Remedy) -> Release {
     let how = clean_sentence(&remedy.how);
+    let least = || remedy.predicted_least_bytes.map(|least| format!("≥ {}", bytes(least)));
     let is_later = matches!(remedy.kind, RemedyKind::Setting | RemedyKind::Allocator);
     Release {
         id: clean(&remedy.id),
-        predicted: remedy.predicted_bytes.map_or("unknown".to_owned(), bytes),
+        predicted: remedy.predicted_bytes.map(bytes).or_else(least).unwrap_or_else(|| "unknown".to_owned()),
         how: if is_later && !how.is_empty() { format!("{how} (next start)") } else { how },
     }
 }

@@ -6,3 +6,4 @@ mod jvm;
 mod perl;
 mod sbcl;
 mod v8;
+mod v8_reclaim;

@@ -12,7 +12,7 @@ use crate::support::{
     Folder, Outcome, Result, Subject, copy_program, for_any, here, repetitions, skipped, strandline, subject,
 };
 
-fn start(node: &str, flags: &[&str], arguments: &[&str]) -> Result<Subject> {
+pub fn start(node: &str, flags: &[&str], arguments: &[&str]) -> Result<Subject> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/subjects/node/oracle.js");
     let mut command = Command::new(node);
     command.arg("--expose-gc").args(flags).arg(script).args(arguments);

@@ -4,12 +4,16 @@
 //   c  make garbage that moves  e  end the worker started first
 //   d  drop what is kept        l  the collection that empties the pool (V8 12.4 and later)
 //   g  collect twice            q  end
+//   t  wait for a timer, then check data that is never dropped
 //
 // The line has `isolates` and, summed over them, `spaces` as v8.getHeapSpaceStatistics() has them.
-// `storm` as an argument makes garbage without an end instead, after the first line.
+// `storm` as an argument makes garbage without an end instead, after the first line. `load` gives
+// all threads work: garbage, timers, files, compression; it still reads commands.
 'use strict';
-const { Worker, isMainThread, parentPort } = require('worker_threads');
+const { Worker, isMainThread, parentPort, workerData } = require('worker_threads');
+const fs = require('fs');
 const v8 = require('v8');
+const zlib = require('zlib');
 
 class Parcel {
   constructor(i) {
@@ -40,6 +44,32 @@ function collect() {
   gc();
 }
 
+// Data that lives as long as the isolate. `checks` counts how often it was found unchanged.
+const constant = Array.from({ length: 1000 }, (_, i) => ({ i, text: `parcel ${i}` }));
+let checks = 0;
+
+async function check() {
+  await new Promise((done) => setTimeout(done, 1));
+  const is_right = constant.every(({ i, text }, at) => i === at && text === `parcel ${at}`);
+  if (!is_right) process.exit(70);
+  checks += 1;
+}
+
+// Work for this thread, and for those that read files and compress.
+function load() {
+  const recent = [];
+  const bytes = Buffer.alloc(100_000, 'strandline');
+  setInterval(() => {
+    for (let i = 0; i < 4000; i++) recent.push({ i, list: [i] });
+    if (recent.length > 40_000) recent.splice(0, 20_000);
+    zlib.deflate(bytes, (error, packed) => zlib.inflate(packed, (_, same) => {
+      if (!same.equals(bytes)) process.exit(71);
+    }));
+    fs.readFile(__filename, (error, text) => { if (error || text.length < 1000) process.exit(72); });
+    check();
+  }, 3);
+}
+
 function storm() {
   for (let i = 0; ; i++) {
     if (kept.length > 1_000_000) kept = [];
@@ -49,6 +79,7 @@ function storm() {
 
 if (!isMainThread) {
   fill(20_000);
+  if (workerData === 'load') load();
   const spaces = () => parentPort.postMessage(v8.getHeapSpaceStatistics());
   parentPort.on('message', spaces);
   spaces();
@@ -62,11 +93,12 @@ if (!isMainThread) {
     g: collect,
     l() { gc({ type: 'major', execution: 'sync', flavor: 'last-resort' }); },
     async w() {
-      const worker = new Worker(__filename);
+      const worker = new Worker(__filename, { workerData: process.argv[2] });
       workers.push(worker);
       await answer(worker);
     },
     async e() { await workers.shift().terminate(); },
+    t: check,
     q() { process.exit(0); },
   };
   const print = async () => {
@@ -81,10 +113,11 @@ if (!isMainThread) {
       const sum = (field) => same.reduce((bytes, other) => bytes + other[field], space[field]);
       return { space_name: space.space_name, space_size: sum('space_size'), space_used_size: sum('space_used_size') };
     });
-    const line = { version: process.versions.v8, isolates: 1 + workers.length, spaces };
+    const line = { version: process.versions.v8, isolates: 1 + workers.length, checks, spaces };
     process.stdout.write(JSON.stringify(line) + '\n');
   };
   fill(60_000);
+  if (process.argv[2] === 'load') load();
   let turn = print();
   if (process.argv[2] === 'storm') {
     turn.then(() => setImmediate(storm));

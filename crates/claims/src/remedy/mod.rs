@@ -1,11 +1,13 @@
 //! Remedies: their static descriptions, the requests to readers that apply them, and the results.
 
 mod applied;
+mod notification;
 mod refusal;
 
 use std::time::Duration;
 
 pub use applied::{Applied, Footprint};
+pub use notification::{Notification, NotifyCall, Word};
 pub use refusal::Refusal;
 
 use crate::facts::{Remedy, Runtime};
@@ -41,6 +43,8 @@ pub enum Effect {
 pub enum Action {
     /// By the allocator's own function in a thread of the process ([`crate::allocator::CallPlan`]).
     Call,
+    /// By a function of the runtime in an idle thread of the process ([`Notification`]).
+    Notify,
     /// By this function of the reader.
     Apply(fn(&Request<'_>) -> Answer),
     /// Never from outside: this function explains why, and how the program can do it.
@@ -85,7 +89,7 @@ impl From<Result<Applied, String>> for Answer {
 impl Spec {
     /// Whether `reclaim` can apply it.
     pub const fn is_applied(&self) -> bool {
-        matches!(self.action, Action::Call | Action::Apply(_))
+        matches!(self.action, Action::Call | Action::Notify | Action::Apply(_))
     }
 
     /// A call of the function `id` of an allocator, made by `reclaim`.

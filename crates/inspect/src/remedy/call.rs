@@ -28,7 +28,7 @@ pub const CALL_LIMIT: Duration = Duration::from_secs(120);
 const RED_ZONE_BYTES: u64 = 128;
 /// Stack for a handler that runs in the call: its signal frame, with 11 KiB of extended state at
 /// most, and its functions.
-const HANDLER_STACK_BYTES: u64 = 20 << 10;
+pub(super) const HANDLER_STACK_BYTES: u64 = 20 << 10;
 
 /// The call, and conditions for it.
 #[derive(Debug)]
@@ -106,6 +106,7 @@ fn with_safe_thread<T: Send>(
         thread: request.thread,
         fs_bases: request.fs_bases,
         must_wait: request.must_wait,
+        ..ThreadConditions::default()
     };
     choose::with_safe_thread(process, &fences, request.wait, act)
 }

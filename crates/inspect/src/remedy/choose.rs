@@ -14,7 +14,9 @@ use std::time::{Duration, Instant};
 use strandline_sys::memory;
 
 use super::{Refusal, precheck};
-use strandline_process::call::{filters, inject, stack};
+use strandline_process::c_library::CLibrary;
+use strandline_process::call::filters::{self, RequiredCall};
+use strandline_process::call::{inject, stack};
 use strandline_process::error::Error;
 use strandline_process::map::AddressSpace;
 use strandline_process::procfs::{BlockedElsewhere, Process, ThreadActivity};
@@ -78,6 +80,11 @@ pub struct ThreadConditions<'a> {
     pub fs_bases: &'a [u64],
     /// Whether the thread must be in one of `PLAIN_WAITS`.
     pub must_wait: bool,
+    /// Functions in which a helper thread waits for work; if there are any, the thread must be one
+    /// that does (see `is_idle_helper`).
+    pub idle_in: &'a [Range<u64>],
+    /// System calls that the call makes beside those of an allocator.
+    pub more_calls: &'a [RequiredCall],
 }
 
 /// Why a thread is unfit.
@@ -94,6 +101,7 @@ enum Reason {
     StackUnclear,
     NoTables,
     NotInPlainWait,
+    NotIdle,
     ForeignStack,
     SmallStack,
     Code32Bit,
@@ -116,6 +124,7 @@ impl Reason {
             Self::StackUnclear => "whose stack cannot be followed to its start",
             Self::NoTables => "whose stack goes through code without unwind tables",
             Self::NotInPlainWait => "not asleep in a call that waits for something outside of the process",
+            Self::NotIdle => "not a helper thread that waits for work",
             Self::ForeignStack => "not on their own stack",
             Self::SmallStack => "with too little stack left",
             Self::Code32Bit => "running 32-bit code",
@@ -395,8 +404,10 @@ impl Examiner<'_> {
         if registers.cs != quiet::CS_64_BIT {
             return Err(Objection::Unfit(Reason::Code32Bit));
         }
-        if let Some(filter) = filters::objection(tracee, filters::ALLOCATOR_CALLS) {
-            return Err(Objection::Filtered(filter));
+        for calls in [filters::ALLOCATOR_CALLS, self.fences.more_calls] {
+            if let Some(filter) = filters::objection(tracee, calls) {
+                return Err(Objection::Filtered(filter));
+            }
         }
         let is_filtered =
             || !tracee.process.task_status(tracee.tid).is_ok_and(|status| !status.is_under_seccomp());
@@ -408,6 +419,10 @@ impl Examiner<'_> {
         }
         if self.fences.must_wait && !PLAIN_WAITS.contains(&registers.orig_rax.cast_signed()) {
             return Err(Objection::Unfit(Reason::NotInPlainWait));
+        }
+        let wants_helper = !self.fences.idle_in.is_empty();
+        if wants_helper && (tracee.tid == self.process.pid() || registers.orig_rax.cast_signed() != FUTEX) {
+            return Err(Objection::Unfit(Reason::NotIdle));
         }
         let is_fenced = |address| self.fences.code.iter().any(|range| range.contains(&address));
         if is_fenced(registers.rip) {
@@ -428,11 +443,18 @@ impl Examiner<'_> {
         // signal before its handler ends.
         let is_deaf = inject::blocks_handled(tracee);
         let mut is_handler = false;
+        let mut frames: Vec<u64> = Vec::new();
         let mut goes_on = |frame: &Frame| {
+            if wants_helper {
+                frames.push(frame.instruction);
+            }
             is_handler |= is_deaf && inject::is_trampoline(&memory, frame.instruction);
             !is_handler && !is_fenced(frame.instruction)
         };
         match unwinder.walk(Frame::of(registers), &mut goes_on) {
+            End::Start if wants_helper && !self.is_idle_helper(&frames) => {
+                return Err(Objection::Unfit(Reason::NotIdle));
+            }
             End::Start => {}
             End::Enough if is_handler => return Err(Objection::Unfit(Reason::InHandler)),
             End::Enough => return Err(Objection::Unfit(Reason::InMalloc)),
@@ -441,6 +463,31 @@ impl Examiner<'_> {
             End::Failed { .. } => return Err(Objection::Unfit(Reason::StackUnclear)),
         }
         if self.sees_all_locks_free() { Ok(()) } else { Err(Objection::Unfit(Reason::LockHeld)) }
+    }
+
+    /// Whether a thread with these frames, the innermost first, waits for work: only the C library's
+    /// wait for a condition variable, one of the functions of `idle_in` that called it, the loop of
+    /// the thread that called that, and the C library's start of a thread. In such a wait a thread
+    /// has given back the one lock that it takes in its loop.
+    fn is_idle_helper(&self, frames: &[u64]) -> bool {
+        // The instruction after a call may belong to the next function.
+        let called_from = |&address: &u64| address.saturating_sub(1);
+        let is_wait =
+            |address: &u64| self.fences.idle_in.iter().any(|range| range.contains(&called_from(address)));
+        let is_libc = |address: &u64| {
+            let mapping = self.space.find(called_from(address)).filter(|mapping| mapping.has_file());
+            mapping.is_some_and(|mapping| {
+                let file = mapping.name.rsplit('/').next().unwrap_or_default();
+                CLibrary::of_file(&mapping.name).is_some() || file.starts_with("libpthread")
+            })
+        };
+        let Some(wait) = frames.iter().position(is_wait) else { return false };
+        let (inner, outer) = frames.split_at(wait);
+        let is_started = |rest: &[u64]| !rest.is_empty() && rest.iter().all(is_libc);
+        !inner.is_empty()
+            && inner.iter().all(is_libc)
+            && outer.get(1).is_some_and(|caller| !is_libc(caller))
+            && outer.get(2..).is_some_and(is_started)
     }
 
     /// Watches the locks until each was free once; returns false after the time limit. A lock that

@@ -1,8 +1,9 @@
 //! Releases memory in a running process, without harm to the process.
 //!
 //! [`malloc_trim`] makes one thread call that function, [`purge`] the function of another
-//! allocator; [`zero_pages`] releases pages that contain only zeros; other remedies are applied
-//! by the reader they belong to. These three use [`strandline_process::call`], which makes a call
+//! allocator; [`notify`] a function of a runtime; [`zero_pages`] releases pages that contain only
+//! zeros; other remedies are applied by the reader they belong to. These four use
+//! [`strandline_process::call`], which makes a call
 //! that looks like a signal handler to the kernel: if strandline dies at any instant, the process
 //! goes on by itself. `docs/safety.md` describes each step and what was tried. Predictions are made
 //! by the ledger, not here.
@@ -10,6 +11,7 @@
 pub mod call;
 pub mod choose;
 pub mod malloc_trim;
+pub mod notify;
 mod precheck;
 pub mod purge;
 pub mod reclaim;

@@ -6,11 +6,12 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::malloc_trim::{self, TrimRequest};
+use super::notify::{self, Notified, NotifyRequest};
 use super::purge;
 use super::zero_pages::{self, ZeroRequest};
 use super::{Applied, Footprint, Refusal};
 use crate::capture::{Options, Progress, SnapshotMode};
-use crate::facts::{Outcome, Reclamation, RemedyKind};
+use crate::facts::{Explanation, Outcome, Reclamation, RemedyKind};
 use crate::inspection::{Inspection, inspect};
 use crate::readers;
 use crate::verdict::remedies::ZERO_PAGES;
@@ -56,7 +57,7 @@ pub fn applicable() -> Vec<(&'static str, &'static str)> {
         specs.map(|spec| (spec.id, spec.help))
     };
     let calls = of(|spec| matches!(spec.action, Action::Call));
-    let others = of(|spec| matches!(spec.action, Action::Apply(_) | Action::Advice(_)));
+    let others = of(|spec| matches!(spec.action, Action::Notify | Action::Apply(_) | Action::Advice(_)));
     calls.chain([(ZERO_PAGES, ZERO_PAGES_HELP)]).chain(others).collect()
 }
 
@@ -76,7 +77,10 @@ pub fn reclaim(pid: i32, options: &ReclaimOptions<'_>) -> Result<Reclamation> {
     let (mut answer, applied) = look_and_apply(pid, options)?;
     if applied {
         match inspect(pid, &look_options) {
-            Ok(after) => answer.after = Some(after.explanation),
+            Ok(after) => {
+                answer.after = Some(after.explanation);
+                count_rows(&mut answer);
+            }
             Err(error) => answer.caveats.push(Caveat::new(
                 "no_second_look",
                 format!("process {pid}"),
@@ -105,6 +109,7 @@ fn look_and_apply(pid: i32, options: &ReclaimOptions<'_>) -> Result<(Reclamation
     let action = readers::remedy(remedy).map(|spec| spec.action);
     let applied = match action {
         Some(Action::Call) => call(pid, remedy, &before, options, &mut answer),
+        Some(Action::Notify) => notify(pid, remedy, &before, options, &mut answer),
         Some(Action::Apply(apply) | Action::Advice(apply)) => {
             ask(apply, pid, remedy, &before, options, &mut answer)
         }
@@ -144,6 +149,75 @@ fn ask(
         Answer::Refused(reason) => refuse(answer, reason),
     }
     false
+}
+
+/// Makes the calls by which a runtime is asked to give memory back; true if one was made.
+fn notify(
+    pid: i32,
+    remedy: &str,
+    before: &Inspection,
+    options: &ReclaimOptions<'_>,
+    answer: &mut Reclamation,
+) -> bool {
+    let owner =
+        readers::remedies().find(|(_, spec)| spec.id == remedy).map_or("runtime", |(about, _)| about.title);
+    let plan = match before
+        .notifications
+        .iter()
+        .find(|plan| plan.as_ref().map_or(true, |plan| plan.remedy == remedy))
+    {
+        Some(Ok(plan)) => plan,
+        Some(Err(reason)) => {
+            refuse(answer, reason.clone());
+            return false;
+        }
+        None => {
+            refuse(answer, format!("no heap of {owner} was read in it (see the caveats of explain)"));
+            return false;
+        }
+    };
+    let plans = before.readings.iter().filter_map(|reading| reading.call.as_ref());
+    let locks: Vec<u64> = plans.flat_map(|plan| plan.locks.iter().copied()).collect();
+    let request = NotifyRequest { plan, locks: &locks, wait: options.wait, watch: options.watch };
+    if options.dry_run {
+        let refused = notify::check(pid, &request).err();
+        refused.into_iter().for_each(|refusal| refuse(answer, refusal.to_string()));
+        return false;
+    }
+    match notify::apply(pid, &request) {
+        Ok(Notified { applied, unfinished, refused }) => {
+            if unfinished > 0 {
+                let text = format!(
+                    "{unfinished} of {} heaps: their threads have not run the collection within {} s (blocked, or busy in \
+                     native code); they run it when they can",
+                    plan.calls.len(),
+                    notify::WORK_LIMIT.as_secs()
+                );
+                answer.caveats.push(Caveat::new("not_collected_yet", owner, None, text));
+            }
+            if let Some(refusal) = refused {
+                answer.caveats.push(Caveat::new("not_all_called", owner, None, refusal.to_string()));
+            }
+            report_one(Ok(applied), answer)
+        }
+        Err(refusal) => report_one(Err(refusal.to_string()), answer),
+    }
+}
+
+/// Sets the result of a runtime's own work to the bytes by which the rows of its reader fell.
+fn count_rows(answer: &mut Reclamation) {
+    let owner = readers::remedies().find(|(_, spec)| spec.id == answer.remedy);
+    let Some((about, _)) = owner.filter(|(_, spec)| matches!(spec.action, Action::Notify)) else { return };
+    let is_own = |id: &str| about.rows.iter().any(|row| row.id == id);
+    let bytes = |explanation: &Option<Explanation>| {
+        let explanation = explanation.as_ref()?;
+        let is_read = explanation.runtimes.iter().any(|runtime| runtime.name == about.name && runtime.read);
+        let own = explanation.rows.iter().filter(|row| is_own(&row.id));
+        is_read.then(|| own.map(|row| row.bytes).sum::<u64>())
+    };
+    if let Some((before, after)) = bytes(&answer.before).zip(bytes(&answer.after)) {
+        answer.actual_bytes = Some(before.saturating_sub(after));
+    }
 }
 
 /// Maximum number of looks at an inconsistent heap: if malloc was changing it, it is consistent a

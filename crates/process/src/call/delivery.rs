@@ -12,6 +12,8 @@ const FUTEX: i64 = 202;
 /// Interval of the checks for a signal pending for a thread that sleeps in the call; the second
 /// such check in a row delivers it.
 const SIGNAL_CHECK_INTERVAL: Duration = Duration::from_millis(20);
+/// How long the other threads are held for a call ([`Injected::hold_others`]).
+const HOLD_OTHERS_LIMIT: Duration = Duration::from_millis(2);
 
 impl Injected<'_> {
     /// Waits for the next event of the thread, which `resume` made run. Delivers signals that are
@@ -23,7 +25,11 @@ impl Injected<'_> {
     ) -> std::io::Result<Option<Event>> {
         let tid = self.tracee.tid;
         loop {
-            let event = tracee::next_event(tid, deadline.min(Instant::now() + SIGNAL_CHECK_INTERVAL))?;
+            let interval = if self.others.is_some() { HOLD_OTHERS_LIMIT } else { SIGNAL_CHECK_INTERVAL };
+            let event = tracee::next_event(tid, deadline.min(Instant::now() + interval))?;
+            if event.is_none() && self.others.take().is_some() {
+                continue;
+            }
             if event.is_some() || Instant::now() >= deadline {
                 self.slept_with_pending_signal = false;
                 return Ok(event);

@@ -65,6 +65,10 @@ pub const ALLOCATOR_CALLS: &[RequiredCall] = &[
     any("getcpu", 309),
 ];
 
+/// What a runtime's function that posts a task to another thread needs beside them: the write that
+/// wakes its event loop.
+pub const WAKING_CALLS: &[RequiredCall] = &[any("write", 1)];
+
 const fn protecting(name: &'static str, number: u32, protection: u64) -> RequiredCall {
     RequiredCall { name, number, arguments: [None, None, Some(protection)] }
 }

@@ -33,7 +33,7 @@ fn figures(heaps: &Heaps, name: &str) -> SpaceFigures {
 /// Returns the details of V8.
 pub fn details(heaps: &Heaps, claimed: &Claimed) -> V8 {
     V8 {
-        isolates: heaps.isolates,
+        isolates: heaps.isolates.len() as u64,
         pool_resident_bytes: claimed.pool,
         young_idle_resident_bytes: claimed.young_idle,
         read_only_resident_bytes: claimed.read_only,

@@ -60,11 +60,22 @@ pub struct Space {
     pub buffer: Option<Buffer>,
 }
 
+/// An isolate and its heap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Isolate {
+    /// Address of the `Isolate`.
+    pub address: u64,
+    /// Address of its `Heap`.
+    pub heap: u64,
+    /// Address and number of its old space.
+    pub old_space: (u64, usize),
+}
+
 /// All heaps of a process.
 #[derive(Debug, Default)]
 pub struct Heaps {
-    /// Number of isolates.
-    pub isolates: u64,
+    /// The isolates.
+    pub isolates: Vec<Isolate>,
     /// Spaces of all isolates.
     pub spaces: Vec<Space>,
     /// Pages that belong to no space and are kept for reuse.
@@ -109,7 +120,6 @@ pub fn read(
     addresses.sort_unstable();
     addresses.dedup();
     let mut heaps = Heaps::default();
-    let mut roots = Vec::new();
     for heap in addresses {
         if Instant::now() >= context.deadline {
             return Err(HeapError::Late);
@@ -121,7 +131,7 @@ pub fn read(
             }
             continue;
         };
-        if roots.len() >= MAX_ISOLATES {
+        if heaps.isolates.len() >= MAX_ISOLATES {
             return Err(HeapError::Inconsistent);
         }
         if reader.state_of(heap) != Some(NOT_IN_GC) {
@@ -129,12 +139,15 @@ pub fn read(
         }
         heaps.spaces.extend(reader.read_heap(heap, &addresses)?);
         heaps.pool.extend(reader.pool_of(heap)?);
-        roots.extend(reader.isolate_of(heap).map(|isolate| (isolate, heap)));
-        heaps.isolates += 1;
+        let isolate = reader.isolate_of(heap).zip(reader.old_space(&addresses));
+        let (address, old_space) = isolate.ok_or(HeapError::Inconsistent)?;
+        heaps.isolates.push(Isolate { address, heap, old_space });
     }
-    if heaps.isolates == 0 {
+    if heaps.isolates.is_empty() {
         return Err(HeapError::NotFound);
     }
+    let roots: Vec<(u64, u64)> =
+        heaps.isolates.iter().map(|isolate| (isolate.address, isolate.heap)).collect();
     heaps.pool.extend(reader.pool_of_ended(&heaps, &roots));
     heaps.read_only = read_only(context, memory, &pages, &roots);
     if is_overlapping(&heaps) { Err(HeapError::Inconsistent) } else { Ok(heaps) }
@@ -175,8 +188,13 @@ impl Reader<'_> {
         }
         self.isolate_of(heap)?;
         self.state_of(heap).filter(|&state| state <= MAX_STATE)?;
-        let has_old = |space: &SpaceAddress| self.layout.spaces.get(space.number) == Some(&"old_space");
-        spaces.iter().any(has_old).then_some(spaces)
+        self.old_space(&spaces).map(|_| spaces)
+    }
+
+    /// Returns the address and the number of the old space.
+    fn old_space(&self, spaces: &[SpaceAddress]) -> Option<(u64, usize)> {
+        let is_old = |space: &&SpaceAddress| self.layout.spaces.get(space.number) == Some(&"old_space");
+        spaces.iter().find(is_old).map(|space| (space.address, space.number))
     }
 
     fn is_space(&mut self, address: u64, heap: u64, number: usize) -> bool {

@@ -45,6 +45,9 @@ pub const SEGMENT_BYTES: u64 = 64 << 10;
 pub const ABSEIL_MAGICS: [u64; 2] = [0x4c83_3e95, !0x4c83_3e95];
 /// Alignment of the blocks of Abseil's arenas, and the bytes of their header.
 pub const ABSEIL_HEADER_BYTES: u64 = 32;
+/// Bytes of the new space that stay after a collection under memory pressure: its initial size, 512
+/// KiB for each half (`kMinSemiSpaceSize` in `src/heap/heap.h`), measured in all five versions.
+pub const MIN_YOUNG_BYTES: u64 = 1 << 20;
 /// Most bytes between an `Isolate` and the `Heap` in it (0xc638 to 0xf3c0 measured).
 pub const MAX_ISOLATE_BYTES: u64 = 0x1_8000;
 
@@ -107,6 +110,9 @@ pub struct Layout {
     pub heap_isolate: u64,
     /// `gc_state_` in a `Heap`, 32 bits (`src/heap/heap.h`).
     pub heap_state: u64,
+    /// `memory_pressure_level_` in a `Heap`, 32 bits: 0 unless a request is pending. From the code
+    /// of `Heap::MemoryPressureNotification` in the builds named above, which exchanges it.
+    pub heap_pressure: u64,
     /// First record of a space's list, in a `Space`.
     pub first_page: u64,
     /// `accounting_stats_.size_` in a `PagedSpaceBase` (`src/heap/paged-spaces.h`): bytes allocated
@@ -147,6 +153,7 @@ const OLD: Layout = Layout {
     heap_spaces: 0x1c8,
     heap_isolate: 0x50,
     heap_state: 0x228,
+    heap_pressure: 0x140,
     first_page: 0x28,
     allocated: 0x98,
     objects_size: 0x60,
@@ -182,6 +189,7 @@ const NEW: Layout = Layout {
     heap_spaces: 0x160,
     heap_isolate: 0x18,
     heap_state: 0x220,
+    heap_pressure: 0xb0,
     first_page: 0x28,
     allocated: 0x78,
     objects_size: 0x68,
@@ -211,6 +219,7 @@ pub static LAYOUTS: [Layout; 5] = [
         pooled: PooledFlags { at: 8, in_page: true, bits: 0x8_2000 },
         heap_spaces: 0x1d0,
         heap_state: 0x240,
+        heap_pressure: 0x148,
         first_page: 0xa8,
         allocated: 0x110,
         objects_size: 0xd8,
@@ -244,6 +253,7 @@ pub static LAYOUTS: [Layout; 5] = [
         heap_spaces: 0x138,
         heap_isolate: 0x18,
         heap_state: 0x198,
+        heap_pressure: 0xa8,
         allocated: 0x70,
         buffers: Buffers::InLocalHeap(0x20),
         spaces: &[
@@ -269,6 +279,7 @@ pub static LAYOUTS: [Layout; 5] = [
         heap_spaces: 0x118,
         heap_isolate: 8,
         heap_state: 0x228,
+        heap_pressure: 0x68,
         allocated: 0x68,
         objects_size: 0x58,
         buffers: Buffers::InLocalHeap(0x10),

@@ -17,13 +17,22 @@ const VERSION_SYMBOLS: [&str; 4] = [
     "_ZN2v88internal7Version6patch_E",
 ];
 
+/// `v8::Isolate::MemoryPressureNotification(v8::MemoryPressureLevel)` (`include/v8-isolate.h`),
+/// which "can be called from any thread".
+pub const MEMORY_PRESSURE: &str = "_ZN2v87Isolate26MemoryPressureNotificationENS_19MemoryPressureLevelE";
+
+/// Bytes of that function that are read: it has 94 to 100 in the versions tried.
+const FUNCTION_BYTES: u64 = 128;
+
 /// A mapped file that holds V8.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Program {
     /// Path, as the kernel reports it.
     pub path: String,
     /// Major, minor, build and patch number; `None` if the file does not state them.
     pub version: Option<[u32; 4]>,
+    /// The code of [`MEMORY_PRESSURE`], and what follows it; empty if the file does not export it.
+    pub memory_pressure: Vec<u8>,
 }
 
 impl Program {
@@ -48,16 +57,16 @@ pub fn find(process: &Process, space: &AddressSpace) -> Vec<Program> {
 
 fn program(process: &Process, module: &Module<'_>) -> Option<Program> {
     let image = open_mapped_file(process, module.code).ok().and_then(ElfFile::open)?;
-    let symbols = image.exported(&VERSION_SYMBOLS);
-    if symbols.is_empty() {
+    let [major, minor, build, patch] = VERSION_SYMBOLS;
+    let symbols = image.exported(&[major, minor, build, patch, MEMORY_PRESSURE]);
+    let address = |name: &str| symbols.iter().find(|symbol| symbol.name == name).map(|symbol| symbol.address);
+    if VERSION_SYMBOLS.iter().all(|name| address(name).is_none()) {
         return None;
     }
-    let number = |name: &str| {
-        let symbol = symbols.iter().find(|symbol| symbol.name == name)?;
-        Some(u32::from_le_bytes(image.bytes_at(symbol.address, 4)?.try_into().ok()?))
-    };
+    let number = |name: &str| Some(u32::from_le_bytes(image.bytes_at(address(name)?, 4)?.try_into().ok()?));
     let [major, minor, build, patch] = VERSION_SYMBOLS.map(number);
     let version = major.zip(minor).zip(build.zip(patch));
     let version = version.map(|((major, minor), (build, patch))| [major, minor, build, patch]);
-    Some(Program { path: module.code.name.clone(), version })
+    let code = address(MEMORY_PRESSURE).and_then(|address| image.bytes_at(address, FUNCTION_BYTES));
+    Some(Program { path: module.code.name.clone(), version, memory_pressure: code.unwrap_or_default() })
 }

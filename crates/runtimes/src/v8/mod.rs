@@ -3,8 +3,8 @@
 //!
 //! `locate` finds V8 in the mapped files, `pages` what looks like a page of its heap, `heap` the
 //! isolates, spaces and lists that these pages must agree with, `outside` V8's other memory;
-//! `claims` classifies each byte, `figures` has the counts of `v8.getHeapSpaceStatistics()`. No
-//! object is read.
+//! `claims` classifies each byte, `figures` has the counts of `v8.getHeapSpaceStatistics()`,
+//! `notification` the call that makes V8 collect. No object is read.
 
 mod claims;
 mod facts;
@@ -13,6 +13,7 @@ mod findings;
 mod heap;
 mod layout;
 pub mod locate;
+mod notification;
 mod outside;
 mod pages;
 mod remedies;
@@ -30,7 +31,7 @@ use strandline_claims::caveat::Caveat;
 use strandline_claims::facts::Runtime;
 use strandline_claims::reader::{Evidence, HeapKind, ReaderInfo};
 use strandline_claims::refinements::Refinements;
-use strandline_claims::remedy::Spec;
+use strandline_claims::remedy::{Action, Effect, Spec};
 use strandline_claims::runtime::{self, Busy, Context, Found, Reading};
 use strandline_process::range::RangeSet;
 
@@ -46,6 +47,12 @@ pub static ABOUT: ReaderInfo = ReaderInfo {
     rows: &rows::ROWS,
     blocks: None,
     remedies: &[
+        Spec {
+            id: remedies::MEMORY_PRESSURE,
+            help: "V8 collects and empties its pool: an idle thread calls its MemoryPressureNotification()",
+            effect: Effect::Objects,
+            action: Action::Notify,
+        },
         Spec::next_start("v8_optimize_for_size", "V8 keeps pages and young generation small, and is slower"),
         Spec::next_start("v8_semi_space", "V8 limits the young generation, and collects it more often"),
     ],
@@ -129,7 +136,10 @@ pub fn read(context: &Context<'_>, program: &Program, taken: &RangeSet) -> Resul
     reading.facts.read = true;
     figures::fill_in_facts(&heaps, layout, &mut reading.facts);
     reading.facts.set_details(ABOUT.name, &figures::details(&heaps, &claimed));
-    reading.remedies = remedies::remedies(claimed.pool, claimed.young_idle);
+    let notification = notification::notification(context, program, layout, &heaps);
+    let isolates = heaps.isolates.len() as u64;
+    reading.remedies = remedies::remedies(context.process.pid(), isolates, &claimed, notification.is_ok());
+    reading.notification = Some(notification);
     reading.claims = claimed.claims;
     reading.bytes_read = memory.bytes();
     Ok(reading)

@@ -10,7 +10,8 @@ use super::*;
 use crate::fabricated::{self, assert_sound, damage};
 
 fn try_look(v8: &V8Image, absent: u64) -> Option<Reading> {
-    let program = Program { path: "/usr/bin/node".to_owned(), version: Some(v8.version) };
+    let program =
+        Program { path: "/usr/bin/node".to_owned(), version: Some(v8.version), ..Program::default() };
     let is_busy = std::cell::Cell::new(false);
     let reading = fabricated::read_image(&v8.image, &v8.maps, absent, |context, _| {
         let read = read(context, &program, &RangeSet::default());
@@ -98,6 +99,57 @@ fn nothing_is_read_of_spaces_that_disagree() {
             damaged.image.put_word(at, word);
             assert!(try_look(&damaged, 0).is_none(), "{seed}: {word:#x} at {at:#x}");
         }
+    }
+}
+
+/// V8 14.6 reuses large pages of its pool without resetting their count.
+#[test]
+fn a_large_page_with_the_count_of_a_larger_object_is_read() {
+    let mut tried = 0;
+    for seed in (0..40).map(|number| 4 + 5 * number) {
+        let mut v8 = fabricate_v8(seed);
+        let layout = LAYOUTS.iter().find(|layout| layout.version == (14, 6)).unwrap();
+        let heap = v8.state - layout.heap_state;
+        let number = layout.spaces.iter().position(|name| *name == "large_object_space").unwrap() as u64;
+        let space = v8.image.word(heap + layout.heap_spaces + 8 * number).unwrap();
+        let first = v8.image.word(space + layout.first_page).unwrap();
+        if first != 0 {
+            v8.image.put_word(first + layout.record.allocated as u64, 64 << 20);
+            assert!(look(&v8).facts.read, "{seed}");
+            tried += 1;
+        }
+    }
+    assert!(tried > 10);
+}
+
+/// The call is made only if V8's own function adds the distance from the isolate to its heap.
+#[test]
+fn the_call_is_for_the_isolate_that_the_function_expects() {
+    for seed in 0..10 {
+        let v8 = fabricate_v8(seed);
+        let with_code = |distance: u32| {
+            let mut code = vec![0x90; 60];
+            code.extend([0x48, 0x8d, 0xbb]);
+            code.extend(distance.to_le_bytes());
+            let path = "/usr/bin/node".to_owned();
+            let program = Program { path, version: Some(v8.version), memory_pressure: code };
+            let reading = fabricated::read_image(&v8.image, &v8.maps, 0, |context, _| {
+                read(context, &program, &RangeSet::default()).unwrap()
+            });
+            reading.notification.unwrap()
+        };
+        let none = look(&v8).notification.unwrap();
+        assert!(none.unwrap_err().contains("does not export"), "{seed}");
+        let plan = with_code(0xbf00).unwrap();
+        assert_eq!(plan.calls.len(), 1);
+        let call = plan.calls.first().unwrap();
+        assert_eq!(call.arguments, [0x1000_0100, 2], "{seed}");
+        for word in call.identity.iter().chain(&call.idle) {
+            let found = v8.image.word(word.at).unwrap();
+            let found = if word.bytes == 4 { found & 0xffff_ffff } else { found };
+            assert_eq!(found, word.value, "{seed}: {word:?}");
+        }
+        assert!(with_code(0xbf08).unwrap_err().contains("is not called"), "{seed}");
     }
 }
 

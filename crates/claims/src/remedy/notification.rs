@@ -1,0 +1,57 @@
+//! A request to a runtime by one of its functions that any thread may call.
+
+/// A function of a runtime to be called in an idle helper thread: once for each of its heaps. It
+/// posts a task; the threads that own the heaps do the work later.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Notification {
+    /// The remedy's name.
+    pub remedy: &'static str,
+    /// The object with the function: an address within one of its mappings.
+    pub object: u64,
+    /// The function's symbol.
+    pub function: &'static str,
+    /// Functions in which a helper thread waits for work: in a condition variable, directly called
+    /// by the loop of the thread. Such a thread holds no lock.
+    pub idle_in: &'static [&'static str],
+    /// Names of files, as they begin, that may hold these functions beside the object.
+    pub idle_files: &'static [&'static str],
+    /// Bytes of stack that the function may use.
+    pub stack_bytes: u64,
+    /// The calls.
+    pub calls: Vec<NotifyCall>,
+}
+
+/// A call for one heap.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NotifyCall {
+    /// Its arguments.
+    pub arguments: [u64; 2],
+    /// Words that have these values as long as the heap exists.
+    pub identity: Vec<Word>,
+    /// Words that have these values while it is idle: no earlier request is pending, and it does
+    /// not collect. They have them again when the work is done.
+    pub idle: Vec<Word>,
+}
+
+/// A word of the process and its value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Word {
+    /// Its address.
+    pub at: u64,
+    /// Its bytes: 4 or 8.
+    pub bytes: usize,
+    /// Its value.
+    pub value: u64,
+}
+
+impl Word {
+    /// A word of 32 bits.
+    pub const fn half(at: u64, value: u32) -> Self {
+        Self { at, bytes: 4, value: value as u64 }
+    }
+
+    /// A word of 64 bits.
+    pub const fn whole(at: u64, value: u64) -> Self {
+        Self { at, bytes: 8, value }
+    }
+}

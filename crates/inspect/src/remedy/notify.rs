@@ -1,0 +1,302 @@
+//! Has an idle helper thread of the process call a function of a runtime that any thread may call,
+//! and waits until the runtime has done the work.
+//!
+//! The call gets the address of a heap, which must exist when the function uses it. So all threads
+//! stand still from the last check of the heap's words until the function has returned, or for two
+//! milliseconds if it waits for a lock that one of them holds. The thread that makes the call holds
+//! no lock itself: it waits for work in a condition variable (see `choose`).
+
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use super::call::{self, CALL_LIMIT, no_trampoline};
+use super::choose::{self, ThreadConditions};
+use super::{Applied, Footprint, Refusal, precheck, stop_handlers};
+use strandline_claims::remedy::{Notification, NotifyCall, Word};
+use strandline_process::call::code::{self, CallSites};
+use strandline_process::call::filters::WAKING_CALLS;
+use strandline_process::call::inject::{self, Call};
+use strandline_process::elf::Object;
+use strandline_process::error::Error;
+use strandline_process::map::{AddressSpace, Mapping};
+use strandline_process::memory::Memory;
+use strandline_process::procfs::Process;
+use strandline_process::target::admission;
+use strandline_process::target::live::ByPid;
+use strandline_process::target::stop::Stopped;
+use strandline_process::target::tracee::Tracee;
+
+/// Maximum time for all other threads to stop.
+const STOP_LIMIT: Duration = Duration::from_millis(100);
+/// Pause before another try, if a thread did not stop or the runtime was at work.
+const REST: Duration = Duration::from_millis(10);
+/// Maximum time for the runtime to do the work after the calls.
+pub const WORK_LIMIT: Duration = Duration::from_secs(5);
+/// Interval of the checks whether it is done.
+const WORK_CHECK_INTERVAL: Duration = Duration::from_millis(5);
+/// After the work, memory is given back by threads of the runtime: done once RSS has not fallen for
+/// this time.
+const SETTLED_FOR: Duration = Duration::from_millis(400);
+const SETTLE_CHECK_INTERVAL: Duration = Duration::from_millis(50);
+/// Fall of RSS that counts.
+const FALL_BYTES: u64 = 256 << 10;
+
+/// The calls, and conditions for them.
+pub struct NotifyRequest<'a> {
+    /// The calls.
+    pub plan: &'a Notification,
+    /// Addresses of the lock words of the allocators, which the thread must not hold.
+    pub locks: &'a [u64],
+    /// How long to look for a safe moment, for each call.
+    pub wait: Duration,
+    /// How long to count minor faults afterwards.
+    pub watch: Duration,
+}
+
+/// What was done.
+pub struct Notified {
+    /// Effect and cost.
+    pub applied: Applied,
+    /// Number of heaps of which the work was not done in [`WORK_LIMIT`]: their threads are blocked.
+    pub unfinished: usize,
+    /// Why some calls were not made, if others were.
+    pub refused: Option<Refusal>,
+}
+
+/// Has process `pid` make all calls, and waits until the work is done.
+pub fn apply(pid: i32, request: &NotifyRequest<'_>) -> Result<Notified, Refusal> {
+    let process = &admission::open_target(pid)?;
+    let target = Target::find(process, request)?;
+    let before = Footprint::of(process);
+    let mut applied = Applied { before, stopped_seconds: Some(0.0), ..Applied::default() };
+    let (mut made, mut refused) = (Vec::new(), None);
+    for call in &request.plan.calls {
+        match target.make(call) {
+            Ok(Some((called, stopped))) => {
+                applied.call_seconds += called.as_secs_f64();
+                let longest = applied.stopped_seconds.unwrap_or(0.0).max(stopped.as_secs_f64());
+                applied.stopped_seconds = Some(longest);
+                applied.stops += 1;
+                made.push(call);
+            }
+            // The heap is gone.
+            Ok(None) => {}
+            Err(refusal) if made.is_empty() => return Err(refusal),
+            Err(refusal) => {
+                refused = Some(refusal);
+                break;
+            }
+        }
+    }
+    if made.is_empty() {
+        return Err(changed(pid));
+    }
+    let unfinished = wait_until_done(process, &made);
+    applied.after = Footprint::of(process);
+    let footprint = |of: Option<Footprint>| of.map_or(0, |of| of.private_bytes);
+    applied.actual_bytes = footprint(applied.before).saturating_sub(footprint(applied.after));
+    applied.resident_before_bytes = footprint(applied.before);
+    applied.watch_faults(process, request.watch);
+    Ok(Notified { applied, unfinished, refused })
+}
+
+/// Checks whether process `pid` could make the calls now: chooses a thread as [`apply`] does, and
+/// releases it.
+pub fn check(pid: i32, request: &NotifyRequest<'_>) -> Result<(), Refusal> {
+    let process = &admission::open_target(pid)?;
+    let target = Target::find(process, request)?;
+    target.with_thread(&mut |tracee| drop(tracee))
+}
+
+fn changed(pid: i32) -> Refusal {
+    Refusal::Unsafe {
+        pid,
+        what: "does not have the heaps any more that were read".to_owned(),
+        advice: "try again",
+    }
+}
+
+/// A process and what the calls need of it.
+struct Target<'a> {
+    process: &'a Process,
+    request: &'a NotifyRequest<'a>,
+    function: u64,
+    sites: CallSites,
+    idle_in: Vec<Range<u64>>,
+    stop_handlers: Vec<Range<u64>>,
+}
+
+/// How an attempt ended.
+enum Attempt {
+    /// The call was made: its duration, and that of the stop.
+    Made(Duration, Duration),
+    /// The heap is gone.
+    Gone,
+    /// It may be possible later, for this reason.
+    Later(&'static str),
+}
+
+impl<'a> Target<'a> {
+    fn find(process: &'a Process, request: &'a NotifyRequest<'a>) -> Result<Self, Refusal> {
+        precheck::check(process)?;
+        let pid = process.pid();
+        let plan = request.plan;
+        let space = process.address_space()?;
+        let no_function = |detail: String| Refusal::NoFunction { pid, function: plan.function, detail };
+        let mapping = space.find(plan.object).ok_or_else(|| changed(pid))?;
+        let object =
+            Object::open(process, &space, mapping).map_err(|error| no_function(error.to_string()))?;
+        let function = object.symbol_address(plan.function).filter(|&at| object.text_contains(at));
+        let function =
+            function.ok_or_else(|| no_function(format!("not in the symbols of {}", object.name())))?;
+        let idle_in = idle_functions(process, &space, plan, &object);
+        if idle_in.is_empty() {
+            return Err(Refusal::Unsafe {
+                pid,
+                what: format!(
+                    "has no function {} in which a helper thread would wait",
+                    plan.idle_in.join(", ")
+                ),
+                advice: "restart it to give its memory back",
+            });
+        }
+        let sites = CallSites::find(process, &space).ok_or_else(|| no_trampoline(pid))?;
+        let stop_handlers = stop_handlers::find(process, &space);
+        Ok(Self { process, request, function, sites, idle_in, stop_handlers })
+    }
+
+    fn with_thread<T: Send>(&self, act: &mut (dyn FnMut(Tracee<'_>) -> T + Send)) -> Result<T, Refusal> {
+        let of_handlers = if self.stop_handlers.is_empty() { 0 } else { call::HANDLER_STACK_BYTES };
+        let conditions = ThreadConditions {
+            locks: self.request.locks,
+            stack_bytes: self.request.plan.stack_bytes + code::FRAME_BYTES + of_handlers,
+            idle_in: &self.idle_in,
+            more_calls: WAKING_CALLS,
+            ..ThreadConditions::default()
+        };
+        choose::with_safe_thread(self.process, &conditions, self.request.wait, act)
+    }
+
+    /// Makes one call: returns its duration and that of the stop; `None` if the heap is gone.
+    fn make(&self, call: &NotifyCall) -> Result<Option<(Duration, Duration)>, Refusal> {
+        let deadline = Instant::now() + self.request.wait;
+        loop {
+            let mut act = |tracee: Tracee<'_>| self.attempt(tracee, call);
+            match self.with_thread(&mut act)?? {
+                Attempt::Made(called, stopped) => return Ok(Some((called, stopped))),
+                Attempt::Gone => return Ok(None),
+                Attempt::Later(reason) if Instant::now() >= deadline => {
+                    let (pid, seconds) = (self.process.pid(), self.request.wait.as_secs_f64());
+                    return Err(Refusal::NoSafeThread { pid, seconds, detail: reason.to_owned() });
+                }
+                Attempt::Later(_) => std::thread::sleep(REST),
+            }
+        }
+    }
+
+    /// In the stop of a fit thread: stops the others too, checks the heap, and makes the call.
+    fn attempt(&self, tracee: Tracee<'_>, call: &NotifyCall) -> Result<Attempt, Refusal> {
+        let (process, tid) = (self.process, tracee.tid);
+        // The thread's id may have been reused by another process since it was read.
+        process.task_stat(tid)?;
+        let others = match Stopped::stop_others(&tracee, STOP_LIMIT) {
+            Ok(others) => others,
+            Err(Error::DidNotStop { .. }) => return Ok(Attempt::Later("a thread did not stop in time")),
+            Err(error) => return Err(error.into()),
+        };
+        if !holds(process, &call.identity) {
+            return Ok(Attempt::Gone);
+        }
+        if !holds(process, &call.idle) {
+            return Ok(Attempt::Later("its heap is being collected, or an earlier request is not done yet"));
+        }
+        let [first, second] = call.arguments;
+        let injected_call = Call {
+            function: self.function,
+            rax: 0,
+            arguments: [first, second, 0],
+            trampoline: self.sites.trampoline,
+            system_call: Some(self.sites.system_call),
+            stop_handlers: &self.stop_handlers,
+            reserved_bytes: 0,
+            blocks_faults: false,
+        };
+        let refused = |error| call::refusal(process, tid, error);
+        let mut injected = inject::begin(tracee, &injected_call).map_err(refused)?;
+        injected.hold_others(others);
+        let began = injected.began;
+        if let Err(error) = injected.run(began + CALL_LIMIT) {
+            return Err(call::leave(process, tid, injected, error));
+        }
+        let called = began.elapsed();
+        let stopped = injected.finish(CALL_LIMIT).map_err(refused)?;
+        Ok(Attempt::Made(called, stopped))
+    }
+}
+
+/// Returns the functions in which a helper thread waits for work, in the object itself and in files
+/// that may hold them.
+fn idle_functions(
+    process: &Process,
+    space: &AddressSpace,
+    plan: &Notification,
+    object: &Object,
+) -> Vec<Range<u64>> {
+    let mut found = functions(object, plan.idle_in);
+    let is_wanted = |mapping: &&Mapping| {
+        let file = mapping.name.rsplit('/').next().unwrap_or_default();
+        mapping.has_file()
+            && mapping.permissions.execute
+            && plan.idle_files.iter().any(|start| file.starts_with(start))
+    };
+    for mapping in space.mappings().iter().filter(is_wanted) {
+        let object = Object::open(process, space, mapping);
+        found.extend(object.into_iter().flat_map(|object| functions(&object, plan.idle_in)));
+    }
+    found
+}
+
+fn functions(object: &Object, names: &[&str]) -> Vec<Range<u64>> {
+    let mut found = Vec::new();
+    object.each_symbol(&mut |name, symbol| {
+        if names.iter().any(|wanted| wanted.as_bytes() == name) && object.text_contains(symbol.address) {
+            found.push(symbol.address..symbol.address.saturating_add(symbol.bytes));
+        }
+    });
+    found
+}
+
+/// Whether words of the process have their values.
+fn holds(process: &Process, words: &[Word]) -> bool {
+    let memory = ByPid::new(process.pid());
+    words.iter().all(|word| {
+        let mut bytes = [0; 8];
+        let part = bytes.get_mut(..word.bytes);
+        part.is_some_and(|part| memory.read(word.at, part).is_ok()) && u64::from_le_bytes(bytes) == word.value
+    })
+}
+
+/// Waits until the runtime has done the work and RSS falls no more. Returns the number of heaps of
+/// which the work was not done.
+fn wait_until_done(process: &Process, made: &[&NotifyCall]) -> usize {
+    let deadline = Instant::now() + WORK_LIMIT;
+    let is_open = |call: &&&NotifyCall| holds(process, &call.identity) && !holds(process, &call.idle);
+    let unfinished = loop {
+        let unfinished = made.iter().filter(is_open).count();
+        if unfinished == 0 || Instant::now() >= deadline {
+            break unfinished;
+        }
+        std::thread::sleep(WORK_CHECK_INTERVAL);
+    };
+    let deadline = Instant::now() + WORK_LIMIT;
+    let rss = || Footprint::of(process).map_or(0, |of| of.private_bytes);
+    let (mut lowest, mut since) = (rss(), Instant::now());
+    while since.elapsed() < SETTLED_FOR && Instant::now() < deadline {
+        std::thread::sleep(SETTLE_CHECK_INTERVAL);
+        let now = rss();
+        if now.saturating_add(FALL_BYTES) < lowest || made.iter().any(|call| is_open(&call)) {
+            (lowest, since) = (now.min(lowest), Instant::now());
+        }
+    }
+    unfinished
+}

@@ -1,0 +1,180 @@
+//! `reclaim --remedy v8_memory_pressure` on each Node.js found: V8 releases at least what the ledger
+//! says, the process answers afterwards, and kills of strandline at any instant do no harm.
+
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use super::v8::start;
+use crate::support::nodes;
+use crate::support::waiting::{until, until_free};
+use crate::support::{Outcome, Result, Subject, for_any, here, repetitions, strandline, subject};
+
+const REMEDY: [&str; 5] = ["reclaim", "--json", "--remedy", "v8_memory_pressure", "--quiet-for=0s"];
+
+fn reclaim(subject: &Subject, more: &[&str]) -> Result<(Option<i32>, Value)> {
+    let pid = subject.pid_text();
+    let arguments: Vec<&str> = REMEDY.iter().chain(more).copied().chain([pid.as_str()]).collect();
+    let run = strandline::run(&arguments)?;
+    let document = run.document()?;
+    Ok((run.status, document))
+}
+
+/// Whether its timers run, and its data is as it was.
+fn answers(subject: &mut Subject) -> Outcome {
+    let before = subject::number(&subject.ask(b's')?, "checks")?;
+    let after = subject::number(&subject.ask(b't')?, "checks")?;
+    if after > before { Ok(()) } else { Err(format!("{before} checks, then {after}").into()) }
+}
+
+/// Bytes on all rows of V8.
+fn of_v8(document: &Value) -> u64 {
+    let rows = document["rows"].as_array().into_iter().flatten();
+    let own = rows.filter(|row| row["id"].as_str().is_some_and(|id| id.starts_with("v8.")));
+    own.filter_map(|row| row["bytes"].as_u64()).sum()
+}
+
+fn idle_bytes(document: &Value) -> u64 {
+    strandline::row(document, "v8.pool") + strandline::row(document, "v8.young.idle")
+}
+
+/// A program past its peak: most of its pages hold no object.
+fn past_its_peak(node: &str, flags: &[&str]) -> Result<Subject> {
+    let mut subject = start(node, flags, &[])?;
+    for command in *b"ccdg" {
+        subject.ask(command)?;
+    }
+    Ok(subject)
+}
+
+#[test]
+fn v8_releases_at_least_what_holds_no_object() -> Outcome {
+    let flags: [&[&str]; 2] = [&[], &["--jitless"]];
+    let nodes = nodes::all(here!());
+    for_any(nodes.iter().flat_map(|node| flags.map(|flags| (node, flags))), |(node, flags)| {
+        let mut subject = past_its_peak(&node.path, flags)?;
+        let offered = strandline::explain(subject.pid())?;
+        let offered = offered["remedies"].as_array().into_iter().flatten();
+        let offered: Vec<&Value> = offered.filter(|remedy| remedy["id"] == "v8_memory_pressure").collect();
+        // A dry run finds the same thread.
+        let (status, dry) = reclaim(&subject, &["--dry-run"])?;
+        if offered.len() != 1 || status != Some(0) || dry["outcome"] != "done" || !dry["after"].is_null() {
+            return Err(format!("offered {offered:?}; dry run {status:?}: {dry}").into());
+        }
+        let (status, document) = reclaim(&subject, &[])?;
+        if status != Some(0) || document["outcome"] != "done" {
+            return Err(format!("{status:?}, {}, {}", document["outcome"], document["reason"]).into());
+        }
+        answers(&mut subject)?;
+        let (before, after) = (&document["before"], &document["after"]);
+        let remedies = before["remedies"].as_array().into_iter().flatten();
+        let mut remedies = remedies.filter(|remedy| remedy["id"] == "v8_memory_pressure");
+        let remedy = remedies.next().ok_or("not offered")?;
+        let least = remedy["predicted_least_bytes"].as_u64().or(remedy["predicted_bytes"].as_u64());
+        let least = least.ok_or("no lower bound")?;
+        // V8 keeps a young generation of its initial size.
+        let kept = idle_bytes(before).saturating_sub(least);
+        let fall = of_v8(before).saturating_sub(of_v8(after));
+        let actual = subject::number(&document, "actual_bytes")?;
+        let rss = subject::number(&document, "rss_before_bytes")?
+            .saturating_sub(subject::number(&document, "rss_after_bytes")?);
+        let figures = format!(
+            "at least {least} (pool and idle young generation but {kept}), predicted {}, V8's rows fell by {fall}, actual {actual}, RSS fell by {rss}, called for {}, stopped {}",
+            document["predicted_bytes"], document["call_seconds"], document["stopped_seconds"]
+        );
+        let is_enough = |bytes: u64| bytes + bytes.max(least) / 100 >= least;
+        if least < 16 << 20 || kept > 1 << 20 || !is_enough(fall) || !is_enough(rss) || actual != fall {
+            return Err(figures.into());
+        }
+        // Where nothing is predicted, the reason has the lower bound.
+        let reason = document["reason"].as_str().unwrap_or_default();
+        let is_stated = !document["predicted_bytes"].is_null() || reason.contains("at least ");
+        let is_within = document["predicted_bytes"].as_u64().is_none_or(|it| it.abs_diff(fall) * 100 <= fall);
+        println!("Node.js {} {flags:?}: {figures}", node.major);
+        if is_stated && is_within { Ok(()) } else { Err(format!("{figures}: {reason}").into()) }
+    })
+}
+
+#[test]
+fn heaps_of_workers_are_released_too() -> Outcome {
+    for_any(nodes::all(here!()), |node| {
+        let mut subject = start(&node.path, &[], &[])?;
+        for command in *b"wwccdg" {
+            subject.ask(command)?;
+        }
+        let (status, document) = reclaim(&subject, &[])?;
+        let isolates = |document: &Value| {
+            let all = document["runtimes"].as_array().into_iter().flatten();
+            all.filter_map(|runtime| runtime["v8"]["isolates"].as_u64()).sum::<u64>()
+        };
+        let (before, after) = (&document["before"], &document["after"]);
+        if status != Some(0) || isolates(before) != 3 || isolates(after) != 3 {
+            return Err(document["reason"].to_string().into());
+        }
+        if idle_bytes(after) * 4 > idle_bytes(before) {
+            return Err(format!("{} of {} are still idle", idle_bytes(after), idle_bytes(before)).into());
+        }
+        answers(&mut subject)
+    })
+}
+
+/// Without a thread that waits for work there is none that may make the call.
+#[test]
+fn without_a_helper_thread_nothing_is_called() -> Outcome {
+    for_any(nodes::all(here!()), |node| {
+        let mut subject = past_its_peak(&node.path, &["--v8-pool-size=0"])?;
+        let (status, document) = reclaim(&subject, &["--wait=0.1"])?;
+        let reason = document["reason"].as_str().unwrap_or_default();
+        if status != Some(3) || document["outcome"] != "refused" || !reason.contains("helper thread") {
+            return Err(document["reason"].to_string().into());
+        }
+        answers(&mut subject)
+    })
+}
+
+#[test]
+fn without_v8_nothing_is_called() -> Outcome {
+    let subject = Subject::idle()?;
+    let (status, document) = reclaim(&subject, &[])?;
+    assert_eq!((status, document["outcome"].as_str()), (Some(3), Some("refused")), "{document}");
+    assert!(document["reason"].as_str().is_some_and(|reason| reason.contains("V8")), "{document}");
+    Ok(())
+}
+
+/// Kills strandline at instants spread over a run, while all threads of the program work.
+#[test]
+fn kills_at_any_instant_do_no_harm() -> Outcome {
+    let nodes = nodes::all(here!());
+    let kills = repetitions(30, 300).div_ceil(nodes.len().max(1) as u64);
+    for_any(nodes, |node| {
+        let mut subject = start(&node.path, &[], &["load"])?;
+        subject.ask(b'w')?;
+        let began = Instant::now();
+        let (_, document) = reclaim(&subject, &[])?;
+        if document["outcome"] != "done" {
+            return Err(document["reason"].to_string().into());
+        }
+        let whole = began.elapsed();
+        let pid = subject.pid_text();
+        for turn in 0..kills {
+            let arguments: Vec<&str> = REMEDY.iter().copied().chain([pid.as_str()]).collect();
+            let mut run =
+                strandline::command(&arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+            // Instants that repeat in no run: multiples of the golden ratio of the whole.
+            let share = (turn as f64 * 0.618_033_988_75).fract();
+            let until_then: Duration = whole.mul_f64(share);
+            let started = Instant::now();
+            until("the instant of the kill", || Ok((started.elapsed() >= until_then).then_some(())))?;
+            run.kill()?;
+            run.wait()?;
+            until_free(subject.pid())?;
+            answers(&mut subject)?;
+        }
+        // It can still be asked, and ends as it should.
+        let (status, _) = reclaim(&subject, &[])?;
+        answers(&mut subject)?;
+        let end = subject.finish()?;
+        if status == Some(0) && end.success() { Ok(()) } else { Err(format!("{status:?}, {end:?}").into()) }
+    })
+}
