@@ -1,15 +1,19 @@
 //! `reclaim --remedy v8_memory_pressure` on each Node.js found: V8 releases at least what the ledger
 //! says, the process answers afterwards, and kills of strandline at any instant do no harm.
 
-use std::process::Stdio;
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
 use serde_json::Value;
 
 use super::v8::start;
 use crate::support::nodes;
-use crate::support::waiting::{until, until_free};
-use crate::support::{Outcome, Result, Subject, for_any, here, repetitions, strandline, subject};
+use crate::support::waiting::{is_traced, until, until_free, until_true};
+use crate::support::{Folder, Outcome, Result, Subject, for_any, here, repetitions, strandline, subject};
 
 const REMEDY: [&str; 5] = ["reclaim", "--json", "--remedy", "v8_memory_pressure", "--quiet-for=0s"];
 
@@ -119,16 +123,71 @@ fn heaps_of_workers_are_released_too() -> Outcome {
     })
 }
 
-/// Without a thread that waits for work there is none that may make the call.
+/// Copies a program, with another name for one of its symbols.
+fn without_symbol(node: &str, folder: &Folder, symbol: &str) -> Result<PathBuf> {
+    const RENAME: &str = r#"LC_ALL=C sed "s/\x00$1\x00/\x00X${1#?}\x00/g" "$2" > "$3" && chmod 755 "$3""#;
+    let path = Command::new(node).args(["-p", "process.execPath"]).output()?.stdout;
+    let copy = folder.0.join(symbol);
+    let mut shell = Command::new("sh");
+    shell.args(["-c", RENAME, "sh", symbol, String::from_utf8(path)?.trim()]).arg(&copy);
+    let status = shell.status()?;
+    if status.success() { Ok(copy) } else { Err(format!("{shell:?}: {status}").into()) }
+}
+
+/// Without the function, or the one in which helper threads wait for work, nothing is called.
 #[test]
-fn without_a_helper_thread_nothing_is_called() -> Outcome {
-    for_any(nodes::all(here!()), |node| {
-        let mut subject = past_its_peak(&node.path, &["--v8-pool-size=0"])?;
-        let (status, document) = reclaim(&subject, &["--wait=0.1"])?;
-        let reason = document["reason"].as_str().unwrap_or_default();
-        if status != Some(3) || document["outcome"] != "refused" || !reason.contains("helper thread") {
-            return Err(document["reason"].to_string().into());
+fn without_a_function_nothing_is_called() -> Outcome {
+    let folder = Folder::new("v8-reclaim")?;
+    let function = "_ZN2v87Isolate26MemoryPressureNotificationENS_19MemoryPressureLevelE";
+    let cases = [(function, "does not export"), ("uv_cond_wait", "helper thread")];
+    // One version in a short run: each copy has 100 MB.
+    let some = nodes::all(here!()).into_iter().take(repetitions(1, 5) as usize);
+    for_any(some.flat_map(|node| cases.map(|case| (node.clone(), case))), |(node, (symbol, words))| {
+        let program = without_symbol(&node.path, &folder, symbol)?;
+        let mut subject = past_its_peak(&program.display().to_string(), &[])?;
+        for more in [&[][..], &["--dry-run"]] {
+            let (status, document) = reclaim(&subject, more)?;
+            let reason = document["reason"].as_str().unwrap_or_default();
+            if status != Some(3) || document["outcome"] != "refused" || !reason.contains(words) {
+                return Err(document["reason"].to_string().into());
+            }
         }
+        answers(&mut subject)
+    })
+}
+
+/// The thread of an isolate that is blocked collects when it runs again.
+#[test]
+fn a_blocked_thread_collects_later() -> Outcome {
+    let folder = Folder::new("v8-blocked")?;
+    for_any(nodes::all(here!()), |node| {
+        let pipe = folder.0.join(node.major.to_string());
+        mkfifo(&pipe, Mode::S_IRWXU)?;
+        let mut subject = start(&node.path, &[], &["idle", &pipe.display().to_string()])?;
+        for command in *b"ccdg" {
+            subject.ask(command)?;
+        }
+        subject.send(b'b')?;
+        let main = format!("/proc/{}/syscall", subject.pid());
+        until("the main thread to open the pipe", || {
+            Ok(fs::read_to_string(&main)?.starts_with("257 ").then_some(()))
+        })?;
+        let (status, document) = reclaim(&subject, &[])?;
+        let is_told = strandline::caveats(&document).iter().any(|code| code == "not_collected_yet");
+        if status != Some(0) || !is_told || subject::number(&document, "actual_bytes")? > 1 << 20 {
+            return Err(format!("{status:?}: {} {}", document["reason"], document["caveats"]).into());
+        }
+        // A second request would do nothing.
+        let (status, document) = reclaim(&subject, &["--wait=0.1"])?;
+        if status != Some(3) || !document["reason"].as_str().is_some_and(|it| it.contains("earlier request"))
+        {
+            return Err(format!("{status:?}: {}", document["reason"]).into());
+        }
+        drop(fs::OpenOptions::new().write(true).open(&pipe)?);
+        subject.answer()?;
+        until("V8 to release it", || {
+            Ok((idle_bytes(&strandline::explain(subject.pid())?) < 8 << 20).then_some(()))
+        })?;
         answers(&mut subject)
     })
 }
@@ -142,7 +201,18 @@ fn without_v8_nothing_is_called() -> Outcome {
     Ok(())
 }
 
-/// Kills strandline at instants spread over a run, while all threads of the program work.
+/// Waits until strandline has stopped the process for its look, and stops it again for the call.
+fn until_called(subject: &Subject, run: &mut Child) -> Outcome {
+    for is_wanted in [true, false, true] {
+        until("the call", || {
+            Ok((is_traced(subject.pid()) == is_wanted || run.try_wait()?.is_some()).then_some(()))
+        })?;
+    }
+    Ok(())
+}
+
+/// Kills strandline while all threads of the program work: at instants spread over a run, and soon
+/// after it has stopped a thread for the call.
 #[test]
 fn kills_at_any_instant_do_no_harm() -> Outcome {
     let nodes = nodes::all(here!());
@@ -157,20 +227,28 @@ fn kills_at_any_instant_do_no_harm() -> Outcome {
         }
         let whole = began.elapsed();
         let pid = subject.pid_text();
+        let mut while_traced = 0;
         for turn in 0..kills {
             let arguments: Vec<&str> = REMEDY.iter().copied().chain([pid.as_str()]).collect();
             let mut run =
                 strandline::command(&arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
-            // Instants that repeat in no run: multiples of the golden ratio of the whole.
+            // Parts that never repeat: multiples of the golden ratio.
             let share = (turn as f64 * 0.618_033_988_75).fract();
-            let until_then: Duration = whole.mul_f64(share);
-            let started = Instant::now();
-            until("the instant of the kill", || Ok((started.elapsed() >= until_then).then_some(())))?;
+            let delay = if turn % 3 == 0 {
+                whole.mul_f64(share)
+            } else {
+                until_called(&subject, &mut run)?;
+                Duration::from_millis(4).mul_f64(share)
+            };
+            let since = Instant::now();
+            until_true("the instant of the kill", || since.elapsed() >= delay)?;
+            while_traced += u64::from(is_traced(subject.pid()));
             run.kill()?;
             run.wait()?;
             until_free(subject.pid())?;
             answers(&mut subject)?;
         }
+        println!("Node.js {}: {kills} kills, {while_traced} while it traced a thread", node.major);
         // It can still be asked, and ends as it should.
         let (status, _) = reclaim(&subject, &[])?;
         answers(&mut subject)?;

@@ -100,8 +100,13 @@ impl Subject {
 
     /// Sends a command byte and returns the answer.
     pub fn ask(&mut self, command: u8) -> Result<Value> {
-        self.stdin.as_mut().ok_or("its input is closed")?.write_all(&[command])?;
-        self.line()
+        self.send(command)?;
+        self.answer()
+    }
+
+    /// Sends a command byte.
+    pub fn send(&mut self, command: u8) -> Outcome {
+        Ok(self.stdin.as_mut().ok_or("its input is closed")?.write_all(&[command])?)
     }
 
     /// Sends a line and returns the lines of the answer, up to the line `done`.
@@ -149,7 +154,8 @@ impl Subject {
         until_at_rest(self.pid())
     }
 
-    fn line(&mut self) -> Result<Value> {
+    /// Waits for an answer.
+    pub fn answer(&mut self) -> Result<Value> {
         Ok(serde_json::from_str(&self.text()?)?)
     }
 

@@ -5,6 +5,7 @@
 //   d  drop what is kept        l  the collection that empties the pool (V8 12.4 and later)
 //   g  collect twice            q  end
 //   t  wait for a timer, then check data that is never dropped
+//   b  block this thread until someone opens the named pipe `argv[3]` for writing
 //
 // The line has `isolates` and, summed over them, `spaces` as v8.getHeapSpaceStatistics() has them.
 // `storm` as an argument makes garbage without an end instead, after the first line. `load` gives
@@ -99,6 +100,7 @@ if (!isMainThread) {
     },
     async e() { await workers.shift().terminate(); },
     t: check,
+    b() { fs.closeSync(fs.openSync(process.argv[3])); },
     q() { process.exit(0); },
   };
   const print = async () => {

@@ -193,7 +193,8 @@ fn notify(
                     plan.calls.len(),
                     notify::WORK_LIMIT.as_secs()
                 );
-                answer.caveats.push(Caveat::new("not_collected_yet", owner, None, text));
+                answer.caveats.push(Caveat::new("not_collected_yet", owner, None, text.as_str()));
+                answer.reason = Some(text);
             }
             if let Some(refusal) = refused {
                 answer.caveats.push(Caveat::new("not_all_called", owner, None, refusal.to_string()));

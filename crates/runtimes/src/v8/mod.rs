@@ -49,7 +49,7 @@ pub static ABOUT: ReaderInfo = ReaderInfo {
     remedies: &[
         Spec {
             id: remedies::MEMORY_PRESSURE,
-            help: "V8 collects and empties its pool: an idle thread calls its MemoryPressureNotification()",
+            help: "asks V8 to collect and to release its pool (MemoryPressureNotification)",
             effect: Effect::Objects,
             action: Action::Notify,
         },
