@@ -1,11 +1,10 @@
 //! Remedies that make CPython release memory.
 //!
-//! A collection cannot be started by a call from outside (`docs/safety.md` lists what was tried):
-//! the thread that calls `PyGC_Collect` must be between two bytecodes, and as a pending call
-//! (`Py_AddPendingCall`) its return value, the number of freed objects, is an error. From 3.14 on
-//! `sys.remote_exec` in another interpreter of the same version makes the program run a file at a
-//! safe place. The effect of a collection is unknown: only the code of the types could tell which
-//! objects are garbage.
+//! A collection cannot be started by a call from outside: the thread that calls `PyGC_Collect` must
+//! be between two bytecodes, and as a pending call (`Py_AddPendingCall`, tried in 3.11) its return
+//! value, the number of freed objects, is an error. From 3.14 on `sys.remote_exec` in another
+//! interpreter of the same version makes the program run a file at a safe place. The effect of a
+//! collection is unknown: only the code of the types could tell which objects are garbage.
 
 use super::layout::Release;
 use strandline_claims::facts::{Remedy, RemedyKind};
