@@ -1,5 +1,5 @@
-//! `reclaim --remedy v8_memory_pressure` on each Node.js found: V8 releases at least what the ledger
-//! says, the process answers afterwards, and kills of strandline at any instant do no harm.
+//! `reclaim --remedy v8_memory_pressure` on each Node.js found: V8 releases at least what the
+//! ledger says, the process answers afterwards, and kills of strandline at any instant do no harm.
 
 use std::fs;
 use std::path::PathBuf;

@@ -465,10 +465,10 @@ impl Examiner<'_> {
         if self.sees_all_locks_free() { Ok(()) } else { Err(Objection::Unfit(Reason::LockHeld)) }
     }
 
-    /// Whether a thread with these frames, the innermost first, waits for work: only the C library's
-    /// wait for a condition variable, one of the functions of `idle_in` that called it, the loop of
-    /// the thread that called that, and the C library's start of a thread. In such a wait a thread
-    /// has given back the one lock that it takes in its loop.
+    /// Whether a thread with these frames, the innermost first, waits for work. These are: the C
+    /// library's wait for a condition variable; a function of `idle_in`, which called it; the loop
+    /// of the thread, which called that; the C library's start of a thread. In such a wait a thread
+    /// has released the one lock that it takes in its loop.
     fn is_idle_helper(&self, frames: &[u64]) -> bool {
         // The instruction after a call may belong to the next function.
         let called_from = |&address: &u64| address.saturating_sub(1);

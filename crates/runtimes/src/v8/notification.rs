@@ -21,7 +21,7 @@ const CRITICAL: u64 = 2;
 /// Bytes of stack for the call: it allocates a task and takes the locks of Node's platform.
 const STACK_BYTES: u64 = 64 << 10;
 /// Where Node's platform threads (`PlatformWorkerThread` in `src/node_platform.cc`) and libuv's
-/// pool (`worker` in `src/threadpool.c`) wait for work; libuv is a library of its own in some builds.
+/// pool (`worker` in `src/threadpool.c`) wait for work. Some builds have libuv as a library.
 const IDLE_IN: [&str; 1] = ["uv_cond_wait"];
 const IDLE_FILES: [&str; 1] = ["libuv.so"];
 

@@ -43,8 +43,9 @@ pub fn remedies(pid: i32, isolates: u64, claimed: &Claimed, can_call: bool) -> V
     remedies
 }
 
-/// V8 empties its pool, and shrinks its young generations to their initial size. What it releases of the other pages
-/// depends on which objects are live, which is not known without marking: all of them, at most.
+/// V8 empties its pool, and shrinks its young generations to their initial size. What it releases
+/// of the other pages depends on which objects are live, which is not known without marking: all of
+/// them, at most.
 fn memory_pressure(pid: i32, isolates: u64, claimed: &Claimed) -> Remedy {
     let kept = isolates.saturating_mul(MIN_YOUNG_BYTES);
     let least = claimed.pool.saturating_add(claimed.young_idle.saturating_sub(kept));
