@@ -26,6 +26,16 @@ pub struct Inspection {
     pub holders: Option<Holders>,
 }
 
+impl Inspection {
+    /// Returns the request for `remedy`, or why there is none; `None` if no runtime takes one.
+    pub fn notification(&self, remedy: &str) -> Option<Result<&Notification, &str>> {
+        let requests = self.notifications.iter().flatten();
+        let found = requests.clone().find(|request| request.remedy == remedy);
+        let reason = || self.notifications.iter().find_map(|request| request.as_ref().err());
+        found.map(Ok).or_else(|| reason().map(|reason| Err(reason.as_str())))
+    }
+}
+
 /// Inspects process `pid`.
 ///
 /// # Errors

@@ -13,13 +13,17 @@ use crate::support::{
 };
 
 pub fn start(node: &str, flags: &[&str], arguments: &[&str]) -> Result<Subject> {
+    Subject::start_command(command(node, flags, arguments))
+}
+
+pub fn command(node: &str, flags: &[&str], arguments: &[&str]) -> Command {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/subjects/node/oracle.js");
     let mut command = Command::new(node);
     command.arg("--expose-gc").args(flags).arg(script).args(arguments);
     for name in ["NODE_OPTIONS", "LD_PRELOAD", "MALLOC_ARENA_MAX"] {
         command.env_remove(name);
     }
-    Subject::start_command(command)
+    command
 }
 
 fn look(subject: &Subject) -> Result<(Value, Value)> {

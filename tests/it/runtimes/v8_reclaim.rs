@@ -2,7 +2,7 @@
 //! ledger says, the process answers afterwards, and kills of strandline at any instant do no harm.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 use serde_json::Value;
 
-use super::v8::start;
+use super::v8::{command, start};
 use crate::support::nodes;
 use crate::support::waiting::{is_traced, until, until_free, until_true};
 use crate::support::{Folder, Outcome, Result, Subject, for_any, here, repetitions, strandline, subject};
@@ -77,7 +77,6 @@ fn v8_releases_at_least_what_holds_no_object() -> Outcome {
         let remedy = remedies.next().ok_or("not offered")?;
         let least = remedy["predicted_least_bytes"].as_u64().or(remedy["predicted_bytes"].as_u64());
         let least = least.ok_or("no lower bound")?;
-        // V8 keeps a young generation of its initial size.
         let kept = idle_bytes(before).saturating_sub(least);
         let fall = of_v8(before).saturating_sub(of_v8(after));
         let actual = subject::number(&document, "actual_bytes")?;
@@ -87,8 +86,8 @@ fn v8_releases_at_least_what_holds_no_object() -> Outcome {
             "at least {least} (pool and idle young generation but {kept}), predicted {}, V8's rows fell by {fall}, actual {actual}, RSS fell by {rss}, called for {}, stopped {}",
             document["predicted_bytes"], document["call_seconds"], document["stopped_seconds"]
         );
-        let is_enough = |bytes: u64| bytes + bytes.max(least) / 100 >= least;
-        if least < 16 << 20 || kept > 1 << 20 || !is_enough(fall) || !is_enough(rss) || actual != fall {
+        // What the bound leaves out: the initial young generation, young objects, a page a space.
+        if least < 16 << 20 || kept > 8 << 20 || fall < least || rss < least || actual != fall {
             return Err(figures.into());
         }
         // Where nothing is predicted, the reason has the lower bound.
@@ -156,25 +155,59 @@ fn without_a_function_nothing_is_called() -> Outcome {
     })
 }
 
-/// The thread of an isolate that is blocked collects when it runs again.
+/// A subject past its peak with a named pipe to wait for.
+fn with_pipe(node: &str, pipe: &Path) -> Result<Subject> {
+    mkfifo(pipe, Mode::S_IRWXU)?;
+    let mut subject = start(node, &[], &["idle", &pipe.display().to_string()])?;
+    for command in *b"ccdg" {
+        subject.ask(command)?;
+    }
+    Ok(subject)
+}
+
+/// Waits until the main thread sleeps in a system call.
+fn until_in_call(subject: &Subject, numbers: &[&str]) -> Outcome {
+    let main = format!("/proc/{}/syscall", subject.pid());
+    until("the main thread to block", || {
+        let call = fs::read_to_string(&main)?;
+        Ok(numbers.iter().any(|number| call.split(' ').next() == Some(number)).then_some(()))
+    })
+}
+
+/// Outside of its event loop, the thread of an isolate may be in a lock.
 #[test]
-fn a_blocked_thread_collects_later() -> Outcome {
+fn nothing_is_called_for_a_blocked_thread() -> Outcome {
     let folder = Folder::new("v8-blocked")?;
     for_any(nodes::all(here!()), |node| {
         let pipe = folder.0.join(node.major.to_string());
-        mkfifo(&pipe, Mode::S_IRWXU)?;
-        let mut subject = start(&node.path, &[], &["idle", &pipe.display().to_string()])?;
-        for command in *b"ccdg" {
-            subject.ask(command)?;
-        }
+        let mut subject = with_pipe(&node.path, &pipe)?;
         subject.send(b'b')?;
-        let main = format!("/proc/{}/syscall", subject.pid());
-        until("the main thread to open the pipe", || {
-            Ok(fs::read_to_string(&main)?.starts_with("257 ").then_some(()))
-        })?;
+        until_in_call(&subject, &["257"])?;
+        let (status, document) = reclaim(&subject, &["--wait=0.1"])?;
+        if status != Some(3) || !document["reason"].as_str().is_some_and(|it| it.contains("event loop")) {
+            return Err(format!("{status:?}: {}", document["reason"]).into());
+        }
+        drop(fs::OpenOptions::new().write(true).open(&pipe)?);
+        subject.answer()?;
+        answers(&mut subject)
+    })
+}
+
+/// The thread of an isolate that waits in another event loop (`spawnSync`) collects when it is back
+/// in its own.
+#[test]
+fn a_blocked_thread_collects_later() -> Outcome {
+    let folder = Folder::new("v8-nested")?;
+    for_any(nodes::all(here!()), |node| {
+        let pipe = folder.0.join(node.major.to_string());
+        let mut subject = with_pipe(&node.path, &pipe)?;
+        subject.send(b'n')?;
+        let children = format!("/proc/{0}/task/{0}/children", subject.pid());
+        until("the child", || Ok((!fs::read_to_string(&children)?.is_empty()).then_some(())))?;
+        until_in_call(&subject, &["232", "281"])?;
         let (status, document) = reclaim(&subject, &[])?;
-        let is_told = strandline::caveats(&document).iter().any(|code| code == "not_collected_yet");
-        if status != Some(0) || !is_told || subject::number(&document, "actual_bytes")? > 1 << 20 {
+        let has_caveat = strandline::caveats(&document).iter().any(|code| code == "not_collected_yet");
+        if status != Some(0) || !has_caveat || subject::number(&document, "actual_bytes")? > 1 << 20 {
             return Err(format!("{status:?}: {} {}", document["reason"], document["caveats"]).into());
         }
         // A second request would do nothing.
@@ -189,6 +222,42 @@ fn a_blocked_thread_collects_later() -> Outcome {
             Ok((idle_bytes(&strandline::explain(subject.pid())?) < 8 << 20).then_some(()))
         })?;
         answers(&mut subject)
+    })
+}
+
+/// At the end of a program its isolate is still there, but not Node's platform. A thread of an
+/// addon waits in libuv's function, but not in libuv's or Node's loop.
+#[test]
+fn at_the_end_of_a_program_nothing_is_called() -> Outcome {
+    let folder = Folder::new("v8-end")?;
+    let library = folder.0.join("preloaded.so");
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/subjects");
+    let mut cc = Command::new("cc");
+    cc.args(["-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-pthread", "-o"]).arg(&library);
+    cc.args(["node/helper_thread.c", "stay_at_exit.c"]).current_dir(sources);
+    assert!(cc.status()?.success(), "{cc:?}");
+    for_any(nodes::all(here!()), |node| {
+        let mut command = command(&node.path, &[], &[]);
+        command.env("LD_PRELOAD", &library);
+        let mut subject = Subject::start_command(command)?;
+        for command in *b"ccdg" {
+            subject.ask(command)?;
+        }
+        // The thread of the addon, the first after the main one, is not chosen.
+        let (status, document) = reclaim(&subject, &[])?;
+        if status != Some(0) {
+            return Err(document["reason"].to_string().into());
+        }
+        answers(&mut subject)?;
+        assert_eq!(subject.ask(b'q')?, "ready");
+        for more in ["--wait=0.5", "--dry-run"] {
+            let (status, document) = reclaim(&subject, &[more])?;
+            if status != Some(3) || document["outcome"] != "refused" {
+                return Err(format!("{more}: {status:?}, {}", document["reason"]).into());
+            }
+        }
+        let end = subject.finish()?;
+        if end.success() { Ok(()) } else { Err(end.to_string().into()) }
     })
 }
 
@@ -211,8 +280,8 @@ fn until_called(subject: &Subject, run: &mut Child) -> Outcome {
     Ok(())
 }
 
-/// Kills strandline while all threads of the program work: at instants spread over a run, and soon
-/// after it has stopped a thread for the call.
+/// Kills strandline while all threads of the program work, and isolates begin and end: at instants
+/// spread over a run, and soon after it has stopped a thread for the call.
 #[test]
 fn kills_at_any_instant_do_no_harm() -> Outcome {
     let nodes = nodes::all(here!());
@@ -232,6 +301,7 @@ fn kills_at_any_instant_do_no_harm() -> Outcome {
             let arguments: Vec<&str> = REMEDY.iter().copied().chain([pid.as_str()]).collect();
             let mut run =
                 strandline::command(&arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+            subject.send(if turn % 2 == 0 { b'e' } else { b'w' })?;
             // Parts that never repeat: multiples of the golden ratio.
             let share = (turn as f64 * 0.618_033_988_75).fract();
             let delay = if turn % 3 == 0 {
@@ -246,6 +316,7 @@ fn kills_at_any_instant_do_no_harm() -> Outcome {
             run.kill()?;
             run.wait()?;
             until_free(subject.pid())?;
+            subject.answer()?;
             answers(&mut subject)?;
         }
         println!("Node.js {}: {kills} kills, {while_traced} while it traced a thread", node.major);

@@ -6,12 +6,14 @@
 //   g  collect twice            q  end
 //   t  wait for a timer, then check data that is never dropped
 //   b  block this thread until someone opens the named pipe `argv[3]` for writing
+//   n  wait for that in an event loop of Node's own, within this thread's JavaScript
 //
 // The line has `isolates` and, summed over them, `spaces` as v8.getHeapSpaceStatistics() has them.
 // `storm` as an argument makes garbage without an end instead, after the first line. `load` gives
 // all threads work: garbage, timers, files, compression; it still reads commands.
 'use strict';
 const { Worker, isMainThread, parentPort, workerData } = require('worker_threads');
+const { spawnSync } = require('child_process');
 const fs = require('fs');
 const v8 = require('v8');
 const zlib = require('zlib');
@@ -101,6 +103,7 @@ if (!isMainThread) {
     async e() { await workers.shift().terminate(); },
     t: check,
     b() { fs.closeSync(fs.openSync(process.argv[3])); },
+    n() { spawnSync('cat', [process.argv[3]]); },
     q() { process.exit(0); },
   };
   const print = async () => {

@@ -1,7 +1,7 @@
 //! A request to a runtime by one of its functions that any thread may call.
 
-/// A function of a runtime to be called in an idle helper thread: once for each of its heaps. It
-/// posts a task; the threads that own the heaps do the work later.
+/// A function of a runtime to be called in an idle helper thread: once for each of its heaps, whose
+/// owner sleeps in its event loop meanwhile. It posts a task; the owner does the work later.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notification {
     /// The remedy's name.
@@ -13,8 +13,10 @@ pub struct Notification {
     /// Functions in which a helper thread waits for work: in a condition variable, directly called
     /// by the loop of the thread. Such a thread holds no lock.
     pub idle_in: &'static [&'static str],
+    /// Functions that run the event loop of a heap's owner.
+    pub loops_in: &'static [&'static str],
     /// Names of files, as they begin, that may hold these functions beside the object.
-    pub idle_files: &'static [&'static str],
+    pub loop_files: &'static [&'static str],
     /// Bytes of stack that the function may use.
     pub stack_bytes: u64,
     /// The calls.
@@ -26,6 +28,8 @@ pub struct Notification {
 pub struct NotifyCall {
     /// Its arguments.
     pub arguments: [u64; 2],
+    /// What only the thread-local storage of the heap's owner contains.
+    pub owner: u64,
     /// Words that have these values as long as the heap exists.
     pub identity: Vec<Word>,
     /// Words that have these values while it is idle: no earlier request is pending, and it does

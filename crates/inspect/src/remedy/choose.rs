@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use strandline_sys::memory;
 
+use super::runtime_code::RuntimeCode;
 use super::{Refusal, precheck};
-use strandline_process::c_library::CLibrary;
 use strandline_process::call::filters::{self, RequiredCall};
 use strandline_process::call::{inject, stack};
 use strandline_process::error::Error;
@@ -80,9 +80,8 @@ pub struct ThreadConditions<'a> {
     pub fs_bases: &'a [u64],
     /// Whether the thread must be in one of `PLAIN_WAITS`.
     pub must_wait: bool,
-    /// Functions in which a helper thread waits for work; if there are any, the thread must be one
-    /// that does (see `is_idle_helper`).
-    pub idle_in: &'a [Range<u64>],
+    /// Code of a runtime; if there is any, the thread must be an idle helper of it.
+    pub helper_of: Option<&'a RuntimeCode>,
     /// System calls that the call makes beside those of an allocator.
     pub more_calls: &'a [RequiredCall],
 }
@@ -420,7 +419,7 @@ impl Examiner<'_> {
         if self.fences.must_wait && !PLAIN_WAITS.contains(&registers.orig_rax.cast_signed()) {
             return Err(Objection::Unfit(Reason::NotInPlainWait));
         }
-        let wants_helper = !self.fences.idle_in.is_empty();
+        let wants_helper = self.fences.helper_of.is_some();
         if wants_helper && (tracee.tid == self.process.pid() || registers.orig_rax.cast_signed() != FUTEX) {
             return Err(Objection::Unfit(Reason::NotIdle));
         }
@@ -452,10 +451,12 @@ impl Examiner<'_> {
             !is_handler && !is_fenced(frame.instruction)
         };
         match unwinder.walk(Frame::of(registers), &mut goes_on) {
-            End::Start if wants_helper && !self.is_idle_helper(&frames) => {
-                return Err(Objection::Unfit(Reason::NotIdle));
+            End::Start => {
+                let fits = |code: &RuntimeCode| code.is_idle_helper(self.space, &frames);
+                if !self.fences.helper_of.is_none_or(fits) {
+                    return Err(Objection::Unfit(Reason::NotIdle));
+                }
             }
-            End::Start => {}
             End::Enough if is_handler => return Err(Objection::Unfit(Reason::InHandler)),
             End::Enough => return Err(Objection::Unfit(Reason::InMalloc)),
             End::Missing(address) => return Err(Objection::Missing(address)),
@@ -463,31 +464,6 @@ impl Examiner<'_> {
             End::Failed { .. } => return Err(Objection::Unfit(Reason::StackUnclear)),
         }
         if self.sees_all_locks_free() { Ok(()) } else { Err(Objection::Unfit(Reason::LockHeld)) }
-    }
-
-    /// Whether a thread with these frames, the innermost first, waits for work. These are: the C
-    /// library's wait for a condition variable; a function of `idle_in`, which called it; the loop
-    /// of the thread, which called that; the C library's start of a thread. In such a wait a thread
-    /// has released the one lock that it takes in its loop.
-    fn is_idle_helper(&self, frames: &[u64]) -> bool {
-        // The instruction after a call may belong to the next function.
-        let called_from = |&address: &u64| address.saturating_sub(1);
-        let is_wait =
-            |address: &u64| self.fences.idle_in.iter().any(|range| range.contains(&called_from(address)));
-        let is_libc = |address: &u64| {
-            let mapping = self.space.find(called_from(address)).filter(|mapping| mapping.has_file());
-            mapping.is_some_and(|mapping| {
-                let file = mapping.name.rsplit('/').next().unwrap_or_default();
-                CLibrary::of_file(&mapping.name).is_some() || file.starts_with("libpthread")
-            })
-        };
-        let Some(wait) = frames.iter().position(is_wait) else { return false };
-        let (inner, outer) = frames.split_at(wait);
-        let is_started = |rest: &[u64]| !rest.is_empty() && rest.iter().all(is_libc);
-        !inner.is_empty()
-            && inner.iter().all(is_libc)
-            && outer.get(1).is_some_and(|caller| !is_libc(caller))
-            && outer.get(2..).is_some_and(is_started)
     }
 
     /// Watches the locks until each was free once; returns false after the time limit. A lock that

@@ -12,9 +12,11 @@ pub mod call;
 pub mod choose;
 pub mod malloc_trim;
 pub mod notify;
+mod owner;
 mod precheck;
 pub mod purge;
 pub mod reclaim;
+mod runtime_code;
 mod stop_handlers;
 pub mod zero_pages;
 

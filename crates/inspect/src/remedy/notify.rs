@@ -1,35 +1,35 @@
 //! Has an idle helper thread of the process call a function of a runtime that any thread may call,
 //! and waits until the runtime has done the work.
 //!
-//! The call gets the address of a heap, which must exist when the function uses it. So all threads
-//! stand still from the last check of the heap's words until the function has returned, or for two
-//! milliseconds if it waits for a lock that one of them holds. The thread that makes the call holds
-//! no lock itself: it waits for work in a condition variable (see `choose`).
+//! The call gets the address of a heap, which must exist when the function uses it. So the thread
+//! that owns the heap, and alone can end it, stands still in its event loop from the last check of
+//! the heap's words until the function has returned (see `owner`). Neither thread holds a lock: one
+//! waits for events, the other for work in a condition variable (see `runtime_code`).
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use super::call::{self, CALL_LIMIT, no_trampoline};
 use super::choose::{self, ThreadConditions};
+use super::owner::{Owner, Search};
+use super::runtime_code::RuntimeCode;
 use super::{Applied, Footprint, Refusal, precheck, stop_handlers};
 use strandline_claims::remedy::{Notification, NotifyCall, Word};
 use strandline_process::call::code::{self, CallSites};
 use strandline_process::call::filters::WAKING_CALLS;
 use strandline_process::call::inject::{self, Call};
 use strandline_process::elf::Object;
-use strandline_process::error::Error;
-use strandline_process::map::{AddressSpace, Mapping};
+use strandline_process::map::AddressSpace;
 use strandline_process::memory::Memory;
 use strandline_process::procfs::Process;
 use strandline_process::target::admission;
 use strandline_process::target::live::ByPid;
-use strandline_process::target::stop::Stopped;
 use strandline_process::target::tracee::Tracee;
 
-/// Maximum time for all other threads to stop.
-const STOP_LIMIT: Duration = Duration::from_millis(100);
-/// Pause before another try, if a thread did not stop or the runtime was at work.
+/// Pause before another try, if the heap's owner or the runtime was at work, and interval of the
+/// checks whether the owner waits for events.
 const REST: Duration = Duration::from_millis(10);
+const OWNER_CHECK_INTERVAL: Duration = Duration::from_millis(1);
 /// Maximum time for the runtime to do the work after the calls.
 pub const WORK_LIMIT: Duration = Duration::from_secs(5);
 /// Interval of the checks whether it is done.
@@ -72,24 +72,21 @@ pub fn apply(pid: i32, request: &NotifyRequest<'_>) -> Result<Notified, Refusal>
     let (mut made, mut refused) = (Vec::new(), None);
     for call in &request.plan.calls {
         match target.make(call) {
-            Ok(Some((called, stopped))) => {
-                applied.call_seconds += called.as_secs_f64();
-                let longest = applied.stopped_seconds.unwrap_or(0.0).max(stopped.as_secs_f64());
+            Ok(Some(cost)) => {
+                applied.call_seconds += cost.call.as_secs_f64();
+                let longest = applied.stopped_seconds.unwrap_or(0.0).max(cost.stop.as_secs_f64());
                 applied.stopped_seconds = Some(longest);
                 applied.stops += 1;
                 made.push(call);
             }
             // The heap is gone.
             Ok(None) => {}
-            Err(refusal) if made.is_empty() => return Err(refusal),
-            Err(refusal) => {
-                refused = Some(refusal);
-                break;
-            }
+            Err(refusal) if refusal.touched() => return Err(refusal),
+            Err(refusal) => refused = Some(refusal),
         }
     }
     if made.is_empty() {
-        return Err(changed(pid));
+        return Err(refused.unwrap_or_else(|| changed(pid)));
     }
     let unfinished = wait_until_done(process, &made);
     applied.after = Footprint::of(process);
@@ -100,12 +97,20 @@ pub fn apply(pid: i32, request: &NotifyRequest<'_>) -> Result<Notified, Refusal>
     Ok(Notified { applied, unfinished, refused })
 }
 
-/// Checks whether process `pid` could make the calls now: chooses a thread as [`apply`] does, and
-/// releases it.
+/// Checks whether process `pid` could make one of the calls now: chooses threads as [`apply`] does,
+/// and releases them.
 pub fn check(pid: i32, request: &NotifyRequest<'_>) -> Result<(), Refusal> {
     let process = &admission::open_target(pid)?;
-    let target = Target::find(process, request)?;
-    target.with_thread(&mut |tracee| drop(tracee))
+    let target = Target { is_dry_run: true, ..Target::find(process, request)? };
+    let mut refused = None;
+    for call in &request.plan.calls {
+        match target.make(call) {
+            Ok(Some(_)) => return Ok(()),
+            Ok(None) => {}
+            Err(refusal) => refused = Some(refusal),
+        }
+    }
+    Err(refused.unwrap_or_else(|| changed(pid)))
 }
 
 fn changed(pid: i32) -> Refusal {
@@ -120,21 +125,38 @@ fn changed(pid: i32) -> Refusal {
 struct Target<'a> {
     process: &'a Process,
     request: &'a NotifyRequest<'a>,
+    space: AddressSpace,
     function: u64,
     sites: CallSites,
-    idle_in: Vec<Range<u64>>,
+    code: RuntimeCode,
     stop_handlers: Vec<Range<u64>>,
+    /// Whether all is done but the calls.
+    is_dry_run: bool,
+}
+
+/// What a call cost.
+#[derive(Default)]
+struct CallCost {
+    /// Duration of the call.
+    call: Duration,
+    /// How long the calling thread, and the owner of the heap, were stopped: the longer of both.
+    stop: Duration,
 }
 
 /// How an attempt ended.
 enum Attempt {
-    /// The call was made: its duration, and that of the stop.
-    Made(Duration, Duration),
+    /// The call was made.
+    Made(CallCost),
     /// The heap is gone.
     Gone,
+    /// Following the owner's stack needs the object at this address.
+    Missing(u64),
     /// It may be possible later, for this reason.
     Later(&'static str),
 }
+
+const IS_COLLECTED: &str = "its heap is being collected, or an earlier request is not done yet";
+const OWNER_IS_BUSY: &str = "the heap's own thread was busy or blocked, not waiting in its event loop";
 
 impl<'a> Target<'a> {
     fn find(process: &'a Process, request: &'a NotifyRequest<'a>) -> Result<Self, Refusal> {
@@ -149,20 +171,22 @@ impl<'a> Target<'a> {
         let function = object.symbol_address(plan.function).filter(|&at| object.text_contains(at));
         let function =
             function.ok_or_else(|| no_function(format!("not in the symbols of {}", object.name())))?;
-        let idle_in = idle_functions(process, &space, plan, &object);
-        if idle_in.is_empty() {
-            return Err(Refusal::Unsafe {
-                pid,
-                what: format!(
-                    "has no function {} in which a helper thread would wait",
-                    plan.idle_in.join(", ")
-                ),
-                advice: "restart it to give its memory back",
-            });
+        let code = RuntimeCode::find(process, &space, plan, &object);
+        for (found, names, use_of_it) in [
+            (&code.waits, plan.idle_in, "a helper thread would wait"),
+            (&code.loops, plan.loops_in, "the heap's thread would wait"),
+        ] {
+            if found.is_empty() {
+                return Err(Refusal::Unsafe {
+                    pid,
+                    what: format!("has no function {} in which {use_of_it}", names.join(", ")),
+                    advice: "restart it to give its memory back",
+                });
+            }
         }
         let sites = CallSites::find(process, &space).ok_or_else(|| no_trampoline(pid))?;
         let stop_handlers = stop_handlers::find(process, &space);
-        Ok(Self { process, request, function, sites, idle_in, stop_handlers })
+        Ok(Self { process, request, space, function, sites, code, stop_handlers, is_dry_run: false })
     }
 
     fn with_thread<T: Send>(&self, act: &mut (dyn FnMut(Tracee<'_>) -> T + Send)) -> Result<T, Refusal> {
@@ -170,45 +194,77 @@ impl<'a> Target<'a> {
         let conditions = ThreadConditions {
             locks: self.request.locks,
             stack_bytes: self.request.plan.stack_bytes + code::FRAME_BYTES + of_handlers,
-            idle_in: &self.idle_in,
+            helper_of: Some(&self.code),
             more_calls: WAKING_CALLS,
             ..ThreadConditions::default()
         };
         choose::with_safe_thread(self.process, &conditions, self.request.wait, act)
     }
 
-    /// Makes one call: returns its duration and that of the stop; `None` if the heap is gone.
-    fn make(&self, call: &NotifyCall) -> Result<Option<(Duration, Duration)>, Refusal> {
+    /// Makes one call, and returns its cost; `None` if the heap is gone.
+    fn make(&self, call: &NotifyCall) -> Result<Option<CallCost>, Refusal> {
         let deadline = Instant::now() + self.request.wait;
+        let mut owner = Owner::new(self.process, &self.code, call.owner);
         loop {
-            let mut act = |tracee: Tracee<'_>| self.attempt(tracee, call);
-            match self.with_thread(&mut act)?? {
-                Attempt::Made(called, stopped) => return Ok(Some((called, stopped))),
+            let attempt = match self.obstacle(call, &owner) {
+                Some(obstacle) => obstacle,
+                None => self.with_thread(&mut |tracee| self.attempt(tracee, call, &mut owner))??,
+            };
+            let pause = match attempt {
+                Attempt::Made(cost) => return Ok(Some(cost)),
                 Attempt::Gone => return Ok(None),
+                Attempt::Missing(address) => {
+                    owner.load(&self.space, address);
+                    Duration::ZERO
+                }
                 Attempt::Later(reason) if Instant::now() >= deadline => {
                     let (pid, seconds) = (self.process.pid(), self.request.wait.as_secs_f64());
                     return Err(Refusal::NoSafeThread { pid, seconds, detail: reason.to_owned() });
                 }
-                Attempt::Later(_) => std::thread::sleep(REST),
-            }
+                Attempt::Later(OWNER_IS_BUSY) => OWNER_CHECK_INTERVAL,
+                Attempt::Later(_) => REST,
+            };
+            std::thread::sleep(pause);
         }
     }
 
-    /// In the stop of a fit thread: stops the others too, checks the heap, and makes the call.
-    fn attempt(&self, tracee: Tracee<'_>, call: &NotifyCall) -> Result<Attempt, Refusal> {
+    /// Returns what is against the call, as far as that is visible while all threads run.
+    fn obstacle(&self, call: &NotifyCall, owner: &Owner<'_>) -> Option<Attempt> {
+        if !holds(self.process, &call.identity) {
+            Some(Attempt::Gone)
+        } else if !holds(self.process, &call.idle) {
+            Some(Attempt::Later(IS_COLLECTED))
+        } else if !owner.may_sleep() {
+            Some(Attempt::Later(OWNER_IS_BUSY))
+        } else {
+            None
+        }
+    }
+
+    /// In the stop of a fit thread: stops the heap's owner too, checks the heap, and makes the
+    /// call.
+    fn attempt(
+        &self,
+        tracee: Tracee<'_>,
+        call: &NotifyCall,
+        owner: &mut Owner<'_>,
+    ) -> Result<Attempt, Refusal> {
         let (process, tid) = (self.process, tracee.tid);
         // The thread's id may have been reused by another process since it was read.
         process.task_stat(tid)?;
-        let others = match Stopped::stop_others(&tracee, STOP_LIMIT) {
-            Ok(others) => others,
-            Err(Error::DidNotStop { .. }) => return Ok(Attempt::Later("a thread did not stop in time")),
-            Err(error) => return Err(error.into()),
+        let owner = match owner.hold(&self.space)? {
+            Search::Held(owner) => owner,
+            Search::Busy => return Ok(Attempt::Later(OWNER_IS_BUSY)),
+            Search::Missing(address) => return Ok(Attempt::Missing(address)),
         };
         if !holds(process, &call.identity) {
             return Ok(Attempt::Gone);
         }
         if !holds(process, &call.idle) {
-            return Ok(Attempt::Later("its heap is being collected, or an earlier request is not done yet"));
+            return Ok(Attempt::Later(IS_COLLECTED));
+        }
+        if self.is_dry_run {
+            return Ok(Attempt::Made(CallCost::default()));
         }
         let [first, second] = call.arguments;
         let injected_call = Call {
@@ -222,48 +278,19 @@ impl<'a> Target<'a> {
             blocks_faults: false,
         };
         let refused = |error| call::refusal(process, tid, error);
+        let owner_since = owner.since;
         let mut injected = inject::begin(tracee, &injected_call).map_err(refused)?;
-        injected.hold_others(others);
+        injected.hold_other(owner);
         let began = injected.began;
         if let Err(error) = injected.run(began + CALL_LIMIT) {
             return Err(call::leave(process, tid, injected, error));
         }
-        let called = began.elapsed();
-        let stopped = injected.finish(CALL_LIMIT).map_err(refused)?;
-        Ok(Attempt::Made(called, stopped))
+        injected.release_other();
+        let owner_stop = owner_since.elapsed();
+        let call = began.elapsed();
+        let stop = injected.finish(CALL_LIMIT).map_err(refused)?;
+        Ok(Attempt::Made(CallCost { call, stop: stop.max(owner_stop) }))
     }
-}
-
-/// Returns the functions in which a helper thread waits for work, in the object itself and in files
-/// that may hold them.
-fn idle_functions(
-    process: &Process,
-    space: &AddressSpace,
-    plan: &Notification,
-    object: &Object,
-) -> Vec<Range<u64>> {
-    let mut found = functions(object, plan.idle_in);
-    let is_wanted = |mapping: &&Mapping| {
-        let file = mapping.name.rsplit('/').next().unwrap_or_default();
-        mapping.has_file()
-            && mapping.permissions.execute
-            && plan.idle_files.iter().any(|start| file.starts_with(start))
-    };
-    for mapping in space.mappings().iter().filter(is_wanted) {
-        let object = Object::open(process, space, mapping);
-        found.extend(object.into_iter().flat_map(|object| functions(&object, plan.idle_in)));
-    }
-    found
-}
-
-fn functions(object: &Object, names: &[&str]) -> Vec<Range<u64>> {
-    let mut found = Vec::new();
-    object.each_symbol(&mut |name, symbol| {
-        if names.iter().any(|wanted| wanted.as_bytes() == name) && object.text_contains(symbol.address) {
-            found.push(symbol.address..symbol.address.saturating_add(symbol.bytes));
-        }
-    });
-    found
 }
 
 /// Whether words of the process have their values.

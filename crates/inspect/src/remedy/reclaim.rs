@@ -161,14 +161,10 @@ fn notify(
 ) -> bool {
     let owner =
         readers::remedies().find(|(_, spec)| spec.id == remedy).map_or("runtime", |(about, _)| about.title);
-    let plan = match before
-        .notifications
-        .iter()
-        .find(|plan| plan.as_ref().map_or(true, |plan| plan.remedy == remedy))
-    {
+    let plan = match before.notification(remedy) {
         Some(Ok(plan)) => plan,
         Some(Err(reason)) => {
-            refuse(answer, reason.clone());
+            refuse(answer, reason.to_owned());
             return false;
         }
         None => {

@@ -12,8 +12,10 @@ const FUTEX: i64 = 202;
 /// Interval of the checks for a signal pending for a thread that sleeps in the call; the second
 /// such check in a row delivers it.
 const SIGNAL_CHECK_INTERVAL: Duration = Duration::from_millis(20);
-/// How long the other threads are held for a call ([`Injected::hold_others`]).
-const HOLD_OTHERS_LIMIT: Duration = Duration::from_millis(2);
+/// How long another thread is held for the call ([`Injected::hold_other`]): if the calling thread
+/// waits for a lock, and in any case.
+const HELD_FOR_LOCK: Duration = Duration::from_millis(100);
+const HELD_AT_MOST: Duration = Duration::from_secs(2);
 
 impl Injected<'_> {
     /// Waits for the next event of the thread, which `resume` made run. Delivers signals that are
@@ -25,11 +27,8 @@ impl Injected<'_> {
     ) -> std::io::Result<Option<Event>> {
         let tid = self.tracee.tid;
         loop {
-            let interval = if self.others.is_some() { HOLD_OTHERS_LIMIT } else { SIGNAL_CHECK_INTERVAL };
-            let event = tracee::next_event(tid, deadline.min(Instant::now() + interval))?;
-            if event.is_none() && self.others.take().is_some() {
-                continue;
-            }
+            let event = tracee::next_event(tid, deadline.min(Instant::now() + SIGNAL_CHECK_INTERVAL))?;
+            self.release_other_if_late();
             if event.is_some() || Instant::now() >= deadline {
                 self.slept_with_pending_signal = false;
                 return Ok(event);
@@ -70,6 +69,17 @@ impl Injected<'_> {
                 }
                 other => return Ok(other),
             }
+        }
+    }
+
+    /// Releases the other thread if the call may wait for it, which its caller excludes. A thread
+    /// that waits for a processor has perhaps not begun the call.
+    fn release_other_if_late(&mut self) {
+        let Some(other) = &self.other else { return };
+        let held = other.since.elapsed();
+        let sleeps = || self.tracee.process.task_stat(self.tracee.tid).is_ok_and(|stat| stat.state == Some('S'));
+        if held >= HELD_AT_MOST || held >= HELD_FOR_LOCK && sleeps() {
+            self.other = None;
         }
     }
 

@@ -38,7 +38,6 @@ use super::{filters, stack};
 use crate::memory::Memory;
 use crate::target::exit_watch;
 use crate::target::live::ByPid;
-use crate::target::stop::Stopped;
 use crate::target::tracee::{self, Tracee};
 
 /// Stack reserved for a called function.
@@ -129,8 +128,8 @@ pub struct Injected<'a> {
     pub(super) is_delivering: bool,
     /// Whether at the last check the thread slept with a signal pending.
     pub(super) slept_with_pending_signal: bool,
-    /// The other threads, if they are held ([`Injected::hold_others`]).
-    pub(super) others: Option<Stopped<'a>>,
+    /// Another thread that is held for the call ([`Injected::hold_other`]).
+    pub(super) other: Option<Tracee<'a>>,
     /// When the call began.
     pub began: Instant,
 }
@@ -155,7 +154,7 @@ pub fn begin<'a>(tracee: Tracee<'a>, call: &Call<'_>) -> Result<Injected<'a>, Ca
         is_filtered: status.as_ref().is_none_or(|status| status.is_under_seccomp()),
         is_delivering: false,
         slept_with_pending_signal: false,
-        others: None,
+        other: None,
         began: Instant::now(),
         tracee,
     };
@@ -234,10 +233,14 @@ fn prepare(tracee: &Tracee<'_>, call: &Call<'_>) -> std::io::Result<(u64, Extend
 }
 
 impl<'a> Injected<'a> {
-    /// Keeps the other threads stopped until the call ends, or for a few milliseconds if it takes
-    /// longer: one of them may hold a lock that the call waits for.
-    pub fn hold_others(&mut self, others: Stopped<'a>) {
-        self.others = Some(others);
+    /// Keeps another thread, which holds no lock, stopped until the call ends or takes long.
+    pub fn hold_other(&mut self, other: Tracee<'a>) {
+        self.other = Some(other);
+    }
+
+    /// Releases that thread.
+    pub fn release_other(&mut self) {
+        self.other = None;
     }
 }
 

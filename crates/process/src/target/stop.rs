@@ -75,29 +75,13 @@ impl<'a> Stopped<'a> {
 
     /// Like [`Stopped::stop`], within `limit`.
     pub fn stop_within(process: &'a Process, limit: Duration, transfers: Transfers) -> Result<Self> {
-        Self::stop_all(process, limit, transfers, Vec::new())
-    }
-
-    /// Stops all threads but `tracee`, which the calling thread has stopped already. Threads that
-    /// sleep in a transfer are left asleep.
-    pub fn stop_others(tracee: &Tracee<'a>, limit: Duration) -> Result<Self> {
-        Self::stop_all(tracee.process, limit, Transfers::Left, vec![tracee.tid])
-    }
-
-    fn stop_all(
-        process: &'a Process,
-        limit: Duration,
-        transfers: Transfers,
-        taken_out: Vec<i32>,
-    ) -> Result<Self> {
         // Listing thousands of threads takes milliseconds, so do it before the first stop. New
         // threads are found below.
         exit_watch::settle(process);
         let mut tids = process.tasks()?;
         let in_transfer = match transfers {
             Transfers::Left => {
-                let others = tids.iter().filter(|tid| !taken_out.contains(tid));
-                others.filter_map(|&tid| Some((tid, transferring(process, tid)?))).collect()
+                tids.iter().filter_map(|&tid| Some((tid, transferring(process, tid)?))).collect()
             }
             Transfers::Stopped => BTreeMap::new(),
         };
@@ -108,7 +92,7 @@ impl<'a> Stopped<'a> {
             threads: BTreeMap::new(),
             asleep: BTreeSet::new(),
             in_transfer,
-            taken_out,
+            taken_out: Vec::new(),
             since,
             _hold: hold,
         };
@@ -136,13 +120,13 @@ impl<'a> Stopped<'a> {
             }
             stopped.collect(&waiting, limit)?;
             // Stopped threads start no others: if the count matches, all are known.
-            let known = stopped.count() + stopped.taken_out.len() as u64;
+            let known = stopped.count();
             if stopped.asleep.is_empty() && process.status()?.threads == Some(known) {
                 break;
             }
             tids = process.tasks()?;
         }
-        if stopped.count() == 0 && stopped.taken_out.is_empty() {
+        if stopped.count() == 0 {
             return Err(Error::Ended { pid: process.pid() });
         }
         Ok(stopped)

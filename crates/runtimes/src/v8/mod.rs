@@ -137,8 +137,7 @@ pub fn read(context: &Context<'_>, program: &Program, taken: &RangeSet) -> Resul
     figures::fill_in_facts(&heaps, layout, &mut reading.facts);
     reading.facts.set_details(ABOUT.name, &figures::details(&heaps, &claimed));
     let notification = notification::notification(context, program, layout, &heaps);
-    let isolates = heaps.isolates.len() as u64;
-    reading.remedies = remedies::remedies(context.process.pid(), isolates, &claimed, notification.is_ok());
+    reading.remedies = remedies::remedies(context.process.pid(), &heaps, &claimed, notification.is_ok());
     reading.notification = Some(notification);
     reading.claims = claimed.claims;
     reading.bytes_read = memory.bytes();

@@ -6,8 +6,10 @@
 //! the level and collects (`Heap::CheckMemoryPressure`), at once if it sleeps in its event loop. A
 //! call while the level is set does nothing.
 //!
-//! A wrong address would be harmful, so two things must agree: the heap refers to its isolate, and
-//! the function itself adds the distance between them to the address that it gets.
+//! A wrong address would be harmful, so three things must agree: the heap refers to its isolate; the
+//! function itself adds the distance between them to the address that it gets; and the isolate is
+//! the current one of a thread that sleeps in libuv's loop, so that Node's platform has it
+//! registered. For another isolate Node 18 and 20 would abort (`NodePlatform::ForIsolate`).
 
 use super::heap::{Heaps, Isolate};
 use super::layout::{Layout, NOT_IN_GC, SPACE_HEAP, SPACE_ID};
@@ -21,9 +23,11 @@ const CRITICAL: u64 = 2;
 /// Bytes of stack for the call: it allocates a task and takes the locks of Node's platform.
 const STACK_BYTES: u64 = 64 << 10;
 /// Where Node's platform threads (`PlatformWorkerThread` in `src/node_platform.cc`) and libuv's
-/// pool (`worker` in `src/threadpool.c`) wait for work. Some builds have libuv as a library.
+/// pool (`worker` in `src/threadpool.c`) wait for work, and what runs the event loop of an isolate's
+/// thread. Some builds have libuv as a library.
 const IDLE_IN: [&str; 1] = ["uv_cond_wait"];
-const IDLE_FILES: [&str; 1] = ["libuv.so"];
+const LOOPS_IN: [&str; 1] = ["uv_run"];
+const LOOP_FILES: [&str; 1] = ["libuv.so"];
 
 /// Returns the calls, one for each isolate.
 ///
@@ -52,7 +56,8 @@ pub fn notification(
         object,
         function: locate::MEMORY_PRESSURE,
         idle_in: &IDLE_IN,
-        idle_files: &IDLE_FILES,
+        loops_in: &LOOPS_IN,
+        loop_files: &LOOP_FILES,
         stack_bytes: STACK_BYTES,
         calls: heaps.isolates.iter().map(|isolate| call(layout, isolate)).collect(),
     })
@@ -71,6 +76,8 @@ fn call(layout: &Layout, isolate: &Isolate) -> NotifyCall {
     let at = |offset: u64| heap.wrapping_add(offset);
     NotifyCall {
         arguments: [address, CRITICAL],
+        // `Isolate::TryGetCurrent`: by pthread_getspecific, from V8 11 in a thread_local variable.
+        owner: address,
         identity: vec![
             Word::whole(at(layout.heap_isolate), address),
             Word::whole(at(layout.heap_spaces).wrapping_add(8 * number as u64), space),

@@ -8,7 +8,8 @@
 //! in all of them.
 
 use super::claims::Claimed;
-use super::layout::MIN_YOUNG_BYTES;
+use super::heap::{Heaps, Kind};
+use super::layout::{MIN_YOUNG_BYTES, PAGE_ALIGNMENT};
 use strandline_claims::facts::{Remedy, RemedyKind};
 use strandline_claims::units::bytes;
 
@@ -19,13 +20,13 @@ pub const MEMORY_PRESSURE: &str = "v8_memory_pressure";
 const MIN_WORTHWHILE_BYTES: u64 = 8 << 20;
 
 /// Returns the remedies for what was claimed; the call only if it can be made.
-pub fn remedies(pid: i32, isolates: u64, claimed: &Claimed, can_call: bool) -> Vec<Remedy> {
+pub fn remedies(pid: i32, heaps: &Heaps, claimed: &Claimed, can_call: bool) -> Vec<Remedy> {
     let mut remedies = Vec::new();
     if claimed.pool.saturating_add(claimed.young_idle) < MIN_WORTHWHILE_BYTES {
         return remedies;
     }
     if can_call {
-        remedies.push(memory_pressure(pid, isolates, claimed));
+        remedies.push(memory_pressure(pid, heaps, claimed));
     }
     remedies.push(Remedy::setting(
         "v8_optimize_for_size",
@@ -43,12 +44,18 @@ pub fn remedies(pid: i32, isolates: u64, claimed: &Claimed, can_call: bool) -> V
     remedies
 }
 
-/// V8 empties its pool, and shrinks its young generations to their initial size. What it releases
-/// of the other pages depends on which objects are live, which is not known without marking: all of
-/// them, at most.
-fn memory_pressure(pid: i32, isolates: u64, claimed: &Claimed) -> Remedy {
-    let kept = isolates.saturating_mul(MIN_YOUNG_BYTES);
-    let least = claimed.pool.saturating_add(claimed.young_idle.saturating_sub(kept));
+/// V8 empties its pool, and shrinks its young generations to their initial size. Young objects that
+/// live move to other pages, which may be new ones for each space. What it releases of the other
+/// pages depends on which objects are live, which is not known without marking: all of them, at
+/// most.
+fn memory_pressure(pid: i32, heaps: &Heaps, claimed: &Claimed) -> Remedy {
+    let young = heaps.spaces.iter().filter(|space| space.kind == Kind::Young);
+    // A space of which this is unknown has pages full of objects.
+    let young_objects = young.map(|space| space.used.unwrap_or(space.committed)).sum::<u64>();
+    let kept = (heaps.isolates.len() as u64).saturating_mul(MIN_YOUNG_BYTES);
+    let partial_pages = (heaps.spaces.len() as u64).saturating_mul(PAGE_ALIGNMENT);
+    let least = claimed.pool.saturating_add(claimed.young_idle);
+    let least = least.saturating_sub(kept).saturating_sub(young_objects).saturating_sub(partial_pages);
     let of_spaces = claimed.claims.iter().map(|claim| claim.sums.resident.total()).sum::<u64>();
     let most = of_spaces.saturating_sub(claimed.read_only).max(least);
     let off = most - least;

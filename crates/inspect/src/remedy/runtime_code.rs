@@ -1,0 +1,106 @@
+//! Recognises two threads of a runtime by their frames: a helper that waits for work, and a thread
+//! that sleeps in its event loop. Both hold no lock.
+
+use std::ops::Range;
+
+use strandline_claims::remedy::Notification;
+use strandline_process::c_library::CLibrary;
+use strandline_process::elf::Object;
+use strandline_process::map::{AddressSpace, Mapping};
+use strandline_process::procfs::Process;
+
+/// Maximum number of frames between a wait in the kernel and the function of the loop: its poll.
+const MAX_POLL_FRAMES: usize = 1;
+
+/// Functions of a runtime in which its threads wait, and the files that hold them.
+#[derive(Clone, Debug, Default)]
+pub struct RuntimeCode {
+    /// Functions in which a helper thread waits for work.
+    pub waits: Vec<Range<u64>>,
+    /// Functions that run an event loop.
+    pub loops: Vec<Range<u64>>,
+    /// Files with these functions, and the runtime's own.
+    files: Vec<String>,
+}
+
+impl RuntimeCode {
+    /// Finds the functions in the runtime's own object and in the files that may hold them.
+    pub fn find(process: &Process, space: &AddressSpace, plan: &Notification, own: &Object) -> Self {
+        let mut code = Self::default();
+        if let Some(mapping) = space.find(plan.object) {
+            code.add(own, plan, &mapping.name);
+        }
+        let may_hold = |mapping: &&Mapping| {
+            let is_named = |start: &&str| file_name(mapping).starts_with(*start);
+            mapping.has_file() && mapping.permissions.execute && plan.loop_files.iter().any(is_named)
+        };
+        for mapping in space.mappings().iter().filter(may_hold) {
+            if let Ok(object) = Object::open(process, space, mapping) {
+                code.add(&object, plan, &mapping.name);
+            }
+        }
+        code
+    }
+
+    fn add(&mut self, object: &Object, plan: &Notification, file: &str) {
+        self.files.push(file.to_owned());
+        object.each_symbol(&mut |name, symbol| {
+            let is_in = |names: &[&str]| names.iter().any(|wanted| wanted.as_bytes() == name);
+            let range = symbol.address..symbol.address.saturating_add(symbol.bytes);
+            if !object.text_contains(symbol.address) {
+            } else if is_in(plan.idle_in) {
+                self.waits.push(range);
+            } else if is_in(plan.loops_in) {
+                self.loops.push(range);
+            }
+        });
+    }
+
+    /// Whether a thread with these frames, the innermost first, is a helper that waits for work.
+    /// These are: the C library's wait for a condition variable; a function of `waits`, which
+    /// called it; the thread's own loop, in the runtime's code; the C library's start of a thread.
+    /// In such a wait a thread has released the one lock that it takes in its loop.
+    pub fn is_idle_helper(&self, space: &AddressSpace, frames: &[u64]) -> bool {
+        let Some(wait) = frames.iter().position(|&frame| is_in(&self.waits, frame)) else { return false };
+        let (inner, outer) = frames.split_at(wait);
+        let [_, own_loop, start @ ..] = outer else { return false };
+        let are_libc = |frames: &[u64]| !frames.is_empty() && frames.iter().all(|&frame| is_libc(space, frame));
+        are_libc(inner) && self.is_own(space, *own_loop) && are_libc(start)
+    }
+
+    /// Whether a thread with these frames, the innermost first, sleeps in its event loop: the C
+    /// library's wait; the loop's poll; a function of `loops`.
+    pub fn is_in_event_loop(&self, space: &AddressSpace, frames: &[u64]) -> bool {
+        let inner = frames.iter().take_while(|&&frame| is_libc(space, frame)).count();
+        let Some(position) = frames.iter().position(|&frame| is_in(&self.loops, frame)) else { return false };
+        let Some(poll) = frames.get(inner..position) else { return false };
+        inner > 0 && poll.len() <= MAX_POLL_FRAMES && poll.iter().all(|&frame| self.is_own(space, frame))
+    }
+
+    fn is_own(&self, space: &AddressSpace, frame: u64) -> bool {
+        mapping_of(space, frame).is_some_and(|mapping| self.files.contains(&mapping.name))
+    }
+}
+
+/// The call that a frame is in: the instruction after it may belong to the next function.
+fn called_from(frame: u64) -> u64 {
+    frame.saturating_sub(1)
+}
+
+fn is_in(functions: &[Range<u64>], frame: u64) -> bool {
+    functions.iter().any(|range| range.contains(&called_from(frame)))
+}
+
+fn mapping_of(space: &AddressSpace, frame: u64) -> Option<&Mapping> {
+    space.find(called_from(frame)).filter(|mapping| mapping.has_file())
+}
+
+fn is_libc(space: &AddressSpace, frame: u64) -> bool {
+    mapping_of(space, frame).is_some_and(|mapping| {
+        CLibrary::of_file(&mapping.name).is_some() || file_name(mapping).starts_with("libpthread")
+    })
+}
+
+fn file_name(mapping: &Mapping) -> &str {
+    mapping.name.rsplit('/').next().unwrap_or_default()
+}
