@@ -274,6 +274,9 @@ pub struct Reclamation {
     pub reason: Option<String>,
     /// Bytes predicted just before.
     pub predicted_bytes: Option<u64>,
+    /// A lower bound, where that is unknown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub predicted_least_bytes: Option<u64>,
     /// Bytes released by the process: pages of the predicted kind, counted in the page tables
     /// before and after.
     pub actual_bytes: Option<u64>,

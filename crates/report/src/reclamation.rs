@@ -79,18 +79,17 @@ pub fn headline(reclamation: &Reclamation) -> String {
             |reason| format!("{remedy} has nothing to release: {reason}"),
         ),
         Outcome::Done if reclamation.dry_run => {
-            format!(
-                "{remedy} would release {} (predicted; nothing was touched)",
-                maybe_bytes(reclamation.predicted_bytes)
-            )
+            let least = reclamation.predicted_least_bytes.map(|least| format!("at least {}", bytes(least)));
+            let predicted = least.unwrap_or_else(|| maybe_bytes(reclamation.predicted_bytes));
+            format!("{remedy} would release {predicted} (predicted; nothing was touched)")
         }
         Outcome::Done => match reclamation.actual_bytes {
             Some(actual) => {
-                format!(
-                    "{remedy} released {}{}",
-                    bytes(actual),
-                    of_predicted(actual, reclamation.predicted_bytes)
-                )
+                let predicted = match reclamation.predicted_least_bytes {
+                    Some(least) => format!(", at least {} predicted", bytes(least)),
+                    None => of_predicted(actual, reclamation.predicted_bytes),
+                };
+                format!("{remedy} released {}{predicted}", bytes(actual))
             }
             None => format!("{remedy} was applied; how much it released is not known"),
         },

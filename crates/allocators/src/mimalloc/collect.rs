@@ -5,6 +5,7 @@
 //! the free memory of arenas.
 
 use std::collections::HashSet;
+use std::ops::RangeInclusive;
 use std::time::Instant;
 
 use super::layout::{PageWords, RUN_BYTES, SLICE_BYTES};
@@ -57,12 +58,12 @@ impl Collection {
         !self.program_heap_pages.contains(&part.start)
     }
 
-    /// Returns the highest position in its heap's list of a block of the page that another thread
-    /// freed.
-    pub fn last_delayed(&self, part: &Part) -> Option<usize> {
+    /// Returns the positions in its heap's list of the blocks of a page that other threads freed.
+    pub fn list_positions(&self, part: &Part) -> Option<RangeInclusive<usize>> {
         let from = self.delayed.partition_point(|&pointer| pointer < part.start);
         let to = self.delayed.partition_point(|&pointer| pointer < part.end);
-        self.list_positions.get(from..to)?.iter().copied().max()
+        let positions = self.list_positions.get(from..to)?;
+        Some(*positions.iter().min()?..=*positions.iter().max()?)
     }
 
     /// Returns which collections release a part, apart from spans of slices.
@@ -147,9 +148,13 @@ impl Collector {
 
 #[cfg(test)]
 impl Collection {
-    /// With these dead pages, by their first byte.
-    pub fn of_dead(pages: &[u64]) -> Self {
-        Self { dead_pages: pages.iter().copied().collect(), ..Self::default() }
+    /// With these dead pages, by their first byte, and blocks that other threads freed, in the order
+    /// of the lists.
+    pub fn new(dead_pages: &[u64], delayed: &[u64]) -> Self {
+        let mut blocks: Vec<(u64, usize)> = delayed.iter().copied().zip(0..).collect();
+        blocks.sort_unstable();
+        let (delayed, list_positions) = blocks.into_iter().unzip();
+        Self { dead_pages: dead_pages.iter().copied().collect(), delayed, list_positions, ..Self::default() }
     }
 }
 

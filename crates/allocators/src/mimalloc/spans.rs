@@ -365,53 +365,95 @@ fn visits<'a>(heap: &'a Heap, left: &Collection) -> Vec<(&'a Part, VisitOrder)> 
             at = behind;
         }
     }
-    let in_queues: HashSet<(u64, u64)> = pages
-        .clone()
-        .filter(|(_, page)| !page.is_full)
-        .map(|(_, page)| (page.heaps[0], page.block_bytes))
-        .collect();
-    // The only page of its queue is retired when its last block is freed (`_mi_page_retire`).
-    let is_only = |page: &PageWords| match page.is_full {
-        true => !in_queues.contains(&(page.heaps[0], page.block_bytes)),
-        false => page.links == [0; 2],
-    };
     let mut seen = HashSet::new();
-    let mut visits: Vec<(&Part, VisitOrder)> = pages
-        .filter(|(_, page)| seen.insert(page.structure))
-        .map(|(part, page)| {
-            let delayed = left.last_delayed(part);
-            let when = match delayed {
-                Some(_) if left.is_dead(part) && page.block_bytes <= MEDIUM_BYTES && is_only(&page) => {
-                    VisitPhase::Retired
-                }
-                Some(_) if left.is_dead(part) => VisitPhase::Delayed,
-                _ if page.is_retired && page.used == 0 && page.links[1] == 0 => VisitPhase::Retired,
-                _ => VisitPhase::Visited,
-            };
-            // A full page with blocks that other threads freed moves to the end of the queue of its
-            // size.
-            let number = delayed.map(|number| next.len() + number);
-            let place = VisitOrder {
-                when,
-                is_full: page.is_full && delayed.is_none(),
-                block_bytes: if page.block_bytes > MEDIUM_BYTES { u64::MAX } else { page.block_bytes },
-                number: number
-                    .filter(|_| page.is_full || when == VisitPhase::Delayed)
-                    .or_else(|| numbers.get(&page.structure).copied())
-                    .unwrap_or(usize::MAX),
-            };
-            (
-                part,
-                if when == VisitPhase::Delayed {
-                    VisitOrder { block_bytes: 0, is_full: false, ..place }
-                } else {
-                    place
-                },
-            )
-        })
-        .collect();
+    let pages: Vec<_> = pages.filter(|(_, page)| seen.insert(page.structure)).collect();
+    let after_delayed = phases_of_delayed(&pages, left);
+    let place_of = |part: &Part, page: &PageWords| {
+        let delayed = left.list_positions(part);
+        let when = match after_delayed.get(&page.structure) {
+            Some(&when) => when,
+            None if page.is_retired && page.used == 0 && page.links[1] == 0 => VisitPhase::Retired,
+            None => VisitPhase::Visited,
+        };
+        let number = match &delayed {
+            Some(positions) if when == VisitPhase::Delayed => Some(next.len() + positions.end()),
+            // A full page moves to the end of the queue of its size with the first of its blocks.
+            Some(positions) if page.is_full => Some(next.len() + positions.start()),
+            _ => numbers.get(&page.structure).copied(),
+        };
+        let is_ordered_by_size = when != VisitPhase::Delayed;
+        VisitOrder {
+            when,
+            is_full: is_ordered_by_size && page.is_full && delayed.is_none(),
+            block_bytes: match page.block_bytes {
+                _ if !is_ordered_by_size => 0,
+                bytes if bytes > MEDIUM_BYTES => u64::MAX,
+                bytes => bytes,
+            },
+            number: number.unwrap_or(usize::MAX),
+        }
+    };
+    let mut visits: Vec<(&Part, VisitOrder)> =
+        pages.iter().map(|(part, page)| (*part, place_of(part, page))).collect();
     visits.sort_by_key(|(_, place)| *place);
     visits
+}
+
+/// Simulates the first step of a collection, which frees the blocks that other threads freed one by
+/// one (`_mi_free_delayed_block`). Returns when it frees the pages whose last block is among them:
+/// at once, or as retired pages if a page is the only one of its queue at that moment
+/// (`_mi_page_retire`).
+fn phases_of_delayed(pages: &[(&Part, PageWords)], left: &Collection) -> HashMap<u64, VisitPhase> {
+    #[derive(PartialEq, Eq, PartialOrd, Ord)]
+    enum Change {
+        /// A full page joins the queue of its size with the first of its blocks.
+        Joins,
+        /// The last block of a page in the queue of its size is freed.
+        Ends,
+        /// The same of a page that is still in the queue of full pages.
+        EndsFull,
+    }
+    let queue_of = |page: &PageWords| (page.heaps[0], page.block_bytes);
+    let mut queues: HashMap<(u64, u64), usize> = HashMap::new();
+    let mut changes = Vec::new();
+    for (number, (part, page)) in pages.iter().enumerate() {
+        if !page.is_full {
+            *queues.entry(queue_of(page)).or_default() += 1;
+        }
+        let Some(positions) = left.list_positions(part) else { continue };
+        let (first, last) = positions.into_inner();
+        let is_dead = left.is_dead(part);
+        if page.is_full && is_dead && first == last {
+            changes.push((last, Change::EndsFull, number));
+            continue;
+        }
+        if page.is_full {
+            changes.push((first, Change::Joins, number));
+        }
+        if is_dead {
+            changes.push((last, Change::Ends, number));
+        }
+    }
+    changes.sort_unstable();
+    let mut phases = HashMap::new();
+    for (_, change, number) in changes {
+        let Some((_, page)) = pages.get(number) else { continue };
+        let in_queue = queues.entry(queue_of(page)).or_default();
+        let when = match change {
+            Change::Joins => {
+                *in_queue += 1;
+                continue;
+            }
+            Change::Ends if *in_queue == 1 && page.block_bytes <= MEDIUM_BYTES => VisitPhase::Retired,
+            Change::Ends => {
+                *in_queue = in_queue.saturating_sub(1);
+                VisitPhase::Delayed
+            }
+            Change::EndsFull => VisitPhase::Delayed,
+        };
+        phases.insert(page.structure, when);
+    }
+    phases
 }
 
 #[cfg(test)]
@@ -452,7 +494,7 @@ mod tests {
         let scheduled =
             Scheduled { is_allowed: true, expire: Expire::Due, committed, ..Scheduled::default() };
         heap.scheduled.insert(START, scheduled);
-        (heap, Collection::of_dead(&[slices(2, 3).start, slices(4, 5).start]))
+        (heap, Collection::new(&[slices(2, 3).start, slices(4, 5).start], &[]))
     }
 
     fn given(spans: SpanPurge, thread: u64, is_last: bool) -> RangeSet {
@@ -495,6 +537,39 @@ mod tests {
         );
         heap.scheduled.values_mut().for_each(|scheduled| scheduled.is_allowed = false);
         assert_eq!(Released::new(&heap, &left, THREAD).released_by(THREAD, true).count(), 0);
+    }
+
+    /// A page whose last block another thread freed is retired if it is alone in its queue when that
+    /// block is freed: a full page joins the queue with the first of its blocks.
+    #[test]
+    fn the_only_page_of_its_queue_is_retired() {
+        let page = |number: u64, is_full: bool| {
+            let AddressRange { start, end } = slices(number, number + 1);
+            let words = PageWords {
+                block_bytes: 8192,
+                used: 2,
+                is_full,
+                structure: START + number,
+                ..PageWords::default()
+            };
+            (Part { start, end, kind: Kind::Page(words), unit: START, thread: THREAD }, words)
+        };
+        let parts = [page(1, false), page(2, true)];
+        let pages: Vec<(&Part, PageWords)> = parts.iter().map(|(part, words)| (part, *words)).collect();
+        let [alone, full] = [slices(1, 2).start, slices(2, 3).start];
+        let phases = |dead: &[u64], delayed: &[u64]| {
+            let phases = phases_of_delayed(&pages, &Collection::new(dead, delayed));
+            [1, 2].map(|number| phases.get(&(START + number)).copied())
+        };
+        let (retired, delayed) = (Some(VisitPhase::Retired), Some(VisitPhase::Delayed));
+        assert_eq!(phases(&[alone], &[alone]), [retired, None]);
+        assert_eq!(phases(&[alone], &[alone, full]), [retired, None]);
+        assert_eq!(phases(&[alone], &[full, alone]), [delayed, None]);
+        // With its only block it is freed as a full page; with the second of two it has a queue.
+        assert_eq!(phases(&[alone, full], &[full, alone]), [retired, delayed]);
+        assert_eq!(phases(&[alone, full], &[full, alone, full + 8192]), [delayed, retired]);
+        assert_eq!(phases(&[alone, full], &[full, full + 8192, alone]), [retired, delayed]);
+        assert_eq!(phases(&[], &[full, alone]), [None, None]);
     }
 
     #[test]

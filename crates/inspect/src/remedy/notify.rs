@@ -280,7 +280,7 @@ impl<'a> Target<'a> {
         let refused = |error| call::refusal(process, tid, error);
         let owner_since = owner.since;
         let mut injected = inject::begin(tracee, &injected_call).map_err(refused)?;
-        injected.hold_other(owner);
+        injected.hold_other(*owner);
         let began = injected.began;
         if let Err(error) = injected.run(began + CALL_LIMIT) {
             return Err(call::leave(process, tid, injected, error));

@@ -40,7 +40,7 @@ pub struct Owner<'a> {
 /// Result of an attempt to hold the owner.
 pub enum Search<'a> {
     /// The owner, stopped in its event loop.
-    Held(Tracee<'a>),
+    Held(Box<Tracee<'a>>),
     /// It is not in its event loop now.
     Busy,
     /// Unwinding needs the object at this address.
@@ -113,7 +113,7 @@ impl<'a> Owner<'a> {
         });
         match end {
             End::Missing(address) => Search::Missing(address),
-            _ if self.code.is_in_event_loop(space, &frames) => Search::Held(tracee),
+            _ if self.code.is_in_event_loop(space, &frames) => Search::Held(Box::new(tracee)),
             _ => Search::Busy,
         }
     }

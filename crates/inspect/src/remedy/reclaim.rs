@@ -101,6 +101,7 @@ fn look_and_apply(pid: i32, options: &ReclaimOptions<'_>) -> Result<(Reclamation
         remedy: remedy.to_owned(),
         dry_run: options.dry_run,
         predicted_bytes: of_remedy.and_then(|remedy| remedy.predicted_bytes),
+        predicted_least_bytes: of_remedy.and_then(|remedy| remedy.predicted_least_bytes),
         predicted_pss_bytes: of_remedy.and_then(|remedy| remedy.predicted_pss_bytes),
         reason: of_remedy.and_then(|remedy| remedy.unknown_because.clone()),
         rss_before_bytes: Some(before.explanation.kernel.rss_bytes),

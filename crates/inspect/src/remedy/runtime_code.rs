@@ -64,7 +64,8 @@ impl RuntimeCode {
         let Some(wait) = frames.iter().position(|&frame| is_in(&self.waits, frame)) else { return false };
         let (inner, outer) = frames.split_at(wait);
         let [_, own_loop, start @ ..] = outer else { return false };
-        let are_libc = |frames: &[u64]| !frames.is_empty() && frames.iter().all(|&frame| is_libc(space, frame));
+        let are_libc =
+            |frames: &[u64]| !frames.is_empty() && frames.iter().all(|&frame| is_libc(space, frame));
         are_libc(inner) && self.is_own(space, *own_loop) && are_libc(start)
     }
 
@@ -103,4 +104,61 @@ fn is_libc(space: &AddressSpace, frame: u64) -> bool {
 
 fn file_name(mapping: &Mapping) -> &str {
     mapping.name.rsplit('/').next().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WAIT: u64 = 0x40_1000;
+    const LOOP: u64 = 0x40_2000;
+    const NODE: u64 = 0x40_5000;
+    const LIBC: u64 = 0x7f00_0000_1000;
+    const ADDON: u64 = 0x7f00_1000_1000;
+
+    fn space() -> AddressSpace {
+        let maps = b"00400000-00500000 r-xp 00000000 08:01 1 /usr/bin/node\n\
+                    7f0000000000-7f0000100000 r-xp 00000000 08:01 2 /lib/libc.so.6\n\
+                    7f0010000000-7f0010100000 r-xp 00000000 08:01 3 /srv/addon.node\n";
+        AddressSpace::parse(maps).0
+    }
+
+    fn code() -> RuntimeCode {
+        let function = |start: u64| std::iter::once(start..start + 0x100).collect();
+        RuntimeCode { waits: function(WAIT), loops: function(LOOP), files: vec!["/usr/bin/node".to_owned()] }
+    }
+
+    #[test]
+    fn helpers_wait_in_the_runtime_s_own_loop() {
+        let cases: [(&[u64], bool); 7] = [
+            (&[LIBC, WAIT + 8, NODE, LIBC], true),
+            (&[LIBC, LIBC + 64, WAIT + 8, NODE, LIBC, LIBC + 128], true),
+            // A thread of an addon; a wait deeper in the program; no wait; no start; at its entry.
+            (&[LIBC, WAIT + 8, ADDON, LIBC], false),
+            (&[LIBC, WAIT + 8, NODE, NODE + 64, LIBC], false),
+            (&[LIBC, NODE, NODE, LIBC], false),
+            (&[LIBC, WAIT + 8, NODE], false),
+            (&[WAIT + 8, NODE, LIBC], false),
+        ];
+        for (frames, is_idle) in cases {
+            assert_eq!(code().is_idle_helper(&space(), frames), is_idle, "{frames:x?}");
+        }
+    }
+
+    #[test]
+    fn event_loops_wait_below_their_own_poll() {
+        let cases: [(&[u64], bool); 7] = [
+            (&[LIBC, LOOP + 8], true),
+            (&[LIBC, NODE, LOOP + 8, NODE, LIBC], true),
+            // A callback of the loop that waits; an addon's poll; no loop; not in a wait.
+            (&[LIBC, NODE, NODE + 64, LOOP + 8], false),
+            (&[LIBC, ADDON, LOOP + 8], false),
+            (&[LIBC, NODE, NODE + 64], false),
+            (&[NODE, LOOP + 8], false),
+            (&[], false),
+        ];
+        for (frames, is_asleep) in cases {
+            assert_eq!(code().is_in_event_loop(&space(), frames), is_asleep, "{frames:x?}");
+        }
+    }
 }

@@ -77,7 +77,8 @@ impl Injected<'_> {
     fn release_other_if_late(&mut self) {
         let Some(other) = &self.other else { return };
         let held = other.since.elapsed();
-        let sleeps = || self.tracee.process.task_stat(self.tracee.tid).is_ok_and(|stat| stat.state == Some('S'));
+        let sleeps =
+            || self.tracee.process.task_stat(self.tracee.tid).is_ok_and(|stat| stat.state == Some('S'));
         if held >= HELD_AT_MOST || held >= HELD_FOR_LOCK && sleeps() {
             self.other = None;
         }

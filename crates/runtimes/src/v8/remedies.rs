@@ -11,7 +11,6 @@ use super::claims::Claimed;
 use super::heap::{Heaps, Kind};
 use super::layout::{MIN_YOUNG_BYTES, PAGE_ALIGNMENT};
 use strandline_claims::facts::{Remedy, RemedyKind};
-use strandline_claims::units::bytes;
 
 /// The name of the remedy that calls V8's function (see `notification`).
 pub const MEMORY_PRESSURE: &str = "v8_memory_pressure";
@@ -60,18 +59,14 @@ fn memory_pressure(pid: i32, heaps: &Heaps, claimed: &Claimed) -> Remedy {
     let most = of_spaces.saturating_sub(claimed.read_only).max(least);
     let off = most - least;
     let predicted_bytes = (off <= most / 100).then_some(most - off / 2);
-    let unknown_because = predicted_bytes.is_none().then(|| {
-        format!(
-            "at least {}: garbage among the objects comes on top, and is not known without marking",
-            bytes(least)
-        )
-    });
+    let unknown_because =
+        "garbage among the objects comes on top of the lower bound, and is not known without marking";
     Remedy {
         id: MEMORY_PRESSURE.to_owned(),
         kind: RemedyKind::Call,
         predicted_bytes,
         predicted_least_bytes: Some(least).filter(|_| predicted_bytes.is_none()),
-        unknown_because,
+        unknown_because: predicted_bytes.is_none().then(|| unknown_because.to_owned()),
         how: format!("strandline reclaim {pid} --remedy {MEMORY_PRESSURE}"),
         cost: "each isolate stops its program for one or two full collections, and compiles functions again when they are next \
                called; malloc_trim afterwards releases what its Buffers leave free"
