@@ -539,8 +539,8 @@ mod tests {
         assert_eq!(Released::new(&heap, &left, THREAD).released_by(THREAD, true).count(), 0);
     }
 
-    /// A page whose last block another thread freed is retired if it is alone in its queue when that
-    /// block is freed: a full page joins the queue with the first of its blocks.
+    /// A page whose last block another thread freed is retired if it is alone in its queue when
+    /// that block is freed: a full page joins the queue with the first of its blocks.
     #[test]
     fn the_only_page_of_its_queue_is_retired() {
         let page = |number: u64, is_full: bool| {

@@ -6,9 +6,9 @@
 //! the level and collects (`Heap::CheckMemoryPressure`), at once if it sleeps in its event loop. A
 //! call while the level is set does nothing.
 //!
-//! A wrong address would be harmful, so three things must agree: the heap refers to its isolate; the
-//! function itself adds the distance between them to the address that it gets; and the isolate is
-//! the current one of a thread that sleeps in libuv's loop, so that Node's platform has it
+//! A wrong address would be harmful, so three things must agree: the heap refers to its isolate;
+//! the function itself adds the distance between them to the address that it gets; and the isolate
+//! is the current one of a thread that sleeps in libuv's loop, so that Node's platform has it
 //! registered. For another isolate Node 18 and 20 would abort (`NodePlatform::ForIsolate`).
 
 use super::heap::{Heaps, Isolate};
@@ -23,8 +23,8 @@ const CRITICAL: u64 = 2;
 /// Bytes of stack for the call: it allocates a task and takes the locks of Node's platform.
 const STACK_BYTES: u64 = 64 << 10;
 /// Where Node's platform threads (`PlatformWorkerThread` in `src/node_platform.cc`) and libuv's
-/// pool (`worker` in `src/threadpool.c`) wait for work, and what runs the event loop of an isolate's
-/// thread. Some builds have libuv as a library.
+/// pool (`worker` in `src/threadpool.c`) wait for work, and what runs the event loop of an
+/// isolate's thread. Some builds have libuv as a library.
 const IDLE_IN: [&str; 1] = ["uv_cond_wait"];
 const LOOPS_IN: [&str; 1] = ["uv_run"];
 const LOOP_FILES: [&str; 1] = ["libuv.so"];
