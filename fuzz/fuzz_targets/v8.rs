@@ -5,6 +5,7 @@
 use std::sync::OnceLock;
 
 use libfuzzer_sys::fuzz_target;
+use strandline_claims::refinements::Refinements;
 use strandline_claims::runtime::Context;
 use strandline_fuzz::{Target, patch, this_process};
 use strandline_process::map::AddressSpace;
@@ -44,7 +45,7 @@ fuzz_target!(|data: &[u8]| {
         cell_bytes: None,
         progress: &|_| {},
     };
-    let Ok(reading) = v8::read(&context, &program, &Default::default()) else { return };
+    let Ok(reading) = v8::read(&context, &program, &Default::default(), &Refinements::new(target.runs.iter().copied())) else { return };
     let mut claims: Vec<(u64, u64)> = reading.claims.iter().map(|claim| (claim.start, claim.end)).collect();
     claims.sort_unstable();
     assert!(claims.windows(2).all(|pair| pair[0].1 <= pair[1].0));

@@ -1,7 +1,7 @@
 //! What readers derive from a whole ledger: findings for the verdict, and remedies that depend on
 //! other readers' figures.
 
-use crate::facts::{Allocator, Remedy, Row, Runtime, State};
+use crate::facts::{Allocator, HolderKind, Remedy, Row, Runtime, State};
 use crate::units::bytes;
 
 /// Memory that is of no use, or of unknown use, described in one sentence. The verdict takes the
@@ -15,6 +15,9 @@ pub struct Finding {
     /// `verdict.headline` of the document.
     pub headline: String,
 }
+
+/// Maximum number of parts named in a sentence.
+const MAX_PARTS: usize = 5;
 
 /// A complete ledger, as readers see it.
 #[derive(Clone, Copy, Debug, Default)]
@@ -81,6 +84,27 @@ impl<'a> LedgerView<'a> {
     /// Whether `part` is worth a sentence: a tenth of RSS, and at least one MiB.
     pub fn matters(&self, part: u64) -> bool {
         part >= self.rss_bytes / 10 && part >= 1 << 20
+    }
+
+    /// Returns the largest parts of RSS outside a runtime's heap, as the end of a sentence: `own` and
+    /// what every program has, without parts below a MiB.
+    pub fn outside_heap(&self, own: &[(&'static str, u64)]) -> String {
+        let of_malloc = || self.rows.iter().filter(|row| row.stratum == HolderKind::Allocator);
+        let malloc: u64 = of_malloc().map(|row| row.bytes).sum();
+        let common = [
+            ("malloc", malloc),
+            ("files", self.sum(&["program.text", "kernel.file"])),
+            ("stacks", self.sum(&["program.stack", "kernel.stack_below_sp"])),
+        ];
+        let mut parts: Vec<_> =
+            own.iter().copied().chain(common).filter(|&(_, part)| part >= 1 << 20).collect();
+        parts.sort_by_key(|part| std::cmp::Reverse(part.1));
+        let words = parts.iter().take(MAX_PARTS).map(|(name, part)| format!(", {name} {}", bytes(*part)));
+        let is_free = |row: &&Row| matches!(row.state, State::Stranded | State::Pinned);
+        let free: u64 = of_malloc().filter(is_free).map(|row| row.bytes).sum();
+        let of_it =
+            if free > malloc / 4 { format!(" ({} of malloc's free)", bytes(free)) } else { String::new() };
+        words.collect::<String>() + &of_it
     }
 
     /// `81.0 MiB of 100 MiB RSS`, the start of each headline.

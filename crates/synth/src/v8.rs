@@ -28,6 +28,16 @@ const CODE_BYTES: u64 = 2 * UNIT;
 const READ_ONLY: u64 = 0x3e00_0000_0000;
 const ABSEIL: u64 = 0x7f20_0000_0000;
 const ABSEIL_BYTES: u64 = 16 * PAGE;
+/// The lists of ArrayBuffers, their entries, stores, and the vector of strings.
+const SWEEPER: u64 = OWN + 0x4_0000;
+const ENTRIES: u64 = OWN + 0x4_1000;
+const STORES: u64 = OWN + 0x4_8000;
+const STRINGS: u64 = OWN + 0x5_0000;
+/// The addresses of blocks; nothing is read of them.
+const BLOCKS: u64 = 0x2000_0000;
+/// A memory that V8 maps.
+const MEMORY: u64 = 0x7f30_0000_0000;
+const MEMORY_BYTES: u64 = 16 * PAGE;
 
 /// Where a version has what.
 #[derive(Clone, Copy)]
@@ -45,6 +55,10 @@ struct Places {
     record: [u64; 8],
     /// Flags of pooled pages, and where they are in a record; `None` for the page's flags.
     pooled: (u64, Option<u64>),
+    /// In a heap: the pointer to what has the lists of ArrayBuffers, and the table of external
+    /// strings.
+    sweeper: u64,
+    strings: u64,
     /// Bytes before the first object.
     header: u64,
 }
@@ -57,6 +71,8 @@ const PLACES: [Places; 5] = [
         space: [0xa8, 0x110, 0xd8],
         area: [0xc8, 0],
         record: [0, 16, 24, 32, 40, 48, 64, 232],
+        sweeper: 0x938,
+        strings: 0xc98,
         pooled: (0x8_2000, None),
         header: 0x1130,
     },
@@ -67,6 +83,8 @@ const PLACES: [Places; 5] = [
         space: [0x28, 0x98, 0x60],
         area: [0x50, 0],
         record: [0, 16, 24, 32, 40, 48, 64, 264],
+        sweeper: 0x920,
+        strings: 0xc30,
         pooled: (0x8_4000, None),
         header: 0x1148,
     },
@@ -77,6 +95,8 @@ const PLACES: [Places; 5] = [
         space: [0x28, 0x70, 0x60],
         area: [0, 0x20],
         record: [16, 24, 32, 40, 48, 56, 72, 264],
+        sweeper: 0x6f0,
+        strings: 0xa48,
         pooled: (0x1_2000, None),
         header: 0x1140,
     },
@@ -87,6 +107,8 @@ const PLACES: [Places; 5] = [
         space: [0x28, 0x78, 0x68],
         area: [0, 0x20],
         record: [48, 64, 72, 56, 24, 32, 80, 264],
+        sweeper: 0x778,
+        strings: 0xa90,
         pooled: (0x9_0000, None),
         header: 0x10,
     },
@@ -97,6 +119,8 @@ const PLACES: [Places; 5] = [
         space: [0x28, 0x68, 0x58],
         area: [0, 0x10],
         record: [48, 64, 72, 56, 24, 32, 80, 256],
+        sweeper: 0x7a8,
+        strings: 0xab0,
         pooled: (6, Some(88)),
         header: 0x10,
     },
@@ -115,6 +139,14 @@ pub struct V8Expected {
     pub read_only: u64,
     /// Bytes of Abseil's blocks.
     pub abseil: u64,
+    /// Number and bytes of ArrayBuffers with a store in a block.
+    pub buffers: (u64, u64),
+    /// Bytes of those that V8 maps.
+    pub mapped: u64,
+    /// Number and bytes of external strings.
+    pub strings: (u64, u64),
+    /// Address of the first entry of a list of ArrayBuffers; 0 if there is none.
+    pub first_entry: u64,
 }
 
 /// A fabricated V8.
@@ -142,6 +174,7 @@ pub fn fabricate_v8(seed: u64) -> V8Image {
         next_page: DATA,
         next_code: CODE,
         next_record: RECORDS,
+        objects: 0,
         expected: V8Expected::default(),
     };
     writer.image.map(OWN, OWN_BYTES as usize);
@@ -152,6 +185,8 @@ pub fn fabricate_v8(seed: u64) -> V8Image {
     writer.pool();
     writer.read_only();
     writer.abseil();
+    writer.buffers();
+    writer.strings();
     let Writer { image, next_page, expected, .. } = writer;
     let mut maps = format!("{NODE:x}-{:x} r-xp 00000000 08:01 7 /usr/bin/node\n", NODE + PAGE);
     for (start, bytes, permissions) in [
@@ -160,6 +195,7 @@ pub fn fabricate_v8(seed: u64) -> V8Image {
         (DATA, next_page - DATA, "rw-p"),
         (CODE, CODE_BYTES, "rwxp"),
         (ABSEIL, ABSEIL_BYTES, "rw-p"),
+        (MEMORY, MEMORY_BYTES, "rw-p"),
     ] {
         maps += &format!("{start:x}-{:x} {permissions} 00000000 00:00 0 \n", start + bytes);
     }
@@ -173,6 +209,8 @@ struct Writer {
     next_page: u64,
     next_code: u64,
     next_record: u64,
+    /// The first object of a page of data.
+    objects: u64,
     expected: V8Expected,
 }
 
@@ -338,6 +376,9 @@ impl Writer {
             if !is_data {
                 self.next_code += bytes;
             }
+            if is_data {
+                self.objects = start + self.places.header;
+            }
             let allocated = (8 * self.dice.below(full / 8)).max(area);
             let wasted = 8 * self.dice.below((full - allocated) / 8 + 1);
             sum += allocated;
@@ -445,5 +486,72 @@ impl Writer {
             self.put(at + 8, number ^ at);
         }
         self.expected.abseil = ABSEIL_BYTES;
+    }
+
+    /// Two lists of ArrayBuffers, whose stores are blocks, but one that V8 maps.
+    fn buffers(&mut self) {
+        self.image.map(MEMORY, MEMORY_BYTES as usize);
+        let is_new = self.has_metadata();
+        // In an entry: store, next, bytes; how far the bytes are shifted; in a store: flags.
+        let (store_at, next_at, bytes_at, shift) = if is_new { (0, 16, 24, 1) } else { (8, 24, 32, 0) };
+        let flags_at = if self.places.version[0] == 13 { 64 } else { 56 };
+        self.put(HEAP + self.places.sweeper, SWEEPER);
+        self.put(SWEEPER, HEAP);
+        let mut number = 0;
+        let mut lists = if is_new { vec![16, 48] } else { vec![104, 128] };
+        // Those of which a collection frees the dead ones.
+        let job = SWEEPER + 0x200;
+        if self.dice.below(2) == 0 {
+            self.put(SWEEPER + 8, job);
+            lists.extend(if is_new { [0x208, 0x228] } else { [0x210, 0x228] });
+        }
+        for list in lists {
+            let (mut from, mut last, mut sum) = (SWEEPER + list, 0, 0);
+            for _ in 0..self.dice.below(20) {
+                let (entry, store) = (ENTRIES + 64 * number, STORES + 128 * number);
+                let is_mapped = number == 3;
+                let bytes = if is_mapped { 5 * PAGE + 100 } else { 16 * (1 + self.dice.below(4096)) };
+                self.put(from, entry);
+                self.put(entry + store_at, store);
+                self.put(entry + bytes_at, bytes << shift | u64::from(is_new && list == 48));
+                self.put(store, if is_mapped { MEMORY } else { BLOCKS + (number << 16) });
+                self.put(store + 8, bytes);
+                self.put(store + flags_at, if is_mapped { 4 } else { 0 });
+                self.expected.mapped += if is_mapped { 6 * PAGE } else { 0 };
+                from = entry + next_at;
+                (last, sum, number) = (entry, sum + bytes, number + 1);
+                self.expected.buffers.0 += u64::from(!is_mapped);
+                self.expected.buffers.1 += if is_mapped { 0 } else { bytes };
+            }
+            self.put(SWEEPER + list + 8, last);
+            self.put(SWEEPER + list + 16, sum);
+        }
+        self.expected.first_entry = if number > 0 { ENTRIES } else { 0 };
+    }
+
+    /// Strings of one byte or two for each character; one in four does not cache where they are.
+    fn strings(&mut self) {
+        let map = |kind: u64| READ_ONLY + 0x2000 + 64 * kind;
+        for kind in [0x2a, 0x22, 0x3a] {
+            self.put(map(kind) + 8, kind << 32);
+        }
+        let count = self.dice.below(12);
+        for number in 0..count {
+            let (kind, bytes) = self.dice.one_of(&[(0x2a, 1), (0x22, 2), (0x2a, 1), (0x3a, 0)]);
+            let (object, characters) = (self.objects + 32 * number, 1 + self.dice.below(5000));
+            self.put(object, map(kind) + 1);
+            self.put(object + 8, characters << 32 | 3);
+            self.put(object + 24, BLOCKS + 0x1000_0000 + (number << 16));
+            self.put(STRINGS + 8 * number, object + 1);
+            self.expected.strings.0 += u64::from(bytes > 0);
+            self.expected.strings.1 += bytes * characters;
+        }
+        let table = HEAP + self.places.strings;
+        self.put(table, HEAP);
+        // 14.6 has one vector, and a sum before it; the others have one of young strings first.
+        let old = if self.places.version[0] == 14 { table + 16 } else { table + 32 };
+        self.put(old, STRINGS);
+        self.put(old + 8, STRINGS + 8 * count);
+        self.put(old + 16, STRINGS + 8 * 16);
     }
 }

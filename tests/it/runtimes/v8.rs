@@ -148,6 +148,39 @@ fn stripped_programs_are_read() -> Outcome {
     })
 }
 
+/// ArrayBuffers are as `process.memoryUsage()` counts them. Without WebAssembly (`--jitless`) there
+/// is no memory of it; 26 does not list it.
+#[test]
+fn memory_outside_the_heap_is_as_node_counts_it() -> Outcome {
+    for_any(nodes::all(here!()), |node| {
+        let mut subject = start(&node.path, &[], &[])?;
+        let before = subject::number(&subject.ask(b'a')?, "array_buffers")?;
+        let (document, v8) = look(&subject)?;
+        let after = subject::number(&subject.ask(b's')?, "array_buffers")?;
+        let buffers = subject::number(&v8["v8"]["buffers"], "bytes")?;
+        let strings = subject::number(&v8["v8"]["external_strings"], "bytes")?;
+        // A collection may have come between. Node counts a buffer of its own differently, by up to
+        // 64 KiB from 24 on.
+        let is_counted =
+            buffers + (64 << 10) >= before.min(after) && buffers <= before.max(after) + (64 << 10);
+        let of = |row: &str| strandline::row(&document, row);
+        let rows = [of("v8.buffer"), of("v8.external_string"), of("v8.buffer.mapped")];
+        let figures = format!(
+            "Node.js {}: {before}..{after} and {buffers} in ArrayBuffers, strings {strings}, rows {rows:?}",
+            node.major
+        );
+        println!("{figures}");
+        // Its characters are in blocks, or in the program's file, which are none.
+        let [stores, characters, mapped] = rows;
+        let has_rows = stores >= 42 << 20
+            && stores <= buffers + (1 << 20)
+            && characters >= 12 << 20
+            && characters <= strings + (1 << 20);
+        let has_memory = mapped == 100 << 16 || node.major >= 26 && mapped == 0;
+        if is_counted && has_rows && has_memory { Ok(()) } else { Err(figures.into()) }
+    })
+}
+
 #[test]
 fn isolates_of_workers_are_summed() -> Outcome {
     for_any(nodes::all(here!()), |node| {

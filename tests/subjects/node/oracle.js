@@ -6,6 +6,7 @@
 //   g  collect twice            q  end
 //   t  wait for a timer, then check data that is never dropped
 //   b  block this thread until someone opens the named pipe `argv[3]` for writing
+//   a  make Buffers, external strings and a memory of WebAssembly, outside the heap
 //   n  wait for that in an event loop of Node's own, within this thread's JavaScript
 //
 // The line has `isolates` and, summed over them, `spaces` as v8.getHeapSpaceStatistics() has them.
@@ -31,6 +32,18 @@ let kept = [];
 function fill(parcels) {
   for (let i = 0; i < parcels; i++) kept.push(new Parcel(i));
   for (let i = 0; i < 10; i++) kept.push(new Array(100_000).fill(i));
+}
+
+// 40 MiB in Buffers of their own, 2 MB in slabs, 12 MB of characters, 6.4 MB of WebAssembly's memory.
+const outside = [];
+function makeOutside() {
+  for (let i = 0; i < 40; i++) outside.push(Buffer.alloc(1 << 20, 1));
+  for (let i = 0; i < 2000; i++) outside.push(Buffer.allocUnsafe(1000).fill(2));
+  const text = Buffer.alloc(4 << 20, 'x');
+  outside.push(text.toString('latin1'), text.toString('latin1'), text.toString('ucs2'));
+  const memory = new WebAssembly.Memory({ initial: 100, maximum: 200 });
+  new Uint8Array(memory.buffer).fill(7);
+  outside.push(memory, memory.buffer);
 }
 
 // Objects that survive some collections of the young generation, and then do not.
@@ -91,6 +104,7 @@ if (!isMainThread) {
   const answer = (worker) => new Promise((done) => worker.once('message', done));
   const act = {
     s() {},
+    a: makeOutside,
     c: churn,
     d() { kept = []; },
     g: collect,
@@ -118,7 +132,7 @@ if (!isMainThread) {
       const sum = (field) => same.reduce((bytes, other) => bytes + other[field], space[field]);
       return { space_name: space.space_name, space_size: sum('space_size'), space_used_size: sum('space_used_size') };
     });
-    const line = { version: process.versions.v8, isolates: 1 + workers.length, checks, spaces };
+    const line = { version: process.versions.v8, isolates: 1 + workers.length, checks, spaces, array_buffers: process.memoryUsage().arrayBuffers };
     process.stdout.write(JSON.stringify(line) + '\n');
   };
   fill(60_000);

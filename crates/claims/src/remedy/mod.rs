@@ -43,8 +43,9 @@ pub enum Effect {
 pub enum Action {
     /// By the allocator's own function in a thread of the process ([`crate::allocator::CallPlan`]).
     Call,
-    /// By a function of the runtime in an idle thread of the process ([`Notification`]).
-    Notify,
+    /// By a function of the runtime in an idle thread of the process ([`Notification`]); the effect
+    /// is by how much these rows fall.
+    Notify(&'static [&'static str]),
     /// By this function of the reader.
     Apply(fn(&Request<'_>) -> Answer),
     /// Never from outside: this function explains why, and how the program can do it.
@@ -89,7 +90,7 @@ impl From<Result<Applied, String>> for Answer {
 impl Spec {
     /// Whether `reclaim` can apply it.
     pub const fn is_applied(&self) -> bool {
-        matches!(self.action, Action::Call | Action::Notify | Action::Apply(_))
+        matches!(self.action, Action::Call | Action::Notify(_) | Action::Apply(_))
     }
 
     /// A call of the function `id` of an allocator, made by `reclaim`.

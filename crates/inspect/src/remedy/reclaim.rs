@@ -57,7 +57,7 @@ pub fn applicable() -> Vec<(&'static str, &'static str)> {
         specs.map(|spec| (spec.id, spec.help))
     };
     let calls = of(|spec| matches!(spec.action, Action::Call));
-    let others = of(|spec| matches!(spec.action, Action::Notify | Action::Apply(_) | Action::Advice(_)));
+    let others = of(|spec| matches!(spec.action, Action::Notify(_) | Action::Apply(_) | Action::Advice(_)));
     calls.chain([(ZERO_PAGES, ZERO_PAGES_HELP)]).chain(others).collect()
 }
 
@@ -110,7 +110,7 @@ fn look_and_apply(pid: i32, options: &ReclaimOptions<'_>) -> Result<(Reclamation
     let action = readers::remedy(remedy).map(|spec| spec.action);
     let applied = match action {
         Some(Action::Call) => call(pid, remedy, &before, options, &mut answer),
-        Some(Action::Notify) => notify(pid, remedy, &before, options, &mut answer),
+        Some(Action::Notify(_)) => notify(pid, remedy, &before, options, &mut answer),
         Some(Action::Apply(apply) | Action::Advice(apply)) => {
             ask(apply, pid, remedy, &before, options, &mut answer)
         }
@@ -205,8 +205,8 @@ fn notify(
 /// Sets the result of a runtime's own work to the bytes by which the rows of its reader fell.
 fn count_rows(answer: &mut Reclamation) {
     let owner = readers::remedies().find(|(_, spec)| spec.id == answer.remedy);
-    let Some((about, _)) = owner.filter(|(_, spec)| matches!(spec.action, Action::Notify)) else { return };
-    let is_own = |id: &str| about.rows.iter().any(|row| row.id == id);
+    let Some((about, Spec { action: Action::Notify(own_rows), .. })) = owner else { return };
+    let is_own = |id: &str| own_rows.contains(&id);
     let bytes = |explanation: &Option<Explanation>| {
         let explanation = explanation.as_ref()?;
         let is_read = explanation.runtimes.iter().any(|runtime| runtime.name == about.name && runtime.read);

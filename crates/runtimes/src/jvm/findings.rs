@@ -1,14 +1,11 @@
 //! Findings about a JVM: dead objects and free regions; if there are few, the parts of RSS outside
 //! the heap.
 
-use strandline_claims::facts::{HolderKind, Row, Runtime, State};
+use strandline_claims::facts::Runtime;
 use strandline_claims::finding::{Finding, LedgerView};
 use strandline_claims::units::bytes;
 
 use super::facts::Jvm;
-
-/// Maximum number of parts named in the sentence about memory outside the heap.
-const MAX_PARTS: usize = 5;
 
 fn jvm<'a>(view: &LedgerView<'a>) -> Option<(&'a Runtime, Jvm)> {
     let runtime = view.runtime("jvm")?;
@@ -57,31 +54,16 @@ pub fn beside_heap(view: &LedgerView<'_>) -> Option<Finding> {
     if !view.matters(rss.saturating_sub(heap)) {
         return None;
     }
-    let of_malloc = || view.rows.iter().filter(|row| row.stratum == HolderKind::Allocator);
-    let malloc: u64 = of_malloc().map(|row| row.bytes).sum();
-    let parts = [
+    let own = [
         ("direct buffers", view.sum(&["jvm.direct"])),
         ("metaspace", view.sum(&["jvm.metaspace", "jvm.class_space", "jvm.metaspace.free"])),
         ("code cache", view.sum(&["jvm.code", "jvm.code.free"])),
         ("the collector's tables", view.sum(&["jvm.collector"])),
-        ("malloc", malloc),
-        ("files", view.sum(&["program.text", "kernel.file"])),
         ("static data and class data archive", view.sum(&["program.data"])),
-        ("stacks", view.sum(&["program.stack", "kernel.stack_below_sp"])),
     ];
-    let mut parts: Vec<(&str, u64)> = parts.into_iter().filter(|part| part.1 >= 1 << 20).collect();
-    parts.sort_by_key(|part| std::cmp::Reverse(part.1));
     let limit =
         known.max_heap_bytes.map_or_else(String::new, |most| format!(" against -Xmx {}", bytes(most)));
-    let mut headline = format!("RSS {}{limit}: heap {}", bytes(rss), bytes(heap));
-    for (name, part) in parts.iter().take(MAX_PARTS) {
-        headline += &format!(", {name} {}", bytes(*part));
-    }
-    let is_free = |row: &&Row| matches!(row.state, State::Stranded | State::Pinned);
-    let free: u64 = of_malloc().filter(is_free).map(|row| row.bytes).sum();
-    if malloc > 0 && free > malloc / 4 {
-        headline += &format!(" ({} of it free)", bytes(free));
-    }
+    let mut headline = format!("RSS {}{limit}: heap {}", bytes(rss), bytes(heap)) + &view.outside_heap(&own);
     headline += &(may_live(&known) + &mapped_views(&known));
     Some(Finding { class: "live", bytes: rss, headline })
 }

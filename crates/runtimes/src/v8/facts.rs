@@ -15,6 +15,32 @@ pub struct V8 {
     pub young_idle_resident_bytes: u64,
     /// Resident bytes of the read-only space, which V8's own statistics leave out.
     pub read_only_resident_bytes: u64,
+    /// ArrayBuffers and Buffers with a store in malloc's blocks: what
+    /// `process.memoryUsage().arrayBuffers` counts, but for SharedArrayBuffers; `None` if not known.
+    #[serde(default)]
+    pub buffers: Option<OutsideHeap>,
+    /// ArrayBuffers whose store V8 maps: memories of WebAssembly, and resizable ones.
+    #[serde(default)]
+    pub mapped_buffers: Option<OutsideHeap>,
+    /// External strings, whose characters are outside the heap; `None` if not known.
+    #[serde(default)]
+    pub external_strings: Option<OutsideHeap>,
+}
+
+/// Objects with memory outside V8's heap, live or not yet collected.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OutsideHeap {
+    /// Number of objects.
+    pub count: u64,
+    /// Their bytes outside the heap, resident or not.
+    pub bytes: u64,
+}
+
+impl OutsideHeap {
+    /// Returns the sum of both.
+    pub const fn plus(self, other: Self) -> Self {
+        Self { count: self.count.saturating_add(other.count), bytes: self.bytes.saturating_add(other.bytes) }
+    }
 }
 
 /// A space, summed over all isolates, with the names of `v8.getHeapSpaceStatistics()`.

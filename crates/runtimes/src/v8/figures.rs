@@ -4,6 +4,7 @@ use super::claims::Claimed;
 use super::facts::{SpaceFigures, V8};
 use super::heap::Heaps;
 use super::layout::Layout;
+use super::stores::Stores;
 use strandline_claims::facts::Runtime;
 
 /// Fills in the figures common to all runtimes, and those of each space.
@@ -31,11 +32,14 @@ fn figures(heaps: &Heaps, name: &str) -> SpaceFigures {
 }
 
 /// Returns the details of V8.
-pub fn details(heaps: &Heaps, claimed: &Claimed) -> V8 {
+pub fn details(heaps: &Heaps, claimed: &Claimed, stores: &Stores) -> V8 {
     V8 {
         isolates: heaps.isolates.len() as u64,
         pool_resident_bytes: claimed.pool,
         young_idle_resident_bytes: claimed.young_idle,
         read_only_resident_bytes: claimed.read_only,
+        buffers: stores.buffers.map(|buffers| buffers.in_blocks),
+        mapped_buffers: stores.buffers.map(|buffers| buffers.mapped),
+        external_strings: stores.strings,
     }
 }

@@ -1,5 +1,7 @@
-//! Findings about V8: pages without objects, and a young generation larger than what is in it.
+//! Findings about V8: pages without objects, and a young generation larger than what is in it; if
+//! there are few, the parts of RSS outside the heap.
 
+use super::rows::HEAP;
 use strandline_claims::finding::{Finding, LedgerView};
 use strandline_claims::units::bytes;
 
@@ -24,6 +26,24 @@ pub fn findings(view: &LedgerView<'_>) -> Vec<Finding> {
     // Measured on all five versions: V8 returns some after 60 to 110 s.
     headline += "; V8 returns it after one to two minutes with little to do";
     vec![Finding { class: "idle_heap_pages", bytes: pool + idle, headline }]
+}
+
+/// Returns the parts of RSS if much of it is outside the heap.
+pub fn beside_heap(view: &LedgerView<'_>) -> Option<Finding> {
+    let (rss, heap) = (view.rss_bytes, view.sum(&HEAP));
+    let runtime = view.runtime("v8").filter(|runtime| runtime.read)?;
+    if !view.matters(rss.saturating_sub(heap)) {
+        return None;
+    }
+    let own = [
+        ("Buffers", view.row("v8.buffer")),
+        ("external strings", view.row("v8.external_string")),
+        ("WebAssembly and resizable buffers", view.row("v8.buffer.mapped")),
+        ("static data", view.row("program.data")),
+    ];
+    let used = runtime.used_bytes.map_or_else(String::new, |used| format!(" ({} objects)", bytes(used)));
+    let start = format!("RSS {} of {}: heap {}{used}", bytes(rss), name(view), bytes(heap));
+    Some(Finding { class: "live", bytes: rss, headline: start + &view.outside_heap(&own) })
 }
 
 /// Returns what a user calls it: `Node.js 24`, or `V8 13` where another program contains it.

@@ -84,6 +84,14 @@ pub struct Heaps {
     pub read_only: Vec<Page>,
 }
 
+impl Heaps {
+    /// Returns where objects are: in the pages of all spaces.
+    pub fn object_areas(&self) -> RangeSet {
+        let pages = self.spaces.iter().flat_map(|space| &space.pages).chain(&self.read_only);
+        pages.map(|page| (page.area_start, page.area_end)).collect()
+    }
+}
+
 /// Why heaps were not read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeapError {

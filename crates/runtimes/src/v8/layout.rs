@@ -51,6 +51,28 @@ pub const MIN_YOUNG_BYTES: u64 = 1 << 20;
 /// Most bytes between an `Isolate` and the `Heap` in it (0xc638 to 0xf3c0 measured).
 pub const MAX_ISOLATE_BYTES: u64 = 0x1_8000;
 
+/// `job_` or `state_` in an `ArrayBufferSweeper`, after the pointer to its heap.
+pub const SWEEPER_JOB: u64 = 8;
+/// Bytes read of a `BackingStore`: `buffer_start_`, `byte_length_`, and flags
+/// (`src/objects/backing-store.h`).
+pub const STORE_BYTES: usize = 72;
+/// Bits of its flags: `is_resizable_by_js_`, `is_wasm_memory_`. V8 maps such a store.
+pub const IS_MAPPED: u32 = 2 | 4;
+/// `instance_type_` in a `Map`, 16 bits (`src/objects/map.h`).
+pub const MAP_TYPE: u64 = 12;
+/// Bits of the instance type of an external string that caches where its characters are: external
+/// (2 of 7), cached (no 0x10), a string (nothing above 0x7f) (`src/objects/instance-type.h`).
+pub const STRING_KINDS: u32 = 0xff97;
+/// Their values.
+pub const STRING_KIND: u32 = 2;
+/// Bit of it: one byte for each character (`kOneByteStringTag`); otherwise two.
+pub const IS_ONE_BYTE: u32 = 8;
+/// `length_` in a `String`, 32 bits, and `resource_data_` in an `ExternalString`
+/// (`src/objects/string.h`).
+pub const STRING_LENGTH: usize = 12;
+pub const STRING_DATA: usize = 24;
+pub const STRING_BYTES: usize = 32;
+
 /// Offsets of the fields of a page in its record: the start of the page, or its metadata.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
@@ -93,6 +115,35 @@ pub enum Buffers {
     InLocalHeap(u64),
 }
 
+/// The lists of ArrayBuffers of a heap (`src/heap/array-buffer-sweeper.h`), and their entries
+/// (`ArrayBufferExtension` in `src/objects/js-array-buffer.h`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extensions {
+    /// `young_` and `old_` in an `ArrayBufferSweeper`: first, last, bytes.
+    pub lists: [u64; 2],
+    /// The same in what a collection frees of them in the background, until the next one
+    /// (`job_`, `SweepingJob`; later `state_`, `SweepingState`).
+    pub job_lists: [u64; 2],
+    /// `backing_store_` in an entry.
+    pub store: u64,
+    /// `next_`.
+    pub next: u64,
+    /// `accounting_length_`, and the number of other bits below it.
+    pub length: u64,
+    pub length_shift: u32,
+    /// Flags in a `BackingStore`.
+    pub store_flags: usize,
+}
+
+/// The table of a heap's external strings (`ExternalStringTable` in `src/heap/heap.h`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Strings {
+    /// Its offset in a `Heap`.
+    pub table: u64,
+    /// Its vectors of pointers.
+    pub vectors: &'static [u64],
+}
+
 /// Offsets for one version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
@@ -122,6 +173,12 @@ pub struct Layout {
     pub objects_size: u64,
     /// Where allocation areas are.
     pub buffers: Buffers,
+    /// `array_buffer_sweeper_` in a `Heap`.
+    pub sweeper: u64,
+    /// ArrayBuffers.
+    pub extensions: Extensions,
+    /// External strings.
+    pub strings: Strings,
     /// Names of the spaces by number (`AllocationSpace` in `src/common/globals.h`), as
     /// `v8.getHeapSpaceStatistics()` has them.
     pub spaces: &'static [&'static str],
@@ -134,6 +191,30 @@ impl Layout {
         self.metadata.is_some()
     }
 }
+
+/// Vectors of young and old strings, after the pointer to the heap.
+const YOUNG_AND_OLD: &[u64] = &[8, 32];
+
+/// Up to V8 12, where the mutex of the sweeper comes before its lists.
+const OLD_EXTENSIONS: Extensions = Extensions {
+    lists: [104, 128],
+    job_lists: [16, 40],
+    store: 8,
+    next: 24,
+    length: 32,
+    length_shift: 0,
+    store_flags: 56,
+};
+/// From V8 13 on; the lowest bit of the length is the age.
+const NEW_EXTENSIONS: Extensions = Extensions {
+    lists: [16, 48],
+    job_lists: [8, 40],
+    store: 0,
+    next: 16,
+    length: 24,
+    length_shift: 1,
+    store_flags: 64,
+};
 
 /// Header in the page, up to V8 11: size and flags come first (`src/heap/basic-memory-chunk.h`).
 const OLD: Layout = Layout {
@@ -158,6 +239,9 @@ const OLD: Layout = Layout {
     allocated: 0x98,
     objects_size: 0x60,
     buffers: Buffers::InSpace(0x50),
+    sweeper: 0x920,
+    extensions: OLD_EXTENSIONS,
+    strings: Strings { table: 0xc30, vectors: YOUNG_AND_OLD },
     spaces: &[
         "read_only_space",
         "new_space",
@@ -194,6 +278,9 @@ const NEW: Layout = Layout {
     allocated: 0x78,
     objects_size: 0x68,
     buffers: Buffers::InLocalHeap(0x20),
+    sweeper: 0x778,
+    extensions: NEW_EXTENSIONS,
+    strings: Strings { table: 0xa90, vectors: YOUNG_AND_OLD },
     spaces: &[
         "read_only_space",
         "new_space",
@@ -224,6 +311,8 @@ pub static LAYOUTS: [Layout; 5] = [
         allocated: 0x110,
         objects_size: 0xd8,
         buffers: Buffers::InSpace(0xc8),
+        sweeper: 0x938,
+        strings: Strings { table: 0xc98, vectors: YOUNG_AND_OLD },
         spaces: &[
             "read_only_space",
             "old_space",
@@ -256,6 +345,8 @@ pub static LAYOUTS: [Layout; 5] = [
         heap_pressure: 0xa8,
         allocated: 0x70,
         buffers: Buffers::InLocalHeap(0x20),
+        sweeper: 0x6f0,
+        strings: Strings { table: 0xa48, vectors: YOUNG_AND_OLD },
         spaces: &[
             "read_only_space",
             "new_space",
@@ -283,6 +374,10 @@ pub static LAYOUTS: [Layout; 5] = [
         allocated: 0x68,
         objects_size: 0x58,
         buffers: Buffers::InLocalHeap(0x10),
+        sweeper: 0x7a8,
+        extensions: Extensions { store_flags: 56, ..NEW_EXTENSIONS },
+        // The sum of the bytes of the strings is before the only vector.
+        strings: Strings { table: 0xab0, vectors: &[16] },
         ..NEW
     },
 ];

@@ -2,7 +2,8 @@
 //! space.
 //!
 //! `locate` finds V8 in the mapped files, `pages` what looks like a page of its heap, `heap` the
-//! isolates, spaces and lists that these pages must agree with, `outside` V8's other memory;
+//! isolates, spaces and lists that these pages must agree with, `outside` V8's other memory,
+//! `stores` the memory of ArrayBuffers and external strings;
 //! `claims` classifies each byte, `figures` has the counts of `v8.getHeapSpaceStatistics()`,
 //! `notification` the call that makes V8 collect. No object is read.
 
@@ -19,6 +20,7 @@ mod pages;
 mod remedies;
 mod rows;
 mod section;
+mod stores;
 
 #[cfg(test)]
 mod tests;
@@ -51,7 +53,7 @@ pub static ABOUT: ReaderInfo = ReaderInfo {
             id: remedies::MEMORY_PRESSURE,
             help: "asks V8 to collect and to release its pool (MemoryPressureNotification)",
             effect: Effect::Objects,
-            action: Action::Notify,
+            action: Action::Notify(&rows::HEAP),
         },
         Spec::next_start("v8_optimize_for_size", "V8 keeps pages and young generation small, and is slower"),
         Spec::next_start("v8_semi_space", "V8 limits the young generation, and collects it more often"),
@@ -65,6 +67,7 @@ pub static ABOUT: ReaderInfo = ReaderInfo {
 /// Reader of V8.
 pub static READER: runtime::Reader = runtime::Reader {
     findings: findings::findings,
+    in_use: findings::beside_heap,
     section: section::section,
     ..runtime::Reader::new(|process, space| Programs::found(locate::find(process, space)))
 };
@@ -80,22 +83,28 @@ impl Found for Programs<Program> {
         true
     }
 
-    fn read(&self, context: &Context<'_>, _: &Refinements) -> Result<Vec<Reading>, Busy> {
+    fn read(&self, context: &Context<'_>, refinements: &Refinements) -> Result<Vec<Reading>, Busy> {
         let limit = Limit { max_programs: MAX_PROGRAMS, code: "v8_left_out", runtimes: "V8s" };
         self.read_within(
             context,
             &limit,
             |program| &program.path,
-            |program, before| read(context, program, &runtime::claimed_ranges(before)),
+            |program, before| read(context, program, &runtime::claimed_ranges(before), refinements),
         )
     }
 }
 
-/// Reads all heaps of one V8. `taken` are the ranges that other runtimes claimed.
+/// Reads all heaps of one V8. `taken` are the ranges that other runtimes claimed; blocks of malloc
+/// are claimed in `refinements`.
 ///
 /// # Errors
 /// [`Busy`] if its structures are inconsistent, as during a collection.
-pub fn read(context: &Context<'_>, program: &Program, taken: &RangeSet) -> Result<Reading, Busy> {
+pub fn read(
+    context: &Context<'_>,
+    program: &Program,
+    taken: &RangeSet,
+    refinements: &Refinements,
+) -> Result<Reading, Busy> {
     let facts = Runtime {
         name: ABOUT.name.to_owned(),
         version: program.version_text(),
@@ -133,12 +142,20 @@ pub fn read(context: &Context<'_>, program: &Program, taken: &RangeSet) -> Resul
     if layout.has_dispatch_tables() {
         outside::claim(context, &memory, &heaps, &mut reading.palette, &mut claimed.claims, taken);
     }
+    let stores = stores::read(context, &memory, layout, &heaps);
+    stores.claim_blocks(refinements);
+    if stores.buffers.is_none() || stores.strings.is_none() {
+        let text = "the list of ArrayBuffers or external strings was changing, is damaged, or too long: those that are in no list \
+                    count as malloc's blocks";
+        reading.caveats.push(caveat("v8_buffers_unread", text.to_owned()));
+    }
     reading.facts.read = true;
     figures::fill_in_facts(&heaps, layout, &mut reading.facts);
-    reading.facts.set_details(ABOUT.name, &figures::details(&heaps, &claimed));
+    reading.facts.set_details(ABOUT.name, &figures::details(&heaps, &claimed, &stores));
     let notification = notification::notification(context, program, layout, &heaps);
     reading.remedies = remedies::remedies(context.process.pid(), &heaps, &claimed, notification.is_ok());
     reading.notification = Some(notification);
+    stores.claim_mapped(context, &mut reading.palette, &mut claimed.claims, taken);
     reading.claims = claimed.claims;
     reading.bytes_read = memory.bytes();
     Ok(reading)

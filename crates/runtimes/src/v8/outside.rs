@@ -36,7 +36,7 @@ pub fn claim(
 ) {
     let Some(slot) = palette.add(&rows::METADATA, None) else { return };
     let claimed: RangeSet = claims.iter().map(RangeClaim::range).collect();
-    let objects = object_areas(heaps);
+    let objects = heaps.object_areas();
     let mut cache = PageCache::new(memory);
     let is_candidate = |mapping: &&Mapping| {
         mapping.is_private_anonymous()
@@ -57,14 +57,6 @@ pub fn claim(
         }
         claims.push(context.claim_whole((start, end), Class::Refined(slot)));
     }
-}
-
-/// Returns where objects are: the pages of all spaces, in address order.
-fn object_areas(heaps: &Heaps) -> Vec<(u64, u64)> {
-    let pages = heaps.spaces.iter().flat_map(|space| &space.pages).chain(&heaps.read_only);
-    let mut areas: Vec<(u64, u64)> = pages.map(|page| (page.area_start, page.area_end)).collect();
-    areas.sort_unstable();
-    areas
 }
 
 /// Returns the end of the blocks of Abseil's `LowLevelAlloc` that start with the mapping: each has
@@ -90,7 +82,7 @@ fn is_dispatch_table(
     context: &Context<'_>,
     cache: &mut PageCache<'_>,
     mapping: &Mapping,
-    objects: &[(u64, u64)],
+    objects: &RangeSet,
 ) -> bool {
     let is_segments = mapping.start.is_multiple_of(SEGMENT_BYTES)
         && (mapping.end - mapping.start).is_multiple_of(SEGMENT_BYTES);
@@ -101,10 +93,7 @@ fn is_dispatch_table(
     let is_entry = |entry: &[u8]| {
         let (Some(address), Some(word)) = (word_at(entry, 0), word_at(entry, 8)) else { return false };
         let is_code = context.space.find(address).is_some_and(|mapping| mapping.permissions.execute);
-        let object = word >> DISPATCH_POINTER_SHIFT;
-        let behind = objects.partition_point(|area| area.0 <= object);
-        let area = behind.checked_sub(1).and_then(|number| objects.get(number));
-        is_code && area.is_some_and(|area| object < area.1)
+        is_code && objects.contains(word >> DISPATCH_POINTER_SHIFT)
     };
     // Other entries may point to read-only pages that `heap` does not find.
     entries.chunks_exact(DISPATCH_ENTRY_BYTES).filter(|entry| is_entry(entry)).count() >= MIN_VALID_ENTRIES

@@ -5,6 +5,9 @@ use strandline_claims::rows::ANONYMOUS;
 
 crate::row_table::row_table! {
     OBJECT = ("v8.object", Values, Live, "objects, live or not yet collected"),
+    BUFFER = ("v8.buffer", Values, Live, "ArrayBuffers and Buffers (malloc)"),
+    MAPPED_BUFFER = ("v8.buffer.mapped", Values, Live, "WebAssembly memories, resizable ArrayBuffers"),
+    EXTERNAL_STRING = ("v8.external_string", Values, Live, "characters of external strings (malloc)"),
     FREE = ("v8.free", Collector, Pinned, "free bytes in pages with objects"),
     WASTED = ("v8.wasted", Collector, Pinned, "bytes of pages that no object can use"),
     YOUNG_IDLE = ("v8.young.idle", Collector, Stranded, "young generation without objects"),
@@ -12,8 +15,13 @@ crate::row_table::row_table! {
     HEADER = ("v8.page_header", Collector, Live, "page headers"),
     READ_ONLY = ("v8.read_only", Runtime, Live, "read-only space"),
     CODE_RANGE = ("v8.code_range", Runtime, Live, "code range outside pages"),
-    METADATA = ("v8.metadata", Runtime, Live, "dispatch tables, Abseil's structures"),
+    METADATA = ("v8.metadata", Runtime, Live, "tables, V8's own structures"),
 }
+
+/// Names of the rows of its heap, which is its own memory; the other rows are in malloc's blocks
+/// mostly.
+pub static HEAP: [&str; 8] =
+    [OBJECT.id, FREE.id, WASTED.id, YOUNG_IDLE.id, POOL.id, HEADER.id, READ_ONLY.id, CODE_RANGE.id];
 
 /// The row of each class of its claims; all but free bytes have slots of their own.
 pub static BLOCKS: BlockRows = BlockRows {

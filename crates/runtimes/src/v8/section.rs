@@ -33,5 +33,15 @@ pub fn section(runtime: &Runtime) -> Option<Section> {
     let rows: Vec<_> = spaces.iter().filter(|space| space.space_size > 0).map(row).collect();
     let table = Some(Table { head: &SPACE_HEAD, rows, flexible: 0 }).filter(|table| !table.rows.is_empty());
     let isolates = format!("{}, as v8.getHeapSpaceStatistics() counts", counted(facts.isolates, "isolate"));
-    Some(Section { title, lines: vec![isolates], tables: table.into_iter().collect() })
+    let outside = [
+        ("ArrayBuffer", facts.buffers),
+        ("mapped ArrayBuffer", facts.mapped_buffers),
+        ("external string", facts.external_strings),
+    ];
+    let outside = outside.into_iter().filter_map(|(name, held)| {
+        let held = held.filter(|held| held.bytes > 0)?;
+        Some(format!("{}: {} outside the heap", counted(held.count, name), bytes(held.bytes)))
+    });
+    let lines = std::iter::once(isolates).chain(outside).collect();
+    Some(Section { title, lines, tables: table.into_iter().collect() })
 }

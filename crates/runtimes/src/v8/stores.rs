@@ -1,0 +1,234 @@
+//! What V8's objects hold outside its heap: the stores of ArrayBuffers and Buffers, and the
+//! characters of external strings. Most are blocks of malloc; V8 maps memories of WebAssembly and
+//! resizable ArrayBuffers itself.
+//!
+//! A heap lists its ArrayBuffers with a store, young and old ones, with the sum of their bytes
+//! (`src/heap/array-buffer-sweeper.h`), and again those of which a collection frees the dead ones.
+//! They count only if each list's entries add up to its sum. Shared stores (SharedArrayBuffer) are
+//! in no list.
+
+use std::time::Instant;
+
+use super::facts::OutsideHeap;
+use super::heap::Heaps;
+use super::layout::{
+    Extensions, IS_MAPPED, IS_ONE_BYTE, Layout, MAP_TYPE, STORE_BYTES, STRING_BYTES, STRING_DATA,
+    STRING_KIND, STRING_KINDS, STRING_LENGTH, SWEEPER_JOB, Strings,
+};
+use super::rows;
+use crate::batch::PageCache;
+use strandline_claims::accumulator::Class;
+use strandline_claims::allocator::RangeClaim;
+use strandline_claims::palette::SlotTable;
+use strandline_claims::refinements::Refinements;
+use strandline_claims::runtime::Context;
+use strandline_process::memory::{Memory, half_word_at, word_at};
+use strandline_process::pages::PAGE_BYTES;
+use strandline_process::range::{AddressRange, RangeSet};
+
+/// Maximum entries of all lists of a process: each takes 40 bytes here.
+const MAX_ENTRIES: usize = 1 << 20;
+
+/// ArrayBuffers with a store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Buffers {
+    /// Those in blocks of malloc.
+    pub in_blocks: OutsideHeap,
+    /// Those that V8 maps: memories of WebAssembly, resizable ArrayBuffers.
+    pub mapped: OutsideHeap,
+}
+
+/// What was found.
+#[derive(Debug, Default)]
+pub struct Stores {
+    /// ArrayBuffers; `None` if a list does not add up.
+    pub buffers: Option<Buffers>,
+    /// External strings; `None` if there are too many.
+    pub strings: Option<OutsideHeap>,
+    /// Their stores in malloc's blocks.
+    blocks: Vec<AddressRange>,
+    /// Addresses of V8's own structures for them.
+    structures: Vec<u64>,
+    /// The characters of strings.
+    characters: Vec<AddressRange>,
+    /// Stores that V8 maps.
+    mapped: Vec<AddressRange>,
+}
+
+/// Reads the lists of all isolates.
+pub fn read(context: &Context<'_>, memory: &dyn Memory, layout: &Layout, heaps: &Heaps) -> Stores {
+    let mut reader =
+        Reader { context, cache: PageCache::new(memory), left: MAX_ENTRIES, stores: Stores::default() };
+    let (mut buffers, mut strings) = (Some(Buffers::default()), Some(OutsideHeap::default()));
+    let objects = heaps.object_areas();
+    for isolate in &heaps.isolates {
+        let of_one = reader.buffers(&layout.extensions, isolate.heap, layout.sweeper);
+        buffers = buffers.zip(of_one).map(|(sum, of_one)| Buffers {
+            in_blocks: sum.in_blocks.plus(of_one.in_blocks),
+            mapped: sum.mapped.plus(of_one.mapped),
+        });
+        strings = strings
+            .zip(reader.strings(&layout.strings, isolate.heap, &objects))
+            .map(|(sum, of_one)| sum.plus(of_one));
+    }
+    Stores { buffers, strings, ..reader.stores }
+}
+
+impl Stores {
+    /// Claims the blocks of malloc.
+    pub fn claim_blocks(&self, refinements: &Refinements) {
+        let of_row = |row, ranges: &[AddressRange]| {
+            if let Some(slot) = refinements.slot(row, None).filter(|_| !ranges.is_empty()) {
+                for range in ranges {
+                    refinements.claim(range.start, range.len(), slot);
+                }
+            }
+        };
+        of_row(&rows::BUFFER, &self.blocks);
+        of_row(&rows::EXTERNAL_STRING, &self.characters);
+        if let Some(slot) = refinements.slot(&rows::METADATA, None).filter(|_| !self.structures.is_empty()) {
+            for &address in &self.structures {
+                refinements.claim_whole(address, slot);
+            }
+        }
+    }
+
+    /// Claims what V8 maps, except what `claims` or other runtimes (`taken`) claim.
+    pub fn claim_mapped(
+        &self,
+        context: &Context<'_>,
+        palette: &mut SlotTable,
+        claims: &mut Vec<RangeClaim>,
+        taken: &RangeSet,
+    ) {
+        let Some(slot) = palette.add(&rows::MAPPED_BUFFER, None).filter(|_| !self.mapped.is_empty()) else {
+            return;
+        };
+        let claimed: RangeSet = claims.iter().map(RangeClaim::range).collect();
+        // Several ArrayBuffers may have the same store.
+        for range in self.mapped.iter().copied().collect::<RangeSet>() {
+            if !claimed.overlaps(range) && !taken.overlaps(range) {
+                claims.push(context.claim_whole(range, Class::Refined(slot)));
+            }
+        }
+    }
+}
+
+struct Reader<'a> {
+    context: &'a Context<'a>,
+    cache: PageCache<'a>,
+    /// Entries that may still be read.
+    left: usize,
+    stores: Stores,
+}
+
+impl Reader<'_> {
+    fn word(&mut self, address: u64, offset: u64) -> Option<u64> {
+        self.cache.word(address.checked_add(offset)?)
+    }
+
+    /// Takes one entry from the limit; `None` if there is none left or the time is over.
+    fn count_entry(&mut self) -> Option<()> {
+        self.left = self.left.checked_sub(1)?;
+        (!self.left.is_multiple_of(256) || Instant::now() < self.context.deadline).then_some(())
+    }
+
+    /// Reads the lists of ArrayBuffers of a heap; `None` if one does not add up.
+    fn buffers(&mut self, layout: &Extensions, heap: u64, sweeper: u64) -> Option<Buffers> {
+        let sweeper = self.word(heap, sweeper)?;
+        // Its first field is its heap.
+        if self.word(sweeper, 0)? != heap {
+            return None;
+        }
+        let mut buffers = Buffers::default();
+        let job = self.word(sweeper, SWEEPER_JOB)?;
+        let of = |at: u64, lists: [u64; 2]| lists.map(|offset| at.checked_add(offset));
+        let of_job = of(job, layout.job_lists).into_iter().filter(|_| job != 0);
+        for list in of(sweeper, layout.lists).into_iter().chain(of_job) {
+            self.list(layout, list?, &mut buffers)?;
+        }
+        Some(buffers)
+    }
+
+    /// Reads an `ArrayBufferList`: its first entry, its last, and the sum of their bytes.
+    fn list(&mut self, layout: &Extensions, at: u64, buffers: &mut Buffers) -> Option<()> {
+        let (mut entry, last) = self.cache.pair(at)?;
+        let expected = self.word(at, 16)?;
+        let (mut sum, mut previous) = (0_u64, 0);
+        while entry != 0 {
+            self.count_entry()?;
+            let bytes = self.word(entry, layout.length)? >> layout.length_shift;
+            sum = sum.checked_add(bytes)?;
+            let store = self.word(entry, layout.store)?;
+            self.stores.structures.push(entry);
+            let kind = if self.store(layout, store)? { &mut buffers.mapped } else { &mut buffers.in_blocks };
+            *kind = kind.plus(OutsideHeap { count: 1, bytes });
+            previous = entry;
+            entry = self.word(entry, layout.next)?;
+        }
+        (previous == last && sum == expected).then_some(())
+    }
+
+    /// Reads a `BackingStore` (`src/objects/backing-store.h`). Returns whether V8 maps it.
+    fn store(&mut self, layout: &Extensions, store: u64) -> Option<bool> {
+        let mut words = [0; STORE_BYTES];
+        self.cache.read(store, &mut words).ok()?;
+        self.stores.structures.push(store);
+        let (start, bytes) = (word_at(&words, 0)?, word_at(&words, 8)?);
+        let range = AddressRange::new(start, start.checked_add(bytes)?);
+        // V8 10.2 takes resizable ones from malloc.
+        if half_word_at(&words, layout.store_flags)? & IS_MAPPED == 0 || !start.is_multiple_of(PAGE_BYTES) {
+            self.stores.blocks.push(range);
+            return Some(false);
+        }
+        let end = range.end.checked_next_multiple_of(PAGE_BYTES)?;
+        let is_mapping = self.context.space.find(start).is_some_and(|mapping| {
+            mapping.is_private_anonymous() && mapping.permissions.write && end <= mapping.end
+        });
+        if bytes > 0 && is_mapping {
+            self.stores.mapped.push(AddressRange::new(start, end));
+        }
+        Some(true)
+    }
+
+    /// Reads the external strings of a heap; `None` if they cannot be read.
+    fn strings(&mut self, layout: &Strings, heap: u64, objects: &RangeSet) -> Option<OutsideHeap> {
+        let table = heap.checked_add(layout.table)?;
+        // Its first field is its heap.
+        if self.word(table, 0)? != heap {
+            return None;
+        }
+        let mut found = OutsideHeap::default();
+        for &offset in layout.vectors {
+            let (mut entry, end) = self.cache.pair(table.checked_add(offset)?)?;
+            while entry < end {
+                self.count_entry()?;
+                let object = self.cache.word(entry)?;
+                if let Some(range) = self.string(object, objects) {
+                    found = found.plus(OutsideHeap { count: 1, bytes: range.len() });
+                    self.stores.characters.push(range);
+                }
+                entry = entry.checked_add(8)?;
+            }
+        }
+        Some(found)
+    }
+
+    /// Returns the characters of an external string; `None` for an entry that is none any more, and
+    /// for a string that does not cache their address.
+    fn string(&mut self, object: u64, objects: &RangeSet) -> Option<AddressRange> {
+        // A pointer to an object has the lowest bit set (`kHeapObjectTag`).
+        let at = object.checked_sub(1).filter(|at| at.is_multiple_of(8) && objects.contains(*at))?;
+        let mut words = [0; STRING_BYTES];
+        self.cache.read(at, &mut words).ok()?;
+        let map = word_at(&words, 0)?.checked_sub(1).filter(|map| objects.contains(*map))?;
+        let kind = self.cache.word32(map.checked_add(MAP_TYPE)?)? & 0xffff;
+        if kind & STRING_KINDS != STRING_KIND {
+            return None;
+        }
+        let characters = u64::from(half_word_at(&words, STRING_LENGTH)?);
+        let bytes = if kind & IS_ONE_BYTE != 0 { characters } else { characters.checked_mul(2)? };
+        let start = word_at(&words, STRING_DATA)?;
+        Some(AddressRange::new(start, start.checked_add(bytes)?))
+    }
+}
