@@ -83,7 +83,7 @@ function load() {
     }));
     fs.readFile(__filename, (error, text) => { if (error || text.length < 1000) process.exit(72); });
     check();
-  }, 3);
+  }, 10);
 }
 
 function storm() {

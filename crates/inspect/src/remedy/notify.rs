@@ -26,10 +26,14 @@ use strandline_process::target::admission;
 use strandline_process::target::live::ByPid;
 use strandline_process::target::tracee::Tracee;
 
-/// Pause before another try, if the heap's owner or the runtime was at work, and interval of the
-/// checks whether the owner waits for events.
+/// Pause before another try, if the runtime was at work.
 const REST: Duration = Duration::from_millis(10);
+/// Intervals of the checks whether the owner of the heap waits for events: while all threads run,
+/// and while the helper is stopped. The sleeps of a busy program are short.
 const OWNER_CHECK_INTERVAL: Duration = Duration::from_millis(1);
+const OWNER_POLL_INTERVAL: Duration = Duration::from_micros(50);
+/// How long the helper is stopped for that.
+const OWNER_POLL_LIMIT: Duration = Duration::from_millis(10);
 /// Maximum time for the runtime to do the work after the calls.
 pub const WORK_LIMIT: Duration = Duration::from_secs(5);
 /// Interval of the checks whether it is done.
@@ -252,10 +256,14 @@ impl<'a> Target<'a> {
         let (process, tid) = (self.process, tracee.tid);
         // The thread's id may have been reused by another process since it was read.
         process.task_stat(tid)?;
-        let owner = match owner.hold(&self.space)? {
-            Search::Held(owner) => owner,
-            Search::Busy => return Ok(Attempt::Later(OWNER_IS_BUSY)),
-            Search::Missing(address) => return Ok(Attempt::Missing(address)),
+        let deadline = tracee.since + OWNER_POLL_LIMIT;
+        let owner = loop {
+            match owner.hold(&self.space)? {
+                Search::Held(owner) => break owner,
+                Search::Missing(address) => return Ok(Attempt::Missing(address)),
+                Search::Busy if Instant::now() >= deadline => return Ok(Attempt::Later(OWNER_IS_BUSY)),
+                Search::Busy => std::thread::sleep(OWNER_POLL_INTERVAL),
+            }
         };
         if !holds(process, &call.identity) {
             return Ok(Attempt::Gone);
