@@ -7,7 +7,7 @@ mod refusal;
 use std::time::Duration;
 
 pub use applied::{Applied, Footprint};
-pub use notification::{Notification, NotifyCall, Word};
+pub use notification::{Notification, NotifyCall, Owner, Word};
 pub use refusal::Refusal;
 
 use crate::facts::{Remedy, Runtime};

@@ -28,13 +28,27 @@ pub struct Notification {
 pub struct NotifyCall {
     /// Its arguments.
     pub arguments: [u64; 2],
-    /// What only the thread-local storage of the heap's owner contains.
-    pub owner: u64,
+    /// The thread that owns the heap: only it ends it. `None` if there is none; then the call cannot
+    /// be made.
+    pub owner: Option<Owner>,
+    /// Bytes that it gives back at least.
+    pub least_bytes: u64,
     /// Words that have these values as long as the heap exists.
     pub identity: Vec<Word>,
     /// Words that have these values while it is idle: no earlier request is pending, and it does
     /// not collect. They have them again when the work is done.
     pub idle: Vec<Word>,
+}
+
+/// The thread that owns a heap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Owner {
+    /// The thread.
+    pub tid: i32,
+    /// Its thread pointer.
+    pub thread_pointer: u64,
+    /// A word of its thread-local storage that has this value as long as it owns the heap.
+    pub proof: Word,
 }
 
 /// A word of the process and its value.

@@ -60,7 +60,7 @@ pub enum Refusal {
         reason: String,
     },
     /// The process ended during the call.
-    #[error("process {pid} ended during the call ({how}); its heap was probably damaged before")]
+    #[error("process {pid} ended during the call ({how})")]
     Died {
         /// The process asked for.
         pid: i32,

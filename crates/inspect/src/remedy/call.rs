@@ -99,7 +99,7 @@ fn with_safe_thread<T: Send>(
     act: &mut (dyn FnMut(Tracee<'_>) -> T + Send),
 ) -> Result<T, Refusal> {
     let of_handlers = if stop_handlers.is_empty() { 0 } else { HANDLER_STACK_BYTES };
-    let fences = ThreadConditions {
+    let conditions = ThreadConditions {
         locks: request.locks,
         code: request.code,
         stack_bytes: request.stack_bytes + code::FRAME_BYTES + of_handlers,
@@ -108,7 +108,7 @@ fn with_safe_thread<T: Send>(
         must_wait: request.must_wait,
         ..ThreadConditions::default()
     };
-    choose::with_safe_thread(process, &fences, request.wait, act)
+    choose::with_safe_thread(process, &conditions, request.wait, act)
 }
 
 /// Puts the argument where the call finds it: on unused stack, below the thread's red zone.

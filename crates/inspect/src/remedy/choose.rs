@@ -162,20 +162,20 @@ impl<T> From<NotStopped> for Attempt<T> {
     }
 }
 
-/// Finds a thread of `process` that is safe by `fences`, within `wait`, and passes it, stopped, to
+/// Finds a thread of `process` that is safe by `conditions`, within `wait`, and passes it, stopped, to
 /// `act`, which releases it. `act` runs at most once, on a thread of strandline that is the tracer.
 ///
 /// Returns [`Refusal::NoSafeThread`] with the reasons if none was found; then nothing was changed.
 pub fn with_safe_thread<T: Send>(
     process: &Process,
-    fences: &ThreadConditions<'_>,
+    conditions: &ThreadConditions<'_>,
     wait: Duration,
     act: &mut (dyn FnMut(Tracee<'_>) -> T + Send),
 ) -> Result<T, Refusal> {
     let deadline = Instant::now() + wait;
     let (objects, seen) = (Objects::default(), BTreeMap::new());
     let (lock_watch, filter) = (SHORTEST_LOCK_WATCH, None);
-    let mut chooser = Chooser { process, fences, objects, seen, filter, lock_watch, turns: 1 };
+    let mut chooser = Chooser { process, conditions, objects, seen, filter, lock_watch, turns: 1 };
     let mut pause = SHORTEST_PAUSE;
     let mut lasting_rounds = 0;
     for round in 0_usize.. {
@@ -204,7 +204,7 @@ pub fn with_safe_thread<T: Send>(
 
 struct Chooser<'a> {
     process: &'a Process,
-    fences: &'a ThreadConditions<'a>,
+    conditions: &'a ThreadConditions<'a>,
     objects: Objects,
     /// The latest reason against each thread that was checked.
     seen: BTreeMap<i32, Reason>,
@@ -220,7 +220,7 @@ impl Chooser<'_> {
     /// Returns the threads worth trying, best first.
     fn candidates(&mut self, round: usize) -> Result<Vec<i32>, Refusal> {
         let mut threads = self.process.tasks()?;
-        threads.retain(|&tid| self.fences.thread.is_none_or(|only| only == tid));
+        threads.retain(|&tid| self.conditions.thread.is_none_or(|only| only == tid));
         let count = threads.len().max(1);
         self.turns = count.div_ceil(MAX_CANDIDATES);
         // Each round begins at another thread, so that all are tried, however many there are.
@@ -288,7 +288,7 @@ impl Chooser<'_> {
         Ok(filtered
             + match self.process.task_doing(tid) {
                 Some(ThreadActivity::Call(call))
-                    if call.number == FUTEX && self.fences.locks.contains(&call.arguments[0]) =>
+                    if call.number == FUTEX && self.conditions.locks.contains(&call.arguments[0]) =>
                 {
                     return Err(Reason::LockHeld);
                 }
@@ -317,8 +317,8 @@ impl Chooser<'_> {
     ) -> Result<Option<T>, Refusal> {
         let (process, pid) = (self.process, self.process.pid());
         for _ in 0..MAX_LOADS {
-            let (fences, objects, lock_watch) = (self.fences, &self.objects, self.lock_watch);
-            let examiner = Examiner { process, fences, space, objects, lock_watch };
+            let (conditions, objects, lock_watch) = (self.conditions, &self.objects, self.lock_watch);
+            let examiner = Examiner { process, conditions, space, objects, lock_watch };
             let attempt = on_own_thread(super::call::CALL_LIMIT * 2, || examiner.attempt(tid, act));
             match attempt {
                 Some(Attempt::Done(done)) => return Ok(Some(done)),
@@ -369,7 +369,7 @@ pub(super) fn no_tracer(process: &Process) -> Refusal {
 /// Stops a thread and checks it. Reads no files meanwhile.
 struct Examiner<'a> {
     process: &'a Process,
-    fences: &'a ThreadConditions<'a>,
+    conditions: &'a ThreadConditions<'a>,
     space: &'a AddressSpace,
     objects: &'a Objects,
     lock_watch: Duration,
@@ -403,7 +403,7 @@ impl Examiner<'_> {
         if registers.cs != quiet::CS_64_BIT {
             return Err(Objection::Unfit(Reason::Code32Bit));
         }
-        for calls in [filters::ALLOCATOR_CALLS, self.fences.more_calls] {
+        for calls in [filters::ALLOCATOR_CALLS, self.conditions.more_calls] {
             if let Some(filter) = filters::objection(tracee, calls) {
                 return Err(Objection::Filtered(filter));
             }
@@ -413,25 +413,25 @@ impl Examiner<'_> {
         if !inject::can_end_by_signal(tracee) && is_filtered() {
             return Err(Objection::Unfit(Reason::FilteredSleep));
         }
-        if !self.fences.fs_bases.is_empty() && !self.fences.fs_bases.contains(&registers.fs_base) {
+        if !self.conditions.fs_bases.is_empty() && !self.conditions.fs_bases.contains(&registers.fs_base) {
             return Err(Objection::Unfit(Reason::UnknownToAllocator));
         }
-        if self.fences.must_wait && !PLAIN_WAITS.contains(&registers.orig_rax.cast_signed()) {
+        if self.conditions.must_wait && !PLAIN_WAITS.contains(&registers.orig_rax.cast_signed()) {
             return Err(Objection::Unfit(Reason::NotInPlainWait));
         }
-        let wants_helper = self.fences.helper_of.is_some();
+        let wants_helper = self.conditions.helper_of.is_some();
         if wants_helper && (tracee.tid == self.process.pid() || registers.orig_rax.cast_signed() != FUTEX) {
             return Err(Objection::Unfit(Reason::NotIdle));
         }
-        let is_fenced = |address| self.fences.code.iter().any(|range| range.contains(&address));
-        if is_fenced(registers.rip) {
+        let is_forbidden = |address| self.conditions.code.iter().any(|range| range.contains(&address));
+        if is_forbidden(registers.rip) {
             return Err(Objection::Unfit(Reason::InMalloc));
         }
         let memory = ByPid::new(self.process.pid());
         let room = stack::room_bytes(&memory, self.space, tracee.tid, registers);
         let room = room.ok_or(Objection::Unfit(Reason::ForeignStack))?;
         let state_bytes = inject::extended_state_bytes(tracee.tid);
-        if state_bytes.map_or(true, |state| room < self.fences.stack_bytes + state) {
+        if state_bytes.map_or(true, |state| room < self.conditions.stack_bytes + state) {
             return Err(Objection::Unfit(Reason::SmallStack));
         }
         if stack::is_in_rseq(&memory, tracee.tid) {
@@ -448,12 +448,12 @@ impl Examiner<'_> {
                 frames.push(frame.instruction);
             }
             is_handler |= is_deaf && inject::is_trampoline(&memory, frame.instruction);
-            !is_handler && !is_fenced(frame.instruction)
+            !is_handler && !is_forbidden(frame.instruction)
         };
         match unwinder.walk(Frame::of(registers), &mut goes_on) {
             End::Start => {
                 let fits = |code: &RuntimeCode| code.is_idle_helper(self.space, &frames);
-                if !self.fences.helper_of.is_none_or(fits) {
+                if !self.conditions.helper_of.is_none_or(fits) {
                     return Err(Objection::Unfit(Reason::NotIdle));
                 }
             }
@@ -469,7 +469,7 @@ impl Examiner<'_> {
     /// Watches the locks until each was free once; returns false after the time limit. A lock that
     /// cannot be read counts as held.
     fn sees_all_locks_free(&self) -> bool {
-        let mut waiting = self.fences.locks.to_vec();
+        let mut waiting = self.conditions.locks.to_vec();
         let deadline = Instant::now() + self.lock_watch;
         loop {
             waiting.retain(|&lock| {

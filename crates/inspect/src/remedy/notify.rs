@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use super::call::{self, CALL_LIMIT, no_trampoline};
 use super::choose::{self, ThreadConditions};
-use super::owner::{Owner, Search};
+use super::owner::{HeapOwner, Search};
 use super::runtime_code::RuntimeCode;
 use super::{Applied, Footprint, Refusal, precheck, stop_handlers};
 use strandline_claims::remedy::{Notification, NotifyCall, Word};
@@ -19,6 +19,7 @@ use strandline_process::call::code::{self, CallSites};
 use strandline_process::call::filters::WAKING_CALLS;
 use strandline_process::call::inject::{self, Call};
 use strandline_process::elf::Object;
+use strandline_process::error::Error;
 use strandline_process::map::AddressSpace;
 use strandline_process::memory::Memory;
 use strandline_process::procfs::Process;
@@ -38,11 +39,11 @@ const OWNER_POLL_LIMIT: Duration = Duration::from_millis(10);
 pub const WORK_LIMIT: Duration = Duration::from_secs(5);
 /// Interval of the checks whether it is done.
 const WORK_CHECK_INTERVAL: Duration = Duration::from_millis(5);
-/// After the work, memory is given back by threads of the runtime: done once RSS has not fallen for
-/// this time.
+/// After the work, memory is given back by threads of the runtime: done once the process's private
+/// memory has not fallen for this time.
 const SETTLED_FOR: Duration = Duration::from_millis(400);
 const SETTLE_CHECK_INTERVAL: Duration = Duration::from_millis(50);
-/// Fall of RSS that counts.
+/// A fall that counts.
 const FALL_BYTES: u64 = 256 << 10;
 
 /// The calls, and conditions for them.
@@ -65,6 +66,10 @@ pub struct Notified {
     pub unfinished: usize,
     /// Why some calls were not made, if others were.
     pub refused: Option<Refusal>,
+    /// What those heaps gave back at least of which the work was done.
+    pub least_bytes: u64,
+    /// By how much the process's private memory fell at most.
+    pub fall_bytes: u64,
 }
 
 /// Has process `pid` make all calls, and waits until the work is done.
@@ -92,13 +97,18 @@ pub fn apply(pid: i32, request: &NotifyRequest<'_>) -> Result<Notified, Refusal>
     if made.is_empty() {
         return Err(refused.unwrap_or_else(|| changed(pid)));
     }
-    let unfinished = wait_until_done(process, &made);
+    let work = wait_until_done(process, &made);
     applied.after = Footprint::of(process);
-    let footprint = |of: Option<Footprint>| of.map_or(0, |of| of.private_bytes);
-    applied.actual_bytes = footprint(applied.before).saturating_sub(footprint(applied.after));
-    applied.resident_before_bytes = footprint(applied.before);
+    let (Some(before), Some(after), Some(work)) = (applied.before, applied.after, work) else {
+        return Err(Error::Ended { pid }.into());
+    };
+    applied.actual_bytes = before.private_bytes.saturating_sub(after.private_bytes);
+    applied.resident_before_bytes = before.private_bytes;
     applied.watch_faults(process, request.watch);
-    Ok(Notified { applied, unfinished, refused })
+    let fall_bytes = before.private_bytes.saturating_sub(work.lowest_bytes);
+    let done = made.iter().filter(|call| !is_open(process, call));
+    let least_bytes = done.map(|call| call.least_bytes).sum();
+    Ok(Notified { applied, unfinished: work.unfinished, refused, least_bytes, fall_bytes })
 }
 
 /// Checks whether process `pid` could make one of the calls now: chooses threads as [`apply`] does,
@@ -208,11 +218,16 @@ impl<'a> Target<'a> {
     /// Makes one call, and returns its cost; `None` if the heap is gone.
     fn make(&self, call: &NotifyCall) -> Result<Option<CallCost>, Refusal> {
         let deadline = Instant::now() + self.request.wait;
-        let mut owner = Owner::new(self.process, &self.code, call.owner);
+        let owner = call.owner.ok_or_else(|| Refusal::Unsafe {
+            pid: self.process.pid(),
+            what: "has a heap that belongs to no thread".to_owned(),
+            advice: "the program itself can collect it",
+        })?;
+        let mut owner = HeapOwner::new(self.process, &self.code, owner);
         loop {
             let attempt = match self.obstacle(call, &owner) {
                 Some(obstacle) => obstacle,
-                None => self.with_thread(&mut |tracee| self.attempt(tracee, call, &mut owner))??,
+                None => self.with_thread(&mut |tracee| self.attempt(tracee, call, &owner))??,
             };
             let pause = match attempt {
                 Attempt::Made(cost) => return Ok(Some(cost)),
@@ -233,8 +248,8 @@ impl<'a> Target<'a> {
     }
 
     /// Returns what is against the call, as far as that is visible while all threads run.
-    fn obstacle(&self, call: &NotifyCall, owner: &Owner<'_>) -> Option<Attempt> {
-        if !holds(self.process, &call.identity) {
+    fn obstacle(&self, call: &NotifyCall, owner: &HeapOwner<'_>) -> Option<Attempt> {
+        if !exists(self.process, call) {
             Some(Attempt::Gone)
         } else if !holds(self.process, &call.idle) {
             Some(Attempt::Later(IS_COLLECTED))
@@ -251,7 +266,7 @@ impl<'a> Target<'a> {
         &self,
         tracee: Tracee<'_>,
         call: &NotifyCall,
-        owner: &mut Owner<'_>,
+        owner: &HeapOwner<'_>,
     ) -> Result<Attempt, Refusal> {
         let (process, tid) = (self.process, tracee.tid);
         // The thread's id may have been reused by another process since it was read.
@@ -265,7 +280,7 @@ impl<'a> Target<'a> {
                 Search::Busy => std::thread::sleep(OWNER_POLL_INTERVAL),
             }
         };
-        if !holds(process, &call.identity) {
+        if !exists(process, call) {
             return Ok(Attempt::Gone);
         }
         if !holds(process, &call.idle) {
@@ -301,6 +316,12 @@ impl<'a> Target<'a> {
     }
 }
 
+/// Whether the heap of a call exists and has its owner.
+fn exists(process: &Process, call: &NotifyCall) -> bool {
+    let proof = call.owner.map(|owner| owner.proof);
+    holds(process, &call.identity) && holds(process, proof.as_slice())
+}
+
 /// Whether words of the process have their values.
 fn holds(process: &Process, words: &[Word]) -> bool {
     let memory = ByPid::new(process.pid());
@@ -311,27 +332,42 @@ fn holds(process: &Process, words: &[Word]) -> bool {
     })
 }
 
-/// Waits until the runtime has done the work and RSS falls no more. Returns the number of heaps of
-/// which the work was not done.
-fn wait_until_done(process: &Process, made: &[&NotifyCall]) -> usize {
+/// Whether the runtime has work to do for a call that was made.
+fn is_open(process: &Process, call: &NotifyCall) -> bool {
+    exists(process, call) && !holds(process, &call.idle)
+}
+
+/// What became of the work.
+struct Work {
+    /// Number of heaps of which it was not done.
+    unfinished: usize,
+    /// The least private memory seen.
+    lowest_bytes: u64,
+}
+
+/// Waits until the runtime has done the work and the process's private memory falls no more; `None`
+/// if the process ended.
+fn wait_until_done(process: &Process, made: &[&NotifyCall]) -> Option<Work> {
     let deadline = Instant::now() + WORK_LIMIT;
-    let is_open = |call: &&&NotifyCall| holds(process, &call.identity) && !holds(process, &call.idle);
+    let private = || Footprint::of(process).map(|of| of.private_bytes);
+    let mut lowest = private()?;
     let unfinished = loop {
-        let unfinished = made.iter().filter(is_open).count();
+        let unfinished = made.iter().filter(|call| is_open(process, call)).count();
+        lowest = lowest.min(private()?);
         if unfinished == 0 || Instant::now() >= deadline {
             break unfinished;
         }
         std::thread::sleep(WORK_CHECK_INTERVAL);
     };
     let deadline = Instant::now() + WORK_LIMIT;
-    let rss = || Footprint::of(process).map_or(0, |of| of.private_bytes);
-    let (mut lowest, mut since) = (rss(), Instant::now());
+    let (mut settled, mut since) = (lowest, Instant::now());
     while since.elapsed() < SETTLED_FOR && Instant::now() < deadline {
         std::thread::sleep(SETTLE_CHECK_INTERVAL);
-        let now = rss();
-        if now.saturating_add(FALL_BYTES) < lowest || made.iter().any(|call| is_open(&call)) {
-            (lowest, since) = (now.min(lowest), Instant::now());
+        let now = private()?;
+        lowest = lowest.min(now);
+        if now.saturating_add(FALL_BYTES) < settled || made.iter().any(|call| is_open(process, call)) {
+            (settled, since) = (now.min(settled), Instant::now());
         }
     }
-    unfinished
+    Some(Work { unfinished, lowest_bytes: lowest })
 }

@@ -1,4 +1,4 @@
-//! Finds and holds the thread that owns a heap, while another thread makes a call for that heap.
+//! Holds the thread that owns a heap, while another thread makes a call for that heap.
 //!
 //! Only its owner ends a heap. The owner is held in its event loop: there it holds no lock, so that
 //! the call never waits for it, and the heap is complete.
@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use super::Refusal;
 use super::runtime_code::RuntimeCode;
+use strandline_claims::remedy::Owner;
 use strandline_process::map::AddressSpace;
-use strandline_process::memory::Memory;
 use strandline_process::procfs::{Process, ThreadActivity};
 use strandline_process::target::live::ByPid;
 use strandline_process::target::tracee::{NotStopped, Tracee};
@@ -18,22 +18,14 @@ use strandline_process::unwind::{End, Frame, Objects, Unwinder};
 const STOP_LIMIT: Duration = Duration::from_millis(100);
 /// Calls in which an event loop sleeps: epoll_wait, epoll_pwait.
 const EVENT_WAITS: [i64; 2] = [232, 281];
-/// Bytes that are searched around a thread's pointer: static thread-local storage below it (node
-/// has 0x2a0), and glibc's thread structure (nptl/descr.h, `struct pthread`), which has the values
-/// of the first 32 keys of pthread_key_create at 0x310.
-const STORAGE_BYTES: u64 = 2 << 10;
-const STRUCTURE_BYTES: u64 = 0x900;
 /// Frames that are looked at: the C library's, those of the loop.
-const MAX_FRAMES: usize = 8;
+const MAX_FRAMES: usize = 12;
 
 /// The owner of a heap, over several attempts.
-pub struct Owner<'a> {
+pub struct HeapOwner<'a> {
     process: &'a Process,
     code: &'a RuntimeCode,
-    /// The value that only the owner has in its thread-local storage.
-    value: u64,
-    /// The thread, once it is known.
-    tid: Option<i32>,
+    thread: Owner,
     objects: Objects,
 }
 
@@ -47,10 +39,10 @@ pub enum Search<'a> {
     Missing(u64),
 }
 
-impl<'a> Owner<'a> {
-    /// The thread of which the thread-local storage contains `value`.
-    pub fn new(process: &'a Process, code: &'a RuntimeCode, value: u64) -> Self {
-        Self { process, code, value, tid: None, objects: Objects::default() }
+impl<'a> HeapOwner<'a> {
+    /// For the owner `thread`.
+    pub fn new(process: &'a Process, code: &'a RuntimeCode, thread: Owner) -> Self {
+        Self { process, code, thread, objects: Objects::default() }
     }
 
     /// Loads the object at `address`, for the next attempt.
@@ -60,44 +52,27 @@ impl<'a> Owner<'a> {
 
     /// Whether it may be in its event loop; stops nothing.
     pub fn may_sleep(&self) -> bool {
-        self.tid.is_none_or(|tid| self.waits_for_events(tid))
+        matches!(self.process.task_doing(self.thread.tid), Some(ThreadActivity::Call(call)) if EVENT_WAITS.contains(&call.number))
     }
 
-    fn waits_for_events(&self, tid: i32) -> bool {
-        matches!(self.process.task_doing(tid), Some(ThreadActivity::Call(call)) if EVENT_WAITS.contains(&call.number))
-    }
-
-    /// Stops threads that wait for events, until one is the owner. Call it on a thread of its own.
-    pub fn hold(&mut self, space: &AddressSpace) -> Result<Search<'a>, Refusal> {
-        let tids = self.tid.map_or_else(|| self.process.tasks(), |tid| Ok(vec![tid]))?;
-        for tid in tids.into_iter().filter(|&tid| self.waits_for_events(tid)) {
-            let tracee = match Tracee::stop(self.process, tid, STOP_LIMIT) {
-                Ok(tracee) => tracee,
-                Err(NotStopped::Gone) => continue,
-                Err(NotStopped::GroupStop) => return Err(Refusal::Stopped { pid: self.process.pid() }),
-                Err(NotStopped::TimedOut | NotStopped::Replaced) => return Ok(Search::Busy),
-                Err(NotStopped::Refused(error)) => return Err(error.into()),
-                Err(NotStopped::Io(error)) => {
-                    return Err(Refusal::from_io(self.process, format!("stopping thread {tid}"), error));
-                }
-            };
-            if self.has_value(&tracee) {
-                self.tid = Some(tid);
-                return Ok(self.judge(space, tracee));
+    /// Stops it if it waits for events. Call this on a thread of its own.
+    pub fn hold(&self, space: &AddressSpace) -> Result<Search<'a>, Refusal> {
+        if !self.may_sleep() {
+            return Ok(Search::Busy);
+        }
+        let (pid, tid) = (self.process.pid(), self.thread.tid);
+        match Tracee::stop(self.process, tid, STOP_LIMIT) {
+            // A thread's id may have been reused.
+            Ok(tracee) if tracee.registers.fs_base == self.thread.thread_pointer => {
+                Ok(self.judge(space, tracee))
+            }
+            Ok(_) | Err(NotStopped::Gone | NotStopped::TimedOut | NotStopped::Replaced) => Ok(Search::Busy),
+            Err(NotStopped::GroupStop) => Err(Refusal::Stopped { pid }),
+            Err(NotStopped::Refused(error)) => Err(error.into()),
+            Err(NotStopped::Io(error)) => {
+                Err(Refusal::from_io(self.process, format!("stopping thread {tid}"), error))
             }
         }
-        Ok(Search::Busy)
-    }
-
-    fn has_value(&self, tracee: &Tracee<'_>) -> bool {
-        let base = tracee.registers.fs_base;
-        let below = base.checked_sub(STORAGE_BYTES).map(|start| (start, STORAGE_BYTES));
-        let memory = ByPid::new(self.process.pid());
-        below.into_iter().chain([(base, STRUCTURE_BYTES)]).any(|(start, bytes)| {
-            let mut words = vec![0; bytes as usize];
-            let is_read = memory.read(start, &mut words).is_ok();
-            is_read && words.chunks_exact(8).any(|word| word == self.value.to_le_bytes())
-        })
     }
 
     fn judge(&self, space: &AddressSpace, tracee: Tracee<'a>) -> Search<'a> {

@@ -18,6 +18,7 @@ use crate::verdict::remedies::ZERO_PAGES;
 use strandline_claims::allocator::{CallHazard, CallPlan, CodeRanges, HazardCause};
 use strandline_claims::caveat::Caveat;
 use strandline_claims::remedy::{Action, Answer, Effect, Request, Spec};
+use strandline_claims::units::bytes;
 use strandline_process::elf::Object;
 use strandline_process::error::Result;
 use strandline_process::host;
@@ -152,6 +153,9 @@ fn ask(
     false
 }
 
+/// Divisor of the released bytes for the minimum growth right afterwards that is a caveat.
+const MIN_GROWTH_DIVISOR: u64 = 10;
+
 /// Makes the calls by which a runtime is asked to give memory back; true if one was made.
 fn notify(
     pid: i32,
@@ -182,7 +186,7 @@ fn notify(
         return false;
     }
     match notify::apply(pid, &request) {
-        Ok(Notified { applied, unfinished, refused }) => {
+        Ok(Notified { applied, unfinished, refused, least_bytes, fall_bytes }) => {
             if unfinished > 0 {
                 let text = format!(
                     "{unfinished} of {} heaps: their threads have not run the collection within {} s (blocked, or busy in \
@@ -192,6 +196,19 @@ fn notify(
                 );
                 answer.caveats.push(Caveat::new("not_collected_yet", owner, None, text.as_str()));
                 answer.reason = Some(text);
+            }
+            if refused.is_some() || unfinished > 0 {
+                answer.predicted_bytes = None;
+                answer.predicted_least_bytes = Some(least_bytes);
+            }
+            let grown = fall_bytes.saturating_sub(applied.actual_bytes);
+            if applied.actual_bytes < least_bytes || grown > fall_bytes / MIN_GROWTH_DIVISOR {
+                let text = format!(
+                    "its private memory fell by {}, and by {} at the end: the program allocated meanwhile",
+                    bytes(fall_bytes),
+                    bytes(applied.actual_bytes)
+                );
+                answer.caveats.push(Caveat::new("grew_again", owner, Some(grown), text));
             }
             if let Some(refusal) = refused {
                 answer.caveats.push(Caveat::new("not_all_called", owner, None, refusal.to_string()));

@@ -19,7 +19,9 @@ pub struct RuntimeCode {
     pub waits: Vec<Range<u64>>,
     /// Functions that run an event loop.
     pub loops: Vec<Range<u64>>,
-    /// Files with these functions, and the runtime's own.
+    /// The runtime's own file.
+    own_file: String,
+    /// That file and others with these functions.
     files: Vec<String>,
 }
 
@@ -28,6 +30,7 @@ impl RuntimeCode {
     pub fn find(process: &Process, space: &AddressSpace, plan: &Notification, own: &Object) -> Self {
         let mut code = Self::default();
         if let Some(mapping) = space.find(plan.object) {
+            code.own_file.clone_from(&mapping.name);
             code.add(own, plan, &mapping.name);
         }
         let may_hold = |mapping: &&Mapping| {
@@ -70,12 +73,17 @@ impl RuntimeCode {
     }
 
     /// Whether a thread with these frames, the innermost first, sleeps in its event loop: the C
-    /// library's wait; the loop's poll; a function of `loops`.
+    /// library's wait; the loop's poll; a function of `loops`; the runtime's own code, which called
+    /// it.
     pub fn is_in_event_loop(&self, space: &AddressSpace, frames: &[u64]) -> bool {
         let inner = frames.iter().take_while(|&&frame| is_libc(space, frame)).count();
         let Some(position) = frames.iter().position(|&frame| is_in(&self.loops, frame)) else { return false };
         let Some(poll) = frames.get(inner..position) else { return false };
-        inner > 0 && poll.len() <= MAX_POLL_FRAMES && poll.iter().all(|&frame| self.is_own(space, frame))
+        let caller = frames.get(position + 1).and_then(|&frame| mapping_of(space, frame));
+        inner > 0
+            && poll.len() <= MAX_POLL_FRAMES
+            && poll.iter().all(|&frame| self.is_own(space, frame))
+            && caller.is_some_and(|mapping| mapping.name == self.own_file)
     }
 
     fn is_own(&self, space: &AddressSpace, frame: u64) -> bool {
@@ -125,7 +133,12 @@ mod tests {
 
     fn code() -> RuntimeCode {
         let function = |start: u64| std::iter::once(start..start + 0x100).collect();
-        RuntimeCode { waits: function(WAIT), loops: function(LOOP), files: vec!["/usr/bin/node".to_owned()] }
+        RuntimeCode {
+            waits: function(WAIT),
+            loops: function(LOOP),
+            files: vec!["/usr/bin/node".to_owned()],
+            own_file: "/usr/bin/node".to_owned(),
+        }
     }
 
     #[test]
@@ -147,14 +160,17 @@ mod tests {
 
     #[test]
     fn event_loops_wait_below_their_own_poll() {
-        let cases: [(&[u64], bool); 7] = [
-            (&[LIBC, LOOP + 8], true),
+        let cases: [(&[u64], bool); 9] = [
+            (&[LIBC, LOOP + 8, NODE], true),
             (&[LIBC, NODE, LOOP + 8, NODE, LIBC], true),
-            // A callback of the loop that waits; an addon's poll; no loop; not in a wait.
-            (&[LIBC, NODE, NODE + 64, LOOP + 8], false),
-            (&[LIBC, ADDON, LOOP + 8], false),
+            // A callback of the loop that waits; an addon's poll; an addon's loop; its caller is not
+            // known; no loop; not in a wait.
+            (&[LIBC, NODE, NODE + 64, LOOP + 8, NODE], false),
+            (&[LIBC, ADDON, LOOP + 8, NODE], false),
+            (&[LIBC, NODE, LOOP + 8, ADDON], false),
+            (&[LIBC, NODE, LOOP + 8], false),
             (&[LIBC, NODE, NODE + 64], false),
-            (&[NODE, LOOP + 8], false),
+            (&[NODE, LOOP + 8, NODE], false),
             (&[], false),
         ];
         for (frames, is_asleep) in cases {

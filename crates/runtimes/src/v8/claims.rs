@@ -4,6 +4,8 @@
 //! the resident bytes count as objects from the start, then as wasted, then as free. The sums of
 //! each page are exact.
 
+use std::collections::HashMap;
+
 use super::heap::{Heaps, Kind, Space};
 use super::pages::Page;
 use super::rows;
@@ -20,12 +22,30 @@ use strandline_process::range::RangeSet;
 pub struct Claimed {
     /// All claims.
     pub claims: Vec<RangeClaim>,
-    /// Resident bytes of pooled pages.
-    pub pool: u64,
-    /// Resident bytes of the new space that hold no object.
-    pub young_idle: u64,
+    /// Resident bytes without objects, by the address of the heap. Pooled pages of isolates that
+    /// have ended are under the heaps that these had.
+    pub idle: HashMap<u64, Idle>,
     /// Resident bytes of the read-only space.
     pub read_only: u64,
+}
+
+/// Resident bytes of a heap that hold no object.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Idle {
+    /// Pooled pages.
+    pub pool: u64,
+    /// The new space.
+    pub young: u64,
+}
+
+impl Claimed {
+    /// Returns the sums of all heaps.
+    pub fn all_idle(&self) -> Idle {
+        self.idle.values().fold(Idle::default(), |sum, of| Idle {
+            pool: sum.pool.saturating_add(of.pool),
+            young: sum.young.saturating_add(of.young),
+        })
+    }
 }
 
 /// The classes of the bytes of a page.
@@ -45,21 +65,17 @@ pub fn claim(context: &Context<'_>, palette: &mut SlotTable, heaps: &Heaps) -> C
             wasted: class(palette, &rows::WASTED, None, Class::Live),
             free: class(palette, &rows::FREE, Some(space.name), Class::Live),
         };
-        for page in &space.pages {
-            let claim = claim_page(context, space, page, classes);
-            claimed.young_idle += claim.sums.resident.of(Class::Cached);
-            claimed.claims.push(claim);
-        }
-        for page in &space.idle {
-            let claim = claim_all(context, page, Class::Cached);
-            claimed.young_idle += claim.sums.resident.of(Class::Cached);
+        let in_use = space.pages.iter().map(|page| claim_page(context, space, page, classes));
+        let idle = space.idle.iter().map(|page| claim_all(context, page, Class::Cached));
+        for claim in in_use.chain(idle) {
+            claimed.idle.entry(space.heap).or_default().young += claim.sums.resident.of(Class::Cached);
             claimed.claims.push(claim);
         }
     }
     let pool = class(palette, &rows::POOL, None, Class::Live);
     for page in &heaps.pool {
         let claim = context.claim_whole((page.start, page.end), pool);
-        claimed.pool += claim.sums.resident.total();
+        claimed.idle.entry(page.heap).or_default().pool += claim.sums.resident.total();
         claimed.claims.push(claim);
     }
     for page in &heaps.read_only {

@@ -33,10 +33,11 @@ fn figures(heaps: &Heaps, name: &str) -> SpaceFigures {
 
 /// Returns the details of V8.
 pub fn details(heaps: &Heaps, claimed: &Claimed, stores: &Stores) -> V8 {
+    let idle = claimed.all_idle();
     V8 {
         isolates: heaps.isolates.len() as u64,
-        pool_resident_bytes: claimed.pool,
-        young_idle_resident_bytes: claimed.young_idle,
+        pool_resident_bytes: idle.pool,
+        young_idle_resident_bytes: idle.young,
         read_only_resident_bytes: claimed.read_only,
         buffers: stores.buffers.map(|buffers| buffers.in_blocks),
         mapped_buffers: stores.buffers.map(|buffers| buffers.mapped),

@@ -43,6 +43,8 @@ pub enum Kind {
 /// A space of one isolate.
 #[derive(Clone, Debug)]
 pub struct Space {
+    /// Address of the isolate's heap.
+    pub heap: u64,
     /// Its name, as `v8.getHeapSpaceStatistics()` has it.
     pub name: &'static str,
     /// What its pages hold.
@@ -245,7 +247,7 @@ impl Reader<'_> {
             let space = if name == "new_space" {
                 self.young(heap, SpaceAddress { number, address }, buffer)?
             } else {
-                self.space(name, address, buffer)?
+                self.space(name, heap, address, buffer)?
             };
             spaces.push(space);
         }
@@ -255,6 +257,7 @@ impl Reader<'_> {
     fn space(
         &mut self,
         name: &'static str,
+        heap: u64,
         address: u64,
         buffer: Option<Buffer>,
     ) -> Result<Space, HeapError> {
@@ -272,7 +275,7 @@ impl Reader<'_> {
         };
         let kind = if is_large { Kind::Large } else { Kind::Paged };
         let buffer = buffer.filter(|_| !is_large);
-        Ok(Space { name, kind, committed, used, pages, idle: Vec::new(), buffer })
+        Ok(Space { heap, name, kind, committed, used, pages, idle: Vec::new(), buffer })
     }
 
     /// Reads the new space. Its pages are owned by two semi-spaces, which are parts of it.
@@ -283,6 +286,7 @@ impl Reader<'_> {
         owners.sort_unstable();
         owners.dedup();
         let mut young = Space {
+            heap,
             name: "new_space",
             kind: Kind::Young,
             committed: 0,

@@ -1,7 +1,9 @@
 //! Finds V8 in mapped files, with its version.
 
 use super::MAX_PROGRAMS;
+use super::current::{self, Current, TRY_GET_CURRENT};
 use super::layout::{LAYOUTS, Layout};
+use strandline_process::elf::Object;
 use strandline_process::image::ElfFile;
 use strandline_process::map::AddressSpace;
 use strandline_process::modules::{self, Module};
@@ -33,6 +35,8 @@ pub struct Program {
     pub version: Option<[u32; 4]>,
     /// The code of [`MEMORY_PRESSURE`], and what follows it; empty if the file does not export it.
     pub memory_pressure: Vec<u8>,
+    /// Where a thread's current isolate is.
+    pub current: Option<Current>,
 }
 
 impl Program {
@@ -52,13 +56,13 @@ impl Program {
 /// Returns the mapped files that hold V8: up to [`MAX_PROGRAMS`], and one more if there are more.
 pub fn find(process: &Process, space: &AddressSpace) -> Vec<Program> {
     let modules = modules::all(space);
-    modules.iter().filter_map(|module| program(process, module)).take(MAX_PROGRAMS + 1).collect()
+    modules.iter().filter_map(|module| program(process, space, module)).take(MAX_PROGRAMS + 1).collect()
 }
 
-fn program(process: &Process, module: &Module<'_>) -> Option<Program> {
+fn program(process: &Process, space: &AddressSpace, module: &Module<'_>) -> Option<Program> {
     let image = open_mapped_file(process, module.code).ok().and_then(ElfFile::open)?;
     let [major, minor, build, patch] = VERSION_SYMBOLS;
-    let symbols = image.exported(&[major, minor, build, patch, MEMORY_PRESSURE]);
+    let symbols = image.exported(&[major, minor, build, patch, MEMORY_PRESSURE, TRY_GET_CURRENT]);
     let address = |name: &str| symbols.iter().find(|symbol| symbol.name == name).map(|symbol| symbol.address);
     if VERSION_SYMBOLS.iter().all(|name| address(name).is_none()) {
         return None;
@@ -68,5 +72,11 @@ fn program(process: &Process, module: &Module<'_>) -> Option<Program> {
     let version = major.zip(minor).zip(build.zip(patch));
     let version = version.map(|((major, minor), (build, patch))| [major, minor, build, patch]);
     let code = address(MEMORY_PRESSURE).and_then(|address| image.bytes_at(address, FUNCTION_BYTES));
-    Some(Program { path: module.code.name.clone(), version, memory_pressure: code.unwrap_or_default() })
+    let object = Object::open(process, space, module.code).ok();
+    let current = object.and_then(|object| {
+        let code = image.bytes_at(address(TRY_GET_CURRENT)?, current::FUNCTION_BYTES)?;
+        Current::decode(&code, object.symbol_address(TRY_GET_CURRENT)?)
+    });
+    let path = module.code.name.clone();
+    Some(Program { path, version, memory_pressure: code.unwrap_or_default(), current })
 }

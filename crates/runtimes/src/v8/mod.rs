@@ -5,9 +5,10 @@
 //! isolates, spaces and lists that these pages must agree with, `outside` V8's other memory,
 //! `stores` the memory of ArrayBuffers and external strings;
 //! `claims` classifies each byte, `figures` has the counts of `v8.getHeapSpaceStatistics()`,
-//! `notification` the call that makes V8 collect. No object is read.
+//! `notification` the call that makes V8 collect, `current` the thread of an isolate. No object is read.
 
 mod claims;
+mod current;
 mod facts;
 mod figures;
 mod findings;
@@ -152,8 +153,9 @@ pub fn read(
     reading.facts.read = true;
     figures::fill_in_facts(&heaps, layout, &mut reading.facts);
     reading.facts.set_details(ABOUT.name, &figures::details(&heaps, &claimed, &stores));
-    let notification = notification::notification(context, program, layout, &heaps);
-    reading.remedies = remedies::remedies(context.process.pid(), &heaps, &claimed, notification.is_ok());
+    let notification = notification::notification(context, program, layout, &heaps, &claimed);
+    let plan = notification.as_ref().ok();
+    reading.remedies = remedies::remedies(context.process.pid(), &heaps, &claimed, plan);
     reading.notification = Some(notification);
     stores.claim_mapped(context, &mut reading.palette, &mut claimed.claims, taken);
     reading.claims = claimed.claims;

@@ -8,13 +8,15 @@
 //!
 //! A wrong address would be harmful, so three things must agree: the heap refers to its isolate;
 //! the function itself adds the distance between them to the address that it gets; and the isolate
-//! is the current one of a thread that sleeps in libuv's loop, so that Node's platform has it
-//! registered. For another isolate Node 18 and 20 would abort (`NodePlatform::ForIsolate`).
+//! is the current one of a thread that sleeps in libuv's loop, which Node's code runs, so that Node's
+//! platform has it registered. For another isolate Node 18 and 20 would abort
+//! (`NodePlatform::ForIsolate`).
 
+use super::claims::Claimed;
 use super::heap::{Heaps, Isolate};
 use super::layout::{Layout, NOT_IN_GC, SPACE_HEAP, SPACE_ID};
 use super::locate::{self, Program};
-use super::remedies::MEMORY_PRESSURE;
+use super::remedies::{self, MEMORY_PRESSURE};
 use strandline_claims::remedy::{Notification, NotifyCall, Word};
 use strandline_claims::runtime::Context;
 
@@ -38,6 +40,7 @@ pub fn notification(
     program: &Program,
     layout: &Layout,
     heaps: &Heaps,
+    claimed: &Claimed,
 ) -> Result<Notification, String> {
     if program.memory_pressure.is_empty() {
         return Err(format!("{} does not export V8's MemoryPressureNotification()", program.path));
@@ -51,6 +54,21 @@ pub fn notification(
                     is not called"
             .to_owned());
     }
+    let owner = |isolate: &Isolate| program.current?.owner(context, isolate.address);
+    let calls: Vec<NotifyCall> = heaps
+        .isolates
+        .iter()
+        .map(|isolate| NotifyCall {
+            owner: owner(isolate),
+            least_bytes: remedies::least_bytes(heaps, claimed, isolate),
+            ..call(layout, isolate)
+        })
+        .collect();
+    if calls.iter().all(|call| call.owner.is_none()) {
+        return Err(
+            "the thread that owns V8's isolate was not found, so V8's function is not called".to_owned()
+        );
+    }
     Ok(Notification {
         remedy: MEMORY_PRESSURE,
         object,
@@ -59,7 +77,7 @@ pub fn notification(
         loops_in: &LOOPS_IN,
         loop_files: &LOOP_FILES,
         stack_bytes: STACK_BYTES,
-        calls: heaps.isolates.iter().map(|isolate| call(layout, isolate)).collect(),
+        calls,
     })
 }
 
@@ -76,8 +94,8 @@ fn call(layout: &Layout, isolate: &Isolate) -> NotifyCall {
     let at = |offset: u64| heap.wrapping_add(offset);
     NotifyCall {
         arguments: [address, CRITICAL],
-        // `Isolate::TryGetCurrent`: by pthread_getspecific, from V8 11 in a thread_local variable.
-        owner: address,
+        owner: None,
+        least_bytes: 0,
         identity: vec![
             Word::whole(at(layout.heap_isolate), address),
             Word::whole(at(layout.heap_spaces).wrapping_add(8 * number as u64), space),

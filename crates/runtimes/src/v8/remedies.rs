@@ -7,10 +7,13 @@
 //! objects then move to the old space while they are young. `--optimize-for-size` left 17 to 32 MiB
 //! in all of them.
 
+use std::collections::HashSet;
+
 use super::claims::Claimed;
-use super::heap::{Heaps, Kind};
+use super::heap::{Heaps, Isolate, Kind};
 use super::layout::{MIN_YOUNG_BYTES, PAGE_ALIGNMENT};
 use strandline_claims::facts::{Remedy, RemedyKind};
+use strandline_claims::remedy::Notification;
 
 /// The name of the remedy that calls V8's function (see `notification`).
 pub const MEMORY_PRESSURE: &str = "v8_memory_pressure";
@@ -19,20 +22,24 @@ pub const MEMORY_PRESSURE: &str = "v8_memory_pressure";
 const MIN_WORTHWHILE_BYTES: u64 = 8 << 20;
 
 /// Returns the remedies for what was claimed; the call only if it can be made.
-pub fn remedies(pid: i32, heaps: &Heaps, claimed: &Claimed, can_call: bool) -> Vec<Remedy> {
+pub fn remedies(
+    pid: i32,
+    heaps: &Heaps,
+    claimed: &Claimed,
+    notification: Option<&Notification>,
+) -> Vec<Remedy> {
     let mut remedies = Vec::new();
-    if claimed.pool.saturating_add(claimed.young_idle) < MIN_WORTHWHILE_BYTES {
+    let idle = claimed.all_idle();
+    if idle.pool.saturating_add(idle.young) < MIN_WORTHWHILE_BYTES {
         return remedies;
     }
-    if can_call {
-        remedies.push(memory_pressure(pid, heaps, claimed));
-    }
+    remedies.extend(notification.map(|notification| memory_pressure(pid, heaps, claimed, notification)));
     remedies.push(Remedy::setting(
         "v8_optimize_for_size",
         "node --optimize-for-size",
         "V8 collects more often and compiles less: programs that make much garbage took 1.4 to 3.5 times as long",
     ));
-    if claimed.young_idle >= MIN_WORTHWHILE_BYTES {
+    if idle.young >= MIN_WORTHWHILE_BYTES {
         remedies.push(Remedy::setting(
             "v8_semi_space",
             "node --max-semi-space-size=4",
@@ -43,20 +50,29 @@ pub fn remedies(pid: i32, heaps: &Heaps, claimed: &Claimed, can_call: bool) -> V
     remedies
 }
 
-/// V8 empties its pool, and shrinks its young generations to their initial size. Young objects that
-/// live move to other pages, which may be new ones for each space. What it releases of the other
-/// pages depends on which objects are live, which is not known without marking: all of them, at
-/// most.
-fn memory_pressure(pid: i32, heaps: &Heaps, claimed: &Claimed) -> Remedy {
-    let young = heaps.spaces.iter().filter(|space| space.kind == Kind::Young);
+/// Returns what a collection under memory pressure releases of an isolate at least. V8 empties its
+/// pool, and shrinks its young generation to the initial size. Young objects that live move to other
+/// pages, which may be new ones for each space.
+pub fn least_bytes(heaps: &Heaps, claimed: &Claimed, isolate: &Isolate) -> u64 {
+    let idle = claimed.idle.get(&isolate.heap).copied().unwrap_or_default();
+    let spaces = || heaps.spaces.iter().filter(|space| space.heap == isolate.heap);
+    let young = spaces().filter(|space| space.kind == Kind::Young);
     // A space of which this is unknown has pages full of objects.
     let young_objects = young.map(|space| space.used.unwrap_or(space.committed)).sum::<u64>();
-    let kept = (heaps.isolates.len() as u64).saturating_mul(MIN_YOUNG_BYTES);
-    let partial_pages = (heaps.spaces.len() as u64).saturating_mul(PAGE_ALIGNMENT);
-    let least = claimed.pool.saturating_add(claimed.young_idle);
-    let least = least.saturating_sub(kept).saturating_sub(young_objects).saturating_sub(partial_pages);
+    let partial_pages = (spaces().count() as u64).saturating_mul(PAGE_ALIGNMENT);
+    let kept = MIN_YOUNG_BYTES.saturating_add(young_objects).saturating_add(partial_pages);
+    idle.pool.saturating_add(idle.young).saturating_sub(kept)
+}
+
+/// What is released of pages with objects depends on which objects are live, which is not known
+/// without marking: all of them, at most. Pooled pages of isolates that have ended stay.
+fn memory_pressure(pid: i32, heaps: &Heaps, claimed: &Claimed, notification: &Notification) -> Remedy {
+    let least = notification.calls.iter().map(|call| call.least_bytes).sum::<u64>();
+    let living: HashSet<u64> = heaps.isolates.iter().map(|isolate| isolate.heap).collect();
+    let of_ended = claimed.idle.iter().filter(|(heap, _)| !living.contains(heap));
+    let of_ended = of_ended.map(|(_, idle)| idle.pool).sum::<u64>();
     let of_spaces = claimed.claims.iter().map(|claim| claim.sums.resident.total()).sum::<u64>();
-    let most = of_spaces.saturating_sub(claimed.read_only).max(least);
+    let most = of_spaces.saturating_sub(claimed.read_only).saturating_sub(of_ended).max(least);
     let off = most - least;
     let predicted_bytes = (off <= most / 100).then_some(most - off / 2);
     let unknown_because =

@@ -3,8 +3,10 @@
 use proptest::prelude::*;
 use strandline_claims::accumulator::Class;
 use strandline_claims::class::Slot;
+use strandline_process::stacks::ThreadFacts;
 use strandline_synth::{V8Image, fabricate_v8};
 
+use super::current::Current;
 use super::layout::{LAYOUTS, PAGE_ALIGNMENT, SPACE_COMMITTED, SPACE_HEAP};
 use super::*;
 use crate::fabricated::{self, assert_sound, damage};
@@ -151,34 +153,51 @@ fn a_large_page_with_the_count_of_a_larger_object_is_read() {
     assert!(tried > 10);
 }
 
-/// The call is made only if V8's own function adds the distance from the isolate to its heap.
+/// The call is made only if V8's own function adds the distance from the isolate to its heap, and a
+/// thread owns the isolate.
 #[test]
 fn the_call_is_for_the_isolate_that_the_function_expects() {
+    const ISOLATE: u64 = 0x1000_0100;
+    // An unused word of the fabricated image.
+    const CURRENT: u64 = 0x1005_f000;
     for seed in 0..10 {
-        let v8 = fabricate_v8(seed);
-        let with_code = |distance: u32| {
+        let mut v8 = fabricate_v8(seed);
+        v8.image.put_word(CURRENT, ISOLATE);
+        let with = |distance: u32, offset: i64| {
             let mut code = vec![0x90; 60];
             code.extend([0x48, 0x8d, 0xbb]);
             code.extend(distance.to_le_bytes());
-            let path = "/usr/bin/node".to_owned();
-            let program = Program { path, version: Some(v8.version), memory_pressure: code };
+            let program = Program {
+                path: "/usr/bin/node".to_owned(),
+                version: Some(v8.version),
+                memory_pressure: code,
+                current: Some(Current::Offset(offset)),
+            };
+            let owner = ThreadFacts { tid: 7, fs_base: CURRENT + 0x800, ..ThreadFacts::default() };
+            let threads = [ThreadFacts { tid: 6, fs_base: 8, ..owner }, owner];
             let reading = fabricated::read_image(&v8.image, &v8.maps, 0, |context, _| {
+                let context = &Context { threads: &threads, ..*context };
                 read(context, &program, &RangeSet::default(), &Refinements::default()).unwrap()
             });
             reading.notification.unwrap()
         };
         let none = look(&v8).notification.unwrap();
         assert!(none.unwrap_err().contains("does not export"), "{seed}");
-        let plan = with_code(0xbf00).unwrap();
+        let plan = with(0xbf00, -0x800).unwrap();
         assert_eq!(plan.calls.len(), 1);
         let call = plan.calls.first().unwrap();
-        assert_eq!(call.arguments, [0x1000_0100, 2], "{seed}");
-        for word in call.identity.iter().chain(&call.idle) {
+        assert_eq!(call.arguments, [ISOLATE, 2], "{seed}");
+        let owner = call.owner.unwrap();
+        assert_eq!((owner.tid, owner.thread_pointer), (7, CURRENT + 0x800));
+        for word in call.identity.iter().chain(&call.idle).chain([&owner.proof]) {
             let found = v8.image.word(word.at).unwrap();
             let found = if word.bytes == 4 { found & 0xffff_ffff } else { found };
             assert_eq!(found, word.value, "{seed}: {word:?}");
         }
-        assert!(with_code(0xbf08).unwrap_err().contains("is not called"), "{seed}");
+        // Pooled pages of an isolate that has ended stay.
+        assert!(call.least_bytes <= v8.expected.pool + v8.expected.young_idle, "{seed}");
+        assert!(with(0xbf08, -0x800).unwrap_err().contains("is not called"), "{seed}");
+        assert!(with(0xbf00, -0x7f8).unwrap_err().contains("was not found"), "{seed}");
     }
 }
 
