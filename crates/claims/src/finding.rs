@@ -86,8 +86,8 @@ impl<'a> LedgerView<'a> {
         part >= self.rss_bytes / 10 && part >= 1 << 20
     }
 
-    /// Returns the largest parts of RSS outside a runtime's heap, as the end of a sentence: `own` and
-    /// what every program has, without parts below a MiB.
+    /// Returns the largest parts of RSS outside a runtime's heap, as the end of a sentence: `own`
+    /// and what every program has, without parts below a MiB.
     pub fn outside_heap(&self, own: &[(&'static str, u64)]) -> String {
         let of_malloc = || self.rows.iter().filter(|row| row.stratum == HolderKind::Allocator);
         let malloc: u64 = of_malloc().map(|row| row.bytes).sum();

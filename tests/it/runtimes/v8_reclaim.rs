@@ -124,6 +124,31 @@ fn heaps_of_workers_are_released_too() -> Outcome {
     })
 }
 
+/// Pooled pages of isolates that have ended stay (24 and later), and are not promised.
+#[test]
+fn what_ended_workers_left_is_not_promised() -> Outcome {
+    for_any(nodes::all(here!()), |node| {
+        let mut subject = start(&node.path, &[], &[])?;
+        for command in *b"wwcdeeg" {
+            subject.ask(command)?;
+        }
+        let (status, document) = reclaim(&subject, &[])?;
+        let offered = document["before"]["remedies"].as_array().into_iter().flatten();
+        let least = document["predicted_least_bytes"].as_u64().unwrap_or(0);
+        let pool = strandline::row(&document["before"], "v8.pool");
+        let actual = document["actual_bytes"].as_u64().unwrap_or(0);
+        println!("Node.js {}: at least {least} of {pool} pooled, actual {actual}", node.major);
+        // Little may be idle, so that nothing is offered.
+        let is_offered = offered.into_iter().any(|remedy| remedy["id"] == "v8_memory_pressure");
+        let is_kept = status == Some(0) && least <= actual;
+        if is_kept || !is_offered {
+            answers(&mut subject)
+        } else {
+            Err(document["reason"].to_string().into())
+        }
+    })
+}
+
 /// Copies a program, with another name for one of its symbols.
 fn without_symbol(node: &str, folder: &Folder, symbol: &str) -> Result<PathBuf> {
     const RENAME: &str = r#"LC_ALL=C sed "s/\x00$1\x00/\x00X${1#?}\x00/g" "$2" > "$3" && chmod 755 "$3""#;

@@ -28,8 +28,8 @@ pub struct Notification {
 pub struct NotifyCall {
     /// Its arguments.
     pub arguments: [u64; 2],
-    /// The thread that owns the heap: only it ends it. `None` if there is none; then the call cannot
-    /// be made.
+    /// The thread that owns the heap: only it ends it. `None` if there is none; then the call
+    /// cannot be made.
     pub owner: Option<Owner>,
     /// Bytes that it gives back at least.
     pub least_bytes: u64,

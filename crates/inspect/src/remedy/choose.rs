@@ -162,8 +162,9 @@ impl<T> From<NotStopped> for Attempt<T> {
     }
 }
 
-/// Finds a thread of `process` that is safe by `conditions`, within `wait`, and passes it, stopped, to
-/// `act`, which releases it. `act` runs at most once, on a thread of strandline that is the tracer.
+/// Finds a thread of `process` that is safe by `conditions`, within `wait`, and passes it, stopped,
+/// to `act`, which releases it. `act` runs at most once, on a thread of strandline that is the
+/// tracer.
 ///
 /// Returns [`Refusal::NoSafeThread`] with the reasons if none was found; then nothing was changed.
 pub fn with_safe_thread<T: Send>(

@@ -163,8 +163,8 @@ mod tests {
         let cases: [(&[u64], bool); 9] = [
             (&[LIBC, LOOP + 8, NODE], true),
             (&[LIBC, NODE, LOOP + 8, NODE, LIBC], true),
-            // A callback of the loop that waits; an addon's poll; an addon's loop; its caller is not
-            // known; no loop; not in a wait.
+            // A callback of the loop that waits; an addon's poll; an addon's loop; its caller is
+            // not known; no loop; not in a wait.
             (&[LIBC, NODE, NODE + 64, LOOP + 8, NODE], false),
             (&[LIBC, ADDON, LOOP + 8, NODE], false),
             (&[LIBC, NODE, LOOP + 8, ADDON], false),

@@ -22,8 +22,8 @@ const AT_LOADED_OFFSET: [u8; 4] = [0x64, 0x48, 0x8b, 0x00];
 /// `mov address(%rip),%edi` of the key.
 const BY_KEY: [u8; 2] = [0x8b, 0x3d];
 
-/// glibc's `struct pthread` (nptl/descr.h, 2.4 to 2.41): `specific_1stblock`, for the first 32 keys,
-/// each with a number and a value.
+/// glibc's `struct pthread` (nptl/descr.h, 2.4 to 2.41): `specific_1stblock`, for the first 32
+/// keys, each with a number and a value.
 const FIRST_VALUE: u64 = 0x310 + 8;
 const VALUE_BYTES: u64 = 16;
 const MAX_KEY: u32 = 32;

@@ -16,7 +16,8 @@ pub struct V8 {
     /// Resident bytes of the read-only space, which V8's own statistics leave out.
     pub read_only_resident_bytes: u64,
     /// ArrayBuffers and Buffers with a store in malloc's blocks: what
-    /// `process.memoryUsage().arrayBuffers` counts, but for SharedArrayBuffers; `None` if not known.
+    /// `process.memoryUsage().arrayBuffers` counts, but for SharedArrayBuffers; `None` if not
+    /// known.
     #[serde(default)]
     pub buffers: Option<OutsideHeap>,
     /// ArrayBuffers whose store V8 maps: memories of WebAssembly, and resizable ones.

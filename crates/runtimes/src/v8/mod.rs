@@ -3,9 +3,9 @@
 //!
 //! `locate` finds V8 in the mapped files, `pages` what looks like a page of its heap, `heap` the
 //! isolates, spaces and lists that these pages must agree with, `outside` V8's other memory,
-//! `stores` the memory of ArrayBuffers and external strings;
-//! `claims` classifies each byte, `figures` has the counts of `v8.getHeapSpaceStatistics()`,
-//! `notification` the call that makes V8 collect, `current` the thread of an isolate. No object is read.
+//! `stores` the memory of ArrayBuffers and external strings; `claims` classifies each byte,
+//! `figures` has the counts of `v8.getHeapSpaceStatistics()`, `notification` the call that makes V8
+//! collect, `current` the thread of an isolate. No object is read.
 
 mod claims;
 mod current;

@@ -8,8 +8,8 @@
 //!
 //! A wrong address would be harmful, so three things must agree: the heap refers to its isolate;
 //! the function itself adds the distance between them to the address that it gets; and the isolate
-//! is the current one of a thread that sleeps in libuv's loop, which Node's code runs, so that Node's
-//! platform has it registered. For another isolate Node 18 and 20 would abort
+//! is the current one of a thread that sleeps in libuv's loop, which Node's code runs, so that
+//! Node's platform has it registered. For another isolate Node 18 and 20 would abort
 //! (`NodePlatform::ForIsolate`).
 
 use super::claims::Claimed;

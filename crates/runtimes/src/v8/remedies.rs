@@ -51,8 +51,8 @@ pub fn remedies(
 }
 
 /// Returns what a collection under memory pressure releases of an isolate at least. V8 empties its
-/// pool, and shrinks its young generation to the initial size. Young objects that live move to other
-/// pages, which may be new ones for each space.
+/// pool, and shrinks its young generation to the initial size. Young objects that live move to
+/// other pages, which may be new ones for each space.
 pub fn least_bytes(heaps: &Heaps, claimed: &Claimed, isolate: &Isolate) -> u64 {
     let idle = claimed.idle.get(&isolate.heap).copied().unwrap_or_default();
     let spaces = || heaps.spaces.iter().filter(|space| space.heap == isolate.heap);
