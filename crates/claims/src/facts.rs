@@ -287,7 +287,7 @@ pub struct Remedy {
     /// Bytes that it would still release after all remedies listed before it; `None` if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub predicted_after_better_bytes: Option<u64>,
-    /// Bytes that it gives back at least, where more than these cannot be predicted.
+    /// Lower bound of the bytes that it releases, where no figure can be predicted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub predicted_least_bytes: Option<u64>,
     /// Why the prediction is missing.

@@ -27,7 +27,8 @@ pub struct Inspection {
 }
 
 impl Inspection {
-    /// Returns the request for `remedy`, or why there is none; `None` if no runtime takes one.
+    /// Returns the request for `remedy`, or the reason why its runtime takes none; `None` if no
+    /// runtime was read that takes requests.
     pub fn notification(&self, remedy: &str) -> Option<Result<&Notification, &str>> {
         let requests = self.notifications.iter().flatten();
         let found = requests.clone().find(|request| request.remedy == remedy);

@@ -149,6 +149,28 @@ fn what_ended_workers_left_is_not_promised() -> Outcome {
     })
 }
 
+/// While strandline waits for a blocked worker, the timers of other threads run.
+#[test]
+fn a_blocked_worker_delays_no_timer() -> Outcome {
+    for_any(nodes::all(here!()), |node| {
+        let mut subject = past_its_peak(&node.path, &[])?;
+        subject.ask(b'x')?;
+        let pid = subject.pid_text();
+        let arguments: Vec<&str> = REMEDY.iter().copied().chain(["--wait=600", &pid]).collect();
+        let mut run = strandline::command(&arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+        // Its look at the process; then it waits.
+        for is_wanted in [true, false] {
+            until("the look", || Ok((is_traced(subject.pid()) == is_wanted).then_some(())))?;
+        }
+        let timers = (0..5).map(|_| subject.ask(b'i')).collect::<Result<Vec<_>>>();
+        let is_waiting = run.try_wait()?.is_none();
+        run.kill()?;
+        run.wait()?;
+        timers?;
+        if is_waiting { answers(&mut subject) } else { Err("it did not wait for the worker".into()) }
+    })
+}
+
 /// Copies a program, with another name for one of its symbols.
 fn without_symbol(node: &str, folder: &Folder, symbol: &str) -> Result<PathBuf> {
     const RENAME: &str = r#"LC_ALL=C sed "s/\x00$1\x00/\x00X${1#?}\x00/g" "$2" > "$3" && chmod 755 "$3""#;

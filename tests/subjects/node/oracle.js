@@ -6,14 +6,16 @@
 //   g  collect twice            q  end
 //   t  wait for a timer, then check data that is never dropped
 //   b  block this thread until someone opens the named pipe `argv[3]` for writing
-//   a  make Buffers, external strings and a memory of WebAssembly, outside the heap
 //   n  wait for that in an event loop of Node's own, within this thread's JavaScript
+//   a  make Buffers, external strings and a memory of WebAssembly, outside the heap
+//   x  start a worker that is blocked for ever
+//   i  wait for a timer of 300 ms
 //
 // The line has `isolates` and, summed over them, `spaces` as v8.getHeapSpaceStatistics() has them.
 // `storm` as an argument makes garbage without an end instead, after the first line. `load` gives
 // all threads work: garbage, timers, files, compression; it still reads commands.
 'use strict';
-const { Worker, isMainThread, parentPort, workerData } = require('worker_threads');
+const { MessageChannel, Worker, isMainThread, parentPort, receiveMessageOnPort, workerData } = require('worker_threads');
 const { spawnSync } = require('child_process');
 const fs = require('fs');
 const v8 = require('v8');
@@ -44,6 +46,14 @@ function makeOutside() {
   const memory = new WebAssembly.Memory({ initial: 100, maximum: 200 });
   new Uint8Array(memory.buffer).fill(7);
   outside.push(memory, memory.buffer);
+  // ArrayBuffers without a store: given to others, and empty.
+  const { port1, port2 } = new MessageChannel();
+  for (let i = 0; i < 5; i++) {
+    const given = new ArrayBuffer(100_000);
+    port1.postMessage(given, [given]);
+    outside.push(given, new ArrayBuffer(0), receiveMessageOnPort(port2).message);
+  }
+  port1.close();
 }
 
 // Objects that survive some collections of the young generation, and then do not.
@@ -99,6 +109,7 @@ if (!isMainThread) {
   const spaces = () => parentPort.postMessage(v8.getHeapSpaceStatistics());
   parentPort.on('message', spaces);
   spaces();
+  if (workerData === 'blocked') Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0);
 } else {
   const workers = [];
   const answer = (worker) => new Promise((done) => worker.once('message', done));
@@ -114,6 +125,12 @@ if (!isMainThread) {
       workers.push(worker);
       await answer(worker);
     },
+    async x() {
+      const worker = new Worker(__filename, { workerData: 'blocked' });
+      worker.unref();
+      await answer(worker);
+    },
+    i: () => new Promise((done) => setTimeout(done, 300)),
     async e() { await workers.shift().terminate(); },
     t: check,
     b() { fs.closeSync(fs.openSync(process.argv[3])); },

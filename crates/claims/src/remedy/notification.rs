@@ -16,7 +16,7 @@ pub struct Notification {
     /// Functions that run the event loop of a heap's owner.
     pub loops_in: &'static [&'static str],
     /// Names of files, as they begin, that may hold these functions beside the object.
-    pub loop_files: &'static [&'static str],
+    pub files: &'static [&'static str],
     /// Bytes of stack that the function may use.
     pub stack_bytes: u64,
     /// The calls.
@@ -28,10 +28,10 @@ pub struct Notification {
 pub struct NotifyCall {
     /// Its arguments.
     pub arguments: [u64; 2],
-    /// The thread that owns the heap: only it ends it. `None` if there is none; then the call
-    /// cannot be made.
+    /// The thread that owns the heap, which alone ends it. Without an owner strandline makes no
+    /// call.
     pub owner: Option<Owner>,
-    /// Bytes that it gives back at least.
+    /// Lower bound of the bytes that the call releases.
     pub least_bytes: u64,
     /// Words that have these values as long as the heap exists.
     pub identity: Vec<Word>,

@@ -27,14 +27,12 @@ use strandline_process::target::admission;
 use strandline_process::target::live::ByPid;
 use strandline_process::target::tracee::Tracee;
 
-/// Pause before another try, if the runtime was at work.
+/// Pause before another try.
 const REST: Duration = Duration::from_millis(10);
-/// Intervals of the checks whether the owner of the heap waits for events: while all threads run,
-/// and while the helper is stopped. The sleeps of a busy program are short.
-const OWNER_CHECK_INTERVAL: Duration = Duration::from_millis(1);
-const OWNER_POLL_INTERVAL: Duration = Duration::from_micros(50);
-/// How long the helper is stopped for that.
-const OWNER_POLL_LIMIT: Duration = Duration::from_millis(10);
+/// How long the helper is stopped until the owner of the heap sleeps, and the interval of the
+/// checks: the sleeps of a busy program are short.
+const MAX_OWNER_WAIT: Duration = Duration::from_millis(10);
+const OWNER_CHECK_INTERVAL: Duration = Duration::from_micros(50);
 /// Maximum time for the runtime to do the work after the calls.
 pub const WORK_LIMIT: Duration = Duration::from_secs(5);
 /// Interval of the checks whether it is done.
@@ -165,12 +163,27 @@ enum Attempt {
     Gone,
     /// Following the owner's stack needs the object at this address.
     Missing(u64),
-    /// It may be possible later, for this reason.
-    Later(&'static str),
+    /// It may be possible later.
+    Later(Obstacle),
+    /// The owner waits for events elsewhere.
+    Elsewhere,
 }
 
-const IS_COLLECTED: &str = "its heap is being collected, or an earlier request is not done yet";
-const OWNER_IS_BUSY: &str = "the heap's own thread was busy or blocked, not waiting in its event loop";
+/// What is against a call for the moment.
+#[derive(Clone, Copy)]
+enum Obstacle {
+    Collection,
+    BusyOwner,
+}
+
+impl Obstacle {
+    fn text(self) -> &'static str {
+        match self {
+            Self::Collection => "its heap is being collected, or an earlier request is not done yet",
+            Self::BusyOwner => "the heap's own thread was busy or blocked, not waiting in its event loop",
+        }
+    }
+}
 
 impl<'a> Target<'a> {
     fn find(process: &'a Process, request: &'a NotifyRequest<'a>) -> Result<Self, Refusal> {
@@ -225,36 +238,35 @@ impl<'a> Target<'a> {
         })?;
         let mut owner = HeapOwner::new(self.process, &self.code, owner);
         loop {
+            if !exists(self.process, call) {
+                return Ok(None);
+            }
             let attempt = match self.obstacle(call, &owner) {
-                Some(obstacle) => obstacle,
+                Some(obstacle) => Attempt::Later(obstacle),
                 None => self.with_thread(&mut |tracee| self.attempt(tracee, call, &owner))??,
             };
-            let pause = match attempt {
+            match attempt {
                 Attempt::Made(cost) => return Ok(Some(cost)),
                 Attempt::Gone => return Ok(None),
-                Attempt::Missing(address) => {
-                    owner.load(&self.space, address);
-                    Duration::ZERO
-                }
-                Attempt::Later(reason) if Instant::now() >= deadline => {
-                    let (pid, seconds) = (self.process.pid(), self.request.wait.as_secs_f64());
-                    return Err(Refusal::NoSafeThread { pid, seconds, detail: reason.to_owned() });
-                }
-                Attempt::Later(OWNER_IS_BUSY) => OWNER_CHECK_INTERVAL,
-                Attempt::Later(_) => REST,
-            };
-            std::thread::sleep(pause);
+                Attempt::Elsewhere => return Err(self.not_safe(Obstacle::BusyOwner)),
+                Attempt::Later(obstacle) if Instant::now() >= deadline => return Err(self.not_safe(obstacle)),
+                Attempt::Missing(address) => owner.load(&self.space, address),
+                Attempt::Later(_) => std::thread::sleep(REST),
+            }
         }
     }
 
+    fn not_safe(&self, obstacle: Obstacle) -> Refusal {
+        let (pid, seconds) = (self.process.pid(), self.request.wait.as_secs_f64());
+        Refusal::NoSafeThread { pid, seconds, detail: obstacle.text().to_owned() }
+    }
+
     /// Returns what is against the call, as far as that is visible while all threads run.
-    fn obstacle(&self, call: &NotifyCall, owner: &HeapOwner<'_>) -> Option<Attempt> {
-        if !exists(self.process, call) {
-            Some(Attempt::Gone)
-        } else if !holds(self.process, &call.idle) {
-            Some(Attempt::Later(IS_COLLECTED))
-        } else if !owner.may_sleep() {
-            Some(Attempt::Later(OWNER_IS_BUSY))
+    fn obstacle(&self, call: &NotifyCall, owner: &HeapOwner<'_>) -> Option<Obstacle> {
+        if !holds(self.process, &call.idle) {
+            Some(Obstacle::Collection)
+        } else if !owner.sleeps() {
+            Some(Obstacle::BusyOwner)
         } else {
             None
         }
@@ -271,20 +283,24 @@ impl<'a> Target<'a> {
         let (process, tid) = (self.process, tracee.tid);
         // The thread's id may have been reused by another process since it was read.
         process.task_stat(tid)?;
-        let deadline = tracee.since + OWNER_POLL_LIMIT;
-        let owner = loop {
-            match owner.hold(&self.space)? {
-                Search::Held(owner) => break owner,
-                Search::Missing(address) => return Ok(Attempt::Missing(address)),
-                Search::Busy if Instant::now() >= deadline => return Ok(Attempt::Later(OWNER_IS_BUSY)),
-                Search::Busy => std::thread::sleep(OWNER_POLL_INTERVAL),
+        let deadline = tracee.since + MAX_OWNER_WAIT;
+        while !owner.sleeps() {
+            if Instant::now() >= deadline {
+                return Ok(Attempt::Later(Obstacle::BusyOwner));
             }
+            std::thread::sleep(OWNER_CHECK_INTERVAL);
+        }
+        let owner = match owner.hold(&self.space)? {
+            Search::Held(owner) => owner,
+            Search::Missing(address) => return Ok(Attempt::Missing(address)),
+            Search::Elsewhere => return Ok(Attempt::Elsewhere),
+            Search::Busy => return Ok(Attempt::Later(Obstacle::BusyOwner)),
         };
         if !exists(process, call) {
             return Ok(Attempt::Gone);
         }
         if !holds(process, &call.idle) {
-            return Ok(Attempt::Later(IS_COLLECTED));
+            return Ok(Attempt::Later(Obstacle::Collection));
         }
         if self.is_dry_run {
             return Ok(Attempt::Made(CallCost::default()));

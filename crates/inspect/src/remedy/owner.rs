@@ -18,7 +18,8 @@ use strandline_process::unwind::{End, Frame, Objects, Unwinder};
 const STOP_LIMIT: Duration = Duration::from_millis(100);
 /// Calls in which an event loop sleeps: epoll_wait, epoll_pwait.
 const EVENT_WAITS: [i64; 2] = [232, 281];
-/// Frames that are looked at: the C library's, those of the loop.
+/// Maximum number of frames followed on the owner's stack; the caller of its loop is among the
+/// first four to six.
 const MAX_FRAMES: usize = 12;
 
 /// The owner of a heap, over several attempts.
@@ -33,8 +34,10 @@ pub struct HeapOwner<'a> {
 pub enum Search<'a> {
     /// The owner, stopped in its event loop.
     Held(Box<Tracee<'a>>),
-    /// It is not in its event loop now.
+    /// It woke before it stopped.
     Busy,
+    /// It waits for events outside of the runtime's own loop.
+    Elsewhere,
     /// Unwinding needs the object at this address.
     Missing(u64),
 }
@@ -50,16 +53,14 @@ impl<'a> HeapOwner<'a> {
         self.objects.load(self.process, space, address);
     }
 
-    /// Whether it may be in its event loop; stops nothing.
-    pub fn may_sleep(&self) -> bool {
+    /// Whether it sleeps until an event, as in its loop; stops nothing.
+    pub fn sleeps(&self) -> bool {
         matches!(self.process.task_doing(self.thread.tid), Some(ThreadActivity::Call(call)) if EVENT_WAITS.contains(&call.number))
     }
 
-    /// Stops it if it waits for events. Call this on a thread of its own.
+    /// Stops it, once. A stop has the kernel repeat its wait with the whole timeout, so that stops
+    /// in quick succession would delay its timers. Call this on a thread of its own.
     pub fn hold(&self, space: &AddressSpace) -> Result<Search<'a>, Refusal> {
-        if !self.may_sleep() {
-            return Ok(Search::Busy);
-        }
         let (pid, tid) = (self.process.pid(), self.thread.tid);
         match Tracee::stop(self.process, tid, STOP_LIMIT) {
             // A thread's id may have been reused.
@@ -89,7 +90,7 @@ impl<'a> HeapOwner<'a> {
         match end {
             End::Missing(address) => Search::Missing(address),
             _ if self.code.is_in_event_loop(space, &frames) => Search::Held(Box::new(tracee)),
-            _ => Search::Busy,
+            _ => Search::Elsewhere,
         }
     }
 }

@@ -203,8 +203,13 @@ fn notify(
             }
             let grown = fall_bytes.saturating_sub(applied.actual_bytes);
             if applied.actual_bytes < least_bytes || grown > fall_bytes / MIN_GROWTH_DIVISOR {
+                let why = if fall_bytes >= least_bytes {
+                    "the program has allocated again"
+                } else {
+                    "the program allocated meanwhile, or the prediction is wrong"
+                };
                 let text = format!(
-                    "its private memory fell by {}, and by {} at the end: the program allocated meanwhile",
+                    "its private memory fell by {}, and by {} at the end: {why}",
                     bytes(fall_bytes),
                     bytes(applied.actual_bytes)
                 );

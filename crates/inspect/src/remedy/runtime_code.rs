@@ -19,9 +19,7 @@ pub struct RuntimeCode {
     pub waits: Vec<Range<u64>>,
     /// Functions that run an event loop.
     pub loops: Vec<Range<u64>>,
-    /// The runtime's own file.
-    own_file: String,
-    /// That file and others with these functions.
+    /// Files with these functions, the runtime's own first.
     files: Vec<String>,
 }
 
@@ -30,12 +28,11 @@ impl RuntimeCode {
     pub fn find(process: &Process, space: &AddressSpace, plan: &Notification, own: &Object) -> Self {
         let mut code = Self::default();
         if let Some(mapping) = space.find(plan.object) {
-            code.own_file.clone_from(&mapping.name);
             code.add(own, plan, &mapping.name);
         }
         let may_hold = |mapping: &&Mapping| {
             let is_named = |start: &&str| file_name(mapping).starts_with(*start);
-            mapping.has_file() && mapping.permissions.execute && plan.loop_files.iter().any(is_named)
+            mapping.has_file() && mapping.permissions.execute && plan.files.iter().any(is_named)
         };
         for mapping in space.mappings().iter().filter(may_hold) {
             if let Ok(object) = Object::open(process, space, mapping) {
@@ -50,12 +47,13 @@ impl RuntimeCode {
         object.each_symbol(&mut |name, symbol| {
             let is_in = |names: &[&str]| names.iter().any(|wanted| wanted.as_bytes() == name);
             let range = symbol.address..symbol.address.saturating_add(symbol.bytes);
-            if !object.text_contains(symbol.address) {
-            } else if is_in(plan.idle_in) {
-                self.waits.push(range);
-            } else if is_in(plan.loops_in) {
-                self.loops.push(range);
-            }
+            let functions = match name {
+                _ if !object.text_contains(symbol.address) => return,
+                _ if is_in(plan.idle_in) => &mut self.waits,
+                _ if is_in(plan.loops_in) => &mut self.loops,
+                _ => return,
+            };
+            functions.push(range);
         });
     }
 
@@ -83,7 +81,7 @@ impl RuntimeCode {
         inner > 0
             && poll.len() <= MAX_POLL_FRAMES
             && poll.iter().all(|&frame| self.is_own(space, frame))
-            && caller.is_some_and(|mapping| mapping.name == self.own_file)
+            && caller.is_some_and(|mapping| self.files.first() == Some(&mapping.name))
     }
 
     fn is_own(&self, space: &AddressSpace, frame: u64) -> bool {
@@ -133,12 +131,7 @@ mod tests {
 
     fn code() -> RuntimeCode {
         let function = |start: u64| std::iter::once(start..start + 0x100).collect();
-        RuntimeCode {
-            waits: function(WAIT),
-            loops: function(LOOP),
-            files: vec!["/usr/bin/node".to_owned()],
-            own_file: "/usr/bin/node".to_owned(),
-        }
+        RuntimeCode { waits: function(WAIT), loops: function(LOOP), files: vec!["/usr/bin/node".to_owned()] }
     }
 
     #[test]

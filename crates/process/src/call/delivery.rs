@@ -12,10 +12,10 @@ const FUTEX: i64 = 202;
 /// Interval of the checks for a signal pending for a thread that sleeps in the call; the second
 /// such check in a row delivers it.
 const SIGNAL_CHECK_INTERVAL: Duration = Duration::from_millis(20);
-/// How long another thread is held for the call ([`Injected::hold_other`]): if the calling thread
-/// waits for a lock, and in any case.
-const HELD_FOR_LOCK: Duration = Duration::from_millis(100);
-const HELD_AT_MOST: Duration = Duration::from_secs(2);
+/// Maximum time for which another thread is held for the call ([`Injected::hold_other`]), and the
+/// same while the calling thread sleeps, as for a lock.
+const MAX_OTHER_HELD: Duration = Duration::from_secs(2);
+const MAX_OTHER_HELD_ASLEEP: Duration = Duration::from_millis(100);
 
 impl Injected<'_> {
     /// Waits for the next event of the thread, which `resume` made run. Delivers signals that are
@@ -72,14 +72,15 @@ impl Injected<'_> {
         }
     }
 
-    /// Releases the other thread if the call may wait for it, which its caller excludes. A thread
-    /// that waits for a processor has perhaps not begun the call.
+    /// Releases the other thread once it was held for too long: the call would wait for it, which
+    /// the caller of this excludes. A thread that waits for a processor may not have begun the call
+    /// yet, so the limit for it is longer.
     fn release_other_if_late(&mut self) {
         let Some(other) = &self.other else { return };
         let held = other.since.elapsed();
         let sleeps =
             || self.tracee.process.task_stat(self.tracee.tid).is_ok_and(|stat| stat.state == Some('S'));
-        if held >= HELD_AT_MOST || held >= HELD_FOR_LOCK && sleeps() {
+        if held >= MAX_OTHER_HELD || held >= MAX_OTHER_HELD_ASLEEP && sleeps() {
             self.other = None;
         }
     }

@@ -72,7 +72,7 @@ impl Current {
         }
     }
 
-    /// Returns the thread whose current isolate is `isolate`; `None` if there is none.
+    /// Returns the thread whose current isolate is `isolate`; `None` if no thread has entered it.
     pub fn owner(self, context: &Context<'_>, isolate: u64) -> Option<Owner> {
         let offset = self.offset(context)?;
         context.threads.iter().filter(|thread| thread.fs_base != 0).find_map(|thread| {

@@ -15,7 +15,7 @@ pub struct V8 {
     pub young_idle_resident_bytes: u64,
     /// Resident bytes of the read-only space, which V8's own statistics leave out.
     pub read_only_resident_bytes: u64,
-    /// ArrayBuffers and Buffers with a store in malloc's blocks: what
+    /// ArrayBuffers and Buffers of all isolates with a store in malloc's blocks: what
     /// `process.memoryUsage().arrayBuffers` counts, but for SharedArrayBuffers; `None` if not
     /// known.
     #[serde(default)]

@@ -67,10 +67,11 @@ pub const STRING_KINDS: u32 = 0xff97;
 pub const STRING_KIND: u32 = 2;
 /// Bit of it: one byte for each character (`kOneByteStringTag`); otherwise two.
 pub const IS_ONE_BYTE: u32 = 8;
-/// `length_` in a `String`, 32 bits, and `resource_data_` in an `ExternalString`
-/// (`src/objects/string.h`).
+/// `length_` in a `String`, 32 bits (`src/objects/string.h`).
 pub const STRING_LENGTH: usize = 12;
+/// `resource_data_` in an `ExternalString`.
 pub const STRING_DATA: usize = 24;
+/// Bytes read of an `ExternalString`.
 pub const STRING_BYTES: usize = 32;
 
 /// Offsets of the fields of a page in its record: the start of the page, or its metadata.
@@ -128,8 +129,9 @@ pub struct Extensions {
     pub store: u64,
     /// `next_`.
     pub next: u64,
-    /// `accounting_length_`, and the number of other bits below it.
+    /// `accounting_length_`.
     pub length: u64,
+    /// Number of bits below the length in that word.
     pub length_shift: u32,
     /// Flags in a `BackingStore`.
     pub store_flags: usize,

@@ -29,7 +29,7 @@ const STACK_BYTES: u64 = 64 << 10;
 /// isolate's thread. Some builds have libuv as a library.
 const IDLE_IN: [&str; 1] = ["uv_cond_wait"];
 const LOOPS_IN: [&str; 1] = ["uv_run"];
-const LOOP_FILES: [&str; 1] = ["libuv.so"];
+const FILES: [&str; 1] = ["libuv.so"];
 
 /// Returns the calls, one for each isolate.
 ///
@@ -75,7 +75,7 @@ pub fn notification(
         function: locate::MEMORY_PRESSURE,
         idle_in: &IDLE_IN,
         loops_in: &LOOPS_IN,
-        loop_files: &LOOP_FILES,
+        files: &FILES,
         stack_bytes: STACK_BYTES,
         calls,
     })

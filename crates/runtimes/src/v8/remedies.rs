@@ -33,7 +33,10 @@ pub fn remedies(
     if idle.pool.saturating_add(idle.young) < MIN_WORTHWHILE_BYTES {
         return remedies;
     }
-    remedies.extend(notification.map(|notification| memory_pressure(pid, heaps, claimed, notification)));
+    let least = |plan: &&Notification| plan.calls.iter().map(|call| call.least_bytes).sum::<u64>();
+    if let Some(plan) = notification.filter(|plan| least(plan) >= MIN_WORTHWHILE_BYTES) {
+        remedies.push(memory_pressure(pid, heaps, claimed, least(&plan)));
+    }
     remedies.push(Remedy::setting(
         "v8_optimize_for_size",
         "node --optimize-for-size",
@@ -66,8 +69,7 @@ pub fn least_bytes(heaps: &Heaps, claimed: &Claimed, isolate: &Isolate) -> u64 {
 
 /// What is released of pages with objects depends on which objects are live, which is not known
 /// without marking: all of them, at most. Pooled pages of isolates that have ended stay.
-fn memory_pressure(pid: i32, heaps: &Heaps, claimed: &Claimed, notification: &Notification) -> Remedy {
-    let least = notification.calls.iter().map(|call| call.least_bytes).sum::<u64>();
+fn memory_pressure(pid: i32, heaps: &Heaps, claimed: &Claimed, least: u64) -> Remedy {
     let living: HashSet<u64> = heaps.isolates.iter().map(|isolate| isolate.heap).collect();
     let of_ended = claimed.idle.iter().filter(|(heap, _)| !living.contains(heap));
     let of_ended = of_ended.map(|(_, idle)| idle.pool).sum::<u64>();

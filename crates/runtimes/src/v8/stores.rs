@@ -127,7 +127,7 @@ impl Reader<'_> {
         self.cache.word(address.checked_add(offset)?)
     }
 
-    /// Takes one entry from the limit; `None` if there is none left or the time is over.
+    /// Counts one entry against the limit; `None` at the limit, or once the time is over.
     fn count_entry(&mut self) -> Option<()> {
         self.left = self.left.checked_sub(1)?;
         (!self.left.is_multiple_of(256) || Instant::now() < self.context.deadline).then_some(())
@@ -154,19 +154,27 @@ impl Reader<'_> {
     fn list(&mut self, layout: &Extensions, at: u64, buffers: &mut Buffers) -> Option<()> {
         let (mut entry, last) = self.cache.pair(at)?;
         let expected = self.word(at, 16)?;
-        let (mut sum, mut previous) = (0_u64, 0);
+        let (mut sum, mut previous, mut has_given_away) = (0_u64, 0, false);
         while entry != 0 {
             self.count_entry()?;
             let bytes = self.word(entry, layout.length)? >> layout.length_shift;
             sum = sum.checked_add(bytes)?;
             let store = self.word(entry, layout.store)?;
             self.stores.structures.push(entry);
-            let kind = if self.store(layout, store)? { &mut buffers.mapped } else { &mut buffers.in_blocks };
-            *kind = kind.plus(OutsideHeap { count: 1, bytes });
+            // An ArrayBuffer that was transferred has no store; its entry stays until a collection.
+            if store == 0 {
+                has_given_away = true;
+            } else {
+                let is_mapped = self.store(layout, store)?;
+                let kind = if is_mapped { &mut buffers.mapped } else { &mut buffers.in_blocks };
+                *kind = kind.plus(OutsideHeap { count: 1, bytes });
+            }
             previous = entry;
             entry = self.word(entry, layout.next)?;
         }
-        (previous == last && sum == expected).then_some(())
+        // V8 does not subtract what was transferred while a collection freed others.
+        let adds_up = sum == expected || has_given_away && sum < expected;
+        (previous == last && adds_up).then_some(())
     }
 
     /// Reads a `BackingStore` (`src/objects/backing-store.h`). Returns whether V8 maps it.
@@ -214,8 +222,8 @@ impl Reader<'_> {
         Some(found)
     }
 
-    /// Returns the characters of an external string; `None` for an entry that is none any more, and
-    /// for a string that does not cache their address.
+    /// Returns the characters of an external string; `None` if a collection has cleared the entry,
+    /// or the string does not cache their address.
     fn string(&mut self, object: u64, objects: &RangeSet) -> Option<AddressRange> {
         // A pointer to an object has the lowest bit set (`kHeapObjectTag`).
         let at = object.checked_sub(1).filter(|at| at.is_multiple_of(8) && objects.contains(*at))?;
