@@ -10,7 +10,8 @@ import strandline.Strandline;
  * <pre>java Half COUNT BYTES WHICH MILLISECONDS        WHICH: alternate or oldest</pre>
  *
  * Collectors that give back later, by a thread of their own, are waited for after each collection, until RSS has not shrunk for this
- * time. Where the time is negative RSS has to shrink first, after the first collection: at most a minute.
+ * time. Where the time is negative the committed heap has to shrink first, after the first collection: at most a minute. (RSS does not
+ * show that: under ZGC it also shrinks where one of several mappings of the same memory goes.)
  */
 final class Half {
     /** The serial collector shrinks its heap by steps, and is done at the fourth collection that was asked for. */
@@ -18,7 +19,7 @@ final class Half {
 
     /** Between two looks at RSS, in milliseconds. */
     private static final int PAUSE = 20;
-    /** The longest that is waited until RSS shrinks, in milliseconds. */
+    /** The longest wait for the committed heap to shrink, in milliseconds. */
     private static final long MAX_WAIT = 60_000;
     /** Fewer pages than this are no shrinking. */
     private static final long FEW_PAGES = 64;
@@ -39,13 +40,18 @@ final class Half {
     /** Waits until RSS has not shrunk in looks over this time: on a busy machine they take longer. */
     private static void rest(RandomAccessFile statm, byte[] buffer, long milliseconds, boolean shrinks)
             throws IOException, InterruptedException {
+        long committed = Runtime.getRuntime().totalMemory();
+        for (long waited = 0; shrinks && waited < MAX_WAIT; waited += PAUSE) {
+            Thread.sleep(PAUSE);
+            long now = Runtime.getRuntime().totalMemory();
+            shrinks = now >= committed;
+            committed = Math.max(committed, now);
+        }
         long last = resident(statm, buffer);
-        boolean hasShrunk = !shrinks;
-        for (long still = 0; still * PAUSE < (hasShrunk ? milliseconds : MAX_WAIT); still++) {
+        for (long still = 0; still * PAUSE < milliseconds; still++) {
             Thread.sleep(PAUSE);
             long now = resident(statm, buffer);
             if (now + FEW_PAGES < last) {
-                hasShrunk = true;
                 still = -1;
                 last = now;
             }

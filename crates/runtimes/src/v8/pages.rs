@@ -114,7 +114,6 @@ fn page(layout: &Layout, head: Head<'_>, bytes: &[u8]) -> Option<Page> {
     let (heap, owner) = (word(fields.heap)?, word(fields.owner)?);
     // A large object that was trimmed leaves the count of its page as it was
     // (`Heap::RightTrimArray`, `LargeObjectSpace::ShrinkPageToObjectSize`).
-    // A large object that was trimmed leaves the count of its page as it was.
     let allocated = word(fields.allocated).filter(|&bytes| bytes < MAX_BYTES)?;
     if !is_within || !heap.is_multiple_of(8) || !owner.is_multiple_of(8) {
         return None;
