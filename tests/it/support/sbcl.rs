@@ -95,9 +95,9 @@ impl Sbcl {
 
     /// The same, with its standard error going to a file.
     pub fn start_heard(&self, kind: &str, arguments: &[&str], heard: File) -> Result<Subject> {
-        let mut command = self.subject(kind, arguments);
-        command.stderr(heard);
-        started(command)
+        let subject = Subject::start_heard(self.subject(kind, arguments), heard.into())?;
+        subject.at_rest()?;
+        Ok(subject)
     }
 }
 

@@ -2,6 +2,7 @@
 //! shells, and the demo's process; started, controlled by single bytes, and killed with their
 //! children when a test is done with them.
 
+use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -30,6 +31,14 @@ pub struct Subject {
     pub ready: Value,
 }
 
+/// Standard error of this process, opened once more. Node.js sets `O_NONBLOCK` on a pipe that it
+/// gets; all who share the open file then have it, and the test program fails to print its results.
+fn own_error_output() -> Stdio {
+    let opened = OpenOptions::new().append(true).open("/proc/self/fd/2");
+    // A socket cannot be opened.
+    opened.map_or_else(|_| Stdio::inherit(), Stdio::from)
+}
+
 impl Subject {
     /// Starts `name` with the system's libc and waits until it is ready.
     pub fn start(name: &str, arguments: &[&str]) -> Result<Self> {
@@ -49,8 +58,14 @@ impl Subject {
     }
 
     /// Starts a subject by a command that ends in running it, and waits until it is ready.
-    pub fn start_command(mut command: Command) -> Result<Self> {
-        let spawned = command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+    pub fn start_command(command: Command) -> Result<Self> {
+        Self::start_heard(command, own_error_output())
+    }
+
+    /// The same, with its standard error going to `heard`.
+    pub fn start_heard(mut command: Command, heard: Stdio) -> Result<Self> {
+        let command = command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(heard);
+        let spawned = command.spawn();
         let mut child = spawned.map_err(|error| format!("{command:?}: {error}"))?;
         let group = Group::of(child.id());
         let stdin = child.stdin.take();
