@@ -165,11 +165,13 @@ impl Found {
 
     /// Whether a snapshot stops the process for less time than reading all of this.
     pub fn is_slow(&self) -> bool {
-        if self.runtimes.iter().any(|found| found.hides_memory_from_children()) {
-            return false;
-        }
         self.runtimes.iter().any(|found| found.takes_long())
             || self.allocators.iter().any(|(_, found)| found.reads_blocks())
+    }
+
+    /// Whether a runtime keeps its memory from children.
+    pub fn hides_memory(&self) -> bool {
+        self.runtimes.iter().any(|found| found.hides_memory_from_children())
     }
 
     /// Whether a reader uses the threads' pointers, which may be unknown for a thread that is not

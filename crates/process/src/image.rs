@@ -27,6 +27,8 @@ const MAX_SEARCH_BYTES: u64 = 16 << 20;
 const BLOCK_BYTES: usize = 1 << 20;
 /// Maximum length of a string that is returned.
 const STRING_BYTES: usize = 96;
+/// Maximum number of exported values with one prefix: V8 has some 500.
+const MAX_VALUES: usize = 4096;
 /// Maximum number of strings with one ending; a table of options has fewer.
 const MAX_ENDINGS: usize = 64;
 
@@ -111,39 +113,56 @@ impl ElfFile {
 
     /// Those of `names` that the file defines in its dynamic symbol table.
     pub fn exported(&self, names: &[&'static str]) -> Vec<Symbol> {
-        self.symbols(SHT_DYNSYM, names).unwrap_or_default()
+        self.symbols(SHT_DYNSYM, names)
     }
 
     /// Those of `names` that the file defines in its full symbol table, if it is not stripped.
     pub fn static_symbols(&self, names: &[&'static str]) -> Vec<Symbol> {
-        self.symbols(SHT_SYMTAB, names).unwrap_or_default()
+        self.symbols(SHT_SYMTAB, names)
     }
 
-    fn symbols(&self, kind: u32, names: &[&'static str]) -> Option<Vec<Symbol>> {
-        let table = self.sections.iter().find(|section| section.kind == kind)?;
-        let strings = self.sections.get(table.link as usize)?;
-        let entries = read(&self.file, table.offset, table.bytes.min(MAX_SYMBOL_BYTES))?;
-        let strings = read(&self.file, strings.offset, strings.bytes.min(MAX_NAME_BYTES))?;
+    /// The 32-bit values of the data that the file exports under names that begin with `prefix`,
+    /// with the rest of each name: at most [`MAX_VALUES`].
+    pub fn exported_values(&self, prefix: &str) -> Vec<(String, u32)> {
+        let mut found = Vec::new();
+        self.each_symbol(SHT_DYNSYM, &mut |text, address| {
+            let rest = text.strip_prefix(prefix.as_bytes()).and_then(|rest| rest.split(|byte| *byte == 0).next());
+            let rest = rest.filter(|rest| rest.len() <= STRING_BYTES && found.len() < MAX_VALUES);
+            found.extend(rest.and_then(|rest| std::str::from_utf8(rest).ok()).map(|rest| (rest.to_owned(), address)));
+        });
+        let value = |address| Some(u32::from_le_bytes(self.bytes_at(address, 4)?.try_into().ok()?));
+        found.into_iter().filter_map(|(name, address)| Some((name, value(address)?))).collect()
+    }
+
+    fn symbols(&self, kind: u32, names: &[&'static str]) -> Vec<Symbol> {
         let mut found: Vec<Symbol> = Vec::new();
-        for entry in entries.chunks_exact(SYMBOL_BYTES) {
-            // st_name at 0, st_shndx at 6 (0: used here, defined elsewhere), st_value at 8.
-            let Some(first) = word_at(entry, 0) else { break };
-            if first >> 48 == 0 {
-                continue;
-            }
-            let text = strings.get((first as u32) as usize..).unwrap_or(&[]);
+        self.each_symbol(kind, &mut |text, address| {
             let name = names.iter().find(|name| {
                 text.first() == name.as_bytes().first()
                     && text.starts_with(name.as_bytes())
                     && text.get(name.len()) == Some(&0)
             });
-            if let (Some(name), Some(address)) = (name, word_at(entry, 8))
-                && found.iter().all(|symbol| symbol.name != *name)
-            {
+            if let Some(name) = name.filter(|name| found.iter().all(|symbol| symbol.name != **name)) {
                 found.push(Symbol { name, address });
             }
+        });
+        found
+    }
+
+    /// Passes the name of each symbol that a table defines, with all bytes after it, and its
+    /// address to `visit`.
+    fn each_symbol(&self, kind: u32, visit: &mut dyn FnMut(&[u8], u64)) {
+        let Some(table) = self.sections.iter().find(|section| section.kind == kind) else { return };
+        let Some(strings) = self.sections.get(table.link as usize) else { return };
+        let Some(entries) = read(&self.file, table.offset, table.bytes.min(MAX_SYMBOL_BYTES)) else { return };
+        let Some(strings) = read(&self.file, strings.offset, strings.bytes.min(MAX_NAME_BYTES)) else { return };
+        for entry in entries.chunks_exact(SYMBOL_BYTES) {
+            // st_name at 0, st_shndx at 6 (0: used here, defined elsewhere), st_value at 8.
+            let (Some(first), Some(address)) = (word_at(entry, 0), word_at(entry, 8)) else { break };
+            if first >> 48 != 0 {
+                visit(strings.get((first as u32) as usize..).unwrap_or(&[]), address);
+            }
         }
-        Some(found)
     }
 
     /// Reads `bytes` bytes (at most 4096) of initialised data at an address before relocation.

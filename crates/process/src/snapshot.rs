@@ -32,6 +32,7 @@ use crate::call::inject::{self, Call, CallError, Injected};
 use crate::map::AddressSpace;
 use crate::memory::{Memory, word_at};
 use crate::procfs::Process;
+use crate::range::AddressRange;
 use crate::target::budget;
 use crate::target::copy::MemoryCopy;
 use crate::target::exit_watch;
@@ -40,6 +41,7 @@ use crate::target::live::{ByPid, MemFile};
 use crate::target::stop::Stopped;
 use crate::target::tracee::Tracee;
 
+const MADVISE: u64 = 28;
 const NANOSLEEP: u64 = 35;
 const CLONE: u64 = 56;
 const WAIT4: u64 = 61;
@@ -62,6 +64,15 @@ const TAKING: [RequiredCall; 6] = [
     filters::RETURN,
     COLLECTING[0],
 ];
+/// The same, with the call that shows memory to the child.
+const TAKING_HIDDEN: [RequiredCall; 7] =
+    [TAKING[0], TAKING[1], TAKING[2], TAKING[3], TAKING[4], TAKING[5], any("madvise", MADVISE as u32)];
+/// `MADV_DOFORK` and `MADV_DONTFORK`: whether a child gets the memory.
+const DOFORK: u64 = 11;
+const DONTFORK: u64 = 10;
+/// Maximum ranges that are shown to the child, and time for each.
+const MAX_HIDDEN: usize = 1 << 12;
+const TIME_A_RANGE: Duration = Duration::from_micros(400);
 const COLLECTING: [RequiredCall; 2] = [any("wait4", WAIT4 as u32), filters::RETURN];
 /// `__WALL | WNOHANG`
 const WAIT_OPTIONS: u64 = 0x4000_0000 | 1;
@@ -142,29 +153,31 @@ pub fn needed_bytes(anonymous_bytes: u64) -> u64 {
 }
 
 impl Snapshot {
-    /// Takes a snapshot of a process whose threads are all `stopped` and whose mappings are
-    /// `space`. Calls `before_it_runs` with the child while the thread that made it is still
-    /// stopped. The child ends by itself after `hold`.
+    /// Takes a snapshot of a process whose threads are all `stopped`. Calls `before_it_runs` with
+    /// the child while the thread that made it is still stopped.
     ///
     /// # Errors
     /// Returns [`NotTaken`]; the target is unchanged.
     pub fn take<T>(
         stopped: &mut Stopped<'_>,
         process: &Process,
-        space: &AddressSpace,
-        code: CallSites,
-        hold: Duration,
+        how: &Taking<'_>,
         before_it_runs: impl FnOnce(&Process) -> Result<T, String>,
     ) -> Result<(Self, T), NotTaken> {
-        let (target, tracee) = prepare(stopped, process, space, code)?;
+        let Taking { code, hold, ref hidden, .. } = *how;
+        if how.hidden.len() > MAX_HIDDEN {
+            return Err("it keeps too many ranges of memory from its children".to_owned().into());
+        }
+        let (target, tracee) = prepare(stopped, process, how)?;
         let tid = tracee.tid;
         let faults_before = process.stat().ok().map(|stat| stat.minor_faults);
         let anonymous = process.status().ok().and_then(|status| status.anonymous_bytes).unwrap_or(0);
         let limit = MIN_CLONE_LIMIT + CLONE_LIMIT_A_GIB.mul_f64(anonymous as f64 / (1_u64 << 30) as f64);
+        let limit = limit + TIME_A_RANGE * hidden.len() as u32;
         let until = Instant::now() + hold;
-        let mut making = begin_clone(tracee, code, hold)?;
+        let (mut making, clone) = begin_clone(tracee, code, hold, hidden.first())?;
         let deadline = making.began + limit;
-        let inner_pid = match run(&mut making, CLONE, deadline) {
+        let inner_pid = match clone_with(&mut making, code, clone, hidden, deadline) {
             Ok(inner_pid) => inner_pid,
             Err(error) => return Err(left_alone(making, error).into()),
         };
@@ -392,12 +405,13 @@ impl Memory for SnapshotMemory {
     }
 }
 
-/// Whether the seccomp filters of a process, if any, allow the calls of taking a snapshot.
+/// Whether the seccomp filters of a process, if any, allow the calls of taking a snapshot, with
+/// memory that the program keeps from its children or without.
 ///
 /// # Errors
 /// Returns the objection.
-pub fn filters_allow(process: &Process) -> Result<(), String> {
-    filters::check(process, &TAKING).map_err(|why| format!("it runs under {why}"))
+pub fn filters_allow(process: &Process, with_hidden: bool) -> Result<(), String> {
+    filters::check(process, if with_hidden { &TAKING_HIDDEN } else { &TAKING }).map_err(|why| format!("it runs under {why}"))
 }
 
 /// Whether a process is the snapshot of any strandline: a child with exit signal 0 and all signals
@@ -407,13 +421,29 @@ pub fn is_snapshot(process: &Process) -> bool {
         && process.status().is_ok_and(|status| status.blocked == Some(ALL_BLOCKED))
 }
 
+/// How a snapshot is taken.
+#[derive(Debug)]
+pub struct Taking<'a> {
+    /// The mappings of the process.
+    pub space: &'a AddressSpace,
+    /// Where the instructions to use are in the target.
+    pub code: CallSites,
+    /// Time after which the child ends by itself.
+    pub hold: Duration,
+    /// Ranges that the snapshot gets although the program keeps all mappings in them from its
+    /// children (MADV_DONTFORK): they are shown to it, and to no later child. A range may have
+    /// unmapped gaps, which madvise(2) skips.
+    pub hidden: Vec<AddressRange>,
+}
+
 /// Checks the preconditions, and takes a thread out of `stopped` that can make the call.
 fn prepare<'a>(
     stopped: &mut Stopped<'a>,
     process: &Process,
-    space: &AddressSpace,
-    code: CallSites,
+    how: &Taking<'_>,
 ) -> Result<(Process, Tracee<'a>), String> {
+    let Taking { space, code, .. } = *how;
+    let calls: &[RequiredCall] = if how.hidden.is_empty() { &TAKING } else { &TAKING_HIDDEN };
     if stopped.threads().any(|tracee| tracee.is_group_stopped) {
         return Err("the process is stopped by a signal".to_owned());
     }
@@ -426,7 +456,7 @@ fn prepare<'a>(
     if !code.is_still_present(&ByPid::new(process.pid())) {
         return Err("its code has moved".to_owned());
     }
-    let Some(tracee) = calling_thread(stopped, space, &code) else {
+    let Some(tracee) = calling_thread(stopped, space, &code, calls) else {
         return Err("no thread can make the call: each has a seccomp filter that may not let it through, Syscall User Dispatch, a shadow stack, too little of its own stack left, may be handling a signal, starts its \
              children in another pid namespace, or is in the middle of a restartable sequence".to_owned());
     };
@@ -438,6 +468,7 @@ fn calling_thread<'a>(
     stopped: &mut Stopped<'a>,
     space: &AddressSpace,
     code: &CallSites,
+    calls: &[RequiredCall],
 ) -> Option<Tracee<'a>> {
     let mut ranked: Vec<(u8, i32)> =
         stopped.threads().map(|tracee| (rank(&tracee.registers), tracee.tid)).collect();
@@ -446,7 +477,7 @@ fn calling_thread<'a>(
         stopped.take_out(|tracee| {
             tracee.tid == tid
                 && has_own_children(tracee)
-                && can_call(tracee, space, code, CHILD_STACK_BYTES, &TAKING)
+                && can_call(tracee, space, code, CHILD_STACK_BYTES, calls)
         })
     })
 }
@@ -474,8 +505,14 @@ fn rank(registers: &Registers) -> u8 {
     }
 }
 
-/// Starts the call that makes the child in a thread.
-fn begin_clone<'a>(tracee: Tracee<'a>, code: CallSites, hold: Duration) -> Result<Injected<'a>, String> {
+/// Starts the call that makes the child in a thread, or the call before it that shows the `first`
+/// range of memory to it. Also returns the former.
+fn begin_clone<'a>(
+    tracee: Tracee<'a>,
+    code: CallSites,
+    hold: Duration,
+    first: Option<&AddressRange>,
+) -> Result<(Injected<'a>, SystemCall), String> {
     let pid = tracee.process.pid();
     let room = "no room below the stack pointer";
     let Some(top) = tracee.registers.rsp.checked_sub(RED_ZONE_BYTES + 32) else {
@@ -496,8 +533,43 @@ fn begin_clone<'a>(tracee: Tracee<'a>, code: CallSites, hold: Duration) -> Resul
     memory::write(pid, chain.address, &chain.bytes)
         .map_err(|error| format!("the frames cannot be written: {error}"))?;
     let reserved = tracee.registers.rsp - RED_ZONE_BYTES - chain.address;
-    let call = system_call(code, CLONE, [CLONE_FILES, chain.address, 0], reserved);
-    inject::begin(tracee, &call).map_err(describe)
+    let clone = SystemCall { number: CLONE, arguments: [CLONE_FILES, chain.address, 0] };
+    let begin = first.map_or(clone, |range| advice(*range, DOFORK));
+    let call = system_call(code, begin.number, begin.arguments, reserved);
+    Ok((inject::begin(tracee, &call).map_err(describe)?, clone))
+}
+
+fn advice(range: AddressRange, advice: u64) -> SystemCall {
+    SystemCall { number: MADVISE, arguments: [range.start, range.len(), advice] }
+}
+
+/// Makes the child with the memory in `hidden`; returns its id, or the kernel's error. If strandline
+/// dies meanwhile, the thread ends the system call in which it is and goes on: then memory may stay
+/// visible to the program's children, which costs them time.
+fn clone_with(
+    making: &mut Injected<'_>,
+    code: CallSites,
+    clone: SystemCall,
+    hidden: &[AddressRange],
+    deadline: Instant,
+) -> Result<i64, CallError> {
+    let mut shown = 0;
+    for range in hidden {
+        if shown > 0 {
+            making.call_again(code.system_call, &advice(*range, DOFORK)).map_err(CallError::Failed)?;
+        }
+        run(making, MADVISE, deadline)?;
+        shown += 1;
+    }
+    if shown > 0 {
+        making.call_again(code.system_call, &clone).map_err(CallError::Failed)?;
+    }
+    let inner_pid = run(making, CLONE, deadline)?;
+    for range in hidden {
+        making.call_again(code.system_call, &advice(*range, DONTFORK)).map_err(CallError::Failed)?;
+        run(making, MADVISE, deadline)?;
+    }
+    Ok(inner_pid)
 }
 
 fn system_call(code: CallSites, number: u64, arguments: [u64; 3], reserved_bytes: u64) -> Call<'static> {

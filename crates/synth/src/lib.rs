@@ -38,6 +38,7 @@ mod plan;
 mod sbcl;
 mod tcmalloc;
 mod v8;
+mod v8_objects;
 mod version;
 mod write;
 
@@ -60,6 +61,7 @@ pub use sbcl::{
     SbclRecipe, SbclRelease, SbclThread, fabricate_sbcl,
 };
 pub use tcmalloc::{HeapExpected, HeapImage, fabricate_tcmalloc};
+pub use v8_objects::{FIRST_CONTEXT as V8_FIRST_CONTEXT, TYPES as V8_TYPES};
 pub use v8::{V8Expected, V8Image, fabricate_v8};
 pub use version::{VERSIONS, Version};
 

@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::v8_objects::{Fields, Objects};
 use crate::{Image, Rng};
 
 const PAGE: u64 = 4096;
@@ -61,7 +62,11 @@ struct Places {
     strings: u64,
     /// Bytes before the first object.
     header: u64,
+    fields: Fields,
 }
+
+const OLD_FIELDS: Fields = Fields { shared: 24, name: 16, scope: (32, 32), free: 1 };
+const NEW_FIELDS: Fields = Fields { shared: 32, name: 24, scope: (48, 0), free: 8 };
 
 const PLACES: [Places; 5] = [
     Places {
@@ -75,6 +80,7 @@ const PLACES: [Places; 5] = [
         strings: 0xc98,
         pooled: (0x8_2000, None),
         header: 0x1130,
+        fields: OLD_FIELDS,
     },
     Places {
         version: [11, 3, 244, 8],
@@ -87,6 +93,7 @@ const PLACES: [Places; 5] = [
         strings: 0xc30,
         pooled: (0x8_4000, None),
         header: 0x1148,
+        fields: OLD_FIELDS,
     },
     Places {
         version: [12, 4, 254, 21],
@@ -99,6 +106,7 @@ const PLACES: [Places; 5] = [
         strings: 0xa48,
         pooled: (0x1_2000, None),
         header: 0x1140,
+        fields: Fields { shared: 32, ..OLD_FIELDS },
     },
     Places {
         version: [13, 6, 233, 17],
@@ -111,6 +119,7 @@ const PLACES: [Places; 5] = [
         strings: 0xa90,
         pooled: (0x9_0000, None),
         header: 0x10,
+        fields: NEW_FIELDS,
     },
     Places {
         version: [14, 6, 202, 34],
@@ -123,6 +132,7 @@ const PLACES: [Places; 5] = [
         strings: 0xab0,
         pooled: (6, Some(88)),
         header: 0x10,
+        fields: NEW_FIELDS,
     },
 ];
 
@@ -145,6 +155,8 @@ pub struct V8Expected {
     pub mapped: u64,
     /// Number and bytes of external strings.
     pub strings: (u64, u64),
+    /// Number and bytes of objects by type.
+    pub types: BTreeMap<String, (u64, u64)>,
     /// Address of the first entry of a list of ArrayBuffers; 0 if there is none.
     pub first_entry: u64,
 }
@@ -167,19 +179,21 @@ pub struct V8Image {
 /// Fabricates a V8 from `seed`; five seeds in a row are of five versions.
 pub fn fabricate_v8(seed: u64) -> V8Image {
     let places = PLACES[(seed % 5) as usize];
+    let mut image = Image::default();
+    image.map(READ_ONLY, UNIT as usize);
+    let objects = Objects::new(&mut image, READ_ONLY + 0x4000, places.fields);
     let mut writer = Writer {
-        image: Image::default(),
+        image,
         dice: Rng::new(seed ^ 0x7638),
         places,
         next_page: DATA,
         next_code: CODE,
         next_record: RECORDS,
-        objects: 0,
+        objects,
         expected: V8Expected::default(),
     };
     writer.image.map(OWN, OWN_BYTES as usize);
     writer.image.map(CODE, CODE_BYTES as usize);
-    writer.image.map(READ_ONLY, UNIT as usize);
     writer.put(HEAP + places.heap[1], ISOLATE);
     writer.spaces();
     writer.pool();
@@ -187,7 +201,8 @@ pub fn fabricate_v8(seed: u64) -> V8Image {
     writer.abseil();
     writer.buffers();
     writer.strings();
-    let Writer { image, next_page, expected, .. } = writer;
+    let Writer { image, next_page, mut expected, objects, .. } = writer;
+    expected.types = objects.types;
     let mut maps = format!("{NODE:x}-{:x} r-xp 00000000 08:01 7 /usr/bin/node\n", NODE + PAGE);
     for (start, bytes, permissions) in [
         (OWN, OWN_BYTES, "rw-p"),
@@ -209,8 +224,7 @@ struct Writer {
     next_page: u64,
     next_code: u64,
     next_record: u64,
-    /// The first object of a page of data.
-    objects: u64,
+    objects: Objects,
     expected: V8Expected,
 }
 
@@ -228,6 +242,10 @@ struct Record {
 impl Writer {
     fn put(&mut self, at: u64, word: u64) {
         self.image.put_word(at, word);
+    }
+
+    fn fill(&mut self, start: u64, end: u64) {
+        self.objects.fill(&mut self.image, &mut self.dice, start, end);
     }
 
     fn has_metadata(&self) -> bool {
@@ -352,9 +370,12 @@ impl Writer {
                     wasted: 0,
                     is_pooled: false,
                 }));
+                let area = start + header;
                 if half == 0x100 && page == current {
-                    let area = start + header;
                     self.area(number, space, (area, area + top, start + UNIT));
+                    self.fill(area, area + top);
+                } else if half == 0x100 && page < current {
+                    self.fill(area, start + UNIT);
                 }
             }
             self.link(owner, &records);
@@ -376,9 +397,6 @@ impl Writer {
             if !is_data {
                 self.next_code += bytes;
             }
-            if is_data {
-                self.objects = start + self.places.header;
-            }
             let allocated = (8 * self.dice.below(full / 8)).max(area);
             let wasted = 8 * self.dice.below((full - allocated) / 8 + 1);
             sum += allocated;
@@ -392,8 +410,13 @@ impl Writer {
                 wasted,
                 is_pooled: false,
             }));
-            if page + 1 == pages && self.dice.below(4) > 0 {
-                let begin = start + self.places.header;
+            let begin = start + self.places.header;
+            let has_area = page + 1 == pages && self.dice.below(4) > 0;
+            if is_data {
+                self.fill(begin, begin + if has_area { taken } else { 0 });
+                self.fill(begin + if has_area { area } else { 0 }, start + bytes);
+            }
+            if has_area {
                 self.area(number, space, (begin, begin + taken, begin + area));
                 // Versions that find it in the local heap do not count the rest of it.
                 if self.places.area[1] != 0 {
@@ -428,6 +451,7 @@ impl Writer {
                 wasted: 0,
                 is_pooled: false,
             }));
+            self.objects.array(&mut self.image, start + self.places.header, allocated.min(area));
             committed += bytes;
             used += allocated.min(area);
         }
@@ -545,7 +569,7 @@ impl Writer {
         let count = self.dice.below(12);
         for number in 0..count {
             let (kind, bytes) = self.dice.one_of(&[(0x2a, 1), (0x22, 2), (0x2a, 1), (0x3a, 0)]);
-            let (object, characters) = (self.objects + 32 * number, 1 + self.dice.below(5000));
+            let (object, characters) = (READ_ONLY + 0x8000 + 32 * number, 1 + self.dice.below(5000));
             self.put(object, map(kind) + 1);
             self.put(object + 8, characters << 32 | 3);
             self.put(object + 24, BLOCKS + 0x1000_0000 + (number << 16));

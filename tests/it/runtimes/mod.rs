@@ -6,4 +6,5 @@ mod jvm;
 mod perl;
 mod sbcl;
 mod v8;
+mod v8_objects;
 mod v8_reclaim;

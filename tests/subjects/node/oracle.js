@@ -10,6 +10,7 @@
 //   a  make Buffers, external strings and a memory of WebAssembly, outside the heap
 //   x  start a worker that is blocked for ever
 //   i  wait for a timer of 300 ms
+//   k  make known numbers of objects of classes, and of functions
 //
 // The line has `isolates` and, summed over them, `spaces` as v8.getHeapSpaceStatistics() has them.
 // `storm` as an argument makes garbage without an end instead, after the first line. `load` gives
@@ -28,6 +29,8 @@ class Parcel {
     this.name = 'x' + i;
   }
 }
+
+class Crate extends Parcel {}
 
 let kept = [];
 
@@ -54,6 +57,21 @@ function makeOutside() {
     outside.push(given, new ArrayBuffer(0), receiveMessageOnPort(port2).message);
   }
   port1.close();
+}
+
+const kinds = [];
+function makeKinds() {
+  // Variables in its scope come before its name.
+  const [first, second] = [1, 2];
+  class Shelf {
+    constructor(i) { this.sum = () => first + second + i; }
+  }
+  const boxed = (i) => function lid() { return i; };
+  for (let i = 0; i < 1234; i++) kinds.push(new Crate(i));
+  for (let i = 0; i < 555; i++) kinds.push(new Shelf(i));
+  for (let i = 0; i < 2000; i++) kinds.push(boxed(i));
+  for (let i = 0; i < 777; i++) kinds.push(new Map([[i, `${i}`]]), new Float32Array(i), 2n ** BigInt(i));
+  kinds.push(new WebAssembly.Table({ initial: 10, element: 'anyfunc' }), /a(b)/.exec('ab'));
 }
 
 // Objects that survive some collections of the young generation, and then do not.
@@ -116,6 +134,7 @@ if (!isMainThread) {
   const act = {
     s() {},
     a: makeOutside,
+    k: makeKinds,
     c: churn,
     d() { kept = []; },
     g: collect,

@@ -219,7 +219,7 @@ fn choose_source(
         SnapshotMode::IfPossible | SnapshotMode::Always => true,
     };
     if wanted {
-        match snapshot::plan(process, &process.address_space()?, most) {
+        match snapshot::plan(process, &process.address_space()?, most, how.found.hides_memory()) {
             // Finding holders takes longer, and without a snapshot half of the result is missing.
             Ok(plan) if how.options.keeps_blocks => return Ok(Source::Snapshot(plan.for_longest())),
             Ok(plan) => return Ok(Source::Snapshot(plan)),

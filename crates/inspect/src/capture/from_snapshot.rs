@@ -16,7 +16,8 @@ use strandline_process::map::{AddressSpace, Mapping};
 use strandline_process::pages::{self, MappingSummary, PAGE_BYTES, Residency, ScannedRegions};
 use strandline_process::procfs::Process;
 use strandline_process::smaps::{Smaps, SmapsEntry};
-use strandline_process::snapshot::{NotTaken, Snapshot, SnapshotMemory};
+use strandline_process::range::AddressRange;
+use strandline_process::snapshot::{NotTaken, Snapshot, SnapshotMemory, Taking};
 use strandline_process::target::copy::{CopyBuffer, MemoryCopy};
 use strandline_process::target::exit_watch;
 use strandline_process::target::live::{ByPid, MemFile};
@@ -61,8 +62,12 @@ pub fn take(
     let reason = |error: Error| error.to_string();
     let pagemap = process.open_file("pagemap").map_err(reason)?;
     let start_brk = process.stat().map_err(reason)?.start_brk;
-    let scanned =
-        if before.has_locked { None } else { page_tables::scanned(process, &pagemap).map_err(reason)? };
+    // Only smaps says what memory is kept from children.
+    let scanned = if before.has_locked || plan.with_hidden {
+        None
+    } else {
+        page_tables::scanned(process, &pagemap).map_err(reason)?
+    };
     let (pages, space) = match scanned {
         Some((space, scanned)) => {
             let seen = scanned.seen(space.mappings());
@@ -77,8 +82,10 @@ pub fn take(
         }
     };
     // Made before the thread that made the child runs, so the copy is of the same instant.
-    let copied = Snapshot::take(stopped, process, &space, plan.code, plan.hold, |child| {
-        let unshown = missing(&pages, child)?;
+    let hidden = if plan.with_hidden { hidden(&pages) } else { Vec::new() };
+    let how = Taking { space: &space, code: plan.code, hold: plan.hold, hidden };
+    let copied = Snapshot::take(stopped, process, &how, |child| {
+        let unshown = missing(&pages, &how.hidden, child)?;
         copy(process, unshown.runs).map(|copy| (copy, unshown.ranges))
     });
     let (snapshot, (copy, ranges)) = copied?;
@@ -114,15 +121,44 @@ impl Missing {
     }
 }
 
-/// Finds what `child` lacks: mappings that it does not have, and mappings that have no page at the
-/// address of the process's first page.
-fn missing(pages: &Pages, child: &Process) -> std::result::Result<Missing, String> {
+/// The ranges of which the program keeps all mappings, which are private and anonymous, from its
+/// children. V8 has a mapping for each of its pages: those without another between them are one
+/// range, as each costs a system call.
+fn hidden(pages: &Pages) -> Vec<AddressRange> {
+    let Pages::Read(smaps, _) = pages else { return Vec::new() };
+    // A mapping that was not understood may be between two.
+    if smaps.bad_lines > 0 {
+        return Vec::new();
+    }
+    let is_hidden = |entry: &SmapsEntry| {
+        entry.mapping.is_private_anonymous() && entry.flags.has(b"dc") && !entry.flags.has(b"wf")
+    };
+    let mut ranges: Vec<AddressRange> = Vec::new();
+    let mut follows = false;
+    for entry in &smaps.entries {
+        let is_next = is_hidden(entry);
+        match ranges.last_mut().filter(|_| follows && is_next) {
+            Some(last) => last.end = entry.mapping.end,
+            None if is_next => ranges.push(entry.mapping.range()),
+            None => {}
+        }
+        follows = is_next;
+    }
+    ranges
+}
+
+/// Finds what `child` lacks: mappings that it does not have, other than those of `shown`, and
+/// mappings that have no page at the address of the process's first page.
+fn missing(pages: &Pages, shown: &[AddressRange], child: &Process) -> std::result::Result<Missing, String> {
     let mut unshown = Missing::default();
     match pages {
         Pages::Read(smaps, residency) => {
             for entry in &smaps.entries {
                 let mapping = &entry.mapping;
-                if mapping.is_private_anonymous() && (entry.flags.has(b"dc") || entry.flags.has(b"wf")) {
+                let is_hidden = entry.flags.has(b"dc") || entry.flags.has(b"wf");
+                let next = shown.partition_point(|range| range.end <= mapping.start);
+                let is_shown = shown.get(next).is_some_and(|range| range.start <= mapping.start);
+                if mapping.is_private_anonymous() && is_hidden && !is_shown {
                     let runs = residency.runs_in(mapping.start..mapping.end);
                     unshown.add(mapping, runs.map(|run| (run.start, run.end)));
                 }

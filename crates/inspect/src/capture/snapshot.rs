@@ -53,6 +53,8 @@ pub struct Plan {
     pub code: CallSites,
     /// Time after which it ends by itself.
     pub hold: Duration,
+    /// Whether it gets the memory that the program keeps from its children (MADV_DONTFORK).
+    pub with_hidden: bool,
 }
 
 impl Plan {
@@ -62,11 +64,17 @@ impl Plan {
     }
 }
 
-/// Checks whether a snapshot of the process with the mappings `space` is possible and harmless.
+/// Checks whether a snapshot of the process with the mappings `space` is possible and harmless, with
+/// the memory that it keeps from its children or without.
 ///
 /// # Errors
 /// The reason against it.
-pub fn plan(process: &Process, space: &AddressSpace, max_stop: Option<Duration>) -> Result<Plan, String> {
+pub fn plan(
+    process: &Process,
+    space: &AddressSpace,
+    max_stop: Option<Duration>,
+    with_hidden: bool,
+) -> Result<Plan, String> {
     let mut status = process.status().map_err(|error| error.to_string())?;
     // 't': a thread of this process watches it, and passes on a signal or listens for its
     // continuation.
@@ -95,11 +103,11 @@ pub fn plan(process: &Process, space: &AddressSpace, max_stop: Option<Duration>)
         return Err("making it may take longer than the process may be stopped (--max-stop)".to_owned());
     }
     if status.is_under_seccomp() {
-        snapshot::filters_allow(process)?;
+        snapshot::filters_allow(process, with_hidden)?;
     }
     let code = CallSites::find(process, space)
         .ok_or("its code has no system call and no return from a signal handler that could be used")?;
-    Ok(Plan { code, hold: (MIN_HOLD + HOLD_A_GIB.mul_f64(gibs)).min(MAX_HOLD) })
+    Ok(Plan { code, hold: (MIN_HOLD + HOLD_A_GIB.mul_f64(gibs)).min(MAX_HOLD), with_hidden })
 }
 
 /// The first kernel with `CLOSE_RANGE_UNSHARE`, by which the copy drops the program's descriptors;

@@ -32,7 +32,7 @@ use std::time::{Duration, Instant};
 use strandline_sys::ptrace::{self, Event, Registers};
 use strandline_sys::{memory, registers};
 
-use super::frame::{self, ExtendedState};
+use super::frame::{self, ExtendedState, SystemCall};
 use super::handlers::{self, StopSignals};
 use super::{filters, stack};
 use crate::memory::Memory;
@@ -306,6 +306,16 @@ impl Injected<'_> {
     /// Sets the thread's registers in its current stop.
     pub fn set_registers(&self, registers: &Registers) -> std::io::Result<()> {
         ptrace::set_registers(self.tracee.tid, registers)
+    }
+
+    /// At the exit of a system call, has the thread make another one at `site` (`syscall; ret`).
+    pub fn call_again(&self, site: u64, call: &SystemCall) -> std::io::Result<()> {
+        let mut registers = self.registers()?;
+        registers.rip = site;
+        registers.rax = call.number;
+        [registers.rdi, registers.rsi, registers.rdx] = call.arguments;
+        registers.orig_rax = u64::MAX;
+        self.set_registers(&registers)
     }
 
     /// Runs to the next entry or exit of a system call and returns the registers there.

@@ -15,6 +15,9 @@ pub struct V8 {
     pub young_idle_resident_bytes: u64,
     /// Resident bytes of the read-only space, which V8's own statistics leave out.
     pub read_only_resident_bytes: u64,
+    /// Objects counted by type, live or not yet collected; `None` if they were not counted.
+    #[serde(default)]
+    pub objects: Option<u64>,
     /// ArrayBuffers and Buffers of all isolates with a store in malloc's blocks: what
     /// `process.memoryUsage().arrayBuffers` counts, but for SharedArrayBuffers; `None` if not
     /// known.

@@ -39,6 +39,7 @@ pub fn details(heaps: &Heaps, claimed: &Claimed, stores: &Stores) -> V8 {
         pool_resident_bytes: idle.pool,
         young_idle_resident_bytes: idle.young,
         read_only_resident_bytes: claimed.read_only,
+        objects: None,
         buffers: stores.buffers.map(|buffers| buffers.in_blocks),
         mapped_buffers: stores.buffers.map(|buffers| buffers.mapped),
         external_strings: stores.strings,

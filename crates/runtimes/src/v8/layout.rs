@@ -137,6 +137,35 @@ pub struct Extensions {
     pub store_flags: usize,
 }
 
+/// What differs in objects (`src/objects/*.tq`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ObjectLayout {
+    /// `shared_function_info_` in a `JSFunction`.
+    pub shared: u64,
+    /// `name_or_scope_info_` in a `SharedFunctionInfo`.
+    pub name: u64,
+    /// Names of variables in a `ScopeInfo`.
+    pub scope_names: u64,
+    /// Number of bits below the flags in the first word of a `ScopeInfo` after its hidden class.
+    pub scope_flags_shift: u32,
+    /// Bytes before the entries of a `DescriptorArray`.
+    pub descriptor_header: u64,
+    /// Bytes before the code of a `BytecodeArray`.
+    pub bytecode_header: u64,
+    /// Bytes before the slots of a `FeedbackVector`.
+    pub feedback_header: u64,
+    /// Whether a `FeedbackMetadata` has 16 bits for each closure.
+    pub has_closure_counts: bool,
+    /// Bytes that a `FreeSpace` counts as one.
+    pub free_unit: u64,
+    /// The class whose instance type is before that of `WasmDispatchTable`, from V8 12 on.
+    pub dispatch_table_after: Option<&'static str>,
+    /// Bytes before the entries of a `WasmDispatchTable`, and of an entry.
+    pub dispatch_table: (u64, u64),
+    /// Bytes before the supertypes of a `WasmTypeInfo`; their number is in the word before them.
+    pub type_info_header: u64,
+}
+
 /// The table of a heap's external strings (`ExternalStringTable` in `src/heap/heap.h`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Strings {
@@ -181,6 +210,8 @@ pub struct Layout {
     pub extensions: Extensions,
     /// External strings.
     pub strings: Strings,
+    /// Objects.
+    pub objects: ObjectLayout,
     /// Names of the spaces by number (`AllocationSpace` in `src/common/globals.h`), as
     /// `v8.getHeapSpaceStatistics()` has them.
     pub spaces: &'static [&'static str],
@@ -218,6 +249,37 @@ const NEW_EXTENSIONS: Extensions = Extensions {
     store_flags: 64,
 };
 
+/// V8 11.
+const OLD_OBJECTS: ObjectLayout = ObjectLayout {
+    shared: 24,
+    name: 16,
+    scope_names: 32,
+    scope_flags_shift: 32,
+    descriptor_header: 24,
+    bytecode_header: 54,
+    feedback_header: 56,
+    has_closure_counts: false,
+    free_unit: 1,
+    dispatch_table_after: None,
+    dispatch_table: (16, 24),
+    type_info_header: 40,
+};
+/// From V8 13 on.
+const NEW_OBJECTS: ObjectLayout = ObjectLayout {
+    shared: 32,
+    name: 24,
+    scope_names: 48,
+    scope_flags_shift: 0,
+    descriptor_header: 24,
+    bytecode_header: 64,
+    feedback_header: 48,
+    has_closure_counts: true,
+    free_unit: 8,
+    dispatch_table_after: Some("InterpreterData"),
+    dispatch_table: (40, 24),
+    type_info_header: 24,
+};
+
 /// Header in the page, up to V8 11: size and flags come first (`src/heap/basic-memory-chunk.h`).
 const OLD: Layout = Layout {
     version: (11, 3),
@@ -244,6 +306,7 @@ const OLD: Layout = Layout {
     sweeper: 0x920,
     extensions: OLD_EXTENSIONS,
     strings: Strings { table: 0xc30, vectors: YOUNG_AND_OLD },
+    objects: OLD_OBJECTS,
     spaces: &[
         "read_only_space",
         "new_space",
@@ -283,6 +346,7 @@ const NEW: Layout = Layout {
     sweeper: 0x778,
     extensions: NEW_EXTENSIONS,
     strings: Strings { table: 0xa90, vectors: YOUNG_AND_OLD },
+    objects: NEW_OBJECTS,
     spaces: &[
         "read_only_space",
         "new_space",
@@ -315,6 +379,7 @@ pub static LAYOUTS: [Layout; 5] = [
         buffers: Buffers::InSpace(0xc8),
         sweeper: 0x938,
         strings: Strings { table: 0xc98, vectors: YOUNG_AND_OLD },
+        objects: ObjectLayout { bytecode_header: 56, feedback_header: 48, ..OLD_OBJECTS },
         spaces: &[
             "read_only_space",
             "old_space",
@@ -349,6 +414,12 @@ pub static LAYOUTS: [Layout; 5] = [
         buffers: Buffers::InLocalHeap(0x20),
         sweeper: 0x6f0,
         strings: Strings { table: 0xa48, vectors: YOUNG_AND_OLD },
+        objects: ObjectLayout {
+            shared: 32,
+            bytecode_header: 64,
+            dispatch_table_after: Some("TrustedFixedArray"),
+            ..OLD_OBJECTS
+        },
         spaces: &[
             "read_only_space",
             "new_space",
@@ -380,6 +451,7 @@ pub static LAYOUTS: [Layout; 5] = [
         extensions: Extensions { store_flags: 56, ..NEW_EXTENSIONS },
         // The sum of the bytes of the strings is before the only vector.
         strings: Strings { table: 0xab0, vectors: &[16] },
+        objects: ObjectLayout { descriptor_header: 32, dispatch_table: (40, 16), ..NEW_OBJECTS },
         ..NEW
     },
 ];

@@ -2,6 +2,7 @@
 
 use super::MAX_PROGRAMS;
 use super::current::{self, Current, TRY_GET_CURRENT};
+use super::instance_types::InstanceTypes;
 use super::layout::{LAYOUTS, Layout};
 use strandline_process::elf::Object;
 use strandline_process::image::ElfFile;
@@ -37,6 +38,8 @@ pub struct Program {
     pub memory_pressure: Vec<u8>,
     /// Where a thread's current isolate is.
     pub current: Option<Current>,
+    /// Kinds of objects; `None` if the file does not state them.
+    pub types: Option<InstanceTypes>,
 }
 
 impl Program {
@@ -78,5 +81,8 @@ fn program(process: &Process, space: &AddressSpace, module: &Module<'_>) -> Opti
         Current::decode(&code, object.symbol_address(TRY_GET_CURRENT)?)
     });
     let path = module.code.name.clone();
-    Some(Program { path, version, memory_pressure: code.unwrap_or_default(), current })
+    let memory_pressure = code.unwrap_or_default();
+    let mut program = Program { path, version, memory_pressure, current, types: None };
+    program.types = program.layout().and_then(|layout| InstanceTypes::read(&image, &layout.objects));
+    Some(program)
 }

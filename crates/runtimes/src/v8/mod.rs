@@ -5,7 +5,9 @@
 //! isolates, spaces and lists that these pages must agree with, `outside` V8's other memory,
 //! `stores` the memory of ArrayBuffers and external strings; `claims` classifies each byte,
 //! `figures` has the counts of `v8.getHeapSpaceStatistics()`, `notification` the call that makes V8
-//! collect, `current` the thread of an isolate. No object is read.
+//! collect, `current` the thread of an isolate. `objects` counts the objects by type: `shapes` has
+//! their hidden classes and sizes, `instance_types` the numbers of V8's classes, `names` the names
+//! of constructors and functions.
 
 mod claims;
 mod current;
@@ -13,21 +15,27 @@ mod facts;
 mod figures;
 mod findings;
 mod heap;
+mod instance_types;
 mod layout;
 pub mod locate;
+mod names;
 mod notification;
+mod objects;
 mod outside;
 mod pages;
 mod remedies;
 mod rows;
 mod section;
+mod shapes;
 mod stores;
 
 #[cfg(test)]
 mod tests;
 
-use self::heap::HeapError;
+use self::heap::{HeapError, Heaps};
+use self::layout::Layout;
 use self::locate::Program;
+use self::objects::Census;
 use crate::batch::CountingMemory;
 use crate::programs::{Limit, Programs};
 use strandline_claims::caveat::Caveat;
@@ -36,6 +44,7 @@ use strandline_claims::reader::{Evidence, HeapKind, ReaderInfo};
 use strandline_claims::refinements::Refinements;
 use strandline_claims::remedy::{Action, Effect, Spec};
 use strandline_claims::runtime::{self, Busy, Context, Found, Reading};
+use strandline_claims::units;
 use strandline_process::range::RangeSet;
 
 /// Limit on V8s read in one process: usually there is one, and each costs a look at every page.
@@ -59,7 +68,7 @@ pub static ABOUT: ReaderInfo = ReaderInfo {
         Spec::next_start("v8_optimize_for_size", "V8 keeps pages and young generation small, and is slower"),
         Spec::next_start("v8_semi_space", "V8 limits the young generation, and collects it more often"),
     ],
-    not_read: "objects by type, and which of them are garbage; pointer compression (Chromium, Electron)",
+    not_read: "which objects are garbage; pointer compression (Chromium, Electron)",
     heap: HeapKind::OwnOnly("v8"),
     part_of: Some("node"),
     ..ReaderInfo::NONE
@@ -74,11 +83,6 @@ pub static READER: runtime::Reader = runtime::Reader {
 };
 
 impl Found for Programs<Program> {
-    /// Reading takes the headers of pages.
-    fn takes_long(&self) -> bool {
-        false
-    }
-
     /// Measured in all five versions.
     fn hides_memory_from_children(&self) -> bool {
         true
@@ -152,7 +156,20 @@ pub fn read(
     }
     reading.facts.read = true;
     figures::fill_in_facts(&heaps, layout, &mut reading.facts);
-    reading.facts.set_details(ABOUT.name, &figures::details(&heaps, &claimed, &stores));
+    let mut details = figures::details(&heaps, &claimed, &stores);
+    match count_objects(context, &memory, program, layout, &heaps) {
+        Ok(census) => {
+            details.objects = Some(census.instances);
+            if census.unread_bytes > 0 {
+                let text = "objects on these bytes of pages could not be told apart, and are not counted by type";
+                let text = text.to_owned();
+                reading.caveats.push(Caveat::new("v8_objects_unread", program.path.clone(), Some(census.unread_bytes), text));
+            }
+            reading.facts.types = census.types;
+        }
+        Err(text) => reading.caveats.push(caveat("v8_objects_left_out", text)),
+    }
+    reading.facts.set_details(ABOUT.name, &details);
     let notification = notification::notification(context, program, layout, &heaps, &claimed);
     let plan = notification.as_ref().ok();
     reading.remedies = remedies::remedies(context.process.pid(), &heaps, &claimed, plan);
@@ -161,4 +178,28 @@ pub fn read(
     reading.claims = claimed.claims;
     reading.bytes_read = memory.bytes();
     Ok(reading)
+}
+
+/// Counts the objects by type.
+///
+/// # Errors
+/// Why they are not counted.
+fn count_objects(
+    context: &Context<'_>,
+    memory: &CountingMemory<'_>,
+    program: &Program,
+    layout: &Layout,
+    heaps: &Heaps,
+) -> Result<Census, String> {
+    let Some(types) = &program.types else {
+        return Err("the program does not export the numbers of V8's classes (v8dbg_type_…); its objects are not counted by type".to_owned());
+    };
+    if !objects::has_time(context, heaps) {
+        return Err(format!(
+            "its objects are not counted by type: the process was stopped, and reading more than {} of objects would take too long; \
+             it is not stopped while all its threads sleep (--quiet-for)",
+            units::bytes(objects::MAX_STOPPED_BYTES)
+        ));
+    }
+    Ok(objects::count(context, memory, layout, types, heaps))
 }

@@ -1,19 +1,26 @@
 //! Tests on fabricated V8 heaps, intact and damaged.
 
+use std::collections::BTreeMap;
+
 use proptest::prelude::*;
 use strandline_claims::accumulator::Class;
 use strandline_claims::class::Slot;
 use strandline_process::stacks::ThreadFacts;
-use strandline_synth::{V8Image, fabricate_v8};
+use strandline_synth::{V8_FIRST_CONTEXT, V8_TYPES, V8Image, fabricate_v8};
 
 use super::current::Current;
+use super::instance_types::InstanceTypes;
 use super::layout::{LAYOUTS, PAGE_ALIGNMENT, SPACE_COMMITTED, SPACE_HEAP};
 use super::*;
 use crate::fabricated::{self, assert_sound, damage};
 
 fn try_look(v8: &V8Image, absent: u64) -> Option<Reading> {
-    let program =
+    let mut program =
         Program { path: "/usr/bin/node".to_owned(), version: Some(v8.version), ..Program::default() };
+    let types = V8_TYPES.iter().map(|(name, number)| ((*name).to_owned(), *number));
+    program.types =
+        program.layout().and_then(|layout| InstanceTypes::new(types, V8_FIRST_CONTEXT, &layout.objects));
+    assert_eq!(program.types.is_some(), program.layout().is_some());
     let is_busy = std::cell::Cell::new(false);
     let reading = fabricated::read_image(&v8.image, &v8.maps, absent, |context, runs| {
         let read = read(context, &program, &RangeSet::default(), &Refinements::new(runs.iter().copied()));
@@ -52,6 +59,10 @@ fn whole_ones_hold_what_was_made() {
         }
         let details: facts::V8 = reading.facts.details("v8").unwrap();
         assert_eq!(details.isolates, 1);
+        let types = reading.facts.types.iter().map(|of| (of.name.clone(), (of.instances, of.bytes)));
+        assert_eq!(types.collect::<BTreeMap<_, _>>(), v8.expected.types, "{seed}");
+        let objects: u64 = v8.expected.types.values().map(|of| of.0).sum();
+        assert_eq!(details.objects, Some(objects), "{seed}");
         assert_eq!(details.pool_resident_bytes, v8.expected.pool, "{seed}");
         assert_eq!(details.young_idle_resident_bytes, v8.expected.young_idle, "{seed}");
         assert_eq!(details.read_only_resident_bytes, v8.expected.read_only, "{seed}");
@@ -172,6 +183,7 @@ fn the_call_is_for_the_isolate_that_the_function_expects() {
                 version: Some(v8.version),
                 memory_pressure: code,
                 current: Some(Current::Offset(offset)),
+                ..Program::default()
             };
             let owner = ThreadFacts { tid: 7, fs_base: CURRENT + 0x800, ..ThreadFacts::default() };
             let threads = [ThreadFacts { tid: 6, fs_base: 8, ..owner }, owner];

@@ -1,0 +1,132 @@
+//! The kinds of V8's objects: the number in a hidden class (`InstanceType`), and its name.
+//!
+//! V8's build numbers them (`src/objects/instance-type.h`, and Torque's classes after it), so they
+//! differ from version to version. Builds of Node.js export each as `v8dbg_type_CLASS__NAME_TYPE`
+//! for debuggers (`tools/gen-postmortem-metadata.py`), stripped ones too. The few without a symbol
+//! are next to one that has one, in all of V8 10.2 to 14.6.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::layout::ObjectLayout;
+use strandline_process::image::ElfFile;
+
+/// Prefix of the symbols.
+const PREFIX: &str = "v8dbg_type_";
+/// Strings have numbers below this (`FIRST_NONSTRING_TYPE` is 128 in all versions).
+pub const STRINGS: u16 = 128;
+/// Classes derived from `FixedArray` (`src/objects/fixed-array.tq`, `hash-table.tq`,
+/// `ordered-hash-table.tq`), after it.
+const AFTER_FIXED_ARRAY: [&str; 8] = [
+    "HashTable",
+    "EphemeronHashTable",
+    "GlobalDictionary",
+    "NameDictionary",
+    "NameToIndexHashTable",
+    "NumberDictionary",
+    "OrderedHashMap",
+    "OrderedHashSet",
+];
+/// Kinds of contexts, from `FIRST_CONTEXT_TYPE` on, and the place of the native context.
+const CONTEXTS: u16 = 10;
+const NATIVE_CONTEXT: u16 = 7;
+/// Kinds of functions after `JSFunction`: of classes, of arrays, of promises, …
+const FUNCTIONS: u16 = 16;
+
+/// The numbers of one build.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct InstanceTypes {
+    names: HashMap<u16, String>,
+    numbers: BTreeMap<String, u16>,
+}
+
+impl InstanceTypes {
+    /// Reads the symbols of a file; `None` if those that are needed are missing.
+    pub fn read(image: &ElfFile, layout: &ObjectLayout) -> Option<Self> {
+        let symbols = image.exported_values(PREFIX);
+        let first_context = image.exported_values("v8dbg_FirstContextType").first()?.1;
+        let classes = symbols.iter().filter_map(|(name, number)| {
+            Some((name.split_once("__")?.0.to_owned(), u16::try_from(*number).ok()?))
+        });
+        Self::new(classes, u16::try_from(first_context).ok()?, layout)
+    }
+
+    /// Adds those without a symbol to `classes`.
+    pub fn new(
+        classes: impl Iterator<Item = (String, u16)>,
+        first_context: u16,
+        layout: &ObjectLayout,
+    ) -> Option<Self> {
+        let mut all = Self::default();
+        for (name, number) in classes {
+            all.add(&name, number);
+        }
+        let fixed_array = all.number("FixedArray")?;
+        for (name, number) in AFTER_FIXED_ARRAY.iter().zip(fixed_array.saturating_add(1)..) {
+            all.add(name, number);
+        }
+        for number in fixed_array.saturating_add(1)..all.number("ByteArray")? {
+            all.names.entry(number).or_insert_with(|| "FixedArray".to_owned());
+        }
+        for place in 0..CONTEXTS {
+            let name = if place == NATIVE_CONTEXT { "NativeContext" } else { "Context" };
+            all.add(name, first_context.saturating_add(place));
+        }
+        let vector = all.number("FeedbackVector")?;
+        for (name, number) in [
+            ("FeedbackMetadata", vector.saturating_sub(1)),
+            ("Filler", vector.saturating_add(1)),
+            ("FreeSpace", vector.saturating_add(2)),
+            ("TransitionArray", all.number("WeakFixedArray")?.saturating_add(1)),
+            ("BigInt", STRINGS + 1),
+            ("LoadHandler", STRINGS + 9),
+            ("StoreHandler", STRINGS + 10),
+        ] {
+            all.add(name, number);
+        }
+        if let Some(number) = layout.dispatch_table_after.and_then(|name| all.number(name)) {
+            all.add("WasmDispatchTable", number.saturating_add(1));
+        }
+        if let Some(number) = all.number("WasmImportData") {
+            all.add("WasmDispatchTableForImports", number.saturating_sub(1));
+        }
+        let is_whole = all.number("Map").is_some() && all.number("JSFunction").is_some();
+        (is_whole && all.number("JSProxy").is_some()).then_some(all)
+    }
+
+    /// Adds a name, unless the number has one.
+    fn add(&mut self, name: &str, number: u16) {
+        self.names.entry(number).or_insert_with(|| name.to_owned());
+        self.numbers.entry(name.to_owned()).or_insert(number);
+    }
+
+    /// The number of a class with one number.
+    pub fn number(&self, name: &str) -> Option<u16> {
+        self.numbers.get(name).copied()
+    }
+
+    /// The name of V8's class with this number.
+    pub fn name(&self, number: u16) -> Option<&str> {
+        self.names.get(&number).map(String::as_str)
+    }
+
+    /// Whether it is a `FixedArray`, or a class derived from it.
+    pub fn is_fixed_array(&self, number: u16) -> bool {
+        let range = self.number("FixedArray").zip(self.number("ByteArray"));
+        range.is_some_and(|(first, behind)| (first..behind).contains(&number))
+    }
+
+    /// Whether it is a hidden class (`Map`).
+    pub fn is_map(&self, number: u16) -> bool {
+        self.number("Map") == Some(number)
+    }
+
+    /// Whether it is a function, of a class too.
+    pub fn is_function(&self, number: u16) -> bool {
+        self.number("JSFunction").is_some_and(|first| (first..=first.saturating_add(FUNCTIONS)).contains(&number))
+    }
+
+    /// Whether it is an object of JavaScript; proxies have the lowest number of these.
+    pub fn is_object(&self, number: u16) -> bool {
+        self.number("JSProxy").is_some_and(|first| number >= first)
+    }
+}

@@ -1,0 +1,215 @@
+//! Names of the types of V8's objects: the constructor that has the object's prototype, the name of
+//! a function, V8's class otherwise. No other text of the target is output.
+
+use std::collections::{BTreeSet, HashMap};
+
+use super::instance_types::STRINGS;
+use super::layout::{IS_ONE_BYTE, ObjectLayout, STRING_LENGTH};
+use super::shapes::{Shape, Shapes};
+
+/// `constructor_or_back_pointer_` in a `Map` (`src/objects/map.h`).
+const CONSTRUCTOR: u64 = 32;
+/// Maximum hidden classes from one to the first of its constructor: each adds a property.
+const MAX_STEPS: usize = 2048;
+/// Flags of a `ScopeInfo` (`src/objects/scope-info.tq`): a variable of its class is saved, and
+/// where the variable with the function's name is (0 if there is none).
+const HAS_CLASS_VARIABLE: u64 = 1 << 10;
+const FUNCTION_VARIABLE: u64 = 3 << 12;
+/// From this number of variables on, their names are in a table
+/// (`kScopeInfoMaxInlinedLocalNamesSize`).
+const MAX_INLINED_NAMES: u64 = 75;
+/// Limit on constructors of one prototype.
+const MAX_OF_PROTOTYPE: usize = 8;
+/// Longest name; longer ones are cut.
+const MAX_CHARACTERS: usize = 100;
+/// Kinds of strings in the lowest three bits of the instance type (`src/objects/instance-type.h`).
+const KIND: u16 = 7;
+const SEQUENTIAL: u16 = 0;
+const CONS: u16 = 1;
+const EXTERNAL: u16 = 2;
+const SLICED: u16 = 3;
+const THIN: u16 = 5;
+/// First string of a `ConsString`, actual string of a `ThinString`, characters of others.
+const STRING_CONTENT: u64 = 16;
+/// Maximum strings from one to its characters.
+const MAX_STRINGS: usize = 8;
+/// Objects that are prototypes of others.
+const PROTOTYPE: &str = "(prototype)";
+/// A function, or class, without a name.
+const ANONYMOUS: &str = "(anonymous)";
+
+/// Returns the name of the objects of a hidden class that are no functions.
+pub fn of_shape(shapes: &mut Shapes<'_>, layout: &ObjectLayout, shape: Shape, known: &mut Known) -> String {
+    let types = shapes.types();
+    if shape.instance_type < STRINGS {
+        return of_string(shape.instance_type).to_owned();
+    }
+    let class = types.name(shape.instance_type).map(str::to_owned);
+    if !types.is_object(shape.instance_type) {
+        return match class {
+            Some(class) if class == "HeapNumber" => "(number)".to_owned(),
+            Some(class) if class == "Symbol" || class == "BigInt" => format!("({})", class.to_lowercase()),
+            Some(class) => format!("system / {class}"),
+            None => format!("system / type {}", shape.instance_type),
+        };
+    }
+    if shape.is_prototype {
+        return PROTOTYPE.to_owned();
+    }
+    let name = constructor(shapes, layout, shape.map, known);
+    let prototype = shapes.prototype(shape.map);
+    if let Some(names) = prototype.and_then(|prototype| known.prototypes.get(&prototype)) {
+        // Several have the prototype of `Object`, and of Node.js's `Buffer`.
+        let is_one = name.as_ref().is_some_and(|name| names.contains(name));
+        return if is_one { name } else { names.first().cloned() }.unwrap_or_default();
+    }
+    // `JSMap` is what JavaScript calls `Map`.
+    let class = class.map(|class| class.strip_prefix("JS").map(str::to_owned).unwrap_or(class));
+    name.or(class)
+        .unwrap_or_else(|| format!("object of type {}", shape.instance_type))
+}
+
+/// Names of constructors that were found.
+#[derive(Clone, Default)]
+pub struct Known {
+    /// By the prototype that their objects have, in order.
+    prototypes: HashMap<u64, BTreeSet<String>>,
+    /// By the address of a hidden class of their objects.
+    constructors: HashMap<u64, Option<String>>,
+}
+
+impl Known {
+    /// Adds functions: what `prototype_or_initial_map_` is in each, and its `SharedFunctionInfo`.
+    pub fn add(&mut self, shapes: &mut Shapes<'_>, layout: &ObjectLayout, functions: &HashMap<u64, u64>) {
+        for (word, shared) in functions {
+            let is_map = shapes.number(*word).is_some();
+            let prototype = if is_map { shapes.prototype(*word) } else { Some(*word) };
+            let name = prototype.and_then(|_| of_function(shapes, layout, *shared));
+            let Some((prototype, name)) = prototype.zip(name) else { continue };
+            let names = self.prototypes.entry(prototype).or_default();
+            if names.len() < MAX_OF_PROTOTYPE {
+                names.insert(name);
+            }
+        }
+    }
+}
+
+/// The names by which Chrome's developer tools have strings.
+fn of_string(instance_type: u16) -> &'static str {
+    match instance_type & KIND {
+        CONS => "(concatenated string)",
+        EXTERNAL => "(external string)",
+        SLICED => "(sliced string)",
+        THIN => "(thin string)",
+        _ => "(string)",
+    }
+}
+
+/// Returns the name of the constructor of a hidden class: it is in the first of a chain, and each
+/// other one has a pointer to the one before. It is the base class's if the class is derived.
+fn constructor(
+    shapes: &mut Shapes<'_>,
+    layout: &ObjectLayout,
+    map: u64,
+    known: &mut Known,
+) -> Option<String> {
+    let mut chain = Vec::new();
+    let mut word = map;
+    let name = loop {
+        let address = Shapes::object_at(word)?;
+        if let Some(name) = known.constructors.get(&address) {
+            break name.clone();
+        }
+        let number = shapes.type_at(address)?;
+        if shapes.types().is_map(number) && chain.len() < MAX_STEPS {
+            chain.push(address);
+            word = shapes.cache.word(address.checked_add(CONSTRUCTOR)?)?;
+        } else if shapes.types().is_function(number) {
+            let shared = shapes.cache.word(address.checked_add(layout.shared)?)?;
+            break Some(of_function(shapes, layout, shared).unwrap_or_else(|| ANONYMOUS.to_owned()));
+        } else {
+            break None;
+        }
+    };
+    for address in chain {
+        known.constructors.insert(address, name.clone());
+    }
+    name
+}
+
+/// Returns the name of the functions with a `SharedFunctionInfo`.
+pub fn of_functions(shapes: &mut Shapes<'_>, layout: &ObjectLayout, shared: u64) -> String {
+    let name = of_function(shapes, layout, shared);
+    format!("function {}", name.as_deref().unwrap_or(ANONYMOUS))
+}
+
+/// Returns the name in a `SharedFunctionInfo`: a string, or in its `ScopeInfo`; `None` if there is
+/// none.
+fn of_function(shapes: &mut Shapes<'_>, layout: &ObjectLayout, shared: u64) -> Option<String> {
+    let shared = Shapes::object_at(shared)?;
+    let number = shapes.type_at(shared)?;
+    if shapes.types().number("SharedFunctionInfo") != Some(number) {
+        return None;
+    }
+    let word = shapes.cache.word(shared.checked_add(layout.name)?)?;
+    let address = Shapes::object_at(word)?;
+    let number = shapes.type_at(address)?;
+    if shapes.types().number("ScopeInfo") == Some(number) {
+        let word = name_in_scope(shapes, layout, address)?;
+        return text(shapes, word);
+    }
+    text(shapes, word)
+}
+
+/// Returns the function's name in a `ScopeInfo`: after the names of its variables, a word for each
+/// of these, and a class's variable.
+fn name_in_scope(shapes: &mut Shapes<'_>, layout: &ObjectLayout, scope: u64) -> Option<u64> {
+    let (flags, _) = shapes.cache.pair(scope.checked_add(8)?)?;
+    let flags = flags >> layout.scope_flags_shift;
+    if flags & FUNCTION_VARIABLE == 0 {
+        return None;
+    }
+    let count = u64::from(shapes.cache.word32(scope.checked_add(28)?)?);
+    let names = if count < MAX_INLINED_NAMES { count } else { 1 };
+    let class_variable = u64::from(flags & HAS_CLASS_VARIABLE != 0);
+    let words = names.checked_add(count)?.checked_add(class_variable)?;
+    shapes.cache.word(scope.checked_add(layout.scope_names)?.checked_add(words.checked_mul(8)?)?)
+}
+
+/// Returns the text of a string; `None` if it is empty, or not a name.
+fn text(shapes: &mut Shapes<'_>, mut word: u64) -> Option<String> {
+    for _ in 0..MAX_STRINGS {
+        let address = Shapes::object_at(word)?;
+        let number = shapes.type_at(address).filter(|number| *number < STRINGS)?;
+        let content = address.checked_add(STRING_CONTENT)?;
+        match number & KIND {
+            SEQUENTIAL => return characters(shapes, address, content, number),
+            CONS | THIN => word = shapes.cache.word(content)?,
+            _ => return None,
+        }
+    }
+    None
+}
+
+fn characters(shapes: &mut Shapes<'_>, address: u64, content: u64, number: u16) -> Option<String> {
+    let length = shapes.cache.word32(address.checked_add(STRING_LENGTH as u64)?)? as usize;
+    let count = length.min(MAX_CHARACTERS);
+    let mut name = if u32::from(number) & IS_ONE_BYTE != 0 {
+        let mut bytes = [0; MAX_CHARACTERS];
+        shapes.cache.read(content, bytes.get_mut(..count)?).ok()?;
+        bytes.get(..count)?.iter().map(|byte| char::from(*byte)).collect::<String>()
+    } else {
+        let mut bytes = [0; 2 * MAX_CHARACTERS];
+        shapes.cache.read(content, bytes.get_mut(..2 * count)?).ok()?;
+        let (units, _) = bytes.get(..2 * count)?.as_chunks::<2>();
+        let units: Vec<u16> = units.iter().map(|unit| u16::from_le_bytes(*unit)).collect();
+        String::from_utf16_lossy(&units)
+    };
+    if name.is_empty() || name.contains(char::is_control) {
+        return None;
+    }
+    if length > MAX_CHARACTERS {
+        name.push('…');
+    }
+    Some(name)
+}

@@ -1,0 +1,266 @@
+//! V8's hidden classes (`Map`), and the sizes of their objects.
+//!
+//! The first word of an object is a pointer to its hidden class, which has its instance type and
+//! its size, or 0 if that is in the object. A word counts as such a pointer if it leads to an
+//! object whose own hidden class is that of hidden classes.
+
+use std::collections::HashMap;
+
+use super::instance_types::{InstanceTypes, STRINGS};
+use super::layout::{IS_ONE_BYTE, MAP_TYPE, ObjectLayout, STRING_LENGTH};
+use crate::batch::PageCache;
+use strandline_process::memory::{half_word_at, word_at};
+
+/// `instance_size_in_words_` in a `Map`, 8 bits (`src/objects/map.h`).
+const MAP_WORDS: u64 = 8;
+/// `prototype_` in a `Map`.
+const MAP_PROTOTYPE: u64 = 24;
+/// `bit_field3_` in a `Map`, 32 bits, and its `IsPrototypeMapBit`.
+const MAP_BITS: u64 = 16;
+const IS_PROTOTYPE: u32 = 1 << 20;
+/// The length of an array, a small integer in the upper half of its word.
+const LENGTH: usize = 12;
+/// A 32-bit length, or the first of two.
+const LENGTH_32: usize = 8;
+/// Bits of a `PropertyArray`'s length; the others are a hash (`src/objects/property-array.h`).
+const PROPERTY_LENGTH: u64 = 0x3ff;
+/// Bytes of an object that are read for its size.
+pub const HEAD_BYTES: usize = 16;
+/// Size of the cache of hidden classes found last (a power of two).
+const RECENT: usize = 4096;
+/// Maximum number of words kept that are, or are not, pointers to a hidden class.
+const MAX_KNOWN: usize = 1 << 21;
+
+/// How the size of an object is determined.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Size {
+    /// By the hidden class.
+    Fixed(u64),
+    /// A header, and as many entries as the length says.
+    Array { header: u64, entry: u64 },
+    /// The same with a 32-bit length.
+    Vector { header: u64, entry: u64 },
+    /// The same with the length in the word before the entries.
+    Counted { header: u64 },
+    /// A string with its characters: one or two bytes each.
+    Text { character: u64 },
+    /// `DescriptorArray`: a 16-bit length.
+    Descriptors,
+    /// `PropertyArray`.
+    Properties,
+    /// `FeedbackMetadata`: bits for each slot, six slots in 32 bits, and 16 bits for each closure.
+    Metadata { has_closures: bool },
+    /// `PreparseData`: bytes, then children.
+    Preparse,
+    /// `BigInt`: the number of digits above the sign.
+    Digits,
+    /// `FreeSpace`: bytes or words.
+    Free { unit: u64 },
+    /// Up to the next object: it has no pointer to a hidden class (`ScopeInfo`).
+    ToNext,
+    /// Not known.
+    Unknown,
+}
+
+/// A hidden class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// The pointer to it.
+    pub map: u64,
+    /// The instance type.
+    pub instance_type: u16,
+    size: Size,
+    /// What its bytes are.
+    pub content: Content,
+    /// Whether its objects are prototypes of others.
+    pub is_prototype: bool,
+}
+
+/// What the bytes of an object are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// An object.
+    Object,
+    /// A function, which is counted by its name.
+    Function,
+    /// Free memory.
+    Free,
+}
+
+/// The hidden classes that were found.
+pub struct Shapes<'a> {
+    types: &'a InstanceTypes,
+    layout: &'a ObjectLayout,
+    /// Reads what is outside the page that is walked.
+    pub cache: PageCache<'a>,
+    /// Numbers by pointer; `None` for words that lead to something else.
+    numbers: HashMap<u64, Option<u32>>,
+    recent: Vec<(u64, Option<u32>)>,
+    /// All of them, by number.
+    pub all: Vec<Shape>,
+}
+
+impl<'a> Shapes<'a> {
+    /// None yet.
+    pub fn new(types: &'a InstanceTypes, layout: &'a ObjectLayout, cache: PageCache<'a>) -> Self {
+        Self {
+            types,
+            layout,
+            cache,
+            numbers: HashMap::new(),
+            recent: vec![(0, None); RECENT],
+            all: Vec::new(),
+        }
+    }
+
+    /// The instance types.
+    pub fn types(&self) -> &'a InstanceTypes {
+        self.types
+    }
+
+    /// Returns the number of the hidden class that `word` leads to.
+    #[inline]
+    pub fn number(&mut self, word: u64) -> Option<u32> {
+        let place = (word >> 3) as usize & (RECENT - 1);
+        match self.recent.get(place) {
+            Some((known, number)) if *known == word => *number,
+            _ => self.look_up(word, place),
+        }
+    }
+
+    fn look_up(&mut self, word: u64, place: usize) -> Option<u32> {
+        let number = match self.numbers.get(&word) {
+            Some(number) => *number,
+            None => {
+                let number = self.read(word);
+                if self.numbers.len() < MAX_KNOWN {
+                    self.numbers.insert(word, number);
+                }
+                number
+            }
+        };
+        if let Some(recent) = self.recent.get_mut(place) {
+            *recent = (word, number);
+        }
+        number
+    }
+
+    /// The address of the object that a pointer leads to; `None` for a small integer or a weak
+    /// pointer.
+    pub fn object_at(word: u64) -> Option<u64> {
+        (word & 7 == 1).then_some(word & !7)
+    }
+
+    /// The prototype of the objects of a hidden class.
+    pub fn prototype(&mut self, map: u64) -> Option<u64> {
+        self.cache.word(Self::object_at(map)?.checked_add(MAP_PROTOTYPE)?)
+    }
+
+    /// The instance type of the object at `address`.
+    pub fn type_at(&mut self, address: u64) -> Option<u16> {
+        let map = Self::object_at(self.cache.word(address)?)?;
+        self.instance_type(map)
+    }
+
+    fn instance_type(&mut self, map: u64) -> Option<u16> {
+        Some(u16::from_le_bytes(self.cache.array(map.checked_add(MAP_TYPE)?)?))
+    }
+
+    fn read(&mut self, word: u64) -> Option<u32> {
+        let map = Self::object_at(word)?;
+        let of_maps = Self::object_at(self.cache.word(map)?)?;
+        // The hidden class of hidden classes is its own, one for each context from 13 on.
+        let is_map = self.instance_type(of_maps).is_some_and(|number| self.types.is_map(number))
+            && self.type_at(of_maps).is_some_and(|number| self.types.is_map(number));
+        if !is_map {
+            return None;
+        }
+        let instance_type = self.instance_type(map)?;
+        let [words] = self.cache.array(map.checked_add(MAP_WORDS)?)?;
+        let size = match words {
+            0 => size(instance_type, self.types, self.layout),
+            words => Size::Fixed(u64::from(words) * 8),
+        };
+        let content = match self.types.name(instance_type) {
+            Some("FreeSpace" | "Filler") => Content::Free,
+            _ if self.types.is_function(instance_type) => Content::Function,
+            _ => Content::Object,
+        };
+        let is_prototype = self.cache.word32(map.checked_add(MAP_BITS)?)? & IS_PROTOTYPE != 0;
+        let number = u32::try_from(self.all.len()).ok()?;
+        self.all.push(Shape { map: word, instance_type, size, content, is_prototype });
+        Some(number)
+    }
+
+    /// Returns the bytes of an object that begins with `bytes`, which reach up to where objects
+    /// end; `None` if they are not known.
+    pub fn bytes(&mut self, shape: Shape, bytes: &[u8]) -> Option<u64> {
+        let half = |at: usize| half_word_at(bytes, at).map(u64::from);
+        let length = || half(LENGTH);
+        let array = |header: u64, count: u64, entry: u64| Some((header + count * entry).next_multiple_of(8));
+        match shape.size {
+            Size::Fixed(bytes) => Some(bytes),
+            Size::Array { header, entry } => array(header, length()?, entry),
+            Size::Vector { header, entry } => array(header, half(LENGTH_32)?, entry),
+            Size::Counted { header } => array(header, half(usize::try_from(header).ok()? - 4)?, 8),
+            Size::Text { character } => array(16, half(STRING_LENGTH)?, character),
+            Size::Descriptors => array(self.layout.descriptor_header, half(LENGTH_32)? & 0xffff, 24),
+            Size::Properties => array(16, length()? & PROPERTY_LENGTH, 8),
+            Size::Metadata { has_closures } => {
+                let closures = if has_closures { half(LENGTH)? } else { 0 };
+                array(16 + half(LENGTH_32)?.div_ceil(6) * 4, closures, 2)
+            }
+            Size::Preparse => Some((16 + half(LENGTH_32)?).next_multiple_of(8) + half(LENGTH)? * 8),
+            Size::Digits => array(16, half(LENGTH_32)? >> 1 & 0x3fff_ffff, 8),
+            Size::Free { unit } => Some(length()? * unit),
+            Size::ToNext => Some(self.to_next(bytes)),
+            Size::Unknown => None,
+        }
+    }
+
+    fn to_next(&mut self, bytes: &[u8]) -> u64 {
+        let mut places = (HEAD_BYTES..bytes.len()).step_by(8);
+        let next = places.find(|&at| word_at(bytes, at).is_some_and(|word| self.number(word).is_some()));
+        next.unwrap_or(bytes.len()) as u64
+    }
+}
+
+/// Returns how the size of an object is determined whose hidden class does not have it, by the
+/// definitions of its class in `src/objects/*.tq` and `*.h`.
+fn size(instance_type: u16, types: &InstanceTypes, layout: &ObjectLayout) -> Size {
+    if instance_type < STRINGS {
+        let character = if u32::from(instance_type) & IS_ONE_BYTE != 0 { 1 } else { 2 };
+        return Size::Text { character };
+    }
+    let array = |header| Size::Array { header, entry: 8 };
+    // Up to V8 11 also ArrayList, ScriptContextTable and others.
+    if types.is_fixed_array(instance_type) {
+        return array(16);
+    }
+    match types.name(instance_type).unwrap_or_default() {
+        "ByteArray" | "TrustedByteArray" => Size::Array { header: 16, entry: 1 },
+        "BytecodeArray" => Size::Array { header: layout.bytecode_header, entry: 1 },
+        "FixedDoubleArray" | "WeakFixedArray" | "TransitionArray" | "ClosureFeedbackCellArray"
+        | "EmbedderDataArray" | "TrustedFixedArray" | "ProtectedFixedArray" | "TrustedWeakFixedArray"
+        | "ProtectedWeakFixedArray" | "Context" => array(16),
+        "NativeContext" | "WeakArrayList" | "DependentCode" | "ArrayList" => array(24),
+        "ObjectBoilerplateDescription" | "ScriptContextTable" | "SloppyArgumentsElements" => array(32),
+        "RegExpMatchInfo" => array(40),
+        "DoubleStringCache" => Size::Vector { header: 16, entry: 16 },
+        "WasmDispatchTable" => {
+            let (header, entry) = layout.dispatch_table;
+            Size::Array { header, entry }
+        }
+        "WasmDispatchTableForImports" => Size::Vector { header: 24, entry: 16 },
+        "WasmTypeInfo" => Size::Counted { header: layout.type_info_header },
+        "DescriptorArray" | "StrongDescriptorArray" => Size::Descriptors,
+        "PropertyArray" => Size::Properties,
+        "FeedbackVector" => Size::Vector { header: layout.feedback_header, entry: 8 },
+        "FeedbackMetadata" => Size::Metadata { has_closures: layout.has_closure_counts },
+        "PreparseData" => Size::Preparse,
+        "BigInt" => Size::Digits,
+        "FreeSpace" => Size::Free { unit: layout.free_unit },
+        "ScopeInfo" => Size::ToNext,
+        _ => Size::Unknown,
+    }
+}

@@ -1,0 +1,155 @@
+//! V8's objects, counted by type from outside, in each way of reading; and the snapshot that shows
+//! them, which V8 itself keeps from children.
+
+use std::collections::BTreeMap;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use super::v8::start;
+use crate::support::nodes;
+use crate::support::waiting::{is_traced, until, until_free, until_true};
+use crate::support::{Outcome, Result, Subject, for_any, here, repetitions, strandline, subject};
+
+/// The types of the objects: number and bytes by name.
+fn types(document: &Value) -> Result<BTreeMap<String, (u64, u64)>> {
+    let all = document["runtimes"].as_array().ok_or("no runtimes")?;
+    let v8 = all.iter().find(|runtime| runtime["name"] == "v8").ok_or("no v8")?;
+    let one = |of: &Value| -> Result<_> {
+        let name = of["name"].as_str().ok_or("no name")?.to_owned();
+        Ok((name, (subject::number(of, "instances")?, subject::number(of, "bytes")?)))
+    };
+    v8["types"].as_array().ok_or("no types")?.iter().map(one).collect()
+}
+
+fn explain(subject: &Subject, arguments: &[&str]) -> Result<Value> {
+    let pid = subject.pid_text();
+    strandline::json(&[&["explain", &pid, "--json"], arguments].concat())
+}
+
+/// Objects of classes, derived ones too, and functions are found to the object in each way of
+/// reading; V8's own structures are no objects of a program.
+#[test]
+fn objects_are_counted_by_class() -> Outcome {
+    for_any(nodes::all(here!()), |node| {
+        let mut subject = start(&node.path, &[], &[])?;
+        for command in *b"kg" {
+            subject.ask(command)?;
+        }
+        let ways: [&[&str]; 3] = [&["--snapshot=always"], &["--snapshot=never", "--quiet-for=0"], &[]];
+        for way in ways {
+            subject.at_rest()?;
+            let document = explain(&subject, way)?;
+            let caveats = strandline::caveats(&document);
+            let types = types(&document).map_err(|error| format!("{way:?}: {error}; {caveats:?}"))?;
+            let number = |name: &str| types.get(name).map_or(0, |of| of.0);
+            let found =
+                ["Parcel", "Crate", "Shelf", "function lid", "function Crate"].map(|name| number(name));
+            // Node.js itself has some of these.
+            let others = ["Map", "Float32Array", "(bigint)"].map(|name| number(name));
+            let is_right = found == [60_000, 1234, 555, 2000, 1]
+                && others.iter().all(|number| (777..1000).contains(number));
+            if !is_right || !caveats.is_empty() {
+                return Err(format!("{way:?}: {found:?}, {others:?}; {caveats:?}").into());
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Whether each mapping is kept from children, by its range.
+fn kept_from_children(pid: i32) -> Result<BTreeMap<String, bool>> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/smaps"))?;
+    let mut all = BTreeMap::new();
+    let mut range = String::new();
+    for line in text.lines() {
+        match line.strip_prefix("VmFlags:") {
+            Some(flags) => _ = all.insert(range.clone(), flags.split_whitespace().any(|flag| flag == "dc")),
+            None => {
+                let first = line.split_whitespace().next().unwrap_or_default();
+                if first.contains('-') {
+                    first.clone_into(&mut range);
+                }
+            }
+        }
+    }
+    Ok(all)
+}
+
+/// A snapshot shows V8's heap to one child: afterwards the mappings are kept from children as
+/// before.
+#[test]
+fn a_snapshot_leaves_mappings_as_they_were() -> Outcome {
+    for_any(nodes::all(here!()), |node| {
+        let mut subject = start(&node.path, &[], &[])?;
+        for command in *b"wcg" {
+            subject.ask(command)?;
+        }
+        until("a snapshot of mappings that stayed", || {
+            subject.at_rest()?;
+            let before = kept_from_children(subject.pid())?;
+            let document = explain(&subject, &["--snapshot=always"])?;
+            let after = kept_from_children(subject.pid())?;
+            // V8 itself maps and unmaps.
+            if !before.keys().eq(after.keys()) {
+                return Ok(None);
+            }
+            if before != after || before.values().filter(|is_kept| **is_kept).count() < 20 {
+                return Err(format!("{before:?}, then {after:?}").into());
+            }
+            assert_eq!(document["target"]["kind"], "photograph");
+            Ok(Some(()))
+        })?;
+        subject.ask(b't').map(drop)
+    })
+}
+
+/// Kills strandline, or stops it, at instants spread over a run by snapshot, while all threads of
+/// the program work: it is let go, its data stay right, and it ends as it should.
+#[test]
+fn kills_in_a_snapshot_do_no_harm() -> Outcome {
+    let nodes = nodes::all(here!());
+    let kills = repetitions(40, 300).div_ceil(nodes.len().max(1) as u64);
+    for_any(nodes, |node| {
+        let mut subject = start(&node.path, &[], &["load"])?;
+        subject.ask(b'w')?;
+        let pid = subject.pid_text();
+        let arguments = ["explain", &pid, "--json", "--snapshot=always"];
+        let began = Instant::now();
+        strandline::json(&arguments)?;
+        let whole = began.elapsed();
+        let mut while_traced = 0;
+        for turn in 0..kills {
+            let mut run =
+                strandline::command(&arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+            // Parts that never repeat: multiples of the golden ratio. Two of three kills come soon
+            // after it has begun to stop the process.
+            let share = (turn as f64 * 0.618_033_988_75).fract();
+            let mut delay = whole.mul_f64(share);
+            if turn % 3 > 0 {
+                let is_held = || is_traced(subject.pid()) || run.try_wait().is_ok_and(|end| end.is_some());
+                until_true("the stop", is_held)?;
+                delay = Duration::from_millis(20).mul_f64(share);
+            }
+            let since = Instant::now();
+            until_true("the instant of the kill", || since.elapsed() >= delay)?;
+            while_traced += u64::from(is_traced(subject.pid()));
+            if turn % 2 == 1 {
+                // The watchdog lets the process go.
+                let stopped = nix::unistd::Pid::from_raw(run.id() as i32);
+                nix::sys::signal::kill(stopped, nix::sys::signal::Signal::SIGSTOP)?;
+                subject.ask(b't')?;
+            }
+            run.kill()?;
+            run.wait()?;
+            until_free(subject.pid())?;
+            subject.ask(b't')?;
+        }
+        println!("Node.js {}: {kills} kills, {while_traced} while it traced a thread", node.major);
+        strandline::json(&arguments)?;
+        subject.ask(b't')?;
+        let end = subject.finish()?;
+        if end.success() { Ok(()) } else { Err(end.to_string().into()) }
+    })
+}
