@@ -12,8 +12,8 @@ use strandline_report::model::Rows;
 pub enum SnapshotChoice {
     /// Stop the process while it is read
     Never,
-    /// From 8 MiB, where it can do no harm and a reader takes longer: of Perl, CPython, SBCL, the JVM, musl, gperftools' tcmalloc or
-    /// mimalloc; not where V8 is read
+    /// From 8 MiB, where it can do no harm and a reader takes longer: of Perl, CPython, SBCL, the JVM, V8, musl, gperftools' tcmalloc
+    /// or mimalloc
     Auto,
     /// Where it can do no harm; otherwise stop the process, with a caveat
     Try,

@@ -126,9 +126,12 @@ impl ElfFile {
     pub fn exported_values(&self, prefix: &str) -> Vec<(String, u32)> {
         let mut found = Vec::new();
         self.each_symbol(SHT_DYNSYM, &mut |text, address| {
-            let rest = text.strip_prefix(prefix.as_bytes()).and_then(|rest| rest.split(|byte| *byte == 0).next());
+            let rest =
+                text.strip_prefix(prefix.as_bytes()).and_then(|rest| rest.split(|byte| *byte == 0).next());
             let rest = rest.filter(|rest| rest.len() <= STRING_BYTES && found.len() < MAX_VALUES);
-            found.extend(rest.and_then(|rest| std::str::from_utf8(rest).ok()).map(|rest| (rest.to_owned(), address)));
+            found.extend(
+                rest.and_then(|rest| std::str::from_utf8(rest).ok()).map(|rest| (rest.to_owned(), address)),
+            );
         });
         let value = |address| Some(u32::from_le_bytes(self.bytes_at(address, 4)?.try_into().ok()?));
         found.into_iter().filter_map(|(name, address)| Some((name, value(address)?))).collect()
@@ -155,7 +158,9 @@ impl ElfFile {
         let Some(table) = self.sections.iter().find(|section| section.kind == kind) else { return };
         let Some(strings) = self.sections.get(table.link as usize) else { return };
         let Some(entries) = read(&self.file, table.offset, table.bytes.min(MAX_SYMBOL_BYTES)) else { return };
-        let Some(strings) = read(&self.file, strings.offset, strings.bytes.min(MAX_NAME_BYTES)) else { return };
+        let Some(strings) = read(&self.file, strings.offset, strings.bytes.min(MAX_NAME_BYTES)) else {
+            return;
+        };
         for entry in entries.chunks_exact(SYMBOL_BYTES) {
             // st_name at 0, st_shndx at 6 (0: used here, defined elsewhere), st_value at 8.
             let (Some(first), Some(address)) = (word_at(entry, 0), word_at(entry, 8)) else { break };

@@ -61,8 +61,8 @@ pub use sbcl::{
     SbclRecipe, SbclRelease, SbclThread, fabricate_sbcl,
 };
 pub use tcmalloc::{HeapExpected, HeapImage, fabricate_tcmalloc};
-pub use v8_objects::{FIRST_CONTEXT as V8_FIRST_CONTEXT, TYPES as V8_TYPES};
 pub use v8::{V8Expected, V8Image, fabricate_v8};
+pub use v8_objects::{FIRST_CONTEXT as V8_FIRST_CONTEXT, TYPES as V8_TYPES};
 pub use version::{VERSIONS, Version};
 
 /// Addresses of the parts of a process that address randomisation moves.

@@ -64,8 +64,8 @@ impl Plan {
     }
 }
 
-/// Checks whether a snapshot of the process with the mappings `space` is possible and harmless, with
-/// the memory that it keeps from its children or without.
+/// Checks whether a snapshot of the process with the mappings `space` is possible and harmless,
+/// with the memory that it keeps from its children or without.
 ///
 /// # Errors
 /// The reason against it.

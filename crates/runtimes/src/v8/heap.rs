@@ -7,8 +7,9 @@ use std::collections::{HashMap, HashSet};
 use std::time::Instant;
 
 use super::layout::{
-    ALLOCATOR_BUFFER, BUFFER_TOP, Buffers, LOCAL_HEAP_BYTES, Layout, MAX_ISOLATE_BYTES, MAX_STATE,
-    NEW_SPACE_BYTES, NOT_IN_GC, PAGE_ALIGNMENT, SPACE_COMMITTED, SPACE_HEAP, SPACE_ID,
+    ALLOCATOR_BUFFER, BUFFER_TOP, Buffers, LOCAL_BUFFER, LOCAL_BUFFER_HEAP, LOCAL_HEAP_BYTES, Layout,
+    LocalBuffer, MAX_ISOLATE_BYTES, MAX_STATE, NEW_SPACE_BYTES, NOT_IN_GC, PAGE_ALIGNMENT, SPACE_COMMITTED,
+    SPACE_HEAP, SPACE_ID,
 };
 use super::pages::{self, Page};
 use crate::batch::PageCache;
@@ -60,6 +61,8 @@ pub struct Space {
     pub idle: Vec<Page>,
     /// Where the main thread allocates in it.
     pub buffer: Option<Buffer>,
+    /// The same for what V8 itself allocates there.
+    pub local_buffer: Option<Buffer>,
 }
 
 /// An isolate and its heap.
@@ -247,7 +250,14 @@ impl Reader<'_> {
             let space = if name == "new_space" {
                 self.young(heap, SpaceAddress { number, address }, buffer)?
             } else {
-                self.space(name, heap, address, buffer)?
+                let mut space = self.space(name, heap, address, buffer)?;
+                let is_old = name == "old_space";
+                space.local_buffer = self
+                    .layout
+                    .local_buffer
+                    .filter(|_| is_old)
+                    .and_then(|at| self.local_buffer(heap, address, at));
+                space
             };
             spaces.push(space);
         }
@@ -275,7 +285,8 @@ impl Reader<'_> {
         };
         let kind = if is_large { Kind::Large } else { Kind::Paged };
         let buffer = buffer.filter(|_| !is_large);
-        Ok(Space { heap, name, kind, committed, used, pages, idle: Vec::new(), buffer })
+        let idle = Vec::new();
+        Ok(Space { heap, name, kind, committed, used, pages, idle, buffer, local_buffer: None })
     }
 
     /// Reads the new space. Its pages are owned by two semi-spaces, which are parts of it.
@@ -294,6 +305,7 @@ impl Reader<'_> {
             pages: Vec::new(),
             idle: Vec::new(),
             buffer,
+            local_buffer: None,
         };
         for owner in owners {
             if !self.is_space(owner, heap, space.number) {
@@ -391,6 +403,15 @@ impl Reader<'_> {
             buffers.push(at.and_then(|at| self.buffer(at)));
         }
         buffers
+    }
+
+    /// Returns the second allocation area of the old space.
+    fn local_buffer(&mut self, heap: u64, space: u64, at: LocalBuffer) -> Option<Buffer> {
+        let local_heap = self.field(heap, at.local_heap)?;
+        let allocator = self.field(local_heap, at.allocator)?;
+        let is_of_space = self.cache.pair(allocator)? == (local_heap, space)
+            && self.field(allocator, LOCAL_BUFFER_HEAP)? == heap;
+        self.buffer(allocator.checked_add(LOCAL_BUFFER).filter(|_| is_of_space)?)
     }
 
     fn buffer(&mut self, at: u64) -> Option<Buffer> {

@@ -122,7 +122,8 @@ impl InstanceTypes {
 
     /// Whether it is a function, of a class too.
     pub fn is_function(&self, number: u16) -> bool {
-        self.number("JSFunction").is_some_and(|first| (first..=first.saturating_add(FUNCTIONS)).contains(&number))
+        self.number("JSFunction")
+            .is_some_and(|first| (first..=first.saturating_add(FUNCTIONS)).contains(&number))
     }
 
     /// Whether it is an object of JavaScript; proxies have the lowest number of these.

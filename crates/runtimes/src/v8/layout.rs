@@ -29,6 +29,10 @@ pub const LOCAL_HEAP_BYTES: usize = 0x500;
 /// Distance from `space_` in a `MainAllocator` to the pointer to its `LinearAllocationArea`: 0x90
 /// in 12.4, 13.6 and 14.6 (`src/heap/main-allocator.h`).
 pub const ALLOCATOR_BUFFER: usize = 0x90;
+/// `lab_` in a `ConcurrentAllocator`: the heap, then the area.
+pub const LOCAL_BUFFER_HEAP: u64 = 16;
+/// The area in it.
+pub const LOCAL_BUFFER: u64 = 24;
 /// `gc_state_` between two collections (`Heap::NOT_IN_GC`).
 pub const NOT_IN_GC: u32 = 0;
 /// Largest value of `gc_state_`: the isolate is ending (`Heap::TEAR_DOWN`).
@@ -114,6 +118,17 @@ pub enum Buffers {
     /// In the allocators of the main thread's `LocalHeap`, to which the `Heap` has a pointer at
     /// this offset.
     InLocalHeap(u64),
+}
+
+/// Up to V8 11, where what V8 itself allocates in the old space has an area of its own
+/// (`ConcurrentAllocator` in `src/heap/concurrent-allocator.h`): the heap that it is for, its space
+/// and its heap, then the area.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LocalBuffer {
+    /// `main_thread_local_heap_` in a `Heap`.
+    pub local_heap: u64,
+    /// `old_space_allocator_` in a `LocalHeap`.
+    pub allocator: u64,
 }
 
 /// The lists of ArrayBuffers of a heap (`src/heap/array-buffer-sweeper.h`), and their entries
@@ -204,6 +219,8 @@ pub struct Layout {
     pub objects_size: u64,
     /// Where allocation areas are.
     pub buffers: Buffers,
+    /// Where the second allocation area of the old space is.
+    pub local_buffer: Option<LocalBuffer>,
     /// `array_buffer_sweeper_` in a `Heap`.
     pub sweeper: u64,
     /// ArrayBuffers.
@@ -303,6 +320,7 @@ const OLD: Layout = Layout {
     allocated: 0x98,
     objects_size: 0x60,
     buffers: Buffers::InSpace(0x50),
+    local_buffer: Some(LocalBuffer { local_heap: 0x210, allocator: 0x90 }),
     sweeper: 0x920,
     extensions: OLD_EXTENSIONS,
     strings: Strings { table: 0xc30, vectors: YOUNG_AND_OLD },
@@ -343,6 +361,7 @@ const NEW: Layout = Layout {
     allocated: 0x78,
     objects_size: 0x68,
     buffers: Buffers::InLocalHeap(0x20),
+    local_buffer: None,
     sweeper: 0x778,
     extensions: NEW_EXTENSIONS,
     strings: Strings { table: 0xa90, vectors: YOUNG_AND_OLD },
@@ -377,6 +396,7 @@ pub static LAYOUTS: [Layout; 5] = [
         allocated: 0x110,
         objects_size: 0xd8,
         buffers: Buffers::InSpace(0xc8),
+        local_buffer: Some(LocalBuffer { local_heap: 0x210, allocator: 0x50 }),
         sweeper: 0x938,
         strings: Strings { table: 0xc98, vectors: YOUNG_AND_OLD },
         objects: ObjectLayout { bytecode_header: 56, feedback_header: 48, ..OLD_OBJECTS },
@@ -412,6 +432,7 @@ pub static LAYOUTS: [Layout; 5] = [
         heap_pressure: 0xa8,
         allocated: 0x70,
         buffers: Buffers::InLocalHeap(0x20),
+        local_buffer: None,
         sweeper: 0x6f0,
         strings: Strings { table: 0xa48, vectors: YOUNG_AND_OLD },
         objects: ObjectLayout {

@@ -161,9 +161,15 @@ pub fn read(
         Ok(census) => {
             details.objects = Some(census.instances);
             if census.unread_bytes > 0 {
-                let text = "objects on these bytes of pages could not be told apart, and are not counted by type";
+                let text =
+                    "objects on these bytes of pages could not be told apart, and are not counted by type";
                 let text = text.to_owned();
-                reading.caveats.push(Caveat::new("v8_objects_unread", program.path.clone(), Some(census.unread_bytes), text));
+                reading.caveats.push(Caveat::new(
+                    "v8_objects_unread",
+                    program.path.clone(),
+                    Some(census.unread_bytes),
+                    text,
+                ));
             }
             reading.facts.types = census.types;
         }

@@ -65,8 +65,7 @@ pub fn of_shape(shapes: &mut Shapes<'_>, layout: &ObjectLayout, shape: Shape, kn
     }
     // `JSMap` is what JavaScript calls `Map`.
     let class = class.map(|class| class.strip_prefix("JS").map(str::to_owned).unwrap_or(class));
-    name.or(class)
-        .unwrap_or_else(|| format!("object of type {}", shape.instance_type))
+    name.or(class).unwrap_or_else(|| format!("object of type {}", shape.instance_type))
 }
 
 /// Names of constructors that were found.

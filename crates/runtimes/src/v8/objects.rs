@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use super::heap::{Heaps, Kind, Space};
+use super::heap::{Buffer, Heaps, Kind, Space};
 use super::instance_types::InstanceTypes;
 use super::layout::{Layout, ObjectLayout, PAGE_ALIGNMENT};
 use super::names::{self, Known};
@@ -128,22 +128,23 @@ impl Walk<'_> {
         if page.allocated == 0 && space.kind == Kind::Paged {
             return;
         }
-        let is_here = |top: u64, limit: u64| page.area_start <= top && limit <= page.area_end;
-        let buffer = space.buffer.filter(|buffer| is_here(buffer.top, buffer.limit));
         if page.bytes() > PAGE_ALIGNMENT {
             self.unread_bytes += page.allocated;
             return;
         }
         self.read(page);
-        match buffer {
-            None => self.run(page, page.area_start, page.area_end),
-            Some(buffer) => {
-                self.run(page, page.area_start, buffer.top);
-                if space.kind != Kind::Young {
-                    self.run(page, buffer.limit, page.area_end);
-                }
-            }
+        let is_here = |buffer: &Buffer| page.area_start <= buffer.top && buffer.limit <= page.area_end;
+        let mut buffers: Vec<Buffer> =
+            space.buffer.into_iter().chain(space.local_buffer).filter(is_here).collect();
+        buffers.sort_unstable_by_key(|buffer| buffer.top);
+        let mut at = page.area_start;
+        for buffer in
+            buffers.into_iter().filter(|buffer| buffer.top < buffer.limit || space.kind == Kind::Young)
+        {
+            self.run(page, at, buffer.top);
+            at = if space.kind == Kind::Young { page.area_end } else { buffer.limit };
         }
+        self.run(page, at, page.area_end);
     }
 
     /// Reads a page; what is not resident is zero, which is no object.

@@ -1,7 +1,7 @@
 //! The section of a report on V8.
 
 use strandline_claims::facts::Runtime;
-use strandline_claims::section::{Column, Section, Table, figures, name_and_version, words};
+use strandline_claims::section::{Column, Section, Table, common, figures, name_and_version, words};
 use strandline_claims::units::{bytes, counted, maybe_bytes};
 
 use super::facts::{SpaceFigures, V8};
@@ -42,6 +42,8 @@ pub fn section(runtime: &Runtime) -> Option<Section> {
         let held = held.filter(|held| held.bytes > 0)?;
         Some(format!("{}: {} outside the heap", counted(held.count, name), bytes(held.bytes)))
     });
-    let lines = std::iter::once(isolates).chain(outside).collect();
-    Some(Section { title, lines, tables: table.into_iter().collect() })
+    let objects =
+        facts.objects.map(|objects| format!("{} with garbage, without code", counted(objects, "object")));
+    let lines = std::iter::once(isolates).chain(outside).chain(objects).collect();
+    Some(Section { title, lines, tables: table.into_iter().chain(common(runtime).tables).collect() })
 }

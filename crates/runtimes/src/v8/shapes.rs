@@ -213,12 +213,12 @@ impl<'a> Shapes<'a> {
             Size::Preparse => Some((16 + half(LENGTH_32)?).next_multiple_of(8) + half(LENGTH)? * 8),
             Size::Digits => array(16, half(LENGTH_32)? >> 1 & 0x3fff_ffff, 8),
             Size::Free { unit } => Some(length()? * unit),
-            Size::ToNext => Some(self.to_next(bytes)),
+            Size::ToNext => Some(self.bytes_to_next(bytes)),
             Size::Unknown => None,
         }
     }
 
-    fn to_next(&mut self, bytes: &[u8]) -> u64 {
+    fn bytes_to_next(&mut self, bytes: &[u8]) -> u64 {
         let mut places = (HEAD_BYTES..bytes.len()).step_by(8);
         let next = places.find(|&at| word_at(bytes, at).is_some_and(|word| self.number(word).is_some()));
         next.unwrap_or(bytes.len()) as u64
@@ -240,9 +240,16 @@ fn size(instance_type: u16, types: &InstanceTypes, layout: &ObjectLayout) -> Siz
     match types.name(instance_type).unwrap_or_default() {
         "ByteArray" | "TrustedByteArray" => Size::Array { header: 16, entry: 1 },
         "BytecodeArray" => Size::Array { header: layout.bytecode_header, entry: 1 },
-        "FixedDoubleArray" | "WeakFixedArray" | "TransitionArray" | "ClosureFeedbackCellArray"
-        | "EmbedderDataArray" | "TrustedFixedArray" | "ProtectedFixedArray" | "TrustedWeakFixedArray"
-        | "ProtectedWeakFixedArray" | "Context" => array(16),
+        "FixedDoubleArray"
+        | "WeakFixedArray"
+        | "TransitionArray"
+        | "ClosureFeedbackCellArray"
+        | "EmbedderDataArray"
+        | "TrustedFixedArray"
+        | "ProtectedFixedArray"
+        | "TrustedWeakFixedArray"
+        | "ProtectedWeakFixedArray"
+        | "Context" => array(16),
         "NativeContext" | "WeakArrayList" | "DependentCode" | "ArrayList" => array(24),
         "ObjectBoilerplateDescription" | "ScriptContextTable" | "SloppyArgumentsElements" => array(32),
         "RegExpMatchInfo" => array(40),
