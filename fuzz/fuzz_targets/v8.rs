@@ -10,7 +10,7 @@ use strandline_claims::runtime::Context;
 use strandline_fuzz::{Target, patch, this_process};
 use strandline_process::map::AddressSpace;
 use strandline_runtimes::v8;
-use strandline_synth::{V8Image, clipped, fabricate_v8};
+use strandline_synth::{V8_FIRST_CONTEXT, V8_TYPES, V8Image, clipped, fabricate_v8};
 
 /// Images that inputs start from.
 fn images() -> &'static Vec<V8Image> {
@@ -23,11 +23,12 @@ fuzz_target!(|data: &[u8]| {
     let Some((absent, patches)) = data.split_first_chunk() else { return };
     let mut machine = images()[usize::from(choice) % 20].clone();
     patch(&mut machine.image, patches);
-    let program = v8::locate::Program {
+    let mut program = v8::locate::Program {
         path: "/usr/bin/node".to_owned(),
         version: Some(machine.version),
         ..v8::locate::Program::default()
     };
+    program.set_types(V8_TYPES.iter().map(|(name, number)| ((*name).to_owned(), *number)), V8_FIRST_CONTEXT);
     let target = Target::resident_only(&machine.image, u64::from_le_bytes(*absent));
     let (space, _) = AddressSpace::parse(machine.maps.as_bytes());
     let process = this_process();

@@ -122,7 +122,7 @@ impl ElfFile {
     }
 
     /// The 32-bit values of the data that the file exports under names that begin with `prefix`,
-    /// with the rest of each name: at most [`MAX_VALUES`].
+    /// with the rest of each name; at most 4,096.
     pub fn exported_values(&self, prefix: &str) -> Vec<(String, u32)> {
         let mut found = Vec::new();
         self.each_symbol(SHT_DYNSYM, &mut |text, address| {

@@ -44,10 +44,9 @@ fn objects_are_counted_by_class() -> Outcome {
             let caveats = strandline::caveats(&document);
             let types = types(&document).map_err(|error| format!("{way:?}: {error}; {caveats:?}"))?;
             let number = |name: &str| types.get(name).map_or(0, |of| of.0);
-            let found =
-                ["Parcel", "Crate", "Shelf", "function lid", "function Crate"].map(|name| number(name));
+            let found = ["Parcel", "Crate", "Shelf", "function lid", "function Crate"].map(&number);
             // Node.js itself has some of these.
-            let others = ["Map", "Float32Array", "(bigint)"].map(|name| number(name));
+            let others = ["Map", "Float32Array", "(bigint)"].map(number);
             let is_right = found == [60_000, 1234, 555, 2000, 1]
                 && others.iter().all(|number| (777..1000).contains(number));
             if !is_right || !caveats.is_empty() {

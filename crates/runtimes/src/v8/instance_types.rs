@@ -39,18 +39,18 @@ pub struct InstanceTypes {
     numbers: BTreeMap<String, u16>,
 }
 
-impl InstanceTypes {
-    /// Reads the symbols of a file; `None` if those that are needed are missing.
-    pub fn read(image: &ElfFile, layout: &ObjectLayout) -> Option<Self> {
-        let symbols = image.exported_values(PREFIX);
-        let first_context = image.exported_values("v8dbg_FirstContextType").first()?.1;
-        let classes = symbols.iter().filter_map(|(name, number)| {
-            Some((name.split_once("__")?.0.to_owned(), u16::try_from(*number).ok()?))
-        });
-        Self::new(classes, u16::try_from(first_context).ok()?, layout)
-    }
+/// Returns what a file exports: V8's classes with their numbers, and the number of the first
+/// context.
+pub fn exported(image: &ElfFile) -> Option<(Vec<(String, u16)>, u16)> {
+    let first_context = image.exported_values("v8dbg_FirstContextType").first()?.1;
+    let classes = image.exported_values(PREFIX).into_iter().filter_map(|(name, number)| {
+        Some((name.split_once("__")?.0.to_owned(), u16::try_from(number).ok()?))
+    });
+    Some((classes.collect(), u16::try_from(first_context).ok()?))
+}
 
-    /// Adds those without a symbol to `classes`.
+impl InstanceTypes {
+    /// Adds those without a symbol to `classes`; `None` if those that are needed are missing.
     pub fn new(
         classes: impl Iterator<Item = (String, u16)>,
         first_context: u16,

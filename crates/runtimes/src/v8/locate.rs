@@ -2,7 +2,7 @@
 
 use super::MAX_PROGRAMS;
 use super::current::{self, Current, TRY_GET_CURRENT};
-use super::instance_types::InstanceTypes;
+use super::instance_types::{self, InstanceTypes};
 use super::layout::{LAYOUTS, Layout};
 use strandline_process::elf::Object;
 use strandline_process::image::ElfFile;
@@ -54,6 +54,13 @@ impl Program {
         let [major, minor, ..] = self.version?;
         LAYOUTS.iter().find(|layout| layout.version == (major, minor))
     }
+
+    /// Sets the kinds of objects: V8's classes with their instance types, and that of the first
+    /// context.
+    pub fn set_types(&mut self, classes: impl Iterator<Item = (String, u16)>, first_context: u16) {
+        self.types =
+            self.layout().and_then(|layout| InstanceTypes::new(classes, first_context, &layout.objects));
+    }
 }
 
 /// Returns the mapped files that hold V8: up to [`MAX_PROGRAMS`], and one more if there are more.
@@ -83,6 +90,8 @@ fn program(process: &Process, space: &AddressSpace, module: &Module<'_>) -> Opti
     let path = module.code.name.clone();
     let memory_pressure = code.unwrap_or_default();
     let mut program = Program { path, version, memory_pressure, current, types: None };
-    program.types = program.layout().and_then(|layout| InstanceTypes::read(&image, &layout.objects));
+    if let Some((classes, first_context)) = instance_types::exported(&image) {
+        program.set_types(classes.into_iter(), first_context);
+    }
     Some(program)
 }

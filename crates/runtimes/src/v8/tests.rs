@@ -9,7 +9,6 @@ use strandline_process::stacks::ThreadFacts;
 use strandline_synth::{V8_FIRST_CONTEXT, V8_TYPES, V8Image, fabricate_v8};
 
 use super::current::Current;
-use super::instance_types::InstanceTypes;
 use super::layout::{LAYOUTS, PAGE_ALIGNMENT, SPACE_COMMITTED, SPACE_HEAP};
 use super::*;
 use crate::fabricated::{self, assert_sound, damage};
@@ -18,8 +17,7 @@ fn try_look(v8: &V8Image, absent: u64) -> Option<Reading> {
     let mut program =
         Program { path: "/usr/bin/node".to_owned(), version: Some(v8.version), ..Program::default() };
     let types = V8_TYPES.iter().map(|(name, number)| ((*name).to_owned(), *number));
-    program.types =
-        program.layout().and_then(|layout| InstanceTypes::new(types, V8_FIRST_CONTEXT, &layout.objects));
+    program.set_types(types, V8_FIRST_CONTEXT);
     assert_eq!(program.types.is_some(), program.layout().is_some());
     let is_busy = std::cell::Cell::new(false);
     let reading = fabricated::read_image(&v8.image, &v8.maps, absent, |context, runs| {
