@@ -60,6 +60,7 @@ fuzz_target!(|data: &[u8]| {
             deadline: std::time::Instant::now() + std::time::Duration::from_secs(600),
             workers: usize::from(how >> 1 & 1) + 1,
             keeps_blocks: true,
+            path_to: None,
             cell_bytes: None,
             progress: &|_| {},
         },

@@ -34,6 +34,7 @@ fn look(image: &Image, maps: &str, absent: u64, read: impl Fn(&Context<'_>, &[(u
         deadline: std::time::Instant::now() + std::time::Duration::from_secs(600),
         workers: 1,
         keeps_blocks: true,
+        path_to: None,
         cell_bytes: None,
         progress: &|_| {},
     };

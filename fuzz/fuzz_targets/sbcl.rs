@@ -95,6 +95,7 @@ fuzz_target!(|data: &[u8]| {
         deadline: Instant::now() + Duration::from_secs(600),
         workers,
         keeps_blocks: true,
+        path_to: None,
         cell_bytes: Some(4096 << (choice % 8)),
         progress: &|_| {},
     };

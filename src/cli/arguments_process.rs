@@ -98,7 +98,7 @@ pub struct Explain {
     /// Also report leaked blocks and what each root retains: see `strandline holders`
     #[arg(long, conflicts_with_all = ["tree", "max_stop"], conflicts_with_all = GROUP_FLAGS)]
     pub holders: bool,
-    /// Show the references from a root to a live object of this type (SBCL: a structure's or class's name)
+    /// Show the references from a root to a live object of this type (SBCL: a structure or class; Node.js: a class, `function NAME`)
     #[arg(long, value_name = "TYPE", conflicts_with_all = ["tree", "no_runtimes"], conflicts_with_all = GROUP_FLAGS)]
     pub path_to: Option<String>,
     /// Leave out the readers of language runtimes (Perl, CPython, SBCL, Go, V8, the JVM): a shorter stop, fewer rows

@@ -22,10 +22,13 @@ use super::progress::Progress;
 use super::{CommandResult, Result};
 use strandline_report::model::{Rows, View};
 use strandline_report::terminal;
-use strandline_report::text::clean;
+use strandline_report::text::{clean, wrap};
 use strandline_report::units::{bytes, seconds};
 
 pub const SCHEMA: &str = "strandline/explain/1";
+
+/// Heads the lines with a requested path.
+const PATH: &str = "path   ";
 
 /// The fields of the document.
 #[derive(Serialize)]
@@ -66,9 +69,7 @@ pub fn run(arguments: &Explain, output: &mut Output) -> Result<CommandResult> {
     )?;
     drop(tell);
     let (explanation, holders) = (inspection.explanation, inspection.holders);
-    if let Some(type_name) = &arguments.path_to {
-        report_missing_path(type_name, &explanation);
-    }
+    let path = arguments.path_to.as_ref().and_then(|type_name| requested_path(type_name, &explanation));
     if output.json {
         let body = Body { explanation: &explanation, holders: holders.as_ref() };
         output.document(SCHEMA, Some(&explanation), &body)?;
@@ -78,6 +79,11 @@ pub fn run(arguments: &Explain, output: &mut Output) -> Result<CommandResult> {
         let view = View::new(&explanation, arguments.rows.unwrap_or(rows));
         let screen = if verbose { terminal::details } else { terminal::explanation };
         output.print(&screen(&view, output.surface))?;
+        // The details have it.
+        if let Some(path) = path.filter(|_| !verbose) {
+            let lines = wrap(&clean(&path), output.surface.columns.saturating_sub(PATH.len()));
+            output.print(&format!("\n{PATH}{}\n", lines.join("\n       ")))?;
+        }
         if let Some(holders) = &holders {
             output.print("\n")?;
             let screen = super::holders::screen(verbose);
@@ -146,20 +152,18 @@ pub fn look(pid: i32, progress: bool) -> Result<Explanation> {
     Ok(explain(pid, &options)?)
 }
 
-/// Explains why there is no path for --path-to.
-fn report_missing_path(type_name: &str, explanation: &Explanation) {
+/// Returns the path for --path-to, or says why there is none.
+fn requested_path(type_name: &str, explanation: &Explanation) -> Option<String> {
     let answer = |runtime: &Runtime| (readers::runtime_reader(&runtime.name)?.path)(runtime);
     let name = clean(type_name);
-    match explanation.runtimes.iter().find_map(answer) {
-        None => {
-            print_message("--path-to: no runtime was read in it whose objects can be followed (SBCL's can)")
-        }
-        Some(PathAnswer::NotTraced) => print_message("--path-to: its objects were not traced"),
-        Some(PathAnswer::NoObject) => {
-            print_message(&format!("--path-to: no live object of the type {name} was found"));
-        }
-        Some(PathAnswer::Found) => {}
-    }
+    let text = match explanation.runtimes.iter().find_map(answer) {
+        Some(PathAnswer::Found(path)) => return Some(path),
+        Some(PathAnswer::NotTraced) => "its objects were not traced".to_owned(),
+        Some(PathAnswer::NoObject) => format!("no live object of the type {name} was found"),
+        None => "no runtime was read in it whose objects can be followed (SBCL's and V8's can)".to_owned(),
+    };
+    print_message(&format!("--path-to: {text}"));
+    None
 }
 
 /// Evaluates the conditions, and prints the results on standard error. An undecided condition takes

@@ -70,10 +70,10 @@ impl Reader {
 }
 
 /// What came of the path to a live object of a type.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PathAnswer {
-    /// It is among the details of the runtime.
-    Found,
+    /// From the root to the object.
+    Found(String),
     /// No live object of the type was found.
     NoObject,
     /// Objects were not traced.
@@ -154,6 +154,8 @@ pub struct Context<'a> {
     pub cell_bytes: Option<u64>,
     /// Whether to determine what holds what ([`Reading::holding`]).
     pub keeps_blocks: bool,
+    /// Type for which the path of a live object to a root is wanted.
+    pub path_to: Option<&'a str>,
     /// Called with the number of bytes of memory read.
     pub progress: &'a (dyn Fn(u64) + Sync),
 }

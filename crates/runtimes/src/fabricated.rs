@@ -41,6 +41,7 @@ pub fn read_image(
         deadline: Instant::now() + Duration::from_secs(600),
         workers: 2,
         keeps_blocks: true,
+        path_to: None,
         cell_bytes: None,
         progress: &|_| {},
     };

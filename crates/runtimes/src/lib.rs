@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 mod batch;
+mod bits;
 pub mod cpython;
 #[cfg(test)]
 mod fabricated;

@@ -12,15 +12,17 @@ use crate::support::nodes;
 use crate::support::waiting::{is_traced, until, until_free, until_true};
 use crate::support::{Outcome, Result, Subject, for_any, here, repetitions, strandline, subject};
 
-/// The types of the objects: number and bytes by name.
-fn types(document: &Value) -> Result<BTreeMap<String, (u64, u64)>> {
+fn v8(document: &Value) -> Result<&Value> {
     let all = document["runtimes"].as_array().ok_or("no runtimes")?;
-    let v8 = all.iter().find(|runtime| runtime["name"] == "v8").ok_or("no v8")?;
+    Ok(all.iter().find(|runtime| runtime["name"] == "v8").ok_or("no v8")?)
+}
+
+/// The number of objects of each type in a list.
+fn numbers(types: &Value) -> Result<BTreeMap<String, u64>> {
     let one = |of: &Value| -> Result<_> {
-        let name = of["name"].as_str().ok_or("no name")?.to_owned();
-        Ok((name, (subject::number(of, "instances")?, subject::number(of, "bytes")?)))
+        Ok((of["name"].as_str().ok_or("no name")?.to_owned(), subject::number(of, "instances")?))
     };
-    v8["types"].as_array().ok_or("no types")?.iter().map(one).collect()
+    types.as_array().ok_or("no types")?.iter().map(one).collect()
 }
 
 fn explain(subject: &Subject, arguments: &[&str]) -> Result<Value> {
@@ -42,8 +44,9 @@ fn objects_are_counted_by_class() -> Outcome {
             subject.at_rest()?;
             let document = explain(&subject, way)?;
             let caveats = strandline::caveats(&document);
-            let types = types(&document).map_err(|error| format!("{way:?}: {error}; {caveats:?}"))?;
-            let number = |name: &str| types.get(name).map_or(0, |of| of.0);
+            let types = numbers(&v8(&document)?["types"]);
+            let types = types.map_err(|error| format!("{way:?}: {error}; {caveats:?}"))?;
+            let number = |name: &str| types.get(name).copied().unwrap_or(0);
             let found = ["Parcel", "Crate", "Shelf", "function lid", "function Crate"].map(&number);
             // Node.js itself has some of these.
             let others = ["Map", "Float32Array", "(bigint)"].map(number);
@@ -54,6 +57,66 @@ fn objects_are_counted_by_class() -> Outcome {
             }
         }
         Ok(())
+    })
+}
+
+/// Objects that were dropped and not collected are told from those that live; handles, and stale
+/// words outside of the heap, are told from globals and stacks.
+#[test]
+fn what_lives_is_told_from_garbage() -> Outcome {
+    for_any(nodes::all(here!()), |node| {
+        let mut subject = start(&node.path, &[], &[])?;
+        for command in *b"kgd" {
+            subject.ask(command)?;
+        }
+        subject.at_rest()?;
+        let document = explain(&subject, &["--snapshot=always"])?;
+        let v8 = v8(&document)?;
+        let lists = [&v8["types"], &v8["v8"]["reachable"]["types"], &v8["v8"]["uncertain"]["types"]];
+        let [all, reachable, uncertain] = lists.map(numbers);
+        let (all, reachable, uncertain) = (all?, reachable?, uncertain?);
+        let of = |name: &str| {
+            [&all, &reachable, &uncertain].map(|numbers| numbers.get(name).copied().unwrap_or(0))
+        };
+        let found = ["Parcel", "Crate", "Shelf", "function lid"].map(of);
+        println!("Node.js {}: {found:?}", node.major);
+        let [parcels, kept @ ..] = found;
+        let is_right = kept == [[1234, 1234, 0], [555, 555, 0], [2000, 2000, 0]]
+            && parcels[..2] == [60_000, 0]
+            && parcels[2] <= 60_000;
+        if is_right { Ok(()) } else { Err(format!("all, reachable, uncertain: {found:?}").into()) }
+    })
+}
+
+/// The path to an object names the variables and elements that hold it, and no data.
+#[test]
+fn a_path_names_what_holds_an_object() -> Outcome {
+    for_any(nodes::all(here!()), |node| {
+        let mut subject = start(&node.path, &[], &[])?;
+        subject.ask(b'k')?;
+        for (name, last) in [("Crate", "system / FixedArray"), ("function lid", "system / FixedArray")] {
+            subject.at_rest()?;
+            let document = explain(&subject, &["--path-to", name])?;
+            let path = &v8(&document)?["v8"]["path"];
+            let steps = path["steps"].as_array().ok_or_else(|| format!("no path to {name}"))?;
+            let types: Vec<&str> = steps.iter().filter_map(|step| step["type"].as_str()).collect();
+            let slots: Vec<&str> = steps.iter().filter_map(|step| step["slot"].as_str()).collect();
+            println!("Node.js {}: {types:?}, {slots:?}", node.major);
+            // A constant array in a function's scope.
+            let is_right = path["root"] == "V8's roots"
+                && types.ends_with(&[last, name])
+                && slots.contains(&".kinds")
+                && slots.last().is_some_and(|slot| slot.starts_with('['));
+            if !is_right {
+                return Err(path.to_string().into());
+            }
+        }
+        let run = strandline::run(&["explain", &subject.pid_text(), "--path-to", "Nothing"])?;
+        if run.stderr.contains("no live object of the type Nothing") {
+            Ok(())
+        } else {
+            Err(run.stderr.into())
+        }
     })
 }
 

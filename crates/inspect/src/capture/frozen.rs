@@ -335,6 +335,7 @@ impl Frozen {
             deadline: self.deadline(2),
             workers: how.workers,
             keeps_blocks: how.options.keeps_blocks,
+            path_to: how.options.path_to,
             cell_bytes: self.page_map.as_ref().map(Plan::cell_bytes),
             progress: &progress,
         };

@@ -4,12 +4,10 @@
 //! `locate` finds HotSpot in the mapped files and reads its description of its own structures
 //! (`structs`); `view` reads fields by name, `heap` the collector's spaces and regions, `threads`
 //! the allocation buffers of threads, `metaspace` and `code` the memory named so, `objects` walks
-//! areas that can be parsed, and `trace` determines which objects are live (`roots`, `shapes`,
-//! `bits`); `claims` classifies each byte.
+//! areas that can be parsed, and `trace` determines which objects are live (`roots`, `shapes`); `claims` classifies each byte.
 
 mod apply;
 mod attach;
-mod bits;
 mod claims;
 mod code;
 mod facts;
@@ -34,13 +32,13 @@ mod threads;
 mod trace;
 mod view;
 
-use self::bits::{Bitmap, HeapIndex};
 use self::heap::{Heap, HeapError};
 use self::klasses::Headers;
 use self::locate::Program;
 use self::metaspace::Metaspace;
 use self::view::View;
 use crate::batch::CountingMemory;
+use crate::bits::{Bitmap, HeapIndex};
 use crate::named::java_version;
 use crate::programs::{Limit, Programs};
 use crate::resident::{bytes_of, resident_bytes};
@@ -272,7 +270,9 @@ fn objects(
         return (None, None);
     }
     let headers = Headers::read(view).filter(|_| may_be_traced(context, heap));
-    let places = headers.map(|headers| HeapIndex::new(heap.areas.iter(), headers.alignment));
+    let places = headers.map(|headers| {
+        HeapIndex::new(heap.areas.iter().map(|area| (area.start, area.top).into()), headers.alignment)
+    });
     let starts = places.and_then(|places| Some((Bitmap::new(places.count())?, places)));
     let places_and_starts = starts.as_ref().map(|(starts, places)| (places, starts));
     let census = objects::count(context, view, &heap.areas, buffers, places_and_starts);

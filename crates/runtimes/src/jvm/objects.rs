@@ -8,11 +8,11 @@ use strandline_claims::facts::TypeFacts;
 use strandline_claims::runtime::Context;
 use strandline_process::buffer::ReadBuffer;
 
-use super::bits::{Bitmap, HeapIndex};
 use super::heap::{Area, Kind};
 use super::klasses::{Classes, HEAD_BYTES, Headers, types};
 use super::threads::Tlab;
 use super::view::View;
+use crate::bits::{Bitmap, HeapIndex};
 use crate::work;
 
 /// Bytes read at once.

@@ -17,12 +17,12 @@ use strandline_claims::runtime::Context;
 use strandline_process::buffer::ReadBuffer;
 use strandline_process::memory::Memory;
 
-use super::bits::{Bitmap, HeapIndex};
 use super::heap::{Area, Heap, Kind};
 use super::klasses::{Classes, HEAD_BYTES, Headers, types};
 use super::roots::Roots;
 use super::shapes::{OopFormat, Shapes};
 use super::view::View;
+use crate::bits::{Bitmap, HeapIndex};
 
 /// Places per block.
 const PLACES_PER_BLOCK: u64 = 8192;

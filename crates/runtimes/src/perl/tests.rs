@@ -222,6 +222,7 @@ impl Fabric {
             deadline: Instant::now() + Duration::from_secs(60),
             workers: 2,
             keeps_blocks: true,
+            path_to: None,
             cell_bytes: None,
             progress: &|_| (),
         };

@@ -89,7 +89,7 @@ pub static READER: runtime::Reader = runtime::Reader {
 fn path(runtime: &Runtime) -> Option<PathAnswer> {
     let facts: Sbcl = runtime.details("sbcl")?;
     Some(match facts.path {
-        Some(_) => PathAnswer::Found,
+        Some(path) => PathAnswer::Found(section::path_text(&path)),
         None if facts.traced => PathAnswer::NoObject,
         None => PathAnswer::NotTraced,
     })

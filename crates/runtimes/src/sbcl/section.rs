@@ -52,7 +52,7 @@ fn traced(facts: &Sbcl) -> String {
 }
 
 /// `thread 0's control stack → cons, word 0 → MESSAGE`.
-fn path_text(path: &Path) -> String {
+pub fn path_text(path: &Path) -> String {
     let mut parts = vec![path.root.clone()];
     for (index, step) in path.steps.iter().enumerate() {
         let word = step.word.map_or_else(String::new, |word| format!(", word {word}"));

@@ -133,6 +133,7 @@ fn look(pid: i32, path_to: Option<&str>) -> Result<Reading, Busy> {
             deadline: Instant::now() + Duration::from_secs(60),
             workers: 2,
             keeps_blocks: true,
+            path_to: None,
             cell_bytes: None,
             progress: &|_| {},
         };

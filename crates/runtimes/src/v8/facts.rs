@@ -3,6 +3,7 @@
 //! Sizes are bytes. Unknown is `None`, never 0.
 
 use serde::{Deserialize, Serialize};
+use strandline_claims::facts::TypeFacts;
 
 /// V8's heaps in a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -18,6 +19,15 @@ pub struct V8 {
     /// Objects counted by type, live or not yet collected; `None` if they were not counted.
     #[serde(default)]
     pub objects: Option<u64>,
+    /// Those to which globals, stacks and V8's own roots lead; `None` if that was not determined.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reachable: Option<Counted>,
+    /// Those to which only a word in other memory leads: a handle, or a stale one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uncertain: Option<Counted>,
+    /// Path from a root to an object of the requested type; `None` if none was requested or found.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<Path>,
     /// ArrayBuffers and Buffers of all isolates with a store in malloc's blocks: what
     /// `process.memoryUsage().arrayBuffers` counts, but for SharedArrayBuffers; `None` if not
     /// known.
@@ -29,6 +39,41 @@ pub struct V8 {
     /// External strings, whose characters are outside the heap; `None` if not known.
     #[serde(default)]
     pub external_strings: Option<OutsideHeap>,
+}
+
+/// Objects by type.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counted {
+    /// Number of objects.
+    pub objects: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// The types with most bytes.
+    pub types: Vec<TypeFacts>,
+}
+
+/// What keeps an object alive.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Path {
+    /// The root: `V8's roots`, or where outside of the heap a pointer is.
+    pub root: String,
+    /// From the object that the root holds to the requested one.
+    pub steps: Vec<Step>,
+    /// Number of steps that were left out in the middle of a long path.
+    pub left_out: u64,
+}
+
+/// One object on a path.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Step {
+    /// Its type.
+    #[serde(rename = "type")]
+    pub type_name: String,
+    /// Its address.
+    pub address: u64,
+    /// Where it holds the next one: `.property`, `[element]`, the name of a variable, or the offset
+    /// in an object of V8's own.
+    pub slot: Option<String>,
 }
 
 /// Objects with memory outside V8's heap, live or not yet collected.

@@ -1,11 +1,15 @@
 //! V8's own figures, by the names of `v8.getHeapSpaceStatistics()`, summed over all isolates.
 
 use super::claims::Claimed;
-use super::facts::{SpaceFigures, V8};
+use super::facts::{Counted, SpaceFigures, V8};
 use super::heap::Heaps;
 use super::layout::Layout;
 use super::stores::Stores;
+use super::tally::Totals;
 use strandline_claims::facts::Runtime;
+
+/// Limit on types that are listed of reachable and of other objects.
+const MAX_TYPES: usize = 200;
 
 /// Fills in the figures common to all runtimes, and those of each space.
 pub fn fill_in_facts(heaps: &Heaps, layout: &Layout, facts: &mut Runtime) {
@@ -40,8 +44,17 @@ pub fn details(heaps: &Heaps, claimed: &Claimed, stores: &Stores) -> V8 {
         young_idle_resident_bytes: idle.young,
         read_only_resident_bytes: claimed.read_only,
         objects: None,
+        reachable: None,
+        uncertain: None,
+        path: None,
         buffers: stores.buffers.map(|buffers| buffers.in_blocks),
         mapped_buffers: stores.buffers.map(|buffers| buffers.mapped),
         external_strings: stores.strings,
     }
+}
+
+/// Returns objects by type; the types with most bytes.
+pub fn counted(totals: &Totals) -> Counted {
+    let types = totals.types.iter().take(MAX_TYPES).cloned().collect();
+    Counted { objects: totals.instances, bytes: totals.bytes, types }
 }

@@ -5,9 +5,12 @@
 //! isolates, spaces and lists that these pages must agree with, `outside` V8's other memory,
 //! `stores` the memory of ArrayBuffers and external strings; `claims` classifies each byte,
 //! `figures` has the counts of `v8.getHeapSpaceStatistics()`, `notification` the call that makes V8
-//! collect, `current` the thread of an isolate. `objects` counts the objects by type: `shapes` has
-//! their hidden classes and sizes, `instance_types` the numbers of V8's classes, `names` the names
-//! of constructors and functions.
+//! collect, `current` the thread of an isolate.
+//!
+//! `objects` counts the objects on the pages of `page_index` by type (`tally`): `shapes` has their
+//! hidden classes and sizes, `instance_types` the numbers of V8's classes, `names` the names of
+//! constructors and functions. `trace` finds what lives, from `roots` along `references`; `path` is
+//! the way to one object, and `slots` names its steps.
 
 mod claims;
 mod current;
@@ -22,12 +25,19 @@ mod names;
 mod notification;
 mod objects;
 mod outside;
+mod page_index;
 mod pages;
+mod path;
+mod references;
 mod remedies;
+mod roots;
 mod rows;
 mod section;
 mod shapes;
+mod slots;
 mod stores;
+mod tally;
+mod trace;
 
 #[cfg(test)]
 mod tests;
@@ -36,14 +46,18 @@ use self::heap::{HeapError, Heaps};
 use self::layout::Layout;
 use self::locate::Program;
 use self::objects::Census;
+use self::page_index::PageIndex;
+use self::path::Search;
+use self::roots::Roots;
 use crate::batch::CountingMemory;
+use crate::bits::Bitmap;
 use crate::programs::{Limit, Programs};
 use strandline_claims::caveat::Caveat;
 use strandline_claims::facts::Runtime;
 use strandline_claims::reader::{Evidence, HeapKind, ReaderInfo};
 use strandline_claims::refinements::Refinements;
 use strandline_claims::remedy::{Action, Effect, Spec};
-use strandline_claims::runtime::{self, Busy, Context, Found, Reading};
+use strandline_claims::runtime::{self, Busy, Context, Found, PathAnswer, Reading};
 use strandline_claims::units;
 use strandline_process::range::RangeSet;
 
@@ -68,7 +82,7 @@ pub static ABOUT: ReaderInfo = ReaderInfo {
         Spec::next_start("v8_optimize_for_size", "V8 keeps pages and young generation small, and is slower"),
         Spec::next_start("v8_semi_space", "V8 limits the young generation, and collects it more often"),
     ],
-    not_read: "which objects are garbage; pointer compression (Chromium, Electron)",
+    not_read: "pointer compression (Chromium, Electron)",
     heap: HeapKind::OwnOnly("v8"),
     part_of: Some("node"),
     ..ReaderInfo::NONE
@@ -79,8 +93,19 @@ pub static READER: runtime::Reader = runtime::Reader {
     findings: findings::findings,
     in_use: findings::beside_heap,
     section: section::section,
+    path,
     ..runtime::Reader::new(|process, space| Programs::found(locate::find(process, space)))
 };
+
+/// The result for the requested path.
+fn path(runtime: &Runtime) -> Option<PathAnswer> {
+    let facts: facts::V8 = runtime.details(ABOUT.name)?;
+    Some(match facts.path {
+        Some(path) => PathAnswer::Found(section::path_text(&path)),
+        None if facts.reachable.is_some() => PathAnswer::NoObject,
+        None => PathAnswer::NotTraced,
+    })
+}
 
 impl Found for Programs<Program> {
     /// Measured in all five versions.
@@ -158,20 +183,19 @@ pub fn read(
     figures::fill_in_facts(&heaps, layout, &mut reading.facts);
     let mut details = figures::details(&heaps, &claimed, &stores);
     match count_objects(context, &memory, program, layout, &heaps) {
-        Ok(census) => {
-            details.objects = Some(census.instances);
-            if census.unread_bytes > 0 {
+        Ok(objects) => {
+            details.objects = Some(objects.census.totals.instances);
+            details.path = objects.path;
+            details.reachable = objects.live.as_ref().map(|live| figures::counted(&live.reachable));
+            details.uncertain = objects.live.as_ref().map(|live| figures::counted(&live.uncertain));
+            let unread = objects.census.unread_bytes;
+            if unread > 0 {
                 let text =
                     "objects on these bytes of pages could not be told apart, and are not counted by type";
-                let text = text.to_owned();
-                reading.caveats.push(Caveat::new(
-                    "v8_objects_unread",
-                    program.path.clone(),
-                    Some(census.unread_bytes),
-                    text,
-                ));
+                let path = program.path.clone();
+                reading.caveats.push(Caveat::new("v8_objects_unread", path, Some(unread), text.to_owned()));
             }
-            reading.facts.types = census.types;
+            reading.facts.types = objects.census.totals.types;
         }
         Err(text) => reading.caveats.push(caveat("v8_objects_left_out", text)),
     }
@@ -186,7 +210,14 @@ pub fn read(
     Ok(reading)
 }
 
-/// Counts the objects by type.
+/// The objects, and those that may be alive.
+struct Objects {
+    census: Census,
+    live: Option<trace::Live>,
+    path: Option<facts::Path>,
+}
+
+/// Counts the objects by type; finds those that live, unless the process would have to wait.
 ///
 /// # Errors
 /// Why they are not counted.
@@ -196,16 +227,33 @@ fn count_objects(
     program: &Program,
     layout: &Layout,
     heaps: &Heaps,
-) -> Result<Census, String> {
+) -> Result<Objects, String> {
     let Some(types) = &program.types else {
-        return Err("the program does not export the numbers of V8's classes (v8dbg_type_…); its objects are not counted by type".to_owned());
+        return Err(
+            "the program does not export the numbers of V8's classes (v8dbg_type_…); its objects are not \
+                    counted by type"
+                .to_owned(),
+        );
     };
-    if !objects::has_time(context, heaps) {
+    let index = PageIndex::new(heaps);
+    let heap = objects::Heap { context, memory, layout: &layout.objects, types, index: &index };
+    if !heap.has_time() {
         return Err(format!(
-            "its objects are not counted by type: the process was stopped, and reading more than {} of objects would take too long; \
-             it is not stopped while all its threads sleep (--quiet-for)",
+            "its objects are not counted by type: the process was stopped, not a snapshot of it, and reading more than {} \
+             of objects takes too long",
             units::bytes(objects::MAX_STOPPED_BYTES)
         ));
     }
-    Ok(objects::count(context, memory, layout, types, heaps))
+    let is_traced = !context.is_stopped && !context.may_be_swapped();
+    let starts = if is_traced { Bitmap::new(index.places) } else { None };
+    let mut census = objects::count(&heap, starts.as_ref());
+    // An object that was not understood may hold references.
+    let starts = starts.filter(|_| census.unread_bytes == 0);
+    let roots = Roots::new(heap, heaps, layout);
+    let live = starts.and_then(|starts| trace::live(&heap, &roots, starts, &mut census.known));
+    let wanted = live.as_ref().zip(context.path_to);
+    let path = wanted.and_then(|(live, name)| {
+        Search { heap, roots: &roots, marks: &live.marks }.path_to(name, &mut census.known)
+    });
+    Ok(Objects { census, live, path })
 }

@@ -15,6 +15,8 @@ const MAX_STEPS: usize = 2048;
 /// where the variable with the function's name is (0 if there is none).
 const HAS_CLASS_VARIABLE: u64 = 1 << 10;
 const FUNCTION_VARIABLE: u64 = 3 << 12;
+/// A context has a slot for variables that `eval` makes.
+const HAS_EXTENSION: u64 = 1 << 26;
 /// From this number of variables on, their names are in a table
 /// (`kScopeInfoMaxInlinedLocalNamesSize`).
 const MAX_INLINED_NAMES: u64 = 75;
@@ -35,6 +37,8 @@ const STRING_CONTENT: u64 = 16;
 const MAX_STRINGS: usize = 8;
 /// Objects that are prototypes of others.
 const PROTOTYPE: &str = "(prototype)";
+/// The global object, and what stands for it.
+const GLOBAL: &str = "(global object)";
 /// A function, or class, without a name.
 const ANONYMOUS: &str = "(anonymous)";
 
@@ -52,6 +56,9 @@ pub fn of_shape(shapes: &mut Shapes<'_>, layout: &ObjectLayout, shape: Shape, kn
             Some(class) => format!("system / {class}"),
             None => format!("system / type {}", shape.instance_type),
         };
+    }
+    if class.as_deref().is_some_and(|class| class.starts_with("JSGlobal")) {
+        return GLOBAL.to_owned();
     }
     if shape.is_prototype {
         return PROTOTYPE.to_owned();
@@ -154,29 +161,53 @@ fn of_function(shapes: &mut Shapes<'_>, layout: &ObjectLayout, shared: u64) -> O
     let address = Shapes::object_at(word)?;
     let number = shapes.type_at(address)?;
     if shapes.types().number("ScopeInfo") == Some(number) {
-        let word = name_in_scope(shapes, layout, address)?;
+        let word = ScopeInfo::read(shapes, layout, address)?.function(shapes)?;
         return text(shapes, word);
     }
     text(shapes, word)
 }
 
-/// Returns the function's name in a `ScopeInfo`: after the names of its variables, a word for each
-/// of these, and a class's variable.
-fn name_in_scope(shapes: &mut Shapes<'_>, layout: &ObjectLayout, scope: u64) -> Option<u64> {
-    let (flags, _) = shapes.cache.pair(scope.checked_add(8)?)?;
-    let flags = flags >> layout.scope_flags_shift;
-    if flags & FUNCTION_VARIABLE == 0 {
-        return None;
+/// A `ScopeInfo`: flags, the number of variables, their names, a word for each, then the class's
+/// variable and the function's name, if the flags say so.
+pub struct ScopeInfo {
+    flags: u64,
+    names: u64,
+    variables: u64,
+}
+
+impl ScopeInfo {
+    /// Reads the one at an address.
+    pub fn read(shapes: &mut Shapes<'_>, layout: &ObjectLayout, address: u64) -> Option<Self> {
+        let (flags, _) = shapes.cache.pair(address.checked_add(8)?)?;
+        let variables = u64::from(shapes.cache.word32(address.checked_add(28)?)?);
+        let names = address.checked_add(layout.scope_names)?;
+        Some(Self { flags: flags >> layout.scope_flags_shift, names, variables })
     }
-    let count = u64::from(shapes.cache.word32(scope.checked_add(28)?)?);
-    let names = if count < MAX_INLINED_NAMES { count } else { 1 };
-    let class_variable = u64::from(flags & HAS_CLASS_VARIABLE != 0);
-    let words = names.checked_add(count)?.checked_add(class_variable)?;
-    shapes.cache.word(scope.checked_add(layout.scope_names)?.checked_add(words.checked_mul(8)?)?)
+
+    /// Whether its contexts have a slot for an extension.
+    pub fn has_extension(&self) -> bool {
+        self.flags & HAS_EXTENSION != 0
+    }
+
+    /// Returns the name of a variable.
+    pub fn variable(&self, shapes: &mut Shapes<'_>, number: u64) -> Option<u64> {
+        let is_inlined = number < self.variables && self.variables < MAX_INLINED_NAMES;
+        shapes.cache.word(self.names.checked_add(number * 8).filter(|_| is_inlined)?)
+    }
+
+    /// Returns the name of its function.
+    fn function(&self, shapes: &mut Shapes<'_>) -> Option<u64> {
+        if self.flags & FUNCTION_VARIABLE == 0 {
+            return None;
+        }
+        let names = if self.variables < MAX_INLINED_NAMES { self.variables } else { 1 };
+        let class_variable = u64::from(self.flags & HAS_CLASS_VARIABLE != 0);
+        shapes.cache.word(self.names.checked_add((names + self.variables + class_variable) * 8)?)
+    }
 }
 
 /// Returns the text of a string; `None` if it is empty, or not a name.
-fn text(shapes: &mut Shapes<'_>, mut word: u64) -> Option<String> {
+pub fn text(shapes: &mut Shapes<'_>, mut word: u64) -> Option<String> {
     for _ in 0..MAX_STRINGS {
         let address = Shapes::object_at(word)?;
         let number = shapes.type_at(address).filter(|number| *number < STRINGS)?;

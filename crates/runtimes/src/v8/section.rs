@@ -2,9 +2,9 @@
 
 use strandline_claims::facts::Runtime;
 use strandline_claims::section::{Column, Section, Table, common, figures, name_and_version, words};
-use strandline_claims::units::{bytes, counted, maybe_bytes};
+use strandline_claims::units::{bytes, counted, maybe_bytes, thousands};
 
-use super::facts::{SpaceFigures, V8};
+use super::facts::{Path, SpaceFigures, V8};
 
 const SPACE_HEAD: [Column; 4] = [words("space"), figures("committed"), figures("used"), figures("free")];
 
@@ -44,6 +44,43 @@ pub fn section(runtime: &Runtime) -> Option<Section> {
     });
     let objects =
         facts.objects.map(|objects| format!("{} with garbage, without code", counted(objects, "object")));
-    let lines = std::iter::once(isolates).chain(outside).chain(objects).collect();
+    let live = facts.reachable.as_ref().zip(facts.uncertain.as_ref()).map(|(reachable, uncertain)| {
+        format!(
+            "reachable from globals and stacks: {}; only from words outside the heap, as handles: {}",
+            bytes(reachable.bytes),
+            bytes(uncertain.bytes)
+        )
+    });
+    let path = facts.path.as_ref().map(|path| format!("a path to one of them: {}", path_text(path)));
+    let lines = std::iter::once(isolates).chain(outside).chain(objects).chain(live).chain(path).collect();
     Some(Section { title, lines, tables: table.into_iter().chain(common(runtime).tables).collect() })
+}
+
+/// Classes whose objects are a part of the one before them on a path.
+const PARTS: [&str; 9] = [
+    "system / FixedArray",
+    "system / PropertyArray",
+    "system / NameDictionary",
+    "system / NumberDictionary",
+    "system / GlobalDictionary",
+    "system / PropertyCell",
+    "system / OrderedHashMap",
+    "system / OrderedHashSet",
+    "system / EphemeronHashTable",
+];
+
+/// `V8's roots → (global object).kept → Array[3] → Parcel`.
+pub fn path_text(path: &Path) -> String {
+    let mut parts = vec![path.root.clone()];
+    for (index, step) in path.steps.iter().enumerate() {
+        let slot = step.slot.as_deref().unwrap_or_default();
+        match parts.last_mut().filter(|_| index > 0 && PARTS.contains(&step.type_name.as_str())) {
+            Some(last) => last.push_str(slot),
+            None => parts.push(format!("{}{slot}", step.type_name)),
+        }
+        if path.left_out > 0 && index + 1 == path.steps.len() / 2 {
+            parts.push(format!("({} more)", thousands(path.left_out)));
+        }
+    }
+    parts.join(" → ")
 }

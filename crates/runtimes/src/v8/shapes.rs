@@ -8,6 +8,7 @@ use std::collections::HashMap;
 
 use super::instance_types::{InstanceTypes, STRINGS};
 use super::layout::{IS_ONE_BYTE, MAP_TYPE, ObjectLayout, STRING_LENGTH};
+use super::references::References;
 use crate::batch::PageCache;
 use strandline_process::memory::{half_word_at, word_at};
 
@@ -74,6 +75,8 @@ pub struct Shape {
     pub content: Content,
     /// Whether its objects are prototypes of others.
     pub is_prototype: bool,
+    /// Its references.
+    pub references: References,
 }
 
 /// What the bytes of an object are.
@@ -188,7 +191,8 @@ impl<'a> Shapes<'a> {
         };
         let is_prototype = self.cache.word32(map.checked_add(MAP_BITS)?)? & IS_PROTOTYPE != 0;
         let number = u32::try_from(self.all.len()).ok()?;
-        self.all.push(Shape { map: word, instance_type, size, content, is_prototype });
+        let references = References::of(instance_type, self.types, self.layout);
+        self.all.push(Shape { map: word, instance_type, size, content, is_prototype, references });
         Some(number)
     }
 

@@ -125,6 +125,7 @@ impl Subject {
             deadline: Instant::now() + Duration::from_secs(600),
             workers,
             keeps_blocks: true,
+            path_to: None,
             cell_bytes: None,
             progress: &|_| {},
         };

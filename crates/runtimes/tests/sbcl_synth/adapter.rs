@@ -81,6 +81,7 @@ impl Subject {
             deadline: Instant::now() + Duration::from_secs(600),
             workers,
             keeps_blocks: true,
+            path_to: None,
             cell_bytes: Some(0x10000),
             progress: &|_| {},
         };

@@ -2,9 +2,9 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::heap::Area;
+use strandline_process::range::AddressRange;
 
-/// Numbering of the places in the parts of the heap in use: one place for each multiple of the
+/// Numbering of the places in the parts of a heap in use: one place for each multiple of the
 /// objects' alignment.
 #[derive(Clone, Debug)]
 pub struct HeapIndex {
@@ -15,17 +15,17 @@ pub struct HeapIndex {
 }
 
 impl HeapIndex {
-    /// Numbers the places of `areas`, which are in address order. `alignment` is that of objects, a
+    /// Numbers the places of `parts`, which are in address order. `alignment` is that of objects, a
     /// power of two.
-    pub fn new<'a>(areas: impl Iterator<Item = &'a Area>, alignment: u64) -> Self {
+    pub fn new(parts: impl Iterator<Item = AddressRange>, alignment: u64) -> Self {
         let shift = alignment.trailing_zeros();
         let mut places = Self { ranges: Vec::new(), shift, bits: 0 };
-        for area in areas.filter(|area| area.start < area.top) {
+        for part in parts.filter(|part| part.start < part.end) {
             match places.ranges.last_mut() {
-                Some(last) if last.1 == area.start => last.1 = area.top,
-                _ => places.ranges.push((area.start, area.top, places.bits)),
+                Some(last) if last.1 == part.start => last.1 = part.end,
+                _ => places.ranges.push((part.start, part.end, places.bits)),
             }
-            places.bits += (area.top - area.start).div_ceil(alignment);
+            places.bits += part.len().div_ceil(alignment);
         }
         places
     }
@@ -104,14 +104,11 @@ impl Bitmap {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::jvm::heap::Kind;
 
     #[test]
     fn places_and_addresses_are_each_others() {
-        let area = |start, top, end| Area::new(Kind::Old, start, top, end).unwrap();
-        let areas =
-            [area(0x1000, 0x1100, 0x2000), area(0x2000, 0x3000, 0x3000), area(0x3000, 0x3010, 0x4000)];
-        let places = HeapIndex::new(areas.iter(), 8);
+        let parts = [(0x1000, 0x1100), (0x2000, 0x3000), (0x3000, 0x3010)].map(AddressRange::from);
+        let places = HeapIndex::new(parts.into_iter(), 8);
         assert_eq!(places.count(), 32 + 512 + 2);
         for (address, place) in [(0x1000, 0), (0x10f8, 31), (0x2000, 32), (0x3008, 32 + 513)] {
             assert_eq!(places.index_of(address), Some(place));

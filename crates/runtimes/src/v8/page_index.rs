@@ -1,0 +1,125 @@
+//! The pages whose objects are walked, and numbers for the places where an object may begin: one
+//! for each word of a page, and one for a page with a large object.
+
+use super::heap::{Buffer, Heaps, Kind, Space};
+use super::layout::PAGE_ALIGNMENT;
+use super::pages::Page;
+use strandline_claims::runtime::Context;
+use strandline_process::buffer::ReadBuffer;
+use strandline_process::memory::Memory;
+use strandline_process::range::AddressRange;
+
+/// Bytes of the smallest object: one word.
+const WORD_BYTES: u64 = 8;
+
+/// A page with objects.
+#[derive(Clone, Debug)]
+pub struct IndexedPage {
+    /// The page.
+    pub page: Page,
+    /// Whether it has one object.
+    pub is_large: bool,
+    /// The parts in which objects lie one behind the other.
+    pub runs: Vec<AddressRange>,
+    /// Number of its first place.
+    pub first: u64,
+}
+
+/// All pages, in address order.
+#[derive(Clone, Debug, Default)]
+pub struct PageIndex {
+    /// The pages.
+    pub pages: Vec<IndexedPage>,
+    /// Number of places.
+    pub places: u64,
+    /// Bytes of pages of an unexpected size, which are left out.
+    pub unread_bytes: u64,
+}
+
+impl PageIndex {
+    /// Numbers the pages of all spaces but those with code.
+    pub fn new(heaps: &Heaps) -> Self {
+        let spaces = heaps.spaces.iter().filter(|space| !space.name.starts_with("code_"));
+        let pages = spaces.flat_map(|space| space.pages.iter().map(move |page| (space, page)));
+        let mut index = Self::default();
+        for (space, page) in pages {
+            let is_large = space.kind == Kind::Large;
+            if !is_large && page.bytes() > PAGE_ALIGNMENT {
+                index.unread_bytes += page.allocated;
+                continue;
+            }
+            let runs =
+                if is_large { vec![(page.area_start, page.area_end).into()] } else { runs(space, page) };
+            index.pages.push(IndexedPage { page: *page, is_large, runs, first: 0 });
+        }
+        index.pages.sort_unstable_by_key(|indexed| indexed.page.start);
+        for indexed in &mut index.pages {
+            indexed.first = index.places;
+            let page = &indexed.page;
+            index.places +=
+                if indexed.is_large { 1 } else { (page.area_end - page.area_start).div_ceil(WORD_BYTES) };
+        }
+        index
+    }
+
+    /// Returns the number of the page at `address` and that of the place; `None` if no object can
+    /// begin there.
+    #[inline]
+    pub fn place(&self, address: u64) -> Option<(usize, u64)> {
+        let number = self.pages.partition_point(|indexed| indexed.page.area_end <= address);
+        let indexed = self.pages.get(number)?;
+        let within = address.checked_sub(indexed.page.area_start)?;
+        if indexed.is_large {
+            return (within == 0).then_some((number, indexed.first));
+        }
+        within.is_multiple_of(WORD_BYTES).then_some((number, indexed.first + within / WORD_BYTES))
+    }
+}
+
+impl IndexedPage {
+    /// The address of a place of this page.
+    pub fn address(&self, place: u64) -> u64 {
+        self.page.area_start + (place - self.first) * WORD_BYTES
+    }
+
+    /// Reads the page; what is not resident is zero, which is no object.
+    pub fn read(&self, context: &Context<'_>, memory: &dyn Memory, buffer: &mut ReadBuffer) {
+        buffer.resize(PAGE_ALIGNMENT as usize);
+        buffer.fill(0);
+        for (from, to) in (context.resident)(self.page.start, self.page.end) {
+            if let Some(bytes) = buffer.get_mut(self.offset(from)..self.offset(to)) {
+                memory.read_some(from, bytes);
+            }
+        }
+    }
+
+    /// The offset of an address in the page.
+    pub fn offset(&self, address: u64) -> usize {
+        usize::try_from(address.saturating_sub(self.page.start)).unwrap_or(usize::MAX)
+    }
+}
+
+/// Returns the parts of a page with objects: without what is free in allocation areas.
+fn runs(space: &Space, page: &Page) -> Vec<AddressRange> {
+    // A page all of whose objects were moved away has pointers to where they are.
+    if page.allocated == 0 && space.kind == Kind::Paged {
+        return Vec::new();
+    }
+    let is_young = space.kind == Kind::Young;
+    let is_here = |buffer: &Buffer| page.area_start <= buffer.top && buffer.limit <= page.area_end;
+    let mut buffers: Vec<Buffer> =
+        space.buffer.into_iter().chain(space.local_buffer).filter(is_here).collect();
+    buffers.sort_unstable_by_key(|buffer| buffer.top);
+    let mut runs = Vec::new();
+    let mut at = page.area_start;
+    for buffer in buffers.into_iter().filter(|buffer| buffer.top < buffer.limit || is_young) {
+        if at < buffer.top {
+            runs.push((at, buffer.top).into());
+        }
+        at = at.max(if is_young { page.area_end } else { buffer.limit });
+    }
+    if at < page.area_end {
+        runs.push((at, page.area_end).into());
+    }
+    runs
+}

@@ -1,0 +1,307 @@
+//! What keeps an object of a type alive: the shortest path to it from the global object, or from a
+//! root.
+//!
+//! Goes from the object to those that refer to it, and so on: each step looks at all references of
+//! the live objects. A word that only looks like a pointer may be among them.
+
+use std::collections::HashMap;
+use std::time::Instant;
+
+use super::facts::{Path, Step};
+use super::layout::PAGE_ALIGNMENT;
+use super::names::{self, Known};
+use super::objects::Heap;
+use super::page_index::IndexedPage;
+use super::references::{EPHEMERON_BYTES, EPHEMERONS, References};
+use super::roots::{Root, Roots};
+use super::shapes::{Content, Shape, Shapes};
+use super::slots::{self, Slot};
+use super::trace::each_part;
+use crate::bits::Bitmap;
+use strandline_process::buffer::ReadBuffer;
+use strandline_process::memory::word_at;
+
+/// Maximum steps, and objects from which the search goes on.
+const MAX_STEPS: usize = 200;
+const MAX_FOUND: usize = 1 << 20;
+/// Steps that are reported from each end of a path.
+const MAX_SHOWN: usize = 32;
+/// Classes of objects that live as long as the program: a path ends there.
+const ANCHORS: [&str; 3] = ["NativeContext", "JSGlobalObject", "JSGlobalProxy"];
+
+/// The live objects, and names.
+pub struct Search<'a> {
+    /// Where objects are.
+    pub heap: Heap<'a>,
+    /// Roots.
+    pub roots: &'a Roots<'a>,
+    /// A bit for each live object.
+    pub marks: &'a Bitmap,
+}
+
+/// A live object.
+#[derive(Clone, Copy)]
+struct LiveObject<'a> {
+    address: u64,
+    shape: Shape,
+    size: u64,
+    /// Its bytes, of a large one the first.
+    bytes: &'a [u8],
+}
+
+/// What an object that was found holds, towards the one that is searched for.
+#[derive(Clone, Copy)]
+struct Held {
+    /// Offset of the reference; `None` for the object itself.
+    offset: Option<u64>,
+    /// The object that it leads to.
+    target: u64,
+}
+
+impl Search<'_> {
+    /// Returns a path to a live object of the type `name`; `None` if there is none, or no time.
+    pub fn path_to(&self, name: &str, known: &mut Known) -> Option<Path> {
+        let mut shapes = self.heap.shapes();
+        let sample = self.sample(&mut shapes, name, known)?;
+        let mut found: HashMap<u64, Held> = HashMap::new();
+        found.insert(sample, Held { offset: None, target: sample });
+        let mut last = vec![sample];
+        let mut anchor = None;
+        for _ in 0..MAX_STEPS {
+            anchor = last.iter().copied().find(|address| is_anchor(&mut shapes, *address));
+            if anchor.is_some() || last.is_empty() || found.len() > MAX_FOUND {
+                break;
+            }
+            last = self.referrers(&mut shapes, &mut found, &last)?;
+        }
+        let (root, first) = match anchor {
+            Some(address) => ("V8's roots".to_owned(), address),
+            None => self.root(&found)?,
+        };
+        Some(self.path(&mut shapes, &found, root, first, known))
+    }
+
+    /// Passes each live object of a page.
+    fn each_live(
+        &self,
+        shapes: &mut Shapes<'_>,
+        indexed: &IndexedPage,
+        buffer: &mut ReadBuffer,
+        take: &mut dyn FnMut(&mut Shapes<'_>, LiveObject<'_>) -> bool,
+    ) -> Option<()> {
+        if Instant::now() >= self.heap.context.deadline {
+            return None;
+        }
+        let memory = self.heap.memory;
+        if indexed.is_large {
+            buffer.resize(PAGE_ALIGNMENT as usize);
+            let most = usize::try_from(indexed.page.area_end - indexed.page.area_start).ok()?;
+            let head = buffer.get_mut(..most.min(PAGE_ALIGNMENT as usize))?;
+            memory.read(indexed.page.area_start, head).ok()?;
+        } else {
+            indexed.read(self.heap.context, memory, buffer);
+        }
+        for run in &indexed.runs {
+            let mut at = run.start;
+            while at < run.end {
+                let from = if indexed.is_large { 0 } else { indexed.offset(at) };
+                let to = if indexed.is_large { buffer.len() } else { indexed.offset(run.end) };
+                let Some(bytes) = buffer.get(from..to) else { break };
+                let number = word_at(bytes, 0).and_then(|word| shapes.number(word));
+                let shape = number.and_then(|number| shapes.all.get(number as usize).copied());
+                let Some(shape) = shape else { break };
+                let Some(size) = shapes.bytes(shape, bytes).filter(|size| *size >= 8) else { break };
+                let place = self.heap.index.place(at).map(|(_, place)| place);
+                let object = bytes.get(..size.min(bytes.len() as u64) as usize).unwrap_or_default();
+                let object = LiveObject { address: at, shape, size, bytes: object };
+                if place.is_some_and(|place| self.marks.has(place)) && !take(shapes, object) {
+                    return Some(());
+                }
+                at = at.checked_add(size)?;
+                if indexed.is_large {
+                    break;
+                }
+            }
+        }
+        Some(())
+    }
+
+    /// Returns a live object of the type.
+    fn sample(&self, shapes: &mut Shapes<'_>, name: &str, known: &mut Known) -> Option<u64> {
+        let mut buffer = ReadBuffer::new(PAGE_ALIGNMENT as usize);
+        let mut wanted: HashMap<u64, bool> = HashMap::new();
+        let layout = self.heap.layout;
+        let mut sample = None;
+        for indexed in &self.heap.index.pages {
+            self.each_live(shapes, indexed, &mut buffer, &mut |shapes, object| {
+                let shape = object.shape;
+                let shared = word_at(object.bytes, layout.shared as usize).unwrap_or(0);
+                let key = match shape.content {
+                    Content::Free => return true,
+                    Content::Function => shared,
+                    Content::Object => shape.map,
+                };
+                let is_wanted = *wanted.entry(key).or_insert_with(|| {
+                    let of = match shape.content {
+                        Content::Function => names::of_functions(shapes, layout, shared),
+                        _ => names::of_shape(shapes, layout, shape, known),
+                    };
+                    of == name
+                });
+                sample = is_wanted.then_some(object.address);
+                !is_wanted
+            })?;
+            if sample.is_some() {
+                break;
+            }
+        }
+        sample
+    }
+
+    /// Returns the live objects that refer to one of `targets` and were not found before.
+    fn referrers(
+        &self,
+        shapes: &mut Shapes<'_>,
+        found: &mut HashMap<u64, Held>,
+        targets: &[u64],
+    ) -> Option<Vec<u64>> {
+        let mut targets = targets.to_vec();
+        targets.sort_unstable();
+        let mut buffer = ReadBuffer::new(PAGE_ALIGNMENT as usize);
+        let mut next = Vec::new();
+        for indexed in &self.heap.index.pages {
+            let mut rest = None;
+            let mut add = |found: &mut HashMap<u64, Held>, at: u64, hit: Option<(usize, u64)>| {
+                if let Some((offset, target)) = hit.filter(|_| !found.contains_key(&at)) {
+                    found.insert(at, Held { offset: Some(offset as u64), target });
+                    next.push(at);
+                }
+            };
+            self.each_live(shapes, indexed, &mut buffer, &mut |_, object| {
+                add(found, object.address, self.first_hit(object.shape, 0, object.bytes, &targets));
+                let read = object.bytes.len() as u64;
+                rest = (read < object.size).then_some((object.address, object.shape, read, object.size));
+                found.len() <= MAX_FOUND
+            })?;
+            let Some((at, shape, read, size)) = rest else { continue };
+            let mut hit = None;
+            each_part(self.heap.memory, at + read, size - read, &mut buffer, &mut |offset, bytes| {
+                hit = hit.or_else(|| self.first_hit(shape, read as usize + offset, bytes, &targets));
+            })?;
+            add(found, at, hit);
+        }
+        Some(next)
+    }
+
+    /// Returns the offset and the target of the first reference to one of `targets`.
+    fn first_hit(&self, shape: Shape, offset: usize, bytes: &[u8], targets: &[u64]) -> Option<(usize, u64)> {
+        let mut hit = None;
+        self.each_reference(shape, offset, bytes, &mut |offset, target| {
+            hit = hit.or(targets.binary_search(&target).is_ok().then_some((offset, target)));
+        });
+        hit
+    }
+
+    /// Passes the references of an object, with the values of live keys in a table that holds them
+    /// so.
+    fn each_reference(&self, shape: Shape, offset: usize, bytes: &[u8], visit: &mut dyn FnMut(usize, u64)) {
+        shape.references.each(offset, bytes, visit);
+        if shape.references != References::Ephemerons {
+            return;
+        }
+        let first = EPHEMERONS.saturating_sub(offset);
+        for at in (first..bytes.len().saturating_sub(8)).step_by(EPHEMERON_BYTES) {
+            let pair = word_at(bytes, at).zip(word_at(bytes, at + 8));
+            let is_live =
+                |key: u64| self.heap.index.place(key).is_none_or(|(_, place)| self.marks.has(place));
+            if let Some((_, value)) = pair.filter(|(key, value)| key & value & 7 == 1 && is_live(key - 1)) {
+                visit(offset + at + 8, value - 1);
+            }
+        }
+    }
+
+    /// Returns a root that leads to an object that was found, and that object.
+    fn root(&self, found: &HashMap<u64, Held>) -> Option<(String, u64)> {
+        let mut hit = None;
+        let mut visit = |root, address| {
+            hit = found.contains_key(&address).then_some((root, address));
+            hit.is_none()
+        };
+        self.roots.each_certain(&mut visit)?;
+        if hit.is_none() {
+            self.roots.each_other(&mut |root, address| {
+                hit = found.contains_key(&address).then_some((root, address));
+                hit.is_none()
+            })?;
+        }
+        let (root, address) = hit?;
+        Some((self.root_name(root), address))
+    }
+
+    fn root_name(&self, root: Root) -> String {
+        match root {
+            Root::Register(tid) => format!("a register of thread {tid}"),
+            Root::Code(at) => format!("compiled code at {at:#x}"),
+            Root::Native(at) => {
+                let name = self.heap.context.space.find(at).map_or("", |mapping| mapping.name.as_str());
+                let place = if name.is_empty() { "anonymous memory" } else { name };
+                format!("a word in {place} at {at:#x}")
+            }
+        }
+    }
+
+    fn path(
+        &self,
+        shapes: &mut Shapes<'_>,
+        found: &HashMap<u64, Held>,
+        root: String,
+        first: u64,
+        known: &mut Known,
+    ) -> Path {
+        let mut objects = vec![first];
+        let mut before = None;
+        let mut steps = Vec::new();
+        while let Some(held) = objects.last().and_then(|last| found.get(last)) {
+            let holder = *objects.last().unwrap_or(&first);
+            let slot = held.offset.map(|offset| Slot { holder, offset });
+            let name = slot.and_then(|slot| slots::name(shapes, self.heap.layout, slot, before));
+            steps.push(Step {
+                type_name: self.type_name(shapes, holder, known),
+                address: holder,
+                slot: name,
+            });
+            if slot.is_none() || objects.len() > MAX_STEPS {
+                break;
+            }
+            before = slot;
+            objects.push(held.target);
+        }
+        let count = steps.len();
+        let mut number = 0;
+        steps.retain(|_| {
+            number += 1;
+            number <= MAX_SHOWN || number + MAX_SHOWN > count
+        });
+        Path { root, left_out: (count - steps.len()) as u64, steps }
+    }
+
+    fn type_name(&self, shapes: &mut Shapes<'_>, address: u64, known: &mut Known) -> String {
+        let layout = self.heap.layout;
+        let number = shapes.cache.word(address).and_then(|word| shapes.number(word));
+        let shape = number.and_then(|number| shapes.all.get(number as usize).copied());
+        let shared = address.checked_add(layout.shared).and_then(|at| shapes.cache.word(at));
+        match (shape, shared) {
+            (Some(shape), Some(shared)) if shape.content == Content::Function => {
+                names::of_functions(shapes, layout, shared)
+            }
+            (Some(shape), _) => names::of_shape(shapes, layout, shape, known),
+            (None, _) => "unknown".to_owned(),
+        }
+    }
+}
+
+fn is_anchor(shapes: &mut Shapes<'_>, address: u64) -> bool {
+    let number = shapes.type_at(address);
+    let types = shapes.types();
+    number.and_then(|number| types.name(number)).is_some_and(|name| ANCHORS.contains(&name))
+}

@@ -1,0 +1,152 @@
+//! Names of the places in which objects of V8 hold others: properties, variables, elements.
+//!
+//! Only names that a program's code could have are shown: keys of tables may be data.
+
+use super::layout::ObjectLayout;
+use super::names::{self, ScopeInfo};
+use super::shapes::Shapes;
+
+/// `properties_or_hash_` and `elements_` in a `JSObject` (`src/objects/js-objects.h`).
+const PROPERTIES: u64 = 8;
+const ELEMENTS: u64 = 16;
+/// `inobject_properties_start_…_` in a `Map`, in words; `bit_field3_` and `instance_descriptors_`
+/// (`src/objects/map.h`).
+const MAP_INOBJECT_START: u64 = 9;
+const MAP_INSTANCE_WORDS: u64 = 8;
+const MAP_BITS: u64 = 16;
+const MAP_DESCRIPTORS: u64 = 40;
+/// Bits of `bit_field3_`: the number of descriptors; whether properties are in a dictionary.
+const DESCRIPTORS_SHIFT: u32 = 10;
+const DESCRIPTORS_MASK: u32 = 0x3ff;
+const IS_DICTIONARY: u32 = 1 << 21;
+/// An entry of a `DescriptorArray`: key, details, value, and in the details, a small integer, the
+/// place of the property (`src/objects/property-details.h`): `LocationField`, and the index.
+const DESCRIPTOR_BYTES: u64 = 24;
+const DESCRIPTOR_DETAILS: u64 = 8;
+const IS_NO_FIELD: u64 = 1 << 5;
+const INDEX_SHIFT: u32 = 19;
+const INDEX_MASK: u64 = 0x3ff;
+/// The first element of arrays, property arrays and contexts.
+const ARRAY: u64 = 16;
+/// Slots of a context before its variables: its `ScopeInfo` and the context outside of it, and an
+/// extension (`src/objects/contexts.h`).
+const CONTEXT_SLOTS: u64 = 2;
+/// `name_` in a `PropertyCell` (`src/objects/property-cell.tq`).
+const CELL_NAME: u64 = 8;
+/// Longest name of a property or variable.
+const MAX_BYTES: usize = 60;
+
+/// An object that holds another at an offset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slot {
+    /// The object.
+    pub holder: u64,
+    /// Offset in it.
+    pub offset: u64,
+}
+
+/// Returns the name of a slot. `before` is the slot in which the holder itself is held.
+pub fn name(
+    shapes: &mut Shapes<'_>,
+    layout: &ObjectLayout,
+    slot: Slot,
+    before: Option<Slot>,
+) -> Option<String> {
+    let Slot { holder, offset } = slot;
+    let number = shapes.type_at(holder)?;
+    let types = shapes.types();
+    if offset == 0 {
+        return Some("(hidden class)".to_owned());
+    }
+    if types.is_object(number) {
+        let is_function = types.is_function(number);
+        return match offset {
+            PROPERTIES | ELEMENTS => None,
+            offset if is_function && offset == layout.shared => Some("(code)".to_owned()),
+            offset if is_function && offset == layout.shared + 8 => Some("(scope)".to_owned()),
+            offset => field(shapes, layout, holder, Place::InObject(offset)),
+        };
+    }
+    let index = offset.checked_sub(ARRAY).map(|bytes| bytes / 8);
+    match types.name(number).unwrap_or_default() {
+        "PropertyArray" => {
+            let owner = before.filter(|before| before.offset == PROPERTIES)?;
+            field(shapes, layout, owner.holder, Place::Array(index?))
+        }
+        "NameDictionary" => {
+            let key = shapes.cache.word(holder.checked_add(offset)?.checked_sub(8)?)?;
+            Some(identifier(shapes, key).map_or_else(|| "(a property)".to_owned(), |name| format!(".{name}")))
+        }
+        "PropertyCell" => {
+            let key = shapes.cache.word(holder.checked_add(CELL_NAME)?)?;
+            identifier(shapes, key).map(|name| format!(".{name}"))
+        }
+        "Context" => variable(shapes, layout, holder, index?),
+        "FixedArray" => index.map(|index| format!("[{index}]")),
+        "OrderedHashMap" | "OrderedHashSet" | "EphemeronHashTable" | "NumberDictionary" => {
+            Some("(an entry)".to_owned())
+        }
+        "GlobalDictionary" => None,
+        _ => Some(format!("+{offset}")),
+    }
+}
+
+/// Where the value of a property is.
+#[derive(Clone, Copy)]
+enum Place {
+    /// In the object, at an offset.
+    InObject(u64),
+    /// In its `PropertyArray`, at an index.
+    Array(u64),
+}
+
+/// Returns the name of the property of an object whose value is at a place.
+fn field(shapes: &mut Shapes<'_>, layout: &ObjectLayout, object: u64, place: Place) -> Option<String> {
+    let map = Shapes::object_at(shapes.cache.word(object)?)?;
+    let bits = shapes.cache.word32(map.checked_add(MAP_BITS)?)?;
+    let [start] = shapes.cache.array(map.checked_add(MAP_INOBJECT_START)?)?;
+    let [words] = shapes.cache.array(map.checked_add(MAP_INSTANCE_WORDS)?)?;
+    let inside = u64::from(words).checked_sub(u64::from(start))?;
+    let wanted = match place {
+        Place::InObject(offset) => (offset / 8).checked_sub(u64::from(start))?,
+        Place::Array(index) => inside.checked_add(index)?,
+    };
+    let descriptors = Shapes::object_at(shapes.cache.word(map.checked_add(MAP_DESCRIPTORS)?)?)?;
+    if bits & IS_DICTIONARY != 0 {
+        return None;
+    }
+    let count = u64::from(bits >> DESCRIPTORS_SHIFT & DESCRIPTORS_MASK);
+    let first = descriptors.checked_add(layout.descriptor_header)?;
+    for number in 0..count {
+        let at = first.checked_add(number * DESCRIPTOR_BYTES)?;
+        let details = shapes.cache.word(at.checked_add(DESCRIPTOR_DETAILS)?)? >> 32;
+        if details & IS_NO_FIELD == 0 && details >> INDEX_SHIFT & INDEX_MASK == wanted {
+            let key = shapes.cache.word(at)?;
+            let name = identifier(shapes, key);
+            return Some(name.map_or_else(|| "(a property)".to_owned(), |name| format!(".{name}")));
+        }
+    }
+    None
+}
+
+/// Returns the name of the variable in a slot of a context.
+fn variable(shapes: &mut Shapes<'_>, layout: &ObjectLayout, context: u64, slot: u64) -> Option<String> {
+    let scope = Shapes::object_at(shapes.cache.word(context.checked_add(ARRAY)?)?)?;
+    if slot == 1 {
+        return Some("(scope outside)".to_owned());
+    }
+    let scope = ScopeInfo::read(shapes, layout, scope)?;
+    let slots = CONTEXT_SLOTS + u64::from(scope.has_extension());
+    let word = scope.variable(shapes, slot.checked_sub(slots)?)?;
+    identifier(shapes, word).map(|name| format!(".{name}"))
+}
+
+/// Returns a string that is a name of JavaScript's.
+fn identifier(shapes: &mut Shapes<'_>, word: u64) -> Option<String> {
+    let name = names::text(shapes, word)?;
+    let is_of_name = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'$';
+    let is_name = name.len() <= MAX_BYTES
+        && name.bytes().all(is_of_name)
+        && !name.starts_with(|first: char| first.is_ascii_digit());
+    is_name.then_some(name)
+}

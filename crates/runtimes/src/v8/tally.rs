@@ -1,0 +1,114 @@
+//! Counts of objects by type.
+
+use std::collections::HashMap;
+
+use super::layout::ObjectLayout;
+use super::names::{self, Known};
+use super::shapes::{Content, Shapes};
+use strandline_claims::facts::TypeFacts;
+use strandline_process::memory::word_at;
+
+/// `prototype_or_initial_map_` in a `JSFunction`, if it is a constructor, in all versions.
+const INITIAL_MAP: usize = 56;
+/// Limit on functions counted by name; further ones have no name.
+const MAX_FUNCTIONS: usize = 1 << 20;
+/// Limit on types that are listed.
+const MAX_TYPES: usize = 1000;
+
+/// Objects of one kind.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
+    instances: u64,
+    bytes: u64,
+}
+
+impl Counts {
+    fn add(&mut self, other: Self) {
+        self.instances += other.instances;
+        self.bytes = self.bytes.saturating_add(other.bytes);
+    }
+}
+
+/// Counts of one worker.
+#[derive(Default)]
+pub struct Tally {
+    /// Objects by the number of their hidden class.
+    shaped: Vec<Counts>,
+    /// Functions by their `SharedFunctionInfo`.
+    functions: HashMap<u64, Counts>,
+    /// What `prototype_or_initial_map_` is in functions, and their `SharedFunctionInfo`.
+    constructors: HashMap<u64, u64>,
+}
+
+/// The sums of all workers.
+#[derive(Clone, Debug, Default)]
+pub struct Totals {
+    /// Objects by type, most bytes first.
+    pub types: Vec<TypeFacts>,
+    /// Number of objects.
+    pub instances: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+impl Tally {
+    /// Counts an object of the hidden class `number` that begins with `head`.
+    pub fn record(&mut self, layout: &ObjectLayout, number: u32, content: Content, bytes: u64, head: &[u8]) {
+        let one = Counts { instances: 1, bytes };
+        if content == Content::Free {
+            return;
+        }
+        if content == Content::Function
+            && let Some(shared) = word_at(head, layout.shared as usize)
+            && (self.functions.len() < MAX_FUNCTIONS || self.functions.contains_key(&shared))
+        {
+            self.functions.entry(shared).or_default().add(one);
+            let initial = word_at(head, INITIAL_MAP).filter(|_| bytes >= INITIAL_MAP as u64 + 8);
+            if let Some(initial) = initial.filter(|_| self.constructors.len() < MAX_FUNCTIONS) {
+                self.constructors.insert(initial, shared);
+            }
+            return;
+        }
+        let number = number as usize;
+        if self.shaped.len() <= number {
+            self.shaped.resize(number + 1, Counts::default());
+        }
+        if let Some(counts) = self.shaped.get_mut(number) {
+            counts.add(one);
+        }
+    }
+
+    /// Adds the names of constructors that were found.
+    pub fn add_names(&self, shapes: &mut Shapes<'_>, layout: &ObjectLayout, known: &mut Known) {
+        known.add(shapes, layout, &self.constructors);
+    }
+}
+
+/// Sums the counts of workers by name.
+pub fn total<'a, 'm: 'a>(
+    workers: impl Iterator<Item = (&'a Tally, &'a mut Shapes<'m>)>,
+    layout: &ObjectLayout,
+    known: &mut Known,
+) -> Totals {
+    let mut by_name: HashMap<String, Counts> = HashMap::new();
+    for (tally, shapes) in workers {
+        for (number, counts) in tally.shaped.iter().enumerate().filter(|(_, counts)| counts.instances > 0) {
+            let Some(shape) = shapes.all.get(number).copied() else { continue };
+            by_name.entry(names::of_shape(shapes, layout, shape, known)).or_default().add(*counts);
+        }
+        for (shared, counts) in &tally.functions {
+            by_name.entry(names::of_functions(shapes, layout, *shared)).or_default().add(*counts);
+        }
+    }
+    let sums = by_name.values().fold(Counts::default(), |mut sum, counts| {
+        sum.add(*counts);
+        sum
+    });
+    let types = by_name.into_iter();
+    let mut types: Vec<TypeFacts> = types
+        .map(|(name, counts)| TypeFacts { name, instances: counts.instances, bytes: counts.bytes })
+        .collect();
+    types.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.name.cmp(&b.name)));
+    types.truncate(MAX_TYPES);
+    Totals { types, instances: sums.instances, bytes: sums.bytes }
+}

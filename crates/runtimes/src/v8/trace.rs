@@ -1,0 +1,234 @@
+//! Determines which objects are alive, or may be: those that roots lead to.
+//!
+//! Goes over the pages with objects that are marked and not scanned until there are none, a page at
+//! a time, first from the certain roots, then from the others (`roots`). Each word of a page has a
+//! bit for each of these states. What is not marked is garbage. If anything cannot be read, there is
+//! no result.
+
+use std::time::Instant;
+
+use super::layout::PAGE_ALIGNMENT;
+use super::names::Known;
+use super::objects::{Heap, LARGE_HEAD_BYTES};
+use super::page_index::IndexedPage;
+use super::references::{EPHEMERON_BYTES, EPHEMERONS, References};
+use super::roots::Roots;
+use super::shapes::Shapes;
+use super::tally::{self, Tally, Totals};
+use crate::bits::Bitmap;
+use strandline_process::buffer::ReadBuffer;
+use strandline_process::memory::{Memory, word_at};
+
+/// The objects to which roots lead.
+pub struct Live {
+    /// A bit for each.
+    pub marks: Bitmap,
+    /// Those to which certain roots lead.
+    pub reachable: Totals,
+    /// Those to which only other words lead.
+    pub uncertain: Totals,
+}
+
+/// Traces the heaps. `starts` has a bit for each object, and is consumed.
+pub fn live(heap: &Heap<'_>, roots: &Roots<'_>, starts: Bitmap, known: &mut Known) -> Option<Live> {
+    let mut trace = Trace {
+        heap: *heap,
+        shapes: heap.shapes(),
+        tally: Tally::default(),
+        marks: Bitmap::new(heap.index.places)?,
+        unscanned: starts,
+        dirty: vec![false; heap.index.pages.len()],
+        ephemerons: Vec::new(),
+        buffer: ReadBuffer::new(PAGE_ALIGNMENT as usize),
+    };
+    roots.each_certain(&mut |_, address| trace.mark_root(address))?;
+    let reachable = trace.finish(known)?;
+    roots.each_other(&mut |_, address| trace.mark_root(address))?;
+    let uncertain = trace.finish(known)?;
+    Some(Live { marks: trace.marks, reachable, uncertain })
+}
+
+struct Trace<'a> {
+    heap: Heap<'a>,
+    shapes: Shapes<'a>,
+    tally: Tally,
+    marks: Bitmap,
+    /// Objects that were not scanned; at the end, the dead ones.
+    unscanned: Bitmap,
+    /// Pages in which objects were marked and not scanned.
+    dirty: Vec<bool>,
+    /// Address and bytes of tables whose values live with their keys.
+    ephemerons: Vec<(u64, u64)>,
+    buffer: ReadBuffer,
+}
+
+impl Trace<'_> {
+    /// Marks the object at an address, if one begins there that was not scanned.
+    #[inline]
+    fn mark(&mut self, address: u64) -> bool {
+        let Some((page, place)) = self.heap.index.place(address) else { return false };
+        let is_new = self.unscanned.has(place) && self.marks.set(place);
+        if let Some(dirty) = self.dirty.get_mut(page).filter(|_| is_new) {
+            *dirty = true;
+        }
+        is_new
+    }
+
+    fn mark_root(&mut self, address: u64) -> bool {
+        self.mark(address);
+        true
+    }
+
+    /// Scans all that was marked, and what that leads to; returns the objects.
+    fn finish(&mut self, known: &mut Known) -> Option<Totals> {
+        self.run()?;
+        while self.mark_values()? {
+            self.run()?;
+        }
+        let tally = std::mem::take(&mut self.tally);
+        Some(tally::total(std::iter::once((&tally, &mut self.shapes)), self.heap.layout, known))
+    }
+
+    /// Scans until no page has marked objects that were not scanned.
+    fn run(&mut self) -> Option<()> {
+        let mut is_upward = true;
+        while self.dirty.contains(&true) {
+            for step in 0..self.dirty.len() {
+                let number = if is_upward { step } else { self.dirty.len() - 1 - step };
+                if self.dirty.get(number) == Some(&true) {
+                    self.page(number)?;
+                }
+            }
+            is_upward = !is_upward;
+        }
+        Some(())
+    }
+
+    fn page(&mut self, number: usize) -> Option<()> {
+        if Instant::now() >= self.heap.context.deadline {
+            return None;
+        }
+        let indexed = self.heap.index.pages.get(number)?;
+        let mut buffer = std::mem::take(&mut self.buffer);
+        let done = if indexed.is_large {
+            self.unscanned.clear(indexed.first);
+            self.set_clean(number);
+            self.large(indexed, &mut buffer)
+        } else {
+            indexed.read(self.heap.context, self.heap.memory, &mut buffer);
+            self.objects(number, indexed, &buffer)
+        };
+        self.buffer = buffer;
+        done
+    }
+
+    fn set_clean(&mut self, number: usize) {
+        self.dirty.get_mut(number).into_iter().for_each(|dirty| *dirty = false);
+    }
+
+    /// Scans the marked objects of a page, those that are marked meanwhile included.
+    fn objects(&mut self, number: usize, indexed: &IndexedPage, buffer: &ReadBuffer) -> Option<()> {
+        let places = (indexed.page.area_end - indexed.page.area_start) / 8;
+        let (first, last) = (indexed.first, indexed.first + places.saturating_sub(1));
+        while self.dirty.get(number) == Some(&true) {
+            self.set_clean(number);
+            for word in first / 64..=last / 64 {
+                // The first and the last word have places of other pages, too.
+                let above = u64::MAX << first.saturating_sub(word * 64).min(63);
+                let mask = above & u64::MAX >> (word * 64 + 63).saturating_sub(last).min(63);
+                loop {
+                    let pending = self.marks.word(word) & self.unscanned.word(word) & mask;
+                    if pending == 0 {
+                        break;
+                    }
+                    let place = word * 64 + u64::from(pending.trailing_zeros());
+                    self.unscanned.clear(place);
+                    self.object(indexed, place, buffer)?;
+                }
+            }
+        }
+        Some(())
+    }
+
+    fn object(&mut self, indexed: &IndexedPage, place: u64, buffer: &ReadBuffer) -> Option<()> {
+        let address = indexed.address(place);
+        let run = indexed.runs.iter().find(|run| run.contains(address))?;
+        let bytes = buffer.get(indexed.offset(address)..indexed.offset(run.end))?;
+        let number = self.shapes.number(word_at(bytes, 0)?)?;
+        let shape = *self.shapes.all.get(number as usize)?;
+        let size = self.shapes.bytes(shape, bytes)?;
+        let bytes = bytes.get(..usize::try_from(size).ok()?)?;
+        self.tally.record(self.heap.layout, number, shape.content, size, bytes);
+        if shape.references == References::Ephemerons {
+            self.ephemerons.push((address, size));
+        }
+        shape.references.each(0, bytes, &mut |_, target| _ = self.mark(target));
+        Some(())
+    }
+
+    fn large(&mut self, indexed: &IndexedPage, buffer: &mut ReadBuffer) -> Option<()> {
+        let page = &indexed.page;
+        buffer.resize(PAGE_ALIGNMENT as usize);
+        let most = usize::try_from(page.area_end - page.area_start).ok()?;
+        let head = buffer.get_mut(..most.min(LARGE_HEAD_BYTES))?;
+        self.heap.memory.read(page.area_start, head).ok()?;
+        let number = self.shapes.number(word_at(head, 0)?)?;
+        let shape = *self.shapes.all.get(number as usize)?;
+        let size = self.shapes.bytes(shape, head).filter(|size| *size <= most as u64)?;
+        self.tally.record(self.heap.layout, number, shape.content, size, head);
+        if shape.references == References::Ephemerons {
+            self.ephemerons.push((page.area_start, size));
+        }
+        if shape.references == References::Class {
+            return Some(());
+        }
+        let memory = self.heap.memory;
+        each_part(memory, page.area_start, size, buffer, &mut |offset, bytes| {
+            shape.references.each(offset, bytes, &mut |_, target| _ = self.mark(target));
+        })
+    }
+
+    /// Marks the values of marked keys in tables that hold them so; returns whether any was new.
+    fn mark_values(&mut self) -> Option<bool> {
+        let (tables, mut is_any) = (self.ephemerons.clone(), false);
+        let mut buffer = std::mem::take(&mut self.buffer);
+        buffer.resize(PAGE_ALIGNMENT as usize);
+        let memory = self.heap.memory;
+        for (address, bytes) in tables {
+            let entries = bytes.saturating_sub(EPHEMERONS as u64);
+            each_part(memory, address + EPHEMERONS as u64, entries, &mut buffer, &mut |_, bytes| {
+                for entry in bytes.chunks_exact(EPHEMERON_BYTES) {
+                    let pair = word_at(entry, 0).zip(word_at(entry, 8));
+                    let pair = pair.filter(|(key, value)| key & 7 == 1 && value & 7 == 1);
+                    // A key outside of the pages, as those for empty entries, is always alive.
+                    let is_live =
+                        |key: u64| self.heap.index.place(key).is_none_or(|(_, place)| self.marks.has(place));
+                    if let Some((_, value)) = pair.filter(|(key, _)| is_live(key - 1)) {
+                        is_any |= self.mark(value - 1);
+                    }
+                }
+            })?;
+        }
+        self.buffer = buffer;
+        Some(is_any)
+    }
+}
+
+/// Reads a large object in parts, and passes the offset and the bytes of each.
+pub fn each_part(
+    memory: &dyn Memory,
+    address: u64,
+    bytes: u64,
+    buffer: &mut ReadBuffer,
+    take: &mut dyn FnMut(usize, &[u8]),
+) -> Option<()> {
+    let mut done = 0;
+    while done < bytes {
+        let most = usize::try_from(bytes - done).ok()?.min(buffer.len());
+        let part = buffer.get_mut(..most)?;
+        memory.read(address + done, part).ok()?;
+        take(usize::try_from(done).ok()?, part);
+        done += most as u64;
+    }
+    Some(())
+}
