@@ -4,7 +4,8 @@
 //! `locate` finds HotSpot in the mapped files and reads its description of its own structures
 //! (`structs`); `view` reads fields by name, `heap` the collector's spaces and regions, `threads`
 //! the allocation buffers of threads, `metaspace` and `code` the memory named so, `objects` walks
-//! areas that can be parsed, and `trace` determines which objects are live (`roots`, `shapes`); `claims` classifies each byte.
+//! areas that can be parsed, and `trace` determines which objects are live (`roots`, `shapes`);
+//! `claims` classifies each byte.
 
 mod apply;
 mod attach;

@@ -1,8 +1,8 @@
 //! References to objects of V8's from outside of their pages.
 //!
 //! Words of stacks in use, of registers, of an `Isolate` with V8's table of roots, and of compiled
-//! code are certain roots. Other memory has V8's handles, weak and strong ones, but also stale words
-//! in free blocks of malloc: what only such a word leads to may be alive.
+//! code are certain roots. Other memory has V8's handles, weak and strong ones, but also stale
+//! words in free blocks of malloc: what only such a word leads to may be alive.
 
 use std::time::Instant;
 

@@ -2,8 +2,8 @@
 //!
 //! Goes over the pages with objects that are marked and not scanned until there are none, a page at
 //! a time, first from the certain roots, then from the others (`roots`). Each word of a page has a
-//! bit for each of these states. What is not marked is garbage. If anything cannot be read, there is
-//! no result.
+//! bit for each of these states. What is not marked is garbage. If anything cannot be read, there
+//! is no result.
 
 use std::time::Instant;
 
