@@ -57,7 +57,8 @@ pub fn section(runtime: &Runtime) -> Option<Section> {
 }
 
 /// Classes whose objects are a part of the one before them on a path.
-const PARTS: [&str; 9] = [
+const PARTS: [&str; 10] = [
+    "system / Context",
     "system / FixedArray",
     "system / PropertyArray",
     "system / NameDictionary",
