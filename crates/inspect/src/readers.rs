@@ -51,7 +51,7 @@ pub static ALLOCATORS: [Entry<allocator::Reader>; 15] = [
 ];
 
 /// Runtimes, in the order in which their evidence is checked.
-pub static RUNTIMES: [Entry<runtime::Reader>; 25] = [
+pub static RUNTIMES: [Entry<runtime::Reader>; 28] = [
     Entry { about: &perl::ABOUT, reader: Some(&perl::READER) },
     Entry { about: &sbcl::ABOUT, reader: Some(&sbcl::READER) },
     Entry { about: &go::ABOUT, reader: Some(&go::READER) },
@@ -59,6 +59,9 @@ pub static RUNTIMES: [Entry<runtime::Reader>; 25] = [
     named(&runtimes::RUBY),
     named(&runtimes::NODE),
     Entry { about: &v8::ABOUT, reader: Some(&v8::READER) },
+    named(&runtimes::BUN),
+    named(&runtimes::DENO),
+    named(&runtimes::CHROMIUM),
     named(&runtimes::PHP),
     Entry { about: &jvm::ABOUT, reader: Some(&jvm::READER) },
     named(&runtimes::D),

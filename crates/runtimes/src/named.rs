@@ -49,6 +49,45 @@ pub static NODE: ReaderInfo = ReaderInfo {
     ..VERSION_IN_FILE_NAME
 };
 
+/// Bun, which has WebKit's JavaScriptCore. Its programs in one file have the section, too.
+pub static BUN: ReaderInfo = ReaderInfo {
+    name: "bun",
+    title: "Bun (JavaScriptCore)",
+    evidence: Evidence {
+        executables: &[Exact("bun")],
+        section: Some(".bun"),
+        version: |clue| version_after(clue, "Bun/"),
+        ..EVIDENCE
+    },
+    not_read: "JavaScriptCore",
+    heap: HeapKind::Own,
+    ..VERSION_IN_FILE_NAME
+};
+
+/// Deno, which has V8 without symbols; its programs in one file are named otherwise.
+pub static DENO: ReaderInfo = ReaderInfo {
+    name: "deno",
+    title: "Deno",
+    evidence: Evidence { executables: &[Exact("deno"), Exact("denort")], ..EVIDENCE },
+    not_read: "V8, whose pointers are compressed here",
+    heap: HeapKind::OwnOnly("v8"),
+    ..VERSION_IN_FILE_NAME
+};
+
+/// Chromium, and programs made of it with Electron.
+pub static CHROMIUM: ReaderInfo = ReaderInfo {
+    name: "chromium",
+    title: "Chromium, Electron",
+    evidence: Evidence {
+        executables: &[Exact("chrome"), Exact("chromium"), Exact("electron")],
+        strings: &[('c', "hrome_crashpad_handler")],
+        ..EVIDENCE
+    },
+    not_read: "V8, whose pointers are compressed here; Blink's Oilpan",
+    heap: HeapKind::Own,
+    ..VERSION_IN_FILE_NAME
+};
+
 /// PHP.
 pub static PHP: ReaderInfo = ReaderInfo {
     name: "php",
@@ -272,10 +311,14 @@ fn python_version(clue: &Match<'_>) -> Option<String> {
 
 /// The version in a URL compiled into node (`…/download/release/v20.11.0/…`).
 fn node_version(clue: &Match<'_>) -> Option<String> {
-    const NEEDLE: &str = "/download/release/v";
+    version_after(clue, "/download/release/v")
+}
+
+/// The version after a string in the read-only data of the executable.
+fn version_after(clue: &Match<'_>, needle: &str) -> Option<String> {
     let image = clue.image().filter(|_| clue.is_executable())?;
-    let text = image.strings(&[NEEDLE]).pop()??;
-    leading_version(text.strip_prefix(NEEDLE)?)
+    let text = image.strings(&[needle]).pop()??;
+    leading_version(text.strip_prefix(needle)?)
 }
 
 /// The version string at the symbol `ruby_version` of the executable.
