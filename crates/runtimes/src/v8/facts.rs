@@ -25,6 +25,9 @@ pub struct V8 {
     /// Those to which only a word in other memory leads: a handle, or a stale one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uncertain: Option<Counted>,
+    /// Those to which nothing leads: garbage that is not collected yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub garbage: Option<Amount>,
     /// Path from a root to an object of the requested type; `None` if none was requested or found.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<Path>,
@@ -32,13 +35,13 @@ pub struct V8 {
     /// `process.memoryUsage().arrayBuffers` counts, but for SharedArrayBuffers; `None` if not
     /// known.
     #[serde(default)]
-    pub buffers: Option<OutsideHeap>,
+    pub buffers: Option<Amount>,
     /// ArrayBuffers whose store V8 maps: memories of WebAssembly, and resizable ones.
     #[serde(default)]
-    pub mapped_buffers: Option<OutsideHeap>,
+    pub mapped_buffers: Option<Amount>,
     /// External strings, whose characters are outside the heap; `None` if not known.
     #[serde(default)]
-    pub external_strings: Option<OutsideHeap>,
+    pub external_strings: Option<Amount>,
 }
 
 /// Objects by type.
@@ -76,16 +79,16 @@ pub struct Step {
     pub slot: Option<String>,
 }
 
-/// Objects with memory outside V8's heap, live or not yet collected.
+/// A number of objects and their bytes: in the heap, or outside of it, resident or not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct OutsideHeap {
+pub struct Amount {
     /// Number of objects.
     pub count: u64,
-    /// Their bytes outside the heap, resident or not.
+    /// Their bytes.
     pub bytes: u64,
 }
 
-impl OutsideHeap {
+impl Amount {
     /// Returns the sum of both.
     pub const fn plus(self, other: Self) -> Self {
         Self { count: self.count.saturating_add(other.count), bytes: self.bytes.saturating_add(other.bytes) }

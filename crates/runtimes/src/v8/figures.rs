@@ -1,11 +1,13 @@
 //! V8's own figures, by the names of `v8.getHeapSpaceStatistics()`, summed over all isolates.
 
 use super::claims::Claimed;
-use super::facts::{Counted, SpaceFigures, V8};
+use super::facts::{Amount, Counted, SpaceFigures, V8};
 use super::heap::Heaps;
 use super::layout::Layout;
+use super::objects::Census;
 use super::stores::Stores;
 use super::tally::Totals;
+use super::trace::Live;
 use strandline_claims::facts::Runtime;
 
 /// Limit on types that are listed of reachable and of other objects.
@@ -46,6 +48,7 @@ pub fn details(heaps: &Heaps, claimed: &Claimed, stores: &Stores) -> V8 {
         objects: None,
         reachable: None,
         uncertain: None,
+        garbage: None,
         path: None,
         buffers: stores.buffers.map(|buffers| buffers.in_blocks),
         mapped_buffers: stores.buffers.map(|buffers| buffers.mapped),
@@ -57,4 +60,12 @@ pub fn details(heaps: &Heaps, claimed: &Claimed, stores: &Stores) -> V8 {
 pub fn counted(totals: &Totals) -> Counted {
     let types = totals.types.iter().take(MAX_TYPES).cloned().collect();
     Counted { objects: totals.instances, bytes: totals.bytes, types }
+}
+
+/// Returns the objects to which nothing leads.
+pub fn garbage(census: &Census, live: &Live) -> Amount {
+    let rest = |of: fn(&Totals) -> u64| {
+        of(&census.totals).saturating_sub(of(&live.reachable)).saturating_sub(of(&live.uncertain))
+    };
+    Amount { count: rest(|totals| totals.instances), bytes: rest(|totals| totals.bytes) }
 }

@@ -188,6 +188,7 @@ pub fn read(
             details.path = objects.path;
             details.reachable = objects.live.as_ref().map(|live| figures::counted(&live.reachable));
             details.uncertain = objects.live.as_ref().map(|live| figures::counted(&live.uncertain));
+            details.garbage = objects.live.as_ref().map(|live| figures::garbage(&objects.census, live));
             let unread = objects.census.unread_bytes;
             if unread > 0 {
                 let text =

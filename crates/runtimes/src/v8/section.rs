@@ -44,11 +44,13 @@ pub fn section(runtime: &Runtime) -> Option<Section> {
     });
     let objects =
         facts.objects.map(|objects| format!("{} with garbage, without code", counted(objects, "object")));
-    let live = facts.reachable.as_ref().zip(facts.uncertain.as_ref()).map(|(reachable, uncertain)| {
+    let known = facts.reachable.as_ref().zip(facts.uncertain.as_ref()).zip(facts.garbage);
+    let live = known.map(|((reachable, uncertain), garbage)| {
         format!(
-            "reachable from globals and stacks: {}; only from words outside the heap, as handles: {}",
+            "reachable from globals and stacks: {}; only from words outside the heap, as handles: {}; garbage: {}",
             bytes(reachable.bytes),
-            bytes(uncertain.bytes)
+            bytes(uncertain.bytes),
+            bytes(garbage.bytes)
         )
     });
     let path = facts.path.as_ref().map(|path| format!("a path to one of them: {}", path_text(path)));

@@ -9,7 +9,7 @@
 
 use std::time::Instant;
 
-use super::facts::OutsideHeap;
+use super::facts::Amount;
 use super::heap::Heaps;
 use super::layout::{
     Extensions, IS_MAPPED, IS_ONE_BYTE, Layout, MAP_TYPE, STORE_BYTES, STRING_BYTES, STRING_DATA,
@@ -33,9 +33,9 @@ const MAX_ENTRIES: usize = 1 << 20;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Buffers {
     /// Those in blocks of malloc.
-    pub in_blocks: OutsideHeap,
+    pub in_blocks: Amount,
     /// Those that V8 maps: memories of WebAssembly, resizable ArrayBuffers.
-    pub mapped: OutsideHeap,
+    pub mapped: Amount,
 }
 
 /// What was found.
@@ -44,7 +44,7 @@ pub struct Stores {
     /// ArrayBuffers; `None` if a list does not add up.
     pub buffers: Option<Buffers>,
     /// External strings; `None` if there are too many.
-    pub strings: Option<OutsideHeap>,
+    pub strings: Option<Amount>,
     /// Their stores in malloc's blocks.
     blocks: Vec<AddressRange>,
     /// Addresses of V8's own structures for them.
@@ -59,7 +59,7 @@ pub struct Stores {
 pub fn read(context: &Context<'_>, memory: &dyn Memory, layout: &Layout, heaps: &Heaps) -> Stores {
     let mut reader =
         Reader { context, cache: PageCache::new(memory), left: MAX_ENTRIES, stores: Stores::default() };
-    let (mut buffers, mut strings) = (Some(Buffers::default()), Some(OutsideHeap::default()));
+    let (mut buffers, mut strings) = (Some(Buffers::default()), Some(Amount::default()));
     let objects = heaps.object_areas();
     for isolate in &heaps.isolates {
         let of_one = reader.buffers(&layout.extensions, isolate.heap, layout.sweeper);
@@ -167,7 +167,7 @@ impl Reader<'_> {
             } else {
                 let is_mapped = self.store(layout, store)?;
                 let kind = if is_mapped { &mut buffers.mapped } else { &mut buffers.in_blocks };
-                *kind = kind.plus(OutsideHeap { count: 1, bytes });
+                *kind = kind.plus(Amount { count: 1, bytes });
             }
             previous = entry;
             entry = self.word(entry, layout.next)?;
@@ -200,20 +200,20 @@ impl Reader<'_> {
     }
 
     /// Reads the external strings of a heap; `None` if they cannot be read.
-    fn strings(&mut self, layout: &Strings, heap: u64, objects: &RangeSet) -> Option<OutsideHeap> {
+    fn strings(&mut self, layout: &Strings, heap: u64, objects: &RangeSet) -> Option<Amount> {
         let table = heap.checked_add(layout.table)?;
         // Its first field is its heap.
         if self.word(table, 0)? != heap {
             return None;
         }
-        let mut found = OutsideHeap::default();
+        let mut found = Amount::default();
         for &offset in layout.vectors {
             let (mut entry, end) = self.cache.pair(table.checked_add(offset)?)?;
             while entry < end {
                 self.count_entry()?;
                 let object = self.cache.word(entry)?;
                 if let Some(range) = self.string(object, objects) {
-                    found = found.plus(OutsideHeap { count: 1, bytes: range.len() });
+                    found = found.plus(Amount { count: 1, bytes: range.len() });
                     self.stores.characters.push(range);
                 }
                 entry = entry.checked_add(8)?;

@@ -64,7 +64,7 @@ fn whole_ones_hold_what_was_made() {
         assert_eq!(details.pool_resident_bytes, v8.expected.pool, "{seed}");
         assert_eq!(details.young_idle_resident_bytes, v8.expected.young_idle, "{seed}");
         assert_eq!(details.read_only_resident_bytes, v8.expected.read_only, "{seed}");
-        let counted = |of: Option<facts::OutsideHeap>| of.map(|of| (of.count, of.bytes));
+        let counted = |of: Option<facts::Amount>| of.map(|of| (of.count, of.bytes));
         assert_eq!(counted(details.buffers), Some(v8.expected.buffers), "{seed}");
         assert_eq!(counted(details.external_strings), Some(v8.expected.strings), "{seed}");
         assert_eq!(on_row(&reading, "v8.buffer.mapped"), v8.expected.mapped, "{seed}");
