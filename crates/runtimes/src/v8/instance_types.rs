@@ -44,7 +44,9 @@ pub struct InstanceTypes {
 pub fn exported(image: &ElfFile) -> Option<(Vec<(String, u16)>, u16)> {
     let first_context = image.exported_values("v8dbg_FirstContextType").first()?.1;
     let classes = image.exported_values(PREFIX).into_iter().filter_map(|(name, number)| {
-        Some((name.split_once("__")?.0.to_owned(), u16::try_from(number).ok()?))
+        let class = name.split_once("__")?.0;
+        let is_class = class.bytes().all(|byte| byte.is_ascii_alphanumeric());
+        Some((class.to_owned(), u16::try_from(number).ok()?)).filter(|_| is_class)
     });
     Some((classes.collect(), u16::try_from(first_context).ok()?))
 }

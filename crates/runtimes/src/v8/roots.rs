@@ -57,7 +57,8 @@ impl<'a> Roots<'a> {
         let in_use = |stack: &Stack| stack.stack_pointer.saturating_sub(RED_ZONE_BYTES).max(stack.low);
         // What returned functions left below the stack pointers.
         let unused = stacks.iter().map(|stack| (stack.low, in_use(stack)));
-        let isolates = heaps.isolates.iter().map(|isolate| (isolate.address, isolate.heap + HEAP_BYTES));
+        let isolates =
+            heaps.isolates.iter().map(|isolate| (isolate.address, isolate.heap.saturating_add(HEAP_BYTES)));
         let certain = stacks.iter().map(|stack| (in_use(stack), stack.high)).chain(isolates);
         Self {
             heap,

@@ -30,7 +30,10 @@ pub const HEAD_BYTES: usize = 16;
 /// Size of the cache of hidden classes found last (a power of two).
 const RECENT: usize = 4096;
 /// Maximum number of words kept that are, or are not, pointers to a hidden class.
-const MAX_KNOWN: usize = 1 << 21;
+const MAX_KNOWN: usize = 1 << 20;
+/// Maximum number of hidden classes; programs with many have a hundred thousand. Objects of further
+/// ones count as unread.
+const MAX_SHAPES: usize = 1 << 19;
 
 /// How the size of an object is determined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -190,7 +193,7 @@ impl<'a> Shapes<'a> {
             _ => Content::Object,
         };
         let is_prototype = self.cache.word32(map.checked_add(MAP_BITS)?)? & IS_PROTOTYPE != 0;
-        let number = u32::try_from(self.all.len()).ok()?;
+        let number = u32::try_from(self.all.len()).ok().filter(|_| self.all.len() < MAX_SHAPES)?;
         let references = References::of(instance_type, self.types, self.layout);
         self.all.push(Shape { map: word, instance_type, size, content, is_prototype, references });
         Some(number)

@@ -11,7 +11,7 @@ use strandline_process::memory::word_at;
 /// `prototype_or_initial_map_` in a `JSFunction`, if it is a constructor, in all versions.
 const INITIAL_MAP: usize = 56;
 /// Limit on functions counted by name; further ones have no name.
-const MAX_FUNCTIONS: usize = 1 << 20;
+const MAX_FUNCTIONS: usize = 1 << 19;
 /// Limit on types that are listed.
 const MAX_TYPES: usize = 1000;
 
