@@ -74,6 +74,8 @@ impl Reader {
 pub enum PathAnswer {
     /// From the root to the object.
     Found(String),
+    /// One lives, and there is no path: why.
+    NoPath(String),
     /// No live object of the type was found.
     NoObject,
     /// Objects were not traced.

@@ -72,6 +72,14 @@ impl Bitmap {
         Some(Self(bits))
     }
 
+    /// A bitmap with the same bits; `None` if there is not enough memory.
+    pub fn copy(&self) -> Option<Self> {
+        let mut bits = Vec::new();
+        bits.try_reserve_exact(self.0.len()).ok()?;
+        bits.extend(self.0.iter().map(|word| AtomicU64::new(word.load(Ordering::Relaxed))));
+        Some(Self(bits))
+    }
+
     /// Sets a bit. Returns whether it was clear before.
     #[inline]
     pub fn set(&self, place: u64) -> bool {

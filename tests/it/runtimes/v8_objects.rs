@@ -111,6 +111,11 @@ fn a_path_names_what_holds_an_object() -> Outcome {
                 return Err(path.to_string().into());
             }
         }
+        let run = strandline::run(&["explain", &subject.pid_text(), "--path-to", "Account", "--json"])?;
+        let is_private = !run.stdout.contains("user_of") && run.stdout.contains("(a property)");
+        if !is_private || run.status != Some(0) {
+            return Err(format!("a key is shown: {}", run.summary()).into());
+        }
         let run = strandline::run(&["explain", &subject.pid_text(), "--path-to", "Nothing"])?;
         if run.stderr.contains("no live object of the type Nothing") {
             Ok(())
@@ -183,6 +188,7 @@ fn kills_in_a_snapshot_do_no_harm() -> Outcome {
         let whole = began.elapsed();
         let mut while_traced = 0;
         for turn in 0..kills {
+            let before = kept_from_children(subject.pid())?;
             let mut run =
                 strandline::command(&arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
             // Parts that never repeat: multiples of the golden ratio. Two of three kills come soon
@@ -207,6 +213,13 @@ fn kills_in_a_snapshot_do_no_harm() -> Outcome {
             run.wait()?;
             until_free(subject.pid())?;
             subject.ask(b't')?;
+            // Its thread hides the memory again by itself.
+            until("mappings as before", || {
+                let now = kept_from_children(subject.pid())?;
+                let is_same =
+                    |(range, is_kept): (&String, &bool)| now.get(range).is_none_or(|now| now == is_kept);
+                Ok(before.iter().all(is_same).then_some(()))
+            })?;
         }
         println!("Node.js {}: {kills} kills, {while_traced} while it traced a thread", node.major);
         strandline::json(&arguments)?;

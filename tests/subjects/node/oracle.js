@@ -31,6 +31,7 @@ class Parcel {
 }
 
 class Crate extends Parcel {}
+class Account {}
 
 let kept = [];
 
@@ -71,6 +72,10 @@ function makeKinds() {
   for (let i = 0; i < 555; i++) kinds.push(new Shelf(i));
   for (let i = 0; i < 2000; i++) kinds.push(boxed(i));
   for (let i = 0; i < 777; i++) kinds.push(new Map([[i, `${i}`]]), new Float32Array(i), 2n ** BigInt(i));
+  // An object that is used as a table: its keys look like names, and are data.
+  const table = {};
+  for (let i = 0; i < 200; i++) table[['user', 'of', i].join('_')] = new Account();
+  kinds.push(table);
   kinds.push(new WebAssembly.Table({ initial: 10, element: 'anyfunc' }), /a(b)/.exec('ab'));
 }
 

@@ -215,7 +215,12 @@ fn choose_source(
     let mut against = None;
     let wanted = match how.options.snapshot {
         SnapshotMode::Never => false,
-        SnapshotMode::IfShorter => how.found.is_slow() && anonymous_bytes(process) >= MIN_SNAPSHOT_BYTES,
+        // Objects are followed on a snapshot only.
+        SnapshotMode::IfShorter => {
+            let is_worthwhile =
+                how.options.path_to.is_some() || anonymous_bytes(process) >= MIN_SNAPSHOT_BYTES;
+            how.found.is_slow() && is_worthwhile
+        }
         SnapshotMode::IfPossible | SnapshotMode::Always => true,
     };
     if wanted {

@@ -1,8 +1,9 @@
 //! Reads a process from a snapshot: what is taken during the stop, and the frozen state made of
 //! that and of the snapshot while the process runs on.
 //!
-//! During the stop, only mappings and page tables are read, and the snapshot is made. The rest of
-//! smaps, which takes another walk over all pages, comes from the snapshot for private anonymous
+//! During the stop, only mappings and page tables are read, and the snapshot is made; of a process
+//! that keeps memory from its children also smaps, which alone says so. Otherwise the rest of smaps,
+//! which takes another walk over all pages, comes from the snapshot for private anonymous
 //! memory, which it has page for page, and from the page tables for files and shared memory.
 
 use std::sync::Arc;

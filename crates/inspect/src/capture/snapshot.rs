@@ -14,7 +14,7 @@ use strandline_process::control_groups::ControlGroups;
 use strandline_process::map::AddressSpace;
 use strandline_process::procfs::{Process, Status};
 use strandline_process::snapshot::{self, Snapshot, SnapshotCost, needed_bytes};
-use strandline_process::target::{budget, exit_watch, holders};
+use strandline_process::target::{asleep, budget, exit_watch, holders};
 
 /// When to read a process from a snapshot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -37,8 +37,10 @@ const MIN_HOLD: Duration = Duration::from_secs(15);
 const HOLD_A_GIB: Duration = Duration::from_secs(5);
 /// Maximum of that time: if strandline dies, nothing watches whether memory runs low.
 const MAX_HOLD: Duration = Duration::from_secs(60);
-/// Length of the stop for a snapshot for each GiB, with a margin.
+/// Length of the stop for a snapshot for each GiB, with a margin: the clone, and smaps if it says
+/// what is hidden.
 const STOP_A_GIB: Duration = Duration::from_millis(60);
+const STOP_A_GIB_WITH_SMAPS: Duration = Duration::from_millis(180);
 /// Interval between checks whether memory runs low.
 const MEMORY_CHECK_INTERVAL: Duration = Duration::from_millis(5);
 /// Time to pass on the signals of a watched process.
@@ -89,6 +91,10 @@ pub fn plan(
     if let Some(parent) = status.parent.filter(|&parent| parent > 0 && shares(parent)) {
         return Err(format!("it shares its memory with its parent {parent} (vfork)"));
     }
+    // What it maps meanwhile would count as hidden.
+    if with_hidden && let Some(other) = asleep::sharer(process).map_err(|error| error.to_string())? {
+        return Err(format!("it has {other}"));
+    }
     if status.hugetlb_bytes.is_some_and(|bytes| bytes > 0) {
         return Err("it has reserved huge pages (hugetlb), and a copy could take the last of them".to_owned());
     }
@@ -99,7 +105,8 @@ pub fn plan(
     let anonymous_bytes = status.anonymous_bytes.unwrap_or(0);
     check_memory(process, &status, anonymous_bytes)?;
     let gibs = anonymous_bytes as f64 / (1_u64 << 30) as f64;
-    if max_stop.is_some_and(|most| STOP_A_GIB.mul_f64(gibs) > most) {
+    let stop_a_gib = if with_hidden { STOP_A_GIB_WITH_SMAPS } else { STOP_A_GIB };
+    if max_stop.is_some_and(|most| stop_a_gib.mul_f64(gibs) > most) {
         return Err("making it may take longer than the process may be stopped (--max-stop)".to_owned());
     }
     if status.is_under_seccomp() {

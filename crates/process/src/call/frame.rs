@@ -10,7 +10,7 @@ use strandline_sys::ptrace::Registers;
 /// Memory below the stack pointer that leaf functions may use without adjusting it (x86-64 ABI).
 pub const RED_ZONE_BYTES: u64 = 128;
 /// Return address, ucontext and siginfo; a multiple of 8.
-const FRAME_BYTES: usize = 440;
+pub const FRAME_BYTES: usize = 440;
 /// EFLAGS of a new thread: interrupts on, and the bit that is always set.
 const PLAIN_FLAGS: u64 = 1 << 9 | 1 << 1;
 const OFFSET_UC_FLAGS: usize = 8;
@@ -187,8 +187,9 @@ pub struct SystemCall {
 
 /// Makes frames with which a thread makes `calls` in sequence, with all signals blocked and without
 /// extended state: an rt_sigreturn at `trampoline` loads each frame, and its call at `system_call`
-/// returns into the next. The last call must not return. The frames end at `top`; the thread starts
-/// by returning with its stack pointer at the frames' address.
+/// returns into the next, the last one into the frame `after` them; without one, it must not return.
+/// The frames end at `top`; the thread starts by returning with its stack pointer at the frames'
+/// address.
 ///
 /// `like` provides the segment registers. `None` if there is no room below `top`.
 pub fn chain(
@@ -196,13 +197,14 @@ pub fn chain(
     trampoline: u64,
     system_call: u64,
     like: &Registers,
-    top: u64,
+    (top, after): (u64, Option<u64>),
 ) -> Option<Frame> {
     let bytes_of_all = FRAME_BYTES * calls.len();
     let address = top.checked_sub(bytes_of_all as u64)? & !15;
     let mut bytes = vec![0; bytes_of_all];
     for (index, call) in calls.iter().enumerate() {
-        let next = address + ((index + 1) * FRAME_BYTES) as u64;
+        let following = address + ((index + 1) * FRAME_BYTES) as u64;
+        let next = after.filter(|_| index + 1 == calls.len()).unwrap_or(following);
         let frame = bytes.get_mut(index * FRAME_BYTES..(index + 1) * FRAME_BYTES)?;
         put(frame, 0, &trampoline.to_le_bytes());
         // UC_SIGCONTEXT_SS | UC_STRICT_RESTORE_SS.
@@ -263,7 +265,7 @@ mod tests {
         let calls = [436, 35, 231].map(|number| SystemCall { number, arguments: [number + 1, 2, 3] });
         let mut like = strandline_sys::registers::zeroed();
         (like.cs, like.ss) = (0x33, 0x2b);
-        let frame = chain(&calls, 0xabcd, 0x1234, &like, 0x7000_0008).unwrap();
+        let frame = chain(&calls, 0xabcd, 0x1234, &like, (0x7000_0008, None)).unwrap();
         assert!(frame.address + frame.bytes.len() as u64 <= 0x7000_0008);
         for (index, call) in calls.iter().enumerate() {
             let at = index * FRAME_BYTES;
@@ -274,7 +276,11 @@ mod tests {
             assert_eq!(general(15), frame.address + (at + FRAME_BYTES) as u64);
             assert_eq!(word(&frame.bytes, at + OFFSET_FPSTATE), Some(0));
         }
-        assert!(chain(&calls, 0xabcd, 0x1234, &like, 100).is_none());
+        assert!(chain(&calls, 0xabcd, 0x1234, &like, (100, None)).is_none());
+        let before = chain(&calls, 0xabcd, 0x1234, &like, (0x7000_0008, Some(0x6000))).unwrap();
+        let last = 2 * FRAME_BYTES + OFFSET_GENERAL + 15 * 8;
+        assert_eq!(word(&before.bytes, last), Some(0x6000));
+        assert_eq!(before.bytes[..last], frame.bytes[..last]);
     }
 
     #[test]

@@ -32,7 +32,7 @@ use std::time::{Duration, Instant};
 use strandline_sys::ptrace::{self, Event, Registers};
 use strandline_sys::{memory, registers};
 
-use super::frame::{self, ExtendedState, SystemCall};
+use super::frame::{self, ExtendedState, Frame};
 use super::handlers::{self, StopSignals};
 use super::{filters, stack};
 use crate::memory::Memory;
@@ -49,7 +49,8 @@ const MAX_XSTATE_BYTES: usize = 64 << 10;
 /// `mov $15, %rax; syscall`: the return of libc from a signal handler (`__restore_rt`), by which
 /// debuggers recognise a signal frame.
 pub const TRAMPOLINE: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
-const RT_SIGRETURN: u64 = 15;
+/// The return from a signal frame.
+pub const RT_SIGRETURN: u64 = 15;
 /// Direction, trap and alignment-check flags: clear at a function entry.
 const NO_ENTRY_FLAGS: u64 = 1 << 10 | 1 << 8 | 1 << 18;
 /// Signals raised by a fault in the call (ILL, TRAP, BUS, FPE, SEGV, SYS) stay unblocked: for a
@@ -308,14 +309,19 @@ impl Injected<'_> {
         ptrace::set_registers(self.tracee.tid, registers)
     }
 
-    /// At the exit of a system call, has the thread make another one at `site` (`syscall; ret`).
-    pub fn call_again(&self, site: u64, call: &SystemCall) -> std::io::Result<()> {
+    /// Before the call has run, has the thread return into `chain` instead, whose last frame is to
+    /// lead to [`Injected::frame_address`].
+    pub fn enter_chain(&self, chain: &Frame) -> std::io::Result<()> {
+        memory::write(self.tracee.process.pid(), chain.address, &chain.bytes)?;
         let mut registers = self.registers()?;
-        registers.rip = site;
-        registers.rax = call.number;
-        [registers.rdi, registers.rsi, registers.rdx] = call.arguments;
-        registers.orig_rax = u64::MAX;
+        registers.rip = self.trampoline;
+        registers.rsp = chain.address + 8;
         self.set_registers(&registers)
+    }
+
+    /// The frame that restores the thread.
+    pub fn frame_address(&self) -> u64 {
+        self.frame_address
     }
 
     /// Runs to the next entry or exit of a system call and returns the registers there.

@@ -30,7 +30,7 @@ use strandline_sys::{memory, process as sys};
 use crate::call::code::{CallSites, can_call};
 use crate::call::filters::{self, RequiredCall, any};
 use crate::call::frame::{self, RED_ZONE_BYTES, SystemCall};
-use crate::call::inject::{self, Call, CallError, Injected};
+use crate::call::inject::{self, Call, CallError, Injected, RT_SIGRETURN};
 use crate::map::AddressSpace;
 use crate::procfs::Process;
 use crate::range::AddressRange;
@@ -72,9 +72,9 @@ const TAKING_HIDDEN: [RequiredCall; 7] =
 /// `MADV_DOFORK` and `MADV_DONTFORK`: whether a child gets the memory.
 const DOFORK: u64 = 11;
 const DONTFORK: u64 = 10;
-/// Maximum ranges that are shown to the child, and time for each.
-const MAX_HIDDEN: usize = 1 << 12;
-const TIME_A_RANGE: Duration = Duration::from_micros(400);
+/// Maximum ranges that are shown to the child: each takes two frames on the stack. Node.js has some
+/// ten.
+const MAX_HIDDEN: usize = 32;
 const COLLECTING: [RequiredCall; 2] = [any("wait4", WAIT4 as u32), filters::RETURN];
 /// `__WALL | WNOHANG`
 const WAIT_OPTIONS: u64 = 0x4000_0000 | 1;
@@ -166,7 +166,7 @@ impl Snapshot {
         how: &Taking<'_>,
         before_it_runs: impl FnOnce(&Process) -> Result<T, String>,
     ) -> Result<(Self, T), NotTaken> {
-        let Taking { code, hold, ref hidden, .. } = *how;
+        let Taking { code, hold, .. } = *how;
         if how.hidden.len() > MAX_HIDDEN {
             return Err("it keeps too many ranges of memory from its children".to_owned().into());
         }
@@ -175,13 +175,11 @@ impl Snapshot {
         let faults_before = process.stat().ok().map(|stat| stat.minor_faults);
         let anonymous = process.status().ok().and_then(|status| status.anonymous_bytes).unwrap_or(0);
         let limit = MIN_CLONE_LIMIT + CLONE_LIMIT_A_GIB.mul_f64(anonymous as f64 / (1_u64 << 30) as f64);
-        let limit = limit + TIME_A_RANGE * hidden.len() as u32;
         let until = Instant::now() + hold;
-        let (mut making, clone) = begin_clone(tracee, code, hold, hidden.first())?;
-        let deadline = making.began + limit;
-        let inner_pid = match clone_with(&mut making, code, clone, hidden, deadline) {
+        let mut making = Making::begin(tracee, code, hold, &how.hidden)?;
+        let inner_pid = match making.clone(limit) {
             Ok(inner_pid) => inner_pid,
-            Err(error) => return Err(left_alone(making, error).into()),
+            Err(error) => return Err(left_alone(making.injected, error).into()),
         };
         // Look it up while its parent thread is stopped.
         let child = child_of(&target, inner_pid as i32);
@@ -205,7 +203,7 @@ impl Snapshot {
             room_bytes: needed_bytes(anonymous) / 2,
         };
         let kept = before_it_runs(&snapshot.child);
-        let finished = making.finish(limit).map_err(describe);
+        let finished = making.finish(limit);
         match finished.and(kept) {
             Ok(kept) => Ok((snapshot, kept)),
             Err(why) => Err(NotTaken { reason: why, to_drop: Some(Box::new(snapshot)) }),
@@ -356,6 +354,7 @@ fn prepare<'a>(
 ) -> Result<(Process, Tracee<'a>), String> {
     let Taking { space, code, .. } = *how;
     let calls: &[RequiredCall] = if how.hidden.is_empty() { &TAKING } else { &TAKING_HIDDEN };
+    let stack_bytes = CHILD_STACK_BYTES + 2 * (frame::FRAME_BYTES * how.hidden.len()) as u64;
     if stopped.threads().any(|tracee| tracee.is_group_stopped) {
         return Err("the process is stopped by a signal".to_owned());
     }
@@ -368,7 +367,7 @@ fn prepare<'a>(
     if !code.is_still_present(&ByPid::new(process.pid())) {
         return Err("its code has moved".to_owned());
     }
-    let Some(tracee) = calling_thread(stopped, space, &code, calls) else {
+    let Some(tracee) = calling_thread(stopped, space, &code, calls, stack_bytes) else {
         return Err("no thread can make the call: each has a seccomp filter that may not let it through, Syscall User Dispatch, a shadow stack, too little of its own stack left, may be handling a signal, starts its \
              children in another pid namespace, or is in the middle of a restartable sequence".to_owned());
     };
@@ -381,15 +380,14 @@ fn calling_thread<'a>(
     space: &AddressSpace,
     code: &CallSites,
     calls: &[RequiredCall],
+    stack_bytes: u64,
 ) -> Option<Tracee<'a>> {
     let mut ranked: Vec<(u8, i32)> =
         stopped.threads().map(|tracee| (rank(&tracee.registers), tracee.tid)).collect();
     ranked.sort_unstable();
     ranked.into_iter().take(MAX_CALLERS).find_map(|(_, tid)| {
         stopped.take_out(|tracee| {
-            tracee.tid == tid
-                && has_own_children(tracee)
-                && can_call(tracee, space, code, CHILD_STACK_BYTES, calls)
+            tracee.tid == tid && has_own_children(tracee) && can_call(tracee, space, code, stack_bytes, calls)
         })
     })
 }
@@ -417,71 +415,84 @@ fn rank(registers: &Registers) -> u8 {
     }
 }
 
-/// Starts the call that makes the child in a thread, or the call before it that shows the `first`
-/// range of memory to it. Also returns the former.
-fn begin_clone<'a>(
-    tracee: Tracee<'a>,
-    code: CallSites,
-    hold: Duration,
-    first: Option<&AddressRange>,
-) -> Result<(Injected<'a>, SystemCall), String> {
-    let pid = tracee.process.pid();
-    let room = "no room below the stack pointer";
-    let Some(top) = tracee.registers.rsp.checked_sub(RED_ZONE_BYTES + 32) else {
-        return Err(room.to_owned());
-    };
-    // The sleeping time is stored above the frames.
-    let time_address = top & !15;
-    let calls = [
-        SystemCall { number: CLOSE_RANGE, arguments: [0, u64::from(u32::MAX), CLOSE_RANGE_UNSHARE] },
-        SystemCall { number: NANOSLEEP, arguments: [time_address, 0, 0] },
-        SystemCall { number: EXIT_GROUP, arguments: [0; 3] },
-    ];
-    let chain = frame::chain(&calls, code.trampoline, code.system_call, &tracee.registers, time_address);
-    let Some(mut chain) = chain else { return Err(room.to_owned()) };
-    chain.bytes.resize((time_address - chain.address) as usize, 0);
-    chain.bytes.extend(hold.as_secs().to_le_bytes());
-    chain.bytes.extend(u64::from(hold.subsec_nanos()).to_le_bytes());
-    memory::write(pid, chain.address, &chain.bytes)
-        .map_err(|error| format!("the frames cannot be written: {error}"))?;
-    let reserved = tracee.registers.rsp - RED_ZONE_BYTES - chain.address;
-    let clone = SystemCall { number: CLONE, arguments: [CLONE_FILES, chain.address, 0] };
-    let begin = first.map_or(clone, |range| advice(*range, DOFORK));
-    let call = system_call(code, begin.number, begin.arguments, reserved);
-    Ok((inject::begin(tracee, &call).map_err(describe)?, clone))
+/// A thread that makes the child, and shows memory to it.
+struct Making<'a> {
+    injected: Injected<'a>,
+    /// Number of ranges that are shown before the clone and hidden after it.
+    hidden: usize,
 }
 
-fn advice(range: AddressRange, advice: u64) -> SystemCall {
-    SystemCall { number: MADVISE, arguments: [range.start, range.len(), advice] }
-}
-
-/// Makes the child with the memory in `hidden`; returns its id, or the kernel's error. If
-/// strandline dies meanwhile, the thread ends the system call in which it is and goes on: then
-/// memory may stay visible to the program's children, which costs them time.
-fn clone_with(
-    making: &mut Injected<'_>,
-    code: CallSites,
-    clone: SystemCall,
-    hidden: &[AddressRange],
-    deadline: Instant,
-) -> Result<i64, CallError> {
-    let mut shown = 0;
-    for range in hidden {
-        if shown > 0 {
-            making.call_again(code.system_call, &advice(*range, DOFORK)).map_err(CallError::Failed)?;
+impl<'a> Making<'a> {
+    /// Starts the call in a thread. With `hidden` ranges it is a chain of calls: the thread makes
+    /// all of them also if strandline dies in between.
+    fn begin(
+        tracee: Tracee<'a>,
+        code: CallSites,
+        hold: Duration,
+        hidden: &[AddressRange],
+    ) -> Result<Self, String> {
+        let pid = tracee.process.pid();
+        let registers = tracee.registers;
+        let no_room = || "no room below the stack pointer".to_owned();
+        let top = registers.rsp.checked_sub(RED_ZONE_BYTES + 32).ok_or_else(no_room)?;
+        // The sleeping time is stored above the frames.
+        let time_address = top & !15;
+        let calls = [
+            SystemCall { number: CLOSE_RANGE, arguments: [0, u64::from(u32::MAX), CLOSE_RANGE_UNSHARE] },
+            SystemCall { number: NANOSLEEP, arguments: [time_address, 0, 0] },
+            SystemCall { number: EXIT_GROUP, arguments: [0; 3] },
+        ];
+        let chain = |calls: &[SystemCall], ends: (u64, Option<u64>)| {
+            frame::chain(calls, code.trampoline, code.system_call, &registers, ends).ok_or_else(no_room)
+        };
+        let mut child = chain(&calls, (time_address, None))?;
+        child.bytes.resize((time_address - child.address) as usize, 0);
+        child.bytes.extend(hold.as_secs().to_le_bytes());
+        child.bytes.extend(u64::from(hold.subsec_nanos()).to_le_bytes());
+        memory::write(pid, child.address, &child.bytes)
+            .map_err(|error| format!("the frames cannot be written: {error}"))?;
+        let clone = SystemCall { number: CLONE, arguments: [CLONE_FILES, child.address, 0] };
+        let advised = |advice| {
+            let call = move |range: &AddressRange| [range.start, range.len(), advice];
+            hidden.iter().map(move |range| SystemCall { number: MADVISE, arguments: call(range) })
+        };
+        let calls: Vec<SystemCall> =
+            advised(DOFORK).chain(std::iter::once(clone)).chain(advised(DONTFORK)).collect();
+        // The chain lies between the child's frames and the frame that restores the thread.
+        let low =
+            if hidden.is_empty() { child.address } else { chain(&calls, (child.address, None))?.address };
+        // Replaced by the chain before it is made.
+        let nothing = SystemCall { number: MADVISE, arguments: [0, 0, DONTFORK] };
+        let first = if hidden.is_empty() { clone } else { nothing };
+        let reserved = registers.rsp - RED_ZONE_BYTES - low;
+        let call = system_call(code, first.number, first.arguments, reserved);
+        let injected = inject::begin(tracee, &call).map_err(describe)?;
+        if !hidden.is_empty() {
+            let chain = chain(&calls, (child.address, Some(injected.frame_address())))?;
+            injected.enter_chain(&chain).map_err(|error| describe(CallError::Failed(error)))?;
         }
-        run(making, MADVISE, deadline)?;
-        shown += 1;
+        Ok(Self { injected, hidden: hidden.len() })
     }
-    if shown > 0 {
-        making.call_again(code.system_call, &clone).map_err(CallError::Failed)?;
+
+    /// Makes the child; returns its id, or the kernel's error.
+    fn clone(&mut self, limit: Duration) -> Result<i64, CallError> {
+        let deadline = self.injected.began + limit;
+        for _ in 0..self.hidden {
+            run(&mut self.injected, MADVISE, deadline)?;
+        }
+        run(&mut self.injected, CLONE, deadline)
     }
-    let inner_pid = run(making, CLONE, deadline)?;
-    for range in hidden {
-        making.call_again(code.system_call, &advice(*range, DONTFORK)).map_err(CallError::Failed)?;
-        run(making, MADVISE, deadline)?;
+
+    /// Hides the memory again, and restores the thread.
+    fn finish(mut self, limit: Duration) -> Result<Duration, String> {
+        let deadline = Instant::now() + limit;
+        for _ in 0..self.hidden {
+            if let Err(error) = run(&mut self.injected, MADVISE, deadline) {
+                return Err(left_alone(self.injected, error));
+            }
+        }
+        self.injected.finish(limit).map_err(describe)
     }
-    Ok(inner_pid)
 }
 
 fn system_call(code: CallSites, number: u64, arguments: [u64; 3], reserved_bytes: u64) -> Call<'static> {
@@ -509,14 +520,19 @@ fn refused_by_kernel(result: i64) -> String {
     format!("the kernel refuses it: {}", io::Error::from_raw_os_error(-result as i32))
 }
 
-/// Runs through the entry to the exit of system call `number`; returns its result.
+/// Runs through the entry to the exit of system call `number`, which may follow the return from a
+/// frame; returns its result.
 fn run(injected: &mut Injected<'_>, number: u64, deadline: Instant) -> Result<i64, CallError> {
     let other = || CallError::Failed(io::Error::other("another system call than the injected one"));
     loop {
-        if injected.next_system_call(deadline)?.orig_rax != number {
+        let entry = injected.next_system_call(deadline)?.orig_rax;
+        if entry != number && entry != RT_SIGRETURN {
             return Err(other());
         }
         let exit = injected.next_system_call(deadline)?;
+        if entry == RT_SIGRETURN {
+            continue;
+        }
         let result = exit.rax as i64;
         // The kernel restarts it by itself.
         if !INTERRUPTED.contains(&result) {

@@ -140,6 +140,11 @@ pub fn external_writer(process: &Process, space: &AddressSpace) -> Result<Option
     if let Some(holder) = holders::of_process(process, space)? {
         return Ok(Some(holder));
     }
+    sharer(process)
+}
+
+/// Returns another process on the same memory, or why that is not known.
+pub fn sharer(process: &Process) -> Result<Option<String>> {
     let pid = process.pid();
     let shares = |other: i32| strandline_sys::process::same_memory(pid, other);
     if shares(pid).is_err() {

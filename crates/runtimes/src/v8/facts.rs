@@ -31,6 +31,9 @@ pub struct V8 {
     /// Path from a root to an object of the requested type; `None` if none was requested or found.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<Path>,
+    /// Why there is no path to an object of that type, though one lives.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub no_path: Option<String>,
     /// ArrayBuffers and Buffers of all isolates with a store in malloc's blocks: what
     /// `process.memoryUsage().arrayBuffers` counts, but for SharedArrayBuffers; `None` if not
     /// known.

@@ -50,6 +50,7 @@ pub fn details(heaps: &Heaps, claimed: &Claimed, stores: &Stores) -> V8 {
         uncertain: None,
         garbage: None,
         path: None,
+        no_path: None,
         buffers: stores.buffers.map(|buffers| buffers.in_blocks),
         mapped_buffers: stores.buffers.map(|buffers| buffers.mapped),
         external_strings: stores.strings,

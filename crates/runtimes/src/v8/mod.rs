@@ -47,7 +47,7 @@ use self::layout::Layout;
 use self::locate::Program;
 use self::objects::Census;
 use self::page_index::PageIndex;
-use self::path::Search;
+use self::path::{NoPath, Search};
 use self::roots::Roots;
 use crate::batch::CountingMemory;
 use crate::bits::Bitmap;
@@ -97,11 +97,23 @@ pub static READER: runtime::Reader = runtime::Reader {
     ..runtime::Reader::new(|process, space| Programs::found(locate::find(process, space)))
 };
 
+/// Why there is no path to an object that lives.
+fn no_path(why: &NoPath) -> Option<String> {
+    let text = match why {
+        NoPath::NoObject => return None,
+        NoPath::Late => "there was no time to search for it",
+        NoPath::TooFar => "it is behind more than 200 others, or too many refer to these",
+        NoPath::NoRoot => "no root was found that leads to it",
+    };
+    Some(text.to_owned())
+}
+
 /// The result for the requested path.
 fn path(runtime: &Runtime) -> Option<PathAnswer> {
     let facts: facts::V8 = runtime.details(ABOUT.name)?;
     Some(match facts.path {
         Some(path) => PathAnswer::Found(section::path_text(&path)),
+        None if facts.no_path.is_some() => PathAnswer::NoPath(facts.no_path.unwrap_or_default()),
         None if facts.reachable.is_some() => PathAnswer::NoObject,
         None => PathAnswer::NotTraced,
     })
@@ -185,7 +197,8 @@ pub fn read(
     match count_objects(context, &memory, program, layout, &heaps) {
         Ok(objects) => {
             details.objects = Some(objects.census.totals.instances);
-            details.path = objects.path;
+            details.no_path = objects.path.as_ref().and_then(|path| path.as_ref().err()).and_then(no_path);
+            details.path = objects.path.and_then(Result::ok);
             details.reachable = objects.live.as_ref().map(|live| figures::counted(&live.reachable));
             details.uncertain = objects.live.as_ref().map(|live| figures::counted(&live.uncertain));
             details.garbage = objects.live.as_ref().map(|live| figures::garbage(&objects.census, live));
@@ -195,6 +208,10 @@ pub fn read(
                     "objects on these bytes of pages could not be told apart, and are not counted by type";
                 let path = program.path.clone();
                 reading.caveats.push(Caveat::new("v8_objects_unread", path, Some(unread), text.to_owned()));
+            }
+            if objects.is_late && unread == 0 {
+                let text = "there was no time, or no memory, to find out which objects live";
+                reading.caveats.push(caveat("v8_not_traced", text.to_owned()));
             }
             reading.facts.types = objects.census.totals.types;
         }
@@ -215,7 +232,9 @@ pub fn read(
 struct Objects {
     census: Census,
     live: Option<trace::Live>,
-    path: Option<facts::Path>,
+    path: Option<Result<facts::Path, NoPath>>,
+    /// Whether objects were to be traced, and were not.
+    is_late: bool,
 }
 
 /// Counts the objects by type; finds those that live, unless the process would have to wait.
@@ -253,8 +272,7 @@ fn count_objects(
     let roots = Roots::new(heap, heaps, layout);
     let live = starts.and_then(|starts| trace::live(&heap, &roots, starts, &mut census.known));
     let wanted = live.as_ref().zip(context.path_to);
-    let path = wanted.and_then(|(live, name)| {
-        Search { heap, roots: &roots, marks: &live.marks }.path_to(name, &mut census.known)
-    });
-    Ok(Objects { census, live, path })
+    let path =
+        wanted.map(|(live, name)| Search { heap, roots: &roots, live }.path_to(name, &mut census.known));
+    Ok(Objects { census, is_late: is_traced && live.is_none(), live, path })
 }

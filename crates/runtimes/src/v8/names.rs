@@ -235,7 +235,9 @@ fn characters(shapes: &mut Shapes<'_>, address: u64, content: u64, number: u16) 
         let units: Vec<u16> = units.iter().map(|unit| u16::from_le_bytes(*unit)).collect();
         String::from_utf16_lossy(&units)
     };
-    if name.is_empty() || name.contains(char::is_control) {
+    // A name in code, or what V8 makes of one: `get size`, `bound report`, `#secret`, `a.b`.
+    let is_of_name = |c: char| c.is_alphanumeric() || "_$#.<>[] ".contains(c);
+    if name.is_empty() || !name.chars().all(is_of_name) {
         return None;
     }
     if length > MAX_CHARACTERS {

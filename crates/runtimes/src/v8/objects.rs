@@ -7,7 +7,7 @@ use super::instance_types::InstanceTypes;
 use super::layout::{ObjectLayout, PAGE_ALIGNMENT};
 use super::names::Known;
 use super::page_index::{IndexedPage, PageIndex};
-use super::shapes::{HEAD_BYTES, Shapes};
+use super::shapes::{HEAD_BYTES, Shape, Shapes};
 use super::tally::{self, Tally, Totals};
 use crate::batch::PageCache;
 use crate::bits::Bitmap;
@@ -18,6 +18,8 @@ use strandline_process::memory::{Memory, word_at};
 
 /// Maximum bytes of objects that are walked while the process is stopped: some 25 ms.
 pub const MAX_STOPPED_BYTES: u64 = 32 << 20;
+/// Most bytes before the end of an allocation area that may be an object in the making.
+const MAX_NEW_BYTES: u64 = 1024;
 /// Bytes read of a large object: for its hidden class, its length, and the function's name.
 pub const LARGE_HEAD_BYTES: usize = 4096;
 
@@ -115,7 +117,9 @@ impl Walk<'_> {
                 while at < run.end {
                     let rest = buffer.get(indexed.offset(at)..indexed.offset(run.end)).unwrap_or_default();
                     let Some(bytes) = self.object(rest) else {
-                        self.unread_bytes += run.end - at;
+                        // The last object may have no hidden class yet.
+                        let is_new = indexed.tops.contains(&run.end) && run.end - at <= MAX_NEW_BYTES;
+                        self.unread_bytes += if is_new { 0 } else { run.end - at };
                         break;
                     };
                     let place = indexed.first + (at - indexed.page.area_start) / 8;
@@ -151,7 +155,9 @@ impl Walk<'_> {
         let number = word_at(head, 0).and_then(|word| self.shapes.number(word));
         let found = number.and_then(|number| Some((number, *self.shapes.all.get(number as usize)?)));
         let size = found.and_then(|(_, shape)| self.shapes.bytes(shape, head));
-        match found.zip(size).filter(|(_, size)| *size <= most) {
+        let is_known =
+            |((_, shape), size): &((u32, Shape), u64)| *size <= most && !Shapes::is_scanned(*shape);
+        match found.zip(size).filter(is_known) {
             Some(((number, shape), size)) => {
                 self.tally.record(self.heap.layout, number, shape.content, size, head);
                 self.starts.into_iter().for_each(|starts| _ = starts.set(indexed.first));

@@ -21,6 +21,8 @@ pub struct IndexedPage {
     pub is_large: bool,
     /// The parts in which objects lie one behind the other.
     pub runs: Vec<AddressRange>,
+    /// Where allocation areas are: the last object before one may not be complete.
+    pub tops: Vec<u64>,
     /// Number of its first place.
     pub first: u64,
 }
@@ -50,7 +52,8 @@ impl PageIndex {
             }
             let runs =
                 if is_large { vec![(page.area_start, page.area_end).into()] } else { runs(space, page) };
-            index.pages.push(IndexedPage { page: *page, is_large, runs, first: 0 });
+            let tops = buffers(space, page).map(|buffer| buffer.top).collect();
+            index.pages.push(IndexedPage { page: *page, is_large, runs, tops, first: 0 });
         }
         index.pages.sort_unstable_by_key(|indexed| indexed.page.start);
         for indexed in &mut index.pages {
@@ -106,9 +109,7 @@ fn runs(space: &Space, page: &Page) -> Vec<AddressRange> {
         return Vec::new();
     }
     let is_young = space.kind == Kind::Young;
-    let is_here = |buffer: &Buffer| page.area_start <= buffer.top && buffer.limit <= page.area_end;
-    let mut buffers: Vec<Buffer> =
-        space.buffer.into_iter().chain(space.local_buffer).filter(is_here).collect();
+    let mut buffers: Vec<Buffer> = buffers(space, page).collect();
     buffers.sort_unstable_by_key(|buffer| buffer.top);
     let mut runs = Vec::new();
     let mut at = page.area_start;
@@ -122,4 +123,11 @@ fn runs(space: &Space, page: &Page) -> Vec<AddressRange> {
         runs.push((at, page.area_end).into());
     }
     runs
+}
+
+/// The allocation areas on a page.
+fn buffers(space: &Space, page: &Page) -> impl Iterator<Item = Buffer> {
+    let (start, end) = (page.area_start, page.area_end);
+    let is_here = move |buffer: &Buffer| start <= buffer.top && buffer.limit <= end;
+    space.buffer.into_iter().chain(space.local_buffer).filter(is_here)
 }

@@ -1,10 +1,10 @@
-//! What keeps an object of a type alive: the shortest path to it from the global object, or from a
-//! root.
+//! What keeps an object of a type alive: the shortest path to it from a global object, or if none
+//! leads to it, one from a root.
 //!
 //! Goes from the object to those that refer to it, and so on: each step looks at all references of
 //! the live objects. A word that only looks like a pointer may be among them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Instant;
 
 use super::facts::{Path, Step};
@@ -14,9 +14,9 @@ use super::objects::Heap;
 use super::page_index::IndexedPage;
 use super::references::{EPHEMERON_BYTES, EPHEMERONS, References};
 use super::roots::{Root, Roots};
-use super::shapes::{Content, Shape, Shapes};
-use super::slots::{self, Slot};
-use super::trace::each_part;
+use super::shapes::{Content, HEAD_BYTES, Shape, Shapes};
+use super::slots::{self, Slot, SlotName};
+use super::trace::{Live, each_part};
 use crate::bits::Bitmap;
 use strandline_process::buffer::ReadBuffer;
 use strandline_process::memory::word_at;
@@ -26,6 +26,8 @@ const MAX_STEPS: usize = 200;
 const MAX_FOUND: usize = 1 << 20;
 /// Steps that are reported from each end of a path.
 const MAX_SHOWN: usize = 32;
+/// Maximum bytes of a function's constants that are searched for names.
+const MAX_CONSTANTS: u64 = 1 << 20;
 /// Classes of objects that live as long as the program: a path ends there.
 const ANCHORS: [&str; 3] = ["NativeContext", "JSGlobalObject", "JSGlobalProxy"];
 
@@ -35,8 +37,21 @@ pub struct Search<'a> {
     pub heap: Heap<'a>,
     /// Roots.
     pub roots: &'a Roots<'a>,
-    /// A bit for each live object.
-    pub marks: &'a Bitmap,
+    /// What lives.
+    pub live: &'a Live,
+}
+
+/// Why there is no path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoPath {
+    /// No live object of the type was found.
+    NoObject,
+    /// The time was over.
+    Late,
+    /// It is behind too many others.
+    TooFar,
+    /// No root leads to it: a handle that was released meanwhile.
+    NoRoot,
 }
 
 /// A live object.
@@ -59,10 +74,19 @@ struct Held {
 }
 
 impl Search<'_> {
-    /// Returns a path to a live object of the type `name`; `None` if there is none, or no time.
-    pub fn path_to(&self, name: &str, known: &mut Known) -> Option<Path> {
+    /// Returns a path to a live object of the type `name`.
+    pub fn path_to(&self, name: &str, known: &mut Known) -> Result<Path, NoPath> {
         let mut shapes = self.heap.shapes();
-        let sample = self.sample(&mut shapes, name, known)?;
+        let marks = [self.live.certain.as_ref(), Some(&self.live.marks)];
+        let mut sample = None;
+        // One to which only a stale word leads would say nothing.
+        for marks in marks.into_iter().flatten() {
+            sample = self.sample(&mut shapes, name, marks, known).ok_or(NoPath::Late)?;
+            if sample.is_some() {
+                break;
+            }
+        }
+        let sample = sample.ok_or(NoPath::NoObject)?;
         let mut found: HashMap<u64, Held> = HashMap::new();
         found.insert(sample, Held { offset: None, target: sample });
         let mut last = vec![sample];
@@ -72,13 +96,17 @@ impl Search<'_> {
             if anchor.is_some() || last.is_empty() || found.len() > MAX_FOUND {
                 break;
             }
-            last = self.referrers(&mut shapes, &mut found, &last)?;
+            last = self.referrers(&mut shapes, &mut found, &last).ok_or(NoPath::Late)?;
         }
         let (root, first) = match anchor {
             Some(address) => ("V8's roots".to_owned(), address),
-            None => self.root(&found)?,
+            None => match self.root(&found).ok_or(NoPath::Late)? {
+                Some((root, address)) => (self.root_name(root), address),
+                None if last.is_empty() => return Err(NoPath::NoRoot),
+                None => return Err(NoPath::TooFar),
+            },
         };
-        Some(self.path(&mut shapes, &found, root, first, known))
+        Ok(self.path(&mut shapes, &found, root, first, known))
     }
 
     /// Passes each live object of a page.
@@ -86,6 +114,7 @@ impl Search<'_> {
         &self,
         shapes: &mut Shapes<'_>,
         indexed: &IndexedPage,
+        marks: &Bitmap,
         buffer: &mut ReadBuffer,
         take: &mut dyn FnMut(&mut Shapes<'_>, LiveObject<'_>) -> bool,
     ) -> Option<()> {
@@ -94,10 +123,9 @@ impl Search<'_> {
         }
         let memory = self.heap.memory;
         if indexed.is_large {
-            buffer.resize(PAGE_ALIGNMENT as usize);
             let most = usize::try_from(indexed.page.area_end - indexed.page.area_start).ok()?;
-            let head = buffer.get_mut(..most.min(PAGE_ALIGNMENT as usize))?;
-            memory.read(indexed.page.area_start, head).ok()?;
+            buffer.resize(most.min(PAGE_ALIGNMENT as usize));
+            memory.read(indexed.page.area_start, buffer).ok()?;
         } else {
             indexed.read(self.heap.context, memory, buffer);
         }
@@ -114,7 +142,7 @@ impl Search<'_> {
                 let place = self.heap.index.place(at).map(|(_, place)| place);
                 let object = bytes.get(..size.min(bytes.len() as u64) as usize).unwrap_or_default();
                 let object = LiveObject { address: at, shape, size, bytes: object };
-                if place.is_some_and(|place| self.marks.has(place)) && !take(shapes, object) {
+                if place.is_some_and(|place| marks.has(place)) && !take(shapes, object) {
                     return Some(());
                 }
                 at = at.checked_add(size)?;
@@ -126,14 +154,20 @@ impl Search<'_> {
         Some(())
     }
 
-    /// Returns a live object of the type.
-    fn sample(&self, shapes: &mut Shapes<'_>, name: &str, known: &mut Known) -> Option<u64> {
+    /// Returns an object of the type among those with a mark; `None` if the time was over.
+    fn sample(
+        &self,
+        shapes: &mut Shapes<'_>,
+        name: &str,
+        marks: &Bitmap,
+        known: &mut Known,
+    ) -> Option<Option<u64>> {
         let mut buffer = ReadBuffer::new(PAGE_ALIGNMENT as usize);
         let mut wanted: HashMap<u64, bool> = HashMap::new();
         let layout = self.heap.layout;
         let mut sample = None;
         for indexed in &self.heap.index.pages {
-            self.each_live(shapes, indexed, &mut buffer, &mut |shapes, object| {
+            self.each_live(shapes, indexed, marks, &mut buffer, &mut |shapes, object| {
                 let shape = object.shape;
                 let shared = word_at(object.bytes, layout.shared as usize).unwrap_or(0);
                 let key = match shape.content {
@@ -155,7 +189,7 @@ impl Search<'_> {
                 break;
             }
         }
-        sample
+        Some(sample)
     }
 
     /// Returns the live objects that refer to one of `targets` and were not found before.
@@ -177,7 +211,7 @@ impl Search<'_> {
                     next.push(at);
                 }
             };
-            self.each_live(shapes, indexed, &mut buffer, &mut |_, object| {
+            self.each_live(shapes, indexed, &self.live.marks, &mut buffer, &mut |_, object| {
                 add(found, object.address, self.first_hit(object.shape, 0, object.bytes, &targets));
                 let read = object.bytes.len() as u64;
                 rest = (read < object.size).then_some((object.address, object.shape, read, object.size));
@@ -213,15 +247,16 @@ impl Search<'_> {
         for at in (first..bytes.len().saturating_sub(8)).step_by(EPHEMERON_BYTES) {
             let pair = word_at(bytes, at).zip(word_at(bytes, at + 8));
             let is_live =
-                |key: u64| self.heap.index.place(key).is_none_or(|(_, place)| self.marks.has(place));
+                |key: u64| self.heap.index.place(key).is_none_or(|(_, place)| self.live.marks.has(place));
             if let Some((_, value)) = pair.filter(|(key, value)| key & value & 7 == 1 && is_live(key - 1)) {
                 visit(offset + at + 8, value - 1);
             }
         }
     }
 
-    /// Returns a root that leads to an object that was found, and that object.
-    fn root(&self, found: &HashMap<u64, Held>) -> Option<(String, u64)> {
+    /// Returns a root that leads to an object that was found, and that object; `None` if the time
+    /// was over.
+    fn root(&self, found: &HashMap<u64, Held>) -> Option<Option<(Root, u64)>> {
         let mut hit = None;
         let mut visit = |root, address| {
             hit = found.contains_key(&address).then_some((root, address));
@@ -234,8 +269,7 @@ impl Search<'_> {
                 hit.is_none()
             })?;
         }
-        let (root, address) = hit?;
-        Some((self.root_name(root), address))
+        Some(hit)
     }
 
     fn root_name(&self, root: Root) -> String {
@@ -258,31 +292,75 @@ impl Search<'_> {
         first: u64,
         known: &mut Known,
     ) -> Path {
-        let mut objects = vec![first];
+        let mut holder = first;
         let mut before = None;
-        let mut steps = Vec::new();
-        while let Some(held) = objects.last().and_then(|last| found.get(last)) {
-            let holder = *objects.last().unwrap_or(&first);
+        let mut slots = Vec::new();
+        while let Some(held) = found.get(&holder).filter(|_| slots.len() <= MAX_STEPS) {
             let slot = held.offset.map(|offset| Slot { holder, offset });
-            let name = slot.and_then(|slot| slots::name(shapes, self.heap.layout, slot, before));
-            steps.push(Step {
-                type_name: self.type_name(shapes, holder, known),
-                address: holder,
-                slot: name,
-            });
-            if slot.is_none() || objects.len() > MAX_STEPS {
+            slots.push((holder, slot.and_then(|slot| slots::name(shapes, self.heap.layout, slot, before))));
+            if slot.is_none() {
                 break;
             }
-            before = slot;
-            objects.push(held.target);
+            (before, holder) = (slot, held.target);
         }
-        let count = steps.len();
-        let mut number = 0;
-        steps.retain(|_| {
-            number += 1;
-            number <= MAX_SHOWN || number + MAX_SHOWN > count
+        let keys = slots.iter().filter_map(|(_, name)| match name {
+            Some(SlotName::Key(key)) => Some(*key),
+            _ => None,
         });
+        let in_code = self.in_code(shapes, &keys.collect()).unwrap_or_default();
+        let count = slots.len();
+        let is_shown = |number: usize| number < MAX_SHOWN || number + MAX_SHOWN >= count;
+        let slots = slots.into_iter().enumerate().filter(|(number, _)| is_shown(*number));
+        let steps: Vec<Step> = slots
+            .map(|(_, (address, name))| Step {
+                type_name: self.type_name(shapes, address, known),
+                address,
+                slot: name.map(|name| match name {
+                    SlotName::Text(text) => text,
+                    SlotName::Key(key) => slots::key_text(shapes, key, &in_code),
+                }),
+            })
+            .collect();
         Path { root, left_out: (count - steps.len()) as u64, steps }
+    }
+
+    /// Returns those of `keys` that are constants of the program's code: in what functions that were
+    /// compiled refer to, or the names of variables. `None` if the time was over.
+    fn in_code(&self, shapes: &mut Shapes<'_>, keys: &HashSet<u64>) -> Option<HashSet<u64>> {
+        let mut buffer = ReadBuffer::new(PAGE_ALIGNMENT as usize);
+        let mut found = HashSet::new();
+        let mut constants = Vec::new();
+        for indexed in self.heap.index.pages.iter().filter(|indexed| !indexed.is_large) {
+            self.each_live(shapes, indexed, &self.live.marks, &mut buffer, &mut |shapes, object| {
+                match shapes.types().name(object.shape.instance_type).unwrap_or_default() {
+                    "BytecodeArray" => {
+                        object.shape.references.each(0, object.bytes, &mut |_, target| constants.push(target))
+                    }
+                    "ScopeInfo" | "ObjectBoilerplateDescription" | "SharedFunctionInfo" => {
+                        add_words(object.bytes, keys, &mut found);
+                    }
+                    _ => {}
+                }
+                true
+            })?;
+        }
+        constants.sort_unstable();
+        constants.dedup();
+        for address in constants {
+            let number = shapes.cache.word(address).and_then(|word| shapes.number(word));
+            let shape = number.and_then(|number| shapes.all.get(number as usize).copied());
+            let mut head = [0; HEAD_BYTES];
+            let size = shape.filter(|shape| shape.references == References::All).and_then(|shape| {
+                shapes.cache.read(address, &mut head).ok()?;
+                shapes.bytes(shape, &head)
+            });
+            let Some(size) = size.filter(|size| *size <= MAX_CONSTANTS) else { continue };
+            buffer.resize(size as usize);
+            if shapes.cache.read(address, &mut buffer).is_ok() {
+                add_words(&buffer, keys, &mut found);
+            }
+        }
+        Some(found)
     }
 
     fn type_name(&self, shapes: &mut Shapes<'_>, address: u64, known: &mut Known) -> String {
@@ -298,6 +376,12 @@ impl Search<'_> {
             (None, _) => "unknown".to_owned(),
         }
     }
+}
+
+/// Adds the words that are among `keys`.
+fn add_words(bytes: &[u8], keys: &HashSet<u64>, found: &mut HashSet<u64>) {
+    let words = (0..bytes.len()).step_by(8).filter_map(|at| word_at(bytes, at));
+    found.extend(words.filter(|word| keys.contains(word)));
 }
 
 fn is_anchor(shapes: &mut Shapes<'_>, address: u64) -> bool {

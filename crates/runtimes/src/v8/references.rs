@@ -45,7 +45,7 @@ impl References {
         }
         match types.name(instance_type).unwrap_or_default() {
             "ByteArray" | "TrustedByteArray" | "FixedDoubleArray" | "HeapNumber" | "BigInt" | "FreeSpace"
-            | "Filler" | "FeedbackMetadata" => Self::Class,
+            | "Filler" | "FeedbackMetadata" | "CoverageInfo" => Self::Class,
             "BytecodeArray" => Self::Until(layout.bytecode_header as usize & !7),
             "JSWeakRef" => Self::Except(WEAK_REF),
             "WeakCell" => Self::Except(WEAK_CELL),

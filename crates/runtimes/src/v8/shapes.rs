@@ -14,6 +14,12 @@ use strandline_process::memory::{half_word_at, word_at};
 
 /// `instance_size_in_words_` in a `Map`, 8 bits (`src/objects/map.h`).
 const MAP_WORDS: u64 = 8;
+/// `WasmByte1` and `WasmByte2` in a `Map`: the words of a `WasmStruct`; the former, the bytes of an
+/// element of a `WasmArray`.
+const MAP_WASM_SIZE: u64 = 9;
+/// Bytes before the elements of a `WasmArray`, and where their number is.
+const WASM_ARRAY: u64 = 24;
+const WASM_ARRAY_LENGTH: usize = 16;
 /// `prototype_` in a `Map`.
 const MAP_PROTOTYPE: u64 = 24;
 /// `bit_field3_` in a `Map`, 32 bits, and its `IsPrototypeMapBit`.
@@ -29,8 +35,6 @@ const PROPERTY_LENGTH: u64 = 0x3ff;
 pub const HEAD_BYTES: usize = 16;
 /// Size of the cache of hidden classes found last (a power of two).
 const RECENT: usize = 4096;
-/// Maximum number of words kept that are, or are not, pointers to a hidden class.
-const MAX_KNOWN: usize = 1 << 20;
 /// Maximum number of hidden classes; programs with many have a hundred thousand. Objects of further
 /// ones count as unread.
 const MAX_SHAPES: usize = 1 << 19;
@@ -60,6 +64,8 @@ enum Size {
     Digits,
     /// `FreeSpace`: bytes or words.
     Free { unit: u64 },
+    /// `WasmArray`: a 32-bit length after the properties.
+    WasmArray { entry: u64 },
     /// Up to the next object: it has no pointer to a hidden class (`ScopeInfo`).
     ToNext,
     /// Not known.
@@ -99,8 +105,8 @@ pub struct Shapes<'a> {
     layout: &'a ObjectLayout,
     /// Reads what is outside the page that is walked.
     pub cache: PageCache<'a>,
-    /// Numbers by pointer; `None` for words that lead to something else.
-    numbers: HashMap<u64, Option<u32>>,
+    /// Numbers by pointer.
+    numbers: HashMap<u64, u32>,
     recent: Vec<(u64, Option<u32>)>,
     /// All of them, by number.
     pub all: Vec<Shape>,
@@ -135,16 +141,7 @@ impl<'a> Shapes<'a> {
     }
 
     fn look_up(&mut self, word: u64, place: usize) -> Option<u32> {
-        let number = match self.numbers.get(&word) {
-            Some(number) => *number,
-            None => {
-                let number = self.read(word);
-                if self.numbers.len() < MAX_KNOWN {
-                    self.numbers.insert(word, number);
-                }
-                number
-            }
-        };
+        let number = self.numbers.get(&word).copied().or_else(|| self.read(word));
         if let Some(recent) = self.recent.get_mut(place) {
             *recent = (word, number);
         }
@@ -183,9 +180,19 @@ impl<'a> Shapes<'a> {
         }
         let instance_type = self.instance_type(map)?;
         let [words] = self.cache.array(map.checked_add(MAP_WORDS)?)?;
-        let size = match words {
-            0 => size(instance_type, self.types, self.layout),
-            words => Size::Fixed(u64::from(words) * 8),
+        let size = match (words, self.types.name(instance_type)) {
+            // Their hidden classes have sizes in two bytes for other purposes
+            // (`src/wasm/wasm-objects.h`).
+            (0, Some("WasmStruct")) => {
+                let bytes: [u8; 2] = self.cache.array(map.checked_add(MAP_WASM_SIZE)?)?;
+                Size::Fixed(u64::from(u16::from_le_bytes(bytes)) * 8)
+            }
+            (0, Some("WasmArray")) => {
+                let [entry] = self.cache.array(map.checked_add(MAP_WASM_SIZE)?)?;
+                Size::WasmArray { entry: u64::from(entry) }
+            }
+            (0, _) => size(instance_type, self.types, self.layout),
+            (words, _) => Size::Fixed(u64::from(words) * 8),
         };
         let content = match self.types.name(instance_type) {
             Some("FreeSpace" | "Filler") => Content::Free,
@@ -195,6 +202,7 @@ impl<'a> Shapes<'a> {
         let is_prototype = self.cache.word32(map.checked_add(MAP_BITS)?)? & IS_PROTOTYPE != 0;
         let number = u32::try_from(self.all.len()).ok().filter(|_| self.all.len() < MAX_SHAPES)?;
         let references = References::of(instance_type, self.types, self.layout);
+        self.numbers.insert(word, number);
         self.all.push(Shape { map: word, instance_type, size, content, is_prototype, references });
         Some(number)
     }
@@ -210,6 +218,7 @@ impl<'a> Shapes<'a> {
             Size::Array { header, entry } => array(header, length()?, entry),
             Size::Vector { header, entry } => array(header, half(LENGTH_32)?, entry),
             Size::Counted { header } => array(header, half(usize::try_from(header).ok()? - 4)?, 8),
+            Size::WasmArray { entry } => array(WASM_ARRAY, half(WASM_ARRAY_LENGTH)?, entry),
             Size::Text { character } => array(16, half(STRING_LENGTH)?, character),
             Size::Descriptors => array(self.layout.descriptor_header, half(LENGTH_32)? & 0xffff, 24),
             Size::Properties => array(16, length()? & PROPERTY_LENGTH, 8),
@@ -223,6 +232,11 @@ impl<'a> Shapes<'a> {
             Size::ToNext => Some(self.bytes_to_next(bytes)),
             Size::Unknown => None,
         }
+    }
+
+    /// Whether the size of its objects is known only if all of an object and the next are read.
+    pub fn is_scanned(shape: Shape) -> bool {
+        shape.size == Size::ToNext
     }
 
     fn bytes_to_next(&mut self, bytes: &[u8]) -> u64 {
@@ -260,7 +274,7 @@ fn size(instance_type: u16, types: &InstanceTypes, layout: &ObjectLayout) -> Siz
         "NativeContext" | "WeakArrayList" | "DependentCode" | "ArrayList" => array(24),
         "ObjectBoilerplateDescription" | "ScriptContextTable" | "SloppyArgumentsElements" => array(32),
         "RegExpMatchInfo" => array(40),
-        "DoubleStringCache" => Size::Vector { header: 16, entry: 16 },
+        "DoubleStringCache" | "CoverageInfo" => Size::Vector { header: 16, entry: 16 },
         "WasmDispatchTable" => {
             let (header, entry) = layout.dispatch_table;
             Size::Array { header, entry }

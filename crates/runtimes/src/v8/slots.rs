@@ -1,6 +1,9 @@
 //! Names of the places in which objects of V8 hold others: properties, variables, elements.
 //!
-//! Only names that a program's code could have are shown: keys of tables may be data.
+//! Keys of an object that is used as a table are data. So the name of a property is shown only if
+//! it is one of the constants of the program's code ([`SlotName::Key`]).
+
+use std::collections::HashSet;
 
 use super::layout::ObjectLayout;
 use super::names::{self, ScopeInfo};
@@ -45,50 +48,59 @@ pub struct Slot {
     pub offset: u64,
 }
 
+/// The name of a slot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SlotName {
+    /// A text.
+    Text(String),
+    /// A property, by the pointer to its key.
+    Key(u64),
+}
+
 /// Returns the name of a slot. `before` is the slot in which the holder itself is held.
 pub fn name(
     shapes: &mut Shapes<'_>,
     layout: &ObjectLayout,
     slot: Slot,
     before: Option<Slot>,
-) -> Option<String> {
+) -> Option<SlotName> {
     let Slot { holder, offset } = slot;
     let number = shapes.type_at(holder)?;
     let types = shapes.types();
+    let text = |text: &str| Some(SlotName::Text(text.to_owned()));
     if offset == 0 {
-        return Some("(hidden class)".to_owned());
+        return text("(hidden class)");
     }
     if types.is_object(number) {
         let is_function = types.is_function(number);
         return match offset {
             PROPERTIES | ELEMENTS => None,
-            offset if is_function && offset == layout.shared => Some("(code)".to_owned()),
-            offset if is_function && offset == layout.shared + 8 => Some("(scope)".to_owned()),
-            offset => field(shapes, layout, holder, Place::InObject(offset)),
+            offset if is_function && offset == layout.shared => text("(code)"),
+            offset if is_function && offset == layout.shared + 8 => text("(scope)"),
+            offset => field(shapes, layout, holder, Place::InObject(offset)).map(SlotName::Key),
         };
     }
     let index = offset.checked_sub(ARRAY).map(|bytes| bytes / 8);
     match types.name(number).unwrap_or_default() {
         "PropertyArray" => {
             let owner = before.filter(|before| before.offset == PROPERTIES)?;
-            field(shapes, layout, owner.holder, Place::Array(index?))
+            field(shapes, layout, owner.holder, Place::Array(index?)).map(SlotName::Key)
         }
-        "NameDictionary" => {
-            let key = shapes.cache.word(holder.checked_add(offset)?.checked_sub(8)?)?;
-            Some(identifier(shapes, key).map_or_else(|| "(a property)".to_owned(), |name| format!(".{name}")))
-        }
-        "PropertyCell" => {
-            let key = shapes.cache.word(holder.checked_add(CELL_NAME)?)?;
-            identifier(shapes, key).map(|name| format!(".{name}"))
-        }
-        "Context" => variable(shapes, layout, holder, index?),
-        "FixedArray" => index.map(|index| format!("[{index}]")),
-        "OrderedHashMap" | "OrderedHashSet" | "EphemeronHashTable" | "NumberDictionary" => {
-            Some("(an entry)".to_owned())
-        }
+        // The key is before the value.
+        "NameDictionary" => shapes.cache.word(holder.checked_add(offset)?.checked_sub(8)?).map(SlotName::Key),
+        "PropertyCell" => shapes.cache.word(holder.checked_add(CELL_NAME)?).map(SlotName::Key),
+        "Context" => variable(shapes, layout, holder, index?).map(SlotName::Text),
+        "FixedArray" => text(&format!("[{}]", index?)),
+        "OrderedHashMap" | "OrderedHashSet" | "EphemeronHashTable" | "NumberDictionary" => text("(an entry)"),
         "GlobalDictionary" => None,
-        _ => Some(format!("+{offset}")),
+        _ => text(&format!("+{offset}")),
     }
+}
+
+/// Returns the text of a property's name. `in_code` are the keys that the program's code has.
+pub fn key_text(shapes: &mut Shapes<'_>, key: u64, in_code: &HashSet<u64>) -> String {
+    let name = if in_code.contains(&key) { identifier(shapes, key) } else { None };
+    name.map_or_else(|| "(a property)".to_owned(), |name| format!(".{name}"))
 }
 
 /// Where the value of a property is.
@@ -100,8 +112,8 @@ enum Place {
     Array(u64),
 }
 
-/// Returns the name of the property of an object whose value is at a place.
-fn field(shapes: &mut Shapes<'_>, layout: &ObjectLayout, object: u64, place: Place) -> Option<String> {
+/// Returns the key of the property of an object whose value is at a place.
+fn field(shapes: &mut Shapes<'_>, layout: &ObjectLayout, object: u64, place: Place) -> Option<u64> {
     let map = Shapes::object_at(shapes.cache.word(object)?)?;
     let bits = shapes.cache.word32(map.checked_add(MAP_BITS)?)?;
     let [start] = shapes.cache.array(map.checked_add(MAP_INOBJECT_START)?)?;
@@ -121,9 +133,7 @@ fn field(shapes: &mut Shapes<'_>, layout: &ObjectLayout, object: u64, place: Pla
         let at = first.checked_add(number * DESCRIPTOR_BYTES)?;
         let details = shapes.cache.word(at.checked_add(DESCRIPTOR_DETAILS)?)? >> 32;
         if details & IS_NO_FIELD == 0 && details >> INDEX_SHIFT & INDEX_MASK == wanted {
-            let key = shapes.cache.word(at)?;
-            let name = identifier(shapes, key);
-            return Some(name.map_or_else(|| "(a property)".to_owned(), |name| format!(".{name}")));
+            return shapes.cache.word(at);
         }
     }
     None

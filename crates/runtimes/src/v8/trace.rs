@@ -19,10 +19,15 @@ use crate::bits::Bitmap;
 use strandline_process::buffer::ReadBuffer;
 use strandline_process::memory::{Memory, word_at};
 
+/// Limit on entries of tables whose keys are not marked.
+const MAX_PAIRS: usize = 1 << 22;
+
 /// The objects to which roots lead.
 pub struct Live {
     /// A bit for each.
     pub marks: Bitmap,
+    /// A bit for each to which certain roots lead; `None` if not wanted.
+    pub certain: Option<Bitmap>,
     /// Those to which certain roots lead.
     pub reachable: Totals,
     /// Those to which only other words lead.
@@ -31,6 +36,7 @@ pub struct Live {
 
 /// Traces the heaps. `starts` has a bit for each object, and is consumed.
 pub fn live(heap: &Heap<'_>, roots: &Roots<'_>, starts: Bitmap, known: &mut Known) -> Option<Live> {
+    let keeps_certain = heap.context.path_to.is_some();
     let mut trace = Trace {
         heap: *heap,
         shapes: heap.shapes(),
@@ -39,13 +45,15 @@ pub fn live(heap: &Heap<'_>, roots: &Roots<'_>, starts: Bitmap, known: &mut Know
         unscanned: starts,
         dirty: vec![false; heap.index.pages.len()],
         ephemerons: Vec::new(),
+        pairs: Vec::new(),
         buffer: ReadBuffer::new(PAGE_ALIGNMENT as usize),
     };
     roots.each_certain(&mut |_, address| trace.mark_root(address))?;
     let reachable = trace.finish(known)?;
+    let certain = if keeps_certain { Some(trace.marks.copy()?) } else { None };
     roots.each_other(&mut |_, address| trace.mark_root(address))?;
     let uncertain = trace.finish(known)?;
-    Some(Live { marks: trace.marks, reachable, uncertain })
+    Some(Live { marks: trace.marks, certain, reachable, uncertain })
 }
 
 struct Trace<'a> {
@@ -57,8 +65,10 @@ struct Trace<'a> {
     unscanned: Bitmap,
     /// Pages in which objects were marked and not scanned.
     dirty: Vec<bool>,
-    /// Address and bytes of tables whose values live with their keys.
+    /// Address and bytes of tables whose values live with their keys, which were not read.
     ephemerons: Vec<(u64, u64)>,
+    /// Keys that are not marked, and their values.
+    pairs: Vec<(u64, u64)>,
     buffer: ReadBuffer,
 }
 
@@ -190,27 +200,46 @@ impl Trace<'_> {
 
     /// Marks the values of marked keys in tables that hold them so; returns whether any was new.
     fn mark_values(&mut self) -> Option<bool> {
-        let (tables, mut is_any) = (self.ephemerons.clone(), false);
+        self.read_tables()?;
+        let mut pairs = std::mem::take(&mut self.pairs);
+        let mut is_any = false;
+        loop {
+            let count = pairs.len();
+            pairs.retain(|&(key, value)| {
+                // A key outside of the pages, as those of empty entries, is always alive.
+                let is_live = self.heap.index.place(key).is_none_or(|(_, place)| self.marks.has(place));
+                is_any |= is_live && self.mark(value);
+                !is_live
+            });
+            if pairs.len() == count || Instant::now() >= self.heap.context.deadline {
+                break;
+            }
+        }
+        self.pairs = pairs;
+        Some(is_any)
+    }
+
+    /// Reads the keys and values in the tables that were found since the last time.
+    fn read_tables(&mut self) -> Option<()> {
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.resize(PAGE_ALIGNMENT as usize);
-        let memory = self.heap.memory;
-        for (address, bytes) in tables {
+        for (address, bytes) in std::mem::take(&mut self.ephemerons) {
             let entries = bytes.saturating_sub(EPHEMERONS as u64);
-            each_part(memory, address + EPHEMERONS as u64, entries, &mut buffer, &mut |_, bytes| {
+            let first = address.checked_add(EPHEMERONS as u64)?;
+            let pairs = &mut self.pairs;
+            each_part(self.heap.memory, first, entries, &mut buffer, &mut |_, bytes| {
                 for entry in bytes.chunks_exact(EPHEMERON_BYTES) {
                     let pair = word_at(entry, 0).zip(word_at(entry, 8));
                     let pair = pair.filter(|(key, value)| key & 7 == 1 && value & 7 == 1);
-                    // A key outside of the pages, as those for empty entries, is always alive.
-                    let is_live =
-                        |key: u64| self.heap.index.place(key).is_none_or(|(_, place)| self.marks.has(place));
-                    if let Some((_, value)) = pair.filter(|(key, _)| is_live(key - 1)) {
-                        is_any |= self.mark(value - 1);
-                    }
+                    pairs.extend(pair.map(|(key, value)| (key - 1, value - 1)));
                 }
             })?;
+            if self.pairs.len() > MAX_PAIRS {
+                return None;
+            }
         }
         self.buffer = buffer;
-        Some(is_any)
+        Some(())
     }
 }
 
