@@ -2,8 +2,8 @@
 //! that and of the snapshot while the process runs on.
 //!
 //! During the stop, only mappings and page tables are read, and the snapshot is made; of a process
-//! that keeps memory from its children also smaps, which alone says so. Otherwise the rest of smaps,
-//! which takes another walk over all pages, comes from the snapshot for private anonymous
+//! that keeps memory from its children also smaps, which alone says so. Otherwise the rest of
+//! smaps, which takes another walk over all pages, comes from the snapshot for private anonymous
 //! memory, which it has page for page, and from the page tables for files and shared memory.
 
 use std::sync::Arc;

@@ -187,9 +187,9 @@ pub struct SystemCall {
 
 /// Makes frames with which a thread makes `calls` in sequence, with all signals blocked and without
 /// extended state: an rt_sigreturn at `trampoline` loads each frame, and its call at `system_call`
-/// returns into the next, the last one into the frame `after` them; without one, it must not return.
-/// The frames end at `top`; the thread starts by returning with its stack pointer at the frames'
-/// address.
+/// returns into the next, the last one into the frame `after` them; without one, it must not
+/// return. The frames end at `top`; the thread starts by returning with its stack pointer at the
+/// frames' address.
 ///
 /// `like` provides the segment registers. `None` if there is no room below `top`.
 pub fn chain(

@@ -324,8 +324,8 @@ impl Search<'_> {
         Path { root, left_out: (count - steps.len()) as u64, steps }
     }
 
-    /// Returns those of `keys` that are constants of the program's code: in what functions that were
-    /// compiled refer to, or the names of variables. `None` if the time was over.
+    /// Returns those of `keys` that are constants of the program's code: in what functions that
+    /// were compiled refer to, or the names of variables. `None` if the time was over.
     fn in_code(&self, shapes: &mut Shapes<'_>, keys: &HashSet<u64>) -> Option<HashSet<u64>> {
         let mut buffer = ReadBuffer::new(PAGE_ALIGNMENT as usize);
         let mut found = HashSet::new();
