@@ -308,7 +308,9 @@ impl Tree {
             if tids.iter().take(MAX_TASKS).any(|&tid| runs(tid)) {
                 return true;
             }
-            if process.lists_all(&tids) {
+            // One that is gone by now may have taken the main thread's place after that was looked at.
+            let is_changed = tids.iter().take(MAX_TASKS).any(|&tid| process.task_stat(tid).is_err());
+            if !is_changed && process.lists_all(&tids) {
                 return false;
             }
         }

@@ -103,7 +103,7 @@ fn a_path_names_what_holds_an_object() -> Outcome {
             let slots: Vec<&str> = steps.iter().filter_map(|step| step["slot"].as_str()).collect();
             println!("Node.js {}: {types:?}, {slots:?}", node.major);
             // A constant array in a function's scope.
-            let is_right = path["root"] == "V8's roots"
+            let is_right = path["root"] == "V8's contexts"
                 && types.ends_with(&[last, name])
                 && slots.contains(&".kinds")
                 && slots.last().is_some_and(|slot| slot.starts_with('['));

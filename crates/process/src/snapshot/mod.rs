@@ -69,8 +69,9 @@ const TAKING: [RequiredCall; 6] = [
 /// The same, with the call that shows memory to the child.
 const TAKING_HIDDEN: [RequiredCall; 7] =
     [TAKING[0], TAKING[1], TAKING[2], TAKING[3], TAKING[4], TAKING[5], any("madvise", MADVISE as u32)];
-/// `MADV_DOFORK` and `MADV_DONTFORK`: whether a child gets the memory.
+/// `MADV_DOFORK`: a child gets the memory.
 const DOFORK: u64 = 11;
+/// `MADV_DONTFORK`: it does not.
 const DONTFORK: u64 = 10;
 /// Maximum ranges that are shown to the child: each takes two frames on the stack. Node.js has some
 /// ten.

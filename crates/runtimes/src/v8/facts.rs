@@ -61,7 +61,7 @@ pub struct Counted {
 /// What keeps an object alive.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Path {
-    /// The root: `V8's roots`, or where outside of the heap a pointer is.
+    /// The root: `V8's contexts`, or where outside of the heap a pointer is.
     pub root: String,
     /// From the object that the root holds to the requested one.
     pub steps: Vec<Step>,

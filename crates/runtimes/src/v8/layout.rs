@@ -62,6 +62,10 @@ pub const SWEEPER_JOB: u64 = 8;
 pub const STORE_BYTES: usize = 72;
 /// Bits of its flags: `is_resizable_by_js_`, `is_wasm_memory_`. V8 maps such a store.
 pub const IS_MAPPED: u32 = 2 | 4;
+/// `instance_size_in_words_` in a `Map`, 8 bits (`src/objects/map.h`).
+pub const MAP_WORDS: u64 = 8;
+/// `bit_field3_` in a `Map`, 32 bits.
+pub const MAP_BITS: u64 = 16;
 /// `instance_type_` in a `Map`, 16 bits (`src/objects/map.h`).
 pub const MAP_TYPE: u64 = 12;
 /// Bits of the instance type of an external string that caches where its characters are: external

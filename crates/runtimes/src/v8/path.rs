@@ -28,7 +28,8 @@ const MAX_FOUND: usize = 1 << 20;
 const MAX_SHOWN: usize = 32;
 /// Maximum bytes of a function's constants that are searched for names.
 const MAX_CONSTANTS: u64 = 1 << 20;
-/// Classes of objects that live as long as the program: a path ends there.
+/// Classes of the global objects and of contexts: a path ends there. What holds the context of a
+/// `vm` module is not searched for.
 const ANCHORS: [&str; 3] = ["NativeContext", "JSGlobalObject", "JSGlobalProxy"];
 
 /// The live objects, and names.
@@ -99,7 +100,7 @@ impl Search<'_> {
             last = self.referrers(&mut shapes, &mut found, &last).ok_or(NoPath::Late)?;
         }
         let (root, first) = match anchor {
-            Some(address) => ("V8's roots".to_owned(), address),
+            Some(address) => ("V8's contexts".to_owned(), address),
             None => match self.root(&found).ok_or(NoPath::Late)? {
                 Some((root, address)) => (self.root_name(root), address),
                 None if last.is_empty() => return Err(NoPath::NoRoot),
@@ -243,7 +244,11 @@ impl Search<'_> {
         if shape.references != References::Ephemerons {
             return;
         }
-        let first = EPHEMERONS.saturating_sub(offset);
+        // The rest of a large table does not begin with an entry.
+        let first = match offset.checked_sub(EPHEMERONS) {
+            Some(behind) => behind.next_multiple_of(EPHEMERON_BYTES) - behind,
+            None => EPHEMERONS - offset,
+        };
         for at in (first..bytes.len().saturating_sub(8)).step_by(EPHEMERON_BYTES) {
             let pair = word_at(bytes, at).zip(word_at(bytes, at + 8));
             let is_live =

@@ -72,7 +72,7 @@ const PARTS: [&str; 10] = [
     "system / EphemeronHashTable",
 ];
 
-/// `V8's roots → (global object).kept → Array[3] → Parcel`.
+/// `V8's contexts → (global object).kept → Array[3] → Parcel`.
 pub fn path_text(path: &Path) -> String {
     let mut parts = vec![path.root.clone()];
     for (index, step) in path.steps.iter().enumerate() {

@@ -7,13 +7,11 @@
 use std::collections::HashMap;
 
 use super::instance_types::{InstanceTypes, STRINGS};
-use super::layout::{IS_ONE_BYTE, MAP_TYPE, ObjectLayout, STRING_LENGTH};
+use super::layout::{IS_ONE_BYTE, MAP_BITS, MAP_TYPE, MAP_WORDS, ObjectLayout, STRING_LENGTH};
 use super::references::References;
 use crate::batch::PageCache;
 use strandline_process::memory::{half_word_at, word_at};
 
-/// `instance_size_in_words_` in a `Map`, 8 bits (`src/objects/map.h`).
-const MAP_WORDS: u64 = 8;
 /// `WasmByte1` and `WasmByte2` in a `Map`: the words of a `WasmStruct`; the former, the bytes of an
 /// element of a `WasmArray`.
 const MAP_WASM_SIZE: u64 = 9;
@@ -22,8 +20,7 @@ const WASM_ARRAY: u64 = 24;
 const WASM_ARRAY_LENGTH: usize = 16;
 /// `prototype_` in a `Map`.
 const MAP_PROTOTYPE: u64 = 24;
-/// `bit_field3_` in a `Map`, 32 bits, and its `IsPrototypeMapBit`.
-const MAP_BITS: u64 = 16;
+/// `IsPrototypeMapBit` in `bit_field3_`.
 const IS_PROTOTYPE: u32 = 1 << 20;
 /// The length of an array, a small integer in the upper half of its word.
 const LENGTH: usize = 12;

@@ -5,18 +5,16 @@
 
 use std::collections::HashSet;
 
-use super::layout::ObjectLayout;
+use super::layout::{MAP_BITS, MAP_WORDS, ObjectLayout};
 use super::names::{self, ScopeInfo};
 use super::shapes::Shapes;
 
 /// `properties_or_hash_` and `elements_` in a `JSObject` (`src/objects/js-objects.h`).
 const PROPERTIES: u64 = 8;
 const ELEMENTS: u64 = 16;
-/// `inobject_properties_start_…_` in a `Map`, in words; `bit_field3_` and `instance_descriptors_`
+/// `inobject_properties_start_…_` in a `Map`, in words, and `instance_descriptors_`
 /// (`src/objects/map.h`).
 const MAP_INOBJECT_START: u64 = 9;
-const MAP_INSTANCE_WORDS: u64 = 8;
-const MAP_BITS: u64 = 16;
 const MAP_DESCRIPTORS: u64 = 40;
 /// Bits of `bit_field3_`: the number of descriptors; whether properties are in a dictionary.
 const DESCRIPTORS_SHIFT: u32 = 10;
@@ -117,7 +115,7 @@ fn field(shapes: &mut Shapes<'_>, layout: &ObjectLayout, object: u64, place: Pla
     let map = Shapes::object_at(shapes.cache.word(object)?)?;
     let bits = shapes.cache.word32(map.checked_add(MAP_BITS)?)?;
     let [start] = shapes.cache.array(map.checked_add(MAP_INOBJECT_START)?)?;
-    let [words] = shapes.cache.array(map.checked_add(MAP_INSTANCE_WORDS)?)?;
+    let [words] = shapes.cache.array(map.checked_add(MAP_WORDS)?)?;
     let inside = u64::from(words).checked_sub(u64::from(start))?;
     let wanted = match place {
         Place::InObject(offset) => (offset / 8).checked_sub(u64::from(start))?,
