@@ -308,7 +308,7 @@ impl Tree {
             if tids.iter().take(MAX_TASKS).any(|&tid| runs(tid)) {
                 return true;
             }
-            // One that is gone by now may have taken the main thread's place after that was looked at.
+            // One that is gone by now may have taken the main thread's place meanwhile.
             let is_changed = tids.iter().take(MAX_TASKS).any(|&tid| process.task_stat(tid).is_err());
             if !is_changed && process.lists_all(&tids) {
                 return false;
