@@ -179,11 +179,11 @@ static void *end_all(void *unused) {
   _exit(5);
 }
 
-/* Runs on after the main thread's end, and grows, until samples of that are in the recording. */
-static void *outlive(void *recording) {
+/* Runs on after the main thread's end, and grows, until the file exists. */
+static void *outlive(void *path) {
   while (!main_thread_has_ended()) usleep(1000);
   filled(8 * MIB);
-  await_growths(recording, 2);
+  await_file(path);
   _exit(6);
 }
 

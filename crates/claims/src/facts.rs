@@ -6,6 +6,9 @@
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+/// Steps of a path that are reported from each of its ends.
+const MAX_PATH_END: usize = 32;
+
 /// Figures under their owner's names: an allocator's own statistics, or a runtime's.
 pub type Figures = serde_json::Map<String, serde_json::Value>;
 
@@ -254,6 +257,31 @@ pub struct TypeFacts {
     pub instances: u64,
     /// Bytes of the objects.
     pub bytes: u64,
+}
+
+/// What keeps an object alive: a short path from a root to it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Path<Step> {
+    /// The root, in the words of the runtime.
+    pub root: String,
+    /// From the object that the root holds to the requested one.
+    pub steps: Vec<Step>,
+    /// Number of steps that were left out in the middle of a long path.
+    pub left_out: u64,
+}
+
+impl<Step> Path<Step> {
+    /// Makes a path of `count` objects; `step` describes those at both ends.
+    pub fn new(root: String, count: usize, step: impl FnMut(usize) -> Option<Step>) -> Self {
+        let is_shown = |number: &usize| *number < MAX_PATH_END || number + MAX_PATH_END >= count;
+        let steps: Vec<Step> = (0..count).filter(is_shown).filter_map(step).collect();
+        Self { root, left_out: (count - steps.len()) as u64, steps }
+    }
+
+    /// Number of steps that were left out before the step `index`.
+    pub fn gap(&self, index: usize) -> Option<u64> {
+        (self.left_out > 0 && index == self.steps.len() / 2).then_some(self.left_out)
+    }
 }
 
 /// The kind of a remedy.

@@ -112,6 +112,11 @@ pub trait Found: Send + Sync {
         false
     }
 
+    /// Whether the reader uses [`Context::free`].
+    fn needs_free_memory(&self) -> bool {
+        false
+    }
+
     /// Whether the reader uses the threads' pointers ([`ThreadFacts::fs_base`]).
     fn needs_thread_pointers(&self) -> bool {
         false
@@ -145,6 +150,9 @@ pub struct Context<'a> {
     pub shared: &'a (dyn Fn(u64, u64) -> Vec<(u64, u64)> + Sync),
     /// The threads for which facts are known.
     pub threads: &'a [ThreadFacts],
+    /// Memory of allocators outside of their blocks in use: what is there is stale. Empty if not
+    /// known, or if no reader needs it.
+    pub free: &'a RangeSet,
     /// Whether the target is stopped meanwhile; slow work that can be done without is then left
     /// out.
     pub is_stopped: bool,

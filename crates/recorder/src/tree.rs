@@ -183,11 +183,6 @@ impl Member {
         self.sampler.as_ref().map_or(self.closed_kib, Sampler::high_water_kib)
     }
 
-    /// Whether it had more than one thread when it was last sampled.
-    pub fn has_other_threads(&self) -> bool {
-        self.threads.load(std::sync::atomic::Ordering::Relaxed) > 1
-    }
-
     /// RSS as last sampled, in KiB.
     pub fn rss_kib(&self) -> u64 {
         self.sampler.as_ref().map_or(0, |sampler| sampler.last().rss_kib)

@@ -40,6 +40,7 @@ pub fn read_image(
         threads: &[],
         deadline: Instant::now() + Duration::from_secs(600),
         workers: 2,
+        free: &strandline_process::range::RangeSet::default(),
         keeps_blocks: true,
         path_to: None,
         cell_bytes: None,

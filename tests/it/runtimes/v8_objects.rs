@@ -63,7 +63,7 @@ fn objects_are_counted_by_class() -> Outcome {
 /// Objects that were dropped and not collected are told from those that live; handles, and stale
 /// words outside of the heap, are told from globals and stacks.
 #[test]
-fn what_lives_is_told_from_garbage() -> Outcome {
+fn reachable_objects_are_separated_from_garbage() -> Outcome {
     for_any(nodes::all(here!()), |node| {
         let mut subject = start(&node.path, &[], &[])?;
         for command in *b"kgd" {
@@ -84,6 +84,9 @@ fn what_lives_is_told_from_garbage() -> Outcome {
         let is_right = kept == [[1234, 1234, 0], [555, 555, 0], [2000, 2000, 0]]
             && parcels[..2] == [60_000, 0]
             && parcels[2] <= 60_000;
+        // Each has 40 bytes at least.
+        let dead = strandline::row(&document, "v8.dead");
+        let is_right = is_right && dead >= (60_000 - parcels[2]) * 40;
         if is_right { Ok(()) } else { Err(format!("all, reachable, uncertain: {found:?}").into()) }
     })
 }

@@ -292,7 +292,8 @@ impl Frozen {
     ) -> Result<bool> {
         let Some(threads) = threads else { return Ok(false) };
         self.stacks = stacks::stacks(threads, memory, &self.address_space);
-        for busy in self.read_runtimes(process, threads, memory, how) {
+        let free = self.free_memory(process, threads, memory, how);
+        for busy in self.read_runtimes(process, threads, memory, &free, how) {
             if last == IsLastAttempt(false) {
                 return Ok(true);
             }
@@ -307,6 +308,7 @@ impl Frozen {
         process: &Process,
         threads: &[ThreadFacts],
         memory: &dyn Memory,
+        free: &RangeSet,
         how: &ReadPlan<'_>,
     ) -> Vec<Busy> {
         if how.found.runtimes.is_empty() {
@@ -331,7 +333,8 @@ impl Frozen {
             resident: &resident,
             shared: &shared,
             threads,
-            is_stopped: !self.is_quiet && self.snapshot.is_none(),
+            free,
+            is_stopped: self.is_stopped(),
             deadline: self.deadline(2),
             workers: how.workers,
             keeps_blocks: how.options.keeps_blocks,
@@ -360,6 +363,71 @@ impl Frozen {
         memory: &dyn Memory,
         how: &ReadPlan<'_>,
     ) -> Result<()> {
+        let mut refinements = std::mem::take(&mut self.refinements);
+        let runtimes = self.runtimes.iter().flat_map(|reading| &reading.claims);
+        let claimed: Vec<_> = runtimes.map(RangeClaim::range).collect();
+        refinements.nest(claimed.iter().copied());
+        let pass = HeapPass {
+            claimed,
+            deadline: self.deadline(1),
+            collects_blocks: how.options.keeps_blocks,
+            checks_free_lists: how.options.before_call,
+            cell_bytes: self.page_map.as_ref().map(Plan::cell_bytes),
+        };
+        let heaps = self.heaps(process, threads, memory, &mut refinements, pass, how);
+        self.refinements = refinements;
+        let (readings, caveats) = heaps?;
+        self.caveats.extend(caveats);
+        self.add_readings(readings);
+        Ok(())
+    }
+
+    /// Whether the target is stopped while it is read.
+    fn is_stopped(&self) -> bool {
+        !self.is_quiet && self.snapshot.is_none()
+    }
+
+    /// Returns the memory of allocators outside of their blocks in use, if a runtime's reader needs
+    /// it. It costs a pass over all heaps, for which the target does not wait.
+    fn free_memory(
+        &self,
+        process: &Process,
+        threads: &[ThreadFacts],
+        memory: &dyn Memory,
+        how: &ReadPlan<'_>,
+    ) -> RangeSet {
+        let is_needed = how.found.runtimes.iter().any(|found| found.needs_free_memory());
+        if !is_needed || self.is_stopped() {
+            return RangeSet::default();
+        }
+        let pass = HeapPass {
+            claimed: Vec::new(),
+            deadline: self.deadline(4),
+            collects_blocks: true,
+            checks_free_lists: false,
+            cell_bytes: None,
+        };
+        let heaps = self.heaps(process, threads, memory, &mut Refinements::default(), pass, how);
+        let Ok((readings, _)) = heaps else { return RangeSet::default() };
+        let is_consistent =
+            |(_, reading): &(usize, Reading)| !reading.is_inconsistent && reading.caveats.is_empty();
+        let consistent = readings.into_iter().filter(is_consistent);
+        consistent.map(|(_, reading)| free_in(reading)).fold(RangeSet::default(), |mut all, free| {
+            all.extend(free);
+            all
+        })
+    }
+
+    /// Reads the heaps of all allocators; returns a reading for each, with the index of its reader.
+    fn heaps(
+        &self,
+        process: &Process,
+        threads: &[ThreadFacts],
+        memory: &dyn Memory,
+        refinements: &mut Refinements,
+        pass: HeapPass,
+        how: &ReadPlan<'_>,
+    ) -> Result<HeapReadings> {
         let total = self.sums.anonymous_bytes;
         let done = AtomicU64::new(0);
         let progress = |bytes: u64| how.advance("reading the heap", &done, bytes, total);
@@ -367,18 +435,17 @@ impl Frozen {
             threads.iter().map(|thread| thread.fs_base).filter(|&base| base != 0).collect();
         let stacks: Vec<_> =
             self.stacks.iter().map(|stack| AddressRange::new(stack.low, stack.high)).collect();
-        let runtimes = self.runtimes.iter().flat_map(|reading| &reading.claims);
-        let mut claimed: Vec<_> = runtimes.map(RangeClaim::range).collect();
-        self.refinements.nest(claimed.iter().copied());
+        let mut claimed = pass.claimed;
         let locked = self.mappings_that(|space| space.flags.is_locked());
         let swapped = self.mappings_that(|space| space.counts.swap_bytes > 0);
         let reserved = self.mappings_that(|space| space.flags.is_hugetlb());
+        let residency = &self.residency;
         let resident = |range: AddressRange| {
-            let runs = anonymous_runs(&self.residency, range.start, range.end);
+            let runs = anonymous_runs(residency, range.start, range.end);
             runs.into_iter().map(AddressRange::from).collect()
         };
-        let mut all = Vec::new();
-        let resident_memory = Resident::new(memory, &self.residency);
+        let (mut all, mut all_caveats) = (Vec::new(), Vec::new());
+        let resident_memory = Resident::new(memory, residency);
         for (owner, (layer, found)) in how.found.allocators.iter().enumerate() {
             let context = Context {
                 memory: &resident_memory,
@@ -392,11 +459,11 @@ impl Frozen {
                 locked: &locked,
                 swapped: &swapped,
                 reserved: &reserved,
-                refinements: Some(&self.refinements).filter(|refinements| !refinements.is_empty()),
-                deadline: self.deadline(1),
-                collects_blocks: how.options.keeps_blocks,
-                checks_free_lists: how.options.before_call,
-                cell_bytes: self.page_map.as_ref().map(Plan::cell_bytes),
+                refinements: Some(&*refinements).filter(|refinements| !refinements.is_empty()),
+                deadline: pass.deadline,
+                collects_blocks: pass.collects_blocks,
+                checks_free_lists: pass.checks_free_lists,
+                cell_bytes: pass.cell_bytes,
                 threads: how.workers,
                 progress: &progress,
             };
@@ -406,17 +473,16 @@ impl Frozen {
                 second: format!("an allocator of process {}", process.pid()),
             })?;
             readings.iter_mut().for_each(|reading| reading.layer = *layer);
-            self.caveats.extend(caveats);
+            all_caveats.extend(caveats);
             let ranges: Vec<_> = readings.iter().flat_map(|reading| reading.ranges()).collect();
             // Allocators with blocks in those of others come first, and refine these.
             if *layer == Layer::Blocks {
-                self.refinements.nest(ranges.iter().copied());
+                refinements.nest(ranges.iter().copied());
             }
             claimed.extend(ranges);
             all.extend(readings.into_iter().map(|reading| (owner, reading)));
         }
-        self.add_readings(all);
-        Ok(())
+        Ok((all, all_caveats))
     }
 
     /// Returns the ranges of the mappings for which `wanted` holds, in address order.
@@ -435,6 +501,31 @@ impl Frozen {
             self.readings.push(reading);
         }
     }
+}
+
+/// A reading for each heap with the index of its reader, and caveats that belong to none.
+type HeapReadings = (Vec<(usize, Reading)>, Vec<Caveat>);
+
+/// A pass over the heaps of all allocators.
+struct HeapPass {
+    /// Ranges that finer readers have claimed.
+    claimed: Vec<AddressRange>,
+    /// When to end.
+    deadline: Instant,
+    /// See [`Context`].
+    collects_blocks: bool,
+    checks_free_lists: bool,
+    cell_bytes: Option<u64>,
+}
+
+/// Returns the memory that an allocator manages, without its blocks in use.
+fn free_in(reading: Reading) -> RangeSet {
+    let managed: RangeSet = reading.ranges().collect();
+    let Some(blocks) = reading.refined.blocks.and_then(|blocks| blocks.finish().ok()) else {
+        return RangeSet::default();
+    };
+    let in_use: RangeSet = blocks.iter(0).map(|(start, bytes)| (start, start + bytes)).collect();
+    managed.without(&in_use)
 }
 
 /// If two allocators claim the same memory, keeps only the claims of the one recognised by content

@@ -251,7 +251,9 @@ fn is_call(remedy: &str) -> bool {
 
 /// Whether a remedy is predicted from a trace of objects, which only a snapshot allows.
 fn is_traced(remedy: &str) -> bool {
-    let is = |spec: &Spec| matches!((spec.effect, spec.action), (Effect::Objects, Action::Apply(_)));
+    let is = |spec: &Spec| {
+        matches!((spec.effect, spec.action), (Effect::Objects, Action::Apply(_) | Action::Notify(_)))
+    };
     readers::remedy(remedy).is_some_and(is)
 }
 

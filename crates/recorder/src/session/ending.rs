@@ -87,24 +87,23 @@ impl Session<'_> {
     }
 
     /// Samples a process whose main thread has ended by another thread from now on; false if no
-    /// thread runs on.
+    /// thread runs on. The last sample does not show a thread that started after it.
     pub(super) fn reopen(&mut self, pid: i32) -> bool {
         let units = self.units;
-        let Some(member) = self.tree.get_mut(pid).filter(|member| member.has_other_threads()) else {
-            return false;
-        };
         let sampler = Process::open(pid).and_then(|process| Sampler::open_by_thread(&process, units));
-        let Ok(sampler) = sampler else { return false };
-        member.sampler = Some(sampler);
+        let (Ok(sampler), Some(member)) = (sampler, self.tree.get_mut(pid)) else { return false };
+        (member.sampler, member.files_closed) = (Some(sampler), false);
         true
     }
 
-    /// Samples a process again that seemed to have ended, because another thread was replacing its
-    /// program (execve); false if it has ended.
+    /// Samples a process again that seemed to have ended: another thread was replacing its program
+    /// (execve), or runs on; false if it has ended.
     pub(super) fn open_again(&mut self, pid: i32) -> bool {
         let is_alive = |process: &Process| process.stat().is_ok_and(|stat| stat.is_alive());
         let process = Process::open(pid).ok().filter(is_alive);
-        let Some(sampler) = process.and_then(|process| Sampler::open(&process).ok()) else { return false };
+        let Some(sampler) = process.and_then(|process| Sampler::open(&process).ok()) else {
+            return self.reopen(pid);
+        };
         let Some(member) = self.tree.get_mut(pid) else { return false };
         (member.sampler, member.files_closed, member.is_new_program) = (Some(sampler), false, true);
         true

@@ -221,6 +221,7 @@ impl Fabric {
             threads: &[],
             deadline: Instant::now() + Duration::from_secs(60),
             workers: 2,
+            free: &strandline_process::range::RangeSet::default(),
             keeps_blocks: true,
             path_to: None,
             cell_bytes: None,

@@ -165,17 +165,9 @@ pub struct TypeBytes {
     pub by_generation: Vec<(u64, u64, u64)>,
 }
 
-/// What keeps an object: a short path from a root to it.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Path {
-    /// The root: `thread 0's control stack`, `static space`, `an object that came with the core
-    /// (pseudo-static)`.
-    pub root: String,
-    /// From the object that the root holds to the requested one.
-    pub steps: Vec<Step>,
-    /// Number of steps that were left out in the middle of a long path.
-    pub left_out: u64,
-}
+/// What keeps an object. Its root is `thread 0's control stack`, `static space`, `an object that
+/// came with the core (pseudo-static)`.
+pub type Path = strandline_claims::facts::Path<Step>;
 
 /// One object on a path.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

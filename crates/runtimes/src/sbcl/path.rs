@@ -13,9 +13,6 @@ use super::trace::PendingTrace;
 use crate::sbcl::layout::{LOWTAG_MASK, ObjectKind, PSEUDO_STATIC};
 use strandline_process::target::budget;
 
-/// Steps that are reported from each end of a path.
-const MAX_STEPS: usize = 32;
-
 impl PendingTrace {
     /// The path from a root to the first live object whose type is named `type_name`, preferably to
     /// an object that did not come with the core. Takes another quarter of the copy, and marks all
@@ -50,12 +47,9 @@ impl PendingTrace {
             }
         };
         spots.reverse();
-        let steps: Vec<Step> = (0..spots.len())
-            .filter(|&index| index < MAX_STEPS || index + MAX_STEPS >= spots.len())
-            .filter_map(|index| self.step(*spots.get(index)?, spots.get(index + 1).copied(), &mut names))
-            .collect();
-        let left_out = (spots.len() - steps.len()) as u64;
-        Some(Path { root: root.to_string(), steps, left_out })
+        Some(Path::new(root.to_string(), spots.len(), |index| {
+            self.step(*spots.get(index)?, spots.get(index + 1).copied(), &mut names)
+        }))
     }
 
     /// The first marked object of the type, preferably an object that did not come with the core.

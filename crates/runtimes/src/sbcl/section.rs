@@ -57,9 +57,7 @@ pub fn path_text(path: &Path) -> String {
     for (index, step) in path.steps.iter().enumerate() {
         let word = step.word.map_or_else(String::new, |word| format!(", word {word}"));
         parts.push(format!("{} {:#x}{word}", step.type_name, step.address));
-        if path.left_out > 0 && index + 1 == path.steps.len() / 2 {
-            parts.push(format!("({} more)", thousands(path.left_out)));
-        }
+        parts.extend(path.gap(index + 1).map(|left_out| format!("({} more)", thousands(left_out))));
     }
     parts.join(" → ")
 }

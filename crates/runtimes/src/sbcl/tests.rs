@@ -132,6 +132,7 @@ fn look(pid: i32, path_to: Option<&str>) -> Result<Reading, Busy> {
             threads: &threads,
             deadline: Instant::now() + Duration::from_secs(60),
             workers: 2,
+            free: &strandline_process::range::RangeSet::default(),
             keeps_blocks: true,
             path_to: None,
             cell_bytes: None,

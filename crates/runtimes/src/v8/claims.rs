@@ -1,11 +1,12 @@
 //! Classifies each byte of V8's pages: headers, objects, free and wasted bytes.
 //!
 //! A page's header says how many of its bytes are objects, not where they are: in a page of 256 KiB
-//! the resident bytes count as objects from the start, then as wasted, then as free. The sums of
-//! each page are exact.
+//! the resident bytes count as objects from the start, then as dead ones, as wasted, and as free. The
+//! sums of each page are exact.
 
 use std::collections::HashMap;
 
+use super::forecast::TracedPages;
 use super::heap::{Heaps, Kind, Space};
 use super::pages::Page;
 use super::rows;
@@ -52,27 +53,32 @@ impl Claimed {
 #[derive(Clone, Copy, Debug)]
 struct Classes {
     used: Class,
+    dead: Class,
     wasted: Class,
     free: Class,
 }
 
 /// Claims all pages, and the rest of the code range.
-pub fn claim(context: &Context<'_>, palette: &mut SlotTable, heaps: &Heaps) -> Claimed {
+pub fn claim(context: &Context<'_>, palette: &mut SlotTable, heaps: &Heaps, traced: &TracedPages) -> Claimed {
     let mut claimed = Claimed::default();
-    for space in &heaps.spaces {
-        let classes = Classes {
-            used: class(palette, &rows::OBJECT, Some(space.name), Class::Live),
-            wasted: class(palette, &rows::WASTED, None, Class::Live),
-            free: class(palette, &rows::FREE, Some(space.name), Class::Live),
-        };
-        let in_use = space.pages.iter().map(|page| claim_page(context, space, page, classes));
+    // There are few slots: those without a space come first.
+    let pool = class(palette, &rows::POOL, None);
+    let dead = class(palette, &rows::DEAD, None);
+    let wasted = class(palette, &rows::WASTED, None);
+    let with_pages = |space: &&Space| !(space.pages.is_empty() && space.idle.is_empty());
+    for space in heaps.spaces.iter().filter(with_pages) {
+        let used = class(palette, &rows::OBJECT, Some(space.name));
+        let is_paged = space.kind == Kind::Paged;
+        let free = if is_paged { class(palette, &rows::FREE, Some(space.name)) } else { Class::Live };
+        let classes = Classes { used, dead, wasted, free };
+        let dead_in = |page: &Page| traced.get(&page.start).map_or(0, |objects| objects.dead);
+        let in_use = space.pages.iter().map(|page| claim_page(context, space, page, dead_in(page), classes));
         let idle = space.idle.iter().map(|page| claim_all(context, page, Class::Cached));
         for claim in in_use.chain(idle) {
             claimed.idle.entry(space.heap).or_default().young += claim.sums.resident.of(Class::Cached);
             claimed.claims.push(claim);
         }
     }
-    let pool = class(palette, &rows::POOL, None, Class::Live);
     for page in &heaps.pool {
         let claim = context.claim_whole((page.start, page.end), pool);
         claimed.idle.entry(page.heap).or_default().pool += claim.sums.resident.total();
@@ -90,12 +96,12 @@ pub fn claim(context: &Context<'_>, palette: &mut SlotTable, heaps: &Heaps) -> C
 }
 
 /// Returns the class of a row, with the space as its holder if there is one.
-fn class(palette: &mut SlotTable, row: RowRef, space: Option<&str>, otherwise: Class) -> Class {
+fn class(palette: &mut SlotTable, row: RowRef, space: Option<&str>) -> Class {
     let holder = space.map(|name| name.replace('_', " "));
-    palette.add(row, holder.as_deref()).map_or(otherwise, Class::Refined)
+    palette.add(row, holder.as_deref()).map_or(Class::Live, Class::Refined)
 }
 
-fn claim_page(context: &Context<'_>, space: &Space, page: &Page, classes: Classes) -> RangeClaim {
+fn claim_page(context: &Context<'_>, space: &Space, page: &Page, dead: u64, classes: Classes) -> RangeClaim {
     let pages = context.pages(page.start, page.end);
     let mut accumulator = Accumulator::new(page.start, &pages);
     accumulator.claim_to(page.area_start, Class::Header);
@@ -104,18 +110,24 @@ fn claim_page(context: &Context<'_>, space: &Space, page: &Page, classes: Classe
     match space.kind {
         Kind::Young => {
             let top = here.map_or(page.area_end, |buffer| buffer.top);
-            accumulator.claim_to(top, classes.used);
+            let live = (top - page.area_start).saturating_sub(dead);
+            accumulator.claim_to(page.area_start + live, classes.used);
+            accumulator.claim_to(top, classes.dead);
             accumulator.claim_to(page.area_end, Class::Cached);
         }
         Kind::Large => {
-            claim_resident(&mut accumulator, &pages, page.area_end, page.allocated, classes.used);
+            let live = page.allocated.saturating_sub(dead);
+            claim_resident(&mut accumulator, &pages, page.area_end, live, classes.used);
+            claim_resident(&mut accumulator, &pages, page.area_end, page.allocated - live, classes.dead);
             accumulator.claim_to(page.area_end, classes.wasted);
         }
         Kind::Paged => {
             let buffer = here.map_or(0, |buffer| buffer.limit - buffer.top);
             let used = page.allocated.saturating_sub(buffer);
             let wasted = page.wasted.min(area - used);
-            claim_resident(&mut accumulator, &pages, page.area_end, used, classes.used);
+            let live = used.saturating_sub(dead);
+            claim_resident(&mut accumulator, &pages, page.area_end, live, classes.used);
+            claim_resident(&mut accumulator, &pages, page.area_end, used - live, classes.dead);
             claim_resident(&mut accumulator, &pages, page.area_end, wasted, classes.wasted);
             accumulator.claim_to(page.area_end, classes.free);
         }

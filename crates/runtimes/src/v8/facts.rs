@@ -58,16 +58,9 @@ pub struct Counted {
     pub types: Vec<TypeFacts>,
 }
 
-/// What keeps an object alive.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Path {
-    /// The root: `V8's contexts`, or where outside of the heap a pointer is.
-    pub root: String,
-    /// From the object that the root holds to the requested one.
-    pub steps: Vec<Step>,
-    /// Number of steps that were left out in the middle of a long path.
-    pub left_out: u64,
-}
+/// What keeps an object alive. Its root is `V8's contexts`, or where outside of the heap a pointer
+/// is.
+pub type Path = strandline_claims::facts::Path<Step>;
 
 /// One object on a path.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

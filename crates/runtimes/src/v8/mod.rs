@@ -17,6 +17,7 @@ mod current;
 mod facts;
 mod figures;
 mod findings;
+mod forecast;
 mod heap;
 mod instance_types;
 mod layout;
@@ -42,6 +43,7 @@ mod trace;
 #[cfg(test)]
 mod tests;
 
+use self::forecast::{ObjectBytes, TracedPages};
 use self::heap::{HeapError, Heaps};
 use self::layout::Layout;
 use self::locate::Program;
@@ -125,6 +127,10 @@ impl Found for Programs<Program> {
         true
     }
 
+    fn needs_free_memory(&self) -> bool {
+        true
+    }
+
     fn read(&self, context: &Context<'_>, refinements: &Refinements) -> Result<Vec<Reading>, Busy> {
         let limit = Limit { max_programs: MAX_PROGRAMS, code: "v8_left_out", runtimes: "V8s" };
         self.read_within(
@@ -180,7 +186,9 @@ pub fn read(
             return Ok(reading);
         }
     };
-    let mut claimed = claims::claim(context, &mut reading.palette, &heaps);
+    let objects = count_objects(context, &memory, program, layout, &heaps);
+    let traced = objects.as_ref().map_or_else(|_| TracedPages::new(), Objects::traced);
+    let mut claimed = claims::claim(context, &mut reading.palette, &heaps, &traced);
     if layout.has_dispatch_tables() {
         outside::claim(context, &memory, &heaps, &mut reading.palette, &mut claimed.claims, taken);
     }
@@ -194,7 +202,7 @@ pub fn read(
     reading.facts.read = true;
     figures::fill_in_facts(&heaps, layout, &mut reading.facts);
     let mut details = figures::details(&heaps, &claimed, &stores);
-    match count_objects(context, &memory, program, layout, &heaps) {
+    match objects {
         Ok(objects) => {
             details.objects = Some(objects.census.totals.instances);
             details.no_path = objects.path.as_ref().and_then(|path| path.as_ref().err()).and_then(no_path);
@@ -205,7 +213,7 @@ pub fn read(
             let unread = objects.census.unread_bytes;
             if unread > 0 {
                 let text =
-                    "objects on these bytes of pages could not be told apart, and are not counted by type";
+                    "objects on these bytes of pages could not be separated, and are not counted by type";
                 let path = program.path.clone();
                 reading.caveats.push(Caveat::new("v8_objects_unread", path, Some(unread), text.to_owned()));
             }
@@ -218,9 +226,11 @@ pub fn read(
         Err(text) => reading.caveats.push(caveat("v8_objects_left_out", text)),
     }
     reading.facts.set_details(ABOUT.name, &details);
-    let notification = notification::notification(context, program, layout, &heaps, &claimed);
+    let external = stores.buffers.map_or(0, |buffers| buffers.in_blocks.plus(buffers.mapped).bytes);
+    let forecasts = forecast::forecasts(&heaps, &claimed, &traced, external);
+    let notification = notification::notification(context, program, layout, &heaps, &claimed, &forecasts);
     let plan = notification.as_ref().ok();
-    reading.remedies = remedies::remedies(context.process.pid(), &heaps, &claimed, plan);
+    reading.remedies = remedies::remedies(context.process.pid(), &heaps, &claimed, plan, &forecasts);
     reading.notification = Some(notification);
     stores.claim_mapped(context, &mut reading.palette, &mut claimed.claims, taken);
     reading.claims = claimed.claims;
@@ -230,11 +240,27 @@ pub fn read(
 
 /// The objects, and those that may be alive.
 struct Objects {
+    index: PageIndex,
     census: Census,
     live: Option<trace::Live>,
     path: Option<Result<facts::Path, NoPath>>,
     /// Whether objects were to be traced, and were not.
     is_late: bool,
+}
+
+impl Objects {
+    /// Returns the bytes of the objects of each page; none if they were not traced.
+    fn traced(&self) -> TracedPages {
+        let Some(live) = &self.live else { return TracedPages::new() };
+        let bytes_at = |bytes: &[u64], number: usize| bytes.get(number).copied().unwrap_or(0);
+        let pages = self.index.pages.iter().enumerate().map(|(number, indexed)| {
+            let reachable = bytes_at(&live.reachable_page_bytes, number);
+            let live = bytes_at(&live.page_bytes, number);
+            let dead = bytes_at(&self.census.page_bytes, number).saturating_sub(live);
+            (indexed.page.start, ObjectBytes { dead, reachable, uncertain: live.saturating_sub(reachable) })
+        });
+        pages.collect()
+    }
 }
 
 /// Counts the objects by type; finds those that live, unless the process would have to wait.
@@ -274,5 +300,6 @@ fn count_objects(
     let wanted = live.as_ref().zip(context.path_to);
     let path =
         wanted.map(|(live, name)| Search { heap, roots: &roots, live }.path_to(name, &mut census.known));
-    Ok(Objects { census, is_late: is_traced && live.is_none(), live, path })
+    let is_late = is_traced && live.is_none();
+    Ok(Objects { index, census, live, path, is_late })
 }

@@ -1,5 +1,5 @@
-//! Names of the types of V8's objects: the constructor that has the object's prototype, the name of
-//! a function, V8's class otherwise. No other text of the target is output.
+//! Names the types of V8's objects: by the constructor that has the object's prototype, by the name
+//! of a function, or by V8's own class. No other text of the target is output.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -35,11 +35,11 @@ const THIN: u16 = 5;
 const STRING_CONTENT: u64 = 16;
 /// Maximum strings from one to its characters.
 const MAX_STRINGS: usize = 8;
-/// Objects that are prototypes of others.
+/// Name of objects that are prototypes of others.
 const PROTOTYPE: &str = "(prototype)";
-/// The global object, and what stands for it.
+/// Name of the global object and its proxy.
 const GLOBAL: &str = "(global object)";
-/// A function, or class, without a name.
+/// Name of a function or class that has none.
 const ANONYMOUS: &str = "(anonymous)";
 
 /// Returns the name of the objects of a hidden class that are no functions.
@@ -100,7 +100,7 @@ impl Known {
     }
 }
 
-/// The names by which Chrome's developer tools have strings.
+/// Returns the name of a kind of string in Chrome's developer tools.
 fn of_string(instance_type: u16) -> &'static str {
     match instance_type & KIND {
         CONS => "(concatenated string)",
@@ -111,8 +111,9 @@ fn of_string(instance_type: u16) -> &'static str {
     }
 }
 
-/// Returns the name of the constructor of a hidden class: it is in the first of a chain, and each
-/// other one has a pointer to the one before. It is the base class's if the class is derived.
+/// Returns the name of the constructor of a hidden class. Only the first hidden class of a chain
+/// refers to it; each later one refers to the one before. For a derived class it is the base class's
+/// constructor.
 fn constructor(
     shapes: &mut Shapes<'_>,
     layout: &ObjectLayout,

@@ -13,6 +13,7 @@
 //! (`NodePlatform::ForIsolate`).
 
 use super::claims::Claimed;
+use super::forecast::Forecasts;
 use super::heap::{Heaps, Isolate};
 use super::layout::{Layout, NOT_IN_GC, SPACE_HEAP, SPACE_ID};
 use super::locate::{self, Program};
@@ -41,6 +42,7 @@ pub fn notification(
     layout: &Layout,
     heaps: &Heaps,
     claimed: &Claimed,
+    forecasts: &Forecasts,
 ) -> Result<Notification, String> {
     if program.memory_pressure.is_empty() {
         return Err(format!("{} does not export V8's MemoryPressureNotification()", program.path));
@@ -60,7 +62,7 @@ pub fn notification(
         .iter()
         .map(|isolate| NotifyCall {
             owner: owner(isolate),
-            least_bytes: remedies::least_bytes(heaps, claimed, isolate),
+            least_bytes: remedies::least_bytes(heaps, claimed, forecasts, isolate),
             ..call(layout, isolate)
         })
         .collect();

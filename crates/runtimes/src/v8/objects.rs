@@ -7,21 +7,19 @@ use super::instance_types::InstanceTypes;
 use super::layout::{ObjectLayout, PAGE_ALIGNMENT};
 use super::names::Known;
 use super::page_index::{IndexedPage, PageIndex};
-use super::shapes::{HEAD_BYTES, Shape, Shapes};
+use super::shapes::Shapes;
 use super::tally::{self, Tally, Totals};
 use crate::batch::PageCache;
 use crate::bits::Bitmap;
 use crate::work;
 use strandline_claims::runtime::Context;
 use strandline_process::buffer::ReadBuffer;
-use strandline_process::memory::{Memory, word_at};
+use strandline_process::memory::Memory;
 
 /// Maximum bytes of objects that are walked while the process is stopped: some 25 ms.
 pub const MAX_STOPPED_BYTES: u64 = 32 << 20;
 /// Most bytes before the end of an allocation area that may be an object in the making.
 const MAX_NEW_BYTES: u64 = 1024;
-/// Bytes read of a large object: for its hidden class, its length, and the function's name.
-pub const LARGE_HEAD_BYTES: usize = 4096;
 
 /// What was counted.
 #[derive(Default)]
@@ -30,6 +28,8 @@ pub struct Census {
     pub totals: Totals,
     /// Names of constructors.
     pub known: Known,
+    /// Bytes of the objects by the number of their page.
+    pub page_bytes: Vec<u64>,
     /// Bytes of pages that could not be walked.
     pub unread_bytes: u64,
 }
@@ -70,11 +70,13 @@ pub fn count(heap: &Heap<'_>, starts: Option<&Bitmap>) -> Census {
         tally: Tally::default(),
         starts,
         buffer: ReadBuffer::new(PAGE_ALIGNMENT as usize),
+        page_bytes: Vec::new(),
         unread_bytes: 0,
     };
     let job = |walk: &mut Walk<'_>, number: usize| {
         if let Some(indexed) = heap.index.pages.get(number) {
-            walk.page(indexed);
+            let bytes = walk.page(indexed);
+            walk.page_bytes.push((number, bytes));
             (heap.context.progress)(indexed.page.bytes());
         }
     };
@@ -82,7 +84,11 @@ pub fn count(heap: &Heap<'_>, starts: Option<&Bitmap>) -> Census {
     let (mut walks, left) =
         work::run_jobs(context.workers, heap.index.pages.len(), context.deadline, state, job);
     let mut census = Census { unread_bytes: heap.index.unread_bytes, ..Census::default() };
+    census.page_bytes = vec![0; heap.index.pages.len()];
     for walk in &mut walks {
+        for &(number, bytes) in &walk.page_bytes {
+            census.page_bytes.get_mut(number).into_iter().for_each(|page| *page = bytes);
+        }
         census.unread_bytes += walk.unread_bytes;
         walk.tally.add_names(&mut walk.shapes, heap.layout, &mut census.known);
     }
@@ -102,12 +108,16 @@ struct Walk<'a> {
     tally: Tally,
     starts: Option<&'a Bitmap>,
     buffer: ReadBuffer,
+    /// The number of each page, and the bytes of its objects.
+    page_bytes: Vec<(usize, u64)>,
     unread_bytes: u64,
 }
 
 impl Walk<'_> {
-    fn page(&mut self, indexed: &IndexedPage) {
+    /// Counts the objects of a page; returns their bytes.
+    fn page(&mut self, indexed: &IndexedPage) -> u64 {
         let mut buffer = std::mem::take(&mut self.buffer);
+        let before = self.tally.bytes;
         if indexed.is_large {
             self.large(indexed, &mut buffer);
         } else {
@@ -122,44 +132,35 @@ impl Walk<'_> {
                         self.unread_bytes += if is_new { 0 } else { run.end - at };
                         break;
                     };
-                    let place = indexed.first + (at - indexed.page.area_start) / 8;
-                    self.starts.into_iter().for_each(|starts| _ = starts.set(place));
+                    self.starts.into_iter().for_each(|starts| _ = starts.set(indexed.place(at)));
                     at += bytes;
                 }
             }
         }
         self.buffer = buffer;
+        self.tally.bytes - before
     }
 
     /// Counts the object at the start of `bytes`; returns its size.
     #[inline]
     fn object(&mut self, bytes: &[u8]) -> Option<u64> {
-        let number = self.shapes.number(word_at(bytes, 0)?)?;
-        let shape = *self.shapes.all.get(number as usize)?;
-        let size = self.shapes.bytes(shape, bytes)?;
-        let is_within = (8..=bytes.len() as u64).contains(&size) && size.is_multiple_of(8);
+        let head = self.shapes.head(bytes)?;
+        let is_within = (8..=bytes.len() as u64).contains(&head.size) && head.size.is_multiple_of(8);
         if is_within {
-            self.tally.record(self.heap.layout, number, shape.content, size, bytes);
+            self.tally.record(self.heap.layout, head, bytes);
         }
-        is_within.then_some(size)
+        is_within.then_some(head.size)
     }
 
     /// Counts the only object of a page.
     fn large(&mut self, indexed: &IndexedPage, buffer: &mut ReadBuffer) {
         let page = &indexed.page;
-        buffer.resize(PAGE_ALIGNMENT as usize);
         let most = page.area_end - page.area_start;
-        let head = buffer.get_mut(..(most as usize).min(LARGE_HEAD_BYTES)).unwrap_or_default();
-        let got = self.heap.memory.read_some(page.area_start, head);
-        let head = head.get(..got).filter(|head| head.len() >= HEAD_BYTES).unwrap_or_default();
-        let number = word_at(head, 0).and_then(|word| self.shapes.number(word));
-        let found = number.and_then(|number| Some((number, *self.shapes.all.get(number as usize)?)));
-        let size = found.and_then(|(_, shape)| self.shapes.bytes(shape, head));
-        let is_known =
-            |((_, shape), size): &((u32, Shape), u64)| *size <= most && !Shapes::is_scanned(*shape);
-        match found.zip(size).filter(is_known) {
-            Some(((number, shape), size)) => {
-                self.tally.record(self.heap.layout, number, shape.content, size, head);
+        let bytes = indexed.read_head(self.heap.memory, buffer).unwrap_or_default();
+        let head = self.shapes.head(bytes).filter(|head| head.size <= most && !head.shape.is_scanned());
+        match head {
+            Some(head) => {
+                self.tally.record(self.heap.layout, head, bytes);
                 self.starts.into_iter().for_each(|starts| _ = starts.set(indexed.first));
             }
             None => self.unread_bytes += page.allocated,

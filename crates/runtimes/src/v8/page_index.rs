@@ -4,11 +4,14 @@
 use super::heap::{Buffer, Heaps, Kind, Space};
 use super::layout::PAGE_ALIGNMENT;
 use super::pages::Page;
+use super::shapes::HEAD_BYTES;
 use strandline_claims::runtime::Context;
 use strandline_process::buffer::ReadBuffer;
 use strandline_process::memory::Memory;
 use strandline_process::range::AddressRange;
 
+/// Bytes read of a large object: for its hidden class, its length, and the function's name.
+const LARGE_HEAD_BYTES: usize = 4096;
 /// Bytes of the smallest object: one word.
 const WORD_BYTES: u64 = 8;
 
@@ -83,6 +86,20 @@ impl IndexedPage {
     /// The address of a place of this page.
     pub fn address(&self, place: u64) -> u64 {
         self.page.area_start + (place - self.first) * WORD_BYTES
+    }
+
+    /// The place of an address in its area.
+    pub fn place(&self, address: u64) -> u64 {
+        self.first + (address - self.page.area_start) / WORD_BYTES
+    }
+
+    /// Reads what a large object begins with.
+    pub fn read_head<'b>(&self, memory: &dyn Memory, buffer: &'b mut ReadBuffer) -> Option<&'b [u8]> {
+        buffer.resize(PAGE_ALIGNMENT as usize);
+        let area = usize::try_from(self.page.area_end - self.page.area_start).ok()?;
+        let head = buffer.get_mut(..area.min(LARGE_HEAD_BYTES))?;
+        let read = memory.read_some(self.page.area_start, head);
+        head.get(..read).filter(|head| head.len() >= HEAD_BYTES)
     }
 
     /// Reads the page; what is not resident is zero, which is no object.

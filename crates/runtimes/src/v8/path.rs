@@ -24,8 +24,6 @@ use strandline_process::memory::word_at;
 /// Maximum steps, and objects from which the search goes on.
 const MAX_STEPS: usize = 200;
 const MAX_FOUND: usize = 1 << 20;
-/// Steps that are reported from each end of a path.
-const MAX_SHOWN: usize = 32;
 /// Maximum bytes of a function's constants that are searched for names.
 const MAX_CONSTANTS: u64 = 1 << 20;
 /// Classes of the global objects and of contexts: a path ends there. What holds the context of a
@@ -124,8 +122,8 @@ impl Search<'_> {
         }
         let memory = self.heap.memory;
         if indexed.is_large {
-            let most = usize::try_from(indexed.page.area_end - indexed.page.area_start).ok()?;
-            buffer.resize(most.min(PAGE_ALIGNMENT as usize));
+            let area = usize::try_from(indexed.page.area_end - indexed.page.area_start).ok()?;
+            buffer.resize(area.min(PAGE_ALIGNMENT as usize));
             memory.read(indexed.page.area_start, buffer).ok()?;
         } else {
             indexed.read(self.heap.context, memory, buffer);
@@ -136,17 +134,13 @@ impl Search<'_> {
                 let from = if indexed.is_large { 0 } else { indexed.offset(at) };
                 let to = if indexed.is_large { buffer.len() } else { indexed.offset(run.end) };
                 let Some(bytes) = buffer.get(from..to) else { break };
-                let number = word_at(bytes, 0).and_then(|word| shapes.number(word));
-                let shape = number.and_then(|number| shapes.all.get(number as usize).copied());
-                let Some(shape) = shape else { break };
-                let Some(size) = shapes.bytes(shape, bytes).filter(|size| *size >= 8) else { break };
-                let place = self.heap.index.place(at).map(|(_, place)| place);
-                let object = bytes.get(..size.min(bytes.len() as u64) as usize).unwrap_or_default();
-                let object = LiveObject { address: at, shape, size, bytes: object };
-                if place.is_some_and(|place| marks.has(place)) && !take(shapes, object) {
+                let Some(head) = shapes.head(bytes).filter(|head| head.size >= 8) else { break };
+                let object = bytes.get(..head.size.min(bytes.len() as u64) as usize).unwrap_or_default();
+                let object = LiveObject { address: at, shape: head.shape, size: head.size, bytes: object };
+                if marks.has(indexed.place(at)) && !take(shapes, object) {
                     return Some(());
                 }
-                at = at.checked_add(size)?;
+                at = at.checked_add(head.size)?;
                 if indexed.is_large {
                     break;
                 }
@@ -262,19 +256,17 @@ impl Search<'_> {
     /// Returns a root that leads to an object that was found, and that object; `None` if the time
     /// was over.
     fn root(&self, found: &HashMap<u64, Held>) -> Option<Option<(Root, u64)>> {
-        let mut hit = None;
-        let mut visit = |root, address| {
-            hit = found.contains_key(&address).then_some((root, address));
-            hit.is_none()
-        };
-        self.roots.each_certain(&mut visit)?;
-        if hit.is_none() {
-            self.roots.each_other(&mut |root, address| {
+        for each in [Roots::each_certain, Roots::each_other] {
+            let mut hit = None;
+            each(self.roots, &mut |root, address| {
                 hit = found.contains_key(&address).then_some((root, address));
                 hit.is_none()
             })?;
+            if hit.is_some() {
+                return Some(hit);
+            }
         }
-        Some(hit)
+        Some(None)
     }
 
     fn root_name(&self, root: Root) -> String {
@@ -313,20 +305,17 @@ impl Search<'_> {
             _ => None,
         });
         let in_code = self.in_code(shapes, &keys.collect()).unwrap_or_default();
-        let count = slots.len();
-        let is_shown = |number: usize| number < MAX_SHOWN || number + MAX_SHOWN >= count;
-        let slots = slots.into_iter().enumerate().filter(|(number, _)| is_shown(*number));
-        let steps: Vec<Step> = slots
-            .map(|(_, (address, name))| Step {
-                type_name: self.type_name(shapes, address, known),
-                address,
-                slot: name.map(|name| match name {
+        Path::new(root, slots.len(), |number| {
+            let (address, name) = slots.get_mut(number)?;
+            Some(Step {
+                type_name: self.type_name(shapes, *address, known),
+                address: *address,
+                slot: name.take().map(|name| match name {
                     SlotName::Text(text) => text,
                     SlotName::Key(key) => slots::key_text(shapes, key, &in_code),
                 }),
             })
-            .collect();
-        Path { root, left_out: (count - steps.len()) as u64, steps }
+        })
     }
 
     /// Returns those of `keys` that are constants of the program's code: in what functions that
@@ -352,15 +341,12 @@ impl Search<'_> {
         constants.sort_unstable();
         constants.dedup();
         for address in constants {
-            let number = shapes.cache.word(address).and_then(|word| shapes.number(word));
-            let shape = number.and_then(|number| shapes.all.get(number as usize).copied());
             let mut head = [0; HEAD_BYTES];
-            let size = shape.filter(|shape| shape.references == References::All).and_then(|shape| {
-                shapes.cache.read(address, &mut head).ok()?;
-                shapes.bytes(shape, &head)
-            });
-            let Some(size) = size.filter(|size| *size <= MAX_CONSTANTS) else { continue };
-            buffer.resize(size as usize);
+            let head = shapes.cache.read(address, &mut head).ok().and_then(|()| shapes.head(&head));
+            let head =
+                head.filter(|head| head.shape.references == References::All && head.size <= MAX_CONSTANTS);
+            let Some(head) = head else { continue };
+            buffer.resize(head.size as usize);
             if shapes.cache.read(address, &mut buffer).is_ok() {
                 add_words(&buffer, keys, &mut found);
             }
@@ -370,8 +356,7 @@ impl Search<'_> {
 
     fn type_name(&self, shapes: &mut Shapes<'_>, address: u64, known: &mut Known) -> String {
         let layout = self.heap.layout;
-        let number = shapes.cache.word(address).and_then(|word| shapes.number(word));
-        let shape = number.and_then(|number| shapes.all.get(number as usize).copied());
+        let shape = shapes.of_object(address);
         let shared = address.checked_add(layout.shared).and_then(|at| shapes.cache.word(at));
         match (shape, shared) {
             (Some(shape), Some(shared)) if shape.content == Content::Function => {

@@ -10,16 +10,20 @@
 use std::collections::HashSet;
 
 use super::claims::Claimed;
+use super::forecast::Forecasts;
 use super::heap::{Heaps, Isolate, Kind};
 use super::layout::{MIN_YOUNG_BYTES, PAGE_ALIGNMENT};
 use strandline_claims::facts::{Remedy, RemedyKind};
 use strandline_claims::remedy::Notification;
+use strandline_claims::units::bytes;
 
 /// The name of the remedy that calls V8's function (see `notification`).
 pub const MEMORY_PRESSURE: &str = "v8_memory_pressure";
 
 /// Bytes without objects from which a remedy is worthwhile.
 const MIN_WORTHWHILE_BYTES: u64 = 8 << 20;
+/// A prediction is made if its bounds differ by this part of the higher one at most.
+const MAX_RANGE_DIVISOR: u64 = 50;
 
 /// Returns the remedies for what was claimed; the call only if it can be made.
 pub fn remedies(
@@ -27,15 +31,18 @@ pub fn remedies(
     heaps: &Heaps,
     claimed: &Claimed,
     notification: Option<&Notification>,
+    forecasts: &Forecasts,
 ) -> Vec<Remedy> {
     let mut remedies = Vec::new();
+    if let Some(plan) = notification {
+        let effect = Effect::new(heaps, claimed, plan, forecasts);
+        if effect.least.max(effect.low) >= MIN_WORTHWHILE_BYTES {
+            remedies.push(memory_pressure(pid, &effect));
+        }
+    }
     let idle = claimed.all_idle();
     if idle.pool.saturating_add(idle.young) < MIN_WORTHWHILE_BYTES {
         return remedies;
-    }
-    let least = |plan: &&Notification| plan.calls.iter().map(|call| call.least_bytes).sum::<u64>();
-    if let Some(plan) = notification.filter(|plan| least(plan) >= MIN_WORTHWHILE_BYTES) {
-        remedies.push(memory_pressure(pid, heaps, claimed, least(&plan)));
     }
     remedies.push(Remedy::setting(
         "v8_optimize_for_size",
@@ -54,9 +61,9 @@ pub fn remedies(
 }
 
 /// Returns what a collection under memory pressure releases of an isolate at least. V8 empties its
-/// pool, and shrinks its young generation to the initial size. Young objects that live move to
-/// other pages, which may be new ones for each space.
-pub fn least_bytes(heaps: &Heaps, claimed: &Claimed, isolate: &Isolate) -> u64 {
+/// pool, shrinks its young generation to the initial size, and frees pages without live objects.
+/// Young objects that live move to other pages, which may be new ones for each space.
+pub fn least_bytes(heaps: &Heaps, claimed: &Claimed, forecasts: &Forecasts, isolate: &Isolate) -> u64 {
     let idle = claimed.idle.get(&isolate.heap).copied().unwrap_or_default();
     let spaces = || heaps.spaces.iter().filter(|space| space.heap == isolate.heap);
     let young = spaces().filter(|space| space.kind == Kind::Young);
@@ -64,27 +71,64 @@ pub fn least_bytes(heaps: &Heaps, claimed: &Claimed, isolate: &Isolate) -> u64 {
     let young_objects = young.map(|space| space.used.unwrap_or(space.committed)).sum::<u64>();
     let partial_pages = (spaces().count() as u64).saturating_mul(PAGE_ALIGNMENT);
     let kept = MIN_YOUNG_BYTES.saturating_add(young_objects).saturating_add(partial_pages);
-    idle.pool.saturating_add(idle.young).saturating_sub(kept)
+    let dead = forecasts.get(&isolate.heap).map_or(0, |forecast| forecast.dead_pages);
+    idle.pool.saturating_add(idle.young).saturating_add(dead).saturating_sub(kept)
 }
 
-/// What is released of pages with objects depends on which objects are live, which is not known
-/// without marking: all of them, at most. Pooled pages of isolates that have ended stay.
-fn memory_pressure(pid: i32, heaps: &Heaps, claimed: &Claimed, least: u64) -> Remedy {
-    let living: HashSet<u64> = heaps.isolates.iter().map(|isolate| isolate.heap).collect();
-    let of_ended = claimed.idle.iter().filter(|(heap, _)| !living.contains(heap));
-    let of_ended = of_ended.map(|(_, idle)| idle.pool).sum::<u64>();
-    let of_spaces = claimed.claims.iter().map(|claim| claim.sums.resident.total()).sum::<u64>();
-    let most = of_spaces.saturating_sub(claimed.read_only).saturating_sub(of_ended).max(least);
-    let off = most - least;
-    let predicted_bytes = (off <= most / 100).then_some(most - off / 2);
-    let unknown_because =
-        "garbage among the objects comes on top of the lower bound, and is not known without marking";
+/// What the calls of a plan release.
+struct Effect {
+    /// Proven lower bound.
+    least: u64,
+    /// Bytes released if all objects that may be alive are.
+    low: u64,
+    /// Bytes released if none of them is.
+    high: u64,
+    is_traced: bool,
+}
+
+impl Effect {
+    /// Without a trace all objects may be garbage. Pooled pages of isolates that have ended stay.
+    fn new(heaps: &Heaps, claimed: &Claimed, plan: &Notification, forecasts: &Forecasts) -> Self {
+        let least = plan.calls.iter().map(|call| call.least_bytes).sum();
+        // There is one call for each isolate.
+        let called = heaps.isolates.iter().zip(&plan.calls).filter(|(_, call)| call.owner.is_some());
+        let of_called: Option<Vec<_>> =
+            called.map(|(isolate, _)| forecasts.get(&isolate.heap).copied()).collect();
+        if let Some(of_called) = of_called {
+            let low = of_called.iter().map(|forecast| forecast.low).sum();
+            let high = of_called.iter().map(|forecast| forecast.high).sum();
+            return Self { least, low, high, is_traced: true };
+        }
+        let living: HashSet<u64> = heaps.isolates.iter().map(|isolate| isolate.heap).collect();
+        let of_ended = claimed.idle.iter().filter(|(heap, _)| !living.contains(heap));
+        let of_ended = of_ended.map(|(_, idle)| idle.pool).sum::<u64>();
+        let of_spaces = claimed.claims.iter().map(|claim| claim.sums.resident.total()).sum::<u64>();
+        let high = of_spaces.saturating_sub(claimed.read_only).saturating_sub(of_ended).max(least);
+        Self { least, low: least, high, is_traced: false }
+    }
+}
+
+fn memory_pressure(pid: i32, effect: &Effect) -> Remedy {
+    let Effect { least, low, high, is_traced } = *effect;
+    let is_close = high.saturating_sub(low) <= high / MAX_RANGE_DIVISOR;
+    let unknown_because = if is_traced {
+        format!(
+            "{} of objects may be garbage: only words outside the heap lead to them, handles or stale ones; about {} if they \
+             are, {} if not",
+            bytes(high.saturating_sub(low)),
+            bytes(high),
+            bytes(low)
+        )
+    } else {
+        "garbage among the objects comes on top of the lower bound, and is not known without a snapshot"
+            .to_owned()
+    };
     Remedy {
         id: MEMORY_PRESSURE.to_owned(),
         kind: RemedyKind::Call,
-        predicted_bytes,
-        predicted_least_bytes: Some(least).filter(|_| predicted_bytes.is_none()),
-        unknown_because: predicted_bytes.is_none().then(|| unknown_because.to_owned()),
+        predicted_bytes: is_close.then_some(low),
+        predicted_least_bytes: (!is_close).then_some(least),
+        unknown_because: (!is_close).then_some(unknown_because),
         how: format!("strandline reclaim {pid} --remedy {MEMORY_PRESSURE}"),
         cost: "each isolate stops its program for one or two full collections, and compiles functions again when they are next \
                called; malloc_trim afterwards releases what its Buffers leave free"

@@ -2,7 +2,7 @@
 //!
 //! Words of stacks in use, of registers, of an `Isolate` with V8's table of roots, and of compiled
 //! code are certain roots. Other memory has V8's handles, weak and strong ones, but also stale
-//! words in free blocks of malloc: what only such a word leads to may be alive.
+//! words: what only such a word leads to may be alive. Free blocks of malloc are left out.
 
 use std::time::Instant;
 
@@ -39,7 +39,7 @@ pub struct Roots<'a> {
     has_dispatch_tables: bool,
     /// Stacks in use, and isolates.
     certain: RangeSet,
-    /// V8's pages, and what is below the stack pointers.
+    /// V8's pages, what is below the stack pointers, and free memory of allocators.
     skipped: RangeSet,
 }
 
@@ -59,13 +59,14 @@ impl<'a> Roots<'a> {
         let unused = stacks.iter().map(|stack| (stack.low, in_use(stack)));
         let isolates =
             heaps.isolates.iter().map(|isolate| (isolate.address, isolate.heap.saturating_add(HEAP_BYTES)));
+        let free = context.free.iter().map(|range| (range.start, range.end));
         let certain = stacks.iter().map(|stack| (in_use(stack), stack.high)).chain(isolates);
         Self {
             heap,
             heaps,
             has_dispatch_tables: layout.has_dispatch_tables(),
             certain: certain.filter(|(start, end)| start < end).collect(),
-            skipped: pages.chain(unused.filter(|(start, end)| start < end)).collect(),
+            skipped: pages.chain(unused.filter(|(start, end)| start < end)).chain(free).collect(),
         }
     }
 

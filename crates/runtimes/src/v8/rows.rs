@@ -4,7 +4,8 @@ use strandline_claims::palette::BlockRows;
 use strandline_claims::rows::ANONYMOUS;
 
 crate::row_table::row_table! {
-    OBJECT = ("v8.object", Values, Live, "objects, live or not yet collected"),
+    OBJECT = ("v8.object", Values, Live, "objects not known to be dead"),
+    DEAD = ("v8.dead", Collector, Stranded, "unreachable objects, not collected yet"),
     BUFFER = ("v8.buffer", Values, Live, "ArrayBuffers and Buffers (malloc)"),
     MAPPED_BUFFER = ("v8.buffer.mapped", Values, Live, "WebAssembly memories, resizable ArrayBuffers"),
     EXTERNAL_STRING = ("v8.external_string", Values, Live, "characters of external strings (malloc)"),
@@ -20,8 +21,8 @@ crate::row_table::row_table! {
 
 /// Names of the rows of its heap, which is its own memory; the other rows are in malloc's blocks
 /// mostly.
-pub static HEAP: [&str; 8] =
-    [OBJECT.id, FREE.id, WASTED.id, YOUNG_IDLE.id, POOL.id, HEADER.id, READ_ONLY.id, CODE_RANGE.id];
+pub static HEAP: [&str; 9] =
+    [OBJECT.id, DEAD.id, FREE.id, WASTED.id, YOUNG_IDLE.id, POOL.id, HEADER.id, READ_ONLY.id, CODE_RANGE.id];
 
 /// The row of each class of its claims; all but free bytes have slots of their own.
 pub static BLOCKS: BlockRows = BlockRows {

@@ -81,9 +81,7 @@ pub fn path_text(path: &Path) -> String {
             Some(last) => last.push_str(slot),
             None => parts.push(format!("{}{slot}", step.type_name)),
         }
-        if path.left_out > 0 && index + 1 == path.steps.len() / 2 {
-            parts.push(format!("({} more)", thousands(path.left_out)));
-        }
+        parts.extend(path.gap(index + 1).map(|left_out| format!("({} more)", thousands(left_out))));
     }
     parts.join(" → ")
 }

@@ -85,6 +85,24 @@ pub struct Shape {
     pub references: References,
 }
 
+impl Shape {
+    /// Whether the size of its objects is known only if all of an object and the next are read.
+    pub fn is_scanned(self) -> bool {
+        self.size == Size::ToNext
+    }
+}
+
+/// What the first words of an object say.
+#[derive(Clone, Copy, Debug)]
+pub struct Head {
+    /// The number of its hidden class.
+    pub number: u32,
+    /// Its hidden class.
+    pub shape: Shape,
+    /// Its bytes.
+    pub size: u64,
+}
+
 /// What the bytes of an object are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
@@ -204,9 +222,24 @@ impl<'a> Shapes<'a> {
         Some(number)
     }
 
-    /// Returns the bytes of an object that begins with `bytes`, which reach up to where objects
-    /// end; `None` if they are not known.
-    pub fn bytes(&mut self, shape: Shape, bytes: &[u8]) -> Option<u64> {
+    /// Returns the hidden class of the object at `address`.
+    pub fn of_object(&mut self, address: u64) -> Option<Shape> {
+        let word = self.cache.word(address)?;
+        let number = self.number(word)?;
+        self.all.get(number as usize).copied()
+    }
+
+    /// Decodes an object that begins with `bytes`, which reach up to where objects end; `None` if
+    /// its hidden class or its size is not known.
+    #[inline]
+    pub fn head(&mut self, bytes: &[u8]) -> Option<Head> {
+        let number = self.number(word_at(bytes, 0)?)?;
+        let shape = *self.all.get(number as usize)?;
+        let size = self.bytes(shape, bytes)?;
+        Some(Head { number, shape, size })
+    }
+
+    fn bytes(&mut self, shape: Shape, bytes: &[u8]) -> Option<u64> {
         let half = |at: usize| half_word_at(bytes, at).map(u64::from);
         let length = || half(LENGTH);
         let array = |header: u64, count: u64, entry: u64| Some((header + count * entry).next_multiple_of(8));
@@ -229,11 +262,6 @@ impl<'a> Shapes<'a> {
             Size::ToNext => Some(self.bytes_to_next(bytes)),
             Size::Unknown => None,
         }
-    }
-
-    /// Whether the size of its objects is known only if all of an object and the next are read.
-    pub fn is_scanned(shape: Shape) -> bool {
-        shape.size == Size::ToNext
     }
 
     fn bytes_to_next(&mut self, bytes: &[u8]) -> u64 {

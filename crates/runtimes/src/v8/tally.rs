@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::layout::ObjectLayout;
 use super::names::{self, Known};
-use super::shapes::{Content, Shapes};
+use super::shapes::{Content, Head, Shapes};
 use strandline_claims::facts::TypeFacts;
 use strandline_process::memory::word_at;
 
@@ -32,6 +32,8 @@ impl Counts {
 /// Counts of one worker.
 #[derive(Default)]
 pub struct Tally {
+    /// Bytes of all objects.
+    pub bytes: u64,
     /// Objects by the number of their hidden class.
     shaped: Vec<Counts>,
     /// Functions by their `SharedFunctionInfo`.
@@ -52,24 +54,25 @@ pub struct Totals {
 }
 
 impl Tally {
-    /// Counts an object of the hidden class `number` that begins with `head`.
-    pub fn record(&mut self, layout: &ObjectLayout, number: u32, content: Content, bytes: u64, head: &[u8]) {
-        let one = Counts { instances: 1, bytes };
-        if content == Content::Free {
+    /// Counts an object that begins with `bytes`.
+    pub fn record(&mut self, layout: &ObjectLayout, head: Head, bytes: &[u8]) {
+        let one = Counts { instances: 1, bytes: head.size };
+        if head.shape.content == Content::Free {
             return;
         }
-        if content == Content::Function
-            && let Some(shared) = word_at(head, layout.shared as usize)
+        self.bytes = self.bytes.saturating_add(head.size);
+        if head.shape.content == Content::Function
+            && let Some(shared) = word_at(bytes, layout.shared as usize)
             && (self.functions.len() < MAX_FUNCTIONS || self.functions.contains_key(&shared))
         {
             self.functions.entry(shared).or_default().add(one);
-            let initial = word_at(head, INITIAL_MAP).filter(|_| bytes >= INITIAL_MAP as u64 + 8);
+            let initial = word_at(bytes, INITIAL_MAP).filter(|_| head.size >= INITIAL_MAP as u64 + 8);
             if let Some(initial) = initial.filter(|_| self.constructors.len() < MAX_FUNCTIONS) {
                 self.constructors.insert(initial, shared);
             }
             return;
         }
-        let number = number as usize;
+        let number = head.number as usize;
         if self.shaped.len() <= number {
             self.shaped.resize(number + 1, Counts::default());
         }

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use super::layout::PAGE_ALIGNMENT;
 use super::names::Known;
-use super::objects::{Heap, LARGE_HEAD_BYTES};
+use super::objects::Heap;
 use super::page_index::IndexedPage;
 use super::references::{EPHEMERON_BYTES, EPHEMERONS, References};
 use super::roots::Roots;
@@ -32,6 +32,10 @@ pub struct Live {
     pub reachable: Totals,
     /// Those to which only other words lead.
     pub uncertain: Totals,
+    /// Bytes of all of them, by the number of their page.
+    pub page_bytes: Vec<u64>,
+    /// The same of those to which certain roots lead.
+    pub reachable_page_bytes: Vec<u64>,
 }
 
 /// Traces the heaps. `starts` has a bit for each object, and is consumed.
@@ -44,16 +48,19 @@ pub fn live(heap: &Heap<'_>, roots: &Roots<'_>, starts: Bitmap, known: &mut Know
         marks: Bitmap::new(heap.index.places)?,
         unscanned: starts,
         dirty: vec![false; heap.index.pages.len()],
+        page_bytes: vec![0; heap.index.pages.len()],
         ephemerons: Vec::new(),
         pairs: Vec::new(),
         buffer: ReadBuffer::new(PAGE_ALIGNMENT as usize),
     };
     roots.each_certain(&mut |_, address| trace.mark_root(address))?;
     let reachable = trace.finish(known)?;
+    let reachable_page_bytes = trace.page_bytes.clone();
     let certain = if keeps_certain { Some(trace.marks.copy()?) } else { None };
     roots.each_other(&mut |_, address| trace.mark_root(address))?;
     let uncertain = trace.finish(known)?;
-    Some(Live { marks: trace.marks, certain, reachable, uncertain })
+    let Trace { marks, page_bytes, .. } = trace;
+    Some(Live { marks, certain, reachable, uncertain, page_bytes, reachable_page_bytes })
 }
 
 struct Trace<'a> {
@@ -65,6 +72,8 @@ struct Trace<'a> {
     unscanned: Bitmap,
     /// Pages in which objects were marked and not scanned.
     dirty: Vec<bool>,
+    /// Bytes of scanned objects, by the number of their page.
+    page_bytes: Vec<u64>,
     /// Address and bytes of tables whose values live with their keys, which were not read.
     ephemerons: Vec<(u64, u64)>,
     /// Keys that are not marked, and their values.
@@ -123,7 +132,7 @@ impl Trace<'_> {
         let done = if indexed.is_large {
             self.unscanned.clear(indexed.first);
             self.set_clean(number);
-            self.large(indexed, &mut buffer)
+            self.large(number, indexed, &mut buffer)
         } else {
             indexed.read(self.heap.context, self.heap.memory, &mut buffer);
             self.objects(number, indexed, &buffer)
@@ -153,48 +162,50 @@ impl Trace<'_> {
                     }
                     let place = word * 64 + u64::from(pending.trailing_zeros());
                     self.unscanned.clear(place);
-                    self.object(indexed, place, buffer)?;
+                    let bytes = self.object(indexed, place, buffer)?;
+                    self.count(number, bytes);
                 }
             }
         }
         Some(())
     }
 
-    fn object(&mut self, indexed: &IndexedPage, place: u64, buffer: &ReadBuffer) -> Option<()> {
+    fn count(&mut self, number: usize, bytes: u64) {
+        let sum = self.page_bytes.get_mut(number);
+        sum.into_iter().for_each(|sum| *sum = sum.saturating_add(bytes));
+    }
+
+    /// Scans an object; returns its size.
+    fn object(&mut self, indexed: &IndexedPage, place: u64, buffer: &ReadBuffer) -> Option<u64> {
         let address = indexed.address(place);
         let run = indexed.runs.iter().find(|run| run.contains(address))?;
         let bytes = buffer.get(indexed.offset(address)..indexed.offset(run.end))?;
-        let number = self.shapes.number(word_at(bytes, 0)?)?;
-        let shape = *self.shapes.all.get(number as usize)?;
-        let size = self.shapes.bytes(shape, bytes)?;
-        let bytes = bytes.get(..usize::try_from(size).ok()?)?;
-        self.tally.record(self.heap.layout, number, shape.content, size, bytes);
-        if shape.references == References::Ephemerons {
-            self.ephemerons.push((address, size));
+        let head = self.shapes.head(bytes)?;
+        let bytes = bytes.get(..usize::try_from(head.size).ok()?)?;
+        self.tally.record(self.heap.layout, head, bytes);
+        if head.shape.references == References::Ephemerons {
+            self.ephemerons.push((address, head.size));
         }
-        shape.references.each(0, bytes, &mut |_, target| _ = self.mark(target));
-        Some(())
+        head.shape.references.each(0, bytes, &mut |_, target| _ = self.mark(target));
+        Some(head.size)
     }
 
-    fn large(&mut self, indexed: &IndexedPage, buffer: &mut ReadBuffer) -> Option<()> {
+    fn large(&mut self, number: usize, indexed: &IndexedPage, buffer: &mut ReadBuffer) -> Option<()> {
         let page = &indexed.page;
-        buffer.resize(PAGE_ALIGNMENT as usize);
-        let most = usize::try_from(page.area_end - page.area_start).ok()?;
-        let head = buffer.get_mut(..most.min(LARGE_HEAD_BYTES))?;
-        self.heap.memory.read(page.area_start, head).ok()?;
-        let number = self.shapes.number(word_at(head, 0)?)?;
-        let shape = *self.shapes.all.get(number as usize)?;
-        let size = self.shapes.bytes(shape, head).filter(|size| *size <= most as u64)?;
-        self.tally.record(self.heap.layout, number, shape.content, size, head);
-        if shape.references == References::Ephemerons {
-            self.ephemerons.push((page.area_start, size));
+        let bytes = indexed.read_head(self.heap.memory, buffer)?;
+        let most = page.area_end - page.area_start;
+        let head = self.shapes.head(bytes).filter(|head| head.size <= most)?;
+        self.tally.record(self.heap.layout, head, bytes);
+        self.count(number, head.size);
+        if head.shape.references == References::Ephemerons {
+            self.ephemerons.push((page.area_start, head.size));
         }
-        if shape.references == References::Class {
+        if head.shape.references == References::Class {
             return Some(());
         }
         let memory = self.heap.memory;
-        each_part(memory, page.area_start, size, buffer, &mut |offset, bytes| {
-            shape.references.each(offset, bytes, &mut |_, target| _ = self.mark(target));
+        each_part(memory, page.area_start, head.size, buffer, &mut |offset, bytes| {
+            head.shape.references.each(offset, bytes, &mut |_, target| _ = self.mark(target));
         })
     }
 

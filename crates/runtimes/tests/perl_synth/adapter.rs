@@ -124,6 +124,7 @@ impl Subject {
             threads: &threads,
             deadline: Instant::now() + Duration::from_secs(600),
             workers,
+            free: &strandline_process::range::RangeSet::default(),
             keeps_blocks: true,
             path_to: None,
             cell_bytes: None,

@@ -80,6 +80,7 @@ impl Subject {
             threads: &self.threads,
             deadline: Instant::now() + Duration::from_secs(600),
             workers,
+            free: &strandline_process::range::RangeSet::default(),
             keeps_blocks: true,
             path_to: None,
             cell_bytes: Some(0x10000),
