@@ -53,8 +53,8 @@ fuzz_target!(|data: &[u8]| {
     }
     let all = blocks.len();
     let kinds: Vec<u16> = (0..all).map(|block| (block % 4) as u16).collect();
-    let Ok(held) = Reachability::new(blocks, references, roots, deadline)
-        .and_then(|graph| graph.held(deadline))
+    let Ok(held) =
+        Reachability::new(blocks, references, roots, deadline).and_then(|graph| graph.held(deadline))
     else {
         return;
     };

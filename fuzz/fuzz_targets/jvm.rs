@@ -60,12 +60,15 @@ fuzz_target!(|data: &[u8]| {
         is_stopped: false,
         deadline: std::time::Instant::now() + std::time::Duration::from_secs(600),
         workers: 1,
+        free: &strandline_process::range::RangeSet::default(),
         keeps_blocks: true,
         path_to: None,
         cell_bytes: None,
         progress: &|_| {},
     };
-    let Ok(reading) = jvm::read(&context, &program, &RangeSet::default(), &Refinements::default()) else { return };
+    let Ok(reading) = jvm::read(&context, &program, &RangeSet::default(), &Refinements::default()) else {
+        return;
+    };
     let mut claims: Vec<(u64, u64)> =
         reading.claims.iter().chain(&reading.shared).map(|claim| (claim.start, claim.end)).collect();
     claims.sort_unstable();

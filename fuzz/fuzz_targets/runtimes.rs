@@ -33,6 +33,7 @@ fn look(image: &Image, maps: &str, absent: u64, read: impl Fn(&Context<'_>, &[(u
         is_stopped: false,
         deadline: std::time::Instant::now() + std::time::Duration::from_secs(600),
         workers: 1,
+        free: &strandline_process::range::RangeSet::default(),
         keeps_blocks: true,
         path_to: None,
         cell_bytes: None,
@@ -76,6 +77,8 @@ fuzz_target!(|data: &[u8]| {
             data: of_go.data,
             is_only_module: choice & 32 == 0,
         };
-        look(&of_go.image, &of_go.maps, absent, |context, _| go::read(context, &program, &RangeSet::default()));
+        look(&of_go.image, &of_go.maps, absent, |context, _| {
+            go::read(context, &program, &RangeSet::default())
+        });
     }
 });

@@ -76,11 +76,7 @@ fuzz_target!(|data: &[u8]| {
         general: Default::default(),
     };
     let threads: Vec<ThreadFacts> = heap.threads.iter().map(facts).collect();
-    let program = Program::with_symbols(
-        "/usr/bin/fabricated",
-        heap.recipe.release.name(),
-        &heap.symbols,
-    );
+    let program = Program::with_symbols("/usr/bin/fabricated", heap.recipe.release.name(), &heap.symbols);
     let process = this_process();
     let target = Target::resident_only(&image, absent);
     let workers = usize::from(workers % 2) + 1;

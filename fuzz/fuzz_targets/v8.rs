@@ -42,12 +42,17 @@ fuzz_target!(|data: &[u8]| {
         is_stopped: false,
         deadline: std::time::Instant::now() + std::time::Duration::from_secs(600),
         workers: 1,
+        free: &strandline_process::range::RangeSet::default(),
         keeps_blocks: true,
         path_to: None,
         cell_bytes: None,
         progress: &|_| {},
     };
-    let Ok(reading) = v8::read(&context, &program, &Default::default(), &Refinements::new(target.runs.iter().copied())) else { return };
+    let Ok(reading) =
+        v8::read(&context, &program, &Default::default(), &Refinements::new(target.runs.iter().copied()))
+    else {
+        return;
+    };
     let mut claims: Vec<(u64, u64)> = reading.claims.iter().map(|claim| (claim.start, claim.end)).collect();
     claims.sort_unstable();
     assert!(claims.windows(2).all(|pair| pair[0].1 <= pair[1].0));

@@ -251,10 +251,8 @@ fn is_call(remedy: &str) -> bool {
 
 /// Whether a remedy is predicted from a trace of objects, which only a snapshot allows.
 fn is_traced(remedy: &str) -> bool {
-    let is = |spec: &Spec| {
-        matches!((spec.effect, spec.action), (Effect::Objects, Action::Apply(_) | Action::Notify(_)))
-    };
-    readers::remedy(remedy).is_some_and(is)
+    let applied = |spec: &Spec| matches!(spec.action, Action::Apply(_) | Action::Notify(_));
+    readers::remedy(remedy).is_some_and(|spec| spec.effect == Effect::Objects && applied(spec))
 }
 
 /// Returns the call that releases most; among equals, the first of the table.

@@ -1,8 +1,8 @@
 //! Classifies each byte of V8's pages: headers, objects, free and wasted bytes.
 //!
 //! A page's header says how many of its bytes are objects, not where they are: in a page of 256 KiB
-//! the resident bytes count as objects from the start, then as dead ones, as wasted, and as free. The
-//! sums of each page are exact.
+//! the resident bytes count as objects from the start, then as dead ones, as wasted, and as free.
+//! The sums of each page are exact.
 
 use std::collections::HashMap;
 

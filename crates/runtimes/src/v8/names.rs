@@ -112,8 +112,8 @@ fn of_string(instance_type: u16) -> &'static str {
 }
 
 /// Returns the name of the constructor of a hidden class. Only the first hidden class of a chain
-/// refers to it; each later one refers to the one before. For a derived class it is the base class's
-/// constructor.
+/// refers to it; each later one refers to the one before. For a derived class it is the constructor
+/// of the base class.
 fn constructor(
     shapes: &mut Shapes<'_>,
     layout: &ObjectLayout,
