@@ -90,6 +90,7 @@ fuzz_target!(|data: &[u8]| {
         threads: &threads,
         deadline: Instant::now() + Duration::from_secs(600),
         workers,
+        free: &strandline_process::range::RangeSet::default(),
         keeps_blocks: true,
         path_to: None,
         cell_bytes: Some(4096 << (choice % 8)),
