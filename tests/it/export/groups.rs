@@ -48,11 +48,14 @@ fn a_group_has_the_rows_of_its_ledger() -> Outcome {
     let subject = group.python(PROGRAM, &[&file.0])?;
     subject.at_rest()?;
     let exporter = Exporter::start(&["--no-ledgers", "--cgroup", &above.path()])?;
-    let page = exporter.page()?;
     let path = format!("/{}/web", above.name());
+    // On a busy machine a scrape may end without it.
+    let page = exporter.page_when("the charge of the group", |page| {
+        value(page, "strandline_cgroup_charge_bytes", &path, None).is_some()
+    })?;
     let document = json(&["explain", "--json", "--cgroup", &group.path()])?;
     let shown = rows(&page, &path);
-    let charge = value(&page, "strandline_cgroup_charge_bytes", &path, None).ok_or(page.text.clone())?;
+    let charge = value(&page, "strandline_cgroup_charge_bytes", &path, None).ok_or("no charge")?;
     assert_eq!(shown.iter().map(|row| row.bytes).sum::<u64>(), charge, "{shown:?}");
     assert!((42 * MIB..120 * MIB).contains(&charge), "{charge}");
     let other = other_than_explained(&shown, &document);
