@@ -101,7 +101,7 @@ fn options<'a>(
         file,
         interval: recording.interval,
         plan,
-        looks: LedgerSettings {
+        ledger_settings: LedgerSettings {
             max_stop: recording.max_stop,
             snapshot: recording.snapshot.mode(),
             quiet_for: recording.quiet.limit,

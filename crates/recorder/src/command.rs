@@ -59,36 +59,37 @@ pub struct CommandSettings {
 /// See [`NotStarted`]; nothing was run then.
 pub fn run(
     command: &[OsString],
-    surroundings: &CommandSettings,
+    settings: &CommandSettings,
     options: &Options<'_>,
 ) -> Result<(Recorded, i32), NotStarted> {
     let failed = NotStarted::Failed;
-    let io = |error: io::Error| failed(format!("cannot prepare to run a command: {error}"));
+    let io_failed = |error: io::Error| failed(format!("cannot prepare to run a command: {error}"));
     let (signals, signal_mask) = session::take_signals().map_err(failed)?;
     check_proc().map_err(failed)?;
     let open_files = session::raise_open_files();
-    let (mut setup, named, group) = prepare(&surroundings.limits).map_err(failed)?;
-    setup.no_huge_pages = surroundings.no_huge_pages;
+    let PreparedLimits { mut setup, named, group } = prepare(&settings.limits).map_err(failed)?;
+    setup.no_huge_pages = settings.no_huge_pages;
     setup.signal_mask = signal_mask;
     setup.limits.extend(open_files.map(|(soft, hard)| (Resource::OpenFiles, soft, hard)));
     let sink = Sink::create(&options.file).map_err(failed)?;
-    let followed = ProcessEvents::best();
-    let (marks, end) = Marks::new().map_err(io)?;
+    let process_events = ProcessEvents::best();
+    let (marks, command_end) = Marks::new().map_err(io_failed)?;
     let environment = Environment::read();
     let clock = Clock::start();
-    let ledgers = Ledgers::start(clock, &environment, options.looks).map_err(io)?;
+    let ledgers = Ledgers::start(clock, &environment, options.ledger_settings).map_err(io_failed)?;
     let threads = Arc::new(AtomicU64::new(1));
     let watch = WatchRequest { process: 0, threads: Arc::clone(&threads) };
-    let why_not = command.first().and_then(|program| watchable::why_not_command(Path::new(program)));
-    let is_watched = options.plan.exit && why_not.is_none();
-    let begin = Instant::now();
-    let started =
-        start(command, &surroundings.environment, setup, end, is_watched.then_some((&ledgers, watch)));
+    let not_watched = command.first().and_then(|program| watchable::command_obstacle(Path::new(program)));
+    let not_watched = not_watched.filter(|_| options.plan.exit);
+    let is_watched = options.plan.exit && not_watched.is_none();
+    let started_at = Instant::now();
+    let watch = is_watched.then_some((&ledgers, watch));
+    let started = start(command, &settings.environment, setup, command_end, watch);
     // Even if it did not start: the watch on the process that tried to start it must end.
     let prepared = Ledgers::prepare_to_end_watches();
     let mut child = started.inspect_err(|_| sink.discard())?;
     let root = child.id().cast_signed();
-    let root_end = prepared.and_then(|()| strandline_sys::process::open_pidfd(root)).map_err(io);
+    let root_end = prepared.and_then(|()| strandline_sys::process::open_pidfd(root)).map_err(io_failed);
     let root_end = root_end.inspect_err(|_| drop(child.wait()))?;
     let session = Session::begin(SessionParameters {
         options,
@@ -100,34 +101,37 @@ pub fn run(
         root_end,
         threads,
         is_watched,
-        forwards: true,
+        forwards_signals: true,
         signals,
-        followed,
+        process_events,
         environment,
         limits: named,
         group: group.as_ref().map(|group| group.folder().to_owned()),
         command: command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
     })
-    .map_err(io);
+    .map_err(io_failed);
     let mut session = session.inspect_err(|_| drop(child.wait()))?;
-    if let Some(why) = why_not.filter(|_| options.plan.exit) {
-        session.warn_not_watched(root, why);
+    if let Some(obstacle) = not_watched {
+        session.warn_not_watched(root, obstacle);
     }
-    let why = session.work();
-    let ended = reap(root, true).map_err(io)?;
-    let Some(ReapedChild { status, usage, .. }) = ended else {
+    let stop_reason = session.run();
+    let Some(ended) = reap(root, true).map_err(io_failed)? else {
         return Err(failed("the command's end is not known".to_owned()));
     };
-    session.root_usage = Some(CommandUsage {
-        wall_us: u64::try_from(begin.elapsed().as_micros()).unwrap_or(u64::MAX),
-        user_us: usage.user_us,
-        system_us: usage.system_us,
-        minor_faults: usage.minor_faults,
-        major_faults: usage.major_faults,
-    });
-    session.end_group(session::ending_signal(status));
+    session.root_usage = Some(command_usage(&ended, started_at));
+    session.end_group(session::ending_signal(ended.status));
     let kills = group.and_then(|group| end_group(&group, &mut session, options));
-    Ok((session.finish(why, Some(status), kills), status))
+    Ok((session.finish(stop_reason, Some(ended.status), kills), ended.status))
+}
+
+fn command_usage(ended: &ReapedChild, started_at: Instant) -> CommandUsage {
+    CommandUsage {
+        wall_us: u64::try_from(started_at.elapsed().as_micros()).unwrap_or(u64::MAX),
+        user_us: ended.usage.user_us,
+        system_us: ended.usage.system_us,
+        minor_faults: ended.usage.minor_faults,
+        major_faults: ended.usage.major_faults,
+    }
 }
 
 /// Removes the command's control group. Returns how many processes the kernel killed in it because
@@ -135,20 +139,30 @@ pub fn run(
 fn end_group(group: &Group, session: &mut Session<'_>, options: &Options<'_>) -> Option<u64> {
     let kills = group.out_of_memory_kills();
     if let Err(text) = group.remove() {
-        session.caution("cgroup_left", "control group", text.clone());
+        session.add_caveat("cgroup_left", "control group", text.clone());
         (options.warn)(&text);
     }
     kills
 }
 
-/// The limits that the new process sets, their names in the recording, and the control group.
-fn prepare(limits: &Limits) -> Result<(Setup, Vec<Limit>, Option<Group>), String> {
+/// The limits of a command, before it starts.
+struct PreparedLimits {
+    /// What the new process sets.
+    setup: Setup,
+    /// The limits as the recording names them.
+    named: Vec<Limit>,
+    /// The control group that limits resident memory.
+    group: Option<Group>,
+}
+
+fn prepare(limits: &Limits) -> Result<PreparedLimits, String> {
     let (resources, mut named) = limits.resources()?;
-    let instead = |why| format!("{why} (--limit-address-space and --limit-data need no privileges)");
-    let group = limits.memory.map(Group::new).transpose().map_err(instead)?;
+    let with_alternative =
+        |reason| format!("{reason} (--limit-address-space and --limit-data need no privileges)");
+    let group = limits.memory.map(Group::new).transpose().map_err(with_alternative)?;
     named.extend(group.as_ref().map(|group| group.limit.clone()));
     let join = group.as_ref().map(Group::open_procs).transpose()?;
-    Ok((Setup { limits: resources, join, ..Setup::default() }, named, group))
+    Ok(PreparedLimits { setup: Setup { limits: resources, join, ..Setup::default() }, named, group })
 }
 
 /// Checks that /proc shows this pid namespace.
@@ -166,35 +180,35 @@ fn check_proc() -> Result<(), String> {
         .to_owned())
 }
 
-/// Starts the command. Its end is watched from before its first instruction on.
+/// Starts the command. With `watch`, its end is watched from before its first instruction on.
 fn start(
     command: &[OsString],
     environment: &[(String, Option<String>)],
     mut setup: Setup,
-    end: CommandEnd,
+    command_end: CommandEnd,
     watch: Option<(&Ledgers, WatchRequest)>,
 ) -> Result<Child, NotStarted> {
     let Some((program, arguments)) = command.split_first() else {
         return Err(NotStarted::Failed("no command was given".to_owned()));
     };
-    let mut starting = Command::new(program);
+    let mut builder = Command::new(program);
     for (name, value) in environment {
         match value {
-            Some(value) => starting.env(name, value),
-            None => starting.env_remove(name),
+            Some(value) => builder.env(name, value),
+            None => builder.env_remove(name),
         };
     }
-    starting.args(arguments).env(marks::VARIABLE, end.number.to_string());
-    setup.inherit = Some(end.descriptor);
+    builder.args(arguments).env(marks::VARIABLE, command_end.number.to_string());
+    setup.inherit = Some(command_end.descriptor);
     if let Some((ledgers, request)) = watch
-        && let Ok((own, theirs)) = UnixStream::pair()
-        && theirs.set_read_timeout(Some(GATE_TIMEOUT)).is_ok()
+        && let Ok((recorder_gate, child_gate)) = UnixStream::pair()
+        && child_gate.set_read_timeout(Some(GATE_TIMEOUT)).is_ok()
     {
-        setup.gate = Some(theirs);
-        ledgers.watch_first(own, request);
+        setup.gate = Some(child_gate);
+        ledgers.watch_first(recorder_gate, request);
     }
     let program = program.to_string_lossy().into_owned();
-    spawn::spawn(starting, setup).map_err(|error| match error.kind() {
+    spawn::spawn(builder, setup).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => {
             NotStarted::NotFound(format!("{program}: not found; give a path, or a name that is in PATH"))
         }

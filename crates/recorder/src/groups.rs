@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use strandline_inspect::Caveat;
 use strandline_inspect::group::facts::GroupFigures;
-use strandline_inspect::group::sample::{GroupSample as Sampled, GroupSampler};
+use strandline_inspect::group::sample::{GroupSample as CountedSample, GroupSampler};
 use strandline_process::group::hierarchy::GroupError;
 use strandline_process::group::{Group, Hierarchy, Version, View};
 use strandline_process::procfs::Process;
@@ -27,13 +27,13 @@ const KILLS_EVERY_US: u64 = 10_000;
 const MAX_BYTES: usize = 512;
 /// Interval of checking whether the process was moved to another group.
 const SEARCH_EVERY_US: u64 = 1_000_000;
-/// A sample is followed by a pause of this many times as long, so that samples take at most that
-/// part of a processor: usually, and while the charge changes.
-const USUAL_PAUSE: u64 = 100;
-const LIVELY_PAUSE: u64 = 20;
-/// A change of the charge by this part of the limit calls for a sample; without a limit, one by so
-/// many bytes.
-const STEPS_OF_LIMIT: u64 = 64;
+/// A sample is followed by a pause of this many times its duration, which bounds the processor time
+/// of samples: while the charge is stable, and while it changes.
+const IDLE_PAUSE_FACTOR: u64 = 100;
+const CHANGING_PAUSE_FACTOR: u64 = 20;
+/// A change of the charge by the limit divided by this calls for a sample; without a limit, a
+/// change by `STEP_BYTES`.
+const STEPS_PER_LIMIT: u64 = 64;
 const STEP_BYTES: u64 = 4 << 20;
 /// Maximum number of groups in a recording, should the process be moved again and again.
 const MAX_GROUPS: u32 = 16;
@@ -45,11 +45,11 @@ pub struct GroupRecorder {
     view: View,
     sampler: GroupSampler,
     root: i32,
-    watched: Option<Watched>,
+    sampled: Option<SampledGroup>,
     /// Number of the next group.
     next_number: u32,
     next_search_us: u64,
-    /// What is to be written, in order.
+    /// Records to write, in order.
     records: Vec<Record>,
     /// What was held at the last kill.
     kill: Option<GroupKill>,
@@ -57,7 +57,7 @@ pub struct GroupRecorder {
 }
 
 /// The sampled group.
-struct Watched {
+struct SampledGroup {
     start: GroupStart,
     group: Group,
     /// Its file with the charge, if it can be opened.
@@ -68,15 +68,15 @@ struct Watched {
     /// Samples that were not written yet.
     pending: Vec<GroupSample>,
     last: Option<GroupSample>,
-    /// Kills that were counted before.
+    /// Number of kills at the first sample.
     first_kills: Option<u64>,
-    /// Duration and end of the last look.
+    /// Duration and end of the last sample.
     took_us: u64,
-    looked_us: u64,
+    sampled_us: u64,
 }
 
-impl Watched {
-    fn new(number: u32, group: Group, now: u64) -> Self {
+impl SampledGroup {
+    fn new(number: u32, group: Group, now_us: u64) -> Self {
         let open = |name: &str| File::open(group.file(name)).ok();
         let charge = open(group.version.current_file());
         let kills = match group.version {
@@ -85,7 +85,7 @@ impl Watched {
         };
         let start = GroupStart {
             group: number,
-            at_us: now,
+            at_us: now_us,
             path: group.path.clone(),
             version: group.version.number(),
             ..GroupStart::default()
@@ -100,41 +100,48 @@ impl Watched {
             last: None,
             first_kills: None,
             took_us: 0,
-            looked_us: 0,
+            sampled_us: 0,
         }
     }
 
     /// Whether a sample is due.
-    fn is_due(&mut self, now: u64) -> bool {
+    fn is_due(&mut self, now_us: u64) -> bool {
         let Some(last) = &self.last else { return true };
-        let passed = now.saturating_sub(self.looked_us);
-        if passed >= SAMPLE_EVERY_US.max(self.took_us.saturating_mul(USUAL_PAUSE)) {
+        let passed = now_us.saturating_sub(self.sampled_us);
+        if passed >= SAMPLE_EVERY_US.max(self.took_us.saturating_mul(IDLE_PAUSE_FACTOR)) {
             return true;
         }
         let limit = self.start.effective_limit_bytes;
-        let step = limit.map_or(STEP_BYTES, |limit| limit / STEPS_OF_LIMIT);
-        if passed < self.took_us.saturating_mul(LIVELY_PAUSE) {
+        let step = limit.map_or(STEP_BYTES, |limit| limit / STEPS_PER_LIMIT);
+        if passed < self.took_us.saturating_mul(CHANGING_PAUSE_FACTOR) {
             return false;
         }
-        let charge = read(self.charge.as_ref()).and_then(|text| text.trim().parse::<u64>().ok());
+        let charge = read_counters(self.charge.as_ref()).and_then(|text| text.trim().parse::<u64>().ok());
         if charge.is_some_and(|charge| charge.abs_diff(last.current_bytes) > step) {
             return true;
         }
-        if now < self.next_kills_us {
+        if now_us < self.next_kills_us {
             return false;
         }
-        self.next_kills_us = now.saturating_add(KILLS_EVERY_US);
-        let text = read(self.kills.as_ref()).unwrap_or_default();
+        self.next_kills_us = now_us.saturating_add(KILLS_EVERY_US);
+        let text = read_counters(self.kills.as_ref()).unwrap_or_default();
         let kills = text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse::<u64>().ok());
         kills.is_some_and(|kills| last.oom_kills.is_some_and(|before| kills > before))
     }
 
-    /// Takes a sample in; returns the one before it if a process was killed in between.
+    /// The record of the pending samples, if there are any.
+    fn take_block(&mut self) -> Option<Record> {
+        let samples = std::mem::take(&mut self.pending);
+        let block = || Box::new(GroupBlock::new(self.start.group, &samples));
+        (!samples.is_empty()).then(|| Record::GroupSamples(block()))
+    }
+
+    /// Adds a sample; returns the one before it if a process was killed in between.
     fn add(&mut self, sample: GroupSample) -> Option<GroupSample> {
         let before = self.last.replace(sample.clone());
         self.first_kills = self.first_kills.or(sample.oom_kills);
         let has_risen = |before: &GroupSample| sample.oom_kills > before.oom_kills;
-        let killed = before.filter(has_risen);
+        let before_kill = before.filter(has_risen);
         match self.pending.as_mut_slice() {
             // Of equal samples the first and the last are kept.
             [.., earlier, last] if sample.has_figures_of(last) && last.has_figures_of(earlier) => {
@@ -142,13 +149,14 @@ impl Watched {
             }
             _ => self.pending.push(sample),
         }
-        killed
+        before_kill
     }
 }
 
 impl GroupRecorder {
-    /// A recorder of the group at `folder`, or else of that of process `root`. `None` where no
-    /// hierarchy counts memory, or it is in the root of it, which is the whole machine.
+    /// A recorder of the group at `folder`, or else of the group of process `root`. `None` if no
+    /// hierarchy counts memory, or if the group is the hierarchy's root, which is the whole
+    /// machine.
     pub fn new(root: i32, folder: Option<&Path>) -> Option<Self> {
         let hierarchy = Hierarchy::of_this_machine().ok()?;
         let view = View::of(&hierarchy);
@@ -164,7 +172,7 @@ impl GroupRecorder {
             view,
             sampler: GroupSampler::default(),
             root,
-            watched: Some(Watched::new(0, group, 0)),
+            sampled: Some(SampledGroup::new(0, group, 0)),
             next_number: 1,
             next_search_us: SEARCH_EVERY_US,
             records: Vec::new(),
@@ -174,44 +182,38 @@ impl GroupRecorder {
     }
 
     /// Takes a sample if one is due.
-    pub fn work(&mut self, now: u64) {
+    pub fn sample_if_due(&mut self, now_us: u64) {
         if self.has_ended {
             return;
         }
-        if now >= self.next_search_us {
-            self.next_search_us = now.saturating_add(SEARCH_EVERY_US);
-            self.follow(now);
+        if now_us >= self.next_search_us {
+            self.next_search_us = now_us.saturating_add(SEARCH_EVERY_US);
+            self.follow(now_us);
         }
-        if self.watched.as_mut().is_some_and(|watched| watched.is_due(now)) {
-            self.look(now);
+        if self.sampled.as_mut().is_some_and(|sampled| sampled.is_due(now_us)) {
+            self.take_sample(now_us);
         }
     }
 
-    /// The last look, when the process has ended by `signal` or the recording ends; later calls do
-    /// nothing.
-    pub fn end(&mut self, now: u64, signal: Option<i32>) {
+    /// Takes the last sample, when the process has ended by `signal` or the recording ends. Later
+    /// calls do nothing.
+    pub fn end(&mut self, now_us: u64, signal: Option<i32>) {
         if std::mem::replace(&mut self.has_ended, true) {
             return;
         }
         let last =
-            self.watched.as_ref().and_then(|watched| Some((watched.last.clone()?, watched.start.clone())));
-        if self.look(now) || signal != Some(SIGKILL) {
+            self.sampled.as_ref().and_then(|sampled| Some((sampled.last.clone()?, sampled.start.clone())));
+        if self.take_sample(now_us) || signal != Some(SIGKILL) {
             return;
         }
         if let Some((sample, start)) = last {
-            self.kill = Some(killed(&start, &sample, now, None, None));
+            self.kill = Some(group_kill(&start, &sample, now_us, None, None));
         }
     }
 
-    /// What is to be written now.
+    /// Returns the records to write now.
     pub fn take_records(&mut self) -> Vec<Record> {
-        if let Some(watched) = &mut self.watched {
-            let samples = std::mem::take(&mut watched.pending);
-            if !samples.is_empty() {
-                let block = GroupBlock::new(watched.start.group, &samples);
-                self.records.push(Record::GroupSamples(Box::new(block)));
-            }
-        }
+        self.records.extend(self.sampled.as_mut().and_then(SampledGroup::take_block));
         std::mem::take(&mut self.records)
     }
 
@@ -220,43 +222,39 @@ impl GroupRecorder {
         self.kill.clone()
     }
 
-    /// Goes to the group that the process is in now.
-    fn follow(&mut self, now: u64) {
-        let Some(watched) = &self.watched else { return };
+    /// Switches to the group that the process is in now.
+    fn follow(&mut self, now_us: u64) {
+        let Some(sampled) = &self.sampled else { return };
         let group = Process::open(self.root).ok();
         let group = group.and_then(|process| self.view.group_of(&self.hierarchy, &process).ok());
-        let moved = group.filter(|group| group.path != watched.start.path && group.path != "/");
+        let moved = group.filter(|group| group.path != sampled.start.path && group.path != "/");
         let Some(group) = moved.filter(|_| self.next_number < MAX_GROUPS) else { return };
         self.records = self.take_records();
-        self.watched = Some(Watched::new(self.next_number, group, now));
+        self.sampled = Some(SampledGroup::new(self.next_number, group, now_us));
         self.next_number += 1;
     }
 
-    /// Takes a sample; false if the group has none any more.
-    fn look(&mut self, now: u64) -> bool {
-        let Some(watched) = &mut self.watched else { return false };
+    /// Takes a sample; false if the group cannot be sampled any more.
+    fn take_sample(&mut self, now_us: u64) -> bool {
+        let Some(sampled) = &mut self.sampled else { return false };
         let began = Instant::now();
-        let taken = self.sampler.take(&watched.group);
-        watched.took_us = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
-        watched.looked_us = now;
-        let Sampled { figures, rows } = match taken {
-            Ok(sampled) => sampled,
+        let taken = self.sampler.take(&sampled.group);
+        sampled.took_us = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
+        sampled.sampled_us = now_us;
+        let CountedSample { figures, rows } = match taken {
+            Ok(sample) => sample,
             Err(error) => {
-                self.lose(&error, now);
+                self.stop_sampling(&error, now_us);
                 return false;
             }
         };
-        if let Some(start) = changed_start(watched, &figures, now) {
-            // Samples before the change are of the limits before it.
-            let before = std::mem::take(&mut watched.pending);
-            if !before.is_empty() {
-                let block = GroupBlock::new(start.group, &before);
-                self.records.push(Record::GroupSamples(Box::new(block)));
-            }
+        if let Some(start) = changed_start(sampled, &figures, now_us) {
+            // Samples before the change belong to the limits before it.
+            self.records.extend(sampled.take_block());
             self.records.push(Record::Group(Box::new(start)));
         }
         let sample = GroupSample {
-            at_us: now,
+            at_us: now_us,
             current_bytes: figures.current_bytes,
             working_set_bytes: figures.working_set_bytes,
             reclaimable_bytes: figures.reclaimable_bytes,
@@ -265,75 +263,74 @@ impl GroupRecorder {
             rows: rows.iter().map(|row| (row.id.to_owned(), row.bytes)).collect(),
         };
         let kills = sample.oom_kills;
-        if let Some(before) = watched.add(sample) {
-            let kills = kills.zip(watched.first_kills).map(|(now, first)| now.saturating_sub(first));
-            self.kill = Some(killed(&watched.start, &before, now, kills, figures.peak_bytes));
+        if let Some(before) = sampled.add(sample) {
+            let kills = kills.zip(sampled.first_kills).map(|(total, first)| total.saturating_sub(first));
+            self.kill = Some(group_kill(&sampled.start, &before, now_us, kills, figures.peak_bytes));
         }
         true
     }
 
-    /// Ends the samples of a group that has none any more.
-    fn lose(&mut self, error: &GroupError, now: u64) {
-        let records = self.take_records();
-        self.records = records;
-        if let Some(watched) = self.watched.take() {
-            let code = if watched.last.is_some() { "group_lost" } else { "group_not_sampled" };
+    /// Ends the samples of a group that cannot be sampled any more.
+    fn stop_sampling(&mut self, error: &GroupError, now_us: u64) {
+        self.records = self.take_records();
+        if let Some(sampled) = self.sampled.take() {
+            let code = if sampled.last.is_some() { "group_lost" } else { "group_not_sampled" };
             let text = format!("{error}; it is not sampled from here on");
-            let caveat = Caveat::new(code, format!("control group {}", watched.start.path), None, text);
-            self.records.push(Record::Caveat(CaveatRecord { at_us: now, caveat }));
+            let caveat = Caveat::new(code, format!("control group {}", sampled.start.path), None, text);
+            self.records.push(Record::Caveat(CaveatRecord { at_us: now_us, caveat }));
         }
     }
 }
 
 /// The text of an open file of counters, from its beginning.
-fn read(file: Option<&File>) -> Option<String> {
+fn read_counters(file: Option<&File>) -> Option<String> {
     let mut text = [0u8; MAX_BYTES];
-    let got = file?.read_at(&mut text, 0).ok()?;
-    Some(String::from_utf8_lossy(text.get(..got)?).into_owned())
+    let length = file?.read_at(&mut text, 0).ok()?;
+    Some(String::from_utf8_lossy(text.get(..length)?).into_owned())
 }
 
-/// The line that begins a group, or says its new limits; `None` while they are as before.
-fn changed_start(watched: &mut Watched, figures: &GroupFigures, now: u64) -> Option<GroupStart> {
+/// The record that begins a group or states its new limits; `None` if the limits are unchanged.
+fn changed_start(sampled: &mut SampledGroup, figures: &GroupFigures, now_us: u64) -> Option<GroupStart> {
     let start = GroupStart {
         limit_bytes: figures.limit_bytes,
         effective_limit_bytes: figures.effective_limit_bytes,
         effective_limit_path: figures.effective_limit_path.clone(),
-        ..watched.start.clone()
+        ..sampled.start.clone()
     };
-    if watched.last.is_some() && start == watched.start {
+    if sampled.last.is_some() && start == sampled.start {
         return None;
     }
-    watched.start = GroupStart { at_us: now, ..start };
-    Some(watched.start.clone())
+    sampled.start = GroupStart { at_us: now_us, ..start };
+    Some(sampled.start.clone())
 }
 
-/// What `group` held at a kill that was noticed `now`: its last sample.
-fn killed(
+/// What `group` held at a kill that was noticed at `now_us`: its last sample.
+fn group_kill(
     group: &GroupStart,
     sample: &GroupSample,
-    now: u64,
+    now_us: u64,
     kills: Option<u64>,
     peak_bytes: Option<u64>,
 ) -> GroupKill {
-    let age_us = now.saturating_sub(sample.at_us);
+    let age_us = now_us.saturating_sub(sample.at_us);
     let limit = group.effective_limit_bytes;
     GroupKill {
         group: group.group,
         path: group.path.clone(),
         kills,
-        noticed_us: now,
+        noticed_us: now_us,
         sample_us: sample.at_us,
         age_us,
         current_bytes: sample.current_bytes,
         effective_limit_bytes: limit,
         peak_bytes,
         rows: sample.rows.clone(),
-        unknown: unknown(age_us, limit.map(|limit| limit.saturating_sub(sample.current_bytes)), kills),
+        unknown: unknown_text(age_us, limit.map(|limit| limit.saturating_sub(sample.current_bytes)), kills),
     }
 }
 
-/// What cannot be known of a kill.
-fn unknown(age_us: u64, left_bytes: Option<u64>, kills: Option<u64>) -> String {
+/// States what cannot be known about a kill.
+fn unknown_text(age_us: u64, left_bytes: Option<u64>, kills: Option<u64>) -> String {
     let mut text = String::new();
     if kills.is_none() {
         text += "The group was removed before its count of kills was read: whether memory was the reason is not known. ";
@@ -366,7 +363,7 @@ mod tests {
             view: View::default(),
             sampler: GroupSampler::default(),
             root: i32::MAX,
-            watched: None,
+            sampled: None,
             next_number: 1,
             next_search_us: u64::MAX,
             records: Vec::new(),
@@ -374,12 +371,12 @@ mod tests {
             has_ended: false,
             hierarchy,
         };
-        let mut made = Fabricated { folder, recorder };
-        made.write("cgroup.procs", "");
-        made.write("memory.max", "1048576\n");
-        made.charge(4096, 0);
-        made.recorder.watched = Some(Watched::new(0, group, 0));
-        made
+        let mut fixture = Fabricated { folder, recorder };
+        fixture.write("cgroup.procs", "");
+        fixture.write("memory.max", "1048576\n");
+        fixture.charge(4096, 0);
+        fixture.recorder.sampled = Some(SampledGroup::new(0, group, 0));
+        fixture
     }
 
     impl Fabricated {
@@ -404,27 +401,27 @@ mod tests {
 
     #[test]
     fn a_change_calls_for_a_sample_and_equal_ones_are_joined() {
-        let mut made = fabricated();
-        made.recorder.work(0);
-        let begin = made.recorder.take_records();
+        let mut fixture = fabricated();
+        fixture.recorder.sample_if_due(0);
+        let begin = fixture.recorder.take_records();
         let [Record::Group(start), Record::GroupSamples(_)] = &begin[..] else { panic!("{begin:?}") };
         assert_eq!((start.path.as_str(), start.effective_limit_bytes), ("/job", Some(1 << 20)));
         // A small change waits, a large one does not.
-        made.charge(8192, 0);
-        made.recorder.work(SAMPLE_EVERY_US / 2);
-        assert!(made.samples().is_empty());
-        made.charge(1 << 19, 0);
-        made.recorder.work(SAMPLE_EVERY_US / 2);
-        assert_eq!(made.samples().first().map(|sample| sample.current_bytes), Some(1 << 19));
+        fixture.charge(8192, 0);
+        fixture.recorder.sample_if_due(SAMPLE_EVERY_US / 2);
+        assert!(fixture.samples().is_empty());
+        fixture.charge(1 << 19, 0);
+        fixture.recorder.sample_if_due(SAMPLE_EVERY_US / 2);
+        assert_eq!(fixture.samples().first().map(|sample| sample.current_bytes), Some(1 << 19));
         for turn in 0..10 {
-            made.recorder.work((turn + 1) * 1_000_000);
+            fixture.recorder.sample_if_due((turn + 1) * 1_000_000);
         }
-        let times: Vec<u64> = made.samples().iter().map(|sample| sample.at_us).collect();
+        let times: Vec<u64> = fixture.samples().iter().map(|sample| sample.at_us).collect();
         assert_eq!(times, [1_000_000, 10_000_000]);
         // A new limit is a new line.
-        made.write("memory.max", "2097152\n");
-        made.recorder.work(11_000_000);
-        let records = made.recorder.take_records();
+        fixture.write("memory.max", "2097152\n");
+        fixture.recorder.sample_if_due(11_000_000);
+        let records = fixture.recorder.take_records();
         assert!(
             matches!(&records[0], Record::Group(start) if start.limit_bytes == Some(2 << 20)),
             "{records:?}"
@@ -433,41 +430,41 @@ mod tests {
 
     #[test]
     fn a_kill_is_named_with_the_sample_before_it() {
-        let mut made = fabricated();
-        made.charge(600_000, 2);
-        made.recorder.work(0);
-        made.charge(4096, 3);
-        made.recorder.end(7_000, Some(SIGKILL));
-        let kill = made.recorder.kill().unwrap();
+        let mut fixture = fabricated();
+        fixture.charge(600_000, 2);
+        fixture.recorder.sample_if_due(0);
+        fixture.charge(4096, 3);
+        fixture.recorder.end(7_000, Some(SIGKILL));
+        let kill = fixture.recorder.kill().unwrap();
         assert_eq!((kill.kills, kill.current_bytes, kill.age_us), (Some(1), 600_000, 7_000));
         assert_eq!(kill.rows["group.anon"], 600_000);
         assert!(kill.unknown.contains("7.0 ms") && kill.unknown.contains("438 KiB"), "{}", kill.unknown);
-        assert_eq!(made.samples().len(), 2);
-        made.recorder.end(8_000, None);
-        assert!(made.samples().is_empty(), "there is one end");
+        assert_eq!(fixture.samples().len(), 2);
+        fixture.recorder.end(8_000, None);
+        assert!(fixture.samples().is_empty(), "there is one end");
     }
 
     #[test]
     fn a_kill_calls_for_a_sample() {
-        let mut made = fabricated();
-        made.recorder.work(0);
-        made.recorder.watched.as_mut().unwrap().took_us = 2_000;
-        made.charge(4096, 1);
-        made.recorder.work(20_000);
-        assert!(made.recorder.kill().is_none(), "there is a pause after each sample");
-        made.recorder.work(45_000);
-        assert_eq!(made.recorder.kill().map(|kill| kill.age_us), Some(45_000));
+        let mut fixture = fabricated();
+        fixture.recorder.sample_if_due(0);
+        fixture.recorder.sampled.as_mut().unwrap().took_us = 2_000;
+        fixture.charge(4096, 1);
+        fixture.recorder.sample_if_due(20_000);
+        assert!(fixture.recorder.kill().is_none(), "there is a pause after each sample");
+        fixture.recorder.sample_if_due(45_000);
+        assert_eq!(fixture.recorder.kill().map(|kill| kill.age_us), Some(45_000));
     }
 
     #[test]
     fn a_removed_group_says_what_is_not_known() {
-        let mut made = fabricated();
-        made.recorder.work(0);
-        std::fs::remove_dir_all(made.folder.path().join("job")).unwrap();
-        made.recorder.end(5_000, Some(SIGKILL));
-        let kill = made.recorder.kill().unwrap();
+        let mut fixture = fabricated();
+        fixture.recorder.sample_if_due(0);
+        std::fs::remove_dir_all(fixture.folder.path().join("job")).unwrap();
+        fixture.recorder.end(5_000, Some(SIGKILL));
+        let kill = fixture.recorder.kill().unwrap();
         assert!(kill.kills.is_none() && kill.unknown.contains("is not known"), "{kill:?}");
-        let records = made.recorder.take_records();
+        let records = fixture.recorder.take_records();
         let lost =
             |record: &Record| matches!(record, Record::Caveat(lost) if lost.caveat.code == "group_lost");
         assert!(records.iter().any(lost), "{records:?}");
@@ -475,14 +472,14 @@ mod tests {
 
     #[test]
     fn without_counters_there_is_one_caveat() {
-        let mut made = fabricated();
-        std::fs::remove_file(made.folder.path().join("job/memory.current")).unwrap();
-        made.recorder.work(0);
-        made.recorder.work(1_000_000);
-        made.recorder.end(2_000_000, Some(SIGKILL));
-        let records = made.recorder.take_records();
+        let mut fixture = fabricated();
+        std::fs::remove_file(fixture.folder.path().join("job/memory.current")).unwrap();
+        fixture.recorder.sample_if_due(0);
+        fixture.recorder.sample_if_due(1_000_000);
+        fixture.recorder.end(2_000_000, Some(SIGKILL));
+        let records = fixture.recorder.take_records();
         let [Record::Caveat(caveat)] = &records[..] else { panic!("{records:?}") };
         assert!(caveat.caveat.code == "group_not_sampled" && caveat.caveat.text.contains("subtree_control"));
-        assert!(made.recorder.kill().is_none());
+        assert!(fixture.recorder.kill().is_none());
     }
 }

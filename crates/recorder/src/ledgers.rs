@@ -28,9 +28,9 @@ use super::tree_pss::tree_pss_bytes;
 /// Stack of a watching thread, which also takes ledgers.
 const STACK_BYTES: usize = 1 << 20;
 /// Why a process has no ledger at its end if its watch was paused.
-const MISSED: &str = "it ended while another ledger was taken";
+const PAUSED_AT_END: &str = "it ended while another ledger was taken";
 /// Interval between wake-ups of a thread that is to end its watch.
-const WAKE_AGAIN: Duration = Duration::from_micros(100);
+const WAKE_INTERVAL: Duration = Duration::from_micros(100);
 
 /// A requested ledger.
 #[derive(Clone, Debug)]
@@ -88,9 +88,11 @@ enum Job {
 pub struct Ledgers {
     jobs: Option<Sender<Job>>,
     thread: Option<JoinHandle<()>>,
-    made: Receiver<LedgerResult>,
+    results: Receiver<LedgerResult>,
+    /// Readable when there are results.
     wake: Arc<EventFd>,
     watches: Watches,
+    /// Number of requested ledgers without a result yet, except those at ends.
     under_way: usize,
 }
 
@@ -109,17 +111,17 @@ struct WatchTable {
 /// Shared by all threads.
 #[derive(Clone, Debug)]
 struct Shared {
-    made: Sender<LedgerResult>,
+    results: Sender<LedgerResult>,
     wake: Arc<EventFd>,
     clock: Clock,
-    machine: Arc<Environment>,
-    looks: LedgerSettings,
+    environment: Arc<Environment>,
+    settings: LedgerSettings,
 }
 
 impl Shared {
-    fn send(&self, made: LedgerResult) {
+    fn send(&self, result: LedgerResult) {
         // Fails only if the recorder has ended.
-        drop(self.made.send(made));
+        drop(self.results.send(result));
         let _ = self.wake.write(1);
     }
 }
@@ -129,22 +131,22 @@ impl Ledgers {
     ///
     /// # Errors
     /// If the kernel has no descriptor or thread left.
-    pub fn start(clock: Clock, environment: &Environment, looks: LedgerSettings) -> std::io::Result<Self> {
+    pub fn start(clock: Clock, environment: &Environment, settings: LedgerSettings) -> std::io::Result<Self> {
         let wake = Arc::new(EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?);
-        let (jobs, wanted) = channel();
-        let (sender, made) = channel();
-        let machine = Arc::new(environment.clone());
-        let shared = Shared { made: sender, wake: Arc::clone(&wake), clock, machine, looks };
+        let (jobs, received_jobs) = channel();
+        let (result_sender, results) = channel();
+        let environment = Arc::new(environment.clone());
+        let shared = Shared { results: result_sender, wake: Arc::clone(&wake), clock, environment, settings };
         let watches = Watches::default();
-        let own = Arc::clone(&watches);
+        let thread_watches = Arc::clone(&watches);
         let thread = std::thread::Builder::new().name("ledgers".into()).spawn(move || {
-            while let Ok(job) = wanted.recv() {
-                work(job, &own, &shared);
+            while let Ok(job) = received_jobs.recv() {
+                do_job(job, &thread_watches, &shared);
             }
-            let watches: Vec<_> = lock(&own).all.values().cloned().collect();
+            let watches: Vec<_> = lock(&thread_watches).all.values().cloned().collect();
             watches.iter().for_each(|watched| watched.pause());
         })?;
-        Ok(Self { jobs: Some(jobs), thread: Some(thread), made, wake, watches, under_way: 0 })
+        Ok(Self { jobs: Some(jobs), thread: Some(thread), results, wake, watches, under_way: 0 })
     }
 
     /// Must be called before anything that ends a watch, and after a command was started: a signal
@@ -158,16 +160,16 @@ impl Ledgers {
 
     /// Runs `work` while no process is held and all watches are paused.
     pub fn while_nothing_is_held<T>(&self, work: impl FnOnce() -> T) -> T {
-        let pause = |is_paused| {
+        let set_paused = |is_paused| {
             let mut table = lock(&self.watches);
             table.is_paused = is_paused;
             table.all.values().cloned().collect::<Vec<_>>()
         };
-        pause(true).iter().for_each(|watched| watched.pause());
-        let done = hold::while_nothing_is_held(work);
-        // With those that were to begin meanwhile.
-        pause(false).iter().for_each(|watched| watched.resume());
-        done
+        set_paused(true).iter().for_each(|watched| watched.pause());
+        let output = hold::while_nothing_is_held(work);
+        // Includes the watches that were requested meanwhile.
+        set_paused(false).iter().for_each(|watched| watched.resume());
+        output
     }
 
     /// Ends the thread and all watches.
@@ -192,7 +194,7 @@ impl Ledgers {
 
     /// Requests a ledger. The result is [`LedgerResult::Ledger`], [`LedgerResult::Failed`] or
     /// [`LedgerResult::ProcessEnded`].
-    pub fn look(&mut self, request: Request) {
+    pub fn request(&mut self, request: Request) {
         self.under_way += usize::from(self.send(Job::TakeLedger(request)));
     }
 
@@ -201,11 +203,11 @@ impl Ledgers {
         self.under_way
     }
 
-    /// Whether the watch of a process is not over: its result may be missing.
+    /// Whether the watch of a process has not ended: its result may be missing.
     pub fn is_watching(&self, pid: i32) -> bool {
         let watched = lock(&self.watches).all.get(&pid).cloned();
-        // A state that is locked is changing.
-        watched.is_some_and(|watched| watched.state.try_lock().map_or(true, |state| !state.is_over()))
+        // A locked state is about to change.
+        watched.is_some_and(|watched| watched.state.try_lock().map_or(true, |state| !state.has_ended()))
     }
 
     /// Watches for the end of a process.
@@ -227,16 +229,16 @@ impl Ledgers {
     /// Results since the last call.
     pub fn take(&mut self) -> Vec<LedgerResult> {
         let _ = self.wake.read();
-        let made: Vec<LedgerResult> = self.made.try_iter().collect();
-        let of_requests = |made: &&LedgerResult| match made {
+        let results: Vec<LedgerResult> = self.results.try_iter().collect();
+        let was_requested = |result: &&LedgerResult| match result {
             LedgerResult::Ledger(ledger) => ledger.moment != Moment::Exit,
             LedgerResult::Failed(request, _) | LedgerResult::ProcessEnded(request) => {
                 request.moment != Moment::Exit
             }
             _ => false,
         };
-        self.under_way = self.under_way.saturating_sub(made.iter().filter(of_requests).count());
-        made
+        self.under_way = self.under_way.saturating_sub(results.iter().filter(was_requested).count());
+        results
     }
 }
 
@@ -244,8 +246,8 @@ fn lock(watches: &Watches) -> MutexGuard<'_, WatchTable> {
     watches.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn work(job: Job, watches: &Watches, shared: &Shared) {
-    lock(watches).all.retain(|_, watched| !watched.is_over());
+fn do_job(job: Job, watches: &Watches, shared: &Shared) {
+    lock(watches).all.retain(|_, watched| !watched.has_ended());
     let watch = |pid, request| {
         let mut table = lock(watches);
         let watched = Watched::begin(pid, request, shared, table.is_paused);
@@ -276,9 +278,12 @@ fn work(job: Job, watches: &Watches, shared: &Shared) {
 /// Takes one ledger. `is_watched`: the calling thread watches the process.
 fn take_ledger(request: Request, is_watched: bool, shared: &Shared) -> LedgerResult {
     let at_us = shared.clock.now_us();
-    let LedgerSettings { max_stop, snapshot, quiet_for } = shared.looks;
+    let LedgerSettings { max_stop, snapshot, quiet_for } = shared.settings;
     let quiet_for = if request.moment == Moment::Peak { Duration::ZERO } else { quiet_for };
-    match explain::explain(request.pid, &Options { max_stop, snapshot, quiet_for, is_watched, ..options() }) {
+    match explain::explain(
+        request.pid,
+        &Options { max_stop, snapshot, quiet_for, is_watched, ..ledger_options() },
+    ) {
         Ok(explanation) => {
             let ledger = exit_watch::meanwhile(|| ledger(&request, at_us, explanation, shared));
             LedgerResult::Ledger(Box::new(ledger))
@@ -290,7 +295,7 @@ fn take_ledger(request: Request, is_watched: bool, shared: &Shared) -> LedgerRes
     }
 }
 
-fn options() -> Options<'static> {
+fn ledger_options() -> Options<'static> {
     Options { page_map: true, ..Options::default() }
 }
 
@@ -305,7 +310,7 @@ fn ledger(request: &Request, at_us: u64, explain: Explanation, shared: &Shared) 
         moment: request.moment,
         mark: request.mark.clone(),
         tree_pss_bytes,
-        environment: shared.machine.again(),
+        environment: shared.environment.again(),
         explain,
     }
 }
@@ -321,19 +326,19 @@ struct Watched {
 #[derive(Debug)]
 enum State {
     /// A thread watches it.
-    On(Watch),
+    Active(Watch),
     /// No thread watches it for now.
     Paused(WatchRequest),
     /// The process has ended, or cannot be watched.
-    Over,
+    Ended,
 }
 
 impl State {
-    fn is_over(&self) -> bool {
+    fn has_ended(&self) -> bool {
         match self {
-            Self::On(watch) => watch.thread.is_finished(),
+            Self::Active(watch) => watch.thread.is_finished(),
             Self::Paused(_) => false,
-            Self::Over => true,
+            Self::Ended => true,
         }
     }
 }
@@ -343,7 +348,7 @@ impl Watched {
         let state = if is_paused {
             State::Paused(request)
         } else {
-            Watch::begin(pid, request, shared, false).map_or(State::Over, State::On)
+            Watch::begin(pid, request, shared, false).map_or(State::Ended, State::Active)
         };
         Arc::new(Self { pid, shared: shared.clone(), state: Mutex::new(state) })
     }
@@ -352,23 +357,23 @@ impl Watched {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn is_over(&self) -> bool {
-        self.state().is_over()
+    fn has_ended(&self) -> bool {
+        self.state().has_ended()
     }
 
     /// Takes a ledger in the thread that watches the process.
     fn take_ledger(&self, request: Request) -> LedgerResult {
         let mut state = self.state();
-        let State::On(watch) = &*state else {
+        let State::Active(watch) = &*state else {
             drop(state);
             return take_ledger(request, false, &self.shared);
         };
-        let (made, continued) = watch.take_ledger(request);
+        let (result, continued) = watch.take_ledger(request);
         if continued == Continued::No {
             Self::pause_in(&mut state);
             self.resume_in(&mut state);
         }
-        made
+        result
     }
 
     /// Ends the watch, after the ledger that is being taken.
@@ -382,27 +387,27 @@ impl Watched {
     }
 
     fn pause_in(state: &mut State) {
-        if let State::On(watch) = std::mem::replace(state, State::Over) {
-            *state = watch.end().map_or(State::Over, State::Paused);
+        if let State::Active(watch) = std::mem::replace(state, State::Ended) {
+            *state = watch.end().map_or(State::Ended, State::Paused);
         }
     }
 
     fn resume_in(&self, state: &mut State) {
-        if let State::Paused(request) = std::mem::replace(state, State::Over) {
+        if let State::Paused(request) = std::mem::replace(state, State::Ended) {
             let process = request.process;
             match Watch::begin(self.pid, request, &self.shared, true) {
-                Some(watch) => *state = State::On(watch),
-                None => self.shared.send(LedgerResult::NotWatched(process, MISSED.to_owned())),
+                Some(watch) => *state = State::Active(watch),
+                None => self.shared.send(LedgerResult::NotWatched(process, PAUSED_AT_END.to_owned())),
             }
         }
     }
 }
 
-/// What a watching thread is to do besides watching.
+/// What a watching thread must do besides watching.
 #[derive(Debug, Default)]
 struct Orders {
     must_end: AtomicBool,
-    /// Whether it takes a ledger, at the end or before; it must not be woken meanwhile.
+    /// Whether it takes a ledger, at the end or before: it must not be woken meanwhile.
     is_busy: AtomicBool,
     ledger: Mutex<Option<Request>>,
 }
@@ -413,6 +418,9 @@ impl Orders {
     }
 }
 
+/// Result of an ordered ledger.
+type TakenLedger = (LedgerResult, Continued);
+
 /// A thread that watches for the end of one process.
 #[derive(Debug)]
 struct Watch {
@@ -421,7 +429,7 @@ struct Watch {
     tid: i32,
     orders: Arc<Orders>,
     /// The ledgers that it took.
-    made: Receiver<(LedgerResult, Continued)>,
+    taken: Receiver<TakenLedger>,
 }
 
 impl Watch {
@@ -429,14 +437,14 @@ impl Watch {
     /// reported.
     fn begin(pid: i32, request: WatchRequest, shared: &Shared, is_resumed: bool) -> Option<Self> {
         let orders = Arc::new(Orders::default());
-        let (begun, wait) = channel();
-        let (send_made, made) = channel();
+        let (begun, wait_for_tid) = channel();
+        let (ledger_sender, taken) = channel();
         let body = {
             let (shared, orders) = (shared.clone(), Arc::clone(&orders));
             move || match ExitWatch::begin(pid) {
                 Ok(watch) => {
                     let _ = begun.send(strandline_sys::signal::own_thread());
-                    WatchingThread { watch, request, is_resumed, orders, shared, made: send_made }.run()
+                    WatchingThread { watch, request, is_resumed, orders, shared, taken: ledger_sender }.run()
                 }
                 Err(Error::Ended { .. } | Error::NoSuchProcess { .. }) => None,
                 Err(error) => {
@@ -448,30 +456,29 @@ impl Watch {
         let thread =
             std::thread::Builder::new().name("watch".into()).stack_size(STACK_BYTES).spawn(body).ok()?;
         // The watch begins at once, or the thread ends.
-        let tid = wait.recv().ok()?;
-        Some(Self { pid, thread, tid, orders, made })
+        let tid = wait_for_tid.recv().ok()?;
+        Some(Self { pid, thread, tid, orders, taken })
     }
 
     /// Wakes the thread until `is_done` holds, or it is gone: it may have checked its orders just
     /// before it slept.
     fn wake_until(&self, is_done: impl Fn(&Orders) -> bool) {
-        let own = std::process::id().cast_signed();
+        let own_pid = std::process::id().cast_signed();
         while !is_done(&self.orders) && !self.thread.is_finished() {
             if !self.orders.is_busy.load(Ordering::Acquire) {
                 let wake = strandline_sys::signal::wake_signal();
-                drop(strandline_sys::process::signal_thread(own, self.tid, wake));
+                drop(strandline_sys::process::signal_thread(own_pid, self.tid, wake));
             }
-            std::thread::sleep(WAKE_AGAIN);
+            std::thread::sleep(WAKE_INTERVAL);
         }
     }
 
     /// Has the thread take a ledger.
-    fn take_ledger(&self, request: Request) -> (LedgerResult, Continued) {
-        let ended = request.clone();
-        *self.orders.ledger() = Some(request);
+    fn take_ledger(&self, request: Request) -> TakenLedger {
+        *self.orders.ledger() = Some(request.clone());
         self.wake_until(|orders| orders.ledger().is_none());
         // A thread that has found the end of the process takes no more orders.
-        self.made.recv().unwrap_or((LedgerResult::ProcessEnded(ended), Continued::Yes))
+        self.taken.recv().unwrap_or((LedgerResult::ProcessEnded(request), Continued::Yes))
     }
 
     /// Ends the watch. Returns the request, unless the process ended meanwhile.
@@ -488,11 +495,11 @@ impl Watch {
 struct WatchingThread {
     watch: ExitWatch,
     request: WatchRequest,
-    /// Whether the process was watched before, and then not for a moment.
+    /// Whether the watch was interrupted, so that the end may have passed unnoticed.
     is_resumed: bool,
     orders: Arc<Orders>,
     shared: Shared,
-    made: Sender<(LedgerResult, Continued)>,
+    taken: Sender<TakenLedger>,
 }
 
 impl WatchingThread {
@@ -502,10 +509,10 @@ impl WatchingThread {
         let process = self.request.process;
         loop {
             self.orders.is_busy.store(true, Ordering::Release);
-            let wanted = self.orders.ledger().take();
-            if let Some(wanted) = wanted
-                && self.take_ledger(wanted) == Continued::No
-                // Its end is reported even now: nothing else would.
+            let request = self.orders.ledger().take();
+            if let Some(request) = request
+                && self.take_ledger(request) == Continued::No
+                // If the process is at its end, this thread must report it.
                 && !matches!(self.watch.poll(), Ok(WatchEvent::AtExit))
             {
                 return Some(self.request);
@@ -532,7 +539,7 @@ impl WatchingThread {
                 Ok(WatchEvent::Gone) => {
                     // The process had passed its exit stop when the watch resumed.
                     if self.is_resumed {
-                        self.shared.send(LedgerResult::NotWatched(process, MISSED.to_owned()));
+                        self.shared.send(LedgerResult::NotWatched(process, PAUSED_AT_END.to_owned()));
                     }
                     return None;
                 }
@@ -544,16 +551,15 @@ impl WatchingThread {
         }
     }
 
-    fn take_ledger(&mut self, wanted: Request) -> Continued {
-        let request = wanted.clone();
-        let (made, continued) = self.watch.while_reading(|| {
+    fn take_ledger(&mut self, request: Request) -> Continued {
+        let (result, continued) = self.watch.while_reading(|| {
             // A panic of a reader must not end the watch.
-            std::panic::catch_unwind(AssertUnwindSafe(|| take_ledger(wanted, true, &self.shared)))
+            std::panic::catch_unwind(AssertUnwindSafe(|| take_ledger(request.clone(), true, &self.shared)))
         });
-        let made = made.unwrap_or_else(|_| LedgerResult::Failed(request, "a reader failed".to_owned()));
-        // Killed while a call was injected, it passes its exit stop unnoticed.
+        let result = result.unwrap_or_else(|_| LedgerResult::Failed(request, "a reader failed".to_owned()));
+        // A process that is killed during an injected call passes its exit stop unnoticed.
         self.is_resumed = true;
-        let _ = self.made.send((made, continued));
+        let _ = self.taken.send((result, continued));
         continued
     }
 }
@@ -561,7 +567,7 @@ impl WatchingThread {
 /// Reports the last figures and the ledger of a process that is stopped at its end.
 fn report_end(watch: &ExitWatch, request: &WatchRequest, shared: &Shared) {
     let pid = watch.process().pid();
-    // The time before the slow part: meanwhile the process is stopped.
+    // Taken before the slow part, during which the process is stopped.
     let at_us = shared.clock.now_us();
     if let Ok(mut sampler) = Sampler::open(watch.process())
         && let Ok((sample, _)) = sampler.sample_all(Units::read())
@@ -569,15 +575,17 @@ fn report_end(watch: &ExitWatch, request: &WatchRequest, shared: &Shared) {
         let high_water_kib = sampler.high_water_kib();
         shared.send(LedgerResult::Final { process: request.process, sample, high_water_kib });
     }
-    let wanted =
+    let ledger_request =
         Request { process: request.process, pid, moment: Moment::Exit, mark: None, tree: Vec::new() };
-    let made = watch.registers().map_err(|error| error.to_string()).and_then(|registers| {
+    let result = watch.registers().map_err(|error| error.to_string()).and_then(|registers| {
         let other_threads = request.threads.load(Ordering::Relaxed).saturating_sub(1);
         let ending = Ending { registers: &[(pid, registers)], other_threads };
-        explain::at_exit(pid, &ending, &options()).map_err(|error| error.to_string())
+        explain::at_exit(pid, &ending, &ledger_options()).map_err(|error| error.to_string())
     });
-    shared.send(match made {
-        Ok(explanation) => LedgerResult::Ledger(Box::new(ledger(&wanted, at_us, explanation, shared))),
-        Err(text) => LedgerResult::Failed(wanted, text),
+    shared.send(match result {
+        Ok(explanation) => {
+            LedgerResult::Ledger(Box::new(ledger(&ledger_request, at_us, explanation, shared)))
+        }
+        Err(text) => LedgerResult::Failed(ledger_request, text),
     });
 }

@@ -45,7 +45,7 @@ pub struct Options<'a> {
     /// Which ledgers to take.
     pub plan: Plan,
     /// How to take ledgers, except at the end of a process, which is stopped anyway.
-    pub looks: LedgerSettings,
+    pub ledger_settings: LedgerSettings,
     /// Called with the progress a few times a second.
     pub progress: &'a dyn Fn(&Progress),
     /// Called with one line that the user must see at once.
@@ -59,8 +59,8 @@ pub struct LedgerSettings {
     pub max_stop: Option<Duration>,
     /// Whether to read the process from a snapshot.
     pub snapshot: SnapshotMode,
-    /// How long to try to read the process without a stop. Not at a peak, which would be over by
-    /// then.
+    /// How long to try to read the process without a stop. Ignored at a peak, which would be over
+    /// by then.
     pub quiet_for: Duration,
 }
 
@@ -75,9 +75,9 @@ pub struct Progress {
     pub peak_bytes: u64,
     /// Current number of processes.
     pub processes: usize,
-    /// Instants sampled.
+    /// Number of instants sampled.
     pub samples: u64,
-    /// Instants missed.
+    /// Number of instants missed.
     pub missed: u64,
     /// Marks so far.
     pub marks: u64,

@@ -22,30 +22,30 @@ pub struct Limits {
 }
 
 /// Limits to set, each with its soft and hard value.
-pub type Settings = Vec<(Resource, u64, u64)>;
+pub type ResourceLimits = Vec<(Resource, u64, u64)>;
 
 impl Limits {
     /// The limits that a new process has to set, and their names in the recording.
     ///
     /// # Errors
     /// One line if a limit is above the hard limit of this user.
-    pub fn resources(&self) -> Result<(Settings, Vec<Limit>), String> {
-        let (mut set, mut named) = (Vec::new(), Vec::new());
-        for (asked, resource, kind, by) in [
+    pub fn resources(&self) -> Result<(ResourceLimits, Vec<Limit>), String> {
+        let (mut to_set, mut named) = (Vec::new(), Vec::new());
+        for (requested, resource, kind, by) in [
             (self.address_space, Resource::AddressSpace, "address_space", "RLIMIT_AS"),
             (self.data, Resource::Data, "data", "RLIMIT_DATA"),
         ] {
-            let Some(bytes) = asked else { continue };
+            let Some(bytes) = requested else { continue };
             let (_, hard) = resource.get().map_err(|error| format!("{by}: {error}"))?;
             if bytes > hard {
                 return Err(format!(
                     "{by} cannot be {bytes} bytes: this user's hard limit is {hard} (ulimit -H)"
                 ));
             }
-            set.push((resource, bytes, bytes));
+            to_set.push((resource, bytes, bytes));
             named.push(Limit { kind: kind.to_owned(), bytes, by: by.to_owned() });
         }
-        Ok((set, named))
+        Ok((to_set, named))
     }
 }
 
@@ -59,14 +59,14 @@ pub struct Group {
 }
 
 impl Group {
-    /// Makes a group with a limit of `bytes`.
+    /// Creates a group with a limit of `bytes`.
     ///
     /// # Errors
-    /// One line with the methods that were tried, and why each cannot be used.
+    /// One line with the methods that were tried and why each failed.
     pub fn new(bytes: u64) -> Result<Self, String> {
         let mut reasons = Vec::new();
-        for (version, folder) in memory_groups() {
-            match Self::within(version, &folder, bytes) {
+        for parent in memory_parents() {
+            match Self::create_below(&parent, bytes) {
                 Ok(group) => return Ok(group),
                 Err(reason) => reasons.push(reason),
             }
@@ -81,9 +81,11 @@ impl Group {
         ))
     }
 
-    fn within(version: u8, parent: &Path, bytes: u64) -> Result<Self, String> {
-        static MADE: AtomicU64 = AtomicU64::new(0);
-        let number = MADE.fetch_add(1, Ordering::Relaxed);
+    fn create_below(parent: &ParentGroup, bytes: u64) -> Result<Self, String> {
+        let ParentGroup { version, folder: parent } = parent;
+        let version = *version;
+        static CREATED: AtomicU64 = AtomicU64::new(0);
+        let number = CREATED.fetch_add(1, Ordering::Relaxed);
         let folder = parent.join(format!("strandline-{}-{number}", std::process::id()));
         fs::create_dir(&folder)
             .map_err(|error| format!("cgroup v{version} {}: {error}", parent.display()))?;
@@ -92,8 +94,8 @@ impl Group {
             Self { folder, version, limit: Limit { kind: "memory".to_owned(), bytes, by: by.clone() } };
         let file = if version == 2 { "memory.max" } else { "memory.limit_in_bytes" };
         let path = group.folder.join(file);
-        let set = path.exists().then(|| fs::write(&path, bytes.to_string()));
-        match set {
+        let written = path.exists().then(|| fs::write(&path, bytes.to_string()));
+        match written {
             Some(Ok(())) => {}
             Some(Err(error)) => return Err(format!("{by} {}: {error}", path.display())),
             None => return Err(format!("{by} {}: memory is not delegated to it", parent.display())),
@@ -101,8 +103,8 @@ impl Group {
         // The limit must also hold if there is swap: pages must not move to swap instead.
         drop(fs::write(group.folder.join("memory.swap.max"), "0"));
         drop(fs::write(group.folder.join("memory.memsw.limit_in_bytes"), bytes.to_string()));
-        if let Some(kept) = fs::read_to_string(&path).ok().and_then(|text| text.trim().parse().ok()) {
-            group.limit.bytes = kept;
+        if let Some(stored) = fs::read_to_string(&path).ok().and_then(|text| text.trim().parse().ok()) {
+            group.limit.bytes = stored;
         }
         Ok(group)
     }
@@ -157,7 +159,7 @@ impl Drop for Group {
     }
 }
 
-/// Makes a group with a limit of `bytes` and removes it. Returns what enforces such a limit here.
+/// Creates a group with a limit of `bytes` and removes it. Returns what enforces such a limit here.
 ///
 /// # Errors
 /// Like [`Group::new`].
@@ -167,19 +169,25 @@ pub fn can_limit_memory(bytes: u64) -> Result<String, String> {
     Ok(group.limit.by.clone())
 }
 
-/// Version and folder of each place where a group with a memory limit could be made.
-fn memory_groups() -> Vec<(u8, PathBuf)> {
-    let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    group_folders(&own, &mounts)
+/// A control group below which a group with a memory limit could be created.
+#[derive(Debug, PartialEq, Eq)]
+struct ParentGroup {
+    version: u8,
+    folder: PathBuf,
 }
 
-/// Places where a group could be made, best first: below this process's own group in each hierarchy
-/// that controls memory, and for version 2 also beside it, because a group with processes there
-/// cannot contain groups with limits.
-fn group_folders(own: &str, mounts: &str) -> Vec<(u8, PathBuf)> {
-    let mut places = Vec::new();
-    for line in own.lines() {
+fn memory_parents() -> Vec<ParentGroup> {
+    let memberships = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    parent_groups(&memberships, &mounts)
+}
+
+/// Possible parents, best first: this process's own group in each hierarchy that controls memory,
+/// and for version 2 also the group above it, because a group with processes cannot contain groups
+/// with limits there. The parameters are the texts of /proc/self/cgroup and /proc/self/mountinfo.
+fn parent_groups(memberships: &str, mounts: &str) -> Vec<ParentGroup> {
+    let mut parents = Vec::new();
+    for line in memberships.lines() {
         let mut fields = line.splitn(3, ':');
         let (Some(_), Some(controllers), Some(path)) = (fields.next(), fields.next(), fields.next()) else {
             continue;
@@ -189,8 +197,9 @@ fn group_folders(own: &str, mounts: &str) -> Vec<(u8, PathBuf)> {
             && let Some(root) = mount_point(mounts, "cgroup2", None)
         {
             let folder = root.join(relative);
-            let beside = folder.parent().filter(|_| !relative.is_empty()).map(Path::to_owned);
-            places.extend([Some(folder), beside].into_iter().flatten().map(|folder| (2, folder)));
+            let above = folder.parent().filter(|_| !relative.is_empty()).map(Path::to_owned);
+            let folders = [Some(folder), above].into_iter().flatten();
+            parents.extend(folders.map(|folder| ParentGroup { version: 2, folder }));
         } else if controllers.split(',').any(|name| name == "memory")
             && let Some(root) = mount_point(mounts, "cgroup", Some("memory"))
         {
@@ -198,10 +207,10 @@ fn group_folders(own: &str, mounts: &str) -> Vec<(u8, PathBuf)> {
             // In a container, the path of the group is that of the host, and the mount shows the
             // group as its root.
             let folder = if folder.is_dir() { folder } else { root };
-            places.push((1, folder));
+            parents.push(ParentGroup { version: 1, folder });
         }
     }
-    places
+    parents
 }
 
 #[cfg(test)]
@@ -216,17 +225,18 @@ mod tests {
 
     #[test]
     fn groups_are_looked_for_where_the_kernel_says() {
-        let found = group_folders("4:memory:/a/b\n1:cpu:/\n0::/user/x\n", MOUNTS);
-        let shown: Vec<_> = found.iter().map(|(version, path)| (*version, path.to_str().unwrap())).collect();
+        let found = parent_groups("4:memory:/a/b\n1:cpu:/\n0::/user/x\n", MOUNTS);
+        let found: Vec<_> =
+            found.iter().map(|parent| (parent.version, parent.folder.to_str().unwrap())).collect();
         assert_eq!(
-            shown,
+            found,
             [
                 (1, "/sys/fs/cgroup/memory"),
                 (2, "/sys/fs/cgroup/unified/user/x"),
                 (2, "/sys/fs/cgroup/unified/user")
             ]
         );
-        assert!(group_folders("garbage\n::\n", "garbage").is_empty());
+        assert!(parent_groups("garbage\n::\n", "garbage").is_empty());
     }
 
     #[test]

@@ -64,19 +64,24 @@ pub struct CommandEnd {
 }
 
 impl Marks {
-    /// Makes both ends of a new socket.
+    /// Creates both ends of a new socket.
     ///
     /// # Errors
     /// If the kernel has no descriptors left.
     pub fn new() -> io::Result<(Self, CommandEnd)> {
-        let (own, theirs) = socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::SOCK_CLOEXEC)?;
-        setsockopt(&own, sockopt::PassCred, &true)?;
-        let descriptor = strandline_sys::spawn::dup_to_one_of(theirs, &NUMBERS)?;
+        let (recorder_socket, command_socket) =
+            socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::SOCK_CLOEXEC)?;
+        setsockopt(&recorder_socket, sockopt::PassCred, &true)?;
+        let descriptor = strandline_sys::spawn::dup_to_one_of(command_socket, &NUMBERS)?;
         let number = descriptor.as_raw_fd();
         let reads = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
-        reads.add(&own, EpollEvent::new(EpollFlags::EPOLLOUT | EpollFlags::EPOLLET, 0))?;
-        let marks =
-            Self { socket: Some(UnixStream::from(own)), lines: Lines::default(), reads, is_read: true };
+        reads.add(&recorder_socket, EpollEvent::new(EpollFlags::EPOLLOUT | EpollFlags::EPOLLET, 0))?;
+        let marks = Self {
+            socket: Some(UnixStream::from(recorder_socket)),
+            lines: Lines::default(),
+            reads,
+            is_read: true,
+        };
         Ok((marks, CommandEnd { descriptor, number }))
     }
 
@@ -95,7 +100,7 @@ impl Marks {
             let mut buffer = [0; 4096];
             match receive(socket.as_raw_fd(), &mut buffer) {
                 Ok((0, _)) => self.socket = None,
-                Ok((got, pid)) => self.lines.add(pid, &buffer[..got], &mut marks_read),
+                Ok((length, pid)) => self.lines.add(pid, &buffer[..length], &mut marks_read),
                 Err(Errno::EINTR) => {}
                 Err(Errno::EAGAIN) => break,
                 // The last process with the other end was killed before it read an answer.
@@ -145,26 +150,33 @@ fn receive(socket: i32, buffer: &mut [u8]) -> Result<(usize, i32), Errno> {
 /// Incomplete lines, by writer.
 #[derive(Debug, Default)]
 struct Lines {
-    incomplete: HashMap<i32, (Vec<u8>, bool)>,
+    incomplete: HashMap<i32, IncompleteLine>,
+}
+
+#[derive(Debug, Default)]
+struct IncompleteLine {
+    bytes: Vec<u8>,
+    /// Whether bytes of it were left out.
+    is_cut: bool,
 }
 
 impl Lines {
     fn add(&mut self, pid: i32, bytes: &[u8], marks_read: &mut Vec<ReportedMark>) {
-        let (mut line, mut is_cut) = self.incomplete.remove(&pid).unwrap_or_default();
+        let mut line = self.incomplete.remove(&pid).unwrap_or_default();
         for &byte in bytes {
             if byte == b'\n' {
-                let name = String::from_utf8_lossy(&line).into_owned();
-                is_cut |= name.chars().count() > MAX_NAME_CHARS;
+                let name = String::from_utf8_lossy(&line.bytes).into_owned();
+                let is_cut = line.is_cut || name.chars().count() > MAX_NAME_CHARS;
                 marks_read.push(ReportedMark { pid, name: printable(&name, MAX_NAME_CHARS), is_cut });
-                (line, is_cut) = Default::default();
-            } else if line.len() < MAX_LINE_BYTES {
-                line.push(byte);
+                line = IncompleteLine::default();
+            } else if line.bytes.len() < MAX_LINE_BYTES {
+                line.bytes.push(byte);
             } else {
-                is_cut = true;
+                line.is_cut = true;
             }
         }
-        if !line.is_empty() && self.incomplete.len() < MAX_WRITERS {
-            self.incomplete.insert(pid, (line, is_cut));
+        if !line.bytes.is_empty() && self.incomplete.len() < MAX_WRITERS {
+            self.incomplete.insert(pid, line);
         }
     }
 }

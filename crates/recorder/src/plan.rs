@@ -5,7 +5,7 @@ use std::time::Duration;
 /// Without `--ledger`, only this many marks have a ledger.
 pub const FIRST_MARKS: u64 = 16;
 /// Minimum interval between regular ledgers.
-const SHORTEST_EVERY: Duration = Duration::from_millis(100);
+const MIN_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Which ledgers are taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -60,7 +60,7 @@ impl Plan {
                 None if word == "exit" => plan.exit = true,
                 None if word == "ends" => plan.ends = true,
                 None if word == "none" && text.trim() == "none" => {}
-                Some(("every", time)) => plan.every = Some(every(time)?),
+                Some(("every", time)) => plan.every = Some(regular_interval(time)?),
                 _ => {
                     return Err(format!(
                         "{word:?} is no moment for a ledger: use marks, peak, exit, ends, every=10s (several with commas), or none"
@@ -79,8 +79,8 @@ impl Plan {
             MarkLedgers::Few => words.push(format!("first {FIRST_MARKS} marks")),
             MarkLedgers::None => {}
         }
-        for (asked, word) in [(self.peak, "peak"), (self.exit, "exit"), (self.ends, "ends")] {
-            if asked {
+        for (is_planned, word) in [(self.peak, "peak"), (self.exit, "exit"), (self.ends, "ends")] {
+            if is_planned {
                 words.push(word.to_owned());
             }
         }
@@ -89,14 +89,14 @@ impl Plan {
     }
 }
 
-fn every(text: &str) -> Result<Duration, String> {
-    let every = duration(text)?;
-    if every < SHORTEST_EVERY {
+fn regular_interval(text: &str) -> Result<Duration, String> {
+    let interval = duration(text)?;
+    if interval < MIN_INTERVAL {
         return Err(format!(
             "every={text} is too often: a ledger stops the process; use every=100ms or more"
         ));
     }
-    Ok(every)
+    Ok(interval)
 }
 
 /// Parses a time with a unit: `1ms`, `500us`, `10s`, `5m`, `1h`; a bare number is seconds.
@@ -105,20 +105,21 @@ fn every(text: &str) -> Result<Duration, String> {
 /// A sentence with what is possible.
 pub fn duration(text: &str) -> Result<Duration, String> {
     const MAX_SECONDS: f64 = 86_400.0 * 366.0;
-    let bad = || format!("{text:?} is not a time: use a number with ms, s, m or h, such as 1ms, 0.5s or 10s");
+    let invalid =
+        || format!("{text:?} is not a time: use a number with ms, s, m or h, such as 1ms, 0.5s or 10s");
     let end = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
-    let number: f64 = text[..end].parse().map_err(|_| bad())?;
+    let number: f64 = text[..end].parse().map_err(|_| invalid())?;
     let unit = match &text[end..] {
         "us" | "µs" => 1e-6,
         "ms" => 1e-3,
         "" | "s" => 1.0,
         "m" | "min" => 60.0,
         "h" => 3600.0,
-        _ => return Err(bad()),
+        _ => return Err(invalid()),
     };
     let seconds = number * unit;
     if !(seconds > 0.0 && seconds <= MAX_SECONDS) {
-        return Err(bad());
+        return Err(invalid());
     }
     Ok(Duration::from_secs_f64(seconds))
 }

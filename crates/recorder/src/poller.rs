@@ -34,7 +34,7 @@ pub struct Ready([bool; Source::ALL.len()]);
 
 impl Ready {
     /// Whether `source` has events.
-    pub fn of(self, source: Source) -> bool {
+    pub fn has(self, source: Source) -> bool {
         self.0[source as usize]
     }
 }
@@ -77,17 +77,18 @@ impl Poller {
 
     /// Waits for events, at most for `pause`.
     pub fn wait(&self, pause: Duration) -> Ready {
-        let mut poller = [PollFd::new(self.sources.0.as_fd(), PollFlags::POLLIN)];
+        let mut poll_fds = [PollFd::new(self.sources.0.as_fd(), PollFlags::POLLIN)];
         let mut ready = Ready::default();
         // An error is an interruption: the next call checks again.
-        if ppoll(&mut poller, Some(TimeSpec::from_duration(pause)), None).unwrap_or(0) == 0 {
+        if ppoll(&mut poll_fds, Some(TimeSpec::from_duration(pause)), None).unwrap_or(0) == 0 {
             return ready;
         }
         let mut events = [EpollEvent::empty(); Source::ALL.len()];
         let count = self.sources.wait(&mut events, EpollTimeout::ZERO).unwrap_or(0);
         for event in events.iter().take(count) {
-            if let Some(known) = usize::try_from(event.data()).ok().and_then(|index| ready.0.get_mut(index)) {
-                *known = true;
+            let flag = usize::try_from(event.data()).ok().and_then(|index| ready.0.get_mut(index));
+            if let Some(has_events) = flag {
+                *has_events = true;
             }
         }
         ready
@@ -109,7 +110,7 @@ mod tests {
         assert_eq!(poller.wait(Duration::from_millis(1)), Ready::default());
         writer.write_all(b"x").unwrap();
         let ready = poller.wait(Duration::from_secs(60));
-        assert!(ready.of(Source::Marks) && !ready.of(Source::End));
+        assert!(ready.has(Source::Marks) && !ready.has(Source::End));
         drop(reader);
         // A child that another test forks holds it too, until its exec.
         let until = std::time::Instant::now() + Duration::from_secs(600);

@@ -25,8 +25,11 @@ pub struct Sampler {
     last: Sample,
     high_water_kib: Option<u64>,
     /// Whether the process was in a tracer's stop when `stat` was last read.
-    stands: bool,
+    is_traced_stop: bool,
 }
+
+/// "No such process".
+const ESRCH: i32 = 3;
 
 /// `statm` and `stat` have at most 21 digits per field; `status` is a few KiB, apart from lists of
 /// groups.
@@ -58,10 +61,11 @@ impl Units {
     }
 }
 
-fn pread<const N: usize>(file: &File, buffer: &mut [u8; N]) -> io::Result<usize> {
+fn read_from_start<const N: usize>(file: &File, buffer: &mut [u8; N]) -> io::Result<usize> {
     match file.read_at(buffer, 0)? {
-        0 => Err(io::Error::from_raw_os_error(3)), // ESRCH: the process has no such file content any more.
-        got => Ok(got),
+        // The files of a process that is gone have no content.
+        0 => Err(io::Error::from_raw_os_error(ESRCH)),
+        length => Ok(length),
     }
 }
 
@@ -71,19 +75,19 @@ impl Sampler {
     /// # Errors
     /// If the process is gone, or its files cannot be opened.
     pub fn open(process: &Process) -> strandline_process::error::Result<Self> {
-        Self::open_by(process, "")
+        Self::open_files(process, "")
     }
 
-    /// Opens the files of a process whose main thread has ended while others run on: files of those
-    /// show its memory.
+    /// Opens the files of a process whose main thread has ended while others run: the files of
+    /// another thread show its memory.
     ///
     /// # Errors
-    /// If no thread runs on.
+    /// If no other thread runs.
     pub fn open_by_thread(process: &Process, units: Units) -> strandline_process::error::Result<Self> {
         let pid = process.pid();
-        let others = process.tasks()?.into_iter().filter(|&tid| tid != pid).take(MAX_THREADS_TRIED);
-        for tid in others {
-            if let Ok(mut sampler) = Self::open_by(process, &format!("task/{tid}/"))
+        let other_tids = process.tasks()?.into_iter().filter(|&tid| tid != pid).take(MAX_THREADS_TRIED);
+        for tid in other_tids {
+            if let Ok(mut sampler) = Self::open_files(process, &format!("task/{tid}/"))
                 && sampler.sample(units).is_ok()
             {
                 return Ok(sampler);
@@ -92,7 +96,7 @@ impl Sampler {
         Err(strandline_inspect::Error::Ended { pid })
     }
 
-    fn open_by(process: &Process, thread: &str) -> strandline_process::error::Result<Self> {
+    fn open_files(process: &Process, thread: &str) -> strandline_process::error::Result<Self> {
         Ok(Self {
             statm: process.open_file(&format!("{thread}statm"))?,
             stat: process.open_file("stat")?,
@@ -101,7 +105,7 @@ impl Sampler {
             stat_read_at: None,
             last: Sample::default(),
             high_water_kib: None,
-            stands: false,
+            is_traced_stop: false,
         })
     }
 
@@ -111,8 +115,8 @@ impl Sampler {
     /// ESRCH if the process is gone; a zombie, which has no memory either, counts as gone.
     pub fn sample(&mut self, units: Units) -> io::Result<Sample> {
         let mut text = [0; STATM_BYTES];
-        let got = pread(&self.statm, &mut text)?;
-        let statm = &text[..got];
+        let length = read_from_start(&self.statm, &mut text)?;
+        let statm = &text[..length];
         let has_changed = statm != self.statm_text;
         if has_changed {
             let mut pages = numbers(statm);
@@ -120,7 +124,7 @@ impl Sampler {
             // size resident shared text lib data dt (proc(5))
             let [size, resident, shared, _, _, data] = [kib(), kib(), kib(), kib(), kib(), kib()];
             if size == 0 {
-                return Err(io::Error::from_raw_os_error(3));
+                return Err(io::Error::from_raw_os_error(ESRCH));
             }
             self.last = Sample {
                 rss_kib: resident,
@@ -141,16 +145,16 @@ impl Sampler {
         Ok(self.last)
     }
 
-    /// Reads what `statm` does not distinguish (data from stack, files from shared memory), and
-    /// also swap and the high-water mark.
+    /// Reads the sizes that `statm` adds up (data with stack, files with shared memory), swap and
+    /// the high-water mark.
     fn read_status(&mut self) -> io::Result<()> {
         let mut text = [0; STATUS_BYTES];
-        let got = pread(&self.status, &mut text)?;
-        self.take_sizes(&text[..got]);
+        let length = read_from_start(&self.status, &mut text)?;
+        self.apply_sizes(&text[..length]);
         Ok(())
     }
 
-    fn take_sizes(&mut self, status: &[u8]) {
+    fn apply_sizes(&mut self, status: &[u8]) {
         for (name, kib) in sizes(status) {
             match name {
                 b"VmData" => self.last.data_kib = kib,
@@ -162,7 +166,7 @@ impl Sampler {
                 _ => {}
             }
         }
-        // Read a moment after statm: set RSS to the sum of the parts of the same text.
+        // `status` is read after `statm`: RSS becomes the sum of the parts in the same text.
         let parts = self.last.anonymous_kib + self.last.file_kib + self.last.shmem_kib;
         if parts > 0 {
             self.last.rss_kib = parts;
@@ -172,19 +176,19 @@ impl Sampler {
     /// Reads faults, times and threads.
     fn read_stat(&mut self, units: Units) -> io::Result<()> {
         let mut text = [0; STAT_BYTES];
-        let got = pread(&self.stat, &mut text)?;
-        // The name may contain anything and ends at the last bracket; field 3, a letter, and
-        // numbers follow.
-        let Some(close) = text[..got].iter().rposition(|&byte| byte == b')') else { return Ok(()) };
-        self.stands = text[..got].get(close + 2) == Some(&b't');
-        let fields = text[..got].get(close + 4..).unwrap_or_default();
+        let length = read_from_start(&self.stat, &mut text)?;
+        // The name (field 2) may contain anything and ends at the last bracket. The state, a
+        // letter (field 3), and numbers follow.
+        let Some(name_end) = text[..length].iter().rposition(|&byte| byte == b')') else { return Ok(()) };
+        self.is_traced_stop = text[..length].get(name_end + 2) == Some(&b't');
+        let fields = text[..length].get(name_end + 4..).unwrap_or_default();
         for (number, value) in (4..).zip(numbers(fields)).take(17) {
-            let ms = || value.saturating_mul(1000) / units.ticks_per_second;
+            let ticks_in_ms = || value.saturating_mul(1000) / units.ticks_per_second;
             match number {
                 10 => self.last.minor_faults = value,
                 12 => self.last.major_faults = value,
-                14 => self.last.user_ms = ms(),
-                15 => self.last.system_ms = ms(),
+                14 => self.last.user_ms = ticks_in_ms(),
+                15 => self.last.system_ms = ticks_in_ms(),
                 20 => self.last.threads = value,
                 _ => {}
             }
@@ -198,31 +202,31 @@ impl Sampler {
     /// Like [`Sampler::sample`].
     pub fn sample_all(&mut self, units: Units) -> io::Result<(Sample, BTreeMap<String, u64>)> {
         let mut text = [0; STATUS_BYTES];
-        let got = pread(&self.status, &mut text)?;
-        let mut named = BTreeMap::new();
-        for (name, kib) in sizes(&text[..got]) {
-            named.insert(String::from_utf8_lossy(name).into_owned(), kib.saturating_mul(1024));
+        let length = read_from_start(&self.status, &mut text)?;
+        let mut sizes_by_name = BTreeMap::new();
+        for (name, kib) in sizes(&text[..length]) {
+            sizes_by_name.insert(String::from_utf8_lossy(name).into_owned(), kib.saturating_mul(1024));
             match name {
                 b"VmSize" => self.last.virtual_kib = kib,
                 b"VmRSS" => self.last.rss_kib = kib,
                 _ => {}
             }
         }
-        if named.is_empty() {
+        if sizes_by_name.is_empty() {
             // A zombie has no sizes.
-            return Err(io::Error::from_raw_os_error(3));
+            return Err(io::Error::from_raw_os_error(ESRCH));
         }
-        self.take_sizes(&text[..got]);
+        self.apply_sizes(&text[..length]);
         self.read_stat(units)?;
         // The next sample reads again.
         self.statm_text.clear();
-        Ok((self.last, named))
+        Ok((self.last, sizes_by_name))
     }
 
-    /// Whether the process was in a tracer's stop when last checked. A watched process is at its
-    /// end, otherwise only for a moment.
+    /// Whether the process was in a tracer's stop when `stat` was last read. A watched process
+    /// stays in this state at its end; at other times the state is brief.
     pub fn is_traced_stop(&self) -> bool {
-        self.stands
+        self.is_traced_stop
     }
 
     /// The last figures read.
@@ -247,8 +251,8 @@ fn numbers(text: &[u8]) -> impl Iterator<Item = u64> + '_ {
     })
 }
 
-/// The lines of `status` that are memory sizes, in KiB. The only line whose value the process
-/// chooses, its name, cannot look like one: the kernel escapes its newlines.
+/// The lines of `status` that are memory sizes, in KiB. The process chooses the value of one line,
+/// its name, but cannot forge a size with it: the kernel escapes newlines in the name.
 fn sizes(text: &[u8]) -> impl Iterator<Item = (&[u8], u64)> {
     text.split(|&byte| byte == b'\n').filter_map(|line| {
         let is_size =
@@ -272,8 +276,11 @@ mod tests {
     #[test]
     fn own_figures_are_those_of_status() {
         let (process, mut sampler) = own();
-        let (sample, named) = sampler.sample_all(Units::read()).unwrap();
-        assert!(named["VmRSS"] > 0 && named["VmData"] == sample.data_kib * 1024, "{named:?}");
+        let (sample, sizes_by_name) = sampler.sample_all(Units::read()).unwrap();
+        assert!(
+            sizes_by_name["VmRSS"] > 0 && sizes_by_name["VmData"] == sample.data_kib * 1024,
+            "{sizes_by_name:?}"
+        );
         assert_eq!(sample.rss_kib, sample.anonymous_kib + sample.file_kib + sample.shmem_kib);
         let stat = process.stat().unwrap();
         assert!(stat.minor_faults.abs_diff(sample.minor_faults) < 1000 && sample.minor_faults > 0);

@@ -18,7 +18,7 @@ use strandline_process::error::Error;
 use strandline_process::procfs::Process;
 use strandline_process::snapshot;
 use strandline_recording::{
-    Block, CaveatRecord, CommandUsage, Exec, Header, Heartbeat, Limit, ProcessEnd, ProcessStart, Record,
+    Block, CaveatRecord, CommandUsage, Exec, Header, Heartbeat, Limit, ProcessEnd, ProcessStart, Record, Run,
     SCHEMA,
 };
 
@@ -30,7 +30,7 @@ use super::plan::Plan;
 use super::poller::{Poller, Source};
 use super::sampler::{Sampler, Units};
 use super::sink::Sink;
-use super::tree::{Departed, Member, ProcessEvents, Program, SEARCH_EVERY, Tree};
+use super::tree::{Departed, ProcessEvents, Program, SEARCH_EVERY, Tree};
 use super::{Options, Progress, Recorded};
 
 /// Interval at which samples are written to the file.
@@ -39,17 +39,17 @@ const FLUSH_EVERY: Duration = Duration::from_millis(500);
 const MAX_ROUND: Duration = Duration::from_millis(50);
 /// If an instant is overdue by more than this, the user may have stopped the recorder: check for
 /// the signal.
-const PAUSE: Duration = Duration::from_millis(50);
-/// Interval of checking for new processes while none come and go.
+const PAUSE_THRESHOLD: Duration = Duration::from_millis(50);
+/// Interval of checking for process events while no process starts or ends.
 const LISTEN_EVERY: Duration = Duration::from_millis(4);
 const PROGRESS_EVERY: Duration = Duration::from_millis(250);
-/// Up to this many processes are sampled at every instant; of more, each gets its share.
+/// Up to this many processes are sampled at every instant; with more, they take turns.
 const MAX_FULL_RATE_PROCESSES: usize = 16;
-/// Maximum rate of opening files of new processes, per second: if there are more, processes that
-/// live for only a few milliseconds are just counted.
+/// Maximum rate of opening files of new processes, and how many openings can be saved up. Beyond
+/// this rate, processes that live for only a few milliseconds are just counted.
 const OPENINGS_PER_SECOND: f64 = 1000.0;
 const MAX_OPENINGS: f64 = 256.0;
-/// If the kernel reports ends, it does so within this many microseconds, or the event was lost.
+/// If the kernel does not report an end within this time, the event was lost.
 const END_EVENT_TIMEOUT_US: u64 = 1_000_000;
 /// Processes that live no longer than this are too brief to be sampled reliably.
 const BRIEF_US: u64 = 10_000;
@@ -76,10 +76,10 @@ pub(super) struct Session<'a> {
     /// The first process.
     pub root: i32,
     /// Whether signals to the recorder are for the command (`run`) or end the recording (`record`).
-    pub forwards: bool,
+    pub forwards_signals: bool,
     pub signals: SignalFd,
     pub poller: Poller,
-    pub followed: ProcessEvents,
+    pub process_events: ProcessEvents,
     pub tree: Tree,
     pub units: Units,
     pub grid: Grid,
@@ -96,10 +96,12 @@ pub(super) struct Session<'a> {
 #[derive(Default)]
 struct State {
     next_number: u32,
+    /// Number of processes whose files may be opened now.
     openings: f64,
+    /// When samples were last taken.
     last_us: u64,
     next_events_us: u64,
-    /// Whether process events are being handled, which must not start again meanwhile.
+    /// Whether process events are being handled, which must not be entered again.
     is_handling_events: bool,
     /// How long the user stopped the recorder.
     paused_us: u64,
@@ -107,7 +109,8 @@ struct State {
     next_flush_us: u64,
     next_progress_us: u64,
     next_every_us: u64,
-    left: Vec<Departed>,
+    /// Processes whose end was noticed and not recorded yet.
+    departed: Vec<Departed>,
     moments: moments::Moments,
     progress: Progress,
 }
@@ -127,9 +130,9 @@ pub(super) struct SessionParameters<'a> {
     pub threads: Arc<AtomicU64>,
     /// Whether its end is watched for.
     pub is_watched: bool,
-    pub forwards: bool,
+    pub forwards_signals: bool,
     pub signals: SignalFd,
-    pub followed: ProcessEvents,
+    pub process_events: ProcessEvents,
     pub environment: Environment,
     pub limits: Vec<Limit>,
     /// The control group made for the command.
@@ -142,7 +145,7 @@ impl<'a> Session<'a> {
     ///
     /// # Errors
     /// If the kernel has no descriptors left.
-    pub fn begin(beginning: SessionParameters<'a>) -> std::io::Result<Self> {
+    pub fn begin(parameters: SessionParameters<'a>) -> std::io::Result<Self> {
         let SessionParameters {
             options,
             clock,
@@ -151,13 +154,13 @@ impl<'a> Session<'a> {
             marks,
             root,
             root_end,
-            forwards,
+            forwards_signals,
             signals,
-            followed,
+            process_events,
             threads,
             is_watched,
             ..
-        } = beginning;
+        } = parameters;
         let poller = Poller::new(root_end)?;
         poller.add(Source::Signals, signals.as_fd())?;
         poller.add(Source::Ledgers, ledgers.descriptor().as_fd())?;
@@ -170,151 +173,156 @@ impl<'a> Session<'a> {
             ledgers,
             marks,
             root,
-            forwards,
+            forwards_signals,
             signals,
             poller,
-            followed,
+            process_events,
             tree: Tree::default(),
             units: Units::read(),
             grid: Grid::new(options.interval),
-            group: GroupRecorder::new(root, beginning.group.as_deref()),
+            group: GroupRecorder::new(root, parameters.group.as_deref()),
             root_status: None,
             root_usage: None,
             state: State { openings: MAX_OPENINGS, ..State::default() },
         };
-        session.sink.begin();
-        let header = Header {
-            schema: SCHEMA.to_owned(),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            environment: beginning.environment,
-            command: beginning.command,
-            attached: !forwards,
-            interval_us: u64::try_from(options.interval.as_micros()).unwrap_or(u64::MAX),
-            ledgers: session.plan.text(),
-            followed_by: session.followed.name().to_owned(),
-            limits: beginning.limits,
-        };
-        session.push(&Record::Header(Box::new(header)));
-        if let ProcessEvents::Polling(why) = &session.followed {
-            let text = format!("{why}: processes that live for less than {SEARCH_EVERY:?} are not seen");
-            session.caution("polling", "processes", text);
-        }
+        session.write_header(parameters.environment, parameters.command, parameters.limits);
         let first = session.tree.add(root, None, 0);
         (first.threads, first.is_watched) = (threads, is_watched);
         session.open(root);
         Ok(session)
     }
 
+    fn write_header(&mut self, environment: Environment, command: Vec<String>, limits: Vec<Limit>) {
+        self.sink.begin();
+        let header = Header {
+            schema: SCHEMA.to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            environment,
+            command,
+            attached: !self.forwards_signals,
+            interval_us: u64::try_from(self.options.interval.as_micros()).unwrap_or(u64::MAX),
+            ledgers: self.plan.text(),
+            followed_by: self.process_events.name().to_owned(),
+            limits,
+        };
+        self.push(&Record::Header(Box::new(header)));
+        if let ProcessEvents::Polling(reason) = &self.process_events {
+            let text = format!("{reason}: processes that live for less than {SEARCH_EVERY:?} are not seen");
+            self.add_caveat("polling", "processes", text);
+        }
+    }
+
     pub(super) fn push(&mut self, record: &Record) {
         self.sink.push(record, self.clock.now_us());
     }
 
-    pub(super) fn caution(&mut self, code: &str, place: impl Into<String>, text: impl Into<String>) {
+    pub(super) fn add_caveat(&mut self, code: &str, place: impl Into<String>, text: impl Into<String>) {
         let caveat = Caveat::new(code, place, None, text);
         self.state.progress.caveats += 1;
         self.push(&Record::Caveat(CaveatRecord { at_us: self.clock.now_us(), caveat }));
     }
 
     /// Samples, handles events, answers marks and writes, until the recording is over.
-    pub fn work(&mut self) -> StopReason {
-        let now = self.clock.now_us();
-        self.handle_events(now);
+    pub fn run(&mut self) -> StopReason {
+        let now_us = self.clock.now_us();
+        self.handle_events(now_us);
         if let Some(root) = self.tree.get_mut(self.root) {
-            // The exec that started it is not reported; another one after its command line was read
-            // is.
+            // The exec that started it is not recorded; a later one, after its command line was
+            // read, is.
             let program = Process::open(self.root).ok().and_then(|process| Program::of(&process));
             root.is_new_program = root.program.is_some() && program.is_some() && program != root.program;
         }
-        self.grid.begin(now);
+        self.grid.begin(now_us);
         loop {
-            let now = self.clock.now_us();
-            self.handle_events(now);
-            if self.grid.is_late(now, PAUSE) && self.take_signals() && !self.forwards {
+            let now_us = self.clock.now_us();
+            self.handle_events(now_us);
+            if self.grid.is_late(now_us, PAUSE_THRESHOLD) && self.take_signals() && !self.forwards_signals {
                 return StopReason::Interrupted;
             }
-            if self.grid.take(now) {
-                self.sample_all(now);
-                self.sample_group(now);
+            if self.grid.take(now_us) {
+                self.sample_all(now_us);
+                self.sample_group(now_us);
             }
-            self.periodic_work(now);
-            if let Some(why) = self.wait() {
-                return why;
+            self.periodic_work(now_us);
+            if let Some(reason) = self.wait() {
+                return reason;
             }
         }
     }
 
-    /// Sleeps until an instant is due or there are events, which it handles. Returns why the
-    /// recording is over, if it is.
+    /// Sleeps until an instant is due or there are events, which it handles. Returns a reason if
+    /// the recording is over.
     fn wait(&mut self) -> Option<StopReason> {
-        let pause = self.grid.wait(self.clock.now_us()).min(self.housekeeping());
+        let pause = self.grid.wait(self.clock.now_us()).min(self.max_wait());
         let ready = self.poller.wait(pause);
-        if ready.of(Source::End) {
+        if ready.has(Source::End) {
             return Some(StopReason::Ended);
         }
-        if ready.of(Source::Signals) && self.take_signals() && !self.forwards {
+        if ready.has(Source::Signals) && self.take_signals() && !self.forwards_signals {
             return Some(StopReason::Interrupted);
         }
-        if ready.of(Source::Ledgers) {
+        if ready.has(Source::Ledgers) {
             self.take_ledgers();
         }
-        if ready.of(Source::Marks) {
+        if ready.has(Source::Marks) {
             self.take_marks();
         }
         None
     }
 
-    fn housekeeping(&self) -> Duration {
-        match self.followed {
+    /// Time after which process events are handled even if nothing else happens.
+    fn max_wait(&self) -> Duration {
+        match self.process_events {
             ProcessEvents::Connector(_) => MAX_ROUND,
             ProcessEvents::Polling(_) => SEARCH_EVERY,
         }
     }
 
     /// Handles forks, execs and ends.
-    fn handle_events(&mut self, now: u64) {
-        if now < self.state.next_events_us || self.state.is_handling_events {
+    fn handle_events(&mut self, now_us: u64) {
+        if now_us < self.state.next_events_us || self.state.is_handling_events {
             return;
         }
-        let mut left = std::mem::take(&mut self.state.left);
+        let mut departed = std::mem::take(&mut self.state.departed);
         let known = self.tree.pids().len();
-        let searches = match &self.followed {
-            ProcessEvents::Connector(connector) => !self.tree.hear(connector, now, &mut left),
-            ProcessEvents::Polling(_) => now >= self.state.next_search_us,
+        let searches = match &self.process_events {
+            ProcessEvents::Connector(connector) => !self.tree.read_events(connector, now_us, &mut departed),
+            ProcessEvents::Polling(_) => now_us >= self.state.next_search_us,
         };
         if searches {
-            self.tree.search(now);
-            self.tree.find_new_programs(now);
-            self.state.next_search_us = now + SEARCH_EVERY.as_micros() as u64;
+            self.tree.search(now_us);
+            self.tree.find_new_programs(now_us);
+            self.state.next_search_us = now_us + SEARCH_EVERY.as_micros() as u64;
         }
-        // While processes come and go, the next check is at the next instant.
-        let is_lively = !left.is_empty() || self.tree.pids().len() != known;
-        let pause = if is_lively { Duration::ZERO } else { LISTEN_EVERY };
-        self.state.next_events_us = now + pause.as_micros() as u64;
-        self.state.left = left;
-        if !self.state.left.is_empty() {
+        // While processes start and end, the next check is at the next instant.
+        let has_changed = !departed.is_empty() || self.tree.pids().len() != known;
+        let pause = if has_changed { Duration::ZERO } else { LISTEN_EVERY };
+        self.state.next_events_us = now_us + pause.as_micros() as u64;
+        self.state.departed = departed;
+        if !self.state.departed.is_empty() {
             // Their last figures and their marks were sent before they ended.
             self.state.is_handling_events = true;
             self.take_ledgers();
             self.take_marks();
             self.state.is_handling_events = false;
         }
-        for one in std::mem::take(&mut self.state.left) {
-            self.leave(one, now);
+        for departed in std::mem::take(&mut self.state.departed) {
+            self.record_end(departed, now_us);
         }
     }
 
     /// Samples every process whose turn it is.
-    fn sample_all(&mut self, now: u64) {
-        let passed = now.saturating_sub(self.state.last_us) as f64 / 1e6;
+    fn sample_all(&mut self, now_us: u64) {
+        let passed = now_us.saturating_sub(self.state.last_us) as f64 / 1e6;
         self.state.openings = (self.state.openings + passed * OPENINGS_PER_SECOND).min(MAX_OPENINGS);
-        self.state.last_us = now;
+        self.state.last_us = now_us;
         let stride = self.tree.pids().len().div_ceil(MAX_FULL_RATE_PROCESSES).max(1);
         let turn = usize::try_from(self.grid.last()).unwrap_or(0) % stride;
         let mut index = 0;
         // A process found to be gone is removed from the list, and the next one takes its index.
         while let Some(&pid) = self.tree.pids().get(index) {
             let has_turn = index == 0 || index % stride == turn;
-            if !has_turn || self.sample(pid, now) {
+            if !has_turn || self.sample(pid, now_us) {
                 index += 1;
             }
         }
@@ -324,60 +332,59 @@ impl<'a> Session<'a> {
     }
 
     /// Samples one process; false if it is no longer followed.
-    fn sample(&mut self, pid: i32, now: u64) -> bool {
+    fn sample(&mut self, pid: i32, now_us: u64) -> bool {
         let Some(member) = self.tree.get_mut(pid) else { return false };
         if member.sampler.is_none() {
-            if member.files_closed {
+            if let Some(closed_us) = member.files_closed_us {
                 if self.open_again(pid) {
                     return true;
                 }
-                let Some(member) = self.tree.get_mut(pid) else { return false };
-                let told_long_ago = now.saturating_sub(member.files_closed_us) > END_EVENT_TIMEOUT_US;
-                return !told_long_ago || self.forget(pid, now);
+                let is_overdue = now_us.saturating_sub(closed_us) > END_EVENT_TIMEOUT_US;
+                return !is_overdue || self.forget(pid, now_us);
             }
             if self.state.openings < 1.0 {
                 return true;
             }
             self.state.openings -= 1.0;
             if !self.open(pid) {
-                return self.lose(pid, now);
+                return self.handle_unreadable(pid, now_us);
             }
         }
         let Some(member) = self.tree.get_mut(pid) else { return false };
         let Some(sampler) = &mut member.sampler else { return true };
         match sampler.sample(self.units) {
             Ok(sample) => {
-                member.stands_since_us =
-                    if sampler.is_traced_stop() { member.stands_since_us.or(Some(now)) } else { None };
-                member.add(now, sample);
+                member.stopped_since_us =
+                    if sampler.is_traced_stop() { member.stopped_since_us.or(Some(now_us)) } else { None };
+                member.add(now_us, sample);
                 member.threads.store(sample.threads, std::sync::atomic::Ordering::Relaxed);
                 if member.is_new_program {
-                    self.name_program(pid, now);
+                    self.name_program(pid, now_us);
                 }
-                self.consider(pid, now);
+                self.consider_ledgers(pid, now_us);
                 true
             }
-            Err(_) => self.reopen(pid) || self.lose(pid, now),
+            Err(_) => self.reopen(pid) || self.handle_unreadable(pid, now_us),
         }
     }
 
-    /// Handles a process that cannot be sampled because it has ended. If the kernel reports ends,
-    /// waits for that report.
-    fn lose(&mut self, pid: i32, now: u64) -> bool {
-        if matches!(self.followed, ProcessEvents::Connector(_)) || pid == self.root {
+    /// Handles a process that cannot be sampled because it has ended: keeps it if the kernel will
+    /// report its end. Returns whether it is still followed.
+    fn handle_unreadable(&mut self, pid: i32, now_us: u64) -> bool {
+        if matches!(self.process_events, ProcessEvents::Connector(_)) || pid == self.root {
             if let Some(member) = self.tree.get_mut(pid) {
-                member.close(now);
+                member.close(now_us);
             }
             return true;
         }
-        self.forget(pid, now)
+        self.forget(pid, now_us)
     }
 
     /// Stops following a process whose end was not reported. Returns false: it is no longer
     /// followed.
-    fn forget(&mut self, pid: i32, now: u64) -> bool {
-        if let Some(left) = self.tree.remove(pid, None) {
-            self.leave(left, now);
+    fn forget(&mut self, pid: i32, now_us: u64) -> bool {
+        if let Some(departed) = self.tree.remove(pid, None) {
+            self.record_end(departed, now_us);
         }
         false
     }
@@ -386,7 +393,7 @@ impl<'a> Session<'a> {
     fn open(&mut self, pid: i32) -> bool {
         let Ok(process) = Process::open(pid) else { return false };
         if snapshot::is_snapshot(&process) {
-            // A snapshot, our own or of another strandline: it has no memory or history of its own.
+            // A snapshot, of this or another strandline, has no memory or history of its own.
             self.tree.remove(pid, None);
             return false;
         }
@@ -412,37 +419,38 @@ impl<'a> Session<'a> {
     }
 
     /// Records which program a process runs now.
-    fn name_program(&mut self, pid: i32, now: u64) {
+    fn name_program(&mut self, pid: i32, now_us: u64) {
         let Some(member) = self.tree.get_mut(pid) else { return };
         member.is_new_program = false;
         let (Some(process), Ok(opened)) = (member.number, Process::open(pid)) else { return };
         member.program = Program::of(&opened);
         let command = opened.command_line().unwrap_or_default();
-        let exec = Exec { process, at_us: now, command, executable: opened.executable() };
+        let exec = Exec { process, at_us: now_us, command, executable: opened.executable() };
         self.push(&Record::Exec(exec));
         self.reconsider_watch(pid);
     }
 
-    /// Writes what is left of a process that is no longer followed.
-    fn leave(&mut self, left: Departed, now: u64) {
-        let Departed { pid, wait_status, mut member } = left;
+    /// Writes the last samples and the end of a process that is no longer followed.
+    fn record_end(&mut self, departed: Departed, now_us: u64) {
+        let Departed { pid, wait_status, mut member } = departed;
         if pid == self.root {
             self.root_status = self.root_status.or(wait_status);
-            self.state.moments.root_left = Some((member.final_kib.or(member.high_water_kib()), now));
+            let high_water_kib = member.final_kib.or(member.high_water_kib());
+            self.state.moments.root_end = Some(moments::RootEnd { high_water_kib, at_us: now_us });
         }
         let Some(process) = member.number else {
-            if now.saturating_sub(member.first_seen_us) <= BRIEF_US {
+            if now_us.saturating_sub(member.first_seen_us) <= BRIEF_US {
                 self.state.moments.brief_processes += 1;
             } else {
                 self.state.moments.unsampled_processes += 1;
             }
             return;
         };
-        self.write_runs(process, &mut member);
+        self.push_runs(process, &member.take_runs());
         let final_kib = member.final_kib;
         let end = ProcessEnd {
             process,
-            at_us: now,
+            at_us: now_us,
             status: wait_status.and_then(exit_status),
             signal: wait_status.and_then(ending_signal),
             high_water_kib: final_kib.or(member.high_water_kib()),
@@ -451,43 +459,38 @@ impl<'a> Session<'a> {
         self.push(&Record::ProcessEnd(end));
     }
 
-    fn write_runs(&mut self, process: u32, member: &mut Member) {
-        let runs = member.take_runs();
+    fn push_runs(&mut self, process: u32, runs: &[Run]) {
         if !runs.is_empty() {
-            self.push(&Record::Samples(Box::new(Block::new(process, &runs))));
+            self.push(&Record::Samples(Box::new(Block::new(process, runs))));
         }
     }
 
     /// Periodic work: flushing, progress, ledgers that are due.
-    fn periodic_work(&mut self, now: u64) {
+    fn periodic_work(&mut self, now_us: u64) {
         self.poll_answers();
-        if now >= self.state.next_flush_us {
-            self.state.next_flush_us = now + FLUSH_EVERY.as_micros() as u64;
+        if now_us >= self.state.next_flush_us {
+            self.state.next_flush_us = now_us + FLUSH_EVERY.as_micros() as u64;
             self.flush();
         }
-        if self.plan.every.is_some() && now >= self.state.next_every_us {
-            self.take_regular_ledgers(now);
+        if self.plan.every.is_some() && now_us >= self.state.next_every_us {
+            self.take_regular_ledgers(now_us);
         }
-        if now >= self.state.next_progress_us {
-            self.state.next_progress_us = now + PROGRESS_EVERY.as_micros() as u64;
+        if now_us >= self.state.next_progress_us {
+            self.state.next_progress_us = now_us + PROGRESS_EVERY.as_micros() as u64;
             (self.options.progress)(&self.progress());
         }
     }
 
     /// Writes everything known so far to the file.
     fn flush(&mut self) {
-        let mut blocks = Vec::new();
         for &pid in &self.tree.pids().to_vec() {
             if let Some(member) = self.tree.get_mut(pid)
                 && let Some(process) = member.number
             {
                 let runs = member.take_runs();
-                if !runs.is_empty() {
-                    blocks.push(Record::Samples(Box::new(Block::new(process, &runs))));
-                }
+                self.push_runs(process, &runs);
             }
         }
-        blocks.iter().for_each(|block| self.push(block));
         self.write_group();
         let at_us = self.clock.now_us();
         self.push(&Record::Heartbeat(Heartbeat {
@@ -496,8 +499,8 @@ impl<'a> Session<'a> {
             missed: self.grid.missed,
         }));
         self.sink.flush(at_us);
-        if let Some(ready) = self.sink.warning.take() {
-            (self.options.warn)(&ready);
+        if let Some(warning) = self.sink.warning.take() {
+            (self.options.warn)(&warning);
         }
     }
 
@@ -513,8 +516,8 @@ impl<'a> Session<'a> {
 
     /// Handles finished ledgers, and answers programs that waited for them.
     fn take_ledgers(&mut self) {
-        for made in self.ledgers.take() {
-            self.take_made(made);
+        for result in self.ledgers.take() {
+            self.take_result(result);
         }
         self.answer_if_done();
     }
@@ -549,7 +552,7 @@ pub fn record(pid: i32, options: &Options<'_>) -> Result<Recorded, String> {
     let sink = Sink::create(&options.file)?;
     let environment = Environment::read();
     let clock = Clock::start();
-    let ledgers = Ledgers::start(clock, &environment, options.looks)
+    let ledgers = Ledgers::start(clock, &environment, options.ledger_settings)
         .map_err(|error| format!("no thread for ledgers: {error}"))?;
     Ledgers::prepare_to_end_watches().map_err(|error| format!("no signal for ledgers: {error}"))?;
     let mut session = Session::begin(SessionParameters {
@@ -562,9 +565,9 @@ pub fn record(pid: i32, options: &Options<'_>) -> Result<Recorded, String> {
         root_end,
         threads: Arc::new(AtomicU64::new(1)),
         is_watched: false,
-        forwards: false,
+        forwards_signals: false,
         signals,
-        followed: ProcessEvents::best(),
+        process_events: ProcessEvents::best(),
         environment,
         limits: Vec::new(),
         group: None,
@@ -573,8 +576,8 @@ pub fn record(pid: i32, options: &Options<'_>) -> Result<Recorded, String> {
     .map_err(|error| format!("cannot record: {error}"))?;
     session.tree.search(0);
     session.begin_ledgers();
-    let why = session.work();
-    Ok(session.finish(why, None, None))
+    let stop_reason = session.run();
+    Ok(session.finish(stop_reason, None, None))
 }
 
 /// Raises the limit on open files: each followed process takes three descriptors. Returns the

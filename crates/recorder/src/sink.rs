@@ -1,6 +1,6 @@
-//! The file that records are written to. A full disk costs the records of that time and never the
-//! command: what was written stays intact, and as soon as there is room again the recording
-//! continues and reports its loss.
+//! The file that records are written to. If the disk is full, the command continues and the records
+//! of that time are lost: earlier records stay intact, and as soon as there is room again the
+//! recording continues with a caveat about the loss.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
@@ -16,10 +16,15 @@ pub struct Sink {
     path: PathBuf,
     /// Whether the file did not exist before.
     is_new: bool,
-    /// Since when nothing could be written, and why.
-    failing_since: Option<(u64, String)>,
+    /// Set while nothing can be written.
+    failure: Option<WriteFailure>,
     /// A failure to report to the user, not taken yet.
     pub warning: Option<String>,
+}
+
+struct WriteFailure {
+    since_us: u64,
+    reason: String,
 }
 
 impl Sink {
@@ -30,7 +35,7 @@ impl Sink {
     /// One line with the reason.
     pub fn create(path: &Path) -> Result<Self, String> {
         let failed = |error: io::Error| format!("{}: {error}; name another file with -o", path.display());
-        let refused = |what: &str| format!("{} {what}; name another file with -o", path.display());
+        let refused = |problem: &str| format!("{} {problem}; name another file with -o", path.display());
         let (file, is_new) =
             match OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path) {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
@@ -41,12 +46,13 @@ impl Sink {
                     }
                     (OpenOptions::new().read(kind.is_file()).write(true).open(path).map_err(failed)?, false)
                 }
-                other => (other.map_err(failed)?, true),
+                created => (created.map_err(failed)?, true),
             };
-        let is_file = file.metadata().is_ok_and(|data| data.is_file());
-        let held = file.metadata().map_or(0, |data| data.len());
+        let metadata = file.metadata();
+        let is_file = metadata.as_ref().is_ok_and(|metadata| metadata.is_file());
+        let old_bytes = metadata.map_or(0, |metadata| metadata.len());
         // A device holds nothing that could be lost.
-        if is_file && held > 0 && !is_recording(path) {
+        if is_file && old_bytes > 0 && !is_recording(path) {
             return Err(refused("exists and is not a recording: it is left alone"));
         }
         // Last, so that the lock ends with the sink: see its Drop.
@@ -54,7 +60,7 @@ impl Sink {
             return Err(refused("is being recorded into by another strandline"));
         }
         let writer = Writer::new(file).map_err(failed)?;
-        Ok(Self { writer, path: path.to_owned(), is_new, failing_since: None, warning: None })
+        Ok(Self { writer, path: path.to_owned(), is_new, failure: None, warning: None })
     }
 
     /// Begins the recording: an older one is deleted.
@@ -89,10 +95,10 @@ impl Sink {
 
     /// Writes the buffered records.
     pub fn flush(&mut self, now_us: u64) {
-        if let Some((since, why)) = self.failing_since.take() {
+        if let Some(WriteFailure { since_us, reason }) = self.failure.take() {
             let text = format!(
-                "nothing could be written from {:.1} s to {:.1} s: {why}",
-                since as f64 / 1e6,
+                "nothing could be written from {:.1} s to {:.1} s: {reason}",
+                since_us as f64 / 1e6,
                 now_us as f64 / 1e6
             );
             let caveat = Caveat::new("recording_lost", self.path.display().to_string(), None, text);
@@ -100,7 +106,7 @@ impl Sink {
             if let Err(error) = self.write() {
                 // Still no room: report the loss later.
                 self.writer.drop_buffered();
-                self.failing_since = Some((since, error.to_string()));
+                self.failure = Some(WriteFailure { since_us, reason: error.to_string() });
             }
             return;
         }
@@ -110,7 +116,7 @@ impl Sink {
                 self.path.display()
             ));
             self.writer.drop_buffered();
-            self.failing_since = Some((now_us, error.to_string()));
+            self.failure = Some(WriteFailure { since_us: now_us, reason: error.to_string() });
         }
     }
 
@@ -148,8 +154,8 @@ fn is_recording(path: &Path) -> bool {
 pub fn default_path(command: &str) -> PathBuf {
     let program = Path::new(command).file_name().map(|name| name.to_string_lossy().into_owned());
     let program = program.filter(|name| !name.is_empty()).unwrap_or_else(|| "process".to_owned());
-    let safe = |c: char| if c.is_alphanumeric() || "._-".contains(c) { c } else { '_' };
-    let program: String = program.trim_start_matches('.').chars().take(60).map(safe).collect();
+    let portable = |c: char| if c.is_alphanumeric() || "._-".contains(c) { c } else { '_' };
+    let program: String = program.trim_start_matches('.').chars().take(60).map(portable).collect();
     let plain = PathBuf::from(format!("{program}.strandline"));
     let numbered = (2..10_000).map(|number| PathBuf::from(format!("{program}.{number}.strandline")));
     std::iter::once(plain.clone()).chain(numbered).find(|path| !path.exists()).unwrap_or(plain)
@@ -231,7 +237,7 @@ mod tests {
         let mut sink = Sink::create(&path).unwrap();
         sink.push(&header(), 0);
         sink.flush(0);
-        sink.failing_since = Some((1_000_000, "No space left on device".into()));
+        sink.failure = Some(WriteFailure { since_us: 1_000_000, reason: "No space left on device".into() });
         sink.push(&Record::Heartbeat(Heartbeat::default()), 2_000_000);
         sink.flush(2_000_000);
         let mut reader = Reader::open(&path).unwrap();

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use strandline_process::procfs::{Process, Stat};
+use strandline_process::procfs::Process;
 use strandline_recording::{Run, Sample};
 use strandline_sys::connector::{Connector, Event};
 
@@ -21,7 +21,7 @@ pub const SEARCH_EVERY: Duration = Duration::from_millis(10);
 const YOUNG: Duration = Duration::from_secs(1);
 /// Maximum number of threads of a process whose children are read.
 const MAX_TASKS: usize = 64;
-/// Maximum number of times that threads are listed which come and go.
+/// Maximum number of attempts to list the threads of a process while they change.
 const MAX_LISTS: u32 = 10;
 
 /// How new processes are found.
@@ -38,8 +38,8 @@ impl ProcessEvents {
     pub fn best() -> Self {
         // The connector reports the ids of the first namespace, whose number never changes (Linux
         // 3.8).
-        let own = std::fs::read_link("/proc/self/ns/pid");
-        if !own.is_ok_and(|own| own.as_os_str() == "pid:[4026531836]") {
+        let own_namespace = std::fs::read_link("/proc/self/ns/pid");
+        if !own_namespace.is_ok_and(|link| link.as_os_str() == "pid:[4026531836]") {
             return Self::Polling("in a pid namespace the kernel does not report processes".to_owned());
         }
         match Connector::open() {
@@ -60,10 +60,11 @@ impl ProcessEvents {
 /// What an exec changes: distinguishes the programs that one process runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
-    /// Device and inode of the executable: its path changes when the file is replaced.
-    file: (u64, u64),
-    /// Address of the kernel's random bytes: present when the exec is almost complete, then
-    /// constant.
+    /// The executable, whose path changes when the file is replaced.
+    device: u64,
+    inode: u64,
+    /// Address of the random bytes that the kernel places (AT_RANDOM): set near the end of an exec,
+    /// then constant.
     random_address: u64,
 }
 
@@ -73,9 +74,9 @@ impl Program {
     pub fn of(process: &Process) -> Option<Self> {
         let random_address = process.start_facts()?.random_address;
         let file = std::fs::metadata(format!("/proc/{}/exe", process.pid())).ok()?;
-        // Both belong to one program if no exec came between.
-        let is_one = process.start_facts()?.random_address == random_address;
-        is_one.then(|| Self { file: (file.dev(), file.ino()), random_address })
+        // Both belong to the same program if no exec happened in between.
+        let is_unchanged = process.start_facts()?.random_address == random_address;
+        is_unchanged.then(|| Self { device: file.dev(), inode: file.ino(), random_address })
     }
 }
 
@@ -101,7 +102,7 @@ pub struct Member {
     pub reports_marks: bool,
     /// Its last sample.
     pub last: Option<Sample>,
-    /// Whether its end is watched for, or was tried to be.
+    /// Whether its end is watched for, or an attempt to watch it has failed.
     pub is_watched: bool,
     /// Number of its threads, for its watcher.
     pub threads: Arc<AtomicU64>,
@@ -113,16 +114,14 @@ pub struct Member {
     pub no_regular_before_us: u64,
     /// Whether a ledger for which no program waits is unfinished.
     pub has_pending_ledger: bool,
-    /// Whether its files have no content any more.
-    pub files_closed: bool,
-    /// Since when.
-    pub files_closed_us: u64,
+    /// When its files were closed because they had no content any more.
+    pub files_closed_us: Option<u64>,
     /// VmHWM as last sampled, once its files are closed.
     closed_kib: Option<u64>,
     /// VmHWM as its watcher read it at its end.
     pub final_kib: Option<u64>,
     /// Since when it is in a tracer's stop.
-    pub stands_since_us: Option<u64>,
+    pub stopped_since_us: Option<u64>,
 }
 
 impl Member {
@@ -144,11 +143,10 @@ impl Member {
             has_failed_peak: false,
             no_regular_before_us: 0,
             has_pending_ledger: false,
-            files_closed: false,
-            files_closed_us: 0,
+            files_closed_us: None,
             closed_kib: None,
             final_kib: None,
-            stands_since_us: None,
+            stopped_since_us: None,
         }
     }
 
@@ -172,9 +170,8 @@ impl Member {
 
     /// Closes the files, which have no content any more.
     pub fn close(&mut self, now_us: u64) {
-        self.files_closed_us = now_us;
         self.closed_kib = self.high_water_kib();
-        self.files_closed = true;
+        self.files_closed_us = Some(now_us);
         self.sampler = None;
     }
 
@@ -195,7 +192,6 @@ pub struct Departed {
     pub pid: i32,
     /// Wait status, if known.
     pub wait_status: Option<i32>,
-    /// What was known about it.
     pub member: Member,
 }
 
@@ -226,6 +222,10 @@ impl Tree {
         Some(Departed { pid, wait_status, member })
     }
 
+    pub fn get(&self, pid: i32) -> Option<&Member> {
+        self.members.get(&pid)
+    }
+
     pub fn get_mut(&mut self, pid: i32) -> Option<&mut Member> {
         self.members.get_mut(&pid)
     }
@@ -244,9 +244,8 @@ impl Tree {
     }
 
     /// The process with this number in the recording.
-    pub fn numbered(&mut self, number: u32) -> Option<(i32, &mut Member)> {
-        let found = self.members.iter_mut().find(|(_, member)| member.number == Some(number));
-        found.map(|(pid, member)| (*pid, member))
+    pub fn numbered(&mut self, number: u32) -> Option<&mut Member> {
+        self.members.values_mut().find(|member| member.number == Some(number))
     }
 
     /// The sum of all RSS, in KiB; shared pages count for each process.
@@ -256,7 +255,7 @@ impl Tree {
 
     /// Handles the kernel's events since the last call, and adds ended processes to `left`. False
     /// if events were lost: a search is needed then.
-    pub fn hear(&mut self, connector: &Connector, now_us: u64, left: &mut Vec<Departed>) -> bool {
+    pub fn read_events(&mut self, connector: &Connector, now_us: u64, departed: &mut Vec<Departed>) -> bool {
         loop {
             match connector.next() {
                 Ok(Some(Event::Fork { parent, child })) if self.has(parent) => {
@@ -268,9 +267,9 @@ impl Tree {
                     }
                 }
                 // The kernel reports the end of the main thread; other threads may run on.
-                Ok(Some(Event::Exit { pid, .. })) if self.runs_on(pid) => {}
+                Ok(Some(Event::Exit { pid, .. })) if self.is_running(pid) => {}
                 Ok(Some(Event::Exit { pid, wait_status })) => {
-                    left.extend(self.remove(pid, Some(wait_status)));
+                    departed.extend(self.remove(pid, Some(wait_status)));
                 }
                 Ok(Some(_)) => {}
                 Ok(None) => return true,
@@ -279,31 +278,25 @@ impl Tree {
         }
     }
 
-    /// Whether a process whose main thread has ended lives: it has other live threads, or one of
-    /// them has replaced the program (execve), and is the main thread now.
-    fn runs_on(&self, pid: i32) -> bool {
+    /// Whether a process whose main thread has ended is still running: it has other live threads,
+    /// or one of them has replaced the program (execve) and is the main thread now.
+    fn is_running(&self, pid: i32) -> bool {
         if !self.members.contains_key(&pid) {
             return false;
         }
         let Ok(process) = Process::open(pid) else { return false };
-        let has_ended = |stat: &Stat| matches!(stat.state, Some('Z' | 'X'));
-        let runs = |tid: i32| match process.task_stat(tid) {
-            // Another thread may have taken its place (execve).
-            Ok(stat) => {
-                if tid == pid {
-                    stat.is_alive()
-                } else {
-                    !has_ended(&stat)
-                }
-            }
+        let is_thread_running = |tid: i32| match process.task_stat(tid) {
+            // Another thread may have taken the main thread's place (execve).
+            Ok(stat) if tid == pid => stat.is_alive(),
+            Ok(stat) => !matches!(stat.state, Some('Z' | 'X')),
             Err(_) => false,
         };
         for _ in 0..MAX_LISTS {
             let tids = process.tasks().unwrap_or_default();
-            if tids.iter().take(MAX_TASKS).any(|&tid| runs(tid)) {
+            if tids.iter().take(MAX_TASKS).any(|&tid| is_thread_running(tid)) {
                 return true;
             }
-            // One that is gone by now may have taken the main thread's place meanwhile.
+            // A thread that has disappeared may have taken the main thread's place.
             let is_changed = tids.iter().take(MAX_TASKS).any(|&tid| process.task_stat(tid).is_err());
             if !is_changed && process.lists_all(&tids) {
                 return false;
@@ -323,19 +316,17 @@ impl Tree {
             }
         }
     }
-}
 
-impl Tree {
     /// Finds processes that run a new program, if the kernel does not report it: young processes at
     /// each call, because an exec mostly follows a fork, the others once a second.
     pub fn find_new_programs(&mut self, now_us: u64) {
-        let asks_all = now_us >= self.next_programs_us;
-        if asks_all {
+        let checks_all = now_us >= self.next_programs_us;
+        if checks_all {
             self.next_programs_us = now_us + YOUNG.as_micros() as u64;
         }
         for (pid, member) in &mut self.members {
             let is_young = now_us.saturating_sub(member.first_seen_us) < YOUNG.as_micros() as u64;
-            if member.number.is_some() && !member.is_new_program && (asks_all || is_young) {
+            if member.number.is_some() && !member.is_new_program && (checks_all || is_young) {
                 let program = Process::open(*pid).ok().and_then(|process| Program::of(&process));
                 member.is_new_program =
                     member.program.is_some() && program.is_some() && program != member.program;
@@ -350,12 +341,12 @@ impl Tree {
 fn children(pid: i32) -> Vec<i32> {
     let Ok(process) = Process::open(pid) else { return Vec::new() };
     let tasks = process.tasks().unwrap_or_default();
-    let of = |tid: i32| {
+    let children_of_task = |tid: i32| {
         let text = process.read_file(&format!("task/{tid}/children"), 1 << 20).unwrap_or_default();
         let text = String::from_utf8_lossy(&text).into_owned();
         text.split_ascii_whitespace().filter_map(|word| word.parse().ok()).collect::<Vec<i32>>()
     };
-    tasks.into_iter().take(MAX_TASKS).flat_map(of).collect()
+    tasks.into_iter().take(MAX_TASKS).flat_map(children_of_task).collect()
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ const MAX_BYTES: u64 = 64 << 20;
 const SANITIZERS: [&[u8]; 3] = [b"LeakSanitizer", b"libasan.so", b"liblsan.so"];
 
 /// Why `program` must not be watched; `None` if it can be.
-pub fn why_not(program: &Path) -> Option<&'static str> {
+pub fn obstacle(program: &Path) -> Option<&'static str> {
     if !spawn::may_trace_privileged() && spawn::gains_privileges(program) {
         return Some("it gains privileges when it starts, which a trace by this user would take from it");
     }
@@ -23,23 +23,23 @@ pub fn why_not(program: &Path) -> Option<&'static str> {
     None
 }
 
-/// Like [`why_not`], for a command: a bare name is looked up in PATH.
-pub fn why_not_command(command: &Path) -> Option<&'static str> {
+/// Like [`obstacle`], for a command: a bare name is looked up in PATH.
+pub fn command_obstacle(command: &Path) -> Option<&'static str> {
     let preloaded = std::env::var_os("LD_PRELOAD").unwrap_or_default();
     if preloaded.to_string_lossy().contains("asan") {
         return Some(
             "LD_PRELOAD has it look for leaks at its end (LeakSanitizer), which fails under a trace",
         );
     }
-    found(command).and_then(|program| why_not(&program))
+    find_program(command).and_then(|program| obstacle(&program))
 }
 
-fn found(command: &Path) -> Option<PathBuf> {
+fn find_program(command: &Path) -> Option<PathBuf> {
     if command.parent() != Some(Path::new("")) {
         return Some(command.to_owned());
     }
-    let searched = std::env::var_os("PATH")?;
-    std::env::split_paths(&searched).map(|folder| folder.join(command)).find(|path| path.is_file())
+    let search_path = std::env::var_os("PATH")?;
+    std::env::split_paths(&search_path).map(|folder| folder.join(command)).find(|path| path.is_file())
 }
 
 fn is_sanitized(program: &Path) -> bool {
@@ -57,10 +57,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let program = folder.path().join("program");
         std::fs::write(&program, b"\x7fELF...\0libasan.so.8\0libc.so.6\0").unwrap();
-        assert!(why_not(&program).is_some_and(|why| why.contains("LeakSanitizer")));
+        assert!(obstacle(&program).is_some_and(|why| why.contains("LeakSanitizer")));
         std::fs::write(&program, b"\x7fELF...\0libc.so.6\0").unwrap();
-        assert_eq!(why_not(&program), None);
-        assert_eq!(why_not(&folder.path().join("missing")), None);
-        assert_eq!(why_not_command(Path::new("sh")), None);
+        assert_eq!(obstacle(&program), None);
+        assert_eq!(obstacle(&folder.path().join("missing")), None);
+        assert_eq!(command_obstacle(Path::new("sh")), None);
     }
 }

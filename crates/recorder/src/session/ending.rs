@@ -11,6 +11,7 @@ use super::super::sampler::Sampler;
 use super::super::tree::{Member, ProcessEvents};
 use crate::ledgers::Ledgers;
 
+use super::moments::RootEnd;
 use super::{LAST_LEDGERS_TIMEOUT, MAX_ROUND, Session, StopReason, ending_signal, exit_status};
 
 /// How long to wait for the kernel to report an end.
@@ -24,26 +25,26 @@ impl Session<'_> {
     /// Writes the end and returns the result. `wait_status` is that of the first process.
     pub fn finish(
         mut self,
-        why: StopReason,
+        stop_reason: StopReason,
         wait_status: Option<i32>,
         out_of_memory_kills: Option<u64>,
     ) -> Recorded {
-        if why == StopReason::Interrupted && self.plan.ends {
-            self.take_ledgers_of_the_large(Moment::End);
+        if stop_reason == StopReason::Interrupted && self.plan.ends {
+            self.take_ledgers_of_large_processes(Moment::End);
         }
-        self.wait_for_ledgers(why);
-        self.settle_marks();
-        let now = self.clock.now_us();
-        self.hear_of_the_end(why, wait_status.is_none());
+        self.wait_for_ledgers(stop_reason);
+        self.take_last_marks();
+        let end_us = self.clock.now_us();
+        self.wait_for_end_report(stop_reason, wait_status.is_none());
         let wait_status = wait_status.or(self.root_status);
         self.end_group(wait_status.and_then(ending_signal));
-        let high_water = self.end_root(why, wait_status, now);
+        let high_water_kib = self.end_root(stop_reason, wait_status, end_us);
+        // Processes that go on running have samples that were not written yet.
         for &pid in &self.tree.pids().to_vec() {
-            // These live on.
-            if let Some(mut left) = self.tree.remove(pid, None)
-                && let Some(process) = left.member.number
+            if let Some(mut departed) = self.tree.remove(pid, None)
+                && let Some(process) = departed.member.number
             {
-                self.write_runs(process, &mut left.member);
+                self.push_runs(process, &departed.member.take_runs());
             }
         }
         let unsampled = self.state.moments.unsampled_processes;
@@ -51,14 +52,14 @@ impl Session<'_> {
             let text = format!(
                 "{unsampled} processes were not sampled, for too many came at once: sums over the tree are too low"
             );
-            self.caution("processes_unsampled", "processes", text);
+            self.add_caveat("processes_unsampled", "processes", text);
         }
         let end = Ending {
-            at_us: now,
-            why: if why == StopReason::Ended { "ended" } else { "interrupted" }.to_owned(),
+            at_us: end_us,
+            why: if stop_reason == StopReason::Ended { "ended" } else { "interrupted" }.to_owned(),
             status: wait_status.and_then(exit_status),
             signal: wait_status.and_then(ending_signal),
-            high_water_kib: high_water,
+            high_water_kib,
             out_of_memory_kills,
             group_kill: self.group.as_ref().and_then(|group| group.kill()),
             samples: self.grid.taken,
@@ -105,21 +106,21 @@ impl Session<'_> {
             return self.reopen(pid);
         };
         let Some(member) = self.tree.get_mut(pid) else { return false };
-        (member.sampler, member.files_closed, member.is_new_program) = (Some(sampler), false, true);
+        (member.sampler, member.files_closed_us, member.is_new_program) = (Some(sampler), None, true);
         true
     }
 
-    /// Waits for the results that are under way, among them the watch of an ended process.
-    fn wait_for_ledgers(&mut self, why: StopReason) {
+    /// Waits for unfinished ledgers, among them the one at the end of a watched process.
+    fn wait_for_ledgers(&mut self, stop_reason: StopReason) {
         let until = self.clock.now_us() + LAST_LEDGERS_TIMEOUT.as_micros() as u64;
-        let watched = (why == StopReason::Ended).then_some(self.root);
+        let watched = (stop_reason == StopReason::Ended).then_some(self.root);
         let is_waiting = |ledgers: &Ledgers| {
             ledgers.under_way() > 0 || watched.is_some_and(|pid| ledgers.is_watching(pid))
         };
         while is_waiting(&self.ledgers) && self.clock.now_us() < until {
             let ready = self.poller.wait(if self.ledgers.under_way() > 0 { MAX_ROUND } else { WATCH_ROUND });
-            if ready.of(Source::Signals) && self.take_signals() {
-                // Told to stop twice: do not wait for the rest.
+            if ready.has(Source::Signals) && self.take_signals() {
+                // The user asked twice to stop.
                 break;
             }
             self.take_ledgers();
@@ -129,15 +130,15 @@ impl Session<'_> {
 
     /// Handles the last forks and ends. For a process that is no child of the recorder, only the
     /// kernel's report shows how it ended, and it arrives a moment after the end is visible.
-    fn hear_of_the_end(&mut self, why: StopReason, is_unknown: bool) {
+    fn wait_for_end_report(&mut self, stop_reason: StopReason, is_unknown: bool) {
         let until = self.clock.now_us() + END_EVENT_WAIT_US;
         loop {
-            let now = self.clock.now_us();
+            let now_us = self.clock.now_us();
             self.state.next_events_us = 0;
-            self.handle_events(now);
+            self.handle_events(now_us);
             let is_reported =
-                matches!(self.followed, ProcessEvents::Connector(_)) && self.tree.has(self.root);
-            if why != StopReason::Ended || !is_unknown || !is_reported || now >= until {
+                matches!(self.process_events, ProcessEvents::Connector(_)) && self.tree.has(self.root);
+            if stop_reason != StopReason::Ended || !is_unknown || !is_reported || now_us >= until {
                 return;
             }
             std::thread::sleep(Duration::from_millis(1));
@@ -145,25 +146,25 @@ impl Session<'_> {
     }
 
     /// Handles the end of the first process, if it has ended. Returns its high-water mark in KiB.
-    fn end_root(&mut self, why: StopReason, wait_status: Option<i32>, now: u64) -> Option<u64> {
-        let known = |member: &Member| member.final_kib.or(member.high_water_kib());
-        if why == StopReason::Interrupted {
-            return self.tree.get_mut(self.root).and_then(|member| known(member));
+    fn end_root(&mut self, stop_reason: StopReason, wait_status: Option<i32>, now_us: u64) -> Option<u64> {
+        let high_water_kib = |member: &Member| member.final_kib.or(member.high_water_kib());
+        if stop_reason == StopReason::Interrupted {
+            return self.tree.get_mut(self.root).and_then(|member| high_water_kib(member));
         }
         match self.tree.remove(self.root, wait_status) {
-            Some(left) => {
-                let high_water = known(&left.member);
-                self.leave(left, now);
-                high_water
+            Some(departed) => {
+                let high_water_kib = high_water_kib(&departed.member);
+                self.record_end(departed, now_us);
+                high_water_kib
             }
             None => {
                 // The kernel reported the end of its main thread before.
-                let (high_water, left_us) = self.state.moments.root_left.unwrap_or_default();
-                if now.saturating_sub(left_us) > LEADER_ONLY_US {
+                let RootEnd { high_water_kib, at_us } = self.state.moments.root_end.unwrap_or_default();
+                if now_us.saturating_sub(at_us) > LEADER_ONLY_US {
                     let text = "its main thread ended and others ran on: it was not sampled from then on";
-                    self.caution("leader_ended", format!("process {}", self.root), text);
+                    self.add_caveat("leader_ended", format!("process {}", self.root), text);
                 }
-                high_water
+                high_water_kib
             }
         }
     }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::Path;
 
 use strandline_process::procfs::Process;
-use strandline_recording::{Mark, Moment, Record, Sample};
+use strandline_recording::{Ledger, Mark, Moment, Record, Sample};
 
 use super::super::ledgers::{LedgerResult, Request, WatchRequest};
 use super::super::marks::{MAX_NAME_CHARS, Marks, ReportedMark};
@@ -17,13 +17,13 @@ use super::Session;
 /// Trees with more processes get no proportional set size at marks: the program would wait too
 /// long.
 const MAX_TREE: usize = 64;
-/// Minimum age and size of descendants whose end is watched for: short or small ones are not worth
+/// Minimum age and RSS of descendants whose end is watched for: short or small ones are not worth
 /// tracing.
-const WATCH_AGE_US: u64 = 100_000;
-const WATCH_KIB: u64 = 4 << 10;
+const MIN_WATCHED_AGE_US: u64 = 100_000;
+const MIN_WATCHED_KIB: u64 = 4 << 10;
 const MAX_WATCHED: u32 = 64;
-/// A ledger at a peak requires an RSS a tenth above the last one.
-const PEAK_GROWTH: (u64, u64) = (11, 10);
+/// A ledger at a peak requires an RSS above this part of the last one's.
+const PEAK_GROWTH_TENTHS: u64 = 11;
 /// After this time, check whether the process that reported a mark still waits.
 const LONG_WAIT_US: u64 = 1_000;
 /// An answer that is unread for this long was for a program that does not read answers.
@@ -32,13 +32,13 @@ const UNREAD_US: u64 = 20_000;
 const MAX_PENDING_ANSWERS: usize = 4096;
 /// Minimum RSS of a peak that is worth a stop.
 const MIN_PEAK_KIB: u64 = 1 << 10;
-/// After a ledger at a peak, none is taken of any process for this many times as long as it took.
-const PEAK_REST: u64 = 10;
-/// After a regular ledger, none is taken for this many times as long as it took: a process that is
-/// read too often makes no progress.
-const EVERY_REST: u64 = 4;
-/// Processes with at least this part of the tree's RSS get a ledger when the tree does, up to a
-/// maximum number.
+/// After a ledger at a peak, no process gets another one for this many times its duration.
+const PEAK_REST_FACTOR: u64 = 10;
+/// After a ledger, its process gets no regular one for this many times its duration: a process that
+/// is read too often makes no progress.
+const REGULAR_REST_FACTOR: u64 = 4;
+/// A process is large if it holds at least the tree's RSS divided by this. At most `MAX_LARGE` of
+/// them get a ledger when the tree does.
 const LARGE_PART: u64 = 20;
 const MAX_LARGE: usize = 8;
 /// Maximum number of marks that wait for their ledgers; further marks get no ledger.
@@ -48,7 +48,7 @@ const MAX_LAST_READS: usize = 100;
 
 /// A mark that was reported and not answered yet.
 struct WaitingMark {
-    /// The process that reported it.
+    /// Process id of the process that reported it.
     reporter: i32,
     /// When it was reported.
     since_us: u64,
@@ -61,8 +61,7 @@ struct WaitingMark {
 pub(super) struct Moments {
     /// Marks that were reported and not answered yet.
     waiting: Vec<WaitingMark>,
-    /// Pending answers: since when each is awaited, and whether its process could not be sampled.
-    pending_answers: VecDeque<(u64, bool)>,
+    pending_answers: VecDeque<PendingAnswer>,
     /// Processes that reported marks since there were last no pending answers.
     reporters: BTreeSet<i32>,
     /// When the last answer was sent.
@@ -73,10 +72,11 @@ pub(super) struct Moments {
     watched: u32,
     /// Time before which no ledger at a peak is taken, of any process.
     no_peak_before_us: u64,
-    warned_few: bool,
-    has_said_cut: bool,
-    has_said_flooded: bool,
-    has_said_failed: bool,
+    /// Which caveats and warnings were given, each of them once.
+    has_warned_few: bool,
+    has_warned_cut: bool,
+    has_warned_flooded: bool,
+    has_warned_failed: bool,
     /// Whether too many marks wait: none gets a ledger until all are answered.
     is_flooded: bool,
     /// How long processes were stopped, in total.
@@ -87,8 +87,29 @@ pub(super) struct Moments {
     pub brief_processes: u64,
     /// See [`strandline_recording::Ending`].
     pub unsampled_processes: u64,
-    /// High-water mark of the first process, and when it left the tree.
-    pub root_left: Option<(Option<u64>, u64)>,
+    /// The reported end of the first process.
+    pub root_end: Option<RootEnd>,
+}
+
+/// An answer that is not sent yet.
+struct PendingAnswer {
+    /// Since when it is awaited.
+    since_us: u64,
+    /// Whether its process had ended before it could be sampled.
+    has_ended: bool,
+}
+
+/// The reported end of the first process.
+#[derive(Clone, Copy, Default)]
+pub(super) struct RootEnd {
+    pub high_water_kib: Option<u64>,
+    pub at_us: u64,
+}
+
+/// What a ledger found and took.
+struct LedgerCost {
+    rss_kib: u64,
+    took_us: u64,
 }
 
 impl Session<'_> {
@@ -129,44 +150,43 @@ impl Session<'_> {
         }
     }
 
-    /// Sends the next answer once the last one was read: of two at once one program could read
-    /// both, and pass its next mark before that was measured.
+    /// Sends the next answer once the last one was read: if there were two, one program could read
+    /// both and pass its next mark before that was measured.
     fn send_next_answer(&mut self) {
         let moments = &mut self.state.moments;
         let Some(marks) = self.marks.as_mut().filter(|_| moments.mark_ledgers == 0) else { return };
-        let now = self.clock.now_us();
-        if !marks.is_answer_read() && now.saturating_sub(moments.answered_us) < UNREAD_US {
+        let now_us = self.clock.now_us();
+        if !marks.is_answer_read() && now_us.saturating_sub(moments.answered_us) < UNREAD_US {
             return;
         }
-        let Some(&(at_us, has_ended)) = moments.pending_answers.front() else {
+        let Some(&PendingAnswer { since_us, has_ended }) = moments.pending_answers.front() else {
             moments.reporters.clear();
             return;
         };
-        let is_fresh = now.saturating_sub(at_us) < LONG_WAIT_US;
+        let is_fresh = now_us.saturating_sub(since_us) < LONG_WAIT_US;
         let all_known = moments.reporters.len() < MAX_PENDING_ANSWERS;
-        if (has_ended || !is_fresh) && all_known && !moments.reporters.iter().any(|&pid| lives(pid)) {
-            // No process is left to read the answers: the next one to report a mark would read them
-            // and continue too early. While one of the processes lives, it is unknown whose answers
-            // the dead ones have read.
+        if (has_ended || !is_fresh) && all_known && !moments.reporters.iter().any(|&pid| is_alive(pid)) {
+            // No process exists any more to read the answers: the next one to report a mark would
+            // read them and continue too early. While one of the processes lives, it is unknown
+            // whose answers the dead ones have read.
             moments.pending_answers.clear();
             moments.reporters.clear();
             return;
         }
         moments.pending_answers.pop_front();
         marks.answer();
-        moments.answered_us = now;
+        moments.answered_us = now_us;
     }
 
     /// Returns the process that a mark is about, and whether its files are open. `reporter` is the
     /// process that sent it; 0 if unknown.
     fn process_of_mark(&mut self, reporter: i32, at_us: u64) -> (i32, bool) {
         if !self.tree.has(reporter)
-            && let ProcessEvents::Connector(connector) = &self.followed
+            && let ProcessEvents::Connector(connector) = &self.process_events
         {
-            // The process is newer than the last check. Processes that have left are handled when
-            // that is due.
-            let is_whole = self.tree.hear(connector, at_us, &mut self.state.left);
-            if !is_whole {
+            // The process is newer than the last check. Ends are handled when that is due.
+            let has_all_events = self.tree.read_events(connector, at_us, &mut self.state.departed);
+            if !has_all_events {
                 self.tree.search(at_us);
             }
         }
@@ -174,7 +194,7 @@ impl Session<'_> {
         // did not report this mark.
         let reporter = if reporter > 0 { reporter } else { self.root };
         let reports_marks = self.tree.get_mut(reporter).is_some_and(|member| member.reports_marks);
-        let pid = if reports_marks { reporter } else { subject(reporter).unwrap_or(reporter) };
+        let pid = if reports_marks { reporter } else { marked_process(reporter).unwrap_or(reporter) };
         let is_known = self.tree.has(pid);
         if !is_known {
             self.tree.add(pid, None, at_us);
@@ -184,7 +204,7 @@ impl Session<'_> {
             member.map_or((false, false), |member| (member.sampler.is_some(), member.number.is_some()));
         // A process whose files were closed has ended, and so has one whose end was reported.
         // Neither is opened again, because the new entry would never end.
-        let is_open = is_sampled || !is_numbered && (is_known || lives(pid)) && self.open(pid);
+        let is_open = is_sampled || !is_numbered && (is_known || is_alive(pid)) && self.open(pid);
         if let Some(member) = self.tree.get_mut(pid) {
             member.reports_marks = pid == reporter;
         }
@@ -203,7 +223,7 @@ impl Session<'_> {
                 "process {pid} reported the mark {:?} and ended before it could be sampled",
                 reported.name
             );
-            self.caution("mark_without_sample", format!("process {pid}"), text);
+            self.add_caveat("mark_without_sample", format!("process {pid}"), text);
             self.state.moments.waiting.push(WaitingMark {
                 reporter: reported.pid,
                 since_us: at_us,
@@ -211,9 +231,9 @@ impl Session<'_> {
             });
             return;
         };
-        if reported.is_cut && !std::mem::replace(&mut self.state.moments.has_said_cut, true) {
+        if reported.is_cut && !std::mem::replace(&mut self.state.moments.has_warned_cut, true) {
             let text = format!("names of marks are cut to {MAX_NAME_CHARS} characters");
-            self.caution("mark_name_cut", format!("process {pid}"), text);
+            self.add_caveat("mark_name_cut", format!("process {pid}"), text);
         }
         let pids = self.tree.pids();
         let tree_pss_bytes = (pids.len() <= MAX_TREE).then(|| tree_pss_bytes(pids)).flatten();
@@ -256,10 +276,9 @@ impl Session<'_> {
             member.add(at_us, sample);
             return Some((member.number?, sample, sizes));
         }
-        let left = self.state.left.iter().filter(|left| left.pid == pid).map(|left| &left.member);
-        let last = self.tree.get_mut(pid).and_then(|member| Some((member.number?, member.last?)));
-        let last = last.or_else(|| left.into_iter().find_map(|member| Some((member.number?, member.last?))));
-        last.map(|(number, sample)| (number, sample, BTreeMap::new()))
+        let departed = self.state.departed.iter().filter(|departed| departed.pid == pid);
+        let mut members = self.tree.get(pid).into_iter().chain(departed.map(|departed| &departed.member));
+        members.find_map(|member| Some((member.number?, member.last?, BTreeMap::new())))
     }
 
     fn wants_ledger_at_mark(&mut self) -> bool {
@@ -278,29 +297,29 @@ impl Session<'_> {
         if wants {
             self.state.moments.marks_with_ledgers += 1;
         } else if self.plan.marks == MarksPlan::Few
-            && !std::mem::replace(&mut self.state.moments.warned_few, true)
+            && !std::mem::replace(&mut self.state.moments.has_warned_few, true)
         {
             let text =
                 format!("only the first {FIRST_MARKS} marks have a ledger, --ledger marks takes one at each");
-            self.caution("few_ledgers", "marks", text);
+            self.add_caveat("few_ledgers", "marks", text);
         }
         wants
     }
 
     /// A program that reports marks without waiting would make the recorder remember all of them.
     fn warn_flooded(&mut self) {
-        if !std::mem::replace(&mut self.state.moments.has_said_flooded, true) {
+        if !std::mem::replace(&mut self.state.moments.has_warned_flooded, true) {
             let text = format!(
                 "marks arrived while {MAX_WAITING} others waited for their ledgers: those have no ledger"
             );
-            self.caution("marks_flooded", "marks", text);
+            self.add_caveat("marks_flooded", "marks", text);
         }
     }
 
     fn request_ledger(&mut self, process: u32, pid: i32, moment: Moment, mark: Option<String>) {
         let pids = self.tree.pids();
         let tree = if pids.len() <= MAX_TREE { pids.to_vec() } else { Vec::new() };
-        self.ledgers.look(Request { process, pid, moment, mark, tree });
+        self.ledgers.request(Request { process, pid, moment, mark, tree });
     }
 
     /// Answers every waiting program, then writes the marks.
@@ -309,61 +328,49 @@ impl Session<'_> {
         if waiting.is_empty() {
             return self.send_next_answer();
         }
-        let now = self.clock.now_us();
+        let now_us = self.clock.now_us();
         let room = MAX_PENDING_ANSWERS.saturating_sub(self.state.moments.pending_answers.len());
         // Marks beyond the maximum have enough pending answers before them.
-        for one in waiting.iter().take(room) {
-            self.state.moments.pending_answers.push_back((one.since_us, one.mark.is_none()));
-            self.state.moments.reporters.insert(one.reporter);
+        for waiting_mark in waiting.iter().take(room) {
+            let WaitingMark { reporter, since_us, ref mark } = *waiting_mark;
+            let answer = PendingAnswer { since_us, has_ended: mark.is_none() };
+            self.state.moments.pending_answers.push_back(answer);
+            self.state.moments.reporters.insert(reporter);
         }
         self.send_next_answer();
-        for mut mark in waiting.into_iter().filter_map(|one| one.mark) {
-            mark.waited_us = now.saturating_sub(mark.at_us);
+        for mut mark in waiting.into_iter().filter_map(|waiting_mark| waiting_mark.mark) {
+            mark.waited_us = now_us.saturating_sub(mark.at_us);
             self.state.moments.waited_us += mark.waited_us;
             self.push(&Record::Mark(Box::new(mark)));
         }
     }
 
     /// Handles the last marks. No program waits any more, but all marks are kept.
-    pub(super) fn settle_marks(&mut self) {
-        // A descendant that lives on may report marks forever.
-        let mut looks = 0..MAX_LAST_READS;
-        while looks.next().is_some() && self.read_marks() {
+    pub(super) fn take_last_marks(&mut self) {
+        // A descendant that goes on running may report marks forever.
+        for _ in 0..MAX_LAST_READS {
+            if !self.read_marks() {
+                break;
+            }
             self.answer_marks();
         }
         self.answer_marks();
     }
 
     /// Handles a result of the ledger threads.
-    pub(super) fn take_made(&mut self, made: LedgerResult) {
-        match made {
-            LedgerResult::Ledger(mut ledger) => {
-                if ledger.moment == Moment::Exit {
-                    // On a busy machine its watcher may have been late.
-                    let left = self.state.left.iter().map(|left| &left.member);
-                    let mut left = left.filter(|member| member.number == Some(ledger.process));
-                    let member =
-                        self.tree.numbered(ledger.process).map(|found| &*found.1).or_else(|| left.next());
-                    let since_us = member.and_then(|member| member.stands_since_us);
-                    ledger.at_us = since_us.map_or(ledger.at_us, |since_us| since_us.min(ledger.at_us));
-                }
-                let cost = ledger.explain.cost;
-                self.state.moments.stopped_us += (cost.stopped_seconds * 1e6) as u64;
-                self.state.progress.ledgers += 1;
-                let rss_kib = ledger.explain.kernel.rss_bytes / 1024;
-                let took_us = (cost.wall_seconds * 1e6) as u64;
-                self.ledger_finished(ledger.process, ledger.moment, Some((rss_kib, took_us)));
-                ledger.explain.target.command.truncate(64);
-                self.push(&Record::Ledger(ledger));
-            }
+    pub(super) fn take_result(&mut self, result: LedgerResult) {
+        match result {
+            LedgerResult::Ledger(ledger) => self.take_ledger(ledger),
             LedgerResult::Failed(request, text) => {
                 let text = format!("no ledger ({}): {text}", moment_word(request.moment));
                 // Under `run`, standard error belongs to the command.
-                if !self.forwards && !std::mem::replace(&mut self.state.moments.has_said_failed, true) {
+                if !self.forwards_signals
+                    && !std::mem::replace(&mut self.state.moments.has_warned_failed, true)
+                {
                     (self.options.warn)(&text);
                 }
                 if !self.has_failed_before(&request) {
-                    self.caution("ledger_failed", format!("process {}", request.pid), text);
+                    self.add_caveat("ledger_failed", format!("process {}", request.pid), text);
                 }
                 self.ledger_finished(request.process, request.moment, None);
             }
@@ -373,22 +380,19 @@ impl Session<'_> {
                 if matches!(request.moment, Moment::Mark | Moment::Exit) {
                     let text =
                         format!("no ledger ({}): the process ended before", moment_word(request.moment));
-                    self.caution("ledger_failed", format!("process {}", request.pid), text);
+                    self.add_caveat("ledger_failed", format!("process {}", request.pid), text);
                 }
                 self.ledger_finished(request.process, request.moment, None);
             }
             LedgerResult::Final { process, sample, high_water_kib } => {
-                let now = self.clock.now_us();
-                let left = self.state.left.iter_mut().map(|left| &mut left.member);
-                let mut left = left.filter(|member| member.number == Some(process));
-                if let Some(member) = self.tree.numbered(process).map(|found| found.1).or_else(|| left.next())
-                {
-                    member.add(now, sample);
+                let now_us = self.clock.now_us();
+                if let Some(member) = self.numbered(process) {
+                    member.add(now_us, sample);
                     member.final_kib = high_water_kib;
                 }
             }
             LedgerResult::NotWatched(process, text) => {
-                self.caution(
+                self.add_caveat(
                     "not_watched",
                     format!("process number {process}"),
                     format!("no ledger at its end: {text}"),
@@ -397,48 +401,65 @@ impl Session<'_> {
         }
     }
 
+    /// Writes a ledger.
+    fn take_ledger(&mut self, mut ledger: Box<Ledger>) {
+        if ledger.moment == Moment::Exit {
+            // On a busy machine its watcher may have been late.
+            let since_us = self.numbered(ledger.process).and_then(|member| member.stopped_since_us);
+            ledger.at_us = since_us.map_or(ledger.at_us, |since_us| since_us.min(ledger.at_us));
+        }
+        let cost = ledger.explain.cost;
+        self.state.moments.stopped_us += (cost.stopped_seconds * 1e6) as u64;
+        self.state.progress.ledgers += 1;
+        let rss_kib = ledger.explain.kernel.rss_bytes / 1024;
+        let cost = LedgerCost { rss_kib, took_us: (cost.wall_seconds * 1e6) as u64 };
+        self.ledger_finished(ledger.process, ledger.moment, Some(cost));
+        ledger.explain.target.command.truncate(64);
+        self.push(&Record::Ledger(ledger));
+    }
+
+    /// The process with this number in the recording, which may have ended just now.
+    fn numbered(&mut self, number: u32) -> Option<&mut Member> {
+        let mut departed = self.state.departed.iter_mut().map(|departed| &mut departed.member);
+        self.tree.numbered(number).or_else(|| departed.find(|member| member.number == Some(number)))
+    }
+
     /// After a failed ledger at a peak: waits for the next peak. Returns whether one had failed
-    /// before, for the same reason in all likelihood.
+    /// before, which makes the same reason likely.
     fn has_failed_before(&mut self, request: &Request) -> bool {
-        let Some((_, member)) =
-            self.tree.numbered(request.process).filter(|_| request.moment == Moment::Peak)
-        else {
-            return false;
-        };
+        let member = self.tree.numbered(request.process).filter(|_| request.moment == Moment::Peak);
+        let Some(member) = member else { return false };
         member.peak_kib = member.peak_kib.max(member.rss_kib());
         std::mem::replace(&mut member.has_failed_peak, true)
     }
 
-    /// Updates the state after a requested ledger was taken or failed.
-    fn ledger_finished(&mut self, process: u32, moment: Moment, cost: Option<(u64, u64)>) {
+    /// Updates the state after a requested ledger was taken (with its cost) or has failed.
+    fn ledger_finished(&mut self, process: u32, moment: Moment, cost: Option<LedgerCost>) {
         if moment == Moment::Mark {
             self.state.moments.mark_ledgers = self.state.moments.mark_ledgers.saturating_sub(1);
         }
-        let now = self.clock.now_us();
-        if let Some((_, member)) = self.tree.numbered(process)
-            && moment != Moment::Exit
-        {
+        let now_us = self.clock.now_us();
+        let Some(member) = self.tree.numbered(process) else { return };
+        if moment != Moment::Exit {
             // The process was stopped for this ledger, not at its end.
-            member.stands_since_us = None;
+            member.stopped_since_us = None;
         }
-        if let Some((_, member)) = self.tree.numbered(process)
-            && matches!(moment, Moment::Peak | Moment::Every)
-        {
+        if matches!(moment, Moment::Peak | Moment::Every) {
             member.has_pending_ledger = false;
-            if let Some((rss_kib, took_us)) = cost {
+            if let Some(LedgerCost { rss_kib, took_us }) = cost {
                 member.peak_kib = member.peak_kib.max(rss_kib);
+                let after_rest = |factor: u64| now_us.saturating_add(factor.saturating_mul(took_us));
                 if moment == Moment::Peak {
-                    self.state.moments.no_peak_before_us =
-                        now.saturating_add(PEAK_REST.saturating_mul(took_us));
+                    self.state.moments.no_peak_before_us = after_rest(PEAK_REST_FACTOR);
                 }
-                member.no_regular_before_us = now.saturating_add(EVERY_REST.saturating_mul(took_us));
+                member.no_regular_before_us = after_rest(REGULAR_REST_FACTOR);
             }
         }
     }
 
     /// After a sample: takes a ledger if the process is at a peak, and watches for its end if that
     /// is worth it.
-    pub(super) fn consider(&mut self, pid: i32, now: u64) {
+    pub(super) fn consider_ledgers(&mut self, pid: i32, now_us: u64) {
         let (peak, exit) = (self.plan.peak, self.plan.exit);
         if !peak && !exit {
             return;
@@ -448,63 +469,62 @@ impl Session<'_> {
         let is_root = pid == self.root;
         let Some(member) = self.tree.get_mut(pid) else { return };
         let (Some(process), rss_kib) = (member.number, member.rss_kib()) else { return };
-        let is_old = now.saturating_sub(member.first_seen_us) >= WATCH_AGE_US;
-        if exit && !member.is_watched && !is_root && is_old && rss_kib >= WATCH_KIB && watched < MAX_WATCHED {
+        let is_old = now_us.saturating_sub(member.first_seen_us) >= MIN_WATCHED_AGE_US;
+        let is_worth_a_watch = !is_root && is_old && rss_kib >= MIN_WATCHED_KIB;
+        if exit && !member.is_watched && is_worth_a_watch && watched < MAX_WATCHED {
             member.is_watched = true;
             let threads = std::sync::Arc::clone(&member.threads);
-            if let Some(why) = watchable::why_not(Path::new(&format!("/proc/{pid}/exe"))) {
-                self.warn_not_watched(pid, why);
+            if let Some(obstacle) = watchable::obstacle(Path::new(&format!("/proc/{pid}/exe"))) {
+                self.warn_not_watched(pid, obstacle);
             } else {
                 self.ledgers.watch(pid, WatchRequest { process, threads });
                 self.state.moments.watched += 1;
             }
             return;
         }
-        let grown = rss_kib.saturating_mul(PEAK_GROWTH.1) > member.peak_kib.saturating_mul(PEAK_GROWTH.0);
-        let is_peak = grown && rss_kib >= MIN_PEAK_KIB && rss_kib >= tree_kib / LARGE_PART;
-        if peak && is_peak && !member.has_pending_ledger && now >= no_peak_before_us {
+        let has_grown = rss_kib.saturating_mul(10) > member.peak_kib.saturating_mul(PEAK_GROWTH_TENTHS);
+        let is_peak = has_grown && rss_kib >= MIN_PEAK_KIB && rss_kib >= tree_kib / LARGE_PART;
+        if peak && is_peak && !member.has_pending_ledger && now_us >= no_peak_before_us {
             member.has_pending_ledger = true;
             self.request_ledger(process, pid, Moment::Peak, None);
         }
     }
 
-    /// A watched process now runs another program: stops watching if a trace would change what it
-    /// does.
+    /// Called when a process runs another program: stops watching it if a trace would change what
+    /// the program does.
     pub(super) fn reconsider_watch(&mut self, pid: i32) {
         let is_watched = self.plan.exit && self.tree.get_mut(pid).is_some_and(|member| member.is_watched);
-        if is_watched && let Some(why) = watchable::why_not(Path::new(&format!("/proc/{pid}/exe"))) {
+        if is_watched && let Some(obstacle) = watchable::obstacle(Path::new(&format!("/proc/{pid}/exe"))) {
             self.ledgers.unwatch(pid);
-            self.warn_not_watched(pid, why);
+            self.warn_not_watched(pid, obstacle);
         }
     }
 
-    pub(in super::super) fn warn_not_watched(&mut self, pid: i32, why: &str) {
-        self.caution("not_watched", format!("process {pid}"), format!("no ledger at its end: {why}"));
+    pub(in super::super) fn warn_not_watched(&mut self, pid: i32, obstacle: &str) {
+        self.add_caveat("not_watched", format!("process {pid}"), format!("no ledger at its end: {obstacle}"));
     }
 
     /// Takes ledgers of the large processes, at the requested interval.
-    pub(super) fn take_regular_ledgers(&mut self, now: u64) {
+    pub(super) fn take_regular_ledgers(&mut self, now_us: u64) {
         let Some(every) = self.plan.every else { return };
         let is_first = self.state.next_every_us == 0;
-        self.state.next_every_us = now + every.as_micros() as u64;
+        self.state.next_every_us = now_us + every.as_micros() as u64;
         if !is_first {
-            self.take_ledgers_of_the_large(Moment::Every);
+            self.take_ledgers_of_large_processes(Moment::Every);
         }
     }
 
     /// Takes ledgers of the processes that hold most of the tree's memory.
-    pub(super) fn take_ledgers_of_the_large(&mut self, moment: Moment) {
-        let least = self.tree.rss_kib() / LARGE_PART;
-        let now = self.clock.now_us();
-        let rests = |member: &Member| moment == Moment::Every && now < member.no_regular_before_us;
-        let mut large: Vec<(u64, u32, i32)> = self
-            .tree
-            .members()
-            .filter(|(_, member)| !member.has_pending_ledger && member.rss_kib() >= least && !rests(member))
-            .filter_map(|(pid, member)| Some((member.rss_kib(), member.number?, pid)))
-            .collect();
-        large.sort_unstable_by_key(|&(rss_kib, ..)| std::cmp::Reverse(rss_kib));
-        for (_, process, pid) in large.into_iter().take(MAX_LARGE) {
+    pub(super) fn take_ledgers_of_large_processes(&mut self, moment: Moment) {
+        let min_kib = self.tree.rss_kib() / LARGE_PART;
+        let now_us = self.clock.now_us();
+        let must_rest = |member: &Member| moment == Moment::Every && now_us < member.no_regular_before_us;
+        let is_due =
+            |member: &Member| !member.has_pending_ledger && member.rss_kib() >= min_kib && !must_rest(member);
+        let mut large: Vec<_> = self.tree.members().filter(|(_, member)| is_due(member)).collect();
+        large.sort_by_key(|(_, member)| std::cmp::Reverse(member.rss_kib()));
+        let numbers = large.into_iter().filter_map(|(pid, member)| Some((pid, member.number?)));
+        for (pid, process) in numbers.take(MAX_LARGE).collect::<Vec<_>>() {
             if moment == Moment::Every
                 && let Some(member) = self.tree.get_mut(pid)
             {
@@ -514,7 +534,7 @@ impl Session<'_> {
         }
     }
 
-    /// Takes the first ledgers when recording a running process, and watches for its end.
+    /// Takes the first ledgers of a running process, and watches for its end.
     pub(super) fn begin_ledgers(&mut self) {
         self.sample(self.root, self.clock.now_us());
         if self.plan.exit
@@ -525,13 +545,13 @@ impl Session<'_> {
             self.ledgers.watch(self.root, WatchRequest { process: 0, threads });
         }
         if self.plan.ends {
-            self.take_ledgers_of_the_large(Moment::Start);
+            self.take_ledgers_of_large_processes(Moment::Start);
         }
     }
 }
 
 /// Whether a process can still wait for an answer.
-fn lives(pid: i32) -> bool {
+fn is_alive(pid: i32) -> bool {
     Process::open(pid).and_then(|process| process.stat()).is_ok_and(|stat| stat.is_alive())
 }
 
@@ -549,10 +569,10 @@ fn moment_word(moment: Moment) -> &'static str {
 
 /// The process that a mark is about: the one that reported it, or its parent if it is `strandline
 /// mark`.
-fn subject(pid: i32) -> Option<i32> {
+fn marked_process(pid: i32) -> Option<i32> {
     let process = Process::open(pid).ok()?;
     let is_strandline = process.executable().is_some_and(|path| {
-        std::fs::read_link("/proc/self/exe").is_ok_and(|own| own.as_os_str() == path.as_str())
+        std::fs::read_link("/proc/self/exe").is_ok_and(|own_path| own_path.as_os_str() == path.as_str())
     });
     if is_strandline { process.stat().ok()?.parent } else { Some(pid) }
 }

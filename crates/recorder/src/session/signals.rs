@@ -56,7 +56,7 @@ impl Session<'_> {
                 continue;
             }
             must_stop |= STOPS.iter().any(|&stop| stop as i32 == number);
-            if self.forwards && signal.ssi_code != FROM_KERNEL {
+            if self.forwards_signals && signal.ssi_code != FROM_KERNEL {
                 // A command that is gone needs no signal.
                 drop(strandline_sys::signal::send(self.root, number));
             }
