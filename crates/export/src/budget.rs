@@ -14,22 +14,22 @@ pub struct StopBudget {
 }
 
 /// Longest period: a sum over days does not limit a minute.
-const LONGEST_PERIOD: Duration = Duration::from_secs(24 * 3600);
+const MAX_PERIOD: Duration = Duration::from_secs(24 * 3600);
 
 impl StopBudget {
     /// Parses `20ms/min`, `1s/h`, `100ms/5m`; `time` parses a time with its unit.
     ///
     /// # Errors
     /// A sentence with what is possible.
-    pub fn parse(text: &str, time: impl Fn(&str) -> Result<Duration, String>) -> Result<Self, String> {
-        let bad =
+    pub fn parse(text: &str, parse_time: impl Fn(&str) -> Result<Duration, String>) -> Result<Self, String> {
+        let invalid =
             || format!("{text:?} is no budget: use a time and a period, such as 20ms/min, 100ms/5m or 1s/h");
-        let (stopped, period) = text.split_once('/').ok_or_else(bad)?;
+        let (stopped, period) = text.split_once('/').ok_or_else(invalid)?;
         // `min` alone is one minute.
-        let opens_with_digit = period.starts_with(|c: char| c.is_ascii_digit() || c == '.');
-        let period = if opens_with_digit { time(period) } else { time(&format!("1{period}")) };
-        let (stopped, period) = (time(stopped).map_err(|_| bad())?, period.map_err(|_| bad())?);
-        if stopped >= period || period > LONGEST_PERIOD {
+        let starts_with_digit = period.starts_with(|c: char| c.is_ascii_digit() || c == '.');
+        let period = if starts_with_digit { parse_time(period) } else { parse_time(&format!("1{period}")) };
+        let (stopped, period) = (parse_time(stopped).map_err(|_| invalid())?, period.map_err(|_| invalid())?);
+        if stopped >= period || period > MAX_PERIOD {
             return Err(format!(
                 "{text:?}: the time must be shorter than the period, and the period at most a day"
             ));
@@ -48,7 +48,13 @@ pub struct Stops {
     since: Instant,
     total: Duration,
     /// Stops of the last period.
-    recent: VecDeque<(Instant, Duration)>,
+    recent: VecDeque<Stop>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Stop {
+    ended_at: Instant,
+    duration: Duration,
 }
 
 impl Stops {
@@ -64,25 +70,25 @@ impl Stops {
 
     /// Whether the last stop is so recent that a budget may count it.
     pub fn may_count(&self, now: Instant) -> bool {
-        self.recent.back().is_some_and(|(at, _)| now.duration_since(*at) <= LONGEST_PERIOD)
+        self.recent.back().is_some_and(|stop| now.duration_since(stop.ended_at) <= MAX_PERIOD)
     }
 
-    /// Adds a stop of this length that ended at `now`.
-    pub fn add(&mut self, now: Instant, stopped: Duration, budget: StopBudget) {
-        self.total += stopped;
-        while self.recent.front().is_some_and(|(at, _)| now.duration_since(*at) > budget.period) {
+    /// Adds a stop of this duration that ended at `now`.
+    pub fn add(&mut self, now: Instant, duration: Duration, budget: StopBudget) {
+        self.total += duration;
+        while self.recent.front().is_some_and(|stop| now.duration_since(stop.ended_at) > budget.period) {
             self.recent.pop_front();
         }
-        self.recent.push_back((now, stopped));
+        self.recent.push_back(Stop { ended_at: now, duration });
     }
 
-    /// How long it may be stopped now: the rest of the budget in the period that ends now, and at
-    /// most what has accrued since the process is known. A stop that was longer than allowed
+    /// How long the process may be stopped now: the unused budget of the period that ends now, and
+    /// at most what has accrued since the process became known. A stop that was longer than allowed
     /// reduces both. Before its first stop a process may use the budget of one period, which later
     /// stops pay back.
     pub fn remaining(&self, now: Instant, budget: StopBudget) -> Duration {
-        let recent = self.recent.iter().filter(|(at, _)| now.duration_since(*at) <= budget.period);
-        let spent: Duration = recent.map(|(_, stopped)| *stopped).sum();
+        let recent = self.recent.iter().filter(|stop| now.duration_since(stop.ended_at) <= budget.period);
+        let spent: Duration = recent.map(|stop| stop.duration).sum();
         let in_period = budget.stopped.saturating_sub(spent);
         if self.total.is_zero() {
             return in_period;
@@ -97,30 +103,31 @@ impl Stops {
 #[derive(Debug)]
 pub struct CpuBudget {
     share: f64,
-    /// Seconds left; negative if too many were used.
-    left: f64,
-    at: Instant,
-    taken: Duration,
+    /// Negative if too much was used.
+    saved_seconds: f64,
+    /// When the processor time was last accounted, and its total then.
+    accounted_at: Instant,
+    used: Duration,
 }
 
 const MAX_SAVED_SECONDS: f64 = 60.0;
 
 impl CpuBudget {
-    /// Nothing is saved yet; processor time `taken` until `now` does not count.
-    pub fn new(share: f64, now: Instant, taken: Duration) -> Self {
-        Self { share, left: 0.0, at: now, taken }
+    /// Nothing is saved yet; processor time `used` until `now` does not count.
+    pub fn new(share: f64, now: Instant, used: Duration) -> Self {
+        Self { share, saved_seconds: 0.0, accounted_at: now, used }
     }
 
-    /// Accounts up to `now`, when `taken` was used in total. Returns how long to wait before
+    /// Accounts up to `now`, when `used` was used in total. Returns how long to wait before
     /// something that takes about `expected` may begin: until there is enough for it, or the
     /// maximum is saved.
-    pub fn wait(&mut self, now: Instant, taken: Duration, expected: Duration) -> Duration {
-        let passed = now.saturating_duration_since(self.at).as_secs_f64();
-        let used = taken.saturating_sub(self.taken).as_secs_f64();
-        let most = MAX_SAVED_SECONDS * self.share;
-        self.left = (self.left + passed * self.share - used).min(most);
-        (self.at, self.taken) = (now, taken);
-        let missing = expected.as_secs_f64().min(most) - self.left;
+    pub fn wait(&mut self, now: Instant, used: Duration, expected: Duration) -> Duration {
+        let passed = now.saturating_duration_since(self.accounted_at).as_secs_f64();
+        let newly_used = used.saturating_sub(self.used).as_secs_f64();
+        let max_saved = MAX_SAVED_SECONDS * self.share;
+        self.saved_seconds = (self.saved_seconds + passed * self.share - newly_used).min(max_saved);
+        (self.accounted_at, self.used) = (now, used);
+        let missing = expected.as_secs_f64().min(max_saved) - self.saved_seconds;
         if missing <= 0.0 {
             return Duration::ZERO;
         }
@@ -134,7 +141,7 @@ mod tests {
 
     use super::*;
 
-    fn time(text: &str) -> Result<Duration, String> {
+    fn parse_time(text: &str) -> Result<Duration, String> {
         let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
         let number: u64 = number.parse().map_err(|_| String::new())?;
         match unit {
@@ -151,11 +158,11 @@ mod tests {
 
     #[test]
     fn budgets_have_a_time_and_a_period() {
-        assert_eq!(StopBudget::parse("20ms/min", time), Ok(BUDGET));
-        assert_eq!(StopBudget::parse("20ms/1m", time), Ok(BUDGET));
-        assert_eq!(StopBudget::parse("1s/h", time).unwrap().period, Duration::from_secs(3600));
+        assert_eq!(StopBudget::parse("20ms/min", parse_time), Ok(BUDGET));
+        assert_eq!(StopBudget::parse("20ms/1m", parse_time), Ok(BUDGET));
+        assert_eq!(StopBudget::parse("1s/h", parse_time).unwrap().period, Duration::from_secs(3600));
         for wrong in ["", "20ms", "20ms/", "/min", "20ms/x", "2s/1s", "1s/s", "20/min"] {
-            assert!(StopBudget::parse(wrong, time).is_err(), "{wrong:?}");
+            assert!(StopBudget::parse(wrong, parse_time).is_err(), "{wrong:?}");
         }
     }
 

@@ -27,16 +27,16 @@ pub struct Charge {
     pub sample: GroupSample,
 }
 
-/// Numbers of groups that have no figures.
+/// Numbers of groups without figures, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LeftOut {
-    /// More groups than have figures.
+    /// They exceed the maximum number of groups.
     pub limit: u64,
     /// Their memory is charged to a group above them, or may not be read.
     pub not_counted: u64,
-    /// Removed, or not below the mounted hierarchy (another namespace).
+    /// They were removed, or are not below the mounted hierarchy (another namespace).
     pub not_found: u64,
-    /// Their turn has not come yet.
+    /// There was no time to read them yet.
     pub time: u64,
 }
 
@@ -55,16 +55,16 @@ enum Missing {
     NotFound,
 }
 
-/// The last look at a group.
+/// The last attempt to read a group.
 #[derive(Debug)]
-struct Look {
+struct Reading {
     at: Instant,
     found: Result<GroupSample, Missing>,
 }
 
-/// The hierarchy, and how paths of processes lie to it.
+/// The mounted hierarchy, and how this process's view of paths relates to it.
 #[derive(Debug)]
-struct Place {
+struct MountedGroups {
     hierarchy: Hierarchy,
     view: View,
 }
@@ -72,55 +72,55 @@ struct Place {
 /// Reads charges again and again.
 #[derive(Debug)]
 pub struct ChargeReader {
-    place: Option<Place>,
+    mounted: Option<MountedGroups>,
     sampler: GroupSampler,
-    looks: HashMap<String, Look>,
+    readings: HashMap<String, Reading>,
     time_limit: Duration,
 }
 
 impl Default for ChargeReader {
     fn default() -> Self {
-        // Without a hierarchy, every group is one that is not found.
+        // Without a hierarchy, no group is found.
         let hierarchy = Hierarchy::of_this_machine().ok();
-        Self::at(hierarchy.map(|hierarchy| Place { view: View::of(&hierarchy), hierarchy }))
+        Self::at(hierarchy.map(|hierarchy| MountedGroups { view: View::of(&hierarchy), hierarchy }))
     }
 }
 
 impl ChargeReader {
-    fn at(place: Option<Place>) -> Self {
-        Self { place, sampler: GroupSampler::default(), looks: HashMap::new(), time_limit: TIME_LIMIT }
+    fn at(mounted: Option<MountedGroups>) -> Self {
+        Self { mounted, sampler: GroupSampler::default(), readings: HashMap::new(), time_limit: TIME_LIMIT }
     }
 
-    /// Reads what is charged to the groups of `survey`: those asked for first, then those whose
+    /// Reads what is charged to the groups of `survey`: requested ones first, then those whose
     /// processes have the most RSS.
     pub fn read(&mut self, survey: &Survey, selection: &Selection) -> Charges {
-        let mut of_processes: Vec<_> =
+        let mut process_groups: Vec<_> =
             survey.groups.iter().filter(|(path, _)| path.as_str() != OTHER_GROUPS).collect();
-        let asked = selection.groups_asked_for(of_processes.iter().map(|(path, _)| path.as_str()));
-        of_processes.sort_by_key(|(_, sum)| std::cmp::Reverse(sum.rss_bytes));
+        let requested = selection.groups_asked_for(process_groups.iter().map(|(path, _)| path.as_str()));
+        process_groups.sort_by_key(|(_, sum)| std::cmp::Reverse(sum.rss_bytes));
         let mut seen = HashSet::new();
-        let all = asked.into_iter().chain(of_processes.into_iter().map(|(path, _)| path.clone()));
-        let wanted: Vec<String> = all.filter(|path| seen.insert(path.clone())).collect();
-        let mut charges = self.read_groups(wanted);
+        let all = requested.into_iter().chain(process_groups.into_iter().map(|(path, _)| path.clone()));
+        let paths: Vec<String> = all.filter(|path| seen.insert(path.clone())).collect();
+        let mut charges = self.read_groups(paths);
         charges.left_out.limit += survey.summed_groups;
         charges
     }
 
-    fn read_groups(&mut self, mut wanted: Vec<String>) -> Charges {
+    fn read_groups(&mut self, mut paths: Vec<String>) -> Charges {
         let mut left_out = LeftOut::default();
-        let beyond = wanted.split_off(wanted.len().min(MAX_GROUPS));
+        let beyond = paths.split_off(paths.len().min(MAX_GROUPS));
         left_out.limit = beyond.len() as u64;
-        let mut before = std::mem::take(&mut self.looks);
-        self.looks = wanted.iter().filter_map(|path| before.remove_entry(path)).collect();
-        self.look_in_turn(&wanted);
-        let mut groups = Vec::with_capacity(wanted.len());
-        for path in wanted {
-            match self.looks.get(&path) {
-                Some(Look { at, found: Ok(sample) }) => {
+        let mut before = std::mem::take(&mut self.readings);
+        self.readings = paths.iter().filter_map(|path| before.remove_entry(path)).collect();
+        self.read_oldest_first(&paths);
+        let mut groups = Vec::with_capacity(paths.len());
+        for path in paths {
+            match self.readings.get(&path) {
+                Some(Reading { at, found: Ok(sample) }) => {
                     groups.push(Charge { path, at: *at, sample: sample.clone() });
                 }
-                Some(Look { found: Err(Missing::NotCounted), .. }) => left_out.not_counted += 1,
-                Some(Look { found: Err(Missing::NotFound), .. }) => left_out.not_found += 1,
+                Some(Reading { found: Err(Missing::NotCounted), .. }) => left_out.not_counted += 1,
+                Some(Reading { found: Err(Missing::NotFound), .. }) => left_out.not_found += 1,
                 None => left_out.time += 1,
             }
         }
@@ -128,22 +128,23 @@ impl ChargeReader {
         Charges { groups, left_out }
     }
 
-    /// Reads groups, those that never were first and then the oldest, until the time is over.
-    fn look_in_turn(&mut self, wanted: &[String]) {
-        let mut turns: Vec<&String> = wanted.iter().collect();
-        turns.sort_by_key(|path| self.looks.get(*path).map(|look| look.at));
+    /// Reads groups until the time is over: first those that were never read, then the least
+    /// recently read ones.
+    fn read_oldest_first(&mut self, paths: &[String]) {
+        let mut turns: Vec<&String> = paths.iter().collect();
+        turns.sort_by_key(|path| self.readings.get(*path).map(|look| look.at));
         let since = Instant::now();
         for path in turns {
-            let found = self.look_at(path);
-            self.looks.insert(path.clone(), Look { at: Instant::now(), found });
+            let found = self.read_group(path);
+            self.readings.insert(path.clone(), Reading { at: Instant::now(), found });
             if since.elapsed() >= self.time_limit {
                 break;
             }
         }
     }
 
-    fn look_at(&self, path: &str) -> Result<GroupSample, Missing> {
-        let Place { hierarchy, view } = self.place.as_ref().ok_or(Missing::NotFound)?;
+    fn read_group(&self, path: &str) -> Result<GroupSample, Missing> {
+        let MountedGroups { hierarchy, view } = self.mounted.as_ref().ok_or(Missing::NotFound)?;
         let sample = view.open(hierarchy, path).and_then(|group| self.sampler.take(&group));
         sample.map_err(|error| match error {
             GroupError::NotCounted { .. } | GroupError::Io { .. } => Missing::NotCounted,
@@ -171,7 +172,7 @@ mod tests {
 
     fn reader(folder: &Path) -> ChargeReader {
         let hierarchy = Hierarchy::at(Version::Two, folder);
-        ChargeReader::at(Some(Place { hierarchy, view: View::default() }))
+        ChargeReader::at(Some(MountedGroups { hierarchy, view: View::default() }))
     }
 
     #[test]
@@ -179,9 +180,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         make(folder.path(), "a", Some("8192\n"));
         make(folder.path(), "threaded", None);
-        let mut wanted = vec!["/threaded".to_owned(), "/a".to_owned(), "/../b".to_owned()];
-        wanted.extend((0..MAX_GROUPS).map(|n| format!("/none{n}")));
-        let charges = reader(folder.path()).read_groups(wanted);
+        let mut paths = vec!["/threaded".to_owned(), "/a".to_owned(), "/../b".to_owned()];
+        paths.extend((0..MAX_GROUPS).map(|n| format!("/none{n}")));
+        let charges = reader(folder.path()).read_groups(paths);
         let shown: Vec<_> =
             charges.groups.iter().map(|group| (&*group.path, group.sample.figures.current_bytes)).collect();
         assert_eq!(shown, [("/a", 8192)]);
@@ -207,7 +208,7 @@ mod tests {
         std::fs::remove_dir_all(folder.path().join("b")).unwrap();
         let fourth = reader.read_groups(names);
         assert_eq!((fourth.groups.len(), fourth.left_out.not_found), (1, 1), "a removed group has none");
-        assert!(reader.read_groups(Vec::new()).groups.is_empty() && reader.looks.is_empty());
+        assert!(reader.read_groups(Vec::new()).groups.is_empty() && reader.readings.is_empty());
     }
 
     #[test]

@@ -129,7 +129,7 @@ impl SurveyThread {
         let mut charges = ChargeReader::default();
         loop {
             let mut survey = surveyor.take(&self.selection, self.top);
-            self.pages.charge(charges.read(&survey, &self.selection));
+            self.pages.set_charges(charges.read(&survey, &self.selection));
             // How long a survey stays valid depends on what it cost.
             survey.took = survey.at.elapsed();
             let survey = Arc::new(survey);

@@ -82,9 +82,9 @@ impl Exposition {
         self.text
     }
 
-    fn write(&mut self, what: std::fmt::Arguments<'_>) {
+    fn write(&mut self, text: std::fmt::Arguments<'_>) {
         // Writing to a string cannot fail.
-        let _ = self.text.write_fmt(what);
+        let _ = self.text.write_fmt(text);
     }
 }
 
@@ -109,13 +109,13 @@ impl From<f64> for Value {
     }
 }
 
-fn escape(value: &str, to: &mut String) {
+fn escape(value: &str, text: &mut String) {
     for c in value.chars() {
         match c {
-            '\\' => to.push_str("\\\\"),
-            '"' => to.push_str("\\\""),
-            '\n' => to.push_str("\\n"),
-            _ => to.push(c),
+            '\\' => text.push_str("\\\\"),
+            '"' => text.push_str("\\\""),
+            '\n' => text.push_str("\\n"),
+            _ => text.push(c),
         }
     }
 }

@@ -13,12 +13,12 @@ const MAX_HEADERS: usize = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
     /// What is requested.
-    pub what: Resource,
+    pub resource: Resource,
     /// Whether the body of the response is left out (HEAD).
     pub is_head: bool,
 }
 
-/// See [`Request::what`].
+/// What a client can request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resource {
     /// The page, in this format.
@@ -32,7 +32,8 @@ pub enum Resource {
 /// Parses what was received so far; `None` if more is needed. `is_local`: it was sent to a loopback
 /// address.
 pub fn read(bytes: &[u8], is_local: bool) -> Option<Request> {
-    let refused = |status, why| Some(Request { what: Resource::Refused(status, why), is_head: false });
+    let refused =
+        |status, reason| Some(Request { resource: Resource::Refused(status, reason), is_head: false });
     let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut request = httparse::Request::new(&mut headers);
     match request.parse(bytes) {
@@ -55,12 +56,12 @@ pub fn read(bytes: &[u8], is_local: bool) -> Option<Request> {
         );
     }
     let path = request.path.unwrap_or_default();
-    let what = match path.split('?').next() {
+    let resource = match path.split('?').next() {
         Some("/metrics") => Resource::Metrics(format(request.headers)),
         Some("/") => Resource::Root,
         _ => Resource::Refused(404, "There is only /metrics."),
     };
-    Some(Request { what, is_head })
+    Some(Request { resource, is_head })
 }
 
 /// Whether the requested host may be this machine. With DNS rebinding, a web page asks for its own
@@ -77,15 +78,15 @@ fn is_this_machine(headers: &[httparse::Header<'_>]) -> bool {
 
 /// OpenMetrics if the client names it.
 fn format(headers: &[httparse::Header<'_>]) -> Format {
-    let accepts = headers.iter().filter(|header| header.name.eq_ignore_ascii_case("accept"));
-    let mut texts = accepts.filter_map(|header| std::str::from_utf8(header.value).ok());
-    let names_it = |text: &str| {
+    let accept_headers = headers.iter().filter(|header| header.name.eq_ignore_ascii_case("accept"));
+    let mut values = accept_headers.filter_map(|header| std::str::from_utf8(header.value).ok());
+    let accepts_open_metrics = |text: &str| {
         text.split(',').any(|part| {
             let part = part.trim().to_ascii_lowercase();
             part.starts_with("application/openmetrics-text") && !part.replace(' ', "").ends_with(";q=0")
         })
     };
-    if texts.any(names_it) { Format::OpenMetrics } else { Format::Plain }
+    if values.any(accepts_open_metrics) { Format::OpenMetrics } else { Format::Plain }
 }
 
 /// Status line and headers of a response with a body of `length` bytes.
@@ -113,7 +114,7 @@ mod tests {
     use super::*;
 
     fn asked(text: &str) -> Resource {
-        read(text.as_bytes(), true).unwrap().what
+        read(text.as_bytes(), true).unwrap().resource
     }
 
     #[test]
@@ -155,7 +156,7 @@ mod tests {
         for host in ["evil.example", "evil.example:9464", "127.0.0.1.evil.example"] {
             assert!(matches!(asked(&text(host)), Resource::Refused(421, _)), "{host}");
             let from_afar = read(text(host).as_bytes(), false).unwrap();
-            assert_eq!(from_afar.what, Resource::Metrics(Format::Plain), "{host}");
+            assert_eq!(from_afar.resource, Resource::Metrics(Format::Plain), "{host}");
         }
     }
 

@@ -25,25 +25,26 @@ const TICK: Duration = Duration::from_millis(250);
 /// Interval of checks before the first survey is there.
 const FIRST_TICK: Duration = Duration::from_millis(20);
 /// Part of the remaining budget that is requested: resuming a process takes time too.
-const ASKED_PART: f64 = 0.9;
-/// Part of the processor share for ledgers if scrapes alone use all of it.
-const MIN_PART: f64 = 0.1;
+const REQUESTED_PART: f64 = 0.9;
+/// Part of the processor share that ledgers may use even if scrapes use all of it.
+const RESERVED_PART: f64 = 0.1;
 /// Part of the processor share that is aimed at: a ledger may take longer than expected.
-const AIMED_PART: f64 = 0.8;
+const TARGET_PART: f64 = 0.8;
 /// Processor time that is expected for the second ledger: the first does not wait, and later ones
 /// pay it back.
-const SECOND_LEDGER: Duration = Duration::from_millis(100);
-/// Number of turns that a process skips if the budget is too small for it.
-const TURNS_LEFT_OUT: u32 = 10;
-/// Minimum anonymous memory for which a snapshot stops a process for less time than reading it
-/// does.
-const WORTH_A_SNAPSHOT: u64 = 8 << 20;
-/// Measured stops (docs/figures.md, "Pauses") with a margin: for any stop; for page tables, in
-/// seconds per GiB; and beyond these for reading, and for making a snapshot.
+const SECOND_LEDGER_TIME: Duration = Duration::from_millis(100);
+/// Number of intervals that a process waits if the budget is too small for its ledger.
+const SKIPPED_TURNS: u32 = 10;
+/// With less anonymous memory than this, making a snapshot stops a process for longer than reading
+/// it.
+const MIN_SNAPSHOT_BYTES: u64 = 8 << 20;
+/// Measured stops (docs/figures.md, "Pauses") with a margin: for any stop, for reading the page
+/// tables, and in addition for reading the memory or for making a snapshot.
 const BASE_STOP: Duration = Duration::from_millis(4);
 const PAGE_TABLE_SECONDS_PER_GIB: f64 = 0.018;
 const READ_SECONDS_PER_GIB: f64 = 0.4;
 const SNAPSHOT_SECONDS_PER_GIB: f64 = 0.01;
+
 /// Takes ledgers on a thread of its own.
 pub(crate) struct LedgerThread {
     /// State of each process.
@@ -71,71 +72,73 @@ impl LedgerThread {
     }
 
     fn work(&self, began: Instant) {
-        // The cost of starting counts.
-        let mut all = CpuBudget::new(self.options.processor_share * AIMED_PART, began, Duration::ZERO);
-        let mut own = CpuBudget::new(self.options.processor_share * MIN_PART, began, Duration::ZERO);
-        let (mut taken, mut expected) = (Duration::ZERO, SECOND_LEDGER);
-        let (mut wait, mut is_first) = (FIRST_TICK, true);
-        while self.exchange.sleep(wait) {
+        // The processor time of the start counts.
+        let share = self.options.processor_share;
+        let mut exporter_budget = CpuBudget::new(share * TARGET_PART, began, Duration::ZERO);
+        let mut ledger_budget = CpuBudget::new(share * RESERVED_PART, began, Duration::ZERO);
+        let (mut ledger_time, mut expected) = (Duration::ZERO, SECOND_LEDGER_TIME);
+        let (mut pause, mut is_first) = (FIRST_TICK, true);
+        while self.exchange.sleep(pause) {
             let now = Instant::now();
-            let owed = all.wait(now, own_processor_time(), expected).min(own.wait(now, taken, expected));
+            let exporter_wait = exporter_budget.wait(now, own_processor_time(), expected);
+            let wait = exporter_wait.min(ledger_budget.wait(now, ledger_time, expected));
             let Some(survey) = self.exchange.survey() else { continue };
-            wait = TICK.max(owed.min(Duration::from_secs(1)));
-            if !(owed.is_zero() || is_first) || !self.exchange.is_read() {
+            pause = TICK.max(wait.min(Duration::from_secs(1)));
+            if !(wait.is_zero() || is_first) || !self.exchange.is_read() {
                 continue;
             }
-            if let Some(turn) = self.next(&survey, now) {
+            if let Some(turn) = self.next_turn(&survey, now) {
                 let before = own_processor_time();
                 self.take(&turn);
                 let took = own_processor_time().saturating_sub(before);
-                taken += took;
+                ledger_time += took;
                 // Recent ledgers weigh most: processes differ.
                 expected = (expected + took) / 2;
-                (wait, is_first) = (Duration::ZERO, false);
+                (pause, is_first) = (Duration::ZERO, false);
             }
         }
     }
 
-    /// The process whose turn it is: of those whose budget allows it, the one that has waited
-    /// longest, and of new ones the largest.
-    fn next(&self, survey: &Survey, now: Instant) -> Option<Turn> {
-        let own = std::process::id().cast_signed();
+    /// The next process to read: of those whose budget allows it, the one that has waited longest,
+    /// and of new ones the largest.
+    fn next_turn(&self, survey: &Survey, now: Instant) -> Option<Turn> {
+        let own_pid = std::process::id().cast_signed();
         let budget = self.options.stop;
         let mut entries = self.states.entries();
         let mut best: Option<(Instant, Turn)> = None;
-        for shown in survey.processes.iter().filter(|shown| shown.key.pid != own) {
+        for shown in survey.processes.iter().filter(|shown| shown.key.pid != own_pid) {
             let Some(entry) = entries.get_mut(&shown.key).filter(|entry| entry.not_before <= now) else {
                 continue;
             };
-            let snapshot = self.snapshot(&shown.figures);
-            let least = least_stop(&shown.figures);
-            let (needed, left) = if least > budget.stopped {
+            let snapshot = self.snapshot_mode(&shown.figures);
+            let min_stop = least_stop(&shown.figures);
+            let (needed, remaining) = if min_stop > budget.stopped {
                 // It can only be read while its threads sleep.
                 (Duration::ZERO, Duration::ZERO)
             } else {
                 let expected = entry.expected.unwrap_or_else(|| first_guess(&shown.figures, snapshot));
-                let needed = expected.max(least).min(budget.stopped.mul_f64(ASKED_PART));
+                let needed = expected.max(min_stop).min(budget.stopped.mul_f64(REQUESTED_PART));
                 (needed, entry.stops.remaining(now, budget))
             };
-            if left >= needed && best.as_ref().is_none_or(|(since, _)| entry.not_before < *since) {
-                best = Some((entry.not_before, Turn { key: shown.key, remaining: left, snapshot }));
+            if remaining >= needed && best.as_ref().is_none_or(|(since, _)| entry.not_before < *since) {
+                best = Some((entry.not_before, Turn { key: shown.key, remaining, snapshot }));
             }
         }
         best.map(|(_, turn)| turn)
     }
 
-    fn snapshot(&self, figures: &Figures) -> SnapshotMode {
-        let is_small = figures.anonymous_bytes.is_none_or(|bytes| bytes < WORTH_A_SNAPSHOT);
+    fn snapshot_mode(&self, figures: &Figures) -> SnapshotMode {
+        let is_small = figures.anonymous_bytes.is_none_or(|bytes| bytes < MIN_SNAPSHOT_BYTES);
         match self.options.snapshot {
             SnapshotMode::IfPossible if is_small => SnapshotMode::IfShorter,
-            asked => asked,
+            requested => requested,
         }
     }
 
     fn take(&self, turn: &Turn) {
-        let asked = turn.remaining.mul_f64(ASKED_PART);
+        let requested = turn.remaining.mul_f64(REQUESTED_PART);
         let options = explain::Options {
-            max_stop: Some(asked),
+            max_stop: Some(requested),
             snapshot: turn.snapshot,
             started: Some(turn.key.start_ticks),
             quiet_for: self.options.quiet_for,
@@ -148,10 +151,11 @@ impl LedgerThread {
         let now = Instant::now();
         let (stopped, result) = match found {
             Ok(explanation) => {
-                let stopped = Duration::try_from_secs_f64(explanation.cost.stopped_seconds).unwrap_or(asked);
+                let stopped =
+                    Duration::try_from_secs_f64(explanation.cost.stopped_seconds).unwrap_or(requested);
                 (stopped, Ok(Summary::of(&explanation, self.row_share, now)))
             }
-            Err(error) => (stopped_by_failure(&error, now.duration_since(since).min(asked)), Err(error)),
+            Err(error) => (stopped_by_failure(&error, now.duration_since(since).min(requested)), Err(error)),
         };
         // Otherwise the exporter's memory would grow with each ledger.
         strandline_sys::host::trim_heap();
@@ -163,7 +167,7 @@ impl LedgerThread {
             entry.stops.add(now, stopped, self.options.stop);
             entry.not_before = now + self.options.interval;
             match result {
-                Ok(summary) => self.keep(entry, summary, asked, stopped),
+                Ok(summary) => self.keep(entry, summary, requested, stopped),
                 Err(Error::Io { .. }) if turn.remaining.is_zero() => entry.problem = Some("stop_budget"),
                 Err(error) => entry.problem = reason(&error),
             }
@@ -172,7 +176,7 @@ impl LedgerThread {
 
     /// Keeps a ledger, unless it is worse than the present one. It stopped its process for
     /// `stopped` of the `asked` time.
-    fn keep(&self, entry: &mut Entry, summary: Summary, asked: Duration, stopped: Duration) {
+    fn keep(&self, entry: &mut Entry, summary: Summary, requested: Duration, stopped: Duration) {
         let now = summary.at;
         if !summary.is_cut_short {
             entry.problem = None;
@@ -180,39 +184,39 @@ impl LedgerThread {
             entry.ledger = Some(summary);
             return;
         }
-        let most = self.options.stop.stopped;
-        if asked.is_zero() || asked >= most.mul_f64(0.75) {
-            // It never gets more time than this.
+        let max_stop = self.options.stop.stopped;
+        if requested.is_zero() || requested >= max_stop.mul_f64(0.75) {
+            // No ledger of this process gets more time than this.
             entry.problem = Some("stop_budget");
-            entry.not_before = now + self.options.interval * TURNS_LEFT_OUT;
+            entry.not_before = now + self.options.interval * SKIPPED_TURNS;
         } else {
             entry.not_before = now;
         }
-        entry.expected = Some(asked.mul_f64(3.0).min(most));
+        entry.expected = Some(requested.mul_f64(3.0).min(max_stop));
         if entry.ledger.as_ref().is_none_or(|ledger| ledger.is_cut_short) {
             entry.ledger = Some(summary);
         }
     }
 }
 
-fn gibs(bytes: u64) -> f64 {
+fn gib(bytes: u64) -> f64 {
     bytes as f64 / (1_u64 << 30) as f64
 }
 
-/// How long a process that was not stopped before may be stopped for its ledger; `None` if what
-/// cannot be cut short exceeds the budget, so that it may not be stopped at all.
+/// How long a process that was not stopped before may be stopped for its ledger; `None` if the part
+/// of the stop that cannot be cut short exceeds the budget, so that it may not be stopped at all.
 pub fn first_stop(figures: &Figures, budget: StopBudget) -> Option<Duration> {
-    (least_stop(figures) <= budget.stopped).then(|| budget.stopped.mul_f64(ASKED_PART))
+    (least_stop(figures) <= budget.stopped).then(|| budget.stopped.mul_f64(REQUESTED_PART))
 }
 
 /// The part of a stop that cannot be cut short.
 fn least_stop(figures: &Figures) -> Duration {
-    Duration::from_secs_f64(PAGE_TABLE_SECONDS_PER_GIB * gibs(figures.rss_bytes))
+    Duration::from_secs_f64(PAGE_TABLE_SECONDS_PER_GIB * gib(figures.rss_bytes))
 }
 
 /// Expected stop for the first ledger of a process.
 fn first_guess(figures: &Figures, snapshot: SnapshotMode) -> Duration {
-    let anonymous = gibs(figures.anonymous_bytes.unwrap_or(figures.rss_bytes));
+    let anonymous = gib(figures.anonymous_bytes.unwrap_or(figures.rss_bytes));
     let rate = match snapshot {
         SnapshotMode::Always | SnapshotMode::IfPossible => SNAPSHOT_SECONDS_PER_GIB,
         SnapshotMode::IfShorter | SnapshotMode::Never => READ_SECONDS_PER_GIB,
@@ -221,7 +225,7 @@ fn first_guess(figures: &Figures, snapshot: SnapshotMode) -> Duration {
 }
 
 /// How long a failed ledger has stopped its process; the maximum if unknown.
-fn stopped_by_failure(error: &Error, most: Duration) -> Duration {
+fn stopped_by_failure(error: &Error, max_stop: Duration) -> Duration {
     match error {
         Error::NoSuchProcess { .. }
         | Error::LeaderEnded { .. }
@@ -232,13 +236,15 @@ fn stopped_by_failure(error: &Error, most: Duration) -> Duration {
         | Error::Permission { .. }
         | Error::Traced { .. } => Duration::ZERO,
         Error::NoSnapshot { stopped, .. } => *stopped,
-        Error::DidNotStop { seconds, .. } => Duration::try_from_secs_f64(*seconds).unwrap_or(most).max(most),
+        Error::DidNotStop { seconds, .. } => {
+            Duration::try_from_secs_f64(*seconds).unwrap_or(max_stop).max(max_stop)
+        }
         Error::Ended { .. }
         | Error::Replaced { .. }
         | Error::DoesNotAddUp { .. }
         | Error::Overlap { .. }
         | Error::Io { .. }
-        | Error::File { .. } => most,
+        | Error::File { .. } => max_stop,
     }
 }
 
@@ -282,8 +288,9 @@ mod tests {
     #[test]
     fn a_stop_is_an_overrun_exactly_where_it_is_longer_than_it_was_allowed() {
         let mut child = idle();
-        let asked = SelectionRequest { pids: vec![child.id().cast_signed()], ..SelectionRequest::default() };
-        let survey = Surveyor::default().take(&Selection::new(asked).unwrap(), 1);
+        let requested =
+            SelectionRequest { pids: vec![child.id().cast_signed()], ..SelectionRequest::default() };
+        let survey = Surveyor::default().take(&Selection::new(requested).unwrap(), 1);
         let key = survey.processes[0].key;
         let states = Arc::new(ProcessStates::default());
         states.follow(&survey);
@@ -320,8 +327,9 @@ mod tests {
     #[test]
     fn a_process_whose_shortest_stop_exceeds_the_budget_is_only_read_while_it_sleeps() {
         let mut child = idle();
-        let asked = SelectionRequest { pids: vec![child.id().cast_signed()], ..SelectionRequest::default() };
-        let mut survey = Surveyor::default().take(&Selection::new(asked).unwrap(), 1);
+        let requested =
+            SelectionRequest { pids: vec![child.id().cast_signed()], ..SelectionRequest::default() };
+        let mut survey = Surveyor::default().take(&Selection::new(requested).unwrap(), 1);
         survey.processes[0].figures.rss_bytes = 2 << 30;
         let key = survey.processes[0].key;
         let states = Arc::new(ProcessStates::default());
@@ -335,7 +343,7 @@ mod tests {
         };
         let exchange = Arc::new(SurveyExchange::new().unwrap());
         let thread = LedgerThread { states: Arc::clone(&states), exchange, options, row_share: 0.01 };
-        let turn = thread.next(&survey, Instant::now()).unwrap();
+        let turn = thread.next_turn(&survey, Instant::now()).unwrap();
         assert_eq!(turn.remaining, Duration::ZERO);
         // Reading without a stop is switched off: nothing may be tried in its place.
         thread.take(&turn);

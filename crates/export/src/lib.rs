@@ -9,9 +9,8 @@
 //! (`ledgers`), one at a time, within a `budget` of stopped time for each process and of processor
 //! time for all.
 //!
-//! There are three threads: one answers clients and never looks at a process, one reads what the
-//! kernel counts, one takes ledgers. So a client or a process that hangs does not delay the other
-//! threads.
+//! There are three threads, so that a client or a process that hangs does not delay the others: one
+//! answers clients and never reads a process, one reads what the kernel counts, one takes ledgers.
 
 #![forbid(unsafe_code)]
 

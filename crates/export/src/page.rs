@@ -45,14 +45,14 @@ impl Line<'_> {
 }
 
 impl Pages {
-    /// Pages for what is on `states`.
+    /// Pages that show the ledgers of `states`.
     pub fn new(states: Arc<ProcessStates>, began: Instant) -> Self {
         let charges = Mutex::default();
         Self { states, charges, began, scrapes: AtomicU64::new(0), dropped: AtomicU64::new(0) }
     }
 
-    /// Takes what is charged to control groups, for all pages from now on.
-    pub fn charge(&self, charges: Charges) {
+    /// Sets what is charged to control groups, for all pages from now on.
+    pub fn set_charges(&self, charges: Charges) {
         *self.charges.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(charges);
     }
 
@@ -68,20 +68,20 @@ impl Pages {
                 .map(|shown| Line { shown, entry: entries.get(&shown.key), pid: shown.key.pid.to_string() })
                 .collect();
             kernel_figures(&mut text, &lines, survey.others.as_ref());
-            own_figures(&mut text, &lines);
+            other_figures(&mut text, &lines);
             ledgers(&mut text, &lines, now);
-            troubles(&mut text, &lines);
+            process_errors(&mut text, &lines);
         }
         groups(&mut text, &survey.groups);
         let charges = Arc::clone(&self.charges.lock().unwrap_or_else(PoisonError::into_inner));
-        charged(&mut text, &charges.groups, now);
+        group_charges(&mut text, &charges.groups, now);
         left_out(&mut text, charges.left_out);
-        self.own(&mut text, survey, now);
+        self.exporter_metrics(&mut text, survey, now);
         text.end()
     }
 
     /// Metrics of the exporter itself.
-    fn own(&self, text: &mut Exposition, survey: &Survey, now: Instant) {
+    fn exporter_metrics(&self, text: &mut Exposition, survey: &Survey, now: Instant) {
         let info = "strandline_exporter_info";
         text.family(info, Kind::Gauge, "Which version this is; always 1.");
         text.sample(info, &[("version", env!("CARGO_PKG_VERSION"))], 1);
@@ -110,8 +110,8 @@ impl Pages {
         let (states, cpu) = (&self.states, seconds(own_processor_time()));
         counter("strandline_exporter_cpu_seconds_total", "Processor time of the exporter.", cpu);
         counter("strandline_exporter_scrapes_total", "Pages that were asked for.", count(&self.scrapes));
-        let slow = "Clients that were let go because they were too slow.";
-        counter("strandline_exporter_dropped_clients_total", slow, count(&self.dropped));
+        let dropped = "Clients that were let go because they were too slow.";
+        counter("strandline_exporter_dropped_clients_total", dropped, count(&self.dropped));
         counter("strandline_exporter_ledgers_total", "Ledgers that were taken.", count(&states.ledgers));
         let failed = "Ledgers that could not be taken.";
         counter("strandline_exporter_failed_ledgers_total", failed, count(&states.failures));
@@ -166,8 +166,9 @@ fn kernel_figures(text: &mut Exposition, lines: &[Line<'_>], others: Option<&Sum
     }
 }
 
-fn own_figures(text: &mut Exposition, lines: &[Line<'_>]) {
-    let own: [(&str, Kind, &str, ProcessFigure); 3] = [
+/// Figures of single processes that are not summed over the others.
+fn other_figures(text: &mut Exposition, lines: &[Line<'_>]) {
+    let figures: [(&str, Kind, &str, ProcessFigure); 3] = [
         ("strandline_high_water_bytes", Kind::Gauge, "The most RSS the process ever had (VmHWM).", |s| {
             s.figures.high_water_bytes
         }),
@@ -178,7 +179,7 @@ fn own_figures(text: &mut Exposition, lines: &[Line<'_>]) {
             Some(s.figures.major_faults)
         }),
     ];
-    for (name, kind, help, figure) in own {
+    for (name, kind, help, figure) in figures {
         text.family(name, kind, help);
         for line in lines {
             if let Some(value) = figure(line.shown) {
@@ -239,7 +240,7 @@ fn ledgers(text: &mut Exposition, lines: &[Line<'_>], now: Instant) {
     }
 }
 
-fn troubles(text: &mut Exposition, lines: &[Line<'_>]) {
+fn process_errors(text: &mut Exposition, lines: &[Line<'_>]) {
     let name = "strandline_process_error";
     text.family(name, Kind::Gauge, "Why a process has no ledger, or no whole or new one; always 1.");
     for line in lines {
@@ -302,7 +303,7 @@ const CHARGE_FIGURES: [(&str, Kind, &str, ChargeFigure); 8] = [
     }),
 ];
 
-fn charged(text: &mut Exposition, groups: &[Charge], now: Instant) {
+fn group_charges(text: &mut Exposition, groups: &[Charge], now: Instant) {
     for (name, kind, help, figure) in CHARGE_FIGURES {
         text.family(name, kind, help);
         for group in groups {
@@ -344,6 +345,6 @@ pub fn own_processor_time() -> Duration {
 }
 
 fn own_rss_bytes() -> Option<u64> {
-    let own = strandline_process::procfs::Process::open(std::process::id().cast_signed()).ok()?;
-    own.status().ok()?.rss_bytes
+    let process = strandline_process::procfs::Process::open(std::process::id().cast_signed()).ok()?;
+    process.status().ok()?.rss_bytes
 }

@@ -1,6 +1,6 @@
 //! Answers clients: one thread waits for all of them at once and never blocks on one. A client that
-//! sends nothing, or does not read, is dropped after a time limit; the libraries that were
-//! considered use a thread per client and no time limit.
+//! sends nothing, or does not read, is dropped after a time limit. HTTP libraries that were
+//! considered use a thread per client and have no time limit.
 //!
 //! The server never looks at a process: if the last survey is too old it requests another, and
 //! answers with the old one if that does not arrive.
@@ -54,12 +54,12 @@ pub fn hold_signals() -> Result<SignalFd, String> {
 
 /// State of a client.
 enum Step {
-    /// It sends its request.
+    /// It sends its request, of which these bytes were read.
     Reading(Vec<u8>),
     /// It waits for a survey.
-    Waiting(Format, bool),
-    /// It receives its answer: headers, body, and how much of both was sent.
-    Writing(Vec<u8>, Arc<Vec<u8>>, usize),
+    Waiting { format: Format, is_head: bool },
+    /// It receives its answer, of which `sent` bytes were sent.
+    Writing { head: Vec<u8>, body: Arc<Vec<u8>>, sent: usize },
     /// It was answered.
     Closing,
 }
@@ -73,14 +73,19 @@ struct Client {
 /// The last page in each format.
 #[derive(Default)]
 struct PageCache {
-    plain: Option<(Instant, Arc<Vec<u8>>)>,
-    open: Option<(Instant, Arc<Vec<u8>>)>,
+    plain: Option<CachedPage>,
+    open_metrics: Option<CachedPage>,
+}
+
+struct CachedPage {
+    made_at: Instant,
+    text: Arc<Vec<u8>>,
 }
 
 struct Server<'a> {
     exchange: &'a SurveyExchange,
     pages: &'a Pages,
-    made: PageCache,
+    cache: PageCache,
 }
 
 /// Answers until a signal arrives.
@@ -93,13 +98,13 @@ pub fn serve(
     exchange: &SurveyExchange,
     pages: &Pages,
 ) -> Result<(), String> {
-    let mut server = Server { exchange, pages, made: PageCache::default() };
+    let mut server = Server { exchange, pages, cache: PageCache::default() };
     let mut clients: Vec<Client> = Vec::new();
-    let mut breathe = false;
+    let mut pauses_accepting = false;
     loop {
-        let hears = listener.as_ref().filter(|_| !breathe && has_room(&clients));
-        let ready = wait(signals, exchange, hears, &clients, breathe)?;
-        breathe = false;
+        let open_listener = listener.as_ref().filter(|_| !pauses_accepting && has_room(&clients));
+        let ready = wait(signals, exchange, open_listener, &clients, pauses_accepting)?;
+        pauses_accepting = false;
         if ready.signal
             && let Ok(Some(signal)) = signals.read_signal()
         {
@@ -115,15 +120,15 @@ pub fn serve(
         for (client, _) in clients.iter_mut().zip(&ready.clients).filter(|(_, ready)| **ready) {
             server.step(client);
         }
-        for client in clients.iter_mut().filter(|client| ready.delivered || client.is_over()) {
+        for client in clients.iter_mut().filter(|client| ready.delivered || client.has_timed_out()) {
             server.answer_waiting(client);
         }
         let before = clients.len();
-        clients.retain(|client| !client.is_over());
+        clients.retain(|client| !client.has_timed_out());
         pages.dropped.fetch_add((before - clients.len()) as u64, Ordering::Relaxed);
         clients.retain(|client| !client.is_done());
-        if let Some(listener) = hears.filter(|_| ready.listener) {
-            breathe = !server.accept(listener, &mut clients);
+        if let Some(listener) = open_listener.filter(|_| ready.listener) {
+            pauses_accepting = !server.accept(listener, &mut clients);
         }
     }
 }
@@ -153,9 +158,10 @@ fn wait(
     ];
     fds.extend(clients.iter().map(|client| PollFd::new(client.stream.as_fd(), client.step.awaits())));
     fds.extend(listener.map(|listener| PollFd::new(listener.as_fd(), PollFlags::POLLIN)));
-    let first = clients.iter().map(|client| client.until().saturating_duration_since(Instant::now())).min();
-    let short = pauses_accepting || (listener.is_none() && !clients.is_empty());
-    let time = first.into_iter().chain(short.then_some(ACCEPT_RETRY)).min();
+    let next_deadline =
+        clients.iter().map(|client| client.deadline().saturating_duration_since(Instant::now())).min();
+    let retries_accepting = pauses_accepting || (listener.is_none() && !clients.is_empty());
+    let time = next_deadline.into_iter().chain(retries_accepting.then_some(ACCEPT_RETRY)).min();
     // Rounded up, so that the time is over at wake-up.
     let timeout = time.map_or(PollTimeout::NONE, |time| {
         PollTimeout::try_from(time + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX)
@@ -167,51 +173,51 @@ fn wait(
     let is_ready = |fd: &PollFd<'_>| fd.revents().is_none_or(|events| !events.is_empty());
     let mut ready = fds.iter().map(is_ready);
     let (signal, delivered) = (ready.next() == Some(true), ready.next() == Some(true));
-    let of_clients = ready.by_ref().take(clients.len()).collect();
-    Ok(Ready { signal, delivered, clients: of_clients, listener: ready.next() == Some(true) })
+    let clients = ready.by_ref().take(clients.len()).collect();
+    Ok(Ready { signal, delivered, clients, listener: ready.next() == Some(true) })
 }
 
 impl Step {
     fn awaits(&self) -> PollFlags {
         match self {
             Self::Reading(_) | Self::Closing => PollFlags::POLLIN,
-            Self::Writing(..) => PollFlags::POLLOUT,
+            Self::Writing { .. } => PollFlags::POLLOUT,
             // Errors and hang-ups are always reported.
-            Self::Waiting(..) => PollFlags::empty(),
+            Self::Waiting { .. } => PollFlags::empty(),
         }
     }
 }
 
 impl Client {
-    fn until(&self) -> Instant {
+    fn deadline(&self) -> Instant {
         let time = match self.step {
             Step::Reading(_) => REQUEST_TIME,
-            Step::Waiting(..) => SURVEY_TIME,
-            Step::Writing(..) => ANSWER_TIME,
+            Step::Waiting { .. } => SURVEY_TIME,
+            Step::Writing { .. } => ANSWER_TIME,
             Step::Closing => CLOSE_TIME,
         };
         self.since + time
     }
 
     fn waits(&self) -> bool {
-        matches!(self.step, Step::Waiting(..))
+        matches!(self.step, Step::Waiting { .. })
     }
 
     /// Whether its time was over before it was answered.
-    fn is_over(&self) -> bool {
-        !matches!(self.step, Step::Closing) && Instant::now() >= self.until()
+    fn has_timed_out(&self) -> bool {
+        !matches!(self.step, Step::Closing) && Instant::now() >= self.deadline()
     }
 
     /// Whether it was answered, and has left or had the time to leave.
     fn is_done(&self) -> bool {
-        matches!(self.step, Step::Closing) && Instant::now() >= self.until()
+        matches!(self.step, Step::Closing) && Instant::now() >= self.deadline()
     }
 
-    fn go_on(&mut self, step: Step) {
+    fn set_step(&mut self, step: Step) {
         (self.step, self.since) = (step, Instant::now());
     }
 
-    /// Marks a client that is gone, or has to go.
+    /// Marks a client that is gone or must be dropped.
     fn leave(&mut self) {
         self.step = Step::Closing;
         self.since = Instant::now().checked_sub(CLOSE_TIME).unwrap_or(self.since);
@@ -220,7 +226,7 @@ impl Client {
     fn answer(&mut self, status: u16, content_type: &str, body: Arc<Vec<u8>>, is_head: bool) {
         let head = http::head(status, content_type, body.len()).into_bytes();
         let body = if is_head { Arc::default() } else { body };
-        self.go_on(Step::Writing(head, body, 0));
+        self.set_step(Step::Writing { head, body, sent: 0 });
     }
 
     fn refuse(&mut self, status: u16, why: &str) {
@@ -230,18 +236,18 @@ impl Client {
     /// Sends as much as the socket takes now.
     fn send(&mut self) {
         loop {
-            let Step::Writing(head, body, taken) = &mut self.step else { return };
-            let rest = head.get(*taken..).filter(|rest| !rest.is_empty());
-            let rest = rest.or_else(|| body.get(taken.saturating_sub(head.len())..)).unwrap_or_default();
-            if rest.is_empty() {
-                // If it were closed at once, data that the client sent meanwhile would make the
-                // kernel discard the answer.
+            let Step::Writing { head, body, sent } = &mut self.step else { return };
+            let unsent = head.get(*sent..).filter(|unsent| !unsent.is_empty());
+            let unsent = unsent.or_else(|| body.get(sent.saturating_sub(head.len())..)).unwrap_or_default();
+            if unsent.is_empty() {
+                // If the socket were closed now, data that the client has sent meanwhile would make
+                // the kernel discard the answer.
                 let _ = self.stream.shutdown(Shutdown::Write);
-                return self.go_on(Step::Closing);
+                return self.set_step(Step::Closing);
             }
-            match self.stream.write(rest) {
+            match self.stream.write(unsent) {
                 Ok(0) => return self.leave(),
-                Ok(count) => *taken += count,
+                Ok(count) => *sent += count,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(_) => return self.leave(),
@@ -259,8 +265,8 @@ impl Server<'_> {
                     if stream.set_nonblocking(true).is_err() {
                         continue;
                     }
-                    // Drops the slowest, which has had its time. A client that waits for a survey
-                    // is not slow.
+                    // Drops the slowest client, which has had `MIN_TIME`. A client that waits for a
+                    // survey is not slow.
                     let slowness = |index: &usize| (clients[*index].waits(), clients[*index].since);
                     if clients.len() >= MAX_CLIENTS
                         && let Some(slowest) = (0..clients.len()).min_by_key(slowness)
@@ -284,8 +290,8 @@ impl Server<'_> {
     fn step(&mut self, client: &mut Client) {
         let mut buffer = [0; 4096];
         match &mut client.step {
-            Step::Writing(..) => client.send(),
-            Step::Waiting(..) => client.leave(),
+            Step::Writing { .. } => client.send(),
+            Step::Waiting { .. } => client.leave(),
             Step::Closing => match client.stream.read(&mut buffer) {
                 Ok(0) => client.leave(),
                 Err(error) if error.kind() != ErrorKind::WouldBlock => client.leave(),
@@ -298,9 +304,8 @@ impl Server<'_> {
                     request.truncate(MAX_REQUEST_BYTES);
                     let is_local =
                         client.stream.local_addr().is_ok_and(|own| own.ip().to_canonical().is_loopback());
-                    let asked = http::read(request, is_local);
-                    if let Some(asked) = asked {
-                        self.asked(client, asked);
+                    if let Some(request) = http::read(request, is_local) {
+                        self.handle_request(client, request);
                     }
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
@@ -309,8 +314,8 @@ impl Server<'_> {
         }
     }
 
-    fn asked(&mut self, client: &mut Client, request: Request) {
-        match request.what {
+    fn handle_request(&mut self, client: &mut Client, request: Request) {
+        match request.resource {
             Resource::Refused(status, why) => client.refuse(status, why),
             Resource::Root => {
                 let body = Arc::new(ROOT.as_bytes().to_vec());
@@ -319,7 +324,7 @@ impl Server<'_> {
             Resource::Metrics(format) => {
                 self.pages.scrapes.fetch_add(1, Ordering::Relaxed);
                 self.exchange.note_reader();
-                client.go_on(Step::Waiting(format, request.is_head));
+                client.set_step(Step::Waiting { format, is_head: request.is_head });
                 if self.exchange.survey().is_some_and(|survey| survey.is_valid(Instant::now())) {
                     self.answer_waiting(client);
                 } else {
@@ -332,7 +337,7 @@ impl Server<'_> {
 
     /// Answers a waiting client with the last survey, whatever its age: the page contains the age.
     fn answer_waiting(&mut self, client: &mut Client) {
-        let Step::Waiting(format, is_head) = client.step else { return };
+        let Step::Waiting { format, is_head } = client.step else { return };
         match self.page(format) {
             Some(page) => client.answer(200, format.content_type(), page, is_head),
             None => client.refuse(503, "The first figures are not there yet."),
@@ -342,17 +347,17 @@ impl Server<'_> {
 
     fn page(&mut self, format: Format) -> Option<Arc<Vec<u8>>> {
         let survey = self.exchange.survey()?;
-        let made = match format {
-            Format::Plain => &mut self.made.plain,
-            Format::OpenMetrics => &mut self.made.open,
+        let cached = match format {
+            Format::Plain => &mut self.cache.plain,
+            Format::OpenMetrics => &mut self.cache.open_metrics,
         };
-        let is_new = |at: &Instant| *at >= survey.at && at.elapsed() < PAGE_TIME;
-        if let Some((_, page)) = made.as_ref().filter(|(at, _)| is_new(at)) {
-            return Some(Arc::clone(page));
+        let is_current = |made_at: Instant| made_at >= survey.at && made_at.elapsed() < PAGE_TIME;
+        if let Some(page) = cached.as_ref().filter(|page| is_current(page.made_at)) {
+            return Some(Arc::clone(&page.text));
         }
-        let at = Instant::now();
-        let page = Arc::new(self.pages.page(&survey, format).into_bytes());
-        *made = Some((at, Arc::clone(&page)));
-        Some(page)
+        let made_at = Instant::now();
+        let text = Arc::new(self.pages.page(&survey, format).into_bytes());
+        *cached = Some(CachedPage { made_at, text: Arc::clone(&text) });
+        Some(text)
     }
 }

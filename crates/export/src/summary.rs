@@ -9,7 +9,7 @@ use strandline_inspect::facts::{Explanation, RemedyKind};
 /// Maximum number of rows with series of their own, and of remedies.
 const MAX_ROWS: usize = 12;
 const MAX_REMEDIES: usize = 5;
-/// How the caveat of a reader ends whose time was over: `heap_too_slow`, `jemalloc_too_slow`.
+/// End of the caveat codes of readers that ran out of time: `heap_too_slow`, `jemalloc_too_slow`.
 const CUT_SHORT: &str = "_too_slow";
 
 /// What is exported of one ledger.
@@ -46,20 +46,20 @@ impl Summary {
             // A row may have several holders.
             *sums.entry(&row.id).or_default() += row.bytes;
         }
-        let least = (rss_bytes as f64 * row_share) as u64;
+        let min_bytes = (rss_bytes as f64 * row_share) as u64;
         let mut rows: Vec<(String, u64)> = sums
             .into_iter()
             .filter(|(_, bytes)| *bytes > 0)
             .map(|(id, bytes)| (id.to_owned(), bytes))
             .collect();
         rows.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
-        let shown = rows.iter().take(MAX_ROWS).take_while(|(_, bytes)| *bytes >= least).count();
-        let rest: u64 = rows.split_off(shown).iter().map(|(_, bytes)| bytes).sum();
-        if rest > 0 {
-            rows.push(("other".to_owned(), rest));
+        let shown = rows.iter().take(MAX_ROWS).take_while(|(_, bytes)| *bytes >= min_bytes).count();
+        let other_bytes: u64 = rows.split_off(shown).iter().map(|(_, bytes)| bytes).sum();
+        if other_bytes > 0 {
+            rows.push(("other".to_owned(), other_bytes));
         }
         let mut remedies: BTreeMap<&str, u64> = BTreeMap::new();
-        // A setting gives nothing back in the running process.
+        // A setting releases nothing in the running process.
         for remedy in explanation.remedies.iter().filter(|remedy| remedy.kind != RemedyKind::Setting) {
             if let Some(bytes) = remedy.predicted_bytes {
                 // Best first.
