@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use super::cell::{End, Figures, Measure, Outcome, Subject};
 use super::engine::{Judge, Next, Progress, Results};
 use super::nodes::blocks;
-use super::statistics::{Estimate, Ratio, Verdict, bonferroni, estimate_in_blocks, outliers, paired_ratio};
+use super::statistics::{
+    BlockSample, Estimate, Ratio, Verdict, bonferroni, estimate_in_blocks, outliers, paired_ratio,
+};
 
 /// Joint confidence of all ratio intervals in one comparison.
 pub const CONFIDENCE: f64 = 0.99;
@@ -104,8 +106,15 @@ impl Compared {
     }
 }
 
-/// For each command: (round, value).
-type Table = Vec<Vec<(usize, f64)>>;
+/// The value of a metric in a round.
+#[derive(Clone, Copy, Debug)]
+struct RoundValue {
+    round: usize,
+    value: f64,
+}
+
+/// The values of each command.
+type Table = Vec<Vec<RoundValue>>;
 
 /// Result of a comparison.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -145,12 +154,13 @@ impl Comparison {
             ..Self::default()
         };
         let tables = comparison.tables(places, results);
-        let compared = tables.iter().filter(|(_, of_commands)| of_commands.iter().all(|all| !all.is_empty()));
+        let is_complete = |table: &Table| table.iter().all(|values| !values.is_empty());
+        let compared = tables.values().filter(|table| is_complete(table));
         let ratios = compared.count() * comparison.commands.len().saturating_sub(1);
         comparison.ratio_confidence = bonferroni(CONFIDENCE, ratios);
-        for ((case, metric), of_commands) in tables {
-            comparison.report_outliers(case, metric, &of_commands);
-            let compared = comparison.compare(metric, &of_commands, seed);
+        for ((case, metric), by_command) in tables {
+            comparison.report_outliers(case, metric, &by_command);
+            let compared = comparison.compare(metric, &by_command, seed);
             if let Some(metrics) = comparison.metrics.get_mut(case) {
                 metrics.insert(metric, compared);
             }
@@ -171,9 +181,9 @@ impl Comparison {
                 for metric in Metric::ALL {
                     let Some(value) = metric.value_in(&outcome.figures) else { continue };
                     let table = tables.entry((place.case, metric));
-                    let of_commands = table.or_insert_with(|| vec![Vec::new(); self.commands.len()]);
-                    if let Some(values) = of_commands.get_mut(place.command) {
-                        values.push((round, value));
+                    let by_command = table.or_insert_with(|| vec![Vec::new(); self.commands.len()]);
+                    if let Some(values) = by_command.get_mut(place.command) {
+                        values.push(RoundValue { round, value });
                     }
                 }
             }
@@ -181,13 +191,14 @@ impl Comparison {
         tables
     }
 
-    fn compare(&self, metric: Metric, of_commands: &[Vec<(usize, f64)>], seed: u64) -> Compared {
-        let values = |command: &[(usize, f64)]| -> Vec<(f64, u32)> {
-            command.iter().map(|&(round, value)| (value, self.block(round))).collect()
+    fn compare(&self, metric: Metric, by_command: &[Vec<RoundValue>], seed: u64) -> Compared {
+        let values = |command: &[RoundValue]| -> Vec<BlockSample> {
+            let sample = |&RoundValue { round, value }| BlockSample { value, block: self.block(round) };
+            command.iter().map(sample).collect()
         };
         let estimates =
-            of_commands.iter().map(|command| estimate_in_blocks(&values(command), 0.95, seed)).collect();
-        Compared { estimates, ratios: self.ratios(metric, of_commands) }
+            by_command.iter().map(|command| estimate_in_blocks(&values(command), 0.95, seed)).collect();
+        Compared { estimates, ratios: self.ratios(metric, by_command) }
     }
 
     fn block(&self, round: usize) -> u32 {
@@ -195,61 +206,61 @@ impl Comparison {
     }
 
     /// Computes the ratio of each command to the first; `None` for the first.
-    fn ratios(&self, metric: Metric, of_commands: &[Vec<(usize, f64)>]) -> Vec<Option<Ratio>> {
-        let first = of_commands.first().map(Vec::as_slice).unwrap_or_default();
-        let ratio = |(number, command): (usize, &Vec<(usize, f64)>)| {
+    fn ratios(&self, metric: Metric, by_command: &[Vec<RoundValue>]) -> Vec<Option<Ratio>> {
+        let first = by_command.first().map(Vec::as_slice).unwrap_or_default();
+        let ratio = |(number, command): (usize, &Vec<RoundValue>)| {
             if number == 0 {
                 return None;
             }
             paired_ratio(&pairs(first, command), metric.resolution(), self.ratio_confidence)
         };
-        of_commands.iter().enumerate().map(ratio).collect()
+        by_command.iter().enumerate().map(ratio).collect()
     }
 
-    fn report_outliers(&mut self, case: usize, metric: Metric, of_commands: &[Vec<(usize, f64)>]) {
+    fn report_outliers(&mut self, case: usize, metric: Metric, by_command: &[Vec<RoundValue>]) {
         // Only wall time: CPU times reflect the same load of the machine, and memory and
         // instructions hardly vary.
         if metric != Metric::Wall {
             return;
         }
-        for (number, command) in of_commands.iter().enumerate() {
-            // Within each block: what is usual on one machine is an outlier on another.
-            let found = self.outliers_of(command);
-            if found.is_empty() {
+        for (number, command) in by_command.iter().enumerate() {
+            let outliers = self.outliers_of(command);
+            if outliers.is_empty() {
                 continue;
             }
             let case = self.cases.get(case).filter(|case| !case.is_empty());
             let case = case.map(|case| format!(" in case {case}")).unwrap_or_default();
-            let rounds: Vec<String> = found
+            let rounds: Vec<String> = outliers
                 .iter()
                 .take(5)
-                .map(|&(round, value)| {
+                .map(|&RoundValue { round, value }| {
                     format!("{} in round {}", strandline_report::units::seconds(value), round + 1)
                 })
                 .collect();
             self.outliers.push(format!(
                 "{}{case}: {} of {} times stand apart ({}); they are counted all the same",
                 letter(number),
-                found.len(),
+                outliers.len(),
                 command.len(),
                 rounds.join(", ")
             ));
         }
     }
 
-    /// The outliers among the rounds of each block: (round, value).
-    fn outliers_of(&self, command: &[(usize, f64)]) -> Vec<(usize, f64)> {
-        let mut blocks: BTreeMap<u32, Vec<(usize, f64)>> = BTreeMap::new();
-        for &(round, value) in command {
-            blocks.entry(self.block(round)).or_default().push((round, value));
+    /// The outliers among the rounds of each block: a usual time on one machine may be an outlier
+    /// on another.
+    fn outliers_of(&self, command: &[RoundValue]) -> Vec<RoundValue> {
+        let mut blocks: BTreeMap<u32, Vec<RoundValue>> = BTreeMap::new();
+        for &value in command {
+            blocks.entry(self.block(value.round)).or_default().push(value);
         }
-        let of_block = |block: Vec<(usize, f64)>| {
-            let values: Vec<f64> = block.iter().map(|&(_, value)| value).collect();
+        let outliers_of_block = |block: Vec<RoundValue>| {
+            let values: Vec<f64> = block.iter().map(|value| value.value).collect();
             outliers(&values).into_iter().filter_map(move |index| block.get(index).copied())
         };
-        let mut found: Vec<(usize, f64)> = blocks.into_values().flat_map(of_block).collect();
-        found.sort_by_key(|&(round, _)| round);
-        found
+        let mut outliers: Vec<RoundValue> = blocks.into_values().flat_map(outliers_of_block).collect();
+        outliers.sort_by_key(|outlier| outlier.round);
+        outliers
     }
 
     /// The largest half width of any ratio interval of `metric`, relative to the ratio; infinite if
@@ -281,9 +292,9 @@ pub fn letter(number: usize) -> String {
 }
 
 /// The pairs of values of the rounds that both have.
-fn pairs(first: &[(usize, f64)], second: &[(usize, f64)]) -> Vec<(f64, f64)> {
-    let by_round: BTreeMap<usize, f64> = first.iter().copied().collect();
-    second.iter().filter_map(|&(round, b)| Some((*by_round.get(&round)?, b))).collect()
+fn pairs(first: &[RoundValue], second: &[RoundValue]) -> Vec<(f64, f64)> {
+    let by_round: BTreeMap<usize, f64> = first.iter().map(|first| (first.round, first.value)).collect();
+    second.iter().filter_map(|second| Some((*by_round.get(&second.round)?, second.value))).collect()
 }
 
 /// The subjects in `timed`, run in cachegrind to count their instructions.
@@ -305,8 +316,10 @@ pub struct CompareJudge<'a> {
     pub until: Option<f64>,
     /// Place of each subject.
     pub places: &'a [CommandCase],
-    /// Number of commands and of cases.
-    pub counts: (usize, usize),
+    /// Number of commands.
+    pub commands: usize,
+    /// Number of cases.
+    pub cases: usize,
     /// Called with the progress.
     pub progress: &'a (dyn Fn(&Progress) + Sync),
     /// The first failed run where none may fail: subject and outcome.
@@ -350,18 +363,18 @@ impl Judge for CompareJudge<'_> {
 
     fn is_enough(&mut self, results: &Results) -> bool {
         let Some(until) = self.until else { return false };
-        let (commands, cases) = self.counts;
-        let mut so_far = Comparison {
-            commands: vec![String::new(); commands],
-            cases: vec![String::new(); cases],
+        let mut comparison = Comparison {
+            commands: vec![String::new(); self.commands],
+            cases: vec![String::new(); self.cases],
             ..Comparison::default()
         };
         // Only ratios of wall time are needed; the confidence is that for all figures of the
         // report.
-        let tables = so_far.tables(self.places, results);
-        so_far.ratio_confidence = bonferroni(CONFIDENCE, tables.len() * commands.saturating_sub(1));
+        let tables = comparison.tables(self.places, results);
+        let ratios = tables.len() * self.commands.saturating_sub(1);
+        comparison.ratio_confidence = bonferroni(CONFIDENCE, ratios);
         let width = tables.iter().filter(|((_, metric), _)| *metric == Metric::Wall).map(|(_, table)| {
-            let ratios = so_far.ratios(Metric::Wall, table);
+            let ratios = comparison.ratios(Metric::Wall, table);
             ratios.iter().skip(1).map(|ratio| half_width(ratio.as_ref())).fold(0.0, f64::max)
         });
         width.fold(0.0, f64::max) <= until

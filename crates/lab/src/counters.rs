@@ -32,7 +32,7 @@ impl Counters {
     /// # Errors
     /// One line with the reason why there are no counters.
     pub fn open(pid: i32) -> Result<Self, String> {
-        let open = |event| counter(event, pid).map_err(|error| why_not(&error));
+        let open = |event| counter(event, pid).map_err(|error| explain_error(&error));
         Ok(Self { instructions: open(Hardware::INSTRUCTIONS)?, cycles: open(Hardware::CPU_CYCLES)? })
     }
 
@@ -43,7 +43,7 @@ impl Counters {
 }
 
 /// The reason why jobs of this process cannot be counted; `None` if they can.
-pub fn why_none() -> Option<String> {
+pub fn unavailability() -> Option<String> {
     Counters::open(std::process::id().cast_signed()).err()
 }
 
@@ -63,7 +63,7 @@ fn read(counter: &mut Counter) -> Option<u64> {
 }
 
 /// Explains an error of perf_event_open(2).
-fn why_not(error: &std::io::Error) -> String {
+fn explain_error(error: &std::io::Error) -> String {
     let reason = match error.raw_os_error().map(Errno::from_raw) {
         Some(Errno::EACCES | Errno::EPERM) => {
             "this user may not read them; lower kernel.perf_event_paranoid to 2 or less"

@@ -91,19 +91,19 @@ pub fn runs_done(
 ) -> Result<Results, Stopped> {
     let results = Results { outcomes: vec![Vec::new(); plan.subjects.len()], stopped: false };
     let rounds = plan.warm_up.saturating_add(plan.max_rounds);
-    let of = |subject: &Subject| {
+    let max_runs = |subject: &Subject| {
         plan.warm_up.saturating_add(subject.rounds.unwrap_or(plan.max_rounds).min(plan.max_rounds)) as usize
     };
-    let all = plan.subjects.iter().map(of).fold(0, usize::saturating_add);
+    let total = plan.subjects.iter().map(max_runs).fold(0, usize::saturating_add);
     let mut lab = Lab {
         plan,
         journal,
         judge,
         results,
         dropped: vec![false; plan.subjects.len()],
-        progress: Progress { total: all, ..Progress::default() },
+        progress: Progress { total, ..Progress::default() },
         begin: Instant::now(),
-        run: 0,
+        own_runs: 0,
     };
     if let [executor] = &mut *executors
         && let Some(remote) = executor.remote()
@@ -114,8 +114,8 @@ pub fn runs_done(
     for round in 0..rounds {
         lab.open_round(round);
         let turns = lab.order(round);
-        lab.round(&turns, executors)?;
-        if lab.is_over_after(round) {
+        lab.run_round(&turns, executors)?;
+        if lab.is_finished_after(round) {
             break;
         }
     }
@@ -131,7 +131,7 @@ pub(super) struct Lab<'a> {
     pub(super) progress: Progress,
     begin: Instant,
     /// Runs done by this process, not taken from the journal.
-    pub(super) run: u32,
+    pub(super) own_runs: u32,
 }
 
 impl Lab<'_> {
@@ -143,7 +143,7 @@ impl Lab<'_> {
     }
 
     /// Whether the lab is finished after this round.
-    pub(super) fn is_over_after(&mut self, round: u32) -> bool {
+    pub(super) fn is_finished_after(&mut self, round: u32) -> bool {
         let counted = (round + 1).saturating_sub(self.plan.warm_up);
         self.results.stopped || counted >= self.plan.min_rounds && self.judge.is_enough(&self.results)
     }
@@ -161,7 +161,11 @@ impl Lab<'_> {
         subjects.into_iter().filter(runs).map(|subject| ScheduledRun { subject, round }).collect()
     }
 
-    fn round(&mut self, turns: &[ScheduledRun], executors: &mut [Box<dyn Executor>]) -> Result<(), Stopped> {
+    fn run_round(
+        &mut self,
+        turns: &[ScheduledRun],
+        executors: &mut [Box<dyn Executor>],
+    ) -> Result<(), Stopped> {
         let turns: Vec<ScheduledRun> = turns.iter().copied().filter(|turn| !self.was_done(*turn)).collect();
         if let [executor] = executors {
             for turn in turns {
@@ -174,11 +178,11 @@ impl Lab<'_> {
             }
             return Ok(());
         }
-        self.round_at_once(&turns, executors)
+        self.run_concurrently(&turns, executors)
     }
 
     /// Runs turns concurrently: each executor takes the next turn.
-    fn round_at_once(
+    fn run_concurrently(
         &mut self,
         turns: &[ScheduledRun],
         executors: &mut [Box<dyn Executor>],
@@ -232,7 +236,7 @@ impl Lab<'_> {
     fn store_run(&mut self, turn: ScheduledRun, outcome: Outcome) -> Result<(), Stopped> {
         let Some(subject) = self.plan.subjects.get(turn.subject) else { return Ok(()) };
         self.journal.keep(&subject.name, turn.round, &outcome).map_err(Stopped::Failed)?;
-        self.run += 1;
+        self.own_runs += 1;
         self.judge_run(turn, outcome);
         self.report_progress(turn.subject, 1);
         Ok(())
@@ -261,10 +265,10 @@ impl Lab<'_> {
     pub(super) fn report_progress(&mut self, subject: usize, runs: usize) {
         self.progress.done += runs;
         self.progress.subject = subject;
-        let left = self.progress.total.saturating_sub(self.progress.done);
-        let left = u32::try_from(left).unwrap_or(u32::MAX);
-        self.progress.remaining =
-            self.begin.elapsed().checked_div(self.run).map(|each| each.saturating_mul(left));
+        let remaining_runs = self.progress.total.saturating_sub(self.progress.done);
+        let remaining_runs = u32::try_from(remaining_runs).unwrap_or(u32::MAX);
+        let time_per_run = self.begin.elapsed().checked_div(self.own_runs);
+        self.progress.remaining = time_per_run.map(|time| time.saturating_mul(remaining_runs));
         self.judge.progress(&self.progress);
     }
 }

@@ -1,7 +1,7 @@
 //! Where jobs run. The engine and the verbs use only this trait, so that a lab can run on other
 //! machines.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::cell::{End, Outcome, Subject};
@@ -23,6 +23,15 @@ pub enum Stopped {
 
 /// Identifier of a job.
 pub type Job = u64;
+
+/// The output files of a job.
+#[derive(Clone, Debug)]
+pub struct OutputFiles {
+    /// Its standard output.
+    pub stdout: PathBuf,
+    /// Its standard error.
+    pub stderr: PathBuf,
+}
 
 /// Runs jobs.
 pub trait Executor: Send {
@@ -51,8 +60,8 @@ pub trait Executor: Send {
     /// [`Stopped`].
     fn pid(&mut self, job: Job) -> Result<Option<i32>, Stopped>;
 
-    /// The growing files with the standard output and error of a job.
-    fn output(&self, job: Job) -> Option<(std::path::PathBuf, std::path::PathBuf)>;
+    /// The growing output files of a job.
+    fn output(&self, job: Job) -> Option<OutputFiles>;
 
     /// Why this executor does not count instructions and cycles; `None` if it does.
     fn no_counters(&self) -> Option<String>;
@@ -97,8 +106,8 @@ pub trait Executor: Send {
     }
 }
 
-/// Implements the methods of an [`Executor`] that another one, a field, runs.
-macro_rules! run_by {
+/// Implements the methods of an [`Executor`] that delegates to another one, a field.
+macro_rules! delegate_to {
     ($field:ident) => {
         fn start(&mut self, subject: &Subject, folder: &Path) -> Result<Job, Stopped> {
             self.$field.start(subject, folder)
@@ -116,7 +125,7 @@ macro_rules! run_by {
             self.$field.pid(job)
         }
 
-        fn output(&self, job: Job) -> Option<(PathBuf, PathBuf)> {
+        fn output(&self, job: Job) -> Option<$crate::executor::OutputFiles> {
             self.$field.output(job)
         }
 
@@ -126,4 +135,4 @@ macro_rules! run_by {
     };
 }
 
-pub(crate) use run_by;
+pub(crate) use delegate_to;

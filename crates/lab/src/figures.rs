@@ -17,11 +17,11 @@ const MAX_COUNTS_BYTES: u64 = 256 << 20;
 /// Exit status of `strandline run` if it failed itself.
 const RECORDER_FAILED: u8 = 125;
 
-/// Returns the command that measures `subject` and writes into `place`.
+/// Returns the command that measures `subject` and writes into `folder`.
 ///
 /// # Errors
 /// One line that names what is missing.
-pub fn command(subject: &Subject, place: &Path) -> Result<Vec<String>, String> {
+pub fn command(subject: &Subject, folder: &Path) -> Result<Vec<String>, String> {
     let mut command = match &subject.measure {
         Measure::Figures => Vec::new(),
         Measure::Cachegrind => {
@@ -30,19 +30,19 @@ pub fn command(subject: &Subject, place: &Path) -> Result<Vec<String>, String> {
                     "valgrind, which counts the instructions, is not here: apt install valgrind".to_owned()
                 );
             }
-            remove_cachegrind_files(place);
+            remove_cachegrind_files(folder);
             vec![
                 "valgrind".to_owned(),
                 "--quiet".to_owned(),
                 "--tool=cachegrind".to_owned(),
                 "--cache-sim=no".to_owned(),
                 "--trace-children=yes".to_owned(),
-                format!("--cachegrind-out-file={}", place.join(CACHEGRIND_PREFIX).display()) + "%p",
+                format!("--cachegrind-out-file={}", folder.join(CACHEGRIND_PREFIX).display()) + "%p",
                 "--".to_owned(),
             ]
         }
         Measure::Recording { interval, ledgers, snapshot } => {
-            let file = place.join(RECORDING);
+            let file = folder.join(RECORDING);
             // A killed recorder leaves its file, which must not be taken for that of the next run.
             drop(std::fs::remove_file(&file));
             let mut words = vec![text(&executable_path()), "run".to_owned(), "-o".to_owned(), text(&file)];
@@ -50,22 +50,7 @@ pub fn command(subject: &Subject, place: &Path) -> Result<Vec<String>, String> {
             words.extend(["--progress", "never", "--ledger"].map(str::to_owned));
             words.push(ledgers.clone());
             words.extend(snapshot.then(|| "--snapshot=try".to_owned()));
-            let limits = [
-                ("--limit-address-space", subject.limits.address_space),
-                ("--limit-data", subject.limits.data),
-                ("--limit-memory", subject.limits.memory),
-            ];
-            for (flag, bytes) in limits {
-                words.extend(bytes.map(|bytes| format!("{flag}={bytes}")));
-            }
-            // The variables are for the command, not for the recorder.
-            for (name, value) in &subject.environment {
-                words.push(match value {
-                    Some(value) => format!("--env={name}={value}"),
-                    None => format!("--unset-env={name}"),
-                });
-            }
-            words.extend(subject.no_huge_pages.then(|| "--no-huge-pages".to_owned()));
+            words.extend(recorder_options(subject));
             words.push("--".to_owned());
             words
         }
@@ -74,18 +59,35 @@ pub fn command(subject: &Subject, place: &Path) -> Result<Vec<String>, String> {
     Ok(command)
 }
 
+/// Options by which the recorder starts the command of `subject` in its environment and limits,
+/// which must not apply to the recorder itself.
+fn recorder_options(subject: &Subject) -> Vec<String> {
+    let limits = [
+        ("--limit-address-space", subject.limits.address_space),
+        ("--limit-data", subject.limits.data),
+        ("--limit-memory", subject.limits.memory),
+    ];
+    let limits = limits.into_iter().filter_map(|(option, bytes)| Some(format!("{option}={}", bytes?)));
+    let variables = subject.environment.iter().map(|(name, value)| match value {
+        Some(value) => format!("--env={name}={value}"),
+        None => format!("--unset-env={name}"),
+    });
+    let no_huge_pages = subject.no_huge_pages.then(|| "--no-huge-pages".to_owned());
+    limits.chain(variables).chain(no_huge_pages).collect()
+}
+
 /// The outcome of an ended job, without its output files.
-pub fn outcome(subject: &Subject, ended: &Ended, place: &Path) -> Outcome {
+pub fn outcome(subject: &Subject, ended: &Ended, folder: &Path) -> Outcome {
     let mut outcome = Outcome { end: end_of(ended.status), ..Outcome::not_started(String::new()) };
     outcome.left_behind = ended.left_behind;
     outcome.not_ended = ended.not_ended;
     match &subject.measure {
         Measure::Figures => outcome.figures = figures_of(ended),
         Measure::Cachegrind => {
-            outcome.figures.instructions = instructions(place);
-            remove_cachegrind_files(place);
+            outcome.figures.instructions = instructions(folder);
+            remove_cachegrind_files(folder);
         }
-        Measure::Recording { .. } => recorded(&place.join(RECORDING), &mut outcome),
+        Measure::Recording { .. } => read_recording(&folder.join(RECORDING), &mut outcome),
     }
     outcome
 }
@@ -112,7 +114,7 @@ fn figures_of(ended: &Ended) -> Figures {
 }
 
 /// Reads the figures of the command (not of its recorder) from the recording.
-fn recorded(path: &Path, outcome: &mut Outcome) {
+fn read_recording(path: &Path, outcome: &mut Outcome) {
     if !path.exists() && outcome.end == End::Exited(RECORDER_FAILED) {
         outcome.end = End::NotStarted("it could not be recorded: see its standard error".to_owned());
     }
@@ -150,31 +152,31 @@ fn recorded(path: &Path, outcome: &mut Outcome) {
 
 /// Instructions of all processes of a job: the last line of each output file of cachegrind is
 /// `summary: N`.
-fn instructions(place: &Path) -> Option<u64> {
-    let mut all = None;
-    for path in cachegrind_files(place) {
+fn instructions(folder: &Path) -> Option<u64> {
+    let mut total = None;
+    for path in cachegrind_files(folder) {
         if path.metadata().ok()?.len() > MAX_COUNTS_BYTES {
             return None;
         }
         let text = std::fs::read(&path).ok()?;
-        let at = memchr::memmem::rfind(&text, b"summary:")?;
-        let number = text.get(at..)?.split(|&byte| byte == b' ' || byte == b'\n').nth(1)?;
+        let summary = memchr::memmem::rfind(&text, b"summary:")?;
+        let number = text.get(summary..)?.split(|&byte| byte == b' ' || byte == b'\n').nth(1)?;
         let number: u64 = std::str::from_utf8(number).ok()?.parse().ok()?;
-        all = Some(all.unwrap_or(0u64).saturating_add(number));
+        total = Some(total.unwrap_or(0u64).saturating_add(number));
     }
-    all
+    total
 }
 
-fn cachegrind_files(place: &Path) -> Vec<std::path::PathBuf> {
-    let Ok(entries) = std::fs::read_dir(place) else { return Vec::new() };
+fn cachegrind_files(folder: &Path) -> Vec<std::path::PathBuf> {
+    let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
     let is_counts = |path: &std::path::PathBuf| {
         path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(CACHEGRIND_PREFIX))
     };
     entries.flatten().map(|entry| entry.path()).filter(is_counts).collect()
 }
 
-fn remove_cachegrind_files(place: &Path) {
-    for path in cachegrind_files(place) {
+fn remove_cachegrind_files(folder: &Path) {
+    for path in cachegrind_files(folder) {
         // A file that cannot be removed is added to the next count, which is then visibly too high.
         drop(std::fs::remove_file(path));
     }

@@ -76,12 +76,12 @@ struct Line {
 
 impl Journal {
     /// Number of runs that the folder holds for this lab; 0 if it belongs to another lab or
-    /// `place.is_fresh`.
-    pub fn peek(verb: &str, description: &impl Serialize, place: &JournalOptions) -> usize {
+    /// `options.is_fresh`.
+    pub fn peek(verb: &str, description: &impl Serialize, options: &JournalOptions) -> usize {
         let Ok(key) = key(verb, description) else { return 0 };
-        let folder = place.folder.clone().unwrap_or_else(|| cache().join(folder_name(verb, &key)));
+        let folder = options.folder.clone().unwrap_or_else(|| cache().join(folder_name(verb, &key)));
         let lab = LabFile::read(&folder).ok().flatten();
-        if place.is_fresh || lab.is_none_or(|lab| lab.key != key) {
+        if options.is_fresh || lab.is_none_or(|lab| lab.key != key) {
             return 0;
         }
         let journal = File::open(folder.join("journal.jsonl"));
@@ -93,10 +93,10 @@ impl Journal {
     ///
     /// # Errors
     /// One line that names the folder: it belongs to another lab, is in use, or is not writable.
-    pub fn open(verb: &str, description: &impl Serialize, place: &JournalOptions) -> Result<Self, String> {
+    pub fn open(verb: &str, description: &impl Serialize, options: &JournalOptions) -> Result<Self, String> {
         let key = key(verb, description)?;
-        let is_kept = place.folder.is_some();
-        let folder = match &place.folder {
+        let is_user_folder = options.folder.is_some();
+        let folder = match &options.folder {
             // Absolute, because jobs may run in other working directories.
             Some(folder) => std::path::absolute(folder).unwrap_or_else(|_| folder.clone()),
             None => prepare_cache()?.join(folder_name(verb, &key)),
@@ -122,7 +122,7 @@ impl Journal {
         // Read again under the lock: the previous holder may have written in the meantime.
         match LabFile::read(&folder)? {
             Some(lab) => {
-                lab.check_takeover(&key, place.is_fresh, &path)?;
+                lab.check_takeover(&key, options.is_fresh, &path)?;
                 if lab.key != key {
                     file.set_len(0).map_err(|error| named(&path, &error))?;
                     write_lab(&folder, verb, &key)?;
@@ -130,14 +130,14 @@ impl Journal {
             }
             None => write_lab(&folder, verb, &key)?,
         }
-        if place.is_fresh {
+        if options.is_fresh {
             file.set_len(0).map_err(|error| named(&path, &error))?;
             // Output of earlier runs must not be taken for output of the new ones.
             drop(std::fs::remove_dir_all(folder.join("cells")));
             drop(std::fs::remove_dir_all(folder.join(REMOTE_FOLDER).join("rounds")));
         }
         let done = read(&mut file).map_err(|error| named(&path, &error))?;
-        Ok(Self { folder, is_user_folder: is_kept, file, found: done.len(), done, key })
+        Ok(Self { folder, is_user_folder, file, found: done.len(), done, key })
     }
 
     /// Number of runs finished before this process opened the journal.
@@ -327,7 +327,7 @@ fn lock(file: &File) -> std::io::Result<()> {
 /// starts at the beginning of a line.
 fn read(file: &mut File) -> std::io::Result<BTreeMap<Key, Outcome>> {
     let mut done = BTreeMap::new();
-    let mut good = 0u64;
+    let mut complete_bytes = 0u64;
     let mut reader = BufReader::new(&*file);
     let mut line = Vec::new();
     loop {
@@ -337,11 +337,11 @@ fn read(file: &mut File) -> std::io::Result<BTreeMap<Key, Outcome>> {
             break;
         }
         let Ok(Line { subject, round, outcome }) = serde_json::from_slice(&line) else { break };
-        good += taken as u64;
+        complete_bytes += taken as u64;
         done.insert((subject, round), outcome);
     }
     drop(reader);
-    file.set_len(good)?;
+    file.set_len(complete_bytes)?;
     file.seek(SeekFrom::End(0))?;
     Ok(done)
 }
@@ -352,8 +352,9 @@ pub fn cache() -> PathBuf {
     let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
     let base = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or_else(home);
     let base = base.filter(|base| base.is_absolute());
-    let own = || std::env::temp_dir().join(format!("strandline-{}", strandline_sys::host::effective_user()));
-    base.map_or_else(own, |base| base.join("strandline")).join("lab")
+    let temporary =
+        || std::env::temp_dir().join(format!("strandline-{}", strandline_sys::host::effective_user()));
+    base.map_or_else(temporary, |base| base.join("strandline")).join("lab")
 }
 
 /// Creates the cache with access for this user only, and removes labs that were not resumed for
@@ -401,46 +402,46 @@ mod tests {
     #[test]
     fn what_is_there_is_counted_without_opening_it() {
         let folder = tempfile::tempdir().unwrap();
-        let place = JournalOptions { folder: Some(folder.path().join("lab")), is_fresh: false };
-        assert_eq!(Journal::peek("study", &"x", &place), 0);
+        let options = JournalOptions { folder: Some(folder.path().join("lab")), is_fresh: false };
+        assert_eq!(Journal::peek("study", &"x", &options), 0);
         assert!(!folder.path().join("lab").exists());
-        let mut journal = Journal::open("study", &"x", &place).unwrap();
-        assert_eq!(Journal::peek("study", &"x", &place), 0);
+        let mut journal = Journal::open("study", &"x", &options).unwrap();
+        assert_eq!(Journal::peek("study", &"x", &options), 0);
         journal.keep("a", 0, &outcome(0)).unwrap();
-        assert_eq!(Journal::peek("study", &"x", &place), 1);
-        assert_eq!(Journal::peek("study", &"y", &place), 0, "another's");
-        assert_eq!(Journal::peek("study", &"x", &JournalOptions { is_fresh: true, ..place.clone() }), 0);
+        assert_eq!(Journal::peek("study", &"x", &options), 1);
+        assert_eq!(Journal::peek("study", &"y", &options), 0, "another's");
+        assert_eq!(Journal::peek("study", &"x", &JournalOptions { is_fresh: true, ..options.clone() }), 0);
     }
 
     #[test]
     fn a_journal_goes_on_after_its_last_whole_line() {
         let folder = tempfile::tempdir().unwrap();
-        let place = JournalOptions { folder: Some(folder.path().to_owned()), is_fresh: false };
-        let mut journal = Journal::open("compare", &"x", &place).unwrap();
+        let options = JournalOptions { folder: Some(folder.path().to_owned()), is_fresh: false };
+        let mut journal = Journal::open("compare", &"x", &options).unwrap();
         journal.keep("a", 0, &outcome(0)).unwrap();
         journal.keep("b", 0, &outcome(1)).unwrap();
-        assert!(Journal::open("compare", &"x", &place).unwrap_err().contains("at work"), "one at a time");
+        assert!(Journal::open("compare", &"x", &options).unwrap_err().contains("at work"), "one at a time");
         drop(journal);
         let path = folder.path().join("journal.jsonl");
         let whole = std::fs::read(&path).unwrap();
         for cut in 0..=whole.len() {
             std::fs::write(&path, &whole[..cut]).unwrap();
-            let mut journal = Journal::open("compare", &"x", &place).unwrap();
+            let mut journal = Journal::open("compare", &"x", &options).unwrap();
             let lines = whole[..cut].iter().filter(|&&byte| byte == b'\n').count();
             assert_eq!(journal.resumed_runs(), lines);
             journal.keep("c", 7, &outcome(2)).unwrap();
             drop(journal);
-            let journal = Journal::open("compare", &"x", &place).unwrap();
+            let journal = Journal::open("compare", &"x", &options).unwrap();
             assert_eq!((journal.resumed_runs(), journal.outcome("c", 7)), (lines + 1, Some(&outcome(2))));
         }
         let mut fresh =
-            Journal::open("compare", &"x", &JournalOptions { is_fresh: true, ..place.clone() }).unwrap();
+            Journal::open("compare", &"x", &JournalOptions { is_fresh: true, ..options.clone() }).unwrap();
         assert_eq!(fresh.resumed_runs(), 0);
         fresh.keep("a", 0, &outcome(0)).unwrap();
         drop(fresh);
-        assert!(Journal::open("compare", &"y", &place).unwrap_err().contains("another lab"));
-        Journal::open("compare", &"x", &place).unwrap().abandon();
-        assert_eq!(Journal::open("compare", &"y", &place).unwrap().resumed_runs(), 0, "nothing is lost");
+        assert!(Journal::open("compare", &"y", &options).unwrap_err().contains("another lab"));
+        Journal::open("compare", &"x", &options).unwrap().abandon();
+        assert_eq!(Journal::open("compare", &"y", &options).unwrap().resumed_runs(), 0, "nothing is lost");
     }
 
     /// All files and folders below a folder, with contents.
@@ -475,8 +476,8 @@ mod tests {
             }
             let before = contents(folder.path());
             for is_fresh in [false, true] {
-                let place = JournalOptions { folder: Some(folder.path().to_owned()), is_fresh };
-                let why = Journal::open("compare", &"x", &place).unwrap_err();
+                let options = JournalOptions { folder: Some(folder.path().to_owned()), is_fresh };
+                let why = Journal::open("compare", &"x", &options).unwrap_err();
                 assert!(why.contains("--dir"), "{why}");
                 assert_eq!(contents(folder.path()), before, "{why}");
             }
@@ -486,8 +487,8 @@ mod tests {
     #[test]
     fn only_what_a_lab_made_goes_with_it() {
         let folder = tempfile::tempdir().unwrap();
-        let place = JournalOptions { folder: Some(folder.path().to_owned()), is_fresh: false };
-        let journal = Journal::open("compare", &"x", &place).unwrap();
+        let options = JournalOptions { folder: Some(folder.path().to_owned()), is_fresh: false };
+        let journal = Journal::open("compare", &"x", &options).unwrap();
         let names = ["work-0", "work-17", "work-in-progress", "work-"];
         for name in names {
             std::fs::create_dir(folder.path().join(name)).unwrap();
@@ -500,8 +501,8 @@ mod tests {
     #[test]
     fn names_that_look_alike_have_their_own_folders() {
         let folder = tempfile::tempdir().unwrap();
-        let place = JournalOptions { folder: Some(folder.path().to_owned()), is_fresh: false };
-        let journal = Journal::open("compare", &"x", &place).unwrap();
+        let options = JournalOptions { folder: Some(folder.path().to_owned()), is_fresh: false };
+        let journal = Journal::open("compare", &"x", &options).unwrap();
         assert_ne!(journal.cell("a/b", 1), journal.cell("a_b", 1));
         assert!(journal.cell("../../etc", 1).starts_with(folder.path().join("cells")));
     }

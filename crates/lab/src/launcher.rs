@@ -53,6 +53,12 @@ struct EndedJob {
     grace: Duration,
 }
 
+/// What the launcher has to handle.
+struct Ready {
+    has_requests: bool,
+    has_ended_children: bool,
+}
+
 #[derive(Debug)]
 struct Launcher {
     socket: UnixStream,
@@ -64,7 +70,7 @@ struct Launcher {
     has_counters: bool,
     jobs: BTreeMap<i32, Job>,
     /// Reported once the processes that they left have ended.
-    over: Vec<EndedJob>,
+    ended_jobs: Vec<EndedJob>,
     /// Usage of reaped orphans.
     orphans: Usage,
 }
@@ -74,29 +80,29 @@ struct Launcher {
 /// # Errors
 /// A system call fails, or a request cannot be decoded.
 pub fn serve(socket: UnixStream) -> io::Result<()> {
-    let child = 1u64 << (Signal::SIGCHLD as i32 - 1);
+    let bit = |signal: Signal| 1u64 << (signal as i32 - 1);
     // Signals of the terminal are for strandline, which closes the socket to end the launcher.
-    let ours = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGTSTP];
-    let bits = ours.into_iter().fold(child, |bits, signal| bits | 1 << (signal as i32 - 1));
-    let before = block_signals(bits)?;
+    let blocked = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGTSTP];
+    let bits = blocked.into_iter().fold(bit(Signal::SIGCHLD), |bits, signal| bits | bit(signal));
+    let signal_mask = block_signals(bits)?;
     strandline_sys::spawn::set_recording_dispositions();
     become_subreaper()?;
     let signals: SigSet = [Signal::SIGCHLD].into_iter().collect();
     let child_signals = SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
-    let no_counters = counters::why_none();
+    let no_counters = counters::unavailability();
     let mut launcher = Launcher {
         socket,
         lines: LineBuffer::default(),
         child_signals,
         // strandline started the launcher with the mask that it was started with itself.
-        signal_mask: before,
+        signal_mask,
         has_counters: no_counters.is_none(),
         jobs: BTreeMap::new(),
-        over: Vec::new(),
+        ended_jobs: Vec::new(),
         orphans: Usage::default(),
     };
     launcher.send_event(&Event::Ready { no_counters })?;
-    let served = launcher.work();
+    let result = launcher.run();
     for &pid in launcher.jobs.keys() {
         drop(signal::send(-pid, Signal::SIGKILL as i32));
     }
@@ -105,7 +111,7 @@ pub fn serve(socket: UnixStream) -> io::Result<()> {
     for group in launcher.jobs.values().filter_map(|job| job.group.as_deref()?.parent()) {
         drop(std::fs::remove_dir(group));
     }
-    served
+    result
 }
 
 impl Launcher {
@@ -113,23 +119,22 @@ impl Launcher {
         self.socket.write_all(&line(event)?)
     }
 
-    fn work(&mut self) -> io::Result<()> {
+    fn run(&mut self) -> io::Result<()> {
         loop {
-            let (asked, ended) = self.wait()?;
-            if ended {
+            let ready = self.wait()?;
+            if ready.has_ended_children {
                 while let Ok(Some(_)) = self.child_signals.read_signal() {}
                 self.reap_children()?;
             }
-            if asked && !self.handle_requests()? {
+            if ready.has_requests && !self.handle_requests()? {
                 return Ok(());
             }
             self.kill_overdue();
         }
     }
 
-    /// Waits for requests, for children to end, or for the next kill deadline: (has requests, has
-    /// ended children).
-    fn wait(&self) -> io::Result<(bool, bool)> {
+    /// Waits for requests, for children to end, or for the next kill deadline.
+    fn wait(&self) -> io::Result<Ready> {
         let mut sources = [
             PollFd::new(self.socket.as_fd(), PollFlags::POLLIN),
             PollFd::new(self.child_signals.as_fd(), PollFlags::POLLIN),
@@ -143,9 +148,9 @@ impl Launcher {
             Ok(_) | Err(nix::errno::Errno::EINTR) => {}
             Err(error) => return Err(error.into()),
         }
-        let has_news = |source: &PollFd<'_>| source.revents().is_some_and(|events| !events.is_empty());
+        let has_events = |source: &PollFd<'_>| source.revents().is_some_and(|events| !events.is_empty());
         let [socket, children] = &sources;
-        Ok((has_news(socket), has_news(children)))
+        Ok(Ready { has_requests: has_events(socket), has_ended_children: has_events(children) })
     }
 
     /// Handles requests; false if strandline closed the socket.
@@ -172,7 +177,7 @@ impl Launcher {
     fn start(&mut self, start: &Start) -> io::Result<()> {
         let started = Instant::now();
         match launch(start, self.signal_mask, self.has_counters) {
-            Ok((pid, counters)) => {
+            Ok(Launched { pid, counters }) => {
                 let group = start.group.clone();
                 self.jobs.insert(pid, Job { number: start.job, started, counters, deadline: None, group });
                 if start.tells_start {
@@ -180,7 +185,9 @@ impl Launcher {
                 }
                 Ok(())
             }
-            Err((why, by_command)) => self.send_event(&Event::NotStarted { job: start.job, why, by_command }),
+            Err(LaunchError { why, by_command }) => {
+                self.send_event(&Event::NotStarted { job: start.job, why, by_command })
+            }
         }
     }
 
@@ -189,9 +196,9 @@ impl Launcher {
         // A job that ended in the meantime is reported by its own event.
         let Some((&pid, job)) = found else { return };
         job.deadline = Some(Instant::now() + grace);
-        let asked = if whole { -pid } else { pid };
+        let target = if whole { -pid } else { pid };
         for signal in [Signal::SIGTERM, Signal::SIGCONT] {
-            drop(signal::send(asked, signal as i32));
+            drop(signal::send(target, signal as i32));
         }
     }
 
@@ -235,7 +242,7 @@ impl Launcher {
                 ..Ended::default()
             };
             let grace = job.deadline.map(|at| at.saturating_duration_since(Instant::now()));
-            self.over.push(EndedJob {
+            self.ended_jobs.push(EndedJob {
                 ended,
                 usage: child.usage,
                 grace: grace.unwrap_or_default().max(GRACE),
@@ -244,41 +251,52 @@ impl Launcher {
         if !self.jobs.is_empty() {
             // Leftover processes cannot be distinguished from those of running jobs; the last job
             // ends them.
-            return self.over.drain(..).collect::<Vec<_>>().into_iter().try_for_each(|over| self.end(over));
+            return std::mem::take(&mut self.ended_jobs).into_iter().try_for_each(|job| self.end(job));
         }
-        let Some(mut last) = self.over.pop() else { return Ok(()) };
+        let Some(mut last) = self.ended_jobs.pop() else { return Ok(()) };
         let swept = if has_children { sweep(&[], last.grace) } else { Swept::default() };
         last.usage = last.usage.plus(std::mem::take(&mut self.orphans)).plus(swept.usage);
         last.ended.left_behind = swept.left_behind;
         last.ended.not_ended = swept.not_ended;
-        for over in std::mem::take(&mut self.over) {
-            self.end(over)?;
+        for job in std::mem::take(&mut self.ended_jobs) {
+            self.end(job)?;
         }
         self.end(last)
     }
 
-    fn end(&mut self, over: EndedJob) -> io::Result<()> {
-        let usage = over.usage;
+    /// Reports the end of a job.
+    fn end(&mut self, job: EndedJob) -> io::Result<()> {
+        let usage = job.usage;
         self.send_event(&Event::Ended(Box::new(Ended {
             user_us: usage.user_us,
             system_us: usage.system_us,
             high_water_bytes: usage.peak_rss_kib.saturating_mul(1024),
             minor_faults: usage.minor_faults,
             major_faults: usage.major_faults,
-            ..over.ended
+            ..job.ended
         })))
     }
 }
 
-/// First process of a job and its counters; or the reason for failure, and whether the command is
-/// at fault.
-type Launched = Result<(i32, Option<Counters>), (String, bool)>;
+/// The first process of a job.
+struct Launched {
+    pid: i32,
+    counters: Option<Counters>,
+}
+
+/// Why a job was not started.
+struct LaunchError {
+    why: String,
+    /// Whether the command is at fault, rather than the launcher.
+    by_command: bool,
+}
 
 /// Starts the first process of a job.
-fn launch(start: &Start, signal_mask: u64, counts: bool) -> Launched {
-    let own = |text: String| (text, false);
+fn launch(start: &Start, signal_mask: u64, has_counters: bool) -> Result<Launched, LaunchError> {
+    let by_launcher = |why: String| LaunchError { why, by_command: false };
+    let by_command = |why: String| LaunchError { why, by_command: true };
     let Some((program, arguments)) = start.command.split_first() else {
-        return Err(("no command was given".to_owned(), true));
+        return Err(by_command("no command was given".to_owned()));
     };
     let mut command = Command::new(program);
     command.args(arguments);
@@ -290,24 +308,24 @@ fn launch(start: &Start, signal_mask: u64, counts: bool) -> Launched {
     }
     if let Some(folder) = &start.directory {
         if !folder.is_dir() {
-            return Err((format!("{}: no such folder to run in", folder.display()), true));
+            return Err(by_command(format!("{}: no such folder to run in", folder.display())));
         }
         command.current_dir(folder);
     }
-    let file = |path: &Path| create(path).map(Stdio::from).map_err(|error| own(named(path, &error)));
+    let file = |path: &Path| create(path).map(Stdio::from).map_err(|error| by_launcher(named(path, &error)));
     command.stdout(file(&start.stdout)?).stderr(file(&start.stderr)?);
     command.stdin(match &start.stdin {
-        Some(path) => Stdio::from(File::open(path).map_err(|error| own(named(path, &error)))?),
+        Some(path) => Stdio::from(File::open(path).map_err(|error| by_launcher(named(path, &error)))?),
         None => Stdio::null(),
     });
-    let join = start.group.as_deref().map(|door| {
-        let opened = OpenOptions::new().write(true).open(door);
-        opened.map(OwnedFd::from).map_err(|error| own(named(door, &error)))
+    let join = start.group.as_deref().map(|procs_file| {
+        let opened = OpenOptions::new().write(true).open(procs_file);
+        opened.map(OwnedFd::from).map_err(|error| by_launcher(named(procs_file, &error)))
     });
     let limits = [(Resource::AddressSpace, start.address_space_bytes), (Resource::Data, start.data_bytes)];
     let limits =
         limits.into_iter().filter_map(|(resource, bytes)| Some((resource, bytes?, bytes?))).collect();
-    let (gate, counters) = if counts { gate() } else { (None, None) };
+    let (gate, opener) = if has_counters { counter_gate() } else { None }.unzip();
     let setup = Setup {
         gate,
         limits,
@@ -319,12 +337,12 @@ fn launch(start: &Start, signal_mask: u64, counts: bool) -> Launched {
         ..Setup::default()
     };
     let started = spawn(command, setup).map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound => (format!("{program}: not found"), true),
-        _ => (format!("{program}: cannot be run: {error}"), true),
+        io::ErrorKind::NotFound => by_command(format!("{program}: not found")),
+        _ => by_command(format!("{program}: cannot be run: {error}")),
     });
-    let counters = counters.and_then(|opener| opener.join().ok().flatten());
+    let counters = opener.and_then(|opener| opener.join().ok().flatten());
     // The child is reaped by its pid; dropping the handle has no effect on it.
-    started.map(|child| (child.id().cast_signed(), counters))
+    started.map(|child| Launched { pid: child.id().cast_signed(), counters })
 }
 
 /// Thread that opens the counters of a process waiting to exec.
@@ -332,17 +350,15 @@ type CounterOpener = std::thread::JoinHandle<Option<Counters>>;
 
 /// Returns the socket on which a new process waits for its counters, and the thread that opens
 /// them: `spawn` returns only after the exec.
-fn gate() -> (Option<UnixStream>, Option<CounterOpener>) {
-    let Ok((ours, theirs)) = UnixStream::pair() else { return (None, None) };
-    if theirs.set_read_timeout(Some(GATE_TIMEOUT)).is_err() {
-        return (None, None);
-    }
+fn counter_gate() -> Option<(UnixStream, CounterOpener)> {
+    let (launcher_end, child_end) = UnixStream::pair().ok()?;
+    child_end.set_read_timeout(Some(GATE_TIMEOUT)).ok()?;
     let opener = std::thread::spawn(move || {
-        let counters = Gate::wait_for_child(&ours).and_then(|pid| Counters::open(pid).ok());
-        Gate::release(&ours);
+        let counters = Gate::wait_for_child(&launcher_end).and_then(|pid| Counters::open(pid).ok());
+        Gate::release(&launcher_end);
         counters
     });
-    (Some(theirs), Some(opener))
+    Some((child_end, opener))
 }
 
 fn create(path: &Path) -> io::Result<File> {

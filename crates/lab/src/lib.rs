@@ -41,5 +41,5 @@ pub use launcher::serve as serve_launcher;
 
 /// Why instructions and cycles cannot be counted on this machine; `None` if they can.
 pub fn why_no_counters() -> Option<String> {
-    counters::why_none()
+    counters::unavailability()
 }

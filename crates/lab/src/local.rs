@@ -19,7 +19,7 @@ use strandline_sys::spawn::{Setup, spawn};
 
 use super::cell::{Measure, Outcome, Subject};
 use super::executable::executable_path;
-use super::executor::{Executor, Job, Stopped};
+use super::executor::{Executor, Job, OutputFiles, Stopped};
 use super::figures;
 use super::interrupt::Interrupt;
 use super::protocol::{Event, LineBuffer, Request, Start, line};
@@ -61,7 +61,7 @@ struct LocalJob {
     /// Index of the folder it writes into.
     slot: usize,
     /// Folder for its output after its end.
-    keep: PathBuf,
+    output_folder: PathBuf,
     group: Option<Group>,
     pid: Option<i32>,
     ended: Option<Event>,
@@ -78,14 +78,14 @@ impl Local {
         let spared = own_children();
         // If the launcher is killed, this process must end the jobs.
         become_subreaper().map_err(failed)?;
-        let (socket, theirs) = UnixStream::pair().map_err(failed)?;
+        let (socket, launcher_socket) = UnixStream::pair().map_err(failed)?;
         let mut command = Command::new(executable_path());
-        let theirs = OwnedFd::from(theirs);
-        command.arg0("strandline").arg(LAUNCHER_VERB).arg(theirs.as_raw_fd().to_string());
+        let launcher_socket = OwnedFd::from(launcher_socket);
+        command.arg0("strandline").arg(LAUNCHER_VERB).arg(launcher_socket.as_raw_fd().to_string());
         // In its own session: if the whole process group of strandline is killed, the launcher
         // still ends the jobs.
         let setup = Setup {
-            inherit: Some(theirs),
+            inherit: Some(launcher_socket),
             signal_mask: interrupt.mask_before(),
             new_session: true,
             ..Setup::default()
@@ -115,37 +115,37 @@ impl Local {
     /// The next event; `None` if none arrives within `at_most`.
     fn next_event(&mut self, at_most: Option<Duration>) -> Result<Option<Event>, Stopped> {
         let deadline = at_most.map(|pause| Instant::now() + pause);
-        let mut has_looked = false;
+        let mut has_polled = false;
         loop {
-            if let Some(event) = self.lines.next().map_err(|error| self.broken(&error))? {
+            if let Some(event) = self.lines.next().map_err(|error| self.launcher_failure(&error))? {
                 return Ok(Some(event));
             }
             if let Some(signal) = self.interrupt.signal() {
                 return Err(Stopped::Interrupted(signal));
             }
-            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            // With no time left, still looks once for an event that has already arrived.
-            if left == Some(Duration::ZERO) && std::mem::replace(&mut has_looked, true) {
+            let remaining = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            // Without remaining time, still polls once for an event that has already arrived.
+            if remaining == Some(Duration::ZERO) && std::mem::replace(&mut has_polled, true) {
                 return Ok(None);
             }
-            let timeout = left.map_or(PollTimeout::NONE, |left| {
-                PollTimeout::try_from(left.as_millis() + 1).unwrap_or(PollTimeout::MAX)
+            let timeout = remaining.map_or(PollTimeout::NONE, |remaining| {
+                PollTimeout::try_from(remaining.as_millis() + 1).unwrap_or(PollTimeout::MAX)
             });
             let [signals, notified] = self.interrupt.descriptors();
             let mut sources =
                 [self.socket.as_fd(), signals, notified].map(|source| PollFd::new(source, PollFlags::POLLIN));
             match poll(&mut sources, timeout) {
                 Ok(_) | Err(nix::errno::Errno::EINTR) => {}
-                Err(error) => return Err(self.broken(&error.into())),
+                Err(error) => return Err(self.launcher_failure(&error.into())),
             }
             let [socket, ..] = &sources;
             if socket.revents().is_some_and(|events| !events.is_empty()) {
-                self.read()?;
+                self.read_events()?;
             }
         }
     }
 
-    fn read(&mut self) -> Result<(), Stopped> {
+    fn read_events(&mut self) -> Result<(), Stopped> {
         let mut bytes = [0; 16 << 10];
         match self.socket.read(&mut bytes) {
             Ok(0) => Err(self.handle_launcher_loss()),
@@ -154,7 +154,7 @@ impl Local {
                 Ok(())
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
-            Err(error) => Err(self.broken(&error)),
+            Err(error) => Err(self.launcher_failure(&error)),
         }
     }
 
@@ -168,7 +168,7 @@ impl Local {
         )
     }
 
-    fn broken(&self, error: &io::Error) -> Stopped {
+    fn launcher_failure(&self, error: &io::Error) -> Stopped {
         Stopped::Failed(format!("the launcher of commands (pid {}) does not answer: {error}", self.launcher))
     }
 
@@ -176,7 +176,7 @@ impl Local {
         let sent = line(request).and_then(|line| self.socket.write_all(&line));
         sent.map_err(|error| match error.kind() {
             io::ErrorKind::BrokenPipe => self.handle_launcher_loss(),
-            _ => self.broken(&error),
+            _ => self.launcher_failure(&error),
         })
     }
 
@@ -198,9 +198,9 @@ impl Local {
     /// fill the disk.
     fn trim(&self, job: Job) {
         let Some(run) = self.jobs.get(&job) else { return };
-        let place = self.slot_folder(run.slot);
+        let folder = self.slot_folder(run.slot);
         for name in ["stdout", "stderr"] {
-            let Ok(file) = File::options().write(true).open(place.join(name)) else { continue };
+            let Ok(file) = File::options().write(true).open(folder.join(name)) else { continue };
             let Ok(data) = file.metadata() else { continue };
             // The file may already have a hole; only the allocated size counts.
             if data.blocks().saturating_mul(512) > MAX_ALLOCATED_BYTES {
@@ -230,9 +230,9 @@ impl Local {
         self.folder.join(slot.to_string())
     }
 
-    fn begin(&mut self, subject: &Subject, folder: &Path, tells_start: bool) -> Result<Job, Stopped> {
+    fn start_job(&mut self, subject: &Subject, folder: &Path, tells_start: bool) -> Result<Job, Stopped> {
         let slot = self.reserve_slot()?;
-        let place = self.slot_folder(slot);
+        let slot_folder = self.slot_folder(slot);
         let is_recorded = matches!(subject.measure, Measure::Recording { .. });
         let bytes = subject.limits.memory.filter(|_| !is_recorded);
         let group = bytes.map(Group::new).transpose().map_err(Stopped::Failed)?;
@@ -241,7 +241,7 @@ impl Local {
         let job = self.next;
         let start = Start {
             job,
-            command: figures::command(subject, &place).map_err(Stopped::Failed)?,
+            command: figures::command(subject, &slot_folder).map_err(Stopped::Failed)?,
             environment: if is_recorded { Vec::new() } else { subject.environment.clone() },
             directory: subject.directory.clone(),
             address_space_bytes: limits.address_space,
@@ -249,14 +249,14 @@ impl Local {
             group: group.as_ref().map(Group::procs),
             no_huge_pages: subject.no_huge_pages && !is_recorded,
             stdin: subject.stdin.clone(),
-            stdout: place.join("stdout"),
-            stderr: place.join("stderr"),
+            stdout: slot_folder.join("stdout"),
+            stderr: slot_folder.join("stderr"),
             tells_start,
         };
         let run = LocalJob {
             subject: subject.clone(),
             slot,
-            keep: folder.to_owned(),
+            output_folder: folder.to_owned(),
             group,
             pid: None,
             ended: None,
@@ -268,10 +268,10 @@ impl Local {
 
     /// The outcome of a job that ended.
     fn finish(&mut self, run: LocalJob, event: Event) -> Result<Outcome, Stopped> {
-        let place = self.slot_folder(run.slot);
+        let slot_folder = self.slot_folder(run.slot);
         let kills = run.group.as_ref().and_then(Group::out_of_memory_kills);
         if let Some(group) = run.group {
-            remove(&group).map_err(Stopped::Failed)?;
+            remove_group(&group).map_err(Stopped::Failed)?;
         }
         if let Some(taken) = self.slots.get_mut(run.slot) {
             *taken = false;
@@ -279,30 +279,31 @@ impl Local {
         let mut outcome = match event {
             Event::NotStarted { why, by_command: true, .. } => Outcome::not_started(why),
             Event::NotStarted { why, .. } => return Err(Stopped::Failed(why)),
-            Event::Ended(ended) => figures::outcome(&run.subject, &ended, &place),
+            Event::Ended(ended) => figures::outcome(&run.subject, &ended, &slot_folder),
             Event::Ready { .. } | Event::Started { .. } => {
                 Outcome::not_started("its end was not reported".to_owned())
             }
         };
         outcome.out_of_memory_kills = outcome.out_of_memory_kills.or(kills);
-        let kept = |name: &str| keep(&place, &run.keep, name).map_err(Stopped::Failed);
-        outcome.stdout = kept("stdout")?;
-        outcome.stderr = kept("stderr")?;
+        let keep = |name: &str| keep_output(&slot_folder, &run.output_folder, name).map_err(Stopped::Failed);
+        outcome.stdout = keep("stdout")?;
+        outcome.stderr = keep("stderr")?;
         outcome.recording = match &run.subject.measure {
-            Measure::Recording { .. } => kept(figures::RECORDING)?,
+            Measure::Recording { .. } => keep(figures::RECORDING)?,
             _ => None,
         };
         Ok(outcome)
     }
 }
+
 impl Executor for Local {
     fn start(&mut self, subject: &Subject, folder: &Path) -> Result<Job, Stopped> {
-        self.begin(subject, folder, true)
+        self.start_job(subject, folder, true)
     }
 
     fn run(&mut self, subject: &Subject, folder: &Path) -> Result<Outcome, Stopped> {
         // The process id is not needed; saves a message.
-        let job = self.begin(subject, folder, false)?;
+        let job = self.start_job(subject, folder, false)?;
         self.finish_in_time(job, subject)
     }
 
@@ -315,10 +316,12 @@ impl Executor for Local {
             {
                 return self.finish(run, event).map(Some);
             }
-            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            match self.next_event(Some(left.map_or(TRIM_EVERY, |left| left.min(TRIM_EVERY))))? {
+            let remaining = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            match self
+                .next_event(Some(remaining.map_or(TRIM_EVERY, |remaining| remaining.min(TRIM_EVERY))))?
+            {
                 Some(event) => self.store_event(event),
-                None if left.is_some_and(|left| left <= TRIM_EVERY) => return Ok(None),
+                None if remaining.is_some_and(|remaining| remaining <= TRIM_EVERY) => return Ok(None),
                 None => self.trim(job),
             }
         }
@@ -341,9 +344,9 @@ impl Executor for Local {
         Ok(self.jobs.get(&job).and_then(|run| run.pid))
     }
 
-    fn output(&self, job: Job) -> Option<(PathBuf, PathBuf)> {
-        let place = self.slot_folder(self.jobs.get(&job)?.slot);
-        Some((place.join("stdout"), place.join("stderr")))
+    fn output(&self, job: Job) -> Option<OutputFiles> {
+        let folder = self.slot_folder(self.jobs.get(&job)?.slot);
+        Some(OutputFiles { stdout: folder.join("stdout"), stderr: folder.join("stderr") })
     }
 
     fn no_counters(&self) -> Option<String> {
@@ -361,13 +364,13 @@ impl Drop for Local {
         drop(reap(self.launcher, true));
         for group in std::mem::take(&mut self.jobs).into_values().filter_map(|run| run.group) {
             // A failure cannot be reported anymore.
-            drop(remove(&group));
+            drop(remove_group(&group));
         }
     }
 }
 
 /// Removes the control group of a job whose processes have ended.
-fn remove(group: &Group) -> Result<(), String> {
+fn remove_group(group: &Group) -> Result<(), String> {
     let begin = Instant::now();
     loop {
         match group.remove() {
@@ -378,24 +381,21 @@ fn remove(group: &Group) -> Result<(), String> {
     }
 }
 
-/// Moves `place/name` to `folder/name`, truncated to its last [`MAX_OUTPUT_BYTES`]; `None` if it is
-/// empty or missing.
-fn keep(place: &Path, folder: &Path, name: &str) -> Result<Option<PathBuf>, String> {
-    let (from, to) = (place.join(name), folder.join(name));
-    let bytes = match from.metadata() {
-        Ok(data) => data.len(),
-        Err(_) => return Ok(None),
-    };
+/// Moves the file `name` from one folder to another, truncated to its last [`MAX_OUTPUT_BYTES`];
+/// `None` if it is empty or missing.
+fn keep_output(slot_folder: &Path, folder: &Path, name: &str) -> Result<Option<PathBuf>, String> {
+    let (from, to) = (slot_folder.join(name), folder.join(name));
+    let bytes = from.metadata().map_or(0, |metadata| metadata.len());
     if bytes == 0 {
         return Ok(None);
     }
     std::fs::create_dir_all(folder).map_err(|error| named(folder, &error))?;
-    let kept = if name != figures::RECORDING && bytes > MAX_OUTPUT_BYTES {
+    let moved = if name != figures::RECORDING && bytes > MAX_OUTPUT_BYTES {
         copy_tail(&from, &to, bytes).and_then(|()| std::fs::remove_file(&from))
     } else {
         std::fs::rename(&from, &to)
     };
-    kept.map(|()| Some(to.clone())).map_err(|error| named(&to, &error))
+    moved.map(|()| Some(to.clone())).map_err(|error| named(&to, &error))
 }
 
 /// Copies the last bytes of a file.

@@ -22,8 +22,8 @@ pub fn run(lab: &mut Lab<'_>, remote: &mut dyn RemoteExecutor) -> Result<(), Sto
         requested: 0,
         finished: BTreeMap::new(),
         lost: 0,
-        has_any: false,
-        why: None,
+        has_results: false,
+        first_loss: None,
     };
     let driven = engine.drive();
     // After a signal `remote` has already decided what becomes of the rounds.
@@ -42,9 +42,9 @@ struct RemoteLab<'a, 'l> {
     finished: BTreeMap<u32, RoundOutcomes>,
     lost: u32,
     /// Whether any round came back.
-    has_any: bool,
+    has_results: bool,
     /// Reason of the first loss.
-    why: Option<String>,
+    first_loss: Option<String>,
 }
 
 impl RemoteLab<'_, '_> {
@@ -52,7 +52,7 @@ impl RemoteLab<'_, '_> {
         let rounds = self.lab.plan.warm_up.saturating_add(self.lab.plan.max_rounds);
         for round in 0..rounds {
             if round >= self.requested {
-                self.ask(rounds)?;
+                self.request_rounds(rounds)?;
             }
             let finished_runs = loop {
                 match self.finished.remove(&round) {
@@ -68,21 +68,21 @@ impl RemoteLab<'_, '_> {
                     self.lab.judge_run(turn, outcome);
                 }
             }
-            if self.lab.is_over_after(round) {
+            if self.lab.is_finished_after(round) {
                 break;
             }
         }
-        if self.has_any || self.lost == 0 { Ok(()) } else { Err(self.all_rounds_lost()) }
+        if self.has_results || self.lost == 0 { Ok(()) } else { Err(self.all_rounds_lost()) }
     }
 
     /// Requests the first rounds, or as many again if they were not enough. Only rounds that are
     /// complete in the journal are taken from it, so that a pair never consists of runs on two
     /// machines.
-    fn ask(&mut self, rounds: u32) -> Result<(), Stopped> {
+    fn request_rounds(&mut self, rounds: u32) -> Result<(), Stopped> {
         let plan = self.lab.plan;
         let warm_up = if self.requested == 0 { plan.warm_up } else { 0 };
         let until = self.requested.saturating_add(warm_up).saturating_add(plan.min_rounds.max(1)).min(rounds);
-        let mut wanted = Vec::new();
+        let mut missing = Vec::new();
         for round in self.requested..until {
             let turns: Vec<ScheduledRun> =
                 self.lab.order(round).into_iter().filter(|&turn| self.lab.is_due(turn)).collect();
@@ -95,12 +95,12 @@ impl RemoteLab<'_, '_> {
                     self.report(&finished_runs);
                     self.finished.insert(round, finished_runs);
                 }
-                None => wanted
+                None => missing
                     .push(Round { number: round, turns: turns.iter().map(|turn| turn.subject).collect() }),
             }
         }
         self.requested = until;
-        if wanted.is_empty() { Ok(()) } else { self.remote.request(&plan.subjects, wanted) }
+        if missing.is_empty() { Ok(()) } else { self.remote.request(&plan.subjects, missing) }
     }
 
     fn handle_event(&mut self) -> Result<(), Stopped> {
@@ -110,16 +110,16 @@ impl RemoteLab<'_, '_> {
                 for (subject, outcome) in &outcomes {
                     let Some(subject) = self.lab.plan.subjects.get(*subject) else { continue };
                     self.lab.journal.keep(&subject.name, round, outcome).map_err(Stopped::Failed)?;
-                    self.lab.run += 1;
+                    self.lab.own_runs += 1;
                 }
                 self.report(&outcomes);
                 self.finished.insert(round, outcomes);
             }
             RemoteEvent::Lost { round, why } => {
                 self.lost += 1;
-                self.why.get_or_insert(why);
+                self.first_loss.get_or_insert(why);
                 self.finished.insert(round, Vec::new());
-                if self.lost >= MAX_LOST && !self.has_any {
+                if self.lost >= MAX_LOST && !self.has_results {
                     return Err(self.all_rounds_lost());
                 }
             }
@@ -129,7 +129,7 @@ impl RemoteLab<'_, '_> {
 
     fn report(&mut self, finished_runs: &RoundOutcomes) {
         if let Some((subject, _)) = finished_runs.last() {
-            self.has_any = true;
+            self.has_results = true;
             self.lab.report_progress(*subject, finished_runs.len());
         }
     }
@@ -141,7 +141,7 @@ impl RemoteLab<'_, '_> {
     }
 
     fn all_rounds_lost(&self) -> Stopped {
-        let why = self.why.clone().unwrap_or_default();
-        Stopped::Failed(format!("no round came back: {why}"))
+        let reason = self.first_loss.clone().unwrap_or_default();
+        Stopped::Failed(format!("no round came back: {reason}"))
     }
 }

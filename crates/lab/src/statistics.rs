@@ -42,6 +42,16 @@ pub struct Estimate {
     pub samples: Vec<f64>,
 }
 
+/// A sample and the block that it belongs to: runs on machines of different kinds are in different
+/// blocks.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct BlockSample {
+    /// The sample.
+    pub value: f64,
+    /// Number of its block.
+    pub block: u32,
+}
+
 /// The ratio of one figure to another, paired by rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Ratio {
@@ -88,27 +98,28 @@ impl Ratio {
 /// samples (Hesterberg, 2015). It cannot extend beyond the samples: with five samples its
 /// confidence is at most 94 %, whatever is requested.
 pub fn estimate(samples: &[f64], confidence: f64, seed: u64) -> Option<Estimate> {
-    estimate_in_blocks(&samples.iter().map(|&sample| (sample, 0)).collect::<Vec<_>>(), confidence, seed)
+    let samples: Vec<BlockSample> = samples.iter().map(|&value| BlockSample { value, block: 0 }).collect();
+    estimate_in_blocks(&samples, confidence, seed)
 }
 
-/// The same for samples of several blocks, given as (sample, block number): runs on machines of
-/// different kinds, which a repetition would use equally often. Each block is therefore resampled
-/// by itself.
-pub fn estimate_in_blocks(samples: &[(f64, u32)], confidence: f64, seed: u64) -> Option<Estimate> {
-    let finite: Vec<(f64, u32)> = samples.iter().copied().filter(|(sample, _)| sample.is_finite()).collect();
-    let samples: Vec<f64> = finite.iter().map(|&(sample, _)| sample).collect();
-    let mut in_order = finite;
-    in_order.sort_by(|one, other| one.0.total_cmp(&other.0));
-    let sorted: Vec<f64> = in_order.iter().map(|&(sample, _)| sample).collect();
+/// The same for samples of several blocks. A repetition would use the machines of all blocks
+/// equally often, so each block is resampled by itself.
+pub fn estimate_in_blocks(samples: &[BlockSample], confidence: f64, seed: u64) -> Option<Estimate> {
+    let mut finite: Vec<BlockSample> =
+        samples.iter().copied().filter(|sample| sample.value.is_finite()).collect();
+    let values = |samples: &[BlockSample]| samples.iter().map(|sample| sample.value).collect::<Vec<f64>>();
+    let samples = values(&finite);
+    finite.sort_by(|a, b| a.value.total_cmp(&b.value));
+    let sorted = values(&finite);
     let median = median(&sorted)?;
     let interval = match sorted.len() {
         1 => None,
         count if count > MAX_BOOTSTRAPPED => order_interval(&sorted, confidence),
-        _ => bootstrap(&sorted, &indices_by_block(&in_order), confidence, seed),
+        _ => bootstrap(&sorted, &indices_by_block(&finite), confidence, seed),
     };
     // With few resamples, or very large figures, a bound may fall on the wrong side of the median.
-    let surround = |(low, high): (f64, f64)| (Some(low.min(median)), Some(high.max(median)));
-    let (low, high) = interval.map_or((None, None), surround);
+    let with_median = |(low, high): (f64, f64)| (Some(low.min(median)), Some(high.max(median)));
+    let (low, high) = interval.map_or((None, None), with_median);
     Some(Estimate { median, low, high, samples })
 }
 
@@ -126,8 +137,8 @@ pub fn without_interval(samples: &[f64]) -> Option<Estimate> {
 /// or if the median would be a ratio to 0. The interval is computed on log ratios, where a zero
 /// counts as half a unit. Nothing is random.
 pub fn paired_ratio(pairs: &[(f64, f64)], resolution: f64, confidence: f64) -> Option<Ratio> {
-    let counts = |figure: f64| figure.is_finite() && figure >= 0.0;
-    let pairs: Vec<(f64, f64)> = pairs.iter().copied().filter(|&(a, b)| counts(a) && counts(b)).collect();
+    let is_valid = |figure: f64| figure.is_finite() && figure >= 0.0;
+    let pairs: Vec<(f64, f64)> = pairs.iter().copied().filter(|&(a, b)| is_valid(a) && is_valid(b)).collect();
     let median = median_ratio(&pairs)?;
     if pairs.len() < 2 {
         return Some(Ratio { median, low: None, high: None });
@@ -142,9 +153,9 @@ pub fn paired_ratio(pairs: &[(f64, f64)], resolution: f64, confidence: f64) -> O
         .or_else(|| student_interval(&logs, confidence, scale.unit_log));
     let Some((low, high)) = interval else { return Some(Ratio { median, low: None, high: None }) };
     // Fractions of a unit are not visible: two figures one unit apart may be practically equal.
-    let end = |log: f64| log.exp().clamp(0.0, f64::MAX);
-    let low = end(low - scale.unit_log * (1.0 + 1e-9)).min(median);
-    let high = end(high + scale.unit_log * (1.0 + 1e-9)).max(median);
+    let bound = |log: f64| log.exp().clamp(0.0, f64::MAX);
+    let low = bound(low - scale.unit_log * (1.0 + 1e-9)).min(median);
+    let high = bound(high + scale.unit_log * (1.0 + 1e-9)).max(median);
     Some(Ratio { median, low: Some(low), high: Some(high) })
 }
 
@@ -160,7 +171,7 @@ pub fn outliers(samples: &[f64]) -> Vec<usize> {
     let distances: Vec<f64> = finite.iter().map(|sample| (sample - middle).abs()).collect();
     let Some(deviation) = median(&sorted(&distances)) else { return Vec::new() };
     // The constants scale both deviations to the standard deviation of normal samples.
-    let (spread, least) = if deviation > 0.0 {
+    let (spread, min_distance) = if deviation > 0.0 {
         (deviation / 0.674_489_750_196_081_7, 0.0)
     } else {
         let mean = distances.iter().map(|distance| distance / distances.len() as f64).sum::<f64>();
@@ -168,7 +179,7 @@ pub fn outliers(samples: &[f64]) -> Vec<usize> {
     };
     let is_outlier = |sample: f64| {
         let distance = (sample - middle).abs();
-        sample.is_finite() && distance > least && distance > OUTLIER_SCORE * spread
+        sample.is_finite() && distance > min_distance && distance > OUTLIER_SCORE * spread
     };
     samples.iter().enumerate().filter(|&(_, &sample)| is_outlier(sample)).map(|(index, _)| index).collect()
 }
@@ -226,10 +237,10 @@ impl Scale {
         let floor = if resolution > 0.0 { smallest.min(resolution / 2.0) } else { smallest / 2.0 };
         // Half of the smallest positive number would be 0.
         let floor = floor.max(f64::MIN_POSITIVE);
-        let middle = |figures: Vec<f64>| median(&sorted(&figures)).unwrap_or(floor).max(floor);
-        let of_a = middle(pairs.iter().map(|&(a, _)| a).collect());
-        let of_b = middle(pairs.iter().map(|&(_, b)| b).collect());
-        let unit_log = (resolution / of_a.min(of_b)).min(f64::MAX).ln_1p();
+        let raised_median = |figures: Vec<f64>| median(&sorted(&figures)).unwrap_or(floor).max(floor);
+        let median_a = raised_median(pairs.iter().map(|&(a, _)| a).collect());
+        let median_b = raised_median(pairs.iter().map(|&(_, b)| b).collect());
+        let unit_log = (resolution / median_a.min(median_b)).min(f64::MAX).ln_1p();
         Self { floor, unit_log }
     }
 
@@ -239,10 +250,10 @@ impl Scale {
 }
 
 /// Indices of the samples of each block.
-fn indices_by_block(in_order: &[(f64, u32)]) -> Vec<Vec<usize>> {
+fn indices_by_block(samples: &[BlockSample]) -> Vec<Vec<usize>> {
     let mut members: std::collections::BTreeMap<u32, Vec<usize>> = std::collections::BTreeMap::new();
-    for (index, &(_, block)) in in_order.iter().enumerate() {
-        members.entry(block).or_default().push(index);
+    for (index, sample) in samples.iter().enumerate() {
+        members.entry(sample.block).or_default().push(index);
     }
     members.into_values().collect()
 }
@@ -330,18 +341,18 @@ fn signed_rank_quantile(count: usize, tail: f64) -> Option<usize> {
         return Some((mean - 0.5 - quantile * deviation).floor().clamp(0.0, ranks as f64) as usize);
     }
     // Probability of each rank sum, built up rank by rank: each rank is in the sum or not.
-    let mut likely = vec![0.0; ranks + 1];
-    *likely.first_mut()? = 1.0;
+    let mut probabilities = vec![0.0; ranks + 1];
+    *probabilities.first_mut()? = 1.0;
     for rank in 1..=count {
         for sum in (0..=ranks).rev() {
-            let with = sum.checked_sub(rank).and_then(|rest| likely.get(rest)).copied().unwrap_or(0.0);
-            if let Some(place) = likely.get_mut(sum) {
-                *place = (*place + with) / 2.0;
+            let with_rank = sum.checked_sub(rank).and_then(|sum| probabilities.get(sum)).copied();
+            if let Some(probability) = probabilities.get_mut(sum) {
+                *probability = (*probability + with_rank.unwrap_or(0.0)) / 2.0;
             }
         }
     }
     let mut passed = 0.0;
-    let rejected = likely.iter().take_while(|&&each| {
+    let rejected = probabilities.iter().take_while(|&&each| {
         passed += each;
         passed <= tail
     });

@@ -1,6 +1,6 @@
 //! Tests of the checks of studies, and of probes.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use super::needs::RunnableCells;
 use super::needs::{ProbePhase, probe};
 use super::run;
 use strandline_lab::cell::{End, Outcome, Subject};
-use strandline_lab::executor::{Executor, Job, Stopped};
+use strandline_lab::executor::{Executor, Job, OutputFiles, Stopped};
 
 fn study(text: &str) -> Result<Arc<Study>, String> {
     let text = format!("title = 't'\n{text}");
@@ -115,7 +115,7 @@ impl Executor for Idle {
         Ok(None)
     }
 
-    fn output(&self, _: Job) -> Option<(PathBuf, PathBuf)> {
+    fn output(&self, _: Job) -> Option<OutputFiles> {
         None
     }
 

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use super::file::Statistic;
 use super::matrix::Key;
 use super::metric;
-use strandline_lab::statistics::{self, Estimate, Ratio};
+use strandline_lab::statistics::{self, BlockSample, Estimate, Ratio};
 
 /// Confidence of intervals.
 pub const CONFIDENCE: f64 = 0.95;
@@ -116,10 +116,10 @@ impl Measured for Data {
 /// Why no estimate is possible.
 pub fn estimate(measured: &dyn Measured, key: &Key, metric: &str) -> Result<Estimate, String> {
     let blocks = measured.blocks();
-    let in_block = |(round, sample): (usize, Option<f64>)| {
-        sample.map(|sample| (sample, blocks.get(round).copied().unwrap_or_default()))
+    let in_block = |(round, value): (usize, Option<f64>)| {
+        Some(BlockSample { value: value?, block: blocks.get(round).copied().unwrap_or_default() })
     };
-    let samples: Vec<(f64, u32)> =
+    let samples: Vec<BlockSample> =
         measured.samples(key, metric)?.into_iter().enumerate().filter_map(in_block).collect();
     statistics::estimate_in_blocks(&samples, CONFIDENCE, 1).ok_or_else(|| format!("no run gave {metric}"))
 }

@@ -81,7 +81,7 @@ pub fn document(facts: &CompareInput<'_>) -> Document {
         ratio_confidence: comparison.ratio_confidence,
         commands: commands.collect(),
         metrics: comparison.metrics.first().map(metrics).unwrap_or_default(),
-        cases: cases.map(|(name, of)| json!({ "name": name, "metrics": metrics(of) })).collect(),
+        cases: cases.map(|(name, compared)| json!({ "name": name, "metrics": metrics(compared) })).collect(),
         caveats: caveats(facts)
             .into_iter()
             .map(|(code, text)| json!({ "code": code, "where": "compare", "bytes": null, "text": text }))
@@ -94,8 +94,8 @@ fn key(number: usize) -> String {
     letter(number).to_lowercase()
 }
 
-fn metrics(of: &BTreeMap<Metric, Compared>) -> Map<String, Value> {
-    let one = |metric: Metric| match of.get(&metric) {
+fn metrics(by_metric: &BTreeMap<Metric, Compared>) -> Map<String, Value> {
+    let value = |metric: Metric| match by_metric.get(&metric) {
         None => Value::Null,
         Some(compared) => {
             let mut value = Map::new();
@@ -112,25 +112,42 @@ fn metrics(of: &BTreeMap<Metric, Compared>) -> Map<String, Value> {
             Value::Object(value)
         }
     };
-    Metric::ALL.into_iter().map(|metric| (metric.name().to_owned(), one(metric))).collect()
+    Metric::ALL.into_iter().map(|metric| (metric.name().to_owned(), value(metric))).collect()
 }
 
-/// All verdicts of a comparison: (case, metric, command, verdict).
-fn verdicts(comparison: &Comparison) -> impl Iterator<Item = (usize, Metric, usize, Verdict)> + '_ {
+/// The verdict on one metric of a command in a case.
+struct MetricVerdict {
+    case: usize,
+    metric: Metric,
+    command: usize,
+    verdict: Verdict,
+}
+
+impl MetricVerdict {
+    fn differs(&self) -> bool {
+        matches!(self.verdict, Verdict::More | Verdict::Less)
+    }
+}
+
+/// All verdicts of a comparison.
+fn verdicts(comparison: &Comparison) -> impl Iterator<Item = MetricVerdict> + '_ {
     comparison.metrics.iter().enumerate().flat_map(|(case, metrics)| {
         metrics.iter().flat_map(move |(&metric, compared)| {
-            (1..compared.ratios.len()).map(move |command| (case, metric, command, compared.verdict(command)))
+            (1..compared.ratios.len()).map(move |command| {
+                let verdict = compared.verdict(command);
+                MetricVerdict { case, metric, command, verdict }
+            })
         })
     })
 }
 
 fn verdict(comparison: &Comparison) -> &'static str {
-    let differs = |verdict: Verdict| matches!(verdict, Verdict::More | Verdict::Less);
-    if verdicts(comparison).any(|(.., verdict)| differs(verdict)) {
+    if verdicts(comparison).any(|verdict| verdict.differs()) {
         return "different";
     }
     // CPU time too short to be counted does not cast doubt on the other metrics.
-    if verdicts(comparison).any(|(.., verdict)| verdict == Verdict::Same) { "same" } else { "unknown" }
+    let is_same = verdicts(comparison).any(|verdict| verdict.verdict == Verdict::Same);
+    if is_same { "same" } else { "unknown" }
 }
 
 /// Caveats: code and sentence.
@@ -138,8 +155,8 @@ type Caveats = Vec<(&'static str, String)>;
 
 /// Caveats on the figures.
 fn caveats(facts: &CompareInput<'_>) -> Caveats {
-    let mut caveats = on_counts(facts);
-    caveats.extend(on_rounds(facts));
+    let mut caveats = counting_caveats(facts);
+    caveats.extend(round_caveats(facts));
     caveats.extend(facts.failures.iter().map(|(name, failed)| ("failed_runs", failed_runs(name, *failed))));
     if facts.left_behind > 0 {
         let text = format!("{} runs left processes behind, which were ended", facts.left_behind);
@@ -151,7 +168,7 @@ fn caveats(facts: &CompareInput<'_>) -> Caveats {
 }
 
 /// Caveats on how instructions and times are counted.
-fn on_counts(facts: &CompareInput<'_>) -> Caveats {
+fn counting_caveats(facts: &CompareInput<'_>) -> Caveats {
     let mut caveats = Vec::new();
     if let Some(why) = &facts.no_counters {
         caveats.push(if facts.counted_by_cachegrind {
@@ -170,8 +187,9 @@ fn on_counts(facts: &CompareInput<'_>) -> Caveats {
         });
     }
     let has_zeros = |metric: &Metric| {
-        let mut of = facts.comparison.metrics.iter().filter_map(|of| of.get(metric));
-        of.any(|of| of.estimates.iter().flatten().any(|estimate| estimate.samples.contains(&0.0)))
+        let compared = facts.comparison.metrics.iter().filter_map(|metrics| metrics.get(metric));
+        let mut estimates = compared.flat_map(|compared| compared.estimates.iter().flatten());
+        estimates.any(|estimate| estimate.samples.contains(&0.0))
     };
     if [Metric::User, Metric::System].iter().any(has_zeros) {
         let text = "runs were so short that the kernel's clock tick split their processor time between user and \
@@ -189,7 +207,7 @@ fn on_counts(facts: &CompareInput<'_>) -> Caveats {
 }
 
 /// Caveats on the number of rounds, and on concurrent runs.
-fn on_rounds(facts: &CompareInput<'_>) -> Caveats {
+fn round_caveats(facts: &CompareInput<'_>) -> Caveats {
     let mut caveats = Vec::new();
     if facts.jobs > 1 {
         caveats.push((
@@ -255,9 +273,9 @@ pub fn page(facts: &CompareInput<'_>) -> Page {
 }
 
 fn headline(comparison: &Comparison) -> String {
-    let found: Vec<String> = verdicts(comparison)
-        .filter(|(.., verdict)| matches!(verdict, Verdict::More | Verdict::Less))
-        .filter_map(|(case, metric, command, _)| {
+    let differences: Vec<String> = verdicts(comparison)
+        .filter(MetricVerdict::differs)
+        .filter_map(|MetricVerdict { case, metric, command, .. }| {
             let ratio = comparison.metrics.get(case)?.get(&metric)?.ratios.get(command).copied()??;
             let case = comparison.cases.get(case).filter(|case| !case.is_empty());
             let case = case.map(|case| format!(" in {}", clean(case))).unwrap_or_default();
@@ -267,15 +285,15 @@ fn headline(comparison: &Comparison) -> String {
         })
         .collect();
     let joint = "99 % joint confidence";
-    match (verdict(comparison), found.as_slice()) {
+    match (verdict(comparison), differences.as_slice()) {
         ("unknown", _) => "Unknown: too few rounds to tell.".to_owned(),
         (_, []) => format!("Same: no figure differs ({} rounds, {joint}).", comparison.rounds),
-        (_, found) => {
-            let more = found.len().saturating_sub(4);
+        (_, differences) => {
+            let more = differences.len().saturating_sub(4);
             let more = if more > 0 { format!("; and {more} more") } else { String::new() };
             format!(
                 "{}{more} ({} rounds, {joint}).",
-                found.iter().take(4).cloned().collect::<Vec<_>>().join("; "),
+                differences.iter().take(4).cloned().collect::<Vec<_>>().join("; "),
                 comparison.rounds
             )
         }
@@ -316,23 +334,24 @@ fn legend(comparison: &Comparison) -> Section {
 fn cases_section(comparison: &Comparison) -> Section {
     let mut columns = vec![Column::new("", false)];
     columns.extend(comparison.cases.iter().map(|case| Column::new(clean(case), true)));
-    let of = |case: usize, metric: Metric| comparison.metrics.get(case).and_then(|of| of.get(&metric));
+    let compared = |case: usize, metric: Metric| comparison.metrics.get(case)?.get(&metric);
     let cases = 0..comparison.cases.len();
     let known =
-        Metric::ALL.into_iter().filter(|&metric| cases.clone().any(|case| of(case, metric).is_some()));
+        Metric::ALL.into_iter().filter(|&metric| cases.clone().any(|case| compared(case, metric).is_some()));
     let tables = known.map(|metric| {
         let mut rows = Vec::new();
         for command in 0..comparison.commands.len() {
             let mut row = vec![Cell::plain(letter(command))];
             row.extend(cases.clone().map(|case| {
-                let estimate = of(case, metric).and_then(|of| of.estimates.get(command)?.as_ref());
+                let estimate =
+                    compared(case, metric).and_then(|compared| compared.estimates.get(command)?.as_ref());
                 Cell::plain(estimate.map_or(UNKNOWN.to_owned(), |estimate| value(metric, estimate.median)))
             }));
             rows.push(row);
         }
         for command in 1..comparison.commands.len() {
             let mut row = vec![Cell::plain(format!("{}/{}", letter(command), letter(0)))];
-            row.extend(cases.clone().map(|case| match of(case, metric) {
+            row.extend(cases.clone().map(|case| match compared(case, metric) {
                 Some(compared) => {
                     ratio_cell(compared, command, |ratio| format!("{:.0}%", ratio.median * 100.0))
                 }

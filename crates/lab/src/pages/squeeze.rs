@@ -19,15 +19,15 @@ const MAX_LIMITS: usize = 24;
 
 /// Builds the page of `findings`; `environment` describes this machine.
 pub fn page(findings: &Findings, environment: Vec<(String, String)>) -> Page {
-    let mut sections = vec![edge(findings)];
-    sections.extend(failures(findings));
-    sections.extend(near(findings));
-    sections.extend(paste(findings));
+    let mut sections = vec![edge_section(findings)];
+    sections.extend(failures_section(findings));
+    sections.extend(slowdown_section(findings));
+    sections.extend(snippets_section(findings));
     Page {
         title: format!("squeeze: {}", shown_command(findings)),
         headline: headline(findings),
         sections,
-        caveats: findings.caveats.iter().map(|doubt| doubt.text.clone()).collect(),
+        caveats: findings.caveats.iter().map(|caveat| caveat.text.clone()).collect(),
         environment,
     }
 }
@@ -51,18 +51,18 @@ fn exact(limit_bytes: u64) -> String {
 }
 
 fn headline(findings: &Findings) -> String {
-    let thing = resource(findings.kind);
+    let resource = resource(findings.kind);
     let mut text = match (findings.smallest_bytes, findings.largest_failing_bytes) {
         (Some(smallest), Some(failing)) if findings.band.is_none() && failing < smallest => {
-            format!("{} of {thing} is enough; under {} it fails.", exact(smallest), exact(failing))
+            format!("{} of {resource} is enough; under {} it fails.", exact(smallest), exact(failing))
         }
         (Some(smallest), None) => format!(
-            "{} of {thing} is enough, and that is the smallest limit there is to try: it never failed.",
+            "{} of {resource} is enough, and that is the smallest limit there is to try: it never failed.",
             exact(smallest)
         ),
-        (Some(smallest), _) => format!("{} of {thing} is enough.", exact(smallest)),
+        (Some(smallest), _) => format!("{} of {resource} is enough.", exact(smallest)),
         (None, Some(failing)) => format!(
-            "No limit on its {thing} was found under which it succeeds: it fails under {} as well.",
+            "No limit on its {resource} was found under which it succeeds: it fails under {} as well.",
             exact(failing)
         ),
         (None, None) => "Nothing was found.".to_owned(),
@@ -90,10 +90,14 @@ fn flaky(band: &Band) -> String {
     )
 }
 
-fn edge(findings: &Findings) -> Section {
+fn edge_section(findings: &Findings) -> Section {
     let mut paragraphs = Vec::new();
     if let (Some(smallest), Some(resolution)) = (findings.smallest_bytes, findings.resolution_bytes) {
-        let runs = findings.limits.iter().find(|at| at.limit_bytes == smallest).map_or(0, |at| at.succeeded);
+        let runs = findings
+            .limits
+            .iter()
+            .find(|result| result.limit_bytes == smallest)
+            .map_or(0, |result| result.succeeded);
         paragraphs.push(format!(
             "Found to {} in {}; {} succeeded under {}.",
             bytes(resolution),
@@ -106,8 +110,8 @@ fn edge(findings: &Findings) -> Section {
     Section {
         heading: "The edge".to_owned(),
         paragraphs,
-        tables: vec![limits(findings)],
-        plots: vec![trials(findings)],
+        tables: vec![limits_table(findings)],
+        plots: vec![trials_plot(findings)],
         ..Section::default()
     }
 }
@@ -124,24 +128,24 @@ fn unlimited(findings: &Findings) -> Option<String> {
 }
 
 /// The tried limits nearest to the edge, in descending order.
-fn limits(findings: &Findings) -> Table {
+fn limits_table(findings: &Findings) -> Table {
     let edge = findings.smallest_bytes.or(findings.largest_failing_bytes).unwrap_or(0);
     let mut nearest: Vec<&LimitResult> = findings.limits.iter().collect();
-    nearest.sort_by_key(|at| at.limit_bytes.abs_diff(edge));
+    nearest.sort_by_key(|result| result.limit_bytes.abs_diff(edge));
     let left_out = nearest.len().saturating_sub(MAX_LIMITS);
     nearest.truncate(MAX_LIMITS);
-    nearest.sort_by_key(|at| std::cmp::Reverse(at.limit_bytes));
-    let rows = nearest.iter().map(|at| {
-        let (word, tone) = match (at.succeeded, at.failed) {
+    nearest.sort_by_key(|result| std::cmp::Reverse(result.limit_bytes));
+    let rows = nearest.iter().map(|result| {
+        let (word, tone) = match (result.succeeded, result.failed) {
             (_, 0) => ("succeeds", Tone::Good),
             (0, _) => ("fails", Tone::Bad),
             _ => ("flaky", Tone::Bad),
         };
         vec![
-            Cell::plain(bytes(at.limit_bytes)),
-            Cell::plain(grouped(at.limit_bytes)),
-            Cell::plain((at.succeeded + at.failed).to_string()),
-            Cell::plain(at.failed.to_string()),
+            Cell::plain(bytes(result.limit_bytes)),
+            Cell::plain(grouped(result.limit_bytes)),
+            Cell::plain((result.succeeded + result.failed).to_string()),
+            Cell::plain(result.failed.to_string()),
             Cell { text: word.to_owned(), tone },
         ]
     });
@@ -155,7 +159,7 @@ fn limits(findings: &Findings) -> Table {
 }
 
 /// Plot of every run: limit and success.
-fn trials(findings: &Findings) -> Plot {
+fn trials_plot(findings: &Findings) -> Plot {
     let points = |is_success: bool| {
         let numbered = findings.trials.iter().enumerate();
         numbered
@@ -180,24 +184,25 @@ fn trials(findings: &Findings) -> Plot {
     }
 }
 
-fn failures(findings: &Findings) -> Option<Section> {
+fn failures_section(findings: &Findings) -> Option<Section> {
     let failing = findings.largest_failing_bytes?;
-    let rows = findings.failures.iter().map(|way| {
-        let range = if way.low_bytes == way.high_bytes {
-            bytes(way.high_bytes)
+    let rows = findings.failures.iter().map(|mode| {
+        let range = if mode.low_bytes == mode.high_bytes {
+            bytes(mode.high_bytes)
         } else {
-            format!("{} – {}", bytes(way.low_bytes), bytes(way.high_bytes))
+            format!("{} – {}", bytes(mode.low_bytes), bytes(mode.high_bytes))
         };
-        vec![Cell::plain(range), Cell::plain(way.runs.to_string()), Cell::plain(clean_sentence(&way.words))]
+        vec![Cell::plain(range), Cell::plain(mode.runs.to_string()), Cell::plain(clean_sentence(&mode.words))]
     });
     let table = Table {
         caption: String::new(),
         columns: columns(&[("under", true), ("runs", true), ("how", false)]),
         rows: rows.collect(),
     };
-    let said = findings.failure.as_ref().map(|failure| failure.stderr_tail.clone()).unwrap_or_default();
-    let snippets = (!said.is_empty())
-        .then(|| (format!("what it wrote to standard error last under {}", bytes(failing)), said));
+    let stderr_tail =
+        findings.failure.as_ref().map(|failure| failure.stderr_tail.clone()).unwrap_or_default();
+    let snippets = (!stderr_tail.is_empty())
+        .then(|| (format!("what it wrote to standard error last under {}", bytes(failing)), stderr_tail));
     Some(Section {
         heading: "How it fails below".to_owned(),
         tables: vec![table],
@@ -206,7 +211,7 @@ fn failures(findings: &Findings) -> Option<Section> {
     })
 }
 
-fn near(findings: &Findings) -> Option<Section> {
+fn slowdown_section(findings: &Findings) -> Option<Section> {
     let levels = &findings.slowdown_near_limit;
     let runs = levels.first()?.runs;
     let rows = levels.iter().map(|level| {
@@ -221,15 +226,16 @@ fn near(findings: &Findings) -> Option<Section> {
         ]
     });
     let unlimited = &findings.unlimited;
-    let without = |estimate: &Option<Estimate>| LimitedFigure { estimate: estimate.clone(), ratio: None };
+    let without_ratio =
+        |estimate: &Option<Estimate>| LimitedFigure { estimate: estimate.clone(), ratio: None };
     let last = vec![
         Cell::plain("none"),
         Cell::plain(String::new()),
-        Cell::plain(time(&without(&unlimited.wall_seconds))),
+        Cell::plain(time(&without_ratio(&unlimited.wall_seconds))),
         Cell::plain(String::new()),
-        Cell::plain(count(&without(&unlimited.minor_faults))),
+        Cell::plain(count(&without_ratio(&unlimited.minor_faults))),
         Cell::plain(String::new()),
-        Cell::plain(count(&without(&unlimited.major_faults))),
+        Cell::plain(count(&without_ratio(&unlimited.major_faults))),
     ];
     let titles = [
         ("smallest", true),
@@ -249,12 +255,12 @@ fn near(findings: &Findings) -> Option<Section> {
             counted(u64::from(runs), "run")
         )],
         tables: vec![table],
-        plots: vec![slowdown(levels)],
+        plots: vec![slowdown_plot(levels)],
         ..Section::default()
     })
 }
 
-fn slowdown(levels: &[Level]) -> Plot {
+fn slowdown_plot(levels: &[Level]) -> Plot {
     let known = || levels.iter().filter_map(|level| Some((level, level.wall_seconds.ratio?)));
     Plot {
         title: "Wall time near the limit, to that without a limit".to_owned(),
@@ -274,19 +280,19 @@ fn slowdown(levels: &[Level]) -> Plot {
     }
 }
 
-fn time(beside: &LimitedFigure) -> String {
-    beside.estimate.as_ref().map_or_else(|| UNKNOWN.to_owned(), |estimate| seconds(estimate.median))
+fn time(figure: &LimitedFigure) -> String {
+    figure.estimate.as_ref().map_or_else(|| UNKNOWN.to_owned(), |estimate| seconds(estimate.median))
 }
 
-fn count(beside: &LimitedFigure) -> String {
-    beside
+fn count(figure: &LimitedFigure) -> String {
+    figure
         .estimate
         .as_ref()
         .map_or_else(|| UNKNOWN.to_owned(), |estimate| grouped(estimate.median.round() as u64))
 }
 
-fn ratio(beside: &LimitedFigure) -> Cell {
-    let Some(ratio) = beside.ratio else { return Cell::plain(UNKNOWN) };
+fn ratio(figure: &LimitedFigure) -> Cell {
+    let Some(ratio) = figure.ratio else { return Cell::plain(UNKNOWN) };
     match (ratio.low, ratio.high) {
         (Some(low), Some(high)) => {
             let tone = if low > 1.0 { Tone::Bad } else { Tone::Plain };
@@ -303,7 +309,7 @@ pub fn with_headroom(smallest_bytes: u64) -> u64 {
     wanted.div_ceil(step).saturating_mul(step)
 }
 
-fn paste(findings: &Findings) -> Option<Section> {
+fn snippets_section(findings: &Findings) -> Option<Section> {
     let limit = with_headroom(findings.smallest_bytes?);
     // Docker and systemd use the suffixes K and M, Kubernetes Ki and Mi.
     let size =

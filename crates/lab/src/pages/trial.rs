@@ -4,7 +4,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use strandline_inspect::environment::Environment;
 
-use super::trial_caveats::{all, caveats};
+use super::trial_caveats::{all_results, caveats};
 use crate::nodes::NodeKind;
 use crate::statistics::{Estimate, Ratio};
 use crate::trial::catalogue::Candidate;
@@ -150,7 +150,7 @@ pub fn page(trial: &Trial) -> Page {
     }
 }
 
-fn of_goal(judged: &TryResult, goal: Goal) -> &Figure {
+fn goal_figure(judged: &TryResult, goal: Goal) -> &Figure {
     match goal {
         Goal::Peak => &judged.peak,
         Goal::Settled | Goal::TimeBounded => &judged.settled,
@@ -162,7 +162,7 @@ fn headline(trial: &Trial) -> String {
     let what = if trial.goal == Goal::Peak { "peaks at" } else { "leaves" };
     let median = |figure: &Figure| figure.estimate.as_ref().map(|estimate| estimate.median);
     let size = |figure: &Figure| median(figure).map_or(UNKNOWN.to_owned(), |size| bytes(size.round() as u64));
-    let before = of_goal(&trial.baseline, trial.goal);
+    let before = goal_figure(&trial.baseline, trial.goal);
     let Some((tried, judged)) = best else {
         let count = trial.tried.len();
         return match undecided(trial) {
@@ -170,7 +170,7 @@ fn headline(trial: &Trial) -> String {
                 "{} {what} {} instead of {} in the median, but {} cannot separate that from chance: use more (--repeat). \
                  {count} tried.",
                 tried.id,
-                size(of_goal(judged, trial.goal)),
+                size(goal_figure(judged, trial.goal)),
                 size(before),
                 counted(trial.rounds as u64, "round"),
             ),
@@ -180,7 +180,7 @@ fn headline(trial: &Trial) -> String {
             ),
         };
     };
-    let after = of_goal(judged, trial.goal);
+    let after = goal_figure(judged, trial.goal);
     let less =
         after.ratio.map(|ratio| format!(", {} less", percent_of(1.0 - ratio.median))).unwrap_or_default();
     let time = judged.wall.ratio.map(|ratio| format!("; it takes {}", times(&ratio, trial)));
@@ -198,25 +198,25 @@ const UNDECIDED_MAX_RATIO: f64 = 0.95;
 
 /// The undecided candidate with the smallest median, if it is worth more rounds.
 fn undecided(trial: &Trial) -> Option<(&TriedSetting, &TryResult)> {
-    let median = |judged: &TryResult| Some(of_goal(judged, trial.goal).estimate.as_ref()?.median);
+    let median = |judged: &TryResult| Some(goal_figure(judged, trial.goal).estimate.as_ref()?.median);
     let before = median(&trial.baseline)?;
-    let mut least = None;
+    let mut smallest = None;
     for (index, (tried, judged)) in trial.tried.iter().enumerate() {
         let Some(after) = median(judged).filter(|_| trial.status(index) == Status::Same) else { continue };
-        if after < before * UNDECIDED_MAX_RATIO && least.is_none_or(|(_, _, other)| after < other) {
-            least = Some((tried, judged, after));
+        if after < before * UNDECIDED_MAX_RATIO && smallest.is_none_or(|(_, _, other)| after < other) {
+            smallest = Some((tried, judged, after));
         }
     }
-    least.map(|(tried, judged, _)| (tried, judged))
+    smallest.map(|(tried, judged, _)| (tried, judged))
 }
 
 /// A sentence on a candidate that is smaller than the best but takes more time, if there is one.
 fn runner_up(trial: &Trial, best: &TriedSetting, judged: &TryResult) -> Option<String> {
-    let least = trial.ranking().order.into_iter().find(|&index| trial.status(index) == Status::Better)?;
-    let (tried, other) = trial.tried.get(least)?;
+    let smallest = trial.ranking().order.into_iter().find(|&index| trial.status(index) == Status::Better)?;
+    let (tried, other) = trial.tried.get(smallest)?;
     let median = |figure: &Figure| figure.estimate.as_ref().map(|estimate| estimate.median);
-    let of = |judged: &TryResult| median(of_goal(judged, trial.goal));
-    let less = of(judged)? - of(other)?;
+    let goal_median = |judged: &TryResult| median(goal_figure(judged, trial.goal));
+    let less = goal_median(judged)? - goal_median(other)?;
     let time = median(&other.wall)? / median(&judged.wall)?;
     // Not worth naming if barely smaller or no slower.
     if tried.id == best.id || less <= tries::RESOLUTION_BYTES || time <= 1.02 {
@@ -269,7 +269,7 @@ fn results(trial: &Trial) -> Section {
         Column::new("× (interval)", true),
     ];
     // If all figures are from the same moment, only the caption names it.
-    if all(trial).any(|(_, judged)| judged.settled_seconds.is_some() || judged.held_no_level) {
+    if all_results(trial).any(|(_, judged)| judged.settled_seconds.is_some() || judged.held_no_level) {
         others.push(Column::new("settled at", true));
     }
     let mut rows = vec![row(BASELINE, &trial.baseline, None, front.iter().any(|id| id == BASELINE))];
@@ -308,27 +308,27 @@ fn results(trial: &Trial) -> Section {
 
 /// Describes which memory counts as settled, and when.
 fn settled(trial: &Trial) -> String {
-    let of = trial.observation.name().map_or("the largest process".to_owned(), |name| clean(&name));
+    let process = trial.observation.name().map_or("the largest process".to_owned(), |name| clean(&name));
     match trial.observation.settled_at {
         SettledSource::Load if trial.observation.processes > 1 => {
             "settled: resident memory of its processes after the load, what they share counted once"
                 .to_owned()
         }
-        SettledSource::Load => format!("settled: resident memory of {of} after the load"),
-        SettledSource::Mark => format!("settled: resident memory of {of} at its last mark"),
+        SettledSource::Load => format!("settled: resident memory of {process} after the load"),
+        SettledSource::Mark => format!("settled: resident memory of {process} at its last mark"),
         SettledSource::Sample => {
             "settled: resident memory of the largest process at its last sample".to_owned()
         }
         SettledSource::Exit | SettledSource::Level | SettledSource::Top => {
             match trial.baseline.settled_seconds {
                 Some((from, to)) => format!(
-                    "settled: resident memory of {of} on the level it held before it began to end (from {from:.2} to \
+                    "settled: resident memory of {process} on the level it held before it began to end (from {from:.2} to \
                  {to:.2} s without settings)"
                 ),
                 None if trial.baseline.held_no_level => {
-                    format!("settled: resident memory of {of} as it began to fall to end")
+                    format!("settled: resident memory of {process} as it began to fall to end")
                 }
-                None => format!("settled: resident memory of {of} as it ended"),
+                None => format!("settled: resident memory of {process} as it ended"),
             }
         }
     }
@@ -390,13 +390,13 @@ fn median(figure: &Figure, text: impl Fn(f64) -> String) -> String {
 fn ratio(figure: &Figure) -> String {
     let Some(ratio) = figure.ratio else { return String::new() };
     match (ratio.low, ratio.high) {
-        (Some(low), Some(high)) => format!("{:.2} ({}–{})", ratio.median, end(low), end(high)),
+        (Some(low), Some(high)) => format!("{:.2} ({}–{})", ratio.median, bound(low), bound(high)),
         _ => format!("{:.2} (?)", ratio.median),
     }
 }
 
 /// An interval bound in two digits: the table must fit in 80 columns.
-fn end(value: f64) -> String {
+fn bound(value: f64) -> String {
     match value {
         ..0.995 => format!("{value:.2}").trim_start_matches('0').to_owned(),
         ..9.95 => format!("{value:.1}"),
@@ -406,7 +406,7 @@ fn end(value: f64) -> String {
 }
 
 fn plot(trial: &Trial) -> Plot {
-    let known: Vec<(String, (f64, f64))> = all(trial)
+    let known: Vec<(String, (f64, f64))> = all_results(trial)
         .filter_map(|(id, judged)| {
             let point = (judged.wall.estimate.as_ref()?.median, judged.settled.estimate.as_ref()?.median);
             judged.failure.is_none().then_some((id.to_owned(), point))
@@ -488,16 +488,16 @@ fn settings(trial: &Trial) -> Option<Section> {
 
 /// Page of the catalogue, for `--list`.
 pub fn catalogue_page(candidates: &[Candidate]) -> Page {
-    let one = |candidate: &Candidate| {
-        let mut of: Vec<&str> =
+    let paragraph = |candidate: &Candidate| {
+        let mut targets: Vec<&str> =
             candidate.runtime.iter().chain(&candidate.allocator).map(String::as_str).collect();
-        if of.is_empty() {
-            of.push("any program");
+        if targets.is_empty() {
+            targets.push("any program");
         }
         let text = format!(
             "{} ({}): {}. {}; known cost: {}.",
             candidate.id,
-            of.join(", "),
+            targets.join(", "),
             candidate.setting(),
             candidate.title,
             candidate.cost
@@ -507,7 +507,10 @@ pub fn catalogue_page(candidates: &[Candidate]) -> Page {
     Page {
         title: "try: what there is to try".to_owned(),
         headline: format!("{} candidates; --catalogue FILE adds to them.", candidates.len()),
-        sections: vec![Section { paragraphs: candidates.iter().map(one).collect(), ..Section::default() }],
+        sections: vec![Section {
+            paragraphs: candidates.iter().map(paragraph).collect(),
+            ..Section::default()
+        }],
         ..Page::default()
     }
 }
@@ -520,7 +523,7 @@ pub struct CatalogueDocument {
 
 /// Builds the document of the catalogue, for `--list --json`.
 pub fn catalogue_document(candidates: &[Candidate]) -> CatalogueDocument {
-    let one = |candidate: &Candidate| {
+    let item = |candidate: &Candidate| {
         json!({
             "id": candidate.id,
             "title": candidate.title,
@@ -532,7 +535,7 @@ pub fn catalogue_document(candidates: &[Candidate]) -> CatalogueDocument {
             "source": candidate.source,
         })
     };
-    CatalogueDocument { candidates: candidates.iter().map(one).collect() }
+    CatalogueDocument { candidates: candidates.iter().map(item).collect() }
 }
 
 #[cfg(test)]

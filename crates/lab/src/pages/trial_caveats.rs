@@ -13,7 +13,7 @@ const MIN_DEVIATION: f64 = 0.05;
 pub fn caveats(trial: &Trial) -> Vec<(&'static str, String)> {
     let mut caveats = Vec::new();
     let falling = |no_level: bool| -> Vec<&str> {
-        let fell = all(trial).filter(|(_, judged)| judged.ended_with_bytes.is_some());
+        let fell = all_results(trial).filter(|(_, judged)| judged.ended_with_bytes.is_some());
         fell.filter(|(_, judged)| judged.held_no_level == no_level).map(|(id, _)| id).collect()
     };
     let (from_level, from_top) = (falling(false), falling(true));
@@ -59,50 +59,62 @@ pub fn caveats(trial: &Trial) -> Vec<(&'static str, String)> {
 }
 
 /// The baseline and all tried candidates, with their names.
-pub fn all(trial: &Trial) -> impl Iterator<Item = (&str, &TryResult)> {
+pub fn all_results(trial: &Trial) -> impl Iterator<Item = (&str, &TryResult)> {
     let tried = trial.tried.iter().map(|(tried, judged)| (tried.id.as_str(), judged));
     std::iter::once((BASELINE, &trial.baseline)).chain(tried)
 }
 
 /// The first names, and the number of the rest.
 fn first_names(names: &[&str]) -> String {
-    const MOST: usize = 6;
-    let shown = names.get(..names.len().min(MOST)).unwrap_or_default().join(", ");
-    match names.len().saturating_sub(MOST) {
+    const MAX_NAMED: usize = 6;
+    let shown = names.get(..names.len().min(MAX_NAMED)).unwrap_or_default().join(", ");
+    match names.len().saturating_sub(MAX_NAMED) {
         0 => shown,
         more => format!("{shown} and {more} more"),
     }
 }
 
-/// A figure: name, accessor, smallest difference of interest, formatter.
-type OutlierFigure<'a> = (&'a str, fn(&TryResult) -> &Figure, f64, &'a dyn Fn(f64) -> String);
+/// A figure whose outliers are reported.
+struct OutlierFigure<'a> {
+    name: &'a str,
+    figure: fn(&TryResult) -> &Figure,
+    /// Smaller deviations from the median are not reported.
+    min_deviation: f64,
+    format: &'a dyn Fn(f64) -> String,
+}
 
 /// The outliers among the runs of each setting, one sentence for each figure. Among nearly equal
 /// runs there is always an outlier; differences below the threshold are skipped.
 fn outliers(trial: &Trial) -> Vec<String> {
-    const MOST: usize = 6;
+    const MAX_NAMED: usize = 6;
     let size = |value: f64| bytes(value.round() as u64);
     let time = if trial.serving { "the load's time" } else { "time" };
-    let figures: [OutlierFigure<'_>; 2] = [
-        ("settled memory", |judged| &judged.settled, tries::RESOLUTION_BYTES, &size),
-        (time, |judged| &judged.wall, 0.0, &seconds),
-    ];
+    let settled = OutlierFigure {
+        name: "settled memory",
+        figure: |judged| &judged.settled,
+        min_deviation: tries::RESOLUTION_BYTES,
+        format: &size,
+    };
+    let wall =
+        OutlierFigure { name: time, figure: |judged| &judged.wall, min_deviation: 0.0, format: &seconds };
     let mut texts = Vec::new();
-    for (what, of, least, text) in figures {
+    for OutlierFigure { name, figure, min_deviation, format } in [settled, wall] {
         let mut found = Vec::new();
-        for (id, judged) in all(trial).filter(|(_, judged)| judged.failure.is_none()) {
-            let Some(estimate) = &of(judged).estimate else { continue };
-            let least = least.max(estimate.median * MIN_DEVIATION);
-            let apart = of(judged).outliers().into_iter().filter_map(|at| estimate.samples.get(at).copied());
-            let apart = apart.filter(|value| (value - estimate.median).abs() > least);
-            found.extend(apart.map(|value| format!("{} of {id} ({})", text(value), text(estimate.median))));
+        for (id, judged) in all_results(trial).filter(|(_, judged)| judged.failure.is_none()) {
+            let Some(estimate) = &figure(judged).estimate else { continue };
+            let min_deviation = min_deviation.max(estimate.median * MIN_DEVIATION);
+            let indices = figure(judged).outliers().into_iter();
+            let outliers = indices.filter_map(|index| estimate.samples.get(index).copied());
+            let outliers = outliers.filter(|value| (value - estimate.median).abs() > min_deviation);
+            let median = format(estimate.median);
+            found.extend(outliers.map(|value| format!("{} of {id} ({median})", format(value))));
         }
         if !found.is_empty() {
-            let more = found.len().saturating_sub(MOST);
+            let more = found.len().saturating_sub(MAX_NAMED);
             let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-            let named = found.get(..found.len().min(MOST)).unwrap_or_default().join(", ");
+            let named = found.get(..found.len().min(MAX_NAMED)).unwrap_or_default().join(", ");
             texts.push(format!(
-                "{what} of {} stands apart from the others of its setting (in parentheses their median): {named}{more}; \
+                "{name} of {} stands apart from the others of its setting (in parentheses their median): {named}{more}; \
                  counted all the same",
                 counted(found.len() as u64, "run")
             ));
@@ -114,7 +126,7 @@ fn outliers(trial: &Trial) -> Vec<String> {
 /// Notes on runs, each with the settings that it applies to.
 fn notes(trial: &Trial) -> Vec<String> {
     let mut grouped: Vec<(&str, Vec<&str>)> = Vec::new();
-    for (id, judged) in all(trial) {
+    for (id, judged) in all_results(trial) {
         for (note, _) in &judged.notes {
             match grouped.iter_mut().find(|(known, _)| known == note) {
                 Some((_, ids)) => ids.push(id),

@@ -152,9 +152,8 @@ pub enum ReadResult<T> {
     /// The file does not exist.
     Missing,
     /// The content is wrong; holds one line that names the file and the reason.
-    Wrong(String),
-    /// The content.
-    Here(T),
+    Invalid(String),
+    Content(T),
 }
 
 impl SharedFolder {
@@ -184,7 +183,7 @@ impl SharedFolder {
     }
 
     /// The file of a finished round.
-    pub fn over(&self, plan: &str, round: u32) -> PathBuf {
+    pub fn finished(&self, plan: &str, round: u32) -> PathBuf {
         self.below("rounds").join(format!("{plan}-{round}.json"))
     }
 
@@ -203,35 +202,35 @@ impl SharedFolder {
         self.below("logs").join(format!("{task}.log"))
     }
 
-    /// Reads the file of a finished round; `wanted` are the subjects that were requested.
-    pub fn read_finished(&self, plan: &str, round: u32, wanted: &[usize]) -> ReadResult<FinishedRound> {
-        let path = self.over(plan, round);
-        let wrong = |what: &str| ReadResult::Wrong(format!("{}: {what}", path.display()));
-        let mut over: FinishedRound = match read(&path) {
-            ReadResult::Here(over) => over,
+    /// Reads the file of a finished round; `requested` are the indices of its subjects.
+    pub fn read_finished(&self, plan: &str, round: u32, requested: &[usize]) -> ReadResult<FinishedRound> {
+        let path = self.finished(plan, round);
+        let invalid = |problem: &str| ReadResult::Invalid(format!("{}: {problem}", path.display()));
+        let mut finished: FinishedRound = match read(&path) {
+            ReadResult::Content(finished) => finished,
             ReadResult::Missing => return ReadResult::Missing,
-            ReadResult::Wrong(why) => return ReadResult::Wrong(why),
+            ReadResult::Invalid(reason) => return ReadResult::Invalid(reason),
         };
-        if over.lab != self.lab || over.plan != plan || over.round != round {
-            return wrong("it is of another lab or round");
+        if finished.lab != self.lab || finished.plan != plan || finished.round != round {
+            return invalid("it is of another lab or round");
         }
         let sorted = |mut subjects: Vec<usize>| {
             subjects.sort_unstable();
             subjects
         };
-        if sorted(over.runs.iter().map(|run| run.subject).collect()) != sorted(wanted.to_vec()) {
-            return wrong("it does not have the runs that were asked for");
+        if sorted(finished.runs.iter().map(|run| run.subject).collect()) != sorted(requested.to_vec()) {
+            return invalid("it does not have the runs that were asked for");
         }
-        for run in &mut over.runs {
-            run.outcome.node = Some(over.node.clone());
+        for run in &mut finished.runs {
+            run.outcome.node = Some(finished.node.clone());
             let Outcome { stdout, stderr, recording, .. } = &mut run.outcome;
-            for kept in [stdout, stderr, recording] {
-                if kept.as_deref().is_some_and(|kept| !self.is_run_output(kept)) {
-                    return wrong("it names a file that is not of this lab");
+            for output in [stdout, stderr, recording] {
+                if output.as_deref().is_some_and(|output| !self.is_run_output(output)) {
+                    return invalid("it names a file that is not of this lab");
                 }
             }
         }
-        ReadResult::Here(over)
+        ReadResult::Content(finished)
     }
 
     /// Whether a path is below the output folder of the runs of this lab.
@@ -250,33 +249,32 @@ pub fn plan_name(plan: &Plan) -> Result<String, String> {
 /// Parses a file name in `rounds/`: the round and whether it is finished; `None` if it is not a
 /// round of `plan`.
 pub fn round_of(name: &str, plan: &str) -> Option<(u32, bool)> {
-    let rest = name.strip_prefix(plan)?.strip_prefix('-')?;
-    let (round, kind) = rest.split_once('.')?;
-    match kind {
-        "json" => Some((round.parse().ok()?, true)),
-        part if part.ends_with(".part") => Some((round.parse().ok()?, false)),
-        _ => None,
+    let (round, extension) = name.strip_prefix(plan)?.strip_prefix('-')?.split_once('.')?;
+    let is_finished = extension == "json";
+    if !is_finished && !extension.ends_with(".part") {
+        return None;
     }
+    Some((round.parse().ok()?, is_finished))
 }
 
 /// Reads a file of JSON.
 pub fn read<T: DeserializeOwned>(path: &Path) -> ReadResult<T> {
-    let wrong = |error: &dyn std::fmt::Display| ReadResult::Wrong(format!("{}: {error}", path.display()));
+    let invalid = |error: &dyn std::fmt::Display| ReadResult::Invalid(format!("{}: {error}", path.display()));
     let file = match std::fs::File::open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return ReadResult::Missing,
-        Err(error) => return wrong(&error),
+        Err(error) => return invalid(&error),
     };
     if file.metadata().is_ok_and(|data| !data.is_file() || data.len() > MAX_BYTES) {
-        return wrong(&"it is no file of this lab");
+        return invalid(&"it is no file of this lab");
     }
     let mut text = Vec::new();
     if let Err(error) = file.take(MAX_BYTES).read_to_end(&mut text) {
-        return wrong(&error);
+        return invalid(&error);
     }
     match serde_json::from_slice(&text) {
-        Ok(value) => ReadResult::Here(value),
-        Err(error) => wrong(&error),
+        Ok(value) => ReadResult::Content(value),
+        Err(error) => invalid(&error),
     }
 }
 
@@ -312,7 +310,7 @@ mod tests {
         SharedFolder { root: root.to_owned(), lab: "lab".to_owned() }
     }
 
-    fn over(store: &SharedFolder) -> FinishedRound {
+    fn finished(store: &SharedFolder) -> FinishedRound {
         let outcome = Outcome::not_started("x".to_owned());
         let run = |subject| Run {
             subject,
@@ -340,13 +338,13 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let store = store(folder.path());
         assert_eq!(store.read_finished("p", 3, &[0, 1]), ReadResult::Missing);
-        let good = over(&store);
-        write_json(&store.over("p", 3), &good).unwrap();
-        let ReadResult::Here(read) = store.read_finished("p", 3, &[0, 1]) else { panic!("it is good") };
+        let good = finished(&store);
+        write_json(&store.finished("p", 3), &good).unwrap();
+        let ReadResult::Content(read) = store.read_finished("p", 3, &[0, 1]) else { panic!("it is good") };
         assert_eq!(read.runs[0].outcome.node.as_ref().unwrap().name, "n");
-        let refused = |over: &FinishedRound, wanted: &[usize]| {
-            write_json(&store.over("p", 3), over).unwrap();
-            matches!(store.read_finished("p", 3, wanted), ReadResult::Wrong(why) if why.contains("p-3.json"))
+        let refused = |finished: &FinishedRound, requested: &[usize]| {
+            write_json(&store.finished("p", 3), finished).unwrap();
+            matches!(store.read_finished("p", 3, requested), ReadResult::Invalid(why) if why.contains("p-3.json"))
         };
         assert!(refused(&good, &[0]), "other runs");
         assert!(refused(&FinishedRound { lab: "other".to_owned(), ..good.clone() }, &[0, 1]));
@@ -358,12 +356,12 @@ mod tests {
         }
         let text = serde_json::to_vec(&good).unwrap();
         for cut in 0..text.len() {
-            std::fs::write(store.over("p", 3), &text[..cut]).unwrap();
-            assert!(matches!(store.read_finished("p", 3, &[0, 1]), ReadResult::Wrong(_)), "cut at {cut}");
+            std::fs::write(store.finished("p", 3), &text[..cut]).unwrap();
+            assert!(matches!(store.read_finished("p", 3, &[0, 1]), ReadResult::Invalid(_)), "cut at {cut}");
         }
-        std::fs::remove_file(store.over("p", 3)).unwrap();
-        std::fs::create_dir(store.over("p", 3)).unwrap();
-        assert!(matches!(store.read_finished("p", 3, &[0, 1]), ReadResult::Wrong(_)), "a folder");
+        std::fs::remove_file(store.finished("p", 3)).unwrap();
+        std::fs::create_dir(store.finished("p", 3)).unwrap();
+        assert!(matches!(store.read_finished("p", 3, &[0, 1]), ReadResult::Invalid(_)), "a folder");
     }
 
     #[test]

@@ -39,7 +39,7 @@ const SCRIPT: &str = include_str!("round.sh");
 /// Maximum number of arrays of one lab.
 const MAX_ARRAYS: u32 = 10_000;
 /// Options of sbatch that are rejected because they would change what a round is.
-const OWN_OPTIONS: [&str; 20] = [
+const RESERVED_OPTIONS: [&str; 20] = [
     "--array",
     "-a",
     "--nodes",
@@ -92,14 +92,15 @@ pub fn why_rejected(option: &str) -> Option<String> {
     // The value may follow a short option directly: -N2.
     let short =
         name.strip_prefix('-').filter(|rest| !rest.starts_with('-')).and_then(|rest| rest.chars().next());
-    let is_own = OWN_OPTIONS.contains(&name)
-        || short.is_some_and(|short| OWN_OPTIONS.contains(&format!("-{short}").as_str()));
+    let is_reserved = RESERVED_OPTIONS.contains(&name)
+        || short.is_some_and(|short| RESERVED_OPTIONS.contains(&format!("-{short}").as_str()));
     if !option.starts_with('-') {
         return Some(format!(
             "{option}: an option of sbatch begins with -, and has its value behind =: --qos=low"
         ));
     }
-    is_own.then(|| format!("{name}: strandline sets that itself, so that a round is one task on one node"))
+    is_reserved
+        .then(|| format!("{name}: strandline sets that itself, so that a round is one task on one node"))
 }
 
 /// A requested round that is not finished.
@@ -107,9 +108,10 @@ pub fn why_rejected(option: &str) -> Option<String> {
 struct PendingRound {
     turns: Vec<usize>,
     /// How often it was submitted.
-    tries: u32,
+    attempts: u32,
+    /// The task that was submitted for it last.
     task: Option<Task>,
-    stand: TaskState,
+    state: TaskState,
     /// State and reason as given by the scheduler.
     state_text: String,
     node: String,
@@ -117,10 +119,18 @@ struct PendingRound {
     ended_since: Option<Instant>,
 }
 
+/// An array that was submitted, or was about to be when strandline was killed.
+#[derive(Debug)]
+struct SubmittedArray {
+    array: JobArray,
+    /// Its job id, if known.
+    job: Option<u64>,
+}
+
 /// Runs rounds by Slurm, and single jobs on this machine.
 pub struct Slurm {
     local: Local,
-    store: SharedFolder,
+    shared: SharedFolder,
     program: PathBuf,
     options: Options,
     user: Arc<dyn User>,
@@ -128,10 +138,10 @@ pub struct Slurm {
     token: String,
     /// Name of the plan of the requested rounds.
     plan: String,
-    waiting: BTreeMap<u32, PendingRound>,
-    /// The arrays of this lab, with their job ids if known.
-    arrays: BTreeMap<u32, (JobArray, Option<u64>)>,
-    news: VecDeque<RemoteEvent>,
+    pending: BTreeMap<u32, PendingRound>,
+    /// The arrays of this lab, by number.
+    arrays: BTreeMap<u32, SubmittedArray>,
+    events: VecDeque<RemoteEvent>,
     watch: watch::Watch,
     caveats: Vec<(&'static str, String)>,
 }
@@ -154,30 +164,30 @@ impl Slurm {
         if root.to_str().is_none_or(|root| root.contains(['\n', '\\'])) {
             return Err(format!("{}: a name that sbatch takes has neither \\ nor line ends", root.display()));
         }
-        let store = open_store(root, key, is_fresh)?;
-        atomic_file::write(&store.below("round.sh"), SCRIPT.as_bytes())?;
+        let shared = open_store(root, key, is_fresh)?;
+        atomic_file::write(&shared.below("round.sh"), SCRIPT.as_bytes())?;
         for folder in ["rounds", "logs", "arrays", "plans", "work"] {
-            let folder = store.below(folder);
+            let folder = shared.below(folder);
             std::fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
         }
         let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         let token = token();
         let owner = Owner { token: token.clone(), host: host.trim().to_owned(), pid: std::process::id() };
-        write_json(&store.below("owner.json"), &owner)?;
-        let arrays = known_arrays(&store);
-        let watch = watch::Watch::new(&store.folder());
+        write_json(&shared.below("owner.json"), &owner)?;
+        let arrays = known_arrays(&shared);
+        let watch = watch::Watch::new(&shared.folder());
         Ok(Self {
             local,
-            store,
+            shared,
             program,
             options,
             user,
             interrupt,
             token,
             plan: String::new(),
-            waiting: BTreeMap::new(),
+            pending: BTreeMap::new(),
             arrays,
-            news: VecDeque::new(),
+            events: VecDeque::new(),
             watch,
             caveats: Vec::new(),
         })
@@ -185,7 +195,7 @@ impl Slurm {
 
     /// The options passed to sbatch.
     fn sbatch_options(&self) -> Vec<String> {
-        let log = self.store.below("logs").to_string_lossy().replace('%', "%%");
+        let log = self.shared.below("logs").to_string_lossy().replace('%', "%%");
         let mut options: Vec<String> =
             ["--nodes=1", "--ntasks=1", "--requeue", "--open-mode=append", "--export=ALL", "--chdir=/"]
                 .map(str::to_owned)
@@ -202,71 +212,71 @@ impl Slurm {
     /// The job ids of unfinished rounds.
     fn jobs(&self) -> Vec<u64> {
         let mut jobs: Vec<u64> =
-            self.waiting.values().filter_map(|waiting| waiting.task).map(|task| task.job).collect();
+            self.pending.values().filter_map(|pending| pending.task).map(|task| task.job).collect();
         jobs.sort_unstable();
         jobs.dedup();
         jobs
     }
 
     fn task_counts(&self) -> TaskCounts {
-        let running = self.waiting.values().filter(|waiting| waiting.stand == TaskState::Running).count();
+        let running = self.pending.values().filter(|pending| pending.state == TaskState::Running).count();
         let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
-        TaskCounts { running: count(running), waiting: count(self.waiting.len() - running) }
+        TaskCounts { running: count(running), waiting: count(self.pending.len() - running) }
     }
 }
 
 /// The shared folder of the lab with this key: of the last lab there if it is the same, of a new
 /// one otherwise.
 fn open_store(root: &Path, key: &str, is_fresh: bool) -> Result<SharedFolder, String> {
-    let mut store = SharedFolder { root: root.to_owned(), lab: String::new() };
-    let last = match read::<LabIdentity>(&store.below("lab.json")) {
-        ReadResult::Here(last) => Some(last),
-        ReadResult::Missing | ReadResult::Wrong(_) => None,
+    let mut shared = SharedFolder { root: root.to_owned(), lab: String::new() };
+    let last = match read::<LabIdentity>(&shared.below("lab.json")) {
+        ReadResult::Content(last) => Some(last),
+        ReadResult::Missing | ReadResult::Invalid(_) => None,
     };
     match last {
-        Some(last) if last.key == key && !is_fresh => store.lab = last.lab,
+        Some(last) if last.key == key && !is_fresh => shared.lab = last.lab,
         last => {
             if let Some(last) = last {
-                discard_lab(&SharedFolder { lab: last.lab, ..store.clone() });
+                discard_lab(&SharedFolder { lab: last.lab, ..shared.clone() });
             }
-            store.lab = token();
-            let identity = LabIdentity { lab: store.lab.clone(), key: key.to_owned() };
-            write_json(&store.below("lab.json"), &identity)?;
+            shared.lab = token();
+            let identity = LabIdentity { lab: shared.lab.clone(), key: key.to_owned() };
+            write_json(&shared.below("lab.json"), &identity)?;
         }
     }
-    Ok(store)
+    Ok(shared)
 }
 
 /// Cancels the jobs of an earlier lab, and removes its files.
-fn discard_lab(store: &SharedFolder) {
-    // A job whose id was not written down is found by its name.
-    let job = |(array, job): (JobArray, Option<u64>)| {
+fn discard_lab(shared: &SharedFolder) {
+    // A job whose id was not stored is found by its name.
+    let job_id = |SubmittedArray { array, job }: SubmittedArray| {
         job.or_else(|| scheduler::find(&array.name).ok().flatten()).map(|job| job.to_string())
     };
-    let jobs: Vec<String> = known_arrays(store).into_values().filter_map(job).collect();
+    let jobs: Vec<String> = known_arrays(shared).into_values().filter_map(job_id).collect();
     if !jobs.is_empty() {
         // If that fails, its tasks find another lab in the folder and do nothing.
         drop(scheduler::cancel(&jobs));
     }
     for folder in ["rounds", "arrays", "plans", "logs", "work"] {
-        drop(std::fs::remove_dir_all(store.below(folder)));
+        drop(std::fs::remove_dir_all(shared.below(folder)));
     }
 }
 
 /// The arrays that this lab submitted or was about to submit.
-fn known_arrays(store: &SharedFolder) -> BTreeMap<u32, (JobArray, Option<u64>)> {
+fn known_arrays(shared: &SharedFolder) -> BTreeMap<u32, SubmittedArray> {
     let mut arrays = BTreeMap::new();
-    for entry in std::fs::read_dir(store.below("arrays")).into_iter().flatten().flatten() {
+    for entry in std::fs::read_dir(shared.below("arrays")).into_iter().flatten().flatten() {
         let name = entry.file_name();
         let number = name.to_str().and_then(|name| name.strip_suffix(".json")?.parse::<u32>().ok());
         let Some(number) = number.filter(|&number| number < MAX_ARRAYS) else { continue };
-        let ReadResult::Here(array) = read::<JobArray>(&entry.path()) else { continue };
-        if array.lab == store.lab {
-            let job = match read::<u64>(&store.job(number)) {
-                ReadResult::Here(job) => Some(job),
-                ReadResult::Missing | ReadResult::Wrong(_) => None,
+        let ReadResult::Content(array) = read::<JobArray>(&entry.path()) else { continue };
+        if array.lab == shared.lab {
+            let job = match read::<u64>(&shared.job(number)) {
+                ReadResult::Content(job) => Some(job),
+                ReadResult::Missing | ReadResult::Invalid(_) => None,
             };
-            arrays.insert(number, (array, job));
+            arrays.insert(number, SubmittedArray { array, job });
         }
     }
     arrays
@@ -274,63 +284,63 @@ fn known_arrays(store: &SharedFolder) -> BTreeMap<u32, (JobArray, Option<u64>)> 
 
 impl RemoteExecutor for Slurm {
     fn request(&mut self, subjects: &[Subject], rounds: Vec<Round>) -> Result<(), Stopped> {
-        let here = std::env::current_dir().map_err(|error| Stopped::Failed(error.to_string()))?;
-        let placed = |subject: &Subject| Subject {
-            directory: Some(subject.directory.clone().unwrap_or_else(|| here.clone())),
+        let own_directory = std::env::current_dir().map_err(|error| Stopped::Failed(error.to_string()))?;
+        let with_directory = |subject: &Subject| Subject {
+            directory: Some(subject.directory.clone().unwrap_or_else(|| own_directory.clone())),
             ..subject.clone()
         };
         let plan = Plan {
-            lab: self.store.lab.clone(),
-            subjects: subjects.iter().map(placed).collect(),
+            lab: self.shared.lab.clone(),
+            subjects: subjects.iter().map(with_directory).collect(),
             service: self.options.service.clone(),
         };
         self.plan = plan_name(&plan).map_err(Stopped::Failed)?;
-        write_json(&self.store.plan(&self.plan), &plan).map_err(Stopped::Failed)?;
+        write_json(&self.shared.plan(&self.plan), &plan).map_err(Stopped::Failed)?;
         for Round { number, turns } in rounds {
-            let waiting = PendingRound {
+            let pending = PendingRound {
                 turns,
-                tries: 0,
+                attempts: 0,
                 task: None,
-                stand: TaskState::Waiting,
+                state: TaskState::Waiting,
                 state_text: String::new(),
                 node: String::new(),
                 ended_since: None,
             };
-            self.waiting.insert(number, waiting);
+            self.pending.insert(number, pending);
         }
         // Rounds that were finished by, or are running for, an earlier strandline are not submitted
         // again.
-        self.gather();
-        self.adopt()?;
-        let unasked = self.waiting.iter().filter(|(_, waiting)| waiting.task.is_none());
-        let unasked: Vec<u32> = unasked.map(|(&round, _)| round).collect();
-        self.submit(&unasked)
+        self.scan_rounds();
+        self.adopt_tasks()?;
+        let unsubmitted = self.pending.iter().filter(|(_, pending)| pending.task.is_none());
+        let unsubmitted: Vec<u32> = unsubmitted.map(|(&round, _)| round).collect();
+        self.submit(&unsubmitted)
     }
 
     fn next(&mut self) -> Result<RemoteEvent, Stopped> {
-        self.watch_for_news()
+        self.wait_for_event()
     }
 
     fn discard_rounds(&self) {
-        drop(std::fs::remove_dir_all(self.store.below("rounds")));
+        drop(std::fs::remove_dir_all(self.shared.below("rounds")));
     }
 
     fn cancel(&mut self) {
         let jobs: Vec<String> = self.jobs().iter().map(ToString::to_string).collect();
-        self.waiting.clear();
-        self.news.clear();
+        self.pending.clear();
+        self.events.clear();
         if jobs.is_empty() {
             return;
         }
-        if let Err(trouble) = scheduler::cancel(&jobs) {
-            let line = trouble.line();
+        if let Err(error) = scheduler::cancel(&jobs) {
+            let line = error.line();
             self.user.show(&format!("slurm: not cancelled ({line}); later: scancel {}", jobs.join(" ")));
         }
     }
 }
 
 impl Executor for Slurm {
-    crate::executor::run_by!(local);
+    crate::executor::delegate_to!(local);
 
     fn remote(&mut self) -> Option<&mut dyn RemoteExecutor> {
         Some(self)

@@ -54,7 +54,7 @@ pub enum TaskState {
     /// Held forever, because its node could not start it.
     Stuck,
     /// Ended, by itself or killed.
-    Over,
+    Ended,
     /// Cancelled by someone.
     Cancelled,
     /// Reached its time limit.
@@ -69,9 +69,9 @@ pub struct TaskStatus {
     /// The task.
     pub task: Task,
     /// Its state.
-    pub stand: TaskState,
+    pub state: TaskState,
     /// Its state, as the scheduler calls it.
-    pub state: String,
+    pub state_name: String,
     /// Why it waits or how it ended.
     pub reason: String,
     /// Its current or last node.
@@ -98,7 +98,7 @@ pub struct Submission<'a> {
 /// [`SchedulerError`].
 pub fn submit(submission: &Submission<'_>) -> Result<u64, SchedulerError> {
     let last = submission.count.saturating_sub(1);
-    let at_once = submission.at_once.map(|most| format!("%{most}")).unwrap_or_default();
+    let at_once = submission.at_once.map(|max| format!("%{max}")).unwrap_or_default();
     let mut words = vec![
         "--parsable".to_owned(),
         format!("--job-name={}", submission.name),
@@ -107,9 +107,12 @@ pub fn submit(submission: &Submission<'_>) -> Result<u64, SchedulerError> {
     words.extend(submission.options.iter().cloned());
     words.extend(submission.script.iter().cloned());
     let output = run_program("sbatch", &words, &|| false)?;
-    let first = output.lines().last().unwrap_or_default();
-    let number = first.split(';').next().and_then(|number| number.trim().parse().ok());
-    number.ok_or_else(|| SchedulerError::Unavailable(format!("sbatch printed no job id: {}", short(&output))))
+    // sbatch may print warnings first.
+    let last_line = output.lines().last().unwrap_or_default();
+    let job = last_line.split(';').next().and_then(|job| job.trim().parse().ok());
+    job.ok_or_else(|| {
+        SchedulerError::Unavailable(format!("sbatch printed no job id: {}", first_lines(&output)))
+    })
 }
 
 /// States of those tasks of `jobs` that the scheduler knows. Stops early once `is_enough`.
@@ -120,10 +123,10 @@ pub fn tasks(jobs: &[u64], is_enough: &dyn Fn() -> bool) -> Result<Vec<TaskStatu
     let list = jobs.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
     let words = ["-h", "-r", "-t", "all", "-o", "%F|%K|%T|%N|%r", "-j", &list].map(str::to_owned);
     match run_program("squeue", &words, is_enough) {
-        Ok(said) => Ok(said.lines().filter_map(line).collect()),
+        Ok(output) => Ok(output.lines().filter_map(parse_status).collect()),
         // For a single unknown job squeue fails; of several it omits the unknown ones.
         Err(SchedulerError::Unknown) => Ok(Vec::new()),
-        Err(trouble) => Err(trouble),
+        Err(error) => Err(error),
     }
 }
 
@@ -133,60 +136,60 @@ pub fn tasks(jobs: &[u64], is_enough: &dyn Fn() -> bool) -> Result<Vec<TaskStatu
 /// [`SchedulerError`].
 pub fn find(name: &str) -> Result<Option<u64>, SchedulerError> {
     let words = ["-h", "-t", "all", "-o", "%F", "-n", name].map(str::to_owned);
-    let said = run_program("squeue", &words, &|| false)?;
-    Ok(said.lines().find_map(|line| line.trim().parse().ok()))
+    let output = run_program("squeue", &words, &|| false)?;
+    Ok(output.lines().find_map(|line| line.trim().parse().ok()))
 }
 
 /// Cancels jobs or single tasks.
 ///
 /// # Errors
 /// [`SchedulerError`].
-pub fn cancel(what: &[String]) -> Result<(), SchedulerError> {
-    match run_program("scancel", what, &|| false) {
+pub fn cancel(jobs: &[String]) -> Result<(), SchedulerError> {
+    match run_program("scancel", jobs, &|| false) {
         Ok(_) | Err(SchedulerError::Unknown) => Ok(()),
-        Err(trouble) => Err(trouble),
+        Err(error) => Err(error),
     }
 }
 
 /// Maximum number of tasks in an array.
 pub fn max_tasks() -> usize {
-    let Ok(said) = run_program("scontrol", &["show", "config"].map(str::to_owned), &|| false) else {
+    let Ok(output) = run_program("scontrol", &["show", "config"].map(str::to_owned), &|| false) else {
         return DEFAULT_MAX_TASKS;
     };
-    let line = said.lines().find(|line| line.trim_start().starts_with("MaxArraySize"));
-    let most = line.and_then(|line| line.split_once('=')?.1.trim().parse().ok());
+    let line = output.lines().find(|line| line.trim_start().starts_with("MaxArraySize"));
+    let max_array_size = line.and_then(|line| line.split_once('=')?.1.trim().parse().ok());
     // Indices go from 0 to MaxArraySize - 1; 0 disables arrays, which sbatch then reports.
-    most.map_or(DEFAULT_MAX_TASKS, |most: usize| most.clamp(1, MAX_TASKS))
+    max_array_size.map_or(DEFAULT_MAX_TASKS, |max: usize| max.clamp(1, MAX_TASKS))
 }
 
 /// What the scheduler still knows about the end of a task: `ExitCode=71:0 Reason=NonZeroExitCode`.
 pub fn end_details(task: Task) -> Option<String> {
-    let said =
+    let output =
         run_program("scontrol", &["show".to_owned(), "job".to_owned(), task.to_string()], &|| false).ok()?;
-    let fields = said.split_whitespace().filter(|field| {
+    let fields = output.split_whitespace().filter(|field| {
         ["JobState=", "Reason=", "ExitCode=", "BatchHost="].iter().any(|name| field.starts_with(name))
     });
     let fields: Vec<&str> = fields.take(4).collect();
-    (!fields.is_empty()).then(|| short(&fields.join(" ")))
+    (!fields.is_empty()).then(|| first_lines(&fields.join(" ")))
 }
 
 /// Parses a line of squeue.
-fn line(text: &str) -> Option<TaskStatus> {
+fn parse_status(text: &str) -> Option<TaskStatus> {
     let mut fields = text.splitn(5, '|');
     let job = fields.next()?.trim().parse().ok()?;
     let index = fields.next()?.trim().parse().ok()?;
-    let state = fields.next()?.trim().to_owned();
+    let state_name = fields.next()?.trim();
     let node = clean(fields.next()?.trim());
     let reason = clean(fields.next()?.trim());
-    let stand = stand(&state, &reason);
-    Some(TaskStatus { task: Task { job, index }, stand, state: clean(&state), reason, node })
+    let state = task_state(state_name, &reason);
+    Some(TaskStatus { task: Task { job, index }, state, state_name: clean(state_name), reason, node })
 }
 
-fn stand(state: &str, reason: &str) -> TaskState {
+fn task_state(state_name: &str, reason: &str) -> TaskState {
     let is_stuck = reason.to_ascii_lowercase().replace('_', " ").contains("launch failed requeued held");
-    match state {
+    match state_name {
         "PENDING" | "REQUEUE_HOLD" | "SPECIAL_EXIT" if is_stuck => TaskState::Stuck,
-        "COMPLETED" | "FAILED" | "OUT_OF_MEMORY" | "REVOKED" => TaskState::Over,
+        "COMPLETED" | "FAILED" | "OUT_OF_MEMORY" | "REVOKED" => TaskState::Ended,
         "CANCELLED" => TaskState::Cancelled,
         "TIMEOUT" | "DEADLINE" => TaskState::OutOfTime,
         "NODE_FAIL" | "PREEMPTED" | "BOOT_FAIL" => TaskState::LostNode,
@@ -218,7 +221,8 @@ fn run_program(
         )),
         _ => SchedulerError::Refused(format!("{program} cannot be run: {error}")),
     })?;
-    let (stdout, stderr) = (child.stdout.take().map(drain), child.stderr.take().map(drain));
+    let (stdout, stderr) =
+        (child.stdout.take().map(read_in_background), child.stderr.take().map(read_in_background));
     let status = loop {
         match child.try_wait() {
             Ok(Some(status)) => break Some(status),
@@ -240,15 +244,16 @@ fn run_program(
     let text = |reader: Option<std::thread::JoinHandle<String>>| {
         reader.and_then(|reader| reader.join().ok()).unwrap_or_default()
     };
-    let (said, error_output) = (text(stdout), text(stderr));
+    let (output, error_output) = (text(stdout), text(stderr));
     if status.success() {
-        return Ok(said);
+        return Ok(output);
     }
-    Err(trouble(program, if error_output.trim().is_empty() { &said } else { &error_output }, status.code()))
+    Err(failure(program, if error_output.trim().is_empty() { &output } else { &error_output }, status.code()))
 }
 
-fn trouble(program: &str, said: &str, status: Option<i32>) -> SchedulerError {
-    const AWAY: [&str; 8] = [
+/// Classifies the failure of a program by its output.
+fn failure(program: &str, output: &str, status: Option<i32>) -> SchedulerError {
+    const UNREACHABLE: [&str; 8] = [
         "unable to contact slurm",
         "socket timed out",
         "connection refused",
@@ -258,17 +263,17 @@ fn trouble(program: &str, said: &str, status: Option<i32>) -> SchedulerError {
         "zero bytes were transmitted",
         "standby mode",
     ];
-    let lower = said.to_ascii_lowercase();
+    let lower = output.to_ascii_lowercase();
     if lower.contains("invalid job id") {
         return SchedulerError::Unknown;
     }
-    let line = match short(said) {
+    let line = match first_lines(output) {
         line if line.is_empty() => format!("{program} ended with {}", status.unwrap_or(-1)),
         // The message usually begins with the name of the program.
         line if line.starts_with(program) => line,
         line => format!("{program}: {line}"),
     };
-    if AWAY.iter().any(|words| lower.contains(words)) {
+    if UNREACHABLE.iter().any(|words| lower.contains(words)) {
         SchedulerError::Unavailable(line)
     } else {
         SchedulerError::Refused(line)
@@ -276,12 +281,12 @@ fn trouble(program: &str, said: &str, status: Option<i32>) -> SchedulerError {
 }
 
 /// The first lines of a message, joined into one.
-fn short(said: &str) -> String {
-    let lines: Vec<&str> = said.lines().map(str::trim).filter(|line| !line.is_empty()).take(3).collect();
+fn first_lines(output: &str) -> String {
+    let lines: Vec<&str> = output.lines().map(str::trim).filter(|line| !line.is_empty()).take(3).collect();
     shorten(&clean(&lines.join("; ")), 300)
 }
 
-fn drain(from: impl Read + Send + 'static) -> std::thread::JoinHandle<String> {
+fn read_in_background(from: impl Read + Send + 'static) -> std::thread::JoinHandle<String> {
     std::thread::spawn(move || {
         let mut bytes = Vec::new();
         // What was read before an error is still worth showing.
@@ -296,7 +301,7 @@ mod tests {
 
     #[test]
     fn lines_of_squeue_are_taken_apart() {
-        let of = |text: &str| line(text).map(|line| (line.task.to_string(), line.stand));
+        let of = |text: &str| parse_status(text).map(|line| (line.task.to_string(), line.state));
         assert_eq!(of("17|3|RUNNING|n1|None"), Some(("17_3".to_owned(), TaskState::Running)));
         assert_eq!(of("17|0|PENDING||Resources"), Some(("17_0".to_owned(), TaskState::Waiting)));
         assert_eq!(of("17|0|PENDING||launch failed requeued held").unwrap().1, TaskState::Stuck);
@@ -310,7 +315,7 @@ mod tests {
 
     #[test]
     fn a_scheduler_that_is_away_differs_from_one_that_refuses() {
-        let of = |said: &str| trouble("sbatch", said, Some(1));
+        let of = |output: &str| failure("sbatch", output, Some(1));
         let away = "sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)";
         assert_eq!(of(away), SchedulerError::Unavailable(away.to_owned()));
         assert_eq!(of("slurm_load_jobs error: Invalid job id specified"), SchedulerError::Unknown);

@@ -63,9 +63,9 @@ struct FinishedRun {
 }
 
 /// A round to run.
-struct Work {
+struct RoundTask {
     store: SharedFolder,
-    order: TaskArguments,
+    arguments: TaskArguments,
     plan_name: String,
     plan: Plan,
     round: u32,
@@ -76,73 +76,73 @@ struct Work {
 ///
 /// # Errors
 /// [`Stopped`]; the reason is also written to the shared folder, if possible.
-pub fn serve(order: TaskArguments) -> Result<(), Stopped> {
+pub fn serve(arguments: TaskArguments) -> Result<(), Stopped> {
     let interrupt = Arc::new(Interrupt::new().map_err(Stopped::Failed)?);
-    let Some(work) = work(order).map_err(Stopped::Failed)? else { return Ok(()) };
-    let done = work.run(&interrupt);
+    let Some(task) = read_task(arguments).map_err(Stopped::Failed)? else { return Ok(()) };
+    let result = task.run(&interrupt);
     // Files left there are no longer needed.
-    drop(std::fs::remove_dir_all(work.workshop()));
-    if let Err(Stopped::Failed(why)) = &done {
-        let Work { store, order, plan_name, round, .. } = &work;
-        let failed = Failed { lab: store.lab.clone(), node: order.node.clone(), why: why.clone() };
+    drop(std::fs::remove_dir_all(task.work_folder()));
+    if let Err(Stopped::Failed(why)) = &result {
+        let RoundTask { store, arguments, plan_name, round, .. } = &task;
+        let failed = Failed { lab: store.lab.clone(), node: arguments.node.clone(), why: why.clone() };
         // A failure to write is ignored: the log of the scheduler has the reason too.
-        drop(write_json(&store.failed(plan_name, *round, order.task), &failed));
+        drop(write_json(&store.failed(plan_name, *round, arguments.task), &failed));
     }
-    done
+    result
 }
 
 /// The round to run; `None` if it is already finished.
-fn work(order: TaskArguments) -> Result<Option<Work>, String> {
-    let mut store = SharedFolder { root: order.folder.clone(), lab: String::new() };
-    let about: LabIdentity = read_required(&store.below("lab.json"))?;
-    store.lab = about.lab;
-    let path = store.array(order.array);
+fn read_task(arguments: TaskArguments) -> Result<Option<RoundTask>, String> {
+    let mut store = SharedFolder { root: arguments.folder.clone(), lab: String::new() };
+    let identity: LabIdentity = read_required(&store.below("lab.json"))?;
+    store.lab = identity.lab;
+    let path = store.array(arguments.array);
     let array: JobArray = read_required(&path)?;
     let plan: Plan = read_required(&store.plan(&array.plan))?;
     if array.lab != store.lab || plan.lab != store.lab {
         return Err(format!("{}: the lab that it is of began anew: nothing is to be done", path.display()));
     }
-    let Some((round, turns)) = array.rounds.into_iter().nth(order.task.index as usize) else {
-        return Err(format!("{}: it has no task {}", path.display(), order.task.index));
+    let Some((round, turns)) = array.rounds.into_iter().nth(arguments.task.index as usize) else {
+        return Err(format!("{}: it has no task {}", path.display(), arguments.task.index));
     };
-    if matches!(store.read_finished(&array.plan, round, &turns), ReadResult::Here(_)) {
+    if matches!(store.read_finished(&array.plan, round, &turns), ReadResult::Content(_)) {
         return Ok(None);
     }
-    Ok(Some(Work { store, order, plan_name: array.plan, plan, round, turns }))
+    Ok(Some(RoundTask { store, arguments, plan_name: array.plan, plan, round, turns }))
 }
 
 fn read_required<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T, String> {
     match read(path) {
-        ReadResult::Here(value) => Ok(value),
+        ReadResult::Content(value) => Ok(value),
         ReadResult::Missing => Err(format!(
             "{}: not here: the lab's folder has to have the same path on all nodes",
             path.display()
         )),
-        ReadResult::Wrong(why) => Err(why),
+        ReadResult::Invalid(why) => Err(why),
     }
 }
 
-impl Work {
+impl RoundTask {
     /// Folder that runs write into while they run.
-    fn workshop(&self) -> PathBuf {
-        self.store.below("work").join(self.order.task.to_string())
+    fn work_folder(&self) -> PathBuf {
+        self.store.below("work").join(self.arguments.task.to_string())
     }
 
     fn run(&self, interrupt: &Arc<Interrupt>) -> Result<(), Stopped> {
         let environment = Environment::read();
-        let node = Node { name: self.order.node.clone(), kind: nodes::kind_of(&environment) };
-        let described = self.store.folder().join(nodes::file_name(&node.kind));
-        if !described.exists() {
-            write_json(&described, &environment).map_err(Stopped::Failed)?;
+        let node = Node { name: self.arguments.node.clone(), kind: nodes::kind_of(&environment) };
+        let description = self.store.folder().join(nodes::file_name(&node.kind));
+        if !description.exists() {
+            write_json(&description, &environment).map_err(Stopped::Failed)?;
         }
-        let (mut part, mut done) = self.part().map_err(Stopped::Failed)?;
-        let local = Local::start(&self.workshop(), interrupt).map_err(Stopped::Failed)?;
+        let (mut partial, mut finished) = self.open_partial().map_err(Stopped::Failed)?;
+        let local = Local::start(&self.work_folder(), interrupt).map_err(Stopped::Failed)?;
         let mut executor: Box<dyn Executor> = match &self.plan.service {
             Some(service) => Box::new(ServerExecutor::new(Box::new(local), service.clone())),
             None => Box::new(local),
         };
         for &turn in &self.turns {
-            if done.contains_key(&turn) {
+            if finished.contains_key(&turn) {
                 continue;
             }
             let subject = self.subject(turn)?;
@@ -152,29 +152,30 @@ impl Work {
                 return Err(Stopped::Interrupted(signal));
             }
             let line = FinishedRun { subject: turn, outcome };
-            append_line(&mut part, &line).map_err(|error| self.unwritten(&error))?;
-            done.insert(line.subject, line.outcome);
+            append_line(&mut partial, &line).map_err(|error| self.write_failure(&error))?;
+            finished.insert(line.subject, line.outcome);
         }
         drop(executor);
         let mut runs = Vec::with_capacity(self.turns.len());
         for &turn in &self.turns {
-            let (subject, outcome) = (self.subject(turn)?, done.remove(&turn));
+            let (subject, outcome) = (self.subject(turn)?, finished.remove(&turn));
             let outcome = outcome.ok_or_else(|| Stopped::Failed("a run was lost".to_owned()))?;
             runs.push(self.run_record(turn, subject, outcome));
         }
-        let over = FinishedRound {
+        let finished_round = FinishedRound {
             schema: SCHEMA.to_owned(),
             lab: self.store.lab.clone(),
             plan: self.plan_name.clone(),
             round: self.round,
-            task: self.order.task,
-            restarts: self.order.restarts,
+            task: self.arguments.task,
+            restarts: self.arguments.restarts,
             node,
             environment,
             runs,
         };
-        write_json(&self.store.over(&self.plan_name, self.round), &over).map_err(Stopped::Failed)?;
-        drop(std::fs::remove_file(self.part_path()));
+        write_json(&self.store.finished(&self.plan_name, self.round), &finished_round)
+            .map_err(Stopped::Failed)?;
+        drop(std::fs::remove_file(self.partial_path()));
         Ok(())
     }
 
@@ -185,13 +186,13 @@ impl Work {
     }
 
     fn run_record(&self, turn: usize, subject: &Subject, outcome: Outcome) -> Run {
-        let looks = match (&self.plan.service, &subject.measure) {
+        let observation = match (&self.plan.service, &subject.measure) {
             (Some(_), _) => Some(read_observation(&outcome)),
             (None, Measure::Recording { .. }) => Some(Observation::of_outcome(&outcome)),
             (None, _) => None,
         };
-        let allocators: Vec<String> = looks
-            .map(|look| look.allocators.into_iter().map(|mapped| mapped.name).collect())
+        let allocators: Vec<String> = observation
+            .map(|observation| observation.allocators.into_iter().map(|mapped| mapped.name).collect())
             .unwrap_or_default();
         Run {
             subject: turn,
@@ -203,40 +204,40 @@ impl Work {
         }
     }
 
-    fn part_path(&self) -> PathBuf {
-        self.store.partial(&self.plan_name, self.round, self.order.task)
+    fn partial_path(&self) -> PathBuf {
+        self.store.partial(&self.plan_name, self.round, self.arguments.task)
     }
 
-    fn unwritten(&self, error: &std::io::Error) -> Stopped {
-        Stopped::Failed(format!("{}: {error}", self.part_path().display()))
+    fn write_failure(&self, error: &std::io::Error) -> Stopped {
+        Stopped::Failed(format!("{}: {error}", self.partial_path().display()))
     }
 
     /// Creates the partial file; returns it with the runs that an earlier start of this task left
     /// in it.
-    fn part(&self) -> Result<(File, BTreeMap<usize, Outcome>), String> {
-        let path = self.part_path();
+    fn open_partial(&self) -> Result<(File, BTreeMap<usize, Outcome>), String> {
+        let path = self.partial_path();
         let named = |error: std::io::Error| format!("{}: {error}", path.display());
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-        let head = PartialHeader {
+        let header = PartialHeader {
             lab: self.store.lab.clone(),
-            node: self.order.node.clone(),
+            node: self.arguments.node.clone(),
             boot: boot.trim().to_owned(),
         };
-        let done = read_partial(&path, &head);
+        let finished = read_partial(&path, &header);
         std::fs::create_dir_all(path.parent().unwrap_or(Path::new("."))).map_err(named)?;
-        let mut part = File::create(&path).map_err(named)?;
-        append_line(&mut part, &head).map_err(named)?;
-        for (&subject, outcome) in &done {
-            append_line(&mut part, &FinishedRun { subject, outcome: outcome.clone() }).map_err(named)?;
+        let mut partial = File::create(&path).map_err(named)?;
+        append_line(&mut partial, &header).map_err(named)?;
+        for (&subject, outcome) in &finished {
+            append_line(&mut partial, &FinishedRun { subject, outcome: outcome.clone() }).map_err(named)?;
         }
-        Ok((part, done))
+        Ok((partial, finished))
     }
 }
 
 /// The signal with which the scheduler ends this task, if any. All processes of a task get it, in
 /// any order: it may end a run before this process sees it, and then that run must not count.
 fn ending_signal(interrupt: &Interrupt, outcome: &Outcome) -> Option<i32> {
-    let patience = match outcome.end {
+    let max_wait = match outcome.end {
         End::Exited(0) => Duration::from_millis(5),
         End::Exited(status) if status < 128 => Duration::from_millis(50),
         _ => Duration::from_millis(500),
@@ -244,7 +245,7 @@ fn ending_signal(interrupt: &Interrupt, outcome: &Outcome) -> Option<i32> {
     let begin = Instant::now();
     loop {
         let signal = interrupt.signal();
-        if signal.is_some() || begin.elapsed() >= patience {
+        if signal.is_some() || begin.elapsed() >= max_wait {
             return signal;
         }
         std::thread::sleep(Duration::from_millis(1));
@@ -252,9 +253,9 @@ fn ending_signal(interrupt: &Interrupt, outcome: &Outcome) -> Option<i32> {
 }
 
 /// The runs in the complete lines of a partial file; empty if its first line is not `head`.
-fn read_partial(path: &Path, head: &PartialHeader) -> BTreeMap<usize, Outcome> {
-    let mut done = BTreeMap::new();
-    let Ok(file) = File::open(path) else { return done };
+fn read_partial(path: &Path, header: &PartialHeader) -> BTreeMap<usize, Outcome> {
+    let mut finished = BTreeMap::new();
+    let Ok(file) = File::open(path) else { return finished };
     let mut reader = BufReader::new(file);
     let mut line = Vec::new();
     let mut next = || -> Option<Vec<u8>> {
@@ -263,22 +264,22 @@ fn read_partial(path: &Path, head: &PartialHeader) -> BTreeMap<usize, Outcome> {
         line.ends_with(b"\n").then(|| line.clone())
     };
     let is_same =
-        |text: Vec<u8>| serde_json::from_slice::<PartialHeader>(&text).is_ok_and(|found| found == *head);
+        |text: Vec<u8>| serde_json::from_slice::<PartialHeader>(&text).is_ok_and(|found| found == *header);
     if !next().is_some_and(is_same) {
-        return done;
+        return finished;
     }
     while let Some(FinishedRun { subject, outcome }) =
         next().and_then(|text| serde_json::from_slice(&text).ok())
     {
-        done.insert(subject, outcome);
+        finished.insert(subject, outcome);
     }
-    done
+    finished
 }
 
-fn append_line(part: &mut File, line: &impl Serialize) -> std::io::Result<()> {
+fn append_line(partial: &mut File, line: &impl Serialize) -> std::io::Result<()> {
     let mut text = serde_json::to_vec(line).map_err(std::io::Error::other)?;
     text.push(b'\n');
-    part.write_all(&text)
+    partial.write_all(&text)
 }
 
 #[cfg(test)]
@@ -289,22 +290,22 @@ mod tests {
     fn a_task_goes_on_where_it_began_and_nowhere_else() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("part");
-        let head =
+        let header =
             |node: &str| PartialHeader { lab: "l".to_owned(), node: node.to_owned(), boot: "b".to_owned() };
-        let mut part = File::create(&path).unwrap();
-        append_line(&mut part, &head("n1")).unwrap();
+        let mut partial = File::create(&path).unwrap();
+        append_line(&mut partial, &header("n1")).unwrap();
         for subject in [2, 0] {
-            append_line(&mut part, &FinishedRun { subject, outcome: Outcome::not_started(String::new()) })
+            append_line(&mut partial, &FinishedRun { subject, outcome: Outcome::not_started(String::new()) })
                 .unwrap();
         }
-        assert_eq!(read_partial(&path, &head("n1")).into_keys().collect::<Vec<_>>(), [0, 2]);
-        assert!(read_partial(&path, &head("n2")).is_empty(), "another node");
+        assert_eq!(read_partial(&path, &header("n1")).into_keys().collect::<Vec<_>>(), [0, 2]);
+        assert!(read_partial(&path, &header("n2")).is_empty(), "another node");
         let whole = std::fs::read(&path).unwrap();
         for cut in 0..whole.len() {
             std::fs::write(&path, &whole[..cut]).unwrap();
             let lines = whole[..cut].iter().filter(|&&byte| byte == b'\n').count();
-            assert_eq!(read_partial(&path, &head("n1")).len(), lines.saturating_sub(1), "cut at {cut}");
+            assert_eq!(read_partial(&path, &header("n1")).len(), lines.saturating_sub(1), "cut at {cut}");
         }
-        assert!(read_partial(&folder.path().join("none"), &head("n1")).is_empty());
+        assert!(read_partial(&folder.path().join("none"), &header("n1")).is_empty());
     }
 }

@@ -14,7 +14,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::files::{Failed, JobArray, Owner, ReadResult, Task, count_runs, read, round_of, write_json};
 use super::scheduler::{self, SchedulerError, Submission, TaskState, TaskStatus};
-use super::{MAX_ARRAYS, PendingRound, Slurm};
+use super::{MAX_ARRAYS, PendingRound, Slurm, SubmittedArray};
 use crate::cell::Outcome;
 use crate::executor::Stopped;
 use crate::remote::RemoteEvent;
@@ -41,9 +41,9 @@ const LOCAL_VISIBILITY_DELAY: Duration = Duration::from_secs(1);
 /// The same on other file systems: NFS caches directories for up to a minute.
 const SHARED_VISIBILITY_DELAY: Duration = Duration::from_secs(65);
 /// How often a round is submitted.
-const MAX_TRIES: u32 = 3;
+const MAX_ATTEMPTS: u32 = 3;
 /// How often a round is submitted if it reached its time limit, which it will probably reach again.
-const MAX_TRIES_OF_TIME: u32 = 2;
+const MAX_TIMEOUT_ATTEMPTS: u32 = 2;
 /// Delay before lost rounds are resubmitted, so that they share an array.
 const RESUBMIT_DELAY: Duration = Duration::from_secs(2);
 /// Delay if the scheduler currently accepts no more jobs of this user.
@@ -51,32 +51,46 @@ const JOB_LIMIT_DELAY: Duration = Duration::from_secs(30);
 /// Maximum number of rounds lost at the same time for which the scheduler is asked for the reason.
 const MAX_REASON_QUERIES: u32 = 10;
 /// Maximum number of running rounds whose runs are counted.
-const MAX_PARTS: usize = 64;
+const MAX_COUNTED_PARTIALS: usize = 64;
 /// After this time without a running task the user is shown the reason.
 const IDLE_NOTICE_DELAY: Duration = Duration::from_secs(60);
 /// Maximum number of caveats of one kind.
 const MAX_CAVEATS: usize = 20;
 
+/// The scheduler does not answer.
+#[derive(Clone, Copy)]
+struct Silence {
+    since: Instant,
+    queries: u32,
+}
+
+/// A partial file of a round, as last seen.
+struct PartialRound {
+    file_bytes: u64,
+    runs: usize,
+}
+
 /// State and schedule of the checks.
 pub struct Watch {
-    next_gather: Instant,
-    next_look: Instant,
-    next_tell: Instant,
-    /// Since when the scheduler does not answer, and the number of queries since then.
-    silent: Option<(Instant, u32)>,
+    next_scan: Instant,
+    next_query: Instant,
+    next_report: Instant,
+    silence: Option<Silence>,
     /// Time until a file written by a node is visible here.
-    seen_after: Duration,
+    visibility_delay: Duration,
     /// Rounds to resubmit, from `again_at` on.
     resubmit: Vec<u32>,
-    again_at: Instant,
-    /// By round: size of its partial file, and number of runs in it.
-    parts: BTreeMap<u32, (u64, usize)>,
+    resubmit_at: Instant,
+    /// By round.
+    partials: BTreeMap<u32, PartialRound>,
     /// Maximum number of tasks in an array, once queried.
-    most_tasks: Option<usize>,
-    /// Since when no task runs and none finished, and whether the reason was shown.
-    idle: (Instant, bool),
+    max_tasks: Option<usize>,
+    /// Since when no task runs and none finished.
+    idle_since: Instant,
+    /// Whether the reason was shown.
+    has_shown_idle: bool,
     /// Number of rounds lost in this check for which the scheduler was asked for the reason.
-    asked_why: u32,
+    reason_queries: u32,
 }
 
 impl Watch {
@@ -84,22 +98,27 @@ impl Watch {
     pub fn new(folder: &Path) -> Self {
         let now = Instant::now();
         Self {
-            next_gather: now,
-            next_look: now,
-            next_tell: now,
-            silent: None,
-            seen_after: if is_local_file_system(folder) {
+            next_scan: now,
+            next_query: now,
+            next_report: now,
+            silence: None,
+            visibility_delay: if is_local_file_system(folder) {
                 LOCAL_VISIBILITY_DELAY
             } else {
                 SHARED_VISIBILITY_DELAY
             },
             resubmit: Vec::new(),
-            again_at: now,
-            parts: BTreeMap::new(),
-            most_tasks: None,
-            idle: (now, false),
-            asked_why: 0,
+            resubmit_at: now,
+            partials: BTreeMap::new(),
+            max_tasks: None,
+            idle_since: now,
+            has_shown_idle: false,
+            reason_queries: 0,
         }
+    }
+
+    fn reset_idle(&mut self) {
+        (self.idle_since, self.has_shown_idle) = (Instant::now(), false);
     }
 }
 
@@ -118,31 +137,31 @@ fn is_local_file_system(folder: &Path) -> bool {
 
 impl Slurm {
     /// Waits a moment for the next event.
-    pub(super) fn watch_for_news(&mut self) -> Result<RemoteEvent, Stopped> {
+    pub(super) fn wait_for_event(&mut self) -> Result<RemoteEvent, Stopped> {
         loop {
-            if let Some(news) = self.news.pop_front() {
-                return Ok(news);
+            if let Some(event) = self.events.pop_front() {
+                return Ok(event);
             }
             if let Some(signal) = self.interrupt.signal() {
                 return Err(self.interrupted(signal));
             }
             let now = Instant::now();
-            if now >= self.watch.next_gather {
-                self.gather();
+            if now >= self.watch.next_scan {
+                self.scan_rounds();
             }
-            if now >= self.watch.next_look && self.news.is_empty() {
+            if now >= self.watch.next_query && self.events.is_empty() {
                 self.query_scheduler()?;
             }
-            if !self.watch.resubmit.is_empty() && now >= self.watch.again_at {
-                let again = std::mem::take(&mut self.watch.resubmit);
-                self.submit(&again)?;
+            if !self.watch.resubmit.is_empty() && now >= self.watch.resubmit_at {
+                let rounds = std::mem::take(&mut self.watch.resubmit);
+                self.submit(&rounds)?;
             }
-            if self.news.is_empty() && now >= self.watch.next_tell {
-                self.watch.next_tell = now + REPORT_INTERVAL;
-                let runs = self.watch.parts.values().map(|(_, runs)| runs).sum();
+            if self.events.is_empty() && now >= self.watch.next_report {
+                self.watch.next_report = now + REPORT_INTERVAL;
+                let runs = self.watch.partials.values().map(|partial| partial.runs).sum();
                 return Ok(RemoteEvent::Status { tasks: self.task_counts(), runs });
             }
-            if self.news.is_empty() {
+            if self.events.is_empty() {
                 self.pause();
             }
         }
@@ -150,9 +169,9 @@ impl Slurm {
 
     /// Sleeps until the next check is due or a signal arrives.
     fn pause(&self) {
-        let Watch { next_gather, next_look, next_tell, .. } = self.watch;
-        let left = next_gather.min(next_look).min(next_tell).saturating_duration_since(Instant::now());
-        let timeout = PollTimeout::try_from(left.as_millis() + 1).unwrap_or(PollTimeout::MAX);
+        let Watch { next_scan, next_query, next_report, .. } = self.watch;
+        let pause = next_scan.min(next_query).min(next_report).saturating_duration_since(Instant::now());
+        let timeout = PollTimeout::try_from(pause.as_millis() + 1).unwrap_or(PollTimeout::MAX);
         let mut sources =
             self.interrupt.descriptors().map(|descriptor| PollFd::new(descriptor, PollFlags::POLLIN));
         // The result is ignored: the caller checks everything that is due.
@@ -169,7 +188,7 @@ impl Slurm {
                     self.user.show(&format!("slurm: cancelled: job {list}"));
                 }
                 Decision::Leave => {
-                    self.waiting.clear();
+                    self.pending.clear();
                     self.user.show(&format!("slurm: job {list} goes on (scancel {list} ends it)"));
                 }
             }
@@ -178,47 +197,48 @@ impl Slurm {
     }
 
     /// Collects finished rounds, and counts the runs of running ones.
-    pub(super) fn gather(&mut self) {
+    pub(super) fn scan_rounds(&mut self) {
         let begin = Instant::now();
-        let mut parts = 0;
-        for entry in std::fs::read_dir(self.store.below("rounds")).into_iter().flatten().flatten() {
+        let mut counted = 0;
+        for entry in std::fs::read_dir(self.shared.below("rounds")).into_iter().flatten().flatten() {
             let name = entry.file_name();
-            let Some((round, is_over)) = name.to_str().and_then(|name| round_of(name, &self.plan)) else {
+            let Some((round, is_finished)) = name.to_str().and_then(|name| round_of(name, &self.plan)) else {
                 continue;
             };
-            if !self.waiting.contains_key(&round) {
+            if !self.pending.contains_key(&round) {
                 continue;
             }
-            if is_over {
+            if is_finished {
                 self.take_finished(round);
-            } else if parts < MAX_PARTS {
-                parts += 1;
-                let bytes = entry.metadata().map_or(0, |data| data.len());
-                let known = self.watch.parts.get(&round).is_some_and(|(known, _)| *known == bytes);
-                if !known {
-                    self.watch.parts.insert(round, (bytes, count_runs(&entry.path())));
+            } else if counted < MAX_COUNTED_PARTIALS {
+                counted += 1;
+                let file_bytes = entry.metadata().map_or(0, |data| data.len());
+                let known = self.watch.partials.get(&round);
+                if known.is_none_or(|known| known.file_bytes != file_bytes) {
+                    let runs = count_runs(&entry.path());
+                    self.watch.partials.insert(round, PartialRound { file_bytes, runs });
                 }
             }
         }
-        self.watch.next_gather =
+        self.watch.next_scan =
             begin + (begin.elapsed() * SCAN_DURATION_FACTOR).clamp(MIN_SCAN_INTERVAL, MAX_SCAN_INTERVAL);
     }
 
     /// Takes a finished round.
     fn take_finished(&mut self, round: u32) {
-        let Some(waiting) = self.waiting.get(&round) else { return };
-        match self.store.read_finished(&self.plan, round, &waiting.turns) {
+        let Some(pending) = self.pending.get(&round) else { return };
+        match self.shared.read_finished(&self.plan, round, &pending.turns) {
             ReadResult::Missing => {}
-            ReadResult::Here(over) => {
-                self.waiting.remove(&round);
-                self.watch.parts.remove(&round);
-                self.watch.idle = (Instant::now(), false);
+            ReadResult::Content(finished) => {
+                self.pending.remove(&round);
+                self.watch.partials.remove(&round);
+                self.watch.reset_idle();
                 let outcomes: Vec<(usize, Outcome)> =
-                    over.runs.into_iter().map(|run| (run.subject, run.outcome)).collect();
-                self.news.push_back(RemoteEvent::Finished { round, outcomes });
+                    finished.runs.into_iter().map(|run| (run.subject, run.outcome)).collect();
+                self.events.push_back(RemoteEvent::Finished { round, outcomes });
             }
-            ReadResult::Wrong(why) => {
-                let path = self.store.over(&self.plan, round);
+            ReadResult::Invalid(why) => {
+                let path = self.shared.finished(&self.plan, round);
                 // If that fails, the file is found and reported again until the round was repeated.
                 drop(std::fs::rename(&path, path.with_extension("json.wrong")));
                 self.add_caveat("damaged", format!("round {}: {}; set aside", round + 1, clean(&why)));
@@ -234,7 +254,7 @@ impl Slurm {
 
     /// Queries the scheduler for the state of rounds.
     fn query_scheduler(&mut self) -> Result<(), Stopped> {
-        self.watch.next_look = Instant::now() + MIN_QUERY_INTERVAL;
+        self.watch.next_query = Instant::now() + MIN_QUERY_INTERVAL;
         self.check_owner()?;
         let jobs = self.jobs();
         if jobs.is_empty() {
@@ -242,53 +262,54 @@ impl Slurm {
         }
         let begin = Instant::now();
         let interrupt = std::sync::Arc::clone(&self.interrupt);
-        let said = scheduler::tasks(&jobs, &|| interrupt.signal().is_some());
+        let answer = scheduler::tasks(&jobs, &|| interrupt.signal().is_some());
         let took = begin.elapsed();
-        self.watch.next_look =
+        self.watch.next_query =
             Instant::now() + (took * QUERY_DURATION_FACTOR).clamp(MIN_QUERY_INTERVAL, MAX_QUERY_INTERVAL);
-        match said {
+        match answer {
             Ok(lines) => {
-                if self.watch.silent.take().is_some() {
+                if self.watch.silence.take().is_some() {
                     self.user.show("slurm answers again");
                 }
                 self.update_states(&lines);
                 self.handle_lost_rounds();
             }
             Err(_) if self.interrupt.signal().is_some() => {}
-            Err(trouble) => self.handle_no_answer(&trouble)?,
+            Err(error) => self.handle_no_answer(&error)?,
         }
         Ok(())
     }
 
-    fn handle_no_answer(&mut self, trouble: &SchedulerError) -> Result<(), Stopped> {
-        let (since, times) = self.watch.silent.unwrap_or((Instant::now(), 0));
-        if times == 0 {
-            let line = trouble.line();
+    fn handle_no_answer(&mut self, error: &SchedulerError) -> Result<(), Stopped> {
+        let silence = self.watch.silence.unwrap_or(Silence { since: Instant::now(), queries: 0 });
+        let Silence { since, queries } = silence;
+        if queries == 0 {
+            let line = error.line();
             self.user
                 .show(&format!("slurm does not answer ({line}); what tasks write is gathered meanwhile"));
         }
         if since.elapsed() > MAX_SILENCE {
             return Err(Stopped::Failed(format!(
                 "slurm has not answered for an hour ({}); the same command goes on from here",
-                trouble.line()
+                error.line()
             )));
         }
-        self.watch.silent = Some((since, times.saturating_add(1)));
-        self.watch.next_look =
-            Instant::now() + (MIN_QUERY_INTERVAL * times.clamp(1, 30)).min(MAX_QUERY_INTERVAL);
+        self.watch.silence = Some(Silence { since, queries: queries.saturating_add(1) });
+        self.watch.next_query =
+            Instant::now() + (MIN_QUERY_INTERVAL * queries.clamp(1, 30)).min(MAX_QUERY_INTERVAL);
         Ok(())
     }
 
     /// Fails if another process has taken over this lab: its lock is not effective on every shared
     /// file system.
     fn check_owner(&mut self) -> Result<(), Stopped> {
-        match read::<Owner>(&self.store.below("owner.json")) {
-            ReadResult::Here(owner) if owner.token != self.token => {
+        match read::<Owner>(&self.shared.below("owner.json")) {
+            ReadResult::Content(owner) if owner.token != self.token => {
                 // The tasks now belong to that process.
-                self.waiting.clear();
+                self.pending.clear();
                 Err(Stopped::Failed(format!(
                     "{}: another strandline (process {} on {}) went on with this lab: this one ends, and cancels nothing",
-                    self.store.root.display(),
+                    self.shared.root.display(),
                     owner.pid,
                     clean(&owner.host)
                 )))
@@ -301,59 +322,59 @@ impl Slurm {
     fn update_states(&mut self, lines: &[TaskStatus]) {
         let known: BTreeMap<Task, &TaskStatus> = lines.iter().map(|line| (line.task, line)).collect();
         let mut stuck = Vec::new();
-        for waiting in self.waiting.values_mut() {
-            let Some(task) = waiting.task else { continue };
+        for pending in self.pending.values_mut() {
+            let Some(task) = pending.task else { continue };
             let Some(line) = known.get(&task) else {
-                waiting.ended_since.get_or_insert_with(Instant::now);
+                pending.ended_since.get_or_insert_with(Instant::now);
                 continue;
             };
-            waiting.stand = line.stand;
-            waiting.state_text = format!("{} ({})", line.state, line.reason);
+            pending.state = line.state;
+            pending.state_text = format!("{} ({})", line.state_name, line.reason);
             if !line.node.is_empty() {
-                waiting.node.clone_from(&line.node);
+                pending.node.clone_from(&line.node);
             }
-            match line.stand {
-                TaskState::Waiting | TaskState::Running => waiting.ended_since = None,
-                TaskState::Stuck => stuck.push(task.to_string()),
-                _ => {}
+            if line.state == TaskState::Stuck {
+                stuck.push(task.to_string());
             }
-            if !matches!(line.stand, TaskState::Waiting | TaskState::Running) {
-                waiting.ended_since.get_or_insert_with(Instant::now);
+            if matches!(line.state, TaskState::Waiting | TaskState::Running) {
+                pending.ended_since = None;
+            } else {
+                pending.ended_since.get_or_insert_with(Instant::now);
             }
         }
         if !stuck.is_empty() {
             // If that fails, they stay held and are cancelled with their array.
             drop(scheduler::cancel(&stuck));
         }
-        let is_idle = self.task_counts().running == 0;
-        if !is_idle {
-            self.watch.idle = (Instant::now(), false);
-        } else if !self.watch.idle.1 && self.watch.idle.0.elapsed() > IDLE_NOTICE_DELAY {
-            self.watch.idle.1 = true;
-            if let Some(waiting) = self.waiting.values().find(|waiting| !waiting.state_text.is_empty()) {
-                let job = waiting.task.map_or_else(String::new, |task| task.job.to_string());
-                self.user.show(&format!("slurm: job {job} waits for a node: {}", waiting.state_text));
+        if self.task_counts().running > 0 {
+            self.watch.reset_idle();
+        } else if !self.watch.has_shown_idle && self.watch.idle_since.elapsed() > IDLE_NOTICE_DELAY {
+            self.watch.has_shown_idle = true;
+            if let Some(pending) = self.pending.values().find(|pending| !pending.state_text.is_empty()) {
+                let job = pending.task.map_or_else(String::new, |task| task.job.to_string());
+                self.user.show(&format!("slurm: job {job} waits for a node: {}", pending.state_text));
             }
         }
     }
 
     /// Handles rounds whose tasks ended but whose files did not appear.
     fn handle_lost_rounds(&mut self) {
-        let seen_after = self.watch.seen_after;
-        let is_lost =
-            |waiting: &PendingRound| waiting.ended_since.is_some_and(|since| since.elapsed() >= seen_after);
-        if !self.waiting.values().any(is_lost) {
-            if self.waiting.values().any(|waiting| waiting.ended_since.is_some()) {
-                self.watch.next_look = self.watch.next_look.min(Instant::now() + MIN_QUERY_INTERVAL / 2);
+        let visibility_delay = self.watch.visibility_delay;
+        let is_lost = |pending: &PendingRound| {
+            pending.ended_since.is_some_and(|since| since.elapsed() >= visibility_delay)
+        };
+        if !self.pending.values().any(is_lost) {
+            if self.pending.values().any(|pending| pending.ended_since.is_some()) {
+                self.watch.next_query = self.watch.next_query.min(Instant::now() + MIN_QUERY_INTERVAL / 2);
             }
             return;
         }
         // Changing the directory invalidates its cached listing, on NFS too.
-        drop(tempfile::NamedTempFile::new_in(self.store.below("rounds")));
-        self.gather();
-        let lost = self.waiting.iter().filter(|(_, waiting)| is_lost(waiting));
+        drop(tempfile::NamedTempFile::new_in(self.shared.below("rounds")));
+        self.scan_rounds();
+        let lost = self.pending.iter().filter(|(_, pending)| is_lost(pending));
         let lost: Vec<u32> = lost.map(|(&round, _)| round).collect();
-        self.watch.asked_why = 0;
+        self.watch.reason_queries = 0;
         for round in lost {
             self.handle_lost_round(round);
         }
@@ -361,118 +382,104 @@ impl Slurm {
 
     /// Handles a task that ended without a result: its round is resubmitted, or reported as lost.
     fn handle_lost_round(&mut self, round: u32) {
-        let why = self.why_lost(round);
-        let Some(waiting) = self.waiting.get_mut(&round) else { return };
-        let is_again = match waiting.stand {
+        let why = self.loss_reason(round);
+        let Some(pending) = self.pending.get_mut(&round) else { return };
+        let is_repeated = match pending.state {
             // Someone ended it on purpose.
             TaskState::Cancelled => false,
-            TaskState::OutOfTime => waiting.tries < MAX_TRIES_OF_TIME,
-            _ => waiting.tries < MAX_TRIES,
+            TaskState::OutOfTime => pending.attempts < MAX_TIMEOUT_ATTEMPTS,
+            _ => pending.attempts < MAX_ATTEMPTS,
         };
-        waiting.task = None;
-        waiting.ended_since = None;
-        waiting.stand = TaskState::Waiting;
-        self.watch.parts.remove(&round);
+        pending.task = None;
+        pending.ended_since = None;
+        pending.state = TaskState::Waiting;
+        self.watch.partials.remove(&round);
         let text = format!("round {}: {why}", round + 1);
-        if is_again {
+        if is_repeated {
             if self.watch.resubmit.is_empty() {
-                self.watch.again_at = Instant::now() + RESUBMIT_DELAY;
+                self.watch.resubmit_at = Instant::now() + RESUBMIT_DELAY;
             }
             self.watch.resubmit.push(round);
             self.add_caveat("rounds_again", format!("{text}; it was run again"));
         } else {
-            self.waiting.remove(&round);
+            self.pending.remove(&round);
             self.add_caveat(
                 "rounds_lost",
                 format!("{text}; it is lost (the same command with --dir runs it again)"),
             );
-            self.news.push_back(RemoteEvent::Lost { round, why });
+            self.events.push_back(RemoteEvent::Lost { round, why });
         }
     }
 
-    fn why_lost(&mut self, round: u32) -> String {
-        let Some(waiting) = self.waiting.get(&round) else { return String::new() };
-        let Some(task) = waiting.task else { return "it was not submitted".to_owned() };
-        let on = if waiting.node.is_empty() { String::new() } else { format!(" on {}", waiting.node) };
-        let begin = format!("task {task}{on}");
-        if let ReadResult::Here(failed) = read::<Failed>(&self.store.failed(&self.plan, round, task))
-            && failed.lab == self.store.lab
+    fn loss_reason(&mut self, round: u32) -> String {
+        let Some(pending) = self.pending.get(&round) else { return String::new() };
+        let Some(task) = pending.task else { return "it was not submitted".to_owned() };
+        let node = if pending.node.is_empty() { String::new() } else { format!(" on {}", pending.node) };
+        if let ReadResult::Content(failed) = read::<Failed>(&self.shared.failed(&self.plan, round, task))
+            && failed.lab == self.shared.lab
         {
             return format!("task {task} on {}: {}", clean(&failed.node), clean(&failed.why));
         }
-        let how = match (waiting.stand, waiting.state_text.as_str()) {
+        let ending = match (pending.state, pending.state_text.as_str()) {
             (TaskState::Cancelled, _) => "was cancelled".to_owned(),
             (TaskState::OutOfTime, _) => "ran out of its time (--time)".to_owned(),
-            // The scheduler keeps no record of a waiting task that is removed while its array goes
-            // on.
+            // The scheduler keeps no record of a waiting task that is removed while its array
+            // continues.
             (TaskState::Waiting, words) if !words.is_empty() => "was taken out of the queue".to_owned(),
             (TaskState::LostNode, words) => format!("lost its node: {words}"),
             (_, words) => {
-                self.watch.asked_why += 1;
-                let more = if self.watch.asked_why <= MAX_REASON_QUERIES {
-                    scheduler::end_details(task)
-                } else {
-                    None
-                };
+                self.watch.reason_queries += 1;
+                let may_query = self.watch.reason_queries <= MAX_REASON_QUERIES;
+                let details = may_query.then(|| scheduler::end_details(task)).flatten();
                 let words = if words.is_empty() { "slurm knows it no more" } else { words };
-                format!("ended without a word: {}", more.unwrap_or_else(|| words.to_owned()))
+                format!("ended without a word: {}", details.unwrap_or_else(|| words.to_owned()))
             }
         };
-        let tail = last_lines(&self.store.log(task), 2).join(" / ");
-        if tail.is_empty() {
-            format!("{begin} {how}")
-        } else {
-            format!("{begin} {how}; its last words: {tail}")
-        }
+        let tail = last_lines(&self.shared.log(task), 2).join(" / ");
+        let tail = if tail.is_empty() { tail } else { format!("; its last words: {tail}") };
+        format!("task {task}{node} {ending}{tail}")
     }
 
     /// Assigns running and waiting tasks of an earlier strandline to the requested rounds.
-    pub(super) fn adopt(&mut self) -> Result<(), Stopped> {
-        let rounds = |array: &JobArray| array.plan == self.plan && self.has_requested_round(array);
-        let wanted: Vec<u32> =
-            self.arrays.iter().filter(|(_, (array, _))| rounds(array)).map(|(&number, _)| number).collect();
-        if wanted.is_empty() {
-            return Ok(());
-        }
-        let failed = |trouble: SchedulerError| {
-            Stopped::Failed(format!("slurm: {}; the same command goes on from here", trouble.line()))
+    pub(super) fn adopt_tasks(&mut self) -> Result<(), Stopped> {
+        let is_requested = |array: &JobArray| {
+            array.plan == self.plan && array.rounds.iter().any(|(round, _)| self.pending.contains_key(round))
         };
-        for number in &wanted {
-            let Some((array, job)) = self.arrays.get_mut(number) else { continue };
-            if job.is_none() {
-                // The earlier strandline was killed before it could write down the job id.
-                *job = scheduler::find(&array.name).map_err(failed)?;
+        let arrays = self.arrays.values_mut().filter(|submitted| is_requested(&submitted.array));
+        let mut arrays: Vec<&mut SubmittedArray> = arrays.collect();
+        let failed = |error: SchedulerError| {
+            Stopped::Failed(format!("slurm: {}; the same command goes on from here", error.line()))
+        };
+        for submitted in &mut arrays {
+            if submitted.job.is_none() {
+                // The earlier strandline was killed before it could store the job id.
+                submitted.job = scheduler::find(&submitted.array.name).map_err(failed)?;
             }
         }
-        let jobs: Vec<u64> =
-            wanted.iter().filter_map(|number| self.arrays.get(number).and_then(|(_, job)| *job)).collect();
+        let jobs: Vec<u64> = arrays.iter().filter_map(|submitted| submitted.job).collect();
         if jobs.is_empty() {
             return Ok(());
         }
         let lines = scheduler::tasks(&jobs, &|| false).map_err(failed)?;
         let alive: BTreeMap<Task, &TaskStatus> = lines
             .iter()
-            .filter(|line| matches!(line.stand, TaskState::Waiting | TaskState::Running))
+            .filter(|line| matches!(line.state, TaskState::Waiting | TaskState::Running))
             .map(|line| (line.task, line))
             .collect();
-        for (array, job) in wanted.iter().filter_map(|number| self.arrays.get(number)) {
+        for SubmittedArray { array, job } in arrays {
             let Some(job) = *job else { continue };
             for (index, (round, turns)) in (0u32..).zip(&array.rounds) {
                 let task = Task { job, index };
-                if let (Some(waiting), Some(line)) = (self.waiting.get_mut(round), alive.get(&task))
-                    && waiting.turns == *turns
+                if let (Some(pending), Some(line)) = (self.pending.get_mut(round), alive.get(&task))
+                    && pending.turns == *turns
                 {
-                    (waiting.task, waiting.stand, waiting.tries) = (Some(task), line.stand, 1);
+                    (pending.task, pending.state, pending.attempts) = (Some(task), line.state, 1);
                 }
             }
         }
         // Tasks that ended since the last check have written their files by now.
-        self.gather();
+        self.scan_rounds();
         Ok(())
-    }
-
-    fn has_requested_round(&self, array: &JobArray) -> bool {
-        array.rounds.iter().any(|(round, _)| self.waiting.contains_key(round))
     }
 
     /// Submits rounds in as few arrays as possible.
@@ -480,13 +487,13 @@ impl Slurm {
         if rounds.is_empty() {
             return Ok(());
         }
-        let most = *self.watch.most_tasks.get_or_insert_with(scheduler::max_tasks);
-        for chunk in rounds.chunks(most) {
+        let max_tasks = *self.watch.max_tasks.get_or_insert_with(scheduler::max_tasks);
+        for chunk in rounds.chunks(max_tasks) {
             self.submit_array(chunk)?;
         }
         // A short round ends before the scheduler needs to be asked.
-        self.watch.next_look = Instant::now() + MIN_QUERY_INTERVAL;
-        self.watch.idle = (Instant::now(), false);
+        self.watch.next_query = Instant::now() + MIN_QUERY_INTERVAL;
+        self.watch.reset_idle();
         Ok(())
     }
 
@@ -495,17 +502,17 @@ impl Slurm {
         if number >= MAX_ARRAYS {
             return Err(Stopped::Failed("rounds were submitted again too often".to_owned()));
         }
-        let lab = self.store.lab.get(..8).unwrap_or(&self.store.lab);
-        let turns = |round: &u32| Some((*round, self.waiting.get(round)?.turns.clone()));
+        let lab = self.shared.lab.get(..8).unwrap_or(&self.shared.lab);
+        let turns = |round: &u32| Some((*round, self.pending.get(round)?.turns.clone()));
         let array = JobArray {
-            lab: self.store.lab.clone(),
+            lab: self.shared.lab.clone(),
             plan: self.plan.clone(),
             name: format!("strandline-{lab}-{number}"),
             rounds: rounds.iter().filter_map(turns).collect(),
         };
         // Written before the submission, so that a later strandline can find the job by its name.
-        write_json(&self.store.array(number), &array).map_err(Stopped::Failed)?;
-        let script = [self.store.below("round.sh"), self.program.clone(), self.store.root.clone()];
+        write_json(&self.shared.array(number), &array).map_err(Stopped::Failed)?;
+        let script = [self.shared.below("round.sh"), self.program.clone(), self.shared.root.clone()];
         let mut script: Vec<String> = script.iter().map(|path| path.to_string_lossy().into_owned()).collect();
         script.push(number.to_string());
         let options = self.sbatch_options();
@@ -519,32 +526,32 @@ impl Slurm {
         let job = match submit_with_retry(&submission) {
             Ok(job) => job,
             Err(SchedulerError::Refused(line)) if is_job_limit(&line) && !self.jobs().is_empty() => {
-                // Other jobs are still to be waited for.
+                // The limit may allow more jobs when the present ones have ended.
                 self.watch.resubmit.extend_from_slice(rounds);
-                self.watch.again_at = Instant::now() + JOB_LIMIT_DELAY;
-                drop(std::fs::remove_file(self.store.array(number)));
+                self.watch.resubmit_at = Instant::now() + JOB_LIMIT_DELAY;
+                drop(std::fs::remove_file(self.shared.array(number)));
                 return Ok(());
             }
-            Err(trouble) => {
+            Err(error) => {
                 // Without an answer the job may exist: the file lets a later strandline find it.
-                if !matches!(trouble, SchedulerError::Unavailable(_)) {
-                    drop(std::fs::remove_file(self.store.array(number)));
+                if !matches!(error, SchedulerError::Unavailable(_)) {
+                    drop(std::fs::remove_file(self.shared.array(number)));
                 }
-                let line = trouble.line();
+                let line = error.line();
                 return Err(Stopped::Failed(format!("slurm: {line}; the same command goes on from here")));
             }
         };
-        write_json(&self.store.job(number), &job).map_err(Stopped::Failed)?;
+        write_json(&self.shared.job(number), &job).map_err(Stopped::Failed)?;
         self.user.show(&format!("slurm: job {job}: {}", counted(array.rounds.len() as u64, "round")));
         for (index, (round, _)) in (0u32..).zip(&array.rounds) {
-            if let Some(waiting) = self.waiting.get_mut(round) {
-                waiting.task = Some(Task { job, index });
-                waiting.tries += 1;
-                waiting.state_text.clear();
-                waiting.node.clear();
+            if let Some(pending) = self.pending.get_mut(round) {
+                pending.task = Some(Task { job, index });
+                pending.attempts += 1;
+                pending.state_text.clear();
+                pending.node.clear();
             }
         }
-        self.arrays.insert(number, (array, Some(job)));
+        self.arrays.insert(number, SubmittedArray { array, job: Some(job) });
         Ok(())
     }
 }
@@ -555,16 +562,16 @@ fn submit_with_retry(submission: &Submission<'_>) -> Result<u64, SchedulerError>
     const PAUSES: [u64; 2] = [1, 2];
     let mut pauses = PAUSES.into_iter();
     loop {
-        let trouble = match scheduler::submit(submission) {
-            Err(SchedulerError::Unavailable(line)) => SchedulerError::Unavailable(line),
-            done => return done,
+        let error = match scheduler::submit(submission) {
+            Err(error @ SchedulerError::Unavailable(_)) => error,
+            result => return result,
         };
-        let Some(pause) = pauses.next() else { return Err(trouble) };
+        let Some(pause) = pauses.next() else { return Err(error) };
         std::thread::sleep(Duration::from_secs(pause));
         match scheduler::find(submission.name) {
             Ok(Some(job)) => return Ok(job),
             Ok(None) => {}
-            Err(_) if pause == 2 => return Err(trouble),
+            Err(_) if pause == 2 => return Err(error),
             Err(_) => {}
         }
     }

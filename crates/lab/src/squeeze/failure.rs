@@ -102,7 +102,7 @@ impl SuccessCriteria {
     fn words(self, outcome: &Outcome, stderr_tail: &str) -> String {
         let kills = outcome.out_of_memory_kills.unwrap_or(0);
         let killed = if kills > 0 { "the kernel killed a process of it at the limit: " } else { "" };
-        let how = match &outcome.end {
+        let ending = match &outcome.end {
             End::Exited(0) if self.verdict.is_some() => {
                 "it exited with status 0, and the --success command did not accept it".to_owned()
             }
@@ -134,7 +134,7 @@ impl SuccessCriteria {
             },
             End::NotStarted(why) => format!("could not be started: {}", clean(why)),
         };
-        format!("{killed}{how}")
+        format!("{killed}{ending}")
     }
 
     /// Whether the kernel applies the limit while it loads a program.

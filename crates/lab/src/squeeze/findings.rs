@@ -144,44 +144,44 @@ pub struct LimitResult {
     pub failed: u32,
 }
 
-/// Runs a squeeze. `hear` is called after every run with the number of runs so far and the run.
+/// Runs a squeeze. `on_run` is called after every run with the number of runs so far and the run.
 ///
 /// # Errors
 /// [`SqueezeError`] if a run cannot be made, or if the command fails without a limit.
 pub fn squeeze(
-    question: &SqueezeOptions,
-    trial: &mut dyn LimitRunner,
-    hear: &mut dyn FnMut(usize, &LimitedRun),
+    options: &SqueezeOptions,
+    runner: &mut dyn LimitRunner,
+    on_run: &mut dyn FnMut(usize, &LimitedRun),
 ) -> Result<Findings, SqueezeError> {
-    let mut search = Search::new(trial, &question.plan, hear);
+    let mut search = Search::new(runner, &options.plan, on_run);
     if !search.probe(None)? {
         return Err(SqueezeError::FailsUnlimited(fails_unlimited(search.tries())));
     }
     let guess = search.tries().first().and_then(|tried| tried.peak_bytes);
     let mut levels = Vec::new();
-    for turn in 0..MAX_RESUMES {
+    for attempt in 0..MAX_RESUMES {
         search.find_upper_edge(guess)?;
         let Some(smallest) = search.smallest_never_failing() else { break };
-        let seed = question.seed.wrapping_add(u64::from(turn));
-        let near = slowdown::measure(&mut search, smallest, question.rounds, seed)?;
-        levels = near.levels;
-        if !near.has_failed || search.is_spent() {
+        let seed = options.seed.wrapping_add(u64::from(attempt));
+        let slowdown = slowdown::measure(&mut search, smallest, options.rounds, seed)?;
+        levels = slowdown.levels;
+        if !slowdown.has_failed || search.is_spent() {
             break;
         }
     }
-    // Also after the last turn: a failure in its check lies below the edge found now.
+    // Also after the last attempt: a failure in its check lies below the edge found now.
     search.find_upper_edge(guess)?;
     search.find_lower_edge()?;
     settle_inversion(&mut search)?;
-    Ok(findings(question, &search, levels))
+    Ok(findings(options, &search, levels))
 }
 
 fn fails_unlimited(tries: &[LimitedRun]) -> String {
     let failure = tries.last().and_then(|tried| tried.failure.as_ref());
     let (words, tail) = failure.map_or(("", ""), |failure| (&failure.words, &failure.stderr_tail));
-    let said = tail.lines().last().map(|line| format!(", and wrote \"{line}\"")).unwrap_or_default();
+    let message = tail.lines().last().map(|line| format!(", and wrote \"{line}\"")).unwrap_or_default();
     format!(
-        "the command fails without a limit already: {words}{said}; mend that first, or say with --success what counts"
+        "the command fails without a limit already: {words}{message}; mend that first, or say with --success what counts"
     )
 }
 
@@ -198,8 +198,8 @@ fn settle_inversion(search: &mut Search<'_>) -> Result<(), Stopped> {
     Ok(())
 }
 
-fn findings(question: &SqueezeOptions, search: &Search<'_>, levels: Vec<Level>) -> Findings {
-    let plan = &question.plan;
+fn findings(options: &SqueezeOptions, search: &Search<'_>, levels: Vec<Level>) -> Findings {
+    let plan = &options.plan;
     let limits: Vec<_> = search
         .tallies()
         .iter()
@@ -211,7 +211,7 @@ fn findings(question: &SqueezeOptions, search: &Search<'_>, levels: Vec<Level>) 
         .collect();
     let smallest = search.smallest_never_failing();
     let largest_failing = search.largest_failing();
-    let is_mixed = limits.iter().any(|at| at.succeeded > 0 && at.failed > 0);
+    let is_mixed = limits.iter().any(|result| result.succeeded > 0 && result.failed > 0);
     let non_monotone = inversion(&limits, plan.repeat.max(2)).filter(|_| !is_mixed);
     let is_inverted = search.smallest_success().zip(largest_failing).is_some_and(|(low, high)| low < high);
     let is_flaky = is_mixed || (is_inverted && non_monotone.is_none());
@@ -221,9 +221,9 @@ fn findings(question: &SqueezeOptions, search: &Search<'_>, levels: Vec<Level>) 
         tried.limit_bytes == largest_failing && tried.limit_bytes.is_some() && !tried.is_success()
     });
     let mut findings = Findings {
-        kind: question.kind,
-        command: question.command.clone(),
-        success: question.success.clone(),
+        kind: options.kind,
+        command: options.command.clone(),
+        success: options.success.clone(),
         smallest_bytes: smallest,
         largest_failing_bytes: largest_failing,
         resolution_bytes: smallest.or(largest_failing).map(|limit| plan.resolution.at(limit)),
@@ -234,7 +234,7 @@ fn findings(question: &SqueezeOptions, search: &Search<'_>, levels: Vec<Level>) 
         failure: last_failure.and_then(|tried| tried.failure.clone()),
         failures: failure_modes(search.tries()),
         limits,
-        unlimited: slowdown::unlimited(search.tries(), question.seed),
+        unlimited: slowdown::unlimited(search.tries(), options.seed),
         // A measurement at a limit that later turned out too small is dropped.
         slowdown_near_limit: if levels.first().map(|level| level.limit_bytes) == smallest {
             levels
@@ -251,49 +251,50 @@ fn findings(question: &SqueezeOptions, search: &Search<'_>, levels: Vec<Level>) 
 /// The smallest limit that always succeeded and the largest above it that always failed, each with
 /// at least `times` runs.
 fn inversion(limits: &[LimitResult], times: u32) -> Option<Inversion> {
-    let succeeds = limits.iter().find(|at| at.failed == 0 && at.succeeded >= times)?.limit_bytes;
-    let fails = limits.iter().rev().find(|at| at.succeeded == 0 && at.failed >= times)?.limit_bytes;
+    let succeeds = limits.iter().find(|result| result.failed == 0 && result.succeeded >= times)?.limit_bytes;
+    let fails =
+        limits.iter().rev().find(|result| result.succeeded == 0 && result.failed >= times)?.limit_bytes;
     (succeeds < fails).then_some(Inversion { succeeds_at_bytes: succeeds, fails_at_bytes: fails })
 }
 
 fn band(limits: &[LimitResult], low: Option<u64>, high: Option<u64>) -> Band {
-    let is_inside = |at: &&LimitResult| {
-        low.is_none_or(|low| at.limit_bytes > low) && high.is_none_or(|high| at.limit_bytes < high)
+    let is_inside = |result: &&LimitResult| {
+        low.is_none_or(|low| result.limit_bytes > low) && high.is_none_or(|high| result.limit_bytes < high)
     };
     let (mut runs, mut failed) = (0u32, 0u32);
-    for at in limits.iter().filter(is_inside) {
-        runs = runs.saturating_add(at.succeeded).saturating_add(at.failed);
-        failed = failed.saturating_add(at.failed);
+    for result in limits.iter().filter(is_inside) {
+        runs = runs.saturating_add(result.succeeded).saturating_add(result.failed);
+        failed = failed.saturating_add(result.failed);
     }
     Band { low_bytes: low, high_bytes: high, runs, failed }
 }
 
 fn failure_modes(tries: &[LimitedRun]) -> Vec<FailureMode> {
-    let mut ways: Vec<FailureMode> = Vec::new();
+    let mut modes: Vec<FailureMode> = Vec::new();
     for tried in tries {
         let (Some(limit), Some(failure)) = (tried.limit_bytes, &tried.failure) else { continue };
-        if let Some(way) = ways.iter_mut().find(|way| way.words == failure.words) {
-            way.low_bytes = way.low_bytes.min(limit);
-            way.high_bytes = way.high_bytes.max(limit);
-            way.runs = way.runs.saturating_add(1);
+        if let Some(mode) = modes.iter_mut().find(|mode| mode.words == failure.words) {
+            mode.low_bytes = mode.low_bytes.min(limit);
+            mode.high_bytes = mode.high_bytes.max(limit);
+            mode.runs = mode.runs.saturating_add(1);
         } else {
             let words = failure.words.clone();
-            ways.push(FailureMode { words, low_bytes: limit, high_bytes: limit, runs: 1 });
+            modes.push(FailureMode { words, low_bytes: limit, high_bytes: limit, runs: 1 });
         }
     }
-    ways.sort_by_key(|way| std::cmp::Reverse((way.high_bytes, way.low_bytes)));
-    ways
+    modes.sort_by_key(|mode| std::cmp::Reverse((mode.high_bytes, mode.low_bytes)));
+    modes
 }
 
 fn caveats(findings: &Findings, plan: &Plan) -> Vec<Caveat> {
     let mut caveats: Vec<Caveat> = Vec::new();
     let mut add = |code, text: String| caveats.push(Caveat { code, r#where: "squeeze", bytes: None, text });
     if !findings.is_complete {
-        let most = plan.max_trials;
+        let max_trials = plan.max_trials;
         add(
             "not_sure",
             format!(
-                "The search ended after {most} runs, before it was sure: the edge may lie elsewhere near what it shows."
+                "The search ended after {max_trials} runs, before it was sure: the edge may lie elsewhere near what it shows."
             ),
         );
     }

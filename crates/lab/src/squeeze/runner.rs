@@ -19,9 +19,9 @@ use strandline_recorder::Limits;
 /// Variable with the end of the run for the `--success` command: its exit status, or 128 plus the
 /// signal.
 pub const STATUS_VARIABLE: &str = "STRANDLINE_STATUS";
-/// A run hangs if it takes longer than this multiple of the time without a limit,
+/// A run hangs if it takes longer than this multiple of the time without a limit, plus a constant
+/// for very short runs.
 const HANG_FACTOR: f64 = 10.0;
-/// plus this constant, for very short runs.
 const HANG_EXTRA_SECONDS: f64 = 10.0;
 /// Sampling interval of the run that measures the peak.
 const INTERVAL: Duration = Duration::from_millis(1);
@@ -65,13 +65,13 @@ impl<'a> Runner<'a> {
     /// Runs a subject, or takes the outcome from the journal.
     fn outcome(&mut self, subject: &Subject) -> Result<Outcome, Stopped> {
         let round = self.state.rounds.entry(subject.name.clone()).or_default();
-        let this = *round;
+        let number = *round;
         *round = round.saturating_add(1);
-        if let Some(known) = self.journal.outcome(&subject.name, this) {
+        if let Some(known) = self.journal.outcome(&subject.name, number) {
             return Ok(known.clone());
         }
-        let outcome = self.executor.run(subject, &self.journal.cell(&subject.name, this))?;
-        self.journal.keep(&subject.name, this, &outcome).map_err(Stopped::Failed)?;
+        let outcome = self.executor.run(subject, &self.journal.cell(&subject.name, number))?;
+        self.journal.keep(&subject.name, number, &outcome).map_err(Stopped::Failed)?;
         Ok(outcome)
     }
 
@@ -138,9 +138,9 @@ impl LimitRunner for Runner<'_> {
         if self.state.timeout.is_none()
             && let Some(wall) = outcome.figures.wall_seconds
         {
-            let most = Duration::try_from_secs_f64(HANG_EXTRA_SECONDS + HANG_FACTOR * wall);
+            let timeout = Duration::try_from_secs_f64(HANG_EXTRA_SECONDS + HANG_FACTOR * wall);
             // In whole seconds, for readable messages.
-            self.state.timeout = most.ok().map(|most| Duration::from_secs(most.as_secs()));
+            self.state.timeout = timeout.ok().map(|timeout| Duration::from_secs(timeout.as_secs()));
         }
         let success = self.success.clone();
         let verdict =
@@ -163,13 +163,13 @@ impl LimitRunner for Runner<'_> {
 /// The largest address space, or data size, of one process at any sample of a recording.
 fn peak(path: &Path, kind: LimitKind) -> Option<u64> {
     let mut reader = Reader::open(path).ok()?;
-    let mut most_kib = None;
+    let mut max_kib = None;
     while let Ok(Some(record)) = reader.next_record() {
         let Record::Samples(block) = record else { continue };
         for run in block.runs() {
             let kib = if kind == LimitKind::Data { run.sample.data_kib } else { run.sample.virtual_kib };
-            most_kib = most_kib.max(Some(kib));
+            max_kib = max_kib.max(Some(kib));
         }
     }
-    most_kib.map(|kib: u64| kib.saturating_mul(1024))
+    max_kib.map(|kib: u64| kib.saturating_mul(1024))
 }

@@ -80,24 +80,24 @@ pub struct Tally {
 
 /// A search under way: the runs so far and the results for each limit.
 pub struct Search<'a> {
-    trial: &'a mut dyn LimitRunner,
+    runner: &'a mut dyn LimitRunner,
     plan: &'a Plan,
-    hear: &'a mut dyn FnMut(usize, &LimitedRun),
+    on_run: &'a mut dyn FnMut(usize, &LimitedRun),
     tries: Vec<LimitedRun>,
     tallies: BTreeMap<u64, Tally>,
-    /// Runs made to find an edge; only these are bounded.
-    spent: u32,
+    /// Number of runs made to find an edge; only these are bounded.
+    edge_runs: u32,
 }
 
 impl<'a> Search<'a> {
-    /// A search without runs. `hear` is called after every run with the number of runs so far and
+    /// A search without runs. `on_run` is called after every run with the number of runs so far and
     /// the run.
     pub fn new(
-        trial: &'a mut dyn LimitRunner,
+        runner: &'a mut dyn LimitRunner,
         plan: &'a Plan,
-        hear: &'a mut dyn FnMut(usize, &LimitedRun),
+        on_run: &'a mut dyn FnMut(usize, &LimitedRun),
     ) -> Self {
-        Self { trial, plan, hear, tries: Vec::new(), tallies: BTreeMap::new(), spent: 0 }
+        Self { runner, plan, on_run, tries: Vec::new(), tallies: BTreeMap::new(), edge_runs: 0 }
     }
 
     /// Every run so far, in order.
@@ -117,11 +117,11 @@ impl<'a> Search<'a> {
 
     /// Whether the maximum number of runs is reached.
     pub fn is_spent(&self) -> bool {
-        self.spent >= self.plan.max_trials
+        self.edge_runs >= self.plan.max_trials
     }
 
     fn probe_counted(&mut self, limit_bytes: u64) -> Result<bool, Stopped> {
-        self.spent = self.spent.saturating_add(1);
+        self.edge_runs = self.edge_runs.saturating_add(1);
         self.probe(Some(limit_bytes))
     }
 
@@ -130,7 +130,7 @@ impl<'a> Search<'a> {
     /// # Errors
     /// As [`LimitRunner::run`].
     pub fn probe(&mut self, limit_bytes: Option<u64>) -> Result<bool, Stopped> {
-        let tried = LimitedRun { limit_bytes, ..self.trial.run(limit_bytes)? };
+        let tried = LimitedRun { limit_bytes, ..self.runner.run(limit_bytes)? };
         let is_success = tried.is_success();
         if let Some(limit) = limit_bytes {
             let tally = self.tallies.entry(limit).or_default();
@@ -139,7 +139,7 @@ impl<'a> Search<'a> {
         }
         self.tries.push(tried);
         if let Some(tried) = self.tries.last() {
-            (self.hear)(self.tries.len(), tried);
+            (self.on_run)(self.tries.len(), tried);
         }
         Ok(is_success)
     }
@@ -219,10 +219,10 @@ impl<'a> Search<'a> {
                     step = step.saturating_mul(STEP_GROWTH);
                     next
                 }
-                (Some(success), Some(refusing)) if success - refusing > resolution.at(success) => {
-                    middle(refusing, success)
+                (Some(success), Some(failing)) if success - failing > resolution.at(success) => {
+                    middle(failing, success)
                 }
-                (Some(_), Some(refusing)) if self.tally(refusing).failed < repeat => refusing,
+                (Some(_), Some(failing)) if self.tally(failing).failed < repeat => failing,
                 _ => break,
             };
             self.probe_counted(next)?;

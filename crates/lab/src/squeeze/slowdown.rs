@@ -72,11 +72,18 @@ pub struct SlowdownResult {
     pub has_failed: bool,
 }
 
-/// Accessor of a figure, and its unit.
-type FigureAccessor = (fn(&Figures) -> Option<f64>, f64);
-const WALL_SECONDS: FigureAccessor = (|figures| figures.wall_seconds, 1e-4);
-const MINOR_FAULTS: FigureAccessor = (|figures| figures.minor_faults.map(|count| count as f64), 1.0);
-const MAJOR_FAULTS: FigureAccessor = (|figures| figures.major_faults.map(|count| count as f64), 1.0);
+/// A measured figure.
+struct Measured {
+    value: fn(&Figures) -> Option<f64>,
+    /// The smallest difference that counts.
+    resolution: f64,
+}
+
+const WALL_SECONDS: Measured = Measured { value: |figures| figures.wall_seconds, resolution: 1e-4 };
+const MINOR_FAULTS: Measured =
+    Measured { value: |figures| figures.minor_faults.map(|count| count as f64), resolution: 1.0 };
+const MAJOR_FAULTS: Measured =
+    Measured { value: |figures| figures.major_faults.map(|count| count as f64), resolution: 1.0 };
 
 /// Runs `rounds` rounds (at least one, because they are also a check) of the levels above
 /// `smallest_bytes` and of no limit, in an order drawn by `seed`.
@@ -107,8 +114,8 @@ pub fn measure(
             if limit.is_some() && !is_success {
                 return Ok(SlowdownResult { levels: Vec::new(), has_failed: true });
             }
-            if let (Some(of_level), Some(tried)) = (runs.get_mut(index), search.tries().last()) {
-                of_level.push(tried.clone());
+            if let (Some(level_runs), Some(tried)) = (runs.get_mut(index), search.tries().last()) {
+                level_runs.push(tried.clone());
             }
         }
     }
@@ -127,11 +134,11 @@ pub fn measure(
 /// Combines all runs without a limit.
 pub fn unlimited(tries: &[LimitedRun], seed: u64) -> Unlimited {
     let runs: Vec<_> = tries.iter().filter(|tried| tried.limit_bytes.is_none()).collect();
-    let of = |(take, _): FigureAccessor| {
+    let estimate_of = |measured: Measured| {
         let samples: Vec<f64> = runs
             .iter()
             .filter(|tried| tried.is_success() && !tried.is_recorded)
-            .filter_map(|tried| take(&tried.figures))
+            .filter_map(|tried| (measured.value)(&tried.figures))
             .collect();
         estimate(&samples, CONFIDENCE, seed)
     };
@@ -140,29 +147,29 @@ pub fn unlimited(tries: &[LimitedRun], seed: u64) -> Unlimited {
         failed: runs.iter().filter(|tried| !tried.is_success()).count() as u32,
         peak_bytes: runs.iter().filter_map(|tried| tried.peak_bytes).max(),
         high_water_bytes: runs.iter().filter_map(|tried| tried.figures.high_water_bytes).max(),
-        wall_seconds: of(WALL_SECONDS),
-        minor_faults: of(MINOR_FAULTS),
-        major_faults: of(MAJOR_FAULTS),
+        wall_seconds: estimate_of(WALL_SECONDS),
+        minor_faults: estimate_of(MINOR_FAULTS),
+        major_faults: estimate_of(MAJOR_FAULTS),
     }
 }
 
 fn limited_figure(
     runs: &[LimitedRun],
     unlimited: &[LimitedRun],
-    (take, unit): FigureAccessor,
+    Measured { value, resolution }: Measured,
     seed: u64,
 ) -> LimitedFigure {
-    let samples: Vec<f64> = runs.iter().filter_map(|tried| take(&tried.figures)).collect();
+    let samples: Vec<f64> = runs.iter().filter_map(|tried| value(&tried.figures)).collect();
     let pairs: Vec<(f64, f64)> = unlimited
         .iter()
         .zip(runs)
         .filter(|(without, _)| without.is_success())
-        .filter_map(|(without, under)| Some((take(&without.figures)?, take(&under.figures)?)))
+        .filter_map(|(without, under)| Some((value(&without.figures)?, value(&under.figures)?)))
         .collect();
     // Joint confidence for the intervals of all levels.
     let confidence = bonferroni(CONFIDENCE, FACTORS.len());
     LimitedFigure {
         estimate: estimate(&samples, CONFIDENCE, seed),
-        ratio: paired_ratio(&pairs, unit, confidence),
+        ratio: paired_ratio(&pairs, resolution, confidence),
     }
 }

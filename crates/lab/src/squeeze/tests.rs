@@ -43,7 +43,7 @@ mod fabricated {
 
 const MIB: u64 = 1 << 20;
 
-fn question() -> SqueezeOptions {
+fn options() -> SqueezeOptions {
     SqueezeOptions {
         kind: LimitKind::AddressSpace,
         command: vec!["program".to_owned(), "an argument".to_owned()],
@@ -61,19 +61,19 @@ fn question() -> SqueezeOptions {
 }
 
 fn find(
-    question: &SqueezeOptions,
+    options: &SqueezeOptions,
     peak_bytes: Option<u64>,
     rule: impl FnMut(u64) -> bool,
 ) -> (Findings, Vec<u64>) {
     let mut program = Program { rule, peak_bytes, limits: Vec::new() };
     let mut heard = 0;
-    let found = squeeze(question, &mut program, &mut |count, _| {
+    let found = squeeze(options, &mut program, &mut |count, _| {
         heard += 1;
         assert_eq!(count, heard);
     });
     let found = found.unwrap();
     assert_eq!(found.trials.len(), heard);
-    let bound = question.plan.max_trials + 1 + 5 * 5 * question.rounds.max(1);
+    let bound = options.plan.max_trials + 1 + 5 * 5 * options.rounds.max(1);
     assert!(found.trials.len() <= bound as usize, "{} runs", found.trials.len());
     assert!(program.limits.iter().all(|limit| limit % PAGE_BYTES == 0), "{:?}", program.limits);
     assert!(!report::page(&found, Vec::new()).headline.is_empty());
@@ -87,11 +87,11 @@ fn a_sharp_edge_is_found_to_the_resolution_in_few_runs() {
     for edge in [40_000, MIB, 10 * MIB + 1, 123 * MIB + 777, 5_000 * MIB, 100_000 * MIB] {
         // The peak may be right, slightly off, far off, or unknown.
         for peak in [Some(edge), Some(edge - edge / 50), Some(edge * 3), Some(edge / 10), None] {
-            let question = question();
-            let (found, _) = find(&question, peak, |limit| limit >= edge);
+            let options = options();
+            let (found, _) = find(&options, peak, |limit| limit >= edge);
             let (smallest, failing) = (found.smallest_bytes.unwrap(), found.largest_failing_bytes.unwrap());
             assert!(failing < edge && edge <= smallest, "{edge}: {failing} {smallest}");
-            assert!(smallest - failing <= question.plan.resolution.at(smallest));
+            assert!(smallest - failing <= options.plan.resolution.at(smallest));
             assert!(found.is_complete && found.band.is_none() && found.non_monotone.is_none());
             let at = |limit| found.limits.iter().find(|at| at.limit_bytes == limit).unwrap();
             assert!(at(smallest).succeeded >= 3 && at(failing).failed >= 3);
@@ -107,10 +107,10 @@ fn a_sharp_edge_is_found_to_the_resolution_in_few_runs() {
 
 #[test]
 fn a_page_is_found_where_it_is_asked_for() {
-    let mut question = question();
-    question.plan.resolution = Resolution { fraction: 0.0, min_bytes: 1 };
+    let mut options = options();
+    options.plan.resolution = Resolution { fraction: 0.0, min_bytes: 1 };
     let edge = 77 * MIB + 3 * PAGE_BYTES;
-    let (found, _) = find(&question, Some(80 * MIB), |limit| limit >= edge);
+    let (found, _) = find(&options, Some(80 * MIB), |limit| limit >= edge);
     assert_eq!((found.smallest_bytes, found.largest_failing_bytes), (Some(edge), Some(edge - PAGE_BYTES)));
 }
 
@@ -121,10 +121,10 @@ fn a_flaky_edge_is_a_band() {
         let mut dice = fastrand::Rng::with_seed(seed);
         // From 50 to 60 MiB the chance of success rises from 0 to 1.
         let (low, high) = (50 * MIB, 60 * MIB);
-        let mut question = question();
-        question.seed = seed;
-        question.rounds = 3;
-        let (found, _) = find(&question, Some(58 * MIB), |limit| {
+        let mut options = options();
+        options.seed = seed;
+        options.rounds = 3;
+        let (found, _) = find(&options, Some(58 * MIB), |limit| {
             limit >= high || (limit > low && dice.f64() < (limit - low) as f64 / (high - low) as f64)
         });
         let (smallest, failing) = (found.smallest_bytes.unwrap(), found.largest_failing_bytes.unwrap());
@@ -147,11 +147,11 @@ fn a_flaky_edge_is_a_band() {
 fn what_fails_above_a_success_is_said() {
     // Between 60 and 90 MiB the program takes a path that needs more memory.
     let (found, _) =
-        find(&question(), Some(70 * MIB), |limit| limit >= 90 * MIB || (40 * MIB..60 * MIB).contains(&limit));
+        find(&options(), Some(70 * MIB), |limit| limit >= 90 * MIB || (40 * MIB..60 * MIB).contains(&limit));
     assert!(found.smallest_bytes.unwrap() >= 90 * MIB, "{:?}", found.smallest_bytes);
     // If only the check above the edge finds the failure, the search resumes above it.
     let island = |limit| limit >= 50 * MIB && !(54 * MIB..56 * MIB).contains(&limit);
-    let (found, _) = find(&question(), Some(50 * MIB), island);
+    let (found, _) = find(&options(), Some(50 * MIB), island);
     let smallest = found.smallest_bytes.unwrap();
     assert!((56 * MIB..57 * MIB).contains(&smallest), "{smallest}");
     let inversion = found.non_monotone.unwrap();
@@ -164,14 +164,14 @@ fn what_fails_above_a_success_is_said() {
 
 #[test]
 fn programs_that_always_fail_or_never_are_said_to() {
-    let (found, limits) = find(&question(), Some(50 * MIB), |_| false);
+    let (found, limits) = find(&options(), Some(50 * MIB), |_| false);
     assert_eq!((found.smallest_bytes, found.largest_failing_bytes), (None, Some(1 << 47)));
     assert!(limits.len() < 40, "{} runs", limits.len());
     assert!(
         found.slowdown_near_limit.is_empty()
             && report::page(&found, Vec::new()).headline.starts_with("No limit")
     );
-    let (found, limits) = find(&question(), Some(50 * MIB), |_| true);
+    let (found, limits) = find(&options(), Some(50 * MIB), |_| true);
     assert_eq!((found.smallest_bytes, found.largest_failing_bytes), (Some(PAGE_BYTES), None));
     assert!(limits.len() < 20 && found.failure.is_none() && found.failures.is_empty());
 }
@@ -181,9 +181,9 @@ fn chance_alone_ends_the_search_too() {
     for seed in 0..200 {
         let mut dice = fastrand::Rng::with_seed(seed);
         let chance = dice.f64();
-        let mut question = question();
-        question.plan.max_trials = 5 + dice.u32(..60);
-        let (found, _) = find(&question, Some(dice.u64(..1 << 48)), |_| dice.f64() < chance);
+        let mut options = options();
+        options.plan.max_trials = 5 + dice.u32(..60);
+        let (found, _) = find(&options, Some(dice.u64(..1 << 48)), |_| dice.f64() < chance);
         if let (Some(smallest), Some(failing)) = (found.smallest_bytes, found.largest_failing_bytes) {
             assert!(smallest > failing);
         }
@@ -205,16 +205,16 @@ fn what_fails_without_a_limit_is_an_error_and_faults_of_the_lab_too() {
             Ok(LimitedRun { failure: (!self.0).then_some(failure), ..LimitedRun::default() })
         }
     }
-    let stopped = squeeze(&question(), &mut Broken(false), &mut |_, _| {}).unwrap_err();
+    let stopped = squeeze(&options(), &mut Broken(false), &mut |_, _| {}).unwrap_err();
     let SqueezeError::FailsUnlimited(line) = stopped else { panic!("{stopped:?}") };
     assert!(line.contains("status 2, and wrote \"no such option\""), "{line}");
-    let stopped = squeeze(&question(), &mut Broken(true), &mut |_, _| {}).unwrap_err();
+    let stopped = squeeze(&options(), &mut Broken(true), &mut |_, _| {}).unwrap_err();
     assert_eq!(stopped, SqueezeError::Stopped(Stopped::Failed("no space left".to_owned())));
 }
 
 #[test]
 fn ways_to_fail_are_told_apart_by_limit() {
-    let mut findings = find(&question(), Some(50 * MIB), |limit| limit >= 50 * MIB).0;
+    let mut findings = find(&options(), Some(50 * MIB), |limit| limit >= 50 * MIB).0;
     assert_eq!(findings.failures.len(), 1);
     assert_eq!(
         findings.failures[0].runs as usize,

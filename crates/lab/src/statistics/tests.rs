@@ -327,14 +327,18 @@ proptest! {
 fn blocks_are_drawn_from_by_themselves() {
     // Two machines, one twice as slow: the split between them is not part of the
     // variance.
-    let samples: Vec<(f64, u32)> = (0..20)
-        .map(|index| (f64::from(index % 10) * 0.001 + f64::from(1 + index / 10), index / 10))
+    let samples: Vec<BlockSample> = (0..20)
+        .map(|index| {
+            let value = f64::from(index % 10) * 0.001 + f64::from(1 + index / 10);
+            BlockSample { value, block: index / 10 }
+        })
         .collect();
     let in_blocks = estimate_in_blocks(&samples, 0.95, 1).unwrap();
-    let pooled = estimate(&samples.iter().map(|&(sample, _)| sample).collect::<Vec<_>>(), 0.95, 1).unwrap();
+    let pooled = estimate(&samples.iter().map(|sample| sample.value).collect::<Vec<_>>(), 0.95, 1).unwrap();
     assert_eq!(in_blocks.median, pooled.median);
     let width = |estimate: &Estimate| estimate.high.unwrap() - estimate.low.unwrap();
     assert!(width(&in_blocks) < width(&pooled) / 2.0, "{in_blocks:?} {pooled:?}");
-    let one: Vec<(f64, u32)> = samples.iter().map(|&(sample, _)| (sample, 7)).collect();
-    assert_eq!(estimate_in_blocks(&one, 0.95, 1).unwrap(), pooled);
+    let one_block: Vec<BlockSample> =
+        samples.iter().map(|sample| BlockSample { block: 7, ..*sample }).collect();
+    assert_eq!(estimate_in_blocks(&one_block, 0.95, 1).unwrap(), pooled);
 }

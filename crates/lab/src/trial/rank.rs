@@ -81,7 +81,7 @@ pub struct CandidateFigures {
 }
 
 impl CandidateFigures {
-    fn of(&self, goal: Goal) -> Option<ComparedFigure> {
+    fn goal_figure(&self, goal: Goal) -> Option<ComparedFigure> {
         match goal {
             Goal::Settled | Goal::TimeBounded => self.settled,
             Goal::Peak => self.peak,
@@ -90,10 +90,11 @@ impl CandidateFigures {
 
     /// Status under `goal`.
     pub fn status(&self, goal: Goal) -> Status {
-        let Some(beside) = self.of(goal).filter(|_| self.failure.is_none()) else { return Status::Failed };
-        let too_long = goal == Goal::TimeBounded && !self.is_within_time_bound();
-        match beside.change {
-            Change::Less if too_long => Status::Worse,
+        let figure = self.goal_figure(goal).filter(|_| self.failure.is_none());
+        let Some(figure) = figure else { return Status::Failed };
+        let is_too_slow = goal == Goal::TimeBounded && !self.is_within_time_bound();
+        match figure.change {
+            Change::Less if is_too_slow => Status::Worse,
             Change::Less => Status::Better,
             Change::More => Status::Worse,
             Change::Same => Status::Same,
@@ -124,31 +125,44 @@ pub fn rank(measured: &[CandidateFigures], goal: Goal) -> Ranking {
         Status::Worse => 2,
         Status::Failed => 3,
     };
-    let mut keyed: Vec<(u8, f64, f64, usize)> = measured
+    let mut ranked: Vec<Ranked> = measured
         .iter()
         .enumerate()
-        .map(|(index, one)| {
-            let figure = one.of(goal).map_or(f64::INFINITY, |beside| beside.median);
-            let wall = one.wall.map_or(f64::INFINITY, |beside| beside.median);
-            (group(one.status(goal)), figure, wall, index)
+        .map(|(index, figures)| Ranked {
+            group: group(figures.status(goal)),
+            bytes: figures.goal_figure(goal).map_or(f64::INFINITY, |figure| figure.median),
+            seconds: figures.wall.map_or(f64::INFINITY, |figure| figure.median),
+            index,
         })
         .collect();
-    keyed.sort_by(|a, b| {
-        a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)).then(a.2.total_cmp(&b.2)).then(a.3.cmp(&b.3))
+    // Stable: equal candidates keep the order of the catalogue.
+    ranked.sort_by(|a, b| {
+        a.group.cmp(&b.group).then(a.bytes.total_cmp(&b.bytes)).then(a.seconds.total_cmp(&b.seconds))
     });
-    let best = best_of(&keyed);
-    Ranking { order: keyed.into_iter().map(|key| key.3).collect(), best }
+    let best = best_of(&ranked);
+    Ranking { order: ranked.into_iter().map(|candidate| candidate.index).collect(), best }
+}
+
+/// A candidate with the figures that it is ranked by.
+struct Ranked {
+    /// 0 if it is better; see [`rank`].
+    group: u8,
+    bytes: f64,
+    seconds: f64,
+    index: usize,
 }
 
 /// Among better candidates near the least memory, the fastest; among those hardly slower than it,
 /// the first in the catalogue.
-fn best_of(keyed: &[(u8, f64, f64, usize)]) -> Option<usize> {
-    const HARDLY: f64 = 1.02;
-    let better = || keyed.iter().filter(|key| key.0 == 0);
-    let least = better().map(|key| key.1).fold(f64::INFINITY, f64::min);
-    let small = || better().filter(|key| key.1 <= least * NEAR_LEAST + NEAR_LEAST_BYTES);
-    let soonest = small().map(|key| key.2).fold(f64::INFINITY, f64::min);
-    small().filter(|key| key.2 <= soonest * HARDLY).map(|key| key.3).min()
+fn best_of(ranked: &[Ranked]) -> Option<usize> {
+    const NEGLIGIBLE_TIME_FACTOR: f64 = 1.02;
+    let better = || ranked.iter().filter(|candidate| candidate.group == 0);
+    let least_bytes = better().map(|candidate| candidate.bytes).fold(f64::INFINITY, f64::min);
+    let max_bytes = least_bytes * NEAR_LEAST + NEAR_LEAST_BYTES;
+    let small = || better().filter(|candidate| candidate.bytes <= max_bytes);
+    let least_seconds = small().map(|candidate| candidate.seconds).fold(f64::INFINITY, f64::min);
+    let max_seconds = least_seconds * NEGLIGIBLE_TIME_FACTOR;
+    small().filter(|candidate| candidate.seconds <= max_seconds).map(|candidate| candidate.index).min()
 }
 
 /// Pareto front of memory and time: the points that no other point dominates.
@@ -162,31 +176,31 @@ pub fn pareto(points: &[Option<(f64, f64)>]) -> Vec<usize> {
         .filter(|(bytes, seconds, _)| bytes.is_finite() && seconds.is_finite())
         .collect();
     known.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1)).then(a.2.cmp(&b.2)));
-    let mut least = f64::INFINITY;
+    let mut least_seconds = f64::INFINITY;
     let mut front = Vec::new();
     for (_, seconds, index) in known {
-        if seconds < least {
-            least = seconds;
+        if seconds < least_seconds {
+            least_seconds = seconds;
             front.push(index);
         }
     }
     front
 }
 
-/// Pairs of better candidates to try together, the most promising first, at most `most`.
+/// Pairs of better candidates to try together, the most promising first, at most `max_pairs`.
 ///
 /// Both must be compatible, and neither may contain the other.
 pub fn pairs(
     candidates: &[&Candidate],
     measured: &[CandidateFigures],
     goal: Goal,
-    most: usize,
+    max_pairs: usize,
 ) -> Vec<(usize, usize)> {
     let ranking = rank(measured, goal);
     let better: Vec<usize> = ranking
         .order
         .into_iter()
-        .filter(|&index| measured.get(index).is_some_and(|one| one.status(goal) == Status::Better))
+        .filter(|&index| measured.get(index).is_some_and(|figures| figures.status(goal) == Status::Better))
         .collect();
     let mut found: Vec<(usize, (usize, usize))> = Vec::new();
     // Only the best twenty: pairs are sorted by the sum of ranks, and only the first few are used.
@@ -199,7 +213,7 @@ pub fn pairs(
         }
     }
     found.sort_by_key(|(sum, pair)| (*sum, *pair));
-    found.into_iter().map(|(_, pair)| pair).take(most).collect()
+    found.into_iter().map(|(_, pair)| pair).take(max_pairs).collect()
 }
 
 /// Whether `whole` sets everything that `part` sets.

@@ -86,8 +86,8 @@ impl ServerExecutor {
     /// Runs a started server up to its ledgers. The result holds the outcome if the server ended by
     /// itself.
     fn observation(&mut self, job: Job, subject: &Subject, folder: &Path) -> Result<ServerRun, Stopped> {
-        if let Some(served) = self.wait_until_ready(job)? {
-            return Ok(served);
+        if let Some(run) = self.wait_until_ready(job)? {
+            return Ok(run);
         }
         let begin = Instant::now();
         let mut load_seconds = None;
@@ -117,9 +117,9 @@ impl ServerExecutor {
         let Some(pid) = self.inner.pid(job)? else {
             return Ok(ServerRun::failed("the server's process is not known".to_owned(), None));
         };
-        let mut served = ledgers_of(pid);
-        served.observation.wall_seconds = load_seconds;
-        Ok(served)
+        let mut run = ledgers_of(pid);
+        run.observation.wall_seconds = load_seconds;
+        Ok(run)
     }
 
     /// Waits until the server is ready; returns its result if it will not be.
@@ -127,8 +127,8 @@ impl ServerExecutor {
         let ready = self.service.ready.clone();
         let begin = Instant::now();
         let mut searches = Vec::new();
-        if let (Ready::Line(_), Some((stdout, stderr))) = (&ready, self.inner.output(job)) {
-            searches = vec![OutputSearch::new(stdout), OutputSearch::new(stderr)];
+        if let (Ready::Line(_), Some(output)) = (&ready, self.inner.output(job)) {
+            searches = vec![OutputSearch::new(output.stdout), OutputSearch::new(output.stderr)];
         }
         loop {
             let is_ready = match &ready {
@@ -151,21 +151,22 @@ impl ServerExecutor {
                 return Ok(Some(ServerRun::failed(why, Some(ended))));
             }
             if !matches!(ready, Ready::After(_)) && begin.elapsed() > self.service.patience {
-                let seconds = self.service.patience.as_secs_f64();
-                let what = match &ready {
-                    Ready::Port(port) => format!("port {port} did not open"),
-                    _ => "the line did not come".to_owned(),
-                };
-                let hint = if matches!(ready, Ready::Line(_)) { BUFFERED } else { "" };
-                let tail = self
-                    .inner
-                    .output(job)
-                    .map(|(_, stderr)| last_lines(&stderr, TAIL_LINES).join(" / "))
-                    .unwrap_or_default();
-                let tail = if tail.is_empty() { tail } else { format!("; its last words: {tail}") };
-                return Ok(Some(ServerRun::failed(format!("{what} within {seconds} s{hint}{tail}"), None)));
+                return Ok(Some(ServerRun::failed(self.not_ready(job), None)));
             }
         }
+    }
+
+    /// Describes a server that did not become ready in time.
+    fn not_ready(&self, job: Job) -> String {
+        let (problem, hint) = match &self.service.ready {
+            Ready::Port(port) => (format!("port {port} did not open"), ""),
+            Ready::Line(_) | Ready::After(_) => ("the line did not come".to_owned(), BUFFERED),
+        };
+        let seconds = self.service.patience.as_secs_f64();
+        let output = self.inner.output(job);
+        let tail = output.map(|output| last_lines(&output.stderr, TAIL_LINES).join(" / "));
+        let tail = tail.filter(|tail| !tail.is_empty()).map(|tail| format!("; its last words: {tail}"));
+        format!("{problem} within {seconds} s{hint}{}", tail.unwrap_or_default())
     }
 }
 
@@ -182,7 +183,7 @@ impl ServerRun {
 }
 
 impl Executor for ServerExecutor {
-    crate::executor::run_by!(inner);
+    crate::executor::delegate_to!(inner);
 
     fn run(&mut self, subject: &Subject, folder: &Path) -> Result<Outcome, Stopped> {
         if let Ready::Port(port) = self.service.ready
@@ -193,8 +194,8 @@ impl Executor for ServerExecutor {
             )));
         }
         let job = self.inner.start(subject, folder)?;
-        let mut served = self.observation(job, subject, folder)?;
-        let mut outcome = match served.ended.take() {
+        let mut run = self.observation(job, subject, folder)?;
+        let mut outcome = match run.ended.take() {
             Some(ended) => ended,
             None => {
                 self.inner.stop(job, GRACE)?;
@@ -203,19 +204,18 @@ impl Executor for ServerExecutor {
                     .ok_or_else(|| Stopped::Failed(format!("{}: the server cannot be ended", subject.name)))?
             }
         };
-        if outcome.end == End::Signalled(9) && served.observation.failure.is_none() {
-            served
-                .observation
+        if outcome.end == End::Signalled(9) && run.observation.failure.is_none() {
+            run.observation
                 .notes
                 .push(format!("did not end within {} s of SIGTERM, and was killed", GRACE.as_secs()));
         }
-        served.observation.minor_faults = outcome.figures.minor_faults;
-        if served.observation.processes > 1 {
-            served.observation.notes.push(
+        run.observation.minor_faults = outcome.figures.minor_faults;
+        if run.observation.processes > 1 {
+            run.observation.notes.push(
                 "has several processes: a peak of all of them together is not known, only of each".to_owned(),
             );
         }
-        outcome.recording = Some(write_observation(&served.observation, folder)?);
+        outcome.recording = Some(write_observation(&run.observation, folder)?);
         Ok(outcome)
     }
 }
@@ -287,9 +287,9 @@ fn tree_of(root: i32) -> Vec<i32> {
         })
         .collect();
     let mut tree = vec![root];
-    let mut at = 0;
-    while let Some(&pid) = tree.get(at) {
-        at += 1;
+    let mut index = 0;
+    while let Some(&pid) = tree.get(index) {
+        index += 1;
         let children = parents.iter().filter(|(_, parent)| *parent == pid).map(|(child, _)| *child);
         // Pids may be reused while /proc is read, so even a cycle is possible.
         let new: Vec<i32> = children.filter(|child| !tree.contains(child)).collect();
@@ -305,33 +305,34 @@ fn tree_of(root: i32) -> Vec<i32> {
 /// Incremental search in a growing file.
 struct OutputSearch {
     path: PathBuf,
-    at: u64,
-    /// Tail of the searched data, because a match may span two reads.
-    rest: Vec<u8>,
+    offset: u64,
+    /// End of the searched data, because a match may span two reads.
+    tail: Vec<u8>,
 }
 
 impl OutputSearch {
     fn new(path: PathBuf) -> Self {
-        Self { path, at: 0, rest: Vec::new() }
+        Self { path, offset: 0, tail: Vec::new() }
     }
 
+    /// Whether the file contains `text`.
     fn has(&mut self, text: &[u8]) -> bool {
-        if self.at >= MAX_OUTPUT_BYTES {
+        if self.offset >= MAX_OUTPUT_BYTES {
             return false;
         }
         let Ok(mut file) = std::fs::File::open(&self.path) else { return false };
-        if file.seek(SeekFrom::Start(self.at)).is_err() {
+        if file.seek(SeekFrom::Start(self.offset)).is_err() {
             return false;
         }
         let mut new = Vec::new();
         let Ok(count) = file.take(1 << 20).read_to_end(&mut new) else { return false };
-        self.at += count as u64;
-        self.rest.extend_from_slice(&new);
-        if memchr::memmem::find(&self.rest, text).is_some() {
+        self.offset += count as u64;
+        self.tail.extend_from_slice(&new);
+        if memchr::memmem::find(&self.tail, text).is_some() {
             return true;
         }
-        let keep = self.rest.len().min(text.len());
-        self.rest.drain(..self.rest.len() - keep);
+        let keep = self.tail.len().min(text.len());
+        self.tail.drain(..self.tail.len() - keep);
         false
     }
 }
@@ -340,7 +341,7 @@ impl OutputSearch {
 pub fn describe_end(outcome: &Outcome) -> String {
     let tail = outcome.stderr.as_deref().map(|path| last_lines(path, TAIL_LINES).join(" / "));
     match (&outcome.end, tail.as_deref().and_then(|tail| tail.strip_prefix("strandline: "))) {
-        (End::Exited(NOT_FOUND | NOT_RUNNABLE), Some(own)) => own.to_owned(),
+        (End::Exited(NOT_FOUND | NOT_RUNNABLE), Some(message)) => message.to_owned(),
         _ => outcome.describe_end(),
     }
 }

@@ -18,32 +18,40 @@ const BAND_PER_CENT: u64 = 3;
 const MIN_BAND_KIB: u64 = 512;
 /// Minimum duration of a level: a twentieth of the run, within these bounds.
 const MIN_PART: u64 = 20;
-const MIN_US: (u64, u64) = (20_000, 500_000);
-/// Without a level, memory counts as fallen if less than four fifths are left: the sawtooth of a
+const LEAST_MIN_US: u64 = 20_000;
+const LARGEST_MIN_US: u64 = 500_000;
+/// Without a level, memory counts as fallen if less than four fifths remain: the sawtooth of a
 /// collector may end anywhere.
-const MIN_LEFT_FRACTION: (u64, u64) = (4, 5);
-/// Above this number of stretches, those that are too short to be a level are dropped.
-const MAX_STRETCHES: usize = 256;
+const MIN_REMAINING_FIFTHS: u64 = 4;
+/// Above this number of periods, those that are too short to be a level are dropped.
+const MAX_PERIODS: usize = 256;
+
+/// A resident size at a time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+struct SizeAt {
+    kib: u64,
+    at_us: u64,
+}
 
 /// A period in which memory stayed within a band.
 #[derive(Clone, Copy, Debug, Default)]
 struct Period {
     from_us: u64,
     to_us: u64,
-    least_kib: u64,
-    most_kib: u64,
+    min_kib: u64,
+    max_kib: u64,
     first_kib: u64,
     last_kib: u64,
     /// Sum of KiB times microseconds, and sum of microseconds, for the mean.
     sum: u128,
     weight: u128,
-    /// Maximum of the stretches dropped after this one, and when it was first reached.
-    dropped_max: Option<(u64, u64)>,
+    /// Maximum of the periods dropped after this one, and when it was first reached.
+    dropped_max: Option<SizeAt>,
 }
 
 impl Period {
     fn level_kib(&self) -> u64 {
-        u64::try_from(self.sum / self.weight.max(1)).unwrap_or(self.most_kib)
+        u64::try_from(self.sum / self.weight.max(1)).unwrap_or(self.max_kib)
     }
 
     fn duration_us(&self) -> u64 {
@@ -51,30 +59,30 @@ impl Period {
     }
 
     /// KiB per second by which it falls, if it is part of a fall; `before` is the pace of the
-    /// previous stretch.
+    /// previous period.
     fn fall_rate(&self, before: Option<u64>) -> Option<u64> {
         // Measured on both sides of the mean: a level may begin with the end of a fall, and end
         // with the first step down.
         let mean = self.level_kib();
         let by = 2 * self.first_kib.saturating_sub(mean).min(mean.saturating_sub(self.last_kib));
         let pace = by.saturating_mul(1_000_000) / self.duration_us().max(1);
-        let goes_on = before.is_some_and(|before| by > 0 && pace >= before / 2);
-        (goes_on || by > band_kib(self.most_kib) / 2).then_some(pace)
+        let continues_fall = before.is_some_and(|before| by > 0 && pace >= before / 2);
+        (continues_fall || by > band_kib(self.max_kib) / 2).then_some(pace)
     }
 
-    /// Whether `kib` is within the band of this stretch, or above.
+    /// Whether `kib` is within the band of this period, or above.
     fn is_at_least(&self, kib: u64) -> bool {
-        kib.saturating_add(band_kib(self.most_kib)) >= self.least_kib
+        kib.saturating_add(band_kib(self.max_kib)) >= self.min_kib
     }
 
-    /// Maximum of this stretch and those dropped after it, and when.
-    fn most(&self) -> (u64, u64) {
-        self.dropped_max.unwrap_or_default().max((self.most_kib, self.from_us))
+    /// Maximum of this period and those dropped after it.
+    fn maximum(&self) -> SizeAt {
+        self.dropped_max.unwrap_or_default().max(SizeAt { kib: self.max_kib, at_us: self.from_us })
     }
 }
 
-fn band_kib(most_kib: u64) -> u64 {
-    (most_kib / 100 * BAND_PER_CENT).max(MIN_BAND_KIB)
+fn band_kib(max_kib: u64) -> u64 {
+    (max_kib / 100 * BAND_PER_CENT).max(MIN_BAND_KIB)
 }
 
 /// Where memory had settled.
@@ -103,9 +111,9 @@ pub enum Settled {
 /// Resident memory of one process over time, added sample by sample in bounded space.
 #[derive(Clone, Debug, Default)]
 pub struct Series {
-    stretches: VecDeque<Period>,
+    periods: VecDeque<Period>,
     first_us: Option<u64>,
-    last: (u64, u64),
+    last: SizeAt,
 }
 
 impl Series {
@@ -113,16 +121,16 @@ impl Series {
     pub fn push(&mut self, from_us: u64, to_us: u64, kib: u64) {
         let first_us = *self.first_us.get_or_insert(from_us);
         let to_us = to_us.max(from_us);
-        let weight = u128::from(to_us.saturating_sub(self.last.0.max(first_us)).max(1));
-        self.last = (to_us, kib);
-        if let Some(last) = self.stretches.back_mut() {
-            let (least, most) = (last.least_kib.min(kib), last.most_kib.max(kib));
-            if most - least <= band_kib(most) {
+        let weight = u128::from(to_us.saturating_sub(self.last.at_us.max(first_us)).max(1));
+        self.last = SizeAt { kib, at_us: to_us };
+        if let Some(last) = self.periods.back_mut() {
+            let (min_kib, max_kib) = (last.min_kib.min(kib), last.max_kib.max(kib));
+            if max_kib - min_kib <= band_kib(max_kib) {
                 *last = Period {
                     to_us,
                     last_kib: kib,
-                    least_kib: least,
-                    most_kib: most,
+                    min_kib,
+                    max_kib,
                     sum: last.sum + u128::from(kib) * weight,
                     weight: last.weight + weight,
                     ..*last
@@ -130,14 +138,14 @@ impl Series {
                 return;
             }
         }
-        if self.stretches.len() >= MAX_STRETCHES {
+        if self.periods.len() >= MAX_PERIODS {
             self.drop_short();
         }
-        self.stretches.push_back(Period {
+        self.periods.push_back(Period {
             from_us,
             to_us,
-            least_kib: kib,
-            most_kib: kib,
+            min_kib: kib,
+            max_kib: kib,
             first_kib: kib,
             last_kib: kib,
             sum: u128::from(kib) * weight,
@@ -148,48 +156,48 @@ impl Series {
 
     /// The last sample.
     pub fn last_kib(&self) -> Option<u64> {
-        self.first_us.map(|_| self.last.1)
+        self.first_us.map(|_| self.last.kib)
     }
 
-    fn least_level_us(&self) -> u64 {
-        let lasts = self.last.0.saturating_sub(self.first_us.unwrap_or_default());
-        (lasts / MIN_PART).clamp(MIN_US.0, MIN_US.1)
+    fn min_level_us(&self) -> u64 {
+        let duration_us = self.last.at_us.saturating_sub(self.first_us.unwrap_or_default());
+        (duration_us / MIN_PART).clamp(LEAST_MIN_US, LARGEST_MIN_US)
     }
 
-    /// Drops stretches that are already too short to be a level. The first one is kept, to hold the
+    /// Drops periods that are already too short to be a level. The first one is kept, to hold the
     /// maximum before the first level.
     fn drop_short(&mut self) {
-        let least = self.least_level_us();
+        let min_us = self.min_level_us();
         let mut kept: VecDeque<Period> = VecDeque::new();
-        for stretch in self.stretches.drain(..) {
+        for period in self.periods.drain(..) {
             match kept.back_mut() {
-                Some(before) if stretch.duration_us() < least => {
-                    before.dropped_max = Some(before.dropped_max.unwrap_or_default().max(stretch.most()));
+                Some(before) if period.duration_us() < min_us => {
+                    before.dropped_max = Some(before.dropped_max.unwrap_or_default().max(period.maximum()));
                 }
-                _ => kept.push_back(stretch),
+                _ => kept.push_back(period),
             }
         }
-        self.stretches = kept;
+        self.periods = kept;
     }
 
     /// Discards everything from `at_us` on, when the process was stopped for its ledger.
     pub fn cut(&mut self, at_us: u64) {
-        while self.stretches.back().is_some_and(|last| last.from_us >= at_us && self.stretches.len() > 1) {
-            self.stretches.pop_back();
+        while self.periods.back().is_some_and(|last| last.from_us >= at_us && self.periods.len() > 1) {
+            self.periods.pop_back();
         }
-        if let Some(last) = self.stretches.back_mut() {
+        if let Some(last) = self.periods.back_mut() {
             last.to_us = last.to_us.min(at_us).max(last.from_us);
-            self.last.0 = self.last.0.min(at_us).max(last.to_us);
+            self.last.at_us = self.last.at_us.min(at_us).max(last.to_us);
         }
     }
 
-    /// Index of the last stretch that is a level.
+    /// Index of the last period that is a level.
     fn last_level(&self) -> Option<usize> {
-        let least = self.least_level_us();
+        let min_us = self.min_level_us();
         let (mut found, mut pace) = (None, None);
-        for (index, stretch) in self.stretches.iter().enumerate() {
-            pace = stretch.fall_rate(pace);
-            if pace.is_none() && stretch.duration_us() >= least {
+        for (index, period) in self.periods.iter().enumerate() {
+            pace = period.fall_rate(pace);
+            if pace.is_none() && period.duration_us() >= min_us {
                 found = Some(index);
             }
         }
@@ -199,18 +207,18 @@ impl Series {
     /// Where memory had settled, given `end_kib` at the last instant.
     pub fn settled(&self, end_kib: u64) -> Settled {
         let index = self.last_level();
-        let level = index.and_then(|index| self.stretches.get(index));
-        let behind = || self.stretches.iter().skip(index.map_or(0, |index| index + 1));
+        let level = index.and_then(|index| self.periods.get(index));
+        let after = self.periods.iter().skip(index.map_or(0, |index| index + 1)).map(Period::maximum);
         // Maximum after the level, and when it was first reached.
-        let most = level.and_then(|level| level.dropped_max).into_iter().chain(behind().map(Period::most));
-        let most = most.max_by_key(|&(kib, at_us)| (kib, std::cmp::Reverse(at_us)));
-        let top = most
-            .filter(|&(kib, _)| level.is_none_or(|level| kib > level.most_kib + band_kib(level.most_kib)));
-        match (top, level) {
-            (Some((_, at_us)), Some(level)) if self.returned_to_level(level, at_us) => {
+        let maxima = level.and_then(|level| level.dropped_max).into_iter().chain(after);
+        let maximum = maxima.max_by_key(|maximum| (maximum.kib, std::cmp::Reverse(maximum.at_us)));
+        let is_above =
+            |top: &SizeAt| level.is_none_or(|level| top.kib > level.max_kib + band_kib(level.max_kib));
+        match (maximum.filter(is_above), level) {
+            (Some(top), Some(level)) if self.returned_to_level(level, top.at_us) => {
                 level_or_end(level, end_kib)
             }
-            (Some((kib, at_us)), _) if end_kib < kib / MIN_LEFT_FRACTION.1 * MIN_LEFT_FRACTION.0 => {
+            (Some(SizeAt { kib, at_us }), _) if end_kib < kib / 5 * MIN_REMAINING_FIFTHS => {
                 Settled::BeforeFall { kib, at_us }
             }
             (None, Some(level)) => level_or_end(level, end_kib),
@@ -221,12 +229,11 @@ impl Series {
     /// Whether memory that had risen above `level`, with its maximum at `top_us`, was back at it
     /// for as long as it had been away.
     fn returned_to_level(&self, level: &Period, top_us: u64) -> bool {
-        let on_level = |stretch: &&Period| {
-            stretch.most_kib <= level.most_kib + band_kib(level.most_kib)
-                && level.is_at_least(stretch.least_kib)
+        let on_level = |period: &&Period| {
+            period.max_kib <= level.max_kib + band_kib(level.max_kib) && level.is_at_least(period.min_kib)
         };
-        let is_torn_down = |stretch: &&Period| !level.is_at_least(stretch.most_kib);
-        let mut back = self.stretches.iter().rev().skip_while(is_torn_down).take_while(on_level);
+        let is_torn_down = |period: &&Period| !level.is_at_least(period.max_kib);
+        let mut back = self.periods.iter().rev().skip_while(is_torn_down).take_while(on_level);
         let Some(last) = back.next() else { return false };
         let first = back.last().unwrap_or(last);
         first.from_us > top_us
@@ -489,7 +496,7 @@ mod tests {
         let mut dice = fastrand::Rng::with_seed(7);
         for n in 0..1_000_000u64 {
             series.push(n * MS, n * MS, dice.u64(1..1 << 40));
-            assert!(series.stretches.len() <= MAX_STRETCHES);
+            assert!(series.periods.len() <= MAX_PERIODS);
         }
         series.push(0, 5, u64::MAX / 2);
         series.push(u64::MAX, 0, u64::MAX);

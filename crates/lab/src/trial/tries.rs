@@ -17,7 +17,9 @@ use crate::cell::{Measure, Outcome, Subject};
 use crate::engine::{Judge, Next, Progress, Results};
 use crate::figures::find_in_path;
 use crate::nodes;
-use crate::statistics::{Estimate, Ratio, Verdict, bonferroni, estimate_in_blocks, outliers, paired_ratio};
+use crate::statistics::{
+    BlockSample, Estimate, Ratio, Verdict, bonferroni, estimate_in_blocks, outliers, paired_ratio,
+};
 
 /// A smaller difference in resident memory counts as none: one more variable moves the stack, a
 /// library adds its pages.
@@ -126,27 +128,27 @@ pub fn program_path(command: &[String]) -> Option<PathBuf> {
 }
 
 fn library_folders(search: Option<&str>) -> Vec<PathBuf> {
-    let own = search.unwrap_or_default().split(':').filter(|folder| !folder.is_empty()).map(PathBuf::from);
-    own.chain(folders()).collect()
+    let searched = search.unwrap_or_default().split(':').filter(|folder| !folder.is_empty());
+    searched.map(PathBuf::from).chain(folders()).collect()
 }
 
 /// The candidates that apply to the command of `facts`, and those that do not, with the reason.
 pub fn choose(
     catalogue: &Catalogue,
     facts: &Facts,
-    wanted: &dyn Fn(&str) -> bool,
+    is_requested: &dyn Fn(&str) -> bool,
 ) -> (Vec<TriedSetting>, Vec<(String, String)>) {
-    let (mut tries, mut others): (Vec<TriedSetting>, Vec<(String, String)>) = (Vec::new(), Vec::new());
-    for candidate in catalogue.candidates.iter().filter(|candidate| wanted(&candidate.id)) {
+    let (mut tries, mut not_applicable) = (Vec::new(), Vec::new());
+    for candidate in catalogue.candidates.iter().filter(|candidate| is_requested(&candidate.id)) {
         match apply(candidate, catalogue, facts) {
             Ok(applied) if facts.is_already_set(&applied) => {
-                others.push((candidate.id.clone(), "it is set already".to_owned()));
+                not_applicable.push((candidate.id.clone(), "it is set already".to_owned()));
             }
             Ok(applied) => tries.push(TriedSetting::one(candidate, applied)),
-            Err(why) => others.push((candidate.id.clone(), why)),
+            Err(why) => not_applicable.push((candidate.id.clone(), why)),
         }
     }
-    (tries, others)
+    (tries, not_applicable)
 }
 
 /// A figure of one try.
@@ -164,7 +166,7 @@ impl Figure {
         self.estimate.as_ref().map(|estimate| outliers(&estimate.samples)).unwrap_or_default()
     }
 
-    fn beside(&self) -> Option<ComparedFigure> {
+    fn compared(&self) -> Option<ComparedFigure> {
         let median = self.estimate.as_ref()?.median;
         let Some(ratio) = self.ratio else {
             return Some(ComparedFigure { median, ratio: 1.0, change: Change::Same });
@@ -206,14 +208,14 @@ impl TryResult {
     pub fn measured(&self) -> CandidateFigures {
         CandidateFigures {
             failure: self.failure.clone(),
-            settled: self.settled.beside(),
-            peak: self.peak.beside(),
-            wall: self.wall.beside(),
+            settled: self.settled.compared(),
+            peak: self.peak.compared(),
+            wall: self.wall.compared(),
         }
     }
 
     /// Settled memory and time, if both are known and it did not fail.
-    fn point(&self) -> Option<(f64, f64)> {
+    fn memory_and_time(&self) -> Option<(f64, f64)> {
         let median = |figure: &Figure| figure.estimate.as_ref().map(|estimate| estimate.median);
         // A try that is better in neither figure could be on the front only by chance.
         let is_less = |figure: &Figure| figure.ratio.is_none_or(|ratio| ratio.verdict() == Verdict::Less);
@@ -280,38 +282,36 @@ impl<'a> TrialJudge<'a> {
             .zip(&self.failures)
             .enumerate()
             .map(|(subject, (observations, failure))| {
-                let figure = |of: &dyn Fn(&Observation) -> Option<f64>, resolution: f64| {
-                    let in_block = |(round, observation): (usize, &Option<Observation>)| {
-                        Some((of(observation.as_ref()?)?, self.block(round)))
+                let figure = |value: &dyn Fn(&Observation) -> Option<f64>, resolution: f64| {
+                    let sample = |(round, observation): (usize, &Option<Observation>)| {
+                        Some(BlockSample { value: value(observation.as_ref()?)?, block: self.block(round) })
                     };
-                    let values: Vec<(f64, u32)> =
-                        observations.iter().enumerate().filter_map(in_block).collect();
+                    let samples: Vec<BlockSample> =
+                        observations.iter().enumerate().filter_map(sample).collect();
                     let pairs: Vec<(f64, f64)> = baseline
                         .iter()
                         .zip(observations)
-                        .filter_map(|(a, b)| Some((of(a.as_ref()?)?, of(b.as_ref()?)?)))
+                        .filter_map(|(a, b)| Some((value(a.as_ref()?)?, value(b.as_ref()?)?)))
                         .collect();
                     let ratio = paired_ratio(&pairs, resolution, confidence);
                     Figure {
-                        estimate: estimate_in_blocks(&values, CONFIDENCE, self.seed),
+                        estimate: estimate_in_blocks(&samples, CONFIDENCE, self.seed),
                         ratio: ratio.filter(|_| subject > 0),
                     }
                 };
-                let number = |value: Option<u64>| value.map(|value| value as f64);
-                let size = |of: &dyn Fn(&Observation) -> Option<u64>| {
-                    let most = baseline.iter().flatten().filter_map(of).max().unwrap_or_default();
-                    figure(
-                        &|observation| number(of(observation)),
-                        (most as f64 * NEGLIGIBLE).max(RESOLUTION_BYTES),
-                    )
+                let as_number = |value: Option<u64>| value.map(|value| value as f64);
+                let size = |bytes: &dyn Fn(&Observation) -> Option<u64>| {
+                    let max_bytes = baseline.iter().flatten().filter_map(bytes).max().unwrap_or_default();
+                    let resolution = (max_bytes as f64 * NEGLIGIBLE).max(RESOLUTION_BYTES);
+                    figure(&|observation| as_number(bytes(observation)), resolution)
                 };
                 TryResult {
                     settled: size(&|observation| observation.settled_bytes),
                     peak: size(&|observation| observation.peak_bytes),
                     wall: figure(&|observation| observation.wall_seconds, 1e-3),
-                    faults: figure(&|observation| number(observation.minor_faults), 1.0),
-                    settled_seconds: seconds_of_level(observations),
-                    ended_with_bytes: ended_with(observations),
+                    faults: figure(&|observation| as_number(observation.minor_faults), 1.0),
+                    settled_seconds: median_level(observations),
+                    ended_with_bytes: median_end_bytes(observations),
                     held_no_level: held_no_level(observations),
                     notes: notes(observations),
                     failure: failure.clone().filter(|_| subject > 0),
@@ -336,11 +336,12 @@ impl<'a> TrialJudge<'a> {
             return Some(describe_end(outcome));
         }
         // Missing data must not make a run look better than the others.
-        if let Some(wanted) = self.settled_at.filter(|wanted| !wanted.is_comparable(observation.settled_at)) {
+        let is_different = |expected: &SettledSource| !expected.is_comparable(observation.settled_at);
+        if let Some(expected) = self.settled_at.filter(is_different) {
             return Some(format!(
                 "its settled memory was looked at {}, not {} as in the first run without settings",
                 observation.settled_at.text(),
-                wanted.text()
+                expected.text()
             ));
         }
         if self.settled_at.is_some() && observation.settled_bytes.is_none() {
@@ -404,13 +405,13 @@ impl Judge for TrialJudge<'_> {
     fn is_enough(&mut self, _results: &Results) -> bool {
         let Some(until) = self.until else { return false };
         let judged = self.judge();
-        let of_those_that_ran = judged.iter().skip(1).filter(|judged| judged.failure.is_none());
-        of_those_that_ran.map(|judged| width(judged.settled.ratio)).fold(0.0, f64::max) <= until
+        let successful = judged.iter().skip(1).filter(|judged| judged.failure.is_none());
+        successful.map(|judged| width(judged.settled.ratio)).fold(0.0, f64::max) <= until
     }
 }
 
 /// Median resident bytes at the end, if memory fell at the end in most runs.
-fn ended_with(observations: &[Option<Observation>]) -> Option<u64> {
+fn median_end_bytes(observations: &[Option<Observation>]) -> Option<u64> {
     let mut fell: Vec<u64> =
         observations.iter().flatten().filter_map(|observation| observation.ended_with_bytes).collect();
     fell.sort_unstable();
@@ -419,19 +420,19 @@ fn ended_with(observations: &[Option<Observation>]) -> Option<u64> {
 }
 
 /// Median begin and end of the levels, if most runs have a level.
-fn seconds_of_level(observations: &[Option<Observation>]) -> Option<(f64, f64)> {
-    let all =
+fn median_level(observations: &[Option<Observation>]) -> Option<(f64, f64)> {
+    let with_level =
         || observations.iter().flatten().filter(|observation| observation.settled_at == SettledSource::Level);
-    if all().count() * 2 <= observations.iter().flatten().count() {
+    if with_level().count() * 2 <= observations.iter().flatten().count() {
         return None;
     }
     let (mut from, mut to): (Vec<f64>, Vec<f64>) =
-        all().filter_map(|observation| observation.settled_seconds).unzip();
-    let middle = |all: &mut Vec<f64>| {
-        all.sort_by(f64::total_cmp);
-        all.get(all.len() / 2).copied()
+        with_level().filter_map(|observation| observation.settled_seconds).unzip();
+    let median = |times: &mut Vec<f64>| {
+        times.sort_by(f64::total_cmp);
+        times.get(times.len() / 2).copied()
     };
-    middle(&mut from).zip(middle(&mut to))
+    median(&mut from).zip(median(&mut to))
 }
 
 /// Whether most runs in which memory fell had no level before.
@@ -488,7 +489,7 @@ pub struct Trial {
     pub not_applicable: Vec<(String, String)>,
     /// Runs that left processes behind.
     pub left_behind: u32,
-    /// Caveats on rounds that ran cluster_caveats: code and sentence.
+    /// Caveats on rounds that a cluster ran: code and sentence.
     pub cluster_caveats: Vec<(&'static str, String)>,
     /// Kinds of machines that ran them.
     pub nodes: Vec<nodes::NodeKind>,
@@ -511,8 +512,9 @@ impl Trial {
 
     /// Ids on the Pareto front of settled memory and time, sorted by memory.
     pub fn front(&self) -> Vec<String> {
-        let points =
-            [self.baseline.point()].into_iter().chain(self.tried.iter().map(|(_, judged)| judged.point()));
+        let points = [self.baseline.memory_and_time()]
+            .into_iter()
+            .chain(self.tried.iter().map(|(_, judged)| judged.memory_and_time()));
         let points: Vec<Option<(f64, f64)>> = points.collect();
         let name = |index: usize| match index.checked_sub(1) {
             None => Some(BASELINE.to_owned()),
