@@ -171,7 +171,7 @@ fn side_names<'s>(side: &'s Side, study: &'s Study) -> BTreeSet<&'s str> {
 }
 
 fn first_names(names: &BTreeSet<&str>) -> String {
-    const MOST: usize = 8;
-    let shown = names.iter().take(MOST).copied().collect::<Vec<_>>().join(", ");
-    if names.len() > MOST { format!("{shown}, …") } else { shown }
+    const MAX: usize = 8;
+    let shown = names.iter().take(MAX).copied().collect::<Vec<_>>().join(", ");
+    if names.len() > MAX { format!("{shown}, …") } else { shown }
 }

@@ -109,14 +109,14 @@ fn verdict(
     let (mut holds, mut fails, mut missing) = (0usize, Vec::new(), Vec::new());
     let mut reads: Vec<Read> = Vec::new();
     for group in &groups {
-        let world = EvaluationInput {
+        let input = EvaluationInput {
             matrix: matrix.clone(),
             measured: measured.clone(),
             fixed: group.clone(),
             published: claim.published.clone(),
             tolerance: claim.tolerance,
         };
-        let Evaluated { outcome, reads: found, .. } = expression.evaluate(&world);
+        let Evaluated { outcome, reads: found, .. } = expression.evaluate(&input);
         let name = matrix.group_name(group);
         match outcome {
             EvaluationOutcome::Answer(_) if found.is_empty() => {
@@ -206,38 +206,38 @@ pub fn try_out(claim: &Claim, expression: &Expression, matrix: &Arc<Matrix>, ste
     };
     let pool = Arc::new(candidate_numbers(claim, expression));
     let texts = Arc::new(texts(claim, expression));
-    let mut trial = Answers::default();
+    let mut answers = Answers::default();
     for group in groups.iter().take(20) {
         for seed in 0..MAX_TRIES {
-            let made_up =
+            let random_data =
                 RandomData { seed, pool: pool.clone(), texts: texts.clone(), matrix: matrix.clone() };
-            let world = EvaluationInput {
+            let input = EvaluationInput {
                 matrix: matrix.clone(),
-                measured: Arc::new(made_up),
+                measured: Arc::new(random_data),
                 fixed: group.clone(),
                 published: claim.published.clone(),
                 tolerance: claim.tolerance,
             };
-            let Evaluated { outcome, count, .. } = expression.evaluate(&world);
-            let taken = expression.scan.steps + count * READ_STEPS;
-            trial.steps += taken;
-            *steps += taken;
-            if let Some(tried) = trial.add_answer(outcome) {
+            let Evaluated { outcome, count, .. } = expression.evaluate(&input);
+            let new_steps = expression.scan.steps + count * READ_STEPS;
+            answers.steps += new_steps;
+            *steps += new_steps;
+            if let Some(tried) = answers.add_answer(outcome) {
                 return tried;
             }
             // Several conditions are rarely met together by chance: having failed is enough.
-            if trial.failed && !expression.is_one_comparison() {
+            if answers.failed && !expression.is_one_comparison() {
                 return TryOutcome::CanFail;
             }
-            if trial.is_over() || seed >= MAX_MISSING && !trial.has_answered() {
+            if answers.is_over() || seed >= MAX_MISSING && !answers.has_answered() {
                 break;
             }
         }
-        if trial.has_answered() || trial.is_over() {
+        if answers.has_answered() || answers.is_over() {
             break;
         }
     }
-    trial.end()
+    answers.end()
 }
 
 /// The answers of a claim so far.

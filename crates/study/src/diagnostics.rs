@@ -392,10 +392,10 @@ pub fn nearest<'n>(wrong: &str, names: impl Iterator<Item = &'n str>) -> Option<
 
 /// Levenshtein distance between two words, truncated to 40 characters.
 fn distance(a: &str, b: &str) -> usize {
-    const MOST: usize = 40;
-    let b: Vec<char> = b.chars().take(MOST).collect();
+    const MAX: usize = 40;
+    let b: Vec<char> = b.chars().take(MAX).collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.chars().take(MOST).enumerate() {
+    for (i, x) in a.chars().take(MAX).enumerate() {
         let mut diagonal = i;
         let mut left = i + 1;
         let mut next = vec![left];

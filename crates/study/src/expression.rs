@@ -188,45 +188,45 @@ impl Expression {
         matches!(&self.tree.expr, Expr::Call(call) if comparisons.contains(&call.func_name.as_str()))
     }
 
-    /// Evaluates it in `world`.
-    pub fn evaluate(&self, world: &EvaluationInput) -> Evaluated {
-        let ledger = Arc::new(Mutex::new(ReadLog::default()));
-        let said = self.context(world, &ledger).map(|context| context.resolve(&self.tree));
-        let mut ledger = match ledger.lock() {
-            Ok(mut ledger) => std::mem::take(&mut *ledger),
+    /// Evaluates it with `input`.
+    pub fn evaluate(&self, input: &EvaluationInput) -> Evaluated {
+        let log = Arc::new(Mutex::new(ReadLog::default()));
+        let result = self.context(input, &log).map(|context| context.resolve(&self.tree));
+        let mut log = match log.lock() {
+            Ok(mut log) => std::mem::take(&mut *log),
             Err(_) => ReadLog::default(),
         };
-        let outcome = match (ledger.wrong.take(), ledger.missing.take(), said) {
+        let outcome = match (log.wrong.take(), log.missing.take(), result) {
             (Some(wrong), _, _) | (None, _, Err(wrong)) => EvaluationOutcome::Wrong(wrong),
             (None, Some(missing), _) => EvaluationOutcome::Missing(missing),
-            (None, None, Ok(Ok(Value::Bool(says)))) => EvaluationOutcome::Answer(says),
+            (None, None, Ok(Ok(Value::Bool(answer)))) => EvaluationOutcome::Answer(answer),
             (None, None, Ok(Ok(other))) => {
                 EvaluationOutcome::Wrong(format!("it is to be true or false, not {}", other.type_of()))
             }
             (None, None, Ok(Err(error))) => EvaluationOutcome::Wrong(one_line(&error.to_string())),
         };
-        Evaluated { outcome, count: ledger.count, reads: ledger.reads }
+        Evaluated { outcome, count: log.count, reads: log.reads }
     }
 
     fn context(
         &self,
-        world: &EvaluationInput,
-        ledger: &Arc<Mutex<ReadLog>>,
+        input: &EvaluationInput,
+        log: &Arc<Mutex<ReadLog>>,
     ) -> Result<Context<'static, 'static>, String> {
         let mut context = Context::default();
         let failed = |error: &dyn std::fmt::Display| one_line(&error.to_string());
         for name in scan::READ_FUNCTIONS {
-            let (world, ledger) = (world.clone(), ledger.clone());
-            let call = move |arguments: Arguments| read(name, &arguments.0, &world, &ledger);
+            let (input, log) = (input.clone(), log.clone());
+            let call = move |arguments: Arguments| read(name, &arguments.0, &input, &log);
             context.add_function(name, call).map_err(|error| failed(&error))?;
         }
-        let matrix = world.matrix.clone();
+        let matrix = input.matrix.clone();
         let values = move |arguments: Arguments| axis_values(&matrix, &arguments.0);
         context.add_function("values", values).map_err(|error| failed(&error))?;
         add_arithmetic(&mut context)?;
-        let published = cel::to_value(&world.published).map_err(|error| failed(&error))?;
+        let published = cel::to_value(&input.published).map_err(|error| failed(&error))?;
         context.add_variable_from_value("published", published);
-        context.add_variable_from_value("tolerance", world.tolerance.map_or(Value::Null, Value::Float));
+        context.add_variable_from_value("tolerance", input.tolerance.map_or(Value::Null, Value::Float));
         Ok(context)
     }
 
@@ -308,16 +308,16 @@ fn axis_values(matrix: &Matrix, arguments: &[Value]) -> Result<Value, ExecutionE
 fn read(
     name: &'static str,
     arguments: &[Value],
-    world: &EvaluationInput,
-    ledger: &Mutex<ReadLog>,
+    input: &EvaluationInput,
+    log: &Mutex<ReadLog>,
 ) -> Result<Value, ExecutionError> {
     let stop = |text: &str| ExecutionError::function_error(name, text);
-    let mut ledger = ledger.lock().map_err(|_| stop("its ledger is lost"))?;
-    ledger.count += 1;
-    let answer = if ledger.count > MAX_READS {
+    let mut log = log.lock().map_err(|_| stop("its ledger is lost"))?;
+    log.count += 1;
+    let answer = if log.count > MAX_READS {
         Err(CellError::Invalid(format!("it reads more than {MAX_READS} figures")))
     } else {
-        read_cell(name, arguments, world)
+        read_cell(name, arguments, input)
     };
     match answer {
         Ok(read) => {
@@ -325,28 +325,28 @@ fn read(
                 ReadValue::Number(number) => Value::Float(*number),
                 ReadValue::Text(text) => Value::String(Arc::new(text.clone())),
             };
-            if ledger.reads.len() < MAX_REPORTED_READS && !ledger.reads.contains(&read) {
-                ledger.reads.push(read);
+            if log.reads.len() < MAX_REPORTED_READS && !log.reads.contains(&read) {
+                log.reads.push(read);
             }
             Ok(value)
         }
         Err(CellError::Invalid(text)) => {
             let text = format!("{name}: {text}");
             let error = stop(&text);
-            ledger.wrong.get_or_insert(text);
+            log.wrong.get_or_insert(text);
             Err(error)
         }
         Err(CellError::NotRun(text)) => {
             let error = stop(&text);
-            ledger.missing.get_or_insert(text);
+            log.missing.get_or_insert(text);
             Err(error)
         }
     }
 }
 
-fn read_cell(name: &str, arguments: &[Value], world: &EvaluationInput) -> Result<Read, CellError> {
+fn read_cell(name: &str, arguments: &[Value], input: &EvaluationInput) -> Result<Read, CellError> {
     let (metric, first, second) = split_arguments(name, arguments)?;
-    let matrix = &world.matrix;
+    let matrix = &input.matrix;
     let is_text = match matrix.study.metrics.get(metric) {
         None => return Err(CellError::Invalid(unknown_metric(metric, matrix))),
         Some(found) => matches!(found, Metric::Text(_)),
@@ -356,21 +356,21 @@ fn read_cell(name: &str, arguments: &[Value], world: &EvaluationInput) -> Result
         return Err(CellError::Invalid(format!("`{metric}` is {what}")));
     }
     let named = first.map_or_else(|| Ok(Vec::new()), |first| selection(first, matrix))?;
-    let key = matrix.resolve(&named, &world.fixed)?;
+    let key = matrix.resolve(&named, &input.fixed)?;
     let own = matrix.subjects.get(key.subject);
     if let Some(subject) = own.filter(|subject| !subject.metrics.contains_key(metric)) {
         return Err(CellError::Invalid(format!("the subject `{}` has no metric `{metric}`", subject.name)));
     }
-    let other = second.map(|second| matrix.resolve(&selection(second, matrix)?, &world.fixed)).transpose()?;
+    let other = second.map(|second| matrix.resolve(&selection(second, matrix)?, &input.fixed)).transpose()?;
     let value = match &other {
         _ if is_text => ReadValue::Text(
-            world.measured.text(&key, metric).map_err(|why| missing_in_cell(&key, matrix, &why))?,
+            input.measured.text(&key, metric).map_err(|why| missing_in_cell(&key, matrix, &why))?,
         ),
-        Some(other) => ReadValue::Number(read_ratio(name, metric, [&key, other], world)?),
-        None => ReadValue::Number(read_figure(name, metric, &key, world)?),
+        Some(other) => ReadValue::Number(read_ratio(name, metric, [&key, other], input)?),
+        None => ReadValue::Number(read_figure(name, metric, &key, input)?),
     };
     let runs =
-        |key: &Key| world.measured.runs(key, metric).map(|(given, all)| format!("{given} of {all} runs"));
+        |key: &Key| input.measured.runs(key, metric).map(|(given, all)| format!("{given} of {all} runs"));
     Ok(Read {
         statistic: name.to_owned(),
         metric: metric.to_owned(),
@@ -398,11 +398,11 @@ fn split_arguments<'v>(
     }
 }
 
-fn read_figure(name: &str, metric: &str, key: &Key, world: &EvaluationInput) -> Result<f64, CellError> {
+fn read_figure(name: &str, metric: &str, key: &Key, input: &EvaluationInput) -> Result<f64, CellError> {
     let known = Statistic::NAMES.iter().find(|(known, _)| *known == name);
-    let asked = known.map_or(Statistic::Median, |(_, statistic)| *statistic);
-    let value = cell_statistic(&*world.measured, key, metric, asked)
-        .map_err(|why| missing_in_cell(key, &world.matrix, &why))?;
+    let statistic = known.map_or(Statistic::Median, |(_, statistic)| *statistic);
+    let value = cell_statistic(&*input.measured, key, metric, statistic)
+        .map_err(|why| missing_in_cell(key, &input.matrix, &why))?;
     value.ok_or_else(|| too_few(metric))
 }
 
@@ -411,12 +411,12 @@ fn read_ratio(
     name: &str,
     metric: &str,
     [of, to]: [&Key; 2],
-    world: &EvaluationInput,
+    input: &EvaluationInput,
 ) -> Result<f64, CellError> {
     let samples =
-        |key| world.measured.samples(key, metric).map_err(|why| missing_in_cell(key, &world.matrix, &why));
+        |key| input.measured.samples(key, metric).map_err(|why| missing_in_cell(key, &input.matrix, &why));
     let (ours, theirs) = (samples(of)?, samples(to)?);
-    let ratio = paired(&ours, &theirs, metric).map_err(|why| missing_in_cell(to, &world.matrix, &why))?;
+    let ratio = paired(&ours, &theirs, metric).map_err(|why| missing_in_cell(to, &input.matrix, &why))?;
     let value = match name {
         "ratio_low" => ratio.low,
         "ratio_high" => ratio.high,

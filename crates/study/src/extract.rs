@@ -160,11 +160,13 @@ impl Recorded {
     /// The ledger at a mark, at exit or at the peak; at exit and peak that of the process with the
     /// most memory.
     fn ledger(&self, at: &str, occurrence: usize) -> Option<&Ledger> {
-        let of = |moment: Moment| self.ledgers.iter().filter(move |ledger| ledger.moment == moment);
+        let at_moment = |moment: Moment| self.ledgers.iter().filter(move |ledger| ledger.moment == moment);
         match at {
-            "exit" => of(Moment::Exit).max_by_key(|ledger| ledger.explain.kernel.rss_bytes),
-            "peak" => of(Moment::Peak).max_by_key(|ledger| ledger.explain.kernel.rss_bytes),
-            mark => of(Moment::Mark).filter(|ledger| ledger.mark.as_deref() == Some(mark)).nth(occurrence),
+            "exit" => at_moment(Moment::Exit).max_by_key(|ledger| ledger.explain.kernel.rss_bytes),
+            "peak" => at_moment(Moment::Peak).max_by_key(|ledger| ledger.explain.kernel.rss_bytes),
+            mark => {
+                at_moment(Moment::Mark).filter(|ledger| ledger.mark.as_deref() == Some(mark)).nth(occurrence)
+            }
         }
     }
 }

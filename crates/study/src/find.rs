@@ -92,11 +92,11 @@ pub fn folder_of_listed(name: &str, folder: Option<PathBuf>) -> Result<PathBuf, 
 
 /// All studies that can be run by name: name, and folder unless it is embedded.
 pub fn list() -> Vec<(String, Option<PathBuf>)> {
-    const MOST: usize = 1_000;
+    const MAX: usize = 1_000;
     let mut found: Vec<(String, Option<PathBuf>)> = Vec::new();
     for place in places() {
         let Ok(entries) = std::fs::read_dir(&place) else { continue };
-        for entry in entries.flatten().take(MOST) {
+        for entry in entries.flatten().take(MAX) {
             let name = entry.file_name().to_string_lossy().into_owned();
             if entry.path().join(FILE_NAME).is_file() && !found.iter().any(|(known, _)| *known == name) {
                 found.push((name, Some(entry.path())));

@@ -100,16 +100,16 @@ impl Listing {
                 unknown(matrix.count(), "not checked: many cells")
             }
             Ok(matrix) => needs::check_cells(&matrix)
-                .map_or_else(|_| unknown(None, "?"), |bill| Self::needing(&matrix, &bill)),
+                .map_or_else(|_| unknown(None, "?"), |runnable| Self::needing(&matrix, &runnable)),
             Err(_) => unknown(None, "?"),
         };
         Self { title: line.title, claims: line.claims, ..looked_at }
     }
 
     /// The listing with the requirements of its cells.
-    fn needing(matrix: &Matrix, bill: &needs::RunnableCells) -> Self {
-        let (here, gone) = (bill.cells.len(), bill.missing.len());
-        let mut missing: Vec<String> = bill.missing.iter().map(|(_, why)| why.clone()).collect();
+    fn needing(matrix: &Matrix, runnable: &needs::RunnableCells) -> Self {
+        let (here, gone) = (runnable.cells.len(), runnable.missing.len());
+        let mut missing: Vec<String> = runnable.missing.iter().map(|(_, why)| why.clone()).collect();
         missing.sort();
         missing.dedup();
         let (needs, tone) = match (here, gone) {
@@ -118,7 +118,7 @@ impl Listing {
             _ => (format!("met for {here} cells"), Tone::Bad),
         };
         // Checking them would mean running something.
-        let probed = needs::probed(matrix, &bill.cells);
+        let probed = needs::probed(matrix, &runnable.cells);
         let probed = (!probed.is_empty()).then(|| format!("not checked: {}", probed.join(", ")));
         Self { cells: Some((here + gone) as u64), needs, missing, probed, tone, ..Self::default() }
     }

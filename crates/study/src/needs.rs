@@ -44,14 +44,14 @@ pub struct RunnableCells {
 /// # Errors
 /// One line if there are too many cells.
 pub fn check_cells(matrix: &Matrix) -> Result<RunnableCells, String> {
-    let mut bill = RunnableCells::default();
+    let mut runnable = RunnableCells::default();
     for key in matrix.cells()? {
         match missing(matrix, &key) {
-            Some(why) => bill.missing.push((key, why)),
-            None => bill.cells.push(key),
+            Some(why) => runnable.missing.push((key, why)),
+            None => runnable.cells.push(key),
         }
     }
-    Ok(bill)
+    Ok(runnable)
 }
 
 /// What is missing for a cell, and how to install it; `None` if it can run.
@@ -65,7 +65,7 @@ pub fn missing(matrix: &Matrix, key: &Key) -> Option<String> {
     let builders = subject.build.iter().filter_map(|words| words.first());
     let builders = builders.filter(|word| !word.contains("{build}"));
     let builders = builders.map(|word| Need { name: word.clone(), ..Need::default() });
-    let requirements = of_cell(matrix, key).cloned().chain(builders).chain(program);
+    let requirements = needs_of_cell(matrix, key).cloned().chain(builders).chain(program);
     let mut missing: Vec<String> = Vec::new();
     for need in requirements {
         let name = fill(&need.name, &values);
@@ -93,7 +93,7 @@ pub fn missing(matrix: &Matrix, key: &Key) -> Option<String> {
 }
 
 /// Requirements of a cell, from its subject and its choices.
-pub fn of_cell<'m>(matrix: &'m Matrix, key: &'m Key) -> impl Iterator<Item = &'m Need> {
+pub fn needs_of_cell<'m>(matrix: &'m Matrix, key: &'m Key) -> impl Iterator<Item = &'m Need> {
     let subject = matrix.subjects.get(key.subject).into_iter().flat_map(|subject| &subject.needs);
     subject.chain(matrix.choices(key).flat_map(|(_, choice)| &choice.needs))
 }
@@ -102,7 +102,7 @@ pub fn of_cell<'m>(matrix: &'m Matrix, key: &'m Key) -> impl Iterator<Item = &'m
 pub fn probed(matrix: &Matrix, cells: &[Key]) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for key in cells {
-        for need in of_cell(matrix, key).filter(|need| need.kind == NeedKind::Probe) {
+        for need in needs_of_cell(matrix, key).filter(|need| need.kind == NeedKind::Probe) {
             let name = fill(&need.name, &placeholder_values(matrix, key));
             if !names.contains(&name) {
                 names.push(name);
@@ -112,14 +112,14 @@ pub fn probed(matrix: &Matrix, cells: &[Key]) -> Vec<String> {
     names
 }
 
-/// Runs the due probes of the cells of `bill`, and removes cells whose probes fail. The output of
-/// probes is stored below `root` and not shown.
+/// Runs the due probes of the cells of `runnable`, and removes cells whose probes fail. The output
+/// of probes is stored below `root` and not shown.
 ///
 /// # Errors
 /// [`Stopped`].
 pub fn probe(
     matrix: &Matrix,
-    bill: &mut RunnableCells,
+    runnable: &mut RunnableCells,
     root: &Path,
     when: ProbePhase,
     executor: &mut dyn Executor,
@@ -127,13 +127,13 @@ pub fn probe(
 ) -> Result<(), Stopped> {
     let mut done: BTreeMap<(Vec<String>, Environment), Option<String>> = BTreeMap::new();
     let mut cells = Vec::new();
-    for key in std::mem::take(&mut bill.cells) {
+    for key in std::mem::take(&mut runnable.cells) {
         let build = build_folder(matrix, &key, root);
         let mut values = placeholder_values(matrix, &key);
         values.insert("build".to_owned(), build.to_string_lossy().into_owned());
         let own = subject(matrix, &key, root, None).environment;
         let mut missing = Vec::new();
-        for need in of_cell(matrix, &key).filter(|need| is_due(need, when)) {
+        for need in needs_of_cell(matrix, &key).filter(|need| is_due(need, when)) {
             let words: Vec<String> = need.command.iter().map(|word| fill(word, &values)).collect();
             let environment = probe_environment(matrix, &words, when, &own);
             let number = done.len();
@@ -162,10 +162,10 @@ pub fn probe(
         if missing.is_empty() {
             cells.push(key);
         } else {
-            bill.missing.push((key, missing.join(", ")));
+            runnable.missing.push((key, missing.join(", ")));
         }
     }
-    bill.cells = cells;
+    runnable.cells = cells;
     Ok(())
 }
 

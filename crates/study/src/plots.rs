@@ -132,9 +132,9 @@ fn plot(spec: &PlotSpec, matrix: &Matrix, measured: &dyn Measured, group: &Selec
 
 /// The unit shared by all metrics, if there is one.
 fn common_unit(metrics: &[String], matrix: &Matrix) -> Option<Unit> {
-    let of = |metric: &String| unit(metric, matrix.study.metrics.get(metric));
-    let first = of(metrics.first()?);
-    metrics.iter().all(|metric| of(metric) == first).then_some(first)
+    let unit_of = |metric: &String| unit(metric, matrix.study.metrics.get(metric));
+    let first = unit_of(metrics.first()?);
+    metrics.iter().all(|metric| unit_of(metric) == first).then_some(first)
 }
 
 fn label(axis: &Axis, unit: Option<&str>) -> String {

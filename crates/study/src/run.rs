@@ -38,21 +38,21 @@ pub struct BuildPlace<'a> {
 }
 
 /// Runs the probes of the cells and builds below `place`. Moves cells that cannot run to
-/// the missing cells of `bill`, with the reason.
+/// the missing cells of `runnable`, with the reason.
 ///
 /// # Errors
 /// [`Stopped`].
 pub fn prepare(
     matrix: &Matrix,
-    bill: &mut RunnableCells,
+    runnable: &mut RunnableCells,
     place: BuildPlace<'_>,
     executor: &mut dyn Executor,
     say: &dyn Fn(&str),
 ) -> Result<(), Stopped> {
-    probe(matrix, bill, place.root, ProbePhase::Before, executor, say)?;
-    let failed = build(matrix, &bill.cells, place, executor, say)?;
-    remove_failed(matrix, bill, place.root, &failed);
-    probe(matrix, bill, place.root, ProbePhase::After, executor, say)
+    probe(matrix, runnable, place.root, ProbePhase::Before, executor, say)?;
+    let failed = build(matrix, &runnable.cells, place, executor, say)?;
+    remove_failed(matrix, runnable, place.root, &failed);
+    probe(matrix, runnable, place.root, ProbePhase::After, executor, say)
 }
 
 /// Builds once for each build folder; returns failed builds.
@@ -113,14 +113,14 @@ fn build(
 
 /// Removes cells that cannot run after the builds: their build failed, or a library would not be
 /// preloaded.
-fn remove_failed(matrix: &Matrix, bill: &mut RunnableCells, root: &Path, failed: &FailedBuilds) {
-    let cells = std::mem::take(&mut bill.cells);
+fn remove_failed(matrix: &Matrix, runnable: &mut RunnableCells, root: &Path, failed: &FailedBuilds) {
+    let cells = std::mem::take(&mut runnable.cells);
     for key in cells {
         let why = failed.get(&build_folder(matrix, &key, root)).cloned();
         let why = why.or_else(|| why_not_preloaded(matrix, &key, root, &subject(matrix, &key, root, None)));
         match why {
-            Some(why) => bill.missing.push((key, why)),
-            None => bill.cells.push(key),
+            Some(why) => runnable.missing.push((key, why)),
+            None => runnable.cells.push(key),
         }
     }
 }
@@ -173,24 +173,24 @@ pub fn uses_cachegrind(matrix: &Matrix, key: &Key) -> bool {
     matrix.subjects.get(key.subject).is_some_and(|subject| matrix.study.is_counted(subject))
 }
 
-/// Converts the outcomes of the cells of `bill`, in plan order, to data; `counted` are the runs in
-/// cachegrind, in the same order. Failures of both are separate: failures in cachegrind invalidate
+/// Converts the outcomes of the cells of `runnable`, in plan order, to data; `counted` are the runs
+/// in cachegrind, in the same order. Failures of both are separate: failures in cachegrind invalidate
 /// only its counts.
 pub fn data(
     matrix: &Matrix,
-    bill: &RunnableCells,
+    runnable: &RunnableCells,
     results: &Results,
     counted: Option<(&Results, &Failures)>,
     failures: &Failures,
 ) -> Data {
     let mut data = Data { blocks: blocks(&results.outcomes), ..Data::default() };
-    for (key, why) in &bill.missing {
+    for (key, why) in &runnable.missing {
         let cell = CellData { not_run: Some(why.clone()), ..CellData::default() };
         data.cells.insert(key.clone(), cell);
     }
-    for (index, key) in bill.cells.iter().enumerate() {
+    for (index, key) in runnable.cells.iter().enumerate() {
         let rounds = matrix.repeats_of(key) as usize;
-        let of = |results: &'_ Results| -> Vec<Option<Outcome>> {
+        let cell_runs = |results: &'_ Results| -> Vec<Option<Outcome>> {
             results
                 .outcomes
                 .get(index)
@@ -198,9 +198,9 @@ pub fn data(
                 .unwrap_or_default()
         };
         let counted = counted.filter(|_| uses_cachegrind(matrix, key));
-        let counted = counted.map(|(results, failures)| (of(results), failures.get(&index)));
+        let counted = counted.map(|(results, failures)| (cell_runs(results), failures.get(&index)));
         let counted = counted.as_ref().map(|(outcomes, failed)| (outcomes.as_slice(), *failed));
-        let timed = (&*of(results), failures.get(&index));
+        let timed = (&*cell_runs(results), failures.get(&index));
         data.cells.insert(key.clone(), cell(matrix, key, timed, counted));
     }
     data

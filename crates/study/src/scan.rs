@@ -227,15 +227,15 @@ fn length(tree: &IdedExpr, widest: usize, axis_size: &dyn Fn(&str) -> Option<usi
 
 /// Upper bound on the number of steps of `tree`.
 fn steps(tree: &IdedExpr, widest: usize, axis_size: &dyn Fn(&str) -> Option<usize>) -> u64 {
-    let of = |part: &IdedExpr| steps(part, widest, axis_size);
+    let part_steps = |part: &IdedExpr| steps(part, widest, axis_size);
     if let Expr::Comprehension(inner) = &tree.expr {
-        let each = of(&inner.loop_cond).saturating_add(of(&inner.loop_step));
+        let each = part_steps(&inner.loop_cond).saturating_add(part_steps(&inner.loop_step));
         let rounds = length(&inner.iter_range, widest, axis_size);
-        return of(&inner.iter_range)
-            .saturating_add(of(&inner.result))
+        return part_steps(&inner.iter_range)
+            .saturating_add(part_steps(&inner.result))
             .saturating_add(rounds.saturating_mul(each))
             .saturating_add(1);
     }
     // One step for itself, such as a name lookup or a list copy.
-    parts(tree).into_iter().map(of).fold(1, u64::saturating_add)
+    parts(tree).into_iter().map(part_steps).fold(1, u64::saturating_add)
 }

@@ -237,8 +237,8 @@ fn published(value: &Value) -> String {
         Value::Bool(flag) => flag.to_string(),
         Value::Array(items) => items.iter().map(published).collect::<Vec<_>>().join(", "),
         Value::Object(items) => {
-            let one = |(name, value): (&String, &Value)| format!("{} {}", clean(name), published(value));
-            items.iter().map(one).collect::<Vec<_>>().join(", ")
+            let item = |(name, value): (&String, &Value)| format!("{} {}", clean(name), published(value));
+            items.iter().map(item).collect::<Vec<_>>().join(", ")
         }
     }
 }
@@ -253,27 +253,27 @@ fn value(read: &Read, matrix: &Matrix) -> String {
 
 /// The figures that a claim read, without metric and cell.
 fn values(reads: &[Read], matrix: &Matrix) -> String {
-    const MOST: usize = 3;
-    let mut shown: Vec<String> = reads.iter().take(MOST).map(|read| value(read, matrix)).collect();
-    if reads.len() > MOST {
-        shown.push(format!("{} more", reads.len() - MOST));
+    const MAX: usize = 3;
+    let mut shown: Vec<String> = reads.iter().take(MAX).map(|read| value(read, matrix)).collect();
+    if reads.len() > MAX {
+        shown.push(format!("{} more", reads.len() - MAX));
     }
     shown.join(", ")
 }
 
 /// The first figures that a claim read, with metric and cell.
 fn figures(reads: &[Read], matrix: &Matrix) -> String {
-    let one = |read: &Read| {
-        let of = |axes: &std::collections::BTreeMap<String, String>| {
+    let figure = |read: &Read| {
+        let cell_name = |axes: &std::collections::BTreeMap<String, String>| {
             // Axes with a single choice are omitted.
             let several = |axis: &str| !matrix.axes.iter().any(|a| a.name == axis && a.choices.len() == 1);
             let named = axes.iter().filter(|(axis, _)| several(axis));
             let choices: Vec<String> = named.map(|(axis, choice)| format!("{axis}={choice}")).collect();
             clean(&choices.join(" "))
         };
-        let place = of(&read.axes);
+        let place = cell_name(&read.axes);
         let place = if place.is_empty() { place } else { format!(" at {place}") };
-        let to = read.to.as_ref().map(|to| format!(" to {}", of(to))).unwrap_or_default();
+        let to = read.to.as_ref().map(|to| format!(" to {}", cell_name(to))).unwrap_or_default();
         let what = if ["median", "text"].contains(&read.statistic.as_str()) {
             String::new()
         } else {
@@ -281,7 +281,7 @@ fn figures(reads: &[Read], matrix: &Matrix) -> String {
         };
         format!("{what}{} {}{place}{to}", clean(&read.metric), value(read, matrix))
     };
-    let shown: Vec<String> = reads.iter().take(MAX_FIGURES).map(one).collect();
+    let shown: Vec<String> = reads.iter().take(MAX_FIGURES).map(figure).collect();
     let more = reads.len().saturating_sub(MAX_FIGURES);
     let shown = shown.join(", ");
     if more > 0 { format!("{shown}, and {more} more") } else { shown }
