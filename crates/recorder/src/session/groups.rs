@@ -10,7 +10,8 @@ impl Session<'_> {
         }
     }
 
-    /// Takes the last sample of the group: the command has ended by `signal`, or the recording ends.
+    /// Takes the last sample of the group, when the command has ended by `signal` or the recording
+    /// ends.
     pub fn end_group(&mut self, signal: Option<i32>) {
         let now_us = self.clock.now_us();
         if let Some(group) = &mut self.group {
