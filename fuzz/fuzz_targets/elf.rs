@@ -30,7 +30,7 @@ fuzz_target!(|bytes: &[u8]| {
     object.each_symbol(&mut |name, _| symbols += u64::from(!name.is_empty()));
     assert!(symbols <= bytes.len() as u64, "more symbols than bytes");
     let _ = object.symbol_address("malloc_trim");
-    if let Some((header, frames)) = object.frames() {
-        assert!(header.bytes.len() <= bytes.len() && frames.bytes.len() <= bytes.len());
+    if let Some(sections) = object.frames() {
+        assert!(sections.header.bytes.len() <= bytes.len() && sections.frames.bytes.len() <= bytes.len());
     }
 });

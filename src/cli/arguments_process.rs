@@ -5,7 +5,7 @@ use clap::builder::PossibleValuesParser;
 use strandline_export::budget::StopBudget;
 use strandline_inspect::group::MEMORY_RECLAIM;
 use strandline_inspect::remedy::applicable;
-use strandline_process::group::Wanted;
+use strandline_process::group::GroupName;
 use strandline_recorder::plan;
 use strandline_report::model::Rows;
 
@@ -20,10 +20,12 @@ const GROUP_FLAGS: [&str; 4] = ["cgroup", "container", "unit", "pod"];
 /// A control group, by one of its names.
 #[derive(Args, Clone, Debug)]
 pub struct GroupChoice {
-    /// A control group, by its path below /sys/fs/cgroup or as in /proc/PID/cgroup: rows that add up to what is charged to it
+    /// A control group, by its path below /sys/fs/cgroup or as in /proc/PID/cgroup: rows that add
+    /// up to what is charged to it
     #[arg(long, value_name = "PATH", conflicts_with_all = ["container", "unit", "pod"])]
     pub cgroup: Option<String>,
-    /// The group of a container of Docker, containerd, CRI-O or Podman, by its id or the first digits of it
+    /// The group of a container of Docker, containerd, CRI-O or Podman, by its id or the first
+    /// digits of it
     #[arg(long, value_name = "ID", conflicts_with_all = ["unit", "pod"])]
     pub container: Option<String>,
     /// The group of a unit of systemd
@@ -40,16 +42,16 @@ pub enum GroupName {
     /// By its path.
     Path(String),
     /// By what it is the group of.
-    Of(Wanted),
+    Of(GroupName),
 }
 
 impl GroupChoice {
     /// The chosen group; `None` if none is named.
     pub fn name(&self) -> Option<GroupName> {
         let path = self.cgroup.clone().map(GroupName::Path);
-        let container = || self.container.clone().map(Wanted::Container);
-        let unit = || self.unit.clone().map(Wanted::Unit);
-        let pod = || self.pod.clone().map(Wanted::Pod);
+        let container = || self.container.clone().map(GroupName::Container);
+        let unit = || self.unit.clone().map(GroupName::Unit);
+        let pod = || self.pod.clone().map(GroupName::Pod);
         path.or_else(|| container().or_else(unit).or_else(pod).map(GroupName::Of))
     }
 }
@@ -98,17 +100,19 @@ pub struct Explain {
     /// Also report leaked blocks and what each root retains: see `strandline holders`
     #[arg(long, conflicts_with_all = ["tree", "max_stop"], conflicts_with_all = GROUP_FLAGS)]
     pub holders: bool,
-    /// Show the references from a root to a live object of this type (SBCL: a structure or class; Node.js: a class, `function NAME`)
+    /// Show the references from a root to a live object of this type (SBCL: a structure or class;
+    /// Node.js: a class, `function NAME`)
     #[arg(long, value_name = "TYPE", conflicts_with_all = ["tree", "no_runtimes"], conflicts_with_all = GROUP_FLAGS)]
     pub path_to: Option<String>,
-    /// Leave out the readers of language runtimes (Perl, CPython, SBCL, Go, V8, the JVM): a shorter stop, fewer rows
+    /// Leave out the readers of language runtimes (Perl, CPython, SBCL, Go, V8, the JVM): a shorter
+    /// stop, fewer rows
     #[arg(long)]
     pub no_runtimes: bool,
     /// Resume the process after this time; memory not yet read is reported as unattributed
     #[arg(long, value_name = "TIME", value_parser = plan::duration)]
     pub max_stop: Option<std::time::Duration>,
-    /// When to read a snapshot, a copy-on-write child that never runs, while the process runs on: it stops for some 25 ms per GiB (Node.js: 80 ms). The
-    /// flag alone means `always`
+    /// When to read a snapshot, a copy-on-write child that never runs, while the process runs on:
+    /// it stops for some 25 ms per GiB (Node.js: 80 ms). The flag alone means `always`
     #[arg(long, alias = "photograph", value_name = "WHEN", num_args = 0..=1, require_equals = true, default_value = "auto", default_missing_value = "always")]
     pub snapshot: SnapshotChoice,
     #[command(flatten)]
@@ -164,7 +168,8 @@ pub struct Reclaim {
     pub group: GroupChoice,
     #[command(flatten)]
     pub detail: Detail,
-    /// The remedy; by default the allocator's call (malloc_trim, jemalloc_purge, ...) that releases most
+    /// The remedy; by default the allocator's call (malloc_trim, jemalloc_purge, ...) that releases
+    /// most
     #[arg(long, value_name = "ID", value_parser = remedies())]
     pub remedy: Option<String>,
     /// Predict only; change nothing
@@ -173,13 +178,14 @@ pub struct Reclaim {
     /// Maximum wait for a safe moment
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = duration)]
     pub wait: std::time::Duration,
-    /// Allow the direct way of zero_pages: if strandline is killed at the wrong instant, a write of the
-    /// process to one of those pages may be lost. Only with `--remedy zero_pages`
+    /// Allow the direct way of zero_pages: if strandline is killed at the wrong instant, a write of
+    /// the process to one of those pages may be lost. Only with `--remedy zero_pages`
     #[arg(long)]
     pub allow_lost_write_risk: bool,
     #[command(flatten)]
     pub quiet: QuietFor,
-    /// Resume the process after this time at each read; a heap that was not read whole is not trimmed
+    /// Resume the process after this time at each read; a heap that was not read whole is not
+    /// trimmed
     #[arg(long, value_name = "TIME", value_parser = plan::duration)]
     pub max_stop: Option<std::time::Duration>,
     /// When to read a snapshot (see explain)

@@ -11,7 +11,7 @@ use strandline_process::page_cache::PageCache;
 use strandline_process::range::AddressRange;
 
 /// Maximum bytes of a span of blocks that is read as a whole.
-const AT_ONCE_BYTES: u64 = 1 << 20;
+const MAX_READ_BYTES: u64 = 1 << 20;
 
 /// The refinements of one allocator's blocks: claims of other readers inside them.
 pub struct Blocks<'a> {
@@ -81,7 +81,7 @@ pub struct SpanClaimer<'a> {
     pub blocks: Blocks<'a>,
     /// States of the blocks of the current span.
     pub states: Vec<BlockState>,
-    /// The current span from `start` on, if it was read as a whole; its room is kept for the next.
+    /// Bytes of the current span from `start` on, if it was read as a whole; reused for the next.
     memory: Vec<u8>,
     is_read: bool,
     start: u64,
@@ -114,7 +114,7 @@ impl<'a> SpanClaimer<'a> {
     /// Reads the span as a whole, unless it is too long.
     pub fn read(&mut self, span: AddressRange) {
         let bytes = span.end - span.start;
-        if bytes > AT_ONCE_BYTES || Instant::now() >= self.context.deadline {
+        if bytes > MAX_READ_BYTES || Instant::now() >= self.context.deadline {
             return;
         }
         self.memory.resize(bytes as usize, 0);
@@ -124,7 +124,8 @@ impl<'a> SpanClaimer<'a> {
         }
     }
 
-    /// The word at an address of the span. `None` if it is unreadable, or late, which is noted.
+    /// The word at an address of the span. `None` if it is unreadable, or after the deadline, which
+    /// is noted in `doubts`.
     pub fn word(&mut self, at: u64, doubts: &mut ReadProblems) -> Option<u64> {
         if self.is_read {
             return word_at(&self.memory, (at - self.start) as usize);

@@ -14,7 +14,7 @@ pub trait Totals: Default + Send {
     /// Adds the counts of another part.
     fn add(&mut self, other: Self);
 
-    /// With the refinements that its blocks matched, and with bytes that a cache has read.
+    /// Sets the refinements that its blocks matched, and adds bytes that a cache has read.
     fn with(self, matched: Matches, bytes_read: u64) -> Self;
 }
 
@@ -50,12 +50,12 @@ pub fn claim_in_parts<T: Sync, S: Totals>(
     range: &(dyn Fn(&T) -> AddressRange + Sync),
     work: &(dyn Fn(&[T], &mut Accumulator<'_>) -> S + Sync),
 ) -> (Vec<RangeClaim>, S) {
-    let is_one_part = |one: &T, next: &T| {
-        let (one, next) = (range(one), range(next));
-        one.end == next.start && one.start / PART_BYTES == next.start / PART_BYTES
+    let is_one_part = |item: &T, next: &T| {
+        let (item, next) = (range(item), range(next));
+        item.end == next.start && item.start / PART_BYTES == next.start / PART_BYTES
     };
     let parts: Vec<&[T]> = items.chunk_by(is_one_part).collect();
-    let done = in_order(parts.len(), context.threads, |part| {
+    let results = in_order(parts.len(), context.threads, |part| {
         let items = parts[part];
         let (Some(first), Some(last)) = (items.first(), items.last()) else { return Default::default() };
         let (start, end) = (range(first).start, range(last).end);
@@ -66,7 +66,7 @@ pub fn claim_in_parts<T: Sync, S: Totals>(
         (Some(RangeClaim { start, end, sums }), sum)
     });
     let (mut claims, mut sum) = (Vec::new(), S::default());
-    for (claim, part) in done {
+    for (claim, part) in results {
         claims.extend(claim);
         sum.add(part);
     }

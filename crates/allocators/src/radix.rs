@@ -17,15 +17,15 @@ use strandline_process::page_cache::PageCache;
 use strandline_process::pages::{PAGE_BYTES, USER_ADDRESS_END};
 use strandline_process::range::{AddressRange, RangeSet, overlapping};
 
-/// Candidates tried for tables of size classes, per program or library.
+/// Maximum candidates tried for tables of size classes, per program or library.
 const MAX_TABLES: usize = 4096;
-/// Candidates for root entries, per program or library.
+/// Maximum candidates for root entries, per program or library.
 const MAX_TRIED: usize = 1 << 16;
 /// Non-zero words further apart than this are in different runs.
 const GAP_BYTES: u64 = 64;
-/// Entries tried per leaf candidate.
+/// Maximum entries tried per leaf candidate.
 const MAX_ENTRIES_TRIED: usize = 16;
-/// Bytes of leaf candidates read in all.
+/// Maximum bytes of leaf candidates read.
 const MAX_TRIED_BYTES: u64 = 256 << 20;
 /// Structures between two checks of the deadline.
 const DEADLINE_CHECK_INTERVAL: u64 = 256;
@@ -69,6 +69,14 @@ pub struct StaticData<'a> {
     pub object: &'a Mapping,
 }
 
+/// The heaps of a process with a page map.
+pub struct FoundHeaps<Heap> {
+    /// The heaps that can be read.
+    pub heaps: Vec<Heap>,
+    /// Names of files with a table of size classes but no known page map.
+    pub unknown: Vec<String>,
+}
+
 /// Returns the static data of each mapped program and library with more than `larger_than` bytes of
 /// it; very large data is cut.
 pub fn large_data(space: &AddressSpace, larger_than: u64) -> Vec<StaticData<'_>> {
@@ -103,7 +111,7 @@ pub struct Leaf {
 /// used part of the address space: only words at an end of a run qualify.
 pub fn root_candidates(context: &Context<'_>, data: &StaticData<'_>, alignment: u64) -> Vec<StaticWord> {
     let mut edges = Vec::new();
-    let (mut before, mut behind_gap) = (None::<StaticWord>, true);
+    let (mut previous, mut follows_gap) = (None::<StaticWord>, true);
     let mut take = |last: StaticWord, is_edge: bool| {
         let is_mapped = || context.space.find(last.word).is_some_and(is_mapped_memory);
         if is_edge && last.word.is_multiple_of(alignment) && last.word < USER_ADDRESS_END && is_mapped() {
@@ -112,12 +120,12 @@ pub fn root_candidates(context: &Context<'_>, data: &StaticData<'_>, alignment: 
         edges.len() < MAX_TRIED
     };
     each_word(context, data.range, &mut |at, word| {
-        let is_gap = before.is_none_or(|last| at - last.at > GAP_BYTES);
-        let goes_on = before.is_none_or(|last| take(last, behind_gap || is_gap));
-        (before, behind_gap) = (Some(StaticWord { at, word }), is_gap);
-        goes_on
+        let is_gap = previous.is_none_or(|last| at - last.at > GAP_BYTES);
+        let continues = previous.is_none_or(|last| take(last, follows_gap || is_gap));
+        (previous, follows_gap) = (Some(StaticWord { at, word }), is_gap);
+        continues
     });
-    if let Some(last) = before {
+    if let Some(last) = previous {
         take(last, true);
     }
     edges
@@ -157,7 +165,7 @@ pub fn roots(
         extent,
         tried: HashSet::new(),
         roots: Vec::new(),
-        bytes_left: MAX_TRIED_BYTES,
+        remaining_bytes: MAX_TRIED_BYTES,
     };
     finder.search(edges);
     finder.roots
@@ -171,7 +179,7 @@ struct Finder<'a> {
     tried: HashSet<u64>,
     roots: Vec<u64>,
     /// Bytes of leaf candidates that may still be read.
-    bytes_left: u64,
+    remaining_bytes: u64,
 }
 
 impl Finder<'_> {
@@ -182,12 +190,12 @@ impl Finder<'_> {
             if Instant::now() >= self.context.deadline {
                 return;
             }
-            let could_be = word.is_multiple_of(self.shape.leaf_alignment);
-            if !could_be || self.roots.iter().any(is_within) || !self.tried.insert(word) {
+            let may_be_leaf = word.is_multiple_of(self.shape.leaf_alignment);
+            if !may_be_leaf || self.roots.iter().any(is_within) || !self.tried.insert(word) {
                 continue;
             }
-            let Some(span) = self.leaf_index(&mut cache, word) else { continue };
-            let root = at.wrapping_sub(span * 8);
+            let Some(index) = self.leaf_index(&mut cache, word) else { continue };
+            let root = at.wrapping_sub(index * 8);
             if self.data.range.covers(AddressRange::sized(root, self.shape.used_root_bytes)) {
                 self.roots.push(root);
             }
@@ -201,25 +209,26 @@ impl Finder<'_> {
         if !is_private_memory(self.context, (leaf, end)) {
             return None;
         }
-        if self.bytes_left == 0 {
+        if self.remaining_bytes == 0 {
             return None;
         }
         let (mut spans, mut tried) = (Vec::new(), 0);
-        let (mut behind, before) = (0, cache.bytes_read);
+        let (mut next_index, bytes_read_before) = (0, cache.bytes_read);
         let bytes_read = each_word_by(self.context, (leaf, end), PAGE_BYTES as usize, &mut |at, entry| {
             let index = (at - leaf) / 8;
             // Entries inside an extent may be stale; the allocator does not read them.
-            if index < behind || entry & self.shape.pointer_mask == 0 {
+            if index < next_index || entry & self.shape.pointer_mask == 0 {
                 return true;
             }
             if let Some((page, end)) = self.page_of_entry(cache, index, entry) {
                 spans.push(page / self.shape.leaf_span());
-                behind = index + ((end - page) >> self.shape.page_shift);
+                next_index = index + ((end - page) >> self.shape.page_shift);
             }
             tried += 1;
             tried < MAX_ENTRIES_TRIED
         });
-        self.bytes_left = self.bytes_left.saturating_sub(bytes_read + cache.bytes_read - before);
+        self.remaining_bytes =
+            self.remaining_bytes.saturating_sub(bytes_read + cache.bytes_read - bytes_read_before);
         // Some entries may be mid-update, and other memory may begin with a word that points to an
         // extent: the majority decides.
         let first = *spans.first()?;
@@ -235,8 +244,8 @@ impl Finder<'_> {
             return None;
         }
         let shift = self.shape.page_shift;
-        let ahead = index.wrapping_sub(range.start >> shift) % (1 << self.shape.leaf_bits);
-        (ahead < range.len() >> shift).then(|| (range.start + (ahead << shift), range.end))
+        let page_number = index.wrapping_sub(range.start >> shift) % (1 << self.shape.leaf_bits);
+        (page_number < range.len() >> shift).then(|| (range.start + (page_number << shift), range.end))
     }
 }
 
@@ -277,7 +286,7 @@ pub fn walk(
 ) -> Walk {
     let mut cache = PageCache::new(context.memory);
     let mut walk = Walk::default();
-    let (mut cursor, mut seen) = (0, 0_u64);
+    let (mut cursor, mut checked_entries) = (0, 0_u64);
     for &Leaf { first, at: leaf } in leaves {
         if Instant::now() >= context.deadline {
             walk.doubts.note_timeout(first);
@@ -291,8 +300,8 @@ pub fn walk(
                 return true;
             }
             // A hostile map may have damage on every page, so the deadline is checked here too.
-            seen += 1;
-            if seen.is_multiple_of(DEADLINE_CHECK_INTERVAL) && Instant::now() >= context.deadline {
+            checked_entries += 1;
+            if checked_entries.is_multiple_of(DEADLINE_CHECK_INTERVAL) && Instant::now() >= context.deadline {
                 walk.doubts.note_timeout(page);
                 return false;
             }
@@ -333,10 +342,10 @@ impl<'a> UnclaimedMemory<'a> {
         }
         let is_free = is_unclaimed(self.context, self.taken, range);
         if is_free && let Some(mapping) = self.context.space.find(range.start) {
-            let behind = (range.start, mapping.end);
-            let taken = self.taken.overlapping(behind).first().map_or(mapping.end, |next| next.start);
+            let remainder = (range.start, mapping.end);
+            let taken = self.taken.overlapping(remainder).first().map_or(mapping.end, |next| next.start);
             let stack =
-                overlapping(self.context.stacks, behind).first().map_or(mapping.end, |next| next.start);
+                overlapping(self.context.stacks, remainder).first().map_or(mapping.end, |next| next.start);
             self.free = AddressRange::new(range.start, taken.min(stack));
         }
         is_free

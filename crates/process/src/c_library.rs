@@ -1,5 +1,7 @@
 //! C libraries, recognised by the names of their files.
 
+use crate::map::DELETED_SUFFIX;
+
 /// A C library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CLibrary {
@@ -13,7 +15,7 @@ pub enum CLibrary {
 impl CLibrary {
     /// Returns the C library that a mapped file, or the loader that a program names, belongs to.
     pub fn of_file(path: &str) -> Option<Self> {
-        let path = path.strip_suffix(" (deleted)").unwrap_or(path);
+        let path = path.strip_suffix(DELETED_SUFFIX).unwrap_or(path);
         let file = path.rsplit('/').next().unwrap_or(path);
         if file.starts_with("libc.so.6") || (file.starts_with("libc-2.") && file.ends_with(".so")) {
             Some(Self::Glibc)

@@ -67,9 +67,9 @@ impl<'a> Constants<'a> {
         Some(Self { file, segments, blocks: HashMap::new() })
     }
 
-    /// The string at `address` up to its zero byte; `None` if it is longer than `most` or not
+    /// The string at `address` up to its zero byte; `None` if it is longer than `max_bytes` or not
     /// printable ASCII.
-    pub fn text(&mut self, address: u64, most: usize) -> Option<String> {
+    pub fn text(&mut self, address: u64, max_bytes: usize) -> Option<String> {
         let mut offset = self.segments.iter().find_map(|segment| {
             let skip = address.checked_sub(segment.start).filter(|&skip| skip < segment.file_bytes)?;
             segment.offset.checked_add(skip)
@@ -77,15 +77,15 @@ impl<'a> Constants<'a> {
         let mut text = String::new();
         loop {
             let block = self.block(offset - offset % BLOCK_BYTES);
-            let rest = block.get((offset % BLOCK_BYTES) as usize..).filter(|rest| !rest.is_empty())?;
-            for &byte in rest {
+            let bytes = block.get((offset % BLOCK_BYTES) as usize..).filter(|bytes| !bytes.is_empty())?;
+            for &byte in bytes {
                 match byte {
                     0 => return Some(text),
-                    b' '..=b'~' if text.len() < most => text.push(char::from(byte)),
+                    b' '..=b'~' if text.len() < max_bytes => text.push(char::from(byte)),
                     _ => return None,
                 }
             }
-            offset = offset.checked_add(rest.len() as u64)?;
+            offset = offset.checked_add(bytes.len() as u64)?;
         }
     }
 

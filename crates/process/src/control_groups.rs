@@ -1,5 +1,5 @@
-//! The control groups of a process: how much they leave it, and whether they rule out a snapshot of
-//! it.
+//! The control groups of a process: how much it may still use under their limits, and whether they
+//! rule out a snapshot of it.
 //!
 //! Version 2 has one tree of groups, version 1 one per controller; both may be mounted side by side
 //! (cgroups(7)). A limit holds for all groups below it, so limits are looked up from the process's
@@ -58,18 +58,14 @@ impl ControlGroups {
     /// Swap left under all limits, in bytes; `None` if there is no limit. The limit of version 1
     /// covers memory and swap together, so paging out does not approach it.
     pub fn swap_left(&self) -> Option<u64> {
-        let of = |folder: &PathBuf| {
-            Some(number(folder, "memory.swap.max")?.saturating_sub(number(folder, "memory.swap.current")?))
-        };
-        self.folders("memory").iter().filter_map(of).min()
+        let folders = self.folders("memory");
+        folders.iter().filter_map(|folder| left_under(folder, "memory.swap.max", "memory.swap.current")).min()
     }
 
     /// Number of further processes allowed; `None` if there is no limit.
     pub fn processes_left(&self) -> Option<u64> {
-        let of = |folder: &PathBuf| {
-            Some(number(folder, "pids.max")?.saturating_sub(number(folder, "pids.current")?))
-        };
-        self.folders("pids").iter().filter_map(of).min()
+        let folders = self.folders("pids");
+        folders.iter().filter_map(|folder| left_under(folder, "pids.max", "pids.current")).min()
     }
 
     /// The objection of the groups to a copy of the process, if there is one.
@@ -77,18 +73,19 @@ impl ControlGroups {
         if self.own.lines().filter_map(parse_line).any(|(_, path)| path.starts_with("/..")) {
             return Some("its control group and its limits are not visible from here");
         }
-        let is = |folder: &PathBuf, name: &str, words: &[&str]| {
+        let contains = |folder: &PathBuf, name: &str, words: &[&str]| {
             fs::read_to_string(folder.join(name)).is_ok_and(|text| words.contains(&text.trim()))
         };
         let groups = self.folders("memory");
-        let ends_all = |folder: &&PathBuf| {
-            is(folder, "memory.oom.group", &["1"]) && number(folder, "memory.max").is_some()
+        let kills_all = |folder: &PathBuf| {
+            contains(folder, "memory.oom.group", &["1"]) && number(folder, "memory.max").is_some()
         };
-        if groups.iter().any(|folder| ends_all(&folder)) {
+        if groups.iter().any(kills_all) {
             return Some("its control group kills all its processes on an OOM (memory.oom.group)");
         }
         let is_frozen = |folder: &PathBuf| {
-            is(folder, "cgroup.freeze", &["1"]) || is(folder, "freezer.state", &["FROZEN", "FREEZING"])
+            contains(folder, "cgroup.freeze", &["1"])
+                || contains(folder, "freezer.state", &["FROZEN", "FREEZING"])
         };
         self.folders("freezer").iter().any(is_frozen).then_some("its control group is frozen")
     }
@@ -116,6 +113,11 @@ pub fn mount_point(mounts: &str, kind: &str, option: Option<&str>) -> Option<Pat
 /// The number in a file of a group; `None` if there is no such file, or for "max" (no limit).
 fn number(folder: &Path, name: &str) -> Option<u64> {
     fs::read_to_string(folder.join(name)).ok()?.trim().parse().ok()
+}
+
+/// What a group may still use: the number in its file `limit` less that in its file `used`.
+fn left_under(folder: &Path, limit: &str, used: &str) -> Option<u64> {
+    Some(number(folder, limit)?.saturating_sub(number(folder, used)?))
 }
 
 /// Memory left under the limit of one group, of either version. Inactive file pages count as

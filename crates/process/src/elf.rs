@@ -71,6 +71,15 @@ pub struct Section {
     pub bytes: Vec<u8>,
 }
 
+/// The call frame information of an object.
+#[derive(Clone, Debug)]
+pub struct FrameSections {
+    /// The index, `.eh_frame_hdr`; empty if absent.
+    pub header: Section,
+    /// The information, `.eh_frame`.
+    pub frames: Section,
+}
+
 /// One mapped ELF object of a process.
 #[derive(Debug)]
 pub struct Object {
@@ -93,7 +102,7 @@ impl Object {
     pub fn open(process: &Process, space: &AddressSpace, mapping: &Mapping) -> Result<Self, ElfError> {
         let file = namespaces::open_mapped_file(process, mapping)?;
         let length = file.metadata().map_or(0, |metadata| metadata.len());
-        Self::new(Source::File(file, length), space, mapping)
+        Self::new(Source::File { file, length }, space, mapping)
     }
 
     /// Reads an object that lies entirely in `mapping`, like the vDSO.
@@ -185,8 +194,8 @@ impl Object {
             for kind in [elf::SHT_DYNSYM, elf::SHT_SYMTAB] {
                 let Ok(table) = sections.symbols(LE, data, kind) else { continue };
                 let names = sections.section(table.string_section()).ok();
-                // Read in one piece; name by name the file would be read for each symbol. Of too
-                // large a table only the first part counts.
+                // Read in one piece: reading name by name would read the file for each symbol. Only
+                // the first part of too large a table is read.
                 let names = names
                     .and_then(|names| names.file_range(LE))
                     .and_then(|(offset, bytes)| data.read_bytes_at(offset, bytes.min(MAX_TABLE_BYTES)).ok());
@@ -205,10 +214,10 @@ impl Object {
         });
     }
 
-    /// The call frame information: `.eh_frame_hdr` (empty if absent) and `.eh_frame`.
-    pub fn frames(&self) -> Option<(Section, Section)> {
+    /// The call frame information; `None` if the object has none.
+    pub fn frames(&self) -> Option<FrameSections> {
         let header = self.section(b".eh_frame_hdr").unwrap_or_default();
-        Some((header, self.section(b".eh_frame")?))
+        Some(FrameSections { header, frames: self.section(b".eh_frame")? })
     }
 
     /// The section `name`; `None` if absent or without contents in the file.
@@ -242,8 +251,8 @@ impl Object {
             return Err("32 bits");
         }
         let cache = ReadCache::new(Cursor { source: &self.source, position: 0 });
-        let left = Cell::new(MAX_PARSE_BYTES);
-        let data = LimitedReader { cache: &cache, left: &left };
+        let remaining_bytes = Cell::new(MAX_PARSE_BYTES);
+        let data = LimitedReader { cache: &cache, remaining_bytes: &remaining_bytes };
         let header = Header::parse(data).map_err(|_| "bad header")?;
         if header.e_machine.get(LE) != elf::EM_X86_64 {
             return Err("another machine's");
@@ -290,21 +299,21 @@ fn same_file(a: &Mapping, b: &Mapping) -> bool {
 
 #[derive(Debug)]
 enum Source {
-    File(File, u64),
+    File { file: File, length: u64 },
     Bytes(Vec<u8>),
 }
 
 impl Source {
     fn length(&self) -> u64 {
         match self {
-            Self::File(_, length) => *length,
+            Self::File { length, .. } => *length,
             Self::Bytes(bytes) => bytes.len() as u64,
         }
     }
 
     fn read_at(&self, buffer: &mut [u8], position: u64) -> io::Result<usize> {
         match self {
-            Self::File(file, _) => file.read_at(buffer, position),
+            Self::File { file, .. } => file.read_at(buffer, position),
             Self::Bytes(bytes) => {
                 let rest = usize::try_from(position).ok().and_then(|p| bytes.get(p..)).unwrap_or(&[]);
                 let count = rest.len().min(buffer.len());
@@ -347,12 +356,13 @@ impl Seek for Cursor<'_> {
 struct LimitedReader<'a> {
     cache: &'a ReadCache<Cursor<'a>>,
     /// Bytes that may still be read.
-    left: &'a Cell<u64>,
+    remaining_bytes: &'a Cell<u64>,
 }
 
 impl LimitedReader<'_> {
     fn charge(self, bytes: u64) -> Result<(), ()> {
-        self.left.set(self.left.get().checked_sub(bytes).ok_or(())?);
+        let remaining = self.remaining_bytes.get().checked_sub(bytes).ok_or(())?;
+        self.remaining_bytes.set(remaining);
         Ok(())
     }
 }
@@ -407,8 +417,8 @@ mod tests {
     fn a_look_reads_no_more_than_it_may() {
         let source = Source::Bytes(vec![0; MAX_NAME_BYTES]);
         let cache = ReadCache::new(Cursor { source: &source, position: 0 });
-        let left = Cell::new(MAX_NAME_BYTES as u64 + 100);
-        let data = LimitedReader { cache: &cache, left: &left };
+        let remaining_bytes = Cell::new(MAX_NAME_BYTES as u64 + 100);
+        let data = LimitedReader { cache: &cache, remaining_bytes: &remaining_bytes };
         assert_eq!(data.read_bytes_at_until(0..64, 0), Ok(&[][..]));
         assert_eq!(data.read_bytes_at_until(64..128, 0), Err(()));
         assert_eq!(data.read_bytes_at(0, 64).map(<[u8]>::len), Ok(64));
@@ -429,7 +439,7 @@ mod tests {
         assert_eq!(code, [0xb8, 39, 0, 0, 0, 0x0f, 0x05, 0xc3]);
         assert_eq!(libc.symbol_address("no_such_function"), None);
         assert_eq!(libc.symbol_addresses(["no_such_function", "getpid"]), [None, Some(getpid)]);
-        let (header, frames) = libc.frames().expect("libc has call frame information");
+        let FrameSections { header, frames } = libc.frames().expect("libc has call frame information");
         assert!(!header.bytes.is_empty() && !frames.bytes.is_empty());
     }
 

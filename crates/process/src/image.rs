@@ -7,6 +7,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::File;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
 use crate::map::{AddressSpace, Mapping};
@@ -86,13 +87,13 @@ impl ElfFile {
         // e_ehsize, e_phentsize, e_phnum, then e_shentsize at 58, e_shnum at 60, e_shstrndx at 62.
         let sizes = word_at(&self.header, 56)?;
         let half = |shift: u32| usize::from((sizes >> shift) as u16);
-        let (entry_bytes, count, names) = (half(16), half(32), half(48));
+        let (entry_bytes, count, name_section) = (half(16), half(32), half(48));
         if entry_bytes != SECTION_BYTES || count == 0 || count > MAX_SECTIONS {
             return None;
         }
         let table = read(&self.file, offset, (count * SECTION_BYTES) as u64)?;
         let mut sections: Vec<Section> = table.chunks_exact(SECTION_BYTES).filter_map(section).collect();
-        let names = sections.get(names).cloned()?;
+        let names = sections.get(name_section)?;
         let names = read(&self.file, names.offset, names.bytes.min(1 << 20))?;
         for section in &mut sections {
             let start = u32::from_le_bytes(section.name.as_slice().try_into().unwrap_or_default()) as usize;
@@ -105,10 +106,10 @@ impl ElfFile {
         self.sections.iter().find(|section| section.name == name.as_bytes())
     }
 
-    /// The first `most` bytes of a section; `None` if there is no such section.
-    pub fn section_bytes(&self, name: &str, most: u64) -> Option<Vec<u8>> {
+    /// The first `max_bytes` bytes of a section; `None` if there is no such section.
+    pub fn section_bytes(&self, name: &str, max_bytes: u64) -> Option<Vec<u8>> {
         let section = self.section(name).filter(|section| section.kind != SHT_NOBITS)?;
-        read(&self.file, section.offset, section.bytes.min(most))
+        read(&self.file, section.offset, section.bytes.min(max_bytes))
     }
 
     /// Those of `names` that the file defines in its dynamic symbol table.
@@ -126,12 +127,12 @@ impl ElfFile {
     pub fn exported_values(&self, prefix: &str) -> Vec<(String, u32)> {
         let mut found = Vec::new();
         self.each_symbol(SHT_DYNSYM, &mut |text, address| {
-            let rest =
-                text.strip_prefix(prefix.as_bytes()).and_then(|rest| rest.split(|byte| *byte == 0).next());
-            let rest = rest.filter(|rest| rest.len() <= STRING_BYTES && found.len() < MAX_VALUES);
-            found.extend(
-                rest.and_then(|rest| std::str::from_utf8(rest).ok()).map(|rest| (rest.to_owned(), address)),
-            );
+            let suffix = text
+                .strip_prefix(prefix.as_bytes())
+                .and_then(|text| text.split(|byte| *byte == 0).next())
+                .filter(|suffix| suffix.len() <= STRING_BYTES && found.len() < MAX_VALUES);
+            let suffix = suffix.and_then(|suffix| std::str::from_utf8(suffix).ok());
+            found.extend(suffix.map(|suffix| (suffix.to_owned(), address)));
         });
         let value = |address| Some(u32::from_le_bytes(self.bytes_at(address, 4)?.try_into().ok()?));
         found.into_iter().filter_map(|(name, address)| Some((name, value(address)?))).collect()
@@ -190,15 +191,18 @@ impl ElfFile {
         })
     }
 
+    /// Where the file has read-only data that is searched for strings, as offsets.
+    fn read_only_data(&self) -> Option<Range<u64>> {
+        let section = self.section(".rodata").filter(|section| section.kind != SHT_NOBITS)?;
+        let end = section.offset.saturating_add(section.bytes.min(MAX_SEARCH_BYTES));
+        Some(section.offset..end)
+    }
+
     /// Searches the read-only data for each of `needles`; returns the printable text at the first
     /// match of each: up to 96 bytes, including the needle.
     pub fn strings(&self, needles: &[&str]) -> Vec<Option<String>> {
         let mut found = vec![None; needles.len()];
-        let Some(section) = self.section(".rodata").filter(|section| section.kind != SHT_NOBITS) else {
-            return found;
-        };
-        let end = section.offset.saturating_add(section.bytes.min(MAX_SEARCH_BYTES));
-        let mut at = section.offset;
+        let Some(Range { start: mut at, end }) = self.read_only_data() else { return found };
         while at < end && found.iter().any(Option::is_none) {
             // Blocks overlap by the maximum string length, so that no string is cut at a border.
             let wanted = (end - at).min((BLOCK_BYTES + STRING_BYTES) as u64);
@@ -218,11 +222,8 @@ impl ElfFile {
     /// left out.
     pub fn strings_ending(&self, ending: &str) -> BTreeSet<String> {
         let mut found = BTreeSet::new();
-        let Some(section) = self.section(".rodata").filter(|section| section.kind != SHT_NOBITS) else {
-            return found;
-        };
-        let end = section.offset.saturating_add(section.bytes.min(MAX_SEARCH_BYTES));
-        let (mut at, mut window) = (section.offset, Vec::new());
+        let Some(Range { start: mut at, end }) = self.read_only_data() else { return found };
+        let mut window = Vec::new();
         let carried = 2 * STRING_BYTES.max(ending.len()) + 1;
         while at < end && found.len() < MAX_ENDINGS {
             let Some(block) = read(&self.file, at, (end - at).min(BLOCK_BYTES as u64)) else { break };
@@ -283,9 +284,9 @@ fn read(file: &File, offset: u64, bytes: u64) -> Option<Vec<u8>> {
 
 /// The name at `start`; empty if it does not end within [`MAX_SECTION_NAME`].
 fn section_name(names: &[u8], start: usize) -> &[u8] {
-    let rest = names.get(start..).unwrap_or(&[]);
-    let end = rest.iter().take(MAX_SECTION_NAME).position(|&byte| byte == 0);
-    &rest[..end.unwrap_or(0)]
+    let name = names.get(start..).unwrap_or(&[]);
+    let end = name.iter().take(MAX_SECTION_NAME).position(|&byte| byte == 0);
+    &name[..end.unwrap_or(0)]
 }
 
 fn printable(bytes: &[u8]) -> String {

@@ -7,6 +7,9 @@ use std::fmt::Write;
 
 use crate::range::AddressRange;
 
+/// Suffix that the kernel adds to the name of a file without a path.
+pub const DELETED_SUFFIX: &str = " (deleted)";
+
 /// Access permissions of a mapping.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Permissions {
@@ -35,7 +38,7 @@ impl std::fmt::Display for Permissions {
 pub struct Mapping {
     /// First byte.
     pub start: u64,
-    /// First byte behind.
+    /// First byte past the end.
     pub end: u64,
     /// Its access permissions.
     pub permissions: Permissions,

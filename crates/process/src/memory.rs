@@ -6,7 +6,10 @@ pub trait Memory: Sync {
     /// requested if the range leaves readable memory, 0 if `address` is not readable.
     fn read_some(&self, address: u64, buffer: &mut [u8]) -> usize;
 
-    /// Reads the whole of `buffer`, or fails.
+    /// Reads the whole of `buffer`.
+    ///
+    /// # Errors
+    /// [`Unreadable`] if not all bytes can be read.
     fn read(&self, address: u64, buffer: &mut [u8]) -> Result<(), Unreadable> {
         let got = self.read_some(address, buffer);
         if got == buffer.len() { Ok(()) } else { Err(Unreadable { address, wanted: buffer.len(), got }) }
@@ -17,12 +20,15 @@ pub trait Memory: Sync {
         let pair = |&address: &u64| {
             let mut bytes = [0; 16];
             self.read(address, &mut bytes).ok()?;
-            Some((word_at(&bytes, 0)?, word_at(&bytes, 8)?))
+            pair_at(&bytes, 0)
         };
         addresses.iter().map(pair).collect()
     }
 
     /// Reads a little-endian 64-bit word.
+    ///
+    /// # Errors
+    /// [`Unreadable`] if not all bytes can be read.
     fn read_word(&self, address: u64) -> Result<u64, Unreadable> {
         let mut bytes = [0; 8];
         self.read(address, &mut bytes)?;
@@ -46,6 +52,11 @@ pub struct Unreadable {
 pub fn word_at(bytes: &[u8], offset: usize) -> Option<u64> {
     let end = offset.checked_add(8)?;
     Some(u64::from_le_bytes(bytes.get(offset..end)?.try_into().ok()?))
+}
+
+/// The two little-endian words at `offset` of `bytes`; `None` past the end.
+pub fn pair_at(bytes: &[u8], offset: usize) -> Option<(u64, u64)> {
+    word_at(bytes, offset).zip(word_at(bytes, offset.checked_add(8)?))
 }
 
 /// The little-endian 32-bit word at `offset` of `bytes`; `None` past the end.

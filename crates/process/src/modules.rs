@@ -21,15 +21,15 @@ pub struct Module<'a> {
 /// All programs and libraries with code and static data, each once.
 pub fn all(space: &AddressSpace) -> Vec<Module<'_>> {
     let mut seen = HashSet::new();
-    let mut all = Vec::new();
+    let mut modules = Vec::new();
     for mappings in file_groups(space.mappings()) {
         let code = mappings.iter().copied().find(|mapping| mapping.permissions.execute);
         let Some((code, data)) = code.zip(data(&mappings)) else { continue };
         if seen.len() < MAX_FILES && seen.insert((code.device, code.inode)) {
-            all.push(Module { code, data });
+            modules.push(Module { code, data });
         }
     }
-    all
+    modules
 }
 
 /// The static data of a program or library; `None` if nothing is writable.
@@ -62,7 +62,7 @@ pub fn file_groups(mappings: &[Mapping]) -> Vec<Vec<&Mapping>> {
             && mapping.permissions.write
             && !mapping.name.starts_with("[stack")
             && group.last().is_some_and(|before| before.end == mapping.start && before.has_file())
-            && group.iter().any(|of_file| of_file.permissions.write || of_file.permissions.execute)
+            && group.iter().any(|part| part.permissions.write || part.permissions.execute)
         {
             group.push(mapping);
         }

@@ -23,15 +23,12 @@ use rustix::fs::{Mode, OFlags, ResolveFlags, open, openat, openat2};
 use strandline_sys::capabilities::with_dac_capabilities;
 
 use crate::error::Result;
-use crate::map::Mapping;
+use crate::map::{DELETED_SUFFIX, Mapping};
 use crate::procfs::Process;
 
 /// `O_NONBLOCK` and `O_NOCTTY` of x86-64: opening neither waits for the other end of a pipe nor
 /// acquires a controlling terminal.
 const OPEN_FLAGS: i32 = 0o4000 | 0o400;
-
-/// Suffix that the kernel adds to the name of a mapped file without a path.
-const DELETED: &str = " (deleted)";
 
 /// Opens the file behind `mapping` of a process.
 ///
@@ -41,8 +38,8 @@ pub fn open_mapped_file(process: &Process, mapping: &Mapping) -> Result<File> {
     let name = format!("map_files/{:x}-{:x}", mapping.start, mapping.end);
     match with_dac_capabilities(|| open_regular(&process.path(&name))) {
         Ok(file) => Ok(file),
-        Err(first) => {
-            let path = mapping.name.strip_suffix(DELETED).unwrap_or(&mapping.name);
+        Err(link_error) => {
+            let path = mapping.name.strip_suffix(DELETED_SUFFIX).unwrap_or(&mapping.name);
             let path = below_root(process, path);
             let inside = format!("root{path}");
             match open_with_capabilities(process, &path, |file| {
@@ -56,8 +53,10 @@ pub fn open_mapped_file(process: &Process, mapping: &Mapping) -> Result<File> {
                     );
                     Err(crate::Error::Io { pid: process.pid(), what: format!("opening {inside}"), source })
                 }
-                // Both ways were refused: the first error tells what is missing.
-                Err(_) if first.kind() == io::ErrorKind::PermissionDenied => Err(process.error(&name, first)),
+                // Both ways were refused: the first error shows what is missing.
+                Err(_) if link_error.kind() == io::ErrorKind::PermissionDenied => {
+                    Err(process.error(&name, link_error))
+                }
                 Err(source) => {
                     Err(crate::Error::Io { pid: process.pid(), what: format!("opening {inside}"), source })
                 }
@@ -96,14 +95,15 @@ fn open_with_capabilities(
     }
     // Read before the open and compared after it, so that a target that changes its user meanwhile
     // gains nothing.
-    let user = || process.status().ok().and_then(|status| status.users).map(|users| users[1]);
-    let before = user();
+    let effective_user = || process.status().ok().and_then(|status| status.users).map(|users| users[1]);
+    let user_before = effective_user();
     let refused = match open_below(process, path) {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => error,
         opened => return opened,
     };
     let Ok(file) = with_dac_capabilities(|| open_below(process, path)) else { return Err(refused) };
-    let is_theirs = file.metadata().is_ok_and(|data| Some(data.uid()) == before) && user() == before;
+    let is_theirs =
+        file.metadata().is_ok_and(|data| Some(data.uid()) == user_before) && effective_user() == user_before;
     if is_theirs || is_known(&file) { Ok(file) } else { Err(refused) }
 }
 
@@ -111,12 +111,12 @@ fn open_with_capabilities(
 fn open_below(process: &Process, path: &str) -> io::Result<File> {
     let root = open(process.path("root"), PATH_FLAGS | OFlags::DIRECTORY, Mode::empty())?;
     let within = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
-    let place = match openat2(&root, path, PATH_FLAGS, Mode::empty(), within) {
+    let location = match openat2(&root, path, PATH_FLAGS, Mode::empty(), within) {
         // Before Linux 5.6, or under a seccomp filter that does not know openat2.
         Err(rustix::io::Errno::NOSYS | rustix::io::Errno::PERM) => without_links(root, path)?,
-        place => place?,
+        location => location?,
     };
-    reopen(&place)
+    reopen(&location)
 }
 
 /// Flags for a location that is resolved but not opened for reading.
@@ -124,22 +124,22 @@ const PATH_FLAGS: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 
 /// Resolves a path below `root` without following links.
 fn without_links(root: OwnedFd, path: &str) -> io::Result<OwnedFd> {
-    let mut place = root;
+    let mut location = root;
     for part in path.split('/').filter(|part| !part.is_empty() && *part != ".") {
-        place = openat(&place, part, PATH_FLAGS | OFlags::NOFOLLOW, Mode::empty())?;
+        location = openat(&location, part, PATH_FLAGS | OFlags::NOFOLLOW, Mode::empty())?;
     }
-    Ok(place)
+    Ok(location)
 }
 
 /// Opens the file at a resolved location if it is a regular file: opening a device can have
 /// effects.
-fn reopen(place: &impl AsFd) -> io::Result<File> {
-    let kind = rustix::fs::FileType::from_raw_mode(rustix::fs::fstat(place)?.st_mode);
+fn reopen(location: &impl AsFd) -> io::Result<File> {
+    let kind = rustix::fs::FileType::from_raw_mode(rustix::fs::fstat(location)?.st_mode);
     if !kind.is_file() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
     }
     // Reopens exactly this file, wherever its path leads by now.
-    let path = format!("/proc/self/fd/{}", place.as_fd().as_raw_fd());
+    let path = format!("/proc/self/fd/{}", location.as_fd().as_raw_fd());
     std::fs::OpenOptions::new().read(true).custom_flags(OPEN_FLAGS).open(path)
 }
 
@@ -252,8 +252,9 @@ mod tests {
         assert_eq!(text("/climbing"), "theirs");
         assert!(open_in_root(&process, "/magic").is_err(), "it has no /proc there");
         let root = open(process.path("root"), PATH_FLAGS | OFlags::DIRECTORY, Mode::empty()).unwrap();
-        let old =
-            |path: &str| without_links(root.try_clone().unwrap(), path).and_then(|place| reopen(&place));
+        let old = |path: &str| {
+            without_links(root.try_clone().unwrap(), path).and_then(|location| reopen(&location))
+        };
         assert_eq!(std::io::read_to_string(old("/etc/passwd").unwrap()).unwrap(), "theirs");
         assert!(old("/absolute").is_err() && old("/climbing").is_err());
         child.kill().unwrap();

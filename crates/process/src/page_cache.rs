@@ -1,22 +1,22 @@
 //! A cache of target pages, for following pointers: lists and trees jump, but mostly not far.
 
 use crate::buffer::ReadBuffer;
-use crate::memory::{Memory, Unreadable, word_at};
+use crate::memory::{Memory, Unreadable, pair_at, word_at};
 use crate::pages::{PAGE_BYTES, page_of};
 
 /// Pages in a cache of the usual size.
 const USUAL_PAGES: usize = 1024;
 /// Pages whose memory is allocated together, at their first use: most caches stay nearly empty.
-const PAGES_TOGETHER: usize = 32;
+const PAGES_PER_GROUP: usize = 32;
 
 /// Reads words and small structures through a direct-mapped cache of pages.
 pub struct PageCache<'a> {
     memory: &'a dyn Memory,
     /// Number of pages, a power of two.
     pages: usize,
-    /// The address of the page in each place.
+    /// The address of the page in each place; `u64::MAX` for an empty place.
     tags: Vec<u64>,
-    /// Their bytes, [`PAGES_TOGETHER`] in each.
+    /// Their bytes, [`PAGES_PER_GROUP`] pages in each buffer.
     bytes: Vec<ReadBuffer>,
     /// Bytes read from the target.
     pub bytes_read: u64,
@@ -34,28 +34,28 @@ impl<'a> PageCache<'a> {
         Self { memory, pages, tags: Vec::new(), bytes: Vec::new(), bytes_read: 0 }
     }
 
-    /// Returns the bytes of a page; reads it if it is not cached.
+    /// Returns the bytes of a page; reads it if it is not in the cache.
     #[inline]
     fn page(&mut self, page: u64) -> Option<&[u8]> {
         let place = (page / PAGE_BYTES) as usize & (self.pages - 1);
         if self.tags.get(place) != Some(&page) {
             self.fill(page, place)?;
         }
-        let at = place % PAGES_TOGETHER * PAGE_BYTES as usize;
-        self.bytes.get(place / PAGES_TOGETHER)?.get(at..at + PAGE_BYTES as usize)
+        let at = place % PAGES_PER_GROUP * PAGE_BYTES as usize;
+        self.bytes.get(place / PAGES_PER_GROUP)?.get(at..at + PAGE_BYTES as usize)
     }
 
     fn fill(&mut self, page: u64, place: usize) -> Option<()> {
         if self.tags.is_empty() {
             self.tags = vec![u64::MAX; self.pages];
-            self.bytes = vec![ReadBuffer::default(); self.pages.div_ceil(PAGES_TOGETHER)];
+            self.bytes = vec![ReadBuffer::default(); self.pages.div_ceil(PAGES_PER_GROUP)];
         }
-        let together = self.bytes.get_mut(place / PAGES_TOGETHER)?;
-        if together.is_empty() {
-            *together = ReadBuffer::new(self.pages.min(PAGES_TOGETHER) * PAGE_BYTES as usize);
+        let group = self.bytes.get_mut(place / PAGES_PER_GROUP)?;
+        if group.is_empty() {
+            *group = ReadBuffer::new(self.pages.min(PAGES_PER_GROUP) * PAGE_BYTES as usize);
         }
-        let at = place % PAGES_TOGETHER * PAGE_BYTES as usize;
-        let bytes = together.get_mut(at..at + PAGE_BYTES as usize)?;
+        let at = place % PAGES_PER_GROUP * PAGE_BYTES as usize;
+        let bytes = group.get_mut(at..at + PAGE_BYTES as usize)?;
         let tag = self.tags.get_mut(place)?;
         *tag = u64::MAX;
         self.memory.read(page, bytes).ok()?;
@@ -64,7 +64,7 @@ impl<'a> PageCache<'a> {
         Some(())
     }
 
-    /// Reads the whole of `buffer`, or fails.
+    /// Reads the whole of `buffer`.
     ///
     /// # Errors
     /// [`Unreadable`], with the number of bytes up to the first page that cannot be read.
@@ -110,7 +110,7 @@ impl<'a> PageCache<'a> {
     /// Reads the word at `address` and the next.
     pub fn pair(&mut self, address: u64) -> Option<(u64, u64)> {
         let bytes: [u8; 16] = self.array(address)?;
-        word_at(&bytes, 0).zip(word_at(&bytes, 8))
+        pair_at(&bytes, 0)
     }
 }
 

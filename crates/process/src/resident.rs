@@ -38,14 +38,14 @@ impl Memory for Resident<'_> {
 
     fn read_pairs(&self, addresses: &[u64]) -> Vec<Option<(u64, u64)>> {
         let last_byte = |address: u64| address.saturating_add(15);
-        let is_there = |&address: &u64| {
+        let is_resident = |&address: &u64| {
             self.residency.is_resident(address) && self.residency.is_resident(last_byte(address))
         };
-        let there: Vec<u64> = addresses.iter().copied().filter(is_there).collect();
-        let mut pairs = self.memory.read_pairs(&there).into_iter();
+        let resident: Vec<u64> = addresses.iter().copied().filter(is_resident).collect();
+        let mut pairs = self.memory.read_pairs(&resident).into_iter();
         addresses
             .iter()
-            .map(|address| if is_there(address) { pairs.next().flatten() } else { None })
+            .map(|address| if is_resident(address) { pairs.next().flatten() } else { None })
             .collect()
     }
 }

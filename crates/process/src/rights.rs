@@ -32,33 +32,42 @@ impl Rights {
         }
     }
 
-    /// Whether it has the capability `one`. DAC_OVERRIDE includes DAC_READ_SEARCH.
-    pub fn has(&self, one: Capability) -> bool {
-        let bits = if one == DAC_READ_SEARCH { one.bit() | DAC_OVERRIDE.bit() } else { one.bit() };
+    /// Whether it has `capability`. DAC_OVERRIDE includes DAC_READ_SEARCH.
+    pub fn has(&self, capability: Capability) -> bool {
+        let bits = if capability == DAC_READ_SEARCH {
+            capability.bit() | DAC_OVERRIDE.bit()
+        } else {
+            capability.bit()
+        };
         self.held & bits != 0
     }
 
-    /// The capabilities missing to inspect any process of its own user; with `others`, of all
-    /// users, whose /proc/PID/mem and pagemap only they may open.
-    pub fn missing(&self, others: bool) -> Vec<Capability> {
-        let needed = if others { &[SYS_PTRACE, DAC_READ_SEARCH][..] } else { &[SYS_PTRACE] };
-        needed.iter().copied().filter(|one| !self.has(*one)).collect()
+    /// The capabilities missing to inspect any process of its own user; with `of_all_users`, of any
+    /// user: only that user may open /proc/PID/mem and pagemap.
+    pub fn missing(&self, of_all_users: bool) -> Vec<Capability> {
+        let needed = if of_all_users { &[SYS_PTRACE, DAC_READ_SEARCH][..] } else { &[SYS_PTRACE] };
+        needed.iter().copied().filter(|capability| !self.has(*capability)).collect()
     }
 
-    /// Those of `these` that no program started from here can have. For root DAC_OVERRIDE suffices.
-    fn outside_bounding_set(&self, these: &[Capability]) -> Vec<Capability> {
-        let root = Self { held: self.bounds, ..*self };
-        these.iter().copied().filter(|one| !root.has(*one)).collect()
+    /// The `capabilities` that no program started from here can have. For root DAC_OVERRIDE
+    /// suffices.
+    fn outside_bounding_set(&self, capabilities: &[Capability]) -> Vec<Capability> {
+        let with_all_bounds = Self { held: self.bounds, ..*self };
+        capabilities.iter().copied().filter(|capability| !with_all_bounds.has(*capability)).collect()
     }
 
     /// A phrase that names the user and the missing capabilities.
     pub fn describe_missing(&self, missing: &[Capability]) -> String {
-        let without = self.outside_bounding_set(missing);
+        let unavailable = self.outside_bounding_set(missing);
         match self.user {
-            0 if !without.is_empty() => format!("this container's root lacks {}", names(missing)),
+            0 if !unavailable.is_empty() => format!("this container's root lacks {}", names(missing)),
             0 => format!("root was started here without {}", names(missing)),
-            user if !without.is_empty() => {
-                format!("user {user} lacks {}, and this container has no {}", names(missing), names(&without))
+            user if !unavailable.is_empty() => {
+                format!(
+                    "user {user} lacks {}, and this container has no {}",
+                    names(missing),
+                    names(&unavailable)
+                )
             }
             user => format!("user {user} lacks {}", names(missing)),
         }
@@ -69,44 +78,49 @@ impl Rights {
         !missing.is_empty() && (self.user == 0 || !self.outside_bounding_set(missing).is_empty())
     }
 
-    /// What would provide `missing`; `as_who` is an alternative to root (` or as that user`).
-    pub fn advice(&self, missing: &[Capability], as_who: &str) -> String {
+    /// Advice that provides `missing`; `alternative` completes "run as root" (` or as that user`).
+    pub fn advice(&self, missing: &[Capability], alternative: &str) -> String {
         const KUBERNETES: &str = "(Kubernetes: securityContext.capabilities.add)";
-        let added = |these: &[Capability]| {
-            let options: Vec<String> = these.iter().map(|one| format!("--cap-add {}", one.name)).collect();
+        let added = |capabilities: &[Capability]| {
+            let options: Vec<String> =
+                capabilities.iter().map(|capability| format!("--cap-add {}", capability.name)).collect();
             options.join(" ")
         };
-        let without = self.outside_bounding_set(missing);
-        let can_be_marked = missing.iter().all(|one| self.bounds & one.bit() != 0);
+        let unavailable = self.outside_bounding_set(missing);
+        let can_be_marked = missing.iter().all(|capability| self.bounds & capability.bit() != 0);
         match self.user {
             _ if missing.is_empty() => "run as root outside the container".to_owned(),
-            0 if !without.is_empty() => format!("start it with {} {KUBERNETES}", added(missing)),
+            0 if !unavailable.is_empty() => format!("start it with {} {KUBERNETES}", added(missing)),
             0 => "run it as a root that has all its capabilities (not under setpriv or capsh)".to_owned(),
-            _ if !without.is_empty() => {
-                format!("start the container as root with {} {KUBERNETES}", added(&without))
+            _ if !unavailable.is_empty() => {
+                format!("start the container as root with {} {KUBERNETES}", added(&unavailable))
             }
             // A file with capabilities outside the bounding set could not be started.
-            _ if !can_be_marked => format!("run as root{as_who}"),
-            _ => format!("run as root{as_who}, or `{}` on strandline", self.setcap(missing)),
+            _ if !can_be_marked => format!("run as root{alternative}"),
+            _ => format!("run as root{alternative}, or `{}` on strandline", self.setcap(missing)),
         }
     }
 
-    /// The command that gives strandline's file `more` capabilities. setcap(8) removes those that
-    /// it does not name, so it names the held ones too.
-    pub fn setcap(&self, more: &[Capability]) -> String {
-        let named = USEFUL.iter().filter(|one| more.contains(one) || self.held & one.bit() != 0);
-        let names: Vec<String> = named.map(|one| format!("cap_{}", one.name.to_ascii_lowercase())).collect();
+    /// The command that adds capabilities to strandline's file. setcap(8) removes those that it
+    /// does not name, so the command names the held ones too.
+    pub fn setcap(&self, added_capabilities: &[Capability]) -> String {
+        let named = USEFUL.iter().filter(|capability| {
+            added_capabilities.contains(capability) || self.held & capability.bit() != 0
+        });
+        let names: Vec<String> =
+            named.map(|capability| format!("cap_{}", capability.name.to_ascii_lowercase())).collect();
         format!("setcap {}+ep", names.join(","))
     }
 
     /// The useful capabilities that can be had here: a file with others could not be started.
     pub fn within_bounds(&self) -> Vec<Capability> {
-        USEFUL.into_iter().filter(|one| self.bounds & one.bit() != 0).collect()
+        USEFUL.into_iter().filter(|capability| self.bounds & capability.bit() != 0).collect()
     }
 }
 
-fn names(these: &[Capability]) -> String {
-    let names: Vec<String> = these.iter().map(|one| format!("CAP_{}", one.name)).collect();
+fn names(capabilities: &[Capability]) -> String {
+    let names: Vec<String> =
+        capabilities.iter().map(|capability| format!("CAP_{}", capability.name)).collect();
     names.join(" and ")
 }
 
@@ -117,7 +131,7 @@ mod tests {
     const ALL: u64 = (1 << 41) - 1;
 
     fn of(user: u32, held: &[Capability], bounds: u64) -> Rights {
-        Rights { user, held: held.iter().map(|one| one.bit()).sum(), bounds }
+        Rights { user, held: held.iter().map(|capability| capability.bit()).sum(), bounds }
     }
 
     #[test]

@@ -192,21 +192,22 @@ pub struct Smaps {
 impl Smaps {
     /// Reads /proc/PID/smaps from an open file to its end.
     ///
-    /// Fails if reading fails, and with `InvalidData` if there are more than 8 million mappings.
+    /// # Errors
+    /// Those of reading, and `InvalidData` if there are more than 8 million mappings.
     pub fn read(file: impl Read) -> io::Result<Self> {
         let mut reader = BufReader::with_capacity(64 << 10, file);
         let mut smaps = Self::default();
         let mut line = Vec::new();
         // Whether the last header was malformed: its fields must not count for the mapping before
         // it.
-        let mut refused = false;
+        let mut is_dropped = false;
         while next_line(&mut reader, &mut line)? {
             if starts_mapping(&line) {
                 if smaps.entries.len() >= MAX_MAPPINGS {
                     return Err(io::Error::new(io::ErrorKind::InvalidData, "more than 8 million mappings"));
                 }
-                refused = !smaps.open(&line);
-            } else if !refused {
+                is_dropped = !smaps.open(&line);
+            } else if !is_dropped {
                 smaps.field(&line);
             }
         }
@@ -222,9 +223,9 @@ impl Smaps {
 
     /// Starts the mapping of a header line; false if the line is malformed or out of order.
     fn open(&mut self, line: &[u8]) -> bool {
-        let ordered =
+        let is_in_order =
             |mapping: &Mapping| self.entries.last().is_none_or(|last| last.mapping.end <= mapping.start);
-        match map::parse_line(line).filter(ordered) {
+        match map::parse_line(line).filter(is_in_order) {
             Some(mapping) => self.entries.push(SmapsEntry { mapping, ..SmapsEntry::default() }),
             None => {
                 self.bad_lines += 1;
@@ -256,19 +257,20 @@ impl Smaps {
 
 /// Reads /proc/PID/smaps_rollup from an open file: the kernel's totals over all mappings.
 ///
-/// Fails if reading fails, and with `InvalidData` if the text contains no `Rss`.
+/// # Errors
+/// Those of reading, and `InvalidData` if the text contains no `Rss`.
 pub fn read_rollup(file: impl Read) -> io::Result<Counts> {
     let mut reader = BufReader::with_capacity(4 << 10, file);
     let mut counts = Counts::default();
     let mut line = Vec::new();
-    let mut seen = false;
+    let mut has_rss = false;
     while next_line(&mut reader, &mut line)? {
         let text = String::from_utf8_lossy(&line);
         if let Some((key, value)) = text.split_once(':') {
-            seen |= counts.read_line(key, value) == Some(true) && key == "Rss";
+            has_rss |= counts.read_line(key, value) == Some(true) && key == "Rss";
         }
     }
-    if seen {
+    if has_rss {
         Ok(counts)
     } else {
         Err(io::Error::new(io::ErrorKind::InvalidData, "smaps_rollup holds no Rss"))
@@ -285,7 +287,7 @@ fn starts_mapping(line: &[u8]) -> bool {
 /// end.
 fn next_line(reader: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
     line.clear();
-    let mut any = false;
+    let mut has_read = false;
     loop {
         let available = match reader.fill_buf() {
             Ok(available) => available,
@@ -293,9 +295,9 @@ fn next_line(reader: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<bool> 
             Err(error) => return Err(error),
         };
         if available.is_empty() {
-            return Ok(any);
+            return Ok(has_read);
         }
-        any = true;
+        has_read = true;
         let end = available.iter().position(|&byte| byte == b'\n');
         let piece = &available[..end.unwrap_or(available.len())];
         line.extend_from_slice(&piece[..piece.len().min(MAX_LINE_BYTES - line.len())]);

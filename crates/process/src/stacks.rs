@@ -13,6 +13,7 @@
 use crate::map::{AddressSpace, Mapping};
 use crate::memory::{Memory, word_at};
 use crate::pages::PAGE_BYTES;
+use crate::range::AddressRange;
 
 /// How far past fs_base the fields are searched: `struct pthread` is 0x900 bytes in 2.36.
 const SEARCH_BYTES: usize = 0x900;
@@ -75,12 +76,12 @@ pub fn stack_of(thread: &ThreadFacts, memory: &dyn Memory, space: &AddressSpace)
     let mut words = [0; SEARCH_BYTES];
     let got = memory.read_some(thread.fs_base, &mut words).min(SEARCH_BYTES);
     let words = &words[..got];
-    let (low, high) = (0..got / 8).find_map(|index| bounds_at(words, index * 8, thread, mapping))?;
-    Some(Stack { tid, low, high, stack_pointer })
+    let bounds = (0..got / 8).find_map(|index| bounds_at(words, index * 8, thread, mapping))?;
+    Some(Stack { tid, low: bounds.start, high: bounds.end, stack_pointer })
 }
 
 /// The bounds of the stack, if the four fields are at `offset` of `struct pthread`.
-fn bounds_at(words: &[u8], offset: usize, thread: &ThreadFacts, mapping: &Mapping) -> Option<(u64, u64)> {
+fn bounds_at(words: &[u8], offset: usize, thread: &ThreadFacts, mapping: &Mapping) -> Option<AddressRange> {
     let block = word_at(words, offset)?;
     let size = word_at(words, offset + 8)?;
     let guard = word_at(words, offset + 16)?;
@@ -89,16 +90,16 @@ fn bounds_at(words: &[u8], offset: usize, thread: &ThreadFacts, mapping: &Mappin
         return None;
     }
     let end = block.checked_add(size)?;
-    let holds = block < thread.stack_pointer
+    let is_around_thread = block < thread.stack_pointer
         && thread.stack_pointer < thread.fs_base
         && thread.fs_base < end
         && end - thread.fs_base < MAX_ABOVE_THREAD_POINTER;
-    if !holds || guard >= size || guard % PAGE_BYTES != 0 || reported_guard > size {
+    if !is_around_thread || guard >= size || guard % PAGE_BYTES != 0 || reported_guard > size {
         return None;
     }
     // The guard may be a separate mapping or part of this one; the stack itself is in this one.
     let low = (block + guard).max(mapping.start);
-    (low <= thread.stack_pointer && end <= mapping.end).then_some((low, end))
+    (low <= thread.stack_pointer && end <= mapping.end).then_some(AddressRange::new(low, end))
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use gimli::{
     UnwindSection, Value,
 };
 
-use crate::elf::{Object, Section};
+use crate::elf::{FrameSections, Object};
 use crate::map::{AddressSpace, Mapping};
 use crate::memory::Memory;
 use crate::procfs::Process;
@@ -91,18 +91,11 @@ pub enum End {
     },
 }
 
-/// The call frame information of one object.
-#[derive(Debug)]
-struct Frames {
-    header: Section,
-    frames: Section,
-}
-
 /// The loaded call frame information of the objects of one process.
 #[derive(Debug, Default)]
 pub struct Objects {
     /// Keyed by the text mapping; `None` for an object without usable information.
-    loaded: HashMap<(u64, u64, u64), Option<Frames>>,
+    loaded: HashMap<(u64, u64, u64), Option<FrameSections>>,
 }
 
 fn key(mapping: &Mapping) -> (u64, u64, u64) {
@@ -119,8 +112,7 @@ impl Objects {
         } else {
             Object::from_memory(&ByPid::new(process.pid()), space, mapping)
         };
-        let frames = object.ok().and_then(|object| object.frames());
-        self.loaded.insert(key(mapping), frames.map(|(header, frames)| Frames { header, frames }));
+        self.loaded.insert(key(mapping), object.ok().and_then(|object| object.frames()));
     }
 }
 
@@ -141,15 +133,15 @@ impl Unwinder<'_> {
         // The innermost instruction is about to run; in an outer frame it is the one after the
         // call, which may belong to the next function.
         let mut is_exact = true;
-        let mut search = Search { left_bytes: MAX_SEARCHED_BYTES };
+        let mut search = Search { remaining_bytes: MAX_SEARCHED_BYTES };
         for _ in 0..MAX_FRAMES {
             if !visit(&frame) {
                 return End::Enough;
             }
             match self.step(&mut context, &mut search, &frame, is_exact) {
-                Ok(Some((outer, signal))) => {
-                    frame = outer;
-                    is_exact = signal;
+                Ok(Some(caller)) => {
+                    frame = caller.frame;
+                    is_exact = caller.is_interrupted;
                 }
                 Ok(None) => return End::Start,
                 Err(StepError::Missing(address)) => return End::Missing(address),
@@ -172,14 +164,14 @@ impl Unwinder<'_> {
         self.space.find(address).is_some_and(|mapping| mapping.permissions.execute && mapping.has_file())
     }
 
-    /// The caller's frame, and whether a signal interrupted it; `None` at the start.
+    /// The caller of a frame; `None` at the start.
     fn step(
         &self,
         context: &mut UnwindContext<usize>,
         search: &mut Search,
         frame: &Frame,
         is_exact: bool,
-    ) -> Result<Option<(Frame, bool)>, StepError> {
+    ) -> Result<Option<Caller>, StepError> {
         let lookup = if is_exact { frame.instruction } else { frame.instruction.wrapping_sub(1) };
         let mapping = self
             .space
@@ -204,7 +196,6 @@ impl Unwinder<'_> {
             }
             CfaRule::Expression(expression) => evaluator.evaluate(expression, None)?,
         };
-        let signal = entry.is_signal_trampoline();
         let rule = row.register(Register(RETURN_ADDRESS as u16));
         if matches!(rule, Some(RegisterRule::Undefined)) {
             return Ok(None);
@@ -214,18 +205,30 @@ impl Unwinder<'_> {
         let mut general = [None; 16];
         for (number, value) in general.iter_mut().enumerate() {
             let rule = row.register(Register(number as u16));
-            let unsaid = matches!(rule, None | Some(RegisterRule::Undefined | RegisterRule::SameValue));
+            let is_unspecified =
+                matches!(rule, None | Some(RegisterRule::Undefined | RegisterRule::SameValue));
             // The stack pointer of the outer frame is the CFA, by the ABI.
-            *value =
-                if number == RSP && unsaid { Some(cfa) } else { evaluator.restore(number, rule, cfa)? };
+            *value = if number == RSP && is_unspecified {
+                Some(cfa)
+            } else {
+                evaluator.restore(number, rule, cfa)?
+            };
         }
         // A handler on an alternate stack may be placed among the frames that it interrupted:
         // memory below belongs to those.
         if general[RSP] <= frame.general[RSP] {
             return Err(StepError::Lost("the stack does not grow outwards"));
         }
-        Ok(Some((Frame { general, instruction }, signal)))
+        let frame = Frame { general, instruction };
+        Ok(Some(Caller { frame, is_interrupted: entry.is_signal_trampoline() }))
     }
+}
+
+/// The caller of a frame.
+struct Caller {
+    frame: Frame,
+    /// Whether a signal interrupted it, so that its instruction has not run yet.
+    is_interrupted: bool,
 }
 
 /// Reasons for ending a walk in code without unwind tables: a whole object, or one function.
@@ -239,28 +242,31 @@ enum StepError {
 
 /// The budget of a walk for searching tables without an index.
 struct Search {
-    left_bytes: usize,
+    remaining_bytes: usize,
 }
 
 impl Search {
     /// Returns the entry of the function at `address`.
     fn entry<'a>(
         &mut self,
-        object: &'a Frames,
+        object: &'a FrameSections,
         section: &EhFrame<Slice<'a>>,
         bases: &BaseAddresses,
         address: u64,
     ) -> Result<Entry<'a>, StepError> {
-        let lost = |_| StepError::Lost(NO_ENTRY);
+        let no_entry = |_| StepError::Lost(NO_ENTRY);
         let parsed: Option<ParsedEhFrameHdr<Slice<'a>>> =
             EhFrameHdr::new(&object.header.bytes, LittleEndian).parse(bases, 8).ok();
         if let Some(index) = parsed.as_ref().and_then(|header| header.table()) {
-            return index.fde_for_address(section, bases, address, EhFrame::cie_from_offset).map_err(lost);
+            return index
+                .fde_for_address(section, bases, address, EhFrame::cie_from_offset)
+                .map_err(no_entry);
         }
         // Without the index gimli searches linearly.
-        let left = self.left_bytes.checked_sub(object.frames.bytes.len());
-        self.left_bytes = left.ok_or(StepError::Lost("too much call frame information without an index"))?;
-        section.fde_for_address(bases, address, EhFrame::cie_from_offset).map_err(lost)
+        let remaining = self.remaining_bytes.checked_sub(object.frames.bytes.len());
+        self.remaining_bytes =
+            remaining.ok_or(StepError::Lost("too much call frame information without an index"))?;
+        section.fde_for_address(bases, address, EhFrame::cie_from_offset).map_err(no_entry)
     }
 }
 
@@ -307,24 +313,24 @@ impl Evaluator<'_, '_> {
     }
 
     fn evaluate(&self, expression: &UnwindExpression<usize>, initial: Option<u64>) -> Result<u64, StepError> {
-        let bad = |_| StepError::Lost("a bad location expression");
-        let expression = expression.get(self.section).map_err(bad)?;
+        let malformed = |_| StepError::Lost("a bad location expression");
+        let expression = expression.get(self.section).map_err(malformed)?;
         let mut evaluation = expression.evaluation(self.entry.cie().encoding());
         evaluation.set_max_iterations(MAX_OPERATIONS);
         if let Some(value) = initial {
             evaluation.set_initial_value(value);
         }
-        let mut result = evaluation.evaluate().map_err(bad)?;
+        let mut result = evaluation.evaluate().map_err(malformed)?;
         for _ in 0..MAX_OPERATIONS {
             result = match result {
                 EvaluationResult::Complete => break,
                 EvaluationResult::RequiresRegister { register, .. } => {
                     let value = Value::Generic(self.register(register)?);
-                    evaluation.resume_with_register(value).map_err(bad)?
+                    evaluation.resume_with_register(value).map_err(malformed)?
                 }
                 EvaluationResult::RequiresMemory { address, size: 8, .. } => {
                     let value = Value::Generic(self.word(address)?);
-                    evaluation.resume_with_memory(value).map_err(bad)?
+                    evaluation.resume_with_memory(value).map_err(malformed)?
                 }
                 _ => return Err(StepError::Lost("a location expression of an unknown kind")),
             };
@@ -339,12 +345,13 @@ impl Evaluator<'_, '_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::elf::Section;
 
     #[test]
     fn tables_without_an_index_are_searched_within_a_bound() {
         let section = Section { address: 0x1000, bytes: vec![0; 64] };
-        let object = Frames { header: Section::default(), frames: section };
-        let mut search = Search { left_bytes: 100 };
+        let object = FrameSections { header: Section::default(), frames: section };
+        let mut search = Search { remaining_bytes: 100 };
         let frames = EhFrame::new(&object.frames.bytes, LittleEndian);
         let bases = BaseAddresses::default().set_eh_frame(0x1000);
         let mut reasons = (0..2).map(|_| match search.entry(&object, &frames, &bases, 0x2000) {

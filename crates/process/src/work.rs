@@ -6,14 +6,14 @@ use std::time::Instant;
 /// Maximum number of threads.
 const MAX_WORKERS: usize = 64;
 
-/// Runs `work` on `workers` threads, this one included, and returns what each made. A thread that
-/// panicked makes nothing.
+/// Runs `work` on `workers` threads, this one included, and returns the results, without those of
+/// threads that panicked.
 pub fn on_threads<S: Send>(workers: usize, work: impl Fn() -> S + Sync) -> Vec<S> {
     std::thread::scope(|scope| {
         let others: Vec<_> = (1..workers.clamp(1, MAX_WORKERS)).map(|_| scope.spawn(&work)).collect();
-        let mine = work();
-        let theirs = others.into_iter().filter_map(|thread| thread.join().ok());
-        std::iter::once(mine).chain(theirs).collect()
+        let own_result = work();
+        let other_results = others.into_iter().filter_map(|thread| thread.join().ok());
+        std::iter::once(own_result).chain(other_results).collect()
     })
 }
 
@@ -29,16 +29,16 @@ pub fn run_jobs<S: Send>(
     let next = AtomicUsize::new(0);
     let done = AtomicUsize::new(0);
     let states = on_threads(workers.min(jobs), || {
-        let mut mine = state();
+        let mut thread_state = state();
         while Instant::now() < deadline {
             let number = next.fetch_add(1, Ordering::Relaxed);
             if number >= jobs {
                 break;
             }
-            job(&mut mine, number);
+            job(&mut thread_state, number);
             done.fetch_add(1, Ordering::Relaxed);
         }
-        mine
+        thread_state
     });
     (states, jobs - done.load(Ordering::Relaxed).min(jobs))
 }
@@ -47,11 +47,11 @@ pub fn run_jobs<S: Send>(
 pub fn in_order<T: Default + Send>(count: usize, workers: usize, work: impl Fn(usize) -> T + Sync) -> Vec<T> {
     let next = AtomicUsize::new(0);
     let numbers = || Some(next.fetch_add(1, Ordering::Relaxed)).filter(|&number| number < count);
-    let made = on_threads(workers.min(count), || {
+    let results_per_thread = on_threads(workers.min(count), || {
         std::iter::from_fn(numbers).map(|number| (number, work(number))).collect::<Vec<_>>()
     });
     let mut results: Vec<T> = (0..count).map(|_| T::default()).collect();
-    for (number, result) in made.into_iter().flatten() {
+    for (number, result) in results_per_thread.into_iter().flatten() {
         if let Some(slot) = results.get_mut(number) {
             *slot = result;
         }

@@ -524,7 +524,7 @@ impl WatchingThread {
                 Ok(WatchEvent::Woken) => {}
                 Ok(WatchEvent::AtExit) => {
                     self.orders.is_busy.store(true, Ordering::Release);
-                    if !self.watch.gives_way() {
+                    if !self.watch.is_replaced_by_exec() {
                         report_end(&self.watch, &self.request, &self.shared);
                         return None;
                     }

@@ -15,7 +15,7 @@ const FIRST_LARGE_BIN: usize = 64;
 /// The unsorted bin.
 const UNSORTED_BIN: usize = 1;
 
-/// A place in the bins that is not as malloc leaves it.
+/// An inconsistent place in the bins.
 pub struct Fault {
     /// The chunk.
     pub at: u64,
@@ -23,35 +23,41 @@ pub struct Fault {
     pub is_outside: bool,
 }
 
-/// Returns the first place in the bins of `arena` that is not as malloc leaves it. `pages` are the
-/// ranges of all arenas, in address order; `most` is the maximum number of free chunks.
+/// Returns the first inconsistent place in the bins of `arena`. `pages` are the ranges of all
+/// arenas, in address order.
 pub fn first_fault(
     cache: &mut PageCache<'_>,
     arena: &Arena,
     pages: &[RangePages],
-    most: u64,
+    max_chunks: u64,
 ) -> Option<Fault> {
-    let followed = |bin: &&Bin| bin.index == UNSORTED_BIN || bin.index >= FIRST_LARGE_BIN;
-    let mut rest = most;
-    arena.bins.iter().filter(followed).find_map(|bin| fault_of(cache, bin, pages, &mut rest))
+    let is_followed = |bin: &&Bin| bin.index == UNSORTED_BIN || bin.index >= FIRST_LARGE_BIN;
+    let mut remaining_chunks = max_chunks;
+    let mut bins = arena.bins.iter().filter(is_followed);
+    bins.find_map(|bin| fault_in(cache, bin, pages, &mut remaining_chunks))
 }
 
-fn fault_of(cache: &mut PageCache<'_>, bin: &Bin, pages: &[RangePages], rest: &mut u64) -> Option<Fault> {
-    let mut behind = bin.address;
+fn fault_in(
+    cache: &mut PageCache<'_>,
+    bin: &Bin,
+    pages: &[RangePages],
+    remaining_chunks: &mut u64,
+) -> Option<Fault> {
+    let mut following = bin.address;
     let mut chunk = bin.last;
     while chunk != bin.address {
         let is_outside = !holds(pages, chunk);
-        if *rest == 0 || is_outside {
+        if *remaining_chunks == 0 || is_outside {
             return Some(Fault { at: chunk, is_outside });
         }
-        *rest -= 1;
-        let Some(before) = sound_chunk(cache, chunk, behind, pages) else {
+        *remaining_chunks -= 1;
+        let Some(previous) = sound_chunk(cache, chunk, following, pages) else {
             return Some(Fault { at: chunk, is_outside: false });
         };
-        behind = chunk;
-        chunk = before;
+        following = chunk;
+        chunk = previous;
     }
-    (behind != bin.first).then_some(Fault { at: behind, is_outside: false })
+    (following != bin.first).then_some(Fault { at: following, is_outside: false })
 }
 
 fn holds(pages: &[RangePages], address: u64) -> bool {
@@ -60,16 +66,16 @@ fn holds(pages: &[RangePages], address: u64) -> bool {
         && pages.get(index).is_some_and(|range| range.is_resident(address))
 }
 
-/// Returns the chunk before `chunk` in its bin; `None` unless `chunk` points to `behind` and the
+/// Returns the chunk before `chunk` in its bin; `None` unless `chunk` points to `following` and the
 /// next chunk in memory confirms that it is free, and its size.
-fn sound_chunk(cache: &mut PageCache<'_>, chunk: u64, behind: u64, pages: &[RangePages]) -> Option<u64> {
+fn sound_chunk(cache: &mut PageCache<'_>, chunk: u64, following: u64, pages: &[RangePages]) -> Option<u64> {
     let head = cache.word(chunk + 8)?;
     let (forward, backward) = (cache.word(chunk + 16)?, cache.word(chunk + 24)?);
     let bytes = head & !layout::SIZE_BITS;
     let next = chunk.checked_add(bytes).filter(|&next| holds(pages, next))?;
-    let sound = forward == behind
+    let is_sound = forward == following
         && bytes >= layout::MIN_CHUNK_BYTES
         && cache.word(next)? == bytes
         && cache.word(next + 8)? & layout::PREV_INUSE == 0;
-    sound.then_some(backward)
+    is_sound.then_some(backward)
 }

@@ -31,24 +31,34 @@ fn is_malloc(name: &[u8]) -> bool {
 
 /// Returns the ranges of malloc's code in `libc`; `None` if it exports no malloc.
 pub fn ranges(libc: &Object) -> Option<Vec<Range<u64>>> {
-    let mut symbols: Vec<(bool, Symbol)> = Vec::new();
+    let mut symbols: Vec<CodeSymbol> = Vec::new();
     libc.each_symbol(&mut |name, symbol| {
         if symbol.is_global && libc.text_contains(symbol.address) {
-            symbols.push((is_malloc(name), symbol));
+            symbols.push(CodeSymbol { is_malloc: is_malloc(name), symbol });
         }
     });
     let malloc_symbol = libc.symbol("malloc")?;
     code_range(&symbols, malloc_symbol).map(|range| vec![range])
 }
 
-fn code_range(symbols: &[(bool, Symbol)], centre: Symbol) -> Option<Range<u64>> {
-    let near = |s: &Symbol| s.address.abs_diff(centre.address) < MAX_DISTANCE_BYTES;
-    let end = |s: &Symbol| s.address.saturating_add(s.bytes);
-    let own = || symbols.iter().filter(|(own, s)| *own && near(s)).map(|(_, s)| s);
-    let others = || symbols.iter().filter(|(own, s)| !*own || !near(s)).map(|(_, s)| s);
-    let (first, last) = (own().map(|s| s.address).min()?, own().map(end).max()?);
-    let low = others().map(end).filter(|&e| e <= first).max().unwrap_or(first);
-    let high = others().map(|s| s.address).filter(|&a| a >= last).min().unwrap_or(last);
+/// An exported function of the C library.
+struct CodeSymbol {
+    /// Whether it belongs to malloc, by its name.
+    is_malloc: bool,
+    symbol: Symbol,
+}
+
+fn code_range(symbols: &[CodeSymbol], malloc: Symbol) -> Option<Range<u64>> {
+    let is_near = |symbol: &Symbol| symbol.address.abs_diff(malloc.address) < MAX_DISTANCE_BYTES;
+    let end = |symbol: &Symbol| symbol.address.saturating_add(symbol.bytes);
+    let (own, others): (Vec<_>, Vec<_>) =
+        symbols.iter().partition(|known| known.is_malloc && is_near(&known.symbol));
+    let first = own.iter().map(|known| known.symbol.address).min()?;
+    let last = own.iter().map(|known| end(&known.symbol)).max()?;
+    let ends = others.iter().map(|known| end(&known.symbol));
+    let starts = others.iter().map(|known| known.symbol.address);
+    let low = ends.filter(|&end| end <= first).max().unwrap_or(first);
+    let high = starts.filter(|&start| start >= last).min().unwrap_or(last);
     // If the object file has no exported neighbours, the range must not cover the whole library.
     Some(low.max(first.saturating_sub(MAX_DISTANCE_BYTES))..high.min(last + MAX_DISTANCE_BYTES))
 }
@@ -57,20 +67,20 @@ fn code_range(symbols: &[(bool, Symbol)], centre: Symbol) -> Option<Range<u64>> 
 mod tests {
     use super::*;
 
-    fn symbol(address: u64, bytes: u64) -> Symbol {
-        Symbol { address, bytes, is_global: true }
+    fn symbol(is_malloc: bool, address: u64, bytes: u64) -> CodeSymbol {
+        CodeSymbol { is_malloc, symbol: Symbol { address, bytes, is_global: true } }
     }
 
     #[test]
     fn the_range_reaches_to_the_neighbours() {
         let symbols = [
-            (false, symbol(0x1000, 0x100)),
-            (true, symbol(0x4000, 0x300)),
-            (true, symbol(0x5000, 0x40)),
-            (false, symbol(0x6000, 0x10)),
-            (true, symbol(0x90_0000, 0x10)),
+            symbol(false, 0x1000, 0x100),
+            symbol(true, 0x4000, 0x300),
+            symbol(true, 0x5000, 0x40),
+            symbol(false, 0x6000, 0x10),
+            symbol(true, 0x90_0000, 0x10),
         ];
-        assert_eq!(code_range(&symbols, symbols[1].1), Some(0x1100..0x6000));
+        assert_eq!(code_range(&symbols, symbols[1].symbol), Some(0x1100..0x6000));
     }
 
     #[test]

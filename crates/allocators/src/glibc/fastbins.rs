@@ -29,11 +29,19 @@ pub struct Candidate {
 /// What links may point to in one arena.
 #[derive(Clone, Debug, Default)]
 pub struct Arena {
-    /// Start and end of each range, and the number of its first unit.
-    ranges: Vec<(u64, u64, u32)>,
+    ranges: Vec<NumberedRange>,
     /// From the start of the first range to the end of the last one.
     span: Range<u64>,
     heads: Vec<u64>,
+}
+
+/// A range of an arena, in units of 16 bytes that are numbered.
+#[derive(Clone, Copy, Debug, Default)]
+struct NumberedRange {
+    start: u64,
+    end: u64,
+    /// The number of its first unit.
+    first_number: u32,
 }
 
 impl Arena {
@@ -47,7 +55,7 @@ impl Arena {
         let mut number = 1u32;
         for &AddressRange { start, end } in ranges {
             let start = start & !15;
-            arena.ranges.push((start, end, number));
+            arena.ranges.push(NumberedRange { start, end, first_number: number });
             let count = u32::try_from((end - start).div_ceil(16)).ok();
             let Some(next) = count.and_then(|count| number.checked_add(count)) else {
                 return Self::default();
@@ -77,9 +85,9 @@ impl Arena {
     }
 
     fn number_within(&self, address: u64) -> Option<u32> {
-        let index = self.ranges.partition_point(|range| range.1 <= address);
-        let &(start, _, first) = self.ranges.get(index).filter(|range| range.0 <= address)?;
-        Some(first + ((address - start) / 16) as u32)
+        let index = self.ranges.partition_point(|range| range.end <= address);
+        let range = self.ranges.get(index).filter(|range| range.start <= address)?;
+        Some(range.first_number + ((address - range.start) / 16) as u32)
     }
 
     /// Returns the chunk at `address` with the link word `link` (its `fd`), if it may be a member.
@@ -91,9 +99,9 @@ impl Arena {
 
     /// Returns the address of a candidate.
     pub fn address(&self, candidate: Candidate) -> u64 {
-        let index = self.ranges.partition_point(|range| range.2 <= candidate.at);
-        let (start, _, first) = self.ranges.get(index.saturating_sub(1)).copied().unwrap_or_default();
-        start + u64::from(candidate.at.saturating_sub(first)) * 16
+        let index = self.ranges.partition_point(|range| range.first_number <= candidate.at);
+        let range = self.ranges.get(index.saturating_sub(1)).copied().unwrap_or_default();
+        range.start + u64::from(candidate.at.saturating_sub(range.first_number)) * 16
     }
 }
 
@@ -119,7 +127,7 @@ pub enum Membership {
     },
 }
 
-/// Separates members from false ones. `slices` together are the arena's candidates in address
+/// Decides which candidates are members. `slices` together are the arena's candidates in address
 /// order.
 pub fn separate_members(arena: &Arena, slices: &[&[Candidate]]) -> Membership {
     let lists: Vec<u64> = arena.heads.iter().copied().filter(|&head| head != 0).collect();

@@ -12,7 +12,7 @@ use strandline_claims::marks::ChunkSet;
 use strandline_claims::range::RangePages;
 use strandline_process::page_cache::PageCache;
 
-/// Why a chunk that looks in use is special.
+/// Kind of a special chunk: one that looks in use and is not in use by the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChunkKind {
     /// Free, in a fastbin.
@@ -37,17 +37,17 @@ impl SpecialChunks {
     }
 
     /// Adds the chunk at `address`; false if it was added before or is outside.
-    pub fn insert(&mut self, address: u64, listed: ChunkKind) -> bool {
-        let new = self.marks.insert(address);
-        if new && listed != ChunkKind::Fastbin {
-            self.others.insert(address, listed);
+    pub fn insert(&mut self, address: u64, kind: ChunkKind) -> bool {
+        let is_new = self.marks.insert(address);
+        if is_new && kind != ChunkKind::Fastbin {
+            self.others.insert(address, kind);
         }
-        new
+        is_new
     }
 
-    /// Returns why the chunk at `address` is special.
+    /// Returns the kind of the chunk at `address`; `None` if it is not special.
     #[inline]
-    pub fn listed(&self, address: u64) -> Option<ChunkKind> {
+    pub fn kind_of(&self, address: u64) -> Option<ChunkKind> {
         if !self.marks.contains(address) {
             return None;
         }
@@ -96,35 +96,35 @@ impl Ranges<'_> {
     }
 
     /// Adds the chunk at `address`; false if there can be none, or it was added before.
-    pub fn insert(&mut self, address: u64, listed: ChunkKind) -> bool {
-        address.is_multiple_of(16) && self.part(address).is_some_and(|lists| lists.insert(address, listed))
+    pub fn insert(&mut self, address: u64, kind: ChunkKind) -> bool {
+        address.is_multiple_of(16) && self.part(address).is_some_and(|lists| lists.insert(address, kind))
     }
 }
 
 /// Follows one list and adds each chunk. Links are `link_offset` after the start of an element and
-/// point to elements; a chunk is `chunk_offset` before its element. Returns the number of chunks
-/// added, and whether the list ended properly.
+/// point to elements; a chunk is `chunk_offset` before its element. Returns whether the list ended
+/// properly within `max_chunks`.
 pub fn follow(
     cache: &mut PageCache<'_>,
     ranges: &mut Ranges<'_>,
     list: List,
     links: LinkEncoding,
-    listed: ChunkKind,
-    most: u64,
-) -> (u64, bool) {
+    kind: ChunkKind,
+    max_chunks: u64,
+) -> bool {
     let mut element = list.head;
     let mut count = 0;
-    while element != 0 && count < most {
-        let Some(chunk) = element.checked_sub(list.chunk_offset) else { return (count, false) };
-        if !ranges.insert(chunk, listed) {
-            return (count, false);
+    while element != 0 && count < max_chunks {
+        let Some(chunk) = element.checked_sub(list.chunk_offset) else { return false };
+        if !ranges.insert(chunk, kind) {
+            return false;
         }
         count += 1;
         let place = element + list.link_offset;
-        let Some(link) = cache.word(place) else { return (count, false) };
+        let Some(link) = cache.word(place) else { return false };
         element = links.decode(link, place);
     }
-    (count, element == 0)
+    element == 0
 }
 
 /// The start of a list and the layout of its elements.
@@ -158,18 +158,18 @@ pub fn detect_encoding(
     lists: &[List],
     default: LinkEncoding,
 ) -> LinkEncoding {
-    let (mut plain, mut disguised) = (0u32, 0u32);
+    let (mut plain, mut protected) = (0u32, 0u32);
     for list in lists.iter().take(1000) {
         if !ranges.holds(list.head) {
             continue;
         }
         let place = list.head + list.link_offset;
         let Some(link) = cache.word(place) else { continue };
-        let leads = |to: u64| to == 0 || ranges.holds(to);
-        plain += u32::from(leads(LinkEncoding::Plain.decode(link, place)));
-        disguised += u32::from(leads(LinkEncoding::Protected.decode(link, place)));
+        let is_valid = |target: u64| target == 0 || ranges.holds(target);
+        plain += u32::from(is_valid(LinkEncoding::Plain.decode(link, place)));
+        protected += u32::from(is_valid(LinkEncoding::Protected.decode(link, place)));
     }
-    match plain.cmp(&disguised) {
+    match plain.cmp(&protected) {
         std::cmp::Ordering::Greater => LinkEncoding::Plain,
         std::cmp::Ordering::Less => LinkEncoding::Protected,
         std::cmp::Ordering::Equal => default,

@@ -6,7 +6,7 @@
 //! start. `mp_` is the only place where a dozen settings and counters are consistent.
 
 use super::layout;
-use strandline_process::memory::{Memory, half_word_at, word_at};
+use strandline_process::memory::{Memory, half_word_at, pair_at, word_at};
 use strandline_process::pages::{PAGE_BYTES, USER_ADDRESS_END};
 use strandline_process::range::AddressRange;
 
@@ -49,7 +49,7 @@ pub struct Parameters {
     /// Whether both thresholds grow with the largest mapped chunk that is freed (`no_dyn_threshold`
     /// is 0): neither was set.
     pub has_dynamic_thresholds: bool,
-    /// Number of arenas up to which malloc does not ask for the number of processors.
+    /// Number of arenas up to which malloc does not query the number of processors.
     pub arena_test: u64,
     /// Maximum number of arenas; 0 for the default.
     pub arena_max: u64,
@@ -84,8 +84,19 @@ pub struct Arena {
     pub fastbins: Vec<u64>,
     /// The non-empty bins.
     pub bins: Vec<Bin>,
-    /// Its heaps, newest first: start, end, first chunk. Empty for the main arena.
-    pub heaps: Vec<(u64, u64, u64)>,
+    /// Its heaps, newest first; none for the main arena.
+    pub heaps: Vec<Heap>,
+}
+
+/// A heap of a secondary arena.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Heap {
+    /// First byte.
+    pub start: u64,
+    /// One past the last byte.
+    pub end: u64,
+    /// Address of its first chunk.
+    pub first_chunk: u64,
 }
 
 /// A non-empty bin.
@@ -154,10 +165,6 @@ pub fn main_arena(memory: &dyn Memory, data: &[AddressRange]) -> Option<MainAren
     })
 }
 
-fn pair_at(bytes: &[u8], offset: usize) -> Option<(u64, u64)> {
-    Some((word_at(bytes, offset)?, word_at(bytes, offset + 8)?))
-}
-
 fn is_empty_bin(base: u64, bytes: &[u8], offset: usize) -> bool {
     let own = (base + offset as u64).wrapping_sub(16);
     pair_at(bytes, offset) == Some((own, own))
@@ -184,8 +191,8 @@ fn run_of_pairs(base: u64, bytes: &[u8], offset: usize) -> (usize, usize) {
     (first, (end - first) / 16)
 }
 
-/// Returns the arenas of the ring that starts and must end at `main`, main first. Counts `steps`
-/// down.
+/// Returns the arenas of the ring that starts and must end at `main`, main first. Decrements
+/// `steps` at each one, and gives up at 0.
 fn ring(memory: &dyn Memory, main: u64, shape: &layout::Arena, steps: &mut usize) -> Option<Vec<u64>> {
     let mut arenas = vec![main];
     let mut at = main;
@@ -258,17 +265,12 @@ fn read_arena(
 }
 
 /// Returns the heaps of a secondary arena, from the one with its top back to its first.
-fn heaps(
-    memory: &dyn Memory,
-    arena: &Arena,
-    shape: &layout::Arena,
-    heap_max_bytes: u64,
-) -> Vec<(u64, u64, u64)> {
-    let mut heaps: Vec<(u64, u64, u64)> = Vec::new();
+fn heaps(memory: &dyn Memory, arena: &Arena, shape: &layout::Arena, heap_max_bytes: u64) -> Vec<Heap> {
+    let mut heaps: Vec<Heap> = Vec::new();
     let info_bytes = arena.address % heap_max_bytes;
-    let mut heap = arena.top - arena.top % heap_max_bytes;
-    while heap != 0 && heaps.len() < MAX_HEAPS && heaps.iter().all(|known| known.0 != heap) {
-        let Some([owner, previous, size]) = heap_info(memory, heap) else { break };
+    let mut start = arena.top - arena.top % heap_max_bytes;
+    while start != 0 && heaps.len() < MAX_HEAPS && heaps.iter().all(|known| known.start != start) {
+        let Some(HeapInfo { owner, previous, size }) = heap_info(memory, start) else { break };
         if owner != arena.address
             || size < info_bytes
             || size > heap_max_bytes
@@ -276,19 +278,34 @@ fn heaps(
         {
             break;
         }
-        let holds_arena = arena.address - arena.address % heap_max_bytes == heap;
+        let holds_arena = arena.address - arena.address % heap_max_bytes == start;
         let used = if holds_arena { info_bytes + shape.bytes() } else { info_bytes };
-        heaps.push((heap, heap + size, heap + used.next_multiple_of(layout::ALIGNMENT)));
-        heap = previous;
+        let first_chunk = start + used.next_multiple_of(layout::ALIGNMENT);
+        heaps.push(Heap { start, end: start + size, first_chunk });
+        start = previous;
     }
     heaps
 }
 
-fn heap_info(memory: &dyn Memory, heap: u64) -> Option<[u64; 3]> {
+/// Fields of the `heap_info` at the start of a heap.
+struct HeapInfo {
+    /// Address of the arena.
+    owner: u64,
+    /// Address of the heap before it; 0 if none.
+    previous: u64,
+    /// Bytes of the heap.
+    size: u64,
+}
+
+fn heap_info(memory: &dyn Memory, heap: u64) -> Option<HeapInfo> {
     let mut bytes = [0; 24];
     memory.read(heap, &mut bytes).ok()?;
     let word = |offset: u64| word_at(&bytes, offset as usize);
-    Some([word(layout::HEAP_ARENA)?, word(layout::HEAP_PREVIOUS)?, word(layout::HEAP_SIZE)?])
+    Some(HeapInfo {
+        owner: word(layout::HEAP_ARENA)?,
+        previous: word(layout::HEAP_PREVIOUS)?,
+        size: word(layout::HEAP_SIZE)?,
+    })
 }
 
 /// Finds `mp_` in the data of one libc. `is_brk` decides whether sbrk may have returned an address.
@@ -305,18 +322,18 @@ pub fn parameters(
                 let Some(found) = parameters_at(base, bytes, offset, shape, &is_brk) else { continue };
                 // Defaults are likely, and mp_ is near main_arena; but any match is better than
                 // none.
-                let mut score = 1 << 40;
-                score -= found.address.abs_diff(near).min(1 << 30);
-                score += if half_word_at(bytes, offset + shape.n_mmaps as usize + 4) == Some(65536) {
-                    1 << 41
-                } else {
-                    0
-                };
-                score += if [7, 16].contains(&found.tcache_count) { 1 << 41 } else { 0 };
-                // Distinguishes 2.43 from 2.42 eight bytes later, where arena_max would be in place
-                // of arena_test.
-                score += if found.arena_test == 8 { 1 << 41 } else { 0 };
-                if best.as_ref().is_none_or(|(high, _)| score > *high) {
+                let n_mmaps_max = half_word_at(bytes, offset + shape.n_mmaps as usize + 4);
+                let defaults = [
+                    n_mmaps_max == Some(65536),
+                    [7, 16].contains(&found.tcache_count),
+                    // Distinguishes 2.43 from 2.42 eight bytes later, where arena_max would be in
+                    // place of arena_test.
+                    found.arena_test == 8,
+                ];
+                let distance = found.address.abs_diff(near).min(1 << 30);
+                let score = (1 << 40) - distance
+                    + defaults.iter().map(|&is_default| u64::from(is_default) << 41).sum::<u64>();
+                if best.as_ref().is_none_or(|(best_score, _)| score > *best_score) {
                     best = Some((score, found));
                 }
             }
@@ -384,13 +401,13 @@ fn parameters_at(
 /// Whether bins, largest cached size and count of the thread cache are consistent.
 fn cache_settings_agree(word: &impl Fn(u64) -> Option<u64>, shape: &layout::Parameters) -> bool {
     let fields = (word(shape.tcache_bins), word(shape.tcache_bins + 8), word(shape.tcache_bins + 16));
-    let (Some(bins), Some(most_bytes), Some(count)) = fields else { return false };
+    let (Some(bins), Some(max_bytes), Some(count)) = fields else { return false };
     // Up to 2.41 the largest request is that of the last bin (1032 with 64 bins); from 2.42 on it
     // is one more than the largest chunk (1041), or up to 4 MiB with large bins.
-    let fits = if shape.large_tcache {
-        (1..=(4 << 20) + 1).contains(&most_bytes) && most_bytes != 1032
+    let is_size_valid = if shape.large_tcache {
+        (1..=(4 << 20) + 1).contains(&max_bytes) && max_bytes != 1032
     } else {
-        most_bytes <= 1032 && bins == (most_bytes + 8).max(32).div_ceil(16) - 1
+        max_bytes <= 1032 && bins == (max_bytes + 8).max(32).div_ceil(16) - 1
     };
-    fits && bins <= 64 && bins > 0 && count <= layout::MAX_THREAD_CACHE_ENTRIES as u64
+    is_size_valid && bins <= 64 && bins > 0 && count <= layout::MAX_THREAD_CACHE_ENTRIES as u64
 }

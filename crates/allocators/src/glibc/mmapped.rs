@@ -18,12 +18,12 @@ use super::segments::Walked;
 use strandline_claims::allocator::{Context, MappedBlock, RangeClaim, Reading};
 use strandline_claims::caveat::Caveat;
 use strandline_process::map::Mapping;
-use strandline_process::memory::{Memory, word_at};
+use strandline_process::memory::{Memory, pair_at};
 use strandline_process::pages::{PAGE_BYTES, page_up};
 use strandline_process::range::{AddressRange, RangeSet, overlapping};
 
-/// Pages after the start of a mapping at whose ends the header of a block aligned to more than a
-/// page is searched.
+/// Pages at the start of a mapping whose ends are searched for the header of a block aligned to
+/// more than a page.
 const MAX_ALIGNED_PAGES: u64 = 16;
 
 /// Returns the block in the mapping that starts at `page`, by the header that memalign wrote after
@@ -32,17 +32,17 @@ const MAX_ALIGNED_PAGES: u64 = 16;
 fn aligned_chunk(memory: &dyn Memory, page: u64, limit: u64, runs: &[AddressRange]) -> Option<MappedBlock> {
     let mut bytes = [0; PAGE_BYTES as usize];
     memory.read(page, &mut bytes).ok()?;
-    let at = |offset: u64| Some((word_at(&bytes, offset as usize)?, word_at(&bytes, offset as usize + 8)?));
-    let within =
-        (16..PAGE_BYTES).step_by(16).find_map(|offset| aligned_block(offset, at(offset)?, page, limit));
+    let within = (16..PAGE_BYTES)
+        .step_by(16)
+        .find_map(|offset| aligned_block(offset, pair_at(&bytes, offset as usize)?, page, limit));
     let beyond = || {
-        let last_words = (2..=MAX_ALIGNED_PAGES)
+        let offsets: Vec<u64> = (2..=MAX_ALIGNED_PAGES)
             .map(|pages| pages * PAGE_BYTES - 16)
             .take_while(|offset| page + offset < limit)
-            .filter(|offset| is_resident(runs, page + offset));
-        let offsets: Vec<u64> = last_words.collect();
-        let places: Vec<u64> = offsets.iter().map(|offset| page + offset).collect();
-        let pairs = memory.read_pairs(&places);
+            .filter(|offset| is_resident(runs, page + offset))
+            .collect();
+        let addresses: Vec<u64> = offsets.iter().map(|offset| page + offset).collect();
+        let pairs = memory.read_pairs(&addresses);
         offsets.iter().zip(pairs).find_map(|(&offset, pair)| aligned_block(offset, pair?, page, limit))
     };
     within.or_else(beyond)
@@ -61,17 +61,17 @@ fn aligned_block(offset: u64, pair: (u64, u64), page: u64, limit: u64) -> Option
         return None;
     }
     let bytes = offset.checked_add(head & !layout::SIZE_BITS)?;
-    let whole = bytes.checked_next_multiple_of(PAGE_BYTES)?;
-    let missing = whole - bytes;
-    if (missing != 0 && missing != layout::FENCEPOST_BYTES) || whole > limit.checked_sub(page)? {
+    let mapped_bytes = bytes.checked_next_multiple_of(PAGE_BYTES)?;
+    let missing = mapped_bytes - bytes;
+    if (missing != 0 && missing != layout::FENCEPOST_BYTES) || mapped_bytes > limit.checked_sub(page)? {
         return None;
     }
-    let usable_end = page + whole - tail_bytes(whole, offset, head);
+    let usable_end = page + mapped_bytes - tail_bytes(mapped_bytes, offset, head);
     Some(MappedBlock {
         start: page,
         pointer: page + offset + layout::CHUNK_HEADER_BYTES,
         usable_end,
-        end: page + whole,
+        end: page + mapped_bytes,
     })
 }
 
@@ -80,8 +80,8 @@ fn may_start(pair: (u64, u64)) -> bool {
     pair.0 <= 1 && pair.1 & layout::SIZE_BITS == layout::IS_MMAPPED && pair.1 >= PAGE_BYTES - 16
 }
 
-/// Pages whose first words are read at once.
-const BATCH: usize = 512;
+/// Number of pages whose first words are read with one call.
+const BATCH_PAGES: usize = 512;
 /// Maximum pages checked: 8 GiB, some 0.3 s of a target's time.
 const MAX_PAGES: u64 = 2 << 20;
 
@@ -90,7 +90,7 @@ const REFUSED_PAGES: u64 = 64;
 
 /// Result of a search.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Found {
+pub struct SearchResult {
     /// Blocks, in the order found.
     pub blocks: Vec<MappedBlock>,
     /// Their bytes, resident or not.
@@ -101,7 +101,7 @@ pub struct Found {
 
 /// Contiguous private anonymous memory, of one mapping or of several.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Place {
+pub struct Area {
     /// One past the last byte.
     pub end: u64,
     /// Its resident runs, in address order.
@@ -110,8 +110,8 @@ pub struct Place {
     pub firsts: Vec<u64>,
 }
 
-impl Place {
-    /// Extends it to `end` by a mapping, or part of one, whose resident runs are `runs`.
+impl Area {
+    /// Extends the area to `end` by a mapping, or part of one, whose resident runs are `runs`.
     fn extend(&mut self, end: u64, runs: Vec<AddressRange>) {
         self.end = end;
         self.firsts.extend(runs.first().map(|run| run.start));
@@ -139,49 +139,49 @@ struct Search<'a> {
     bytes: Option<u64>,
     deadline: Instant,
     /// Cost so far, in readable pages.
-    spent_pages: u64,
-    found: Found,
+    cost_pages: u64,
+    found: SearchResult,
 }
 
 impl Search<'_> {
-    /// Searches `places`, which do not include the claimed memory; `around` are places that do.
+    /// Searches `areas`, which exclude the claimed memory; `around` are areas that include it.
     ///
-    /// Most chunks are at the start of a mapping or right after each other: these places are tried
-    /// first, and all pages only if chunks are missing. In between, `around` is searched for chunks
-    /// around claimed memory.
-    fn run(mut self, places: &[Place], around: &[Place]) -> Found {
-        self.at_starts(places);
+    /// Most chunks are at the start of a mapping or adjacent to each other: these are tried first,
+    /// and all pages only if chunks are missing. In between, `around` is searched for chunks around
+    /// claimed memory.
+    fn run(mut self, areas: &[Area], around: &[Area]) -> SearchResult {
+        self.search_starts(areas);
         if !self.is_done() && !self.claimed.is_empty() {
             self.restart();
-            self.at_starts(around);
+            self.search_starts(around);
         }
         if !self.is_done() {
             self.restart();
-            let places = if self.claimed.is_empty() { places } else { around };
-            places.iter().for_each(|place| self.everywhere(&place.runs, place.end));
+            let areas = if self.claimed.is_empty() { areas } else { around };
+            areas.iter().for_each(|area| self.search_all_pages(&area.runs, area.end));
         }
         self.found
     }
 
     /// Discards the chunks found so far.
     fn restart(&mut self) {
-        self.found = Found { pages_read: self.found.pages_read, ..Found::default() };
+        self.found = SearchResult { pages_read: self.found.pages_read, ..SearchResult::default() };
     }
 
     /// Tries the start of each mapping, and the end of each chunk found.
-    fn at_starts(&mut self, places: &[Place]) {
-        for place in places {
+    fn search_starts(&mut self, areas: &[Area]) {
+        for area in areas {
             let mut end = 0;
-            for &first in &place.firsts {
+            for &first in &area.firsts {
                 // A mapping may start within a chunk.
                 if first >= end {
-                    end = self.side_by_side(first, place.end, &place.runs);
+                    end = self.take_adjacent(first, area.end, &area.runs);
                 }
             }
         }
     }
 
-    /// Whether each range that other readers have claimed is inside the block or beside it.
+    /// Whether each range that other readers have claimed is inside the block or outside it.
     fn fits(&self, block: &MappedBlock) -> bool {
         let payload = AddressRange::new(block.pointer, block.usable_end);
         overlapping(self.claimed, (block.start, block.end)).iter().all(|range| payload.covers(*range))
@@ -192,8 +192,8 @@ impl Search<'_> {
             && self.bytes.is_none_or(|bytes| self.found.bytes == bytes)
     }
 
-    fn over_budget(&self) -> bool {
-        self.spent_pages >= MAX_PAGES || Instant::now() >= self.deadline
+    fn is_over_budget(&self) -> bool {
+        self.cost_pages >= MAX_PAGES || Instant::now() >= self.deadline
     }
 
     /// Takes the first chunk whose mapping starts at one of `pages`; returns its end.
@@ -201,7 +201,7 @@ impl Search<'_> {
         self.found.pages_read += pages.len() as u64;
         let pairs = self.memory.read_pairs(pages);
         let refused = pairs.iter().filter(|pair| pair.is_none()).count() as u64;
-        self.spent_pages += pages.len() as u64 + refused * REFUSED_PAGES;
+        self.cost_pages += pages.len() as u64 + refused * REFUSED_PAGES;
         let block = |at: u64, pair: (u64, u64)| {
             let moved = may_start(pair).then(|| aligned_chunk(self.memory, at, limit, runs)).flatten();
             moved.or_else(|| block_at(pair, at, limit))
@@ -214,9 +214,9 @@ impl Search<'_> {
     }
 
     /// Takes the adjacent chunks from `page` on; returns the end of the last one.
-    fn side_by_side(&mut self, page: u64, limit: u64, runs: &[AddressRange]) -> u64 {
+    fn take_adjacent(&mut self, page: u64, limit: u64, runs: &[AddressRange]) -> u64 {
         let mut end = page;
-        while end < limit && is_resident(runs, end) && !self.is_done() && !self.over_budget() {
+        while end < limit && is_resident(runs, end) && !self.is_done() && !self.is_over_budget() {
             match self.take_first(&[end], limit, runs) {
                 Some(next) => end = next,
                 None => break,
@@ -226,13 +226,13 @@ impl Search<'_> {
     }
 
     /// Takes every chunk in the resident `runs`.
-    fn everywhere(&mut self, runs: &[AddressRange], limit: u64) {
+    fn search_all_pages(&mut self, runs: &[AddressRange], limit: u64) {
         let mut next = 0;
-        for &AddressRange { start: from, end: to } in runs {
-            let mut page = from.max(next);
+        for run in runs {
+            let mut page = run.start.max(next);
             let mut batch = 1;
-            while page < to && !self.is_done() && !self.over_budget() {
-                let pages: Vec<u64> = (page..to).step_by(PAGE_BYTES as usize).take(batch).collect();
+            while page < run.end && !self.is_done() && !self.is_over_budget() {
+                let pages: Vec<u64> = (page..run.end).step_by(PAGE_BYTES as usize).take(batch).collect();
                 match self.take_first(&pages, limit, runs) {
                     Some(end) => {
                         (next, page) = (end, end);
@@ -240,7 +240,7 @@ impl Search<'_> {
                     }
                     None => {
                         page += pages.len() as u64 * PAGE_BYTES;
-                        batch = BATCH;
+                        batch = BATCH_PAGES;
                     }
                 }
             }
@@ -250,18 +250,18 @@ impl Search<'_> {
 
 /// Returns the contiguous private anonymous memory outside `taken`, whatever its protection: a
 /// block may have been protected since.
-fn places(context: &Context<'_>, taken: &RangeSet) -> Vec<Place> {
-    let mut places: Vec<Place> = Vec::new();
+fn areas(context: &Context<'_>, taken: &RangeSet) -> Vec<Area> {
+    let mut areas: Vec<Area> = Vec::new();
     let mut add = |start: u64, end: u64| {
         if start >= end {
             return;
         }
-        let goes_on = places.last().is_some_and(|place| place.end == start);
-        if !goes_on {
-            places.push(Place::default());
+        let is_contiguous = areas.last().is_some_and(|area| area.end == start);
+        if !is_contiguous {
+            areas.push(Area::default());
         }
-        if let Some(place) = places.last_mut() {
-            place.extend(end, context.resident_runs((start, end)));
+        if let Some(area) = areas.last_mut() {
+            area.extend(end, context.resident_runs((start, end)));
         }
     };
     let may_hold = |m: &&Mapping| m.is_private_anonymous() && !m.name.starts_with("[stack");
@@ -273,10 +273,10 @@ fn places(context: &Context<'_>, taken: &RangeSet) -> Vec<Place> {
         }
         add(from, mapping.end);
     }
-    places
+    areas
 }
 
-/// The chunks with their own mapping that all glibcs of a process count together. Which glibc made
+/// The chunks with their own mapping that all glibcs of a process count together: which glibc made
 /// one is not visible from outside.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MappedChunks {
@@ -301,9 +301,9 @@ impl MappedChunks {
         self.drifts |= parameters.layout.mmapped_bytes_drift;
     }
 
-    /// Searches private anonymous memory outside the arenas and `apart`, and adds the chunks to the
-    /// first of `readings`.
-    pub fn find(mut self, context: &Context<'_>, apart: &RangeSet, readings: &mut [Reading]) {
+    /// Searches private anonymous memory outside the arenas and `excluded`, and adds the chunks to
+    /// the first of `readings`.
+    pub fn find(mut self, context: &Context<'_>, excluded: &RangeSet, readings: &mut [Reading]) {
         self.count = self.count.saturating_sub(self.found_by_walk);
         self.bytes = self.bytes.saturating_sub(self.found_by_walk_bytes);
         if self.count == 0 {
@@ -313,11 +313,11 @@ impl MappedChunks {
         let mut taken: RangeSet = claims.map(RangeClaim::range).collect();
         let Some(reading) = readings.first_mut() else { return };
         let with_stacks = taken.iter().chain(context.stacks).copied().collect();
-        let around = places(context, &with_stacks);
-        taken.add(apart.iter().copied());
-        let mut places = places(context, &taken);
-        // Small places first: a huge one (another heap) is then mostly not needed.
-        places.sort_by_key(Place::resident_bytes);
+        let around = areas(context, &with_stacks);
+        taken.add(excluded.iter().copied());
+        let mut areas = areas(context, &taken);
+        // Small areas first: a huge one (another heap) is then mostly not needed.
+        areas.sort_by_key(Area::resident_bytes);
         let bytes = (!self.drifts).then_some(self.bytes);
         let mut claimed = context.claimed.to_vec();
         claimed.sort_unstable();
@@ -327,10 +327,10 @@ impl MappedChunks {
             count: self.count,
             bytes,
             deadline: context.deadline,
-            spent_pages: 0,
-            found: Found::default(),
+            cost_pages: 0,
+            found: SearchResult::default(),
         };
-        let found = search.run(&places, &around);
+        let found = search.run(&areas, &around);
         reading.bytes_read += found.pages_read * 16;
         if found.blocks.len() as u64 != self.count || bytes.is_some_and(|bytes| found.bytes != bytes) {
             let text = format!(

@@ -4,9 +4,9 @@
 //! that look in use; `walk` and `segments` visit every chunk, `mmapped` finds those with their own
 //! mapping.
 
-mod apart;
 pub mod bins;
 pub mod code;
+mod excluded;
 pub mod fastbins;
 pub mod layout;
 pub mod lists;
@@ -75,7 +75,7 @@ pub static ABOUT: ReaderInfo = ReaderInfo {
     ..ReaderInfo::NONE
 };
 
-/// Gives free pages back. malloc's own functions are found from the functions around them.
+/// Releases free pages. malloc's own functions are found from the functions around them.
 const MALLOC_TRIM: Function = Function {
     name: "malloc_trim",
     sibling: "malloc",
@@ -111,12 +111,12 @@ impl FoundAllocator for Glibc {
 
 /// Returns the remedy `malloc_trim`, which also releases `zero_bytes` in pages of zeros.
 fn trim(pid: i32, call: &CallPlan, zero_bytes: u64) -> Remedy {
-    let zeros = match zero_bytes.min(call.predicted_bytes) {
+    let zeros_note = match zero_bytes.min(call.predicted_bytes) {
         0 => String::new(),
         zeros => format!("; {} of it is on the row kernel.zero", bytes(zeros)),
     };
     let cost = format!(
-        "one call in one thread, which holds each arena's lock in turn; page faults when the heap grows again{zeros}"
+        "one call in one thread, which holds each arena's lock in turn; page faults when the heap grows again{zeros_note}"
     );
     Remedy::call(call.remedy, call.predicted_bytes, format!("strandline reclaim {pid}"), &cost)
 }
@@ -126,11 +126,11 @@ pub fn read(context: &Context<'_>) -> Result<Readings, OutOfOrder> {
     let mut readings: Vec<Reading> = Vec::new();
     let objects = objects::find(context);
     let mut mapped_chunks = MappedChunks::default();
-    let apart = apart::apart(context);
+    let excluded = excluded::ranges(context);
     for object in &objects {
-        readings.extend(read_one(context, object, &readings, &apart, &mut mapped_chunks)?);
+        readings.extend(read_object(context, object, &readings, &excluded, &mut mapped_chunks)?);
     }
-    mapped_chunks.find(context, &apart, &mut readings);
+    mapped_chunks.find(context, &excluded, &mut readings);
     let mapped = objects.iter().find(|object| object.is_libc);
     let unread = mapped.filter(|_| readings.is_empty()).and_then(|object| unread_heap(context, object));
     Ok((readings, unread.into_iter().collect()))
@@ -145,11 +145,12 @@ fn unread_heap(context: &Context<'_>, object: &Object) -> Option<Caveat> {
     (bytes > 0).then(|| Caveat::new("heap_not_found", format!("{:#x}", heap.start), Some(bytes), text))
 }
 
-fn read_one(
+/// Reads the glibc in `object`, if there is one, outside the `earlier` readings.
+fn read_object(
     context: &Context<'_>,
     object: &Object,
-    before: &[Reading],
-    apart: &RangeSet,
+    earlier: &[Reading],
+    excluded: &RangeSet,
     mapped_chunks: &mut MappedChunks,
 ) -> Result<Option<Reading>, OutOfOrder> {
     let Some(main) = locate::main_arena(context.whole_memory, &object.data) else { return Ok(None) };
@@ -157,24 +158,24 @@ fn read_one(
     let is_private = |m: &Mapping| !m.permissions.shared && m.permissions.write;
     let is_brk = |address: u64| context.space.find(address).is_none_or(is_private);
     let parameters = locate::parameters(context.whole_memory, &object.data, main.address, is_brk);
-    let scaled = parameters.filter(|p| p.layout.scaled_heaps && p.hp_pagesize != 0);
-    let heap_max_bytes = scaled.map_or(layout::HEAP_MAX_BYTES, |p| p.hp_pagesize.saturating_mul(4));
+    let with_huge_pages = parameters.filter(|p| p.layout.scaled_heaps && p.hp_pagesize != 0);
+    let heap_max_bytes = with_huge_pages.map_or(layout::HEAP_MAX_BYTES, |p| p.hp_pagesize.saturating_mul(4));
     let arenas = locate::arenas(context.whole_memory, &main, heap_max_bytes);
-    let taken = before.iter().flat_map(|reading| reading.ranges()).collect();
-    let owned = regions::of_arenas(context, &arenas, parameters.as_ref(), &taken, apart);
+    let taken = earlier.iter().flat_map(|reading| reading.ranges()).collect();
+    let regions = regions::of_arenas(context, &arenas, parameters.as_ref(), &taken, excluded);
 
-    let pages: Vec<RangePages> = owned.iter().map(|o| context.pages(o.region.range())).collect();
+    let pages: Vec<RangePages> = regions.iter().map(|owned| context.pages(owned.region.range())).collect();
     let refined = Matches::new(context.collects_blocks);
     let mut reading =
         Reading { rows: Some(&rows::BLOCKS), payload_offset_bytes: 8, refined, ..Reading::default() };
-    let heap = Arenas { context, arenas: &arenas, owned: &owned, pages: &pages };
+    let heap = Arenas { context, arenas: &arenas, regions: &regions, pages: &pages };
     let mut walked = heap.walk(parameters.as_ref(), &mut reading)?;
-    take_walked(context, &mut reading, &owned, &mut walked, &pages);
+    add_walked(context, &mut reading, &regions, &mut walked, &pages);
     mapped_chunks.add(parameters.as_ref(), &walked);
     for walked in &mut walked {
         reading.refined.add(std::mem::take(&mut walked.counts.refined));
     }
-    let by_arena = by_arena(&arenas, &owned, &walked);
+    let by_arena = by_arena(&arenas, &regions, &walked);
     check_sums(&arenas, &by_arena, &mut reading);
     add_reserved_caveat(context, &mut reading);
     reading.allocator = facts(object, &arenas, &by_arena, parameters.as_ref());
@@ -184,7 +185,7 @@ fn read_one(
         function: MALLOC_TRIM,
         object: object.address,
         locks: arenas.iter().map(|arena| arena.address).collect(),
-        heaps: owned.iter().map(|o| o.region.range()).collect(),
+        heaps: regions.iter().map(|owned| owned.region.range()).collect(),
         gives_all: false,
         threads: Vec::new(),
         predicted_bytes: walked.iter().map(trim_bytes).sum(),
@@ -233,11 +234,18 @@ fn has_caveat(reading: &Reading, code: &str) -> bool {
     reading.caveats.iter().any(|caveat| caveat.code == code)
 }
 
+/// Names a part of a walked region.
+#[derive(Clone, Copy)]
+struct PartIndex {
+    region: usize,
+    part: usize,
+}
+
 /// The ranges of all arenas, to be walked.
 struct Arenas<'a> {
     context: &'a Context<'a>,
     arenas: &'a [Arena],
-    owned: &'a [ArenaRegion],
+    regions: &'a [ArenaRegion],
     pages: &'a [RangePages],
 }
 
@@ -248,25 +256,26 @@ impl Arenas<'_> {
         parameters: Option<&Parameters>,
         reading: &mut Reading,
     ) -> Result<Vec<Walked>, OutOfOrder> {
-        let (mut lists, links) = self.thread_caches(parameters, reading);
-        let fast: Vec<fastbins::Arena> = (0..self.arenas.len()).map(|index| self.fastbins(index)).collect();
+        let (mut special, links) = self.thread_caches(parameters, reading);
+        let fastbins: Vec<fastbins::Arena> =
+            (0..self.arenas.len()).map(|index| self.fastbins(index)).collect();
         let contexts: Vec<WalkContext<'_>> =
-            self.contexts(&lists, |owned| FastbinMode::Guess(&fast[owned.arena], links));
-        let mut all = segments::walk(&contexts, self.context.threads, self.context.progress);
+            self.contexts(&special, |owned| FastbinMode::Guess(&fastbins[owned.arena], links));
+        let mut walked = segments::walk(&contexts, self.context.threads, self.context.progress);
         drop(contexts);
-        let again = self.separate_fastbin_members(&fast, &mut lists, &all, reading);
-        let contexts: Vec<WalkContext<'_>> = self.contexts(&lists, |_| FastbinMode::Known);
-        let redone = in_order(again.len(), self.context.threads, |item| {
-            let (region, part) = again[item];
-            let block = &all[region].parts[part].block;
+        let to_redo = self.separate_fastbin_members(&fastbins, &mut special, &walked, reading);
+        let contexts: Vec<WalkContext<'_>> = self.contexts(&special, |_| FastbinMode::Known);
+        let redone = in_order(to_redo.len(), self.context.threads, |item| {
+            let PartIndex { region, part } = to_redo[item];
+            let block = &walked[region].parts[part].block;
             Some(segments::walk_again(contexts[region], block.start, block.end))
         });
-        for (&(region, part), redone) in again.iter().zip(redone) {
+        for (&PartIndex { region, part }, redone) in to_redo.iter().zip(redone) {
             if let Some(redone) = redone {
-                all[region].parts[part] = redone;
+                walked[region].parts[part] = redone;
             }
         }
-        for (parts, owned) in all.iter().zip(self.owned) {
+        for (parts, owned) in walked.iter().zip(self.regions) {
             reading.bytes_read += parts.bytes_read;
             if parts.unreadable_bytes > 0 {
                 let place = format!("{:#x}-{:#x}", owned.region.start, owned.region.end);
@@ -279,18 +288,17 @@ impl Arenas<'_> {
                 ));
             }
         }
-        all.into_iter().zip(&contexts).map(|(parts, walk_context)| parts.sum(walk_context)).collect()
+        walked.into_iter().zip(&contexts).map(|(parts, walk_context)| parts.sum(walk_context)).collect()
     }
 
-    /// Returns the first place where the heap is not as malloc leaves it. A differing sum alone is
-    /// not one: then part of the heap was not found, and what matters is whether the call would go
-    /// there.
+    /// Returns the first inconsistent place of the heap. A differing sum alone is not one: then
+    /// part of the heap was not found, and what matters is whether the call would go there.
     fn doubt(&self, walked: &[Walked], reading: &Reading) -> Option<CallHazard> {
         let damaged = |(walked, owned): (&Walked, &ArenaRegion)| {
             let at = walked.counts.first_damage?;
             Some(CallHazard { at, cause: cause(self.context, owned) })
         };
-        if let Some(doubt) = walked.iter().zip(self.owned).find_map(damaged) {
+        if let Some(doubt) = walked.iter().zip(self.regions).find_map(damaged) {
             return Some(doubt);
         }
         if has_caveat(reading, ON_RESERVED) {
@@ -304,10 +312,10 @@ impl Arenas<'_> {
         if !self.context.checks_free_lists {
             return None;
         }
-        let most = walked.iter().map(|walked| walked.counts.bin_chunks).sum::<u64>() + 1;
+        let max_chunks = walked.iter().map(|walked| walked.counts.bin_chunks).sum::<u64>() + 1;
         let mut cache = PageCache::new(self.context.whole_memory);
         let fault =
-            self.arenas.iter().find_map(|arena| bins::first_fault(&mut cache, arena, self.pages, most));
+            self.arenas.iter().find_map(|arena| bins::first_fault(&mut cache, arena, self.pages, max_chunks));
         let cause = |outside| {
             if outside && has_caveat(reading, SUM_DIFFERS) {
                 HazardCause::Outside
@@ -320,14 +328,14 @@ impl Arenas<'_> {
 
     fn contexts<'a>(
         &'a self,
-        lists: &'a [SpecialChunks],
+        special: &'a [SpecialChunks],
         fast: impl Fn(&ArenaRegion) -> FastbinMode<'a>,
     ) -> Vec<WalkContext<'a>> {
-        let parts = self.owned.iter().zip(self.pages.iter().zip(lists));
+        let parts = self.regions.iter().zip(self.pages.iter().zip(special));
         let walk_context =
-            |(owned, (pages, lists)): (&'a ArenaRegion, (&'a RangePages, &'a SpecialChunks))| WalkContext {
+            |(owned, (pages, special)): (&'a ArenaRegion, (&'a RangePages, &'a SpecialChunks))| WalkContext {
                 region: &owned.region,
-                lists,
+                special,
                 fast: fast(owned),
                 memory: self.context.whole_memory,
                 pages,
@@ -340,7 +348,7 @@ impl Arenas<'_> {
 
     /// Returns what links of an arena's fastbins may point to.
     fn fastbins(&self, arena: usize) -> fastbins::Arena {
-        let regions = self.owned.iter().filter(|owned| owned.arena == arena).map(|owned| &owned.region);
+        let regions = self.regions.iter().filter(|owned| owned.arena == arena).map(|owned| &owned.region);
         let ranges: Vec<AddressRange> = regions.map(Region::range).collect();
         fastbins::Arena::new(&ranges, &self.arenas[arena].fastbins)
     }
@@ -353,10 +361,10 @@ impl Arenas<'_> {
         reading: &mut Reading,
     ) -> (Vec<SpecialChunks>, LinkEncoding) {
         let memory = self.context.whole_memory;
-        let list = |(owned, pages): (&ArenaRegion, _)| {
+        let part = |(owned, pages): (&ArenaRegion, _)| {
             (pages, SpecialChunks::new(owned.region.start, owned.region.end))
         };
-        let mut ranges = Ranges { parts: self.owned.iter().zip(self.pages).map(list).collect() };
+        let mut ranges = Ranges { parts: self.regions.iter().zip(self.pages).map(part).collect() };
         let large = parameters.is_some_and(|p| p.layout.large_tcache);
         let caches = tcache::find(self.context, &ranges, large);
         let fastbins = self.arenas.iter().flat_map(|arena| &arena.fastbins).filter(|&&head| head != 0);
@@ -367,33 +375,38 @@ impl Arenas<'_> {
         for &chunk in &caches.structures {
             ranges.insert(chunk, ChunkKind::Metadata);
         }
-        let most = layout::MAX_THREAD_CACHE_ENTRIES as u64;
-        let follow =
-            |&list: &List| lists::follow(&mut cache, &mut ranges, list, links, ChunkKind::ThreadCache, most);
-        let broken = caches.lists.iter().map(follow).filter(|(_, whole)| !whole).count() as u64;
+        let max_chunks = layout::MAX_THREAD_CACHE_ENTRIES as u64;
+        let is_broken = |list: &&List| {
+            !lists::follow(&mut cache, &mut ranges, **list, links, ChunkKind::ThreadCache, max_chunks)
+        };
+        let broken = caches.lists.iter().filter(is_broken).count() as u64;
         add_broken_caveat(broken, "thread caches", reading);
         reading.bytes_read += cache.bytes_read;
-        (ranges.parts.into_iter().map(|(_, lists)| lists).collect(), links)
+        (ranges.parts.into_iter().map(|(_, special)| special).collect(), links)
     }
 
     /// Separates members of fastbins from chunks that only look like members. Adds the members of
-    /// parts that have to be walked again to `lists`, and returns these parts by region and index.
+    /// parts that have to be walked again to `special`, and returns these parts.
     fn separate_fastbin_members(
         &self,
-        fast: &[fastbins::Arena],
-        lists: &mut [SpecialChunks],
-        all: &[Parts],
+        fastbins: &[fastbins::Arena],
+        special: &mut [SpecialChunks],
+        walked: &[Parts],
         reading: &mut Reading,
-    ) -> Vec<(usize, usize)> {
-        let mut again = Vec::new();
-        for (arena, shape) in fast.iter().enumerate() {
-            let of_arena = (0..all.len()).filter(|&region| self.owned[region].arena == arena);
-            let parts: Vec<(usize, usize)> = of_arena
-                .flat_map(|region| (0..all[region].parts.len()).map(move |part| (region, part)))
+    ) -> Vec<PartIndex> {
+        let mut to_redo = Vec::new();
+        for (arena, bins) in fastbins.iter().enumerate() {
+            let own_regions = (0..walked.len()).filter(|&region| self.regions[region].arena == arena);
+            let parts: Vec<PartIndex> = own_regions
+                .flat_map(|region| {
+                    (0..walked[region].parts.len()).map(move |part| PartIndex { region, part })
+                })
                 .collect();
-            let slices: Vec<&[Candidate]> =
-                parts.iter().map(|&(region, part)| all[region].parts[part].candidates.as_slice()).collect();
-            let Membership::Members { members, broken } = fastbins::separate_members(shape, &slices) else {
+            let slices: Vec<&[Candidate]> = parts
+                .iter()
+                .map(|index| walked[index.region].parts[index.part].candidates.as_slice())
+                .collect();
+            let Membership::Members { members, broken } = fastbins::separate_members(bins, &slices) else {
                 continue;
             };
             // If there was no time for all of the heap, some members were not met.
@@ -401,43 +414,44 @@ impl Arenas<'_> {
                 add_broken_caveat(broken, "fastbins", reading);
             }
             let mut position = 0;
-            for (&(region, part), slice) in parts.iter().zip(&slices) {
+            for (&index, slice) in parts.iter().zip(&slices) {
                 let is_member = |index: &usize| bits::has(&members, position + index);
                 let members: Vec<u64> =
-                    (0..slice.len()).filter(is_member).map(|index| shape.address(slice[index])).collect();
+                    (0..slice.len()).filter(is_member).map(|index| bins.address(slice[index])).collect();
                 if members.len() < slice.len() {
-                    again.push((region, part));
+                    to_redo.push(index);
                     for address in members {
-                        lists[region].insert(address, ChunkKind::Fastbin);
+                        special[index.region].insert(address, ChunkKind::Fastbin);
                     }
                 }
                 position += slice.len();
             }
         }
-        again
+        to_redo
     }
 }
 
 /// Code of the caveat for broken free lists.
 const LIST_BROKEN: &str = "free_list_broken";
 
-fn add_broken_caveat(broken: u64, of: &str, reading: &mut Reading) {
+fn add_broken_caveat(broken: u64, lists: &str, reading: &mut Reading) {
     if broken > 0 {
         let text = format!(
-            "{broken} lists of {of} are damaged, or were read during a change: the rest of each counts as in use"
+            "{broken} lists of {lists} are damaged, or were read during a change: the rest of each counts as in use"
         );
-        reading.caveats.push(Caveat::new(LIST_BROKEN, format!("glibc, {of}"), None, text));
+        reading.caveats.push(Caveat::new(LIST_BROKEN, format!("glibc, {lists}"), None, text));
     }
 }
 
-fn take_walked(
+/// Adds the claims of the walked regions to `reading`, with a caveat for each damaged one.
+fn add_walked(
     context: &Context<'_>,
     reading: &mut Reading,
-    owned: &[ArenaRegion],
+    regions: &[ArenaRegion],
     walked: &mut [Walked],
     pages: &[RangePages],
 ) {
-    for ((owned, walked), pages) in owned.iter().zip(walked).zip(pages) {
+    for ((owned, walked), pages) in regions.iter().zip(walked).zip(pages) {
         let region = &owned.region;
         // The cells are many, and needed only in the claim.
         let cells = std::mem::take(&mut walked.sums.cells);

@@ -21,7 +21,7 @@ pub struct Object {
 }
 
 /// Maximum bytes searched per object: in all known programs libc's data is at the start, but the
-/// own arrays of a static program may have any size.
+/// arrays of a static program may have any size.
 const MAX_DATA_BYTES: u64 = 256 << 20;
 
 /// Maximum data of a libc, bss included, that is read as a whole: it is some tens of KiB.
@@ -46,17 +46,20 @@ fn object(context: &Context<'_>, group: &[&Mapping]) -> Object {
         is_libc: CLibrary::of_file(&group[0].name) == Some(CLibrary::Glibc),
         ..Object::default()
     };
-    let mut rest = MAX_DATA_BYTES;
+    let mut remaining_bytes = MAX_DATA_BYTES;
     for mapping in group.iter().filter(|m| m.permissions.write) {
         // A libc's few pages of data are read even if they are swapped out: without them there is
         // no heap. The data of a static program can have any size.
-        let whole = object.is_libc && mapping.bytes() <= MAX_LIBC_DATA_BYTES;
-        let swapped = !overlapping(context.swapped, mapping.range()).is_empty();
-        let runs =
-            if whole && swapped { vec![mapping.range()] } else { context.resident_runs(mapping.range()) };
+        let is_read_whole = object.is_libc && mapping.bytes() <= MAX_LIBC_DATA_BYTES;
+        let is_swapped = !overlapping(context.swapped, mapping.range()).is_empty();
+        let runs = if is_read_whole && is_swapped {
+            vec![mapping.range()]
+        } else {
+            context.resident_runs(mapping.range())
+        };
         for run in runs {
-            let run = AddressRange::sized(run.start, run.len().min(rest));
-            rest -= run.len();
+            let run = AddressRange::sized(run.start, run.len().min(remaining_bytes));
+            remaining_bytes -= run.len();
             match object.data.last_mut() {
                 Some(last) if last.end == run.start => last.end = run.end,
                 _ if run.is_empty() => {}

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::layout;
-use super::locate::{Arena, Parameters};
+use super::locate::{Arena, Heap, Parameters};
 use super::walk_context::{Region, RegionKind, Top};
 use strandline_claims::allocator::Context;
 use strandline_claims::range::MAX_BYTES;
@@ -26,13 +26,13 @@ fn chunk_bytes(context: &Context<'_>, address: u64) -> u64 {
 }
 
 /// Returns the regions of all arenas, in address order, outside `taken` (other readings) and
-/// `apart` (not a heap).
+/// `excluded` (not a heap).
 pub fn of_arenas(
     context: &Context<'_>,
     arenas: &[Arena],
     parameters: Option<&Parameters>,
     taken: &RangeSet,
-    apart: &RangeSet,
+    excluded: &RangeSet,
 ) -> Vec<ArenaRegion> {
     let mut all: Vec<ArenaRegion> = Vec::new();
     let mut pieces = Vec::new();
@@ -43,8 +43,8 @@ pub fn of_arenas(
         let regions =
             if arena.main { main(context, arena, top, parameters) } else { secondary(context, arena, top) };
         for region in regions {
-            let place = if region.shape == RegionKind::Pieces { &mut pieces } else { &mut all };
-            place.push(ArenaRegion { region, arena: index });
+            let list = if region.kind == RegionKind::Pieces { &mut pieces } else { &mut all };
+            list.push(ArenaRegion { region, arena: index });
         }
     }
     all.retain(|owned| !taken.overlaps(owned.region.range()));
@@ -52,13 +52,13 @@ pub fn of_arenas(
     // Two arenas cannot own one byte: if a damaged list claims so, the later range is dropped.
     let mut end = 0;
     all.retain(|owned| {
-        let apart = owned.region.start >= end;
-        end = if apart { owned.region.end } else { end };
-        apart
+        let is_separate = owned.region.start >= end;
+        end = if is_separate { owned.region.end } else { end };
+        is_separate
     });
     // Pieces are searched in whole mappings, which the kernel may have merged with heaps.
     let mut taken = taken.clone();
-    taken.add(apart.iter().copied());
+    taken.add(excluded.iter().copied());
     taken.add(all.iter().map(|owned| owned.region.range()));
     for ArenaRegion { region, arena } in &pieces {
         let outside = taken.gaps_in(region.range()).map(|range| region.cut_to(range));
@@ -67,25 +67,25 @@ pub fn of_arenas(
     all.sort_by_key(|owned| owned.region.start);
     // Limits the pages of all regions together, which need bits: mappings can have any size at no
     // cost.
-    let mut rest = MAX_BYTES;
+    let mut remaining_bytes = MAX_BYTES;
     all.retain_mut(|ArenaRegion { region, .. }| {
-        region.end = region.end.min(region.start.saturating_add(rest));
+        region.end = region.end.min(region.start.saturating_add(remaining_bytes));
         region.top = region.top.filter(|top| top.address < region.end);
         region.first = region.first.map(|first| first.min(region.end));
-        rest -= region.end - region.start;
+        remaining_bytes -= region.end - region.start;
         region.start < region.end
     });
     all
 }
 
 fn secondary(context: &Context<'_>, arena: &Arena, top: Top) -> Vec<Region> {
-    let region = |&(start, end, first): &(u64, u64, u64)| {
+    let region = |&Heap { start, end, first_chunk }: &Heap| {
         let end = anonymous_end(context, start, end)?;
         Some(Region {
             start,
             end,
-            first: Some(first.min(end)),
-            shape: RegionKind::Heap,
+            first: Some(first_chunk.min(end)),
+            kind: RegionKind::Heap,
             main: false,
             top: (start..end).contains(&top.address).then_some(top),
             break_at_top: false,
@@ -96,17 +96,17 @@ fn secondary(context: &Context<'_>, arena: &Arena, top: Top) -> Vec<Region> {
     arena.heaps.iter().filter_map(region).collect()
 }
 
-/// Returns how far from `start` on, at most to `end`, memory is private and anonymous without a
-/// gap: beyond that a damaged heap_info claims what is not malloc's. `None` if nothing is.
+/// Returns the end, at most `end`, of the private anonymous memory that begins at `start`: beyond
+/// it a damaged heap_info claims memory that is not malloc's. `None` if there is none.
 fn anonymous_end(context: &Context<'_>, start: u64, end: u64) -> Option<u64> {
-    let mut upto = start;
-    while upto < end {
-        match context.space.find(upto).filter(|mapping| mapping.is_private_anonymous()) {
-            Some(mapping) => upto = mapping.end,
+    let mut until = start;
+    while until < end {
+        match context.space.find(until).filter(|mapping| mapping.is_private_anonymous()) {
+            Some(mapping) => until = mapping.end,
             None => break,
         }
     }
-    (upto > start).then_some(upto.min(end))
+    (until > start).then_some(until.min(end))
 }
 
 fn main(context: &Context<'_>, arena: &Arena, top: Top, parameters: Option<&Parameters>) -> Vec<Region> {
@@ -116,16 +116,16 @@ fn main(context: &Context<'_>, arena: &Arena, top: Top, parameters: Option<&Para
     let trim_unit_bytes = parameters.map_or(0, |p| p.thp_pagesize).max(PAGE_BYTES);
     if let Some(break_end) = break_end {
         let top_end = top.address.saturating_add(top.bytes);
-        let top_here = (base..break_end).contains(&top.address)
+        let has_top = (base..break_end).contains(&top.address)
             && top_end <= break_end
             && top.bytes >= layout::MIN_CHUNK_BYTES;
         regions.push(Region {
             start: base,
-            end: if top_here { top_end } else { break_end },
+            end: if has_top { top_end } else { break_end },
             first: Some(base.next_multiple_of(layout::ALIGNMENT)),
-            shape: RegionKind::Brk,
+            kind: RegionKind::Brk,
             main: true,
-            top: top_here.then_some(top),
+            top: has_top.then_some(top),
             break_at_top: top_end == break_end,
             trim_unit_bytes,
             locked: overlapping(context.locked, (base, break_end)).to_vec(),
@@ -142,7 +142,7 @@ fn main(context: &Context<'_>, arena: &Arena, top: Top, parameters: Option<&Para
                 start,
                 end,
                 first: None,
-                shape: RegionKind::Pieces,
+                kind: RegionKind::Pieces,
                 main: true,
                 top: (start..end).contains(&top.address).then_some(top),
                 break_at_top: false,
@@ -176,27 +176,36 @@ fn break_end(context: &Context<'_>, base: u64) -> Option<u64> {
 /// one counts as a foreign reservation.
 const MAX_PROTECTED_BYTES: u64 = 16 << 20;
 
-/// Returns the contiguous ranges around the mappings `of` a heap: madvise, mlock, mprotect or prctl
+/// Returns the contiguous ranges around the mappings of a heap: madvise, mlock, mprotect or prctl
 /// within a block makes the kernel split a mapping.
-fn contiguous_ranges(all: &[Mapping], of: &[&Mapping]) -> Vec<AddressRange> {
-    let mut stretches: Vec<AddressRange> = Vec::new();
-    for mapping in of {
-        if stretches.last().is_some_and(|last| mapping.end <= last.end) {
+fn contiguous_ranges(all: &[Mapping], heap: &[&Mapping]) -> Vec<AddressRange> {
+    let mut ranges: Vec<AddressRange> = Vec::new();
+    for mapping in heap {
+        if ranges.last().is_some_and(|last| mapping.end <= last.end) {
             continue;
         }
         let at = all.partition_point(|m| m.start < mapping.start);
-        let before = all[..at].iter().rev().map(|m| (m, m.end, m.start));
-        let behind = all[at..].iter().skip(1).map(|m| (m, m.start, m.end));
-        stretches.push(AddressRange::new(furthest(mapping.start, before), furthest(mapping.end, behind)));
+        let before = all[..at].iter().rev().map(|m| Neighbour { mapping: m, near: m.end, far: m.start });
+        let after = all[at..].iter().skip(1).map(|m| Neighbour { mapping: m, near: m.start, far: m.end });
+        ranges.push(AddressRange::new(furthest(mapping.start, before), furthest(mapping.end, after)));
     }
-    stretches
+    ranges
 }
 
-/// Returns how far a heap may reach from `edge`: over adjacent neighbours, each with its near and
-/// its far end, to the last writable one.
-fn furthest<'a>(mut edge: u64, neighbours: impl Iterator<Item = (&'a Mapping, u64, u64)>) -> u64 {
+/// A mapping before or after a heap.
+struct Neighbour<'a> {
+    mapping: &'a Mapping,
+    /// Its end nearer to the heap.
+    near: u64,
+    /// Its other end.
+    far: u64,
+}
+
+/// Returns how far a heap may reach from `edge`: over adjacent neighbours, to the last writable
+/// one.
+fn furthest<'a>(mut edge: u64, neighbours: impl Iterator<Item = Neighbour<'a>>) -> u64 {
     let mut furthest = edge;
-    for (mapping, near, far) in neighbours {
+    for Neighbour { mapping, near, far } in neighbours {
         let may_be_cut = mapping.is_private_anonymous()
             && !is_named_by_kernel(mapping)
             && (mapping.permissions.write || mapping.bytes() <= MAX_PROTECTED_BYTES);
@@ -211,40 +220,42 @@ fn furthest<'a>(mut edge: u64, neighbours: impl Iterator<Item = (&'a Mapping, u6
     furthest
 }
 
-/// Maximum free chunks whose mapping is looked up.
+/// Maximum number of free chunks whose mapping is looked up.
 const MAX_CHUNKS_CHECKED: usize = 4096;
 
 /// Returns the mappings in which the main arena continues: those of its top and of its free chunks,
 /// and those that begin with a chain of chunks, for pieces in full use.
 fn piece_mappings<'a>(context: &'a Context<'_>, arena: &Arena, known: &[Region]) -> Vec<&'a Mapping> {
     let is_known = |address| known.iter().any(|r| (r.start..r.end).contains(&address));
-    let may_be = |m: &&Mapping| m.is_private_anonymous() && m.permissions.write && !is_named_by_kernel(m);
+    let may_be_heap =
+        |m: &&Mapping| m.is_private_anonymous() && m.permissions.write && !is_named_by_kernel(m);
     let mut found: BTreeMap<u64, &Mapping> = BTreeMap::new();
-    let mut take = |address: u64| {
-        if let Some(mapping) = context.space.find(address).filter(may_be).filter(|_| !is_known(address)) {
+    let mut add = |address: u64| {
+        if let Some(mapping) = context.space.find(address).filter(may_be_heap).filter(|_| !is_known(address))
+        {
             found.insert(mapping.start, mapping);
         }
     };
-    take(arena.top);
-    arena.fastbins.iter().for_each(|&chunk| take(chunk));
-    let mut asked = 0;
+    add(arena.top);
+    arena.fastbins.iter().for_each(|&chunk| add(chunk));
+    let mut followed_chunks = 0;
     for bin in &arena.bins {
-        take(bin.first);
-        take(bin.last);
+        add(bin.first);
+        add(bin.last);
         let mut chunk = bin.first;
-        while asked < MAX_CHUNKS_CHECKED {
-            asked += 1;
+        while followed_chunks < MAX_CHUNKS_CHECKED {
+            followed_chunks += 1;
             // fd of a free chunk: the next one in its bin, or the bin itself in the arena.
             let Ok(next) = context.whole_memory.read_word(chunk.saturating_add(16)) else { break };
             if next == bin.first || (arena.address..arena.address + PAGE_BYTES).contains(&next) {
                 break;
             }
-            take(next);
+            add(next);
             chunk = next;
         }
     }
     let begins = |m: &&Mapping| !is_known(m.start) && begins_with_chunks(context, m);
-    context.space.mappings().iter().filter(may_be).filter(begins).for_each(|mapping| take(mapping.start));
+    context.space.mappings().iter().filter(may_be_heap).filter(begins).for_each(|mapping| add(mapping.start));
     found.into_values().collect()
 }
 
@@ -253,14 +264,14 @@ fn is_named_by_kernel(mapping: &Mapping) -> bool {
     mapping.name == "[heap]" || mapping.name.starts_with("[stack")
 }
 
-/// Consecutive chunks that a mapping must begin with.
-const CHAIN: usize = 12;
+/// Number of consecutive chunks that a mapping must begin with.
+const MIN_CHAIN: usize = 12;
 
 /// Whether a mapping begins with chunks of the main arena: each leads to the next, or to the
 /// fenceposts at the end of a short piece.
 fn begins_with_chunks(context: &Context<'_>, mapping: &Mapping) -> bool {
     let mut at = mapping.start;
-    for _ in 0..CHAIN {
+    for _ in 0..MIN_CHAIN {
         // Reading a missing page would make the kernel map one in the target.
         if at >= mapping.end || context.resident_runs((at, at + 1)).is_empty() {
             return false;

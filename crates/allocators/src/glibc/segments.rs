@@ -1,10 +1,10 @@
 //! Walks regions with several threads.
 //!
 //! A long region is cut into segments. Only the first starts at a known chunk; in each other a
-//! plausible chunk is searched and the walk goes on from there, in parts of about a megabyte. Its
-//! results count only if the walk from before arrives at exactly the start of one of these parts;
-//! until then that walk continues itself. So a wrong start (old headers inside a free chunk look
-//! real) costs a little time and never a wrong figure.
+//! plausible chunk is searched and walked from, in parts of about a megabyte. These results count
+//! only if the walk of the previous segment arrives at exactly the start of one of these parts;
+//! until then that walk continues. So a wrong start (old headers inside a free chunk look real)
+//! costs a little time and never a wrong figure.
 
 use std::time::Instant;
 
@@ -16,7 +16,8 @@ use strandline_process::work::in_order;
 
 /// Minimum and maximum segment: long ones cost less at their borders, short ones let all threads
 /// share a small heap.
-const SEGMENT_BYTES: (u64, u64) = (2 << 20, 32 << 20);
+const MIN_SEGMENT_BYTES: u64 = 2 << 20;
+const MAX_SEGMENT_BYTES: u64 = 32 << 20;
 /// Segments per thread, so that a slow one does not delay the others.
 const SEGMENTS_PER_THREAD: u64 = 4;
 const PART_BYTES: u64 = 1 << 20;
@@ -52,46 +53,52 @@ struct Segment {
 
 /// Walks all `contexts` with `threads` threads; calls `progress` with the bytes of regions done.
 pub fn walk(contexts: &[WalkContext<'_>], threads: usize, progress: &(dyn Fn(u64) + Sync)) -> Vec<Parts> {
-    let all: u64 =
+    let total: u64 =
         contexts.iter().map(|walk_context| walk_context.region.end - walk_context.region.start).sum();
-    let share = all / (threads.max(1) as u64 * SEGMENTS_PER_THREAD);
-    let bytes = share.clamp(SEGMENT_BYTES.0, SEGMENT_BYTES.1).next_multiple_of(PAGE_BYTES);
-    let tasks: Vec<(usize, u64, u64)> = contexts
+    let share = total / (threads.max(1) as u64 * SEGMENTS_PER_THREAD);
+    let bytes = share.clamp(MIN_SEGMENT_BYTES, MAX_SEGMENT_BYTES).next_multiple_of(PAGE_BYTES);
+    let tasks: Vec<Task> = contexts
         .iter()
         .enumerate()
         .flat_map(|(index, walk_context)| cut(index, walk_context, bytes))
         .collect();
     let segments = in_order(tasks.len(), threads, |task| {
-        let (index, from, to) = tasks[task];
-        let segment = walk_segment(contexts[index], from, to);
-        progress(to - from);
+        let Task { region, start, end } = tasks[task];
+        let segment = walk_segment(contexts[region], start, end);
+        progress(end - start);
         segment
     });
     let mut by_region: Vec<Vec<Segment>> = contexts.iter().map(|_| Vec::new()).collect();
-    for (&(index, ..), segment) in tasks.iter().zip(segments) {
-        by_region[index].push(segment);
+    for (task, segment) in tasks.iter().zip(segments) {
+        by_region[task.region].push(segment);
     }
     contexts.iter().zip(by_region).map(|(walk_context, segments)| join(*walk_context, segments)).collect()
 }
 
+/// A segment to walk.
+#[derive(Clone, Copy)]
+struct Task {
+    /// Index of its region.
+    region: usize,
+    start: u64,
+    end: u64,
+}
+
 /// Cuts a region into segments of about `bytes`.
-fn cut(index: usize, walk_context: &WalkContext<'_>, bytes: u64) -> Vec<(usize, u64, u64)> {
+fn cut(index: usize, walk_context: &WalkContext<'_>, bytes: u64) -> Vec<Task> {
     let region = walk_context.region;
-    let mut segments = Vec::new();
-    let mut from = region.start;
-    while from < region.end {
-        let to = from.saturating_add(bytes).min(region.end);
-        // A short rest is not worth a segment, nor is one without pages.
-        let short = region.end - to < bytes / 4;
-        let to = if short || walk_context.pages.runs_in(to, region.end).next().is_none() {
-            region.end
-        } else {
-            to
-        };
-        segments.push((index, from, to));
-        from = to;
+    let mut tasks = Vec::new();
+    let mut start = region.start;
+    while start < region.end {
+        let end = start.saturating_add(bytes).min(region.end);
+        // A short remainder, or one without pages, is not worth a segment.
+        let is_short = region.end - end < bytes / 4;
+        let is_last = is_short || walk_context.pages.runs_in(end, region.end).next().is_none();
+        let end = if is_last { region.end } else { end };
+        tasks.push(Task { region: index, start, end });
+        start = end;
     }
-    segments
+    tasks
 }
 
 fn walk_segment(walk_context: WalkContext<'_>, from: u64, to: u64) -> Segment {
@@ -106,8 +113,8 @@ fn walk_segment(walk_context: WalkContext<'_>, from: u64, to: u64) -> Segment {
     let Some(mut walker) = walker else { return segment };
     segment.end = walker.position();
     while !walker.is_done() && walker.position() < to && Instant::now() < walk_context.deadline {
-        let rest = to - walker.position();
-        let part = walker.walk(PART_BYTES.min(rest), 0);
+        let remaining = to - walker.position();
+        let part = walker.walk(PART_BYTES.min(remaining), 0);
         if walker.gave_up() {
             break;
         }
@@ -131,32 +138,33 @@ fn join(walk_context: WalkContext<'_>, segments: Vec<Segment>) -> Parts {
                 continue;
             }
             // Walks on to the start of this part, or past it.
-            joined.walk_on(walk_context, &mut end, part.block.start);
+            joined.continue_walk(walk_context, &mut end, part.block.start);
             if part.block.start == end {
                 end = part.block.end;
                 joined.parts.push(part);
             }
         }
         // If none of its parts was reached, the whole segment had a wrong start.
-        joined.walk_on(walk_context, &mut end, segment.end);
+        joined.continue_walk(walk_context, &mut end, segment.end);
     }
-    joined.walk_on(walk_context, &mut end, walk_context.region.end);
+    joined.continue_walk(walk_context, &mut end, walk_context.region.end);
     joined
 }
 
 impl Parts {
     /// Walks from `end` to the first boundary at or after `until`.
-    fn walk_on(&mut self, walk_context: WalkContext<'_>, end: &mut u64, until: u64) {
+    fn continue_walk(&mut self, walk_context: WalkContext<'_>, end: &mut u64, until: u64) {
         if *end >= until {
             return;
         }
-        let fresh = *end == walk_context.region.start;
-        let late = || Instant::now() >= walk_context.deadline;
+        let is_at_start = *end == walk_context.region.start;
+        let is_late = || Instant::now() >= walk_context.deadline;
         // The walk from the region's start claims its metadata, without which the sums are wrong.
         let mut walker =
-            if fresh { Walker::from_start(walk_context) } else { Walker::new(walk_context, *end) };
+            if is_at_start { Walker::from_start(walk_context) } else { Walker::new(walk_context, *end) };
         while *end < until {
-            let part = if late() { walker.abandon() } else { walker.walk(PART_BYTES.min(until - *end), 0) };
+            let part =
+                if is_late() { walker.abandon() } else { walker.walk(PART_BYTES.min(until - *end), 0) };
             *end = part.block.end;
             self.parts.push(part);
         }
@@ -179,9 +187,10 @@ impl Parts {
     }
 }
 
-/// Walks the part at `start..end` again, with what is known by now.
+/// Walks the part `start..end` again, now that its special chunks are known.
 pub fn walk_again(walk_context: WalkContext<'_>, start: u64, end: u64) -> Part {
-    let fresh = start == walk_context.region.start;
-    let mut walker = if fresh { Walker::from_start(walk_context) } else { Walker::new(walk_context, start) };
+    let is_at_start = start == walk_context.region.start;
+    let mut walker =
+        if is_at_start { Walker::from_start(walk_context) } else { Walker::new(walk_context, start) };
     walker.walk(0, end)
 }

@@ -16,7 +16,7 @@ const TRIM_THRESHOLD: &str = "trim_threshold";
 const TUNABLES: &str = "GLIBC_TUNABLES";
 const OLD_VARIABLE: &str = "MALLOC_TRIM_THRESHOLD_=131072";
 /// Minimum bytes for which a setting for the next start is proposed.
-const WORTH_A_SETTING_BYTES: u64 = 1 << 20;
+const MIN_BYTES_FOR_SETTING: u64 = 1 << 20;
 
 /// Returns the setting that keeps both thresholds at 128 KiB, if they have grown: setting one ends
 /// their growth (malloc.c, do_set_trim_threshold), so larger blocks get their own mappings again,
@@ -28,7 +28,7 @@ pub fn trim_threshold(parameters: Option<&Parameters>, walked: &[Walked]) -> Opt
     parameters.filter(is_grown)?;
     let bytes = walked.iter().map(|walked| walked.counts.over_thresholds_bytes).sum();
     let cost = "each block of 128 KiB or more, and each new growth of the heap, costs two system calls and page faults";
-    (bytes >= WORTH_A_SETTING_BYTES)
+    (bytes >= MIN_BYTES_FOR_SETTING)
         .then(|| Remedy::setting(TRIM_THRESHOLD, OLD_VARIABLE, cost).predicting(bytes))
 }
 
@@ -49,19 +49,25 @@ pub fn finish(process: &Process, reading: &mut Reading) {
 /// Returns the setting of two arenas for all threads, if the free memory of the other arenas
 /// matters.
 pub fn of_arenas(view: &LedgerView<'_>) -> Option<Remedy> {
-    let arenas: Vec<&Arena> =
-        view.allocators.iter().filter(|one| one.name == ABOUT.name).flat_map(|one| &one.arenas).collect();
+    let arenas: Vec<&Arena> = view
+        .allocators
+        .iter()
+        .filter(|known| known.name == ABOUT.name)
+        .flat_map(|known| &known.arenas)
+        .collect();
     let secondary = arenas.iter().filter(|arena| arena.kind == ArenaKind::Secondary);
     let secondary_free: u64 = secondary.map(|arena| arena.free_bytes.saturating_sub(arena.trim_bytes)).sum();
     // Bytes of address space: the resident part is at most the resident free bytes of all arenas.
-    let kept = secondary_free.min(view.sum(&[rows::FREE_PINNED.id, rows::FREE_KEPT.id, rows::TCACHE.id]));
+    let free_bytes =
+        secondary_free.min(view.sum(&[rows::FREE_PINNED.id, rows::FREE_KEPT.id, rows::TCACHE.id]));
     let setting = Remedy::setting(
         "arena_max",
         "MALLOC_ARENA_MAX=2",
         "threads share arenas and contend for their locks",
     );
     let reason = "how much memory two arenas need depends on when each thread allocates";
-    (arenas.len() > 2 && view.matters(kept) && view.reads_settings).then(|| setting.unknown_because(reason))
+    (arenas.len() > 2 && view.matters(free_bytes) && view.reads_settings)
+        .then(|| setting.unknown_because(reason))
 }
 
 /// Returns the setting of another allocator, if much free memory is pinned.

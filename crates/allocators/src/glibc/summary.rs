@@ -36,16 +36,16 @@ pub fn trim_bytes(walked: &Walked) -> u64 {
 /// What other users of sbrk took between two sections counts while the arena is contiguous
 /// (malloc.c, sysmalloc: "Count foreign sbrk as system_mem"), but not after brk was blocked; what
 /// follows the last section never counts.
-fn spanned(owned: &ArenaRegion, walked: &Walked, contiguous: bool) -> (u64, u64) {
+fn spanned(owned: &ArenaRegion, walked: &Walked, is_contiguous: bool) -> (u64, u64) {
     let counts = &walked.counts;
     let bytes = owned.region.end - owned.region.start;
     let chunks = bytes.saturating_sub(counts.foreign_bytes + counts.mmapped_bytes);
-    match owned.region.shape {
+    match owned.region.kind {
         RegionKind::Pieces => (chunks, chunks),
         RegionKind::Heap => (bytes, bytes),
         RegionKind::Brk => {
-            let most = bytes.saturating_sub(counts.trailing_bytes);
-            (if contiguous { most } else { chunks }, most)
+            let max_bytes = bytes.saturating_sub(counts.trailing_bytes);
+            (if is_contiguous { max_bytes } else { chunks }, max_bytes)
         }
     }
 }
@@ -55,18 +55,18 @@ pub const SUM_DIFFERS: &str = "arena_sum_differs";
 
 /// Adds a caveat for each arena whose ranges do not match its own figure for them.
 pub fn check_sums(arenas: &[Arena], by_arena: &[Vec<(&ArenaRegion, &Walked)>], reading: &mut Reading) {
-    for (arena, of_arena) in arenas.iter().zip(by_arena) {
-        let (least, most) = of_arena
+    for (arena, regions) in arenas.iter().zip(by_arena) {
+        let (min_bytes, max_bytes) = regions
             .iter()
-            .map(|(o, w)| spanned(o, w, !arena.noncontiguous))
+            .map(|(owned, walked)| spanned(owned, walked, !arena.noncontiguous))
             .fold((0, 0), |sum, part| (sum.0 + part.0, sum.1 + part.1));
-        if !(least..=most).contains(&arena.system_mem) {
+        if !(min_bytes..=max_bytes).contains(&arena.system_mem) {
             let text = format!(
-                "the arena counts {} bytes taken from the kernel; {most} were found",
+                "the arena counts {} bytes taken from the kernel; {max_bytes} were found",
                 arena.system_mem
             );
             let place = format!("{:#x}", arena.address);
-            let bytes = most.abs_diff(arena.system_mem);
+            let bytes = max_bytes.abs_diff(arena.system_mem);
             reading.caveats.push(Caveat::new(SUM_DIFFERS, place, Some(bytes), text));
         }
     }
@@ -119,7 +119,7 @@ pub fn facts(
         allocator.settings = settings(parameters);
     }
     set_totals(&mut allocator, &mallinfo, arenas, by_arena);
-    allocator.own = own(&mallinfo);
+    allocator.own = own_figures(&mallinfo);
     allocator.mallinfo = Some(mallinfo);
     allocator
 }
@@ -143,18 +143,22 @@ fn set_totals(
     allocator.free_bytes = Some(mallinfo.fordblks);
     // What mallinfo counts as in use but is in no block or cache: size words, heads of heaps,
     // caches' own structures.
-    let met = all().map(|counts| counts.mmapped_bytes).sum::<u64>();
-    let used = mallinfo.uordblks.saturating_add(met);
+    let mmapped = all().map(|counts| counts.mmapped_bytes).sum::<u64>();
+    let used = mallinfo.uordblks.saturating_add(mmapped);
     // Foreign bytes count while an arena is contiguous (see `spanned`).
-    let others = arenas.iter().zip(by_arena).filter(|(arena, _)| !arena.noncontiguous);
-    let others = others.flat_map(|(_, parts)| parts).map(|(_, walked)| &walked.counts);
-    let others = others.map(|counts| counts.foreign_bytes.saturating_sub(counts.trailing_bytes)).sum::<u64>();
-    let known = live_bytes.saturating_add(cached_bytes).saturating_add(others);
+    let foreign = arenas
+        .iter()
+        .zip(by_arena)
+        .filter(|(arena, _)| !arena.noncontiguous)
+        .flat_map(|(_, parts)| parts)
+        .map(|(_, walked)| walked.counts.foreign_bytes.saturating_sub(walked.counts.trailing_bytes))
+        .sum::<u64>();
+    let known = live_bytes.saturating_add(cached_bytes).saturating_add(foreign);
     allocator.metadata_bytes = Some(used.saturating_sub(known));
 }
 
 /// The fields of `mallinfo2()`.
-fn own(mallinfo: &Mallinfo) -> Figures {
+fn own_figures(mallinfo: &Mallinfo) -> Figures {
     let figures = [
         ("arena", mallinfo.arena),
         ("ordblks", mallinfo.ordblks),

@@ -10,7 +10,6 @@ use super::layout;
 use super::lists::{List, Ranges};
 use strandline_claims::allocator::Context;
 use strandline_process::memory::{Memory, half_word_at, word_at};
-use strandline_process::range::AddressRange;
 
 /// Bytes searched below the FS base.
 const TLS_BYTES: u64 = 4096;
@@ -40,9 +39,9 @@ pub fn find(context: &Context<'_>, ranges: &Ranges<'_>, large: bool) -> Caches {
         let Some(start) = fs_base.checked_sub(TLS_BYTES) else { continue };
         // Memory below the thread's own may be a file's: reading it would bring its pages in.
         bytes.fill(0);
-        for AddressRange { start: from, end: to } in context.resident_runs((start, fs_base)) {
-            if let Some(part) = bytes.get_mut((from - start) as usize..(to - start) as usize) {
-                memory.read_some(from, part);
+        for run in context.resident_runs((start, fs_base)) {
+            if let Some(part) = bytes.get_mut((run.start - start) as usize..(run.end - start) as usize) {
+                memory.read_some(run.start, part);
             }
         }
         for offset in (0..bytes.len()).step_by(8) {
@@ -84,8 +83,8 @@ fn structure_at(
     }
     // request2size of the structure; some releases round it up to a cache line.
     let size = memory.read_word(chunk + 8).ok()? & !layout::SIZE_BITS;
-    let least = (shape.bytes + 8).next_multiple_of(layout::ALIGNMENT);
-    if !(least..=least + 0x30).contains(&size) {
+    let min_bytes = (shape.bytes + 8).next_multiple_of(layout::ALIGNMENT);
+    if !(min_bytes..=min_bytes + 0x30).contains(&size) {
         return None;
     }
     let mut bytes = vec![0; shape.bytes as usize];
@@ -104,8 +103,9 @@ fn structure_at(
         let entry = head.checked_sub(16).filter(|&entry| ranges.holds(entry))?;
         let size = memory.read_word(entry + 8).ok()? & !layout::SIZE_BITS;
         let smallest = layout::MIN_CHUNK_BYTES + 16 * bin as u64;
-        let fits = if bin < layout::SMALL_THREAD_CACHE_BINS { size == smallest } else { size >= 1024 };
-        if !fits {
+        let is_size_valid =
+            if bin < layout::SMALL_THREAD_CACHE_BINS { size == smallest } else { size >= 1024 };
+        if !is_size_valid {
             return None;
         }
         lists.push(List::thread_cache(head));

@@ -20,7 +20,8 @@ use strandline_claims::window::Window;
 const POST: u64 = layout::FENCEPOST_BYTES | layout::PREV_INUSE;
 /// Consecutive plausible chunks that a place must start to be accepted.
 const MIN_CHAIN: usize = 12;
-/// How far past its end a walk of a segment looks; a longer chunk belongs to the walk before it.
+/// Maximum bytes that a walk reads past the end of its segment; a longer chunk belongs to the walk
+/// before it.
 const MAX_OVERSHOOT_BYTES: u64 = 32 << 20;
 /// Maximum reads outside the window for all searches of one walk, some 0.1 s.
 const MAX_FAR_READS: u32 = 200_000;
@@ -35,7 +36,7 @@ struct Run {
 /// A walk through one region.
 pub struct Walker<'a> {
     region: &'a Region,
-    lists: &'a SpecialChunks,
+    special: &'a SpecialChunks,
     fast: FastbinMode<'a>,
     candidates: Vec<Candidate>,
     window: Window<'a>,
@@ -48,7 +49,7 @@ pub struct Walker<'a> {
     counts: Counts,
     far_reads: u32,
     done: bool,
-    /// How far the walk may look: one from a guessed place must not go past it.
+    /// Where the walk gives up: one from a guessed start must not go far past its segment.
     limit: u64,
     gave_up: bool,
 }
@@ -56,10 +57,10 @@ pub struct Walker<'a> {
 impl<'a> Walker<'a> {
     /// A walk that starts at the chunk boundary `at`.
     pub fn new(walk_context: WalkContext<'a>, at: u64) -> Self {
-        let WalkContext { region, lists, fast, memory, pages, refinements, .. } = walk_context;
+        let WalkContext { region, special, fast, memory, pages, refinements, .. } = walk_context;
         Self {
             region,
-            lists,
+            special,
             fast,
             candidates: Vec::new(),
             window: Window::new(memory, pages, at),
@@ -118,10 +119,9 @@ impl<'a> Walker<'a> {
 
     /// Leaves the rest of the region unread.
     pub fn abandon(&mut self) -> Part {
-        let rest = self.region.end.saturating_sub(self.accumulator.cursor());
-        self.counts.damages += 1;
-        self.counts.first_damage = self.counts.first_damage.or(Some(self.accumulator.cursor()));
-        self.counts.unread_bytes += rest;
+        let start = self.accumulator.cursor();
+        self.counts.note_damage(start);
+        self.counts.unread_bytes += self.region.end.saturating_sub(start);
         self.accumulator.claim_to(self.region.end, Class::Unread);
         self.done = true;
         self.walk(0, self.region.end)
@@ -164,7 +164,7 @@ impl<'a> Walker<'a> {
         }
     }
 
-    /// Takes one step; true if it ended after a chunk in use, with no run open.
+    /// Claims the next chunk; true if that was a chunk in use, after which no free run is open.
     #[inline]
     fn step(&mut self) -> bool {
         let at = self.at;
@@ -204,25 +204,24 @@ impl<'a> Walker<'a> {
         if next_head & layout::PREV_INUSE == 0 {
             if previous != bytes {
                 // The chain still holds, but a trim would not trust it: damage, or mid-update.
-                self.counts.damages += 1;
-                self.counts.first_damage = self.counts.first_damage.or(Some(at));
+                self.counts.note_damage(at);
             }
             self.extend_run(at, next, bytes, false);
             return false;
         }
-        let listed = match (self.lists.listed(at), candidate) {
+        let kind = match (self.special.kind_of(at), candidate) {
             (None, Some(candidate)) => {
                 self.candidates.push(candidate);
                 Some(ChunkKind::Fastbin)
             }
-            (listed, _) => listed,
+            (kind, _) => kind,
         };
-        if listed == Some(ChunkKind::Fastbin) {
+        if kind == Some(ChunkKind::Fastbin) {
             self.extend_run(at, next, bytes, true);
             return false;
         }
         self.close_run(at);
-        self.take_used(next, bytes, listed)
+        self.take_used(next, bytes, kind)
     }
 
     /// Returns the chunk as a member of a fastbin, if its size and its link allow it.
@@ -236,15 +235,15 @@ impl<'a> Walker<'a> {
         arena.candidate(at, link, links)
     }
 
-    fn take_used(&mut self, next: u64, bytes: u64, listed: Option<ChunkKind>) -> bool {
+    fn take_used(&mut self, next: u64, bytes: u64, kind: Option<ChunkKind>) -> bool {
         self.at = next;
         // If the top of a heap was too small to be freed, one chunk of it and the fencepost remain
         // (arena.c's sizes, malloc.c, sysmalloc: "Setup fencepost and free the old top chunk").
         // That chunk is not a block.
-        let rest = self.region.end.saturating_sub(next);
-        let is_left_top = rest == layout::FENCEPOST_BYTES && self.region.shape == RegionKind::Heap;
-        let listed = if is_left_top { Some(ChunkKind::Metadata) } else { listed };
-        match listed {
+        let bytes_after = self.region.end.saturating_sub(next);
+        let is_old_top = bytes_after == layout::FENCEPOST_BYTES && self.region.kind == RegionKind::Heap;
+        let kind = if is_old_top { Some(ChunkKind::Metadata) } else { kind };
+        match kind {
             Some(ChunkKind::ThreadCache) => {
                 self.counts.cached_bytes += bytes;
                 self.accumulator.claim_to(next, Class::Cached);
@@ -335,20 +334,20 @@ impl<'a> Walker<'a> {
     }
 
     /// Claims the top chunk and the free run before it, which consolidation merges into it. The
-    /// main arena's top goes back by lowering the break, as far as malloc.c's systrim does.
+    /// main arena's top is released by lowering the break, as far as malloc.c's systrim does.
     fn take_top(&mut self, top: Top) {
         let end = top.address.saturating_add(top.bytes).min(self.region.end);
         self.window.advance(end - 1);
         let start = self.run.take().map_or(top.address, |run| run.start);
-        let area = (end - start).saturating_sub(layout::MIN_CHUNK_BYTES + 1);
-        let extra = area - area % self.region.trim_unit_bytes.max(PAGE_BYTES);
+        let usable_bytes = (end - start).saturating_sub(layout::MIN_CHUNK_BYTES + 1);
+        let extra = usable_bytes - usable_bytes % self.region.trim_unit_bytes.max(PAGE_BYTES);
         if self.region.main && self.region.break_at_top && extra > 0 {
             self.accumulator.claim_free(end, end - extra, end);
         } else {
             self.accumulator.claim_free(end, 0, 0);
         }
         let is_cut = !self.region.main || self.region.break_at_top;
-        let over = area.saturating_sub(layout::DEFAULT_THRESHOLD_BYTES);
+        let over = usable_bytes.saturating_sub(layout::DEFAULT_THRESHOLD_BYTES);
         if is_cut && end - start >= layout::DEFAULT_THRESHOLD_BYTES {
             let runs = self.window.pages().runs_in(end - over / PAGE_BYTES * PAGE_BYTES, end);
             self.counts.add_over_thresholds(runs);
@@ -356,17 +355,16 @@ impl<'a> Walker<'a> {
         self.counts.top_bytes += end - top.address;
         // The top always reaches to the end of its heap.
         if top.bytes < layout::MIN_CHUNK_BYTES
-            || (self.region.shape == RegionKind::Heap && end != self.region.end)
+            || (self.region.kind == RegionKind::Heap && end != self.region.end)
         {
-            self.counts.damages += 1;
-            self.counts.first_damage = self.counts.first_damage.or(Some(top.address));
+            self.counts.note_damage(top.address);
         }
         self.section(end);
     }
 
     /// Handles a chunk too small to be one: the end of a section, or damage.
     fn take_fencepost(&mut self, at: u64, head: u64) {
-        let end = if self.region.shape == RegionKind::Heap {
+        let end = if self.region.kind == RegionKind::Heap {
             self.heap_end(at, head)
         } else {
             self.fenceposts_end(at, head)
@@ -383,8 +381,8 @@ impl<'a> Walker<'a> {
 
     /// A heap of a secondary arena ends in a chunk of 16 bytes, or of 0 bytes in its last 16.
     fn heap_end(&self, at: u64, head: u64) -> Option<u64> {
-        let (rest, bytes) = (self.region.end - at, head & !layout::SIZE_BITS);
-        let is_end = (rest, bytes) == (32, layout::FENCEPOST_BYTES) || (rest, bytes) == (16, 0);
+        let (remaining, bytes) = (self.region.end - at, head & !layout::SIZE_BITS);
+        let is_end = matches!((remaining, bytes), (32, layout::FENCEPOST_BYTES) | (16, 0));
         is_end.then_some(self.region.end)
     }
 
@@ -415,7 +413,7 @@ impl<'a> Walker<'a> {
             self.done = true;
             return;
         }
-        let step = if self.region.shape == RegionKind::Pieces { PAGE_BYTES } else { layout::ALIGNMENT };
+        let step = if self.region.kind == RegionKind::Pieces { PAGE_BYTES } else { layout::ALIGNMENT };
         let mut from = from;
         let mut found = self.seek(from, step);
         loop {
@@ -423,8 +421,8 @@ impl<'a> Walker<'a> {
                 self.done = true;
                 return;
             }
-            let upto = found.unwrap_or(self.region.end);
-            if let Some(block) = self.mmapped_before(from, upto) {
+            let until = found.unwrap_or(self.region.end);
+            if let Some(block) = self.mmapped_before(from, until) {
                 self.skip(block.start, Class::Foreign);
                 self.window.advance(block.end - 1);
                 self.claim_mmapped(block);
@@ -433,7 +431,7 @@ impl<'a> Walker<'a> {
                 from = block.end;
                 self.at = from;
                 if from < self.region.end {
-                    // The place found stays the next one, unless the chunk covers it.
+                    // `found` stays the next section, unless the chunk covers it.
                     if found.is_some_and(|found| found < from) {
                         found = self.seek(from, step);
                     }
@@ -443,10 +441,10 @@ impl<'a> Walker<'a> {
                 return;
             }
             if found.is_none() {
-                self.counts.trailing_bytes += upto.saturating_sub(self.accumulator.cursor());
+                self.counts.trailing_bytes += until.saturating_sub(self.accumulator.cursor());
             }
-            self.skip(upto, Class::Foreign);
-            self.at = upto;
+            self.skip(until, Class::Foreign);
+            self.at = until;
             self.done = found.is_none();
             return;
         }
@@ -475,11 +473,11 @@ impl<'a> Walker<'a> {
     }
 
     /// Returns the first chunk with its own mapping, which may lie between pieces, in `from..upto`.
-    fn mmapped_before(&mut self, from: u64, upto: u64) -> Option<MappedBlock> {
-        if self.region.shape != RegionKind::Pieces {
+    fn mmapped_before(&mut self, from: u64, until: u64) -> Option<MappedBlock> {
+        if self.region.kind != RegionKind::Pieces {
             return None;
         }
-        let runs = self.window.pages().runs_in(page_up(from), upto);
+        let runs = self.window.pages().runs_in(page_up(from), until);
         for page in runs.flat_map(|run| run.pages()) {
             if self.far_reads >= MAX_FAR_READS {
                 return None;
@@ -493,29 +491,28 @@ impl<'a> Walker<'a> {
         None
     }
 
-    fn skip(&mut self, upto: u64, class: Class) {
-        self.window.advance(upto.saturating_sub(1));
-        let bytes = upto.saturating_sub(self.accumulator.cursor());
+    fn skip(&mut self, until: u64, class: Class) {
+        self.window.advance(until.saturating_sub(1));
+        let bytes = until.saturating_sub(self.accumulator.cursor());
         match class {
             Class::Foreign => self.counts.foreign_bytes += bytes,
             _ => self.counts.unread_bytes += bytes,
         }
-        self.accumulator.claim_to(upto, class);
+        self.accumulator.claim_to(until, class);
     }
 
     /// Handles an inconsistent chunk at `at`: continues where the chain is consistent again.
     fn take_damage(&mut self, at: u64) {
         self.close_run(at);
-        self.counts.damages += 1;
-        self.counts.first_damage = self.counts.first_damage.or(Some(at));
+        self.counts.note_damage(at);
         let found = self.seek(at + layout::ALIGNMENT, layout::ALIGNMENT);
         if self.gave_up {
             self.done = true;
             return;
         }
-        let upto = found.unwrap_or(self.region.end);
-        self.skip(upto, Class::Unread);
-        self.at = upto;
+        let until = found.unwrap_or(self.region.end);
+        self.skip(until, Class::Unread);
+        self.at = until;
         self.done = found.is_none();
     }
 
@@ -548,8 +545,8 @@ impl<'a> Walker<'a> {
         None
     }
 
-    fn top_before(&self, from: u64, upto: u64) -> Option<u64> {
-        self.region.top.map(|top| top.address).filter(|top| (from..upto).contains(top))
+    fn top_before(&self, from: u64, until: u64) -> Option<u64> {
+        self.region.top.map(|top| top.address).filter(|top| (from..until).contains(top))
     }
 
     fn is_chain(&mut self, at: u64, head: u64) -> bool {

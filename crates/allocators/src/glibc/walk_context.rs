@@ -10,7 +10,8 @@ use strandline_claims::refinements::{Matches, Refinements};
 use strandline_process::memory::Memory;
 use strandline_process::range::AddressRange;
 
-/// How a range was added to the arena, which determines how it ends and where it may continue.
+/// How a range was added to an arena, which determines how it ends and where the arena may
+/// continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RegionKind {
     /// The main arena on brk; other users of sbrk may have left gaps in it.
@@ -42,7 +43,7 @@ pub struct Region {
     /// has to be searched.
     pub first: Option<u64>,
     /// How it was added to the arena.
-    pub shape: RegionKind,
+    pub kind: RegionKind,
     /// Whether it belongs to the main arena.
     pub main: bool,
     /// The arena's top chunk, if it is in this range.
@@ -75,7 +76,7 @@ pub struct Counts {
     pub live_bytes: u64,
     /// Chunks in use.
     pub live_chunks: u64,
-    /// Blocks of the program among them: without the own structures of thread caches.
+    /// Chunks in use by the program, without the structures of thread caches.
     pub blocks: u64,
     /// Capacity of these blocks.
     pub payload_bytes: u64,
@@ -123,9 +124,15 @@ impl Counts {
         self.over_thresholds_bytes += runs.map(AddressRange::len).sum::<u64>();
     }
 
-    /// Counts of nothing; see [`WalkContext::keeps_blocks`].
+    /// Counts of zero; see [`WalkContext::keeps_blocks`].
     pub fn new(keeps_blocks: bool) -> Self {
         Self { refined: Matches::new(keeps_blocks), ..Self::default() }
+    }
+
+    /// Records an inconsistent place.
+    pub fn note_damage(&mut self, at: u64) {
+        self.damages += 1;
+        self.first_damage = self.first_damage.or(Some(at));
     }
 
     /// Adds another part's counts.
@@ -179,7 +186,7 @@ pub struct WalkContext<'a> {
     /// The region.
     pub region: &'a Region,
     /// Its special chunks.
-    pub lists: &'a SpecialChunks,
+    pub special: &'a SpecialChunks,
     /// How chunks in fastbins are recognised.
     pub fast: FastbinMode<'a>,
     /// The target's memory.
@@ -190,6 +197,6 @@ pub struct WalkContext<'a> {
     pub refinements: Option<&'a Refinements>,
     /// Whether all blocks in use are kept.
     pub keeps_blocks: bool,
-    /// When the target has been stopped long enough: what is not walked by then stays unread.
+    /// When the walk must end: what is not walked by then stays unread.
     pub deadline: Instant,
 }

@@ -39,11 +39,20 @@ enum CacheKind {
     Thread,
 }
 
+/// A free object in a cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct CachedObject {
+    /// Its address.
+    pub address: u64,
+    /// Its size class.
+    pub class: u16,
+}
+
 /// Contents of all caches.
 #[derive(Default)]
 pub struct Cached {
-    /// Free objects by address, each with its class; in address order.
-    pub items: Vec<(u64, u16)>,
+    /// Free objects, in address order.
+    pub items: Vec<CachedObject>,
     /// Bytes of objects in transfer caches.
     pub transfer_bytes: u64,
     /// Bytes of objects in sharded transfer caches, which serve a group of processors each.
@@ -64,15 +73,15 @@ pub struct Cached {
 pub fn find(context: &Context<'_>, heap: &Heap) -> Cached {
     let mut reader =
         Reader { context, heap, cache: PageCache::new(context.memory), cached: Cached::default() };
-    reader.transfer_caches();
-    reader.processors();
-    reader.threads();
+    reader.read_transfer_caches();
+    reader.read_processor_caches();
+    reader.read_thread_caches();
     let mut cached = reader.cached;
     cached.bytes_read += reader.cache.bytes_read;
     cached.items.sort_unstable();
-    let all = cached.items.len();
-    cached.items.dedup_by_key(|item| item.0);
-    cached.broken += (all - cached.items.len()) as u64;
+    let count = cached.items.len();
+    cached.items.dedup_by_key(|item| item.address);
+    cached.broken += (count - cached.items.len()) as u64;
     cached
 }
 
@@ -88,14 +97,14 @@ impl Reader<'_> {
         Instant::now() >= self.context.deadline
     }
 
-    fn item(&mut self, address: u64, class: usize, of: CacheKind) {
+    fn add_item(&mut self, address: u64, class: usize, kind: CacheKind) {
         let bytes = self.heap.class_bytes(class);
         if self.cached.items.len() >= MAX_ITEMS || !address.is_multiple_of(8) || address == 0 {
             self.cached.broken += 1;
             return;
         }
-        self.cached.items.push((address, class as u16));
-        *(match of {
+        self.cached.items.push(CachedObject { address, class: class as u16 });
+        *(match kind {
             CacheKind::Transfer => &mut self.cached.transfer_bytes,
             CacheKind::Sharded => &mut self.cached.sharded_bytes,
             CacheKind::Processor => &mut self.cached.processor_bytes,
@@ -117,18 +126,20 @@ impl Reader<'_> {
 
     /// Reads the array of transfer caches in static data, one per class. Each contains the central
     /// list of its class, which holds the class and the size of its objects.
-    fn transfer_caches(&mut self) {
+    fn read_transfer_caches(&mut self) {
         let heap = self.heap;
-        let says = |at: u64, class: usize| {
+        let has_class = |at: u64, class: usize| {
             heap.statics.word(at) == class as u64 && heap.statics.word(at + 8) == heap.class_bytes(class)
         };
         let used: Vec<usize> =
             (1..heap.classes.number()).filter(|&class| heap.class_bytes(class) > 0).collect();
-        let firsts = heap.statics.words().filter(|&(at, word)| word == 1 && says(at, 1)).map(|(at, _)| at);
+        let firsts =
+            heap.statics.words().filter(|&(at, word)| word == 1 && has_class(at, 1)).map(|(at, _)| at);
         let firsts = firsts.take(MAX_CANDIDATES);
-        let array = firsts
-            .flat_map(|at| (64..=MAX_TRANSFER_BYTES).step_by(64).map(move |stride| (at, stride)))
-            .find(|&(at, stride)| used.iter().all(|&class| says(at + (class as u64 - 1) * stride, class)));
+        let array =
+            firsts.flat_map(|at| (64..=MAX_TRANSFER_BYTES).step_by(64).map(move |stride| (at, stride))).find(
+                |&(at, stride)| used.iter().all(|&class| has_class(at + (class as u64 - 1) * stride, class)),
+            );
         let Some((first, stride)) = array else {
             self.cached.broken += 1;
             return;
@@ -136,15 +147,15 @@ impl Reader<'_> {
         for class in used {
             let at = first + (class as u64 - 1) * stride;
             let (info, slots) = (at.wrapping_sub(TRANSFER_INFO), at.wrapping_sub(TRANSFER_SLOTS));
-            self.slots(heap.statics.word(info), heap.statics.word(slots), class, CacheKind::Transfer);
+            self.read_slots(heap.statics.word(info), heap.statics.word(slots), class, CacheKind::Transfer);
         }
-        self.shards();
+        self.read_sharded_caches();
     }
 
     /// Reads the objects in `slots`; `info` holds the number of slots used and the capacity.
-    fn slots(&mut self, info: u64, slots: u64, class: usize, of: CacheKind) {
+    fn read_slots(&mut self, info: u64, slots: u64, class: usize, kind: CacheKind) {
         let (used, capacity) = (info & 0xffff_ffff, info >> 32);
-        if used > capacity || used > MAX_SLOTS.max(self.max_sharded_slots(of, class)) {
+        if used > capacity || used > MAX_SLOTS.max(self.max_sharded_slots(kind, class)) {
             self.cached.broken += 1;
             return;
         }
@@ -157,26 +168,26 @@ impl Reader<'_> {
                 return;
             }
             match self.cache.word(slots.wrapping_add(8 * slot) & !7) {
-                Some(object) => self.item(object, class, of),
+                Some(object) => self.add_item(object, class, kind),
                 None => self.cached.broken += 1,
             }
         }
     }
 
-    /// Whether no more objects are read: checked for each object of a cache, by its number.
+    /// Whether reading must end; called for each object of a cache, with its number.
     fn must_end(&self, number: u64) -> bool {
         let is_due = number.is_multiple_of(DEADLINE_CHECK_INTERVAL);
         self.cached.items.len() >= MAX_ITEMS || is_due && self.is_late()
     }
 
     /// A sharded transfer cache may hold 12 MiB of each class.
-    fn max_sharded_slots(&self, of: CacheKind, class: usize) -> u64 {
-        if of == CacheKind::Sharded { (12 << 20) / self.heap.class_bytes(class).max(1) } else { 0 }
+    fn max_sharded_slots(&self, kind: CacheKind, class: usize) -> u64 {
+        if kind == CacheKind::Sharded { (12 << 20) / self.heap.class_bytes(class).max(1) } else { 0 }
     }
 
     /// Reads the sharded transfer caches: similar arrays outside static data, with the class
     /// instead of a central list.
-    fn shards(&mut self) {
+    fn read_sharded_caches(&mut self) {
         let number = self.heap.classes.number();
         let mut seen = HashSet::new();
         for shards in self.outgoing_pointers() {
@@ -197,7 +208,7 @@ impl Reader<'_> {
                     // An unused class has no size, and so no limit of its slots.
                     if self.heap.class_bytes(class) > 0 {
                         let [info, slots] = [16, 8].map(|before| self.cache.word(at - before).unwrap_or(0));
-                        self.slots(info, slots, class, CacheKind::Sharded);
+                        self.read_slots(info, slots, class, CacheKind::Sharded);
                     }
                 }
                 self.cached.structures.insert(page_of(array));
@@ -221,7 +232,7 @@ impl Reader<'_> {
 
     // --- per-CPU caches ---
 
-    fn processors(&mut self) {
+    fn read_processor_caches(&mut self) {
         let words: Vec<(u64, u64)> = self.heap.statics.words().collect();
         for (at, word) in words {
             let (shift, slabs) = (word & SLAB_SHIFT_BITS, word & !SLAB_SHIFT_BITS);
@@ -247,7 +258,7 @@ impl Reader<'_> {
             self.cached.structures.extend([page_of(slabs), page_of(stopped)]);
             for processor in 0..MAX_PROCESSORS {
                 let Some(slab) = slabs.checked_add(processor << shift) else { break };
-                if self.is_late() || self.processor(slab, shift, &begins).is_none() {
+                if self.is_late() || self.read_processor_cache(slab, shift, &begins).is_none() {
                     break;
                 }
             }
@@ -264,14 +275,14 @@ impl Reader<'_> {
         let begins: Vec<u64> =
             bytes.chunks_exact(2).map(|pair| u64::from(u16::from_le_bytes([pair[0], pair[1]]))).collect();
         let first = (4 * number as u64).div_ceil(8) + 1;
-        let is_one = begins.get(1) == Some(&first)
+        let is_table = begins.get(1) == Some(&first)
             && begins[1..].is_sorted()
             && begins.last().is_some_and(|&last| last <= 1 << (shift - 3));
-        is_one.then_some(begins)
+        is_table.then_some(begins)
     }
 
     /// Reads the objects of a per-CPU cache; `None` if it is not one.
-    fn processor(&mut self, slab: u64, shift: u64, begins: &[u64]) -> Option<()> {
+    fn read_processor_cache(&mut self, slab: u64, shift: u64, begins: &[u64]) -> Option<()> {
         let mut headers = vec![0; 4 * begins.len()];
         let is_resident = !self.context.resident_runs((slab, slab + 1)).is_empty();
         if !is_resident {
@@ -285,12 +296,12 @@ impl Reader<'_> {
         let header = |class: usize| {
             half_word_at(&headers, 4 * class).map(|word| (u64::from(word & 0xffff), u64::from(word >> 16)))
         };
-        let is_one = (1..begins.len()).all(|class| {
+        let is_cache = (1..begins.len()).all(|class| {
             header(class).is_some_and(|(current, end)| {
                 begins[class] <= current && current <= end && end <= 1 << (shift - 3)
             })
         });
-        if !is_one {
+        if !is_cache {
             return None;
         }
         self.cached.structures.insert(slab);
@@ -302,7 +313,7 @@ impl Reader<'_> {
                     return Some(());
                 }
                 match self.cache.word(slab + 8 * place) {
-                    Some(object) => self.item(object, class, CacheKind::Processor),
+                    Some(object) => self.add_item(object, class, CacheKind::Processor),
                     None => self.cached.broken += 1,
                 }
             }
@@ -314,7 +325,7 @@ impl Reader<'_> {
 
     /// Reads all thread caches: they are linked to each other, and static data points to one of
     /// them.
-    fn threads(&mut self) {
+    fn read_thread_caches(&mut self) {
         let mut pending = self.outgoing_pointers();
         let (mut seen, mut found) = (HashSet::new(), 0);
         while let Some(at) = pending.pop() {
@@ -323,47 +334,46 @@ impl Reader<'_> {
                 return;
             }
             if seen.insert(at)
-                && let Some(bytes) = self.thread(at)
+                && let Some(bytes) = self.thread_cache(at)
             {
                 found += 1;
                 self.cached
                     .structures
                     .extend((page_of(at)..at + bytes.len() as u64).step_by(PAGE_BYTES as usize));
-                let rest = CACHE_LIST_BYTES * self.heap.classes.number();
-                let links = CACHE_LINKS.map(|link| word_at(&bytes, rest + link).unwrap_or(0));
+                let after_lists = CACHE_LIST_BYTES * self.heap.classes.number();
+                let links = CACHE_LINKS.map(|link| word_at(&bytes, after_lists + link).unwrap_or(0));
                 pending.extend(links.into_iter().filter(|link| *link != 0 && link.is_multiple_of(8)));
-                self.lists(&bytes);
+                self.read_lists(&bytes);
             }
         }
     }
 
     /// Returns the thread cache at `at`; `None` unless its size is the sum of its lists.
-    fn thread(&mut self, at: u64) -> Option<Vec<u8>> {
+    fn thread_cache(&mut self, at: u64) -> Option<Vec<u8>> {
         let number = self.heap.classes.number();
         // The maximum length of a list is at least 1. It is checked first, as most words point
         // elsewhere.
-        let most =
-            self.cache.word(at.checked_add(16)?).filter(|word| (1..=1 << 20).contains(&(word & 0xffff_ffff)));
-        most?;
+        self.cache.word(at.checked_add(16)?).filter(|word| (1..=1 << 20).contains(&(word & 0xffff_ffff)))?;
         let mut bytes = vec![0; CACHE_LIST_BYTES * number + CACHE_REST_BYTES];
         read_bytes(&mut self.cache, at, &mut bytes)?;
         let mut held = 0_u64;
         for class in 0..number {
-            let (list, length, most) = list(&bytes, class)?;
-            let is_list =
-                (list == 0) == (length == 0) && most > 0 && (length == 0 || self.heap.class_bytes(class) > 0);
+            let CacheList { first, length, max_length } = cache_list(&bytes, class)?;
+            let is_list = (first == 0) == (length == 0)
+                && max_length > 0
+                && (length == 0 || self.heap.class_bytes(class) > 0);
             if !is_list {
                 return None;
             }
             held = held.checked_add(length * self.heap.class_bytes(class))?;
         }
-        let [size, most] = [0, 8].map(|offset| word_at(&bytes, CACHE_LIST_BYTES * number + offset));
-        (size == Some(held) && most.is_some_and(|most| most > 0)).then_some(bytes)
+        let [size, max_size] = [0, 8].map(|offset| word_at(&bytes, CACHE_LIST_BYTES * number + offset));
+        (size == Some(held) && max_size.is_some_and(|max_size| max_size > 0)).then_some(bytes)
     }
 
-    fn lists(&mut self, bytes: &[u8]) {
+    fn read_lists(&mut self, bytes: &[u8]) {
         for class in 1..self.heap.classes.number() {
-            let Some((mut at, length, _)) = list(bytes, class) else { return };
+            let Some(CacheList { first: mut at, length, .. }) = cache_list(bytes, class) else { return };
             for step in 0..length {
                 let is_late = step.is_multiple_of(DEADLINE_CHECK_INTERVAL) && self.is_late();
                 let next = if at.is_multiple_of(8) && !is_late { self.cache.word(at) } else { None };
@@ -371,16 +381,23 @@ impl Reader<'_> {
                     self.cached.broken += 1;
                     break;
                 };
-                self.item(at, class, CacheKind::Thread);
+                self.add_item(at, class, CacheKind::Thread);
                 at = next;
             }
         }
     }
 }
 
-/// A list of a thread cache: its first object, its length, and its maximum length.
-fn list(bytes: &[u8], class: usize) -> Option<(u64, u64, u64)> {
+/// A list of a thread cache.
+struct CacheList {
+    /// Its first object.
+    first: u64,
+    length: u64,
+    max_length: u64,
+}
+
+fn cache_list(bytes: &[u8], class: usize) -> Option<CacheList> {
     let at = CACHE_LIST_BYTES * class;
     let half = |offset: usize| half_word_at(bytes, at + offset).map(u64::from);
-    Some((word_at(bytes, at)?, half(8)?, half(16)?))
+    Some(CacheList { first: word_at(bytes, at)?, length: half(8)?, max_length: half(16)? })
 }

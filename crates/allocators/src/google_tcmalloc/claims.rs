@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use super::caches::Cached;
+use super::caches::{Cached, CachedObject};
 use super::layout::{FreeList, LIST_END, UNIT_BYTES};
 use super::locate::{Heap, read_span};
 use super::pieces::{Kind, Piece};
@@ -47,7 +47,7 @@ pub struct Counts {
     /// Invalid spans, and where the deadline passed.
     pub doubts: ReadProblems,
     /// Cached objects that matched an object in use.
-    pub met: u64,
+    pub matched_items: u64,
     /// Bytes read from the target.
     pub bytes_read: u64,
 }
@@ -96,13 +96,10 @@ impl Claimer<'_> {
     fn piece(&mut self, piece: &Piece, accumulator: &mut Accumulator<'_>) {
         let bytes = piece.end - piece.start;
         match piece.kind {
-            Kind::Backed { is_releasable: is_given } => {
-                let is_given = is_given && !self.context.is_locked(piece.range());
-                accumulator.claim_free(
-                    piece.end,
-                    piece.start,
-                    if is_given { piece.end } else { piece.start },
-                );
+            Kind::Backed { is_releasable } => {
+                let is_released = is_releasable && !self.context.is_locked(piece.range());
+                let released_until = if is_released { piece.end } else { piece.start };
+                accumulator.claim_free(piece.end, piece.start, released_until);
             }
             Kind::Unbacked => accumulator.claim_to(piece.end, Class::Free),
             Kind::Unknown => accumulator.claim_to(piece.end, Class::Unread),
@@ -131,18 +128,19 @@ impl Claimer<'_> {
     fn span_of_objects(&mut self, span: &Span, accumulator: &mut Accumulator<'_>) -> Option<()> {
         let bytes = Some(self.heap.class_bytes(span.class.into())).filter(|&bytes| bytes > 0)?;
         let number = (span.end - span.start) / bytes;
-        let mut of = SizeClass { bytes, spans: 1, span_bytes: span.end - span.start, ..SizeClass::default() };
+        let mut totals =
+            SizeClass { bytes, spans: 1, span_bytes: span.end - span.start, ..SizeClass::default() };
         self.spans.start(number)?;
-        of.free_blocks = self.free_objects(span, bytes)?;
-        let items = within(&self.cached.items, span.range(), |item| item.0);
-        for &(address, class) in items {
+        totals.free_blocks = self.mark_free_objects(span, bytes)?;
+        let items = within(&self.cached.items, span.range(), |item| item.address);
+        for &CachedObject { address, class } in items {
             let object = object_at(&mut self.spans.states, span.start, bytes, address);
             if let Some(object @ BlockState::Live) = object.filter(|_| class == span.class) {
                 *object = BlockState::Cached;
-                of.cached_blocks += 1;
+                totals.cached_blocks += 1;
             }
         }
-        self.counts.met += of.cached_blocks;
+        self.counts.matched_items += totals.cached_blocks;
         let mut proxies = 0;
         for &address in within(self.proxies, span.range(), |proxy| *proxy) {
             if let Some(object @ BlockState::Live) =
@@ -154,20 +152,20 @@ impl Claimer<'_> {
         }
         self.counts.proxies += proxies;
         self.counts.proxy_bytes += proxies * bytes;
-        of.live_blocks = number - of.free_blocks - of.cached_blocks - proxies;
-        if of.live_blocks == number && !self.spans.blocks.are_refined() {
+        totals.live_blocks = number - totals.free_blocks - totals.cached_blocks - proxies;
+        if totals.live_blocks == number && !self.spans.blocks.are_refined() {
             accumulator.claim_to(span.start + number * bytes, Class::Live);
         } else {
             self.spans.claim(bytes, span.end, accumulator);
         }
         accumulator.claim_to(span.end, Class::Header);
-        self.counts.classes.entry(span.class).or_default().add(&of);
+        self.counts.classes.entry(span.class).or_default().add(&totals);
         Some(())
     }
 
-    /// Marks the free objects of a span; their number must be the number of those not allocated,
-    /// and is returned.
-    fn free_objects(&mut self, span: &Span, bytes: u64) -> Option<u64> {
+    /// Marks the free objects of a span; returns their number. `None` if the span counts another
+    /// number.
+    fn mark_free_objects(&mut self, span: &Span, bytes: u64) -> Option<u64> {
         let number = self.spans.states.len() as u64;
         // A single object is in use, and the span does not track it.
         if number == 1 {
@@ -177,23 +175,23 @@ impl Claimer<'_> {
         let structure = read_span(&mut self.spans.cache, layout, span.at)?;
         let words = layout.span(&structure, page_shift)?;
         let free = number.checked_sub(words.allocated.into())?;
-        let mut noted = 0;
+        let mut marked = 0;
         if layout.has_bitmap(bytes, page_shift) {
             for (index, object) in self.spans.states.iter_mut().enumerate() {
                 if layout.is_free(&structure, index)? {
                     *object = BlockState::Free;
-                    noted += 1;
+                    marked += 1;
                 }
             }
         } else {
-            noted = self.listed(span, &structure, words.list, bytes, free)?;
+            marked = self.mark_listed(span, &structure, words.list, bytes, free)?;
         }
-        (noted == free).then_some(free)
+        (marked == free).then_some(free)
     }
 
-    /// Marks the free objects of a list: some are in the span's structure, the others in free
-    /// objects, each of which points to the next and is full, except the first.
-    fn listed(
+    /// Marks the free objects of a list; returns their number. Some are in the span's structure,
+    /// the others in free objects, each of which points to the next and is full, except the first.
+    fn mark_listed(
         &mut self,
         span: &Span,
         structure: &[u8],
@@ -201,18 +199,18 @@ impl Claimer<'_> {
         bytes: u64,
         free: u64,
     ) -> Option<u64> {
-        let mut noted = 0;
+        let mut marked = 0;
         for number in 0..list.cached {
             let unit = self.heap.layout.list_entry(structure, number)?;
-            self.note_free(span, unit, bytes)?;
-            noted += 1;
+            self.mark_free(span, unit, bytes)?;
+            marked += 1;
         }
         let (mut host, mut count) = (list.first, u64::from(list.embedded));
         while host != LIST_END {
-            if noted + 1 + count > free {
+            if marked + 1 + count > free {
                 return None;
             }
-            self.note_free(span, host, bytes)?;
+            self.mark_free(span, host, bytes)?;
             let at = span.start + u64::from(host) * UNIT_BYTES;
             let mut object = [0; MAX_LISTED_BYTES];
             let object = object.get_mut(..bytes as usize)?;
@@ -222,16 +220,16 @@ impl Claimer<'_> {
             };
             let units: Vec<u16> = (0..=count as usize).map(unit).collect::<Option<_>>()?;
             for &unit in &units[1..] {
-                self.note_free(span, unit, bytes)?;
+                self.mark_free(span, unit, bytes)?;
             }
-            noted += 1 + count;
+            marked += 1 + count;
             host = units[0];
             count = bytes / 2 - 1;
         }
-        Some(noted)
+        Some(marked)
     }
 
-    fn note_free(&mut self, span: &Span, unit: u16, bytes: u64) -> Option<()> {
+    fn mark_free(&mut self, span: &Span, unit: u16, bytes: u64) -> Option<()> {
         let address = span.start + u64::from(unit) * UNIT_BYTES;
         let object = object_at(&mut self.spans.states, span.start, bytes, address)?;
         (*object == BlockState::Live).then(|| *object = BlockState::Free)
@@ -244,4 +242,4 @@ fn object_at(states: &mut [BlockState], start: u64, bytes: u64, address: u64) ->
     states.get_mut(usize::try_from(offset / bytes).ok()?)
 }
 
-impl_totals! { Counts: large, large_bytes, large_span_bytes, proxies, proxy_bytes, backed_bytes, unbacked_bytes, met }
+impl_totals! { Counts: large, large_bytes, large_span_bytes, proxies, proxy_bytes, backed_bytes, unbacked_bytes, matched_items }

@@ -14,7 +14,7 @@ use crate::scan::{is_mapped_memory, is_private_memory};
 use strandline_claims::allocator::Context;
 use strandline_claims::doubts::ReadProblems;
 use strandline_claims::range::page_of;
-use strandline_process::memory::word_at;
+use strandline_process::memory::{pair_at, word_at};
 use strandline_process::page_cache::PageCache;
 use strandline_process::pages::{PAGE_BYTES, USER_ADDRESS_END};
 
@@ -39,7 +39,7 @@ pub struct FreeRange {
 }
 
 /// A region of huge pages.
-pub struct OfRegion {
+pub struct HugeRegion {
     /// First byte.
     pub start: u64,
     /// One bit per page, set if it is in use.
@@ -54,7 +54,7 @@ pub struct Huge {
     /// Free ranges, in address order.
     pub free: Vec<FreeRange>,
     /// Regions, in address order.
-    pub regions: Vec<OfRegion>,
+    pub regions: Vec<HugeRegion>,
     /// Pages that hold structures.
     pub structures: BTreeSet<u64>,
     /// Where the deadline passed.
@@ -70,7 +70,7 @@ pub fn find(context: &Context<'_>, heap: &Heap) -> Huge {
         heap,
         cache: PageCache::new(context.memory),
         huge: Huge::default(),
-        left: MAX_NODES,
+        remaining_nodes: MAX_NODES,
     };
     let mut tried = HashSet::new();
     let is_outside = |word: u64| !heap.data.contains(word) && word.is_multiple_of(8);
@@ -80,9 +80,9 @@ pub fn find(context: &Context<'_>, heap: &Heap) -> Huge {
             break;
         }
         if is_outside(word) && context.space.find(word).is_some_and(is_mapped_memory) {
-            finder.map(at, word);
+            finder.add_map(at, word);
             if tried.len() < MAX_TRIED && tried.insert(word) {
-                finder.region(word);
+                finder.add_regions(word);
             }
         }
     }
@@ -93,21 +93,30 @@ pub fn find(context: &Context<'_>, heap: &Heap) -> Huge {
     huge
 }
 
+/// A node of a map.
+struct Node {
+    address: u64,
+    /// Number of its first huge page.
+    first: u64,
+    /// Number of its huge pages.
+    huge_pages: u64,
+}
+
 struct Finder<'a> {
     context: &'a Context<'a>,
     heap: &'a Heap,
     cache: PageCache<'a>,
     huge: Huge,
     /// Nodes that may still be read.
-    left: u64,
+    remaining_nodes: u64,
 }
 
 impl Finder<'_> {
     /// Reads the map at `at`, whose root is at `root`, if it is one.
-    fn map(&mut self, at: u64, root: u64) {
+    fn add_map(&mut self, at: u64, root: u64) {
         let word = |offset: usize| self.heap.statics.word(at + offset as u64);
         let (nodes, total) = (word(8), word(16));
-        if nodes == 0 || nodes > total || total > MAX_HUGE_PAGES || nodes > self.left {
+        if nodes == 0 || nodes > total || total > MAX_HUGE_PAGES || nodes > self.remaining_nodes {
             return;
         }
         // The map is followed, in `HugeAllocator`, by the huge pages from the kernel and those in
@@ -119,15 +128,14 @@ impl Finder<'_> {
             _ => return,
         };
         let before = self.huge.free.len();
-        let mut places = Vec::new();
-        let sum = self.nodes(root, nodes, &mut places);
-        if sum != Some(total) {
+        let Some(nodes) = self.nodes(root, nodes) else { return };
+        if nodes.iter().map(|node| node.huge_pages).sum::<u64>() != total {
             return;
         }
-        for (place, start, huge_pages) in places {
-            let end = start.saturating_add(huge_pages) * HUGE_BYTES;
-            self.huge.structures.insert(page_of(place));
-            self.huge.free.push(FreeRange { start: start * HUGE_BYTES, end, is_backed });
+        for Node { address, first, huge_pages } in nodes {
+            let end = first.saturating_add(huge_pages) * HUGE_BYTES;
+            self.huge.structures.insert(page_of(address));
+            self.huge.free.push(FreeRange { start: first * HUGE_BYTES, end, is_backed });
         }
         let is_own = |range: &FreeRange| is_private_memory(self.context, (range.start, range.end));
         if !self.huge.free[before..].iter().all(is_own) {
@@ -135,47 +143,45 @@ impl Finder<'_> {
         }
     }
 
-    /// Appends the nodes below `root` to `places`: address, first huge page, number of huge pages.
-    /// Returns the total number of huge pages; `None` unless there are exactly `nodes` nodes.
-    fn nodes(&mut self, root: u64, nodes: u64, places: &mut Vec<(u64, u64, u64)>) -> Option<u64> {
-        let (mut pending, mut sum) = (vec![(root, 0)], 0);
+    /// Reads the nodes below `root`; `None` unless there are exactly `count`.
+    fn nodes(&mut self, root: u64, count: u64) -> Option<Vec<Node>> {
+        let (mut pending, mut nodes) = (vec![(root, 0)], Vec::new());
         while let Some((at, parent)) = pending.pop() {
             let mut bytes = [0; NODE_BYTES];
-            self.left = self.left.checked_sub(1)?;
+            self.remaining_nodes = self.remaining_nodes.checked_sub(1)?;
             read_bytes(&mut self.cache, at, &mut bytes)?;
             let word = |offset| word_at(&bytes, offset).unwrap_or(0);
-            let (start, huge_pages, [left, right, up]) = (word(0), word(8), NODE_LINKS.map(word));
-            let is_one = up == parent && start > 0 && huge_pages > 0 && start < MAX_HUGE_PAGES;
-            if !is_one || huge_pages > MAX_HUGE_PAGES - start || places.len() as u64 >= nodes {
+            let (first, huge_pages, [left, right, up]) = (word(0), word(8), NODE_LINKS.map(word));
+            let is_node = up == parent && first > 0 && huge_pages > 0 && first < MAX_HUGE_PAGES;
+            if !is_node || huge_pages > MAX_HUGE_PAGES - first || nodes.len() as u64 >= count {
                 return None;
             }
-            places.push((at, start, huge_pages));
-            sum += huge_pages;
+            nodes.push(Node { address: at, first, huge_pages });
             pending.extend([left, right].into_iter().filter(|&link| link != 0).map(|link| (link, at)));
         }
-        (places.len() as u64 == nodes).then_some(sum)
+        (nodes.len() as u64 == count).then_some(nodes)
     }
 
     /// Reads the region at `at`, if it is one, and those that follow it in the list.
-    fn region(&mut self, at: u64) {
+    fn add_regions(&mut self, at: u64) {
         let shape = RegionLayout::new(self.heap.page_shift);
         let mut at = at;
         while self.huge.regions.len() < MAX_REGIONS {
             let location = at.saturating_add(shape.location() as u64);
-            let mut place = [0; 16];
-            let is_read = read_bytes(&mut self.cache, location, &mut place).is_some();
-            let (start, huge_pages) = (word_at(&place, 0).unwrap_or(0), word_at(&place, 8).unwrap_or(0));
-            let is_one =
+            let mut bytes = [0; 16];
+            let is_read = read_bytes(&mut self.cache, location, &mut bytes).is_some();
+            let (start, huge_pages) = pair_at(&bytes, 0).unwrap_or_default();
+            let is_region =
                 is_read && huge_pages == REGION_HUGE_PAGES as u64 && start > 0 && start < MAX_HUGE_PAGES;
             let is_new = self.huge.regions.iter().all(|region| region.start != start * HUGE_BYTES);
-            if !is_one || !is_new || self.one_region(at, start * HUGE_BYTES, &shape).is_none() {
+            if !is_region || !is_new || self.add_region(at, start * HUGE_BYTES, &shape).is_none() {
                 return;
             }
             at = self.cache.word(at).unwrap_or(0);
         }
     }
 
-    fn one_region(&mut self, at: u64, start: u64, shape: &RegionLayout) -> Option<()> {
+    fn add_region(&mut self, at: u64, start: u64, shape: &RegionLayout) -> Option<()> {
         let mut bytes = vec![0; shape.bytes()];
         read_bytes(&mut self.cache, at, &mut bytes)?;
         let words = (16..16 + shape.bits_bytes).step_by(8);
@@ -190,11 +196,11 @@ impl Finder<'_> {
             word_at(&bytes, shape.pages_used() + 8 * number) == Some(marked)
         };
         let is_own = is_private_memory(self.context, (start, start + REGION_HUGE_PAGES as u64 * HUGE_BYTES));
-        let is_one = is_own && backed.len() == REGION_HUGE_PAGES && (0..REGION_HUGE_PAGES).all(agree);
-        is_one.then(|| {
+        let is_region = is_own && backed.len() == REGION_HUGE_PAGES && (0..REGION_HUGE_PAGES).all(agree);
+        is_region.then(|| {
             let pages = (page_of(at)..at + shape.bytes() as u64).step_by(PAGE_BYTES as usize);
             self.huge.structures.extend(pages);
-            self.huge.regions.push(OfRegion { start, used, backed });
+            self.huge.regions.push(HugeRegion { start, used, backed });
         })
     }
 }

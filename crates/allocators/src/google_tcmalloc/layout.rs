@@ -31,7 +31,7 @@ pub struct Layout {
     reserved_bits: u32,
     /// Whether the number of pages of a small span follows the flags; otherwise it is in the word
     /// at 32.
-    pages_behind_flags: bool,
+    pages_after_flags: bool,
     /// Offset of the number of pages of a large span or a sample; the pointer to the sample
     /// follows.
     large: usize,
@@ -58,7 +58,7 @@ const COMMON: Layout = Layout {
     since: "2025-06",
     span_bytes: 64,
     reserved_bits: 26,
-    pages_behind_flags: false,
+    pages_after_flags: false,
     large: 32,
     free: 40,
     list_capacity: 8,
@@ -88,7 +88,7 @@ pub static LAYOUTS: [Layout; 7] = [
     WITH_FEATURES,
     Layout { since: "2026-04", reserved_bits: 24, allocated_size: 64, ..WITH_FEATURES },
     Layout { since: "2026-07", reserved_bits: 24, allocated_size: 64, list_capacity: 12, ..WITH_FEATURES },
-    Layout { reserved_bits: 0, pages_behind_flags: true, ..LATEST },
+    Layout { reserved_bits: 0, pages_after_flags: true, ..LATEST },
     Layout { large: 48, free: 48, list_capacity: 8, ..LATEST },
 ];
 
@@ -129,12 +129,12 @@ impl Layout {
     pub fn span(&self, bytes: &[u8], page_shift: u32) -> Option<Words> {
         let (flags, word) = (self.flags(page_shift), word_at(bytes, 24)?);
         let (is_large, is_sample) = (word >> flags & 1 == 1, word >> (flags + 1) & 1 == 1);
-        let small = if self.pages_behind_flags { word >> (flags + 3) } else { word_at(bytes, 32)? };
+        let small = if self.pages_after_flags { word >> (flags + 3) } else { word_at(bytes, 32)? };
         let pages = if is_large || is_sample { word_at(bytes, self.large)? } else { small & 63 };
         let page = word & ((1 << (ADDRESS_BITS - page_shift)) - 1);
         let (lists, counts) = (half_word_at(bytes, 16)?, half_word_at(bytes, 20)?);
-        let is_one = page > 0 && pages > 0 && pages < 1 << (ADDRESS_BITS - 1 - page_shift);
-        is_one.then_some(Words {
+        let is_span = page > 0 && pages > 0 && pages < 1 << (ADDRESS_BITS - 1 - page_shift);
+        is_span.then_some(Words {
             page,
             pages,
             allocated: counts as u16,
@@ -170,9 +170,7 @@ impl Layout {
     /// Whether the word with the number of pages of a small span holds nothing else. Not checked
     /// for layouts that have more there.
     pub fn has_only_pages(&self, bytes: &[u8]) -> bool {
-        self.pages_behind_flags
-            || self.list_capacity == 12
-            || word_at(bytes, 32).is_some_and(|word| word < 64)
+        self.pages_after_flags || self.list_capacity == 12 || word_at(bytes, 32).is_some_and(|word| word < 64)
     }
 
     /// Whether free objects of this size are in a bitmap instead of a list (`UseBitmapForSize`).

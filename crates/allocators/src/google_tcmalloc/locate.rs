@@ -8,13 +8,13 @@
 use std::collections::{BTreeMap, HashSet};
 use std::time::Instant;
 
+use super::detect;
 use super::layout::{
     BEFORE_SIZES_BYTES, Classes, LAYOUTS, Layout, MIN_DATA_BYTES, PageMapLayout, SIZES_BYTES, SPAN_BITS,
     SpanBytes, Words,
 };
 use super::statics::Statics;
-use super::tell;
-use crate::radix::{self, Leaf, StaticData, StaticWord};
+use crate::radix::{self, FoundHeaps, Leaf, StaticData, StaticWord};
 use crate::scan::{each_word, each_word_by, is_mapped_memory, is_private_memory};
 use strandline_claims::allocator::Context;
 use strandline_claims::range::PAGE_BYTES;
@@ -27,18 +27,18 @@ use strandline_process::range::AddressRange;
 const MAX_DATA_BYTES: u64 = 64 << 20;
 /// Leaves tried per node candidate: a leaf with large blocks only does not identify itself.
 const MAX_LEAVES_TRIED: usize = 1 << 10;
-/// Bytes of leaf and node candidates read in all.
+/// Maximum bytes of leaf and node candidates that are read.
 const MAX_TRIED_BYTES: u64 = 256 << 20;
 /// Spans tried per leaf candidate.
 const MAX_SPANS_TRIED: usize = 64;
-/// If none of this many spans matches, the candidate is rejected.
-const FEW_SPANS: usize = 8;
+/// Number of spans of which at least one must match a candidate.
+const MIN_SPANS_TRIED: usize = 8;
 /// Candidates for root entries tried, per program or library.
 const MAX_TRIED: usize = 4096;
 
 /// One tcmalloc.
 pub struct Heap {
-    /// Name of that program or library.
+    /// Name of the program or library that contains it.
     pub name: String,
     /// A copy of its static data.
     pub statics: Statics,
@@ -100,14 +100,13 @@ fn large_data(space: &AddressSpace) -> Vec<StaticData<'_>> {
     all
 }
 
-/// Finds all heaps of a process; also returns the names of files with a table of size classes but
-/// no page map.
-pub fn find(context: &Context<'_>) -> (Vec<Heap>, Vec<String>) {
-    let (mut heaps, mut unknown) = (Vec::new(), Vec::new());
+/// Finds all heaps of a process.
+pub fn find(context: &Context<'_>) -> FoundHeaps<Heap> {
+    let mut found = FoundHeaps { heaps: Vec::new(), unknown: Vec::new() };
     for data in large_data(context.space) {
         let Some(classes) = classes(context, &data) else { continue };
-        let Some((shape, root)) = map(context, &data, &classes) else {
-            unknown.push(data.object.name.clone());
+        let Some(PageMap { shape, root }) = page_map(context, &data, &classes) else {
+            found.unknown.push(data.object.name.clone());
             continue;
         };
         let mut heap = Heap {
@@ -120,10 +119,10 @@ pub fn find(context: &Context<'_>) -> (Vec<Heap>, Vec<String>) {
             page_shift: shape.page_shift,
             shape,
         };
-        heap.layout = tell::layout(context, &heap);
-        heaps.push(heap);
+        heap.layout = detect::layout(context, &heap);
+        found.heaps.push(heap);
     }
-    (heaps, unknown)
+    found
 }
 
 /// Finds the table of size classes.
@@ -135,11 +134,18 @@ fn classes(context: &Context<'_>, data: &StaticData<'_>) -> Option<Classes> {
     })
 }
 
-/// Finds the page map: its shape and the address of its root, on which most spans of a leaf agree.
-fn map(context: &Context<'_>, data: &StaticData<'_>, classes: &Classes) -> Option<(PageMapLayout, u64)> {
+/// A page map.
+struct PageMap {
+    shape: PageMapLayout,
+    /// Address of its root.
+    root: u64,
+}
+
+/// Finds the page map on whose shape and root most spans of a leaf agree.
+fn page_map(context: &Context<'_>, data: &StaticData<'_>, classes: &Classes) -> Option<PageMap> {
     let mut tried = HashSet::new();
     let mut finder =
-        Finder { context, classes, cache: PageCache::new(context.memory), left: MAX_TRIED_BYTES };
+        Finder { context, classes, cache: PageCache::new(context.memory), remaining_bytes: MAX_TRIED_BYTES };
     for StaticWord { at, word } in radix::root_candidates(context, data, 8) {
         if tried.len() >= MAX_TRIED || Instant::now() >= context.deadline {
             return None;
@@ -153,7 +159,7 @@ fn map(context: &Context<'_>, data: &StaticData<'_>, classes: &Classes) -> Optio
             let root = entry.and_then(|entry| at.checked_sub(8 * entry));
             let is_within = |root: &u64| data.range.covers(AddressRange::sized(*root, shape.root_bytes()));
             if let Some(root) = root.filter(is_within) {
-                return Some((shape, root));
+                return Some(PageMap { shape, root });
             }
         }
     }
@@ -165,7 +171,7 @@ struct Finder<'a> {
     classes: &'a Classes,
     cache: PageCache<'a>,
     /// Bytes that may still be read.
-    left: u64,
+    remaining_bytes: u64,
 }
 
 impl Finder<'_> {
@@ -176,16 +182,16 @@ impl Finder<'_> {
             return None;
         }
         let (mut leaves, range) = (Vec::new(), AddressRange::sized(node, 8 * shape.node_entries()));
-        let (context, width, mut is_one) = (self.context, self.classes.compact_bytes(), true);
+        let (context, width, mut is_node) = (self.context, self.classes.compact_bytes(), true);
         let bytes_read = each_word_by(context, range, PAGE_BYTES as usize, &mut |at, leaf| {
             // A node points to leaves only; other memory is rejected after a few words.
             let [.., end] = shape.parts_of_leaf(leaf, width);
-            is_one = leaf.is_multiple_of(8) && is_private_memory(context, (leaf, end));
+            is_node = leaf.is_multiple_of(8) && is_private_memory(context, (leaf, end));
             leaves.push(((at - node) / 8, leaf));
-            is_one && leaves.len() < MAX_LEAVES_TRIED
+            is_node && leaves.len() < MAX_LEAVES_TRIED
         });
-        self.left = self.left.saturating_sub(bytes_read);
-        if !is_one {
+        self.remaining_bytes = self.remaining_bytes.saturating_sub(bytes_read);
+        if !is_node {
             return None;
         }
         leaves.into_iter().find_map(|(index, leaf)| {
@@ -199,11 +205,14 @@ impl Finder<'_> {
     fn entry(&mut self, leaf: u64, shape: PageMapLayout) -> Option<u64> {
         let width = self.classes.compact_bytes();
         let [spans, _, end] = shape.parts_of_leaf(leaf, width);
-        if self.left == 0 || !leaf.is_multiple_of(8) || !is_private_memory(self.context, (leaf, end)) {
+        if self.remaining_bytes == 0
+            || !leaf.is_multiple_of(8)
+            || !is_private_memory(self.context, (leaf, end))
+        {
             return None;
         }
         let mut votes: BTreeMap<u64, usize> = BTreeMap::new();
-        let mut seen = HashSet::new();
+        let mut tried_spans = HashSet::new();
         let before = self.cache.bytes_read;
         let bytes_read =
             each_word_by(self.context, (leaf, spans), PAGE_BYTES as usize, &mut |place, word| {
@@ -211,31 +220,33 @@ impl Finder<'_> {
                     let class = (word >> (8 * width * part)) as usize & ((1 << (8 * width)) - 1);
                     let index = (place - leaf) / width + part;
                     let entry = if class > 0 { self.cache.word(spans + 8 * index) } else { None };
-                    if let Some(entry) = entry.filter(|entry| seen.insert(entry & SPAN_BITS))
+                    if let Some(entry) = entry.filter(|entry| tried_spans.insert(entry & SPAN_BITS))
                         && let Some(number) = self.number_of(entry & SPAN_BITS, class, index, shape)
                     {
                         *votes.entry(number).or_default() += 1;
                     }
                 }
                 // If none of the first few is a span of its class, this is not a leaf.
-                seen.len() < MAX_SPANS_TRIED && (seen.len() < FEW_SPANS || !votes.is_empty())
+                tried_spans.len() < MAX_SPANS_TRIED
+                    && (tried_spans.len() < MIN_SPANS_TRIED || !votes.is_empty())
             });
-        self.left = self.left.saturating_sub(bytes_read + self.cache.bytes_read - before);
+        self.remaining_bytes =
+            self.remaining_bytes.saturating_sub(bytes_read + self.cache.bytes_read - before);
         // Some spans may be mid-update.
         let (number, agreeing) = votes.into_iter().max_by_key(|vote| vote.1)?;
-        (agreeing * 4 > seen.len() * 3).then_some(number)
+        (agreeing * 4 > tried_spans.len() * 3).then_some(number)
     }
 
     /// Returns the number of the leaf that has, at `index`, a page of the span at `at` and its
     /// class; under any layout.
     fn number_of(&mut self, at: u64, class: usize, index: u64, shape: PageMapLayout) -> Option<u64> {
-        let of_class =
+        let has_class =
             |span: &Words| self.classes.pages.get(class) == Some(&span.pages) && span.sample.is_none();
         let cache = &mut self.cache;
         let spans = LAYOUTS
             .iter()
             .filter_map(|layout| layout.span(&read_span(cache, layout, at)?, shape.page_shift))
-            .filter(of_class);
+            .filter(has_class);
         let entries = shape.leaf_entries();
         spans.map(|span| (span, span.page & !(entries - 1) | index)).find_map(|(span, page)| {
             (span.page <= page && page < span.page + span.pages).then_some(page / entries)

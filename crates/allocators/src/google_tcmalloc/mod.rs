@@ -1,13 +1,14 @@
 //! Google's tcmalloc, read from outside without symbols or calls.
 //!
-//! `locate` finds the page map and the size classes, `tell` the layout; `spans` walks the page map,
-//! `huge` finds the huge pages that are free as a whole, `pieces` merges both and checks one
+//! `locate` finds the page map and the size classes, `detect` the layout; `spans` walks the page
+//! map, `huge` finds the huge pages that are free as a whole, `pieces` merges both and checks one
 //! against the other; `caches` finds the objects in per-CPU, thread and transfer caches, `claims`
 //! classifies each byte, `metadata` finds tcmalloc's own structures. A bitmap in the span structure
 //! marks free objects; the heap itself is read only for objects of less than 64 bytes.
 
 pub mod caches;
 pub mod claims;
+pub mod detect;
 pub mod huge;
 pub mod layout;
 pub mod locate;
@@ -17,11 +18,10 @@ pub mod rows;
 pub mod spans;
 pub mod statics;
 mod summary;
-pub mod tell;
 
 use self::locate::Heap;
 use self::pieces::Piece;
-use crate::radix::UnclaimedMemory;
+use crate::radix::{FoundHeaps, UnclaimedMemory};
 use strandline_claims::accumulator::{Class, OutOfOrder};
 use strandline_claims::allocator::{self, Context, FoundAllocator, Reading, Readings, read_each};
 use strandline_claims::caveat::Caveat;
@@ -66,7 +66,7 @@ struct GoogleTcmalloc;
 
 impl FoundAllocator for GoogleTcmalloc {
     fn read(&self, context: &Context<'_>) -> Result<Readings, OutOfOrder> {
-        let (heaps, unknown) = locate::find(context);
+        let FoundHeaps { heaps, unknown } = locate::find(context);
         let text = "the size classes of Google's tcmalloc were found, but its page map is empty or has an unknown layout: it is \
                     not read";
         let caveat = |name| Caveat::new("google_tcmalloc_unknown_layout", name, None, text);
@@ -102,8 +102,8 @@ fn read(context: &Context<'_>, heap: &Heap, taken: &RangeSet) -> Reading {
     let cached = caches::find(context, heap);
     let (claims, mut counts) = claims::claim(context, heap, &pieces.all, &cached, &spans.proxies);
     let mut doubts = spans.doubts.clone();
-    for more in [&huge.doubts, &pieces.doubts, &counts.doubts] {
-        doubts.add(more);
+    for other in [&huge.doubts, &pieces.doubts, &counts.doubts] {
+        doubts.add(other);
     }
     let mut reading = Reading { rows: Some(&rows::BLOCKS), claims, ..Reading::default() };
     let mut held = taken.clone();
@@ -116,9 +116,9 @@ fn read(context: &Context<'_>, heap: &Heap, taken: &RangeSet) -> Reading {
     let not_resident = metadata::not_resident(heap, &own);
     reading.allocator = summary::facts(heap, &counts, &cached, &own, not_resident, doubts.is_empty());
     reading.refined = std::mem::take(&mut counts.matched);
-    let read =
+    let bytes_read =
         [spans.bytes_read, huge.bytes_read, counts.bytes_read, cached.bytes_read, heap.statics.bytes_read];
-    reading.bytes_read = read.into_iter().sum();
+    reading.bytes_read = bytes_read.into_iter().sum();
     doubts.add_caveats(&mut reading.caveats, &ABOUT, "spans and huge pages", &heap.name);
     reading.is_inconsistent = doubts.damages > 0;
     let unmatched = summary::unmatched(&cached, &counts);

@@ -2,7 +2,7 @@
 //! in order and without overlap, each a span or free. Where the sources disagree, a piece is
 //! unknown.
 
-use super::huge::{FreeRange, Huge, OfRegion};
+use super::huge::{FreeRange, Huge, HugeRegion};
 use super::layout::{HUGE_BYTES, HUGE_SHIFT, PageSet, REGION_BYTES, Tracker};
 use super::locate::Heap;
 use super::spans::{Span, Spans};
@@ -56,26 +56,26 @@ pub struct Pieces {
 
 /// Merges all sources. `free` excludes memory claimed by others.
 pub fn merge_sources(heap: &Heap, spans: &Spans, huge: &Huge, free: &mut UnclaimedMemory<'_>) -> Pieces {
-    let mut maker =
+    let mut builder =
         PieceBuilder { heap, spans: &spans.all, all: Vec::new(), doubts: ReadProblems::default() };
-    maker.all.extend(spans.all.iter().map(|&span| Piece {
+    builder.all.extend(spans.all.iter().map(|&span| Piece {
         start: span.start,
         end: span.end,
         kind: Kind::Span(span),
     }));
     for tracker in &spans.trackers {
-        maker.tracker(tracker);
+        builder.add_tracker(tracker);
     }
     for region in &huge.regions {
-        maker.region(region);
+        builder.add_region(region);
     }
     for &FreeRange { start, end, is_backed } in &huge.free {
         let kind = if is_backed { Kind::Backed { is_releasable: true } } else { Kind::Unbacked };
-        maker.all.push(Piece { start, end, kind });
+        builder.all.push(Piece { start, end, kind });
     }
-    maker.all.sort_by_key(|piece| piece.start);
-    let (mut pieces, mut cursor) = (Pieces { doubts: maker.doubts, ..Pieces::default() }, 0);
-    for piece in maker.all {
+    builder.all.sort_by_key(|piece| piece.start);
+    let (mut pieces, mut cursor) = (Pieces { doubts: builder.doubts, ..Pieces::default() }, 0);
+    for piece in builder.all {
         let is_span = matches!(piece.kind, Kind::Span(_));
         if piece.start < cursor || !is_span && !free.contains(piece.range()) {
             pieces.doubts.note_damage(piece.start, 0);
@@ -102,28 +102,28 @@ impl PieceBuilder<'_> {
         spans.map(move |span| span.range().intersection(range))
     }
 
-    fn tracker(&mut self, tracker: &Tracker) {
+    fn add_tracker(&mut self, tracker: &Tracker) {
         let pages = 1_u64 << (HUGE_SHIFT - self.heap.page_shift);
         let mut covered = PageSet::default();
         for AddressRange { start, end } in self.spans_in(AddressRange::sized(tracker.start, HUGE_BYTES)) {
             let first = (start - tracker.start) >> self.heap.page_shift;
-            let behind = (end - tracker.start) >> self.heap.page_shift;
-            (first..behind).for_each(|page| bits::set(&mut covered, page as usize));
+            let past_last = (end - tracker.start) >> self.heap.page_shift;
+            (first..past_last).for_each(|page| bits::set(&mut covered, page as usize));
         }
-        self.runs(tracker.start, pages, &|page| {
+        self.add_runs(tracker.start, pages, &|page| {
             let has = |set: &PageSet| bits::has(set, page as usize);
             match (has(&covered), has(&tracker.used)) {
                 (true, true) => PageState::Span,
-                // The span counts as in use all the same, as its structure is valid.
+                // The span counts as in use nevertheless, as its structure is valid.
                 (true, false) => PageState::Doubt,
                 (false, true) => PageState::Unknown,
                 (false, false) if has(&tracker.released) => PageState::Unbacked,
-                (false, false) => PageState::Backed(true),
+                (false, false) => PageState::Backed { is_releasable: true },
             }
         });
     }
 
-    fn region(&mut self, region: &OfRegion) {
+    fn add_region(&mut self, region: &HugeRegion) {
         let page_shift = self.heap.page_shift;
         let mut covered = vec![0_u64; region.used.len()];
         for AddressRange { start, end } in self.spans_in(AddressRange::sized(region.start, REGION_BYTES)) {
@@ -131,7 +131,7 @@ impl PieceBuilder<'_> {
             pages.for_each(|page| bits::set(&mut covered, page as usize));
         }
         let pages = REGION_BYTES >> page_shift;
-        self.runs(region.start, pages, &|page| {
+        self.add_runs(region.start, pages, &|page| {
             let has = |set: &[u64]| bits::has(set, page as usize);
             let huge_page = (page >> (HUGE_SHIFT - page_shift)) as usize;
             match (has(&covered), has(&region.used)) {
@@ -140,23 +140,23 @@ impl PieceBuilder<'_> {
                 (false, true) => PageState::Unknown,
                 (false, false) if region.backed.get(huge_page) != Some(&true) => PageState::Unbacked,
                 // Huge pages are released as a whole, by default when their last block is freed.
-                (false, false) => PageState::Backed(false),
+                (false, false) => PageState::Backed { is_releasable: false },
             }
         });
     }
 
     /// Adds a piece for each run of equal pages.
-    fn runs(&mut self, start: u64, pages: u64, of: &dyn Fn(u64) -> PageState) {
+    fn add_runs(&mut self, start: u64, pages: u64, state_of: &dyn Fn(u64) -> PageState) {
         let mut first = 0;
         for page in 0..pages {
-            let (this, next) = (of(page), (page + 1 < pages).then(|| of(page + 1)));
-            if next == Some(this) {
+            let (state, next) = (state_of(page), (page + 1 < pages).then(|| state_of(page + 1)));
+            if next == Some(state) {
                 continue;
             }
-            let (from, to) =
-                (start + (first << self.heap.page_shift), start + ((page + 1) << self.heap.page_shift));
+            let from = start + (first << self.heap.page_shift);
+            let to = start + ((page + 1) << self.heap.page_shift);
             first = page + 1;
-            let kind = match this {
+            let kind = match state {
                 PageState::Span => continue,
                 PageState::Doubt => {
                     self.doubts.note_damage(from, 0);
@@ -164,7 +164,7 @@ impl PieceBuilder<'_> {
                 }
                 PageState::Unknown => Kind::Unknown,
                 PageState::Unbacked => Kind::Unbacked,
-                PageState::Backed(is_given) => Kind::Backed { is_releasable: is_given },
+                PageState::Backed { is_releasable } => Kind::Backed { is_releasable },
             };
             if matches!(kind, Kind::Unknown) {
                 self.doubts.note_damage(from, to - from);
@@ -181,5 +181,5 @@ enum PageState {
     Doubt,
     Unknown,
     Unbacked,
-    Backed(bool),
+    Backed { is_releasable: bool },
 }

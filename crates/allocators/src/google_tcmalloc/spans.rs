@@ -9,9 +9,9 @@
 use std::collections::BTreeSet;
 use std::time::Instant;
 
+use super::detect::{Sample, read_sample, read_tracker};
 use super::layout::{HUGE_BYTES, SPAN_BITS, Tracker, Words};
 use super::locate::{Heap, read_span};
-use super::tell::{read_tracker, sample};
 use crate::radix::{Leaf, UnclaimedMemory};
 use crate::scan::each_word;
 use strandline_claims::allocator::Context;
@@ -21,7 +21,7 @@ use strandline_process::page_cache::PageCache;
 use strandline_process::range::{AddressRange, RangeSet};
 
 /// Entries between two checks of the deadline.
-const LOOKS_AT_THE_TIME: u64 = 1024;
+const DEADLINE_CHECK_INTERVAL: u64 = 1024;
 
 /// A span in use.
 #[derive(Clone, Copy, Debug)]
@@ -72,14 +72,14 @@ pub fn walk(context: &Context<'_>, heap: &Heap, taken: &RangeSet) -> Spans {
         free: UnclaimedMemory::new(context, taken),
         spans: Spans::default(),
         cursor: 0,
-        last: 0,
+        last_structure_page: 0,
     };
     for &Leaf { first, at: leaf } in &heap.leaves {
         if Instant::now() >= context.deadline {
             walk.spans.doubts.note_timeout(first);
             break;
         }
-        walk.leaf(context, first, leaf);
+        walk.walk_leaf(context, first, leaf);
     }
     let mut spans = walk.spans;
     spans.bytes_read += walk.cache.bytes_read;
@@ -95,30 +95,30 @@ struct Walk<'a> {
     /// End of the last span.
     cursor: u64,
     /// Page of the last structure.
-    last: u64,
+    last_structure_page: u64,
 }
 
 impl Walk<'_> {
-    fn leaf(&mut self, context: &Context<'_>, first: u64, leaf: u64) {
+    fn walk_leaf(&mut self, context: &Context<'_>, first: u64, leaf: u64) {
         let [spans, trackers, end] = self.heap.parts_of_leaf(leaf);
         let classes = self.classes(context, leaf, spans);
-        let mut seen = 0_u64;
+        let mut checked_entries = 0_u64;
         each_word(context, (spans, trackers), &mut |at, entry| {
             let index = (at - spans) / 8;
             let page = first + (index << self.heap.page_shift);
-            seen += 1;
-            if seen.is_multiple_of(LOOKS_AT_THE_TIME) && Instant::now() >= context.deadline {
+            checked_entries += 1;
+            if checked_entries.is_multiple_of(DEADLINE_CHECK_INTERVAL) && Instant::now() >= context.deadline {
                 self.spans.doubts.note_timeout(page);
                 return false;
             }
             if page >= self.cursor && entry & SPAN_BITS != 0 {
                 let class = classes.get(index as usize).copied().unwrap_or(0);
-                self.entry(context, page, entry & SPAN_BITS, class);
+                self.add_entry(context, page, entry & SPAN_BITS, class);
             }
             true
         });
         each_word(context, (trackers, end), &mut |at, entry| {
-            self.tracker(context, first + (at - trackers) / 8 * HUGE_BYTES, entry);
+            self.add_tracker(context, first + (at - trackers) / 8 * HUGE_BYTES, entry);
             true
         });
         self.spans.bytes_read += context.resident_bytes((leaf, end));
@@ -140,7 +140,7 @@ impl Walk<'_> {
         classes
     }
 
-    fn entry(&mut self, context: &Context<'_>, page: u64, at: u64, class: u16) {
+    fn add_entry(&mut self, context: &Context<'_>, page: u64, at: u64, class: u16) {
         let layout = self.heap.layout;
         let bytes = read_span(&mut self.cache, layout, at);
         let span = bytes.and_then(|bytes| layout.span(&bytes, self.heap.page_shift));
@@ -168,19 +168,19 @@ impl Walk<'_> {
             return None;
         }
         let mut span = Span { start, end, at, class, block_bytes: end - start, sample: None };
-        if let Some(place) = words.sample.filter(|_| class == 0) {
-            let (proxy, bytes) = sample(&mut self.cache, self.heap.layout, place)?;
+        if let Some(sample_address) = words.sample.filter(|_| class == 0) {
+            let Sample { proxy, bytes } = read_sample(&mut self.cache, self.heap.layout, sample_address)?;
             if bytes > end - start {
                 return None;
             }
             (span.block_bytes, span.sample) = (bytes, Some(proxy));
-            self.record_structure(place);
+            self.record_structure(sample_address);
             self.spans.proxies.extend((proxy != 0).then_some(proxy));
         }
         Some(span)
     }
 
-    fn tracker(&mut self, context: &Context<'_>, start: u64, at: u64) {
+    fn add_tracker(&mut self, context: &Context<'_>, start: u64, at: u64) {
         let tracker = read_tracker(&mut self.cache, self.heap.layout, self.heap.page_shift, at);
         let is_free = |free: &mut UnclaimedMemory<'_>| free.contains((start, start + HUGE_BYTES));
         match tracker.filter(|tracker| tracker.start == start && is_free(&mut self.free)) {
@@ -195,9 +195,10 @@ impl Walk<'_> {
     }
 
     fn record_structure(&mut self, structure: u64) {
-        if page_of(structure) != self.last {
-            self.last = page_of(structure);
-            self.spans.structures.insert(self.last);
+        let page = page_of(structure);
+        if page != self.last_structure_page {
+            self.last_structure_page = page;
+            self.spans.structures.insert(page);
         }
     }
 }

@@ -12,30 +12,36 @@ const MAX_BYTES: usize = 64 << 20;
 /// The resident parts of static data.
 #[derive(Default)]
 pub struct Statics {
-    runs: Vec<(u64, Vec<u8>)>,
+    runs: Vec<CopiedRun>,
     /// Bytes read from the target.
     pub bytes_read: u64,
+}
+
+/// A resident run.
+struct CopiedRun {
+    start: u64,
+    bytes: Vec<u8>,
 }
 
 impl Statics {
     /// Copies `range`, where it is resident.
     pub fn read(context: &Context<'_>, range: AddressRange) -> Self {
         let mut statics = Self::default();
-        let mut left = MAX_BYTES;
+        let mut remaining_bytes = MAX_BYTES;
         for run in context.resident_runs(range) {
-            let mut bytes = vec![0; (run.len() as usize).min(left)];
+            let mut bytes = vec![0; (run.len() as usize).min(remaining_bytes)];
             let got = context.memory.read_some(run.start, &mut bytes);
             bytes.truncate(got & !7);
-            left -= bytes.len();
+            remaining_bytes -= bytes.len();
             statics.bytes_read += got as u64;
-            statics.runs.push((run.start, bytes));
+            statics.runs.push(CopiedRun { start: run.start, bytes });
         }
         statics
     }
 
     /// Each non-zero word with its address.
     pub fn words(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
-        self.runs.iter().flat_map(|(start, bytes)| {
+        self.runs.iter().flat_map(|CopiedRun { start, bytes }| {
             let words = (0..bytes.len())
                 .step_by(8)
                 .filter_map(move |at| Some((start + at as u64, word_at(bytes, at)?)));
@@ -45,8 +51,8 @@ impl Statics {
 
     /// The word at `address`; 0 if it is not resident.
     pub fn word(&self, address: u64) -> u64 {
-        let next = self.runs.partition_point(|run| run.0 <= address);
+        let next = self.runs.partition_point(|run| run.start <= address);
         let run = next.checked_sub(1).and_then(|index| self.runs.get(index));
-        run.and_then(|(start, bytes)| word_at(bytes, usize::try_from(address - start).ok()?)).unwrap_or(0)
+        run.and_then(|run| word_at(&run.bytes, usize::try_from(address - run.start).ok()?)).unwrap_or(0)
     }
 }

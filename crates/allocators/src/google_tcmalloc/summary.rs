@@ -28,16 +28,16 @@ pub fn facts(
         ..Allocator::default()
     };
     if is_whole {
-        let sum = |of: fn(&SizeClass) -> u64| -> u64 { counts.classes.values().map(of).sum() };
-        allocator.live_bytes = Some(sum(|of| of.live_blocks * of.bytes) + counts.large_bytes);
-        allocator.live_blocks = Some(sum(|of| of.live_blocks) + counts.large);
-        allocator.cached_bytes = Some(sum(|of| of.cached_blocks * of.bytes));
-        allocator.free_bytes = Some(sum(|of| of.free_blocks * of.bytes));
+        let sum = |figure: fn(&SizeClass) -> u64| -> u64 { counts.classes.values().map(figure).sum() };
+        allocator.live_bytes = Some(sum(|class| class.live_blocks * class.bytes) + counts.large_bytes);
+        allocator.live_blocks = Some(sum(|class| class.live_blocks) + counts.large);
+        allocator.cached_bytes = Some(sum(|class| class.cached_blocks * class.bytes));
+        allocator.free_bytes = Some(sum(|class| class.free_blocks * class.bytes));
         allocator.metadata_bytes = Some(own.iter().map(|range| range.len()).sum());
         // Named and counted as by `MallocExtension::GetNumericProperty`: unused ends of spans are
         // part of the central lists, proxies and all pages of samples are allocated.
-        let spans = sum(|of| of.span_bytes);
-        let taken = sum(|of| (of.live_blocks + of.cached_blocks) * of.bytes) + counts.proxy_bytes;
+        let spans = sum(|class| class.span_bytes);
+        let taken = sum(|class| (class.live_blocks + class.cached_blocks) * class.bytes) + counts.proxy_bytes;
         let in_caches =
             cached.transfer_bytes + cached.sharded_bytes + cached.processor_bytes + cached.thread_bytes;
         let allocated = (taken + counts.large_span_bytes).saturating_sub(in_caches);
@@ -63,13 +63,13 @@ pub fn facts(
 /// Sums by object size: partitions have separate classes of the same size.
 fn sizes(counts: &Counts) -> Vec<SizeClass> {
     let mut sizes: std::collections::BTreeMap<u64, SizeClass> = std::collections::BTreeMap::new();
-    for of in counts.classes.values() {
-        sizes.entry(of.bytes).or_default().add(of);
+    for class in counts.classes.values() {
+        sizes.entry(class.bytes).or_default().add(class);
     }
     sizes.into_values().collect()
 }
 
 /// Number of cached objects that match no object in use of their class.
 pub fn unmatched(cached: &Cached, counts: &Counts) -> u64 {
-    (cached.items.len() as u64).saturating_sub(counts.met)
+    (cached.items.len() as u64).saturating_sub(counts.matched_items)
 }

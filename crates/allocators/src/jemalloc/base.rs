@@ -42,9 +42,9 @@ pub fn find(context: &Context<'_>, extents: &[Extent], taken: &RangeSet) -> Vec<
     let mut blocks: Vec<Block> = Vec::new();
     for mapping in context.space.mappings().iter().filter(|mapping| is_mapped_memory(mapping)) {
         // The first page of a block was written to; merely reserved memory may be huge.
-        for AddressRange { start: from, end: to } in context.resident_runs(mapping.range()) {
-            let mut at = from.next_multiple_of(ALIGNMENT);
-            while at < to && Instant::now() < context.deadline {
+        for run in context.resident_runs(mapping.range()) {
+            let mut at = run.start.next_multiple_of(ALIGNMENT);
+            while at < run.end && Instant::now() < context.deadline {
                 at = match unclaimed_block_at(context, at, extents, taken) {
                     Ok(block) => {
                         // A block may span several runs.
@@ -60,8 +60,10 @@ pub fn find(context: &Context<'_>, extents: &[Extent], taken: &RangeSet) -> Vec<
     blocks
 }
 
-/// Returns the block at `at` if it is outside `extents` and `taken`; otherwise the next address to
-/// try.
+/// Returns the block at `at` if it is outside `extents` and `taken`.
+///
+/// # Errors
+/// The next address to try, if there is no such block.
 fn unclaimed_block_at(
     context: &Context<'_>,
     at: u64,
@@ -69,11 +71,11 @@ fn unclaimed_block_at(
     taken: &RangeSet,
 ) -> Result<Block, u64> {
     let next = extents.partition_point(|extent| extent.end <= at);
-    let before = extents.get(next).map_or(u64::MAX, |extent| extent.start);
+    let next_start = extents.get(next).map_or(u64::MAX, |extent| extent.start);
     if let Some(extent) = extents.get(next).filter(|extent| extent.start <= at) {
         return Err(extent.end.next_multiple_of(ALIGNMENT));
     }
-    let is_free = |block: &Block| block.end <= before && is_unclaimed(context, taken, block.range());
+    let is_free = |block: &Block| block.end <= next_start && is_unclaimed(context, taken, block.range());
     let block = block_at(context, at).filter(is_free);
     block.ok_or(at + ALIGNMENT)
 }
@@ -84,10 +86,10 @@ fn block_at(context: &Context<'_>, start: u64) -> Option<Block> {
     let word = |index: usize| word_at(&header, 8 * index).unwrap_or(0);
     let (bytes, next, unused, unused_bytes) = (word(0), word(1), word(3), word(4));
     let end = start.checked_add(bytes)?;
-    let is_one = bytes > 0
+    let is_block = bytes > 0
         && bytes.is_multiple_of(ALIGNMENT)
         && next.is_multiple_of(ALIGNMENT)
         && unused > start
         && unused.checked_add(unused_bytes) == Some(end);
-    is_one.then(|| Block { start, end, used_bytes: unused - start })
+    is_block.then(|| Block { start, end, used_bytes: unused - start })
 }

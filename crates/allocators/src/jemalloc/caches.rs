@@ -11,7 +11,6 @@ use super::layout::CacheLayout as Shape;
 use strandline_claims::allocator::Context;
 use strandline_process::memory::{half_word_at, word_at};
 use strandline_process::pages::{PAGE_BYTES, USER_ADDRESS_END};
-use strandline_process::range::AddressRange;
 
 /// Bytes searched below a thread's FS base.
 const MAX_STORAGE_BYTES: u64 = 64 << 10;
@@ -28,12 +27,13 @@ const MAX_BINS: usize = 73;
 /// Maximum items of a bin: its stack has at most 2^16 bytes.
 const MAX_ITEMS: usize = 1 << 13;
 /// Maximum items of all caches together, in case some are damaged.
-const MAX_ITEMS_IN_ALL: usize = 1 << 22;
+const MAX_TOTAL_ITEMS: usize = 1 << 22;
 /// Maximum caches followed.
 const MAX_CACHES: usize = 1 << 16;
-/// 5.0 to 5.2: this many consecutive bins with adjacent stacks are the small bins of a cache.
+/// 5.0 to 5.2: minimum number of consecutive bins with adjacent stacks that are the small bins of a
+/// cache.
 const MIN_SMALL_BINS: usize = 30;
-/// The longest stack in 5.0 to 5.2.
+/// Maximum bytes of a stack in 5.0 to 5.2.
 const MAX_COUNTED_BYTES: u64 = 8 << 9;
 /// Maximum words between the small bins and the large ones.
 const MAX_WORDS_BETWEEN: usize = 40;
@@ -43,8 +43,8 @@ const MAX_WORDS_BEFORE: usize = 16;
 /// Contents of all caches.
 #[derive(Default)]
 pub struct Cached {
-    /// Free regions by address, each with the index of its bin.
-    pub items: Vec<(u64, usize)>,
+    /// Free regions, in address order.
+    pub items: Vec<CachedRegion>,
     /// Addresses within jemalloc's internal allocations: stacks of items, `arenas_tdata`.
     pub own: Vec<u64>,
     /// FS bases of the threads with a cache.
@@ -55,21 +55,30 @@ pub struct Cached {
     pub bytes_read: u64,
 }
 
+/// A free region in a cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct CachedRegion {
+    /// Its address.
+    pub address: u64,
+    /// Its size class, which is the index of its bin.
+    pub class: usize,
+}
+
 /// Reads all caches.
 pub fn find(context: &Context<'_>, shape: Shape) -> Cached {
-    let mut reader = Reader { context, cached: Cached::default(), seen: HashSet::new(), last: None };
+    let mut reader = Reader { context, cached: Cached::default(), seen: HashSet::new(), last_below: None };
     for &fs_base in context.fs_bases {
         if Instant::now() >= context.deadline {
             break;
         }
         match shape {
-            Shape::Stacked => reader.stacked(fs_base),
-            Shape::Counted => reader.counted(fs_base),
+            Shape::Stacked => reader.read_stacked(fs_base),
+            Shape::Counted => reader.read_counted(fs_base),
         }
     }
     let mut cached = reader.cached;
     cached.items.sort_unstable();
-    cached.items.dedup_by_key(|item| item.0);
+    cached.items.dedup_by_key(|item| item.address);
     cached.own.sort_unstable();
     cached
 }
@@ -79,21 +88,23 @@ struct Reader<'a> {
     cached: Cached,
     /// Addresses of the bins of caches already read.
     seen: HashSet<u64>,
-    /// Offset of the last thread's cache below its FS base.
-    last: Option<u64>,
+    /// Offset of the last thread's cache below its FS base; it is the same in all threads.
+    last_below: Option<u64>,
 }
 
 impl Reader<'_> {
-    /// Returns `bytes` of a thread's storage from `below` under its FS base on (0 where not
-    /// resident), and their address.
-    fn storage(&mut self, fs_base: u64, below: u64, bytes: u64) -> Option<(u64, Vec<u8>)> {
+    /// Returns the part of a thread's storage that may hold its cache (0 where not resident), and
+    /// its address.
+    fn storage(&mut self, fs_base: u64) -> Option<(u64, Vec<u8>)> {
+        let below = self.last_below.unwrap_or(MAX_STORAGE_BYTES);
+        let bytes = MAX_STORAGE_BYTES.min(below);
         let mapping = self.context.space.find(fs_base.checked_sub(8)?)?;
         let start = fs_base.checked_sub(below)?.max(mapping.start) & !7;
         let end = start.checked_add(bytes)?.min(fs_base).min(mapping.end);
         let mut buffer = vec![0; end.checked_sub(start)? as usize];
-        for AddressRange { start: from, end: to } in self.context.resident_runs((start, end)) {
-            let part = buffer.get_mut((from - start) as usize..(to - start) as usize)?;
-            self.cached.bytes_read += self.context.memory.read_some(from, part) as u64;
+        for run in self.context.resident_runs((start, end)) {
+            let part = buffer.get_mut((run.start - start) as usize..(run.end - start) as usize)?;
+            self.cached.bytes_read += self.context.memory.read_some(run.start, part) as u64;
         }
         Some((start, buffer))
     }
@@ -101,29 +112,25 @@ impl Reader<'_> {
     /// 5.3: `tcache_t` begins with a pointer to its `tcache_slow_t`, which points back. In builds
     /// with statistics, the descriptor in `tcache_slow_t` points to the bins, which follow that
     /// first pointer.
-    fn stacked(&mut self, fs_base: u64) {
-        let slow_of = |start: u64, bytes: &[u8], offset: usize| -> Option<(u64, u64)> {
+    fn read_stacked(&mut self, fs_base: u64) {
+        // The addresses of the two structures.
+        let slow_and_cache = |start: u64, bytes: &[u8], offset: usize| -> Option<(u64, u64)> {
             let (slow, cache) = (word_at(bytes, offset)?, start + offset as u64);
             let at = usize::try_from(slow.checked_sub(start)?).ok()?;
             let has_arena = word_at(bytes, at.checked_add(SLOW_ARENA)?)? != 0;
             let mut words = (1..MAX_WORDS_TO_CACHE).map(|word| at + SLOW_ARENA + 8 * word);
-            let leads_back = words.any(|at| word_at(bytes, at) == Some(cache));
-            (slow.is_multiple_of(8) && slow != cache && has_arena && leads_back).then_some((slow, cache))
+            let points_back = words.any(|at| word_at(bytes, at) == Some(cache));
+            (slow.is_multiple_of(8) && slow != cache && has_arena && points_back).then_some((slow, cache))
         };
-        // The offset is the same in all threads.
-        let (below, bytes) = match self.last {
-            Some(below) => (below, MAX_STORAGE_BYTES.min(below)),
-            None => (MAX_STORAGE_BYTES, MAX_STORAGE_BYTES),
-        };
-        let Some((start, storage)) = self.storage(fs_base, below, bytes) else { return };
-        let found = (0..storage.len()).step_by(8).find_map(|offset| slow_of(start, &storage, offset));
+        let Some((start, storage)) = self.storage(fs_base) else { return };
+        let found = (0..storage.len()).step_by(8).find_map(|offset| slow_and_cache(start, &storage, offset));
         let Some((slow, cache)) = found else { return };
         self.cached.threads.push(fs_base);
-        self.last = Some((fs_base - slow.min(cache)).max(self.last.unwrap_or(0)));
+        self.last_below = Some((fs_base - slow.min(cache)).max(self.last_below.unwrap_or(0)));
         if self.context.memory.read_word(slow + SLOW_BINS) != Ok(cache + 8) {
             // A build without statistics has no list of caches.
             if self.seen.insert(cache + 8) {
-                self.stacks_of(cache + 8);
+                self.read_stacked_bins(cache + 8);
             }
             return;
         }
@@ -137,13 +144,13 @@ impl Reader<'_> {
             if bins == 0 || !self.seen.insert(bins) {
                 return;
             }
-            self.stacks_of(bins);
+            self.read_stacked_bins(bins);
             descriptor = next;
         }
     }
 
     /// Reads the bins of a 5.3 cache.
-    fn stacks_of(&mut self, bins: u64) {
+    fn read_stacked_bins(&mut self, bins: u64) {
         let mut bytes = [0; BIN_BYTES * MAX_BINS];
         let got = self.context.memory.read_some(bins, &mut bytes);
         for (class, bin) in bytes[..got].as_chunks::<BIN_BYTES>().0.iter().enumerate() {
@@ -161,42 +168,38 @@ impl Reader<'_> {
             if class == 0 {
                 self.cached.own.push(head.saturating_add(length).saturating_sub(8));
             }
-            self.items(class, head, (length / 8) as usize);
+            self.add_items(class, head, (length / 8) as usize);
         }
     }
 
     /// 5.0 to 5.2: a bin has a count and a pointer past its items; the stacks of the bins are
     /// adjacent.
-    fn counted(&mut self, fs_base: u64) {
-        let (below, bytes) = match self.last {
-            Some(below) => (below, MAX_STORAGE_BYTES.min(below)),
-            None => (MAX_STORAGE_BYTES, MAX_STORAGE_BYTES),
-        };
-        let Some((start, storage)) = self.storage(fs_base, below, bytes) else { return };
+    fn read_counted(&mut self, fs_base: u64) {
+        let Some((start, storage)) = self.storage(fs_base) else { return };
         let Some((offset, small)) = small_bins(&storage) else { return };
         if !self.seen.insert(start + offset as u64) {
             return;
         }
         // Includes the words before the bins.
         let below = fs_base - start - offset as u64 + 8 * MAX_WORDS_BEFORE as u64;
-        self.last = Some(below.max(self.last.unwrap_or(0)));
+        self.last_below = Some(below.max(self.last_below.unwrap_or(0)));
         self.cached.threads.push(fs_base);
         let mut bins = small;
-        let behind = offset + BIN_BYTES * bins.len();
-        bins.extend(large_bins(&storage, behind, bins.last().map_or(0, |bin| bin.behind)));
+        let bins_end = offset + BIN_BYTES * bins.len();
+        bins.extend(large_bins(&storage, bins_end, bins.last().map_or(0, |bin| bin.items_end)));
         if let Some(first) = bins.first() {
-            self.cached.own.push(first.behind.saturating_sub(8));
+            self.cached.own.push(first.items_end.saturating_sub(8));
         }
-        self.cached.own.extend(arenas_data(&storage, offset, behind));
+        self.cached.own.extend(arenas_data(&storage, offset, bins_end));
         for (class, bin) in bins.iter().enumerate() {
             let count = bin.count as usize;
-            self.items(class, bin.behind.saturating_sub(8 * count as u64), count);
+            self.add_items(class, bin.items_end.saturating_sub(8 * count as u64), count);
         }
     }
 
-    fn items(&mut self, class: usize, address: u64, count: usize) {
+    fn add_items(&mut self, class: usize, address: u64, count: usize) {
         let count = count.min(MAX_ITEMS);
-        if self.cached.items.len() + count > MAX_ITEMS_IN_ALL {
+        if self.cached.items.len() + count > MAX_TOTAL_ITEMS {
             self.cached.broken += 1;
             return;
         }
@@ -207,16 +210,16 @@ impl Reader<'_> {
         }
         self.cached.bytes_read += bytes.len() as u64;
         let pointers = bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
-        self.cached.items.extend(pointers.map(|pointer| (pointer, class)));
+        self.cached.items.extend(pointers.map(|address| CachedRegion { address, class }));
     }
 }
 
 /// Returns the per-arena data that a thread of 5.0 to 5.2 has allocated (`tsd.h`, `arenas_tdata`).
 /// Its field follows the thread's arena pointer, before the cache; the cache holds the same arena
 /// pointer after its small bins.
-fn arenas_data(storage: &[u8], small: usize, behind: usize) -> Option<u64> {
+fn arenas_data(storage: &[u8], small: usize, bins_end: usize) -> Option<u64> {
     // After `link` in 5.0; from 5.1 on also after `cache_bin_array_descriptor`.
-    let words = (0..MAX_WORDS_BETWEEN).filter_map(|word| word_at(storage, behind + 8 * word));
+    let words = (0..MAX_WORDS_BETWEEN).filter_map(|word| word_at(storage, bins_end + 8 * word));
     words.filter(|&arena| arena != 0 && arena.is_multiple_of(64)).find_map(|arena| {
         let mut before = (3..MAX_WORDS_BEFORE).filter_map(|words| small.checked_sub(8 * words));
         let field = before.find(|&offset| word_at(storage, offset) == Some(arena))?;
@@ -225,30 +228,31 @@ fn arenas_data(storage: &[u8], small: usize, behind: usize) -> Option<u64> {
 }
 
 /// A bin of 5.0 to 5.2: `low_water` and `ncached` in the first word, then statistics, then `avail`.
-struct Counted {
+struct CountedBin {
     count: u32,
-    behind: u64,
+    /// The address past its items.
+    items_end: u64,
 }
 
-fn counted_bin(bytes: &[u8], offset: usize) -> Option<Counted> {
+fn counted_bin(bytes: &[u8], offset: usize) -> Option<CountedBin> {
     let low_water = half_word_at(bytes, offset)? as i32;
     let count = half_word_at(bytes, offset + 4)?;
-    let behind = word_at(bytes, offset + 16)?;
-    let is_one = (-1..=count as i32).contains(&low_water)
+    let items_end = word_at(bytes, offset + 16)?;
+    let is_bin = (-1..=count as i32).contains(&low_water)
         && u64::from(count) * 8 <= MAX_COUNTED_BYTES
-        && behind.is_multiple_of(8)
-        && (PAGE_BYTES..USER_ADDRESS_END).contains(&behind);
-    is_one.then_some(Counted { count, behind })
+        && items_end.is_multiple_of(8)
+        && (PAGE_BYTES..USER_ADDRESS_END).contains(&items_end);
+    is_bin.then_some(CountedBin { count, items_end })
 }
 
 /// Returns the consecutive bins from `offset` on whose stacks follow the stack that ends at
 /// `after`.
-fn run_of_bins(bytes: &[u8], offset: usize, after: Option<u64>) -> Vec<Counted> {
-    let mut bins: Vec<Counted> = Vec::new();
+fn run_of_bins(bytes: &[u8], offset: usize, after: Option<u64>) -> Vec<CountedBin> {
+    let mut bins: Vec<CountedBin> = Vec::new();
     while let Some(bin) = counted_bin(bytes, offset + BIN_BYTES * bins.len()) {
-        let before = bins.last().map(|bin| bin.behind).or(after);
+        let before = bins.last().map(|bin| bin.items_end).or(after);
         let follows = before.is_none_or(|before| {
-            let stack = bin.behind.wrapping_sub(before);
+            let stack = bin.items_end.wrapping_sub(before);
             (8..=MAX_COUNTED_BYTES).contains(&stack) && u64::from(bin.count) * 8 <= stack
         });
         if !follows || bins.len() >= MAX_BINS {
@@ -259,13 +263,13 @@ fn run_of_bins(bytes: &[u8], offset: usize, after: Option<u64>) -> Vec<Counted> 
     bins
 }
 
-fn small_bins(storage: &[u8]) -> Option<(usize, Vec<Counted>)> {
+fn small_bins(storage: &[u8]) -> Option<(usize, Vec<CountedBin>)> {
     let found = |offset| Some(run_of_bins(storage, offset, None)).filter(|bins| bins.len() >= MIN_SMALL_BINS);
     (0..storage.len()).step_by(8).find_map(|offset| Some((offset, found(offset)?)))
 }
 
-fn large_bins(storage: &[u8], behind: usize, after: u64) -> Vec<Counted> {
-    let offsets = (0..MAX_WORDS_BETWEEN).map(|word| behind + 8 * word);
+fn large_bins(storage: &[u8], small_end: usize, after: u64) -> Vec<CountedBin> {
+    let offsets = (0..MAX_WORDS_BETWEEN).map(|word| small_end + 8 * word);
     offsets
         .map(|offset| run_of_bins(storage, offset, Some(after)))
         .find(|bins| !bins.is_empty())

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use super::caches::Cached;
+use super::caches::{Cached, CachedRegion};
 use super::extents::Extent;
 use super::layout::{Layout, NUM_CLASSES, NUM_SMALL_CLASSES, State, class_bytes, regions};
 use super::locate::read_extent;
@@ -22,9 +22,9 @@ use strandline_process::range::AddressRange;
 /// Regions of slabs, or large allocations.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Regions {
-    /// Their number.
+    /// Number.
     pub count: u64,
-    /// Their usable bytes.
+    /// Usable bytes.
     pub bytes: u64,
 }
 
@@ -99,13 +99,13 @@ pub fn claim(
         counts: Counts::default(),
     };
     let mut claims = Vec::new();
-    for run in extents.chunk_by(|one, next| one.end == next.start) {
+    for run in extents.chunk_by(|extent, next| extent.end == next.start) {
         let (Some(first), Some(last)) = (run.first(), run.last()) else { continue };
         let (start, end) = (first.start, last.end);
         let pages: RangePages = context.pages((start, end));
         let mut accumulator = Accumulator::new(start, &pages);
         for extent in run {
-            claimer.extent(extent, &mut accumulator);
+            claimer.claim_extent(extent, &mut accumulator);
         }
         let sums = accumulator.cut().finish(&pages);
         claims.push(RangeClaim { start, end, sums });
@@ -119,7 +119,7 @@ struct Claimer<'a> {
     context: &'a Context<'a>,
     layout: &'a Layout,
     cache: PageCache<'a>,
-    /// Those at or after the current extent.
+    /// The marked regions at or after the current extent.
     marked: Marked<'a>,
     /// Bytes by which the extent of a large allocation exceeds it.
     padding: u64,
@@ -130,17 +130,17 @@ struct Claimer<'a> {
 /// Regions that are in use but not live, in address order.
 #[derive(Clone, Copy)]
 struct Marked<'a> {
-    /// Address and size class of each region in a thread cache.
-    cached: &'a [(u64, usize)],
+    /// Regions in thread caches.
+    cached: &'a [CachedRegion],
     /// Addresses of jemalloc's own structures.
     own: &'a [u64],
 }
 
 impl<'a> Marked<'a> {
-    /// Returns those within `range`, and advances past them.
+    /// Returns the regions within `range`, and advances past them.
     fn advance_to(&mut self, range: AddressRange) -> Self {
         Self {
-            cached: advance_to(&mut self.cached, |item| item.0, range),
+            cached: advance_to(&mut self.cached, |item| item.address, range),
             own: advance_to(&mut self.own, |&address| address, range),
         }
     }
@@ -174,56 +174,56 @@ fn advance_to<'a, T>(all: &mut &'a [T], address: impl Fn(&T) -> u64, range: Addr
 }
 
 impl Claimer<'_> {
-    fn extent(&mut self, extent: &Extent, accumulator: &mut Accumulator<'_>) {
+    fn claim_extent(&mut self, extent: &Extent, accumulator: &mut Accumulator<'_>) {
         if extent.structure == 0 {
             // Free pages of a huge page.
             return accumulator.claim_to(extent.end, Class::Free);
         }
         let bytes = extent.end - extent.start;
-        let of = self.counts.arenas.entry(extent.bits & 0xfff).or_default();
+        let arena = self.counts.arenas.entry(extent.bits & 0xfff).or_default();
         match self.layout.state(extent.bits) {
             // An active extent without a size class is nearly free: a purge takes extents while it
             // works (`extents_evict`, `ecache_evict`), and extents of huge pages wait in a cache
             // for a request of their size (`sec.c`).
             Some(State::Active) if self.layout.class(extent.bits) == NUM_CLASSES => {
-                of.active += if self.layout.is_of_huge_page(extent.bits) { 0 } else { bytes };
+                arena.active += if self.layout.is_of_huge_page(extent.bits) { 0 } else { bytes };
                 accumulator.claim_to(extent.end, Class::Free);
             }
             Some(State::Active) => {
-                of.active += bytes;
-                self.active(extent, accumulator);
+                arena.active += bytes;
+                self.claim_active(extent, accumulator);
             }
             Some(state @ (State::Dirty | State::Muzzy)) => {
-                *(if state == State::Dirty { &mut of.dirty } else { &mut of.muzzy }) += bytes;
+                *(if state == State::Dirty { &mut arena.dirty } else { &mut arena.muzzy }) += bytes;
                 let is_locked = self.context.is_locked(extent.range());
-                let purged = if is_locked { extent.start } else { extent.end };
-                accumulator.claim_free(extent.end, extent.start, purged);
+                let purged_until = if is_locked { extent.start } else { extent.end };
+                accumulator.claim_free(extent.end, extent.start, purged_until);
             }
             Some(State::Retained) => {
-                of.retained += bytes;
+                arena.retained += bytes;
                 accumulator.claim_to(extent.end, Class::Free);
             }
             Some(State::Transition) | None => accumulator.claim_to(extent.end, Class::Free),
         }
     }
 
-    fn active(&mut self, extent: &Extent, accumulator: &mut Accumulator<'_>) {
+    fn claim_active(&mut self, extent: &Extent, accumulator: &mut Accumulator<'_>) {
         let span = extent.range();
         let marked = self.marked.advance_to(span);
         let class = self.layout.class(extent.bits);
-        let whole = if extent.is_slab(self.layout) {
-            self.slab(extent, class, marked, accumulator)
+        let claimed = if extent.is_slab(self.layout) {
+            self.claim_slab(extent, class, marked, accumulator)
         } else {
-            self.large(extent, class, marked, accumulator)
+            self.claim_large(extent, class, marked, accumulator)
         };
-        if whole.is_none() {
+        if claimed.is_none() {
             self.counts.doubts.note_damage(extent.start, extent.end - accumulator.cursor());
             accumulator.claim_to(extent.end, Class::Unread);
         }
     }
 
     /// Claims a slab. `None` if it is invalid; then nothing is claimed.
-    fn slab(
+    fn claim_slab(
         &mut self,
         extent: &Extent,
         class: usize,
@@ -236,47 +236,48 @@ impl Claimer<'_> {
         let end = extent.start + regions * bytes;
         if free == 0 && marked.is_empty() && !self.blocks.are_refined() {
             accumulator.claim_to(end, Class::Live);
-            self.of_class(class, extent).live.add(regions, bytes);
+            self.add_extent(class, extent).live.add(regions, bytes);
         } else {
             let words = read_extent(&mut self.cache, extent.structure)?;
             if words.bits != extent.bits || !self.layout.slab_count_matches_bitmap(&words) {
                 return None;
             }
-            self.of_class(class, extent);
+            self.add_extent(class, extent);
             let slab = Slab { start: extent.start, bitmap: words.bitmap, class, bytes, regions };
-            self.regions(&slab, marked, accumulator);
+            self.claim_regions(&slab, marked, accumulator);
         }
         accumulator.claim_to(extent.end, Class::Header);
         Some(())
     }
 
-    fn of_class(&mut self, class: usize, extent: &Extent) -> &mut ClassTotals {
-        let of = self.counts.classes.entry(class).or_default();
-        of.extents += 1;
-        of.bytes += extent.end - extent.start;
-        of
+    /// Counts an extent; returns the totals of its class.
+    fn add_extent(&mut self, class: usize, extent: &Extent) -> &mut ClassTotals {
+        let totals = self.counts.classes.entry(class).or_default();
+        totals.extents += 1;
+        totals.bytes += extent.end - extent.start;
+        totals
     }
 
     /// Claims the regions of a slab one by one.
-    fn regions(&mut self, slab: &Slab, mut marked: Marked<'_>, accumulator: &mut Accumulator<'_>) {
+    fn claim_regions(&mut self, slab: &Slab, mut marked: Marked<'_>, accumulator: &mut Accumulator<'_>) {
         let &Slab { start, class, bytes, .. } = slab;
-        let of = self.counts.classes.entry(class).or_default();
+        let totals = self.counts.classes.entry(class).or_default();
         for region in 0..slab.regions {
             let pointer = start + region * bytes;
             let span = AddressRange::new(pointer, pointer + bytes);
-            let here = marked.advance_to(span);
+            let within = marked.advance_to(span);
             if bits::has(&slab.bitmap, region as usize) {
-                of.free.add(1, bytes);
+                totals.free.add(1, bytes);
                 accumulator.claim_to(span.end, Class::Free);
-            } else if here.cached.contains(&(pointer, class)) {
-                of.cached.add(1, bytes);
+            } else if within.cached.contains(&CachedRegion { address: pointer, class }) {
+                totals.cached.add(1, bytes);
                 self.counts.matched_items += 1;
                 accumulator.claim_to(span.end, Class::Cached);
-            } else if !here.own.is_empty() {
-                of.own.add(1, bytes);
+            } else if !within.own.is_empty() {
+                totals.own.add(1, bytes);
                 accumulator.claim_to(span.end, Class::Metadata);
             } else {
-                of.live.add(1, bytes);
+                totals.live.add(1, bytes);
                 self.blocks.claim(span.end, accumulator);
             }
         }
@@ -284,33 +285,36 @@ impl Claimer<'_> {
 
     /// Claims a large allocation, which begins at a cache line of its first page: its extent has
     /// one extra page so that not all allocations are aligned alike (`opt.cache_oblivious`).
-    fn large(
+    fn claim_large(
         &mut self,
         extent: &Extent,
         class: usize,
         marked: Marked<'_>,
         accumulator: &mut Accumulator<'_>,
     ) -> Option<()> {
-        let of_class = class_bytes(class)?;
-        let all = extent.end - extent.start;
+        let class_size = class_bytes(class)?;
+        let extent_bytes = extent.end - extent.start;
         // From 5.3.1 on large allocations are whole pages, not the size of their class
         // (`edata_usize_get`, `opt.disable_large_size_classes`). A small allocation that is sampled
         // for a profile has its own extent.
-        let bytes =
-            if class < NUM_SMALL_CLASSES { of_class } else { of_class.min(all.checked_sub(self.padding)?) };
+        let bytes = if class < NUM_SMALL_CLASSES {
+            class_size
+        } else {
+            class_size.min(extent_bytes.checked_sub(self.padding)?)
+        };
         let end = extent.pointer.checked_add(bytes).filter(|&end| end <= extent.end)?;
-        let is_cached = marked.cached.contains(&(extent.pointer, class));
-        let of = self.of_class(class, extent);
+        let is_cached = marked.cached.contains(&CachedRegion { address: extent.pointer, class });
+        let totals = self.add_extent(class, extent);
         accumulator.claim_to(extent.pointer, Class::Header);
         if is_cached {
-            of.cached.add(1, bytes);
+            totals.cached.add(1, bytes);
             self.counts.matched_items += 1;
             accumulator.claim_to(end, Class::Cached);
         } else if !marked.own.is_empty() {
-            of.own.add(1, bytes);
+            totals.own.add(1, bytes);
             accumulator.claim_to(end, Class::Metadata);
         } else {
-            of.live.add(1, bytes);
+            totals.live.add(1, bytes);
             self.blocks.claim(end, accumulator);
         }
         accumulator.claim_to(extent.end, Class::Header);

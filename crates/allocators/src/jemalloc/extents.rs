@@ -53,8 +53,8 @@ fn extent_at(cache: &mut PageCache<'_>, page: u64, entry: u64, layout: &Layout) 
     let structure = entry_extent(entry);
     let words = read_extent(cache, structure)?;
     let end = page.checked_add(words.bytes)?;
-    let is_one = words.start() == page && layout.state(words.bits).is_some();
-    is_one.then_some(Extent { start: page, end, structure, pointer: words.address, bits: words.bits })
+    let is_consistent = words.start() == page && layout.state(words.bits).is_some();
+    is_consistent.then_some(Extent { start: page, end, structure, pointer: words.address, bits: words.bits })
 }
 
 impl Extent {

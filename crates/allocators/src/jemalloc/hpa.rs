@@ -75,18 +75,18 @@ pub fn find(
     let mut taken = taken.clone();
     taken.add(blocks.iter().map(Block::range));
     let mut free = UnclaimedMemory::new(context, &taken);
-    for same in regions.chunk_by(|one, next| one.start == next.start) {
-        let Some(region) = same.first() else { continue };
+    for duplicates in regions.chunk_by(|region, next| region.start == next.start) {
+        let Some(region) = duplicates.first() else { continue };
         if Instant::now() >= context.deadline {
             found.doubts.note_timeout(region.start);
             break;
         }
         let runs = region.runs();
         // A region with two structures, or with memory in other use, is rejected.
-        let is_one = same.len() == 1
+        let is_valid = duplicates.len() == 1
             && free.contains((region.start, region.start + REGION_BYTES))
             && runs.iter().all(|run| is_outside(extents, *run));
-        if !is_one {
+        if !is_valid {
             found.doubts.note_damage(region.start, 0);
             continue;
         }

@@ -42,7 +42,7 @@ const HUGE_PAGE_SHIFT: u32 = 14;
 
 /// Number of small size classes, which have slabs: 8 to 14,336 bytes.
 pub const NUM_SMALL_CLASSES: usize = 36;
-/// Number of size classes; used as an index, no class.
+/// Number of size classes; as an index it means no class.
 pub const NUM_CLASSES: usize = 232;
 
 /// Positions of the fields in an extent's first word (`e_bits`; `MALLOCX_ARENA_BITS` is 12 in all
@@ -208,12 +208,12 @@ impl Layout {
     /// Whether the number of free regions of a slab matches its bitmap.
     pub fn slab_count_matches_bitmap(&self, extent: &ExtentFields) -> bool {
         let Some(regions) = regions(self.class(extent.bits), extent.bytes) else { return false };
-        let of_group = |(index, group): (usize, &u64)| {
-            let behind = regions.saturating_sub(64 * index as u64).min(64);
-            let mask = if behind == 64 { u64::MAX } else { (1 << behind) - 1 };
+        let free_in_group = |(index, group): (usize, &u64)| {
+            let used_bits = regions.saturating_sub(64 * index as u64).min(64);
+            let mask = if used_bits == 64 { u64::MAX } else { (1 << used_bits) - 1 };
             u64::from((group & mask).count_ones())
         };
-        extent.bitmap.iter().enumerate().map(of_group).sum::<u64>() == self.free(extent.bits)
+        extent.bitmap.iter().enumerate().map(free_in_group).sum::<u64>() == self.free(extent.bits)
     }
 }
 

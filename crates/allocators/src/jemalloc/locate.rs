@@ -10,9 +10,9 @@ use strandline_process::map::AddressSpace;
 use strandline_process::page_cache::PageCache;
 use strandline_process::range::AddressRange;
 
-/// Maximum extents sampled to determine the layout: most may be free and cast no vote; and
-/// the number of votes that suffices.
+/// Maximum extents sampled to determine the layout: most may be free and cast no vote.
 const MAX_SAMPLED: usize = 1 << 16;
+/// Number of votes that suffices.
 const ENOUGH_VOTES: usize = 256;
 /// Minimum static data that can hold a root and more.
 const MIN_DATA_BYTES: u64 = 2 << 20;
@@ -70,14 +70,20 @@ pub fn read_extent(cache: &mut PageCache<'_>, address: u64) -> Option<ExtentFiel
     Some(ExtentFields::new(&bytes))
 }
 
+/// Number of extents that agree with a layout and that contradict it.
+#[derive(Clone, Copy, Default)]
+struct Votes {
+    agreeing: usize,
+    contradicting: usize,
+}
+
 /// Returns the layout under which extents in use and their leaf entries agree.
 fn layout(context: &Context<'_>, leaves: &[Leaf]) -> Option<&'static Layout> {
     let mut cache = PageCache::new(context.memory);
-    // Votes for and against each layout.
-    let mut votes = [(0_usize, 0_usize); LAYOUTS.len()];
+    let mut votes = [Votes::default(); LAYOUTS.len()];
     let (mut cursor, mut sampled) = (0, 0);
     for &Leaf { first: start, at: leaf } in leaves {
-        let is_enough = sampled >= MAX_SAMPLED || votes.iter().any(|votes| votes.0 >= ENOUGH_VOTES);
+        let is_enough = sampled >= MAX_SAMPLED || votes.iter().any(|votes| votes.agreeing >= ENOUGH_VOTES);
         if is_enough || Instant::now() >= context.deadline {
             break;
         }
@@ -90,14 +96,14 @@ fn layout(context: &Context<'_>, leaves: &[Leaf]) -> Option<&'static Layout> {
                 sampled += 1;
                 for (layout, votes) in LAYOUTS.iter().zip(&mut votes) {
                     let agrees = layout.agree(entry, &extent);
-                    votes.0 += usize::from(agrees == Some(true));
-                    votes.1 += usize::from(agrees == Some(false));
+                    votes.agreeing += usize::from(agrees == Some(true));
+                    votes.contradicting += usize::from(agrees == Some(false));
                 }
             }
-            sampled < MAX_SAMPLED && votes.iter().all(|votes| votes.0 < ENOUGH_VOTES)
+            sampled < MAX_SAMPLED && votes.iter().all(|votes| votes.agreeing < ENOUGH_VOTES)
         });
     }
-    let (layout, (with, against)) = LAYOUTS.iter().zip(votes).max_by_key(|(_, votes)| votes.0)?;
+    let (layout, votes) = LAYOUTS.iter().zip(votes).max_by_key(|(_, votes)| votes.agreeing)?;
     // Some extents may be mid-update.
-    (with > 10 * against).then_some(layout)
+    (votes.agreeing > 10 * votes.contradicting).then_some(layout)
 }

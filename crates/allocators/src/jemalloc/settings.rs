@@ -24,8 +24,8 @@ pub struct Setting {
     pub cost: &'static str,
 }
 
-/// Returns the setting that makes jemalloc give free pages back by itself; `None` if the variable
-/// of this build is unknown.
+/// Returns the setting that makes jemalloc release free pages by itself; `None` if the variable of
+/// this build is unknown.
 pub fn decay(image: &ElfFile) -> Option<Setting> {
     let strings = image.strings_ending(VARIABLE);
     let variable = variable(&strings)?.to_owned();

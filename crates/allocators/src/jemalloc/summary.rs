@@ -16,55 +16,56 @@ pub fn facts(
     blocks: &[Block],
     is_whole: bool,
 ) -> Allocator {
-    let sum =
-        |of: fn(&ClassTotals) -> Regions| -> u64 { counts.classes.values().map(|sums| of(sums).bytes).sum() };
-    let pages = |of: fn(&ArenaBytes) -> u64| -> u64 { counts.arenas.values().map(of).sum() };
+    let sum = |kind: fn(&ClassTotals) -> Regions| -> u64 {
+        counts.classes.values().map(|class| kind(class).bytes).sum()
+    };
+    let pages = |state: fn(&ArenaBytes) -> u64| -> u64 { counts.arenas.values().map(state).sum() };
     let base: u64 = blocks.iter().map(|block| block.used_bytes).sum();
-    let live_blocks = counts.classes.values().map(|of| of.live.count).sum();
+    let live_blocks = counts.classes.values().map(|class| class.live.count).sum();
     let mut allocator = Allocator {
         name: "jemalloc".to_owned(),
         found_by: format!("map of extents in {} (laid out as in {})", tree.name, layout.releases),
         read: true,
-        arenas: counts.arenas.iter().map(|(&number, of)| arena(number, of)).collect(),
+        arenas: counts.arenas.iter().map(|(&number, bytes)| arena(number, bytes)).collect(),
         ..Allocator::default()
     };
     if is_whole {
-        allocator.live_bytes = Some(sum(|of| of.live));
+        allocator.live_bytes = Some(sum(|class| class.live));
         allocator.live_blocks = Some(live_blocks);
-        allocator.cached_bytes = Some(sum(|of| of.cached));
-        allocator.free_bytes = Some(sum(|of| of.free));
-        allocator.metadata_bytes = Some(base + sum(|of| of.own));
+        allocator.cached_bytes = Some(sum(|class| class.cached));
+        allocator.free_bytes = Some(sum(|class| class.free));
+        allocator.metadata_bytes = Some(base + sum(|class| class.own));
         allocator.own = figures(&[
-            ("stats.allocated", sum(|of| of.live) + sum(|of| of.cached) + sum(|of| of.own)),
-            ("stats.active", pages(|of| of.active)),
-            ("stats.retained", pages(|of| of.retained)),
-            ("stats.arenas.4096.pdirty", pages(|of| of.dirty) / PAGE_BYTES),
-            ("stats.arenas.4096.pmuzzy", pages(|of| of.muzzy) / PAGE_BYTES),
+            ("stats.allocated", sum(|class| class.live) + sum(|class| class.cached) + sum(|class| class.own)),
+            ("stats.active", pages(|arena| arena.active)),
+            ("stats.retained", pages(|arena| arena.retained)),
+            ("stats.arenas.4096.pdirty", pages(|arena| arena.dirty) / PAGE_BYTES),
+            ("stats.arenas.4096.pmuzzy", pages(|arena| arena.muzzy) / PAGE_BYTES),
         ]);
         allocator.size_classes = counts.classes.iter().map(size_class).collect();
     }
     allocator
 }
 
-fn arena(number: u64, of: &ArenaBytes) -> Arena {
+fn arena(number: u64, bytes: &ArenaBytes) -> Arena {
     Arena {
         id: number.to_string(),
         kind: if number == 0 { ArenaKind::Main } else { ArenaKind::Secondary },
-        mapped_bytes: of.active + of.dirty + of.muzzy + of.retained,
-        used_bytes: of.active,
-        free_bytes: of.dirty + of.muzzy + of.retained,
+        mapped_bytes: bytes.active + bytes.dirty + bytes.muzzy + bytes.retained,
+        used_bytes: bytes.active,
+        free_bytes: bytes.dirty + bytes.muzzy + bytes.retained,
         ..Arena::default()
     }
 }
 
-fn size_class((&class, of): (&usize, &ClassTotals)) -> SizeClass {
+fn size_class((&class, totals): (&usize, &ClassTotals)) -> SizeClass {
     SizeClass {
         bytes: class_bytes(class).unwrap_or(0),
-        spans: of.extents,
-        span_bytes: of.bytes,
-        live_blocks: of.live.count + of.own.count,
-        cached_blocks: of.cached.count,
-        free_blocks: of.free.count,
+        spans: totals.extents,
+        span_bytes: totals.bytes,
+        live_blocks: totals.live.count + totals.own.count,
+        cached_blocks: totals.cached.count,
+        free_blocks: totals.free.count,
     }
 }
 

@@ -26,9 +26,9 @@ use strandline_process::range::{AddressRange, RangeSet};
 const MIN_DATA_BYTES: u64 = 4096;
 /// Maximum words of static data followed, per program or library.
 const MAX_TRIED: usize = 1 << 16;
-/// Bytes of candidates for maps read, per program or library.
+/// Maximum bytes of candidates for maps read, per program or library.
 const MAX_TRIED_BYTES: u64 = 16 << 20;
-/// Entries checked to recognise a map.
+/// Number of entries checked to recognise a map.
 const ENOUGH_ENTRIES: usize = 64;
 /// Maximum slices of an arena, and arenas of a process (`bitmap.h`, `MI_BITMAP_MAX_BIT_COUNT`;
 /// `types.h`, `MI_MAX_ARENAS`).
@@ -52,7 +52,7 @@ pub fn find(context: &Context<'_>, taken: &RangeSet) -> Vec<Heap> {
     let mut taken = taken.clone();
     for data in radix::large_data(context.space, MIN_DATA_BYTES) {
         let words = words(context, &data);
-        let Some(map) = map(context, &words) else { continue };
+        let Some(map) = find_map(context, &words) else { continue };
         let mut heap = Heap {
             object: data.object.start,
             name: data.object.name.clone(),
@@ -62,7 +62,7 @@ pub fn find(context: &Context<'_>, taken: &RangeSet) -> Vec<Heap> {
             ..Heap::default()
         };
         let mut free = UnclaimedMemory::new(context, &taken);
-        pages(context, &map, &mut free, &mut heap);
+        add_pages(context, &map, &mut free, &mut heap);
         let mut arenas: Vec<Arena> = Vec::new();
         for &word in &words {
             let is_beside = arenas.last().is_none_or(|last| last.range.end <= word);
@@ -71,10 +71,10 @@ pub fn find(context: &Context<'_>, taken: &RangeSet) -> Vec<Heap> {
             }
         }
         heap.segments = arenas.len() as u64;
-        own(&map, &arenas, &mut free, &mut heap);
+        add_own_structures(&map, &arenas, &mut free, &mut heap);
         // Unread memory may be in use.
         if heap.doubts.is_empty() {
-            rest(&arenas, &mut free, &mut heap);
+            add_free_memory(&arenas, &mut free, &mut heap);
         }
         let are_in_runs = host::has_huge_pages() && has_large_pages(&heap.parts);
         let in_runs = arenas.into_iter().filter(|arena| arena.is_in_runs && are_in_runs);
@@ -86,14 +86,12 @@ pub fn find(context: &Context<'_>, taken: &RangeSet) -> Vec<Heap> {
     heaps
 }
 
-/// Whether large blocks share pages, as from 3.1.6 on, or have a page each, as up to 3.1.5, which
-/// purges no runs. True if there are no such blocks.
+/// Whether large blocks share pages, as from 3.1.6 on; up to 3.1.5, which purges no runs, each has
+/// its own page. True if there are no large blocks.
 fn has_large_pages(parts: &[Part]) -> bool {
-    let is_large =
-        |part: &&Part| matches!(part.kind, Kind::Page(page) if LARGE_BYTES.contains(&page.block_bytes));
-    let is_alone = |part: &&Part| matches!(part.kind, Kind::Page(page) if page.reserved == 1);
-    let large = parts.iter().filter(is_large);
-    large.clone().filter(is_alone).count() * 2 <= large.count()
+    let pages = parts.iter().filter_map(Part::page);
+    let large = pages.filter(|page| LARGE_BYTES.contains(&page.block_bytes));
+    large.clone().filter(|page| page.reserved == 1).count() * 2 <= large.count()
 }
 
 /// Returns the words of static data that point to mapped memory.
@@ -110,18 +108,18 @@ fn words(context: &Context<'_>, data: &StaticData<'_>) -> Vec<u64> {
 
 /// Returns the page map that one of `words` points to. Hardly any page of an upper level was ever
 /// written, so candidates with the fewest resident pages come first.
-fn map(context: &Context<'_>, words: &[u64]) -> Option<Map> {
+fn find_map(context: &Context<'_>, words: &[u64]) -> Option<Map> {
     let range = |upper: u64| AddressRange::sized(upper, MAP_BYTES);
     let may_be = |upper: &u64| is_private_memory(context, range(*upper));
     let mut uppers: Vec<u64> = words.iter().copied().filter(may_be).collect();
     uppers.sort_by_cached_key(|&upper| (context.resident_bytes(range(upper)), upper));
-    let mut left = MAX_TRIED_BYTES;
-    uppers.into_iter().find_map(|upper| map_at(context, upper, &mut left))
+    let mut remaining_bytes = MAX_TRIED_BYTES;
+    uppers.into_iter().find_map(|upper| map_at(context, upper, &mut remaining_bytes))
 }
 
 /// Returns the page map whose upper level is at `upper`; `None` if it is not one.
-fn map_at(context: &Context<'_>, upper: u64, left: &mut u64) -> Option<Map> {
-    if *left == 0
+fn map_at(context: &Context<'_>, upper: u64, remaining_bytes: &mut u64) -> Option<Map> {
+    if *remaining_bytes == 0
         || Instant::now() >= context.deadline
         || !is_private_memory(context, AddressRange::sized(upper, MAP_BYTES))
     {
@@ -130,13 +128,18 @@ fn map_at(context: &Context<'_>, upper: u64, left: &mut u64) -> Option<Map> {
     let (mut submaps, mut seen, mut is_map) = (Vec::new(), HashSet::new(), true);
     // The first entry covers addresses where nothing can be (`_mi_page_map_init`).
     let range = (upper + 8, upper + MAP_BYTES);
-    *left = left.saturating_sub(each_word_by(context, range, PAGE_BYTES as usize, &mut |at, submap| {
-        is_map = submap.is_multiple_of(PAGE_BYTES)
-            && seen.insert(submap)
-            && is_private_memory(context, AddressRange::sized(submap, SUBMAP_BYTES));
-        submaps.push(Leaf { first: (at - upper) / 8 * SUBMAP_SPAN, at: submap });
-        is_map && submaps.len() < MAX_SUBMAPS
-    }));
+    *remaining_bytes = remaining_bytes.saturating_sub(each_word_by(
+        context,
+        range,
+        PAGE_BYTES as usize,
+        &mut |at, submap| {
+            is_map = submap.is_multiple_of(PAGE_BYTES)
+                && seen.insert(submap)
+                && is_private_memory(context, AddressRange::sized(submap, SUBMAP_BYTES));
+            submaps.push(Leaf { first: (at - upper) / 8 * SUBMAP_SPAN, at: submap });
+            is_map && submaps.len() < MAX_SUBMAPS
+        },
+    ));
     if !is_map {
         return None;
     }
@@ -151,8 +154,8 @@ fn map_at(context: &Context<'_>, upper: u64, left: &mut u64) -> Option<Map> {
         each_word_by(context, (submap, submap + SUBMAP_BYTES), PAGE_BYTES as usize, &mut |at, page| {
             let slice = first + (at - submap) / 8 * SLICE_BYTES;
             for (layout, votes) in layouts.iter().zip(&mut votes) {
-                let area = read_page(&mut cache, layout, page).map(|(_, area)| area);
-                *votes += usize::from(area.is_some_and(|area| area.contains(slice)));
+                let fits = read_page(&mut cache, layout, page).is_some_and(|(_, area)| area.contains(slice));
+                *votes += usize::from(fits);
             }
             entries += 1;
             entries < ENOUGH_ENTRIES
@@ -177,15 +180,15 @@ fn read_page(
     cache.read(address, bytes.get_mut(..layout.bytes)?).ok()?;
     let page = layout.read(&bytes, address)?;
     let start = page.start?;
-    let is_one =
+    let is_page =
         page.block_bytes > 0 && page.reserved > 0 && page.capacity <= page.reserved && start > address;
     let end = start.checked_add(page.reserved.checked_mul(page.block_bytes)?)?;
-    if !is_one || end >= USER_ADDRESS_END {
+    if !is_page || end >= USER_ADDRESS_END {
         return None;
     }
     // The structure is at the start of that memory, or among those of an arena.
-    let is_at_begin = address.is_multiple_of(SLICE_BYTES) && start - address <= SLICE_BYTES;
-    let area = if is_at_begin { address } else { start - start % SLICE_BYTES };
+    let is_at_start = address.is_multiple_of(SLICE_BYTES) && start - address <= SLICE_BYTES;
+    let area = if is_at_start { address } else { start - start % SLICE_BYTES };
     // Slices too small for another block may follow the last one.
     let own = page.slices.filter(|slices| slices.start == area).map(|slices| slices.end);
     let end = own.filter(|end| *end < USER_ADDRESS_END).unwrap_or(end).max(end);
@@ -193,7 +196,7 @@ fn read_page(
 }
 
 /// Adds all pages.
-fn pages(context: &Context<'_>, map: &Map, free: &mut UnclaimedMemory<'_>, heap: &mut Heap) {
+fn add_pages(context: &Context<'_>, map: &Map, free: &mut UnclaimedMemory<'_>, heap: &mut Heap) {
     let mut cache = PageCache::new(context.memory);
     let mut cursor = 0;
     for &Leaf { first, at: submap } in &map.submaps {
@@ -233,7 +236,7 @@ fn pages(context: &Context<'_>, map: &Map, free: &mut UnclaimedMemory<'_>, heap:
 /// An arena.
 struct Arena {
     range: AddressRange,
-    /// End of its own structures.
+    /// End of the structures at its start.
     own_end: u64,
     /// Slices to purge, one bit each.
     purge: Vec<u8>,
@@ -255,11 +258,11 @@ fn arena_at(context: &Context<'_>, data: &StaticData<'_>, address: u64) -> Optio
     let (end, own_end) = (owner + 1..owner + 3).find_map(|index| {
         let (slices, own) = (word(index), word(index + 1));
         let end = address.checked_add(slices.checked_mul(SLICE_BYTES)?)?;
-        let is_one = own > 0
+        let is_arena = own > 0
             && own < slices
             && slices <= MAX_ARENA_SLICES
             && is_private_memory(context, (address, end));
-        is_one.then_some((end, address + own * SLICE_BYTES))
+        is_arena.then_some((end, address + own * SLICE_BYTES))
     })?;
     // Its bitmaps are among its own structures.
     let is_bitmap = |index: &usize| (address..own_end).contains(&word(*index));
@@ -304,7 +307,7 @@ impl Arena {
 }
 
 /// Adds mimalloc's own structures: the map, those of arenas, and slices with threads' heaps.
-fn own(map: &Map, arenas: &[Arena], free: &mut UnclaimedMemory<'_>, heap: &mut Heap) {
+fn add_own_structures(map: &Map, arenas: &[Arena], free: &mut UnclaimedMemory<'_>, heap: &mut Heap) {
     let mut own: Vec<AddressRange> =
         arenas.iter().map(|arena| AddressRange::new(arena.range.start, arena.own_end)).collect();
     // The submap of the first addresses, which follows the upper level, is not included.
@@ -313,11 +316,8 @@ fn own(map: &Map, arenas: &[Arena], free: &mut UnclaimedMemory<'_>, heap: &mut H
     let heaps: BTreeSet<u64> = heap
         .parts
         .iter()
-        .filter_map(|part| match part.kind {
-            Kind::Page(page) => Some(page.heaps),
-            Kind::Own | Kind::Free | Kind::PurgePending => None,
-        })
-        .flatten()
+        .filter_map(Part::page)
+        .flat_map(|page| page.heaps)
         .map(|heap| heap - heap % SLICE_BYTES)
         .collect();
     let in_arena = |slice: &u64| arenas.iter().any(|arena| arena.range.contains(*slice));
@@ -337,7 +337,7 @@ fn own(map: &Map, arenas: &[Arena], free: &mut UnclaimedMemory<'_>, heap: &mut H
 }
 
 /// Adds the memory of each arena that is in no page.
-fn rest(arenas: &[Arena], free: &mut UnclaimedMemory<'_>, heap: &mut Heap) {
+fn add_free_memory(arenas: &[Arena], free: &mut UnclaimedMemory<'_>, heap: &mut Heap) {
     let mut parts = Vec::new();
     for arena in arenas {
         let first = heap.parts.partition_point(|part| part.end <= arena.range.start);

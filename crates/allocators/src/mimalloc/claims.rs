@@ -43,19 +43,19 @@ pub struct Counts {
 }
 
 /// Claims all of `heap`. `delayed` are blocks that other threads freed and that are in no page's
-/// list, in address order; `given` is what a collection releases.
+/// list, in address order; `released` is what a collection releases.
 pub fn claim(
     context: &Context<'_>,
     heap: &Heap,
     delayed: &[u64],
-    given: &RangeSet,
+    released: &RangeSet,
 ) -> (Vec<RangeClaim>, Counts) {
     let offset = choose_offset_function(heap);
     claim_in_parts(context, &heap.parts, &Part::range, &|parts, accumulator| {
         let spans = SpanClaimer::new(context, PageCache::new(context.memory));
         let mut claimer = Claimer { context, delayed, offset, spans, counts: Counts::default() };
         for part in parts {
-            claimer.part(part, given.overlapping(part.range()), accumulator);
+            claimer.claim_part(part, released.overlapping(part.range()), accumulator);
         }
         accumulator.claim_to(parts.last().map_or(0, |last| last.end), Class::Free);
         let (matched, bytes_read) = claimer.spans.finish();
@@ -69,23 +69,20 @@ fn choose_offset_function(heap: &Heap) -> Option<fn(u64) -> u64> {
     if !heap.has_offsets {
         return None;
     }
-    let against = |offset: &fn(u64) -> u64| {
-        let pages = heap.parts.iter().filter_map(|part| match part.kind {
-            Kind::Page(page) => Some((part, page)),
-            Kind::Own | Kind::Free | Kind::PurgePending => None,
-        });
-        let of_page = |(part, page): (&Part, PageWords)| {
+    let contradictions = |offset: &fn(u64) -> u64| {
+        let contradictions_of_page = |part: &Part| {
+            let Some(page) = part.page() else { return 0 };
             let first = part.start + offset(page.block_bytes);
-            let made =
+            let blocks =
                 InitialisedBlocks { first, end: part.end, bytes: page.block_bytes, number: page.capacity };
             let room = part.end.saturating_sub(first) / page.block_bytes;
             let is_full = page.reserved == 0 || page.reserved == room;
-            page.lists.iter().filter(|&&at| at != 0 && index_of(at, &made).is_none()).count()
+            page.lists.iter().filter(|&&at| at != 0 && index_of(at, &blocks).is_none()).count()
                 + usize::from(!is_full)
         };
-        pages.map(of_page).sum::<usize>()
+        heap.parts.iter().map(contradictions_of_page).sum::<usize>()
     };
-    OFFSETS.into_iter().min_by_key(against)
+    OFFSETS.into_iter().min_by_key(contradictions)
 }
 
 struct Claimer<'a> {
@@ -106,26 +103,26 @@ struct InitialisedBlocks {
 }
 
 impl<'a> Claimer<'a> {
-    fn part(&mut self, part: &Part, given: &[AddressRange], accumulator: &mut Accumulator<'_>) {
+    fn claim_part(&mut self, part: &Part, released: &[AddressRange], accumulator: &mut Accumulator<'_>) {
         let bytes = part.end - part.start;
         match part.kind {
-            Kind::Own if given.is_empty() => {
+            Kind::Own if released.is_empty() => {
                 self.counts.own_bytes += bytes;
                 accumulator.claim_to(part.end, Class::Metadata);
             }
-            Kind::Page(page) if !given.is_empty() => {
+            Kind::Page(page) if !released.is_empty() => {
                 self.counts.pages += 1;
                 // Nothing in it is live: other threads freed the blocks in use.
-                match self.made(part, &page) {
-                    Some((made, free)) => self.count(part, &made, [free, page.used, 0]),
+                match self.initialised_blocks(part, &page) {
+                    Some((blocks, free)) => self.count(part, &blocks, [free, page.used, 0]),
                     None => self.counts.doubts.note_damage(part.start, 0),
                 }
-                self.free(part, given, accumulator);
+                self.claim_free_part(part, released, accumulator);
             }
-            Kind::Own | Kind::Free | Kind::PurgePending => self.free(part, given, accumulator),
+            Kind::Own | Kind::Free | Kind::PurgePending => self.claim_free_part(part, released, accumulator),
             Kind::Page(page) => {
                 self.counts.pages += 1;
-                if self.page(part, &page, accumulator).is_none() {
+                if self.claim_page(part, &page, accumulator).is_none() {
                     if !self.counts.doubts.timed_out() {
                         self.counts.doubts.note_damage(part.start, part.end - accumulator.cursor());
                     }
@@ -135,11 +132,11 @@ impl<'a> Claimer<'a> {
         }
     }
 
-    /// Claims free memory, released as far as `given` says. The kernel page at the end goes to the
-    /// next part if that is released too.
-    fn free(&mut self, part: &Part, given: &[AddressRange], accumulator: &mut Accumulator<'_>) {
+    /// Claims free memory, of which a collection releases the ranges `released`. The kernel page at
+    /// the end belongs to the next part if that is released too.
+    fn claim_free_part(&mut self, part: &Part, released: &[AddressRange], accumulator: &mut Accumulator<'_>) {
         let mut end = part.end;
-        for range in given {
+        for range in released {
             let start = range.start.max(accumulator.cursor());
             let to = page_of(range.end.min(part.end));
             if !self.context.is_locked((start, to)) {
@@ -154,57 +151,58 @@ impl<'a> Claimer<'a> {
     }
 
     /// Claims a page. `None` if it is invalid; then nothing is claimed.
-    fn page(&mut self, part: &Part, page: &PageWords, accumulator: &mut Accumulator<'_>) -> Option<()> {
-        let (made, free) = self.made(part, page)?;
+    fn claim_page(&mut self, part: &Part, page: &PageWords, accumulator: &mut Accumulator<'_>) -> Option<()> {
+        let (blocks, free) = self.initialised_blocks(part, page)?;
         let delayed = self.delayed_of(part);
         let mut cached = 0;
         if free == 0 && page.lists[2] == 0 && delayed.is_empty() && !self.spans.blocks.are_refined() {
-            accumulator.claim_to(made.first, Class::Header);
-            accumulator.claim_to(made.end, Class::Live);
+            accumulator.claim_to(blocks.first, Class::Header);
+            accumulator.claim_to(blocks.end, Class::Live);
         } else {
             self.spans.start(page.capacity)?;
             if page.lists.iter().any(|&list| list != 0) {
-                self.spans.read(AddressRange::sized(made.first, made.number * made.bytes));
+                self.spans.read(AddressRange::sized(blocks.first, blocks.number * blocks.bytes));
             }
-            let own = self.follow(page.lists[0], &made, BlockState::Free)?
-                + self.follow(page.lists[1], &made, BlockState::Free)?;
+            let own = self.follow(page.lists[0], &blocks, BlockState::Free)?
+                + self.follow(page.lists[1], &blocks, BlockState::Free)?;
             if own != free {
                 return None;
             }
-            cached = self.follow(page.lists[2], &made, BlockState::Cached)?;
+            cached = self.follow(page.lists[2], &blocks, BlockState::Cached)?;
             for &pointer in delayed {
-                let index = index_of(pointer, &made)?;
+                let index = index_of(pointer, &blocks)?;
                 let state = self.spans.states.get_mut(index).filter(|state| **state == BlockState::Live)?;
                 *state = BlockState::Cached;
                 cached += 1;
             }
             page.used.checked_sub(cached)?;
-            accumulator.claim_to(made.first, Class::Header);
-            self.spans.claim(made.bytes, made.end, accumulator);
+            accumulator.claim_to(blocks.first, Class::Header);
+            self.spans.claim(blocks.bytes, blocks.end, accumulator);
         }
         accumulator.claim_to(part.end, Class::Free);
-        self.count(part, &made, [free, cached, page.used - cached]);
+        self.count(part, &blocks, [free, cached, page.used - cached]);
         Some(())
     }
 
     /// Returns the initialised blocks of a page, and how many of them are in its own lists; `None`
     /// if that is impossible.
-    fn made(&self, part: &Part, page: &PageWords) -> Option<(InitialisedBlocks, u64)> {
+    fn initialised_blocks(&self, part: &Part, page: &PageWords) -> Option<(InitialisedBlocks, u64)> {
         let offset = self.offset.map_or(0, |offset| offset(page.block_bytes));
         let first = page.start.unwrap_or(part.start + offset);
         let end = first.checked_add(page.capacity.checked_mul(page.block_bytes)?)?;
-        // A block with a large alignment begins later.
+        // A block with a large alignment begins later, and is shorter.
         let end = if page.reserved == 1 { end.min(part.end) } else { end };
-        let is_one = (part.start..=end).contains(&first) && end <= part.end && page.capacity <= page.reserved;
-        let free = page.capacity.checked_sub(page.used).filter(|_| is_one)?;
-        let made = InitialisedBlocks { first, end, bytes: page.block_bytes, number: page.capacity };
-        Some((made, free))
+        let is_consistent =
+            (part.start..=end).contains(&first) && end <= part.end && page.capacity <= page.reserved;
+        let free = page.capacity.checked_sub(page.used).filter(|_| is_consistent)?;
+        let blocks = InitialisedBlocks { first, end, bytes: page.block_bytes, number: page.capacity };
+        Some((blocks, free))
     }
 
     /// Counts a page with these numbers of free, cached and live blocks.
-    fn count(&mut self, part: &Part, made: &InitialisedBlocks, [free, cached, live]: [u64; 3]) {
-        let of = SizeClass {
-            bytes: made.bytes,
+    fn count(&mut self, part: &Part, blocks: &InitialisedBlocks, [free, cached, live]: [u64; 3]) {
+        let class = SizeClass {
+            bytes: blocks.bytes,
             spans: 1,
             span_bytes: part.end - part.start,
             free_blocks: free,
@@ -212,11 +210,11 @@ impl<'a> Claimer<'a> {
             live_blocks: live,
         };
         // A single block that begins late is shorter.
-        let each = made.bytes.min(part.end - made.first);
-        self.counts.free_bytes += free * each + (part.end - made.end);
-        self.counts.live_bytes += live * each;
-        self.counts.cached_bytes += cached * each;
-        self.counts.classes.entry(made.bytes).or_default().add(&of);
+        let block_bytes = blocks.bytes.min(part.end - blocks.first);
+        self.counts.free_bytes += free * block_bytes + (part.end - blocks.end);
+        self.counts.live_bytes += live * block_bytes;
+        self.counts.cached_bytes += cached * block_bytes;
+        self.counts.classes.entry(blocks.bytes).or_default().add(&class);
     }
 
     fn delayed_of(&self, part: &Part) -> &'a [u64] {
@@ -224,13 +222,13 @@ impl<'a> Claimer<'a> {
     }
 
     /// Follows a list of free blocks through their first words, and returns their number.
-    fn follow(&mut self, list: u64, made: &InitialisedBlocks, as_what: BlockState) -> Option<u64> {
+    fn follow(&mut self, list: u64, blocks: &InitialisedBlocks, new_state: BlockState) -> Option<u64> {
         let (mut at, mut count) = (list, 0);
         while at != 0 {
-            let index = index_of(at, made)?;
+            let index = index_of(at, blocks)?;
             // A block that already has another state closes a cycle.
             let state = self.spans.states.get_mut(index).filter(|state| **state == BlockState::Live)?;
-            *state = as_what;
+            *state = new_state;
             count += 1;
             at = self.spans.word(at, &mut self.counts.doubts)?;
         }
@@ -239,10 +237,11 @@ impl<'a> Claimer<'a> {
 }
 
 /// Returns the index of the block at `pointer`.
-fn index_of(pointer: u64, made: &InitialisedBlocks) -> Option<usize> {
-    let offset = pointer.checked_sub(made.first)?;
-    let is_one = made.bytes > 0 && offset.is_multiple_of(made.bytes) && offset / made.bytes < made.number;
-    if is_one { usize::try_from(offset / made.bytes).ok() } else { None }
+fn index_of(pointer: u64, blocks: &InitialisedBlocks) -> Option<usize> {
+    let offset = pointer.checked_sub(blocks.first)?;
+    let is_block =
+        blocks.bytes > 0 && offset.is_multiple_of(blocks.bytes) && offset / blocks.bytes < blocks.number;
+    if is_block { usize::try_from(offset / blocks.bytes).ok() } else { None }
 }
 
 impl_totals! { Counts: live_bytes, cached_bytes, free_bytes, own_bytes, pages }

@@ -1,8 +1,8 @@
 //! What a collection would release, by the thread that makes it.
 //!
-//! `mi_collect(true)` frees the pages with nothing live of the calling thread's heaps; called by
-//! the main thread, also what ended threads left. A segment without pages is released, and so is
-//! the free memory of arenas.
+//! `mi_collect(true)` frees the pages without live blocks of the calling thread's heaps; if the
+//! main thread calls it, also what ended threads left. A segment without pages is released, and so
+//! is the free memory of arenas.
 
 use std::collections::HashSet;
 use std::ops::RangeInclusive;
@@ -38,8 +38,8 @@ pub struct Collection {
     /// What a collection releases in this version.
     collect: Collect,
     /// What a collection by the chosen thread releases.
-    pub given: RangeSet,
-    /// When that collection gives it back, by the clock of [`Heap::now`]; 0 for at once.
+    pub released: RangeSet,
+    /// When that collection releases it, by the clock of [`Heap::now`]; 0 for at once.
     pub due_milliseconds: u64,
     /// The thread whose collection releases most.
     pub thread: Option<u64>,
@@ -76,9 +76,9 @@ impl Collection {
                 ArenaPurge::AnyThread => Some(Collector::Any),
             };
         }
-        let is_given = self.dead.contains(&part.unit) || self.collect.pages && self.is_dead(part);
+        let is_released = self.dead.contains(&part.unit) || self.collect.pages && self.is_dead(part);
         match part.thread {
-            _ if part.unit == 0 || self.collect.spans != SpanPurge::None || !is_given => None,
+            _ if part.unit == 0 || self.collect.spans != SpanPurge::None || !is_released => None,
             0 => self.collect.ended.then_some(Collector::Main),
             thread => Some(Collector::Thread(thread)),
         }
@@ -96,43 +96,45 @@ impl Collection {
             return;
         }
         let has_spans = self.collect.spans != SpanPurge::None;
-        let mut given = if has_spans { Released::new(heap, self, main) } else { Released::default() };
+        let mut released = if has_spans { Released::new(heap, self, main) } else { Released::default() };
         for part in &heap.parts {
-            given.add(part.range(), self.collector_of(part));
+            released.add(part.range(), self.collector_of(part));
         }
         let bytes =
             |ranges: &[AddressRange]| ranges.iter().map(|range| context.resident_bytes(*range)).sum::<u64>();
-        given.add_waiting(heap, |range| bytes(&[range]) > 0);
-        let of_ended = given.of_ended.each_ref().map(|ranges| bytes(ranges));
+        released.add_waiting(heap, |range| bytes(&[range]) > 0);
+        let of_ended = released.of_ended.each_ref().map(|ranges| bytes(ranges));
         let mut best = 0;
         for &thread in context.fs_bases {
-            let own = given.own.get(&thread).map_or(0, |ranges| bytes(ranges));
+            let own = released.own.get(&thread).map_or(0, |ranges| bytes(ranges));
             let all = own + of_ended[usize::from(thread != main)];
             if all > best || self.thread.is_none() {
                 (best, self.thread) = (all, Some(thread));
             }
         }
         let thread = self.thread.unwrap_or(main);
-        self.due_milliseconds = given.due_milliseconds(thread, thread == main);
+        self.due_milliseconds = released.due_milliseconds(thread, thread == main);
         let in_runs = |range: &AddressRange| {
             heap.run_purged_arenas.iter().any(|arena| arena.range.contains(range.start))
         };
-        let outside_runs = given.released_by(thread, thread == main).filter(|range| !in_runs(range));
-        let is_given = |part: &Part| self.collector_of(part).is_some_and(|by| by.is(thread, thread == main));
+        let outside_runs = released.released_by(thread, thread == main).filter(|range| !in_runs(range));
+        let is_released = |part: &Part| {
+            self.collector_of(part).is_some_and(|collector| collector.is(thread, thread == main))
+        };
         let runs: Vec<_> =
-            heap.run_purged_arenas.iter().flat_map(|arena| arena.given(heap, &is_given)).collect();
-        self.given = outside_runs.chain(runs).collect();
+            heap.run_purged_arenas.iter().flat_map(|arena| arena.released(heap, &is_released)).collect();
+        self.released = outside_runs.chain(runs).collect();
     }
 }
 
-/// The collections that give something back.
+/// The collections that release something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Collector {
-    /// Those of one thread.
+    /// The collections of one thread.
     Thread(u64),
-    /// Those of the main thread.
+    /// The collections of the main thread.
     Main,
-    /// Those of any thread.
+    /// The collections of any thread.
     Any,
 }
 
@@ -162,7 +164,7 @@ impl RunPurgedArena {
     /// Returns what is released: slices that are free, or in pages for which `is_freed` holds, in
     /// runs that are marked throughout (`bitmap.c`, `_mi_bitmap_forall_setc_rangesn`). Freeing a
     /// page marks its slices.
-    fn given(&self, heap: &Heap, is_freed: &dyn Fn(&Part) -> bool) -> Vec<AddressRange> {
+    fn released(&self, heap: &Heap, is_freed: &dyn Fn(&Part) -> bool) -> Vec<AddressRange> {
         let AddressRange { start: arena_start, end: arena_end } = self.range;
         let slices = |start: u64, end: u64| {
             let slice = |at: u64| (at.saturating_sub(arena_start) / SLICE_BYTES) as usize;
@@ -171,7 +173,7 @@ impl RunPurgedArena {
         let mut marks = self.marks.clone();
         let first = heap.parts.partition_point(|part| part.end <= arena_start);
         let parts = heap.parts[first..].iter().take_while(|part| part.start < arena_end);
-        let is_freed = |part: &&Part| matches!(part.kind, Kind::Page(_)) && is_freed(part);
+        let is_freed = |part: &&Part| part.page().is_some() && is_freed(part);
         for part in parts.clone().filter(is_freed) {
             for slice in slices(part.start, part.end) {
                 if let Some(byte) = marks.get_mut(slice / 8) {
@@ -183,60 +185,58 @@ impl RunPurgedArena {
             slices(start, end)
                 .all(|slice| marks.get(slice / 8).is_some_and(|byte| byte >> (slice % 8) & 1 != 0))
         };
-        let mut given = Vec::new();
-        for part in
-            parts.filter(|part| matches!(part.kind, Kind::Free | Kind::PurgePending) || is_freed(part))
-        {
+        let mut released = Vec::new();
+        for part in parts.filter(|part| part.is_free() || is_freed(part)) {
             let mut run = part.start - part.start.saturating_sub(arena_start) % RUN_BYTES;
             while run < part.end {
-                let behind = run + RUN_BYTES;
-                if behind <= arena_end && is_marked(run, behind) {
-                    given.push(part.range().intersection(AddressRange::new(run, behind)));
+                let run_end = run + RUN_BYTES;
+                if run_end <= arena_end && is_marked(run, run_end) {
+                    released.push(part.range().intersection(AddressRange::new(run, run_end)));
                 }
-                run = behind;
+                run = run_end;
             }
         }
-        given
+        released
     }
 }
 
 /// Finds the blocks that other threads freed, and the thread whose collection releases most.
 pub fn find(context: &Context<'_>, heap: &Heap) -> Collection {
-    let mut left = Collection::default();
+    let mut collection = Collection::default();
     let mut cache = PageCache::new(context.memory);
-    left.owners = heap.parts.iter().flat_map(owners).collect();
-    left.owners.sort_unstable();
-    left.owners.dedup();
+    collection.owners = heap.parts.iter().flat_map(owners).collect();
+    collection.owners.sort_unstable();
+    collection.owners.dedup();
     let mut delayed: Vec<(u64, usize)> =
-        delayed(context, &mut cache, heap, &left.owners).into_iter().zip(0..).collect();
+        delayed(context, &mut cache, heap, &collection.owners).into_iter().zip(0..).collect();
     delayed.sort_unstable();
     delayed.dedup_by_key(|block| block.0);
-    (left.delayed, left.list_positions) = delayed.into_iter().unzip();
-    left.collect = heap.collect;
+    (collection.delayed, collection.list_positions) = delayed.into_iter().unzip();
+    collection.collect = heap.collect;
     let mut alive: HashSet<u64> = HashSet::new();
     for part in heap.parts.iter().filter(|part| part.unit != 0) {
-        left.dead.insert(part.unit);
+        collection.dead.insert(part.unit);
         let Kind::Page(page) = part.kind else { continue };
         // A heap that the program created (mi_heap_new) is in a block of mimalloc: no collection of
         // its thread visits it.
         if is_program_heap(heap, page.heaps[0]) {
-            left.program_heap_pages.insert(part.start);
-        } else if is_dead(context, &mut cache, part, &page, &left.delayed) {
-            left.dead_pages.insert(part.start);
+            collection.program_heap_pages.insert(part.start);
+        } else if is_dead(context, &mut cache, part, &page, &collection.delayed) {
+            collection.dead_pages.insert(part.start);
             continue;
         }
         alive.insert(part.unit);
     }
-    left.dead.retain(|whole| !alive.contains(whole));
-    left.choose(context, heap);
-    left.bytes_read = cache.bytes_read;
-    left
+    collection.dead.retain(|unit| !alive.contains(unit));
+    collection.choose(context, heap);
+    collection.bytes_read = cache.bytes_read;
+    collection
 }
 
 /// Whether a heap is inside a page, as those that the program created.
 fn is_program_heap(heap: &Heap, owner: u64) -> bool {
     let next = heap.parts.partition_point(|part| part.end <= owner);
-    heap.parts.get(next).is_some_and(|part| part.start <= owner && matches!(part.kind, Kind::Page(_)))
+    heap.parts.get(next).is_some_and(|part| part.start <= owner && part.page().is_some())
 }
 
 /// Whether nothing in a page is live.
@@ -248,33 +248,30 @@ fn is_dead(
     delayed: &[u64],
 ) -> bool {
     let freed = within(delayed, part.range(), |&pointer| pointer).len() as u64;
-    let mut left = page.used.saturating_sub(freed);
+    let mut blocks_in_use = page.used.saturating_sub(freed);
     let mut at = page.lists[2];
-    while left > 0 && at != 0 && Instant::now() < context.deadline {
+    while blocks_in_use > 0 && at != 0 && Instant::now() < context.deadline {
         if !(part.start..part.end).contains(&at) {
             return false;
         }
-        left -= 1;
+        blocks_in_use -= 1;
         at = cache.word(at).unwrap_or(0);
     }
-    // Exactly as many as are in use.
-    left == 0 && at == 0
+    // All blocks in use were freed, and no others.
+    blocks_in_use == 0 && at == 0
 }
 
 /// Returns the blocks that other threads freed into lists of heaps, in the order of these lists.
 fn delayed(context: &Context<'_>, cache: &mut PageCache<'_>, heap: &Heap, owners: &[u64]) -> Vec<u64> {
     let mut blocks = Vec::new();
-    let used = |part: &Part| match part.kind {
-        Kind::Page(page) => page.used.min(page.capacity),
-        Kind::Own | Kind::Free | Kind::PurgePending => 0,
-    };
-    // No more than are in use, so that a cycle ends.
-    let most = heap.parts.iter().map(used).sum::<u64>().min(MAX_DELAYED);
+    let used = |part: &Part| part.page().map_or(0, |page| page.used.min(page.capacity));
+    // No more than the blocks in use, so that a cycle ends.
+    let max_blocks = heap.parts.iter().map(used).sum::<u64>().min(MAX_DELAYED);
     for owner in heap.delayed_free.iter().flat_map(|offset| owners.iter().map(move |owner| owner + offset)) {
         let mut at = cache.word(owner).unwrap_or(0);
         while at != 0
             && at.is_multiple_of(8)
-            && (blocks.len() as u64) < most
+            && (blocks.len() as u64) < max_blocks
             && Instant::now() < context.deadline
         {
             blocks.push(at);
@@ -286,10 +283,7 @@ fn delayed(context: &Context<'_>, cache: &mut PageCache<'_>, heap: &Heap, owners
 
 /// Returns the heaps that a page belongs to.
 fn owners(part: &Part) -> impl Iterator<Item = u64> + use<> {
-    let heaps = match part.kind {
-        Kind::Page(page) => page.heaps,
-        Kind::Own | Kind::Free | Kind::PurgePending => [0; 2],
-    };
+    let heaps = part.page().map_or([0; 2], |page| page.heaps);
     heaps.into_iter().filter(|&heap| heap > 1 << 16 && heap.is_multiple_of(8) && heap < USER_ADDRESS_END)
 }
 
@@ -317,16 +311,16 @@ mod tests {
             part(40, 64, Kind::Free),
         ];
         let heap = Heap { parts, ..Heap::default() };
-        let given = |marks: [u64; 1]| {
+        let released = |marks: [u64; 1]| {
             let marks = marks[0].to_le_bytes().to_vec();
             let arena = RunPurgedArena { range: AddressRange::sized(START, 64 * SLICE_BYTES), marks };
-            let given = arena.given(&heap, &|part| part.start == START);
-            given.iter().map(|range| range.len() / SLICE_BYTES).collect::<Vec<_>>()
+            let released = arena.released(&heap, &|part| part.start == START);
+            released.iter().map(|range| range.len() / SLICE_BYTES).collect::<Vec<_>>()
         };
         // The mark of a slice that is in use again stays.
-        assert_eq!(given([0xffff_ff00]), [8, 20]);
-        assert_eq!(given([0xffff_f000]), Vec::<u64>::new());
-        assert_eq!(given([u64::MAX]), [8, 20, 8, 24]);
-        assert_eq!(given([0]), Vec::<u64>::new());
+        assert_eq!(released([0xffff_ff00]), [8, 20]);
+        assert_eq!(released([0xffff_f000]), Vec::<u64>::new());
+        assert_eq!(released([u64::MAX]), [8, 20, 8, 24]);
+        assert_eq!(released([0]), Vec::<u64>::new());
     }
 }

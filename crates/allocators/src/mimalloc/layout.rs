@@ -21,10 +21,10 @@ pub struct PageLayout {
     local_free: usize,
     /// `xthread_free`, with a state in its low bits.
     thread_free: usize,
-    /// `used`, and its width in bits.
-    used: (usize, u32),
-    /// `block_size` or `xblock_size`, and its width in bits.
-    block_bytes: (usize, u32),
+    /// `used`.
+    used: SizedField,
+    /// `block_size` or `xblock_size`.
+    block_bytes: SizedField,
     /// `xheap`; from 3.2 on `theap`, and `heap`.
     heaps: [usize; 2],
     /// Where the first block begins.
@@ -38,6 +38,18 @@ pub struct PageLayout {
     /// `memid.mem.arena` of 3.x: the arena, then in 32 bits each the first slice in it and the
     /// number of slices.
     arena: Option<usize>,
+}
+
+/// A field whose width differs between releases.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct SizedField {
+    offset: usize,
+    /// 16, 32 or 64.
+    bits: u32,
+}
+
+const fn field(offset: usize, bits: u32) -> SizedField {
+    SizedField { offset, bits }
 }
 
 /// Where the first block of a page begins.
@@ -63,8 +75,8 @@ const PAGE_1: PageLayout = PageLayout {
     free: 8,
     local_free: 24,
     thread_free: 32,
-    used: (16, 32),
-    block_bytes: (20, 32),
+    used: field(16, 32),
+    block_bytes: field(20, 32),
     heaps: [40, 40],
     start: FirstBlock::FirstAligned,
     has_thread: false,
@@ -79,8 +91,8 @@ const PAGE_1_8_4: PageLayout = PageLayout {
     free: 8,
     local_free: 16,
     thread_free: 48,
-    used: (24, 16),
-    block_bytes: (32, 64),
+    used: field(24, 16),
+    block_bytes: field(32, 64),
     heaps: [56, 56],
     start: FirstBlock::Field(40),
     has_thread: false,
@@ -95,8 +107,8 @@ const PAGE_2: PageLayout = PageLayout {
     free: 16,
     local_free: 32,
     thread_free: 40,
-    used: (24, 32),
-    block_bytes: (28, 32),
+    used: field(24, 32),
+    block_bytes: field(28, 32),
     heaps: [48, 48],
     start: FirstBlock::Offset,
     has_thread: false,
@@ -114,8 +126,8 @@ const PAGE_2_1_4: PageLayout = PageLayout {
     free: 16,
     local_free: 24,
     thread_free: 56,
-    used: (32, 16),
-    block_bytes: (40, 64),
+    used: field(32, 16),
+    block_bytes: field(40, 64),
     heaps: [64, 64],
     start: FirstBlock::Field(48),
     has_thread: false,
@@ -132,8 +144,8 @@ pub const PAGE_3: PageLayout = PageLayout {
     free: 8,
     local_free: 24,
     thread_free: 32,
-    used: (16, 16),
-    block_bytes: (40, 64),
+    used: field(16, 16),
+    block_bytes: field(40, 64),
     heaps: [56, 64],
     start: FirstBlock::Field(48),
     has_thread: true,
@@ -182,10 +194,10 @@ impl PageLayout {
     /// Parses the structure of a page at `address`; `None` if bytes are missing.
     pub fn read(&self, bytes: &[u8], address: u64) -> Option<PageWords> {
         let half = |at: usize| half_word_at(bytes, at).map(u64::from);
-        let sized = |(at, bits): (usize, u32)| match bits {
-            16 => half(at).map(|word| word & 0xffff),
-            32 => half(at),
-            _ => word_at(bytes, at),
+        let sized = |field: SizedField| match field.bits {
+            16 => half(field.offset).map(|word| word & 0xffff),
+            32 => half(field.offset),
+            _ => word_at(bytes, field.offset),
         };
         let start = match self.start {
             FirstBlock::Field(at) => Some(word_at(bytes, at)?),
@@ -214,7 +226,7 @@ impl PageLayout {
             reserved: half(self.reserved)? & 0xffff,
             used: sized(self.used)?,
             // The size is then taken from the area.
-            block_bytes: if self.block_bytes.1 == 32 && block_bytes >= HUGE_BLOCK {
+            block_bytes: if self.block_bytes.bits == 32 && block_bytes >= HUGE_BLOCK {
                 u64::MAX
             } else {
                 block_bytes

@@ -16,7 +16,7 @@ mod settings;
 pub mod spans;
 
 use self::claims::Counts;
-use self::parts::{Collect, Heap, Kind, Part};
+use self::parts::{Collect, Heap, Part};
 use crate::scan::{is_mapped_memory, is_unclaimed};
 use strandline_claims::accumulator::{Class, OutOfOrder};
 use strandline_claims::allocator::{
@@ -71,15 +71,16 @@ const COLLECT: Function = Function {
 /// page up to 2.1.2, later two.
 const THREAD_DATA_BYTES: [u64; 2] = [3 << 10, 6 << 10];
 
-/// This many invalid pages, if they are the majority, are not damage but another build.
+/// Minimum number of invalid pages that mean another build instead of damage, if they are the
+/// majority.
 const MIN_DAMAGES_FOR_ENCODED: u64 = 4;
 
 /// Minimum free bytes for which a setting for the next start is proposed.
-const WORTH_A_SETTING_BYTES: u64 = 1 << 20;
+const MIN_BYTES_FOR_SETTING: u64 = 1 << 20;
 
 /// The reader of mimalloc.
 pub static READER: allocator::Reader = allocator::Reader::new(|_, space| {
-    // There may also be one that takes memory without a hint.
+    // A mimalloc that maps memory without a hint is recognised by its file.
     let is_likely = |mapping: &Mapping| {
         is_mapped_memory(mapping) && segments::HINTS.contains(&mapping.start)
             || mapping.has_file() && mapping.name.contains("libmimalloc")
@@ -115,7 +116,7 @@ impl FoundAllocator for Mimalloc {
         ));
         let free = |claim: &RangeClaim| claim.sums.resident.kept + claim.sums.resident.trim;
         let free_bytes = reading.claims.iter().map(free).sum();
-        if free_bytes >= WORTH_A_SETTING_BYTES {
+        if free_bytes >= MIN_BYTES_FOR_SETTING {
             let setting = image_at(process, space, call.object).and_then(|image| settings::purge(&image));
             let cost = "releases free pages at once: costs system calls, and page faults at reuse";
             reading.remedies.extend(
@@ -127,8 +128,8 @@ impl FoundAllocator for Mimalloc {
 
 /// Reads one heap outside `taken` (claimed by others).
 fn read(context: &Context<'_>, heap: &Heap, taken: &RangeSet) -> Reading {
-    let left = collect::find(context, heap);
-    let (claims, mut counts) = claims::claim(context, heap, &left.delayed, &left.given);
+    let collection = collect::find(context, heap);
+    let (claims, mut counts) = claims::claim(context, heap, &collection.delayed, &collection.released);
     let damages = counts.doubts.damages;
     if heap.is_encoded || damages >= MIN_DAMAGES_FOR_ENCODED && damages * 2 > counts.pages {
         return encoded(heap);
@@ -139,7 +140,7 @@ fn read(context: &Context<'_>, heap: &Heap, taken: &RangeSet) -> Reading {
     let mut held = taken.clone();
     held.add(reading.ranges());
     let is_new = heap.delayed_free.is_none_or(|offset| offset < THREAD_DATA_BYTES[0] / 2);
-    let owners: &[u64] = if heap.has_thread_data { &left.owners } else { &[] };
+    let owners: &[u64] = if heap.has_thread_data { &collection.owners } else { &[] };
     let own = thread_data(context, owners, THREAD_DATA_BYTES[usize::from(is_new)], &held);
     reading.claims.extend(own.iter().map(|&range| context.claim_whole(range, Class::Metadata)));
     reading.call = (heap.collect != Collect::default()).then(|| CallPlan {
@@ -149,15 +150,15 @@ fn read(context: &Context<'_>, heap: &Heap, taken: &RangeSet) -> Reading {
         locks: Vec::new(),
         heaps: heap.parts.iter().map(Part::range).collect(),
         gives_all: false,
-        threads: left.thread.into_iter().collect(),
+        threads: collection.thread.into_iter().collect(),
         predicted_bytes: reading.trimmable_bytes(),
-        due_milliseconds: left.due_milliseconds,
+        due_milliseconds: collection.due_milliseconds,
         libc_code: None,
         doubt: doubts.call_hazard(),
     });
     reading.allocator = facts(heap, &counts, &own, doubts.is_empty());
     reading.refined = std::mem::take(&mut counts.matched);
-    reading.bytes_read = heap.bytes_read + counts.bytes_read + left.bytes_read;
+    reading.bytes_read = heap.bytes_read + counts.bytes_read + collection.bytes_read;
     doubts.add_caveats(&mut reading.caveats, &ABOUT, "segments and pages", &heap.name);
     reading.is_inconsistent = doubts.damages > 0;
     reading
@@ -197,13 +198,13 @@ fn facts(heap: &Heap, counts: &Counts, own: &[AddressRange], is_whole: bool) -> 
     };
     if is_whole {
         allocator.live_bytes = Some(counts.live_bytes);
-        allocator.live_blocks = Some(counts.classes.values().map(|of| of.live_blocks).sum());
+        allocator.live_blocks = Some(counts.classes.values().map(|class| class.live_blocks).sum());
         allocator.cached_bytes = Some(counts.cached_bytes);
         allocator.free_bytes = Some(counts.free_bytes);
         let own_bytes: u64 = own.iter().map(|range| range.len()).sum();
         allocator.metadata_bytes = Some(counts.own_bytes + own_bytes);
-        let free = |part: &&Part| matches!(part.kind, Kind::Free | Kind::PurgePending);
-        let free_bytes: u64 = heap.parts.iter().filter(free).map(|part| part.end - part.start).sum();
+        let free_parts = heap.parts.iter().filter(|part| part.is_free());
+        let free_bytes: u64 = free_parts.map(|part| part.end - part.start).sum();
         // Named as its statistics (`mi_stats_t`), as far as structures hold them.
         allocator.own =
             figures(&[("segments", heap.segments), ("pages", counts.pages), ("free_span_bytes", free_bytes)]);

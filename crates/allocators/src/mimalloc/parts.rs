@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::layout::PageWords;
-use super::spans::Scheduled;
+use super::spans::PurgeSchedule;
 use strandline_claims::doubts::ReadProblems;
 use strandline_process::range::AddressRange;
 
@@ -24,6 +24,19 @@ pub struct Part {
 }
 
 impl Part {
+    /// The page, if it is one.
+    pub fn page(&self) -> Option<PageWords> {
+        match self.kind {
+            Kind::Page(page) => Some(page),
+            Kind::Own | Kind::Free | Kind::PurgePending => None,
+        }
+    }
+
+    /// Whether it is free, in no page.
+    pub fn is_free(&self) -> bool {
+        matches!(self.kind, Kind::Free | Kind::PurgePending)
+    }
+
     /// Its addresses.
     pub fn range(&self) -> AddressRange {
         AddressRange::new(self.start, self.end)
@@ -35,10 +48,10 @@ impl Part {
 pub enum Kind {
     /// mimalloc's own structures.
     Own,
-    /// In no page.
+    /// Free, in no page.
     Free,
-    /// In no page, and released with the next purge; with that of its thread if it is in a
-    /// segment.
+    /// Free, in no page, and released with the next purge, or with the next purge of its thread if
+    /// it is in a segment.
     PurgePending,
     /// A page.
     Page(PageWords),
@@ -98,8 +111,8 @@ pub struct Heap {
     pub segments: u64,
     /// Offset in a heap of the list of blocks that other threads freed, if there is one.
     pub delayed_free: Option<u64>,
-    /// Whether the first block of a page is found by one of `OFFSETS`, as the page does not hold
-    /// it.
+    /// Whether the offset of the first block of a page comes from one of `OFFSETS`, because the
+    /// page does not store it.
     pub has_offsets: bool,
     /// What a collection releases.
     pub collect: Collect,
@@ -107,9 +120,9 @@ pub struct Heap {
     pub has_thread_data: bool,
     /// When it was read, by mimalloc's clock.
     pub now: u64,
-    /// Free slices of segments, by the start of the segment.
-    pub scheduled: HashMap<u64, Scheduled>,
-    /// Whether its build has other structures.
+    /// State of the free slices of segments, by the start of the segment.
+    pub purge_schedules: HashMap<u64, PurgeSchedule>,
+    /// Whether its build has other structures than a standard release.
     pub is_encoded: bool,
     /// Arenas that are purged in runs of slices only.
     pub run_purged_arenas: Vec<RunPurgedArena>,

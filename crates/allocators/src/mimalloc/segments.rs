@@ -3,14 +3,14 @@
 //! A segment is aligned to its size and holds its own address XOR a key of the process. The key is
 //! in the static data of the program or library that contains mimalloc, so no symbol is needed.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Instant;
 
 use super::layout::{
     ALIGNMENT, FirstBlock, HEADER_BYTES, PAGE_SHIFTS, SEGMENTS, SLICE_BYTES, SegmentDivision, SegmentLayout,
 };
 use super::parts::{ArenaPurge, Heap, Kind, Part};
-use super::spans::{Expire, Mask, Scheduled};
+use super::spans::{Expire, Mask, PurgeSchedule};
 use crate::radix::UnclaimedMemory;
 use crate::scan::{each_word, is_mapped_memory};
 use strandline_claims::allocator::Context;
@@ -31,12 +31,12 @@ const MAX_INFO_BYTES: u64 = 1 << 20;
 
 /// Segments on which each layout is tried.
 const MAX_VOTES: usize = 16;
-/// If fewer than half of at least this many segments fit, the build is another one.
+/// Minimum number of segments of which half must fit; otherwise the build is another one.
 const MIN_VOTES: usize = 4;
 
-/// Times within these milliseconds count as due, as after a program's last frees: `reclaim` waits
+/// Milliseconds within which a time counts as due, as after a program's last frees: `reclaim` waits
 /// for them.
-const SOON: u64 = 500;
+const SOON_MILLISECONDS: u64 = 500;
 
 /// Block size in the structure of a slice that is not a page, or is inside one.
 const NO_PAGE: u64 = 1;
@@ -74,9 +74,9 @@ pub fn find(context: &Context<'_>, taken: &RangeSet) -> Vec<Heap> {
         else {
             continue;
         };
-        let (object, name) = objects.get(&key).cloned().unwrap_or_default();
+        let Object { address, name } = objects.get(&key).cloned().unwrap_or_default();
         let mut heap = Heap {
-            object,
+            object: address,
             name,
             releases: layout.releases,
             delayed_free: Some(layout.delayed_free),
@@ -91,12 +91,12 @@ pub fn find(context: &Context<'_>, taken: &RangeSet) -> Vec<Heap> {
             ..Heap::default()
         };
         let fits = best.fits > 0 || votes.values().all(|votes| votes.total == 0);
-        let mut own = candidates.iter().filter(|one| one.key == key).peekable();
+        let mut own = candidates.iter().filter(|candidate| candidate.key == key).peekable();
         if let Some(first) = own.peek().filter(|_| !fits || heap.is_encoded) {
             // All segments may be mid-update: nothing is claimed.
             heap.doubts.note_damage(first.start, 0);
         } else {
-            let own = own.filter(|one| one.layout == layout);
+            let own = own.filter(|candidate| candidate.layout == layout);
             add_parts(context, own, &taken, layout, &mut heap, heaps.is_empty());
             taken.add(heap.parts.iter().map(Part::range));
         }
@@ -129,14 +129,14 @@ fn add_parts<'a>(
 ) {
     let mut free = UnclaimedMemory::new(context, taken);
     let mut segments = segments.peekable();
-    while let Some(one) = segments.next() {
+    while let Some(candidate) = segments.next() {
         if Instant::now() >= context.deadline {
-            heap.doubts.note_timeout(one.start);
+            heap.doubts.note_timeout(candidate.start);
             break;
         }
-        if heap.parts.last().is_none_or(|last| last.end <= one.start) {
+        if heap.parts.last().is_none_or(|last| last.end <= candidate.start) {
             let next = segments.peek().map_or(u64::MAX, |next| next.start);
-            segment(context, one, next, &mut free, heap);
+            add_segment(context, candidate, next, &mut free, heap);
         }
     }
     // In older releases it is unknown whether gaps between segments will be purged.
@@ -144,17 +144,17 @@ fn add_parts<'a>(
     // Unread memory may be in use; with several heaps, its owner is unknown.
     if heap.doubts.is_empty() && is_first {
         let kind = if is_purged { Kind::PurgePending } else { Kind::Free };
-        fill(context, heap, kind, layout.bytes, &mut free);
+        add_gaps(context, heap, kind, layout.bytes, &mut free);
     }
 }
 
-/// Addresses that mimalloc asks the kernel for (`os.c`, `_mi_os_get_aligned_hint`). It is alone
-/// there: memory between segments was mapped by it, and is unused.
+/// Addresses that mimalloc requests from the kernel (`os.c`, `_mi_os_get_aligned_hint`). Nothing
+/// else uses them: mimalloc mapped the memory between segments there, and does not use it.
 pub const HINTS: std::ops::Range<u64> = 2 << 40..30 << 40;
 
 /// Adds the free memory beside the segments of each mapping, as `kind`. If a segment does not fill
-/// its arena blocks of `block_bytes`, the rest of them goes with it.
-fn fill(
+/// its arena blocks of `block_bytes`, the remainder of these is released with it.
+fn add_gaps(
     context: &Context<'_>,
     heap: &mut Heap,
     kind: Kind,
@@ -163,11 +163,11 @@ fn fill(
 ) {
     let mut gaps = Vec::new();
     let mut add = |start: u64, end: u64, last: Option<&Part>| {
-        let of_segment = last.filter(|last| last.unit != 0 && last.end == start);
-        let behind = of_segment.map_or(start, |_| start.next_multiple_of(block_bytes).min(end));
-        let rest = Part { start, end: behind, kind: Kind::Free, unit: 0, thread: 0 };
-        gaps.extend(of_segment.map(|last| Part { unit: last.unit, thread: last.thread, ..rest }));
-        gaps.push(Part { start: behind, end, kind, ..rest });
+        let segment = last.filter(|last| last.unit != 0 && last.end == start);
+        let remainder_end = segment.map_or(start, |_| start.next_multiple_of(block_bytes).min(end));
+        let remainder = Part { start, end: remainder_end, kind: Kind::Free, unit: 0, thread: 0 };
+        gaps.extend(segment.map(|last| Part { unit: last.unit, thread: last.thread, ..remainder }));
+        gaps.push(Part { start: remainder_end, end, kind, ..remainder });
     };
     for mapping in context.space.mappings().iter().filter(|mapping| HINTS.contains(&mapping.start)) {
         let first = heap.parts.partition_point(|part| part.end <= mapping.start);
@@ -192,9 +192,9 @@ fn fill(
 fn candidates(context: &Context<'_>) -> Vec<Candidate> {
     let mut found = Vec::new();
     for mapping in context.space.mappings().iter().filter(|mapping| is_mapped_memory(mapping)) {
-        for AddressRange { start: from, end: to } in context.resident_runs(mapping.range()) {
-            let mut at = from.next_multiple_of(ALIGNMENT);
-            while at < to && found.len() < MAX_SEGMENTS && Instant::now() < context.deadline {
+        for run in context.resident_runs(mapping.range()) {
+            let mut at = run.start.next_multiple_of(ALIGNMENT);
+            while at < run.end && found.len() < MAX_SEGMENTS && Instant::now() < context.deadline {
                 let mut bytes = [0; HEADER_BYTES];
                 if context.memory.read(at, &mut bytes).is_ok() {
                     let fits = |layout: &&SegmentLayout| {
@@ -228,11 +228,11 @@ fn may_be_segment(layout: &SegmentLayout, bytes: &[u8]) -> bool {
                 && (1..=MAX_INFO_BYTES).contains(&word(info_bytes))
         }
         SegmentDivision::Slices { slices, info_slices, kind, entries, structures } => {
-            let most = layout.bytes / SLICE_BYTES;
+            let max_slices = layout.bytes / SLICE_BYTES;
             let info = word(info_slices);
             word(kind) as u32 <= 1
                 && layout.size.is_none_or(|at| Some(word(at)) == word(slices).checked_mul(SLICE_BYTES))
-                && (1..=most + 1).contains(&word(entries))
+                && (1..=max_slices + 1).contains(&word(entries))
                 && (1..1 << 31).contains(&word(slices))
                 && info > 0
                 && info <= MAX_INFO_BYTES / SLICE_BYTES
@@ -244,9 +244,17 @@ fn may_be_segment(layout: &SegmentLayout, bytes: &[u8]) -> bool {
     }
 }
 
+/// A program or library.
+#[derive(Clone, Default)]
+struct Object {
+    /// An address in it.
+    address: u64,
+    name: String,
+}
+
 /// Returns the program or library that contains the key, for each key.
-fn objects(context: &Context<'_>, candidates: &[Candidate]) -> HashMap<u64, (u64, String)> {
-    let keys: std::collections::HashSet<u64> = candidates.iter().map(|candidate| candidate.key).collect();
+fn objects(context: &Context<'_>, candidates: &[Candidate]) -> HashMap<u64, Object> {
+    let keys: HashSet<u64> = candidates.iter().map(|candidate| candidate.key).collect();
     let mut found = HashMap::new();
     for group in modules::file_groups(context.space.mappings()) {
         for mapping in group.iter().filter(|mapping| mapping.permissions.write) {
@@ -256,7 +264,8 @@ fn objects(context: &Context<'_>, candidates: &[Candidate]) -> HashMap<u64, (u64
             }
             each_word(context, (mapping.start, end), &mut |_, word| {
                 if keys.contains(&word) {
-                    found.entry(word).or_insert_with(|| (group[0].start, group[0].name.clone()));
+                    let object = || Object { address: group[0].start, name: group[0].name.clone() };
+                    found.entry(word).or_insert_with(object);
                 }
                 found.len() < keys.len()
             });
@@ -265,7 +274,7 @@ fn objects(context: &Context<'_>, candidates: &[Candidate]) -> HashMap<u64, (u64
     found
 }
 
-/// The own structures of a segment.
+/// The structures at the start of a segment.
 struct Structures {
     end: u64,
     info_bytes: u64,
@@ -275,11 +284,11 @@ struct Structures {
 }
 
 impl Structures {
-    fn read(context: &Context<'_>, one: &Candidate) -> Option<Self> {
+    fn read(context: &Context<'_>, candidate: &Candidate) -> Option<Self> {
         let mut header = [0; HEADER_BYTES];
-        context.memory.read(one.start, &mut header).ok()?;
+        context.memory.read(candidate.start, &mut header).ok()?;
         let word = |at: usize| word_at(&header, at).unwrap_or(0);
-        let (bytes, info_bytes) = match one.layout.parts {
+        let (bytes, info_bytes) = match candidate.layout.parts {
             SegmentDivision::Pages { segment_bytes, info_bytes, .. } => {
                 (word(segment_bytes), word(info_bytes))
             }
@@ -287,16 +296,16 @@ impl Structures {
                 (word(slices).saturating_mul(SLICE_BYTES), word(info_slices).saturating_mul(SLICE_BYTES))
             }
         };
-        let end = one.start.saturating_add(bytes);
-        if info_bytes > MAX_INFO_BYTES || one.start + info_bytes > end {
+        let end = candidate.start.saturating_add(bytes);
+        if info_bytes > MAX_INFO_BYTES || candidate.start + info_bytes > end {
             return None;
         }
         // Only the first slice of a span has a structure; pages in between may never have been
         // written.
         let mut bytes = vec![0; (info_bytes as usize).max(HEADER_BYTES)];
         let mut bytes_read = 0;
-        for run in context.resident_runs(AddressRange::sized(one.start, bytes.len() as u64)) {
-            let range = (run.start - one.start) as usize..(run.end - one.start) as usize;
+        for run in context.resident_runs(AddressRange::sized(candidate.start, bytes.len() as u64)) {
+            let range = (run.start - candidate.start) as usize..(run.end - candidate.start) as usize;
             bytes_read += context.memory.read_some(run.start, bytes.get_mut(range)?) as u64;
         }
         Some(Self { end, info_bytes, bytes, bytes_read })
@@ -307,12 +316,12 @@ impl Structures {
     }
 
     /// Whether it was freed; its former division is still there.
-    fn is_freed(&self, one: &Candidate) -> bool {
-        self.word(one.layout.thread_id) == 0 && self.word(one.layout.used) == 0
+    fn is_freed(&self, candidate: &Candidate) -> bool {
+        self.word(candidate.layout.thread_id) == 0 && self.word(candidate.layout.used) == 0
     }
 
-    fn is_one_block(&self, one: &Candidate) -> bool {
-        match one.layout.parts {
+    fn is_one_block(&self, candidate: &Candidate) -> bool {
+        match candidate.layout.parts {
             SegmentDivision::Pages { page_kind, .. } => self.word(page_kind) as u32 == 3,
             SegmentDivision::Slices { kind, .. } => self.word(kind) as u32 == 1,
         }
@@ -320,23 +329,23 @@ impl Structures {
 
     /// Whether it has as many pages as it records, or up to `fewer` less; in a wrong layout it has
     /// others. A segment of one block has one, which up to 2.0.7 is recorded in another way.
-    fn has_all_pages(&self, one: &Candidate, parts: &[Part], fewer: u64) -> bool {
+    fn has_all_pages(&self, candidate: &Candidate, parts: &[Part], fewer: u64) -> bool {
         let pages = parts.iter().filter(|part| matches!(part.kind, Kind::Page(_))).count() as u64;
-        let recorded_pages = if self.is_one_block(one) { 1 } else { self.word(one.layout.used) };
+        let recorded_pages = if self.is_one_block(candidate) { 1 } else { self.word(candidate.layout.used) };
         pages <= recorded_pages && recorded_pages <= pages.saturating_add(fewer)
     }
 
-    /// Returns the state of its free slices; `None` for a segment of one block.
-    fn scheduled(&self, one: &Candidate, now: u64) -> Option<Scheduled> {
-        let SegmentDivision::Slices { kind, .. } = one.layout.parts else { return None };
-        let masks = one.layout.masks.as_ref().filter(|_| self.word(kind) as u32 == 0)?;
+    /// Returns when its free slices are released; `None` for a segment of one block.
+    fn purge_schedule(&self, candidate: &Candidate, now: u64) -> Option<PurgeSchedule> {
+        let SegmentDivision::Slices { kind, .. } = candidate.layout.parts else { return None };
+        let masks = candidate.layout.masks.as_ref().filter(|_| self.word(kind) as u32 == 0)?;
         let mask = |from: usize| Mask::new((0..masks.words).map(|word| self.word(from + 8 * word)));
         let due_milliseconds = self.word(masks.expire);
-        Some(Scheduled {
+        Some(PurgeSchedule {
             is_allowed: self.bytes.get(masks.allow).is_some_and(|byte| *byte != 0),
             expire: match due_milliseconds {
                 0 => Expire::Never,
-                due if due >= now.saturating_add(SOON) => Expire::Later,
+                due if due >= now.saturating_add(SOON_MILLISECONDS) => Expire::Later,
                 _ => Expire::Due,
             },
             due_milliseconds,
@@ -346,10 +355,10 @@ impl Structures {
     }
 
     /// Adds its parts after its own structures.
-    fn divide(&self, one: &Candidate, heap: &mut Heap) {
-        match one.layout.parts {
-            SegmentDivision::Pages { .. } => pages(one, &self.bytes, self.end, heap),
-            SegmentDivision::Slices { .. } => slices(one, &self.bytes, self.end, heap),
+    fn divide(&self, candidate: &Candidate, heap: &mut Heap) {
+        match candidate.layout.parts {
+            SegmentDivision::Pages { .. } => pages(candidate, &self.bytes, self.end, heap),
+            SegmentDivision::Slices { .. } => slices(candidate, &self.bytes, self.end, heap),
         }
     }
 }
@@ -357,87 +366,95 @@ impl Structures {
 impl Votes {
     /// Checks whether a segment has as many pages in use as it records, which it does not in a
     /// wrong layout. A freed segment is skipped.
-    fn count_vote(&mut self, context: &Context<'_>, one: &Candidate) {
-        let Some(structures) = Structures::read(context, one) else { return self.total += 1 };
+    fn count_vote(&mut self, context: &Context<'_>, candidate: &Candidate) {
+        let Some(structures) = Structures::read(context, candidate) else { return self.total += 1 };
         self.bytes_read += structures.bytes_read;
         // A segment of one block fits any layout.
-        if !structures.is_freed(one) && !structures.is_one_block(one) {
+        if !structures.is_freed(candidate) && !structures.is_one_block(candidate) {
             let mut alone = Heap::default();
-            structures.divide(one, &mut alone);
-            let fits = alone.doubts.is_empty() && structures.has_all_pages(one, &alone.parts, 0);
+            structures.divide(candidate, &mut alone);
+            let fits = alone.doubts.is_empty() && structures.has_all_pages(candidate, &alone.parts, 0);
             self.total += 1;
             self.fits += usize::from(fits);
         }
     }
 }
 
-/// Divides a segment; the next one begins at `next`.
-fn segment(
+/// Adds the parts of a segment; the next one begins at `next`.
+fn add_segment(
     context: &Context<'_>,
-    one: &Candidate,
+    candidate: &Candidate,
     next: u64,
     free: &mut UnclaimedMemory<'_>,
     heap: &mut Heap,
 ) {
-    let Some(structures) = Structures::read(context, one) else {
-        return heap.doubts.note_damage(one.start, 0);
+    let Some(structures) = Structures::read(context, candidate) else {
+        return heap.doubts.note_damage(candidate.start, 0);
     };
     let (end, word) = (structures.end, |at: usize| structures.word(at));
     heap.bytes_read += structures.bytes_read;
-    if structures.is_freed(one) {
+    if structures.is_freed(candidate) {
         // Its size is still there, but other segments may be in that range by now.
-        let mapped = context.space.find(one.start).map_or(one.start, |mapping| mapping.end);
+        let mapped = context.space.find(candidate.start).map_or(candidate.start, |mapping| mapping.end);
         let end = end.min(next).min(mapped);
-        if free.contains((one.start, end)) {
-            heap.parts.push(Part { start: one.start, end, kind: Kind::PurgePending, unit: 0, thread: 0 });
+        if free.contains((candidate.start, end)) {
+            heap.parts.push(Part {
+                start: candidate.start,
+                end,
+                kind: Kind::PurgePending,
+                unit: 0,
+                thread: 0,
+            });
         }
         return;
     }
-    if !free.contains((one.start, end)) {
-        return heap.doubts.note_damage(one.start, 0);
+    if !free.contains((candidate.start, end)) {
+        return heap.doubts.note_damage(candidate.start, 0);
     }
     heap.segments += 1;
-    let thread = word(one.layout.thread_id);
+    let thread = word(candidate.layout.thread_id);
     let own = Part {
-        start: one.start,
-        end: one.start + structures.info_bytes,
+        start: candidate.start,
+        end: candidate.start + structures.info_bytes,
         kind: Kind::Own,
-        unit: one.start,
+        unit: candidate.start,
         thread,
     };
     heap.parts.push(own);
-    heap.scheduled.extend(structures.scheduled(one, heap.now).map(|scheduled| (one.start, scheduled)));
+    heap.purge_schedules
+        .extend(structures.purge_schedule(candidate, heap.now).map(|schedule| (candidate.start, schedule)));
     let before = heap.parts.len();
-    structures.divide(one, heap);
+    structures.divide(candidate, heap);
     // A page that is being freed may be cleared but still counted (`mi_segment_page_clear`).
     let parts = heap.parts.get(before..).unwrap_or_default();
-    if !structures.has_all_pages(one, parts, u64::from(thread != 0)) {
-        heap.doubts.note_damage(one.start, 0);
+    if !structures.has_all_pages(candidate, parts, u64::from(thread != 0)) {
+        heap.doubts.note_damage(candidate.start, 0);
     }
-    (context.progress)(end - one.start);
+    (context.progress)(end - candidate.start);
 }
 
 /// Divides a segment of 1.x.
-fn pages(one: &Candidate, bytes: &[u8], end: u64, heap: &mut Heap) {
-    let SegmentDivision::Pages { capacity, page_shift, page_kind, info_bytes, pages, .. } = one.layout.parts
+fn pages(candidate: &Candidate, bytes: &[u8], end: u64, heap: &mut Heap) {
+    let SegmentDivision::Pages { capacity, page_shift, page_kind, info_bytes, pages, .. } =
+        candidate.layout.parts
     else {
         return;
     };
     let word = |at: usize| word_at(bytes, at).unwrap_or(0);
-    let thread = word(one.layout.thread_id);
+    let thread = word(candidate.layout.thread_id);
     let is_huge = word(page_kind) as u32 == 3;
-    let page_bytes = if is_huge { end - one.start } else { 1 << word(page_shift).min(22) };
+    let page_bytes = if is_huge { end - candidate.start } else { 1 << word(page_shift).min(22) };
     for index in 0..word(capacity) {
-        let start = one.start + if index == 0 { word(info_bytes) } else { index * page_bytes };
-        let part_end = one.start + (index + 1) * page_bytes;
+        let start = candidate.start + if index == 0 { word(info_bytes) } else { index * page_bytes };
+        let part_end = candidate.start + (index + 1) * page_bytes;
         if start >= part_end || part_end > end {
             return heap.doubts.note_damage(start, 0);
         }
-        let at = pages + index as usize * one.layout.page.bytes;
-        let structure = bytes.get(at..at + one.layout.page.bytes);
+        let at = pages + index as usize * candidate.layout.page.bytes;
+        let structure = bytes.get(at..at + candidate.layout.page.bytes);
         // `segment_in_use`, the first bit of the second byte.
         let in_use = structure.is_some_and(|structure| structure[1] & 1 != 0);
-        let page = structure.and_then(|bytes| one.layout.page.read(bytes, one.start + at as u64));
+        let page = structure.and_then(|bytes| candidate.layout.page.read(bytes, candidate.start + at as u64));
         // If a freed page is scheduled for purging, the time replaces its list
         // (`mi_page_set_expire`).
         let is_due = page.is_some_and(|page| page.lists[0] != 0) && heap.collect.pages;
@@ -449,7 +466,7 @@ fn pages(one: &Candidate, bytes: &[u8], end: u64, heap: &mut Heap) {
             });
             Kind::Page(page)
         });
-        heap.parts.push(Part { start, end: part_end, kind, unit: one.start, thread });
+        heap.parts.push(Part { start, end: part_end, kind, unit: candidate.start, thread });
     }
 }
 
@@ -463,30 +480,31 @@ fn first_aligned(page: AddressRange, block_bytes: u64, is_first: bool) -> Option
 }
 
 /// Divides a segment of 2.x.
-fn slices(one: &Candidate, bytes: &[u8], end: u64, heap: &mut Heap) {
-    let SegmentDivision::Slices { info_slices, kind, entries, structures, .. } = one.layout.parts else {
+fn slices(candidate: &Candidate, bytes: &[u8], end: u64, heap: &mut Heap) {
+    let SegmentDivision::Slices { info_slices, kind, entries, structures, .. } = candidate.layout.parts
+    else {
         return;
     };
     let word = |at: usize| word_at(bytes, at).unwrap_or(0);
-    let thread = word(one.layout.thread_id);
+    let thread = word(candidate.layout.thread_id);
     let is_huge = word(kind) as u32 == 1;
     let mut index = word(info_slices);
     while index < word(entries) {
-        let start = one.start + index * SLICE_BYTES;
-        let at = structures + index as usize * one.layout.page.bytes;
+        let start = candidate.start + index * SLICE_BYTES;
+        let at = structures + index as usize * candidate.layout.page.bytes;
         // A span without a block size is free.
-        let structure = bytes.get(at..at + one.layout.page.bytes);
+        let structure = bytes.get(at..at + candidate.layout.page.bytes);
         let count = structure.and_then(|structure| half_word_at(structure, 0)).map_or(0, u64::from);
         let part_end = if is_huge { end } else { start + count * SLICE_BYTES };
         if structure.is_none() || part_end <= start || part_end > end {
             return heap.doubts.note_damage(start, 0);
         }
-        let page = structure.and_then(|bytes| one.layout.page.read(bytes, one.start + at as u64));
+        let page = structure.and_then(|bytes| candidate.layout.page.read(bytes, candidate.start + at as u64));
         let kind = page.filter(|page| page.block_bytes > NO_PAGE).map_or(Kind::Free, |mut page| {
             page.block_bytes = page.block_bytes.min(part_end - start);
             Kind::Page(page)
         });
-        heap.parts.push(Part { start, end: part_end, kind, unit: one.start, thread });
-        index = (part_end - one.start) / SLICE_BYTES;
+        heap.parts.push(Part { start, end: part_end, kind, unit: candidate.start, thread });
+        index = (part_end - candidate.start) / SLICE_BYTES;
     }
 }

@@ -9,7 +9,8 @@ use strandline_process::image::ElfFile;
 const DELAYS: [(&str, &str); 2] =
     [("purge_delay", "MIMALLOC_PURGE_DELAY=0"), ("decommit_delay", "MIMALLOC_DECOMMIT_DELAY=0")];
 
-/// Returns the setting that gives free pages back at once; `None` if this build has none.
+/// Returns the setting that makes mimalloc release free pages at once; `None` if this build has
+/// none.
 pub fn purge(image: &ElfFile) -> Option<&'static str> {
     let has = |option: &str| {
         let strings = image.strings_ending(option);

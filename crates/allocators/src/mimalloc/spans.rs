@@ -56,14 +56,14 @@ impl Mask {
 
     /// Returns the run of set bits around `slices`.
     fn around(&self, slices: Range<usize>) -> Range<usize> {
-        let Range { start: mut first, end: mut behind } = slices;
+        let Range { start: mut first, end: mut past_last } = slices;
         while first > 0 && self.has(first - 1) {
             first -= 1;
         }
-        while self.has(behind) {
-            behind += 1;
+        while self.has(past_last) {
+            past_last += 1;
         }
-        first..behind
+        first..past_last
     }
 }
 
@@ -79,14 +79,14 @@ pub enum Expire {
     Due,
 }
 
-/// State of the free slices of a segment.
+/// When the free slices of a segment are released.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Scheduled {
-    /// Whether it may give anything back.
+pub struct PurgeSchedule {
+    /// Whether the segment may release anything.
     pub is_allowed: bool,
     /// When scheduled slices are due.
     pub expire: Expire,
-    /// The same in milliseconds of mimalloc's clock.
+    /// That time, in milliseconds of mimalloc's clock.
     pub due_milliseconds: u64,
     /// Scheduled slices.
     pub slices: Mask,
@@ -100,9 +100,9 @@ struct Segment<'a> {
     thread: u64,
     rules: SpanPurge,
     /// State of its free slices; empty if the segment is a single block's.
-    scheduled: Scheduled,
+    schedule: PurgeSchedule,
     free: Mask,
-    given: Mask,
+    released: Mask,
     /// Due time of all of `given`, if the clock decides.
     due_milliseconds: u64,
     /// Its parts, in address order.
@@ -126,18 +126,18 @@ impl<'a> Segment<'a> {
     }
 
     /// `mi_segment_schedule_purge`.
-    fn schedule(&mut self, slices: Range<usize>) {
-        if !self.scheduled.is_allowed {
+    fn schedule_purge(&mut self, slices: Range<usize>) {
+        if !self.schedule.is_allowed {
             return;
         }
-        let committed = self.scheduled.committed;
-        slices.filter(|&slice| committed.has(slice)).for_each(|slice| self.scheduled.slices.set(slice));
-        match self.scheduled.expire {
+        let committed = self.schedule.committed;
+        slices.filter(|&slice| committed.has(slice)).for_each(|slice| self.schedule.slices.set(slice));
+        match self.schedule.expire {
             Expire::Due if self.rules != SpanPurge::Kept => {
-                self.due_milliseconds = self.scheduled.due_milliseconds;
+                self.due_milliseconds = self.schedule.due_milliseconds;
                 self.purge();
             }
-            _ => self.scheduled.expire = Expire::Later,
+            _ => self.schedule.expire = Expire::Later,
         }
     }
 
@@ -147,26 +147,26 @@ impl<'a> Segment<'a> {
         slices.clone().for_each(|slice| self.free.set(slice));
         self.pages = self.pages.saturating_sub(1);
         let span = self.free.around(slices);
-        self.schedule(span);
+        self.schedule_purge(span);
     }
 
     /// `mi_segment_try_purge`, `mi_segment_delayed_decommit`; an empty mask keeps its expiry.
     fn purge(&mut self) {
-        let is_scheduled = self.scheduled.expire != Expire::Never && self.scheduled.slices != Mask::default();
-        if self.scheduled.is_allowed && is_scheduled {
-            self.given.add(&self.scheduled.slices);
-            self.scheduled.slices = Mask::default();
-            self.scheduled.expire = Expire::Never;
+        let is_scheduled = self.schedule.expire != Expire::Never && self.schedule.slices != Mask::default();
+        if self.schedule.is_allowed && is_scheduled {
+            self.released.add(&self.schedule.slices);
+            self.schedule.slices = Mask::default();
+            self.schedule.expire = Expire::Never;
         }
     }
 
     /// Simulates the collection of a segment that an ended thread left: the main thread takes it
     /// and schedules each of its free spans.
-    fn abandoned(&mut self, left: &Collection, is_main: bool) {
+    fn collect_abandoned(&mut self, collection: &Collection, is_main: bool) {
         for part in self.parts.clone() {
             match part.kind {
-                Kind::Page(_) if left.is_dead(part) => self.free(part),
-                Kind::Free if is_main => self.schedule(self.slices(part)),
+                Kind::Page(_) if collection.is_dead(part) => self.free(part),
+                Kind::Free if is_main => self.schedule_purge(self.slices(part)),
                 _ => {}
             }
         }
@@ -183,7 +183,7 @@ impl<'a> Segment<'a> {
 
     /// Returns what was released of it before it was freed.
     fn ranges(&self) -> Vec<AddressRange> {
-        let slices = (0..64 * MASK_WORDS).filter(|&slice| self.given.has(slice));
+        let slices = (0..64 * MASK_WORDS).filter(|&slice| self.released.has(slice));
         let slice_range = |slice| AddressRange::sized(self.start + slice as u64 * SLICE_BYTES, SLICE_BYTES);
         let ranges: RangeSet = slices.map(slice_range).collect();
         // Pages in use stay, whatever the masks hold.
@@ -209,9 +209,9 @@ fn segments(heap: &Heap) -> BTreeMap<u64, Segment<'_>> {
             start: part.unit,
             thread: part.thread,
             rules: heap.collect.spans,
-            scheduled: heap.scheduled.get(&part.unit).copied().unwrap_or_default(),
+            schedule: heap.purge_schedules.get(&part.unit).copied().unwrap_or_default(),
             free: Mask::default(),
-            given: Mask::default(),
+            released: Mask::default(),
             due_milliseconds: 0,
             parts: Vec::new(),
             pages: 0,
@@ -240,48 +240,48 @@ pub struct Released {
 
 impl Released {
     /// Simulates a collection by each thread, including `main`.
-    pub fn new(heap: &Heap, left: &Collection, main: u64) -> Self {
+    pub fn new(heap: &Heap, collection: &Collection, main: u64) -> Self {
         let mut segments = segments(heap);
         // If only the main thread has arenas purged, a segment freed by another waits from then on.
-        let by_all = heap.collect.arenas != ArenaPurge::MainThread;
-        let mut given = Self::default();
+        let by_any_thread = heap.collect.arenas != ArenaPurge::MainThread;
+        let mut released = Self::default();
         for segment in segments.values().filter(|segment| segment.thread == 0) {
             for (at, is_main) in [true, false].into_iter().enumerate() {
-                let (ranges, due) = (&mut given.of_ended[at], &mut given.due_of_ended[at]);
+                let (ranges, due) = (&mut released.of_ended[at], &mut released.due_of_ended[at]);
                 let mut segment = Segment { parts: segment.parts.clone(), ..*segment };
-                segment.abandoned(left, is_main);
+                segment.collect_abandoned(collection, is_main);
                 *due = segment.due_milliseconds.max(*due);
                 ranges.extend(segment.ranges());
-                ranges.extend(segment.whole().filter(|_| is_main || by_all));
+                ranges.extend(segment.whole().filter(|_| is_main || by_any_thread));
             }
         }
         segments.retain(|_, segment| segment.thread != 0);
-        for (page, place) in visits(heap, left) {
+        for (page, order) in visits(heap, collection) {
             let Some(segment) = segments.get_mut(&page.unit) else { continue };
-            if heap.collect.spans == SpanPurge::AtVisits && place.when == VisitPhase::Visited {
+            if heap.collect.spans == SpanPurge::AtVisits && order.phase == VisitPhase::Visited {
                 segment.purge();
             }
-            if left.is_dead(page) {
+            if collection.is_dead(page) {
                 segment.free(page);
-                if let Some(whole) = segment.whole().filter(|_| !by_all && segment.thread != main) {
-                    given.first.entry(segment.thread).or_insert(whole);
+                if let Some(whole) = segment.whole().filter(|_| !by_any_thread && segment.thread != main) {
+                    released.first.entry(segment.thread).or_insert(whole);
                 }
             }
         }
         for segment in segments.values() {
-            let due = given.due_milliseconds.entry(segment.thread).or_default();
+            let due = released.due_milliseconds.entry(segment.thread).or_default();
             *due = segment.due_milliseconds.max(*due);
-            let own = given.own.entry(segment.thread).or_default();
+            let own = released.own.entry(segment.thread).or_default();
             own.extend(segment.ranges());
-            own.extend(segment.whole().filter(|_| by_all || segment.thread == main));
+            own.extend(segment.whole().filter(|_| by_any_thread || segment.thread == main));
         }
-        given
+        released
     }
 
-    /// Adds a range that the collections `by` release.
-    pub fn add(&mut self, range: AddressRange, by: Option<Collector>) {
+    /// Adds a range that these collections release.
+    pub fn add(&mut self, range: AddressRange, collector: Option<Collector>) {
         let [main, other] = &mut self.of_ended;
-        match by {
+        match collector {
             None => {}
             Some(Collector::Thread(thread)) => self.own.entry(thread).or_default().push(range),
             Some(Collector::Main) => main.push(range),
@@ -313,7 +313,7 @@ impl Released {
         }
     }
 
-    /// When a collection by `thread` gives all of that back; 0 for at once.
+    /// When a collection by `thread` has released all of that; 0 for at once.
     pub fn due_milliseconds(&self, thread: u64, is_main: bool) -> u64 {
         let own = self.due_milliseconds.get(&thread).copied().unwrap_or(0);
         own.max(self.due_of_ended[usize::from(!is_main)])
@@ -340,7 +340,7 @@ enum VisitPhase {
 /// Position of a page in the order of a collection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct VisitOrder {
-    when: VisitPhase,
+    phase: VisitPhase,
     /// Full pages are in the last queue of a heap; the others are ordered by block size.
     is_full: bool,
     block_bytes: u64,
@@ -349,41 +349,38 @@ struct VisitOrder {
 }
 
 /// Returns the pages of live threads in the order in which collections visit them.
-fn visits<'a>(heap: &'a Heap, left: &Collection) -> Vec<(&'a Part, VisitOrder)> {
-    let pages = heap.parts.iter().filter(|part| part.thread != 0 && left.is_visited(part));
-    let pages = pages.filter_map(|part| match part.kind {
-        Kind::Page(page) => Some((part, page)),
-        Kind::Own | Kind::Free | Kind::PurgePending => None,
-    });
+fn visits<'a>(heap: &'a Heap, collection: &Collection) -> Vec<(&'a Part, VisitOrder)> {
+    let pages = heap.parts.iter().filter(|part| part.thread != 0 && collection.is_visited(part));
+    let pages = pages.filter_map(|part| Some((part, part.page()?)));
     let next: HashMap<u64, u64> = pages.clone().map(|(_, page)| (page.structure, page.links[0])).collect();
     let mut numbers: HashMap<u64, usize> = HashMap::new();
     for (_, page) in pages.clone().filter(|(_, page)| page.links[1] == 0) {
         let mut at = page.structure;
         // A page that already has a number closes a cycle.
-        while let Some(&behind) = next.get(&at).filter(|_| !numbers.contains_key(&at)) {
+        while let Some(&next_page) = next.get(&at).filter(|_| !numbers.contains_key(&at)) {
             numbers.insert(at, numbers.len());
-            at = behind;
+            at = next_page;
         }
     }
     let mut seen = HashSet::new();
     let pages: Vec<_> = pages.filter(|(_, page)| seen.insert(page.structure)).collect();
-    let after_delayed = phases_of_delayed(&pages, left);
-    let place_of = |part: &Part, page: &PageWords| {
-        let delayed = left.list_positions(part);
-        let when = match after_delayed.get(&page.structure) {
-            Some(&when) => when,
+    let after_delayed = phases_of_delayed(&pages, collection);
+    let order_of = |part: &Part, page: &PageWords| {
+        let delayed = collection.list_positions(part);
+        let phase = match after_delayed.get(&page.structure) {
+            Some(&phase) => phase,
             None if page.is_retired && page.used == 0 && page.links[1] == 0 => VisitPhase::Retired,
             None => VisitPhase::Visited,
         };
         let number = match &delayed {
-            Some(positions) if when == VisitPhase::Delayed => Some(next.len() + positions.end()),
+            Some(positions) if phase == VisitPhase::Delayed => Some(next.len() + positions.end()),
             // A full page moves to the end of the queue of its size with the first of its blocks.
             Some(positions) if page.is_full => Some(next.len() + positions.start()),
             _ => numbers.get(&page.structure).copied(),
         };
-        let is_ordered_by_size = when != VisitPhase::Delayed;
+        let is_ordered_by_size = phase != VisitPhase::Delayed;
         VisitOrder {
-            when,
+            phase,
             is_full: is_ordered_by_size && page.is_full && delayed.is_none(),
             block_bytes: match page.block_bytes {
                 _ if !is_ordered_by_size => 0,
@@ -394,8 +391,8 @@ fn visits<'a>(heap: &'a Heap, left: &Collection) -> Vec<(&'a Part, VisitOrder)> 
         }
     };
     let mut visits: Vec<(&Part, VisitOrder)> =
-        pages.iter().map(|(part, page)| (*part, place_of(part, page))).collect();
-    visits.sort_by_key(|(_, place)| *place);
+        pages.iter().map(|(part, page)| (*part, order_of(part, page))).collect();
+    visits.sort_by_key(|(_, order)| *order);
     visits
 }
 
@@ -403,7 +400,7 @@ fn visits<'a>(heap: &'a Heap, left: &Collection) -> Vec<(&'a Part, VisitOrder)> 
 /// one (`_mi_free_delayed_block`). Returns when it frees the pages whose last block is among them:
 /// at once, or as retired pages if a page is the only one of its queue at that moment
 /// (`_mi_page_retire`).
-fn phases_of_delayed(pages: &[(&Part, PageWords)], left: &Collection) -> HashMap<u64, VisitPhase> {
+fn phases_of_delayed(pages: &[(&Part, PageWords)], collection: &Collection) -> HashMap<u64, VisitPhase> {
     #[derive(PartialEq, Eq, PartialOrd, Ord)]
     enum Change {
         /// A full page joins the queue of its size with the first of its blocks.
@@ -420,9 +417,9 @@ fn phases_of_delayed(pages: &[(&Part, PageWords)], left: &Collection) -> HashMap
         if !page.is_full {
             *queues.entry(queue_of(page)).or_default() += 1;
         }
-        let Some(positions) = left.list_positions(part) else { continue };
+        let Some(positions) = collection.list_positions(part) else { continue };
         let (first, last) = positions.into_inner();
-        let is_dead = left.is_dead(part);
+        let is_dead = collection.is_dead(part);
         if page.is_full && is_dead && first == last {
             changes.push((last, Change::EndsFull, number));
             continue;
@@ -439,7 +436,7 @@ fn phases_of_delayed(pages: &[(&Part, PageWords)], left: &Collection) -> HashMap
     for (_, change, number) in changes {
         let Some((_, page)) = pages.get(number) else { continue };
         let in_queue = queues.entry(queue_of(page)).or_default();
-        let when = match change {
+        let phase = match change {
             Change::Joins => {
                 *in_queue += 1;
                 continue;
@@ -451,7 +448,7 @@ fn phases_of_delayed(pages: &[(&Part, PageWords)], left: &Collection) -> HashMap
             }
             Change::EndsFull => VisitPhase::Delayed,
         };
-        phases.insert(page.structure, when);
+        phases.insert(page.structure, phase);
     }
     phases
 }
@@ -492,31 +489,31 @@ mod tests {
         heap.collect = Collect { spans, ended: true, ..Collect::default() };
         let committed = Mask::new([u64::MAX; MASK_WORDS].into_iter());
         let scheduled =
-            Scheduled { is_allowed: true, expire: Expire::Due, committed, ..Scheduled::default() };
-        heap.scheduled.insert(START, scheduled);
+            PurgeSchedule { is_allowed: true, expire: Expire::Due, committed, ..PurgeSchedule::default() };
+        heap.purge_schedules.insert(START, scheduled);
         (heap, Collection::new(&[slices(2, 3).start, slices(4, 5).start], &[]))
     }
 
-    fn given(spans: SpanPurge, thread: u64, is_last: bool) -> RangeSet {
-        let (heap, left) = heap(spans, thread, is_last);
-        Released::new(&heap, &left, THREAD).released_by(THREAD, true).collect()
+    fn released(spans: SpanPurge, thread: u64, is_last: bool) -> RangeSet {
+        let (heap, collection) = heap(spans, thread, is_last);
+        Released::new(&heap, &collection, THREAD).released_by(THREAD, true).collect()
     }
 
     #[test]
     fn what_is_freed_goes_back_by_the_rules_of_the_release() {
         // The first page is released with the free slice beside it; at the second nothing is due.
-        assert_eq!(*given(SpanPurge::WhenDue, THREAD, true), [slices(2, 4)]);
-        assert_eq!(*given(SpanPurge::Kept, THREAD, true), []);
+        assert_eq!(*released(SpanPurge::WhenDue, THREAD, true), [slices(2, 4)]);
+        assert_eq!(*released(SpanPurge::Kept, THREAD, true), []);
         // If the collection visits a later page, all that was freed before it is released.
-        assert_eq!(*given(SpanPurge::AtVisits, THREAD, true), [slices(2, 5)]);
-        assert_eq!(*given(SpanPurge::AtVisits, THREAD, false), [slices(2, 4)]);
+        assert_eq!(*released(SpanPurge::AtVisits, THREAD, true), [slices(2, 5)]);
+        assert_eq!(*released(SpanPurge::AtVisits, THREAD, false), [slices(2, 4)]);
     }
 
     #[test]
     fn what_an_ended_thread_left_is_taken_by_the_main_one() {
-        assert_eq!(*given(SpanPurge::AtVisits, 0, false), [slices(2, 5)]);
-        let (heap, left) = heap(SpanPurge::Kept, 0, true);
-        let all = Released::new(&heap, &left, THREAD);
+        assert_eq!(*released(SpanPurge::AtVisits, 0, false), [slices(2, 5)]);
+        let (heap, collection) = heap(SpanPurge::Kept, 0, true);
+        let all = Released::new(&heap, &collection, THREAD);
         // Another thread releases its scheduled slices; the main thread keeps them.
         assert_eq!(
             all.released_by(OTHER, false).collect::<Vec<_>>(),
@@ -527,16 +524,16 @@ mod tests {
 
     #[test]
     fn what_is_not_committed_or_not_allowed_stays() {
-        let (mut heap, left) = heap(SpanPurge::AtVisits, THREAD, true);
-        for scheduled in heap.scheduled.values_mut() {
+        let (mut heap, collection) = heap(SpanPurge::AtVisits, THREAD, true);
+        for scheduled in heap.purge_schedules.values_mut() {
             scheduled.committed = Mask::new([1 << 2].into_iter());
         }
         assert_eq!(
-            Released::new(&heap, &left, THREAD).released_by(THREAD, true).collect::<Vec<_>>(),
+            Released::new(&heap, &collection, THREAD).released_by(THREAD, true).collect::<Vec<_>>(),
             [slices(2, 3)]
         );
-        heap.scheduled.values_mut().for_each(|scheduled| scheduled.is_allowed = false);
-        assert_eq!(Released::new(&heap, &left, THREAD).released_by(THREAD, true).count(), 0);
+        heap.purge_schedules.values_mut().for_each(|scheduled| scheduled.is_allowed = false);
+        assert_eq!(Released::new(&heap, &collection, THREAD).released_by(THREAD, true).count(), 0);
     }
 
     /// A page whose last block another thread freed is retired if it is alone in its queue when
@@ -574,13 +571,13 @@ mod tests {
 
     #[test]
     fn a_circle_of_pages_ends() {
-        let (mut heap, left) = heap(SpanPurge::AtVisits, THREAD, true);
+        let (mut heap, collection) = heap(SpanPurge::AtVisits, THREAD, true);
         for part in &mut heap.parts {
             if let Kind::Page(page) = &mut part.kind {
                 page.links = [START + 1, 0];
                 page.structure = START + 1;
             }
         }
-        assert_eq!(visits(&heap, &left).len(), 1);
+        assert_eq!(visits(&heap, &collection).len(), 1);
     }
 }

@@ -6,7 +6,7 @@ use super::counts::Counts;
 use super::forward::ForwardReader;
 use super::layout::{
     Group, HEADER_BYTES, OFFSET_PERIOD, PAGE_BYTES, SlotContent, UNIT, block_offset, class_bytes, has_offset,
-    used,
+    parse_slot,
 };
 use crate::blocks::Blocks;
 use crate::parallel::{PART_BYTES, Totals};
@@ -16,7 +16,7 @@ use strandline_claims::allocator::{Context, RangeClaim};
 use strandline_process::range::{AddressRange, RangeSet};
 use strandline_process::work::in_order;
 
-/// Places tried to find a block; enough for blocks aligned to 64 GiB.
+/// Maximum offsets tried to find a block; enough for blocks aligned to 64 GiB.
 const MAX_STEPS: u64 = 1 << 16;
 /// Maximum depth of nested groups; musl nests them at most four deep.
 const MAX_DEPTH: u32 = 8;
@@ -24,22 +24,23 @@ const MAX_DEPTH: u32 = 8;
 /// Claims all of `groups` (in address order) outside `taken` (claimed by others).
 pub fn claim(context: &Context<'_>, groups: &[Group], taken: &RangeSet) -> (Vec<RangeClaim>, Counts) {
     // Nested groups are claimed with the group that contains them.
-    let mut behind = 0;
+    let mut end = 0;
     let outer: Vec<Group> = groups
         .iter()
         .filter(|group| {
-            let is_outer = group.start >= behind;
-            behind = behind.max(group.end());
+            let is_outer = group.start >= end;
+            end = end.max(group.end());
             is_outer
         })
         .copied()
         .collect();
     let parts: Vec<&[Group]> =
-        outer.chunk_by(|one, next| one.start / PART_BYTES == next.start / PART_BYTES).collect();
-    let done = in_order(parts.len(), context.threads, |part| claim_part(context, groups, parts[part], taken));
+        outer.chunk_by(|group, next| group.start / PART_BYTES == next.start / PART_BYTES).collect();
+    let results =
+        in_order(parts.len(), context.threads, |part| claim_part(context, groups, parts[part], taken));
     let (mut claims, mut counts) = (Vec::new(), Counts::default());
-    for (of_part, part_counts) in done {
-        claims.extend(of_part);
+    for (part_claims, part_counts) in results {
+        claims.extend(part_claims);
         counts.add(part_counts);
     }
     (claims, counts)
@@ -69,12 +70,12 @@ fn claim_part(
         let is_donated = group.mapped_bytes == 0
             && context.space.find(start).is_some_and(|mapping| mapping.has_file() && end <= mapping.end);
         if !is_claimed && !is_donated {
-            claimer.damage(start);
+            claimer.note_damage(start);
             continue;
         }
         let pages = context.pages((start, end));
         let mut accumulator = Accumulator::new(start, &pages);
-        claimer.group(group, &mut accumulator, 0);
+        claimer.claim_group(group, &mut accumulator, 0);
         if is_claimed {
             (context.progress)(end - start);
             claims.push(RangeClaim { start, end, sums: accumulator.cut().finish(&pages) });
@@ -91,44 +92,44 @@ struct Claimer<'a> {
 }
 
 impl Claimer<'_> {
-    fn damage(&mut self, at: u64) {
+    fn note_damage(&mut self, at: u64) {
         self.counts.doubts.note_damage(at, 0);
     }
 
     /// Claims a group, from the cursor on.
-    fn group(&mut self, group: &Group, accumulator: &mut Accumulator<'_>, depth: u32) {
+    fn claim_group(&mut self, group: &Group, accumulator: &mut Accumulator<'_>, depth: u32) {
         // The first word of a group points back to its meta.
         let meta = self.memory.read(group.start).map(u64::from_le_bytes);
         if meta != Some(group.meta) || depth > MAX_DEPTH {
-            self.damage(group.start);
+            self.note_damage(group.start);
             accumulator.claim_to(group.end(), Class::Unread);
             return;
         }
         accumulator.claim_to(group.start + UNIT, Class::Metadata);
         self.counts.head_bytes += UNIT;
         if let Some(class) = group.class {
-            let of = self.counts.classes.entry(class).or_default();
-            of.bytes = class_bytes(class);
-            of.spans += 1;
-            of.span_bytes += group.end() - group.start;
+            let totals = self.counts.classes.entry(class).or_default();
+            totals.bytes = class_bytes(class);
+            totals.spans += 1;
+            totals.span_bytes += group.end() - group.start;
         }
         for index in 0..group.slots {
             let (start, end) = (group.slot(index), group.slot(index) + group.stride);
             if group.is_free(index) {
                 self.counts.free_bytes += group.stride;
-                if let Some(of) = group.class.and_then(|class| self.counts.classes.get_mut(&class)) {
-                    of.free_blocks += 1;
+                if let Some(totals) = group.class.and_then(|class| self.counts.classes.get_mut(&class)) {
+                    totals.free_blocks += 1;
                 }
                 accumulator.claim_to(end, Class::Free);
                 continue;
             }
-            match self.used(start, group.stride) {
-                Some(SlotContent::Group) => self.nested(start, end, accumulator, depth),
+            match self.slot_content(start, group.stride) {
+                Some(SlotContent::Group) => self.claim_nested(start, end, accumulator, depth),
                 Some(SlotContent::Block { offset, bytes }) => {
-                    self.block(AddressRange::new(start, end), offset, bytes, group, accumulator)
+                    self.claim_block(AddressRange::new(start, end), offset, bytes, group, accumulator)
                 }
                 None => {
-                    self.damage(start);
+                    self.note_damage(start);
                     accumulator.claim_to(end, Class::Unread);
                 }
             }
@@ -137,7 +138,7 @@ impl Claimer<'_> {
     }
 
     /// Returns the content of the slot in use at `start`.
-    fn used(&mut self, start: u64, stride: u64) -> Option<SlotContent> {
+    fn slot_content(&mut self, start: u64, stride: u64) -> Option<SlotContent> {
         let mut header: [u8; 4] = self.memory.read(start - HEADER_BYTES)?;
         let is_moved = header[1] == 7 << 5;
         let mut offset = block_offset(header);
@@ -149,11 +150,11 @@ impl Claimer<'_> {
         }
         let has_reserve = header[1] >> 5 == 5;
         let reserve = if has_reserve { self.memory.read(start + stride - 2 * HEADER_BYTES)? } else { [0; 4] };
-        used(header, offset, reserve, stride)
+        parse_slot(header, offset, reserve, stride)
     }
 
-    /// Returns the offset of the block in a slot that 16-bit offsets do not span; such a slot is
-    /// the only one of its group.
+    /// Returns the offset of the block in a slot that is longer than 16-bit offsets cover; such a
+    /// slot is the only one of its group.
     fn far_offset(&mut self, start: u64, near: u64, stride: u64) -> Option<u64> {
         let steps = (stride / OFFSET_PERIOD).min(MAX_STEPS);
         (0..=steps).map(|step| near + step * OFFSET_PERIOD).take_while(|&offset| offset < stride).find(
@@ -166,25 +167,25 @@ impl Claimer<'_> {
     }
 
     /// Claims the group in the slot from the cursor to `end`.
-    fn nested(&mut self, start: u64, end: u64, accumulator: &mut Accumulator<'_>, depth: u32) {
+    fn claim_nested(&mut self, start: u64, end: u64, accumulator: &mut Accumulator<'_>, depth: u32) {
         let first = self.groups.partition_point(|group| group.start < start);
         let within = |group: &&Group| group.start < end && group.end() <= end && group.mapped_bytes == 0;
         // A group begins where a block would: at one of the offsets of the slot.
         match self.groups.get(first).filter(within).copied() {
             Some(group) => {
                 accumulator.claim_to(group.start, Class::Header);
-                self.group(&group, accumulator, depth + 1);
+                self.claim_group(&group, accumulator, depth + 1);
                 accumulator.claim_to(end, Class::Header);
             }
             None => {
-                self.damage(start);
+                self.note_damage(start);
                 accumulator.claim_to(end, Class::Unread);
             }
         }
     }
 
     /// Claims a block in the slot from the cursor to `end`.
-    fn block(
+    fn claim_block(
         &mut self,
         slot: AddressRange,
         offset: u64,
@@ -195,12 +196,12 @@ impl Claimer<'_> {
         self.counts.live_blocks += 1;
         self.counts.live_bytes += bytes;
         match group.class.and_then(|class| self.counts.classes.get_mut(&class)) {
-            Some(of) => of.live_blocks += 1,
+            Some(totals) => totals.live_blocks += 1,
             None => self.counts.mapped_blocks += 1,
         }
-        let (pointer, behind) = (slot.start + offset, slot.start + offset + bytes);
+        let pointer = slot.start + offset;
         accumulator.claim_to(pointer, Class::Header);
-        self.blocks.claim(behind, accumulator);
+        self.blocks.claim(pointer + bytes, accumulator);
         accumulator.claim_to(slot.end, Class::Header);
     }
 }

@@ -28,17 +28,17 @@ impl<'a> ForwardReader<'a> {
 
     /// Returns the bytes at an address; `None` if they cannot be read.
     pub fn read<const BYTES: usize>(&mut self, address: u64) -> Option<[u8; BYTES]> {
-        if let Some(bytes) = self.held(address) {
+        if let Some(bytes) = self.buffered(address) {
             return Some(bytes);
         }
-        let behind = self.start.saturating_add(self.length as u64);
-        let follows = address.wrapping_sub(behind) < MAX_GAP_BYTES;
+        let window_end = self.start.saturating_add(self.length as u64);
+        let follows = address.wrapping_sub(window_end) < MAX_GAP_BYTES;
         let page = page_of(address);
         let window = if follows { WINDOW_BYTES } else { PAGE_BYTES as usize };
         self.length = self.memory.read_some(page, self.buffer.get_mut(..window)?);
         self.start = page;
         self.bytes_read += self.length as u64;
-        if let Some(bytes) = self.held(address) {
+        if let Some(bytes) = self.buffered(address) {
             return Some(bytes);
         }
         // The header crosses two pages, or cannot be read.
@@ -47,9 +47,9 @@ impl<'a> ForwardReader<'a> {
         Some(bytes)
     }
 
-    fn held<const BYTES: usize>(&self, address: u64) -> Option<[u8; BYTES]> {
+    fn buffered<const BYTES: usize>(&self, address: u64) -> Option<[u8; BYTES]> {
         let at = usize::try_from(address.checked_sub(self.start)?).ok()?;
-        let held = self.buffer.get(..self.length)?;
-        held.get(at..at.checked_add(BYTES)?)?.try_into().ok()
+        let buffered = self.buffer.get(..self.length)?;
+        buffered.get(at..at.checked_add(BYTES)?)?.try_into().ok()
     }
 }

@@ -77,8 +77,8 @@ impl Group {
         let slots = last + 1;
         let size = UNIT.checked_add(slots.checked_mul(stride)?)?;
         let end = start.checked_add(size.max(mapped_bytes)).filter(|&end| end <= ADDRESS_LIMIT)?;
-        let is_one = mapped_bytes == 0 || start + size <= end && size <= mapped_bytes;
-        is_one.then_some(Self { start, meta: address + at as u64, free, slots, stride, mapped_bytes, class })
+        let fits = mapped_bytes == 0 || start + size <= end && size <= mapped_bytes;
+        fits.then_some(Self { start, meta: address + at as u64, free, slots, stride, mapped_bytes, class })
     }
 
     /// One past the last byte.
@@ -137,13 +137,14 @@ pub fn has_offset(far: [u8; 4], header: [u8; 4], offset: u64) -> bool {
     }
 }
 
-/// Parses the header of a block; `reserve` are the last four bytes that the slot can use.
-pub fn used(header: [u8; 4], offset: u64, reserve: [u8; 4], stride: u64) -> Option<SlotContent> {
+/// Parses the header of a slot in use; `reserve` are the last four bytes that the slot can use.
+/// `None` if it is invalid.
+pub fn parse_slot(header: [u8; 4], offset: u64, reserve: [u8; 4], stride: u64) -> Option<SlotContent> {
     let reserved = match u64::from(header[1] >> 5) {
         6 => return Some(SlotContent::Group),
         5 => u64::from(u32::from_le_bytes(reserve)),
         7 => return None,
-        few => few,
+        bytes => bytes,
     };
     let bytes = stride.checked_sub(HEADER_BYTES)?.checked_sub(offset)?.checked_sub(reserved)?;
     Some(SlotContent::Block { offset, bytes })

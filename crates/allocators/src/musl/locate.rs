@@ -11,7 +11,7 @@ use crate::scan::each_word;
 use strandline_claims::allocator::Context;
 use strandline_claims::doubts::ReadProblems;
 use strandline_process::c_library::CLibrary;
-use strandline_process::map::{AddressSpace, Mapping};
+use strandline_process::map::{AddressSpace, DELETED_SUFFIX, Mapping};
 use strandline_process::memory::{half_word_at, word_at};
 use strandline_process::modules;
 use strandline_process::range::AddressRange;
@@ -36,7 +36,7 @@ pub struct State {
 }
 
 fn file_name(mapping: &Mapping) -> &str {
-    let path = mapping.name.strip_suffix(" (deleted)").unwrap_or(&mapping.name);
+    let path = mapping.name.strip_suffix(DELETED_SUFFIX).unwrap_or(&mapping.name);
     path.rsplit('/').next().unwrap_or(path)
 }
 
@@ -51,6 +51,18 @@ pub fn candidates(space: &AddressSpace) -> Vec<Vec<&Mapping>> {
     groups
 }
 
+/// Returns the writable mappings of a program or library, at most [`MAX_DATA_BYTES`].
+pub fn static_data(mappings: &[&Mapping]) -> Vec<AddressRange> {
+    let mut remaining_bytes = MAX_DATA_BYTES;
+    let writable = mappings.iter().filter(|mapping| mapping.permissions.write);
+    let cut = |mapping: &&Mapping| {
+        let range = AddressRange::sized(mapping.start, mapping.bytes().min(remaining_bytes));
+        remaining_bytes -= range.len();
+        range
+    };
+    writable.map(cut).collect()
+}
+
 /// Whether a process may have one.
 pub fn is_possible(space: &AddressSpace) -> bool {
     !candidates(space).is_empty()
@@ -60,15 +72,8 @@ pub fn is_possible(space: &AddressSpace) -> bool {
 pub fn find(context: &Context<'_>) -> Vec<State> {
     let mut states = Vec::new();
     for group in candidates(context.space) {
-        let written = group.iter().filter(|mapping| mapping.permissions.write);
-        let mut left = MAX_DATA_BYTES;
-        for mapping in written {
-            let end = mapping.end.min(mapping.start + left);
-            left -= end - mapping.start;
-            if let Some(area) = first_area(context, AddressRange::new(mapping.start, end)) {
-                states.push(state(context, group[0].name.clone(), &area));
-            }
-        }
+        let areas = static_data(&group).into_iter().filter_map(|range| first_area(context, range));
+        states.extend(areas.map(|area| state(context, group[0].name.clone(), &area)));
     }
     states
 }
@@ -119,13 +124,13 @@ fn state(context: &Context<'_>, name: String, first: &FirstArea) -> State {
             state.doubts.note_timeout(area);
             break;
         }
-        let is_one = area.is_multiple_of(PAGE_BYTES)
+        let is_area = area.is_multiple_of(PAGE_BYTES)
             && seen.insert(area)
             && seen.len() <= MAX_AREAS
             && is_resident(context, area)
             && context.memory.read(area, &mut bytes).is_ok()
             && word_at(&bytes, 0) == Some(first.secret);
-        if !is_one {
+        if !is_area {
             state.doubts.note_damage(area, 0);
             break;
         }

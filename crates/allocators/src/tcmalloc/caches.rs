@@ -13,7 +13,7 @@ use super::layout::{
     TRANSFER_USED,
 };
 use super::locate::Heap;
-use super::spans::Spans;
+use super::spans::{SpanList, Spans};
 use strandline_claims::allocator::Context;
 use strandline_process::memory::{half_word_at, word_at};
 use strandline_process::page_cache::PageCache;
@@ -24,13 +24,22 @@ const MAX_ITEMS: u64 = 1 << 22;
 /// Maximum thread caches followed.
 const MAX_CACHES: usize = 1 << 16;
 /// Objects between two checks of the deadline.
-const LOOKS_AT_THE_TIME: u64 = 1024;
+const DEADLINE_CHECK_INTERVAL: u64 = 1024;
+
+/// A free object in a cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct CachedObject {
+    /// Its address.
+    pub address: u64,
+    /// Its size class.
+    pub class: u8,
+}
 
 /// Contents of all caches.
 #[derive(Default)]
 pub struct Cached {
-    /// Free objects by address, each with its class; in address order.
-    pub items: Vec<(u64, u8)>,
+    /// Free objects, in address order.
+    pub items: Vec<CachedObject>,
     /// Bytes of objects in thread caches, by the lengths of the lists.
     pub thread_bytes: u64,
     /// Bytes of objects in transfer caches.
@@ -49,58 +58,70 @@ struct List {
     class: u8,
     first: u64,
     length: u64,
-    is_threads: bool,
+    /// Whether it is in a thread cache; otherwise in a transfer cache.
+    is_in_thread_cache: bool,
 }
 
 /// Reads all caches.
 pub fn find(context: &Context<'_>, heap: &Heap, spans: &Spans) -> Cached {
     let mut cached = Cached::default();
     let mut lists = transfer_lists(context, heap, spans, &mut cached);
-    threads(context, heap, spans, &mut cached, &mut lists);
-    let mut left = MAX_ITEMS;
+    thread_lists(context, heap, spans, &mut cached, &mut lists);
+    let mut remaining_items = MAX_ITEMS;
     lists.retain(|list| {
-        let is_read = list.length <= left;
-        left -= if is_read { list.length } else { 0 };
+        let is_read = list.length <= remaining_items;
+        remaining_items -= if is_read { list.length } else { 0 };
         cached.broken += u64::from(!is_read);
         is_read
     });
     for list in &lists {
         let bytes = list.length * heap.classes.bytes.get(usize::from(list.class)).copied().unwrap_or(0);
-        *(if list.is_threads { &mut cached.thread_bytes } else { &mut cached.transfer_bytes }) += bytes;
+        *(if list.is_in_thread_cache { &mut cached.thread_bytes } else { &mut cached.transfer_bytes }) +=
+            bytes;
     }
     // Lists vary in length, so each thread takes the next list when it has finished one.
-    let read = in_order(lists.len(), context.threads, |list| items(context, lists[list]));
-    for (items, is_whole, bytes) in read {
-        cached.items.extend(items);
-        cached.broken += u64::from(!is_whole);
-        cached.bytes_read += bytes;
+    let results = in_order(lists.len(), context.threads, |list| read_list(context, lists[list]));
+    for ListObjects { objects, is_complete, bytes_read } in results {
+        cached.items.extend(objects);
+        cached.broken += u64::from(!is_complete);
+        cached.bytes_read += bytes_read;
     }
     cached.items.sort_unstable();
-    cached.items.dedup_by_key(|item| item.0);
+    cached.items.dedup_by_key(|item| item.address);
     cached
 }
 
-/// Returns the objects of a list, whether it has its full length, and the bytes read.
-fn items(context: &Context<'_>, list: List) -> (Vec<(u64, u8)>, bool, u64) {
+/// What was read of a list.
+#[derive(Default)]
+struct ListObjects {
+    objects: Vec<CachedObject>,
+    /// Whether it has its full length.
+    is_complete: bool,
+    bytes_read: u64,
+}
+
+/// Reads the objects of a list.
+fn read_list(context: &Context<'_>, list: List) -> ListObjects {
     // A small cache, as there are many lists.
     let mut cache = PageCache::with_capacity(context.memory, 32);
-    let mut items = Vec::new();
+    let mut objects = Vec::new();
     let mut at = list.first;
     for step in 0..list.length {
-        let is_late = step.is_multiple_of(LOOKS_AT_THE_TIME) && Instant::now() >= context.deadline;
+        let is_late = step.is_multiple_of(DEADLINE_CHECK_INTERVAL) && Instant::now() >= context.deadline;
         let next = if at.is_multiple_of(8) && !is_late { cache.word(at) } else { None };
-        let Some(next) = next else { return (items, false, cache.bytes_read) };
-        items.push((at, list.class));
+        let Some(next) = next else { break };
+        objects.push(CachedObject { address: at, class: list.class });
         at = next;
     }
-    (items, true, cache.bytes_read)
+    let is_complete = objects.len() as u64 == list.length;
+    ListObjects { objects, is_complete, bytes_read: cache.bytes_read }
 }
 
 /// Returns the lists of all transfer caches.
 fn transfer_lists(context: &Context<'_>, heap: &Heap, spans: &Spans, cached: &mut Cached) -> Vec<List> {
     let mut lists = Vec::new();
     let mut seen = HashSet::new();
-    for &(class, head) in &spans.lists {
+    for &SpanList { class, head } in &spans.lists {
         if seen.len() >= MAX_CLASSES || Instant::now() >= context.deadline {
             break;
         }
@@ -118,22 +139,28 @@ fn transfer_lists(context: &Context<'_>, heap: &Heap, spans: &Spans, cached: &mu
         }
         cached.bytes_read += CENTRAL_BYTES as u64;
         let used = half_word_at(&bytes, TRANSFER_USED).unwrap_or(0) as usize;
-        let spans_of_it = word_at(&bytes, CENTRAL_SPANS);
-        if used > MAX_TRANSFER_SLOTS || spans_of_it != spans.spans_per_class.get(&class).copied() {
+        let span_count = word_at(&bytes, CENTRAL_SPANS);
+        if used > MAX_TRANSFER_SLOTS || span_count != spans.spans_per_class.get(&class).copied() {
             cached.broken += 1;
         }
         let length = heap.classes.batch.get(usize::from(class)).copied().unwrap_or(0);
         for slot in 0..used.min(MAX_TRANSFER_SLOTS) {
             let first = word_at(&bytes, TRANSFER_SLOTS + 16 * slot).unwrap_or(0);
-            lists.push(List { class, first, length, is_threads: false });
+            lists.push(List { class, first, length, is_in_thread_cache: false });
         }
     }
     lists
 }
 
-/// Finds the thread caches, which are linked to each other, from the one that static data points
-/// to.
-fn threads(context: &Context<'_>, heap: &Heap, spans: &Spans, cached: &mut Cached, lists: &mut Vec<List>) {
+/// Adds the lists of all thread caches, which are linked to each other; static data points to one
+/// of them.
+fn thread_lists(
+    context: &Context<'_>,
+    heap: &Heap,
+    spans: &Spans,
+    cached: &mut Cached,
+    lists: &mut Vec<List>,
+) {
     // They are in no span; a program's own data mostly points to blocks.
     let mut pending: Vec<u64> =
         spans.outside_pointers.iter().copied().filter(|word| word.is_multiple_of(8)).collect();
@@ -141,11 +168,11 @@ fn threads(context: &Context<'_>, heap: &Heap, spans: &Spans, cached: &mut Cache
     let mut seen = HashSet::new();
     let mut bytes = vec![0; CACHE_LISTS_BYTES + CACHE_LINKS_BYTES];
     while let Some(at) = pending.pop() {
-        if !seen.insert(at) || !could_be_cache(&mut cache, at, &heap.classes) {
+        if !seen.insert(at) || !may_be_cache(&mut cache, at, &heap.classes) {
             continue;
         }
-        let is_one = cache.read(at, &mut bytes).is_ok() && is_cache(&bytes, &heap.classes);
-        if !is_one || cached.threads.len() >= MAX_CACHES || Instant::now() >= context.deadline {
+        let is_found = cache.read(at, &mut bytes).is_ok() && is_cache(&bytes, &heap.classes);
+        if !is_found || cached.threads.len() >= MAX_CACHES || Instant::now() >= context.deadline {
             continue;
         }
         cached.threads.push(at);
@@ -154,7 +181,7 @@ fn threads(context: &Context<'_>, heap: &Heap, spans: &Spans, cached: &mut Cache
             let first = word_at(&bytes, list).unwrap_or(0);
             let length = u64::from(half_word_at(&bytes, list + CACHE_LENGTH).unwrap_or(0));
             if length > 0 {
-                lists.push(List { class: class as u8, first, length, is_threads: true });
+                lists.push(List { class: class as u8, first, length, is_in_thread_cache: true });
             }
         }
         let links = (CACHE_LISTS_BYTES..bytes.len()).step_by(8).filter_map(|offset| word_at(&bytes, offset));
@@ -163,8 +190,8 @@ fn threads(context: &Context<'_>, heap: &Heap, spans: &Spans, cached: &mut Cache
     cached.bytes_read += cache.bytes_read;
 }
 
-/// Whether the first sizes are where a cache at `at` has them.
-fn could_be_cache(cache: &mut PageCache<'_>, at: u64, classes: &Classes) -> bool {
+/// Whether the first size classes are where a cache at `at` has them.
+fn may_be_cache(cache: &mut PageCache<'_>, at: u64, classes: &Classes) -> bool {
     (1..4).all(|class| {
         let mut bytes = [0; 4];
         let offset = (CACHE_LIST_BYTES * class + CACHE_SIZE) as u64;
@@ -173,7 +200,7 @@ fn could_be_cache(cache: &mut PageCache<'_>, at: u64, classes: &Classes) -> bool
     })
 }
 
-/// Whether all sizes are.
+/// Whether all size classes are where a cache has them.
 fn is_cache(bytes: &[u8], classes: &Classes) -> bool {
     let size = |class: usize| half_word_at(bytes, CACHE_LIST_BYTES * class + CACHE_SIZE);
     classes.bytes.iter().enumerate().all(|(class, &bytes)| size(class).map(u64::from) == Some(bytes))

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use super::caches::Cached;
+use super::caches::{Cached, CachedObject};
 use super::layout::{Classes, SpanState};
 use super::spans::Span;
 use crate::blocks::{BlockState, SpanClaimer};
@@ -36,7 +36,7 @@ pub struct Counts {
     /// Invalid spans, and where the deadline passed.
     pub doubts: ReadProblems,
     /// Cached objects that matched an object in use.
-    pub met: u64,
+    pub matched_items: u64,
     /// Bytes read from the target.
     pub bytes_read: u64,
 }
@@ -48,24 +48,24 @@ pub fn claim(
     spans: &[Span],
     cached: &Cached,
 ) -> (Vec<RangeClaim>, Counts) {
-    let are_given = are_released(context, spans);
+    let are_released = free_spans_are_released(context, spans);
     claim_in_parts(context, spans, &Span::range, &|spans, accumulator| {
         let (Some(first), Some(last)) = (spans.first(), spans.last()) else { return Counts::default() };
-        let items = within(&cached.items, AddressRange::new(first.start, last.end), |item| item.0);
+        let items = within(&cached.items, AddressRange::new(first.start, last.end), |item| item.address);
         let spans_of_objects = SpanClaimer::new(context, PageCache::new(context.memory));
         let counts = Counts::default();
-        let mut claimer = Claimer { classes, items, are_given, spans: spans_of_objects, counts };
+        let mut claimer = Claimer { classes, items, are_released, spans: spans_of_objects, counts };
         for span in spans {
-            claimer.span(span, accumulator);
+            claimer.claim_span(span, accumulator);
         }
         let (matched, bytes_read) = claimer.spans.finish();
         claimer.counts.with(matched, bytes_read)
     })
 }
 
-/// Whether a release returns free spans: it stops at the first that the kernel refuses, as it
-/// refuses locked pages (`page_heap.cc`, `ReleaseAtLeastNPages`).
-pub fn are_released(context: &Context<'_>, spans: &[Span]) -> bool {
+/// Whether a release returns free spans to the kernel: it stops at the first span that the kernel
+/// refuses, as it refuses locked pages (`page_heap.cc`, `ReleaseAtLeastNPages`).
+pub fn free_spans_are_released(context: &Context<'_>, spans: &[Span]) -> bool {
     let is_locked = |span: &Span| context.is_locked(span.range());
     context.locked.is_empty()
         || !spans.iter().any(|span| span.location == SpanState::Normal && is_locked(span))
@@ -74,20 +74,20 @@ pub fn are_released(context: &Context<'_>, spans: &[Span]) -> bool {
 struct Claimer<'a> {
     classes: &'a Classes,
     /// Cached objects in the spans to claim.
-    items: &'a [(u64, u8)],
-    are_given: bool,
+    items: &'a [CachedObject],
+    are_released: bool,
     spans: SpanClaimer<'a>,
     counts: Counts,
 }
 
 impl Claimer<'_> {
-    fn span(&mut self, span: &Span, accumulator: &mut Accumulator<'_>) {
+    fn claim_span(&mut self, span: &Span, accumulator: &mut Accumulator<'_>) {
         let bytes = span.end - span.start;
         match span.location {
             SpanState::Normal => {
                 self.counts.normal_bytes += bytes;
-                let given = if self.are_given { span.end } else { span.start };
-                accumulator.claim_free(span.end, span.start, given);
+                let released_until = if self.are_released { span.end } else { span.start };
+                accumulator.claim_free(span.end, span.start, released_until);
             }
             SpanState::Returned => {
                 self.counts.returned_bytes += bytes;
@@ -99,7 +99,7 @@ impl Claimer<'_> {
                 self.spans.blocks.claim(span.end, accumulator);
             }
             SpanState::InUse => {
-                if self.cut(span, accumulator).is_none() {
+                if self.claim_objects(span, accumulator).is_none() {
                     if !self.counts.doubts.timed_out() {
                         self.counts.doubts.note_damage(span.start, span.end - accumulator.cursor());
                     }
@@ -110,13 +110,13 @@ impl Claimer<'_> {
     }
 
     /// Claims a span of objects. `None` if it is invalid; then nothing is claimed.
-    fn cut(&mut self, span: &Span, accumulator: &mut Accumulator<'_>) -> Option<()> {
+    fn claim_objects(&mut self, span: &Span, accumulator: &mut Accumulator<'_>) -> Option<()> {
         let class = usize::from(span.class);
         let bytes = self.classes.bytes.get(class).copied().filter(|&bytes| bytes > 0)?;
         let number = (span.end - span.start) / bytes;
-        let free = number.checked_sub(span.taken.into()).filter(|_| number <= u16::MAX.into())?;
-        let items = within(self.items, span.range(), |item| item.0);
-        let mut of = SizeClass {
+        let free = number.checked_sub(span.allocated.into()).filter(|_| number <= u16::MAX.into())?;
+        let items = within(self.items, span.range(), |item| item.address);
+        let mut totals = SizeClass {
             bytes,
             spans: 1,
             span_bytes: span.end - span.start,
@@ -124,37 +124,37 @@ impl Claimer<'_> {
             ..SizeClass::default()
         };
         if free == 0 && items.is_empty() && !self.spans.blocks.are_refined() {
-            of.live_blocks = number;
+            totals.live_blocks = number;
             accumulator.claim_to(span.start + number * bytes, Class::Live);
         } else {
             self.spans.start(number)?;
-            self.free_objects(span, bytes, free)?;
-            for &(address, of_class) in items {
+            self.mark_free_objects(span, bytes, free)?;
+            for &CachedObject { address, class: object_class } in items {
                 let index = usize::try_from((address - span.start) / bytes).ok()?;
-                let is_one = of_class == span.class && (address - span.start).is_multiple_of(bytes);
+                let is_object = object_class == span.class && (address - span.start).is_multiple_of(bytes);
                 match self.spans.states.get_mut(index) {
-                    Some(state @ BlockState::Live) if is_one => *state = BlockState::Cached,
+                    Some(state @ BlockState::Live) if is_object => *state = BlockState::Cached,
                     // Unmatched objects are reported together.
                     _ => continue,
                 }
-                of.cached_blocks += 1;
+                totals.cached_blocks += 1;
             }
-            self.counts.met += of.cached_blocks;
-            of.live_blocks = number - of.free_blocks - of.cached_blocks;
+            self.counts.matched_items += totals.cached_blocks;
+            totals.live_blocks = number - totals.free_blocks - totals.cached_blocks;
             self.spans.claim(bytes, span.end, accumulator);
         }
         accumulator.claim_to(span.end, Class::Header);
-        self.counts.classes.entry(class).or_default().add(&of);
+        self.counts.classes.entry(class).or_default().add(&totals);
         Some(())
     }
 
-    /// Follows the list of the `free` free objects of a span through their first words.
-    fn free_objects(&mut self, span: &Span, bytes: u64, free: u64) -> Option<()> {
+    /// Marks the `free` free objects of a span, which are linked through their first words.
+    fn mark_free_objects(&mut self, span: &Span, bytes: u64, free: u64) -> Option<()> {
         if free > 1 {
             self.spans.read(span.range());
         }
         let mut at = span.objects;
-        for left in (0..free).rev() {
+        for remaining in (0..free).rev() {
             let offset = at.checked_sub(span.start)?;
             let index = usize::try_from(offset / bytes).ok()?;
             let state = self.spans.states.get_mut(index).filter(|state| **state == BlockState::Live)?;
@@ -162,7 +162,7 @@ impl Claimer<'_> {
                 return None;
             }
             *state = BlockState::Free;
-            if left > 0 {
+            if remaining > 0 {
                 at = self.spans.word(at, &mut self.counts.doubts)?;
             }
         }
@@ -170,4 +170,4 @@ impl Claimer<'_> {
     }
 }
 
-impl_totals! { Counts: large, large_bytes, normal_bytes, returned_bytes, met }
+impl_totals! { Counts: large, large_bytes, normal_bytes, returned_bytes, matched_items }

@@ -90,8 +90,9 @@ impl Words {
 
     /// Returns its range in bytes; `None` if that is impossible.
     pub fn range(&self, page_shift: u32) -> Option<AddressRange> {
-        let is_one = self.pages > 0 && self.page > 0 && self.pages < MAX_PAGES && self.page < MAX_PAGES;
-        is_one.then(|| AddressRange::new(self.page << page_shift, (self.page + self.pages) << page_shift))
+        let is_possible = self.pages > 0 && self.page > 0 && self.pages < MAX_PAGES && self.page < MAX_PAGES;
+        is_possible
+            .then(|| AddressRange::new(self.page << page_shift, (self.page + self.pages) << page_shift))
     }
 }
 
@@ -128,11 +129,12 @@ impl Classes {
     /// begin [`BEFORE_SIZES_BYTES`] before it.
     pub fn new(bytes: &[u8], address: u64) -> Option<Self> {
         let half = |at: usize, class: usize| half_word_at(bytes, at + 4 * class);
-        let behind = 2 * U32_TABLE_BYTES + (address % 8) as usize;
-        let pages = |class: usize| word_at(bytes, behind + 8 * class);
+        let after_sizes = 2 * U32_TABLE_BYTES + (address % 8) as usize;
+        let pages = |class: usize| word_at(bytes, after_sizes + 8 * class);
         // From 2.11 on `min_span_size_in_pages_` precedes the number; it is below any number of
         // classes.
-        let numbers = [0, 1].into_iter().filter_map(|word| word_at(bytes, behind + 8 * (MAX_CLASSES + word)));
+        let numbers =
+            [0, 1].into_iter().filter_map(|word| word_at(bytes, after_sizes + 8 * (MAX_CLASSES + word)));
         let is_number = |number: &usize| (MIN_CLASSES..=MAX_CLASSES).contains(number);
         let number = numbers.filter_map(|number| usize::try_from(number).ok()).find(is_number)?;
         if half(U32_TABLE_BYTES, 0)? != 0 {
@@ -140,10 +142,11 @@ impl Classes {
         }
         let mut classes = Self::default();
         for class in 0..number {
-            let (size, before) = (half(U32_TABLE_BYTES, class)?, classes.bytes.last().copied());
-            let rises = before.is_none_or(|before| u64::from(size) > before && size.is_multiple_of(8));
+            let (size, previous) = (half(U32_TABLE_BYTES, class)?, classes.bytes.last().copied());
+            let is_larger =
+                previous.is_none_or(|previous| u64::from(size) > previous && size.is_multiple_of(8));
             let (pages, batch) = (pages(class)?, half(0, class)?);
-            if !rises || pages > 1 << 16 || batch > 1 << 16 || (class > 0 && (pages == 0 || batch == 0)) {
+            if !is_larger || pages > 1 << 16 || batch > 1 << 16 || (class > 0 && (pages == 0 || batch == 0)) {
                 return None;
             }
             classes.bytes.push(size.into());

@@ -7,7 +7,7 @@
 use super::layout::{
     BEFORE_SIZES_BYTES, Classes, LEAF_ALIGNMENT, MAPS, MIN_ROOT_BYTES, SIZES_BYTES, SPAN_BYTES, Words,
 };
-use crate::radix::{self, Leaf, MapLayout, StaticData};
+use crate::radix::{self, FoundHeaps, Leaf, MapLayout, StaticData};
 use strandline_claims::allocator::Context;
 use strandline_process::map::AddressSpace;
 use strandline_process::page_cache::PageCache;
@@ -17,7 +17,7 @@ use strandline_process::range::AddressRange;
 pub struct Heap {
     /// An address in the program or library that contains it.
     pub object: u64,
-    /// Name of that program or library.
+    /// Name of the program or library.
     pub name: String,
     /// Range of its static data.
     pub data: AddressRange,
@@ -34,14 +34,13 @@ pub fn is_possible(space: &AddressSpace) -> bool {
     !radix::large_data(space, MIN_ROOT_BYTES).is_empty()
 }
 
-/// Finds all heaps of a process; also returns the names of files with a table of size classes but
-/// no page map.
-pub fn find(context: &Context<'_>) -> (Vec<Heap>, Vec<String>) {
-    let (mut heaps, mut unknown) = (Vec::new(), Vec::new());
+/// Finds all heaps of a process.
+pub fn find(context: &Context<'_>) -> FoundHeaps<Heap> {
+    let mut found = FoundHeaps { heaps: Vec::new(), unknown: Vec::new() };
     for data in radix::large_data(context.space, MIN_ROOT_BYTES) {
         let Some(classes) = classes(context, &data) else { continue };
-        match map(context, &data) {
-            Some((shape, root)) => heaps.push(Heap {
+        match page_map(context, &data) {
+            Some((shape, root)) => found.heaps.push(Heap {
                 object: data.object.start,
                 name: data.object.name.clone(),
                 data: data.range,
@@ -49,10 +48,10 @@ pub fn find(context: &Context<'_>) -> (Vec<Heap>, Vec<String>) {
                 shape,
                 leaves: radix::leaves(context, root, shape),
             }),
-            None => unknown.push(data.object.name.clone()),
+            None => found.unknown.push(data.object.name.clone()),
         }
     }
-    (heaps, unknown)
+    found
 }
 
 /// Finds the table of size classes.
@@ -64,8 +63,8 @@ fn classes(context: &Context<'_>, data: &StaticData<'_>) -> Option<Classes> {
     })
 }
 
-/// Finds the page map, for the first page size that yields one.
-fn map(context: &Context<'_>, data: &StaticData<'_>) -> Option<(MapLayout, u64)> {
+/// Finds the layout and the root of the page map, for the first page size that yields one.
+fn page_map(context: &Context<'_>, data: &StaticData<'_>) -> Option<(MapLayout, u64)> {
     let edges = radix::root_candidates(context, data, LEAF_ALIGNMENT);
     MAPS.iter().find_map(|&shape| {
         let span = |cache: &mut PageCache<'_>, entry| read_span(cache, entry)?.range(shape.page_shift);

@@ -10,7 +10,7 @@ use strandline_claims::allocator::Context;
 use strandline_process::pages::{PAGE_BYTES, page_up};
 use strandline_process::range::{AddressRange, RangeSet, overlapping};
 
-/// Returns the ranges that hold them, outside `taken` (claimed by others).
+/// Returns the ranges that hold the structures, outside `taken` (claimed by others).
 pub fn find(
     context: &Context<'_>,
     heap: &Heap,
@@ -25,18 +25,18 @@ pub fn find(
     let caches = cached.threads.iter().map(|&at| AddressRange::sized(at, cache_bytes).widened_to_pages());
     let known: RangeSet = pages.chain(leaves).chain(caches).collect();
     let mut found: Vec<AddressRange> = Vec::new();
-    let mut rest: &[AddressRange] = &known;
-    while let Some((&AddressRange { start, end: first_end }, others)) = rest.split_first() {
-        rest = others;
+    let mut unvisited: &[AddressRange] = &known;
+    while let Some((&AddressRange { start, end: first_end }, others)) = unvisited.split_first() {
+        unvisited = others;
         let Some(limit) = gap_end(context, spans, taken, start) else { continue };
         // The known structures of a chunk are before the next span, and at most a chunk apart.
         let mut end = first_end;
-        while let Some((next, others)) = rest.split_first() {
+        while let Some((next, others)) = unvisited.split_first() {
             if next.start >= limit || next.start - end > METADATA_CHUNK_BYTES {
                 break;
             }
             end = next.end;
-            rest = others;
+            unvisited = others;
         }
         let end = start + (end - start).next_multiple_of(METADATA_STEP_BYTES);
         // For the current chunk the end of the used part is known: static data points to it
@@ -57,9 +57,9 @@ fn gap_end(context: &Context<'_>, spans: &Spans, taken: &RangeSet, address: u64)
     let mapping = context.space.find(address).filter(|mapping| is_mapped_memory(mapping))?;
     let next = spans.all.partition_point(|span| span.end <= address);
     let span = spans.all.get(next).map_or(u64::MAX, |span| span.start);
-    let of_others = |all: &[AddressRange]| {
-        overlapping(all, (address, u64::MAX)).first().map_or(u64::MAX, |range| range.start)
+    let first_start = |ranges: &[AddressRange]| {
+        overlapping(ranges, (address, u64::MAX)).first().map_or(u64::MAX, |range| range.start)
     };
-    let end = mapping.end.min(span).min(of_others(taken)).min(of_others(context.stacks));
+    let end = mapping.end.min(span).min(first_start(taken)).min(first_start(context.stacks));
     (end > address).then_some(end)
 }

@@ -17,6 +17,7 @@ mod summary;
 use self::layout::SpanState;
 use self::locate::Heap;
 use self::spans::Span;
+use crate::radix::FoundHeaps;
 use strandline_claims::accumulator::{Class, OutOfOrder};
 use strandline_claims::allocator::{
     self, Argument, CallPlan, Context, FoundAllocator, Function, Reading, Readings, read_each,
@@ -70,7 +71,7 @@ const RELEASE: Function = Function {
 };
 
 /// Minimum free bytes for which a setting for the next start is proposed.
-const WORTH_A_SETTING_BYTES: u64 = 1 << 20;
+const MIN_BYTES_FOR_SETTING: u64 = 1 << 20;
 
 /// The reader of tcmalloc.
 pub static READER: allocator::Reader = allocator::Reader::new(|_, space| {
@@ -90,7 +91,7 @@ impl FoundAllocator for Tcmalloc {
     }
 
     fn read(&self, context: &Context<'_>) -> Result<Readings, OutOfOrder> {
-        let (heaps, unknown) = locate::find(context);
+        let FoundHeaps { heaps, unknown } = locate::find(context);
         let text = "tcmalloc's size classes were found, but its page map is empty or has an unknown layout: it is not read";
         let caveat = |name| Caveat::new("tcmalloc_unknown_layout", name, None, text);
         let readings = read_each(context, heaps, |heap, taken| read(context, heap, taken));
@@ -106,7 +107,7 @@ impl FoundAllocator for Tcmalloc {
             format!("strandline reclaim {} --remedy tcmalloc_release", process.pid()),
             "one call in one thread, which holds the page heap's lock meanwhile; page faults when the heap grows again",
         ));
-        if predicted_bytes >= WORTH_A_SETTING_BYTES {
+        if predicted_bytes >= MIN_BYTES_FOR_SETTING {
             let cost = "releases free spans at once: costs a system call each, and page faults at reuse";
             let setting = Remedy::setting("tcmalloc_decommit", "TCMALLOC_AGGRESSIVE_DECOMMIT=t", cost);
             reading.remedies.push(setting.predicting(predicted_bytes));
@@ -123,15 +124,15 @@ fn read(context: &Context<'_>, heap: &Heap, taken: &RangeSet) -> Reading {
     let mut doubts = spans.walk.doubts.clone();
     doubts.add(&counts.doubts);
     let mut reading = Reading { rows: Some(&rows::BLOCKS), claims, ..Reading::default() };
-    let are_given = claims::are_released(context, &spans.all);
-    let is_given = |span: &&spans::Span| are_given && span.location == SpanState::Normal;
+    let are_released = claims::free_spans_are_released(context, &spans.all);
+    let is_released = |span: &&Span| are_released && span.location == SpanState::Normal;
     reading.call = Some(CallPlan {
         remedy: "tcmalloc_release",
         function: RELEASE,
         object: heap.object,
         // A thread that holds a lock has a tcmalloc frame on its stack.
         locks: Vec::new(),
-        heaps: spans.all.iter().filter(is_given).map(Span::range).collect(),
+        heaps: spans.all.iter().filter(is_released).map(Span::range).collect(),
         gives_all: true,
         // The call depends on nothing in its thread.
         threads: context.fs_bases.to_vec(),

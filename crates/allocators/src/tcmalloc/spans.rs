@@ -11,7 +11,7 @@ use strandline_claims::range::page_of;
 use strandline_process::range::{AddressRange, RangeSet};
 
 /// Maximum words of static data that are kept.
-const MAX_BESIDE: usize = 1 << 16;
+const MAX_OUTSIDE_POINTERS: usize = 1 << 16;
 
 /// A span.
 #[derive(Clone, Copy, Debug)]
@@ -22,8 +22,8 @@ pub struct Span {
     pub end: u64,
     /// The first free object, if it is cut into objects.
     pub objects: u64,
-    /// Objects that are not in its free list.
-    pub taken: u16,
+    /// Number of objects that are not in its free list.
+    pub allocated: u16,
     /// Its size class; 0 if none.
     pub class: u8,
     /// Its state.
@@ -37,6 +37,15 @@ impl Span {
     }
 }
 
+/// A list of spans of one class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SpanList {
+    /// The class.
+    pub class: u8,
+    /// Address of its head.
+    pub head: u64,
+}
+
 /// All spans of one heap.
 #[derive(Default)]
 pub struct Spans {
@@ -46,8 +55,8 @@ pub struct Spans {
     pub walk: Walk,
     /// Number of spans per class.
     pub spans_per_class: BTreeMap<u8, u64>,
-    /// Heads of lists of spans in static data, each with its class.
-    pub lists: BTreeSet<(u8, u64)>,
+    /// Lists of spans, whose heads are in static data.
+    pub lists: BTreeSet<SpanList>,
     /// Pages that hold span structures.
     pub structures: BTreeSet<u64>,
     /// Words of static data that point outside all spans: to tcmalloc's own structures, or to their
@@ -60,7 +69,7 @@ pub fn walk(context: &Context<'_>, heap: &Heap, taken: &RangeSet) -> Spans {
     let shift = heap.shape.page_shift;
     let mut spans = Spans::default();
     let mut free = UnclaimedMemory::new(context, taken);
-    let mut last = 0;
+    let mut last_structure_page = 0;
     let walk = radix::walk(context, &heap.leaves, heap.shape, &mut |cache, page, entry| {
         let words = read_span(cache, entry)?;
         let range = words.range(shift)?;
@@ -76,27 +85,28 @@ pub fn walk(context: &Context<'_>, heap: &Heap, taken: &RangeSet) -> Spans {
             }
             *spans.spans_per_class.entry(words.class).or_default() += 1;
             if heap.data.contains(words.previous) {
-                spans.lists.insert((words.class, words.previous));
+                spans.lists.insert(SpanList { class: words.class, head: words.previous });
             }
         }
-        if page_of(entry) != last {
-            last = page_of(entry);
-            spans.structures.insert(last);
+        if page_of(entry) != last_structure_page {
+            last_structure_page = page_of(entry);
+            spans.structures.insert(last_structure_page);
         }
         (context.progress)(end - start);
-        let (objects, taken) = (words.objects, words.allocated);
-        spans.all.push(Span { start, end, objects, taken, class: words.class, location: words.location });
+        let (objects, allocated, class, location) =
+            (words.objects, words.allocated, words.class, words.location);
+        spans.all.push(Span { start, end, objects, allocated, class, location });
         Some(end)
     });
     spans.walk = walk;
-    let mut beside = BTreeSet::new();
+    let mut outside_pointers = BTreeSet::new();
     each_word(context, heap.data, &mut |_, word| {
         if !spans.contain(word) && context.space.find(word).is_some_and(is_mapped_memory) {
-            beside.insert(word);
+            outside_pointers.insert(word);
         }
-        beside.len() < MAX_BESIDE
+        outside_pointers.len() < MAX_OUTSIDE_POINTERS
     });
-    spans.outside_pointers = beside;
+    spans.outside_pointers = outside_pointers;
     spans
 }
 

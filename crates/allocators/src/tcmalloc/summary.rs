@@ -21,18 +21,18 @@ pub fn facts(
         ..Allocator::default()
     };
     if is_whole {
-        let sum = |of: fn(&SizeClass) -> u64| -> u64 { counts.classes.values().map(of).sum() };
-        let live_bytes = sum(|of| of.live_blocks * of.bytes) + counts.large_bytes;
+        let sum = |figure: fn(&SizeClass) -> u64| -> u64 { counts.classes.values().map(figure).sum() };
+        let live_bytes = sum(|class| class.live_blocks * class.bytes) + counts.large_bytes;
         allocator.live_bytes = Some(live_bytes);
-        allocator.live_blocks = Some(sum(|of| of.live_blocks) + counts.large);
-        allocator.cached_bytes = Some(sum(|of| of.cached_blocks * of.bytes));
-        allocator.free_bytes = Some(sum(|of| of.free_blocks * of.bytes));
+        allocator.live_blocks = Some(sum(|class| class.live_blocks) + counts.large);
+        allocator.cached_bytes = Some(sum(|class| class.cached_blocks * class.bytes));
+        allocator.free_bytes = Some(sum(|class| class.free_blocks * class.bytes));
         allocator.metadata_bytes = Some(own.iter().map(|range| range.len()).sum());
         // Named and counted as by `MallocExtension::GetNumericProperty`; unused ends of spans count
         // as free.
-        let spans = sum(|of| of.span_bytes);
+        let spans = sum(|class| class.span_bytes);
         let page_heap = counts.normal_bytes + counts.returned_bytes;
-        let central = sum(|of| of.span_bytes - (of.live_blocks + of.cached_blocks) * of.bytes);
+        let central = sum(|class| class.span_bytes - (class.live_blocks + class.cached_blocks) * class.bytes);
         allocator.own = figures(&[
             ("generic.current_allocated_bytes", live_bytes),
             ("generic.heap_size", spans + counts.large_bytes + page_heap),
@@ -49,5 +49,5 @@ pub fn facts(
 
 /// Number of cached objects that match no object in use of their class.
 pub fn unmatched(cached: &Cached, counts: &Counts) -> u64 {
-    (cached.items.len() as u64).saturating_sub(counts.met)
+    (cached.items.len() as u64).saturating_sub(counts.matched_items)
 }

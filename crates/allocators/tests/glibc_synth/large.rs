@@ -93,7 +93,7 @@ fn region() -> Region {
         start: BASE,
         end: BASE + BYTES,
         first: Some(BASE),
-        shape: RegionKind::Brk,
+        kind: RegionKind::Brk,
         main: true,
         top: Some(Top { address: top, bytes: BASE + BYTES - top }),
         break_at_top: true,
@@ -129,11 +129,12 @@ fn straight(walk_context: &WalkContext<'_>) -> Walked {
 }
 
 fn check(stale: Stale, every: u64) {
-    let (memory, region, lists) = (GeneratedMemory(stale), region(), SpecialChunks::new(BASE, BASE + BYTES));
+    let (memory, region, special) =
+        (GeneratedMemory(stale), region(), SpecialChunks::new(BASE, BASE + BYTES));
     let expected_pages = pages(every);
     let walk_context = WalkContext {
         region: &region,
-        lists: &lists,
+        special: &special,
         fast: FastbinMode::Known,
         memory: &memory,
         pages: &expected_pages,

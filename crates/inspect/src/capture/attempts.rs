@@ -20,6 +20,7 @@ use strandline_process::error::{Error, Result};
 use strandline_process::map::{AddressSpace, Mapping};
 use strandline_process::memory::Memory;
 use strandline_process::procfs::Process;
+use strandline_process::range::AddressRange;
 use strandline_process::snapshot::NotTaken;
 use strandline_process::target::copy::{CopyBuffer, LiveRanges, MemoryCopy};
 use strandline_process::target::exit_watch;
@@ -140,7 +141,7 @@ fn read_with_stops(process: &Process, how: &ReadPlan<'_>) -> Result<Frozen> {
         let most = how.options.max_stop.map(|most| most.saturating_sub(stopped_before));
         let source = choose_source(process, &memory, how, most)?;
         // Threads in a transfer are left asleep, except in the last two attempts.
-        let transfers = if left > 1 { Transfers::Left } else { Transfers::Stopped };
+        let transfers = if left > 1 { Transfers::LeaveAsleep } else { Transfers::Stop };
         let stopped = stop_within(process, most, transfers, &mut stopped_before)?;
         // A discarded attempt may have cut a transfer short, too.
         shorts.extend(stopped.cut_short().iter().map(short_transfer));
@@ -232,7 +233,7 @@ fn choose_source(
         }
     }
     let wants_copy = how.found.wants_copy(memory) && has_time_for_copy(how, process);
-    let room = if wants_copy { CopyBuffer::of(process) } else { None };
+    let room = if wants_copy { CopyBuffer::for_process(process) } else { None };
     Ok(match room {
         Some(room) => Source::Copied(room, against),
         None => Source::Stopped(against),
@@ -323,8 +324,8 @@ fn read_stopped(
     let memory = TracedMemory::new(process.pid(), &frozen.address_space, &file, frozen.shares_memory());
     frozen.caveats.extend(against.map(|why| no_snapshot(&why)));
     let copy = room.and_then(|room| {
-        let rest = Some(LiveRanges { ranges: constant_ranges(&frozen), file: &file });
-        MemoryCopy::take(&memory, own_runs(&frozen), room, how.workers, rest)
+        let live = Some(LiveRanges { ranges: constant_ranges(&frozen), file: &file });
+        MemoryCopy::take(&memory, own_runs(&frozen), room, how.workers, live)
     });
     let has_transfers = stopped.in_transfer().next().is_some();
     let mut read = |memory: &dyn Memory| frozen.read_all(process, threads.as_deref(), memory, how, last);
@@ -384,23 +385,23 @@ pub(super) fn no_snapshot(why: &str) -> Caveat {
 }
 
 /// The resident pages that only the process itself can change, in address order.
-fn own_runs(frozen: &Frozen) -> impl Iterator<Item = (u64, u64)> {
+fn own_runs(frozen: &Frozen) -> impl Iterator<Item = AddressRange> {
     frozen.smaps_entries.iter().flat_map(|space| {
         let permissions = space.mapping.permissions;
         let is_data = space.mapping.has_file() && permissions.write && !permissions.shared;
         let runs = frozen.residency.runs_in(space.mapping.start..space.mapping.end);
-        runs.filter(move |run| run.anonymous || is_data).map(|run| (run.start, run.end))
+        runs.filter(move |run| run.anonymous || is_data).map(|run| AddressRange::new(run.start, run.end))
     })
 }
 
 /// Returns the ranges that do not change when the process runs again: private mappings of files,
 /// but not of devices.
-fn constant_ranges(frozen: &Frozen) -> Vec<(u64, u64)> {
+fn constant_ranges(frozen: &Frozen) -> Vec<AddressRange> {
     let mappings = frozen.smaps_entries.iter().map(|space| &space.mapping);
     let is_constant = |m: &&Mapping| {
         m.has_file() && m.permissions.read && !m.permissions.shared && !m.name.starts_with("/dev/")
     };
-    mappings.filter(is_constant).map(|m| (m.start, m.end)).collect()
+    mappings.filter(is_constant).map(Mapping::range).collect()
 }
 
 /// Waits for the end of a runtime's collection, up to a limit; returns whether it ended.

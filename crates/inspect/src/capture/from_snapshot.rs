@@ -18,7 +18,7 @@ use strandline_process::pages::{self, MappingSummary, PAGE_BYTES, Residency, Sca
 use strandline_process::procfs::Process;
 use strandline_process::range::AddressRange;
 use strandline_process::smaps::{Smaps, SmapsEntry};
-use strandline_process::snapshot::{NotTaken, Snapshot, SnapshotMemory, Taking};
+use strandline_process::snapshot::{NotTaken, Snapshot, SnapshotMemory, SnapshotRequest};
 use strandline_process::target::copy::{CopyBuffer, MemoryCopy};
 use strandline_process::target::exit_watch;
 use strandline_process::target::live::{ByPid, MemFile};
@@ -33,12 +33,13 @@ const BEFORE_ITS_END: Duration = Duration::from_secs(2);
 
 /// What was taken of a process while it was stopped.
 pub struct SnapshotInputs {
-    kept: GuardedSnapshot,
+    snapshot: GuardedSnapshot,
     pages: Pages,
     start_brk: Option<u64>,
     /// A copy of what the snapshot lacks.
     copy: MemoryCopy<'static>,
-    ranges: Vec<(u64, u64)>,
+    /// Ranges of the copy, in address order.
+    copied: Vec<AddressRange>,
 }
 
 /// What the kernel reported about its pages.
@@ -71,7 +72,7 @@ pub fn take(
     };
     let (pages, space) = match scanned {
         Some((space, scanned)) => {
-            let seen = scanned.seen(space.mappings());
+            let seen = scanned.summaries(space.mappings());
             (Pages::Scanned(space.clone(), scanned, seen), space)
         }
         None => {
@@ -84,18 +85,18 @@ pub fn take(
     };
     // Made before the thread that made the child runs, so the copy is of the same instant.
     let hidden = if plan.with_hidden { hidden(&pages) } else { Vec::new() };
-    let how = Taking { space: &space, code: plan.code, hold: plan.hold, hidden };
-    let copied = Snapshot::take(stopped, process, &how, |child| {
-        let unshown = missing(&pages, &how.hidden, child)?;
-        copy(process, unshown.runs).map(|copy| (copy, unshown.ranges))
+    let request = SnapshotRequest { space: &space, code: plan.code, lifetime: plan.lifetime, hidden };
+    let taken = Snapshot::take(stopped, process, &request, |child| {
+        let missing = missing(&pages, &request.hidden, child)?;
+        copy(process, missing.runs).map(|copy| (copy, missing.ranges))
     });
-    let (snapshot, (copy, ranges)) = copied?;
-    Ok(SnapshotInputs { kept: GuardedSnapshot::new(snapshot), pages, start_brk, copy, ranges })
+    let (snapshot, (copy, copied)) = taken?;
+    Ok(SnapshotInputs { snapshot: GuardedSnapshot::new(snapshot), pages, start_brk, copy, copied })
 }
 
 /// Copies `runs` of a stopped process.
-fn copy(process: &Process, runs: Vec<(u64, u64)>) -> std::result::Result<MemoryCopy<'static>, String> {
-    let bytes: u64 = runs.iter().map(|run| run.1 - run.0).sum();
+fn copy(process: &Process, runs: Vec<AddressRange>) -> std::result::Result<MemoryCopy<'static>, String> {
+    let bytes: u64 = runs.iter().map(|run| run.len()).sum();
     if bytes > MAX_MISSING_BYTES {
         let mebibytes = bytes >> 20;
         return Err(format!(
@@ -108,16 +109,17 @@ fn copy(process: &Process, runs: Vec<(u64, u64)>) -> std::result::Result<MemoryC
     MemoryCopy::take(&ByPid::new(process.pid()), runs.into_iter(), room, 1, None).ok_or_else(too_much)
 }
 
-/// Private anonymous memory that the snapshot lacks, and its pages.
+/// Private anonymous memory that the snapshot lacks.
 #[derive(Default)]
 struct Missing {
-    ranges: Vec<(u64, u64)>,
-    runs: Vec<(u64, u64)>,
+    ranges: Vec<AddressRange>,
+    /// The resident pages of `ranges`.
+    runs: Vec<AddressRange>,
 }
 
 impl Missing {
-    fn add(&mut self, mapping: &Mapping, runs: impl Iterator<Item = (u64, u64)>) {
-        self.ranges.push((mapping.start, mapping.end));
+    fn add(&mut self, mapping: &Mapping, runs: impl Iterator<Item = AddressRange>) {
+        self.ranges.push(mapping.range());
         self.runs.extend(runs);
     }
 }
@@ -151,7 +153,7 @@ fn hidden(pages: &Pages) -> Vec<AddressRange> {
 /// Finds what `child` lacks: mappings that it does not have, other than those of `shown`, and
 /// mappings that have no page at the address of the process's first page.
 fn missing(pages: &Pages, shown: &[AddressRange], child: &Process) -> std::result::Result<Missing, String> {
-    let mut unshown = Missing::default();
+    let mut missing = Missing::default();
     match pages {
         Pages::Read(smaps, residency) => {
             for entry in &smaps.entries {
@@ -161,7 +163,7 @@ fn missing(pages: &Pages, shown: &[AddressRange], child: &Process) -> std::resul
                 let is_shown = shown.get(next).is_some_and(|range| range.start <= mapping.start);
                 if mapping.is_private_anonymous() && is_hidden && !is_shown {
                     let runs = residency.runs_in(mapping.start..mapping.end);
-                    unshown.add(mapping, runs.map(|run| (run.start, run.end)));
+                    missing.add(mapping, runs.map(|run| AddressRange::new(run.start, run.end)));
                 }
             }
         }
@@ -174,7 +176,7 @@ fn missing(pages: &Pages, shown: &[AddressRange], child: &Process) -> std::resul
             let shown = if mappings.len() > MANY_MAPPINGS {
                 let all =
                     ScannedRegions::of(&pagemap, mappings.iter()).map_err(|error| unreadable(&error))?;
-                Some(all.seen(mappings))
+                Some(all.summaries(mappings))
             } else {
                 None
             };
@@ -185,12 +187,12 @@ fn missing(pages: &Pages, shown: &[AddressRange], child: &Process) -> std::resul
                     None => pages::has_page(&pagemap, first).map_err(|error| unreadable(&error))?,
                 };
                 if !is_shown {
-                    unshown.add(mapping, scanned.present_in(mapping.start..mapping.end));
+                    missing.add(mapping, scanned.present_in(mapping.range()));
                 }
             }
         }
     }
-    Ok(unshown)
+    Ok(missing)
 }
 
 impl SnapshotInputs {
@@ -204,7 +206,7 @@ impl SnapshotInputs {
         last: IsLastAttempt,
     ) -> Result<(Frozen, bool)> {
         let no = |why: String| Error::NoSnapshot { pid: process.pid(), why, stopped: Duration::ZERO };
-        let child = self.kept.snapshot().process();
+        let child = self.snapshot.snapshot().process();
         let open =
             |name: &str| child.open_file(name).map_err(|error| no(format!("it cannot be read ({error})")));
         let pagemap = open("pagemap")?;
@@ -232,7 +234,7 @@ impl SnapshotInputs {
             !space.flags.is_io() && !space.flags.is_pfn_map() && !changes
         };
         let spaces = smaps.entries.iter().filter(is_memory);
-        let readable = spaces.map(|space| (space.mapping.start, space.mapping.end)).collect();
+        let readable = spaces.map(|space| space.mapping.range()).collect();
         let view = KernelView {
             smaps,
             residency,
@@ -242,15 +244,16 @@ impl SnapshotInputs {
             pagemap,
         };
         let (mut frozen, threads) = Frozen::new(process, view, threads, how);
-        frozen.reading_ends = Some(self.kept.snapshot().until() - BEFORE_ITS_END);
+        frozen.reading_ends = Some(self.snapshot.snapshot().until() - BEFORE_ITS_END);
         let file = MemFile::new(open("mem")?);
-        let kept = frozen.snapshot.insert(self.kept).watched();
-        let memory = Arc::new(SnapshotMemory { file, readable, kept: self.copy, ranges: self.ranges });
+        let snapshot = frozen.snapshot.insert(self.snapshot).watched();
+        let memory = Arc::new(SnapshotMemory { file, readable, copy: self.copy, copied: self.copied });
         frozen.snapshot_memory = Some(Arc::clone(&memory));
         let mut read = || frozen.read_all(process, threads.as_deref(), &*memory, how, last);
         let busy = exit_watch::meanwhile(&mut read);
         // Anything can have been read from a snapshot that ended meanwhile.
-        let busy = busy.map_err(|error| if kept.is_alive() { error } else { no("it ended".to_owned()) })?;
+        let busy =
+            busy.map_err(|error| if snapshot.is_alive() { error } else { no("it ended".to_owned()) })?;
         Ok((frozen, busy))
     }
 }

@@ -113,7 +113,7 @@ fn read_by_sums(process: &Process, pagemap: &File, before: &KnownBefore<'_>) -> 
     if sums.lazy_free_bytes > 0 || sums.locked_bytes > 0 || sums.hugetlb_bytes() > 0 {
         return Ok(None);
     }
-    let mut seen = scanned.seen(space.mappings());
+    let mut seen = scanned.summaries(space.mappings());
     if sums.swap_bytes == 0 {
         // Guard regions and other markers of the kernel look like swapped pages.
         seen.iter_mut().for_each(|seen| seen.counts.swap_bytes = 0);

@@ -33,14 +33,14 @@ pub enum SnapshotMode {
 }
 
 /// A snapshot ends by itself after this time, plus the next for each GiB.
-const MIN_HOLD: Duration = Duration::from_secs(15);
-const HOLD_A_GIB: Duration = Duration::from_secs(5);
+const MIN_LIFETIME: Duration = Duration::from_secs(15);
+const LIFETIME_PER_GIB: Duration = Duration::from_secs(5);
 /// Maximum of that time: if strandline dies, nothing watches whether memory runs low.
-const MAX_HOLD: Duration = Duration::from_secs(60);
+const MAX_LIFETIME: Duration = Duration::from_secs(60);
 /// Length of the stop for a snapshot for each GiB, with a margin: the clone, and smaps if it says
 /// what is hidden.
-const STOP_A_GIB: Duration = Duration::from_millis(60);
-const STOP_A_GIB_WITH_SMAPS: Duration = Duration::from_millis(180);
+const STOP_PER_GIB: Duration = Duration::from_millis(60);
+const STOP_PER_GIB_WITH_SMAPS: Duration = Duration::from_millis(180);
 /// Interval between checks whether memory runs low.
 const MEMORY_CHECK_INTERVAL: Duration = Duration::from_millis(5);
 /// Time to pass on the signals of a watched process.
@@ -54,7 +54,7 @@ pub struct Plan {
     /// Where the instructions to use are in the target.
     pub code: CallSites,
     /// Time after which it ends by itself.
-    pub hold: Duration,
+    pub lifetime: Duration,
     /// Whether it gets the memory that the program keeps from its children (MADV_DONTFORK).
     pub with_hidden: bool,
 }
@@ -62,7 +62,7 @@ pub struct Plan {
 impl Plan {
     /// Returns the same plan with the longest allowed time.
     pub fn for_longest(self) -> Self {
-        Self { hold: MAX_HOLD, ..self }
+        Self { lifetime: MAX_LIFETIME, ..self }
     }
 }
 
@@ -105,8 +105,8 @@ pub fn plan(
     let anonymous_bytes = status.anonymous_bytes.unwrap_or(0);
     check_memory(process, &status, anonymous_bytes)?;
     let gibs = anonymous_bytes as f64 / (1_u64 << 30) as f64;
-    let stop_a_gib = if with_hidden { STOP_A_GIB_WITH_SMAPS } else { STOP_A_GIB };
-    if max_stop.is_some_and(|most| stop_a_gib.mul_f64(gibs) > most) {
+    let stop_per_gib = if with_hidden { STOP_PER_GIB_WITH_SMAPS } else { STOP_PER_GIB };
+    if max_stop.is_some_and(|most| stop_per_gib.mul_f64(gibs) > most) {
         return Err("making it may take longer than the process may be stopped (--max-stop)".to_owned());
     }
     if status.is_under_seccomp() {
@@ -114,7 +114,8 @@ pub fn plan(
     }
     let code = CallSites::find(process, space)
         .ok_or("its code has no system call and no return from a signal handler that could be used")?;
-    Ok(Plan { code, hold: (MIN_HOLD + HOLD_A_GIB.mul_f64(gibs)).min(MAX_HOLD), with_hidden })
+    let lifetime = (MIN_LIFETIME + LIFETIME_PER_GIB.mul_f64(gibs)).min(MAX_LIFETIME);
+    Ok(Plan { code, lifetime, with_hidden })
 }
 
 /// The first kernel with `CLOSE_RANGE_UNSHARE`, by which the copy drops the program's descriptors;
@@ -135,7 +136,7 @@ fn check_writers(process: &Process, space: &AddressSpace) -> Result<(), String> 
     let copies_pinned = kernel.is_some_and(|kernel| kernel >= COPIES_PINNED);
     let harmless: &[&str] = if copies_pinned { &["io_uring", "kernel AIO"] } else { &[] };
     let text = |error: strandline_process::error::Error| error.to_string();
-    if let Some(holder) = holders::of_process_except(process, space, harmless).map_err(text)? {
+    if let Some(holder) = holders::find_except(process, space, harmless).map_err(text)? {
         return Err(format!("it has {holder}, which a copy of the process would disturb"));
     }
     let direct = holders::direct_mounts(process).map_err(text)?;

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use strandline_process::pages::{self, read_ranges};
+use strandline_process::pages::{self, anonymous_bytes_in};
 use strandline_process::procfs::Process;
 use strandline_process::range::RangeSet;
 use strandline_process::smaps::Smaps;
@@ -25,7 +25,7 @@ pub fn of_runs(process: &Process, runs: &RangeSet) -> Option<Sharing> {
     let ranges: Vec<Range<u64>> = runs.iter().map(|&run| run.into()).collect();
     let pagemap = process.open_file("pagemap").ok()?;
     let private_bytes = pages::exclusive_bytes(&pagemap, &ranges).ok()?;
-    let shared_bytes = read_ranges(&pagemap, &ranges).ok()?.saturating_sub(private_bytes);
+    let shared_bytes = anonymous_bytes_in(&pagemap, &ranges).ok()?.saturating_sub(private_bytes);
     let others = if shared_bytes > 0 { others(process, runs) } else { None };
     Some(Sharing { private_bytes, shared_bytes, others })
 }

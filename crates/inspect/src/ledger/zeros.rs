@@ -89,7 +89,7 @@ pub fn still_resident(pagemap: &File, runs: Vec<(u64, u64)>) -> Vec<(u64, u64)> 
     let bytes: u64 = runs.iter().map(|run| run.1 - run.0).sum();
     let ranges: Vec<_> = runs.iter().map(|run| run.0..run.1).collect();
     let now = |ranges: &[std::ops::Range<u64>]| {
-        strandline_process::pages::read_ranges(pagemap, ranges).unwrap_or(0)
+        strandline_process::pages::anonymous_bytes_in(pagemap, ranges).unwrap_or(0)
     };
     if now(&ranges) == bytes {
         return runs;

@@ -161,8 +161,9 @@ fn run(
     heaps: &[Range<u64>],
 ) -> Result<Applied, Refusal> {
     let (process, tid) = (tracee.process, tracee.tid);
-    let count =
-        || pages::read_ranges(pagemap, heaps).map_err(|e| Refusal::from_io(process, "reading pagemap", e));
+    let count = || {
+        pages::anonymous_bytes_in(pagemap, heaps).map_err(|e| Refusal::from_io(process, "reading pagemap", e))
+    };
     let before = count()?;
     let mut injected = inject::begin(tracee, call).map_err(|e| refusal(process, tid, e))?;
     let began = injected.began;

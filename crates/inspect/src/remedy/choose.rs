@@ -19,7 +19,7 @@ use strandline_process::call::filters::{self, RequiredCall};
 use strandline_process::call::{inject, stack};
 use strandline_process::error::Error;
 use strandline_process::map::AddressSpace;
-use strandline_process::procfs::{BlockedElsewhere, Process, ThreadActivity};
+use strandline_process::procfs::{BlockedCall, Process, ThreadActivity};
 use strandline_process::target::hold::on_own_thread;
 use strandline_process::target::live::ByPid;
 use strandline_process::target::quiet;
@@ -61,7 +61,7 @@ const PLAIN_WAITS: [i64; 17] = [0, 7, 23, 35, 43, 45, 47, 61, 128, 219, 230, 232
 const LASTING_ROUNDS: usize = 3;
 
 /// Whether a futex call has a time limit, so that it is one of those too.
-fn is_timed_wait(call: &BlockedElsewhere) -> bool {
+fn is_timed_wait(call: &BlockedCall) -> bool {
     call.number == FUTEX && call.arguments[3] != 0
 }
 
@@ -287,7 +287,7 @@ impl Chooser<'_> {
         }
         let filtered = if status.is_under_seccomp() { 5 } else { 0 };
         Ok(filtered
-            + match self.process.task_doing(tid) {
+            + match self.process.task_activity(tid) {
                 Some(ThreadActivity::Call(call))
                     if call.number == FUTEX && self.conditions.locks.contains(&call.arguments[0]) =>
                 {

@@ -55,7 +55,7 @@ impl<'a> HeapOwner<'a> {
 
     /// Whether it sleeps until an event, as in its loop; stops nothing.
     pub fn sleeps(&self) -> bool {
-        matches!(self.process.task_doing(self.thread.tid), Some(ThreadActivity::Call(call)) if EVENT_WAITS.contains(&call.number))
+        matches!(self.process.task_activity(self.thread.tid), Some(ThreadActivity::Call(call)) if EVENT_WAITS.contains(&call.number))
     }
 
     /// Stops it, once. A stop has the kernel repeat its wait with the whole timeout, so that stops

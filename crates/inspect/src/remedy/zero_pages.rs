@@ -100,7 +100,7 @@ fn open_way(process: &Process, request: &ZeroRequest) -> Result<Way, Refusal> {
         return Err(keep(format!("has {} KiB pinned in memory (VmPin)", bytes / 1024)));
     }
     refuse_if_held(process, &space)?;
-    let kept = holders::of_ranges(process, &request.ranges)?;
+    let kept = holders::reason_to_keep(process, &request.ranges)?;
     if let Some(kept) = kept {
         return Err(keep(format!("has pages that must stay: {kept}")));
     }
@@ -122,7 +122,7 @@ fn not_givable(pid: i32, what: String) -> Refusal {
 
 /// Refuses if something else may hold the process's pages.
 fn refuse_if_held(process: &Process, space: &AddressSpace) -> Result<(), Refusal> {
-    match holders::of_process(process, space)? {
+    match holders::find(process, space)? {
         Some(holder) => {
             Err(not_givable(process.pid(), format!("has {holder}, which may write to its pages")))
         }
@@ -203,16 +203,16 @@ fn page_out(process: &Process, request: &ZeroRequest, pagemap: &File) -> Result<
     let memory = memory_of(process).map_err(failed)?;
     let mut applied = Applied { stopped_seconds: Some(0.0), ..Applied::default() };
     for piece in pieces(&request.ranges) {
-        let resident = pages::read_ranges(pagemap, std::slice::from_ref(&piece)).map_err(failed)?;
+        let resident = pages::anonymous_bytes_in(pagemap, std::slice::from_ref(&piece)).map_err(failed)?;
         applied.resident_before_bytes += resident;
         let runs = zero_runs(pagemap, &memory, piece).map_err(failed)?;
-        let before = pages::read_ranges(pagemap, &runs).map_err(failed)?;
+        let before = pages::anonymous_bytes_in(pagemap, &runs).map_err(failed)?;
         let began = Instant::now();
         for some in runs.chunks(strandline_sys::memory::MAX_RANGES) {
             sys::advise(&handle, some, MADV_PAGEOUT).map_err(failed)?;
         }
         applied.call_seconds += began.elapsed().as_secs_f64();
-        let after = pages::read_ranges(pagemap, &runs).map_err(failed)?;
+        let after = pages::anonymous_bytes_in(pagemap, &runs).map_err(failed)?;
         applied.actual_bytes += before.saturating_sub(after);
     }
     Ok(applied)
@@ -273,7 +273,7 @@ impl<I: Iterator<Item = Range<u64>> + Send> Work<'_, I> {
     /// Stops all threads and works until the time is over or nothing is left. Returns the reason if
     /// it could not begin; then trying again may help.
     fn stretch(&mut self, space: &AddressSpace) -> Result<Option<&'static str>, Refusal> {
-        let mut stopped = match Stopped::stop_within(self.process, STOP_LIMIT, Transfers::Stopped) {
+        let mut stopped = match Stopped::stop_within(self.process, STOP_LIMIT, Transfers::Stop) {
             Ok(stopped) => stopped,
             Err(Error::DidNotStop { .. }) => return Ok(Some("a thread did not stop in time")),
             Err(error) => return Err(error.into()),
@@ -338,7 +338,7 @@ impl<I: Iterator<Item = Range<u64>> + Send> Work<'_, I> {
         while Instant::now() < until {
             let Some(piece) = self.todo.next() else { break };
             // Counted piece by piece: between two stretches the program may touch pages again.
-            let resident = pages::read_ranges(self.pagemap, std::slice::from_ref(&piece));
+            let resident = pages::anonymous_bytes_in(self.pagemap, std::slice::from_ref(&piece));
             self.applied.resident_before_bytes += resident.map_err(CallError::Failed)?;
             let runs = zero_runs(self.pagemap, &memory, piece).map_err(CallError::Failed)?;
             for run in runs.iter().flat_map(|run| clipped(run, &self.plain)) {
@@ -359,7 +359,7 @@ impl<I: Iterator<Item = Range<u64>> + Send> Work<'_, I> {
                 let exit = injected.next_system_call(limit)?;
                 is_at_entry = false;
                 if exit.rax == 0 {
-                    let left = pages::read_ranges(self.pagemap, std::slice::from_ref(&run));
+                    let left = pages::anonymous_bytes_in(self.pagemap, std::slice::from_ref(&run));
                     let gone = (run.end - run.start).saturating_sub(left.map_err(CallError::Failed)?);
                     self.applied.actual_bytes += gone;
                 }

@@ -39,8 +39,7 @@ impl CallSites {
     /// Searches the code of files, which does not change: the C library first, the vdso last.
     /// `None` if either sequence is missing.
     ///
-    /// Reads the files, not the target's mappings of them, which would make their pages resident in
-    /// it.
+    /// Reads the files: reading the target's mappings of them would make pages resident in it.
     pub fn find(process: &Process, space: &AddressSpace) -> Option<Self> {
         let is_code = |m: &&Mapping| m.permissions.execute && (m.has_file() || m.name == "[vdso]");
         let mut mappings: Vec<_> = space.mappings().iter().filter(is_code).collect();
@@ -59,11 +58,11 @@ impl CallSites {
 
     /// Whether the instructions are still there; checked again once the target is stopped.
     pub fn is_still_present(&self, memory: &dyn Memory) -> bool {
-        let stands = |address, bytes: &[u8]| {
-            let mut there = vec![0; bytes.len()];
-            memory.read(address, &mut there).is_ok() && there == bytes
+        let is_at = |address, code: &[u8]| {
+            let mut present = vec![0; code.len()];
+            memory.read(address, &mut present).is_ok() && present == code
         };
-        stands(self.trampoline, &inject::TRAMPOLINE) && stands(self.system_call, &SYSTEM_CALL)
+        is_at(self.trampoline, &inject::TRAMPOLINE) && is_at(self.system_call, &SYSTEM_CALL)
     }
 }
 

@@ -18,8 +18,8 @@ const MAX_OTHER_HELD: Duration = Duration::from_secs(2);
 const MAX_OTHER_HELD_ASLEEP: Duration = Duration::from_millis(100);
 
 impl Injected<'_> {
-    /// Waits for the next event of the thread, which `resume` made run. Delivers signals that are
-    /// pending while it sleeps.
+    /// Waits for the next event of the thread, which `resume` has resumed. Delivers signals that
+    /// are pending while it sleeps.
     pub(super) fn next_event(
         &mut self,
         resume: fn(i32, i32) -> std::io::Result<()>,
@@ -51,8 +51,9 @@ impl Injected<'_> {
                 resume(tid, 0)?;
                 continue;
             }
-            let is_waited_for = self.sleeps_with_pending_signal();
-            if !(std::mem::replace(&mut self.slept_with_pending_signal, is_waited_for) && is_waited_for) {
+            let sleeps_with_signal = self.sleeps_with_pending_signal();
+            let slept_before = std::mem::replace(&mut self.slept_with_pending_signal, sleeps_with_signal);
+            if !(slept_before && sleeps_with_signal) {
                 continue;
             }
             ptrace::interrupt(tid)?;
@@ -72,9 +73,9 @@ impl Injected<'_> {
         }
     }
 
-    /// Releases the other thread once it was held for too long: the call would wait for it, which
-    /// the caller of this excludes. A thread that waits for a processor may not have begun the call
-    /// yet, so the limit for it is longer.
+    /// Releases the other thread once it was held for too long: then the call may be waiting for
+    /// it. A calling thread that waits for a processor may not have begun the call yet, so the
+    /// limit is longer while it does not sleep.
     fn release_other_if_late(&mut self) {
         let Some(other) = &self.other else { return };
         let held = other.since.elapsed();
@@ -85,8 +86,8 @@ impl Injected<'_> {
         }
     }
 
-    /// Has the stopped thread take its pending signals when it goes on, if it is in the call. A
-    /// handler, and the program after the call, have their own masks.
+    /// Makes the stopped thread, if it is in the call, handle its pending signals when it is
+    /// resumed. A handler, and the program after the call, have their own masks.
     fn deliver_pending(&mut self) -> std::io::Result<()> {
         if !self.is_in_call()? {
             return Ok(());
@@ -100,31 +101,31 @@ impl Injected<'_> {
     /// blocked there stay blocked.
     fn sleeps_with_pending_signal(&self) -> bool {
         let (process, tid) = (self.tracee.process, self.tracee.tid);
-        if !matches!(process.task_doing(tid), Some(ThreadActivity::Call(call)) if call.number == FUTEX) {
+        if !matches!(process.task_activity(tid), Some(ThreadActivity::Call(call)) if call.number == FUTEX) {
             return false;
         }
         let Ok(status) = process.task_status(tid) else { return false };
-        let waiting = status.thread_pending.unwrap_or(0) | status.process_pending.unwrap_or(0);
-        waiting & status.caught.unwrap_or(0) & self.stop_signals.likely & !self.mask != 0
+        let pending = status.thread_pending.unwrap_or(0) | status.process_pending.unwrap_or(0);
+        pending & status.caught.unwrap_or(0) & self.stop_signals.likely & !self.mask != 0
     }
 
     /// In the stop before the delivery of a signal within the call: decides whether its handler
     /// runs now. The kernel puts a signal back that is blocked when the thread goes on.
     pub(super) fn prepare_delivery(&mut self, signal: i32) -> std::io::Result<()> {
-        let own = 1_u64.checked_shl(signal.wrapping_sub(1) as u32).unwrap_or(0);
+        let signal_bit = 1_u64.checked_shl(signal.wrapping_sub(1) as u32).unwrap_or(0);
         if std::mem::take(&mut self.is_delivering) {
             // All others stay blocked for when the handler returns to the call.
             self.has_handled = true;
-            return self.set_call_mask(self.call_mask & !own);
+            return self.set_call_mask(self.call_mask & !signal_bit);
         }
-        if own & (FAULTS | UNBLOCKABLE) != 0 || !self.is_in_call()? {
+        if signal_bit & (FAULTS | UNBLOCKABLE) != 0 || !self.is_in_call()? {
             return Ok(());
         }
-        if self.stop_signals.known & own != 0 {
+        if self.stop_signals.known & signal_bit != 0 {
             self.has_handled = true;
             return Ok(());
         }
         // It has been delivered once; the next one comes after the call.
-        self.set_call_mask(self.call_mask | own)
+        self.set_call_mask(self.call_mask | signal_bit)
     }
 }

@@ -40,7 +40,7 @@ pub const fn any(name: &'static str, number: u32) -> RequiredCall {
     RequiredCall { name, number, arguments: [None; 3] }
 }
 
-/// Ends every injected call.
+/// The system call that ends every injected call.
 pub const RETURN: RequiredCall = any("rt_sigreturn", 15);
 
 /// System calls of the allocator functions that give memory back, including their locks and the
@@ -65,16 +65,16 @@ pub const ALLOCATOR_CALLS: &[RequiredCall] = &[
     any("getcpu", 309),
 ];
 
-/// What a runtime's function that posts a task to another thread needs beside them: the write that
-/// wakes its event loop.
+/// What a runtime's function that posts a task to another thread needs in addition: the write that
+/// wakes the event loop of that thread.
 pub const WAKING_CALLS: &[RequiredCall] = &[any("write", 1)];
 
 const fn protecting(name: &'static str, number: u32, protection: u64) -> RequiredCall {
     RequiredCall { name, number, arguments: [None, None, Some(protection)] }
 }
 
-/// Returns the objection to having a stopped thread make the calls, as the end of a sentence;
-/// `None` if absent.
+/// The reason why a stopped thread cannot make the calls, as the end of a sentence; `None` if it
+/// can.
 pub fn objection(tracee: &Tracee<'_>, calls: &[RequiredCall]) -> Option<String> {
     // Kernels before 6.4 do not report it; docs/safety.md states the harm.
     if ptrace::dispatches_system_calls(tracee.tid).unwrap_or(false) {
@@ -96,13 +96,13 @@ pub fn objection(tracee: &Tracee<'_>, calls: &[RequiredCall]) -> Option<String> 
             }
             Ok(None) if index > 0 => return None,
             Ok(None) => break,
-            Err(error) => return Some(unread(&error)),
+            Err(error) => return Some(unreadable_filter(&error)),
         }
     }
     Some("seccomp filters that cannot be followed".to_owned())
 }
 
-fn unread(error: &std::io::Error) -> String {
+fn unreadable_filter(error: &std::io::Error) -> String {
     const EACCES: i32 = 13;
     let why = match error.raw_os_error() {
         Some(EACCES) => "needs CAP_SYS_ADMIN, and a strandline without a filter of its own".to_owned(),
@@ -116,13 +116,13 @@ fn unread(error: &std::io::Error) -> String {
 /// # Errors
 /// Returns the objection, as the end of a sentence.
 pub fn check(process: &Process, calls: &[RequiredCall]) -> Result<(), String> {
-    let looked = on_own_thread(STOP_LIMIT, || match Tracee::stop(process, process.pid(), STOP_LIMIT) {
+    let result = on_own_thread(STOP_LIMIT, || match Tracee::stop(process, process.pid(), STOP_LIMIT) {
         Ok(tracee) => objection(&tracee, calls),
         Err(_) => {
             Some("a seccomp filter that cannot be read (its first thread cannot be stopped)".to_owned())
         }
     });
-    match looked {
+    match result {
         Some(None) => Ok(()),
         Some(Some(why)) => Err(why),
         None => Err("a seccomp filter that cannot be read (there is no thread to trace it from)".to_owned()),
@@ -140,12 +140,12 @@ struct State {
 impl State {
     /// The values on which both states agree.
     fn joined(self, other: Self) -> Self {
-        let both = |one: Option<u32>, two: Option<u32>| one.filter(|_| one == two);
+        let agreed = |a: Option<u32>, b: Option<u32>| a.filter(|_| a == b);
         let mut scratch = self.scratch;
         for (own, others) in scratch.iter_mut().zip(other.scratch) {
-            *own = both(*own, others);
+            *own = agreed(*own, others);
         }
-        Self { a: both(self.a, other.a), x: both(self.x, other.x), scratch }
+        Self { a: agreed(self.a, other.a), x: agreed(self.x, other.x), scratch }
     }
 }
 
@@ -172,7 +172,7 @@ fn permits(filter: &[FilterInstruction], call: &RequiredCall) -> bool {
         let targets = match step(*instruction, &mut state, call) {
             Step::Next => [Some(0), None],
             Step::Jump(targets) => targets,
-            Step::Return(answer) if answer.is_some_and(is_allow) => continue,
+            Step::Return(value) if value.is_some_and(is_allow) => continue,
             Step::Return(_) | Step::Unknown => return false,
         };
         for target in targets.into_iter().flatten() {
@@ -185,8 +185,8 @@ fn permits(filter: &[FilterInstruction], call: &RequiredCall) -> bool {
 }
 
 /// `SECCOMP_RET_ALLOW`, or `SECCOMP_RET_LOG`, which allows and logs.
-fn is_allow(answer: u32) -> bool {
-    matches!(answer & 0xffff_0000, 0x7fff_0000 | 0x7ffc_0000)
+fn is_allow(value: u32) -> bool {
+    matches!(value & 0xffff_0000, 0x7fff_0000 | 0x7ffc_0000)
 }
 
 /// Executes one instruction (`BPF_*` of `include/uapi/linux/bpf_common.h`, as far as seccomp
@@ -248,44 +248,44 @@ fn operand(code: u16, k: u32, state: &State) -> Option<u32> {
 }
 
 fn arithmetic(code: u16, k: u32, state: &mut State) -> Step {
-    let with = operand(code, k, state);
-    let both = state.a.zip(with);
+    let second = operand(code, k, state);
+    let operands = state.a.zip(second);
     state.a = match code & 0xf0 {
-        0x00 => both.map(|(a, b)| a.wrapping_add(b)),
-        0x10 => both.map(|(a, b)| a.wrapping_sub(b)),
-        0x20 => both.map(|(a, b)| a.wrapping_mul(b)),
+        0x00 => operands.map(|(a, b)| a.wrapping_add(b)),
+        0x10 => operands.map(|(a, b)| a.wrapping_sub(b)),
+        0x20 => operands.map(|(a, b)| a.wrapping_mul(b)),
         // Division by zero ends the filter with result 0: kill.
-        0x30 if with.is_none_or(|with| with == 0) => return Step::Return(None),
-        0x30 => both.map(|(a, b)| a / b),
-        0x40 => both.map(|(a, b)| a | b),
+        0x30 if second.is_none_or(|divisor| divisor == 0) => return Step::Return(None),
+        0x30 => operands.map(|(a, b)| a / b),
+        0x40 => operands.map(|(a, b)| a | b),
         // Zero whatever the first operand is.
-        0x50 if with == Some(0) => Some(0),
-        0x50 => both.map(|(a, b)| a & b),
-        0x60 => both.and_then(|(a, b)| a.checked_shl(b)),
-        0x70 => both.and_then(|(a, b)| a.checked_shr(b)),
+        0x50 if second == Some(0) => Some(0),
+        0x50 => operands.map(|(a, b)| a & b),
+        0x60 => operands.and_then(|(a, b)| a.checked_shl(b)),
+        0x70 => operands.and_then(|(a, b)| a.checked_shr(b)),
         0x80 => state.a.map(u32::wrapping_neg),
-        0xa0 => both.map(|(a, b)| a ^ b),
+        0xa0 => operands.map(|(a, b)| a ^ b),
         _ => return Step::Unknown,
     };
     Step::Next
 }
 
 fn jump(code: u16, jt: u8, jf: u8, k: u32, state: &State) -> Step {
-    let with = operand(code, k, state);
-    let both = state.a.zip(with);
+    let second = operand(code, k, state);
+    let operands = state.a.zip(second);
     let holds = match code & 0xf0 {
         0x00 => return Step::Jump([Some(k), None]),
-        0x10 => both.map(|(a, b)| a == b),
-        0x20 => both.map(|(a, b)| a > b),
-        0x30 => both.map(|(a, b)| a >= b),
-        0x40 => both.map(|(a, b)| a & b != 0),
+        0x10 => operands.map(|(a, b)| a == b),
+        0x20 => operands.map(|(a, b)| a > b),
+        0x30 => operands.map(|(a, b)| a >= b),
+        0x40 => operands.map(|(a, b)| a & b != 0),
         _ => return Step::Unknown,
     };
-    let (yes, no) = (Some(u32::from(jt)), Some(u32::from(jf)));
+    let (if_true, if_false) = (Some(u32::from(jt)), Some(u32::from(jf)));
     Step::Jump(match holds {
-        Some(true) => [yes, None],
-        Some(false) => [no, None],
-        None => [yes, no],
+        Some(true) => [if_true, None],
+        Some(false) => [if_false, None],
+        None => [if_true, if_false],
     })
 }
 

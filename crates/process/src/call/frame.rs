@@ -7,6 +7,9 @@
 
 use strandline_sys::ptrace::Registers;
 
+use super::code::CallSites;
+use crate::memory::word_at;
+
 /// Memory below the stack pointer that leaf functions may use without adjusting it (x86-64 ABI).
 pub const RED_ZONE_BYTES: u64 = 128;
 /// Return address, ucontext and siginfo; a multiple of 8.
@@ -67,8 +70,8 @@ impl ExtendedState {
     }
 
     fn cut(image: Vec<u8>, tiles: Option<(usize, usize)>) -> Option<Self> {
-        let mut features = word(&image, OFFSET_SOFTWARE)?;
-        let in_use = word(&image, OFFSET_IN_USE)?;
+        let mut features = word_at(&image, OFFSET_SOFTWARE)?;
+        let in_use = word_at(&image, OFFSET_IN_USE)?;
         let mut frame_bytes = image.len();
         if features & !in_use & (1 << TILE_DATA) != 0
             && let Some((offset, _)) = tiles
@@ -78,10 +81,6 @@ impl ExtendedState {
         }
         (frame_bytes >= MIN_XSTATE_BYTES).then_some(Self { image, frame_bytes, features })
     }
-}
-
-fn word(bytes: &[u8], offset: usize) -> Option<u64> {
-    crate::memory::word_at(bytes, offset)
 }
 
 /// A signal frame, ready to be written.
@@ -166,7 +165,7 @@ pub fn build(
 fn put_state(bytes: &mut [u8], state: &ExtendedState) {
     let size = state.frame_bytes;
     put(bytes, 0, &state.image[..size]);
-    let in_use = word(&state.image, OFFSET_IN_USE).unwrap_or(0) & state.features;
+    let in_use = word_at(&state.image, OFFSET_IN_USE).unwrap_or(0) & state.features;
     put(bytes, OFFSET_IN_USE, &in_use.to_le_bytes());
     put(bytes, OFFSET_SOFTWARE, &[0; 48]);
     put(bytes, OFFSET_SOFTWARE, &MAGIC_1.to_le_bytes());
@@ -186,38 +185,38 @@ pub struct SystemCall {
 }
 
 /// Makes frames with which a thread makes `calls` in sequence, with all signals blocked and without
-/// extended state: an rt_sigreturn at `trampoline` loads each frame, and its call at `system_call`
-/// returns into the next, the last one into the frame `after` them; without one, it must not
-/// return. The frames end at `top`; the thread starts by returning with its stack pointer at the
-/// frames' address.
+/// extended state: an rt_sigreturn at the trampoline loads each frame, and its call returns into
+/// the next, the last one into the frame at `after`; without `after`, it must not return. The
+/// frames end at `top`; the thread starts by returning with its stack pointer at the frames'
+/// address.
 ///
-/// `like` provides the segment registers. `None` if there is no room below `top`.
+/// `registers` provide the segments. `None` if there is no room below `top`.
 pub fn chain(
     calls: &[SystemCall],
-    trampoline: u64,
-    system_call: u64,
-    like: &Registers,
-    (top, after): (u64, Option<u64>),
+    code: &CallSites,
+    registers: &Registers,
+    top: u64,
+    after: Option<u64>,
 ) -> Option<Frame> {
-    let bytes_of_all = FRAME_BYTES * calls.len();
-    let address = top.checked_sub(bytes_of_all as u64)? & !15;
-    let mut bytes = vec![0; bytes_of_all];
+    let total_bytes = FRAME_BYTES * calls.len();
+    let address = top.checked_sub(total_bytes as u64)? & !15;
+    let mut bytes = vec![0; total_bytes];
     for (index, call) in calls.iter().enumerate() {
         let following = address + ((index + 1) * FRAME_BYTES) as u64;
         let next = after.filter(|_| index + 1 == calls.len()).unwrap_or(following);
         let frame = bytes.get_mut(index * FRAME_BYTES..(index + 1) * FRAME_BYTES)?;
-        put(frame, 0, &trampoline.to_le_bytes());
+        put(frame, 0, &code.trampoline.to_le_bytes());
         // UC_SIGCONTEXT_SS | UC_STRICT_RESTORE_SS.
         put(frame, OFFSET_UC_FLAGS, &6_u64.to_le_bytes());
         let [rdi, rsi, rdx] = call.arguments;
         // r8 to r15, rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp, rip.
-        let general = [0, 0, 0, 0, 0, 0, 0, 0, rdi, rsi, 0, 0, rdx, call.number, 0, next, system_call];
+        let general = [0, 0, 0, 0, 0, 0, 0, 0, rdi, rsi, 0, 0, rdx, call.number, 0, next, code.system_call];
         for (place, value) in general.iter().enumerate() {
             put(frame, OFFSET_GENERAL + place * 8, &value.to_le_bytes());
         }
         put(frame, OFFSET_FLAGS, &PLAIN_FLAGS.to_le_bytes());
-        put(frame, OFFSET_SEGMENTS, &(like.cs as u16).to_le_bytes());
-        put(frame, OFFSET_SEGMENTS + 6, &(like.ss as u16).to_le_bytes());
+        put(frame, OFFSET_SEGMENTS, &(registers.cs as u16).to_le_bytes());
+        put(frame, OFFSET_SEGMENTS + 6, &(registers.ss as u16).to_le_bytes());
         put(frame, OFFSET_MASK, &u64::MAX.to_le_bytes());
     }
     Some(Frame { address, bytes })
@@ -250,12 +249,12 @@ mod tests {
             let frame = build(&registers, 0x1234, &state, 0xabcd, 256).unwrap();
             assert_eq!(frame.address % 16, 8);
             assert!(frame.address + frame.bytes.len() as u64 <= registers.rsp - RED_ZONE_BYTES - 256);
-            let fpstate = word(&frame.bytes, OFFSET_FPSTATE).unwrap();
+            let fpstate = word_at(&frame.bytes, OFFSET_FPSTATE).unwrap();
             assert_eq!(fpstate % 64, 0);
             let at = (fpstate - frame.address) as usize;
-            assert_eq!(word(&frame.bytes, 0), Some(0xabcd));
-            assert_eq!(word(&frame.bytes, OFFSET_MASK), Some(0x1234));
-            assert_eq!(word(&frame.bytes, at + OFFSET_SOFTWARE).unwrap() as u32, MAGIC_1);
+            assert_eq!(word_at(&frame.bytes, 0), Some(0xabcd));
+            assert_eq!(word_at(&frame.bytes, OFFSET_MASK), Some(0x1234));
+            assert_eq!(word_at(&frame.bytes, at + OFFSET_SOFTWARE).unwrap() as u32, MAGIC_1);
             assert_eq!(&frame.bytes[at + 832..], &MAGIC_2.to_le_bytes());
         }
     }
@@ -263,23 +262,24 @@ mod tests {
     #[test]
     fn a_chain_leads_from_frame_to_frame() {
         let calls = [436, 35, 231].map(|number| SystemCall { number, arguments: [number + 1, 2, 3] });
-        let mut like = strandline_sys::registers::zeroed();
-        (like.cs, like.ss) = (0x33, 0x2b);
-        let frame = chain(&calls, 0xabcd, 0x1234, &like, (0x7000_0008, None)).unwrap();
+        let code = CallSites { trampoline: 0xabcd, system_call: 0x1234 };
+        let mut registers = strandline_sys::registers::zeroed();
+        (registers.cs, registers.ss) = (0x33, 0x2b);
+        let frame = chain(&calls, &code, &registers, 0x7000_0008, None).unwrap();
         assert!(frame.address + frame.bytes.len() as u64 <= 0x7000_0008);
         for (index, call) in calls.iter().enumerate() {
             let at = index * FRAME_BYTES;
-            let general = |place: usize| word(&frame.bytes, at + OFFSET_GENERAL + place * 8).unwrap();
-            assert_eq!(word(&frame.bytes, at), Some(0xabcd));
+            let general = |place: usize| word_at(&frame.bytes, at + OFFSET_GENERAL + place * 8).unwrap();
+            assert_eq!(word_at(&frame.bytes, at), Some(0xabcd));
             assert_eq!((general(13), general(8), general(16)), (call.number, call.number + 1, 0x1234));
             // The stack pointer points to the return address of the next frame.
             assert_eq!(general(15), frame.address + (at + FRAME_BYTES) as u64);
-            assert_eq!(word(&frame.bytes, at + OFFSET_FPSTATE), Some(0));
+            assert_eq!(word_at(&frame.bytes, at + OFFSET_FPSTATE), Some(0));
         }
-        assert!(chain(&calls, 0xabcd, 0x1234, &like, (100, None)).is_none());
-        let before = chain(&calls, 0xabcd, 0x1234, &like, (0x7000_0008, Some(0x6000))).unwrap();
+        assert!(chain(&calls, &code, &registers, 100, None).is_none());
+        let before = chain(&calls, &code, &registers, 0x7000_0008, Some(0x6000)).unwrap();
         let last = 2 * FRAME_BYTES + OFFSET_GENERAL + 15 * 8;
-        assert_eq!(word(&before.bytes, last), Some(0x6000));
+        assert_eq!(word_at(&before.bytes, last), Some(0x6000));
         assert_eq!(before.bytes[..last], frame.bytes[..last]);
     }
 

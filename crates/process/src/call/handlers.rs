@@ -5,7 +5,7 @@
 //! if the call itself waits for a lock of a thread that has been stopped. So signals whose handlers
 //! are known to be a runtime's ([`Call::stop_handlers`](super::inject::Call::stop_handlers)) stay
 //! unblocked. Another handler may do what is safe only outside of the allocator, so its signal is
-//! blocked. /proc does not contain a handler's address: the thread asks for it itself, by
+//! blocked. /proc does not contain a handler's address: the thread itself queries it, by
 //! rt_sigaction(2), before the call.
 
 use std::ops::Range;
@@ -20,8 +20,8 @@ use crate::memory::{Memory, word_at};
 use crate::procfs::Status;
 use crate::target::live::ByPid;
 
-/// The system call that reads a handler's properties.
-pub(super) const QUESTION: RequiredCall = any("rt_sigaction", RT_SIGACTION as u32);
+/// The system call that reads a signal's action.
+pub(super) const ACTION_QUERY: RequiredCall = any("rt_sigaction", RT_SIGACTION as u32);
 const RT_SIGACTION: u64 = 13;
 /// `struct sigaction` of the x86-64 kernel (Linux, `include/linux/signal_types.h`): handler, flags,
 /// restorer and mask, 8 bytes each.
@@ -35,8 +35,8 @@ const SA_RESETHAND: u64 = 0x8000_0000;
 const SIG_IGN: u64 = 1;
 /// Size of the kernel's `sigset_t`.
 const MASK_BYTES: u64 = 8;
-/// Maximum time for all questions; each takes microseconds.
-const LIMIT: Duration = Duration::from_secs(1);
+/// Maximum time for all queries; each takes microseconds.
+const MAX_QUERY_TIME: Duration = Duration::from_secs(1);
 
 /// Signals by which runtimes stop and restart threads: USR1 and USR2 (druntime < 2.102), XCPU and
 /// PWR (libgc, Mono), and 34 to 64 (druntime, Mono).
@@ -48,13 +48,13 @@ const fn bit(signal: u32) -> u64 {
     1 << (signal - 1)
 }
 
-/// Signals by whose handlers a thread may be stopped, bit n-1 for signal n.
+/// Signals whose handlers may stop a thread, bit n-1 for signal n.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct StopSignals {
-    /// Those with a handler of a runtime: they stay unblocked in the call.
+    /// Signals with a handler of a runtime: they stay unblocked in the call.
     pub known: u64,
-    /// Those with a handler that restarts system calls and blocks nearly all signals, as a
-    /// runtime's does: delivered while the call waits for a lock.
+    /// Signals with a handler that restarts system calls and blocks nearly all signals, as a
+    /// runtime's does: they are delivered while the call waits for a lock.
     pub likely: u64,
 }
 
@@ -63,9 +63,9 @@ pub fn may_stop_threads(status: &Status) -> bool {
     candidates(status, 0) != 0
 }
 
-/// The signals to ask for: those by which threads of the process can stop the thread with this
-/// status. `mask` is the one that the thread restores after its system call, which may have another
-/// one in force (ppoll).
+/// The signals to query: those by which threads of the process can stop the thread with this
+/// status. `mask` is the one that the thread restores after its system call, during which another
+/// one may be in force (ppoll).
 pub(super) fn candidates(status: &Status, mask: u64) -> u64 {
     let has_other_threads = status.threads.is_some_and(|threads| threads > 1);
     let blocked = mask & status.blocked.unwrap_or(mask);
@@ -89,12 +89,12 @@ impl StopSignals {
     }
 }
 
-/// Has a thread at the start of a call ask for the actions of the signals `candidates`, all signals
-/// blocked. The thread then stands at the exit of its last question. If strandline dies before, it
-/// returns from the question to the program.
+/// Makes a thread at the start of a call query the actions of the signals `candidates`, with all
+/// signals blocked. The thread is then at the exit of its last query. If strandline dies before
+/// that, the thread returns from the query to the program.
 ///
 /// `site` is the address of `syscall; ret`, `entry` the registers at the start of the call.
-pub(super) fn ask(
+pub(super) fn query(
     injected: &mut Injected<'_>,
     site: u64,
     candidates: u64,
@@ -102,27 +102,27 @@ pub(super) fn ask(
     stop_handlers: &[Range<u64>],
 ) -> Result<StopSignals, CallError> {
     let memory = ByPid::new(injected.tracee.process.pid());
-    let deadline = Instant::now() + LIMIT;
-    let mut question = *entry;
-    question.rip = site;
-    question.rsi = 0;
-    question.rdx = injected.frame_address.wrapping_sub(2 * ACTION_BYTES as u64);
-    question.r10 = MASK_BYTES;
+    let deadline = Instant::now() + MAX_QUERY_TIME;
+    let mut query_entry = *entry;
+    query_entry.rip = site;
+    query_entry.rsi = 0;
+    query_entry.rdx = injected.frame_address.wrapping_sub(2 * ACTION_BYTES as u64);
+    query_entry.r10 = MASK_BYTES;
     let mut found = StopSignals::default();
     let mut is_first = true;
     for signal in (1..=64_u32).filter(|&signal| candidates & bit(signal) != 0) {
-        (question.rax, question.rdi) = (RT_SIGACTION, signal.into());
+        (query_entry.rax, query_entry.rdi) = (RT_SIGACTION, signal.into());
         if is_first {
-            injected.start(&question, u64::MAX)?;
+            injected.start(&query_entry, u64::MAX)?;
         } else {
-            injected.set_registers(&question).map_err(CallError::Failed)?;
+            injected.set_registers(&query_entry).map_err(CallError::Failed)?;
         }
         is_first = false;
         // Its entry, and its exit.
         injected.next_system_call(deadline)?;
         let exit = injected.next_system_call(deadline)?;
         let mut action = [0; ACTION_BYTES];
-        let is_read = memory.read(question.rdx, &mut action).is_ok();
+        let is_read = memory.read(query_entry.rdx, &mut action).is_ok();
         if exit.rip == site.wrapping_add(SYSCALL_BYTES) && exit.rax == 0 && is_read {
             found.add(signal, &action, stop_handlers);
         }

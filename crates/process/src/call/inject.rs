@@ -74,7 +74,7 @@ pub struct Call<'a> {
     /// Bytes right below the red zone that the caller has written to: the frame, and that of a
     /// signal handler that runs before the call, go below them.
     pub reserved_bytes: u64,
-    /// Address of `syscall; ret`, for asking which handlers may run in the call; `None`: none may.
+    /// Address of `syscall; ret`, to query which handlers may run in the call; `None`: none may.
     pub system_call: Option<u64>,
     /// Code of runtimes' handlers that stop and restart threads: they may run in the call.
     pub stop_handlers: &'a [Range<u64>],
@@ -138,7 +138,8 @@ pub struct Injected<'a> {
 /// Writes the frame and sets the registers; the thread stays stopped. If it fails, only memory
 /// below the red zone was changed, and the thread is released.
 pub fn begin<'a>(tracee: Tracee<'a>, call: &Call<'_>) -> Result<Injected<'a>, CallError> {
-    let (mask, state, frame_address, entry) = prepare(&tracee, call).map_err(CallError::NotStarted)?;
+    let Prepared { mask, state, frame_address, entry } =
+        prepare(&tracee, call).map_err(CallError::NotStarted)?;
     let status = tracee.process.task_status(tracee.tid).ok();
     let blocked = if call.blocks_faults { u64::MAX } else { mask | !FAULTS };
     let mut injected = Injected {
@@ -163,11 +164,11 @@ pub fn begin<'a>(tracee: Tracee<'a>, call: &Call<'_>) -> Result<Injected<'a>, Ca
         return injected.start(&entry, injected.call_mask).map(|()| injected);
     };
     let candidates = status.map_or(0, |status| handlers::candidates(&status, mask));
-    if candidates == 0 || filters::objection(&injected.tracee, &[handlers::QUESTION]).is_some() {
+    if candidates == 0 || filters::objection(&injected.tracee, &[handlers::ACTION_QUERY]).is_some() {
         injected.stop_signals.likely = candidates;
         return injected.start(&entry, injected.call_mask).map(|()| injected);
     }
-    match injected.ask_and_enter(site, candidates, &entry, call.stop_handlers) {
+    match injected.query_handlers_and_enter(site, candidates, &entry, call.stop_handlers) {
         Ok(()) => Ok(injected),
         Err(error) => {
             if matches!(error, CallError::TimedOut) {
@@ -199,20 +200,30 @@ pub fn is_trampoline(memory: &dyn Memory, address: u64) -> bool {
 
 /// A signal that can announce the end of a call; `None` if none of the harmless ones fits.
 fn end_signal(tracee: &Tracee<'_>, mask: u64) -> Option<i32> {
-    let first = &tracee.registers;
-    if (first.orig_rax as i64) >= 0 && first.rax == RESTART_BLOCK {
+    let registers = &tracee.registers;
+    if (registers.orig_rax as i64) >= 0 && registers.rax == RESTART_BLOCK {
         return None;
     }
     let status = tracee.process.task_status(tracee.tid).ok()?;
-    let waiting = status.thread_pending? | status.process_pending?;
+    let pending = status.thread_pending? | status.process_pending?;
     // It must not be caught (the handler would run if strandline died), and the original mask must
     // not block it.
-    let unfit = status.caught? | waiting | mask;
+    let unfit = status.caught? | pending | mask;
     HARMLESS_SIGNALS.into_iter().find(|signal| unfit >> (signal - 1) & 1 == 0)
 }
 
+/// What [`begin`] needs to enter a call.
+struct Prepared {
+    /// The thread's signal mask.
+    mask: u64,
+    state: ExtendedState,
+    frame_address: u64,
+    /// The registers at the entry of the function.
+    entry: Registers,
+}
+
 /// Reads the state to restore and writes the frame.
-fn prepare(tracee: &Tracee<'_>, call: &Call<'_>) -> std::io::Result<(u64, ExtendedState, u64, Registers)> {
+fn prepare(tracee: &Tracee<'_>, call: &Call<'_>) -> std::io::Result<Prepared> {
     let invalid = |what: &'static str| std::io::Error::new(std::io::ErrorKind::InvalidData, what);
     let tid = tracee.tid;
     let mask = ptrace::signal_mask(tid)?;
@@ -230,7 +241,7 @@ fn prepare(tracee: &Tracee<'_>, call: &Call<'_>) -> std::io::Result<(u64, Extend
     entry.rax = call.rax;
     [entry.rdi, entry.rsi, entry.rdx] = call.arguments;
     entry.orig_rax = u64::MAX;
-    Ok((mask, state, frame.address, entry))
+    Ok(Prepared { mask, state, frame_address: frame.address, entry })
 }
 
 impl<'a> Injected<'a> {
@@ -239,7 +250,7 @@ impl<'a> Injected<'a> {
         self.other = Some(other);
     }
 
-    /// Releases that thread.
+    /// Releases the thread of [`Injected::hold_other`].
     pub fn release_other(&mut self) {
         self.other = None;
     }
@@ -261,15 +272,15 @@ impl Injected<'_> {
         Ok(())
     }
 
-    /// Has the thread ask for the handlers of `candidates`, and puts it at the entry of the call.
-    fn ask_and_enter(
+    /// Makes the thread query the handlers of `candidates`, and puts it at the entry of the call.
+    fn query_handlers_and_enter(
         &mut self,
         site: u64,
         candidates: u64,
         entry: &Registers,
         stop_handlers: &[Range<u64>],
     ) -> Result<(), CallError> {
-        self.stop_signals = handlers::ask(self, site, candidates, entry, stop_handlers)?;
+        self.stop_signals = handlers::query(self, site, candidates, entry, stop_handlers)?;
         // The mask first: from the second step on the function runs even if strandline dies.
         self.set_call_mask(self.call_mask & !self.stop_signals.known).map_err(CallError::Failed)?;
         self.set_registers(entry).map_err(CallError::Failed)
@@ -309,7 +320,7 @@ impl Injected<'_> {
         ptrace::set_registers(self.tracee.tid, registers)
     }
 
-    /// Before the call has run, has the thread return into `chain` instead, whose last frame is to
+    /// Before the call has run: makes the thread return into `chain` instead, whose last frame must
     /// lead to [`Injected::frame_address`].
     pub fn enter_chain(&self, chain: &Frame) -> std::io::Result<()> {
         memory::write(self.tracee.process.pid(), chain.address, &chain.bytes)?;
@@ -355,7 +366,9 @@ impl Injected<'_> {
     pub(super) fn has_lost_announcement(&self) -> bool {
         let Some(signal) = self.announcement else { return false };
         let status = self.tracee.process.task_status(self.tracee.tid).ok();
-        status.and_then(|status| status.thread_pending).is_some_and(|all| all >> (signal - 1) & 1 == 0)
+        status
+            .and_then(|status| status.thread_pending)
+            .is_some_and(|pending| pending >> (signal - 1) & 1 == 0)
     }
 
     /// Whether the thread is back where it was stopped before the call.
@@ -476,8 +489,8 @@ impl Injected<'_> {
         // the kind of stop in which it was found, where its original registers have their original
         // meaning to the kernel.
         let deadline = Instant::now() + limit;
-        let brought = ptrace::interrupt(tid).and_then(|()| ptrace::resume(tid, 0));
-        brought.map_err(CallError::Failed)?;
+        let requested = ptrace::interrupt(tid).and_then(|()| ptrace::resume(tid, 0));
+        requested.map_err(CallError::Failed)?;
         match tracee::next_event(tid, deadline).map_err(CallError::Failed)? {
             Some(Event::Stopped) => self.resume_program(),
             // A group stop, or a signal about to be delivered: everything is restored already.

@@ -56,8 +56,8 @@ pub fn is_in_rseq(memory: &dyn Memory, tid: i32) -> bool {
         Ok(Some(area)) => {
             area.checked_add(OFFSET_RSEQ_CS).and_then(|at| memory.read_word(at).ok()) != Some(0)
         }
-        // None registered, or a kernel before 5.13, which cannot report it. There sequences are
-        // rare, and a blocked thread, which is preferred, is in none.
+        // None is registered, or the kernel (before 5.13) cannot report it. On such kernels
+        // sequences are rare, and a blocked thread, which callers prefer, is in none.
         Ok(None) | Err(_) => false,
     }
 }

@@ -1,7 +1,7 @@
-//! Which part of a file's cached pages is charged to a group, from a sample of them.
+//! Estimates from a sample which part of a file's cached pages is charged to a group.
 //!
 //! A page is charged to the group whose process first used it, and stays so: libraries that every
-//! container maps are charged to one of them. /proc/kpagecgroup tells the group of a page by its
+//! container maps are charged to one of them. /proc/kpagecgroup has the group of a page by its
 //! frame number; both files need CAP_SYS_ADMIN. The sampled pages are mapped, never accessed.
 
 use std::collections::BTreeSet;
@@ -16,12 +16,13 @@ use crate::pages::PAGE_BYTES;
 const WINDOW_BYTES: u64 = 64 << 20;
 /// Maximum number of windows of a file, spread over it.
 const MAX_WINDOWS: u64 = 16;
-/// Minimum and maximum number of sampled pages in a window; between these one in `PAGES_A_SAMPLE`.
+/// Minimum and maximum number of sampled pages in a window; between these one in
+/// `PAGES_PER_SAMPLE`.
 const MIN_PAGES: usize = 4;
 const MAX_PAGES: usize = 64;
-const PAGES_A_SAMPLE: usize = 256;
+const PAGES_PER_SAMPLE: usize = 256;
 
-/// Tells which pages are charged to a set of groups.
+/// Finds which pages are charged to a set of groups.
 #[derive(Debug)]
 pub struct ChargeSampler {
     groups: BTreeSet<u64>,
@@ -32,9 +33,9 @@ pub struct ChargeSampler {
 /// Pages of a sample.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sample {
-    /// Those looked at.
+    /// The sampled pages.
     pub pages: u64,
-    /// Those charged to the groups.
+    /// The sampled pages that are charged to the groups.
     pub charged: u64,
 }
 
@@ -48,8 +49,8 @@ impl Sample {
 }
 
 impl ChargeSampler {
-    /// For the groups with these inodes; `None` without the permission, or where the kernel does
-    /// not tell.
+    /// A sampler for the groups with these inodes; `None` without the permission, or if the kernel
+    /// does not report the groups of pages.
     pub fn new(groups: BTreeSet<u64>) -> Option<Self> {
         let page_map = File::open("/proc/self/pagemap").ok()?;
         let page_groups = File::open("/proc/kpagecgroup").ok()?;
@@ -57,7 +58,7 @@ impl ChargeSampler {
     }
 
     /// Samples the cached pages of `file`, which has `size` bytes; `None` if it cannot be mapped,
-    /// or has no page in the cache where it was looked at.
+    /// or none of the sampled parts has a page in the cache.
     pub fn sample(&self, file: &File, size: u64) -> Option<Sample> {
         let windows = size.div_ceil(WINDOW_BYTES).clamp(1, MAX_WINDOWS);
         let mut sample = Sample::default();
@@ -67,9 +68,13 @@ impl ChargeSampler {
             let bytes = size.saturating_sub(start).min(WINDOW_BYTES).next_multiple_of(PAGE_BYTES);
             let Ok(mapped) = FileWindow::new(file, start, usize::try_from(bytes).ok()?) else { continue };
             let Ok(resident) = mapped.resident() else { continue };
-            let pages: Vec<usize> =
-                resident.iter().enumerate().filter(|(_, is)| **is).map(|(page, _)| page).collect();
-            let wanted = (pages.len() / PAGES_A_SAMPLE).clamp(MIN_PAGES, MAX_PAGES);
+            let pages: Vec<usize> = resident
+                .iter()
+                .enumerate()
+                .filter(|(_, is_resident)| **is_resident)
+                .map(|(page, _)| page)
+                .collect();
+            let wanted = (pages.len() / PAGES_PER_SAMPLE).clamp(MIN_PAGES, MAX_PAGES);
             let step = pages.len().div_ceil(wanted).max(1);
             for &page in pages.iter().step_by(step) {
                 let Some(group) = self.group_of(&mapped, page) else { continue };

@@ -3,8 +3,8 @@
 //!
 //! Files are opened through /proc/PID, deleted or not, and only if they are regular files of a
 //! local file system: opening a device has effects, and a server that does not answer would hang
-//! the reader. Their bytes are never read. The search ends at a number of names or after a time;
-//! what was not looked at is counted.
+//! the reader. Their bytes are never read. The search ends after a number of names or after a time,
+//! and reports that it did.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -16,15 +16,15 @@ use std::time::{Duration, Instant};
 use strandline_sys::files::{FileWindow, cache_stat};
 
 use super::charge::ChargeSampler;
-use crate::map::AddressSpace;
+use crate::map::{AddressSpace, DELETED_SUFFIX};
 use crate::namespaces::{open_mapped_file, open_regular};
 use crate::pages::PAGE_BYTES;
-use crate::procfs::Process;
-use crate::procfs::mounts::{self, MountedAt};
+use crate::procfs::mounts::{self, Mount};
+use crate::procfs::{MAX_MOUNTS_BYTES, Process};
 
-/// Maximum number of file descriptors and mappings looked at.
+/// Maximum number of file descriptors and mappings checked.
 const MAX_NAMES: u64 = 1_000_000;
-/// Maximum number of files kept; of more, the smaller half is summed.
+/// Maximum number of files kept; the smaller half of too many is dropped.
 const MAX_FILES: usize = 4096;
 /// Files that are kept open until the largest are known, which are sampled first.
 const MAX_OPEN: usize = 96;
@@ -32,15 +32,14 @@ const MAX_OPEN: usize = 96;
 const MIN_SAMPLED_BYTES: u64 = 16 << 10;
 /// Maximum bytes of a process's mappings that are read.
 const MAX_MAPS_BYTES: u64 = 32 << 20;
-/// Maximum bytes read of /proc/PID/mountinfo and of fdinfo.
-const MAX_MOUNTS_BYTES: u64 = 8 << 20;
+/// Maximum bytes read of a file of /proc/PID/fdinfo.
 const MAX_INFO_BYTES: u64 = 4 << 10;
 /// Maximum size of a file that is mapped to count its pages where cachestat(2) is missing.
 const MAX_COUNTED_BYTES: u64 = 8 << 30;
 const COUNTED_WINDOW: u64 = 256 << 20;
 
 /// statfs(2).
-const TMPFS_MAGIC: u64 = 0x0102_1994;
+pub(super) const TMPFS_MAGIC: u64 = 0x0102_1994;
 const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
 
 /// File systems whose servers may not answer.
@@ -49,7 +48,7 @@ const REMOTE: &[&str] = &["nfs", "cifs", "smb", "fuse", "9p", "ceph", "afs", "lu
 /// A file with pages in the page cache.
 #[derive(Debug)]
 pub struct CachedFile {
-    /// Its path as the process that uses it has it; ` (deleted)` is taken off.
+    /// Its path in the mount namespace of the process that uses it, without ` (deleted)`.
     pub path: String,
     /// Whether it has no name any more.
     pub is_deleted: bool,
@@ -59,11 +58,11 @@ pub struct CachedFile {
     pub is_used: bool,
     /// Bytes in the page cache.
     pub cached_bytes: u64,
-    /// Of these, written and not yet on disk.
+    /// The part of `cached_bytes` that is written and not yet on disk.
     pub dirty_bytes: u64,
-    /// Of these, being written to disk.
+    /// The part that is being written to disk.
     pub writeback_bytes: u64,
-    /// Of these, charged to the group, by a sample; `None` if unknown.
+    /// The part that is charged to the group, by a sample; `None` if unknown.
     pub charged_bytes: Option<u64>,
     size: u64,
     open: Option<File>,
@@ -74,7 +73,7 @@ pub struct CachedFile {
 pub struct Files {
     /// Those with the most bytes in the page cache, in descending order.
     pub files: Vec<CachedFile>,
-    /// Names that were not looked at, for lack of time.
+    /// Whether names were skipped for lack of time.
     pub names_left: bool,
     /// Files that could not be opened or counted.
     pub unreadable: u64,
@@ -97,7 +96,7 @@ pub struct FileSearch {
     /// Device and inode of mappings, as maps has them.
     mapped: HashSet<(u32, u32, u64)>,
     mounts: Option<Mounts>,
-    looked_at: u64,
+    checked_names: u64,
     deadline: Instant,
     sampling: Option<Sampling>,
 }
@@ -107,9 +106,9 @@ pub struct FileSearch {
 struct Sampling {
     sampler: ChargeSampler,
     /// Time left for files that are not among the largest.
-    left: Duration,
-    /// Time for the largest.
-    for_largest: Duration,
+    time_left: Duration,
+    /// Time for the largest files.
+    time_for_largest: Duration,
 }
 
 impl Sampling {
@@ -125,21 +124,21 @@ impl Sampling {
 #[derive(Debug)]
 struct Mounts {
     namespace: u64,
-    all: Vec<MountedAt>,
+    all: Vec<Mount>,
 }
 
 impl FileSearch {
     /// Ends after `time`. The files are sampled, the largest for at most half of `sampling_time`.
     pub fn new(time: Duration, sampler: Option<ChargeSampler>, sampling_time: Duration) -> Self {
         let half = sampling_time / 2;
-        let sampling = sampler.map(|sampler| Sampling { sampler, left: half, for_largest: half });
+        let sampling = sampler.map(|sampler| Sampling { sampler, time_left: half, time_for_largest: half });
         Self {
             found: Files::default(),
             seen: HashSet::new(),
             names: HashSet::new(),
             mapped: HashSet::new(),
             mounts: None,
-            looked_at: 0,
+            checked_names: 0,
             deadline: Instant::now() + time,
             sampling,
         }
@@ -147,7 +146,7 @@ impl FileSearch {
 
     /// Whether time or bounds are used up.
     pub fn is_over(&self) -> bool {
-        self.looked_at >= MAX_NAMES || Instant::now() >= self.deadline
+        self.checked_names >= MAX_NAMES || Instant::now() >= self.deadline
     }
 
     /// Adds the files that `process` has mapped or open.
@@ -159,7 +158,7 @@ impl FileSearch {
         let namespace = std::fs::metadata(process.path("ns/mnt")).map_or(0, |data| data.ino());
         if self.mounts.as_ref().is_none_or(|known| known.namespace != namespace || namespace == 0) {
             let text = process.read_file("mountinfo", MAX_MOUNTS_BYTES).unwrap_or_default();
-            self.mounts = Some(Mounts { namespace, all: mounts::all(&text) });
+            self.mounts = Some(Mounts { namespace, all: mounts::parse(&text) });
         }
         let can_list = self.add_mapped(process, namespace) & self.add_open(process, namespace);
         self.found.not_allowed += u64::from(!can_list);
@@ -167,8 +166,8 @@ impl FileSearch {
 
     /// Whether a file of the mount with this id or device is on a remote file system; `None` if
     /// there is no such mount.
-    fn is_remote(&self, is_it: impl Fn(&MountedAt) -> bool) -> Option<bool> {
-        let mount = self.mounts.as_ref()?.all.iter().find(|mount| is_it(mount))?;
+    fn is_remote(&self, matches: impl Fn(&Mount) -> bool) -> Option<bool> {
+        let mount = self.mounts.as_ref()?.all.iter().find(|mount| matches(mount))?;
         Some(REMOTE.iter().any(|kind| mount.kind.starts_with(kind)))
     }
 
@@ -176,7 +175,7 @@ impl FileSearch {
         let Ok(text) = process.read_file("maps", MAX_MAPS_BYTES) else { return false };
         let (space, _) = AddressSpace::parse(&text);
         for mapping in space.mappings().iter().filter(|mapping| mapping.has_file()) {
-            self.looked_at += 1;
+            self.checked_names += 1;
             let (major, minor) = mapping.device;
             if !self.mapped.insert((major, minor, mapping.inode)) {
                 continue;
@@ -201,7 +200,7 @@ impl FileSearch {
     fn add_open(&mut self, process: &Process, namespace: u64) -> bool {
         let Ok(entries) = std::fs::read_dir(process.path("fd")) else { return false };
         for entry in entries.flatten() {
-            self.looked_at += 1;
+            self.checked_names += 1;
             if self.is_over() {
                 self.found.names_left = true;
                 break;
@@ -241,7 +240,7 @@ impl FileSearch {
 
     /// Whether a name is seen for the first time; a deleted file shares its name with others.
     fn is_new_name(&mut self, namespace: u64, name: &str) -> bool {
-        if name.ends_with(DELETED) {
+        if name.ends_with(DELETED_SUFFIX) {
             return true;
         }
         let mut hasher = DefaultHasher::new();
@@ -266,15 +265,15 @@ impl FileSearch {
         if cached.cached_bytes == 0 {
             return;
         }
-        let path = name.strip_suffix(DELETED).unwrap_or(name);
-        let keep = cached.cached_bytes >= MIN_SAMPLED_BYTES;
+        let path = name.strip_suffix(DELETED_SUFFIX).unwrap_or(name);
+        let is_sampled = cached.cached_bytes >= MIN_SAMPLED_BYTES;
         self.found.files.push(CachedFile {
             path: path.to_owned(),
             is_deleted: path.len() < name.len() || data.nlink() == 0,
             is_shared_memory: kind == TMPFS_MAGIC,
             is_used,
             size: data.len(),
-            open: keep.then_some(file),
+            open: is_sampled.then_some(file),
             ..cached
         });
         self.shrink();
@@ -290,14 +289,15 @@ impl FileSearch {
         sort(files);
         let since = Instant::now();
         for file in files.iter_mut().skip(MAX_OPEN).filter(|file| file.open.is_some()) {
-            if let Some(sampling) = self.sampling.as_ref().filter(|sampling| since.elapsed() < sampling.left)
+            if let Some(sampling) =
+                self.sampling.as_ref().filter(|sampling| since.elapsed() < sampling.time_left)
             {
                 sampling.sample(file);
             }
             file.open = None;
         }
         if let Some(sampling) = &mut self.sampling {
-            sampling.left = sampling.left.saturating_sub(since.elapsed());
+            sampling.time_left = sampling.time_left.saturating_sub(since.elapsed());
         }
         if files.len() >= MAX_FILES {
             files.truncate(MAX_FILES / 2);
@@ -309,7 +309,9 @@ impl FileSearch {
         sort(&mut self.found.files);
         let since = Instant::now();
         for file in &mut self.found.files {
-            if let Some(sampling) = self.sampling.as_ref().filter(|it| since.elapsed() < it.for_largest) {
+            if let Some(sampling) =
+                self.sampling.as_ref().filter(|sampling| since.elapsed() < sampling.time_for_largest)
+            {
                 sampling.sample(file);
             }
             file.open = None;
@@ -319,9 +321,7 @@ impl FileSearch {
     }
 }
 
-/// Suffix that the kernel adds to the name of a file without a path.
-const DELETED: &str = " (deleted)";
-
+/// Whether a file is of the kernel's hidden tmpfs.
 fn is_kernels_own(name: &str) -> bool {
     ["/memfd:", "/SYSV", "/dev/zero"].iter().any(|start| name.starts_with(start))
 }
@@ -350,15 +350,15 @@ fn count_cached(file: &File, size: u64) -> io::Result<CachedFile> {
     const ENOSYS: i32 = 38;
     match cache_stat(file) {
         Ok(stat) => Ok(counted(stat.cached_pages, stat.dirty_pages, stat.writeback_pages)),
-        Err(error) if error.raw_os_error() == Some(ENOSYS) && may_write(file) => {
+        Err(error) if error.raw_os_error() == Some(ENOSYS) && can_trust_mincore(file) => {
             Ok(counted(resident_pages(file, size)?, 0, 0))
         }
         Err(error) => Err(error),
     }
 }
 
-/// Whether mincore(2) answers truly: to the owner of the file and root.
-fn may_write(file: &File) -> bool {
+/// Whether mincore(2) reports the truth to this user: only to the owner of the file and to root.
+fn can_trust_mincore(file: &File) -> bool {
     let user = strandline_sys::host::effective_user();
     user == 0 || file.metadata().is_ok_and(|data| data.uid() == user)
 }
@@ -370,7 +370,7 @@ fn resident_pages(file: &File, size: u64) -> io::Result<u64> {
     while offset < end {
         let bytes = (end - offset).min(COUNTED_WINDOW);
         let window = FileWindow::new(file, offset, usize::try_from(bytes).unwrap_or(usize::MAX))?;
-        pages += window.resident()?.iter().filter(|is| **is).count() as u64;
+        pages += window.resident()?.iter().filter(|is_resident| **is_resident).count() as u64;
         offset += bytes;
     }
     Ok(pages)

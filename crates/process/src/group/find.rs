@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::hierarchy::{Group, GroupError, Hierarchy};
 
-/// Maximum number of groups looked at: ten times what a busy host has.
+/// Maximum number of groups searched: ten times what a busy host has.
 const MAX_GROUPS: usize = 100_000;
 /// Maximum time of a search.
 const MAX_TIME: Duration = Duration::from_secs(5);
@@ -18,12 +18,12 @@ const MAX_PROCESSES: usize = 100_000;
 const MAX_PROCS_BYTES: u64 = 4 << 20;
 /// Maximum number of paths in a message.
 const MAX_SHOWN: usize = 5;
-/// Fewest digits of a container's id: fewer name several soon.
+/// Minimum number of digits of a container's id: fewer are soon ambiguous.
 const MIN_ID_DIGITS: usize = 4;
 
-/// What is looked for.
+/// The name of a group to find.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Wanted {
+pub enum GroupName {
     /// A container by its id, or the first digits of it.
     Container(String),
     /// A unit of systemd.
@@ -32,23 +32,26 @@ pub enum Wanted {
     Pod(String),
 }
 
-impl Wanted {
-    /// Whether a folder of this name is it.
-    fn matches(&self, name: &str) -> bool {
+impl GroupName {
+    /// Whether a folder named `folder` belongs to the group.
+    fn matches(&self, folder: &str) -> bool {
         match self {
-            Self::Container(id) => container_id(name).is_some_and(|found| found.starts_with(id.as_str())),
+            Self::Container(id) => container_id(folder).is_some_and(|found| found.starts_with(id.as_str())),
             Self::Unit(unit) => {
-                name == unit || (!unit.contains('.') && name.strip_suffix(".service") == Some(unit))
+                folder == unit || (!unit.contains('.') && folder.strip_suffix(".service") == Some(unit))
             }
-            Self::Pod(uid) => pod_uid(name).is_some_and(|found| &found == uid),
+            Self::Pod(uid) => pod_uid(folder).is_some_and(|found| &found == uid),
         }
     }
 
-    /// The same in one spelling; fails with advice if it cannot name anything.
-    fn normal(&self) -> Result<Self, String> {
+    /// The name in its canonical form, as the hierarchy has it.
+    ///
+    /// # Errors
+    /// Advice, if no group can have the name.
+    fn canonical(&self) -> Result<Self, String> {
         match self {
             Self::Container(id) => {
-                // As Kubernetes shows it: containerd://ID.
+                // Kubernetes shows it as containerd://ID.
                 let id = id.rsplit_once("://").map_or(id.as_str(), |(_, id)| id).to_lowercase();
                 let is_id = id.len() >= MIN_ID_DIGITS && id.bytes().all(|digit| digit.is_ascii_hexdigit());
                 if is_id {
@@ -119,7 +122,7 @@ fn digits_of(uid: &str) -> Option<String> {
 
 /// The arguments that name the group at `path`, the shortest that are not too long to type.
 pub fn arguments_for(path: &str) -> String {
-    /// Longest path that is given as it is.
+    /// Maximum length of a path that is not replaced by an id.
     const MAX_PATH: usize = 32;
     /// Digits of an id that Docker shows.
     const SHOWN_DIGITS: usize = 12;
@@ -142,12 +145,12 @@ pub fn arguments_for(path: &str) -> String {
 
 /// The groups that were found.
 #[derive(Debug, Default)]
-pub struct Found {
+pub struct FoundGroups {
     /// Their paths below the root of the hierarchy, those nearer to it first.
     pub paths: Vec<PathBuf>,
-    /// How many groups were looked at.
-    pub seen: usize,
-    /// Whether the search ended before all were.
+    /// Number of groups searched.
+    pub searched: usize,
+    /// Whether the search ended before all groups were searched.
     pub is_cut: bool,
 }
 
@@ -166,23 +169,23 @@ impl Default for Bounds {
     }
 }
 
-/// Walks the groups below `start` (a path below the root), those nearer first; keeps those that are
-/// `wanted`.
-pub fn walk(root: &Path, start: &Path, bounds: Bounds, wanted: impl Fn(&str) -> bool) -> Found {
+/// Walks the groups below `start` (a path below the root), those nearer to it first; keeps those
+/// whose folder name is wanted.
+pub fn walk(root: &Path, start: &Path, bounds: Bounds, is_wanted: impl Fn(&str) -> bool) -> FoundGroups {
     let since = Instant::now();
-    let mut found = Found::default();
+    let mut found = FoundGroups::default();
     let mut level = vec![start.to_owned()];
     while !level.is_empty() {
         let mut below = Vec::new();
         for path in level {
-            if found.seen >= bounds.groups || since.elapsed() > bounds.time {
+            if found.searched >= bounds.groups || since.elapsed() > bounds.time {
                 found.is_cut = true;
                 return found;
             }
-            found.seen += 1;
-            let is_wanted = path.file_name().is_some_and(|name| wanted(&name.to_string_lossy()));
+            found.searched += 1;
+            let is_match = path.file_name().is_some_and(|name| is_wanted(&name.to_string_lossy()));
             below.extend(children(root, &path));
-            if is_wanted {
+            if is_match {
                 found.paths.push(path);
             }
         }
@@ -211,13 +214,13 @@ impl Hierarchy {
     /// container has groups of its own) the outermost counts.
     ///
     /// # Errors
-    /// No such group, or several, or too many groups to look at.
-    pub fn find(&self, wanted: &Wanted, bounds: Bounds) -> Result<Group, GroupError> {
+    /// No group has the name, or several have it, or the search exceeded its bounds.
+    pub fn find(&self, name: &GroupName, bounds: Bounds) -> Result<Group, GroupError> {
         let since = Instant::now();
-        let what = wanted.describe();
+        let what = name.describe();
         let root = self.root.display().to_string();
-        let wanted = wanted.normal().map_err(|advice| GroupError::BadName { what: what.clone(), advice })?;
-        let found = walk(&self.root, Path::new(""), bounds, |name| wanted.matches(name));
+        let name = name.canonical().map_err(|advice| GroupError::BadName { what: what.clone(), advice })?;
+        let found = walk(&self.root, Path::new(""), bounds, |folder| name.matches(folder));
         let outermost: Vec<&PathBuf> = found
             .paths
             .iter()
@@ -227,12 +230,12 @@ impl Hierarchy {
             [] if found.is_cut => Err(GroupError::SearchCut {
                 what,
                 root,
-                groups: found.seen,
+                groups: found.searched,
                 seconds: since.elapsed().as_secs_f64(),
             }),
             [] => {
-                let advice = wanted.advice().to_owned();
-                Err(GroupError::NotFound { what, root, groups: found.seen, advice })
+                let advice = name.advice().to_owned();
+                Err(GroupError::NotFound { what, root, groups: found.searched, advice })
             }
             [path] => {
                 Group::open(self, path).map_err(|_| GroupError::Gone { path: path.display().to_string() })
@@ -327,7 +330,7 @@ mod tests {
         (folder, hierarchy)
     }
 
-    fn find(hierarchy: &Hierarchy, wanted: Wanted) -> Result<String, String> {
+    fn find(hierarchy: &Hierarchy, wanted: GroupName) -> Result<String, String> {
         let found = hierarchy.find(&wanted, Bounds::default());
         found.map(|group| group.path).map_err(|error| error.to_string())
     }
@@ -346,16 +349,16 @@ mod tests {
             let (_folder, hierarchy) =
                 tree(&[format!("{name}/container"), monitor, format!("x/docker-{OTHER}.scope")]);
             for id in [ID, &ID[..12], &format!("containerd://{ID}"), &ID[..12].to_uppercase()] {
-                let found = find(&hierarchy, Wanted::Container(id.to_owned()));
+                let found = find(&hierarchy, GroupName::Container(id.to_owned()));
                 assert_eq!(found.as_deref(), Ok(format!("/{name}").as_str()), "{id}");
             }
-            let several = find(&hierarchy, Wanted::Container("0123".into())).unwrap_err();
+            let several = find(&hierarchy, GroupName::Container("0123".into())).unwrap_err();
             assert!(several.contains("names 2 control groups"), "{several}");
             assert!(
-                find(&hierarchy, Wanted::Container("web".into())).unwrap_err().contains("docker inspect")
+                find(&hierarchy, GroupName::Container("web".into())).unwrap_err().contains("docker inspect")
             );
             assert!(
-                find(&hierarchy, Wanted::Container("ffff".into())).unwrap_err().contains("is it running")
+                find(&hierarchy, GroupName::Container("ffff".into())).unwrap_err().contains("is it running")
             );
         }
     }
@@ -368,20 +371,20 @@ mod tests {
         let (_folder, hierarchy) =
             tree(&[slice.clone(), "system.slice/web.service".into(), "user.slice".into()]);
         for asked in [uid, &name, &uid.to_uppercase(), &format!("pod{uid}")] {
-            assert_eq!(find(&hierarchy, Wanted::Pod(asked.to_owned())), Ok(format!("/{slice}")));
+            assert_eq!(find(&hierarchy, GroupName::Pod(asked.to_owned())), Ok(format!("/{slice}")));
         }
-        assert!(find(&hierarchy, Wanted::Pod("web".into())).unwrap_err().contains("kubectl"));
+        assert!(find(&hierarchy, GroupName::Pod("web".into())).unwrap_err().contains("kubectl"));
         for unit in ["web", "web.service"] {
             assert_eq!(
-                find(&hierarchy, Wanted::Unit(unit.into())).as_deref(),
+                find(&hierarchy, GroupName::Unit(unit.into())).as_deref(),
                 Ok("/system.slice/web.service")
             );
         }
-        assert_eq!(find(&hierarchy, Wanted::Unit("user.slice".into())).as_deref(), Ok("/user.slice"));
-        assert!(find(&hierarchy, Wanted::Unit("we".into())).unwrap_err().contains("systemctl"));
-        assert!(find(&hierarchy, Wanted::Unit("../x".into())).unwrap_err().contains("no slash"));
+        assert_eq!(find(&hierarchy, GroupName::Unit("user.slice".into())).as_deref(), Ok("/user.slice"));
+        assert!(find(&hierarchy, GroupName::Unit("we".into())).unwrap_err().contains("systemctl"));
+        assert!(find(&hierarchy, GroupName::Unit("../x".into())).unwrap_err().contains("no slash"));
         let (_folder, hierarchy) = tree(&[format!("kubepods/pod{uid}/{ID}")]);
-        assert_eq!(find(&hierarchy, Wanted::Pod(uid.into())), Ok(format!("/kubepods/pod{uid}")));
+        assert_eq!(find(&hierarchy, GroupName::Pod(uid.into())), Ok(format!("/kubepods/pod{uid}")));
     }
 
     #[test]
@@ -399,11 +402,11 @@ mod tests {
         let names = (0..10_000).map(|n| format!("system.slice/s{}.slice/n{n}.service", n % 100));
         let (_folder, hierarchy) = tree(&names.collect::<Vec<_>>());
         assert_eq!(
-            find(&hierarchy, Wanted::Unit("n9999".into())).as_deref(),
+            find(&hierarchy, GroupName::Unit("n9999".into())).as_deref(),
             Ok("/system.slice/s99.slice/n9999.service")
         );
         let bounds = Bounds { groups: 50, ..Bounds::default() };
-        let cut = hierarchy.find(&Wanted::Unit("n9999".into()), bounds).unwrap_err().to_string();
+        let cut = hierarchy.find(&GroupName::Unit("n9999".into()), bounds).unwrap_err().to_string();
         assert!(cut.contains("among the first 50 groups") && cut.contains("--cgroup"), "{cut}");
     }
 

@@ -55,15 +55,15 @@ pub enum GroupError {
         "no control group {path} below {root}; `cat /proc/PID/cgroup` shows that of a process, `systemd-cgls` all"
     )]
     NoSuchGroup {
-        /// The path asked for.
+        /// The requested path.
         path: String,
-        /// Where it was looked for.
+        /// The searched root.
         root: String,
     },
     /// The name cannot be that of a group.
     #[error("{what}: {advice}")]
     BadName {
-        /// The name asked for.
+        /// The requested name.
         what: String,
         /// What to give instead.
         advice: String,
@@ -71,25 +71,25 @@ pub enum GroupError {
     /// Nothing has the name.
     #[error("no control group of {what} below {root}, among {groups} groups: {advice}")]
     NotFound {
-        /// The name asked for.
+        /// The requested name.
         what: String,
-        /// Where it was looked for.
+        /// The searched root.
         root: String,
-        /// How many groups were looked at.
+        /// Number of groups searched.
         groups: usize,
         /// What to do next.
         advice: String,
     },
-    /// The search ended before all groups were looked at.
+    /// The search ended before all groups were searched.
     #[error(
         "{what} was not found among the first {groups} groups below {root}, after {seconds:.1} s: give its path with --cgroup"
     )]
     SearchCut {
-        /// The name asked for.
+        /// The requested name.
         what: String,
-        /// Where it was looked for.
+        /// The searched root.
         root: String,
-        /// How many groups were looked at.
+        /// Number of groups searched.
         groups: usize,
         /// The time that the search took.
         seconds: f64,
@@ -97,9 +97,9 @@ pub enum GroupError {
     /// Several groups have the name.
     #[error("{what} names {count} control groups: {paths}; give one of them with --cgroup")]
     Ambiguous {
-        /// The name asked for.
+        /// The requested name.
         what: String,
-        /// How many there are.
+        /// Number of groups with the name.
         count: usize,
         /// The first of them.
         paths: String,
@@ -158,9 +158,9 @@ impl Hierarchy {
     /// The hierarchy in the text of /proc/PID/mountinfo. Version 1 if it has the memory controller:
     /// a controller belongs to one hierarchy only.
     pub fn parse(mounts: &str) -> Option<Self> {
-        let one = mount_point(mounts, "cgroup", Some("memory")).map(|root| (Version::One, root));
+        let version_1 = mount_point(mounts, "cgroup", Some("memory")).map(|root| (Version::One, root));
         let (version, root) =
-            one.or_else(|| mount_point(mounts, "cgroup2", None).map(|root| (Version::Two, root)))?;
+            version_1.or_else(|| mount_point(mounts, "cgroup2", None).map(|root| (Version::Two, root)))?;
         let is_group = |line: &&str| {
             line.split_once(" - ")
                 .is_some_and(|(_, after)| after.starts_with("cgroup ") || after.starts_with("cgroup2 "))
@@ -183,10 +183,10 @@ impl Hierarchy {
     ///
     /// # Errors
     /// [`GroupError::NoSuchGroup`] if it does not exist.
-    pub fn open(&self, asked: &str) -> Result<Group, GroupError> {
+    pub fn open(&self, path: &str) -> Result<Group, GroupError> {
         let missing =
-            || GroupError::NoSuchGroup { path: asked.to_owned(), root: self.root.display().to_string() };
-        let relative = self.relative(asked).ok_or_else(missing)?;
+            || GroupError::NoSuchGroup { path: path.to_owned(), root: self.root.display().to_string() };
+        let relative = self.relative(path).ok_or_else(missing)?;
         Group::open(self, &relative).map_err(|error| match error.kind() {
             io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => missing(),
             _ => GroupError::Io { path: self.root.join(&relative).display().to_string(), source: error },
@@ -194,12 +194,12 @@ impl Hierarchy {
     }
 
     /// The path below the root: without the longest mount point that it starts with.
-    fn relative(&self, asked: &str) -> Option<PathBuf> {
-        let path = Path::new(asked);
+    fn relative(&self, path: &str) -> Option<PathBuf> {
+        let path = Path::new(path);
         let below = self.mounts.iter().filter_map(|point| path.strip_prefix(point).ok());
-        let rest = below.min_by_key(|rest| rest.as_os_str().len()).unwrap_or(path);
+        let below = below.min_by_key(|below| below.as_os_str().len()).unwrap_or(path);
         let mut relative = PathBuf::new();
-        for part in rest.components() {
+        for part in below.components() {
             match part {
                 Component::Normal(name) => relative.push(name),
                 Component::RootDir | Component::CurDir => {}
@@ -211,7 +211,7 @@ impl Hierarchy {
     }
 }
 
-/// An open control group: a later group of the same name is another.
+/// An open control group. A later group of the same name is a different one.
 #[derive(Debug)]
 pub struct Group {
     /// The version of its hierarchy.

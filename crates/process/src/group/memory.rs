@@ -5,11 +5,11 @@
 
 use super::hierarchy::{Group, GroupError, Version};
 
-/// From this on a limit of version 1 is none: PAGE_COUNTER_MAX, rounded down to pages.
+/// A limit of version 1 at or above this means no limit (PAGE_COUNTER_MAX, rounded down to pages).
 const NO_LIMIT: u64 = 1 << 62;
-/// How often the charge is read again if it changed while its parts were read.
+/// Maximum number of attempts to read the parts without a change of the charge meanwhile.
 const MAX_ATTEMPTS: usize = 8;
-/// A change of the charge that is accepted: what one processor charges at once.
+/// Accepted change of the charge, in bytes: what one processor charges at once.
 const SMALL_CHANGE: u64 = 64 * 4096;
 
 /// The figures of a group.
@@ -17,9 +17,9 @@ const SMALL_CHANGE: u64 = 64 * 4096;
 pub struct Memory {
     /// memory.current or memory.usage_in_bytes.
     pub current_bytes: u64,
-    /// By how much it changed while the parts were read.
+    /// Change of the charge while the parts were read, in bytes.
     pub changed_bytes: u64,
-    /// The parts, with those of the groups below.
+    /// The parts of the charge, including those of the groups below.
     pub parts: Parts,
     /// Its limits.
     pub limits: Limits,
@@ -35,7 +35,7 @@ pub struct Memory {
     pub removed_groups: Option<u64>,
 }
 
-/// The parts of the charge, by the names of memory.stat of version 2.
+/// The parts of the charge in bytes, by the names of memory.stat of version 2; `None` if unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Parts {
     /// Anonymous pages that are mapped.
@@ -74,7 +74,7 @@ pub struct Parts {
     pub sock: Option<u64>,
     /// Compressed pages of zswap.
     pub zswap: Option<u64>,
-    /// What these pages had before.
+    /// Size of these pages before compression.
     pub zswapped: Option<u64>,
     /// Slab objects that can be reclaimed: directory entries, inodes.
     pub slab_reclaimable: Option<u64>,
@@ -86,7 +86,7 @@ pub struct Parts {
     pub tcp_beside: Option<u64>,
 }
 
-/// Limits and protections; `None`: none, or not known.
+/// Limits and protections, in bytes; `None`: no limit, or unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
     /// memory.max, memory.limit_in_bytes.
@@ -151,7 +151,7 @@ impl Memory {
         let mut best: Option<Self> = None;
         for _ in 0..MAX_ATTEMPTS {
             let before = current(group)?;
-            let mut read = Self::once(group);
+            let mut read = Self::read_once(group);
             read.current_bytes = current(group)?;
             read.changed_bytes = read.current_bytes.abs_diff(before);
             if best.as_ref().is_none_or(|best| read.changed_bytes < best.changed_bytes) {
@@ -164,10 +164,10 @@ impl Memory {
         best.ok_or_else(|| GroupError::Gone { path: group.path.clone() })
     }
 
-    fn once(group: &Group) -> Self {
+    fn read_once(group: &Group) -> Self {
         match group.version {
-            Version::One => one(group),
-            Version::Two => two(group),
+            Version::One => read_version_1(group),
+            Version::Two => read_version_2(group),
         }
     }
 }
@@ -211,7 +211,7 @@ fn value(text: &str, key: &str) -> Option<u64> {
     line.trim().parse().ok()
 }
 
-fn two(group: &Group) -> Memory {
+fn read_version_2(group: &Group) -> Memory {
     let stat = group.text("memory.stat").unwrap_or_default();
     let get = |key: &str| value(&stat, key);
     let events = group.text("memory.events").unwrap_or_default();
@@ -268,7 +268,7 @@ fn two(group: &Group) -> Memory {
     }
 }
 
-fn one(group: &Group) -> Memory {
+fn read_version_1(group: &Group) -> Memory {
     let stat = group.text("memory.stat").unwrap_or_default();
     // Without the file, the kernel (5.11 and later) has no other mode.
     let is_hierarchical = group.number("memory.use_hierarchy") != Some(0);
@@ -342,8 +342,8 @@ pub struct EffectiveLimit {
     pub path: String,
 }
 
-/// The limit that holds for `group`: the smallest of its own and those above it. `None` if there is
-/// none.
+/// The limit that applies to `group`: the smallest of its own and those of the groups above it.
+/// `None` if there is no limit.
 pub fn effective_limit(group: &Group) -> Option<EffectiveLimit> {
     let name = match group.version {
         Version::One => "memory.limit_in_bytes",

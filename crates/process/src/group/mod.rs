@@ -3,7 +3,7 @@
 //!
 //! Everything is read below a [`Hierarchy`], whose root a test may fabricate. Names of groups and
 //! files are chosen by others and are kept as text; contents are numbers that may be wrong, huge
-//! or missing. This module must not add anything up: the ledger of a group is made above it.
+//! or missing. This module adds nothing up: the ledger of a group is made above it.
 
 pub mod charge;
 pub mod files;
@@ -13,7 +13,7 @@ pub mod memory;
 pub mod shared_memory;
 pub mod view;
 
-pub use find::{Found, Wanted};
+pub use find::{FoundGroups, GroupName};
 pub use hierarchy::{Group, Hierarchy, Version};
 pub use memory::Memory;
 pub use view::View;

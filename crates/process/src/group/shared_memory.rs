@@ -11,11 +11,10 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, fstatfs, open, openat2, statat};
 
-use super::files::FileSearch;
-use crate::procfs::Process;
-use crate::procfs::mounts;
+use super::files::{FileSearch, TMPFS_MAGIC};
+use crate::procfs::{MAX_MOUNTS_BYTES, Process, mounts};
 
-/// Maximum number of entries looked at, of mount namespaces, and of mounts.
+/// Maximum number of entries, mount namespaces and mounts walked.
 const MAX_ENTRIES: u64 = 100_000;
 const MAX_NAMESPACES: usize = 16;
 const MAX_MOUNTS: usize = 256;
@@ -23,8 +22,6 @@ const MAX_MOUNTS: usize = 256;
 const MAX_DEPTH: usize = 32;
 /// Smallest file that is opened to be counted.
 const MIN_BYTES: u64 = 16 << 10;
-/// Maximum bytes read of /proc/PID/mountinfo.
-const MAX_MOUNTS_BYTES: u64 = 8 << 20;
 
 /// Looks through tmpfs mounts.
 #[derive(Debug)]
@@ -33,15 +30,21 @@ pub struct SharedMemoryWalk {
     devices: BTreeSet<(u32, u32)>,
     entries: u64,
     /// Time left for walking.
-    left: Duration,
-    /// Whether it ended before everything was looked at.
+    time_left: Duration,
+    /// Whether it ended before all entries were seen.
     pub is_cut: bool,
 }
 
 impl SharedMemoryWalk {
-    /// Walks for at most `time` in all.
+    /// A walk that takes at most `time` in total.
     pub fn new(time: Duration) -> Self {
-        Self { namespaces: BTreeSet::new(), devices: BTreeSet::new(), entries: 0, left: time, is_cut: false }
+        Self {
+            namespaces: BTreeSet::new(),
+            devices: BTreeSet::new(),
+            entries: 0,
+            time_left: time,
+            is_cut: false,
+        }
     }
 
     /// Adds the files of the mounts that `process` sees to `search`; each mount once.
@@ -53,21 +56,21 @@ impl SharedMemoryWalk {
             return;
         }
         let since = Instant::now();
-        self.walk_mounts(process, since + self.left, search);
-        self.left = self.left.saturating_sub(since.elapsed());
+        self.walk_mounts(process, since + self.time_left, search);
+        self.time_left = self.time_left.saturating_sub(since.elapsed());
     }
 
     fn walk_mounts(&mut self, process: &Process, deadline: Instant, search: &mut FileSearch) {
         let Ok(root) = open(process.path("root"), PATH_FLAGS, Mode::empty()) else { return };
         let text = process.read_file("mountinfo", MAX_MOUNTS_BYTES).unwrap_or_default();
-        let shared = mounts::all(&text).into_iter().filter(|mount| mount.kind == "tmpfs");
+        let shared = mounts::parse(&text).into_iter().filter(|mount| mount.kind == "tmpfs");
         for mount in shared.take(MAX_MOUNTS) {
             if !self.devices.insert(mount.device) {
                 continue;
             }
             let within = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_SYMLINKS;
             let top = openat2(&root, mount.point.as_str(), PATH_FLAGS, Mode::empty(), within);
-            // Another file system may be mounted above it.
+            // Another file system may be mounted over it.
             let Some(top) = top.ok().filter(is_tmpfs) else { continue };
             self.walk(&top, &mount.point, deadline, search);
         }
@@ -86,7 +89,7 @@ impl SharedMemoryWalk {
                     self.is_cut = true;
                     return;
                 }
-                // A name that is no text would be another name as text.
+                // A name that is not UTF-8 would name another file once converted.
                 let Ok(name) = entry.file_name().to_str() else { continue };
                 if matches!(name, "." | "..") {
                     continue;
@@ -128,7 +131,6 @@ const BELOW: ResolveFlags =
     ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_XDEV);
 
 fn is_tmpfs(folder: &OwnedFd) -> bool {
-    const TMPFS_MAGIC: u64 = 0x0102_1994;
     fstatfs(folder).is_ok_and(|stat| stat.f_type.cast_unsigned() == TMPFS_MAGIC)
 }
 

@@ -1,4 +1,4 @@
-//! Which folder a path of /proc/PID/cgroup stands for.
+//! Finds the folder of a path in /proc/PID/cgroup.
 //!
 //! Such a path begins at the root of this program's cgroup namespace (cgroup_namespaces(7)), or
 //! above it with `/..`; what is mounted may begin above or below that root (proc(5), mountinfo:
@@ -13,7 +13,7 @@ use crate::procfs::Process;
 /// Maximum bytes read of /proc/PID/cgroup.
 const MAX_BYTES: u64 = 64 << 10;
 
-/// How paths of /proc/PID/cgroup lie to the mounted hierarchy.
+/// How paths of /proc/PID/cgroup relate to the mounted hierarchy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct View {
     /// The namespace's root, below what is mounted.
@@ -34,8 +34,8 @@ impl View {
         if !root.starts_with("..") {
             return Self { namespace: PathBuf::new(), mounted: PathBuf::from(root) };
         }
-        // The mount begins above the namespace's root, whose names only a search shows: this
-        // program is in it, or below.
+        // The mount begins above the namespace's root. Only a search finds the names in between:
+        // this program is in the namespace's root, or below it.
         let namespace = own_group(hierarchy).unwrap_or_default();
         Self { namespace, mounted: PathBuf::new() }
     }

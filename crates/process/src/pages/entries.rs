@@ -188,12 +188,12 @@ pub(super) fn each_anonymous_run(
     for range in ranges {
         let mut run = range.start..range.start;
         walk(pagemap, range.start, range.end, |at, value| {
-            let counted = match classify(value, zero) {
+            let is_anonymous = match classify(value, zero) {
                 Page::Resident(flags) => flags & kind::ANONYMOUS != 0,
                 Page::Doubtful(flags) => flags & kind::MIGRATING == 0,
                 Page::None => false,
             };
-            if counted {
+            if is_anonymous {
                 if run.end != at {
                     if !run.is_empty() {
                         each(run.clone());

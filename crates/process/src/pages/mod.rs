@@ -65,7 +65,7 @@ mod kind {
 pub struct PageRun {
     /// First byte.
     pub start: u64,
-    /// First byte behind.
+    /// First byte past the end.
     pub end: u64,
     /// Anonymous, including private copies of file pages; otherwise file or shared memory.
     pub anonymous: bool,
@@ -142,10 +142,10 @@ impl Residency {
         }
     }
 
-    /// Like [`Residency::read`], with one interface only. `Way::Scan` fails with ENOTTY on kernels
-    /// before 6.7.
-    pub fn read_by(pagemap: &File, spaces: &[SmapsEntry], way: Interface) -> io::Result<Self> {
-        let scanned = match way {
+    /// Like [`Residency::read`], with one interface only. [`Interface::Scan`] fails with ENOTTY on
+    /// kernels before 6.7.
+    pub fn read_by(pagemap: &File, spaces: &[SmapsEntry], interface: Interface) -> io::Result<Self> {
+        let scanned = match interface {
             Interface::Scan => Some(ScannedRegions::of(pagemap, spaces.iter().map(|space| &space.mapping))?),
             Interface::Entries => None,
         };
@@ -309,10 +309,10 @@ impl<'a> Builder<'a> {
         let tail = self.runs.split_off(self.first_run);
         for mut run in tail {
             if run.has(kind::DOUBTFUL) {
-                let take = run.bytes().min(missing);
-                missing -= take;
-                run =
-                    Packed { start_and_kind: run.start_and_kind & !kind::DOUBTFUL, end: run.start() + take };
+                let resident_bytes = run.bytes().min(missing);
+                missing -= resident_bytes;
+                let end = run.start() + resident_bytes;
+                run = Packed { start_and_kind: run.start_and_kind & !kind::DOUBTFUL, end };
             }
             if run.bytes() > 0 {
                 self.runs.push(run);
@@ -387,13 +387,13 @@ pub fn each_anonymous_run(
     ranges: &[Range<u64>],
     each: &mut dyn FnMut(Range<u64>),
 ) -> io::Result<()> {
-    let mut has_shown = false;
+    let mut has_found_run = false;
     let by_scan = scan::each_anonymous_run(pagemap, ranges, &mut |run| {
-        has_shown = true;
+        has_found_run = true;
         each(run);
     });
     match by_scan {
-        Err(error) if !has_shown && scan::is_missing(&error) => {
+        Err(error) if !has_found_run && scan::is_missing(&error) => {
             entries::each_anonymous_run(pagemap, ranges, each)
         }
         other => other,
@@ -408,8 +408,8 @@ pub fn is_scan_missing(error: &io::Error) -> bool {
 
 /// Whether this user can use PAGEMAP_SCAN on this kernel; determined once.
 pub fn has_scan() -> bool {
-    static HAS: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
-    *HAS.get_or_init(|| {
+    static HAS_SCAN: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
+    *HAS_SCAN.get_or_init(|| {
         File::open("/proc/self/pagemap").is_ok_and(|own| scan::regions(&own, 0..PAGE_BYTES).is_ok())
     })
 }
@@ -428,9 +428,8 @@ pub fn exclusive_bytes(pagemap: &File, ranges: &[Range<u64>]) -> io::Result<u64>
     entries::exclusive_bytes(pagemap, ranges)
 }
 
-/// Total bytes of the runs of [`each_anonymous_run`]: read before and after a remedy for its
-/// "actual".
-pub fn read_ranges(pagemap: &File, ranges: &[Range<u64>]) -> io::Result<u64> {
+/// Total bytes of the runs of [`each_anonymous_run`], by which the effect of a remedy is measured.
+pub fn anonymous_bytes_in(pagemap: &File, ranges: &[Range<u64>]) -> io::Result<u64> {
     let mut bytes = 0;
     each_anonymous_run(pagemap, ranges, &mut |run| bytes += run.end - run.start)?;
     Ok(bytes)

@@ -12,6 +12,7 @@ use strandline_sys::pagemap::{self, Region};
 
 use super::{Builder, Expected, PAGE_BYTES, USER_ADDRESS_END, entries, kind, may_hold_pages, page_of};
 use crate::map::Mapping;
+use crate::range::AddressRange;
 use crate::smaps::{Counts, SmapsEntry};
 
 /// Categories requested for each page.
@@ -86,11 +87,11 @@ impl ScannedRegions {
             if !mapping.is_private_anonymous() || mapping.bytes() < LARGE_BYTES {
                 continue;
             }
-            ask(pagemap, at..mapping.start, WANTED, &mut regions)?;
-            ask(pagemap, mapping.start..mapping.end, WANTED & !pagemap::FILE, &mut regions)?;
+            scan_range(pagemap, at..mapping.start, WANTED, &mut regions)?;
+            scan_range(pagemap, mapping.start..mapping.end, WANTED & !pagemap::FILE, &mut regions)?;
             at = mapping.end;
         }
-        ask(pagemap, at..end, WANTED, &mut regions)?;
+        scan_range(pagemap, at..end, WANTED, &mut regions)?;
         Ok(Self(regions))
     }
 }
@@ -108,33 +109,33 @@ pub struct MappingSummary {
 
 impl ScannedRegions {
     /// Summarises each of `mappings`, which are in address order.
-    pub fn seen(&self, mappings: &[Mapping]) -> Vec<MappingSummary> {
-        let mut all = vec![MappingSummary::default(); mappings.len()];
+    pub fn summaries(&self, mappings: &[Mapping]) -> Vec<MappingSummary> {
+        let mut summaries = vec![MappingSummary::default(); mappings.len()];
         let mut current = 0;
         for region in &self.0 {
             while mappings.get(current).is_some_and(|mapping| mapping.end <= region.start) {
                 current += 1;
             }
-            let overlapping = mappings.iter().zip(&mut all).skip(current);
-            for (mapping, seen) in overlapping.take_while(|(mapping, _)| mapping.start < region.end) {
+            let overlapping = mappings.iter().zip(&mut summaries).skip(current);
+            for (mapping, summary) in overlapping.take_while(|(mapping, _)| mapping.start < region.end) {
                 let (start, end) = (region.start.max(mapping.start), region.end.min(mapping.end));
                 if start < end {
-                    seen.add(start, end, region.categories);
+                    summary.add(start, end, region.categories);
                 }
             }
         }
-        all
+        summaries
     }
 
     /// The present pages of `range`, in runs.
-    pub fn present_in(&self, range: Range<u64>) -> impl Iterator<Item = (u64, u64)> {
+    pub fn present_in(&self, range: AddressRange) -> impl Iterator<Item = AddressRange> {
         let first = self.0.partition_point(|region| region.end <= range.start);
         let regions = self.0.get(first..).unwrap_or_default().iter();
         let within = regions.take_while(move |region| region.start < range.end);
         let present = within.filter(|region| {
             region.categories & pagemap::PRESENT != 0 && region.categories & pagemap::ZERO_PFN == 0
         });
-        present.map(move |region| (region.start.max(range.start), region.end.min(range.end)))
+        present.map(move |region| AddressRange::new(region.start, region.end).intersection(range))
     }
 }
 
@@ -166,14 +167,15 @@ impl MappingSummary {
 /// The regions of `range`, without the FILE category.
 pub(super) fn regions(pagemap: &File, range: Range<u64>) -> io::Result<Vec<Region>> {
     let mut regions = Vec::new();
-    ask(pagemap, range, WANTED & !pagemap::FILE, &mut regions)?;
+    scan_range(pagemap, range, WANTED & !pagemap::FILE, &mut regions)?;
     Ok(regions)
 }
 
-fn ask(pagemap: &File, range: Range<u64>, wanted: u64, regions: &mut Vec<Region>) -> io::Result<()> {
-    let unasked = if wanted & pagemap::FILE == 0 { FILE_UNKNOWN } else { 0 };
+/// Appends the regions of `range` with the categories `wanted`.
+fn scan_range(pagemap: &File, range: Range<u64>, wanted: u64, regions: &mut Vec<Region>) -> io::Result<()> {
+    let unknown = if wanted & pagemap::FILE == 0 { FILE_UNKNOWN } else { 0 };
     walk(pagemap, range.start, range.end, wanted, |region| {
-        regions.push(Region { categories: region.categories | unasked, ..region });
+        regions.push(Region { categories: region.categories | unknown, ..region });
         Ok(())
     })
 }
@@ -198,7 +200,7 @@ pub(super) fn fill(
             }
             let (start, end) = (region.start.max(mapping.start), region.end.min(mapping.end));
             if start < end {
-                take(builder, space, start, end, region.categories);
+                add_part(builder, space, start, end, region.categories);
             }
             if region.end <= mapping.end {
                 break;
@@ -216,7 +218,7 @@ pub(super) fn fill(
 }
 
 /// Adds the part `start..end` of a region that lies in `space`.
-fn take(builder: &mut Builder<'_>, space: &SmapsEntry, start: u64, end: u64, categories: u64) {
+fn add_part(builder: &mut Builder<'_>, space: &SmapsEntry, start: u64, end: u64, categories: u64) {
     builder.is_unclear |= categories & FILE_UNKNOWN != 0 && !space.mapping.is_private_anonymous();
     let file = categories & pagemap::FILE != 0;
     let anonymous = if file { 0 } else { kind::ANONYMOUS };
@@ -250,13 +252,15 @@ pub(super) fn each_anonymous_run(
     ranges: &[Range<u64>],
     each: &mut dyn FnMut(Range<u64>),
 ) -> io::Result<()> {
-    let mut rest = ranges;
+    let mut unscanned = ranges;
     let mut swapped: Vec<Range<u64>> = Vec::new();
-    while let Some(first) = rest.first() {
-        let near =
-            rest.windows(2).take_while(|pair| pair[1].start.saturating_sub(pair[0].end) < NEAR_BYTES).count();
-        let (window, after) = rest.split_at(near + 1);
-        rest = after;
+    while let Some(first) = unscanned.first() {
+        let near = unscanned
+            .windows(2)
+            .take_while(|pair| pair[1].start.saturating_sub(pair[0].end) < NEAR_BYTES)
+            .count();
+        let (window, after) = unscanned.split_at(near + 1);
+        unscanned = after;
         let end = window.last().map_or(first.end, |last| last.end);
         let mut index = 0;
         walk(pagemap, page_of(first.start), end, WANTED, |region| {

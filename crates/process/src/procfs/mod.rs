@@ -5,8 +5,8 @@
 //! truncated, and never followed as paths. This module must not keep any variable of the target's
 //! environment that [`settings`] does not name.
 
+mod activity;
 mod auxv;
-mod doing;
 pub mod mounts;
 pub mod settings;
 pub mod stat;
@@ -18,8 +18,8 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+pub use activity::{BlockedCall, ThreadActivity};
 pub use auxv::AuxiliaryVector;
-pub use doing::{BlockedElsewhere, ThreadActivity};
 pub use stat::Stat;
 pub use status::Status;
 
@@ -36,9 +36,10 @@ const MAX_TEXT_BYTES: u64 = 256 << 10;
 const MAX_MAPS_BYTES: u64 = 512 << 20;
 /// Maximum bytes of the command line that are kept.
 const MAX_COMMAND_BYTES: u64 = 64 << 10;
-/// Maximum bytes read of /proc/PID/mountinfo, and of /proc/PID/environ, which the target can move
-/// with `prctl`.
+/// Maximum bytes read of /proc/PID/environ, which the target can move with `prctl`.
 const MAX_ENVIRONMENT_BYTES: u64 = 8 << 20;
+/// Maximum bytes read of /proc/PID/mountinfo.
+pub(crate) const MAX_MOUNTS_BYTES: u64 = 8 << 20;
 /// Maximum number of threads listed: the kernel's own limit for process ids (`PID_MAX_LIMIT`).
 const MAX_TASKS: usize = 4 << 20;
 
@@ -78,10 +79,10 @@ impl Process {
         with_dac_capabilities(|| File::open(self.path(name))).map_err(|source| self.error(name, source))
     }
 
-    /// Reads at most `most` bytes of one of its files.
-    pub fn read_file(&self, name: &str, most: u64) -> Result<Vec<u8>> {
+    /// Reads at most `max_bytes` of one of its files.
+    pub fn read_file(&self, name: &str, max_bytes: u64) -> Result<Vec<u8>> {
         let mut text = Vec::new();
-        let result = self.open_file(name)?.take(most).read_to_end(&mut text);
+        let result = self.open_file(name)?.take(max_bytes).read_to_end(&mut text);
         result.map_err(|source| self.error(name, source))?;
         Ok(text)
     }
@@ -90,8 +91,8 @@ impl Process {
     pub fn error(&self, name: &str, source: io::Error) -> Error {
         let pid = self.pid;
         // A file that this kernel does not have is missing even though the process exists.
-        let lives = source.kind() == io::ErrorKind::NotFound && self.path("stat").exists();
-        if is_gone(&source) && !lives {
+        let is_running = source.kind() == io::ErrorKind::NotFound && self.path("stat").exists();
+        if is_gone(&source) && !is_running {
             return Error::Ended { pid };
         }
         if source.kind() == io::ErrorKind::PermissionDenied {
@@ -101,8 +102,8 @@ impl Process {
         Error::Io { pid, what: format!("reading /proc/{pid}/{name}"), source }
     }
 
-    /// What is missing to open one of its files, if the user id alone does not explain it, and the
-    /// advice.
+    /// The rights that are missing to open one of its files, as text (empty if the user id alone
+    /// explains the failure), and the advice.
     fn missing_rights(&self, name: &str) -> (String, String) {
         let rights = Rights::own();
         // The right to trace all processes does not include opening files that only another user
@@ -149,8 +150,9 @@ impl Process {
         })
     }
 
-    /// What thread `tid` does in the kernel; `None` if the kernel does not report it to this user.
-    pub fn task_doing(&self, tid: i32) -> Option<ThreadActivity> {
+    /// What thread `tid` is doing in the kernel; `None` if the kernel does not report it to this
+    /// user.
+    pub fn task_activity(&self, tid: i32) -> Option<ThreadActivity> {
         ThreadActivity::parse(&self.read_file(&format!("task/{tid}/syscall"), MAX_TEXT_BYTES).ok()?)
     }
 
@@ -175,8 +177,8 @@ impl Process {
         Ok(tids)
     }
 
-    /// Whether `tids` are all its threads, with the ended ones that the kernel still counts: it
-    /// ends the list of [`Process::tasks`] where a thread vanishes meanwhile.
+    /// Whether `tids` are all its threads, including ended ones that the kernel still counts. The
+    /// kernel ends the list of [`Process::tasks`] early if a thread vanishes meanwhile.
     pub fn lists_all(&self, tids: &[i32]) -> bool {
         self.status().is_ok_and(|status| status.threads == Some(tids.len() as u64))
     }
@@ -195,12 +197,13 @@ impl Process {
 
     /// The devices of its tmpfs mounts, for [`mounts::is_shared_memory`].
     pub fn shared_memory_devices(&self) -> Result<mounts::Devices> {
-        Ok(mounts::shared_memory_devices(&self.read_file("mountinfo", MAX_ENVIRONMENT_BYTES)?))
+        Ok(mounts::shared_memory_devices(&self.read_file("mountinfo", MAX_MOUNTS_BYTES)?))
     }
 
     /// The types of its file systems, by mount id.
     pub fn mount_types(&self) -> Result<std::collections::BTreeMap<u64, String>> {
-        Ok(mounts::types(&self.read_file("mountinfo", MAX_ENVIRONMENT_BYTES)?))
+        let mounts = mounts::parse(&self.read_file("mountinfo", MAX_MOUNTS_BYTES)?);
+        Ok(mounts.into_iter().map(|mount| (mount.id, mount.kind)).collect())
     }
 
     /// Facts from its auxiliary vector; `None` if it cannot be read.
@@ -219,6 +222,15 @@ impl Process {
         let settings = self.settings().unwrap_or_default();
         settings::joined(name, settings.get(name).map(String::as_str), value, separator)
     }
+}
+
+/// The ids of all processes that /proc lists.
+///
+/// # Errors
+/// Fails if /proc cannot be listed.
+pub fn all_pids() -> io::Result<impl Iterator<Item = i32>> {
+    let entries = std::fs::read_dir("/proc")?;
+    Ok(entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()))
 }
 
 /// Whether an error from a file of /proc means that the process is gone.
@@ -240,21 +252,21 @@ pub fn split_command(text: &[u8]) -> Vec<String> {
     words
 }
 
-/// Makes a name chosen by the target safe for a report: at most `most` characters, with control
+/// Makes a name chosen by the target safe for a report: at most `max_characters`, with control
 /// characters (including terminal escape sequences) replaced by `?`.
-pub fn printable(name: &str, most: usize) -> String {
-    name.chars().take(most).map(|c| if c.is_control() { '?' } else { c }).collect()
+pub fn printable(name: &str, max_characters: usize) -> String {
+    name.chars().take(max_characters).map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
-/// The decimal number at the start of `text`, after blanks; `None` if absent or it
-/// overflows.
+/// The decimal number at the start of `text`, after blanks; `None` if it is absent or overflows.
 fn number(text: &str) -> Option<u64> {
     let text = text.trim_start();
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     text[..end].parse().ok()
 }
 
-/// A size as printed in `/proc` (`      12 kB`), in bytes; `None` if it is no number or overflows.
+/// A size as printed in `/proc` (`      12 kB`), in bytes; `None` if it is not a number or
+/// overflows.
 pub fn kib(text: &str) -> Option<u64> {
     if !text.trim_end().ends_with("kB") {
         return None;

@@ -5,53 +5,26 @@
 //! process, or that of the kernel's hidden tmpfs, which holds memfd, SysV segments and shared
 //! anonymous memory and whose files have characteristic names.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use crate::map::Mapping;
 
 /// Device numbers, major and minor, of tmpfs mounts.
 pub type Devices = BTreeSet<(u32, u32)>;
 
-/// Maximum number of tmpfs devices kept: a container host has some hundreds.
-const MAX_DEVICES: usize = 65_536;
+/// Maximum number of mounts kept: a container host has some hundreds.
+const MAX_MOUNTS: usize = 65_536;
 
 /// The devices of the tmpfs mounts in the text of /proc/PID/mountinfo.
 pub fn shared_memory_devices(text: &[u8]) -> Devices {
-    let mut devices = Devices::new();
-    for line in text.split(|&byte| byte == b'\n') {
-        if devices.len() >= MAX_DEVICES {
-            break;
-        }
-        devices.extend(tmpfs_device(&String::from_utf8_lossy(line)));
-    }
-    devices
-}
-
-/// The device of a line `36 35 0:42 / /tmp rw,nosuid shared:1 - tmpfs tmpfs rw`, if it is a tmpfs.
-fn tmpfs_device(line: &str) -> Option<(u32, u32)> {
-    // The kernel escapes blanks in paths: ` - ` occurs once, before the type.
-    let (mount, kind) = line.split_once(" - ")?;
     // devtmpfs is a tmpfs too, if the kernel has tmpfs at all.
-    if !matches!(kind.split(' ').next()?, "tmpfs" | "devtmpfs") {
-        return None;
-    }
-    let (major, minor) = mount.split(' ').nth(2)?.split_once(':')?;
-    Some((major.parse().ok()?, minor.parse().ok()?))
-}
-
-/// The types of file systems by mount id, from the text of /proc/PID/mountinfo.
-pub fn types(text: &[u8]) -> BTreeMap<u64, String> {
-    let line = |line: &[u8]| {
-        let line = String::from_utf8_lossy(line).into_owned();
-        let (mount, kind) = line.split_once(" - ")?;
-        Some((mount.split(' ').next()?.parse().ok()?, kind.split(' ').next()?.to_owned()))
-    };
-    text.split(|&byte| byte == b'\n').filter_map(line).take(MAX_DEVICES).collect()
+    let is_tmpfs = |mount: &Mount| matches!(mount.kind.as_str(), "tmpfs" | "devtmpfs");
+    mounts(text).filter(is_tmpfs).map(|mount| mount.device).take(MAX_MOUNTS).collect()
 }
 
 /// A mount.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct MountedAt {
+pub struct Mount {
     /// Its id.
     pub id: u64,
     /// Device number of its files, major and minor.
@@ -62,19 +35,25 @@ pub struct MountedAt {
     pub kind: String,
 }
 
-/// The mounts in the text of /proc/PID/mountinfo.
-pub fn all(text: &[u8]) -> Vec<MountedAt> {
-    let line = |line: &[u8]| {
-        let line = String::from_utf8_lossy(line).into_owned();
-        let (mount, kind) = line.split_once(" - ")?;
-        let mut words = mount.split(' ');
-        let id = words.next()?.parse().ok()?;
-        let (major, minor) = words.nth(1)?.split_once(':')?;
-        let device = (major.parse().ok()?, minor.parse().ok()?);
-        let point = unescaped(words.nth(1)?);
-        Some(MountedAt { id, device, point, kind: kind.split(' ').next()?.to_owned() })
-    };
-    text.split(|&byte| byte == b'\n').filter_map(line).take(MAX_DEVICES).collect()
+/// The mounts in the text of /proc/PID/mountinfo, at most [`MAX_MOUNTS`].
+pub fn parse(text: &[u8]) -> Vec<Mount> {
+    mounts(text).take(MAX_MOUNTS).collect()
+}
+
+fn mounts(text: &[u8]) -> impl Iterator<Item = Mount> {
+    text.split(|&byte| byte == b'\n').filter_map(|line| parse_line(&String::from_utf8_lossy(line)))
+}
+
+/// Parses a line `36 35 0:42 / /tmp rw,nosuid shared:1 - tmpfs tmpfs rw`.
+fn parse_line(line: &str) -> Option<Mount> {
+    // The kernel escapes blanks in paths: ` - ` occurs once, before the type.
+    let (mount, kind) = line.split_once(" - ")?;
+    let mut words = mount.split(' ');
+    let id = words.next()?.parse().ok()?;
+    let (major, minor) = words.nth(1)?.split_once(':')?;
+    let device = (major.parse().ok()?, minor.parse().ok()?);
+    let point = unescaped(words.nth(1)?);
+    Some(Mount { id, device, point, kind: kind.split(' ').next()?.to_owned() })
 }
 
 /// A path without the kernel's escapes: `\040` for a blank, and so on (proc(5)).
@@ -103,14 +82,15 @@ mod tests {
         24 22 0:5 / /dev rw shared:2 master:3 - devtmpfs udev rw\n24 22 x:y / /a rw - tmpfs tmpfs rw\n";
 
     #[test]
-    fn types_go_by_mounts() {
-        let types = types(b"22 1 254:0 / / rw shared:1 - ext4 /dev/root rw\n40 22 0:50 / /a\\040b rw - fuse.sshfs me@x rw\nx - y\n");
-        assert_eq!((types.len(), types[&22].as_str(), types[&40].as_str()), (2, "ext4", "fuse.sshfs"));
+    fn types_belong_to_mounts() {
+        let mounts = parse(b"22 1 254:0 / / rw shared:1 - ext4 /dev/root rw\n40 22 0:50 / /a\\040b rw - fuse.sshfs me@x rw\nx - y\n");
+        let types: Vec<_> = mounts.iter().map(|mount| (mount.id, mount.kind.as_str())).collect();
+        assert_eq!(types, [(22, "ext4"), (40, "fuse.sshfs")]);
     }
 
     #[test]
     fn mounts_have_places() {
-        let all = all(b"22 1 254:0 / / rw shared:1 - ext4 /dev/root rw\n40 22 0:50 / /a\\040b\\134c rw - tmpfs x rw\nx y\n");
+        let all = parse(b"22 1 254:0 / / rw shared:1 - ext4 /dev/root rw\n40 22 0:50 / /a\\040b\\134c rw - tmpfs x rw\nx y\n");
         assert_eq!((all.len(), all[1].id, all[1].device), (2, 40, (0, 50)));
         assert_eq!(
             (all[0].point.as_str(), all[1].point.as_str(), all[1].kind.as_str()),

@@ -66,7 +66,7 @@ pub struct Status {
 /// Pid namespaces nest at most 32 deep (`MAX_PID_NS_LEVEL`); ids are listed from the reader's
 /// namespace on.
 const MAX_NAMESPACES: usize = 33;
-/// The kernel knows two thread features; this leaves room for more.
+/// Maximum number of thread features kept; the kernel knows two.
 const MAX_FEATURES: usize = 16;
 
 impl Status {
@@ -89,7 +89,7 @@ impl Status {
             "Tgid" => self.tgid = value.parse().ok(),
             "PPid" => self.parent = value.parse().ok(),
             "TracerPid" => self.tracer = value.parse().ok(),
-            "Uid" => self.users = four(value),
+            "Uid" => self.users = user_ids(value),
             "Threads" => self.threads = number(value),
             "Kthread" => self.kernel_thread = number(value).map(|n| n != 0),
             "VmRSS" => self.rss_bytes = kib(value),
@@ -147,13 +147,14 @@ impl Status {
     }
 }
 
-fn four(text: &str) -> Option<[u32; 4]> {
+/// The four user ids of a line `Uid`.
+fn user_ids(text: &str) -> Option<[u32; 4]> {
     let mut words = text.split_whitespace().map(|word| word.parse::<u32>());
-    let mut four = [0; 4];
-    for slot in &mut four {
-        *slot = words.next()?.ok()?;
+    let mut ids = [0; 4];
+    for id in &mut ids {
+        *id = words.next()?.ok()?;
     }
-    Some(four)
+    Some(ids)
 }
 
 #[cfg(test)]

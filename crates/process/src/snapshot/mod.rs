@@ -53,8 +53,8 @@ const CLOSE_RANGE: u64 = 436;
 const CLONE_FILES: u64 = 0x400;
 /// Unshares the descriptor table first, so that the program's descriptors stay open.
 const CLOSE_RANGE_UNSHARE: u64 = 2;
-/// System calls made to take a snapshot, in the target and in the child, and to reap it.
-const TAKING: [RequiredCall; 6] = [
+/// System calls that take a snapshot, in the target and in the child, and reap the child.
+const SNAPSHOT_CALLS: [RequiredCall; 6] = [
     RequiredCall { name: "clone", number: CLONE as u32, arguments: [Some(CLONE_FILES), None, Some(0)] },
     RequiredCall {
         name: "close_range",
@@ -64,19 +64,26 @@ const TAKING: [RequiredCall; 6] = [
     any("nanosleep", NANOSLEEP as u32),
     any("exit_group", EXIT_GROUP as u32),
     filters::RETURN,
-    COLLECTING[0],
+    REAP_CALLS[0],
 ];
-/// The same, with the call that shows memory to the child.
-const TAKING_HIDDEN: [RequiredCall; 7] =
-    [TAKING[0], TAKING[1], TAKING[2], TAKING[3], TAKING[4], TAKING[5], any("madvise", MADVISE as u32)];
-/// `MADV_DOFORK`: a child gets the memory.
-const DOFORK: u64 = 11;
-/// `MADV_DONTFORK`: it does not.
-const DONTFORK: u64 = 10;
-/// Maximum ranges that are shown to the child: each takes two frames on the stack. Node.js has some
-/// ten.
+/// The same, with the call that includes hidden memory in the child.
+const SNAPSHOT_CALLS_WITH_HIDDEN: [RequiredCall; 7] = [
+    SNAPSHOT_CALLS[0],
+    SNAPSHOT_CALLS[1],
+    SNAPSHOT_CALLS[2],
+    SNAPSHOT_CALLS[3],
+    SNAPSHOT_CALLS[4],
+    SNAPSHOT_CALLS[5],
+    any("madvise", MADVISE as u32),
+];
+/// Includes memory in a child.
+const MADV_DOFORK: u64 = 11;
+/// Excludes memory from a child.
+const MADV_DONTFORK: u64 = 10;
+/// Maximum number of hidden ranges that are included in the child: each takes two frames on the
+/// stack. Node.js has some ten.
 const MAX_HIDDEN: usize = 32;
-const COLLECTING: [RequiredCall; 2] = [any("wait4", WAIT4 as u32), filters::RETURN];
+const REAP_CALLS: [RequiredCall; 2] = [any("wait4", WAIT4 as u32), filters::RETURN];
 /// `__WALL | WNOHANG`
 const WAIT_OPTIONS: u64 = 0x4000_0000 | 1;
 /// Stack for the frames of the child, its sleeping time, and alignment.
@@ -84,7 +91,7 @@ const CHILD_STACK_BYTES: u64 = 2048;
 /// A clone takes 25 ms per GiB. One that takes far longer waits for something, with all threads
 /// stopped.
 const MIN_CLONE_LIMIT: Duration = Duration::from_millis(500);
-const CLONE_LIMIT_A_GIB: Duration = Duration::from_millis(200);
+const CLONE_LIMIT_PER_GIB: Duration = Duration::from_millis(200);
 /// Results of a system call that a signal or the freezer interrupted before it had an effect; it is
 /// restarted.
 const INTERRUPTED: std::ops::RangeInclusive<i64> = -516..=-512;
@@ -92,9 +99,9 @@ const INTERRUPTED: std::ops::RangeInclusive<i64> = -516..=-512;
 const END_LIMIT: Duration = Duration::from_secs(5);
 const REAP_LIMIT: Duration = Duration::from_millis(200);
 /// Maximum time to hold a thread while reaping.
-const COLLECT_LIMIT: Duration = Duration::from_secs(1);
+const MAX_REAPING: Duration = Duration::from_secs(1);
 /// Time for the program to run before another attempt.
-const COLLECT_AGAIN: Duration = Duration::from_millis(3);
+const REAP_RETRY_PAUSE: Duration = Duration::from_millis(3);
 /// Maximum number of threads tried for taking the snapshot, and for reaping it.
 const MAX_CALLERS: usize = 64;
 const MAX_REAPERS: usize = 64;
@@ -116,8 +123,8 @@ pub struct NotTaken {
 }
 
 impl From<String> for NotTaken {
-    fn from(why: String) -> Self {
-        Self { reason: why, to_drop: None }
+    fn from(reason: String) -> Self {
+        Self { reason, to_drop: None }
     }
 }
 
@@ -127,7 +134,7 @@ pub struct Snapshot {
     target: Process,
     child: Process,
     /// Its cost, once it has ended.
-    spent: Mutex<Option<SnapshotCost>>,
+    cost: Mutex<Option<SnapshotCost>>,
     /// Its id in the target's pid namespace.
     inner_pid: i32,
     handle: OwnedFd,
@@ -150,6 +157,14 @@ pub struct SnapshotCost {
     pub stopped: Duration,
 }
 
+/// The result of reaping the child.
+#[derive(Clone, Copy, Debug, Default)]
+struct Reaping {
+    is_gone: bool,
+    /// How long threads were stopped.
+    stopped: Duration,
+}
+
 /// Memory that must be available for a snapshot of a process with `anonymous_bytes`.
 pub fn needed_bytes(anonymous_bytes: u64) -> u64 {
     MIN_ROOM_BYTES + anonymous_bytes / ROOM_DIVISOR
@@ -164,23 +179,23 @@ impl Snapshot {
     pub fn take<T>(
         stopped: &mut Stopped<'_>,
         process: &Process,
-        how: &Taking<'_>,
+        request: &SnapshotRequest<'_>,
         before_it_runs: impl FnOnce(&Process) -> Result<T, String>,
     ) -> Result<(Self, T), NotTaken> {
-        let Taking { code, hold, .. } = *how;
-        if how.hidden.len() > MAX_HIDDEN {
+        let SnapshotRequest { code, lifetime, .. } = *request;
+        if request.hidden.len() > MAX_HIDDEN {
             return Err("it keeps too many ranges of memory from its children".to_owned().into());
         }
-        let (target, tracee) = prepare(stopped, process, how)?;
+        let (target, tracee) = prepare(stopped, process, request)?;
         let tid = tracee.tid;
         let faults_before = process.stat().ok().map(|stat| stat.minor_faults);
         let anonymous = process.status().ok().and_then(|status| status.anonymous_bytes).unwrap_or(0);
-        let limit = MIN_CLONE_LIMIT + CLONE_LIMIT_A_GIB.mul_f64(anonymous as f64 / (1_u64 << 30) as f64);
-        let until = Instant::now() + hold;
-        let mut making = Making::begin(tracee, code, hold, &how.hidden)?;
-        let inner_pid = match making.clone(limit) {
+        let limit = MIN_CLONE_LIMIT + CLONE_LIMIT_PER_GIB.mul_f64(anonymous as f64 / (1_u64 << 30) as f64);
+        let until = Instant::now() + lifetime;
+        let mut clone_call = CloneCall::begin(tracee, code, lifetime, &request.hidden)?;
+        let inner_pid = match clone_call.clone(limit) {
             Ok(inner_pid) => inner_pid,
-            Err(error) => return Err(left_alone(making.injected, error).into()),
+            Err(error) => return Err(abandon_if_unfinished(clone_call.injected, error).into()),
         };
         // Look it up while its parent thread is stopped.
         let child = child_of(&target, inner_pid as i32);
@@ -189,13 +204,13 @@ impl Snapshot {
                 failed if failed < 0 => refused_by_kernel(failed),
                 _ => format!("the child {inner_pid} was made and is not found in /proc; it ends by itself"),
             };
-            drop(making.finish(limit));
+            drop(clone_call.finish(limit));
             return Err(why.into());
         };
         let snapshot = Self {
             target,
             child,
-            spent: Mutex::new(None),
+            cost: Mutex::new(None),
             inner_pid: inner_pid as i32,
             handle,
             tid,
@@ -204,7 +219,7 @@ impl Snapshot {
             room_bytes: needed_bytes(anonymous) / 2,
         };
         let kept = before_it_runs(&snapshot.child);
-        let finished = making.finish(limit);
+        let finished = clone_call.finish(limit);
         match finished.and(kept) {
             Ok(kept) => Ok((snapshot, kept)),
             Err(why) => Err(NotTaken { reason: why, to_drop: Some(Box::new(snapshot)) }),
@@ -239,13 +254,13 @@ impl Snapshot {
 
     /// Whether [`Snapshot::end`] has ended it.
     pub fn has_ended(&self) -> bool {
-        self.spent.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+        self.cost.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
     /// Ends the child, and has the target reap it unnoticed. A repeated call only returns the cost.
     pub fn end(&self) -> SnapshotCost {
-        let mut spent = self.spent.lock().unwrap_or_else(PoisonError::into_inner);
-        *spent.get_or_insert_with(|| self.finish())
+        let mut cost = self.cost.lock().unwrap_or_else(PoisonError::into_inner);
+        *cost.get_or_insert_with(|| self.finish())
     }
 
     fn finish(&self) -> SnapshotCost {
@@ -253,32 +268,33 @@ impl Snapshot {
         let copied_pages = faults.zip(self.faults_before).map(|(now, before)| now.saturating_sub(before));
         self.kill();
         let has_ended = sys::has_ended(&self.handle, END_LIMIT).unwrap_or(false);
-        let collected = if has_ended { on_own_thread(COLLECT_LIMIT, || self.collect()) } else { None };
-        let (collected, stopped) = collected.unwrap_or_default();
-        SnapshotCost { copied_pages, collected, stopped }
+        let reaping = if has_ended { on_own_thread(MAX_REAPING, || self.reap()) } else { None };
+        let Reaping { is_gone, stopped } = reaping.unwrap_or_default();
+        SnapshotCost { copied_pages, collected: is_gone, stopped }
     }
 
-    /// Makes a thread of the target wait for the child. Returns whether the child is gone, and how
-    /// long threads were stopped.
-    fn collect(&self) -> (bool, Duration) {
-        let (mut stopped, until) = (Duration::ZERO, Instant::now() + COLLECT_LIMIT / 2);
+    /// Makes a thread of the target wait for the child, in several attempts.
+    fn reap(&self) -> Reaping {
+        let (mut stopped, until) = (Duration::ZERO, Instant::now() + MAX_REAPING / 2);
         loop {
-            let (is_gone, took) = self.collect_once();
-            stopped += took;
-            if is_gone || Instant::now() >= until {
-                return (is_gone, stopped);
+            let attempt = self.reap_once();
+            stopped += attempt.stopped;
+            if attempt.is_gone || Instant::now() >= until {
+                return Reaping { stopped, ..attempt };
             }
             // Its threads may have been in signal handlers.
-            exit_watch::pause(COLLECT_AGAIN);
+            exit_watch::pause(REAP_RETRY_PAUSE);
         }
     }
 
-    fn collect_once(&self) -> (bool, Duration) {
+    fn reap_once(&self) -> Reaping {
+        let gone_after = |stopped| Reaping { is_gone: true, stopped };
+        let failed_after = |stopped| Reaping { is_gone: false, stopped };
         let mut stopped = Duration::ZERO;
-        let Ok(space) = self.target.address_space() else { return (true, stopped) };
+        let Ok(space) = self.target.address_space() else { return gone_after(stopped) };
         let memory = ByPid::new(self.target.pid());
         // The target may run another program by now.
-        let Some(code) = CallSites::find(&self.target, &space) else { return (false, stopped) };
+        let Some(code) = CallSites::find(&self.target, &space) else { return failed_after(stopped) };
         let mut tids = self.target.tasks().unwrap_or_default();
         tids.sort_by_key(|&tid| tid != self.tid);
         for tid in tids.into_iter().take(MAX_REAPERS) {
@@ -289,9 +305,9 @@ impl Snapshot {
             let since = tracee.since;
             // If the program reaped it meanwhile, its id may belong to another child.
             if !self.child.path("stat").exists() {
-                return (true, stopped + since.elapsed());
+                return gone_after(stopped + since.elapsed());
             }
-            if !can_call(&tracee, &space, &code, 0, &COLLECTING) || !code.is_still_present(&memory) {
+            if !can_call(&tracee, &space, &code, 0, &REAP_CALLS) || !code.is_still_present(&memory) {
                 stopped += since.elapsed();
                 continue;
             }
@@ -301,11 +317,12 @@ impl Snapshot {
             let deadline = waiting.began + REAP_LIMIT;
             match run(&mut waiting, WAIT4, deadline) {
                 Ok(_) => drop(waiting.finish(REAP_LIMIT)),
-                Err(error) => drop(left_alone(waiting, error)),
+                Err(error) => drop(abandon_if_unfinished(waiting, error)),
             }
-            return (!self.child.path("stat").exists(), stopped + since.elapsed());
+            let is_gone = !self.child.path("stat").exists();
+            return Reaping { is_gone, stopped: stopped + since.elapsed() };
         }
-        (false, stopped)
+        failed_after(stopped)
     }
 }
 
@@ -315,13 +332,13 @@ impl Drop for Snapshot {
     }
 }
 
-/// Whether the seccomp filters of a process, if any, allow the calls of taking a snapshot, with
-/// memory that the program keeps from its children or without.
+/// Checks that the seccomp filters of a process, if any, allow the calls that take a snapshot,
+/// `with_hidden` or without memory that the program excludes from its children.
 ///
 /// # Errors
-/// Returns the objection.
+/// The objection, as the end of a sentence.
 pub fn filters_allow(process: &Process, with_hidden: bool) -> Result<(), String> {
-    filters::check(process, if with_hidden { &TAKING_HIDDEN } else { &TAKING })
+    filters::check(process, if with_hidden { &SNAPSHOT_CALLS_WITH_HIDDEN } else { &SNAPSHOT_CALLS })
         .map_err(|why| format!("it runs under {why}"))
 }
 
@@ -332,18 +349,18 @@ pub fn is_snapshot(process: &Process) -> bool {
         && process.status().is_ok_and(|status| status.blocked == Some(ALL_BLOCKED))
 }
 
-/// How a snapshot is taken.
+/// The options of [`Snapshot::take`].
 #[derive(Debug)]
-pub struct Taking<'a> {
+pub struct SnapshotRequest<'a> {
     /// The mappings of the process.
     pub space: &'a AddressSpace,
-    /// Where the instructions to use are in the target.
+    /// Addresses of the instructions that the injected calls use.
     pub code: CallSites,
     /// Time after which the child ends by itself.
-    pub hold: Duration,
-    /// Ranges that the snapshot gets although the program keeps all mappings in them from its
-    /// children (MADV_DONTFORK): they are shown to it, and to no later child. A range may have
-    /// unmapped gaps, which madvise(2) skips.
+    pub lifetime: Duration,
+    /// Ranges that the snapshot includes although the program excludes all mappings in them from
+    /// its children (MADV_DONTFORK); later children do not get them. A range may have unmapped
+    /// gaps, which madvise(2) skips.
     pub hidden: Vec<AddressRange>,
 }
 
@@ -351,11 +368,12 @@ pub struct Taking<'a> {
 fn prepare<'a>(
     stopped: &mut Stopped<'a>,
     process: &Process,
-    how: &Taking<'_>,
+    request: &SnapshotRequest<'_>,
 ) -> Result<(Process, Tracee<'a>), String> {
-    let Taking { space, code, .. } = *how;
-    let calls: &[RequiredCall] = if how.hidden.is_empty() { &TAKING } else { &TAKING_HIDDEN };
-    let stack_bytes = CHILD_STACK_BYTES + 2 * (frame::FRAME_BYTES * how.hidden.len()) as u64;
+    let SnapshotRequest { space, code, .. } = *request;
+    let calls: &[RequiredCall] =
+        if request.hidden.is_empty() { &SNAPSHOT_CALLS } else { &SNAPSHOT_CALLS_WITH_HIDDEN };
+    let stack_bytes = CHILD_STACK_BYTES + 2 * (frame::FRAME_BYTES * request.hidden.len()) as u64;
     if stopped.threads().any(|tracee| tracee.is_group_stopped) {
         return Err("the process is stopped by a signal".to_owned());
     }
@@ -416,20 +434,20 @@ fn rank(registers: &Registers) -> u8 {
     }
 }
 
-/// A thread that makes the child, and shows memory to it.
-struct Making<'a> {
+/// A thread that makes the child by an injected clone, and includes hidden memory in it.
+struct CloneCall<'a> {
     injected: Injected<'a>,
-    /// Number of ranges that are shown before the clone and hidden after it.
+    /// Number of hidden ranges that are included before the clone and excluded after it.
     hidden: usize,
 }
 
-impl<'a> Making<'a> {
+impl<'a> CloneCall<'a> {
     /// Starts the call in a thread. With `hidden` ranges it is a chain of calls: the thread makes
-    /// all of them also if strandline dies in between.
+    /// all of them even if strandline dies in between.
     fn begin(
         tracee: Tracee<'a>,
         code: CallSites,
-        hold: Duration,
+        lifetime: Duration,
         hidden: &[AddressRange],
     ) -> Result<Self, String> {
         let pid = tracee.process.pid();
@@ -443,33 +461,34 @@ impl<'a> Making<'a> {
             SystemCall { number: NANOSLEEP, arguments: [time_address, 0, 0] },
             SystemCall { number: EXIT_GROUP, arguments: [0; 3] },
         ];
-        let chain = |calls: &[SystemCall], ends: (u64, Option<u64>)| {
-            frame::chain(calls, code.trampoline, code.system_call, &registers, ends).ok_or_else(no_room)
+        let chain = |calls: &[SystemCall], top: u64, after: Option<u64>| {
+            frame::chain(calls, &code, &registers, top, after).ok_or_else(no_room)
         };
-        let mut child = chain(&calls, (time_address, None))?;
+        let mut child = chain(&calls, time_address, None)?;
         child.bytes.resize((time_address - child.address) as usize, 0);
-        child.bytes.extend(hold.as_secs().to_le_bytes());
-        child.bytes.extend(u64::from(hold.subsec_nanos()).to_le_bytes());
+        child.bytes.extend(lifetime.as_secs().to_le_bytes());
+        child.bytes.extend(u64::from(lifetime.subsec_nanos()).to_le_bytes());
         memory::write(pid, child.address, &child.bytes)
             .map_err(|error| format!("the frames cannot be written: {error}"))?;
         let clone = SystemCall { number: CLONE, arguments: [CLONE_FILES, child.address, 0] };
-        let advised = |advice| {
-            let call = move |range: &AddressRange| [range.start, range.len(), advice];
-            hidden.iter().map(move |range| SystemCall { number: MADVISE, arguments: call(range) })
+        let advise_hidden = |advice| {
+            let arguments = move |range: &AddressRange| [range.start, range.len(), advice];
+            hidden.iter().map(move |range| SystemCall { number: MADVISE, arguments: arguments(range) })
         };
-        let calls: Vec<SystemCall> =
-            advised(DOFORK).chain(std::iter::once(clone)).chain(advised(DONTFORK)).collect();
+        let calls: Vec<SystemCall> = advise_hidden(MADV_DOFORK)
+            .chain(std::iter::once(clone))
+            .chain(advise_hidden(MADV_DONTFORK))
+            .collect();
         // The chain lies between the child's frames and the frame that restores the thread.
-        let low =
-            if hidden.is_empty() { child.address } else { chain(&calls, (child.address, None))?.address };
-        // Replaced by the chain before it is made.
-        let nothing = SystemCall { number: MADVISE, arguments: [0, 0, DONTFORK] };
-        let first = if hidden.is_empty() { clone } else { nothing };
+        let low = if hidden.is_empty() { child.address } else { chain(&calls, child.address, None)?.address };
+        // The chain replaces this call before the thread makes it.
+        let placeholder = SystemCall { number: MADVISE, arguments: [0, 0, MADV_DONTFORK] };
+        let first = if hidden.is_empty() { clone } else { placeholder };
         let reserved = registers.rsp - RED_ZONE_BYTES - low;
         let call = system_call(code, first.number, first.arguments, reserved);
         let injected = inject::begin(tracee, &call).map_err(describe)?;
         if !hidden.is_empty() {
-            let chain = chain(&calls, (child.address, Some(injected.frame_address())))?;
+            let chain = chain(&calls, child.address, Some(injected.frame_address()))?;
             injected.enter_chain(&chain).map_err(|error| describe(CallError::Failed(error)))?;
         }
         Ok(Self { injected, hidden: hidden.len() })
@@ -484,12 +503,12 @@ impl<'a> Making<'a> {
         run(&mut self.injected, CLONE, deadline)
     }
 
-    /// Hides the memory again, and restores the thread.
+    /// Excludes the hidden memory again, and restores the thread.
     fn finish(mut self, limit: Duration) -> Result<Duration, String> {
         let deadline = Instant::now() + limit;
         for _ in 0..self.hidden {
             if let Err(error) = run(&mut self.injected, MADVISE, deadline) {
-                return Err(left_alone(self.injected, error));
+                return Err(abandon_if_unfinished(self.injected, error));
             }
         }
         self.injected.finish(limit).map_err(describe)
@@ -509,8 +528,8 @@ fn system_call(code: CallSites, number: u64, arguments: [u64; 3], reserved_bytes
     }
 }
 
-/// Leaves an unfinished call to its thread; returns the error text.
-fn left_alone(injected: Injected<'_>, error: CallError) -> String {
+/// Leaves a call that did not end in time to its thread; returns the error text.
+fn abandon_if_unfinished(injected: Injected<'_>, error: CallError) -> String {
     if matches!(error, CallError::TimedOut) {
         injected.abandon();
     }
@@ -521,14 +540,14 @@ fn refused_by_kernel(result: i64) -> String {
     format!("the kernel refuses it: {}", io::Error::from_raw_os_error(-result as i32))
 }
 
-/// Runs through the entry to the exit of system call `number`, which may follow the return from a
-/// frame; returns its result.
+/// Lets the thread make system call `number`, perhaps after its return from a frame; returns the
+/// result of the call.
 fn run(injected: &mut Injected<'_>, number: u64, deadline: Instant) -> Result<i64, CallError> {
-    let other = || CallError::Failed(io::Error::other("another system call than the injected one"));
+    let wrong_call = || CallError::Failed(io::Error::other("another system call than the injected one"));
     loop {
         let entry = injected.next_system_call(deadline)?.orig_rax;
         if entry != number && entry != RT_SIGRETURN {
-            return Err(other());
+            return Err(wrong_call());
         }
         let exit = injected.next_system_call(deadline)?;
         if entry == RT_SIGRETURN {
@@ -555,7 +574,7 @@ fn describe(error: CallError) -> String {
 
 /// The child of `target` that has the id `inner_pid` in the target's namespace, with a pidfd of it.
 fn child_of(target: &Process, inner_pid: i32) -> Option<(Process, OwnedFd)> {
-    let is_it = |pid: i32| {
+    let matching_child = |pid: i32| {
         let handle = sys::open_pidfd(pid).ok()?;
         let child = Process::open(pid).ok()?;
         let status = child.status().ok()?;
@@ -564,12 +583,12 @@ fn child_of(target: &Process, inner_pid: i32) -> Option<(Process, OwnedFd)> {
         (is_child && child.stat().ok()?.exit_signal == Some(0)).then_some((child, handle))
     };
     if !target.status().is_ok_and(|status| status.is_in_inner_pid_namespace()) {
-        return is_it(inner_pid);
+        return matching_child(inner_pid);
     }
-    let of_thread = |tid: i32| {
+    let children_of_thread = |tid: i32| {
         let text = target.read_file(&format!("task/{tid}/children"), 1 << 20).unwrap_or_default();
         let text = String::from_utf8_lossy(&text).into_owned();
         text.split_ascii_whitespace().filter_map(|word| word.parse().ok()).collect::<Vec<i32>>()
     };
-    target.tasks().ok()?.into_iter().flat_map(of_thread).find_map(is_it)
+    target.tasks().ok()?.into_iter().flat_map(children_of_thread).find_map(matching_child)
 }

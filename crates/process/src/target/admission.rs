@@ -5,6 +5,9 @@ use crate::procfs::{Process, Status};
 use crate::rights::Rights;
 
 /// Opens process `pid` if it passes [`check`].
+///
+/// # Errors
+/// Those of [`check`], [`Error::NoSuchProcess`], and [`Error::File`] if /proc cannot be used.
 pub fn open_target(pid: i32) -> Result<Process> {
     check_proc_mount()?;
     let process = Process::open(pid)?;
@@ -20,41 +23,44 @@ pub fn admit_watched(pid: i32) -> Result<Process> {
     check_proc_mount()?;
     let process = Process::open(pid)?;
     let status = check_kind(&process)?;
-    match traced(&process, &status).filter(|error| !is_own(error)) {
+    match traced(&process, &status).filter(|error| !is_traced_by_this_process(error)) {
         Some(error) => Err(error),
         None => Ok(process),
     }
 }
 
 /// Whether a process is traced by strandline itself.
-fn is_own(error: &Error) -> bool {
+fn is_traced_by_this_process(error: &Error) -> bool {
     matches!(error, Error::Traced { tracer, .. } if tracer.unsigned_abs() == std::process::id())
 }
 
 /// Opens process `pid` if it is stopped at its exit by a tracer in this process.
 ///
-/// Fails like [`open_target`], with [`Error::Traced`] if another process traces it, and with
-/// [`Error::DidNotStop`] if it is not stopped.
+/// # Errors
+/// As [`open_target`]; [`Error::Traced`] if another process traces it, [`Error::DidNotStop`] if it
+/// is not stopped.
 pub fn open_exiting(pid: i32) -> Result<Process> {
     check_proc_mount()?;
     let process = Process::open(pid)?;
     let status = check_kind(&process)?;
     match traced(&process, &status) {
-        Some(error) if is_own(&error) => {}
+        Some(error) if is_traced_by_this_process(&error) => {}
         Some(other) => return Err(other),
-        None => return Err(not_held(pid)),
+        None => return Err(not_at_exit(pid)),
     }
-    if status.state == Some('t') { Ok(process) } else { Err(not_held(pid)) }
+    if status.state == Some('t') { Ok(process) } else { Err(not_at_exit(pid)) }
 }
 
-fn not_held(pid: i32) -> Error {
+fn not_at_exit(pid: i32) -> Error {
     Error::DidNotStop { pid, seconds: 0.0, detail: "it is not held at its exit".to_owned() }
 }
 
 /// Checks that this is a process whose memory can be inspected, and returns its status.
 ///
-/// Fails with [`Error::Myself`], [`Error::Thread`], [`Error::KernelThread`], [`Error::Zombie`] or
-/// [`Error::Traced`]. The kernel decides whether this user may inspect it: see [`refused`].
+/// # Errors
+/// [`Error::Myself`], [`Error::Thread`], [`Error::KernelThread`], [`Error::LeaderEnded`],
+/// [`Error::Zombie`] or [`Error::Traced`]. Whether this user may inspect it, the kernel decides
+/// later: see [`refused`].
 pub fn check(process: &Process) -> Result<Status> {
     let status = check_kind(process)?;
     match traced(process, &status) {
@@ -95,21 +101,21 @@ fn check_kind(process: &Process) -> Result<Status> {
 pub fn traced(process: &Process, status: &Status) -> Option<Error> {
     let tracer = status.tracer.filter(|&tracer| tracer != 0)?;
     // TracerPid is the id of the tracing thread: name its process.
-    let by = Process::open(tracer).and_then(|tracer| tracer.status()).unwrap_or_default();
-    let tracer_name = by.name.unwrap_or_else(|| "unknown".to_owned());
-    Some(Error::Traced { pid: process.pid(), tracer: by.tgid.unwrap_or(tracer), tracer_name })
+    let tracer_status = Process::open(tracer).and_then(|tracer| tracer.status()).unwrap_or_default();
+    let tracer_name = tracer_status.name.unwrap_or_else(|| "unknown".to_owned());
+    Some(Error::Traced { pid: process.pid(), tracer: tracer_status.tgid.unwrap_or(tracer), tracer_name })
 }
 
 /// Fails if /proc is missing or belongs to another pid namespace: then strandline would read one
 /// process and stop another with the same id.
 fn check_proc_mount() -> Result<()> {
     let own = std::process::id().to_string();
-    let kind = match std::fs::read_link("/proc/self") {
+    let defect = match std::fs::read_link("/proc/self") {
         Ok(link) if link.as_os_str() == own.as_str() => return Ok(()),
         Ok(_) => "belongs to another pid namespace; mount this one's: mount -t proc proc /proc",
         Err(_) => "is not mounted; mount it: mount -t proc proc /proc",
     };
-    Err(Error::File { path: "/proc".into(), source: std::io::Error::other(kind) })
+    Err(Error::File { path: "/proc".into(), source: std::io::Error::other(defect) })
 }
 
 /// The error for a refusal by the kernel: the owner of the process, what the machine allows, and
@@ -117,12 +123,12 @@ fn check_proc_mount() -> Result<()> {
 pub fn refused(process: &Process) -> Error {
     let user = process.status().ok().and_then(|status| status.users).map(|users| users[1]);
     let scope = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").ok();
-    let (detail, advice) = why(&Rights::own(), user, scope.as_deref().map_or("0", str::trim));
+    let (detail, advice) = cause_and_advice(&Rights::own(), user, scope.as_deref().map_or("0", str::trim));
     Error::Permission { pid: process.pid(), detail, advice }
 }
 
-/// The cause and the advice for a process of `user` under Yama's `scope`.
-fn why(rights: &Rights, user: Option<u32>, scope: &str) -> (String, String) {
+/// The cause of a refusal, and the advice, for a process of `user` under Yama's `scope`.
+fn cause_and_advice(rights: &Rights, user: Option<u32>, scope: &str) -> (String, String) {
     if scope == "3" {
         return (
             "kernel.yama.ptrace_scope is 3: no one may trace, not even root".to_owned(),
@@ -175,7 +181,7 @@ mod tests {
         let root = |held, bounds| Rights { user: 0, held, bounds };
         let no_ptrace = !SYS_PTRACE.bit();
         let line = |rights: Rights, of, scope| {
-            let (detail, advice) = why(&rights, Some(of), scope);
+            let (detail, advice) = cause_and_advice(&rights, Some(of), scope);
             assert!(!(rights.user == 0 && advice.contains("setcap")), "{advice}");
             format!("{detail}: {advice}")
         };

@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use crate::error::Result;
 use crate::map::AddressSpace;
 use crate::memory::{Memory, word_at};
-use crate::procfs::{BlockedElsewhere, Process, ThreadActivity};
+use crate::procfs::{self, BlockedCall, Process, ThreadActivity};
 use crate::stacks::ThreadFacts;
 use crate::target::holders;
 use crate::target::live::ByPid;
@@ -33,21 +33,26 @@ const CLONE_CALLS: [i64; 3] = [56, 58, 435];
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Asleep {
     /// The system call in which it waits.
-    pub call: BlockedElsewhere,
-    switches: (u64, u64),
+    pub call: BlockedCall,
+    voluntary_switches: u64,
+    involuntary_switches: u64,
 }
 
 impl Asleep {
     /// Checks thread `tid`; `None` if it runs, waits outside a system call, has ended, or the
     /// kernel does not report it.
     pub fn check(process: &Process, tid: i32) -> Option<Self> {
-        let Some(ThreadActivity::Call(call)) = process.task_doing(tid) else { return None };
+        let Some(ThreadActivity::Call(call)) = process.task_activity(tid) else { return None };
         // It may wait for a child that runs on the same memory.
         if CLONE_CALLS.contains(&call.number) {
             return None;
         }
         let status = process.task_status(tid).ok()?;
-        Some(Self { call, switches: (status.voluntary_switches?, status.involuntary_switches?) })
+        Some(Self {
+            call,
+            voluntary_switches: status.voluntary_switches?,
+            involuntary_switches: status.involuntary_switches?,
+        })
     }
 
     /// Its known registers; `None` if its thread pointer is not found, which only glibc exposes.
@@ -57,7 +62,7 @@ impl Asleep {
 
     /// Its known registers without the thread pointer.
     fn without_thread_pointer(&self, tid: i32) -> ThreadFacts {
-        let BlockedElsewhere { arguments: [rdi, rsi, rdx, r10, r8, r9], stack_pointer, instruction, .. } =
+        let BlockedCall { arguments: [rdi, rsi, rdx, r10, r8, r9], stack_pointer, instruction, .. } =
             self.call;
         let mut general = [None; 16];
         // The kernel reports only these.
@@ -111,18 +116,21 @@ impl<'a> SleepingProcess<'a> {
     /// Whether one of the first threads has run: enough to give up, but not to continue. The
     /// cheapest check.
     pub fn seems_over(&self) -> bool {
-        let ran = |(&tid, asleep): (&i32, &Asleep)| {
+        let has_run = |(&tid, asleep): (&i32, &Asleep)| {
             let status = self.process.task_status(tid).unwrap_or_default();
-            (status.voluntary_switches, status.involuntary_switches)
-                != (Some(asleep.switches.0), Some(asleep.switches.1))
+            status.voluntary_switches != Some(asleep.voluntary_switches)
+                || status.involuntary_switches != Some(asleep.involuntary_switches)
         };
-        self.threads.iter().take(MAX_QUICK_CHECKED).any(ran)
+        self.threads.iter().take(MAX_QUICK_CHECKED).any(has_run)
     }
 
-    /// The known registers of its threads; `None` if a thread pointer is `needed` and not found.
-    pub fn facts(&self, needed: bool) -> Option<Vec<ThreadFacts>> {
+    /// The known registers of its threads; `None` if a thread pointer is not found and
+    /// `needs_thread_pointers`.
+    pub fn facts(&self, needs_thread_pointers: bool) -> Option<Vec<ThreadFacts>> {
         let facts = |(&tid, asleep): (&i32, &Asleep)| {
-            asleep.facts(self.process, tid).or_else(|| (!needed).then(|| asleep.without_thread_pointer(tid)))
+            asleep
+                .facts(self.process, tid)
+                .or_else(|| (!needs_thread_pointers).then(|| asleep.without_thread_pointer(tid)))
         };
         self.threads.iter().map(facts).collect()
     }
@@ -131,27 +139,29 @@ impl<'a> SleepingProcess<'a> {
 /// Number of threads checked by [`SleepingProcess::seems_over`].
 const MAX_QUICK_CHECKED: usize = 64;
 
-/// What may write to the memory of `process` without one of its threads running: rings, devices,
-/// and processes on the same memory. `None` if nothing is known to.
+/// What may write to the memory of `process` while none of its threads runs: rings, devices, and
+/// processes on the same memory. `None` if nothing of the kind is known.
 ///
 /// # Errors
 /// Fails if the process has ended or may not be inspected.
 pub fn external_writer(process: &Process, space: &AddressSpace) -> Result<Option<String>> {
-    if let Some(holder) = holders::of_process(process, space)? {
+    if let Some(holder) = holders::find(process, space)? {
         return Ok(Some(holder));
     }
     sharer(process)
 }
 
-/// Returns another process on the same memory, or why that is not known.
+/// Another process on the same memory, as text for a message, or the reason why that is unknown.
+///
+/// # Errors
+/// Fails if /proc cannot be listed.
 pub fn sharer(process: &Process) -> Result<Option<String>> {
     let pid = process.pid();
     let shares = |other: i32| strandline_sys::process::same_memory(pid, other);
     if shares(pid).is_err() {
         return Ok(Some("a kernel without kcmp, which may hide a process on the same memory".to_owned()));
     }
-    let entries = std::fs::read_dir("/proc").map_err(|source| process.error("..", source))?;
-    let mut pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());
+    let mut pids = procfs::all_pids().map_err(|source| process.error("..", source))?;
     // If the comparison is refused, the process belongs to another user, and such processes do not
     // share memory.
     let other = pids.find(|&other| other != pid && shares(other).unwrap_or(false));

@@ -4,21 +4,21 @@
 use std::fs;
 
 use crate::control_groups::ControlGroups;
-use crate::procfs::{Process, Status};
+use crate::procfs::{self, Process, Status};
 
 /// Maximum bytes read of /proc/PID/limits.
 const MAX_LIMITS_BYTES: u64 = 64 << 10;
 
-/// Half of what is available to strandline, including `taken` bytes already allocated for a copy.
-pub fn copy_budget_bytes(taken: u64) -> u64 {
+/// Half of what is available to strandline, including `allocated_bytes` that a copy already has.
+pub fn copy_budget_bytes(allocated_bytes: u64) -> u64 {
     let own = Process::open(std::process::id().cast_signed()).ok();
-    own.and_then(|own| available_to(&own)).unwrap_or(0).saturating_add(taken) / 2
+    own.and_then(|own| available_to(&own)).unwrap_or(0).saturating_add(allocated_bytes) / 2
 }
 
-/// Memory that a process can still get, by the machine and by its control groups; `None` if neither
-/// is known.
+/// Bytes that a process can still allocate, by the memory of the machine and the limits of its
+/// control groups; `None` if neither is known.
 pub fn available_to(process: &Process) -> Option<u64> {
-    let machine = fs::read_to_string("/proc/meminfo").ok().and_then(|text| available(&text));
+    let machine = fs::read_to_string("/proc/meminfo").ok().and_then(|text| available_in(&text));
     machine.into_iter().chain(ControlGroups::of(process).memory_left()).min()
 }
 
@@ -30,27 +30,24 @@ pub fn processes_left_to(process: &Process, status: &Status) -> Option<u64> {
         let limits = process.read_file("limits", MAX_LIMITS_BYTES).ok()?;
         let limits = String::from_utf8_lossy(&limits).into_owned();
         let line = limits.lines().find_map(|line| line.strip_prefix("Max processes"))?;
-        let most: u64 = line.split_whitespace().next()?.parse().ok()?;
-        Some(most.saturating_sub(tasks_of(user)))
+        let limit: u64 = line.split_whitespace().next()?.parse().ok()?;
+        Some(limit.saturating_sub(tasks_of(user)))
     });
     ControlGroups::of(process).processes_left().into_iter().chain(by_user).min()
 }
 
 /// Number of threads in all processes of a user, which RLIMIT_NPROC limits.
 fn tasks_of(user: u32) -> u64 {
-    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-    let threads = pids.filter_map(|pid| {
+    let threads = procfs::all_pids().into_iter().flatten().filter_map(|pid| {
         let status = Process::open(pid).ok()?.status().ok()?;
         (status.users?[0] == user).then_some(status.threads.unwrap_or(1))
     });
     threads.sum()
 }
 
-fn available(meminfo: &str) -> Option<u64> {
+fn available_in(meminfo: &str) -> Option<u64> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    let kib: u64 = line.trim().trim_end_matches("kB").trim().parse().ok()?;
-    kib.checked_mul(1024)
+    procfs::kib(line)
 }
 
 #[cfg(test)]
@@ -65,8 +62,8 @@ mod tests {
 
     #[test]
     fn available_memory_is_read() {
-        assert_eq!(available("MemTotal: 9 kB\nMemAvailable:   24 kB\n"), Some(24 << 10));
-        assert_eq!(available("MemTotal: 9 kB\n"), None);
+        assert_eq!(available_in("MemTotal: 9 kB\nMemAvailable:   24 kB\n"), Some(24 << 10));
+        assert_eq!(available_in("MemTotal: 9 kB\n"), None);
         assert!(copy_budget_bytes(0) > 0);
     }
 }

@@ -15,11 +15,12 @@ use super::live::MemFile;
 use crate::buffer::ReadBuffer;
 use crate::memory::Memory;
 use crate::procfs::Process;
+use crate::range::AddressRange;
 
 /// Bytes per read.
 const PIECE_BYTES: u64 = 4 << 20;
 /// Allowance for growth of the process until it is stopped.
-const MORE_BYTES: u64 = 8 << 20;
+const GROWTH_BYTES: u64 = 8 << 20;
 
 /// The destination memory of a copy.
 #[derive(Default)]
@@ -27,14 +28,10 @@ pub struct CopyBuffer(ReadBuffer);
 
 impl CopyBuffer {
     /// Allocates room for the present memory of `process`; `None` if that exceeds the budget.
-    pub fn of(process: &Process) -> Option<Self> {
+    pub fn for_process(process: &Process) -> Option<Self> {
         // Only written file pages are copied, and those are anonymous too.
         let anonymous = process.status().ok()?.anonymous_bytes?;
-        let wanted = anonymous.saturating_add(anonymous / 16).saturating_add(MORE_BYTES);
-        if wanted > budget::copy_budget_bytes(0) {
-            return None;
-        }
-        ReadBuffer::prefaulted(usize::try_from(wanted).ok()?).map(Self)
+        Self::for_bytes(anonymous.saturating_add(anonymous / 16).saturating_add(GROWTH_BYTES))
     }
 
     /// Allocates room for `bytes`; `None` if that exceeds the budget.
@@ -59,40 +56,41 @@ struct Piece {
 pub struct MemoryCopy<'a> {
     pieces: Vec<Piece>,
     bytes: ReadBuffer,
-    rest: Option<LiveRanges<'a>>,
+    /// Where other addresses are read from.
+    live: Option<LiveRanges<'a>>,
 }
 
-/// What may be read from the running process: ranges in address order, and its open /proc/PID/mem.
+/// What may be read from the running process.
 #[derive(Debug)]
 pub struct LiveRanges<'a> {
-    /// The ranges.
-    pub ranges: Vec<(u64, u64)>,
-    /// The file.
+    /// The ranges, in address order.
+    pub ranges: Vec<AddressRange>,
+    /// The open /proc/PID/mem.
     pub file: &'a MemFile,
 }
 
 impl LiveRanges<'_> {
     fn read_some(&self, address: u64, buffer: &mut [u8]) -> usize {
-        let index = self.ranges.partition_point(|&(_, end)| end <= address);
-        let Some(&(_, end)) = self.ranges.get(index).filter(|range| range.0 <= address) else { return 0 };
-        let most = usize::try_from(end - address).unwrap_or(usize::MAX).min(buffer.len());
-        buffer.get_mut(..most).map_or(0, |part| self.file.read_some(address, part))
+        let index = self.ranges.partition_point(|range| range.end <= address);
+        let Some(range) = self.ranges.get(index).filter(|range| range.start <= address) else { return 0 };
+        let length = usize::try_from(range.end - address).unwrap_or(usize::MAX).min(buffer.len());
+        buffer.get_mut(..length).map_or(0, |part| self.file.read_some(address, part))
     }
 }
 
 impl<'a> MemoryCopy<'a> {
     /// Copies `runs` (in address order) of `memory` with `workers` threads. Other addresses are
-    /// read on demand from `rest`, or are absent. `None` if the process has outgrown `room`.
+    /// read on demand from `live`, or are absent. `None` if the process has outgrown `buffer`.
     pub fn take(
         memory: &dyn Memory,
-        runs: impl Iterator<Item = (u64, u64)>,
-        room: CopyBuffer,
+        runs: impl Iterator<Item = AddressRange>,
+        buffer: CopyBuffer,
         workers: usize,
-        rest: Option<LiveRanges<'a>>,
+        live: Option<LiveRanges<'a>>,
     ) -> Option<Self> {
         let mut pieces: Vec<Piece> = Vec::new();
         let mut at = 0usize;
-        for (mut start, end) in runs {
+        for AddressRange { mut start, end } in runs {
             while start < end {
                 let until = end.min(start.saturating_add(PIECE_BYTES));
                 pieces.push(Piece { start, end: until, at });
@@ -100,24 +98,24 @@ impl<'a> MemoryCopy<'a> {
                 start = until;
             }
         }
-        let mut bytes = room.0;
+        let mut bytes = buffer.0;
         if at > bytes.len() {
             return None;
         }
         bytes.resize(at);
-        let mut targets: Vec<(&mut Piece, &mut [u8])> = Vec::with_capacity(pieces.len());
+        let mut destinations: Vec<(&mut Piece, &mut [u8])> = Vec::with_capacity(pieces.len());
         let mut free = &mut bytes[..];
         for piece in &mut pieces {
             let length = usize::try_from(piece.end - piece.start).ok()?;
-            let (mine, others) = free.split_at_mut_checked(length)?;
-            targets.push((piece, mine));
+            let (destination, others) = free.split_at_mut_checked(length)?;
+            destinations.push((piece, destination));
             free = others;
         }
-        let next = Mutex::new(targets.into_iter());
+        let next = Mutex::new(destinations.into_iter());
         let work = || {
             // The lock is held only to take the next item, not while reading.
-            while let Some((piece, to)) = next.lock().ok().and_then(|mut next| next.next()) {
-                let got = memory.read_some(piece.start, to);
+            while let Some((piece, destination)) = next.lock().ok().and_then(|mut next| next.next()) {
+                let got = memory.read_some(piece.start, destination);
                 piece.end = piece.start + got as u64;
             }
         };
@@ -127,12 +125,14 @@ impl<'a> MemoryCopy<'a> {
             }
             work();
         });
-        Some(Self { pieces, bytes, rest })
+        Some(Self { pieces, bytes, live })
     }
 
-    /// The copied bytes from `address` to the end of its piece; otherwise the start of the next
-    /// piece.
-    fn piece(&self, address: u64) -> Result<&[u8], u64> {
+    /// The copied bytes from `address` to the end of its piece.
+    ///
+    /// # Errors
+    /// The start of the next piece if `address` was not copied.
+    fn copied_from(&self, address: u64) -> Result<&[u8], u64> {
         let index = self.pieces.partition_point(|piece| piece.end <= address);
         let Some(piece) = self.pieces.get(index) else { return Err(u64::MAX) };
         if address < piece.start {
@@ -155,7 +155,7 @@ impl Memory for MemoryCopy<'_> {
         while got < buffer.len() {
             let Some(at) = address.checked_add(got as u64) else { break };
             let Some(room) = buffer.get_mut(got..) else { break };
-            match self.piece(at) {
+            match self.copied_from(at) {
                 Ok(bytes) if !bytes.is_empty() => {
                     let count = bytes.len().min(room.len());
                     let (Some(to), Some(from)) = (room.get_mut(..count), bytes.get(..count)) else { break };
@@ -166,7 +166,7 @@ impl Memory for MemoryCopy<'_> {
                 Err(next) => {
                     let count = usize::try_from(next - at).unwrap_or(usize::MAX).min(room.len());
                     let Some(to) = room.get_mut(..count) else { break };
-                    let read = self.rest.as_ref().map_or(0, |rest| rest.read_some(at, to));
+                    let read = self.live.as_ref().map_or(0, |live| live.read_some(at, to));
                     got += read;
                     if read < count {
                         break;
@@ -193,19 +193,19 @@ mod tests {
         let mut block = vec![7u8; 10 << 20];
         let start = block.as_ptr().addr() as u64;
         let (first, second) = (start + (1 << 20), start + (8 << 20));
-        let runs = [(start, first), (second, start + (10 << 20))];
-        let rest = |to| Some(LiveRanges { ranges: vec![(start, to)], file: &file });
+        let runs = [AddressRange::new(start, first), AddressRange::new(second, start + (10 << 20))];
+        let live = |end| Some(LiveRanges { ranges: vec![AddressRange::new(start, end)], file: &file });
         let none = MemoryCopy::take(
             &ByPid::new(pid),
             runs.into_iter(),
             CopyBuffer(ReadBuffer::new(2 << 20)),
             3,
-            rest(0),
+            live(0),
         );
         assert!(none.is_none(), "there is no room");
         let room = CopyBuffer(ReadBuffer::new(4 << 20));
         let copy =
-            MemoryCopy::take(&ByPid::new(pid), runs.into_iter(), room, 3, rest(start + (10 << 20))).unwrap();
+            MemoryCopy::take(&ByPid::new(pid), runs.into_iter(), room, 3, live(start + (10 << 20))).unwrap();
         assert_eq!(copy.bytes(), 3 << 20);
         block.fill(9);
         let mut seen = vec![0; 10 << 20];

@@ -21,16 +21,23 @@ use crate::error::{Error, Result};
 use crate::procfs::{Process, ThreadActivity};
 
 /// The calls execve and execveat of x86-64.
-const EXECS: [i64; 2] = [59, 322];
+const EXEC_CALLS: [i64; 2] = [59, 322];
 
 /// `PTRACE_O_TRACEEXIT`, and the event it reports.
 const TRACE_EXIT: i32 = 0x40;
 const EVENT_EXIT: i32 = 6;
 
 thread_local! {
-    /// The process that this thread watches and reads at the same time, and what has happened to
-    /// its main thread since reading began.
-    static READING: Cell<Option<(i32, MainThread)>> = const { Cell::new(None) };
+    /// The process that this thread watches and reads at the same time.
+    static READING: Cell<Option<Reading>> = const { Cell::new(None) };
+}
+
+/// A process that is watched and read at the same time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Reading {
+    pid: i32,
+    /// What has happened to its main thread since reading began.
+    main_thread: MainThread,
 }
 
 /// What a watching thread knows about the main thread of the process that it reads.
@@ -51,18 +58,18 @@ pub(super) fn is_reading() -> bool {
 /// Whether the calling thread watches `tid`, the main thread of a process, for its exit, and reads
 /// it.
 pub(super) fn is_watched(tid: i32) -> bool {
-    READING.get().is_some_and(|(pid, _)| pid == tid)
+    READING.get().is_some_and(|reading| reading.pid == tid)
 }
 
 /// Interval at which signals are passed on while another thread works.
 const PASS_ON_INTERVAL: Duration = Duration::from_micros(500);
 
-/// Runs `work`, which stops nothing and drops nothing that has to be released in the target. A
-/// thread that watches and reads a process runs it in another thread, and passes on the signals of
-/// the process meanwhile.
+/// Runs `work`, which must neither stop nor release anything in the target. A thread that watches
+/// and reads a process runs `work` in another thread, and passes on the signals of the process
+/// meanwhile.
 pub fn meanwhile<T: Send>(work: impl FnOnce() -> T + Send) -> T {
-    let Some((pid, _)) = READING.get() else { return work() };
-    let Ok(process) = Process::open(pid) else { return work() };
+    let Some(reading) = READING.get() else { return work() };
+    let Ok(process) = Process::open(reading.pid) else { return work() };
     std::thread::scope(|scope| {
         let working = scope.spawn(work);
         while !working.is_finished() {
@@ -77,7 +84,7 @@ pub fn meanwhile<T: Send>(work: impl FnOnce() -> T + Send) -> T {
 /// meanwhile.
 pub fn pause(time: Duration) {
     let until = Instant::now() + time;
-    let process = READING.get().and_then(|(pid, _)| Process::open(pid).ok());
+    let process = READING.get().and_then(|reading| Process::open(reading.pid).ok());
     let Some(process) = process else { return std::thread::sleep(time) };
     while Instant::now() < until {
         pass_on(&process);
@@ -90,7 +97,7 @@ const HANDLER_TIME: Duration = Duration::from_millis(1);
 
 /// Passes on signals that have waited, if this thread watches and reads `process`, before it stops
 /// the process.
-pub(super) fn settle(process: &Process) {
+pub(super) fn pass_on_before_stop(process: &Process) {
     if is_watched(process.pid()) && pass_on(process) {
         pause(HANDLER_TIME);
     }
@@ -101,20 +108,18 @@ pub(super) fn settle(process: &Process) {
 fn pass_on(process: &Process) -> bool {
     let tid = process.pid();
     let mut has_passed = false;
-    while let Some((_, before)) = READING.get().filter(|(_, main)| *main != MainThread::AtExit) {
-        let mut watch = Passing { process, listens: before == MainThread::Listens };
+    while let Some(reading) = READING.get().filter(|reading| reading.main_thread != MainThread::AtExit) {
+        let mut handler = EventHandler { process, listens: reading.main_thread == MainThread::Listens };
         let Ok(Some(event)) = ptrace::wait(tid, false) else { break };
         has_passed = true;
-        let news = watch.after(Ok(Some(event)));
-        READING.set(Some((
-            tid,
-            match news {
-                Ok(WatchEvent::AtExit) => MainThread::AtExit,
-                _ if watch.listens => MainThread::Listens,
-                _ => MainThread::Runs,
-            },
-        )));
-        if !matches!(news, Ok(WatchEvent::Woken)) {
+        let outcome = handler.handle(Ok(Some(event)));
+        let main_thread = match outcome {
+            Ok(WatchEvent::AtExit) => MainThread::AtExit,
+            _ if handler.listens => MainThread::Listens,
+            _ => MainThread::Runs,
+        };
+        READING.set(Some(Reading { pid: tid, main_thread }));
+        if !matches!(outcome, Ok(WatchEvent::Woken)) {
             break;
         }
     }
@@ -126,14 +131,14 @@ fn pass_on(process: &Process) -> bool {
 pub(super) fn is_exit(tid: i32, event: Event) -> bool {
     let is_exit = event == Event::Other(EVENT_EXIT) && is_watched(tid);
     if is_exit {
-        READING.set(Some((tid, MainThread::AtExit)));
+        READING.set(Some(Reading { pid: tid, main_thread: MainThread::AtExit }));
     }
     is_exit
 }
 
 /// Whether the process that this thread watches and reads was found at its exit.
 pub(super) fn is_at_exit(tid: i32) -> bool {
-    READING.get() == Some((tid, MainThread::AtExit))
+    READING.get() == Some(Reading { pid: tid, main_thread: MainThread::AtExit })
 }
 
 /// Lets a stopped thread run on with `signal`: detaches from it, unless this thread watches it. One
@@ -150,16 +155,16 @@ pub(crate) fn release(tid: i32, signal: i32, is_group_stopped: bool) -> std::io:
         return Ok(());
     }
     let main_thread = if is_group_stopped { MainThread::Listens } else { MainThread::Runs };
-    READING.set(Some((tid, main_thread)));
+    READING.set(Some(Reading { pid: tid, main_thread }));
     if is_group_stopped { ptrace::listen(tid) } else { ptrace::resume(tid, signal) }
 }
 
-/// The kernel detaches the tracees of an ended thread within microseconds, unless the machine is
-/// busy.
-const RELEASED_WITHIN: Duration = Duration::from_millis(500);
-const BETWEEN_LOOKS: Duration = Duration::from_micros(50);
+/// Maximum time to wait until the kernel detaches the tracees of an ended thread: microseconds,
+/// unless the machine is busy.
+const MAX_RELEASE_TIME: Duration = Duration::from_millis(500);
+const CHECK_INTERVAL: Duration = Duration::from_micros(50);
 /// Maximum time to find out why a main thread ends.
-const SORTED_OUT_WITHIN: Duration = Duration::from_millis(200);
+const MAX_EXIT_CAUSE_TIME: Duration = Duration::from_millis(200);
 
 /// The result of waiting on a watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -178,8 +183,8 @@ pub enum WatchEvent {
 pub enum Continued {
     /// It goes on.
     Yes,
-    /// Reading left threads of the process in this thread's trace: this thread must end now, which
-    /// releases them. Another can begin a new watch.
+    /// After reading, this thread still traces other threads of the process: it must end now, which
+    /// releases them. Another thread can begin a new watch.
     No,
 }
 
@@ -221,7 +226,7 @@ impl ExitWatch {
             return Ok(WatchEvent::AtExit);
         }
         let slept = ptrace::sleep_until_event(self.process.pid());
-        self.after(slept.and_then(|()| self.event()))
+        self.handle(slept.and_then(|()| self.event()))
     }
 
     /// Like [`ExitWatch::sleep`], for an event that has already occurred; does not block.
@@ -233,14 +238,14 @@ impl ExitWatch {
             return Ok(WatchEvent::AtExit);
         }
         let event = self.event();
-        self.after(event)
+        self.handle(event)
     }
 
-    /// Whether the main thread ends because another thread replaces the program (execve), which
-    /// waits for that. The process then runs on: drop this, and watch it anew.
-    pub fn gives_way(&self) -> bool {
+    /// Whether the main thread ends because another thread replaces the program (execve) and waits
+    /// for that end. The process then runs on: call [`ExitWatch::follow`].
+    pub fn is_replaced_by_exec(&self) -> bool {
         let pid = self.process.pid();
-        let until = Instant::now() + SORTED_OUT_WITHIN;
+        let until = Instant::now() + MAX_EXIT_CAUSE_TIME;
         while self.is_at_exit && Instant::now() < until {
             let tids = self.process.tasks().unwrap_or_default();
             let mut is_unclear = !self.process.lists_all(&tids);
@@ -254,35 +259,35 @@ impl ExitWatch {
                         continue;
                     }
                 }
-                match self.process.task_doing(tid) {
-                    Some(ThreadActivity::Call(call)) if EXECS.contains(&call.number) => return true,
+                match self.process.task_activity(tid) {
+                    Some(ThreadActivity::Call(call)) if EXEC_CALLS.contains(&call.number) => return true,
                     _ => is_unclear = true,
                 }
             }
             if !is_unclear {
                 return false;
             }
-            std::thread::sleep(BETWEEN_LOOKS);
+            std::thread::sleep(CHECK_INTERVAL);
         }
         false
     }
 
-    /// Lets the main thread end after [`ExitWatch::gives_way`], and watches the process that the
-    /// other thread goes on as.
+    /// Lets the main thread end after [`ExitWatch::is_replaced_by_exec`], and watches the process,
+    /// whose main thread the other thread becomes.
     ///
     /// # Errors
     /// Those of [`ExitWatch::begin`].
     pub fn follow(self) -> Result<Self> {
         let pid = self.process.pid();
         drop(self);
-        let until = Instant::now() + RELEASED_WITHIN;
+        let until = Instant::now() + MAX_RELEASE_TIME;
         loop {
             match Self::begin(pid) {
                 // The old main thread is still there.
                 Err(Error::Ended { .. } | Error::Permission { .. }) if Instant::now() < until => {
-                    std::thread::sleep(BETWEEN_LOOKS);
+                    std::thread::sleep(CHECK_INTERVAL);
                 }
-                begun => return begun,
+                result => return result,
             }
         }
     }
@@ -293,12 +298,12 @@ impl ExitWatch {
     pub fn while_reading<T>(&mut self, work: impl FnOnce() -> T) -> (T, Continued) {
         let pid = self.process.pid();
         let before = if self.listens { MainThread::Listens } else { MainThread::Runs };
-        READING.set(Some((pid, before)));
-        let done = work();
-        let after = READING.take().map_or(MainThread::Runs, |(_, after)| after);
+        READING.set(Some(Reading { pid, main_thread: before }));
+        let result = work();
+        let after = READING.take().map_or(MainThread::Runs, |reading| reading.main_thread);
         self.is_at_exit |= after == MainThread::AtExit;
         self.listens = after == MainThread::Listens;
-        (done, if self.holds_only_the_watch() { Continued::Yes } else { Continued::No })
+        (result, if self.holds_only_the_watch() { Continued::Yes } else { Continued::No })
     }
 
     /// Whether this thread traces no other thread of the process, and the main thread is in no
@@ -317,14 +322,14 @@ impl ExitWatch {
             return false;
         }
         loop {
-            // Its stops are read before its events: a stop without an event was left by the reader.
+            // The state is read before the events: a stop without an event was left by the reader.
             let is_stopped = self.process.task_stat(pid).is_ok_and(|stat| stat.state == Some('t'));
             if !is_stopped || self.is_at_exit || self.listens {
                 return true;
             }
             match self.event() {
                 Ok(None) => return false,
-                event => match self.after(event) {
+                event => match self.handle(event) {
                     Ok(WatchEvent::Woken) => {}
                     // The caller's next poll returns the same.
                     Ok(WatchEvent::AtExit | WatchEvent::Gone) | Err(_) => return true,
@@ -338,12 +343,12 @@ impl ExitWatch {
     }
 
     /// Resumes the process after an event.
-    fn after(&mut self, event: std::io::Result<Option<Event>>) -> std::io::Result<WatchEvent> {
-        let mut passing = Passing { process: &self.process, listens: self.listens };
-        let news = passing.after(event);
-        self.listens = passing.listens;
-        self.is_at_exit |= matches!(news, Ok(WatchEvent::AtExit));
-        news
+    fn handle(&mut self, event: std::io::Result<Option<Event>>) -> std::io::Result<WatchEvent> {
+        let mut handler = EventHandler { process: &self.process, listens: self.listens };
+        let outcome = handler.handle(event);
+        self.listens = handler.listens;
+        self.is_at_exit |= matches!(outcome, Ok(WatchEvent::AtExit));
+        outcome
     }
 
     /// The process.
@@ -360,16 +365,16 @@ impl ExitWatch {
     }
 }
 
-/// Passes on what happens to a watched main thread.
-struct Passing<'a> {
+/// Resumes a watched main thread after its events.
+struct EventHandler<'a> {
     process: &'a Process,
     /// Whether a signal has stopped it.
     listens: bool,
 }
 
-impl Passing<'_> {
-    /// Resumes it after an event.
-    fn after(&mut self, event: std::io::Result<Option<Event>>) -> std::io::Result<WatchEvent> {
+impl EventHandler<'_> {
+    /// Resumes the thread after an event.
+    fn handle(&mut self, event: std::io::Result<Option<Event>>) -> std::io::Result<WatchEvent> {
         let tid = self.process.pid();
         self.listens = self.listens && matches!(event, Ok(None));
         let step = match event {
@@ -428,13 +433,13 @@ impl Drop for ExitWatch {
 /// Waits until the kernel has detached `pid` from the ended thread `tracer`, which happens a moment
 /// after other threads observe its end.
 pub fn wait_until_released(pid: i32, tracer: i32) {
-    let until = Instant::now() + RELEASED_WITHIN;
+    let until = Instant::now() + MAX_RELEASE_TIME;
     let is_traced = || {
         let status = Process::open(pid).and_then(|process| process.status());
         status.is_ok_and(|status| status.tracer == Some(tracer))
     };
     while is_traced() && Instant::now() < until {
-        std::thread::sleep(BETWEEN_LOOKS);
+        std::thread::sleep(CHECK_INTERVAL);
     }
 }
 

@@ -12,12 +12,12 @@ use strandline_sys::watchdog::Watchdog;
 use super::exit_watch;
 
 thread_local! {
-    static OWN: ThreadHolds = const {
+    static THIS_THREAD: ThreadHolds = const {
         ThreadHolds {
-            most: Cell::new(Duration::ZERO),
+            limit: Cell::new(Duration::ZERO),
             count: Cell::new(0),
-            dog: RefCell::new(None),
-            held: RefCell::new(None),
+            watchdog: RefCell::new(None),
+            read_lock: RefCell::new(None),
         }
     };
 }
@@ -28,62 +28,62 @@ static HELD: RwLock<()> = RwLock::new(());
 /// The holds of the calling thread.
 struct ThreadHolds {
     /// Maximum time of a hold; zero for no limit.
-    most: Cell<Duration>,
+    limit: Cell<Duration>,
     /// Number of nested holds.
     count: Cell<u32>,
     /// Started with the first hold. If it cannot be started, only strandline's own limits apply.
-    dog: RefCell<Option<Watchdog>>,
+    watchdog: RefCell<Option<Watchdog>>,
     /// Its read lock on [`HELD`], while it holds something.
-    held: RefCell<Option<RwLockReadGuard<'static, ()>>>,
+    read_lock: RefCell<Option<RwLockReadGuard<'static, ()>>>,
 }
 
 /// Runs `work` on a new thread, which traces what it stops; when the thread ends, the kernel
-/// releases whatever it still traces. No hold should last longer than `most`. `None` if the thread
+/// releases whatever it still traces. No hold should last longer than `limit`. `None` if the thread
 /// could not be started or panicked. A thread that watches the target for its exit runs `work`
 /// itself, because no other thread can trace the target.
-pub fn on_own_thread<T: Send>(most: Duration, work: impl FnOnce() -> T + Send) -> Option<T> {
+pub fn on_own_thread<T: Send>(limit: Duration, work: impl FnOnce() -> T + Send) -> Option<T> {
     // Ctrl-Z takes effect afterwards. If it cannot be blocked, the watchdog protects the target.
     let no_stops = StopSignalsBlocked::begin().ok();
     if exit_watch::is_reading() {
-        let done = OWN.with(|own| {
-            let before = own.most.replace(most);
+        let result = THIS_THREAD.with(|thread| {
+            let outer_limit = thread.limit.replace(limit);
             // A panic ends this work only, as it would end a thread of its own.
-            let done = std::panic::catch_unwind(AssertUnwindSafe(work)).ok();
-            own.most.set(before);
-            // Within another work, that one's watchdog stays.
-            if before.is_zero() {
-                own.dog.take();
+            let result = std::panic::catch_unwind(AssertUnwindSafe(work)).ok();
+            thread.limit.set(outer_limit);
+            // The watchdog of an enclosing `on_own_thread` stays.
+            if outer_limit.is_zero() {
+                thread.watchdog.take();
             }
-            done
+            result
         });
         drop(no_stops);
-        return done;
+        return result;
     }
-    let done = std::thread::scope(|scope| {
+    let result = std::thread::scope(|scope| {
         let body = move || {
-            OWN.with(|own| own.most.set(most));
+            THIS_THREAD.with(|thread| thread.limit.set(limit));
             work()
         };
         std::thread::Builder::new().spawn_scoped(scope, body).ok()?.join().ok()
     });
     drop(no_stops);
-    done
+    result
 }
 
 /// Runs `work` while no thread of this process holds anything: waits for current holds to end, and
 /// blocks new ones meanwhile.
 pub fn while_nothing_is_held<T>(work: impl FnOnce() -> T) -> T {
-    let _none = HELD.write().unwrap_or_else(PoisonError::into_inner);
+    let _no_holds = HELD.write().unwrap_or_else(PoisonError::into_inner);
     work()
 }
 
 /// Starts the watchdog of the calling thread, if it has a limit. Call it before allocating memory:
 /// a watchdog forked later would share that memory, and every write would copy a page.
 pub fn start_watchdog() {
-    OWN.with(|own| {
-        let mut dog = own.dog.borrow_mut();
-        if dog.is_none() && !own.most.get().is_zero() {
-            *dog = Watchdog::start().ok();
+    THIS_THREAD.with(|thread| {
+        let mut watchdog = thread.watchdog.borrow_mut();
+        if watchdog.is_none() && !thread.limit.get().is_zero() {
+            *watchdog = Watchdog::start().ok();
         }
     });
 }
@@ -94,19 +94,19 @@ pub(super) struct Hold(());
 
 impl Hold {
     pub fn begin() -> Self {
-        OWN.with(|own| {
-            own.count.set(own.count.get() + 1);
-            if own.count.get() > 1 {
+        THIS_THREAD.with(|thread| {
+            thread.count.set(thread.count.get() + 1);
+            if thread.count.get() > 1 {
                 return;
             }
-            *own.held.borrow_mut() = Some(HELD.read().unwrap_or_else(PoisonError::into_inner));
+            *thread.read_lock.borrow_mut() = Some(HELD.read().unwrap_or_else(PoisonError::into_inner));
             // A thread not started by `on_own_thread` has no limit, and so no watchdog.
-            if own.most.get().is_zero() {
+            if thread.limit.get().is_zero() {
                 return;
             }
             start_watchdog();
-            if let Some(dog) = &*own.dog.borrow() {
-                dog.arm(own.most.get());
+            if let Some(watchdog) = &*thread.watchdog.borrow() {
+                watchdog.arm(thread.limit.get());
             }
         });
         Self(())
@@ -116,15 +116,15 @@ impl Hold {
 impl Drop for Hold {
     fn drop(&mut self) {
         // At the end of the thread its watchdog is already gone.
-        let _ = OWN.try_with(|own| {
-            own.count.set(own.count.get().saturating_sub(1));
-            if own.count.get() > 0 {
+        let _ = THIS_THREAD.try_with(|thread| {
+            thread.count.set(thread.count.get().saturating_sub(1));
+            if thread.count.get() > 0 {
                 return;
             }
-            if let Some(dog) = &*own.dog.borrow() {
-                dog.disarm();
+            if let Some(watchdog) = &*thread.watchdog.borrow() {
+                watchdog.disarm();
             }
-            *own.held.borrow_mut() = None;
+            *thread.read_lock.borrow_mut() = None;
         });
     }
 }

@@ -34,8 +34,7 @@ const HOLDERS: [(&str, &str); 14] = [
     ("/dev/vhost", "vhost"),
     ("anon_inode:[userfaultfd]", "userfaultfd"),
 ];
-/// VmFlags of smaps that exclude a mapping from giving pages back: locked; device memory; raw page
-/// frames; mixed; hugetlb; watched by userfaultfd.
+/// VmFlags of smaps that exclude a mapping from releasing pages, with the reason as text.
 const KEPT_FLAGS: [(&[u8; 2], &str); 8] = [
     (b"lo", "locked in memory"),
     (b"io", "a device's memory"),
@@ -48,25 +47,28 @@ const KEPT_FLAGS: [(&[u8; 2], &str); 8] = [
 ];
 
 /// A holder of pages of `process`, if there is one, as text for a message.
-pub fn of_process(process: &Process, space: &AddressSpace) -> Result<Option<String>> {
-    of_process_except(process, space, &[])
+///
+/// # Errors
+/// Fails if the process has ended or may not be inspected.
+pub fn find(process: &Process, space: &AddressSpace) -> Result<Option<String>> {
+    find_except(process, space, &[])
 }
 
-/// Like [`of_process`], ignoring the holders in `but`.
-pub fn of_process_except(process: &Process, space: &AddressSpace, but: &[&str]) -> Result<Option<String>> {
-    let named = |name: &str| named(name).filter(|holder| !but.contains(holder));
+/// Like [`find`], ignoring the holders in `harmless`.
+pub fn find_except(process: &Process, space: &AddressSpace, harmless: &[&str]) -> Result<Option<String>> {
+    let holder_of = |name: &str| holder_named(name).filter(|holder| !harmless.contains(holder));
     let failed = |source| process.error("fd", source);
     let folder = with_dac_capabilities(|| std::fs::read_dir(process.path("fd")));
     for entry in folder.map_err(failed)?.take(MAX_DESCRIPTORS) {
         // A descriptor that was closed meanwhile holds nothing through this process's table.
         let path = entry.map_err(failed)?.path();
         let Ok(link) = with_dac_capabilities(|| std::fs::read_link(path)) else { continue };
-        if let Some(holder) = named(&link.to_string_lossy()) {
+        if let Some(holder) = holder_of(&link.to_string_lossy()) {
             return Ok(Some(format!("a descriptor of {holder}")));
         }
     }
     Ok(space.mappings().iter().find_map(|mapping| {
-        let holder = named(&mapping.name)?;
+        let holder = holder_of(&mapping.name)?;
         Some(format!("a mapping of {holder} at {:#x}", mapping.start))
     }))
 }
@@ -92,19 +94,20 @@ pub fn direct_mounts(process: &Process) -> Result<BTreeSet<u64>> {
     Ok(mounts)
 }
 
-fn named(name: &str) -> Option<&'static str> {
+/// The holder that the name of a descriptor or mapping identifies.
+fn holder_named(name: &str) -> Option<&'static str> {
     HOLDERS.iter().find(|(start, _)| name.starts_with(start)).map(|&(_, holder)| holder)
 }
 
-/// Why pages of `ranges` (in address order) must stay, from the mappings that contain them; `None`
-/// if nothing is known against giving them back. A range outside private anonymous memory must
-/// stay.
-pub fn of_ranges(process: &Process, ranges: &[Range<u64>]) -> Result<Option<String>> {
+/// The reason why pages of `ranges` (in address order) must be kept, from the mappings that contain
+/// them; `None` if nothing is known against releasing them. A range outside private anonymous
+/// memory must be kept.
+pub fn reason_to_keep(process: &Process, ranges: &[Range<u64>]) -> Result<Option<String>> {
     let smaps = Smaps::read(process.open_file("smaps")?).map_err(|source| process.error("smaps", source))?;
-    Ok(keeper(&smaps.entries, ranges))
+    Ok(reason_in(&smaps.entries, ranges))
 }
 
-fn keeper(entries: &[SmapsEntry], ranges: &[Range<u64>]) -> Option<String> {
+fn reason_in(entries: &[SmapsEntry], ranges: &[Range<u64>]) -> Option<String> {
     let mut covered = 0;
     for SmapsEntry { mapping, flags, .. } in entries {
         let overlap = overlap_bytes(mapping, ranges);
@@ -139,7 +142,7 @@ mod tests {
         c000-d000 rw-s 00000000 00:01 7                          /dev/zero (deleted)\nVmFlags: rd wr sh \n";
 
     fn verdict(range: Range<u64>) -> Option<String> {
-        keeper(&Smaps::read(SMAPS).unwrap().entries, &[range])
+        reason_in(&Smaps::read(SMAPS).unwrap().entries, &[range])
     }
 
     #[test]
@@ -152,9 +155,9 @@ mod tests {
 
     #[test]
     fn devices_and_rings_are_known_by_name() {
-        assert_eq!(named("/dev/nvidiactl"), Some("a GPU"));
-        assert_eq!(named("anon_inode:[io_uring]"), Some("io_uring"));
-        assert_eq!(named("/dev/null"), None);
-        assert_eq!(named("anon_inode:[eventpoll]"), None);
+        assert_eq!(holder_named("/dev/nvidiactl"), Some("a GPU"));
+        assert_eq!(holder_named("anon_inode:[io_uring]"), Some("io_uring"));
+        assert_eq!(holder_named("/dev/null"), None);
+        assert_eq!(holder_named("anon_inode:[eventpoll]"), None);
     }
 }

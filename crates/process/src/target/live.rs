@@ -6,7 +6,8 @@ use std::os::unix::fs::FileExt;
 use strandline_sys::memory;
 
 use crate::map::{AddressSpace, Mapping};
-use crate::memory::{Memory, word_at};
+use crate::memory::{Memory, pair_at};
+use crate::range::AddressRange;
 
 /// A process's memory, addressed by process id. Fast, but meant for a stopped process: while it
 /// runs, the id may come to belong to another program (exec) or process, so reads must be checked
@@ -22,24 +23,27 @@ impl ByPid {
         Self { pid }
     }
 
-    /// Reads pairs of words; those that the fast way cannot read come from `other`.
-    fn pairs(self, addresses: &[u64], other: &dyn Memory) -> Vec<Option<(u64, u64)>> {
+    /// Reads pairs of words; those that `process_vm_readv` cannot read come from `fallback`.
+    fn pairs(self, addresses: &[u64], fallback: &dyn Memory) -> Vec<Option<(u64, u64)>> {
         let mut pairs = Vec::with_capacity(addresses.len());
         let mut bytes = vec![0; 16 * addresses.len().min(memory::MAX_RANGES)];
         while pairs.len() < addresses.len() {
-            let rest = &addresses[pairs.len()..];
-            let got = memory::read_many(self.pid, rest, 16, &mut bytes).unwrap_or(0);
-            pairs.extend((0..got).map(|n| Some((word_at(&bytes, 16 * n)?, word_at(&bytes, 16 * n + 8)?))));
-            if got < rest.len().min(memory::MAX_RANGES) {
+            let unread = &addresses[pairs.len()..];
+            let count = memory::read_many(self.pid, unread, 16, &mut bytes).unwrap_or(0);
+            pairs.extend((0..count).map(|index| pair_at(&bytes, 16 * index)));
+            if count < unread.len().min(memory::MAX_RANGES) {
                 // The address after the last successful one.
-                let mut pair = [0; 16];
-                let got =
-                    addresses.get(pairs.len()).map_or(0, |&address| other.read_some(address, &mut pair));
-                pairs.push((got == 16).then(|| Some((word_at(&pair, 0)?, word_at(&pair, 8)?))).flatten());
+                pairs.push(addresses.get(pairs.len()).and_then(|&address| read_pair(fallback, address)));
             }
         }
         pairs
     }
+}
+
+fn read_pair(memory: &dyn Memory, address: u64) -> Option<(u64, u64)> {
+    let mut bytes = [0; 16];
+    memory.read(address, &mut bytes).ok()?;
+    pair_at(&bytes, 0)
 }
 
 impl Memory for ByPid {
@@ -67,8 +71,9 @@ pub struct TracedMemory<'a> {
     live: ByPid,
     file: &'a MemFile,
     /// The mappings read through the file, in address order.
-    by_file: Vec<(u64, u64)>,
-    /// Whether these are all private mappings of the process.
+    by_file: Vec<AddressRange>,
+    /// Whether the process may share private pages with another; then `by_file` has all its private
+    /// mappings.
     is_shared: bool,
 }
 
@@ -82,34 +87,33 @@ impl<'a> TracedMemory<'a> {
             !m.permissions.shared && (m.is_private_anonymous() || m.has_file() && !is_device(m))
         };
         let by_file = space.mappings().iter().filter(|m| if is_shared { is_own(m) } else { is_protected(m) });
-        Self { live: ByPid::new(pid), file, by_file: by_file.map(|m| (m.start, m.end)).collect(), is_shared }
+        Self { live: ByPid::new(pid), file, by_file: by_file.map(Mapping::range).collect(), is_shared }
     }
 
-    /// The end of the mapping that contains `address`, if it is read through the file.
-    fn end_by_file(&self, address: u64) -> Option<u64> {
-        let index = self.by_file.partition_point(|&(_, end)| end <= address);
-        self.by_file.get(index).filter(|&&(start, _)| start <= address).map(|&(_, end)| end)
+    /// The first mapping read through the file that ends above `address`.
+    fn next_by_file(&self, address: u64) -> Option<AddressRange> {
+        let index = self.by_file.partition_point(|mapping| mapping.end <= address);
+        self.by_file.get(index).copied()
     }
 
     /// Reads from the mapping that contains `address`, if it is read through the file.
     fn read_by_file(&self, address: u64, buffer: &mut [u8]) -> usize {
-        let Some(end) = self.end_by_file(address) else { return 0 };
-        let most = usize::try_from(end - address).unwrap_or(usize::MAX).min(buffer.len());
-        buffer.get_mut(..most).map_or(0, |part| self.file.read_some(address, part))
+        let mapping = self.next_by_file(address).filter(|mapping| mapping.start <= address);
+        let Some(mapping) = mapping else { return 0 };
+        let length = usize::try_from(mapping.end - address).unwrap_or(usize::MAX).min(buffer.len());
+        buffer.get_mut(..length).map_or(0, |part| self.file.read_some(address, part))
     }
 
-    /// Reads the fast way, up to the next mapping that must be read through the file.
+    /// Reads with `process_vm_readv`, up to the next mapping that must be read through the file.
     fn read_live(&self, address: u64, buffer: &mut [u8]) -> usize {
         if !self.is_shared {
             return self.live.read_some(address, buffer);
         }
-        if self.end_by_file(address).is_some() {
-            return 0;
-        }
-        let next = self.by_file.get(self.by_file.partition_point(|&(_, end)| end <= address));
-        let most = next.map_or(u64::MAX, |next| next.0 - address);
-        let most = usize::try_from(most).unwrap_or(usize::MAX).min(buffer.len());
-        buffer.get_mut(..most).map_or(0, |part| self.live.read_some(address, part))
+        let until = self.next_by_file(address).map_or(u64::MAX, |mapping| mapping.start);
+        let bytes = until.saturating_sub(address);
+        let length = usize::try_from(bytes).unwrap_or(usize::MAX).min(buffer.len());
+        let readable = buffer.get_mut(..length).filter(|part| !part.is_empty());
+        readable.map_or(0, |part| self.live.read_some(address, part))
     }
 }
 
@@ -118,9 +122,9 @@ impl Memory for TracedMemory<'_> {
         let mut got = 0;
         while got < buffer.len() {
             let Some(at) = address.checked_add(got as u64) else { break };
-            let Some(rest) = buffer.get_mut(got..) else { break };
-            let read = match self.read_live(at, rest) {
-                0 => self.read_by_file(at, rest),
+            let Some(room) = buffer.get_mut(got..) else { break };
+            let read = match self.read_live(at, room) {
+                0 => self.read_by_file(at, room),
                 read => read,
             };
             if read == 0 {
@@ -135,12 +139,7 @@ impl Memory for TracedMemory<'_> {
         if !self.is_shared {
             return self.live.pairs(addresses, self);
         }
-        let pair = |&address: &u64| {
-            let mut pair = [0; 16];
-            self.read(address, &mut pair).ok()?;
-            Some((word_at(&pair, 0)?, word_at(&pair, 8)?))
-        };
-        addresses.iter().map(pair).collect()
+        addresses.iter().map(|&address| read_pair(self, address)).collect()
     }
 }
 

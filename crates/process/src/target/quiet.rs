@@ -44,7 +44,7 @@ const REPEATABLE: [i64; 25] = [
     275, // splice
 ];
 /// Signals with a default action of ignore or continue: CHLD, CONT, URG, WINCH.
-const NOTHING_BY_DEFAULT: u64 = 1 << 16 | 1 << 17 | 1 << 22 | 1 << 27;
+const NO_EFFECT_BY_DEFAULT: u64 = 1 << 16 | 1 << 17 | 1 << 22 | 1 << 27;
 
 /// `EINTR` as a system call returns it.
 const MINUS_EINTR: u64 = (-4_i64) as u64;
@@ -96,15 +96,15 @@ pub fn repeat_interrupted_call(process: &Process, tid: i32, registers: &Register
 /// because it is traced.
 pub fn is_ignored(status: &Status, signal: i32) -> bool {
     let bit = signal.checked_sub(1).and_then(|shift| 1u64.checked_shl(shift.unsigned_abs())).unwrap_or(0);
-    let acts = status.caught.zip(status.ignored);
-    acts.is_some_and(|(caught, ignored)| (ignored | NOTHING_BY_DEFAULT) & !caught & bit != 0)
+    let actions = status.caught.zip(status.ignored);
+    actions.is_some_and(|(caught, ignored)| (ignored | NO_EFFECT_BY_DEFAULT) & !caught & bit != 0)
 }
 
 /// The pending signals that would have interrupted the thread untraced, bit n-1 for signal n;
 /// `None` if unknown. For a traced thread the kernel queues ignored signals too.
 fn interrupting_signals(status: &Status) -> Option<u64> {
-    let does_something = status.caught? | !(status.ignored? | NOTHING_BY_DEFAULT);
-    Some(status.deliverable()? & does_something)
+    let has_effect = status.caught? | !(status.ignored? | NO_EFFECT_BY_DEFAULT);
+    Some(status.deliverable()? & has_effect)
 }
 
 #[cfg(test)]

@@ -27,10 +27,10 @@ use crate::procfs::Process;
 use crate::stacks::ThreadFacts;
 use crate::target::live::ByPid;
 
-/// Default time limit for all threads together to stop.
+/// Default time limit in which all threads must stop.
 pub const STOP_LIMIT: Duration = Duration::from_secs(3);
-/// After this time, the state of a thread that has not stopped is checked, and again at the second
-/// interval.
+/// Time after which the state of a thread that has not stopped is checked first, and interval of
+/// the further checks.
 const FIRST_STATE_CHECK: Duration = Duration::from_millis(50);
 const STATE_CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
@@ -39,11 +39,19 @@ const STATE_CHECK_INTERVAL: Duration = Duration::from_millis(1);
 pub struct Stopped<'a> {
     process: &'a Process,
     threads: BTreeMap<i32, Tracee<'a>>,
+    /// Threads in an uninterruptible sleep.
     asleep: BTreeSet<i32>,
-    in_transfer: BTreeMap<i32, (Asleep, ThreadFacts)>,
+    in_transfer: BTreeMap<i32, InTransfer>,
     taken_out: Vec<i32>,
     since: Instant,
     _hold: Hold,
+}
+
+/// A thread that was left asleep in a transfer.
+#[derive(Clone, Copy, Debug)]
+struct InTransfer {
+    asleep: Asleep,
+    facts: ThreadFacts,
 }
 
 /// A thread whose system call returned less than requested because of the stop.
@@ -59,31 +67,32 @@ pub struct ShortTransfer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transfers {
     /// Leave them asleep.
-    Left,
+    LeaveAsleep,
     /// Stop them like all others.
-    Stopped,
+    Stop,
 }
 
 impl<'a> Stopped<'a> {
     /// Stops all threads of `process`, within three seconds.
     ///
-    /// Fails with [`Error::Permission`], [`Error::Traced`], [`Error::Ended`] or
-    /// [`Error::DidNotStop`]; then all stopped threads run again.
+    /// # Errors
+    /// [`Error::Permission`], [`Error::Traced`], [`Error::Ended`] or [`Error::DidNotStop`]; then
+    /// all stopped threads run again.
     pub fn stop(process: &'a Process) -> Result<Self> {
-        Self::stop_within(process, STOP_LIMIT, Transfers::Stopped)
+        Self::stop_within(process, STOP_LIMIT, Transfers::Stop)
     }
 
     /// Like [`Stopped::stop`], within `limit`.
     pub fn stop_within(process: &'a Process, limit: Duration, transfers: Transfers) -> Result<Self> {
         // Listing thousands of threads takes milliseconds, so do it before the first stop. New
         // threads are found below.
-        exit_watch::settle(process);
+        exit_watch::pass_on_before_stop(process);
         let mut tids = process.tasks()?;
         let in_transfer = match transfers {
-            Transfers::Left => {
+            Transfers::LeaveAsleep => {
                 tids.iter().filter_map(|&tid| Some((tid, transferring(process, tid)?))).collect()
             }
-            Transfers::Stopped => BTreeMap::new(),
+            Transfers::Stop => BTreeMap::new(),
         };
         let hold = Hold::begin();
         let since = Instant::now();
@@ -97,7 +106,7 @@ impl<'a> Stopped<'a> {
             _hold: hold,
         };
         loop {
-            // All are asked to stop before the first wait, so that they stop together.
+            // Every stop is requested before the first wait, so that all threads stop together.
             let limited = tracee::limit_seizes();
             let mut waiting: Vec<i32> = Vec::new();
             for tid in tids {
@@ -108,7 +117,7 @@ impl<'a> Stopped<'a> {
                     Ok(()) => waiting.push(tid),
                     Err(NotStopped::Gone) => {}
                     Err(other) => {
-                        // They may have stopped meanwhile: the release checks them.
+                        // These threads may have stopped meanwhile: the release checks them.
                         stopped.asleep.extend(waiting);
                         return Err(stopped.error(tid, other, limit));
                     }
@@ -134,10 +143,10 @@ impl<'a> Stopped<'a> {
 
     /// Waits until each of `waiting` has stopped, ended, or is asleep in the kernel.
     fn collect(&mut self, waiting: &[i32], limit: Duration) -> Result<()> {
-        let suspicious = Instant::now() + FIRST_STATE_CHECK.min(limit / 2);
+        let first_check = Instant::now() + FIRST_STATE_CHECK.min(limit / 2);
         for (index, &tid) in waiting.iter().enumerate() {
-            if let Err(error) = self.take(tid, suspicious, limit) {
-                // They may have stopped meanwhile: the release checks them.
+            if let Err(error) = self.collect_thread(tid, first_check, limit) {
+                // These threads may have stopped meanwhile: the release checks them.
                 self.asleep.extend(&waiting[index..]);
                 return Err(error);
             }
@@ -149,9 +158,10 @@ impl<'a> Stopped<'a> {
         Ok(())
     }
 
-    fn take(&mut self, tid: i32, suspicious: Instant, limit: Duration) -> Result<()> {
+    /// Waits for one thread; checks its state from `first_check` on.
+    fn collect_thread(&mut self, tid: i32, first_check: Instant, limit: Duration) -> Result<()> {
         let deadline = self.since + limit;
-        let mut until = suspicious.min(deadline);
+        let mut until = first_check.min(deadline);
         loop {
             match Tracee::wait_stopped(self.process, tid, until) {
                 Ok(tracee) => {
@@ -176,8 +186,8 @@ impl<'a> Stopped<'a> {
         }
     }
 
-    /// Has the kernel remove a thread that ended while it was traced. Until then it would be listed
-    /// and counted, and keep an execve of another thread waiting.
+    /// Makes the kernel remove a thread that ended while it was traced. Until then it would be
+    /// listed and counted, and keep an execve of another thread waiting.
     fn remove_ended(&self, tid: i32) {
         if tid != self.process.pid() {
             // Fails only if it is gone.
@@ -213,14 +223,14 @@ impl<'a> Stopped<'a> {
 
     /// Threads that were left asleep in a transfer.
     pub fn in_transfer(&self) -> impl Iterator<Item = &ThreadFacts> {
-        self.in_transfer.values().map(|(_, facts)| facts)
+        self.in_transfer.values().map(|thread| &thread.facts)
     }
 
     /// Whether these threads slept throughout; otherwise what was read meanwhile is not of one
     /// instant.
     pub fn slept_throughout(&self) -> bool {
-        let sleeps = |(&tid, (asleep, _)): (&i32, &(Asleep, ThreadFacts))| {
-            Asleep::check(self.process, tid).as_ref() == Some(asleep)
+        let sleeps = |(&tid, thread): (&i32, &InTransfer)| {
+            Asleep::check(self.process, tid).as_ref() == Some(&thread.asleep)
         };
         self.in_transfer.is_empty()
             || self.in_transfer.iter().all(sleeps)
@@ -237,7 +247,7 @@ impl<'a> Stopped<'a> {
         self.threads().filter_map(short).collect()
     }
 
-    /// When the first thread was asked to stop.
+    /// When the first stop was requested.
     pub fn since(&self) -> Instant {
         self.since
     }
@@ -252,9 +262,9 @@ impl<'a> Stopped<'a> {
         &self.asleep
     }
 
-    /// Removes the first thread for which `fits` holds; it is released separately.
-    pub fn take_out(&mut self, fits: impl Fn(&Tracee<'a>) -> bool) -> Option<Tracee<'a>> {
-        let tid = self.threads().find(|tracee| fits(tracee))?.tid;
+    /// Removes the first thread that `is_wanted`; it is released separately.
+    pub fn take_out(&mut self, is_wanted: impl Fn(&Tracee<'a>) -> bool) -> Option<Tracee<'a>> {
+        let tid = self.threads().find(|tracee| is_wanted(tracee))?.tid;
         self.taken_out.push(tid);
         self.threads.remove(&tid)
     }
@@ -284,9 +294,9 @@ impl<'a> Stopped<'a> {
 }
 
 /// Thread `tid`, if it sleeps in a transfer and can be read without a stop.
-fn transferring(process: &Process, tid: i32) -> Option<(Asleep, ThreadFacts)> {
+fn transferring(process: &Process, tid: i32) -> Option<InTransfer> {
     let asleep = Asleep::check(process, tid).filter(|asleep| transfers::is_transfer(&asleep.call))?;
-    Some((asleep, asleep.facts(process, tid)?))
+    Some(InTransfer { asleep, facts: asleep.facts(process, tid)? })
 }
 
 impl Drop for Stopped<'_> {

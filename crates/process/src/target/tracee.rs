@@ -57,9 +57,9 @@ pub struct Tracee<'a> {
     pub process: &'a Process,
     /// The thread.
     pub tid: i32,
-    /// Its registers at the stop.
+    /// The thread's registers at the stop.
     pub registers: Registers,
-    /// When it had stopped.
+    /// When its stop was observed.
     pub since: Instant,
     /// Whether a signal had stopped its process before. After the release it stays stopped.
     pub is_group_stopped: bool,
@@ -71,12 +71,12 @@ pub struct Tracee<'a> {
 /// thread watches counts as its end.
 pub fn next_event(tid: i32, deadline: Instant) -> io::Result<Option<Event>> {
     let mut pause = SHORTEST_SLEEP;
-    for look in 0_u64.. {
+    for check in 0_u64.. {
         if let Some(event) = ptrace::wait(tid, false)? {
             let is_gone = exit_watch::is_exit(tid, event);
             return Ok(Some(if is_gone { Event::Exited { status: None, signal: None } } else { event }));
         }
-        if look < SPIN_CHECKS.into() {
+        if check < SPIN_CHECKS.into() {
             std::thread::yield_now();
             continue;
         }
@@ -89,8 +89,8 @@ pub fn next_event(tid: i32, deadline: Instant) -> io::Result<Option<Event>> {
     Ok(None)
 }
 
-/// Limits the waits of [`seize`] in this thread, as long as the result exists; `None` if it cannot.
-/// A thread that holds others of the process must not wait for an execve of it.
+/// Limits the waits of [`seize`] in this thread, as long as the result exists; `None` if no limit
+/// can be set. A thread that holds other threads of the process must not wait for its execve.
 pub(super) fn limit_seizes() -> Option<Limit> {
     Limit::new(MAX_SEIZE).ok()
 }
@@ -145,7 +145,7 @@ impl<'a> Tracee<'a> {
     /// Seizes and stops thread `tid` of `process`, within `limit`. Signals that arrive meanwhile
     /// are passed on. A thread in a group stop is released at once. Call it on a thread of its own.
     pub fn stop(process: &'a Process, tid: i32, limit: Duration) -> Result<Self, NotStopped> {
-        exit_watch::settle(process);
+        exit_watch::pass_on_before_stop(process);
         let hold = Hold::begin();
         let limited = limit_seizes();
         seize(process, tid)?;
@@ -218,8 +218,8 @@ impl<'a> Tracee<'a> {
 
     /// Sets whether dropping this releases the thread with its original registers. An active
     /// injected call turns that off, because those registers belong to the time before it.
-    pub(crate) fn set_restore(&mut self, held: bool) {
-        self.restores_on_drop = held;
+    pub(crate) fn set_restore(&mut self, restores: bool) {
+        self.restores_on_drop = restores;
     }
 
     fn release(&mut self) {

@@ -8,92 +8,97 @@
 use strandline_sys::ptrace::Registers;
 
 use crate::memory::{Memory, word_at};
-use crate::procfs::BlockedElsewhere;
+use crate::procfs::BlockedCall;
 
 /// The amount requested from a call.
 #[derive(Clone, Copy)]
-enum Asked {
+enum Requested {
     /// The value of the argument register with this index, counted from rdi.
     Argument(usize),
     /// The sum of the vectors at rsi, whose number is in rdx.
     Vectors,
     /// The sum of the vectors of the message at rsi.
     Message,
-    /// As the inner [`Asked::Argument`] or [`Asked::Message`], if the flags in this argument
-    /// contain MSG_WAITALL.
-    All(usize, &'static Asked),
+    /// As the inner [`Requested::Argument`] or [`Requested::Message`], if the flags in this
+    /// argument contain MSG_WAITALL.
+    All(usize, &'static Requested),
 }
 
 /// A call, by its number on x86-64.
 struct Transfer {
     number: i64,
     name: &'static str,
-    asked: Asked,
+    requested: Requested,
 }
 
-const fn transfer(number: i64, name: &'static str, asked: Asked) -> Transfer {
-    Transfer { number, name, asked }
+const fn transfer(number: i64, name: &'static str, requested: Requested) -> Transfer {
+    Transfer { number, name, requested }
 }
 
 const TRANSFERS: [Transfer; 17] = [
-    transfer(1, "write", Asked::Argument(2)),
-    transfer(18, "pwrite64", Asked::Argument(2)),
-    transfer(20, "writev", Asked::Vectors),
-    transfer(296, "pwritev", Asked::Vectors),
-    transfer(328, "pwritev2", Asked::Vectors),
-    transfer(44, "sendto", Asked::Argument(2)),
-    transfer(46, "sendmsg", Asked::Message),
-    transfer(307, "sendmmsg", Asked::Argument(2)),
-    transfer(45, "recvfrom", Asked::All(3, &Asked::Argument(2))),
-    transfer(47, "recvmsg", Asked::All(2, &Asked::Message)),
-    transfer(299, "recvmmsg", Asked::Argument(2)),
-    transfer(40, "sendfile", Asked::Argument(3)),
-    transfer(275, "splice", Asked::Argument(4)),
-    transfer(276, "tee", Asked::Argument(2)),
-    transfer(278, "vmsplice", Asked::Vectors),
-    transfer(326, "copy_file_range", Asked::Argument(4)),
-    transfer(208, "io_getevents", Asked::Argument(1)),
+    transfer(1, "write", Requested::Argument(2)),
+    transfer(18, "pwrite64", Requested::Argument(2)),
+    transfer(20, "writev", Requested::Vectors),
+    transfer(296, "pwritev", Requested::Vectors),
+    transfer(328, "pwritev2", Requested::Vectors),
+    transfer(44, "sendto", Requested::Argument(2)),
+    transfer(46, "sendmsg", Requested::Message),
+    transfer(307, "sendmmsg", Requested::Argument(2)),
+    transfer(45, "recvfrom", Requested::All(3, &Requested::Argument(2))),
+    transfer(47, "recvmsg", Requested::All(2, &Requested::Message)),
+    transfer(299, "recvmmsg", Requested::Argument(2)),
+    transfer(40, "sendfile", Requested::Argument(3)),
+    transfer(275, "splice", Requested::Argument(4)),
+    transfer(276, "tee", Requested::Argument(2)),
+    transfer(278, "vmsplice", Requested::Vectors),
+    transfer(326, "copy_file_range", Requested::Argument(4)),
+    transfer(208, "io_getevents", Requested::Argument(1)),
 ];
 
 /// `MSG_WAITALL` of recv(2).
 const WAIT_FOR_ALL: u64 = 0x100;
-/// The most vectors of one call (`UIO_MAXIOV`).
+/// Maximum number of vectors of one call (`UIO_MAXIOV`).
 const MAX_VECTORS: u64 = 1024;
 
 /// Whether a stop cuts short the call in which a thread waits.
-pub fn is_transfer(call: &BlockedElsewhere) -> bool {
+pub fn is_transfer(call: &BlockedCall) -> bool {
     let known = TRANSFERS.iter().find(|known| known.number == call.number);
-    known.is_some_and(|known| match known.asked {
-        Asked::All(flags, _) => call.arguments.get(flags).is_some_and(|flags| flags & WAIT_FOR_ALL != 0),
-        Asked::Argument(_) | Asked::Vectors | Asked::Message => true,
+    known.is_some_and(|known| match known.requested {
+        Requested::All(flags, _) => call.arguments.get(flags).is_some_and(|flags| flags & WAIT_FOR_ALL != 0),
+        Requested::Argument(_) | Requested::Vectors | Requested::Message => true,
     })
 }
 
-/// The call from which a thread just stopped returns less than requested; `None` if absent.
+/// The name of the call, if a thread that just stopped returns less than requested from it.
 pub fn short(registers: &Registers, memory: &dyn Memory) -> Option<&'static str> {
     let known = TRANSFERS.iter().find(|known| known.number == registers.orig_rax as i64)?;
     let moved = registers.rax as i64;
-    (moved > 0 && (moved as u64) < asked(known.asked, registers, memory)?).then_some(known.name)
+    (moved > 0 && (moved as u64) < requested_amount(known.requested, registers, memory)?)
+        .then_some(known.name)
 }
 
-fn asked(what: Asked, registers: &Registers, memory: &dyn Memory) -> Option<u64> {
+/// The amount that a call requests; `None` if unknown, or if the call may return less.
+fn requested_amount(amount: Requested, registers: &Registers, memory: &dyn Memory) -> Option<u64> {
     let r = registers;
     let argument = |number: usize| [r.rdi, r.rsi, r.rdx, r.r10, r.r8, r.r9].get(number).copied();
-    match what {
-        Asked::Argument(number) => argument(number),
-        Asked::Vectors => vectors(r.rsi, r.rdx, memory),
+    match amount {
+        Requested::Argument(number) => argument(number),
+        Requested::Vectors => vector_bytes(r.rsi, r.rdx, memory),
         // struct msghdr: msg_name, msg_namelen, msg_iov, msg_iovlen.
-        Asked::Message => {
+        Requested::Message => {
             let mut header = [0; 32];
             memory.read(r.rsi, &mut header).ok()?;
-            vectors(word_at(&header, 16)?, word_at(&header, 24)?, memory)
+            vector_bytes(word_at(&header, 16)?, word_at(&header, 24)?, memory)
         }
-        Asked::All(flags, what) if argument(flags)? & WAIT_FOR_ALL != 0 => asked(*what, registers, memory),
-        Asked::All(..) => None,
+        Requested::All(flags, amount) if argument(flags)? & WAIT_FOR_ALL != 0 => {
+            requested_amount(*amount, registers, memory)
+        }
+        Requested::All(..) => None,
     }
 }
 
-fn vectors(at: u64, count: u64, memory: &dyn Memory) -> Option<u64> {
+/// Total length of the `count` vectors (struct iovec) at an address.
+fn vector_bytes(at: u64, count: u64, memory: &dyn Memory) -> Option<u64> {
     let mut bytes = vec![0; usize::try_from(count.min(MAX_VECTORS)).ok()? * 16];
     memory.read(at, &mut bytes).ok()?;
     let lengths = bytes.chunks_exact(16).filter_map(|vector| word_at(vector, 8));

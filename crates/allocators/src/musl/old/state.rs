@@ -10,6 +10,7 @@ use crate::scan::{each_word, is_mapped_memory};
 use strandline_claims::allocator::Context;
 use strandline_process::memory::word_at;
 use strandline_process::pages::USER_ADDRESS_END;
+use strandline_process::range::AddressRange;
 
 /// `struct bin`: a lock, the first and the last chunk. The bins follow `binmap`, which has a bit
 /// per non-empty bin.
@@ -21,8 +22,6 @@ const BIN_HEAD: usize = 8;
 /// Bytes of the state, without the lock at its end.
 const STATE_BYTES: usize = FIRST_BIN + BINS * BIN_BYTES;
 
-/// Maximum static data searched per program or library.
-const MAX_DATA_BYTES: u64 = 64 << 20;
 /// Maximum candidates for bins that are followed.
 const MAX_TRIED: usize = 1 << 12;
 
@@ -38,28 +37,23 @@ pub struct State {
 pub fn find(context: &Context<'_>) -> Vec<State> {
     let mut found = Vec::new();
     for group in locate::candidates(context.space) {
-        let mut left = MAX_DATA_BYTES;
         // A state on the border of two mappings may be found in both.
-        let chunks = group.iter().filter(|mapping| mapping.permissions.write).find_map(|mapping| {
-            let end = mapping.end.min(mapping.start.saturating_add(left));
-            left -= end - mapping.start;
-            chunks(context, mapping.start, end)
-        });
+        let chunks = locate::static_data(&group).into_iter().find_map(|range| chunks(context, range));
         found.extend(chunks.map(|chunks| State { name: group[0].name.clone(), chunks }));
     }
     found
 }
 
-/// Returns the chunks of the lists in `start..end`.
-fn chunks(context: &Context<'_>, start: u64, end: u64) -> Option<Vec<u64>> {
+/// Returns the chunks of the lists in `range`.
+fn chunks(context: &Context<'_>, range: AddressRange) -> Option<Vec<u64>> {
     let (mut found, mut tried) = (None, 0);
     // The two non-zero words before this one.
     let (mut first, mut before) = ((0, 0), (0, 0));
-    each_word(context, (start, end), &mut |at, word| {
+    each_word(context, range, &mut |at, word| {
         let (head_at, head) = first;
         // The lock before the first chunk is 0 or 1.
         let is_lock = before.0 + 8 != head_at || before.1 as u32 <= 1;
-        if head_at + 8 == at && is_lock && could_be(context, head_at, head, word) {
+        if head_at + 8 == at && is_lock && may_be_list(context, head_at, head, word) {
             tried += 1;
             if points_back(context, head_at, head) {
                 found = lists_around(context, head_at);
@@ -77,7 +71,7 @@ fn as_chunk(head_at: u64) -> u64 {
 }
 
 /// Whether two words may be the first and the last chunk of a list.
-fn could_be(context: &Context<'_>, head_at: u64, first: u64, last: u64) -> bool {
+fn may_be_list(context: &Context<'_>, head_at: u64, first: u64, last: u64) -> bool {
     let own = as_chunk(head_at);
     let is_chunk = |chunk: u64| chunk % ALIGNMENT == FIRST_CHUNK_OFFSET && chunk < USER_ADDRESS_END;
     let is_own = |chunk| context.space.find(chunk).is_some_and(is_mapped_memory);
@@ -88,8 +82,8 @@ fn could_be(context: &Context<'_>, head_at: u64, first: u64, last: u64) -> bool 
 fn points_back(context: &Context<'_>, head_at: u64, first: u64) -> bool {
     let own = as_chunk(head_at);
     let is_resident = || !context.resident_runs((first, first + FREE_HEADER_BYTES)).is_empty();
-    let before = |chunk: u64| context.memory.read_word(chunk + FREE_HEADER_BYTES - 8);
-    first == own || is_resident() && before(first).is_ok_and(|before| before == own)
+    let previous = |chunk: u64| context.memory.read_word(chunk + FREE_HEADER_BYTES - 8);
+    first == own || is_resident() && previous(first).is_ok_and(|previous| previous == own)
 }
 
 /// Returns all lists, given that one of them has its first chunk at `head_at`; tries each position.
@@ -99,8 +93,8 @@ fn lists_around(context: &Context<'_>, head_at: u64) -> Option<Vec<u64>> {
     let mut bytes = vec![0; before as usize + STATE_BYTES];
     // The lists may be close to the start or the end of mapped memory.
     let mut at = 0;
-    while let Some(rest) = bytes.get_mut(at..).filter(|rest| !rest.is_empty()) {
-        let got = context.memory.read_some(from + at as u64, rest);
+    while let Some(unread) = bytes.get_mut(at..).filter(|unread| !unread.is_empty()) {
+        let got = context.memory.read_some(from + at as u64, unread);
         at += if got > 0 { got } else { (PAGE_BYTES - (from + at as u64) % PAGE_BYTES) as usize };
     }
     (0..BINS).rev().find_map(|bin| {

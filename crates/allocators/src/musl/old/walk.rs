@@ -12,7 +12,7 @@ use crate::scan::is_mapped_memory;
 use strandline_claims::accumulator::{Accumulator, Class};
 use strandline_claims::allocator::{Context, RangeClaim};
 use strandline_process::map::Mapping;
-use strandline_process::memory::word_at;
+use strandline_process::memory::pair_at;
 use strandline_process::modules;
 use strandline_process::range::{AddressRange, RangeSet};
 
@@ -21,10 +21,10 @@ const MIN_CONSISTENT_CHUNKS: u64 = 8;
 /// Pages of a mapping searched for an aligned block: if its first chunk is plausible, and if not.
 const PAGES_IF_PLAUSIBLE: u64 = 16;
 const MAX_PAGES: u64 = 1 << 10;
-/// Pages whose first words are read at once.
-const PAGES_AT_ONCE: usize = 512;
+/// Number of pages whose first words are read with one call.
+const BATCH_PAGES: usize = 512;
 /// Chunks between two checks of the deadline.
-const LOOKS_AT_THE_TIME: u64 = 1 << 12;
+const DEADLINE_CHECK_INTERVAL: u64 = 1 << 12;
 
 /// How far the chunks of a region are consistent.
 struct Region {
@@ -38,8 +38,8 @@ struct Region {
 /// The header of a chunk. The lowest bit of a size is set if that chunk is in use.
 #[derive(Clone, Copy)]
 struct Sizes {
-    /// Size of the chunk before.
-    before: u64,
+    /// Size of the previous chunk.
+    previous: u64,
     own: u64,
 }
 
@@ -86,12 +86,12 @@ impl<'a> Walk<'a> {
         let own: RangeSet = mappings.map(Mapping::range).collect();
         for range in own {
             for run in self.context.resident_runs(range) {
-                self.run(run, range.end);
+                self.claim_run(run, range.end);
             }
         }
         for group in modules::file_groups(space.mappings()) {
             for mapping in group.iter().filter(|mapping| mapping.permissions.write) {
-                self.donated(mapping.start, mapping.end);
+                self.count_donated(mapping.start, mapping.end);
             }
         }
     }
@@ -112,7 +112,8 @@ impl<'a> Walk<'a> {
     /// Reads the header of the chunk at `at`.
     fn chunk(&mut self, at: u64) -> Option<Sizes> {
         let bytes: [u8; 16] = self.memory.read(at)?;
-        Some(Sizes { before: word_at(&bytes, 0)?, own: word_at(&bytes, 8)? })
+        let (previous, own) = pair_at(&bytes, 0)?;
+        Some(Sizes { previous, own })
     }
 
     fn is_free(&self, start: u64, end: u64) -> bool {
@@ -120,7 +121,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Claims the regions and blocks that begin in a run of resident pages; they end by `limit`.
-    fn run(&mut self, run: AddressRange, limit: u64) {
+    fn claim_run(&mut self, run: AddressRange, limit: u64) {
         let mut at = self.claims.last().map_or(run.start, |claim| claim.end.max(run.start));
         while at < run.end {
             if Instant::now() >= self.context.deadline {
@@ -130,7 +131,7 @@ impl<'a> Walk<'a> {
                 at = other.end.next_multiple_of(PAGE_BYTES).max(at + PAGE_BYTES);
                 continue;
             }
-            let pages = (at..run.end).step_by(PAGE_BYTES as usize).take(PAGES_AT_ONCE);
+            let pages = (at..run.end).step_by(PAGE_BYTES as usize).take(BATCH_PAGES);
             let heads: Vec<u64> = pages
                 .take_while(|page| self.is_free(*page, *page + PAGE_BYTES))
                 .map(|page| page + FIRST_CHUNK_OFFSET)
@@ -138,10 +139,10 @@ impl<'a> Walk<'a> {
             let pairs = self.context.memory.read_pairs(&heads);
             at += heads.len() as u64 * PAGE_BYTES;
             for (head, pair) in heads.iter().zip(pairs) {
-                if let Some(end) = pair.and_then(|(before, own)| {
-                    self.piece(head - FIRST_CHUNK_OFFSET, Sizes { before, own }, limit)
+                if let Some(end) = pair.and_then(|(previous, own)| {
+                    self.claim_at(head - FIRST_CHUNK_OFFSET, Sizes { previous, own }, limit)
                 }) {
-                    // The scan continues after the piece.
+                    // The scan continues after the region or block.
                     at = end;
                     break;
                 }
@@ -151,16 +152,16 @@ impl<'a> Walk<'a> {
 
     /// Claims the region or block that begins with the page at `at` and a chunk of these sizes;
     /// returns its end, `None` if it is neither.
-    fn piece(&mut self, at: u64, sizes: Sizes, limit: u64) -> Option<u64> {
-        let Sizes { before, own: size } = sizes;
+    fn claim_at(&mut self, at: u64, sizes: Sizes, limit: u64) -> Option<u64> {
+        let Sizes { previous, own: size } = sizes;
         // A block with its own mapping has no adjacent chunk, so neither size has the lowest bit.
-        if before == FIRST_CHUNK_OFFSET && size & IN_USE == 0 {
-            let (block, end) =
-                self.find_mapped_block(at, size, limit).filter(|own| self.is_free(at, own.1))?;
-            self.mapped(at, block, end);
-            return Some(end);
+        if previous == FIRST_CHUNK_OFFSET && size & IN_USE == 0 {
+            let block =
+                self.find_mapped_block(at, size, limit).filter(|block| self.is_free(at, block.end))?;
+            self.claim_mapped(at, block);
+            return Some(block.end);
         }
-        if before != IN_USE || size == IN_USE {
+        if previous != IN_USE || size == IN_USE {
             return None;
         }
         let region = self.follow(at, limit)?;
@@ -169,7 +170,7 @@ impl<'a> Walk<'a> {
             return None;
         }
         let end = region.end;
-        self.region(&region);
+        self.claim_region(&region);
         Some(end)
     }
 
@@ -178,39 +179,41 @@ impl<'a> Walk<'a> {
     fn follow(&mut self, start: u64, limit: u64) -> Option<Region> {
         let (mut at, mut count) = (start + FIRST_CHUNK_OFFSET, 0_u64);
         let mut size = self.chunk(at)?.own;
+        let page_end = |at: u64| (at + HEADER_BYTES).next_multiple_of(PAGE_BYTES);
         loop {
-            let bytes = size & !IN_USE;
-            let behind = at.checked_add(bytes).and_then(|next| Some((next, next.checked_add(HEADER_BYTES)?)));
-            let next = behind.filter(|(_, behind)| {
-                *behind <= limit && bytes >= ALIGNMENT && bytes.is_multiple_of(ALIGNMENT)
-            });
-            let follows = next.and_then(|(next, behind)| Some((next, behind, self.chunk(next)?)));
-            let Some((next, behind, sizes)) = follows.filter(|(.., sizes)| sizes.before == size) else {
-                let end = (at + HEADER_BYTES).next_multiple_of(PAGE_BYTES);
+            let Some((next, sizes)) = self.next_chunk(at, size, limit) else {
                 if count < MIN_CONSISTENT_CHUNKS {
                     return None;
                 }
-                self.counts.doubts.note_damage(at, end - at);
-                return Some(Region { start, consistent_end: at, end });
+                self.counts.doubts.note_damage(at, page_end(at) - at);
+                return Some(Region { start, consistent_end: at, end: page_end(at) });
             };
-            if sizes.own == IN_USE && behind.is_multiple_of(PAGE_BYTES) {
-                return Some(Region { start, consistent_end: next, end: behind });
+            let end = next + HEADER_BYTES;
+            if sizes.own == IN_USE && end.is_multiple_of(PAGE_BYTES) {
+                return Some(Region { start, consistent_end: next, end });
             }
             (at, size) = (next, sizes.own);
             count += 1;
-            if count.is_multiple_of(LOOKS_AT_THE_TIME) && Instant::now() >= self.context.deadline {
+            if count.is_multiple_of(DEADLINE_CHECK_INTERVAL) && Instant::now() >= self.context.deadline {
                 self.counts.doubts.note_timeout(at);
-                return Some(Region {
-                    start,
-                    consistent_end: at,
-                    end: (at + HEADER_BYTES).next_multiple_of(PAGE_BYTES),
-                });
+                return Some(Region { start, consistent_end: at, end: page_end(at) });
             }
         }
     }
 
+    /// Returns the address and the header of the chunk after the one of `size` at `at`; `None`
+    /// unless its header ends by `limit` and repeats the size.
+    fn next_chunk(&mut self, at: u64, size: u64, limit: u64) -> Option<(u64, Sizes)> {
+        let bytes = size & !IN_USE;
+        let next = at.checked_add(bytes)?;
+        let is_possible =
+            next.checked_add(HEADER_BYTES)? <= limit && bytes >= ALIGNMENT && bytes.is_multiple_of(ALIGNMENT);
+        let sizes = if is_possible { self.chunk(next)? } else { return None };
+        (sizes.previous == size).then_some((next, sizes))
+    }
+
     /// Claims a region.
-    fn region(&mut self, region: &Region) {
+    fn claim_region(&mut self, region: &Region) {
         let (start, end) = (region.start, region.end);
         let pages = self.context.pages((start, end));
         let mut accumulator = Accumulator::new(start, &pages);
@@ -218,7 +221,8 @@ impl<'a> Walk<'a> {
         accumulator.claim_to(at, Class::Header);
         while at < region.consistent_end {
             count += 1;
-            let is_late = count.is_multiple_of(LOOKS_AT_THE_TIME) && Instant::now() >= self.context.deadline;
+            let is_late =
+                count.is_multiple_of(DEADLINE_CHECK_INTERVAL) && Instant::now() >= self.context.deadline;
             let next = self
                 .chunk(at)
                 .filter(|_| !is_late)
@@ -256,38 +260,39 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Returns the start of the block and the end of its mapping, which seems to begin at `start`
-    /// with a chunk of `size`. A block that was moved to be aligned (`aligned_alloc`) leaves its
-    /// first header there, whose size is outdated after a resize.
-    fn find_mapped_block(&mut self, start: u64, size: u64, limit: u64) -> Option<(u64, u64)> {
+    /// Returns the block, to the end of its mapping, which seems to begin at `start` with a chunk
+    /// of `size`. A block that was moved to be aligned (`aligned_alloc`) leaves its first header
+    /// there, whose size is outdated after a resize.
+    fn find_mapped_block(&mut self, start: u64, size: u64, limit: u64) -> Option<AddressRange> {
         let end_of = |chunk: u64, size: u64| {
             chunk.checked_add(size).filter(|end| end.is_multiple_of(PAGE_BYTES) && *end <= limit)
         };
         let first = end_of(start + FIRST_CHUNK_OFFSET, size).filter(|end| *end > start);
         let small = (6..12).map(|power| start + (1 << power));
         // The offset of a block in its mapping stays the same when the mapping moves.
-        let most = if first.is_some() { PAGES_IF_PLAUSIBLE } else { MAX_PAGES };
-        let pages = (1..most).map(|page| start + page * PAGE_BYTES);
+        let max_pages = if first.is_some() { PAGES_IF_PLAUSIBLE } else { MAX_PAGES };
+        let pages = (1..max_pages).map(|page| start + page * PAGE_BYTES);
         let large = (16..47).map(|power| (start + 1).next_multiple_of(1 << power));
-        let places = small.chain(pages).chain(large).filter(|block| *block < limit);
-        let moved = places.into_iter().find_map(|block| {
-            let Sizes { before, own: size } = self.chunk(block - HEADER_BYTES)?;
+        let candidates = small.chain(pages).chain(large).filter(|block| *block < limit);
+        let moved = candidates.into_iter().find_map(|block| {
+            let Sizes { previous, own: size } = self.chunk(block - HEADER_BYTES)?;
             let end = end_of(block - HEADER_BYTES, size).filter(|end| *end > block && size & IN_USE == 0)?;
-            (before == block - HEADER_BYTES - start).then_some((block, end))
+            (previous == block - HEADER_BYTES - start).then_some(AddressRange::new(block, end))
         });
-        moved.or_else(|| Some((start + FIRST_CHUNK_OFFSET + HEADER_BYTES, first?)))
+        moved.or_else(|| Some(AddressRange::new(start + FIRST_CHUNK_OFFSET + HEADER_BYTES, first?)))
     }
 
-    /// Claims a block with its own mapping.
-    fn mapped(&mut self, start: u64, block: u64, end: u64) {
+    /// Claims a block with its own mapping, which begins at `start`.
+    fn claim_mapped(&mut self, start: u64, block: AddressRange) {
+        let end = block.end;
         let pages = self.context.pages((start, end));
         let mut accumulator = Accumulator::new(start, &pages);
-        accumulator.claim_to(block, Class::Header);
+        accumulator.claim_to(block.start, Class::Header);
         self.blocks.claim(end, &mut accumulator);
         self.counts.live_blocks += 1;
         self.counts.mapped_blocks += 1;
-        self.counts.live_bytes += end - block;
-        self.counts.head_bytes += block - start;
+        self.counts.live_bytes += block.len();
+        self.counts.head_bytes += block.start - start;
         (self.context.progress)(end - start);
         self.claims.push(RangeClaim { start, end, sums: accumulator.cut().finish(&pages) });
     }
@@ -295,41 +300,36 @@ impl<'a> Walk<'a> {
     /// Counts the memory in `start..end`, of static data, that the loader donated; it stays on the
     /// row of that data. It precedes the data, from the start of a page, or follows it, to the end
     /// of a page.
-    fn donated(&mut self, start: u64, end: u64) {
-        if let Some(Sizes { before: IN_USE, own: size }) = self.chunk(start + FIRST_CHUNK_OFFSET) {
-            self.donated_from(start + FIRST_CHUNK_OFFSET, size, end.min(start + PAGE_BYTES));
+    fn count_donated(&mut self, start: u64, end: u64) {
+        if let Some(Sizes { previous: IN_USE, own: size }) = self.chunk(start + FIRST_CHUNK_OFFSET) {
+            self.count_donated_from(start + FIRST_CHUNK_OFFSET, size, end.min(start + PAGE_BYTES));
         }
-        let Some(Sizes { before: size, own: IN_USE }) = self.chunk(end - HEADER_BYTES) else { return };
+        let Some(Sizes { previous: size, own: IN_USE }) = self.chunk(end - HEADER_BYTES) else { return };
         let (mut first, mut bytes) = (end - HEADER_BYTES, size & !IN_USE);
         while bytes >= ALIGNMENT && first.saturating_sub(bytes) >= end - PAGE_BYTES {
             first -= bytes;
             match self.chunk(first) {
-                Some(Sizes { before: IN_USE, own }) => return self.donated_from(first, own, end),
-                Some(sizes) => bytes = sizes.before & !IN_USE,
+                Some(Sizes { previous: IN_USE, own }) => return self.count_donated_from(first, own, end),
+                Some(sizes) => bytes = sizes.previous & !IN_USE,
                 None => return,
             }
         }
     }
 
     /// Counts the chunks from `first` on, if all of them are consistent.
-    fn donated_from(&mut self, first: u64, mut size: u64, limit: u64) {
+    fn count_donated_from(&mut self, first: u64, mut size: u64, limit: u64) {
         let mut counts = Counts::default();
         let mut at = first;
         loop {
+            let Some((next, sizes)) = self.next_chunk(at, size, limit) else { return };
             let bytes = size & !IN_USE;
-            let behind = at.checked_add(bytes).and_then(|next| next.checked_add(HEADER_BYTES));
-            let Some(behind) = behind.filter(|behind| *behind <= limit && bytes >= ALIGNMENT) else { return };
-            let Some(next) = self.chunk(behind - HEADER_BYTES) else { return };
-            if next.before != size || !bytes.is_multiple_of(ALIGNMENT) {
-                return;
-            }
             if size & IN_USE != 0 {
                 counts.live_blocks += 1;
                 counts.live_bytes += bytes - HEADER_BYTES;
             } else {
                 counts.free_bytes += bytes;
             }
-            (at, size) = (behind - HEADER_BYTES, next.own);
+            (at, size) = (next, sizes.own);
             if size == IN_USE {
                 break;
             }

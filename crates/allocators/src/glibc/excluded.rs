@@ -7,33 +7,32 @@ use strandline_process::memory::word_at;
 use strandline_process::pages::PAGE_BYTES;
 use strandline_process::range::{AddressRange, RangeSet};
 
-/// How far before a stack the header of a block around it is searched: memalign puts it right
-/// there, a program that aligns by itself within a page.
-const BEFORE_BYTES: u64 = PAGE_BYTES;
+/// Bytes before a stack that are searched for the header of a block around it: memalign puts the
+/// header directly before the stack, a program that aligns by itself within a page.
+const SEARCHED_BYTES: u64 = PAGE_BYTES;
 
-/// Returns the ranges that are certainly not a heap. A stack in a malloc block
+/// Returns the ranges that are certainly not a heap. A stack inside a malloc block
 /// (pthread_attr_setstack) belongs to that block, and so does memory of another allocator in one.
-pub fn apart(context: &Context<'_>) -> RangeSet {
-    let all = context.stacks.iter().chain(context.claimed);
-    all.filter(|range| !is_in_block(context, **range)).copied().collect()
+pub fn ranges(context: &Context<'_>) -> RangeSet {
+    let candidates = context.stacks.iter().chain(context.claimed);
+    candidates.filter(|range| !is_in_block(context, **range)).copied().collect()
 }
 
 /// Whether a chunk begins shortly before `range` and reaches to its end.
 fn is_in_block(context: &Context<'_>, range: AddressRange) -> bool {
-    let AddressRange { start: low, end: high } = range;
-    let from = low.saturating_sub(BEFORE_BYTES).next_multiple_of(layout::ALIGNMENT);
+    let from = range.start.saturating_sub(SEARCHED_BYTES).next_multiple_of(layout::ALIGNMENT);
     // Reading a missing page would make the kernel map one in the target.
-    context.resident_runs((from, low)).into_iter().any(|run| {
+    context.resident_runs((from, range.start)).into_iter().any(|run| {
         let mut bytes = vec![0; usize::try_from(run.len()).unwrap_or(0)];
         let got = context.whole_memory.read_some(run.start, &mut bytes);
         (0..got).step_by(layout::ALIGNMENT as usize).any(|at| {
             let head = word_at(&bytes, at + 8).unwrap_or(0);
             let bytes = head & !layout::SIZE_BITS;
-            // Not much longer than the stack either: other words rarely satisfy both.
+            // The block is not much longer than the stack either: other words rarely satisfy both.
             bytes.is_multiple_of(layout::ALIGNMENT)
                 && (run.start + at as u64)
                     .checked_add(bytes)
-                    .is_some_and(|end| end >= high && end - high <= BEFORE_BYTES + (high - low))
+                    .is_some_and(|end| end >= range.end && end - range.end <= SEARCHED_BYTES + range.len())
         })
     })
 }

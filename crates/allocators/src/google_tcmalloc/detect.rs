@@ -1,6 +1,5 @@
-//! Determines the layout of a heap. Layouts differ in few bits, and most of these are 0 in
-//! most spans. Each is tried on part of the page map, and the one with the most valid structures is
-//! chosen.
+//! Detects the layout of a heap. Layouts differ in few bits, and most of these are 0 in most spans.
+//! Each is tried on part of the page map, and the one with the most valid structures is chosen.
 
 use std::time::Instant;
 
@@ -20,36 +19,36 @@ pub const LARGEST_SMALL_PAGES: u64 = 63;
 
 /// Returns the layout of `heap`, whose field `layout` is ignored.
 pub fn layout(context: &Context<'_>, heap: &Heap) -> &'static Layout {
-    let mut valid_count = [0_usize; LAYOUTS.len()];
+    let mut valid_counts = [0_usize; LAYOUTS.len()];
     let mut cache = PageCache::new(context.memory);
-    let mut left = MAX_ENTRIES;
+    let mut remaining_entries = MAX_ENTRIES;
     for &Leaf { first, at: leaf } in &heap.leaves {
-        if left == 0 || Instant::now() >= context.deadline {
+        if remaining_entries == 0 || Instant::now() >= context.deadline {
             break;
         }
         let [spans, trackers, end] = heap.parts_of_leaf(leaf);
         each_word(context, (spans, trackers), &mut |at, entry| {
-            left -= 1;
+            remaining_entries -= 1;
             let page = (first >> heap.page_shift) + (at - spans) / 8;
             let class = class_at(&mut cache, heap, leaf, (at - spans) / 8);
-            for (sense, layout) in valid_count.iter_mut().zip(&LAYOUTS) {
+            for (count, layout) in valid_counts.iter_mut().zip(&LAYOUTS) {
                 if let Some(bytes) = read_span(&mut cache, layout, entry & SPAN_BITS) {
-                    *sense += usize::from(is_valid(&mut cache, heap, layout, &bytes, page, class));
+                    *count += usize::from(is_valid(&mut cache, heap, layout, &bytes, page, class));
                 }
             }
-            left > 0
+            remaining_entries > 0
         });
         each_word(context, (trackers, end), &mut |at, entry| {
             let start = first + (at - trackers) / 8 * HUGE_BYTES;
-            for (sense, layout) in valid_count.iter_mut().zip(&LAYOUTS) {
+            for (count, layout) in valid_counts.iter_mut().zip(&LAYOUTS) {
                 let tracker = read_tracker(&mut cache, layout, heap.page_shift, entry);
-                *sense += usize::from(tracker.is_some_and(|tracker| tracker.start == start));
+                *count += usize::from(tracker.is_some_and(|tracker| tracker.start == start));
             }
             true
         });
     }
-    let most = valid_count.iter().copied().max().unwrap_or(0);
-    let first = valid_count.iter().position(|&sense| sense == most).unwrap_or(0);
+    let max_count = valid_counts.iter().copied().max().unwrap_or(0);
+    let first = valid_counts.iter().position(|&count| count == max_count).unwrap_or(0);
     &LAYOUTS[first]
 }
 
@@ -81,10 +80,13 @@ fn is_valid(
         return false;
     };
     if class > 0 {
-        return heap.classes.pages.get(class) == Some(&span.pages) && free_agree(heap, layout, bytes, class);
+        return heap.classes.pages.get(class) == Some(&span.pages)
+            && has_consistent_free_count(heap, layout, bytes, class);
     }
     match span.sample {
-        Some(at) => sample(cache, layout, at).is_some_and(|(_, size)| size <= span.pages << heap.page_shift),
+        Some(at) => {
+            read_sample(cache, layout, at).is_some_and(|sample| sample.bytes <= span.pages << heap.page_shift)
+        }
         // Large spans have a flag. In others, up to 2026-07, the word with the number of pages
         // holds nothing else.
         None if layout.is_large(bytes, heap.page_shift) => span.pages > LARGEST_SMALL_PAGES,
@@ -93,7 +95,7 @@ fn is_valid(
 }
 
 /// Whether the objects marked free are as many as those not allocated.
-fn free_agree(heap: &Heap, layout: &Layout, bytes: &[u8], class: usize) -> bool {
+fn has_consistent_free_count(heap: &Heap, layout: &Layout, bytes: &[u8], class: usize) -> bool {
     let objects = heap.classes.objects(class, heap.page_shift).unwrap_or(0);
     let Some(span) = layout.span(bytes, heap.page_shift) else { return false };
     // A single object is not tracked.
@@ -104,11 +106,19 @@ fn free_agree(heap: &Heap, layout: &Layout, bytes: &[u8], class: usize) -> bool 
     marked as u64 + u64::from(span.allocated) == objects
 }
 
-/// Reads a sample: its proxy, 0 if none, and its size.
-pub fn sample(cache: &mut PageCache<'_>, layout: &Layout, at: u64) -> Option<(u64, u64)> {
+/// An allocation that tcmalloc sampled.
+pub struct Sample {
+    /// Address of its proxy; 0 if it has none.
+    pub proxy: u64,
+    /// Its size.
+    pub bytes: u64,
+}
+
+/// Reads a sample.
+pub fn read_sample(cache: &mut PageCache<'_>, layout: &Layout, at: u64) -> Option<Sample> {
     let mut bytes = [0; 80];
     read_bytes(cache, at, &mut bytes)?;
     let proxy = layout.proxy.and_then(|offset| word_at(&bytes, offset)).unwrap_or(0);
     let size = word_at(&bytes, layout.allocated_size).filter(|&size| size > 0 && size < USER_ADDRESS_END)?;
-    Some((proxy, size))
+    Some(Sample { proxy, bytes: size })
 }

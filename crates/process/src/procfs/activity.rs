@@ -1,4 +1,4 @@
-//! /proc/PID/task/TID/syscall: what a thread is doing in the kernel.
+//! /proc/PID/task/TID/syscall: the system call in which a thread is blocked.
 
 /// The state of a thread in the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -8,12 +8,12 @@ pub enum ThreadActivity {
     /// It is blocked outside a system call (a page fault).
     Blocked,
     /// It is blocked in a system call.
-    Call(BlockedElsewhere),
+    Call(BlockedCall),
 }
 
 /// A system call in which a thread is blocked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BlockedElsewhere {
+pub struct BlockedCall {
     /// The number of the system call.
     pub number: i64,
     /// Its arguments: rdi, rsi, rdx, r10, r8, r9.
@@ -25,7 +25,7 @@ pub struct BlockedElsewhere {
 }
 
 impl ThreadActivity {
-    /// Parses the line; `None` if it does not have the form of proc(5).
+    /// Parses the line; `None` if it does not have the format of proc(5).
     pub fn parse(text: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(text).ok()?;
         let mut words = text.split_ascii_whitespace();
@@ -39,7 +39,7 @@ impl ThreadActivity {
                 for argument in &mut arguments {
                     *argument = next()?;
                 }
-                Some(Self::Call(BlockedElsewhere {
+                Some(Self::Call(BlockedCall {
                     number,
                     arguments,
                     stack_pointer: next()?,
@@ -59,7 +59,7 @@ mod tests {
         assert_eq!(ThreadActivity::parse(b"running\n"), Some(ThreadActivity::Running));
         assert_eq!(ThreadActivity::parse(b"-1 0x7ffd 0x7f00\n"), Some(ThreadActivity::Blocked));
         let arguments = [0x55aa, 0x80, 0, 0, 0, 0];
-        let call = BlockedElsewhere { number: 202, arguments, stack_pointer: 0x7ffd, instruction: 2 };
+        let call = BlockedCall { number: 202, arguments, stack_pointer: 0x7ffd, instruction: 2 };
         assert_eq!(
             ThreadActivity::parse(b"202 0x55aa 0x80 0 0 0 0 0x7ffd 0x2\n"),
             Some(ThreadActivity::Call(call))
