@@ -59,6 +59,15 @@ impl<'a> Blocks<'a> {
     }
 }
 
+/// A free block in a cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct CachedBlock {
+    /// Its address.
+    pub address: u64,
+    /// Its size class.
+    pub class: u16,
+}
+
 /// State of a block of a span.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum BlockState {

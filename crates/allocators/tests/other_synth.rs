@@ -70,7 +70,7 @@ fn keeps(reading: &Reading, what: &str) {
     let Some(blocks) = blocks else { panic!("{what}: no blocks are kept") };
     assert_eq!((blocks.dropped().overlapping, blocks.dropped().misplaced), (0, 0), "{what}");
     assert_eq!(Some(u64::from(blocks.len())), reading.allocator.live_blocks, "{what}");
-    let more = blocks.bytes_of_all().checked_sub(reading.allocator.live_bytes.unwrap_or(0));
+    let more = blocks.total_bytes().checked_sub(reading.allocator.live_bytes.unwrap_or(0));
     assert!(more.is_some_and(|more| more < 8 * u64::from(blocks.len()).max(1)), "{what}: {more:?} B more");
 }
 

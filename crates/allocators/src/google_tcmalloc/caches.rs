@@ -11,6 +11,7 @@ use super::layout::{
     SHARD_BYTES, SHARD_CLASS, SLAB_BEGINS, SLAB_SHIFT_BITS, SLAB_SHIFTS, TRANSFER_INFO, TRANSFER_SLOTS,
 };
 use super::locate::{Heap, read_bytes};
+use crate::blocks::CachedBlock;
 use crate::scan::is_mapped_memory;
 use strandline_claims::allocator::Context;
 use strandline_claims::range::{PAGE_BYTES, page_of};
@@ -39,20 +40,11 @@ enum CacheKind {
     Thread,
 }
 
-/// A free object in a cache.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct CachedObject {
-    /// Its address.
-    pub address: u64,
-    /// Its size class.
-    pub class: u16,
-}
-
 /// Contents of all caches.
 #[derive(Default)]
 pub struct Cached {
     /// Free objects, in address order.
-    pub items: Vec<CachedObject>,
+    pub items: Vec<CachedBlock>,
     /// Bytes of objects in transfer caches.
     pub transfer_bytes: u64,
     /// Bytes of objects in sharded transfer caches, which serve a group of processors each.
@@ -103,7 +95,7 @@ impl Reader<'_> {
             self.cached.broken += 1;
             return;
         }
-        self.cached.items.push(CachedObject { address, class: class as u16 });
+        self.cached.items.push(CachedBlock { address, class: class as u16 });
         *(match kind {
             CacheKind::Transfer => &mut self.cached.transfer_bytes,
             CacheKind::Sharded => &mut self.cached.sharded_bytes,

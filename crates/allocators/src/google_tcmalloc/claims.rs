@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use super::caches::{Cached, CachedObject};
+use super::caches::Cached;
 use super::layout::{FreeList, LIST_END, UNIT_BYTES};
 use super::locate::{Heap, read_span};
 use super::pieces::{Kind, Piece};
 use super::spans::Span;
-use crate::blocks::{BlockState, SpanClaimer};
+use crate::blocks::{BlockState, CachedBlock, SpanClaimer};
 use crate::parallel::{Totals, claim_in_parts, impl_totals};
 use crate::scan::within;
 use strandline_claims::accumulator::{Accumulator, Class};
@@ -133,7 +133,7 @@ impl Claimer<'_> {
         self.spans.start(number)?;
         totals.free_blocks = self.mark_free_objects(span, bytes)?;
         let items = within(&self.cached.items, span.range(), |item| item.address);
-        for &CachedObject { address, class } in items {
+        for &CachedBlock { address, class } in items {
             let object = object_at(&mut self.spans.states, span.start, bytes, address);
             if let Some(object @ BlockState::Live) = object.filter(|_| class == span.class) {
                 *object = BlockState::Cached;

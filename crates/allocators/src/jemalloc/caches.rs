@@ -8,6 +8,7 @@ use std::collections::HashSet;
 use std::time::Instant;
 
 use super::layout::CacheLayout as Shape;
+use crate::blocks::CachedBlock;
 use strandline_claims::allocator::Context;
 use strandline_process::memory::{half_word_at, word_at};
 use strandline_process::pages::{PAGE_BYTES, USER_ADDRESS_END};
@@ -44,7 +45,7 @@ const MAX_WORDS_BEFORE: usize = 16;
 #[derive(Default)]
 pub struct Cached {
     /// Free regions, in address order.
-    pub items: Vec<CachedRegion>,
+    pub items: Vec<CachedBlock>,
     /// Addresses within jemalloc's internal allocations: stacks of items, `arenas_tdata`.
     pub own: Vec<u64>,
     /// FS bases of the threads with a cache.
@@ -53,15 +54,6 @@ pub struct Cached {
     pub broken: u64,
     /// Bytes read from the target.
     pub bytes_read: u64,
-}
-
-/// A free region in a cache.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct CachedRegion {
-    /// Its address.
-    pub address: u64,
-    /// Its size class, which is the index of its bin.
-    pub class: usize,
 }
 
 /// Reads all caches.
@@ -210,7 +202,7 @@ impl Reader<'_> {
         }
         self.cached.bytes_read += bytes.len() as u64;
         let pointers = bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
-        self.cached.items.extend(pointers.map(|address| CachedRegion { address, class }));
+        self.cached.items.extend(pointers.map(|address| CachedBlock { address, class: class as u16 }));
     }
 }
 

@@ -5,11 +5,11 @@
 
 use std::collections::BTreeMap;
 
-use super::caches::{Cached, CachedRegion};
+use super::caches::Cached;
 use super::extents::Extent;
 use super::layout::{Layout, NUM_CLASSES, NUM_SMALL_CLASSES, State, class_bytes, regions};
 use super::locate::read_extent;
-use crate::blocks::Blocks;
+use crate::blocks::{Blocks, CachedBlock};
 use strandline_claims::accumulator::{Accumulator, Class};
 use strandline_claims::allocator::{Context, RangeClaim};
 use strandline_claims::bits;
@@ -131,7 +131,7 @@ struct Claimer<'a> {
 #[derive(Clone, Copy)]
 struct Marked<'a> {
     /// Regions in thread caches.
-    cached: &'a [CachedRegion],
+    cached: &'a [CachedBlock],
     /// Addresses of jemalloc's own structures.
     own: &'a [u64],
 }
@@ -269,7 +269,7 @@ impl Claimer<'_> {
             if bits::has(&slab.bitmap, region as usize) {
                 totals.free.add(1, bytes);
                 accumulator.claim_to(span.end, Class::Free);
-            } else if within.cached.contains(&CachedRegion { address: pointer, class }) {
+            } else if within.cached.contains(&CachedBlock { address: pointer, class: class as u16 }) {
                 totals.cached.add(1, bytes);
                 self.counts.matched_items += 1;
                 accumulator.claim_to(span.end, Class::Cached);
@@ -303,7 +303,7 @@ impl Claimer<'_> {
             class_size.min(extent_bytes.checked_sub(self.padding)?)
         };
         let end = extent.pointer.checked_add(bytes).filter(|&end| end <= extent.end)?;
-        let is_cached = marked.cached.contains(&CachedRegion { address: extent.pointer, class });
+        let is_cached = marked.cached.contains(&CachedBlock { address: extent.pointer, class: class as u16 });
         let totals = self.add_extent(class, extent);
         accumulator.claim_to(extent.pointer, Class::Header);
         if is_cached {

@@ -155,7 +155,7 @@ fn read(context: &Context<'_>, tree: &PageMap, layout: &'static Layout, taken: &
     reading.caveats.extend(huge_pages_caveat(tree, huge.resident_bytes));
     doubts.add_caveats(&mut reading.caveats, &ABOUT, "extents", &tree.name);
     reading.is_inconsistent = doubts.damages > 0;
-    let unmatched = summary::unmatched(&cached, &counts);
+    let unmatched = (cached.items.len() as u64).saturating_sub(counts.matched_items);
     if unmatched > 0 || cached.broken > 0 {
         let text = format!(
             "{unmatched} regions and {} bins of thread caches match no region in use (damaged, or read during a change): \

@@ -1,7 +1,6 @@
 //! jemalloc's statistics, computed from what was found.
 
 use super::base::Block;
-use super::caches::Cached;
 use super::claims::{ArenaBytes, ClassTotals, Counts, Regions};
 use super::layout::{Layout, class_bytes};
 use super::locate::PageMap;
@@ -67,9 +66,4 @@ fn size_class((&class, totals): (&usize, &ClassTotals)) -> SizeClass {
         cached_blocks: totals.cached.count,
         free_blocks: totals.free.count,
     }
-}
-
-/// Number of cached regions that match no region in use of that size.
-pub fn unmatched(cached: &Cached, counts: &Counts) -> u64 {
-    (cached.items.len() as u64).saturating_sub(counts.matched_items)
 }

@@ -14,6 +14,7 @@ use super::layout::{
 };
 use super::locate::Heap;
 use super::spans::{SpanList, Spans};
+use crate::blocks::CachedBlock;
 use strandline_claims::allocator::Context;
 use strandline_process::memory::{half_word_at, word_at};
 use strandline_process::page_cache::PageCache;
@@ -26,20 +27,11 @@ const MAX_CACHES: usize = 1 << 16;
 /// Objects between two checks of the deadline.
 const DEADLINE_CHECK_INTERVAL: u64 = 1024;
 
-/// A free object in a cache.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct CachedObject {
-    /// Its address.
-    pub address: u64,
-    /// Its size class.
-    pub class: u8,
-}
-
 /// Contents of all caches.
 #[derive(Default)]
 pub struct Cached {
     /// Free objects, in address order.
-    pub items: Vec<CachedObject>,
+    pub items: Vec<CachedBlock>,
     /// Bytes of objects in thread caches, by the lengths of the lists.
     pub thread_bytes: u64,
     /// Bytes of objects in transfer caches.
@@ -94,7 +86,7 @@ pub fn find(context: &Context<'_>, heap: &Heap, spans: &Spans) -> Cached {
 /// What was read of a list.
 #[derive(Default)]
 struct ListObjects {
-    objects: Vec<CachedObject>,
+    objects: Vec<CachedBlock>,
     /// Whether it has its full length.
     is_complete: bool,
     bytes_read: u64,
@@ -110,7 +102,7 @@ fn read_list(context: &Context<'_>, list: List) -> ListObjects {
         let is_late = step.is_multiple_of(DEADLINE_CHECK_INTERVAL) && Instant::now() >= context.deadline;
         let next = if at.is_multiple_of(8) && !is_late { cache.word(at) } else { None };
         let Some(next) = next else { break };
-        objects.push(CachedObject { address: at, class: list.class });
+        objects.push(CachedBlock { address: at, class: list.class.into() });
         at = next;
     }
     let is_complete = objects.len() as u64 == list.length;

@@ -4,10 +4,10 @@
 
 use std::collections::BTreeMap;
 
-use super::caches::{Cached, CachedObject};
+use super::caches::Cached;
 use super::layout::{Classes, SpanState};
 use super::spans::Span;
-use crate::blocks::{BlockState, SpanClaimer};
+use crate::blocks::{BlockState, CachedBlock, SpanClaimer};
 use crate::parallel::{Totals, claim_in_parts, impl_totals};
 use crate::scan::within;
 use strandline_claims::accumulator::{Accumulator, Class};
@@ -74,7 +74,7 @@ pub fn free_spans_are_released(context: &Context<'_>, spans: &[Span]) -> bool {
 struct Claimer<'a> {
     classes: &'a Classes,
     /// Cached objects in the spans to claim.
-    items: &'a [CachedObject],
+    items: &'a [CachedBlock],
     are_released: bool,
     spans: SpanClaimer<'a>,
     counts: Counts,
@@ -129,9 +129,10 @@ impl Claimer<'_> {
         } else {
             self.spans.start(number)?;
             self.mark_free_objects(span, bytes, free)?;
-            for &CachedObject { address, class: object_class } in items {
+            for &CachedBlock { address, class: object_class } in items {
                 let index = usize::try_from((address - span.start) / bytes).ok()?;
-                let is_object = object_class == span.class && (address - span.start).is_multiple_of(bytes);
+                let is_object =
+                    object_class == u16::from(span.class) && (address - span.start).is_multiple_of(bytes);
                 match self.spans.states.get_mut(index) {
                     Some(state @ BlockState::Live) if is_object => *state = BlockState::Cached,
                     // Unmatched objects are reported together.

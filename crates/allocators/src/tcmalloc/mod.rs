@@ -147,7 +147,7 @@ fn read(context: &Context<'_>, heap: &Heap, taken: &RangeSet) -> Reading {
     reading.bytes_read = spans.walk.bytes_read + counts.bytes_read + cached.bytes_read;
     doubts.add_caveats(&mut reading.caveats, &ABOUT, "spans", &heap.name);
     reading.is_inconsistent = doubts.damages > 0;
-    let unmatched = summary::unmatched(&cached, &counts);
+    let unmatched = (cached.items.len() as u64).saturating_sub(counts.matched_items);
     if unmatched > 0 || cached.broken > 0 {
         let text = format!(
             "{unmatched} objects and {} lists of caches match no object in use (damaged, or read during a change): their contents count as in use",

@@ -46,8 +46,3 @@ pub fn facts(
     }
     allocator
 }
-
-/// Number of cached objects that match no object in use of their class.
-pub fn unmatched(cached: &Cached, counts: &Counts) -> u64 {
-    (cached.items.len() as u64).saturating_sub(counts.matched_items)
-}
