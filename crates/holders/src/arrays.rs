@@ -49,25 +49,25 @@ pub fn reserved<T>(len: usize) -> Result<Vec<T>, Refused> {
 /// A deadline check that is cheap enough for each step.
 pub struct DeadlineCheck {
     deadline: Instant,
-    left: u32,
+    steps_left: u32,
 }
 
 impl DeadlineCheck {
     /// The first step checks the deadline, then one in every 65536.
     pub fn new(deadline: Instant) -> Self {
-        Self { deadline, left: 0 }
+        Self { deadline, steps_left: 0 }
     }
 
     /// Counts a step; fails after the deadline.
     #[inline]
     pub fn step(&mut self) -> Result<(), Refused> {
-        if self.left == 0 {
-            self.left = STEPS_PER_CHECK;
+        if self.steps_left == 0 {
+            self.steps_left = STEPS_PER_CHECK;
             if Instant::now() >= self.deadline {
                 return Err(Refused::DeadlinePassed);
             }
         }
-        self.left -= 1;
+        self.steps_left -= 1;
         Ok(())
     }
 }

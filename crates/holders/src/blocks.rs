@@ -13,7 +13,7 @@ use crate::directory::{Candidates, Directory};
 
 /// Starts and sizes of blocks are multiples of this.
 pub const GRANULE_BYTES: u64 = 8;
-/// Stands for a size of at least this many granules.
+/// Marks a size of at least this many granules.
 pub const LARGE: u16 = u16::MAX;
 /// Bits of an address within a region; the bits above are stored once per region.
 const REGION_SHIFT: u32 = 19;
@@ -32,15 +32,30 @@ struct Entry {
     granules: u16,
 }
 
+/// A block whose size is at least [`LARGE`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LargeBlock {
+    pub block: u32,
+    /// Size in granules.
+    pub granules: u64,
+}
+
+/// A region with blocks.
+#[derive(Clone, Copy, Debug)]
+struct Region {
+    first_block: u32,
+    /// The bits of its addresses above [`REGION_SHIFT`].
+    number: u32,
+}
+
 /// The live blocks of a heap.
 #[derive(Debug)]
 pub struct Blocks {
     /// Start and size side by side: a lookup needs both.
-    places: Vec<Entry>,
-    /// Number and size in granules of each large block.
-    large: Vec<(u32, u64)>,
-    /// For each region with blocks: its first block, and the region.
-    regions: Vec<(u32, u32)>,
+    entries: Vec<Entry>,
+    large: Vec<LargeBlock>,
+    /// The regions with blocks, in order.
+    regions: Vec<Region>,
     directory: Directory,
     low: u64,
     span: u64,
@@ -51,48 +66,48 @@ pub struct Blocks {
 impl Blocks {
     /// Takes packed words in address order: the first granule in 45 bits, the size in granules in
     /// the 16 bits above, and the highest bit set for blocks in `large`.
-    pub(crate) fn new(words: Vec<u64>, large: Vec<(u32, u64)>, dropped: Dropped) -> Result<Self, Refused> {
+    pub(crate) fn new(words: Vec<u64>, large: Vec<LargeBlock>, dropped: Dropped) -> Result<Self, Refused> {
         let count = words.len();
-        let (mut places, mut regions) = (reserved(count)?, Vec::new());
+        let (mut entries, mut regions) = (reserved(count)?, Vec::new());
         let ends = || {
             let mut next = large.iter();
             words.iter().map(move |word| {
                 let start = word & ((1 << 45) - 1);
                 let granules = word >> 45 & u64::from(LARGE);
                 let granules =
-                    if word >> 63 != 0 { next.next().map_or(1, |large| large.1) } else { granules };
+                    if word >> 63 != 0 { next.next().map_or(1, |large| large.granules) } else { granules };
                 (start << GRANULE_SHIFT, (start + granules) << GRANULE_SHIFT)
             })
         };
         let (mut bytes, mut end) = (0, 0);
-        for (index, (start, behind)) in ends().enumerate() {
-            let region = (start >> REGION_SHIFT) as u32;
-            if regions.last().is_none_or(|last: &(u32, u32)| last.1 != region) {
-                regions.push((index as u32, region));
+        for (index, (start, block_end)) in ends().enumerate() {
+            let number = (start >> REGION_SHIFT) as u32;
+            if regions.last().is_none_or(|last: &Region| last.number != number) {
+                regions.push(Region { first_block: index as u32, number });
             }
-            let granules = ((behind - start) >> GRANULE_SHIFT).min(u64::from(LARGE)) as u16;
-            places.push(Entry { start: (start >> GRANULE_SHIFT) as u16, granules });
-            bytes += behind - start;
-            end = behind;
+            let granules = ((block_end - start) >> GRANULE_SHIFT).min(u64::from(LARGE)) as u16;
+            entries.push(Entry { start: (start >> GRANULE_SHIFT) as u16, granules });
+            bytes += block_end - start;
+            end = block_end;
         }
         let low = ends().next().map_or(0, |first| first.0);
         let directory = Directory::new(ends(), count as u32)?;
         drop(words);
-        Ok(Self { places, large, regions, directory, low, span: end - low, bytes, dropped })
+        Ok(Self { entries, large, regions, directory, low, span: end - low, bytes, dropped })
     }
 
     /// Number of blocks.
     pub fn len(&self) -> u32 {
-        self.places.len() as u32
+        self.entries.len() as u32
     }
 
     /// Whether there are no blocks.
     pub fn is_empty(&self) -> bool {
-        self.places.is_empty()
+        self.entries.is_empty()
     }
 
     /// Bytes of all blocks.
-    pub fn bytes_of_all(&self) -> u64 {
+    pub fn total_bytes(&self) -> u64 {
         self.bytes
     }
 
@@ -116,26 +131,26 @@ impl Blocks {
     /// Prefetches the start and size of a block.
     #[inline]
     pub(crate) fn prefetch(&self, block: u32) {
-        prefetch(&self.places, block as usize);
+        prefetch(&self.entries, block as usize);
     }
 
     #[inline]
     fn granules(&self, block: u32) -> u64 {
-        let granules = self.places.get(block as usize).map_or(0, |place| place.granules);
+        let granules = self.entries.get(block as usize).map_or(0, |entry| entry.granules);
         if granules == LARGE { self.large_granules(block) } else { u64::from(granules) }
     }
 
     #[cold]
     fn large_granules(&self, block: u32) -> u64 {
-        let found = self.large.binary_search_by_key(&block, |large| large.0);
-        found.ok().and_then(|index| self.large.get(index)).map_or(0, |large| large.1)
+        let found = self.large.binary_search_by_key(&block, |large| large.block);
+        found.ok().and_then(|index| self.large.get(index)).map_or(0, |large| large.granules)
     }
 
     /// Start of a block; the highest address if there is no such block.
     pub fn start(&self, block: u32) -> u64 {
-        let region = self.regions.partition_point(|region| region.0 <= block).wrapping_sub(1);
-        match (self.regions.get(region), self.places.get(block as usize)) {
-            (Some(region), Some(place)) => address(region.1, place.start),
+        let region = self.regions.partition_point(|region| region.first_block <= block).wrapping_sub(1);
+        match (self.regions.get(region), self.entries.get(block as usize)) {
+            (Some(region), Some(entry)) => address(region.number, entry.start),
             _ => u64::MAX,
         }
     }
@@ -151,42 +166,42 @@ impl Blocks {
 
     /// Like [`Blocks::find`] for several addresses at once, so that their cache misses overlap.
     pub fn find_each(&self, addresses: &[u64], mut take: impl FnMut(usize, u32)) {
-        let mut nears = [Candidates::Nothing; BATCH];
+        let mut candidates = [Candidates::Nothing; BATCH];
         for (group, addresses) in addresses.chunks(BATCH).enumerate() {
-            for (near, &address) in nears.iter_mut().zip(addresses) {
+            for (candidate, &address) in candidates.iter_mut().zip(addresses) {
                 let is_inside = address.wrapping_sub(self.low) < self.span;
-                *near = if is_inside { self.directory.candidates(address) } else { Candidates::Nothing };
+                *candidate = if is_inside { self.directory.candidates(address) } else { Candidates::Nothing };
             }
-            for (index, (&near, &address)) in nears.iter().zip(addresses).enumerate() {
-                if let Some(block) = self.at(near, address) {
+            for (index, (&candidate, &address)) in candidates.iter().zip(addresses).enumerate() {
+                if let Some(block) = self.at(candidate, address) {
                     take(group * BATCH + index, block);
                 }
             }
         }
     }
 
-    /// The block that contains an address, given what the directory returned for it.
+    /// The block that contains an address, given its candidates.
     #[inline]
-    fn at(&self, near: Candidates, address: u64) -> Option<u32> {
-        match near {
+    fn at(&self, candidate: Candidates, address: u64) -> Option<u32> {
+        match candidate {
             Candidates::Nothing => None,
-            Candidates::Page(from, to) => {
+            Candidates::Page { first: from, end: to } => {
                 let at = (address >> GRANULE_SHIFT) as u16;
-                let places = self.places.get(from as usize..to as usize)?;
-                // For few blocks a linear count needs no branches.
-                let before = if places.len() <= MAX_LINEAR {
-                    places.iter().map(|place| u32::from(place.start <= at)).sum()
+                let entries = self.entries.get(from as usize..to as usize)?;
+                // A linear count over few blocks needs no branches.
+                let before = if entries.len() <= MAX_LINEAR {
+                    entries.iter().map(|entry| u32::from(entry.start <= at)).sum()
                 } else {
-                    places.partition_point(|place| place.start <= at) as u32
+                    entries.partition_point(|entry| entry.start <= at) as u32
                 };
                 if before == 0 {
                     return self.containing(from.checked_sub(1)?, address);
                 }
                 let block = from + before - 1;
-                let place = places.get(before as usize - 1)?;
-                let distance = at - place.start;
-                let is_inside = distance < place.granules
-                    || place.granules == LARGE && u64::from(distance) < self.large_granules(block);
+                let entry = entries.get(before as usize - 1)?;
+                let distance = at - entry.start;
+                let is_inside = distance < entry.granules
+                    || entry.granules == LARGE && u64::from(distance) < self.large_granules(block);
                 is_inside.then_some(block)
             }
             Candidates::Covering(number) => {
@@ -203,13 +218,13 @@ impl Blocks {
 
     /// Start and size of each block in order, from block `from` on.
     pub fn iter(&self, from: u32) -> impl Iterator<Item = (u64, u64)> + '_ {
-        let mut region = self.regions.partition_point(|region| region.0 <= from).saturating_sub(1);
+        let mut region = self.regions.partition_point(|region| region.first_block <= from).saturating_sub(1);
         (from..self.len()).map(move |block| {
-            if self.regions.get(region + 1).is_some_and(|next| next.0 <= block) {
+            if self.regions.get(region + 1).is_some_and(|next| next.first_block <= block) {
                 region += 1;
             }
-            let start = self.places.get(block as usize).map_or(0, |place| place.start);
-            (address(self.regions.get(region).map_or(0, |region| region.1), start), self.bytes(block))
+            let start = self.entries.get(block as usize).map_or(0, |entry| entry.start);
+            (address(self.regions.get(region).map_or(0, |region| region.number), start), self.bytes(block))
         })
     }
 }

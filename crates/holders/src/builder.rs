@@ -1,7 +1,7 @@
 //! Sorts blocks, which several readers and workers supply in any order.
 
 use crate::arrays::{NONE, Refused, reserved};
-use crate::blocks::{Blocks, GRANULE_BYTES};
+use crate::blocks::{Blocks, GRANULE_BYTES, LargeBlock};
 
 /// First address that no program can have.
 const END: u64 = 1 << 48;
@@ -9,8 +9,8 @@ const END: u64 = 1 << 48;
 const SIZE_BITS: u32 = 19;
 /// Size value of blocks whose size is in the list of large ones.
 const LARGE: u64 = (1 << SIZE_BITS) - 1;
-/// Blocks in one unsorted piece.
-const PIECE: usize = 1 << 16;
+/// Number of blocks in one unsorted piece.
+const PIECE_BLOCKS: usize = 1 << 16;
 
 /// Blocks that were pushed but dropped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -22,14 +22,21 @@ pub struct Dropped {
     pub misplaced: u64,
 }
 
+/// The size of a block that is too large to be packed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct LargeSize {
+    first_granule: u64,
+    granules: u64,
+}
+
 /// Takes blocks in any order, at 8 bytes each. Each worker can have its own builder;
 /// [`Builder::append`] joins them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Builder {
-    /// Packed blocks: the first granule, and its size in granules in the low bits.
+    /// Packed blocks: the first granule, and the size in granules in the low bits.
     pieces: Vec<Vec<u64>>,
-    /// First granule and size in granules of blocks that are too large for that.
-    large: Vec<(u64, u64)>,
+    /// Blocks that are too large for that.
+    large: Vec<LargeSize>,
     misplaced: u64,
 }
 
@@ -44,13 +51,13 @@ impl Builder {
         }
         let first = start / GRANULE_BYTES;
         if granules >= LARGE {
-            self.large.push((first, granules));
+            self.large.push(LargeSize { first_granule: first, granules });
         }
         let word = first << SIZE_BITS | granules.min(LARGE);
-        match self.pieces.last_mut().filter(|piece| piece.len() < PIECE) {
+        match self.pieces.last_mut().filter(|piece| piece.len() < PIECE_BLOCKS) {
             Some(piece) => piece.push(word),
             None => {
-                let mut piece = Vec::with_capacity(if self.pieces.is_empty() { 0 } else { PIECE });
+                let mut piece = Vec::with_capacity(if self.pieces.is_empty() { 0 } else { PIECE_BLOCKS });
                 piece.push(word);
                 self.pieces.push(piece);
             }
@@ -59,7 +66,7 @@ impl Builder {
 
     /// Adds all blocks of another builder.
     pub fn append(&mut self, other: Self) {
-        // Our last piece stays last, so that it is filled further.
+        // This builder's last piece stays last, so that it is filled further.
         let last = self.pieces.pop();
         self.pieces.extend(other.pieces);
         self.pieces.extend(last);
@@ -72,9 +79,9 @@ impl Builder {
         self.finish_with(NONE - 1)
     }
 
-    fn finish_with(self, most: u32) -> Result<Blocks, Refused> {
+    fn finish_with(self, max_count: u32) -> Result<Blocks, Refused> {
         let count: usize = self.pieces.iter().map(Vec::len).sum();
-        if count as u64 > u64::from(most) {
+        if count as u64 > u64::from(max_count) {
             return Err(Refused::TooMany(count as u64));
         }
         let mut words = reserved(count)?;
@@ -95,10 +102,10 @@ impl Builder {
             let word = words[index];
             let (first, mut granules) = (word >> SIZE_BITS, word & LARGE);
             if granules == LARGE {
-                while large.get(next_large).is_some_and(|large| large.0 < first) {
+                while large.get(next_large).is_some_and(|large| large.first_granule < first) {
                     next_large += 1;
                 }
-                granules = large.get(next_large).map_or(LARGE, |large| large.1);
+                granules = large.get(next_large).map_or(LARGE, |large| large.granules);
             }
             if first < end {
                 continue;
@@ -106,7 +113,7 @@ impl Builder {
             end = first + granules;
             words[kept] = first;
             if granules >= u64::from(crate::blocks::LARGE) {
-                kept_large.push((kept as u32, granules));
+                kept_large.push(LargeBlock { block: kept as u32, granules });
                 words[kept] |= 1 << 63;
             } else {
                 words[kept] |= granules << 45;
@@ -133,7 +140,7 @@ mod tests {
     #[test]
     fn pieces_of_workers_come_together() {
         let mut builders: Vec<Builder> = (0..3).map(|_| Builder::default()).collect();
-        let count = 3 * PIECE as u64 + 5;
+        let count = 3 * PIECE_BLOCKS as u64 + 5;
         for block in (0..count).rev() {
             builders[(block * 7 % 3) as usize].push(0x10000 + block * 16, 16);
         }

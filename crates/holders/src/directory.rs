@@ -14,7 +14,8 @@ const RANGE_SHIFT: u32 = 22;
 /// Number of ranges in one entry of the first level.
 const RANGES: usize = 1 << (TOP_SHIFT - RANGE_SHIFT);
 /// Minimum and maximum bits of a page. Granules of the largest page are distinguished by 16 bits.
-const PAGE_SHIFTS: (u32, u32) = (12, 19);
+const MIN_PAGE_SHIFT: u32 = 12;
+const MAX_PAGE_SHIFT: u32 = 19;
 /// Bytes of tables that are always allowed.
 const MIN_TABLE_BYTES: u64 = 64 << 20;
 /// Flag for a range in which no block begins; the other bits are an index into
@@ -26,9 +27,14 @@ const COVERED: u32 = 1 << 31;
 pub enum Candidates {
     /// There is no such block.
     Nothing,
-    /// Blocks that begin in the same page, from one number to before another, or the block before
+    /// The blocks from `first` to before `end`, which begin in the same page, or the block before
     /// them.
-    Page(u32, u32),
+    Page {
+        /// The first block.
+        first: u32,
+        /// One past the last block.
+        end: u32,
+    },
     /// A block that begins in an earlier range, as an index into [`Directory::covering`].
     Covering(u32),
 }
@@ -52,7 +58,7 @@ pub struct Directory {
 impl Directory {
     /// Builds the tables from starts and ends of blocks in address order.
     pub fn new(blocks: impl Iterator<Item = (u64, u64)> + Clone, count: u32) -> Result<Self, Refused> {
-        let mut directory = Self { page_shift: PAGE_SHIFTS.0, ..Self::default() };
+        let mut directory = Self { page_shift: MIN_PAGE_SHIFT, ..Self::default() };
         let (mut low, mut high, mut last, mut ranges) = (None, 0, None, 0_u64);
         for (start, end) in blocks.clone() {
             low = low.or(Some(start));
@@ -60,8 +66,8 @@ impl Directory {
             ranges += u64::from(last.replace(start >> RANGE_SHIFT) != Some(start >> RANGE_SHIFT));
         }
         let Some(low) = low else { return Ok(directory) };
-        let most = u64::from(count) + MIN_TABLE_BYTES;
-        while directory.page_shift < PAGE_SHIFTS.1 && ranges * directory.stride() as u64 * 4 > most {
+        let max_bytes = u64::from(count) + MIN_TABLE_BYTES;
+        while directory.page_shift < MAX_PAGE_SHIFT && ranges * directory.stride() as u64 * 4 > max_bytes {
             directory.page_shift += 1;
         }
         directory.low = low >> TOP_SHIFT;
@@ -139,7 +145,7 @@ impl Directory {
         let stride = self.stride();
         let page = entry as usize * stride + ((address >> self.page_shift) as usize & (stride - 2));
         match self.level3.get(page..page + 2) {
-            Some(&[from, to]) => Candidates::Page(from, to),
+            Some(&[first, end]) => Candidates::Page { first, end },
             _ => Candidates::Nothing,
         }
     }

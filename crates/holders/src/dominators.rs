@@ -5,7 +5,8 @@
 //! up the dominator tree anew for each vertex: for a long list whose end refers to an array of
 //! objects that are also referenced from elsewhere, that would take years. So here each vertex also
 //! has a jump pointer (Myers 1983, "An applicative random-access stack"), and a walk takes
-//! logarithmic time. The walk of the first step needs no stack: it reverses the path behind it.
+//! logarithmic time. The walk of the first step needs no stack: it reverses the path that it has
+//! walked.
 //!
 //! A reference to a higher number leads to a descendant: for each target only the least source of
 //! those matters, and from the start. All other references are needed by target, once, in
@@ -38,10 +39,10 @@ pub fn dominators(
     let mut slices = (0..count).step_by(part).rev().map(|first| first..count.min(first + part)).peekable();
     let mut counts = Slice::new(slices.peek().cloned())?;
     remove_forward(numbers, &mut semis, &mut edges, &mut counts);
-    let mut links = Links { of: reserved(count)?, last: count.saturating_sub(1) };
+    let mut links = Links { links: reserved(count)?, last: count.saturating_sub(1) };
     while slices.next().is_some() {
         let mut next = Slice::new(slices.peek().cloned())?;
-        let referrers = Referrers::of(counts, numbers, &mut edges, &mut next)?;
+        let referrers = Referrers::take(counts, numbers, &mut edges, &mut next)?;
         semidominators(&parents, referrers, &mut semis, &mut links, clock)?;
         counts = next;
     }
@@ -50,22 +51,22 @@ pub fn dominators(
     Ok(parents)
 }
 
-/// For each number in a slice: how many references lead to it; later where its list of referrers
-/// begins, then ends.
+/// Consecutive numbers, with a value each: first the number of references that lead to it, then
+/// where its list of referrers begins, and at last where that ends.
 struct Slice {
     first: usize,
-    of: Vec<u32>,
+    values: Vec<u32>,
 }
 
 impl Slice {
     fn new(numbers: Option<Range<usize>>) -> Result<Self, Refused> {
         let numbers = numbers.unwrap_or_default();
-        Ok(Self { first: numbers.start, of: array(numbers.len(), 0)? })
+        Ok(Self { first: numbers.start, values: array(numbers.len(), 0)? })
     }
 
     #[inline]
     fn get(&mut self, number: u32) -> Option<&mut u32> {
-        self.of.get_mut((number as usize).wrapping_sub(self.first))
+        self.values.get_mut((number as usize).wrapping_sub(self.first))
     }
 
     #[inline]
@@ -97,41 +98,42 @@ struct Referrers {
     first: usize,
     /// End of each list.
     ends: Vec<u32>,
-    of: Vec<u32>,
+    sources: Vec<u32>,
 }
 
 impl Referrers {
     /// Moves the references into the slice out of `edges`, and counts the references into the next
     /// one.
-    fn of(mut slice: Slice, numbers: &[u32], edges: &mut Edges, next: &mut Slice) -> Result<Self, Refused> {
+    fn take(mut slice: Slice, numbers: &[u32], edges: &mut Edges, next: &mut Slice) -> Result<Self, Refused> {
         let mut sum = 0;
-        for end in &mut slice.of {
+        for end in &mut slice.values {
             sum += std::mem::replace(end, sum);
         }
-        let mut of = array(sum as usize, 0)?;
+        let mut sources = array(sum as usize, 0)?;
         edges.retain(|source, target| {
             let Some(end) = slice.get(target) else {
                 next.count(target);
                 return true;
             };
-            of[*end as usize] = numbers[source as usize];
+            sources[*end as usize] = numbers[source as usize];
             *end += 1;
             false
         });
-        Ok(Self { first: slice.first, ends: slice.of, of })
+        Ok(Self { first: slice.first, ends: slice.values, sources })
     }
 }
 
 /// Two numbers for each vertex number, in descending order, so that memory grows as they are added.
 struct Links {
-    of: Vec<[u32; 2]>,
+    links: Vec<[u32; 2]>,
+    /// The highest number, whose link is the first.
     last: usize,
 }
 
 impl Links {
     #[inline]
-    fn of(&mut self, number: u32) -> &mut [u32; 2] {
-        &mut self.of[self.last - number as usize]
+    fn link(&mut self, number: u32) -> &mut [u32; 2] {
+        &mut self.links[self.last - number as usize]
     }
 }
 
@@ -144,29 +146,25 @@ fn semidominators(
     links: &mut Links,
     clock: &mut DeadlineCheck,
 ) -> Result<(), Refused> {
-    let Referrers { first, ends, of } = referrers;
-    for place in (0..ends.len()).rev() {
+    let Referrers { first, ends, sources } = referrers;
+    for index in (0..ends.len()).rev() {
         clock.step()?;
-        let number = first + place;
-        let from = place.checked_sub(1).map_or(0, |before| ends[before]) as usize;
+        let number = first + index;
+        let from = index.checked_sub(1).map_or(0, |previous| ends[previous]) as usize;
         let mut semi = semis[number];
         // Links are accessed in random order.
-        for &soon in of
-            .get(
-                from.saturating_sub(PREFETCH_DISTANCE)
-                    ..(ends[place] as usize).saturating_sub(PREFETCH_DISTANCE),
-            )
-            .unwrap_or_default()
-        {
-            if (soon as usize) > number {
-                prefetch(&links.of, links.last - soon as usize);
+        let ahead =
+            from.saturating_sub(PREFETCH_DISTANCE)..(ends[index] as usize).saturating_sub(PREFETCH_DISTANCE);
+        for &referrer in sources.get(ahead).unwrap_or_default() {
+            if (referrer as usize) > number {
+                prefetch(&links.links, links.last - referrer as usize);
             }
         }
-        for &referrer in of.get(from..ends[place] as usize).unwrap_or_default() {
+        for &referrer in sources.get(from..ends[index] as usize).unwrap_or_default() {
             semi = semi.min(compress_and_find_least(links, referrer, number as u32));
         }
         semis[number] = semi;
-        links.of.push([parents[number], semi]);
+        links.links.push([parents[number], semi]);
     }
     Ok(())
 }
@@ -175,24 +173,24 @@ fn semidominators(
 /// its links then lead past all of them.
 #[inline]
 fn compress_and_find_least(links: &mut Links, from: u32, last: u32) -> u32 {
-    let (mut at, mut behind) = (from, NONE);
+    let (mut at, mut previous) = (from, NONE);
     loop {
-        let link = links.of(at);
+        let link = links.link(at);
         let up = link[0];
         if up <= last {
             break;
         }
-        link[0] = behind;
-        behind = at;
+        link[0] = previous;
+        previous = at;
         at = up;
     }
-    let [above, mut least] = *links.of(at);
-    while behind != NONE {
-        let link = links.of(behind);
+    let [above, mut least] = *links.link(at);
+    while previous != NONE {
+        let link = links.link(previous);
         let [next, own] = *link;
         least = least.min(own);
         *link = [above, least];
-        behind = next;
+        previous = next;
     }
     least
 }
@@ -210,14 +208,14 @@ fn dominators_from_semis(
         let mut holder = parents[number];
         while holder > semi {
             clock.step()?;
-            let [jump, _] = *links.of(holder);
+            let [jump, _] = *links.link(holder);
             holder = if jump >= semi { jump } else { parents[holder as usize] };
         }
         parents[number] = holder;
-        let [jump, depth] = *links.of(holder);
-        let [second, middle] = *links.of(jump);
-        let is_even = depth - middle == middle - links.of(second)[1];
-        *links.of(number as u32) = [if is_even { second } else { holder }, depth + 1];
+        let [jump, depth] = *links.link(holder);
+        let [second, middle] = *links.link(jump);
+        let is_even = depth - middle == middle - links.link(second)[1];
+        *links.link(number as u32) = [if is_even { second } else { holder }, depth + 1];
     }
     Ok(())
 }

@@ -90,15 +90,15 @@ impl DominatorTree {
         for head in self.heads.iter().flat_map(BlockSet::iter) {
             self.sums.heads += Sum { bytes: self.blocks.bytes(head), blocks: 1 };
         }
-        let tops = self.tops_of_numbers()?;
-        for (number, (&vertex, top)) in self.vertices.iter().zip(tops).enumerate() {
+        let sole_roots = self.sole_roots_by_number()?;
+        for (number, (&vertex, root)) in self.vertices.iter().zip(sole_roots).enumerate() {
             if let Some(&vertex) = self.vertices.get(number + PREFETCH_DISTANCE) {
                 self.blocks.prefetch(vertex);
             }
             if vertex >= self.blocks.len() {
                 continue;
             }
-            let sum = match top {
+            let sum = match root {
                 SEVERAL => &mut self.sums.shared,
                 root => self.sums.roots.get_mut(root as usize).unwrap_or(&mut self.sums.lost),
             };
@@ -134,7 +134,7 @@ impl DominatorTree {
         self.sums.shared
     }
 
-    /// The same by set of roots, largest first.
+    /// These blocks by set of roots, largest first.
     pub fn shared_sets(&self) -> &[SharedSet] {
         &self.sharing.sets
     }
@@ -211,31 +211,30 @@ impl DominatorTree {
     /// For each block the root that alone holds it, [`SEVERAL`] or [`NO_ROOT`]. Takes 8 bytes per
     /// block meanwhile, and 4 in the result.
     pub fn sole_roots(&self) -> Result<Vec<u32>, Refused> {
-        let of_numbers = self.tops_of_numbers()?;
-        let mut tops = array(self.blocks.len() as usize, NO_ROOT)?;
-        for (&vertex, of_number) in self.vertices.iter().zip(of_numbers) {
-            if let Some(top) = tops.get_mut(vertex as usize) {
-                *top = of_number;
+        let mut roots = array(self.blocks.len() as usize, NO_ROOT)?;
+        for (&vertex, root_of_number) in self.vertices.iter().zip(self.sole_roots_by_number()?) {
+            if let Some(root) = roots.get_mut(vertex as usize) {
+                *root = root_of_number;
             }
         }
-        Ok(tops)
+        Ok(roots)
     }
 
-    /// The same by number.
-    fn tops_of_numbers(&self) -> Result<Vec<u32>, Refused> {
-        let mut tops = array(self.vertices.len(), NO_ROOT)?;
+    /// For each number, the root that alone holds its vertex.
+    fn sole_roots_by_number(&self) -> Result<Vec<u32>, Refused> {
+        let mut roots = array(self.vertices.len(), NO_ROOT)?;
         // A holder has a lower number than what it holds.
         for number in 0..self.vertices.len() {
             if let Some(&holder) = self.holders.get(number + PREFETCH_DISTANCE) {
-                prefetch(&tops, holder as usize);
+                prefetch(&roots, holder as usize);
             }
-            tops[number] = match self.holder_of(number as u32) {
+            roots[number] = match self.holder_of(number as u32) {
                 Holder::Root(root) => root,
                 Holder::Roots => SEVERAL,
                 Holder::Nothing => NO_ROOT,
-                Holder::Block(_) => tops[self.holders[number] as usize],
+                Holder::Block(_) => roots[self.holders[number] as usize],
             };
         }
-        Ok(tops)
+        Ok(roots)
     }
 }

@@ -57,21 +57,22 @@ impl BlockSet {
 pub struct RankedSet {
     set: BlockSet,
     /// Count of numbers in the words before each word.
-    before: Vec<u32>,
+    counts_before: Vec<u32>,
     count: u32,
 }
 
 impl RankedSet {
     /// Takes half a bit per possible number in addition to the set.
     pub fn new(set: BlockSet) -> Result<Self, Refused> {
-        let (mut before, mut count) = (array(set.0.len(), 0)?, 0);
-        for (word, before) in set.0.iter().zip(&mut before) {
-            *before = count;
+        let (mut counts_before, mut count) = (array(set.0.len(), 0)?, 0);
+        for (word, count_before) in set.0.iter().zip(&mut counts_before) {
+            *count_before = count;
             count += word.count_ones();
         }
-        Ok(Self { set, before, count })
+        Ok(Self { set, counts_before, count })
     }
 
+    /// Number of numbers in the set.
     pub fn count(&self) -> u32 {
         self.count
     }
@@ -86,23 +87,23 @@ impl RankedSet {
     #[inline]
     pub fn rank(&self, number: u32) -> Option<u32> {
         let index = (number / 64) as usize;
-        let (word, before) = (*self.set.0.get(index)?, *self.before.get(index)?);
+        let (word, before) = (*self.set.0.get(index)?, *self.counts_before.get(index)?);
         let bit = 1_u64 << (number % 64);
         (word & bit != 0).then(|| before + (word & (bit - 1)).count_ones())
     }
 
     /// The lowest number in the set.
     pub fn first(&self) -> Option<u32> {
-        self.from(0, u64::MAX)
+        self.lowest_from(0, u64::MAX)
     }
 
     /// The next higher number in the set.
     pub fn after(&self, number: u32) -> Option<u32> {
         // Two shifts: a shift by 64 would overflow.
-        self.from((number / 64) as usize, u64::MAX << (number % 64) << 1)
+        self.lowest_from((number / 64) as usize, u64::MAX << (number % 64) << 1)
     }
 
-    fn from(&self, index: usize, mask: u64) -> Option<u32> {
+    fn lowest_from(&self, index: usize, mask: u64) -> Option<u32> {
         let words = self.set.0.iter().enumerate().skip(index);
         let mut masked = words.map(|(at, word)| (at, if at == index { word & mask } else { *word }));
         masked.find(|(_, word)| *word != 0).map(|(at, word)| at as u32 * 64 + word.trailing_zeros())
@@ -110,15 +111,15 @@ impl RankedSet {
 
     /// The highest number in the set.
     pub fn last(&self) -> Option<u32> {
-        self.up_to(self.set.0.len().saturating_sub(1), u64::MAX)
+        self.highest_up_to(self.set.0.len().saturating_sub(1), u64::MAX)
     }
 
     /// The next lower number in the set.
     pub fn before(&self, number: u32) -> Option<u32> {
-        self.up_to((number / 64) as usize, (1 << (number % 64)) - 1)
+        self.highest_up_to((number / 64) as usize, (1 << (number % 64)) - 1)
     }
 
-    fn up_to(&self, index: usize, mask: u64) -> Option<u32> {
+    fn highest_up_to(&self, index: usize, mask: u64) -> Option<u32> {
         let words = self.set.0.get(..=index)?.iter().enumerate().rev();
         let mut masked = words.map(|(at, word)| (at, if at == index { word & mask } else { *word }));
         masked.find(|(_, word)| *word != 0).map(|(at, word)| at as u32 * 64 + 63 - word.leading_zeros())

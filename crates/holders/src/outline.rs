@@ -10,7 +10,7 @@ use crate::arrays::{NONE, PREFETCH_DISTANCE, Refused, array};
 use crate::held::{DominatorTree, Holder, Sum};
 
 /// Maximum number of nodes other than those of roots. Blocks that would need more count for the
-/// node above.
+/// parent node.
 const MAX_NODES: usize = 1 << 18;
 /// Maximum depth of nodes. Blocks further down count for the last node.
 const MAX_DEPTH: u32 = 64;
@@ -31,6 +31,13 @@ pub struct Node {
     depth: u32,
     /// The child node used last: the next block mostly belongs to it as well.
     last: u32,
+}
+
+impl Node {
+    fn new(parent: u32, kind: u32, depth: u32) -> Self {
+        let (own, retained) = (Sum::default(), Sum::default());
+        Self { parent, kind, own, chained: 0, retained, depth, last: NONE }
+    }
 }
 
 /// All nodes, parents before children.
@@ -65,15 +72,8 @@ impl Outline {
 impl DominatorTree {
     /// Computes the outline from the kind of each block. Takes 4 bytes per block meanwhile.
     pub fn outline(&self, kinds: &[u16]) -> Result<Outline, Refused> {
-        let first_of_blocks = self.root_count() as usize + 2;
-        let node = |above: u32, kind: u32, depth: u32| {
-            let (own, retained) = (Sum::default(), Sum::default());
-            Node { parent: above, kind, own, chained: 0, retained, depth, last: NONE }
-        };
-        let mut nodes: Vec<Node> = array(0, node(0, NONE, 0))?;
-        nodes.extend((0..first_of_blocks as u32).map(|number| node(number, NONE, 0)));
-        let mut below: HashMap<(u32, u32), u32> = HashMap::new();
-        let mut of_numbers: Vec<u32> = array(self.vertices.len(), Outline::LOST)?;
+        let mut builder = OutlineBuilder::new(self.root_count() as usize + 2)?;
+        let mut nodes: Vec<u32> = array(self.vertices.len(), Outline::LOST)?;
         // A holder has a lower number than what it holds.
         for number in 0..self.vertices.len() {
             if let (Some(&vertex), Some(&holder)) =
@@ -81,48 +81,75 @@ impl DominatorTree {
             {
                 prefetch(kinds, vertex as usize);
                 self.blocks().prefetch(vertex);
-                prefetch(&of_numbers, holder as usize);
+                prefetch(&nodes, holder as usize);
             }
-            of_numbers[number] = match self.holder_of(number as u32) {
+            nodes[number] = match self.holder_of(number as u32) {
                 Holder::Roots => Outline::SEVERAL,
                 Holder::Nothing => Outline::LOST,
                 Holder::Root(root) => Outline::root_node(root),
                 Holder::Block(block) => {
-                    let above = of_numbers[self.holders[number] as usize];
                     let kind = kinds.get(block as usize).copied().map_or(0, u32::from);
-                    let (from, is_full) = (nodes[above as usize], nodes.len() >= MAX_NODES + first_of_blocks);
-                    let mut at = above;
-                    if from.kind == kind {
-                        nodes[at as usize].chained += 1;
-                    } else if nodes.get(from.last as usize).is_some_and(|last| last.kind == kind) {
-                        at = from.last;
-                    } else if let Some(&known) = below.get(&(above, kind)) {
-                        at = known;
-                    } else if !is_full && from.depth < MAX_DEPTH {
-                        at = nodes.len() as u32;
-                        nodes.push(node(above, kind, from.depth + 1));
-                        below.insert((above, kind), at);
-                    }
-                    if at != above {
-                        nodes[above as usize].last = at;
-                    }
-                    let own = &mut nodes[at as usize].own;
-                    own.bytes += self.blocks().bytes(block);
-                    own.blocks += 1;
-                    at
+                    let node = builder.node_below(nodes[self.holders[number] as usize], kind);
+                    builder.nodes[node as usize].own += Sum { bytes: self.blocks().bytes(block), blocks: 1 };
+                    node
                 }
             };
         }
+        Ok(builder.finish())
+    }
+}
+
+/// Makes the nodes of an [`Outline`].
+struct OutlineBuilder {
+    nodes: Vec<Node>,
+    first_block_node: usize,
+    /// Node of each parent and kind.
+    known: HashMap<(u32, u32), u32>,
+}
+
+impl OutlineBuilder {
+    fn new(first_block_node: usize) -> Result<Self, Refused> {
+        let mut nodes: Vec<Node> = array(0, Node::new(0, NONE, 0))?;
+        nodes.extend((0..first_block_node as u32).map(|number| Node::new(number, NONE, 0)));
+        Ok(Self { nodes, first_block_node, known: HashMap::new() })
+    }
+
+    /// The node of a block of this kind whose holder belongs to the node `parent`.
+    #[inline]
+    fn node_below(&mut self, parent: u32, kind: u32) -> u32 {
+        let Node { kind: parent_kind, depth, last, .. } = self.nodes[parent as usize];
+        if parent_kind == kind {
+            self.nodes[parent as usize].chained += 1;
+            return parent;
+        }
+        let is_full = self.nodes.len() >= MAX_NODES + self.first_block_node;
+        let node = if self.nodes.get(last as usize).is_some_and(|last| last.kind == kind) {
+            last
+        } else if let Some(&known) = self.known.get(&(parent, kind)) {
+            known
+        } else if !is_full && depth < MAX_DEPTH {
+            let node = self.nodes.len() as u32;
+            self.nodes.push(Node::new(parent, kind, depth + 1));
+            self.known.insert((parent, kind), node);
+            node
+        } else {
+            return parent;
+        };
+        self.nodes[parent as usize].last = node;
+        node
+    }
+
+    /// Adds up what each node retains.
+    fn finish(self) -> Outline {
+        let Self { mut nodes, first_block_node, .. } = self;
         for number in (0..nodes.len()).rev() {
             let node = &mut nodes[number];
-            node.retained.bytes += node.own.bytes;
-            node.retained.blocks += node.own.blocks;
-            let (above, retained) = (node.parent as usize, node.retained);
-            if above != number {
-                nodes[above].retained.bytes += retained.bytes;
-                nodes[above].retained.blocks += retained.blocks;
+            node.retained += node.own;
+            let (parent, retained) = (node.parent as usize, node.retained);
+            if parent != number {
+                nodes[parent].retained += retained;
             }
         }
-        Ok(Outline { nodes, first_block_node: first_of_blocks })
+        Outline { nodes, first_block_node }
     }
 }

@@ -34,13 +34,13 @@ pub(crate) struct Edges {
 }
 
 impl Edges {
-    /// Targets of a vertex: of unreached blocks, numbers of blocks; of others, numbers in search
+    /// Targets of a vertex: for unreached blocks, numbers of blocks; for others, numbers in search
     /// order, or [`NONE`].
     #[inline]
-    pub fn of(&mut self, vertex: u32) -> &mut [u32] {
+    pub fn targets_mut(&mut self, vertex: u32) -> &mut [u32] {
         match vertex.checked_sub(self.references.blocks()) {
             None => self.references.targets_mut(vertex),
-            Some(root) => self.roots.of(root as usize),
+            Some(root) => self.roots.targets_mut(root as usize),
         }
     }
 
@@ -48,7 +48,7 @@ impl Edges {
     pub fn retain(&mut self, mut keep: impl FnMut(u32, u32) -> bool) {
         let blocks = self.references.blocks();
         for root in 0..self.roots.len() {
-            for target in self.roots.of(root).iter_mut().filter(|target| **target != NONE) {
+            for target in self.roots.targets_mut(root).iter_mut().filter(|target| **target != NONE) {
                 if !keep(blocks + root as u32, *target) {
                     *target = NONE;
                 }
@@ -62,10 +62,10 @@ impl Edges {
 pub(crate) struct Search {
     /// The number of each vertex.
     pub numbers: Vec<u32>,
-    /// The number from which each was found. The unused part behind serves as a stack for passes
-    /// over unreached blocks.
+    /// The number from which each was found. The unused part at the end serves as a stack for
+    /// passes over unreached blocks.
     pub parents: Vec<u32>,
-    /// Vertices with references left to follow, and the index of the next one.
+    /// Vertices with references still to follow, each with the index of the next one.
     stack: Vec<[u32; 2]>,
     pub edges: Edges,
     next: u32,
@@ -74,7 +74,7 @@ pub(crate) struct Search {
     entries: BlockSet,
 }
 
-/// What is reached, and from where. [`Reachability::held`] computes the rest.
+/// What is reached, and from where. [`Reachability::held`] computes the dominators.
 pub struct Reachability {
     blocks: Blocks,
     search: Search,
@@ -98,10 +98,10 @@ impl Reachability {
         }
         roots.blocks.iter_mut().filter(|block| **block >= count).for_each(|block| *block = NONE);
         let vertices = u64::from(count) + roots.len() as u64 + 2;
-        let most = u64::from(NONE - 1);
-        let most_edges = roots.blocks.len() as u64 + references.count();
-        if vertices > most || most_edges > most {
-            return Err(Refused::TooMany(vertices.max(most_edges)));
+        let max_count = u64::from(NONE - 1);
+        let edge_count = roots.blocks.len() as u64 + references.count();
+        if vertices > max_count || edge_count > max_count {
+            return Err(Refused::TooMany(vertices.max(edge_count)));
         }
         let root_count = roots.len() as u32;
         let (named, classes) = (roots.named(), roots.classes());
@@ -109,19 +109,19 @@ impl Reachability {
         let mut search = Search::new(edges, vertices as usize, DeadlineCheck::new(deadline))?;
         let (lost, top) = (count + root_count, count + root_count + 1);
         search.add(top, 0);
-        let mut floor = search.stop(named > 0);
+        let mut class_start = search.set_stops(named > 0);
         for (index, root) in (count..lost).enumerate() {
             if index == named {
-                search.stop_no_more();
+                search.clear_stops();
             }
             if classes.binary_search(&index).is_ok() {
-                floor = search.next;
+                class_start = search.next;
             }
-            let entries = floor..search.next;
+            let entries = class_start..search.next;
             search.descend(root, 0, entries)?;
         }
         if named >= root_count as usize {
-            search.stop_no_more();
+            search.clear_stops();
         }
         let heads = search.heads(count)?;
         let lost = search.add(lost, 0);
@@ -165,21 +165,21 @@ pub(crate) fn vertices_of(numbers: &[u32]) -> Result<Vec<u32>, Refused> {
 }
 
 impl Search {
-    /// Makes the search stop at stop blocks from now on, if `are_some`. Returns the lowest number
+    /// Makes the search stop at stop blocks from now on, if `has_stops`. Returns the lowest number
     /// to which references count.
-    fn stop(&mut self, are_some: bool) -> u32 {
+    fn set_stops(&mut self, has_stops: bool) -> u32 {
         let Self { numbers, edges, .. } = self;
-        for stop in edges.roots.stops().filter(|_| are_some) {
+        for stop in edges.roots.stops().filter(|_| has_stops) {
             if let Some(number) = numbers.get_mut(*stop as usize) {
                 *number = STOP;
             }
         }
-        if are_some { STOPPED + 1 } else { 0 }
+        if has_stops { STOPPED + 1 } else { 0 }
     }
 
     /// Makes stop blocks reachable again. Their root keeps its references to those that were met,
     /// and loses the others.
-    fn stop_no_more(&mut self) {
+    fn clear_stops(&mut self) {
         let Self { numbers, edges, .. } = self;
         for stop in edges.roots.stops() {
             match numbers.get_mut(*stop as usize) {
@@ -225,9 +225,9 @@ impl Search {
         let mut at = self.add(vertex, parent);
         let (mut vertex, mut cursor) = (vertex, 0);
         loop {
-            let (mut child, mut left) = (None, None);
-            let targets = self.edges.of(vertex);
-            let soon = targets.get(cursor + PREFETCH_DISTANCE).copied();
+            let (mut child, mut next_index) = (None, None);
+            let targets = self.edges.targets_mut(vertex);
+            let upcoming = targets.get(cursor + PREFETCH_DISTANCE).copied();
             for (index, edge) in targets.iter_mut().enumerate().skip(cursor) {
                 // NONE is past the end of `numbers`.
                 let Some(&known) = self.numbers.get(*edge as usize) else { continue };
@@ -244,27 +244,28 @@ impl Search {
                     self.numbers[*edge as usize] = self.next;
                     child = Some(std::mem::replace(edge, self.next));
                 } else {
-                    left = Some(index);
+                    next_index = Some(index);
                     break;
                 }
             }
-            if let Some(index) = left {
+            if let Some(index) = next_index {
                 if self.stack.len() == self.stack.capacity() {
-                    let more = self.stack.len().max(1 << 16);
-                    self.stack.try_reserve_exact(more).map_err(|_| Refused::NoMemory(more as u64 * 8))?;
+                    let additional = self.stack.len().max(1 << 16);
+                    let reserved = self.stack.try_reserve_exact(additional);
+                    reserved.map_err(|_| Refused::NoMemory(additional as u64 * 8))?;
                 }
                 self.stack.push([vertex, index as u32]);
-                if let Some(soon) = soon {
-                    prefetch(&self.numbers, soon as usize);
-                    self.edges.references.prefetch(soon);
+                if let Some(block) = upcoming {
+                    prefetch(&self.numbers, block as usize);
+                    self.edges.references.prefetch(block);
                 }
             }
             if let Some(child) = child {
                 self.clock.step()?;
                 at = self.add(child, at);
                 (vertex, cursor) = (child, 0);
-            } else if let Some([above, index]) = self.stack.pop() {
-                (vertex, cursor) = (above, index as usize);
+            } else if let Some([parent, index]) = self.stack.pop() {
+                (vertex, cursor) = (parent, index as usize);
                 at = self.numbers[vertex as usize];
             } else {
                 return Ok(());
@@ -278,28 +279,28 @@ impl Search {
         if self.next as usize + 1 == self.numbers.len() {
             return Ok(None);
         }
-        let (mut heads, mut seen) = (BlockSet::new(count)?, BlockSet::new(count)?);
+        let (mut heads, mut visited) = (BlockSet::new(count)?, BlockSet::new(count)?);
         for block in 0..count {
-            if self.numbers[block as usize] == NONE && seen.set(block) {
+            if self.numbers[block as usize] == NONE && visited.set(block) {
                 heads.set(block);
-                self.mark_reachable(block, &mut seen)?;
+                self.mark_reachable(block, &mut visited)?;
             }
         }
-        seen.clear_all();
-        let mut no_heads = BlockSet::new(count)?;
+        visited.clear_all();
+        let mut non_heads = BlockSet::new(count)?;
         for block in heads.iter().rev() {
-            if seen.set(block) {
-                self.mark_reachable(block, &mut seen)?;
+            if visited.set(block) {
+                self.mark_reachable(block, &mut visited)?;
             } else {
-                no_heads.set(block);
+                non_heads.set(block);
             }
         }
-        no_heads.iter().for_each(|block| heads.clear(block));
+        non_heads.iter().for_each(|block| heads.clear(block));
         Ok(Some(heads))
     }
 
     /// Marks everything that an unreached block leads to.
-    fn mark_reachable(&mut self, block: u32, seen: &mut BlockSet) -> Result<(), Refused> {
+    fn mark_reachable(&mut self, block: u32, visited: &mut BlockSet) -> Result<(), Refused> {
         let Self { numbers, parents, edges, clock, next, .. } = self;
         // Each block is pushed at most once, and there is room for each that has no number.
         let stack = parents.get_mut(*next as usize..).unwrap_or_default();
@@ -308,8 +309,8 @@ impl Search {
         while depth > 0 {
             clock.step()?;
             depth -= 1;
-            for &mut target in edges.of(stack[depth]) {
-                if numbers[target as usize] == NONE && seen.set(target) {
+            for &mut target in edges.targets_mut(stack[depth]) {
+                if numbers[target as usize] == NONE && visited.set(target) {
                     stack[depth] = target;
                     depth += 1;
                 }

@@ -5,6 +5,8 @@
 //! targets of the first one begin and how many each has. Blocks with too many targets for that, and
 //! blocks that were read in parts, are kept separately.
 
+use std::ops::Range;
+
 use strandline_process::memory::Memory;
 use strandline_sys::host::prefetch;
 
@@ -12,9 +14,9 @@ use crate::arrays::{Refused, reserved};
 use crate::blocks::Blocks;
 use crate::scan::{Known, Limits, Outcome, Progress, Run, TypeWordSink, scan};
 
-/// Blocks in a group.
-const TOGETHER: u32 = 60;
-/// Count of a block whose targets are in `apart`.
+/// Number of blocks in a group.
+const BLOCKS_PER_GROUP: u32 = 60;
+/// Count of a block whose targets are in [`References::large_targets`].
 const LARGE: u8 = u8::MAX;
 
 /// Consecutive blocks, in one cache line.
@@ -24,12 +26,20 @@ struct Group {
     /// Index of the first target of the first block.
     first: u32,
     /// Number of targets of each block, or [`LARGE`], which counts as 0.
-    counts: [u8; TOGETHER as usize],
+    counts: [u8; BLOCKS_PER_GROUP as usize],
 }
 
-/// Targets of a block with many.
+/// Where the targets of a block are.
+struct TargetRange {
+    /// Index range of the targets.
+    range: Range<usize>,
+    /// Whether they are in [`References::large_targets`].
+    is_large: bool,
+}
+
+/// A block with too many targets for a group, or that was read in parts.
 #[derive(Clone, Copy, Debug)]
-struct Apart {
+struct LargeBlock {
     block: u32,
     /// Index of the first target.
     first: u32,
@@ -41,25 +51,25 @@ struct Apart {
 pub struct References {
     groups: Vec<Group>,
     targets: Vec<u32>,
-    large_blocks: Vec<Apart>,
+    large_blocks: Vec<LargeBlock>,
     large_targets: Vec<u32>,
     blocks: u32,
     outcome: Outcome,
 }
 
 impl References {
-    /// Reads every block once, except those known to refer to nothing. `heads` and `progress` are
-    /// called from several threads. What could not be read, or not within the limits, is in the
+    /// Reads every block once, except those known to refer to nothing. `type_words` and `progress`
+    /// are called from several threads. What could not be read, or not within the limits, is in the
     /// [`Outcome`] for the caller to report.
     pub fn read(
         memory: &dyn Memory,
         blocks: &Blocks,
         known: Known<'_>,
-        heads: Option<&dyn TypeWordSink>,
+        type_words: Option<&dyn TypeWordSink>,
         limits: &Limits,
         progress: &(dyn Fn(Progress) + Sync),
     ) -> Result<Self, Refused> {
-        let (runs, outcome) = scan(memory, blocks, known, heads, limits, progress);
+        let (runs, outcome) = scan(memory, blocks, known, type_words, limits, progress);
         join_runs(runs, blocks.len(), outcome)
     }
 
@@ -79,44 +89,45 @@ impl References {
     }
 
     /// Targets of a block, in the order of its words.
-    pub fn of(&self, block: u32) -> &[u32] {
-        let (from, to, is_apart) = self.range(block);
-        let targets = if is_apart { &self.large_targets } else { &self.targets };
-        targets.get(from..to).unwrap_or_default()
+    pub fn targets(&self, block: u32) -> &[u32] {
+        let TargetRange { range, is_large } = self.range(block);
+        let targets = if is_large { &self.large_targets } else { &self.targets };
+        targets.get(range).unwrap_or_default()
     }
 
     #[inline]
     pub(crate) fn targets_mut(&mut self, block: u32) -> &mut [u32] {
-        let (from, to, is_apart) = self.range(block);
-        let targets = if is_apart { &mut self.large_targets } else { &mut self.targets };
-        targets.get_mut(from..to).unwrap_or_default()
+        let TargetRange { range, is_large } = self.range(block);
+        let targets = if is_large { &mut self.large_targets } else { &mut self.targets };
+        targets.get_mut(range).unwrap_or_default()
     }
 
     /// Prefetches the group of a block.
     #[inline]
     pub(crate) fn prefetch(&self, block: u32) {
-        prefetch(&self.groups, (block / TOGETHER) as usize);
+        prefetch(&self.groups, (block / BLOCKS_PER_GROUP) as usize);
     }
 
-    /// Index range of the targets of a block, and whether they are in `of_apart`.
     #[inline]
-    fn range(&self, block: u32) -> (usize, usize, bool) {
-        let Some(group) = self.groups.get((block / TOGETHER) as usize) else { return (0, 0, false) };
-        let place = (block % TOGETHER) as usize;
-        let many = |&count: &u8| if count == LARGE { 0 } else { u32::from(count) };
-        let count = group.counts[place];
+    fn range(&self, block: u32) -> TargetRange {
+        let Some(group) = self.groups.get((block / BLOCKS_PER_GROUP) as usize) else {
+            return TargetRange { range: 0..0, is_large: false };
+        };
+        let index = (block % BLOCKS_PER_GROUP) as usize;
+        let small_count = |&count: &u8| if count == LARGE { 0 } else { u32::from(count) };
+        let count = group.counts[index];
         if count == LARGE {
-            return self.range_apart(block);
+            return TargetRange { range: self.large_range(block), is_large: true };
         }
-        let from = group.first + group.counts[..place].iter().map(many).sum::<u32>();
-        (from as usize, from as usize + usize::from(count), false)
+        let from = (group.first + group.counts[..index].iter().map(small_count).sum::<u32>()) as usize;
+        TargetRange { range: from..from + usize::from(count), is_large: false }
     }
 
     #[cold]
-    fn range_apart(&self, block: u32) -> (usize, usize, bool) {
-        let found = self.large_blocks.binary_search_by_key(&block, |apart| apart.block);
-        let range = found.ok().and_then(|index| self.large_blocks.get(index));
-        range.map_or((0, 0, true), |of| (of.first as usize, (of.first + of.count) as usize, true))
+    fn large_range(&self, block: u32) -> Range<usize> {
+        let found = self.large_blocks.binary_search_by_key(&block, |large| large.block);
+        let large = found.ok().and_then(|index| self.large_blocks.get(index));
+        large.map_or(0..0, |large| large.first as usize..(large.first + large.count) as usize)
     }
 
     /// Removes the references for which `keep(block, target)` is false, and frees their memory.
@@ -125,38 +136,38 @@ impl References {
         for (number, group) in (0..).zip(&mut self.groups) {
             let mut from = group.first as usize;
             group.first = next as u32;
-            if group.counts == [0; TOGETHER as usize] {
+            if group.counts == [0; BLOCKS_PER_GROUP as usize] {
                 continue;
             }
-            for (block, count) in (number * TOGETHER..).zip(&mut group.counts) {
-                let had = if *count == LARGE { continue } else { usize::from(*count) };
+            for (block, count) in (number * BLOCKS_PER_GROUP..).zip(&mut group.counts) {
+                let old_count = if *count == LARGE { continue } else { usize::from(*count) };
                 let before = next;
-                for index in from..from + had {
+                for index in from..from + old_count {
                     let target = self.targets[index];
                     self.targets[next] = target;
                     next += usize::from(keep(block, target));
                 }
                 *count = (next - before) as u8;
-                from += had;
+                from += old_count;
             }
         }
         shorten(&mut self.targets, next);
         next = 0;
-        for of in &mut self.large_blocks {
-            let had = of.first as usize..(of.first + of.count) as usize;
-            of.first = next as u32;
-            for index in had {
+        for large in &mut self.large_blocks {
+            let old_range = large.first as usize..(large.first + large.count) as usize;
+            large.first = next as u32;
+            for index in old_range {
                 let target = self.large_targets[index];
                 self.large_targets[next] = target;
-                next += usize::from(keep(of.block, target));
+                next += usize::from(keep(large.block, target));
             }
-            of.count = next as u32 - of.first;
+            large.count = next as u32 - large.first;
         }
         shorten(&mut self.large_targets, next);
     }
 }
 
-/// Shortens an array to `len` and frees the rest.
+/// Shortens an array to `len` and frees the memory after it.
 fn shorten<T>(array: &mut Vec<T>, len: usize) {
     array.truncate(len);
     array.shrink_to_fit();
@@ -164,48 +175,51 @@ fn shorten<T>(array: &mut Vec<T>, len: usize) {
 
 /// Joins runs in order; each is freed once it is copied. Blocks in no run refer to nothing.
 fn join_runs(runs: Vec<Run>, blocks: u32, outcome: Outcome) -> Result<References, Refused> {
-    let is_apart = |run: &Run, count: u32| run.is_part || count >= u32::from(LARGE);
-    let (mut few, mut many) = (0, 0);
+    let is_large = |run: &Run, count: u32| run.is_part || count >= u32::from(LARGE);
+    let (mut small_count, mut large_count) = (0, 0);
     for run in &runs {
-        run.counts()
-            .for_each(|count| *if is_apart(run, count) { &mut many } else { &mut few } += count as usize);
+        run.counts().for_each(|count| {
+            *if is_large(run, count) { &mut large_count } else { &mut small_count } += count as usize
+        });
     }
-    let empty = Group { first: 0, counts: [0; TOGETHER as usize] };
-    let mut groups = crate::arrays::array(blocks.div_ceil(TOGETHER) as usize, empty)?;
-    let (mut targets, mut of_apart) = (reserved(few)?, reserved(many)?);
-    let mut apart: Vec<Apart> = Vec::new();
+    let empty = Group { first: 0, counts: [0; BLOCKS_PER_GROUP as usize] };
+    let mut groups = crate::arrays::array(blocks.div_ceil(BLOCKS_PER_GROUP) as usize, empty)?;
+    let (mut targets, mut large_targets) = (reserved(small_count)?, reserved(large_count)?);
+    let mut large_blocks: Vec<LargeBlock> = Vec::new();
     // Number of groups whose first index is known.
     let mut known = 0;
     for run in runs {
         let mut from = 0;
         for (block, count) in (run.first..).zip(run.counts()) {
-            let group = (block / TOGETHER) as usize;
-            for of in groups.get_mut(known..=group).unwrap_or_default() {
-                of.first = targets.len() as u32;
+            let group = (block / BLOCKS_PER_GROUP) as usize;
+            for group in groups.get_mut(known..=group).unwrap_or_default() {
+                group.first = targets.len() as u32;
             }
             known = known.max(group + 1);
-            let of = run.targets.get(from..from + count as usize).unwrap_or_default();
+            let block_targets = run.targets.get(from..from + count as usize).unwrap_or_default();
             from += count as usize;
             let Some(stored) =
-                groups.get_mut(group).map(|group| &mut group.counts[(block % TOGETHER) as usize])
+                groups.get_mut(group).map(|group| &mut group.counts[(block % BLOCKS_PER_GROUP) as usize])
             else {
                 continue;
             };
-            if !is_apart(&run, count) {
+            if !is_large(&run, count) {
                 *stored = count as u8;
-                targets.extend_from_slice(of);
+                targets.extend_from_slice(block_targets);
                 continue;
             }
             *stored = LARGE;
-            of_apart.extend_from_slice(of);
-            match apart.last_mut().filter(|last| last.block == block) {
+            large_targets.extend_from_slice(block_targets);
+            match large_blocks.last_mut().filter(|last| last.block == block) {
                 Some(last) => last.count += count,
-                None => apart.push(Apart { block, first: of_apart.len() as u32 - count, count }),
+                None => {
+                    large_blocks.push(LargeBlock { block, first: large_targets.len() as u32 - count, count })
+                }
             }
         }
     }
-    for of in groups.get_mut(known..).unwrap_or_default() {
-        of.first = targets.len() as u32;
+    for group in groups.get_mut(known..).unwrap_or_default() {
+        group.first = targets.len() as u32;
     }
-    Ok(References { groups, targets, large_blocks: apart, large_targets: of_apart, blocks, outcome })
+    Ok(References { groups, targets, large_blocks, large_targets, blocks, outcome })
 }

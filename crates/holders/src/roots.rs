@@ -73,13 +73,13 @@ impl Roots {
     /// The blocks at which paths from named roots stop.
     pub(crate) fn stops(&mut self) -> impl Iterator<Item = &mut u32> {
         let Self { blocks, stops, .. } = self;
-        let mut rest = blocks.as_mut_slice();
+        let mut remaining = blocks.as_mut_slice();
         let mut at = 0;
         stops.iter().flat_map(move |range| {
-            let (_, behind) = std::mem::take(&mut rest).split_at_mut(range.start - at);
-            let (these, behind) = behind.split_at_mut(range.len());
-            (rest, at) = (behind, range.end);
-            these
+            let (_, after_gap) = std::mem::take(&mut remaining).split_at_mut(range.start - at);
+            let (stop_blocks, after_stops) = after_gap.split_at_mut(range.len());
+            (remaining, at) = (after_stops, range.end);
+            stop_blocks
         })
     }
 
@@ -94,8 +94,8 @@ impl Roots {
     }
 
     /// Targets of a root.
-    pub(crate) fn of(&mut self, root: usize) -> &mut [u32] {
-        let from = root.checked_sub(1).and_then(|before| self.ends.get(before)).copied().unwrap_or(0);
+    pub(crate) fn targets_mut(&mut self, root: usize) -> &mut [u32] {
+        let from = root.checked_sub(1).and_then(|previous| self.ends.get(previous)).copied().unwrap_or(0);
         let to = self.ends.get(root).copied().unwrap_or(from);
         self.blocks.get_mut(from..to).unwrap_or_default()
     }

@@ -19,15 +19,15 @@ use crate::arrays::{NONE, Refused};
 use crate::blocks::Blocks;
 use crate::marks::BlockSet;
 
-/// Bytes to read at once.
+/// Bytes per read.
 const WINDOW_BYTES: u64 = 256 << 10;
 /// Gaps between blocks of up to this size are read rather than skipped.
 const GAP_BYTES: u64 = 16 << 10;
 /// Maximum bytes and blocks of a piece. A larger block is split into pieces.
 const PIECE_BYTES: u64 = 16 << 20;
 const PIECE_BLOCKS: u32 = 1 << 15;
-/// Words are looked up when this many are collected.
-const MANY_WORDS: usize = 4096;
+/// Number of collected words that are looked up together.
+const LOOKUP_WORDS: usize = 4096;
 
 /// What is known about blocks before they are read.
 #[derive(Clone, Copy, Debug, Default)]
@@ -38,33 +38,34 @@ pub struct Known<'a> {
     pub exact: Option<&'a Exact>,
 }
 
-/// Blocks whose references are exact: each points to the start of a block, or just behind a header
-/// there. A word in such a block that points further into a block is data, or left over from an
-/// earlier use of the block.
+/// Blocks whose references are exact: each points to the start of a block, or to the end of a
+/// header there. A word in such a block that points further into a block is data, or left over from
+/// an earlier use of the block.
 #[derive(Debug)]
 pub struct Exact {
-    of: BlockSet,
-    within: Mutex<BlockSet>,
+    blocks: BlockSet,
+    /// Blocks that words of exact blocks pointed further into.
+    inner_targets: Mutex<BlockSet>,
 }
 
-/// Maximum bytes of headers in front of the target of a reference.
+/// Maximum bytes of the header before the target of a reference.
 const HEADER_BYTES: u64 = 48;
 
 impl Exact {
-    /// `of` are the blocks whose references are exact.
-    pub fn new(of: BlockSet, blocks: u32) -> Result<Self, Refused> {
-        Ok(Self { of, within: Mutex::new(BlockSet::new(blocks)?) })
+    /// `exact` are the blocks whose references are exact, of `count` blocks in all.
+    pub fn new(exact: BlockSet, count: u32) -> Result<Self, Refused> {
+        Ok(Self { blocks: exact, inner_targets: Mutex::new(BlockSet::new(count)?) })
     }
 
     /// The blocks that words of exact blocks pointed further into.
     pub fn inner_targets(self) -> BlockSet {
-        self.within.into_inner().unwrap_or_default()
+        self.inner_targets.into_inner().unwrap_or_default()
     }
 
     /// Whether a word of the block `from` is not a reference to the block that starts at `target`.
     #[inline]
     fn is_data(&self, from: u32, word: u64, target: u64) -> bool {
-        self.of.has(from) && word.wrapping_sub(target) > HEADER_BYTES
+        self.blocks.has(from) && word.wrapping_sub(target) > HEADER_BYTES
     }
 }
 
@@ -128,6 +129,13 @@ pub struct Outcome {
     pub timed_out: bool,
 }
 
+impl Outcome {
+    /// Bytes of blocks that were processed.
+    fn done_bytes(&self) -> u64 {
+        self.read_bytes + self.plain_bytes + self.unreadable_bytes
+    }
+}
+
 /// Consecutive blocks, or a part of one block, and their targets.
 #[derive(Debug)]
 pub struct Run {
@@ -150,7 +158,7 @@ impl Run {
 /// Consecutive blocks, or a part of one block, to be read.
 #[derive(Clone, Debug)]
 struct Piece {
-    /// Place among all pieces.
+    /// Position among all pieces.
     order: u64,
     blocks: Range<u32>,
     /// Addresses to read.
@@ -170,31 +178,31 @@ struct Part {
 }
 
 /// Cuts blocks into pieces.
-struct Cut<I: Iterator> {
+struct PieceCutter<I: Iterator> {
     blocks: std::iter::Peekable<I>,
     next: u32,
     order: u64,
     /// Remaining part of a large block.
-    rest: Option<AddressRange>,
+    remaining: Option<AddressRange>,
 }
 
-impl<I: Iterator<Item = (u64, u64)>> Cut<I> {
-    fn piece(&mut self) -> Option<Piece> {
+impl<I: Iterator<Item = (u64, u64)>> PieceCutter<I> {
+    fn next_piece(&mut self) -> Option<Piece> {
         self.order += 1;
         let order = self.order;
-        if self.rest.is_none() {
+        if self.remaining.is_none() {
             let (start, bytes) = *self.blocks.peek()?;
             if bytes > PIECE_BYTES {
                 self.blocks.next();
                 self.next += 1;
-                self.rest = Some(AddressRange::new(start, start + bytes));
+                self.remaining = Some(AddressRange::new(start, start + bytes));
             }
         }
-        if let Some(rest) = self.rest {
-            let end = rest.end.min(rest.start + PIECE_BYTES);
-            self.rest = (end < rest.end).then_some(AddressRange::new(end, rest.end));
+        if let Some(AddressRange { start, end: block_end }) = self.remaining {
+            let end = block_end.min(start + PIECE_BYTES);
+            self.remaining = (end < block_end).then_some(AddressRange::new(end, block_end));
             let blocks = self.next - 1..self.next;
-            return Some(Piece { order, blocks, addresses: (rest.start..end).into(), is_part: true });
+            return Some(Piece { order, blocks, addresses: AddressRange::new(start, end), is_part: true });
         }
         let first = self.next;
         let (mut sum, mut addresses): (_, Option<AddressRange>) = (0, None);
@@ -211,12 +219,12 @@ impl<I: Iterator<Item = (u64, u64)>> Cut<I> {
     }
 }
 
-/// What all workers share.
+/// State that all workers share.
 struct Shared<'a> {
     memory: &'a dyn Memory,
     blocks: &'a Blocks,
     known: Known<'a>,
-    heads: Option<&'a dyn TypeWordSink>,
+    type_words: Option<&'a dyn TypeWordSink>,
     limits: &'a Limits,
     edges: AtomicU64,
     done_bytes: AtomicU64,
@@ -240,7 +248,7 @@ pub fn scan(
     memory: &dyn Memory,
     blocks: &Blocks,
     known: Known<'_>,
-    heads: Option<&dyn TypeWordSink>,
+    type_words: Option<&dyn TypeWordSink>,
     limits: &Limits,
     progress: &(dyn Fn(Progress) + Sync),
 ) -> (Vec<Run>, Outcome) {
@@ -248,27 +256,28 @@ pub fn scan(
         memory,
         blocks,
         known,
-        heads,
+        type_words,
         limits,
         edges: AtomicU64::new(0),
         done_bytes: AtomicU64::new(0),
         has_too_many: AtomicBool::new(false),
         is_late: AtomicBool::new(false),
     };
-    let cut = Mutex::new(Cut { blocks: blocks.iter(0).peekable(), next: 0, order: 0, rest: None });
-    let next = || cut.lock().ok().and_then(|mut cut| cut.piece());
+    let cutter =
+        Mutex::new(PieceCutter { blocks: blocks.iter(0).peekable(), next: 0, order: 0, remaining: None });
+    let next = || cutter.lock().ok().and_then(|mut cutter| cutter.next_piece());
     let work = || {
         let mut worker = Worker::new(&shared);
         let mut runs = Vec::new();
         while let Some(piece) = next()
-            && worker.piece(&piece)
+            && worker.examine(&piece)
         {
             if !piece.is_part || !worker.targets.is_empty() {
-                let run = worker.run(&piece);
+                let run = worker.run_of(&piece);
                 runs.push((piece, run));
             }
             let done_bytes = shared.done_bytes.load(Ordering::Relaxed);
-            progress(Progress { done_bytes, bytes: blocks.bytes_of_all() });
+            progress(Progress { done_bytes, bytes: blocks.total_bytes() });
         }
         (runs, worker.outcome)
     };
@@ -279,16 +288,22 @@ pub fn scan(
         timed_out: shared.is_late.into_inner(),
         ..Outcome::default()
     };
-    for (some, of) in results {
-        runs.extend(some);
-        outcome.read_bytes += of.read_bytes;
-        outcome.plain_bytes += of.plain_bytes;
-        outcome.unreadable_bytes += of.unreadable_bytes;
+    for (worker_runs, worker_outcome) in results {
+        runs.extend(worker_runs);
+        outcome.read_bytes += worker_outcome.read_bytes;
+        outcome.plain_bytes += worker_outcome.plain_bytes;
+        outcome.unreadable_bytes += worker_outcome.unreadable_bytes;
     }
-    let seen = outcome.read_bytes + outcome.plain_bytes + outcome.unreadable_bytes;
-    outcome.skipped_bytes = blocks.bytes_of_all().saturating_sub(seen);
+    outcome.skipped_bytes = blocks.total_bytes().saturating_sub(outcome.done_bytes());
     runs.sort_unstable_by_key(|(piece, _)| piece.order);
     (runs.into_iter().map(|(_, run)| run).collect(), outcome)
+}
+
+/// A word that follows one that may be a reference.
+struct Follower {
+    /// Index of the word before it in [`Worker::words`].
+    index: usize,
+    word: u64,
 }
 
 struct Worker<'a> {
@@ -300,19 +315,20 @@ struct Worker<'a> {
     /// Address ranges of the piece to read, in order, and the index of the current one.
     spans: Vec<AddressRange>,
     span: usize,
-    /// Words that may be references, and the index within the piece of the block that holds each.
+    /// Words that may be references.
     words: Vec<u64>,
-    places: Vec<u32>,
-    /// Words that follow some of them, each with the index of the word before it.
-    behind: Vec<(usize, u64)>,
+    /// Index within the piece of the block that holds each of `words`.
+    holders: Vec<u32>,
+    /// Words that follow some of `words`.
+    followers: Vec<Follower>,
     /// Number of references of each block in the piece; later their ends.
     ends: Vec<u32>,
     targets: Vec<u32>,
     /// Blocks that words of exact blocks point further into.
-    within: Vec<u32>,
-    /// Index of the block and target of the last reference.
+    inner_targets: Vec<u32>,
+    /// Index of the holder and target of the last reference.
     last: (u32, u32),
-    type_words: Option<WordCallback<'a>>,
+    type_callback: Option<WordCallback<'a>>,
     /// Start and length of the range that [`TypeWordSink::type_range`] gave.
     type_range: (u64, u64),
     outcome: Outcome,
@@ -328,39 +344,38 @@ impl<'a> Worker<'a> {
             spans: Vec::new(),
             span: 0,
             words: Vec::new(),
-            places: Vec::new(),
-            behind: Vec::new(),
+            holders: Vec::new(),
+            followers: Vec::new(),
             ends: Vec::new(),
             targets: Vec::new(),
-            within: Vec::new(),
+            inner_targets: Vec::new(),
             last: (NONE, NONE),
-            type_words: shared.heads.map(|heads| heads.callback()),
-            type_range: shared.heads.map_or((0, 0), |heads| heads.type_range()),
+            type_callback: shared.type_words.map(|sink| sink.callback()),
+            type_range: shared.type_words.map_or((0, 0), |sink| sink.type_range()),
             outcome: Outcome::default(),
         }
     }
 
-    /// What was found in a piece.
-    fn run(&self, piece: &Piece) -> Run {
+    /// The targets that were found in a piece.
+    fn run_of(&self, piece: &Piece) -> Run {
         let (first, is_part) = (piece.blocks.start, piece.is_part);
         Run { first, ends: self.ends.as_slice().into(), targets: self.targets.as_slice().into(), is_part }
     }
 
-    /// Examines a piece and returns whether to go on. If not, the result covers only a part of the
+    /// Examines a piece; returns whether to continue. If not, the result covers only a part of the
     /// piece.
-    fn piece(&mut self, piece: &Piece) -> bool {
+    fn examine(&mut self, piece: &Piece) -> bool {
         let before = self.outcome;
-        if self.look_through(piece).is_none() {
+        if self.examine_parts(piece).is_none() {
             self.outcome = before;
             return false;
         }
-        let (now, was) = (&self.outcome, &before);
-        let read = now.read_bytes - was.read_bytes + now.unreadable_bytes - was.unreadable_bytes;
-        self.shared.done_bytes.fetch_add(read + now.plain_bytes - was.plain_bytes, Ordering::Relaxed);
+        let done_bytes = self.outcome.done_bytes() - before.done_bytes();
+        self.shared.done_bytes.fetch_add(done_bytes, Ordering::Relaxed);
         true
     }
 
-    fn look_through(&mut self, piece: &Piece) -> Option<()> {
+    fn examine_parts(&mut self, piece: &Piece) -> Option<()> {
         let Shared { blocks, known: Known { no_references: plain, .. }, .. } = *self.shared;
         let first = piece.blocks.start;
         let parts = || {
@@ -382,17 +397,17 @@ impl<'a> Worker<'a> {
         self.ends.clear();
         self.targets.clear();
         self.words.clear();
-        self.places.clear();
-        self.behind.clear();
+        self.holders.clear();
+        self.followers.clear();
         self.last = (NONE, NONE);
         for part in parts() {
             self.ends.push(0);
             if part.is_plain {
                 self.outcome.plain_bytes += part.addresses.end - part.addresses.start;
             } else {
-                self.part(part, first)?;
+                self.examine_part(part, first)?;
             }
-            if self.words.len() >= MANY_WORDS {
+            if self.words.len() >= LOOKUP_WORDS {
                 self.resolve(first);
             }
         }
@@ -408,7 +423,7 @@ impl<'a> Worker<'a> {
     }
 
     /// Examines the part of a block that is in the piece. `first` is the first block of the piece.
-    fn part(&mut self, part: Part, first: u32) -> Option<()> {
+    fn examine_part(&mut self, part: Part, first: u32) -> Option<()> {
         let Part { block, addresses: AddressRange { start: mut at, end }, has_start: mut is_first, .. } =
             part;
         let (low, span) = self.shared.blocks.span();
@@ -426,7 +441,7 @@ impl<'a> Worker<'a> {
                 continue;
             }
             let window = self.window.get(skip as usize..(skip + bytes) as usize)?;
-            if let Some(take) = self.type_words.as_mut().filter(|_| is_first)
+            if let Some(take) = self.type_callback.as_mut().filter(|_| is_first)
                 && let Some(word) = window.first_chunk()
             {
                 take(block, Word::First(u64::from_le_bytes(*word)));
@@ -438,13 +453,13 @@ impl<'a> Worker<'a> {
                 if word.wrapping_sub(low) < span {
                     let next = words.get(index + 1).map_or(0, |next| u64::from_le_bytes(*next));
                     if next.wrapping_sub(self.type_range.0) < self.type_range.1 {
-                        self.behind.push((self.words.len(), next));
+                        self.followers.push(Follower { index: self.words.len(), word: next });
                     }
                     self.words.push(word);
-                    self.places.push(block - first);
+                    self.holders.push(block - first);
                 }
             }
-            if self.words.len() >= MANY_WORDS {
+            if self.words.len() >= LOOKUP_WORDS {
                 self.resolve(first);
             }
             self.outcome.read_bytes += bytes;
@@ -455,38 +470,36 @@ impl<'a> Worker<'a> {
 
     /// Turns the collected words into references. `first` is the first block of the piece.
     fn resolve(&mut self, first: u32) {
-        let Self { shared, words, places, behind, ends, targets, last, type_words, within, .. } = self;
-        let mut behind = behind.drain(..).peekable();
+        let Self {
+            shared, words, holders, followers, ends, targets, last, type_callback, inner_targets, ..
+        } = self;
+        let mut followers = followers.drain(..).peekable();
         shared.blocks.find_each(words, |index, target| {
-            while behind.next_if(|behind| behind.0 < index).is_some() {}
-            if let Some((_, next)) = behind.next_if(|behind| behind.0 == index)
-                && let Some(take) = type_words.as_mut()
+            while followers.next_if(|follower| follower.index < index).is_some() {}
+            if let Some(follower) = followers.next_if(|follower| follower.index == index)
+                && let Some(take) = type_callback.as_mut()
                 && words.get(index) == Some(&shared.blocks.start(target))
             {
-                take(target, Word::AfterReference(next));
+                take(target, Word::AfterReference(follower.word));
             }
-            let place = places.get(index).copied().unwrap_or(0);
+            let holder = holders.get(index).copied().unwrap_or(0);
             let word = words.get(index).copied().unwrap_or_default();
-            if shared
-                .known
-                .exact
-                .is_some_and(|of| of.is_data(first + place, word, shared.blocks.start(target)))
-            {
-                within.push(target);
-            } else if target != first + place && *last != (place, target) {
-                *last = (place, target);
+            let exact = shared.known.exact;
+            if exact.is_some_and(|exact| exact.is_data(first + holder, word, shared.blocks.start(target))) {
+                inner_targets.push(target);
+            } else if target != first + holder && *last != (holder, target) {
+                *last = (holder, target);
                 targets.push(target);
-                if let Some(count) = ends.get_mut(place as usize) {
+                if let Some(count) = ends.get_mut(holder as usize) {
                     *count += 1;
                 }
             }
         });
         words.clear();
-        places.clear();
-        if let Some(mut marks) =
-            shared.known.exact.filter(|_| !within.is_empty()).and_then(|of| of.within.lock().ok())
-        {
-            within.drain(..).for_each(|target| _ = marks.set(target));
+        holders.clear();
+        let exact = shared.known.exact.filter(|_| !inner_targets.is_empty());
+        if let Some(mut marks) = exact.and_then(|exact| exact.inner_targets.lock().ok()) {
+            inner_targets.drain(..).for_each(|target| _ = marks.set(target));
         }
     }
 

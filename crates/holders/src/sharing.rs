@@ -50,14 +50,14 @@ pub struct SharedSet {
 pub(crate) struct Sharing {
     pub members: RankedSet,
     /// Index in `sets` of the set of each member.
-    of: Vec<u16>,
+    set_of_member: Vec<u16>,
     pub sets: Vec<SharedSet>,
 }
 
 impl Sharing {
     /// Index of the set of a number.
     pub fn set(&self, number: u32) -> Option<u16> {
-        self.of.get(self.members.rank(number)? as usize).copied()
+        self.set_of_member.get(self.members.rank(number)? as usize).copied()
     }
 }
 
@@ -76,10 +76,11 @@ pub(crate) fn find(
     let members = RankedSet::new(members(search, &vertices, entries)?)?;
     let count = members.count() as usize;
     let (firsts, done) = (array(count, 0)?, BlockSet::new(members.count())?);
-    let mut walk = Walk { search, vertices, members, firsts, done, of: Vec::new(), sets: Sets::new() };
-    walk.components()?;
-    walk.of = array(count, EMPTY)?;
-    walk.begin(lost)?;
+    let mut walk =
+        Walk { search, vertices, members, firsts, done, set_of_ring: Vec::new(), sets: Sets::new() };
+    walk.find_rings()?;
+    walk.set_of_ring = array(count, EMPTY)?;
+    walk.add_direct_roots(lost)?;
     walk.propagate_all()?;
     walk.finish(blocks, lost)
 }
@@ -91,8 +92,8 @@ fn members(search: &mut Search, vertices: &[u32], entries: &BlockSet) -> Result<
     let mut queue: Vec<u32> = Vec::new();
     let push = |queue: &mut Vec<u32>, number: u32| {
         if queue.len() == queue.capacity() {
-            let more = queue.len().max(1 << 12);
-            queue.try_reserve_exact(more).map_err(|_| Refused::NoMemory(more as u64 * 4))?;
+            let additional = queue.len().max(1 << 12);
+            queue.try_reserve_exact(additional).map_err(|_| Refused::NoMemory(additional as u64 * 4))?;
         }
         queue.push(number);
         Ok(())
@@ -101,14 +102,14 @@ fn members(search: &mut Search, vertices: &[u32], entries: &BlockSet) -> Result<
     let mut next = 0;
     while let Some(&number) = queue.get(next) {
         clock.step()?;
-        if let Some(&soon) = queue.get(next + 2 * PREFETCH_DISTANCE) {
-            prefetch(vertices, soon as usize);
+        if let Some(&upcoming) = queue.get(next + 2 * PREFETCH_DISTANCE) {
+            prefetch(vertices, upcoming as usize);
         }
-        if let Some(&soon) = queue.get(next + PREFETCH_DISTANCE) {
-            edges.references.prefetch(vertices[soon as usize]);
+        if let Some(&upcoming) = queue.get(next + PREFETCH_DISTANCE) {
+            edges.references.prefetch(vertices[upcoming as usize]);
         }
         next += 1;
-        for &mut target in edges.of(vertices[number as usize]) {
+        for &mut target in edges.targets_mut(vertices[number as usize]) {
             if target != NONE && members.set(target) {
                 push(&mut queue, target)?;
             }
@@ -121,12 +122,12 @@ struct Walk<'a> {
     search: &'a mut Search,
     vertices: Vec<u32>,
     members: RankedSet,
-    /// For each member another one of its ring that was entered before, or itself, by rank.
+    /// For each member, by rank, another one of its ring that was entered before, or itself.
     firsts: Vec<u32>,
     /// First members of complete rings.
     done: BlockSet,
     /// The set of each ring, at its first member.
-    of: Vec<u32>,
+    set_of_ring: Vec<u32>,
     sets: Sets,
 }
 
@@ -146,29 +147,30 @@ impl Walk<'_> {
     }
 
     /// The parent of a number in the search if it is a member, else [`NONE`].
-    fn above(&self, number: u32) -> u32 {
-        let above = self.search.parents[number as usize];
-        if self.members.has(above) { above } else { NONE }
+    fn parent(&self, number: u32) -> u32 {
+        let parent = self.search.parents[number as usize];
+        if self.members.has(parent) { parent } else { NONE }
     }
 
     /// Finds rings: a member is the first of its ring if, when the walk leaves it, it leads to no
     /// incomplete ring with an earlier first member.
-    fn components(&mut self) -> Result<(), Refused> {
+    fn find_rings(&mut self) -> Result<(), Refused> {
         (0..).zip(&mut self.firsts).for_each(|(rank, first)| *first = rank);
         let mut next = self.members.first();
-        let mut soon = (0..PREFETCH_DISTANCE).try_fold(next, |at, _| Some(self.members.after(at?))).flatten();
+        let mut upcoming =
+            (0..PREFETCH_DISTANCE).try_fold(next, |at, _| Some(self.members.after(at?))).flatten();
         while let Some(number) = next {
             next = self.members.after(number);
-            soon = soon.and_then(|soon| {
-                self.ask_for(soon);
-                self.members.after(soon)
+            upcoming = upcoming.and_then(|upcoming| {
+                self.prefetch_references(upcoming);
+                self.members.after(upcoming)
             });
-            let stop = next.map_or(NONE, |next| self.above(next));
+            let stop = next.map_or(NONE, |next| self.parent(next));
             let mut at = number;
             while at != stop && at != NONE {
                 self.search.clock.step()?;
                 self.leave(at);
-                at = self.above(at);
+                at = self.parent(at);
             }
         }
         Ok(())
@@ -176,7 +178,7 @@ impl Walk<'_> {
 
     /// Prefetches the references of a member.
     #[inline]
-    fn ask_for(&self, number: u32) {
+    fn prefetch_references(&self, number: u32) {
         self.search.edges.references.prefetch(self.vertices[number as usize]);
     }
 
@@ -184,7 +186,7 @@ impl Walk<'_> {
         let Self { search, vertices, members, firsts, done, .. } = self;
         let Some(rank) = members.rank(number) else { return };
         let mut least = rank;
-        for &mut target in search.edges.of(vertices[number as usize]) {
+        for &mut target in search.edges.targets_mut(vertices[number as usize]) {
             if let Some(target) = members.rank(target) {
                 let first = Self::first(firsts, target);
                 if first < least && !done.has(first) {
@@ -214,7 +216,7 @@ impl Walk<'_> {
             if number >= lost || self.members.has(number) {
                 continue;
             }
-            let targets = self.search.edges.of(vertex).iter().copied();
+            let targets = self.search.edges.targets_mut(vertex).iter().copied();
             found.extend(targets.filter(|&target| self.members.has(target)));
             if !found.is_empty() {
                 let root = trees.partition_point(|&tree| tree <= number).saturating_sub(1) as u32;
@@ -225,12 +227,12 @@ impl Walk<'_> {
     }
 
     /// Gives each ring the roots that reach it without passing another member.
-    fn begin(&mut self, lost: u32) -> Result<(), Refused> {
+    fn add_direct_roots(&mut self, lost: u32) -> Result<(), Refused> {
         self.each_entry(lost, |walk, root, target| {
             let Some(rank) = walk.members.rank(target) else { return };
             let first = Self::first(&mut walk.firsts, rank);
-            let of = &mut walk.of[first as usize];
-            *of = walk.sets.with(*of, root);
+            let set = &mut walk.set_of_ring[first as usize];
+            *set = walk.sets.with(*set, root);
         })
     }
 
@@ -239,90 +241,94 @@ impl Walk<'_> {
     fn propagate_all(&mut self) -> Result<(), Refused> {
         let mut next = None;
         let mut last = self.members.last();
-        let mut soon =
+        let mut upcoming =
             (0..PREFETCH_DISTANCE).try_fold(last, |at, _| Some(self.members.before(at?))).flatten();
         while let Some(number) = last {
             last = self.members.before(number);
-            soon = soon.and_then(|soon| {
-                self.ask_for(soon);
-                self.members.before(soon)
+            upcoming = upcoming.and_then(|upcoming| {
+                self.prefetch_references(upcoming);
+                self.members.before(upcoming)
             });
-            let stop = next.map_or(NONE, |next| self.above(next));
+            let stop = next.map_or(NONE, |next| self.parent(next));
             next = Some(number);
             // Reverses the path on the way up, and restores it on the way down.
-            let (mut at, mut behind) = (number, NONE);
+            let (mut at, mut previous) = (number, NONE);
             while at != stop && self.members.has(at) {
-                let up = std::mem::replace(&mut self.search.parents[at as usize], behind);
-                (at, behind) = (up, at);
+                let up = std::mem::replace(&mut self.search.parents[at as usize], previous);
+                (at, previous) = (up, at);
             }
-            while behind != NONE {
+            while previous != NONE {
                 self.search.clock.step()?;
-                let below = std::mem::replace(&mut self.search.parents[behind as usize], at);
-                self.propagate(behind);
-                (at, behind) = (behind, below);
+                let below = std::mem::replace(&mut self.search.parents[previous as usize], at);
+                self.propagate(previous);
+                (at, previous) = (previous, below);
             }
         }
         Ok(())
     }
 
     fn propagate(&mut self, number: u32) {
-        let Self { search, vertices, members, firsts, of, sets, .. } = self;
+        let Self { search, vertices, members, firsts, set_of_ring, sets, .. } = self;
         let Some(rank) = members.rank(number) else { return };
         let first = Self::first(firsts, rank);
-        let own = of[first as usize];
-        for &mut target in search.edges.of(vertices[number as usize]) {
+        let own_set = set_of_ring[first as usize];
+        for &mut target in search.edges.targets_mut(vertices[number as usize]) {
             let Some(target) = members.rank(target) else { continue };
             let target = Self::first(firsts, target) as usize;
-            if of[target] != own && target != first as usize {
-                of[target] = sets.union(of[target], own);
+            if set_of_ring[target] != own_set && target != first as usize {
+                set_of_ring[target] = sets.union(set_of_ring[target], own_set);
             }
         }
     }
 
     /// Sums up the blocks of each set, and sorts the sets.
     fn finish(mut self, blocks: &Blocks, lost: u32) -> Result<Sharing, Refused> {
+        // From here on each member has the set of its ring.
         for rank in 0..self.members.count() {
             let first = Self::first(&mut self.firsts, rank);
-            self.of[rank as usize] = self.of[first as usize];
+            self.set_of_ring[rank as usize] = self.set_of_ring[first as usize];
         }
         self.firsts = Vec::new();
         let mut sums: Vec<Sum> = array(self.sets.all.len(), Sum::default())?;
-        for (number, &of) in self.members.iter().zip(&self.of) {
+        for (number, &set) in self.members.iter().zip(&self.set_of_ring) {
             let bytes = blocks.bytes(self.vertices[number as usize]);
-            if let Some(sum) = sums.get_mut(of as usize) {
+            if let Some(sum) = sums.get_mut(set as usize) {
                 *sum += Sum { bytes, blocks: 1 };
             }
         }
-        let pairs = self.count_direct_references(lost)?;
-        let mut order: Vec<u32> = (0..sums.len() as u32).filter(|&of| sums[of as usize].blocks > 0).collect();
-        order.sort_by_key(|&of| (std::cmp::Reverse(sums[of as usize].bytes), of));
-        let mut places = array(sums.len(), 0_u16)?;
-        (0..).zip(&order).for_each(|(place, &of)| places[of as usize] = place);
-        let mut of: Vec<u16> = array(0, 0)?;
-        of.try_reserve_exact(self.of.len()).map_err(|_| Refused::NoMemory(self.of.len() as u64 * 2))?;
-        of.extend(self.of.iter().map(|&of| places.get(of as usize).copied().unwrap_or_default()));
-        let set = |&of: &u32| {
-            let (mut roots, has_more) = self.sets.all[of as usize].clone();
-            roots
-                .sort_by_key(|&root| (std::cmp::Reverse(pairs.get(&(of, root)).copied().unwrap_or(0)), root));
-            SharedSet { roots, has_more, sum: sums[of as usize] }
+        let counts = self.count_direct_references(lost)?;
+        let mut order: Vec<u32> =
+            (0..sums.len() as u32).filter(|&set| sums[set as usize].blocks > 0).collect();
+        order.sort_by_key(|&set| (std::cmp::Reverse(sums[set as usize].bytes), set));
+        let mut positions = array(sums.len(), 0_u16)?;
+        (0..).zip(&order).for_each(|(position, &set)| positions[set as usize] = position);
+        let mut set_of_member: Vec<u16> = array(0, 0)?;
+        let count = self.set_of_ring.len();
+        set_of_member.try_reserve_exact(count).map_err(|_| Refused::NoMemory(count as u64 * 2))?;
+        set_of_member
+            .extend(self.set_of_ring.iter().map(|&set| positions.get(set as usize).copied().unwrap_or(0)));
+        let shared_set = |&set: &u32| {
+            let RootSet { mut roots, has_more } = self.sets.all[set as usize].clone();
+            let count = |root: u32| counts.get(&(set, root)).copied().unwrap_or(0);
+            roots.sort_by_key(|&root| (std::cmp::Reverse(count(root)), root));
+            SharedSet { roots, has_more, sum: sums[set as usize] }
         };
-        let sets = order.iter().map(set).collect();
-        Ok(Sharing { members: self.members, of, sets })
+        let sets = order.iter().map(shared_set).collect();
+        Ok(Sharing { members: self.members, set_of_member, sets })
     }
 
     /// Number of references into each set from a root, or from what that root alone retains.
     fn count_direct_references(&mut self, lost: u32) -> Result<HashMap<(u32, u32), u32>, Refused> {
-        let mut pairs: HashMap<(u32, u32), u32> = HashMap::new();
+        let mut counts: HashMap<(u32, u32), u32> = HashMap::new();
         self.each_entry(lost, |walk, root, target| {
-            let of = walk.members.rank(target).and_then(|rank| walk.of.get(rank as usize)).copied();
-            if let Some(of) = of
-                && (pairs.len() < MAX_PAIRS || pairs.contains_key(&(of, root)))
+            let set = walk.members.rank(target).and_then(|rank| walk.set_of_ring.get(rank as usize)).copied();
+            if let Some(set) = set
+                && (counts.len() < MAX_PAIRS || counts.contains_key(&(set, root)))
             {
-                *pairs.entry((of, root)).or_default() += 1;
+                *counts.entry((set, root)).or_default() += 1;
             }
         })?;
-        Ok(pairs)
+        Ok(counts)
     }
 }
 
@@ -333,19 +339,27 @@ const OTHER: u32 = 1;
 /// there may be as many as roots.
 const SINGLE: u32 = 1 << 31;
 
+/// A set of roots.
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct RootSet {
+    /// The lowest roots, in order.
+    roots: Vec<u32>,
+    has_more: bool,
+}
+
 /// Sets of roots, without duplicates.
 struct Sets {
-    /// The lowest roots in order, and whether there are more.
-    all: Vec<(Vec<u32>, bool)>,
-    known: HashMap<(Vec<u32>, bool), u32>,
+    all: Vec<RootSet>,
+    /// Index in `all` of each set.
+    known: HashMap<RootSet, u32>,
     unions: HashMap<(u32, u32), u32>,
 }
 
 impl Sets {
     fn new() -> Self {
-        let empty = (Vec::new(), false);
+        let empty = RootSet { roots: Vec::new(), has_more: false };
         // Distinct from all others: no roots listed, but more of them.
-        let other = (Vec::new(), true);
+        let other = RootSet { has_more: true, ..empty.clone() };
         Self {
             all: vec![empty.clone(), other.clone()],
             known: HashMap::from([(empty, EMPTY), (other, OTHER)]),
@@ -353,7 +367,7 @@ impl Sets {
         }
     }
 
-    fn add(&mut self, set: (Vec<u32>, bool)) -> u32 {
+    fn add(&mut self, set: RootSet) -> u32 {
         if let Some(&known) = self.known.get(&set) {
             return known;
         }
@@ -368,40 +382,41 @@ impl Sets {
 
     /// The roots of a set, and whether there are more. `single` provides the root of a single-root
     /// set.
-    fn roots<'a>(&'a self, of: u32, single: &'a u32) -> (&'a [u32], bool) {
-        match self.all.get(of as usize) {
-            Some((roots, has_more)) => (roots, *has_more),
+    fn roots<'a>(&'a self, set: u32, single: &'a u32) -> (&'a [u32], bool) {
+        match self.all.get(set as usize) {
+            Some(RootSet { roots, has_more }) => (roots, *has_more),
             None => (std::slice::from_ref(single), false),
         }
     }
 
-    fn with(&mut self, of: u32, root: u32) -> u32 {
-        self.union(of, if root < SINGLE { SINGLE | root } else { OTHER })
+    /// The set with one more root.
+    fn with(&mut self, set: u32, root: u32) -> u32 {
+        self.union(set, if root < SINGLE { SINGLE | root } else { OTHER })
     }
 
-    fn union(&mut self, one: u32, other: u32) -> u32 {
-        if one == other || other == EMPTY {
-            return one;
+    fn union(&mut self, first: u32, second: u32) -> u32 {
+        if first == second || second == EMPTY {
+            return first;
         }
-        if one == EMPTY {
-            return other;
+        if first == EMPTY {
+            return second;
         }
-        if one == OTHER || other == OTHER {
+        if first == OTHER || second == OTHER {
             return OTHER;
         }
-        let key = (one.min(other), one.max(other));
+        let key = (first.min(second), first.max(second));
         if let Some(&known) = self.unions.get(&key) {
             return known;
         }
-        let singles = [one, other].map(|of| of & !SINGLE);
-        let (first, first_has_more) = self.roots(one, &singles[0]);
-        let (second, second_has_more) = self.roots(other, &singles[1]);
-        let mut roots: Vec<u32> = first.iter().chain(second).copied().collect();
+        let singles = [first, second].map(|set| set & !SINGLE);
+        let (first_roots, first_has_more) = self.roots(first, &singles[0]);
+        let (second_roots, second_has_more) = self.roots(second, &singles[1]);
+        let mut roots: Vec<u32> = first_roots.iter().chain(second_roots).copied().collect();
         roots.sort_unstable();
         roots.dedup();
         let has_more = first_has_more || second_has_more || roots.len() > MAX_ROOTS;
         roots.truncate(MAX_ROOTS);
-        let union = self.add((roots, has_more));
+        let union = self.add(RootSet { roots, has_more });
         if self.unions.len() >= MAX_UNIONS {
             self.unions.clear();
         }

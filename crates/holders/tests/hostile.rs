@@ -15,13 +15,13 @@ use strandline_process::memory::Memory;
 #[test]
 fn memory_that_ends_is_counted_and_passed_over() {
     let (mut heap, blocks) = heap(4096, 3, |block| vec![(block + 1) % 4096]).unwrap();
-    assert_eq!(blocks.bytes_of_all(), 4096 * 32);
+    assert_eq!(blocks.total_bytes(), 4096 * 32);
     heap.words.truncate(4096 * 2 + 1);
     let references = References::read(&heap, &blocks, Known::default(), None, &limits(), &|_| ()).unwrap();
     let outcome = references.outcome();
     assert_eq!((outcome.read_bytes, outcome.unreadable_bytes, outcome.skipped_bytes), (65544, 65528, 0));
     assert_eq!(references.count(), 2049);
-    assert_eq!((references.of(2048), references.of(2049)), (&[2049][..], &[][..]));
+    assert_eq!((references.targets(2048), references.targets(2049)), (&[2049][..], &[][..]));
 }
 
 /// Memory with a hole of one page.
@@ -46,7 +46,7 @@ fn what_is_behind_a_hole_is_read() {
     assert_eq!(references.outcome().unreadable_bytes, 4096);
     assert_eq!(references.count(), 3000 - 512);
     assert_eq!(
-        (references.of(1023), references.of(1024), references.of(1536)),
+        (references.targets(1023), references.targets(1024), references.targets(1536)),
         (&[1030][..], &[][..], &[1543][..])
     );
 }
@@ -95,7 +95,7 @@ fn what_refers_to_nothing_is_not_read() {
     .unwrap();
     assert_eq!((references.outcome().plain_bytes, references.outcome().read_bytes), (6400, 1600));
     assert_eq!(
-        (references.of(99), references.of(100), references.of(900)),
+        (references.targets(99), references.targets(100), references.targets(900)),
         (&[100][..], &[][..], &[901][..])
     );
 }
@@ -117,7 +117,7 @@ fn words_of_exact_blocks_lead_to_where_blocks_begin() {
     let exact = Exact::new(own, blocks.len()).unwrap();
     let known = Known { no_references: None, exact: Some(&exact) };
     let references = References::read(&Heap { words }, &blocks, known, None, &limits(), &|_| ()).unwrap();
-    assert_eq!((references.of(0), references.of(1)), (&[1][..], &[2, 0][..]));
+    assert_eq!((references.targets(0), references.targets(1)), (&[1][..], &[2, 0][..]));
     assert_eq!(exact.inner_targets().iter().collect::<Vec<_>>(), [2]);
 }
 
@@ -141,10 +141,10 @@ fn a_large_block_has_its_references_in_order() {
     })
     .unwrap();
     let of: Vec<u32> = (0..large.div_ceil(1000)).map(|at| at as u32 % 2).collect();
-    assert_eq!(references.of(2), of);
-    assert!((3..3 + count as u32).all(|block| references.of(block) == [2]));
-    assert_eq!((references.of(0), references.of(1)), (&[1][..], &[0][..]));
-    let bytes = blocks.bytes_of_all();
+    assert_eq!(references.targets(2), of);
+    assert!((3..3 + count as u32).all(|block| references.targets(block) == [2]));
+    assert_eq!((references.targets(0), references.targets(1)), (&[1][..], &[0][..]));
+    let bytes = blocks.total_bytes();
     assert!(seen.into_inner().unwrap().contains(&Progress { done_bytes: bytes, bytes }));
 }
 
@@ -161,7 +161,7 @@ fn a_large_block_that_leads_nowhere_stands_between_others() {
     let blocks = builder.finish().unwrap();
     let references =
         References::read(&Heap { words }, &blocks, Known::default(), None, &limits(), &|_| ()).unwrap();
-    assert_eq!((0..3).map(|block| references.of(block)).collect::<Vec<_>>(), [&[2][..], &[], &[0]]);
+    assert_eq!((0..3).map(|block| references.targets(block)).collect::<Vec<_>>(), [&[2][..], &[], &[0]]);
 }
 
 #[test]
@@ -170,10 +170,10 @@ fn words_into_their_own_block_and_the_same_again_are_left_out() {
         heap(4, 0, |block| if block == 1 { vec![0, 0, 1, 0, 2, 0, 3] } else { vec![2] }).unwrap();
     let references = References::read(&heap, &blocks, Known::default(), None, &limits(), &|_| ()).unwrap();
     assert_eq!(
-        (references.of(0), references.of(1), references.of(2)),
+        (references.targets(0), references.targets(1), references.targets(2)),
         (&[2][..], &[0, 2, 0, 3][..], &[][..])
     );
-    assert_eq!(references.of(3), [2]);
+    assert_eq!(references.targets(3), [2]);
 }
 
 #[test]

@@ -70,6 +70,12 @@ pub struct Holders {
     pub cost: Cost,
 }
 
+impl From<strandline_holders::Sum> for Sum {
+    fn from(sum: strandline_holders::Sum) -> Self {
+        Self { bytes: sum.bytes, blocks: u64::from(sum.blocks) }
+    }
+}
+
 impl Holders {
     /// Removes what is known about unreachable blocks, because memory that may refer to them was
     /// not read.
@@ -77,7 +83,7 @@ impl Holders {
         self.unreachable = None;
         self.keepers.retain(|keeper| !keeper.unreachable);
         self.leaked.clear();
-        self.types.iter_mut().for_each(|of| of.unreachable_bytes = None);
+        self.types.iter_mut().for_each(|listed| listed.unreachable_bytes = None);
     }
 }
 

@@ -21,13 +21,12 @@ const MAX_ALL_FRAMES: usize = 1 << 16;
 const MAX_OBJECTS: usize = 256;
 
 /// A function that was called and has not returned.
-#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ActiveFunction {
     /// Its part of the stack.
     pub range: AddressRange,
     /// Its name, or its file and offset.
     pub function: String,
-    /// The file.
+    /// The name of its program or library.
     pub module: String,
 }
 
@@ -39,10 +38,17 @@ struct FrameRange {
 
 /// The frames of a thread, innermost first, without the outermost one, whose end is unknown.
 #[derive(Default)]
-struct Walked {
+struct StackWalk {
     frames: Vec<FrameRange>,
     /// Whether the walk reached the start of the thread.
     is_whole: bool,
+}
+
+/// The function that contains an instruction.
+#[derive(Clone)]
+struct FunctionName {
+    function: String,
+    module: String,
 }
 
 /// The functions on each thread's stack.
@@ -61,30 +67,30 @@ impl Frames {
     /// Walks all stacks, until `deadline`.
     pub fn find(process: &Process, frozen: &Frozen, deadline: Instant) -> Self {
         let mut objects = Objects::default();
-        let (mut walked, mut count) = (Vec::new(), 0);
+        let (mut walks, mut count) = (Vec::new(), 0);
         for stack in &frozen.stacks {
             let thread = frozen.facts.iter().find(|thread| thread.tid == stack.tid);
             let Some(thread) = thread.filter(|_| count < MAX_ALL_FRAMES && Instant::now() < deadline) else {
                 continue;
             };
-            let of_thread = walk(process, frozen, &mut objects, thread, stack);
-            count += of_thread.frames.len();
-            walked.push((stack.tid, of_thread));
+            let stack_walk = walk(process, frozen, &mut objects, thread, stack);
+            count += stack_walk.frames.len();
+            walks.push((stack.tid, stack_walk));
         }
-        let frames = walked.iter().flat_map(|(_, walked)| &walked.frames);
+        let frames = walks.iter().flat_map(|(_, walk)| &walk.frames);
         let names = names(process, frozen, frames.map(|frame| frame.instruction));
         let called = |frame: &FrameRange| {
-            let (function, module) = names.get(&frame.instruction).cloned()?;
+            let FunctionName { function, module } = names.get(&frame.instruction).cloned()?;
             Some(ActiveFunction { range: frame.range, function, module })
         };
-        let of_thread = |(tid, Walked { frames, is_whole }): (i32, Walked)| {
+        let thread_frames = |(tid, StackWalk { frames, is_whole }): (i32, StackWalk)| {
             (tid, ThreadFrames { called: frames.iter().rev().filter_map(called).collect(), is_whole })
         };
-        Self(walked.into_iter().map(of_thread).collect())
+        Self(walks.into_iter().map(thread_frames).collect())
     }
 
     /// Returns the functions of a thread.
-    pub fn of(&self, tid: i32) -> Option<&ThreadFrames> {
+    pub fn of_thread(&self, tid: i32) -> Option<&ThreadFrames> {
         self.0.get(&tid)
     }
 }
@@ -96,37 +102,38 @@ fn walk(
     objects: &mut Objects,
     thread: &ThreadFacts,
     stack: &Stack,
-) -> Walked {
-    let Some(first) = Frame::of_facts(thread) else { return Walked::default() };
+) -> StackWalk {
+    let Some(first) = Frame::of_facts(thread) else { return StackWalk::default() };
     for _ in 0..MAX_OBJECTS {
         let unwinder = Unwinder { memory: frozen.own_memory(), space: &frozen.address_space, objects };
-        let mut frames: Vec<(u64, u64)> = Vec::new();
+        let mut frames: Vec<FrameRange> = Vec::new();
         let end = unwinder.walk(first, &mut |frame| {
-            let at = frame.stack_pointer().filter(|at| (stack.low..stack.high).contains(at));
+            let start = frame.stack_pointer().filter(|start| (stack.low..stack.high).contains(start));
+            let Some(start) = start else { return false };
+            if let Some(inner) = frames.last_mut() {
+                inner.range = AddressRange::new(inner.range.start, start);
+            }
             // A return address may be in the next function, if the call is the last instruction.
             let instruction = frame.instruction.saturating_sub(u64::from(!frames.is_empty()));
-            at.inspect(|&at| frames.push((at, instruction))).is_some() && frames.len() < MAX_FRAMES
+            frames.push(FrameRange { range: AddressRange::new(start, start), instruction });
+            frames.len() < MAX_FRAMES
         });
         if let End::Missing(address) = end {
             objects.load(process, &frozen.address_space, address);
             continue;
         }
-        let ends = frames.iter().skip(1).map(|next| next.0);
-        let ranges = frames.iter().zip(ends).map(|(&(start, instruction), end)| FrameRange {
-            range: AddressRange::new(start, end),
-            instruction,
-        });
-        return Walked { frames: ranges.collect(), is_whole: end == End::Start };
+        frames.pop();
+        return StackWalk { frames, is_whole: end == End::Start };
     }
-    Walked::default()
+    StackWalk::default()
 }
 
-/// Returns the name and module of the function of each instruction.
+/// Returns the function that contains each instruction.
 fn names(
     process: &Process,
     frozen: &Frozen,
     instructions: impl Iterator<Item = u64>,
-) -> HashMap<u64, (String, String)> {
+) -> HashMap<u64, FunctionName> {
     // Start address of the program or library of each mapping.
     let groups = modules::file_groups(frozen.address_space.mappings());
     let bases: HashMap<u64, u64> = groups
@@ -150,7 +157,7 @@ fn names(
             let base = bases.get(&mapping.start).copied().unwrap_or(mapping.start);
             let function =
                 function.unwrap_or_else(|| format!("{module}+{:#x}", instruction.saturating_sub(base)));
-            names.insert(instruction, (function, module.clone()));
+            names.insert(instruction, FunctionName { function, module: module.clone() });
         }
     }
     names

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::facts::{Holders, Root, RootKind, Sum};
+use super::facts::{Holders, Root, RootKind, Sum, Type};
 
 /// What grew or shrank.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -35,9 +35,9 @@ pub struct Change {
 }
 
 impl Change {
-    fn between([from_bytes, from_blocks]: [u64; 2], [bytes, blocks]: [u64; 2]) -> Self {
-        let signed = |to: u64, from: u64| to.cast_signed().wrapping_sub(from.cast_signed());
-        Self { bytes: signed(bytes, from_bytes), blocks: signed(blocks, from_blocks) }
+    fn between(before: Sum, now: Sum) -> Self {
+        let increase = |before: u64, now: u64| now.cast_signed().wrapping_sub(before.cast_signed());
+        Self { bytes: increase(before.bytes, now.bytes), blocks: increase(before.blocks, now.blocks) }
     }
 }
 
@@ -71,88 +71,95 @@ fn key(root: &Root) -> Key<'_> {
 /// Compares two inspections. What only one of them lists counts as 0 in the other; if the other
 /// does not list everything, it is left out.
 pub fn between(before: &Holders, now: &Holders) -> Comparison {
-    let mut known: HashMap<Key<'_>, [u64; 2]> = HashMap::new();
+    let mut known: HashMap<Key<'_>, Sum> = HashMap::new();
     for root in &before.roots {
         let sum = known.entry(key(root)).or_default();
-        *sum = [sum[0].saturating_add(root.retained_bytes), sum[1].saturating_add(root.retained_blocks)];
+        sum.bytes = sum.bytes.saturating_add(root.retained_bytes);
+        sum.blocks = sum.blocks.saturating_add(root.retained_blocks);
     }
     let mut roots: Vec<Changed> = Vec::new();
-    let mut add = |root: &Root, from: [u64; 2], to: [u64; 2]| {
-        let (module, thread) = (root.module.clone(), root.thread.clone());
-        let grew = Change::between(from, to);
+    let mut add = |root: &Root, before: Sum, now: Sum| {
         roots.push(Changed {
             kind: Some(root.kind),
             name: root.name.clone(),
-            module,
-            thread,
-            bytes: to[0],
-            grew,
+            module: root.module.clone(),
+            thread: root.thread.clone(),
+            bytes: now.bytes,
+            grew: Change::between(before, now),
         });
     };
     for root in &now.roots {
-        let from = known.remove(&key(root)).or((!is_cut(&before.other_roots)).then_some([0; 2]));
-        if let Some(from) = from {
-            add(root, from, [root.retained_bytes, root.retained_blocks]);
+        let listed = known.remove(&key(root));
+        if let Some(earlier) = listed.or((!has_more_roots(before)).then_some(Sum::default())) {
+            add(root, earlier, Sum { bytes: root.retained_bytes, blocks: root.retained_blocks });
         }
     }
-    for root in before.roots.iter().filter(|_| !is_cut(&now.other_roots)) {
-        if let Some(from) = known.remove(&key(root)) {
-            add(root, from, [0; 2]);
+    for root in before.roots.iter().filter(|_| !has_more_roots(now)) {
+        if let Some(earlier) = known.remove(&key(root)) {
+            add(root, earlier, Sum::default());
         }
     }
-    let lost = before.unreachable.as_ref().zip(now.unreachable.as_ref());
+    let unreachable = |holders: &Holders| {
+        let unreachable = holders.unreachable.as_ref()?;
+        Some(Sum { bytes: unreachable.bytes, blocks: unreachable.blocks })
+    };
     Comparison {
         seconds: now.taken_unix_seconds - before.taken_unix_seconds,
-        live: Change::between([before.live.bytes, before.live.blocks], [now.live.bytes, now.live.blocks]),
-        unreachable: lost.map(|(from, to)| Change::between([from.bytes, from.blocks], [to.bytes, to.blocks])),
+        live: Change::between(before.live, now.live),
+        unreachable: unreachable(before)
+            .zip(unreachable(now))
+            .map(|(before, now)| Change::between(before, now)),
         roots: sorted(roots),
         types: types(before, now),
-        is_partial: [before, now].iter().any(|of| is_cut(&of.other_roots) || has_more_types(of)),
+        is_partial: [before, now].iter().any(|holders| has_more_roots(holders) || has_more_types(holders)),
     }
 }
 
-fn is_cut(others: &Sum) -> bool {
-    others.blocks > 0
+fn has_more_roots(holders: &Holders) -> bool {
+    holders.other_roots.blocks > 0
 }
 
-fn has_more_types(of: &Holders) -> bool {
-    of.type_count > of.types.len() as u64
+fn has_more_types(holders: &Holders) -> bool {
+    holders.type_count > holders.types.len() as u64
+}
+
+fn type_sum(kind: &Type) -> Sum {
+    Sum { bytes: kind.bytes, blocks: kind.instances }
 }
 
 fn types(before: &Holders, now: &Holders) -> Vec<Changed> {
-    let mut known: HashMap<&str, [u64; 2]> =
-        before.types.iter().map(|of| (of.name.as_str(), [of.bytes, of.instances])).collect();
+    let mut known: HashMap<&str, Sum> =
+        before.types.iter().map(|kind| (kind.name.as_str(), type_sum(kind))).collect();
     let mut types: Vec<Changed> = Vec::new();
-    let mut add = |name: &str, from: [u64; 2], to: [u64; 2]| {
-        let grew = Change::between(from, to);
-        types.push(Changed { name: name.to_owned(), bytes: to[0], grew, ..Changed::default() });
+    let mut add = |name: &str, before: Sum, now: Sum| {
+        let grew = Change::between(before, now);
+        types.push(Changed { name: name.to_owned(), bytes: now.bytes, grew, ..Changed::default() });
     };
-    for of in &now.types {
-        let from = known.remove(of.name.as_str()).or((!has_more_types(before)).then_some([0; 2]));
-        if let Some(from) = from {
-            add(&of.name, from, [of.bytes, of.instances]);
+    for kind in &now.types {
+        let listed = known.remove(kind.name.as_str());
+        if let Some(earlier) = listed.or((!has_more_types(before)).then_some(Sum::default())) {
+            add(&kind.name, earlier, type_sum(kind));
         }
     }
-    for (name, from) in known.into_iter().filter(|_| !has_more_types(now)) {
-        add(name, from, [0; 2]);
+    for (name, earlier) in known.into_iter().filter(|_| !has_more_types(now)) {
+        add(name, earlier, Sum::default());
     }
     sorted(types)
 }
 
-fn sorted(mut all: Vec<Changed>) -> Vec<Changed> {
-    all.retain(|one| one.grew != Change::default());
-    all.sort_by(|one, next| {
-        next.grew
-            .bytes
-            .cmp(&one.grew.bytes)
-            .then_with(|| (&one.name, &one.thread).cmp(&(&next.name, &next.thread)))
+/// Drops what did not change, and sorts by growth, largest first, and then by name.
+fn sorted(mut changes: Vec<Changed>) -> Vec<Changed> {
+    changes.retain(|changed| changed.grew != Change::default());
+    changes.sort_by(|left, right| {
+        let by_growth = right.grew.bytes.cmp(&left.grew.bytes);
+        by_growth.then_with(|| (&left.name, &left.thread).cmp(&(&right.name, &right.thread)))
     });
-    all
+    changes
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::facts::{Type, Unreachable};
+    use super::super::facts::Unreachable;
     use super::*;
 
     fn root(name: &str, retained_bytes: u64) -> Root {

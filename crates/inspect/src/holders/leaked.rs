@@ -1,8 +1,10 @@
 //! Adds ledger rows for unreachable blocks, split off from the row of blocks in use of their
 //! allocator.
 
+use strandline_claims::rows::RowRef;
 use strandline_holders::{DominatorTree, NO_ROOT};
 use strandline_process::pages::Residency;
+use strandline_process::range::AddressRange;
 
 use crate::capture::Frozen;
 use crate::facts::Row;
@@ -18,28 +20,42 @@ pub struct Leaked {
     pub bytes: u64,
 }
 
-/// Returns the resident bytes of lost blocks by row. `tops` has the root of each block. Blocks that
-/// a runtime's reader refines are left out: they are on rows of the runtime.
-pub fn resident(held: &DominatorTree, tops: &[u32], frozen: &Frozen) -> Vec<Leaked> {
-    let mut ranges: Vec<(u64, u64, (&str, &str), u64)> = Vec::new();
+/// Memory of an allocator whose blocks in use are on one row.
+struct BlockRange {
+    range: AddressRange,
+    row: RowRef,
+    /// Bytes from the start of a block in the address space to its pointer.
+    payload_offset_bytes: u64,
+}
+
+/// Returns the resident bytes of lost blocks by row. `roots` has the root of each block. Blocks
+/// that a runtime's reader refines are left out: they are on rows of the runtime.
+pub fn resident(held: &DominatorTree, roots: &[u32], frozen: &Frozen) -> Vec<Leaked> {
+    let mut ranges: Vec<BlockRange> = Vec::new();
     for reading in &frozen.readings {
-        let Some(rows) = reading.rows else { continue };
-        ranges.extend(reading.ranges().map(|range| {
-            (range.start, range.end, (rows.live.id, rows.live.holder), reading.payload_offset_bytes)
-        }));
-        let mapped = reading.mapped_blocks.iter();
-        ranges.extend(mapped.map(|block| (block.start, block.end, (rows.mapped.id, rows.mapped.holder), 0)));
-    }
-    ranges.sort_unstable();
-    let mut finder = frozen.refinements.finder();
-    let mut leaked: Vec<Leaked> = Vec::new();
-    for ((start, bytes), _) in held.blocks().iter(0).zip(tops).filter(|(_, top)| **top == NO_ROOT) {
-        let index = ranges.partition_point(|range| range.0 <= start).checked_sub(1);
-        let range = index.and_then(|index| ranges.get(index)).filter(|range| start < range.1);
-        let Some(&(.., (id, holder), shift)) = range.filter(|_| finder.find(start, bytes).is_none()) else {
+        let (Some(rows), payload_offset_bytes) = (reading.rows, reading.payload_offset_bytes) else {
             continue;
         };
-        let resident = resident_bytes(&frozen.residency, start - shift.min(start), bytes);
+        ranges.extend(reading.ranges().map(|range| BlockRange {
+            range,
+            row: rows.live,
+            payload_offset_bytes,
+        }));
+        ranges.extend(reading.mapped_blocks.iter().map(|block| {
+            let range = AddressRange::new(block.start, block.end);
+            BlockRange { range, row: rows.mapped, payload_offset_bytes: 0 }
+        }));
+    }
+    ranges.sort_unstable_by_key(|known| known.range);
+    let mut finder = frozen.refinements.finder();
+    let mut leaked: Vec<Leaked> = Vec::new();
+    for ((start, bytes), _) in held.blocks().iter(0).zip(roots).filter(|(_, root)| **root == NO_ROOT) {
+        let index = ranges.partition_point(|known| known.range.start <= start).checked_sub(1);
+        let known = index.and_then(|index| ranges.get(index)).filter(|known| start < known.range.end);
+        let Some(known) = known.filter(|_| finder.find(start, bytes).is_none()) else { continue };
+        let block_start = start.saturating_sub(known.payload_offset_bytes);
+        let resident = resident_bytes(&frozen.residency, block_start, bytes);
+        let (id, holder) = (known.row.id, known.row.holder);
         match leaked.iter_mut().find(|known| known.id == id) {
             Some(known) => known.bytes += resident,
             None => leaked.push(Leaked { id, holder, bytes: resident }),
@@ -58,32 +74,32 @@ fn resident_bytes(residency: &Residency, start: u64, bytes: u64) -> u64 {
 /// first.
 pub fn split(rows: &mut Vec<Row>, leaked: &[Leaked]) {
     let mut split: Vec<Row> = Vec::new();
-    for of in leaked {
-        let mut left = of.bytes;
-        let (mut taken, mut like) = (0, None);
+    for Leaked { id, holder, bytes } in leaked {
+        let mut remaining = *bytes;
+        let (mut moved, mut template) = (0, None);
         for is_named in [false, true] {
-            let same = rows.iter_mut().filter(|row| row.id == of.id && (row.holder != of.holder) == is_named);
+            let same = rows.iter_mut().filter(|row| row.id == *id && (row.holder != *holder) == is_named);
             for row in same {
-                let part = row.bytes.min(left);
+                let part = row.bytes.min(remaining);
                 row.bytes -= part;
-                left -= part;
-                taken += part;
-                like.get_or_insert_with(|| row.clone());
+                remaining -= part;
+                moved += part;
+                template.get_or_insert_with(|| row.clone());
             }
         }
-        let Some(like) = like else { continue };
-        let id = format!("{}.leaked", of.id.split('.').next().unwrap_or_default());
+        let Some(template) = template else { continue };
+        let id = format!("{}.leaked", id.split('.').next().unwrap_or_default());
         match split.iter_mut().find(|row| row.id == id) {
-            Some(known) => known.bytes += taken,
+            Some(known) => known.bytes += moved,
             None => {
                 let holder = "blocks that no root reaches".to_owned();
-                split.push(Row { id, holder, bytes: taken, ..like });
+                split.push(Row { id, holder, bytes: moved, ..template });
             }
         }
     }
     rows.extend(split);
     rows.retain(|row| row.bytes > 0);
-    rows.sort_by(|one, next| next.bytes.cmp(&one.bytes).then_with(|| one.id.cmp(&next.id)));
+    rows.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.id.cmp(&b.id)));
 }
 
 #[cfg(test)]

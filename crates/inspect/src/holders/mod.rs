@@ -37,7 +37,7 @@ use strandline_process::procfs::Process;
 use strandline_sys::host;
 
 use self::facts::{Holders, Keeper, Root, Sum, Unreachable};
-use self::pins::Pins;
+use self::pins::{Pins, RootAndType};
 use self::roots::AllRoots;
 use self::runtimes::{NonReferences, RuntimeBlocks};
 use self::tree::Tree;
@@ -94,7 +94,7 @@ struct ZeroFilled<'a> {
     memory: &'a dyn Memory,
     residency: &'a Residency,
     /// The words in runtimes' objects that are not references.
-    cuts: NonReferences<'a>,
+    non_references: NonReferences<'a>,
 }
 
 impl Memory for ZeroFilled<'_> {
@@ -107,11 +107,11 @@ impl Memory for ZeroFilled<'_> {
             let got = buffer.get_mut(part).map_or(0, |part| self.memory.read_some(from, part));
             if (got as u64) < to - from {
                 let done = (from - address) as usize + got;
-                self.cuts.zero(address, buffer.get_mut(..done).unwrap_or_default());
+                self.non_references.zero(address, buffer.get_mut(..done).unwrap_or_default());
                 return done;
             }
         }
-        self.cuts.zero(address, buffer);
+        self.non_references.zero(address, buffer);
         buffer.len()
     }
 }
@@ -156,14 +156,14 @@ fn fill(
     let blocks = builder.finish()?;
     // Otherwise memory that workers freed stays in their arenas.
     host::trim_heap();
-    let cuts = NonReferences::new(&frozen.runtimes, &blocks);
-    let memory = ZeroFilled { memory: frozen.own_memory(), residency: &frozen.residency, cuts };
+    let non_references = NonReferences::new(&frozen.runtimes, &blocks);
+    let memory = ZeroFilled { memory: frozen.own_memory(), residency: &frozen.residency, non_references };
     let longest = Instant::now() + MAX_DURATION;
     // A snapshot can be read only until it ends.
     let deadline = frozen.reading_ends.map_or(longest, |until| until.min(longest));
-    let edges_bytes = (blocks.bytes_of_all() / 4).max(MIN_EDGES_BYTES);
+    let edges_bytes = (blocks.total_bytes() / 4).max(MIN_EDGES_BYTES);
     let limits = Limits { edges_bytes, deadline, workers: options.reading_threads() };
-    let total = blocks.bytes_of_all();
+    let total = blocks.total_bytes();
     let progress = |read: strandline_holders::Progress| {
         if let Some(progress) = options.progress {
             progress("following references", read.done_bytes, read.bytes);
@@ -174,8 +174,9 @@ fn fill(
     let exact = runtimes::exact_blocks(&frozen.runtimes, &blocks)?;
     let known = Known { no_references: None, exact: exact.as_ref() };
     let references = References::read(&memory, &blocks, known, Some(&vtables), &limits, &progress)?;
-    let within = exact.map(Exact::inner_targets);
-    let AllRoots { found, roots, unread_bytes } = roots::find(process, frozen, &blocks, within, deadline)?;
+    let inner_targets = exact.map(Exact::inner_targets);
+    let AllRoots { found, roots, unread_bytes } =
+        roots::find(process, frozen, &blocks, inner_targets, deadline)?;
     let caveats = incomplete(&references.outcome(), unread_bytes, frozen);
     let is_whole = caveats.is_empty();
     holders.caveats.extend(caveats);
@@ -202,11 +203,11 @@ fn incomplete(outcome: &Outcome, unread_bytes: u64, frozen: &Frozen) -> Vec<Cave
     let mut add = |code: &str, bytes: Option<u64>, text: &str| {
         caveats.push(Caveat::new(code, "heap", bytes, text));
     };
-    let left = outcome.unreadable_bytes + outcome.skipped_bytes + unread_bytes;
-    if left > 0 || outcome.hit_reference_limit || outcome.timed_out {
+    let unread = outcome.unreadable_bytes + outcome.skipped_bytes + unread_bytes;
+    if unread > 0 || outcome.hit_reference_limit || outcome.timed_out {
         let text =
             "not all blocks and roots could be read, or not in time: what only they lead to is not known";
-        add("holders_incomplete", Some(left), text);
+        add("holders_incomplete", Some(unread), text);
     }
     let swapped: u64 = frozen.smaps_entries.iter().map(|space| space.counts.swap_bytes).sum();
     if swapped > 0 {
@@ -229,38 +230,38 @@ fn report(
     own: &RuntimeBlocks<'_>,
     frozen: &Frozen,
 ) -> std::result::Result<(), Refused> {
-    let tops = held.sole_roots()?;
+    let roots_of_blocks = held.sole_roots()?;
     let (pins, outline) = std::thread::scope(|scope| {
         let outline = scope.spawn(|| held.outline(types.all()));
-        holders.leaked = leaked::resident(held, &tops, frozen);
-        let pins = Pins::count(held, &tops, types, own, &frozen.residency);
+        holders.leaked = leaked::resident(held, &roots_of_blocks, frozen);
+        let pins = Pins::count(held, &roots_of_blocks, types, own, &frozen.residency);
         (pins, outline.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
     });
     let outline = outline?;
     let tree = Tree::new(&outline, types, holders.live.bytes);
     let lost = held.lost();
-    let sum = |sum: strandline_holders::Sum| Sum { bytes: sum.bytes, blocks: u64::from(sum.blocks) };
-    let definite = sum(lost.definite);
+    let definite = Sum::from(lost.definite);
     holders.unreachable = Some(Unreachable {
         bytes: definite.bytes + lost.indirect.bytes,
         blocks: definite.blocks + u64::from(lost.indirect.blocks),
         definite,
-        resident_bytes: frozen.refinements.is_empty().then(|| holders.leaked.iter().map(|of| of.bytes).sum()),
+        resident_bytes: frozen
+            .refinements
+            .is_empty()
+            .then(|| holders.leaked.iter().map(|leaked| leaked.bytes).sum()),
         pins_bytes: pins.of_lost,
         holds: tree.below(Outline::LOST),
     });
-    shared::tell(holders, held, found, types);
+    shared::add(holders, held, found, types);
     holders.shared_holds = tree.below(Outline::SEVERAL);
     holders.root_count = found.len() as u64;
     let mut numbers: Vec<u32> = (0..held.root_count()).filter(|&root| held.root(root).blocks > 0).collect();
     let name = |number: &u32| found.get(*number as usize).map(|root| &root.name);
-    numbers.sort_by(|one, next| {
-        let bytes = |number: &u32| held.root(*number).bytes;
-        bytes(next).cmp(&bytes(one)).then_with(|| name(one).cmp(&name(next)))
-    });
+    let bytes = |number: &u32| held.root(*number).bytes;
+    numbers.sort_by(|a, b| bytes(b).cmp(&bytes(a)).then_with(|| name(a).cmp(&name(b))));
     holders.keepers = keepers(&pins, types, &numbers);
     list_roots(holders, held, found, &pins, &tree, numbers);
-    let is_lost = |block: u32| tops.get(block as usize) == Some(&NO_ROOT);
+    let is_lost = |block: u32| roots_of_blocks.get(block as usize) == Some(&NO_ROOT);
     holders.types = types.listed(held, &is_lost, &pins);
     holders.type_count = holders.types.len() as u64;
     holders.types.truncate(MAX_LISTED);
@@ -304,16 +305,15 @@ fn list_roots(
 /// Returns the blocks that keep the most pages. `numbers` are the roots in the order in which they
 /// are listed.
 fn keepers(pins: &Pins, types: &Types, numbers: &[u32]) -> Vec<Keeper> {
-    let mut all: Vec<(u64, u32, u32)> =
-        pins.of_root_and_type.iter().map(|(&(root, kind), &bytes)| (bytes, root, kind)).collect();
-    all.sort_unstable_by(|one, next| next.cmp(one));
+    let mut pinned: Vec<_> = pins.of_root_and_type.iter().map(|(&pair, &bytes)| (bytes, pair)).collect();
+    pinned.sort_unstable_by(|a, b| b.cmp(a));
     let listed = numbers.iter().take(MAX_LISTED).enumerate();
-    let places: HashMap<u32, usize> = listed.map(|(place, &number)| (number, place)).collect();
-    let keeper = |(pins_bytes, root, kind): (u64, u32, u32)| Keeper {
+    let positions: HashMap<u32, usize> = listed.map(|(position, &number)| (number, position)).collect();
+    let keeper = |(pins_bytes, RootAndType { root, kind })| Keeper {
         name: types.name(kind).to_owned(),
-        root: places.get(&root).copied(),
+        root: positions.get(&root).copied(),
         unreachable: root == NO_ROOT,
         pins_bytes,
     };
-    all.into_iter().take(MAX_KEEPERS).map(keeper).collect()
+    pinned.into_iter().take(MAX_KEEPERS).map(keeper).collect()
 }

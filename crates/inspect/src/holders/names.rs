@@ -9,12 +9,12 @@ use cpp_demangle::{DemangleOptions, Symbol};
 /// Maximum length of a mangled name, and of a demangled one.
 pub const MAX_BYTES: usize = 512;
 
-/// Accepts [`MAX_BYTES`]: a short mangled name can stand for a very long one that repeats earlier
-/// parts.
+/// A text of at most [`MAX_BYTES`]: a short mangled name can stand for a very long one that repeats
+/// earlier parts.
 #[derive(Default)]
-struct Bounded(String);
+struct BoundedText(String);
 
-impl fmt::Write for Bounded {
+impl fmt::Write for BoundedText {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         if self.0.len() + text.len() > MAX_BYTES {
             return Err(fmt::Error);
@@ -27,15 +27,15 @@ impl fmt::Write for Bounded {
 fn demangled(mangled: &[u8]) -> Option<String> {
     let mangled = mangled.get(..mangled.len().min(MAX_BYTES))?;
     let symbol = Symbol::new(mangled).ok()?;
-    let mut text = Bounded::default();
+    let mut text = BoundedText::default();
     symbol.structured_demangle(&mut text, &DemangleOptions::default()).ok()?;
     Some(text.0)
 }
 
 /// Demangles the name of a type in its `std::type_info`.
 pub fn demangle_type(mangled: &str) -> Option<String> {
-    let is_of_name = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '.';
-    if mangled.is_empty() || mangled.len() >= MAX_BYTES || !mangled.chars().all(is_of_name) {
+    let is_name_char = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '.';
+    if mangled.is_empty() || mangled.len() >= MAX_BYTES || !mangled.chars().all(is_name_char) {
         return None;
     }
     let name = demangled(format!("_ZTS{mangled}").as_bytes())?;
@@ -45,7 +45,7 @@ pub fn demangle_type(mangled: &str) -> Option<String> {
 /// Demangles a Rust symbol, without the hash that distinguishes two crates of the same name.
 fn demangle_rust(name: &[u8]) -> Option<String> {
     let symbol = rustc_demangle::try_demangle(std::str::from_utf8(name).ok()?).ok()?;
-    let mut text = Bounded::default();
+    let mut text = BoundedText::default();
     write!(text, "{symbol:#}").ok()?;
     Some(text.0)
 }
@@ -69,11 +69,11 @@ pub fn vtable_type<'a>(drops: &'a [String], methods: impl Iterator<Item = &'a [S
         return None;
     }
     for names in methods.take_while(|names| !names.is_empty()) {
-        let implementors = names.iter().filter_map(|name| implementor(name)).filter(|of| is_concrete(of));
-        let of: BTreeSet<&str> = implementors.collect();
-        let both: BTreeSet<&str> = possible.intersection(&of).copied().collect();
+        let implementors = names.iter().filter_map(|name| implementor(name)).filter(|name| is_concrete(name));
+        let implementors: BTreeSet<&str> = implementors.collect();
+        let both: BTreeSet<&str> = possible.intersection(&implementors).copied().collect();
         if possible.is_empty() {
-            possible = of;
+            possible = implementors;
         } else if !both.is_empty() {
             possible = both;
         }
@@ -83,38 +83,38 @@ pub fn vtable_type<'a>(drops: &'a [String], methods: impl Iterator<Item = &'a [S
 
 /// Whether all paths of a type are written in full; otherwise it may be a parameter of an
 /// implementation (`impl<T> Trait for T`).
-fn is_concrete(of: &str) -> bool {
-    const OF_THE_LANGUAGE: &str = " u8 u16 u32 u64 u128 usize i8 i16 i32 i64 i128 isize f32 f64 bool char str dyn mut const fn extern unsafe as ";
-    let is_of_word = |c: char| c.is_alphanumeric() || c == '_' || c == ':';
-    let words = of.split(|c| !is_of_word(c)).filter(|word| !word.is_empty());
+fn is_concrete(type_name: &str) -> bool {
+    const LANGUAGE_WORDS: &str = " u8 u16 u32 u64 u128 usize i8 i16 i32 i64 i128 isize f32 f64 bool char str dyn mut const fn extern unsafe as ";
+    let is_word_char = |c: char| c.is_alphanumeric() || c == '_' || c == ':';
+    let words = type_name.split(|c| !is_word_char(c)).filter(|word| !word.is_empty());
     words.into_iter().all(|word| {
         word.contains("::")
             || word.bytes().all(|byte| byte.is_ascii_digit())
-            || OF_THE_LANGUAGE.contains(&format!(" {word} "))
+            || LANGUAGE_WORDS.contains(&format!(" {word} "))
     })
 }
 
 /// Returns the type of `core::ptr::drop_in_place<TYPE>`.
 fn dropped(function: &str) -> Option<&str> {
-    let of = function.strip_prefix("core::ptr::drop_in_place")?.trim_start_matches(':');
-    of.strip_prefix('<')?.strip_suffix('>')
+    let type_argument = function.strip_prefix("core::ptr::drop_in_place")?.trim_start_matches(':');
+    type_argument.strip_prefix('<')?.strip_suffix('>')
 }
 
 /// Returns the type of `<TYPE as TRAIT>::method`.
 fn implementor(method: &str) -> Option<&str> {
-    let of = method.strip_prefix('<')?;
+    let text = method.strip_prefix('<')?;
     let mut depth = 0_u32;
-    let end = of.char_indices().find(|&(at, c)| {
+    let (end, _) = text.char_indices().find(|&(index, c)| {
         match c {
             '<' | '(' | '[' => depth += 1,
             ')' | ']' => depth = depth.saturating_sub(1),
             // Except in an arrow.
-            '>' if !of[..at].ends_with('-') => depth = depth.saturating_sub(1),
+            '>' if !text[..index].ends_with('-') => depth = depth.saturating_sub(1),
             _ => {}
         }
-        depth == 0 && of[at..].starts_with(" as ")
+        depth == 0 && text[index..].starts_with(" as ")
     })?;
-    of.get(..end.0)
+    text.get(..end)
 }
 
 #[cfg(test)]

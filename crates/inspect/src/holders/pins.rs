@@ -19,7 +19,7 @@ const MIN_FREE_BYTES: u64 = 64;
 /// Maximum number of pairs of a root and a type.
 const MAX_PAIRS: usize = 1 << 18;
 
-/// Resident bytes of such pages.
+/// Resident bytes of pages that count.
 pub struct Pins {
     /// By root.
     pub of_roots: Vec<u64>,
@@ -27,25 +27,35 @@ pub struct Pins {
     pub of_types: Vec<u64>,
     /// Kept by lost blocks.
     pub of_lost: u64,
-    /// By root and type; the root of lost blocks is [`NO_ROOT`].
-    pub of_root_and_type: HashMap<(u32, u32), u64>,
+    /// By root and type.
+    pub of_root_and_type: HashMap<RootAndType, u64>,
+}
+
+/// A root and a type of blocks.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RootAndType {
+    /// The root; [`NO_ROOT`] for lost blocks.
+    pub root: u32,
+    /// The type.
+    pub kind: u32,
 }
 
 /// A page, and the blocks on it so far.
 struct Page {
     address: u64,
     used: u64,
-    /// The root and the type that all of its blocks have; `None` if they differ.
-    top: Option<u32>,
+    /// The root that all of its blocks have; `None` if they differ.
+    root: Option<u32>,
+    /// The type that all of its blocks have; `None` if they differ.
     kind: Option<u32>,
 }
 
 impl Pins {
-    /// Counts the pages. `tops` has the root of each block. Blocks in runtimes' own memory are left
-    /// out: that memory is not released page by page.
+    /// Counts the pages. `roots` has the root of each block. Blocks in runtimes' own memory are
+    /// left out: that memory is not released page by page.
     pub fn count(
         held: &DominatorTree,
-        tops: &[u32],
+        roots: &[u32],
         types: &Types,
         own: &RuntimeBlocks<'_>,
         residency: &Residency,
@@ -53,9 +63,9 @@ impl Pins {
         let (of_roots, of_types) = (vec![0; held.root_count() as usize], vec![0; types.count()]);
         let mut pins = Self { of_roots, of_types, of_lost: 0, of_root_and_type: HashMap::new() };
         let mut page: Option<Page> = None;
-        let all = held.blocks().iter(0).enumerate();
-        for (index, (start, bytes)) in all.filter(|(_, block)| !own.have(block.0)) {
-            let (top, kind) = (tops.get(index).copied().unwrap_or(NO_ROOT), types.of(index));
+        let blocks = held.blocks().iter(0).enumerate();
+        for (index, (start, bytes)) in blocks.filter(|(_, block)| !own.contain(block.0)) {
+            let (root, kind) = (roots.get(index).copied().unwrap_or(NO_ROOT), types.kind(index));
             let end = start.saturating_add(bytes);
             let (first, last) = (start / PAGE_BYTES, end.saturating_sub(1) / PAGE_BYTES);
             // Pages in between contain nothing but the block.
@@ -65,26 +75,26 @@ impl Pins {
                 match page.as_mut().filter(|page| page.address == address) {
                     Some(page) => {
                         page.used += used;
-                        page.top = page.top.filter(|&of| of == top);
-                        page.kind = page.kind.filter(|&of| of == kind);
+                        page.root = page.root.filter(|&known| known == root);
+                        page.kind = page.kind.filter(|&known| known == kind);
                     }
                     None => {
-                        let new = Page { address, used, top: Some(top), kind: Some(kind) };
-                        pins.take(page.replace(new), residency);
+                        let new = Page { address, used, root: Some(root), kind: Some(kind) };
+                        pins.add_page(page.replace(new), residency);
                     }
                 }
             }
         }
-        pins.take(page, residency);
+        pins.add_page(page, residency);
         pins
     }
 
-    fn take(&mut self, page: Option<Page>, residency: &Residency) {
+    fn add_page(&mut self, page: Option<Page>, residency: &Residency) {
         let Some(page) = page else { return };
         if page.used + MIN_FREE_BYTES > PAGE_BYTES || !residency.is_resident(page.address) {
             return;
         }
-        match page.top {
+        match page.root {
             Some(NO_ROOT) => self.of_lost += PAGE_BYTES,
             Some(root) => add(&mut self.of_roots, root),
             None => {}
@@ -92,10 +102,11 @@ impl Pins {
         if let Some(kind) = page.kind {
             add(&mut self.of_types, kind);
         }
-        if let (Some(top), Some(kind)) = (page.top, page.kind)
-            && (self.of_root_and_type.len() < MAX_PAIRS || self.of_root_and_type.contains_key(&(top, kind)))
+        let pair = page.root.zip(page.kind).map(|(root, kind)| RootAndType { root, kind });
+        if let Some(pair) = pair
+            && (self.of_root_and_type.len() < MAX_PAIRS || self.of_root_and_type.contains_key(&pair))
         {
-            *self.of_root_and_type.entry((top, kind)).or_default() += PAGE_BYTES;
+            *self.of_root_and_type.entry(pair).or_default() += PAGE_BYTES;
         }
     }
 }

@@ -9,7 +9,7 @@ use std::collections::{HashMap, HashSet};
 use std::time::Instant;
 
 use strandline_claims::runtime::{Reading, claimed_ranges};
-use strandline_claims::words::{READ_BYTES, each_word};
+use strandline_claims::words::{READ_BYTES, each_word_in};
 use strandline_holders::{BlockSet, Blocks, Refused, Roots};
 use strandline_process::c_library::CLibrary;
 use strandline_process::map::Mapping;
@@ -21,8 +21,8 @@ use strandline_process::range::{AddressRange, RangeSet};
 use super::facts::RootKind;
 use super::frames::{Frames, ThreadFrames};
 use super::names;
-use super::runtimes::Whole as RuntimeReferences;
-use super::symbols::Symbols;
+use super::runtimes::RuntimeReferences;
+use super::symbols::{Symbol, Symbols};
 use crate::capture::Frozen;
 
 /// A stack is in use down to this distance below its stack pointer (System V ABI, red zone).
@@ -34,7 +34,7 @@ const MIN_ARRAY: usize = 16;
 /// Maximum number of distinct roots; further ones of each kind are merged.
 const MAX_ROOTS: usize = 1 << 20;
 /// Maximum number of references from all roots, of 8 bytes each.
-const MAX_HITS: usize = 1 << 26;
+const MAX_REFERENCES: usize = 1 << 26;
 
 /// A root.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -88,9 +88,9 @@ pub fn find(
         blocks,
         deadline,
         found: Vec::new(),
-        hits: Vec::new(),
+        references: Vec::new(),
         index: HashMap::new(),
-        runtime_references: Vec::new(),
+        runtime_references: HashMap::new(),
         pointed_into,
         unread_bytes: 0,
     };
@@ -100,7 +100,7 @@ pub fn find(
         let root = finder.root(RootKind::Register, "registers", name);
         for &word in thread.general.iter().flatten() {
             if let Some(block) = finder.blocks.find(word) {
-                finder.hit(root, block)?;
+                finder.refer(root, block)?;
             }
         }
     }
@@ -122,25 +122,38 @@ struct Finder<'a> {
     blocks: &'a Blocks,
     deadline: Instant,
     found: Vec<FoundRoot>,
-    /// Pairs of root and block, in no order.
-    hits: Vec<(u32, u32)>,
+    /// In no order.
+    references: Vec<RootReference>,
+    /// The index of each root in `found`.
     index: HashMap<FoundRoot, u32>,
-    /// For roots that are runtimes: what the reader reports that they refer to.
-    runtime_references: Vec<(u32, RuntimeReferences)>,
+    /// What readers report that runtimes refer to, by root.
+    runtime_references: HashMap<u32, RuntimeReferences>,
     /// Blocks that words of runtimes' objects point into without being references.
     pointed_into: Option<BlockSet>,
     unread_bytes: u64,
 }
 
-/// A word that points to a block: its address, its value, the block.
-type Hit = (u64, u64, u32);
+/// A reference from a root to a block.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct RootReference {
+    root: u32,
+    block: u32,
+}
+
+/// A word that points to a block.
+#[derive(Clone, Copy)]
+struct Hit {
+    address: u64,
+    word: u64,
+    block: u32,
+}
 
 impl Finder<'_> {
     /// Returns the root with this name, which is added if missing. Roots of different threads are
     /// distinct.
     fn root(&mut self, kind: RootKind, name: &str, thread: Option<String>) -> u32 {
-        let is_passing = matches!(kind, RootKind::Stack | RootKind::Register);
-        let rank = if is_passing { Rank::Transient } else { Rank::Ordinary };
+        let is_transient = matches!(kind, RootKind::Stack | RootKind::Register);
+        let rank = if is_transient { Rank::Transient } else { Rank::Ordinary };
         self.add(FoundRoot { kind, name: name.to_owned(), module: None, thread, rank })
     }
 
@@ -156,40 +169,38 @@ impl Finder<'_> {
         })
     }
 
-    fn hit(&mut self, root: u32, block: u32) -> Result<(), Refused> {
-        if self.hits.last() != Some(&(root, block)) {
-            let most = Refused::TooMany(self.hits.len() as u64);
-            if self.hits.len() >= MAX_HITS || self.hits.try_reserve(1).is_err() {
-                return Err(most);
+    fn refer(&mut self, root: u32, block: u32) -> Result<(), Refused> {
+        let reference = RootReference { root, block };
+        if self.references.last() != Some(&reference) {
+            if self.references.len() >= MAX_REFERENCES || self.references.try_reserve(1).is_err() {
+                return Err(Refused::TooMany(self.references.len() as u64));
             }
-            self.hits.push((root, block));
+            self.references.push(reference);
         }
         Ok(())
     }
 
-    fn hit_all(&mut self, root: u32, hits: &[Hit]) -> Result<(), Refused> {
-        hits.iter().try_for_each(|&(.., block)| self.hit(root, block))
+    fn refer_all(&mut self, root: u32, hits: &[Hit]) -> Result<(), Refused> {
+        hits.iter().try_for_each(|hit| self.refer(root, hit.block))
     }
 
     /// Searches a range of shared or of private memory, and returns each word that points to a
     /// block.
     fn search_range(&mut self, range: AddressRange, is_shared: bool) -> Result<Vec<Hit>, Refused> {
-        let residency = &self.frozen.residency;
-        let resident = |from: u64, to: u64| -> Vec<(u64, u64)> {
-            let runs = residency.runs_in(from..to).filter(|run| is_shared || run.anonymous);
-            runs.map(|run| (run.start.max(from), run.end.min(to))).collect()
-        };
-        let wanted: u64 = resident(range.start, range.end).iter().map(|run| run.1 - run.0).sum();
+        let runs = self.frozen.residency.runs_in(range.into()).filter(|run| is_shared || run.anonymous);
+        let resident: Vec<AddressRange> =
+            runs.map(|run| AddressRange::new(run.start.max(range.start), run.end.min(range.end))).collect();
+        let resident_bytes: u64 = resident.iter().map(|run| run.end - run.start).sum();
         let (mut found, mut is_over): (Vec<Hit>, bool) = (Vec::new(), Instant::now() >= self.deadline);
         let memory: &dyn Memory = if is_shared { &self.frozen.memory } else { self.frozen.own_memory() };
-        let room = MAX_HITS - self.hits.len().min(MAX_HITS);
-        let read = each_word(memory, &resident, range, READ_BYTES, &mut |at, word| {
+        let max_found = MAX_REFERENCES - self.references.len().min(MAX_REFERENCES);
+        let read_bytes = each_word_in(memory, resident, READ_BYTES, &mut |address, word| {
             // Words in blocks are followed when the block is reached. Static data contains blocks
             // where musl's loader donated it to malloc.
-            if let Some(block) = self.blocks.find(word).filter(|_| self.blocks.find(at).is_none()) {
-                is_over = is_over || found.len() >= room || found.try_reserve(1).is_err();
+            if let Some(block) = self.blocks.find(word).filter(|_| self.blocks.find(address).is_none()) {
+                is_over = is_over || found.len() >= max_found || found.try_reserve(1).is_err();
                 if !is_over {
-                    found.push((at, word, block));
+                    found.push(Hit { address, word, block });
                 }
             }
             !is_over
@@ -197,7 +208,7 @@ impl Finder<'_> {
         if is_over {
             return Err(Refused::TooMany(found.len() as u64));
         }
-        self.unread_bytes += wanted.saturating_sub(read);
+        self.unread_bytes += resident_bytes.saturating_sub(read_bytes);
         Ok(found)
     }
 
@@ -206,61 +217,66 @@ impl Finder<'_> {
         let mut taken = Vec::new();
         for stack in &self.frozen.stacks {
             let thread = names.get(&stack.tid).cloned();
-            let known = self.frozen.facts.iter().find(|thread| thread.tid == stack.tid);
-            let is_on = |base: &u64| (stack.stack_pointer..stack.high).contains(base);
+            let facts = self.frozen.facts.iter().find(|facts| facts.tid == stack.tid);
+            let is_in_use = |base: &u64| (stack.stack_pointer..stack.high).contains(base);
             // Other threads than the main one have their `struct pthread` at the end of the stack,
             // after static TLS, which is not distinguished from the stack.
-            let own = known.map(|thread| thread.fs_base).filter(is_on).unwrap_or(stack.high);
-            let from = stack.stack_pointer.saturating_sub(RED_ZONE_BYTES).max(stack.low) & !7;
+            let control_block = facts.map(|facts| facts.fs_base).filter(is_in_use).unwrap_or(stack.high);
+            let start = stack.stack_pointer.saturating_sub(RED_ZONE_BYTES).max(stack.low) & !7;
             let root = self.root(RootKind::Tls, "thread control block", thread.clone());
-            let words = self.search_range(AddressRange::new(own, stack.high), false)?;
-            self.hit_all(root, &words)?;
-            let in_use = AddressRange::new(from, own);
-            self.add_frames(in_use, own < stack.high, frames.of(stack.tid), thread)?;
+            let hits = self.search_range(AddressRange::new(control_block, stack.high), false)?;
+            self.refer_all(root, &hits)?;
+            let in_use = AddressRange::new(start, control_block);
+            self.add_frames(in_use, control_block < stack.high, frames.of_thread(stack.tid), thread)?;
             taken.push((stack.low, stack.high));
         }
         Ok(taken.into_iter().collect())
     }
 
     /// Adds the roots of a stack, one for each function. Words in no known frame are roots of the
-    /// stack as a whole. With `has_storage`, thread-local storage follows the frames.
+    /// stack as a whole. `in_use` is the part of the stack in use. With `has_storage`, thread-local
+    /// storage follows the frames.
     fn add_frames(
         &mut self,
-        whole: AddressRange,
+        in_use: AddressRange,
         has_storage: bool,
-        of: Option<&ThreadFrames>,
+        frames: Option<&ThreadFrames>,
         thread: Option<String>,
     ) -> Result<(), Refused> {
-        let called = of.map(|of| of.called.as_slice()).unwrap_or_default();
-        let words = self.search_range(whole, false)?;
-        let between = |from: u64, to: u64| {
-            let place = |at: u64| words.partition_point(|hit| hit.0 < at);
-            words.get(place(from)..place(to)).unwrap_or_default()
+        let called = frames.map(|frames| frames.called.as_slice()).unwrap_or_default();
+        let hits = self.search_range(in_use, false)?;
+        let between = |start: u64, end: u64| {
+            let index = |address: u64| hits.partition_point(|hit| hit.address < address);
+            hits.get(index(start)..index(end)).unwrap_or_default()
         };
         // A block that a caller refers to as well, such as an argument, belongs to the caller.
         let mut known: HashSet<u32> = HashSet::new();
-        for (index, one) in called.iter().enumerate() {
+        for (index, function) in called.iter().enumerate() {
             // The innermost function may also use memory below its stack pointer.
-            let from = if index + 1 == called.len() { whole.start } else { one.range.start };
-            let found = between(from, one.range.end).iter();
-            let own: Vec<Hit> = found.filter(|hit| known.insert(hit.2)).copied().collect();
-            if !own.is_empty() {
-                let (name, module) = (one.function.clone(), Some(one.module.clone()));
-                let kind = RootKind::Stack;
-                let root = FoundRoot { kind, name, module, thread: thread.clone(), rank: Rank::Transient };
-                let root = self.add(root);
-                self.hit_all(root, &own)?;
+            let is_innermost = index + 1 == called.len();
+            let start = if is_innermost { in_use.start } else { function.range.start };
+            let in_frame = between(start, function.range.end).iter();
+            let new: Vec<Hit> = in_frame.filter(|hit| known.insert(hit.block)).copied().collect();
+            if !new.is_empty() {
+                let root = self.add(FoundRoot {
+                    kind: RootKind::Stack,
+                    name: function.function.clone(),
+                    module: Some(function.module.clone()),
+                    thread: thread.clone(),
+                    rank: Rank::Transient,
+                });
+                self.refer_all(root, &new)?;
             }
         }
-        let outer = called.first().map_or(whole.start, |one| one.range.end);
-        let rest: Vec<Hit> =
-            between(outer, whole.end).iter().filter(|hit| !known.contains(&hit.2)).copied().collect();
+        let frames_end = called.first().map_or(in_use.start, |outermost| outermost.range.end);
+        let outside = between(frames_end, in_use.end).iter();
+        let outside: Vec<Hit> = outside.filter(|hit| !known.contains(&hit.block)).copied().collect();
         // Thread-local storage is past the frame of the function that the thread began with.
-        let root = match has_storage && of.is_some_and(|of| of.is_whole) && !called.is_empty() {
+        let root = match has_storage && frames.is_some_and(|frames| frames.is_whole) && !called.is_empty() {
             true => self.root(RootKind::Tls, "thread-local storage", thread),
             false => self.root(RootKind::Stack, "stack", thread),
         };
-        self.hit_all(root, &rest)
+        self.refer_all(root, &outside)
     }
 
     /// Searches all other memory that is not heap.
@@ -269,8 +285,8 @@ impl Finder<'_> {
         for runtime in &frozen.runtimes {
             let root = self.add_runtime(runtime)?;
             for claim in &runtime.claims {
-                let words = self.search_range(claim.range(), false)?;
-                self.hit_all(root, &words)?;
+                let hits = self.search_range(claim.range(), false)?;
+                self.refer_all(root, &hits)?;
             }
             taken.extend(runtime.claims.iter().map(|claim| claim.range()));
         }
@@ -278,16 +294,15 @@ impl Finder<'_> {
         with_heaps.extend(frozen.readings.iter().flat_map(|heap| heap.ranges()));
         let mapped = frozen.readings.iter().flat_map(|heap| &heap.mapped_blocks);
         with_heaps.extend(mapped.map(|block| (block.start, block.end)));
-        let with_blocks = self.with_blocks();
         let groups = modules::file_groups(frozen.address_space.mappings());
         for group in &groups {
             self.search_module(process, group, &with_heaps)?;
         }
         let devices =
-            frozen.smaps_entries.iter().filter(|space| space.flags.is_io() || space.flags.is_pfn_map());
-        let of_files = groups.iter().flatten().map(|mapping| mapping.range());
-        let known: RangeSet = of_files.chain(devices.map(|space| space.mapping.range())).collect();
-        for (mapping, has_blocks) in frozen.address_space.mappings().iter().zip(with_blocks) {
+            frozen.smaps_entries.iter().filter(|entry| entry.flags.is_io() || entry.flags.is_pfn_map());
+        let module_ranges = groups.iter().flatten().map(|mapping| mapping.range());
+        let known: RangeSet = module_ranges.chain(devices.map(|entry| entry.mapping.range())).collect();
+        for (mapping, has_blocks) in frozen.address_space.mappings().iter().zip(self.have_blocks()) {
             if known.contains(mapping.start) {
                 continue;
             }
@@ -303,31 +318,32 @@ impl Finder<'_> {
         let (kind, name) = (RootKind::Runtime, runtime.facts.name.clone());
         let rank = if runtime.holding.is_some() { Rank::RuntimeMemory } else { Rank::Ordinary };
         let root = self.add(FoundRoot { kind, name, rank, ..FoundRoot::default() });
-        let Some(holding) = &runtime.holding else { return Ok(root) };
-        for (name, value) in &holding.variables {
+        let Some(hints) = &runtime.holding else { return Ok(root) };
+        for (name, value) in &hints.variables {
             if let Some(block) = self.blocks.find(*value) {
                 let (name, module) = (name.clone(), Some(runtime.facts.name.clone()));
                 let variable = self.add(FoundRoot { kind, name, module, rank: Rank::Named, thread: None });
-                self.hit(variable, block)?;
+                self.refer(variable, block)?;
             }
         }
-        let mut whole =
-            RuntimeReferences::new(holding, &claimed_ranges(std::slice::from_ref(runtime)), self.blocks);
-        whole
-            .blocks
-            .extend(self.pointed_into.take().iter().flat_map(BlockSet::iter).map(|block| block..block + 1));
-        self.runtime_references.push((root, whole));
+        let own_memory = claimed_ranges(std::slice::from_ref(runtime));
+        let references = RuntimeReferences::new(hints, &own_memory, self.blocks);
+        let pointed_into = self.pointed_into.take();
+        let pointed_into = pointed_into.iter().flat_map(BlockSet::iter).map(|block| block..block + 1);
+        let merged = self.runtime_references.entry(root).or_default();
+        merged.blocks.extend(references.blocks.into_iter().chain(pointed_into));
+        merged.stops.extend(references.stops);
         Ok(root)
     }
 
-    /// For each mapping, whether a block begins in it.
-    fn with_blocks(&self) -> Vec<bool> {
+    /// Returns for each mapping whether a block begins in it.
+    fn have_blocks(&self) -> Vec<bool> {
         let mut blocks = self.blocks.iter(0).peekable();
-        let has = |mapping: &Mapping| {
-            while blocks.next_if(|block| block.0 < mapping.start).is_some() {}
-            blocks.peek().is_some_and(|block| block.0 < mapping.end)
+        let has_block = |mapping: &Mapping| {
+            while blocks.next_if(|&(start, _)| start < mapping.start).is_some() {}
+            blocks.peek().is_some_and(|&(start, _)| start < mapping.end)
         };
-        self.frozen.address_space.mappings().iter().map(has).collect()
+        self.frozen.address_space.mappings().iter().map(has_block).collect()
     }
 
     /// Searches unexplained memory. If a thread's FS base points into it, it is that thread's
@@ -339,12 +355,12 @@ impl Finder<'_> {
             None => (RootKind::Static, format!("memory at {:#x}", mapping.start)),
         };
         for range in taken.gaps_in(mapping.range()) {
-            let words = self.search_range(range, mapping.permissions.shared)?;
-            if !words.is_empty() {
+            let hits = self.search_range(range, mapping.permissions.shared)?;
+            if !hits.is_empty() {
                 // It may contain unrecognised stacks, with stale words of earlier calls.
                 let rank = if owner.is_none() { Rank::Transient } else { Rank::Ordinary };
                 let root = self.add(FoundRoot { kind, name: name.clone(), rank, ..FoundRoot::default() });
-                self.hit_all(root, &words)?;
+                self.refer_all(root, &hits)?;
             }
         }
         Ok(())
@@ -353,8 +369,9 @@ impl Finder<'_> {
     /// Whether a word of glibc's own data points past a block rather than to it: bins and top point
     /// to the start of a free chunk, whose first word is the last that the block before may use
     /// (malloc.c, "the chunk's overlapping fields").
-    fn is_past_block(&self, block: u32, word: u64) -> bool {
-        word.saturating_add(8) >= self.blocks.start(block).saturating_add(self.blocks.bytes(block))
+    fn is_past_block(&self, hit: &Hit) -> bool {
+        let block_end = self.blocks.start(hit.block).saturating_add(self.blocks.bytes(hit.block));
+        hit.word.saturating_add(8) >= block_end
     }
 
     /// Searches static data of a program or library, with one root for each symbol.
@@ -364,34 +381,37 @@ impl Finder<'_> {
         group: &[&Mapping],
         taken: &RangeSet,
     ) -> Result<(), Refused> {
-        let mut words: Vec<Hit> = Vec::new();
+        let mut hits: Vec<Hit> = Vec::new();
         for mapping in group {
             for range in taken.gaps_in(mapping.range()) {
-                words.extend(self.search_range(range, false)?);
+                hits.extend(self.search_range(range, false)?);
             }
         }
-        let Some(first) = group.first().filter(|_| !words.is_empty()) else { return Ok(()) };
+        let Some(first) = group.first().filter(|_| !hits.is_empty()) else { return Ok(()) };
         let symbols = Symbols::read(process, self.frozen, first);
-        let short = first.name.rsplit('/').next().unwrap_or_default();
+        let file = first.name.rsplit('/').next().unwrap_or_default();
         let has_arena = CLibrary::of_file(&first.name) == Some(CLibrary::Glibc);
-        words.retain(|&(at, word, block)| {
-            let is_arena =
-                has_arena || symbols.containing(at).is_some_and(|symbol| symbol.name == b"main_arena");
-            !is_arena || !self.is_past_block(block, word)
+        let is_arena = |symbol: &Symbol| symbol.name == b"main_arena";
+        hits.retain(|hit| {
+            let is_in_arena = has_arena || symbols.containing(hit.address).is_some_and(is_arena);
+            !is_in_arena || !self.is_past_block(hit)
         });
         // Words without a symbol are an array if many are in a row; otherwise each is a variable.
-        for row in words.chunk_by(|one, next| next.0 - one.0 <= MAX_GAP_BYTES) {
-            let array = row.first().filter(|_| row.len() >= MIN_ARRAY).map(|first| first.0);
-            let place = |at: u64| symbols.containing(at).map_or(array.unwrap_or(at), |symbol| symbol.address);
-            for of_one in row.chunk_by(|one, next| place(one.0) == place(next.0)) {
-                let Some(&(at, ..)) = of_one.first() else { continue };
-                let name = match symbols.containing(at) {
+        for row in hits.chunk_by(|hit, next| next.address - hit.address <= MAX_GAP_BYTES) {
+            let array = row.first().filter(|_| row.len() >= MIN_ARRAY).map(|first| first.address);
+            let variable = |hit: &Hit| {
+                let symbol = symbols.containing(hit.address);
+                symbol.map_or(array.unwrap_or(hit.address), |symbol| symbol.address)
+            };
+            for variable_hits in row.chunk_by(|hit, next| variable(hit) == variable(next)) {
+                let Some(hit) = variable_hits.first() else { continue };
+                let name = match symbols.containing(hit.address) {
                     Some(symbol) => names::demangle_symbol(&symbol.name),
-                    None => format!("{short}+{:#x}", place(at) - first.start),
+                    None => format!("{file}+{:#x}", variable(hit) - first.start),
                 };
-                let module = Some(short.to_owned());
+                let module = Some(file.to_owned());
                 let root = self.add(FoundRoot { name, module, ..FoundRoot::default() });
-                self.hit_all(root, of_one)?;
+                self.refer_all(root, variable_hits)?;
             }
         }
         Ok(())
@@ -402,24 +422,25 @@ impl Finder<'_> {
         let rank = |root: &u32| self.found.get(*root as usize).map(|found| found.rank);
         let mut order: Vec<u32> = (0..self.found.len() as u32).collect();
         order.sort_by_key(rank);
-        self.hits.sort_unstable();
-        self.hits.dedup();
+        self.references.sort_unstable();
+        self.references.dedup();
         let (mut found, mut roots, mut rank) = (Vec::new(), Roots::default(), None);
         for root in order {
-            let Some(of) = self.found.get(root as usize) else { continue };
-            match rank.replace(of.rank) {
-                Some(Rank::Named) if of.rank != Rank::Named => roots.end_named_class(),
-                Some(before) if of.rank != before => roots.begin_class(),
+            let Some(found_root) = self.found.get(root as usize) else { continue };
+            match rank.replace(found_root.rank) {
+                Some(Rank::Named) if found_root.rank != Rank::Named => roots.end_named_class(),
+                Some(before) if found_root.rank != before => roots.begin_class(),
                 _ => {}
             }
-            let first = self.hits.partition_point(|hit| hit.0 < root);
-            let behind = self.hits.partition_point(|hit| hit.0 <= root);
-            let hits = self.hits[first..behind].iter().map(|hit| hit.1);
-            let wholes =
-                || self.runtime_references.iter().filter(|whole| whole.0 == root).map(|whole| &whole.1);
-            let own = wholes().flat_map(|whole| whole.blocks.iter().cloned().flatten());
-            roots.add_with_stops(hits.chain(own), wholes().flat_map(|whole| whole.stops.iter().copied()));
-            found.push(of.clone());
+            let first = self.references.partition_point(|reference| reference.root < root);
+            let end = self.references.partition_point(|reference| reference.root <= root);
+            let blocks = self.references[first..end].iter().map(|reference| reference.block);
+            let reported = self.runtime_references.remove(&root).unwrap_or_default();
+            roots.add_with_stops(
+                blocks.chain(reported.blocks.into_iter().flatten()),
+                reported.stops.into_iter(),
+            );
+            found.push(found_root.clone());
         }
         AllRoots { found, roots, unread_bytes: self.unread_bytes }
     }

@@ -16,46 +16,47 @@ use strandline_process::range::{AddressRange, RangeSet};
 
 /// Maximum bytes before the collector's link in an object's block: guards, and two words.
 const MAX_HEADER_BYTES: u64 = 48;
-/// The low bits of links are flags.
-const LINK: u64 = !3;
+/// The address in a link, whose low bits are flags.
+const LINK_ADDRESS: u64 = !3;
 
 /// Words of objects that are no references, though they may be addresses of blocks.
 pub struct NonReferences<'a> {
-    holdings: Vec<&'a ReferenceHints>,
+    hints: Vec<&'a ReferenceHints>,
     blocks: &'a Blocks,
 }
 
 impl<'a> NonReferences<'a> {
     /// Collects what all runtimes' readers report.
     pub fn new(runtimes: &'a [Reading], blocks: &'a Blocks) -> Self {
-        let holdings = runtimes.iter().filter_map(|runtime| runtime.holding.as_ref());
-        Self { holdings: holdings.collect(), blocks }
+        let hints = runtimes.iter().filter_map(|runtime| runtime.holding.as_ref());
+        Self { hints: hints.collect(), blocks }
     }
 
     /// Replaces such words by zeros in `bytes`, which were read at `address`.
     pub fn zero(&self, address: u64, bytes: &mut [u8]) {
-        for holding in &self.holdings {
-            zero_links(&holding.gc_links, address, bytes);
-            self.zero_texts(&holding.opaque_from, address, bytes);
+        for hints in &self.hints {
+            zero_links(&hints.gc_links, address, bytes);
+            self.zero_texts(&hints.opaque_from, address, bytes);
         }
     }
 
     fn zero_texts(&self, texts: &AddressSet, address: u64, bytes: &mut [u8]) {
         let end = address.saturating_add(bytes.len() as u64);
-        let behind = |place: u64| {
-            let block = self.blocks.find(place);
+        let block_end = |text: u64| {
+            let block = self.blocks.find(text);
             block.map_or(0, |block| self.blocks.start(block).saturating_add(self.blocks.bytes(block)))
         };
         // A text may begin before `address`.
-        let begun = self.blocks.find(address).map(|block| self.blocks.start(block));
-        let begun = begun.and_then(|start| texts.within(start, address).next());
-        let mut done = address;
-        for place in begun.into_iter().chain(texts.within(address, end)) {
-            let (from, to) = (place.max(done), behind(place).min(end));
-            let part = |at: u64| usize::try_from(at.checked_sub(address)?).ok();
-            let Some((from, to)) = part(from).zip(part(to)) else { continue };
-            bytes.get_mut(from..to).unwrap_or_default().fill(0);
-            done = done.max(behind(place));
+        let first_block = self.blocks.find(address).map(|block| self.blocks.start(block));
+        let first_text = first_block.and_then(|start| texts.within(start, address).next());
+        let mut zeroed_end = address;
+        for text in first_text.into_iter().chain(texts.within(address, end)) {
+            let text_end = block_end(text);
+            let index = |address_in: u64| usize::try_from(address_in.checked_sub(address)?).ok();
+            let indices = index(text.max(zeroed_end)).zip(index(text_end.min(end)));
+            let Some((first, last)) = indices else { continue };
+            bytes.get_mut(first..last).unwrap_or_default().fill(0);
+            zeroed_end = zeroed_end.max(text_end);
         }
     }
 }
@@ -63,11 +64,12 @@ impl<'a> NonReferences<'a> {
 /// Zeroes links in `bytes`, read at `address`, that point to other links: they are not references.
 fn zero_links(links: &AddressSet, address: u64, bytes: &mut [u8]) {
     let end = address.saturating_add(bytes.len() as u64);
-    for place in links.within(address.saturating_sub(8), end) {
-        for at in [place, place.saturating_add(8)] {
-            let offset = at.checked_sub(address).and_then(|offset| usize::try_from(offset).ok());
+    for link in links.within(address.saturating_sub(8), end) {
+        for word_address in [link, link.saturating_add(8)] {
+            let offset = word_address.checked_sub(address).and_then(|offset| usize::try_from(offset).ok());
             let word = offset.and_then(|offset| bytes.get_mut(offset..)?.first_chunk_mut::<8>());
-            if let Some(word) = word.filter(|word| links.contains(u64::from_le_bytes(**word) & LINK)) {
+            if let Some(word) = word.filter(|word| links.contains(u64::from_le_bytes(**word) & LINK_ADDRESS))
+            {
                 *word = [0; 8];
             }
         }
@@ -76,49 +78,54 @@ fn zero_links(links: &AddressSet, address: u64, bytes: &mut [u8]) {
 
 /// Marks the blocks in memory of runtimes whose readers report objects.
 pub fn exact_blocks(runtimes: &[Reading], blocks: &Blocks) -> Result<Option<Exact>, Refused> {
-    let some = runtimes.iter().filter(|reading| reading.holding.is_some());
+    let readings = runtimes.iter().filter(|reading| reading.holding.is_some());
     let claims: Vec<AddressRange> =
-        some.flat_map(|reading| claimed_ranges(std::slice::from_ref(reading))).collect();
+        readings.flat_map(|reading| claimed_ranges(std::slice::from_ref(reading))).collect();
     if claims.is_empty() {
         return Ok(None);
     }
-    let mut own = BlockSet::new(blocks.len())?;
-    for AddressRange { start, end } in claims {
-        (first_from(blocks, start)..first_from(blocks, end)).for_each(|block| _ = own.set(block));
+    let mut runtime_blocks = BlockSet::new(blocks.len())?;
+    for range in claims {
+        block_range(blocks, range).for_each(|block| _ = runtime_blocks.set(block));
     }
-    Exact::new(own, blocks.len()).map(Some)
+    Exact::new(runtime_blocks, blocks.len()).map(Some)
 }
 
 /// What a runtime refers to according to its reader.
 #[derive(Default)]
-pub struct Whole {
+pub struct RuntimeReferences {
     /// Blocks in its memory, and linked objects.
     pub blocks: Vec<Range<u32>>,
     /// Objects at which paths from variables stop.
     pub stops: Vec<u32>,
 }
 
-impl Whole {
-    /// Takes the references in `holding`. `claims` is the runtime's own memory.
-    pub fn new(holding: &ReferenceHints, claims: &RangeSet, blocks: &Blocks) -> Self {
-        let mut whole = Self::default();
-        for &AddressRange { start, end } in claims {
-            let range = first_from(blocks, start)..first_from(blocks, end);
-            match whole.blocks.last_mut().filter(|last| last.end == range.start) {
+impl RuntimeReferences {
+    /// Takes the references in `hints`. `claims` is the runtime's own memory.
+    pub fn new(hints: &ReferenceHints, claims: &RangeSet, blocks: &Blocks) -> Self {
+        let mut references = Self::default();
+        for &claim in claims {
+            let range = block_range(blocks, claim);
+            match references.blocks.last_mut().filter(|last| last.end == range.start) {
                 Some(last) => last.end = range.end,
-                None => whole.blocks.push(range),
+                None => references.blocks.push(range),
             }
         }
         for gap in claims.gaps_in((0, u64::MAX)) {
-            for link in holding.gc_links.within(gap.start, gap.end) {
-                let block = blocks.find(link);
-                let is_its = |block: &u32| link - blocks.start(*block) <= MAX_HEADER_BYTES;
-                whole.blocks.extend(block.filter(is_its).map(|block| block..block + 1));
+            for link in hints.gc_links.within(gap.start, gap.end) {
+                let is_header = |block: &u32| link - blocks.start(*block) <= MAX_HEADER_BYTES;
+                let block = blocks.find(link).filter(is_header);
+                references.blocks.extend(block.map(|block| block..block + 1));
             }
         }
-        whole.stops = holding.stops.within(0, u64::MAX).filter_map(|stop| blocks.find(stop)).collect();
-        whole
+        references.stops = hints.stops.within(0, u64::MAX).filter_map(|stop| blocks.find(stop)).collect();
+        references
     }
+}
+
+/// Returns the numbers of the blocks that begin in `range`.
+fn block_range(blocks: &Blocks, range: AddressRange) -> Range<u32> {
+    first_from(blocks, range.start)..first_from(blocks, range.end)
 }
 
 /// Returns the first block that begins at or after `address`.
@@ -134,34 +141,37 @@ fn first_from(blocks: &Blocks, address: u64) -> u32 {
 /// Rows of blocks in runtimes' own memory.
 pub struct RuntimeBlocks<'a> {
     /// In address order, without overlap.
-    ranges: Vec<(u64, u64, &'a Reading)>,
+    ranges: Vec<(AddressRange, &'a Reading)>,
 }
 
 impl<'a> RuntimeBlocks<'a> {
     /// Collects the claims of all runtimes whose readers report objects.
     pub fn new(runtimes: &'a [Reading]) -> Self {
-        let some = runtimes.iter().filter(|reading| reading.holding.is_some());
-        let ranges = some.flat_map(|of| of.claims.iter().map(move |claim| (claim.start, claim.end, of)));
-        let mut ranges: Vec<_> = ranges.collect();
-        ranges.sort_unstable_by_key(|range| range.0);
+        let readings = runtimes.iter().filter(|reading| reading.holding.is_some());
+        let claims = |reading: &'a Reading| {
+            let ranges = reading.claims.iter();
+            ranges.map(move |claim| (AddressRange { start: claim.start, end: claim.end }, reading))
+        };
+        let mut ranges: Vec<_> = readings.flat_map(claims).collect();
+        ranges.sort_unstable_by_key(|(range, _)| range.start);
         Self { ranges }
     }
 
     fn reading(&self, start: u64) -> Option<&'a Reading> {
-        let index = self.ranges.partition_point(|range| range.1 <= start);
-        self.ranges.get(index).filter(|range| range.0 <= start).map(|range| range.2)
+        let index = self.ranges.partition_point(|(range, _)| range.end <= start);
+        self.ranges.get(index).filter(|(range, _)| range.start <= start).map(|(_, reading)| *reading)
     }
 
     /// Whether the block at `start` is in a runtime's own memory.
-    pub fn have(&self, start: u64) -> bool {
-        !self.ranges.is_empty() && self.reading(start).is_some()
+    pub fn contain(&self, start: u64) -> bool {
+        self.reading(start).is_some()
     }
 
     /// Returns the row of the block at `start`.
     pub fn row(&self, start: u64) -> Option<&'static str> {
-        let reading = self.reading(start).filter(|_| !self.ranges.is_empty())?;
-        let holding = reading.holding.as_ref()?;
-        let object = holding.object.filter(|_| holding.objects.contains(start)).map(|row| row.id);
+        let reading = self.reading(start)?;
+        let hints = reading.holding.as_ref()?;
+        let object = hints.object.filter(|_| hints.objects.contains(start)).map(|row| row.id);
         object.or_else(|| reading.rows.map(|rows| rows.live.id))
     }
 }

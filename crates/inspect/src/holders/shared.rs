@@ -17,14 +17,12 @@ const MAX_TYPES: usize = 5;
 const MAX_PAIRS: usize = 1 << 16;
 
 /// Adds the blocks that several roots hold to `holders`.
-pub fn tell(holders: &mut Holders, held: &DominatorTree, found: &[FoundRoot], types: &Types) {
-    let sum = |sum: strandline_holders::Sum| Sum { bytes: sum.bytes, blocks: u64::from(sum.blocks) };
-    let sets = held.shared_sets();
-    let mut of_types = count(held, types);
-    holders.shared_total = Some(sum(held.shared()));
-    for (place, set) in sets.iter().enumerate() {
-        if place < MAX_SETS {
-            holders.shared.push(shared(set, found, of_types.remove(&place).unwrap_or_default()));
+pub fn add(holders: &mut Holders, held: &DominatorTree, found: &[FoundRoot], types: &Types) {
+    let mut types = types_by_set(held, types);
+    holders.shared_total = Some(held.shared().into());
+    for (index, set) in held.shared_sets().iter().enumerate() {
+        if index < MAX_SETS {
+            holders.shared.push(shared(set, found, types.remove(&index).unwrap_or_default()));
         } else {
             holders.other_shared.bytes += set.sum.bytes;
             holders.other_shared.blocks += u64::from(set.sum.blocks);
@@ -33,26 +31,26 @@ pub fn tell(holders: &mut Holders, held: &DominatorTree, found: &[FoundRoot], ty
 }
 
 /// Returns the types of the blocks of each listed set, by bytes, largest first.
-fn count(held: &DominatorTree, types: &Types) -> HashMap<usize, Vec<SharedType>> {
+fn types_by_set(held: &DominatorTree, types: &Types) -> HashMap<usize, Vec<SharedType>> {
     let mut sums: HashMap<(usize, u32), Sum> = HashMap::new();
     for (block, set) in held.each_shared().filter(|(_, set)| *set < MAX_SETS) {
-        let key = (set, types.of(block as usize));
+        let key = (set, types.kind(block as usize));
         if sums.len() < MAX_PAIRS || sums.contains_key(&key) {
             let sum = sums.entry(key).or_default();
             sum.bytes += held.blocks().bytes(block);
             sum.blocks += 1;
         }
     }
-    let mut of_sets: HashMap<usize, Vec<SharedType>> = HashMap::new();
+    let mut by_set: HashMap<usize, Vec<SharedType>> = HashMap::new();
     for ((set, kind), sum) in sums {
         let name = types.name(kind).to_owned();
-        of_sets.entry(set).or_default().push(SharedType { name, instances: sum.blocks, bytes: sum.bytes });
+        by_set.entry(set).or_default().push(SharedType { name, instances: sum.blocks, bytes: sum.bytes });
     }
-    for of in of_sets.values_mut() {
-        of.sort_by(|one, next| next.bytes.cmp(&one.bytes).then_with(|| one.name.cmp(&next.name)));
-        of.truncate(MAX_TYPES);
+    for types in by_set.values_mut() {
+        types.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.name.cmp(&b.name)));
+        types.truncate(MAX_TYPES);
     }
-    of_sets
+    by_set
 }
 
 fn shared(set: &SharedSet, found: &[FoundRoot], types: Vec<SharedType>) -> Shared {

@@ -14,8 +14,8 @@ const MAX_SYMBOLS: usize = 1 << 21;
 const MAX_NAMES_BYTES: usize = 128 << 20;
 /// Maximum number of names of one function: functions with identical code may be merged.
 const MAX_NAMES: usize = 16;
-/// Maximum number of symbols before an instruction that are checked for one that contains it.
-const MAX_BACK: usize = 64;
+/// Maximum number of functions before an instruction that are checked for one that contains it.
+const MAX_CHECKED: usize = 64;
 
 /// A data symbol.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
@@ -85,22 +85,30 @@ pub fn add_function_names(
     let Ok(object) = Object::open(process, &frozen.address_space, mapping) else { return };
     object.each_symbol(&mut |name, symbol| {
         if addresses.binary_search(&symbol.address).is_ok() {
-            let known = found.entry(symbol.address).or_default();
+            let function = found.entry(symbol.address).or_default();
             let text =
                 if name.len() <= names::MAX_BYTES { names::demangle_symbol(name) } else { String::new() };
             // A name that could not be demangled keeps its prefix.
             if text.is_empty() || text.starts_with("_ZN") || text.starts_with("_R") {
-                known.is_complete = false;
-            } else if !known.names.contains(&text) {
-                known.is_complete &= known.names.len() < MAX_NAMES;
-                known.names.extend(Some(text).filter(|_| known.is_complete));
+                function.is_complete = false;
+            } else if !function.names.contains(&text) {
+                function.is_complete &= function.names.len() < MAX_NAMES;
+                function.names.extend(Some(text).filter(|_| function.is_complete));
             }
         }
     });
 }
 
+/// A function: its addresses, and its number among all symbols of the file.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct FunctionRange {
+    start: u64,
+    end: u64,
+    number: u32,
+}
+
 /// Returns the name of the function that contains each of `instructions`, in the same order. If
-/// functions overlap, only the last `MAX_BACK` that begin before the instruction are considered:
+/// functions overlap, only the last `MAX_CHECKED` that begin before the instruction are considered:
 /// a hostile file may have millions.
 pub fn functions(
     process: &Process,
@@ -110,32 +118,32 @@ pub fn functions(
 ) -> Vec<Option<String>> {
     let mut found: Vec<Option<String>> = vec![None; instructions.len()];
     let Ok(object) = Object::open(process, &frozen.address_space, mapping) else { return found };
-    let mut wanted = instructions.to_vec();
-    wanted.sort_unstable();
-    // Start, end, and index among all symbols.
-    let mut ranges: Vec<(u64, u64, u32)> = Vec::new();
-    let mut place = 0_u32;
+    let mut sorted = instructions.to_vec();
+    sorted.sort_unstable();
+    let mut functions: Vec<FunctionRange> = Vec::new();
+    let mut number = 0_u32;
     object.each_symbol(&mut |_, symbol| {
-        place = place.saturating_add(1);
+        number = number.saturating_add(1);
         let end = symbol.address.saturating_add(symbol.bytes);
-        let first = wanted.partition_point(|&at| at < symbol.address);
-        if wanted.get(first).is_some_and(|&at| at < end) && ranges.len() < MAX_SYMBOLS {
-            ranges.push((symbol.address, end, place));
+        let first = sorted.partition_point(|&instruction| instruction < symbol.address);
+        let has_instruction = sorted.get(first).is_some_and(|&instruction| instruction < end);
+        if has_instruction && functions.len() < MAX_SYMBOLS {
+            functions.push(FunctionRange { start: symbol.address, end, number });
         }
     });
-    ranges.sort_unstable();
-    let mut by_place: HashMap<u32, Vec<usize>> = HashMap::new();
-    for (index, &at) in instructions.iter().enumerate() {
-        let behind = ranges.partition_point(|range| range.0 <= at);
-        let near = ranges.get(behind.saturating_sub(MAX_BACK)..behind).unwrap_or_default();
-        if let Some(range) = near.iter().rev().find(|range| at < range.1) {
-            by_place.entry(range.2).or_default().push(index);
+    functions.sort_unstable();
+    let mut by_number: HashMap<u32, Vec<usize>> = HashMap::new();
+    for (index, &instruction) in instructions.iter().enumerate() {
+        let next = functions.partition_point(|function| function.start <= instruction);
+        let near = functions.get(next.saturating_sub(MAX_CHECKED)..next).unwrap_or_default();
+        if let Some(function) = near.iter().rev().find(|function| instruction < function.end) {
+            by_number.entry(function.number).or_default().push(index);
         }
     }
-    place = 0;
+    number = 0;
     object.each_symbol(&mut |name, _| {
-        place = place.saturating_add(1);
-        for index in by_place.remove(&place).into_iter().flatten() {
+        number = number.saturating_add(1);
+        for index in by_number.remove(&number).into_iter().flatten() {
             let name = name.get(..name.len().min(names::MAX_BYTES)).unwrap_or_default();
             if let Some(found) = found.get_mut(index) {
                 *found = Some(names::demangle_symbol(name));

@@ -1,5 +1,7 @@
 //! Lists what each root holds: the largest nodes of the outline of the dominator tree.
 
+use std::cmp::Reverse;
+
 use strandline_holders::{Node, Outline};
 
 use super::facts::Holding;
@@ -15,18 +17,25 @@ const MAX_DEPTH: usize = 12;
 pub struct Tree<'a> {
     outline: &'a Outline,
     types: &'a Types,
-    /// Listed nodes, each with its parent; by parent, largest first.
-    listed: Vec<(u32, u32)>,
+    /// By parent, largest first.
+    listed: Vec<ListedNode>,
+}
+
+/// Index of a node in the outline, and of its parent.
+struct ListedNode {
+    parent: u32,
+    node: u32,
 }
 
 impl<'a> Tree<'a> {
     /// Lists an outline of blocks of `live_bytes` in total.
     pub fn new(outline: &'a Outline, types: &'a Types, live_bytes: u64) -> Self {
-        let least = (live_bytes / MIN_FRACTION_DIVISOR).max(1);
-        let large = outline.block_nodes().filter(|(_, node)| node.retained.bytes >= least);
-        let mut listed: Vec<(u32, u32)> = large.map(|(number, node)| (node.parent, number)).collect();
-        let size = |number: u32| outline.nodes().get(number as usize).map_or(0, |node| node.retained.bytes);
-        listed.sort_by(|one, next| one.0.cmp(&next.0).then_with(|| size(next.1).cmp(&size(one.1))));
+        let min_bytes = (live_bytes / MIN_FRACTION_DIVISOR).max(1);
+        let large = outline.block_nodes().filter(|(_, node)| node.retained.bytes >= min_bytes);
+        let mut listed: Vec<ListedNode> =
+            large.map(|(index, node)| ListedNode { parent: node.parent, node: index }).collect();
+        let bytes = |index: u32| outline.nodes().get(index as usize).map_or(0, |node| node.retained.bytes);
+        listed.sort_by_key(|entry| (entry.parent, Reverse(bytes(entry.node))));
         Self { outline, types, listed }
     }
 
@@ -35,16 +44,15 @@ impl<'a> Tree<'a> {
         self.below_at(node, 0)
     }
 
-    fn below_at(&self, above: u32, depth: usize) -> Vec<Holding> {
-        let first = self.listed.partition_point(|entry| entry.0 < above);
-        let below = self.listed.iter().skip(first).take_while(|entry| entry.0 == above);
-        below
-            .take(if depth < MAX_DEPTH { MAX_CHILDREN } else { 0 })
-            .filter_map(|&(_, number)| {
-                let node = self.outline.nodes().get(number as usize)?;
-                Some(Holding { holds: self.below_at(number, depth + 1), ..self.holding(node) })
-            })
-            .collect()
+    fn below_at(&self, parent: u32, depth: usize) -> Vec<Holding> {
+        let first = self.listed.partition_point(|entry| entry.parent < parent);
+        let children = self.listed.iter().skip(first).take_while(|entry| entry.parent == parent);
+        let children = children.take(if depth < MAX_DEPTH { MAX_CHILDREN } else { 0 });
+        let holding = |entry: &ListedNode| {
+            let node = self.outline.nodes().get(entry.node as usize)?;
+            Some(Holding { holds: self.below_at(entry.node, depth + 1), ..self.holding(node) })
+        };
+        children.filter_map(holding).collect()
     }
 
     fn holding(&self, node: &Node) -> Holding {

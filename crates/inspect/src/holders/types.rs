@@ -17,7 +17,8 @@ const MAX_SIZES: usize = 1 << 14;
 
 /// The type of each block, and the name of each type.
 pub struct Types {
-    of: Vec<u16>,
+    /// The type of each block.
+    kinds: Vec<u16>,
     names: Vec<String>,
     by_name: HashMap<String, u16>,
     by_size: HashMap<u64, u16>,
@@ -35,29 +36,29 @@ impl Types {
     ) -> Result<Self, Refused> {
         let blocks = held.blocks();
         let mut types = Self {
-            of: Vec::new(),
+            kinds: Vec::new(),
             names: Vec::new(),
             by_name: HashMap::new(),
             by_size: HashMap::new(),
             rows: Vec::new(),
         };
         let count = blocks.len() as usize;
-        types.of.try_reserve_exact(count).map_err(|_| Refused::NoMemory(count as u64 * 2))?;
+        types.kinds.try_reserve_exact(count).map_err(|_| Refused::NoMemory(count as u64 * 2))?;
         let kind = |named: &Option<NamedType>| {
-            named.as_ref().map(|named| (types.named_kind(named.name.clone()), named.least_bytes))
+            named.as_ref().map(|named| (types.named_kind(named.name.clone()), named.min_bytes))
         };
-        let kinds: Vec<Option<(u16, u64)>> = classes.types.iter().map(kind).collect();
+        let class_kinds: Vec<Option<(u16, u64)>> = classes.types.iter().map(kind).collect();
         let palette = refinements.palette();
-        let mut of_runtimes = Some(refinements.finder()).filter(|_| !refinements.is_empty());
+        let mut refinements_finder = Some(refinements.finder()).filter(|_| !refinements.is_empty());
         for (block, (start, bytes)) in blocks.iter(0).enumerate() {
-            let class = classes.type_index(block).and_then(|class| kinds.get(class).copied().flatten());
-            let class = class.filter(|(_, least)| *least <= bytes).map(|(kind, _)| kind);
-            let known = of_runtimes.as_mut().and_then(|finder| finder.find(start, bytes));
-            let row = known.filter(|_| class.is_none()).and_then(|known| palette.get(known.slot));
+            let class = classes.type_index(block).and_then(|class| class_kinds.get(class).copied().flatten());
+            let class = class.filter(|(_, min_bytes)| *min_bytes <= bytes).map(|(kind, _)| kind);
+            let refined = refinements_finder.as_mut().and_then(|finder| finder.find(start, bytes));
+            let row = refined.filter(|_| class.is_none()).and_then(|refined| palette.get(refined.slot));
             let row = row.map(|row| row.0.id).or_else(|| own.row(start).filter(|_| class.is_none()));
             let kind = class.or_else(|| row.map(|id| types.row_kind(id)));
             let kind = kind.unwrap_or_else(|| types.size_kind(bytes));
-            types.of.push(kind);
+            types.kinds.push(kind);
         }
         Ok(types)
     }
@@ -103,7 +104,7 @@ impl Types {
 
     /// Returns the type of each block.
     pub fn all(&self) -> &[u16] {
-        &self.of
+        &self.kinds
     }
 
     /// Returns the name of a type.
@@ -112,26 +113,26 @@ impl Types {
     }
 
     /// Returns the type of a block.
-    pub fn of(&self, block: usize) -> u32 {
-        self.of.get(block).copied().map_or(0, u32::from)
+    pub fn kind(&self, block: usize) -> u32 {
+        self.kinds.get(block).copied().map_or(0, u32::from)
     }
 
     /// Returns all types, by bytes, largest first.
     pub fn listed(&self, held: &DominatorTree, is_lost: &dyn Fn(u32) -> bool, pins: &Pins) -> Vec<Type> {
-        let mut all: Vec<Type> =
+        let mut types: Vec<Type> =
             self.names.iter().map(|name| Type { name: name.clone(), ..Type::default() }).collect();
         for (block, (_, bytes)) in held.blocks().iter(0).enumerate() {
-            if let Some(of) = all.get_mut(self.of(block) as usize) {
-                of.instances += 1;
-                of.bytes += bytes;
+            if let Some(listed) = types.get_mut(self.kind(block) as usize) {
+                listed.instances += 1;
+                listed.bytes += bytes;
                 let lost = if is_lost(block as u32) { bytes } else { 0 };
-                of.unreachable_bytes = Some(of.unreachable_bytes.unwrap_or(0) + lost);
+                listed.unreachable_bytes = Some(listed.unreachable_bytes.unwrap_or(0) + lost);
             }
         }
-        for (of, &pins) in all.iter_mut().zip(&pins.of_types) {
-            of.pins_bytes = pins;
+        for (listed, &pins) in types.iter_mut().zip(&pins.of_types) {
+            listed.pins_bytes = pins;
         }
-        all.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.name.cmp(&b.name)));
-        all
+        types.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.name.cmp(&b.name)));
+        types
     }
 }

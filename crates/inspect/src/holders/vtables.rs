@@ -17,6 +17,7 @@ use strandline_process::map::{AddressSpace, Mapping};
 use strandline_process::memory::{Memory, word_at};
 use strandline_process::modules;
 use strandline_process::procfs::Process;
+use strandline_process::range::AddressRange;
 
 use super::names;
 use super::symbols::{self, FunctionNames};
@@ -72,7 +73,7 @@ pub struct NamedType {
     /// Its name.
     pub name: String,
     /// Minimum size of its blocks.
-    pub least_bytes: u64,
+    pub min_bytes: u64,
 }
 
 /// Types by number, and the number of the type of each block.
@@ -125,16 +126,16 @@ impl<'a> VtableCollector<'a> {
         next
     }
 
-    fn put(&self, block: u32, word: Word, number: u16) {
-        let (group, place) = (block as usize / GROUP_BLOCKS, block as usize % GROUP_BLOCKS);
-        if let Some(group) = self.numbers.get(group).filter(|_| number != 0) {
-            let none = || (0..GROUP_BLOCKS).map(|_| AtomicU16::default()).collect();
-            let of = &group.get_or_init(none)[place];
+    fn set_number(&self, block: u32, word: Word, number: u16) {
+        let block = block as usize;
+        if let Some(group) = self.numbers.get(block / GROUP_BLOCKS).filter(|_| number != 0) {
+            let zeros = || (0..GROUP_BLOCKS).map(|_| AtomicU16::default()).collect();
+            let stored = &group.get_or_init(zeros)[block % GROUP_BLOCKS];
             // The block's own first word is the better evidence.
             match word {
-                Word::First(_) => of.store(number, Ordering::Relaxed),
+                Word::First(_) => stored.store(number, Ordering::Relaxed),
                 Word::AfterReference(_) => {
-                    _ = of.compare_exchange(0, number, Ordering::Relaxed, Ordering::Relaxed);
+                    _ = stored.compare_exchange(0, number, Ordering::Relaxed, Ordering::Relaxed);
                 }
             }
         }
@@ -143,25 +144,26 @@ impl<'a> VtableCollector<'a> {
     /// Returns all types with their names.
     pub fn finish(self, process: &Process, frozen: &Frozen) -> BlockTypes {
         let tables = self.known.into_inner().unwrap_or_default().tables;
-        let mut wanted: Vec<u64> = Vec::new();
+        let mut addresses: Vec<u64> = Vec::new();
         for table in &tables {
             if let Vtable::Trait(table) = table {
-                wanted.extend(table.drop);
-                wanted.extend(&table.methods);
+                addresses.extend(table.drop);
+                addresses.extend(&table.methods);
             }
         }
-        let functions = functions(process, frozen, &wanted);
+        let functions = functions(process, frozen, &addresses);
         let named = |table: Vtable| match table {
-            Vtable::Class(name) => Some(NamedType { name, least_bytes: 0 }),
+            Vtable::Class(name) => Some(NamedType { name, min_bytes: 0 }),
             Vtable::Trait(table) => {
-                let of = |at: &u64| functions.get(at);
-                let drop = table.drop.as_ref().map(|at| of(at).filter(|called| called.is_complete));
-                let methods = table.methods.iter().filter_map(of).filter(|called| called.is_complete);
+                let all_names = |address: &u64| {
+                    let function = functions.get(address).filter(|function| function.is_complete);
+                    function.map(|function| function.names.as_slice())
+                };
                 // If not all names of the drop function are known, the type is unknown; methods are
                 // weaker evidence.
-                let drop = drop.map_or(Some([].as_slice()), |called| Some(called?.names.as_slice()))?;
-                let name = names::vtable_type(drop, methods.map(|called| called.names.as_slice()))?;
-                Some(NamedType { name, least_bytes: table.bytes })
+                let drop = table.drop.as_ref().map_or(Some([].as_slice()), all_names)?;
+                let name = names::vtable_type(drop, table.methods.iter().filter_map(all_names))?;
+                Some(NamedType { name, min_bytes: table.bytes })
             }
         };
         BlockTypes { types: tables.into_iter().map(named).collect(), numbers: self.numbers }
@@ -185,53 +187,55 @@ impl TypeWordSink for VtableCollector<'_> {
                 }
                 last = (word, *known.entry(word).or_insert_with(|| self.number(word)));
             }
-            self.put(block, word, last.1);
+            self.set_number(block, word, last.1);
         })
     }
 
     fn type_range(&self) -> (u64, u64) {
-        let low = self.modules.0.first().map_or(0, |range| range.0);
-        (low, self.modules.0.last().map_or(0, |range| range.1 - low))
+        let start = self.modules.0.first().map_or(0, |range| range.start);
+        (start, self.modules.0.last().map_or(0, |range| range.end - start))
     }
 }
 
-/// Returns the names of the functions at some addresses.
-fn functions(process: &Process, frozen: &Frozen, wanted: &[u64]) -> HashMap<u64, FunctionNames> {
+/// Returns the names of the functions at `addresses`.
+fn functions(process: &Process, frozen: &Frozen, addresses: &[u64]) -> HashMap<u64, FunctionNames> {
     // Each file is searched once, however many mappings it has.
     let groups = modules::file_groups(frozen.address_space.mappings());
-    let parts = groups.iter().enumerate();
-    let of_parts: HashMap<u64, usize> =
-        parts.flat_map(|(index, group)| group.iter().map(move |mapping| (mapping.start, index))).collect();
+    let indexed = groups.iter().enumerate();
+    let groups_by_start: HashMap<u64, usize> =
+        indexed.flat_map(|(index, group)| group.iter().map(move |mapping| (mapping.start, index))).collect();
     let mut by_group: BTreeMap<usize, Vec<u64>> = BTreeMap::new();
-    for &at in wanted {
-        let group = frozen.address_space.find(at).and_then(|mapping| of_parts.get(&mapping.start));
-        by_group.entry(group.copied().unwrap_or(usize::MAX)).or_default().push(at);
+    for &address in addresses {
+        let mapping = frozen.address_space.find(address);
+        if let Some(&group) = mapping.and_then(|mapping| groups_by_start.get(&mapping.start)) {
+            by_group.entry(group).or_default().push(address);
+        }
     }
     let mut names = HashMap::new();
-    for (group, mut wanted) in by_group {
-        wanted.sort_unstable();
-        wanted.dedup();
+    for (group, mut addresses) in by_group {
+        addresses.sort_unstable();
+        addresses.dedup();
         if let Some(mapping) = groups.get(group).and_then(|group| group.first()) {
-            symbols::add_function_names(process, frozen, mapping, &wanted, &mut names);
+            symbols::add_function_names(process, frozen, mapping, &addresses, &mut names);
         }
     }
     names
 }
 
 /// The mappings of programs and libraries, executable or not.
-struct Modules(Vec<(u64, u64)>);
+struct Modules(Vec<AddressRange>);
 
 impl Modules {
     fn new(space: &AddressSpace) -> Self {
         let groups = modules::file_groups(space.mappings());
-        let are_code = groups.iter().filter(|group| group.iter().any(|of| of.permissions.execute));
-        let of_files = are_code.flatten().filter(|mapping| mapping.has_file());
-        Self(of_files.map(|mapping| (mapping.start, mapping.end)).collect())
+        let code = groups.iter().filter(|group| group.iter().any(|mapping| mapping.permissions.execute));
+        let file_mappings = code.flatten().filter(|mapping| mapping.has_file());
+        Self(file_mappings.map(|mapping| AddressRange { start: mapping.start, end: mapping.end }).collect())
     }
 
     fn contains(&self, address: u64) -> bool {
-        let index = self.0.partition_point(|range| range.1 <= address);
-        self.0.get(index).is_some_and(|range| range.0 <= address)
+        let index = self.0.partition_point(|range| range.end <= address);
+        self.0.get(index).is_some_and(|range| range.start <= address)
     }
 
     fn is_code(&self, space: &AddressSpace, address: u64) -> bool {
