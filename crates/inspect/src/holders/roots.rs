@@ -436,10 +436,7 @@ impl Finder<'_> {
             let end = self.references.partition_point(|reference| reference.root <= root);
             let blocks = self.references[first..end].iter().map(|reference| reference.block);
             let reported = self.runtime_references.remove(&root).unwrap_or_default();
-            roots.add_with_stops(
-                blocks.chain(reported.blocks.into_iter().flatten()),
-                reported.stops.into_iter(),
-            );
+            roots.add_with_stops(blocks.chain(reported.blocks.into_iter().flatten()), reported.stops);
             found.push(found_root.clone());
         }
         AllRoots { found, roots, unread_bytes: self.unread_bytes }
