@@ -5,7 +5,7 @@ use clap::builder::PossibleValuesParser;
 use strandline_export::budget::StopBudget;
 use strandline_inspect::group::MEMORY_RECLAIM;
 use strandline_inspect::remedy::applicable;
-use strandline_process::group::GroupName;
+use strandline_process::group::GroupOwner;
 use strandline_recorder::plan;
 use strandline_report::model::Rows;
 
@@ -42,16 +42,16 @@ pub enum GroupName {
     /// By its path.
     Path(String),
     /// By what it is the group of.
-    Of(GroupName),
+    Of(GroupOwner),
 }
 
 impl GroupChoice {
     /// The chosen group; `None` if none is named.
     pub fn name(&self) -> Option<GroupName> {
         let path = self.cgroup.clone().map(GroupName::Path);
-        let container = || self.container.clone().map(GroupName::Container);
-        let unit = || self.unit.clone().map(GroupName::Unit);
-        let pod = || self.pod.clone().map(GroupName::Pod);
+        let container = || self.container.clone().map(GroupOwner::Container);
+        let unit = || self.unit.clone().map(GroupOwner::Unit);
+        let pod = || self.pod.clone().map(GroupOwner::Pod);
         path.or_else(|| container().or_else(unit).or_else(pod).map(GroupName::Of))
     }
 }

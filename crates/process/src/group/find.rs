@@ -23,7 +23,7 @@ const MIN_ID_DIGITS: usize = 4;
 
 /// The name of a group to find.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum GroupName {
+pub enum GroupOwner {
     /// A container by its id, or the first digits of it.
     Container(String),
     /// A unit of systemd.
@@ -32,7 +32,7 @@ pub enum GroupName {
     Pod(String),
 }
 
-impl GroupName {
+impl GroupOwner {
     /// Whether a folder named `folder` belongs to the group.
     fn matches(&self, folder: &str) -> bool {
         match self {
@@ -215,7 +215,7 @@ impl Hierarchy {
     ///
     /// # Errors
     /// No group has the name, or several have it, or the search exceeded its bounds.
-    pub fn find(&self, name: &GroupName, bounds: Bounds) -> Result<Group, GroupError> {
+    pub fn find(&self, name: &GroupOwner, bounds: Bounds) -> Result<Group, GroupError> {
         let since = Instant::now();
         let what = name.describe();
         let root = self.root.display().to_string();
@@ -330,7 +330,7 @@ mod tests {
         (folder, hierarchy)
     }
 
-    fn find(hierarchy: &Hierarchy, wanted: GroupName) -> Result<String, String> {
+    fn find(hierarchy: &Hierarchy, wanted: GroupOwner) -> Result<String, String> {
         let found = hierarchy.find(&wanted, Bounds::default());
         found.map(|group| group.path).map_err(|error| error.to_string())
     }
@@ -349,16 +349,16 @@ mod tests {
             let (_folder, hierarchy) =
                 tree(&[format!("{name}/container"), monitor, format!("x/docker-{OTHER}.scope")]);
             for id in [ID, &ID[..12], &format!("containerd://{ID}"), &ID[..12].to_uppercase()] {
-                let found = find(&hierarchy, GroupName::Container(id.to_owned()));
+                let found = find(&hierarchy, GroupOwner::Container(id.to_owned()));
                 assert_eq!(found.as_deref(), Ok(format!("/{name}").as_str()), "{id}");
             }
-            let several = find(&hierarchy, GroupName::Container("0123".into())).unwrap_err();
+            let several = find(&hierarchy, GroupOwner::Container("0123".into())).unwrap_err();
             assert!(several.contains("names 2 control groups"), "{several}");
             assert!(
-                find(&hierarchy, GroupName::Container("web".into())).unwrap_err().contains("docker inspect")
+                find(&hierarchy, GroupOwner::Container("web".into())).unwrap_err().contains("docker inspect")
             );
             assert!(
-                find(&hierarchy, GroupName::Container("ffff".into())).unwrap_err().contains("is it running")
+                find(&hierarchy, GroupOwner::Container("ffff".into())).unwrap_err().contains("is it running")
             );
         }
     }
@@ -371,20 +371,20 @@ mod tests {
         let (_folder, hierarchy) =
             tree(&[slice.clone(), "system.slice/web.service".into(), "user.slice".into()]);
         for asked in [uid, &name, &uid.to_uppercase(), &format!("pod{uid}")] {
-            assert_eq!(find(&hierarchy, GroupName::Pod(asked.to_owned())), Ok(format!("/{slice}")));
+            assert_eq!(find(&hierarchy, GroupOwner::Pod(asked.to_owned())), Ok(format!("/{slice}")));
         }
-        assert!(find(&hierarchy, GroupName::Pod("web".into())).unwrap_err().contains("kubectl"));
+        assert!(find(&hierarchy, GroupOwner::Pod("web".into())).unwrap_err().contains("kubectl"));
         for unit in ["web", "web.service"] {
             assert_eq!(
-                find(&hierarchy, GroupName::Unit(unit.into())).as_deref(),
+                find(&hierarchy, GroupOwner::Unit(unit.into())).as_deref(),
                 Ok("/system.slice/web.service")
             );
         }
-        assert_eq!(find(&hierarchy, GroupName::Unit("user.slice".into())).as_deref(), Ok("/user.slice"));
-        assert!(find(&hierarchy, GroupName::Unit("we".into())).unwrap_err().contains("systemctl"));
-        assert!(find(&hierarchy, GroupName::Unit("../x".into())).unwrap_err().contains("no slash"));
+        assert_eq!(find(&hierarchy, GroupOwner::Unit("user.slice".into())).as_deref(), Ok("/user.slice"));
+        assert!(find(&hierarchy, GroupOwner::Unit("we".into())).unwrap_err().contains("systemctl"));
+        assert!(find(&hierarchy, GroupOwner::Unit("../x".into())).unwrap_err().contains("no slash"));
         let (_folder, hierarchy) = tree(&[format!("kubepods/pod{uid}/{ID}")]);
-        assert_eq!(find(&hierarchy, GroupName::Pod(uid.into())), Ok(format!("/kubepods/pod{uid}")));
+        assert_eq!(find(&hierarchy, GroupOwner::Pod(uid.into())), Ok(format!("/kubepods/pod{uid}")));
     }
 
     #[test]
@@ -402,11 +402,11 @@ mod tests {
         let names = (0..10_000).map(|n| format!("system.slice/s{}.slice/n{n}.service", n % 100));
         let (_folder, hierarchy) = tree(&names.collect::<Vec<_>>());
         assert_eq!(
-            find(&hierarchy, GroupName::Unit("n9999".into())).as_deref(),
+            find(&hierarchy, GroupOwner::Unit("n9999".into())).as_deref(),
             Ok("/system.slice/s99.slice/n9999.service")
         );
         let bounds = Bounds { groups: 50, ..Bounds::default() };
-        let cut = hierarchy.find(&GroupName::Unit("n9999".into()), bounds).unwrap_err().to_string();
+        let cut = hierarchy.find(&GroupOwner::Unit("n9999".into()), bounds).unwrap_err().to_string();
         assert!(cut.contains("among the first 50 groups") && cut.contains("--cgroup"), "{cut}");
     }
 

@@ -13,7 +13,7 @@ pub mod memory;
 pub mod shared_memory;
 pub mod view;
 
-pub use find::{FoundGroups, GroupName};
+pub use find::{FoundGroups, GroupOwner};
 pub use hierarchy::{Group, Hierarchy, Version};
 pub use memory::Memory;
 pub use view::View;
