@@ -174,7 +174,7 @@ pub fn uses_cachegrind(matrix: &Matrix, key: &Key) -> bool {
 }
 
 /// Converts the outcomes of the cells of `runnable`, in plan order, to data; `counted` are the runs
-/// in cachegrind, in the same order. Failures of both are separate: failures in cachegrind invalidate
+/// in cachegrind, in the same order. Failures of both are separate: those in cachegrind invalidate
 /// only its counts.
 pub fn data(
     matrix: &Matrix,

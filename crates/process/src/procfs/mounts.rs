@@ -35,7 +35,7 @@ pub struct Mount {
     pub kind: String,
 }
 
-/// The mounts in the text of /proc/PID/mountinfo, at most [`MAX_MOUNTS`].
+/// The mounts in the text of /proc/PID/mountinfo, at most `MAX_MOUNTS`.
 pub fn parse(text: &[u8]) -> Vec<Mount> {
     mounts(text).take(MAX_MOUNTS).collect()
 }

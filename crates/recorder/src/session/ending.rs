@@ -87,8 +87,8 @@ impl Session<'_> {
         }
     }
 
-    /// Samples a process whose main thread has ended through another thread from now on; false if no
-    /// thread runs on. The last sample does not show a thread that started after it.
+    /// Samples a process whose main thread has ended through another thread from now on; false if
+    /// no thread runs on. The last sample does not show a thread that started after it.
     pub(super) fn reopen(&mut self, pid: i32) -> bool {
         let units = self.units;
         let sampler = Process::open(pid).and_then(|process| Sampler::open_by_thread(&process, units));
