@@ -51,7 +51,7 @@ pub fn candidates(space: &AddressSpace) -> Vec<Vec<&Mapping>> {
     groups
 }
 
-/// Returns the writable mappings of a program or library, at most [`MAX_DATA_BYTES`].
+/// Returns the writable mappings of a program or library, at most `MAX_DATA_BYTES`.
 pub fn static_data(mappings: &[&Mapping]) -> Vec<AddressRange> {
     let mut remaining_bytes = MAX_DATA_BYTES;
     let writable = mappings.iter().filter(|mapping| mapping.permissions.write);
