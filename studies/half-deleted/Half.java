@@ -9,9 +9,10 @@ import strandline.Strandline;
  *
  * <pre>java Half COUNT BYTES WHICH MILLISECONDS        WHICH: alternate or oldest</pre>
  *
- * Collectors that give back later, by a thread of their own, are waited for after each collection, until RSS has not shrunk for this
- * time. Where the time is negative the committed heap has to shrink first, after the first collection: at most a minute. (RSS does not
- * show that: under ZGC it also shrinks where one of several mappings of the same memory goes.)
+ * Some collectors give memory back later, from a thread of their own. After each collection this waits until RSS has not shrunk for
+ * MILLISECONDS. If the number is negative, it first waits until no page of the committed heap is free, at most a minute: ZGC checks
+ * once per ZUncommitDelay and counts in whole seconds, so that it uncommits up to two seconds after a collection. (RSS does not show
+ * that: under ZGC it also shrinks where one of several mappings of the same memory goes.)
  */
 final class Half {
     /** The serial collector shrinks its heap by steps, and is done at the fourth collection that was asked for. */
@@ -19,8 +20,10 @@ final class Half {
 
     /** Between two looks at RSS, in milliseconds. */
     private static final int PAUSE = 20;
-    /** The longest wait for the committed heap to shrink, in milliseconds. */
+    /** The longest wait for ZGC to uncommit what is free, in milliseconds. */
     private static final long MAX_WAIT = 60_000;
+    /** The size of ZGC's small pages. */
+    private static final long ZGC_PAGE = 2 << 20;
     /** Fewer pages than this are no shrinking. */
     private static final long FEW_PAGES = 64;
 
@@ -38,14 +41,11 @@ final class Half {
     }
 
     /** Waits until RSS has not shrunk in looks over this time: on a busy machine they take longer. */
-    private static void rest(RandomAccessFile statm, byte[] buffer, long milliseconds, boolean shrinks)
+    private static void rest(RandomAccessFile statm, byte[] buffer, long milliseconds, boolean uncommits)
             throws IOException, InterruptedException {
-        long committed = Runtime.getRuntime().totalMemory();
-        for (long waited = 0; shrinks && waited < MAX_WAIT; waited += PAUSE) {
+        for (long waited = 0; uncommits && waited < MAX_WAIT; waited += PAUSE) {
             Thread.sleep(PAUSE);
-            long now = Runtime.getRuntime().totalMemory();
-            shrinks = now >= committed;
-            committed = Math.max(committed, now);
+            uncommits = Runtime.getRuntime().freeMemory() >= ZGC_PAGE;
         }
         long last = resident(statm, buffer);
         for (long still = 0; still * PAUSE < milliseconds; still++) {
@@ -63,7 +63,7 @@ final class Half {
         int size = Integer.parseInt(arguments[1]);
         boolean alternate = arguments[2].equals("alternate");
         long wait = Math.abs(Long.parseLong(arguments[3]));
-        boolean shrinks = arguments[3].startsWith("-");
+        boolean uncommits = arguments[3].startsWith("-");
         Map<Integer, byte[]> kept = new HashMap<>();
         RandomAccessFile statm = new RandomAccessFile("/proc/self/statm", "r");
         byte[] buffer = new byte[128];
@@ -79,12 +79,12 @@ final class Half {
         kept.keySet().removeIf(i -> alternate ? i % 2 == 0 : i < count / 2);
         Strandline.mark("halved");
         System.gc();
-        rest(statm, buffer, wait, shrinks);
+        rest(statm, buffer, wait, uncommits);
         Strandline.mark("remedied");
         for (int i = 1; i < COLLECTIONS; i++) {
             System.gc();
         }
-        rest(statm, buffer, wait, false);
+        rest(statm, buffer, wait, uncommits);
         Strandline.mark("insisted");
         long deleted = (long) (count - kept.size()) * size;
         System.out.println("{\"left\": " + kept.size() + ", \"deleted_bytes\": " + deleted + "}");

@@ -96,8 +96,8 @@ fn secondary(context: &Context<'_>, arena: &Arena, top: Top) -> Vec<Region> {
     arena.heaps.iter().filter_map(region).collect()
 }
 
-/// Returns the end, at most `end`, of the private anonymous memory that begins at `start`: beyond
-/// it a damaged heap_info claims memory that is not malloc's. `None` if there is none.
+/// Returns the end of the private anonymous memory that begins at `start`, at most `end`; `None` if
+/// none begins there. The bounds in a damaged heap_info may include memory that malloc did not map.
 fn anonymous_end(context: &Context<'_>, start: u64, end: u64) -> Option<u64> {
     let mut until = start;
     while until < end {

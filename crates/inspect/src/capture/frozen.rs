@@ -1,6 +1,8 @@
 //! Everything that has to be of one state of the process, and is read while it does not run.
 //! [`super::attempts`] stops and releases it.
 
+mod heaps;
+
 use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,16 +15,16 @@ use super::page_tables::{self, KnownBefore, Pages};
 use super::snapshot::GuardedSnapshot;
 use crate::ledger::page_map::Plan;
 use crate::readers::Found;
-use strandline_claims::allocator::{Context, Layer, RangeClaim, Reading};
+use strandline_claims::allocator::Reading;
 use strandline_claims::caveat::Caveat;
 use strandline_claims::refinements::Refinements;
 use strandline_claims::runtime::{self, Busy};
-use strandline_process::error::{Error, Result};
+use strandline_process::error::Result;
 use strandline_process::map::AddressSpace;
 use strandline_process::memory::Memory;
 use strandline_process::pages::Residency;
 use strandline_process::procfs::Process;
-use strandline_process::range::{AddressRange, RangeSet};
+use strandline_process::range::RangeSet;
 use strandline_process::resident::Resident;
 use strandline_process::smaps::{self, Counts, Smaps, SmapsEntry};
 use strandline_process::snapshot::{SnapshotCost, SnapshotMemory};
@@ -276,6 +278,11 @@ impl Frozen {
         self.reading_began + end.saturating_duration_since(self.reading_began) / part
     }
 
+    /// Whether the target is stopped while it is read.
+    fn is_stopped(&self) -> bool {
+        !self.is_quiet && self.snapshot.is_none()
+    }
+
     /// Whether a heap was inconsistent at some place.
     pub fn has_damage(&self) -> bool {
         self.readings.iter().any(|reading| reading.is_inconsistent)
@@ -355,209 +362,6 @@ impl Frozen {
         self.bytes_read += self.runtimes.iter().map(|reading| reading.bytes_read).sum::<u64>();
         busy
     }
-
-    fn read_heaps(
-        &mut self,
-        process: &Process,
-        threads: &[ThreadFacts],
-        memory: &dyn Memory,
-        how: &ReadPlan<'_>,
-    ) -> Result<()> {
-        let mut refinements = std::mem::take(&mut self.refinements);
-        let runtimes = self.runtimes.iter().flat_map(|reading| &reading.claims);
-        let claimed: Vec<_> = runtimes.map(RangeClaim::range).collect();
-        refinements.nest(claimed.iter().copied());
-        let pass = HeapPass {
-            claimed,
-            deadline: self.deadline(1),
-            collects_blocks: how.options.keeps_blocks,
-            checks_free_lists: how.options.before_call,
-            cell_bytes: self.page_map.as_ref().map(Plan::cell_bytes),
-        };
-        let heaps = self.heaps(process, threads, memory, &mut refinements, pass, how);
-        self.refinements = refinements;
-        let (readings, caveats) = heaps?;
-        self.caveats.extend(caveats);
-        self.add_readings(readings);
-        Ok(())
-    }
-
-    /// Whether the target is stopped while it is read.
-    fn is_stopped(&self) -> bool {
-        !self.is_quiet && self.snapshot.is_none()
-    }
-
-    /// Returns the memory of allocators outside of their blocks in use, if a runtime's reader needs
-    /// it. It costs a pass over all heaps, for which the target does not wait.
-    fn free_memory(
-        &self,
-        process: &Process,
-        threads: &[ThreadFacts],
-        memory: &dyn Memory,
-        how: &ReadPlan<'_>,
-    ) -> RangeSet {
-        let is_needed = how.found.runtimes.iter().any(|found| found.needs_free_memory());
-        if !is_needed || self.is_stopped() {
-            return RangeSet::default();
-        }
-        let pass = HeapPass {
-            claimed: Vec::new(),
-            deadline: self.deadline(4),
-            collects_blocks: true,
-            checks_free_lists: false,
-            cell_bytes: None,
-        };
-        let heaps = self.heaps(process, threads, memory, &mut Refinements::default(), pass, how);
-        let Ok((readings, _)) = heaps else { return RangeSet::default() };
-        let is_consistent =
-            |(_, reading): &(usize, Reading)| !reading.is_inconsistent && reading.caveats.is_empty();
-        let consistent = readings.into_iter().filter(is_consistent);
-        consistent.map(|(_, reading)| free_in(reading)).fold(RangeSet::default(), |mut all, free| {
-            all.extend(free);
-            all
-        })
-    }
-
-    /// Reads the heaps of all allocators; returns a reading for each, with the index of its reader.
-    fn heaps(
-        &self,
-        process: &Process,
-        threads: &[ThreadFacts],
-        memory: &dyn Memory,
-        refinements: &mut Refinements,
-        pass: HeapPass,
-        how: &ReadPlan<'_>,
-    ) -> Result<HeapReadings> {
-        let total = self.sums.anonymous_bytes;
-        let done = AtomicU64::new(0);
-        let progress = |bytes: u64| how.advance("reading the heap", &done, bytes, total);
-        let fs_bases: Vec<u64> =
-            threads.iter().map(|thread| thread.fs_base).filter(|&base| base != 0).collect();
-        let stacks: Vec<_> =
-            self.stacks.iter().map(|stack| AddressRange::new(stack.low, stack.high)).collect();
-        let mut claimed = pass.claimed;
-        let locked = self.mappings_that(|space| space.flags.is_locked());
-        let swapped = self.mappings_that(|space| space.counts.swap_bytes > 0);
-        let reserved = self.mappings_that(|space| space.flags.is_hugetlb());
-        let residency = &self.residency;
-        let resident = |range: AddressRange| {
-            let runs = anonymous_runs(residency, range.start, range.end);
-            runs.into_iter().map(AddressRange::from).collect()
-        };
-        let (mut all, mut all_caveats) = (Vec::new(), Vec::new());
-        let resident_memory = Resident::new(memory, residency);
-        for (owner, (layer, found)) in how.found.allocators.iter().enumerate() {
-            let context = Context {
-                memory: &resident_memory,
-                whole_memory: memory,
-                space: &self.address_space,
-                resident: &resident,
-                fs_bases: &fs_bases,
-                stacks: &stacks,
-                claimed: &claimed,
-                start_brk: self.start_brk,
-                locked: &locked,
-                swapped: &swapped,
-                reserved: &reserved,
-                refinements: Some(&*refinements).filter(|refinements| !refinements.is_empty()),
-                deadline: pass.deadline,
-                collects_blocks: pass.collects_blocks,
-                checks_free_lists: pass.checks_free_lists,
-                cell_bytes: pass.cell_bytes,
-                threads: how.workers,
-                progress: &progress,
-            };
-            let (mut readings, caveats) = found.read(&context).map_err(|error| Error::Overlap {
-                address: error.at,
-                first: format!("a claim that ends at {:#x}", error.expected),
-                second: format!("an allocator of process {}", process.pid()),
-            })?;
-            readings.iter_mut().for_each(|reading| reading.layer = *layer);
-            all_caveats.extend(caveats);
-            let ranges: Vec<_> = readings.iter().flat_map(|reading| reading.ranges()).collect();
-            // Allocators with blocks in those of others come first, and refine these.
-            if *layer == Layer::Blocks {
-                refinements.nest(ranges.iter().copied());
-            }
-            claimed.extend(ranges);
-            all.extend(readings.into_iter().map(|reading| (owner, reading)));
-        }
-        Ok((all, all_caveats))
-    }
-
-    /// Returns the ranges of the mappings for which `wanted` holds, in address order.
-    fn mappings_that(&self, wanted: impl Fn(&SmapsEntry) -> bool) -> Vec<AddressRange> {
-        let entries = self.smaps_entries.iter().filter(|entry| wanted(entry));
-        entries.map(|entry| entry.mapping.range()).collect()
-    }
-
-    /// Adds the readings of allocators, each with the index of its reader.
-    fn add_readings(&mut self, mut all: Vec<(usize, Reading)>) {
-        self.caveats.extend(drop_overlapping_claims(&mut all));
-        for (owner, mut reading) in all {
-            self.caveats.append(&mut reading.caveats);
-            self.bytes_read += reading.bytes_read;
-            self.allocator_indices.push(owner);
-            self.readings.push(reading);
-        }
-    }
-}
-
-/// A reading for each heap with the index of its reader, and caveats that belong to none.
-type HeapReadings = (Vec<(usize, Reading)>, Vec<Caveat>);
-
-/// A pass over the heaps of all allocators.
-struct HeapPass {
-    /// Ranges that finer readers have claimed.
-    claimed: Vec<AddressRange>,
-    /// When to end.
-    deadline: Instant,
-    /// See [`Context`].
-    collects_blocks: bool,
-    checks_free_lists: bool,
-    cell_bytes: Option<u64>,
-}
-
-/// Returns the memory that an allocator manages, without its blocks in use.
-fn free_in(reading: Reading) -> RangeSet {
-    let managed: RangeSet = reading.ranges().collect();
-    let Some(blocks) = reading.refined.blocks.and_then(|blocks| blocks.finish().ok()) else {
-        return RangeSet::default();
-    };
-    let in_use: RangeSet = blocks.iter(0).map(|(start, bytes)| (start, start + bytes)).collect();
-    managed.without(&in_use)
-}
-
-/// If two allocators claim the same memory, keeps only the claims of the one recognised by content
-/// alone (glibc, read last): one of the two is damaged, or takes its memory from the other.
-fn drop_overlapping_claims(all: &mut [(usize, Reading)]) -> Vec<Caveat> {
-    let last =
-        all.iter().map(|(_, reading)| reading).filter(|reading| reading.layer == Layer::RestOfMappings);
-    let held: RangeSet = last
-        .flat_map(|reading| {
-            let mapped = reading.mapped_blocks.iter().map(|block| AddressRange::new(block.start, block.end));
-            reading.ranges().chain(mapped)
-        })
-        .collect();
-    let mut caveats = Vec::new();
-    let of_mappings = all.iter_mut().map(|(_, reading)| reading).filter(|one| one.layer == Layer::Mappings);
-    for reading in of_mappings {
-        let before: u64 = reading.claims.iter().map(|claim| claim.sums.resident.total()).sum();
-        let count = reading.claims.len();
-        reading.claims.retain(|claim| !held.overlaps(claim.range()));
-        if reading.claims.len() < count {
-            let after: u64 = reading.claims.iter().map(|claim| claim.sums.resident.total()).sum();
-            // No call is made into an allocator whose structures are in doubt.
-            reading.call = None;
-            let text = format!(
-                "memory of {} lies within another allocator's: it stands there",
-                reading.allocator.name
-            );
-            let place = reading.allocator.found_by.clone();
-            caveats.push(Caveat::new("allocators_disagree", place, Some(before - after), text));
-        }
-    }
-    caveats
 }
 
 impl ReadPlan<'_> {

@@ -218,3 +218,52 @@ fn collect(mut pages: Vec<PageState>, mut moved: u64) -> Vec<PageState> {
     }
     pages
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AREA: u64 = 250_000;
+    const RESIDENT: u64 = 256 << 10;
+
+    fn pages(count: usize, used: u64, live: u64) -> Vec<PageState> {
+        vec![PageState { resident: RESIDENT, area: AREA, used, live }; count]
+    }
+
+    fn resident(pages: &[PageState]) -> u64 {
+        pages.iter().map(|page| page.resident).sum()
+    }
+
+    #[test]
+    fn of_dead_pages_one_is_kept() {
+        let mut all = pages(10, AREA, 0);
+        all.extend(pages(5, AREA, AREA));
+        assert_eq!(resident(&collect(all, 0)), 6 * RESIDENT);
+    }
+
+    #[test]
+    fn objects_move_to_free_places_first() {
+        // Five halves fit into the other five, and none is left over.
+        let mut all = pages(5, AREA / 2, AREA / 2);
+        all.extend(pages(5, AREA / 10 * 9, AREA / 2));
+        let after = collect(all, 0);
+        assert_eq!((after.len(), resident(&after)), (5, 5 * RESIDENT));
+        assert_eq!(after.iter().map(|page| page.live).sum::<u64>(), 5 * AREA);
+    }
+
+    #[test]
+    fn a_collection_moves_a_limited_number_of_bytes() {
+        let moved = MAX_MOVED_BYTES / (AREA / 2);
+        let after = collect(pages(1000, AREA / 2, AREA / 2), 0);
+        assert_eq!(after.len() as u64, 1000 - moved);
+        // What is dead counts until it is swept.
+        assert_eq!(collect(pages(1000, AREA, AREA / 2), 0).len(), 1000);
+    }
+
+    #[test]
+    fn young_objects_need_new_pages() {
+        let after = collect(pages(4, AREA, AREA), 3 * AREA + 1);
+        assert_eq!(after.len(), 8);
+        assert_eq!(resident(&after), 4 * RESIDENT + 3 * AREA.next_multiple_of(PAGE_BYTES) + PAGE_BYTES);
+    }
+}

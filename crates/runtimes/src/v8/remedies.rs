@@ -120,7 +120,7 @@ fn memory_pressure(pid: i32, effect: &Effect) -> Remedy {
             bytes(low)
         )
     } else {
-        "garbage among the objects comes on top of the lower bound, and is not known without a snapshot"
+        "garbage among the objects comes on top of the lower bound, and is not known without a trace"
             .to_owned()
     };
     Remedy {

@@ -1,0 +1,238 @@
+//! The heaps of allocators in a frozen state: what they hold, and their free memory.
+
+use std::sync::atomic::AtomicU64;
+use std::time::Instant;
+
+use super::{Frozen, ReadPlan, anonymous_runs};
+use crate::ledger::page_map::Plan;
+use strandline_claims::allocator::{Context, Layer, RangeClaim, Reading};
+use strandline_claims::caveat::Caveat;
+use strandline_claims::refinements::Refinements;
+use strandline_process::error::{Error, Result};
+use strandline_process::memory::Memory;
+use strandline_process::procfs::Process;
+use strandline_process::range::{AddressRange, RangeSet};
+use strandline_process::resident::Resident;
+use strandline_process::smaps::SmapsEntry;
+use strandline_process::stacks::ThreadFacts;
+
+/// Maximum anonymous bytes outside of what is kept from children in which free memory is searched:
+/// a block takes at least 16 bytes of them, and 8 of ours.
+const MAX_SEARCHED_BYTES: u64 = 256 << 20;
+/// Bytes between two blocks in use that are not a free one: headers, and what aligns blocks.
+const MAX_BETWEEN_BLOCKS: u64 = 16;
+
+impl Frozen {
+    /// Reads the heaps of all allocators, after the runtimes that refine their blocks.
+    pub(super) fn read_heaps(
+        &mut self,
+        process: &Process,
+        threads: &[ThreadFacts],
+        memory: &dyn Memory,
+        how: &ReadPlan<'_>,
+    ) -> Result<()> {
+        let mut refinements = std::mem::take(&mut self.refinements);
+        let runtimes = self.runtimes.iter().flat_map(|reading| &reading.claims);
+        let claimed: Vec<_> = runtimes.map(RangeClaim::range).collect();
+        refinements.nest(claimed.iter().copied());
+        let pass = HeapPass {
+            claimed,
+            deadline: self.deadline(1),
+            collects_blocks: how.options.keeps_blocks,
+            checks_free_lists: how.options.before_call,
+            cell_bytes: self.page_map.as_ref().map(Plan::cell_bytes),
+        };
+        let heaps = self.heaps(process, threads, memory, &mut refinements, pass, how);
+        self.refinements = refinements;
+        let (readings, caveats) = heaps?;
+        self.caveats.extend(caveats);
+        self.add_readings(readings);
+        Ok(())
+    }
+
+    /// Returns the memory of allocators outside of their blocks in use, if a runtime's reader needs
+    /// it. It costs a pass over all heaps, for which the target does not wait, and memory for each
+    /// block.
+    pub(super) fn free_memory(
+        &mut self,
+        process: &Process,
+        threads: &[ThreadFacts],
+        memory: &dyn Memory,
+        how: &ReadPlan<'_>,
+    ) -> RangeSet {
+        let is_needed = how.found.runtimes.iter().any(|found| found.needs_free_memory());
+        // Allocators do not keep memory from children.
+        let managed = self.smaps_entries.iter().filter(|entry| !entry.flags.has(b"dc"));
+        let managed_bytes: u64 = managed.map(|entry| entry.counts.anonymous_bytes).sum();
+        if !is_needed || self.is_stopped() || managed_bytes > MAX_SEARCHED_BYTES {
+            return RangeSet::default();
+        }
+        let pass = HeapPass {
+            claimed: Vec::new(),
+            deadline: self.deadline(4),
+            collects_blocks: true,
+            checks_free_lists: false,
+            cell_bytes: None,
+        };
+        let heaps = self.heaps(process, threads, memory, &mut Refinements::default(), pass, how);
+        let Ok((readings, _)) = heaps else { return RangeSet::default() };
+        let mut free = Vec::new();
+        for (_, reading) in readings {
+            self.bytes_read += reading.bytes_read;
+            if !reading.is_inconsistent && reading.caveats.is_empty() {
+                add_free(reading, &mut free);
+            }
+        }
+        free.into_iter().collect()
+    }
+
+    /// Reads the heaps of all allocators; returns a reading for each, with the index of its reader.
+    fn heaps(
+        &self,
+        process: &Process,
+        threads: &[ThreadFacts],
+        memory: &dyn Memory,
+        refinements: &mut Refinements,
+        pass: HeapPass,
+        how: &ReadPlan<'_>,
+    ) -> Result<HeapReadings> {
+        let total = self.sums.anonymous_bytes;
+        let done = AtomicU64::new(0);
+        let progress = |bytes: u64| how.advance("reading the heap", &done, bytes, total);
+        let fs_bases: Vec<u64> =
+            threads.iter().map(|thread| thread.fs_base).filter(|&base| base != 0).collect();
+        let stacks: Vec<_> =
+            self.stacks.iter().map(|stack| AddressRange::new(stack.low, stack.high)).collect();
+        let mut claimed = pass.claimed;
+        let locked = self.mappings_that(|space| space.flags.is_locked());
+        let swapped = self.mappings_that(|space| space.counts.swap_bytes > 0);
+        let reserved = self.mappings_that(|space| space.flags.is_hugetlb());
+        let residency = &self.residency;
+        let resident = |range: AddressRange| {
+            let runs = anonymous_runs(residency, range.start, range.end);
+            runs.into_iter().map(AddressRange::from).collect()
+        };
+        let (mut all, mut all_caveats) = (Vec::new(), Vec::new());
+        let resident_memory = Resident::new(memory, residency);
+        for (owner, (layer, found)) in how.found.allocators.iter().enumerate() {
+            let context = Context {
+                memory: &resident_memory,
+                whole_memory: memory,
+                space: &self.address_space,
+                resident: &resident,
+                fs_bases: &fs_bases,
+                stacks: &stacks,
+                claimed: &claimed,
+                start_brk: self.start_brk,
+                locked: &locked,
+                swapped: &swapped,
+                reserved: &reserved,
+                refinements: Some(&*refinements).filter(|refinements| !refinements.is_empty()),
+                deadline: pass.deadline,
+                collects_blocks: pass.collects_blocks,
+                checks_free_lists: pass.checks_free_lists,
+                cell_bytes: pass.cell_bytes,
+                threads: how.workers,
+                progress: &progress,
+            };
+            let (mut readings, caveats) = found.read(&context).map_err(|error| Error::Overlap {
+                address: error.at,
+                first: format!("a claim that ends at {:#x}", error.expected),
+                second: format!("an allocator of process {}", process.pid()),
+            })?;
+            readings.iter_mut().for_each(|reading| reading.layer = *layer);
+            all_caveats.extend(caveats);
+            let ranges: Vec<_> = readings.iter().flat_map(|reading| reading.ranges()).collect();
+            // Allocators with blocks in those of others come first, and refine these.
+            if *layer == Layer::Blocks {
+                refinements.nest(ranges.iter().copied());
+            }
+            claimed.extend(ranges);
+            all.extend(readings.into_iter().map(|reading| (owner, reading)));
+        }
+        Ok((all, all_caveats))
+    }
+
+    /// Returns the ranges of the mappings for which `wanted` holds, in address order.
+    fn mappings_that(&self, wanted: impl Fn(&SmapsEntry) -> bool) -> Vec<AddressRange> {
+        let entries = self.smaps_entries.iter().filter(|entry| wanted(entry));
+        entries.map(|entry| entry.mapping.range()).collect()
+    }
+
+    /// Adds the readings of allocators, each with the index of its reader.
+    fn add_readings(&mut self, mut all: Vec<(usize, Reading)>) {
+        self.caveats.extend(drop_overlapping_claims(&mut all));
+        for (owner, mut reading) in all {
+            self.caveats.append(&mut reading.caveats);
+            self.bytes_read += reading.bytes_read;
+            self.allocator_indices.push(owner);
+            self.readings.push(reading);
+        }
+    }
+}
+
+/// A reading for each heap with the index of its reader, and caveats that belong to none.
+type HeapReadings = (Vec<(usize, Reading)>, Vec<Caveat>);
+
+/// A pass over the heaps of all allocators.
+struct HeapPass {
+    /// Ranges that finer readers have claimed.
+    claimed: Vec<AddressRange>,
+    /// When to end.
+    deadline: Instant,
+    /// See [`Context`].
+    collects_blocks: bool,
+    checks_free_lists: bool,
+    cell_bytes: Option<u64>,
+}
+
+/// Adds the memory that an allocator manages, without its blocks in use and what is between two.
+fn add_free(reading: Reading, free: &mut Vec<AddressRange>) {
+    let managed: RangeSet = reading.ranges().collect();
+    let Some(blocks) = reading.refined.blocks.and_then(|blocks| blocks.finish().ok()) else { return };
+    let mut blocks = blocks.iter(0).peekable();
+    for range in &managed {
+        let mut at = range.start;
+        while let Some((start, bytes)) = blocks.next_if(|(start, _)| *start < range.end) {
+            if start > at.saturating_add(MAX_BETWEEN_BLOCKS) {
+                free.push((at, start).into());
+            }
+            at = at.max(start.saturating_add(bytes));
+        }
+        if at < range.end {
+            free.push((at, range.end).into());
+        }
+    }
+}
+
+/// If two allocators claim the same memory, keeps only the claims of the one recognised by content
+/// alone (glibc, read last): one of the two is damaged, or takes its memory from the other.
+fn drop_overlapping_claims(all: &mut [(usize, Reading)]) -> Vec<Caveat> {
+    let last =
+        all.iter().map(|(_, reading)| reading).filter(|reading| reading.layer == Layer::RestOfMappings);
+    let held: RangeSet = last
+        .flat_map(|reading| {
+            let mapped = reading.mapped_blocks.iter().map(|block| AddressRange::new(block.start, block.end));
+            reading.ranges().chain(mapped)
+        })
+        .collect();
+    let mut caveats = Vec::new();
+    let of_mappings = all.iter_mut().map(|(_, reading)| reading).filter(|one| one.layer == Layer::Mappings);
+    for reading in of_mappings {
+        let before: u64 = reading.claims.iter().map(|claim| claim.sums.resident.total()).sum();
+        let count = reading.claims.len();
+        reading.claims.retain(|claim| !held.overlaps(claim.range()));
+        if reading.claims.len() < count {
+            let after: u64 = reading.claims.iter().map(|claim| claim.sums.resident.total()).sum();
+            // No call is made into an allocator whose structures are in doubt.
+            reading.call = None;
+            let text = format!(
+                "memory of {} lies within another allocator's: it stands there",
+                reading.allocator.name
+            );
+            let place = reading.allocator.found_by.clone();
+            caveats.push(Caveat::new("allocators_disagree", place, Some(before - after), text));
+        }
+    }
+    caveats
+}
