@@ -433,6 +433,7 @@ impl<'a> Session<'a> {
     /// Writes the last samples and the end of a process that is no longer followed.
     fn record_end(&mut self, departed: Departed, now_us: u64) {
         let Departed { pid, wait_status, mut member } = departed;
+        self.state.moments.watched -= usize::from(member.has_watch);
         if pid == self.root {
             self.root_status = self.root_status.or(wait_status);
             let high_water_kib = member.final_kib.or(member.high_water_kib());

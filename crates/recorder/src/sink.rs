@@ -224,6 +224,22 @@ mod tests {
     }
 
     #[test]
+    fn the_header_survives_a_disk_that_is_full_at_the_beginning() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.strandline");
+        let mut sink = Sink::create(&path).unwrap();
+        sink.push(&header(), 0);
+        sink.push(&Record::Heartbeat(Heartbeat::default()), 0);
+        // As after a write that failed.
+        sink.writer.drop_buffered();
+        sink.failure = Some(WriteFailure { since_us: 0, reason: "No space left on device".into() });
+        sink.flush(1_000_000);
+        let mut reader = Reader::open(&path).unwrap();
+        assert!(reader.next_record().unwrap().is_some_and(|record| matches!(record, Record::Caveat(_))));
+        assert!(reader.next_record().unwrap().is_none());
+    }
+
+    #[test]
     fn names_for_recordings_are_safe_and_new() {
         assert_eq!(default_path("/usr/bin/perl5.36"), PathBuf::from("perl5.36.strandline"));
         assert_eq!(default_path("../.a b;c"), PathBuf::from("a_b_c.strandline"));

@@ -104,6 +104,8 @@ pub struct Member {
     pub last: Option<Sample>,
     /// Whether its end is watched for, or an attempt to watch it has failed.
     pub is_watched: bool,
+    /// Whether it counts as one of the watched descendants.
+    pub has_watch: bool,
     /// Number of its threads, for its watcher.
     pub threads: Arc<AtomicU64>,
     /// RSS at its last ledger at a peak.
@@ -138,6 +140,7 @@ impl Member {
             reports_marks: false,
             last: None,
             is_watched: false,
+            has_watch: false,
             threads: Arc::new(AtomicU64::new(1)),
             peak_kib: 0,
             has_failed_peak: false,

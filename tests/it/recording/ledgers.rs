@@ -185,6 +185,24 @@ fn a_program_that_a_thread_started_is_watched() -> Outcome {
     })
 }
 
+/// The limit is 64 watched descendants at one time. Each child ends once it is traced, or fails after
+/// some 30 s.
+#[test]
+fn more_children_than_can_be_watched_at_once_are_watched_in_turn() -> Outcome {
+    if !has(here!(), "bash") || !has(here!(), "perl") {
+        return Ok(());
+    }
+    let child = r#"my $held = "x" x 9e6; for (1 .. 3000) { open my $status, "<", "/proc/self/status";
+        exit 0 if grep /^TracerPid:\s+[1-9]/, <$status>; select undef, undef, undef, 0.01 } exit 1"#;
+    let script = r#"failed=0; for round in {1..6}; do pids=
+        for child in {1..12}; do perl -e "$1" & pids="$pids $!"; done
+        for pid in $pids; do wait $pid || failed=1; done; [ $failed = 0 ] || exit 1; done"#;
+    let (ended, report) = recording(&["--ledger", "exit"], &["bash", "-c", script, "bash", child])?;
+    assert_eq!(ended.how(), 0, "{} {}", ended.complaint(), report["caveats"]);
+    assert_eq!(ledgers_of(&report, "exit").len(), 73, "the shell's too: {}", report["caveats"]);
+    Ok(())
+}
+
 /// A thread that ends while the process is being stopped does not hold up the stop.
 #[test]
 fn a_program_with_short_threads_is_stopped_whole() -> Outcome {

@@ -21,7 +21,8 @@ const MAX_TREE: usize = 64;
 /// tracing.
 const MIN_WATCHED_AGE_US: u64 = 100_000;
 const MIN_WATCHED_KIB: u64 = 4 << 10;
-const MAX_WATCHED: u32 = 64;
+/// Maximum number of descendants whose end is watched for at one time.
+const MAX_WATCHED: usize = 64;
 /// A ledger at a peak requires an RSS above this part of the last one's.
 const PEAK_GROWTH_TENTHS: u64 = 11;
 /// After this time, check whether the process that reported a mark still waits.
@@ -43,6 +44,9 @@ const LARGE_PART: u64 = 20;
 const MAX_LARGE: usize = 8;
 /// Maximum number of marks that wait for their ledgers; further marks get no ledger.
 const MAX_WAITING: usize = 64;
+/// Maximum number of unanswered marks; further ones are dropped, so that a program that floods the
+/// socket during a ledger does not fill the recorder's memory.
+const MAX_UNANSWERED: usize = 16_384;
 /// Maximum number of reads for marks at the end.
 const MAX_LAST_READS: usize = 100;
 
@@ -61,6 +65,8 @@ struct WaitingMark {
 pub(super) struct Moments {
     /// Marks that were reported and not answered yet.
     waiting: Vec<WaitingMark>,
+    /// Number of marks dropped since the last answers.
+    dropped_marks: u64,
     pending_answers: VecDeque<PendingAnswer>,
     /// Processes that reported marks since there were last no pending answers.
     reporters: BTreeSet<i32>,
@@ -69,7 +75,8 @@ pub(super) struct Moments {
     /// Number of unfinished ledgers at marks.
     mark_ledgers: usize,
     marks_with_ledgers: u64,
-    watched: u32,
+    /// Number of descendants whose end is watched for.
+    pub watched: usize,
     /// Time before which no ledger at a peak is taken, of any process.
     no_peak_before_us: u64,
     /// Which caveats and warnings were given, each of them once.
@@ -216,6 +223,10 @@ impl Session<'_> {
     }
 
     fn take_mark(&mut self, reported: ReportedMark) {
+        if self.state.moments.waiting.len() >= MAX_UNANSWERED {
+            self.state.moments.dropped_marks += 1;
+            return;
+        }
         let at_us = self.clock.now_us();
         let (pid, is_open) = self.process_of_mark(reported.pid, at_us);
         let Some((process, sample, status_bytes)) = self.sample_for_mark(pid, at_us, is_open) else {
@@ -329,6 +340,11 @@ impl Session<'_> {
             return self.send_next_answer();
         }
         let now_us = self.clock.now_us();
+        let dropped = std::mem::take(&mut self.state.moments.dropped_marks);
+        if dropped > 0 {
+            let text = format!("{dropped} marks were dropped: {MAX_UNANSWERED} others were unanswered");
+            self.add_caveat("marks_flooded", "marks", text);
+        }
         let room = MAX_PENDING_ANSWERS.saturating_sub(self.state.moments.pending_answers.len());
         // Marks beyond the maximum have enough pending answers before them.
         for waiting_mark in waiting.iter().take(room) {
@@ -392,6 +408,9 @@ impl Session<'_> {
                 }
             }
             LedgerResult::NotWatched(process, text) => {
+                let had_watch =
+                    self.numbered(process).is_some_and(|member| std::mem::take(&mut member.has_watch));
+                self.state.moments.watched -= usize::from(had_watch);
                 self.add_caveat(
                     "not_watched",
                     format!("process number {process}"),
@@ -477,6 +496,7 @@ impl Session<'_> {
             if let Some(obstacle) = watchable::obstacle(Path::new(&format!("/proc/{pid}/exe"))) {
                 self.warn_not_watched(pid, obstacle);
             } else {
+                member.has_watch = true;
                 self.ledgers.watch(pid, WatchRequest { process, threads });
                 self.state.moments.watched += 1;
             }
