@@ -12,7 +12,8 @@
 //! structures, result in a caveat, and nothing is claimed. `docs/adding-a-runtime.md` describes how
 //! to write a reader.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use std::time::Instant;
 
 use strandline_holders::Builder;
@@ -225,12 +226,80 @@ pub struct ReferenceHints {
     /// Addresses from which, up to the end of the block, there are characters or unused bytes. No
     /// word there is a reference.
     pub opaque_from: AddressSet,
+    /// Set if objects refer to each other by the address plus 1: the blocks outside of the runtime's
+    /// memory to which plain addresses in objects are references. Others are not, but the runtime
+    /// is a root of their targets.
+    pub plain_targets: Option<Vec<AddressRange>>,
     /// Objects where paths from variables stop, by an address in each: those that lead to
     /// everything (modules, classes) and those that hold nothing (freed ones on a free list). What
     /// only they hold belongs to no variable.
     pub stops: AddressSet,
-    /// Name and value of each variable.
-    pub variables: Vec<(String, u64)>,
+    /// The variables; what those with the same name hold is added up.
+    pub variables: Vec<Variable>,
+}
+
+/// A variable that refers to a block.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Variable {
+    /// Its name.
+    pub name: Arc<str>,
+    /// An address in the block.
+    pub value: u64,
+    /// Whether it is one of the runtime's own code: it holds only what no other variable leads to.
+    pub is_own: bool,
+}
+
+/// The types of objects, by address: 8 bytes for each object.
+#[derive(Clone, Debug, Default)]
+pub struct ObjectTypes {
+    names: Vec<String>,
+    numbers: HashMap<String, u16>,
+    /// Address and number of the type in one word, in address order once sorted.
+    objects: Vec<u64>,
+}
+
+/// Low bits of a word with a type, and what an address is shifted by: objects are aligned to 8.
+const TYPE_BITS: u32 = 16;
+const ALIGNMENT_BITS: u32 = 3;
+
+impl ObjectTypes {
+    /// Returns the number of a type; those beyond the maximum share one.
+    pub fn number(&mut self, name: &str) -> u16 {
+        if let Some(number) = self.numbers.get(name) {
+            return *number;
+        }
+        let last = usize::from(u16::MAX);
+        let name = if self.names.len() >= last { "objects of other types" } else { name };
+        let number = self.names.len().min(last) as u16;
+        if self.names.len() <= last {
+            self.names.push(name.to_owned());
+        }
+        self.numbers.insert(name.to_owned(), number);
+        number
+    }
+
+    /// Adds an object.
+    pub fn push(&mut self, address: u64, number: u16) {
+        self.objects.push(address >> ALIGNMENT_BITS << TYPE_BITS | u64::from(number));
+    }
+
+    /// Sorts the objects: [`ObjectTypes::find`] needs that.
+    pub fn sort(&mut self) {
+        self.objects.sort_unstable();
+    }
+
+    /// Returns the number of the type of the object at an address.
+    pub fn find(&self, address: u64) -> Option<u16> {
+        let first = address >> ALIGNMENT_BITS << TYPE_BITS;
+        let index = self.objects.partition_point(|object| *object < first);
+        let object = self.objects.get(index).filter(|object| *object >> TYPE_BITS == first >> TYPE_BITS)?;
+        Some(*object as u16)
+    }
+
+    /// The name of a type.
+    pub fn name(&self, number: u16) -> Option<&str> {
+        self.names.get(usize::from(number)).map(String::as_str)
+    }
 }
 
 impl ReferenceHints {
@@ -241,6 +310,9 @@ impl ReferenceHints {
         self.object = self.object.or(other.object);
         self.gc_links.extend(other.gc_links);
         self.opaque_from.extend(other.opaque_from);
+        if let Some(theirs) = other.plain_targets {
+            self.plain_targets.get_or_insert_default().extend(theirs);
+        }
         self.stops.extend(other.stops);
         self.variables.extend(other.variables);
     }
@@ -277,6 +349,8 @@ pub struct Reading {
     pub caveats: Vec<Caveat>,
     /// References between blocks, if wanted ([`Context::keeps_blocks`]) and known.
     pub holding: Option<ReferenceHints>,
+    /// Types of the blocks in [`ReferenceHints::blocks`], if the reader knows them.
+    pub object_types: ObjectTypes,
     /// Work left for when the target runs again and the allocators have been read.
     pub pending: Option<Box<dyn Pending>>,
 }
@@ -330,5 +404,31 @@ impl Reading {
             let large: HashSet<u64> = how.matched.large.iter().map(|block| block.0).collect();
             self.named_blocks.retain(|named| large.contains(&named.pointer));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn types_are_found_by_address() {
+        let mut types = ObjectTypes::default();
+        let [map, text] = ["Map", "(string)"].map(|name| types.number(name));
+        assert_eq!(types.number("Map"), map);
+        types.push(0x7fff_0000_1008, text);
+        types.push(0x1000, map);
+        types.sort();
+        assert_eq!([0x1000, 0x7fff_0000_1008].map(|address| types.find(address)), [Some(map), Some(text)]);
+        assert_eq!([0xff8, 0x1008, u64::MAX].map(|address| types.find(address)), [None; 3]);
+        assert_eq!(types.name(text), Some("(string)"));
+    }
+
+    #[test]
+    fn types_beyond_the_limit_share_one() {
+        let mut types = ObjectTypes::default();
+        let numbers: Vec<u16> = (0..70_000).map(|number| types.number(&format!("T{number}"))).collect();
+        assert_eq!((numbers[0], numbers[65_534], numbers[65_535], numbers[69_999]), (0, 65_534, 65_535, 65_535));
+        assert_eq!(types.name(u16::MAX), Some("objects of other types"));
     }
 }

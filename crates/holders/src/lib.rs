@@ -80,5 +80,5 @@ pub use outline::{Node, Outline};
 pub use reach::Reachability;
 pub use references::References;
 pub use roots::Roots;
-pub use scan::{Exact, Known, Limits, Outcome, Progress, TypeWordSink, Word, WordCallback};
+pub use scan::{Exact, Known, Limits, Outcome, Progress, Tagged, TypeWordSink, Word, WordCallback};
 pub use sharing::{MAX_ROOTS, SharedSet};

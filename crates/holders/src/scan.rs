@@ -44,9 +44,23 @@ pub struct Known<'a> {
 #[derive(Debug)]
 pub struct Exact {
     blocks: BlockSet,
+    tagged: Option<Tagged>,
     /// Blocks that words of exact blocks pointed further into.
     inner_targets: Mutex<BlockSet>,
 }
+
+/// Exact blocks that refer to each other by the address of the target plus 1.
+#[derive(Debug)]
+pub struct Tagged {
+    /// These blocks.
+    pub blocks: BlockSet,
+    /// Other blocks to which plain addresses in them are references. No word of these is one.
+    pub plain_targets: BlockSet,
+}
+
+/// Low bits of a tagged reference, and their value there.
+const TAG_BITS: u64 = 7;
+const TAG: u64 = 1;
 
 /// Maximum bytes of the header before the target of a reference.
 const HEADER_BYTES: u64 = 48;
@@ -54,7 +68,13 @@ const HEADER_BYTES: u64 = 48;
 impl Exact {
     /// `exact` are the blocks whose references are exact, of `count` blocks in all.
     pub fn new(exact: BlockSet, count: u32) -> Result<Self, Refused> {
-        Ok(Self { blocks: exact, inner_targets: Mutex::new(BlockSet::new(count)?) })
+        Ok(Self { blocks: exact, tagged: None, inner_targets: Mutex::new(BlockSet::new(count)?) })
+    }
+
+    /// Sets which of the blocks have tagged references.
+    #[must_use]
+    pub fn with_tagged(self, tagged: Option<Tagged>) -> Self {
+        Self { tagged, ..self }
     }
 
     /// The blocks that words of exact blocks pointed further into.
@@ -62,10 +82,16 @@ impl Exact {
         self.inner_targets.into_inner().unwrap_or_default()
     }
 
-    /// Whether a word of the block `from` is not a reference to the block that starts at `target`.
+    /// Whether a word of the block `from` is not a reference to the block `target`, which starts at
+    /// `start`.
     #[inline]
-    fn is_data(&self, from: u32, word: u64, target: u64) -> bool {
-        self.blocks.has(from) && word.wrapping_sub(target) > HEADER_BYTES
+    fn is_data(&self, from: u32, word: u64, target: u32, start: u64) -> bool {
+        match &self.tagged {
+            Some(tagged) if tagged.plain_targets.has(from) => true,
+            Some(tagged) if tagged.blocks.has(from) && word & TAG_BITS == TAG => word != start + TAG,
+            Some(tagged) if tagged.blocks.has(from) => !tagged.plain_targets.has(target),
+            _ => self.blocks.has(from) && word.wrapping_sub(start) > HEADER_BYTES,
+        }
     }
 }
 
@@ -485,7 +511,9 @@ impl<'a> Worker<'a> {
             let holder = holders.get(index).copied().unwrap_or(0);
             let word = words.get(index).copied().unwrap_or_default();
             let exact = shared.known.exact;
-            if exact.is_some_and(|exact| exact.is_data(first + holder, word, shared.blocks.start(target))) {
+            if exact
+                .is_some_and(|exact| exact.is_data(first + holder, word, target, shared.blocks.start(target)))
+            {
                 inner_targets.push(target);
             } else if target != first + holder && *last != (holder, target) {
                 *last = (holder, target);

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use common::{BASE, Heap, deadline, heap, held, limits};
 use strandline_holders::{
-    BlockSet, Builder, Exact, Holder, Known, Limits, Progress, Reachability, References, Refused, Roots,
+    BlockSet, Builder, Exact, Holder, Known, Limits, Progress, Reachability, References, Refused, Roots, Tagged,
     TypeWordSink, Word, WordCallback,
 };
 use strandline_process::memory::Memory;
@@ -119,6 +119,30 @@ fn words_of_exact_blocks_lead_to_where_blocks_begin() {
     let references = References::read(&Heap { words }, &blocks, known, None, &limits(), &|_| ()).unwrap();
     assert_eq!((references.targets(0), references.targets(1)), (&[1][..], &[2, 0][..]));
     assert_eq!(exact.inner_targets().iter().collect::<Vec<_>>(), [2]);
+}
+
+/// In a tagged block, the address of a block plus 1 is a reference to it; a plain address is one only
+/// to a plain target, and others are reported. No word of a plain target is a reference.
+#[test]
+fn words_of_tagged_blocks_are_references_if_they_have_the_tag() {
+    let block = |number: u64| BASE + number * 128;
+    let mut words = vec![0; 96];
+    words[..6].copy_from_slice(&[block(1) + 1, block(1) + 9, block(2), block(3), block(4) + 2, block(5) + 3]);
+    words[48] = block(1);
+    let mut builder = Builder::default();
+    (0..6).for_each(|number| builder.push(block(number), 128));
+    let blocks = builder.finish().unwrap();
+    let set = |members: &[u32]| {
+        let mut set = BlockSet::new(blocks.len()).unwrap();
+        members.iter().for_each(|block| _ = set.set(*block));
+        set
+    };
+    let tagged = Tagged { blocks: set(&[0]), plain_targets: set(&[3]) };
+    let exact = Exact::new(set(&[0]), blocks.len()).unwrap().with_tagged(Some(tagged));
+    let known = Known { no_references: None, exact: Some(&exact) };
+    let references = References::read(&Heap { words }, &blocks, known, None, &limits(), &|_| ()).unwrap();
+    assert_eq!((references.targets(0), references.targets(3)), (&[1, 3][..], &[][..]));
+    assert_eq!(exact.inner_targets().iter().collect::<Vec<_>>(), [1, 2, 4, 5]);
 }
 
 /// A block of 40 MiB between small ones is read in parts, which are joined.

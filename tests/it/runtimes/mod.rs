@@ -6,5 +6,6 @@ mod jvm;
 mod perl;
 mod sbcl;
 mod v8;
+mod v8_holders;
 mod v8_objects;
 mod v8_reclaim;

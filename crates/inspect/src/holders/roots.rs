@@ -55,6 +55,8 @@ pub struct FoundRoot {
 enum Rank {
     /// A variable of a runtime. Tables of the runtime refer to its value as well.
     Named,
+    /// A variable of the runtime's own code.
+    OwnNamed,
     /// Memory of a runtime whose variables are known: static data of the runtime leads to
     /// everything in it.
     RuntimeMemory,
@@ -62,6 +64,13 @@ enum Rank {
     Ordinary,
     /// Memory that may contain stale words.
     Transient,
+}
+
+impl Rank {
+    /// Whether paths from such a root stop at what leads to everything.
+    fn is_named(self) -> bool {
+        matches!(self, Self::Named | Self::OwnNamed)
+    }
 }
 
 /// All roots.
@@ -319,10 +328,11 @@ impl Finder<'_> {
         let rank = if runtime.holding.is_some() { Rank::RuntimeMemory } else { Rank::Ordinary };
         let root = self.add(FoundRoot { kind, name, rank, ..FoundRoot::default() });
         let Some(hints) = &runtime.holding else { return Ok(root) };
-        for (name, value) in &hints.variables {
-            if let Some(block) = self.blocks.find(*value) {
-                let (name, module) = (name.clone(), Some(runtime.facts.name.clone()));
-                let variable = self.add(FoundRoot { kind, name, module, rank: Rank::Named, thread: None });
+        for variable in &hints.variables {
+            if let Some(block) = self.blocks.find(variable.value) {
+                let (name, module) = (variable.name.to_string(), Some(runtime.facts.name.clone()));
+                let rank = if variable.is_own { Rank::OwnNamed } else { Rank::Named };
+                let variable = self.add(FoundRoot { kind, name, module, rank, thread: None });
                 self.refer(variable, block)?;
             }
         }
@@ -428,7 +438,7 @@ impl Finder<'_> {
         for root in order {
             let Some(found_root) = self.found.get(root as usize) else { continue };
             match rank.replace(found_root.rank) {
-                Some(Rank::Named) if found_root.rank != Rank::Named => roots.end_named_class(),
+                Some(before) if before.is_named() && !found_root.rank.is_named() => roots.end_named_class(),
                 Some(before) if found_root.rank != before => roots.begin_class(),
                 _ => {}
             }

@@ -10,12 +10,16 @@
 use std::ops::Range;
 
 use strandline_claims::places::AddressSet;
-use strandline_claims::runtime::{Reading, ReferenceHints, claimed_ranges};
-use strandline_holders::{BlockSet, Blocks, Exact, Refused};
+use strandline_claims::runtime::{ObjectTypes, Reading, ReferenceHints, claimed_ranges};
+use strandline_holders::{BlockSet, Blocks, Exact, Refused, Tagged};
 use strandline_process::range::{AddressRange, RangeSet};
 
 /// Maximum bytes before the collector's link in an object's block: guards, and two words.
 const MAX_HEADER_BYTES: u64 = 48;
+/// Maximum bytes of a block beyond the size that was asked for: of a small one, and of one that
+/// malloc maps.
+const MAX_PADDING_BYTES: u64 = 32;
+const MAX_MAPPED_PADDING_BYTES: u64 = 4128;
 /// The address in a link, whose low bits are flags.
 const LINK_ADDRESS: u64 = !3;
 
@@ -78,17 +82,39 @@ fn zero_links(links: &AddressSet, address: u64, bytes: &mut [u8]) {
 
 /// Marks the blocks in memory of runtimes whose readers report objects.
 pub fn exact_blocks(runtimes: &[Reading], blocks: &Blocks) -> Result<Option<Exact>, Refused> {
-    let readings = runtimes.iter().filter(|reading| reading.holding.is_some());
-    let claims: Vec<AddressRange> =
-        readings.flat_map(|reading| claimed_ranges(std::slice::from_ref(reading))).collect();
-    if claims.is_empty() {
+    let (mut exact, mut tagged, mut plain_targets) =
+        (BlockSet::new(blocks.len())?, BlockSet::new(blocks.len())?, BlockSet::new(blocks.len())?);
+    let (mut is_any, mut is_any_tagged) = (false, false);
+    for reading in runtimes {
+        let Some(hints) = &reading.holding else { continue };
+        for &range in &claimed_ranges(std::slice::from_ref(reading)) {
+            is_any = true;
+            for block in block_range(blocks, range) {
+                exact.set(block);
+                if hints.plain_targets.is_some() {
+                    tagged.set(block);
+                }
+            }
+        }
+        if let Some(targets) = &hints.plain_targets {
+            is_any_tagged = true;
+            // A target that is a part of a block may be in a structure that refers to others.
+            let is_all = |block: &u32, target: &AddressRange| {
+                let rest = blocks.bytes(*block).saturating_sub(target.len());
+                let padding = MAX_PADDING_BYTES.max(target.len() / 8).min(MAX_MAPPED_PADDING_BYTES);
+                blocks.start(*block) == target.start && rest <= padding
+            };
+            for target in targets {
+                let block = blocks.find(target.start).filter(|block| is_all(block, target));
+                block.into_iter().for_each(|block| _ = plain_targets.set(block));
+            }
+        }
+    }
+    if !is_any {
         return Ok(None);
     }
-    let mut runtime_blocks = BlockSet::new(blocks.len())?;
-    for range in claims {
-        block_range(blocks, range).for_each(|block| _ = runtime_blocks.set(block));
-    }
-    Exact::new(runtime_blocks, blocks.len()).map(Some)
+    let tagged = is_any_tagged.then_some(Tagged { blocks: tagged, plain_targets });
+    Ok(Some(Exact::new(exact, blocks.len())?.with_tagged(tagged)))
 }
 
 /// What a runtime refers to according to its reader.
@@ -138,7 +164,15 @@ fn first_from(blocks: &Blocks, address: u64) -> u32 {
     low
 }
 
-/// Rows of blocks in runtimes' own memory.
+/// The type of an object, according to its runtime's reader.
+pub struct ObjectType<'a> {
+    /// The types of that runtime.
+    pub types: &'a ObjectTypes,
+    /// Number of the type there.
+    pub number: u16,
+}
+
+/// Rows and types of blocks in runtimes' own memory.
 pub struct RuntimeBlocks<'a> {
     /// In address order, without overlap.
     ranges: Vec<(AddressRange, &'a Reading)>,
@@ -160,6 +194,12 @@ impl<'a> RuntimeBlocks<'a> {
     fn reading(&self, start: u64) -> Option<&'a Reading> {
         let index = self.ranges.partition_point(|(range, _)| range.end <= start);
         self.ranges.get(index).filter(|(range, _)| range.start <= start).map(|(_, reading)| *reading)
+    }
+
+    /// Returns the type of the object at `start`, if its runtime's reader knows it.
+    pub fn object_type(&self, start: u64) -> Option<ObjectType<'a>> {
+        let types = &self.reading(start)?.object_types;
+        Some(ObjectType { types, number: types.find(start)? })
     }
 
     /// Whether the block at `start` is in a runtime's own memory.

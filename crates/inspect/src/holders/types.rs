@@ -8,7 +8,7 @@ use strandline_holders::{DominatorTree, Refused};
 
 use super::facts::Type;
 use super::pins::Pins;
-use super::runtimes::RuntimeBlocks;
+use super::runtimes::{ObjectType, RuntimeBlocks};
 use super::vtables::{BlockTypes, NamedType};
 
 /// Maximum number of types, and of sizes of blocks without another type; further ones are merged.
@@ -24,6 +24,8 @@ pub struct Types {
     by_size: HashMap<u64, u16>,
     /// Types of ledger rows, which are few.
     rows: Vec<(&'static str, u16)>,
+    /// Types of runtimes' objects, by the address of the runtime's table and the number there.
+    objects: HashMap<(usize, u16), u16>,
 }
 
 impl Types {
@@ -41,6 +43,7 @@ impl Types {
             by_name: HashMap::new(),
             by_size: HashMap::new(),
             rows: Vec::new(),
+            objects: HashMap::new(),
         };
         let count = blocks.len() as usize;
         types.kinds.try_reserve_exact(count).map_err(|_| Refused::NoMemory(count as u64 * 2))?;
@@ -53,6 +56,7 @@ impl Types {
         for (block, (start, bytes)) in blocks.iter(0).enumerate() {
             let class = classes.type_index(block).and_then(|class| class_kinds.get(class).copied().flatten());
             let class = class.filter(|(_, min_bytes)| *min_bytes <= bytes).map(|(kind, _)| kind);
+            let class = own.object_type(start).map(|object| types.object_kind(&object)).or(class);
             let refined = refinements_finder.as_mut().and_then(|finder| finder.find(start, bytes));
             let row = refined.filter(|_| class.is_none()).and_then(|refined| palette.get(refined.slot));
             let row = row.map(|row| row.0.id).or_else(|| own.row(start).filter(|_| class.is_none()));
@@ -72,6 +76,16 @@ impl Types {
                 kind
             }
         }
+    }
+
+    fn object_kind(&mut self, object: &ObjectType<'_>) -> u16 {
+        let key = (std::ptr::from_ref(object.types).addr(), object.number);
+        if let Some(kind) = self.objects.get(&key) {
+            return *kind;
+        }
+        let kind = self.named_kind(object.types.name(object.number).unwrap_or_default().to_owned());
+        self.objects.insert(key, kind);
+        kind
     }
 
     fn named_kind(&mut self, name: String) -> u16 {

@@ -17,7 +17,7 @@ use super::names::Names;
 use super::objects;
 use super::types::{Kind, Type, Types};
 use crate::batch::PageCache;
-use strandline_claims::runtime::{Context, ReferenceHints};
+use strandline_claims::runtime::{Context, ReferenceHints, Variable};
 use strandline_process::memory::{Memory, word_at};
 use strandline_process::pages::{PAGE_BYTES, page_of};
 
@@ -179,7 +179,8 @@ impl Finder<'_, '_> {
                 self.is_whole &= self.classes.len() < MAX_VARIABLES;
                 self.classes.extend(Some(value).filter(|_| self.is_whole));
             } else if self.is_data(number, &of, value) {
-                self.holding.variables.push((format!("{scope}.{name}"), value));
+                let name = format!("{scope}.{name}").into();
+                self.holding.variables.push(Variable { name, value, is_own: false });
             }
         }
     }

@@ -10,15 +10,17 @@
 //! `objects` counts the objects on the pages of `page_index` by type (`tally`): `shapes` has their
 //! hidden classes and sizes, `instance_types` the numbers of V8's classes, `names` the names of
 //! constructors and functions. `trace` finds what lives, from `roots` along `references`; `path` is
-//! the way to one object, and `slots` names its steps.
+//! the way to one object, `slots` names its steps, `holding` has what `holders` needs.
 
 mod claims;
+mod constants;
 mod current;
 mod facts;
 mod figures;
 mod findings;
 mod forecast;
 mod heap;
+mod holding;
 mod instance_types;
 mod layout;
 pub mod locate;
@@ -45,6 +47,7 @@ mod tests;
 
 use self::forecast::{ObjectBytes, TracedPages};
 use self::heap::{HeapError, Heaps};
+use self::holding::Holding;
 use self::layout::Layout;
 use self::locate::Program;
 use self::objects::Census;
@@ -59,7 +62,7 @@ use strandline_claims::facts::Runtime;
 use strandline_claims::reader::{Evidence, HeapKind, ReaderInfo};
 use strandline_claims::refinements::Refinements;
 use strandline_claims::remedy::{Action, Effect, Spec};
-use strandline_claims::runtime::{self, Busy, Context, Found, PathAnswer, Reading};
+use strandline_claims::runtime::{self, Busy, Context, Found, PathAnswer, Reading, ReferenceHints};
 use strandline_claims::units;
 use strandline_process::range::RangeSet;
 
@@ -222,6 +225,11 @@ pub fn read(
                 reading.caveats.push(caveat("v8_not_traced", text.to_owned()));
             }
             reading.facts.types = objects.census.totals.types;
+            if let Some(holding) = objects.holding {
+                let plain_targets = Some(stores.in_blocks());
+                reading.holding = Some(ReferenceHints { plain_targets, ..holding.hints });
+                reading.object_types = holding.types;
+            }
         }
         Err(text) => reading.caveats.push(caveat("v8_objects_left_out", text)),
     }
@@ -244,6 +252,8 @@ struct Objects {
     census: Census,
     live: Option<trace::Live>,
     path: Option<Result<facts::Path, NoPath>>,
+    /// What they hold, if that is wanted.
+    holding: Option<Holding>,
     /// Whether objects were to be traced, and were not.
     is_late: bool,
 }
@@ -300,6 +310,8 @@ fn count_objects(
     let wanted = live.as_ref().zip(context.path_to);
     let path =
         wanted.map(|(live, name)| Search { heap, roots: &roots, live }.path_to(name, &mut census.known));
-    let is_late = is_traced && live.is_none();
-    Ok(Objects { index, census, live, path, is_late })
+    let wanted = live.as_ref().filter(|_| context.keeps_blocks);
+    let holding = wanted.and_then(|live| holding::holding(&heap, &live.marks, &mut census.known));
+    let is_late = is_traced && (live.is_none() || context.keeps_blocks && holding.is_none());
+    Ok(Objects { index, census, live, path, holding, is_late })
 }

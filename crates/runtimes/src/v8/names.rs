@@ -20,6 +20,12 @@ const HAS_EXTENSION: u64 = 1 << 26;
 /// From this number of variables on, their names are in a table
 /// (`kScopeInfoMaxInlinedLocalNamesSize`).
 const MAX_INLINED_NAMES: u64 = 75;
+/// Where the `Script` of a `SharedFunctionInfo` is behind its name
+/// (`src/objects/shared-function-info.tq`), and `name` in a `Script` (`src/objects/script.tq`).
+const SCRIPT_AFTER_NAME: u64 = 16;
+const SCRIPT_NAME: u64 = 16;
+/// Names of the files of Node.js's own code begin with this.
+pub const OWN_FILES: &str = "node:";
 /// Limit on constructors of one prototype.
 const MAX_OF_PROTOTYPE: usize = 8;
 /// Longest name; longer ones are cut.
@@ -181,13 +187,23 @@ impl ScopeInfo {
     pub fn read(shapes: &mut Shapes<'_>, layout: &ObjectLayout, address: u64) -> Option<Self> {
         let (flags, _) = shapes.cache.pair(address.checked_add(8)?)?;
         let variables = u64::from(shapes.cache.word32(address.checked_add(28)?)?);
-        let names = address.checked_add(layout.scope_names)?;
+        let mut names = address.checked_add(layout.scope_names)?;
+        // From V8 12 on, the number of a module's variables is before the names.
+        let has_names = (1..MAX_INLINED_NAMES).contains(&variables);
+        if has_names && Shapes::object_at(shapes.cache.word(names)?).is_none() {
+            names = names.checked_add(8)?;
+        }
         Some(Self { flags: flags >> layout.scope_flags_shift, names, variables })
     }
 
     /// Whether its contexts have a slot for an extension.
     pub fn has_extension(&self) -> bool {
         self.flags & HAS_EXTENSION != 0
+    }
+
+    /// Number of variables whose names are known.
+    pub fn variables(&self) -> u64 {
+        if self.variables < MAX_INLINED_NAMES { self.variables } else { 0 }
     }
 
     /// Returns the name of a variable.
@@ -197,7 +213,7 @@ impl ScopeInfo {
     }
 
     /// Returns the name of its function.
-    fn function(&self, shapes: &mut Shapes<'_>) -> Option<u64> {
+    pub fn function(&self, shapes: &mut Shapes<'_>) -> Option<u64> {
         if self.flags & FUNCTION_VARIABLE == 0 {
             return None;
         }
@@ -205,6 +221,32 @@ impl ScopeInfo {
         let class_variable = u64::from(self.flags & HAS_CLASS_VARIABLE != 0);
         shapes.cache.word(self.names.checked_add((names + self.variables + class_variable) * 8)?)
     }
+}
+
+/// Returns the name of the file with the code of a `SharedFunctionInfo`: without its folders, or one
+/// of Node.js's own (`node:internal/timers`).
+pub fn of_file(shapes: &mut Shapes<'_>, layout: &ObjectLayout, shared: u64) -> Option<String> {
+    let script = shapes.cache.word(shared.checked_add(layout.name + SCRIPT_AFTER_NAME)?)?;
+    let script = Shapes::object_at(script)?;
+    let number = shapes.type_at(script)?;
+    if shapes.types().number("Script") != Some(number) {
+        return None;
+    }
+    let name = Shapes::object_at(shapes.cache.word(script.checked_add(SCRIPT_NAME)?)?)?;
+    let kind = shapes.type_at(name).filter(|number| *number < STRINGS)?;
+    if kind & KIND != SEQUENTIAL || u32::from(kind) & IS_ONE_BYTE == 0 {
+        return None;
+    }
+    let length = u64::from(shapes.cache.word32(name.checked_add(STRING_LENGTH as u64)?)?);
+    let count = length.min(MAX_CHARACTERS as u64);
+    let mut bytes = [0; MAX_CHARACTERS];
+    let bytes = bytes.get_mut(..count as usize)?;
+    // The end of a long path has the file.
+    shapes.cache.read(name.checked_add(STRING_CONTENT)?.checked_add(length - count)?, bytes).ok()?;
+    let text =
+        std::str::from_utf8(bytes).ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_graphic()))?;
+    let file = if text.starts_with(OWN_FILES) { text } else { text.rsplit('/').next().unwrap_or(text) };
+    (!file.is_empty()).then(|| file.to_owned())
 }
 
 /// Returns the text of a string; `None` if it is empty, or not a name.

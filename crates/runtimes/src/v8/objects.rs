@@ -3,11 +3,13 @@
 //!
 //! Pages with code, and the read-only ones, are left out. Memory that cannot be walked is counted.
 
+use std::time::Instant;
+
 use super::instance_types::InstanceTypes;
 use super::layout::{ObjectLayout, PAGE_ALIGNMENT};
 use super::names::Known;
 use super::page_index::{IndexedPage, PageIndex};
-use super::shapes::Shapes;
+use super::shapes::{Shape, Shapes};
 use super::tally::{self, Tally, Totals};
 use crate::batch::PageCache;
 use crate::bits::Bitmap;
@@ -32,6 +34,19 @@ pub struct Census {
     pub page_bytes: Vec<u64>,
     /// Bytes of pages that could not be walked.
     pub unread_bytes: u64,
+}
+
+/// An object that lives, or may.
+#[derive(Clone, Copy)]
+pub struct LiveObject<'a> {
+    /// Where it is.
+    pub address: u64,
+    /// Its hidden class.
+    pub shape: Shape,
+    /// Its size.
+    pub size: u64,
+    /// Its bytes, of a large one the first.
+    pub bytes: &'a [u8],
 }
 
 /// Where objects are, and how they are read.
@@ -59,6 +74,48 @@ impl<'a> Heap<'a> {
     pub fn has_time(&self) -> bool {
         let walked: u64 = self.index.pages.iter().map(|indexed| indexed.page.allocated).sum();
         !self.context.is_stopped || walked <= MAX_STOPPED_BYTES
+    }
+
+    /// Passes the objects of a page that have a mark, until `take` returns false. `None` if the time
+    /// was over, or the page could not be read.
+    pub fn each_live(
+        &self,
+        shapes: &mut Shapes<'_>,
+        indexed: &IndexedPage,
+        marks: &Bitmap,
+        buffer: &mut ReadBuffer,
+        take: &mut dyn FnMut(&mut Shapes<'_>, LiveObject<'_>) -> bool,
+    ) -> Option<()> {
+        if Instant::now() >= self.context.deadline {
+            return None;
+        }
+        let memory = self.memory;
+        if indexed.is_large {
+            let area = usize::try_from(indexed.page.area_end - indexed.page.area_start).ok()?;
+            buffer.resize(area.min(PAGE_ALIGNMENT as usize));
+            memory.read(indexed.page.area_start, buffer).ok()?;
+        } else {
+            indexed.read(self.context, memory, buffer);
+        }
+        for run in &indexed.runs {
+            let mut at = run.start;
+            while at < run.end {
+                let from = if indexed.is_large { 0 } else { indexed.offset(at) };
+                let to = if indexed.is_large { buffer.len() } else { indexed.offset(run.end) };
+                let Some(bytes) = buffer.get(from..to) else { break };
+                let Some(head) = shapes.head(bytes).filter(|head| head.size >= 8) else { break };
+                let object = bytes.get(..head.size.min(bytes.len() as u64) as usize).unwrap_or_default();
+                let object = LiveObject { address: at, shape: head.shape, size: head.size, bytes: object };
+                if marks.has(indexed.place(at)) && !take(shapes, object) {
+                    return Some(());
+                }
+                at = at.checked_add(head.size)?;
+                if indexed.is_large {
+                    break;
+                }
+            }
+        }
+        Some(())
     }
 }
 

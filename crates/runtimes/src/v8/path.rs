@@ -4,17 +4,16 @@
 //! Goes from the object to those that refer to it, and so on: each step looks at all references of
 //! the live objects. A word that only looks like a pointer may be among them.
 
-use std::collections::{HashMap, HashSet};
-use std::time::Instant;
+use std::collections::HashMap;
 
+use super::constants;
 use super::facts::{Path, Step};
 use super::layout::PAGE_ALIGNMENT;
 use super::names::{self, Known};
 use super::objects::Heap;
-use super::page_index::IndexedPage;
 use super::references::{EPHEMERON_BYTES, EPHEMERONS, References};
 use super::roots::{Root, Roots};
-use super::shapes::{Content, HEAD_BYTES, Shape, Shapes};
+use super::shapes::{Content, Shape, Shapes};
 use super::slots::{self, Slot, SlotName};
 use super::trace::{Live, each_part};
 use crate::bits::Bitmap;
@@ -24,8 +23,6 @@ use strandline_process::memory::word_at;
 /// Maximum steps, and objects from which the search goes on.
 const MAX_STEPS: usize = 200;
 const MAX_FOUND: usize = 1 << 20;
-/// Maximum bytes of a function's constants that are searched for names.
-const MAX_CONSTANTS: u64 = 1 << 20;
 /// Classes of the global objects and of contexts: a path ends there. What holds the context of a
 /// `vm` module is not searched for.
 const ANCHORS: [&str; 3] = ["NativeContext", "JSGlobalObject", "JSGlobalProxy"];
@@ -51,16 +48,6 @@ pub enum NoPath {
     TooFar,
     /// No root leads to it: a handle that was released meanwhile.
     NoRoot,
-}
-
-/// A live object.
-#[derive(Clone, Copy)]
-struct LiveObject<'a> {
-    address: u64,
-    shape: Shape,
-    size: u64,
-    /// Its bytes, of a large one the first.
-    bytes: &'a [u8],
 }
 
 /// What an object that was found holds, towards the one that is searched for.
@@ -108,47 +95,6 @@ impl Search<'_> {
         Ok(self.path(&mut shapes, &found, root, first, known))
     }
 
-    /// Passes each live object of a page.
-    fn each_live(
-        &self,
-        shapes: &mut Shapes<'_>,
-        indexed: &IndexedPage,
-        marks: &Bitmap,
-        buffer: &mut ReadBuffer,
-        take: &mut dyn FnMut(&mut Shapes<'_>, LiveObject<'_>) -> bool,
-    ) -> Option<()> {
-        if Instant::now() >= self.heap.context.deadline {
-            return None;
-        }
-        let memory = self.heap.memory;
-        if indexed.is_large {
-            let area = usize::try_from(indexed.page.area_end - indexed.page.area_start).ok()?;
-            buffer.resize(area.min(PAGE_ALIGNMENT as usize));
-            memory.read(indexed.page.area_start, buffer).ok()?;
-        } else {
-            indexed.read(self.heap.context, memory, buffer);
-        }
-        for run in &indexed.runs {
-            let mut at = run.start;
-            while at < run.end {
-                let from = if indexed.is_large { 0 } else { indexed.offset(at) };
-                let to = if indexed.is_large { buffer.len() } else { indexed.offset(run.end) };
-                let Some(bytes) = buffer.get(from..to) else { break };
-                let Some(head) = shapes.head(bytes).filter(|head| head.size >= 8) else { break };
-                let object = bytes.get(..head.size.min(bytes.len() as u64) as usize).unwrap_or_default();
-                let object = LiveObject { address: at, shape: head.shape, size: head.size, bytes: object };
-                if marks.has(indexed.place(at)) && !take(shapes, object) {
-                    return Some(());
-                }
-                at = at.checked_add(head.size)?;
-                if indexed.is_large {
-                    break;
-                }
-            }
-        }
-        Some(())
-    }
-
     /// Returns an object of the type among those with a mark; `None` if the time was over.
     fn sample(
         &self,
@@ -162,7 +108,7 @@ impl Search<'_> {
         let layout = self.heap.layout;
         let mut sample = None;
         for indexed in &self.heap.index.pages {
-            self.each_live(shapes, indexed, marks, &mut buffer, &mut |shapes, object| {
+            self.heap.each_live(shapes, indexed, marks, &mut buffer, &mut |shapes, object| {
                 let shape = object.shape;
                 let shared = word_at(object.bytes, layout.shared as usize).unwrap_or(0);
                 let key = match shape.content {
@@ -206,7 +152,7 @@ impl Search<'_> {
                     next.push(at);
                 }
             };
-            self.each_live(shapes, indexed, &self.live.marks, &mut buffer, &mut |_, object| {
+            self.heap.each_live(shapes, indexed, &self.live.marks, &mut buffer, &mut |_, object| {
                 add(found, object.address, self.first_hit(object.shape, 0, object.bytes, &targets));
                 let read = object.bytes.len() as u64;
                 rest = (read < object.size).then_some((object.address, object.shape, read, object.size));
@@ -304,7 +250,8 @@ impl Search<'_> {
             Some(SlotName::Key(key)) => Some(*key),
             _ => None,
         });
-        let in_code = self.in_code(shapes, &keys.collect()).unwrap_or_default();
+        let in_code =
+            constants::of_code(&self.heap, &self.live.marks, shapes, &keys.collect()).unwrap_or_default();
         Path::new(root, slots.len(), |number| {
             let (address, name) = slots.get_mut(number)?;
             Some(Step {
@@ -316,42 +263,6 @@ impl Search<'_> {
                 }),
             })
         })
-    }
-
-    /// Returns those of `keys` that are constants of the program's code: in what functions that
-    /// were compiled refer to, or the names of variables. `None` if the time was over.
-    fn in_code(&self, shapes: &mut Shapes<'_>, keys: &HashSet<u64>) -> Option<HashSet<u64>> {
-        let mut buffer = ReadBuffer::new(PAGE_ALIGNMENT as usize);
-        let mut found = HashSet::new();
-        let mut constants = Vec::new();
-        for indexed in self.heap.index.pages.iter().filter(|indexed| !indexed.is_large) {
-            self.each_live(shapes, indexed, &self.live.marks, &mut buffer, &mut |shapes, object| {
-                match shapes.types().name(object.shape.instance_type).unwrap_or_default() {
-                    "BytecodeArray" => {
-                        object.shape.references.each(0, object.bytes, &mut |_, target| constants.push(target))
-                    }
-                    "ScopeInfo" | "ObjectBoilerplateDescription" | "SharedFunctionInfo" => {
-                        add_words(object.bytes, keys, &mut found);
-                    }
-                    _ => {}
-                }
-                true
-            })?;
-        }
-        constants.sort_unstable();
-        constants.dedup();
-        for address in constants {
-            let mut head = [0; HEAD_BYTES];
-            let head = shapes.cache.read(address, &mut head).ok().and_then(|()| shapes.head(&head));
-            let head =
-                head.filter(|head| head.shape.references == References::All && head.size <= MAX_CONSTANTS);
-            let Some(head) = head else { continue };
-            buffer.resize(head.size as usize);
-            if shapes.cache.read(address, &mut buffer).is_ok() {
-                add_words(&buffer, keys, &mut found);
-            }
-        }
-        Some(found)
     }
 
     fn type_name(&self, shapes: &mut Shapes<'_>, address: u64, known: &mut Known) -> String {
@@ -366,12 +277,6 @@ impl Search<'_> {
             (None, _) => "unknown".to_owned(),
         }
     }
-}
-
-/// Adds the words that are among `keys`.
-fn add_words(bytes: &[u8], keys: &HashSet<u64>, found: &mut HashSet<u64>) {
-    let words = (0..bytes.len()).step_by(8).filter_map(|at| word_at(bytes, at));
-    found.extend(words.filter(|word| keys.contains(word)));
 }
 
 fn is_anchor(shapes: &mut Shapes<'_>, address: u64) -> bool {

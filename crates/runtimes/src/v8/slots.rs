@@ -4,6 +4,7 @@
 //! it is one of the constants of the program's code ([`SlotName::Key`]).
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use super::layout::{MAP_BITS, MAP_WORDS, ObjectLayout};
 use super::names::{self, ScopeInfo};
@@ -149,8 +150,23 @@ fn variable(shapes: &mut Shapes<'_>, layout: &ObjectLayout, context: u64, slot: 
     identifier(shapes, word).map(|name| format!(".{name}"))
 }
 
+/// Returns the names of a context's slots: `sessions (server.js)`, or `sessions (report, server.js)`
+/// for a variable of the function `report`; `None` for slots without a variable.
+pub fn variables(shapes: &mut Shapes<'_>, scope: &ScopeInfo, file: Option<&str>) -> Vec<Option<Arc<str>>> {
+    let function = scope.function(shapes).and_then(|word| identifier(shapes, word));
+    let place: Vec<&str> = function.as_deref().into_iter().chain(file).collect();
+    let place = if place.is_empty() { String::new() } else { format!(" ({})", place.join(", ")) };
+    let slots = CONTEXT_SLOTS + u64::from(scope.has_extension());
+    let mut names = vec![None; slots as usize];
+    for number in 0..scope.variables() {
+        let name = scope.variable(shapes, number).and_then(|word| identifier(shapes, word));
+        names.push(name.map(|name| format!("{name}{place}").into()));
+    }
+    names
+}
+
 /// Returns a string that is a name of JavaScript's.
-fn identifier(shapes: &mut Shapes<'_>, word: u64) -> Option<String> {
+pub fn identifier(shapes: &mut Shapes<'_>, word: u64) -> Option<String> {
     let name = names::text(shapes, word)?;
     let is_of_name = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'$';
     let is_name = name.len() <= MAX_BYTES

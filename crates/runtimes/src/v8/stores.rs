@@ -93,6 +93,11 @@ impl Stores {
         }
     }
 
+    /// The stores and characters in malloc's blocks.
+    pub fn in_blocks(&self) -> Vec<AddressRange> {
+        [self.blocks.as_slice(), &self.characters].concat()
+    }
+
     /// Claims what V8 maps, except what `claims` or other runtimes (`taken`) claim.
     pub fn claim_mapped(
         &self,

@@ -1,0 +1,61 @@
+//! Which strings are constants of the program's code. Keys of an object that is used as a table are
+//! data and are not shown; a key that the code has is a name.
+
+use std::collections::HashSet;
+
+use super::layout::PAGE_ALIGNMENT;
+use super::objects::Heap;
+use super::references::References;
+use super::shapes::{HEAD_BYTES, Shapes};
+use crate::bits::Bitmap;
+use strandline_process::buffer::ReadBuffer;
+use strandline_process::memory::word_at;
+
+/// Maximum bytes of a function's constants that are searched for names.
+const MAX_CONSTANTS: u64 = 1 << 20;
+
+/// Returns those of `keys` that are constants of the program's code: in what functions that
+/// were compiled refer to, or the names of variables. `None` if the time was over.
+pub fn of_code(
+    heap: &Heap<'_>,
+    marks: &Bitmap,
+    shapes: &mut Shapes<'_>,
+    keys: &HashSet<u64>,
+) -> Option<HashSet<u64>> {
+    let mut buffer = ReadBuffer::new(PAGE_ALIGNMENT as usize);
+    let mut found = HashSet::new();
+    let mut constants = Vec::new();
+    for indexed in heap.index.pages.iter().filter(|indexed| !indexed.is_large) {
+        heap.each_live(shapes, indexed, marks, &mut buffer, &mut |shapes, object| {
+            match shapes.types().name(object.shape.instance_type).unwrap_or_default() {
+                "BytecodeArray" => {
+                    object.shape.references.each(0, object.bytes, &mut |_, target| constants.push(target))
+                }
+                "ScopeInfo" | "ObjectBoilerplateDescription" | "SharedFunctionInfo" => {
+                    add_words(object.bytes, keys, &mut found);
+                }
+                _ => {}
+            }
+            true
+        })?;
+    }
+    constants.sort_unstable();
+    constants.dedup();
+    for address in constants {
+        let mut head = [0; HEAD_BYTES];
+        let head = shapes.cache.read(address, &mut head).ok().and_then(|()| shapes.head(&head));
+        let head = head.filter(|head| head.shape.references == References::All && head.size <= MAX_CONSTANTS);
+        let Some(head) = head else { continue };
+        buffer.resize(head.size as usize);
+        if shapes.cache.read(address, &mut buffer).is_ok() {
+            add_words(&buffer, keys, &mut found);
+        }
+    }
+    Some(found)
+}
+
+/// Adds the words that are among `keys`.
+fn add_words(bytes: &[u8], keys: &HashSet<u64>, found: &mut HashSet<u64>) {
+    let words = (0..bytes.len()).step_by(8).filter_map(|at| word_at(bytes, at));
+    found.extend(words.filter(|word| keys.contains(word)));
+}
