@@ -4,3 +4,4 @@ run 'node sessions.js &'
 subject=$!
 await printed '^ready'
 run 'strandline explain $(pidof node) --path-to Session'
+run 'strandline holders --top 3 $(pidof node)'
