@@ -65,15 +65,17 @@ Examples:
   strandline explain --tree 4711
   strandline explain --container 3f2a9c
   strandline explain --cgroup /sys/fs/cgroup/system.slice
-  strandline explain --unit my-service --ledgers
+  strandline explain --unit my-service --ledgers --fail-if 'current > 90%'
   strandline explain --json 4711 | jq .totals
   strandline explain --fail-if 'stranded > 200MiB' --fail-if 'stranded >= 20%' 4711
 
 Conditions: NAME OP SIZE, where
   NAME  live, stranded, pinned, evictable, unattributed, rss, pss,
-        predicted (what the best remedy is predicted to release), or row.ID
+        predicted (what the best remedy is predicted to release), or row.ID;
+        of a control group also current and working_set, not rss and pss
   OP    >  >=  <  <=  ==
-  SIZE  bytes, or a number with B, KB, KiB, MB, MiB, GB, GiB, or % of RSS")]
+  SIZE  bytes, or a number with B, KB, KiB, MB, MiB, GB, GiB, or %
+        of RSS or of the group's limit")]
 pub struct Explain {
     /// The process
     #[arg(value_name = "PID", value_parser = pid, required_unless_present_any = GROUP_FLAGS, conflicts_with_all = GROUP_FLAGS)]
@@ -92,7 +94,7 @@ pub struct Explain {
     #[arg(long, value_name = "all|N", value_parser = rows, conflicts_with_all = GROUP_FLAGS)]
     pub rows: Option<Rows>,
     /// Exit with status 1 if this holds; may be repeated
-    #[arg(long, value_name = "EXPR", value_parser = Condition::parse, conflicts_with_all = GROUP_FLAGS)]
+    #[arg(long, value_name = "EXPR", value_parser = Condition::parse)]
     pub fail_if: Vec<Condition>,
     /// Explain the process and its descendants: a line each, shared pages counted once
     #[arg(long, conflicts_with = "verbose", conflicts_with_all = GROUP_FLAGS)]

@@ -2,6 +2,8 @@
 //! never holds is worse than none. If a figure is unknown, the condition is undecided, not false.
 
 use strandline_inspect::facts::{Explanation, RemedyKind, Row, State};
+use strandline_inspect::group::facts::GroupExplanation;
+use strandline_inspect::group::rows::legend;
 use strandline_inspect::ledger::rows;
 
 /// A condition on the result of `explain`.
@@ -20,6 +22,10 @@ enum Subject {
     Pss,
     Predicted,
     Row(String),
+    /// What is charged to a control group.
+    Current,
+    /// The working set of a control group.
+    WorkingSet,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +40,7 @@ enum Comparison {
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Limit {
     Bytes(u64),
-    /// Percentage of RSS.
+    /// Percentage of RSS, or of a control group's limit.
     Percent(f64),
 }
 
@@ -88,16 +94,24 @@ impl Condition {
             Whole::Rss => (sum(processes, |process| Some(process.kernel.rss_bytes)), "RSS"),
             Whole::Pss => (sum(processes, |process| process.kernel.pss_bytes), "PSS"),
         };
-        let whole_bytes = whole_bytes.unwrap_or(0);
-        let Some(value) = sum(processes, |process| self.subject.value(process)) else {
-            return Outcome::Unknown(format!(
-                "cannot tell whether '{}': that figure is not known",
-                self.text
-            ));
-        };
-        let ordering = match self.limit {
-            Limit::Bytes(limit) => Some(value.cmp(&limit)),
-            Limit::Percent(limit) => (value as f64 * 100.0).partial_cmp(&(limit * whole_bytes as f64)),
+        let value = sum(processes, |process| self.subject.value(process));
+        self.judge(value, Some(whole_bytes.unwrap_or(0)), of)
+    }
+
+    /// Whether the condition holds for a control group; percentages refer to its limit.
+    pub fn test_group(&self, group: &GroupExplanation) -> Outcome {
+        self.judge(self.subject.value_of_group(group), group.cgroup.effective_limit_bytes, "limit")
+    }
+
+    fn judge(&self, value: Option<u64>, whole_bytes: Option<u64>, of: &str) -> Outcome {
+        let unknown = |what: &str| Outcome::Unknown(format!("cannot tell whether '{}': {what}", self.text));
+        let Some(value) = value else { return unknown("that figure is not known") };
+        let ordering = match (self.limit, whole_bytes) {
+            (Limit::Bytes(limit), _) => Some(value.cmp(&limit)),
+            (Limit::Percent(_), None) => return unknown("there is no limit"),
+            (Limit::Percent(limit), Some(whole)) => {
+                (value as f64 * 100.0).partial_cmp(&(limit * whole as f64))
+            }
         };
         let holds = ordering.is_some_and(|ordering| match self.comparison {
             Comparison::Greater => ordering.is_gt(),
@@ -107,7 +121,8 @@ impl Condition {
             Comparison::Equal => ordering.is_eq(),
         });
         if holds {
-            Outcome::Yes(format!("'{}' holds: it is {value} bytes of {whole_bytes} bytes {of}", self.text))
+            let whole = whole_bytes.map_or_else(String::new, |whole| format!(" of {whole} bytes {of}"));
+            Outcome::Yes(format!("'{}' holds: it is {value} bytes{whole}", self.text))
         } else {
             Outcome::No
         }
@@ -138,6 +153,29 @@ impl Subject {
                 if explanation.remedies.is_empty() { Some(0) } else { known }
             }
             Self::Row(id) => row(explanation, id),
+            Self::Current | Self::WorkingSet => None,
+        }
+    }
+
+    /// The figure of a control group; `None` if unknown. What is live, stranded or pinned in its
+    /// processes is known only with their ledgers.
+    fn value_of_group(&self, group: &GroupExplanation) -> Option<u64> {
+        let totals = &group.totals;
+        let has_ledgers = group.processes.iter().all(|process| process.ledger.is_some());
+        match self {
+            Self::Total(State::Live) => has_ledgers.then_some(totals.live),
+            Self::Total(State::Stranded) => has_ledgers.then_some(totals.stranded),
+            Self::Total(State::Pinned) => has_ledgers.then_some(totals.pinned),
+            Self::Total(State::Evictable) => Some(totals.evictable),
+            Self::Total(State::Unattributed) => Some(totals.unattributed),
+            Self::Rss | Self::Pss => None,
+            Self::Predicted => {
+                let known = group.remedies.iter().filter_map(|remedy| remedy.predicted_bytes).max();
+                if group.remedies.is_empty() { Some(0) } else { known }
+            }
+            Self::Row(id) => Some(group.rows.iter().filter(|row| row.id == *id).map(|row| row.bytes).sum()),
+            Self::Current => Some(group.cgroup.current_bytes),
+            Self::WorkingSet => group.cgroup.working_set_bytes,
         }
     }
 }
@@ -164,6 +202,11 @@ fn is_leaked(id: &str) -> bool {
     owner.is_some_and(|owner| rows::ids().any(|row| row.strip_suffix(".live") == Some(owner)))
 }
 
+/// All rows of processes and of control groups.
+fn ids() -> impl Iterator<Item = &'static str> {
+    rows::ids().chain(legend().map(|(id, _)| id))
+}
+
 fn subject(name: &str) -> Result<Subject, String> {
     Ok(match name {
         "live" => Subject::Total(State::Live),
@@ -174,17 +217,19 @@ fn subject(name: &str) -> Result<Subject, String> {
         "rss" => Subject::Rss,
         "pss" => Subject::Pss,
         "predicted" => Subject::Predicted,
+        "current" => Subject::Current,
+        "working_set" => Subject::WorkingSet,
         _ => match name.strip_prefix("row.") {
             // A condition on a row that does not exist would never hold.
-            Some(id) if rows::ids().any(|row| row == id) || is_leaked(id) => Subject::Row(id.to_owned()),
+            Some(id) if ids().any(|row| row == id) || is_leaked(id) => Subject::Row(id.to_owned()),
             Some(id) => {
-                let ids: Vec<_> = rows::ids().collect();
+                let ids: Vec<_> = ids().collect();
                 return Err(format!("no row is called '{id}'; there are {}", ids.join(", ")));
             }
             None => {
                 return Err(format!(
                     "'{name}' is not a figure; use live, stranded, pinned, evictable, unattributed, rss, \
-                     pss, predicted or row.ID"
+                     pss, predicted, row.ID, or of a control group current or working_set"
                 ));
             }
         },
@@ -239,6 +284,7 @@ fn limit(size: &str) -> Result<Limit, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use strandline_inspect::group::facts::GroupProcess;
     use strandline_report::fabricated;
 
     fn parsed(text: &str) -> Condition {
@@ -352,6 +398,22 @@ mod tests {
         );
         java.remedies = fabricated::service().remedies.split_off(2);
         assert!(matches!(parsed("predicted > 0").test(&[&java], Whole::Rss), Outcome::Unknown(_)));
+    }
+
+    #[test]
+    fn a_group_is_tested_against_its_limit() {
+        let mut group = GroupExplanation::default();
+        (group.cgroup.current_bytes, group.cgroup.working_set_bytes) = (900 << 20, Some(700 << 20));
+        let holds = |group: &GroupExplanation, text: &str| parsed(text).test_group(group);
+        assert!(matches!(holds(&group, "current > 850MiB"), Outcome::Yes(_)));
+        assert!(matches!(holds(&group, "current > 80%"), Outcome::Unknown(_)), "it has no limit");
+        group.cgroup.effective_limit_bytes = Some(1 << 30);
+        assert!(matches!(holds(&group, "current > 80%"), Outcome::Yes(_)));
+        assert_eq!(holds(&group, "working_set > 80%"), Outcome::No);
+        assert_eq!(holds(&group, "row.group.shmem > 0"), Outcome::No);
+        assert!(matches!(holds(&group, "rss > 1"), Outcome::Unknown(_)));
+        group.processes.push(GroupProcess::default());
+        assert!(matches!(holds(&group, "stranded > 1"), Outcome::Unknown(_)), "no ledger was taken");
     }
 
     #[test]

@@ -90,7 +90,7 @@ pub fn run(arguments: &Explain, output: &mut Output) -> Result<CommandResult> {
             output.print(&screen(holders, None, output.surface))?;
         }
     }
-    Ok(test_conditions(&arguments.fail_if, &[&explanation], Whole::Rss))
+    Ok(test_conditions(&arguments.fail_if, |condition| condition.test(&[&explanation], Whole::Rss)))
 }
 
 /// Heap bytes that one processor reads per second while the process is stopped, with a margin
@@ -167,12 +167,12 @@ fn requested_path(type_name: &str, explanation: &Explanation) -> Option<String> 
     None
 }
 
-/// Evaluates the conditions, and prints the results on standard error. An undecided condition takes
-/// precedence over one that holds: a script must not mistake "unknown" for either.
-pub fn test_conditions(conditions: &[Condition], processes: &[&Explanation], whole: Whole) -> CommandResult {
+/// Evaluates the conditions by `test`, and prints the results on standard error. An undecided
+/// condition takes precedence over one that holds: a script must not mistake "unknown" for either.
+pub fn test_conditions(conditions: &[Condition], test: impl Fn(&Condition) -> Outcome) -> CommandResult {
     let mut ending = CommandResult::Done;
     for condition in conditions {
-        match condition.test(processes, whole) {
+        match test(condition) {
             Outcome::No => {}
             Outcome::Yes(sentence) => {
                 print_message(&sentence);
@@ -200,15 +200,12 @@ mod tests {
         java.kernel.pss_bytes = None;
         let conditions =
             |texts: &[&str]| texts.iter().map(|text| Condition::parse(text).unwrap()).collect::<Vec<_>>();
-        assert_eq!(test_conditions(&conditions(&[]), &[&java], Whole::Rss), CommandResult::Done);
-        assert_eq!(test_conditions(&conditions(&["rss < 1"]), &[&java], Whole::Rss), CommandResult::Done);
-        assert_eq!(
-            test_conditions(&conditions(&["rss < 1", "rss > 1"]), &[&java], Whole::Rss),
-            CommandResult::Found
-        );
-        assert_eq!(
-            test_conditions(&conditions(&["pss > 1", "rss > 1"]), &[&java], Whole::Rss),
-            CommandResult::CouldNot
-        );
+        let result = |texts: &[&str]| {
+            test_conditions(&conditions(texts), |condition| condition.test(&[&java], Whole::Rss))
+        };
+        assert_eq!(result(&[]), CommandResult::Done);
+        assert_eq!(result(&["rss < 1"]), CommandResult::Done);
+        assert_eq!(result(&["rss < 1", "rss > 1"]), CommandResult::Found);
+        assert_eq!(result(&["pss > 1", "rss > 1"]), CommandResult::CouldNot);
     }
 }

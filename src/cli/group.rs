@@ -12,6 +12,7 @@ use strandline_survey::figures::Figures;
 
 use super::arguments::Explain;
 use super::arguments_process::{GroupChoice, GroupName};
+use super::explain::test_conditions;
 use super::output::Output;
 use super::progress::Progress;
 use super::{CommandResult, Failure, Result};
@@ -30,7 +31,7 @@ pub fn run(arguments: &Explain, output: &mut Output) -> Result<CommandResult> {
     } else {
         output.print(&group::screen(&explanation, arguments.detail.verbose, output.surface))?;
     }
-    Ok(CommandResult::Done)
+    Ok(test_conditions(&arguments.fail_if, |condition| condition.test_group(&explanation)))
 }
 
 /// Takes the ledgers of its processes, each within the budget.

@@ -36,11 +36,12 @@ pub fn run(arguments: &Explain, output: &mut Output) -> Result<CommandResult> {
     Ok(match found.total_pss_bytes {
         Some(_) => {
             let shares: Vec<Explanation> = processes.map(as_shares).collect();
-            test_conditions(&arguments.fail_if, &shares.iter().collect::<Vec<_>>(), Whole::Pss)
+            let shares: Vec<_> = shares.iter().collect();
+            test_conditions(&arguments.fail_if, |condition| condition.test(&shares, Whole::Pss))
         }
         None => {
             let whole: Vec<_> = processes.map(|member| &member.explanation).collect();
-            test_conditions(&arguments.fail_if, &whole, Whole::Rss)
+            test_conditions(&arguments.fail_if, |condition| condition.test(&whole, Whole::Rss))
         }
     })
 }

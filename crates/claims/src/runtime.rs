@@ -226,9 +226,11 @@ pub struct ReferenceHints {
     /// Addresses from which, up to the end of the block, there are characters or unused bytes. No
     /// word there is a reference.
     pub opaque_from: AddressSet,
-    /// Set if objects refer to each other by the address plus 1: the blocks outside of the runtime's
-    /// memory to which plain addresses in objects are references. Others are not, but the runtime
-    /// is a root of their targets.
+    /// Addresses of single words that are no references, in order.
+    pub weak_words: Vec<u64>,
+    /// Set if objects refer to each other by the address plus 1: the blocks outside of the
+    /// runtime's memory to which plain addresses in objects are references. Others are not, but the
+    /// runtime is a root of their targets.
     pub plain_targets: Option<Vec<AddressRange>>,
     /// Objects where paths from variables stop, by an address in each: those that lead to
     /// everything (modules, classes) and those that hold nothing (freed ones on a free list). What
@@ -310,6 +312,8 @@ impl ReferenceHints {
         self.object = self.object.or(other.object);
         self.gc_links.extend(other.gc_links);
         self.opaque_from.extend(other.opaque_from);
+        self.weak_words.extend(other.weak_words);
+        self.weak_words.sort_unstable();
         if let Some(theirs) = other.plain_targets {
             self.plain_targets.get_or_insert_default().extend(theirs);
         }
@@ -428,7 +432,10 @@ mod tests {
     fn types_beyond_the_limit_share_one() {
         let mut types = ObjectTypes::default();
         let numbers: Vec<u16> = (0..70_000).map(|number| types.number(&format!("T{number}"))).collect();
-        assert_eq!((numbers[0], numbers[65_534], numbers[65_535], numbers[69_999]), (0, 65_534, 65_535, 65_535));
+        assert_eq!(
+            (numbers[0], numbers[65_534], numbers[65_535], numbers[69_999]),
+            (0, 65_534, 65_535, 65_535)
+        );
         assert_eq!(types.name(u16::MAX), Some("objects of other types"));
     }
 }

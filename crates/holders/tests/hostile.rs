@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use common::{BASE, Heap, deadline, heap, held, limits};
 use strandline_holders::{
-    BlockSet, Builder, Exact, Holder, Known, Limits, Progress, Reachability, References, Refused, Roots, Tagged,
-    TypeWordSink, Word, WordCallback,
+    BlockSet, Builder, Exact, Holder, Known, Limits, Progress, Reachability, References, Refused, Roots,
+    Tagged, TypeWordSink, Word, WordCallback,
 };
 use strandline_process::memory::Memory;
 
@@ -121,8 +121,8 @@ fn words_of_exact_blocks_lead_to_where_blocks_begin() {
     assert_eq!(exact.inner_targets().iter().collect::<Vec<_>>(), [2]);
 }
 
-/// In a tagged block, the address of a block plus 1 is a reference to it; a plain address is one only
-/// to a plain target, and others are reported. No word of a plain target is a reference.
+/// In a tagged block, the address of a block plus 1 is a reference to it; a plain address is one
+/// only to a plain target, and others are reported. No word of a plain target is a reference.
 #[test]
 fn words_of_tagged_blocks_are_references_if_they_have_the_tag() {
     let block = |number: u64| BASE + number * 128;

@@ -62,8 +62,8 @@ impl<W: Write> Writer<W> {
         &self.out
     }
 
-    /// Drops the buffered lines, except the first one of the file: that is the header, without which
-    /// no later record can be read.
+    /// Drops the buffered lines, except the first one of the file: that is the header, without
+    /// which no later record can be read.
     pub fn drop_buffered(&mut self) {
         let header_end = self.lines.iter().position(|&byte| byte == b'\n').map_or(0, |end| end + 1);
         self.lines.truncate(if self.written_bytes == 0 { header_end } else { 0 });

@@ -5,8 +5,8 @@
 use serde_json::Value;
 
 use crate::support::memory_group::{MemoryGroup, batch_bytes};
-use crate::support::strandline::{json, row};
-use crate::support::{Folder, Outcome, Result, Subject, here, skipped};
+use crate::support::strandline::{json, row, run};
+use crate::support::{Folder, Outcome, Result, Subject, for_each, here, skipped};
 
 const MIB: u64 = 1 << 20;
 
@@ -119,4 +119,29 @@ fn rows_add_up_to_the_charge_and_name_process_mount_and_file() -> Outcome {
     let inactive = document["cgroup"]["inactive_file_bytes"].as_u64().unwrap();
     assert_eq!(document["cgroup"]["working_set_bytes"], current - inactive);
     Ok(())
+}
+
+#[test]
+fn conditions_are_of_the_group_and_of_its_limit() -> Outcome {
+    let Some(scene) = scene("conditions")? else {
+        skipped(here!(), "no control group with a memory controller can be made here");
+        return Ok(());
+    };
+    let path = scene.group.path();
+    let status = |condition: &str| -> Result<Option<i32>> {
+        Ok(run(&["explain", "--cgroup", &path, "--fail-if", condition])?.status)
+    };
+    // Without a limit a share of it is unknown, and so are the states of memory without ledgers.
+    assert_eq!(status("stranded > 0")?, Some(3));
+    scene.group.limit(512 * MIB)?;
+    let cases = [
+        ("row.group.shmem >= 20MiB", 1),
+        ("current > 512MiB", 0),
+        ("current > 10%", 1),
+        ("working_set > 90 %", 0),
+    ];
+    for_each(cases, |(condition, expected)| match status(condition)? {
+        Some(found) if found == *expected => Ok(()),
+        found => Err(format!("{condition}: {found:?}").into()),
+    })
 }

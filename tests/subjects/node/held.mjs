@@ -52,6 +52,27 @@ const both = [];
 for (let i = 0; i < 25_000; i++) both.push({ both: i });
 const other = { both };
 
+// A scope with so many variables that V8 keeps their names in a table.
+const names = Array.from({ length: 100 }, (_, i) => `many${i}`);
+const useMany = new Function(names.map((name) => `const ${name} = [];`).join(' ') +
+  `for (let i = 0; i < 8000; i++) many40.push({ many: i }); return () => [${names.join(', ')}].length;`)();
+
+// A suspended call is held by what continues it, and holds what its variables refer to.
+const resolvers = [];
+async function wait() {
+  const local = [];
+  for (let i = 0; i < 9000; i++) local.push({ local: i });
+  await new Promise((resolve) => resolvers.push(resolve));
+  return local.length;
+}
+wait();
+
+// An object of a class derived from a weak one holds what it refers to itself, and not its target.
+class Weak extends WeakRef {
+  extra = Array.from({ length: 7000 }, (_, i) => ({ extra: i }));
+}
+const derived = [new Weak(keys[0])];
+
 // These were dropped, and are not collected yet.
 function drop() {
   const dropped = [];
@@ -61,7 +82,7 @@ function drop() {
 
 export function use() {
   return [sessions.size, buffers.length, Registry.entries.size, keys.length, weak.has(keys[0]), handlers[0](),
-    both.length, other.both.length, drop(), sizes()];
+    both.length, other.both.length, drop(), sizes(), useMany(), resolvers.length, derived[0].deref() === keys[0]];
 }
 
 globalThis.gc();

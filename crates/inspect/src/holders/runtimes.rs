@@ -40,6 +40,7 @@ impl<'a> NonReferences<'a> {
     pub fn zero(&self, address: u64, bytes: &mut [u8]) {
         for hints in &self.hints {
             zero_links(&hints.gc_links, address, bytes);
+            zero_words(&hints.weak_words, address, bytes);
             self.zero_texts(&hints.opaque_from, address, bytes);
         }
     }
@@ -62,6 +63,17 @@ impl<'a> NonReferences<'a> {
             bytes.get_mut(first..last).unwrap_or_default().fill(0);
             zeroed_end = zeroed_end.max(text_end);
         }
+    }
+}
+
+/// Zeroes those of `words`, which are in order, that are in `bytes`, read at `address`.
+fn zero_words(words: &[u64], address: u64, bytes: &mut [u8]) {
+    let end = address.saturating_add(bytes.len() as u64);
+    let first = words.partition_point(|word| *word < address);
+    for word in words.iter().skip(first).take_while(|word| **word < end) {
+        let offset = usize::try_from(word - address).ok();
+        let word = offset.and_then(|offset| bytes.get_mut(offset..)?.first_chunk_mut::<8>());
+        word.into_iter().for_each(|word| *word = [0; 8]);
     }
 }
 
@@ -219,6 +231,13 @@ impl<'a> RuntimeBlocks<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn single_words_are_zeroed_within_what_was_read() {
+        let mut bytes = [1; 24];
+        zero_words(&[0xff8, 0x1008, 0x1018], 0x1000, &mut bytes);
+        assert_eq!((bytes[7], &bytes[8..16], bytes[16]), (1, &[0; 8][..], 1));
+    }
 
     #[test]
     fn links_to_each_other_are_none_and_others_stay() {

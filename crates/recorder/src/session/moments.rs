@@ -46,14 +46,12 @@ const MAX_LARGE: usize = 8;
 const MAX_WAITING: usize = 64;
 /// Maximum number of unanswered marks; further ones are dropped, so that a program that floods the
 /// socket during a ledger does not fill the recorder's memory.
-const MAX_UNANSWERED: usize = 16_384;
+const MAX_UNANSWERED: usize = 1 << 16;
 /// Maximum number of reads for marks at the end.
 const MAX_LAST_READS: usize = 100;
 
 /// A mark that was reported and not answered yet.
 struct WaitingMark {
-    /// Process id of the process that reported it.
-    reporter: i32,
     /// When it was reported.
     since_us: u64,
     /// Its record; `None` if nothing is known about the process.
@@ -65,7 +63,7 @@ struct WaitingMark {
 pub(super) struct Moments {
     /// Marks that were reported and not answered yet.
     waiting: Vec<WaitingMark>,
-    /// Number of marks dropped since the last answers.
+    /// Number of marks that were dropped.
     dropped_marks: u64,
     pending_answers: VecDeque<PendingAnswer>,
     /// Processes that reported marks since there were last no pending answers.
@@ -223,7 +221,8 @@ impl Session<'_> {
     }
 
     fn take_mark(&mut self, reported: ReportedMark) {
-        if self.state.moments.waiting.len() >= MAX_UNANSWERED {
+        let is_first_of_it = self.state.moments.reporters.insert(reported.pid);
+        if !is_first_of_it && self.state.moments.waiting.len() >= MAX_UNANSWERED {
             self.state.moments.dropped_marks += 1;
             return;
         }
@@ -235,11 +234,7 @@ impl Session<'_> {
                 reported.name
             );
             self.add_caveat("mark_without_sample", format!("process {pid}"), text);
-            self.state.moments.waiting.push(WaitingMark {
-                reporter: reported.pid,
-                since_us: at_us,
-                mark: None,
-            });
+            self.state.moments.waiting.push(WaitingMark { since_us: at_us, mark: None });
             return;
         };
         if reported.is_cut && !std::mem::replace(&mut self.state.moments.has_warned_cut, true) {
@@ -260,11 +255,7 @@ impl Session<'_> {
             waited_us: 0,
         };
         self.state.progress.marks += 1;
-        self.state.moments.waiting.push(WaitingMark {
-            reporter: reported.pid,
-            since_us: at_us,
-            mark: Some(mark),
-        });
+        self.state.moments.waiting.push(WaitingMark { since_us: at_us, mark: Some(mark) });
         if self.wants_ledger_at_mark() {
             self.state.moments.mark_ledgers += 1;
             self.request_ledger(process, pid, Moment::Mark, Some(name));
@@ -285,7 +276,9 @@ impl Session<'_> {
                 member.sampler.as_mut().and_then(|sampler| sampler.sample_all(units).ok())
         {
             member.add(at_us, sample);
-            return Some((member.number?, sample, sizes));
+            // A flood of marks does without sizes, which take most of the memory.
+            let is_flood = self.state.moments.waiting.len() >= MAX_PENDING_ANSWERS;
+            return Some((member.number?, sample, if is_flood { BTreeMap::new() } else { sizes }));
         }
         let departed = self.state.departed.iter().filter(|departed| departed.pid == pid);
         let mut members = self.tree.get(pid).into_iter().chain(departed.map(|departed| &departed.member));
@@ -340,18 +333,11 @@ impl Session<'_> {
             return self.send_next_answer();
         }
         let now_us = self.clock.now_us();
-        let dropped = std::mem::take(&mut self.state.moments.dropped_marks);
-        if dropped > 0 {
-            let text = format!("{dropped} marks were dropped: {MAX_UNANSWERED} others were unanswered");
-            self.add_caveat("marks_flooded", "marks", text);
-        }
         let room = MAX_PENDING_ANSWERS.saturating_sub(self.state.moments.pending_answers.len());
         // Marks beyond the maximum have enough pending answers before them.
-        for waiting_mark in waiting.iter().take(room) {
-            let WaitingMark { reporter, since_us, ref mark } = *waiting_mark;
-            let answer = PendingAnswer { since_us, has_ended: mark.is_none() };
+        for WaitingMark { since_us, mark, .. } in waiting.iter().take(room) {
+            let answer = PendingAnswer { since_us: *since_us, has_ended: mark.is_none() };
             self.state.moments.pending_answers.push_back(answer);
-            self.state.moments.reporters.insert(reporter);
         }
         self.send_next_answer();
         for mut mark in waiting.into_iter().filter_map(|waiting_mark| waiting_mark.mark) {
@@ -371,6 +357,11 @@ impl Session<'_> {
             self.answer_marks();
         }
         self.answer_marks();
+        let dropped = self.state.moments.dropped_marks;
+        if dropped > 0 {
+            let text = format!("{dropped} marks were dropped: {MAX_UNANSWERED} others were unanswered");
+            self.add_caveat("marks_dropped", "marks", text);
+        }
     }
 
     /// Handles a result of the ledger threads.
@@ -516,6 +507,9 @@ impl Session<'_> {
         let is_watched = self.plan.exit && self.tree.get_mut(pid).is_some_and(|member| member.is_watched);
         if is_watched && let Some(obstacle) = watchable::obstacle(Path::new(&format!("/proc/{pid}/exe"))) {
             self.ledgers.unwatch(pid);
+            let had_watch =
+                self.tree.get_mut(pid).is_some_and(|member| std::mem::take(&mut member.has_watch));
+            self.state.moments.watched -= usize::from(had_watch);
             self.warn_not_watched(pid, obstacle);
         }
     }

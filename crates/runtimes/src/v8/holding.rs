@@ -6,6 +6,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::constants;
 use super::layout::PAGE_ALIGNMENT;
@@ -19,7 +20,8 @@ use strandline_claims::runtime::{ObjectTypes, ReferenceHints, Variable};
 use strandline_process::buffer::ReadBuffer;
 use strandline_process::memory::word_at;
 
-/// Classes at which paths from variables stop, beside prototypes and what has variables.
+/// Classes at which paths from variables stop, beside prototypes, modules, properties of global
+/// objects, and contexts with variables.
 const STOPS: [&str; 15] = [
     "Map",
     "NativeContext",
@@ -37,23 +39,24 @@ const STOPS: [&str; 15] = [
     "Cell",
     "JSModuleNamespace",
 ];
-/// `name_` and `value_` in a `PropertyCell` (`src/objects/property-cell.tq`).
-const CELL_NAME: usize = 8;
+/// `value_` in a `PropertyCell` (`src/objects/property-cell.tq`).
 const CELL_VALUE: usize = 24;
 /// First slots of a context: its `ScopeInfo`, and the context outside of it
 /// (`src/objects/contexts.h`).
 const CONTEXT_SCOPE: u64 = 16;
 const CONTEXT_OUTSIDE: u64 = 24;
+/// Contexts between two checks of the deadline.
+const CONTEXTS_AT_ONCE: usize = 1 << 16;
 /// Maximum contexts from one to the outermost.
 const MAX_CONTEXTS: usize = 100;
-/// `exports_` in a `SourceTextModule` (`src/objects/module.tq`), a table: the first of its entries, a
-/// name and a `Cell` each, and its `value_`.
+/// `exports_` in a `SourceTextModule` (`src/objects/module.tq`), a table: the first of its entries,
+/// a name and a `Cell` each, and its `value_`.
 const MODULE_EXPORTS: usize = 8;
 const EXPORTS_FIRST: u64 = 40;
 const MODULE_CELL_VALUE: u64 = 8;
 /// Maximum words of a table of exports.
 const MAX_EXPORTS: u64 = 1 << 14;
-/// Maximum number of variables of all contexts, at 24 bytes each.
+/// Maximum number of variables, at 32 bytes each.
 const MAX_VARIABLES: usize = 1 << 21;
 
 /// Live objects as blocks, with their types, and variables.
@@ -85,8 +88,8 @@ struct ObjectClass {
     /// The number of its type.
     number: u16,
     role: Role,
-    /// Offset from which words are weak references.
-    weak_from: Option<u64>,
+    /// Which of its words are references.
+    references: References,
 }
 
 /// A property of a global object.
@@ -142,11 +145,17 @@ pub fn holding(heap: &Heap<'_>, marks: &Bitmap, known: &mut Known) -> Option<Hol
             true
         })?;
     }
-    collector.add_contexts(&mut shapes);
+    collector.add_contexts(&mut shapes)?;
     collector.add_properties(&mut shapes, marks)?;
     let mut holding = collector.holding;
     holding.types.sort();
+    holding.hints.weak_words.sort_unstable();
     Some(holding)
+}
+
+/// An address in the object at `address`: sets have multiples of 16, objects are multiples of 8.
+fn inside(address: u64) -> u64 {
+    address.next_multiple_of(16)
 }
 
 impl Collector<'_> {
@@ -159,20 +168,24 @@ impl Collector<'_> {
         self.holding.types.push(address, class.number);
         let hints = &mut self.holding.hints;
         hints.blocks.push(address, size);
-        if class.role != Role::Plain {
-            // An address in the object: the set has multiples of 16, objects are multiples of 8.
-            hints.stops.insert(address.next_multiple_of(16));
+        if matches!(class.role, Role::Stop | Role::Module | Role::Property) {
+            hints.stops.insert(inside(address));
         }
-        if let Some(offset) = class.weak_from {
-            // Rounded down, which leaves out a word before it.
-            hints.opaque_from.insert((address + offset) & !15);
+        match class.references {
+            References::Except([first, second]) => {
+                hints.weak_words.push(address + first as u64);
+                hints.weak_words.push(address + second as u64);
+            }
+            // Rounded down to the word before the entries, a number.
+            References::Ephemerons => _ = hints.opaque_from.insert((address + EPHEMERONS as u64) & !15),
+            _ => {}
         }
         match class.role {
             Role::Plain | Role::Stop => {}
             Role::Context => self.contexts.push(ContextRange { address, bytes: size }),
             Role::Module => _ = self.add_exports(shapes, bytes),
             Role::Property => {
-                let property = word_at(bytes, CELL_NAME).zip(word_at(bytes, CELL_VALUE));
+                let property = word_at(bytes, slots::CELL_NAME as usize).zip(word_at(bytes, CELL_VALUE));
                 let property = property.filter(|(_, value)| value & 7 == 1);
                 self.properties.extend(property.map(|(key, value)| GlobalProperty { key, value }));
             }
@@ -203,12 +216,8 @@ impl Collector<'_> {
             class if shape.is_prototype || STOPS.contains(&class) => Role::Stop,
             _ => Role::Plain,
         };
-        let weak_from = match shape.references {
-            References::Except([first, _]) => Some(first as u64),
-            References::Ephemerons => Some(EPHEMERONS as u64),
-            _ => None,
-        };
-        let class = ObjectClass { number: self.holding.types.number(&name), role, weak_from };
+        let references = shape.references;
+        let class = ObjectClass { number: self.holding.types.number(&name), role, references };
         self.classes.insert(key, class);
         class
     }
@@ -237,10 +246,14 @@ impl Collector<'_> {
     }
 
     /// Adds the variables in the contexts.
-    fn add_contexts(&mut self, shapes: &mut Shapes<'_>) {
+    fn add_contexts(&mut self, shapes: &mut Shapes<'_>) -> Option<()> {
         let layout = self.heap.layout;
         let mut scopes: HashMap<u64, Scope> = HashMap::new();
-        for ContextRange { address, bytes } in std::mem::take(&mut self.contexts) {
+        for (number, context) in std::mem::take(&mut self.contexts).into_iter().enumerate() {
+            if number.is_multiple_of(CONTEXTS_AT_ONCE) && Instant::now() >= self.heap.context.deadline {
+                return None;
+            }
+            let ContextRange { address, bytes } = context;
             let scope = shapes.cache.word(address + CONTEXT_SCOPE).and_then(Shapes::object_at);
             let Some(scope) = scope else { continue };
             let file = self.files.get(&scope).map(AsRef::as_ref);
@@ -249,6 +262,10 @@ impl Collector<'_> {
                 let names = info.map_or_else(Vec::new, |info| slots::variables(shapes, &info, file));
                 Scope { names, is_own: file.is_some_and(|file| file.starts_with(names::OWN_FILES)) }
             });
+            // Others, as those of suspended calls, belong to what refers to them.
+            if scope.names.iter().any(Option::is_some) {
+                self.holding.hints.stops.insert(inside(address));
+            }
             for (at, name) in (CONTEXT_SCOPE..bytes).step_by(8).zip(&scope.names) {
                 let Some(name) = name.clone() else { continue };
                 if let Some(value) = shapes.cache.word(address + at).filter(|value| value & 7 == 1) {
@@ -256,6 +273,7 @@ impl Collector<'_> {
                 }
             }
         }
+        Some(())
     }
 
     fn add_variable(&mut self, variable: Variable) {
@@ -289,12 +307,12 @@ impl Collector<'_> {
     fn add_properties(&mut self, shapes: &mut Shapes<'_>, marks: &Bitmap) -> Option<()> {
         let keys: HashSet<u64> = self.properties.iter().map(|property| property.key).collect();
         let in_code = constants::of_code(&self.heap, marks, shapes, &keys)?;
-        for property in &self.properties {
+        for property in std::mem::take(&mut self.properties) {
             let name = slots::key_text(shapes, property.key, &in_code);
-            // A key that is no name in the code has the text of none.
+            // Other keys are data.
             if let Some(name) = name.strip_prefix('.') {
                 let name = format!("globalThis.{name}").into();
-                self.holding.hints.variables.push(Variable { name, value: property.value, is_own: false });
+                self.add_variable(Variable { name, value: property.value, is_own: false });
             }
         }
         Some(())

@@ -26,6 +26,18 @@ const SCRIPT_AFTER_NAME: u64 = 16;
 const SCRIPT_NAME: u64 = 16;
 /// Names of the files of Node.js's own code begin with this.
 pub const OWN_FILES: &str = "node:";
+/// The address of a module's file begins with this.
+const FILE_URL: &str = "file://";
+/// Number of places in such a table (`NameToIndexHashTable`), where they begin, and bytes of each:
+/// a name and a number (`src/objects/hash-table.h`).
+const NAME_TABLE_ROOM: u64 = 32;
+const NAME_TABLE: u64 = 40;
+const NAME_ENTRY_BYTES: u64 = 16;
+/// Maximum variables of a scope, and places of such a table.
+const MAX_NAMES: u64 = 1 << 14;
+const MAX_TABLE_ENTRIES: u64 = 1 << 16;
+/// Maximum length of the path of a script.
+const MAX_PATH: usize = 1024;
 /// Limit on constructors of one prototype.
 const MAX_OF_PROTOTYPE: usize = 8;
 /// Longest name; longer ones are cut.
@@ -189,8 +201,7 @@ impl ScopeInfo {
         let variables = u64::from(shapes.cache.word32(address.checked_add(28)?)?);
         let mut names = address.checked_add(layout.scope_names)?;
         // From V8 12 on, the number of a module's variables is before the names.
-        let has_names = (1..MAX_INLINED_NAMES).contains(&variables);
-        if has_names && Shapes::object_at(shapes.cache.word(names)?).is_none() {
+        if variables > 0 && Shapes::object_at(shapes.cache.word(names)?).is_none() {
             names = names.checked_add(8)?;
         }
         Some(Self { flags: flags >> layout.scope_flags_shift, names, variables })
@@ -201,15 +212,25 @@ impl ScopeInfo {
         self.flags & HAS_EXTENSION != 0
     }
 
-    /// Number of variables whose names are known.
-    pub fn variables(&self) -> u64 {
-        if self.variables < MAX_INLINED_NAMES { self.variables } else { 0 }
-    }
-
-    /// Returns the name of a variable.
-    pub fn variable(&self, shapes: &mut Shapes<'_>, number: u64) -> Option<u64> {
-        let is_inlined = number < self.variables && self.variables < MAX_INLINED_NAMES;
-        shapes.cache.word(self.names.checked_add(number * 8).filter(|_| is_inlined)?)
+    /// Returns the names of the variables, in the order of their slots in a context.
+    pub fn variables(&self, shapes: &mut Shapes<'_>) -> Vec<Option<u64>> {
+        if self.variables < MAX_INLINED_NAMES {
+            let places = (0..self.variables).map(|number| self.names.checked_add(number * 8));
+            return places.map(|place| shapes.cache.word(place?)).collect();
+        }
+        let mut names = vec![None; self.variables.min(MAX_NAMES) as usize];
+        let table = shapes.cache.word(self.names).and_then(Shapes::object_at);
+        let Some(table) = table else { return names };
+        let room = shapes.cache.word(table.saturating_add(NAME_TABLE_ROOM)).unwrap_or(0) >> 32;
+        // Keys and numbers, in no order.
+        for entry in 0..room.min(MAX_TABLE_ENTRIES) {
+            let place = table.checked_add(NAME_TABLE + entry * NAME_ENTRY_BYTES);
+            let Some((key, number)) = place.and_then(|place| shapes.cache.pair(place)) else { break };
+            let is_entry = Shapes::object_at(key).is_some() && number & 0xffff_ffff == 0;
+            let name = names.get_mut((number >> 32) as usize).filter(|_| is_entry);
+            name.into_iter().for_each(|name| *name = Some(key));
+        }
+        names
     }
 
     /// Returns the name of its function.
@@ -223,8 +244,8 @@ impl ScopeInfo {
     }
 }
 
-/// Returns the name of the file with the code of a `SharedFunctionInfo`: without its folders, or one
-/// of Node.js's own (`node:internal/timers`).
+/// Returns the file with the code of a `SharedFunctionInfo`, with one folder (`lib/server.js`), or
+/// one of Node.js's own (`node:internal/timers`); `None` if its name is no path.
 pub fn of_file(shapes: &mut Shapes<'_>, layout: &ObjectLayout, shared: u64) -> Option<String> {
     let script = shapes.cache.word(shared.checked_add(layout.name + SCRIPT_AFTER_NAME)?)?;
     let script = Shapes::object_at(script)?;
@@ -237,16 +258,29 @@ pub fn of_file(shapes: &mut Shapes<'_>, layout: &ObjectLayout, shared: u64) -> O
     if kind & KIND != SEQUENTIAL || u32::from(kind) & IS_ONE_BYTE == 0 {
         return None;
     }
-    let length = u64::from(shapes.cache.word32(name.checked_add(STRING_LENGTH as u64)?)?);
-    let count = length.min(MAX_CHARACTERS as u64);
-    let mut bytes = [0; MAX_CHARACTERS];
-    let bytes = bytes.get_mut(..count as usize)?;
-    // The end of a long path has the file.
-    shapes.cache.read(name.checked_add(STRING_CONTENT)?.checked_add(length - count)?, bytes).ok()?;
-    let text =
-        std::str::from_utf8(bytes).ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_graphic()))?;
-    let file = if text.starts_with(OWN_FILES) { text } else { text.rsplit('/').next().unwrap_or(text) };
-    (!file.is_empty()).then(|| file.to_owned())
+    let length = shapes.cache.word32(name.checked_add(STRING_LENGTH as u64)?)? as usize;
+    let mut bytes = [0; MAX_PATH];
+    let bytes = bytes.get_mut(..length)?;
+    shapes.cache.read(name.checked_add(STRING_CONTENT)?, bytes).ok()?;
+    let text: String = bytes.iter().map(|byte| char::from(*byte)).collect();
+    file_name(&text)
+}
+
+/// Returns what is shown of the name of a script. The addresses of others than files (`data:`), and
+/// what a program appends to an address, may be contents.
+fn file_name(script: &str) -> Option<String> {
+    let is_of_name = |c: char| c.is_alphanumeric() || "._-+@$~[]()% ".contains(c);
+    let is_name = |name: &str| !name.is_empty() && name.chars().all(is_of_name);
+    if let Some(own) = script.strip_prefix(OWN_FILES) {
+        return own.split('/').all(is_name).then(|| script.to_owned());
+    }
+    let path = match script.strip_prefix(FILE_URL) {
+        Some(path) => path.split(['?', '#']).next().unwrap_or(path),
+        None => script,
+    };
+    let (folders, file) = path.strip_prefix('/')?.rsplit_once('/').unwrap_or(("", path.get(1..)?));
+    let folder = folders.rsplit('/').next().filter(|folder| is_name(folder));
+    is_name(file).then(|| folder.map_or_else(|| file.to_owned(), |folder| format!("{folder}/{file}")))
 }
 
 /// Returns the text of a string; `None` if it is empty, or not a name.
@@ -287,4 +321,31 @@ fn characters(shapes: &mut Shapes<'_>, address: u64, content: u64, number: u16) 
         name.push('…');
     }
     Some(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::file_name;
+
+    #[test]
+    fn only_paths_of_files_are_shown() {
+        let shown = [
+            ("/srv/app/lib/server.js", Some("lib/server.js")),
+            ("file:///srv/app/main.mjs?token=secret/of#a/b", Some("app/main.mjs")),
+            ("node:internal/timers", Some("node:internal/timers")),
+            ("/main.js", Some("main.js")),
+            ("/my dir/caf\u{e9}.js", Some("my dir/caf\u{e9}.js")),
+            ("data:text/javascript,const key = 1", None),
+            ("https://host/a.js", None),
+            ("upload-of-jane", None),
+            ("/a/b?c", None),
+            ("node:a?b", None),
+            ("/a/", None),
+            ("/", None),
+            ("", None),
+        ];
+        for (script, expected) in shown {
+            assert_eq!(file_name(script).as_deref(), expected, "{script}");
+        }
+    }
 }

@@ -76,8 +76,8 @@ impl<'a> Heap<'a> {
         !self.context.is_stopped || walked <= MAX_STOPPED_BYTES
     }
 
-    /// Passes the objects of a page that have a mark, until `take` returns false. `None` if the time
-    /// was over, or the page could not be read.
+    /// Passes the objects of a page that have a mark, until `take` returns false. `None` if the
+    /// time was over, or the page could not be read.
     pub fn each_live(
         &self,
         shapes: &mut Shapes<'_>,

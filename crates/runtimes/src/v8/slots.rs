@@ -34,7 +34,7 @@ const ARRAY: u64 = 16;
 /// extension (`src/objects/contexts.h`).
 const CONTEXT_SLOTS: u64 = 2;
 /// `name_` in a `PropertyCell` (`src/objects/property-cell.tq`).
-const CELL_NAME: u64 = 8;
+pub const CELL_NAME: u64 = 8;
 /// Longest name of a property or variable.
 const MAX_BYTES: usize = 60;
 
@@ -146,20 +146,21 @@ fn variable(shapes: &mut Shapes<'_>, layout: &ObjectLayout, context: u64, slot: 
     }
     let scope = ScopeInfo::read(shapes, layout, scope)?;
     let slots = CONTEXT_SLOTS + u64::from(scope.has_extension());
-    let word = scope.variable(shapes, slot.checked_sub(slots)?)?;
+    let index = usize::try_from(slot.checked_sub(slots)?).ok()?;
+    let word = scope.variables(shapes).get(index).copied()??;
     identifier(shapes, word).map(|name| format!(".{name}"))
 }
 
-/// Returns the names of a context's slots: `sessions (server.js)`, or `sessions (report, server.js)`
-/// for a variable of the function `report`; `None` for slots without a variable.
+/// Returns the names of a context's slots: `sessions (server.js)`, or `sessions (report,
+/// server.js)` for a variable of the function `report`; `None` for slots without a variable's name.
 pub fn variables(shapes: &mut Shapes<'_>, scope: &ScopeInfo, file: Option<&str>) -> Vec<Option<Arc<str>>> {
     let function = scope.function(shapes).and_then(|word| identifier(shapes, word));
     let place: Vec<&str> = function.as_deref().into_iter().chain(file).collect();
     let place = if place.is_empty() { String::new() } else { format!(" ({})", place.join(", ")) };
     let slots = CONTEXT_SLOTS + u64::from(scope.has_extension());
     let mut names = vec![None; slots as usize];
-    for number in 0..scope.variables() {
-        let name = scope.variable(shapes, number).and_then(|word| identifier(shapes, word));
+    for word in scope.variables(shapes) {
+        let name = word.and_then(|word| identifier(shapes, word));
         names.push(name.map(|name| format!("{name}{place}").into()));
     }
     names
@@ -168,9 +169,9 @@ pub fn variables(shapes: &mut Shapes<'_>, scope: &ScopeInfo, file: Option<&str>)
 /// Returns a string that is a name of JavaScript's.
 pub fn identifier(shapes: &mut Shapes<'_>, word: u64) -> Option<String> {
     let name = names::text(shapes, word)?;
-    let is_of_name = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'$';
+    let is_of_name = |c: char| c.is_alphanumeric() || c == '_' || c == '$';
     let is_name = name.len() <= MAX_BYTES
-        && name.bytes().all(is_of_name)
-        && !name.starts_with(|first: char| first.is_ascii_digit());
+        && name.chars().all(is_of_name)
+        && !name.starts_with(|first: char| first.is_numeric());
     is_name.then_some(name)
 }
