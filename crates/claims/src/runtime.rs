@@ -285,6 +285,11 @@ impl ObjectTypes {
         self.objects.push(address >> ALIGNMENT_BITS << TYPE_BITS | u64::from(number));
     }
 
+    /// Whether there is no object.
+    pub fn is_empty(&self) -> bool {
+        self.objects.is_empty()
+    }
+
     /// Sorts the objects: [`ObjectTypes::find`] needs that.
     pub fn sort(&mut self) {
         self.objects.sort_unstable();

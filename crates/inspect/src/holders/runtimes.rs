@@ -188,6 +188,8 @@ pub struct ObjectType<'a> {
 pub struct RuntimeBlocks<'a> {
     /// In address order, without overlap.
     ranges: Vec<(AddressRange, &'a Reading)>,
+    /// Whether any reader knows types.
+    has_types: bool,
 }
 
 impl<'a> RuntimeBlocks<'a> {
@@ -200,7 +202,7 @@ impl<'a> RuntimeBlocks<'a> {
         };
         let mut ranges: Vec<_> = readings.flat_map(claims).collect();
         ranges.sort_unstable_by_key(|(range, _)| range.start);
-        Self { ranges }
+        Self { ranges, has_types: runtimes.iter().any(|reading| !reading.object_types.is_empty()) }
     }
 
     fn reading(&self, start: u64) -> Option<&'a Reading> {
@@ -210,6 +212,9 @@ impl<'a> RuntimeBlocks<'a> {
 
     /// Returns the type of the object at `start`, if its runtime's reader knows it.
     pub fn object_type(&self, start: u64) -> Option<ObjectType<'a>> {
+        if !self.has_types {
+            return None;
+        }
         let types = &self.reading(start)?.object_types;
         Some(ObjectType { types, number: types.find(start)? })
     }
