@@ -125,6 +125,17 @@ static int flood(uint64_t count) {
   return wrong;
 }
 
+/* A child reports marks, reads no answers and ends; a mark after that is answered all the same. */
+static int mark_after_flood(uint64_t count) {
+  int status;
+  if (!fork()) {
+    for (uint64_t one = 0; one < count; one++)
+      if (!tell("flood\n", 6)) _exit(1);
+    _exit(0);
+  }
+  return wait(&status) < 0 || status != 0 || !mark("orderly");
+}
+
 /* Names that no program should tell. */
 static int odd_names(void) {
   static char long_name[MIB + 1];
@@ -345,6 +356,7 @@ int main(int count, char **values) {
   if (!strcmp(what, "grow")) return grow_and_free(first);
   if (!strcmp(what, "storm")) return storm(first, second, count > 4 && !strcmp(values[4], "stay"));
   if (!strcmp(what, "flood")) return flood(first);
+  if (!strcmp(what, "after-flood")) return mark_after_flood(first);
   if (!strcmp(what, "names")) return odd_names();
   if (!strcmp(what, "close")) return close_all();
   if (!strcmp(what, "end") && count > 2) return end_by(values[2], count > 3 ? values[3] : 0);

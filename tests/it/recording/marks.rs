@@ -119,6 +119,16 @@ fn a_flood_of_marks_stops_nobody() -> Outcome {
     })
 }
 
+/// The mark is beyond the number of answers that the recorder keeps track of, and the process that
+/// reported the others has ended.
+#[test]
+fn a_mark_after_a_flood_is_answered() -> Outcome {
+    let (ended, report) = recording(&["--ledger", "marks"], &[&recorded()?, "after-flood", "6000"])?;
+    assert_eq!(ended.how(), 0, "{}", ended.complaint());
+    assert!(mark_names(&report).contains(&"orderly"));
+    Ok(())
+}
+
 #[test]
 fn marks_of_processes_that_do_not_wait_leave_nothing_behind() -> Outcome {
     if !has(here!(), "bash") {

@@ -24,27 +24,60 @@ fn start(node: &Node) -> Result<Subject> {
     Ok(subject)
 }
 
-/// What a variable holds: at least so many blocks, and bytes between these bounds.
-struct Held {
+/// The bounds of what a variable retains.
+struct Retained {
     name: &'static str,
-    blocks: u64,
-    bytes: [u64; 2],
+    min_blocks: u64,
+    min_bytes: u64,
+    max_bytes: u64,
 }
 
-/// Sizes follow from V8's layout: an object of one property has at least 32 bytes, an entry of a
-/// `Map` has 24.
-const HELD: [Held; 11] = [
-    Held { name: "export exported", blocks: 30_000, bytes: [30_000 * 32, 2 * MIB] },
-    Held { name: "sessions (node/held.mjs)", blocks: 4 * 40_000, bytes: [40_000 * 140, 12 * MIB] },
-    Held { name: "buffers (node/held.mjs)", blocks: 2020, bytes: [20 * MIB + 2000 * 16 * KIB, 53 * MIB] },
-    Held { name: "Registry (node/held.mjs)", blocks: 10_000, bytes: [10_000 * 56, 2 * MIB] },
-    Held { name: "keys (node/held.mjs)", blocks: 2000, bytes: [2000 * 32, 200 * KIB] },
-    Held { name: "closed (makeHandler, node/held.mjs)", blocks: 20_000, bytes: [20_000 * 32, 2 * MIB] },
-    Held { name: "globalThis.registered", blocks: 15_000, bytes: [15_000 * 32, 2 * MIB] },
-    Held { name: "many40", blocks: 8000, bytes: [8000 * 32, MIB] },
-    Held { name: "resolvers (node/held.mjs)", blocks: 9000, bytes: [9000 * 32, MIB] },
-    Held { name: "derived (node/held.mjs)", blocks: 7000, bytes: [7000 * 32, MIB] },
-    Held { name: "shared (node/held_module.js)", blocks: 12_000, bytes: [12_000 * 56, 2 * MIB] },
+/// Bytes of the few objects between a variable and what it retains.
+const REST_BYTES: u64 = 2 * KIB;
+
+/// An array of objects with one property each: 32 bytes, and an element of 8; an array that grows has
+/// room for half as many again (V8, `JSObject::NewElementsCapacity`).
+const fn array(name: &'static str, count: u64) -> Retained {
+    Retained {
+        name,
+        min_blocks: count,
+        min_bytes: count * (32 + 8),
+        max_bytes: count * (32 + 12) + REST_BYTES,
+    }
+}
+
+/// A `Map` with entries of `blocks` objects with `bytes` in all: 28 bytes of the table for each, and
+/// room for at most twice as many, a power of two (V8, `OrderedHashTable`).
+const fn map(name: &'static str, count: u64, blocks: u64, bytes: u64) -> Retained {
+    Retained {
+        name,
+        min_blocks: count * blocks,
+        min_bytes: count * (bytes + 28),
+        max_bytes: count * (bytes + 56) + REST_BYTES,
+    }
+}
+
+/// 20 stores of 1 MiB, which malloc maps, and 2,000 of 16 KiB; two objects of V8's for each.
+const BUFFERS: Retained = Retained {
+    name: "buffers (node/held.mjs)",
+    min_blocks: 3 * 2020,
+    min_bytes: 20 * MIB + 2000 * 16 * KIB,
+    max_bytes: 20 * (MIB + 4 * KIB) + 2000 * (16 * KIB + 32) + 2020 * 300,
+};
+
+const RETAINED: [Retained; 11] = [
+    array("export exported (node/held.mjs)", 30_000),
+    // A session of two properties, its tags, an array of two, and their elements.
+    map("sessions (node/held.mjs)", 40_000, 4, 40 + 40 + 32 + 32),
+    BUFFERS,
+    map("Registry (node/held.mjs)", 10_000, 1, 32),
+    array("keys (node/held.mjs)", 2000),
+    array("closed (makeHandler, node/held.mjs)", 20_000),
+    array("globalThis.registered", 15_000),
+    array("many40", 8000),
+    array("resolvers (node/held.mjs)", 9000),
+    array("derived (node/held.mjs)", 7000),
+    map("shared (node/held_module.js)", 12_000, 1, 32),
 ];
 
 fn list<'a>(document: &'a Value, key: &str) -> Result<&'a [Value]> {
@@ -59,26 +92,28 @@ fn variables_hold_what_they_refer_to() -> Outcome {
         let subject = start(node)?;
         let document = strandline::json(&["holders", &subject.pid_text(), "--json"])?;
         let roots = list(&document, "roots")?;
-        for Held { name, blocks, bytes: [least, most] } in HELD {
+        for Retained { name, min_blocks, min_bytes, max_bytes } in RETAINED {
             let named: Vec<&Value> = roots.iter().filter(|root| root["name"] == name).collect();
             let &[root] = named.as_slice() else {
-                return Err(format!("{} named {name}", named.len()).into());
+                return Err(format!("{} roots are named {name}", named.len()).into());
             };
-            let (has, retained) = (number(root, "retained_blocks")?, number(root, "retained_bytes")?);
-            if root["kind"] != "runtime" || has < blocks || !(least..=most).contains(&retained) {
-                return Err(format!("{name}: {retained} bytes in {has} blocks").into());
+            let (blocks, bytes) = (number(root, "retained_blocks")?, number(root, "retained_bytes")?);
+            let is_right = blocks >= min_blocks && (min_bytes..=max_bytes).contains(&bytes);
+            if root["kind"] != "runtime" || !is_right {
+                return Err(format!("{name}: {bytes} bytes in {blocks} blocks").into());
             }
         }
+        // The table has room for 4,096 pairs; its values would be 3.2 MB.
         let weak = roots.iter().find(|root| root["name"] == "weak (node/held.mjs)");
-        let weak = weak.map_or(Ok(0), |root| number(root, "retained_bytes"))?;
-        if weak >= 2000 * 200 * 8 {
+        let weak = number(weak.ok_or("no weak table")?, "retained_bytes")?;
+        if weak > 4096 * 16 + REST_BYTES {
             return Err(format!("the weak table holds {weak} bytes").into());
         }
         let types = list(&document, "types")?;
         let sessions = types.iter().find(|one| one["name"] == "Session").ok_or("no Session")?;
         let instances = number(sessions, "instances")?;
-        // The dropped ones are not in use. A stale word may hold some.
-        if !(40_000..=45_000).contains(&instances) {
+        // Ten arrays of 500 were dropped. Each stale word may hold one of them: most are not held.
+        if !(40_000..42_500).contains(&instances) {
             return Err(format!("{instances} sessions").into());
         }
         Ok(())

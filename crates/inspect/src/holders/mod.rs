@@ -2,11 +2,11 @@
 //! blocks that keep otherwise free pages.
 //!
 //! Blocks are those that allocators' readers hold in use. Every word in a block that is an address
-//! within a block is a reference. So is every such word outside of blocks (`roots`): in registers,
-//! stacks, static data, memory of runtimes, and unexplained memory. If a runtime's reader supports
-//! it, objects in the runtime's own memory are blocks too, and its variables are named roots
-//! (`runtimes`). `strandline-holders` computes what each root reaches; `types` determines the types
-//! of blocks, `pins` the pages that they keep.
+//! within a block is a reference, unless a runtime's reader knows better. So is every such word
+//! outside of blocks (`roots`): in registers, stacks, static data, memory of runtimes, and
+//! unexplained memory. If a runtime's reader supports it, objects in the runtime's own memory are
+//! blocks too, and its variables are named roots (`runtimes`). `strandline-holders` computes what
+//! each root reaches; `types` determines the types of blocks, `pins` the pages that they keep.
 
 pub mod facts;
 mod frames;

@@ -49,13 +49,12 @@ const CONTEXT_OUTSIDE: u64 = 24;
 const CONTEXTS_AT_ONCE: usize = 1 << 16;
 /// Maximum contexts from one to the outermost.
 const MAX_CONTEXTS: usize = 100;
-/// `exports_` in a `SourceTextModule` (`src/objects/module.tq`), a table: the first of its entries,
-/// a name and a `Cell` each, and its `value_`.
+/// `exports_` in a `SourceTextModule` (`src/objects/module.tq`), a table of names and cells, and
+/// `value_` in a `Cell`.
 const MODULE_EXPORTS: usize = 8;
-const EXPORTS_FIRST: u64 = 40;
 const MODULE_CELL_VALUE: u64 = 8;
-/// Maximum words of a table of exports.
-const MAX_EXPORTS: u64 = 1 << 14;
+/// `function_` in a `JSGeneratorObject` (`src/objects/js-generator.tq`).
+const GENERATOR_FUNCTION: u64 = 24;
 /// Maximum number of variables, at 32 bytes each.
 const MAX_VARIABLES: usize = 1 << 21;
 
@@ -286,10 +285,9 @@ impl Collector<'_> {
     /// Adds the variables that a module exports: they are in no context.
     fn add_exports(&mut self, shapes: &mut Shapes<'_>, bytes: &[u8]) -> Option<()> {
         let table = word_at(bytes, MODULE_EXPORTS).and_then(Shapes::object_at)?;
-        let words = shapes.cache.word(table.checked_add(8)?)? >> 32;
-        let end = table.checked_add(16 + words.min(MAX_EXPORTS) * 8)?;
-        for at in (table.checked_add(EXPORTS_FIRST)?..end).step_by(16) {
-            let Some((key, cell)) = shapes.cache.word(at).zip(shapes.cache.word(at + 8)) else { break };
+        let file = self.file_of_module(shapes, bytes);
+        let place = file.map_or_else(String::new, |file| format!(" ({file})"));
+        for (key, cell) in shapes.pairs_of_table(table) {
             let cell = Shapes::object_at(cell).filter(|cell| {
                 let number = shapes.type_at(*cell);
                 number.is_some() && number == shapes.types().number("Cell")
@@ -297,10 +295,34 @@ impl Collector<'_> {
             let value = cell.and_then(|cell| shapes.cache.word(cell.checked_add(MODULE_CELL_VALUE)?));
             let name = slots::identifier(shapes, key);
             if let Some((name, value)) = name.zip(value).filter(|(_, value)| value & 7 == 1) {
-                self.add_variable(Variable { name: format!("export {name}").into(), value, is_own: false });
+                let name = format!("export {name}{place}").into();
+                self.add_variable(Variable { name, value, is_own: false });
             }
         }
         Some(())
+    }
+
+    /// Returns the file of a module: that of its code, which is a function, a generator, or what
+    /// both have in common, by the state of the module.
+    fn file_of_module(&self, shapes: &mut Shapes<'_>, bytes: &[u8]) -> Option<String> {
+        let layout = self.heap.layout;
+        let words = (0..bytes.len()).step_by(8).filter_map(|at| word_at(bytes, at));
+        words.filter_map(Shapes::object_at).find_map(|code| {
+            let number = shapes.type_at(code)?;
+            let shared_of = |shapes: &mut Shapes<'_>, function: u64| {
+                shapes.cache.word(function.checked_add(layout.shared)?).and_then(Shapes::object_at)
+            };
+            let shared = match shapes.types().name(number).unwrap_or_default() {
+                "SharedFunctionInfo" => code,
+                "JSGeneratorObject" | "JSAsyncFunctionObject" | "JSAsyncGeneratorObject" => {
+                    let function = shapes.cache.word(code.checked_add(GENERATOR_FUNCTION)?)?;
+                    shared_of(shapes, Shapes::object_at(function)?)?
+                }
+                _ if shapes.types().is_function(number) => shared_of(shapes, code)?,
+                _ => return None,
+            };
+            names::of_file(shapes, layout, shared)
+        })
     }
 
     /// Adds the properties of global objects whose names the program's code has.

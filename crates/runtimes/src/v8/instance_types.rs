@@ -85,6 +85,9 @@ impl InstanceTypes {
         ] {
             all.add(name, number);
         }
+        if let Some(number) = all.number("JSAsyncFunctionObject") {
+            all.add("JSGeneratorObject", number.saturating_sub(1));
+        }
         if let Some(number) = layout.dispatch_table_after.and_then(|name| all.number(name)) {
             all.add("WasmDispatchTable", number.saturating_add(1));
         }

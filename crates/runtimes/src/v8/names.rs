@@ -28,14 +28,8 @@ const SCRIPT_NAME: u64 = 16;
 pub const OWN_FILES: &str = "node:";
 /// The address of a module's file begins with this.
 const FILE_URL: &str = "file://";
-/// Number of places in such a table (`NameToIndexHashTable`), where they begin, and bytes of each:
-/// a name and a number (`src/objects/hash-table.h`).
-const NAME_TABLE_ROOM: u64 = 32;
-const NAME_TABLE: u64 = 40;
-const NAME_ENTRY_BYTES: u64 = 16;
-/// Maximum variables of a scope, and places of such a table.
+/// Maximum variables of a scope whose names are in a table.
 const MAX_NAMES: u64 = 1 << 14;
-const MAX_TABLE_ENTRIES: u64 = 1 << 16;
 /// Maximum length of the path of a script.
 const MAX_PATH: usize = 1024;
 /// Limit on constructors of one prototype.
@@ -220,12 +214,8 @@ impl ScopeInfo {
         }
         let mut names = vec![None; self.variables.min(MAX_NAMES) as usize];
         let table = shapes.cache.word(self.names).and_then(Shapes::object_at);
-        let Some(table) = table else { return names };
-        let room = shapes.cache.word(table.saturating_add(NAME_TABLE_ROOM)).unwrap_or(0) >> 32;
-        // Keys and numbers, in no order.
-        for entry in 0..room.min(MAX_TABLE_ENTRIES) {
-            let place = table.checked_add(NAME_TABLE + entry * NAME_ENTRY_BYTES);
-            let Some((key, number)) = place.and_then(|place| shapes.cache.pair(place)) else { break };
+        // A `NameToIndexHashTable`: the values are small integers.
+        for (key, number) in table.map_or_else(Vec::new, |table| shapes.pairs_of_table(table)) {
             let is_entry = Shapes::object_at(key).is_some() && number & 0xffff_ffff == 0;
             let name = names.get_mut((number >> 32) as usize).filter(|_| is_entry);
             name.into_iter().for_each(|name| *name = Some(key));

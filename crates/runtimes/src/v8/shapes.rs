@@ -28,6 +28,12 @@ const LENGTH: usize = 12;
 const LENGTH_32: usize = 8;
 /// Bits of a `PropertyArray`'s length; the others are a hash (`src/objects/property-array.h`).
 const PROPERTY_LENGTH: u64 = 0x3ff;
+/// The capacity of a table with keys and values, a small integer, and its first pair.
+const TABLE_CAPACITY: u64 = 32;
+const TABLE_PAIRS: u64 = 40;
+const PAIR_BYTES: u64 = 16;
+/// Maximum pairs of a table that are read.
+const MAX_TABLE_PAIRS: u64 = 1 << 16;
 /// Bytes of an object that are read for its size.
 pub const HEAD_BYTES: usize = 16;
 /// Size of the cache of hidden classes found last (a power of two).
@@ -167,6 +173,14 @@ impl<'a> Shapes<'a> {
     /// pointer.
     pub fn object_at(word: u64) -> Option<u64> {
         (word & 7 == 1).then_some(word & !7)
+    }
+
+    /// Returns the pairs of words in a table of V8's with keys and values
+    /// (`src/objects/hash-table.h`), in no order, with those of empty places.
+    pub fn pairs_of_table(&mut self, table: u64) -> Vec<(u64, u64)> {
+        let places = table.checked_add(TABLE_CAPACITY).and_then(|at| self.cache.word(at)).unwrap_or(0) >> 32;
+        let pair = |number: u64| self.cache.pair(table.checked_add(TABLE_PAIRS + number * PAIR_BYTES)?);
+        (0..places.min(MAX_TABLE_PAIRS)).map_while(pair).collect()
     }
 
     /// The prototype of the objects of a hidden class.

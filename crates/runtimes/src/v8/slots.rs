@@ -151,8 +151,9 @@ fn variable(shapes: &mut Shapes<'_>, layout: &ObjectLayout, context: u64, slot: 
     identifier(shapes, word).map(|name| format!(".{name}"))
 }
 
-/// Returns the names of a context's slots: `sessions (server.js)`, or `sessions (report,
-/// server.js)` for a variable of the function `report`; `None` for slots without a variable's name.
+/// Returns the names of a context's slots: `sessions (lib/server.js)`, or
+/// `sessions (report, lib/server.js)` for a variable of the function `report`; `None` for slots
+/// without the name of a variable.
 pub fn variables(shapes: &mut Shapes<'_>, scope: &ScopeInfo, file: Option<&str>) -> Vec<Option<Arc<str>>> {
     let function = scope.function(shapes).and_then(|word| identifier(shapes, word));
     let place: Vec<&str> = function.as_deref().into_iter().chain(file).collect();
