@@ -270,14 +270,13 @@ impl ObjectTypes {
         if let Some(number) = self.numbers.get(name) {
             return *number;
         }
-        let last = usize::from(u16::MAX);
-        let name = if self.names.len() >= last { "objects of other types" } else { name };
-        let number = self.names.len().min(last) as u16;
-        if self.names.len() <= last {
-            self.names.push(name.to_owned());
+        let next = self.names.len() as u16;
+        if next == u16::MAX {
+            return next;
         }
-        self.numbers.insert(name.to_owned(), number);
-        number
+        self.names.push(name.to_owned());
+        self.numbers.insert(name.to_owned(), next);
+        next
     }
 
     /// Adds an object.
@@ -304,8 +303,8 @@ impl ObjectTypes {
     }
 
     /// The name of a type.
-    pub fn name(&self, number: u16) -> Option<&str> {
-        self.names.get(usize::from(number)).map(String::as_str)
+    pub fn name(&self, number: u16) -> &str {
+        self.names.get(usize::from(number)).map_or("objects of other types", String::as_str)
     }
 }
 
@@ -430,7 +429,7 @@ mod tests {
         types.sort();
         assert_eq!([0x1000, 0x7fff_0000_1008].map(|address| types.find(address)), [Some(map), Some(text)]);
         assert_eq!([0xff8, 0x1008, u64::MAX].map(|address| types.find(address)), [None; 3]);
-        assert_eq!(types.name(text), Some("(string)"));
+        assert_eq!(types.name(text), "(string)");
     }
 
     #[test]
@@ -441,6 +440,6 @@ mod tests {
             (numbers[0], numbers[65_534], numbers[65_535], numbers[69_999]),
             (0, 65_534, 65_535, 65_535)
         );
-        assert_eq!(types.name(u16::MAX), Some("objects of other types"));
+        assert_eq!(types.name(u16::MAX), "objects of other types");
     }
 }

@@ -83,7 +83,7 @@ impl Types {
         if let Some(kind) = self.objects.get(&key) {
             return *kind;
         }
-        let kind = self.named_kind(object.types.name(object.number).unwrap_or_default().to_owned());
+        let kind = self.named_kind(object.types.name(object.number).to_owned());
         self.objects.insert(key, kind);
         kind
     }
