@@ -181,8 +181,13 @@ fn measure(measure: &Measurement, what: &str, offset: usize, problems: &mut Prob
         }
     }
     for at in &measure.at {
-        let is_there = ["exit", "peak"].contains(&at.as_str()) || measure.marks.contains(at);
-        if !is_there {
+        let has_own_meaning = ["exit", "peak"].contains(&at.as_str());
+        let is_mark = measure.marks.contains(at);
+        if has_own_meaning && is_mark {
+            let text = format!("{what} at: `{at}` has its own meaning; name the mark otherwise");
+            problems.add(offset, text);
+        }
+        if !has_own_meaning && !is_mark {
             problems.add(offset, format!("{what} at: `{at}` is neither a mark nor exit nor peak"));
         }
     }

@@ -25,6 +25,7 @@ pub mod extract;
 pub mod file;
 pub mod find;
 mod kinds;
+mod labels;
 pub mod listing;
 pub mod matrix;
 pub mod metric;

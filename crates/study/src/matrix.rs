@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::file::{Axis, AxisValue, Need, NeedKind, SUBJECT, Selection, Study, Subject};
+use super::labels::labels;
 
 /// Upper bound on the number of cells of a run.
 pub const MAX_CELLS: u64 = 1_000_000;
@@ -447,7 +448,19 @@ impl Matrix {
             self.axes.iter().any(|found| found.name == axis && found.choices.len() > 1)
         };
         let named = group.iter().filter(|(axis, _)| several(axis));
-        named.map(|(axis, choice)| format!("{axis}={choice}")).collect::<Vec<_>>().join(", ")
+        named
+            .map(|(axis, choice)| format!("{axis}={}", self.label(axis, choice)))
+            .collect::<Vec<_>>()
+            .join(", ")
+    }
+
+    /// How a choice of an axis is shown.
+    fn label(&self, axis: &str, choice: &str) -> String {
+        let found = self.axes.iter().find(|found| found.name == axis);
+        let names: Vec<&str> =
+            found.iter().flat_map(|axis| &axis.choices).map(|choice| choice.name.as_str()).collect();
+        let place = names.iter().position(|name| *name == choice);
+        place.and_then(|place| labels(&names).into_iter().nth(place)).unwrap_or_else(|| choice.to_owned())
     }
 }
 

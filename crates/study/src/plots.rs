@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 
 use super::data::{Measured, estimate};
 use super::file::{Axis, PlotSpec, Selection, Side};
+use super::labels::labels;
 use super::matrix::Matrix;
 use super::metric::{Metric, Unit, unit};
 use super::table::{choices, combined_metric, combined_metrics, groups, without};
@@ -198,7 +199,8 @@ fn along_axis(spec: &PlotSpec, name: &str, matrix: &Matrix) -> XAxis {
     if numbers.is_some() {
         places.sort_by(|a, b| a.x.total_cmp(&b.x));
     }
-    let names = if numbers.is_some() { Vec::new() } else { choices.iter().map(|name| clean(name)).collect() };
+    let shown = labels(&choices.iter().map(String::as_str).collect::<Vec<_>>());
+    let names = if numbers.is_some() { Vec::new() } else { shown.iter().map(|name| clean(name)).collect() };
     let unit = axis.and_then(|axis| axis.unit.as_deref());
     let title = axis.map_or_else(|| clean(name), |axis| label(axis, unit));
     XAxis { places, names, title, is_bytes: unit == Some("bytes") }

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::data::{Measured, estimate, figure, ratio};
 use super::file::{SUBJECT, Selection, Side, Statistic, Study, Subject, TableSpec};
+use super::labels::labels;
 use super::matrix::Matrix;
 use super::metric::{Metric, Unit, unit};
 use super::parse_results::UNITS;
@@ -21,9 +22,11 @@ const MAX_COLUMNS: usize = 60;
 /// Shown where nothing was measured.
 const MISSING: &str = "–";
 
-/// A row or column: its name, the choice it stands for, the metric it shows.
+/// A row or column: its name in the file and as shown, the choice it stands for, the metric it
+/// shows.
 struct Entry {
     name: String,
+    label: String,
     choice: Option<(String, String)>,
     metric: Option<String>,
 }
@@ -126,13 +129,13 @@ fn table(spec: &TableSpec, matrix: &Matrix, measured: &dyn Measured, group: &Sel
         columns.iter().map(|column| rows.iter().any(|row| published(row, column).is_some())).collect();
     let mut heads = vec![Column::new(side_name(&spec.rows), false)];
     for (column, &has) in columns.iter().zip(&has_published) {
-        heads.push(Column::new(clean(&column.name), true));
+        heads.push(Column::new(clean(&column.label), true));
         if has {
             heads.push(Column::new("published", true));
         }
     }
     let rows = rows.iter().map(|row| {
-        let mut cells = vec![Cell::plain(clean(&row.name))];
+        let mut cells = vec![Cell::plain(clean(&row.label))];
         for (column, &has) in columns.iter().zip(&has_published) {
             cells.push(cell(spec, matrix, measured, group, [row, column]));
             if has {
@@ -166,13 +169,25 @@ fn lines(side: &Side, spec: &TableSpec, matrix: &Matrix) -> Vec<Entry> {
     match side {
         Side::Metrics(names) => names
             .iter()
-            .map(|name| Entry { name: name.clone(), choice: None, metric: Some(name.clone()) })
+            .map(|name| Entry {
+                name: name.clone(),
+                label: name.clone(),
+                choice: None,
+                metric: Some(name.clone()),
+            })
             .collect(),
-        Side::Axis(axis) => choices(matrix, axis, &spec.given)
-            .into_iter()
-            .filter(|name| is_shown(axis, name))
-            .map(|name| Entry { choice: Some((axis.clone(), name.clone())), name, metric: None })
-            .collect(),
+        Side::Axis(axis) => {
+            let mut names = choices(matrix, axis, &spec.given);
+            names.retain(|name| is_shown(axis, name));
+            let shown = labels(&names.iter().map(String::as_str).collect::<Vec<_>>());
+            let entry = |(name, label): (String, String)| Entry {
+                choice: Some((axis.clone(), name.clone())),
+                name,
+                label,
+                metric: None,
+            };
+            names.into_iter().zip(shown).map(entry).collect()
+        }
     }
 }
 

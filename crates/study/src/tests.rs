@@ -135,6 +135,7 @@ fn names_that_nothing_has_are_told() {
         ("why = \"as the author says\"", "note = \"x\"", "`tolerance` without `why`"),
         ("columns = [\"rss_bytes\", \"VmData\"]", "columns = [\"rss\"]", "columns: `rss` is no column"),
         ("at = [\"during\", \"exit\"]", "at = [\"now\"]", "neither a mark nor exit nor peak"),
+        ("marks = [", "marks = [\"exit\", ", "`exit` has its own meaning"),
     ] {
         let lines = changed(from, to);
         assert!(lines.iter().any(|line| line.contains(wanted)), "{to}: {wanted}: {lines:#?}");

@@ -473,7 +473,7 @@ fn killed_at_any_instant_of_a_purge_the_process_goes_on() -> Outcome {
         let arguments = ["reclaim", "--json", "--wait", "5", "--remedy", remedy, &text];
         let (mut seed, mut inside, mut turn) = (0x2545_f491_4f6c_dd1d_u64, 0, 0);
         // How many of the kills come in time depends on the machine: one at least has to.
-        while turn < repetitions(12, 300) || inside == 0 {
+        while turn < repetitions(6, 300) || inside == 0 {
             turn += 1;
             let mut run = command(&arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -501,7 +501,7 @@ fn a_process_that_forks_without_end_is_not_hung_by_purges() -> Outcome {
     for_any(all(here!()), |(_, library, remedy)| {
         let mut subject = start(library, "fork_heap", &[])?;
         let pid = subject.pid_text();
-        let (mut calls, wanted) = (0, repetitions(2, 100));
+        let (mut calls, wanted) = (0, repetitions(1, 100));
         until("calls into a process that forks", || {
             let run = run(&["reclaim", "--json", "--wait", "120", "--remedy", remedy, &pid])?;
             assert!(matches!(run.status, Some(0 | 3)), "{}", run.summary());

@@ -346,7 +346,7 @@ fn perl_marks_do_not_grow_memory() -> Outcome {
     }
     let include = format!("-I{}", below("probes/perl"));
     let program = Program::new(&["perl", &include, &below("tests/subjects/probes/subject.pl")]);
-    let marks = repetitions(20_000, 100_000);
+    let marks = repetitions(10_000, 100_000);
     let task = ["loop", &marks.to_string()];
     let served = serve(&Folder::new("probes-perl-grow")?, "serve", &program, &task)?;
     assert_eq!((served.names(), served.count()), (vec!["before", "after"], marks + 102));

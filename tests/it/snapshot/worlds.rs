@@ -117,10 +117,13 @@ fn survives(test: &str, mut subject: Subject, verbs: &[Verb]) -> Outcome {
         // A refusal is an answer too: not every collector lets a call be made.
         assert!(matches!(status.code(), Some(0 | 3)), "{verb:?}: {status}");
         let whole = began.elapsed();
-        for _ in 0..repetitions(1, 35) {
-            for (signal, tally) in [(SIGKILL, &mut killed), (SIGSTOP, &mut stopped)] {
-                interrupt(&mut subject, verb, signal, &When::After(random.below(whole)), tally)?;
-                interrupt(&mut subject, verb, signal, &When::Held, tally)?;
+        for turn in 0..repetitions(1, 70) {
+            // Random instants and ones at which the program is held alternate.
+            let held = [(SIGKILL, &mut killed), (SIGSTOP, &mut stopped)];
+            for (place, (signal, tally)) in (0..).zip(held) {
+                let is_random = (turn + place) % 2 == 0;
+                let when = if is_random { When::After(random.below(whole)) } else { When::Held };
+                interrupt(&mut subject, verb, signal, &when, tally)?;
             }
         }
     }

@@ -1,7 +1,7 @@
 //! The study `half-deleted` in its short form.
 
 use crate::support::studied::short;
-use crate::support::{Outcome, full, gos, here, pythons, skipped};
+use crate::support::{Outcome, gos, here, pythons, runs_long_studies, skipped};
 
 /// Layout, and bytes that a call gives back: independent of the machine's load.
 const HOLD: &[&str] = &[
@@ -15,6 +15,22 @@ const HOLD: &[&str] = &[
     "cpython-malloc-gives-back",
 ];
 
+/// The same for Node.js.
+const NODE_HOLD: &[&str] = &[
+    "node-nothing-by-itself",
+    "node-gc-collects-all",
+    "node-buffers-are-halved",
+    "node-gc-keeps",
+    "node-either-half-alike",
+    "node-pressure-foretold",
+    "node-buffers-oldest-trim",
+    "node-buffers-alternate-pinned",
+    "node-ledger-explains",
+];
+
+/// Without this tool no claim about Node.js can be judged.
+const NODE_TOOLS: &[&str] = &["node"];
+
 /// The same for the JVM, with each collector that its build has.
 const JVM_HOLD: &[&str] = &[
     "jvm-nothing-by-itself",
@@ -27,13 +43,12 @@ const JVM_HOLD: &[&str] = &[
     "jvm-collected-is-idle-or-gone",
 ];
 
-/// Hold for some 20 MB; their notes describe the additional effects in large heaps.
-const JVM_HOLD_OF_LITTLE: &[&str] =
-    &["jvm-shenandoah-gives-back", "jvm-either-half-alike", "jvm-ledger-explains"];
-
-/// May hold or fail: they depend on stale references, the version of ZGC, or the sizes that the
-/// generations reached.
+/// May hold or fail: they depend on stale references, the version of ZGC, the size of the heap (the
+/// notes name the effects in large ones), or the sizes that the generations reached.
 const JVM_EITHER: &[&str] = &[
+    "jvm-shenandoah-gives-back",
+    "jvm-either-half-alike",
+    "jvm-ledger-explains",
     "jvm-g1-gives-back",
     "jvm-dead-foretold",
     "jvm-gc-foretold",
@@ -50,13 +65,16 @@ fn its_claims() -> Outcome {
         skipped(here!(), "no go, or no python3 (apt-get install golang-go python3)");
         return Ok(());
     }
-    let studied = short("half-deleted", &[])?;
+    // The JVM under eight collectors takes most of a minute, even in the short form.
+    let with_jvm = runs_long_studies(&format!("{}, the JVM", here!()));
+    let subjects: &[&str] = if with_jvm { &[] } else { &["--axis", "subject=cpython,go,node"] };
+    let studied = short("half-deleted", subjects)?;
     studied.assert("holds", HOLD);
+    studied.assert("holds", &studied.judged(here!(), NODE_HOLD, NODE_TOOLS)?);
     // A JDK, or one of its collectors, may be missing.
-    studied.assert("holds", &studied.judged(here!(), JVM_HOLD, JVM_TOOLS)?);
-    if !full() {
-        studied.assert("holds", &studied.judged(here!(), JVM_HOLD_OF_LITTLE, JVM_TOOLS)?);
+    if with_jvm {
+        studied.assert("holds", &studied.judged(here!(), JVM_HOLD, JVM_TOOLS)?);
     }
-    studied.assert_no_others(&[HOLD, JVM_HOLD, JVM_HOLD_OF_LITTLE, JVM_EITHER]);
+    studied.assert_no_others(&[HOLD, NODE_HOLD, JVM_HOLD, JVM_EITHER]);
     Ok(())
 }

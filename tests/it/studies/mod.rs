@@ -6,6 +6,7 @@ mod freed_heap;
 mod half_deleted;
 mod needs;
 mod perl_lexicals;
+mod pooled_pages;
 mod sbcl_actor;
 mod short_strings;
 mod verb;

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::support::recording::finish;
 use crate::support::studied::{Studied, folder, short};
-use crate::support::{Outcome, Result, full, here, skipped};
+use crate::support::{Outcome, Result, full, here, runs_long_studies, skipped};
 
 /// Effects of collections and contents of the heap: independent of the machine's load.
 const HOLD: &[&str] = &[
@@ -108,7 +108,7 @@ fn median(studied: &Studied, subject: &str, mode: &str, metric: &str) -> Result<
 
 #[test]
 fn its_claims() -> Outcome {
-    if !has_sbcl(here!()) {
+    if !has_sbcl(here!()) || !runs_long_studies(here!()) {
         return Ok(());
     }
     let studied = short("sbcl-actor", &[])?;

@@ -8,7 +8,7 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::support::studied::{Studied, folder, short};
-use crate::support::{Folder, Outcome, Result, here, repetitions, skipped};
+use crate::support::{Folder, Outcome, Result, here, repetitions, runs_long_studies, skipped};
 
 /// Counted by the programs, or memory of a million strings: independent of the machine's load.
 const HOLD: [&str; 23] = [
@@ -96,6 +96,9 @@ fn compiler() -> String {
 
 #[test]
 fn its_claims() -> Outcome {
+    if !runs_long_studies(here!()) {
+        return Ok(());
+    }
     let studied = short("short-strings", &[])?;
     let test = here!();
     let hold = studied.judged(test, &HOLD, TOOLS)?;

@@ -53,6 +53,19 @@ pub fn repetitions(short: u64, long: u64) -> u64 {
     if full() { long } else { short }
 }
 
+/// Every `step`th of the cases in `make test`, all in `make test-full`.
+pub fn some_of<T>(cases: impl IntoIterator<Item = T>, step: usize) -> Vec<T> {
+    cases.into_iter().step_by(if full() { 1 } else { step }).collect()
+}
+
+/// Whether a study that takes half a minute is run: `make test-full` runs it, others report that.
+pub fn runs_long_studies(test: &str) -> bool {
+    if !full() {
+        skipped(test, "half a minute (make test-full)");
+    }
+    full()
+}
+
 /// The path of the function that uses it, such as `allocators::trim::random_programs`: a test's
 /// name for its messages.
 macro_rules! here {

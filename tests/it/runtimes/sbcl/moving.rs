@@ -29,7 +29,7 @@ fn a_hot_process_is_looked_at_again_and_again() -> Outcome {
     for_any(Sbcl::all(here!()), |sbcl| {
         let subject = hot(sbcl, &["threads=4", "count=20000"])?;
         let is_system = sbcl.path.as_os_str() == "sbcl";
-        let wanted = if is_system { repetitions(5, 100) } else { repetitions(3, 25) };
+        let wanted = if is_system { repetitions(2, 100) } else { repetitions(2, 25) };
         let (mut read, mut looks) = (0, 0);
         until("enough looks at which it was read", || {
             looks += 1;

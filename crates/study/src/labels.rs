@@ -1,0 +1,63 @@
+//! How the choices of an axis are shown: absolute paths by the parts that differ.
+
+use std::path::{Component, Path};
+
+/// The texts to show for `names`, in their order. Where all are absolute paths, each is shown
+/// without the components that all have in common at the start and the end: `/opt/20.1/bin/node` and
+/// `/opt/22.3/bin/node` are shown as `20.1` and `22.3`. Otherwise, and if that would make two
+/// alike, the names themselves.
+pub fn labels(names: &[&str]) -> Vec<String> {
+    let whole = || names.iter().map(|name| (*name).to_owned()).collect();
+    let paths: Vec<Vec<&str>> = names.iter().map(|name| components(name)).collect();
+    if names.len() < 2 || paths.iter().any(Vec::is_empty) {
+        return whole();
+    }
+    let start = shared(&paths, &|path, at| path.get(at).copied());
+    let end = shared(&paths, &|path, at| path.iter().rev().nth(at).copied());
+    let short: Vec<String> = paths
+        .iter()
+        .map(|path| path.get(start..path.len().saturating_sub(end)).unwrap_or_default().join("/"))
+        .collect();
+    if short.iter().any(String::is_empty) { whole() } else { short }
+}
+
+/// The components of an absolute path; none if `name` is something else.
+fn components(name: &str) -> Vec<&str> {
+    let mut all = Path::new(name).components();
+    if all.next() != Some(Component::RootDir) {
+        return Vec::new();
+    }
+    all.filter_map(|one| one.as_os_str().to_str()).collect()
+}
+
+/// The number of components that all paths have in common, counted by `get` from one side.
+fn shared<'a>(paths: &[Vec<&'a str>], get: &dyn Fn(&[&'a str], usize) -> Option<&'a str>) -> usize {
+    let same = |at: &usize| {
+        let mut all = paths.iter().map(|path| get(path, *at));
+        let first = all.next().flatten();
+        first.is_some() && all.all(|one| one == first)
+    };
+    (0..).take_while(same).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::labels;
+
+    #[test]
+    fn paths_are_shown_by_what_differs() {
+        for (names, wanted) in [
+            (&["/opt/20.1/bin/node", "/opt/22.3/bin/node"][..], &["20.1", "22.3"][..]),
+            (&["/usr/bin/perl", "/opt/perl/bin/perl"], &["usr", "opt/perl"]),
+            (&["/usr/bin/java"], &["/usr/bin/java"]),
+            (&["node", "/opt/22.3/bin/node"], &["node", "/opt/22.3/bin/node"]),
+            (&["/bin/node", "/bin/node/bin/node"], &["/bin/node", "/bin/node/bin/node"]),
+            (&["/", "/a"], &["/", "/a"]),
+            (&["alternate", "oldest"], &["alternate", "oldest"]),
+            (&["/a/1", "/a/1"], &["/a/1", "/a/1"]),
+            (&[], &[]),
+        ] {
+            assert_eq!(labels(names), wanted, "{names:?}");
+        }
+    }
+}
