@@ -5,7 +5,8 @@
 use serde_json::Value;
 
 use crate::support::memory_group::{MemoryGroup, batch_bytes};
-use crate::support::strandline::{json, row, run};
+use crate::support::strandline::{caveats, json, row, run};
+use crate::support::waiting::until;
 use crate::support::{Folder, Outcome, Result, Subject, for_each, here, skipped};
 
 const MIB: u64 = 1 << 20;
@@ -88,7 +89,11 @@ fn rows_add_up_to_the_charge_and_name_process_mount_and_file() -> Outcome {
         skipped(here!(), "no control group with a memory controller can be made here");
         return Ok(());
     };
-    let document = json(&["explain", "--json", "--cgroup", &scene.group.path()])?;
+    let document = until("a look with time for all files", || {
+        let document = json(&["explain", "--json", "--cgroup", &scene.group.path()])?;
+        let is_whole = !caveats(&document).iter().any(|code| code == "files_left");
+        Ok(is_whole.then_some(document))
+    })?;
     assert_eq!(document["schema"], "strandline/explain-cgroup/1");
     assert_eq!(document["target"]["kind"], "cgroup");
     let current = document["cgroup"]["current_bytes"].as_u64().unwrap();

@@ -74,6 +74,32 @@ fn a_transfer_that_was_cut_short_is_said() -> Outcome {
     Ok(())
 }
 
+/// Calls that wait for a FUSE server, which answers an interrupted request with EINTR, are repeated;
+/// with one that does not answer, a thread cannot be stopped, and nothing is cut short either.
+#[test]
+fn calls_that_wait_for_a_fuse_server_are_repeated() -> Outcome {
+    for_each([&[][..], &["deaf"]], |arguments| {
+        let mut subject = Subject::start("fuse", arguments)?;
+        if subject.ready["missing"] != 0 {
+            skipped(here!(), "no FUSE file system can be mounted here");
+            return Ok(());
+        }
+        let pid = subject.pid_text();
+        for look in [&["--quiet-for", "0s"][..], &["--snapshot=try"]] {
+            let run = strandline::run(&[&["explain", "--json"][..], look, &[&pid]].concat())?;
+            assert!(matches!(run.status, Some(0 | 3)), "{}", run.summary());
+        }
+        let returned = subject.ask(b'd')?;
+        for call in ["read", "pread", "readv", "preadv", "write", "pwrite", "stat", "open"] {
+            assert_eq!(subject::number(&returned, call)?, 4096, "{call}: {returned}");
+        }
+        let interrupted = subject::number(&returned, "interrupted")?;
+        assert!(interrupted > 0, "no request was interrupted: {returned}");
+        assert!(subject.finish()?.success());
+        Ok(())
+    })
+}
+
 /// A program that does nothing, with its arguments.
 #[derive(Debug)]
 struct Idle {

@@ -174,7 +174,8 @@ fn caveats(memory: &Memory, members: &Members, processes: &GroupProcesses, files
         files.names_left,
         "files_left",
         None,
-        "not all open files were looked at, for lack of time: theirs is in the rest".into(),
+        "not all files were looked at, for lack of time: theirs is in the rest, and rows of files may have pages of other groups"
+            .into(),
     );
     let unreadable = files.unreadable + files.not_allowed;
     add(

@@ -14,9 +14,10 @@ use crate::procfs::{Process, Status};
 use crate::target::live::ByPid;
 
 /// Calls that return EINTR after a stop without having done anything. recv, send, accept, read and
-/// write are included for sockets with a timeout. Excluded are close (the descriptor is gone) and
-/// connect (the connection is in progress).
-const REPEATABLE: [i64; 25] = [
+/// write are included for sockets with a timeout, and all from read on for files of FUSE, whose
+/// server answers an interrupted request with EINTR. Excluded are close (the descriptor is gone),
+/// connect (the connection is in progress), and what changes a directory: a server may have done it.
+const REPEATABLE: [i64; 50] = [
     232, // epoll_wait
     281, // epoll_pwait
     441, // epoll_pwait2
@@ -38,11 +39,39 @@ const REPEATABLE: [i64; 25] = [
     288, // accept4
     0,   // read
     1,   // write
+    17,  // pread64
+    18,  // pwrite64
     19,  // readv
     20,  // writev
+    295, // preadv
+    296, // pwritev
+    327, // preadv2
+    328, // pwritev2
     40,  // sendfile
     275, // splice
+    326, // copy_file_range
+    OPEN, OPENAT, 4,   // stat
+    5,   // fstat
+    6,   // lstat
+    262, // newfstatat
+    332, // statx
+    21,  // access
+    269, // faccessat
+    439, // faccessat2
+    89,  // readlink
+    267, // readlinkat
+    78,  // getdents
+    217, // getdents64
+    137, // statfs
+    138, // fstatfs
+    74,  // fsync
+    75,  // fdatasync
 ];
+const OPEN: i64 = 2;
+const OPENAT: i64 = 257;
+/// A file that was created before EINTR would exist for the repeated call.
+const O_EXCL: u64 = 0x80;
+
 /// Signals with a default action of ignore or continue: CHLD, CONT, URG, WINCH.
 const NO_EFFECT_BY_DEFAULT: u64 = 1 << 16 | 1 << 17 | 1 << 22 | 1 << 27;
 
@@ -63,6 +92,14 @@ pub fn is_repeatable(number: i64) -> bool {
 pub fn repeat_registers(registers: &Registers) -> Option<Registers> {
     let number = registers.orig_rax as i64;
     if registers.rax != MINUS_EINTR || !is_repeatable(number) || registers.cs != CS_64_BIT {
+        return None;
+    }
+    let flags = match number {
+        OPEN => registers.rsi,
+        OPENAT => registers.rdx,
+        _ => 0,
+    };
+    if flags & O_EXCL != 0 {
         return None;
     }
     let mut again = *registers;
@@ -131,6 +168,10 @@ mod tests {
         assert!(repeat_registers(&stopped_in(232, 1)).is_none(), "it returned events");
         assert!(repeat_registers(&stopped_in(3, -4)).is_none(), "close must not be repeated");
         assert!(repeat_registers(&stopped_in(42, -4)).is_none(), "nor connect");
+        let mut exclusive = stopped_in(OPENAT, -4);
+        assert!(repeat_registers(&exclusive).is_some());
+        exclusive.rdx = O_EXCL;
+        assert!(repeat_registers(&exclusive).is_none(), "nor the creation of a file");
         assert!(repeat_registers(&stopped_in(-1, -4)).is_none(), "not in a call");
         let mut compat = stopped_in(232, -4);
         compat.cs = 0x23;
