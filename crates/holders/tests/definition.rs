@@ -348,8 +348,6 @@ fn assert_classes(graph: &Drawn, classes: [usize; 2], stops: &[u32]) -> Result<(
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(300))]
-
     #[test]
     fn classes_of_roots_are_as_defined((graph, classes, stops) in graphs_of_classes()) {
         assert_classes(&graph, classes, &stops)?;

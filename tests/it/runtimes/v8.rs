@@ -248,7 +248,7 @@ fn a_program_that_collects_all_the_time_adds_up() -> Outcome {
     for_any(nodes::all(here!()), |node| {
         let subject = start(&node.path, &[], &["storm"])?;
         let mut done = 0;
-        let looks = repetitions(6, 60);
+        let looks = repetitions(3, 60);
         until("a look between two collections", || {
             let document = strandline::explain(subject.pid())?;
             done += 1;

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::support::waiting::{is_traced, until, until_free, until_true};
-use crate::support::{Outcome, Result, Subject, here, jdks, repetitions, skipped, strandline};
+use crate::support::{Outcome, Result, Subject, full, here, jdks, repetitions, skipped, strandline};
 
 const SIGKILL: i32 = 9;
 const SIGCONT: i32 = 18;
@@ -169,8 +169,19 @@ fn a_program_of_libgc_survives() -> Outcome {
     survives(here!(), subject, &[STOPPED, COPIED, RECLAIM])
 }
 
+/// Whether the programs run whose collectors stop threads by signals as libgc's does.
+fn runs_others(test: &str) -> bool {
+    if !full() {
+        skipped(test, "half a minute, and libgc is tried (make test-full)");
+    }
+    full()
+}
+
 #[test]
 fn a_program_in_d_survives() -> Outcome {
+    if !runs_others(here!()) {
+        return Ok(());
+    }
     let Some(program) = build(&["ldc2", "-O", "-of={}"], "world.d", "d")? else {
         skipped(here!(), "no ldc2 here (make deps)");
         return Ok(());
@@ -180,6 +191,9 @@ fn a_program_in_d_survives() -> Outcome {
 
 #[test]
 fn a_program_of_monos_survives() -> Outcome {
+    if !runs_others(here!()) {
+        return Ok(());
+    }
     let program = build(&["mcs", "-out:{}"], "World.cs", "World.exe")?;
     let has_mono = Command::new("mono").arg("--version").output().is_ok();
     let Some(program) = program.filter(|_| has_mono) else {

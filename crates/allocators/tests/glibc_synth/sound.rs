@@ -78,7 +78,7 @@ fn check(version: Version, seed: u64, percent: u64) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, max_shrink_iters: 10, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { max_shrink_iters: 10, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn figures_are_those_the_heap_was_built_with(

@@ -54,8 +54,6 @@ fn whole_ones_without_a_global_lock_hold_what_was_made() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(300))]
-
     #[test]
     fn damaged_ones_are_read_to_an_end(seed in 0..64_u64, (absent, patches) in damage()) {
         let mut python = fabricate_cpython(seed);

@@ -32,8 +32,6 @@ fn whole_ones_hold_what_was_made() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(300))]
-
     #[test]
     fn damaged_ones_are_read_to_an_end(seed in 0..64_u64, is_stripped: bool, (absent, patches) in damage()) {
         let mut go = fabricate_go(seed);

@@ -338,7 +338,7 @@ fn threads_that_allocate_are_read_at_any_instant() {
             "(progn (defvar *stop* nil) (dotimes (i 3) (sb-thread:make-thread (lambda () \
              (loop until *stop* do (make-array 100) (list 1 2 3) (make-string 50))))))",
         );
-        for _ in 0..20 {
+        for _ in 0..6 {
             let reading = lisp.look(None);
             let figures: Sbcl = reading.facts.details("sbcl").expect("figures");
             assert_eq!(reading.caveats, []);

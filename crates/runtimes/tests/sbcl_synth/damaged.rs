@@ -31,7 +31,7 @@ fn check(heap: &SbclHeap, subject: &Subject, workers: usize) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, max_shrink_iters: 10, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { max_shrink_iters: 10, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn damaged_words_never_hurt_the_reader(
