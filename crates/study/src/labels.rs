@@ -3,9 +3,9 @@
 use std::path::{Component, Path};
 
 /// The texts to show for `names`, in their order. Where all are absolute paths, each is shown
-/// without the components that all have in common at the start and the end: `/opt/20.1/bin/node` and
-/// `/opt/22.3/bin/node` are shown as `20.1` and `22.3`. Otherwise, and if that would make two
-/// alike, the names themselves.
+/// without the components that all have in common at the start and the end: `/opt/20.1/bin/node`
+/// and `/opt/22.3/bin/node` are shown as `20.1` and `22.3`. Otherwise, and if one would be empty,
+/// the names themselves.
 pub fn labels(names: &[&str]) -> Vec<String> {
     let whole = || names.iter().map(|name| (*name).to_owned()).collect();
     let paths: Vec<Vec<&str>> = names.iter().map(|name| components(name)).collect();

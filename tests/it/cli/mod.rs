@@ -9,6 +9,7 @@ mod privacy;
 mod reclaim;
 mod screens;
 mod top;
+mod top_tmux;
 mod transcripts;
 mod tree;
 mod usage;

@@ -16,7 +16,8 @@ use crate::target::live::ByPid;
 /// Calls that return EINTR after a stop without having done anything. recv, send, accept, read and
 /// write are included for sockets with a timeout, and all from read on for files of FUSE, whose
 /// server answers an interrupted request with EINTR. Excluded are close (the descriptor is gone),
-/// connect (the connection is in progress), and what changes a directory: a server may have done it.
+/// connect (the connection is in progress), and what changes a directory: the server may have done
+/// it.
 const REPEATABLE: [i64; 50] = [
     232, // epoll_wait
     281, // epoll_pwait

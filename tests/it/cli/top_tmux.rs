@@ -1,0 +1,112 @@
+//! `top` in tmux, with real keys, at two sizes.
+
+use std::process::Command;
+
+use crate::support::waiting::until;
+use crate::support::{Folder, Outcome, Result, Subject, here, skipped, strandline};
+
+/// A tmux server of its own with one window; ends on drop.
+struct Tmux {
+    folder: Folder,
+}
+
+impl Drop for Tmux {
+    fn drop(&mut self) {
+        let _ = self.call(&["kill-server"]);
+    }
+}
+
+impl Tmux {
+    /// A window with a shell; `None` without tmux.
+    fn start(columns: u16, lines: u16) -> Result<Option<Self>> {
+        let Ok(version) = Command::new("tmux").arg("-V").output() else { return Ok(None) };
+        assert!(version.status.success(), "{version:?}");
+        let tmux = Self { folder: Folder::new("tmux")? };
+        let size = [columns, lines].map(|number| number.to_string());
+        tmux.call(&["new-session", "-d", "-x", &size[0], "-y", &size[1], "env PS1= sh"])?;
+        // An Escape is not the start of a key.
+        tmux.call(&["set-option", "-s", "escape-time", "0"])?;
+        Ok(Some(tmux))
+    }
+
+    fn call(&self, arguments: &[&str]) -> Result<String> {
+        let mut command = Command::new("tmux");
+        command.arg("-S").arg(self.folder.0.join("socket")).args(["-f", "/dev/null"]).args(arguments);
+        let output = command.env_remove("TMUX").output()?;
+        if !output.status.success() {
+            return Err(format!("{command:?}: {}", String::from_utf8_lossy(&output.stderr)).into());
+        }
+        Ok(String::from_utf8(output.stdout)?)
+    }
+
+    fn press(&self, key: &str) -> Outcome {
+        self.call(&["send-keys", key]).map(drop)
+    }
+
+    /// Waits until `is` is true of the window, and returns it.
+    fn shows_where(&self, what: &str, is: impl Fn(&str) -> bool) -> Result<String> {
+        until(&format!("{what} in the window"), || {
+            Ok(Some(self.call(&["capture-pane", "-p"])?).filter(|screen| is(screen)))
+        })
+    }
+
+    /// Waits until the window has all of `words`, and returns it.
+    fn shows(&self, words: &[&str]) -> Result<String> {
+        self.shows_where(&format!("{words:?}"), |screen| words.iter().all(|word| screen.contains(word)))
+    }
+
+    /// Presses a key that requests a look until the window has all of `words`: top may not accept
+    /// requests yet, and then asks to press it again.
+    fn ask(&self, key: &str, words: &[&str]) -> Result<String> {
+        const AGAIN: &str = "press it again";
+        let is_answer = |screen: &str| words.iter().all(|word| screen.contains(word));
+        until("a look", || {
+            self.press(key)?;
+            let screen = self.shows_where(key, |screen| is_answer(screen) || screen.contains(AGAIN))?;
+            if is_answer(&screen) {
+                return Ok(Some(screen));
+            }
+            self.press("Escape")?;
+            self.shows_where("no message", |screen| !screen.contains(AGAIN))?;
+            Ok(None)
+        })
+    }
+}
+
+#[test]
+fn it_is_driven_by_keys_at_both_sizes() -> Outcome {
+    let subject = Subject::start("fragmented", &[])?;
+    subject.at_rest()?;
+    let pid = subject.pid_text();
+    for (columns, lines) in [(80, 24), (200, 60)] {
+        let Some(tmux) = Tmux::start(columns, lines)? else {
+            skipped(here!(), "no tmux here (apt-get install tmux)");
+            return Ok(());
+        };
+        let program = strandline::command(&[]).get_program().to_string_lossy().into_owned();
+        let line = format!("echo before; '{program}' top --pid {pid}; echo \"status=$?\"");
+        tmux.call(&["send-keys", "-l", &line])?;
+        tmux.press("Enter")?;
+        let table = tmux.shows(&["▼RSS", "q quit", " fragmented"])?;
+        assert_eq!(table.lines().count(), usize::from(lines), "{table}");
+        assert!(table.lines().all(|line| line.chars().count() <= usize::from(columns)), "{table}");
+        let ledger = tmux.ask("Enter", &[&format!("ledger of process {pid}"), "stranded", "Esc back"])?;
+        assert!(ledger.lines().all(|line| line.chars().count() <= usize::from(columns)), "{ledger}");
+        tmux.press("Escape")?;
+        tmux.shows(&["▼RSS"])?;
+        tmux.press("?")?;
+        tmux.shows(&["Ctrl-Z"])?;
+        tmux.press("q")?;
+        tmux.shows(&["▼RSS", "q quit"])?;
+        // The other size while it runs.
+        let other = if columns == 80 { ["120", "40"] } else { ["80", "24"] };
+        tmux.call(&["resize-window", "-x", other[0], "-y", other[1]])?;
+        let small = tmux.shows(&["▼RSS", "q quit", " fragmented"])?;
+        assert_eq!(small.lines().count().to_string(), other[1], "{small}");
+        tmux.press("q")?;
+        // The window is as it was before.
+        let end = tmux.shows(&["before", "status=0"])?;
+        assert!(!end.contains("▼RSS"), "{end}");
+    }
+    Ok(())
+}
