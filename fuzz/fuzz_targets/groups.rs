@@ -10,7 +10,7 @@ use strandline_inspect::group::sample::GroupSampler;
 use strandline_process::group::{Hierarchy, Version};
 
 /// The files in which figures stand; the parts of the input become their contents in this order.
-const FILES: [&str; 9] = [
+const FILES: [&str; 15] = [
     "memory.stat",
     "memory.current",
     "memory.max",
@@ -20,6 +20,12 @@ const FILES: [&str; 9] = [
     "memory.limit_in_bytes",
     "memory.oom_control",
     "memory.swap.current",
+    "memory.peak",
+    "memory.kmem.usage_in_bytes",
+    "memory.kmem.tcp.usage_in_bytes",
+    "memory.use_hierarchy",
+    "memory.failcnt",
+    "memory.soft_limit_in_bytes",
 ];
 
 /// A folder of this process for a hierarchy with one group.
@@ -28,6 +34,7 @@ fn root() -> &'static PathBuf {
     ROOT.get_or_init(|| {
         let root = std::env::temp_dir().join(format!("strandline-fuzz-groups-{}", std::process::id()));
         let _ = std::fs::create_dir_all(root.join("group"));
+        assert!(root.join("group").is_dir());
         root
     })
 }
@@ -40,10 +47,8 @@ fuzz_target!(|input: &[u8]| {
         let _ = hierarchy.path_in(&groups);
     }
     let folder = root().join("group");
-    for (name, text) in FILES.iter().zip(parts.by_ref()) {
-        if std::fs::write(folder.join(name), text).is_err() {
-            return;
-        }
+    for name in FILES {
+        assert!(std::fs::write(folder.join(name), parts.next().unwrap_or_default()).is_ok());
     }
     for version in [Version::One, Version::Two] {
         let Ok(group) = Hierarchy::at(version, root()).open("/group") else { continue };

@@ -1,6 +1,6 @@
 /* Threads that each wait for a FUSE server in another process, in another call. An interrupted request is answered with EINTR, as
  * libfuse does, or with "deaf" not at all. 'd' lets the server answer everything and prints what each call returned, and the number
- * of requests that were interrupted. One more thread works all the time. Prints "missing" where nothing can be mounted.
+ * of calls that were interrupted. One more thread works all the time. Prints "missing" where nothing can be mounted.
  */
 #include "subject.h"
 
@@ -17,9 +17,9 @@
 
 #include "calls.h"
 
-/* Shared with the server: whether requests wait for 'd', how many wait, and how many were interrupted. */
+/* Shared with the server: whether requests wait for 'd', how many wait, and which calls were interrupted, by their files. */
 static struct shared {
-  _Atomic uint64_t holds, waiting, interrupted;
+  _Atomic uint64_t holds, waiting, interrupted[call_count];
 } *shared;
 
 /* Each thread has a file of its own: calls on one wait for each other in the kernel. */
@@ -27,7 +27,6 @@ static char folder[] = "/tmp/strandline-fuse-XXXXXX", paths[call_count][64], dat
 static int files[call_count];
 static _Atomic long returned[call_count];
 static _Atomic pid_t threads[call_count];
-static _Atomic uint64_t works;
 
 /* --- the server ---------------------------------------------------------- */
 struct held {
@@ -83,9 +82,10 @@ static void hold(const struct fuse_in_header *in, uint32_t bytes) {
 
 /* Answers an interrupted request; one that is unknown has been answered already. */
 static void interrupt(int device, uint64_t unique, int deaf) {
-  atomic_fetch_add(&shared->interrupted, 1);
-  for (int i = 0; !deaf && i < call_count; i++) {
+  for (int i = 0; i < call_count; i++) {
     if (held[i].header.unique != unique) continue;
+    atomic_store(&shared->interrupted[held[i].header.nodeid - 2], 1);
+    if (deaf) continue;
     held[i].header.unique = 0;
     atomic_fetch_sub(&shared->waiting, 1);
     reply(device, unique, -EINTR, 0, 0);
@@ -157,10 +157,7 @@ static void *wait_for_server(void *argument) {
 
 static void *work(void *unused) {
   (void)unused;
-  for (;;) {
-    atomic_fetch_add(&works, 1);
-    free(opaque(malloc(100)));
-  }
+  for (;;) free(opaque(malloc(100)));
   return 0;
 }
 
@@ -184,9 +181,10 @@ int main(int count, char **values) {
     rmdir(folder);
     return missing();
   }
+  pid_t parent = getpid();
   pid_t server = fork();
   if (server == 0) {
-    if (prctl(PR_SET_PDEATHSIG, SIGKILL)) _exit(4);
+    if (prctl(PR_SET_PDEATHSIG, SIGKILL) || getppid() != parent) _exit(4);
     serve(device, count > 1);
   }
   close(device);
@@ -215,7 +213,9 @@ int main(int count, char **values) {
       while (atomic_load(&threads[i]) != -1) usleep(1000);
       line_number(names[i], (uint64_t)atomic_load(&returned[i]));
     }
-    line_number("interrupted", atomic_load(&shared->interrupted));
+    uint64_t interrupted = 0;
+    for (int i = 0; i < call_count; i++) interrupted += atomic_load(&shared->interrupted[i]);
+    line_number("interrupted", interrupted);
     line_print();
   }
   umount2(folder, MNT_DETACH);

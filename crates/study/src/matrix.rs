@@ -455,7 +455,7 @@ impl Matrix {
     }
 
     /// How a choice of an axis is shown.
-    fn label(&self, axis: &str, choice: &str) -> String {
+    pub fn label(&self, axis: &str, choice: &str) -> String {
         let found = self.axes.iter().find(|found| found.name == axis);
         let names: Vec<&str> =
             found.iter().flat_map(|axis| &axis.choices).map(|choice| choice.name.as_str()).collect();

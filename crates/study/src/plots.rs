@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 
 use super::data::{Measured, estimate};
 use super::file::{Axis, PlotSpec, Selection, Side};
-use super::labels::labels;
 use super::matrix::Matrix;
 use super::metric::{Metric, Unit, unit};
 use super::table::{choices, combined_metric, combined_metrics, groups, without};
@@ -89,13 +88,13 @@ fn plot(spec: &PlotSpec, matrix: &Matrix, measured: &dyn Measured, group: &Selec
             let name = match (&spec.series, choice) {
                 (Some(axis), Some(choice)) => {
                     given.push((axis.clone(), choice.clone()));
-                    choice.as_str()
+                    matrix.label(axis, choice)
                 }
-                _ => column.unwrap_or(metric),
+                _ => column.unwrap_or(metric).to_owned(),
             };
             let line = draw(spec, matrix, measured, group, &given, &along.places, column);
             if !line.points.is_empty() {
-                series.push(Series { name: clean(name), ..line });
+                series.push(Series { name: clean(&name), ..line });
             }
         }
     }
@@ -199,8 +198,8 @@ fn along_axis(spec: &PlotSpec, name: &str, matrix: &Matrix) -> XAxis {
     if numbers.is_some() {
         places.sort_by(|a, b| a.x.total_cmp(&b.x));
     }
-    let shown = labels(&choices.iter().map(String::as_str).collect::<Vec<_>>());
-    let names = if numbers.is_some() { Vec::new() } else { shown.iter().map(|name| clean(name)).collect() };
+    let shown = |choice: &String| clean(&matrix.label(name, choice));
+    let names = if numbers.is_some() { Vec::new() } else { choices.iter().map(shown).collect() };
     let unit = axis.and_then(|axis| axis.unit.as_deref());
     let title = axis.map_or_else(|| clean(name), |axis| label(axis, unit));
     XAxis { places, names, title, is_bytes: unit == Some("bytes") }

@@ -6,7 +6,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::data::{Measured, estimate, figure, ratio};
 use super::file::{SUBJECT, Selection, Side, Statistic, Study, Subject, TableSpec};
-use super::labels::labels;
 use super::matrix::Matrix;
 use super::metric::{Metric, Unit, unit};
 use super::parse_results::UNITS;
@@ -176,18 +175,16 @@ fn lines(side: &Side, spec: &TableSpec, matrix: &Matrix) -> Vec<Entry> {
                 metric: Some(name.clone()),
             })
             .collect(),
-        Side::Axis(axis) => {
-            let mut names = choices(matrix, axis, &spec.given);
-            names.retain(|name| is_shown(axis, name));
-            let shown = labels(&names.iter().map(String::as_str).collect::<Vec<_>>());
-            let entry = |(name, label): (String, String)| Entry {
+        Side::Axis(axis) => choices(matrix, axis, &spec.given)
+            .into_iter()
+            .filter(|name| is_shown(axis, name))
+            .map(|name| Entry {
                 choice: Some((axis.clone(), name.clone())),
+                label: matrix.label(axis, &name),
                 name,
-                label,
                 metric: None,
-            };
-            names.into_iter().zip(shown).map(entry).collect()
-        }
+            })
+            .collect(),
     }
 }
 

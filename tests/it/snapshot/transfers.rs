@@ -94,7 +94,8 @@ fn calls_that_wait_for_a_fuse_server_are_repeated() -> Outcome {
             assert_eq!(subject::number(&returned, call)?, 4096, "{call}: {returned}");
         }
         let interrupted = subject::number(&returned, "interrupted")?;
-        assert!(interrupted > 0, "no request was interrupted: {returned}");
+        // Writes are left asleep where they can be: the others were stopped.
+        assert!(interrupted >= if arguments.is_empty() { 6 } else { 1 }, "{returned}");
         assert!(subject.finish()?.success());
         Ok(())
     })

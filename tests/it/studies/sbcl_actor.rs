@@ -6,7 +6,7 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::support::recording::finish;
-use crate::support::studied::{Studied, folder, short};
+use crate::support::studied::{Studied, folder, forms, short};
 use crate::support::{Outcome, Result, full, here, runs_long_studies, skipped};
 
 /// Effects of collections and contents of the heap: independent of the machine's load.
@@ -111,32 +111,39 @@ fn its_claims() -> Outcome {
     if !has_sbcl(here!()) || !runs_long_studies(here!()) {
         return Ok(());
     }
-    let studied = short("sbcl-actor", &[])?;
-    judge(&studied);
+    for studied in forms("sbcl-actor", &[])? {
+        judge_form(&studied)?;
+    }
+    Ok(())
+}
+
+/// Asserts the verdicts and figures of one form.
+fn judge_form(studied: &Studied) -> Outcome {
+    judge(studied);
     // The share that gc-full-frees reports depends on the length of the queue; the bytes do not.
     for mode in ["unthrottled", "paused", "bounded"] {
-        let left = median(&studied, "remedies", mode, "left_by_gc_full_bytes")?;
+        let left = median(studied, "remedies", mode, "left_by_gc_full_bytes")?;
         assert!(left < 1e6, "{mode}: {left} bytes of dynamic space");
-        let of_rss = |metric: &str| median(&studied, "remedies", mode, metric);
+        let of_rss = |metric: &str| median(studied, "remedies", mode, metric);
         let left = of_rss("rss_left_by_gc_full")? * of_rss("grown_rss_bytes")?;
         assert!(left < 4e6, "{mode}: {left} bytes of RSS");
     }
     // The number of messages that survive to an older generation depends on its last collection;
     // the bytes of each there do not.
-    let beyond = median(&studied, "look", "unthrottled", "older_bytes_beyond_messages")?;
+    let beyond = median(studied, "look", "unthrottled", "older_bytes_beyond_messages")?;
     assert!(beyond.abs() < 2e6, "{beyond} bytes beyond 144 a message");
 
     // Each of eight producers may have checked the queue before the others sent.
-    let longest = median(&studied, "times", "bounded", "longest_queue_messages")?;
+    let longest = median(studied, "times", "bounded", "longest_queue_messages")?;
     assert!(longest <= 1008.0, "{longest} messages in a queue for 1,000");
     // Equal bytes with and without pauses, except for what threads leave behind: an absolute
     // amount, not a share.
-    let with_pauses = median(&studied, "times", "paused", "consed_bytes")?;
-    let without = median(&studied, "times", "unthrottled", "consed_bytes")?;
+    let with_pauses = median(studied, "times", "paused", "consed_bytes")?;
+    let without = median(studied, "times", "unthrottled", "consed_bytes")?;
     assert!((with_pauses - without).abs() < 1e7, "{with_pauses} bytes with pauses, {without} without");
     // Back at the starting size: the objects of the core, and little else.
-    let start = median(&studied, "remedies", "unthrottled", "start.dynamic_bytes")?;
-    let full = median(&studied, "remedies", "unthrottled", "gc_full.dynamic_bytes")?;
+    let start = median(studied, "remedies", "unthrottled", "start.dynamic_bytes")?;
+    let full = median(studied, "remedies", "unthrottled", "gc_full.dynamic_bytes")?;
     assert!((full - start).abs() < 1e6, "{start} at the start, {full} after a full collection");
     Ok(())
 }

@@ -7,8 +7,8 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::support::studied::{Studied, folder, short};
-use crate::support::{Folder, Outcome, Result, here, runs_long_studies, skipped};
+use crate::support::studied::{Studied, folder, forms};
+use crate::support::{Folder, Outcome, Result, here, repetitions, runs_long_studies, skipped};
 
 /// Counted by the programs, or memory of a million strings: independent of the machine's load.
 const HOLD: [&str; 23] = [
@@ -99,8 +99,14 @@ fn its_claims() -> Outcome {
     if !runs_long_studies(here!()) {
         return Ok(());
     }
-    let studied = short("short-strings", &[])?;
-    let test = here!();
+    for studied in forms("short-strings", &[])? {
+        judge(here!(), &studied)?;
+    }
+    Ok(())
+}
+
+/// Asserts the verdicts and figures of one form.
+fn judge(test: &str, studied: &Studied) -> Outcome {
     let hold = studied.judged(test, &HOLD, TOOLS)?;
     studied.assert("holds", &hold);
     studied.assert("fails", &studied.judged(test, &FAIL, TOOLS)?);
@@ -132,14 +138,14 @@ fn its_claims() -> Outcome {
 
     // A head of 24 bytes, a body of 16 or 24, and a malloc chunk of 32 if there is a buffer; arenas
     // add to it.
-    let bytes = |layout| median(&studied, &[("subject", "census"), ("layout", layout)], "bytes.8");
+    let bytes = |layout| median(studied, &[("subject", "census"), ("layout", layout)], "bytes.8");
     for (layout, least) in [("classic", 72.0), ("cow-byte", 72.0), ("short", 48.0), ("cow3", 48.0)] {
         let bytes = bytes(layout)?;
         assert!((least..least * 1.03).contains(&bytes), "{layout}: {bytes} bytes for a text of 8");
     }
     // When an integer gets a text, its body exists already: 24 and 24 or 32 bytes, and a chunk of
     // 32 if it needs one.
-    let written = |layout| median(&studied, &[("subject", "census"), ("layout", layout)], "written");
+    let written = |layout| median(studied, &[("subject", "census"), ("layout", layout)], "written");
     for (layout, least) in [("classic", 80.0), ("cow-byte", 80.0), ("short", 56.0), ("cow3", 56.0)] {
         let bytes = written(layout)?;
         assert!(
@@ -150,11 +156,11 @@ fn its_claims() -> Outcome {
     // A million strings, their array of eight bytes each and up to a fifth more, and the process.
     for (layout, least) in [("classic", 80e6), ("cow3", 56e6)] {
         let axes = [("subject", "strings"), ("layout", layout), ("benchmark", "C")];
-        let peak = median(&studied, &axes, "high_water_bytes")?;
+        let peak = median(studied, &axes, "high_water_bytes")?;
         assert!((least..least + 8e6).contains(&peak), "{layout}: {peak} bytes at most");
     }
     // Each member that leaves walks the ring; 999 join, and 999 leave others behind.
-    let steps = |sharing| median(&studied, &[("subject", "chain"), ("sharing", sharing)], "steps.1");
+    let steps = |sharing| median(studied, &[("subject", "chain"), ("sharing", sharing)], "steps.1");
     assert!((steps("pairs and counters")? - 2.0 * 999.0).abs() < 1.0);
     assert!((steps("one ring")? - 500_499.0).abs() < 1.0);
     Ok(())
@@ -209,12 +215,12 @@ fn has_cc(test: &str) -> bool {
 /// Different seeds from the study's: many of them in full mode.
 #[test]
 fn its_scalars_are_sound() -> Outcome {
-    if !has_cc(here!()) || !runs_long_studies(here!()) {
+    if !has_cc(here!()) {
         return Ok(());
     }
     let (_kept, path) = sources("short-strings")?;
     for layout in ["CLASSIC", "COW_BYTE", "SHORT", "COW3", "COW3_EAGER"] {
-        let (is_sound, complaint) = check(&path, layout, 2000, 1_000_000)?;
+        let (is_sound, complaint) = check(&path, layout, repetitions(10, 2000), 1_000_000)?;
         assert!(is_sound, "{layout}: {complaint}");
     }
     Ok(())

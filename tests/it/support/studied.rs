@@ -12,6 +12,8 @@ use crate::support::{Result, full, skipped};
 /// Results of a study.
 #[derive(Debug)]
 pub struct Studied {
+    /// Whether all of it was run, not the short form.
+    pub is_full: bool,
     pub document: Value,
     /// Claims by id: the verdict, and the reason.
     pub verdicts: BTreeMap<String, (String, String)>,
@@ -22,12 +24,22 @@ pub fn folder(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("studies").join(name)
 }
 
-/// Runs the study `name` with more arguments: its short form, or all of it in full mode. It may
-/// take any time: a study has its own time limits.
+/// Runs the study `name` with more arguments: its short form, or all of it in full mode.
 pub fn short(name: &str, arguments: &[&str]) -> Result<Studied> {
+    run(name, arguments, full())
+}
+
+/// Runs the study `name` with more arguments: its short form, and all of it in full mode.
+pub fn forms(name: &str, arguments: &[&str]) -> Result<Vec<Studied>> {
+    let forms: &[bool] = if full() { &[false, true] } else { &[false] };
+    forms.iter().map(|&is_full| run(name, arguments, is_full)).collect()
+}
+
+/// Runs one form of a study. It may take any time: a study has its own time limits.
+fn run(name: &str, arguments: &[&str], is_full: bool) -> Result<Studied> {
     let lab = Lab::new()?;
     let path = folder(name).display().to_string();
-    let form: &[&str] = if full() { &["--yes"] } else { &["--short", "--yes"] };
+    let form: &[&str] = if is_full { &["--yes"] } else { &["--short", "--yes"] };
     let output = lab.command(&[&["--json", "study", &path], form, arguments].concat()).output()?;
     if !output.status.success() {
         return Err(format!("{name}: {}: {}", output.status, String::from_utf8_lossy(&output.stderr)).into());
@@ -38,7 +50,7 @@ pub fn short(name: &str, arguments: &[&str]) -> Result<Studied> {
         let text = |key: &str| claim[key].as_str().unwrap_or_default().to_owned();
         verdicts.insert(text("id"), (text("verdict"), text("reason")));
     }
-    Ok(Studied { document, verdicts })
+    Ok(Studied { is_full, document, verdicts })
 }
 
 /// Tools without which none of a group of claims can be judged.

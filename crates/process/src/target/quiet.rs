@@ -13,11 +13,11 @@ use crate::memory::Memory;
 use crate::procfs::{Process, Status};
 use crate::target::live::ByPid;
 
-/// Calls that return EINTR after a stop without having done anything. recv, send, accept, read and
-/// write are included for sockets with a timeout, and all from read on for files of FUSE, whose
-/// server answers an interrupted request with EINTR. Excluded are close (the descriptor is gone),
-/// connect (the connection is in progress), and what changes a directory: the server may have done
-/// it.
+/// Calls that return EINTR after a stop and can be made again. recv, send, accept, read and write
+/// are included for sockets with a timeout, and all from read on for files of FUSE, whose server
+/// answers an interrupted request with EINTR and may have acted on it: these do the same when
+/// repeated. Excluded are close (the descriptor is gone), connect (the connection is in progress),
+/// and what changes a directory, a length or an attribute.
 const REPEATABLE: [i64; 50] = [
     232, // epoll_wait
     281, // epoll_pwait
@@ -70,8 +70,15 @@ const REPEATABLE: [i64; 50] = [
 ];
 const OPEN: i64 = 2;
 const OPENAT: i64 = 257;
-/// A file that was created before EINTR would exist for the repeated call.
-const O_EXCL: u64 = 0x80;
+/// Flags with which an open is not repeated: a file that was created would exist for the repeated
+/// call, and what another thread has written since would be cut off.
+const O_EXCL_OR_TRUNC: u64 = 0x80 | 0x200;
+/// Writes to the file of their first argument.
+const WRITES: [i64; 6] = [1, 18, 20, 296, 328, 40];
+/// O_APPEND in the flags of /proc/PID/fdinfo (x86-64).
+const O_APPEND: u64 = 0o2000;
+/// Maximum number of bytes of a file of /proc/PID/fdinfo.
+const MAX_INFO_BYTES: u64 = 4096;
 
 /// Signals with a default action of ignore or continue: CHLD, CONT, URG, WINCH.
 const NO_EFFECT_BY_DEFAULT: u64 = 1 << 16 | 1 << 17 | 1 << 22 | 1 << 27;
@@ -100,7 +107,7 @@ pub fn repeat_registers(registers: &Registers) -> Option<Registers> {
         OPENAT => registers.rdx,
         _ => 0,
     };
-    if flags & O_EXCL != 0 {
+    if flags & O_EXCL_OR_TRUNC != 0 {
         return None;
     }
     let mut again = *registers;
@@ -118,7 +125,9 @@ pub fn repeat_registers(registers: &Registers) -> Option<Registers> {
 /// anything was changed. A thread that is gone is an error of kind `ESRCH`, which a caller that
 /// releases it may ignore.
 pub fn repeat_interrupted_call(process: &Process, tid: i32, registers: &Registers) -> io::Result<bool> {
-    let Some(again) = repeat_registers(registers) else { return Ok(false) };
+    let Some(again) = repeat_registers(registers).filter(|_| !appends(process, registers)) else {
+        return Ok(false);
+    };
     let mut code = [0; 2];
     if ByPid::new(process.pid()).read(again.rip, &mut code).is_err() || code != SYSCALL_INSTRUCTION {
         return Ok(false);
@@ -128,6 +137,22 @@ pub fn repeat_interrupted_call(process: &Process, tid: i32, registers: &Register
     }
     ptrace::set_registers(tid, &again)?;
     Ok(true)
+}
+
+/// Whether a call adds to the end of a file, as far as known: if a FUSE server has written before it
+/// answered EINTR, the repeated call would write twice.
+fn appends(process: &Process, registers: &Registers) -> bool {
+    if !WRITES.contains(&(registers.orig_rax as i64)) {
+        return false;
+    }
+    let Ok(info) = process.read_file(&format!("fdinfo/{}", registers.rdi as i32), MAX_INFO_BYTES) else {
+        return true;
+    };
+    let text = String::from_utf8_lossy(&info);
+    let flags = text.lines().find_map(|line| line.strip_prefix("flags:"));
+    flags
+        .and_then(|flags| u64::from_str_radix(flags.trim(), 8).ok())
+        .is_none_or(|flags| flags & O_APPEND != 0)
 }
 
 /// Whether `signal` has no effect in a process with this status, and its thread receives it only
@@ -171,7 +196,7 @@ mod tests {
         assert!(repeat_registers(&stopped_in(42, -4)).is_none(), "nor connect");
         let mut exclusive = stopped_in(OPENAT, -4);
         assert!(repeat_registers(&exclusive).is_some());
-        exclusive.rdx = O_EXCL;
+        exclusive.rdx = O_EXCL_OR_TRUNC;
         assert!(repeat_registers(&exclusive).is_none(), "nor the creation of a file");
         assert!(repeat_registers(&stopped_in(-1, -4)).is_none(), "not in a call");
         let mut compat = stopped_in(232, -4);

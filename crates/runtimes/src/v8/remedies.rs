@@ -5,8 +5,8 @@
 //! under `--max-semi-space-size=4` Node.js 20 held 20 MiB in place of 46, 24 189 in place of 244,
 //! 26 159 in place of 198, and 22 151 in place of 137; a limit of 1 MiB made all hold more, as
 //! objects then move to the old space while they are young. `--optimize-for-size` left 17 to 32 MiB
-//! in all of them. With a program that drops all its objects at once neither keeps the pool small
-//! (`studies/pooled-pages`).
+//! in all of them. A program that drops all its objects at once may keep most of their
+//! pages in the pool under either (`studies/pooled-pages`).
 
 use std::collections::HashSet;
 
@@ -49,7 +49,7 @@ pub fn remedies(
         "v8_optimize_for_size",
         "node --optimize-for-size",
         "V8 collects more often and compiles less: programs that make much garbage took 1.4 to 3.5 times as long; \
-         pages of many objects dropped at once stay in the pool",
+         pages of many objects dropped at once may stay in the pool",
     ));
     if idle.young >= MIN_WORTHWHILE_BYTES {
         remedies.push(Remedy::setting(
