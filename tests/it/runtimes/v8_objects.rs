@@ -30,6 +30,28 @@ fn explain(subject: &Subject, arguments: &[&str]) -> Result<Value> {
     strandline::json(&[&["explain", &pid, "--json"], arguments].concat())
 }
 
+/// Of 20,000 Buffers of 1,000 bytes every eighth lives: their slabs stay, and seven eighths of these
+/// are in no Buffer.
+#[test]
+fn the_rest_of_slabs_is_counted() -> Outcome {
+    for_any(nodes::all(here!()), |node| {
+        let mut subject = start(&node.path, &[], &[])?;
+        for command in *b"ug" {
+            subject.ask(command)?;
+        }
+        // V8 frees the lists of what a collection found dead beside the program.
+        let unviewed = until("the list of ArrayBuffers to be whole", || {
+            let document = explain(&subject, &["--snapshot=always"])?;
+            let is_whole = !strandline::caveats(&document).iter().any(|code| code == "v8_buffers_unread");
+            Ok(is_whole.then(|| v8(&document).map(|v8| v8["v8"]["unviewed_buffer_bytes"].clone())))
+        })??;
+        // A slab has 8 KiB, 64 from Node.js 24 on, and less than one Buffer at its end.
+        let unviewed = unviewed.as_u64().ok_or("not known")?;
+        let is_right = (17_400_000..18_600_000).contains(&unviewed);
+        if is_right { Ok(()) } else { Err(format!("{unviewed} bytes").into()) }
+    })
+}
+
 /// Objects of classes, derived ones too, and functions are found to the object in each way of
 /// reading; V8's own structures are no objects of a program.
 #[test]

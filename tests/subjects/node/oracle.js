@@ -9,6 +9,7 @@
 //   n  wait for that in an event loop of Node's own, within this thread's JavaScript
 //   a  make Buffers, external strings and a memory of WebAssembly, outside the heap
 //   x  start a worker that is blocked for ever
+//   u  make 20,000 Buffers of 1,000 bytes in slabs, and keep every eighth
 //   i  wait for a timer of 300 ms
 //   k  make known numbers of objects of classes, and of functions
 //
@@ -58,6 +59,14 @@ function makeOutside() {
     outside.push(given, new ArrayBuffer(0), receiveMessageOnPort(port2).message);
   }
   port1.close();
+}
+
+const sparse = [];
+function makeSparse() {
+  for (let i = 0; i < 20_000; i++) {
+    const buffer = Buffer.allocUnsafe(1000).fill(3);
+    if (i % 8 === 0) sparse.push(buffer);
+  }
 }
 
 const kinds = [];
@@ -140,6 +149,7 @@ if (!isMainThread) {
     s() {},
     a: makeOutside,
     k: makeKinds,
+    u: makeSparse,
     c: churn,
     d() { kept = []; },
     g: collect,

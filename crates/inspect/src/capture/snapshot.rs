@@ -45,6 +45,8 @@ const STOP_PER_GIB_WITH_SMAPS: Duration = Duration::from_millis(180);
 const MEMORY_CHECK_INTERVAL: Duration = Duration::from_millis(5);
 /// Time to pass on the signals of a watched process.
 const SIGNAL_TIME: Duration = Duration::from_millis(2);
+/// Maximum number of such times: a program may get one signal after the other.
+const MAX_SIGNALS: u32 = 20;
 /// Minimum number of further processes that must be allowed: the program may start some meanwhile.
 const MIN_PROCESSES: u64 = 16;
 
@@ -79,8 +81,11 @@ pub fn plan(
 ) -> Result<Plan, String> {
     let mut status = process.status().map_err(|error| error.to_string())?;
     // 't': a thread of this process watches it, and passes on a signal or listens for its
-    // continuation.
-    if status.state == Some('t') {
+    // continuation. The next signal may follow at once.
+    for _ in 0..MAX_SIGNALS {
+        if status.state != Some('t') {
+            break;
+        }
         exit_watch::pause(SIGNAL_TIME);
         status = process.status().map_err(|error| error.to_string())?;
     }

@@ -190,6 +190,15 @@ fn caveats(memory: &Memory, members: &Members, processes: &GroupProcesses, files
         None,
         format!("{} files of remote file systems were not asked for: theirs is in the rest", files.remote),
     );
+    let unsampled = files.unsampled;
+    add(
+        files.is_sampled && unsampled > 0,
+        "residency_not_charge",
+        None,
+        format!(
+            "bytes of {unsampled} files are what the page cache holds, which may be charged to other groups: there was no time to ask"
+        ),
+    );
     add(!files.is_sampled && !files.files.is_empty(), "residency_not_charge", None,
         "bytes of files are what the page cache holds, which may be charged to other groups (root can tell: /proc/kpagecgroup)".into());
     add(

@@ -16,7 +16,7 @@ fn interrupted(output: &str) -> Vec<&str> {
 fn undisturbed_calls_go_unnoticed() {
     let subject = Subject::start("chaos_target", &[]);
     // Four or more calls in each of its threads, which do twelve kinds of work.
-    for turn in 0..scaled(4, 80) * subject.threads.len() {
+    for turn in 0..scaled(2, 80) * subject.threads.len() {
         let (name, tid) = &subject.threads[turn % subject.threads.len()];
         let applied = subject
             .trim(PATIENCE.as_secs(), Some(*tid))
@@ -39,12 +39,12 @@ fn random(state: &mut u64, below: u64) -> u64 {
 
 #[test]
 fn a_reclaim_killed_at_any_instant_leaves_a_target_that_goes_on() {
-    killed_at_any_instant(Subject::start("chaos_target", &[]), scaled(48, 800));
+    killed_at_any_instant(Subject::start("chaos_target", &[]), scaled(24, 800));
 }
 
 #[test]
 fn so_does_one_under_a_filter() {
-    killed_at_any_instant(Subject::start_contained("chaos_target"), scaled(24, 800));
+    killed_at_any_instant(Subject::start_contained("chaos_target"), scaled(12, 800));
 }
 
 fn killed_at_any_instant(subject: Subject, turns: usize) {
@@ -156,10 +156,10 @@ fn a_collector_survives_a_reclaim_killed_at_any_instant() {
 fn a_handler_that_allocates_waits_for_the_call() {
     let mut subject = Subject::start("allocating_handler", &[]);
     let first = subject.pid();
-    for _ in 0..scaled(20, 500) {
+    for _ in 0..scaled(10, 500) {
         subject.trim(PATIENCE.as_secs(), Some(first)).unwrap();
     }
-    kill_in_call(&subject, scaled(20, 1000), 0);
+    kill_in_call(&subject, scaled(10, 1000), 0);
     let before = count(&mut subject, first);
     crate::subject::until("signals are handled", || count(&mut subject, first) > before + 10);
     assert_eq!(subject.finish().1.code(), Some(0));

@@ -83,6 +83,8 @@ pub struct Files {
     pub not_allowed: u64,
     /// Whether the pages of files were sampled for their groups.
     pub is_sampled: bool,
+    /// Number of larger files that were not sampled, for lack of time.
+    pub unsampled: u64,
 }
 
 /// Collects files.
@@ -289,10 +291,9 @@ impl FileSearch {
         sort(files);
         let since = Instant::now();
         for file in files.iter_mut().skip(MAX_OPEN).filter(|file| file.open.is_some()) {
-            if let Some(sampling) =
-                self.sampling.as_ref().filter(|sampling| since.elapsed() < sampling.time_left)
-            {
-                sampling.sample(file);
+            match self.sampling.as_ref().filter(|sampling| since.elapsed() < sampling.time_left) {
+                Some(sampling) => sampling.sample(file),
+                None => self.found.unsampled += 1,
             }
             file.open = None;
         }
@@ -309,10 +310,10 @@ impl FileSearch {
         sort(&mut self.found.files);
         let since = Instant::now();
         for file in &mut self.found.files {
-            if let Some(sampling) =
-                self.sampling.as_ref().filter(|sampling| since.elapsed() < sampling.time_for_largest)
-            {
-                sampling.sample(file);
+            match self.sampling.as_ref().filter(|sampling| since.elapsed() < sampling.time_for_largest) {
+                Some(sampling) => sampling.sample(file),
+                None if file.open.is_some() => self.found.unsampled += 1,
+                None => {}
             }
             file.open = None;
             self.found.is_sampled |= file.charged_bytes.is_some();

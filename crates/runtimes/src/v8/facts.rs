@@ -39,6 +39,10 @@ pub struct V8 {
     /// known.
     #[serde(default)]
     pub buffers: Option<Amount>,
+    /// Bytes of these that no live typed array or DataView shows, of those of which one shows a
+    /// part: the unused rest of the slabs of small Buffers; `None` if objects were not traced.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unviewed_buffer_bytes: Option<u64>,
     /// ArrayBuffers whose store V8 maps: memories of WebAssembly, and resizable ones.
     #[serde(default)]
     pub mapped_buffers: Option<Amount>,

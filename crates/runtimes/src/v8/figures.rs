@@ -52,6 +52,7 @@ pub fn details(heaps: &Heaps, claimed: &Claimed, stores: &Stores) -> V8 {
         path: None,
         no_path: None,
         buffers: stores.buffers.map(|buffers| buffers.in_blocks),
+        unviewed_buffer_bytes: None,
         mapped_buffers: stores.buffers.map(|buffers| buffers.mapped),
         external_strings: stores.strings,
     }

@@ -37,6 +37,7 @@ pub fn beside_heap(view: &LedgerView<'_>) -> Option<Finding> {
     if !view.matters(rss.saturating_sub(heap)) {
         return None;
     }
+    let slabs = runtime.details::<V8>("v8").and_then(|facts| facts.unviewed_buffer_bytes).unwrap_or(0);
     let own = [
         ("Buffers", view.row("v8.buffer")),
         ("external strings", view.row("v8.external_string")),
@@ -45,7 +46,11 @@ pub fn beside_heap(view: &LedgerView<'_>) -> Option<Finding> {
     ];
     let used = runtime.used_bytes.map_or_else(String::new, |_| format!(" (objects {})", objects(runtime)));
     let start = format!("RSS {} of {}: heap {}{used}", bytes(rss), name(view), bytes(heap));
-    Some(Finding { class: "live", bytes: rss, headline: start + &view.outside_heap(&own) })
+    let mut headline = start + &view.outside_heap(&own);
+    if view.matters(slabs) {
+        headline += &format!("; {} of Buffers is the unused rest of slabs", bytes(slabs));
+    }
+    Some(Finding { class: "live", bytes: rss, headline })
 }
 
 /// `13.1 MiB, 5.20 MiB of it garbage`: the latter if it is known, and a tenth or more.

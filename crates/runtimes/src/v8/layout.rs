@@ -183,6 +183,19 @@ pub struct ObjectLayout {
     pub dispatch_table: (u64, u64),
     /// Bytes before the supertypes of a `WasmTypeInfo`; their number is in the word before them.
     pub type_info_header: u64,
+    /// Fields of typed arrays and DataViews.
+    pub views: Views,
+}
+
+/// Offsets in a `JSTypedArray` and a `JSDataView` (`src/objects/js-array-buffer.tq`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Views {
+    /// `byte_length_`.
+    pub length: usize,
+    /// `external_pointer_`: where the elements are, if they are not in the heap.
+    pub typed_array_data: usize,
+    /// `data_pointer_`.
+    pub data_view_data: usize,
 }
 
 /// The table of a heap's external strings (`ExternalStringTable` in `src/heap/heap.h`).
@@ -284,6 +297,7 @@ const OLD_OBJECTS: ObjectLayout = ObjectLayout {
     dispatch_table_after: None,
     dispatch_table: (16, 24),
     type_info_header: 40,
+    views: Views { length: 40, typed_array_data: 64, data_view_data: 56 },
 };
 /// From V8 13 on.
 const NEW_OBJECTS: ObjectLayout = ObjectLayout {
@@ -299,6 +313,7 @@ const NEW_OBJECTS: ObjectLayout = ObjectLayout {
     dispatch_table_after: Some("InterpreterData"),
     dispatch_table: (40, 24),
     type_info_header: 24,
+    views: Views { length: 56, typed_array_data: 72, data_view_data: 64 },
 };
 
 /// Header in the page, up to V8 11: size and flags come first (`src/heap/basic-memory-chunk.h`).

@@ -41,6 +41,7 @@ mod slots;
 mod stores;
 mod tally;
 mod trace;
+mod views;
 
 #[cfg(test)]
 mod tests;
@@ -212,6 +213,8 @@ pub fn read(
             details.path = objects.path.and_then(Result::ok);
             details.reachable = objects.live.as_ref().map(|live| figures::counted(&live.reachable));
             details.uncertain = objects.live.as_ref().map(|live| figures::counted(&live.uncertain));
+            let views = objects.live.as_ref().map(|live| &live.views);
+            details.unviewed_buffer_bytes = views.and_then(|views| stores.unviewed_bytes(views));
             details.garbage = objects.live.as_ref().map(|live| figures::garbage(&objects.census, live));
             let unread = objects.census.unread_bytes;
             if unread > 0 {

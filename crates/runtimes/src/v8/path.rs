@@ -114,7 +114,7 @@ impl Search<'_> {
                 let key = match shape.content {
                     Content::Free => return true,
                     Content::Function => shared,
-                    Content::Object => shape.map,
+                    _ => shape.map,
                 };
                 let is_wanted = *wanted.entry(key).or_insert_with(|| {
                     let of = match shape.content {

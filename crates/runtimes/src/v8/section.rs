@@ -42,6 +42,10 @@ pub fn section(runtime: &Runtime) -> Option<Section> {
         let held = held.filter(|held| held.bytes > 0)?;
         Some(format!("{}: {} outside the heap", counted(held.count, name), bytes(held.bytes)))
     });
+    let slabs = facts.unviewed_buffer_bytes.filter(|unviewed| *unviewed > 0);
+    let slabs = slabs.map(|unviewed| {
+        format!("{} of ArrayBuffers is the rest of slabs, in no Buffer that lives", bytes(unviewed))
+    });
     let objects =
         facts.objects.map(|objects| format!("{} with garbage, without code", counted(objects, "object")));
     let known = facts.reachable.as_ref().zip(facts.uncertain.as_ref()).zip(facts.garbage);
@@ -54,7 +58,13 @@ pub fn section(runtime: &Runtime) -> Option<Section> {
         )
     });
     let path = facts.path.as_ref().map(|path| format!("a path to one of them: {}", path_text(path)));
-    let lines = std::iter::once(isolates).chain(outside).chain(objects).chain(live).chain(path).collect();
+    let lines = std::iter::once(isolates)
+        .chain(outside)
+        .chain(slabs)
+        .chain(objects)
+        .chain(live)
+        .chain(path)
+        .collect();
     Some(Section { title, lines, tables: table.into_iter().chain(common(runtime).tables).collect() })
 }
 

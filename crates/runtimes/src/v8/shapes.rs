@@ -116,6 +116,10 @@ pub enum Content {
     Object,
     /// A function, which is counted by its name.
     Function,
+    /// A view of an ArrayBuffer, as Buffers are.
+    TypedArray,
+    /// A DataView.
+    DataView,
     /// Free memory.
     Free,
 }
@@ -225,6 +229,8 @@ impl<'a> Shapes<'a> {
         };
         let content = match self.types.name(instance_type) {
             Some("FreeSpace" | "Filler") => Content::Free,
+            Some("JSTypedArray") => Content::TypedArray,
+            Some("JSDataView" | "JSRabGsabDataView") => Content::DataView,
             _ if self.types.is_function(instance_type) => Content::Function,
             _ => Content::Object,
         };

@@ -16,6 +16,7 @@ use super::layout::{
     STRING_KIND, STRING_KINDS, STRING_LENGTH, SWEEPER_JOB, Strings,
 };
 use super::rows;
+use super::views::Views;
 use crate::batch::PageCache;
 use strandline_claims::accumulator::Class;
 use strandline_claims::allocator::RangeClaim;
@@ -91,6 +92,12 @@ impl Stores {
                 refinements.claim_whole(address, slot);
             }
         }
+    }
+
+    /// The bytes of ArrayBuffers in malloc's blocks that no live view shows, of those of which one
+    /// shows a part; `None` if the ArrayBuffers or the views are not known.
+    pub fn unviewed_bytes(&self, views: &Views) -> Option<u64> {
+        self.buffers.and_then(|_| views.unviewed_bytes(&self.blocks))
     }
 
     /// The stores and characters in malloc's blocks.

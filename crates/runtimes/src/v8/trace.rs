@@ -15,6 +15,7 @@ use super::references::{EPHEMERON_BYTES, EPHEMERONS, References};
 use super::roots::Roots;
 use super::shapes::Shapes;
 use super::tally::{self, Tally, Totals};
+use super::views::Views;
 use crate::bits::Bitmap;
 use strandline_process::buffer::ReadBuffer;
 use strandline_process::memory::{Memory, word_at};
@@ -36,6 +37,8 @@ pub struct Live {
     pub page_bytes: Vec<u64>,
     /// The same of those to which certain roots lead.
     pub reachable_page_bytes: Vec<u64>,
+    /// Views of ArrayBuffers among all of them.
+    pub views: Views,
 }
 
 /// Traces the heaps. `starts` has a bit for each object, and is consumed.
@@ -51,6 +54,7 @@ pub fn live(heap: &Heap<'_>, roots: &Roots<'_>, starts: Bitmap, known: &mut Know
         page_bytes: vec![0; heap.index.pages.len()],
         ephemerons: Vec::new(),
         pairs: Vec::new(),
+        views: Views::default(),
         buffer: ReadBuffer::new(PAGE_ALIGNMENT as usize),
     };
     roots.each_certain(&mut |_, address| trace.mark_root(address))?;
@@ -59,8 +63,8 @@ pub fn live(heap: &Heap<'_>, roots: &Roots<'_>, starts: Bitmap, known: &mut Know
     let certain = if keeps_certain { Some(trace.marks.copy()?) } else { None };
     roots.each_other(&mut |_, address| trace.mark_root(address))?;
     let uncertain = trace.finish(known)?;
-    let Trace { marks, page_bytes, .. } = trace;
-    Some(Live { marks, certain, reachable, uncertain, page_bytes, reachable_page_bytes })
+    let Trace { marks, page_bytes, views, .. } = trace;
+    Some(Live { marks, certain, reachable, uncertain, page_bytes, reachable_page_bytes, views })
 }
 
 struct Trace<'a> {
@@ -78,6 +82,7 @@ struct Trace<'a> {
     ephemerons: Vec<(u64, u64)>,
     /// Keys that are not marked, and their values.
     pairs: Vec<(u64, u64)>,
+    views: Views,
     buffer: ReadBuffer,
 }
 
@@ -183,6 +188,7 @@ impl Trace<'_> {
         let head = self.shapes.head(bytes)?;
         let bytes = bytes.get(..usize::try_from(head.size).ok()?)?;
         self.tally.record(self.heap.layout, head, bytes);
+        self.views.add(&self.heap.layout.views, head.shape, bytes);
         if head.shape.references == References::Ephemerons {
             self.ephemerons.push((address, head.size));
         }

@@ -1,0 +1,70 @@
+//! Which bytes of ArrayBuffers live typed arrays and DataViews show. Node.js cuts small Buffers out
+//! of slabs, ArrayBuffers of some KiB: a slab stays while one of its Buffers lives, and the rest of
+//! it is in no view.
+
+use super::layout::Views as Layout;
+use super::shapes::{Content, Shape};
+use strandline_process::memory::word_at;
+use strandline_process::range::{AddressRange, RangeSet};
+
+/// Maximum number of views: 16 MiB here.
+const MAX_VIEWS: usize = 1 << 20;
+
+/// The ranges that views show.
+#[derive(Clone, Debug, Default)]
+pub struct Views {
+    ranges: Vec<AddressRange>,
+    /// Whether there are more than [`MAX_VIEWS`].
+    is_cut: bool,
+}
+
+impl Views {
+    /// Adds the range of an object, if it is a view.
+    #[inline]
+    pub fn add(&mut self, layout: &Layout, shape: Shape, bytes: &[u8]) {
+        let data = match shape.content {
+            Content::TypedArray => layout.typed_array_data,
+            Content::DataView => layout.data_view_data,
+            _ => return,
+        };
+        let Some((start, length)) = word_at(bytes, data).zip(word_at(bytes, layout.length)) else { return };
+        // The elements of a small array are in the heap: then this is an offset.
+        let Some(end) = start.checked_add(length).filter(|_| start > 0 && length > 0) else { return };
+        if self.ranges.len() < MAX_VIEWS {
+            self.ranges.push(AddressRange::new(start, end));
+        } else {
+            self.is_cut = true;
+        }
+    }
+
+    /// The bytes of `stores` that no view shows, of those of which a view shows a part; `None` if
+    /// not all views are known.
+    pub fn unviewed_bytes(&self, stores: &[AddressRange]) -> Option<u64> {
+        let viewed: RangeSet = self.ranges.iter().copied().collect();
+        // Several ArrayBuffers may have one store.
+        let mut stores = stores.to_vec();
+        stores.sort_unstable();
+        stores.dedup();
+        let unviewed = |store: AddressRange| {
+            let shown: u64 = viewed.within(store).map(AddressRange::len).sum();
+            if shown == 0 { 0 } else { store.len().saturating_sub(shown) }
+        };
+        (!self.is_cut).then(|| stores.into_iter().map(unviewed).sum())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rest_of_a_slab_is_in_no_view() {
+        let ranges = [(100, 150), (120, 160), (500, 600)].map(|(start, end)| AddressRange::new(start, end));
+        let mut views = Views { ranges: ranges.to_vec(), is_cut: false };
+        let stores = [(500, 600), (100, 200), (100, 200), (300, 400)];
+        let stores = stores.map(|(start, end)| AddressRange::new(start, end));
+        assert_eq!(views.unviewed_bytes(&stores), Some(40));
+        views.is_cut = true;
+        assert_eq!(views.unviewed_bytes(&stores), None);
+    }
+}
