@@ -5,8 +5,8 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::FileExt;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
-use crate::support::studied::{Studied, folder, short};
-use crate::support::{Folder, Outcome, Result, here, skipped};
+use crate::support::studied::{Studied, folder, forms};
+use crate::support::{Folder, Outcome, Result, here, runs_long_studies, skipped};
 
 /// True of every kernel, C library and D compiler that the study runs on.
 const HOLD_ANYWHERE: [&str; 21] = [
@@ -79,9 +79,18 @@ fn median(studied: &Studied, metric: &str, axes: &[(&str, &str)]) -> Option<f64>
 
 #[test]
 fn zeroed_buffers_claims() -> Outcome {
-    let studied = short("zeroed-buffers", &[])?;
+    if !runs_long_studies(here!()) {
+        return Ok(());
+    }
+    for studied in forms("zeroed-buffers", &[])? {
+        judge(here!(), &studied)?;
+    }
+    Ok(())
+}
+
+/// Asserts the verdicts and figures of one form.
+fn judge(test: &str, studied: &Studied) -> Outcome {
     studied.assert_no_others(&[&HOLD_ANYWHERE, &HOLD_HERE, &FAIL, &EITHER]);
-    let test = here!();
     studied.assert("holds", &studied.judged(test, &HOLD_ANYWHERE, TOOLS)?);
     studied.assert("holds", &studied.judged(test, &HOLD_HERE, TOOLS)?);
     studied.assert("fails", &studied.judged(test, &FAIL, TOOLS)?);
@@ -99,7 +108,7 @@ fn zeroed_buffers_claims() -> Outcome {
             ("way", way),
             ("optimisation", optimisation),
         ];
-        median(&studied, metric, &axes)
+        median(studied, metric, &axes)
     };
     if let Some(grown) = d("malloc and zero", "-O0", "grown_kib_of_512") {
         assert!((grown - 512.0 * 257.0 * 4.0).abs() < 1024.0, "512 zeroed buffers grow by {grown} KiB");
@@ -110,8 +119,8 @@ fn zeroed_buffers_claims() -> Outcome {
         );
     }
     let reclaim = [("subject", "D reclaim"), ("reclaimed", "gdc"), ("way", "new ubyte[]")];
-    if let Some(returned) = median(&studied, "touched.returned_part", &reclaim) {
-        let kept = median(&studied, "untouched.returned_part", &reclaim).unwrap_or_default() - returned;
+    if let Some(returned) = median(studied, "touched.returned_part", &reclaim) {
+        let kept = median(studied, "untouched.returned_part", &reclaim).unwrap_or_default() - returned;
         assert!((kept * 256.0 - 2.5).abs() < 0.6, "three bytes of each buffer kept {kept} of it");
     }
     Ok(())

@@ -139,8 +139,8 @@ pub fn repeat_interrupted_call(process: &Process, tid: i32, registers: &Register
     Ok(true)
 }
 
-/// Whether a call adds to the end of a file, as far as known: if a FUSE server has written before it
-/// answered EINTR, the repeated call would write twice.
+/// Whether a call adds to the end of a file, as far as known: if a FUSE server has written before
+/// it answered EINTR, the repeated call would write twice.
 fn appends(process: &Process, registers: &Registers) -> bool {
     if !WRITES.contains(&(registers.orig_rax as i64)) {
         return false;
