@@ -456,7 +456,8 @@ impl Matrix {
 
     /// How a choice of an axis is shown.
     pub fn label(&self, axis: &str, choice: &str) -> String {
-        let found = self.axes.iter().find(|found| found.name == axis);
+        // Only paths are shortened.
+        let found = self.axes.iter().find(|found| found.name == axis && choice.starts_with('/'));
         let names: Vec<&str> =
             found.iter().flat_map(|axis| &axis.choices).map(|choice| choice.name.as_str()).collect();
         let place = names.iter().position(|name| *name == choice);

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::support::subject::compile;
-use crate::support::terminal::Terminal;
+use crate::support::terminal::{Terminal, ask};
 use crate::support::waiting::until;
 use crate::support::{Folder, Libc, Outcome, Result, Subject, copy_program, repetitions, strandline};
 
@@ -45,25 +45,6 @@ fn renamed(program: impl AsRef<Path>) -> Result<(Folder, Command, String)> {
 fn row<'a>(screen: &'a str, pid: &str, name: &str) -> Option<Vec<&'a str>> {
     let mut rows = screen.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
     rows.find(|words| words.first() == Some(&pid) && words.last() == Some(&name))
-}
-
-/// Presses a key that requests a ledger, and waits for all of `words`. Until top's second thread
-/// accepts requests, top asks to press the key again.
-fn ask(top: &mut Terminal, key: &str, words: &[&str]) -> Result<String> {
-    const AGAIN: &str = "press it again";
-    until("a look", || {
-        top.press(key)?;
-        let is_answered = |screen: &str| words.iter().all(|word| screen.contains(word));
-        let screen =
-            top.shows_where(&format!("{words:?}"), |screen| is_answered(screen) || screen.contains(AGAIN))?;
-        if is_answered(&screen) {
-            return Ok(Some(screen));
-        }
-        // Removes the message.
-        top.press("\x1b")?;
-        top.shows_where("no message", |screen| !screen.contains(AGAIN))?;
-        Ok(None)
-    })
 }
 
 #[test]

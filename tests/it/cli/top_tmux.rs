@@ -2,6 +2,7 @@
 
 use std::process::Command;
 
+use crate::support::terminal::{Screen, ask};
 use crate::support::waiting::until;
 use crate::support::{Folder, Outcome, Result, Subject, here, skipped, strandline};
 
@@ -39,7 +40,7 @@ impl Tmux {
         Ok(String::from_utf8(output.stdout)?)
     }
 
-    fn press(&self, key: &str) -> Outcome {
+    fn key(&self, key: &str) -> Outcome {
         self.call(&["send-keys", key]).map(drop)
     }
 
@@ -54,22 +55,17 @@ impl Tmux {
     fn shows(&self, words: &[&str]) -> Result<String> {
         self.shows_where(&format!("{words:?}"), |screen| words.iter().all(|word| screen.contains(word)))
     }
+}
 
-    /// Presses a key that requests a look until the window has all of `words`: top may not accept
-    /// requests yet, and then asks to press it again.
-    fn ask(&self, key: &str, words: &[&str]) -> Result<String> {
-        const AGAIN: &str = "press it again";
-        let is_answer = |screen: &str| words.iter().all(|word| screen.contains(word));
-        until("a look", || {
-            self.press(key)?;
-            let screen = self.shows_where(key, |screen| is_answer(screen) || screen.contains(AGAIN))?;
-            if is_answer(&screen) {
-                return Ok(Some(screen));
-            }
-            self.press("Escape")?;
-            self.shows_where("no message", |screen| !screen.contains(AGAIN))?;
-            Ok(None)
-        })
+impl Screen for Tmux {
+    const ESCAPE: &'static str = "Escape";
+
+    fn press(&mut self, key: &str) -> Outcome {
+        self.key(key)
+    }
+
+    fn shows_where(&self, what: &str, is: &dyn Fn(&str) -> bool) -> Result<String> {
+        Self::shows_where(self, what, is)
     }
 }
 
@@ -79,24 +75,24 @@ fn it_is_driven_by_keys_at_both_sizes() -> Outcome {
     subject.at_rest()?;
     let pid = subject.pid_text();
     for (columns, lines) in [(80, 24), (200, 60)] {
-        let Some(tmux) = Tmux::start(columns, lines)? else {
+        let Some(mut tmux) = Tmux::start(columns, lines)? else {
             skipped(here!(), "no tmux here (apt-get install tmux)");
             return Ok(());
         };
         let program = strandline::command(&[]).get_program().to_string_lossy().into_owned();
         let line = format!("echo before; '{program}' top --pid {pid}; echo \"status=$?\"");
         tmux.call(&["send-keys", "-l", &line])?;
-        tmux.press("Enter")?;
+        tmux.key("Enter")?;
         let table = tmux.shows(&["▼RSS", "q quit", " fragmented"])?;
         assert_eq!(table.lines().count(), usize::from(lines), "{table}");
         assert!(table.lines().all(|line| line.chars().count() <= usize::from(columns)), "{table}");
-        let ledger = tmux.ask("Enter", &[&format!("ledger of process {pid}"), "stranded", "Esc back"])?;
+        let ledger = ask(&mut tmux, "Enter", &[&format!("ledger of process {pid}"), "stranded", "Esc back"])?;
         assert!(ledger.lines().all(|line| line.chars().count() <= usize::from(columns)), "{ledger}");
-        tmux.press("Escape")?;
+        tmux.key("Escape")?;
         tmux.shows(&["▼RSS"])?;
-        tmux.press("?")?;
+        tmux.key("?")?;
         tmux.shows(&["Ctrl-Z"])?;
-        tmux.press("q")?;
+        tmux.key("q")?;
         tmux.shows(&["▼RSS", "q quit"])?;
         // The other size while it runs.
         let other = if columns == 80 { ["120", "40"] } else { ["80", "24"] };
@@ -107,7 +103,7 @@ fn it_is_driven_by_keys_at_both_sizes() -> Outcome {
             let is_narrow = screen.lines().all(|line| line.chars().count() <= columns);
             is_last && is_narrow && screen.lines().count() == lines && screen.contains(" fragmented")
         })?;
-        tmux.press("q")?;
+        tmux.key("q")?;
         // The window is as it was before.
         let end = tmux.shows(&["before", "status=0"])?;
         assert!(!end.contains("▼RSS"), "{end}");

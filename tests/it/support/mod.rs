@@ -58,10 +58,10 @@ pub fn some_of<T>(cases: impl IntoIterator<Item = T>, step: usize) -> Vec<T> {
     cases.into_iter().step_by(if full() { 1 } else { step }).collect()
 }
 
-/// Whether a study is run of which even the short form takes half a minute: in `make test-full`.
+/// Whether a test of a study runs that takes long even in the short form: in `make test-full`.
 pub fn runs_long_studies(test: &str) -> bool {
     if !full() {
-        skipped(test, "its short form takes half a minute (make test-full)");
+        skipped(test, "it takes long: make test-full runs it");
     }
     full()
 }

@@ -169,3 +169,46 @@ impl Drop for Terminal {
         let _ = self.child.wait();
     }
 }
+
+/// A screen beside a keyboard.
+pub trait Screen {
+    /// The key Escape.
+    const ESCAPE: &'static str;
+
+    /// Presses a key.
+    fn press(&mut self, key: &str) -> Outcome;
+
+    /// Waits until `is` holds for the screen, and returns it.
+    fn shows_where(&self, what: &str, is: &dyn Fn(&str) -> bool) -> Result<String>;
+}
+
+impl Screen for Terminal {
+    const ESCAPE: &'static str = "\x1b";
+
+    fn press(&mut self, key: &str) -> Outcome {
+        Self::press(self, key)
+    }
+
+    fn shows_where(&self, what: &str, is: &dyn Fn(&str) -> bool) -> Result<String> {
+        Self::shows_where(self, what, is)
+    }
+}
+
+/// Presses a key that requests a ledger of `top`, and waits for all of `words`. Until top's second
+/// thread accepts requests, top asks to press the key again.
+pub fn ask<S: Screen>(top: &mut S, key: &str, words: &[&str]) -> Result<String> {
+    const AGAIN: &str = "press it again";
+    let is_answer = |screen: &str| words.iter().all(|word| screen.contains(word));
+    until("a look", || {
+        top.press(key)?;
+        let screen =
+            top.shows_where(&format!("{words:?}"), &|screen| is_answer(screen) || screen.contains(AGAIN))?;
+        if is_answer(&screen) {
+            return Ok(Some(screen));
+        }
+        // Removes the message.
+        top.press(S::ESCAPE)?;
+        top.shows_where("no message", &|screen| !screen.contains(AGAIN))?;
+        Ok(None)
+    })
+}

@@ -174,7 +174,8 @@ fn caveats(memory: &Memory, members: &Members, processes: &GroupProcesses, files
         files.names_left,
         "files_left",
         None,
-        "not all files were looked at, for lack of time: theirs is in the rest, and rows of files may have pages of other groups"
+        "strandline had no time to look at all files: their bytes are on the rows without a file, and rows of files may count \
+         pages that are charged to other groups"
             .into(),
     );
     let unreadable = files.unreadable + files.not_allowed;
@@ -182,13 +183,18 @@ fn caveats(memory: &Memory, members: &Members, processes: &GroupProcesses, files
         unreadable > 0,
         "files_not_readable",
         None,
-        format!("{unreadable} files or processes' lists of files could not be read: theirs is in the rest"),
+        format!(
+            "{unreadable} files or processes' lists of files could not be read: their bytes are on the rows without a file"
+        ),
     );
     add(
         files.remote > 0,
         "remote_files",
         None,
-        format!("{} files of remote file systems were not asked for: theirs is in the rest", files.remote),
+        format!(
+            "strandline does not look at files of remote file systems: the bytes of {} are on the rows without a file",
+            files.remote
+        ),
     );
     let unsampled = files.unsampled;
     add(
@@ -196,7 +202,7 @@ fn caveats(memory: &Memory, members: &Members, processes: &GroupProcesses, files
         "residency_not_charge",
         None,
         format!(
-            "bytes of {unsampled} files are what the page cache holds, which may be charged to other groups: there was no time to ask"
+            "strandline had no time to find the groups that {unsampled} files are charged to: their rows count what the page cache holds"
         ),
     );
     add(!files.is_sampled && !files.files.is_empty(), "residency_not_charge", None,
