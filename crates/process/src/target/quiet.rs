@@ -51,7 +51,9 @@ const REPEATABLE: [i64; 50] = [
     40,  // sendfile
     275, // splice
     326, // copy_file_range
-    OPEN, OPENAT, 4,   // stat
+    2,   // open
+    257, // openat
+    4,   // stat
     5,   // fstat
     6,   // lstat
     262, // newfstatat

@@ -49,7 +49,8 @@ impl Views {
             let shown: u64 = viewed.within(store).map(AddressRange::len).sum();
             if shown == 0 { 0 } else { store.len().saturating_sub(shown) }
         };
-        (!self.is_cut).then(|| stores.into_iter().map(unviewed).sum())
+        // Damaged stores may overlap: their bytes may exceed 64 bits.
+        (!self.is_cut).then(|| stores.into_iter().map(unviewed).fold(0, u64::saturating_add))
     }
 }
 
@@ -64,6 +65,8 @@ mod tests {
         let stores = [(500, 600), (100, 200), (100, 200), (300, 400)];
         let stores = stores.map(|(start, end)| AddressRange::new(start, end));
         assert_eq!(views.unviewed_bytes(&stores), Some(40));
+        let damaged = [0, 1, 2].map(|start| AddressRange::new(start, u64::MAX));
+        assert_eq!(views.unviewed_bytes(&damaged), Some(u64::MAX));
         views.is_cut = true;
         assert_eq!(views.unviewed_bytes(&stores), None);
     }
