@@ -202,7 +202,7 @@ fn a_snapshot_leaves_mappings_as_they_were() -> Outcome {
 #[test]
 fn kills_in_a_snapshot_do_no_harm() -> Outcome {
     let nodes = nodes::all(here!());
-    let kills = repetitions(15, 300).div_ceil(nodes.len().max(1) as u64);
+    let kills = repetitions(6, 300).div_ceil(nodes.len().max(1) as u64);
     for_any(nodes, |node| {
         let mut subject = start(&node.path, &[], &["load"])?;
         subject.ask(b'w')?;

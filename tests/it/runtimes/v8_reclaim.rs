@@ -378,7 +378,7 @@ fn until_called(subject: &Subject, run: &mut Child) -> Outcome {
 #[test]
 fn kills_at_any_instant_do_no_harm() -> Outcome {
     let nodes = nodes::all(here!());
-    let kills = repetitions(6, 300).div_ceil(nodes.len().max(1) as u64);
+    let kills = repetitions(4, 300).div_ceil(nodes.len().max(1) as u64);
     for_any(nodes, |node| {
         let mut subject = start(&node.path, &[], &["load"])?;
         subject.ask(b'w')?;

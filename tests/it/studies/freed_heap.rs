@@ -168,6 +168,9 @@ fn figures_are_plausible(studied: &Studied) {
 
 #[test]
 fn a_rule_with_other_thresholds_is_found_wrong() -> Outcome {
+    if !runs_long_studies(here!()) {
+        return Ok(());
+    }
     let Some(built) = build("freed-heap-rule")? else { return Ok(()) };
     let script = built.0.join("plain");
     let steps = built.0.join("steps");
@@ -227,6 +230,9 @@ fn compile(libc: &Libc, built: &Folder, name: &str) -> Result<String> {
 
 #[test]
 fn the_orders_are_permutations_and_the_same_for_the_same_seed() -> Outcome {
+    if !runs_long_studies(here!()) {
+        return Ok(());
+    }
     let Some(built) = build("freed-heap-orders")? else { return Ok(()) };
     let order = |name: &str| -> Result<Vec<String>> {
         let found = json(Command::new(built.0.join("sweep")).args(["mmap", name]))?;

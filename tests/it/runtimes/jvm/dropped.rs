@@ -102,7 +102,7 @@ fn what_was_let_go_of_is_dead() -> Outcome {
         (parallel, ["-", "main"], LARGE),
         (parallel, ["collected", "method"], SMALL),
     ];
-    for_any(some_of(cases(test, &all), 2), |case| {
+    for_any(some_of(cases(test, &all), 4), |case| {
         let subject = case.start(&classes)?;
         let seen = when_it_reads(&subject)?;
         let live = seen.jvm["jvm"]["live_bytes"].as_u64().ok_or("not traced")?;

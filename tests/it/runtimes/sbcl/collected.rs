@@ -130,7 +130,7 @@ fn judge(collected: &Collected, slack: u64) -> Outcome {
 #[test]
 fn a_full_collection_leaves_what_was_called_live() -> Outcome {
     for_any(Sbcl::all(here!()), |sbcl| {
-        for_each(some_of(KINDS, 3), |(kind, slack)| {
+        for_each(some_of(KINDS, 6), |(kind, slack)| {
             let mut subject = sbcl.start(kind, &[&size(20_000, 200_000)])?;
             let collected = collect(&mut subject)?;
             eprintln!("{} {kind}: {collected:?}", subject.ready["version"]);

@@ -57,7 +57,7 @@ fn number_of(value: &Value, key: &str) -> Result<f64> {
 #[test]
 fn generations_are_as_sbcl_counts_them() -> Outcome {
     for_any(Sbcl::all(here!()), |sbcl| {
-        for_each(some_of(KINDS, 2), |kind| {
+        for_each(some_of(KINDS, 3), |kind| {
             let mut subject = sbcl.start(kind, &[&size(20_000, 200_000)])?;
             let before = asked(&mut subject, b'f')?;
             agree(&explain(&subject)?, &before)?;
