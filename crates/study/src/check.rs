@@ -313,17 +313,17 @@ fn claims(study: &Study, matrix: &Arc<Matrix>, problems: &mut Problems) {
         if steps > MAX_STEPS {
             continue;
         }
-        let mut tried = claim::try_out(claim, &expression, matrix, &mut steps);
+        let mut tried = claim::try_on_random_data(claim, &expression, matrix, &mut steps);
         // The choices that a user will supply may be numbers.
         if tried != TryOutcome::CanFail
             && let Some(numbers) = &with_numbers
         {
-            let again = claim::try_out(claim, &expression, numbers, &mut steps);
+            let again = claim::try_on_random_data(claim, &expression, numbers, &mut steps);
             let is_better = again == TryOutcome::CanFail || matches!(tried, TryOutcome::Wrong(_));
             tried = if is_better && !matches!(again, TryOutcome::Wrong(_)) { again } else { tried };
         }
         match tried {
-            TryOutcome::CanFail | TryOutcome::NotKnown => {}
+            TryOutcome::CanFail | TryOutcome::Unknown => {}
             TryOutcome::AlwaysHolds => {
                 add("it holds whatever is measured: it cannot fail, so it claims nothing")
             }

@@ -52,9 +52,28 @@ pub struct Judged {
 /// Variables available in the expression of a claim.
 pub const VARIABLES: [&str; 2] = ["published", "tolerance"];
 /// Reason of a claim that fails without further explanation.
-pub const REASON_FAILS: &str = "what was measured says otherwise";
+pub const REASON_FAILS: &str = "the measured figures contradict it";
 /// Maximum number of combinations named in a reason.
 const MAX_NAMED: usize = 3;
+/// Maximum number of random data sets that a claim is tried on.
+const MAX_TRIES: u64 = 1_000;
+/// Maximum number of groups that a claim is tried on.
+const MAX_TRIED_GROUPS: usize = 20;
+/// Maximum number of evaluation steps per claim, some seconds. Steps and not time, so that the
+/// result does not depend on the machine.
+const MAX_STEPS: u64 = 1_000_000;
+/// Reading a figure counts as this many steps.
+const READ_STEPS: u64 = 50;
+/// With fewer answers that are all equal, the result is unknown.
+const MIN_ANSWERS: u64 = 40;
+/// A figure that is missing in this many data sets does not exist.
+const MAX_MISSING: u64 = 40;
+/// Maximum number of candidate numbers from a claim.
+const MAX_POOL_NUMBERS: usize = 200;
+/// Maximum number of times that a random figure is doubled or halved along the axes.
+const MAX_DOUBLINGS: usize = 60;
+/// Number of samples in a random cell; enough for an interval of the median.
+const SAMPLES: usize = 9;
 
 /// Parses the expression of a claim.
 ///
@@ -72,7 +91,7 @@ pub fn parse(claim: &Claim, matrix: &Matrix) -> Result<Expression, Vec<Expressio
 
 /// Judges `claim` on the measured data, for each combination of the axes that it does not name.
 pub fn judge(claim: &Claim, matrix: &Arc<Matrix>, measured: &Arc<dyn Measured>) -> Judged {
-    let (verdict, reason, reads) = verdict(claim, matrix, measured);
+    let Judgement { verdict, reason, reads } = evaluate(claim, matrix, measured);
     Judged {
         id: claim.id.clone(),
         text: claim.text.clone(),
@@ -87,27 +106,40 @@ pub fn judge(claim: &Claim, matrix: &Arc<Matrix>, measured: &Arc<dyn Measured>) 
     }
 }
 
-fn verdict(
-    claim: &Claim,
-    matrix: &Arc<Matrix>,
-    measured: &Arc<dyn Measured>,
-) -> (Verdict, Option<String>, Vec<Read>) {
-    let not_run = |why: String| (Verdict::NotRun, Some(why), Vec::new());
+/// The result of evaluating a claim.
+struct Judgement {
+    verdict: Verdict,
+    /// As in [`Judged`].
+    reason: Option<String>,
+    /// The figures read.
+    reads: Vec<Read>,
+}
+
+impl Judgement {
+    fn not_run(reason: String) -> Self {
+        Self { verdict: Verdict::NotRun, reason: Some(reason), reads: Vec::new() }
+    }
+}
+
+/// Evaluates a claim for each group; returns the verdict, the reason, and the figures read.
+fn evaluate(claim: &Claim, matrix: &Arc<Matrix>, measured: &Arc<dyn Measured>) -> Judgement {
     let expression = match parse(claim, matrix) {
         Ok(expression) => expression,
-        Err(wrong) => {
-            let lines: Vec<String> = wrong.into_iter().map(|wrong| wrong.text).collect();
-            return not_run(lines.join("; "));
+        Err(errors) => {
+            let lines: Vec<String> = errors.into_iter().map(|error| error.text).collect();
+            return Judgement::not_run(lines.join("; "));
         }
     };
-    let names = |axis: &str| expression.scan.axes.contains(axis);
-    let meant = matrix.relevant_subjects(&expression.scan.subjects, expression.scan.metrics.iter());
-    let groups = match matrix.groups(&names, &meant) {
+    let is_named = |axis: &str| expression.scan.axes.contains(axis);
+    let subjects = matrix.relevant_subjects(&expression.scan.subjects, expression.scan.metrics.iter());
+    let groups = match matrix.groups(&is_named, &subjects) {
         Ok(groups) => groups,
-        Err(why) => return not_run(why),
+        Err(reason) => return Judgement::not_run(reason),
     };
-    let (mut holds, mut fails, mut missing) = (0usize, Vec::new(), Vec::new());
-    let mut reads: Vec<Read> = Vec::new();
+    if groups.is_empty() {
+        return Judgement::not_run(matrix.why_no_cell(&subjects));
+    }
+    let mut outcomes = GroupOutcomes::default();
     for group in &groups {
         let input = EvaluationInput {
             matrix: matrix.clone(),
@@ -116,69 +148,84 @@ fn verdict(
             published: claim.published.clone(),
             tolerance: claim.tolerance,
         };
-        let Evaluated { outcome, reads: found, .. } = expression.evaluate(&input);
-        let name = matrix.group_name(group);
+        outcomes.add(matrix.group_name(group), expression.evaluate(&input));
+    }
+    outcomes.into_judgement()
+}
+
+/// Outcomes of a claim for its groups.
+#[derive(Default)]
+struct GroupOutcomes {
+    /// Number of groups for which it holds.
+    held: usize,
+    /// Names of the groups for which it does not hold.
+    failed_groups: Vec<String>,
+    /// For each other group, why it was not run.
+    missing: Vec<String>,
+    /// The figures read.
+    reads: Vec<Read>,
+}
+
+impl GroupOutcomes {
+    fn add(&mut self, group_name: String, Evaluated { outcome, reads, .. }: Evaluated) {
         match outcome {
-            EvaluationOutcome::Answer(_) if found.is_empty() => {
-                missing.push("it reads no cell of this run".to_owned())
+            EvaluationOutcome::Answer(_) if reads.is_empty() => {
+                self.missing.push("it reads no cell of this run".to_owned());
             }
-            EvaluationOutcome::Answer(true) => holds += 1,
-            EvaluationOutcome::Answer(false) => fails.push(name),
-            EvaluationOutcome::Missing(why) | EvaluationOutcome::Wrong(why) => missing.push(why),
+            EvaluationOutcome::Answer(true) => self.held += 1,
+            EvaluationOutcome::Answer(false) => self.failed_groups.push(group_name),
+            EvaluationOutcome::Missing(reason) | EvaluationOutcome::Wrong(reason) => {
+                self.missing.push(reason);
+            }
         }
-        reads.extend(found);
+        self.reads.extend(reads);
     }
-    reads.dedup();
-    let several = groups.len() > 1;
-    let left_out = (!missing.is_empty())
-        .then(|| format!("not run for {} of {}: {}", missing.len(), groups.len(), list(&missing)));
-    let from: Vec<String> = reads.iter().filter_map(|read| read.from.clone()).collect();
-    let from = (!from.is_empty()).then(|| format!("from {}", list(&from)));
-    let left_out = joined([left_out, from]);
-    if !fails.is_empty() {
-        let reason =
-            several.then(|| format!("not for {} of {}: {}", fails.len(), groups.len(), list(&fails)));
-        let reason = reason.unwrap_or_else(|| REASON_FAILS.to_owned());
-        return (Verdict::Fails, joined([Some(reason), left_out]), reads);
-    }
-    match (holds, missing.first()) {
-        (0, Some(_)) => (Verdict::NotRun, Some(list(&missing)), reads),
-        (0, None) => (Verdict::NotRun, Some(matrix.why_no_cell(&meant)), reads),
-        _ => (Verdict::Holds, left_out, reads),
+
+    /// The verdict on all groups, of which there is at least one, and the text of its reason.
+    fn into_judgement(self) -> Judgement {
+        let Self { held, failed_groups, missing, mut reads } = self;
+        let groups = held + failed_groups.len() + missing.len();
+        reads.dedup();
+        let left_out = (!missing.is_empty())
+            .then(|| format!("not run for {} of {groups}: {}", missing.len(), first_items(&missing)));
+        let from: Vec<String> = reads.iter().filter_map(|read| read.from.clone()).collect();
+        let from = (!from.is_empty()).then(|| format!("from {}", first_items(&from)));
+        let exceptions = join_present([left_out, from]);
+        let (verdict, reason) = if !failed_groups.is_empty() {
+            let failure = if groups > 1 {
+                format!("not for {} of {groups}: {}", failed_groups.len(), first_items(&failed_groups))
+            } else {
+                REASON_FAILS.to_owned()
+            };
+            (Verdict::Fails, join_present([Some(failure), exceptions]))
+        } else if held == 0 {
+            (Verdict::NotRun, Some(first_items(&missing)))
+        } else {
+            (Verdict::Holds, exceptions)
+        };
+        Judgement { verdict, reason, reads }
     }
 }
 
 /// Joins the reasons that are present.
-fn joined(parts: [Option<String>; 2]) -> Option<String> {
+fn join_present(parts: [Option<String>; 2]) -> Option<String> {
     let parts: Vec<String> = parts.into_iter().flatten().collect();
     (!parts.is_empty()).then(|| parts.join("; "))
 }
 
-/// The first items, without duplicates.
-fn list(items: &[String]) -> String {
-    let mut once: Vec<&String> = Vec::new();
+/// Joins the first `MAX_NAMED` distinct items, and says how many more there are.
+fn first_items(items: &[String]) -> String {
+    let mut distinct: Vec<&str> = Vec::new();
     for item in items {
-        if !once.contains(&item) {
-            once.push(item);
+        if !distinct.contains(&item.as_str()) {
+            distinct.push(item);
         }
     }
-    let shown: Vec<&str> = once.iter().take(MAX_NAMED).map(|item| item.as_str()).collect();
-    let more = once.len().saturating_sub(MAX_NAMED);
-    let shown = shown.join("; ");
+    let more = distinct.len().saturating_sub(MAX_NAMED);
+    distinct.truncate(MAX_NAMED);
+    let shown = distinct.join("; ");
     if more > 0 { format!("{shown}; and {more} more") } else { shown }
 }
-
-/// Maximum number of random data sets that a claim is tried on.
-const MAX_TRIES: u64 = 1_000;
-/// Maximum number of steps for that (some seconds). Steps instead of time make the result
-/// independent of the machine.
-const MAX_STEPS: u64 = 1_000_000;
-/// Reading a figure counts as this many steps.
-const READ_STEPS: u64 = 50;
-/// With fewer answers that are all equal, the result is unknown.
-const MIN_ANSWERS: u64 = 40;
-/// A figure that is missing in this many data sets does not exist.
-const MAX_MISSING: u64 = 40;
 
 /// Result of trying a claim on random data.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -189,25 +236,30 @@ pub enum TryOutcome {
     AlwaysHolds,
     /// It held for no data.
     NeverHolds,
-    /// It took too many steps for a result.
-    NotKnown,
+    /// The steps were used up before `MIN_ANSWERS` answers.
+    Unknown,
     /// It cannot be evaluated.
     Wrong(String),
 }
 
 /// Tries a claim on random data: a claim that holds whatever is measured has no content. Adds the
 /// steps taken to `steps`.
-pub fn try_out(claim: &Claim, expression: &Expression, matrix: &Arc<Matrix>, steps: &mut u64) -> TryOutcome {
-    let names = |axis: &str| expression.scan.axes.contains(axis);
-    let meant = matrix.relevant_subjects(&expression.scan.subjects, expression.scan.metrics.iter());
-    let groups = match matrix.groups(&names, &meant) {
+pub fn try_on_random_data(
+    claim: &Claim,
+    expression: &Expression,
+    matrix: &Arc<Matrix>,
+    steps: &mut u64,
+) -> TryOutcome {
+    let is_named = |axis: &str| expression.scan.axes.contains(axis);
+    let subjects = matrix.relevant_subjects(&expression.scan.subjects, expression.scan.metrics.iter());
+    let groups = match matrix.groups(&is_named, &subjects) {
         Ok(groups) => groups,
-        Err(why) => return TryOutcome::Wrong(format!("it {why}")),
+        Err(reason) => return TryOutcome::Wrong(format!("it {reason}")),
     };
     let pool = Arc::new(candidate_numbers(claim, expression));
-    let texts = Arc::new(texts(claim, expression));
+    let texts = Arc::new(candidate_texts(claim, expression));
     let mut answers = Answers::default();
-    for group in groups.iter().take(20) {
+    for group in groups.iter().take(MAX_TRIED_GROUPS) {
         for seed in 0..MAX_TRIES {
             let random_data =
                 RandomData { seed, pool: pool.clone(), texts: texts.clone(), matrix: matrix.clone() };
@@ -222,22 +274,22 @@ pub fn try_out(claim: &Claim, expression: &Expression, matrix: &Arc<Matrix>, ste
             let new_steps = expression.scan.steps + count * READ_STEPS;
             answers.steps += new_steps;
             *steps += new_steps;
-            if let Some(tried) = answers.add_answer(outcome) {
-                return tried;
+            if let Some(outcome) = answers.add_answer(outcome) {
+                return outcome;
             }
             // Several conditions are rarely met together by chance: having failed is enough.
             if answers.failed && !expression.is_one_comparison() {
                 return TryOutcome::CanFail;
             }
-            if answers.is_over() || seed >= MAX_MISSING && !answers.has_answered() {
+            if answers.is_over_budget() || seed >= MAX_MISSING && !answers.has_answered() {
                 break;
             }
         }
-        if answers.has_answered() || answers.is_over() {
+        if answers.has_answered() || answers.is_over_budget() {
             break;
         }
     }
-    answers.end()
+    answers.into_outcome()
 }
 
 /// The answers of a claim so far.
@@ -247,7 +299,8 @@ struct Answers {
     steps: u64,
     held: bool,
     failed: bool,
-    why: Option<String>,
+    /// The first reason for which a figure was missing.
+    first_missing: Option<String>,
 }
 
 impl Answers {
@@ -262,7 +315,7 @@ impl Answers {
             EvaluationOutcome::Answer(true) => self.held = true,
             EvaluationOutcome::Answer(false) => self.failed = true,
             // A ratio to a figure that happens to be 0 and an excluded cell both end up here.
-            EvaluationOutcome::Missing(text) => drop(self.why.get_or_insert(text)),
+            EvaluationOutcome::Missing(text) => drop(self.first_missing.get_or_insert(text)),
             // For example a division by a measured 0, which is not the fault of the claim.
             EvaluationOutcome::Wrong(_) if self.has_answered() => {}
             EvaluationOutcome::Wrong(text) => return Some(TryOutcome::Wrong(text)),
@@ -270,24 +323,24 @@ impl Answers {
         (self.held && self.failed).then_some(TryOutcome::CanFail)
     }
 
-    fn is_over(&self) -> bool {
+    fn is_over_budget(&self) -> bool {
         self.steps > MAX_STEPS
     }
 
-    fn end(self) -> TryOutcome {
+    fn into_outcome(self) -> TryOutcome {
         match (self.held, self.failed) {
-            (false, false) if self.is_over() => TryOutcome::Wrong(format!(
+            (false, false) if self.is_over_budget() => TryOutcome::Wrong(format!(
                 "it takes more than {MAX_STEPS} steps to judge: shorter lists, or name more axes"
             )),
-            (true, false) | (false, true) if self.is_over() && self.answers < MIN_ANSWERS => {
-                TryOutcome::NotKnown
+            (true, false) | (false, true) if self.is_over_budget() && self.answers < MIN_ANSWERS => {
+                TryOutcome::Unknown
             }
             (true, false) => TryOutcome::AlwaysHolds,
             (false, true) => TryOutcome::NeverHolds,
             (true, true) => TryOutcome::CanFail,
-            (false, false) => {
-                TryOutcome::Wrong(self.why.unwrap_or_else(|| "it reads no cell that there is".to_owned()))
-            }
+            (false, false) => TryOutcome::Wrong(
+                self.first_missing.unwrap_or_else(|| "it reads no existing cell".to_owned()),
+            ),
         }
     }
 }
@@ -304,13 +357,13 @@ fn candidate_numbers(claim: &Claim, expression: &Expression) -> Vec<f64> {
             _ => {}
         }
     }
-    pool.truncate(200);
+    pool.truncate(MAX_POOL_NUMBERS);
     pool.extend([1.0, 4096.0]);
     pool
 }
 
 /// Texts that may decide a claim.
-fn texts(claim: &Claim, expression: &Expression) -> Vec<String> {
+fn candidate_texts(claim: &Claim, expression: &Expression) -> Vec<String> {
     let mut texts = vec![String::new(), "something else".to_owned()];
     texts.extend(expression.scan.texts.iter().cloned());
     let mut waiting = vec![&claim.published];
@@ -325,9 +378,6 @@ fn texts(claim: &Claim, expression: &Expression) -> Vec<String> {
     texts
 }
 
-/// Number of samples in a cell; enough for an interval of the median.
-const SAMPLES: usize = 9;
-
 /// Random measurements drawn by a seed.
 struct RandomData {
     seed: u64,
@@ -338,39 +388,46 @@ struct RandomData {
 
 impl Measured for RandomData {
     fn samples(&self, key: &Key, metric: &str) -> Result<Vec<Option<f64>>, String> {
-        let mut whole = fastrand::Rng::with_seed(self.seed);
-        let mut own = fastrand::Rng::with_seed(self.seed ^ hash(&(key, metric)));
-        let from = |rng: &mut fastrand::Rng| rng.choice(self.pool.iter()).copied().unwrap_or(1.0).abs();
+        // The first gives the same numbers to all cells of a data set, the second differs by cell.
+        let mut study_rng = fastrand::Rng::with_seed(self.seed);
+        let mut cell_rng = fastrand::Rng::with_seed(self.seed ^ hash(&(key, metric)));
+        let pick = |rng: &mut fastrand::Rng| rng.choice(self.pool.iter()).copied().unwrap_or(1.0).abs();
         let value = match self.seed % 8 {
-            0 => 10f64.powf(own.f64() * 12.0),
-            1 => from(&mut whole),
-            2 => from(&mut own) * [0.5, 0.999, 1.0, 1.001, 2.0][own.usize(0..5)],
-            3 => from(&mut whole) * if own.bool() { from(&mut own) } else { 1.0 },
+            // Any magnitude.
+            0 => 10f64.powf(cell_rng.f64() * 12.0),
+            // One candidate number in all cells.
+            1 => pick(&mut study_rng),
+            // Close to a candidate number.
+            2 => pick(&mut cell_rng) * [0.5, 0.999, 1.0, 1.001, 2.0][cell_rng.usize(0..5)],
+            // One candidate number in all cells, multiplied by another one in half of them.
+            3 => pick(&mut study_rng) * if cell_rng.bool() { pick(&mut cell_rng) } else { 1.0 },
+            // All zero.
             4 => 0.0,
             // Growing or shrinking along the axes.
             5 => {
-                let step = if whole.bool() { 2.0f64 } else { 0.5 };
+                let step = if study_rng.bool() { 2.0f64 } else { 0.5 };
                 let place: usize = key.choices.iter().flatten().sum::<usize>() + key.subject;
-                1e6 * step.powi(i32::try_from(place.min(60)).unwrap_or(0))
+                1e6 * step.powi(i32::try_from(place.min(MAX_DOUBLINGS)).unwrap_or(0))
             }
             // Close to the number of the choice.
             6 => {
                 let choice = self.matrix.choices(key).find_map(|(_, choice)| choice.number);
-                choice.unwrap_or(1.0).abs() * [0.9, 1.0, 1.1][own.usize(0..3)]
+                choice.unwrap_or(1.0).abs() * [0.9, 1.0, 1.1][cell_rng.usize(0..3)]
             }
-            _ => 1e6 * own.f64(),
+            // Any number up to a million.
+            _ => 1e6 * cell_rng.f64(),
         };
         // Counters of the kernel are never negative; other figures may be.
         let may_be_negative = matches!(
             self.matrix.study.metrics.get(metric),
             Some(Metric::Derived(_) | Metric::Json(_) | Metric::End)
         );
-        let value = if may_be_negative && own.u8(0..4) == 0 { -value } else { value };
+        let value = if may_be_negative && cell_rng.u8(0..4) == 0 { -value } else { value };
         // In half of the data sets the runs of a cell differ, for claims about intervals and
         // extremes.
-        let spread =
-            if (self.seed / 8).is_multiple_of(2) { 0.0 } else { [0.001, 0.05, 0.5, 3.0][whole.usize(0..4)] };
-        let sample = |_| Some(value * (1.0 + spread * own.f64()));
+        let is_spread = !(self.seed / 8).is_multiple_of(2);
+        let spread = if is_spread { [0.001, 0.05, 0.5, 3.0][study_rng.usize(0..4)] } else { 0.0 };
+        let sample = |_| Some(value * (1.0 + spread * cell_rng.f64()));
         Ok((0..SAMPLES).map(sample).collect())
     }
 

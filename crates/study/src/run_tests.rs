@@ -339,7 +339,7 @@ fn what_fails_under_cachegrind_takes_nothing_but_its_counts() {
     let once = judged(vec![good(), bad(), good()], 1);
     assert_eq!(
         (once[1].verdict, once[1].reason.as_deref().unwrap()),
-        (Verdict::Fails, "what was measured says otherwise; from 2 of 3 runs")
+        (Verdict::Fails, "the measured figures contradict it; from 2 of 3 runs")
     );
 }
 
