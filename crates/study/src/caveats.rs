@@ -81,9 +81,9 @@ fn of_runs(cells: &RunnableCells, subjects: &[cell::Subject], judge: &StudyJudge
 /// The caveat on subjects whose instructions cachegrind counts, and whether these are all; `None`
 /// if there are none.
 fn by_cachegrind(matrix: &Matrix) -> Option<(String, bool)> {
-    let is_counted = |subject: &&Subject| matrix.study.is_counted(subject);
+    let counts_instructions = |subject: &&Subject| matrix.study.counts_instructions(subject);
     let counted: Vec<&str> =
-        matrix.subjects.iter().filter(is_counted).map(|subject| subject.name.as_str()).collect();
+        matrix.subjects.iter().filter(counts_instructions).map(|subject| subject.name.as_str()).collect();
     let is_all = counted.len() == matrix.subjects.len();
     let (of, others) = match is_all {
         true => (String::new(), ""),

@@ -7,6 +7,7 @@ use strandline_lab::cell::{Measure, Subject};
 use strandline_recorder::Limits;
 
 use super::build::{build_folder, cell_variables, own_program, placeholder_values, preloads};
+use super::file::VariableSetting;
 use super::matrix::{Key, Matrix, fill};
 
 /// The subject of a cell; `{build}` folders are below `root`.
@@ -25,8 +26,8 @@ pub fn subject(matrix: &Matrix, key: &Key, root: &Path, timeout: Option<Duration
         ..Subject::default()
     };
     let mut environment = cell_variables(matrix, key, root);
-    let mut set = |variables: &[(String, Option<String>)]| {
-        for (name, value) in variables {
+    let mut set = |variables: &[VariableSetting]| {
+        for VariableSetting { name, value } in variables {
             environment.insert(name.clone(), value.as_ref().map(|value| fill(value, &values)));
         }
     };
@@ -59,8 +60,8 @@ pub fn subject(matrix: &Matrix, key: &Key, root: &Path, timeout: Option<Duration
     }
     subject.environment = environment.into_iter().collect();
     let measure = matrix.subjects.get(key.subject).map(|subject| study.measure_of(subject));
-    if let Some(measure) = measure.filter(|measure| measure.records()) {
-        let (interval, ledgers, snapshot) = (measure.interval, measure.ledgers(), measure.snapshot);
+    if let Some(measure) = measure.filter(|measure| measure.needs_recording()) {
+        let (interval, ledgers, snapshot) = (measure.interval, measure.ledger_option(), measure.snapshot);
         subject.measure = Measure::Recording { interval, ledgers, snapshot };
     }
     subject.rounds = Some(matrix.repeats_of(key));

@@ -11,7 +11,7 @@ use super::build::axis_variable;
 use super::claim::{self, TryOutcome};
 use super::diagnostics::{Problems, nearest};
 use super::expression::{Expression, unknown_metric};
-use super::file::{Derived, Measurement, SUBJECT, Study};
+use super::file::{Derived, Measurement, Need, SUBJECT, Study};
 use super::matrix::{Matrix, placeholders};
 use super::metric::{self, MAX_METRICS, Metric, TOTALS};
 use super::parse::{ALL_AXES, OWN_PLACEHOLDERS};
@@ -88,20 +88,23 @@ fn subjects(study: &mut Study, problems: &mut Problems) {
     let mut seen = BTreeSet::new();
     for subject in &mut study.subjects {
         if subject.name.contains(',') {
-            problems.add(subject.position, format!("[[subject]]: {}", no_comma(&subject.name)));
+            problems.add(subject.offset, format!("[[subject]]: {}", no_comma(&subject.name)));
         }
         if !seen.insert(subject.name.clone()) {
-            problems.add(subject.position, format!("[[subject]]: `{}` is there twice", subject.name));
+            problems.add(subject.offset, format!("[[subject]]: `{}` is there twice", subject.name));
         }
         if subject.axes.iter().any(|axis| axis == ALL_AXES) {
             subject.axes.clone_from(&all);
         }
         let what = format!("[[subject]] {}", subject.name);
         for axis in subject.axes.iter().filter(|axis| !all.contains(axis)) {
-            problems.add(subject.position, format!("{what}: there is no axis `{axis}`"));
+            problems.add(subject.offset, format!("{what}: there is no axis `{axis}`"));
         }
-        let variables = subject.environment.iter().filter_map(|(_, value)| value.as_ref());
-        let needs = subject.needs.iter().flat_map(|need| need.command.iter().chain([&need.name]));
+        let variables = subject.environment.iter().filter_map(|variable| variable.value.as_ref());
+        let needs = subject
+            .needs
+            .iter()
+            .flat_map(|need| need.probe_command().into_iter().flatten().chain([&need.name]));
         let words =
             subject.command.iter().chain(subject.build.iter().flatten()).chain(variables).chain(needs);
         let mut unknown = BTreeSet::new();
@@ -116,7 +119,7 @@ fn subjects(study: &mut Study, problems: &mut Problems) {
                 None => format!("write {{{{{name}}}}} for the braces themselves"),
             };
             problems.add(
-                subject.position,
+                subject.offset,
                 format!("{what}: {{{name}}} is no axis of it, nor {{dir}}, {{build}} or {{probes}}; {hint}"),
             );
         }
@@ -139,13 +142,13 @@ fn placeholders_of_all(study: &Study, problems: &mut Problems) {
             );
         }
     };
-    let variables = study.settings.environment.iter().filter_map(|(_, value)| value.as_ref());
+    let variables = study.settings.environment.iter().filter_map(|variable| variable.value.as_ref());
     look("[settings] environment", 0, &mut variables.into_iter());
     for axis in &study.axes {
         for choice in &axis.choices {
-            let variables = choice.environment.iter().filter_map(|(_, value)| value.as_ref());
+            let variables = choice.environment.iter().filter_map(|variable| variable.value.as_ref());
             let what = format!("[axes] {}: {}", axis.name, choice.name);
-            let needs = choice.needs.iter().flat_map(|need| &need.command);
+            let needs = choice.needs.iter().filter_map(Need::probe_command).flatten();
             look(&what, axis.offset, &mut variables.chain(&choice.preload).chain(needs));
         }
     }
@@ -159,7 +162,7 @@ fn measures(study: &Study, problems: &mut Problems) {
     for subject in &study.subjects {
         if let Some(own) = &subject.measure {
             let what = format!("[[subject]] {}: measure", subject.name);
-            measure(own, &what, subject.position, problems);
+            measure(own, &what, subject.offset, problems);
         }
     }
     if study.derived.len() > MAX_METRICS - 100 {
@@ -180,15 +183,15 @@ fn measure(measure: &Measurement, what: &str, offset: usize, problems: &mut Prob
             );
         }
     }
-    for at in &measure.at {
-        let has_own_meaning = ["exit", "peak"].contains(&at.as_str());
-        let is_mark = measure.marks.contains(at);
+    for moment in &measure.ledger_moments {
+        let has_own_meaning = ["exit", "peak"].contains(&moment.as_str());
+        let is_mark = measure.marks.contains(moment);
         if has_own_meaning && is_mark {
-            let text = format!("{what} at: `{at}` has its own meaning; name the mark otherwise");
+            let text = format!("{what} at: `{moment}` has its own meaning; name the mark otherwise");
             problems.add(offset, text);
         }
         if !has_own_meaning && !is_mark {
-            problems.add(offset, format!("{what} at: `{at}` is neither a mark nor exit nor peak"));
+            problems.add(offset, format!("{what} at: `{moment}` is neither a mark nor exit nor peak"));
         }
     }
     for row in &measure.rows {
@@ -209,7 +212,8 @@ fn measure(measure: &Measurement, what: &str, offset: usize, problems: &mut Prob
             problems.add(offset, format!("{what} rows: `{row}` is no row; {hint}"));
         }
     }
-    let count = measure.marks.len() * measure.columns.len() + measure.at.len() * measure.rows.len();
+    let count =
+        measure.marks.len() * measure.columns.len() + measure.ledger_moments.len() * measure.rows.len();
     if count + measure.json.len() + measure.texts.len() > MAX_METRICS - 100 {
         problems.add(offset, format!("{what}: more than {} metrics", MAX_METRICS - 100));
     }

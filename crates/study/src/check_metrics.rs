@@ -49,7 +49,7 @@ fn check_one_type(subjects: &[Subject], problems: &mut Problems) {
             if is_text != was_text {
                 let (text, figure) = if is_text { (subject, other) } else { (other, subject) };
                 problems.add(
-                    subject.position,
+                    subject.offset,
                     format!(
                         "`{name}` is a text of the subject `{}` and a figure of `{}`: give one another name",
                         text.name, figure.name
@@ -84,7 +84,7 @@ pub fn named_metrics(measure: &Measurement, derived: &[Derived]) -> (BTreeMap<St
             add(format!("{name}.{column}"), Metric::Mark { mark, occurrence, column: column.clone() });
         }
     }
-    for name in &measure.at {
+    for name in &measure.ledger_moments {
         for row in &measure.rows {
             let (at, occurrence) = occurrence(name);
             add(format!("{name}.{row}"), Metric::Row { at, occurrence, row: row.clone() });

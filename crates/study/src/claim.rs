@@ -101,7 +101,7 @@ pub fn judge(claim: &Claim, matrix: &Arc<Matrix>, measured: &Arc<dyn Measured>) 
         reason,
         note: claim.note.clone(),
         tolerance: claim.tolerance,
-        why: claim.why.clone(),
+        why: claim.tolerance_reason.clone(),
         holds: claim.holds.value.clone(),
     }
 }

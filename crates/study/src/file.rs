@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::diagnostics::Located;
 use super::metric::Metric;
 use strandline_recorder::Limits;
+use strandline_report::pages::page::PlotKind;
 
 /// Name of the file of a study in its folder.
 pub const FILE_NAME: &str = "study.toml";
@@ -25,8 +26,8 @@ pub struct Study {
     pub title: String,
     /// Its topic, in a few sentences.
     pub about: Option<String>,
-    /// Author, place and date of the finding: (name, value), in file order.
-    pub provenance: Vec<(String, String)>,
+    /// Author, place and date of the finding, in file order.
+    pub provenance: Vec<ProvenanceEntry>,
     /// Settings for all runs.
     pub settings: Settings,
     /// Differences of the short form.
@@ -51,6 +52,24 @@ pub struct Study {
     pub plots: Vec<PlotSpec>,
 }
 
+/// A fact on the origin of a study.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProvenanceEntry {
+    /// What it says, such as `author`.
+    pub name: String,
+    /// The fact.
+    pub value: String,
+}
+
+/// A variable to set or to remove.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VariableSetting {
+    /// Its name.
+    pub name: String,
+    /// Its value, with placeholders; `None` removes it.
+    pub value: Option<String>,
+}
+
 /// Settings for all runs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
@@ -60,8 +79,8 @@ pub struct Settings {
     pub warm_up: u32,
     /// After this time a run is ended and counts as failed.
     pub timeout: Duration,
-    /// Variables for all runs; `None` removes one.
-    pub environment: Vec<(String, Option<String>)>,
+    /// Variables for all runs.
+    pub environment: Vec<VariableSetting>,
     /// Memory limits for all runs.
     pub limits: Limits,
     /// Seed of the order of the runs.
@@ -99,14 +118,20 @@ pub struct Need {
     pub name: String,
     /// How to install it.
     pub install: Option<String>,
-    /// Probe: the command that checks for it, with placeholders.
-    pub command: Vec<String>,
-    /// Memory: the number of bytes.
-    pub bytes: u64,
+}
+
+impl Need {
+    /// The command that checks for it, with placeholders; `None` if it is no probe.
+    pub fn probe_command(&self) -> Option<&[String]> {
+        match &self.kind {
+            NeedKind::Probe { command } => Some(command),
+            _ => None,
+        }
+    }
 }
 
 /// Kind of a requirement.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum NeedKind {
     /// A program, looked up like the shell does.
     #[default]
@@ -116,9 +141,15 @@ pub enum NeedKind {
     /// A file.
     File,
     /// Anything that a command checks for; the command must succeed.
-    Probe,
+    Probe {
+        /// The command, with placeholders.
+        command: Vec<String>,
+    },
     /// Available memory.
-    Memory,
+    Memory {
+        /// The number of bytes.
+        bytes: u64,
+    },
 }
 
 /// A program to run.
@@ -126,8 +157,8 @@ pub enum NeedKind {
 pub struct Subject {
     /// Its name.
     pub name: String,
-    /// Position in the file.
-    pub position: usize,
+    /// Byte offset in the file.
+    pub offset: usize,
     /// The program and its arguments, with placeholders.
     pub command: Vec<String>,
     /// Commands that build it, with placeholders; run once for each combination of placeholder
@@ -135,8 +166,8 @@ pub struct Subject {
     pub build: Vec<Vec<String>>,
     /// Its requirements.
     pub needs: Vec<Need>,
-    /// Its variables, with placeholders; `None` removes one.
-    pub environment: Vec<(String, Option<String>)>,
+    /// Its variables.
+    pub environment: Vec<VariableSetting>,
     /// Memory limits.
     pub limits: Limits,
     /// Overrides the timeout of the settings.
@@ -158,7 +189,7 @@ pub struct Subject {
 pub struct Axis {
     /// Its name, also that of its placeholder.
     pub name: String,
-    /// Position in the file.
+    /// Byte offset in the file.
     pub offset: usize,
     /// Its possible values.
     pub choices: Vec<AxisValue>,
@@ -179,8 +210,8 @@ pub struct AxisValue {
     pub number: Option<f64>,
     /// A library to preload.
     pub preload: Option<String>,
-    /// Variables to set; `None` removes one.
-    pub environment: Vec<(String, Option<String>)>,
+    /// Its variables.
+    pub environment: Vec<VariableSetting>,
     /// Memory limits to set.
     pub limits: Limits,
     /// Its requirements.
@@ -193,7 +224,7 @@ pub type Selection = Vec<(String, String)>;
 /// Excluded cells.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Exclusion {
-    /// Position in the file.
+    /// Byte offset in the file.
     pub offset: usize,
     /// The excluded choices.
     pub given: Selection,
@@ -211,7 +242,7 @@ pub struct Measurement {
     /// Rows and totals of ledgers.
     pub rows: Vec<String>,
     /// When ledgers are taken: names of marks, `exit`, `peak`.
-    pub at: Vec<String>,
+    pub ledger_moments: Vec<String>,
     /// Figures from the last JSON object line on standard output.
     pub json: Vec<String>,
     /// Texts from that line.
@@ -230,7 +261,7 @@ impl Default for Measurement {
             marks: Vec::new(),
             columns: Vec::new(),
             rows: Vec::new(),
-            at: Vec::new(),
+            ledger_moments: Vec::new(),
             json: Vec::new(),
             texts: Vec::new(),
             cachegrind: false,
@@ -242,18 +273,18 @@ impl Default for Measurement {
 
 impl Measurement {
     /// Whether a recording is needed.
-    pub fn records(&self) -> bool {
-        !self.marks.is_empty() || !self.at.is_empty()
+    pub fn needs_recording(&self) -> bool {
+        !self.marks.is_empty() || !self.ledger_moments.is_empty()
     }
 
     /// When ledgers are taken, in the syntax of `--ledger`.
-    pub fn ledgers(&self) -> String {
+    pub fn ledger_option(&self) -> String {
         if self.rows.is_empty() {
             return "none".to_owned();
         }
-        let has = |name: &str| self.at.iter().any(|at| at == name);
+        let has = |name: &str| self.ledger_moments.iter().any(|moment| moment == name);
         let mut words: Vec<&str> = ["peak", "exit"].into_iter().filter(|name| has(name)).collect();
-        if self.at.iter().any(|at| at != "peak" && at != "exit") {
+        if self.ledger_moments.iter().any(|moment| moment != "peak" && moment != "exit") {
             words.insert(0, "marks");
         }
         if words.is_empty() { "none".to_owned() } else { words.join(",") }
@@ -283,7 +314,7 @@ pub struct Claim {
     /// Permitted deviation of a measured figure from a published one, as a fraction of it.
     pub tolerance: Option<f64>,
     /// Justification of the tolerance.
-    pub why: Option<String>,
+    pub tolerance_reason: Option<String>,
     /// Note to show next to the verdict, such as why it differs today.
     pub note: Option<String>,
 }
@@ -351,7 +382,7 @@ impl Default for Side {
 /// Declaration of a table.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TableSpec {
-    /// Position in the file.
+    /// Byte offset in the file.
     pub offset: usize,
     /// Its title.
     pub title: String,
@@ -390,7 +421,7 @@ pub struct PublishedFigure {
 /// Declaration of a plot.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PlotSpec {
-    /// Position in the file.
+    /// Byte offset in the file.
     pub offset: usize,
     /// Its title.
     pub title: String,
@@ -403,12 +434,12 @@ pub struct PlotSpec {
     pub series: Option<String>,
     /// Choices for the whole plot.
     pub given: Selection,
-    /// Label of the x axis; `None`: derived from its name.
+    /// Title of the x axis; `None`: the name of the axis, or what its metrics have in common.
     pub x_title: Option<String>,
-    /// Label of the y axis.
+    /// Title of the y axis; `None`: the unit or the name of the metric.
     pub y_title: Option<String>,
-    /// `lines`, `points`, `bars` or `strips`.
-    pub kind: String,
+    /// How it is drawn.
+    pub kind: PlotKind,
     /// Whether the x axis is logarithmic.
     pub x_is_logarithmic: bool,
     /// Whether the y axis is logarithmic.
@@ -422,7 +453,7 @@ impl Study {
     }
 
     /// Whether cachegrind counts the instructions of `subject`, in separate runs.
-    pub fn is_counted(&self, subject: &Subject) -> bool {
+    pub fn counts_instructions(&self, subject: &Subject) -> bool {
         self.measure_of(subject).cachegrind
     }
 

@@ -73,16 +73,16 @@ pub fn missing(matrix: &Matrix, key: &Key) -> Option<String> {
         if name.contains("{build}") {
             continue;
         }
-        let is_here = match need.kind {
+        let is_here = match &need.kind {
             NeedKind::Tool => find_in_path(&name).is_some(),
             NeedKind::Library => find_library(&name, &matrix.study.folder).is_some(),
             NeedKind::File => Path::new(&name).exists(),
-            NeedKind::Memory => {
-                missing.extend(too_little_memory(need.bytes));
+            NeedKind::Memory { bytes: wanted } => {
+                missing.extend(too_little_memory(*wanted));
                 continue;
             }
             // Probes run with the builds.
-            NeedKind::Probe => continue,
+            NeedKind::Probe { .. } => continue,
         };
         let begin = format!("{name} is not here");
         if !is_here && !missing.iter().any(|known| known.starts_with(&begin)) {
@@ -102,7 +102,7 @@ pub fn needs_of_cell<'m>(matrix: &'m Matrix, key: &'m Key) -> impl Iterator<Item
 pub fn probed(matrix: &Matrix, cells: &[Key]) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for key in cells {
-        for need in needs_of_cell(matrix, key).filter(|need| need.kind == NeedKind::Probe) {
+        for need in needs_of_cell(matrix, key).filter(|need| need.probe_command().is_some()) {
             let name = fill(&need.name, &placeholder_values(matrix, key));
             if !names.contains(&name) {
                 names.push(name);
@@ -133,8 +133,10 @@ pub fn probe(
         values.insert("build".to_owned(), build.to_string_lossy().into_owned());
         let own = subject(matrix, &key, root, None).environment;
         let mut missing = Vec::new();
-        for need in needs_of_cell(matrix, &key).filter(|need| is_due(need, when)) {
-            let words: Vec<String> = need.command.iter().map(|word| fill(word, &values)).collect();
+        for need in needs_of_cell(matrix, &key) {
+            let due = need.probe_command().filter(|command| is_due(command, when));
+            let Some(command) = due else { continue };
+            let words: Vec<String> = command.iter().map(|word| fill(word, &values)).collect();
             let environment = probe_environment(matrix, &words, when, &own);
             let number = done.len();
             let known = (words, environment);
@@ -183,9 +185,10 @@ fn probe_environment(matrix: &Matrix, words: &[String], when: ProbePhase, own: &
     own.iter().filter(|(name, _)| is_passed(name)).cloned().collect()
 }
 
-fn is_due(need: &Need, when: ProbePhase) -> bool {
-    let of_build = need.command.iter().any(|word| placeholders(word).contains(&"build"));
-    need.kind == NeedKind::Probe && of_build == (when == ProbePhase::After)
+/// Whether the probe with this command runs now.
+fn is_due(command: &[String], when: ProbePhase) -> bool {
+    let names_build = command.iter().any(|word| placeholders(word).contains(&"build"));
+    names_build == (when == ProbePhase::After)
 }
 
 fn is_missing(need: &Need, name: &str, words: &[String], how: &str) -> String {

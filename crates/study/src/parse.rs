@@ -8,7 +8,8 @@ use toml::de::{DeTable, DeValue};
 
 use super::diagnostics::{Fields, Located, Node, Problems, kind, number};
 use super::file::{
-    Axis, AxisValue, Derived, Measurement, Need, NeedKind, SUBJECT, Settings, Short, Study, Subject,
+    Axis, AxisValue, Derived, Measurement, Need, NeedKind, ProvenanceEntry, SUBJECT, Settings, Short, Study,
+    Subject, VariableSetting,
 };
 use super::parse_results;
 use super::parse_words::{check_name, names, patterns, scalar};
@@ -44,7 +45,7 @@ pub fn study(table: &DeTable<'_>, problems: &mut Problems) -> Study {
     if let Some(mut fields) = provenance.and_then(|node| Fields::of(node, "[provenance]", problems)) {
         for (key, node) in fields.all() {
             if let Some(text) = fields.as_text(node, &key.value) {
-                study.provenance.push((key.value, text.value));
+                study.provenance.push(ProvenanceEntry { name: key.value, value: text.value });
             }
         }
     }
@@ -124,7 +125,7 @@ fn timeout(fields: &mut Fields<'_, '_>) -> Option<Duration> {
 }
 
 /// Parses `environment = { NAME = "value", NUMBER = 1, GONE = false }`.
-fn environment(fields: &mut Fields<'_, '_>) -> Vec<(String, Option<String>)> {
+fn environment(fields: &mut Fields<'_, '_>) -> Vec<VariableSetting> {
     let Some(node) = fields.node("environment") else { return Vec::new() };
     let what = format!("{} environment", fields.what());
     let Some(mut inner) = Fields::of(node, what, fields.problems()) else { return Vec::new() };
@@ -133,17 +134,19 @@ fn environment(fields: &mut Fields<'_, '_>) -> Vec<(String, Option<String>)> {
         if name.value.is_empty() || name.value.contains(['=', '\0']) {
             inner.problem(name.offset, format_args!("`{}` is no variable's name", name.value));
         }
-        match (node.get_ref(), scalar(node)) {
-            (DeValue::Boolean(false), _) => variables.push((name.value, None)),
-            (_, Some(value)) if !value.contains('\0') => variables.push((name.value, Some(value))),
+        let value = match (node.get_ref(), scalar(node)) {
+            (DeValue::Boolean(false), _) => None,
+            (_, Some(value)) if !value.contains('\0') => Some(value),
             (other, _) => {
                 let found = kind(other);
                 inner.problem(
                     node.span().start,
                     format_args!("a variable is a string, a number, or false to remove it, not {found}"),
                 );
+                continue;
             }
-        }
+        };
+        variables.push(VariableSetting { name: name.value, value });
     }
     variables
 }
@@ -171,7 +174,7 @@ fn subject(mut fields: Fields<'_, '_>) -> Subject {
     let what = format!("[[subject]] {}: measure", name.value);
     let subject = Subject {
         name: name.value,
-        position: offset,
+        offset,
         command: command(&mut fields, "command"),
         build: builds(&mut fields),
         needs: needs(&mut fields),
@@ -264,7 +267,7 @@ fn need(node: &Node<'_>, what: &str, problems: &mut Problems) -> Option<Need> {
     found.extend(probe(&mut fields));
     if fields.node("memory").is_some() {
         let bytes = fields.size("memory").unwrap_or_default();
-        found.push(Need { kind: NeedKind::Memory, bytes, ..Need::default() });
+        found.push(Need { kind: NeedKind::Memory { bytes }, ..Need::default() });
     }
     let install = fields.text("install").map(|text| text.value);
     if found.len() != 1 {
@@ -290,7 +293,7 @@ fn probe(fields: &mut Fields<'_, '_>) -> Option<Need> {
     if command.is_empty() || name.as_ref().is_none_or(|name| name.trim().is_empty()) {
         fields.problem(offset, "`probe` is a command, and `name` says what it looks for");
     }
-    Some(Need { kind: NeedKind::Probe, name: name.unwrap_or_default(), command, ..Need::default() })
+    Some(Need { kind: NeedKind::Probe { command }, name: name.unwrap_or_default(), install: None })
 }
 
 fn axis(name: Located<String>, node: &Node<'_>, problems: &mut Problems) -> Option<Axis> {
@@ -364,7 +367,7 @@ fn choice(node: &Node<'_>, what: &str, problems: &mut Problems) -> Option<AxisVa
         needs: needs(&mut fields),
     };
     if let Some(library) = choice.preload.clone() {
-        choice.needs.push(Need { kind: NeedKind::Library, name: library, install, ..Need::default() });
+        choice.needs.push(Need { kind: NeedKind::Library, name: library, install });
     } else if let Some(install) = install {
         // The value itself (a program's path or name) is what must be installed.
         choice.needs.push(Need { name: choice.value.clone(), install: Some(install), ..Need::default() });
@@ -381,9 +384,10 @@ fn measures(mut fields: Fields<'_, '_>) -> Measurement {
     }
     measure.rows = patterns(&mut fields, "rows");
     let at_given = fields.node("at").is_some();
-    measure.at = patterns(&mut fields, "at");
+    measure.ledger_moments = patterns(&mut fields, "at");
     if !measure.rows.is_empty() && !at_given {
-        measure.at = if measure.marks.is_empty() { vec!["exit".to_owned()] } else { measure.marks.clone() };
+        measure.ledger_moments =
+            if measure.marks.is_empty() { vec!["exit".to_owned()] } else { measure.marks.clone() };
     } else if at_given && measure.rows.is_empty() {
         fields.problem(fields.offset, "`at` says when ledgers are taken, but there are no `rows` to take");
     }

@@ -7,6 +7,7 @@ use super::file::{
     Claim, Exclusion, PlotSpec, PublishedFigure, Selection, Side, Statistic, Study, TableSpec,
 };
 use super::parse_words::{check_name, names, patterns, scalar};
+use strandline_report::pages::page::PlotKind;
 
 /// Maximum length of each list.
 const MAX_ITEMS: usize = 1_000;
@@ -39,8 +40,8 @@ pub fn claims(nodes: &[&Node<'_>], study: &mut Study, problems: &mut Problems) {
         let holds = fields.required_text("holds");
         let published = fields.node("published").map(|node| published(node, 0, fields.problems()));
         let tolerance = fields.number("tolerance", 0.0, 1e6);
-        let why = fields.text("why").map(|why| folded(&why.value));
-        if let (Some(tolerance), None) = (&tolerance, &why) {
+        let tolerance_reason = fields.text("why").map(|why| folded(&why.value));
+        if let (Some(tolerance), None) = (&tolerance, &tolerance_reason) {
             fields.problem(tolerance.offset, "`tolerance` without `why`: say why a figure may be so far off");
         }
         let note = fields.text("note").map(|note| folded(&note.value));
@@ -51,7 +52,7 @@ pub fn claims(nodes: &[&Node<'_>], study: &mut Study, problems: &mut Problems) {
             holds,
             published: published.unwrap_or(serde_json::Value::Null),
             tolerance: tolerance.map(|tolerance| tolerance.value),
-            why,
+            tolerance_reason,
             note,
         });
     }
@@ -223,12 +224,7 @@ pub fn plots(nodes: &[&Node<'_>], study: &mut Study, problems: &mut Problems) {
         let title = fields.required_text("title").value;
         let x = side(&mut fields, "x");
         let y = patterns(&mut fields, "y");
-        let kind = fields.text("kind");
-        if let Some(kind) = &kind
-            && !["lines", "points", "bars", "strips"].contains(&kind.value.as_str())
-        {
-            fields.problem(kind.offset, "`kind` is lines, points, bars or strips");
-        }
+        let kind = plot_kind(&mut fields);
         let series = fields.text("series").map(|series| series.value);
         match (&x, y.len()) {
             (Side::Axis(_), 0) => fields.problem(fields.offset, "`y` is missing: the metric that is drawn"),
@@ -246,12 +242,26 @@ pub fn plots(nodes: &[&Node<'_>], study: &mut Study, problems: &mut Problems) {
             given: selection(&mut fields, "where", true),
             x_title: fields.text("x_title").map(|title| title.value),
             y_title: fields.text("y_title").map(|title| title.value),
-            kind: kind.map_or_else(|| "lines".to_owned(), |kind| kind.value),
+            kind,
             x_is_logarithmic: fields.flag("x_logarithmic").unwrap_or(false),
             y_is_logarithmic: fields.flag("y_logarithmic").unwrap_or(false),
         };
         fields.finish();
         study.plots.push(spec);
+    }
+}
+
+fn plot_kind(fields: &mut Fields<'_, '_>) -> PlotKind {
+    let Some(name) = fields.text("kind") else { return PlotKind::Lines };
+    match name.value.as_str() {
+        "lines" => PlotKind::Lines,
+        "points" => PlotKind::Points,
+        "bars" => PlotKind::Bars,
+        "strips" => PlotKind::Strips,
+        _ => {
+            fields.problem(name.offset, "`kind` is lines, points, bars or strips");
+            PlotKind::Lines
+        }
     }
 }
 

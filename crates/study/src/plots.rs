@@ -114,12 +114,7 @@ fn plot(spec: &PlotSpec, matrix: &Matrix, measured: &dyn Measured, group: &Selec
         title: if group_name.is_empty() { title } else { format!("{title} ({})", clean(&group_name)) },
         x_label: spec.x_title.as_deref().map_or(along.title, clean),
         y_label: spec.y_title.as_deref().map_or(y_title, clean),
-        kind: match spec.kind.as_str() {
-            "points" => PlotKind::Points,
-            "bars" => PlotKind::Bars,
-            "strips" => PlotKind::Strips,
-            _ => PlotKind::Lines,
-        },
+        kind: spec.kind,
         x_is_bytes: along.is_bytes && along.names.is_empty(),
         y_is_bytes: y_unit == Some(Unit::Bytes),
         x_is_logarithmic: spec.x_is_logarithmic && along.names.is_empty(),
@@ -207,7 +202,7 @@ fn along_axis(spec: &PlotSpec, name: &str, matrix: &Matrix) -> XAxis {
 
 /// Whether it is drawn as rows, each with a name on the left.
 fn is_horizontal(spec: &PlotSpec) -> bool {
-    matches!(spec.kind.as_str(), "bars" | "strips")
+    matches!(spec.kind, PlotKind::Bars | PlotKind::Strips)
 }
 
 /// The common suffix after the first dot: `rss_bytes` for `a.rss_bytes`, `b.rss_bytes`.
@@ -253,7 +248,7 @@ fn draw(
         let Some(metric) = combined_metric(place.metric.as_deref(), column) else { continue };
         let Ok(key) = matrix.resolve(&named, group) else { continue };
         let Ok(estimate) = estimate(measured, &key, &metric) else { continue };
-        if spec.kind == "strips" {
+        if spec.kind == PlotKind::Strips {
             series.points.extend(estimate.samples.iter().map(|&sample| (place.x, sample)));
             continue;
         }

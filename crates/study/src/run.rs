@@ -170,7 +170,7 @@ fn is_valid_run(outcome: &Outcome, may_fail: bool) -> bool {
 
 /// Whether cachegrind counts the instructions of a cell, in separate runs.
 pub fn uses_cachegrind(matrix: &Matrix, key: &Key) -> bool {
-    matrix.subjects.get(key.subject).is_some_and(|subject| matrix.study.is_counted(subject))
+    matrix.subjects.get(key.subject).is_some_and(|subject| matrix.study.counts_instructions(subject))
 }
 
 /// Converts the outcomes of the cells of `runnable`, in plan order, to data; `counted` are the runs
@@ -219,7 +219,7 @@ fn cell(matrix: &Matrix, key: &Key, (outcomes, failed): Runs<'_>, counted: Optio
         let good = outcomes.iter().map(|outcome| outcome.as_ref().filter(is_good));
         good.map(|outcome| outcome?.figures.instructions.map(|count| count as f64)).collect()
     });
-    let is_of_cachegrind = matrix.subjects.iter().any(|subject| matrix.study.is_counted(subject));
+    let is_of_cachegrind = matrix.subjects.iter().any(|subject| matrix.study.counts_instructions(subject));
     for (round, outcome) in outcomes.iter().enumerate() {
         let Some(outcome) = outcome.as_ref().filter(is_good) else { continue };
         cell.valid_runs += 1;

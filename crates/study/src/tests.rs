@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::claim::{self, Verdict};
 use super::data::{CellData, Data, Measured};
-use super::file::Study;
+use super::file::{Study, VariableSetting};
 use super::matrix::{Matrix, fill, placeholders};
 
 pub const GOOD: &str = r#"
@@ -79,12 +79,12 @@ fn changed(from: &str, to: &str) -> Vec<String> {
 fn a_study_is_read_whole() {
     let study = good();
     assert_eq!((study.title.as_str(), study.settings.repeats), ("A study", 3));
-    assert_eq!(study.settings.environment[1], ("GONE".to_owned(), None));
+    assert_eq!(study.settings.environment[1], VariableSetting { name: "GONE".to_owned(), value: None });
     assert_eq!(study.settings.limits.memory, Some(512 << 20));
     assert_eq!(study.subjects[0].command[3], "sub { 1 }");
     assert_eq!(study.subjects[0].axes, ["size", "allocator"]);
     assert_eq!(study.derived.iter().map(|d| d.name.as_str()).collect::<Vec<_>>(), ["freed", "half"]);
-    assert_eq!(study.measure.ledgers(), "marks,exit");
+    assert_eq!(study.measure.ledger_option(), "marks,exit");
     for metric in ["after2.VmData", "exit.stranded", "kept", "half", "wall_seconds"] {
         assert!(study.metrics.contains_key(metric), "{metric}");
     }

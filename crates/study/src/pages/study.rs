@@ -82,7 +82,7 @@ pub fn document(facts: &StudyInput<'_>) -> Document {
         study: study.name.clone(),
         folder: study.folder.to_string_lossy().into_owned(),
         title: study.title.clone(),
-        provenance: study.provenance.iter().map(|(name, value)| (name.clone(), json!(value))).collect(),
+        provenance: study.provenance.iter().map(|entry| (entry.name.clone(), json!(entry.value))).collect(),
         repeats: facts.matrix.max_repeats(),
         cells: cells.chain(left_out).collect(),
         claims: facts.claims.to_vec(),
@@ -96,7 +96,8 @@ pub fn page(facts: &StudyInput<'_>) -> Page {
     let study = &facts.matrix.study;
     let mut sections = Vec::new();
     let about: Vec<String> = study.about.iter().map(|about| clean(about.replace('\n', " ").trim())).collect();
-    let from = study.provenance.iter().map(|(name, value)| format!("{}: {}", clean(name), clean(value)));
+    let from =
+        study.provenance.iter().map(|entry| format!("{}: {}", clean(&entry.name), clean(&entry.value)));
     let from = from.collect::<Vec<_>>().join("; ");
     let paragraphs: Vec<String> =
         about.into_iter().chain(Some(from).filter(|from| !from.is_empty())).collect();
