@@ -34,12 +34,12 @@ const ENOUGH_ENTRIES: usize = 64;
 /// `types.h`, `MI_MAX_ARENAS`).
 const MAX_ARENA_SLICES: u64 = 512 * 512;
 const MAX_ARENAS: usize = 160;
-/// Maximum pages kept: at least 256 GiB of them.
-const MAX_PAGES: usize = 1 << 22;
+/// Maximum parts kept: at least 256 GiB of pages.
+const MAX_PARTS: usize = 1 << 22;
 /// Maximum submaps read.
 const MAX_SUBMAPS: usize = 1 << 14;
 
-/// A page map.
+/// A page map of two levels (`page-map.c`), and its layout of pages.
 struct Map {
     upper: u64,
     layout: &'static PageLayout,
@@ -51,8 +51,8 @@ pub fn find(context: &Context<'_>, taken: &RangeSet) -> Vec<Heap> {
     let mut heaps: Vec<Heap> = Vec::new();
     let mut taken = taken.clone();
     for data in radix::large_data(context.space, MIN_DATA_BYTES) {
-        let words = words(context, &data);
-        let Some(map) = find_map(context, &words) else { continue };
+        let pointers = pointers_to_mapped_memory(context, &data);
+        let Some(map) = find_map(context, &pointers) else { continue };
         let mut heap = Heap {
             object: data.object.start,
             name: data.object.name.clone(),
@@ -64,22 +64,22 @@ pub fn find(context: &Context<'_>, taken: &RangeSet) -> Vec<Heap> {
         let mut free = UnclaimedMemory::new(context, &taken);
         add_pages(context, &map, &mut free, &mut heap);
         let mut arenas: Vec<Arena> = Vec::new();
-        for &word in &words {
-            let is_beside = arenas.last().is_none_or(|last| last.range.end <= word);
+        for &pointer in &pointers {
+            let is_beside = arenas.last().is_none_or(|last| last.range.end <= pointer);
             if is_beside && arenas.len() < MAX_ARENAS && Instant::now() < context.deadline {
-                arenas.extend(arena_at(context, &data, word));
+                arenas.extend(arena_at(context, &data, pointer));
             }
         }
         heap.segments = arenas.len() as u64;
         add_own_structures(&map, &arenas, &mut free, &mut heap);
         // Unread memory may be in use.
         if heap.doubts.is_empty() {
-            add_free_memory(&arenas, &mut free, &mut heap);
+            add_free_memory(context, &arenas, &mut free, &mut heap);
         }
-        let are_in_runs = host::has_huge_pages() && has_large_pages(&heap.parts);
-        let in_runs = arenas.into_iter().filter(|arena| arena.is_in_runs && are_in_runs);
+        let purges_runs_only = host::has_huge_pages() && large_blocks_share_pages(&heap.parts);
+        let run_purged = arenas.into_iter().filter(|arena| arena.purges_runs_only && purges_runs_only);
         heap.run_purged_arenas =
-            in_runs.map(|arena| RunPurgedArena { range: arena.range, marks: arena.purge }).collect();
+            run_purged.map(|arena| RunPurgedArena { range: arena.range, marks: arena.purge_bits }).collect();
         taken.add(heap.parts.iter().map(Part::range));
         heaps.push(heap);
     }
@@ -88,30 +88,30 @@ pub fn find(context: &Context<'_>, taken: &RangeSet) -> Vec<Heap> {
 
 /// Whether large blocks share pages, as from 3.1.6 on; up to 3.1.5, which purges no runs, each has
 /// its own page. True if there are no large blocks.
-fn has_large_pages(parts: &[Part]) -> bool {
+fn large_blocks_share_pages(parts: &[Part]) -> bool {
     let pages = parts.iter().filter_map(Part::page);
     let large = pages.filter(|page| LARGE_BYTES.contains(&page.block_bytes));
     large.clone().filter(|page| page.reserved == 1).count() * 2 <= large.count()
 }
 
 /// Returns the words of static data that point to mapped memory.
-fn words(context: &Context<'_>, data: &StaticData<'_>) -> Vec<u64> {
-    let mut words = BTreeSet::new();
+fn pointers_to_mapped_memory(context: &Context<'_>, data: &StaticData<'_>) -> Vec<u64> {
+    let mut pointers = BTreeSet::new();
     each_word(context, data.range, &mut |_, word| {
         if word.is_multiple_of(PAGE_BYTES) && context.space.find(word).is_some_and(is_mapped_memory) {
-            words.insert(word);
+            pointers.insert(word);
         }
-        words.len() < MAX_TRIED
+        pointers.len() < MAX_TRIED
     });
-    words.into_iter().collect()
+    pointers.into_iter().collect()
 }
 
-/// Returns the page map that one of `words` points to. Hardly any page of an upper level was ever
+/// Returns the page map that one of `pointers` points to. Hardly any page of an upper level was ever
 /// written, so candidates with the fewest resident pages come first.
-fn find_map(context: &Context<'_>, words: &[u64]) -> Option<Map> {
+fn find_map(context: &Context<'_>, pointers: &[u64]) -> Option<Map> {
     let range = |upper: u64| AddressRange::sized(upper, MAP_BYTES);
     let may_be = |upper: &u64| is_private_memory(context, range(*upper));
-    let mut uppers: Vec<u64> = words.iter().copied().filter(may_be).collect();
+    let mut uppers: Vec<u64> = pointers.iter().copied().filter(may_be).collect();
     uppers.sort_by_cached_key(|&upper| (context.resident_bytes(range(upper)), upper));
     let mut remaining_bytes = MAX_TRIED_BYTES;
     uppers.into_iter().find_map(|upper| map_at(context, upper, &mut remaining_bytes))
@@ -125,7 +125,16 @@ fn map_at(context: &Context<'_>, upper: u64, remaining_bytes: &mut u64) -> Optio
     {
         return None;
     }
-    let (mut submaps, mut seen, mut is_map) = (Vec::new(), HashSet::new(), true);
+    let submaps = submaps_at(context, upper, remaining_bytes)?;
+    let layout = layout_by_votes(context, &submaps)?;
+    Some(Map { upper, layout, submaps })
+}
+
+/// Returns the submaps of a page map; `None` if a word of its upper level points to none.
+fn submaps_at(context: &Context<'_>, upper: u64, remaining_bytes: &mut u64) -> Option<Vec<Leaf>> {
+    let mut submaps = Vec::new();
+    let mut seen = HashSet::new();
+    let mut is_map = true;
     // The first entry covers addresses where nothing can be (`_mi_page_map_init`).
     let range = (upper + 8, upper + MAP_BYTES);
     *remaining_bytes = remaining_bytes.saturating_sub(each_word_by(
@@ -140,21 +149,25 @@ fn map_at(context: &Context<'_>, upper: u64, remaining_bytes: &mut u64) -> Optio
             is_map && submaps.len() < MAX_SUBMAPS
         },
     ));
-    if !is_map {
-        return None;
-    }
+    is_map.then_some(submaps)
+}
+
+/// Returns the layout of the pages in these submaps; `None` if fewer than nine in ten have it, or
+/// there are none.
+fn layout_by_votes(context: &Context<'_>, submaps: &[Leaf]) -> Option<&'static PageLayout> {
     let mut cache = PageCache::new(context.memory);
-    let layouts = [&PAGE_3, &PAGE_3_4];
+    let layouts: [&'static PageLayout; 2] = [&PAGE_3, &PAGE_3_4];
     let mut votes = [0_usize; 2];
     let mut entries = 0;
-    for &Leaf { first, at: submap } in &submaps {
+    for &Leaf { first, at: submap } in submaps {
         if entries >= ENOUGH_ENTRIES || Instant::now() >= context.deadline {
             break;
         }
         each_word_by(context, (submap, submap + SUBMAP_BYTES), PAGE_BYTES as usize, &mut |at, page| {
             let slice = first + (at - submap) / 8 * SLICE_BYTES;
             for (layout, votes) in layouts.iter().zip(&mut votes) {
-                let fits = read_page(&mut cache, layout, page).is_some_and(|(_, area)| area.contains(slice));
+                let fits =
+                    read_page(&mut cache, layout, page).is_some_and(|found| found.area.contains(slice));
                 *votes += usize::from(fits);
             }
             entries += 1;
@@ -163,16 +176,18 @@ fn map_at(context: &Context<'_>, upper: u64, remaining_bytes: &mut u64) -> Optio
     }
     let best = if votes[0] >= votes[1] { 0 } else { 1 };
     // Some pages may be mid-update.
-    let is_map = entries > 0 && votes[best] * 10 >= entries * 9;
-    is_map.then_some(Map { upper, layout: layouts[best], submaps })
+    let is_known = entries > 0 && votes[best] * 10 >= entries * 9;
+    is_known.then_some(layouts[best])
 }
 
-/// Reads a page; also returns the range of its memory.
-fn read_page(
-    cache: &mut PageCache<'_>,
-    layout: &PageLayout,
-    address: u64,
-) -> Option<(PageWords, AddressRange)> {
+/// A page, and the range of its memory.
+struct PageInMemory {
+    page: PageWords,
+    area: AddressRange,
+}
+
+/// Reads the page whose structure is at `address`.
+fn read_page(cache: &mut PageCache<'_>, layout: &PageLayout, address: u64) -> Option<PageInMemory> {
     if address == 0 || !address.is_multiple_of(8) || address >= USER_ADDRESS_END {
         return None;
     }
@@ -192,7 +207,7 @@ fn read_page(
     // Slices too small for another block may follow the last one.
     let own = page.slices.filter(|slices| slices.start == area).map(|slices| slices.end);
     let end = own.filter(|end| *end < USER_ADDRESS_END).unwrap_or(end).max(end);
-    Some((page, AddressRange::new(area, end.next_multiple_of(SLICE_BYTES))))
+    Some(PageInMemory { page, area: AddressRange::new(area, end.next_multiple_of(SLICE_BYTES)) })
 }
 
 /// Adds all pages.
@@ -210,8 +225,8 @@ fn add_pages(context: &Context<'_>, map: &Map, free: &mut UnclaimedMemory<'_>, h
                 return true;
             }
             match read_page(&mut cache, map.layout, address) {
-                Some((page, area))
-                    if area.start == slice && heap.parts.len() < MAX_PAGES && free.contains(area) =>
+                Some(PageInMemory { page, area })
+                    if area.start == slice && heap.parts.len() < MAX_PARTS && free.contains(area) =>
                 {
                     let AddressRange { start, end } = area;
                     heap.parts.push(Part {
@@ -233,18 +248,18 @@ fn add_pages(context: &Context<'_>, map: &Map, free: &mut UnclaimedMemory<'_>, h
     heap.bytes_read += cache.bytes_read;
 }
 
-/// An arena.
+/// An arena of 3.x (`arena.c`, `mi_arena_s`).
 struct Arena {
     range: AddressRange,
     /// End of the structures at its start.
     own_end: u64,
     /// Slices to purge, one bit each.
-    purge: Vec<u8>,
-    /// Whether they are purged in runs only.
-    is_in_runs: bool,
+    purge_bits: Vec<u8>,
+    /// Whether slices are purged only in runs of `RUN_BYTES`.
+    purges_runs_only: bool,
 }
 
-/// Returns the arena at `address`; `None` if absent.
+/// Returns the arena at `address`; `None` if there is none.
 fn arena_at(context: &Context<'_>, data: &StaticData<'_>, address: u64) -> Option<Arena> {
     let mut bytes = [0; 8 * ARENA_WORDS];
     if !address.is_multiple_of(SLICE_BYTES) || context.resident_runs((address, address + 8)).is_empty() {
@@ -256,41 +271,45 @@ fn arena_at(context: &Context<'_>, data: &StaticData<'_>, address: u64) -> Optio
     // how many of them are its own.
     let owner = (0..ARENA_WORDS).find(|&index| data.range.contains(word(index)))?;
     let (end, own_end) = (owner + 1..owner + 3).find_map(|index| {
-        let (slices, own) = (word(index), word(index + 1));
+        let (slices, own_slices) = (word(index), word(index + 1));
         let end = address.checked_add(slices.checked_mul(SLICE_BYTES)?)?;
-        let is_arena = own > 0
-            && own < slices
+        let is_arena = own_slices > 0
+            && own_slices < slices
             && slices <= MAX_ARENA_SLICES
             && is_private_memory(context, (address, end));
-        is_arena.then_some((end, address + own * SLICE_BYTES))
+        is_arena.then_some((end, address + own_slices * SLICE_BYTES))
     })?;
     // Its bitmaps are among its own structures.
     let is_bitmap = |index: &usize| (address..own_end).contains(&word(*index));
     let first = (owner + 1..ARENA_WORDS - PURGE_BITMAP)
         .find(|index| (*index..=index + PURGE_BITMAP).all(|index| is_bitmap(&index)));
-    let mut purge = Vec::new();
+    let mut purge_bits = Vec::new();
     if let Some(first) = first {
         let bits = ((end - address) / SLICE_BYTES).next_multiple_of(CHUNK_BITS);
-        purge.resize((bits / 8) as usize, 0);
+        purge_bits.resize((bits / 8) as usize, 0);
         // Memory that was never written has no bit set.
-        let got = context.memory.read_some(word(first + PURGE_BITMAP) + BITMAP_BITS, &mut purge);
-        purge.truncate(got);
+        let got = context.memory.read_some(word(first + PURGE_BITMAP) + BITMAP_BITS, &mut purge_bits);
+        purge_bits.truncate(got);
     }
-    let is_in_runs = first.is_some_and(|first| PURGED_IN_RUNS.contains(&first));
-    Some(Arena { range: AddressRange::new(address, end), own_end, purge, is_in_runs })
+    let purges_runs_only = first.is_some_and(|first| PURGED_IN_RUNS.contains(&first));
+    Some(Arena { range: AddressRange::new(address, end), own_end, purge_bits, purges_runs_only })
 }
 
 impl Arena {
-    /// Divides a free range by whether slices are to be purged.
-    fn divide(&self, AddressRange { start, end }: AddressRange, parts: &mut Vec<Part>) {
+    /// Divides a free range by whether slices are to be purged, and adds its parts to `parts`. The
+    /// target's bits decide how many these are, so there are at most `max_parts` of them.
+    ///
+    /// # Errors
+    /// The first address that was not added.
+    fn divide(&self, range: AddressRange, parts: &mut Vec<Part>, max_parts: usize) -> Result<(), u64> {
         let kind = |at: u64| {
             let slice = ((at - self.range.start) / SLICE_BYTES) as usize;
-            let is_set = self.purge.get(slice / 8).is_some_and(|byte| byte >> (slice % 8) & 1 != 0);
+            let is_set = self.purge_bits.get(slice / 8).is_some_and(|byte| byte >> (slice % 8) & 1 != 0);
             if is_set { Kind::PurgePending } else { Kind::Free }
         };
-        let mut at = start;
-        while at < end {
-            let next = (at + SLICE_BYTES).min(end);
+        let mut at = range.start;
+        while at < range.end {
+            let next = (at + SLICE_BYTES).min(range.end);
             let kind = kind(at);
             match parts.last_mut() {
                 Some(last)
@@ -299,14 +318,21 @@ impl Arena {
                 {
                     last.end = next;
                 }
-                _ => parts.push(Part { start: at, end: next, kind, unit: 0, thread: 0 }),
+                _ => {
+                    if parts.len() >= max_parts {
+                        return Err(at);
+                    }
+                    parts.push(Part { start: at, end: next, kind, unit: 0, thread: 0 });
+                }
             }
             at = next;
         }
+        Ok(())
     }
 }
 
-/// Adds mimalloc's own structures: the map, those of arenas, and slices with threads' heaps.
+/// Adds mimalloc's own structures: the map, those of arenas, and the slices that hold threads'
+/// heaps.
 fn add_own_structures(map: &Map, arenas: &[Arena], free: &mut UnclaimedMemory<'_>, heap: &mut Heap) {
     let mut own: Vec<AddressRange> =
         arenas.iter().map(|arena| AddressRange::new(arena.range.start, arena.own_end)).collect();
@@ -337,9 +363,14 @@ fn add_own_structures(map: &Map, arenas: &[Arena], free: &mut UnclaimedMemory<'_
 }
 
 /// Adds the memory of each arena that is in no page.
-fn add_free_memory(arenas: &[Arena], free: &mut UnclaimedMemory<'_>, heap: &mut Heap) {
+fn add_free_memory(context: &Context<'_>, arenas: &[Arena], free: &mut UnclaimedMemory<'_>, heap: &mut Heap) {
+    let max_parts = MAX_PARTS.saturating_sub(heap.parts.len());
     let mut parts = Vec::new();
     for arena in arenas {
+        if Instant::now() >= context.deadline {
+            heap.doubts.note_timeout(arena.range.start);
+            break;
+        }
         let first = heap.parts.partition_point(|part| part.end <= arena.range.start);
         let mut at = arena.range.start;
         let mut gaps = Vec::new();
@@ -349,10 +380,42 @@ fn add_free_memory(arenas: &[Arena], free: &mut UnclaimedMemory<'_>, heap: &mut 
         }
         gaps.push(AddressRange::new(at, arena.range.end));
         gaps.retain(|gap| free.contains(*gap));
-        for gap in gaps {
-            arena.divide(gap, &mut parts);
+        let divided = gaps.into_iter().try_for_each(|gap| arena.divide(gap, &mut parts, max_parts));
+        if let Err(at) = divided {
+            heap.doubts.note_damage(at, 0);
+            break;
         }
     }
     heap.parts.extend(parts);
     heap.parts.sort_unstable_by_key(|part| part.start);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const START: u64 = 0x200_0000_0000;
+    const SLICES: u64 = 64;
+
+    #[test]
+    fn bits_of_the_target_make_a_bounded_number_of_parts() {
+        let range = AddressRange::sized(START, SLICES * SLICE_BYTES);
+        let arena = |bits: u8| Arena {
+            range,
+            own_end: START,
+            purge_bits: vec![bits; SLICES as usize / 8],
+            purges_runs_only: false,
+        };
+        let divided = |bits: u8, max_parts: usize| {
+            let mut parts = Vec::new();
+            let result = arena(bits).divide(range, &mut parts, max_parts);
+            (result, parts.len(), parts.last().map(|part| (part.end - START) / SLICE_BYTES))
+        };
+        assert_eq!(divided(0b0101_0101, 10), (Err(START + 10 * SLICE_BYTES), 10, Some(10)));
+        assert_eq!(divided(0b0101_0101, 0), (Err(START), 0, None));
+        assert_eq!(divided(0b0101_0101, 64), (Ok(()), 64, Some(64)));
+        // A part that grows is not another one.
+        assert_eq!(divided(0, 1), (Ok(()), 1, Some(64)));
+        assert_eq!(divided(0b0000_1111, 1), (Err(START + 4 * SLICE_BYTES), 1, Some(4)));
+    }
 }
