@@ -1,5 +1,6 @@
 //! A page as Markdown, for an issue or a mailing list: GitHub tables, padded so that the source is
-//! readable too. Names of programs are escaped and never act as markup.
+//! readable too. Texts are escaped, so that they make no heading, list, link text, image or HTML.
+//! GitHub still links bare addresses and mentions.
 
 use super::book::Book;
 use super::cleaned::{cleaned, cleaned_book};
@@ -8,19 +9,21 @@ use crate::text::{pad_left, pad_right, width};
 
 /// Cells wider than this are not padded to: one long name would widen every line.
 const MAX_ALIGNED: usize = 100;
+/// Maximum digits of a list item's number (CommonMark 0.31, 5.2).
+const MAX_LIST_DIGITS: usize = 9;
 
-/// The whole page, with a final newline. Refers to those plots that exist as files.
+/// Writes a page, with a final newline; it links the plots that exist as files.
 pub fn text(page: &Page) -> String {
     let mut parts = Vec::new();
-    whole(&mut parts, &cleaned(page));
+    append_page(&mut parts, &cleaned(page));
     parts.join("\n\n") + "\n"
 }
 
-/// The whole book, with a final newline: overall result and machine first, then the chapters.
+/// Writes a book, with a final newline: overall result and machine first, then the chapters.
 pub fn book(book: &Book) -> String {
     let book = cleaned_book(book);
     let mut parts = vec![format!("# {}", escaped(&book.title)), format!("**{}**", escaped(&book.headline))];
-    parts.push(rows(&book.contents));
+    parts.push(table_text(&book.contents));
     let facts: Vec<String> = book
         .environment
         .iter()
@@ -30,13 +33,13 @@ pub fn book(book: &Book) -> String {
         parts.push(format!("Measured on:\n\n{}", facts.join("\n")));
     }
     for chapter in book.chapters {
-        whole(&mut parts, &Page { environment: Vec::new(), ..chapter.page });
+        append_page(&mut parts, &Page { environment: Vec::new(), ..chapter.page });
     }
     parts.join("\n\n") + "\n"
 }
 
 /// Appends title, headline and all parts of a cleaned page.
-fn whole(parts: &mut Vec<String>, page: &Page) {
+fn append_page(parts: &mut Vec<String>, page: &Page) {
     if !page.title.is_empty() {
         parts.push(format!("## {}", escaped(&page.title)));
     }
@@ -44,7 +47,7 @@ fn whole(parts: &mut Vec<String>, page: &Page) {
         parts.push(format!("**{}**", escaped(&page.headline)));
     }
     for section in &page.sections {
-        part(parts, section);
+        append_section(parts, section);
     }
     if !page.caveats.is_empty() {
         let caveats: Vec<String> =
@@ -58,18 +61,19 @@ fn whole(parts: &mut Vec<String>, page: &Page) {
     }
 }
 
-fn part(parts: &mut Vec<String>, section: &Section) {
+/// Appends the heading, paragraphs, claims, tables, plots and snippets of a section.
+fn append_section(parts: &mut Vec<String>, section: &Section) {
     if !section.heading.is_empty() {
         parts.push(format!("### {}", escaped(&section.heading)));
     }
     parts.extend(section.paragraphs.iter().map(|paragraph| escaped(paragraph)));
-    claims(parts, &section.claims);
+    append_claims(parts, &section.claims);
     for table in &section.tables {
         if !table.caption.is_empty() {
             parts.push(escaped(&table.caption));
         }
         if !table.columns.is_empty() {
-            parts.push(rows(table));
+            parts.push(table_text(table));
         }
     }
     for plot in section.plots.iter().filter(|plot| !plot.address.is_empty()) {
@@ -88,14 +92,14 @@ fn part(parts: &mut Vec<String>, section: &Section) {
 
 /// Appends the claims as a table, and below it the reasons for those that do not or not always
 /// hold.
-pub fn claims(parts: &mut Vec<String>, claims: &[Claim]) {
+pub fn append_claims(parts: &mut Vec<String>, claims: &[Claim]) {
     if claims.is_empty() {
         return;
     }
     let row = |claim: &Claim| {
-        let says = if claim.says.is_empty() { String::new() } else { format!(": {}", claim.says) };
+        let statement = if claim.says.is_empty() { String::new() } else { format!(": {}", claim.says) };
         vec![
-            Cell::plain(format!("{}{says}", claim.id)),
+            Cell::plain(format!("{}{statement}", claim.id)),
             claim.verdict.clone(),
             Cell::plain(&claim.published),
             Cell::plain(&claim.measured),
@@ -103,57 +107,61 @@ pub fn claims(parts: &mut Vec<String>, claims: &[Claim]) {
     };
     let columns =
         ["claim", "verdict", "published", "measured"].map(|title| Column::new(title, false)).to_vec();
-    let rows_of_claims = claims.iter().map(row).collect();
-    parts.push(rows(&Table { caption: String::new(), columns, rows: rows_of_claims }));
-    let doubtful = |claim: &&Claim| claim.verdict.tone != Tone::Good || !claim.reason.is_empty();
-    let said = |claim: &Claim| {
-        let parts = [&claim.reason, &claim.note].into_iter().chain(&claim.figures);
-        let parts: Vec<&str> =
-            parts.filter(|part| !part.is_empty()).map(|part| part.trim_end_matches('.')).collect();
+    let rows = claims.iter().map(row).collect();
+    parts.push(table_text(&Table { caption: String::new(), columns, rows }));
+    let needs_reason = |claim: &&Claim| claim.verdict.tone != Tone::Good || !claim.reason.is_empty();
+    let reason_line = |claim: &Claim| {
+        let reasons = [&claim.reason, &claim.note].into_iter().chain(&claim.figures);
+        let reasons: Vec<&str> =
+            reasons.filter(|reason| !reason.is_empty()).map(|reason| reason.trim_end_matches('.')).collect();
         let verdict = escaped(&claim.verdict.text);
-        (!parts.is_empty())
-            .then(|| format!("- **{}** ({verdict}): {}", escaped(&claim.id), escaped(&parts.join("; "))))
+        (!reasons.is_empty())
+            .then(|| format!("- **{}** ({verdict}): {}", escaped(&claim.id), escaped(&reasons.join("; "))))
     };
-    let said: Vec<String> = claims.iter().filter(doubtful).filter_map(said).collect();
-    if !said.is_empty() {
-        parts.push(said.join("\n"));
+    let reason_lines: Vec<String> = claims.iter().filter(needs_reason).filter_map(reason_line).collect();
+    if !reason_lines.is_empty() {
+        parts.push(reason_lines.join("\n"));
     }
 }
 
-/// A reference to a plot that exists as a file.
+/// Writes an image link to a plot's file.
 pub fn picture(plot: &Plot) -> String {
     // Square brackets would end the link text.
     let title = escaped(&plot.title.replace('[', "(").replace(']', ")"));
     format!("![{title}]({})", plot.address)
 }
 
-/// The table, with its columns padded to equal width.
-pub fn rows(table: &Table) -> String {
-    let mut rooms: Vec<usize> =
+/// Writes a table, with its columns padded to equal width.
+pub fn table_text(table: &Table) -> String {
+    let mut widths: Vec<usize> =
         table.columns.iter().map(|column| width(&escaped(&column.title)).max(4)).collect();
     for row in &table.rows {
-        for (cell, room) in row.iter().zip(&mut rooms) {
-            let wide = width(&escaped(&cell.text));
-            *room = (*room).max(if wide <= MAX_ALIGNED { wide } else { 0 });
+        for (cell, width_of_column) in row.iter().zip(&mut widths) {
+            let cell_width = width(&escaped(&cell.text));
+            if cell_width <= MAX_ALIGNED {
+                *width_of_column = (*width_of_column).max(cell_width);
+            }
         }
     }
-    let places = || table.columns.iter().zip(&rooms);
+    let columns_with_widths = || table.columns.iter().zip(&widths);
     let line = |cells: Vec<String>| {
-        let filled = places().zip(cells).map(|((column, &room), cell)| match column.figures {
-            _ if width(&cell) > room => cell,
-            true => pad_left(&cell, room),
-            false => pad_right(&cell, room),
-        });
+        let filled =
+            columns_with_widths().zip(cells).map(|((column, &width_of_column), cell)| match column.figures {
+                _ if width(&cell) > width_of_column => cell,
+                true => pad_left(&cell, width_of_column),
+                false => pad_right(&cell, width_of_column),
+            });
         format!("| {} |", filled.collect::<Vec<_>>().join(" | "))
     };
     let head = line(table.columns.iter().map(|column| escaped(&column.title)).collect());
-    let rules =
-        places().map(
-            |(column, &room)| {
-                if column.figures { format!("{}:", "-".repeat(room - 1)) } else { "-".repeat(room) }
-            },
-        );
-    let rules = line(rules.collect());
+    let rule = |(column, &width_of_column): (&Column, &usize)| {
+        if column.figures {
+            format!("{}:", "-".repeat(width_of_column - 1))
+        } else {
+            "-".repeat(width_of_column)
+        }
+    };
+    let rules = line(columns_with_widths().map(rule).collect());
     let rows = table.rows.iter().map(|row| match row.is_empty() {
         true => line(
             table.columns.iter().map(|column| if column.figures { "----" } else { "" }.to_owned()).collect(),
@@ -169,16 +177,16 @@ pub fn escaped(text: &str) -> String {
     let characters: Vec<char> = text.chars().collect();
     let mut safe = String::with_capacity(text.len());
     let is_word = |at: Option<&char>| at.is_some_and(|c| c.is_alphanumeric());
-    let is_dark = |at: Option<&char>| at.is_some_and(|c| !c.is_whitespace());
+    let is_visible = |at: Option<&char>| at.is_some_and(|c| !c.is_whitespace());
     for (index, &c) in characters.iter().enumerate() {
         let before = index.checked_sub(1).and_then(|before| characters.get(before));
         let after = characters.get(index + 1);
         let acts = match c {
             '\\' | '`' | '|' => true,
-            '*' => is_dark(before) || is_dark(after),
+            '*' => is_visible(before) || is_visible(after),
             '_' => !(is_word(before) && is_word(after)),
-            '~' => is_dark(before) || after == Some(&'~'),
-            '$' => before.is_some() && is_dark(before),
+            '~' => is_visible(before) || after == Some(&'~'),
+            '$' => is_visible(before),
             '<' => after.is_some_and(|c| c.is_ascii_alphabetic() || matches!(c, '/' | '!' | '?')),
             '&' => after.is_some_and(|c| c.is_ascii_alphabetic() || *c == '#'),
             ']' => after.is_some_and(|c| matches!(c, '(' | '[' | ':')),
@@ -187,9 +195,9 @@ pub fn escaped(text: &str) -> String {
             '+' | '-' => index == 0 && !after.is_some_and(char::is_ascii_digit),
             '.' | ')' => {
                 index > 0
-                    && index < 10
+                    && index <= MAX_LIST_DIGITS
                     && characters.iter().take(index).all(char::is_ascii_digit)
-                    && !is_dark(after)
+                    && !is_visible(after)
             }
             _ => false,
         };

@@ -2,7 +2,7 @@
 
 use super::study::StudyInput;
 use strandline_report::pages::cleaned::cleaned;
-use strandline_report::pages::markdown::{claims, escaped, picture, rows};
+use strandline_report::pages::markdown::{append_claims, escaped, picture, table_text};
 use strandline_report::pages::page::{Page, Section};
 
 /// First marker line.
@@ -30,12 +30,12 @@ pub fn block(facts: &StudyInput<'_>, page: &Page, surroundings: &[(String, Strin
     let page = cleaned(&Page { sections: vec![section], ..page.clone() });
     let mut parts = vec![format!("**{}**", escaped(&page.headline))];
     for section in &page.sections {
-        claims(&mut parts, &section.claims);
+        append_claims(&mut parts, &section.claims);
         for table in section.tables.iter().filter(|table| !table.rows.is_empty()) {
             if !table.caption.is_empty() {
                 parts.push(escaped(&table.caption));
             }
-            parts.push(rows(table));
+            parts.push(table_text(table));
         }
         parts.extend(section.plots.iter().map(picture));
     }
