@@ -106,8 +106,8 @@ fn pointers_to_mapped_memory(context: &Context<'_>, data: &StaticData<'_>) -> Ve
     pointers.into_iter().collect()
 }
 
-/// Returns the page map that one of `pointers` points to. Hardly any page of an upper level was ever
-/// written, so candidates with the fewest resident pages come first.
+/// Returns the page map that one of `pointers` points to. Hardly any page of an upper level was
+/// ever written, so candidates with the fewest resident pages come first.
 fn find_map(context: &Context<'_>, pointers: &[u64]) -> Option<Map> {
     let range = |upper: u64| AddressRange::sized(upper, MAP_BYTES);
     let may_be = |upper: &u64| is_private_memory(context, range(*upper));
