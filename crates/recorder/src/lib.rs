@@ -21,6 +21,7 @@ mod session;
 mod sink;
 mod tree;
 mod tree_pss;
+mod watch;
 mod watchable;
 
 use std::path::PathBuf;

@@ -517,7 +517,7 @@ impl<'a> Session<'a> {
 
     /// Handles finished ledgers, and answers programs that waited for them.
     fn take_ledgers(&mut self) {
-        for result in self.ledgers.take() {
+        for result in self.ledgers.take_results() {
             self.take_result(result);
         }
         self.answer_if_done();

@@ -69,9 +69,10 @@ impl Watchdog {
         }
     }
 
-    /// Arms the watchdog: this process holds another from now on, for at most `most`.
+    /// Arms the watchdog: this process holds another from now on, for at most `most`
+    /// ([`Duration::MAX`]: as long as it likes, but not while it is stopped).
     pub fn arm(&self, most: Duration) {
-        let until = (monotonic_time() + most).as_nanos().min(u64::MAX.into()) as u64;
+        let until = monotonic_time().saturating_add(most).as_nanos().min(u64::MAX.into()) as u64;
         self.deadline_ns().store(until, Ordering::Release);
     }
 
@@ -85,6 +86,9 @@ impl Watchdog {
         unsafe { &(*self.shared).until }
     }
 }
+
+// SAFETY: the page belongs to the process, and any of its threads may end its child.
+unsafe impl Send for Watchdog {}
 
 impl Drop for Watchdog {
     fn drop(&mut self) {
@@ -131,7 +135,7 @@ fn watch(shared: *const Shared, parent: libc::pid_t, stat: libc::c_int) -> ! {
             }
         } else {
             stopped_since = None;
-            if now >= until + GRACE {
+            if now >= until.saturating_add(GRACE) {
                 kill_parent(parent);
             }
         }

@@ -115,6 +115,23 @@ fn a_recorder_that_a_terminal_stops_traces_no_process_meanwhile() -> Outcome {
     until_free(pid)
 }
 
+/// Signals to a watched process and its end wait for the recorder.
+#[test]
+fn a_recorder_that_is_stopped_watches_no_process_for_long() -> Outcome {
+    let mut subject = subject()?;
+    let pid = subject.pid();
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("stopped.strandline").display().to_string();
+    let words = ["record", "-o", &file, "--ledger", "exit", &subject.pid_text()];
+    let mut recorder = strandline::command(&words).process_group(0).stderr(Stdio::null()).spawn()?;
+    until_true("it to watch for the end", || waiting::is_traced(pid))?;
+    strandline_sys::signal::send(recorder.id().cast_signed(), SIGSTOP)?;
+    assert_eq!(recorder.wait()?.signal(), Some(SIGKILL));
+    until_free(pid)?;
+    assert!(subject.ask(b'i')?["mallinfo"].is_object());
+    Ok(())
+}
+
 #[test]
 fn no_core_file_is_written_of_it() -> Outcome {
     let mut subject = subject()?;

@@ -142,7 +142,7 @@ fn a_collector_survives_a_reclaim_killed_at_any_instant() {
             return;
         }
         let first = subject.pid();
-        kill_in_call(&subject, scaled(20, 1000), scaled(4, 200));
+        kill_in_call(&subject, scaled(10, 1000), scaled(2, 200));
         // Collections go on: none waits for a thread that no longer answers.
         let before = count(&mut subject, first);
         crate::subject::until("the collector goes on", || count(&mut subject, first) > before + 10);
@@ -156,10 +156,10 @@ fn a_collector_survives_a_reclaim_killed_at_any_instant() {
 fn a_handler_that_allocates_waits_for_the_call() {
     let mut subject = Subject::start("allocating_handler", &[]);
     let first = subject.pid();
-    for _ in 0..scaled(10, 500) {
+    for _ in 0..scaled(5, 500) {
         subject.trim(PATIENCE.as_secs(), Some(first)).unwrap();
     }
-    kill_in_call(&subject, scaled(10, 1000), 0);
+    kill_in_call(&subject, scaled(5, 1000), 0);
     let before = count(&mut subject, first);
     crate::subject::until("signals are handled", || count(&mut subject, first) > before + 10);
     assert_eq!(subject.finish().1.code(), Some(0));

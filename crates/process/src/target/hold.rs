@@ -4,7 +4,7 @@
 use std::cell::{Cell, RefCell};
 use std::panic::AssertUnwindSafe;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use strandline_sys::signal::StopSignalsBlocked;
 use strandline_sys::watchdog::Watchdog;
@@ -16,6 +16,8 @@ thread_local! {
         ThreadHolds {
             limit: Cell::new(Duration::ZERO),
             count: Cell::new(0),
+            since: Cell::new(None),
+            held: Cell::new(Duration::ZERO),
             watchdog: RefCell::new(None),
             read_lock: RefCell::new(None),
         }
@@ -31,6 +33,10 @@ struct ThreadHolds {
     limit: Cell<Duration>,
     /// Number of nested holds.
     count: Cell<u32>,
+    /// When the outermost hold began.
+    since: Cell<Option<Instant>>,
+    /// See [`held_time`].
+    held: Cell<Duration>,
     /// Started with the first hold. If it cannot be started, only strandline's own limits apply.
     watchdog: RefCell<Option<Watchdog>>,
     /// Its read lock on [`HELD`], while it holds something.
@@ -62,12 +68,19 @@ pub fn on_own_thread<T: Send>(limit: Duration, work: impl FnOnce() -> T + Send) 
     let result = std::thread::scope(|scope| {
         let body = move || {
             THIS_THREAD.with(|thread| thread.limit.set(limit));
-            work()
+            (work(), held_time())
         };
         std::thread::Builder::new().spawn_scoped(scope, body).ok()?.join().ok()
     });
     drop(no_stops);
-    result
+    let (result, held) = result?;
+    THIS_THREAD.with(|thread| thread.held.set(thread.held.get() + held));
+    Some(result)
+}
+
+/// How long this thread and those that it started by [`on_own_thread`] have held targets, in total.
+pub fn held_time() -> Duration {
+    THIS_THREAD.with(|thread| thread.held.get())
 }
 
 /// Runs `work` while no thread of this process holds anything: waits for current holds to end, and
@@ -100,6 +113,7 @@ impl Hold {
                 return;
             }
             *thread.read_lock.borrow_mut() = Some(HELD.read().unwrap_or_else(PoisonError::into_inner));
+            thread.since.set(Some(Instant::now()));
             // A thread not started by `on_own_thread` has no limit, and so no watchdog.
             if thread.limit.get().is_zero() {
                 return;
@@ -125,6 +139,8 @@ impl Drop for Hold {
                 watchdog.disarm();
             }
             *thread.read_lock.borrow_mut() = None;
+            let held = thread.since.take().map_or(Duration::ZERO, |since| since.elapsed());
+            thread.held.set(thread.held.get() + held);
         });
     }
 }

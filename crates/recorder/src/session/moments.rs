@@ -368,8 +368,9 @@ impl Session<'_> {
     pub(super) fn take_result(&mut self, result: LedgerResult) {
         match result {
             LedgerResult::Ledger(ledger) => self.take_ledger(ledger),
-            LedgerResult::Failed(request, text) => {
-                let text = format!("no ledger ({}): {text}", moment_word(request.moment));
+            LedgerResult::Failed { request, reason, stopped_us } => {
+                self.state.moments.stopped_us += stopped_us;
+                let text = format!("no ledger ({}): {reason}", moment_word(request.moment));
                 // Under `run`, standard error belongs to the command.
                 if !self.forwards_signals
                     && !std::mem::replace(&mut self.state.moments.has_warned_failed, true)
@@ -398,14 +399,14 @@ impl Session<'_> {
                     member.final_kib = high_water_kib;
                 }
             }
-            LedgerResult::NotWatched(process, text) => {
+            LedgerResult::NotWatched { process, reason } => {
                 let had_watch =
                     self.numbered(process).is_some_and(|member| std::mem::take(&mut member.has_watch));
                 self.state.moments.watched -= usize::from(had_watch);
                 self.add_caveat(
                     "not_watched",
                     format!("process number {process}"),
-                    format!("no ledger at its end: {text}"),
+                    format!("no ledger at its end: {reason}"),
                 );
             }
         }

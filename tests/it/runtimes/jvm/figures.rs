@@ -4,14 +4,14 @@ use crate::support::jdks;
 use crate::support::jvm::{OLDEST, agrees, caveats, classes, fill, holds, start};
 use crate::support::jvm_collectors::cases;
 use crate::support::jvm_histogram::has_jcmd;
-use crate::support::{Outcome, for_any, here, skipped, strandline};
+use crate::support::{Outcome, for_any, here, skipped, some_of, strandline};
 
 #[test]
 fn pools_and_classes_are_those_of_the_beans() -> Outcome {
     let test = here!();
     let Some(classes) = classes(test)? else { return Ok(()) };
     let has_jcmd = has_jcmd(&format!("{test}, by class"));
-    for_any(cases(test), |(jdk, collector)| {
+    for_any(some_of(cases(test), 2), |(jdk, collector)| {
         let mut subject = start(jdk, &classes, collector.options)?;
         fill(&mut subject)?;
         let seen = agrees(&mut subject, collector.counts && has_jcmd)?;
