@@ -158,7 +158,7 @@ fn read_object(
     let is_private = |m: &Mapping| !m.permissions.shared && m.permissions.write;
     let is_brk = |address: u64| context.space.find(address).is_none_or(is_private);
     let parameters = locate::parameters(context.whole_memory, &object.data, main.address, is_brk);
-    let with_huge_pages = parameters.filter(|p| p.layout.scaled_heaps && p.hp_pagesize != 0);
+    let with_huge_pages = parameters.filter(|p| p.layout.heaps_scale_with_hp_pagesize && p.hp_pagesize != 0);
     let heap_max_bytes = with_huge_pages.map_or(layout::HEAP_MAX_BYTES, |p| p.hp_pagesize.saturating_mul(4));
     let arenas = locate::arenas(context.whole_memory, &main, heap_max_bytes);
     let taken = earlier.iter().flat_map(|reading| reading.ranges()).collect();
@@ -365,7 +365,7 @@ impl Arenas<'_> {
             (pages, SpecialChunks::new(owned.region.start, owned.region.end))
         };
         let mut ranges = Ranges { parts: self.regions.iter().zip(self.pages).map(part).collect() };
-        let large = parameters.is_some_and(|p| p.layout.large_tcache);
+        let large = parameters.is_some_and(|p| p.layout.has_large_tcache_bins);
         let caches = tcache::find(self.context, &ranges, large);
         let fastbins = self.arenas.iter().flat_map(|arena| &arena.fastbins).filter(|&&head| head != 0);
         let all: Vec<_> =
