@@ -484,7 +484,7 @@ impl<'a> Walker<'a> {
             }
             let Some((pair, far)) = self.window.peek(page) else { continue };
             self.far_reads += u32::from(far);
-            if let Some(block) = super::mapped_header::block_at(pair, page, self.region.end) {
+            if let Some(block) = super::mapped_header::block_at(pair.into(), page, self.region.end) {
                 return Some(block);
             }
         }
