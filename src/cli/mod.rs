@@ -336,7 +336,7 @@ mod tests {
 
     #[test]
     fn the_limit_of_recordings_is_named() {
-        let files = vec!["recording"; report::MAX_FILES + 1];
+        let files = ["recording"; report::MAX_FILES + 1];
         let words = [&["strandline", "report"][..], &files[..]].concat();
         let line = conflicting_flags(&Arguments::try_parse_from(words).unwrap()).unwrap();
         assert!(line.contains(&format!("at most {} recordings", report::MAX_FILES)), "{line}");

@@ -107,8 +107,8 @@ pub fn set_registers(tid: i32, registers: &Registers) -> io::Result<()> {
     request(libc::PTRACE_SETREGS, tid, 0, std::ptr::from_ref(registers) as u64)
 }
 
-/// Returns the seccomp filter number `index` of a stopped tracee, the oldest first; `None` after the
-/// last. Needs CAP_SYS_ADMIN in the first user namespace, and a tracer without filters.
+/// Returns the seccomp filter number `index` of a stopped tracee, the oldest first; `None` after
+/// the last. Needs CAP_SYS_ADMIN in the first user namespace, and a tracer without filters.
 pub fn seccomp_filter(tid: i32, index: usize) -> io::Result<Option<Vec<FilterInstruction>>> {
     const PTRACE_SECCOMP_GET_FILTER: libc::c_uint = 0x420c;
     /// `BPF_MAXINSNS`, the kernel's limit for a filter.

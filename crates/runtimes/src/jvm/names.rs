@@ -54,8 +54,8 @@ impl<'a> LoaderNames<'a> {
         Self { view: *view, classes }
     }
 
-    /// Returns the class name of the loader whose `ClassLoaderData` handle is `handle`; `None` if it
-    /// cannot be read. 0 is the bootstrap loader, which is not an object.
+    /// Returns the class name of the loader whose `ClassLoaderData` handle is `handle`; `None` if
+    /// it cannot be read. 0 is the bootstrap loader, which is not an object.
     pub fn of(&mut self, handle: u64) -> Option<String> {
         if handle == 0 {
             return Some("bootstrap".to_owned());
