@@ -91,7 +91,7 @@ pub fn run(arguments: &Demo, output: &mut Output) -> Result<CommandResult> {
         };
         output.document(SCHEMA, Some(&result.before), &result)?;
     }
-    Ok(if refused || !memory_unchanged { CommandResult::CouldNot } else { CommandResult::Done })
+    Ok(if refused || !memory_unchanged { CommandResult::Failed } else { CommandResult::Done })
 }
 
 fn title(number: u32, text: &str) -> String {

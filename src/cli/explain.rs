@@ -177,12 +177,12 @@ pub fn test_conditions(conditions: &[Condition], test: impl Fn(&Condition) -> Ou
             Outcome::Yes(sentence) => {
                 print_message(&sentence);
                 if ending == CommandResult::Done {
-                    ending = CommandResult::Found;
+                    ending = CommandResult::ConditionHolds;
                 }
             }
             Outcome::Unknown(sentence) => {
                 print_message(&sentence);
-                ending = CommandResult::CouldNot;
+                ending = CommandResult::Failed;
             }
         }
     }
@@ -205,7 +205,7 @@ mod tests {
         };
         assert_eq!(result(&[]), CommandResult::Done);
         assert_eq!(result(&["rss < 1"]), CommandResult::Done);
-        assert_eq!(result(&["rss < 1", "rss > 1"]), CommandResult::Found);
-        assert_eq!(result(&["pss > 1", "rss > 1"]), CommandResult::CouldNot);
+        assert_eq!(result(&["rss < 1", "rss > 1"]), CommandResult::ConditionHolds);
+        assert_eq!(result(&["pss > 1", "rss > 1"]), CommandResult::Failed);
     }
 }

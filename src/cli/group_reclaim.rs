@@ -43,7 +43,7 @@ pub fn run(arguments: &Reclaim, output: &mut Output) -> Result<CommandResult> {
     if refused {
         let headline = group_reclamation::headline(&given);
         print_message(&format!("control group {}: {headline}", strandline_report::text::clean(&group.path)));
-        return Ok(CommandResult::CouldNot);
+        return Ok(CommandResult::Failed);
     }
     Ok(CommandResult::Done)
 }

@@ -51,10 +51,10 @@ use output::Output;
 pub enum CommandResult {
     /// Done: 0.
     Done,
-    /// Done, and a `--fail-if` condition holds: 1.
-    Found,
+    /// Done, and a condition of `--fail-if` or `--fail-if-claims-fail` holds: 1.
+    ConditionHolds,
     /// Failed, and already reported: 3.
-    CouldNot,
+    Failed,
     /// A command could not be run, and that was already reported: this status.
     Status(u8),
     /// A command that was run ended with this status, as `wait` reports it.
@@ -71,10 +71,12 @@ impl<E: std::error::Error> From<E> for Failure {
     }
 }
 
+/// Result of a subcommand.
 pub type Result<T> = std::result::Result<T, Failure>;
 
-const USAGE: u8 = 2;
-const COULD_NOT: u8 = 3;
+const EXIT_CONDITION_HOLDS: u8 = 1;
+const EXIT_USAGE: u8 = 2;
+const EXIT_FAILURE: u8 = 3;
 
 /// Drops the file capabilities that override file permissions: files named by the user are opened
 /// with the user's rights. Returns an exit status if strandline must not continue.
@@ -82,16 +84,16 @@ pub fn drop_dac_capabilities() -> Option<ExitCode> {
     use strandline_sys::capabilities;
     if capabilities::is_privileged_start() && capabilities::is_set_user() {
         output::print_message(
-            "strandline must not be setuid, as whoever runs it would have every file opened as its owner's: take that away \
-             (chmod u-s), and give it capabilities (GUIDE.md, \"Which permission do I need?\")",
+            "strandline must not be setuid: it would open every file with its owner's rights. Remove the bit (chmod u-s) and \
+             give it capabilities (GUIDE.md, \"Which permission do I need?\")",
         );
-        return Some(ExitCode::from(COULD_NOT));
+        return Some(ExitCode::from(EXIT_FAILURE));
     }
     let error = capabilities::drop_dac_capabilities().err()?;
     output::print_message(&format!(
-        "the capabilities of strandline's file cannot be laid down ({error}): run it without them"
+        "strandline cannot drop its file capabilities ({error}): remove them (setcap -r) and run it again"
     ));
-    Some(ExitCode::from(COULD_NOT))
+    Some(ExitCode::from(EXIT_FAILURE))
 }
 
 /// Parses the arguments, runs the subcommand, and returns the exit status.
@@ -102,7 +104,7 @@ pub fn run() -> ExitCode {
     };
     if let Some(line) = conflicting_flags(&arguments) {
         output::print_message(line);
-        return ExitCode::from(USAGE);
+        return ExitCode::from(EXIT_USAGE);
     }
     if arguments.verb.reads_processes() {
         // If the limit cannot be set, the data is only as safe as the machine's settings make it.
@@ -137,13 +139,13 @@ pub fn run() -> ExitCode {
     };
     match ending {
         Ok(CommandResult::Done) => ExitCode::SUCCESS,
-        Ok(CommandResult::Found) => ExitCode::from(1),
-        Ok(CommandResult::CouldNot) => ExitCode::from(COULD_NOT),
+        Ok(CommandResult::ConditionHolds) => ExitCode::from(EXIT_CONDITION_HOLDS),
+        Ok(CommandResult::Failed) => ExitCode::from(EXIT_FAILURE),
         Ok(CommandResult::Status(status)) => ExitCode::from(status),
         Ok(CommandResult::Command(wait_status)) => record::end_as(wait_status),
         Err(Failure(line)) => {
             output::print_message(&line);
-            ExitCode::from(COULD_NOT)
+            ExitCode::from(EXIT_FAILURE)
         }
     }
 }
@@ -166,17 +168,16 @@ fn with_verb(mut words: Vec<OsString>) -> Vec<OsString> {
 }
 
 /// Starts the commands that a lab requests, until the lab closes its socket.
-fn launch(socket: i32) -> Result<CommandResult> {
-    let number = socket;
-    let socket = strandline_sys::spawn::inherited_socket(number);
-    // The socket is a copy of the descriptor.
-    strandline_sys::spawn::set_close_on_exec(number)?;
+fn launch(descriptor: i32) -> Result<CommandResult> {
+    let socket = strandline_sys::spawn::inherited_socket(descriptor);
     let socket = socket.ok_or_else(|| Failure("lab-launcher is started by strandline itself".to_owned()))?;
+    // The socket is a copy of the descriptor.
+    strandline_sys::spawn::set_close_on_exec(descriptor)?;
     strandline_lab::serve_launcher(socket)?;
     Ok(CommandResult::Done)
 }
 
-const NOT_BOTH: &str = "--jobs is for runs that share a machine; on slurm a round has its node: --at-once says how many rounds at a time";
+const JOBS_ON_SLURM: &str = "--jobs sets the runs at a time on one machine; on Slurm each round has its own node: give --at-once instead";
 
 /// Conflicting flags of a lab on a cluster.
 fn lab_conflict(verb: &Verb) -> Option<&'static str> {
@@ -187,7 +188,7 @@ fn lab_conflict(verb: &Verb) -> Option<&'static str> {
         Verb::Squeeze(squeeze) => return squeeze.slurm.missing_dir(squeeze.dir.as_deref()),
         _ => return None,
     };
-    let at_once = (lab.slurm.on.is_some() && lab.jobs > 1).then_some(NOT_BOTH);
+    let at_once = (lab.slurm.on.is_some() && lab.jobs > 1).then_some(JOBS_ON_SLURM);
     at_once.or_else(|| lab.slurm.missing_dir(lab.dir.as_deref()))
 }
 
@@ -202,7 +203,7 @@ fn conflicting_flags(arguments: &Arguments) -> Option<&'static str> {
             Some("--json is not for export, which answers in the formats of Prometheus: leave it out")
         }
         Verb::Top(_) if arguments.common.json => {
-            Some("--json is not for top: `strandline explain PID --json` is the document of a process")
+            Some("--json is not for top: use `strandline explain PID --json`")
         }
         Verb::Run(_) if arguments.common.json => Some(
             "--json is not for run, whose output is the command's; use `strandline report FILE --format json`",
@@ -213,43 +214,46 @@ fn conflicting_flags(arguments: &Arguments) -> Option<&'static str> {
         Verb::Report(report) if report.files.len() > report::MAX_FILES => {
             Some("one report shows at most 8 recordings: give fewer")
         }
-        Verb::Try(arguments) if arguments.ready.is_some() && arguments.lab.jobs > 1 => {
-            Some("--jobs is not for servers, which would share a port: leave it out")
+        Verb::Try(arguments) => try_conflict(arguments),
+        Verb::Study(study) if study.name.is_none() && !study.all && study.writes() => {
+            Some("--report, --plots and --readme write the results of a study: name one, or give --all")
         }
-        Verb::Try(arguments)
-            if arguments.goal == arguments_lab::GoalName::TimeBounded
-                && arguments.ready.is_some()
-                && arguments.load.is_none() =>
-        {
-            Some("--goal time-bounded is about a server's time under its load: give it one with --load")
-        }
-        Verb::Try(arguments) if arguments.command.iter().any(|word| word.to_str().is_none()) => {
-            Some("a word of the command is not UTF-8, and would be changed: start the command from a script")
-        }
-        Verb::Study(study) if study.name.is_none() && !study.all && study.writes() => Some(
-            "--report, --plots and --readme are for what came of a study: name one before them, or give --all",
-        ),
         Verb::Export(export) => export.contradiction(),
-        Verb::Reclaim(reclaim)
-            if reclaim.remedy.as_deref() == Some(MEMORY_RECLAIM) && reclaim.group.name().is_none() =>
-        {
-            Some(
-                "memory_reclaim is for a control group: name one with --cgroup, --container, --unit or --pod",
-            )
-        }
+        Verb::Reclaim(reclaim) => reclaim_conflict(reclaim),
         Verb::Explain(explain) if explain.ledgers && explain.group.name().is_none() => {
             Some("--ledgers is for a control group: name one with --cgroup, --container, --unit or --pod")
         }
         Verb::Completions(_) | Verb::Man(_) | Verb::Mark(_) if arguments.common.json => {
-            Some("--json is not for this verb: what it writes is no report; leave it out")
-        }
-        Verb::Reclaim(reclaim)
-            if reclaim.allow_lost_write_risk && reclaim.remedy.as_deref() != Some("zero_pages") =>
-        {
-            Some("--allow-lost-write-risk is for zero_pages only: add --remedy zero_pages, or leave it out")
+            Some("--json has no effect on this command, which writes no report: leave it out")
         }
         _ => None,
     }
+}
+
+/// Conflicting flags of try.
+fn try_conflict(arguments: &arguments::Try) -> Option<&'static str> {
+    if arguments.ready.is_some() && arguments.lab.jobs > 1 {
+        return Some("--jobs is not for servers, which would share a port: leave it out");
+    }
+    let is_time_bounded = arguments.goal == arguments_lab::GoalName::TimeBounded;
+    if is_time_bounded && arguments.ready.is_some() && arguments.load.is_none() {
+        return Some("--goal time-bounded compares a server's time under load: give the load with --load");
+    }
+    arguments.command.iter().any(|word| word.to_str().is_none()).then_some(
+        "a word of the command is not UTF-8, and would be changed: start the command from a script",
+    )
+}
+
+/// Conflicting flags of reclaim.
+fn reclaim_conflict(reclaim: &arguments::Reclaim) -> Option<&'static str> {
+    let remedy = reclaim.remedy.as_deref();
+    if remedy == Some(MEMORY_RECLAIM) && reclaim.group.name().is_none() {
+        return Some(
+            "memory_reclaim is for a control group: name one with --cgroup, --container, --unit or --pod",
+        );
+    }
+    (reclaim.allow_lost_write_risk && remedy != Some("zero_pages"))
+        .then_some("--allow-lost-write-risk is for zero_pages only: add --remedy zero_pages, or leave it out")
 }
 
 /// Printed where no subcommand is given.
@@ -267,7 +271,7 @@ fn print_clap_message(error: &clap::Error) -> ExitCode {
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         // If standard error is closed, the message is lost.
         drop(std::io::stderr().write_all(FIRST_STEPS.as_bytes()));
-        return ExitCode::from(USAGE);
+        return ExitCode::from(EXIT_USAGE);
     }
     if !error.use_stderr() {
         // A reader that closes the pipe early (`| head`) is no error.
@@ -275,12 +279,12 @@ fn print_clap_message(error: &clap::Error) -> ExitCode {
             && error.kind() != std::io::ErrorKind::BrokenPipe
         {
             output::print_message(&format!("standard output: {error}"));
-            return ExitCode::from(COULD_NOT);
+            return ExitCode::from(EXIT_FAILURE);
         }
     } else {
         output::print_message(&usage_line(&error.render().to_string()));
     }
-    ExitCode::from(if error.use_stderr() { USAGE } else { 0 })
+    ExitCode::from(if error.use_stderr() { EXIT_USAGE } else { 0 })
 }
 
 /// Joins clap's lines into one: the error, its tip, and where to read more.
@@ -328,6 +332,14 @@ mod tests {
             contradicts(&["strandline", "reclaim", "--remedy", remedy, "--allow-lost-write-risk", "1"])
         };
         assert!(of("malloc_trim") && !of("zero_pages"));
+    }
+
+    #[test]
+    fn the_limit_of_recordings_is_named() {
+        let files = ["recording"; report::MAX_FILES + 1];
+        let words = [&["strandline", "report"][..], &files[..]].concat();
+        let line = conflicting_flags(&Arguments::try_parse_from(words).unwrap()).unwrap();
+        assert!(line.contains(&format!("at most {} recordings", report::MAX_FILES)), "{line}");
     }
 
     #[test]

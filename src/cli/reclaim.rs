@@ -43,7 +43,7 @@ pub fn run(arguments: &Reclaim, output: &mut Output) -> Result<CommandResult> {
     if refused {
         let more = better(&reclamation).map_or_else(String::new, |better| format!("; {better}"));
         print_message(&format!("process {}: {}{more}", arguments.pid(), reclamation::headline(&reclamation)));
-        return Ok(CommandResult::CouldNot);
+        return Ok(CommandResult::Failed);
     }
     Ok(CommandResult::Done)
 }

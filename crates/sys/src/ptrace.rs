@@ -1,5 +1,10 @@
-//! `ptrace(2)`, one function per request. Seized tracees only; neither `PTRACE_ATTACH` nor
-//! EXITKILL, so every tracee runs on if its tracer dies.
+//! `ptrace(2)`, one function per request. Tracees are seized (`PTRACE_SEIZE`) without
+//! `PTRACE_O_EXITKILL`, so that they run on if their tracer dies.
+//!
+//! # Errors
+//! Each function returns the kernel's errno: ESRCH if the tracee has ended, is not stopped where it
+//! must be, or is not traced by this thread. [`wait`], [`sleep_until_event`] and [`reap`] return
+//! ECHILD if there is no such tracee.
 
 use std::io;
 
@@ -55,7 +60,8 @@ pub fn seize(tid: i32, options: i32) -> io::Result<()> {
     crate::seize::seize(tid, options)
 }
 
-/// Collects the end of a traced thread that leads no process, so that the kernel can remove it.
+/// Collects the exit of a traced thread that is not its group's leader, so that the kernel can
+/// remove it. Does nothing if it has not exited.
 pub fn reap(tid: i32) -> io::Result<()> {
     let flags = libc::WEXITED | libc::WNOHANG | libc::__WALL;
     // SAFETY: a null info is allowed; the kernel writes nothing.
@@ -63,7 +69,7 @@ pub fn reap(tid: i32) -> io::Result<()> {
     crate::check(got.into()).map(drop)
 }
 
-/// Asks a seized thread to stop; wait for it with [`wait`].
+/// Asks a seized thread to stop (`PTRACE_INTERRUPT`); wait for it with [`wait`].
 pub fn interrupt(tid: i32) -> io::Result<()> {
     request(libc::PTRACE_INTERRUPT, tid, 0, 0)
 }
@@ -101,8 +107,8 @@ pub fn set_registers(tid: i32, registers: &Registers) -> io::Result<()> {
     request(libc::PTRACE_SETREGS, tid, 0, std::ptr::from_ref(registers) as u64)
 }
 
-/// The seccomp filter with this index of a stopped tracee, oldest first; `None` after the last.
-/// Needs CAP_SYS_ADMIN in the first user namespace, and a tracer without filters.
+/// Returns the seccomp filter number `index` of a stopped tracee, the oldest first; `None` after
+/// the last. Needs CAP_SYS_ADMIN in the first user namespace, and a tracer without filters.
 pub fn seccomp_filter(tid: i32, index: usize) -> io::Result<Option<Vec<FilterInstruction>>> {
     const PTRACE_SECCOMP_GET_FILTER: libc::c_uint = 0x420c;
     /// `BPF_MAXINSNS`, the kernel's limit for a filter.
@@ -116,9 +122,11 @@ pub fn seccomp_filter(tid: i32, index: usize) -> io::Result<Option<Vec<FilterIns
         return if error.raw_os_error() == Some(libc::ENOENT) { Ok(None) } else { Err(error) };
     }
     filter.truncate(usize::try_from(count).unwrap_or(0));
-    let plain =
-        |one: libc::sock_filter| FilterInstruction { code: one.code, jt: one.jt, jf: one.jf, k: one.k };
-    Ok(Some(filter.into_iter().map(plain).collect()))
+    let convert = |instruction: libc::sock_filter| {
+        let libc::sock_filter { code, jt, jf, k } = instruction;
+        FilterInstruction { code, jt, jf, k }
+    };
+    Ok(Some(filter.into_iter().map(convert).collect()))
 }
 
 /// Whether the kernel turns system calls of a stopped tracee into SIGSYS (Syscall User Dispatch).
@@ -134,6 +142,7 @@ pub fn dispatches_system_calls(tid: i32) -> io::Result<bool> {
     Ok(config[0] != 0)
 }
 
+/// Size of the kernel's `sigset_t` on x86-64.
 const SIGNAL_MASK_BYTES: u64 = 8;
 
 /// The blocked signals of a stopped tracee, bit n-1 for signal n.
@@ -148,23 +157,23 @@ pub fn set_signal_mask(tid: i32, mask: u64) -> io::Result<()> {
     request(libc::PTRACE_SETSIGMASK, tid, SIGNAL_MASK_BYTES, &raw const mask as u64)
 }
 
-/// A stopped tracee's register set of ELF note type `kind` (`NT_PRSTATUS`, `NT_X86_XSTATE`), in the
-/// length that the kernel returns, at most `most` bytes.
-pub fn register_set(tid: i32, kind: i32, most: usize) -> io::Result<Vec<u8>> {
-    let mut image = vec![0u8; most];
-    let mut vector = libc::iovec { iov_base: image.as_mut_ptr().cast(), iov_len: most };
-    request(libc::PTRACE_GETREGSET, tid, kind as u64, &raw mut vector as u64)?;
+/// A stopped tracee's register set of an ELF note type (`NT_PRSTATUS`, `NT_X86_XSTATE`), in the
+/// length that the kernel returns, at most `max_bytes`.
+pub fn register_set(tid: i32, note_type: i32, max_bytes: usize) -> io::Result<Vec<u8>> {
+    let mut image = vec![0u8; max_bytes];
+    let mut vector = libc::iovec { iov_base: image.as_mut_ptr().cast(), iov_len: max_bytes };
+    request(libc::PTRACE_GETREGSET, tid, note_type as u64, &raw mut vector as u64)?;
     image.truncate(vector.iov_len);
     Ok(image)
 }
 
-/// Sets a stopped tracee's register set of ELF note type `kind`.
-pub fn set_register_set(tid: i32, kind: i32, image: &[u8]) -> io::Result<()> {
+/// Sets a stopped tracee's register set of an ELF note type.
+pub fn set_register_set(tid: i32, note_type: i32, image: &[u8]) -> io::Result<()> {
     let vector = libc::iovec { iov_base: image.as_ptr() as *mut libc::c_void, iov_len: image.len() };
-    request(libc::PTRACE_SETREGSET, tid, kind as u64, &raw const vector as u64)
+    request(libc::PTRACE_SETREGSET, tid, note_type as u64, &raw const vector as u64)
 }
 
-/// Returns the next event of `tid`; `None` if absent yet and `block` is false.
+/// Returns the next event of `tid`; `None` if there is none yet and `block` is false.
 ///
 /// A stop before the delivery of a signal is only peeked at, so it is reported again until the
 /// tracee is resumed. The kernel drops the signal of a collected stop if the tracer dies before it

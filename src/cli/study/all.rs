@@ -54,8 +54,8 @@ pub fn run(arguments: &Arguments, options: &StudyOptions, output: &mut Output) -
         one.lab.close();
     }
     Ok(match totals {
-        _ if totals.could_not_be_run > 0 => CommandResult::CouldNot,
-        _ if totals.tally.fails > 0 && arguments.fail_if_claims_fail => CommandResult::Found,
+        _ if totals.could_not_be_run > 0 => CommandResult::Failed,
+        _ if totals.tally.fails > 0 && arguments.fail_if_claims_fail => CommandResult::ConditionHolds,
         _ => CommandResult::Done,
     })
 }

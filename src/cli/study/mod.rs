@@ -82,7 +82,7 @@ fn check(name: &str, output: &mut Output) -> Result<CommandResult> {
         }
         Err(lines) => {
             lines.iter().for_each(|line| print_message(line));
-            (CommandResult::CouldNot, lines)
+            (CommandResult::Failed, lines)
         }
     };
     if output.json {

@@ -54,5 +54,9 @@ pub fn run(
     files.write(std::slice::from_ref(&item), std::slice::from_ref(&page)).map_err(Failure)?;
     let fails = ran.fails();
     ran.lab.close();
-    Ok(if fails && arguments.fail_if_claims_fail { CommandResult::Found } else { CommandResult::Done })
+    Ok(if fails && arguments.fail_if_claims_fail {
+        CommandResult::ConditionHolds
+    } else {
+        CommandResult::Done
+    })
 }

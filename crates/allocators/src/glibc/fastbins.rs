@@ -6,10 +6,11 @@
 //! [`Candidate`]. The candidates include every true member, and sometimes a chunk in use that still
 //! holds an old link.
 //!
-//! Exactly one link points to each member except the first of its list. So if the candidates are
-//! exactly what the links and the heads of lists point to, which two sums of hashes show, all of
-//! them are members. If not, the lists are followed from candidate to candidate here, and the parts
-//! of the walk with a false member are walked again.
+//! Exactly one link or head points to each member. So if the candidates are exactly what the links
+//! and heads point to, which two sums of hashes show, each candidate is on a list or on a closed
+//! ring of candidates. glibc makes no rings, because its lists are LIFO; a ring written by the
+//! program makes its chunks count as free. If not, the lists are followed from candidate to
+//! candidate here, and the parts of the walk with a false member are walked again.
 
 use std::ops::Range;
 
@@ -28,7 +29,7 @@ pub struct Candidate {
 
 /// What links may point to in one arena.
 #[derive(Clone, Debug, Default)]
-pub struct Arena {
+pub struct LinkTargets {
     ranges: Vec<NumberedRange>,
     /// From the start of the first range to the end of the last one.
     span: Range<u64>,
@@ -44,32 +45,33 @@ struct NumberedRange {
     first_number: u32,
 }
 
-impl Arena {
-    /// An arena with these ranges (sorted) and these first chunks of its fastbins (0: empty). With
-    /// more than 64 GiB of ranges there are no candidates.
+impl LinkTargets {
+    /// The targets in an arena with these ranges (sorted) and these first chunks of fastbins, 0 for
+    /// an empty one. With more than 64 GiB of ranges there are no candidates.
     pub fn new(ranges: &[AddressRange], heads: &[u64]) -> Self {
         let (first, last) =
             (ranges.first().map_or(0, |range| range.start), ranges.last().map_or(0, |range| range.end));
-        let mut arena =
+        let mut targets =
             Self { ranges: Vec::with_capacity(ranges.len()), span: first & !15..last, heads: heads.to_vec() };
         let mut number = 1u32;
         for &AddressRange { start, end } in ranges {
             let start = start & !15;
-            arena.ranges.push(NumberedRange { start, end, first_number: number });
+            targets.ranges.push(NumberedRange { start, end, first_number: number });
             let count = u32::try_from((end - start).div_ceil(16)).ok();
             let Some(next) = count.and_then(|count| number.checked_add(count)) else {
                 return Self::default();
             };
             number = next;
         }
-        arena
+        targets
     }
 
     /// Whether chunks of `bytes` may be in a fastbin.
     #[inline]
     pub fn may_hold(&self, bytes: u64) -> bool {
-        let bin = (bytes / layout::ALIGNMENT) as usize - 2;
-        self.heads.get(bin).is_some_and(|&head| head != 0)
+        let rest = bytes.checked_sub(layout::MIN_CHUNK_BYTES);
+        let head = rest.and_then(|rest| self.heads.get((rest / layout::ALIGNMENT) as usize));
+        head.is_some_and(|&head| head != 0)
     }
 
     #[inline]
@@ -105,7 +107,8 @@ impl Arena {
     }
 }
 
-/// Hashes a number to 64 bits (the finisher of splitmix64), so that sums of hashes identify sets.
+/// Hashes a number to 64 bits (the finisher of splitmix64), so that equal sums mean equal sets, but
+/// for chance.
 fn hash(number: u32) -> u64 {
     let mut mixed = u64::from(number).wrapping_add(0x9e37_79b9_7f4a_7c15);
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -129,23 +132,23 @@ pub enum Membership {
 
 /// Decides which candidates are members. `slices` together are the arena's candidates in address
 /// order.
-pub fn separate_members(arena: &Arena, slices: &[&[Candidate]]) -> Membership {
-    let lists: Vec<u64> = arena.heads.iter().copied().filter(|&head| head != 0).collect();
+pub fn separate_members(targets: &LinkTargets, slices: &[&[Candidate]]) -> Membership {
+    let lists: Vec<u64> = targets.heads.iter().copied().filter(|&head| head != 0).collect();
     let mut balance = (lists.len() as u64).wrapping_mul(hash(0));
     for candidate in slices.iter().copied().flatten() {
         balance = balance.wrapping_add(hash(candidate.at)).wrapping_sub(hash(candidate.next));
     }
     for &head in &lists {
-        balance = balance.wrapping_sub(hash(arena.number(head).unwrap_or(u32::MAX)));
+        balance = balance.wrapping_sub(hash(targets.number(head).unwrap_or(u32::MAX)));
     }
-    if balance == 0 { Membership::AllMembers } else { follow(arena, slices, &lists) }
+    if balance == 0 { Membership::AllMembers } else { follow_lists(targets, slices, &lists) }
 }
 
 /// Units per entry of the index: 64 KiB of heap.
 const INDEX_SPAN: u32 = 4096;
 
 /// Follows every list from candidate to candidate.
-fn follow(arena: &Arena, slices: &[&[Candidate]], heads: &[u64]) -> Membership {
+fn follow_lists(targets: &LinkTargets, slices: &[&[Candidate]], heads: &[u64]) -> Membership {
     let all: Vec<Candidate> = slices.concat();
     let last = all.last().map_or(0, |candidate| candidate.at);
     let mut index: Vec<u32> = Vec::with_capacity((last / INDEX_SPAN) as usize + 2);
@@ -166,7 +169,7 @@ fn follow(arena: &Arena, slices: &[&[Candidate]], heads: &[u64]) -> Membership {
     let mut members = vec![0u64; all.len().div_ceil(64)];
     let mut broken = 0;
     for &head in heads {
-        let mut number = arena.number(head).unwrap_or(u32::MAX);
+        let mut number = targets.number(head).unwrap_or(u32::MAX);
         while number != 0 {
             let position = find(number).filter(|&position| !bits::has(&members, position));
             let Some(position) = position else {
@@ -186,16 +189,16 @@ mod tests {
 
     const BASE: u64 = 0x5555_0000_0000;
 
-    fn arena(heads: &[u64]) -> Arena {
-        Arena::new(&[(0x1000, 0x1028), (BASE, BASE + 0x100_0000)].map(AddressRange::from), heads)
+    fn targets(heads: &[u64]) -> LinkTargets {
+        LinkTargets::new(&[(0x1000, 0x1028), (BASE, BASE + 0x100_0000)].map(AddressRange::from), heads)
     }
 
-    fn linked(arena: &Arena, chain: &[u64]) -> Vec<Candidate> {
-        let disguise = |to: u64, from: u64| to ^ ((from + 16) >> 12);
+    fn linked(targets: &LinkTargets, chain: &[u64]) -> Vec<Candidate> {
+        let protect = |to: u64, from: u64| to ^ ((from + 16) >> 12);
         let mut all: Vec<_> = (0..chain.len())
             .map(|i| {
                 let next = chain.get(i + 1).copied().unwrap_or(0);
-                arena.candidate(chain[i], disguise(next, chain[i]), LinkEncoding::Protected).unwrap()
+                targets.candidate(chain[i], protect(next, chain[i]), LinkEncoding::Protected).unwrap()
             })
             .collect();
         all.sort_by_key(|candidate| candidate.at);
@@ -205,45 +208,46 @@ mod tests {
     #[test]
     fn whole_lists_balance() {
         let chain: Vec<u64> = (0..5000).map(|n| BASE + (n * 7919 % 0xf000) * 0x100).collect();
-        let arena = arena(&[0, chain[0]]);
-        let all = linked(&arena, &chain);
+        let targets = targets(&[0, chain[0]]);
+        let all = linked(&targets, &chain);
         let (front, back) = all.split_at(1234);
-        assert_eq!(separate_members(&arena, &[front, back]), Membership::AllMembers);
-        assert!(arena.may_hold(48) && !arena.may_hold(32) && !arena.may_hold(64));
+        assert_eq!(separate_members(&targets, &[front, back]), Membership::AllMembers);
+        assert!(targets.may_hold(48) && !targets.may_hold(32) && !targets.may_hold(64));
+        assert!(!targets.may_hold(16), "no chunk is that small");
     }
 
     #[test]
-    fn an_old_link_in_a_chunk_in_use_is_found_out() {
+    fn a_chunk_in_use_with_an_old_link_is_no_member() {
         let chain: Vec<u64> = (1..100).map(|n| BASE + n * 0x20040).collect();
-        let arena = arena(&[chain[0]]);
-        let mut all = linked(&arena, &chain);
-        let impostor = Candidate { at: all[50].at + 5, next: all[7].at };
-        all.insert(51, impostor);
-        let Membership::Members { members, broken } = separate_members(&arena, &[&all]) else {
+        let targets = targets(&[chain[0]]);
+        let mut all = linked(&targets, &chain);
+        let in_use = Candidate { at: all[50].at + 5, next: all[7].at };
+        all.insert(51, in_use);
+        let Membership::Members { members, broken } = separate_members(&targets, &[&all]) else {
             panic!("balanced")
         };
         assert_eq!(broken, 0);
-        assert_eq!(arena.address(all[0]), *chain.iter().min().unwrap());
+        assert_eq!(targets.address(all[0]), *chain.iter().min().unwrap());
         let members: Vec<usize> = (0..all.len()).filter(|&i| bits::has(&members, i)).collect();
         assert_eq!(members.len(), 99);
         assert!(!members.contains(&51));
     }
 
     #[test]
-    fn cycles_and_strays_end() {
+    fn cycles_and_dangling_links_end() {
         let chain = [BASE + 0x100, BASE + 0x200, BASE + 0x300];
-        let arena = arena(&[chain[0]]);
-        let mut all = linked(&arena, &chain);
+        let targets = targets(&[chain[0]]);
+        let mut all = linked(&targets, &chain);
         all[2].next = all[0].at;
-        assert!(matches!(separate_members(&arena, &[&all]), Membership::Members { broken: 1, .. }));
+        assert!(matches!(separate_members(&targets, &[&all]), Membership::Members { broken: 1, .. }));
         all[2].next = all[2].at + 1;
-        assert!(matches!(separate_members(&arena, &[&all]), Membership::Members { broken: 1, .. }));
+        assert!(matches!(separate_members(&targets, &[&all]), Membership::Members { broken: 1, .. }));
     }
 
     #[test]
     fn an_arena_too_wide_for_numbers_has_no_candidates() {
         assert!(
-            !Arena::new(&[(0x1000, 0x2000), (1 << 40, 2 << 40)].map(AddressRange::from), &[0x1000])
+            !LinkTargets::new(&[(0x1000, 0x2000), (1 << 40, 2 << 40)].map(AddressRange::from), &[0x1000])
                 .may_hold(32)
         );
     }

@@ -1,4 +1,4 @@
-//! glibc's malloc: `malloc/malloc.c` and `malloc/arena.c`, x86-64, glibc 2.26 to 2.43.
+//! glibc's malloc: `malloc/malloc.c` and `malloc/arena.c`, x86-64, glibc 2.31 to 2.43.
 //!
 //! The layout in force is determined from the structures, never from a version string: a static,
 //! stripped program has none.
@@ -40,46 +40,56 @@ pub const HEAP_PREVIOUS: u64 = 8;
 /// `heap_info.size`.
 pub const HEAP_SIZE: u64 = 16;
 
-/// `struct malloc_state`, in its two layouts since 2.26.
+/// `struct malloc_state`, in its two layouts since 2.27.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Arena {
+pub struct ArenaLayout {
     /// Offset of `bins`, which differs between the layouts.
     pub bins: u64,
-    /// Offset and number of `fastbinsY`; `None` where there are none (2.43).
-    pub fastbins: Option<(u64, usize)>,
+    /// The fastbins; `None` where there are none (2.43).
+    pub fastbins: Option<Fastbins>,
     /// Offset of `top`.
     pub top: u64,
 }
 
-impl Arena {
+/// The fastbins in a `struct malloc_state`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Fastbins {
+    /// Offset of `fastbinsY`.
+    pub offset: u64,
+    /// Number of its lists (`NFASTBINS`).
+    pub count: usize,
+}
+
+/// Offset of `flags` in a `struct malloc_state`; bit 1 is `NONCONTIGUOUS_BIT`.
+pub const FLAGS_OFFSET: u64 = 4;
+
+impl ArenaLayout {
     /// Offset of `next`: after the bins and the 16 bytes of `binmap`.
-    pub const fn next(&self) -> u64 {
+    pub const fn next_offset(&self) -> u64 {
         self.bins + BIN_PAIRS * 16 + 16
     }
     /// Offset of `system_mem`: after `next`, `next_free` and `attached_threads`.
-    pub const fn system_mem(&self) -> u64 {
-        self.next() + 24
-    }
-    /// Offset of `flags`; bit 1 is `NONCONTIGUOUS_BIT`.
-    pub const fn flags(&self) -> u64 {
-        4
+    pub const fn system_mem_offset(&self) -> u64 {
+        self.next_offset() + 24
     }
     /// `sizeof (struct malloc_state)`.
-    pub const fn bytes(&self) -> u64 {
-        self.system_mem() + 16
+    pub const fn struct_bytes(&self) -> u64 {
+        self.system_mem_offset() + 16
     }
 }
 
-/// glibc 2.26 to 2.42: mutex, flags, have_fastchunks, ten fastbins, top, last_remainder, bins.
-pub const ARENA_WITH_FASTBINS: Arena = Arena { bins: 0x70, fastbins: Some((0x10, 10)), top: 0x60 };
+/// glibc 2.27 to 2.42: mutex, flags, have_fastchunks, ten fastbins, top, last_remainder, bins. 2.26
+/// has no have_fastchunks, and all that follows is 8 bytes earlier.
+pub const ARENA_WITH_FASTBINS: ArenaLayout =
+    ArenaLayout { bins: 0x70, fastbins: Some(Fastbins { offset: 0x10, count: 10 }), top: 0x60 };
 /// glibc 2.43: mutex, flags, top, last_remainder, bins.
-pub const ARENA_WITHOUT_FASTBINS: Arena = Arena { bins: 0x18, fastbins: None, top: 0x08 };
+pub const ARENA_WITHOUT_FASTBINS: ArenaLayout = ArenaLayout { bins: 0x18, fastbins: None, top: 0x08 };
 /// All layouts.
-pub const ARENAS: [Arena; 2] = [ARENA_WITH_FASTBINS, ARENA_WITHOUT_FASTBINS];
+pub const ARENAS: [ArenaLayout; 2] = [ARENA_WITH_FASTBINS, ARENA_WITHOUT_FASTBINS];
 
 /// `struct malloc_par` (`mp_`), offsets of its fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Parameters {
+pub struct ParametersLayout {
     /// First and last release with this layout, for display.
     pub releases: &'static str,
     /// `thp_pagesize`, from 2.35 on.
@@ -91,13 +101,13 @@ pub struct Parameters {
     /// `mmapped_mem`; `max_mmapped_mem` and `sbrk_base` follow it.
     pub mmapped_mem: u64,
     /// `tcache_bins` (`tcache_small_bins` from 2.42 on); `tcache_max_bytes` and `tcache_count`
-    /// follow.
+    /// follow it.
     pub tcache_bins: u64,
     /// Whether large bins follow the 64 small ones in a thread cache (2.42 on).
-    pub large_tcache: bool,
+    pub has_large_tcache_bins: bool,
     /// Whether heaps of secondary arenas grow with `hp_pagesize` (2.35 to 2.41, arena.c,
     /// heap_max_size).
-    pub scaled_heaps: bool,
+    pub heaps_scale_with_hp_pagesize: bool,
     /// Whether `mmapped_mem` drifts with each mremap (2.43).
     pub mmapped_bytes_drift: bool,
 }
@@ -107,7 +117,7 @@ pub struct Parameters {
 pub const DEFAULT_THRESHOLD_BYTES: u64 = 128 << 10;
 
 /// Offsets common to all layouts of `malloc_par`.
-pub mod parameters {
+pub mod parameter_offsets {
     /// `trim_threshold`.
     pub const TRIM_THRESHOLD: u64 = 0;
     /// `top_pad`.
@@ -121,56 +131,57 @@ pub mod parameters {
 }
 
 /// All layouts of `malloc_par` since the thread cache (2.26).
-pub const PARAMETERS: [Parameters; 4] = [
-    Parameters {
+pub const PARAMETERS: [ParametersLayout; 4] = [
+    ParametersLayout {
         releases: "2.26 to 2.34",
         thp_pagesize: None,
         hp_pagesize: None,
         n_mmaps: 40,
         mmapped_mem: 56,
         tcache_bins: 80,
-        large_tcache: false,
-        scaled_heaps: false,
+        has_large_tcache_bins: false,
+        heaps_scale_with_hp_pagesize: false,
         mmapped_bytes_drift: false,
     },
-    Parameters {
+    ParametersLayout {
         releases: "2.35 to 2.41",
         thp_pagesize: Some(40),
         hp_pagesize: Some(48),
         n_mmaps: 60,
         mmapped_mem: 80,
         tcache_bins: 104,
-        large_tcache: false,
-        scaled_heaps: true,
+        has_large_tcache_bins: false,
+        heaps_scale_with_hp_pagesize: true,
         mmapped_bytes_drift: false,
     },
-    Parameters {
+    ParametersLayout {
         releases: "2.42",
         thp_pagesize: Some(40),
         hp_pagesize: Some(48),
         n_mmaps: 60,
         mmapped_mem: 80,
         tcache_bins: 104,
-        large_tcache: true,
-        scaled_heaps: false,
+        has_large_tcache_bins: true,
+        heaps_scale_with_hp_pagesize: false,
         mmapped_bytes_drift: false,
     },
-    Parameters {
+    ParametersLayout {
         releases: "2.43",
         thp_pagesize: Some(48),
         hp_pagesize: Some(56),
         n_mmaps: 68,
         mmapped_mem: 88,
         tcache_bins: 112,
-        large_tcache: true,
-        scaled_heaps: false,
+        has_large_tcache_bins: true,
+        heaps_scale_with_hp_pagesize: false,
         mmapped_bytes_drift: true,
     },
 ];
 
-/// `tcache_perthread_struct`: an array of 16-bit counts, then as many list heads.
+/// `struct tcache_perthread_struct` (malloc.c) since 2.30: an array of 16-bit counts, then as many
+/// list heads. Before, the counts had 8 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ThreadCache {
+pub struct ThreadCacheLayout {
     /// `TCACHE_MAX_BINS`.
     pub bins: usize,
     /// Offset of `entries`.
@@ -180,10 +191,10 @@ pub struct ThreadCache {
 }
 
 /// 2.30 to 2.41: 64 bins.
-pub const THREAD_CACHE: ThreadCache = ThreadCache { bins: 64, entries: 128, bytes: 640 };
+pub const THREAD_CACHE: ThreadCacheLayout = ThreadCacheLayout { bins: 64, entries: 128, bytes: 640 };
 /// 2.42 on: 64 small bins and 12 large ones; the counts are free slots, counting down.
-pub const LARGE_THREAD_CACHE: ThreadCache = ThreadCache { bins: 76, entries: 152, bytes: 760 };
-/// The bins whose chunks all have one size, `MIN_CHUNK_BYTES + 16 * bin`.
+pub const LARGE_THREAD_CACHE: ThreadCacheLayout = ThreadCacheLayout { bins: 76, entries: 152, bytes: 760 };
+/// Number of bins whose chunks all have one size: `MIN_CHUNK_BYTES + 16 * bin` bytes.
 pub const SMALL_THREAD_CACHE_BINS: usize = 64;
 /// Maximum entries of a bin (`MAX_TCACHE_COUNT`).
 pub const MAX_THREAD_CACHE_ENTRIES: usize = 65535;

@@ -30,7 +30,7 @@ pub struct MainArena {
     /// Its address.
     pub address: u64,
     /// Its layout.
-    pub layout: layout::Arena,
+    pub layout: layout::ArenaLayout,
 }
 
 /// The settings and counters of malloc, `mp_`. Bytes unless stated otherwise.
@@ -39,7 +39,7 @@ pub struct Parameters {
     /// Its address.
     pub address: u64,
     /// Its layout.
-    pub layout: layout::Parameters,
+    pub layout: layout::ParametersLayout,
     /// Free memory at the top above which free() lowers the break.
     pub trim_threshold: u64,
     /// Bytes requested from the kernel beyond what is needed, each time.
@@ -193,14 +193,14 @@ fn run_of_pairs(base: u64, bytes: &[u8], offset: usize) -> (usize, usize) {
 
 /// Returns the arenas of the ring that starts and must end at `main`, main first. Decrements
 /// `steps` at each one, and gives up at 0.
-fn ring(memory: &dyn Memory, main: u64, shape: &layout::Arena, steps: &mut usize) -> Option<Vec<u64>> {
+fn ring(memory: &dyn Memory, main: u64, shape: &layout::ArenaLayout, steps: &mut usize) -> Option<Vec<u64>> {
     let mut arenas = vec![main];
     let mut at = main;
     // A cycle without `main` is detected by a mark that follows at doubling distances (Brent).
     let mut mark = (0, 1);
     loop {
         *steps = steps.checked_sub(1)?;
-        at = memory.read_word(at.checked_add(shape.next())?).ok()?;
+        at = memory.read_word(at.checked_add(shape.next_offset())?).ok()?;
         if at == main {
             return Some(arenas);
         }
@@ -232,13 +232,13 @@ fn read_arena(
     memory: &dyn Memory,
     address: u64,
     is_main: bool,
-    shape: &layout::Arena,
+    shape: &layout::ArenaLayout,
     heap_max_bytes: u64,
 ) -> Option<Arena> {
-    let mut bytes = vec![0; shape.bytes() as usize];
+    let mut bytes = vec![0; shape.struct_bytes() as usize];
     memory.read(address, &mut bytes).ok()?;
     let word = |offset: u64| word_at(&bytes, offset as usize);
-    let (offset, count) = shape.fastbins.unwrap_or((0, 0));
+    let layout::Fastbins { offset, count } = shape.fastbins.unwrap_or_default();
     let fastbins = (0..count as u64).filter_map(|n| word(offset + 8 * n)).collect();
     let bins = (0..layout::BIN_PAIRS)
         .filter_map(|n| {
@@ -252,8 +252,8 @@ fn read_arena(
         address,
         main: is_main,
         top: word(shape.top)?,
-        system_mem: word(shape.system_mem())?.min(MAX_SYSTEM_BYTES),
-        noncontiguous: half_word_at(&bytes, shape.flags() as usize)? & 2 != 0,
+        system_mem: word(shape.system_mem_offset())?.min(MAX_SYSTEM_BYTES),
+        noncontiguous: half_word_at(&bytes, layout::FLAGS_OFFSET as usize)? & 2 != 0,
         fastbins,
         bins,
         heaps: Vec::new(),
@@ -265,7 +265,7 @@ fn read_arena(
 }
 
 /// Returns the heaps of a secondary arena, from the one with its top back to its first.
-fn heaps(memory: &dyn Memory, arena: &Arena, shape: &layout::Arena, heap_max_bytes: u64) -> Vec<Heap> {
+fn heaps(memory: &dyn Memory, arena: &Arena, shape: &layout::ArenaLayout, heap_max_bytes: u64) -> Vec<Heap> {
     let mut heaps: Vec<Heap> = Vec::new();
     let info_bytes = arena.address % heap_max_bytes;
     let mut start = arena.top - arena.top % heap_max_bytes;
@@ -279,7 +279,7 @@ fn heaps(memory: &dyn Memory, arena: &Arena, shape: &layout::Arena, heap_max_byt
             break;
         }
         let holds_arena = arena.address - arena.address % heap_max_bytes == start;
-        let used = if holds_arena { info_bytes + shape.bytes() } else { info_bytes };
+        let used = if holds_arena { info_bytes + shape.struct_bytes() } else { info_bytes };
         let first_chunk = start + used.next_multiple_of(layout::ALIGNMENT);
         heaps.push(Heap { start, end: start + size, first_chunk });
         start = previous;
@@ -348,13 +348,13 @@ fn parameters_at(
     base: u64,
     bytes: &[u8],
     offset: usize,
-    shape: &layout::Parameters,
+    shape: &layout::ParametersLayout,
     is_brk: &impl Fn(u64) -> bool,
 ) -> Option<Parameters> {
     let word = |at: u64| word_at(bytes, offset + at as usize);
     let int = |at: u64| half_word_at(bytes, offset + at as usize);
     let (arena_test, arena_max) =
-        (word(layout::parameters::ARENA_TEST)?, word(layout::parameters::ARENA_MAX)?);
+        (word(layout::parameter_offsets::ARENA_TEST)?, word(layout::parameter_offsets::ARENA_MAX)?);
     if arena_test == 0 || arena_test > 1 << 16 || arena_max > 1 << 16 {
         return None;
     }
@@ -383,9 +383,9 @@ fn parameters_at(
     Some(Parameters {
         address: base + offset as u64,
         layout: *shape,
-        trim_threshold: word(layout::parameters::TRIM_THRESHOLD)?,
-        top_pad: word(layout::parameters::TOP_PAD)?,
-        mmap_threshold: word(layout::parameters::MMAP_THRESHOLD)?,
+        trim_threshold: word(layout::parameter_offsets::TRIM_THRESHOLD)?,
+        top_pad: word(layout::parameter_offsets::TOP_PAD)?,
+        mmap_threshold: word(layout::parameter_offsets::MMAP_THRESHOLD)?,
         has_dynamic_thresholds: no_dyn == 0,
         arena_test,
         arena_max,
@@ -399,12 +399,12 @@ fn parameters_at(
 }
 
 /// Whether bins, largest cached size and count of the thread cache are consistent.
-fn cache_settings_agree(word: &impl Fn(u64) -> Option<u64>, shape: &layout::Parameters) -> bool {
+fn cache_settings_agree(word: &impl Fn(u64) -> Option<u64>, shape: &layout::ParametersLayout) -> bool {
     let fields = (word(shape.tcache_bins), word(shape.tcache_bins + 8), word(shape.tcache_bins + 16));
     let (Some(bins), Some(max_bytes), Some(count)) = fields else { return false };
     // Up to 2.41 the largest request is that of the last bin (1032 with 64 bins); from 2.42 on it
     // is one more than the largest chunk (1041), or up to 4 MiB with large bins.
-    let is_size_valid = if shape.large_tcache {
+    let is_size_valid = if shape.has_large_tcache_bins {
         (1..=(4 << 20) + 1).contains(&max_bytes) && max_bytes != 1032
     } else {
         max_bytes <= 1032 && bins == (max_bytes + 8).max(32).div_ceil(16) - 1

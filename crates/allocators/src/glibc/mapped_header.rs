@@ -9,23 +9,38 @@ use super::layout;
 /// (2.43): malloc.c counts the last word as the next chunk's (memsize).
 const LAST_WORD_BYTES: u64 = 8;
 
+/// The first two words of a chunk (malloc.c, `mchunk_prev_size` and `mchunk_size`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeaderWords {
+    /// The distance from the start of the mapping, if the chunk has its own.
+    pub prev_size: u64,
+    /// The size of the chunk and its flags (`SIZE_BITS`).
+    pub size: u64,
+}
+
+impl From<(u64, u64)> for HeaderWords {
+    fn from((prev_size, size): (u64, u64)) -> Self {
+        Self { prev_size, size }
+    }
+}
+
 /// Returns how many bytes at the end of a mapping of `bytes` are not its chunk's. The size word
 /// `head` counts from `header` bytes after the start of the mapping.
 pub fn tail_bytes(bytes: u64, header: u64, head: u64) -> u64 {
     if header + (head & !layout::SIZE_BITS) == bytes { 0 } else { LAST_WORD_BYTES }
 }
 
-/// Returns the chunk whose mapping starts at `page` with the words `pair`.
-pub fn block_at(pair: (u64, u64), page: u64, limit: u64) -> Option<MappedBlock> {
-    let bytes = chunk_bytes(pair, page, limit)?;
-    let (pointer, tail) = (page + layout::CHUNK_HEADER_BYTES, tail_bytes(bytes, 0, pair.1));
+/// Returns the chunk whose mapping starts at `page` with the words `header`.
+pub fn block_at(header: HeaderWords, page: u64, limit: u64) -> Option<MappedBlock> {
+    let bytes = chunk_bytes(header, page, limit)?;
+    let (pointer, tail) = (page + layout::CHUNK_HEADER_BYTES, tail_bytes(bytes, 0, header.size));
     Some(MappedBlock { start: page, pointer, usable_end: page + bytes - tail, end: page + bytes })
 }
 
-/// Returns the length of the mapping that starts at `page` with the words `pair`; `None` unless it
-/// is a chunk's and ends by `limit`.
-pub fn chunk_bytes(pair: (u64, u64), page: u64, limit: u64) -> Option<u64> {
-    let (offset, head) = pair;
+/// Returns the length of the mapping that starts at `page` with the words `header`; `None` unless
+/// it is a chunk's and ends by `limit`.
+pub fn chunk_bytes(header: HeaderWords, page: u64, limit: u64) -> Option<u64> {
+    let HeaderWords { prev_size: offset, size: head } = header;
     // Up to 2.42 the word before the size is 0 at the start of a mapping; in 2.43 its lowest bit
     // marks huge pages (malloc.c, MMAP_HP).
     if offset > 1 || head & layout::SIZE_BITS != layout::IS_MMAPPED {
@@ -45,6 +60,7 @@ mod tests {
 
     #[test]
     fn headers_are_told_from_data() {
+        let chunk_bytes = |words: (u64, u64), page, limit| chunk_bytes(words.into(), page, limit);
         assert_eq!(chunk_bytes((0, 0x21002), 0x1000, 0x100_0000), Some(0x21000));
         assert_eq!(chunk_bytes((0, 0x20ff2), 0x1000, 0x100_0000), Some(0x21000), "2.43");
         assert_eq!(chunk_bytes((0, 0x21001), 0x1000, 0x100_0000), None, "another flag");

@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use super::layout;
 use super::locate::Parameters;
-use super::mapped_header::{block_at, tail_bytes};
+use super::mapped_header::{HeaderWords, block_at, tail_bytes};
 use super::segments::Walked;
 use strandline_claims::allocator::{Context, MappedBlock, RangeClaim, Reading};
 use strandline_claims::caveat::Caveat;
@@ -25,28 +25,12 @@ use strandline_process::range::{AddressRange, RangeSet, overlapping};
 /// Pages at the start of a mapping whose ends are searched for the header of a block aligned to
 /// more than a page.
 const MAX_ALIGNED_PAGES: u64 = 16;
-
-/// Returns the block in the mapping that starts at `page`, by the header that memalign wrote after
-/// its start, if there is one. A header was written, so its page is in one of the resident `runs`;
-/// reading another page would make the kernel map one in the target.
-fn aligned_chunk(memory: &dyn Memory, page: u64, limit: u64, runs: &[AddressRange]) -> Option<MappedBlock> {
-    let mut bytes = [0; PAGE_BYTES as usize];
-    memory.read(page, &mut bytes).ok()?;
-    let within = (16..PAGE_BYTES)
-        .step_by(16)
-        .find_map(|offset| aligned_block(offset, pair_at(&bytes, offset as usize)?, page, limit));
-    let beyond = || {
-        let offsets: Vec<u64> = (2..=MAX_ALIGNED_PAGES)
-            .map(|pages| pages * PAGE_BYTES - 16)
-            .take_while(|offset| page + offset < limit)
-            .filter(|offset| is_resident(runs, page + offset))
-            .collect();
-        let addresses: Vec<u64> = offsets.iter().map(|offset| page + offset).collect();
-        let pairs = memory.read_pairs(&addresses);
-        offsets.iter().zip(pairs).find_map(|(&offset, pair)| aligned_block(offset, pair?, page, limit))
-    };
-    within.or_else(beyond)
-}
+/// Number of pages whose first words are read with one call.
+const BATCH_PAGES: usize = 512;
+/// Maximum pages checked: 8 GiB, some 0.3 s of a target's time.
+const MAX_PAGES: u64 = 2 << 20;
+/// Cost of a page that cannot be read, in readable pages.
+const UNREADABLE_PAGE_COST: u64 = 64;
 
 /// Whether `address` is in one of the `runs`, which are in address order.
 fn is_resident(runs: &[AddressRange], address: u64) -> bool {
@@ -54,9 +38,10 @@ fn is_resident(runs: &[AddressRange], address: u64) -> bool {
     before.checked_sub(1).and_then(|last| runs.get(last)).is_some_and(|run| address < run.end)
 }
 
-/// Returns the block whose mapping starts at `page`, if `pair` is its header, moved by `offset`.
-fn aligned_block(offset: u64, pair: (u64, u64), page: u64, limit: u64) -> Option<MappedBlock> {
-    let (distance, head) = pair;
+/// Returns the block whose mapping starts at `page`, if `header` is the one that memalign wrote
+/// `offset` bytes after it.
+fn aligned_block(offset: u64, header: HeaderWords, page: u64, limit: u64) -> Option<MappedBlock> {
+    let HeaderWords { prev_size: distance, size: head } = header;
     if distance & !1 != offset || head & layout::SIZE_BITS != layout::IS_MMAPPED {
         return None;
     }
@@ -75,18 +60,12 @@ fn aligned_block(offset: u64, pair: (u64, u64), page: u64, limit: u64) -> Option
     })
 }
 
-/// Whether the mapping of a chunk may start with `pair`, even if its length has changed.
-fn may_start(pair: (u64, u64)) -> bool {
-    pair.0 <= 1 && pair.1 & layout::SIZE_BITS == layout::IS_MMAPPED && pair.1 >= PAGE_BYTES - 16
+/// Whether the mapping of a chunk may start with `header`, even if its length has changed.
+fn may_start(header: HeaderWords) -> bool {
+    header.prev_size <= 1
+        && header.size & layout::SIZE_BITS == layout::IS_MMAPPED
+        && header.size >= PAGE_BYTES - 16
 }
-
-/// Number of pages whose first words are read with one call.
-const BATCH_PAGES: usize = 512;
-/// Maximum pages checked: 8 GiB, some 0.3 s of a target's time.
-const MAX_PAGES: u64 = 2 << 20;
-
-/// Cost of a page that cannot be read, in readable pages.
-const REFUSED_PAGES: u64 = 64;
 
 /// Result of a search.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -95,8 +74,8 @@ pub struct SearchResult {
     pub blocks: Vec<MappedBlock>,
     /// Their bytes, resident or not.
     pub bytes: u64,
-    /// Pages whose first words were read.
-    pub pages_read: u64,
+    /// Bytes read by the search.
+    pub bytes_read: u64,
 }
 
 /// Contiguous private anonymous memory, of one mapping or of several.
@@ -144,20 +123,20 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// Searches `areas`, which exclude the claimed memory; `around` are areas that include it.
+    /// Searches `areas`, which exclude the claimed memory; `areas_with_claimed` include it.
     ///
     /// Most chunks are at the start of a mapping or adjacent to each other: these are tried first,
-    /// and all pages only if chunks are missing. In between, `around` is searched for chunks around
-    /// claimed memory.
-    fn run(mut self, areas: &[Area], around: &[Area]) -> SearchResult {
+    /// and all pages only if chunks are missing. Before that, it tries the starts of the areas that
+    /// include claimed memory.
+    fn run(mut self, areas: &[Area], areas_with_claimed: &[Area]) -> SearchResult {
         self.search_starts(areas);
         if !self.is_done() && !self.claimed.is_empty() {
             self.restart();
-            self.search_starts(around);
+            self.search_starts(areas_with_claimed);
         }
         if !self.is_done() {
             self.restart();
-            let areas = if self.claimed.is_empty() { areas } else { around };
+            let areas = if self.claimed.is_empty() { areas } else { areas_with_claimed };
             areas.iter().for_each(|area| self.search_all_pages(&area.runs, area.end));
         }
         self.found
@@ -165,7 +144,7 @@ impl Search<'_> {
 
     /// Discards the chunks found so far.
     fn restart(&mut self) {
-        self.found = SearchResult { pages_read: self.found.pages_read, ..SearchResult::default() };
+        self.found = SearchResult { bytes_read: self.found.bytes_read, ..SearchResult::default() };
     }
 
     /// Tries the start of each mapping, and the end of each chunk found.
@@ -196,21 +175,53 @@ impl Search<'_> {
         self.cost_pages >= MAX_PAGES || Instant::now() >= self.deadline
     }
 
+    /// Reads the words of a header at each of `addresses`.
+    fn read_headers(&mut self, addresses: &[u64]) -> Vec<Option<HeaderWords>> {
+        let headers = self.memory.read_pairs(addresses);
+        let unreadable = headers.iter().filter(|header| header.is_none()).count() as u64;
+        self.found.bytes_read += addresses.len() as u64 * layout::CHUNK_HEADER_BYTES;
+        self.cost_pages += addresses.len() as u64 + unreadable * UNREADABLE_PAGE_COST;
+        headers.into_iter().map(|header| header.map(HeaderWords::from)).collect()
+    }
+
     /// Takes the first chunk whose mapping starts at one of `pages`; returns its end.
     fn take_first(&mut self, pages: &[u64], limit: u64, runs: &[AddressRange]) -> Option<u64> {
-        self.found.pages_read += pages.len() as u64;
-        let pairs = self.memory.read_pairs(pages);
-        let refused = pairs.iter().filter(|pair| pair.is_none()).count() as u64;
-        self.cost_pages += pages.len() as u64 + refused * REFUSED_PAGES;
-        let block = |at: u64, pair: (u64, u64)| {
-            let moved = may_start(pair).then(|| aligned_chunk(self.memory, at, limit, runs)).flatten();
-            moved.or_else(|| block_at(pair, at, limit))
-        };
-        let mut blocks = pages.iter().zip(&pairs).filter_map(|(&at, pair)| block(at, (*pair)?));
-        let block = blocks.find(|block| self.fits(block))?;
-        self.found.blocks.push(block);
-        self.found.bytes += block.end - block.start;
-        Some(block.end)
+        let headers = self.read_headers(pages);
+        for (&page, header) in pages.iter().zip(headers) {
+            let Some(header) = header else { continue };
+            let aligned = if may_start(header) { self.aligned_chunk(page, limit, runs) } else { None };
+            let block = aligned.or_else(|| block_at(header, page, limit));
+            if let Some(block) = block.filter(|block| self.fits(block)) {
+                self.found.blocks.push(block);
+                self.found.bytes += block.end - block.start;
+                return Some(block.end);
+            }
+        }
+        None
+    }
+
+    /// Returns the block in the mapping that starts at `page`, by the header that memalign wrote
+    /// after its start, if there is one. A header was written, so its page is in one of the
+    /// resident `runs`; reading another page would make the kernel map one in the target.
+    fn aligned_chunk(&mut self, page: u64, limit: u64, runs: &[AddressRange]) -> Option<MappedBlock> {
+        let mut bytes = [0; PAGE_BYTES as usize];
+        self.found.bytes_read += PAGE_BYTES;
+        self.cost_pages += 1;
+        self.memory.read(page, &mut bytes).ok()?;
+        let within = (16..PAGE_BYTES)
+            .step_by(16)
+            .find_map(|offset| aligned_block(offset, pair_at(&bytes, offset as usize)?.into(), page, limit));
+        if within.is_some() {
+            return within;
+        }
+        let offsets: Vec<u64> = (2..=MAX_ALIGNED_PAGES)
+            .map(|pages| pages * PAGE_BYTES - 16)
+            .take_while(|offset| page + offset < limit)
+            .filter(|offset| is_resident(runs, page + offset))
+            .collect();
+        let addresses: Vec<u64> = offsets.iter().map(|offset| page + offset).collect();
+        let headers = self.read_headers(&addresses);
+        offsets.iter().zip(headers).find_map(|(&offset, header)| aligned_block(offset, header?, page, limit))
     }
 
     /// Takes the adjacent chunks from `page` on; returns the end of the last one.
@@ -276,8 +287,8 @@ fn areas(context: &Context<'_>, taken: &RangeSet) -> Vec<Area> {
     areas
 }
 
-/// The chunks with their own mapping that all glibcs of a process count together: which glibc made
-/// one is not visible from outside.
+/// The chunks with their own mapping that all glibcs of a process count together: a chunk does not
+/// show which glibc made it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MappedChunks {
     count: u64,
@@ -313,7 +324,7 @@ impl MappedChunks {
         let mut taken: RangeSet = claims.map(RangeClaim::range).collect();
         let Some(reading) = readings.first_mut() else { return };
         let with_stacks = taken.iter().chain(context.stacks).copied().collect();
-        let around = areas(context, &with_stacks);
+        let areas_with_claimed = areas(context, &with_stacks);
         taken.add(excluded.iter().copied());
         let mut areas = areas(context, &taken);
         // Small areas first: a huge one (another heap) is then mostly not needed.
@@ -330,8 +341,8 @@ impl MappedChunks {
             cost_pages: 0,
             found: SearchResult::default(),
         };
-        let found = search.run(&areas, &around);
-        reading.bytes_read += found.pages_read * 16;
+        let found = search.run(&areas, &areas_with_claimed);
+        reading.bytes_read += found.bytes_read;
         if found.blocks.len() as u64 != self.count || bytes.is_some_and(|bytes| found.bytes != bytes) {
             let text = format!(
                 "malloc counts {} mmapped chunks with {} bytes; {} with {} bytes were found",
@@ -343,7 +354,7 @@ impl MappedChunks {
             let bytes = Some(self.bytes.abs_diff(found.bytes));
             let is_late = Instant::now() >= context.deadline;
             let (code, why) = if is_late {
-                ("heap_too_slow", "; the time to stop the process was over")
+                ("heap_too_slow", "; the deadline passed before the search ended")
             } else {
                 ("mmapped_chunks_differ", "")
             };

@@ -26,7 +26,7 @@ pub mod walk_context;
 
 use std::time::Instant;
 
-use self::fastbins::{Candidate, Membership};
+use self::fastbins::{Candidate, LinkTargets, Membership};
 use self::lists::{ChunkKind, LinkEncoding, List, Ranges, SpecialChunks};
 use self::locate::{Arena, Parameters};
 use self::mmapped::MappedChunks;
@@ -158,7 +158,7 @@ fn read_object(
     let is_private = |m: &Mapping| !m.permissions.shared && m.permissions.write;
     let is_brk = |address: u64| context.space.find(address).is_none_or(is_private);
     let parameters = locate::parameters(context.whole_memory, &object.data, main.address, is_brk);
-    let with_huge_pages = parameters.filter(|p| p.layout.scaled_heaps && p.hp_pagesize != 0);
+    let with_huge_pages = parameters.filter(|p| p.layout.heaps_scale_with_hp_pagesize && p.hp_pagesize != 0);
     let heap_max_bytes = with_huge_pages.map_or(layout::HEAP_MAX_BYTES, |p| p.hp_pagesize.saturating_mul(4));
     let arenas = locate::arenas(context.whole_memory, &main, heap_max_bytes);
     let taken = earlier.iter().flat_map(|reading| reading.ranges()).collect();
@@ -257,13 +257,13 @@ impl Arenas<'_> {
         reading: &mut Reading,
     ) -> Result<Vec<Walked>, OutOfOrder> {
         let (mut special, links) = self.thread_caches(parameters, reading);
-        let fastbins: Vec<fastbins::Arena> =
-            (0..self.arenas.len()).map(|index| self.fastbins(index)).collect();
+        let targets: Vec<LinkTargets> =
+            (0..self.arenas.len()).map(|index| self.link_targets(index)).collect();
         let contexts: Vec<WalkContext<'_>> =
-            self.contexts(&special, |owned| FastbinMode::Guess(&fastbins[owned.arena], links));
+            self.contexts(&special, |owned| FastbinMode::Guess(&targets[owned.arena], links));
         let mut walked = segments::walk(&contexts, self.context.threads, self.context.progress);
         drop(contexts);
-        let to_redo = self.separate_fastbin_members(&fastbins, &mut special, &walked, reading);
+        let to_redo = self.separate_fastbin_members(&targets, &mut special, &walked, reading);
         let contexts: Vec<WalkContext<'_>> = self.contexts(&special, |_| FastbinMode::Known);
         let redone = in_order(to_redo.len(), self.context.threads, |item| {
             let PartIndex { region, part } = to_redo[item];
@@ -347,10 +347,10 @@ impl Arenas<'_> {
     }
 
     /// Returns what links of an arena's fastbins may point to.
-    fn fastbins(&self, arena: usize) -> fastbins::Arena {
+    fn link_targets(&self, arena: usize) -> LinkTargets {
         let regions = self.regions.iter().filter(|owned| owned.arena == arena).map(|owned| &owned.region);
         let ranges: Vec<AddressRange> = regions.map(Region::range).collect();
-        fastbins::Arena::new(&ranges, &self.arenas[arena].fastbins)
+        LinkTargets::new(&ranges, &self.arenas[arena].fastbins)
     }
 
     /// Follows the thread caches. Returns one [`SpecialChunks`] per region, and the encoding of
@@ -365,7 +365,7 @@ impl Arenas<'_> {
             (pages, SpecialChunks::new(owned.region.start, owned.region.end))
         };
         let mut ranges = Ranges { parts: self.regions.iter().zip(self.pages).map(part).collect() };
-        let large = parameters.is_some_and(|p| p.layout.large_tcache);
+        let large = parameters.is_some_and(|p| p.layout.has_large_tcache_bins);
         let caches = tcache::find(self.context, &ranges, large);
         let fastbins = self.arenas.iter().flat_map(|arena| &arena.fastbins).filter(|&&head| head != 0);
         let all: Vec<_> =
@@ -389,13 +389,13 @@ impl Arenas<'_> {
     /// parts that have to be walked again to `special`, and returns these parts.
     fn separate_fastbin_members(
         &self,
-        fastbins: &[fastbins::Arena],
+        targets: &[LinkTargets],
         special: &mut [SpecialChunks],
         walked: &[Parts],
         reading: &mut Reading,
     ) -> Vec<PartIndex> {
         let mut to_redo = Vec::new();
-        for (arena, bins) in fastbins.iter().enumerate() {
+        for (arena, targets) in targets.iter().enumerate() {
             let own_regions = (0..walked.len()).filter(|&region| self.regions[region].arena == arena);
             let parts: Vec<PartIndex> = own_regions
                 .flat_map(|region| {
@@ -406,7 +406,7 @@ impl Arenas<'_> {
                 .iter()
                 .map(|index| walked[index.region].parts[index.part].candidates.as_slice())
                 .collect();
-            let Membership::Members { members, broken } = fastbins::separate_members(bins, &slices) else {
+            let Membership::Members { members, broken } = fastbins::separate_members(targets, &slices) else {
                 continue;
             };
             // If there was no time for all of the heap, some members were not met.
@@ -417,7 +417,7 @@ impl Arenas<'_> {
             for (&index, slice) in parts.iter().zip(&slices) {
                 let is_member = |index: &usize| bits::has(&members, position + index);
                 let members: Vec<u64> =
-                    (0..slice.len()).filter(is_member).map(|index| bins.address(slice[index])).collect();
+                    (0..slice.len()).filter(is_member).map(|index| targets.address(slice[index])).collect();
                 if members.len() < slice.len() {
                     to_redo.push(index);
                     for address in members {

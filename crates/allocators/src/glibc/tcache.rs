@@ -75,7 +75,7 @@ fn structure_at(
     memory: &dyn Memory,
     ranges: &Ranges<'_>,
     pointer: u64,
-    shape: &layout::ThreadCache,
+    shape: &layout::ThreadCacheLayout,
 ) -> Option<Vec<List>> {
     let chunk = pointer.checked_sub(16)?;
     if !ranges.holds(chunk) {

@@ -227,12 +227,12 @@ impl<'a> Walker<'a> {
     /// Returns the chunk as a member of a fastbin, if its size and its link allow it.
     #[inline]
     fn fast_candidate(&mut self, at: u64, bytes: u64) -> Option<Candidate> {
-        let FastbinMode::Guess(arena, links) = self.fast else { return None };
-        if !arena.may_hold(bytes) {
+        let FastbinMode::Guess(targets, links) = self.fast else { return None };
+        if !targets.may_hold(bytes) {
             return None;
         }
         let link = self.window.pair(at + 16).0;
-        arena.candidate(at, link, links)
+        targets.candidate(at, link, links)
     }
 
     fn take_used(&mut self, next: u64, bytes: u64, kind: Option<ChunkKind>) -> bool {
@@ -484,7 +484,7 @@ impl<'a> Walker<'a> {
             }
             let Some((pair, far)) = self.window.peek(page) else { continue };
             self.far_reads += u32::from(far);
-            if let Some(block) = super::mapped_header::block_at(pair, page, self.region.end) {
+            if let Some(block) = super::mapped_header::block_at(pair.into(), page, self.region.end) {
                 return Some(block);
             }
         }

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::fastbins::{self, Candidate};
+use super::fastbins::{Candidate, LinkTargets};
 use super::lists::{LinkEncoding, SpecialChunks};
 use strandline_claims::accumulator::AccumulatedPart;
 use strandline_claims::range::RangePages;
@@ -175,7 +175,7 @@ pub struct Part {
 #[derive(Clone, Copy)]
 pub enum FastbinMode<'a> {
     /// By their links alone: every chunk that may be a member is treated as one.
-    Guess(&'a fastbins::Arena, LinkEncoding),
+    Guess(&'a LinkTargets, LinkEncoding),
     /// By the [`SpecialChunks`].
     Known,
 }

@@ -22,6 +22,9 @@ enum Requested {
     /// As the inner [`Requested::Argument`] or [`Requested::Message`], if the flags in this
     /// argument contain MSG_WAITALL.
     All(usize, &'static Requested),
+    /// The number of messages in rdx, unless the flags in r10 let the call return those that there
+    /// are (net/socket.c, `do_recvmmsg`).
+    Messages,
 }
 
 /// A call, by its number on x86-64.
@@ -35,7 +38,7 @@ const fn transfer(number: i64, name: &'static str, requested: Requested) -> Tran
     Transfer { number, name, requested }
 }
 
-const TRANSFERS: [Transfer; 17] = [
+const TRANSFERS: [Transfer; 19] = [
     transfer(1, "write", Requested::Argument(2)),
     transfer(18, "pwrite64", Requested::Argument(2)),
     transfer(20, "writev", Requested::Vectors),
@@ -46,17 +49,25 @@ const TRANSFERS: [Transfer; 17] = [
     transfer(307, "sendmmsg", Requested::Argument(2)),
     transfer(45, "recvfrom", Requested::All(3, &Requested::Argument(2))),
     transfer(47, "recvmsg", Requested::All(2, &Requested::Message)),
-    transfer(299, "recvmmsg", Requested::Argument(2)),
+    transfer(299, "recvmmsg", Requested::Messages),
     transfer(40, "sendfile", Requested::Argument(3)),
     transfer(275, "splice", Requested::Argument(4)),
     transfer(276, "tee", Requested::Argument(2)),
     transfer(278, "vmsplice", Requested::Vectors),
     transfer(326, "copy_file_range", Requested::Argument(4)),
+    // The minimum number of events (fs/aio.c, `read_events`).
     transfer(208, "io_getevents", Requested::Argument(1)),
+    transfer(333, "io_pgetevents", Requested::Argument(1)),
+    // It looks for signals after each page (drivers/char/random.c, `get_random_bytes_user`).
+    transfer(318, "getrandom", Requested::Argument(1)),
 ];
 
 /// `MSG_WAITALL` of recv(2).
 const WAIT_FOR_ALL: u64 = 0x100;
+/// `MSG_DONTWAIT` and `MSG_WAITFORONE`: a call for several messages does not wait for the second.
+const WAIT_FOR_ONE: u64 = 0x40 | 0x10000;
+/// The argument of recvmmsg(2) with its flags.
+const MESSAGES_FLAGS: usize = 3;
 /// Maximum number of vectors of one call (`UIO_MAXIOV`).
 const MAX_VECTORS: u64 = 1024;
 
@@ -65,6 +76,9 @@ pub fn is_transfer(call: &BlockedCall) -> bool {
     let known = TRANSFERS.iter().find(|known| known.number == call.number);
     known.is_some_and(|known| match known.requested {
         Requested::All(flags, _) => call.arguments.get(flags).is_some_and(|flags| flags & WAIT_FOR_ALL != 0),
+        Requested::Messages => {
+            call.arguments.get(MESSAGES_FLAGS).is_none_or(|flags| flags & WAIT_FOR_ONE == 0)
+        }
         Requested::Argument(_) | Requested::Vectors | Requested::Message => true,
     })
 }
@@ -93,7 +107,8 @@ fn requested_amount(amount: Requested, registers: &Registers, memory: &dyn Memor
         Requested::All(flags, amount) if argument(flags)? & WAIT_FOR_ALL != 0 => {
             requested_amount(*amount, registers, memory)
         }
-        Requested::All(..) => None,
+        Requested::Messages if argument(MESSAGES_FLAGS)? & WAIT_FOR_ONE == 0 => argument(2),
+        Requested::All(..) | Requested::Messages => None,
     }
 }
 
@@ -128,6 +143,15 @@ mod tests {
     }
 
     #[test]
+    fn only_a_call_that_waits_for_several_messages_is_a_transfer() {
+        let is_transfer = |flags: u64| {
+            let arguments = [3, 0x1000, 10, flags, 0, 0];
+            is_transfer(&BlockedCall { number: 299, arguments, stack_pointer: 0, instruction: 0 })
+        };
+        assert!(is_transfer(0) && !is_transfer(0x10000) && !is_transfer(0x40));
+    }
+
+    #[test]
     fn less_than_was_asked_for_is_short() {
         let short = |registers: Registers| short(&registers, &Vector);
         let write = |moved| short(back(1, moved, [1, 0x1000, 1 << 20, 0, 0]));
@@ -138,6 +162,11 @@ mod tests {
         let vectors = |moved| short(back(20, moved, [1, 0x1000, 3, 0, 0]));
         assert_eq!((vectors(299), vectors(300)), (Some("writev"), None));
         assert_eq!(short(back(275, 10, [0, 0, 1, 0, 100])), Some("splice"));
+        let messages = |flags| short(back(299, 2, [3, 0x1000, 10, flags, 0]));
+        assert_eq!((messages(0), messages(0x40), messages(0x10000)), (Some("recvmmsg"), None, None));
+        assert_eq!(short(back(333, 1, [7, 4, 8, 0x1000, 0])), Some("io_pgetevents"));
+        assert_eq!(short(back(333, 4, [7, 4, 8, 0x1000, 0])), None, "as many events as it waits for");
+        assert_eq!(short(back(318, 4096, [0x1000, 1 << 20, 0, 0, 0])), Some("getrandom"));
         assert_eq!(short(back(0, 10, [0, 0, 100, 0, 0])), None, "read returns what there is");
     }
 }

@@ -3,8 +3,8 @@
 use super::klasses::{Classes, HEAD_BYTES, Headers};
 use super::view::View;
 
-/// Longest name; longer ones are cut.
-const MAX_BYTES: usize = 200;
+/// Maximum bytes of a name; longer names are cut.
+const MAX_NAME_BYTES: usize = 200;
 
 /// Returns the name of a class in Java's form (`java.util.HashMap$Node`, `[I`), from its `Symbol`
 /// (`oops/symbol.hpp`): a length of 16 bits, then modified UTF-8.
@@ -14,17 +14,17 @@ pub fn of_class(view: &View<'_>, symbol: u64) -> Option<String> {
     view.memory.read(length, &mut bytes).ok()?;
     let length = usize::from(u16::from_le_bytes(bytes));
     let body = view.field_address(symbol, &["Symbol::_body[0]", "Symbol::_body"])?;
-    let mut bytes = [0; MAX_BYTES];
-    let bytes = bytes.get_mut(..length.min(MAX_BYTES)).filter(|bytes| !bytes.is_empty())?;
+    let mut bytes = [0; MAX_NAME_BYTES];
+    let bytes = bytes.get_mut(..length.min(MAX_NAME_BYTES)).filter(|bytes| !bytes.is_empty())?;
     view.memory.read(body, bytes).ok()?;
-    to_java_form(bytes, length > MAX_BYTES)
+    to_java_form(bytes, length > MAX_NAME_BYTES)
 }
 
-/// Converts a name to Java's form: dots instead of slashes. A hidden class has a `+` before its
-/// address (`Klass::external_name`).
+/// Converts a name to Java's form: dots instead of slashes. A hidden class's name ends in `+0x` and
+/// its address; Java shows a slash (`convert_hidden_name_to_java`, `oops/klass.cpp`).
 fn to_java_form(bytes: &[u8], is_cut: bool) -> Option<String> {
-    let is_of_name = |byte: &u8| *byte >= 0x80 || (b' '..=b'~').contains(byte) && *byte != b'.';
-    if !bytes.iter().all(is_of_name) {
+    let may_be_in_name = |byte: &u8| *byte >= 0x80 || (b' '..=b'~').contains(byte) && *byte != b'.';
+    if !bytes.iter().all(may_be_in_name) {
         return None;
     }
     let mut name = String::from_utf8_lossy(bytes).replace('/', ".");
@@ -32,7 +32,7 @@ fn to_java_form(bytes: &[u8], is_cut: bool) -> Option<String> {
     if name.contains(char::is_control) {
         return None;
     }
-    if let Some(plus) = name.rfind('+') {
+    if let Some(plus) = name.rfind("+0x") {
         name.replace_range(plus..=plus, "/");
     }
     if is_cut {
@@ -41,24 +41,28 @@ fn to_java_form(bytes: &[u8], is_cut: bool) -> Option<String> {
     Some(name)
 }
 
-/// Names of class loaders: the names of their classes.
-pub struct LoaderNames<'a>(View<'a>, Option<Classes<'a>>);
+/// Names class loaders, by the class of each loader object.
+pub struct LoaderNames<'a> {
+    view: View<'a>,
+    classes: Option<Classes<'a>>,
+}
 
 impl<'a> LoaderNames<'a> {
-    /// No names yet.
+    /// Reads the format of object headers; without it no loader has a name.
     pub fn new(view: &View<'a>) -> Self {
-        Self(*view, Headers::read(view).map(|headers| Classes::new(*view, headers)))
+        let classes = Headers::read(view).map(|headers| Classes::new(*view, headers));
+        Self { view: *view, classes }
     }
 
-    /// Returns the name of the loader with this handle. The bootstrap loader is no object and has
-    /// no handle.
+    /// Returns the class name of the loader whose `ClassLoaderData` handle is `handle`; `None` if
+    /// it cannot be read. 0 is the bootstrap loader, which is not an object.
     pub fn of(&mut self, handle: u64) -> Option<String> {
         if handle == 0 {
             return Some("bootstrap".to_owned());
         }
         let mut head = [0; HEAD_BYTES];
-        self.0.memory.read(self.0.word(handle)?, &mut head).ok()?;
-        let classes = self.1.as_mut()?;
+        self.view.memory.read(self.view.word(handle)?, &mut head).ok()?;
+        let classes = self.classes.as_mut()?;
         let class = classes.class_of(&head)?;
         classes.class_at(class).map(|(_, name)| name.to_owned())
     }
@@ -69,11 +73,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_java_s() {
+    fn names_have_java_s_form() {
         let of = |text: &str| to_java_form(text.as_bytes(), false);
         assert_eq!(of("java/util/HashMap$Node").as_deref(), Some("java.util.HashMap$Node"));
         assert_eq!(of("[Ljava/lang/String;").as_deref(), Some("[Ljava.lang.String;"));
         assert_eq!(of("Main$$Lambda+0x00007f01").as_deref(), Some("Main$$Lambda/0x00007f01"));
+        assert_eq!(of("a+b").as_deref(), Some("a+b"), "not hidden");
+        assert_eq!(of("a+b+0x7f").as_deref(), Some("a+b/0x7f"));
         assert_eq!(of("MyTest$adds two numbers$1").as_deref(), Some("MyTest$adds two numbers$1"));
         assert_eq!((of("a password\n"), of("a\u{85}b")), (None, None), "no class is called that");
     }

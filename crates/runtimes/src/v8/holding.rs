@@ -4,12 +4,13 @@
 //! Paths from variables stop at what leads to everything: hidden classes, contexts, code, global
 //! objects. Values in a table that holds them weakly count for no variable.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Instant;
 
 use super::constants;
-use super::layout::PAGE_ALIGNMENT;
+use super::layout::{CONTEXT_AFTER_SHARED, PAGE_ALIGNMENT};
 use super::names::{self, Known, ScopeInfo};
 use super::objects::{Heap, LiveObject};
 use super::references::{EPHEMERONS, References};
@@ -55,8 +56,11 @@ const MODULE_EXPORTS: usize = 8;
 const MODULE_CELL_VALUE: u64 = 8;
 /// `function_` in a `JSGeneratorObject` (`src/objects/js-generator.tq`).
 const GENERATOR_FUNCTION: u64 = 24;
-/// Maximum number of variables, at 32 bytes each.
+/// Maximum number of variables: 32 bytes each, and a name of its own for an export or a property of
+/// a global object.
 const MAX_VARIABLES: usize = 1 << 21;
+/// Maximum bytes of all names; a damaged name of a file may have 2 KiB.
+const MAX_NAME_BYTES: usize = 512 << 20;
 
 /// Live objects as blocks, with their types, and variables.
 pub struct Holding {
@@ -66,18 +70,18 @@ pub struct Holding {
     pub types: ObjectTypes,
 }
 
-/// What is done with the objects of a class.
+/// How paths from variables treat the objects of a class.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Role {
     /// They hold others.
     Plain,
     /// Paths from variables stop there.
     Stop,
-    /// It has the variables of one call of a function.
+    /// A context: the variables of one call of a function.
     Context,
-    /// It has the variables that a module exports.
+    /// A module: the variables that it exports.
     Module,
-    /// It is a property of a global object.
+    /// A property of a global object.
     Property,
 }
 
@@ -123,9 +127,20 @@ struct Collector<'a> {
     files: HashMap<u64, Arc<str>>,
     contexts: Vec<ContextRange>,
     properties: Vec<GlobalProperty>,
+    /// Bytes of the names of variables.
+    name_bytes: usize,
+    /// Whether the deadline passed before all modules were read.
+    is_late: bool,
 }
 
-/// Collects what the objects with a mark hold. `None` if the time was over.
+/// Whether a word is a strong reference to a heap object (`kHeapObjectTag`,
+/// `include/v8-internal.h`).
+fn is_heap_reference(word: u64) -> bool {
+    Shapes::object_at(word).is_some()
+}
+
+/// Collects what the marked objects hold. `None` if the deadline passed, or if a large page cannot
+/// be read.
 pub fn holding(heap: &Heap<'_>, marks: &Bitmap, known: &mut Known) -> Option<Holding> {
     let mut shapes = heap.shapes();
     let mut buffer = ReadBuffer::new(PAGE_ALIGNMENT as usize);
@@ -137,12 +152,17 @@ pub fn holding(heap: &Heap<'_>, marks: &Bitmap, known: &mut Known) -> Option<Hol
         files: HashMap::new(),
         contexts: Vec::new(),
         properties: Vec::new(),
+        name_bytes: 0,
+        is_late: false,
     };
     for indexed in &heap.index.pages {
         heap.each_live(&mut shapes, indexed, marks, &mut buffer, &mut |shapes, object| {
             collector.add(shapes, object);
-            true
+            !collector.is_late
         })?;
+        if collector.is_late {
+            return None;
+        }
     }
     collector.add_contexts(&mut shapes)?;
     collector.add_properties(&mut shapes, marks)?;
@@ -152,8 +172,9 @@ pub fn holding(heap: &Heap<'_>, marks: &Bitmap, known: &mut Known) -> Option<Hol
     Some(holding)
 }
 
-/// An address in the object at `address`: sets have multiples of 16, objects are multiples of 8.
-fn inside(address: u64) -> u64 {
+/// Rounds an object's address up to 16, the granularity of the sets of hints; the result is still
+/// in the object.
+fn address_for_set(address: u64) -> u64 {
     address.next_multiple_of(16)
 }
 
@@ -163,12 +184,12 @@ impl Collector<'_> {
         if shape.content == Content::Free {
             return;
         }
-        let class = self.class(shapes, shape, bytes);
+        let class = self.class_of(shapes, shape, bytes);
         self.holding.types.push(address, class.number);
         let hints = &mut self.holding.hints;
         hints.blocks.push(address, size);
         if matches!(class.role, Role::Stop | Role::Module | Role::Property) {
-            hints.stops.insert(inside(address));
+            hints.stops.insert(address_for_set(address));
         }
         match class.references {
             References::Except([first, second]) => {
@@ -185,19 +206,19 @@ impl Collector<'_> {
             Role::Module => _ = self.add_exports(shapes, bytes),
             Role::Property => {
                 let property = word_at(bytes, slots::CELL_NAME as usize).zip(word_at(bytes, CELL_VALUE));
-                let property = property.filter(|(_, value)| value & 7 == 1);
+                let property = property.filter(|(_, value)| is_heap_reference(*value));
                 self.properties.extend(property.map(|(key, value)| GlobalProperty { key, value }));
             }
         }
     }
 
     /// Returns the class of an object.
-    fn class(&mut self, shapes: &mut Shapes<'_>, shape: Shape, bytes: &[u8]) -> ObjectClass {
+    fn class_of(&mut self, shapes: &mut Shapes<'_>, shape: Shape, bytes: &[u8]) -> ObjectClass {
         let layout = self.heap.layout;
         let shared = word_at(bytes, layout.shared as usize).unwrap_or(0);
         let is_function = shape.content == Content::Function;
         if is_function {
-            _ = self.find_files(shapes, shared, bytes);
+            _ = self.note_files(shapes, shared, bytes);
         }
         let key = if is_function { shared } else { shape.map };
         if let Some(class) = self.classes.get(&key) {
@@ -222,14 +243,15 @@ impl Collector<'_> {
     }
 
     /// Notes the file of a function for the scopes in which it was made.
-    fn find_files(&mut self, shapes: &mut Shapes<'_>, shared: u64, bytes: &[u8]) -> Option<()> {
+    fn note_files(&mut self, shapes: &mut Shapes<'_>, shared: u64, bytes: &[u8]) -> Option<()> {
         let layout = self.heap.layout;
-        let mut context = word_at(bytes, layout.shared as usize + 8).and_then(Shapes::object_at)?;
+        let context = word_at(bytes, (layout.shared + CONTEXT_AFTER_SHARED) as usize);
+        let mut context = context.and_then(Shapes::object_at)?;
         let mut file: Option<Arc<str>> = None;
         for _ in 0..MAX_CONTEXTS {
-            let number = shapes.type_at(context)?;
+            let instance_type = shapes.type_at(context)?;
             let scope = shapes.cache.word(context.checked_add(CONTEXT_SCOPE)?).and_then(Shapes::object_at)?;
-            let is_context = shapes.types().name(number) == Some("Context");
+            let is_context = shapes.types().name(instance_type) == Some("Context");
             if !is_context || self.files.contains_key(&scope) {
                 break;
             }
@@ -244,30 +266,51 @@ impl Collector<'_> {
         Some(())
     }
 
+    /// Whether the deadline has passed.
+    fn is_over(&self) -> bool {
+        Instant::now() >= self.heap.context.deadline
+    }
+
+    /// Reads the names of the variables of a `ScopeInfo`.
+    fn read_scope(&mut self, shapes: &mut Shapes<'_>, scope: u64) -> Scope {
+        let file = self.files.get(&scope).map(AsRef::as_ref);
+        let is_wanted = self.name_bytes < MAX_NAME_BYTES;
+        let info = ScopeInfo::read(shapes, self.heap.layout, scope).filter(|_| is_wanted);
+        let names = info.map_or_else(Vec::new, |info| slots::variables(shapes, &info, file));
+        let is_own = file.is_some_and(|file| file.starts_with(names::OWN_FILES));
+        self.name_bytes += names.len() * size_of::<Option<Arc<str>>>();
+        self.name_bytes += names.iter().flatten().map(|name| name.len()).sum::<usize>();
+        Scope { names, is_own }
+    }
+
+    /// Whether further variables with names of their own are taken.
+    fn has_room(&self) -> bool {
+        self.holding.hints.variables.len() < MAX_VARIABLES && self.name_bytes < MAX_NAME_BYTES
+    }
+
     /// Adds the variables in the contexts.
     fn add_contexts(&mut self, shapes: &mut Shapes<'_>) -> Option<()> {
-        let layout = self.heap.layout;
         let mut scopes: HashMap<u64, Scope> = HashMap::new();
         for (number, context) in std::mem::take(&mut self.contexts).into_iter().enumerate() {
-            if number.is_multiple_of(CONTEXTS_AT_ONCE) && Instant::now() >= self.heap.context.deadline {
+            if number.is_multiple_of(CONTEXTS_AT_ONCE) && self.is_over() {
                 return None;
             }
             let ContextRange { address, bytes } = context;
             let scope = shapes.cache.word(address + CONTEXT_SCOPE).and_then(Shapes::object_at);
             let Some(scope) = scope else { continue };
-            let file = self.files.get(&scope).map(AsRef::as_ref);
-            let scope = scopes.entry(scope).or_insert_with(|| {
-                let info = ScopeInfo::read(shapes, layout, scope);
-                let names = info.map_or_else(Vec::new, |info| slots::variables(shapes, &info, file));
-                Scope { names, is_own: file.is_some_and(|file| file.starts_with(names::OWN_FILES)) }
-            });
+            let scope = match scopes.entry(scope) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(_) if self.is_over() => return None,
+                Entry::Vacant(place) => place.insert(self.read_scope(shapes, scope)),
+            };
             // Others, as those of suspended calls, belong to what refers to them.
             if scope.names.iter().any(Option::is_some) {
-                self.holding.hints.stops.insert(inside(address));
+                self.holding.hints.stops.insert(address_for_set(address));
             }
             for (at, name) in (CONTEXT_SCOPE..bytes).step_by(8).zip(&scope.names) {
                 let Some(name) = name.clone() else { continue };
-                if let Some(value) = shapes.cache.word(address + at).filter(|value| value & 7 == 1) {
+                let value = shapes.cache.word(address + at).filter(|value| is_heap_reference(*value));
+                if let Some(value) = value {
                     self.add_variable(Variable { name, value, is_own: scope.is_own });
                 }
             }
@@ -282,21 +325,34 @@ impl Collector<'_> {
         }
     }
 
+    /// Adds a variable with a name that no other one has.
+    fn add_named(&mut self, name: String, value: u64) {
+        self.name_bytes += name.len();
+        self.add_variable(Variable { name: name.into(), value, is_own: false });
+    }
+
     /// Adds the variables that a module exports: they are in no context.
     fn add_exports(&mut self, shapes: &mut Shapes<'_>, bytes: &[u8]) -> Option<()> {
+        // Many damaged modules may have one large table.
+        if self.is_over() {
+            self.is_late = true;
+            return None;
+        }
         let table = word_at(bytes, MODULE_EXPORTS).and_then(Shapes::object_at)?;
         let file = self.file_of_module(shapes, bytes);
         let place = file.map_or_else(String::new, |file| format!(" ({file})"));
         for (key, cell) in shapes.pairs_of_table(table) {
+            if !self.has_room() {
+                break;
+            }
             let cell = Shapes::object_at(cell).filter(|cell| {
-                let number = shapes.type_at(*cell);
-                number.is_some() && number == shapes.types().number("Cell")
+                let instance_type = shapes.type_at(*cell);
+                instance_type.is_some() && instance_type == shapes.types().number("Cell")
             });
             let value = cell.and_then(|cell| shapes.cache.word(cell.checked_add(MODULE_CELL_VALUE)?));
             let name = slots::identifier(shapes, key);
-            if let Some((name, value)) = name.zip(value).filter(|(_, value)| value & 7 == 1) {
-                let name = format!("export {name}{place}").into();
-                self.add_variable(Variable { name, value, is_own: false });
+            if let Some((name, value)) = name.zip(value).filter(|(_, value)| is_heap_reference(*value)) {
+                self.add_named(format!("export {name}{place}"), value);
             }
         }
         Some(())
@@ -308,17 +364,17 @@ impl Collector<'_> {
         let layout = self.heap.layout;
         let words = (0..bytes.len()).step_by(8).filter_map(|at| word_at(bytes, at));
         words.filter_map(Shapes::object_at).find_map(|code| {
-            let number = shapes.type_at(code)?;
+            let instance_type = shapes.type_at(code)?;
             let shared_of = |shapes: &mut Shapes<'_>, function: u64| {
                 shapes.cache.word(function.checked_add(layout.shared)?).and_then(Shapes::object_at)
             };
-            let shared = match shapes.types().name(number).unwrap_or_default() {
+            let shared = match shapes.types().name(instance_type).unwrap_or_default() {
                 "SharedFunctionInfo" => code,
                 "JSGeneratorObject" | "JSAsyncFunctionObject" | "JSAsyncGeneratorObject" => {
                     let function = shapes.cache.word(code.checked_add(GENERATOR_FUNCTION)?)?;
                     shared_of(shapes, Shapes::object_at(function)?)?
                 }
-                _ if shapes.types().is_function(number) => shared_of(shapes, code)?,
+                _ if shapes.types().is_function(instance_type) => shared_of(shapes, code)?,
                 _ => return None,
             };
             names::of_file(shapes, layout, shared)
@@ -330,11 +386,13 @@ impl Collector<'_> {
         let keys: HashSet<u64> = self.properties.iter().map(|property| property.key).collect();
         let in_code = constants::of_code(&self.heap, marks, shapes, &keys)?;
         for property in std::mem::take(&mut self.properties) {
+            if !self.has_room() {
+                break;
+            }
             let name = slots::key_text(shapes, property.key, &in_code);
             // Other keys are data.
             if let Some(name) = name.strip_prefix('.') {
-                let name = format!("globalThis.{name}").into();
-                self.add_variable(Variable { name, value: property.value, is_own: false });
+                self.add_named(format!("globalThis.{name}"), property.value);
             }
         }
         Some(())

@@ -82,6 +82,10 @@ pub const STRING_DATA: usize = 24;
 /// Bytes read of an `ExternalString`.
 pub const STRING_BYTES: usize = 32;
 
+/// Distance from `shared_function_info_` to `context_` in a `JSFunction`
+/// (`src/objects/js-function.tq`).
+pub const CONTEXT_AFTER_SHARED: u64 = 8;
+
 /// Offsets of the fields of a page in its record: the start of the page, or its metadata.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {

@@ -6,7 +6,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use super::layout::{MAP_BITS, MAP_WORDS, ObjectLayout};
+use super::layout::{CONTEXT_AFTER_SHARED, MAP_BITS, MAP_WORDS, ObjectLayout};
 use super::names::{self, ScopeInfo};
 use super::shapes::Shapes;
 
@@ -75,7 +75,7 @@ pub fn name(
         return match offset {
             PROPERTIES | ELEMENTS => None,
             offset if is_function && offset == layout.shared => text("(code)"),
-            offset if is_function && offset == layout.shared + 8 => text("(scope)"),
+            offset if is_function && offset == layout.shared + CONTEXT_AFTER_SHARED => text("(scope)"),
             offset => field(shapes, layout, holder, Place::InObject(offset)).map(SlotName::Key),
         };
     }
