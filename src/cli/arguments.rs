@@ -355,6 +355,8 @@ pub enum Format {
     Png,
     /// Samples and marks as a table
     Csv,
+    /// Samples of the control groups as a table, with their rows
+    GroupsCsv,
     /// Everything, for scripts
     Json,
 }

@@ -13,7 +13,7 @@ use super::holders;
 use super::output::{Output, print_message};
 use super::{CommandResult, Failure, Result};
 use strandline_report::timeline::chart::{self, Glyphs};
-use strandline_report::timeline::{Timeline, export, html, svg};
+use strandline_report::timeline::{Timeline, export, groups_csv, html, svg};
 
 /// More lines cannot be distinguished.
 pub const MAX_FILES: usize = 8;
@@ -34,7 +34,7 @@ pub fn run(arguments: &Report, output: &mut Output) -> Result<CommandResult> {
                 .to_owned(),
         ));
     }
-    if matches!(format, Some(Format::Csv | Format::Json)) && files.len() > 1 {
+    if matches!(format, Some(Format::Csv | Format::GroupsCsv | Format::Json)) && files.len() > 1 {
         return Err(Failure(
             "csv and json are of one recording each: call report once for each file".to_owned(),
         ));
@@ -51,7 +51,7 @@ pub fn run(arguments: &Report, output: &mut Output) -> Result<CommandResult> {
         }
         return of_holders(file, arguments, output);
     }
-    if matches!(format, Some(Format::Csv | Format::Json)) {
+    if matches!(format, Some(Format::Csv | Format::GroupsCsv | Format::Json)) {
         let is_pipe =
             |file: &&PathBuf| std::fs::metadata(file).is_ok_and(|data| !data.is_file() && !data.is_dir());
         if let Some(pipe) = files.iter().find(is_pipe) {
@@ -73,6 +73,7 @@ pub fn run(arguments: &Report, output: &mut Output) -> Result<CommandResult> {
     let written = match format {
         Format::Json => export::json(file, timeline, &mut out.to),
         Format::Csv => export::csv(file, &mut out.to),
+        Format::GroupsCsv => groups_csv::csv(file, timeline, &mut out.to),
         Format::Html => picture(html::page(&timelines).map(String::into_bytes), &mut out)?,
         Format::Svg => picture(svg::svg(&timelines).map(String::into_bytes), &mut out)?,
         Format::Png => picture(svg::png(&timelines), &mut out)?,
@@ -226,7 +227,7 @@ fn extension(format: Format) -> &'static str {
         Format::Html => "html",
         Format::Svg => "svg",
         Format::Png => "png",
-        Format::Csv => "csv",
+        Format::Csv | Format::GroupsCsv => "csv",
         Format::Json => "json",
     }
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use strandline_inspect::facts::Totals;
 use strandline_inspect::group::advice::Advice;
-use strandline_inspect::group::facts::{GroupExplanation, GroupProcess, GroupRemedy, GroupRow};
+use strandline_inspect::group::facts::{GroupExplanation, GroupKill, GroupProcess, GroupRemedy, GroupRow};
 use strandline_inspect::group::verdict::{self, Sums};
 
 use super::brief::{Release, cost_line, important_caveats};
@@ -12,7 +12,7 @@ use super::model;
 use super::table::{Column, figures, lay_out, words};
 use super::terminal::{faint, joined, listed, next, releases, strong, two_ends};
 use super::text::{clean, hanging, pad_left, pad_right, shorten, width, wrap_at_most};
-use super::units::{bytes, maybe_bytes, percent_of, thousands, whole_percent};
+use super::units::{bytes, maybe_bytes, percent_of, seconds, thousands, whole_percent};
 use crate::paint::Surface;
 
 /// Maximum number of lines of the answer, of rows and of processes of a default screen.
@@ -283,7 +283,10 @@ fn limits(explanation: &GroupExplanation, surface: Surface) -> Vec<String> {
     let events = [
         count("oom_kill", events.oom_kill),
         count("oom", events.oom),
-        count(if cgroup.version == 1 { "failcnt" } else { "max" }, events.max),
+        events.max.map(|met| {
+            let name = if cgroup.version == 1 { "failcnt" } else { "max" };
+            format!("{name} {} (times the limit was met)", thousands(met))
+        }),
         count("high", events.high),
         waited,
     ];
@@ -292,7 +295,28 @@ fn limits(explanation: &GroupExplanation, surface: Surface) -> Vec<String> {
         let text = if parts.is_empty() { "not counted".to_owned() } else { parts.join(" · ") };
         hanging(&pad_right(name, 13), &text, surface.columns)
     };
-    [line("limits", &limits), line("working set", &sets), line("events", &events)].concat()
+    let kills = explanation.kills.iter().take(MAX_KILLS);
+    let killed = kills.flat_map(|kill| line("killed", &[Some(killed(kill, &cgroup.path))]));
+    let lines = [line("limits", &limits), line("working set", &sets), line("events", &events)].concat();
+    lines.into_iter().chain(killed).collect()
+}
+
+/// Kills that are shown.
+const MAX_KILLS: usize = 3;
+
+/// `python3 (process 9238) 12 s ago: 47.8 MiB anonymous · 1.1 MiB files · its limit was met`.
+fn killed(kill: &GroupKill, group: &str) -> String {
+    let sizes =
+        [("anonymous", kill.anonymous_bytes), ("files", kill.file_bytes), ("shared", kill.shmem_bytes)];
+    let known = sizes.into_iter().filter_map(|(what, size)| Some(format!("{} {what}", bytes(size?))));
+    let limit = match &kill.limit_cgroup {
+        None => "the whole machine was out of memory".to_owned(),
+        Some(path) if path == group => "its limit was met".to_owned(),
+        Some(path) => format!("the limit of {} was met", clean(path)),
+    };
+    let about: Vec<String> = known.chain([limit]).collect();
+    let (name, ago) = (clean(&kill.name), seconds(kill.seconds_ago));
+    format!("{name} (process {}) {ago} ago: {}", kill.pid, about.join(" · "))
 }
 
 /// Processes, groups below, caveats.

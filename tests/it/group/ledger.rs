@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::support::memory_group::{MemoryGroup, batch_bytes};
 use crate::support::strandline::{caveats, json, row, run};
-use crate::support::waiting::until;
+use crate::support::waiting::{state, until, until_true};
 use crate::support::{Folder, Outcome, Result, Subject, for_each, here, skipped};
 
 const MIB: u64 = 1 << 20;
@@ -124,6 +124,47 @@ fn rows_add_up_to_the_charge_and_name_process_mount_and_file() -> Outcome {
     assert!(unknown * 100 <= current, "{unknown} of {current}: {document:#}");
     let inactive = document["cgroup"]["inactive_file_bytes"].as_u64().unwrap();
     assert_eq!(document["cgroup"]["working_set_bytes"], current - inactive);
+    Ok(())
+}
+
+/// Anonymous memory without end, after a line of input.
+const HUNGRY: &str = "\
+print('ready', flush=True)
+input()
+blocks = []
+while True:
+    blocks.append(bytearray(b'x' * (1 << 20)))";
+
+#[test]
+fn what_the_kernel_killed_is_named_by_the_groups_above() -> Outcome {
+    let Some(group) = MemoryGroup::new("killed") else {
+        skipped(here!(), "no control group with a memory controller can be made here");
+        return Ok(());
+    };
+    // In version 2 the group above does not count memory for those below it by itself.
+    drop(std::fs::write(group.folder.join("cgroup.subtree_control"), "+memory"));
+    let below = group.child("below").ok_or("no group below")?;
+    below.limit(32 * MIB)?;
+    let mut hungry = below.python(HUNGRY, &[])?;
+    let pid = hungry.pid();
+    hungry.send(b'\n')?;
+    until_true("the kernel to kill it", || !matches!(state(pid, pid), Some('R' | 'S' | 'D')))?;
+    if std::fs::File::open("/dev/kmsg").is_err() {
+        skipped(here!(), "the kernel's log cannot be read here (/dev/kmsg)");
+        return Ok(());
+    }
+    let document = json(&["explain", "--json", "--cgroup", &group.path()])?;
+    let kill = &document["kills"][0];
+    assert_eq!((&kill["pid"], &kill["name"]), (&Value::from(pid), &Value::from("python3")), "{document:#}");
+    assert_eq!(kill["limit_cgroup"], kill["cgroup"]);
+    assert!(kill["cgroup"].as_str().is_some_and(|path| path.ends_with("/below")), "{kill}");
+    let held = kill["anonymous_bytes"].as_u64().ok_or("no size")?;
+    assert!((16 * MIB..=32 * MIB).contains(&held), "{kill}");
+    let shown = run(&["explain", "--cgroup", &below.path()])?.stdout;
+    assert!(
+        shown.contains(&format!("python3 (process {pid})")) && shown.contains("its limit was met"),
+        "{shown}"
+    );
     Ok(())
 }
 

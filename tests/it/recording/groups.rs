@@ -94,8 +94,26 @@ fn a_kill_at_the_limit_says_what_the_group_held() -> Outcome {
     is_shown(&place, kill, unknown)
 }
 
+/// Fails unless the rows of each line of the table add up to its charge.
+fn table_adds_up(place: &Place) -> Outcome {
+    let made = strandline::run(&["report", &place.file.display().to_string(), "--format", "groups-csv"])?;
+    assert_eq!(made.status, Some(0), "{}", made.summary());
+    let mut lines = made.stdout.lines().map(|line| line.split(',').collect::<Vec<_>>());
+    let head = lines.next().ok_or("no head")?;
+    assert_eq!(head[3], "current_bytes", "{head:?}");
+    let mut samples = 0;
+    for cells in lines {
+        let rows = head.iter().zip(&cells).filter(|(name, _)| name.starts_with("\"group."));
+        let sum: u64 = rows.filter_map(|(_, cell)| cell.parse::<u64>().ok()).sum();
+        assert_eq!((cells.len(), sum.to_string().as_str()), (head.len(), cells[3]), "{cells:?}");
+        samples += 1;
+    }
+    if samples == 0 { Err("no samples".into()) } else { Ok(()) }
+}
+
 /// Fails unless page and terminal have the figures of the document.
 fn is_shown(place: &Place, kill: &Value, unknown: &str) -> Outcome {
+    table_adds_up(place)?;
     let file = place.file.display().to_string();
     let page = place.folder.0.join("a.html").display().to_string();
     let made = strandline::run(&["report", &file, "--format", "html", "-o", &page])?;

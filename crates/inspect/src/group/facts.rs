@@ -1,14 +1,20 @@
 //! What is known about a control group, as data: the shape of `explain --cgroup --json`
 //! (`docs/schema.md`). Sizes are bytes, unknown is `None`, never 0.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 use strandline_claims::Caveat;
 use strandline_process::group::find::Members;
+use strandline_process::group::kernel_log::OomKill;
 use strandline_process::group::memory::{EffectiveLimit, Memory, Pressure};
 use strandline_process::group::{Group, Hierarchy, Version};
 
 use super::advice::Advice;
 use crate::facts::{Cost, HolderKind, State, Totals, Verdict};
+
+/// Kills that are listed.
+const MAX_KILLS: usize = 16;
 
 /// What `explain --cgroup` reports.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -25,6 +31,10 @@ pub struct GroupExplanation {
     pub processes: Vec<GroupProcess>,
     /// The groups directly below it, largest first. Theirs is in the rows too.
     pub groups: Vec<ChildGroup>,
+    /// Processes of it that the kernel killed for lack of memory, as its log has them, the last one
+    /// first.
+    #[serde(default)]
+    pub kills: Vec<GroupKill>,
     /// What gives memory back, best first.
     pub remedies: Vec<GroupRemedy>,
     /// What to set, ready to paste.
@@ -35,6 +45,46 @@ pub struct GroupExplanation {
     pub caveats: Vec<Caveat>,
     /// Cost of the inspection.
     pub cost: Cost,
+}
+
+/// A process that the kernel killed for lack of memory.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct GroupKill {
+    /// How long ago.
+    pub seconds_ago: f64,
+    /// Its process id in the first pid namespace.
+    pub pid: i32,
+    /// Its name.
+    pub name: String,
+    /// Its group.
+    pub cgroup: String,
+    /// The group whose limit was met; `None`: the whole machine was out of memory.
+    pub limit_cgroup: Option<String>,
+    /// What it had resident.
+    pub anonymous_bytes: Option<u64>,
+    /// The same of files.
+    pub file_bytes: Option<u64>,
+    /// The same of shared memory.
+    pub shmem_bytes: Option<u64>,
+}
+
+impl GroupKill {
+    /// The kills in `path` and the groups below it at time `now` since the machine started.
+    pub fn of_group(path: &str, kills: Vec<OomKill>, now: Duration) -> Vec<Self> {
+        let below = format!("{}/", path.trim_end_matches('/'));
+        let kills = kills.into_iter().filter(|kill| kill.group == path || kill.group.starts_with(&below));
+        let kills = kills.rev().take(MAX_KILLS).map(|kill| Self {
+            seconds_ago: now.saturating_sub(kill.since_boot).as_secs_f64(),
+            pid: kill.pid,
+            name: kill.name,
+            cgroup: kill.group,
+            limit_cgroup: kill.limit_group,
+            anonymous_bytes: kill.anonymous_bytes,
+            file_bytes: kill.file_bytes,
+            shmem_bytes: kill.shmem_bytes,
+        });
+        kills.collect()
+    }
 }
 
 /// The inspected group.

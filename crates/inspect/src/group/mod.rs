@@ -26,12 +26,13 @@ use strandline_process::group::charge::ChargeSampler;
 use strandline_process::group::files::{FileSearch, Files};
 use strandline_process::group::find::{Bounds, Members, arguments_for};
 use strandline_process::group::hierarchy::GroupError;
+use strandline_process::group::kernel_log;
 use strandline_process::group::memory::{Memory, effective_limit};
 use strandline_process::group::shared_memory::SharedMemoryWalk;
 use strandline_process::group::{Group, Hierarchy};
 use strandline_process::procfs::Process;
 
-use self::facts::{GroupExplanation, GroupRemedy, GroupTarget};
+use self::facts::{GroupExplanation, GroupKill, GroupRemedy, GroupTarget};
 use self::processes::GroupProcesses;
 use self::rows::Inputs;
 use crate::facts::Cost;
@@ -42,6 +43,8 @@ const PSS_TIME: Duration = Duration::from_millis(300);
 const FILES_TIME: Duration = Duration::from_millis(240);
 const WALK_TIME: Duration = Duration::from_millis(100);
 const SAMPLE_TIME: Duration = Duration::from_millis(120);
+/// Maximum time to read the kernel's log, while files are looked at.
+const LOG_TIME: Duration = Duration::from_millis(100);
 
 /// Makes the ledger of `group`, without stopping a process.
 ///
@@ -51,13 +54,14 @@ pub fn explain_group(hierarchy: &Hierarchy, group: &Group) -> Result<GroupExplan
     let start = Instant::now();
     let members = hierarchy.members(group, Bounds::default());
     // Both take a while: side by side on two processors.
-    let (processes, memory, files) = std::thread::scope(|scope| {
+    let (processes, memory, kills, files) = std::thread::scope(|scope| {
         let files = std::thread::Builder::new().spawn_scoped(scope, || files(hierarchy, &members));
         let processes = GroupProcesses::read(&members, PSS_TIME);
         let memory = Memory::read(group);
+        let kills = kernel_log::kills(LOG_TIME);
         // Without another thread, or if it failed, no file is named.
         let files = files.ok().and_then(|files| files.join().ok());
-        (processes, memory, files.unwrap_or_else(|| Files { names_left: true, ..Files::default() }))
+        (processes, memory, kills, files.unwrap_or_else(|| Files { names_left: true, ..Files::default() }))
     });
     let memory = memory?;
     let mut explanation = GroupExplanation {
@@ -70,6 +74,7 @@ pub fn explain_group(hierarchy: &Hierarchy, group: &Group) -> Result<GroupExplan
         },
         cgroup: facts::GroupFigures::new(group, &memory, effective_limit(group)),
         groups: facts::children(hierarchy, group, &members),
+        kills: GroupKill::of_group(&group.path, kills, strandline_sys::host::monotonic_time()),
         remedies: memory_reclaim(group, &memory).into_iter().collect(),
         caveats: caveats(&memory, &members, &processes, &files),
         processes: processes.facts(&members),

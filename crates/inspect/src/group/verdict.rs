@@ -147,7 +147,10 @@ fn limit(explanation: &GroupExplanation) -> Option<String> {
     let conclusion = if percent >= NEAR_PERCENT {
         "that is what gets processes killed".to_owned()
     } else if cgroup.events.oom_kill.is_some_and(|kills| kills > 0) {
-        "what had a process killed is gone (the kernel's log may name it)".to_owned()
+        match explanation.kills.is_empty() {
+            true => "what had a process killed is gone (the kernel's log may name it)".to_owned(),
+            false => "what had a process killed is gone".to_owned(),
+        }
     } else if firm < cgroup.current_bytes {
         "the rest goes before anything is killed".to_owned()
     } else {

@@ -9,6 +9,7 @@ pub mod charge;
 pub mod files;
 pub mod find;
 pub mod hierarchy;
+pub mod kernel_log;
 pub mod memory;
 pub mod shared_memory;
 pub mod view;

@@ -136,15 +136,20 @@ pub fn csv(path: &Path, out: &mut dyn Write) -> Result<(), ExportError> {
             cell.write(&mut out, "")?;
             out.write_all(b",")?;
         }
-        let name = row.mark.as_deref().map(crate::text::clean);
-        if let Some(name) = name {
-            // Spreadsheets take these characters for the start of a formula.
-            let guard = if name.starts_with(['=', '+', '-', '@']) { "'" } else { "" };
-            write!(out, "\"{guard}{}\"", name.replace('"', "\"\""))?;
+        if let Some(name) = &row.mark {
+            out.write_all(quoted(name).as_bytes())?;
         }
         out.write_all(b"\n")
     })?;
     Ok(out.flush()?)
+}
+
+/// A text of a target as a cell of CSV.
+pub(super) fn quoted(text: &str) -> String {
+    let text = crate::text::clean(text);
+    // Spreadsheets take these characters for the start of a formula.
+    let guard = if text.starts_with(['=', '+', '-', '@']) { "'" } else { "" };
+    format!("\"{guard}{}\"", text.replace('"', "\"\""))
 }
 
 /// Writes the document of the recording at `path`, from which `timeline` was read.

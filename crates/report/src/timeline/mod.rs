@@ -8,6 +8,7 @@ mod group_chart;
 mod group_page;
 mod group_view;
 mod groups;
+pub mod groups_csv;
 mod groups_json;
 pub mod html;
 mod html_data;

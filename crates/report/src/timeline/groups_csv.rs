@@ -1,0 +1,58 @@
+//! The control groups of a recording as a CSV table: a line per sample, a column per row.
+
+use std::collections::BTreeSet;
+use std::io::{BufWriter, Write};
+use std::path::Path;
+
+use strandline_recording::{GroupSample, Reader, Record};
+
+use super::Timeline;
+use super::choice::seconds_of;
+use super::export::{ExportError, quoted};
+
+/// The columns before those of the rows; `docs/schema.md` names them.
+const BEFORE: &str =
+    "seconds,group,path,current_bytes,working_set_bytes,reclaimable_bytes,swap_bytes,oom_kills";
+
+/// Writes the table of the recording at `path`, from which `timeline` was read.
+///
+/// # Errors
+/// See [`ExportError`].
+pub fn csv(path: &Path, timeline: &Timeline, out: &mut dyn Write) -> Result<(), ExportError> {
+    let mut out = BufWriter::new(out);
+    let rows: BTreeSet<&str> =
+        timeline.groups.iter().flat_map(|group| &group.rows).map(String::as_str).collect();
+    out.write_all(BEFORE.as_bytes())?;
+    for row in &rows {
+        write!(out, ",{}", quoted(row))?;
+    }
+    writeln!(out)?;
+    let mut reader = Reader::open(path)?;
+    while let Some(record) = reader.next_record()? {
+        let Record::GroupSamples(block) = record else { continue };
+        let known = usize::try_from(block.group).ok().and_then(|number| timeline.groups.get(number));
+        let place = format!("{},{}", block.group, quoted(known.map_or("", |group| &group.start.path)));
+        for sample in block.samples() {
+            write_sample(&sample, &place, &rows, &mut out)?;
+        }
+    }
+    Ok(out.flush()?)
+}
+
+fn write_sample(
+    sample: &GroupSample,
+    place: &str,
+    rows: &BTreeSet<&str>,
+    out: &mut impl Write,
+) -> std::io::Result<()> {
+    write!(out, "{:.6},{place},{}", seconds_of(sample.at_us), sample.current_bytes)?;
+    let figures = [sample.working_set_bytes, sample.reclaimable_bytes, sample.swap_bytes, sample.oom_kills];
+    let rows = rows.iter().map(|row| sample.rows.get(*row).copied());
+    for figure in figures.into_iter().chain(rows) {
+        match figure {
+            Some(figure) => write!(out, ",{figure}")?,
+            None => out.write_all(b",")?,
+        }
+    }
+    out.write_all(b"\n")
+}
