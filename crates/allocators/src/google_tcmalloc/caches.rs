@@ -267,12 +267,12 @@ impl Reader<'_> {
             if !is_mapped(slabs) || !is_mapped(stopped) {
                 continue;
             }
-            let places =
-                layout::SLAB_BEGINS.map(word_after).map(|place| Some(place).filter(|at| is_mapped(*at)));
+            let places = layout::SLAB_BEGINS.map(word_after);
+            let places: Vec<u64> = places.into_iter().filter(|&at| is_mapped(at)).collect();
             if self.deadline_passed() {
                 return;
             }
-            let begins = places.into_iter().flatten().find_map(|place| self.slot_starts(place, shift));
+            let begins = places.into_iter().find_map(|place| self.slot_starts(place, shift));
             let Some(begins) = begins else { continue };
             self.cached.structures.extend([page_of(slabs), page_of(stopped)]);
             for processor in 0..layout::MAX_PROCESSORS {
