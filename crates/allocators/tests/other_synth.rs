@@ -173,6 +173,39 @@ fn a_mimalloc_holds_what_is_said() {
     }
 }
 
+/// Two libraries may contain a mimalloc each, whose segments are in one mapping: it is unknown to
+/// which of them a gap belongs.
+#[test]
+fn gaps_between_segments_of_two_mimallocs_are_nobodys() {
+    const SEGMENT_BYTES: u64 = 32 << 20;
+    const OTHER_DATA: u64 = 0x7f52_0000_0000;
+    // Larger than the other key: heaps are in the order of their keys.
+    const OTHER_KEY: u64 = 0x7531_9bdf_0246_8ace;
+    for seed in 0..20 {
+        let HeapImage { mut image, maps, .. } = fabricate_mimalloc(1, seed);
+        let Some((heap, _)) = image.ranges().next() else { panic!("no heap") };
+        let (end, other) = (heap + SEGMENT_BYTES, heap + 2 * SEGMENT_BYTES);
+        image.map(other, 64 << 10);
+        // Its cookie, slices, own slices, and structures of slices; no thread and no page in use:
+        // it was freed.
+        for (offset, word) in [(224, other ^ OTHER_KEY), (248, 512), (256, 1), (272, 512)] {
+            image.put_word(other + offset, word);
+        }
+        image.put_bits(other + 288, 1, 32);
+        image.put_bits(other + 288 + 96, 511, 32);
+        image.map(OTHER_DATA, 4096);
+        image.put_word(OTHER_DATA, OTHER_KEY);
+        let mut maps = maps.replace(&format!("-{end:x} "), &format!("-{:x} ", other + SEGMENT_BYTES));
+        maps +=
+            &format!("{OTHER_DATA:x}-{:x} rw-p 00080000 08:01 80 /usr/lib/libother.so\n", OTHER_DATA + 4096);
+        let ((readings, _), _) = read(&mimalloc::READER, &image, &maps);
+        let [first, second] = readings.as_slice() else { panic!("seed {seed}: {} of them", readings.len()) };
+        assert!(first.claims.iter().all(|claim| claim.end <= end), "seed {seed}");
+        let is_claimed = second.claims.iter().any(|claim| claim.start <= other && other < claim.end);
+        assert!(is_claimed, "seed {seed}: the second one's segment is not claimed");
+    }
+}
+
 /// A hardened build encodes its lists of free blocks: pages with invalid links are rejected.
 #[test]
 fn a_mimalloc_that_encodes_its_lists_is_not_read() {

@@ -6,38 +6,42 @@
 use std::collections::{BTreeSet, HashSet};
 use std::time::Instant;
 
-use super::layout::{
-    CACHE_LINKS, CACHE_LIST_BYTES, CACHE_REST_BYTES, MAX_PROCESSORS, MAX_SLOTS, MAX_TRANSFER_BYTES,
-    SHARD_BYTES, SHARD_CLASS, SLAB_BEGINS, SLAB_SHIFT_BITS, SLAB_SHIFTS, TRANSFER_INFO, TRANSFER_SLOTS,
-};
+use super::layout::{self, CACHE_LIST_BYTES, CacheList, SLAB_SHIFT_BITS, SlabHeader, SlotInfo};
 use super::locate::{Heap, read_bytes};
 use crate::blocks::CachedBlock;
 use crate::scan::is_mapped_memory;
 use strandline_claims::allocator::Context;
 use strandline_claims::range::{PAGE_BYTES, page_of};
-use strandline_process::memory::{half_word_at, word_at};
+use strandline_process::memory::word_at;
 use strandline_process::page_cache::PageCache;
 use strandline_process::pages::USER_ADDRESS_END;
 
-/// Maximum objects of all caches together, in case some are damaged.
-const MAX_ITEMS: usize = 1 << 22;
+/// Maximum objects of all caches: damaged caches could list more.
+const MAX_OBJECTS: usize = 1 << 22;
 /// Maximum thread caches followed.
 const MAX_CACHES: usize = 1 << 16;
 /// Objects between two checks of the deadline.
 const DEADLINE_CHECK_INTERVAL: u64 = 1024;
 /// Maximum groups of processors with their own transfer caches.
 const MAX_SHARDS: usize = 256;
-
 /// Maximum addresses where an array of transfer caches may begin; each is tried with each stride.
 const MAX_CANDIDATES: usize = 4096;
 
 /// The kind of cache that holds an object.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum CacheKind {
     Transfer,
     Sharded,
     Processor,
     Thread,
+}
+
+/// An object that a cache lists.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct CachedObject {
+    address: u64,
+    class: u16,
+    kind: CacheKind,
 }
 
 /// Contents of all caches.
@@ -63,18 +67,35 @@ pub struct Cached {
 
 /// Reads all caches.
 pub fn find(context: &Context<'_>, heap: &Heap) -> Cached {
-    let mut reader =
-        Reader { context, heap, cache: PageCache::new(context.memory), cached: Cached::default() };
+    let cache = PageCache::new(context.memory);
+    let mut reader = Reader { context, heap, cache, cached: Cached::default(), objects: Vec::new() };
     reader.read_transfer_caches();
     reader.read_processor_caches();
     reader.read_thread_caches();
-    let mut cached = reader.cached;
-    cached.bytes_read += reader.cache.bytes_read;
-    cached.items.sort_unstable();
-    let count = cached.items.len();
-    cached.items.dedup_by_key(|item| item.address);
-    cached.broken += (count - cached.items.len()) as u64;
+    let Reader { cache, mut cached, objects, .. } = reader;
+    cached.bytes_read += cache.bytes_read;
+    cached.set_objects(objects, |class| heap.class_bytes(class));
     cached
+}
+
+impl Cached {
+    /// Takes the objects of all caches. Each counts once, even if damaged caches list it twice.
+    fn set_objects(&mut self, mut objects: Vec<CachedObject>, class_bytes: impl Fn(usize) -> u64) {
+        objects.sort_unstable();
+        let listed = objects.len();
+        objects.dedup_by_key(|object| object.address);
+        self.broken += (listed - objects.len()) as u64;
+        for object in &objects {
+            *(match object.kind {
+                CacheKind::Transfer => &mut self.transfer_bytes,
+                CacheKind::Sharded => &mut self.sharded_bytes,
+                CacheKind::Processor => &mut self.processor_bytes,
+                CacheKind::Thread => &mut self.thread_bytes,
+            }) += class_bytes(object.class.into());
+        }
+        let block = |object: CachedObject| CachedBlock { address: object.address, class: object.class };
+        self.items = objects.into_iter().map(block).collect();
+    }
 }
 
 struct Reader<'a> {
@@ -82,26 +103,21 @@ struct Reader<'a> {
     heap: &'a Heap,
     cache: PageCache<'a>,
     cached: Cached,
+    /// Objects of the caches read so far.
+    objects: Vec<CachedObject>,
 }
 
 impl Reader<'_> {
-    fn is_late(&self) -> bool {
+    fn deadline_passed(&self) -> bool {
         Instant::now() >= self.context.deadline
     }
 
-    fn add_item(&mut self, address: u64, class: usize, kind: CacheKind) {
-        let bytes = self.heap.class_bytes(class);
-        if self.cached.items.len() >= MAX_ITEMS || !address.is_multiple_of(8) || address == 0 {
+    fn add_object(&mut self, address: u64, class: usize, kind: CacheKind) {
+        if self.objects.len() >= MAX_OBJECTS || !address.is_multiple_of(8) || address == 0 {
             self.cached.broken += 1;
             return;
         }
-        self.cached.items.push(CachedBlock { address, class: class as u16 });
-        *(match kind {
-            CacheKind::Transfer => &mut self.cached.transfer_bytes,
-            CacheKind::Sharded => &mut self.cached.sharded_bytes,
-            CacheKind::Processor => &mut self.cached.processor_bytes,
-            CacheKind::Thread => &mut self.cached.thread_bytes,
-        }) += bytes;
+        self.objects.push(CachedObject { address, class: class as u16, kind });
     }
 
     /// Returns the words of static data that point outside it, to memory that may be tcmalloc's
@@ -120,87 +136,95 @@ impl Reader<'_> {
     /// list of its class, which holds the class and the size of its objects.
     fn read_transfer_caches(&mut self) {
         let heap = self.heap;
-        let has_class = |at: u64, class: usize| {
-            heap.statics.word(at) == class as u64 && heap.statics.word(at + 8) == heap.class_bytes(class)
+        let is_list_of_class = |at: u64, class: usize| {
+            heap.statics.word(at) == class as u64
+                && heap.statics.word(at + layout::OBJECT_SIZE_AFTER_CLASS) == heap.class_bytes(class)
         };
         let used: Vec<usize> =
             (1..heap.classes.number()).filter(|&class| heap.class_bytes(class) > 0).collect();
-        let firsts =
-            heap.statics.words().filter(|&(at, word)| word == 1 && has_class(at, 1)).map(|(at, _)| at);
-        let firsts = firsts.take(MAX_CANDIDATES);
-        let array =
-            firsts.flat_map(|at| (64..=MAX_TRANSFER_BYTES).step_by(64).map(move |stride| (at, stride))).find(
-                |&(at, stride)| used.iter().all(|&class| has_class(at + (class as u64 - 1) * stride, class)),
-            );
+        let candidates = heap.statics.words().filter(|&(at, word)| word == 1 && is_list_of_class(at, 1));
+        let candidates = candidates.take(MAX_CANDIDATES).take_while(|_| !self.deadline_passed());
+        let strides = (layout::LINE_BYTES..=layout::MAX_TRANSFER_BYTES).step_by(layout::LINE_BYTES as usize);
+        let array = candidates
+            .flat_map(|(first, _)| strides.clone().map(move |stride| (first, stride)))
+            .find(|&(first, stride)| {
+                let list_of = |class: usize| first + (class as u64 - 1) * stride;
+                used.iter().all(|&class| is_list_of_class(list_of(class), class))
+            });
         let Some((first, stride)) = array else {
             self.cached.broken += 1;
             return;
         };
         for class in used {
             let at = first + (class as u64 - 1) * stride;
-            let (info, slots) = (at.wrapping_sub(TRANSFER_INFO), at.wrapping_sub(TRANSFER_SLOTS));
-            self.read_slots(heap.statics.word(info), heap.statics.word(slots), class, CacheKind::Transfer);
+            let [info, slots] = [layout::TRANSFER_INFO, layout::TRANSFER_SLOTS]
+                .map(|before| heap.statics.word(at.wrapping_sub(before)));
+            self.read_slots(SlotInfo::new(info), slots, class, CacheKind::Transfer);
         }
         self.read_sharded_caches();
     }
 
-    /// Reads the objects in `slots`; `info` holds the number of slots used and the capacity.
-    fn read_slots(&mut self, info: u64, slots: u64, class: usize, kind: CacheKind) {
-        let (used, capacity) = (info & 0xffff_ffff, info >> 32);
-        if used > capacity || used > MAX_SLOTS.max(self.max_sharded_slots(kind, class)) {
+    /// Reads the objects in the slots at `slots_address`.
+    fn read_slots(&mut self, info: SlotInfo, slots_address: u64, class: usize, kind: CacheKind) {
+        let SlotInfo { used, capacity } = info;
+        if used > capacity || used > layout::MAX_SLOTS.max(self.max_sharded_slots(kind, class)) {
             self.cached.broken += 1;
             return;
         }
-        if slots != 0 {
-            self.cached.structures.insert(page_of(slots));
+        if slots_address != 0 {
+            self.cached.structures.insert(page_of(slots_address));
         }
         for slot in 0..used {
             if self.must_end(slot) {
                 self.cached.broken += 1;
                 return;
             }
-            match self.cache.word(slots.wrapping_add(8 * slot) & !7) {
-                Some(object) => self.add_item(object, class, kind),
+            match self.cache.word(slots_address.wrapping_add(8 * slot) & !7) {
+                Some(object) => self.add_object(object, class, kind),
                 None => self.cached.broken += 1,
             }
         }
     }
 
-    /// Whether reading must end; called for each object of a cache, with its number.
-    fn must_end(&self, number: u64) -> bool {
-        let is_due = number.is_multiple_of(DEADLINE_CHECK_INTERVAL);
-        self.cached.items.len() >= MAX_ITEMS || is_due && self.is_late()
+    /// Whether reading must end; called for each object of a cache, with its index.
+    fn must_end(&self, index: u64) -> bool {
+        let is_due = index.is_multiple_of(DEADLINE_CHECK_INTERVAL);
+        self.objects.len() >= MAX_OBJECTS || is_due && self.deadline_passed()
     }
 
-    /// A sharded transfer cache may hold 12 MiB of each class.
+    /// Maximum slots of a sharded transfer cache; 0 for other kinds.
     fn max_sharded_slots(&self, kind: CacheKind, class: usize) -> u64 {
-        if kind == CacheKind::Sharded { (12 << 20) / self.heap.class_bytes(class).max(1) } else { 0 }
+        match kind {
+            CacheKind::Sharded => layout::MAX_SHARDED_BYTES / self.heap.class_bytes(class).max(1),
+            CacheKind::Transfer | CacheKind::Processor | CacheKind::Thread => 0,
+        }
     }
 
     /// Reads the sharded transfer caches: similar arrays outside static data, with the class
     /// instead of a central list.
     fn read_sharded_caches(&mut self) {
-        let number = self.heap.classes.number();
+        let class_count = self.heap.classes.number();
         let mut seen = HashSet::new();
         for shards in self.outgoing_pointers() {
-            if self.is_late() {
+            if self.deadline_passed() {
                 return;
             }
             for shard in 0..MAX_SHARDS as u64 {
-                // A pointer, and a flag for its initialisation.
-                let place = shards.saturating_add(16 * shard);
+                let place = shards.saturating_add(layout::SHARD_BYTES * shard);
                 let array =
                     self.cache.word(place).filter(|array| !seen.contains(array) && seen.len() < MAX_SHARDS);
-                let classes = array.and_then(|array| Some((array, self.classes_of_shard(array, number)?)));
+                let classes =
+                    array.and_then(|array| Some((array, self.first_class_of_shard(array, class_count)?)));
                 let Some((array, first)) = classes else { break };
                 seen.insert(array);
-                for class in 1..number {
-                    let at = first + SHARD_BYTES * class as u64;
+                for class in 1..class_count {
+                    let at = first + layout::SHARDED_CACHE_BYTES * class as u64;
                     self.cached.structures.insert(page_of(at));
                     // An unused class has no size, and so no limit of its slots.
                     if self.heap.class_bytes(class) > 0 {
-                        let [info, slots] = [16, 8].map(|before| self.cache.word(at - before).unwrap_or(0));
-                        self.read_slots(info, slots, class, CacheKind::Sharded);
+                        let [info, slots] = [layout::SHARDED_INFO, layout::SHARDED_SLOTS]
+                            .map(|before| self.cache.word(at - before).unwrap_or(0));
+                        self.read_slots(SlotInfo::new(info), slots, class, CacheKind::Sharded);
                     }
                 }
                 self.cached.structures.insert(page_of(array));
@@ -208,49 +232,52 @@ impl Reader<'_> {
         }
     }
 
-    /// Returns the address of the first class in such an array; every element has its class at the
-    /// same offset.
-    fn classes_of_shard(&mut self, array: u64, number: usize) -> Option<u64> {
-        if array == 0 || !array.is_multiple_of(64) || array >= USER_ADDRESS_END {
+    /// Returns the address of the first class in the array of one shard; every element has its
+    /// class at the same offset.
+    fn first_class_of_shard(&mut self, array: u64, class_count: usize) -> Option<u64> {
+        if array == 0 || !array.is_multiple_of(layout::LINE_BYTES) || array >= USER_ADDRESS_END {
             return None;
         }
         let is_class = |cache: &mut PageCache<'_>, at: u64, class: u64| {
             cache.word(at).is_some_and(|word| word & 0xffff_ffff == class)
         };
-        SHARD_CLASS.map(|offset| array + offset).into_iter().find(|first| {
-            (1..number as u64).all(|class| is_class(&mut self.cache, first + SHARD_BYTES * class, class))
+        layout::SHARDED_CLASS.map(|offset| array + offset).into_iter().find(|first| {
+            let class_at = |class: u64| first + layout::SHARDED_CACHE_BYTES * class;
+            (1..class_count as u64).all(|class| is_class(&mut self.cache, class_at(class), class))
         })
     }
 
     // --- per-CPU caches ---
 
+    /// Reads the per-CPU caches: static data holds the address of the first, `stopped_` and
+    /// `begins_`.
     fn read_processor_caches(&mut self) {
         let words: Vec<(u64, u64)> = self.heap.statics.words().collect();
         for (at, word) in words {
             let (shift, slabs) = (word & SLAB_SHIFT_BITS, word & !SLAB_SHIFT_BITS);
-            if !SLAB_SHIFTS.contains(&shift) || !slabs.is_multiple_of(PAGE_BYTES) || slabs >= USER_ADDRESS_END
+            if !layout::SLAB_SHIFTS.contains(&shift)
+                || !slabs.is_multiple_of(PAGE_BYTES)
+                || slabs >= USER_ADDRESS_END
             {
                 continue;
             }
-            let word = |offset: u64| self.heap.statics.word(at + offset);
-            let is_own = |at: u64| self.context.space.find(at).is_some_and(is_mapped_memory);
-            let stopped = word(8);
-            let places = SLAB_BEGINS.map(word).into_iter().filter(|&at| is_own(at));
-            if !is_own(slabs) || !is_own(stopped) {
+            let word_after = |offset: u64| self.heap.statics.word(at + offset);
+            let is_mapped = |at: u64| self.context.space.find(at).is_some_and(is_mapped_memory);
+            let stopped = word_after(layout::SLAB_STOPPED);
+            if !is_mapped(slabs) || !is_mapped(stopped) {
                 continue;
             }
-            if self.is_late() {
+            let places = layout::SLAB_BEGINS.map(word_after);
+            let places: Vec<u64> = places.into_iter().filter(|&at| is_mapped(at)).collect();
+            if self.deadline_passed() {
                 return;
             }
-            let Some(begins) =
-                places.collect::<Vec<_>>().into_iter().find_map(|at| self.slot_starts(at, shift))
-            else {
-                continue;
-            };
+            let begins = places.into_iter().find_map(|place| self.slot_starts(place, shift));
+            let Some(begins) = begins else { continue };
             self.cached.structures.extend([page_of(slabs), page_of(stopped)]);
-            for processor in 0..MAX_PROCESSORS {
+            for processor in 0..layout::MAX_PROCESSORS {
                 let Some(slab) = slabs.checked_add(processor << shift) else { break };
-                if self.is_late() || self.read_processor_cache(slab, shift, &begins).is_none() {
+                if self.deadline_passed() || self.read_processor_cache(slab, shift, &begins).is_none() {
                     break;
                 }
             }
@@ -261,36 +288,33 @@ impl Reader<'_> {
     /// Reads where the objects of each class begin in a per-CPU cache, in words: after the headers,
     /// in order.
     fn slot_starts(&mut self, at: u64, shift: u64) -> Option<Vec<u64>> {
-        let number = self.heap.classes.number();
-        let mut bytes = vec![0; 2 * number];
+        let class_count = self.heap.classes.number();
+        let mut bytes = vec![0; 2 * class_count];
         self.cache.read(at, &mut bytes).ok()?;
         let begins: Vec<u64> =
             bytes.chunks_exact(2).map(|pair| u64::from(u16::from_le_bytes([pair[0], pair[1]]))).collect();
-        let first = (4 * number as u64).div_ceil(8) + 1;
-        let is_table = begins.get(1) == Some(&first)
+        let is_table = begins.get(1) == Some(&layout::first_slot(class_count))
             && begins[1..].is_sorted()
-            && begins.last().is_some_and(|&last| last <= 1 << (shift - 3));
+            && begins.last().is_some_and(|&last| last <= layout::slab_words(shift));
         is_table.then_some(begins)
     }
 
     /// Reads the objects of a per-CPU cache; `None` if it is not one.
     fn read_processor_cache(&mut self, slab: u64, shift: u64, begins: &[u64]) -> Option<()> {
-        let mut headers = vec![0; 4 * begins.len()];
+        let mut headers = vec![0; layout::SLAB_HEADER_BYTES * begins.len()];
         let is_resident = !self.context.resident_runs((slab, slab + 1)).is_empty();
         if !is_resident {
             // A cache that was never used; others may follow.
             return self.context.space.find(slab + (1 << shift) - 1).map(|_| ());
         }
         self.cache.read(slab, &mut headers).ok()?;
-        if headers[4..].iter().all(|&byte| byte == 0) {
+        // There is no class 0.
+        if headers[layout::SLAB_HEADER_BYTES..].iter().all(|&byte| byte == 0) {
             return Some(());
         }
-        let header = |class: usize| {
-            half_word_at(&headers, 4 * class).map(|word| (u64::from(word & 0xffff), u64::from(word >> 16)))
-        };
         let is_cache = (1..begins.len()).all(|class| {
-            header(class).is_some_and(|(current, end)| {
-                begins[class] <= current && current <= end && end <= 1 << (shift - 3)
+            SlabHeader::of_class(&headers, class).is_some_and(|SlabHeader { current, end }| {
+                begins[class] <= current && current <= end && end <= layout::slab_words(shift)
             })
         });
         if !is_cache {
@@ -298,14 +322,14 @@ impl Reader<'_> {
         }
         self.cached.structures.insert(slab);
         for (class, &begin) in begins.iter().enumerate().skip(1) {
-            let (current, _) = header(class)?;
+            let SlabHeader { current, .. } = SlabHeader::of_class(&headers, class)?;
             for place in begin..current {
                 if self.must_end(place - begin) {
                     self.cached.broken += 1;
                     return Some(());
                 }
                 match self.cache.word(slab + 8 * place) {
-                    Some(object) => self.add_item(object, class, CacheKind::Processor),
+                    Some(object) => self.add_object(object, class, CacheKind::Processor),
                     None => self.cached.broken += 1,
                 }
             }
@@ -321,7 +345,7 @@ impl Reader<'_> {
         let mut pending = self.outgoing_pointers();
         let (mut seen, mut found) = (HashSet::new(), 0);
         while let Some(at) = pending.pop() {
-            if found >= MAX_CACHES || self.is_late() {
+            if found >= MAX_CACHES || self.deadline_passed() {
                 self.cached.broken += 1;
                 return;
             }
@@ -333,7 +357,7 @@ impl Reader<'_> {
                     .structures
                     .extend((page_of(at)..at + bytes.len() as u64).step_by(PAGE_BYTES as usize));
                 let after_lists = CACHE_LIST_BYTES * self.heap.classes.number();
-                let links = CACHE_LINKS.map(|link| word_at(&bytes, after_lists + link).unwrap_or(0));
+                let links = layout::CACHE_LINKS.map(|link| word_at(&bytes, after_lists + link).unwrap_or(0));
                 pending.extend(links.into_iter().filter(|link| *link != 0 && link.is_multiple_of(8)));
                 self.read_lists(&bytes);
             }
@@ -342,15 +366,19 @@ impl Reader<'_> {
 
     /// Returns the thread cache at `at`; `None` unless its size is the sum of its lists.
     fn thread_cache(&mut self, at: u64) -> Option<Vec<u8>> {
-        let number = self.heap.classes.number();
+        let class_count = self.heap.classes.number();
         // The maximum length of a list is at least 1. It is checked first, as most words point
         // elsewhere.
-        self.cache.word(at.checked_add(16)?).filter(|word| (1..=1 << 20).contains(&(word & 0xffff_ffff)))?;
-        let mut bytes = vec![0; CACHE_LIST_BYTES * number + CACHE_REST_BYTES];
+        let max_length = self.cache.word(at.checked_add(layout::LIST_MAX_LENGTH as u64)?)? & 0xffff_ffff;
+        if !(1..=1 << 20).contains(&max_length) {
+            return None;
+        }
+        let after_lists = CACHE_LIST_BYTES * class_count;
+        let mut bytes = vec![0; after_lists + layout::CACHE_REST_BYTES];
         read_bytes(&mut self.cache, at, &mut bytes)?;
         let mut held = 0_u64;
-        for class in 0..number {
-            let CacheList { first, length, max_length } = cache_list(&bytes, class)?;
+        for class in 0..class_count {
+            let CacheList { first, length, max_length } = CacheList::of_class(&bytes, class)?;
             let is_list = (first == 0) == (length == 0)
                 && max_length > 0
                 && (length == 0 || self.heap.class_bytes(class) > 0);
@@ -359,37 +387,46 @@ impl Reader<'_> {
             }
             held = held.checked_add(length * self.heap.class_bytes(class))?;
         }
-        let [size, max_size] = [0, 8].map(|offset| word_at(&bytes, CACHE_LIST_BYTES * number + offset));
+        let [size, max_size] = layout::CACHE_SIZES.map(|offset| word_at(&bytes, after_lists + offset));
         (size == Some(held) && max_size.is_some_and(|max_size| max_size > 0)).then_some(bytes)
     }
 
     fn read_lists(&mut self, bytes: &[u8]) {
         for class in 1..self.heap.classes.number() {
-            let Some(CacheList { first: mut at, length, .. }) = cache_list(bytes, class) else { return };
+            let Some(CacheList { first: mut at, length, .. }) = CacheList::of_class(bytes, class) else {
+                return;
+            };
             for step in 0..length {
-                let is_late = step.is_multiple_of(DEADLINE_CHECK_INTERVAL) && self.is_late();
-                let next = if at.is_multiple_of(8) && !is_late { self.cache.word(at) } else { None };
-                let Some(next) = next.filter(|_| self.cached.items.len() < MAX_ITEMS) else {
+                let must_end = self.must_end(step) || !at.is_multiple_of(8);
+                let next = if must_end { None } else { self.cache.word(at) };
+                let Some(next) = next else {
                     self.cached.broken += 1;
                     break;
                 };
-                self.add_item(at, class, CacheKind::Thread);
+                self.add_object(at, class, CacheKind::Thread);
                 at = next;
             }
         }
     }
 }
 
-/// A list of a thread cache.
-struct CacheList {
-    /// Its first object.
-    first: u64,
-    length: u64,
-    max_length: u64,
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-fn cache_list(bytes: &[u8], class: usize) -> Option<CacheList> {
-    let at = CACHE_LIST_BYTES * class;
-    let half = |offset: usize| half_word_at(bytes, at + offset).map(u64::from);
-    Some(CacheList { first: word_at(bytes, at)?, length: half(8)?, max_length: half(16)? })
+    #[test]
+    fn an_object_in_two_caches_counts_once() {
+        let object = |address, class, kind| CachedObject { address, class, kind };
+        let objects = vec![
+            object(0x2000, 2, CacheKind::Thread),
+            object(0x1000, 1, CacheKind::Processor),
+            object(0x2000, 2, CacheKind::Transfer),
+        ];
+        let mut cached = Cached::default();
+        cached.set_objects(objects, |class| 100 * class as u64);
+        let block = |address, class| CachedBlock { address, class };
+        assert_eq!(cached.items, [block(0x1000, 1), block(0x2000, 2)]);
+        assert_eq!((cached.transfer_bytes, cached.processor_bytes, cached.thread_bytes), (200, 100, 0));
+        assert_eq!(cached.broken, 1);
+    }
 }

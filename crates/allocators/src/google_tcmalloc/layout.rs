@@ -442,42 +442,134 @@ impl RegionLayout {
     }
 }
 
-/// Bytes of a list in a thread cache (`thread_cache.h`, `ThreadCache::FreeList`): first object,
-/// length, and at 16 the maximum length (`max_length_`, at least 1).
+/// Bytes of a list in a thread cache (`thread_cache.h`, `ThreadCache::FreeList`).
 pub const CACHE_LIST_BYTES: usize = 24;
 /// Bytes after the lists of all classes: `size_`, `max_size_`, `tid_`, `in_setspecific_`, `next_`,
 /// `prev_`.
 pub const CACHE_REST_BYTES: usize = 48;
+/// Offsets of `size_` and `max_size_` in them.
+pub const CACHE_SIZES: [usize; 2] = [0, 8];
 /// Offsets of `next_` and `prev_` in them.
 pub const CACHE_LINKS: [usize; 2] = [32, 40];
+/// Offset of `length_` in a list (`linked_list.h`, `LinkedList`), of 32 bits.
+const LIST_LENGTH: usize = 8;
+/// Offset of `max_length_` in a list, of 32 bits, at least 1.
+pub const LIST_MAX_LENGTH: usize = 16;
 
+/// A list of a thread cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CacheList {
+    /// `list_`: its first object.
+    pub first: u64,
+    /// `length_`: number of its objects.
+    pub length: u64,
+    /// `max_length_`.
+    pub max_length: u64,
+}
+
+impl CacheList {
+    /// Parses the list of a class among the lists of a thread cache; `None` past their end.
+    pub fn of_class(lists: &[u8], class: usize) -> Option<Self> {
+        let at = CACHE_LIST_BYTES * class;
+        let half = |offset: usize| half_word_at(lists, at + offset).map(u64::from);
+        Some(Self {
+            first: word_at(lists, at)?,
+            length: half(LIST_LENGTH)?,
+            max_length: half(LIST_MAX_LENGTH)?,
+        })
+    }
+}
+
+/// Size of a cache line (`ABSL_CACHELINE_SIZE`), to which transfer caches and arrays of them are
+/// aligned.
+pub const LINE_BYTES: u64 = 64;
 /// A transfer cache (`transfer_cache_internals.h`) contains the central list of its class
-/// (`central_freelist.h`), which has its class and size 8 bytes after its start. This far before
-/// the class are the number of slots used and the capacity.
+/// (`central_freelist.h`), which has its class, `size_class_`, 8 bytes after its start. This far
+/// after the class is `object_size_`.
+pub const OBJECT_SIZE_AFTER_CLASS: u64 = 8;
+/// This far before the class is `slot_info_`.
 pub const TRANSFER_INFO: u64 = 24;
 /// This far before the class is `slots_`.
 pub const TRANSFER_SLOTS: u64 = 16;
 /// Maximum bytes of a transfer cache.
 pub const MAX_TRANSFER_BYTES: u64 = 4096;
-/// Bytes of a sharded transfer cache (`transfer_cache.h`, `ShardedTransferCacheManagerBase`).
-pub const SHARD_BYTES: u64 = 128;
-/// Offset of its class (`BackingTransferCache`), right after `slots_` and the counts before them:
-/// up to 2025-06, and later.
-pub const SHARD_CLASS: [u64; 2] = [40, 48];
 /// Maximum slots: 64 batches of 128.
 pub const MAX_SLOTS: u64 = 64 * 128;
 
+/// `slot_info_` of a transfer cache (`transfer_cache_internals.h`, `SizeInfo`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlotInfo {
+    /// `used`: number of slots with an object.
+    pub used: u64,
+    /// `capacity`.
+    pub capacity: u64,
+}
+
+impl SlotInfo {
+    /// Parses the word, which holds two numbers of 32 bits.
+    pub fn new(word: u64) -> Self {
+        Self { used: word & 0xffff_ffff, capacity: word >> 32 }
+    }
+}
+
+/// Bytes of a shard of the sharded transfer caches (`transfer_cache.h`, `Shard`): a pointer to its
+/// transfer caches, and flags for its initialisation.
+pub const SHARD_BYTES: u64 = 16;
+/// Bytes of a sharded transfer cache (`transfer_cache.h`, `ShardedTransferCacheManagerBase`).
+pub const SHARDED_CACHE_BYTES: u64 = 128;
+/// Offset of its class (`BackingTransferCache`), right after `slots_` and the counts before them:
+/// up to 2025-06, and later.
+pub const SHARDED_CLASS: [u64; 2] = [40, 48];
+/// This far before the class is `slot_info_`.
+pub const SHARDED_INFO: u64 = 16;
+/// This far before the class is `slots_`.
+pub const SHARDED_SLOTS: u64 = 8;
+/// Maximum bytes of the objects in a sharded transfer cache (`LargeCacheCapacity`).
+pub const MAX_SHARDED_BYTES: u64 = 12 << 20;
+
 /// Per-CPU caches (`percpu_tcmalloc.h`, `TcmallocSlab`): a word with their address and, in its low
 /// 8 bits, the logarithm of the size of each; then `stopped_` (later `state_`, with a length) and
-/// `begins_`: where the objects of each class begin in each cache, in words.
+/// `begins_`: where the objects of each class begin in each cache, in words, 16 bits each.
 pub const SLAB_SHIFT_BITS: u64 = 0xff;
+/// Offset of `stopped_` or `state_`.
+pub const SLAB_STOPPED: u64 = 8;
 /// Offset of `begins_` without and with a length before it.
 pub const SLAB_BEGINS: [u64; 2] = [16, 24];
 /// Possible shifts (`cpu_cache.h`, `kInitialBasePerCpuShift`, `kMaxBasePerCpuShift` and what
 /// partitions add).
 pub const SLAB_SHIFTS: std::ops::RangeInclusive<u64> = 12..=20;
+/// Bytes of a header of a class at the start of a per-CPU cache.
+pub const SLAB_HEADER_BYTES: usize = 4;
 /// Maximum processors read.
 pub const MAX_PROCESSORS: u64 = 4096;
+
+/// Returns where the objects of the first class in use begin in a per-CPU cache, in words: after
+/// the headers of all classes and one word that marks the beginning (`InitSlabs`).
+pub fn first_slot(classes: usize) -> u64 {
+    (SLAB_HEADER_BYTES * classes).div_ceil(8) as u64 + 1
+}
+
+/// Words of a per-CPU cache.
+pub fn slab_words(shift: u64) -> u64 {
+    (1_u64 << shift) / 8
+}
+
+/// The header of a class in a per-CPU cache (`percpu_tcmalloc.h`, `Header`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlabHeader {
+    /// `current`: the end of the slots with an object, in words from the start of the cache.
+    pub current: u64,
+    /// `end`: the end of all slots.
+    pub end: u64,
+}
+
+impl SlabHeader {
+    /// Parses the header of a class; `None` past the end of `headers`.
+    pub fn of_class(headers: &[u8], class: usize) -> Option<Self> {
+        let word = half_word_at(headers, SLAB_HEADER_BYTES * class)?;
+        Some(Self { current: u64::from(word & 0xffff), end: u64::from(word >> 16) })
+    }
+}
 
 /// The allocator of tcmalloc's own structures (`arena.h`, `Arena`) begins with the next free
 /// address and the bytes left; here are the bytes that were released (`bytes_nonresident_`).

@@ -191,6 +191,12 @@ pub struct PageWords {
 const HUGE_BLOCK: u64 = 2 << 30;
 
 impl PageLayout {
+    /// Whether the segment uses the page of this structure: `segment_in_use`, the first bit of the
+    /// second byte (1.x).
+    pub fn is_in_use(structure: &[u8]) -> bool {
+        structure.get(1).is_some_and(|flags| flags & 1 != 0)
+    }
+
     /// Parses the structure of a page at `address`; `None` if bytes are missing.
     pub fn read(&self, bytes: &[u8], address: u64) -> Option<PageWords> {
         let half = |at: usize| half_word_at(bytes, at).map(u64::from);
@@ -316,7 +322,7 @@ pub enum SegmentDivision {
         capacity: usize,
         /// `page_shift`.
         page_shift: usize,
-        /// `page_kind`, 3 for a single block.
+        /// `page_kind`; [`HUGE_PAGE_KIND`] for a single block.
         page_kind: usize,
         /// `segment_size`.
         segment_bytes: usize,
@@ -332,7 +338,7 @@ pub enum SegmentDivision {
         slices: usize,
         /// `segment_info_slices`.
         info_slices: usize,
-        /// `kind`, 1 for a single block.
+        /// `kind`; [`HUGE_SEGMENT_KIND`] for a single block.
         kind: usize,
         /// `slice_entries`.
         entries: usize,
@@ -520,6 +526,21 @@ pub const ALIGNMENT: u64 = 4 * MIB;
 pub const SLICE_BYTES: u64 = 64 << 10;
 /// Binary logarithms of page sizes in segments of 1.x: 64 KiB, 512 KiB, 4 MiB.
 pub const PAGE_SHIFTS: [u64; 3] = [16, 19, 22];
+/// Maximum bytes of a page in which the first block is aligned (`MI_PAGE_MEDIUM`, 1.x).
+pub const MAX_ALIGNED_PAGE_BYTES: u64 = 1 << PAGE_SHIFTS[1];
+/// `page_kind` of a segment with a single block (`MI_PAGE_HUGE`, 1.x).
+pub const HUGE_PAGE_KIND: u32 = 3;
+/// `kind` of a segment that is divided into pages (`MI_SEGMENT_NORMAL`, 2.x).
+pub const NORMAL_SEGMENT_KIND: u32 = 0;
+/// `kind` of a segment with a single block (`MI_SEGMENT_HUGE`, 2.x).
+pub const HUGE_SEGMENT_KIND: u32 = 1;
+/// Offset of `slice_count` in the structure of a slice (2.x), of 32 bits: slices of its span.
+pub const SLICE_COUNT: usize = 0;
+/// Offset of `slice_offset`, of 32 bits: 0 in the first slice of a span.
+pub const SLICE_OFFSET: usize = 4;
+/// `xblock_size` of a slice inside a span (`mi_segment_span_allocate`, 2.x), and of a page that is
+/// being freed (`mi_segment_page_clear`). It is 0 in a free span.
+pub const NO_PAGE_BLOCK_BYTES: u64 = 1;
 
 /// Entries of a submap in the two-level page map of 3.x (`page-map.c`), one per slice.
 pub const SUBMAP_ENTRIES: u64 = 1 << 13;

@@ -7,7 +7,9 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Instant;
 
 use super::layout::{
-    ALIGNMENT, FirstBlock, HEADER_BYTES, PAGE_SHIFTS, SEGMENTS, SLICE_BYTES, SegmentDivision, SegmentLayout,
+    ALIGNMENT, FirstBlock, HEADER_BYTES, HUGE_PAGE_KIND, HUGE_SEGMENT_KIND, MAX_ALIGNED_PAGE_BYTES,
+    NO_PAGE_BLOCK_BYTES, NORMAL_SEGMENT_KIND, PAGE_SHIFTS, PageLayout, SEGMENTS, SLICE_BYTES, SLICE_COUNT,
+    SLICE_OFFSET, SegmentDivision, SegmentLayout,
 };
 use super::parts::{ArenaPurge, Heap, Kind, Part};
 use super::spans::{Expire, Mask, PurgeSchedule};
@@ -28,18 +30,17 @@ const MAX_DATA_BYTES: u64 = 64 << 20;
 const MAX_HEAPS: usize = 16;
 /// Maximum bytes of a segment's own structures: 1,025 pages of 96 bytes, and more.
 const MAX_INFO_BYTES: u64 = 1 << 20;
+/// Maximum parts of a heap: at least 256 GiB of pages.
+const MAX_PARTS: usize = 1 << 22;
 
 /// Segments on which each layout is tried.
 const MAX_VOTES: usize = 16;
-/// Minimum number of segments of which half must fit; otherwise the build is another one.
+/// Minimum number of segments of which half must fit; below half, the build has another layout.
 const MIN_VOTES: usize = 4;
 
-/// Milliseconds within which a time counts as due, as after a program's last frees: `reclaim` waits
-/// for them.
+/// Purges that are due within this time, as after a program's last frees, count as due, because
+/// `reclaim` waits that long.
 const SOON_MILLISECONDS: u64 = 500;
-
-/// Block size in the structure of a slice that is not a page, or is inside one.
-const NO_PAGE: u64 = 1;
 
 /// How many segments fit a layout.
 #[derive(Clone, Copy, Default)]
@@ -62,13 +63,15 @@ pub fn find(context: &Context<'_>, taken: &RangeSet) -> Vec<Heap> {
     if candidates.is_empty() {
         return Vec::new();
     }
-    let objects = objects(context, &candidates);
+    let objects = objects_with_keys(context, &candidates);
     candidates.retain(|candidate| objects.contains_key(&candidate.key));
     // There is one mimalloc per key. Its layout is the one in which most segments have as many
     // pages as they record.
     let mut heaps: Vec<Heap> = Vec::new();
     let mut taken = taken.clone();
-    for (key, votes) in votes(context, &candidates).into_iter().take(MAX_HEAPS) {
+    let votes_by_key = count_votes(context, &candidates);
+    let is_only = votes_by_key.len() == 1;
+    for (key, votes) in votes_by_key.into_iter().take(MAX_HEAPS) {
         let best = votes.iter().max_by_key(|(number, votes)| (votes.fits, std::cmp::Reverse(**number)));
         let Some((layout, best)) = best.and_then(|(&number, best)| Some((SEGMENTS.get(number)?, best)))
         else {
@@ -97,7 +100,7 @@ pub fn find(context: &Context<'_>, taken: &RangeSet) -> Vec<Heap> {
             heap.doubts.note_damage(first.start, 0);
         } else {
             let own = own.filter(|candidate| candidate.layout == layout);
-            add_parts(context, own, &taken, layout, &mut heap, heaps.is_empty());
+            add_parts(context, own, &taken, layout, &mut heap, is_only);
             taken.add(heap.parts.iter().map(Part::range));
         }
         heaps.push(heap);
@@ -106,32 +109,37 @@ pub fn find(context: &Context<'_>, taken: &RangeSet) -> Vec<Heap> {
 }
 
 /// Tries the layout of each candidate; returns the votes by key and index of the layout.
-fn votes(context: &Context<'_>, candidates: &[Candidate]) -> BTreeMap<u64, BTreeMap<usize, Votes>> {
-    let mut votes: BTreeMap<u64, BTreeMap<usize, Votes>> = BTreeMap::new();
+fn count_votes(context: &Context<'_>, candidates: &[Candidate]) -> BTreeMap<u64, BTreeMap<usize, Votes>> {
+    let mut by_key: BTreeMap<u64, BTreeMap<usize, Votes>> = BTreeMap::new();
     for candidate in candidates {
         let number = SEGMENTS.iter().position(|layout| layout == candidate.layout).unwrap_or(0);
-        let votes = votes.entry(candidate.key).or_default().entry(number).or_default();
+        let votes = by_key.entry(candidate.key).or_default().entry(number).or_default();
         if votes.total < MAX_VOTES && Instant::now() < context.deadline {
             votes.count_vote(context, candidate);
         }
     }
-    votes
+    by_key
 }
 
-/// Adds the parts of a heap with these segments, outside `taken`.
+/// Adds the parts of a heap with these segments, outside `taken`. `is_only` if the process has no
+/// other heap with segments.
 fn add_parts<'a>(
     context: &Context<'_>,
     segments: impl Iterator<Item = &'a Candidate>,
     taken: &RangeSet,
     layout: &SegmentLayout,
     heap: &mut Heap,
-    is_first: bool,
+    is_only: bool,
 ) {
     let mut free = UnclaimedMemory::new(context, taken);
     let mut segments = segments.peekable();
     while let Some(candidate) = segments.next() {
         if Instant::now() >= context.deadline {
             heap.doubts.note_timeout(candidate.start);
+            break;
+        }
+        if heap.parts.len() >= MAX_PARTS {
+            heap.doubts.note_damage(candidate.start, 0);
             break;
         }
         if heap.parts.last().is_none_or(|last| last.end <= candidate.start) {
@@ -142,7 +150,7 @@ fn add_parts<'a>(
     // In older releases it is unknown whether gaps between segments will be purged.
     let is_purged = heap.collect.arenas == ArenaPurge::AnyThread && !heap.has_offsets;
     // Unread memory may be in use; with several heaps, its owner is unknown.
-    if heap.doubts.is_empty() && is_first {
+    if heap.doubts.is_empty() && is_only {
         let kind = if is_purged { Kind::PurgePending } else { Kind::Free };
         add_gaps(context, heap, kind, layout.bytes, &mut free);
     }
@@ -218,7 +226,7 @@ fn may_be_segment(layout: &SegmentLayout, bytes: &[u8]) -> bool {
     let half = |at: usize| half_word_at(bytes, at).unwrap_or(u32::MAX);
     match layout.parts {
         SegmentDivision::Pages { capacity, page_shift, page_kind, segment_bytes, info_bytes, .. } => {
-            let is_huge = word(page_kind) as u32 == 3;
+            let is_huge = word(page_kind) as u32 == HUGE_PAGE_KIND;
             let pages = layout.bytes >> word(page_shift).min(63);
             (is_huge && word(capacity) == 1
                 || PAGE_SHIFTS.contains(&word(page_shift)) && word(capacity) == pages)
@@ -230,16 +238,18 @@ fn may_be_segment(layout: &SegmentLayout, bytes: &[u8]) -> bool {
         SegmentDivision::Slices { slices, info_slices, kind, entries, structures } => {
             let max_slices = layout.bytes / SLICE_BYTES;
             let info = word(info_slices);
-            word(kind) as u32 <= 1
+            let field =
+                |slice: u64, offset: usize| half(structures + slice as usize * layout.page.bytes + offset);
+            word(kind) as u32 <= HUGE_SEGMENT_KIND
                 && layout.size.is_none_or(|at| Some(word(at)) == word(slices).checked_mul(SLICE_BYTES))
                 && (1..=max_slices + 1).contains(&word(entries))
                 && (1..1 << 31).contains(&word(slices))
                 && info > 0
                 && info <= MAX_INFO_BYTES / SLICE_BYTES
                 // The first slices are its own; after them a span begins.
-                && half_word_at(bytes, structures) == Some(info as u32)
-                && (1..=word(slices) as u32).contains(&half(structures + info as usize * layout.page.bytes))
-                && half(structures + info as usize * layout.page.bytes + 4) == 0
+                && field(0, SLICE_COUNT) == info as u32
+                && (1..=word(slices) as u32).contains(&field(info, SLICE_COUNT))
+                && field(info, SLICE_OFFSET) == 0
         }
     }
 }
@@ -253,7 +263,7 @@ struct Object {
 }
 
 /// Returns the program or library that contains the key, for each key.
-fn objects(context: &Context<'_>, candidates: &[Candidate]) -> HashMap<u64, Object> {
+fn objects_with_keys(context: &Context<'_>, candidates: &[Candidate]) -> HashMap<u64, Object> {
     let keys: HashSet<u64> = candidates.iter().map(|candidate| candidate.key).collect();
     let mut found = HashMap::new();
     for group in modules::file_groups(context.space.mappings()) {
@@ -276,7 +286,9 @@ fn objects(context: &Context<'_>, candidates: &[Candidate]) -> HashMap<u64, Obje
 
 /// The structures at the start of a segment.
 struct Structures {
+    /// End of the segment.
     end: u64,
+    /// Number of their bytes, up to `MAX_INFO_BYTES`.
     info_bytes: u64,
     /// Their bytes; zeros where nothing was ever written.
     bytes: Vec<u8>,
@@ -284,6 +296,7 @@ struct Structures {
 }
 
 impl Structures {
+    /// Reads the structures; `None` if their recorded size is impossible.
     fn read(context: &Context<'_>, candidate: &Candidate) -> Option<Self> {
         let mut header = [0; HEADER_BYTES];
         context.memory.read(candidate.start, &mut header).ok()?;
@@ -315,30 +328,32 @@ impl Structures {
         word_at(&self.bytes, at).unwrap_or(0)
     }
 
-    /// Whether it was freed; its former division is still there.
+    /// Whether the segment was freed; its header still describes its former pages.
     fn is_freed(&self, candidate: &Candidate) -> bool {
         self.word(candidate.layout.thread_id) == 0 && self.word(candidate.layout.used) == 0
     }
 
     fn is_one_block(&self, candidate: &Candidate) -> bool {
         match candidate.layout.parts {
-            SegmentDivision::Pages { page_kind, .. } => self.word(page_kind) as u32 == 3,
-            SegmentDivision::Slices { kind, .. } => self.word(kind) as u32 == 1,
+            SegmentDivision::Pages { page_kind, .. } => self.word(page_kind) as u32 == HUGE_PAGE_KIND,
+            SegmentDivision::Slices { kind, .. } => self.word(kind) as u32 == HUGE_SEGMENT_KIND,
         }
     }
 
-    /// Whether it has as many pages as it records, or up to `fewer` less; in a wrong layout it has
-    /// others. A segment of one block has one, which up to 2.0.7 is recorded in another way.
-    fn has_all_pages(&self, candidate: &Candidate, parts: &[Part], fewer: u64) -> bool {
+    /// Whether the segment has as many pages as it records, or up to `tolerance` fewer; in a wrong
+    /// layout the two differ. A segment of one block has one page; up to 2.0.7 it records another
+    /// number.
+    fn has_all_pages(&self, candidate: &Candidate, parts: &[Part], tolerance: u64) -> bool {
         let pages = parts.iter().filter(|part| matches!(part.kind, Kind::Page(_))).count() as u64;
         let recorded_pages = if self.is_one_block(candidate) { 1 } else { self.word(candidate.layout.used) };
-        pages <= recorded_pages && recorded_pages <= pages.saturating_add(fewer)
+        pages <= recorded_pages && recorded_pages <= pages.saturating_add(tolerance)
     }
 
     /// Returns when its free slices are released; `None` for a segment of one block.
     fn purge_schedule(&self, candidate: &Candidate, now: u64) -> Option<PurgeSchedule> {
         let SegmentDivision::Slices { kind, .. } = candidate.layout.parts else { return None };
-        let masks = candidate.layout.masks.as_ref().filter(|_| self.word(kind) as u32 == 0)?;
+        let is_normal = self.word(kind) as u32 == NORMAL_SEGMENT_KIND;
+        let masks = candidate.layout.masks.as_ref().filter(|_| is_normal)?;
         let mask = |from: usize| Mask::new((0..masks.words).map(|word| self.word(from + 8 * word)));
         let due_milliseconds = self.word(masks.expire);
         Some(PurgeSchedule {
@@ -357,8 +372,78 @@ impl Structures {
     /// Adds its parts after its own structures.
     fn divide(&self, candidate: &Candidate, heap: &mut Heap) {
         match candidate.layout.parts {
-            SegmentDivision::Pages { .. } => pages(candidate, &self.bytes, self.end, heap),
-            SegmentDivision::Slices { .. } => slices(candidate, &self.bytes, self.end, heap),
+            SegmentDivision::Pages { .. } => self.add_pages(candidate, heap),
+            SegmentDivision::Slices { .. } => self.add_slices(candidate, heap),
+        }
+    }
+
+    /// Divides a segment of 1.x.
+    fn add_pages(&self, candidate: &Candidate, heap: &mut Heap) {
+        let SegmentDivision::Pages { capacity, page_shift, pages, .. } = candidate.layout.parts else {
+            return;
+        };
+        let layout = candidate.layout.page;
+        let thread = self.word(candidate.layout.thread_id);
+        let is_huge = self.is_one_block(candidate);
+        let page_bytes =
+            if is_huge { self.end - candidate.start } else { 1 << self.word(page_shift).min(PAGE_SHIFTS[2]) };
+        for index in 0..self.word(capacity) {
+            let start = candidate.start + if index == 0 { self.info_bytes } else { index * page_bytes };
+            let part_end = candidate.start + (index + 1) * page_bytes;
+            if start >= part_end || part_end > self.end {
+                return heap.doubts.note_damage(start, 0);
+            }
+            let at = pages + index as usize * layout.bytes;
+            let structure = self.bytes.get(at..at + layout.bytes);
+            let is_in_use = structure.is_some_and(PageLayout::is_in_use);
+            let page = structure.and_then(|bytes| layout.read(bytes, candidate.start + at as u64));
+            // If a freed page is scheduled for purging, the time replaces its list
+            // (`mi_page_set_expire`).
+            let is_due = page.is_some_and(|page| page.lists[0] != 0) && heap.collect.pages;
+            let free = if is_due { Kind::PurgePending } else { Kind::Free };
+            let page = page.filter(|page| is_in_use && page.block_bytes > NO_PAGE_BLOCK_BYTES);
+            let kind = page.map_or(free, |mut page| {
+                page.block_bytes = page.block_bytes.min(part_end - start);
+                page.start = page.start.or_else(|| {
+                    first_aligned(
+                        AddressRange::new(start, part_end),
+                        page.block_bytes,
+                        index == 0 && !is_huge,
+                    )
+                });
+                Kind::Page(page)
+            });
+            heap.parts.push(Part { start, end: part_end, kind, unit: candidate.start, thread });
+        }
+    }
+
+    /// Divides a segment of 2.x.
+    fn add_slices(&self, candidate: &Candidate, heap: &mut Heap) {
+        let SegmentDivision::Slices { entries, structures, .. } = candidate.layout.parts else {
+            return;
+        };
+        let layout = candidate.layout.page;
+        let thread = self.word(candidate.layout.thread_id);
+        let is_huge = self.is_one_block(candidate);
+        let mut index = self.info_bytes / SLICE_BYTES;
+        while index < self.word(entries) {
+            let start = candidate.start + index * SLICE_BYTES;
+            let at = structures + index as usize * layout.bytes;
+            let structure = self.bytes.get(at..at + layout.bytes);
+            let count = structure.and_then(|bytes| half_word_at(bytes, SLICE_COUNT)).map_or(0, u64::from);
+            let part_end = if is_huge { self.end } else { start + count * SLICE_BYTES };
+            if structure.is_none() || part_end <= start || part_end > self.end {
+                return heap.doubts.note_damage(start, 0);
+            }
+            let page = structure.and_then(|bytes| layout.read(bytes, candidate.start + at as u64));
+            // A span without a block size is free.
+            let page = page.filter(|page| page.block_bytes > NO_PAGE_BLOCK_BYTES);
+            let kind = page.map_or(Kind::Free, |mut page| {
+                page.block_bytes = page.block_bytes.min(part_end - start);
+                Kind::Page(page)
+            });
+            heap.parts.push(Part { start, end: part_end, kind, unit: candidate.start, thread });
+            index = (part_end - candidate.start) / SLICE_BYTES;
         }
     }
 }
@@ -367,13 +452,16 @@ impl Votes {
     /// Checks whether a segment has as many pages in use as it records, which it does not in a
     /// wrong layout. A freed segment is skipped.
     fn count_vote(&mut self, context: &Context<'_>, candidate: &Candidate) {
-        let Some(structures) = Structures::read(context, candidate) else { return self.total += 1 };
+        let Some(structures) = Structures::read(context, candidate) else {
+            self.total += 1;
+            return;
+        };
         self.bytes_read += structures.bytes_read;
         // A segment of one block fits any layout.
         if !structures.is_freed(candidate) && !structures.is_one_block(candidate) {
-            let mut alone = Heap::default();
-            structures.divide(candidate, &mut alone);
-            let fits = alone.doubts.is_empty() && structures.has_all_pages(candidate, &alone.parts, 0);
+            let mut scratch = Heap::default();
+            structures.divide(candidate, &mut scratch);
+            let fits = scratch.doubts.is_empty() && structures.has_all_pages(candidate, &scratch.parts, 0);
             self.total += 1;
             self.fits += usize::from(fits);
         }
@@ -433,78 +521,10 @@ fn add_segment(
     (context.progress)(end - candidate.start);
 }
 
-/// Divides a segment of 1.x.
-fn pages(candidate: &Candidate, bytes: &[u8], end: u64, heap: &mut Heap) {
-    let SegmentDivision::Pages { capacity, page_shift, page_kind, info_bytes, pages, .. } =
-        candidate.layout.parts
-    else {
-        return;
-    };
-    let word = |at: usize| word_at(bytes, at).unwrap_or(0);
-    let thread = word(candidate.layout.thread_id);
-    let is_huge = word(page_kind) as u32 == 3;
-    let page_bytes = if is_huge { end - candidate.start } else { 1 << word(page_shift).min(22) };
-    for index in 0..word(capacity) {
-        let start = candidate.start + if index == 0 { word(info_bytes) } else { index * page_bytes };
-        let part_end = candidate.start + (index + 1) * page_bytes;
-        if start >= part_end || part_end > end {
-            return heap.doubts.note_damage(start, 0);
-        }
-        let at = pages + index as usize * candidate.layout.page.bytes;
-        let structure = bytes.get(at..at + candidate.layout.page.bytes);
-        // `segment_in_use`, the first bit of the second byte.
-        let in_use = structure.is_some_and(|structure| structure[1] & 1 != 0);
-        let page = structure.and_then(|bytes| candidate.layout.page.read(bytes, candidate.start + at as u64));
-        // If a freed page is scheduled for purging, the time replaces its list
-        // (`mi_page_set_expire`).
-        let is_due = page.is_some_and(|page| page.lists[0] != 0) && heap.collect.pages;
-        let free = if is_due { Kind::PurgePending } else { Kind::Free };
-        let kind = page.filter(|page| in_use && page.block_bytes > NO_PAGE).map_or(free, |mut page| {
-            page.block_bytes = page.block_bytes.min(part_end - start);
-            page.start = page.start.or_else(|| {
-                first_aligned(AddressRange::new(start, part_end), page.block_bytes, index == 0 && !is_huge)
-            });
-            Kind::Page(page)
-        });
-        heap.parts.push(Part { start, end: part_end, kind, unit: candidate.start, thread });
-    }
-}
-
 /// Returns the first block of a page of 1.6 to 1.8.2. `is_first` if it is the first page of a
 /// segment that is not huge.
 fn first_aligned(page: AddressRange, block_bytes: u64, is_first: bool) -> Option<u64> {
-    // Small and medium pages (`MI_PAGE_MEDIUM`).
-    let is_aligned = is_first && page.len() < 1 << 20;
+    let is_aligned = is_first && page.len() <= MAX_ALIGNED_PAGE_BYTES;
     let aligned = page.start.checked_next_multiple_of(block_bytes)?;
     Some(if is_aligned && aligned.checked_add(block_bytes)? <= page.end { aligned } else { page.start })
-}
-
-/// Divides a segment of 2.x.
-fn slices(candidate: &Candidate, bytes: &[u8], end: u64, heap: &mut Heap) {
-    let SegmentDivision::Slices { info_slices, kind, entries, structures, .. } = candidate.layout.parts
-    else {
-        return;
-    };
-    let word = |at: usize| word_at(bytes, at).unwrap_or(0);
-    let thread = word(candidate.layout.thread_id);
-    let is_huge = word(kind) as u32 == 1;
-    let mut index = word(info_slices);
-    while index < word(entries) {
-        let start = candidate.start + index * SLICE_BYTES;
-        let at = structures + index as usize * candidate.layout.page.bytes;
-        // A span without a block size is free.
-        let structure = bytes.get(at..at + candidate.layout.page.bytes);
-        let count = structure.and_then(|structure| half_word_at(structure, 0)).map_or(0, u64::from);
-        let part_end = if is_huge { end } else { start + count * SLICE_BYTES };
-        if structure.is_none() || part_end <= start || part_end > end {
-            return heap.doubts.note_damage(start, 0);
-        }
-        let page = structure.and_then(|bytes| candidate.layout.page.read(bytes, candidate.start + at as u64));
-        let kind = page.filter(|page| page.block_bytes > NO_PAGE).map_or(Kind::Free, |mut page| {
-            page.block_bytes = page.block_bytes.min(part_end - start);
-            Kind::Page(page)
-        });
-        heap.parts.push(Part { start, end: part_end, kind, unit: candidate.start, thread });
-        index = (part_end - candidate.start) / SLICE_BYTES;
-    }
 }

@@ -1,9 +1,9 @@
-//! Copies what is needed of SBCL's memory while it is stopped.
+//! Copies the part of SBCL's memory that tracing needs, while the process is stopped.
 //!
 //! Copies only pages that hold objects, and of these only resident anonymous memory: the rest of a
-//! mapped core is read from the file once the target runs again. Of large objects without pointers
-//! the first page is kept; the others are only read to find zeros. Several threads copy; they give
-//! up when time is over.
+//! mapped core is read from the file once the target runs again. Of a large object without pointers
+//! it copies the first page, and only looks for zero pages in the others. Several threads copy;
+//! they stop at the deadline.
 
 use std::fs::File;
 use std::io::ErrorKind;
@@ -22,6 +22,7 @@ use strandline_claims::range::{PAGE_BYTES, RangePages, is_all_zero, page_up};
 use strandline_claims::runtime::Context;
 use strandline_process::buffer::ReadBuffer;
 use strandline_process::namespaces;
+use strandline_process::range::{AddressRange, overlapping};
 
 /// Pages of the collector per span.
 const PAGES_AT_ONCE: usize = 32;
@@ -30,21 +31,42 @@ const SPANS_AT_ONCE: usize = 4;
 
 /// What to copy.
 pub struct CopyPlan {
-    /// Dynamic space, then the others: first byte, first byte behind, the numbers of the pages to
-    /// copy.
-    areas: Vec<(u64, u64, Vec<usize>)>,
+    /// Dynamic space, then the others.
+    areas: Vec<PlannedArea>,
     /// Pages of large objects without pointers: only read to find zeros.
     zero_scan_pages: Vec<u64>,
+}
+
+/// A space of which pages are copied.
+struct PlannedArea {
+    range: AddressRange,
+    /// Indexes of the collector's pages to copy, ascending.
+    pages: Vec<usize>,
 }
 
 /// A part of a file behind memory that was not written to.
 struct FilePart {
     file: File,
     /// Addresses that it backs.
-    start: u64,
-    end: u64,
-    /// Offset of `start` in the file.
+    range: AddressRange,
+    /// Offset of the first of them in the file.
     offset: u64,
+}
+
+/// The files behind the areas.
+#[derive(Default)]
+struct OpenedFiles {
+    parts: Vec<FilePart>,
+    /// Mappings whose file could not be opened.
+    unopened: u64,
+}
+
+/// How much of a part of the target's memory was read.
+#[derive(Default)]
+struct CopyCount {
+    bytes_read: u64,
+    /// Resident bytes that could not be read.
+    bytes_missing: u64,
 }
 
 /// The copy, and what is still to be read from files.
@@ -55,9 +77,9 @@ pub struct Copied {
     pub bytes_read: u64,
     parts: Vec<FilePart>,
     /// Resident runs that were copied, in address order. The memory between them is that of files.
-    runs: Vec<(u64, u64)>,
+    runs: Vec<AddressRange>,
     /// Resident bytes that could not be read.
-    missing: u64,
+    bytes_missing: u64,
     /// Mappings whose file could not be opened.
     pub unopened: u64,
 }
@@ -65,30 +87,31 @@ pub struct Copied {
 impl CopyPlan {
     /// Plans the copy that tracing of `heap` and `spaces` needs.
     pub fn new(heap: &DynamicSpace, regions: &[Region], spaces: &[Space], layout: &Layout) -> Self {
-        let mut wanted = Vec::new();
+        let mut pages_to_copy = Vec::new();
         let mut zero_scan_pages = Vec::new();
         for (index, page) in heap.pages.iter().enumerate() {
             let start = heap.address_of(index);
             if used_end(heap, regions, index) == start {
                 continue;
             }
-            let goes_on = page.is_large(layout) && page.scan_start != 0;
-            if goes_on && page.content(layout) == layout.page_types.unboxed {
+            let continues_object = page.is_large(layout) && page.scan_start != 0;
+            if continues_object && page.content(layout) == layout.page_types.unboxed {
                 zero_scan_pages.push(start);
             } else {
-                wanted.push(index);
+                pages_to_copy.push(index);
             }
         }
-        let mut areas = vec![(heap.start, heap.end(), wanted)];
+        let range = AddressRange::new(heap.start, heap.end());
+        let mut areas = vec![PlannedArea { range, pages: pages_to_copy }];
         for space in spaces {
-            let start = space.start & !(GC_PAGE_BYTES - 1);
-            let pages = (space.end - start).div_ceil(GC_PAGE_BYTES) as usize;
-            areas.push((start, space.end, (0..pages).collect()));
+            let range = AddressRange::new(space.start & !(GC_PAGE_BYTES - 1), space.end);
+            let pages = range.len().div_ceil(GC_PAGE_BYTES) as usize;
+            areas.push(PlannedArea { range, pages: (0..pages).collect() });
         }
         Self { areas, zero_scan_pages }
     }
 
-    /// Memory for the copy and for tracing it.
+    /// Bytes of memory for the copy and for tracing it.
     pub fn bytes(&self) -> u64 {
         let copied = self.pages() as u64 * GC_PAGE_BYTES;
         // Two bits for each 16 bytes. The list of work is bounded by a quarter of the copy, but
@@ -97,28 +120,33 @@ impl CopyPlan {
     }
 
     fn pages(&self) -> usize {
-        self.areas.iter().map(|area| area.2.len()).sum()
+        self.areas.iter().map(|area| area.pages.len()).sum()
     }
 
-    /// Makes the copy; `None` if memory or time is too short. Notes the all-zero pages of dynamic
-    /// space in `pages`.
-    pub fn copy(&self, context: &Context<'_>, pages: &RangePages, room: &ReservedMemory) -> Option<Copied> {
-        let mut store = HeapCopy::with_pages(self.pages(), room)?;
-        let mut runs = Vec::new();
-        for (start, end, wanted) in &self.areas {
-            store.add_area(*start, *end, wanted);
-            runs.extend((context.resident)(*start, *end));
+    /// Makes the copy; `None` if there is too little memory, or the deadline passed. Notes the
+    /// all-zero pages of dynamic space in `pages`.
+    pub fn copy(
+        &self,
+        context: &Context<'_>,
+        pages: &RangePages,
+        reserved: &ReservedMemory,
+    ) -> Option<Copied> {
+        let mut store = HeapCopy::with_pages(self.pages(), reserved)?;
+        let mut runs: Vec<AddressRange> = Vec::new();
+        for PlannedArea { range, pages } in &self.areas {
+            store.add_area(range.start, range.end, pages);
+            runs.extend((context.resident)(range.start, range.end).into_iter().map(AddressRange::from));
         }
         runs.sort_unstable();
-        let read = AtomicU64::new(0);
-        let late = AtomicBool::new(false);
-        let missing = AtomicU64::new(0);
+        let bytes_read = AtomicU64::new(0);
+        let bytes_missing = AtomicU64::new(0);
+        let deadline_passed = AtomicBool::new(false);
         let mut targets = store.spans_mut(PAGES_AT_ONCE);
         let copy = |address: u64, bytes: &mut [u8]| {
-            let (got, less) = copy_pages(context, &runs, address, bytes, pages);
-            read.fetch_add(got, Ordering::Relaxed);
-            (context.progress)(got);
-            less
+            let count = copy_pages(context, &runs, address, bytes, pages);
+            bytes_read.fetch_add(count.bytes_read, Ordering::Relaxed);
+            (context.progress)(count.bytes_read);
+            count.bytes_missing
         };
         let work = Mutex::new(targets.chunks_mut(SPANS_AT_ONCE));
         let zeros = Mutex::new(self.zero_scan_pages.chunks(PAGES_AT_ONCE));
@@ -127,11 +155,11 @@ impl CopyPlan {
                 scope.spawn(|| {
                     while let Some(chunk) = work.lock().ok().and_then(|mut work| work.next()) {
                         if Instant::now() > context.deadline {
-                            late.store(true, Ordering::Relaxed);
+                            deadline_passed.store(true, Ordering::Relaxed);
                             return;
                         }
                         for (address, bytes) in chunk {
-                            missing.fetch_add(copy(*address, bytes), Ordering::Relaxed);
+                            bytes_missing.fetch_add(copy(*address, bytes), Ordering::Relaxed);
                         }
                     }
                     let mut scratch = ReadBuffer::new(GC_PAGE_BYTES as usize);
@@ -140,6 +168,7 @@ impl CopyPlan {
                             return;
                         }
                         for &address in chunk {
+                            // What cannot be read here is not missing: tracing does not need it.
                             copy(address, &mut scratch);
                         }
                     }
@@ -147,54 +176,55 @@ impl CopyPlan {
             }
         });
         drop(targets);
-        if late.load(Ordering::Relaxed) {
+        if deadline_passed.load(Ordering::Relaxed) {
             return None;
         }
-        let (parts, unopened) = self.parts(context);
-        let missing = missing.load(Ordering::Relaxed);
-        Some(Copied { store, bytes_read: read.load(Ordering::Relaxed), parts, runs, missing, unopened })
+        let OpenedFiles { parts, unopened } = self.open_files(context);
+        Some(Copied {
+            store,
+            bytes_read: bytes_read.load(Ordering::Relaxed),
+            parts,
+            runs,
+            bytes_missing: bytes_missing.load(Ordering::Relaxed),
+            unopened,
+        })
     }
 
-    /// The files behind the areas, and the number of mappings whose file could not be opened.
-    fn parts(&self, context: &Context<'_>) -> (Vec<FilePart>, u64) {
-        let mut parts = Vec::new();
-        let mut unopened = 0;
+    /// Opens the files behind the areas.
+    fn open_files(&self, context: &Context<'_>) -> OpenedFiles {
+        let mut opened = OpenedFiles::default();
         for mapping in context.space.mappings().iter().filter(|mapping| mapping.has_file()) {
-            let touches = self.areas.iter().any(|area| mapping.start < area.1 && area.0 < mapping.end);
-            if !touches {
+            let range = mapping.range();
+            if !self.areas.iter().any(|area| area.range.overlaps(range)) {
                 continue;
             }
             match namespaces::open_mapped_file(context.process, mapping) {
-                Ok(file) => parts.push(FilePart {
-                    file,
-                    start: mapping.start,
-                    end: mapping.end,
-                    offset: mapping.offset,
-                }),
-                Err(_) => unopened += 1,
+                Ok(file) => opened.parts.push(FilePart { file, range, offset: mapping.offset }),
+                Err(_) => opened.unopened += 1,
             }
         }
-        (parts, unopened)
+        opened
     }
 }
 
-/// Copies the resident part of pages of the collector. Returns the bytes read, and the bytes that
-/// could not be read.
+/// Copies the resident part of pages of the collector, and notes in `pages` which pages are zero.
 fn copy_pages(
     context: &Context<'_>,
-    runs: &[(u64, u64)],
+    runs: &[AddressRange],
     address: u64,
     bytes: &mut [u8],
     pages: &RangePages,
-) -> (u64, u64) {
-    let end = address + bytes.len() as u64;
-    let (mut read, mut missing) = (0, 0);
-    for (from, to) in within(runs, address, end) {
-        let Some(part) = bytes.get_mut((from - address) as usize..(to - address) as usize) else { continue };
-        let got = context.memory.read_some(from, part);
-        read += got as u64;
-        missing += (part.len() - got.min(part.len())) as u64;
-        for (page, content) in (from..to).step_by(PAGE_BYTES as usize).zip(part.chunks(PAGE_BYTES as usize)) {
+) -> CopyCount {
+    let mut count = CopyCount::default();
+    for run in clipped(runs, AddressRange::sized(address, bytes.len() as u64)) {
+        let part = bytes.get_mut((run.start - address) as usize..(run.end - address) as usize);
+        let Some(part) = part else { continue };
+        let got = context.memory.read_some(run.start, part).min(part.len());
+        count.bytes_read += got as u64;
+        count.bytes_missing += (part.len() - got) as u64;
+        // Only pages that were read: the others hold what was in the buffer before.
+        let contents = part.get(..got).unwrap_or_default().chunks_exact(PAGE_BYTES as usize);
+        for (page, content) in run.pages().zip(contents) {
             // A page of zeros in a mapped core does not read as zeros once it is released.
             if is_all_zero(content)
                 && context.space.find(page).is_some_and(|mapping| mapping.is_private_anonymous())
@@ -203,32 +233,27 @@ fn copy_pages(
             }
         }
     }
-    (read, missing)
+    count
 }
 
-/// The parts of `runs` that lie in `start..end`.
-fn within(runs: &[(u64, u64)], start: u64, end: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
-    let first = runs.partition_point(|run| run.1 <= start);
-    runs.iter()
-        .skip(first)
-        .take_while(move |run| run.0 < end)
-        .map(move |&(from, to)| (from.max(start), to.min(end)))
+/// The parts of `runs` that lie in `range`.
+fn clipped(runs: &[AddressRange], range: AddressRange) -> impl Iterator<Item = AddressRange> {
+    overlapping(runs, range).iter().map(move |run| run.intersection(range))
 }
 
 impl Copied {
-    /// Reads from files what was not resident or not anonymous. Returns the bytes that could not be
-    /// read, from memory or from files.
+    /// Reads from the mapped files the pages that were not resident anonymous memory. Returns the
+    /// bytes that could not be read, from memory or from files.
     pub fn fill(&mut self) -> u64 {
-        let mut missing = self.missing;
+        let mut missing = self.bytes_missing;
         let runs = std::mem::take(&mut self.runs);
         for (address, bytes) in self.store.pages_mut() {
-            let end = address + bytes.len() as u64;
-            for part in self.parts.iter().filter(|part| part.start < end && address < part.end) {
-                let (start, end) = (part.start.max(address), part.end.min(end));
-                for (from, to) in between(&runs, start, end) {
-                    let target = bytes.get_mut((from - address) as usize..(to - address) as usize);
+            let page = AddressRange::sized(address, bytes.len() as u64);
+            for part in self.parts.iter().filter(|part| part.range.overlaps(page)) {
+                for gap in gaps(&runs, part.range.intersection(page)) {
+                    let target = bytes.get_mut((gap.start - address) as usize..(gap.end - address) as usize);
                     let Some(target) = target else { continue };
-                    missing += read_mapped(&part.file, target, part.offset + (from - part.start));
+                    missing += read_mapped(&part.file, target, part.offset + (gap.start - part.range.start));
                 }
             }
         }
@@ -238,7 +263,7 @@ impl Copied {
 }
 
 /// Reads what a mapping of `file` shows at `offset`: a file may end within its last page, whose
-/// rest is zeros. Returns the number of bytes that could not be read, which includes pages behind
+/// rest is zeros. Returns the number of bytes that could not be read, which includes pages after
 /// the end of the file.
 fn read_mapped(file: &File, target: &mut [u8], offset: u64) -> u64 {
     let mut done = 0;
@@ -256,18 +281,18 @@ fn read_mapped(file: &File, target: &mut [u8], offset: u64) -> u64 {
     0
 }
 
-/// The parts of `start..end` that lie in none of `runs`.
-fn between(runs: &[(u64, u64)], start: u64, end: u64) -> Vec<(u64, u64)> {
+/// The parts of `range` that lie in none of `runs`.
+fn gaps(runs: &[AddressRange], range: AddressRange) -> Vec<AddressRange> {
     let mut gaps = Vec::new();
-    let mut at = start;
-    for (from, to) in within(runs, start, end) {
-        if at < from {
-            gaps.push((at, from));
+    let mut at = range.start;
+    for run in clipped(runs, range) {
+        if at < run.start {
+            gaps.push(AddressRange::new(at, run.start));
         }
-        at = at.max(to);
+        at = at.max(run.end);
     }
-    if at < end {
-        gaps.push((at, end));
+    if at < range.end {
+        gaps.push(AddressRange::new(at, range.end));
     }
     gaps
 }
@@ -277,7 +302,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pages_behind_the_end_of_a_file_are_missing() {
+    fn pages_after_the_end_of_a_file_are_missing() {
         let path = std::env::temp_dir().join(format!("strandline-copy-{}", std::process::id()));
         std::fs::write(&path, [1; 5000]).unwrap();
         let file = File::open(&path).unwrap();
@@ -298,9 +323,11 @@ mod tests {
 
     #[test]
     fn gaps_and_runs_make_up_a_range() {
-        let runs = [(10, 20), (30, 40)];
-        assert_eq!(within(&runs, 15, 35).collect::<Vec<_>>(), [(15, 20), (30, 35)]);
-        assert_eq!(between(&runs, 0, 50), [(0, 10), (20, 30), (40, 50)]);
-        assert_eq!(between(&runs, 12, 18), []);
+        let runs = [(10, 20), (30, 40)].map(AddressRange::from);
+        let parts: Vec<AddressRange> = clipped(&runs, AddressRange::new(15, 35)).collect();
+        assert_eq!(parts, [(15, 20), (30, 35)].map(AddressRange::from));
+        let between = gaps(&runs, AddressRange::new(0, 50));
+        assert_eq!(between, [(0, 10), (20, 30), (40, 50)].map(AddressRange::from));
+        assert_eq!(gaps(&runs, AddressRange::new(12, 18)), []);
     }
 }

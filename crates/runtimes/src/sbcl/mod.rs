@@ -29,8 +29,10 @@ mod trace;
 #[cfg(test)]
 mod tests;
 
+use self::copy::{Copied, CopyPlan};
 use self::facts::Sbcl;
 use self::heap::{DynamicSpace, ReadError};
+use self::roots::Roots;
 use self::spaces::{Slots, Space};
 use self::threads::Threads;
 use self::trace::PendingTrace;
@@ -178,16 +180,11 @@ struct HeapState<'a> {
 impl HeapState<'_> {
     /// Copies what is to be traced later; if that is not possible, claims dynamic space by page.
     fn take(self, context: &Context<'_>, pages: RangePages, figures: Sbcl, reading: &mut Reading) {
-        let plan = copy::CopyPlan::new(&self.heap, &self.threads.regions, &self.spaces, self.layout);
-        let why = self.reason_not_traced(context, &plan);
-        let copied = if why.is_none() { plan.copy(context, &pages, &self.program.room) } else { None };
-        let Some(copied) = copied else {
-            let why = why.unwrap_or_else(|| "there was no memory or no time for a copy".to_owned());
-            self.claim_by_page(&pages, figures, &why, reading);
-            return;
+        let (roots, copied) = match self.copy(context, &pages) {
+            Ok(copies) => copies,
+            Err(reason) => return self.claim_by_page(&pages, figures, &reason, reading),
         };
         reading.bytes_read += copied.bytes_read;
-        let roots = roots::read(context, self.program, &self.threads);
         reading.pending = Some(Box::new(PendingTrace {
             figures,
             copied,
@@ -203,9 +200,27 @@ impl HeapState<'_> {
         }));
     }
 
-    /// The reason why objects are not traced, if they are not.
-    fn reason_not_traced(&self, context: &Context<'_>, plan: &copy::CopyPlan) -> Option<String> {
+    /// Reads the roots and copies the objects.
+    ///
+    /// # Errors
+    /// The reason why objects are not traced.
+    fn copy(&self, context: &Context<'_>, pages: &RangePages) -> Result<(Roots, Copied), String> {
+        let plan = CopyPlan::new(&self.heap, &self.threads.regions, &self.spaces, self.layout);
         let budget = budget::copy_budget_bytes(self.program.room.bytes());
+        if let Some(reason) = self.reason_not_traced(context, &plan, budget) {
+            return Err(reason);
+        }
+        let max_root_bytes = budget.saturating_sub(plan.bytes());
+        let roots = roots::read(context, self.program, &self.threads, max_root_bytes)
+            .ok_or("there was no memory or no time for a copy of its threads' stacks")?;
+        let copied = plan
+            .copy(context, pages, &self.program.room)
+            .ok_or("there was no memory or no time for a copy")?;
+        Ok((roots, copied))
+    }
+
+    /// The reason why objects are not traced, if they are not; `budget` is the limit of bytes.
+    fn reason_not_traced(&self, context: &Context<'_>, plan: &CopyPlan, budget: u64) -> Option<String> {
         if plan.bytes() > budget {
             return Some(format!(
                 "a copy takes {} bytes, and the limit is {budget} (half of what is available)",

@@ -5,17 +5,20 @@
 //! thread-local storage; handlers of signals and the few Lisp objects that the runtime's own
 //! variables hold; static space; pseudo-static objects in dynamic space and in the immobile spaces.
 
+use std::time::Instant;
+
 use super::heap::DynamicSpace;
 use super::locate::Program;
 use super::mark::Tracer;
 use super::objects::{self, Kinds, Run};
 use super::spaces::{Space, SpaceKind};
 use super::store::HeapCopy;
-use super::threads::Threads;
+use super::threads::{Thread, Threads};
 use crate::sbcl::layout::PSEUDO_STATIC;
 use strandline_claims::runtime::Context;
 use strandline_process::buffer::ReadBuffer;
 use strandline_process::memory::word_at;
+use strandline_process::range::{AddressRange, RangeSet};
 
 /// Variables of the runtime that hold Lisp objects: `lisp_sig_handlers` is an array.
 const GLOBALS: [&str; 5] = [
@@ -25,25 +28,27 @@ const GLOBALS: [&str; 5] = [
     "alloc_profile_data",
     "gc_object_watcher",
 ];
+/// Maximum bytes read of a variable.
 const MAX_GLOBAL_BYTES: u64 = 4096;
+/// Bytes read at once.
 const BLOCK_BYTES: usize = 65_536;
-/// Longer alternate stacks are not read: behind the last thread, other memory may follow in the
-/// same mapping.
+/// Maximum bytes of an alternate stack. A longer one is not read, because other memory may follow
+/// the last thread in its mapping.
 const MAX_SIGNAL_STACK_BYTES: u64 = 16 << 20;
 
 /// Where a root is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RootKind {
     /// A thread's control stack.
-    ControlStack(ThreadName),
+    ControlStack(ThreadId),
     /// A thread's registers.
-    Register(ThreadName),
+    Register(ThreadId),
     /// A thread's binding stack.
-    BindingStack(ThreadName),
+    BindingStack(ThreadId),
     /// A thread's thread-local storage.
-    ThreadLocal(ThreadName),
-    /// Memory behind a thread's thread-local storage: its alternate stack for signals.
-    SignalStack(ThreadName),
+    ThreadLocal(ThreadId),
+    /// Memory after a thread's thread-local storage: its alternate stack for signals.
+    SignalStack(ThreadId),
     /// The registers of threads that are on no control stack.
     OtherRegisters,
     /// A variable of the runtime.
@@ -56,18 +61,18 @@ pub enum RootKind {
 
 /// A thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ThreadName {
+pub enum ThreadId {
     /// Its id in the kernel.
     Tid(i32),
     /// If that is unknown, its index in SBCL's list, from 0.
-    Number(usize),
+    ListIndex(usize),
 }
 
-impl std::fmt::Display for ThreadName {
+impl std::fmt::Display for ThreadId {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Tid(tid) => write!(f, "thread {tid}"),
-            Self::Number(number) => write!(f, "thread number {number} of SBCL's list"),
+            Self::ListIndex(index) => write!(f, "thread number {index} of SBCL's list"),
         }
     }
 }
@@ -88,85 +93,138 @@ impl std::fmt::Display for RootKind {
     }
 }
 
+/// Root words at one place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RootWords {
+    /// The place.
+    pub kind: RootKind,
+    /// The words.
+    pub words: Vec<u64>,
+}
+
 /// Root words outside of the copied objects.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Roots {
     /// Words that need not be pointers, by place.
-    pub conservative: Vec<(RootKind, Vec<u64>)>,
+    pub conservative: Vec<RootWords>,
     /// Words that are Lisp objects, by place.
-    pub exact: Vec<(RootKind, Vec<u64>)>,
+    pub exact: Vec<RootWords>,
     /// Threads whose stack pointer is not known: the whole stack was read.
     pub whole_stacks: usize,
 }
 
-/// Reads the roots that are not objects.
-pub fn read(context: &Context<'_>, program: &Program, threads: &Threads) -> Roots {
-    let mut roots = Roots::default();
-    for (number, thread) in threads.threads.iter().enumerate() {
-        let (low, high) = thread.control;
-        let on_it = context.threads.iter().find(|facts| (low..high).contains(&facts.stack_pointer));
-        let from = on_it.map_or(low, |facts| facts.stack_pointer & !7);
-        let number = on_it.map_or(ThreadName::Number(number), |facts| ThreadName::Tid(facts.tid));
-        if on_it.is_none() {
+/// Reads the root words outside of Lisp objects: stacks, registers, thread-local storage, the
+/// runtime's variables. `None` if those of threads take more than `max_bytes`, or if the deadline
+/// passed.
+pub fn read(context: &Context<'_>, program: &Program, threads: &Threads, max_bytes: u64) -> Option<Roots> {
+    let block = ReadBuffer::new(BLOCK_BYTES);
+    let mut reader = Reader { context, roots: Roots::default(), block, bytes_left: max_bytes };
+    for (index, thread) in threads.threads.iter().enumerate() {
+        reader.read_thread(index, thread)?;
+    }
+    if reader.roots.whole_stacks > 0 {
+        let stacks: RangeSet = threads.threads.iter().map(|thread| thread.control).collect();
+        let others = context.threads.iter().filter(|facts| !stacks.contains(facts.stack_pointer));
+        let registers = others.flat_map(|facts| facts.general.into_iter().flatten()).collect();
+        reader.add_conservative(RootKind::OtherRegisters, registers);
+    }
+    reader.read_globals(program);
+    Some(reader.roots)
+}
+
+struct Reader<'a> {
+    context: &'a Context<'a>,
+    roots: Roots,
+    block: ReadBuffer,
+    /// Bytes of threads' words that may still be copied. The threads come from the target: many may
+    /// name the same large stack.
+    bytes_left: u64,
+}
+
+impl Reader<'_> {
+    fn add_conservative(&mut self, kind: RootKind, words: Vec<u64>) {
+        self.roots.conservative.push(RootWords { kind, words });
+    }
+
+    fn add_exact(&mut self, kind: RootKind, words: Vec<u64>) {
+        self.roots.exact.push(RootWords { kind, words });
+    }
+
+    /// Reads the roots of a thread with this index in SBCL's list; `None` if they are too large, or
+    /// the deadline passed.
+    fn read_thread(&mut self, index: usize, thread: &Thread) -> Option<()> {
+        let context = self.context;
+        let Thread { address, control, bindings, locals } = *thread;
+        let running = context.threads.iter().find(|facts| control.contains(facts.stack_pointer));
+        let id = running.map_or(ThreadId::ListIndex(index), |facts| ThreadId::Tid(facts.tid));
+        if running.is_none() {
             // The thread may be on its alternate stack for signals, which is in the same mapping.
-            roots.whole_stacks += 1;
-            let end = context.space.find(thread.address).map_or(thread.locals.1, |mapping| mapping.end);
-            if thread.locals.1 < end && end - thread.locals.1 <= MAX_SIGNAL_STACK_BYTES {
-                let behind = words(context, thread.locals.1, end);
-                roots.conservative.push((RootKind::SignalStack(number), behind));
+            self.roots.whole_stacks += 1;
+            let end = context.space.find(address).map_or(locals.end, |mapping| mapping.end);
+            let signal_stack = AddressRange::new(locals.end, end);
+            if !signal_stack.is_empty() && signal_stack.len() <= MAX_SIGNAL_STACK_BYTES {
+                let words = self.resident_words(signal_stack)?;
+                self.add_conservative(RootKind::SignalStack(id), words);
             }
         }
-        let stack = words(context, from, high);
+        let used_from = running.map_or(control.start, |facts| facts.stack_pointer & !7);
+        let mut stack = self.resident_words(AddressRange::new(used_from, control.end))?;
         // A word that points into the stack belongs to a frame or a stack object: it keeps nothing.
-        let stack = stack.into_iter().filter(|word| !(low..thread.locals.1).contains(word)).collect();
-        roots.conservative.push((RootKind::ControlStack(number), stack));
-        if let Some(facts) = on_it {
-            roots
-                .conservative
-                .push((RootKind::Register(number), facts.general.iter().flatten().copied().collect()));
+        let own = AddressRange::new(control.start, locals.end);
+        stack.retain(|word| !own.contains(*word));
+        self.add_conservative(RootKind::ControlStack(id), stack);
+        if let Some(facts) = running {
+            let registers = facts.general.iter().flatten().copied().collect();
+            self.add_conservative(RootKind::Register(id), registers);
         }
-        let bindings = words(context, thread.bindings.0, thread.bindings.1);
         // Pairs of a value and a symbol's number.
-        roots.exact.push((RootKind::BindingStack(number), bindings.into_iter().step_by(2).collect()));
-        let locals = words(context, thread.locals.0, thread.locals.1);
-        roots.exact.push((RootKind::ThreadLocal(number), locals));
+        let values = self.resident_words(bindings)?.into_iter().step_by(2).collect();
+        self.add_exact(RootKind::BindingStack(id), values);
+        let words = self.resident_words(locals)?;
+        self.add_exact(RootKind::ThreadLocal(id), words);
+        Some(())
     }
-    let is_on =
-        |pointer: u64| threads.threads.iter().any(|one| (one.control.0..one.control.1).contains(&pointer));
-    if roots.whole_stacks > 0 {
-        let others = context.threads.iter().filter(|facts| !is_on(facts.stack_pointer));
-        let registers = others.flat_map(|facts| facts.general.into_iter().flatten()).collect();
-        roots.conservative.push((RootKind::OtherRegisters, registers));
-    }
-    for name in GLOBALS {
-        let Some(at) = program.address(name) else { continue };
-        let length = usize::try_from(program.bytes(name).min(MAX_GLOBAL_BYTES)).unwrap_or(0);
-        let mut bytes = vec![0; length];
-        let got = context.memory.read_some(at, &mut bytes);
-        let words = (0..got / 8).filter_map(|index| word_at(&bytes, index * 8)).collect();
-        roots.exact.push((RootKind::Global(name), words));
-    }
-    roots
-}
 
-/// The resident words of `start..end`. Pairs stay pairs: only whole pages are left out, and `start`
-/// is even.
-fn words(context: &Context<'_>, start: u64, end: u64) -> Vec<u64> {
-    let mut found = Vec::new();
-    let mut block = ReadBuffer::new(BLOCK_BYTES);
-    for (from, to) in (context.resident)(start & !7, end) {
-        let mut at = from;
-        while at < to {
-            let length = usize::try_from(to - at).unwrap_or(BLOCK_BYTES).min(BLOCK_BYTES);
-            let got = block.get_mut(..length).map_or(0, |bytes| context.memory.read_some(at, bytes));
-            found.extend((0..got / 8).filter_map(|index| word_at(&block, index * 8)));
-            at += length as u64;
+    fn read_globals(&mut self, program: &Program) {
+        for name in GLOBALS {
+            let Some(at) = program.address(name) else { continue };
+            let length = usize::try_from(program.bytes(name).min(MAX_GLOBAL_BYTES)).unwrap_or(0);
+            let mut bytes = vec![0; length];
+            let got = self.context.memory.read_some(at, &mut bytes);
+            let words = (0..got / 8).filter_map(|index| word_at(&bytes, index * 8)).collect();
+            self.add_exact(RootKind::Global(name), words);
         }
     }
-    found
+
+    /// Returns the resident words of a range; `None` if they take more than may be copied, or if
+    /// the deadline passed. Pairs of words stay aligned: only whole pages are left out.
+    fn resident_words(&mut self, range: AddressRange) -> Option<Vec<u64>> {
+        let context = self.context;
+        if Instant::now() >= context.deadline {
+            return None;
+        }
+        let runs = (context.resident)(range.start & !7, range.end);
+        let bytes: u64 = runs.iter().map(|&run| AddressRange::from(run).len()).sum();
+        self.bytes_left = self.bytes_left.checked_sub(bytes)?;
+        let mut words = Vec::with_capacity((bytes / 8) as usize);
+        for (from, to) in runs {
+            let mut at = from;
+            while at < to {
+                if Instant::now() >= context.deadline {
+                    return None;
+                }
+                let length = usize::try_from(to - at).unwrap_or(BLOCK_BYTES).min(BLOCK_BYTES);
+                let block = self.block.get_mut(..length);
+                let got = block.map_or(0, |bytes| context.memory.read_some(at, bytes));
+                words.extend((0..got / 8).filter_map(|index| word_at(&self.block, index * 8)));
+                at += length as u64;
+            }
+        }
+        Some(words)
+    }
 }
 
-/// Inputs for visiting roots.
+/// What visiting roots needs besides the roots.
 pub struct RootContext<'a> {
     /// The copy.
     pub store: &'a HeapCopy,
@@ -188,23 +246,21 @@ impl Roots {
         context: &RootContext<'_>,
         mut enter: impl FnMut(&mut Tracer<'_>, &RootKind),
     ) {
-        for (place, words) in &self.conservative {
-            enter(tracer, place);
+        for RootWords { kind, words } in &self.conservative {
+            enter(tracer, kind);
             for &word in words {
                 tracer.visit_ambiguous(word);
             }
         }
-        for (place, words) in &self.exact {
-            enter(tracer, place);
+        for RootWords { kind, words } in &self.exact {
+            enter(tracer, kind);
             for &word in words {
                 tracer.visit(word);
             }
         }
         for space in context.spaces {
-            enter(
-                tracer,
-                if is_whole_root(space.kind) { &RootKind::Static } else { &RootKind::PseudoStatic },
-            );
+            let kind = if is_whole_root(space.kind) { RootKind::Static } else { RootKind::PseudoStatic };
+            enter(tracer, &kind);
             visit_space(space, tracer, context);
         }
         enter(tracer, &RootKind::PseudoStatic);
@@ -232,5 +288,65 @@ fn visit_space(space: &Space, tracer: &mut Tracer<'_>, context: &RootContext<'_>
                 tracer.visit_object(at);
             }
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use strandline_process::map::AddressSpace;
+    use strandline_process::memory::Memory;
+    use strandline_process::procfs::Process;
+
+    const STACK_BYTES: u64 = 1 << 20;
+
+    /// Memory that is the same everywhere.
+    struct Same;
+
+    impl Memory for Same {
+        fn read_some(&self, _: u64, buffer: &mut [u8]) -> usize {
+            buffer.fill(7);
+            buffer.len()
+        }
+    }
+
+    /// Reads the roots of `count` threads that name the same stack.
+    fn roots_of(count: usize, max_bytes: u64, deadline: Instant) -> Option<Roots> {
+        let control = AddressRange::sized(0x7000_0000_0000, STACK_BYTES);
+        let none = AddressRange::default();
+        let thread = Thread { address: control.end, control, bindings: none, locals: none };
+        let threads = Threads { threads: vec![thread; count], ..Threads::default() };
+        let process = Process::open(i32::try_from(std::process::id()).unwrap()).unwrap();
+        let (space, _) = AddressSpace::parse(b"");
+        let context = Context {
+            memory: &Same,
+            process: &process,
+            space: &space,
+            resident: &|from, to| vec![(from, to)],
+            shared: &|_, _| Vec::new(),
+            is_stopped: false,
+            threads: &[],
+            deadline,
+            workers: 1,
+            free: &RangeSet::default(),
+            keeps_blocks: false,
+            path_to: None,
+            cell_bytes: None,
+            progress: &|_| {},
+        };
+        read(&context, &Program::with_symbols("/usr/bin/fabricated", "2.2.9", &[]), &threads, max_bytes)
+    }
+
+    #[test]
+    fn no_more_words_are_copied_than_allowed() {
+        let deadline = Instant::now() + Duration::from_secs(600);
+        let roots = roots_of(2, 2 * STACK_BYTES, deadline).unwrap();
+        let words: usize = roots.conservative.iter().map(|root| root.words.len()).sum();
+        assert_eq!((words as u64 * 8, roots.whole_stacks), (2 * STACK_BYTES, 2));
+        assert_eq!(roots_of(2, 2 * STACK_BYTES - 1, deadline), None);
+        assert_eq!(roots_of(65_536, 2 * STACK_BYTES, deadline), None);
+        assert_eq!(roots_of(1, STACK_BYTES, Instant::now()), None, "the deadline passed");
     }
 }

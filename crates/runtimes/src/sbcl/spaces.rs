@@ -18,6 +18,7 @@ use strandline_claims::range::{PAGE_BYTES, RangePages, page_up};
 use strandline_claims::rows::RowRef;
 use strandline_claims::runtime::Context;
 use strandline_process::memory::Memory;
+use strandline_process::range::AddressRange;
 use strandline_process::stacks;
 
 /// Size and alignment of static space, and size of the space of alien linkage (validate.h,
@@ -72,13 +73,14 @@ pub fn spaces(memory: &dyn Memory, program: &Program) -> Vec<Space> {
     let value = |name: &str| program.value(memory, name);
     let mut found = Vec::new();
     let mut add = |kind, start: Option<u64>, end: Option<u64>| {
-        if let (Some(start), Some(end)) = (start, end)
+        // Objects are aligned to 16.
+        if let (Some(start), Some(end)) = (start, end.map(|end| end & !15))
             && start != 0
             && start < end
             && end - start <= MAX_SPACE_BYTES
             && start.is_multiple_of(8)
         {
-            found.push(Space { kind, start, end: end & !15 });
+            found.push(Space { kind, start, end });
         }
     };
     let last = value("static_space_free_pointer").and_then(|end| end.checked_sub(1));
@@ -128,16 +130,16 @@ pub fn claimed_ranges(
     }
     let stacks = stacks::stacks(context.threads, context.memory, context.space);
     for thread in &threads.threads {
-        let (start, end) = thread.control;
+        let AddressRange { start, end } = thread.control;
         // The kernel's stack, and stacks that glibc knows, have rows of their own.
         let is_known = stacks.iter().any(|stack| stack.low < end && start < stack.high)
             || context.space.find(start).is_none_or(|mapping| mapping.name.starts_with("[stack"));
         if !is_known {
             all.push(ClaimedRange { start, end, id: &rows::THREAD });
         }
-        let end = thread.locals.1.saturating_add(EXTRA_THREAD_BYTES);
+        let end = thread.locals.end.saturating_add(EXTRA_THREAD_BYTES);
         let end = context.space.find(thread.address).map_or(end, |mapping| end.min(mapping.end));
-        all.push(ClaimedRange { start: thread.bindings.0, end: page_up(end), id: &rows::THREAD });
+        all.push(ClaimedRange { start: thread.bindings.start, end: page_up(end), id: &rows::THREAD });
     }
     tables(context, program, &mut all);
     without_overlap(context, all)
@@ -254,4 +256,31 @@ pub fn claim_pages(
     }
     accumulator.claim_to(end, Class::Refined(slots.free));
     RangeClaim { start: heap.start, end, sums: accumulator.cut().finish(pages) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Words from address 0 on.
+    struct Words([u64; 2]);
+
+    impl Memory for Words {
+        fn read_some(&self, address: u64, buffer: &mut [u8]) -> usize {
+            let bytes: Vec<u8> = self.0.iter().flat_map(|word| word.to_le_bytes()).collect();
+            let rest = bytes.get(address as usize..).unwrap_or_default();
+            let count = rest.len().min(buffer.len());
+            buffer[..count].copy_from_slice(&rest[..count]);
+            count
+        }
+    }
+
+    #[test]
+    fn a_space_does_not_end_before_it_starts() {
+        let symbols = [("READ_ONLY_SPACE_START", 0, 8), ("read_only_space_free_pointer", 8, 8)];
+        let program = Program::with_symbols("/usr/bin/fabricated", "2.2.9", &symbols);
+        assert_eq!(spaces(&Words([0x1008, 0x1009]), &program), []);
+        let space = Space { kind: SpaceKind::ReadOnly, start: 0x1008, end: 0x1010 };
+        assert_eq!(spaces(&Words([0x1008, 0x1011]), &program), [space]);
+    }
 }

@@ -11,6 +11,7 @@ use super::heap::DynamicSpace;
 use super::locate::Program;
 use crate::sbcl::layout::Layout;
 use strandline_process::memory::{Memory, word_at};
+use strandline_process::range::AddressRange;
 
 /// Slots in which `this` is searched, and words of the structure that are read.
 const THIS_SLOTS: std::ops::Range<usize> = 0x10..0x30;
@@ -36,11 +37,11 @@ pub struct Thread {
     /// Address of its structure.
     pub address: u64,
     /// Its control stack.
-    pub control: (u64, u64),
+    pub control: AddressRange,
     /// The used part of its binding stack.
-    pub bindings: (u64, u64),
+    pub bindings: AddressRange,
     /// Its slots and thread-local storage, without the leading slots that are not Lisp objects.
-    pub locals: (u64, u64),
+    pub locals: AddressRange,
 }
 
 /// Threads and open regions.
@@ -100,16 +101,16 @@ fn thread(at: u64, words: &[u8], local_bytes: u64) -> Option<(Thread, u64)> {
     let word = |slot: usize| word_at(words, slot * 8);
     THIS_SLOTS.filter(|&slot| word(slot) == Some(at)).find_map(|this| {
         let (alien_start, binding_start) = (word(this - 4)?, word(this - 3)?);
-        let control = (word(this - 2)?, word(this - 1)?);
+        let control = AddressRange::new(word(this - 2)?, word(this - 1)?);
         let binding_end = word(2)?;
-        let holds = control.0 < control.1
-            && control.1 - control.0 <= MAX_STACK_BYTES
+        let holds = !control.is_empty()
+            && control.len() <= MAX_STACK_BYTES
             && binding_start <= binding_end
             && binding_end <= alien_start
             && alien_start <= at
             && at - binding_start <= MAX_STACK_BYTES;
-        let locals = (at + (this as u64 + 3) * 8, at.checked_add(local_bytes)?);
-        let bindings = (binding_start, binding_end);
+        let locals = AddressRange::new(at + (this as u64 + 3) * 8, at.checked_add(local_bytes)?);
+        let bindings = AddressRange::new(binding_start, binding_end);
         holds.then_some((Thread { address: at, control, bindings, locals }, word(this + 2)?))
     })
 }
@@ -154,9 +155,9 @@ mod tests {
         }
         let (found, next) = thread(at, &words(&slots), 4096 * 8).expect("found");
         assert_eq!(next, 0x1234);
-        assert_eq!(found.control, (at - 0x40_0000, at - 0x20_0000));
-        assert_eq!(found.bindings, (at - 0x20_0000, at - 0x20_0000 + 0x80));
-        assert_eq!(found.locals, (at + 0x1b * 8, at + 4096 * 8));
+        assert_eq!(found.control, AddressRange::new(at - 0x40_0000, at - 0x20_0000));
+        assert_eq!(found.bindings, AddressRange::sized(at - 0x20_0000, 0x80));
+        assert_eq!(found.locals, AddressRange::new(at + 0x1b * 8, at + 4096 * 8));
         slots[0x17] = 0;
         assert_eq!(thread(at, &words(&slots), 4096 * 8), None, "a control stack that ends before it starts");
     }

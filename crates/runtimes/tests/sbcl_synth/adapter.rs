@@ -1,8 +1,10 @@
 //! Makes a fabricated SBCL look like a stopped process to the reader, and counts what it reads.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use strandline_claims::range::{PAGE_BYTES, page_of};
 use strandline_claims::refinements::Matches;
 use strandline_claims::runtime::{Busy, Context, FinishContext, Reading};
 use strandline_process::map::AddressSpace;
@@ -19,6 +21,8 @@ pub struct Subject {
     pub image: Image,
     maps: String,
     runs: Vec<(u64, u64)>,
+    /// Resident pages that cannot be read.
+    unreadable: BTreeSet<u64>,
     threads: Vec<ThreadFacts>,
     program: Program,
     bytes_read: AtomicU64,
@@ -29,7 +33,9 @@ impl Memory for Subject {
     /// Reads only resident pages, like the reader of a live process.
     fn read_some(&self, address: u64, buffer: &mut [u8]) -> usize {
         let resident = self.runs.iter().find(|run| (run.0..run.1).contains(&address));
-        let room = resident.map_or(0, |run| run.1 - address).min(buffer.len() as u64);
+        let unreadable = self.unreadable.range(page_of(address)..).next().copied().unwrap_or(u64::MAX);
+        let end = resident.map_or(0, |run| run.1).min(unreadable);
+        let room = end.saturating_sub(address).min(buffer.len() as u64);
         let got = self.image.read_some(address, &mut buffer[..room as usize]);
         self.calls.fetch_add(1, Ordering::Relaxed);
         self.bytes_read.fetch_add(got as u64, Ordering::Relaxed);
@@ -51,6 +57,7 @@ impl Subject {
             image: heap.image.clone(),
             maps: heap.maps(),
             runs: heap.image.pages_without(|_| false),
+            unreadable: BTreeSet::new(),
             threads: heap.threads.iter().map(facts).collect(),
             program: Program::with_symbols("/usr/bin/fabricated", version, &heap.symbols),
             bytes_read: AtomicU64::new(0),
@@ -63,6 +70,12 @@ impl Subject {
         let mut dice = Rng::new(seed);
         let (from, to) = heap.dynamic;
         self.runs = self.image.pages_without(|page| (from..to).contains(&page) && dice.chance(percent));
+    }
+
+    /// Makes the pages of dynamic space unreadable, though they stay resident.
+    pub fn hide(&mut self, heap: &SbclHeap) {
+        let (from, to) = heap.dynamic;
+        self.unreadable = (from..to).step_by(PAGE_BYTES as usize).collect();
     }
 
     /// Reads all of it, and checks what must hold for every heap, even a damaged one.

@@ -30,6 +30,19 @@ fn check(heap: &SbclHeap, subject: &Subject, workers: usize) {
     }
 }
 
+#[test]
+fn pages_that_cannot_be_read_are_not_zero() {
+    for release in SBCL_RELEASES {
+        let heap = fabricate_sbcl(&SbclRecipe::from_seed(release, 1));
+        let mut subject = Subject::of(&heap);
+        subject.hide(&heap);
+        let reading = subject.read(2).expect("no collection is under way");
+        let codes: Vec<&str> = reading.caveats.iter().map(|caveat| caveat.code.as_str()).collect();
+        assert!(codes.contains(&"sbcl_core_not_read"), "{release:?}: {codes:?}");
+        assert_eq!(reading.zero_runs, [], "{release:?}");
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { max_shrink_iters: 10, failure_persistence: None, ..ProptestConfig::default() })]
 
