@@ -30,13 +30,16 @@ for number in range(200):
 print('ready', flush=True)
 input()";
 
-/// A file on disk, written and open.
+/// A file on disk, written and open, and locked in memory: the kernel may drop other files.
 const CACHE: &str = "\
-import os, sys
-file = open(sys.argv[1], 'wb')
+import ctypes, mmap, os, sys
+file = open(sys.argv[1], 'w+b')
 file.write(b'x' * (32 << 20))
 file.flush()
 os.fsync(file.fileno())
+area = mmap.mmap(file.fileno(), 0)
+address = ctypes.addressof(ctypes.c_char.from_buffer(area))
+assert ctypes.CDLL(None).mlock(ctypes.c_void_p(address), ctypes.c_size_t(32 << 20)) == 0
 print('ready', flush=True)
 input()";
 

@@ -178,7 +178,8 @@ fn killed_at_the_exit(subject: &str, is_stopped: bool, pause: Duration) -> Resul
     if !is_stopped {
         signal(recorder, 9);
     }
-    assert_eq!(started.child.wait()?.signal(), Some(9));
+    let status = started.child.wait()?;
+    assert!(status.signal() == Some(9) || !is_stopped, "{status}");
     assert_eq!(own_status(&done, recorder)?, "4\n");
     Ok(stands)
 }

@@ -27,14 +27,17 @@ pub struct OomKill {
     pub since_boot: Duration,
     /// Its process id in the first pid namespace.
     pub pid: i32,
+    /// Its name.
     pub name: String,
     /// The control group it was in.
     pub group: String,
     /// The control group whose limit was met; `None` if the whole machine was out of memory.
     pub limit_group: Option<String>,
-    /// What it had resident.
+    /// Its resident anonymous memory.
     pub anonymous_bytes: Option<u64>,
+    /// Its resident pages of files.
     pub file_bytes: Option<u64>,
+    /// Its resident shared memory.
     pub shmem_bytes: Option<u64>,
 }
 
