@@ -40,6 +40,11 @@ impl VmFlags {
         Self(set)
     }
 
+    /// The set and this two-letter flag.
+    pub fn with(self, flag: &[u8; 2]) -> Self {
+        Self(FLAGS.iter().position(|known| *known == flag).map_or(self.0, |bit| self.0 | (1 << bit)))
+    }
+
     /// Whether the two-letter flag is in the set: `has(b"ht")`.
     pub fn has(self, flag: &[u8; 2]) -> bool {
         FLAGS.iter().position(|known| *known == flag).is_some_and(|bit| self.0 & (1 << bit) != 0)

@@ -217,6 +217,11 @@ impl<'a> Folded<'a> {
         self.first.pid.is_some() && !self.first.id.starts_with("group.")
     }
 
+    /// Its state; of memory of a process without a ledger it is not known how much is in use.
+    fn state(&self) -> &'static str {
+        if self.first.id == "group.anon" { "unread" } else { model::state_name(self.first.state) }
+    }
+
     fn cells(&self, whole: u64, is_short: bool) -> Vec<String> {
         let first = holder(self.first, is_short);
         let what = match self.processes.len() {
@@ -228,7 +233,7 @@ impl<'a> Folded<'a> {
         vec![
             bytes(self.bytes),
             whole_percent(self.bytes, whole),
-            model::state_name(self.first.state).to_owned(),
+            self.state().to_owned(),
             clean(&self.first.id),
             what,
         ]
@@ -285,7 +290,7 @@ fn limits(explanation: &GroupExplanation, surface: Surface) -> Vec<String> {
         count("oom", events.oom),
         events.max.map(|met| {
             let name = if cgroup.version == 1 { "failcnt" } else { "max" };
-            format!("{name} {} (times the limit was met)", thousands(met))
+            format!("{name} {} (times the limit was met, also by page cache)", thousands(met))
         }),
         count("high", events.high),
         waited,
@@ -304,14 +309,14 @@ fn limits(explanation: &GroupExplanation, surface: Surface) -> Vec<String> {
 /// Kills that are shown.
 const MAX_KILLS: usize = 3;
 
-/// `python3 (process 9238) 12 s ago: 47.8 MiB anonymous · 1.1 MiB files · its limit was met`.
+/// `python3 (process 9238) 12 s ago: 47.8 MiB anonymous · 1.1 MiB files · the limit of …`.
 fn killed(kill: &GroupKill, group: &str) -> String {
     let sizes =
         [("anonymous", kill.anonymous_bytes), ("files", kill.file_bytes), ("shared", kill.shmem_bytes)];
     let known = sizes.into_iter().filter_map(|(what, size)| Some(format!("{} {what}", bytes(size?))));
     let limit = match &kill.limit_cgroup {
         None => "the whole machine was out of memory".to_owned(),
-        Some(path) if path == group => "its limit was met".to_owned(),
+        Some(path) if path == group => "the limit of this group was met".to_owned(),
         Some(path) => format!("the limit of {} was met", clean(path)),
     };
     let about: Vec<String> = known.chain([limit]).collect();
@@ -365,14 +370,16 @@ fn commands(explanation: &GroupExplanation, verbose: bool, surface: Surface) -> 
     let mut commands = Vec::new();
     let has_ledgers = explanation.rows.iter().any(|row| Folded::of(row).is_of_ledger());
     let of_processes = verdict::sums(&explanation.rows).processes;
-    if !has_ledgers && of_processes > explanation.cgroup.current_bytes / 5 {
+    let is_large = of_processes > explanation.cgroup.current_bytes / 5;
+    if !has_ledgers && is_large {
         commands.push((format!("strandline explain --ledgers {group}"), "what malloc keeps".to_owned()));
     }
-    if let Some(largest) = explanation.processes.first() {
+    if let Some(largest) = explanation.processes.first().filter(|_| is_large) {
         commands.push((format!("strandline explain {}", largest.pid), "its largest process".to_owned()));
     }
     if !verbose {
-        commands.push((format!("strandline explain -v {group}"), "all rows, processes".to_owned()));
+        let ledgers = if has_ledgers { "--ledgers " } else { "" };
+        commands.push((format!("strandline explain -v {ledgers}{group}"), "all rows, processes".to_owned()));
     }
     // A command is never cut, what it shows may be left out.
     let room = commands.iter().map(|(command, _)| width(command)).max().unwrap_or(0);

@@ -40,13 +40,18 @@ fn build() -> Result<[PathBuf; 2]> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/subjects/holders.cpp");
     let built = [&["-g"], &["-s"]].map(|options: &[&str; 1]| {
         let program = folder.join(format!("holders{}", options[0]));
+        // Another run of the tests may use the program.
+        let fresh = folder.join(format!("holders{}-{}", options[0], std::process::id()));
         let mut compiler = Command::new("g++");
         compiler.args(["-O1", "-Wall", "-Wextra", "-Werror", "-pthread"]).args(options);
-        let output = compiler.arg(&source).arg("-o").arg(&program).output();
+        let output = compiler.arg(&source).arg("-o").arg(&fresh).output();
         match output {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Err(NO_COMPILER.into()),
             Err(error) => Err(error.into()),
-            Ok(output) if output.status.success() => Ok(program),
+            Ok(output) if output.status.success() => {
+                std::fs::rename(fresh, &program)?;
+                Ok(program)
+            }
             Ok(output) => Err(format!("{compiler:?}: {}", String::from_utf8_lossy(&output.stderr)).into()),
         }
     });

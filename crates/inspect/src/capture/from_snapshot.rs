@@ -1,17 +1,18 @@
 //! Reads a process from a snapshot: what is taken during the stop, and the frozen state made of
 //! that and of the snapshot while the process runs on.
 //!
-//! During the stop, only mappings and page tables are read, and the snapshot is made; of a process
-//! that keeps memory from its children also smaps, which alone says so. Otherwise the rest of
+//! During the stop, only mappings and page tables are read, and the snapshot is made. The rest of
 //! smaps, which takes another walk over all pages, comes from the snapshot for private anonymous
-//! memory, which it has page for page, and from the page tables for files and shared memory.
+//! memory, which it has page for page, and from the page tables for files and shared memory. What
+//! the process keeps from its children, smaps alone says: it is read before the stop, and holds for
+//! the mappings that are still the same.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::frozen::{Frozen, IsLastAttempt, KernelView, ReadPlan, Threads};
 use super::page_tables::{self, KnownBefore, seen_counts};
-use super::snapshot::{GuardedSnapshot, Plan};
+use super::snapshot::{GuardedSnapshot, Plan, is_hidden};
 use strandline_process::error::{Error, Result};
 use strandline_process::map::{AddressSpace, Mapping};
 use strandline_process::pages::{self, MappingSummary, PAGE_BYTES, Residency, ScannedRegions};
@@ -40,6 +41,8 @@ pub struct SnapshotInputs {
     copy: MemoryCopy<'static>,
     /// Ranges of the copy, in address order.
     copied: Vec<AddressRange>,
+    /// See [`SnapshotRequest::hidden`].
+    hidden: Vec<AddressRange>,
 }
 
 /// What the kernel reported about its pages.
@@ -64,12 +67,8 @@ pub fn take(
     let reason = |error: Error| error.to_string();
     let pagemap = process.open_file("pagemap").map_err(reason)?;
     let start_brk = process.stat().map_err(reason)?.start_brk;
-    // Only smaps says what memory is kept from children.
-    let scanned = if before.has_locked || plan.with_hidden {
-        None
-    } else {
-        page_tables::scanned(process, &pagemap).map_err(reason)?
-    };
+    let needs_smaps = before.has_locked || (plan.with_hidden && plan.hidden_before.is_none());
+    let scanned = if needs_smaps { None } else { page_tables::scanned(process, &pagemap).map_err(reason)? };
     let (pages, space) = match scanned {
         Some((space, scanned)) => {
             let seen = scanned.summaries(space.mappings());
@@ -84,14 +83,15 @@ pub fn take(
         }
     };
     // Made before the thread that made the child runs, so the copy is of the same instant.
-    let hidden = if plan.with_hidden { hidden(&pages) } else { Vec::new() };
+    let hidden = hidden(&pages, plan);
     let request = SnapshotRequest { space: &space, code: plan.code, lifetime: plan.lifetime, hidden };
     let taken = Snapshot::take(stopped, process, &request, |child| {
         let missing = missing(&pages, &request.hidden, child)?;
         copy(process, missing.runs).map(|copy| (copy, missing.ranges))
     });
     let (snapshot, (copy, copied)) = taken?;
-    Ok(SnapshotInputs { snapshot: GuardedSnapshot::new(snapshot), pages, start_brk, copy, copied })
+    let (snapshot, hidden) = (GuardedSnapshot::new(snapshot), request.hidden);
+    Ok(SnapshotInputs { snapshot, pages, start_brk, copy, copied, hidden })
 }
 
 /// Copies `runs` of a stopped process.
@@ -127,27 +127,45 @@ impl Missing {
 /// The ranges of which the program keeps all mappings, which are private and anonymous, from its
 /// children. V8 has a mapping for each of its pages: those without another between them are one
 /// range, as each costs a system call.
-fn hidden(pages: &Pages) -> Vec<AddressRange> {
-    let Pages::Read(smaps, _) = pages else { return Vec::new() };
-    // A mapping that was not understood may be between two.
-    if smaps.bad_lines > 0 {
-        return Vec::new();
+fn hidden(pages: &Pages, plan: &Plan) -> Vec<AddressRange> {
+    match pages {
+        _ if !plan.with_hidden => Vec::new(),
+        // A mapping that was not understood may be between two.
+        Pages::Read(smaps, _) if smaps.bad_lines > 0 => Vec::new(),
+        Pages::Read(smaps, _) => {
+            joined(smaps.entries.iter().map(|entry| (entry.mapping.range(), is_hidden(entry))))
+        }
+        Pages::Scanned(space, ..) => {
+            let before = plan.hidden_before.as_deref().unwrap_or_default();
+            let is_hidden = |mapping: &Mapping| {
+                let range = mapping.range();
+                let index = before.partition_point(|hidden| hidden.start < range.start);
+                mapping.is_private_anonymous() && before.get(index) == Some(&range)
+            };
+            joined(space.mappings().iter().map(|mapping| (mapping.range(), is_hidden(mapping))))
+        }
     }
-    let is_hidden = |entry: &SmapsEntry| {
-        entry.mapping.is_private_anonymous() && entry.flags.has(b"dc") && !entry.flags.has(b"wf")
-    };
+}
+
+/// Joins hidden mappings between which there is no other mapping.
+fn joined(mappings: impl Iterator<Item = (AddressRange, bool)>) -> Vec<AddressRange> {
     let mut ranges: Vec<AddressRange> = Vec::new();
     let mut follows = false;
-    for entry in &smaps.entries {
-        let is_next = is_hidden(entry);
-        match ranges.last_mut().filter(|_| follows && is_next) {
-            Some(last) => last.end = entry.mapping.end,
-            None if is_next => ranges.push(entry.mapping.range()),
+    for (mapping, is_hidden) in mappings {
+        match ranges.last_mut().filter(|_| follows && is_hidden) {
+            Some(last) => last.end = mapping.end,
+            None if is_hidden => ranges.push(mapping),
             None => {}
         }
-        follows = is_next;
+        follows = is_hidden;
     }
     ranges
+}
+
+/// Whether one of `ranges`, which are in address order, contains the mapping.
+fn contain(ranges: &[AddressRange], mapping: &Mapping) -> bool {
+    let next = ranges.partition_point(|range| range.end <= mapping.start);
+    ranges.get(next).is_some_and(|range| range.start <= mapping.start)
 }
 
 /// Finds what `child` lacks: mappings that it does not have, other than those of `shown`, and
@@ -159,9 +177,7 @@ fn missing(pages: &Pages, shown: &[AddressRange], child: &Process) -> std::resul
             for entry in &smaps.entries {
                 let mapping = &entry.mapping;
                 let is_hidden = entry.flags.has(b"dc") || entry.flags.has(b"wf");
-                let next = shown.partition_point(|range| range.end <= mapping.start);
-                let is_shown = shown.get(next).is_some_and(|range| range.start <= mapping.start);
-                if mapping.is_private_anonymous() && is_hidden && !is_shown {
+                if mapping.is_private_anonymous() && is_hidden && !contain(shown, mapping) {
                     let runs = residency.runs_in(mapping.start..mapping.end);
                     missing.add(mapping, runs.map(|run| AddressRange::new(run.start, run.end)));
                 }
@@ -170,20 +186,25 @@ fn missing(pages: &Pages, shown: &[AddressRange], child: &Process) -> std::resul
         Pages::Scanned(space, scanned, seen) => {
             let unreadable = |error: &dyn std::fmt::Display| format!("the snapshot cannot be read: {error}");
             let pagemap = child.open_file("pagemap").map_err(|error| unreadable(&error))?;
-            let mappings = space.mappings();
+            let candidates: Vec<(&Mapping, u64)> = space
+                .mappings()
+                .iter()
+                .zip(seen)
+                .filter(|(mapping, _)| mapping.is_private_anonymous() && !contain(shown, mapping))
+                .filter_map(|(mapping, seen)| Some((mapping, seen.first?)))
+                .collect();
             // One query for each mapping takes a thousand times as long per page as one query for
             // all.
-            let shown = if mappings.len() > MANY_MAPPINGS {
-                let all =
-                    ScannedRegions::of(&pagemap, mappings.iter()).map_err(|error| unreadable(&error))?;
-                Some(all.summaries(mappings))
+            let in_child = if candidates.len() > MANY_MAPPINGS {
+                let mappings = candidates.iter().map(|(mapping, _)| *mapping);
+                let all = ScannedRegions::of(&pagemap, mappings).map_err(|error| unreadable(&error))?;
+                Some(all)
             } else {
                 None
             };
-            for (index, (mapping, seen)) in mappings.iter().zip(seen).enumerate() {
-                let Some(first) = seen.first.filter(|_| mapping.is_private_anonymous()) else { continue };
-                let is_shown = match &shown {
-                    Some(shown) => shown.get(index).is_some_and(|shown| shown.first.is_some()),
+            for (mapping, first) in candidates {
+                let is_shown = match &in_child {
+                    Some(in_child) => in_child.present_in(mapping.range()).next().is_some(),
                     None => pages::has_page(&pagemap, first).map_err(|error| unreadable(&error))?,
                 };
                 if !is_shown {
@@ -217,7 +238,7 @@ impl SnapshotInputs {
                 let file = open("smaps")?;
                 let shown = exit_watch::meanwhile(|| Smaps::read(file));
                 let shown = shown.map_err(|error| no(format!("reading its smaps: {error}")))?;
-                let smaps = merged(&shown, &space, &seen);
+                let smaps = merged(&shown, &space, &seen, &self.hidden);
                 let residency = Residency::of_scanned(&pagemap, &smaps.entries, Ok(scanned))
                     .map_err(|error| no(format!("reading its page tables: {error}")))?;
                 if let Err(differences) = pages::reconcile(&residency, &smaps.entries) {
@@ -259,8 +280,8 @@ impl SnapshotInputs {
 }
 
 /// Makes the smaps of a process with the mappings `space`, from what its page tables contain
-/// (`seen`) and the smaps of its snapshot (`shown`).
-fn merged(shown: &Smaps, space: &AddressSpace, seen: &[MappingSummary]) -> Smaps {
+/// (`seen`) and the smaps of its snapshot (`shown`), in which nothing of `hidden` is hidden.
+fn merged(shown: &Smaps, space: &AddressSpace, seen: &[MappingSummary], hidden: &[AddressRange]) -> Smaps {
     let mut entries = Vec::with_capacity(space.mappings().len());
     for (mapping, seen) in space.mappings().iter().zip(seen) {
         let index = shown.entries.partition_point(|entry| entry.mapping.start < mapping.start);
@@ -268,6 +289,7 @@ fn merged(shown: &Smaps, space: &AddressSpace, seen: &[MappingSummary]) -> Smaps
         let same =
             same.filter(|entry| (entry.mapping.start, entry.mapping.end) == (mapping.start, mapping.end));
         let flags = same.map(|entry| entry.flags).unwrap_or_default();
+        let flags = if contain(hidden, mapping) { flags.with(b"dc") } else { flags };
         let is_shown = same.is_some_and(|entry| entry.counts.rss_bytes > 0 || entry.counts.swap_bytes > 0);
         // A named mapping that children do not get belongs to a device, or is a ring of the kernel:
         // it has no pages of the process.

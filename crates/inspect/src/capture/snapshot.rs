@@ -12,7 +12,10 @@ use std::time::Duration;
 use strandline_process::call::code::CallSites;
 use strandline_process::control_groups::ControlGroups;
 use strandline_process::map::AddressSpace;
+use strandline_process::pages;
 use strandline_process::procfs::{Process, Status};
+use strandline_process::range::AddressRange;
+use strandline_process::smaps::{Smaps, SmapsEntry};
 use strandline_process::snapshot::{self, Snapshot, SnapshotCost, needed_bytes};
 use strandline_process::target::{asleep, budget, exit_watch, holders};
 
@@ -37,8 +40,8 @@ const MIN_LIFETIME: Duration = Duration::from_secs(15);
 const LIFETIME_PER_GIB: Duration = Duration::from_secs(5);
 /// Maximum of that time: if strandline dies, nothing watches whether memory runs low.
 const MAX_LIFETIME: Duration = Duration::from_secs(60);
-/// Length of the stop for a snapshot for each GiB, with a margin: the clone, and smaps if it says
-/// what is hidden.
+/// Length of the stop for a snapshot for each GiB, with a margin: the clone, and smaps if it is read
+/// in the stop.
 const STOP_PER_GIB: Duration = Duration::from_millis(60);
 const STOP_PER_GIB_WITH_SMAPS: Duration = Duration::from_millis(180);
 /// Interval between checks whether memory runs low.
@@ -51,7 +54,7 @@ const MAX_SIGNALS: u32 = 20;
 const MIN_PROCESSES: u64 = 16;
 
 /// A snapshot that may be taken.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Plan {
     /// Where the instructions to use are in the target.
     pub code: CallSites,
@@ -59,6 +62,25 @@ pub struct Plan {
     pub lifetime: Duration,
     /// Whether it gets the memory that the program keeps from its children (MADV_DONTFORK).
     pub with_hidden: bool,
+    /// The mappings that it keeps from its children, as smaps had them before the stop, by address;
+    /// `None`: smaps is read in the stop.
+    pub hidden_before: Option<Vec<AddressRange>>,
+}
+
+/// Whether the program keeps this private anonymous mapping from its children. smaps alone says so.
+pub fn is_hidden(entry: &SmapsEntry) -> bool {
+    entry.mapping.is_private_anonymous() && entry.flags.has(b"dc") && !entry.flags.has(b"wf")
+}
+
+/// Returns the mappings that the running process keeps from its children; `None` if smaps has to be
+/// read in the stop anyway, or was not understood.
+fn hidden_mappings(process: &Process, status: &Status) -> Option<Vec<AddressRange>> {
+    if !pages::has_scan() || status.locked_bytes.is_some_and(|bytes| bytes > 0) {
+        return None;
+    }
+    let file = process.open_file("smaps").ok()?;
+    let smaps = exit_watch::meanwhile(|| Smaps::read(file)).ok().filter(|smaps| smaps.bad_lines == 0)?;
+    Some(smaps.entries.iter().filter(|entry| is_hidden(entry)).map(|entry| entry.mapping.range()).collect())
 }
 
 impl Plan {
@@ -110,7 +132,9 @@ pub fn plan(
     let anonymous_bytes = status.anonymous_bytes.unwrap_or(0);
     check_memory(process, &status, anonymous_bytes)?;
     let gibs = anonymous_bytes as f64 / (1_u64 << 30) as f64;
-    let stop_per_gib = if with_hidden { STOP_PER_GIB_WITH_SMAPS } else { STOP_PER_GIB };
+    let hidden_before = if with_hidden { hidden_mappings(process, &status) } else { None };
+    let reads_smaps = with_hidden && hidden_before.is_none();
+    let stop_per_gib = if reads_smaps { STOP_PER_GIB_WITH_SMAPS } else { STOP_PER_GIB };
     if max_stop.is_some_and(|most| stop_per_gib.mul_f64(gibs) > most) {
         return Err("making it may take longer than the process may be stopped (--max-stop)".to_owned());
     }
@@ -120,7 +144,7 @@ pub fn plan(
     let code = CallSites::find(process, space)
         .ok_or("its code has no system call and no return from a signal handler that could be used")?;
     let lifetime = (MIN_LIFETIME + LIFETIME_PER_GIB.mul_f64(gibs)).min(MAX_LIFETIME);
-    Ok(Plan { code, lifetime, with_hidden })
+    Ok(Plan { code, lifetime, with_hidden, hidden_before })
 }
 
 /// The first kernel with `CLOSE_RANGE_UNSHARE`, by which the copy drops the program's descriptors;

@@ -59,7 +59,9 @@ pub(super) fn advice(explanation: &GroupExplanation) -> Vec<Advice> {
     let (Some(limit), Some(reclaimable)) = (cgroup.effective_limit_bytes, cgroup.reclaimable_bytes) else {
         return Vec::new();
     };
-    let firm = cgroup.current_bytes.saturating_sub(reclaimable);
+    // What a killed process had was met beside the rest.
+    let killed = explanation.kills.first().and_then(|kill| kill.anonymous_bytes).unwrap_or(0);
+    let firm = cgroup.current_bytes.saturating_sub(reclaimable).saturating_add(killed);
     let mut all = Vec::new();
     if limit.saturating_sub(firm) < limit / LEFT_DIVISOR {
         all.push(larger_limit(explanation, rounded(firm.saturating_add(firm / ROOM_DIVISOR))));
@@ -78,7 +80,9 @@ fn item(id: &str, system: &str, text: String, paste: String) -> Advice {
 }
 
 fn larger_limit(explanation: &GroupExplanation, size: u64) -> Advice {
-    let text = format!("what cannot be reclaimed nearly fills the limit; {} leaves a quarter", bytes(size));
+    let killed = if explanation.kills.is_empty() { "" } else { " and what was killed" };
+    let text =
+        format!("what cannot be reclaimed{killed} nearly fills the limit; {} leaves a quarter", bytes(size));
     let (mib, target) = (size / MIB, &explanation.target);
     let name = target.path.rsplit('/').next().unwrap_or_default();
     let (system, paste) = match manager(&target.path) {

@@ -67,7 +67,7 @@ fn about(parts: &Parts) -> Vec<Caveat> {
     }
     if parts.is_estimated {
         caveats.push(Caveat::new("kernel_parts_estimated", "memory.stat", None,
-            "this version does not count page tables or kernel stacks by group: taken from the processes, up to the kernel's memory"));
+            "version 1 of control groups does not count page tables or kernel stacks by group: taken from the processes, up to the kernel's memory"));
     }
     caveats
 }

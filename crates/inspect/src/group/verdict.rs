@@ -79,7 +79,10 @@ fn held(explanation: &GroupExplanation, sums: &Sums) -> String {
     if sums.shared > 0 {
         let file = largest_file(explanation, "group.shmem").filter(|row| row.bytes > sums.shared / 10);
         let largest = file.map_or_else(String::new, |row| format!(" ({}: {})", row.holder, bytes(row.bytes)));
-        parts.push((sums.shared, format!("is files in shared memory{largest}")));
+        parts.push((
+            sums.shared,
+            format!("is files in shared memory{largest}, which stay until they are removed"),
+        ));
     }
     if sums.cache > 0 {
         parts.push((sums.cache, "is page cache, which the kernel drops before it kills".to_owned()));
@@ -93,9 +96,14 @@ fn held(explanation: &GroupExplanation, sums: &Sums) -> String {
     let least = explanation.cgroup.current_bytes / 100;
     parts.retain(|(size, _)| *size >= least);
     parts.sort_by_key(|(size, _)| std::cmp::Reverse(*size));
+    let whole = bytes(explanation.cgroup.current_bytes);
+    if let [(size, what)] = &parts[..]
+        && *size >= explanation.cgroup.current_bytes / 10 * 9
+    {
+        return format!("{whole} is charged: nearly all {what}.");
+    }
     let parts: Vec<String> =
         parts.into_iter().map(|(size, what)| format!("{} {what}", bytes(size))).collect();
-    let whole = bytes(explanation.cgroup.current_bytes);
     match parts.split_last() {
         None => "Nothing is charged.".to_owned(),
         Some((only, [])) => format!("Of {whole} charged, {only}."),
@@ -144,20 +152,20 @@ fn limit(explanation: &GroupExplanation) -> Option<String> {
         Some(0) => " (no swap is allowed)",
         _ => "",
     };
-    let conclusion = if percent >= NEAR_PERCENT {
-        "that is what gets processes killed".to_owned()
+    let kill = explanation.kills.first();
+    let conclusion = if let Some((kill, held)) = kill.and_then(|kill| Some((kill, kill.anonymous_bytes?))) {
+        format!("; {}, which was killed, had {} more", kill.name, bytes(held))
+    } else if percent >= NEAR_PERCENT {
+        ": that is what gets processes killed".to_owned()
     } else if cgroup.events.oom_kill.is_some_and(|kills| kills > 0) {
-        match explanation.kills.is_empty() {
-            true => "what had a process killed is gone (the kernel's log may name it)".to_owned(),
-            false => "what had a process killed is gone".to_owned(),
-        }
+        "; the kernel's log may say what was killed".to_owned()
     } else if firm < cgroup.current_bytes {
-        "the rest goes before anything is killed".to_owned()
+        "; it drops the rest before it kills".to_owned()
     } else {
-        format!("{} is left", bytes(limit.saturating_sub(firm)))
+        format!("; {} is left", bytes(limit.saturating_sub(firm)))
     };
     Some(format!(
-        "Of the limit of {}, {} ({percent:.0} %) cannot be reclaimed without swap{swap}: {conclusion}.",
+        "Of the limit of {}, the kernel cannot reclaim {} ({percent:.0} %) without swap{swap}{conclusion}.",
         bytes(limit),
         bytes(firm)
     ))

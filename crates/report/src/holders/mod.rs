@@ -58,7 +58,7 @@ fn headline(found: &Holders) -> String {
     }
     let all = format!("{} in {}", bytes(found.live.bytes), counted(found.live.blocks, "live block"));
     let lost = match &found.unreachable {
-        None => "what leaked is not known (see the caveats)".to_owned(),
+        None => "what leaked is not known (-v says why)".to_owned(),
         Some(lost) if lost.blocks > 0 => leaked(found, lost),
         Some(_) if unattributed_part(found).is_some() => "every block that was read is reachable".to_owned(),
         Some(_) => "nothing leaked".to_owned(),
