@@ -20,8 +20,8 @@ const GROUP_FLAGS: [&str; 4] = ["cgroup", "container", "unit", "pod"];
 /// A control group, by one of its names.
 #[derive(Args, Clone, Debug)]
 pub struct GroupChoice {
-    /// A control group, by its path below /sys/fs/cgroup or as in /proc/PID/cgroup: rows that add
-    /// up to what is charged to it
+    /// A control group instead of a process, by its path below /sys/fs/cgroup or as in
+    /// /proc/PID/cgroup
     #[arg(long, value_name = "PATH", conflicts_with_all = ["container", "unit", "pod"])]
     pub cgroup: Option<String>,
     /// The group of a container of Docker, containerd, CRI-O or Podman, by its id or the first
@@ -85,7 +85,7 @@ pub struct Explain {
     /// Of a control group: take the ledger of each process too, which may stop it
     #[arg(long)]
     pub ledgers: bool,
-    /// Maximum time that its ledger may stop a process, as in export
+    /// Maximum time that ledgers may stop each process in a period (20ms/min, 50ms/5m)
     #[arg(long, value_name = "TIME/PERIOD", default_value = "20ms/min", value_parser = stop_budget)]
     pub stop_budget: StopBudget,
     #[command(flatten)]
@@ -146,6 +146,7 @@ Examples:
   strandline reclaim --remedy jemalloc_purge 4711
   strandline reclaim --wait 30 --json 4711
   strandline reclaim --container 3f2a9c
+  strandline reclaim --cgroup /web --dry-run
 
 Remedies:
 {}

@@ -17,6 +17,11 @@ fn v8(document: &Value) -> Result<&Value> {
     Ok(all.iter().find(|runtime| runtime["name"] == "v8").ok_or("no v8")?)
 }
 
+/// Whether there was no time to follow all objects.
+pub fn is_cut(document: &Value) -> bool {
+    strandline::caveats(document).iter().any(|code| code == "v8_not_traced" || code == "v8_buffers_unread")
+}
+
 /// The number of objects of each type in a list.
 fn numbers(types: &Value) -> Result<BTreeMap<String, u64>> {
     let one = |of: &Value| -> Result<_> {
@@ -121,7 +126,10 @@ fn a_path_names_what_holds_an_object() -> Outcome {
         subject.ask(b'k')?;
         for (name, last) in [("Crate", "system / FixedArray"), ("function lid", "system / FixedArray")] {
             subject.at_rest()?;
-            let document = explain(&subject, &["--path-to", name])?;
+            let document = until("a look with time for the objects", || {
+                let document = explain(&subject, &["--path-to", name])?;
+                Ok((!is_cut(&document)).then_some(document))
+            })?;
             let path = &v8(&document)?["v8"]["path"];
             let steps = path["steps"].as_array().ok_or_else(|| format!("no path to {name}"))?;
             let types: Vec<&str> = steps.iter().filter_map(|step| step["type"].as_str()).collect();

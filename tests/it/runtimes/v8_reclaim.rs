@@ -17,9 +17,14 @@ use crate::support::{Folder, Outcome, Result, Subject, for_any, here, repetition
 
 const REMEDY: [&str; 5] = ["reclaim", "--json", "--remedy", "v8_memory_pressure", "--quiet-for=0s"];
 
+/// How long to wait for a thread that waits for events, if `more` does not say: longer than a busy
+/// machine needs.
+const WAIT: &str = "--wait=600";
+
 fn reclaim(subject: &Subject, more: &[&str]) -> Result<(Option<i32>, Value)> {
     let pid = subject.pid_text();
-    let arguments: Vec<&str> = REMEDY.iter().chain(more).copied().chain([pid.as_str()]).collect();
+    let wait = (!more.iter().any(|word| word.starts_with("--wait"))).then_some(WAIT);
+    let arguments: Vec<&str> = REMEDY.iter().chain(more).copied().chain(wait).chain([pid.as_str()]).collect();
     let run = strandline::run(&arguments)?;
     let document = run.document()?;
     Ok((run.status, document))
@@ -200,7 +205,7 @@ fn a_blocked_worker_delays_no_timer() -> Outcome {
         let mut subject = past_its_peak(&node.path, &[])?;
         subject.ask(b'x')?;
         let pid = subject.pid_text();
-        let arguments: Vec<&str> = REMEDY.iter().copied().chain(["--wait=600", &pid]).collect();
+        let arguments: Vec<&str> = REMEDY.iter().copied().chain([WAIT, &pid]).collect();
         let mut run = strandline::command(&arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
         // Its look at the process; then it waits.
         for is_wanted in [true, false] {
@@ -384,7 +389,7 @@ fn kills_at_any_instant_do_no_harm() -> Outcome {
         subject.ask(b'w')?;
         let began = Instant::now();
         // On a busy machine the thread of an isolate seldom waits for events.
-        let (_, document) = reclaim(&subject, &["--wait=60"])?;
+        let (_, document) = reclaim(&subject, &[])?;
         if document["outcome"] != "done" {
             return Err(document["reason"].to_string().into());
         }
@@ -415,7 +420,7 @@ fn kills_at_any_instant_do_no_harm() -> Outcome {
         }
         println!("Node.js {}: {kills} kills, {while_traced} while it traced a thread", node.major);
         // It can still be asked, and ends as it should.
-        let (status, _) = reclaim(&subject, &["--wait=60"])?;
+        let (status, _) = reclaim(&subject, &[])?;
         answers(&mut subject)?;
         let end = subject.finish()?;
         if status == Some(0) && end.success() { Ok(()) } else { Err(format!("{status:?}, {end:?}").into()) }
