@@ -4,7 +4,7 @@
 //!
 //! Written from jemalloc's headers of each release, independently of the reader that it tests.
 
-use crate::{Image, Rng};
+use crate::{HeapExpected, HeapImage, Image, Rng};
 
 const PAGE: u64 = 4096;
 const MIB: u64 = 1 << 20;
@@ -30,36 +30,8 @@ const SLABS: [(u64, u64, u64); 5] = [(0, 8, 1), (4, 64, 1), (9, 160, 5), (13, 32
 /// A large size class: number, and bytes. Its extents have one page more.
 const LARGE: (u64, u64) = (40, 32 << 10);
 
-/// Expected figures of a fabricated jemalloc.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct JemallocExpected {
-    /// Bytes of regions and large allocations in use.
-    pub live_bytes: u64,
-    /// Number of regions and large allocations in use.
-    pub live_blocks: u64,
-    /// Bytes of free regions in slabs.
-    pub free_bytes: u64,
-    /// Bytes of dirty and muzzy extents.
-    pub purge_bytes: u64,
-    /// Bytes of extents in use.
-    pub active_bytes: u64,
-}
-
-/// A fabricated jemalloc.
-#[derive(Clone, Debug)]
-pub struct JemallocImage {
-    /// Its memory, all of it resident.
-    pub image: Image,
-    /// Its /proc/PID/maps.
-    pub maps: String,
-    /// Its expected figures.
-    pub expected: JemallocExpected,
-    /// Ranges of its own structures, for damage: first byte and first byte behind.
-    pub structures: Vec<(u64, u64)>,
-}
-
 /// Fabricates a jemalloc of `layout` (0 for 5.3, 1 for 5.1 and 5.2, 2 for 5.0) from `seed`.
-pub fn fabricate_jemalloc(layout: usize, seed: u64) -> JemallocImage {
+pub fn fabricate_jemalloc(layout: usize, seed: u64) -> HeapImage {
     let flags = FLAGS[layout % FLAGS.len()];
     let mut image = Image::default();
     for (start, bytes) in [(DATA, DATA_BYTES + BSS_BYTES), (BASE, BASE_BYTES), (HEAP, HEAP_BYTES)] {
@@ -75,7 +47,7 @@ pub fn fabricate_jemalloc(layout: usize, seed: u64) -> JemallocImage {
         is_new: layout.is_multiple_of(FLAGS.len()),
         next: EXTENTS,
         at: HEAP,
-        expected: JemallocExpected::default(),
+        expected: HeapExpected::default(),
     };
     while writer.at + 64 * PAGE < HEAP + HEAP_BYTES && writer.next + 128 < LEAF {
         writer.extent(&mut dice);
@@ -100,7 +72,7 @@ pub fn fabricate_jemalloc(layout: usize, seed: u64) -> JemallocImage {
         (EXTENTS, used),
         (leaf, leaf + HEAP_BYTES / PAGE * 8),
     ];
-    JemallocImage { image, maps: maps.concat(), expected: writer.expected, structures }
+    HeapImage { image, maps: maps.concat(), expected: writer.expected, structures }
 }
 
 struct Writer {
@@ -109,7 +81,7 @@ struct Writer {
     is_new: bool,
     next: u64,
     at: u64,
-    expected: JemallocExpected,
+    expected: HeapExpected,
 }
 
 impl Writer {
@@ -154,7 +126,7 @@ impl Writer {
         }
         match state {
             0 => self.expected.active_bytes += end - start,
-            1 | 2 => self.expected.purge_bytes += end - start,
+            1 | 2 => self.expected.releasable_bytes += end - start,
             _ => {}
         }
         let offset = if slab.is_none() && state == 0 { 64 * dice.below(64) } else { 0 };

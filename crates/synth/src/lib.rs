@@ -50,10 +50,10 @@ pub use expected::{Expected, ExpectedArena, Mallinfo};
 pub use go::{GoExpected, GoImage, fabricate_go};
 pub use google_tcmalloc::{GOOGLE_LAYOUTS, fabricate_google_tcmalloc};
 pub use image::{Image, clipped, is_absent};
-pub use jemalloc::{JEMALLOC_LAYOUTS, JemallocExpected, JemallocImage, fabricate_jemalloc};
+pub use jemalloc::{JEMALLOC_LAYOUTS, fabricate_jemalloc};
 pub use jvm::{JvmExpected, JvmImage, JvmPools, fabricate_jvm};
 pub use mimalloc::{MIMALLOC_LAYOUTS, fabricate_mimalloc};
-pub use musl::{MuslExpected, MuslImage, fabricate_musl};
+pub use musl::fabricate_musl;
 pub use musl_old::fabricate_old_musl;
 pub use perl::{ExpectedPerl, KeptBuffer, PerlImage, PerlRecipe, PerlVariables, TRAPS, Trap, fabricate_perl};
 pub use sbcl::{

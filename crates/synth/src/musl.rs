@@ -4,7 +4,7 @@
 //!
 //! Written from musl's `src/malloc/mallocng`, independently of the reader that it tests.
 
-use crate::{Image, Rng};
+use crate::{HeapExpected, HeapImage, Image, Rng};
 
 const PAGE: u64 = 4096;
 const DATA: u64 = 0x40_8000;
@@ -18,32 +18,8 @@ const CLASSES: [(u64, u64); 5] = [(0, 1), (3, 4), (12, 18), (19, 63), (27, 255)]
 /// Maximum number of groups.
 const GROUPS: usize = 150;
 
-/// Expected figures of a fabricated mallocng.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct MuslExpected {
-    /// Bytes that were requested.
-    pub live_bytes: u64,
-    /// Blocks in use.
-    pub live_blocks: u64,
-    /// Bytes of free slots.
-    pub free_bytes: u64,
-}
-
-/// A fabricated mallocng.
-#[derive(Clone, Debug)]
-pub struct MuslImage {
-    /// Its memory, all of it resident.
-    pub image: Image,
-    /// Its /proc/PID/maps.
-    pub maps: String,
-    /// Its expected figures.
-    pub expected: MuslExpected,
-    /// Ranges of its own structures, for damage: first byte and first byte behind.
-    pub structures: Vec<(u64, u64)>,
-}
-
 /// Fabricates a mallocng from `seed`.
-pub fn fabricate_musl(seed: u64) -> MuslImage {
+pub fn fabricate_musl(seed: u64) -> HeapImage {
     let mut image = Image::default();
     for (start, bytes) in [(DATA, DATA_BYTES), (AREAS, AREAS_BYTES), (HEAP, HEAP_BYTES)] {
         image.map(start, bytes as usize);
@@ -55,7 +31,7 @@ pub fn fabricate_musl(seed: u64) -> MuslImage {
     for (offset, word) in [(0, secret), (8, 1 | 7 << 32), (56, AREAS)] {
         image.put_word(context + offset, word);
     }
-    let mut writer = Writer { image, secret, metas: 0, at: HEAP, expected: MuslExpected::default() };
+    let mut writer = Writer { image, secret, metas: 0, at: HEAP, expected: HeapExpected::default() };
     while writer.metas < GROUPS && writer.at + (1 << 18) < HEAP + HEAP_BYTES {
         writer.mapped_group(&mut dice);
     }
@@ -66,7 +42,7 @@ pub fn fabricate_musl(seed: u64) -> MuslImage {
         line(HEAP, HEAP_BYTES, "00000000 00:00 0"),
     ];
     let structures = vec![(context, context + 64), (AREAS, AREAS + 2 * PAGE), (HEAP, writer.at)];
-    MuslImage { image: writer.image, maps: maps.concat(), expected: writer.expected, structures }
+    HeapImage { image: writer.image, maps: maps.concat(), expected: writer.expected, structures }
 }
 
 struct Writer {
@@ -74,7 +50,7 @@ struct Writer {
     secret: u64,
     metas: usize,
     at: u64,
-    expected: MuslExpected,
+    expected: HeapExpected,
 }
 
 /// Address of a meta: an area has 101 of them, behind 24 bytes.

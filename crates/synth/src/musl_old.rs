@@ -4,7 +4,7 @@
 //!
 //! Written from musl's `src/malloc/oldmalloc`, independently of the reader that it tests.
 
-use crate::{Image, MuslExpected, MuslImage, Rng};
+use crate::{HeapExpected, HeapImage, Image, Rng};
 
 const PAGE: u64 = 4096;
 const DATA: u64 = 0x40_8000;
@@ -27,7 +27,7 @@ fn bin(bytes: u64) -> u64 {
 }
 
 /// Fabricates a heap from `seed`.
-pub fn fabricate_old_musl(seed: u64) -> MuslImage {
+pub fn fabricate_old_musl(seed: u64) -> HeapImage {
     let mut dice = Rng::new(seed ^ 0x6f6c);
     let blocks: u64 = BLOCKS.iter().sum();
     let ranges = [(DATA, DATA_BYTES), (HEAP, REGION_PAGES * PAGE), (MAPPED, (REGION_PAGES + blocks) * PAGE)];
@@ -36,7 +36,7 @@ pub fn fabricate_old_musl(seed: u64) -> MuslImage {
         image.map(start, bytes as usize);
     }
     let state = DATA + 8 * dice.below(1000);
-    let mut writer = Writer { image, free: Vec::new(), expected: MuslExpected::default() };
+    let mut writer = Writer { image, free: Vec::new(), expected: HeapExpected::default() };
     for start in [HEAP, MAPPED] {
         writer.region(start, &mut dice);
     }
@@ -55,14 +55,14 @@ pub fn fabricate_old_musl(seed: u64) -> MuslImage {
         (HEAP, HEAP + REGION_PAGES * PAGE),
         (MAPPED, MAPPED + REGION_PAGES * PAGE),
     ];
-    MuslImage { image: writer.image, maps: maps.concat(), expected: writer.expected, structures }
+    HeapImage { image: writer.image, maps: maps.concat(), expected: writer.expected, structures }
 }
 
 struct Writer {
     image: Image,
     /// Free chunks: address and bytes.
     free: Vec<(u64, u64)>,
-    expected: MuslExpected,
+    expected: HeapExpected,
 }
 
 impl Writer {

@@ -60,7 +60,7 @@ const BATCH: u64 = 4;
 /// Expected figures of a fabricated allocator.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HeapExpected {
-    /// Bytes of blocks in use.
+    /// Bytes of blocks in use; of mallocng, those that were requested.
     pub live_bytes: u64,
     /// Number of blocks in use.
     pub live_blocks: u64,
@@ -70,6 +70,8 @@ pub struct HeapExpected {
     pub free_bytes: u64,
     /// Bytes that the allocator's own call releases.
     pub releasable_bytes: u64,
+    /// Bytes of extents in use, of jemalloc alone.
+    pub active_bytes: u64,
 }
 
 /// A fabricated allocator.
