@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::{Image, Rng};
+use crate::{Image, Rng, map_lines};
 
 const PAGE: u64 = 4096;
 const CODE: u64 = 0x40_0000;
@@ -73,20 +73,15 @@ pub fn fabricate_cpython(seed: u64) -> CPythonImage {
     let is_new = dice.below(2) == 1;
     let (minor, arena, pool) = if is_new { (10, 1 << 20, 16 << 10) } else { (9, 256 << 10, 4 << 10) };
     let count = 1 + dice.below(4);
-    let mut image = Image::default();
-    image.map(DATA, DATA_BYTES as usize);
-    image.map(HEAP, HEAP_BYTES as usize);
     // An arena may start anywhere in a pool.
     let start = ARENAS + PAGE * dice.below(pool / PAGE);
-    let end = start + count * arena;
-    image.map(start, (count * arena) as usize);
-    let maps = format!(
-        "{CODE:x}-{:x} r-xp 00000000 08:01 7 /usr/bin/python3.{minor}\n{DATA:x}-{:x} rw-p 00200000 08:01 7 /usr/bin/python3.{minor}\n\
-         {HEAP:x}-{:x} rw-p 00000000 00:00 0 \n{start:x}-{end:x} rw-p 00000000 00:00 0 \n",
-        CODE + 0x1000,
-        DATA + DATA_BYTES,
-        HEAP + HEAP_BYTES
-    );
+    let mut image = Image::of(&[(DATA, DATA_BYTES), (HEAP, HEAP_BYTES), (start, count * arena)]);
+    let maps = map_lines(&[
+        (CODE, PAGE, &format!("r-xp 00000000 08:01 7 /usr/bin/python3.{minor}")),
+        (DATA, DATA_BYTES, &format!("rw-p 00200000 08:01 7 /usr/bin/python3.{minor}")),
+        (HEAP, HEAP_BYTES, "rw-p 00000000 00:00 0 "),
+        (start, count * arena, "rw-p 00000000 00:00 0 "),
+    ]);
     image.put_word(RUNTIME + 32, INTERPRETER);
     image.put_word(ARRAY_POINTER, ARRAY);
     for (number, (name, flags, basic, item)) in KINDS.into_iter().enumerate() {

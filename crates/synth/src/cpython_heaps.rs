@@ -5,7 +5,7 @@
 //! Written from CPython's `Include/object.h` and `Include/internal/mimalloc` (3.13.5 and 3.14.10),
 //! independently of the reader that it tests.
 
-use crate::{CPythonExpected, CPythonImage, Image, Rng};
+use crate::{CPythonExpected, CPythonImage, Image, Rng, map_lines};
 
 const PAGE: u64 = 4096;
 const CODE: u64 = 0x40_0000;
@@ -75,18 +75,13 @@ const OF_3_14: Fields = Fields {
 pub fn fabricate_free_threaded_cpython(seed: u64) -> CPythonImage {
     let mut dice = Rng::new(seed ^ 0x7079_7468);
     let (minor, fields, gc) = if dice.below(2) == 1 { (14, &OF_3_14, 88) } else { (13, &OF_3_13, 80) };
-    let mut image = Image::default();
-    image.map(DATA, DATA_BYTES as usize);
-    image.map(STATE, STATE_BYTES as usize);
-    image.map(SEGMENT, USED_BYTES as usize);
-    let maps = format!(
-        "{CODE:x}-{:x} r-xp 00000000 08:01 7 /usr/bin/python3.{minor}t\n{DATA:x}-{:x} rw-p 00200000 08:01 7 /usr/bin/python3.{minor}t\n\
-         {STATE:x}-{:x} rw-p 00000000 00:00 0 \n{SEGMENT:x}-{:x} rw-p 00000000 00:00 0 \n",
-        CODE + 0x1000,
-        DATA + DATA_BYTES,
-        STATE + STATE_BYTES,
-        SEGMENT + SEGMENT_BYTES
-    );
+    let mut image = Image::of(&[(DATA, DATA_BYTES), (STATE, STATE_BYTES), (SEGMENT, USED_BYTES)]);
+    let maps = map_lines(&[
+        (CODE, PAGE, &format!("r-xp 00000000 08:01 7 /usr/bin/python3.{minor}t")),
+        (DATA, DATA_BYTES, &format!("rw-p 00200000 08:01 7 /usr/bin/python3.{minor}t")),
+        (STATE, STATE_BYTES, "rw-p 00000000 00:00 0 "),
+        (SEGMENT, SEGMENT_BYTES, "rw-p 00000000 00:00 0 "),
+    ]);
     image.put(RUNTIME, b"xdebugpy");
     // No global lock; the offsets of the first interpreter, of its link to the next one, and of its
     // collector.

@@ -4,8 +4,7 @@
 //!
 //! Written from the headers of that repository, independently of the reader that it tests.
 
-use crate::tcmalloc::{HeapExpected, HeapImage};
-use crate::{Image, Rng};
+use crate::{HeapExpected, HeapImage, Image, Rng, map_lines};
 
 const MIB: u64 = 1 << 20;
 const HUGE: u64 = 2 * MIB;
@@ -165,11 +164,8 @@ struct Writer {
 /// Fabricates a tcmalloc from `seed`, with the layout of the commit of this number (modulo their
 /// number).
 pub fn fabricate_google_tcmalloc(layout: usize, seed: u64) -> HeapImage {
-    let mut image = Image::default();
     let heap_bytes = HUGE_PAGES * HUGE;
-    for (start, bytes) in [(DATA, DATA_BYTES + BSS_BYTES), (OWN, OWN_BYTES), (HEAP, heap_bytes)] {
-        image.map(start, bytes as usize);
-    }
+    let image = Image::of(&[(DATA, DATA_BYTES + BSS_BYTES), (OWN, OWN_BYTES), (HEAP, heap_bytes)]);
     let mut dice = Rng::new(seed ^ 0x676f_6f67);
     let mut writer = Writer {
         image,
@@ -210,18 +206,15 @@ pub fn fabricate_google_tcmalloc(layout: usize, seed: u64) -> HeapImage {
 }
 
 fn maps() -> String {
-    let line = |start: u64, bytes: u64, what: &str| format!("{start:x}-{:x} rw-p {what}\n", start + bytes);
-    let none = |start: u64, end: u64| format!("{start:x}-{end:x} ---p 00000000 00:00 0\n");
     // madvise was called on the root, which therefore is a mapping of its own.
-    [
-        none(0x0d00_0000_0000, OWN),
-        line(OWN, OWN_BYTES, "00000000 00:00 0"),
-        line(HEAP, HUGE_PAGES * HUGE, "00000000 00:00 0"),
-        line(DATA, DATA_BYTES, "00080000 08:01 79 /usr/bin/served"),
-        line(DATA + DATA_BYTES, 256 * 1024, "00000000 00:00 0"),
-        line(ROOT, ROOT_BYTES, "00000000 00:00 0"),
-    ]
-    .concat()
+    map_lines(&[
+        (0x0d00_0000_0000, OWN - 0x0d00_0000_0000, "---p 00000000 00:00 0"),
+        (OWN, OWN_BYTES, "rw-p 00000000 00:00 0"),
+        (HEAP, HUGE_PAGES * HUGE, "rw-p 00000000 00:00 0"),
+        (DATA, DATA_BYTES, "rw-p 00080000 08:01 79 /usr/bin/served"),
+        (DATA + DATA_BYTES, 256 * 1024, "rw-p 00000000 00:00 0"),
+        (ROOT, ROOT_BYTES, "rw-p 00000000 00:00 0"),
+    ])
 }
 
 impl Writer {

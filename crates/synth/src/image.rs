@@ -11,6 +11,15 @@ pub struct Image {
 }
 
 impl Image {
+    /// Zero bytes in these ranges, each given by its first address and its number of bytes.
+    pub fn of(ranges: &[(u64, u64)]) -> Self {
+        let mut image = Self::default();
+        for &(start, bytes) in ranges {
+            image.map(start, bytes as usize);
+        }
+        image
+    }
+
     /// Adds `bytes` zero bytes from `start` on, and returns whether it did: a range that would
     /// overlap another, or exceed the address space, is not added.
     pub fn map(&mut self, start: u64, bytes: usize) -> bool {
@@ -106,6 +115,13 @@ impl Image {
 pub fn clipped(runs: &[(u64, u64)], from: u64, to: u64) -> Vec<(u64, u64)> {
     let first = runs.partition_point(|run| run.1 <= from);
     runs[first..].iter().take_while(|run| run.0 < to).map(|run| (run.0.max(from), run.1.min(to))).collect()
+}
+
+/// Lines of /proc/PID/maps, each given by its first address, its number of bytes, and the text
+/// behind the addresses.
+pub fn map_lines(mappings: &[(u64, u64, &str)]) -> String {
+    let line = |&(start, bytes, rest): &(u64, u64, &str)| format!("{start:x}-{:x} {rest}\n", start + bytes);
+    mappings.iter().map(line).collect()
 }
 
 /// Whether the bit of a page, by its number modulo 64, is set in `absent`.

@@ -4,7 +4,7 @@
 //!
 //! Written from jemalloc's headers of each release, independently of the reader that it tests.
 
-use crate::{HeapExpected, HeapImage, Image, Rng};
+use crate::{HeapExpected, HeapImage, Image, Rng, map_lines};
 
 const PAGE: u64 = 4096;
 const MIB: u64 = 1 << 20;
@@ -33,10 +33,7 @@ const LARGE: (u64, u64) = (40, 32 << 10);
 /// Fabricates a jemalloc of `layout` (0 for 5.3, 1 for 5.1 and 5.2, 2 for 5.0) from `seed`.
 pub fn fabricate_jemalloc(layout: usize, seed: u64) -> HeapImage {
     let flags = FLAGS[layout % FLAGS.len()];
-    let mut image = Image::default();
-    for (start, bytes) in [(DATA, DATA_BYTES + BSS_BYTES), (BASE, BASE_BYTES), (HEAP, HEAP_BYTES)] {
-        image.map(start, bytes as usize);
-    }
+    let mut image = Image::of(&[(DATA, DATA_BYTES + BSS_BYTES), (BASE, BASE_BYTES), (HEAP, HEAP_BYTES)]);
     let mut dice = Rng::new(seed ^ 0x6a65);
     // The root is at a random place in the bss.
     let root = DATA + DATA_BYTES + 64 * dice.below(1000);
@@ -58,13 +55,12 @@ pub fn fabricate_jemalloc(layout: usize, seed: u64) -> HeapImage {
     for (index, word) in header.into_iter().enumerate() {
         image.put_word(BASE + 8 * index as u64, word);
     }
-    let line = |start: u64, bytes: u64, what: &str| format!("{start:x}-{:x} rw-p {what}\n", start + bytes);
-    let maps = [
-        line(DATA, DATA_BYTES, "00080000 08:01 77 /usr/lib/libjemalloc.so.2"),
-        line(DATA + DATA_BYTES, BSS_BYTES, "00000000 00:00 0"),
-        line(BASE, BASE_BYTES, "00000000 00:00 0"),
-        line(HEAP, HEAP_BYTES, "00000000 00:00 0"),
-    ];
+    let maps = map_lines(&[
+        (DATA, DATA_BYTES, "rw-p 00080000 08:01 77 /usr/lib/libjemalloc.so.2"),
+        (DATA + DATA_BYTES, BSS_BYTES, "rw-p 00000000 00:00 0"),
+        (BASE, BASE_BYTES, "rw-p 00000000 00:00 0"),
+        (HEAP, HEAP_BYTES, "rw-p 00000000 00:00 0"),
+    ]);
     let leaf = LEAF + (HEAP >> 12) % (1 << 18) * 8;
     let structures = vec![
         (root + HEAP / (1 << 30) * 8, root + HEAP / (1 << 30) * 8 + 8),
@@ -72,7 +68,7 @@ pub fn fabricate_jemalloc(layout: usize, seed: u64) -> HeapImage {
         (EXTENTS, used),
         (leaf, leaf + HEAP_BYTES / PAGE * 8),
     ];
-    HeapImage { image, maps: maps.concat(), expected: writer.expected, structures }
+    HeapImage { image, maps, expected: writer.expected, structures }
 }
 
 struct Writer {

@@ -49,6 +49,7 @@ pub use dice::Rng;
 pub use expected::{Expected, ExpectedArena, Mallinfo};
 pub use go::{GoExpected, GoImage, fabricate_go};
 pub use google_tcmalloc::{GOOGLE_LAYOUTS, fabricate_google_tcmalloc};
+use image::map_lines;
 pub use image::{Image, clipped, is_absent};
 pub use jemalloc::{JEMALLOC_LAYOUTS, fabricate_jemalloc};
 pub use jvm::{JvmExpected, JvmImage, JvmPools, fabricate_jvm};

@@ -3,8 +3,7 @@
 //!
 //! Written from mimalloc's headers of each release, independently of the reader that it tests.
 
-use crate::tcmalloc::{HeapExpected, HeapImage};
-use crate::{Image, Rng};
+use crate::{HeapExpected, HeapImage, Image, Rng, map_lines};
 
 const MIB: u64 = 1 << 20;
 const KIB: u64 = 1 << 10;
@@ -87,10 +86,8 @@ struct Writer {
 /// 3.13, 4 for that of CPython 3.14.10, 5 for 3.1) from `seed`.
 pub fn fabricate_mimalloc(layout: usize, seed: u64) -> HeapImage {
     let mut dice = Rng::new(seed ^ 0x6d69);
-    let mut image = Image::default();
-    image.map(DATA, DATA_BYTES as usize);
+    let image = Image::of(&[(DATA, DATA_BYTES)]);
     let mut writer = Writer { image, expected: HeapExpected::default(), structures: Vec::new() };
-    let line = |start: u64, bytes: u64, what: &str| format!("{start:x}-{:x} rw-p {what}\n", start + bytes);
     let mut maps = Vec::new();
     let bytes = match layout % MIMALLOC_LAYOUTS {
         0 => writer.slices(&OF_2_0_9, 80, [216, 224, 232, 240, 248, 264], &mut dice),
@@ -100,16 +97,16 @@ pub fn fabricate_mimalloc(layout: usize, seed: u64) -> HeapImage {
         3 => writer.slices(&OF_2_0_9, 96, [216, 224, 232, 240, 248, 264], &mut dice),
         4 => writer.slices(&OF_2_2, 112, [224, 248, 256, 264, 272, 288], &mut dice),
         _ => {
-            maps.push(line(MAP, 4 * MIB + SLICE, "00000000 00:00 0"));
+            maps.push((MAP, 4 * MIB + SLICE, "rw-p 00000000 00:00 0"));
             writer.arena(&mut dice)
         }
     };
-    maps.insert(0, line(HEAP, bytes, "00000000 00:00 0"));
-    maps.insert(1, line(DATA, DATA_BYTES, "00080000 08:01 79 /usr/lib/libmimalloc.so.2"));
-    maps.sort_by_key(|line| u64::from_str_radix(line.split('-').next().unwrap_or_default(), 16).unwrap_or(0));
+    maps.push((HEAP, bytes, "rw-p 00000000 00:00 0"));
+    maps.push((DATA, DATA_BYTES, "rw-p 00080000 08:01 79 /usr/lib/libmimalloc.so.2"));
+    maps.sort_unstable();
     HeapImage {
         image: writer.image,
-        maps: maps.concat(),
+        maps: map_lines(&maps),
         expected: writer.expected,
         structures: writer.structures,
     }

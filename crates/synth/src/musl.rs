@@ -4,7 +4,7 @@
 //!
 //! Written from musl's `src/malloc/mallocng`, independently of the reader that it tests.
 
-use crate::{HeapExpected, HeapImage, Image, Rng};
+use crate::{HeapExpected, HeapImage, Image, Rng, map_lines};
 
 const PAGE: u64 = 4096;
 const DATA: u64 = 0x40_8000;
@@ -20,10 +20,7 @@ const GROUPS: usize = 150;
 
 /// Fabricates a mallocng from `seed`.
 pub fn fabricate_musl(seed: u64) -> HeapImage {
-    let mut image = Image::default();
-    for (start, bytes) in [(DATA, DATA_BYTES), (AREAS, AREAS_BYTES), (HEAP, HEAP_BYTES)] {
-        image.map(start, bytes as usize);
-    }
+    let mut image = Image::of(&[(DATA, DATA_BYTES), (AREAS, AREAS_BYTES), (HEAP, HEAP_BYTES)]);
     let mut dice = Rng::new(seed ^ 0x6d75);
     let secret = dice.below(u64::MAX - 1) + 1;
     let context = DATA + 8 * dice.below(500);
@@ -35,14 +32,13 @@ pub fn fabricate_musl(seed: u64) -> HeapImage {
     while writer.metas < GROUPS && writer.at + (1 << 18) < HEAP + HEAP_BYTES {
         writer.mapped_group(&mut dice);
     }
-    let line = |start: u64, bytes: u64, what: &str| format!("{start:x}-{:x} rw-p {what}\n", start + bytes);
-    let maps = [
-        line(DATA, DATA_BYTES, "00008000 08:01 77 /usr/bin/program"),
-        line(AREAS, AREAS_BYTES, "00000000 00:00 0"),
-        line(HEAP, HEAP_BYTES, "00000000 00:00 0"),
-    ];
+    let maps = map_lines(&[
+        (DATA, DATA_BYTES, "rw-p 00008000 08:01 77 /usr/bin/program"),
+        (AREAS, AREAS_BYTES, "rw-p 00000000 00:00 0"),
+        (HEAP, HEAP_BYTES, "rw-p 00000000 00:00 0"),
+    ]);
     let structures = vec![(context, context + 64), (AREAS, AREAS + 2 * PAGE), (HEAP, writer.at)];
-    HeapImage { image: writer.image, maps: maps.concat(), expected: writer.expected, structures }
+    HeapImage { image: writer.image, maps, expected: writer.expected, structures }
 }
 
 struct Writer {

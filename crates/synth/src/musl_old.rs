@@ -4,7 +4,7 @@
 //!
 //! Written from musl's `src/malloc/oldmalloc`, independently of the reader that it tests.
 
-use crate::{HeapExpected, HeapImage, Image, Rng};
+use crate::{HeapExpected, HeapImage, Image, Rng, map_lines};
 
 const PAGE: u64 = 4096;
 const DATA: u64 = 0x40_8000;
@@ -30,11 +30,12 @@ fn bin(bytes: u64) -> u64 {
 pub fn fabricate_old_musl(seed: u64) -> HeapImage {
     let mut dice = Rng::new(seed ^ 0x6f6c);
     let blocks: u64 = BLOCKS.iter().sum();
-    let ranges = [(DATA, DATA_BYTES), (HEAP, REGION_PAGES * PAGE), (MAPPED, (REGION_PAGES + blocks) * PAGE)];
-    let mut image = Image::default();
-    for (start, bytes) in ranges {
-        image.map(start, bytes as usize);
-    }
+    let mappings = [
+        (DATA, DATA_BYTES, "rw-p 00008000 08:01 77 /usr/bin/program"),
+        (HEAP, REGION_PAGES * PAGE, "rw-p 00000000 00:00 0 [heap]"),
+        (MAPPED, (REGION_PAGES + blocks) * PAGE, "rw-p 00000000 00:00 0"),
+    ];
+    let image = Image::of(&mappings.map(|(start, bytes, _)| (start, bytes)));
     let state = DATA + 8 * dice.below(1000);
     let mut writer = Writer { image, free: Vec::new(), expected: HeapExpected::default() };
     for start in [HEAP, MAPPED] {
@@ -46,16 +47,12 @@ pub fn fabricate_old_musl(seed: u64) -> HeapImage {
         at += pages * PAGE;
     }
     writer.lists(state);
-    let line = |start: u64, bytes: u64, what: &str| format!("{start:x}-{:x} rw-p {what}\n", start + bytes);
-    let what = ["00008000 08:01 77 /usr/bin/program", "00000000 00:00 0 [heap]", "00000000 00:00 0"];
-    let maps: Vec<String> =
-        ranges.iter().zip(what).map(|(&(start, bytes), what)| line(start, bytes, what)).collect();
     let structures = vec![
         (state, state + 8 + 64 * 24),
         (HEAP, HEAP + REGION_PAGES * PAGE),
         (MAPPED, MAPPED + REGION_PAGES * PAGE),
     ];
-    HeapImage { image: writer.image, maps: maps.concat(), expected: writer.expected, structures }
+    HeapImage { image: writer.image, maps: map_lines(&mappings), expected: writer.expected, structures }
 }
 
 struct Writer {

@@ -4,7 +4,7 @@
 //!
 //! Written from gperftools' headers, independently of the reader that it tests.
 
-use crate::{Image, Rng};
+use crate::{Image, Rng, map_lines};
 
 const MIB: u64 = 1 << 20;
 const PAGE: u64 = 8192;
@@ -100,10 +100,7 @@ struct Writer {
 
 /// Fabricates a tcmalloc from `seed`.
 pub fn fabricate_tcmalloc(seed: u64) -> HeapImage {
-    let mut image = Image::default();
-    for (start, bytes) in [(DATA, DATA_BYTES + BSS_BYTES), (OWN, OWN_BYTES), (HEAP, HEAP_BYTES)] {
-        image.map(start, bytes as usize);
-    }
+    let mut image = Image::of(&[(DATA, DATA_BYTES + BSS_BYTES), (OWN, OWN_BYTES), (HEAP, HEAP_BYTES)]);
     let mut dice = Rng::new(seed ^ 0x7463);
     let root = CENTRAL + 256 * 1024 + 8 * dice.below(1000);
     image.put_word(root + (HEAP >> 31) * 8, LEAF);
@@ -121,13 +118,12 @@ pub fn fabricate_tcmalloc(seed: u64) -> HeapImage {
     writer.sizes(dice.chance(50));
     writer.lists(&mut dice);
     let used = writer.next;
-    let line = |start: u64, bytes: u64, what: &str| format!("{start:x}-{:x} rw-p {what}\n", start + bytes);
-    let maps = [
-        line(DATA, DATA_BYTES, "00080000 08:01 78 /usr/lib/libtcmalloc_minimal.so.4"),
-        line(DATA + DATA_BYTES, BSS_BYTES, "00000000 00:00 0"),
-        line(OWN, OWN_BYTES, "00000000 00:00 0"),
-        line(HEAP, HEAP_BYTES, "00000000 00:00 0"),
-    ];
+    let maps = map_lines(&[
+        (DATA, DATA_BYTES, "rw-p 00080000 08:01 78 /usr/lib/libtcmalloc_minimal.so.4"),
+        (DATA + DATA_BYTES, BSS_BYTES, "rw-p 00000000 00:00 0"),
+        (OWN, OWN_BYTES, "rw-p 00000000 00:00 0"),
+        (HEAP, HEAP_BYTES, "rw-p 00000000 00:00 0"),
+    ]);
     let leaf = LEAF + (HEAP >> 13) % (1 << 18) * 8;
     let structures = vec![
         (root + (HEAP >> 31) * 8, root + (HEAP >> 31) * 8 + 8),
@@ -138,7 +134,7 @@ pub fn fabricate_tcmalloc(seed: u64) -> HeapImage {
         (leaf, leaf + HEAP_BYTES / PAGE * 8),
         (HEAP, HEAP + HEAP_BYTES),
     ];
-    HeapImage { image: writer.image, maps: maps.concat(), expected: writer.expected, structures }
+    HeapImage { image: writer.image, maps, expected: writer.expected, structures }
 }
 
 impl Writer {

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 
 use crate::v8_objects::{Fields, Objects};
-use crate::{Image, Rng};
+use crate::{Image, Rng, map_lines};
 
 const PAGE: u64 = 4096;
 const UNIT: u64 = 256 << 10;
@@ -179,8 +179,7 @@ pub struct V8Image {
 /// Fabricates a V8 from `seed`; five seeds in a row are of five versions.
 pub fn fabricate_v8(seed: u64) -> V8Image {
     let places = PLACES[(seed % 5) as usize];
-    let mut image = Image::default();
-    image.map(READ_ONLY, UNIT as usize);
+    let mut image = Image::of(&[(READ_ONLY, UNIT), (OWN, OWN_BYTES), (CODE, CODE_BYTES)]);
     let objects = Objects::new(&mut image, READ_ONLY + 0x4000, places.fields);
     let mut writer = Writer {
         image,
@@ -192,8 +191,6 @@ pub fn fabricate_v8(seed: u64) -> V8Image {
         objects,
         expected: V8Expected::default(),
     };
-    writer.image.map(OWN, OWN_BYTES as usize);
-    writer.image.map(CODE, CODE_BYTES as usize);
     writer.put(HEAP + places.heap[1], ISOLATE);
     writer.spaces();
     writer.pool();
@@ -203,17 +200,15 @@ pub fn fabricate_v8(seed: u64) -> V8Image {
     writer.strings();
     let Writer { image, next_page, mut expected, objects, .. } = writer;
     expected.types = objects.types;
-    let mut maps = format!("{NODE:x}-{:x} r-xp 00000000 08:01 7 /usr/bin/node\n", NODE + PAGE);
-    for (start, bytes, permissions) in [
-        (OWN, OWN_BYTES, "rw-p"),
-        (READ_ONLY, UNIT, "r--p"),
-        (DATA, next_page - DATA, "rw-p"),
-        (CODE, CODE_BYTES, "rwxp"),
-        (ABSEIL, ABSEIL_BYTES, "rw-p"),
-        (MEMORY, MEMORY_BYTES, "rw-p"),
-    ] {
-        maps += &format!("{start:x}-{:x} {permissions} 00000000 00:00 0 \n", start + bytes);
-    }
+    let maps = map_lines(&[
+        (NODE, PAGE, "r-xp 00000000 08:01 7 /usr/bin/node"),
+        (OWN, OWN_BYTES, "rw-p 00000000 00:00 0 "),
+        (READ_ONLY, UNIT, "r--p 00000000 00:00 0 "),
+        (DATA, next_page - DATA, "rw-p 00000000 00:00 0 "),
+        (CODE, CODE_BYTES, "rwxp 00000000 00:00 0 "),
+        (ABSEIL, ABSEIL_BYTES, "rw-p 00000000 00:00 0 "),
+        (MEMORY, MEMORY_BYTES, "rw-p 00000000 00:00 0 "),
+    ]);
     V8Image { image, maps, version: places.version, state: HEAP + places.heap[2], expected }
 }
 
