@@ -188,9 +188,7 @@ fn gaps_between_segments_of_two_mimallocs_are_nobodys() {
         image.map(other, 64 << 10);
         // Its cookie, slices, own slices, and structures of slices; no thread and no page in use:
         // it was freed.
-        for (offset, word) in [(224, other ^ OTHER_KEY), (248, 512), (256, 1), (272, 512)] {
-            image.put_word(other + offset, word);
-        }
+        image.put_words(other, [(224, other ^ OTHER_KEY), (248, 512), (256, 1), (272, 512)]);
         image.put_bits(other + 288, 1, 32);
         image.put_bits(other + 288 + 96, 511, 32);
         image.map(OTHER_DATA, 4096);

@@ -85,17 +85,13 @@ pub fn fabricate_free_threaded_cpython(seed: u64) -> CPythonImage {
     image.put(RUNTIME, b"xdebugpy");
     // No global lock; the offsets of the first interpreter, of its link to the next one, and of its
     // collector.
-    for (offset, word) in [(16, 1), (40, 0x800), (64, 8), (gc, 0x100)] {
-        image.put_word(RUNTIME + offset, word);
-    }
+    image.put_words(RUNTIME, [(16, 1), (40, 0x800), (64, 8), (gc, 0x100)]);
     image.put_word(RUNTIME + 0x800, STATE);
     image.put_word(DATA + 0x2000, KEY);
     for (number, (name, flags, basic, item, _)) in KINDS.into_iter().enumerate() {
         let (at, name_at) = (TYPES + TYPE_BYTES * number as u64, NAMES + 32 * number as u64);
         image.put(name_at, name.as_bytes());
-        for (offset, word) in [(24, TYPES), (40, name_at), (48, basic), (56, item), (184, flags)] {
-            image.put_word(at + offset, word);
-        }
+        image.put_words(at, [(24, TYPES), (40, name_at), (48, basic), (56, item), (184, flags)]);
     }
     let mut writer = Writer { image, dice, expected: CPythonExpected::default(), fields };
     writer.segment();
@@ -116,13 +112,11 @@ impl Writer {
     }
 
     fn segment(&mut self) {
-        let [cookie, slices, own, kind, entries, thread, structures] =
-            self.fields.segment.map(|at| SEGMENT + at);
+        let [cookie, slices, own, kind, entries, thread, structures] = self.fields.segment;
         let words =
             [(cookie, SEGMENT ^ KEY), (slices, 512), (own, 1), (kind, 0), (entries, 512), (thread, STATE)];
-        for (at, word) in words {
-            self.image.put_word(at, word);
-        }
+        self.image.put_words(SEGMENT, words);
+        let structures = SEGMENT + structures;
         self.image.put_bits(structures, 1, 32);
         self.image.put_bits(structures + self.fields.block_bytes.0, 1, self.fields.block_bytes.1);
         let (mut index, mut used) = (1, 0);
@@ -137,7 +131,7 @@ impl Writer {
             index += here;
         }
         self.image.put_bits(structures + index * self.fields.page_bytes, 512 - index, 32);
-        self.image.put_word(cookie - 8, used);
+        self.image.put_word(SEGMENT + cookie - 8, used);
     }
 
     fn page(&mut self, at: u64, start: u64, end: u64) {

@@ -68,11 +68,10 @@ pub fn fabricate_go(seed: u64) -> GoImage {
         writer.chunk(HEAP + chunk * CHUNK);
     }
     let Writer { mut image, expected, spans, .. } = writer;
-    image.put_word(RANGES, HEAP);
-    image.put_word(RANGES + 8, end);
+    image.put_row(RANGES, [HEAP, end]);
     // mheap_: pages at 8, with chunks at 0x78 and inUse at 0x10090; allspans at 0x10148.
     let number = HEAP.wrapping_sub(0xffff_8000_0000_0000) / CHUNK;
-    for (offset, word) in [
+    let words = [
         (8 + 0x78 + 8 * (number >> 13), CHUNK_TABLE),
         (8 + 0x1_0090, RANGES),
         (8 + 0x1_0098, 1),
@@ -80,9 +79,8 @@ pub fn fabricate_go(seed: u64) -> GoImage {
         (0x1_0148, SPANS),
         (0x1_0150, spans),
         (0x1_0158, 15 * PAGE / 8),
-    ] {
-        image.put_word(heap + offset, word);
-    }
+    ];
+    image.put_words(heap, words);
     GoImage { image, maps, heap, data: (DATA, DATA + DATA_BYTES), expected }
 }
 
@@ -155,11 +153,7 @@ impl Writer {
             page += pages;
         }
         let number = chunk.wrapping_sub(0xffff_8000_0000_0000) / CHUNK;
-        for index in 0..8 {
-            let at = CHUNK_TABLE + 128 * (number % (1 << 13)) + 8 * index;
-            self.image.put_word(at, used[index as usize]);
-            self.image.put_word(at + 64, given[index as usize]);
-        }
+        self.image.put_row(CHUNK_TABLE + 128 * (number % (1 << 13)), used.into_iter().chain(given));
     }
 
     fn objects(&mut self, start: u64, pages: u64) {

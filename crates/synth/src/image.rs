@@ -93,6 +93,18 @@ impl Image {
         self.put(address, &word.to_le_bytes());
     }
 
+    /// Writes a word at each of these offsets from `at`.
+    pub fn put_words(&mut self, at: u64, words: impl IntoIterator<Item = (u64, u64)>) {
+        for (offset, word) in words {
+            self.put_word(at + offset, word);
+        }
+    }
+
+    /// Writes consecutive words from `at` on.
+    pub fn put_row(&mut self, at: u64, words: impl IntoIterator<Item = u64>) {
+        self.put_words(at, (0..).step_by(8).zip(words));
+    }
+
     /// Writes the low `bits` of `value` at `address`, within one aligned word.
     pub fn put_bits(&mut self, address: u64, value: u64, bits: u32) {
         let shift = address % 8 * 8;

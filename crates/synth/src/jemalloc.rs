@@ -51,10 +51,7 @@ pub fn fabricate_jemalloc(layout: usize, seed: u64) -> HeapImage {
     }
     let (used, mut image) = (writer.next, writer.image);
     // base_block_t: size, next, and an extent for the unused rest.
-    let header = [BASE_BYTES, 0, 0, LEAF + 2 * MIB, BASE + BASE_BYTES - LEAF - 2 * MIB];
-    for (index, word) in header.into_iter().enumerate() {
-        image.put_word(BASE + 8 * index as u64, word);
-    }
+    image.put_row(BASE, [BASE_BYTES, 0, 0, LEAF + 2 * MIB, BASE + BASE_BYTES - LEAF - 2 * MIB]);
     let maps = map_lines(&[
         (DATA, DATA_BYTES, "rw-p 00080000 08:01 77 /usr/lib/libjemalloc.so.2"),
         (DATA + DATA_BYTES, BSS_BYTES, "rw-p 00000000 00:00 0"),
@@ -131,13 +128,9 @@ impl Writer {
             | state << state_shift
             | class << class_shift
             | free << free_shift;
-        self.image.put_word(structure, bits);
-        self.image.put_word(structure + 8, start + offset);
-        // The low bits are a serial number.
-        self.image.put_word(structure + 16, (end - start) | dice.below(PAGE));
-        for (index, group) in bitmap.into_iter().enumerate() {
-            self.image.put_word(structure + 64 + 8 * index as u64, group);
-        }
+        // The low bits of the third word are a serial number.
+        self.image.put_row(structure, [bits, start + offset, (end - start) | dice.below(PAGE)]);
+        self.image.put_row(structure + 64, bitmap);
         let of_state = if self.is_new { state << 2 } else { 0 };
         let entry = class << 48 | structure | of_state | u64::from(slab.is_some());
         let leaf = |page: u64| LEAF + (page >> 12) % (1 << 18) * 8;

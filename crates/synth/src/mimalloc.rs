@@ -160,14 +160,14 @@ impl Writer {
         let count = 40 + dice.below(20);
         self.image.map(HEAP, (32 * MIB) as usize);
         self.image.put_word(DATA + 0x100, KEY);
-        let [cookie, slices, own, kind, entries, structures] = places.map(|at| HEAP + at);
-        for (at, word) in [(cookie, HEAP ^ KEY), (slices, 512), (own, 1), (kind, 0), (entries, 512)] {
-            self.image.put_word(at, word);
-        }
+        let [cookie, slices, own, kind, entries, structures] = places;
+        self.image
+            .put_words(HEAP, [(cookie, HEAP ^ KEY), (slices, 512), (own, 1), (kind, 0), (entries, 512)]);
         // The segment's own slice, and its thread.
+        let structures = HEAP + structures;
         self.image.put_bits(structures, 1, 32);
         self.image.put_bits(structures + fields.size.0, SLICE, fields.size.1);
-        let thread = if places[0] == 216 { 256 } else { 280 };
+        let thread = if cookie == 216 { 256 } else { 280 };
         self.image.put_word(HEAP + thread, 0x7f00_0000_1000);
         let (mut index, mut used) = (1, 0);
         for number in 0..count {
@@ -189,7 +189,7 @@ impl Writer {
             index += here;
         }
         self.image.put_bits(structures + index * bytes, 512 - index, 32);
-        self.image.put_word(cookie - 8, used);
+        self.image.put_word(HEAP + cookie - 8, used);
         self.structures.push((HEAP, HEAP + 320));
         32 * MIB
     }
@@ -200,9 +200,7 @@ impl Writer {
         self.image.put_word(DATA + 0x100, KEY);
         let own = 8 * KIB;
         let words = [(112, HEAP ^ KEY), (96, 64), (144, 16), (152, 0), (32, 4 * MIB), (104, own)];
-        for (at, word) in words {
-            self.image.put_word(HEAP + at, word);
-        }
+        self.image.put_words(HEAP, words);
         self.image.put_word(HEAP + 136, 0x7f00_0000_1000);
         let mut used = 0;
         for index in 0..64 {
@@ -225,14 +223,11 @@ impl Writer {
         const SLICES: u64 = 256;
         self.image.map(HEAP, (SLICES * SLICE) as usize);
         self.image.map(MAP, (4 * MIB + SLICE) as usize);
-        self.image.put_word(DATA + 0x100, MAP);
-        self.image.put_word(DATA + 0x108, HEAP);
+        self.image.put_row(DATA + 0x100, [MAP, HEAP]);
         let of_submap = MAP + HEAP / (8192 * SLICE) * 8;
         self.image.put_word(of_submap, SUBMAP);
         let own = 4;
-        for (at, word) in [(24, DATA + 0x200), (32, SLICES), (40, own)] {
-            self.image.put_word(HEAP + at, word);
-        }
+        self.image.put_words(HEAP, [(24, DATA + 0x200), (32, SLICES), (40, own)]);
         let mut index = own;
         while index + 8 < SLICES {
             let here = 1 + dice.below(4);

@@ -25,9 +25,7 @@ pub fn fabricate_musl(seed: u64) -> HeapImage {
     let secret = dice.below(u64::MAX - 1) + 1;
     let context = DATA + 8 * dice.below(500);
     // struct malloc_context: secret, init_done and mmap_counter, …, meta_area_head.
-    for (offset, word) in [(0, secret), (8, 1 | 7 << 32), (56, AREAS)] {
-        image.put_word(context + offset, word);
-    }
+    image.put_words(context, [(0, secret), (8, 1 | 7 << 32), (56, AREAS)]);
     let mut writer = Writer { image, secret, metas: 0, at: HEAP, expected: HeapExpected::default() };
     while writer.metas < GROUPS && writer.at + (1 << 18) < HEAP + HEAP_BYTES {
         writer.mapped_group(&mut dice);
@@ -114,9 +112,7 @@ impl Writer {
         }
         self.image.put_word(start, meta(index));
         let words = [0, 0, start, avail | freed << 32, (slots - 1) | class << 6 | pages << 12];
-        for (word, value) in words.into_iter().enumerate() {
-            self.image.put_word(meta(index) + 8 * word as u64, value);
-        }
+        self.image.put_row(meta(index), words);
     }
 
     /// Writes a block in a slot, as enframe and set_size leave it.

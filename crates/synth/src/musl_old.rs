@@ -72,8 +72,7 @@ impl Writer {
             let units = 1 + dice.below(most.min((last - at) / 32));
             let is_free = !was_free && dice.chance(40);
             let size = (units * 32) | u64::from(!is_free);
-            self.image.put_word(at, before);
-            self.image.put_word(at + 8, size);
+            self.image.put_row(at, [before, size]);
             if is_free {
                 self.free.push((at, units * 32));
                 self.expected.free_bytes += units * 32;
@@ -84,18 +83,15 @@ impl Writer {
             (before, was_free) = (size, is_free);
             at += units * 32;
         }
-        self.image.put_word(last, before);
-        self.image.put_word(last + 8, 1);
+        self.image.put_row(last, [before, 1]);
     }
 
     /// Writes a block with a mapping of its own, aligned to `alignment` bytes. Aligning moves the
     /// chunk; its old header stays.
     fn mmapped_block(&mut self, start: u64, bytes: u64, alignment: u64) {
-        self.image.put_word(start + 16, 16);
-        self.image.put_word(start + 24, bytes - 16);
+        self.image.put_row(start + 16, [16, bytes - 16]);
         let block = (start + 32).next_multiple_of(alignment);
-        self.image.put_word(block - 16, block - 16 - start);
-        self.image.put_word(block - 8, start + bytes - (block - 16));
+        self.image.put_row(block - 16, [block - 16 - start, start + bytes - (block - 16)]);
         self.expected.live_blocks += 1;
         self.expected.live_bytes += start + bytes - block;
     }
@@ -114,16 +110,13 @@ impl Writer {
                 .collect();
             let ring: Vec<u64> = [own].into_iter().chain(chunks.iter().copied()).collect();
             for (index, &chunk) in chunks.iter().enumerate() {
-                self.image.put_word(chunk + 16, ring[(index + 2) % ring.len()]);
-                self.image.put_word(chunk + 24, ring[index]);
+                self.image.put_row(chunk + 16, [ring[(index + 2) % ring.len()], ring[index]]);
             }
             if let (Some(first), Some(last)) = (chunks.first(), chunks.last()) {
                 map |= 1 << number;
-                self.image.put_word(place + 8, *first);
-                self.image.put_word(place + 16, *last);
+                self.image.put_row(place + 8, [*first, *last]);
             } else if number % 3 == 0 {
-                self.image.put_word(place + 8, own);
-                self.image.put_word(place + 16, own);
+                self.image.put_row(place + 8, [own; 2]);
             }
         }
         self.image.put_word(state, map);

@@ -138,12 +138,6 @@ pub fn fabricate_tcmalloc(seed: u64) -> HeapImage {
 }
 
 impl Writer {
-    fn half(&mut self, at: u64, half: u64) {
-        let word = self.image.word(at & !7).unwrap_or(0);
-        let shift = at % 8 * 8;
-        self.image.put_word(at & !7, word & !(0xffff_ffff << shift) | half << shift);
-    }
-
     fn span(&mut self, dice: &mut Rng) {
         let (start, structure) = (self.at, self.next);
         let (pages, class, location) = match dice.below(10) {
@@ -166,10 +160,8 @@ impl Writer {
             }
             _ => (taken, objects) = self.objects(start, class as usize, dice),
         }
-        self.image.put_word(structure, start / PAGE);
-        self.image.put_word(structure + 8, pages);
-        self.image.put_word(structure + 32, objects);
-        self.image.put_word(structure + 40, taken | class << 16 | location << 24);
+        self.image.put_row(structure, [start / PAGE, pages]);
+        self.image.put_row(structure + 32, [objects, taken | class << 16 | location << 24]);
         let leaf = |page: u64| LEAF + (page >> 13) % (1 << 18) * 8;
         for page in (start..start + bytes).step_by(PAGE as usize) {
             if class > 0 || page == start || page + PAGE == start + bytes {
@@ -212,8 +204,8 @@ impl Writer {
     fn sizes(&mut self, is_new: bool) {
         for (class, &(bytes, pages)) in CLASSES.iter().enumerate() {
             let at = 4 * class as u64;
-            self.half(SIZES + at, if bytes > 0 { BATCH } else { 0 });
-            self.half(SIZES + 512 + at, bytes);
+            self.image.put_bits(SIZES + at, if bytes > 0 { BATCH } else { 0 }, 32);
+            self.image.put_bits(SIZES + 512 + at, bytes, 32);
             self.image.put_word((SIZES + 1028) + 8 * class as u64, pages);
         }
         let behind = SIZES + 1028 + 8 * 128;
@@ -242,12 +234,12 @@ impl Writer {
                 let first = self.chain(&batch);
                 self.image.put_word(central + 128 + 16 * slot, first);
             }
-            self.half(central + 1152, slots);
+            self.image.put_bits(central + 1152, slots, 32);
             let list = CACHE + 32 * class as u64;
             let first = self.chain(&loose);
             self.image.put_word(list, first);
-            self.half(list + 8, loose.len() as u64);
-            self.half(list + 24, bytes);
+            self.image.put_bits(list + 8, loose.len() as u64, 32);
+            self.image.put_bits(list + 24, bytes, 32);
         }
     }
 

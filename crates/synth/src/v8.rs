@@ -280,9 +280,7 @@ impl Writer {
         };
         let area = (of.start + header, of.start + of.bytes);
         let words = [of.bytes, of.heap, area.0, area.1, of.allocated, of.wasted, of.owner];
-        for (offset, word) in record.into_iter().zip(words) {
-            self.put(at + offset, word);
-        }
+        self.image.put_words(at, record.into_iter().zip(words));
         at
     }
 
@@ -297,17 +295,13 @@ impl Writer {
     }
 
     fn space(&mut self, at: u64, number: u64, committed: u64) {
-        self.put(at + 8, HEAP);
-        self.put(at + 16, number);
-        self.put(at + 24, committed);
+        self.image.put_row(at + 8, [HEAP, number, committed]);
     }
 
     /// Writes the allocation area of a space.
     fn area(&mut self, number: u64, space: u64, (start, top, limit): (u64, u64, u64)) {
         let at = AREAS + 32 * number;
-        for (word, value) in [start, top, limit].into_iter().enumerate() {
-            self.put(at + 8 * word as u64, value);
-        }
+        self.image.put_row(at, [start, top, limit]);
         let [in_space, in_heap] = self.places.area;
         if in_heap == 0 {
             return self.put(space + in_space, at);
@@ -315,8 +309,7 @@ impl Writer {
         self.put(HEAP + in_heap, LOCAL_HEAP);
         // An allocator: its heap, its space, and 0x90 behind the latter its area.
         let allocator = LOCAL_HEAP + 0x20 + 0xb0 * number;
-        self.put(allocator, HEAP);
-        self.put(allocator + 8, space);
+        self.image.put_row(allocator, [HEAP, space]);
         self.put(allocator + 8 + 0x90, at);
     }
 
@@ -501,8 +494,7 @@ impl Writer {
         for (at, bytes, number) in
             [(ABSEIL, first, 0x4c83_3e95), (ABSEIL + first, ABSEIL_BYTES - first, !0x4c83_3e95_u64)]
         {
-            self.put(at, bytes);
-            self.put(at + 8, number ^ at);
+            self.image.put_row(at, [bytes, number ^ at]);
         }
         self.expected.abseil = ABSEIL_BYTES;
     }
@@ -549,8 +541,7 @@ impl Writer {
                 self.expected.buffers.0 += u64::from(!is_mapped);
                 self.expected.buffers.1 += if is_mapped { 0 } else { bytes };
             }
-            self.put(SWEEPER + list + 8, last);
-            self.put(SWEEPER + list + 16, sum);
+            self.image.put_row(SWEEPER + list + 8, [last, sum]);
         }
         self.expected.first_entry = if number > 0 { ENTRIES } else { 0 };
     }
@@ -576,8 +567,6 @@ impl Writer {
         self.put(table, HEAP);
         // 14.6 has one vector, and a sum before it; the others have one of young strings first.
         let old = if self.places.version[0] == 14 { table + 16 } else { table + 32 };
-        self.put(old, STRINGS);
-        self.put(old + 8, STRINGS + 8 * count);
-        self.put(old + 16, STRINGS + 8 * 16);
+        self.image.put_row(old, [STRINGS, STRINGS + 8 * count, STRINGS + 8 * 16]);
     }
 }

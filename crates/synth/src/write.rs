@@ -172,8 +172,7 @@ impl Writer {
             } else if bin == 1 {
                 // Chunks that are not sorted yet are in no list of sizes.
                 for chunk in list.iter().filter(|chunk| chunk.size >= 1024) {
-                    self.image.put_word(chunk.at + 32, 0);
-                    self.image.put_word(chunk.at + 40, 0);
+                    self.image.put_row(chunk.at + 32, [0; 2]);
                 }
             }
             if !list.is_empty() && bin > 1 {
@@ -208,8 +207,7 @@ impl Writer {
             if index == 0 || list[index - 1].size != chunk.size {
                 firsts.push(chunk.at);
             } else {
-                self.image.put_word(chunk.at + 32, 0);
-                self.image.put_word(chunk.at + 40, 0);
+                self.image.put_row(chunk.at + 32, [0; 2]);
             }
         }
         for (index, &at) in firsts.iter().enumerate() {
@@ -299,9 +297,7 @@ impl Writer {
 
     fn parameters(&mut self, at: u64, plan: &Plan) {
         let offsets = self.version.parameters();
-        for (index, word) in [131_072, 131_072, 131_072, 8, 0].into_iter().enumerate() {
-            self.image.put_word(at + index as u64 * 8, word);
-        }
+        self.image.put_row(at, [131_072, 131_072, 131_072, 8, 0]);
         if let Some(offset) = offsets.thp_pagesize {
             self.image.put_word(at + offset, 0);
         }
@@ -315,9 +311,7 @@ impl Writer {
         self.put_structure_word(at + offsets.mmapped_mem + 16, plan.arenas[0].stretches[0].base);
         let most_cached = if self.version == Version::V2_43 { 1041 } else { 1032 };
         let tail = [64, most_cached, self.version.tcache_fill(), 0];
-        for (index, word) in tail.into_iter().enumerate() {
-            self.image.put_word(at + offsets.bytes - 32 + index as u64 * 8, word);
-        }
+        self.image.put_row(at + offsets.bytes - 32, tail);
     }
 }
 

@@ -198,9 +198,7 @@ fn pads(image: &mut Image, places: &TrapAddresses, trap: Trap) {
                 // The table extends over everything that follows it.
                 image.put_word(list, 5000);
                 let pad = read(image, table + 8);
-                for depth in 2..8 {
-                    image.put_word(table + 8 * depth, pad);
-                }
+                image.put_row(table + 16, [pad; 6]);
             }
         }
     }

@@ -446,8 +446,7 @@ fn finish(recipe: &PerlRecipe, mut perl: Perl, own: u64, strtab: u64, main: u64)
     image.put(DATA + 0x108, &0_u32.to_le_bytes());
     // The thread's own interpreter: key 0, its sequence number odd.
     image.put_word(FS_BASE, FS_BASE);
-    image.put_word(FS_BASE + layout::THREAD_SPECIFIC, 1);
-    image.put_word(FS_BASE + layout::THREAD_SPECIFIC + 8, own);
+    image.put_row(FS_BASE + layout::THREAD_SPECIFIC, [1, own]);
     let maps = map_lines(&[
         (DATA - 0x10_0000, 0x10_0000, "r-xp 00000000 fe:01 4711 /usr/bin/perl"),
         (DATA, PAGE, "rw-p 00100000 fe:01 4711 /usr/bin/perl"),
