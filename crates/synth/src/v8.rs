@@ -224,6 +224,7 @@ struct Writer {
 }
 
 /// What a page's record says.
+#[derive(Default)]
 struct Record {
     start: u64,
     bytes: u64,
@@ -347,17 +348,8 @@ impl Writer {
             let mut records = Vec::new();
             for page in 0..pages {
                 let start = self.place(UNIT);
-                let allocated = 0;
-                let (heap, bytes) = (HEAP, UNIT);
-                records.push(self.record(&Record {
-                    start,
-                    bytes,
-                    heap,
-                    owner,
-                    allocated,
-                    wasted: 0,
-                    is_pooled: false,
-                }));
+                let record = Record { start, bytes: UNIT, heap: HEAP, owner, ..Record::default() };
+                records.push(self.record(&record));
                 let area = start + header;
                 if half == 0x100 && page == current {
                     self.area(number, space, (area, area + top, start + UNIT));
@@ -389,15 +381,8 @@ impl Writer {
             let wasted = 8 * self.dice.below((full - allocated) / 8 + 1);
             sum += allocated;
             let (heap, owner) = (HEAP, space);
-            records.push(self.record(&Record {
-                start,
-                bytes,
-                heap,
-                owner,
-                allocated,
-                wasted,
-                is_pooled: false,
-            }));
+            let record = Record { start, bytes, heap, owner, allocated, wasted, is_pooled: false };
+            records.push(self.record(&record));
             let begin = start + self.places.header;
             let has_area = page + 1 == pages && self.dice.below(4) > 0;
             if is_data {
@@ -429,16 +414,8 @@ impl Writer {
             // One in three was trimmed: its page still counts the bytes of the larger object.
             let is_trimmed = self.dice.below(3) == 0;
             let allocated = if is_trimmed { area + PAGE * 50 } else { area - 8 * self.dice.below(64) };
-            let (heap, owner) = (HEAP, space);
-            records.push(self.record(&Record {
-                start,
-                bytes,
-                heap,
-                owner,
-                allocated,
-                wasted: 0,
-                is_pooled: false,
-            }));
+            let record = Record { start, bytes, heap: HEAP, owner: space, allocated, ..Record::default() };
+            records.push(self.record(&record));
             self.objects.array(&mut self.image, start + self.places.header, allocated.min(area));
             committed += bytes;
             used += allocated.min(area);
@@ -453,17 +430,9 @@ impl Writer {
         for heap in [HEAP, ENDED] {
             for _ in 0..self.dice.below(4) {
                 let start = self.place(UNIT);
-                let owner = SPACES + 0x400;
+                let (bytes, owner, wasted) = (UNIT, SPACES + 0x400, 0);
                 let allocated = 8 * self.dice.below(1 << 14);
-                self.record(&Record {
-                    start,
-                    bytes: UNIT,
-                    heap,
-                    owner,
-                    allocated,
-                    wasted: 0,
-                    is_pooled: true,
-                });
+                self.record(&Record { start, bytes, heap, owner, allocated, wasted, is_pooled: true });
                 self.expected.pool += UNIT;
             }
         }
@@ -471,15 +440,7 @@ impl Writer {
 
     /// One page that a root of the isolate refers to.
     fn read_only(&mut self) {
-        self.record(&Record {
-            start: READ_ONLY,
-            bytes: UNIT,
-            heap: 0,
-            owner: 0,
-            allocated: 4096,
-            wasted: 0,
-            is_pooled: false,
-        });
+        self.record(&Record { start: READ_ONLY, bytes: UNIT, allocated: 4096, ..Record::default() });
         self.put(ISOLATE + 0x800, READ_ONLY + self.places.header + 0x101);
         self.expected.read_only = UNIT;
     }
