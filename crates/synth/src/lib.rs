@@ -39,6 +39,7 @@ mod sbcl;
 mod tcmalloc;
 mod v8;
 mod v8_objects;
+mod variants;
 mod version;
 mod write;
 
@@ -56,7 +57,7 @@ pub use jvm::{JvmExpected, JvmImage, JvmPools, fabricate_jvm};
 pub use mimalloc::{MIMALLOC_LAYOUTS, fabricate_mimalloc};
 pub use musl::fabricate_musl;
 pub use musl_old::fabricate_old_musl;
-pub use perl::{ExpectedPerl, KeptBuffer, PerlImage, PerlRecipe, PerlVariables, TRAPS, Trap, fabricate_perl};
+pub use perl::{ExpectedPerl, KeptBuffer, PerlImage, PerlRecipe, PerlVariables, Trap, fabricate_perl};
 pub use sbcl::{
     SBCL_GENERATIONS, SBCL_RELEASES, SBCL_TYPES, SbclExpected, SbclGeneration, SbclHeap, SbclInstances,
     SbclRecipe, SbclRelease, SbclThread, fabricate_sbcl,
