@@ -203,10 +203,6 @@ pub fn fabricate(recipe: &Recipe) -> Heap {
     write::write(recipe, plan, expected)
 }
 
-fn round_up(value: u64, unit: u64) -> u64 {
-    value.div_ceil(unit) * unit
-}
-
 fn round_down(value: u64, unit: u64) -> u64 {
     value / unit * unit
 }

@@ -5,7 +5,7 @@
 
 use crate::plan::{Arena, Chunk, ChunkState, Ending, Plan, Stretch};
 use crate::version::{Version, bin_of};
-use crate::{Expected, Heap, Image, Mapping, PAGE, Recipe, Rng, round_down, round_up};
+use crate::{Expected, Heap, Image, Mapping, PAGE, Recipe, Rng, round_down};
 
 /// The previous chunk is in use.
 const PREV_INUSE: u64 = 1;
@@ -75,7 +75,7 @@ impl Writer {
         for arena in &plan.arenas {
             if arena.is_main {
                 let start = arena.stretches[0].base;
-                self.map(start, round_up(plan.system_break, PAGE), "[heap]");
+                self.map(start, plan.system_break.next_multiple_of(PAGE), "[heap]");
                 let pieces = || arena.stretches.iter().filter(|stretch| !stretch.from_break);
                 let ends = (pieces().map(|piece| piece.base).min(), pieces().map(|piece| piece.end).max());
                 if let (Some(start), Some(end)) = ends {
@@ -102,7 +102,7 @@ impl Writer {
         let libc = "/usr/lib/x86_64-linux-gnu/libc.so.6";
         let (arena, parameters) = (recipe.places.main_arena, recipe.places.parameters);
         let end = (arena + self.version.arena_bytes()).max(parameters + self.version.parameters().bytes);
-        self.map(round_down(arena.min(parameters), PAGE), round_up(end, PAGE), libc);
+        self.map(round_down(arena.min(parameters), PAGE), end.next_multiple_of(PAGE), libc);
     }
 
     /// Fills `start..end` with leftovers, which malloc does not define.
@@ -111,7 +111,7 @@ impl Writer {
         for _ in (start..end).step_by(8) {
             let word: u64 = match self.dice.below(8) {
                 0 => 0,
-                1 => round_up(self.dice.below(2000), 16) | self.dice.below(8),
+                1 => self.dice.below(2000).next_multiple_of(16) | self.dice.below(8),
                 2 => start + round_down(self.dice.below(end - start), 16),
                 3 => self.dice.below(256),
                 _ => self.dice.word(),
