@@ -12,8 +12,8 @@ use strandline_fuzz::{Target, this_process};
 use strandline_process::map::AddressSpace;
 use strandline_process::range::AddressRange;
 use strandline_synth::{
-    Image, clipped, fabricate_google_tcmalloc, fabricate_jemalloc, fabricate_mimalloc, fabricate_musl,
-    fabricate_old_musl, fabricate_tcmalloc,
+    HeapImage, Image, clipped, fabricate_google_tcmalloc, fabricate_jemalloc, fabricate_mimalloc,
+    fabricate_musl, fabricate_old_musl, fabricate_tcmalloc,
 };
 
 /// Overwrites words: each twelve bytes of `patches` choose a structure, an offset in it, and a word
@@ -37,28 +37,15 @@ fn patch(image: &mut Image, structures: &[(u64, u64)], patches: &[u8]) {
 fuzz_target!(|data: &[u8]| {
     let Some((&shape, patches)) = data.split_first() else { return };
     let seed = u64::from(shape);
-    let (mut image, maps, structures, reader): (_, _, _, &Reader) = match shape % 4 {
-        0 => {
-            let made = fabricate_jemalloc(usize::from(shape / 4), seed);
-            (made.image, made.maps, made.structures, &jemalloc::READER)
-        }
-        1 => {
-            let made = if shape & 64 == 0 { fabricate_musl(seed) } else { fabricate_old_musl(seed) };
-            (made.image, made.maps, made.structures, &musl::READER)
-        }
-        2 if shape & 64 != 0 => {
-            let made = fabricate_google_tcmalloc(usize::from(shape / 4), seed);
-            (made.image, made.maps, made.structures, &google_tcmalloc::READER)
-        }
-        2 => {
-            let made = fabricate_tcmalloc(seed);
-            (made.image, made.maps, made.structures, &tcmalloc::READER)
-        }
-        _ => {
-            let made = fabricate_mimalloc(usize::from(shape / 4), seed);
-            (made.image, made.maps, made.structures, &mimalloc::READER)
-        }
+    let (made, reader): (HeapImage, &Reader) = match shape % 4 {
+        0 => (fabricate_jemalloc(usize::from(shape / 4), seed), &jemalloc::READER),
+        1 if shape & 64 == 0 => (fabricate_musl(seed), &musl::READER),
+        1 => (fabricate_old_musl(seed), &musl::READER),
+        2 if shape & 64 == 0 => (fabricate_tcmalloc(seed), &tcmalloc::READER),
+        2 => (fabricate_google_tcmalloc(usize::from(shape / 4), seed), &google_tcmalloc::READER),
+        _ => (fabricate_mimalloc(usize::from(shape / 4), seed), &mimalloc::READER),
     };
+    let HeapImage { mut image, maps, structures, .. } = made;
     patch(&mut image, &structures, patches);
     let (space, _) = AddressSpace::parse(maps.as_bytes());
     let target = Target::readable(image, 0);

@@ -12,7 +12,7 @@ use strandline_process::map::AddressSpace;
 use strandline_process::stacks::ThreadFacts;
 use strandline_runtimes::perl;
 use strandline_runtimes::perl::locate::{Addresses, Program, Variables};
-use strandline_synth::{PerlImage, PerlRecipe, TRAPS, clipped, fabricate_perl};
+use strandline_synth::{PerlImage, PerlRecipe, Trap, clipped, fabricate_perl};
 
 /// Images that inputs start from.
 fn perls() -> &'static [PerlImage] {
@@ -27,7 +27,7 @@ fuzz_target!(|data: &[u8]| {
     let Some((&[choice, how], data)) = data.split_first_chunk() else { return };
     let Some((absent, patches)) = data.split_first_chunk() else { return };
     let mut perl = perls()[usize::from(choice) % perls().len()].clone();
-    if let Some(trap) = TRAPS.get(usize::from(how >> 2)) {
+    if let Some(trap) = Trap::ALL.get(usize::from(how >> 2)) {
         perl.trap(*trap);
     }
     patch(&mut perl.image, patches);

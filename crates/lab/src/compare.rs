@@ -6,7 +6,7 @@ use super::cell::{End, Figures, Measure, Outcome, Subject};
 use super::engine::{Judge, Next, Progress, Results};
 use super::nodes::blocks;
 use super::statistics::{
-    BlockSample, Estimate, Ratio, Verdict, bonferroni, estimate_in_blocks, outliers, paired_ratio,
+    BlockSample, Estimate, Ratio, Verdict, bonferroni, estimate_in_blocks, half_width, outliers, paired_ratio,
 };
 
 /// Joint confidence of all ratio intervals in one comparison.
@@ -268,17 +268,7 @@ impl Comparison {
     pub fn width(&self, metric: Metric) -> f64 {
         let compared = self.metrics.iter().filter_map(|metrics| metrics.get(&metric));
         let ratios = compared.flat_map(|compared| compared.ratios.iter().skip(1));
-        ratios.map(|ratio| half_width(ratio.as_ref())).fold(0.0, f64::max)
-    }
-}
-
-/// Half the width of a ratio interval, relative to the ratio; infinite if unknown.
-fn half_width(ratio: Option<&Ratio>) -> f64 {
-    match ratio {
-        Some(Ratio { median, low: Some(low), high: Some(high) }) if *median > 0.0 => {
-            (high - low) / median / 2.0
-        }
-        _ => f64::INFINITY,
+        ratios.map(|ratio| half_width(*ratio)).fold(0.0, f64::max)
     }
 }
 
@@ -375,7 +365,7 @@ impl Judge for CompareJudge<'_> {
         comparison.ratio_confidence = bonferroni(CONFIDENCE, ratios);
         let width = tables.iter().filter(|((_, metric), _)| *metric == Metric::Wall).map(|(_, table)| {
             let ratios = comparison.ratios(Metric::Wall, table);
-            ratios.iter().skip(1).map(|ratio| half_width(ratio.as_ref())).fold(0.0, f64::max)
+            ratios.iter().skip(1).map(|ratio| half_width(*ratio)).fold(0.0, f64::max)
         });
         width.fold(0.0, f64::max) <= until
     }

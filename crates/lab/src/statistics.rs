@@ -91,6 +91,16 @@ impl Ratio {
     }
 }
 
+/// Half the width of a ratio's interval, relative to the ratio; infinite if unknown.
+pub fn half_width(ratio: Option<Ratio>) -> f64 {
+    match ratio {
+        Some(Ratio { median, low: Some(low), high: Some(high) }) if median > 0.0 => {
+            (high - low) / median / 2.0
+        }
+        _ => f64::INFINITY,
+    }
+}
+
 /// The median of `samples` with an interval of this `confidence` (0.95 for 95 %); `None` without a
 /// finite sample.
 ///

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::{Image, Rng};
+use crate::{Image, Rng, map_lines};
 
 const PAGE: u64 = 4096;
 const CODE: u64 = 0x40_0000;
@@ -73,28 +73,21 @@ pub fn fabricate_cpython(seed: u64) -> CPythonImage {
     let is_new = dice.below(2) == 1;
     let (minor, arena, pool) = if is_new { (10, 1 << 20, 16 << 10) } else { (9, 256 << 10, 4 << 10) };
     let count = 1 + dice.below(4);
-    let mut image = Image::default();
-    image.map(DATA, DATA_BYTES as usize);
-    image.map(HEAP, HEAP_BYTES as usize);
     // An arena may start anywhere in a pool.
     let start = ARENAS + PAGE * dice.below(pool / PAGE);
-    let end = start + count * arena;
-    image.map(start, (count * arena) as usize);
-    let maps = format!(
-        "{CODE:x}-{:x} r-xp 00000000 08:01 7 /usr/bin/python3.{minor}\n{DATA:x}-{:x} rw-p 00200000 08:01 7 /usr/bin/python3.{minor}\n\
-         {HEAP:x}-{:x} rw-p 00000000 00:00 0 \n{start:x}-{end:x} rw-p 00000000 00:00 0 \n",
-        CODE + 0x1000,
-        DATA + DATA_BYTES,
-        HEAP + HEAP_BYTES
-    );
+    let mut image = Image::of(&[(DATA, DATA_BYTES), (HEAP, HEAP_BYTES), (start, count * arena)]);
+    let maps = map_lines(&[
+        (CODE, PAGE, &format!("r-xp 00000000 08:01 7 /usr/bin/python3.{minor}")),
+        (DATA, DATA_BYTES, &format!("rw-p 00200000 08:01 7 /usr/bin/python3.{minor}")),
+        (HEAP, HEAP_BYTES, "rw-p 00000000 00:00 0 "),
+        (start, count * arena, "rw-p 00000000 00:00 0 "),
+    ]);
     image.put_word(RUNTIME + 32, INTERPRETER);
     image.put_word(ARRAY_POINTER, ARRAY);
     for (number, (name, flags, basic, item)) in KINDS.into_iter().enumerate() {
         let (at, name_at) = (TYPES + TYPE_BYTES * number as u64, NAMES + 32 * number as u64);
         image.put(name_at, name.as_bytes());
-        for (offset, word) in [(0, 1), (8, TYPES), (24, name_at), (32, basic), (40, item), (168, flags)] {
-            image.put_word(at + offset, word);
-        }
+        image.put_words(at, [(0, 1), (8, TYPES), (24, name_at), (32, basic), (40, item), (168, flags)]);
     }
     let expected = CPythonExpected::default();
     let mut writer = Writer { image, dice, expected, arena, pool };
@@ -145,10 +138,6 @@ impl Writer {
         *self.expected.debug_stats.entry(name).or_default() += figure;
     }
 
-    fn put_half(&mut self, at: u64, half: u64) {
-        self.image.put(at, &(half as u32).to_le_bytes());
-    }
-
     fn arena(&mut self, entry: u64, index: u64, start: u64) {
         let pools = start.next_multiple_of(self.pool);
         let total = (start + self.arena - pools) / self.pool;
@@ -158,7 +147,7 @@ impl Writer {
         let (mut free, mut listed) = (total - carved, 0);
         for number in 0..carved {
             let at = pools + number * self.pool;
-            self.put_half(at + 32, index);
+            self.image.put_bits(at + 32, index, 32);
             // The first pool stays in use, or the arena would have been freed.
             if number > 0 && self.dice.below(4) == 0 {
                 self.image.put_word(at + 16, listed);
@@ -169,10 +158,9 @@ impl Writer {
             }
         }
         self.add("unused_pools", free);
-        self.image.put_word(entry, start);
-        self.image.put_word(entry + 8, pools + carved * self.pool);
-        self.put_half(entry + 16, free);
-        self.put_half(entry + 20, total);
+        self.image.put_row(entry, [start, pools + carved * self.pool]);
+        self.image.put_bits(entry + 16, free, 32);
+        self.image.put_bits(entry + 20, total, 32);
         self.image.put_word(entry + 24, listed);
     }
 
@@ -192,11 +180,11 @@ impl Writer {
                 self.block(block, bytes);
             }
         }
-        self.put_half(at, used);
+        self.image.put_bits(at, used, 32);
         self.image.put_word(at + 8, list);
-        self.put_half(at + 36, class);
-        self.put_half(at + 40, HEADER + made * bytes);
-        self.put_half(at + 44, self.pool - bytes);
+        self.image.put_bits(at + 36, class, 32);
+        self.image.put_bits(at + 40, HEADER + made * bytes, 32);
+        self.image.put_bits(at + 44, self.pool - bytes, 32);
         self.add("bytes_in_allocated_blocks", used * bytes);
         self.add("bytes_in_available_blocks", (total - used) * bytes);
         self.add("bytes_lost_to_pool_headers", HEADER);
@@ -217,11 +205,9 @@ impl Writer {
         }
         let references = self.dice.below(5);
         if before > 0 {
-            self.image.put_word(at, at | 1 << 46);
-            self.image.put_word(at + 8, at | 1 << 46);
+            self.image.put_row(at, [at | 1 << 46; 2]);
         }
-        self.image.put_word(at + before, references);
-        self.image.put_word(at + before + 8, TYPES + TYPE_BYTES * kind as u64);
+        self.image.put_row(at + before, [references, TYPES + TYPE_BYTES * kind as u64]);
         if references == 0 {
             self.expected.dead += 1;
         } else {

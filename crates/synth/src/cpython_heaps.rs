@@ -5,7 +5,7 @@
 //! Written from CPython's `Include/object.h` and `Include/internal/mimalloc` (3.13.5 and 3.14.10),
 //! independently of the reader that it tests.
 
-use crate::{CPythonExpected, CPythonImage, Image, Rng};
+use crate::{CPythonExpected, CPythonImage, Image, Rng, map_lines};
 
 const PAGE: u64 = 4096;
 const CODE: u64 = 0x40_0000;
@@ -75,32 +75,23 @@ const OF_3_14: Fields = Fields {
 pub fn fabricate_free_threaded_cpython(seed: u64) -> CPythonImage {
     let mut dice = Rng::new(seed ^ 0x7079_7468);
     let (minor, fields, gc) = if dice.below(2) == 1 { (14, &OF_3_14, 88) } else { (13, &OF_3_13, 80) };
-    let mut image = Image::default();
-    image.map(DATA, DATA_BYTES as usize);
-    image.map(STATE, STATE_BYTES as usize);
-    image.map(SEGMENT, USED_BYTES as usize);
-    let maps = format!(
-        "{CODE:x}-{:x} r-xp 00000000 08:01 7 /usr/bin/python3.{minor}t\n{DATA:x}-{:x} rw-p 00200000 08:01 7 /usr/bin/python3.{minor}t\n\
-         {STATE:x}-{:x} rw-p 00000000 00:00 0 \n{SEGMENT:x}-{:x} rw-p 00000000 00:00 0 \n",
-        CODE + 0x1000,
-        DATA + DATA_BYTES,
-        STATE + STATE_BYTES,
-        SEGMENT + SEGMENT_BYTES
-    );
+    let mut image = Image::of(&[(DATA, DATA_BYTES), (STATE, STATE_BYTES), (SEGMENT, USED_BYTES)]);
+    let maps = map_lines(&[
+        (CODE, PAGE, &format!("r-xp 00000000 08:01 7 /usr/bin/python3.{minor}t")),
+        (DATA, DATA_BYTES, &format!("rw-p 00200000 08:01 7 /usr/bin/python3.{minor}t")),
+        (STATE, STATE_BYTES, "rw-p 00000000 00:00 0 "),
+        (SEGMENT, SEGMENT_BYTES, "rw-p 00000000 00:00 0 "),
+    ]);
     image.put(RUNTIME, b"xdebugpy");
     // No global lock; the offsets of the first interpreter, of its link to the next one, and of its
     // collector.
-    for (offset, word) in [(16, 1), (40, 0x800), (64, 8), (gc, 0x100)] {
-        image.put_word(RUNTIME + offset, word);
-    }
+    image.put_words(RUNTIME, [(16, 1), (40, 0x800), (64, 8), (gc, 0x100)]);
     image.put_word(RUNTIME + 0x800, STATE);
     image.put_word(DATA + 0x2000, KEY);
     for (number, (name, flags, basic, item, _)) in KINDS.into_iter().enumerate() {
         let (at, name_at) = (TYPES + TYPE_BYTES * number as u64, NAMES + 32 * number as u64);
         image.put(name_at, name.as_bytes());
-        for (offset, word) in [(24, TYPES), (40, name_at), (48, basic), (56, item), (184, flags)] {
-            image.put_word(at + offset, word);
-        }
+        image.put_words(at, [(24, TYPES), (40, name_at), (48, basic), (56, item), (184, flags)]);
     }
     let mut writer = Writer { image, dice, expected: CPythonExpected::default(), fields };
     writer.segment();
@@ -121,13 +112,11 @@ impl Writer {
     }
 
     fn segment(&mut self) {
-        let [cookie, slices, own, kind, entries, thread, structures] =
-            self.fields.segment.map(|at| SEGMENT + at);
+        let [cookie, slices, own, kind, entries, thread, structures] = self.fields.segment;
         let words =
             [(cookie, SEGMENT ^ KEY), (slices, 512), (own, 1), (kind, 0), (entries, 512), (thread, STATE)];
-        for (at, word) in words {
-            self.image.put_word(at, word);
-        }
+        self.image.put_words(SEGMENT, words);
+        let structures = SEGMENT + structures;
         self.image.put_bits(structures, 1, 32);
         self.image.put_bits(structures + self.fields.block_bytes.0, 1, self.fields.block_bytes.1);
         let (mut index, mut used) = (1, 0);
@@ -142,7 +131,7 @@ impl Writer {
             index += here;
         }
         self.image.put_bits(structures + index * self.fields.page_bytes, 512 - index, 32);
-        self.image.put_word(cookie - 8, used);
+        self.image.put_word(SEGMENT + cookie - 8, used);
     }
 
     fn page(&mut self, at: u64, start: u64, end: u64) {

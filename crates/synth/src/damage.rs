@@ -1,47 +1,24 @@
 //! Damage: overwrites words of a heap in the ways that make readers loop, overflow or run away.
 
+use crate::variants::variants;
 use crate::{Heap, Image, Rng};
 
-/// The new value of a word.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DamageKind {
-    /// Any word.
-    Random,
-    /// 0.
-    Zero,
-    /// 2^63, with or without flag bits.
-    Huge,
-    /// Almost 2^64, so that adding to it wraps.
-    Wraps,
-    /// The old value, plus 1 to 15.
-    Misaligned,
-    /// Its own address, or that of the chunk it belongs to: a cycle of one.
-    SelfPointer,
-    /// The address of another word of the structure: cycles and crossings.
-    Cross,
-    /// Like `Cross`, as a protected link.
-    ProtectedCross,
-    /// An address in the kernel's half.
-    Kernel,
-    /// The old value with one bit flipped.
-    Bit,
-    /// A size of 16: smaller than any chunk.
-    Tiny,
+variants! {
+    /// The new value of a word.
+    pub enum DamageKind {
+        Random = "Any word.",
+        Zero = "0.",
+        Huge = "2^63, with or without flag bits.",
+        Wraps = "Almost 2^64, so that adding to it wraps.",
+        Misaligned = "The old value, plus 1 to 15.",
+        SelfPointer = "Its own address, or that of the chunk it belongs to: a cycle of one.",
+        Cross = "The address of another word of the structure: cycles and crossings.",
+        ProtectedCross = "Like `Cross`, as a protected link.",
+        Kernel = "An address in the kernel's half.",
+        Bit = "The old value with one bit flipped.",
+        Tiny = "A size of 16: smaller than any chunk.",
+    }
 }
-
-const KINDS: [DamageKind; 11] = [
-    DamageKind::Random,
-    DamageKind::Zero,
-    DamageKind::Huge,
-    DamageKind::Wraps,
-    DamageKind::Misaligned,
-    DamageKind::SelfPointer,
-    DamageKind::Cross,
-    DamageKind::ProtectedCross,
-    DamageKind::Kernel,
-    DamageKind::Bit,
-    DamageKind::Tiny,
-];
 
 /// One overwritten word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,7 +72,7 @@ pub fn overwrite_words(image: &mut Image, structure: &[u64], seed: u64, words: u
     for _ in 0..words {
         let address = dice.one_of(structure);
         let other = dice.one_of(structure);
-        let kind = dice.one_of(&KINDS);
+        let kind = dice.one_of(&DamageKind::ALL);
         let before = image.word(address).unwrap_or(0);
         let after = match kind {
             DamageKind::Random => dice.word(),

@@ -2,7 +2,7 @@
 //! releases, computed from the plan and not from the bytes.
 
 use crate::plan::{Arena, ChunkState, Ending, Plan, Stretch};
-use crate::{PAGE, round_down, round_up};
+use crate::{PAGE, round_down};
 
 /// The figures of `mallinfo2()`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -129,7 +129,7 @@ fn trimmed(arena: &Arena, system_break: u64) -> Vec<(u64, u64)> {
                 top = start;
                 continue;
             }
-            let (first, behind) = (round_up(start + 48, PAGE), round_down(end, PAGE));
+            let (first, behind) = ((start + 48).next_multiple_of(PAGE), round_down(end, PAGE));
             if first < behind {
                 trimmed.push((first, behind));
             }

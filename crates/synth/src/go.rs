@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::{Image, Rng};
+use crate::{Image, Rng, map_lines};
 
 const PAGE: u64 = 4096;
 const CODE: u64 = 0x40_0000;
@@ -47,22 +47,18 @@ pub struct GoImage {
 /// Fabricates a Go runtime from `seed`.
 pub fn fabricate_go(seed: u64) -> GoImage {
     let mut dice = Rng::new(seed ^ 0x676f);
-    let mut image = Image::default();
     let chunks = 1 + dice.below(2);
     let end = HEAP + chunks * CHUNK;
-    for (start, bytes) in
-        [(DATA, DATA_BYTES), (OWN, OWN_BYTES), (CHUNK_TABLE, CHUNK_TABLE_BYTES), (HEAP, end - HEAP)]
-    {
-        image.map(start, bytes as usize);
-    }
-    let maps = format!(
-        "{CODE:x}-{:x} r-xp 00000000 08:01 7 /srv/server\n{DATA:x}-{:x} rw-p 00200000 08:01 7 /srv/server\n\
-         {HEAP:x}-{end:x} rw-p 00000000 00:00 0 \n{OWN:x}-{:x} rw-p 00000000 00:00 0 \n{CHUNK_TABLE:x}-{:x} rw-p 00000000 00:00 0 \n",
-        CODE + 0x1000,
-        DATA + DATA_BYTES,
-        OWN + OWN_BYTES,
-        CHUNK_TABLE + CHUNK_TABLE_BYTES
-    );
+    let mappings = [
+        (CODE, PAGE, "r-xp 00000000 08:01 7 /srv/server"),
+        (DATA, DATA_BYTES, "rw-p 00200000 08:01 7 /srv/server"),
+        (HEAP, end - HEAP, "rw-p 00000000 00:00 0 "),
+        (OWN, OWN_BYTES, "rw-p 00000000 00:00 0 "),
+        (CHUNK_TABLE, CHUNK_TABLE_BYTES, "rw-p 00000000 00:00 0 "),
+    ];
+    let maps = map_lines(&mappings);
+    // All but the code.
+    let image = Image::of(&mappings.map(|(start, bytes, _)| (start, bytes))[1..]);
     let heap = DATA + 8 * dice.below(512);
     let mut writer = Writer { image, dice, expected: GoExpected::new(), spans: 0, bits: BITS };
     for name in ["HeapAlloc", "HeapSys", "HeapIdle", "HeapInuse", "HeapReleased"] {
@@ -72,11 +68,10 @@ pub fn fabricate_go(seed: u64) -> GoImage {
         writer.chunk(HEAP + chunk * CHUNK);
     }
     let Writer { mut image, expected, spans, .. } = writer;
-    image.put_word(RANGES, HEAP);
-    image.put_word(RANGES + 8, end);
+    image.put_row(RANGES, [HEAP, end]);
     // mheap_: pages at 8, with chunks at 0x78 and inUse at 0x10090; allspans at 0x10148.
     let number = HEAP.wrapping_sub(0xffff_8000_0000_0000) / CHUNK;
-    for (offset, word) in [
+    let words = [
         (8 + 0x78 + 8 * (number >> 13), CHUNK_TABLE),
         (8 + 0x1_0090, RANGES),
         (8 + 0x1_0098, 1),
@@ -84,9 +79,8 @@ pub fn fabricate_go(seed: u64) -> GoImage {
         (0x1_0148, SPANS),
         (0x1_0150, spans),
         (0x1_0158, 15 * PAGE / 8),
-    ] {
-        image.put_word(heap + offset, word);
-    }
+    ];
+    image.put_words(heap, words);
     GoImage { image, maps, heap, data: (DATA, DATA + DATA_BYTES), expected }
 }
 
@@ -159,11 +153,7 @@ impl Writer {
             page += pages;
         }
         let number = chunk.wrapping_sub(0xffff_8000_0000_0000) / CHUNK;
-        for index in 0..8 {
-            let at = CHUNK_TABLE + 128 * (number % (1 << 13)) + 8 * index;
-            self.image.put_word(at, used[index as usize]);
-            self.image.put_word(at + 64, given[index as usize]);
-        }
+        self.image.put_row(CHUNK_TABLE + 128 * (number % (1 << 13)), used.into_iter().chain(given));
     }
 
     fn objects(&mut self, start: u64, pages: u64) {

@@ -4,8 +4,7 @@
 //!
 //! Written from the headers of that repository, independently of the reader that it tests.
 
-use crate::tcmalloc::{HeapExpected, HeapImage};
-use crate::{Image, Rng};
+use crate::{HeapExpected, HeapImage, Image, Rng, map_lines};
 
 const MIB: u64 = 1 << 20;
 const HUGE: u64 = 2 * MIB;
@@ -165,11 +164,8 @@ struct Writer {
 /// Fabricates a tcmalloc from `seed`, with the layout of the commit of this number (modulo their
 /// number).
 pub fn fabricate_google_tcmalloc(layout: usize, seed: u64) -> HeapImage {
-    let mut image = Image::default();
     let heap_bytes = HUGE_PAGES * HUGE;
-    for (start, bytes) in [(DATA, DATA_BYTES + BSS_BYTES), (OWN, OWN_BYTES), (HEAP, heap_bytes)] {
-        image.map(start, bytes as usize);
-    }
+    let image = Image::of(&[(DATA, DATA_BYTES + BSS_BYTES), (OWN, OWN_BYTES), (HEAP, heap_bytes)]);
     let mut dice = Rng::new(seed ^ 0x676f_6f67);
     let mut writer = Writer {
         image,
@@ -210,18 +206,15 @@ pub fn fabricate_google_tcmalloc(layout: usize, seed: u64) -> HeapImage {
 }
 
 fn maps() -> String {
-    let line = |start: u64, bytes: u64, what: &str| format!("{start:x}-{:x} rw-p {what}\n", start + bytes);
-    let none = |start: u64, end: u64| format!("{start:x}-{end:x} ---p 00000000 00:00 0\n");
     // madvise was called on the root, which therefore is a mapping of its own.
-    [
-        none(0x0d00_0000_0000, OWN),
-        line(OWN, OWN_BYTES, "00000000 00:00 0"),
-        line(HEAP, HUGE_PAGES * HUGE, "00000000 00:00 0"),
-        line(DATA, DATA_BYTES, "00080000 08:01 79 /usr/bin/served"),
-        line(DATA + DATA_BYTES, 256 * 1024, "00000000 00:00 0"),
-        line(ROOT, ROOT_BYTES, "00000000 00:00 0"),
-    ]
-    .concat()
+    map_lines(&[
+        (0x0d00_0000_0000, OWN - 0x0d00_0000_0000, "---p 00000000 00:00 0"),
+        (OWN, OWN_BYTES, "rw-p 00000000 00:00 0"),
+        (HEAP, HUGE_PAGES * HUGE, "rw-p 00000000 00:00 0"),
+        (DATA, DATA_BYTES, "rw-p 00080000 08:01 79 /usr/bin/served"),
+        (DATA + DATA_BYTES, 256 * 1024, "rw-p 00000000 00:00 0"),
+        (ROOT, ROOT_BYTES, "rw-p 00000000 00:00 0"),
+    ])
 }
 
 impl Writer {
@@ -252,19 +245,14 @@ impl Writer {
         ROOT + leaf / 4096 * 8
     }
 
-    /// Writes the low `bytes` bytes of `value`.
-    fn put_low_bytes(&mut self, at: u64, value: u64, bytes: usize) {
-        self.image.put(at, &value.to_le_bytes()[..bytes]);
-    }
-
     /// Writes `class_to_pages_` and `class_to_size_`, which are the same for each partition.
     fn sizes(&mut self) {
         let number = self.class_count();
         let pages_at = SIZES - (number + 2).next_multiple_of(2);
         for class in 0..number {
             let (bytes, pages) = CLASSES.get((class % BASE) as usize).copied().unwrap_or_default();
-            self.put_low_bytes(SIZES + 4 * class, bytes, 4);
-            self.put_low_bytes(pages_at + class, pages, 1);
+            self.image.put_bits(SIZES + 4 * class, bytes, 32);
+            self.image.put_bits(pages_at + class, pages, 8);
         }
     }
 
@@ -301,26 +289,23 @@ impl Writer {
         let sum = |all: &[(u64, u64)]| all.iter().map(|range| range.1).sum::<u64>();
         self.expected.releasable_bytes += sum(&backed) * HUGE;
         let in_use = HUGE_PAGES - sum(&unbacked);
-        self.huge_address_map(ALLOCATOR, &unbacked, (HUGE_PAGES, in_use));
-        self.huge_address_map(CACHE, &backed, (sum(&backed), 10));
+        self.huge_address_map(ALLOCATOR, &unbacked, [HUGE_PAGES, in_use]);
+        self.huge_address_map(CACHE, &backed, [sum(&backed), 10]);
     }
 
     /// Writes a `HugeAddressMap`, which is a tree that leans to the right, and the words behind it.
-    fn huge_address_map(&mut self, at: u64, ranges: &[(u64, u64)], behind: (u64, u64)) {
+    fn huge_address_map(&mut self, at: u64, ranges: &[(u64, u64)], behind: [u64; 2]) {
         let mut parent = 0;
         for (index, &(start, huge_pages)) in ranges.iter().enumerate() {
             let node = self.nodes;
             self.nodes += 64;
-            self.image.put_word(node, start / HUGE);
-            self.image.put_word(node + 8, huge_pages);
+            self.image.put_row(node, [start / HUGE, huge_pages]);
             self.image.put_word(node + 40, parent);
             self.image.put_word(if index == 0 { at } else { parent + 32 }, node);
             parent = node;
         }
-        self.image.put_word(at + 8, ranges.len() as u64);
-        self.image.put_word(at + 16, ranges.iter().map(|range| range.1).sum());
-        self.image.put_word(at + 64, behind.0);
-        self.image.put_word(at + 72, behind.1);
+        self.image.put_row(at + 8, [ranges.len() as u64, ranges.iter().map(|range| range.1).sum::<u64>()]);
+        self.image.put_row(at + 64, behind);
     }
 
     /// Writes a block of huge pages; the rest of its last page is used for other spans.
@@ -356,7 +341,7 @@ impl Writer {
         for page in 0..if class > 0 { pages } else { 1 } {
             let index = ((start - HEAP) >> 13) + page;
             let width = self.width();
-            self.put_low_bytes(LEAF + index * width, class, width as usize);
+            self.image.put_bits(LEAF + index * width, class, 8 * width as u32);
             self.image.put_word(self.entries() + 8 * index, span | class << 48);
         }
         span
@@ -403,12 +388,10 @@ impl Writer {
         let tracker = if is_first { OWN + OWN_BYTES - (released_at + 32) } else { self.trackers };
         self.trackers += 256;
         self.image.put_word(tracker + 16, start / HUGE);
-        self.put_low_bytes(tracker + 24, count(&released), 2);
-        for word in 0..4 {
-            self.image.put_word(tracker + used_at + 8 * word, used[word as usize]);
-            self.image.put_word(tracker + released_at + 8 * word, released[word as usize]);
-        }
-        self.put_low_bytes(tracker + used_at + 34, count(&used), 2);
+        self.image.put_bits(tracker + 24, count(&released), 16);
+        self.image.put_row(tracker + used_at, used);
+        self.image.put_row(tracker + released_at, released);
+        self.image.put_bits(tracker + used_at + 34, count(&used), 16);
         let slot = self.entries() + 8 * (1 << self.commit.leaf_bits) + ((start - HEAP) >> 21) * 8;
         self.image.put_word(slot, tracker);
     }
@@ -420,8 +403,7 @@ impl Writer {
         let (sample, commit) = (self.samples, self.commit);
         self.samples += 640;
         self.image.put_word(span + 24, (start / PAGE) | (2 << commit.large_bit));
-        self.image.put_word(span + commit.large, pages);
-        self.image.put_word(span + commit.large + 8, sample);
+        self.image.put_row(span + commit.large, [pages, sample]);
         self.image.put_word(sample + 56, bytes);
         if commit.has_proxy && dice.chance(30) {
             // A proxy that is in no span of objects.
@@ -451,7 +433,7 @@ impl Writer {
                 free.push(index);
             }
         }
-        self.put_low_bytes(span + 20, number - free.len() as u64, 2);
+        self.image.put_bits(span + 20, number - free.len() as u64, 16);
         // A span of one object has no list of free objects.
         if number == 1 {
             return;
@@ -473,20 +455,20 @@ impl Writer {
         let unit = |index: u64| index * bytes / 8;
         let (inside, rest) = free.split_at(free.len().min(self.commit.cached as usize));
         for (place, &index) in inside.iter().enumerate() {
-            self.put_low_bytes(span + 40 + 2 * place as u64, unit(index), 2);
+            self.image.put_bits(span + 40 + 2 * place as u64, unit(index), 16);
         }
-        self.put_low_bytes(span + 22, inside.len() as u64, 1);
+        self.image.put_bits(span + 22, inside.len() as u64, 8);
         let (mut first, mut embedded) = (0xffff, 0);
         for hosted in rest.chunks((bytes / 2) as usize) {
             let host = start + hosted[0] * bytes;
-            self.put_low_bytes(host, first, 2);
+            self.image.put_bits(host, first, 16);
             for (place, &index) in hosted.iter().enumerate().skip(1) {
-                self.put_low_bytes(host + 2 * place as u64, unit(index), 2);
+                self.image.put_bits(host + 2 * place as u64, unit(index), 16);
             }
             (first, embedded) = (unit(hosted[0]), hosted.len() as u64 - 1);
         }
-        self.put_low_bytes(span + 16, embedded, 2);
-        self.put_low_bytes(span + 18, first, 2);
+        self.image.put_bits(span + 16, embedded, 16);
+        self.image.put_bits(span + 18, first, 16);
     }
 
     /// Moves loose objects to transfer caches, and to the cache of a processor or a thread.
@@ -499,21 +481,16 @@ impl Writer {
             let transferred = loose.split_off(loose.len() - (loose.len() / 2).min(100));
             rest.push(loose);
             let cache = TRANSFER + class as u64 * TRANSFER_STRIDE;
-            self.image.put_word(cache + 24, transferred.len() as u64 | 512 << 32);
-            self.image.put_word(cache + 32, slots);
-            self.image.put_word(cache + 48, class as u64);
-            self.image.put_word(cache + 56, bytes);
-            for object in transferred {
-                self.image.put_word(slots, object);
-                slots += 8;
-            }
+            self.image.put_row(cache + 24, [transferred.len() as u64 | 512 << 32, slots]);
+            self.image.put_row(cache + 48, [class as u64, bytes]);
+            self.image.put_row(slots, transferred.iter().copied());
+            slots += 8 * transferred.len() as u64;
         }
         // Other partitions have a transfer cache for each class, too.
         for class in BASE..self.class_count() {
             let cache = TRANSFER + class * TRANSFER_STRIDE;
             let bytes = CLASSES.get((class % BASE) as usize).map_or(0, |of| of.0);
-            self.image.put_word(cache + 48, class);
-            self.image.put_word(cache + 56, bytes);
+            self.image.put_row(cache + 48, [class, bytes]);
         }
         if has_processors { self.processors(&rest) } else { self.thread(&rest) }
     }
@@ -521,8 +498,7 @@ impl Writer {
     /// Writes the cache of the second of two processors; the first was never used.
     fn processors(&mut self, loose: &[Vec<u64>]) {
         let slab = SLABS + (1 << SLAB_SHIFT);
-        self.image.put_word(SLABS_AND_SHIFT, SLABS | SLAB_SHIFT);
-        self.image.put_word(SLABS_AND_SHIFT + 8, BEGINS + 4096);
+        self.image.put_row(SLABS_AND_SHIFT, [SLABS | SLAB_SHIFT, BEGINS + 4096]);
         self.image.put_word(SLABS_AND_SHIFT + self.commit.begins, BEGINS);
         let mut place = (4 * self.class_count()).div_ceil(8);
         let mut was_empty = false;
@@ -534,12 +510,10 @@ impl Writer {
                 place += 1;
             }
             was_empty = capacity == 0;
-            self.put_low_bytes(BEGINS + 2 * class, place, 2);
-            for (index, &object) in objects.iter().enumerate() {
-                self.image.put_word(slab + 8 * (place + index as u64), object);
-            }
-            self.put_low_bytes(slab + 4 * class, place + objects.len() as u64, 2);
-            self.put_low_bytes(slab + 4 * class + 2, place + objects.len() as u64, 2);
+            self.image.put_bits(BEGINS + 2 * class, place, 16);
+            self.image.put_row(slab + 8 * place, objects.iter().copied());
+            self.image.put_bits(slab + 4 * class, place + objects.len() as u64, 16);
+            self.image.put_bits(slab + 4 * class + 2, place + objects.len() as u64, 16);
             place += capacity;
         }
     }
@@ -557,18 +531,15 @@ impl Writer {
                 held += CLASSES[class as usize].0;
             }
             self.image.put_word(list, first);
-            self.put_low_bytes(list + 8, objects.len() as u64, 4);
-            self.put_low_bytes(list + 16, 1, 4);
+            self.image.put_bits(list + 8, objects.len() as u64, 32);
+            self.image.put_bits(list + 16, 1, 32);
         }
         let behind = THREAD + 24 * self.class_count();
-        self.image.put_word(behind, held);
-        self.image.put_word(behind + 8, 1 << 16);
+        self.image.put_row(behind, [held, 1 << 16]);
     }
 
     fn arena(&mut self) {
-        let at = ARENA + self.commit.arena_lock;
-        self.image.put_word(at, OWN + OWN_BYTES - 4096);
-        self.image.put_word(at + 8, 4096);
+        self.image.put_row(ARENA + self.commit.arena_lock, [OWN + OWN_BYTES - 4096, 4096]);
         self.image.put_word(DATA + 0x5300, ARENA);
         self.image.put_word(DATA + 0x5340, ARENA);
     }

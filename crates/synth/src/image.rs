@@ -11,6 +11,15 @@ pub struct Image {
 }
 
 impl Image {
+    /// Zero bytes in these ranges, each given by its first address and its number of bytes.
+    pub fn of(ranges: &[(u64, u64)]) -> Self {
+        let mut image = Self::default();
+        for &(start, bytes) in ranges {
+            image.map(start, bytes as usize);
+        }
+        image
+    }
+
     /// Adds `bytes` zero bytes from `start` on, and returns whether it did: a range that would
     /// overlap another, or exceed the address space, is not added.
     pub fn map(&mut self, start: u64, bytes: usize) -> bool {
@@ -84,6 +93,18 @@ impl Image {
         self.put(address, &word.to_le_bytes());
     }
 
+    /// Writes a word at each of these offsets from `at`.
+    pub fn put_words(&mut self, at: u64, words: impl IntoIterator<Item = (u64, u64)>) {
+        for (offset, word) in words {
+            self.put_word(at + offset, word);
+        }
+    }
+
+    /// Writes consecutive words from `at` on.
+    pub fn put_row(&mut self, at: u64, words: impl IntoIterator<Item = u64>) {
+        self.put_words(at, (0..).step_by(8).zip(words));
+    }
+
     /// Writes the low `bits` of `value` at `address`, within one aligned word.
     pub fn put_bits(&mut self, address: u64, value: u64, bits: u32) {
         let shift = address % 8 * 8;
@@ -106,6 +127,13 @@ impl Image {
 pub fn clipped(runs: &[(u64, u64)], from: u64, to: u64) -> Vec<(u64, u64)> {
     let first = runs.partition_point(|run| run.1 <= from);
     runs[first..].iter().take_while(|run| run.0 < to).map(|run| (run.0.max(from), run.1.min(to))).collect()
+}
+
+/// Lines of /proc/PID/maps, each given by its first address, its number of bytes, and the text
+/// behind the addresses.
+pub fn map_lines(mappings: &[(u64, u64, &str)]) -> String {
+    let line = |&(start, bytes, rest): &(u64, u64, &str)| format!("{start:x}-{:x} {rest}\n", start + bytes);
+    mappings.iter().map(line).collect()
 }
 
 /// Whether the bit of a page, by its number modulo 64, is set in `absent`.

@@ -4,7 +4,7 @@
 //!
 //! Written from jemalloc's headers of each release, independently of the reader that it tests.
 
-use crate::{Image, Rng};
+use crate::{HeapExpected, HeapImage, Image, Rng, map_lines};
 
 const PAGE: u64 = 4096;
 const MIB: u64 = 1 << 20;
@@ -30,41 +30,10 @@ const SLABS: [(u64, u64, u64); 5] = [(0, 8, 1), (4, 64, 1), (9, 160, 5), (13, 32
 /// A large size class: number, and bytes. Its extents have one page more.
 const LARGE: (u64, u64) = (40, 32 << 10);
 
-/// Expected figures of a fabricated jemalloc.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct JemallocExpected {
-    /// Bytes of regions and large allocations in use.
-    pub live_bytes: u64,
-    /// Number of regions and large allocations in use.
-    pub live_blocks: u64,
-    /// Bytes of free regions in slabs.
-    pub free_bytes: u64,
-    /// Bytes of dirty and muzzy extents.
-    pub purge_bytes: u64,
-    /// Bytes of extents in use.
-    pub active_bytes: u64,
-}
-
-/// A fabricated jemalloc.
-#[derive(Clone, Debug)]
-pub struct JemallocImage {
-    /// Its memory, all of it resident.
-    pub image: Image,
-    /// Its /proc/PID/maps.
-    pub maps: String,
-    /// Its expected figures.
-    pub expected: JemallocExpected,
-    /// Ranges of its own structures, for damage: first byte and first byte behind.
-    pub structures: Vec<(u64, u64)>,
-}
-
 /// Fabricates a jemalloc of `layout` (0 for 5.3, 1 for 5.1 and 5.2, 2 for 5.0) from `seed`.
-pub fn fabricate_jemalloc(layout: usize, seed: u64) -> JemallocImage {
+pub fn fabricate_jemalloc(layout: usize, seed: u64) -> HeapImage {
     let flags = FLAGS[layout % FLAGS.len()];
-    let mut image = Image::default();
-    for (start, bytes) in [(DATA, DATA_BYTES + BSS_BYTES), (BASE, BASE_BYTES), (HEAP, HEAP_BYTES)] {
-        image.map(start, bytes as usize);
-    }
+    let mut image = Image::of(&[(DATA, DATA_BYTES + BSS_BYTES), (BASE, BASE_BYTES), (HEAP, HEAP_BYTES)]);
     let mut dice = Rng::new(seed ^ 0x6a65);
     // The root is at a random place in the bss.
     let root = DATA + DATA_BYTES + 64 * dice.below(1000);
@@ -75,24 +44,20 @@ pub fn fabricate_jemalloc(layout: usize, seed: u64) -> JemallocImage {
         is_new: layout.is_multiple_of(FLAGS.len()),
         next: EXTENTS,
         at: HEAP,
-        expected: JemallocExpected::default(),
+        expected: HeapExpected::default(),
     };
     while writer.at + 64 * PAGE < HEAP + HEAP_BYTES && writer.next + 128 < LEAF {
         writer.extent(&mut dice);
     }
     let (used, mut image) = (writer.next, writer.image);
     // base_block_t: size, next, and an extent for the unused rest.
-    let header = [BASE_BYTES, 0, 0, LEAF + 2 * MIB, BASE + BASE_BYTES - LEAF - 2 * MIB];
-    for (index, word) in header.into_iter().enumerate() {
-        image.put_word(BASE + 8 * index as u64, word);
-    }
-    let line = |start: u64, bytes: u64, what: &str| format!("{start:x}-{:x} rw-p {what}\n", start + bytes);
-    let maps = [
-        line(DATA, DATA_BYTES, "00080000 08:01 77 /usr/lib/libjemalloc.so.2"),
-        line(DATA + DATA_BYTES, BSS_BYTES, "00000000 00:00 0"),
-        line(BASE, BASE_BYTES, "00000000 00:00 0"),
-        line(HEAP, HEAP_BYTES, "00000000 00:00 0"),
-    ];
+    image.put_row(BASE, [BASE_BYTES, 0, 0, LEAF + 2 * MIB, BASE + BASE_BYTES - LEAF - 2 * MIB]);
+    let maps = map_lines(&[
+        (DATA, DATA_BYTES, "rw-p 00080000 08:01 77 /usr/lib/libjemalloc.so.2"),
+        (DATA + DATA_BYTES, BSS_BYTES, "rw-p 00000000 00:00 0"),
+        (BASE, BASE_BYTES, "rw-p 00000000 00:00 0"),
+        (HEAP, HEAP_BYTES, "rw-p 00000000 00:00 0"),
+    ]);
     let leaf = LEAF + (HEAP >> 12) % (1 << 18) * 8;
     let structures = vec![
         (root + HEAP / (1 << 30) * 8, root + HEAP / (1 << 30) * 8 + 8),
@@ -100,7 +65,7 @@ pub fn fabricate_jemalloc(layout: usize, seed: u64) -> JemallocImage {
         (EXTENTS, used),
         (leaf, leaf + HEAP_BYTES / PAGE * 8),
     ];
-    JemallocImage { image, maps: maps.concat(), expected: writer.expected, structures }
+    HeapImage { image, maps, expected: writer.expected, structures }
 }
 
 struct Writer {
@@ -109,7 +74,7 @@ struct Writer {
     is_new: bool,
     next: u64,
     at: u64,
-    expected: JemallocExpected,
+    expected: HeapExpected,
 }
 
 impl Writer {
@@ -154,7 +119,7 @@ impl Writer {
         }
         match state {
             0 => self.expected.active_bytes += end - start,
-            1 | 2 => self.expected.purge_bytes += end - start,
+            1 | 2 => self.expected.releasable_bytes += end - start,
             _ => {}
         }
         let offset = if slab.is_none() && state == 0 { 64 * dice.below(64) } else { 0 };
@@ -163,13 +128,9 @@ impl Writer {
             | state << state_shift
             | class << class_shift
             | free << free_shift;
-        self.image.put_word(structure, bits);
-        self.image.put_word(structure + 8, start + offset);
-        // The low bits are a serial number.
-        self.image.put_word(structure + 16, (end - start) | dice.below(PAGE));
-        for (index, group) in bitmap.into_iter().enumerate() {
-            self.image.put_word(structure + 64 + 8 * index as u64, group);
-        }
+        // The low bits of the third word are a serial number.
+        self.image.put_row(structure, [bits, start + offset, (end - start) | dice.below(PAGE)]);
+        self.image.put_row(structure + 64, bitmap);
         let of_state = if self.is_new { state << 2 } else { 0 };
         let entry = class << 48 | structure | of_state | u64::from(slab.is_some());
         let leaf = |page: u64| LEAF + (page >> 12) % (1 << 18) * 8;

@@ -39,6 +39,7 @@ mod sbcl;
 mod tcmalloc;
 mod v8;
 mod v8_objects;
+mod variants;
 mod version;
 mod write;
 
@@ -49,13 +50,14 @@ pub use dice::Rng;
 pub use expected::{Expected, ExpectedArena, Mallinfo};
 pub use go::{GoExpected, GoImage, fabricate_go};
 pub use google_tcmalloc::{GOOGLE_LAYOUTS, fabricate_google_tcmalloc};
+use image::map_lines;
 pub use image::{Image, clipped, is_absent};
-pub use jemalloc::{JEMALLOC_LAYOUTS, JemallocExpected, JemallocImage, fabricate_jemalloc};
+pub use jemalloc::{JEMALLOC_LAYOUTS, fabricate_jemalloc};
 pub use jvm::{JvmExpected, JvmImage, JvmPools, fabricate_jvm};
 pub use mimalloc::{MIMALLOC_LAYOUTS, fabricate_mimalloc};
-pub use musl::{MuslExpected, MuslImage, fabricate_musl};
+pub use musl::fabricate_musl;
 pub use musl_old::fabricate_old_musl;
-pub use perl::{ExpectedPerl, KeptBuffer, PerlImage, PerlRecipe, PerlVariables, TRAPS, Trap, fabricate_perl};
+pub use perl::{ExpectedPerl, KeptBuffer, PerlImage, PerlRecipe, PerlVariables, Trap, fabricate_perl};
 pub use sbcl::{
     SBCL_GENERATIONS, SBCL_RELEASES, SBCL_TYPES, SbclExpected, SbclGeneration, SbclHeap, SbclInstances,
     SbclRecipe, SbclRelease, SbclThread, fabricate_sbcl,
@@ -199,10 +201,6 @@ pub fn fabricate(recipe: &Recipe) -> Heap {
     let plan = plan::plan(recipe);
     let expected = expected::expected(&plan);
     write::write(recipe, plan, expected)
-}
-
-fn round_up(value: u64, unit: u64) -> u64 {
-    value.div_ceil(unit) * unit
 }
 
 fn round_down(value: u64, unit: u64) -> u64 {

@@ -3,8 +3,7 @@
 //!
 //! Written from mimalloc's headers of each release, independently of the reader that it tests.
 
-use crate::tcmalloc::{HeapExpected, HeapImage};
-use crate::{Image, Rng};
+use crate::{HeapExpected, HeapImage, Image, Rng, map_lines};
 
 const MIB: u64 = 1 << 20;
 const KIB: u64 = 1 << 10;
@@ -87,10 +86,8 @@ struct Writer {
 /// 3.13, 4 for that of CPython 3.14.10, 5 for 3.1) from `seed`.
 pub fn fabricate_mimalloc(layout: usize, seed: u64) -> HeapImage {
     let mut dice = Rng::new(seed ^ 0x6d69);
-    let mut image = Image::default();
-    image.map(DATA, DATA_BYTES as usize);
+    let image = Image::of(&[(DATA, DATA_BYTES)]);
     let mut writer = Writer { image, expected: HeapExpected::default(), structures: Vec::new() };
-    let line = |start: u64, bytes: u64, what: &str| format!("{start:x}-{:x} rw-p {what}\n", start + bytes);
     let mut maps = Vec::new();
     let bytes = match layout % MIMALLOC_LAYOUTS {
         0 => writer.slices(&OF_2_0_9, 80, [216, 224, 232, 240, 248, 264], &mut dice),
@@ -100,16 +97,16 @@ pub fn fabricate_mimalloc(layout: usize, seed: u64) -> HeapImage {
         3 => writer.slices(&OF_2_0_9, 96, [216, 224, 232, 240, 248, 264], &mut dice),
         4 => writer.slices(&OF_2_2, 112, [224, 248, 256, 264, 272, 288], &mut dice),
         _ => {
-            maps.push(line(MAP, 4 * MIB + SLICE, "00000000 00:00 0"));
+            maps.push((MAP, 4 * MIB + SLICE, "rw-p 00000000 00:00 0"));
             writer.arena(&mut dice)
         }
     };
-    maps.insert(0, line(HEAP, bytes, "00000000 00:00 0"));
-    maps.insert(1, line(DATA, DATA_BYTES, "00080000 08:01 79 /usr/lib/libmimalloc.so.2"));
-    maps.sort_by_key(|line| u64::from_str_radix(line.split('-').next().unwrap_or_default(), 16).unwrap_or(0));
+    maps.push((HEAP, bytes, "rw-p 00000000 00:00 0"));
+    maps.push((DATA, DATA_BYTES, "rw-p 00080000 08:01 79 /usr/lib/libmimalloc.so.2"));
+    maps.sort_unstable();
     HeapImage {
         image: writer.image,
-        maps: maps.concat(),
+        maps: map_lines(&maps),
         expected: writer.expected,
         structures: writer.structures,
     }
@@ -163,14 +160,14 @@ impl Writer {
         let count = 40 + dice.below(20);
         self.image.map(HEAP, (32 * MIB) as usize);
         self.image.put_word(DATA + 0x100, KEY);
-        let [cookie, slices, own, kind, entries, structures] = places.map(|at| HEAP + at);
-        for (at, word) in [(cookie, HEAP ^ KEY), (slices, 512), (own, 1), (kind, 0), (entries, 512)] {
-            self.image.put_word(at, word);
-        }
+        let [cookie, slices, own, kind, entries, structures] = places;
+        self.image
+            .put_words(HEAP, [(cookie, HEAP ^ KEY), (slices, 512), (own, 1), (kind, 0), (entries, 512)]);
         // The segment's own slice, and its thread.
+        let structures = HEAP + structures;
         self.image.put_bits(structures, 1, 32);
         self.image.put_bits(structures + fields.size.0, SLICE, fields.size.1);
-        let thread = if places[0] == 216 { 256 } else { 280 };
+        let thread = if cookie == 216 { 256 } else { 280 };
         self.image.put_word(HEAP + thread, 0x7f00_0000_1000);
         let (mut index, mut used) = (1, 0);
         for number in 0..count {
@@ -192,7 +189,7 @@ impl Writer {
             index += here;
         }
         self.image.put_bits(structures + index * bytes, 512 - index, 32);
-        self.image.put_word(cookie - 8, used);
+        self.image.put_word(HEAP + cookie - 8, used);
         self.structures.push((HEAP, HEAP + 320));
         32 * MIB
     }
@@ -203,9 +200,7 @@ impl Writer {
         self.image.put_word(DATA + 0x100, KEY);
         let own = 8 * KIB;
         let words = [(112, HEAP ^ KEY), (96, 64), (144, 16), (152, 0), (32, 4 * MIB), (104, own)];
-        for (at, word) in words {
-            self.image.put_word(HEAP + at, word);
-        }
+        self.image.put_words(HEAP, words);
         self.image.put_word(HEAP + 136, 0x7f00_0000_1000);
         let mut used = 0;
         for index in 0..64 {
@@ -228,14 +223,11 @@ impl Writer {
         const SLICES: u64 = 256;
         self.image.map(HEAP, (SLICES * SLICE) as usize);
         self.image.map(MAP, (4 * MIB + SLICE) as usize);
-        self.image.put_word(DATA + 0x100, MAP);
-        self.image.put_word(DATA + 0x108, HEAP);
+        self.image.put_row(DATA + 0x100, [MAP, HEAP]);
         let of_submap = MAP + HEAP / (8192 * SLICE) * 8;
         self.image.put_word(of_submap, SUBMAP);
         let own = 4;
-        for (at, word) in [(24, DATA + 0x200), (32, SLICES), (40, own)] {
-            self.image.put_word(HEAP + at, word);
-        }
+        self.image.put_words(HEAP, [(24, DATA + 0x200), (32, SLICES), (40, own)]);
         let mut index = own;
         while index + 8 < SLICES {
             let here = 1 + dice.below(4);

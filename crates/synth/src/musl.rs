@@ -4,7 +4,7 @@
 //!
 //! Written from musl's `src/malloc/mallocng`, independently of the reader that it tests.
 
-use crate::{Image, Rng};
+use crate::{HeapExpected, HeapImage, Image, Rng, map_lines};
 
 const PAGE: u64 = 4096;
 const DATA: u64 = 0x40_8000;
@@ -18,55 +18,25 @@ const CLASSES: [(u64, u64); 5] = [(0, 1), (3, 4), (12, 18), (19, 63), (27, 255)]
 /// Maximum number of groups.
 const GROUPS: usize = 150;
 
-/// Expected figures of a fabricated mallocng.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct MuslExpected {
-    /// Bytes that were requested.
-    pub live_bytes: u64,
-    /// Blocks in use.
-    pub live_blocks: u64,
-    /// Bytes of free slots.
-    pub free_bytes: u64,
-}
-
-/// A fabricated mallocng.
-#[derive(Clone, Debug)]
-pub struct MuslImage {
-    /// Its memory, all of it resident.
-    pub image: Image,
-    /// Its /proc/PID/maps.
-    pub maps: String,
-    /// Its expected figures.
-    pub expected: MuslExpected,
-    /// Ranges of its own structures, for damage: first byte and first byte behind.
-    pub structures: Vec<(u64, u64)>,
-}
-
 /// Fabricates a mallocng from `seed`.
-pub fn fabricate_musl(seed: u64) -> MuslImage {
-    let mut image = Image::default();
-    for (start, bytes) in [(DATA, DATA_BYTES), (AREAS, AREAS_BYTES), (HEAP, HEAP_BYTES)] {
-        image.map(start, bytes as usize);
-    }
+pub fn fabricate_musl(seed: u64) -> HeapImage {
+    let mut image = Image::of(&[(DATA, DATA_BYTES), (AREAS, AREAS_BYTES), (HEAP, HEAP_BYTES)]);
     let mut dice = Rng::new(seed ^ 0x6d75);
     let secret = dice.below(u64::MAX - 1) + 1;
     let context = DATA + 8 * dice.below(500);
     // struct malloc_context: secret, init_done and mmap_counter, …, meta_area_head.
-    for (offset, word) in [(0, secret), (8, 1 | 7 << 32), (56, AREAS)] {
-        image.put_word(context + offset, word);
-    }
-    let mut writer = Writer { image, secret, metas: 0, at: HEAP, expected: MuslExpected::default() };
+    image.put_words(context, [(0, secret), (8, 1 | 7 << 32), (56, AREAS)]);
+    let mut writer = Writer { image, secret, metas: 0, at: HEAP, expected: HeapExpected::default() };
     while writer.metas < GROUPS && writer.at + (1 << 18) < HEAP + HEAP_BYTES {
         writer.mapped_group(&mut dice);
     }
-    let line = |start: u64, bytes: u64, what: &str| format!("{start:x}-{:x} rw-p {what}\n", start + bytes);
-    let maps = [
-        line(DATA, DATA_BYTES, "00008000 08:01 77 /usr/bin/program"),
-        line(AREAS, AREAS_BYTES, "00000000 00:00 0"),
-        line(HEAP, HEAP_BYTES, "00000000 00:00 0"),
-    ];
+    let maps = map_lines(&[
+        (DATA, DATA_BYTES, "rw-p 00008000 08:01 77 /usr/bin/program"),
+        (AREAS, AREAS_BYTES, "rw-p 00000000 00:00 0"),
+        (HEAP, HEAP_BYTES, "rw-p 00000000 00:00 0"),
+    ]);
     let structures = vec![(context, context + 64), (AREAS, AREAS + 2 * PAGE), (HEAP, writer.at)];
-    MuslImage { image: writer.image, maps: maps.concat(), expected: writer.expected, structures }
+    HeapImage { image: writer.image, maps, expected: writer.expected, structures }
 }
 
 struct Writer {
@@ -74,7 +44,7 @@ struct Writer {
     secret: u64,
     metas: usize,
     at: u64,
-    expected: MuslExpected,
+    expected: HeapExpected,
 }
 
 /// Address of a meta: an area has 101 of them, behind 24 bytes.
@@ -142,9 +112,7 @@ impl Writer {
         }
         self.image.put_word(start, meta(index));
         let words = [0, 0, start, avail | freed << 32, (slots - 1) | class << 6 | pages << 12];
-        for (word, value) in words.into_iter().enumerate() {
-            self.image.put_word(meta(index) + 8 * word as u64, value);
-        }
+        self.image.put_row(meta(index), words);
     }
 
     /// Writes a block in a slot, as enframe and set_size leave it.

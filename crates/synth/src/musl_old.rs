@@ -4,7 +4,7 @@
 //!
 //! Written from musl's `src/malloc/oldmalloc`, independently of the reader that it tests.
 
-use crate::{Image, MuslExpected, MuslImage, Rng};
+use crate::{HeapExpected, HeapImage, Image, Rng, map_lines};
 
 const PAGE: u64 = 4096;
 const DATA: u64 = 0x40_8000;
@@ -27,16 +27,17 @@ fn bin(bytes: u64) -> u64 {
 }
 
 /// Fabricates a heap from `seed`.
-pub fn fabricate_old_musl(seed: u64) -> MuslImage {
+pub fn fabricate_old_musl(seed: u64) -> HeapImage {
     let mut dice = Rng::new(seed ^ 0x6f6c);
     let blocks: u64 = BLOCKS.iter().sum();
-    let ranges = [(DATA, DATA_BYTES), (HEAP, REGION_PAGES * PAGE), (MAPPED, (REGION_PAGES + blocks) * PAGE)];
-    let mut image = Image::default();
-    for (start, bytes) in ranges {
-        image.map(start, bytes as usize);
-    }
+    let mappings = [
+        (DATA, DATA_BYTES, "rw-p 00008000 08:01 77 /usr/bin/program"),
+        (HEAP, REGION_PAGES * PAGE, "rw-p 00000000 00:00 0 [heap]"),
+        (MAPPED, (REGION_PAGES + blocks) * PAGE, "rw-p 00000000 00:00 0"),
+    ];
+    let image = Image::of(&mappings.map(|(start, bytes, _)| (start, bytes)));
     let state = DATA + 8 * dice.below(1000);
-    let mut writer = Writer { image, free: Vec::new(), expected: MuslExpected::default() };
+    let mut writer = Writer { image, free: Vec::new(), expected: HeapExpected::default() };
     for start in [HEAP, MAPPED] {
         writer.region(start, &mut dice);
     }
@@ -46,23 +47,19 @@ pub fn fabricate_old_musl(seed: u64) -> MuslImage {
         at += pages * PAGE;
     }
     writer.lists(state);
-    let line = |start: u64, bytes: u64, what: &str| format!("{start:x}-{:x} rw-p {what}\n", start + bytes);
-    let what = ["00008000 08:01 77 /usr/bin/program", "00000000 00:00 0 [heap]", "00000000 00:00 0"];
-    let maps: Vec<String> =
-        ranges.iter().zip(what).map(|(&(start, bytes), what)| line(start, bytes, what)).collect();
     let structures = vec![
         (state, state + 8 + 64 * 24),
         (HEAP, HEAP + REGION_PAGES * PAGE),
         (MAPPED, MAPPED + REGION_PAGES * PAGE),
     ];
-    MuslImage { image: writer.image, maps: maps.concat(), expected: writer.expected, structures }
+    HeapImage { image: writer.image, maps: map_lines(&mappings), expected: writer.expected, structures }
 }
 
 struct Writer {
     image: Image,
     /// Free chunks: address and bytes.
     free: Vec<(u64, u64)>,
-    expected: MuslExpected,
+    expected: HeapExpected,
 }
 
 impl Writer {
@@ -75,8 +72,7 @@ impl Writer {
             let units = 1 + dice.below(most.min((last - at) / 32));
             let is_free = !was_free && dice.chance(40);
             let size = (units * 32) | u64::from(!is_free);
-            self.image.put_word(at, before);
-            self.image.put_word(at + 8, size);
+            self.image.put_row(at, [before, size]);
             if is_free {
                 self.free.push((at, units * 32));
                 self.expected.free_bytes += units * 32;
@@ -87,18 +83,15 @@ impl Writer {
             (before, was_free) = (size, is_free);
             at += units * 32;
         }
-        self.image.put_word(last, before);
-        self.image.put_word(last + 8, 1);
+        self.image.put_row(last, [before, 1]);
     }
 
     /// Writes a block with a mapping of its own, aligned to `alignment` bytes. Aligning moves the
     /// chunk; its old header stays.
     fn mmapped_block(&mut self, start: u64, bytes: u64, alignment: u64) {
-        self.image.put_word(start + 16, 16);
-        self.image.put_word(start + 24, bytes - 16);
+        self.image.put_row(start + 16, [16, bytes - 16]);
         let block = (start + 32).next_multiple_of(alignment);
-        self.image.put_word(block - 16, block - 16 - start);
-        self.image.put_word(block - 8, start + bytes - (block - 16));
+        self.image.put_row(block - 16, [block - 16 - start, start + bytes - (block - 16)]);
         self.expected.live_blocks += 1;
         self.expected.live_bytes += start + bytes - block;
     }
@@ -117,16 +110,13 @@ impl Writer {
                 .collect();
             let ring: Vec<u64> = [own].into_iter().chain(chunks.iter().copied()).collect();
             for (index, &chunk) in chunks.iter().enumerate() {
-                self.image.put_word(chunk + 16, ring[(index + 2) % ring.len()]);
-                self.image.put_word(chunk + 24, ring[index]);
+                self.image.put_row(chunk + 16, [ring[(index + 2) % ring.len()], ring[index]]);
             }
             if let (Some(first), Some(last)) = (chunks.first(), chunks.last()) {
                 map |= 1 << number;
-                self.image.put_word(place + 8, *first);
-                self.image.put_word(place + 16, *last);
+                self.image.put_row(place + 8, [*first, *last]);
             } else if number % 3 == 0 {
-                self.image.put_word(place + 8, own);
-                self.image.put_word(place + 16, own);
+                self.image.put_row(place + 8, [own; 2]);
             }
         }
         self.image.put_word(state, map);

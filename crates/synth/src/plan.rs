@@ -1,6 +1,6 @@
 //! Plans a heap before a byte of it is written: its chunks, their addresses and states.
 
-use crate::{PAGE, Recipe, Rng, Thread, Version, round_up};
+use crate::{PAGE, Recipe, Rng, Thread, Version};
 
 /// Address of the secondary arena's first heap; heaps are aligned to their 64 MiB.
 const SECONDARY: u64 = 0x7f5a_2400_0000;
@@ -115,37 +115,17 @@ pub struct Plan {
     pub system_break: u64,
 }
 
-/// Chunks in the threads' caches, so that no bin gets more than it takes.
-struct Caches {
-    fill: u64,
-    held: Vec<[u64; 64]>,
-}
-
-impl Caches {
-    /// Chooses a thread and caches a chunk of `size` there; `None` if its bin is full.
-    fn place(&mut self, dice: &mut Rng, size: u64) -> Option<usize> {
-        let thread = dice.below(self.held.len() as u64) as usize;
-        let bin = usize::try_from((size.checked_sub(32)?) / 16).ok()?;
-        let held = self.held.get_mut(thread)?.get_mut(bin)?;
-        (*held < self.fill).then(|| {
-            *held += 1;
-            thread
-        })
-    }
-}
-
 pub fn plan(recipe: &Recipe) -> Plan {
-    let mut dice = Rng::new(recipe.seed);
     let threads = recipe.threads.max(1);
-    let mut caches = Caches { fill: recipe.version.tcache_fill(), held: vec![[0; 64]; threads] };
-    let mut tcaches = Vec::new();
+    let cached = vec![[0; 64]; threads];
+    let mut build = Build { recipe, dice: Rng::new(recipe.seed), cached, tcaches: Vec::new() };
     // The main thread's tcache is the heap's first chunk; those of the others are in their arena.
     let elsewhere = if recipe.secondary_heaps > 0 { threads - 1 } else { 0 };
-    let main = main_arena(recipe, &mut dice, &mut caches, &mut tcaches, threads - elsewhere);
-    let mut arenas = vec![main];
+    let mut arenas = vec![build.main_arena(threads - elsewhere)];
     if recipe.secondary_heaps > 0 {
-        arenas.push(secondary_arena(recipe, &mut dice, &mut caches, &mut tcaches, elsewhere));
+        arenas.push(build.secondary_arena(elsewhere));
     }
+    let Build { mut dice, tcaches, .. } = build;
     let threads = (0u64..)
         .zip(tcaches)
         .map(|(index, tcache)| Thread { fs_base: THREADS + index * 0x10000 + 0x1740, tcache })
@@ -157,37 +137,6 @@ pub fn plan(recipe: &Recipe) -> Plan {
     Plan { arenas, threads, mmapped, mmapped_leftover, system_break }
 }
 
-fn main_arena(
-    recipe: &Recipe,
-    dice: &mut Rng,
-    caches: &mut Caches,
-    tcaches: &mut Vec<u64>,
-    tcache_count: usize,
-) -> Arena {
-    let mut build = Build { recipe, dice, caches };
-    let mut stretches = Vec::new();
-    let mut base = recipe.places.heap;
-    if recipe.foreign_sbrk {
-        let mut stretch = build.stretch(base, base, tcaches, tcache_count, Ending::MovedBreak);
-        // There may be any number of foreign bytes; malloc aligns behind them.
-        base = round_up(stretch.end + 1 + build.dice.below(20_000), 16);
-        stretch.foreign_end = base;
-        stretches.push(stretch);
-    }
-    let left = if recipe.foreign_sbrk { 0 } else { tcache_count };
-    let ending = if recipe.mmapped_pieces > 0 { Ending::MovedBreak } else { Ending::Top };
-    stretches.push(build.stretch(base, base, tcaches, left, ending));
-    stretches.iter_mut().for_each(|stretch| stretch.from_break = true);
-    let mut end = PIECES_END;
-    for index in 1..=recipe.mmapped_pieces {
-        let ending = if index == recipe.mmapped_pieces { Ending::Top } else { Ending::MovedBreak };
-        let piece = build.stretch(0, 0, tcaches, 0, ending);
-        end -= piece.end;
-        stretches.push(moved(piece, end));
-    }
-    Arena { address: recipe.places.main_arena, is_main: true, stretches }
-}
-
 /// Moves a stretch that was planned from address 0 on to `base`.
 fn moved(stretch: Stretch, base: u64) -> Stretch {
     let chunks = stretch.chunks.into_iter().map(|chunk| Chunk { at: chunk.at + base, ..chunk }).collect();
@@ -195,46 +144,61 @@ fn moved(stretch: Stretch, base: u64) -> Stretch {
     Stretch { base, chunks, last, end, foreign_end: end, ..stretch }
 }
 
-fn secondary_arena(
-    recipe: &Recipe,
-    dice: &mut Rng,
-    caches: &mut Caches,
-    tcaches: &mut Vec<u64>,
-    tcache_count: usize,
-) -> Arena {
-    let version = recipe.version;
-    let mut build = Build { recipe, dice, caches };
-    let address = SECONDARY + version.heap_info_bytes();
-    let mut stretches = Vec::new();
-    for index in 0..recipe.secondary_heaps as u64 {
-        let base = SECONDARY + index * HEAP_MAX_BYTES;
-        let is_newest = index + 1 == recipe.secondary_heaps as u64;
-        let ending = if is_newest { Ending::Top } else { Ending::FullHeap };
-        let mut first = base + version.heap_info_bytes();
-        if index == 0 {
-            first = round_up(first + version.arena_bytes(), 16);
-        }
-        let count = if index == 0 { tcache_count } else { 0 };
-        stretches.push(build.stretch(base, first, tcaches, count, ending));
-    }
-    Arena { address, is_main: false, stretches }
-}
-
+/// A plan that is being made.
 struct Build<'a> {
     recipe: &'a Recipe,
-    dice: &'a mut Rng,
-    caches: &'a mut Caches,
+    dice: Rng,
+    /// By thread and bin, the number of chunks in its cache: no bin gets more than it takes.
+    cached: Vec<[u64; 64]>,
+    /// Addresses of the threads' tcaches.
+    tcaches: Vec<u64>,
 }
 
 impl Build<'_> {
-    fn stretch(
-        &mut self,
-        base: u64,
-        first: u64,
-        tcaches: &mut Vec<u64>,
-        tcache_count: usize,
-        ending: Ending,
-    ) -> Stretch {
+    fn main_arena(&mut self, tcache_count: usize) -> Arena {
+        let recipe = self.recipe;
+        let mut stretches = Vec::new();
+        let mut base = recipe.places.heap;
+        if recipe.foreign_sbrk {
+            let mut stretch = self.stretch(base, base, tcache_count, Ending::MovedBreak);
+            // There may be any number of foreign bytes; malloc aligns behind them.
+            base = (stretch.end + 1 + self.dice.below(20_000)).next_multiple_of(16);
+            stretch.foreign_end = base;
+            stretches.push(stretch);
+        }
+        let left = if recipe.foreign_sbrk { 0 } else { tcache_count };
+        let ending = if recipe.mmapped_pieces > 0 { Ending::MovedBreak } else { Ending::Top };
+        stretches.push(self.stretch(base, base, left, ending));
+        stretches.iter_mut().for_each(|stretch| stretch.from_break = true);
+        let mut end = PIECES_END;
+        for index in 1..=recipe.mmapped_pieces {
+            let ending = if index == recipe.mmapped_pieces { Ending::Top } else { Ending::MovedBreak };
+            let piece = self.stretch(0, 0, 0, ending);
+            end -= piece.end;
+            stretches.push(moved(piece, end));
+        }
+        Arena { address: recipe.places.main_arena, is_main: true, stretches }
+    }
+
+    fn secondary_arena(&mut self, tcache_count: usize) -> Arena {
+        let Recipe { version, secondary_heaps, .. } = *self.recipe;
+        let address = SECONDARY + version.heap_info_bytes();
+        let mut stretches = Vec::new();
+        for index in 0..secondary_heaps as u64 {
+            let base = SECONDARY + index * HEAP_MAX_BYTES;
+            let is_newest = index + 1 == secondary_heaps as u64;
+            let ending = if is_newest { Ending::Top } else { Ending::FullHeap };
+            let mut first = base + version.heap_info_bytes();
+            if index == 0 {
+                first = (first + version.arena_bytes()).next_multiple_of(16);
+            }
+            let count = if index == 0 { tcache_count } else { 0 };
+            stretches.push(self.stretch(base, first, count, ending));
+        }
+        Arena { address, is_main: false, stretches }
+    }
+
+    fn stretch(&mut self, base: u64, first: u64, tcache_count: usize, ending: Ending) -> Stretch {
         let mut chunks = Vec::new();
         let mut at = first;
         let mut push = |at: &mut u64, size, state| {
@@ -242,7 +206,7 @@ impl Build<'_> {
             *at += size;
         };
         for _ in 0..tcache_count {
-            tcaches.push(at + 16);
+            self.tcaches.push(at + 16);
             push(&mut at, self.recipe.version.tcache_chunk_bytes(), ChunkState::Live);
         }
         let mut previous = ChunkState::Live;
@@ -257,7 +221,7 @@ impl Build<'_> {
         }
         let most = if self.dice.chance(20) { 400_000 } else { 9_000 };
         let room = 96 + self.dice.below(most);
-        let end = round_up(at + room, PAGE);
+        let end = (at + room).next_multiple_of(PAGE);
         if ending != Ending::Top {
             // The former top is now a chunk up to the fenceposts.
             let state = if self.dice.chance(70) { ChunkState::Free } else { ChunkState::Live };
@@ -274,18 +238,27 @@ impl Build<'_> {
             85..98 => 9_000,
             _ => 120_000,
         };
-        round_up(32 + self.dice.below(most - 31), 16)
+        (32 + self.dice.below(most - 31)).next_multiple_of(16)
     }
 
     fn state(&mut self, size: u64, previous: ChunkState) -> ChunkState {
         match self.dice.below(100) {
-            0..15 if size <= MAX_CACHED => {
-                self.caches.place(self.dice, size).map_or(ChunkState::Live, ChunkState::Cached)
-            }
+            0..15 if size <= MAX_CACHED => self.cache(size).map_or(ChunkState::Live, ChunkState::Cached),
             15..35 if size <= MAX_FAST && self.recipe.version.has_fastbins() => ChunkState::Fast,
             35..65 if previous != ChunkState::Free => ChunkState::Free,
             _ => ChunkState::Live,
         }
+    }
+
+    /// Chooses a thread and caches a chunk of `size` there; `None` if its bin is full.
+    fn cache(&mut self, size: u64) -> Option<usize> {
+        let thread = self.dice.below(self.cached.len() as u64) as usize;
+        let bin = usize::try_from((size.checked_sub(32)?) / 16).ok()?;
+        let held = self.cached.get_mut(thread)?.get_mut(bin)?;
+        (*held < self.recipe.version.tcache_fill()).then(|| {
+            *held += 1;
+            thread
+        })
     }
 }
 

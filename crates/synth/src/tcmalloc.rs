@@ -4,7 +4,7 @@
 //!
 //! Written from gperftools' headers, independently of the reader that it tests.
 
-use crate::{Image, Rng};
+use crate::{Image, Rng, map_lines};
 
 const MIB: u64 = 1 << 20;
 const PAGE: u64 = 8192;
@@ -60,7 +60,7 @@ const BATCH: u64 = 4;
 /// Expected figures of a fabricated allocator.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HeapExpected {
-    /// Bytes of blocks in use.
+    /// Bytes of blocks in use; of mallocng, those that were requested.
     pub live_bytes: u64,
     /// Number of blocks in use.
     pub live_blocks: u64,
@@ -70,6 +70,8 @@ pub struct HeapExpected {
     pub free_bytes: u64,
     /// Bytes that the allocator's own call releases.
     pub releasable_bytes: u64,
+    /// Bytes of extents in use, of jemalloc alone.
+    pub active_bytes: u64,
 }
 
 /// A fabricated allocator.
@@ -98,10 +100,7 @@ struct Writer {
 
 /// Fabricates a tcmalloc from `seed`.
 pub fn fabricate_tcmalloc(seed: u64) -> HeapImage {
-    let mut image = Image::default();
-    for (start, bytes) in [(DATA, DATA_BYTES + BSS_BYTES), (OWN, OWN_BYTES), (HEAP, HEAP_BYTES)] {
-        image.map(start, bytes as usize);
-    }
+    let mut image = Image::of(&[(DATA, DATA_BYTES + BSS_BYTES), (OWN, OWN_BYTES), (HEAP, HEAP_BYTES)]);
     let mut dice = Rng::new(seed ^ 0x7463);
     let root = CENTRAL + 256 * 1024 + 8 * dice.below(1000);
     image.put_word(root + (HEAP >> 31) * 8, LEAF);
@@ -119,13 +118,12 @@ pub fn fabricate_tcmalloc(seed: u64) -> HeapImage {
     writer.sizes(dice.chance(50));
     writer.lists(&mut dice);
     let used = writer.next;
-    let line = |start: u64, bytes: u64, what: &str| format!("{start:x}-{:x} rw-p {what}\n", start + bytes);
-    let maps = [
-        line(DATA, DATA_BYTES, "00080000 08:01 78 /usr/lib/libtcmalloc_minimal.so.4"),
-        line(DATA + DATA_BYTES, BSS_BYTES, "00000000 00:00 0"),
-        line(OWN, OWN_BYTES, "00000000 00:00 0"),
-        line(HEAP, HEAP_BYTES, "00000000 00:00 0"),
-    ];
+    let maps = map_lines(&[
+        (DATA, DATA_BYTES, "rw-p 00080000 08:01 78 /usr/lib/libtcmalloc_minimal.so.4"),
+        (DATA + DATA_BYTES, BSS_BYTES, "rw-p 00000000 00:00 0"),
+        (OWN, OWN_BYTES, "rw-p 00000000 00:00 0"),
+        (HEAP, HEAP_BYTES, "rw-p 00000000 00:00 0"),
+    ]);
     let leaf = LEAF + (HEAP >> 13) % (1 << 18) * 8;
     let structures = vec![
         (root + (HEAP >> 31) * 8, root + (HEAP >> 31) * 8 + 8),
@@ -136,16 +134,10 @@ pub fn fabricate_tcmalloc(seed: u64) -> HeapImage {
         (leaf, leaf + HEAP_BYTES / PAGE * 8),
         (HEAP, HEAP + HEAP_BYTES),
     ];
-    HeapImage { image: writer.image, maps: maps.concat(), expected: writer.expected, structures }
+    HeapImage { image: writer.image, maps, expected: writer.expected, structures }
 }
 
 impl Writer {
-    fn half(&mut self, at: u64, half: u64) {
-        let word = self.image.word(at & !7).unwrap_or(0);
-        let shift = at % 8 * 8;
-        self.image.put_word(at & !7, word & !(0xffff_ffff << shift) | half << shift);
-    }
-
     fn span(&mut self, dice: &mut Rng) {
         let (start, structure) = (self.at, self.next);
         let (pages, class, location) = match dice.below(10) {
@@ -168,10 +160,8 @@ impl Writer {
             }
             _ => (taken, objects) = self.objects(start, class as usize, dice),
         }
-        self.image.put_word(structure, start / PAGE);
-        self.image.put_word(structure + 8, pages);
-        self.image.put_word(structure + 32, objects);
-        self.image.put_word(structure + 40, taken | class << 16 | location << 24);
+        self.image.put_row(structure, [start / PAGE, pages]);
+        self.image.put_row(structure + 32, [objects, taken | class << 16 | location << 24]);
         let leaf = |page: u64| LEAF + (page >> 13) % (1 << 18) * 8;
         for page in (start..start + bytes).step_by(PAGE as usize) {
             if class > 0 || page == start || page + PAGE == start + bytes {
@@ -214,8 +204,8 @@ impl Writer {
     fn sizes(&mut self, is_new: bool) {
         for (class, &(bytes, pages)) in CLASSES.iter().enumerate() {
             let at = 4 * class as u64;
-            self.half(SIZES + at, if bytes > 0 { BATCH } else { 0 });
-            self.half(SIZES + 512 + at, bytes);
+            self.image.put_bits(SIZES + at, if bytes > 0 { BATCH } else { 0 }, 32);
+            self.image.put_bits(SIZES + 512 + at, bytes, 32);
             self.image.put_word((SIZES + 1028) + 8 * class as u64, pages);
         }
         let behind = SIZES + 1028 + 8 * 128;
@@ -244,12 +234,12 @@ impl Writer {
                 let first = self.chain(&batch);
                 self.image.put_word(central + 128 + 16 * slot, first);
             }
-            self.half(central + 1152, slots);
+            self.image.put_bits(central + 1152, slots, 32);
             let list = CACHE + 32 * class as u64;
             let first = self.chain(&loose);
             self.image.put_word(list, first);
-            self.half(list + 8, loose.len() as u64);
-            self.half(list + 24, bytes);
+            self.image.put_bits(list + 8, loose.len() as u64, 32);
+            self.image.put_bits(list + 24, bytes, 32);
         }
     }
 

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 
 use crate::v8_objects::{Fields, Objects};
-use crate::{Image, Rng};
+use crate::{Image, Rng, map_lines};
 
 const PAGE: u64 = 4096;
 const UNIT: u64 = 256 << 10;
@@ -179,8 +179,7 @@ pub struct V8Image {
 /// Fabricates a V8 from `seed`; five seeds in a row are of five versions.
 pub fn fabricate_v8(seed: u64) -> V8Image {
     let places = PLACES[(seed % 5) as usize];
-    let mut image = Image::default();
-    image.map(READ_ONLY, UNIT as usize);
+    let mut image = Image::of(&[(READ_ONLY, UNIT), (OWN, OWN_BYTES), (CODE, CODE_BYTES)]);
     let objects = Objects::new(&mut image, READ_ONLY + 0x4000, places.fields);
     let mut writer = Writer {
         image,
@@ -192,8 +191,6 @@ pub fn fabricate_v8(seed: u64) -> V8Image {
         objects,
         expected: V8Expected::default(),
     };
-    writer.image.map(OWN, OWN_BYTES as usize);
-    writer.image.map(CODE, CODE_BYTES as usize);
     writer.put(HEAP + places.heap[1], ISOLATE);
     writer.spaces();
     writer.pool();
@@ -203,17 +200,15 @@ pub fn fabricate_v8(seed: u64) -> V8Image {
     writer.strings();
     let Writer { image, next_page, mut expected, objects, .. } = writer;
     expected.types = objects.types;
-    let mut maps = format!("{NODE:x}-{:x} r-xp 00000000 08:01 7 /usr/bin/node\n", NODE + PAGE);
-    for (start, bytes, permissions) in [
-        (OWN, OWN_BYTES, "rw-p"),
-        (READ_ONLY, UNIT, "r--p"),
-        (DATA, next_page - DATA, "rw-p"),
-        (CODE, CODE_BYTES, "rwxp"),
-        (ABSEIL, ABSEIL_BYTES, "rw-p"),
-        (MEMORY, MEMORY_BYTES, "rw-p"),
-    ] {
-        maps += &format!("{start:x}-{:x} {permissions} 00000000 00:00 0 \n", start + bytes);
-    }
+    let maps = map_lines(&[
+        (NODE, PAGE, "r-xp 00000000 08:01 7 /usr/bin/node"),
+        (OWN, OWN_BYTES, "rw-p 00000000 00:00 0 "),
+        (READ_ONLY, UNIT, "r--p 00000000 00:00 0 "),
+        (DATA, next_page - DATA, "rw-p 00000000 00:00 0 "),
+        (CODE, CODE_BYTES, "rwxp 00000000 00:00 0 "),
+        (ABSEIL, ABSEIL_BYTES, "rw-p 00000000 00:00 0 "),
+        (MEMORY, MEMORY_BYTES, "rw-p 00000000 00:00 0 "),
+    ]);
     V8Image { image, maps, version: places.version, state: HEAP + places.heap[2], expected }
 }
 
@@ -229,6 +224,7 @@ struct Writer {
 }
 
 /// What a page's record says.
+#[derive(Default)]
 struct Record {
     start: u64,
     bytes: u64,
@@ -285,9 +281,7 @@ impl Writer {
         };
         let area = (of.start + header, of.start + of.bytes);
         let words = [of.bytes, of.heap, area.0, area.1, of.allocated, of.wasted, of.owner];
-        for (offset, word) in record.into_iter().zip(words) {
-            self.put(at + offset, word);
-        }
+        self.image.put_words(at, record.into_iter().zip(words));
         at
     }
 
@@ -302,17 +296,13 @@ impl Writer {
     }
 
     fn space(&mut self, at: u64, number: u64, committed: u64) {
-        self.put(at + 8, HEAP);
-        self.put(at + 16, number);
-        self.put(at + 24, committed);
+        self.image.put_row(at + 8, [HEAP, number, committed]);
     }
 
     /// Writes the allocation area of a space.
     fn area(&mut self, number: u64, space: u64, (start, top, limit): (u64, u64, u64)) {
         let at = AREAS + 32 * number;
-        for (word, value) in [start, top, limit].into_iter().enumerate() {
-            self.put(at + 8 * word as u64, value);
-        }
+        self.image.put_row(at, [start, top, limit]);
         let [in_space, in_heap] = self.places.area;
         if in_heap == 0 {
             return self.put(space + in_space, at);
@@ -320,8 +310,7 @@ impl Writer {
         self.put(HEAP + in_heap, LOCAL_HEAP);
         // An allocator: its heap, its space, and 0x90 behind the latter its area.
         let allocator = LOCAL_HEAP + 0x20 + 0xb0 * number;
-        self.put(allocator, HEAP);
-        self.put(allocator + 8, space);
+        self.image.put_row(allocator, [HEAP, space]);
         self.put(allocator + 8 + 0x90, at);
     }
 
@@ -359,17 +348,8 @@ impl Writer {
             let mut records = Vec::new();
             for page in 0..pages {
                 let start = self.place(UNIT);
-                let allocated = 0;
-                let (heap, bytes) = (HEAP, UNIT);
-                records.push(self.record(&Record {
-                    start,
-                    bytes,
-                    heap,
-                    owner,
-                    allocated,
-                    wasted: 0,
-                    is_pooled: false,
-                }));
+                let record = Record { start, bytes: UNIT, heap: HEAP, owner, ..Record::default() };
+                records.push(self.record(&record));
                 let area = start + header;
                 if half == 0x100 && page == current {
                     self.area(number, space, (area, area + top, start + UNIT));
@@ -401,15 +381,8 @@ impl Writer {
             let wasted = 8 * self.dice.below((full - allocated) / 8 + 1);
             sum += allocated;
             let (heap, owner) = (HEAP, space);
-            records.push(self.record(&Record {
-                start,
-                bytes,
-                heap,
-                owner,
-                allocated,
-                wasted,
-                is_pooled: false,
-            }));
+            let record = Record { start, bytes, heap, owner, allocated, wasted, is_pooled: false };
+            records.push(self.record(&record));
             let begin = start + self.places.header;
             let has_area = page + 1 == pages && self.dice.below(4) > 0;
             if is_data {
@@ -441,16 +414,8 @@ impl Writer {
             // One in three was trimmed: its page still counts the bytes of the larger object.
             let is_trimmed = self.dice.below(3) == 0;
             let allocated = if is_trimmed { area + PAGE * 50 } else { area - 8 * self.dice.below(64) };
-            let (heap, owner) = (HEAP, space);
-            records.push(self.record(&Record {
-                start,
-                bytes,
-                heap,
-                owner,
-                allocated,
-                wasted: 0,
-                is_pooled: false,
-            }));
+            let record = Record { start, bytes, heap: HEAP, owner: space, allocated, ..Record::default() };
+            records.push(self.record(&record));
             self.objects.array(&mut self.image, start + self.places.header, allocated.min(area));
             committed += bytes;
             used += allocated.min(area);
@@ -465,17 +430,9 @@ impl Writer {
         for heap in [HEAP, ENDED] {
             for _ in 0..self.dice.below(4) {
                 let start = self.place(UNIT);
-                let owner = SPACES + 0x400;
+                let (bytes, owner, wasted) = (UNIT, SPACES + 0x400, 0);
                 let allocated = 8 * self.dice.below(1 << 14);
-                self.record(&Record {
-                    start,
-                    bytes: UNIT,
-                    heap,
-                    owner,
-                    allocated,
-                    wasted: 0,
-                    is_pooled: true,
-                });
+                self.record(&Record { start, bytes, heap, owner, allocated, wasted, is_pooled: true });
                 self.expected.pool += UNIT;
             }
         }
@@ -483,15 +440,7 @@ impl Writer {
 
     /// One page that a root of the isolate refers to.
     fn read_only(&mut self) {
-        self.record(&Record {
-            start: READ_ONLY,
-            bytes: UNIT,
-            heap: 0,
-            owner: 0,
-            allocated: 4096,
-            wasted: 0,
-            is_pooled: false,
-        });
+        self.record(&Record { start: READ_ONLY, bytes: UNIT, allocated: 4096, ..Record::default() });
         self.put(ISOLATE + 0x800, READ_ONLY + self.places.header + 0x101);
         self.expected.read_only = UNIT;
     }
@@ -506,8 +455,7 @@ impl Writer {
         for (at, bytes, number) in
             [(ABSEIL, first, 0x4c83_3e95), (ABSEIL + first, ABSEIL_BYTES - first, !0x4c83_3e95_u64)]
         {
-            self.put(at, bytes);
-            self.put(at + 8, number ^ at);
+            self.image.put_row(at, [bytes, number ^ at]);
         }
         self.expected.abseil = ABSEIL_BYTES;
     }
@@ -554,8 +502,7 @@ impl Writer {
                 self.expected.buffers.0 += u64::from(!is_mapped);
                 self.expected.buffers.1 += if is_mapped { 0 } else { bytes };
             }
-            self.put(SWEEPER + list + 8, last);
-            self.put(SWEEPER + list + 16, sum);
+            self.image.put_row(SWEEPER + list + 8, [last, sum]);
         }
         self.expected.first_entry = if number > 0 { ENTRIES } else { 0 };
     }
@@ -581,8 +528,6 @@ impl Writer {
         self.put(table, HEAP);
         // 14.6 has one vector, and a sum before it; the others have one of young strings first.
         let old = if self.places.version[0] == 14 { table + 16 } else { table + 32 };
-        self.put(old, STRINGS);
-        self.put(old + 8, STRINGS + 8 * count);
-        self.put(old + 16, STRINGS + 8 * 16);
+        self.image.put_row(old, [STRINGS, STRINGS + 8 * count, STRINGS + 8 * 16]);
     }
 }

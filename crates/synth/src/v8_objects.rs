@@ -114,9 +114,7 @@ impl Objects {
         image.put_word(base + SCOPE_INFO, objects.map(SCOPE));
         image.put_word(base + SCOPE_INFO + 8, (1 << 10 | 1 << 12) << shift);
         image.put_word(base + SCOPE_INFO + 24, 2 << 32);
-        for variable in 0..2 {
-            image.put_word(base + SCOPE_INFO + names + 8 * variable, base + NAMES[0] + 1);
-        }
+        image.put_row(base + SCOPE_INFO + names, [base + NAMES[0] + 1; 2]);
         image.put_word(base + SCOPE_INFO + names + 40, base + NAMES[1] + 1);
         objects
     }

@@ -5,7 +5,7 @@
 
 use crate::plan::{Arena, Chunk, ChunkState, Ending, Plan, Stretch};
 use crate::version::{Version, bin_of};
-use crate::{Expected, Heap, Image, Mapping, PAGE, Recipe, Rng, round_down, round_up};
+use crate::{Expected, Heap, Image, Mapping, PAGE, Recipe, Rng, round_down};
 
 /// The previous chunk is in use.
 const PREV_INUSE: u64 = 1;
@@ -75,7 +75,7 @@ impl Writer {
         for arena in &plan.arenas {
             if arena.is_main {
                 let start = arena.stretches[0].base;
-                self.map(start, round_up(plan.system_break, PAGE), "[heap]");
+                self.map(start, plan.system_break.next_multiple_of(PAGE), "[heap]");
                 let pieces = || arena.stretches.iter().filter(|stretch| !stretch.from_break);
                 let ends = (pieces().map(|piece| piece.base).min(), pieces().map(|piece| piece.end).max());
                 if let (Some(start), Some(end)) = ends {
@@ -102,7 +102,7 @@ impl Writer {
         let libc = "/usr/lib/x86_64-linux-gnu/libc.so.6";
         let (arena, parameters) = (recipe.places.main_arena, recipe.places.parameters);
         let end = (arena + self.version.arena_bytes()).max(parameters + self.version.parameters().bytes);
-        self.map(round_down(arena.min(parameters), PAGE), round_up(end, PAGE), libc);
+        self.map(round_down(arena.min(parameters), PAGE), end.next_multiple_of(PAGE), libc);
     }
 
     /// Fills `start..end` with leftovers, which malloc does not define.
@@ -111,7 +111,7 @@ impl Writer {
         for _ in (start..end).step_by(8) {
             let word: u64 = match self.dice.below(8) {
                 0 => 0,
-                1 => round_up(self.dice.below(2000), 16) | self.dice.below(8),
+                1 => self.dice.below(2000).next_multiple_of(16) | self.dice.below(8),
                 2 => start + round_down(self.dice.below(end - start), 16),
                 3 => self.dice.below(256),
                 _ => self.dice.word(),
@@ -172,8 +172,7 @@ impl Writer {
             } else if bin == 1 {
                 // Chunks that are not sorted yet are in no list of sizes.
                 for chunk in list.iter().filter(|chunk| chunk.size >= 1024) {
-                    self.image.put_word(chunk.at + 32, 0);
-                    self.image.put_word(chunk.at + 40, 0);
+                    self.image.put_row(chunk.at + 32, [0; 2]);
                 }
             }
             if !list.is_empty() && bin > 1 {
@@ -208,8 +207,7 @@ impl Writer {
             if index == 0 || list[index - 1].size != chunk.size {
                 firsts.push(chunk.at);
             } else {
-                self.image.put_word(chunk.at + 32, 0);
-                self.image.put_word(chunk.at + 40, 0);
+                self.image.put_row(chunk.at + 32, [0; 2]);
             }
         }
         for (index, &at) in firsts.iter().enumerate() {
@@ -299,9 +297,7 @@ impl Writer {
 
     fn parameters(&mut self, at: u64, plan: &Plan) {
         let offsets = self.version.parameters();
-        for (index, word) in [131_072, 131_072, 131_072, 8, 0].into_iter().enumerate() {
-            self.image.put_word(at + index as u64 * 8, word);
-        }
+        self.image.put_row(at, [131_072, 131_072, 131_072, 8, 0]);
         if let Some(offset) = offsets.thp_pagesize {
             self.image.put_word(at + offset, 0);
         }
@@ -315,9 +311,7 @@ impl Writer {
         self.put_structure_word(at + offsets.mmapped_mem + 16, plan.arenas[0].stretches[0].base);
         let most_cached = if self.version == Version::V2_43 { 1041 } else { 1032 };
         let tail = [64, most_cached, self.version.tcache_fill(), 0];
-        for (index, word) in tail.into_iter().enumerate() {
-            self.image.put_word(at + offsets.bytes - 32 + index as u64 * 8, word);
-        }
+        self.image.put_row(at + offsets.bytes - 32, tail);
     }
 }
 

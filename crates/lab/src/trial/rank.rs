@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use super::applies::compatible;
 use super::catalogue::Candidate;
+use crate::statistics::Verdict;
 
 /// Maximum time relative to runs without settings, for the goal `time-bounded`.
 pub const MAX_TIME_RATIO: f64 = 1.05;
@@ -53,18 +54,7 @@ pub struct ComparedFigure {
     /// Median ratio to the runs without settings.
     pub ratio: f64,
     /// The verdict on the ratio.
-    pub change: Change,
-}
-
-/// Verdict on a figure compared with runs without settings.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
-    /// It is smaller.
-    Less,
-    /// It is larger.
-    More,
-    /// No difference was found.
-    Same,
+    pub change: Verdict,
 }
 
 /// Figures of one candidate.
@@ -94,10 +84,10 @@ impl CandidateFigures {
         let Some(figure) = figure else { return Status::Failed };
         let is_too_slow = goal == Goal::TimeBounded && !self.is_within_time_bound();
         match figure.change {
-            Change::Less if is_too_slow => Status::Worse,
-            Change::Less => Status::Better,
-            Change::More => Status::Worse,
-            Change::Same => Status::Same,
+            Verdict::Less if is_too_slow => Status::Worse,
+            Verdict::Less => Status::Better,
+            Verdict::More => Status::Worse,
+            Verdict::Same | Verdict::Unknown => Status::Same,
         }
     }
 
@@ -242,9 +232,9 @@ mod tests {
 
     fn beside(median: f64, ratio: f64) -> Option<ComparedFigure> {
         let change = match ratio {
-            ratio if ratio < 0.98 => Change::Less,
-            ratio if ratio > 1.02 => Change::More,
-            _ => Change::Same,
+            ratio if ratio < 0.98 => Verdict::Less,
+            ratio if ratio > 1.02 => Verdict::More,
+            _ => Verdict::Same,
         };
         Some(ComparedFigure { median, ratio, change })
     }

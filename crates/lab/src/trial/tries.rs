@@ -11,14 +11,14 @@ use super::applies::{Applied, Facts, apply, folders};
 use super::catalogue::{Candidate, Catalogue, Kind, Thp};
 use super::observation::{Observation, SettledSource};
 use super::program::Program;
-use super::rank::{CandidateFigures, Change, ComparedFigure, Goal, Ranking, Status, pareto, rank};
+use super::rank::{CandidateFigures, ComparedFigure, Goal, Ranking, Status, pareto, rank};
 use super::server::{describe_end, read_observation};
 use crate::cell::{Measure, Outcome, Subject};
 use crate::engine::{Judge, Next, Progress, Results};
 use crate::figures::find_in_path;
 use crate::nodes;
 use crate::statistics::{
-    BlockSample, Estimate, Ratio, Verdict, bonferroni, estimate_in_blocks, outliers, paired_ratio,
+    BlockSample, Estimate, Ratio, Verdict, bonferroni, estimate_in_blocks, half_width, outliers, paired_ratio,
 };
 
 /// A smaller difference in resident memory counts as none: one more variable moves the stack, a
@@ -168,15 +168,9 @@ impl Figure {
 
     fn compared(&self) -> Option<ComparedFigure> {
         let median = self.estimate.as_ref()?.median;
-        let Some(ratio) = self.ratio else {
-            return Some(ComparedFigure { median, ratio: 1.0, change: Change::Same });
-        };
-        let change = match ratio.verdict() {
-            Verdict::Less => Change::Less,
-            Verdict::More => Change::More,
-            Verdict::Same | Verdict::Unknown => Change::Same,
-        };
-        Some(ComparedFigure { median, ratio: ratio.median, change })
+        let (ratio, change) =
+            self.ratio.map_or((1.0, Verdict::Same), |ratio| (ratio.median, ratio.verdict()));
+        Some(ComparedFigure { median, ratio, change })
     }
 }
 
@@ -406,7 +400,7 @@ impl Judge for TrialJudge<'_> {
         let Some(until) = self.until else { return false };
         let judged = self.judge();
         let successful = judged.iter().skip(1).filter(|judged| judged.failure.is_none());
-        successful.map(|judged| width(judged.settled.ratio)).fold(0.0, f64::max) <= until
+        successful.map(|judged| half_width(judged.settled.ratio)).fold(0.0, f64::max) <= until
     }
 }
 
@@ -452,16 +446,6 @@ fn notes(observations: &[Option<Observation>]) -> Vec<(String, u32)> {
         }
     }
     counted
-}
-
-/// Half the width of a ratio interval, relative to the ratio; infinite if unknown.
-fn width(ratio: Option<Ratio>) -> f64 {
-    match ratio {
-        Some(Ratio { median, low: Some(low), high: Some(high) }) if median > 0.0 => {
-            (high - low) / median / 2.0
-        }
-        _ => f64::INFINITY,
-    }
 }
 
 /// Result of a trial.

@@ -2,7 +2,7 @@
 //! doubt.
 
 use proptest::prelude::*;
-use strandline_synth::{PerlRecipe, TRAPS, Trap, fabricate_perl};
+use strandline_synth::{PerlRecipe, Trap, fabricate_perl};
 
 use crate::adapter::{Build, PAGE, Subject};
 
@@ -30,7 +30,7 @@ fn check_trap(seed: u64, trap: Trap, build: Build) {
 #[test]
 fn traps_end_and_are_told() {
     let mut failed = Vec::new();
-    for trap in TRAPS {
+    for trap in Trap::ALL {
         for seed in 0..3 {
             for build in [Build::Threads, Build::Globals] {
                 if std::panic::catch_unwind(|| check_trap(seed, trap, build)).is_err() {

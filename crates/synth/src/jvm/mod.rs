@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use self::heap::{COLLECTORS, Collector};
 use self::tables::Tables;
-use crate::{Image, Rng};
+use crate::{Image, Rng, map_lines};
 
 const PAGE: u64 = 4096;
 /// Address of the library, and of its data.
@@ -130,8 +130,7 @@ struct Writer {
 /// Fabricates a JVM from `seed`.
 pub fn fabricate_jvm(seed: u64) -> JvmImage {
     let mut dice = Rng::new(seed ^ 0x6a61_7661);
-    let mut image = Image::default();
-    for (start, bytes) in [
+    let image = Image::of(&[
         (DATA, DATA_BYTES),
         (STRUCTURES, STRUCTURES_BYTES),
         (CLASS_SPACE, CLASS_SPACE_BYTES),
@@ -139,9 +138,7 @@ pub fn fabricate_jvm(seed: u64) -> JvmImage {
         (CODE, CODE_BYTES),
         (CODE_MAP, PAGE),
         (STACK, STACK_BYTES),
-    ] {
-        image.map(start, bytes as usize);
-    }
+    ]);
     let (is_new, is_old) = [(true, false), (false, false), (false, true)][dice.below(3) as usize];
     let release = match (is_new, is_old) {
         (true, _) => "25.0.3+9-LTS",
@@ -213,7 +210,7 @@ fn maps(committed: &[(u64, u64)], collector: Collector) -> String {
     ];
     maps.extend(committed.iter().map(|&(from, to)| (from, to - from, heap)));
     maps.sort_unstable();
-    maps.iter().map(|(start, bytes, rest)| format!("{start:x}-{:x} {rest}\n", start + bytes)).collect()
+    map_lines(&maps)
 }
 
 impl Writer {

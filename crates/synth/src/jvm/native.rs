@@ -54,9 +54,7 @@ impl Writer {
         for (index, [start, top, end]) in buffers.iter().enumerate() {
             let thread = self.object("Thread", &[]);
             let buffer = thread + self.tables.offset("Thread", "_tlab");
-            for (offset, word) in [(0, *start), (8, *top), (16, *top), (24, *end), (32, *end), (40, 512)] {
-                self.image.put_word(buffer + offset, word);
-            }
+            self.image.put_row(buffer, [*start, *top, *top, *end, *end, 512]);
             // Only the last thread has a stack in memory.
             if index + 1 == buffers.len() {
                 self.image.put_word(thread + common + 16, STACK + STACK_BYTES);
@@ -124,22 +122,13 @@ impl Writer {
         let (node, list) = (self.structure(0x100), self.structure(48));
         // The list: `_name`, `_first_node`, `_nodes_counter` and `_can_expand`, `_commit_limiter`,
         // and two counters of words.
-        for (offset, word) in [(8, node), (16, 1), (24, limiter), (32, bytes / 8), (40, bytes / 8)] {
-            self.image.put_word(list + offset, word);
-        }
+        self.image.put_row(list + 8, [node, 1, limiter, bytes / 8, bytes / 8]);
         // The node: `_next`, then base, size and more of the reserved range; at its end the
         // limiter, and pointers to the counters in the list. The bytes between them differ by
         // release.
         let counters = 0xb0 + 8 * self.dice.below(4);
-        for (offset, word) in [
-            (8, start),
-            (16, bytes),
-            (counters, limiter),
-            (counters + 8, list + 32),
-            (counters + 16, list + 40),
-        ] {
-            self.image.put_word(node + offset, word);
-        }
+        self.image.put_row(node + 8, [start, bytes]);
+        self.image.put_row(node + counters, [limiter, list + 32, list + 40]);
         node
     }
 
@@ -147,9 +136,8 @@ impl Writer {
     /// reserved range; then `_low_boundary`, `_high_boundary`, `_low` and `_high`.
     fn old_node(&mut self, start: u64, bytes: u64) -> u64 {
         let (node, end) = (self.structure(144), start + bytes);
-        for (offset, word) in [(16, start), (24, bytes), (64, start), (72, end), (80, start), (88, end)] {
-            self.image.put_word(node + offset, word);
-        }
+        self.image.put_row(node + 16, [start, bytes]);
+        self.image.put_row(node + 64, [start, end, start, end]);
         node
     }
 
@@ -161,11 +149,8 @@ impl Writer {
             // `_word_size`, `_next`, `_prev`, `_container`, `_top`, `_sentinel`.
             let top = start + bytes;
             let size = top.next_multiple_of(PAGE) - start;
-            for (offset, word) in
-                [(0, size / 8), (8, first), (24, node), (32, top), (40, 0x4d45_54ef | 7 << 32)]
-            {
-                self.image.put_word(start + offset, word);
-            }
+            self.image.put_row(start, [size / 8, first]);
+            self.image.put_row(start + 24, [node, top, 0x4d45_54ef | 7 << 32]);
             first = start;
         }
         let used: u64 = chunks.iter().map(|chunk| chunk.1).sum();
@@ -190,8 +175,7 @@ impl Writer {
         self.image.put_word(handle, object);
         self.image.put_word(place, if object == 0 { 0 } else { handle });
         self.loaders.insert(object);
-        self.image.put_word(place + 8, metaspace);
-        self.image.put_word(place + 16, lock);
+        self.image.put_row(place + 8, [metaspace, lock]);
         // `ClassLoaderMetaspace`: `_lock` and `_space_type`, in JDK 11 the other way round; two
         // arenas.
         self.image.put_word(metaspace + 8 * u64::from(self.is_old), lock);
@@ -210,16 +194,11 @@ impl Writer {
                 // `Metachunk`: `_base`, `_used_words`, `_committed_words`, `_level` and `_state`,
                 // `_vsnode`, `_prev`, `_next`.
                 let chunk = self.structure(72);
-                for (offset, word) in
-                    [(0, start), (8, bytes / 8), (16, 512), (24, 12), (32, nodes[kind]), (48, first)]
-                {
-                    self.image.put_word(chunk + offset, word);
-                }
+                self.image.put_row(chunk, [start, bytes / 8, 512, 12, nodes[kind]]);
+                self.image.put_word(chunk + 48, first);
                 first = chunk;
             }
-            for (offset, word) in [(24, first), (32, chunks.len() as u64), (48, counters[kind])] {
-                self.image.put_word(arena + offset, word);
-            }
+            self.image.put_words(arena, [(24, first), (32, chunks.len() as u64), (48, counters[kind])]);
         }
         loader
     }
@@ -247,9 +226,7 @@ impl Writer {
         let (segments, used_bytes) = self.blocks();
         let shift = heap + 32 + 2 * base;
         // `_next_segment` follows, and further on the type of the code in it: all kinds.
-        for (offset, word) in [(0, u64::from(SEGMENT_SHIFT)), (8, segments), (64, 3)] {
-            self.image.put_word(shift + offset, word);
-        }
+        self.image.put_words(shift, [(0, u64::from(SEGMENT_SHIFT)), (8, segments), (64, 3)]);
         let (array, pointers) = (self.structure(data + 8), self.structure(8));
         self.fill(array, "GrowableArrayBase", &[("_len", 1)]);
         self.image.put_word(array + data, pointers);
@@ -270,8 +247,7 @@ impl Writer {
             if self.is_new {
                 self.image.put_word(at, length | u64::from(is_used) << 32);
             } else {
-                self.image.put_word(at, length);
-                self.image.put_word(at + 8, u64::from(is_used));
+                self.image.put_row(at, [length, u64::from(is_used)]);
             }
             in_use += (u64::from(is_used) * length) << SEGMENT_SHIFT;
             segment += length;

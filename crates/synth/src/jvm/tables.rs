@@ -152,10 +152,8 @@ impl Tables {
         for (index, words) in tables.iter().enumerate() {
             pointers[index] = self.data + 8 * index as u64;
             image.put_word(pointers[index], at);
-            for word in words {
-                image.put_word(at, *word);
-                at += 8;
-            }
+            image.put_row(at, words.iter().copied());
+            at += 8 * words.len() as u64;
         }
         assert!(image.word(at).is_some(), "no room for tables");
         (self.elf(), pointers)
@@ -176,9 +174,7 @@ impl Tables {
         }
         for (index, (name, value)) in flags.into_iter().enumerate() {
             let at = table + 24 * index as u64;
-            image.put_word(at, value);
-            let text = self.text(name);
-            image.put_word(at + 8, text);
+            image.put_row(at, [value, self.text(name)]);
         }
     }
 

@@ -110,9 +110,7 @@ impl Writer {
         let old = 8 * self.dice.below(committed / 8 + 1);
         let young = 8 * self.dice.below((committed - old) / 8 + 1);
         let behind = allocator + self.tables.offset("ZPageAllocator", "_max_capacity");
-        for (offset, word) in [(8, young + old), (16, young), (24, old)] {
-            self.image.put_word(behind + offset, word);
-        }
+        self.image.put_row(behind + 8, [young + old, young, old]);
         self.expected.pools.insert("ZGC Young Generation", (young, committed - old));
         self.expected.pools.insert("ZGC Old Generation", (old, old));
     }

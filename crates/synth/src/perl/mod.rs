@@ -10,7 +10,7 @@ mod layout;
 mod traps;
 mod write;
 
-pub use traps::{TRAPS, Trap};
+pub use traps::Trap;
 
 use std::collections::BTreeMap;
 
@@ -190,7 +190,7 @@ mod tests {
 
     #[test]
     fn traps_stay_in_the_image() {
-        for trap in TRAPS {
+        for trap in Trap::ALL {
             let mut perl = fabricate_perl(&PerlRecipe::from_seed(3));
             let sound = perl.image.clone();
             perl.trap(trap);

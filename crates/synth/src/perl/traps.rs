@@ -3,87 +3,37 @@
 use super::PerlVariables;
 use super::layout::{body, flags, padname};
 use crate::Image;
+use crate::variants::variants;
 
-/// A trap.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Trap {
-    /// The last arena of heads points to the first.
-    ArenaCycle,
-    /// An arena points to itself.
-    ArenaOfItself,
-    /// An arena's number of heads is 2^32 - 1.
-    EndlessArena,
-    /// An arena is reached twice, a few bytes apart.
-    OverlappingArenas,
-    /// The interpreter counts 2^63 values.
-    AbsurdCount,
-    /// Every head of the first arena is overwritten with ones.
-    OverwrittenHeads,
-    /// Strings with LEN of almost 2^64.
-    AbsurdLength,
-    /// Strings whose CUR is more than their LEN.
-    AbsurdCur,
-    /// Strings whose buffers are their own heads.
-    BufferInArena,
-    /// Strings that all have the same buffer, without sharing it.
-    OneBuffer,
-    /// Offset strings whose offset is larger than what is before them.
-    AbsurdOffset,
-    /// Shared strings whose count of other owners is wrong: there are none.
-    LonelySharing,
-    /// Pads that are their own lists.
-    PadsOfThemselves,
-    /// A list of pads with 2^40 depths.
-    EndlessDepths,
-    /// A list of pads that has the same pad for every depth.
-    ThousandsOfDepths,
-    /// Names of 1 GiB.
-    EndlessNames,
-    /// Names that are not names: control characters, and no UTF-8.
-    HostileNames,
-    /// A list of 2^40 names.
-    EndlessNameList,
-    /// A set of body arenas that points to itself.
-    SetOfItself,
-    /// A list of free bodies that points to itself.
-    BodyListCycle,
-    /// The interpreter is in the kernel's memory.
-    InterpreterOfTheKernel,
-    /// The arena chain leaves mapped memory.
-    ChainToNowhere,
-    /// The hash of shared keys has an entry that points to itself.
-    KeyCycle,
-    /// The hash of shared keys has 2^40 buckets.
-    EndlessKeys,
+variants! {
+    /// A trap.
+    pub enum Trap {
+        ArenaCycle = "The last arena of heads points to the first.",
+        ArenaOfItself = "An arena points to itself.",
+        EndlessArena = "An arena's number of heads is 2^32 - 1.",
+        OverlappingArenas = "An arena is reached twice, a few bytes apart.",
+        AbsurdCount = "The interpreter counts 2^63 values.",
+        OverwrittenHeads = "Every head of the first arena is overwritten with ones.",
+        AbsurdLength = "Strings with LEN of almost 2^64.",
+        AbsurdCur = "Strings whose CUR is more than their LEN.",
+        BufferInArena = "Strings whose buffers are their own heads.",
+        OneBuffer = "Strings that all have the same buffer, without sharing it.",
+        AbsurdOffset = "Offset strings whose offset is larger than what is before them.",
+        LonelySharing = "Shared strings whose count of other owners is wrong: there are none.",
+        PadsOfThemselves = "Pads that are their own lists.",
+        EndlessDepths = "A list of pads with 2^40 depths.",
+        ThousandsOfDepths = "A list of pads that has the same pad for every depth.",
+        EndlessNames = "Names of 1 GiB.",
+        HostileNames = "Names that are not names: control characters, and no UTF-8.",
+        EndlessNameList = "A list of 2^40 names.",
+        SetOfItself = "A set of body arenas that points to itself.",
+        BodyListCycle = "A list of free bodies that points to itself.",
+        InterpreterOfTheKernel = "The interpreter is in the kernel's memory.",
+        ChainToNowhere = "The arena chain leaves mapped memory.",
+        KeyCycle = "The hash of shared keys has an entry that points to itself.",
+        EndlessKeys = "The hash of shared keys has 2^40 buckets.",
+    }
 }
-
-/// All traps.
-pub const TRAPS: [Trap; 24] = [
-    Trap::ArenaCycle,
-    Trap::ArenaOfItself,
-    Trap::EndlessArena,
-    Trap::OverlappingArenas,
-    Trap::AbsurdCount,
-    Trap::OverwrittenHeads,
-    Trap::AbsurdLength,
-    Trap::AbsurdCur,
-    Trap::BufferInArena,
-    Trap::OneBuffer,
-    Trap::AbsurdOffset,
-    Trap::LonelySharing,
-    Trap::PadsOfThemselves,
-    Trap::EndlessDepths,
-    Trap::ThousandsOfDepths,
-    Trap::EndlessNames,
-    Trap::HostileNames,
-    Trap::EndlessNameList,
-    Trap::SetOfItself,
-    Trap::BodyListCycle,
-    Trap::InterpreterOfTheKernel,
-    Trap::ChainToNowhere,
-    Trap::KeyCycle,
-    Trap::EndlessKeys,
-];
 
 /// Addresses that traps are built at.
 #[derive(Clone, Debug, Default)]
@@ -198,9 +148,7 @@ fn pads(image: &mut Image, places: &TrapAddresses, trap: Trap) {
                 // The table extends over everything that follows it.
                 image.put_word(list, 5000);
                 let pad = read(image, table + 8);
-                for depth in 2..8 {
-                    image.put_word(table + 8 * depth, pad);
-                }
+                image.put_row(table + 16, [pad; 6]);
             }
         }
     }

@@ -3,7 +3,7 @@
 use super::layout::{self, Type, body, code, flags, interpreter, padname};
 use super::traps::TrapAddresses;
 use super::{ExpectedPerl, KeptBuffer, PerlImage, PerlRecipe, PerlVariables};
-use crate::{Image, PAGE, Rng};
+use crate::{Image, PAGE, Rng, map_lines};
 
 const DATA: u64 = 0x5555_5573_0000;
 const TLS: u64 = 0x7f11_2233_4000;
@@ -439,25 +439,20 @@ fn finish(recipe: &PerlRecipe, mut perl: Perl, own: u64, strtab: u64, main: u64)
     perl.places.arenas = perl.arenas;
     perl.places.strings.clone_from(&perl.places.kept);
 
-    let mut image = Image::default();
     let heap_bytes = (perl.heap.bytes.len() as u64).next_multiple_of(PAGE);
-    let heap_end = perl.heap.base + heap_bytes;
-    image.map(DATA, PAGE as usize);
-    image.map(perl.heap.base, heap_bytes as usize);
+    let mut image = Image::of(&[(DATA, PAGE), (perl.heap.base, heap_bytes), (TLS, 2 * PAGE)]);
     image.put(perl.heap.base, &perl.heap.bytes);
-    image.map(TLS, 2 * PAGE as usize);
     image.put_word(DATA + 0x100, own);
     image.put(DATA + 0x108, &0_u32.to_le_bytes());
     // The thread's own interpreter: key 0, its sequence number odd.
     image.put_word(FS_BASE, FS_BASE);
-    image.put_word(FS_BASE + layout::THREAD_SPECIFIC, 1);
-    image.put_word(FS_BASE + layout::THREAD_SPECIFIC + 8, own);
-    let maps = [
-        format!("{:x}-{DATA:x} r-xp 00000000 fe:01 4711 /usr/bin/perl\n", DATA - 0x10_0000),
-        format!("{DATA:x}-{:x} rw-p 00100000 fe:01 4711 /usr/bin/perl\n", DATA + PAGE),
-        format!("{:x}-{heap_end:x} rw-p 00000000 00:00 0 [heap]\n", perl.heap.base),
-        format!("{TLS:x}-{:x} rw-p 00000000 00:00 0 \n", TLS + 2 * PAGE),
-    ];
+    image.put_row(FS_BASE + layout::THREAD_SPECIFIC, [1, own]);
+    let maps = map_lines(&[
+        (DATA - 0x10_0000, 0x10_0000, "r-xp 00000000 fe:01 4711 /usr/bin/perl"),
+        (DATA, PAGE, "rw-p 00100000 fe:01 4711 /usr/bin/perl"),
+        (perl.heap.base, heap_bytes, "rw-p 00000000 00:00 0 [heap]"),
+        (TLS, 2 * PAGE, "rw-p 00000000 00:00 0 "),
+    ]);
     PerlImage {
         recipe: *recipe,
         image,
@@ -473,7 +468,7 @@ fn finish(recipe: &PerlRecipe, mut perl: Perl, own: u64, strtab: u64, main: u64)
         },
         fs_base: FS_BASE,
         expected: perl.expected,
-        maps: maps.concat(),
+        maps,
         structure: perl.heap.structure,
         places: perl.places,
     }
