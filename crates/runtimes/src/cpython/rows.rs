@@ -2,7 +2,7 @@
 
 use strandline_claims::palette::BlockRows;
 
-crate::row_table::row_table! {
+strandline_claims::row_table! { ROWS:
     OBJECT = ("cpython.object", Values, Live, "objects"),
     TABLE = ("cpython.table", Values, Live, "tables of lists, dicts, sets and deques"),
     BUFFER = ("cpython.buffer", Values, Live, "data of arrays, file buffers and ctypes"),

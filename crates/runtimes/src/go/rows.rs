@@ -2,7 +2,7 @@
 
 use strandline_claims::palette::BlockRows;
 
-crate::row_table::row_table! {
+strandline_claims::row_table! { ROWS:
     OBJECT = ("go.object", Values, Live, "objects, including dead ones not yet swept"),
     STACK = ("go.stack", Runtime, Live, "goroutine stacks and collector buffers"),
     METADATA = ("go.metadata", Runtime, Live, "the runtime's own structures"),

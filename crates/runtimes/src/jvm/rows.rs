@@ -3,7 +3,7 @@
 use strandline_claims::palette::BlockRows;
 use strandline_claims::rows::ANONYMOUS;
 
-crate::row_table::row_table! {
+strandline_claims::row_table! { ROWS:
     OBJECT = ("jvm.object", Values, Live, "objects not known to be dead"),
     DIRECT = ("jvm.direct", Values, Live, "direct buffers (java.nio) in malloc"),
     DEAD = ("jvm.dead", Collector, Stranded, "unreachable objects, freed by a full GC"),

@@ -3,7 +3,7 @@
 use strandline_claims::palette::BlockRows;
 use strandline_claims::rows::ANONYMOUS;
 
-crate::row_table::row_table! {
+strandline_claims::row_table! { ROWS:
     OBJECT = ("v8.object", Values, Live, "objects not known to be dead"),
     DEAD = ("v8.dead", Collector, Stranded, "unreachable objects, not collected yet"),
     BUFFER = ("v8.buffer", Values, Live, "ArrayBuffers and Buffers (malloc)"),
