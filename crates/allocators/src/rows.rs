@@ -28,16 +28,9 @@ macro_rules! block_rows {
         }
 
         /// The row of each class of claims.
-        pub static BLOCKS: BlockRows = BlockRows {
-            live: &LIVE,
-            header: &PADDING,
-            metadata: &METADATA,
-            cached: &CACHED,
-            trimmable: &FREE_PURGE,
-            kept: &FREE_KEPT,
-            pinned: &FREE_PINNED,
-            mapped: &LIVE,
-            unread: &UNREAD,
+        pub static BLOCKS: BlockRows = strandline_claims::class_rows! {
+            live: LIVE, header: PADDING, metadata: METADATA, cached: CACHED, trimmable: FREE_PURGE,
+            kept: FREE_KEPT, pinned: FREE_PINNED, mapped: LIVE, unread: UNREAD,
         };
     };
 }
