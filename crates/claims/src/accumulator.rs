@@ -42,10 +42,7 @@ impl ResidentBytes {
         for (mine, theirs) in self.bytes.iter_mut().zip(other.bytes) {
             *mine += theirs;
         }
-        self.trim += other.trim;
-        self.kept += other.kept;
-        self.pinned += other.pinned;
-        self.zero += other.zero;
+        crate::add_fields!(self, other: trim, kept, pinned, zero);
     }
 
     /// Adds the bytes of a page; its free bytes count as pinned or kept.

@@ -131,11 +131,7 @@ impl SizeClass {
     /// Adds more blocks of the same size.
     pub fn add(&mut self, more: &Self) {
         self.bytes = more.bytes;
-        self.spans += more.spans;
-        self.span_bytes += more.span_bytes;
-        self.live_blocks += more.live_blocks;
-        self.cached_blocks += more.cached_blocks;
-        self.free_blocks += more.free_blocks;
+        crate::add_fields!(self, more: spans, span_bytes, live_blocks, cached_blocks, free_blocks);
     }
 }
 

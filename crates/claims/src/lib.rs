@@ -35,3 +35,13 @@ pub mod window;
 pub mod words;
 
 pub use caveat::Caveat;
+
+/// Adds fields of one value to those of another: `add_fields!(self, other: count, bytes)`. After
+/// the word `saturating`, a sum stays at the largest number instead of overflowing.
+#[macro_export]
+macro_rules! add_fields {
+    (saturating $sum:ident, $more:ident: $($field:ident),+) => {
+        $($sum.$field = $sum.$field.saturating_add($more.$field);)+
+    };
+    ($sum:ident, $more:ident: $($field:ident),+) => { $($sum.$field += $more.$field;)+ };
+}

@@ -50,3 +50,9 @@ pub struct BlockRows {
     /// The allocator's, but not understood.
     pub unread: RowRef,
 }
+
+/// A [`BlockRows`](crate::palette::BlockRows) of statics: `class_rows! { live: LIVE, … }`.
+#[macro_export]
+macro_rules! class_rows {
+    ($($class:ident: $row:ident),+ $(,)?) => { $crate::palette::BlockRows { $($class: &$row),+ } };
+}

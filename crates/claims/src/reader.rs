@@ -58,6 +58,19 @@ impl StopHandlers {
     pub const NONE: Self = Self { files: &[], symbols: &[] };
 }
 
+/// Defines methods of [`ReaderInfo`] that set one field each.
+macro_rules! setters {
+    ($($about:literal $name:ident($($field:ident).+: $type:ty),)+) => {
+        $(
+            #[doc = $about]
+            pub const fn $name(mut self, $name: $type) -> Self {
+                self.$($field).+ = $name;
+                self
+            }
+        )+
+    };
+}
+
 impl ReaderInfo {
     /// An entry without evidence and without a reader, to be filled in.
     pub const NONE: Self = Self {
@@ -74,6 +87,24 @@ impl ReaderInfo {
         has_main_arena: false,
         stop_handlers: StopHandlers::NONE,
     };
+
+    /// An entry that is only named; its methods fill in the rest.
+    pub const fn named(name: &'static str, title: &'static str) -> Self {
+        Self { name, title, ..Self::NONE }
+    }
+
+    setters! {
+        "With files that it is mapped from." files(evidence.files: &'static [FileName]),
+        "With names of executables." executables(evidence.executables: &'static [FileName]),
+        "With symbols that only it defines." symbols(evidence.symbols: &'static [&'static str]),
+        "With a section that only it has." section(evidence.section: Option<&'static str>),
+        "With strings that it contains." strings(evidence.strings: &'static [(char, &'static str)]),
+        "With what returns its version." version(evidence.version: fn(&Match<'_>) -> Option<String>),
+        "With what is not read of it." not_read(not_read: &'static str),
+        "With where it keeps its objects." heap(heap: HeapKind),
+        "With a runtime that may contain it." part_of(part_of: Option<&'static str>),
+        "With the handlers that stop its threads." stop_handlers(stop_handlers: StopHandlers),
+    }
 }
 
 /// Where a runtime keeps its objects.

@@ -35,11 +35,6 @@ impl RowKind {
     pub fn is_shared(id: &str) -> bool {
         id == SHMEM.id || id.contains(".shmem.")
     }
-
-    /// A row for an allocator.
-    pub const fn of_allocator(id: &'static str, state: State, holder: &'static str) -> Self {
-        Self::new(id, HolderKind::Allocator, state, holder)
-    }
 }
 
 impl PartialEq for RowKind {
@@ -68,49 +63,40 @@ impl Hash for RowKind {
     }
 }
 
-/// Code and constants of mapped programs and libraries.
-pub static PROGRAM_TEXT: RowKind =
-    RowKind::new("program.text", HolderKind::Program, State::Evictable, "code of mapped files");
-/// Static data: written data pages of programs and libraries, and their bss.
-pub static PROGRAM_DATA: RowKind =
-    RowKind::new("program.data", HolderKind::Program, State::Live, "static data of mapped files");
-/// Thread stacks in use.
-pub static PROGRAM_STACK: RowKind =
-    RowKind::new("program.stack", HolderKind::Program, State::Live, "thread stacks in use");
-/// Thread stacks below the stack pointer.
-pub static STACK_BELOW_SP: RowKind = RowKind::new(
-    "kernel.stack_below_sp",
-    HolderKind::Kernel,
-    State::Stranded,
-    "thread stacks below the stack pointer",
-);
-/// Other file pages.
-pub static FILE: RowKind =
-    RowKind::new("kernel.file", HolderKind::Kernel, State::Evictable, "pages of mapped files");
-/// Shared memory.
-pub static SHMEM: RowKind = RowKind::new("kernel.shmem", HolderKind::Kernel, State::Live, "shared memory");
-/// Pages given up with MADV_FREE.
-pub static LAZY_FREE: RowKind =
-    RowKind::new("kernel.lazyfree", HolderKind::Kernel, State::Evictable, "released with MADV_FREE");
-/// All-zero pages of private anonymous memory.
-pub static ZERO: RowKind =
-    RowKind::new("kernel.zero", HolderKind::Kernel, State::Stranded, "pages that hold only zeros");
-/// Pages of devices and of the kernel itself.
-pub static DEVICE: RowKind =
-    RowKind::new("kernel.device", HolderKind::Kernel, State::Live, "pages of devices and of the kernel");
+/// Defines one static `RowKind` per line, `NAME = (id, stratum, state, label)`, and a list of all,
+/// whose name comes first.
+#[macro_export]
+macro_rules! row_table {
+    ($list:ident: $($name:ident = ($id:expr, $stratum:ident, $state:ident, $label:literal),)+) => {
+        $(
+            #[doc = concat!("`", $id, "`: ", $label, ".")]
+            pub static $name: $crate::rows::RowKind = $crate::rows::RowKind::new(
+                $id,
+                $crate::facts::HolderKind::$stratum,
+                $crate::facts::State::$state,
+                $label,
+            );
+        )+
+        /// All rows of this table.
+        pub static $list: [$crate::rows::RowRef; [$($id),+].len()] = [$(&$name),+];
+    };
+}
+
+// The rows that need only the kernel's information.
+row_table! { KERNEL_ROWS:
+    PROGRAM_TEXT = ("program.text", Program, Evictable, "code of mapped files"),
+    // Written data pages of programs and libraries, and their bss.
+    PROGRAM_DATA = ("program.data", Program, Live, "static data of mapped files"),
+    PROGRAM_STACK = ("program.stack", Program, Live, "thread stacks in use"),
+    STACK_BELOW_SP = ("kernel.stack_below_sp", Kernel, Stranded, "thread stacks below the stack pointer"),
+    FILE = ("kernel.file", Kernel, Evictable, "pages of mapped files"),
+    SHMEM = ("kernel.shmem", Kernel, Live, "shared memory"),
+    LAZY_FREE = ("kernel.lazyfree", Kernel, Evictable, "released with MADV_FREE"),
+    // Of private anonymous memory.
+    ZERO = ("kernel.zero", Kernel, Stranded, "pages that hold only zeros"),
+    DEVICE = ("kernel.device", Kernel, Live, "pages of devices and of the kernel"),
+}
+
 /// Anonymous memory that no reader explains.
 pub static ANONYMOUS: RowKind =
     RowKind::new("anonymous", HolderKind::Kernel, State::Unattributed, "anonymous memory no reader explains");
-
-/// The rows that need only the kernel's information.
-pub static KERNEL_ROWS: [RowRef; 9] = [
-    &PROGRAM_TEXT,
-    &PROGRAM_DATA,
-    &PROGRAM_STACK,
-    &STACK_BELOW_SP,
-    &FILE,
-    &SHMEM,
-    &LAZY_FREE,
-    &ZERO,
-    &DEVICE,
-];

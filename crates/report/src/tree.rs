@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 
 use serde::Serialize;
+use strandline_claims::add_fields;
 use strandline_claims::caveat::Caveat;
 use strandline_inspect::facts::{Explanation, Totals};
 use strandline_inspect::ledger::proportional;
@@ -69,11 +70,7 @@ impl Tree {
             tree.total_rss_bytes = tree.total_rss_bytes.saturating_add(explanation.kernel.rss_bytes);
             let shares = proportional.as_ref().filter(|_| is_known);
             let (sum, one) = (&mut tree.totals, shares.unwrap_or(&explanation.totals));
-            sum.live = sum.live.saturating_add(one.live);
-            sum.stranded = sum.stranded.saturating_add(one.stranded);
-            sum.pinned = sum.pinned.saturating_add(one.pinned);
-            sum.evictable = sum.evictable.saturating_add(one.evictable);
-            sum.unattributed = sum.unattributed.saturating_add(one.unattributed);
+            add_fields!(saturating sum, one: live, stranded, pinned, evictable, unattributed);
         }
         Self { processes, ..tree }
     }

@@ -24,7 +24,6 @@ pub mod named;
 pub mod perl;
 mod programs;
 mod resident;
-mod row_table;
 pub mod sbcl;
 pub mod v8;
 

@@ -3,296 +3,157 @@
 use std::io::Read;
 
 use strandline_claims::reader::{
-    Evidence, FileName, HeapKind, Match, ReaderInfo, StopHandlers, leading_version, version_in_file_name,
+    FileName, HeapKind, Match, ReaderInfo, StopHandlers, leading_version, version_in_file_name,
 };
 use strandline_process::namespaces::open_in_root;
 
 use FileName::{Contains, Exact, Versioned};
-
-/// Defaults for a runtime whose version, if known, is in its file names.
-const VERSION_IN_FILE_NAME: ReaderInfo =
-    ReaderInfo { evidence: Evidence { version: version_of_file_name, ..Evidence::NONE }, ..ReaderInfo::NONE };
-const EVIDENCE: Evidence = VERSION_IN_FILE_NAME.evidence;
 
 /// The version in the name of a file.
 pub fn version_of_file_name(clue: &Match<'_>) -> Option<String> {
     version_in_file_name(clue.file)
 }
 
+/// A runtime whose version is in its file names, if it is known.
+const fn named(name: &'static str, title: &'static str, heap: HeapKind) -> ReaderInfo {
+    ReaderInfo::named(name, title).heap(heap).version(version_of_file_name)
+}
+
 /// Ruby.
-pub static RUBY: ReaderInfo = ReaderInfo {
-    name: "ruby",
-    title: "Ruby",
-    evidence: Evidence {
-        files: &[Contains("libruby", ".so")],
-        executables: &[Versioned("ruby")],
-        symbols: &["ruby_version"],
-        version: |clue| ruby_version(clue).or_else(|| version_of_file_name(clue)),
-        ..EVIDENCE
-    },
-    heap: HeapKind::Own,
-    ..VERSION_IN_FILE_NAME
-};
+pub static RUBY: ReaderInfo = named("ruby", "Ruby", HeapKind::Own)
+    .files(&[Contains("libruby", ".so")])
+    .executables(&[Versioned("ruby")])
+    .symbols(&["ruby_version"])
+    .version(|clue| ruby_version(clue).or_else(|| version_of_file_name(clue)));
 
 /// Node.js. Its symbol is node::Start(int, char**).
-pub static NODE: ReaderInfo = ReaderInfo {
-    name: "node",
-    title: "Node.js",
-    evidence: Evidence {
-        files: &[Contains("libnode", ".so")],
-        executables: &[Versioned("node"), Versioned("nodejs")],
-        symbols: &["_ZN4node5StartEiPPc"],
-        version: |clue| node_version(clue).or_else(|| version_of_file_name(clue)),
-        ..EVIDENCE
-    },
-    heap: HeapKind::OwnOnly("v8"),
-    ..VERSION_IN_FILE_NAME
-};
+pub static NODE: ReaderInfo = named("node", "Node.js", HeapKind::OwnOnly("v8"))
+    .files(&[Contains("libnode", ".so")])
+    .executables(&[Versioned("node"), Versioned("nodejs")])
+    .symbols(&["_ZN4node5StartEiPPc"])
+    .version(|clue| node_version(clue).or_else(|| version_of_file_name(clue)));
 
 /// Bun, which has WebKit's JavaScriptCore. Its programs in one file have the section, too.
-pub static BUN: ReaderInfo = ReaderInfo {
-    name: "bun",
-    title: "Bun (JavaScriptCore)",
-    evidence: Evidence {
-        executables: &[Exact("bun")],
-        section: Some(".bun"),
-        version: |clue| version_after(clue, "Bun/"),
-        ..EVIDENCE
-    },
-    not_read: "JavaScriptCore",
-    heap: HeapKind::Own,
-    ..VERSION_IN_FILE_NAME
-};
+pub static BUN: ReaderInfo = named("bun", "Bun (JavaScriptCore)", HeapKind::Own)
+    .executables(&[Exact("bun")])
+    .section(Some(".bun"))
+    .version(|clue| version_after(clue, "Bun/"))
+    .not_read("JavaScriptCore");
 
 /// Deno, which has V8 without symbols; its programs in one file are named otherwise.
-pub static DENO: ReaderInfo = ReaderInfo {
-    name: "deno",
-    title: "Deno",
-    evidence: Evidence { executables: &[Exact("deno"), Exact("denort")], ..EVIDENCE },
-    not_read: "V8, whose pointers are compressed here",
-    heap: HeapKind::OwnOnly("v8"),
-    ..VERSION_IN_FILE_NAME
-};
+pub static DENO: ReaderInfo = named("deno", "Deno", HeapKind::OwnOnly("v8"))
+    .executables(&[Exact("deno"), Exact("denort")])
+    .not_read("V8, whose pointers are compressed here");
 
 /// Chromium, and programs made of it with Electron.
-pub static CHROMIUM: ReaderInfo = ReaderInfo {
-    name: "chromium",
-    title: "Chromium, Electron",
-    evidence: Evidence {
-        executables: &[Exact("chrome"), Exact("chromium"), Exact("electron")],
-        strings: &[('c', "hrome_crashpad_handler")],
-        ..EVIDENCE
-    },
-    not_read: "V8, whose pointers are compressed here; Blink's Oilpan",
-    heap: HeapKind::Own,
-    ..VERSION_IN_FILE_NAME
-};
+pub static CHROMIUM: ReaderInfo = named("chromium", "Chromium, Electron", HeapKind::Own)
+    .executables(&[Exact("chrome"), Exact("chromium"), Exact("electron")])
+    .strings(&[('c', "hrome_crashpad_handler")])
+    .not_read("V8, whose pointers are compressed here; Blink's Oilpan");
 
 /// PHP.
-pub static PHP: ReaderInfo = ReaderInfo {
-    name: "php",
-    title: "PHP",
-    evidence: Evidence {
-        files: &[Contains("libphp", ".so")],
-        executables: &[Versioned("php"), Versioned("php-fpm")],
-        symbols: &["zend_startup"],
-        ..EVIDENCE
-    },
-    heap: HeapKind::Own,
-    ..VERSION_IN_FILE_NAME
-};
+pub static PHP: ReaderInfo = named("php", "PHP", HeapKind::Own)
+    .files(&[Contains("libphp", ".so")])
+    .executables(&[Versioned("php"), Versioned("php-fpm")])
+    .symbols(&["zend_startup"]);
+
+const D_FILES: &[FileName] = &[
+    Contains("libphobos2", ".so"),
+    Contains("libdruntime", ".so"),
+    Contains("libgphobos", ".so"),
+    Contains("libgdruntime", ".so"),
+];
 
 /// The runtime of D.
-pub static D: ReaderInfo = ReaderInfo {
-    name: "d",
-    title: "D",
-    evidence: Evidence {
-        files: &[
-            Contains("libphobos2", ".so"),
-            Contains("libdruntime", ".so"),
-            Contains("libgphobos", ".so"),
-            Contains("libgdruntime", ".so"),
-        ],
-        symbols: &["_d_run_main"],
-        ..EVIDENCE
-    },
+pub static D: ReaderInfo = named("d", "D", HeapKind::Malloc)
+    .files(D_FILES)
+    .symbols(&["_d_run_main"])
     // druntime 2.100, core/thread/osthread.d.
-    stop_handlers: StopHandlers {
-        files: &[
-            Contains("libphobos2", ".so"),
-            Contains("libdruntime", ".so"),
-            Contains("libgphobos", ".so"),
-            Contains("libgdruntime", ".so"),
-        ],
+    .stop_handlers(StopHandlers {
+        files: D_FILES,
         symbols: &["thread_suspendHandler", "thread_resumeHandler"],
-    },
-    ..VERSION_IN_FILE_NAME
-};
+    });
 
 /// LuaJIT.
-pub static LUAJIT: ReaderInfo = ReaderInfo {
-    name: "luajit",
-    title: "LuaJIT",
-    evidence: Evidence { files: &[Contains("libluajit", ".so")], symbols: &["luaJIT_setmode"], ..EVIDENCE },
-    heap: HeapKind::OwnOnly("luajit"),
-    ..VERSION_IN_FILE_NAME
-};
+pub static LUAJIT: ReaderInfo = named("luajit", "LuaJIT", HeapKind::OwnOnly("luajit"))
+    .files(&[Contains("libluajit", ".so")])
+    .symbols(&["luaJIT_setmode"]);
 
 /// Lua.
-pub static LUA: ReaderInfo = ReaderInfo {
-    name: "lua",
-    title: "Lua",
-    evidence: Evidence { files: &[Contains("liblua", ".so")], symbols: &["lua_newstate"], ..EVIDENCE },
-    part_of: Some("luajit"),
-    ..VERSION_IN_FILE_NAME
-};
+pub static LUA: ReaderInfo = named("lua", "Lua", HeapKind::Malloc)
+    .files(&[Contains("liblua", ".so")])
+    .symbols(&["lua_newstate"])
+    .part_of(Some("luajit"));
 
 /// Mono.
-pub static MONO: ReaderInfo = ReaderInfo {
-    name: "mono",
-    title: "Mono",
-    evidence: Evidence {
-        files: &[Contains("libmonosgen", ".so")],
-        executables: &[Exact("mono"), Exact("mono-sgen")],
-        symbols: &["mono_jit_init"],
-        strings: &[('M', "ono JIT compiler version")],
-        ..EVIDENCE
-    },
-    heap: HeapKind::OwnOnly("mono"),
+pub static MONO: ReaderInfo = named("mono", "Mono", HeapKind::OwnOnly("mono"))
+    .files(&[Contains("libmonosgen", ".so")])
+    .executables(&[Exact("mono"), Exact("mono-sgen")])
+    .symbols(&["mono_jit_init"])
+    .strings(&[('M', "ono JIT compiler version")])
     // Mono 6.8, mono/utils/mono-threads-posix-signals.c; the functions have no global names.
-    stop_handlers: StopHandlers {
+    .stop_handlers(StopHandlers {
         files: &[Contains("libmonosgen", ".so"), Exact("mono"), Exact("mono-sgen")],
         symbols: &["suspend_signal_handler", "restart_signal_handler"],
-    },
-    ..VERSION_IN_FILE_NAME
-};
+    });
 
 /// .NET. The symbols are those of single-file programs and of programs compiled ahead of time.
-pub static DOTNET: ReaderInfo = ReaderInfo {
-    name: "dotnet",
-    title: ".NET",
-    evidence: Evidence {
-        files: &[Contains("libcoreclr", ".so")],
-        executables: &[Exact("dotnet")],
-        symbols: &["DotNetRuntimeInfo", "DotNetRuntimeDebugHeader"],
-        ..EVIDENCE
-    },
-    heap: HeapKind::OwnOnly("dotnet"),
-    ..VERSION_IN_FILE_NAME
-};
+pub static DOTNET: ReaderInfo = named("dotnet", ".NET", HeapKind::OwnOnly("dotnet"))
+    .files(&[Contains("libcoreclr", ".so")])
+    .executables(&[Exact("dotnet")])
+    .symbols(&["DotNetRuntimeInfo", "DotNetRuntimeDebugHeader"]);
 
 /// Racket CS: Chez Scheme with additions.
-pub static RACKET: ReaderInfo = ReaderInfo {
-    name: "racket",
-    title: "Racket",
-    evidence: Evidence { symbols: &["racket_boot"], ..EVIDENCE },
-    heap: HeapKind::OwnOnly("chez"),
-    ..VERSION_IN_FILE_NAME
-};
+pub static RACKET: ReaderInfo =
+    named("racket", "Racket", HeapKind::OwnOnly("chez")).symbols(&["racket_boot"]);
 
 /// Chez Scheme.
-pub static CHEZ: ReaderInfo = ReaderInfo {
-    name: "chez",
-    title: "Chez Scheme",
-    evidence: Evidence { symbols: &["Sscheme_init"], ..EVIDENCE },
-    heap: HeapKind::OwnOnly("chez"),
-    part_of: Some("racket"),
-    ..VERSION_IN_FILE_NAME
-};
+pub static CHEZ: ReaderInfo = named("chez", "Chez Scheme", HeapKind::OwnOnly("chez"))
+    .symbols(&["Sscheme_init"])
+    .part_of(Some("racket"));
 
 /// Erlang.
-pub static ERLANG: ReaderInfo = ReaderInfo {
-    name: "erlang",
-    title: "Erlang",
-    evidence: Evidence {
-        executables: &[Contains("beam", ".smp")],
-        symbols: &["erl_create_process"],
-        ..EVIDENCE
-    },
-    heap: HeapKind::OwnOnly("erlang"),
-    ..VERSION_IN_FILE_NAME
-};
+pub static ERLANG: ReaderInfo = named("erlang", "Erlang", HeapKind::OwnOnly("erlang"))
+    .executables(&[Contains("beam", ".smp")])
+    .symbols(&["erl_create_process"]);
 
 /// OCaml. From 5.0 on it maps its heap itself; older versions use malloc.
-pub static OCAML: ReaderInfo = ReaderInfo {
-    name: "ocaml",
-    title: "OCaml",
-    evidence: Evidence {
-        files: &[Contains("libcamlrun", ".so")],
-        symbols: &["caml_startup", "caml_main"],
-        // An environment variable that every OCaml program reads.
-        strings: &[('O', "CAMLRUNPARAM")],
-        ..EVIDENCE
-    },
-    heap: HeapKind::Own,
-    ..VERSION_IN_FILE_NAME
-};
+pub static OCAML: ReaderInfo = named("ocaml", "OCaml", HeapKind::Own)
+    .files(&[Contains("libcamlrun", ".so")])
+    .symbols(&["caml_startup", "caml_main"])
+    // An environment variable that every OCaml program reads.
+    .strings(&[('O', "CAMLRUNPARAM")]);
 
 /// Programs compiled by the Glasgow Haskell Compiler.
-pub static GHC: ReaderInfo = ReaderInfo {
-    name: "ghc",
-    title: "GHC's Haskell",
-    evidence: Evidence {
-        files: &[Contains("libHSrts", ".so")],
-        symbols: &["hs_init_ghc"],
-        // An environment variable that every such program reads.
-        strings: &[('G', "HCRTS")],
-        ..EVIDENCE
-    },
-    heap: HeapKind::OwnOnly("ghc"),
-    ..VERSION_IN_FILE_NAME
-};
+pub static GHC: ReaderInfo = named("ghc", "GHC's Haskell", HeapKind::OwnOnly("ghc"))
+    .files(&[Contains("libHSrts", ".so")])
+    .symbols(&["hs_init_ghc"])
+    // An environment variable that every such program reads.
+    .strings(&[('G', "HCRTS")]);
 
 /// Guile.
-pub static GUILE: ReaderInfo = ReaderInfo {
-    name: "guile",
-    title: "Guile",
-    evidence: Evidence { files: &[Contains("libguile", ".so")], symbols: &["scm_boot_guile"], ..EVIDENCE },
-    ..VERSION_IN_FILE_NAME
-};
+pub static GUILE: ReaderInfo = named("guile", "Guile", HeapKind::Malloc)
+    .files(&[Contains("libguile", ".so")])
+    .symbols(&["scm_boot_guile"]);
 
 /// R.
-pub static R: ReaderInfo = ReaderInfo {
-    name: "r",
-    title: "R",
-    evidence: Evidence { files: &[Contains("libR", ".so")], ..EVIDENCE },
-    ..VERSION_IN_FILE_NAME
-};
+pub static R: ReaderInfo = named("r", "R", HeapKind::Malloc).files(&[Contains("libR", ".so")]);
 
 /// The JavaScript engine of Firefox.
-pub static SPIDERMONKEY: ReaderInfo = ReaderInfo {
-    name: "spidermonkey",
-    title: "SpiderMonkey",
-    evidence: Evidence { files: &[Contains("libmozjs", ".so")], ..EVIDENCE },
-    heap: HeapKind::OwnOnly("spidermonkey"),
-    ..VERSION_IN_FILE_NAME
-};
+pub static SPIDERMONKEY: ReaderInfo =
+    named("spidermonkey", "SpiderMonkey", HeapKind::OwnOnly("spidermonkey"))
+        .files(&[Contains("libmozjs", ".so")]);
 
 /// Julia.
-pub static JULIA: ReaderInfo = ReaderInfo {
-    name: "julia",
-    title: "Julia",
-    evidence: Evidence { files: &[Contains("libjulia-internal", ".so")], ..EVIDENCE },
-    heap: HeapKind::OwnOnly("julia"),
-    ..VERSION_IN_FILE_NAME
-};
+pub static JULIA: ReaderInfo =
+    named("julia", "Julia", HeapKind::OwnOnly("julia")).files(&[Contains("libjulia-internal", ".so")]);
 
 /// Embeddable Common Lisp.
-pub static ECL: ReaderInfo = ReaderInfo {
-    name: "ecl",
-    title: "ECL",
-    evidence: Evidence { files: &[Contains("libecl", ".so")], ..EVIDENCE },
-    ..VERSION_IN_FILE_NAME
-};
+pub static ECL: ReaderInfo = named("ecl", "ECL", HeapKind::Malloc).files(&[Contains("libecl", ".so")]);
 
 /// GNU CLISP.
-pub static CLISP: ReaderInfo = ReaderInfo {
-    name: "clisp",
-    title: "CLISP",
-    evidence: Evidence { executables: &[Exact("lisp.run")], ..EVIDENCE },
-    heap: HeapKind::OwnOnly("clisp"),
-    ..VERSION_IN_FILE_NAME
-};
+pub static CLISP: ReaderInfo =
+    named("clisp", "CLISP", HeapKind::OwnOnly("clisp")).executables(&[Exact("lisp.run")]);
 
 /// The version in CPython's `Py_Version`, or else in the file name.
 pub(crate) fn cpython_version(clue: &Match<'_>) -> Option<String> {

@@ -5,6 +5,7 @@ use std::time::Instant;
 use super::fastbins::{Candidate, LinkTargets};
 use super::lists::{LinkEncoding, SpecialChunks};
 use strandline_claims::accumulator::AccumulatedPart;
+use strandline_claims::add_fields;
 use strandline_claims::range::RangePages;
 use strandline_claims::refinements::{Matches, Refinements};
 use strandline_process::memory::Memory;
@@ -137,25 +138,11 @@ impl Counts {
 
     /// Adds another part's counts.
     pub fn add(&mut self, other: Self) {
-        self.live_bytes += other.live_bytes;
-        self.live_chunks += other.live_chunks;
-        self.blocks += other.blocks;
-        self.payload_bytes += other.payload_bytes;
-        self.bin_chunks += other.bin_chunks;
-        self.bin_bytes += other.bin_bytes;
-        self.fast_chunks += other.fast_chunks;
-        self.fast_bytes += other.fast_bytes;
-        self.cached_bytes += other.cached_bytes;
-        self.top_bytes += other.top_bytes;
-        self.foreign_bytes += other.foreign_bytes;
-        self.trailing_bytes += other.trailing_bytes;
-        self.unread_bytes += other.unread_bytes;
-        self.damages += other.damages;
+        add_fields!(self, other: live_bytes, live_chunks, blocks, payload_bytes, bin_chunks, bin_bytes);
+        add_fields!(self, other: fast_chunks, fast_bytes, cached_bytes, top_bytes, foreign_bytes);
+        add_fields!(self, other: trailing_bytes, unread_bytes, damages, touched_pages);
+        add_fields!(self, other: over_thresholds_bytes, mmapped_chunks, mmapped_bytes);
         self.first_damage = self.first_damage.or(other.first_damage);
-        self.touched_pages += other.touched_pages;
-        self.over_thresholds_bytes += other.over_thresholds_bytes;
-        self.mmapped_chunks += other.mmapped_chunks;
-        self.mmapped_bytes += other.mmapped_bytes;
         self.refined.add(other.refined);
     }
 }

@@ -4,83 +4,32 @@
 //! batches (mm/memcontrol.c, MEMCG_CHARGE_BATCH), and a processor takes up to 64 pages in advance
 //! of using them. So the kinds may fall short of the charge, or exceed it by a little.
 
+use strandline_claims::rows::RowRef;
 use strandline_process::group::Memory;
 
-use crate::facts::{HolderKind, State};
-
-/// A kind of memory, and its row.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Kind {
-    /// The id of its row.
-    pub id: &'static str,
-    /// Kind of the holder.
-    pub stratum: HolderKind,
-    /// What can become of it.
-    pub state: State,
-    /// What it is, for a person.
-    pub what: &'static str,
+// The kinds, in the order of the documentation.
+strandline_claims::row_table! { ALL:
+    ANON = ("group.anon", Program, Live, "anonymous memory of a process"),
+    LAZYFREE = ("group.anon.lazyfree", Kernel, Evictable, "anonymous memory released with MADV_FREE"),
+    ELSEWHERE = ("group.anon.elsewhere", Program, Live, "charged here, in no process of it now"),
+    SHMEM = ("group.shmem", Kernel, Live, "other shared memory"),
+    CLEAN = ("group.cache.clean", Kernel, Evictable, "other files"),
+    DIRTY = ("group.cache.dirty", Kernel, Evictable, "other files, not written to disk yet"),
+    WRITEBACK = ("group.cache.writeback", Kernel, Evictable, "other files, being written to disk"),
+    SWAP_CACHE = ("group.swap_cache", Kernel, Evictable, "pages that are in swap too"),
+    SLAB_RECLAIMABLE = ("group.slab.reclaimable", Kernel, Evictable, "directory entries, inodes"),
+    SLAB_UNRECLAIMABLE = ("group.slab.unreclaimable", Kernel, Live, "slab: files, sockets, mappings"),
+    PAGE_TABLES = ("group.page_tables", Kernel, Live, "page tables"),
+    STACKS = ("group.kernel_stacks", Kernel, Live, "kernel stacks of threads"),
+    PERCPU = ("group.percpu", Kernel, Live, "structures for each processor"),
+    VMALLOC = ("group.vmalloc", Kernel, Live, "vmalloc: large tables, BPF"),
+    ZSWAP = ("group.zswap", Kernel, Live, "compressed pages of zswap"),
+    KERNEL_OTHER = ("group.kernel.other", Kernel, Live, "other kernel memory: slab, pipes"),
+    SOCKETS = ("group.sockets", Kernel, Live, "buffers of sockets"),
+    HUGETLB = ("group.hugetlb", Program, Live, "huge pages of hugetlbfs"),
+    STOCK = ("group.charge_stock", Kernel, Evictable, "charged in advance, by processor"),
+    UNKNOWN = ("group.unattributed", Kernel, Unattributed, "in none of the kernel's counters"),
 }
-
-const fn kind(id: &'static str, stratum: HolderKind, state: State, what: &'static str) -> Kind {
-    Kind { id, stratum, state, what }
-}
-
-use HolderKind::{Kernel, Program};
-use State::{Evictable, Live, Unattributed};
-
-pub(super) const ANON: Kind = kind("group.anon", Program, Live, "anonymous memory of a process");
-pub(super) const LAZYFREE: Kind =
-    kind("group.anon.lazyfree", Kernel, Evictable, "anonymous memory released with MADV_FREE");
-pub(super) const ELSEWHERE: Kind =
-    kind("group.anon.elsewhere", Program, Live, "charged here, in no process of it now");
-pub(super) const SHMEM: Kind = kind("group.shmem", Kernel, Live, "other shared memory");
-pub(super) const CLEAN: Kind = kind("group.cache.clean", Kernel, Evictable, "other files");
-pub(super) const DIRTY: Kind =
-    kind("group.cache.dirty", Kernel, Evictable, "other files, not written to disk yet");
-pub(super) const WRITEBACK: Kind =
-    kind("group.cache.writeback", Kernel, Evictable, "other files, being written to disk");
-pub(super) const SWAP_CACHE: Kind = kind("group.swap_cache", Kernel, Evictable, "pages that are in swap too");
-pub(super) const SLAB_RECLAIMABLE: Kind =
-    kind("group.slab.reclaimable", Kernel, Evictable, "directory entries, inodes");
-pub(super) const SLAB_UNRECLAIMABLE: Kind =
-    kind("group.slab.unreclaimable", Kernel, Live, "slab: files, sockets, mappings");
-pub(super) const PAGE_TABLES: Kind = kind("group.page_tables", Kernel, Live, "page tables");
-pub(super) const STACKS: Kind = kind("group.kernel_stacks", Kernel, Live, "kernel stacks of threads");
-pub(super) const PERCPU: Kind = kind("group.percpu", Kernel, Live, "structures for each processor");
-pub(super) const VMALLOC: Kind = kind("group.vmalloc", Kernel, Live, "vmalloc: large tables, BPF");
-pub(super) const ZSWAP: Kind = kind("group.zswap", Kernel, Live, "compressed pages of zswap");
-pub(super) const KERNEL_OTHER: Kind =
-    kind("group.kernel.other", Kernel, Live, "other kernel memory: slab, pipes");
-pub(super) const SOCKETS: Kind = kind("group.sockets", Kernel, Live, "buffers of sockets");
-pub(super) const HUGETLB: Kind = kind("group.hugetlb", Program, Live, "huge pages of hugetlbfs");
-pub(super) const STOCK: Kind =
-    kind("group.charge_stock", Kernel, Evictable, "charged in advance, by processor");
-pub(super) const UNKNOWN: Kind =
-    kind("group.unattributed", Kernel, Unattributed, "in none of the kernel's counters");
-
-/// All kinds, in the order of the documentation.
-pub(super) const ALL: [Kind; 20] = [
-    ANON,
-    LAZYFREE,
-    ELSEWHERE,
-    SHMEM,
-    CLEAN,
-    DIRTY,
-    WRITEBACK,
-    SWAP_CACHE,
-    SLAB_RECLAIMABLE,
-    SLAB_UNRECLAIMABLE,
-    PAGE_TABLES,
-    STACKS,
-    PERCPU,
-    VMALLOC,
-    ZSWAP,
-    KERNEL_OTHER,
-    SOCKETS,
-    HUGETLB,
-    STOCK,
-    UNKNOWN,
-];
 
 /// Pages that a processor charges in advance (MEMCG_CHARGE_BATCH).
 const STOCK_PAGES: u64 = 64;
@@ -99,7 +48,7 @@ pub(super) struct Estimates {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Part {
     /// The kind.
-    pub kind: Kind,
+    pub kind: RowRef,
     /// Its bytes.
     pub bytes: u64,
     /// Whether the kernel has a counter of it here; without one, 0 says nothing.
@@ -108,7 +57,7 @@ pub(super) struct Part {
 
 impl Part {
     /// A kind by its counter.
-    fn counted(kind: Kind, counter: Option<u64>) -> Self {
+    fn counted(kind: RowRef, counter: Option<u64>) -> Self {
         Self { kind, bytes: counter.unwrap_or(0), is_counted: counter.is_some() }
     }
 }
@@ -141,16 +90,16 @@ impl Parts {
         let dirty = get(parts.file_dirty).min(cache);
         let writeback = get(parts.file_writeback).min(cache - dirty);
         let mut all = vec![
-            Part::counted(ANON, parts.anon),
-            Part::counted(SHMEM, parts.shmem),
-            Part::counted(CLEAN, parts.file.map(|_| cache - dirty - writeback)),
-            Part::counted(DIRTY, parts.file_dirty.map(|_| dirty)),
-            Part::counted(WRITEBACK, parts.file_writeback.map(|_| writeback)),
-            Part::counted(SOCKETS, parts.sock),
-            Part::counted(HUGETLB, parts.hugetlb),
+            Part::counted(&ANON, parts.anon),
+            Part::counted(&SHMEM, parts.shmem),
+            Part::counted(&CLEAN, parts.file.map(|_| cache - dirty - writeback)),
+            Part::counted(&DIRTY, parts.file_dirty.map(|_| dirty)),
+            Part::counted(&WRITEBACK, parts.file_writeback.map(|_| writeback)),
+            Part::counted(&SOCKETS, parts.sock),
+            Part::counted(&HUGETLB, parts.hugetlb),
         ];
         let is_estimated = add_kernel(&mut all, memory, estimates);
-        all.push(Part::counted(SWAP_CACHE, parts.swapcached));
+        all.push(Part::counted(&SWAP_CACHE, parts.swapcached));
         let mut made = Self { all, excess: 0, is_estimated };
         made.fit(memory.current_bytes, processors);
         made
@@ -163,22 +112,22 @@ impl Parts {
         self.cut(excess);
         let rest = current - u64::try_from(sum - excess).unwrap_or(current);
         let stock = rest.min(STOCK_PAGES.saturating_mul(PAGE_BYTES).saturating_mul(processors));
-        self.all.push(Part::counted(STOCK, Some(stock)));
-        self.all.push(Part::counted(UNKNOWN, Some(rest - stock)));
+        self.all.push(Part::counted(&STOCK, Some(stock)));
+        self.all.push(Part::counted(&UNKNOWN, Some(rest - stock)));
     }
 
     /// Takes what exceeds the charge from the kinds that are least exact. A mapped page in the swap
     /// cache is counted as anonymous too, so that its kind comes first and is no contradiction.
     fn cut(&mut self, excess: u128) {
-        let excess = self.take(SWAP_CACHE, excess);
+        let excess = self.take(&SWAP_CACHE, excess);
         self.excess = u64::try_from(excess).unwrap_or(u64::MAX);
-        let others: Vec<Kind> = self.all.iter().map(|part| part.kind).collect();
-        let order = [KERNEL_OTHER, CLEAN, SHMEM, ANON].into_iter().chain(others);
+        let others: Vec<RowRef> = self.all.iter().map(|part| part.kind).collect();
+        let order = [&KERNEL_OTHER, &CLEAN, &SHMEM, &ANON].into_iter().chain(others);
         order.fold(excess, |left, kind| self.take(kind, left));
     }
 
     /// Takes up to `wanted` bytes from a kind; returns what is left of them.
-    fn take(&mut self, from: Kind, mut wanted: u128) -> u128 {
+    fn take(&mut self, from: RowRef, mut wanted: u128) -> u128 {
         for part in self.all.iter_mut().filter(|part| part.kind == from) {
             let taken = wanted.min(u128::from(part.bytes));
             part.bytes -= u64::try_from(taken).unwrap_or(0);
@@ -189,7 +138,7 @@ impl Parts {
 
     /// The bytes of a kind.
     #[cfg(test)]
-    pub fn of(&self, wanted: Kind) -> u64 {
+    pub fn of(&self, wanted: RowRef) -> u64 {
         self.all.iter().filter(|part| part.kind == wanted).map(|part| part.bytes).sum()
     }
 }
@@ -202,13 +151,13 @@ fn add_kernel(all: &mut Vec<Part>, memory: &Memory, estimates: Estimates) -> boo
         (a, b) => Some(a.unwrap_or(0).saturating_add(b.unwrap_or(0))),
     };
     let counted = [
-        (SLAB_RECLAIMABLE, parts.slab_reclaimable),
-        (SLAB_UNRECLAIMABLE, parts.slab_unreclaimable),
-        (PAGE_TABLES, both(parts.pagetables, parts.sec_pagetables)),
-        (STACKS, parts.kernel_stack),
-        (PERCPU, parts.percpu),
-        (VMALLOC, parts.vmalloc),
-        (ZSWAP, parts.zswap),
+        (&SLAB_RECLAIMABLE, parts.slab_reclaimable),
+        (&SLAB_UNRECLAIMABLE, parts.slab_unreclaimable),
+        (&PAGE_TABLES, both(parts.pagetables, parts.sec_pagetables)),
+        (&STACKS, parts.kernel_stack),
+        (&PERCPU, parts.percpu),
+        (&VMALLOC, parts.vmalloc),
+        (&ZSWAP, parts.zswap),
     ];
     let known: u64 = counted.iter().filter_map(|(_, bytes)| *bytes).fold(0, u64::saturating_add);
     let others = all.iter().fold(0_u64, |sum, part| sum.saturating_add(part.bytes));
@@ -217,10 +166,12 @@ fn add_kernel(all: &mut Vec<Part>, memory: &Memory, estimates: Estimates) -> boo
     let mut left = whole.saturating_sub(known);
     let mut is_estimated = false;
     for (kind, counter) in counted {
-        let estimate = match kind {
-            PAGE_TABLES => estimates.page_tables,
-            STACKS => estimates.kernel_stacks,
-            _ => None,
+        let estimate = if kind == &PAGE_TABLES {
+            estimates.page_tables
+        } else if kind == &STACKS {
+            estimates.kernel_stacks
+        } else {
+            None
         };
         let mut part = Part::counted(kind, counter);
         if !part.is_counted {
@@ -231,7 +182,7 @@ fn add_kernel(all: &mut Vec<Part>, memory: &Memory, estimates: Estimates) -> boo
         all.push(part);
     }
     if parts.kernel.is_some() {
-        all.push(Part::counted(KERNEL_OTHER, Some(left)));
+        all.push(Part::counted(&KERNEL_OTHER, Some(left)));
     }
     is_estimated
 }
@@ -268,9 +219,9 @@ mod tests {
         let made = Parts::new(&memory(1_000_000, parts), Estimates::default(), 1);
         assert_eq!(sum(&made), 1_000_000);
         let of = |kind| made.of(kind);
-        assert_eq!((of(ANON), of(SHMEM), of(CLEAN), of(DIRTY)), (100_000, 20_000, 29_000, 1_000));
-        assert_eq!((of(KERNEL_OTHER), of(SOCKETS), of(STOCK)), (2_000, 700, 64 * 4096));
-        assert_eq!(of(UNKNOWN), 1_000_000 - 159_700 - 64 * 4096);
+        assert_eq!((of(&ANON), of(&SHMEM), of(&CLEAN), of(&DIRTY)), (100_000, 20_000, 29_000, 1_000));
+        assert_eq!((of(&KERNEL_OTHER), of(&SOCKETS), of(&STOCK)), (2_000, 700, 64 * 4096));
+        assert_eq!(of(&UNKNOWN), 1_000_000 - 159_700 - 64 * 4096);
         assert_eq!((made.excess, made.is_estimated), (0, false));
     }
 
@@ -285,7 +236,7 @@ mod tests {
         let estimates = Estimates { page_tables: Some(60_000), kernel_stacks: Some(60_000) };
         let made = Parts::new(&memory(1_100_000, parts), estimates, 4);
         assert_eq!(sum(&made), 1_100_000);
-        assert_eq!((made.of(PAGE_TABLES), made.of(STACKS), made.of(KERNEL_OTHER)), (60_000, 40_000, 0));
+        assert_eq!((made.of(&PAGE_TABLES), made.of(&STACKS), made.of(&KERNEL_OTHER)), (60_000, 40_000, 0));
         assert!(made.is_estimated);
     }
 
@@ -299,9 +250,9 @@ mod tests {
         };
         // Pages in the swap cache that are mapped count twice: no contradiction.
         let made = Parts::new(&memory(160, parts), Estimates::default(), 2);
-        assert_eq!((sum(&made), made.of(SWAP_CACHE), made.excess), (160, 10, 0));
+        assert_eq!((sum(&made), made.of(&SWAP_CACHE), made.excess), (160, 10, 0));
         let made = Parts::new(&memory(120, parts), Estimates::default(), 2);
-        assert_eq!((sum(&made), made.of(CLEAN), made.excess), (120, 20, 30));
+        assert_eq!((sum(&made), made.of(&CLEAN), made.excess), (120, 20, 30));
         let huge = memory::Parts { anon: Some(u64::MAX), file: Some(u64::MAX), ..parts };
         for current in [0, 1, u64::MAX] {
             let made = Parts::new(&memory(current, huge), Estimates::default(), u64::MAX);

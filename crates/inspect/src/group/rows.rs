@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 
 use strandline_claims::Caveat;
+use strandline_claims::rows::RowRef;
 use strandline_claims::units::thousands;
 use strandline_process::group::Memory;
 use strandline_process::group::files::{CachedFile, Files};
 
 use super::facts::{GroupExplanation, GroupRow};
-use super::parts::{self, Estimates, Kind, Part, Parts};
+use super::parts::{self, Estimates, Part, Parts};
 use super::processes::{GroupProcesses, OneProcess};
 use super::shares::{Basis, Want, fill};
 use crate::facts::{State, Totals};
@@ -43,13 +44,14 @@ pub(super) fn fill_in(explanation: &mut GroupExplanation, inputs: &Inputs<'_>) {
     let parts = Parts::new(inputs.memory, estimates, inputs.processors);
     let mut rows = Vec::new();
     for &Part { kind, bytes, .. } in &parts.all {
-        match kind {
-            parts::ANON => anonymous(&mut rows, bytes, inputs, &mut explanation.caveats),
-            parts::SHMEM => of_files(&mut rows, kind, bytes, &shared(inputs.files)),
-            parts::CLEAN | parts::DIRTY | parts::WRITEBACK => {
-                of_files(&mut rows, kind, bytes, &cached(inputs.files, kind));
-            }
-            kind => rows.push(row(kind, kind.what.to_owned(), bytes)),
+        if kind == &parts::ANON {
+            anonymous(&mut rows, bytes, inputs, &mut explanation.caveats);
+        } else if kind == &parts::SHMEM {
+            of_files(&mut rows, kind, bytes, &shared(inputs.files));
+        } else if [&parts::CLEAN, &parts::DIRTY, &parts::WRITEBACK].contains(&kind) {
+            of_files(&mut rows, kind, bytes, &cached(inputs.files, kind));
+        } else {
+            rows.push(row(kind, kind.holder.to_owned(), bytes));
         }
     }
     rows.retain(|row| row.bytes > 0);
@@ -72,7 +74,7 @@ fn about(parts: &Parts) -> Vec<Caveat> {
     caveats
 }
 
-fn row(kind: Kind, holder: String, bytes: u64) -> GroupRow {
+fn row(kind: RowRef, holder: String, bytes: u64) -> GroupRow {
     GroupRow {
         id: kind.id.to_owned(),
         stratum: kind.stratum,
@@ -108,14 +110,14 @@ fn anonymous(rows: &mut Vec<GroupRow>, bytes: u64, inputs: &Inputs<'_>, caveats:
     }
     for (one, share) in all.iter().zip(&shares).take(MAX_PROCESS_ROWS) {
         let lazy = one.lazy_free().min(*share);
-        for (kind, bytes) in [(parts::ANON, share - lazy), (parts::LAZYFREE, lazy)] {
+        for (kind, bytes) in [(&parts::ANON, share - lazy), (&parts::LAZYFREE, lazy)] {
             rows.push(GroupRow { pid: Some(one.pid), ..row(kind, one.label(), bytes) });
         }
     }
     let smaller: u64 = shares.iter().skip(MAX_PROCESS_ROWS).sum();
     let count = all.len().saturating_sub(MAX_PROCESS_ROWS);
-    rows.push(row(parts::ANON, format!("{count} smaller processes"), smaller));
-    rows.push(row(parts::ELSEWHERE, parts::ELSEWHERE.what.to_owned(), left));
+    rows.push(row(&parts::ANON, format!("{count} smaller processes"), smaller));
+    rows.push(row(&parts::ELSEWHERE, parts::ELSEWHERE.holder.to_owned(), left));
 }
 
 /// A file and what it would like to have of a kind.
@@ -131,16 +133,18 @@ fn shared(files: &Files) -> Vec<OfFile<'_>> {
 
 /// The files of the page cache, with their bytes of one state. A sample does not tell states apart,
 /// so that what is charged elsewhere is taken to be clean.
-fn cached(files: &Files, kind: Kind) -> Vec<OfFile<'_>> {
+fn cached(files: &Files, kind: RowRef) -> Vec<OfFile<'_>> {
     let cached = files.files.iter().filter(|file| !file.is_shared_memory);
     let of = |file| {
         let charged = charged(file);
         let dirty = file.dirty_bytes.min(charged);
         let writeback = file.writeback_bytes.min(charged - dirty);
-        let bytes = match kind {
-            parts::DIRTY => dirty,
-            parts::WRITEBACK => writeback,
-            _ => charged - dirty - writeback,
+        let bytes = if kind == &parts::DIRTY {
+            dirty
+        } else if kind == &parts::WRITEBACK {
+            writeback
+        } else {
+            charged - dirty - writeback
         };
         OfFile { file, want: Want { basis: basis(file), bytes } }
     };
@@ -160,7 +164,7 @@ fn basis(file: &CachedFile) -> Basis {
 }
 
 /// The rows of a kind: the largest by file, the others by folder.
-fn of_files(rows: &mut Vec<GroupRow>, kind: Kind, bytes: u64, files: &[OfFile<'_>]) {
+fn of_files(rows: &mut Vec<GroupRow>, kind: RowRef, bytes: u64, files: &[OfFile<'_>]) {
     let wants: Vec<Want> = files.iter().map(|of| of.want).collect();
     let (shares, left) = fill(bytes, &wants);
     // Hard links and mount namespaces may give two files one name.
@@ -178,11 +182,11 @@ fn of_files(rows: &mut Vec<GroupRow>, kind: Kind, bytes: u64, files: &[OfFile<'_
         rows.push(GroupRow { file: Some(path.to_owned()), ..row(kind, holder, bytes) });
     }
     let others = of_folders(rows, kind, &small);
-    rows.push(row(kind, kind.what.to_owned(), others.saturating_add(left)));
+    rows.push(row(kind, kind.holder.to_owned(), others.saturating_add(left)));
 }
 
 /// Adds rows of small files by folder, for the largest; returns the bytes in other folders.
-fn of_folders(rows: &mut Vec<GroupRow>, kind: Kind, files: &[((&str, bool), u64)]) -> u64 {
+fn of_folders(rows: &mut Vec<GroupRow>, kind: RowRef, files: &[((&str, bool), u64)]) -> u64 {
     let mut by_folder: BTreeMap<&str, Folder> = BTreeMap::new();
     for ((path, _), bytes) in files {
         let folder = by_folder.entry(path.rsplit_once('/').map_or("", |(folder, _)| folder)).or_default();

@@ -6,6 +6,7 @@ mod screen;
 
 use std::collections::HashMap;
 
+use strandline_claims::add_fields;
 use strandline_inspect::environment::utc;
 use strandline_inspect::holders::facts::{
     Holders, Holding, Root, RootKind, Shared, SharedType, Sum, Type, Unreachable,
@@ -268,9 +269,7 @@ fn merge_threads(roots: &[Root]) -> Vec<(String, Root)> {
         match known.and_then(|place| folded.get_mut(place)) {
             Some((threads, of)) => {
                 *threads += 1;
-                of.retained_bytes = of.retained_bytes.saturating_add(root.retained_bytes);
-                of.retained_blocks = of.retained_blocks.saturating_add(root.retained_blocks);
-                of.pins_bytes = of.pins_bytes.saturating_add(root.pins_bytes);
+                add_fields!(saturating of, root: retained_bytes, retained_blocks, pins_bytes);
                 merge(&mut of.holds, &root.holds);
                 of.thread = Some(format!("{threads} threads"));
             }
@@ -313,10 +312,7 @@ fn merge(holds: &mut Vec<Holding>, more: &[Holding]) {
     for of in more {
         match holds.iter_mut().find(|known| known.name == of.name) {
             Some(known) => {
-                known.instances = known.instances.saturating_add(of.instances);
-                known.chained = known.chained.saturating_add(of.chained);
-                known.retained_bytes = known.retained_bytes.saturating_add(of.retained_bytes);
-                known.retained_blocks = known.retained_blocks.saturating_add(of.retained_blocks);
+                add_fields!(saturating known, of: instances, chained, retained_bytes, retained_blocks);
                 merge(&mut known.holds, &of.holds);
             }
             None => holds.push(of.clone()),
@@ -407,9 +403,7 @@ fn type_rows(found: &Holders, top: usize) -> Vec<Vec<String>> {
     };
     all.unreachable_bytes = Some(0);
     for of in &small {
-        all.bytes = all.bytes.saturating_add(of.bytes);
-        all.instances = all.instances.saturating_add(of.instances);
-        all.pins_bytes = all.pins_bytes.saturating_add(of.pins_bytes);
+        add_fields!(saturating all, of: bytes, instances, pins_bytes);
     }
     let mut types: Vec<&Type> = found.types.iter().filter(|of| !is_small(of)).collect();
     types.push(&all);

@@ -52,11 +52,7 @@ impl Sums {
     /// Adds another walker's totals.
     pub fn add(&mut self, other: &Self) {
         for (mine, theirs) in self.heaps.iter_mut().zip(other.heaps) {
-            mine.pages += theirs.pages;
-            mine.page_bytes += theirs.page_bytes;
-            mine.used += theirs.used;
-            mine.used_bytes += theirs.used_bytes;
-            mine.free_bytes += theirs.free_bytes;
+            strandline_claims::add_fields!(mine, theirs: pages, page_bytes, used, used_bytes, free_bytes);
         }
         self.doubts.add(&other.doubts);
     }

@@ -9,6 +9,7 @@ use super::layout::{
 };
 use crate::batch::PageCache;
 use strandline_claims::accumulator::{Accumulator, Class};
+use strandline_claims::add_fields;
 use strandline_claims::allocator::RangeClaim;
 use strandline_claims::bits;
 use strandline_claims::class::Slot;
@@ -54,14 +55,9 @@ impl Sums {
     /// Adds another walker's totals.
     pub fn add(&mut self, other: &Self) {
         for (mine, theirs) in self.classes.iter_mut().zip(other.classes) {
-            mine.pools += theirs.pools;
-            mine.used += theirs.used;
-            mine.free += theirs.free;
+            add_fields!(mine, theirs: pools, used, free);
         }
-        self.unused_pools += other.unused_pools;
-        self.unused_bytes += other.unused_bytes;
-        self.quantization_bytes += other.quantization_bytes;
-        self.alignment_bytes += other.alignment_bytes;
+        add_fields!(self, other: unused_pools, unused_bytes, quantization_bytes, alignment_bytes);
         self.doubts.add(&other.doubts);
     }
 }

@@ -2,7 +2,7 @@
 
 use strandline_claims::palette::BlockRows;
 
-crate::row_table::row_table! {
+strandline_claims::row_table! { ROWS:
     OBJECT = ("cpython.object", Values, Live, "objects"),
     TABLE = ("cpython.table", Values, Live, "tables of lists, dicts, sets and deques"),
     BUFFER = ("cpython.buffer", Values, Live, "data of arrays, file buffers and ctypes"),
@@ -15,14 +15,7 @@ crate::row_table::row_table! {
 }
 
 /// The row of each class of its claims on arenas.
-pub static BLOCKS: BlockRows = BlockRows {
-    live: &BLOCK,
-    header: &POOL_HEADER,
-    metadata: &POOL_HEADER,
-    cached: &FREE_LIST,
-    trimmable: &FREE_KEPT,
-    kept: &FREE_KEPT,
-    pinned: &FREE_PINNED,
-    mapped: &BLOCK,
-    unread: &UNREAD,
+pub static BLOCKS: BlockRows = strandline_claims::class_rows! {
+    live: BLOCK, header: POOL_HEADER, metadata: POOL_HEADER, cached: FREE_LIST, trimmable: FREE_KEPT,
+    kept: FREE_KEPT, pinned: FREE_PINNED, mapped: BLOCK, unread: UNREAD,
 };

@@ -2,7 +2,7 @@
 
 use strandline_claims::palette::BlockRows;
 
-crate::row_table::row_table! {
+strandline_claims::row_table! { ROWS:
     OBJECT = ("go.object", Values, Live, "objects, including dead ones not yet swept"),
     STACK = ("go.stack", Runtime, Live, "goroutine stacks and collector buffers"),
     METADATA = ("go.metadata", Runtime, Live, "the runtime's own structures"),
@@ -13,14 +13,7 @@ crate::row_table::row_table! {
 }
 
 /// The row of each class of its claims.
-pub static BLOCKS: BlockRows = BlockRows {
-    live: &OBJECT,
-    header: &METADATA,
-    metadata: &METADATA,
-    cached: &FREE_KEPT,
-    trimmable: &FREE_PURGE,
-    kept: &FREE_KEPT,
-    pinned: &FREE_PINNED,
-    mapped: &OBJECT,
-    unread: &UNREAD,
+pub static BLOCKS: BlockRows = strandline_claims::class_rows! {
+    live: OBJECT, header: METADATA, metadata: METADATA, cached: FREE_KEPT, trimmable: FREE_PURGE,
+    kept: FREE_KEPT, pinned: FREE_PINNED, mapped: OBJECT, unread: UNREAD,
 };

@@ -3,7 +3,7 @@
 use strandline_claims::palette::BlockRows;
 use strandline_claims::rows::ANONYMOUS;
 
-crate::row_table::row_table! {
+strandline_claims::row_table! { ROWS:
     OBJECT = ("jvm.object", Values, Live, "objects not known to be dead"),
     DIRECT = ("jvm.direct", Values, Live, "direct buffers (java.nio) in malloc"),
     DEAD = ("jvm.dead", Collector, Stranded, "unreachable objects, freed by a full GC"),
@@ -22,14 +22,7 @@ crate::row_table::row_table! {
 }
 
 /// The row of each class of its claims.
-pub static BLOCKS: BlockRows = BlockRows {
-    live: &OBJECT,
-    header: &METADATA,
-    metadata: &METADATA,
-    cached: &FREE_KEPT,
-    trimmable: &FREE_PURGE,
-    kept: &FREE_KEPT,
-    pinned: &FREE_PINNED,
-    mapped: &OBJECT,
-    unread: &ANONYMOUS,
+pub static BLOCKS: BlockRows = strandline_claims::class_rows! {
+    live: OBJECT, header: METADATA, metadata: METADATA, cached: FREE_KEPT, trimmable: FREE_PURGE,
+    kept: FREE_KEPT, pinned: FREE_PINNED, mapped: OBJECT, unread: ANONYMOUS,
 };

@@ -155,13 +155,9 @@ impl Census {
         for (mine, theirs) in self.by_type.iter_mut().zip(other.by_type) {
             *mine += theirs;
         }
-        self.live += other.live;
-        self.free += other.free;
-        self.unknown += other.unknown;
-        self.unread += other.unread;
+        strandline_claims::add_fields!(self, other: live, free, unknown, unread, subs_left_out);
         self.checked = (self.checked.0 + other.checked.0, self.checked.1 + other.checked.1);
         self.subs.extend(other.subs);
-        self.subs_left_out += other.subs_left_out;
         self.free_on_pages.extend(other.free_on_pages);
     }
 

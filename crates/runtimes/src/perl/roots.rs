@@ -153,11 +153,8 @@ impl PadFindings {
         self.kept.extend(other.kept);
         self.globs.extend(other.globs);
         self.left_out += other.left_out;
-        self.subs.with_pads += other.subs.with_pads;
-        self.subs.closures += other.subs.closures;
-        self.subs.running += other.subs.running;
-        self.subs.pads += other.subs.pads;
-        self.subs.damaged += other.subs.damaged;
+        let (mine, theirs) = (&mut self.subs, &other.subs);
+        strandline_claims::add_fields!(mine, theirs: with_pads, closures, running, pads, damaged);
     }
 
     /// A value may be in several pads: the pad that owns it names it.

@@ -1,6 +1,6 @@
 //! The ledger rows of Perl.
 
-crate::row_table::row_table! {
+strandline_claims::row_table! { ROWS:
     STRING = ("perl.string", Values, Live, "string buffers in use"),
     STRING_SHARED = ("perl.string.shared", Values, Live, "shared string buffers (copy-on-write)"),
     CONSTANT = ("perl.constant", Values, Live, "constants in op trees"),

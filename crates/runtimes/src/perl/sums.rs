@@ -5,6 +5,7 @@ use super::facts::{Amount, BufferKind, Containers, Keeper, Strings};
 use super::objects::{Head, Type, chunk_bytes};
 use super::roots::{Buffer, Kept, LARGE_BYTES};
 use crate::perl::layout::{HEAD_BYTES, Layout, flags};
+use strandline_claims::add_fields;
 use strandline_claims::class::Slot;
 
 /// Maximum numbers, per thread, of listed buffers of values in no pad, and of globs.
@@ -170,23 +171,15 @@ impl SurveySums {
             self.cow.resize(other.cow.len(), Shared::default());
         }
         for (mine, theirs) in self.cow.iter_mut().zip(other.cow) {
-            add(&mut mine.values, theirs.values);
-            add(&mut mine.capacity_bytes, theirs.capacity_bytes);
-            add(&mut mine.unused_bytes, theirs.unused_bytes);
-            add(&mut mine.rounding_bytes, theirs.rounding_bytes);
+            add_fields!(saturating mine, theirs: values, capacity_bytes, unused_bytes, rounding_bytes);
         }
         let (mine, theirs) = (&mut self.containers, &other.containers);
-        add(&mut mine.arrays, theirs.arrays);
-        add(&mut mine.array_bytes, theirs.array_bytes);
-        add(&mut mine.array_unused_bytes, theirs.array_unused_bytes);
-        add(&mut mine.hashes, theirs.hashes);
-        add(&mut mine.table_bytes, theirs.table_bytes);
+        add_fields!(saturating mine, theirs: arrays, array_bytes, array_unused_bytes, hashes, table_bytes);
         for (mine, theirs) in self.retained.iter_mut().zip(other.retained) {
             mine.join(theirs);
         }
         self.undefined.extend(other.undefined);
         self.globs.extend(other.globs);
-        self.others_left_out += other.others_left_out;
         if self.used.is_empty() {
             self.used = other.used;
         } else {
@@ -197,9 +190,7 @@ impl SurveySums {
         }
         self.own_keys.extend(other.own_keys);
         add(&mut self.own_entries, other.own_entries);
-        self.string_bodies += other.string_bodies;
-        self.damaged += other.damaged;
-        self.unread += other.unread;
+        add_fields!(self, other: others_left_out, string_bodies, damaged, unread);
         self.equal.join(other.equal);
     }
 
@@ -230,27 +221,13 @@ impl SurveySums {
 }
 
 fn add_strings(mine: &mut Strings, theirs: &Strings) {
-    let pairs = [
-        (&mut mine.values, theirs.values),
-        (&mut mine.buffers, theirs.buffers),
-        (&mut mine.payload_bytes, theirs.payload_bytes),
-        (&mut mine.capacity_bytes, theirs.capacity_bytes),
-        (&mut mine.unused_bytes, theirs.unused_bytes),
-        (&mut mine.header_bytes, theirs.header_bytes),
-        (&mut mine.rounding_bytes, theirs.rounding_bytes),
-        (&mut mine.head_bytes, theirs.head_bytes),
-        (&mut mine.body_bytes, theirs.body_bytes),
-        (&mut mine.utf8, theirs.utf8),
-        (&mut mine.offset, theirs.offset),
-        (&mut mine.constants.buffers, theirs.constants.buffers),
-        (&mut mine.constants.capacity_bytes, theirs.constants.capacity_bytes),
-        (&mut mine.cow.key_values, theirs.cow.key_values),
-        (&mut mine.short.strings, theirs.short.strings),
-        (&mut mine.short.chunk_bytes, theirs.short.chunk_bytes),
-    ];
-    for (mine, theirs) in pairs {
-        *mine = mine.saturating_add(theirs);
-    }
+    add_fields!(saturating mine, theirs: values, buffers, payload_bytes, capacity_bytes, unused_bytes);
+    add_fields!(saturating mine, theirs: header_bytes, rounding_bytes, head_bytes, body_bytes, utf8, offset);
+    add(&mut mine.constants.buffers, theirs.constants.buffers);
+    add(&mut mine.constants.capacity_bytes, theirs.constants.capacity_bytes);
+    add(&mut mine.cow.key_values, theirs.cow.key_values);
+    add(&mut mine.short.strings, theirs.short.strings);
+    add(&mut mine.short.chunk_bytes, theirs.short.chunk_bytes);
 }
 
 /// Adds to a sum and saturates: the lengths come from the target and may be anything.

@@ -10,6 +10,7 @@ use super::store::{HeapCopy, UnitIndex};
 use crate::resident::bytes_of;
 use crate::sbcl::layout::{GC_PAGE_BYTES, GENERATIONS, Layout, ObjectKind, PSEUDO_STATIC};
 use strandline_claims::accumulator::{AccumulatedPart, Accumulator, Class, Slot};
+use strandline_claims::add_fields;
 use strandline_claims::range::RangePages;
 
 /// Entries of the cache of types, a power of two.
@@ -98,10 +99,7 @@ impl Census {
         for (mine, theirs) in self.fillers.iter_mut().zip(other.fillers) {
             *mine += theirs;
         }
-        self.unread_bytes += other.unread_bytes;
-        self.moved_bytes += other.moved_bytes;
-        self.large_bytes += other.large_bytes;
-        self.large_resident_bytes += other.large_resident_bytes;
+        add_fields!(self, other: unread_bytes, moved_bytes, large_bytes, large_resident_bytes);
         self.damage = [self.damage, other.damage].into_iter().flatten().min();
     }
 }

@@ -1,6 +1,6 @@
 //! The ledger rows of SBCL.
 
-crate::row_table::row_table! {
+strandline_claims::row_table! { ROWS:
     LIVE = ("sbcl.live", Values, Live, "live objects"),
     DEAD = ("sbcl.dead", Collector, Stranded, "unreachable objects, not collected yet"),
     ALLOCATED = ("sbcl.allocated", Collector, Unattributed, "objects, live or dead (not traced)"),

@@ -3,7 +3,7 @@
 use strandline_claims::palette::BlockRows;
 use strandline_claims::rows::ANONYMOUS;
 
-crate::row_table::row_table! {
+strandline_claims::row_table! { ROWS:
     OBJECT = ("v8.object", Values, Live, "objects not known to be dead"),
     DEAD = ("v8.dead", Collector, Stranded, "unreachable objects, not collected yet"),
     BUFFER = ("v8.buffer", Values, Live, "ArrayBuffers and Buffers (malloc)"),
@@ -25,14 +25,7 @@ pub static HEAP: [&str; 9] =
     [OBJECT.id, DEAD.id, FREE.id, WASTED.id, YOUNG_IDLE.id, POOL.id, HEADER.id, READ_ONLY.id, CODE_RANGE.id];
 
 /// The row of each class of its claims; all but free bytes have slots of their own.
-pub static BLOCKS: BlockRows = BlockRows {
-    live: &OBJECT,
-    header: &HEADER,
-    metadata: &CODE_RANGE,
-    cached: &YOUNG_IDLE,
-    trimmable: &POOL,
-    kept: &FREE,
-    pinned: &FREE,
-    mapped: &READ_ONLY,
-    unread: &ANONYMOUS,
+pub static BLOCKS: BlockRows = strandline_claims::class_rows! {
+    live: OBJECT, header: HEADER, metadata: CODE_RANGE, cached: YOUNG_IDLE, trimmable: POOL,
+    kept: FREE, pinned: FREE, mapped: READ_ONLY, unread: ANONYMOUS,
 };
