@@ -17,11 +17,6 @@ fn v8(document: &Value) -> Result<&Value> {
     Ok(all.iter().find(|runtime| runtime["name"] == "v8").ok_or("no v8")?)
 }
 
-/// Whether there was no time to follow all objects.
-pub fn is_cut(document: &Value) -> bool {
-    strandline::caveats(document).iter().any(|code| code == "v8_not_traced" || code == "v8_buffers_unread")
-}
-
 /// The number of objects of each type in a list.
 fn numbers(types: &Value) -> Result<BTreeMap<String, u64>> {
     let one = |of: &Value| -> Result<_> {
@@ -32,7 +27,7 @@ fn numbers(types: &Value) -> Result<BTreeMap<String, u64>> {
 
 fn explain(subject: &Subject, arguments: &[&str]) -> Result<Value> {
     let pid = subject.pid_text();
-    strandline::json(&[&["explain", &pid, "--json"], arguments].concat())
+    strandline::whole(|| strandline::json(&[&["explain", &pid, "--json"], arguments].concat()))
 }
 
 /// Of 20,000 Buffers of 1,000 bytes every eighth lives: their slabs stay, and seven eighths of these
@@ -126,10 +121,7 @@ fn a_path_names_what_holds_an_object() -> Outcome {
         subject.ask(b'k')?;
         for (name, last) in [("Crate", "system / FixedArray"), ("function lid", "system / FixedArray")] {
             subject.at_rest()?;
-            let document = until("a look with time for the objects", || {
-                let document = explain(&subject, &["--path-to", name])?;
-                Ok((!is_cut(&document)).then_some(document))
-            })?;
+            let document = explain(&subject, &["--path-to", name])?;
             let path = &v8(&document)?["v8"]["path"];
             let steps = path["steps"].as_array().ok_or_else(|| format!("no path to {name}"))?;
             let types: Vec<&str> = steps.iter().filter_map(|step| step["type"].as_str()).collect();

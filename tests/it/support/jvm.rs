@@ -139,7 +139,8 @@ pub fn look(subject: &Subject) -> Result<Seen> {
 
 /// The same, with more options of `explain`.
 pub fn look_with(subject: &Subject, options: &[&str]) -> Result<Seen> {
-    let document = strandline::json(&[&["explain", "--json", &subject.pid_text()], options].concat())?;
+    let pid = subject.pid_text();
+    let document = strandline::whole(|| strandline::json(&[&["explain", "--json", &pid], options].concat()))?;
     invariants::hold(&document)?;
     let all = document["runtimes"].as_array().ok_or("no runtimes")?;
     let jvm = all.iter().find(|runtime| runtime["name"] == "jvm").ok_or("no jvm")?.clone();

@@ -85,11 +85,33 @@ fn drain(mut from: impl Read + Send + 'static) -> std::thread::JoinHandle<Vec<u8
     })
 }
 
-/// Runs `explain --json` and returns a document that holds every invariant.
+/// Runs `explain --json` and returns a document that holds every invariant, for which strandline had
+/// time enough.
 pub fn explain(pid: i32) -> Result<Value> {
-    let document = json(&["explain", "--json", &pid.to_string()])?;
+    let document = whole(|| json(&["explain", "--json", &pid.to_string()]))?;
     invariants::hold(&document)?;
     Ok(document)
+}
+
+/// Makes documents until one has all parts: on a busy machine strandline may lack the time for some,
+/// and its caveats say so.
+pub fn whole(mut make: impl FnMut() -> Result<Value>) -> Result<Value> {
+    let mut last = Value::Null;
+    let document = until("a document that lacks nothing for want of time", || {
+        let document = make()?;
+        let is_late = late_caveat(&document).inspect(|caveat| last.clone_from(caveat)).is_some();
+        Ok((!is_late).then_some(document))
+    });
+    document.map_err(|error| format!("{error}: {last}").into())
+}
+
+/// A caveat that speaks of time.
+fn late_caveat(document: &Value) -> Option<&Value> {
+    let is_late = |caveat: &&Value| {
+        let words = caveat["text"].as_str().unwrap_or_default().split(|c: char| !c.is_alphanumeric());
+        words.into_iter().any(|word| word == "time")
+    };
+    document["caveats"].as_array()?.iter().find(is_late)
 }
 
 /// Runs strandline, which must exit with 0, and returns the JSON document that it printed.

@@ -40,8 +40,8 @@ const MIN_LIFETIME: Duration = Duration::from_secs(15);
 const LIFETIME_PER_GIB: Duration = Duration::from_secs(5);
 /// Maximum of that time: if strandline dies, nothing watches whether memory runs low.
 const MAX_LIFETIME: Duration = Duration::from_secs(60);
-/// Length of the stop for a snapshot for each GiB, with a margin: the clone, and smaps if it is read
-/// in the stop.
+/// Length of the stop for a snapshot for each GiB, with a margin: the clone, and smaps if that is
+/// read in the stop.
 const STOP_PER_GIB: Duration = Duration::from_millis(60);
 const STOP_PER_GIB_WITH_SMAPS: Duration = Duration::from_millis(180);
 /// Interval between checks whether memory runs low.

@@ -337,8 +337,8 @@ fn unknown(program: &Program) -> Caveat {
 fn add_caveats(program: &Program, sums: &Sums, counted: &CensusResult, reading: &mut Reading) {
     sums.doubts.add_caveats(&mut reading.caveats, &ABOUT, "arenas, pools and objects", &program.path);
     if counted.is_cut {
-        let text = "there are more objects outside CPython's arenas than strandline follows: types count too few, and the other \
-                    objects count for the allocator's rows";
+        let text = "there are more objects outside CPython's arenas than strandline follows, or there was no time: types count \
+                    too few, and the other objects count for the allocator's rows";
         reading.caveats.push(Caveat::new("cpython_cut", program.path.clone(), None, text));
     }
 }

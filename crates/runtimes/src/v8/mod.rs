@@ -199,7 +199,7 @@ pub fn read(
     let stores = stores::read(context, &memory, layout, &heaps);
     stores.claim_blocks(refinements);
     if stores.buffers.is_none() || stores.strings.is_none() {
-        let text = "the list of ArrayBuffers or external strings was changing, is damaged, or too long: those that are in no list \
+        let text = "the list of ArrayBuffers or external strings was changing, is damaged or too long, or there was no time: those that are in no list \
                     count as malloc's blocks";
         reading.caveats.push(caveat("v8_buffers_unread", text.to_owned()));
     }

@@ -37,7 +37,7 @@ fn what_is_found_in_a_copy_is_what_is_found_in_the_stop() -> Outcome {
     let mut command = Command::new(perl);
     command.arg(folder().join("hash.pl")).arg("300000");
     let subject = started(command)?;
-    let copied = explained(&subject.pid_text(), None)?;
+    let copied = strandline::whole(|| explained(&subject.pid_text(), None))?;
     let anonymous = copied["kernel"]["anonymous_bytes"].as_u64().ok_or("no anonymous_bytes")?;
     let peak = |document: &Value| document["cost"]["peak_rss_bytes"].as_u64().unwrap_or(0);
     assert!(peak(&copied) > anonymous, "{} bytes of {anonymous}: it was not copied", peak(&copied));
@@ -45,7 +45,8 @@ fn what_is_found_in_a_copy_is_what_is_found_in_the_stop() -> Outcome {
     // An address space of 1.25 times the process is too small for a copy, the notes about its
     // values (a sixteenth of it) and strandline's own memory, which includes a malloc arena for
     // each thread.
-    let in_stop = explained(&subject.pid_text(), Some((anonymous + anonymous / 4) / 1024))?;
+    let in_stop =
+        strandline::whole(|| explained(&subject.pid_text(), Some((anonymous + anonymous / 4) / 1024)))?;
     assert!(peak(&in_stop) < anonymous, "{} bytes of {anonymous}: it was copied", peak(&in_stop));
     assert!(list(&copied["runtimes"]).iter().any(|runtime| runtime["perl"].is_object()), "its Perl is read");
     assert_eq!(without_files(&copied), without_files(&in_stop));
