@@ -348,10 +348,10 @@ fn at_the_end_of_a_program_nothing_is_called() -> Outcome {
         }
         answers(&mut subject)?;
         assert_eq!(subject.ask(b'q')?, "ready");
-        for more in ["--wait=0.5", "--dry-run"] {
-            let (status, document) = reclaim(&subject, &[more])?;
+        for more in [&["--wait=0.5"][..], &["--wait=0.5", "--dry-run"]] {
+            let (status, document) = reclaim(&subject, more)?;
             if status != Some(3) || document["outcome"] != "refused" {
-                return Err(format!("{more}: {status:?}, {}", document["reason"]).into());
+                return Err(format!("{more:?}: {status:?}, {}", document["reason"]).into());
             }
         }
         let end = subject.finish()?;
