@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use strandline_report::text::{clean, shorten};
 use strandline_report::units::{bytes, percent};
+use strandline_sys::signal::StopSignalsBlocked;
 
 /// Operations shorter than this show nothing.
 const SHOW_AFTER: Duration = Duration::from_millis(400);
@@ -137,13 +138,15 @@ impl Drawer {
         let ((end, ended), (wipe, wiped)) = (channel::<()>(), channel::<()>());
         let shown = Arc::clone(&latest);
         let draw = move || {
-            // If the user moves strandline to the background, `stty tostop` must not stop the whole
-            // process.
-            strandline_sys::signal::StopSignalsBlocked::block_permanently();
             place.draw(&shown, &ended);
             drop(wipe);
         };
-        std::thread::Builder::new().name("progress".to_owned()).spawn(draw).ok()?;
+        // The thread inherits the block from its first instruction: a stop that it took would stop the
+        // whole process, while another thread may hold a target.
+        let blocked = StopSignalsBlocked::begin().ok();
+        let thread = std::thread::Builder::new().name("progress".to_owned()).spawn(draw);
+        drop(blocked);
+        thread.ok()?;
         Some(Self { latest, end: Some(end), wiped: Mutex::new(wiped) })
     }
 }

@@ -36,7 +36,7 @@ pub fn run(arguments: &Report, output: &mut Output) -> Result<CommandResult> {
     }
     if matches!(format, Some(Format::Csv | Format::GroupsCsv | Format::Json)) && files.len() > 1 {
         return Err(Failure(
-            "csv and json are of one recording each: call report once for each file".to_owned(),
+            "csv, groups-csv and json are of one recording each: call report once for each file".to_owned(),
         ));
     }
     if let Some(output) = &arguments.output {
@@ -56,7 +56,7 @@ pub fn run(arguments: &Report, output: &mut Output) -> Result<CommandResult> {
             |file: &&PathBuf| std::fs::metadata(file).is_ok_and(|data| !data.is_file() && !data.is_dir());
         if let Some(pipe) = files.iter().find(is_pipe) {
             return Err(Failure(format!(
-                "{}: csv and json read a recording twice, and a pipe can be read once; save it to a file first",
+                "{}: csv, groups-csv and json read a recording twice, and a pipe can be read once; save it to a file first",
                 pipe.display()
             )));
         }

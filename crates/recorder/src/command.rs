@@ -16,7 +16,7 @@ use strandline_sys::process::{ReapedChild, reap};
 use strandline_sys::spawn::{self, Resource, Setup};
 
 use super::clock::Clock;
-use super::ledgers::{Ledgers, WatchRequest};
+use super::ledgers::{Guard, Ledgers, WatchRequest};
 use super::limits::{Group, Limits};
 use super::marks::{self, CommandEnd, Marks};
 use super::session::{self, Session, SessionParameters};
@@ -76,7 +76,8 @@ pub fn run(
     let (marks, command_end) = Marks::new().map_err(io_failed)?;
     let environment = Environment::read();
     let clock = Clock::start();
-    let ledgers = Ledgers::start(clock, &environment, options.ledger_settings).map_err(io_failed)?;
+    let ledgers =
+        Ledgers::start(clock, &environment, options.ledger_settings, Guard::None).map_err(io_failed)?;
     let threads = Arc::new(AtomicU64::new(1));
     let watch = WatchRequest { process: 0, threads: Arc::clone(&threads) };
     let not_watched = command.first().and_then(|program| watchable::command_obstacle(Path::new(program)));

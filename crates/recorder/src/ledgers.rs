@@ -109,32 +109,40 @@ struct WatchTable {
     all: HashMap<i32, Arc<WatchedProcess>>,
     /// Whether no watch may begin for now.
     is_paused: bool,
-    /// Kills this process if it is stopped while it watches others, which releases them: their
-    /// signals and their ends wait for it. If it cannot be started, nothing does.
+    guard: Guard,
     watchdog: Option<Watchdog>,
 }
 
+/// Whether a watchdog kills this process if it is stopped while it watches others, whose signals and
+/// ends wait for it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Guard {
+    /// Yes: of a process that goes on by itself.
+    Watchdog,
+    /// No: what stops this process mostly stops its command too, and whoever started it waits for
+    /// its end.
+    #[default]
+    None,
+}
+
 impl WatchTable {
-    fn arm_watchdog(&mut self) {
-        if self.watchdog.is_none() {
+    /// Arms the watchdog, or disarms it if nothing is watched. If it cannot be started, nothing does
+    /// its work.
+    fn set_watchdog(&mut self, is_watching: bool) {
+        if is_watching && self.watchdog.is_none() && self.guard == Guard::Watchdog {
             self.watchdog = Watchdog::start().ok();
         }
-        if let Some(watchdog) = &self.watchdog {
-            watchdog.arm(Duration::MAX);
-        }
-    }
-
-    fn disarm_watchdog(&self) {
-        if let Some(watchdog) = &self.watchdog {
-            watchdog.disarm();
+        match &self.watchdog {
+            Some(watchdog) if is_watching => watchdog.arm(Duration::MAX),
+            Some(watchdog) => watchdog.disarm(),
+            None => {}
         }
     }
 
     fn forget_ended(&mut self) {
-        self.all.retain(|_, watched| !watched.has_ended());
-        if self.all.is_empty() {
-            self.disarm_watchdog();
-        }
+        self.all.retain(|_, watched| watched.may_watch());
+        let is_watching = !self.is_paused && !self.all.is_empty();
+        self.set_watchdog(is_watching);
     }
 }
 
@@ -161,13 +169,18 @@ impl Ledgers {
     ///
     /// # Errors
     /// If the kernel has no descriptor or thread left.
-    pub fn start(clock: Clock, environment: &Environment, settings: LedgerSettings) -> std::io::Result<Self> {
+    pub fn start(
+        clock: Clock,
+        environment: &Environment,
+        settings: LedgerSettings,
+        guard: Guard,
+    ) -> std::io::Result<Self> {
         let wake = Arc::new(EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?);
         let (jobs, received_jobs) = channel();
         let (result_sender, results) = channel();
         let environment = Arc::new(environment.clone());
         let shared = Shared { results: result_sender, wake: Arc::clone(&wake), clock, environment, settings };
-        let watches = Watches::default();
+        let watches: Watches = Arc::new(Mutex::new(WatchTable { guard, ..WatchTable::default() }));
         let thread_watches = Arc::clone(&watches);
         let thread = std::thread::Builder::new().name("ledgers".into()).spawn(move || {
             while let Ok(job) = received_jobs.recv() {
@@ -197,15 +210,13 @@ impl Ledgers {
             table.all.values().cloned().collect::<Vec<_>>()
         };
         watched.iter().for_each(|watched| watched.pause());
-        lock(&self.watches).disarm_watchdog();
+        lock(&self.watches).set_watchdog(false);
         let output = hold::while_nothing_is_held(work);
         // Includes the watches that were requested meanwhile.
         let watched = {
             let mut table = lock(&self.watches);
             table.is_paused = false;
-            if !table.all.is_empty() {
-                table.arm_watchdog();
-            }
+            table.forget_ended();
             table.all.values().cloned().collect::<Vec<_>>()
         };
         watched.iter().for_each(|watched| watched.resume());
@@ -246,8 +257,7 @@ impl Ledgers {
     /// Whether the watch of a process has not ended: its result may be missing.
     pub fn is_watching(&self, pid: i32) -> bool {
         let watched = lock(&self.watches).all.get(&pid).cloned();
-        // A locked state is about to change.
-        watched.is_some_and(|watched| watched.state.try_lock().map_or(true, |state| !state.has_ended()))
+        watched.is_some_and(|watched| watched.may_watch())
     }
 
     /// Watches for the end of a process.
@@ -269,6 +279,7 @@ impl Ledgers {
     /// Results since the last call.
     pub fn take_results(&mut self) -> Vec<LedgerResult> {
         let _ = self.wake.read();
+        lock(&self.watches).forget_ended();
         let results: Vec<LedgerResult> = self.results.try_iter().collect();
         let was_requested = |result: &&LedgerResult| match result {
             LedgerResult::Ledger(ledger) => ledger.moment != Moment::Exit,
@@ -287,12 +298,10 @@ fn lock(watches: &Watches) -> MutexGuard<'_, WatchTable> {
 }
 
 fn do_job(job: Job, watches: &Watches, shared: &Shared) {
-    lock(watches).forget_ended();
     let watch = |pid, request| {
         let mut table = lock(watches);
-        if !table.is_paused {
-            table.arm_watchdog();
-        }
+        let is_watching = !table.is_paused;
+        table.set_watchdog(is_watching);
         let watched = WatchedProcess::begin(pid, request, shared, table.is_paused);
         table.all.insert(pid, watched);
     };
@@ -306,8 +315,10 @@ fn do_job(job: Job, watches: &Watches, shared: &Shared) {
         }
         Job::Watch { pid, request } => watch(pid, request),
         Job::Unwatch { pid } => {
-            let watched = lock(watches).all.remove(&pid);
+            // It stays in the table until nothing is traced: a pause of all waits for it.
+            let watched = lock(watches).all.get(&pid).cloned();
             watched.iter().for_each(|watched| watched.pause());
+            lock(watches).all.remove(&pid);
         }
         Job::WatchFirst { gate, request } => {
             if let Some(pid) = strandline_sys::spawn::Gate::wait_for_child(&gate) {
@@ -316,6 +327,7 @@ fn do_job(job: Job, watches: &Watches, shared: &Shared) {
             strandline_sys::spawn::Gate::release(&gate);
         }
     }
+    lock(watches).forget_ended();
 }
 
 /// Takes one ledger. `is_watched`: the calling thread watches the process.
@@ -419,8 +431,9 @@ impl WatchedProcess {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn has_ended(&self) -> bool {
-        self.state().has_ended()
+    /// Whether its watch has not ended; true also while its state is locked, and about to change.
+    fn may_watch(&self) -> bool {
+        self.state.try_lock().map_or(true, |state| !state.has_ended())
     }
 
     /// Takes a ledger in the thread that watches the process.

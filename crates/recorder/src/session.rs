@@ -24,7 +24,7 @@ use strandline_recording::{
 
 use super::clock::{Clock, Grid};
 use super::groups::GroupRecorder;
-use super::ledgers::Ledgers;
+use super::ledgers::{Guard, Ledgers};
 use super::marks::Marks;
 use super::plan::Plan;
 use super::poller::{Poller, Source};
@@ -553,7 +553,7 @@ pub fn record(pid: i32, options: &Options<'_>) -> Result<Recorded, String> {
     let sink = Sink::create(&options.file)?;
     let environment = Environment::read();
     let clock = Clock::start();
-    let ledgers = Ledgers::start(clock, &environment, options.ledger_settings)
+    let ledgers = Ledgers::start(clock, &environment, options.ledger_settings, Guard::Watchdog)
         .map_err(|error| format!("no thread for ledgers: {error}"))?;
     Ledgers::prepare_to_end_watches().map_err(|error| format!("no signal for ledgers: {error}"))?;
     let mut session = Session::begin(SessionParameters {

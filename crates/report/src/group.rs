@@ -12,7 +12,7 @@ use super::model;
 use super::table::{Column, figures, lay_out, words};
 use super::terminal::{faint, joined, listed, next, releases, strong, two_ends};
 use super::text::{clean, hanging, pad_left, pad_right, shorten, width, wrap_at_most};
-use super::units::{bytes, maybe_bytes, percent_of, seconds, thousands, whole_percent};
+use super::units::{bytes, maybe_bytes, percent_of, thousands, whole_percent};
 use crate::paint::Surface;
 
 /// Maximum number of lines of the answer, of rows and of processes of a default screen.
@@ -290,7 +290,8 @@ fn limits(explanation: &GroupExplanation, surface: Surface) -> Vec<String> {
         count("oom", events.oom),
         events.max.map(|met| {
             let name = if cgroup.version == 1 { "failcnt" } else { "max" };
-            format!("{name} {} (times the limit was met, also by page cache)", thousands(met))
+            let meaning = if met > 0 { " (times the limit was met, also by page cache)" } else { "" };
+            format!("{name} {}{meaning}", thousands(met))
         }),
         count("high", events.high),
         waited,
@@ -309,6 +310,14 @@ fn limits(explanation: &GroupExplanation, surface: Surface) -> Vec<String> {
 /// Kills that are shown.
 const MAX_KILLS: usize = 3;
 
+/// A rounded age: the clock of the kernel's log drifts.
+fn age(seconds: f64) -> String {
+    let units = [("d", 86_400.0), ("h", 3_600.0), ("min", 60.0)];
+    let unit = units.into_iter().find(|(_, length)| seconds >= *length);
+    let (name, length) = unit.unwrap_or(("s", 1.0));
+    format!("{:.0} {name}", seconds / length)
+}
+
 /// `python3 (process 9238) 12 s ago: 47.8 MiB anonymous · 1.1 MiB files · the limit of …`.
 fn killed(kill: &GroupKill, group: &str) -> String {
     let sizes =
@@ -320,7 +329,7 @@ fn killed(kill: &GroupKill, group: &str) -> String {
         Some(path) => format!("the limit of {} was met", clean(path)),
     };
     let about: Vec<String> = known.chain([limit]).collect();
-    let (name, ago) = (clean(&kill.name), seconds(kill.seconds_ago));
+    let (name, ago) = (clean(&kill.name), age(kill.seconds_ago));
     format!("{name} (process {}) {ago} ago: {}", kill.pid, about.join(" · "))
 }
 

@@ -95,11 +95,6 @@ impl StopSignalsBlocked {
             }
         }
     }
-
-    /// Blocks the signals in the calling thread permanently.
-    pub fn block_permanently() {
-        drop(Self::begin().map(std::mem::forget));
-    }
 }
 
 impl Drop for StopSignalsBlocked {

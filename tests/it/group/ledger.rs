@@ -164,7 +164,10 @@ fn what_the_kernel_killed_is_named_by_the_groups_above() -> Outcome {
     let held = kill["anonymous_bytes"].as_u64().ok_or("no size")?;
     assert!((16 * MIB..=32 * MIB).contains(&held), "{kill}");
     let shown = run(&["explain", "--cgroup", &below.path()])?.stdout;
-    assert!(shown.contains(&format!("python3 (process {pid})")) && shown.contains("was met"), "{shown}");
+    assert!(
+        shown.contains(&format!("python3 (process {pid})")) && shown.contains("; python3, killed"),
+        "{shown}"
+    );
     Ok(())
 }
 

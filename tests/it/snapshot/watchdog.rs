@@ -126,7 +126,12 @@ fn a_recorder_that_is_stopped_watches_no_process_for_long() -> Outcome {
     let mut recorder = strandline::command(&words).process_group(0).stderr(Stdio::null()).spawn()?;
     until_true("it to watch for the end", || waiting::is_traced(pid))?;
     strandline_sys::signal::send(recorder.id().cast_signed(), SIGSTOP)?;
-    assert_eq!(recorder.wait()?.signal(), Some(SIGKILL));
+    let ended = until("the watchdog to end it", || Ok(recorder.try_wait()?));
+    if ended.is_err() {
+        recorder.kill()?;
+        recorder.wait()?;
+    }
+    assert_eq!(ended?.signal(), Some(SIGKILL));
     until_free(pid)?;
     assert!(subject.ask(b'i')?["mallinfo"].is_object());
     Ok(())

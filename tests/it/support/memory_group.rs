@@ -51,7 +51,11 @@ impl MemoryGroup {
     pub fn limit(&self, bytes: u64) -> Result<()> {
         let names = ["memory.max", "memory.limit_in_bytes"];
         let file = names.map(|name| self.folder.join(name)).into_iter().find(|file| file.exists());
-        Ok(std::fs::write(file.ok_or("no file of a limit")?, bytes.to_string())?)
+        std::fs::write(file.ok_or("no file of a limit")?, bytes.to_string())?;
+        // Without swap, where its use is counted.
+        drop(std::fs::write(self.folder.join("memory.swap.max"), "0"));
+        drop(std::fs::write(self.folder.join("memory.memsw.limit_in_bytes"), bytes.to_string()));
+        Ok(())
     }
 
     /// Starts a Python program in the group, from its first page on, and waits for its first line.

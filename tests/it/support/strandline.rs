@@ -93,16 +93,23 @@ pub fn explain(pid: i32) -> Result<Value> {
     Ok(document)
 }
 
+/// Looks that may lack time on a busy machine.
+const MAX_LOOKS: u32 = 30;
+
 /// Makes documents until one has all parts: on a busy machine strandline may lack the time for some,
 /// and its caveats say so.
 pub fn whole(mut make: impl FnMut() -> Result<Value>) -> Result<Value> {
-    let mut last = Value::Null;
-    let document = until("a document that lacks nothing for want of time", || {
+    for _ in 1..MAX_LOOKS {
         let document = make()?;
-        let is_late = late_caveat(&document).inspect(|caveat| last.clone_from(caveat)).is_some();
-        Ok((!is_late).then_some(document))
-    });
-    document.map_err(|error| format!("{error}: {last}").into())
+        if late_caveat(&document).is_none() {
+            return Ok(document);
+        }
+    }
+    let document = make()?;
+    match late_caveat(&document) {
+        None => Ok(document),
+        Some(caveat) => Err(format!("no time in {MAX_LOOKS} looks: {caveat}").into()),
+    }
 }
 
 /// A caveat that speaks of time.

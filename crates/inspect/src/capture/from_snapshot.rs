@@ -7,12 +7,13 @@
 //! the process keeps from its children, smaps alone says: it is read before the stop, and holds for
 //! the mappings that are still the same.
 
+use std::fs::File;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::frozen::{Frozen, IsLastAttempt, KernelView, ReadPlan, Threads};
 use super::page_tables::{self, KnownBefore, seen_counts};
-use super::snapshot::{GuardedSnapshot, Plan, is_hidden};
+use super::snapshot::{GuardedSnapshot, KnownMapping, Plan, is_hidden};
 use strandline_process::error::{Error, Result};
 use strandline_process::map::{AddressSpace, Mapping};
 use strandline_process::pages::{self, MappingSummary, PAGE_BYTES, Residency, ScannedRegions};
@@ -27,6 +28,9 @@ use strandline_process::target::stop::Stopped;
 
 /// Maximum bytes of memory missing in the snapshot that are copied during the stop.
 const MAX_MISSING_BYTES: u64 = 64 << 20;
+/// Maximum memory in mappings that are new since smaps was read: it may be hidden, and then has to
+/// be copied during the stop.
+const MAX_UNKNOWN_BYTES: u64 = 32 << 20;
 /// From this number of mappings on, the snapshot's pages are queried all at once.
 const MANY_MAPPINGS: usize = 500;
 /// Reading a snapshot ends this long before the snapshot ends by itself.
@@ -54,6 +58,17 @@ enum Pages {
     Read(Smaps, Residency),
 }
 
+impl Pages {
+    fn space(&self) -> AddressSpace {
+        match self {
+            Self::Scanned(space, ..) => space.clone(),
+            Self::Read(smaps, _) => {
+                AddressSpace::from_mappings(smaps.entries.iter().map(|entry| entry.mapping.clone())).0
+            }
+        }
+    }
+}
+
 /// Takes a snapshot of a stopped process, and copies what it lacks.
 ///
 /// # Errors
@@ -67,21 +82,8 @@ pub fn take(
     let reason = |error: Error| error.to_string();
     let pagemap = process.open_file("pagemap").map_err(reason)?;
     let start_brk = process.stat().map_err(reason)?.start_brk;
-    let needs_smaps = before.has_locked || (plan.with_hidden && plan.hidden_before.is_none());
-    let scanned = if needs_smaps { None } else { page_tables::scanned(process, &pagemap).map_err(reason)? };
-    let (pages, space) = match scanned {
-        Some((space, scanned)) => {
-            let seen = scanned.summaries(space.mappings());
-            (Pages::Scanned(space.clone(), scanned, seen), space)
-        }
-        None => {
-            let page_tables::Pages { smaps, residency, .. } =
-                page_tables::read_by_smaps(process, &pagemap, before).map_err(reason)?;
-            let mappings = smaps.entries.iter().map(|entry| entry.mapping.clone());
-            let (space, _) = AddressSpace::from_mappings(mappings);
-            (Pages::Read(smaps, residency), space)
-        }
-    };
+    let pages = read_pages(process, &pagemap, plan, before).map_err(reason)?;
+    let space = pages.space();
     // Made before the thread that made the child runs, so the copy is of the same instant.
     let hidden = hidden(&pages, plan);
     let request = SnapshotRequest { space: &space, code: plan.code, lifetime: plan.lifetime, hidden };
@@ -92,6 +94,20 @@ pub fn take(
     let (snapshot, (copy, copied)) = taken?;
     let (snapshot, hidden) = (GuardedSnapshot::new(snapshot), request.hidden);
     Ok(SnapshotInputs { snapshot, pages, start_brk, copy, copied, hidden })
+}
+
+/// Reads the kernel's view of a stopped process's pages.
+fn read_pages(process: &Process, pagemap: &File, plan: &Plan, before: &KnownBefore<'_>) -> Result<Pages> {
+    let needs_smaps = before.has_locked || (plan.with_hidden && plan.mappings_before.is_none());
+    let scanned = if needs_smaps { None } else { page_tables::scanned(process, pagemap)? };
+    if let Some((space, scanned)) = scanned {
+        let seen = scanned.summaries(space.mappings());
+        if unknown_bytes(&space, &seen, plan) <= MAX_UNKNOWN_BYTES {
+            return Ok(Pages::Scanned(space, scanned, seen));
+        }
+    }
+    let page_tables::Pages { smaps, residency, .. } = page_tables::read_by_smaps(process, pagemap, before)?;
+    Ok(Pages::Read(smaps, residency))
 }
 
 /// Copies `runs` of a stopped process.
@@ -136,15 +152,27 @@ fn hidden(pages: &Pages, plan: &Plan) -> Vec<AddressRange> {
             joined(smaps.entries.iter().map(|entry| (entry.mapping.range(), is_hidden(entry))))
         }
         Pages::Scanned(space, ..) => {
-            let before = plan.hidden_before.as_deref().unwrap_or_default();
-            let is_hidden = |mapping: &Mapping| {
-                let range = mapping.range();
-                let index = before.partition_point(|hidden| hidden.start < range.start);
-                mapping.is_private_anonymous() && before.get(index) == Some(&range)
-            };
+            let is_hidden = |mapping: &Mapping| known(mapping, plan).is_some_and(|known| known.is_hidden);
             joined(space.mappings().iter().map(|mapping| (mapping.range(), is_hidden(mapping))))
         }
     }
+}
+
+/// What smaps said of this mapping before the stop; `None` if it was another.
+fn known<'a>(mapping: &Mapping, plan: &'a Plan) -> Option<&'a KnownMapping> {
+    let before = plan.mappings_before.as_deref().unwrap_or_default();
+    let index = before.partition_point(|known| known.mapping.start < mapping.start);
+    before.get(index).filter(|known| known.mapping == *mapping)
+}
+
+/// Memory in private anonymous mappings of which it is not known whether they are hidden.
+fn unknown_bytes(space: &AddressSpace, seen: &[MappingSummary], plan: &Plan) -> u64 {
+    if !plan.with_hidden {
+        return 0;
+    }
+    let is_unknown = |mapping: &Mapping| mapping.is_private_anonymous() && known(mapping, plan).is_none();
+    let unknown = space.mappings().iter().zip(seen).filter(|(mapping, _)| is_unknown(mapping));
+    unknown.map(|(_, seen)| seen.counts.rss_bytes).sum()
 }
 
 /// Joins hidden mappings between which there is no other mapping.
@@ -190,7 +218,7 @@ fn missing(pages: &Pages, shown: &[AddressRange], child: &Process) -> std::resul
                 .mappings()
                 .iter()
                 .zip(seen)
-                .filter(|(mapping, _)| mapping.is_private_anonymous() && !contain(shown, mapping))
+                .filter(|(mapping, _)| mapping.is_private_anonymous())
                 .filter_map(|(mapping, seen)| Some((mapping, seen.first?)))
                 .collect();
             // One query for each mapping takes a thousand times as long per page as one query for
@@ -204,7 +232,7 @@ fn missing(pages: &Pages, shown: &[AddressRange], child: &Process) -> std::resul
             };
             for (mapping, first) in candidates {
                 let is_shown = match &in_child {
-                    Some(in_child) => in_child.present_in(mapping.range()).next().is_some(),
+                    Some(in_child) => in_child.has_page_in(mapping.range()),
                     None => pages::has_page(&pagemap, first).map_err(|error| unreadable(&error))?,
                 };
                 if !is_shown {

@@ -11,10 +11,9 @@ use std::time::Duration;
 
 use strandline_process::call::code::CallSites;
 use strandline_process::control_groups::ControlGroups;
-use strandline_process::map::AddressSpace;
+use strandline_process::map::{AddressSpace, Mapping};
 use strandline_process::pages;
 use strandline_process::procfs::{Process, Status};
-use strandline_process::range::AddressRange;
 use strandline_process::smaps::{Smaps, SmapsEntry};
 use strandline_process::snapshot::{self, Snapshot, SnapshotCost, needed_bytes};
 use strandline_process::target::{asleep, budget, exit_watch, holders};
@@ -62,9 +61,17 @@ pub struct Plan {
     pub lifetime: Duration,
     /// Whether it gets the memory that the program keeps from its children (MADV_DONTFORK).
     pub with_hidden: bool,
-    /// The mappings that it keeps from its children, as smaps had them before the stop, by address;
-    /// `None`: smaps is read in the stop.
-    pub hidden_before: Option<Vec<AddressRange>>,
+    /// Its private anonymous mappings before the stop, by address; `None`: smaps is read in the stop.
+    pub mappings_before: Option<Vec<KnownMapping>>,
+}
+
+/// A mapping as smaps had it before the stop.
+#[derive(Clone, Debug)]
+pub struct KnownMapping {
+    /// The mapping.
+    pub mapping: Mapping,
+    /// Whether the program keeps it from its children.
+    pub is_hidden: bool,
 }
 
 /// Whether the program keeps this private anonymous mapping from its children. smaps alone says so.
@@ -72,15 +79,18 @@ pub fn is_hidden(entry: &SmapsEntry) -> bool {
     entry.mapping.is_private_anonymous() && entry.flags.has(b"dc") && !entry.flags.has(b"wf")
 }
 
-/// Returns the mappings that the running process keeps from its children; `None` if smaps has to be
-/// read in the stop anyway, or was not understood.
-fn hidden_mappings(process: &Process, status: &Status) -> Option<Vec<AddressRange>> {
+/// Returns the private anonymous mappings of the running process; `None` if smaps has to be read in
+/// the stop anyway, or was not understood.
+fn known_mappings(process: &Process, status: &Status) -> Option<Vec<KnownMapping>> {
     if !pages::has_scan() || status.locked_bytes.is_some_and(|bytes| bytes > 0) {
         return None;
     }
     let file = process.open_file("smaps").ok()?;
     let smaps = exit_watch::meanwhile(|| Smaps::read(file)).ok().filter(|smaps| smaps.bad_lines == 0)?;
-    Some(smaps.entries.iter().filter(|entry| is_hidden(entry)).map(|entry| entry.mapping.range()).collect())
+    let private = smaps.entries.iter().filter(|entry| entry.mapping.is_private_anonymous());
+    let known =
+        |entry: &SmapsEntry| KnownMapping { mapping: entry.mapping.clone(), is_hidden: is_hidden(entry) };
+    Some(private.map(known).collect())
 }
 
 impl Plan {
@@ -132,8 +142,8 @@ pub fn plan(
     let anonymous_bytes = status.anonymous_bytes.unwrap_or(0);
     check_memory(process, &status, anonymous_bytes)?;
     let gibs = anonymous_bytes as f64 / (1_u64 << 30) as f64;
-    let hidden_before = if with_hidden { hidden_mappings(process, &status) } else { None };
-    let reads_smaps = with_hidden && hidden_before.is_none();
+    let mappings_before = if with_hidden { known_mappings(process, &status) } else { None };
+    let reads_smaps = with_hidden && mappings_before.is_none();
     let stop_per_gib = if reads_smaps { STOP_PER_GIB_WITH_SMAPS } else { STOP_PER_GIB };
     if max_stop.is_some_and(|most| stop_per_gib.mul_f64(gibs) > most) {
         return Err("making it may take longer than the process may be stopped (--max-stop)".to_owned());
@@ -144,7 +154,7 @@ pub fn plan(
     let code = CallSites::find(process, space)
         .ok_or("its code has no system call and no return from a signal handler that could be used")?;
     let lifetime = (MIN_LIFETIME + LIFETIME_PER_GIB.mul_f64(gibs)).min(MAX_LIFETIME);
-    Ok(Plan { code, lifetime, with_hidden, hidden_before })
+    Ok(Plan { code, lifetime, with_hidden, mappings_before })
 }
 
 /// The first kernel with `CLOSE_RANGE_UNSHARE`, by which the copy drops the program's descriptors;

@@ -59,9 +59,9 @@ pub(super) fn advice(explanation: &GroupExplanation) -> Vec<Advice> {
     let (Some(limit), Some(reclaimable)) = (cgroup.effective_limit_bytes, cgroup.reclaimable_bytes) else {
         return Vec::new();
     };
-    // What a killed process had was met beside the rest.
-    let killed = explanation.kills.first().and_then(|kill| kill.anonymous_bytes).unwrap_or(0);
-    let firm = cgroup.current_bytes.saturating_sub(reclaimable).saturating_add(killed);
+    let firm = cgroup.current_bytes.saturating_sub(reclaimable);
+    // A kill proves that the limit was reached.
+    let firm = if explanation.kill_at_limit().is_some() { firm.max(limit) } else { firm };
     let mut all = Vec::new();
     if limit.saturating_sub(firm) < limit / LEFT_DIVISOR {
         all.push(larger_limit(explanation, rounded(firm.saturating_add(firm / ROOM_DIVISOR))));
@@ -80,9 +80,11 @@ fn item(id: &str, system: &str, text: String, paste: String) -> Advice {
 }
 
 fn larger_limit(explanation: &GroupExplanation, size: u64) -> Advice {
-    let killed = if explanation.kills.is_empty() { "" } else { " and what was killed" };
-    let text =
-        format!("what cannot be reclaimed{killed} nearly fills the limit; {} leaves a quarter", bytes(size));
+    let because = match explanation.kill_at_limit() {
+        Some(_) => "a process was killed at the limit",
+        None => "what cannot be reclaimed nearly fills the limit",
+    };
+    let text = format!("{because}; {} leaves a quarter", bytes(size));
     let (mib, target) = (size / MIB, &explanation.target);
     let name = target.path.rsplit('/').next().unwrap_or_default();
     let (system, paste) = match manager(&target.path) {
@@ -128,7 +130,7 @@ fn shared_memory(explanation: &GroupExplanation, size: u64) -> Option<Advice> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::facts::{GroupFigures, GroupRow, GroupTarget};
+    use super::super::facts::{GroupFigures, GroupKill, GroupRow, GroupTarget};
     use super::*;
     use crate::facts::{HolderKind, State};
 
@@ -179,6 +181,26 @@ mod tests {
             "systemctl set-property web.service MemoryMax=1216M"
         );
         assert_eq!(pastes("/x", 1)[0], "echo 1275068416 > /sys/fs/cgroup/x/memory.limit_in_bytes");
+    }
+
+    #[test]
+    fn a_kill_at_its_own_limit_asks_for_a_larger_one() {
+        let kill = |limit: &str, seconds_ago| GroupKill {
+            limit_cgroup: Some(limit.to_owned()),
+            seconds_ago,
+            anonymous_bytes: Some(900 * MIB),
+            ..GroupKill::default()
+        };
+        let ids = |kill| {
+            let mut group = group("/x", 1, 0);
+            group.cgroup.current_bytes = 300 * MIB;
+            group.cgroup.effective_limit_path = Some("/x".to_owned());
+            group.kills = vec![kill];
+            advice(&group).into_iter().map(|advice| advice.paste).collect::<Vec<_>>()
+        };
+        assert_eq!(ids(kill("/x", 10.0)), ["echo 1342177280 > /sys/fs/cgroup/x/memory.limit_in_bytes"]);
+        assert_eq!(ids(kill("/x/below", 10.0)), [""; 0]);
+        assert_eq!(ids(kill("/x", 1e6)), [""; 0]);
     }
 
     #[test]

@@ -47,6 +47,18 @@ pub struct GroupExplanation {
     pub cost: Cost,
 }
 
+/// Age from which a kill says nothing about the group as it is now.
+const MAX_KILL_AGE_SECONDS: f64 = 3600.0;
+
+impl GroupExplanation {
+    /// The last kill at the limit that holds for the group now, if it is not old.
+    pub fn kill_at_limit(&self) -> Option<&GroupKill> {
+        let limit = self.cgroup.effective_limit_path.as_ref()?;
+        let is_at_limit = |kill: &&GroupKill| kill.limit_cgroup.as_ref() == Some(limit);
+        self.kills.iter().find(is_at_limit).filter(|kill| kill.seconds_ago < MAX_KILL_AGE_SECONDS)
+    }
+}
+
 /// A process that the kernel killed for lack of memory.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct GroupKill {

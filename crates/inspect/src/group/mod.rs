@@ -58,7 +58,9 @@ pub fn explain_group(hierarchy: &Hierarchy, group: &Group) -> Result<GroupExplan
         let files = std::thread::Builder::new().spawn_scoped(scope, || files(hierarchy, &members));
         let processes = GroupProcesses::read(&members, PSS_TIME);
         let memory = Memory::read(group);
-        let kills = kernel_log::kills(LOG_TIME);
+        // The log has paths from the real root, whose folder has inode 1 (kernfs).
+        let is_real = std::fs::metadata(&hierarchy.root).is_ok_and(|root| root.ino() == 1);
+        let kills = if is_real { kernel_log::kills(LOG_TIME) } else { Vec::new() };
         // Without another thread, or if it failed, no file is named.
         let files = files.ok().and_then(|files| files.join().ok());
         (processes, memory, kills, files.unwrap_or_else(|| Files { names_left: true, ..Files::default() }))

@@ -79,10 +79,7 @@ fn held(explanation: &GroupExplanation, sums: &Sums) -> String {
     if sums.shared > 0 {
         let file = largest_file(explanation, "group.shmem").filter(|row| row.bytes > sums.shared / 10);
         let largest = file.map_or_else(String::new, |row| format!(" ({}: {})", row.holder, bytes(row.bytes)));
-        parts.push((
-            sums.shared,
-            format!("is files in shared memory{largest}, which stay until they are removed"),
-        ));
+        parts.push((sums.shared, format!("is files in shared memory that stay until removed{largest}")));
     }
     if sums.cache > 0 {
         parts.push((sums.cache, "is page cache, which the kernel drops before it kills".to_owned()));
@@ -152,9 +149,10 @@ fn limit(explanation: &GroupExplanation) -> Option<String> {
         Some(0) => " (no swap is allowed)",
         _ => "",
     };
-    let kill = explanation.kills.first();
+    let kill = explanation.kill_at_limit();
     let conclusion = if let Some((kill, held)) = kill.and_then(|kill| Some((kill, kill.anonymous_bytes?))) {
-        format!("; {}, which was killed, had {} more", kill.name, bytes(held))
+        let minutes = (kill.seconds_ago / 60.0).ceil();
+        format!("; {}, killed {minutes:.0} min ago, had {}", kill.name, bytes(held))
     } else if percent >= NEAR_PERCENT {
         ": that is what gets processes killed".to_owned()
     } else if cgroup.events.oom_kill.is_some_and(|kills| kills > 0) {

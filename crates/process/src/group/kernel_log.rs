@@ -42,7 +42,8 @@ pub struct OomKill {
 }
 
 /// The kills that the kernel's log still has, the last one last. Empty where the log cannot be
-/// read: that takes CAP_SYSLOG.
+/// read: root reads it, and with `kernel.dmesg_restrict` CAP_SYSLOG. If a kill ends all processes of
+/// a group (`memory.oom.group`), the first one stands for all.
 pub fn kills(max_time: Duration) -> Vec<OomKill> {
     match File::options().read(true).custom_flags(O_NONBLOCK).open("/dev/kmsg") {
         Ok(file) => read(file, Instant::now() + max_time),
@@ -67,10 +68,16 @@ fn read(mut log: impl Read, deadline: Instant) -> Vec<OomKill> {
 
 /// Adds what one record says to `kills`.
 fn add_record(record: &[u8], kills: &mut Vec<OomKill>) {
-    let text = String::from_utf8_lossy(record);
-    let Some((head, text)) = text.split_once(';') else { return };
     // Lines after the first describe the device.
-    let text = text.lines().next().unwrap_or_default();
+    let line = record.split(|&byte| byte == b'\n').next().unwrap_or_default();
+    let line = unescaped(line);
+    let Some((head, text)) = line.split_once(';') else { return };
+    // Higher bits of the priority: the facility. 0 is the kernel; others may write here too.
+    let is_of_kernel =
+        head.split(',').next().and_then(|word| word.parse().ok()).is_some_and(|word: u32| word < 8);
+    if !is_of_kernel {
+        return;
+    }
     if let Some(summary) = text.strip_prefix("oom-kill:constraint=") {
         let micros = head.split(',').nth(2).and_then(|micros| micros.parse().ok());
         if let Some(kill) = micros.and_then(|micros| summarized(summary, Duration::from_micros(micros))) {
@@ -93,8 +100,35 @@ fn add_record(record: &[u8], kills: &mut Vec<OomKill>) {
     }
 }
 
-/// Reads the summary of a kill. Paths and names may contain commas.
+/// Undoes the escapes of /dev/kmsg: `\\x5c` for a backslash, and so on for all bytes that are not
+/// printable ASCII.
+fn unescaped(line: &[u8]) -> String {
+    let mut bytes = Vec::with_capacity(line.len());
+    let mut rest = line;
+    while let Some((&first, others)) = rest.split_first() {
+        let code = others.strip_prefix(b"x").and_then(|code| code.get(..2));
+        let code = code.and_then(|code| u8::from_str_radix(std::str::from_utf8(code).ok()?, 16).ok());
+        match code.filter(|_| first == b'\\') {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = rest.get(4..).unwrap_or_default();
+            }
+            None => {
+                bytes.push(first);
+                rest = others;
+            }
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// Reads the summary of a kill. Paths and names may contain commas; one that contains a key of the
+/// summary makes it ambiguous.
 fn summarized(summary: &str, since_boot: Duration) -> Option<OomKill> {
+    const KEYS: [&str; 3] = [",task_memcg=", ",task=", ",pid="];
+    if KEYS.iter().any(|key| summary.matches(key).count() != 1) {
+        return None;
+    }
     let (rest, pid) = summary.rsplit_once(",pid=")?;
     let (rest, name) = rest.rsplit_once(",task=")?;
     let (rest, group) = rest.split_once(",task_memcg=")?;
@@ -167,6 +201,15 @@ mod tests {
             (0..MAX_KILLS + 10).map(|pid| SUMMARY.replace("9238", &pid.to_string())).collect();
         let kills = of(&many.iter().map(String::as_str).collect::<Vec<_>>());
         assert_eq!((kills.len(), kills[0].pid), (MAX_KILLS, 10));
+    }
+
+    #[test]
+    fn escapes_are_undone_and_ambiguous_or_foreign_lines_left_out() {
+        let kills = of(&[&SUMMARY.replace("/a/b,c", "/system-a\\x5cx2db.slice/\\xc3\\xa9")]);
+        assert_eq!(kills[0].group, "/system-a\\x2db.slice/é");
+        assert_eq!(of(&[&SUMMARY.replace("oom_memcg=/a", "oom_memcg=/a,task_memcg=/web")]), []);
+        assert_eq!(of(&[&SUMMARY.replace("my task", "a,task=b")]), []);
+        assert_eq!(of(&[&SUMMARY.replace("6,901", "14,901")]), []);
     }
 
     #[test]

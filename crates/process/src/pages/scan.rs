@@ -127,6 +127,16 @@ impl ScannedRegions {
         summaries
     }
 
+    /// Whether `range` has a page, present or swapped.
+    pub fn has_page_in(&self, range: AddressRange) -> bool {
+        let first = self.0.partition_point(|region| region.end <= range.start);
+        let regions = self.0.get(first..).unwrap_or_default().iter();
+        let is_zero = |region: &Region| {
+            region.categories & pagemap::PRESENT != 0 && region.categories & pagemap::ZERO_PFN != 0
+        };
+        regions.take_while(|region| region.start < range.end).any(|region| !is_zero(region))
+    }
+
     /// The present pages of `range`, in runs.
     pub fn present_in(&self, range: AddressRange) -> impl Iterator<Item = AddressRange> {
         let first = self.0.partition_point(|region| region.end <= range.start);

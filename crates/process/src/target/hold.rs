@@ -68,14 +68,16 @@ pub fn on_own_thread<T: Send>(limit: Duration, work: impl FnOnce() -> T + Send) 
     let result = std::thread::scope(|scope| {
         let body = move || {
             THIS_THREAD.with(|thread| thread.limit.set(limit));
-            (work(), held_time())
+            // After a panic the time of its hold counts as well.
+            let result = std::panic::catch_unwind(AssertUnwindSafe(work)).ok();
+            (result, held_time())
         };
         std::thread::Builder::new().spawn_scoped(scope, body).ok()?.join().ok()
     });
     drop(no_stops);
     let (result, held) = result?;
     THIS_THREAD.with(|thread| thread.held.set(thread.held.get() + held));
-    Some(result)
+    result
 }
 
 /// How long this thread and those that it started by [`on_own_thread`] have held targets, in total.

@@ -10,7 +10,7 @@ use super::Timeline;
 use super::choice::seconds_of;
 use super::export::{ExportError, quoted};
 
-/// The columns before those of the rows; `docs/schema.md` names them.
+/// The columns before those of the rows.
 const BEFORE: &str =
     "seconds,group,path,current_bytes,working_set_bytes,reclaimable_bytes,swap_bytes,oom_kills";
 
