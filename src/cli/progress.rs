@@ -141,8 +141,8 @@ impl Drawer {
             place.draw(&shown, &ended);
             drop(wipe);
         };
-        // The thread inherits the block from its first instruction: a stop that it took would stop the
-        // whole process, while another thread may hold a target.
+        // The thread inherits the block from its first instruction: a stop that it took would stop
+        // the whole process, while another thread may hold a target.
         let blocked = StopSignalsBlocked::begin().ok();
         let thread = std::thread::Builder::new().name("progress".to_owned()).spawn(draw);
         drop(blocked);

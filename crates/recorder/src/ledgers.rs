@@ -113,8 +113,8 @@ struct WatchTable {
     watchdog: Option<Watchdog>,
 }
 
-/// Whether a watchdog kills this process if it is stopped while it watches others, whose signals and
-/// ends wait for it.
+/// Whether a watchdog kills this process if it is stopped while it watches others, whose signals
+/// and ends wait for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Guard {
     /// Yes: of a process that goes on by itself.
@@ -126,8 +126,8 @@ pub enum Guard {
 }
 
 impl WatchTable {
-    /// Arms the watchdog, or disarms it if nothing is watched. If it cannot be started, nothing does
-    /// its work.
+    /// Arms the watchdog, or disarms it if nothing is watched. If it cannot be started, nothing
+    /// does its work.
     fn set_watchdog(&mut self, is_watching: bool) {
         if is_watching && self.watchdog.is_none() && self.guard == Guard::Watchdog {
             self.watchdog = Watchdog::start().ok();

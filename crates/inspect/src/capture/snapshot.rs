@@ -61,7 +61,8 @@ pub struct Plan {
     pub lifetime: Duration,
     /// Whether it gets the memory that the program keeps from its children (MADV_DONTFORK).
     pub with_hidden: bool,
-    /// Its private anonymous mappings before the stop, by address; `None`: smaps is read in the stop.
+    /// Its private anonymous mappings before the stop, by address; `None`: smaps is read in the
+    /// stop.
     pub mappings_before: Option<Vec<KnownMapping>>,
 }
 

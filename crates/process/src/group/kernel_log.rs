@@ -42,8 +42,8 @@ pub struct OomKill {
 }
 
 /// The kills that the kernel's log still has, the last one last. Empty where the log cannot be
-/// read: root reads it, and with `kernel.dmesg_restrict` CAP_SYSLOG. If a kill ends all processes of
-/// a group (`memory.oom.group`), the first one stands for all.
+/// read: root reads it, and with `kernel.dmesg_restrict` CAP_SYSLOG. If a kill ends all processes
+/// of a group (`memory.oom.group`), the first one stands for all.
 pub fn kills(max_time: Duration) -> Vec<OomKill> {
     match File::options().read(true).custom_flags(O_NONBLOCK).open("/dev/kmsg") {
         Ok(file) => read(file, Instant::now() + max_time),
