@@ -193,8 +193,8 @@ impl Ledgers {
     }
 
     /// Prepares the signal that wakes watching threads. Call it before anything that ends a watch,
-    /// and after a command was started: a signal
-    /// that the user ignores stays ignored in the command only if it was not caught before.
+    /// and after a command was started: a signal that the user ignores stays ignored in the command
+    /// only if it was not caught before.
     ///
     /// # Errors
     /// If the kernel refuses.
