@@ -18,7 +18,7 @@ demo: need-cargo ## build strandline and watch it work on a process of its own
 	@cargo build --release
 	@cargo run --release --quiet -- demo
 
-test: need-cargo ## install what the tests need and run them (eleven minutes from nothing; SKIP_INSTALL=1 installs nothing)
+test: need-cargo ## install what the tests need and run them (ten minutes from nothing; SKIP_INSTALL=1 installs nothing)
 	@scripts/test
 
 test-full: need-cargo ## the same with the long tests, and other glibcs, perls, SBCLs, Gos, JDKs, allocators in private folders
