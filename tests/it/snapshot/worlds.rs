@@ -117,7 +117,7 @@ fn survives(test: &str, mut subject: Subject, verbs: &[Verb]) -> Outcome {
         // A refusal is an answer too: not every collector lets a call be made.
         assert!(matches!(status.code(), Some(0 | 3)), "{verb:?}: {status}");
         let whole = began.elapsed();
-        for turn in 0..repetitions(1, 70) {
+        for turn in 0..repetitions(1, 80) {
             for (signal, tally) in [(SIGKILL, &mut killed), (SIGSTOP, &mut stopped)] {
                 let when = if turn % 2 == 0 { When::Held } else { When::After(random.below(whole)) };
                 interrupt(&mut subject, verb, signal, &when, tally)?;
