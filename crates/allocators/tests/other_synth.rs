@@ -229,8 +229,7 @@ fn a_mimalloc_that_encodes_its_lists_is_not_read() {
 
 #[test]
 fn damage_does_not_break_readers() {
-    let is_full = std::env::var_os("STRANDLINE_FULL").is_some_and(|value| value == "1");
-    for seed in 0..if is_full { 2000 } else { 150 } {
+    for seed in 0..strandline_synth::scaled(150, 2000) {
         damaged(&jemalloc::READER, fabricate_jemalloc(seed as usize, seed), seed);
         damaged(&musl::READER, fabricate_musl(seed), seed);
         damaged(&musl::READER, fabricate_old_musl(seed), seed);

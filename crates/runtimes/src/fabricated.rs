@@ -92,8 +92,7 @@ pub fn assert_sound(reading: &Reading) {
 /// Calls `look` with copies of the image, each with one pointer that is the largest value: at most
 /// 100 copies, or 300 in `make test-full`.
 pub fn with_pointers_maximized(image: &Image, mut look: impl FnMut(Image)) {
-    let is_full = std::env::var_os("STRANDLINE_FULL").is_some_and(|value| value == "1");
-    let max_images = if is_full { 300 } else { 100 };
+    let max_images = strandline_synth::scaled(100, 300);
     let ranges: Vec<(u64, u64)> = image.ranges().map(|(at, bytes)| (at, at + bytes.len() as u64)).collect();
     let leads = |at: &u64| {
         let word = image.word(*at).unwrap_or(0);

@@ -181,7 +181,7 @@ impl GroupOutcomes {
         self.reads.extend(reads);
     }
 
-    /// The verdict on all groups, of which there is at least one, and the text of its reason.
+    /// Returns the verdict on all groups (at least one) and the text of its reason.
     fn into_judgement(self) -> Judgement {
         let Self { held, failed_groups, missing, mut reads } = self;
         let groups = held + failed_groups.len() + missing.len();

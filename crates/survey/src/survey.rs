@@ -13,7 +13,7 @@ use crate::figures::{CachedFacts, Figures, Pss};
 use crate::select::{FoundProcess, Key, Selection};
 
 /// Default time limit for proportional set sizes in each survey: about 6 GiB of memory.
-const PSS_TIME: Duration = Duration::from_millis(40);
+const MAX_PSS_TIME: Duration = Duration::from_millis(40);
 /// Maximum number of control groups with sums of their own; the others are summed.
 pub const MAX_GROUPS: usize = 100;
 /// Name of the sum of the others: paths start with a slash, so that no group has it.
@@ -121,7 +121,7 @@ pub struct Surveyor {
 
 impl Default for Surveyor {
     fn default() -> Self {
-        Self { known: HashMap::new(), pss_time_limit: PSS_TIME }
+        Self { known: HashMap::new(), pss_time_limit: MAX_PSS_TIME }
     }
 }
 

@@ -209,6 +209,11 @@ fn round_down(value: u64, unit: u64) -> u64 {
 
 const PAGE: u64 = 4096;
 
+/// Returns `full` in `make test-full` (STRANDLINE_FULL=1), else `plain`: how often a test repeats.
+pub fn scaled<T>(plain: T, full: T) -> T {
+    if std::env::var_os("STRANDLINE_FULL").is_some_and(|value| value == "1") { full } else { plain }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

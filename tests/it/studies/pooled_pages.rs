@@ -1,4 +1,4 @@
-//! The study `pooled-pages` in its short form, with the oldest and the newest Node.js found.
+//! The study `pooled-pages` in both forms, with the oldest and the newest Node.js found.
 
 use crate::support::studied::forms;
 use crate::support::{Outcome, here, nodes, runs_long_studies, skipped};

@@ -99,17 +99,15 @@ const MAX_LOOKS: u32 = 30;
 /// Makes documents until one has all parts: on a busy machine strandline may lack the time for some,
 /// and its caveats say so.
 pub fn whole(mut make: impl FnMut() -> Result<Value>) -> Result<Value> {
-    for _ in 1..MAX_LOOKS {
+    let mut late = Value::Null;
+    for _ in 0..MAX_LOOKS {
         let document = make()?;
-        if late_caveat(&document).is_none() {
-            return Ok(document);
+        match late_caveat(&document) {
+            None => return Ok(document),
+            Some(caveat) => late.clone_from(caveat),
         }
     }
-    let document = make()?;
-    match late_caveat(&document) {
-        None => Ok(document),
-        Some(caveat) => Err(format!("no time in {MAX_LOOKS} looks: {caveat}").into()),
-    }
+    Err(format!("no time in {MAX_LOOKS} looks: {late}").into())
 }
 
 /// A caveat that speaks of time.

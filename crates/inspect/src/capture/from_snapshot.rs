@@ -20,7 +20,7 @@ use strandline_process::pages::{self, MappingSummary, PAGE_BYTES, Residency, Sca
 use strandline_process::procfs::Process;
 use strandline_process::range::AddressRange;
 use strandline_process::smaps::{Smaps, SmapsEntry};
-use strandline_process::snapshot::{NotTaken, Snapshot, SnapshotMemory, SnapshotRequest};
+use strandline_process::snapshot::{MAX_HIDDEN, NotTaken, Snapshot, SnapshotMemory, SnapshotRequest};
 use strandline_process::target::copy::{CopyBuffer, MemoryCopy};
 use strandline_process::target::exit_watch;
 use strandline_process::target::live::{ByPid, MemFile};
@@ -30,7 +30,7 @@ use strandline_process::target::stop::Stopped;
 const MAX_MISSING_BYTES: u64 = 64 << 20;
 /// Maximum memory in mappings that are new since smaps was read: it may be hidden, and then has to
 /// be copied during the stop.
-const MAX_UNKNOWN_BYTES: u64 = 32 << 20;
+const MAX_NEW_BYTES: u64 = 32 << 20;
 /// From this number of mappings on, the snapshot's pages are queried all at once.
 const MANY_MAPPINGS: usize = 500;
 /// Reading a snapshot ends this long before the snapshot ends by itself.
@@ -83,9 +83,8 @@ pub fn take(
     let pagemap = process.open_file("pagemap").map_err(reason)?;
     let start_brk = process.stat().map_err(reason)?.start_brk;
     let pages = read_pages(process, &pagemap, plan, before).map_err(reason)?;
-    let space = pages.space();
+    let (space, hidden) = (pages.space(), hidden(&pages, plan));
     // Made before the thread that made the child runs, so the copy is of the same instant.
-    let hidden = hidden(&pages, plan);
     let request = SnapshotRequest { space: &space, code: plan.code, lifetime: plan.lifetime, hidden };
     let taken = Snapshot::take(stopped, process, &request, |child| {
         let missing = missing(&pages, &request.hidden, child)?;
@@ -102,7 +101,8 @@ fn read_pages(process: &Process, pagemap: &File, plan: &Plan, before: &KnownBefo
     let scanned = if needs_smaps { None } else { page_tables::scanned(process, pagemap)? };
     if let Some((space, scanned)) = scanned {
         let seen = scanned.summaries(space.mappings());
-        if unknown_bytes(&space, &seen, plan) <= MAX_UNKNOWN_BYTES {
+        let before = plan.mappings_before.as_deref();
+        if before.is_none_or(|before| is_usable(before, &space, &seen)) {
             return Ok(Pages::Scanned(space, scanned, seen));
         }
     }
@@ -145,34 +145,34 @@ impl Missing {
 /// range, as each costs a system call.
 fn hidden(pages: &Pages, plan: &Plan) -> Vec<AddressRange> {
     match pages {
-        _ if !plan.with_hidden => Vec::new(),
         // A mapping that was not understood may be between two.
-        Pages::Read(smaps, _) if smaps.bad_lines > 0 => Vec::new(),
+        Pages::Read(smaps, _) if !plan.with_hidden || smaps.bad_lines > 0 => Vec::new(),
         Pages::Read(smaps, _) => {
             joined(smaps.entries.iter().map(|entry| (entry.mapping.range(), is_hidden(entry))))
         }
-        Pages::Scanned(space, ..) => {
-            let is_hidden = |mapping: &Mapping| known(mapping, plan).is_some_and(|known| known.is_hidden);
-            joined(space.mappings().iter().map(|mapping| (mapping.range(), is_hidden(mapping))))
-        }
+        Pages::Scanned(space, ..) => known_hidden(plan.mappings_before.as_deref().unwrap_or_default(), space),
     }
 }
 
+/// The hidden ranges of a stopped process, by what smaps said before the stop.
+fn known_hidden(before: &[KnownMapping], space: &AddressSpace) -> Vec<AddressRange> {
+    let is_hidden = |mapping: &Mapping| known(before, mapping).is_some_and(|known| known.is_hidden);
+    joined(space.mappings().iter().map(|mapping| (mapping.range(), is_hidden(mapping))))
+}
+
 /// What smaps said of this mapping before the stop; `None` if it was another.
-fn known<'a>(mapping: &Mapping, plan: &'a Plan) -> Option<&'a KnownMapping> {
-    let before = plan.mappings_before.as_deref().unwrap_or_default();
+fn known<'a>(before: &'a [KnownMapping], mapping: &Mapping) -> Option<&'a KnownMapping> {
     let index = before.partition_point(|known| known.mapping.start < mapping.start);
     before.get(index).filter(|known| known.mapping == *mapping)
 }
 
-/// Memory in private anonymous mappings of which it is not known whether they are hidden.
-fn unknown_bytes(space: &AddressSpace, seen: &[MappingSummary], plan: &Plan) -> u64 {
-    if !plan.with_hidden {
-        return 0;
-    }
-    let is_unknown = |mapping: &Mapping| mapping.is_private_anonymous() && known(mapping, plan).is_none();
-    let unknown = space.mappings().iter().zip(seen).filter(|(mapping, _)| is_unknown(mapping));
-    unknown.map(|(_, seen)| seen.counts.rss_bytes).sum()
+/// Whether little has changed since smaps was read: what is new may be hidden and has to be copied,
+/// and splits the hidden ranges.
+fn is_usable(before: &[KnownMapping], space: &AddressSpace, seen: &[MappingSummary]) -> bool {
+    let is_new = |mapping: &Mapping| mapping.is_private_anonymous() && known(before, mapping).is_none();
+    let new = space.mappings().iter().zip(seen).filter(|(mapping, _)| is_new(mapping));
+    let new_bytes: u64 = new.map(|(_, seen)| seen.counts.rss_bytes).sum();
+    new_bytes <= MAX_NEW_BYTES && known_hidden(before, space).len() <= MAX_HIDDEN
 }
 
 /// Joins hidden mappings between which there is no other mapping.
@@ -218,7 +218,8 @@ fn missing(pages: &Pages, shown: &[AddressRange], child: &Process) -> std::resul
                 .mappings()
                 .iter()
                 .zip(seen)
-                .filter(|(mapping, _)| mapping.is_private_anonymous())
+                // Those of `shown` are checked when the process runs again.
+                .filter(|(mapping, _)| mapping.is_private_anonymous() && !contain(shown, mapping))
                 .filter_map(|(mapping, seen)| Some((mapping, seen.first?)))
                 .collect();
             // One query for each mapping takes a thousand times as long per page as one query for
@@ -266,6 +267,7 @@ impl SnapshotInputs {
                 let file = open("smaps")?;
                 let shown = exit_watch::meanwhile(|| Smaps::read(file));
                 let shown = shown.map_err(|error| no(format!("reading its smaps: {error}")))?;
+                check_hidden(&pagemap, &space, &seen, &self.hidden).map_err(no)?;
                 let smaps = merged(&shown, &space, &seen, &self.hidden);
                 let residency = Residency::of_scanned(&pagemap, &smaps.entries, Ok(scanned))
                     .map_err(|error| no(format!("reading its page tables: {error}")))?;
@@ -307,6 +309,28 @@ impl SnapshotInputs {
     }
 }
 
+/// Fails unless the snapshot with this `pagemap` has pages in each mapping of `hidden` in which the
+/// process had some (`seen`).
+fn check_hidden(
+    pagemap: &File,
+    space: &AddressSpace,
+    seen: &[MappingSummary],
+    hidden: &[AddressRange],
+) -> std::result::Result<(), String> {
+    let with_pages = space.mappings().iter().zip(seen).filter(|(_, seen)| seen.first.is_some());
+    let wanted: Vec<&Mapping> =
+        with_pages.map(|(mapping, _)| mapping).filter(|mapping| contain(hidden, mapping)).collect();
+    if wanted.is_empty() {
+        return Ok(());
+    }
+    let pages = ScannedRegions::of(pagemap, wanted.iter().copied())
+        .map_err(|error| format!("reading its page tables: {error}"))?;
+    match wanted.iter().find(|mapping| !pages.has_page_in(mapping.range())) {
+        None => Ok(()),
+        Some(mapping) => Err(format!("it lacks the pages at {:#x}", mapping.start)),
+    }
+}
+
 /// Makes the smaps of a process with the mappings `space`, from what its page tables contain
 /// (`seen`) and the smaps of its snapshot (`shown`), in which nothing of `hidden` is hidden.
 fn merged(shown: &Smaps, space: &AddressSpace, seen: &[MappingSummary], hidden: &[AddressRange]) -> Smaps {
@@ -333,4 +357,51 @@ fn merged(shown: &Smaps, space: &AddressSpace, seen: &[MappingSummary], hidden: 
         entries.push(SmapsEntry { mapping: mapping.clone(), counts, page_bytes, flags });
     }
     Smaps { entries, bad_lines: shown.bad_lines }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    /// Private anonymous mappings of 1 MiB each.
+    fn space(starts: &[u64]) -> AddressSpace {
+        let lines = starts.iter().map(|start| format!("{start:x}-{:x} rw-p 00000000 00:00 0\n", start + MIB));
+        AddressSpace::parse(&lines.collect::<String>()).0
+    }
+
+    fn known_as(space: &AddressSpace, is_hidden: bool) -> Vec<KnownMapping> {
+        space.mappings().iter().map(|mapping| KnownMapping { mapping: mapping.clone(), is_hidden }).collect()
+    }
+
+    fn resident(space: &AddressSpace, rss_bytes: u64) -> Vec<MappingSummary> {
+        let counts = strandline_process::smaps::Counts { rss_bytes, ..Default::default() };
+        vec![MappingSummary { counts, first: Some(0) }; space.mappings().len()]
+    }
+
+    #[test]
+    fn only_mappings_that_are_the_same_are_taken_for_hidden() {
+        let before = known_as(&space(&[MIB, 2 * MIB, 8 * MIB]), true);
+        let found = known_hidden(&before, &space(&[MIB, 2 * MIB, 4 * MIB, 8 * MIB]));
+        let range = |start: u64, end: u64| AddressRange::new(start * MIB, end * MIB);
+        assert_eq!(found, [range(1, 3), range(8, 9)], "one is new between them");
+        let (text, _) = AddressSpace::parse("100000-200000 r--p 00000000 00:00 0\n");
+        assert_eq!(known_hidden(&before, &text), [], "other permissions");
+        assert_eq!(known_hidden(&known_as(&space(&[MIB]), false), &space(&[MIB])), []);
+    }
+
+    #[test]
+    fn much_that_is_new_has_smaps_read_again() {
+        let (old, now) = (space(&[MIB]), space(&[MIB, 4 * MIB]));
+        let before = known_as(&old, true);
+        assert!(is_usable(&before, &old, &resident(&old, 2 * MAX_NEW_BYTES)), "nothing is new");
+        assert!(is_usable(&before, &now, &resident(&now, MAX_NEW_BYTES)));
+        assert!(!is_usable(&before, &now, &resident(&now, MAX_NEW_BYTES + 1)));
+        // Every second mapping is new, and without pages.
+        let hidden: Vec<u64> = (1..=MAX_HIDDEN as u64 + 1).map(|n| 2 * n * MIB).collect();
+        let all: Vec<u64> = hidden.iter().flat_map(|start| [*start, start + MIB]).collect();
+        let (before, now) = (known_as(&space(&hidden), true), space(&all));
+        assert!(!is_usable(&before, &now, &resident(&now, 0)));
+    }
 }

@@ -39,12 +39,12 @@ use crate::facts::Cost;
 
 /// Maximum times for what depends on the number of processes and files; with them, a group of any
 /// size takes about half a second.
-const PSS_TIME: Duration = Duration::from_millis(300);
-const FILES_TIME: Duration = Duration::from_millis(240);
-const WALK_TIME: Duration = Duration::from_millis(100);
-const SAMPLE_TIME: Duration = Duration::from_millis(120);
-/// Maximum time to read the kernel's log, while files are looked at.
-const LOG_TIME: Duration = Duration::from_millis(100);
+const MAX_PSS_TIME: Duration = Duration::from_millis(300);
+const MAX_FILES_TIME: Duration = Duration::from_millis(240);
+const MAX_WALK_TIME: Duration = Duration::from_millis(100);
+const MAX_SAMPLE_TIME: Duration = Duration::from_millis(120);
+/// Maximum time to read the kernel's log; another thread looks at files meanwhile.
+const MAX_LOG_TIME: Duration = Duration::from_millis(100);
 
 /// Makes the ledger of `group`, without stopping a process.
 ///
@@ -56,11 +56,11 @@ pub fn explain_group(hierarchy: &Hierarchy, group: &Group) -> Result<GroupExplan
     // Both take a while: side by side on two processors.
     let (processes, memory, kills, files) = std::thread::scope(|scope| {
         let files = std::thread::Builder::new().spawn_scoped(scope, || files(hierarchy, &members));
-        let processes = GroupProcesses::read(&members, PSS_TIME);
+        let processes = GroupProcesses::read(&members, MAX_PSS_TIME);
         let memory = Memory::read(group);
         // The log has paths from the real root, whose folder has inode 1 (kernfs).
         let is_real = std::fs::metadata(&hierarchy.root).is_ok_and(|root| root.ino() == 1);
-        let kills = if is_real { kernel_log::kills(LOG_TIME) } else { Vec::new() };
+        let kills = if is_real { kernel_log::kills(MAX_LOG_TIME) } else { Vec::new() };
         // Without another thread, or if it failed, no file is named.
         let files = files.ok().and_then(|files| files.join().ok());
         (processes, memory, kills, files.unwrap_or_else(|| Files { names_left: true, ..Files::default() }))
@@ -120,8 +120,8 @@ pub const MEMORY_RECLAIM_FILE: &str = "memory.reclaim";
 fn files(hierarchy: &Hierarchy, members: &Members) -> Files {
     let inodes = members.groups.iter().filter_map(|path| std::fs::metadata(hierarchy.root.join(path)).ok());
     let inodes: BTreeSet<u64> = inodes.map(|data| data.ino()).collect();
-    let mut search = FileSearch::new(FILES_TIME, ChargeSampler::new(inodes), SAMPLE_TIME);
-    let mut walk = SharedMemoryWalk::new(WALK_TIME);
+    let mut search = FileSearch::new(MAX_FILES_TIME, ChargeSampler::new(inodes), MAX_SAMPLE_TIME);
+    let mut walk = SharedMemoryWalk::new(MAX_WALK_TIME);
     for member in &members.processes {
         let Ok(process) = Process::open(member.pid) else { continue };
         search.add_process(&process);

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::subject::{PATIENCE, Subject, scaled};
+use crate::subject::{PATIENCE, Subject};
+use strandline_synth::scaled;
 
 /// Returns the lines of the target's output for the system calls that returned EINTR.
 fn interrupted(output: &str) -> Vec<&str> {

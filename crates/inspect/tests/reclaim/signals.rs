@@ -10,7 +10,8 @@ use strandline_process::target::stop::Stopped;
 use strandline_sys::ptrace::{self, Event};
 use strandline_sys::signal;
 
-use crate::subject::{PATIENCE, Subject, scaled, until};
+use crate::subject::{PATIENCE, Subject, until};
+use strandline_synth::scaled;
 
 /// SIGRTMIN, as the C library counts it.
 const SIGRTMIN: i32 = 34;

@@ -211,8 +211,3 @@ impl Drop for Subject {
         let _ = self.child.wait();
     }
 }
-
-/// Returns the number of calls and kills: few in a plain run, many with STRANDLINE_FULL=1.
-pub fn scaled(plain: usize, full: usize) -> usize {
-    if std::env::var_os("STRANDLINE_FULL").is_some_and(|value| value == "1") { full } else { plain }
-}

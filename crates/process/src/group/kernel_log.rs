@@ -100,7 +100,7 @@ fn add_record(record: &[u8], kills: &mut Vec<OomKill>) {
     }
 }
 
-/// Undoes the escapes of /dev/kmsg: `\\x5c` for a backslash, and so on for all bytes that are not
+/// Undoes the escapes of /dev/kmsg: `\x5c` for a backslash, and so on for all bytes that are not
 /// printable ASCII.
 fn unescaped(line: &[u8]) -> String {
     let mut bytes = Vec::with_capacity(line.len());

@@ -127,33 +127,35 @@ impl ScannedRegions {
         summaries
     }
 
-    /// Whether `range` has a page, present or swapped.
+    /// Whether `range` has a page, present or swapped out; zero pages do not count.
     pub fn has_page_in(&self, range: AddressRange) -> bool {
-        let first = self.0.partition_point(|region| region.end <= range.start);
-        let regions = self.0.get(first..).unwrap_or_default().iter();
-        let is_zero = |region: &Region| {
-            region.categories & pagemap::PRESENT != 0 && region.categories & pagemap::ZERO_PFN != 0
-        };
-        regions.take_while(|region| region.start < range.end).any(|region| !is_zero(region))
+        self.overlapping(range).any(|region| !is_zero_page(region.categories))
     }
 
-    /// The present pages of `range`, in runs.
+    /// The present pages of `range`, in runs; without zero pages.
     pub fn present_in(&self, range: AddressRange) -> impl Iterator<Item = AddressRange> {
-        let first = self.0.partition_point(|region| region.end <= range.start);
-        let regions = self.0.get(first..).unwrap_or_default().iter();
-        let within = regions.take_while(move |region| region.start < range.end);
-        let present = within.filter(|region| {
-            region.categories & pagemap::PRESENT != 0 && region.categories & pagemap::ZERO_PFN == 0
-        });
+        let is_present =
+            |region: &&Region| region.categories & pagemap::PRESENT != 0 && !is_zero_page(region.categories);
+        let present = self.overlapping(range).filter(is_present);
         present.map(move |region| AddressRange::new(region.start, region.end).intersection(range))
     }
+
+    fn overlapping(&self, range: AddressRange) -> impl Iterator<Item = &Region> {
+        let first = self.0.partition_point(|region| region.end <= range.start);
+        let regions = self.0.get(first..).unwrap_or_default().iter();
+        regions.take_while(move |region| region.start < range.end)
+    }
+}
+
+fn is_zero_page(categories: u64) -> bool {
+    categories & pagemap::PRESENT != 0 && categories & pagemap::ZERO_PFN != 0
 }
 
 impl MappingSummary {
     fn add(&mut self, start: u64, end: u64, categories: u64) {
         let bytes = end - start;
         let counts = &mut self.counts;
-        if categories & pagemap::PRESENT != 0 && categories & pagemap::ZERO_PFN != 0 {
+        if is_zero_page(categories) {
             return;
         }
         self.first.get_or_insert(start);
@@ -292,4 +294,24 @@ pub(super) fn each_anonymous_run(
         })?;
     }
     entries::each_anonymous_run(pagemap, &swapped, each)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_in_swap_exists_and_a_zero_page_does_not() {
+        let region = |start, categories| Region { start, end: start + 0x1000, categories };
+        let regions = ScannedRegions(vec![
+            region(0x1000, pagemap::SWAPPED),
+            region(0x3000, pagemap::PRESENT | pagemap::ZERO_PFN),
+            region(0x5000, pagemap::PRESENT),
+        ]);
+        let has_page = |start, end| regions.has_page_in(AddressRange::new(start, end));
+        assert_eq!([has_page(0x1000, 0x2000), has_page(0x2000, 0x5000)], [true, false]);
+        assert_eq!([has_page(0x4000, 0x6000), has_page(0x6000, 0x9000)], [true, false]);
+        let present: Vec<_> = regions.present_in(AddressRange::new(0, 0x9000)).collect();
+        assert_eq!(present, [AddressRange::new(0x5000, 0x6000)]);
+    }
 }

@@ -82,7 +82,7 @@ const MADV_DOFORK: u64 = 11;
 const MADV_DONTFORK: u64 = 10;
 /// Maximum number of hidden ranges that are included in the child: each takes two frames on the
 /// stack. Node.js has some ten.
-const MAX_HIDDEN: usize = 32;
+pub const MAX_HIDDEN: usize = 32;
 const REAP_CALLS: [RequiredCall; 2] = [any("wait4", WAIT4 as u32), filters::RETURN];
 /// `__WALL | WNOHANG`
 const WAIT_OPTIONS: u64 = 0x4000_0000 | 1;
