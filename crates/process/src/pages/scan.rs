@@ -20,13 +20,37 @@ const WANTED: u64 = pagemap::FILE | pagemap::PRESENT | pagemap::SWAPPED | pagema
 
 /// Marks a region for which the FILE category was not requested.
 const FILE_UNKNOWN: u64 = 1 << 63;
-/// Minimum size of a mapping that is scanned separately where that saves time.
+/// Minimum size of a run of mappings that is scanned separately where that saves time.
 const LARGE_BYTES: u64 = 4 << 20;
 /// End of user addresses (`TASK_SIZE_MAX` of x86-64), unless the program requested more (5-level
 /// page tables).
 const END: u64 = USER_ADDRESS_END - PAGE_BYTES;
 /// Ranges with smaller gaps between them are scanned in one walk.
 const NEAR_BYTES: u64 = 4 << 20;
+
+/// Mappings that follow each other, all private and anonymous or all not.
+struct Run {
+    range: AddressRange,
+    is_anonymous: bool,
+    /// Bytes of its mappings, without the gaps between them.
+    bytes: u64,
+}
+
+/// The runs of `mappings`, which are in address order.
+fn anonymous_runs<'m>(mappings: impl Iterator<Item = &'m Mapping>) -> Vec<Run> {
+    let mut runs: Vec<Run> = Vec::new();
+    for mapping in mappings.filter(|mapping| mapping.name != "[vsyscall]") {
+        let is_anonymous = mapping.is_private_anonymous();
+        match runs.last_mut().filter(|run| run.is_anonymous == is_anonymous) {
+            Some(run) => {
+                run.range.end = mapping.end;
+                run.bytes += mapping.bytes();
+            }
+            None => runs.push(Run { range: mapping.range(), is_anonymous, bytes: mapping.bytes() }),
+        }
+    }
+    runs
+}
 
 /// Whether an error means that this kernel lacks the ioctl or refuses it to this user.
 pub(super) fn is_missing(error: &io::Error) -> bool {
@@ -75,21 +99,21 @@ impl ScannedRegions {
     /// requested, the entries are read.
     ///
     /// The FILE category requires the kernel to access the page itself, which takes three times as
-    /// long as everything else: it is not requested for large mappings that cannot have file pages.
+    /// long as everything else: it is not requested for large runs of mappings that cannot have file
+    /// pages (V8's heap is thousands of mappings of 256 KiB).
     ///
     /// # Errors
     /// Returns the kernel's errors; `ENOTTY` before Linux 6.7.
     pub fn of<'m>(pagemap: &File, mappings: impl Iterator<Item = &'m Mapping>) -> io::Result<Self> {
         let mut regions = Vec::new();
         let (mut at, mut end) = (0, END);
-        for mapping in mappings.filter(|mapping| mapping.name != "[vsyscall]") {
-            end = end.max(mapping.end);
-            if !mapping.is_private_anonymous() || mapping.bytes() < LARGE_BYTES {
-                continue;
+        for run in anonymous_runs(mappings) {
+            end = end.max(run.range.end);
+            if run.is_anonymous && run.bytes >= LARGE_BYTES {
+                scan_range(pagemap, at..run.range.start, WANTED, &mut regions)?;
+                scan_range(pagemap, run.range.start..run.range.end, WANTED & !pagemap::FILE, &mut regions)?;
+                at = run.range.end;
             }
-            scan_range(pagemap, at..mapping.start, WANTED, &mut regions)?;
-            scan_range(pagemap, mapping.start..mapping.end, WANTED & !pagemap::FILE, &mut regions)?;
-            at = mapping.end;
         }
         scan_range(pagemap, at..end, WANTED, &mut regions)?;
         Ok(Self(regions))
@@ -313,5 +337,23 @@ mod tests {
         assert_eq!([has_page(0x4000, 0x6000), has_page(0x6000, 0x9000)], [true, false]);
         let present: Vec<_> = regions.present_in(AddressRange::new(0, 0x9000)).collect();
         assert_eq!(present, [AddressRange::new(0x5000, 0x6000)]);
+    }
+
+    #[test]
+    fn neighbouring_anonymous_mappings_are_one_run() {
+        let text = b"100000-140000 r--p 00000000 08:01 7 /lib/a\n140000-180000 rw-p 00000000 00:00 0\n\
+            1c0000-200000 rw-p 00000000 00:00 0\n200000-240000 rw-s 00000000 00:01 9 /dev/zero (deleted)\n";
+        let (space, bad_lines) = crate::map::AddressSpace::parse(text);
+        assert_eq!(bad_lines, 0);
+        let runs: Vec<_> = anonymous_runs(space.mappings().iter())
+            .iter()
+            .map(|run| (run.range.start, run.range.end, run.is_anonymous, run.bytes))
+            .collect();
+        let expected = [
+            (0x100000, 0x140000, false, 0x40000),
+            (0x140000, 0x200000, true, 0x80000),
+            (0x200000, 0x240000, false, 0x40000),
+        ];
+        assert_eq!(runs, expected);
     }
 }
