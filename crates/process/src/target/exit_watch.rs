@@ -445,12 +445,22 @@ pub fn wait_until_released(pid: i32, tracer: i32) {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read;
     use std::process::{Command, Stdio};
 
     use super::*;
 
+    /// Starts a shell for a script, and waits until it runs it: its exec is over then.
+    fn shell(script: &str) -> std::process::Child {
+        let mut command = Command::new("sh");
+        command.args(["-c", &format!("echo; {script}")]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+        child
+    }
+
     fn watch(script: &str) -> (std::process::Child, ExitWatch) {
-        let child = Command::new("sh").args(["-c", script]).stdin(Stdio::piped()).spawn().unwrap();
+        let child = shell(script);
         let watch = ExitWatch::begin(child.id() as i32).unwrap();
         (child, watch)
     }
@@ -494,14 +504,18 @@ mod tests {
 
     #[test]
     fn with_its_thread_a_watch_ends_and_another_can_begin() {
-        let mut child =
-            Command::new("sh").args(["-c", "read x; exit 4"]).stdin(Stdio::piped()).spawn().unwrap();
+        let mut child = shell("read x; exit 4");
         let pid = child.id() as i32;
         let first = std::thread::spawn(move || {
             let _watch = ExitWatch::begin(pid).unwrap();
             strandline_sys::signal::own_thread()
         });
-        wait_until_released(pid, first.join().unwrap());
+        let tracer = first.join().unwrap();
+        wait_until_released(pid, tracer);
+        // On a busy machine it may take longer than that waits.
+        while Process::open(pid).unwrap().status().unwrap().tracer == Some(tracer) {
+            std::thread::sleep(CHECK_INTERVAL);
+        }
         let mut second = ExitWatch::begin(pid).unwrap();
         drop(child.stdin.take());
         assert_eq!(until_news(&mut second), WatchEvent::AtExit);
