@@ -130,7 +130,7 @@ fn look(pid: i32, path_to: Option<&str>) -> Result<Reading, Busy> {
             shared: &|_, _| Vec::new(),
             is_stopped: false,
             threads: &threads,
-            deadline: Instant::now() + Duration::from_secs(60),
+            deadline: Instant::now() + Duration::from_secs(600),
             workers: 2,
             free: &strandline_process::range::RangeSet::default(),
             keeps_blocks: true,
