@@ -489,10 +489,11 @@ mod tests {
 
     #[test]
     fn signals_pass_and_a_stopped_process_stays_stopped() {
-        let (mut child, mut watch) = watch("trap 'exit 5' USR1; kill -STOP $$; kill -USR1 $$; exit 1");
+        let script = "trap 'exit 5' USR1; read x; kill -STOP $$; kill -USR1 $$; exit 1";
+        let (mut child, mut watch) = watch(script);
         let pid = child.id() as i32;
+        drop(child.stdin.take());
         let stat = || Process::open(pid).unwrap().stat().unwrap().state;
-        // Stopped in the watcher, or before it.
         while !matches!(stat(), Some('T' | 't')) {
             std::thread::sleep(Duration::from_millis(1));
         }
