@@ -206,8 +206,8 @@ static int wait_in(const char *call, const char *kind) {
     ready();
     if (strncmp(call, "read", 4) == 0) got = read(0, &byte, 1);
     else if (strcmp(call, "pause") == 0) got = pause();
-    else if (strcmp(call, "nanosleep") == 0) got = nanosleep(&(struct timespec){30, 0}, NULL);
-    else if (strcmp(call, "poll") == 0) got = poll(&(struct pollfd){0, POLLIN, 0}, 1, 30000);
+    else if (strcmp(call, "nanosleep") == 0) got = nanosleep(&(struct timespec){3000, 0}, NULL);
+    else if (strcmp(call, "poll") == 0) got = poll(&(struct pollfd){0, POLLIN, 0}, 1, 3000000);
     else if (strcmp(call, "epoll") == 0) {
         int e = epoll_create1(0);
         struct epoll_event event = {.events = EPOLLIN};

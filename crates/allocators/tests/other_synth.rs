@@ -50,7 +50,7 @@ fn read(reader: &Reader, image: &Image, maps: &str) -> (Readings, u64) {
         swapped: &[],
         reserved: &[],
         refinements: None,
-        deadline: Instant::now() + Duration::from_secs(60),
+        deadline: Instant::now() + Duration::from_secs(600),
         collects_blocks: true,
         checks_free_lists: false,
         cell_bytes: None,

@@ -170,9 +170,11 @@ mod tests {
         }
     }
 
+    /// A reader with a time limit that tests do not reach.
     fn reader(folder: &Path) -> ChargeReader {
         let hierarchy = Hierarchy::at(Version::Two, folder);
-        ChargeReader::at(Some(MountedGroups { hierarchy, view: View::default() }))
+        let mounted = MountedGroups { hierarchy, view: View::default() };
+        ChargeReader { time_limit: Duration::from_secs(600), ..ChargeReader::at(Some(mounted)) }
     }
 
     #[test]

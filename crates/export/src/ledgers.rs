@@ -270,6 +270,7 @@ fn reason(error: &Error) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read;
     use std::process::{Command, Stdio};
     use std::sync::atomic::Ordering;
 
@@ -281,8 +282,12 @@ mod tests {
 
     /// A process that waits for input that does not come, and ends with the test.
     fn idle() -> std::process::Child {
-        let mut command = Command::new("cat");
-        command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap()
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo; read x"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        // Before its exec it shares the memory of this process.
+        child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+        child
     }
 
     #[test]

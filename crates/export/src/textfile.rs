@@ -102,7 +102,7 @@ mod tests {
             Arc::new(move |line: &str| lines.lock().unwrap().push(line.to_owned()))
         };
         prepare(folder.path()).unwrap();
-        let mut writer = Writer::new(folder.path().to_owned(), Duration::from_secs(60), log);
+        let mut writer = Writer::new(folder.path().to_owned(), Duration::from_secs(3600), log);
         assert!(writer.is_due());
         std::os::unix::fs::symlink("/dev/full", folder.path().join(PARTIAL_NAME)).unwrap();
         for page in ["first\n", "second\n"] {

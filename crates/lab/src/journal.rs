@@ -44,7 +44,7 @@ pub struct Journal {
     folder: PathBuf,
     /// Whether the user chose the folder; it is then not removed.
     is_user_folder: bool,
-    file: File,
+    file: LockedFile,
     done: BTreeMap<Key, Outcome>,
     /// Number of runs found when it was opened.
     found: usize,
@@ -111,8 +111,8 @@ impl Journal {
         // Rejects a foreign folder before anything is created in it.
         LabFile::read(&folder)?;
         let file = OpenOptions::new().read(true).append(true).create(true).open(&path);
-        let mut file = file.map_err(|error| named(&path, &error))?;
-        lock(&file).map_err(|error| match error.kind() {
+        let file = file.map_err(|error| named(&path, &error))?;
+        let mut file = lock(file).map_err(|error| match error.kind() {
             std::io::ErrorKind::WouldBlock => format!(
                 "{}: another strandline is at work on this lab; wait for it, or give this one another --dir",
                 folder.display()
@@ -124,19 +124,19 @@ impl Journal {
             Some(lab) => {
                 lab.check_takeover(&key, options.is_fresh, &path)?;
                 if lab.key != key {
-                    file.set_len(0).map_err(|error| named(&path, &error))?;
+                    file.0.set_len(0).map_err(|error| named(&path, &error))?;
                     write_lab(&folder, verb, &key)?;
                 }
             }
             None => write_lab(&folder, verb, &key)?,
         }
         if options.is_fresh {
-            file.set_len(0).map_err(|error| named(&path, &error))?;
+            file.0.set_len(0).map_err(|error| named(&path, &error))?;
             // Output of earlier runs must not be taken for output of the new ones.
             drop(std::fs::remove_dir_all(folder.join("cells")));
             drop(std::fs::remove_dir_all(folder.join(REMOTE_FOLDER).join("rounds")));
         }
-        let done = read(&mut file).map_err(|error| named(&path, &error))?;
+        let done = read(&mut file.0).map_err(|error| named(&path, &error))?;
         Ok(Self { folder, is_user_folder, file, found: done.len(), done, key })
     }
 
@@ -183,7 +183,7 @@ impl Journal {
         let line = Line { subject: subject.to_owned(), round, outcome: outcome.clone() };
         let mut text = serde_json::to_vec(&line).map_err(|error| error.to_string())?;
         text.push(b'\n');
-        let written = self.file.write_all(&text);
+        let written = self.file.0.write_all(&text);
         written.map_err(|error| format!("{}: {error}", self.folder.join("journal.jsonl").display()))?;
         self.done.insert((line.subject, round), line.outcome);
         Ok(())
@@ -192,7 +192,7 @@ impl Journal {
     /// Discards all runs, then does the same as [`Journal::finish`].
     pub fn abandon(self) {
         // If the journal cannot be truncated, the next open reports the old lab.
-        drop(self.file.set_len(0));
+        drop(self.file.0.set_len(0));
         drop(std::fs::remove_dir_all(self.folder.join(REMOTE_FOLDER).join("rounds")));
         self.finish();
     }
@@ -307,18 +307,30 @@ fn folder_name(verb: &str, key: &str) -> String {
     format!("{verb}-{}", key.get(..16).unwrap_or(key))
 }
 
+/// The file of a journal, locked against other labs.
+#[derive(Debug)]
+struct LockedFile(File);
+
+impl Drop for LockedFile {
+    /// Unlocks: a child that was just forked has the file open until its exec, and would keep the
+    /// lock.
+    fn drop(&mut self) {
+        drop(strandline_sys::host::unlock(&self.0));
+    }
+}
+
 /// Locks the journal, with a short wait: a process forked a moment ago may hold the descriptor
 /// until it execs.
-fn lock(file: &File) -> std::io::Result<()> {
+fn lock(file: File) -> std::io::Result<LockedFile> {
     let begin = Instant::now();
     loop {
-        match strandline_sys::host::lock(file) {
+        match strandline_sys::host::lock(&file) {
             Err(error)
                 if error.kind() == std::io::ErrorKind::WouldBlock && begin.elapsed() < LOCK_TIMEOUT =>
             {
                 std::thread::sleep(Duration::from_millis(5));
             }
-            locked => return locked,
+            locked => return locked.map(|()| LockedFile(file)),
         }
     }
 }

@@ -245,6 +245,7 @@ mod tests {
         let mut child = command.spawn().unwrap();
         let process = Process::open(child.id().cast_signed()).unwrap();
         while process.executable().is_none_or(|path| !path.ends_with("/sleep")) {
+            assert!(child.try_wait().unwrap().is_none(), "chroot failed");
             std::thread::yield_now();
         }
         let text = |path: &str| std::io::read_to_string(open_in_root(&process, path).unwrap()).unwrap();

@@ -276,14 +276,17 @@ mod tests {
     #[test]
     fn own_figures_are_those_of_status() {
         let (process, mut sampler) = own();
+        let before = process.stat().unwrap();
         let (sample, sizes_by_name) = sampler.sample_all(Units::read()).unwrap();
+        let after = process.stat().unwrap();
         assert!(
             sizes_by_name["VmRSS"] > 0 && sizes_by_name["VmData"] == sample.data_kib * 1024,
             "{sizes_by_name:?}"
         );
         assert_eq!(sample.rss_kib, sample.anonymous_kib + sample.file_kib + sample.shmem_kib);
-        let stat = process.stat().unwrap();
-        assert!(stat.minor_faults.abs_diff(sample.minor_faults) < 1000 && sample.minor_faults > 0);
+        // Other tests in this process touch pages at the same time.
+        assert!((before.minor_faults..=after.minor_faults).contains(&sample.minor_faults));
+        assert!(sample.minor_faults > 0);
         assert!(sample.threads >= 2, "tests run on threads of their own");
         assert!(sampler.high_water_kib().unwrap() >= 1000);
     }
@@ -298,6 +301,11 @@ mod tests {
         dd.stdin(std::process::Stdio::piped()).stderr(std::process::Stdio::null());
         let mut child = dd.spawn().unwrap();
         let process = Process::open(child.id() as i32).unwrap();
+        // Before its exec it shares the memory of this process.
+        let own = own().0.executable();
+        while process.executable().is_none_or(|path| Some(path) == own) {
+            std::thread::yield_now();
+        }
         let mut sampler = Sampler::open(&process).unwrap();
         let before = sampler.sample(Units::read()).unwrap();
         // What was written has been read, except for what is in the pipe.

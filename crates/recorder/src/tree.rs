@@ -364,14 +364,18 @@ mod tests {
         assert!(copied.success());
         let mut child = std::process::Command::new(&path).arg("1000").spawn().unwrap();
         let process = Process::open(child.id() as i32).unwrap();
-        // The child's exec may still be under way.
+        // The child's exec may still be under way; before it, the child has the program of this
+        // process.
+        let own = Program::of(&Process::open(std::process::id() as i32).unwrap());
         let before = loop {
-            if let Some(program) = Program::of(&process) {
+            let program = Program::of(&process);
+            if program.is_some() && program != own {
                 break program;
             }
+            std::thread::yield_now();
         };
         std::fs::remove_file(&path).unwrap();
-        assert_eq!(Program::of(&process), Some(before));
+        assert_eq!(Program::of(&process), before);
         child.kill().unwrap();
         child.wait().unwrap();
     }

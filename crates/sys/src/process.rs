@@ -241,6 +241,9 @@ pub fn become_subreaper() -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read;
+    use std::process::Stdio;
+
     use super::*;
 
     #[test]
@@ -256,7 +259,11 @@ mod tests {
     fn a_process_shares_its_memory_with_itself_only() {
         let pid = std::process::id() as i32;
         assert!(same_memory(pid, pid).unwrap());
-        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let mut shell = std::process::Command::new("sh");
+        shell.args(["-c", "echo; read x"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = shell.spawn().unwrap();
+        // Before its exec it does share it.
+        child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
         let shared = same_memory(pid, child.id() as i32);
         child.kill().unwrap();
         child.wait().unwrap();

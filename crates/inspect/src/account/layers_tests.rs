@@ -177,7 +177,9 @@ fn each_layer_refines_the_one_below_where_that_holds_a_block() {
     for id in ["glibc.header", "glibc.free.kept", "glibc.free.pinned", "glibc.free.trim", "anonymous"] {
         assert_eq!(row(&plain, id), row(&layered, id), "{id}");
     }
-    assert_eq!(plain.kernel.rss_bytes, layered.kernel.rss_bytes);
+    // The kernel may drop clean file pages between the two.
+    let kept = |one: &Explanation| one.kernel.rss_bytes - row(one, "kernel.file") - row(one, "program.text");
+    assert_eq!(kept(&plain), kept(&layered));
     let refused: Vec<_> =
         layered.caveats.iter().filter(|caveat| caveat.code == "claim_not_in_block").collect();
     assert_eq!(refused.len(), 2, "one in a free block, one over the end of its own: {refused:?}");

@@ -75,7 +75,7 @@ fn runtimes_are_named_with_their_versions() {
         ("scheme", &["--script", "wait.ss"], "chez", "", &["chez"]),
         (
             "erl",
-            &["-noshell", "-eval", "io:format(\"ready~n\"),timer:sleep(60000)."],
+            &["-noshell", "-eval", "io:format(\"ready~n\"),timer:sleep(infinity)."],
             "erlang",
             "",
             &["erlang"],
@@ -119,7 +119,7 @@ fn a_go_binary_tells_its_version() {
     let directory = scratch("recognise-go");
     let source = directory.join("wait.go");
     let code = "package main\nimport (\"fmt\"; \"time\")\n\
-        func main() { fmt.Println(\"ready\"); time.Sleep(time.Minute) }\n";
+        func main() { fmt.Println(\"ready\"); time.Sleep(time.Hour) }\n";
     std::fs::write(&source, code).unwrap();
     let binary = directory.join("wait");
     let build = Command::new("go").arg("build").arg("-o").arg(&binary).arg(&source).status();

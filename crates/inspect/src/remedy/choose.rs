@@ -327,7 +327,12 @@ impl Chooser<'_> {
                     if reason == Reason::LockHeld {
                         self.lock_watch = (self.lock_watch * 2).min(LONGEST_LOCK_WATCH);
                     }
-                    self.seen.insert(tid, reason);
+                    // That it did not stop in time now says less than what was found before.
+                    if reason == Reason::Late {
+                        self.seen.entry(tid).or_insert(reason);
+                    } else {
+                        self.seen.insert(tid, reason);
+                    }
                     return Ok(None);
                 }
                 Some(Attempt::Filtered(filter)) => {

@@ -11,7 +11,7 @@ use strandline_inspect::facts::{Explanation, RemedyKind};
 use strandline_process::target::hold::on_own_thread;
 use strandline_sys::ptrace::{self, Event};
 
-use crate::subject::{Subject, ending};
+use crate::subject::{Subject, ending, state, until};
 
 /// `PTRACE_O_TRACEEXIT` and `PTRACE_EVENT_EXIT`.
 const TRACE_EXIT: i32 = 1 << 6;
@@ -35,6 +35,7 @@ fn look_with(
 ) -> (Result<Explanation, Error>, ExitStatus) {
     let mut subject = Subject::start(ending(), &[way, &threads.to_string()]);
     let pid = subject.pid();
+    let others: Vec<String> = subject.words.iter().map(|tid| format!("{pid}/task/{tid}")).collect();
     let looked = on_own_thread(Duration::from_secs(600), || {
         ptrace::seize(pid, TRACE_EXIT).unwrap();
         end(&mut subject);
@@ -45,6 +46,9 @@ fn look_with(
                 other => panic!("{other:?}"),
             }
         }
+        // `at_exit` waits for them for a second, which may be short on a busy machine.
+        let ended = |other: &String| matches!(state(other), None | Some('Z' | 'X'));
+        until("the others end too", || way == "leader" || others.iter().all(ended));
         let registers = [(pid, ptrace::registers(pid).unwrap())];
         let ending = Ending { registers: &registers, other_threads: threads };
         let progress = |_: &str, _: u64, _: u64| meanwhile(pid);

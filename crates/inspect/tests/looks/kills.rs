@@ -12,10 +12,10 @@ use strandline_inspect::explain::{Options, explain};
 use strandline_inspect::inspection;
 use strandline_process::procfs::Process;
 use strandline_process::target::hold::on_own_thread;
-use strandline_process::target::stop::Stopped;
+use strandline_process::target::stop::{Stopped, Transfers};
 use strandline_sys::ptrace::{self, Event};
 
-use crate::subject::{Subject, ending, state, until};
+use crate::subject::{PATIENCE, Subject, ending, state, until};
 
 fn kill(pid: i32) {
     assert!(Command::new("kill").args(["-9", &pid.to_string()]).status().unwrap().success());
@@ -59,7 +59,7 @@ fn a_stranger_that_is_killed_while_it_is_stopped_leaves_its_status_to_its_parent
     let pid: i32 = if one.starts_with("ready") { &other } else { &one }.parse().unwrap();
     let process = Process::open(pid).unwrap();
     on_own_thread(Duration::from_secs(600), || {
-        let stopped = Stopped::stop(&process).unwrap();
+        let stopped = Stopped::stop_within(&process, PATIENCE, Transfers::Stop).unwrap();
         assert_eq!(stopped.threads().count(), 3);
         kill(pid);
         until("it ends", || state(&pid.to_string()) == Some('Z'));

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 /// Maximum time to wait for a state: a guard against a hang, long enough for a slow and busy
 /// machine.
-const PATIENCE: Duration = Duration::from_secs(600);
+pub const PATIENCE: Duration = Duration::from_secs(600);
 
 /// A running subject, killed on drop.
 pub struct Subject {

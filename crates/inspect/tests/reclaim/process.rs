@@ -248,8 +248,8 @@ fn the_end_of_a_call_is_noticed_without_its_announcement() {
     let subject = Subject::start("reclaim_target", &["wait", "read", "flush"]);
     let (pid, process) = (subject.pid(), subject.process());
     let mut call = getpid_call(&subject);
-    call.function = subject.libc().symbol_address("usleep").unwrap();
-    call.arguments = [300_000, 0, 0];
+    // It ends when a byte comes.
+    call.function = subject.libc().symbol_address("getchar").unwrap();
     on_own_thread(Duration::from_secs(600), || {
         let stopped = Tracee::stop(&process, pid, PATIENCE).unwrap();
         let mut injected = inject::begin(stopped, &call).unwrap();
@@ -257,8 +257,13 @@ fn the_end_of_a_call_is_noticed_without_its_announcement() {
             scope.spawn(|| {
                 let none = "0".repeat(16);
                 until("it is announced", || subject.status_field(pid, "SigPnd:") != none);
+                until("it waits for the byte", || subject.status_field(pid, "State:").starts_with('S'));
+                let sleeps = || subject.status_field(pid, "voluntary_ctxt_switches:");
+                let before = sleeps();
                 signal::send(pid, SIGUSR2).unwrap();
                 until("it is dropped", || subject.status_field(pid, "SigPnd:") == none);
+                until("the tracer notices and stops it", || sleeps() != before);
+                subject.child.stdin.as_ref().unwrap().write_all(b"x").unwrap();
             });
             injected.run(Instant::now() + PATIENCE).unwrap();
         });
@@ -344,7 +349,7 @@ fn zero_pages_are_given_back_without_losing_a_write() {
     let mut request = ZeroRequest {
         ranges: subject.range.iter().map(|&(start, end)| start..end).collect(),
         allow_risk: false,
-        wait: Duration::from_secs(30),
+        wait: PATIENCE,
         watch: Duration::ZERO,
     };
     let has_swap = std::fs::read_to_string("/proc/swaps").unwrap().lines().count() > 1;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use strandline_process::target::hold::on_own_thread;
-use strandline_process::target::stop::Stopped;
+use strandline_process::target::stop::{Stopped, Transfers};
 use strandline_sys::ptrace::{self, Event};
 use strandline_sys::signal;
 
@@ -46,6 +46,15 @@ fn a_signal_that_was_seen_and_not_handed_over_outlives_the_tracer() {
     assert_eq!(counted(subject), 50);
 }
 
+/// Sets the flag when it goes, also if the test fails: else the scope would wait for its thread.
+struct SetAtEnd<'a>(&'a AtomicBool);
+
+impl Drop for SetAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 #[test]
 fn no_signal_is_lost_to_a_tracer_that_dies_with_all_threads_stopped() {
     let subject = Subject::start("reclaim_target", &["count"]);
@@ -64,18 +73,19 @@ fn no_signal_is_lost_to_a_tracer_that_dies_with_all_threads_stopped() {
                 }
             }
         });
+        let _end = SetAtEnd(&done);
         let mut turns = 0;
         // The sender may run late on a busy machine: at least some batches must coincide with the
         // stops.
         while turns < scaled(300, 3000) || sent.load(Ordering::Relaxed) <= 300 {
             turns += 1;
             // Forgotten, it releases no thread: the end of the tracer thread does.
-            let stopped =
-                on_own_thread(Duration::from_secs(600), || Stopped::stop(&process).map(std::mem::forget));
+            let stopped = on_own_thread(PATIENCE, || {
+                Stopped::stop_within(&process, PATIENCE, Transfers::Stop).map(std::mem::forget)
+            });
             stopped.unwrap().unwrap();
             subject.assert_untouched();
         }
-        done.store(true, Ordering::Relaxed);
     });
     assert_eq!(counted(subject), sent.load(Ordering::Relaxed));
 }

@@ -135,7 +135,9 @@ mod tests {
             });
         let Some(inode) = path.and_then(|group| group.inode()) else { return };
         let Some(sampler) = ChargeSampler::new(BTreeSet::from([inode])) else { return };
-        let mut file = tempfile::tempfile().unwrap();
+        // In memory: it stays when the page cache is dropped.
+        let file = rustix::fs::memfd_create("charged", rustix::fs::MemfdFlags::empty());
+        let mut file = file.map(File::from).unwrap();
         file.write_all(&[1; 100 * PAGE_BYTES as usize]).unwrap();
         // Without CAP_SYS_ADMIN there are no frame numbers.
         let Some(sample) = sampler.sample(&file, 100 * PAGE_BYTES) else { return };

@@ -330,8 +330,13 @@ mod tests {
         (folder, hierarchy)
     }
 
+    /// Bounds with a time that tests do not reach.
+    fn bounds() -> Bounds {
+        Bounds { time: Duration::from_secs(600), ..Bounds::default() }
+    }
+
     fn find(hierarchy: &Hierarchy, wanted: GroupOwner) -> Result<String, String> {
-        let found = hierarchy.find(&wanted, Bounds::default());
+        let found = hierarchy.find(&wanted, bounds());
         found.map(|group| group.path).map_err(|error| error.to_string())
     }
 
@@ -405,8 +410,8 @@ mod tests {
             find(&hierarchy, GroupOwner::Unit("n9999".into())).as_deref(),
             Ok("/system.slice/s99.slice/n9999.service")
         );
-        let bounds = Bounds { groups: 50, ..Bounds::default() };
-        let cut = hierarchy.find(&GroupOwner::Unit("n9999".into()), bounds).unwrap_err().to_string();
+        let few = Bounds { groups: 50, ..bounds() };
+        let cut = hierarchy.find(&GroupOwner::Unit("n9999".into()), few).unwrap_err().to_string();
         assert!(cut.contains("among the first 50 groups") && cut.contains("--cgroup"), "{cut}");
     }
 
@@ -417,7 +422,7 @@ mod tests {
         write("a/cgroup.procs", "12\n7\n");
         write("a/b/c/cgroup.procs", "0\n7\nx\n-4\n99999999999\n9\n");
         write("other/cgroup.procs", "1\n");
-        let members = hierarchy.members(&hierarchy.open("/a").unwrap(), Bounds::default());
+        let members = hierarchy.members(&hierarchy.open("/a").unwrap(), bounds());
         let pids: Vec<i32> = members.processes.iter().map(|member| member.pid).collect();
         assert_eq!((pids, members.invisible, members.groups.len()), (vec![12, 7, 9], 1, 3));
         assert_eq!(members.groups[members.processes[2].group], Path::new("a/b/c"));

@@ -162,7 +162,7 @@ mod tests {
 
     fn of(records: &[&str]) -> Vec<OomKill> {
         let records = records.iter().map(|record| Ok(record.as_bytes().to_vec())).collect();
-        read(Log(records), Instant::now() + Duration::from_secs(60))
+        read(Log(records), Instant::now() + Duration::from_secs(600))
     }
 
     const SUMMARY: &str = "6,901,13490030128,-;oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,oom_memcg=/a,task_memcg=/a/b,c,task=my task,pid=9238,uid=0\n";
@@ -215,6 +215,6 @@ mod tests {
     #[test]
     fn overwritten_records_are_passed_over() {
         let records = vec![Err(EPIPE), Ok(SUMMARY.as_bytes().to_vec())];
-        assert_eq!(read(Log(records), Instant::now() + Duration::from_secs(60)).len(), 1);
+        assert_eq!(read(Log(records), Instant::now() + Duration::from_secs(600)).len(), 1);
     }
 }

@@ -445,12 +445,22 @@ pub fn wait_until_released(pid: i32, tracer: i32) {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read;
     use std::process::{Command, Stdio};
 
     use super::*;
 
+    /// Starts a shell for a script, and waits until it runs it: its exec is over then.
+    fn shell(script: &str) -> std::process::Child {
+        let mut command = Command::new("sh");
+        command.args(["-c", &format!("echo; {script}")]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+        child
+    }
+
     fn watch(script: &str) -> (std::process::Child, ExitWatch) {
-        let child = Command::new("sh").args(["-c", script]).stdin(Stdio::piped()).spawn().unwrap();
+        let child = shell(script);
         let watch = ExitWatch::begin(child.id() as i32).unwrap();
         (child, watch)
     }
@@ -479,10 +489,11 @@ mod tests {
 
     #[test]
     fn signals_pass_and_a_stopped_process_stays_stopped() {
-        let (mut child, mut watch) = watch("trap 'exit 5' USR1; kill -STOP $$; kill -USR1 $$; exit 1");
+        let script = "trap 'exit 5' USR1; read x; kill -STOP $$; kill -USR1 $$; exit 1";
+        let (mut child, mut watch) = watch(script);
         let pid = child.id() as i32;
+        drop(child.stdin.take());
         let stat = || Process::open(pid).unwrap().stat().unwrap().state;
-        // Stopped in the watcher, or before it.
         while !matches!(stat(), Some('T' | 't')) {
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -494,14 +505,18 @@ mod tests {
 
     #[test]
     fn with_its_thread_a_watch_ends_and_another_can_begin() {
-        let mut child =
-            Command::new("sh").args(["-c", "read x; exit 4"]).stdin(Stdio::piped()).spawn().unwrap();
+        let mut child = shell("read x; exit 4");
         let pid = child.id() as i32;
         let first = std::thread::spawn(move || {
             let _watch = ExitWatch::begin(pid).unwrap();
             strandline_sys::signal::own_thread()
         });
-        wait_until_released(pid, first.join().unwrap());
+        let tracer = first.join().unwrap();
+        wait_until_released(pid, tracer);
+        // On a busy machine it may take longer than that waits.
+        while Process::open(pid).unwrap().status().unwrap().tracer == Some(tracer) {
+            std::thread::sleep(CHECK_INTERVAL);
+        }
         let mut second = ExitWatch::begin(pid).unwrap();
         drop(child.stdin.take());
         assert_eq!(until_news(&mut second), WatchEvent::AtExit);

@@ -219,7 +219,7 @@ impl Fabric {
             shared: &|_, _| Vec::new(),
             is_stopped: false,
             threads: &[],
-            deadline: Instant::now() + Duration::from_secs(60),
+            deadline: Instant::now() + Duration::from_secs(600),
             workers: 2,
             free: &strandline_process::range::RangeSet::default(),
             keeps_blocks: true,

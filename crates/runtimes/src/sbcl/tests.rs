@@ -17,7 +17,7 @@ use strandline_process::smaps::Smaps;
 use strandline_process::stacks::ThreadFacts;
 use strandline_process::target::hold::on_own_thread;
 use strandline_process::target::live::ByPid;
-use strandline_process::target::stop::Stopped;
+use strandline_process::target::stop::{Stopped, Transfers};
 
 /// A Lisp that evaluates forms, one a line, and answers each with its output and a line of its own.
 const SERVER: &str = r#"(progn (defpackage :subject (:use :cl :sb-ext)) (in-package :subject)
@@ -34,6 +34,9 @@ const FILL: &str = r#"(progn (defstruct message a b c) (defvar *keep* nil) (defv
  (dotimes (i 1000) (setf (gethash (list i) *weak*) (make-array 100 :initial-element i)))
  (push (make-array 1000000) *drop*) (push (make-array 2000000 :element-type '(unsigned-byte 8)) *keep*)
  (gc) (gc) (setf *drop* nil))"#;
+
+/// A guard against a hang: how long a Lisp is busy depends on the machine.
+const PATIENCE: Duration = Duration::from_secs(600);
 
 struct Lisp {
     child: Child,
@@ -76,8 +79,6 @@ impl Lisp {
     }
 
     fn look(&self, path_to: Option<&str>) -> Reading {
-        // A guard against a hang: how long it is busy depends on the machine.
-        const PATIENCE: Duration = Duration::from_secs(600);
         let start = Instant::now();
         while start.elapsed() < PATIENCE {
             match look(self.child.id() as i32, path_to) {
@@ -104,7 +105,7 @@ fn look(pid: i32, path_to: Option<&str>) -> Result<Reading, Busy> {
         let (space, _) = AddressSpace::parse(&process.maps_text().unwrap());
         let found = locate::find(&process, &space);
         assert_eq!(found.len(), 1, "one SBCL");
-        let stopped = Stopped::stop(&process).unwrap();
+        let stopped = Stopped::stop_within(&process, PATIENCE, Transfers::Stop).unwrap();
         let threads: Vec<ThreadFacts> = stopped
             .threads()
             .map(|thread| ThreadFacts {
@@ -130,7 +131,7 @@ fn look(pid: i32, path_to: Option<&str>) -> Result<Reading, Busy> {
             shared: &|_, _| Vec::new(),
             is_stopped: false,
             threads: &threads,
-            deadline: Instant::now() + Duration::from_secs(60),
+            deadline: Instant::now() + PATIENCE,
             workers: 2,
             free: &strandline_process::range::RangeSet::default(),
             keeps_blocks: true,
@@ -149,7 +150,7 @@ fn look(pid: i32, path_to: Option<&str>) -> Result<Reading, Busy> {
         });
         Ok(reading)
     };
-    on_own_thread(Duration::from_secs(600), read).unwrap()
+    on_own_thread(PATIENCE, read).unwrap()
 }
 
 fn sbcls() -> Vec<String> {
