@@ -13,59 +13,63 @@ pub enum BaselineFigure {
     Peak,
 }
 
-/// Placeholders in values: `{settled*1.25}` gives bytes, `{peak*0.5/MiB}` whole MiB (at least one).
-pub struct Placeholder;
-
-impl Placeholder {
-    /// `text` with all placeholders filled in.
-    ///
-    /// # Errors
-    /// A malformed placeholder, or an unknown figure.
-    pub fn fill(text: &str, figure: &dyn Fn(BaselineFigure) -> Option<u64>) -> Result<String, String> {
-        let mut filled = String::with_capacity(text.len());
-        let mut rest = text;
-        while let Some((before, after)) = rest.split_once('{') {
-            let (inside, behind) =
-                after.split_once('}').ok_or_else(|| format!("`{text}` has a `{{` without a `}}`"))?;
-            filled.push_str(before);
-            filled.push_str(&Self::value(inside, figure)?.to_string());
-            rest = behind;
-        }
-        filled.push_str(rest);
-        Ok(filled)
+/// Returns `text` with its placeholders filled in: `{settled*1.25}` gives bytes, `{peak*0.5/MiB}`
+/// whole MiB, rounded up and at least 1.
+///
+/// # Errors
+/// A malformed placeholder, a factor outside 0 to 100, or a figure that `figure` does not have.
+pub fn fill_placeholders(
+    text: &str,
+    figure: &dyn Fn(BaselineFigure) -> Option<u64>,
+) -> Result<String, String> {
+    let mut filled = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once('{') {
+        let (placeholder, behind) =
+            after.split_once('}').ok_or_else(|| format!("`{text}` has a `{{` without a `}}`"))?;
+        filled.push_str(before);
+        filled.push_str(&placeholder_value(placeholder, figure)?.to_string());
+        rest = behind;
     }
+    filled.push_str(rest);
+    Ok(filled)
+}
 
-    fn value(inside: &str, figure: &dyn Fn(BaselineFigure) -> Option<u64>) -> Result<u64, String> {
-        let wrong = || {
-            format!(
-                "`{{{inside}}}` is not one of {{settled}}, {{peak}}, with *FACTOR and /MiB behind if wanted"
-            )
-        };
-        let (inside_unit, mebibytes) =
-            inside.strip_suffix("/MiB").map_or((inside, false), |start| (start, true));
-        let (name, factor) = inside_unit.split_once('*').unwrap_or((inside_unit, "1"));
-        let which = match name {
-            "settled" => BaselineFigure::Settled,
-            "peak" => BaselineFigure::Peak,
-            _ => return Err(wrong()),
-        };
-        let plain = factor.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
-        let factor: f64 = factor.parse().ok().filter(|_| plain).ok_or_else(wrong)?;
-        if !(factor > 0.0 && factor <= 100.0) {
-            return Err(format!("`{{{inside}}}`: the factor is to be above 0 and at most 100"));
-        }
-        let bytes =
-            figure(which).ok_or_else(|| format!("the run without settings has no figure for `{name}`"))?;
-        let value = (bytes as f64 * factor).ceil() as u64;
-        Ok(if mebibytes { value.div_ceil(1 << 20).max(1) } else { value })
+/// Returns the value of a placeholder without its braces.
+fn placeholder_value(
+    placeholder: &str,
+    figure: &dyn Fn(BaselineFigure) -> Option<u64>,
+) -> Result<u64, String> {
+    let malformed = || {
+        format!(
+            "`{{{placeholder}}}` is not one of {{settled}}, {{peak}}, with *FACTOR and /MiB behind if wanted"
+        )
+    };
+    let (product, is_mebibytes) =
+        placeholder.strip_suffix("/MiB").map_or((placeholder, false), |product| (product, true));
+    let (name, factor) = product.split_once('*').unwrap_or((product, "1"));
+    let which = match name {
+        "settled" => BaselineFigure::Settled,
+        "peak" => BaselineFigure::Peak,
+        _ => return Err(malformed()),
+    };
+    // `parse` also accepts signs, exponents and `nan`.
+    let is_plain = factor.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    let factor: f64 = factor.parse().ok().filter(|_| is_plain).ok_or_else(malformed)?;
+    if !(factor > 0.0 && factor <= 100.0) {
+        return Err(format!("`{{{placeholder}}}`: the factor is to be above 0 and at most 100"));
     }
+    let bytes =
+        figure(which).ok_or_else(|| format!("the run without settings has no figure for `{name}`"))?;
+    let value = (bytes as f64 * factor).ceil() as u64;
+    Ok(if is_mebibytes { value.div_ceil(1 << 20).max(1) } else { value })
 }
 
 /// How a variable combines several settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MergeRule {
-    /// Not at all: the new value replaces the old one.
-    No,
+    /// The new value replaces the old one.
+    Replace,
     /// A list of items, each with a key before `sign`.
     Keys {
         /// Separates two items.
@@ -79,8 +83,8 @@ pub enum MergeRule {
     First,
 }
 
-/// How the variable `name` combines several settings.
-pub fn joining(name: &str) -> MergeRule {
+/// Returns how the variable `name` combines several settings.
+pub fn merge_rule(name: &str) -> MergeRule {
     match name {
         "GLIBC_TUNABLES" => MergeRule::Keys { separator: ':', sign: '=' },
         "MALLOC_CONF" | "_RJEM_MALLOC_CONF" => MergeRule::Keys { separator: ',', sign: ':' },
@@ -89,15 +93,15 @@ pub fn joining(name: &str) -> MergeRule {
             MergeRule::Words
         }
         "LD_PRELOAD" => MergeRule::First,
-        _ => MergeRule::No,
+        _ => MergeRule::Replace,
     }
 }
 
 /// The value of the variable `name` after setting `new` over `old`.
 pub fn merge(name: &str, old: Option<&str>, new: &str) -> String {
     let Some(old) = old.filter(|old| !old.trim().is_empty()) else { return new.to_owned() };
-    match joining(name) {
-        MergeRule::No => new.to_owned(),
+    match merge_rule(name) {
+        MergeRule::Replace => new.to_owned(),
         MergeRule::Words => format!("{old} {new}"),
         MergeRule::First => format!("{new}:{old}"),
         MergeRule::Keys { separator, sign } => {
@@ -115,8 +119,8 @@ pub fn can_merge(name: &str, one: &str, other: &str) -> bool {
     if one == other {
         return true;
     }
-    let (separator, keys) = match joining(name) {
-        MergeRule::No | MergeRule::First => return false,
+    let (separator, keys) = match merge_rule(name) {
+        MergeRule::Replace | MergeRule::First => return false,
         MergeRule::Keys { separator, sign } => (separator, vec![sign]),
         MergeRule::Words => (' ', vec!['=', ':']),
     };
@@ -153,15 +157,15 @@ mod tests {
             BaselineFigure::Settled => Some(100 << 20),
             BaselineFigure::Peak => None,
         };
-        assert_eq!(Placeholder::fill("{settled*1.25}", &figure).unwrap(), (125 << 20).to_string());
-        assert_eq!(Placeholder::fill("--x={settled*0.5/MiB}m", &figure).unwrap(), "--x=50m");
-        assert_eq!(Placeholder::fill("{settled*0.001/MiB}", &figure).unwrap(), "1");
-        assert_eq!(Placeholder::fill("plain }", &figure).unwrap(), "plain }");
-        assert!(Placeholder::fill("{peak}", &figure).unwrap_err().contains("no figure"));
+        assert_eq!(fill_placeholders("{settled*1.25}", &figure).unwrap(), (125 << 20).to_string());
+        assert_eq!(fill_placeholders("--x={settled*0.5/MiB}m", &figure).unwrap(), "--x=50m");
+        assert_eq!(fill_placeholders("{settled*0.001/MiB}", &figure).unwrap(), "1");
+        assert_eq!(fill_placeholders("plain }", &figure).unwrap(), "plain }");
+        assert!(fill_placeholders("{peak}", &figure).unwrap_err().contains("no figure"));
         for wrong in
             ["{settled", "{settled*0}", "{settled*-1}", "{settled*1e9}", "{settled*nan}", "{x}", "{}"]
         {
-            assert!(Placeholder::fill(wrong, &figure).is_err(), "{wrong}");
+            assert!(fill_placeholders(wrong, &figure).is_err(), "{wrong}");
         }
     }
 
