@@ -1,8 +1,7 @@
 //! Values of settings: placeholders filled with figures of the baseline, and variables merged with
 //! existing values.
 //!
-//! A variable that the user has set must not be lost: lists are merged by key, and options are
-//! appended.
+//! Merging keeps what the user has set: lists are merged by key, and options are appended.
 
 /// A figure of the run without settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,7 +16,7 @@ pub enum BaselineFigure {
 /// whole MiB, rounded up and at least 1.
 ///
 /// # Errors
-/// A malformed placeholder, a factor outside 0 to 100, or a figure that `figure` does not have.
+/// A malformed placeholder, a factor that is 0 or above 100, or a figure that the run lacks.
 pub fn fill_placeholders(
     text: &str,
     figure: &dyn Fn(BaselineFigure) -> Option<u64>,
@@ -97,7 +96,7 @@ pub fn merge_rule(name: &str) -> MergeRule {
     }
 }
 
-/// The value of the variable `name` after setting `new` over `old`.
+/// Returns the value of the variable `name` after setting `new` over `old`.
 pub fn merge(name: &str, old: Option<&str>, new: &str) -> String {
     let Some(old) = old.filter(|old| !old.trim().is_empty()) else { return new.to_owned() };
     match merge_rule(name) {
@@ -106,8 +105,8 @@ pub fn merge(name: &str, old: Option<&str>, new: &str) -> String {
         MergeRule::First => format!("{new}:{old}"),
         MergeRule::Keys { separator, sign } => {
             let key = |item: &str| item.split(sign).next().unwrap_or_default().trim().to_owned();
-            let set: Vec<String> = new.split(separator).map(key).collect();
-            let kept = old.split(separator).filter(|item| !item.is_empty() && !set.contains(&key(item)));
+            let new_keys: Vec<String> = new.split(separator).map(key).collect();
+            let kept = old.split(separator).filter(|item| !item.is_empty() && !new_keys.contains(&key(item)));
             let items: Vec<&str> = kept.chain(new.split(separator)).collect();
             items.join(&separator.to_string())
         }
@@ -119,27 +118,24 @@ pub fn can_merge(name: &str, one: &str, other: &str) -> bool {
     if one == other {
         return true;
     }
-    let (separator, keys) = match merge_rule(name) {
+    let (separator, signs) = match merge_rule(name) {
         MergeRule::Replace | MergeRule::First => return false,
         MergeRule::Keys { separator, sign } => (separator, vec![sign]),
         MergeRule::Words => (' ', vec!['=', ':']),
     };
-    let parts = |text: &str| -> Vec<(String, String)> {
-        let items = text.split(separator).filter(|item| !item.is_empty());
-        items.map(|item| (option_key(item, &keys), item.to_owned())).collect()
-    };
-    let (one, other) = (parts(one), parts(other));
-    one.iter()
-        .all(|(key, item)| other.iter().all(|(other_key, other_item)| key != other_key || item == other_item))
+    let items = |text| str::split(text, separator).filter(|item| !item.is_empty());
+    let excludes =
+        |one: &str, other: &str| one != other && option_key(one, &signs) == option_key(other, &signs);
+    !items(one).any(|one| items(other).any(|other| excludes(one, other)))
 }
 
-/// The setting that an item changes: `-XX:+UseG1GC` and `-XX:+UseSerialGC` both set the collector,
-/// `-Xms16m` sets `-Xms`.
+/// Returns the setting that an item changes: `-XX:+UseG1GC` and `-XX:+UseSerialGC` both set the
+/// collector, `-Xms16m` sets `-Xms`.
 fn option_key(item: &str, signs: &[char]) -> String {
     if let Some(option) = item.strip_prefix("-XX:") {
         let name = option.trim_start_matches(['+', '-']).split('=').next().unwrap_or_default();
-        let collector = name.starts_with("Use") && name.ends_with("GC");
-        return if collector { "-XX:collector".to_owned() } else { format!("-XX:{name}") };
+        let is_collector = name.starts_with("Use") && name.ends_with("GC");
+        return if is_collector { "-XX:collector".to_owned() } else { format!("-XX:{name}") };
     }
     if item.starts_with("-X") {
         return item.chars().take_while(|c| !c.is_ascii_digit()).collect();
@@ -152,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn placeholders_become_figures() {
+    fn placeholders_are_replaced_by_figures() {
         let figure = |which| match which {
             BaselineFigure::Settled => Some(100 << 20),
             BaselineFigure::Peak => None,
@@ -170,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_there_is_not_lost() {
+    fn merging_keeps_the_existing_settings() {
         let merged = merge(
             "GLIBC_TUNABLES",
             Some("glibc.malloc.arena_max=4:glibc.rtld.nns=8"),
@@ -185,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_that_exclude_each_other_are_told() {
+    fn different_values_of_one_setting_cannot_be_merged() {
         assert!(can_merge("GLIBC_TUNABLES", "glibc.malloc.arena_max=1", "glibc.malloc.top_pad=0"));
         assert!(!can_merge("GLIBC_TUNABLES", "glibc.malloc.arena_max=1", "glibc.malloc.arena_max=2"));
         assert!(can_merge("GLIBC_TUNABLES", "glibc.malloc.arena_max=1", "glibc.malloc.arena_max=1"));
