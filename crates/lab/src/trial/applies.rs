@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::catalogue::{Candidate, Catalogue, Library, Thp, numbers};
-use super::program::{Program, fits};
+use super::program::{Program, has_word_size};
 use super::setting::{BaselineFigure, MergeRule, can_merge, fill_placeholders, merge, merge_rule};
 use super::words::{shell_value, shell_word};
 use strandline_process::c_library::CLibrary;
@@ -214,7 +214,7 @@ fn check_unless(candidate: &Candidate, facts: &Facts) -> Result<(), String> {
 }
 
 fn check_arguments(candidate: &Candidate, facts: &Facts) -> Result<(), String> {
-    let started = facts.started.as_ref().filter(|started| started.direct);
+    let started = facts.started.as_ref().filter(|started| started.is_direct);
     let started =
         started.ok_or("its words have to follow the program's name, and the command is a script")?;
     if facts.program.as_ref().is_some_and(|program| program.path != started.path) {
@@ -239,7 +239,7 @@ fn set_tunables(
     figure: &dyn Fn(BaselineFigure) -> Option<u64>,
     applied: &mut Applied,
 ) -> Result<(), String> {
-    if let Some(why) = facts.program.as_ref().and_then(|program| program.privileged.as_ref()) {
+    if let Some(why) = facts.program.as_ref().and_then(|program| program.privilege.as_ref()) {
         return Err(format!("glibc takes no settings from the environment of a program with {why}"));
     }
     if !candidate.glibc.contain(facts.glibc.as_deref()) {
@@ -268,7 +268,7 @@ fn set_tunables(
 fn preload(library: &Library, facts: &Facts) -> Result<PathBuf, String> {
     let program = facts.program.as_ref().or(facts.started.as_ref());
     if let Some(program) = program {
-        if let Some(why) = &program.privileged {
+        if let Some(why) = &program.privilege {
             return Err(format!("nothing is preloaded into a program with {why}"));
         }
         match &program.loader {
@@ -278,7 +278,7 @@ fn preload(library: &Library, facts: &Facts) -> Result<PathBuf, String> {
             }
             Some(_) => {}
         }
-        if program.own_malloc {
+        if program.defines_malloc {
             return Err("it defines malloc itself, which comes before anything preloaded".to_owned());
         }
     }
@@ -314,7 +314,7 @@ fn find_library(library: &Library, bits: u8, folders: &[PathBuf]) -> Result<Path
                     place.display()
                 ));
             }
-            if fits(&place, bits) {
+            if has_word_size(&place, bits) {
                 return Ok(place);
             }
             other_class = true;

@@ -29,15 +29,15 @@ pub struct Program {
     /// The file.
     pub path: PathBuf,
     /// Whether the command names this file, not a script that it interprets.
-    pub direct: bool,
+    pub is_direct: bool,
     /// 32 or 64.
     pub bits: u8,
     /// Its dynamic loader (`/lib64/ld-linux-x86-64.so.2`); `None` if it is linked statically.
     pub loader: Option<String>,
     /// Why the loader ignores the environment (setuid, setgid, capabilities), if it does.
-    pub privileged: Option<String>,
+    pub privilege: Option<String>,
     /// Whether it defines `malloc` where the loader looks first.
-    pub own_malloc: bool,
+    pub defines_malloc: bool,
 }
 
 impl Program {
@@ -48,19 +48,17 @@ impl Program {
 
     /// Reads the program that `command` starts; scripts are followed to their interpreters.
     ///
+    /// `search` is the value of `PATH`.
+    ///
     /// # Errors
     /// One line with the file that is missing or not a program.
-    pub fn of_command(
-        command: &[String],
-        directory: Option<&Path>,
-        search: Option<&str>,
-    ) -> Result<Self, String> {
+    pub fn of_command(command: &[String], search: Option<&str>) -> Result<Self, String> {
         let first = command.first().ok_or("there is no command")?;
-        let mut path = find(OsStr::new(first), directory, search)?;
+        let mut path = find(OsStr::new(first), search)?;
         for step in 0..MAX_SCRIPTS {
             match interpreter(&path)? {
-                None => return Ok(Self { direct: step == 0, ..Self::of_file(&path)? }),
-                Some(next) => path = find(&next, directory, search)?,
+                None => return Ok(Self { is_direct: step == 0, ..Self::of_file(&path)? }),
+                Some(next) => path = find(&next, search)?,
             }
         }
         Err(format!("{first}: scripts that start scripts, {MAX_SCRIPTS} deep"))
@@ -73,7 +71,7 @@ impl Program {
     pub fn of_file(path: &Path) -> Result<Self, String> {
         let file = File::open(path).map_err(|error| format!("{}: {error}", path.display()))?;
         let metadata = file.metadata().map_err(|error| format!("{}: {error}", path.display()))?;
-        let privileged = privileged(path, metadata.permissions().mode());
+        let privilege = privilege(path, metadata.permissions().mode());
         let data = ReadCache::new(file);
         let wrong = |_| format!("{}: no program in the ELF format", path.display());
         let class = data.read_bytes_at(0, 5).ok().and_then(|bytes| bytes.get(4).copied());
@@ -83,8 +81,8 @@ impl Program {
             }
             _ => (64, parts::<elf::FileHeader64<object::Endianness>, _>(&data)),
         };
-        let (loader, own_malloc) = parts.map_err(wrong)?;
-        Ok(Self { path: path.to_owned(), direct: true, bits, loader, privileged, own_malloc })
+        let (loader, defines_malloc) = parts.map_err(wrong)?;
+        Ok(Self { path: path.to_owned(), is_direct: true, bits, loader, privilege, defines_malloc })
     }
 }
 
@@ -99,8 +97,8 @@ fn parts<'data, H: FileHeader, R: ReadRef<'data>>(data: R) -> object::read::Resu
         }
     }
     // A valid program may have no sections; whether it defines malloc is then unknown.
-    let own_malloc = defines_malloc::<H, R>(header, endian, data).unwrap_or(false);
-    Ok((loader, own_malloc))
+    let defines_malloc = defines_malloc::<H, R>(header, endian, data).unwrap_or(false);
+    Ok((loader, defines_malloc))
 }
 
 fn defines_malloc<'data, H: FileHeader, R: ReadRef<'data>>(
@@ -124,7 +122,7 @@ fn defines_malloc<'data, H: FileHeader, R: ReadRef<'data>>(
 }
 
 /// Whether the file of a library is of the class of programs with `bits` (32 or 64).
-pub fn fits(library: &Path, bits: u8) -> bool {
+pub fn has_word_size(library: &Path, bits: u8) -> bool {
     let mut start = [0u8; 5];
     let read = File::open(library).and_then(|mut file| file.read_exact(&mut start));
     let class = if bits == 32 { elf::ELFCLASS32.0 } else { elf::ELFCLASS64.0 };
@@ -132,7 +130,7 @@ pub fn fits(library: &Path, bits: u8) -> bool {
 }
 
 /// Why a process of this file would gain privileges, if it would.
-fn privileged(path: &Path, mode: u32) -> Option<String> {
+fn privilege(path: &Path, mode: u32) -> Option<String> {
     let bits = [(0o4000, "setuid"), (0o2000, "setgid")];
     if let Some((_, what)) = bits.iter().find(|(bit, _)| mode & bit != 0) {
         return Some((*what).to_owned());
@@ -142,17 +140,15 @@ fn privileged(path: &Path, mode: u32) -> Option<String> {
     found.is_ok_and(|length| length > 0).then(|| "file capabilities".to_owned())
 }
 
-/// The file that `name` starts: `name` itself if it is a path, else the first program of that name
-/// in `search`.
-fn find(name: &OsStr, directory: Option<&Path>, search: Option<&str>) -> Result<PathBuf, String> {
-    let at = |path: &Path| directory.map_or_else(|| path.to_owned(), |directory| directory.join(path));
+/// Returns the file that `name` starts: `name` itself if it is a path, else the first program of
+/// that name in the folders of `search`.
+fn find(name: &OsStr, search: Option<&str>) -> Result<PathBuf, String> {
     if name.as_bytes().contains(&b'/') {
-        let path = at(Path::new(name));
+        let path = PathBuf::from(name);
         return if path.is_file() { Ok(path) } else { Err(format!("{}: no such file", path.display())) };
     }
     let folders = search.filter(|search| !search.is_empty()).unwrap_or(DEFAULT_PATH).split(':');
-    let mut paths =
-        folders.map(|folder| at(&Path::new(if folder.is_empty() { "." } else { folder }).join(name)));
+    let mut paths = folders.map(|folder| Path::new(if folder.is_empty() { "." } else { folder }).join(name));
     let is_program = |path: &PathBuf| {
         path.metadata().is_ok_and(|data| data.is_file() && data.permissions().mode() & 0o111 != 0)
     };
@@ -195,11 +191,13 @@ mod tests {
 
     #[test]
     fn a_dynamic_program_has_a_loader() {
-        let program = Program::of_command(&command(&["cat"]), None, Some("/nowhere:/usr/bin")).unwrap();
-        assert!(program.direct && program.bits == 64 && program.privileged.is_none() && !program.own_malloc);
+        let program = Program::of_command(&command(&["cat"]), Some("/nowhere:/usr/bin")).unwrap();
+        assert!(
+            program.is_direct && program.bits == 64 && program.privilege.is_none() && !program.defines_malloc
+        );
         assert!(program.loader.is_some_and(|loader| loader.contains("ld")));
-        assert!(fits(Path::new("/bin/cat"), 64) && !fits(Path::new("/bin/cat"), 32));
-        assert!(!fits(Path::new("/etc/passwd"), 64));
+        assert!(has_word_size(Path::new("/bin/cat"), 64) && !has_word_size(Path::new("/bin/cat"), 32));
+        assert!(!has_word_size(Path::new("/etc/passwd"), 64));
     }
 
     #[test]
@@ -209,13 +207,13 @@ mod tests {
         let by_env = script(folder.path(), "by-env", "#! /usr/bin/env -S A=1 cat -n\nx\n");
         let twice = script(folder.path(), "twice", &format!("#!{plain}\n"));
         for path in [&plain, &by_env, &twice] {
-            let program = Program::of_command(&command(&[path]), None, Some("/bin")).unwrap();
+            let program = Program::of_command(&command(&[path]), Some("/bin")).unwrap();
             assert_eq!(program.name(), "cat", "{path}");
-            assert!(!program.direct);
+            assert!(!program.is_direct);
         }
         let own = script(folder.path(), "own", "");
         std::fs::write(&own, format!("#!{own}\n")).unwrap();
-        assert!(Program::of_command(&command(&[&own]), None, None).unwrap_err().contains("deep"));
+        assert!(Program::of_command(&command(&[&own]), None).unwrap_err().contains("deep"));
     }
 
     #[test]
@@ -225,7 +223,7 @@ mod tests {
         let cut = folder.path().join("cut");
         std::fs::write(&cut, std::fs::read("/bin/cat").unwrap().get(..100).unwrap()).unwrap();
         for words in [vec!["no-such-program"], vec!["/no/such"], vec![text.as_str()], vec![]] {
-            let error = Program::of_command(&command(&words), None, Some("/bin")).unwrap_err();
+            let error = Program::of_command(&command(&words), Some("/bin")).unwrap_err();
             assert!(!error.contains('\n'), "{error}");
         }
         assert!(Program::of_file(&cut).is_err());
@@ -251,8 +249,8 @@ mod tests {
 
     #[test]
     fn privileges_are_told() {
-        assert_eq!(privileged(Path::new("/bin/cat"), 0o104_755).as_deref(), Some("setuid"));
-        assert_eq!(privileged(Path::new("/bin/cat"), 0o102_755).as_deref(), Some("setgid"));
-        assert_eq!(privileged(Path::new("/bin/cat"), 0o100_755), None);
+        assert_eq!(privilege(Path::new("/bin/cat"), 0o104_755).as_deref(), Some("setuid"));
+        assert_eq!(privilege(Path::new("/bin/cat"), 0o102_755).as_deref(), Some("setgid"));
+        assert_eq!(privilege(Path::new("/bin/cat"), 0o100_755), None);
     }
 }
