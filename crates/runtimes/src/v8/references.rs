@@ -17,7 +17,7 @@ const WEAK_REF: [usize; 2] = [24, 24];
 const WEAK_CELL: [usize; 2] = [16, 24];
 /// First entry of an `EphemeronHashTable`, and bytes of an entry: a key and a value
 /// (`src/objects/hash-table.h`).
-pub const EPHEMERONS: usize = 40;
+pub const FIRST_EPHEMERON: usize = 40;
 /// Bytes of an entry of it.
 pub const EPHEMERON_BYTES: usize = 16;
 
@@ -60,7 +60,7 @@ impl References {
         let end = match self {
             Self::Class => 8,
             Self::Until(end) => end,
-            Self::Ephemerons => EPHEMERONS,
+            Self::Ephemerons => FIRST_EPHEMERON,
             Self::All | Self::Except(_) => usize::MAX,
         };
         for at in (0..bytes.len().min(end.saturating_sub(offset))).step_by(8) {

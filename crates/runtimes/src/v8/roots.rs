@@ -88,7 +88,7 @@ impl<'a> Roots<'a> {
     }
 
     /// Passes all words that may be roots, without registers and code. `None` if the time was over.
-    pub fn each_other(&self, visit: Visit<'_>) -> Option<()> {
+    pub fn each_uncertain(&self, visit: Visit<'_>) -> Option<()> {
         let mappings = self.heap.context.space.mappings().iter();
         for mapping in mappings.filter(|mapping| mapping.permissions.read && !mapping.permissions.shared) {
             if !self.words((mapping.start, mapping.end).into(), visit)? {
