@@ -192,9 +192,8 @@ impl Collector<'_> {
             hints.stops.insert(address_for_set(address));
         }
         match class.references {
-            References::Except([first, second]) => {
-                hints.weak_words.push(address + first as u64);
-                hints.weak_words.push(address + second as u64);
+            References::Except(weak) => {
+                hints.weak_words.extend(weak.iter().map(|&offset| address + offset as u64));
             }
             // Rounded down to the word before the entries, a number.
             References::Ephemerons => _ = hints.opaque_from.insert((address + FIRST_EPHEMERON as u64) & !15),
