@@ -2,7 +2,7 @@
 //!
 //! Words of stacks in use, of registers, of an `Isolate` with V8's table of roots, and of compiled
 //! code are certain roots. Other memory contains V8's strong and weak handles, but also stale
-//! words: an object that only such a word refers to may be alive. Free blocks of malloc are skipped.
+//! words: an object that only such a word refers to may be alive. Free malloc blocks are skipped.
 
 use std::time::Instant;
 
