@@ -24,7 +24,7 @@ const PART_BYTES: u64 = 1 << 20;
 
 /// Totals of a region.
 #[derive(Clone, Debug, Default)]
-pub struct Walked {
+pub struct RegionTotals {
     /// Sums of resident bytes.
     pub sums: Sums,
     /// Counts of address space.
@@ -33,7 +33,7 @@ pub struct Walked {
 
 /// The parts of one region, in address order and without gap, from its start to its end.
 #[derive(Clone, Debug, Default)]
-pub struct Parts {
+pub struct RegionParts {
     /// The parts.
     pub parts: Vec<Part>,
     /// Bytes read from the target.
@@ -52,7 +52,11 @@ struct Segment {
 }
 
 /// Walks all `contexts` with `threads` threads; calls `progress` with the bytes of regions done.
-pub fn walk(contexts: &[WalkContext<'_>], threads: usize, progress: &(dyn Fn(u64) + Sync)) -> Vec<Parts> {
+pub fn walk(
+    contexts: &[WalkContext<'_>],
+    threads: usize,
+    progress: &(dyn Fn(u64) + Sync),
+) -> Vec<RegionParts> {
     let total: u64 =
         contexts.iter().map(|walk_context| walk_context.region.end - walk_context.region.start).sum();
     let share = total / (threads.max(1) as u64 * SEGMENTS_PER_THREAD);
@@ -127,8 +131,8 @@ fn walk_segment(walk_context: WalkContext<'_>, from: u64, to: u64) -> Segment {
 }
 
 /// Joins the segments of one region.
-fn join(walk_context: WalkContext<'_>, segments: Vec<Segment>) -> Parts {
-    let mut joined = Parts::default();
+fn join(walk_context: WalkContext<'_>, segments: Vec<Segment>) -> RegionParts {
+    let mut joined = RegionParts::default();
     let mut end = walk_context.region.start;
     for segment in segments {
         joined.bytes_read += segment.bytes_read;
@@ -151,7 +155,7 @@ fn join(walk_context: WalkContext<'_>, segments: Vec<Segment>) -> Parts {
     joined
 }
 
-impl Parts {
+impl RegionParts {
     /// Walks from `end` to the first boundary at or after `until`.
     fn continue_walk(&mut self, walk_context: WalkContext<'_>, end: &mut u64, until: u64) {
         if *end >= until {
@@ -173,7 +177,7 @@ impl Parts {
     }
 
     /// Adds the parts up.
-    pub fn sum(self, walk_context: &WalkContext<'_>) -> Result<Walked, OutOfOrder> {
+    pub fn sum(self, walk_context: &WalkContext<'_>) -> Result<RegionTotals, OutOfOrder> {
         let mut counts = Counts::default();
         let mut block = AccumulatedPart::empty(walk_context.region.start);
         for part in self.parts {
@@ -183,7 +187,7 @@ impl Parts {
         if block.end != walk_context.region.end {
             return Err(OutOfOrder { at: block.end, expected: walk_context.region.end });
         }
-        Ok(Walked { sums: block.finish(walk_context.pages), counts })
+        Ok(RegionTotals { sums: block.finish(walk_context.pages), counts })
     }
 }
 

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use super::locate::{Arena, Parameters};
 use super::objects::Object;
 use super::regions::ArenaRegion;
-use super::segments::Walked;
+use super::segments::RegionTotals;
 use super::walk_context::RegionKind;
 use strandline_claims::allocator::Reading;
 use strandline_claims::caveat::Caveat;
@@ -17,8 +17,8 @@ use strandline_claims::range::PAGE_BYTES;
 pub fn by_arena<'a>(
     arenas: &[Arena],
     owned: &'a [ArenaRegion],
-    walked: &'a [Walked],
-) -> Vec<Vec<(&'a ArenaRegion, &'a Walked)>> {
+    walked: &'a [RegionTotals],
+) -> Vec<Vec<(&'a ArenaRegion, &'a RegionTotals)>> {
     let mut grouped: Vec<Vec<_>> = arenas.iter().map(|_| Vec::new()).collect();
     for (owned, walked) in owned.iter().zip(walked) {
         grouped[owned.arena].push((owned, walked));
@@ -27,7 +27,7 @@ pub fn by_arena<'a>(
 }
 
 /// Bytes that `malloc_trim(0)` releases of a range, less the pages that it brings in.
-pub fn trim_bytes(walked: &Walked) -> u64 {
+pub fn trim_bytes(walked: &RegionTotals) -> u64 {
     walked.sums.trimmable.saturating_sub(walked.counts.touched_pages * PAGE_BYTES)
 }
 
@@ -36,7 +36,7 @@ pub fn trim_bytes(walked: &Walked) -> u64 {
 /// What other users of sbrk took between two sections counts while the arena is contiguous
 /// (malloc.c, sysmalloc: "Count foreign sbrk as system_mem"), but not after brk was blocked; what
 /// follows the last section never counts.
-fn spanned(owned: &ArenaRegion, walked: &Walked, is_contiguous: bool) -> (u64, u64) {
+fn spanned(owned: &ArenaRegion, walked: &RegionTotals, is_contiguous: bool) -> (u64, u64) {
     let counts = &walked.counts;
     let bytes = owned.region.end - owned.region.start;
     let chunks = bytes.saturating_sub(counts.foreign_bytes + counts.mmapped_bytes);
@@ -54,7 +54,7 @@ fn spanned(owned: &ArenaRegion, walked: &Walked, is_contiguous: bool) -> (u64, u
 pub const SUM_DIFFERS: &str = "arena_sum_differs";
 
 /// Adds a caveat for each arena whose ranges do not match its own figure for them.
-pub fn check_sums(arenas: &[Arena], by_arena: &[Vec<(&ArenaRegion, &Walked)>], reading: &mut Reading) {
+pub fn check_sums(arenas: &[Arena], by_arena: &[Vec<(&ArenaRegion, &RegionTotals)>], reading: &mut Reading) {
     for (arena, regions) in arenas.iter().zip(by_arena) {
         let (min_bytes, max_bytes) = regions
             .iter()
@@ -76,7 +76,7 @@ pub fn check_sums(arenas: &[Arena], by_arena: &[Vec<(&ArenaRegion, &Walked)>], r
 pub fn facts(
     object: &Object,
     arenas: &[Arena],
-    by_arena: &[Vec<(&ArenaRegion, &Walked)>],
+    by_arena: &[Vec<(&ArenaRegion, &RegionTotals)>],
     parameters: Option<&Parameters>,
 ) -> Allocator {
     let mut allocator = Allocator {
@@ -87,7 +87,8 @@ pub fn facts(
     };
     let mut mallinfo = Mallinfo::default();
     for (arena, parts) in arenas.iter().zip(by_arena) {
-        let sum = |field: fn(&Walked) -> u64| parts.iter().map(|(_, walked)| field(walked)).sum::<u64>();
+        let sum =
+            |field: fn(&RegionTotals) -> u64| parts.iter().map(|(_, walked)| field(walked)).sum::<u64>();
         let (fast_bytes, top_bytes) = (sum(|w| w.counts.fast_bytes), sum(|w| w.counts.top_bytes));
         let free_bytes = sum(|w| w.counts.bin_bytes) + fast_bytes + top_bytes;
         let cached_bytes = sum(|w| w.counts.cached_bytes);
@@ -129,7 +130,7 @@ fn set_totals(
     allocator: &mut Allocator,
     mallinfo: &Mallinfo,
     arenas: &[Arena],
-    by_arena: &[Vec<(&ArenaRegion, &Walked)>],
+    by_arena: &[Vec<(&ArenaRegion, &RegionTotals)>],
 ) {
     let all = || by_arena.iter().flatten().map(|(_, walked)| &walked.counts);
     if !all().all(|counts| counts.unread_bytes == 0) {
