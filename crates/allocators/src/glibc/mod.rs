@@ -268,7 +268,7 @@ impl Arenas<'_> {
         let redone = in_order(to_redo.len(), self.context.threads, |item| {
             let PartIndex { region, part } = to_redo[item];
             let block = &walked[region].parts[part].block;
-            Some(segments::walk_again(contexts[region], block.start, block.end))
+            Some(segments::walk_again(contexts[region], AddressRange::new(block.start, block.end)))
         });
         for (&PartIndex { region, part }, redone) in to_redo.iter().zip(redone) {
             if let Some(redone) = redone {
