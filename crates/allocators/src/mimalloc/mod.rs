@@ -10,6 +10,7 @@ pub mod collect;
 pub mod layout;
 pub mod parts;
 pub mod rows;
+pub mod segment_layout;
 pub mod segments;
 mod settings;
 pub mod spans;
