@@ -6,7 +6,8 @@ use strandline_process::memory::{half_word_at, word_at};
 use strandline_process::pages::USER_ADDRESS_END;
 use strandline_process::range::AddressRange;
 
-/// Offsets in a page (`types.h`, `struct mi_page_s`): a run of blocks of one size.
+/// Offsets in the structure of a page, which is a run of blocks of one size (`types.h`,
+/// `struct mi_page_s`).
 #[derive(Debug, PartialEq, Eq)]
 pub struct PageLayout {
     /// Bytes of the structure.
@@ -31,13 +32,22 @@ pub struct PageLayout {
     pub start: FirstBlock,
     /// Whether the first word is `xthread_id`, with flags in its low bits.
     has_thread: bool,
-    /// `flags`, whose first bit is `in_full`, followed by a byte whose upper seven bits are
-    /// `retire_expire`; and `next`, followed by `prev`. `None` for releases where the order of
-    /// pages does not matter.
-    queue: Option<(usize, usize)>,
+    /// The page's place in a queue of its heap; `None` for releases where the order of pages does
+    /// not matter.
+    queue: Option<QueueFields>,
     /// `memid.mem.arena` of 3.x: the arena, then in 32 bits each the first slice in it and the
     /// number of slices.
     arena: Option<usize>,
+}
+
+/// Offsets of the fields of a page for the queues of its heap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct QueueFields {
+    /// `flags`, whose first bit is `in_full`, followed by a byte whose upper seven bits are
+    /// `retire_expire`.
+    flags: usize,
+    /// `next`, followed by `prev`.
+    next: usize,
 }
 
 /// A field whose width differs between releases.
@@ -112,7 +122,7 @@ pub const PAGE_2: PageLayout = PageLayout {
     heaps: [48, 48],
     start: FirstBlock::Offset,
     has_thread: false,
-    queue: Some((14, 56)),
+    queue: Some(QueueFields { flags: 14, next: 56 }),
     arena: None,
 };
 /// CPython's own without a global lock (3.13t and later, `Include/internal/mimalloc`): 2.1.2 with
@@ -131,7 +141,7 @@ pub const PAGE_2_1_4: PageLayout = PageLayout {
     heaps: [64, 64],
     start: FirstBlock::Field(48),
     has_thread: false,
-    queue: Some((14, 72)),
+    queue: Some(QueueFields { flags: 14, next: 72 }),
     arena: None,
 };
 /// CPython's own of later 3.14t: 2.5.2 with more fields at the end.
@@ -171,9 +181,9 @@ pub struct PageWords {
     pub lists: [u64; 3],
     /// The heaps that it belongs to, its thread's and another; 0 if none.
     pub heaps: [u64; 2],
-    /// Where its first block begins, if a field holds that.
+    /// Address of its first block, if a field holds that.
     pub start: Option<u64>,
-    /// The thread that it belongs to, if a field holds that (3.x).
+    /// The thread that it belongs to; 0 if no field holds that (before 3.x).
     pub thread: u64,
     /// Start and size of its memory according to its arena.
     pub slices: Option<AddressRange>,
@@ -183,7 +193,7 @@ pub struct PageWords {
     pub links: [u64; 2],
     /// Whether it is in the queue of full pages.
     pub is_full: bool,
-    /// Whether it is kept for a time although it is empty.
+    /// Whether its heap keeps it for a time although it is empty.
     pub is_retired: bool,
 }
 
@@ -212,7 +222,9 @@ impl PageLayout {
         };
         let block_bytes = sized(self.block_bytes)?;
         let (flags, links) = match self.queue {
-            Some((flags, next)) => (half(flags)?, [word_at(bytes, next)?, word_at(bytes, next + 8)?]),
+            Some(QueueFields { flags, next }) => {
+                (half(flags)?, [word_at(bytes, next)?, word_at(bytes, next + 8)?])
+            }
             None => (0, [0; 2]),
         };
         let slices = |at: usize| {
@@ -231,7 +243,7 @@ impl PageLayout {
             capacity: half(self.capacity)? & 0xffff,
             reserved: half(self.reserved)? & 0xffff,
             used: sized(self.used)?,
-            // The size is then taken from the area.
+            // A field of 32 bits does not hold the size of a huge block: it is that of the area.
             block_bytes: if self.block_bytes.bits == 32 && block_bytes >= HUGE_BLOCK {
                 u64::MAX
             } else {
@@ -249,12 +261,15 @@ impl PageLayout {
     }
 }
 
-/// Offset of the first block in the area of a page of 2.0 to 2.1.2, in the order of releases: 2.0.0
-/// to 2.0.2; to 2.0.6; to 2.1.0; 2.1.1 and 2.1.2.
+/// Offset of the first block in the area of a page of 2.0 to 2.1.2, by the size of its blocks.
 pub static OFFSETS: [fn(u64) -> u64; 4] = [
+    // 2.0.0 to 2.0.2.
     |_| 0,
+    // Up to 2.0.6.
     |bytes| if (8..=1024).contains(&bytes) { 128 } else { 0 },
+    // Up to 2.1.0.
     |bytes| if (8..=1024).contains(&bytes) { 384 } else { 0 },
+    // 2.1.1 and 2.1.2.
     |bytes| match bytes {
         8..=64 => 3 * bytes,
         65..=512 => bytes,
@@ -262,7 +277,7 @@ pub static OFFSETS: [fn(u64) -> u64; 4] = [
     },
 ];
 
-/// What `mi_heap_collect_ex` of 3.x releases; what ended threads left stays.
+/// What `mi_heap_collect_ex` of 3.x releases; the pages of ended threads stay.
 pub const COLLECT_3: Collect =
     Collect { pages: true, ended: false, arenas: ArenaPurge::AnyThread, spans: SpanPurge::None };
 
@@ -285,8 +300,8 @@ pub const CHUNK_BITS: u64 = 512;
 /// Index of `slices_purge` in the consecutive bitmaps that an arena points to (`slices_free`,
 /// `slices_committed`, `slices_dirty`, `slices_purge`).
 pub const PURGE_BITMAP: usize = 3;
-/// Position of the first of these, in words of an arena, in releases that purge only whole huge
-/// pages of 2 MiB if the kernel has them (3.1, 3.2; `_mi_os_minimal_purge_size`).
+/// Index of the first of these pointers, in words of an arena, in releases that purge only whole
+/// huge pages of 2 MiB if the kernel has them (3.1, 3.2; `_mi_os_minimal_purge_size`).
 pub const PURGED_IN_RUNS: [usize; 2] = [10, 11];
 /// Sizes of blocks in large pages, above those in medium pages. 3.1.4 and 3.1.5 have no large pages
 /// (`MI_ENABLE_LARGE_PAGES`, `MI_MEDIUM_MAX_OBJ_SIZE`, `MI_LARGE_MAX_OBJ_SIZE`).
