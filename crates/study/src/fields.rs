@@ -90,8 +90,8 @@ impl<'t, 'p> Fields<'t, 'p> {
         entries
     }
 
-    /// The value of `key` as a string. Like the other getters, this adds a problem and returns `None`
-    /// if the value has another type.
+    /// The value of `key` as a string. Like the others, adds a problem and returns nothing for a
+    /// value of another type.
     pub fn text(&mut self, key: &'static str) -> Option<Located<String>> {
         let node = self.node(key)?;
         self.as_text(node, key)

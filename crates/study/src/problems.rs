@@ -20,7 +20,8 @@ pub struct Problem {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Problems {
     found: Vec<Problem>,
-    more: usize,
+    /// Number of problems above [`MAX_PROBLEMS`].
+    unlisted: usize,
 }
 
 impl Problems {
@@ -34,7 +35,7 @@ impl Problems {
         if self.found.len() < MAX_PROBLEMS {
             self.found.push(Problem { offset, string_offset, text: text.into() });
         } else {
-            self.more += 1;
+            self.unlisted += 1;
         }
     }
 
@@ -56,8 +57,8 @@ impl Problems {
             format!("{path}:{line}:{column}: {}", problem.text)
         };
         let mut lines: Vec<String> = sorted.into_iter().map(line).collect();
-        if self.more > 0 {
-            lines.push(format!("{path}: {} more problems", self.more));
+        if self.unlisted > 0 {
+            lines.push(format!("{path}: {} more problems", self.unlisted));
         }
         lines
     }
