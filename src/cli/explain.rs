@@ -145,7 +145,7 @@ fn takes_snapshot(arguments: &Explain) -> bool {
 }
 
 /// Inspects process `pid`, with progress output if `progress`.
-pub fn look(pid: i32, progress: bool) -> Result<Explanation> {
+pub fn explain_process(pid: i32, progress: bool) -> Result<Explanation> {
     let line = Progress::new(progress);
     let tell = |what: &str, done, total| line.set_bytes(what, done, total);
     let options = Options { progress: Some(&tell), ..Options::default() };
