@@ -37,7 +37,7 @@ pub struct GoImage {
     /// Its /proc/PID/maps.
     pub maps: String,
     /// Address of `mheap_`.
-    pub heap: u64,
+    pub mheap: u64,
     /// Its static data.
     pub data: (u64, u64),
     /// Its expected figures.
@@ -59,7 +59,7 @@ pub fn fabricate_go(seed: u64) -> GoImage {
     let maps = map_lines(&mappings);
     // All but the code.
     let image = Image::of(&mappings.map(|(start, bytes, _)| (start, bytes))[1..]);
-    let heap = DATA + 8 * dice.below(512);
+    let mheap = DATA + 8 * dice.below(512);
     let mut writer = Writer { image, dice, expected: GoExpected::new(), spans: 0, bits: BITS };
     for name in ["HeapAlloc", "HeapSys", "HeapIdle", "HeapInuse", "HeapReleased"] {
         writer.expected.insert(name, 0);
@@ -80,8 +80,8 @@ pub fn fabricate_go(seed: u64) -> GoImage {
         (0x1_0150, spans),
         (0x1_0158, 15 * PAGE / 8),
     ];
-    image.put_words(heap, words);
-    GoImage { image, maps, heap, data: (DATA, DATA + DATA_BYTES), expected }
+    image.put_words(mheap, words);
+    GoImage { image, maps, mheap, data: (DATA, DATA + DATA_BYTES), expected }
 }
 
 struct Writer {
