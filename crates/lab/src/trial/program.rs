@@ -137,8 +137,8 @@ fn defines_malloc<'data, H: FileHeader, R: ReadRef<'data>>(
     }))
 }
 
-/// Whether the file is an ELF file of `bits` (32 or 64); the loader preloads no other into a program
-/// of these bits.
+/// Whether the file is an ELF file of `bits` (32 or 64); a program loads only libraries of its own
+/// class.
 pub fn has_word_size(library: &Path, bits: u8) -> bool {
     let mut start = [0u8; 5];
     let read = File::open(library).and_then(|mut file| file.read_exact(&mut start));
