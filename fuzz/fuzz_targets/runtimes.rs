@@ -73,7 +73,7 @@ fuzz_target!(|data: &[u8]| {
         let program = go::locate::Program {
             path: "/srv/server".to_owned(),
             version: Some("1.23.4".to_owned()),
-            symbols: [Some(of_go.heap).filter(|_| choice & 16 == 0), None, None],
+            symbols: [Some(of_go.mheap).filter(|_| choice & 16 == 0), None, None],
             data: of_go.data,
             is_only_module: choice & 32 == 0,
         };

@@ -14,7 +14,7 @@ use strandline_inspect::facts::{Explanation, Outcome, Reclamation};
 use strandline_inspect::remedy::{ReclaimOptions, reclaim};
 
 use super::arguments::Demo;
-use super::explain::look;
+use super::explain::explain_process;
 use super::output::Output;
 use super::{CommandResult, Failure, Result};
 use strandline_report::model::{Rows, View};
@@ -52,7 +52,7 @@ pub fn run(arguments: &Demo, output: &mut Output) -> Result<CommandResult> {
     let pid = subject.pid();
     print_paragraphs(output, &[title(1, "A process"), introduction(&subject, arguments.mebibytes)])?;
 
-    let before = look(pid, !output.json)?;
+    let before = explain_process(pid, !output.json)?;
     show(output, 2, "Where its memory is: strandline explain PID", &before)?;
     print_paragraphs(output, &[how_to_read().to_owned()])?;
 
@@ -70,7 +70,7 @@ pub fn run(arguments: &Demo, output: &mut Output) -> Result<CommandResult> {
     let given = reclaim(pid, &options)?;
     show_reclamation(output, &given)?;
 
-    let after = look(pid, !output.json)?;
+    let after = explain_process(pid, !output.json)?;
     show(output, 4, "What is left: strandline explain PID", &after)?;
     print_paragraphs(output, &what_is_left(&after))?;
 

@@ -27,8 +27,16 @@ use strandline_report::units::{bytes, seconds};
 
 pub const SCHEMA: &str = "strandline/explain/1";
 
-/// Heads the lines with a requested path.
-const PATH: &str = "path   ";
+/// Label of the lines with a requested path; further lines are indented as far.
+const PATH_LABEL: &str = "path   ";
+
+/// Heap bytes that one processor reads per second while the process is stopped, with a margin
+/// (benches/RESULTS.md).
+const READ_BYTES_A_SECOND: u64 = 3 << 30;
+/// Stop time of a snapshot (benches/RESULTS.md).
+const SNAPSHOT_SECONDS_A_GIB: f64 = 0.03;
+/// Maximum number of processors for the expected stop: more hardly shorten it.
+const MAX_PROCESSORS: u64 = 8;
 
 /// The fields of the document.
 #[derive(Serialize)]
@@ -39,26 +47,27 @@ struct Body<'a> {
     holders: Option<&'a Holders>,
 }
 
-/// The snapshot mode: with --holders, which takes a while, a snapshot is used if possible.
+/// Returns the snapshot mode. By default --holders uses a snapshot if possible, because it takes a
+/// while.
 fn snapshot(arguments: &Explain) -> SnapshotChoice {
     match arguments.snapshot {
         SnapshotChoice::Auto if arguments.holders => SnapshotChoice::Try,
-        asked => asked,
+        requested => requested,
     }
 }
 
-/// Explains one process and answers the conditions.
+/// Explains one process and evaluates the conditions.
 pub fn run(arguments: &Explain, output: &mut Output) -> Result<CommandResult> {
-    warn_of_a_long_stop(arguments, output.json);
+    warn_of_long_stop(arguments, output.json);
     if arguments.holders {
         strandline_sys::host::map_large_arrays();
     }
-    let tell = Progress::new(!output.json);
+    let progress = Progress::new(!output.json);
     let inspection = inspect(
         arguments.pid(),
         &Options {
             keeps_blocks: arguments.holders,
-            progress: Some(&|what, done, total| tell.set_bytes(what, done, total)),
+            progress: Some(&|what, done, total| progress.set_bytes(what, done, total)),
             runtimes: !arguments.no_runtimes,
             path_to: arguments.path_to.as_deref(),
             max_stop: arguments.max_stop,
@@ -67,41 +76,46 @@ pub fn run(arguments: &Explain, output: &mut Output) -> Result<CommandResult> {
             ..Options::default()
         },
     )?;
-    drop(tell);
+    drop(progress);
     let (explanation, holders) = (inspection.explanation, inspection.holders);
     let path = arguments.path_to.as_ref().and_then(|type_name| requested_path(type_name, &explanation));
     if output.json {
         let body = Body { explanation: &explanation, holders: holders.as_ref() };
         output.document(SCHEMA, Some(&explanation), &body)?;
     } else {
-        let verbose = arguments.detail.verbose;
-        let rows = if verbose { Rows::All } else { Rows::Large };
-        let view = View::new(&explanation, arguments.rows.unwrap_or(rows));
-        let screen = if verbose { terminal::details } else { terminal::explanation };
-        output.print(&screen(&view, output.surface))?;
-        // The details have it.
-        if let Some(path) = path.filter(|_| !verbose) {
-            let lines = wrap(&clean(&path), output.surface.columns.saturating_sub(PATH.len()));
-            output.print(&format!("\n{PATH}{}\n", lines.join("\n       ")))?;
-        }
-        if let Some(holders) = &holders {
-            output.print("\n")?;
-            let screen = super::holders::screen(verbose);
-            output.print(&screen(holders, None, output.surface))?;
-        }
+        print_screen(arguments, &explanation, holders.as_ref(), path.as_deref(), output)?;
     }
     Ok(test_conditions(&arguments.fail_if, |condition| condition.test(&[&explanation], Whole::Rss)))
 }
 
-/// Heap bytes that one processor reads per second while the process is stopped, with a margin
-/// (benches/RESULTS.md).
-const READ_BYTES_A_SECOND: u64 = 3 << 30;
-/// Stop time of a snapshot (benches/RESULTS.md).
-const SNAPSHOT_SECONDS_A_GIB: f64 = 0.03;
-/// Further processors hardly help.
-const MAX_PROCESSORS: u64 = 8;
+/// Prints the default screen, or the one with all details, then the holders.
+fn print_screen(
+    arguments: &Explain,
+    explanation: &Explanation,
+    holders: Option<&Holders>,
+    path: Option<&str>,
+    output: &mut Output,
+) -> Result<()> {
+    let verbose = arguments.detail.verbose;
+    let rows = if verbose { Rows::All } else { Rows::Large };
+    let view = View::new(explanation, arguments.rows.unwrap_or(rows));
+    let screen = if verbose { terminal::details } else { terminal::explanation };
+    output.print(&screen(&view, output.surface))?;
+    // The details already include the path.
+    if let Some(path) = path.filter(|_| !verbose) {
+        let lines = wrap(&clean(path), output.surface.columns.saturating_sub(PATH_LABEL.len()));
+        let indent = " ".repeat(PATH_LABEL.len());
+        output.print(&format!("\n{PATH_LABEL}{}\n", lines.join(&format!("\n{indent}"))))?;
+    }
+    if let Some(holders) = holders {
+        output.print("\n")?;
+        let screen = super::holders::screen(verbose);
+        output.print(&screen(holders, None, output.surface))?;
+    }
+    Ok(())
+}
 
-/// Approximate stop time of a process with `anonymous_bytes`.
+/// Returns the approximate stop time of a process with `anonymous_bytes`.
 fn expected_stop(anonymous_bytes: u64, processors: u64) -> Duration {
     let bytes_a_second = READ_BYTES_A_SECOND * processors.clamp(1, MAX_PROCESSORS);
     Duration::from_secs_f64(anonymous_bytes as f64 / bytes_a_second as f64)
@@ -109,50 +123,52 @@ fn expected_stop(anonymous_bytes: u64, processors: u64) -> Duration {
 
 /// Warns a user at a terminal before a stop of more than a second, and mentions the options that
 /// limit it.
-fn warn_of_a_long_stop(arguments: &Explain, is_document: bool) {
-    if is_document
+fn warn_of_long_stop(arguments: &Explain, json: bool) {
+    if json
         || arguments.max_stop.is_some()
         || matches!(arguments.snapshot, SnapshotChoice::Always | SnapshotChoice::Try)
         || !std::io::stderr().is_terminal()
     {
         return;
     }
-    let anonymous =
-        Process::open(arguments.pid()).ok().and_then(|process| process.status().ok()?.anonymous_bytes);
-    let Some(anonymous) = anonymous else { return };
+    let process = Process::open(arguments.pid()).ok();
+    let Some(anonymous_bytes) = process.and_then(|process| process.status().ok()?.anonymous_bytes) else {
+        return;
+    };
     let processors = std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
-    let expected = expected_stop(anonymous, processors);
+    let expected = expected_stop(anonymous_bytes, processors);
     if expected >= Duration::from_secs(1) && !takes_snapshot(arguments) {
         print_message(&format!(
             "process {} has {} of its own and will be stopped for about {}; --snapshot would stop it for about {}, --max-stop \
              200ms would let it go then, whatever is missing",
             arguments.pid(),
-            bytes(anonymous),
+            bytes(anonymous_bytes),
             seconds(expected.as_secs_f64()),
-            seconds(SNAPSHOT_SECONDS_A_GIB * anonymous as f64 / (1_u64 << 30) as f64)
+            seconds(SNAPSHOT_SECONDS_A_GIB * anonymous_bytes as f64 / (1_u64 << 30) as f64)
         ));
     }
 }
 
-/// Whether a snapshot will be taken by default.
+/// Whether the inspection takes a snapshot by default, because reading would stop the process for
+/// longer.
 fn takes_snapshot(arguments: &Explain) -> bool {
-    let has_runtime = || {
+    let is_slow = || {
         let process = Process::open(arguments.pid()).ok()?;
         let (space, _) = AddressSpace::parse(&process.maps_text().ok()?);
         Some(Found::find(&process, &space, !arguments.no_runtimes).is_slow())
     };
-    arguments.snapshot == SnapshotChoice::Auto && has_runtime().unwrap_or(false)
+    arguments.snapshot == SnapshotChoice::Auto && is_slow().unwrap_or(false)
 }
 
-/// Inspects process `pid`, with progress output if `progress`.
-pub fn look(pid: i32, progress: bool) -> Result<Explanation> {
+/// Explains process `pid` with the default options. Shows progress if `progress`.
+pub fn explain_process(pid: i32, progress: bool) -> Result<Explanation> {
     let line = Progress::new(progress);
-    let tell = |what: &str, done, total| line.set_bytes(what, done, total);
-    let options = Options { progress: Some(&tell), ..Options::default() };
+    let set_bytes = |what: &str, done, total| line.set_bytes(what, done, total);
+    let options = Options { progress: Some(&set_bytes), ..Options::default() };
     Ok(explain(pid, &options)?)
 }
 
-/// Returns the path for --path-to, or says why there is none.
+/// Returns the path for --path-to. Prints why if there is none.
 fn requested_path(type_name: &str, explanation: &Explanation) -> Option<String> {
     let answer = |runtime: &Runtime| (readers::runtime_reader(&runtime.name)?.path)(runtime);
     let name = clean(type_name);
@@ -167,26 +183,27 @@ fn requested_path(type_name: &str, explanation: &Explanation) -> Option<String> 
     None
 }
 
-/// Evaluates the conditions by `test`, and prints the results on standard error. An undecided
-/// condition takes precedence over one that holds: a script must not mistake "unknown" for either.
+/// Evaluates the conditions with `test`, and prints those that hold or are undecided on standard
+/// error. Fails if one is undecided, also if another one holds: a script must not mistake "unknown"
+/// for either.
 pub fn test_conditions(conditions: &[Condition], test: impl Fn(&Condition) -> Outcome) -> CommandResult {
-    let mut ending = CommandResult::Done;
+    let mut result = CommandResult::Done;
     for condition in conditions {
         match test(condition) {
             Outcome::No => {}
             Outcome::Yes(sentence) => {
                 print_message(&sentence);
-                if ending == CommandResult::Done {
-                    ending = CommandResult::ConditionHolds;
+                if result == CommandResult::Done {
+                    result = CommandResult::ConditionHolds;
                 }
             }
             Outcome::Unknown(sentence) => {
                 print_message(&sentence);
-                ending = CommandResult::Failed;
+                result = CommandResult::Failed;
             }
         }
     }
-    ending
+    result
 }
 
 #[cfg(test)]
@@ -195,7 +212,7 @@ mod tests {
     use strandline_report::fabricated;
 
     #[test]
-    fn unknown_outweighs_found_and_found_outweighs_done() {
+    fn an_undecided_condition_outweighs_one_that_holds() {
         let mut java = fabricated::java();
         java.kernel.pss_bytes = None;
         let conditions =

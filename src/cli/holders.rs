@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde::Deserialize;
 use strandline_inspect::explain::Options;
-use strandline_inspect::holders::facts::Holders as Found;
+use strandline_inspect::holders::facts::Holders as Findings;
 use strandline_inspect::holders::{growth, holders};
 use strandline_process::procfs::Process;
 use strandline_report::paint::Surface;
@@ -18,7 +18,7 @@ use super::{CommandResult, Failure, Result};
 
 const SCHEMA: &str = "strandline/holders/1";
 
-/// Size limit of a document.
+/// Maximum size of a document that is read.
 const MAX_BYTES: u64 = 64 << 20;
 /// The schema of `explain --holders`.
 const EXPLAIN_SCHEMA: &str = "strandline/explain/1";
@@ -29,13 +29,13 @@ struct Schema {
     schema: String,
 }
 
-/// The part of an `explain --holders` document that is read.
+/// The part of an `explain --holders --json` document that is read.
 #[derive(Deserialize)]
-struct Explained {
-    holders: Option<Found>,
+struct ExplainDocument {
+    holders: Option<Findings>,
 }
 
-/// Whether a file is a JSON document rather than a recording.
+/// Whether a file is a JSON document and not a recording. A file that cannot be read is none.
 pub fn is_document(path: &Path) -> bool {
     let mut first = [0];
     let is_file = std::fs::metadata(path).is_ok_and(|data| data.is_file());
@@ -43,73 +43,80 @@ pub fn is_document(path: &Path) -> bool {
 }
 
 /// Reads the output of `holders --json` or `explain --holders --json`.
-pub fn read(path: &Path) -> Result<Found> {
+///
+/// # Errors
+/// The file cannot be read, is larger than 64 MiB, or is another document.
+pub fn read(path: &Path) -> Result<Findings> {
     let failure = |why: String| Failure(format!("{}: {why}", path.display()));
+    let unreadable = |error: std::io::Error| failure(error.to_string());
     let mut text = Vec::new();
-    let file = File::open(path).map_err(|error| failure(error.to_string()))?;
-    let got = file.take(MAX_BYTES + 1).read_to_end(&mut text);
-    if got.map_err(|error| failure(error.to_string()))? as u64 > MAX_BYTES {
+    let file = File::open(path).map_err(unreadable)?;
+    let read_bytes = file.take(MAX_BYTES + 1).read_to_end(&mut text).map_err(unreadable)?;
+    if read_bytes as u64 > MAX_BYTES {
         return Err(failure(format!("more than {} MiB", MAX_BYTES >> 20)));
     }
     let hint = "not what `strandline holders --json PID` wrote";
-    let wrong = |error: serde_json::Error| failure(format!("{hint}: {error}"));
-    let schema: Schema = serde_json::from_slice(&text).map_err(wrong)?;
-    let found = match schema.schema.as_str() {
-        SCHEMA => Some(serde_json::from_slice(&text).map_err(wrong)?),
-        EXPLAIN_SCHEMA => serde_json::from_slice::<Explained>(&text).map_err(wrong)?.holders,
+    let malformed = |error: serde_json::Error| failure(format!("{hint}: {error}"));
+    let schema: Schema = serde_json::from_slice(&text).map_err(malformed)?;
+    let findings = match schema.schema.as_str() {
+        SCHEMA => Some(serde_json::from_slice(&text).map_err(malformed)?),
+        EXPLAIN_SCHEMA => serde_json::from_slice::<ExplainDocument>(&text).map_err(malformed)?.holders,
         _ => None,
     };
-    found.ok_or_else(|| failure(hint.to_owned()))
+    findings.ok_or_else(|| failure(hint.to_owned()))
 }
 
-/// Fails unless an earlier result belongs to this running process.
-fn check_same_process(before: &Found, pid: i32, start_ticks: Option<u64>) -> Result<()> {
+/// Checks that earlier findings are of this running process.
+///
+/// # Errors
+/// They are of another process, or of an earlier process with the same id.
+fn check_same_process(before: &Findings, pid: i32, start_ticks: Option<u64>) -> Result<()> {
     if (before.pid, before.start_ticks) == (pid, start_ticks) {
         return Ok(());
     }
-    Err(Failure(format!(
-        "the look to compare with is not of this process: it is of process {}{}",
-        before.pid,
-        if before.pid == pid { ", as it was before it started anew" } else { "" }
-    )))
+    Err(Failure(if before.pid == pid {
+        format!("the findings to compare with are of an earlier process with the id {pid}")
+    } else {
+        format!("the findings to compare with are not of this process but of process {}", before.pid)
+    }))
 }
 
-/// The default screen, or the one with all details.
-pub fn screen(verbose: bool) -> fn(&Found, Option<usize>, Surface) -> String {
+/// Returns the writer of the default screen, or of the one with all details.
+pub fn screen(verbose: bool) -> fn(&Findings, Option<usize>, Surface) -> String {
     if verbose { strandline_report::holders::details } else { strandline_report::holders::holders }
 }
 
-/// Inspects one process.
+/// Prints what retains the live blocks of one process.
 pub fn run(arguments: &Holders, output: &mut Output) -> Result<CommandResult> {
     let before = arguments.since.as_deref().map(read).transpose()?;
     if let Some(before) = &before {
-        // Check before the process is stopped.
+        // A check before the process is stopped saves a vain stop.
         let process = Process::open(arguments.pid)?;
         check_same_process(before, arguments.pid, Some(process.stat()?.start_ticks))?;
     }
-    // Large arrays of each step are then returned before those of the next step are allocated.
+    // Then each step returns its large arrays to the kernel before the next step allocates others.
     strandline_sys::host::map_large_arrays();
-    let tell = Progress::new(!output.json);
-    let mut found = holders(
+    let progress = Progress::new(!output.json);
+    let mut findings = holders(
         arguments.pid,
         &Options {
-            progress: Some(&|what, done, total| tell.set_bytes(what, done, total)),
+            progress: Some(&|what, done, total| progress.set_bytes(what, done, total)),
             runtimes: !arguments.no_runtimes,
             find_zero_pages: false,
             snapshot: arguments.snapshot.mode(),
             ..Options::default()
         },
     )?;
-    drop(tell);
+    drop(progress);
     if let Some(before) = &before {
-        check_same_process(before, found.pid, found.start_ticks)?;
-        found.since = Some(growth::between(before, &found));
+        check_same_process(before, findings.pid, findings.start_ticks)?;
+        findings.since = Some(growth::between(before, &findings));
     }
     if output.json {
-        output.document(SCHEMA, None, &found)?;
+        output.document(SCHEMA, None, &findings)?;
     } else {
         let screen = screen(arguments.detail.verbose);
-        output.print(&screen(&found, arguments.top, output.surface))?;
+        output.print(&screen(&findings, arguments.top, output.surface))?;
     }
     Ok(CommandResult::Done)
 }

@@ -1,7 +1,7 @@
 //! The lines of a recording.
 //!
-//! Names end in the unit of a size (KiB or bytes); times are in microseconds since the recording
-//! began. An unknown field is `null` or missing, never 0.
+//! The name of a size ends in its unit (`_kib` or `_bytes`), and that of a time in `_us`; times
+//! named `at_us` are since the recording began. An unknown field is `null` or missing, never 0.
 
 use std::collections::BTreeMap;
 
@@ -163,13 +163,13 @@ pub struct Ledger {
     pub pid: i32,
     /// When reading began.
     pub at_us: u64,
-    /// Reason for the ledger.
+    /// Why it was taken.
     pub moment: Moment,
     /// Name of the mark, if the reason was one.
     pub mark: Option<String>,
     /// The proportional set size of the whole tree, if it has more than one process.
     pub tree_pss_bytes: Option<u64>,
-    /// What the process has really mapped and set, and the machine.
+    /// The machine; `time_utc` is when the ledger was taken.
     pub environment: Environment,
     /// The ledger itself.
     pub explain: Explanation,
@@ -188,7 +188,7 @@ pub struct ProcessEnd {
     pub signal: Option<i32>,
     /// Highest RSS that was observed (VmHWM), in KiB.
     pub high_water_kib: Option<u64>,
-    /// Whether `high_water_kib` was read at its very end.
+    /// Whether `high_water_kib` was read when the process was ending, so that it is final.
     pub high_water_is_final: bool,
 }
 
@@ -244,7 +244,8 @@ pub struct Ending {
     /// Number of processes that the kernel killed because the memory limit was reached; `None`
     /// without such a limit.
     pub out_of_memory_kills: Option<u64>,
-    /// What the control group held when the kernel last killed a process of it for lack of memory.
+    /// The memory of the control group when the kernel last killed a process of it for lack of
+    /// memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group_kill: Option<GroupKill>,
     /// Instants sampled.
@@ -267,11 +268,12 @@ pub struct Ending {
     /// process was attached to.
     #[serde(default)]
     pub usage: Option<CommandUsage>,
-    /// Number of processes that ended within 10 ms, before they could be sampled; nothing else is
-    /// recorded of them.
+    /// Number of processes that ended within 10 ms, before they could be sampled. The recording has
+    /// nothing else of them.
     #[serde(default)]
     pub brief_processes: u64,
-    /// Number of processes that lived longer and were not sampled because too many came at once.
+    /// Number of processes that lived longer and were not sampled, because too many were started at
+    /// once.
     #[serde(default)]
     pub unsampled_processes: u64,
 }

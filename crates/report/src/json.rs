@@ -21,31 +21,36 @@ struct Document<'a, E, T> {
     body: &'a T,
 }
 
-/// The machine and, if a process was inspected, the allocators and runtimes in it.
+/// The field `environment`: the machine and, if a process was inspected, the allocators and
+/// runtimes in it, and its settings.
 #[derive(Serialize)]
-struct Surroundings<'a> {
+struct EnvironmentField<'a> {
     #[serde(flatten)]
     machine: &'a Environment,
     #[serde(skip_serializing_if = "Option::is_none")]
-    allocators: Option<Vec<Named<'a>>>,
+    allocators: Option<Vec<Component<'a>>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    runtimes: Option<Vec<Named<'a>>>,
+    runtimes: Option<Vec<Component<'a>>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     settings: Option<&'a BTreeMap<String, String>>,
 }
 
+/// An allocator or a runtime.
 #[derive(Serialize)]
-struct Named<'a> {
+struct Component<'a> {
     name: &'a str,
     version: Option<&'a str>,
 }
 
-fn named<'a>(name: &'a str, version: &'a Option<String>) -> Named<'a> {
-    Named { name, version: version.as_deref() }
+fn component<'a>(name: &'a str, version: &'a Option<String>) -> Component<'a> {
+    Component { name, version: version.as_deref() }
 }
 
-/// The document `schema` with the fields of `body`, as text with a final newline. `target` is the
-/// inspected process, if there is one.
+/// Returns the document `schema` with the fields of `body`, as text with a final newline. `target`
+/// is the inspected process, if there is one.
+///
+/// # Errors
+/// `body` cannot be serialized.
 pub fn document<T: Serialize>(
     schema: &str,
     machine: &Environment,
@@ -56,7 +61,7 @@ pub fn document<T: Serialize>(
     Ok(escape(&text) + "\n")
 }
 
-/// The same document as a value to embed in another one, with the version that made it.
+/// Returns the same document as a value to embed in another one, with the version that made it.
 pub fn nested_document<'a, T: Serialize>(
     schema: &'a str,
     version: &'a str,
@@ -64,25 +69,24 @@ pub fn nested_document<'a, T: Serialize>(
     target: Option<&'a Explanation>,
     body: &'a T,
 ) -> impl Serialize + use<'a, T> {
-    let environment = surroundings(machine, target);
-    Document { schema, version, environment, body }
+    Document { schema, version, environment: environment(machine, target), body }
 }
 
-/// The machine and, if a process was inspected, the allocators and runtimes in it.
-pub fn surroundings<'a>(
+/// Returns the field `environment` of a document on the process `target`, if there is one.
+pub fn environment<'a>(
     machine: &'a Environment,
     target: Option<&'a Explanation>,
 ) -> impl Serialize + use<'a> {
-    Surroundings {
+    EnvironmentField {
         machine,
-        allocators: target.map(|t| t.allocators.iter().map(|a| named(&a.name, &a.version)).collect()),
-        runtimes: target.map(|t| t.runtimes.iter().map(|r| named(&r.name, &r.version)).collect()),
+        allocators: target.map(|t| t.allocators.iter().map(|a| component(&a.name, &a.version)).collect()),
+        runtimes: target.map(|t| t.runtimes.iter().map(|r| component(&r.name, &r.version)).collect()),
         settings: target.map(|target| &target.settings),
     }
 }
 
-/// serde_json escapes C0 controls itself; other characters that a terminal may interpret occur only
-/// inside strings, where `\uXXXX` means the same.
+/// Escapes all characters of a JSON text that a terminal may interpret. serde_json escapes C0
+/// controls itself; the others occur only inside strings, where `\uXXXX` means the same.
 pub fn escape(json: &str) -> String {
     let mut safe = String::with_capacity(json.len());
     for c in json.chars() {
@@ -103,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_document_opens_with_its_schema_and_names_what_is_mapped() {
+    fn a_document_begins_with_its_schema_and_lists_allocators_and_settings() {
         let target = crate::fabricated::service();
         let text = document("strandline/explain/1", &Environment::default(), Some(&target), &target).unwrap();
         assert!(text.starts_with("{\n  \"schema\": \"strandline/explain/1\",\n  \"version\""));
@@ -114,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn strings_keep_their_value_and_lose_their_power() {
+    fn escaped_strings_keep_their_value_without_unsafe_characters() {
         let hostile = "\x1b[2J\u{9b}31m\u{202e}\u{e0041}\n";
         let text = escape(&serde_json::to_string(hostile).unwrap());
         assert!(!text.chars().any(is_unsafe), "{text:?}");

@@ -9,12 +9,13 @@ use strandline_inspect::remedy::applicable;
 
 use super::build::axis_variable;
 use super::claim::{self, TryOutcome};
-use super::diagnostics::{Problems, nearest};
 use super::expression::{Expression, unknown_metric};
 use super::file::{Derived, Measurement, Need, SUBJECT, Study};
 use super::matrix::{Matrix, placeholders};
 use super::metric::{self, MAX_METRICS, Metric, TOTALS};
+use super::nearest::nearest;
 use super::parse::{ALL_AXES, OWN_PLACEHOLDERS};
+use super::problems::Problems;
 use super::{check_metrics, check_shown};
 
 /// Once the claims of a study have taken this many steps, the remaining ones are only parsed.
@@ -234,7 +235,9 @@ fn derived(study: &mut Study, problems: &mut Problems) {
         let expression = match Expression::parse(&derived.expression.value, &|_| None, &[]) {
             Ok(expression) => expression,
             Err(wrong) => {
-                wrong.iter().for_each(|wrong| problems.add_within(at, wrong.at, format!("{what}: {wrong}")));
+                wrong
+                    .iter()
+                    .for_each(|wrong| problems.add_in_string(at, wrong.at, format!("{what}: {wrong}")));
                 continue;
             }
         };
@@ -285,7 +288,7 @@ fn claims(study: &Study, matrix: &Arc<Matrix>, problems: &mut Problems) {
             Ok(expression) => expression,
             Err(wrong) => {
                 let line = |text: &str| format!("[[claim]] {}: {text}", claim.id);
-                wrong.iter().for_each(|wrong| problems.add_within(at, wrong.at, line(&wrong.text)));
+                wrong.iter().for_each(|wrong| problems.add_in_string(at, wrong.at, line(&wrong.text)));
                 continue;
             }
         };

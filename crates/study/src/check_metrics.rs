@@ -3,10 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::diagnostics::Problems;
 use super::expression::Expression;
 use super::file::{Derived, Measurement, Study, Subject};
 use super::metric::{ENDS, FIGURES, MAX_METRICS, Metric};
+use super::problems::Problems;
 
 /// Sets the metrics of each subject, and of the study as their union.
 pub fn metrics(study: &mut Study, problems: &mut Problems) {

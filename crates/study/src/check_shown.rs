@@ -3,11 +3,12 @@
 
 use std::collections::BTreeSet;
 
-use super::diagnostics::{Problems, nearest};
 use super::expression::unknown_metric;
 use super::file::{PublishedFigure, SUBJECT, Side, Statistic, Study, Subject, TableSpec};
 use super::matrix::{CellError, Matrix};
 use super::metric::{MAX_METRICS, Metric};
+use super::nearest::nearest;
+use super::problems::Problems;
 use super::table::combined_metrics;
 
 /// Maximum number of unknown names reported for one table or plot.

@@ -439,7 +439,7 @@ fn missing_in_cell(key: &Key, matrix: &Matrix, why: &str) -> CellError {
 /// The error text for an unknown metric.
 pub fn unknown_metric(metric: &str, matrix: &Matrix) -> String {
     let names = || matrix.study.metrics.keys().map(String::as_str);
-    match super::diagnostics::nearest(metric, names()) {
+    match super::nearest::nearest(metric, names()) {
         Some(near) => format!("there is no metric `{metric}`; did you mean `{near}`?"),
         None => {
             let some: Vec<&str> = names().take(12).collect();

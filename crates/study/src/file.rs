@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::diagnostics::Located;
+use super::fields::Located;
 use super::metric::Metric;
 use strandline_recorder::Limits;
 use strandline_report::pages::page::PlotKind;

@@ -48,7 +48,7 @@ pub fn find(name: &str) -> Result<PathBuf, String> {
         return unpack(name);
     }
     let names: Vec<String> = list().into_iter().map(|(name, _)| name).collect();
-    let near = super::diagnostics::nearest(name, names.iter().map(String::as_str));
+    let near = super::nearest::nearest(name, names.iter().map(String::as_str));
     let hint = match near {
         Some(near) => format!("did you mean {near}?"),
         None => "`strandline study` lists those that there are".to_owned(),

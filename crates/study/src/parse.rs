@@ -6,13 +6,14 @@ use std::time::Duration;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::diagnostics::{Fields, Located, Node, Problems, kind, number};
+use super::fields::{Fields, Located, Node, number, type_name};
 use super::file::{
     Axis, AxisValue, Derived, Measurement, Need, NeedKind, ProvenanceEntry, SUBJECT, Settings, Short, Study,
     Subject, VariableSetting,
 };
 use super::parse_results;
 use super::parse_words::{check_name, names, patterns, scalar};
+use super::problems::Problems;
 use strandline_recorder::Limits;
 
 /// Maximum lengths of lists, and maximum timeout.
@@ -34,7 +35,7 @@ pub fn study(table: &DeTable<'_>, problems: &mut Problems) -> Study {
     let derived = fields.node("metrics");
     let subjects = fields.tables("subject");
     if subjects.is_empty() {
-        fields.problem(0, "no [[subject]]: there is nothing to run");
+        fields.add_problem(0, "no [[subject]]: there is nothing to run");
     }
     let exclusions = fields.tables("exclude");
     let claims = fields.tables("claim");
@@ -43,7 +44,7 @@ pub fn study(table: &DeTable<'_>, problems: &mut Problems) -> Study {
     fields.finish();
 
     if let Some(mut fields) = provenance.and_then(|node| Fields::of(node, "[provenance]", problems)) {
-        for (key, node) in fields.all() {
+        for (key, node) in fields.entries() {
             if let Some(text) = fields.as_text(node, &key.value) {
                 study.provenance.push(ProvenanceEntry { name: key.value, value: text.value });
             }
@@ -56,7 +57,7 @@ pub fn study(table: &DeTable<'_>, problems: &mut Problems) -> Study {
         study.short = Some(short_of(fields));
     }
     if let Some(mut fields) = axes.and_then(|node| Fields::of(node, "[axes]", problems)) {
-        let named = fields.all();
+        let named = fields.entries();
         study.axes =
             named.into_iter().filter_map(|(name, node)| axis(name, node, fields.problems())).collect();
     }
@@ -83,7 +84,7 @@ pub fn study(table: &DeTable<'_>, problems: &mut Problems) -> Study {
 
 fn derived_of(mut fields: Fields<'_, '_>) -> Vec<Derived> {
     let mut derived = Vec::new();
-    for (name, node) in fields.all() {
+    for (name, node) in fields.entries() {
         if let Some(expression) = fields.as_text(node, &name.value) {
             check_name(&name, "a metric's name", "_.-", fields.problems());
             derived.push(Derived { name: name.value, expression });
@@ -110,7 +111,7 @@ fn short_of(mut fields: Fields<'_, '_>) -> Short {
     if let Some(node) = fields.node("axes")
         && let Some(mut inner) = Fields::of(node, "[short] axes", fields.problems())
     {
-        for (name, node) in inner.all() {
+        for (name, node) in inner.entries() {
             let names = names(node, inner.problems());
             axes.push((name.value, names));
         }
@@ -127,19 +128,19 @@ fn timeout(fields: &mut Fields<'_, '_>) -> Option<Duration> {
 /// Parses `environment = { NAME = "value", NUMBER = 1, GONE = false }`.
 fn environment(fields: &mut Fields<'_, '_>) -> Vec<VariableSetting> {
     let Some(node) = fields.node("environment") else { return Vec::new() };
-    let what = format!("{} environment", fields.what());
+    let what = format!("{} environment", fields.name());
     let Some(mut inner) = Fields::of(node, what, fields.problems()) else { return Vec::new() };
     let mut variables = Vec::new();
-    for (name, node) in inner.all() {
+    for (name, node) in inner.entries() {
         if name.value.is_empty() || name.value.contains(['=', '\0']) {
-            inner.problem(name.offset, format_args!("`{}` is no variable's name", name.value));
+            inner.add_problem(name.offset, format_args!("`{}` is no variable's name", name.value));
         }
         let value = match (node.get_ref(), scalar(node)) {
             (DeValue::Boolean(false), _) => None,
             (_, Some(value)) if !value.contains('\0') => Some(value),
             (other, _) => {
-                let found = kind(other);
-                inner.problem(
+                let found = type_name(other);
+                inner.add_problem(
                     node.span().start,
                     format_args!("a variable is a string, a number, or false to remove it, not {found}"),
                 );
@@ -153,7 +154,7 @@ fn environment(fields: &mut Fields<'_, '_>) -> Vec<VariableSetting> {
 
 fn limits(fields: &mut Fields<'_, '_>) -> Limits {
     let Some(node) = fields.node("limits") else { return Limits::default() };
-    let what = format!("{} limits", fields.what());
+    let what = format!("{} limits", fields.name());
     let Some(mut inner) = Fields::of(node, what, fields.problems()) else { return Limits::default() };
     let limits = Limits {
         address_space: inner.size("address_space"),
@@ -192,7 +193,7 @@ fn subject(mut fields: Fields<'_, '_>) -> Subject {
         metrics: Default::default(),
     };
     if subject.command.is_empty() {
-        fields.problem(offset, "`command` is missing or empty");
+        fields.add_problem(offset, "`command` is missing or empty");
     }
     fields.finish();
     subject
@@ -222,12 +223,12 @@ fn command(fields: &mut Fields<'_, '_>, key: &'static str) -> Vec<String> {
 fn words(fields: &mut Fields<'_, '_>, key: &str, text: &Located<String>) -> Vec<String> {
     match shell_words::split(&text.value) {
         Ok(words) if words.iter().any(|word| word.contains('\0')) => {
-            fields.problem(text.offset, format_args!("`{key}` holds a zero byte"));
+            fields.add_problem(text.offset, format_args!("`{key}` holds a zero byte"));
             Vec::new()
         }
         Ok(words) => words,
         Err(_) => {
-            fields.problem(text.offset, format_args!("`{key}`: a quotation mark is not closed"));
+            fields.add_problem(text.offset, format_args!("`{key}`: a quotation mark is not closed"));
             Vec::new()
         }
     }
@@ -242,7 +243,7 @@ fn builds(fields: &mut Fields<'_, '_>) -> Vec<Vec<String>> {
 /// Parses `needs = ["perl", { tool = "gcc", install = "apt install gcc" }]`.
 fn needs(fields: &mut Fields<'_, '_>) -> Vec<Need> {
     let Some(node) = fields.node("needs") else { return Vec::new() };
-    let what = format!("{} needs", fields.what());
+    let what = format!("{} needs", fields.name());
     let items: Vec<&Node<'_>> = match node.get_ref() {
         DeValue::Array(items) => items.iter().collect(),
         _ => vec![node],
@@ -272,7 +273,7 @@ fn need(node: &Node<'_>, what: &str, problems: &mut Problems) -> Option<Need> {
     let install = fields.text("install").map(|text| text.value);
     if found.len() != 1 {
         let text = "one of `tool`, `library`, `file`, `probe` and `memory` is wanted";
-        fields.problem(node.span().start, text);
+        fields.add_problem(node.span().start, text);
     }
     fields.finish();
     found.pop().map(|need| Need { install, ..need })
@@ -285,13 +286,13 @@ fn probe(fields: &mut Fields<'_, '_>) -> Option<Need> {
     let name = fields.text("name");
     let Some(offset) = offset else {
         if let Some(name) = name {
-            fields.problem(name.offset, "`name` is for a `probe`");
+            fields.add_problem(name.offset, "`name` is for a `probe`");
         }
         return None;
     };
     let name = name.map(|name| name.value);
     if command.is_empty() || name.as_ref().is_none_or(|name| name.trim().is_empty()) {
-        fields.problem(offset, "`probe` is a command, and `name` says what it looks for");
+        fields.add_problem(offset, "`probe` is a command, and `name` says what it looks for");
     }
     Some(Need { kind: NeedKind::Probe { command }, name: name.unwrap_or_default(), install: None })
 }
@@ -351,7 +352,7 @@ fn choice(node: &Node<'_>, what: &str, problems: &mut Problems) -> Option<AxisVa
     let value_node = fields.node("value");
     let name = name_node.or(value_node).and_then(scalar).unwrap_or_default();
     if name.is_empty() {
-        fields.problem(node.span().start, "each value has a `name`");
+        fields.add_problem(node.span().start, "each value has a `name`");
     }
     let install = fields.text("install").map(|text| text.value);
     let preload = fields.text("preload").map(|text| text.value);
@@ -389,18 +390,22 @@ fn measures(mut fields: Fields<'_, '_>) -> Measurement {
         measure.ledger_moments =
             if measure.marks.is_empty() { vec!["exit".to_owned()] } else { measure.marks.clone() };
     } else if at_given && measure.rows.is_empty() {
-        fields.problem(fields.offset, "`at` says when ledgers are taken, but there are no `rows` to take");
+        fields
+            .add_problem(fields.offset, "`at` says when ledgers are taken, but there are no `rows` to take");
     }
     measure.snapshot = fields.flag("snapshot").or_else(|| fields.flag("photograph")).unwrap_or(false);
     if measure.snapshot && measure.rows.is_empty() {
-        fields.problem(fields.offset, "`snapshot` is how ledgers are taken, but there are no `rows` to take");
+        fields.add_problem(
+            fields.offset,
+            "`snapshot` is how ledgers are taken, but there are no `rows` to take",
+        );
     }
     measure.json = patterns(&mut fields, "json");
     measure.texts = patterns(&mut fields, "texts");
     if let Some(how) = fields.text("instructions") {
         measure.cachegrind = how.value == "cachegrind";
         if !["cachegrind", "counters"].contains(&how.value.as_str()) {
-            fields.problem(how.offset, "`instructions` is \"counters\" or \"cachegrind\"");
+            fields.add_problem(how.offset, "`instructions` is \"counters\" or \"cachegrind\"");
         }
     }
     if let Some(seconds) = fields.number("interval_seconds", 0.001, 60.0) {

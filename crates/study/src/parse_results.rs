@@ -2,11 +2,12 @@
 
 use toml::de::DeValue;
 
-use super::diagnostics::{Fields, Node, Problems, kind, number};
+use super::fields::{Fields, Node, number, type_name};
 use super::file::{
     Claim, Exclusion, PlotSpec, PublishedFigure, Selection, Side, Statistic, Study, TableSpec,
 };
 use super::parse_words::{check_name, names, patterns, scalar};
+use super::problems::Problems;
 use strandline_report::pages::page::PlotKind;
 
 /// Maximum length of each list.
@@ -18,7 +19,7 @@ pub fn exclusions(nodes: &[&Node<'_>], study: &mut Study, problems: &mut Problem
         let Some(mut fields) = Fields::of(node, "[[exclude]]", problems) else { continue };
         let given = selection(&mut fields, "where", false);
         if given.is_empty() {
-            fields.problem(fields.offset, "`where` is missing: which cells, as { AXIS = \"CHOICE\" }");
+            fields.add_problem(fields.offset, "`where` is missing: which cells, as { AXIS = \"CHOICE\" }");
         }
         let (why, offset) = (fields.required_text("why").value, fields.offset);
         fields.finish();
@@ -34,7 +35,7 @@ pub fn claims(nodes: &[&Node<'_>], study: &mut Study, problems: &mut Problems) {
         let id = fields.required_text("id");
         check_name(&id, "a claim's id", "-_.", fields.problems());
         if !ids.insert(id.value.clone()) {
-            fields.problem(id.offset, format_args!("the id `{}` is there twice", id.value));
+            fields.add_problem(id.offset, format_args!("the id `{}` is there twice", id.value));
         }
         let text = folded(&fields.required_text("text").value);
         let holds = fields.required_text("holds");
@@ -42,7 +43,10 @@ pub fn claims(nodes: &[&Node<'_>], study: &mut Study, problems: &mut Problems) {
         let tolerance = fields.number("tolerance", 0.0, 1e6);
         let tolerance_reason = fields.text("why").map(|why| folded(&why.value));
         if let (Some(tolerance), None) = (&tolerance, &tolerance_reason) {
-            fields.problem(tolerance.offset, "`tolerance` without `why`: say why a figure may be so far off");
+            fields.add_problem(
+                tolerance.offset,
+                "`tolerance` without `why`: say why a figure may be so far off",
+            );
         }
         let note = fields.text("note").map(|note| folded(&note.value));
         fields.finish();
@@ -84,7 +88,7 @@ fn published(node: &Node<'_>, depth: usize, problems: &mut Problems) -> serde_js
             None => {
                 problems.add(
                     node.span().start,
-                    format!("[[claim]] published: figures are numbers, not {}", kind(other)),
+                    format!("[[claim]] published: figures are numbers, not {}", type_name(other)),
                 );
                 Value::Null
             }
@@ -107,7 +111,7 @@ pub fn tables(nodes: &[&Node<'_>], study: &mut Study, problems: &mut Problems) {
             } else {
                 "`metric` has no place: `rows` or `columns` name metrics already"
             };
-            fields.problem(fields.offset, text);
+            fields.add_problem(fields.offset, text);
         }
         let spec = TableSpec {
             offset: fields.offset,
@@ -144,7 +148,7 @@ fn unit(fields: &mut Fields<'_, '_>) -> Option<String> {
     let unit = fields.text("unit")?;
     if !UNITS.iter().any(|(name, _)| *name == unit.value) {
         let names: Vec<&str> = UNITS.iter().map(|(name, _)| *name).collect();
-        fields.problem(unit.offset, format_args!("`unit` is one of {}", names.join(", ")));
+        fields.add_problem(unit.offset, format_args!("`unit` is one of {}", names.join(", ")));
     }
     Some(unit.value)
 }
@@ -154,7 +158,7 @@ fn statistic(fields: &mut Fields<'_, '_>) -> Statistic {
     let found = Statistic::NAMES.iter().find(|(known, _)| *known == name.value);
     if found.is_none() {
         let names: Vec<&str> = Statistic::NAMES.iter().map(|(name, _)| *name).collect();
-        fields.problem(name.offset, format_args!("`statistic` is one of {}", names.join(", ")));
+        fields.add_problem(name.offset, format_args!("`statistic` is one of {}", names.join(", ")));
     }
     found.map_or(Statistic::Median, |(_, statistic)| *statistic)
 }
@@ -162,14 +166,14 @@ fn statistic(fields: &mut Fields<'_, '_>) -> Statistic {
 /// Parses the name of an axis, or a list of metrics.
 fn side(fields: &mut Fields<'_, '_>, key: &'static str) -> Side {
     let Some(node) = fields.node(key) else {
-        fields.problem(fields.offset, format_args!("`{key}` is missing: an axis, or a list of metrics"));
+        fields.add_problem(fields.offset, format_args!("`{key}` is missing: an axis, or a list of metrics"));
         return Side::default();
     };
     match node.get_ref() {
         DeValue::Array(_) => {
             let names = patterns(fields, key);
             if names.is_empty() {
-                fields.problem(node.span().start, format_args!("`{key}` is empty"));
+                fields.add_problem(node.span().start, format_args!("`{key}` is empty"));
             }
             Side::Metrics(names)
         }
@@ -180,19 +184,19 @@ fn side(fields: &mut Fields<'_, '_>, key: &'static str) -> Side {
 /// Parses `where = { size = 2000, order = "up" }`; lists of choices are allowed if `several`.
 fn selection(fields: &mut Fields<'_, '_>, key: &'static str, several: bool) -> Selection {
     let Some(node) = fields.node(key) else { return Vec::new() };
-    let what = format!("{} {key}", fields.what());
+    let what = format!("{} {key}", fields.name());
     let Some(mut inner) = Fields::of(node, what, fields.problems()) else { return Vec::new() };
     let mut selection = Vec::new();
-    for (axis, node) in inner.all() {
+    for (axis, node) in inner.entries() {
         match (scalar(node), node.get_ref()) {
             (Some(choice), _) => selection.push((axis.value, choice)),
             (None, DeValue::Array(items)) if several && !items.is_empty() => {
                 let choices = names(node, inner.problems()).into_iter();
                 selection.extend(choices.map(|choice| (axis.value.clone(), choice)));
             }
-            _ => inner.problem(
+            _ => inner.add_problem(
                 node.span().start,
-                format_args!("the name of a choice is wanted, not {}", kind(node.get_ref())),
+                format_args!("the name of a choice is wanted, not {}", type_name(node.get_ref())),
             ),
         }
     }
@@ -202,15 +206,17 @@ fn selection(fields: &mut Fields<'_, '_>, key: &'static str, several: bool) -> S
 /// Parses `published = { ROW = { COLUMN = 1.5 } }`.
 fn published_cells(fields: &mut Fields<'_, '_>) -> Vec<PublishedFigure> {
     let Some(node) = fields.node("published") else { return Vec::new() };
-    let what = format!("{} published", fields.what());
+    let what = format!("{} published", fields.name());
     let Some(mut rows) = Fields::of(node, what.as_str(), fields.problems()) else { return Vec::new() };
     let mut cells = Vec::new();
-    for (row, node) in rows.all() {
+    for (row, node) in rows.entries() {
         let Some(mut columns) = Fields::of(node, what.as_str(), rows.problems()) else { continue };
-        for (column, node) in columns.all() {
+        for (column, node) in columns.entries() {
             match number(node.get_ref()) {
                 Some(figure) => cells.push(PublishedFigure { row: row.clone(), column, figure }),
-                None => columns.problem(node.span().start, "a number is wanted: { ROW = { COLUMN = 1.5 } }"),
+                None => {
+                    columns.add_problem(node.span().start, "a number is wanted: { ROW = { COLUMN = 1.5 } }")
+                }
             }
         }
     }
@@ -227,9 +233,11 @@ pub fn plots(nodes: &[&Node<'_>], study: &mut Study, problems: &mut Problems) {
         let kind = plot_kind(&mut fields);
         let series = fields.text("series").map(|series| series.value);
         match (&x, y.len()) {
-            (Side::Axis(_), 0) => fields.problem(fields.offset, "`y` is missing: the metric that is drawn"),
+            (Side::Axis(_), 0) => {
+                fields.add_problem(fields.offset, "`y` is missing: the metric that is drawn")
+            }
             (_, 2..) if series.is_some() => {
-                fields.problem(fields.offset, "`series` or several metrics in `y`, not both");
+                fields.add_problem(fields.offset, "`series` or several metrics in `y`, not both");
             }
             _ => {}
         }
@@ -259,7 +267,7 @@ fn plot_kind(fields: &mut Fields<'_, '_>) -> PlotKind {
         "bars" => PlotKind::Bars,
         "strips" => PlotKind::Strips,
         _ => {
-            fields.problem(name.offset, "`kind` is lines, points, bars or strips");
+            fields.add_problem(name.offset, "`kind` is lines, points, bars or strips");
             PlotKind::Lines
         }
     }

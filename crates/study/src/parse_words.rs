@@ -2,8 +2,9 @@
 
 use toml::de::DeValue;
 
-use super::diagnostics::{Fields, Located, Node, Problems, kind, number};
+use super::fields::{Fields, Located, Node, number, type_name};
 use super::metric::expand;
+use super::problems::Problems;
 
 /// The name of a choice, or a list of names: strings or numbers.
 pub fn names(node: &Node<'_>, problems: &mut Problems) -> Vec<String> {
@@ -18,7 +19,7 @@ pub fn names(node: &Node<'_>, problems: &mut Problems) -> Vec<String> {
             if name.is_none() {
                 problems.add(
                     item.span().start,
-                    format!("the name of a choice is wanted, not {}", kind(item.get_ref())),
+                    format!("the name of a choice is wanted, not {}", type_name(item.get_ref())),
                 );
             }
             name
@@ -41,7 +42,7 @@ pub fn patterns(fields: &mut Fields<'_, '_>, key: &'static str) -> Vec<String> {
     for text in texts {
         match expand(&text.value) {
             Ok(some) => names.extend(some),
-            Err(line) => fields.problem(text.offset, line),
+            Err(line) => fields.add_problem(text.offset, line),
         }
     }
     names.truncate(super::metric::MAX_METRICS + 1);

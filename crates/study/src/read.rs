@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use toml::de::DeTable;
 
-use super::diagnostics::Problems;
 use super::file::{FILE_NAME, Study};
+use super::problems::Problems;
 use super::{check, parse};
 
 /// Maximum size of a study file.

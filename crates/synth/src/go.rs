@@ -1,30 +1,57 @@
 //! Fabricated Go runtimes: static data with `mheap_`, spans of objects, of stacks and dead ones,
-//! their allocation bits, bitmaps of chunks. All of it is known by construction.
+//! their allocation bits, bitmaps of chunks. All figures are known by construction.
 //!
 //! Written from Go 1.23's `runtime/mheap.go` and `mpagealloc.go`, independently of the reader that
 //! it tests.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use crate::{Image, Rng, map_lines};
 
 const PAGE: u64 = 4096;
+/// Mapping of the program's code.
 const CODE: u64 = 0x40_0000;
+/// Mapping of the program's static data.
 const DATA: u64 = 0x60_0000;
 const DATA_BYTES: u64 = 40 * PAGE;
+/// Mapping of the runtime's own structures.
 const OWN: u64 = 0x7f30_0000_0000;
 const OWN_BYTES: u64 = 96 * PAGE;
+/// Mapping of the second level of the table of chunks.
 const CHUNK_TABLE: u64 = 0x7f31_0000_0000;
 const CHUNK_TABLE_BYTES: u64 = 1 << 20;
+/// Mapping of the heap.
 const HEAP: u64 = 0xc0_0000_0000;
-const CHUNK: u64 = 4 << 20;
-const SPAN_PAGE: u64 = 8 << 10;
-/// Addresses in `OWN`: ranges, pointers to spans, spans, bits.
+
+/// Ranges of the heap (`pageAlloc.inUse.ranges`).
 const RANGES: u64 = OWN;
+/// Pointers to spans (`mheap.allspans`).
 const SPANS: u64 = OWN + PAGE;
+/// Structures of spans, and the distance between two.
 const STRUCTURES: u64 = OWN + 16 * PAGE;
+const STRUCTURE_BYTES: u64 = 160;
+/// Allocation bits of spans, 128 bytes each at most.
 const BITS: u64 = OWN + 64 * PAGE;
+const BITS_BYTES: u64 = 128;
+
+/// Bytes of a chunk (`pallocChunkBytes`).
+const CHUNK: u64 = 4 << 20;
+/// Address of the first chunk (`arenaBaseOffset` on amd64).
+const FIRST_CHUNK: u64 = 0xffff_8000_0000_0000;
+/// Entries of the second level of the table of chunks (`pallocChunksL2Bits`).
+const CHUNK_TABLE_ENTRIES: u64 = 1 << 13;
+/// Bytes of an entry (`pallocData`): a bit per page in use, then one per page released.
+const CHUNK_ENTRY_BYTES: u64 = 128;
+/// Bytes of a page of a span (`pageSize`).
+const SPAN_PAGE: u64 = 8 << 10;
+/// Sizes of objects.
 const SIZES: [u64; 6] = [8, 48, 144, 1024, 3072, 8192];
+
+/// `mSpanInUse`.
+const STATE_IN_USE: u64 = 1;
+/// `mSpanManual`, the state of spans of stacks.
+const STATE_MANUAL: u64 = 2;
 
 /// Expected figures of a fabricated Go runtime, by the names of `runtime.MemStats`.
 pub type GoExpected = BTreeMap<&'static str, u64>;
@@ -37,8 +64,8 @@ pub struct GoImage {
     /// Its /proc/PID/maps.
     pub maps: String,
     /// Address of `mheap_`.
-    pub heap: u64,
-    /// Its static data.
+    pub mheap: u64,
+    /// Its static data: the first byte, and the first byte past the end.
     pub data: (u64, u64),
     /// Its expected figures.
     pub expected: GoExpected,
@@ -59,7 +86,7 @@ pub fn fabricate_go(seed: u64) -> GoImage {
     let maps = map_lines(&mappings);
     // All but the code.
     let image = Image::of(&mappings.map(|(start, bytes, _)| (start, bytes))[1..]);
-    let heap = DATA + 8 * dice.below(512);
+    let mheap = DATA + 8 * dice.below(512);
     let mut writer = Writer { image, dice, expected: GoExpected::new(), spans: 0, bits: BITS };
     for name in ["HeapAlloc", "HeapSys", "HeapIdle", "HeapInuse", "HeapReleased"] {
         writer.expected.insert(name, 0);
@@ -69,10 +96,10 @@ pub fn fabricate_go(seed: u64) -> GoImage {
     }
     let Writer { mut image, expected, spans, .. } = writer;
     image.put_row(RANGES, [HEAP, end]);
-    // mheap_: pages at 8, with chunks at 0x78 and inUse at 0x10090; allspans at 0x10148.
-    let number = HEAP.wrapping_sub(0xffff_8000_0000_0000) / CHUNK;
+    // `pages`, a `pageAlloc`, is at 8 of `mheap_`; in it `chunks` is at 0x78, and the slice
+    // `inUse.ranges` at 0x1_0090. The slice `allspans` is at 0x1_0148 of `mheap_`.
     let words = [
-        (8 + 0x78 + 8 * (number >> 13), CHUNK_TABLE),
+        (8 + 0x78 + 8 * (chunk_index(HEAP) / CHUNK_TABLE_ENTRIES), CHUNK_TABLE),
         (8 + 0x1_0090, RANGES),
         (8 + 0x1_0098, 1),
         (8 + 0x1_00a0, 16),
@@ -80,19 +107,26 @@ pub fn fabricate_go(seed: u64) -> GoImage {
         (0x1_0150, spans),
         (0x1_0158, 15 * PAGE / 8),
     ];
-    image.put_words(heap, words);
-    GoImage { image, maps, heap, data: (DATA, DATA + DATA_BYTES), expected }
+    image.put_words(mheap, words);
+    GoImage { image, maps, mheap, data: (DATA, DATA + DATA_BYTES), expected }
+}
+
+/// Returns the index of the chunk at this address (`chunkIndex`).
+fn chunk_index(chunk: u64) -> u64 {
+    chunk.wrapping_sub(FIRST_CHUNK) / CHUNK
 }
 
 struct Writer {
     image: Image,
     dice: Rng,
     expected: GoExpected,
+    /// Number of spans written.
     spans: u64,
+    /// Address of the allocation bits of the next span.
     bits: u64,
 }
 
-/// A span as its structure describes it.
+/// The fields of a span (`mspan`).
 #[derive(Default)]
 struct Span {
     start: u64,
@@ -105,6 +139,28 @@ struct Span {
     object_bytes: u64,
 }
 
+/// The use of some pages of a chunk.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Use {
+    Stack,
+    Objects,
+    Idle,
+    /// Idle, and released to the kernel.
+    Released,
+}
+
+/// The bits of the pages of a chunk.
+#[derive(Default)]
+struct PageBits([u64; 8]);
+
+impl PageBits {
+    fn set(&mut self, pages: Range<u64>) {
+        for page in pages {
+            self.0[(page / 64) as usize] |= 1 << (page % 64);
+        }
+    }
+}
+
 impl Writer {
     fn add(&mut self, name: &'static str, bytes: u64) {
         *self.expected.entry(name).or_default() += bytes;
@@ -112,57 +168,76 @@ impl Writer {
 
     /// Writes a span's structure.
     fn span(&mut self, span: &Span) {
-        let at = STRUCTURES + 160 * self.spans;
+        let at = STRUCTURES + STRUCTURE_BYTES * self.spans;
         self.image.put_word(SPANS + 8 * self.spans, at);
         self.spans += 1;
-        self.image.put_word(at + 0x18, span.start);
-        self.image.put_word(at + 0x20, span.pages);
-        self.image.put_word(at + 0x30, span.free_index | span.objects << 16);
-        self.image.put_word(at + 0x40, self.bits);
-        self.image.put_word(at + 0x60, span.used | span.state << 24);
-        self.image.put_word(at + 0x68, span.object_bytes);
+        let words = [
+            // `startAddr`, `npages`.
+            (0x18, span.start),
+            (0x20, span.pages),
+            // `freeindex` and `nelems`, 16 bits each.
+            (0x30, span.free_index | span.objects << 16),
+            // `allocBits`.
+            (0x40, self.bits),
+            // `allocCount`, 16 bits; `state` at 0x63.
+            (0x60, span.used | span.state << 24),
+            // `elemsize`.
+            (0x68, span.object_bytes),
+        ];
+        self.image.put_words(at, words);
     }
 
+    /// Fills a chunk with spans and idle pages, and writes its entry in the table of chunks.
     fn chunk(&mut self, chunk: u64) {
-        let (mut used, mut given) = ([0_u64; 8], [0_u64; 8]);
+        let (mut used, mut released) = (PageBits::default(), PageBits::default());
         let mut page = 0;
         while page < CHUNK / SPAN_PAGE {
             let pages = (1 + self.dice.below(6)).min(CHUNK / SPAN_PAGE - page);
-            let (start, bytes) = (chunk + page * SPAN_PAGE, pages * SPAN_PAGE);
-            let what = self.dice.below(5);
-            if what < 3 {
-                (page..page + pages).for_each(|page| used[(page / 64) as usize] |= 1 << (page % 64));
+            let start = chunk + page * SPAN_PAGE;
+            let page_use = match self.dice.below(5) {
+                0 => Use::Stack,
+                1 | 2 => Use::Objects,
+                3 => Use::Idle,
+                _ => Use::Released,
+            };
+            match page_use {
+                Use::Stack | Use::Objects => used.set(page..page + pages),
+                Use::Released => released.set(page..page + pages),
+                Use::Idle => {}
             }
-            match what {
-                0 => self.span(&Span { start, pages, state: 2, ..Span::default() }),
-                1 | 2 => self.objects(start, pages),
-                _ => {
-                    self.add("HeapIdle", bytes);
-                    self.add("HeapSys", bytes);
-                    if what == 4 {
-                        (page..page + pages).for_each(|page| given[(page / 64) as usize] |= 1 << (page % 64));
-                        self.add("HeapReleased", bytes);
-                    }
-                    // Some of these pages were spans once.
-                    if self.dice.below(2) == 0 {
-                        let free = Span { objects: 9, used: 3, object_bytes: 64, ..Span::default() };
-                        self.span(&Span { start, pages, ..free });
-                    }
-                }
+            match page_use {
+                Use::Stack => self.span(&Span { start, pages, state: STATE_MANUAL, ..Span::default() }),
+                Use::Objects => self.objects(start, pages),
+                Use::Idle | Use::Released => self.idle(start, pages, page_use == Use::Released),
             }
             page += pages;
         }
-        let number = chunk.wrapping_sub(0xffff_8000_0000_0000) / CHUNK;
-        self.image.put_row(CHUNK_TABLE + 128 * (number % (1 << 13)), used.into_iter().chain(given));
+        let entry = CHUNK_TABLE + CHUNK_ENTRY_BYTES * (chunk_index(chunk) % CHUNK_TABLE_ENTRIES);
+        self.image.put_row(entry, used.0.into_iter().chain(released.0));
     }
 
+    /// Adds idle pages, some of them with the structure of a dead span.
+    fn idle(&mut self, start: u64, pages: u64, is_released: bool) {
+        let bytes = pages * SPAN_PAGE;
+        self.add("HeapIdle", bytes);
+        self.add("HeapSys", bytes);
+        if is_released {
+            self.add("HeapReleased", bytes);
+        }
+        if self.dice.below(2) == 0 {
+            let dead = Span { objects: 9, used: 3, object_bytes: 64, ..Span::default() };
+            self.span(&Span { start, pages, ..dead });
+        }
+    }
+
+    /// Writes a span of objects of one size.
     fn objects(&mut self, start: u64, pages: u64) {
         let bytes = pages * SPAN_PAGE;
-        let size = match self.dice.below(7) {
+        let object_bytes = match self.dice.below(7) {
             6 => bytes,
             small => SIZES[small as usize],
         };
-        let objects = (bytes / size).min(1024);
+        let objects = (bytes / object_bytes).min(8 * BITS_BYTES);
         let free_index = self.dice.below(objects + 1);
         let mut used = free_index;
         for index in free_index..objects {
@@ -173,9 +248,10 @@ impl Writer {
                 self.image.put_word(at, word | 1 << (index % 64));
             }
         }
-        self.span(&Span { start, pages, free_index, objects, used, state: 1, object_bytes: size });
-        self.bits = (self.bits + 128).min(BITS + 31 * PAGE);
-        self.add("HeapAlloc", used * size);
+        let state = STATE_IN_USE;
+        self.span(&Span { start, pages, free_index, objects, used, state, object_bytes });
+        self.bits = (self.bits + BITS_BYTES).min(BITS + 31 * PAGE);
+        self.add("HeapAlloc", used * object_bytes);
         self.add("HeapInuse", bytes);
         self.add("HeapSys", bytes);
     }

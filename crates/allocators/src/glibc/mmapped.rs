@@ -14,7 +14,7 @@ use std::time::Instant;
 use super::layout;
 use super::locate::Parameters;
 use super::mapped_header::{HeaderWords, block_at, tail_bytes};
-use super::segments::Walked;
+use super::segments::RegionTotals;
 use strandline_claims::allocator::{Context, MappedBlock, RangeClaim, Reading};
 use strandline_claims::caveat::Caveat;
 use strandline_process::map::Mapping;
@@ -302,7 +302,7 @@ pub struct MappedChunks {
 
 impl MappedChunks {
     /// Adds the counters of one glibc, and the chunks that its walk has already met.
-    pub fn add(&mut self, parameters: Option<&Parameters>, walked: &[Walked]) {
+    pub fn add(&mut self, parameters: Option<&Parameters>, walked: &[RegionTotals]) {
         let Some(parameters) = parameters else { return };
         self.count = self.count.saturating_add(parameters.n_mmaps);
         self.bytes = self.bytes.saturating_add(parameters.mmapped_mem);

@@ -32,7 +32,7 @@ use self::locate::{Arena, Parameters};
 use self::mmapped::MappedChunks;
 use self::objects::Object;
 use self::regions::ArenaRegion;
-use self::segments::{Parts, Walked};
+use self::segments::{RegionParts, RegionTotals};
 use self::summary::{SUM_DIFFERS, by_arena, check_sums, facts, trim_bytes};
 use self::walk_context::{FastbinMode, Region, WalkContext};
 use strandline_claims::accumulator::OutOfOrder;
@@ -255,7 +255,7 @@ impl Arenas<'_> {
         &self,
         parameters: Option<&Parameters>,
         reading: &mut Reading,
-    ) -> Result<Vec<Walked>, OutOfOrder> {
+    ) -> Result<Vec<RegionTotals>, OutOfOrder> {
         let (mut special, links) = self.thread_caches(parameters, reading);
         let targets: Vec<LinkTargets> =
             (0..self.arenas.len()).map(|index| self.link_targets(index)).collect();
@@ -268,7 +268,7 @@ impl Arenas<'_> {
         let redone = in_order(to_redo.len(), self.context.threads, |item| {
             let PartIndex { region, part } = to_redo[item];
             let block = &walked[region].parts[part].block;
-            Some(segments::walk_again(contexts[region], block.start, block.end))
+            Some(segments::walk_again(contexts[region], AddressRange::new(block.start, block.end)))
         });
         for (&PartIndex { region, part }, redone) in to_redo.iter().zip(redone) {
             if let Some(redone) = redone {
@@ -293,8 +293,8 @@ impl Arenas<'_> {
 
     /// Returns the first inconsistent place of the heap. A differing sum alone is not one: then
     /// part of the heap was not found, and what matters is whether the call would go there.
-    fn doubt(&self, walked: &[Walked], reading: &Reading) -> Option<CallHazard> {
-        let damaged = |(walked, owned): (&Walked, &ArenaRegion)| {
+    fn doubt(&self, walked: &[RegionTotals], reading: &Reading) -> Option<CallHazard> {
+        let damaged = |(walked, owned): (&RegionTotals, &ArenaRegion)| {
             let at = walked.counts.first_damage?;
             Some(CallHazard { at, cause: cause(self.context, owned) })
         };
@@ -391,7 +391,7 @@ impl Arenas<'_> {
         &self,
         targets: &[LinkTargets],
         special: &mut [SpecialChunks],
-        walked: &[Parts],
+        walked: &[RegionParts],
         reading: &mut Reading,
     ) -> Vec<PartIndex> {
         let mut to_redo = Vec::new();
@@ -448,7 +448,7 @@ fn add_walked(
     context: &Context<'_>,
     reading: &mut Reading,
     regions: &[ArenaRegion],
-    walked: &mut [Walked],
+    walked: &mut [RegionTotals],
     pages: &[RangePages],
 ) {
     for ((owned, walked), pages) in regions.iter().zip(walked).zip(pages) {

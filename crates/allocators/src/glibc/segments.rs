@@ -1,10 +1,10 @@
 //! Walks regions with several threads.
 //!
-//! A long region is cut into segments. Only the first starts at a known chunk; in each other a
-//! plausible chunk is searched and walked from, in parts of about a megabyte. These results count
-//! only if the walk of the previous segment arrives at exactly the start of one of these parts;
-//! until then that walk continues. So a wrong start (old headers inside a free chunk look real)
-//! costs a little time and never a wrong figure.
+//! A long region is cut into segments. Only the first starts at a known chunk. In each other
+//! segment the walk searches a plausible chunk and starts there. Its parts of about a megabyte
+//! count only from the first one whose start the walk of the previous segment reaches exactly;
+//! until then that walk continues. So a wrong start, such as an old header inside a free chunk,
+//! costs a little time and never makes a figure wrong.
 
 use std::time::Instant;
 
@@ -12,19 +12,21 @@ use super::walk::Walker;
 use super::walk_context::{Counts, Part, WalkContext};
 use strandline_claims::accumulator::{AccumulatedPart, OutOfOrder, Sums};
 use strandline_claims::range::PAGE_BYTES;
+use strandline_process::range::AddressRange;
 use strandline_process::work::in_order;
 
-/// Minimum and maximum segment: long ones cost less at their borders, short ones let all threads
-/// share a small heap.
+/// Minimum size of a segment: the search for a first chunk costs time in each of them.
 const MIN_SEGMENT_BYTES: u64 = 2 << 20;
+/// Maximum size of a segment, so that all threads share a heap.
 const MAX_SEGMENT_BYTES: u64 = 32 << 20;
-/// Segments per thread, so that a slow one does not delay the others.
+/// Segments per thread, so that a slow segment does not delay the end of the walk.
 const SEGMENTS_PER_THREAD: u64 = 4;
+/// Minimum size of a part, except for the last part of a segment.
 const PART_BYTES: u64 = 1 << 20;
 
 /// Totals of a region.
 #[derive(Clone, Debug, Default)]
-pub struct Walked {
+pub struct RegionTotals {
     /// Sums of resident bytes.
     pub sums: Sums,
     /// Counts of address space.
@@ -33,7 +35,7 @@ pub struct Walked {
 
 /// The parts of one region, in address order and without gap, from its start to its end.
 #[derive(Clone, Debug, Default)]
-pub struct Parts {
+pub struct RegionParts {
     /// The parts.
     pub parts: Vec<Part>,
     /// Bytes read from the target.
@@ -42,19 +44,24 @@ pub struct Parts {
     pub unreadable_bytes: u64,
 }
 
-/// What a thread found in one segment.
+/// The parts that a thread walked in one segment.
 #[derive(Default)]
 struct Segment {
     parts: Vec<Part>,
+    /// Where the walk ended; the start of the segment if no plausible chunk was found.
     end: u64,
     bytes_read: u64,
     unreadable_bytes: u64,
 }
 
-/// Walks all `contexts` with `threads` threads; calls `progress` with the bytes of regions done.
-pub fn walk(contexts: &[WalkContext<'_>], threads: usize, progress: &(dyn Fn(u64) + Sync)) -> Vec<Parts> {
-    let total: u64 =
-        contexts.iter().map(|walk_context| walk_context.region.end - walk_context.region.start).sum();
+/// Walks all `contexts` with `threads` threads. Calls `progress` with the bytes of each segment
+/// after its walk.
+pub fn walk(
+    contexts: &[WalkContext<'_>],
+    threads: usize,
+    progress: &(dyn Fn(u64) + Sync),
+) -> Vec<RegionParts> {
+    let total: u64 = contexts.iter().map(|walk_context| walk_context.region.range().len()).sum();
     let share = total / (threads.max(1) as u64 * SEGMENTS_PER_THREAD);
     let bytes = share.clamp(MIN_SEGMENT_BYTES, MAX_SEGMENT_BYTES).next_multiple_of(PAGE_BYTES);
     let tasks: Vec<Task> = contexts
@@ -63,9 +70,9 @@ pub fn walk(contexts: &[WalkContext<'_>], threads: usize, progress: &(dyn Fn(u64
         .flat_map(|(index, walk_context)| cut(index, walk_context, bytes))
         .collect();
     let segments = in_order(tasks.len(), threads, |task| {
-        let Task { region, start, end } = tasks[task];
-        let segment = walk_segment(contexts[region], start, end);
-        progress(end - start);
+        let Task { region, range } = tasks[task];
+        let segment = walk_segment(contexts[region], range);
+        progress(range.len());
         segment
     });
     let mut by_region: Vec<Vec<Segment>> = contexts.iter().map(|_| Vec::new()).collect();
@@ -80,11 +87,10 @@ pub fn walk(contexts: &[WalkContext<'_>], threads: usize, progress: &(dyn Fn(u64
 struct Task {
     /// Index of its region.
     region: usize,
-    start: u64,
-    end: u64,
+    range: AddressRange,
 }
 
-/// Cuts a region into segments of about `bytes`.
+/// Cuts the region with this index into segments of about `bytes`.
 fn cut(index: usize, walk_context: &WalkContext<'_>, bytes: u64) -> Vec<Task> {
     let region = walk_context.region;
     let mut tasks = Vec::new();
@@ -95,25 +101,26 @@ fn cut(index: usize, walk_context: &WalkContext<'_>, bytes: u64) -> Vec<Task> {
         let is_short = region.end - end < bytes / 4;
         let is_last = is_short || walk_context.pages.runs_in(end, region.end).next().is_none();
         let end = if is_last { region.end } else { end };
-        tasks.push(Task { region: index, start, end });
+        tasks.push(Task { region: index, range: AddressRange::new(start, end) });
         start = end;
     }
     tasks
 }
 
-fn walk_segment(walk_context: WalkContext<'_>, from: u64, to: u64) -> Segment {
-    let walker = if from == walk_context.region.start {
+fn walk_segment(walk_context: WalkContext<'_>, range: AddressRange) -> Segment {
+    let AddressRange { start, end } = range;
+    let walker = if start == walk_context.region.start {
         Some(Walker::from_start(walk_context))
-    } else if walk_context.pages.runs_in(from, to).next().is_none() {
+    } else if walk_context.pages.runs_in(start, end).next().is_none() {
         None
     } else {
-        Walker::from_plausible_start(walk_context, from, to)
+        Walker::from_plausible_start(walk_context, start, end)
     };
-    let mut segment = Segment { end: from, ..Segment::default() };
+    let mut segment = Segment { end: start, ..Segment::default() };
     let Some(mut walker) = walker else { return segment };
     segment.end = walker.position();
-    while !walker.is_done() && walker.position() < to && Instant::now() < walk_context.deadline {
-        let remaining = to - walker.position();
+    while !walker.is_done() && walker.position() < end && Instant::now() < walk_context.deadline {
+        let remaining = end - walker.position();
         let part = walker.walk(PART_BYTES.min(remaining), 0);
         if walker.gave_up() {
             break;
@@ -127,45 +134,45 @@ fn walk_segment(walk_context: WalkContext<'_>, from: u64, to: u64) -> Segment {
 }
 
 /// Joins the segments of one region.
-fn join(walk_context: WalkContext<'_>, segments: Vec<Segment>) -> Parts {
-    let mut joined = Parts::default();
-    let mut end = walk_context.region.start;
+fn join(walk_context: WalkContext<'_>, segments: Vec<Segment>) -> RegionParts {
+    let mut joined = RegionParts::default();
     for segment in segments {
         joined.bytes_read += segment.bytes_read;
         joined.unreadable_bytes += segment.unreadable_bytes;
         for part in segment.parts {
-            if part.block.end <= end {
+            if part.block.end <= joined.end(walk_context) {
                 continue;
             }
-            // Walks on to the start of this part, or past it.
-            joined.continue_walk(walk_context, &mut end, part.block.start);
-            if part.block.start == end {
-                end = part.block.end;
+            // Walks to the start of this part, or past it.
+            joined.continue_walk(walk_context, part.block.start);
+            if part.block.start == joined.end(walk_context) {
                 joined.parts.push(part);
             }
         }
-        // If none of its parts was reached, the whole segment had a wrong start.
-        joined.continue_walk(walk_context, &mut end, segment.end);
+        // If the start of no part was reached, the segment had a wrong start.
+        joined.continue_walk(walk_context, segment.end);
     }
-    joined.continue_walk(walk_context, &mut end, walk_context.region.end);
+    joined.continue_walk(walk_context, walk_context.region.end);
     joined
 }
 
-impl Parts {
-    /// Walks from `end` to the first boundary at or after `until`.
-    fn continue_walk(&mut self, walk_context: WalkContext<'_>, end: &mut u64, until: u64) {
-        if *end >= until {
+impl RegionParts {
+    /// Returns the end of the last part, or the start of the region if there is none.
+    fn end(&self, walk_context: WalkContext<'_>) -> u64 {
+        self.parts.last().map_or(walk_context.region.start, |part| part.block.end)
+    }
+
+    /// Walks from the end of the last part to the first boundary at or after `until`.
+    fn continue_walk(&mut self, walk_context: WalkContext<'_>, until: u64) {
+        let mut end = self.end(walk_context);
+        if end >= until {
             return;
         }
-        let is_at_start = *end == walk_context.region.start;
-        let is_late = || Instant::now() >= walk_context.deadline;
-        // The walk from the region's start claims its metadata, without which the sums are wrong.
-        let mut walker =
-            if is_at_start { Walker::from_start(walk_context) } else { Walker::new(walk_context, *end) };
-        while *end < until {
-            let part =
-                if is_late() { walker.abandon() } else { walker.walk(PART_BYTES.min(until - *end), 0) };
-            *end = part.block.end;
+        let mut walker = walker_at(walk_context, end);
+        while end < until {
+            let is_late = Instant::now() >= walk_context.deadline;
+            let part = if is_late { walker.abandon() } else { walker.walk(PART_BYTES.min(until - end), 0) };
+            end = part.block.end;
             self.parts.push(part);
         }
         self.bytes_read += walker.bytes_read();
@@ -173,7 +180,10 @@ impl Parts {
     }
 
     /// Adds the parts up.
-    pub fn sum(self, walk_context: &WalkContext<'_>) -> Result<Walked, OutOfOrder> {
+    ///
+    /// # Errors
+    /// The parts have a gap or overlap, or do not end at the end of the region.
+    pub fn sum(self, walk_context: &WalkContext<'_>) -> Result<RegionTotals, OutOfOrder> {
         let mut counts = Counts::default();
         let mut block = AccumulatedPart::empty(walk_context.region.start);
         for part in self.parts {
@@ -183,14 +193,21 @@ impl Parts {
         if block.end != walk_context.region.end {
             return Err(OutOfOrder { at: block.end, expected: walk_context.region.end });
         }
-        Ok(Walked { sums: block.finish(walk_context.pages), counts })
+        Ok(RegionTotals { sums: block.finish(walk_context.pages), counts })
     }
 }
 
-/// Walks the part `start..end` again, now that its special chunks are known.
-pub fn walk_again(walk_context: WalkContext<'_>, start: u64, end: u64) -> Part {
-    let is_at_start = start == walk_context.region.start;
-    let mut walker =
-        if is_at_start { Walker::from_start(walk_context) } else { Walker::new(walk_context, start) };
-    walker.walk(0, end)
+/// Walks the part with the addresses `range` again, now that its special chunks are known.
+pub fn walk_again(walk_context: WalkContext<'_>, range: AddressRange) -> Part {
+    walker_at(walk_context, range.start).walk(0, range.end)
+}
+
+/// Returns a walk from the boundary `at`. At the region's start it includes the metadata, without
+/// which the sums would be wrong.
+fn walker_at(walk_context: WalkContext<'_>, at: u64) -> Walker<'_> {
+    if at == walk_context.region.start {
+        Walker::from_start(walk_context)
+    } else {
+        Walker::new(walk_context, at)
+    }
 }

@@ -2,7 +2,7 @@
 
 use super::layout::DEFAULT_THRESHOLD_BYTES;
 use super::locate::Parameters;
-use super::segments::Walked;
+use super::segments::RegionTotals;
 use super::{ABOUT, rows};
 use strandline_claims::allocator::Reading;
 use strandline_claims::facts::{Arena, ArenaKind, Remedy, RemedyKind};
@@ -21,7 +21,7 @@ const MIN_BYTES_FOR_SETTING: u64 = 1 << 20;
 /// Returns the setting that keeps both thresholds at 128 KiB, if they have grown: setting one ends
 /// their growth (malloc.c, do_set_trim_threshold), so larger blocks get their own mappings again,
 /// too.
-pub fn trim_threshold(parameters: Option<&Parameters>, walked: &[Walked]) -> Option<Remedy> {
+pub fn trim_threshold(parameters: Option<&Parameters>, walked: &[RegionTotals]) -> Option<Remedy> {
     let is_grown = |parameters: &&Parameters| {
         parameters.has_dynamic_thresholds && parameters.trim_threshold > DEFAULT_THRESHOLD_BYTES
     };

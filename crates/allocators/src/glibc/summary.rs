@@ -1,34 +1,42 @@
-//! Totals of the walked ranges per arena: the allocator's statistics, and whether they match
+//! Totals of the walked regions per arena: the allocator's statistics, and whether they match
 //! malloc's own figures.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 use super::locate::{Arena, Parameters};
 use super::objects::Object;
 use super::regions::ArenaRegion;
-use super::segments::Walked;
+use super::segments::RegionTotals;
 use super::walk_context::RegionKind;
 use strandline_claims::allocator::Reading;
 use strandline_claims::caveat::Caveat;
-use strandline_claims::facts::{Allocator, ArenaKind, Figures, Mallinfo};
+use strandline_claims::facts::{Allocator, Arena as ArenaFacts, ArenaKind, Figures, Mallinfo};
 use strandline_claims::range::PAGE_BYTES;
 
-/// Groups the regions and their totals by arena.
+/// A region of an arena, and its totals.
+#[derive(Clone, Copy)]
+pub struct WalkedRegion<'a> {
+    owned: &'a ArenaRegion,
+    totals: &'a RegionTotals,
+}
+
+/// Returns the regions of each arena. `totals` has an entry for each region.
 pub fn by_arena<'a>(
     arenas: &[Arena],
-    owned: &'a [ArenaRegion],
-    walked: &'a [Walked],
-) -> Vec<Vec<(&'a ArenaRegion, &'a Walked)>> {
+    regions: &'a [ArenaRegion],
+    totals: &'a [RegionTotals],
+) -> Vec<Vec<WalkedRegion<'a>>> {
     let mut grouped: Vec<Vec<_>> = arenas.iter().map(|_| Vec::new()).collect();
-    for (owned, walked) in owned.iter().zip(walked) {
-        grouped[owned.arena].push((owned, walked));
+    for (owned, totals) in regions.iter().zip(totals) {
+        grouped[owned.arena].push(WalkedRegion { owned, totals });
     }
     grouped
 }
 
-/// Bytes that `malloc_trim(0)` releases of a range, less the pages that it brings in.
-pub fn trim_bytes(walked: &Walked) -> u64 {
-    walked.sums.trimmable.saturating_sub(walked.counts.touched_pages * PAGE_BYTES)
+/// Bytes that `malloc_trim(0)` releases of a region, less the pages that it brings in.
+pub fn trim_bytes(totals: &RegionTotals) -> u64 {
+    totals.sums.trimmable.saturating_sub(totals.counts.touched_pages * PAGE_BYTES)
 }
 
 /// Returns the minimum and maximum bytes that a region can contribute to its arena's `system_mem`.
@@ -36,30 +44,32 @@ pub fn trim_bytes(walked: &Walked) -> u64 {
 /// What other users of sbrk took between two sections counts while the arena is contiguous
 /// (malloc.c, sysmalloc: "Count foreign sbrk as system_mem"), but not after brk was blocked; what
 /// follows the last section never counts.
-fn spanned(owned: &ArenaRegion, walked: &Walked, is_contiguous: bool) -> (u64, u64) {
-    let counts = &walked.counts;
-    let bytes = owned.region.end - owned.region.start;
-    let chunks = bytes.saturating_sub(counts.foreign_bytes + counts.mmapped_bytes);
-    match owned.region.kind {
-        RegionKind::Pieces => (chunks, chunks),
-        RegionKind::Heap => (bytes, bytes),
+fn system_bytes(region: WalkedRegion<'_>, is_contiguous: bool) -> RangeInclusive<u64> {
+    let counts = &region.totals.counts;
+    let bytes = region.owned.region.range().len();
+    let chunk_bytes = bytes.saturating_sub(counts.foreign_bytes + counts.mmapped_bytes);
+    match region.owned.region.kind {
+        RegionKind::Pieces => chunk_bytes..=chunk_bytes,
+        RegionKind::Heap => bytes..=bytes,
         RegionKind::Brk => {
             let max_bytes = bytes.saturating_sub(counts.trailing_bytes);
-            (if is_contiguous { max_bytes } else { chunks }, max_bytes)
+            if is_contiguous { max_bytes..=max_bytes } else { chunk_bytes..=max_bytes }
         }
     }
 }
 
-/// Code of the caveat for an arena whose size differs from what was found.
+/// Code of the caveat for an arena whose size differs from that of its regions.
 pub const SUM_DIFFERS: &str = "arena_sum_differs";
 
-/// Adds a caveat for each arena whose ranges do not match its own figure for them.
-pub fn check_sums(arenas: &[Arena], by_arena: &[Vec<(&ArenaRegion, &Walked)>], reading: &mut Reading) {
+/// Adds a caveat for each arena whose regions do not match its own figure for them.
+pub fn check_sums(arenas: &[Arena], by_arena: &[Vec<WalkedRegion<'_>>], reading: &mut Reading) {
     for (arena, regions) in arenas.iter().zip(by_arena) {
-        let (min_bytes, max_bytes) = regions
-            .iter()
-            .map(|(owned, walked)| spanned(owned, walked, !arena.noncontiguous))
-            .fold((0, 0), |sum, part| (sum.0 + part.0, sum.1 + part.1));
+        let (mut min_bytes, mut max_bytes) = (0_u64, 0_u64);
+        for region in regions {
+            let bytes = system_bytes(*region, !arena.noncontiguous);
+            min_bytes += bytes.start();
+            max_bytes += bytes.end();
+        }
         if !(min_bytes..=max_bytes).contains(&arena.system_mem) {
             let text = format!(
                 "the arena counts {} bytes taken from the kernel; {max_bytes} were found",
@@ -76,7 +86,7 @@ pub fn check_sums(arenas: &[Arena], by_arena: &[Vec<(&ArenaRegion, &Walked)>], r
 pub fn facts(
     object: &Object,
     arenas: &[Arena],
-    by_arena: &[Vec<(&ArenaRegion, &Walked)>],
+    by_arena: &[Vec<WalkedRegion<'_>>],
     parameters: Option<&Parameters>,
 ) -> Allocator {
     let mut allocator = Allocator {
@@ -86,32 +96,10 @@ pub fn facts(
         ..Allocator::default()
     };
     let mut mallinfo = Mallinfo::default();
-    for (arena, parts) in arenas.iter().zip(by_arena) {
-        let sum = |field: fn(&Walked) -> u64| parts.iter().map(|(_, walked)| field(walked)).sum::<u64>();
-        let (fast_bytes, top_bytes) = (sum(|w| w.counts.fast_bytes), sum(|w| w.counts.top_bytes));
-        let free_bytes = sum(|w| w.counts.bin_bytes) + fast_bytes + top_bytes;
-        let cached_bytes = sum(|w| w.counts.cached_bytes);
-        allocator.arenas.push(strandline_claims::facts::Arena {
-            id: format!("{:#x}", arena.address),
-            kind: if arena.main { ArenaKind::Main } else { ArenaKind::Secondary },
-            mapped_bytes: arena.system_mem,
-            used_bytes: arena.system_mem.saturating_sub(free_bytes + cached_bytes),
-            free_bytes,
-            tcache_bytes: cached_bytes,
-            fastbin_bytes: fast_bytes,
-            top_bytes,
-            trim_bytes: sum(trim_bytes),
-        });
-        // malloc.c, int_mallinfo: "top always exists", also before the first allocation.
-        mallinfo.ordblks += sum(|w| w.counts.bin_chunks) + 1;
-        mallinfo.smblks += sum(|w| w.counts.fast_chunks);
-        mallinfo.fsmblks += fast_bytes;
-        mallinfo.fordblks += free_bytes;
-        mallinfo.uordblks = mallinfo.uordblks.saturating_add(arena.system_mem.saturating_sub(free_bytes));
-        mallinfo.arena = mallinfo.arena.saturating_add(arena.system_mem);
-        if arena.main {
-            mallinfo.keepcost = top_bytes;
-        }
+    for (arena, regions) in arenas.iter().zip(by_arena) {
+        let facts = arena_facts(arena, regions);
+        add_arena(&mut mallinfo, arena, regions, &facts);
+        allocator.arenas.push(facts);
     }
     if let Some(parameters) = parameters {
         mallinfo.hblks = parameters.n_mmaps;
@@ -124,14 +112,53 @@ pub fn facts(
     allocator
 }
 
-/// Sets the totals over all arenas; they are unknown if the heap was not read completely.
+/// Returns the sum of a figure over `regions`.
+fn sum(regions: &[WalkedRegion<'_>], figure: fn(&RegionTotals) -> u64) -> u64 {
+    regions.iter().map(|region| figure(region.totals)).sum()
+}
+
+/// Returns the statistics of one arena.
+fn arena_facts(arena: &Arena, regions: &[WalkedRegion<'_>]) -> ArenaFacts {
+    let fastbin_bytes = sum(regions, |totals| totals.counts.fast_bytes);
+    let top_bytes = sum(regions, |totals| totals.counts.top_bytes);
+    let tcache_bytes = sum(regions, |totals| totals.counts.cached_bytes);
+    let free_bytes = sum(regions, |totals| totals.counts.bin_bytes) + fastbin_bytes + top_bytes;
+    ArenaFacts {
+        id: format!("{:#x}", arena.address),
+        kind: if arena.main { ArenaKind::Main } else { ArenaKind::Secondary },
+        mapped_bytes: arena.system_mem,
+        used_bytes: arena.system_mem.saturating_sub(free_bytes + tcache_bytes),
+        free_bytes,
+        tcache_bytes,
+        fastbin_bytes,
+        top_bytes,
+        trim_bytes: sum(regions, trim_bytes),
+    }
+}
+
+/// Adds one arena to the figures of `mallinfo2()` (malloc.c, int_mallinfo).
+fn add_arena(mallinfo: &mut Mallinfo, arena: &Arena, regions: &[WalkedRegion<'_>], facts: &ArenaFacts) {
+    // "top always exists", also before the first allocation.
+    mallinfo.ordblks += sum(regions, |totals| totals.counts.bin_chunks) + 1;
+    mallinfo.smblks += sum(regions, |totals| totals.counts.fast_chunks);
+    mallinfo.fsmblks += facts.fastbin_bytes;
+    mallinfo.fordblks += facts.free_bytes;
+    let used_bytes = arena.system_mem.saturating_sub(facts.free_bytes);
+    mallinfo.uordblks = mallinfo.uordblks.saturating_add(used_bytes);
+    mallinfo.arena = mallinfo.arena.saturating_add(arena.system_mem);
+    if arena.main {
+        mallinfo.keepcost = facts.top_bytes;
+    }
+}
+
+/// Sets the totals over all arenas, unless part of the heap was not read.
 fn set_totals(
     allocator: &mut Allocator,
     mallinfo: &Mallinfo,
     arenas: &[Arena],
-    by_arena: &[Vec<(&ArenaRegion, &Walked)>],
+    by_arena: &[Vec<WalkedRegion<'_>>],
 ) {
-    let all = || by_arena.iter().flatten().map(|(_, walked)| &walked.counts);
+    let all = || by_arena.iter().flatten().map(|region| &region.totals.counts);
     if !all().all(|counts| counts.unread_bytes == 0) {
         return;
     }
@@ -141,20 +168,21 @@ fn set_totals(
     allocator.live_blocks = Some(all().map(|counts| counts.blocks).sum());
     allocator.cached_bytes = Some(cached_bytes);
     allocator.free_bytes = Some(mallinfo.fordblks);
-    // What mallinfo counts as in use but is in no block or cache: size words, heads of heaps,
-    // caches' own structures.
-    let mmapped = all().map(|counts| counts.mmapped_bytes).sum::<u64>();
-    let used = mallinfo.uordblks.saturating_add(mmapped);
-    // Foreign bytes count while an arena is contiguous (see `spanned`).
-    let foreign = arenas
+    // The bytes that mallinfo counts as in use but that are in no block or cache: size words,
+    // headers of heaps, structures of caches.
+    let mmapped_bytes = all().map(|counts| counts.mmapped_bytes).sum::<u64>();
+    let used_bytes = mallinfo.uordblks.saturating_add(mmapped_bytes);
+    // Foreign bytes count while an arena is contiguous (see `system_bytes`).
+    let foreign_bytes = arenas
         .iter()
         .zip(by_arena)
         .filter(|(arena, _)| !arena.noncontiguous)
-        .flat_map(|(_, parts)| parts)
-        .map(|(_, walked)| walked.counts.foreign_bytes.saturating_sub(walked.counts.trailing_bytes))
+        .flat_map(|(_, regions)| regions)
+        .map(|region| &region.totals.counts)
+        .map(|counts| counts.foreign_bytes.saturating_sub(counts.trailing_bytes))
         .sum::<u64>();
-    let known = live_bytes.saturating_add(cached_bytes).saturating_add(foreign);
-    allocator.metadata_bytes = Some(used.saturating_sub(known));
+    let other_bytes = live_bytes.saturating_add(cached_bytes).saturating_add(foreign_bytes);
+    allocator.metadata_bytes = Some(used_bytes.saturating_sub(other_bytes));
 }
 
 /// The fields of `mallinfo2()`.
@@ -173,6 +201,7 @@ fn own_figures(mallinfo: &Mallinfo) -> Figures {
     figures.into_iter().map(|(name, figure)| (name.to_owned(), figure.into())).collect()
 }
 
+/// Returns malloc's parameters in force, by their names in JSON.
 fn settings(parameters: &Parameters) -> BTreeMap<String, u64> {
     [
         ("trim_threshold_bytes", parameters.trim_threshold),

@@ -1,12 +1,13 @@
-//! Layouts of mimalloc's structures by version, as data: standard 64-bit builds, without padding
-//! and encoded lists (`MI_SECURE`, `MI_DEBUG`).
+//! Layouts of mimalloc's pages by version, and of the arenas and the page map of 3.x, as data:
+//! standard 64-bit builds, without padding and encoded lists (`MI_SECURE`, `MI_DEBUG`).
 
 use super::parts::{ArenaPurge, Collect, SpanPurge};
 use strandline_process::memory::{half_word_at, word_at};
 use strandline_process::pages::USER_ADDRESS_END;
 use strandline_process::range::AddressRange;
 
-/// Offsets in a page (`types.h`, `struct mi_page_s`): a run of blocks of one size.
+/// Offsets in the structure of a page, which is a run of blocks of one size (`types.h`,
+/// `struct mi_page_s`).
 #[derive(Debug, PartialEq, Eq)]
 pub struct PageLayout {
     /// Bytes of the structure.
@@ -31,13 +32,22 @@ pub struct PageLayout {
     pub start: FirstBlock,
     /// Whether the first word is `xthread_id`, with flags in its low bits.
     has_thread: bool,
-    /// `flags`, whose first bit is `in_full`, followed by a byte whose upper seven bits are
-    /// `retire_expire`; and `next`, followed by `prev`. `None` for releases where the order of
-    /// pages does not matter.
-    queue: Option<(usize, usize)>,
+    /// The page's place in a queue of its heap; `None` for releases where the order of pages does
+    /// not matter.
+    queue: Option<QueueFields>,
     /// `memid.mem.arena` of 3.x: the arena, then in 32 bits each the first slice in it and the
     /// number of slices.
     arena: Option<usize>,
+}
+
+/// Offsets of the fields of a page for the queues of its heap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct QueueFields {
+    /// `flags`, whose first bit is `in_full`, followed by a byte whose upper seven bits are
+    /// `retire_expire`.
+    flags: usize,
+    /// `next`, followed by `prev`.
+    next: usize,
 }
 
 /// A field whose width differs between releases.
@@ -68,7 +78,7 @@ pub enum FirstBlock {
 }
 
 /// 1.6 to 1.8.2.
-const PAGE_1: PageLayout = PageLayout {
+pub const PAGE_1: PageLayout = PageLayout {
     bytes: 64,
     capacity: 2,
     reserved: 4,
@@ -84,7 +94,7 @@ const PAGE_1: PageLayout = PageLayout {
     arena: None,
 };
 /// 1.8.4 to 1.9.
-const PAGE_1_8_4: PageLayout = PageLayout {
+pub const PAGE_1_8_4: PageLayout = PageLayout {
     bytes: 80,
     capacity: 2,
     reserved: 4,
@@ -100,7 +110,7 @@ const PAGE_1_8_4: PageLayout = PageLayout {
     arena: None,
 };
 /// 2.0 to 2.1.2.
-const PAGE_2: PageLayout = PageLayout {
+pub const PAGE_2: PageLayout = PageLayout {
     bytes: 80,
     capacity: 10,
     reserved: 12,
@@ -112,14 +122,14 @@ const PAGE_2: PageLayout = PageLayout {
     heaps: [48, 48],
     start: FirstBlock::Offset,
     has_thread: false,
-    queue: Some((14, 56)),
+    queue: Some(QueueFields { flags: 14, next: 56 }),
     arena: None,
 };
 /// CPython's own without a global lock (3.13t and later, `Include/internal/mimalloc`): 2.1.2 with
 /// more fields at the end.
-const PAGE_CPYTHON: PageLayout = PageLayout { bytes: 96, ..PAGE_2 };
+pub const PAGE_CPYTHON: PageLayout = PageLayout { bytes: 96, ..PAGE_2 };
 /// 2.1.4 to 2.4.
-const PAGE_2_1_4: PageLayout = PageLayout {
+pub const PAGE_2_1_4: PageLayout = PageLayout {
     bytes: 96,
     capacity: 10,
     reserved: 12,
@@ -131,11 +141,11 @@ const PAGE_2_1_4: PageLayout = PageLayout {
     heaps: [64, 64],
     start: FirstBlock::Field(48),
     has_thread: false,
-    queue: Some((14, 72)),
+    queue: Some(QueueFields { flags: 14, next: 72 }),
     arena: None,
 };
 /// CPython's own of later 3.14t: 2.5.2 with more fields at the end.
-const PAGE_CPYTHON_2_5: PageLayout = PageLayout { bytes: 112, ..PAGE_2_1_4 };
+pub const PAGE_CPYTHON_2_5: PageLayout = PageLayout { bytes: 112, ..PAGE_2_1_4 };
 /// 3.0 to 3.3.
 pub const PAGE_3: PageLayout = PageLayout {
     bytes: 120,
@@ -171,9 +181,9 @@ pub struct PageWords {
     pub lists: [u64; 3],
     /// The heaps that it belongs to, its thread's and another; 0 if none.
     pub heaps: [u64; 2],
-    /// Where its first block begins, if a field holds that.
+    /// Address of its first block, if a field holds that.
     pub start: Option<u64>,
-    /// The thread that it belongs to, if a field holds that (3.x).
+    /// The thread that it belongs to; 0 if no field holds that (before 3.x).
     pub thread: u64,
     /// Start and size of its memory according to its arena.
     pub slices: Option<AddressRange>,
@@ -183,7 +193,7 @@ pub struct PageWords {
     pub links: [u64; 2],
     /// Whether it is in the queue of full pages.
     pub is_full: bool,
-    /// Whether it is kept for a time although it is empty.
+    /// Whether its heap keeps it for a time although it is empty.
     pub is_retired: bool,
 }
 
@@ -212,7 +222,9 @@ impl PageLayout {
         };
         let block_bytes = sized(self.block_bytes)?;
         let (flags, links) = match self.queue {
-            Some((flags, next)) => (half(flags)?, [word_at(bytes, next)?, word_at(bytes, next + 8)?]),
+            Some(QueueFields { flags, next }) => {
+                (half(flags)?, [word_at(bytes, next)?, word_at(bytes, next + 8)?])
+            }
             None => (0, [0; 2]),
         };
         let slices = |at: usize| {
@@ -231,7 +243,7 @@ impl PageLayout {
             capacity: half(self.capacity)? & 0xffff,
             reserved: half(self.reserved)? & 0xffff,
             used: sized(self.used)?,
-            // The size is then taken from the area.
+            // A field of 32 bits does not hold the size of a huge block: it is that of the area.
             block_bytes: if self.block_bytes.bits == 32 && block_bytes >= HUGE_BLOCK {
                 u64::MAX
             } else {
@@ -249,12 +261,15 @@ impl PageLayout {
     }
 }
 
-/// Offset of the first block in the area of a page of 2.0 to 2.1.2, in the order of releases: 2.0.0
-/// to 2.0.2; to 2.0.6; to 2.1.0; 2.1.1 and 2.1.2.
+/// Offset of the first block in the area of a page of 2.0 to 2.1.2, by the size of its blocks.
 pub static OFFSETS: [fn(u64) -> u64; 4] = [
+    // 2.0.0 to 2.0.2.
     |_| 0,
+    // Up to 2.0.6.
     |bytes| if (8..=1024).contains(&bytes) { 128 } else { 0 },
+    // Up to 2.1.0.
     |bytes| if (8..=1024).contains(&bytes) { 384 } else { 0 },
+    // 2.1.1 and 2.1.2.
     |bytes| match bytes {
         8..=64 => 3 * bytes,
         65..=512 => bytes,
@@ -262,285 +277,12 @@ pub static OFFSETS: [fn(u64) -> u64; 4] = [
     },
 ];
 
-/// Offsets in a segment (`types.h`, `struct mi_segment_s`), which contains pages, up to 2.4.
-#[derive(Debug, PartialEq, Eq)]
-pub struct SegmentLayout {
-    /// Releases with this layout.
-    pub releases: &'static str,
-    /// Its alignment, and its size unless it holds a single block.
-    pub bytes: u64,
-    /// `cookie`: its address XOR a key of the process (`internal.h`, `_mi_ptr_cookie`).
-    pub cookie: usize,
-    /// `thread_id`: 0 if its thread ended, or it was freed.
-    pub thread_id: usize,
-    /// `used`: pages in use.
-    pub used: usize,
-    /// Its division.
-    pub parts: SegmentDivision,
-    /// Layout of its pages.
-    pub page: &'static PageLayout,
-    /// Offset in a heap of `thread_delayed_free`, a list of blocks that other threads freed.
-    pub delayed_free: u64,
-    /// What a collection releases; `None` if that cannot be predicted (up to 1.8.2 freed memory
-    /// stays for an unknown time).
-    pub collect: Option<Collect>,
-    /// Whether threads' own data, including their heaps, is taken from the kernel; CPython's is in
-    /// its thread states.
-    pub has_thread_data: bool,
-    /// `segment_size`, if only that distinguishes it from another layout.
-    pub size: Option<usize>,
-    /// Offsets of the masks of its free slices.
-    pub masks: Option<Masks>,
-}
-
-/// Offsets of what a segment of 2.x holds about its free slices.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Masks {
-    /// `allow_decommit`, `allow_purge`: a byte.
-    pub allow: usize,
-    /// `decommit_expire`, `purge_expire`: milliseconds of the monotonic clock.
-    pub expire: usize,
-    /// `decommit_mask`, `purge_mask`: a bit per slice. `commit_mask` follows.
-    pub slices: usize,
-    /// Words of each mask.
-    pub words: usize,
-}
-
-/// 2.0.3 to 2.0.7, 2.0.9, 2.1.0 to 2.1.7, 2.1.9 to 2.4.
-const MASKS_2_0_3: Masks = Masks { allow: 11, expire: 16, slices: 24, words: 16 };
-const MASKS_2_0_9: Masks = Masks { allow: 32, expire: 40, slices: 48, words: 8 };
-const MASKS_2_1: Masks = Masks { allow: 25, expire: 40, slices: 48, words: 8 };
-const MASKS_2_1_9: Masks = Masks { allow: 25, expire: 48, slices: 56, words: 8 };
-
-/// Division of a segment.
-#[derive(Debug, PartialEq, Eq)]
-pub enum SegmentDivision {
-    /// Into pages of one size (1.x): offsets of their number, size and kind, of the size of the
-    /// segment and of its own structures, and of the page structures.
-    Pages {
-        /// `capacity`.
-        capacity: usize,
-        /// `page_shift`.
-        page_shift: usize,
-        /// `page_kind`; [`HUGE_PAGE_KIND`] for a single block.
-        page_kind: usize,
-        /// `segment_size`.
-        segment_bytes: usize,
-        /// `segment_info_size`.
-        info_bytes: usize,
-        /// `pages`.
-        pages: usize,
-    },
-    /// Into slices of 64 KiB (2.x): offsets of their number, of the number for its own structures,
-    /// of its kind, of the number of slice structures, and of these.
-    Slices {
-        /// `segment_slices`.
-        slices: usize,
-        /// `segment_info_slices`.
-        info_slices: usize,
-        /// `kind`; [`HUGE_SEGMENT_KIND`] for a single block.
-        kind: usize,
-        /// `slice_entries`.
-        entries: usize,
-        /// `slices`.
-        structures: usize,
-    },
-}
-
-const fn pages(
-    [capacity, page_shift, page_kind, segment_bytes, info_bytes, pages]: [usize; 6],
-) -> SegmentDivision {
-    SegmentDivision::Pages { capacity, page_shift, page_kind, segment_bytes, info_bytes, pages }
-}
-
-const fn slices([slices, info_slices, kind, entries, structures]: [usize; 5]) -> SegmentDivision {
-    SegmentDivision::Slices { slices, info_slices, kind, entries, structures }
-}
-
-const fn segment(
-    releases: &'static str,
-    bytes: u64,
-    [cookie, thread_id, used]: [usize; 3],
-    parts: SegmentDivision,
-    page: &'static PageLayout,
-    delayed_free: u64,
-    collect: Option<Collect>,
-) -> SegmentLayout {
-    SegmentLayout {
-        releases,
-        bytes,
-        cookie,
-        thread_id,
-        used,
-        parts,
-        page,
-        delayed_free,
-        collect,
-        has_thread_data: true,
-        size: None,
-        masks: None,
-    }
-}
-
-/// `mi_heap_collect_ex` of 1.8.4 to 1.9, 2.0.3 to 2.0.7, 2.0.9, 2.1.0 to 2.1.2 (as in 2.1.2:
-/// before, nothing waits for the main thread either), 2.1.4 to 2.4, 3.x.
-const COLLECT_1: Collect =
-    Collect { pages: true, ended: true, arenas: ArenaPurge::AnyThread, spans: SpanPurge::None };
-const COLLECT_2_0_3: Collect =
-    Collect { pages: false, ended: true, arenas: ArenaPurge::AnyThread, spans: SpanPurge::Kept };
-const COLLECT_2_0_9: Collect = Collect { spans: SpanPurge::WhenDue, ..COLLECT_2_0_3 };
-const COLLECT_2_1: Collect = Collect { arenas: ArenaPurge::MainThread, ..COLLECT_2_0_9 };
-const COLLECT_2_1_4: Collect = Collect { spans: SpanPurge::AtVisits, ..COLLECT_2_0_3 };
-/// What ended threads left stays.
+/// What `mi_heap_collect_ex` of 3.x releases; the pages of ended threads stay.
 pub const COLLECT_3: Collect =
     Collect { pages: true, ended: false, arenas: ArenaPurge::AnyThread, spans: SpanPurge::None };
 
-const MIB: u64 = 1 << 20;
-
-/// All known layouts.
-pub static SEGMENTS: [SegmentLayout; 12] = [
-    SegmentLayout {
-        masks: Some(MASKS_2_1_9),
-        ..segment(
-            "2.1.9 to 2.4",
-            32 * MIB,
-            [224, 280, 216],
-            slices([248, 256, 264, 272, 288]),
-            &PAGE_2_1_4,
-            8,
-            Some(COLLECT_2_1_4),
-        )
-    },
-    SegmentLayout {
-        masks: Some(MASKS_2_1),
-        ..segment(
-            "2.1.4 to 2.1.7",
-            32 * MIB,
-            [216, 256, 208],
-            slices([224, 232, 240, 248, 264]),
-            &PAGE_2_1_4,
-            8,
-            Some(COLLECT_2_1_4),
-        )
-    },
-    SegmentLayout {
-        masks: Some(MASKS_2_1),
-        size: Some(32),
-        ..segment(
-            "2.1.0 to 2.1.2",
-            32 * MIB,
-            [216, 256, 208],
-            slices([224, 232, 240, 248, 264]),
-            &PAGE_2,
-            2840,
-            Some(COLLECT_2_1),
-        )
-    },
-    SegmentLayout {
-        masks: Some(MASKS_2_0_9),
-        ..segment(
-            "2.0.9",
-            32 * MIB,
-            [216, 256, 208],
-            slices([224, 232, 240, 248, 264]),
-            &PAGE_2,
-            2840,
-            Some(COLLECT_2_0_9),
-        )
-    },
-    SegmentLayout {
-        has_thread_data: false,
-        ..segment(
-            "CPython 3.13 and 3.14",
-            32 * MIB,
-            [216, 256, 208],
-            slices([224, 232, 240, 248, 264]),
-            // Its threads have several heaps each, whose pages are freed only when no other thread
-            // can look at them: no call is made.
-            &PAGE_CPYTHON,
-            2840,
-            None,
-        )
-    },
-    SegmentLayout {
-        has_thread_data: false,
-        ..segment(
-            // With a global lock its layout is that of 2.1.9 to 2.4.
-            "CPython 3.14.10",
-            32 * MIB,
-            [224, 280, 216],
-            slices([248, 256, 264, 272, 288]),
-            &PAGE_CPYTHON_2_5,
-            8,
-            None,
-        )
-    },
-    SegmentLayout {
-        masks: Some(MASKS_2_0_3),
-        ..segment(
-            "2.0.3 to 2.0.7",
-            64 * MIB,
-            [320, 352, 312],
-            slices([328, 336, 344, 360, 368]),
-            &PAGE_2,
-            2840,
-            Some(COLLECT_2_0_3),
-        )
-    },
-    segment(
-        "1.8.9 to 1.9",
-        4 * MIB,
-        [112, 136, 88],
-        pages([96, 144, 152, 32, 104, 160]),
-        &PAGE_1_8_4,
-        8,
-        Some(COLLECT_1),
-    ),
-    segment(
-        "1.8.4 to 1.8.7",
-        4 * MIB,
-        [104, 112, 80],
-        pages([88, 120, 128, 32, 96, 136]),
-        &PAGE_1_8_4,
-        8,
-        Some(COLLECT_1),
-    ),
-    segment("1.8.2", 4 * MIB, [104, 120, 80], pages([88, 112, 128, 32, 96, 136]), &PAGE_1, 2840, None),
-    segment(
-        "1.7.9 and 1.8.0",
-        4 * MIB,
-        [104, 120, 72],
-        pages([80, 112, 128, 88, 96, 136]),
-        &PAGE_1,
-        2840,
-        None,
-    ),
-    segment("1.6 to 1.7.7", 4 * MIB, [88, 104, 56], pages([64, 96, 112, 72, 80, 120]), &PAGE_1, 2840, None),
-];
-
-/// Bytes read of a segment to recognise it, up to its first two pages.
-pub const HEADER_BYTES: usize = 640;
-/// Alignment of all segments.
-pub const ALIGNMENT: u64 = 4 * MIB;
 /// Bytes of a slice (`MI_SEGMENT_SLICE_SIZE`, `MI_ARENA_SLICE_SIZE`), and of the smallest page.
 pub const SLICE_BYTES: u64 = 64 << 10;
-/// Binary logarithms of page sizes in segments of 1.x: 64 KiB, 512 KiB, 4 MiB.
-pub const PAGE_SHIFTS: [u64; 3] = [16, 19, 22];
-/// Maximum bytes of a page in which the first block is aligned (`MI_PAGE_MEDIUM`, 1.x).
-pub const MAX_ALIGNED_PAGE_BYTES: u64 = 1 << PAGE_SHIFTS[1];
-/// `page_kind` of a segment with a single block (`MI_PAGE_HUGE`, 1.x).
-pub const HUGE_PAGE_KIND: u32 = 3;
-/// `kind` of a segment that is divided into pages (`MI_SEGMENT_NORMAL`, 2.x).
-pub const NORMAL_SEGMENT_KIND: u32 = 0;
-/// `kind` of a segment with a single block (`MI_SEGMENT_HUGE`, 2.x).
-pub const HUGE_SEGMENT_KIND: u32 = 1;
-/// Offset of `slice_count` in the structure of a slice (2.x), of 32 bits: slices of its span.
-pub const SLICE_COUNT: usize = 0;
-/// Offset of `slice_offset`, of 32 bits: 0 in the first slice of a span.
-pub const SLICE_OFFSET: usize = 4;
-/// `xblock_size` of a slice inside a span (`mi_segment_span_allocate`, 2.x), and of a page that is
-/// being freed (`mi_segment_page_clear`). It is 0 in a free span.
-pub const NO_PAGE_BLOCK_BYTES: u64 = 1;
 
 /// Entries of a submap in the two-level page map of 3.x (`page-map.c`), one per slice.
 pub const SUBMAP_ENTRIES: u64 = 1 << 13;
@@ -558,8 +300,8 @@ pub const CHUNK_BITS: u64 = 512;
 /// Index of `slices_purge` in the consecutive bitmaps that an arena points to (`slices_free`,
 /// `slices_committed`, `slices_dirty`, `slices_purge`).
 pub const PURGE_BITMAP: usize = 3;
-/// Position of the first of these, in words of an arena, in releases that purge only whole huge
-/// pages of 2 MiB if the kernel has them (3.1, 3.2; `_mi_os_minimal_purge_size`).
+/// Index of the first of these pointers, in words of an arena, in releases that purge only whole
+/// huge pages of 2 MiB if the kernel has them (3.1, 3.2; `_mi_os_minimal_purge_size`).
 pub const PURGED_IN_RUNS: [usize; 2] = [10, 11];
 /// Sizes of blocks in large pages, above those in medium pages. 3.1.4 and 3.1.5 have no large pages
 /// (`MI_ENABLE_LARGE_PAGES`, `MI_MEDIUM_MAX_OBJ_SIZE`, `MI_LARGE_MAX_OBJ_SIZE`).

@@ -1,9 +1,8 @@
 //! mimalloc, read from outside without symbols or calls.
 //!
 //! `segments` finds releases that keep their memory in segments (1.x, 2.x), `arenas` those with a
-//! page map (3.x). Both divide it into the same `parts`, whose bytes `claims` classifies. Free
-//! blocks are in lists linked through their first words, so the memory of pages with free blocks is
-//! read.
+//! page map (3.x). Both divide the memory into `parts`, and `claims` classifies their bytes. The
+//! first word of a free block links to the next one, so pages with free blocks are read.
 
 pub mod arenas;
 pub mod claims;
@@ -11,6 +10,7 @@ pub mod collect;
 pub mod layout;
 pub mod parts;
 pub mod rows;
+pub mod segment_layout;
 pub mod segments;
 mod settings;
 pub mod spans;
@@ -58,7 +58,7 @@ pub static ABOUT: ReaderInfo = ReaderInfo {
     ..ReaderInfo::NONE
 };
 
-/// Collects the heap of the calling thread, and what ended threads left (`mi_collect(true)`).
+/// Collects the heap of the calling thread and the pages of ended threads (`mi_collect(true)`).
 const COLLECT: Function = Function {
     name: "mi_collect",
     sibling: "mi_malloc",
@@ -67,20 +67,25 @@ const COLLECT: Function = Function {
     own_prefixes: &["mi_", "_mi_"],
 };
 
-/// Minimum bytes of a thread's own data, which includes its heap (`mi_thread_data_t`): it takes a
-/// page up to 2.1.2, later two.
-const THREAD_DATA_BYTES: [u64; 2] = [3 << 10, 6 << 10];
+/// Minimum bytes of a thread's own data, which includes its heap (`mi_thread_data_t`): one page up
+/// to 1.8.2 and 2.1.2.
+const OLD_THREAD_DATA_BYTES: u64 = 3 << 10;
+/// The same for later releases: two pages.
+const THREAD_DATA_BYTES: u64 = 6 << 10;
+/// Maximum offset of `thread_delayed_free` in a heap of these later releases; in earlier ones the
+/// field follows the queues of pages.
+const MAX_DELAYED_FREE: u64 = 1536;
 
-/// Minimum number of invalid pages that mean another build instead of damage, if they are the
+/// Minimum number of invalid pages that indicate an encoding build and not damage, if they are the
 /// majority.
 const MIN_DAMAGES_FOR_ENCODED: u64 = 4;
 
-/// Minimum free bytes for which a setting for the next start is proposed.
+/// Minimum free bytes for which the reader proposes a setting for the next start.
 const MIN_BYTES_FOR_SETTING: u64 = 1 << 20;
 
-/// The reader of mimalloc.
+/// The reader of mimalloc. It looks for mimalloc's library besides mappings at its hints, because
+/// some builds map memory without a hint.
 pub static READER: allocator::Reader = allocator::Reader::new(|_, space| {
-    // A mimalloc that maps memory without a hint is recognised by its file.
     let is_likely = |mapping: &Mapping| {
         is_mapped_memory(mapping) && segments::HINTS.contains(&mapping.start)
             || mapping.has_file() && mapping.name.contains("libmimalloc")
@@ -114,8 +119,8 @@ impl FoundAllocator for Mimalloc {
             format!("strandline reclaim {} --remedy mimalloc_collect", process.pid()),
             "one call in one thread, over the pages of that thread's heap only; page faults when the heap grows again",
         ));
-        let free = |claim: &RangeClaim| claim.sums.resident.kept + claim.sums.resident.trim;
-        let free_bytes = reading.claims.iter().map(free).sum();
+        let free_bytes_of = |claim: &RangeClaim| claim.sums.resident.kept + claim.sums.resident.trim;
+        let free_bytes = reading.claims.iter().map(free_bytes_of).sum();
         if free_bytes >= MIN_BYTES_FOR_SETTING {
             let setting = image_at(process, space, call.object).and_then(|image| settings::purge(&image));
             let cost = "releases free pages at once: costs system calls, and page faults at reuse";
@@ -132,17 +137,15 @@ fn read(context: &Context<'_>, heap: &Heap, taken: &RangeSet) -> Reading {
     let (claims, mut counts) = claims::claim(context, heap, &collection.delayed, &collection.released);
     let damages = counts.doubts.damages;
     if heap.is_encoded || damages >= MIN_DAMAGES_FOR_ENCODED && damages * 2 > counts.pages {
-        return encoded(heap);
+        return encoded_reading(heap);
     }
     let mut doubts = heap.doubts.clone();
     doubts.add(&counts.doubts);
     let mut reading = Reading { rows: Some(&rows::BLOCKS), claims, ..Reading::default() };
-    let mut held = taken.clone();
-    held.add(reading.ranges());
-    let is_new = heap.delayed_free.is_none_or(|offset| offset < THREAD_DATA_BYTES[0] / 2);
-    let owners: &[u64] = if heap.has_thread_data { &collection.owners } else { &[] };
-    let own = thread_data(context, owners, THREAD_DATA_BYTES[usize::from(is_new)], &held);
-    reading.claims.extend(own.iter().map(|&range| context.claim_whole(range, Class::Metadata)));
+    let mut taken = taken.clone();
+    taken.add(reading.ranges());
+    let thread_data = thread_data(context, heap, &collection.owners, &taken);
+    reading.claims.extend(thread_data.iter().map(|&range| context.claim_whole(range, Class::Metadata)));
     reading.call = (heap.collect != Collect::default()).then(|| CallPlan {
         remedy: "mimalloc_collect",
         function: COLLECT,
@@ -156,7 +159,7 @@ fn read(context: &Context<'_>, heap: &Heap, taken: &RangeSet) -> Reading {
         libc_code: None,
         doubt: doubts.call_hazard(),
     });
-    reading.allocator = facts(heap, &counts, &own, doubts.is_empty());
+    reading.allocator = facts(heap, &counts, thread_data.bytes(), doubts.is_empty());
     reading.refined = std::mem::take(&mut counts.matched);
     reading.bytes_read = heap.bytes_read + counts.bytes_read + collection.bytes_read;
     doubts.add_caveats(&mut reading.caveats, &ABOUT, "segments and pages", &heap.name);
@@ -164,9 +167,8 @@ fn read(context: &Context<'_>, heap: &Heap, taken: &RangeSet) -> Reading {
     reading
 }
 
-/// Returns a reading without claims, for a heap whose structures are not those of a standard
-/// release.
-fn encoded(heap: &Heap) -> Reading {
+/// Returns a reading without claims, for a heap of a build that encodes its lists.
+fn encoded_reading(heap: &Heap) -> Reading {
     let text = "most of its segments or pages are inconsistent, as in a build with MI_SECURE or MI_DEBUG, which encodes its \
                 lists: it is not read, and nothing is predicted";
     let mut reading = Reading { bytes_read: heap.bytes_read, ..Reading::default() };
@@ -179,33 +181,38 @@ fn encoded(heap: &Heap) -> Reading {
     reading
 }
 
-/// Returns the ranges of threads' own data, including their heaps, outside `held`.
-fn thread_data(context: &Context<'_>, owners: &[u64], bytes: u64, held: &RangeSet) -> RangeSet {
-    let own = owners.iter().filter_map(|&owner| {
+/// Returns the ranges of threads' own data, which begin with the heaps `owners`, outside `taken`.
+fn thread_data(context: &Context<'_>, heap: &Heap, owners: &[u64], taken: &RangeSet) -> RangeSet {
+    if !heap.has_thread_data {
+        return RangeSet::default();
+    }
+    let is_old = heap.delayed_free.is_some_and(|offset| offset > MAX_DELAYED_FREE);
+    let bytes = if is_old { OLD_THREAD_DATA_BYTES } else { THREAD_DATA_BYTES };
+    let unclaimed = owners.iter().filter_map(|&owner| {
         let range = AddressRange::sized(owner, bytes).widened_to_pages();
         let range = context.space.find(range.start)?.range().intersection(range);
-        is_unclaimed(context, held, range).then_some(range)
+        is_unclaimed(context, taken, range).then_some(range)
     });
-    own.collect()
+    unclaimed.collect()
 }
 
-fn facts(heap: &Heap, counts: &Counts, own: &[AddressRange], is_whole: bool) -> Allocator {
+/// Returns the allocator's statistics; without totals unless the heap `is_complete`.
+fn facts(heap: &Heap, counts: &Counts, thread_data_bytes: u64, is_complete: bool) -> Allocator {
     let mut allocator = Allocator {
         name: "mimalloc".to_owned(),
         found_by: format!("segments or page map of {} (laid out as in {})", heap.name, heap.releases),
         read: true,
         ..Allocator::default()
     };
-    if is_whole {
+    if is_complete {
         allocator.live_bytes = Some(counts.live_bytes);
         allocator.live_blocks = Some(counts.classes.values().map(|class| class.live_blocks).sum());
         allocator.cached_bytes = Some(counts.cached_bytes);
         allocator.free_bytes = Some(counts.free_bytes);
-        let own_bytes: u64 = own.iter().map(|range| range.len()).sum();
-        allocator.metadata_bytes = Some(counts.own_bytes + own_bytes);
+        allocator.metadata_bytes = Some(counts.own_bytes + thread_data_bytes);
         let free_parts = heap.parts.iter().filter(|part| part.is_free());
-        let free_bytes: u64 = free_parts.map(|part| part.end - part.start).sum();
-        // Named as its statistics (`mi_stats_t`), as far as structures hold them.
+        let free_bytes: u64 = free_parts.map(|part| part.range().len()).sum();
+        // Names of `mi_stats_t`, for the statistics that structures hold.
         allocator.own =
             figures(&[("segments", heap.segments), ("pages", counts.pages), ("free_span_bytes", free_bytes)]);
         allocator.size_classes = counts.classes.values().cloned().collect();

@@ -6,12 +6,12 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Instant;
 
-use super::layout::{
-    ALIGNMENT, FirstBlock, HEADER_BYTES, HUGE_PAGE_KIND, HUGE_SEGMENT_KIND, MAX_ALIGNED_PAGE_BYTES,
-    NO_PAGE_BLOCK_BYTES, NORMAL_SEGMENT_KIND, PAGE_SHIFTS, PageLayout, SEGMENTS, SLICE_BYTES, SLICE_COUNT,
-    SLICE_OFFSET, SegmentDivision, SegmentLayout,
-};
+use super::layout::{FirstBlock, PageLayout, SLICE_BYTES};
 use super::parts::{ArenaPurge, Heap, Kind, Part};
+use super::segment_layout::{
+    ALIGNMENT, HEADER_BYTES, HUGE_PAGE_KIND, HUGE_SEGMENT_KIND, MAX_ALIGNED_PAGE_BYTES, NO_PAGE_BLOCK_BYTES,
+    NORMAL_SEGMENT_KIND, PAGE_SHIFTS, SEGMENTS, SLICE_COUNT, SLICE_OFFSET, SegmentDivision, SegmentLayout,
+};
 use super::spans::{Expire, Mask, PurgeSchedule};
 use crate::radix::UnclaimedMemory;
 use crate::scan::{each_word, is_mapped_memory};
@@ -224,7 +224,7 @@ fn candidates(context: &Context<'_>) -> Vec<Candidate> {
 fn may_be_segment(layout: &SegmentLayout, bytes: &[u8]) -> bool {
     let word = |at: usize| word_at(bytes, at).unwrap_or(u64::MAX);
     let half = |at: usize| half_word_at(bytes, at).unwrap_or(u32::MAX);
-    match layout.parts {
+    match layout.division {
         SegmentDivision::Pages { capacity, page_shift, page_kind, segment_bytes, info_bytes, .. } => {
             let is_huge = word(page_kind) as u32 == HUGE_PAGE_KIND;
             let pages = layout.bytes >> word(page_shift).min(63);
@@ -301,7 +301,7 @@ impl Structures {
         let mut header = [0; HEADER_BYTES];
         context.memory.read(candidate.start, &mut header).ok()?;
         let word = |at: usize| word_at(&header, at).unwrap_or(0);
-        let (bytes, info_bytes) = match candidate.layout.parts {
+        let (bytes, info_bytes) = match candidate.layout.division {
             SegmentDivision::Pages { segment_bytes, info_bytes, .. } => {
                 (word(segment_bytes), word(info_bytes))
             }
@@ -334,7 +334,7 @@ impl Structures {
     }
 
     fn is_one_block(&self, candidate: &Candidate) -> bool {
-        match candidate.layout.parts {
+        match candidate.layout.division {
             SegmentDivision::Pages { page_kind, .. } => self.word(page_kind) as u32 == HUGE_PAGE_KIND,
             SegmentDivision::Slices { kind, .. } => self.word(kind) as u32 == HUGE_SEGMENT_KIND,
         }
@@ -351,7 +351,7 @@ impl Structures {
 
     /// Returns when its free slices are released; `None` for a segment of one block.
     fn purge_schedule(&self, candidate: &Candidate, now: u64) -> Option<PurgeSchedule> {
-        let SegmentDivision::Slices { kind, .. } = candidate.layout.parts else { return None };
+        let SegmentDivision::Slices { kind, .. } = candidate.layout.division else { return None };
         let is_normal = self.word(kind) as u32 == NORMAL_SEGMENT_KIND;
         let masks = candidate.layout.masks.as_ref().filter(|_| is_normal)?;
         let mask = |from: usize| Mask::new((0..masks.words).map(|word| self.word(from + 8 * word)));
@@ -371,7 +371,7 @@ impl Structures {
 
     /// Adds its parts after its own structures.
     fn divide(&self, candidate: &Candidate, heap: &mut Heap) {
-        match candidate.layout.parts {
+        match candidate.layout.division {
             SegmentDivision::Pages { .. } => self.add_pages(candidate, heap),
             SegmentDivision::Slices { .. } => self.add_slices(candidate, heap),
         }
@@ -379,7 +379,7 @@ impl Structures {
 
     /// Divides a segment of 1.x.
     fn add_pages(&self, candidate: &Candidate, heap: &mut Heap) {
-        let SegmentDivision::Pages { capacity, page_shift, pages, .. } = candidate.layout.parts else {
+        let SegmentDivision::Pages { capacity, page_shift, pages, .. } = candidate.layout.division else {
             return;
         };
         let layout = candidate.layout.page;
@@ -419,7 +419,7 @@ impl Structures {
 
     /// Divides a segment of 2.x.
     fn add_slices(&self, candidate: &Candidate, heap: &mut Heap) {
-        let SegmentDivision::Slices { entries, structures, .. } = candidate.layout.parts else {
+        let SegmentDivision::Slices { entries, structures, .. } = candidate.layout.division else {
             return;
         };
         let layout = candidate.layout.page;

@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::catalogue::{Candidate, Catalogue, Library, Thp, numbers};
-use super::program::{Program, fits};
-use super::setting::{BaselineFigure, MergeRule, Placeholder, can_merge, joining, merge};
+use super::program::{Program, has_word_size};
+use super::setting::{BaselineFigure, MergeRule, can_merge, fill_placeholders, merge, merge_rule};
 use super::words::{shell_value, shell_word};
 use strandline_process::c_library::CLibrary;
 
@@ -132,11 +132,11 @@ pub fn apply(candidate: &Candidate, catalogue: &Catalogue, facts: &Facts) -> Res
         applied.packages.extend(library.package.clone());
     }
     for (name, value) in &candidate.environment {
-        let value = Placeholder::fill(value, &figure)?;
+        let value = fill_placeholders(value, &figure)?;
         applied.set(name, &value, facts);
     }
     for word in &candidate.arguments {
-        applied.arguments.push(Placeholder::fill(word, &figure)?);
+        applied.arguments.push(fill_placeholders(word, &figure)?);
     }
     if !candidate.arguments.is_empty() {
         check_arguments(candidate, facts)?;
@@ -148,8 +148,8 @@ impl Facts {
     /// Whether everything that `applied` sets is already set.
     pub fn is_already_set(&self, applied: &Applied) -> bool {
         let is_set = |variable: &Variable| {
-            self.environment.get(&variable.name).is_some_and(|value| match joining(&variable.name) {
-                MergeRule::No => *value == variable.value,
+            self.environment.get(&variable.name).is_some_and(|value| match merge_rule(&variable.name) {
+                MergeRule::Replace => *value == variable.value,
                 MergeRule::Keys { separator, .. } => {
                     variable.added.split(separator).all(|item| value.split(separator).any(|own| own == item))
                 }
@@ -199,7 +199,7 @@ fn check_huge_pages(facts: &Facts) -> Result<(), String> {
 }
 
 fn check_unless(candidate: &Candidate, facts: &Facts) -> Result<(), String> {
-    let options = facts.environment.iter().filter(|(name, _)| joining(name) == MergeRule::Words);
+    let options = facts.environment.iter().filter(|(name, _)| merge_rule(name) == MergeRule::Words);
     let of_variables = options.flat_map(|(_, value)| value.split_whitespace());
     let words: Vec<&str> = facts.command.iter().map(String::as_str).chain(of_variables).collect();
     let is_set = |unless: &&String| {
@@ -214,7 +214,7 @@ fn check_unless(candidate: &Candidate, facts: &Facts) -> Result<(), String> {
 }
 
 fn check_arguments(candidate: &Candidate, facts: &Facts) -> Result<(), String> {
-    let started = facts.started.as_ref().filter(|started| started.direct);
+    let started = facts.started.as_ref().filter(|started| started.is_direct);
     let started =
         started.ok_or("its words have to follow the program's name, and the command is a script")?;
     if facts.program.as_ref().is_some_and(|program| program.path != started.path) {
@@ -239,7 +239,7 @@ fn set_tunables(
     figure: &dyn Fn(BaselineFigure) -> Option<u64>,
     applied: &mut Applied,
 ) -> Result<(), String> {
-    if let Some(why) = facts.program.as_ref().and_then(|program| program.privileged.as_ref()) {
+    if let Some(why) = facts.program.as_ref().and_then(|program| program.privilege.as_ref()) {
         return Err(format!("glibc takes no settings from the environment of a program with {why}"));
     }
     if !candidate.glibc.contain(facts.glibc.as_deref()) {
@@ -249,7 +249,7 @@ fn set_tunables(
     let old = facts.glibc.as_deref().and_then(numbers).is_some_and(|version| version < vec![2, 26]);
     let mut pairs = Vec::new();
     for (name, value) in &candidate.tunables {
-        let value = Placeholder::fill(value, figure)?;
+        let value = fill_placeholders(value, figure)?;
         if old {
             let variable = OLD_VARIABLES.iter().find(|(tunable, _)| tunable == name);
             let (_, variable) = variable.ok_or_else(|| format!("{name} needs glibc 2.26"))?;
@@ -268,7 +268,7 @@ fn set_tunables(
 fn preload(library: &Library, facts: &Facts) -> Result<PathBuf, String> {
     let program = facts.program.as_ref().or(facts.started.as_ref());
     if let Some(program) = program {
-        if let Some(why) = &program.privileged {
+        if let Some(why) = &program.privilege {
             return Err(format!("nothing is preloaded into a program with {why}"));
         }
         match &program.loader {
@@ -278,7 +278,7 @@ fn preload(library: &Library, facts: &Facts) -> Result<PathBuf, String> {
             }
             Some(_) => {}
         }
-        if program.own_malloc {
+        if program.defines_malloc {
             return Err("it defines malloc itself, which comes before anything preloaded".to_owned());
         }
     }
@@ -314,7 +314,7 @@ fn find_library(library: &Library, bits: u8, folders: &[PathBuf]) -> Result<Path
                     place.display()
                 ));
             }
-            if fits(&place, bits) {
+            if has_word_size(&place, bits) {
                 return Ok(place);
             }
             other_class = true;

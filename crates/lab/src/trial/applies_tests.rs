@@ -17,7 +17,7 @@ fn facts(folder: &Path) -> Facts {
     }
     let program = Program {
         path: "/usr/bin/thing".into(),
-        direct: true,
+        is_direct: true,
         bits: 64,
         loader: Some("/lib64/ld-linux-x86-64.so.2".into()),
         ..Program::default()
@@ -97,8 +97,8 @@ fn preloading_is_refused_with_the_reason() {
     };
     assert!(with(&|program| program.loader = None).contains("statically"));
     assert!(with(&|program| program.loader = Some("/lib/ld-musl-x86_64.so.1".into())).contains("musl"));
-    assert!(with(&|program| program.privileged = Some("setuid".into())).contains("setuid"));
-    assert!(with(&|program| program.own_malloc = true).contains("defines malloc"));
+    assert!(with(&|program| program.privilege = Some("setuid".into())).contains("setuid"));
+    assert!(with(&|program| program.defines_malloc = true).contains("defines malloc"));
     assert!(with(&|program| program.bits = 32).contains("32 bits"));
     let mut php = good.clone();
     php.runtimes.push(("php".into(), None));
@@ -142,7 +142,7 @@ fn words_go_behind_the_program_that_takes_them() {
     assert!(try_one("node_optimize_for_size", &facts).unwrap_err().contains("for node"));
     facts.program.as_mut().unwrap().path = "/usr/bin/other".into();
     assert!(try_one("d_heap_factor", &facts).unwrap_err().contains("starts another"));
-    facts.started.as_mut().unwrap().direct = false;
+    facts.started.as_mut().unwrap().is_direct = false;
     assert!(try_one("d_heap_factor", &facts).unwrap_err().contains("script"));
 }
 

@@ -10,7 +10,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
-use super::setting::{BaselineFigure, Placeholder};
+use super::setting::{BaselineFigure, fill_placeholders};
 use super::words::{shell_value, shell_word};
 use strandline_report::text::is_unsafe;
 
@@ -288,7 +288,7 @@ impl Candidate {
         self.check_names()?;
         let values = self.environment.values().chain(self.tunables.values()).chain(&self.arguments);
         for value in values {
-            Placeholder::fill(value, &|_: BaselineFigure| Some(1))?;
+            fill_placeholders(value, &|_: BaselineFigure| Some(1))?;
         }
         for version in [&self.runtime_version, &self.glibc] {
             for text in version.least.iter().chain(&version.below) {

@@ -8,7 +8,7 @@ use super::words::{shell_value, shell_word};
 use std::path::Path;
 
 use super::applies::{Applied, Variable};
-use super::setting::{MergeRule, joining};
+use super::setting::{MergeRule, merge_rule};
 use strandline_report::text::is_unsafe;
 
 /// The setting in each form.
@@ -55,7 +55,7 @@ fn shell(applied: &Applied, command: &[String]) -> String {
         words.push("env".to_owned());
     }
     for variable in &applied.variables {
-        let has_more = joining(&variable.name) == MergeRule::Words && variable.value != variable.added;
+        let has_more = merge_rule(&variable.name) == MergeRule::Words && variable.value != variable.added;
         words.push(if has_more {
             // The existing value may be private, so it is referenced and not repeated.
             format!("\"{0}=${0} \"{1}", variable.name, shell_value(&variable.added))
@@ -70,7 +70,7 @@ fn shell(applied: &Applied, command: &[String]) -> String {
 /// A note for each variable whose previous value the form cannot reference.
 fn notes(applied: &Applied) -> Vec<String> {
     let has_more = |variable: &&Variable| {
-        joining(&variable.name) == MergeRule::Words && variable.value != variable.added
+        merge_rule(&variable.name) == MergeRule::Words && variable.value != variable.added
     };
     applied
         .variables
@@ -82,7 +82,7 @@ fn notes(applied: &Applied) -> Vec<String> {
 
 /// The value to write: only the addition for options, the merged value for lists.
 fn value(variable: &Variable) -> &str {
-    if joining(&variable.name) == MergeRule::Words { &variable.added } else { &variable.value }
+    if merge_rule(&variable.name) == MergeRule::Words { &variable.added } else { &variable.value }
 }
 
 /// The command line for a unit file, which must begin with a full path.

@@ -1,9 +1,9 @@
 //! Facts from the file of a program: whether a library can be preloaded, and which interpreter runs
 //! a script.
 //!
-//! Reads are bounded and the content is not trusted; no program is started.
+//! Sizes of reads are limited, because the content is not trusted. No program is started.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
@@ -14,13 +14,14 @@ use object::elf;
 use object::read::elf::{FileHeader, ProgramHeader, SectionHeader, Sym};
 use object::read::{ReadCache, ReadRef};
 
-/// Maximum depth of scripts run by scripts, as in the kernel.
+/// Maximum number of interpreters that are scripts themselves, as in the kernel (`fs/exec.c`,
+/// `exec_binprm`).
 const MAX_SCRIPTS: usize = 5;
-/// Maximum size read from a table.
+/// Maximum size of a table that is read.
 const MAX_TABLE_BYTES: u64 = 64 << 20;
-/// Maximum length of the first line of a script, as in the kernel.
+/// Maximum length of the first line of a script, as in the kernel (`BINPRM_BUF_SIZE`).
 const MAX_LINE_BYTES: usize = 256;
-/// Used without `PATH`, as by `execvp`.
+/// Folders that `execvp` searches without `PATH`.
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
 
 /// Facts from the file of a program.
@@ -28,16 +29,17 @@ const DEFAULT_PATH: &str = "/bin:/usr/bin";
 pub struct Program {
     /// The file.
     pub path: PathBuf,
-    /// Whether the command names this file, not a script that it interprets.
-    pub direct: bool,
+    /// Whether the command names this file and not a script that it interprets.
+    pub is_direct: bool,
     /// 32 or 64.
     pub bits: u8,
     /// Its dynamic loader (`/lib64/ld-linux-x86-64.so.2`); `None` if it is linked statically.
     pub loader: Option<String>,
-    /// Why the loader ignores the environment (setuid, setgid, capabilities), if it does.
-    pub privileged: Option<String>,
+    /// Why the loader ignores the environment: setuid, setgid or file capabilities; `None` if it
+    /// does not.
+    pub privilege: Option<String>,
     /// Whether it defines `malloc` where the loader looks first.
-    pub own_malloc: bool,
+    pub defines_malloc: bool,
 }
 
 impl Program {
@@ -46,21 +48,18 @@ impl Program {
         self.path.file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
 
-    /// Reads the program that `command` starts; scripts are followed to their interpreters.
+    /// Reads the program that `command` starts, which for a script is its interpreter. `search` is
+    /// the value of `PATH`.
     ///
     /// # Errors
-    /// One line with the file that is missing or not a program.
-    pub fn of_command(
-        command: &[String],
-        directory: Option<&Path>,
-        search: Option<&str>,
-    ) -> Result<Self, String> {
+    /// One line that names the file that is missing or not a program.
+    pub fn of_command(command: &[String], search: Option<&str>) -> Result<Self, String> {
         let first = command.first().ok_or("there is no command")?;
-        let mut path = find(OsStr::new(first), directory, search)?;
+        let mut path = find(OsStr::new(first), search)?;
         for step in 0..MAX_SCRIPTS {
             match interpreter(&path)? {
-                None => return Ok(Self { direct: step == 0, ..Self::of_file(&path)? }),
-                Some(next) => path = find(&next, directory, search)?,
+                None => return Ok(Self { is_direct: step == 0, ..Self::of_file(&path)? }),
+                Some(next) => path = find(&next, search)?,
             }
         }
         Err(format!("{first}: scripts that start scripts, {MAX_SCRIPTS} deep"))
@@ -69,40 +68,55 @@ impl Program {
     /// Reads the program in the file `path`.
     ///
     /// # Errors
-    /// One line with the reason why it cannot be read as an ELF file.
+    /// One line that names the file and the reason why it cannot be read as an ELF file.
     pub fn of_file(path: &Path) -> Result<Self, String> {
-        let file = File::open(path).map_err(|error| format!("{}: {error}", path.display()))?;
-        let metadata = file.metadata().map_err(|error| format!("{}: {error}", path.display()))?;
-        let privileged = privileged(path, metadata.permissions().mode());
+        let unreadable = |error: std::io::Error| unreadable(path, &error);
+        let file = File::open(path).map_err(unreadable)?;
+        let metadata = file.metadata().map_err(unreadable)?;
+        let privilege = privilege(path, metadata.permissions().mode());
         let data = ReadCache::new(file);
-        let wrong = |_| format!("{}: no program in the ELF format", path.display());
         let class = data.read_bytes_at(0, 5).ok().and_then(|bytes| bytes.get(4).copied());
-        let (bits, parts) = match class {
+        let (bits, linking) = match class {
             Some(class) if class == elf::ELFCLASS32.0 => {
-                (32, parts::<elf::FileHeader32<object::Endianness>, _>(&data))
+                (32, Linking::read::<elf::FileHeader32<object::Endianness>, _>(&data))
             }
-            _ => (64, parts::<elf::FileHeader64<object::Endianness>, _>(&data)),
+            _ => (64, Linking::read::<elf::FileHeader64<object::Endianness>, _>(&data)),
         };
-        let (loader, own_malloc) = parts.map_err(wrong)?;
-        Ok(Self { path: path.to_owned(), direct: true, bits, loader, privileged, own_malloc })
+        let Linking { loader, defines_malloc } =
+            linking.map_err(|_| format!("{}: no program in the ELF format", path.display()))?;
+        Ok(Self { path: path.to_owned(), is_direct: true, bits, loader, privilege, defines_malloc })
     }
 }
 
-/// The dynamic loader that an ELF file names, and whether the file exports `malloc`.
-fn parts<'data, H: FileHeader, R: ReadRef<'data>>(data: R) -> object::read::Result<(Option<String>, bool)> {
-    let header = H::parse(data)?;
-    let endian = header.endian()?;
-    let mut loader = None;
-    for segment in header.program_headers(endian, data)? {
-        if let Some(name) = segment.interpreter(endian, data)? {
-            loader = Some(String::from_utf8_lossy(name).into_owned());
+fn unreadable(path: &Path, error: &std::io::Error) -> String {
+    format!("{}: {error}", path.display())
+}
+
+/// How an ELF file is linked.
+struct Linking {
+    /// The dynamic loader that it names.
+    loader: Option<String>,
+    /// Whether it exports `malloc`.
+    defines_malloc: bool,
+}
+
+impl Linking {
+    fn read<'data, H: FileHeader, R: ReadRef<'data>>(data: R) -> object::read::Result<Self> {
+        let header = H::parse(data)?;
+        let endian = header.endian()?;
+        let mut loader = None;
+        for segment in header.program_headers(endian, data)? {
+            if let Some(name) = segment.interpreter(endian, data)? {
+                loader = Some(String::from_utf8_lossy(name).into_owned());
+            }
         }
+        // A valid program may have no sections; this then counts as not defining malloc.
+        let defines_malloc = defines_malloc::<H, R>(header, endian, data).unwrap_or(false);
+        Ok(Self { loader, defines_malloc })
     }
-    // A valid program may have no sections; whether it defines malloc is then unknown.
-    let own_malloc = defines_malloc::<H, R>(header, endian, data).unwrap_or(false);
-    Ok((loader, own_malloc))
 }
 
+/// Whether an ELF file exports `malloc`; `None` if its table of dynamic symbols cannot be read.
 fn defines_malloc<'data, H: FileHeader, R: ReadRef<'data>>(
     header: &H,
     endian: H::Endian,
@@ -111,8 +125,8 @@ fn defines_malloc<'data, H: FileHeader, R: ReadRef<'data>>(
     let sections = header.sections(endian, data).ok()?;
     let (_, table) = sections.enumerate().find(|(_, section)| section.sh_type(endian) == elf::SHT_DYNSYM)?;
     let names = sections.section(object::SectionIndex(table.sh_link(endian) as usize)).ok()?;
-    let small = |section: &H::SectionHeader| section.sh_size(endian).into() <= MAX_TABLE_BYTES;
-    if !small(table) || !small(names) {
+    let is_small = |section: &H::SectionHeader| section.sh_size(endian).into() <= MAX_TABLE_BYTES;
+    if !is_small(table) || !is_small(names) {
         return None;
     }
     let names = names.data(endian, data).ok()?;
@@ -123,48 +137,48 @@ fn defines_malloc<'data, H: FileHeader, R: ReadRef<'data>>(
     }))
 }
 
-/// Whether the file of a library is of the class of programs with `bits` (32 or 64).
-pub fn fits(library: &Path, bits: u8) -> bool {
+/// Whether the file is an ELF file of `bits` (32 or 64); a program loads only libraries of its own
+/// class.
+pub fn has_word_size(library: &Path, bits: u8) -> bool {
     let mut start = [0u8; 5];
     let read = File::open(library).and_then(|mut file| file.read_exact(&mut start));
     let class = if bits == 32 { elf::ELFCLASS32.0 } else { elf::ELFCLASS64.0 };
     read.is_ok() && start.starts_with(b"\x7fELF") && start.ends_with(&[class])
 }
 
-/// Why a process of this file would gain privileges, if it would.
-fn privileged(path: &Path, mode: u32) -> Option<String> {
+/// Returns why a process of this file would gain privileges; `None` if it would not.
+fn privilege(path: &Path, mode: u32) -> Option<String> {
     let bits = [(0o4000, "setuid"), (0o2000, "setgid")];
-    if let Some((_, what)) = bits.iter().find(|(bit, _)| mode & bit != 0) {
-        return Some((*what).to_owned());
+    if let Some((_, name)) = bits.iter().find(|(bit, _)| mode & bit != 0) {
+        return Some((*name).to_owned());
     }
     let mut value = [0u8; 64];
     let found = rustix::fs::getxattr(path, "security.capability", &mut value[..]);
     found.is_ok_and(|length| length > 0).then(|| "file capabilities".to_owned())
 }
 
-/// The file that `name` starts: `name` itself if it is a path, else the first program of that name
-/// in `search`.
-fn find(name: &OsStr, directory: Option<&Path>, search: Option<&str>) -> Result<PathBuf, String> {
-    let at = |path: &Path| directory.map_or_else(|| path.to_owned(), |directory| directory.join(path));
+/// Returns the file that `name` starts: `name` itself if it is a path, else the first program of
+/// that name in the folders of `search`.
+fn find(name: &OsStr, search: Option<&str>) -> Result<PathBuf, String> {
     if name.as_bytes().contains(&b'/') {
-        let path = at(Path::new(name));
+        let path = PathBuf::from(name);
         return if path.is_file() { Ok(path) } else { Err(format!("{}: no such file", path.display())) };
     }
     let folders = search.filter(|search| !search.is_empty()).unwrap_or(DEFAULT_PATH).split(':');
-    let mut paths =
-        folders.map(|folder| at(&Path::new(if folder.is_empty() { "." } else { folder }).join(name)));
+    let mut paths = folders.map(|folder| Path::new(if folder.is_empty() { "." } else { folder }).join(name));
     let is_program = |path: &PathBuf| {
         path.metadata().is_ok_and(|data| data.is_file() && data.permissions().mode() & 0o111 != 0)
     };
     paths.find(is_program).ok_or_else(|| format!("{}: not found in PATH", name.to_string_lossy()))
 }
 
-/// The interpreter of the script `path`: the word after `#!`, or the program started by `env`.
-fn interpreter(path: &Path) -> Result<Option<std::ffi::OsString>, String> {
-    let file = File::open(path).map_err(|error| format!("{}: {error}", path.display()))?;
+/// Returns the interpreter of the script `path`: the word after `#!`, or the program that `env`
+/// starts. `None` if the file is no script.
+fn interpreter(path: &Path) -> Result<Option<OsString>, String> {
+    let unreadable = |error: std::io::Error| unreadable(path, &error);
+    let file = File::open(path).map_err(unreadable)?;
     let mut start = Vec::new();
-    let read = file.take(MAX_LINE_BYTES as u64).read_to_end(&mut start);
-    read.map_err(|error| format!("{}: {error}", path.display()))?;
+    file.take(MAX_LINE_BYTES as u64).read_to_end(&mut start).map_err(unreadable)?;
     let Some(line) = start.strip_prefix(b"#!") else { return Ok(None) };
     let line = line.split(|&byte| byte == b'\n').next().unwrap_or_default();
     let mut words = line.split(|byte| byte.is_ascii_whitespace()).filter(|word| !word.is_empty());
@@ -195,37 +209,39 @@ mod tests {
 
     #[test]
     fn a_dynamic_program_has_a_loader() {
-        let program = Program::of_command(&command(&["cat"]), None, Some("/nowhere:/usr/bin")).unwrap();
-        assert!(program.direct && program.bits == 64 && program.privileged.is_none() && !program.own_malloc);
+        let program = Program::of_command(&command(&["cat"]), Some("/nowhere:/usr/bin")).unwrap();
+        assert!(
+            program.is_direct && program.bits == 64 && program.privilege.is_none() && !program.defines_malloc
+        );
         assert!(program.loader.is_some_and(|loader| loader.contains("ld")));
-        assert!(fits(Path::new("/bin/cat"), 64) && !fits(Path::new("/bin/cat"), 32));
-        assert!(!fits(Path::new("/etc/passwd"), 64));
+        assert!(has_word_size(Path::new("/bin/cat"), 64) && !has_word_size(Path::new("/bin/cat"), 32));
+        assert!(!has_word_size(Path::new("/etc/passwd"), 64));
     }
 
     #[test]
-    fn scripts_are_followed_to_what_runs_them() {
+    fn scripts_are_followed_to_their_interpreters() {
         let folder = tempfile::tempdir().unwrap();
         let plain = script(folder.path(), "plain", "#!/bin/cat\n");
         let by_env = script(folder.path(), "by-env", "#! /usr/bin/env -S A=1 cat -n\nx\n");
         let twice = script(folder.path(), "twice", &format!("#!{plain}\n"));
         for path in [&plain, &by_env, &twice] {
-            let program = Program::of_command(&command(&[path]), None, Some("/bin")).unwrap();
+            let program = Program::of_command(&command(&[path]), Some("/bin")).unwrap();
             assert_eq!(program.name(), "cat", "{path}");
-            assert!(!program.direct);
+            assert!(!program.is_direct);
         }
         let own = script(folder.path(), "own", "");
         std::fs::write(&own, format!("#!{own}\n")).unwrap();
-        assert!(Program::of_command(&command(&[&own]), None, None).unwrap_err().contains("deep"));
+        assert!(Program::of_command(&command(&[&own]), None).unwrap_err().contains("deep"));
     }
 
     #[test]
-    fn what_is_no_program_is_refused_in_one_line() {
+    fn errors_are_one_line() {
         let folder = tempfile::tempdir().unwrap();
         let text = script(folder.path(), "text", "no program");
         let cut = folder.path().join("cut");
         std::fs::write(&cut, std::fs::read("/bin/cat").unwrap().get(..100).unwrap()).unwrap();
         for words in [vec!["no-such-program"], vec!["/no/such"], vec![text.as_str()], vec![]] {
-            let error = Program::of_command(&command(&words), None, Some("/bin")).unwrap_err();
+            let error = Program::of_command(&command(&words), Some("/bin")).unwrap_err();
             assert!(!error.contains('\n'), "{error}");
         }
         assert!(Program::of_file(&cut).is_err());
@@ -250,9 +266,9 @@ mod tests {
     }
 
     #[test]
-    fn privileges_are_told() {
-        assert_eq!(privileged(Path::new("/bin/cat"), 0o104_755).as_deref(), Some("setuid"));
-        assert_eq!(privileged(Path::new("/bin/cat"), 0o102_755).as_deref(), Some("setgid"));
-        assert_eq!(privileged(Path::new("/bin/cat"), 0o100_755), None);
+    fn setuid_and_setgid_are_privileges() {
+        assert_eq!(privilege(Path::new("/bin/cat"), 0o104_755).as_deref(), Some("setuid"));
+        assert_eq!(privilege(Path::new("/bin/cat"), 0o102_755).as_deref(), Some("setgid"));
+        assert_eq!(privilege(Path::new("/bin/cat"), 0o100_755), None);
     }
 }

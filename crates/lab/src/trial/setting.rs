@@ -1,8 +1,7 @@
 //! Values of settings: placeholders filled with figures of the baseline, and variables merged with
 //! existing values.
 //!
-//! A variable that the user has set must not be lost: lists are merged by key, and options are
-//! appended.
+//! Merging keeps what the user has set: lists are merged by key, and options are appended.
 
 /// A figure of the run without settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,59 +12,63 @@ pub enum BaselineFigure {
     Peak,
 }
 
-/// Placeholders in values: `{settled*1.25}` gives bytes, `{peak*0.5/MiB}` whole MiB (at least one).
-pub struct Placeholder;
-
-impl Placeholder {
-    /// `text` with all placeholders filled in.
-    ///
-    /// # Errors
-    /// A malformed placeholder, or an unknown figure.
-    pub fn fill(text: &str, figure: &dyn Fn(BaselineFigure) -> Option<u64>) -> Result<String, String> {
-        let mut filled = String::with_capacity(text.len());
-        let mut rest = text;
-        while let Some((before, after)) = rest.split_once('{') {
-            let (inside, behind) =
-                after.split_once('}').ok_or_else(|| format!("`{text}` has a `{{` without a `}}`"))?;
-            filled.push_str(before);
-            filled.push_str(&Self::value(inside, figure)?.to_string());
-            rest = behind;
-        }
-        filled.push_str(rest);
-        Ok(filled)
+/// Returns `text` with its placeholders filled in: `{settled*1.25}` gives bytes, `{peak*0.5/MiB}`
+/// whole MiB, rounded up and at least 1.
+///
+/// # Errors
+/// A malformed placeholder, a factor that is 0 or above 100, or a figure that the run lacks.
+pub fn fill_placeholders(
+    text: &str,
+    figure: &dyn Fn(BaselineFigure) -> Option<u64>,
+) -> Result<String, String> {
+    let mut filled = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once('{') {
+        let (placeholder, behind) =
+            after.split_once('}').ok_or_else(|| format!("`{text}` has a `{{` without a `}}`"))?;
+        filled.push_str(before);
+        filled.push_str(&placeholder_value(placeholder, figure)?.to_string());
+        rest = behind;
     }
+    filled.push_str(rest);
+    Ok(filled)
+}
 
-    fn value(inside: &str, figure: &dyn Fn(BaselineFigure) -> Option<u64>) -> Result<u64, String> {
-        let wrong = || {
-            format!(
-                "`{{{inside}}}` is not one of {{settled}}, {{peak}}, with *FACTOR and /MiB behind if wanted"
-            )
-        };
-        let (inside_unit, mebibytes) =
-            inside.strip_suffix("/MiB").map_or((inside, false), |start| (start, true));
-        let (name, factor) = inside_unit.split_once('*').unwrap_or((inside_unit, "1"));
-        let which = match name {
-            "settled" => BaselineFigure::Settled,
-            "peak" => BaselineFigure::Peak,
-            _ => return Err(wrong()),
-        };
-        let plain = factor.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
-        let factor: f64 = factor.parse().ok().filter(|_| plain).ok_or_else(wrong)?;
-        if !(factor > 0.0 && factor <= 100.0) {
-            return Err(format!("`{{{inside}}}`: the factor is to be above 0 and at most 100"));
-        }
-        let bytes =
-            figure(which).ok_or_else(|| format!("the run without settings has no figure for `{name}`"))?;
-        let value = (bytes as f64 * factor).ceil() as u64;
-        Ok(if mebibytes { value.div_ceil(1 << 20).max(1) } else { value })
+/// Returns the value of a placeholder without its braces.
+fn placeholder_value(
+    placeholder: &str,
+    figure: &dyn Fn(BaselineFigure) -> Option<u64>,
+) -> Result<u64, String> {
+    let malformed = || {
+        format!(
+            "`{{{placeholder}}}` is not one of {{settled}}, {{peak}}, with *FACTOR and /MiB behind if wanted"
+        )
+    };
+    let (product, is_mebibytes) =
+        placeholder.strip_suffix("/MiB").map_or((placeholder, false), |product| (product, true));
+    let (name, factor) = product.split_once('*').unwrap_or((product, "1"));
+    let which = match name {
+        "settled" => BaselineFigure::Settled,
+        "peak" => BaselineFigure::Peak,
+        _ => return Err(malformed()),
+    };
+    // `parse` also accepts signs, exponents and `nan`.
+    let is_plain = factor.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    let factor: f64 = factor.parse().ok().filter(|_| is_plain).ok_or_else(malformed)?;
+    if !(factor > 0.0 && factor <= 100.0) {
+        return Err(format!("`{{{placeholder}}}`: the factor is to be above 0 and at most 100"));
     }
+    let bytes =
+        figure(which).ok_or_else(|| format!("the run without settings has no figure for `{name}`"))?;
+    let value = (bytes as f64 * factor).ceil() as u64;
+    Ok(if is_mebibytes { value.div_ceil(1 << 20).max(1) } else { value })
 }
 
 /// How a variable combines several settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MergeRule {
-    /// Not at all: the new value replaces the old one.
-    No,
+    /// The new value replaces the old one.
+    Replace,
     /// A list of items, each with a key before `sign`.
     Keys {
         /// Separates two items.
@@ -79,8 +82,8 @@ pub enum MergeRule {
     First,
 }
 
-/// How the variable `name` combines several settings.
-pub fn joining(name: &str) -> MergeRule {
+/// Returns how the variable `name` combines several settings.
+pub fn merge_rule(name: &str) -> MergeRule {
     match name {
         "GLIBC_TUNABLES" => MergeRule::Keys { separator: ':', sign: '=' },
         "MALLOC_CONF" | "_RJEM_MALLOC_CONF" => MergeRule::Keys { separator: ',', sign: ':' },
@@ -89,21 +92,21 @@ pub fn joining(name: &str) -> MergeRule {
             MergeRule::Words
         }
         "LD_PRELOAD" => MergeRule::First,
-        _ => MergeRule::No,
+        _ => MergeRule::Replace,
     }
 }
 
-/// The value of the variable `name` after setting `new` over `old`.
+/// Returns the value of the variable `name` after setting `new` over `old`.
 pub fn merge(name: &str, old: Option<&str>, new: &str) -> String {
     let Some(old) = old.filter(|old| !old.trim().is_empty()) else { return new.to_owned() };
-    match joining(name) {
-        MergeRule::No => new.to_owned(),
+    match merge_rule(name) {
+        MergeRule::Replace => new.to_owned(),
         MergeRule::Words => format!("{old} {new}"),
         MergeRule::First => format!("{new}:{old}"),
         MergeRule::Keys { separator, sign } => {
             let key = |item: &str| item.split(sign).next().unwrap_or_default().trim().to_owned();
-            let set: Vec<String> = new.split(separator).map(key).collect();
-            let kept = old.split(separator).filter(|item| !item.is_empty() && !set.contains(&key(item)));
+            let new_keys: Vec<String> = new.split(separator).map(key).collect();
+            let kept = old.split(separator).filter(|item| !item.is_empty() && !new_keys.contains(&key(item)));
             let items: Vec<&str> = kept.chain(new.split(separator)).collect();
             items.join(&separator.to_string())
         }
@@ -115,27 +118,24 @@ pub fn can_merge(name: &str, one: &str, other: &str) -> bool {
     if one == other {
         return true;
     }
-    let (separator, keys) = match joining(name) {
-        MergeRule::No | MergeRule::First => return false,
+    let (separator, signs) = match merge_rule(name) {
+        MergeRule::Replace | MergeRule::First => return false,
         MergeRule::Keys { separator, sign } => (separator, vec![sign]),
         MergeRule::Words => (' ', vec!['=', ':']),
     };
-    let parts = |text: &str| -> Vec<(String, String)> {
-        let items = text.split(separator).filter(|item| !item.is_empty());
-        items.map(|item| (option_key(item, &keys), item.to_owned())).collect()
-    };
-    let (one, other) = (parts(one), parts(other));
-    one.iter()
-        .all(|(key, item)| other.iter().all(|(other_key, other_item)| key != other_key || item == other_item))
+    let items = |text| str::split(text, separator).filter(|item| !item.is_empty());
+    let excludes =
+        |one: &str, other: &str| one != other && option_key(one, &signs) == option_key(other, &signs);
+    !items(one).any(|one| items(other).any(|other| excludes(one, other)))
 }
 
-/// The setting that an item changes: `-XX:+UseG1GC` and `-XX:+UseSerialGC` both set the collector,
-/// `-Xms16m` sets `-Xms`.
+/// Returns the setting that an item changes: `-XX:+UseG1GC` and `-XX:+UseSerialGC` both set the
+/// collector, `-Xms16m` sets `-Xms`.
 fn option_key(item: &str, signs: &[char]) -> String {
     if let Some(option) = item.strip_prefix("-XX:") {
         let name = option.trim_start_matches(['+', '-']).split('=').next().unwrap_or_default();
-        let collector = name.starts_with("Use") && name.ends_with("GC");
-        return if collector { "-XX:collector".to_owned() } else { format!("-XX:{name}") };
+        let is_collector = name.starts_with("Use") && name.ends_with("GC");
+        return if is_collector { "-XX:collector".to_owned() } else { format!("-XX:{name}") };
     }
     if item.starts_with("-X") {
         return item.chars().take_while(|c| !c.is_ascii_digit()).collect();
@@ -148,25 +148,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn placeholders_become_figures() {
+    fn placeholders_are_replaced_by_figures() {
         let figure = |which| match which {
             BaselineFigure::Settled => Some(100 << 20),
             BaselineFigure::Peak => None,
         };
-        assert_eq!(Placeholder::fill("{settled*1.25}", &figure).unwrap(), (125 << 20).to_string());
-        assert_eq!(Placeholder::fill("--x={settled*0.5/MiB}m", &figure).unwrap(), "--x=50m");
-        assert_eq!(Placeholder::fill("{settled*0.001/MiB}", &figure).unwrap(), "1");
-        assert_eq!(Placeholder::fill("plain }", &figure).unwrap(), "plain }");
-        assert!(Placeholder::fill("{peak}", &figure).unwrap_err().contains("no figure"));
+        assert_eq!(fill_placeholders("{settled*1.25}", &figure).unwrap(), (125 << 20).to_string());
+        assert_eq!(fill_placeholders("--x={settled*0.5/MiB}m", &figure).unwrap(), "--x=50m");
+        assert_eq!(fill_placeholders("{settled*0.001/MiB}", &figure).unwrap(), "1");
+        assert_eq!(fill_placeholders("plain }", &figure).unwrap(), "plain }");
+        assert!(fill_placeholders("{peak}", &figure).unwrap_err().contains("no figure"));
         for wrong in
             ["{settled", "{settled*0}", "{settled*-1}", "{settled*1e9}", "{settled*nan}", "{x}", "{}"]
         {
-            assert!(Placeholder::fill(wrong, &figure).is_err(), "{wrong}");
+            assert!(fill_placeholders(wrong, &figure).is_err(), "{wrong}");
         }
     }
 
     #[test]
-    fn what_is_there_is_not_lost() {
+    fn merging_keeps_the_existing_settings() {
         let merged = merge(
             "GLIBC_TUNABLES",
             Some("glibc.malloc.arena_max=4:glibc.rtld.nns=8"),
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_that_exclude_each_other_are_told() {
+    fn different_values_of_one_setting_cannot_be_merged() {
         assert!(can_merge("GLIBC_TUNABLES", "glibc.malloc.arena_max=1", "glibc.malloc.top_pad=0"));
         assert!(!can_merge("GLIBC_TUNABLES", "glibc.malloc.arena_max=1", "glibc.malloc.arena_max=2"));
         assert!(can_merge("GLIBC_TUNABLES", "glibc.malloc.arena_max=1", "glibc.malloc.arena_max=1"));

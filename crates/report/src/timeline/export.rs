@@ -12,7 +12,7 @@ use strandline_recording::{Column, ColumnValue, Error, Ledger, Mark, Moment, Rea
 
 use super::html_data::moment_name as moment_kind;
 use super::{Process, Timeline, groups_json};
-use crate::json::{escape, nested_document, surroundings};
+use crate::json::{environment, escape, nested_document};
 
 /// The schema of the document.
 pub const SCHEMA: &str = "strandline/report/1";
@@ -163,7 +163,7 @@ pub fn json(path: &Path, timeline: &Timeline, out: &mut dyn Write) -> Result<(),
     let mut first = true;
     field(&mut out, &mut first, "schema", &SCHEMA)?;
     field(&mut out, &mut first, "version", &env!("CARGO_PKG_VERSION"))?;
-    field(&mut out, &mut first, "environment", &surroundings(&header.environment, last))?;
+    field(&mut out, &mut first, "environment", &environment(&header.environment, last))?;
     field(&mut out, &mut first, "file", &timeline.name)?;
     field(&mut out, &mut first, "recording", &recording(timeline))?;
     let marks: Vec<Value> = timeline.marks.iter().map(mark).collect();

@@ -10,7 +10,7 @@ fn look(go: &GoImage, absent: u64, is_stripped: bool) -> Reading {
     let program = Program {
         path: "/srv/server".to_owned(),
         version: Some("1.23.4".to_owned()),
-        symbols: [Some(go.heap).filter(|_| !is_stripped), None, None],
+        symbols: [Some(go.mheap).filter(|_| !is_stripped), None, None],
         data: go.data,
         is_only_module: absent & 2 == 0,
     };

@@ -13,7 +13,7 @@ use super::constants;
 use super::layout::{CONTEXT_AFTER_SHARED, PAGE_ALIGNMENT};
 use super::names::{self, Known, ScopeInfo};
 use super::objects::{Heap, LiveObject};
-use super::references::{EPHEMERONS, References};
+use super::references::{FIRST_EPHEMERON, References};
 use super::shapes::{Content, Shape, Shapes};
 use super::slots;
 use crate::bits::Bitmap;
@@ -192,12 +192,11 @@ impl Collector<'_> {
             hints.stops.insert(address_for_set(address));
         }
         match class.references {
-            References::Except([first, second]) => {
-                hints.weak_words.push(address + first as u64);
-                hints.weak_words.push(address + second as u64);
+            References::Except(weak) => {
+                hints.weak_words.extend(weak.iter().map(|&offset| address + offset as u64));
             }
             // Rounded down to the word before the entries, a number.
-            References::Ephemerons => _ = hints.opaque_from.insert((address + EPHEMERONS as u64) & !15),
+            References::Ephemerons => _ = hints.opaque_from.insert((address + FIRST_EPHEMERON as u64) & !15),
             _ => {}
         }
         match class.role {

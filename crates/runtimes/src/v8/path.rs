@@ -11,7 +11,7 @@ use super::facts::{Path, Step};
 use super::layout::PAGE_ALIGNMENT;
 use super::names::{self, Known};
 use super::objects::Heap;
-use super::references::{EPHEMERON_BYTES, EPHEMERONS, References};
+use super::references::{EPHEMERON_BYTES, FIRST_EPHEMERON, References};
 use super::roots::{Root, Roots};
 use super::shapes::{Content, Shape, Shapes};
 use super::slots::{self, Slot, SlotName};
@@ -185,9 +185,9 @@ impl Search<'_> {
             return;
         }
         // The rest of a large table does not begin with an entry.
-        let first = match offset.checked_sub(EPHEMERONS) {
+        let first = match offset.checked_sub(FIRST_EPHEMERON) {
             Some(behind) => behind.next_multiple_of(EPHEMERON_BYTES) - behind,
-            None => EPHEMERONS - offset,
+            None => FIRST_EPHEMERON - offset,
         };
         for at in (first..bytes.len().saturating_sub(8)).step_by(EPHEMERON_BYTES) {
             let pair = word_at(bytes, at).zip(word_at(bytes, at + 8));
@@ -202,7 +202,7 @@ impl Search<'_> {
     /// Returns a root that leads to an object that was found, and that object; `None` if the time
     /// was over.
     fn root(&self, found: &HashMap<u64, Held>) -> Option<Option<(Root, u64)>> {
-        for each in [Roots::each_certain, Roots::each_other] {
+        for each in [Roots::each_certain, Roots::each_uncertain] {
             let mut hit = None;
             each(self.roots, &mut |root, address| {
                 hit = found.contains_key(&address).then_some((root, address));

@@ -11,7 +11,7 @@ use super::layout::PAGE_ALIGNMENT;
 use super::names::Known;
 use super::objects::Heap;
 use super::page_index::IndexedPage;
-use super::references::{EPHEMERON_BYTES, EPHEMERONS, References};
+use super::references::{EPHEMERON_BYTES, FIRST_EPHEMERON, References};
 use super::roots::Roots;
 use super::shapes::Shapes;
 use super::tally::{self, Tally, Totals};
@@ -61,7 +61,7 @@ pub fn live(heap: &Heap<'_>, roots: &Roots<'_>, starts: Bitmap, known: &mut Know
     let reachable = trace.finish(known)?;
     let reachable_page_bytes = trace.page_bytes.clone();
     let certain = if keeps_certain { Some(trace.marks.copy()?) } else { None };
-    roots.each_other(&mut |_, address| trace.mark_root(address))?;
+    roots.each_uncertain(&mut |_, address| trace.mark_root(address))?;
     let uncertain = trace.finish(known)?;
     let Trace { marks, page_bytes, views, .. } = trace;
     Some(Live { marks, certain, reachable, uncertain, page_bytes, reachable_page_bytes, views })
@@ -241,8 +241,8 @@ impl Trace<'_> {
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.resize(PAGE_ALIGNMENT as usize);
         for (address, bytes) in std::mem::take(&mut self.ephemerons) {
-            let entries = bytes.saturating_sub(EPHEMERONS as u64);
-            let first = address.checked_add(EPHEMERONS as u64)?;
+            let entries = bytes.saturating_sub(FIRST_EPHEMERON as u64);
+            let first = address.checked_add(FIRST_EPHEMERON as u64)?;
             let pairs = &mut self.pairs;
             each_part(self.heap.memory, first, entries, &mut buffer, &mut |_, bytes| {
                 for entry in bytes.chunks_exact(EPHEMERON_BYTES) {

@@ -1,123 +1,168 @@
+//! Tests of the interpreter of seccomp filters, on filters written by hand.
+
 use super::*;
 
-const ALLOW: u32 = 0x7fff_0000;
-const LOG: u32 = 0x7ffc_0000;
+// Results of a filter (`include/uapi/linux/seccomp.h`, `SECCOMP_RET_*`).
+const KILL_THREAD: u32 = 0;
 const ERRNO: u32 = 0x0005_0001;
-const KILL: u32 = 0x8000_0000;
-const NOTIFY: u32 = 0x7fc0_0000;
+const USER_NOTIF: u32 = 0x7fc0_0000;
+const LOG: u32 = 0x7ffc_0000;
+const ALLOW: u32 = 0x7fff_0000;
+const KILL_PROCESS: u32 = 0x8000_0000;
 
-fn of(code: u16, k: u32) -> FilterInstruction {
+// Codes of instructions (`include/uapi/linux/bpf_common.h`, `include/uapi/linux/filter.h`).
+const LOAD_CONSTANT: u16 = 0x00;
+const STORE: u16 = 0x02;
+const JUMP: u16 = 0x05;
+const RETURN_CONSTANT: u16 = 0x06;
+const ADD_X: u16 = 0x0c;
+const JUMP_IF_EQUAL: u16 = 0x15;
+const RETURN_A: u16 = 0x16;
+const LOAD_DATA: u16 = 0x20;
+const MULTIPLY: u16 = 0x24;
+const JUMP_IF_GREATER: u16 = 0x25;
+const DIVIDE: u16 = 0x34;
+const JUMP_IF_GREATER_OR_EQUAL: u16 = 0x35;
+const AND: u16 = 0x54;
+const LOAD_X_SCRATCH: u16 = 0x61;
+const SHIFT_RIGHT: u16 = 0x74;
+const XOR: u16 = 0xa4;
+
+// Offsets in `struct seccomp_data` (`include/uapi/linux/seccomp.h`).
+const NUMBER: u32 = 0;
+const ARCHITECTURE: u32 = 4;
+const FIRST_ARGUMENT: u32 = 16;
+const FIRST_ARGUMENT_UPPER_HALF: u32 = 20;
+const SECOND_ARGUMENT: u32 = 24;
+
+const MADVISE: RequiredCall = any("madvise", 28);
+
+fn instruction(code: u16, k: u32) -> FilterInstruction {
     FilterInstruction { code, jt: 0, jf: 0, k }
 }
 
-fn when(code: u16, k: u32, jt: u8, jf: u8) -> FilterInstruction {
+fn jump_if(code: u16, k: u32, jt: u8, jf: u8) -> FilterInstruction {
     FilterInstruction { code, jt, jf, k }
+}
+
+fn returning(value: u32) -> FilterInstruction {
+    instruction(RETURN_CONSTANT, value)
 }
 
 fn clone_with(flags: Option<u64>) -> RequiredCall {
     RequiredCall { name: "clone", number: 56, arguments: [flags, None, None] }
 }
 
-const MADVISE: RequiredCall = any("madvise", 28);
-
 #[test]
-fn answers_that_let_through_and_answers_that_do_not() {
-    for (answer, lets) in
-        [(ALLOW, true), (LOG, true), (ERRNO, false), (KILL, false), (0, false), (NOTIFY, false)]
-    {
-        assert_eq!(permits(&[of(0x06, answer)], &MADVISE), lets, "{answer:x}");
+fn only_allow_and_log_permit_a_call() {
+    let results = [
+        (ALLOW, true),
+        (LOG, true),
+        (ERRNO, false),
+        (KILL_PROCESS, false),
+        (KILL_THREAD, false),
+        (USER_NOTIF, false),
+    ];
+    for (value, is_permitted) in results {
+        assert_eq!(permits(&[returning(value)], &MADVISE), is_permitted, "{value:x}");
     }
-    assert!(!permits(&[], &MADVISE), "nothing is no filter");
-    assert!(!permits(&[of(0x00, 1)], &MADVISE), "and none ends without an answer");
+    assert!(!permits(&[], &MADVISE), "an empty filter");
+    assert!(!permits(&[instruction(LOAD_CONSTANT, 1)], &MADVISE), "a filter without a return");
 }
 
-/// Docker's filter as libseccomp compiles it: the architecture, the numbers of x32, then one number
-/// after the other; clone may not create namespaces.
-fn as_dockers() -> Vec<FilterInstruction> {
+/// Docker's filter as libseccomp compiles it: it compares the architecture, the numbers of x32,
+/// then one number after the other, and rejects a clone that creates namespaces.
+fn docker_filter() -> Vec<FilterInstruction> {
     vec![
-        of(0x20, 4),
-        when(0x15, 0xc000_003e, 0, 11),
-        of(0x20, 0),
-        when(0x35, 0x4000_0000, 9, 0),
-        when(0x15, 28, 9, 0),
-        when(0x15, 15, 8, 0),
-        when(0x15, 56, 0, 6),
-        of(0x20, 20),
-        when(0x15, 0, 0, 4),
-        of(0x20, 16),
-        of(0x54, 0x7e02_0000),
-        when(0x15, 0, 2, 1),
-        of(0x06, ALLOW),
-        of(0x06, ERRNO),
-        of(0x06, ALLOW),
+        instruction(LOAD_DATA, ARCHITECTURE),
+        jump_if(JUMP_IF_EQUAL, 0xc000_003e, 0, 11),
+        instruction(LOAD_DATA, NUMBER),
+        jump_if(JUMP_IF_GREATER_OR_EQUAL, 0x4000_0000, 9, 0),
+        jump_if(JUMP_IF_EQUAL, 28, 9, 0),
+        jump_if(JUMP_IF_EQUAL, 15, 8, 0),
+        jump_if(JUMP_IF_EQUAL, 56, 0, 6),
+        instruction(LOAD_DATA, FIRST_ARGUMENT_UPPER_HALF),
+        jump_if(JUMP_IF_EQUAL, 0, 0, 4),
+        instruction(LOAD_DATA, FIRST_ARGUMENT),
+        instruction(AND, 0x7e02_0000),
+        jump_if(JUMP_IF_EQUAL, 0, 2, 1),
+        returning(ALLOW),
+        returning(ERRNO),
+        returning(ALLOW),
     ]
 }
 
 #[test]
-fn what_is_known_of_the_arguments_decides_and_what_is_not_may_be_anything() {
-    let filter = as_dockers();
+fn known_arguments_decide_and_unknown_arguments_may_have_any_value() {
+    let filter = docker_filter();
     assert!(permits(&filter, &MADVISE) && permits(&filter, &RETURN));
     assert!(!permits(&filter, &any("futex", 202)));
     assert!(permits(&filter, &clone_with(Some(0x400))));
     assert!(!permits(&filter, &clone_with(Some(0x1000_0000))), "a namespace");
-    assert!(!permits(&filter, &clone_with(Some(1 << 32))), "the upper half counts as well");
+    assert!(!permits(&filter, &clone_with(Some(1 << 32))), "a flag in the upper half");
     assert!(!permits(&filter, &clone_with(None)));
 }
 
 #[test]
-fn both_ways_are_followed_where_a_word_is_not_known() {
-    // Branches on the second argument, which is unknown: one branch allows, the other returns
-    // `last`.
-    let filter = |last| [of(0x20, 24), when(0x25, 7, 1, 0), of(0x06, ALLOW), of(0x06, last)];
+fn a_jump_on_an_unknown_word_takes_both_branches() {
+    // The second argument is unknown: one branch allows, the other returns `value`.
+    let filter = |value| {
+        [
+            instruction(LOAD_DATA, SECOND_ARGUMENT),
+            jump_if(JUMP_IF_GREATER, 7, 1, 0),
+            returning(ALLOW),
+            returning(value),
+        ]
+    };
     assert!(permits(&filter(ALLOW), &MADVISE));
     assert!(!permits(&filter(ERRNO), &MADVISE));
     // A value that is equal on both branches is known after they join.
-    let meets = |two: u32| {
+    let joining_filter = |other: u32| {
         [
-            of(0x20, 24),
-            when(0x25, 7, 0, 2),
-            of(0x00, 5),
-            of(0x05, 1),
-            of(0x00, two),
-            when(0x15, 5, 0, 1),
-            of(0x06, ALLOW),
-            of(0x06, KILL),
+            instruction(LOAD_DATA, SECOND_ARGUMENT),
+            jump_if(JUMP_IF_GREATER, 7, 0, 2),
+            instruction(LOAD_CONSTANT, 5),
+            instruction(JUMP, 1),
+            instruction(LOAD_CONSTANT, other),
+            jump_if(JUMP_IF_EQUAL, 5, 0, 1),
+            returning(ALLOW),
+            returning(KILL_PROCESS),
         ]
     };
-    assert!(permits(&meets(5), &MADVISE));
-    assert!(!permits(&meets(6), &MADVISE));
+    assert!(permits(&joining_filter(5), &MADVISE));
+    assert!(!permits(&joining_filter(6), &MADVISE));
 }
 
 #[test]
-fn words_are_stored_moved_and_computed() {
+fn arithmetic_and_scratch_words_are_computed() {
     // ((number + 2) * 3 ^ 1) >> 1 of madvise, through scratch and X: ((28 + 2) * 3 ^ 1) >> 1 = 45.
     let filter = [
-        of(0x20, 0),
-        of(0x02, 3),
-        of(0x00, 2),
-        of(0x61, 3),
-        of(0x0c, 0),
-        of(0x24, 3),
-        of(0xa4, 1),
-        of(0x74, 1),
-        when(0x15, 45, 0, 1),
-        of(0x06, ALLOW),
-        of(0x06, KILL),
+        instruction(LOAD_DATA, NUMBER),
+        instruction(STORE, 3),
+        instruction(LOAD_CONSTANT, 2),
+        instruction(LOAD_X_SCRATCH, 3),
+        instruction(ADD_X, 0),
+        instruction(MULTIPLY, 3),
+        instruction(XOR, 1),
+        instruction(SHIFT_RIGHT, 1),
+        jump_if(JUMP_IF_EQUAL, 45, 0, 1),
+        returning(ALLOW),
+        returning(KILL_PROCESS),
     ];
     assert!(permits(&filter, &MADVISE));
     assert!(!permits(&filter, &RETURN));
 }
 
 #[test]
-fn what_no_filter_has_lets_nothing_through() {
-    let allow = of(0x06, ALLOW);
-    // A jump past the end, a scratch slot out of range, an unknown instruction, a division by zero,
-    // an unknown result.
-    assert!(!permits(&[of(0x05, u32::MAX), allow], &MADVISE));
-    assert!(!permits(&[when(0x15, 0, 200, 200), allow], &MADVISE));
-    assert!(!permits(&[of(0x02, 16), allow], &MADVISE));
-    assert!(!permits(&[of(0xffff, 0), allow], &MADVISE));
-    assert!(!permits(&[of(0x34, 0), allow], &MADVISE));
-    assert!(!permits(&[of(0x20, 24), of(0x16, 0)], &MADVISE));
-    assert!(!permits(&[of(0x20, u32::MAX), of(0x16, 0)], &MADVISE));
+fn invalid_filters_permit_nothing() {
+    let allow = returning(ALLOW);
+    assert!(!permits(&[instruction(JUMP, u32::MAX), allow], &MADVISE), "a jump past the end");
+    assert!(!permits(&[jump_if(JUMP_IF_EQUAL, 0, 200, 200), allow], &MADVISE), "a jump past the end");
+    assert!(!permits(&[instruction(STORE, 16), allow], &MADVISE), "no such scratch word");
+    assert!(!permits(&[instruction(0xffff, 0), allow], &MADVISE), "an unknown code");
+    assert!(!permits(&[instruction(DIVIDE, 0), allow], &MADVISE), "a division by zero");
+    let unknown_result = [instruction(LOAD_DATA, SECOND_ARGUMENT), instruction(RETURN_A, 0)];
+    assert!(!permits(&unknown_result, &MADVISE), "an unknown result");
+    let outside_data = [instruction(LOAD_DATA, u32::MAX), instruction(RETURN_A, 0)];
+    assert!(!permits(&outside_data, &MADVISE), "a load outside the data");
 }
