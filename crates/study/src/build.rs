@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use super::file::{Axis, AxisValue};
 use super::matrix::{Key, Matrix, fill, placeholders};
 use strandline_lab::cell::Subject;
-use strandline_lab::trial::program::{Program, fits};
+use strandline_lab::trial::program::{Program, has_word_size};
 use strandline_process::c_library::CLibrary;
 
 /// Usual folders in which the loader looks for a library without a path; `ldconfig` may know more.
@@ -182,7 +182,7 @@ pub fn why_not_preloaded(matrix: &Matrix, key: &Key, root: &Path, subject: &Subj
 /// Why a program would not load the library `file`; `None` if it would.
 fn why_not_loaded(program: &Program, file: &Path) -> Option<String> {
     let name = program.name();
-    if let Some(why) = &program.privileged {
+    if let Some(why) = &program.privilege {
         return Some(format!("nothing is preloaded into {name}, a program with {why}"));
     }
     let is_musl = program.loader.as_deref().and_then(CLibrary::of_file) == Some(CLibrary::Musl);
@@ -190,9 +190,9 @@ fn why_not_loaded(program: &Program, file: &Path) -> Option<String> {
         Some(format!("{name} is linked statically"))
     } else if is_musl {
         Some(format!("{name} runs on musl, and the library is for glibc"))
-    } else if !fits(file, program.bits) {
+    } else if !has_word_size(file, program.bits) {
         Some(format!("it is no {}-bit library, as {name} wants", program.bits))
-    } else if program.own_malloc && Program::of_file(file).is_ok_and(|library| library.own_malloc) {
+    } else if program.defines_malloc && Program::of_file(file).is_ok_and(|library| library.defines_malloc) {
         Some(format!("{name} defines malloc itself, which comes before anything preloaded"))
     } else {
         None

@@ -2,7 +2,7 @@
 //! chunks where a segment starts, the result is that of one walk from the first chunk to the last.
 
 use strandline_allocators::glibc::lists::SpecialChunks;
-use strandline_allocators::glibc::segments::{self, Walked};
+use strandline_allocators::glibc::segments::{self, RegionTotals};
 use strandline_allocators::glibc::walk::Walker;
 use strandline_allocators::glibc::walk_context::{FastbinMode, Region, RegionKind, Top, WalkContext};
 use strandline_claims::accumulator::AccumulatedPart;
@@ -120,12 +120,12 @@ fn pages(every: u64) -> RangePages {
 }
 
 /// One walk from front to back.
-fn straight(walk_context: &WalkContext<'_>) -> Walked {
+fn straight(walk_context: &WalkContext<'_>) -> RegionTotals {
     let part = Walker::from_start(*walk_context).walk(u64::MAX, u64::MAX);
     let mut block = AccumulatedPart::empty(walk_context.region.start);
     block.join(part.block, walk_context.pages).unwrap();
     assert_eq!(block.end, walk_context.region.end);
-    Walked { sums: block.finish(walk_context.pages), counts: part.counts }
+    RegionTotals { sums: block.finish(walk_context.pages), counts: part.counts }
 }
 
 fn check(stale: Stale, every: u64) {

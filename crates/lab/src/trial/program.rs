@@ -48,18 +48,22 @@ impl Program {
         self.path.file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
 
-    /// Reads the program that `command` starts, which for a script is its interpreter. `search` is
-    /// the value of `PATH`.
+    /// Reads the program that `command` starts, which for a script is its interpreter. Relative
+    /// paths start at `directory`; `search` is the value of `PATH`.
     ///
     /// # Errors
     /// One line that names the file that is missing or not a program.
-    pub fn of_command(command: &[String], search: Option<&str>) -> Result<Self, String> {
+    pub fn of_command(
+        command: &[String],
+        directory: Option<&Path>,
+        search: Option<&str>,
+    ) -> Result<Self, String> {
         let first = command.first().ok_or("there is no command")?;
-        let mut path = find(OsStr::new(first), search)?;
+        let mut path = find(OsStr::new(first), directory, search)?;
         for step in 0..MAX_SCRIPTS {
             match interpreter(&path)? {
                 None => return Ok(Self { is_direct: step == 0, ..Self::of_file(&path)? }),
-                Some(next) => path = find(&next, search)?,
+                Some(next) => path = find(&next, directory, search)?,
             }
         }
         Err(format!("{first}: scripts that start scripts, {MAX_SCRIPTS} deep"))
@@ -158,14 +162,16 @@ fn privilege(path: &Path, mode: u32) -> Option<String> {
 }
 
 /// Returns the file that `name` starts: `name` itself if it is a path, else the first program of
-/// that name in the folders of `search`.
-fn find(name: &OsStr, search: Option<&str>) -> Result<PathBuf, String> {
+/// that name in the folders of `search`. Relative paths start at `directory`.
+fn find(name: &OsStr, directory: Option<&Path>, search: Option<&str>) -> Result<PathBuf, String> {
+    let at = |path: &Path| directory.map_or_else(|| path.to_owned(), |directory| directory.join(path));
     if name.as_bytes().contains(&b'/') {
-        let path = PathBuf::from(name);
+        let path = at(Path::new(name));
         return if path.is_file() { Ok(path) } else { Err(format!("{}: no such file", path.display())) };
     }
     let folders = search.filter(|search| !search.is_empty()).unwrap_or(DEFAULT_PATH).split(':');
-    let mut paths = folders.map(|folder| Path::new(if folder.is_empty() { "." } else { folder }).join(name));
+    let mut paths =
+        folders.map(|folder| at(&Path::new(if folder.is_empty() { "." } else { folder }).join(name)));
     let is_program = |path: &PathBuf| {
         path.metadata().is_ok_and(|data| data.is_file() && data.permissions().mode() & 0o111 != 0)
     };
@@ -209,7 +215,7 @@ mod tests {
 
     #[test]
     fn a_dynamic_program_has_a_loader() {
-        let program = Program::of_command(&command(&["cat"]), Some("/nowhere:/usr/bin")).unwrap();
+        let program = Program::of_command(&command(&["cat"]), None, Some("/nowhere:/usr/bin")).unwrap();
         assert!(
             program.is_direct && program.bits == 64 && program.privilege.is_none() && !program.defines_malloc
         );
@@ -225,13 +231,13 @@ mod tests {
         let by_env = script(folder.path(), "by-env", "#! /usr/bin/env -S A=1 cat -n\nx\n");
         let twice = script(folder.path(), "twice", &format!("#!{plain}\n"));
         for path in [&plain, &by_env, &twice] {
-            let program = Program::of_command(&command(&[path]), Some("/bin")).unwrap();
+            let program = Program::of_command(&command(&[path]), None, Some("/bin")).unwrap();
             assert_eq!(program.name(), "cat", "{path}");
             assert!(!program.is_direct);
         }
         let own = script(folder.path(), "own", "");
         std::fs::write(&own, format!("#!{own}\n")).unwrap();
-        assert!(Program::of_command(&command(&[&own]), None).unwrap_err().contains("deep"));
+        assert!(Program::of_command(&command(&[&own]), None, None).unwrap_err().contains("deep"));
     }
 
     #[test]
@@ -241,7 +247,7 @@ mod tests {
         let cut = folder.path().join("cut");
         std::fs::write(&cut, std::fs::read("/bin/cat").unwrap().get(..100).unwrap()).unwrap();
         for words in [vec!["no-such-program"], vec!["/no/such"], vec![text.as_str()], vec![]] {
-            let error = Program::of_command(&command(&words), Some("/bin")).unwrap_err();
+            let error = Program::of_command(&command(&words), None, Some("/bin")).unwrap_err();
             assert!(!error.contains('\n'), "{error}");
         }
         assert!(Program::of_file(&cut).is_err());

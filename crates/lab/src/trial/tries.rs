@@ -108,7 +108,7 @@ pub fn facts(command: &[String], observation: &Observation) -> Facts {
     let program = observation.executable.as_ref().and_then(|path| Program::of_file(Path::new(path)).ok());
     Facts {
         command: command.to_vec(),
-        started: Program::of_command(command, search).ok(),
+        started: Program::of_command(command, None, search).ok(),
         program,
         allocators: observation.allocators.clone(),
         runtimes: observation.runtimes.clone(),
