@@ -3,10 +3,11 @@
 use crate::arrays::{NONE, Refused, reserved};
 use crate::blocks::{Blocks, GRANULE_BYTES, LargeBlock};
 
-/// First address that no program can have.
-const END: u64 = 1 << 48;
 /// Low bits of a packed block, which hold its size.
 const SIZE_BITS: u32 = 19;
+/// First address that does not fit into the other bits of a packed block: 2^48, above all of user
+/// memory.
+const END: u64 = GRANULE_BYTES << (u64::BITS - SIZE_BITS);
 /// Size value of blocks whose size is in the list of large ones.
 const LARGE: u64 = (1 << SIZE_BITS) - 1;
 /// Number of blocks in one unsorted piece.

@@ -14,6 +14,7 @@ use crate::batch::PageCache;
 use strandline_claims::runtime::Context;
 use strandline_claims::words::{self, READ_BYTES, each_word};
 use strandline_process::memory::{Memory, half_word_at, word_at};
+use strandline_process::pages::USER_ADDRESS_END;
 use strandline_process::range::{AddressRange, RangeSet};
 
 /// Limit on words followed, per program.
@@ -97,7 +98,7 @@ pub fn find(
 /// Adds the words of a range that could point to an array.
 fn add_words(context: &Context<'_>, memory: &dyn Memory, range: (u64, u64), words: &mut BTreeSet<u64>) {
     each_word(memory, context.resident, range, READ_BYTES, &mut |_, word| {
-        let could_be = word.is_multiple_of(16) && word < 1 << 47;
+        let could_be = word.is_multiple_of(16) && word < USER_ADDRESS_END;
         if could_be && context.space.find(word).is_some_and(words::is_mapped_memory) {
             words.insert(word);
         }
@@ -202,7 +203,7 @@ fn arena(
     shape: ArenaSizes,
 ) -> Option<Arena> {
     let start = word_at(entry, 0)?;
-    let end = start.checked_add(shape.arena_bytes).filter(|&end| end < 1 << 47)?;
+    let end = start.checked_add(shape.arena_bytes).filter(|&end| end < USER_ADDRESS_END)?;
     let pools = start.next_multiple_of(shape.pool_bytes);
     let total = (end - pools) / shape.pool_bytes;
     let (virgin, free) = (word_at(entry, 8)?, u64::from(half_word_at(entry, 16)?));

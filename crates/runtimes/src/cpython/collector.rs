@@ -11,6 +11,7 @@ use super::layout::Release;
 use super::locate::Program;
 use strandline_claims::range::PAGE_BYTES;
 use strandline_process::memory::{Memory, half_word_at, word_at};
+use strandline_process::pages::USER_ADDRESS_END;
 
 /// `struct gc_generation`: a list head (`PyGC_Head`), `threshold`, `count` (32 bits each).
 const GENERATION_BYTES: usize = 24;
@@ -31,7 +32,7 @@ const STATE_BYTES: usize =
 /// Mask of the address in a link: the low bits are flags.
 const LINK_MASK: u64 = !3;
 /// Valid targets of links: neither the first page nor the kernel's half.
-const LINK_TARGETS: std::ops::Range<u64> = 4096..1 << 47;
+const LINK_TARGETS: std::ops::Range<u64> = PAGE_BYTES..USER_ADDRESS_END;
 
 /// Returns the collectors of all interpreters in whose state one is found.
 pub fn find(memory: &dyn Memory, program: &Program, release: &Release) -> Vec<Collector> {

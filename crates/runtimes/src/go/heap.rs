@@ -20,6 +20,7 @@ use strandline_claims::runtime::Context;
 use strandline_claims::words::{self, READ_BYTES, each_word};
 use strandline_process::map::Mapping;
 use strandline_process::memory::{Memory, half_word_at, word_at};
+use strandline_process::pages::USER_ADDRESS_END;
 
 /// Limit on address ranges of one heap.
 const MAX_RANGES: u64 = 1 << 12;
@@ -137,7 +138,7 @@ fn heap_at(context: &Context<'_>, pages: &mut PageCache<'_>, address: u64, layou
     for index in 0..number {
         let (start, end) = pages.pair(first.checked_add(16 * index)?)?;
         let is_one = start < end
-            && end <= 1 << 47
+            && end <= USER_ADDRESS_END
             && start.is_multiple_of(CHUNK_BYTES)
             && end.is_multiple_of(CHUNK_BYTES)
             && ranges.last().is_none_or(|last| last.1 <= start)

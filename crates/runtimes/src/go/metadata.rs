@@ -18,6 +18,7 @@ use strandline_claims::range::{PAGE_BYTES, page_of, page_up};
 use strandline_claims::runtime::Context;
 use strandline_claims::words::{self, READ_BYTES, each_word, is_mapped_memory};
 use strandline_process::memory::Memory;
+use strandline_process::pages::USER_ADDRESS_END;
 use strandline_process::range::{AddressRange, RangeSet};
 
 /// Smallest block that glibc's malloc maps (`DEFAULT_MMAP_THRESHOLD`); its heaps are larger.
@@ -45,7 +46,11 @@ pub fn find(context: &Context<'_>, memory: &dyn Memory, instance: Instance<'_>) 
     let mut follow = |range: (u64, u64)| {
         each_word(memory, context.resident, range, READ_BYTES, &mut |_, word| {
             let is_mapped = || context.space.find(word).is_some_and(is_mapped_memory);
-            if word < 1 << 47 && word.is_multiple_of(8) && is_mapped() && !heap.contains(word, word + 1) {
+            if word < USER_ADDRESS_END
+                && word.is_multiple_of(8)
+                && is_mapped()
+                && !heap.contains(word, word + 1)
+            {
                 known.insert(page_of(word));
             }
             seen += 1;
@@ -61,7 +66,9 @@ pub fn find(context: &Context<'_>, memory: &dyn Memory, instance: Instance<'_>) 
         follow(program.data);
     }
     let mut is_whole = known.len() < MAX_PAGES && Instant::now() < context.deadline;
-    ranges.extend(known.into_iter().filter(|&page| page < 1 << 47).map(|page| (page, page + PAGE_BYTES)));
+    ranges.extend(
+        known.into_iter().filter(|&page| page < USER_ADDRESS_END).map(|page| (page, page + PAGE_BYTES)),
+    );
     let ranges: RangeSet = ranges.into_iter().collect();
     let least = if program.is_only_module { MIN_MAPPED_BYTES } else { MIN_FOREIGN_BYTES };
     let ranges = join_near(context, &ranges, least);

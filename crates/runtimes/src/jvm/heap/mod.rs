@@ -16,8 +16,9 @@ use serde::{Deserialize, Serialize};
 
 use strandline_claims::range::{MAX_BYTES, page_of, page_up};
 use strandline_claims::runtime::Context;
+use strandline_process::pages::USER_ADDRESS_END;
 
-use super::view::{ADDRESS_SPACE_END, View};
+use super::view::View;
 
 /// Limit on regions read: 32 TiB in regions of 32 MiB are a million.
 pub const MAX_REGIONS: u64 = 1 << 20;
@@ -187,12 +188,12 @@ fn reserved(view: &View<'_>, heap: u64) -> Option<(u64, u64)> {
     let start = view.field(region, &["MemRegion::_start"])?;
     let words = view.field(region, &["MemRegion::_word_size"])?;
     let end = start.checked_add(words.checked_mul(8)?)?;
-    (start < end && end <= ADDRESS_SPACE_END).then_some((start, end))
+    (start < end && end <= USER_ADDRESS_END).then_some((start, end))
 }
 
 /// Whether a range is valid: within the address space, and no larger than a claim may be.
 pub fn is_claimable(start: u64, end: u64) -> bool {
-    end <= ADDRESS_SPACE_END && page_up(end).saturating_sub(page_of(start)) <= MAX_BYTES
+    end <= USER_ADDRESS_END && page_up(end).saturating_sub(page_of(start)) <= MAX_BYTES
 }
 
 /// Reads a space of an older collector: start, end of objects, end. Fields are those of the first
