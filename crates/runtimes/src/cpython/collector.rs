@@ -87,21 +87,29 @@ fn read_state(memory: &dyn Memory, state: u64) -> Vec<u8> {
     bytes
 }
 
-/// Returns the links of the possible list head at `bytes[at]`, to the first and the last object.
-fn links(bytes: &[u8], at: usize) -> Option<(u64, u64)> {
+/// The links of a list head.
+struct Links {
+    /// To the first object.
+    first: u64,
+    /// To the last object.
+    last: u64,
+}
+
+/// Returns the links of the possible list head at `bytes[at]`.
+fn links(bytes: &[u8], at: usize) -> Option<Links> {
     let link = |at: usize| {
         let link = word_at(bytes, at)? & LINK_MASK;
         (link.is_multiple_of(8) && LINK_TARGETS.contains(&link)).then_some(link)
     };
-    Some((link(at)?, link(at + 8)?))
+    Some(Links { first: link(at)?, last: link(at + 8)? })
 }
 
 /// Whether there is a list head at `bytes[at]`, whose address is `head`. An empty list links to
 /// itself.
 fn is_list(memory: &dyn Memory, bytes: &[u8], at: usize, head: u64) -> bool {
-    let Some((next, last)) = links(bytes, at) else { return false };
+    let Some(Links { first, last }) = links(bytes, at) else { return false };
     let leads_back = |place: u64| memory.read_word(place).is_ok_and(|word| word & LINK_MASK == head);
-    leads_back(next + 8) && leads_back(last)
+    leads_back(first + 8) && leads_back(last)
 }
 
 fn read(bytes: &[u8], at: usize, statistics: usize) -> Option<Collector> {

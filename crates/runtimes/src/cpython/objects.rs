@@ -250,6 +250,15 @@ pub fn is_interned(head: &[u8]) -> bool {
     state & INTERNED != 0
 }
 
+/// An allocator's block, with the guards of debug hooks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GuardedBlock {
+    /// First byte.
+    pub begin: u64,
+    /// Size.
+    pub bytes: u64,
+}
+
 /// The keys of a dict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyTable {
@@ -259,8 +268,10 @@ pub struct KeyTable {
     pub usable: u64,
     /// Whether it is shared by several dicts, or belongs to none.
     pub is_shared: bool,
-    /// Address of its entries, and the number written.
-    pub entries: (u64, u64),
+    /// Address of its entries.
+    pub entries: u64,
+    /// Number of entries written.
+    pub written: u64,
     /// Bytes per entry.
     pub entry_bytes: u64,
 }
@@ -302,5 +313,5 @@ pub fn keys(pages: &mut PageCache<'_>, release: &Release, address: u64) -> Optio
     let bytes = header.checked_add(index_bytes)?.checked_add(usable.checked_mul(entry_bytes)?)?;
     // `shared_keys_usable_size`: shared keys have room for at most 30 entries.
     let usable = if is_split { word(16).saturating_add(written).min(usable) } else { usable };
-    Some(KeyTable { bytes, usable, is_shared: word(0) != 1, entries: (entries, written), entry_bytes })
+    Some(KeyTable { bytes, usable, is_shared: word(0) != 1, entries, written, entry_bytes })
 }

@@ -9,6 +9,7 @@ use strandline_claims::runtime::Context;
 use strandline_claims::words::{READ_BYTES, each_word};
 use strandline_process::memory::Memory;
 use strandline_process::pages::USER_ADDRESS_END;
+use strandline_process::range::AddressRange;
 
 /// Largest heap whose bitmaps are read: 4 TiB.
 const MAX_BYTES: u64 = 1 << 42;
@@ -171,7 +172,7 @@ fn released(pages: &mut PageCache<'_>, layout: &Layout, heap: &Heap) -> Option<u
         return None;
     }
     let mut released = 0;
-    for &(start, end) in &heap.ranges {
+    for &AddressRange { start, end } in &heap.ranges {
         for chunk in (start..end).step_by(CHUNK_BYTES as usize) {
             let (used, given) = heap.chunk(pages, layout, chunk)?;
             let bits = used.iter().zip(given).map(|(used, given)| u64::from((!used & given).count_ones()));

@@ -16,6 +16,7 @@ use strandline_claims::facts::TypeFacts;
 use strandline_claims::runtime::Context;
 use strandline_process::buffer::ReadBuffer;
 use strandline_process::memory::Memory;
+use strandline_process::range::AddressRange;
 
 use super::heap::{Area, Heap, Kind};
 use super::klasses::{Classes, HEAD_BYTES, Headers, types};
@@ -196,7 +197,7 @@ impl Trace<'_> {
     fn block(&mut self, block: usize) {
         const WORDS: u64 = PLACES_PER_BLOCK / 64;
         let first = block as u64 * PLACES_PER_BLOCK;
-        let address = |place: u64| self.places.address(place).map(|(address, _)| address);
+        let address = |place: u64| self.places.rest_from(place).map(|rest| rest.start);
         self.window.block =
             (address(first).unwrap_or(0), address(first + PLACES_PER_BLOCK - 1).unwrap_or(u64::MAX));
         // A linked list may run up or down.
@@ -230,7 +231,7 @@ impl Trace<'_> {
         if self.objects.is_multiple_of(OBJECTS_AT_ONCE) {
             self.in_time()?;
         }
-        let (address, end) = self.places.address(place)?;
+        let AddressRange { start: address, end } = self.places.rest_from(place)?;
         let mut head = [0; HEAD_BYTES];
         let most = usize::try_from(end - address).ok()?.min(HEAD_BYTES);
         let bytes = self.window.bytes_at(address, most)?;

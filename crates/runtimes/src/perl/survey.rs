@@ -6,7 +6,8 @@
 
 use super::Slots;
 use super::census::{self, ARENAS_PER_JOB};
-use super::objects::{Head, Storage, Type, chunk_bytes};
+use super::keys::BucketTable;
+use super::objects::{BodyPlace, Head, Storage, Type, chunk_bytes};
 use super::roots::{self, Buffer, MAX_BUFFER_BYTES, Mark};
 use super::spaces::{BodyArena, HeadArena};
 use super::sums::{RetainedBy, SurveySums, add};
@@ -16,6 +17,7 @@ use crate::work;
 use std::time::Instant;
 use strandline_claims::refinements::Refinements;
 use strandline_process::memory::Memory;
+use strandline_process::range::AddressRange;
 
 /// Upper bound on the hashes with keys of their own that are read.
 const MAX_HASHES: usize = 256 << 10;
@@ -171,7 +173,7 @@ impl<'a> Surveyor<'a> {
     }
 
     fn use_body(&mut self, head: &Head, kind: Type) {
-        let Some((start, bytes)) = head.body(kind, self.context.release) else { return };
+        let Some(BodyPlace { start, bytes }) = head.body(kind, self.context.release) else { return };
         self.survey.string_bodies += u64::from(kind.can_hold_string());
         let bodies = self.context.bodies;
         let holds = |index: usize| bodies.get(index).filter(|arena| arena.has_slot_at(start, bytes));
@@ -276,7 +278,7 @@ impl<'a> Surveyor<'a> {
                 // Until the byte is read.
                 value.third_word = OWNERS_UNKNOWN;
             }
-            places.push((value.head.u, if is_cow { length } else { current }));
+            places.push(AddressRange::sized(value.head.u, if is_cow { length } else { current }));
             whose.push(index);
         }
         let (values, equal) = (&mut self.values, &mut self.survey.equal);
@@ -454,7 +456,7 @@ impl<'a> Surveyor<'a> {
         if keys > 0 && !value.head.has_flags(flags::SHARE_KEYS) {
             if self.survey.own_keys.len() < MAX_HASHES {
                 add(&mut self.survey.own_entries, keys);
-                self.survey.own_keys.push((table, last));
+                self.survey.own_keys.push(BucketTable { address: table, last });
             } else {
                 self.survey.others_left_out += 1;
             }

@@ -102,7 +102,7 @@ impl<'a> Roots<'a> {
     fn words(&self, range: AddressRange, visit: Visit<'_>) -> Option<bool> {
         let context = self.heap.context;
         let (mut words, mut is_late, mut is_over) = (0_u64, false, false);
-        for run in (context.resident)(range.start, range.end) {
+        for run in context.resident_runs(range) {
             each_word_in(self.heap.memory, self.skipped.gaps_in(run), READ_BYTES, &mut |at, word| {
                 words += 1;
                 is_late |= words.is_multiple_of(WORDS_AT_ONCE) && Instant::now() >= context.deadline;
@@ -125,13 +125,13 @@ impl<'a> Roots<'a> {
         let of_code = self.heaps.spaces.iter().filter(|space| space.name.starts_with("code_"));
         let mut buffer = ReadBuffer::new(READ_BYTES);
         for page in of_code.flat_map(|space| &space.pages) {
-            for (from, to) in (self.heap.context.resident)(page.area_start, page.area_end) {
-                let mut at = from;
-                while at < to {
+            for run in self.heap.context.resident_runs((page.area_start, page.area_end)) {
+                let mut at = run.start;
+                while at < run.end {
                     if Instant::now() >= self.heap.context.deadline {
                         return None;
                     }
-                    let most = usize::try_from(to - at).unwrap_or(usize::MAX).min(READ_BYTES);
+                    let most = usize::try_from(run.end - at).unwrap_or(usize::MAX).min(READ_BYTES);
                     let bytes = buffer.get_mut(..most)?;
                     let got = self.heap.memory.read_some(at, bytes);
                     for (offset, window) in bytes.get(..got)?.windows(8).enumerate() {
@@ -141,7 +141,7 @@ impl<'a> Roots<'a> {
                         }
                     }
                     // A pointer may cross the end of what was read.
-                    at += if at + (most as u64) < to { most as u64 - 7 } else { most as u64 };
+                    at += if at + (most as u64) < run.end { most as u64 - 7 } else { most as u64 };
                 }
             }
         }
