@@ -25,8 +25,8 @@ fn file_of(bytes: &[u8]) -> File {
 }
 
 fn look(jvm: &JvmImage, absent: u64) -> Reading {
-    let program =
-        Program::new("/usr/lib/jvm/lib/server/libjvm.so", file_of(&jvm.file), jvm.tables, jvm.bias, jvm.data);
+    let path = "/usr/lib/jvm/lib/server/libjvm.so";
+    let program = Program::new(path, file_of(&jvm.file), jvm.tables, jvm.bias, jvm.data.into());
     fabricated::read_image(&jvm.image, &jvm.maps, absent, |context, _| {
         read(context, &program, &Default::default(), &Refinements::default()).unwrap_or_default()
     })
