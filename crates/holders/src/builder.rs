@@ -129,6 +129,8 @@ impl Builder {
 
 #[cfg(test)]
 mod tests {
+    use strandline_process::range::AddressRange;
+
     use super::*;
 
     #[test]
@@ -150,6 +152,8 @@ mod tests {
         let blocks = all.finish().unwrap();
         assert_eq!(u64::from(blocks.len()), count);
         assert_eq!(blocks.dropped(), Dropped::default());
-        assert!(blocks.iter(0).zip(0..).all(|(block, at)| block == (0x10000 + at * 16, 16)));
+        assert!(
+            blocks.iter(0).zip(0..).all(|(block, at)| block == AddressRange::sized(0x10000 + at * 16, 16))
+        );
     }
 }

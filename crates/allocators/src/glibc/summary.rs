@@ -31,21 +31,28 @@ pub fn trim_bytes(walked: &Walked) -> u64 {
     walked.sums.trimmable.saturating_sub(walked.counts.touched_pages * PAGE_BYTES)
 }
 
-/// Returns the minimum and maximum bytes that a region can contribute to its arena's `system_mem`.
+/// Bounds on the bytes that regions contribute to their arena's `system_mem`.
+#[derive(Clone, Copy, Debug, Default)]
+struct SystemBytes {
+    min: u64,
+    max: u64,
+}
+
+/// Returns the bounds on what a region can contribute to its arena's `system_mem`.
 ///
 /// What other users of sbrk took between two sections counts while the arena is contiguous
 /// (malloc.c, sysmalloc: "Count foreign sbrk as system_mem"), but not after brk was blocked; what
 /// follows the last section never counts.
-fn spanned(owned: &ArenaRegion, walked: &Walked, is_contiguous: bool) -> (u64, u64) {
+fn spanned(owned: &ArenaRegion, walked: &Walked, is_contiguous: bool) -> SystemBytes {
     let counts = &walked.counts;
     let bytes = owned.region.end - owned.region.start;
     let chunks = bytes.saturating_sub(counts.foreign_bytes + counts.mmapped_bytes);
     match owned.region.kind {
-        RegionKind::Pieces => (chunks, chunks),
-        RegionKind::Heap => (bytes, bytes),
+        RegionKind::Pieces => SystemBytes { min: chunks, max: chunks },
+        RegionKind::Heap => SystemBytes { min: bytes, max: bytes },
         RegionKind::Brk => {
-            let max_bytes = bytes.saturating_sub(counts.trailing_bytes);
-            (if is_contiguous { max_bytes } else { chunks }, max_bytes)
+            let max = bytes.saturating_sub(counts.trailing_bytes);
+            SystemBytes { min: if is_contiguous { max } else { chunks }, max }
         }
     }
 }
@@ -56,17 +63,18 @@ pub const SUM_DIFFERS: &str = "arena_sum_differs";
 /// Adds a caveat for each arena whose ranges do not match its own figure for them.
 pub fn check_sums(arenas: &[Arena], by_arena: &[Vec<(&ArenaRegion, &Walked)>], reading: &mut Reading) {
     for (arena, regions) in arenas.iter().zip(by_arena) {
-        let (min_bytes, max_bytes) = regions
-            .iter()
-            .map(|(owned, walked)| spanned(owned, walked, !arena.noncontiguous))
-            .fold((0, 0), |sum, part| (sum.0 + part.0, sum.1 + part.1));
-        if !(min_bytes..=max_bytes).contains(&arena.system_mem) {
+        let SystemBytes { min, max } =
+            regions.iter().map(|(owned, walked)| spanned(owned, walked, !arena.noncontiguous)).fold(
+                SystemBytes::default(),
+                |sum, part| SystemBytes { min: sum.min + part.min, max: sum.max + part.max },
+            );
+        if !(min..=max).contains(&arena.system_mem) {
             let text = format!(
-                "the arena counts {} bytes taken from the kernel; {max_bytes} were found",
+                "the arena counts {} bytes taken from the kernel; {max} were found",
                 arena.system_mem
             );
             let place = format!("{:#x}", arena.address);
-            let bytes = max_bytes.abs_diff(arena.system_mem);
+            let bytes = max.abs_diff(arena.system_mem);
             reading.caveats.push(Caveat::new(SUM_DIFFERS, place, Some(bytes), text));
         }
     }

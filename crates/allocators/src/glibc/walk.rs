@@ -33,6 +33,14 @@ struct Run {
     first_is_bin: bool,
 }
 
+/// The start of a chunk.
+#[derive(Clone, Copy)]
+struct NextHeader {
+    at: u64,
+    /// Its size word.
+    head: u64,
+}
+
 /// A walk through one region.
 pub struct Walker<'a> {
     region: &'a Region,
@@ -43,8 +51,8 @@ pub struct Walker<'a> {
     accumulator: Accumulator<'a>,
     refinements: Option<Finder<'a>>,
     at: u64,
-    /// Address and size word of the next chunk, if already read.
-    next_header: (u64, u64),
+    /// The next chunk, if already read.
+    next_header: Option<NextHeader>,
     run: Option<Run>,
     counts: Counts,
     far_reads: u32,
@@ -67,7 +75,7 @@ impl<'a> Walker<'a> {
             accumulator: Accumulator::new(at, pages),
             refinements: refinements.map(Refinements::finder),
             at,
-            next_header: (u64::MAX, 0),
+            next_header: None,
             run: None,
             counts: Counts::new(walk_context.keeps_blocks),
             far_reads: 0,
@@ -180,7 +188,7 @@ impl<'a> Walker<'a> {
             return false;
         }
         let head = match self.next_header {
-            (seen_at, head) if seen_at == at => head,
+            Some(next) if next.at == at => next.head,
             _ => self.window.pair(at).1,
         };
         let bytes = head & !layout::SIZE_BITS;
@@ -200,7 +208,7 @@ impl<'a> Walker<'a> {
             return false;
         }
         let (previous, next_head) = self.window.pair(next);
-        self.next_header = (next, next_head);
+        self.next_header = Some(NextHeader { at: next, head: next_head });
         if next_head & layout::PREV_INUSE == 0 {
             if previous != bytes {
                 // The chain still holds, but a trim would not trust it: damage, or mid-update.

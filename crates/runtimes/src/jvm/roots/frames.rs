@@ -185,7 +185,7 @@ impl<'a> Frames<'a> {
         }
         let blob = self.blobs.at(frame.pc).filter(|blob| blob.frame_bytes > 0)?;
         let mut next = self.behind_compiled(frame, blob.frame_bytes, high)?;
-        let range = (frame.unextended_sp, next.sp);
+        let range = AddressRange::new(frame.unextended_sp, next.sp);
         let slots =
             if blob.is_method { self.maps.slots(&self.view, &self.blobs, &blob, frame.pc) } else { None };
         for slot in slots.iter().flatten() {
