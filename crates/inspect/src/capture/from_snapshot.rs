@@ -368,7 +368,7 @@ mod tests {
     /// Private anonymous mappings of 1 MiB each.
     fn space(starts: &[u64]) -> AddressSpace {
         let lines = starts.iter().map(|start| format!("{start:x}-{:x} rw-p 00000000 00:00 0\n", start + MIB));
-        AddressSpace::parse(&lines.collect::<String>()).0
+        AddressSpace::parse(lines.collect::<String>().as_bytes()).0
     }
 
     fn known_as(space: &AddressSpace, is_hidden: bool) -> Vec<KnownMapping> {
@@ -386,7 +386,7 @@ mod tests {
         let found = known_hidden(&before, &space(&[MIB, 2 * MIB, 4 * MIB, 8 * MIB]));
         let range = |start: u64, end: u64| AddressRange::new(start * MIB, end * MIB);
         assert_eq!(found, [range(1, 3), range(8, 9)], "one is new between them");
-        let (text, _) = AddressSpace::parse("100000-200000 r--p 00000000 00:00 0\n");
+        let (text, _) = AddressSpace::parse(b"100000-200000 r--p 00000000 00:00 0\n");
         assert_eq!(known_hidden(&before, &text), [], "other permissions");
         assert_eq!(known_hidden(&known_as(&space(&[MIB]), false), &space(&[MIB])), []);
     }
