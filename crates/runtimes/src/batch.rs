@@ -7,7 +7,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use strandline_process::memory::{Memory, word_at};
+use strandline_process::memory::{Memory, WordPair, word_at};
 use strandline_process::range::AddressRange;
 
 pub use strandline_process::page_cache::PageCache;
@@ -44,7 +44,7 @@ impl Memory for CountingMemory<'_> {
         got
     }
 
-    fn read_pairs(&self, addresses: &[u64]) -> Vec<Option<(u64, u64)>> {
+    fn read_pairs(&self, addresses: &[u64]) -> Vec<Option<WordPair>> {
         self.bytes.fetch_add(16 * addresses.len() as u64, Ordering::Relaxed);
         self.memory.read_pairs(addresses)
     }
@@ -65,7 +65,7 @@ impl<'a> Batch<'a> {
     }
 
     /// Reads the two words at each of `addresses` into `pairs`; `None` where they cannot be read.
-    pub fn pairs(&mut self, addresses: &[u64], pairs: &mut Vec<Option<(u64, u64)>>) {
+    pub fn pairs(&mut self, addresses: &[u64], pairs: &mut Vec<Option<WordPair>>) {
         pairs.clear();
         pairs.resize(addresses.len(), None);
         let wanted =

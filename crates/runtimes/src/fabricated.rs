@@ -68,18 +68,19 @@ pub fn damage() -> impl Strategy<Value = (u64, Vec<Patch>)> {
 /// Overwrites words, mostly near the start of each range, where structures are.
 pub fn patch(image: &mut Image, seed: u64, patches: &[Patch]) {
     let mut dice = Rng::new(seed);
-    let ranges: Vec<(u64, u64)> = image.ranges().map(|(start, bytes)| (start, bytes.len() as u64)).collect();
+    let range = |(start, bytes): (u64, &[u8])| AddressRange::sized(start, bytes.len() as u64);
+    let ranges: Vec<AddressRange> = image.ranges().map(range).collect();
     for &(place, word, how) in patches {
         let range = dice.one_of(&ranges);
-        let within = if how == 4 { range.1 } else { range.1.min(0x2_0000) };
-        let at = range.0 + place % within / 8 * 8;
+        let within = if how == 4 { range.len() } else { range.len().min(0x2_0000) };
+        let at = range.start + place % within / 8 * 8;
         let before = image.word(at).unwrap_or(0);
         let other = dice.one_of(&ranges);
         let now = match how {
             0 => word,
             1 => before ^ 1 << (word % 64),
             2 => before.wrapping_add(word % 4096),
-            3 => other.0 + word % other.1,
+            3 => other.start + word % other.len(),
             _ => u64::MAX >> (word % 64),
         };
         image.put_word(at, now);

@@ -131,11 +131,12 @@ pub fn size(pages: &mut PageCache<'_>, release: &Release, of: &Type, head: &[u8]
     let items = if of.item_bytes > 0 { (word(SIZE) as i64).unsigned_abs() } else { 0 };
     let plain = of.basic_bytes.saturating_add(items.saturating_mul(of.item_bytes));
     let mut size = Size { block: plain, reported: plain, ..Size::default() };
-    let mut add = |address: u64, (bytes, used): (u64, u64), is_reported: bool| {
-        if address != 0 && bytes > 0 {
+    let mut add = |table: Table, is_reported: bool| {
+        if table.address != 0 && table.bytes > 0 {
             let free = size.tables.iter_mut().find(|table| table.is_none());
-            free.into_iter().for_each(|table| *table = Some(Table::new(address, bytes, used.min(bytes))));
-            size.reported = size.reported.saturating_add(if is_reported { bytes } else { 0 });
+            let used = table.used.min(table.bytes);
+            free.into_iter().for_each(|free| *free = Some(Table { used, ..table }));
+            size.reported = size.reported.saturating_add(if is_reported { table.bytes } else { 0 });
         }
     };
     match of.kind {
@@ -171,8 +172,8 @@ pub fn size(pages: &mut PageCache<'_>, release: &Release, of: &Type, head: &[u8]
             let (items, before) = (word(LIST_ITEMS), release.list_header_bytes);
             let (room, used) = (bytes(word(LIST_ALLOCATED)), bytes(word(SIZE)));
             if room > 0 {
-                let all = (room.saturating_add(before), used.saturating_add(before));
-                add(items.saturating_sub(before), all, false);
+                let (room, used) = (room.saturating_add(before), used.saturating_add(before));
+                add(Table::new(items.saturating_sub(before), room, used), false);
             }
             size.reported = size.reported.saturating_add(if items == 0 { 0 } else { room });
         }
@@ -180,14 +181,14 @@ pub fn size(pages: &mut PageCache<'_>, release: &Release, of: &Type, head: &[u8]
             let bytes = word(SET_MASK).saturating_add(1).saturating_mul(SET_ENTRY_BYTES);
             // A small set contains its table.
             let is_small = word(SET_MASK) < 8 && of.basic_bytes >= SET_SMALL_TABLE;
-            add(if is_small { 0 } else { word(SET_TABLE) }, (bytes, bytes), true);
+            add(Table::new(if is_small { 0 } else { word(SET_TABLE) }, bytes, bytes), true);
         }
-        Kind::ByteArray => add(word(BYTEARRAY_BYTES), (word(BYTEARRAY_ALLOCATED), 0), true),
+        Kind::ByteArray => add(Table::new(word(BYTEARRAY_BYTES), word(BYTEARRAY_ALLOCATED), 0), true),
         Kind::Dict => {
             if let Some(keys) = keys(pages, release, word(DICT_KEYS)) {
                 let values = keys.usable.saturating_mul(8);
-                add(word(DICT_KEYS), (keys.bytes, keys.bytes), !keys.is_shared);
-                add(word(DICT_VALUES), (values, values), true);
+                add(Table::new(word(DICT_KEYS), keys.bytes, keys.bytes), !keys.is_shared);
+                add(Table::new(word(DICT_VALUES), values, values), true);
             }
         }
         Kind::Class => size.block = size.block.max(release.class_bytes),

@@ -14,7 +14,7 @@ use crate::perl::layout::{ENTRY_BYTES, KEY_BYTES_AT, KEY_EXTRA_BYTES};
 use crate::work;
 use strandline_claims::class::Slot;
 use strandline_claims::refinements::Refinements;
-use strandline_process::memory::{Memory, word_at};
+use strandline_process::memory::{Memory, WordPair, word_at};
 use strandline_process::pages::PAGE_BYTES;
 
 const BUCKETS_PER_JOB: u64 = 4096;
@@ -137,8 +137,8 @@ struct Follower<'a> {
     /// Table pages that may still be missing.
     gaps_left: &'a AtomicU64,
     buckets: Vec<u8>,
-    pairs: Vec<Option<(u64, u64)>>,
-    lengths: Vec<Option<(u64, u64)>>,
+    pairs: Vec<Option<WordPair>>,
+    lengths: Vec<Option<WordPair>>,
 }
 
 impl Follower<'_> {
@@ -212,7 +212,7 @@ impl Follower<'_> {
     }
 
     /// The address of an entry's key; 0 if its place does not fit the kind of hash.
-    fn key(&self, entry: u64, pair: Option<(u64, u64)>) -> u64 {
+    fn key(&self, entry: u64, pair: Option<WordPair>) -> u64 {
         let Some((_, key)) = pair else { return 0 };
         let together = key == entry.wrapping_add(ENTRY_BYTES);
         if together == (self.kind == KeyStorage::Shared) && key.checked_add(KEY_BYTES_AT).is_some() {

@@ -16,7 +16,7 @@ use crate::perl::layout::{self as layout, HEAD_BYTES, Layout, flags};
 use crate::work;
 use std::time::Instant;
 use strandline_claims::refinements::Refinements;
-use strandline_process::memory::Memory;
+use strandline_process::memory::{Memory, WordPair};
 use strandline_process::range::AddressRange;
 
 /// Upper bound on the hashes with keys of their own that are read.
@@ -79,7 +79,7 @@ struct Surveyor<'a> {
     heads: Vec<Head>,
     values: Vec<Value>,
     addresses: Vec<u64>,
-    pairs: Vec<Option<(u64, u64)>>,
+    pairs: Vec<Option<WordPair>>,
     last_arena: usize,
     /// Whether the strings of the current job are compared.
     compares: bool,
@@ -93,7 +93,7 @@ struct Value {
     shape: Storage,
     mark: Option<Mark>,
     /// The two words of its body at `layout::CUR`.
-    body: Option<(u64, u64)>,
+    body: Option<WordPair>,
     /// For arrays and objects, the address of their storage; for shared strings, the number of
     /// other owners.
     third_word: u64,
@@ -222,7 +222,7 @@ impl<'a> Surveyor<'a> {
         &mut self,
         which: impl Fn(&Value) -> bool,
         place: impl Fn(&Value) -> u64,
-        survey_values: impl Fn(&Value, (u64, u64)) -> u64,
+        survey_values: impl Fn(&Value, WordPair) -> u64,
     ) {
         self.addresses.clear();
         self.addresses.extend(self.values.iter().filter(|value| which(value)).map(place));
@@ -247,7 +247,7 @@ impl<'a> Surveyor<'a> {
         };
         let last =
             |value: &Value| value.head.u.wrapping_add(value.body.map_or(0, |body| body.1)).wrapping_sub(1);
-        let others = |value: &Value, pair: (u64, u64)| {
+        let others = |value: &Value, pair: WordPair| {
             let at = last(value) % 16;
             let word = if at < 8 { pair.0 } else { pair.1 };
             (word >> (at % 8 * 8)) & 0xff
