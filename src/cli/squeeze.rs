@@ -194,6 +194,6 @@ fn ceiling(kind: LimitKind, memory_bytes: Option<u64>) -> Result<u64> {
             return Ok(memory_bytes.map_or(MAX_BYTES, pages_down).max(PAGE_BYTES));
         }
     };
-    let (_, hard) = resource.get().map_err(|error| Failure(format!("{}: {error}", kind.name())))?;
+    let hard = resource.get().map_err(|error| Failure(format!("{}: {error}", kind.name())))?.hard;
     Ok(pages_down(hard).clamp(PAGE_BYTES, MAX_BYTES))
 }

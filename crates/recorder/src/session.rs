@@ -21,7 +21,7 @@ use strandline_recording::{
     Block, CaveatRecord, CommandUsage, Exec, Header, Heartbeat, Limit, ProcessEnd, ProcessStart, Record, Run,
     SCHEMA,
 };
-use strandline_sys::spawn::ResourceLimits;
+use strandline_sys::spawn::Rlimit;
 
 use super::clock::{Clock, Grid};
 use super::groups::GroupRecorder;
@@ -584,7 +584,7 @@ pub fn record(pid: i32, options: &Options<'_>) -> Result<Recorded, String> {
 
 /// Raises the limit on open files: each followed process takes three descriptors. Returns the
 /// previous limits.
-pub(super) fn raise_open_files() -> Option<ResourceLimits> {
+pub(super) fn raise_open_files() -> Option<Rlimit> {
     use strandline_sys::spawn::Resource::OpenFiles;
     let limits = OpenFiles.get().ok()?;
     // If this is refused, fewer processes can be followed at once.

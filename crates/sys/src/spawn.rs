@@ -27,7 +27,7 @@ pub enum Resource {
 
 /// The limits of a process on a resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ResourceLimits {
+pub struct Rlimit {
     /// The limit in effect.
     pub soft: u64,
     /// What the process may raise it to.
@@ -45,11 +45,11 @@ impl Resource {
     }
 
     /// This process's limits.
-    pub fn get(self) -> io::Result<ResourceLimits> {
+    pub fn get(self) -> io::Result<Rlimit> {
         let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         // SAFETY: `limit` is a live, writable rlimit.
         crate::check(unsafe { libc::getrlimit(self.number(), &raw mut limit) }.into())?;
-        Ok(ResourceLimits { soft: limit.rlim_cur, hard: limit.rlim_max })
+        Ok(Rlimit { soft: limit.rlim_cur, hard: limit.rlim_max })
     }
 
     /// Sets this process's soft and hard limit.
@@ -61,7 +61,7 @@ impl Resource {
 }
 
 /// The limit on core files at the start of this process, if it has been changed.
-static ORIGINAL_CORE_LIMIT: OnceLock<ResourceLimits> = OnceLock::new();
+static ORIGINAL_CORE_LIMIT: OnceLock<Rlimit> = OnceLock::new();
 
 /// Prevents core files of this process from now on: one would hold data read from other processes,
 /// and a process that this one holds would stay held until the file is written. Commands started by
@@ -107,7 +107,7 @@ pub fn spawn(mut command: Command, setup: Setup) -> io::Result<Child> {
     let core = ORIGINAL_CORE_LIMIT.get().copied();
     let prepare = move || {
         setup.apply_process_attributes(parent)?;
-        if let Some(ResourceLimits { soft, hard }) = core {
+        if let Some(Rlimit { soft, hard }) = core {
             Resource::Core.set(soft, hard)?;
         }
         for &(resource, soft, hard) in &setup.limits {
