@@ -520,7 +520,8 @@ mod tests {
 
     #[test]
     fn a_step_is_one_unbroken_line() {
-        let rows = braille(&[Some((0, 0)), Some((100, 100))], 100);
+        let at = |kib: u64| Some(Bucket { low_kib: kib, high_kib: kib });
+        let rows = braille(&[at(0), at(100)], 100);
         let dots: u32 = rows.iter().flat_map(|row| row.chars()).map(|c| (c as u32 & 0xFF).count_ones()).sum();
         assert!(dots >= LINES as u32 * 4, "{rows:?}");
     }
