@@ -55,8 +55,8 @@ fuzz_target!(|data: &[u8]| {
             process: &process,
             space: &space,
             resident: &|range: AddressRange| {
-            clipped(&target.runs, range.start, range.end).into_iter().map(AddressRange::from).collect()
-        },
+                clipped(&target.runs, range.start, range.end).into_iter().map(AddressRange::from).collect()
+            },
             shared: &|_| Vec::new(),
             threads: &[ThreadFacts {
                 tid: 1,

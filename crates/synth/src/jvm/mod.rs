@@ -66,7 +66,8 @@ pub struct JvmExpected {
     pub kinds: BTreeMap<&'static str, Usage>,
     /// Committed bytes of the heap.
     pub heap_bytes: u64,
-    /// For a heap in shared memory, counted for each of its mappings; used are bytes in use on pages.
+    /// For a heap in shared memory, counted for each of its mappings; used are the bytes in use on
+    /// pages.
     pub shared: Usage,
 }
 
