@@ -12,7 +12,7 @@ use strandline_claims::refinements::Refinements;
 use strandline_claims::runtime::Context;
 use strandline_fuzz::{Target, patch, this_process};
 use strandline_process::map::AddressSpace;
-use strandline_process::range::RangeSet;
+use strandline_process::range::{AddressRange, RangeSet};
 use strandline_runtimes::jvm;
 use strandline_synth::{JvmImage, clipped, fabricate_jvm};
 
@@ -44,7 +44,7 @@ fuzz_target!(|data: &[u8]| {
     patch(&mut machine.image, patches);
     let Some(file) = file_of(&machine.file) else { return };
     let path = "/usr/lib/jvm/lib/libjvm.so";
-    let program = jvm::locate::Program::new(path, file, machine.tables, machine.bias, machine.data);
+    let program = jvm::locate::Program::new(path, file, machine.tables, machine.bias, machine.data.into());
     let target = Target::resident_only(&machine.image, u64::from_le_bytes(*absent));
     let (space, _) = AddressSpace::parse(machine.maps.as_bytes());
     let process = this_process();
@@ -54,8 +54,12 @@ fuzz_target!(|data: &[u8]| {
         memory: &target,
         process: &process,
         space: &space,
-        resident: &|from, to| clipped(&private, from, to),
-        shared: &|from, to| clipped(&shared, from, to),
+        resident: &|range: AddressRange| {
+            clipped(&private, range.start, range.end).into_iter().map(AddressRange::from).collect()
+        },
+        shared: &|range: AddressRange| {
+            clipped(&shared, range.start, range.end).into_iter().map(AddressRange::from).collect()
+        },
         threads: &[],
         is_stopped: false,
         deadline: std::time::Instant::now() + std::time::Duration::from_secs(600),

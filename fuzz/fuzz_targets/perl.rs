@@ -9,6 +9,7 @@ use strandline_claims::refinements::Refinements;
 use strandline_claims::runtime::Context;
 use strandline_fuzz::{Target, patch, this_process};
 use strandline_process::map::AddressSpace;
+use strandline_process::range::AddressRange;
 use strandline_process::stacks::ThreadFacts;
 use strandline_runtimes::perl;
 use strandline_runtimes::perl::locate::{Addresses, Program, Variables};
@@ -53,8 +54,10 @@ fuzz_target!(|data: &[u8]| {
             memory: &target,
             process: &process,
             space: &space,
-            resident: &|from, to| clipped(&target.runs, from, to),
-            shared: &|_, _| Vec::new(),
+            resident: &|range: AddressRange| {
+                clipped(&target.runs, range.start, range.end).into_iter().map(AddressRange::from).collect()
+            },
+            shared: &|_| Vec::new(),
             threads: &[ThreadFacts {
                 tid: 1,
                 stack_pointer: 0,

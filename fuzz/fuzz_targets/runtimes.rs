@@ -9,7 +9,7 @@ use strandline_claims::refinements::Refinements;
 use strandline_claims::runtime::{Context, Reading};
 use strandline_fuzz::{Target, patch, this_process};
 use strandline_process::map::AddressSpace;
-use strandline_process::range::RangeSet;
+use strandline_process::range::{AddressRange, RangeSet};
 use strandline_runtimes::{cpython, go};
 use strandline_synth::{CPythonImage, GoImage, Image, clipped, fabricate_cpython, fabricate_go};
 
@@ -27,8 +27,10 @@ fn look(image: &Image, maps: &str, absent: u64, read: impl Fn(&Context<'_>, &[(u
         memory: &target,
         process: &process,
         space: &space,
-        resident: &|from, to| clipped(&target.runs, from, to),
-        shared: &|_, _| Vec::new(),
+        resident: &|range: AddressRange| {
+            clipped(&target.runs, range.start, range.end).into_iter().map(AddressRange::from).collect()
+        },
+        shared: &|_| Vec::new(),
         threads: &[],
         is_stopped: false,
         deadline: std::time::Instant::now() + std::time::Duration::from_secs(600),
@@ -61,7 +63,7 @@ fuzz_target!(|data: &[u8]| {
             path: "/usr/bin/python3".to_owned(),
             version: Some((python.minor, None)),
             runtime: python.runtime,
-            data: python.data,
+            data: python.data.into(),
             is_free_threaded: false,
         };
         look(&python.image, &python.maps, absent, |context, runs| {
@@ -74,7 +76,7 @@ fuzz_target!(|data: &[u8]| {
             path: "/srv/server".to_owned(),
             version: Some("1.23.4".to_owned()),
             symbols: [Some(of_go.mheap).filter(|_| choice & 16 == 0), None, None],
-            data: of_go.data,
+            data: of_go.data.into(),
             is_only_module: choice & 32 == 0,
         };
         look(&of_go.image, &of_go.maps, absent, |context, _| {

@@ -9,6 +9,7 @@ use libfuzzer_sys::fuzz_target;
 use strandline_claims::runtime::{Context, FinishContext};
 use strandline_fuzz::{Target, this_process};
 use strandline_process::map::AddressSpace;
+use strandline_process::range::AddressRange;
 use strandline_process::stacks::ThreadFacts;
 use strandline_runtimes::sbcl;
 use strandline_runtimes::sbcl::locate::Program;
@@ -84,8 +85,10 @@ fuzz_target!(|data: &[u8]| {
         memory: &target,
         process: &process,
         space: &space,
-        resident: &|from, to| clipped(&target.runs, from, to),
-        shared: &|_, _| Vec::new(),
+        resident: &|range: AddressRange| {
+            clipped(&target.runs, range.start, range.end).into_iter().map(AddressRange::from).collect()
+        },
+        shared: &|_| Vec::new(),
         is_stopped: false,
         threads: &threads,
         deadline: Instant::now() + Duration::from_secs(600),

@@ -9,6 +9,7 @@ use strandline_claims::refinements::Refinements;
 use strandline_claims::runtime::Context;
 use strandline_fuzz::{Target, patch, this_process};
 use strandline_process::map::AddressSpace;
+use strandline_process::range::AddressRange;
 use strandline_runtimes::v8;
 use strandline_synth::{V8_FIRST_CONTEXT, V8_TYPES, V8Image, clipped, fabricate_v8};
 
@@ -36,8 +37,10 @@ fuzz_target!(|data: &[u8]| {
         memory: &target,
         process: &process,
         space: &space,
-        resident: &|from, to| clipped(&target.runs, from, to),
-        shared: &|_, _| Vec::new(),
+        resident: &|range: AddressRange| {
+            clipped(&target.runs, range.start, range.end).into_iter().map(AddressRange::from).collect()
+        },
+        shared: &|_| Vec::new(),
         threads: &[],
         is_stopped: false,
         deadline: std::time::Instant::now() + std::time::Duration::from_secs(600),

@@ -8,6 +8,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use serde::Serialize;
+use strandline_process::pages::USER_ADDRESS_END;
 use strandline_process::rights::Rights;
 use strandline_sys::capabilities::{CHECKPOINT_RESTORE, SYS_PTRACE, with_dac_capabilities};
 use strandline_sys::{connector, host, memory, pagemap, ptrace};
@@ -137,8 +138,8 @@ fn own_pagemap() -> std::io::Result<fs::File> {
 /// Tries PAGEMAP_SCAN on strandline's own memory.
 fn page_scan() -> Check {
     let mut regions = [pagemap::Region::default(); 8];
-    // Covers all addresses of a process: the last page below 2^47 is never mapped, and is left out.
-    let (start, end) = (0, (1 << 47) - host::page_bytes());
+    // Covers all addresses of a process: the last page is never mapped, and is left out.
+    let (start, end) = (0, USER_ADDRESS_END - host::page_bytes());
     let tried =
         own_pagemap().and_then(|file| pagemap::scan(&file, start, end, pagemap::PRESENT, &mut regions));
     let (status, found) = match tried {

@@ -1,6 +1,7 @@
 //! `squeeze -- COMMAND`: finds the smallest memory limit under which the command still succeeds.
 
 use strandline_inspect::environment::Environment;
+use strandline_process::pages::USER_ADDRESS_END;
 use strandline_sys::spawn::Resource;
 
 use super::arguments_lab::{Lab, Squeeze};
@@ -20,8 +21,8 @@ use strandline_report::pages::surroundings;
 use strandline_report::units::bytes;
 
 const SCHEMA: &str = "strandline/squeeze/1";
-/// Upper bound of a process's address space (x86-64 with four page table levels).
-const MAX_BYTES: u64 = 1 << 47;
+/// Upper bound of a process's address space.
+const MAX_BYTES: u64 = USER_ADDRESS_END;
 /// Limit of a group made only to check whether groups can be made.
 const ANY_GROUP_BYTES: u64 = 1 << 30;
 
@@ -193,6 +194,6 @@ fn ceiling(kind: LimitKind, memory_bytes: Option<u64>) -> Result<u64> {
             return Ok(memory_bytes.map_or(MAX_BYTES, pages_down).max(PAGE_BYTES));
         }
     };
-    let (_, hard) = resource.get().map_err(|error| Failure(format!("{}: {error}", kind.name())))?;
+    let hard = resource.get().map_err(|error| Failure(format!("{}: {error}", kind.name())))?.hard;
     Ok(pages_down(hard).clamp(PAGE_BYTES, MAX_BYTES))
 }

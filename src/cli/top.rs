@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use strandline_inspect::explain::{Options, SnapshotMode, explain};
-use strandline_inspect::facts::Outcome;
+use strandline_inspect::facts::{Explanation, Outcome};
 use strandline_inspect::remedy::{ReclaimOptions, reclaim};
 use strandline_report::model::{Rows, View};
 use strandline_report::paint::Surface;
 use strandline_report::{reclamation, terminal};
 use strandline_survey::Selection;
-use strandline_top::{Kind, LedgerCallback, LookResult, Request};
+use strandline_top::{Kind, LedgerCallback, LookResult, LookSums, Request};
 
 use super::arguments_top::Top;
 use super::output::Output;
@@ -48,6 +48,11 @@ pub fn run(arguments: &Top, output: &mut Output) -> Result<CommandResult> {
     Ok(CommandResult::Done)
 }
 
+fn sums(explanation: &Explanation) -> LookSums {
+    let totals = &explanation.totals;
+    LookSums { stranded_bytes: totals.stranded, pinned_bytes: totals.pinned }
+}
+
 /// Inspects a process, from a snapshot if possible, because a keystroke should not stop it for
 /// long.
 fn look(pid: i32, wanted: Request, surface: Surface) -> Result<LookResult> {
@@ -56,7 +61,7 @@ fn look(pid: i32, wanted: Request, surface: Surface) -> Result<LookResult> {
         Request::Ledger => {
             let explanation = explain(pid, &Options { snapshot, ..Options::default() })?;
             let text = terminal::explanation(&View::new(&explanation, Rows::default()), surface);
-            Ok(LookResult { text, sums: Some((explanation.totals.stranded, explanation.totals.pinned)) })
+            Ok(LookResult { text, sums: Some(sums(&explanation)) })
         }
         Request::DryRun => {
             let options = ReclaimOptions {
@@ -71,7 +76,7 @@ fn look(pid: i32, wanted: Request, surface: Surface) -> Result<LookResult> {
                 progress: None,
             };
             let given = reclaim(pid, &options)?;
-            let sums = given.before.as_ref().map(|before| (before.totals.stranded, before.totals.pinned));
+            let sums = given.before.as_ref().map(sums);
             if given.outcome == Outcome::Refused {
                 return Err(Failure(format!("process {pid}: {}", reclamation::headline(&given))));
             }

@@ -220,9 +220,9 @@ impl Finder<'_> {
             if index < next_index || entry & self.shape.pointer_mask == 0 {
                 return true;
             }
-            if let Some((page, end)) = self.page_of_entry(cache, index, entry) {
-                spans.push(page / self.shape.leaf_span());
-                next_index = index + ((end - page) >> self.shape.page_shift);
+            if let Some(rest) = self.rest_of_extent(cache, index, entry) {
+                spans.push(rest.start / self.shape.leaf_span());
+                next_index = index + (rest.len() >> self.shape.page_shift);
             }
             tried += 1;
             tried < MAX_ENTRIES_TRIED
@@ -236,16 +236,17 @@ impl Finder<'_> {
         (agreeing * 2 > tried).then_some(first)
     }
 
-    /// Returns the page of a leaf entry and the end of its extent; `None` if that extent does not
-    /// contain the page.
-    fn page_of_entry(&self, cache: &mut PageCache<'_>, index: u64, entry: u64) -> Option<(u64, u64)> {
+    /// Returns the addresses from the page of a leaf entry to the end of its extent; `None` if that
+    /// extent does not contain the page.
+    fn rest_of_extent(&self, cache: &mut PageCache<'_>, index: u64, entry: u64) -> Option<AddressRange> {
         let range = (self.extent)(cache, entry)?;
         if !is_private_memory(self.context, range) {
             return None;
         }
         let shift = self.shape.page_shift;
         let page_number = index.wrapping_sub(range.start >> shift) % (1 << self.shape.leaf_bits);
-        (page_number < range.len() >> shift).then(|| (range.start + (page_number << shift), range.end))
+        let is_inside = page_number < range.len() >> shift;
+        is_inside.then(|| AddressRange::new(range.start + (page_number << shift), range.end))
     }
 }
 

@@ -261,12 +261,21 @@ impl<'a> Finder<'a> {
 pub struct Matches {
     /// Matched claims by slot.
     pub by_slot: [MatchedSlot; SLOTS],
-    /// Blocks with a claim of more than [`LARGE_BYTES`], in no order: pointer and claimed bytes.
-    pub large: Vec<(u64, u64)>,
+    /// Blocks with a claim of more than [`LARGE_BYTES`], in no order.
+    pub large: Vec<LargeMatch>,
     /// Nested ranges found within blocks in use, in no order.
     pub nested: Vec<AddressRange>,
     /// All blocks in use, if wanted, without those that hold nested ranges.
     pub blocks: Option<Builder>,
+}
+
+/// A block with a large claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LargeMatch {
+    /// The pointer that the allocator returned.
+    pub pointer: u64,
+    /// Claimed bytes.
+    pub bytes: u64,
 }
 
 /// Matched blocks of one slot.
@@ -300,7 +309,7 @@ impl Matches {
             sum.bytes += refined.bytes;
         }
         if refined.bytes > LARGE_BYTES {
-            self.large.push((pointer, refined.bytes));
+            self.large.push(LargeMatch { pointer, bytes: refined.bytes });
         }
     }
 
@@ -387,7 +396,7 @@ mod tests {
         let mut matched = Matches::default();
         matched.count(0x10_0010, &Refinement { slot: slot(5), bytes: 800_002, free: None });
         matched.count(0x1ff_0010, &arena);
-        assert_eq!(matched.large, [(0x10_0010, 800_002)]);
+        assert_eq!(matched.large, [LargeMatch { pointer: 0x10_0010, bytes: 800_002 }]);
         assert_eq!((matched.count_of([slot(5), slot(1)]), matched.count_of([slot(2)])), (2, 0));
     }
 

@@ -35,6 +35,7 @@ use crate::refinements::{Matches, Refinements};
 use crate::remedy::Notification;
 use crate::rows::RowRef;
 use crate::section::{self, Section};
+use crate::words::Resident;
 
 /// A reader of a language runtime: its functions. [`Reader::new`] has those that most readers lack.
 pub struct Reader {
@@ -146,9 +147,9 @@ pub struct Context<'a> {
     /// The target's mappings.
     pub space: &'a AddressSpace,
     /// Runs of resident anonymous pages in a range, cut to it.
-    pub resident: &'a (dyn Fn(u64, u64) -> Vec<(u64, u64)> + Sync),
+    pub resident: Resident<'a>,
     /// Runs of resident file and shared memory pages in a range, cut to it.
-    pub shared: &'a (dyn Fn(u64, u64) -> Vec<(u64, u64)> + Sync),
+    pub shared: Resident<'a>,
     /// The threads for which facts are known.
     pub threads: &'a [ThreadFacts],
     /// Memory of allocators outside of their blocks in use: what is there is stale. Empty if not
@@ -177,16 +178,24 @@ impl Context<'_> {
         self.process.status().map_or(true, |status| status.swap_bytes.unwrap_or(0) > 0)
     }
 
+    /// The resident anonymous parts of a range.
+    pub fn resident_runs(&self, range: impl Into<AddressRange>) -> Vec<AddressRange> {
+        (self.resident)(range.into())
+    }
+
+    /// The resident parts of a range of file or shared memory.
+    pub fn shared_runs(&self, range: impl Into<AddressRange>) -> Vec<AddressRange> {
+        (self.shared)(range.into())
+    }
+
     /// The pages of a claimed range, to be counted by an [`crate::accumulator::Accumulator`].
     pub fn pages(&self, start: u64, end: u64) -> RangePages {
-        let runs = |range: AddressRange| (self.resident)(range.start, range.end);
-        RangePages::for_claim(AddressRange::new(start, end), runs, self.space, self.cell_bytes)
+        RangePages::for_claim(AddressRange::new(start, end), self.resident, self.space, self.cell_bytes)
     }
 
     /// Like [`Context::pages`], for a range of shared memory.
     pub fn shared_pages(&self, start: u64, end: u64) -> RangePages {
-        let runs = |range: AddressRange| (self.shared)(range.start, range.end);
-        RangePages::for_claim(AddressRange::new(start, end), runs, self.space, self.cell_bytes)
+        RangePages::for_claim(AddressRange::new(start, end), self.shared, self.space, self.cell_bytes)
     }
 
     /// Claims a range whose bytes all have one class, such as a structure of the runtime.
@@ -409,7 +418,7 @@ impl Reading {
             pending.finish(self, how);
         }
         if !self.named_blocks.is_empty() {
-            let large: HashSet<u64> = how.matched.large.iter().map(|block| block.0).collect();
+            let large: HashSet<u64> = how.matched.large.iter().map(|block| block.pointer).collect();
             self.named_blocks.retain(|named| large.contains(&named.pointer));
         }
     }

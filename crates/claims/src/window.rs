@@ -6,7 +6,7 @@
 
 use crate::range::{PAGE_BYTES, RangePages, is_all_zero, page_of};
 use strandline_process::buffer::ReadBuffer;
-use strandline_process::memory::{Memory, word_at};
+use strandline_process::memory::{Memory, WordPair, word_at};
 
 /// Fits in a second-level cache together with the working set of the walk.
 const WINDOW_BYTES: u64 = 256 << 10;
@@ -93,14 +93,14 @@ impl<'a> Window<'a> {
     /// The two words at `address`, which must be 16-byte aligned and not below an earlier
     /// `address`; zeros if the page is not resident. Everything in between is read on the way.
     #[inline]
-    pub fn pair(&mut self, address: u64) -> (u64, u64) {
+    pub fn pair(&mut self, address: u64) -> WordPair {
         if address >= self.end {
             self.advance(address);
         }
         self.pair_in_window(address).unwrap_or((0, 0))
     }
 
-    fn pair_in_window(&self, address: u64) -> Option<(u64, u64)> {
+    fn pair_in_window(&self, address: u64) -> Option<WordPair> {
         let offset = usize::try_from(address.checked_sub(self.start)?).ok()?;
         if address >= self.end {
             return None;
@@ -110,7 +110,7 @@ impl<'a> Window<'a> {
 
     /// The two words at any `address`, without moving the window, and whether they had to be read
     /// from the target. `None` if the page is not resident.
-    pub fn peek(&self, address: u64) -> Option<((u64, u64), bool)> {
+    pub fn peek(&self, address: u64) -> Option<(WordPair, bool)> {
         if let Some(pair) = self.pair_in_window(address) {
             return Some((pair, false));
         }

@@ -9,7 +9,7 @@ use strandline_process::range::AddressRange;
 pub const READ_BYTES: usize = 64 << 10;
 
 /// Runs of resident anonymous pages in a range, cut to it.
-pub type Resident<'a> = &'a (dyn Fn(u64, u64) -> Vec<(u64, u64)> + Sync);
+pub type Resident<'a> = &'a (dyn Fn(AddressRange) -> Vec<AddressRange> + Sync);
 
 /// [`each_word_in`] the resident parts of a range.
 pub fn each_word(
@@ -19,8 +19,7 @@ pub fn each_word(
     at_once: usize,
     take: &mut dyn FnMut(u64, u64) -> bool,
 ) -> u64 {
-    let range = range.into();
-    each_word_in(memory, resident(range.start, range.end), at_once, take)
+    each_word_in(memory, resident(range.into()), at_once, take)
 }
 
 /// Reads resident runs, `at_once` bytes at a time, and passes the address and value of each nonzero

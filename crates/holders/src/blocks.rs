@@ -5,6 +5,7 @@
 //! goes through the [`Directory`] to a page, and then searches the blocks that begin there, in one
 //! or two cache lines.
 
+use strandline_process::range::AddressRange;
 use strandline_sys::host::prefetch;
 
 use crate::arrays::{Refused, reserved};
@@ -69,29 +70,29 @@ impl Blocks {
     pub(crate) fn new(words: Vec<u64>, large: Vec<LargeBlock>, dropped: Dropped) -> Result<Self, Refused> {
         let count = words.len();
         let (mut entries, mut regions) = (reserved(count)?, Vec::new());
-        let ends = || {
+        let ranges = || {
             let mut next = large.iter();
             words.iter().map(move |word| {
                 let start = word & ((1 << 45) - 1);
                 let granules = word >> 45 & u64::from(LARGE);
                 let granules =
                     if word >> 63 != 0 { next.next().map_or(1, |large| large.granules) } else { granules };
-                (start << GRANULE_SHIFT, (start + granules) << GRANULE_SHIFT)
+                AddressRange::new(start << GRANULE_SHIFT, (start + granules) << GRANULE_SHIFT)
             })
         };
         let (mut bytes, mut end) = (0, 0);
-        for (index, (start, block_end)) in ends().enumerate() {
-            let number = (start >> REGION_SHIFT) as u32;
+        for (index, block) in ranges().enumerate() {
+            let number = (block.start >> REGION_SHIFT) as u32;
             if regions.last().is_none_or(|last: &Region| last.number != number) {
                 regions.push(Region { first_block: index as u32, number });
             }
-            let granules = ((block_end - start) >> GRANULE_SHIFT).min(u64::from(LARGE)) as u16;
-            entries.push(Entry { start: (start >> GRANULE_SHIFT) as u16, granules });
-            bytes += block_end - start;
-            end = block_end;
+            let granules = (block.len() >> GRANULE_SHIFT).min(u64::from(LARGE)) as u16;
+            entries.push(Entry { start: (block.start >> GRANULE_SHIFT) as u16, granules });
+            bytes += block.len();
+            end = block.end;
         }
-        let low = ends().next().map_or(0, |first| first.0);
-        let directory = Directory::new(ends(), count as u32)?;
+        let low = ranges().next().map_or(0, |first| first.start);
+        let directory = Directory::new(ranges(), count as u32)?;
         drop(words);
         Ok(Self { entries, large, regions, directory, low, span: end - low, bytes, dropped })
     }
@@ -116,10 +117,10 @@ impl Blocks {
         self.dropped
     }
 
-    /// Start of the first block, and number of bytes from there to the end of the last.
+    /// The addresses from the start of the first block to the end of the last.
     #[inline]
-    pub fn span(&self) -> (u64, u64) {
-        (self.low, self.span)
+    pub fn span(&self) -> AddressRange {
+        AddressRange::sized(self.low, self.span)
     }
 
     /// Size of a block in bytes; 0 if there is no such block.
@@ -216,15 +217,16 @@ impl Blocks {
         (address - self.start(block) < self.bytes(block)).then_some(block)
     }
 
-    /// Start and size of each block in order, from block `from` on.
-    pub fn iter(&self, from: u32) -> impl Iterator<Item = (u64, u64)> + '_ {
+    /// The addresses of each block in order, from block `from` on.
+    pub fn iter(&self, from: u32) -> impl Iterator<Item = AddressRange> + '_ {
         let mut region = self.regions.partition_point(|region| region.first_block <= from).saturating_sub(1);
         (from..self.len()).map(move |block| {
             if self.regions.get(region + 1).is_some_and(|next| next.first_block <= block) {
                 region += 1;
             }
             let start = self.entries.get(block as usize).map_or(0, |entry| entry.start);
-            (address(self.regions.get(region).map_or(0, |region| region.number), start), self.bytes(block))
+            let region = self.regions.get(region).map_or(0, |region| region.number);
+            AddressRange::sized(address(region, start), self.bytes(block))
         })
     }
 }
@@ -238,6 +240,11 @@ mod tests {
     use super::*;
     use crate::builder::Builder;
     use proptest::prelude::*;
+
+    /// Start and size of each block.
+    fn listed(blocks: &Blocks) -> Vec<(u64, u64)> {
+        blocks.iter(0).map(|block| (block.start, block.len())).collect()
+    }
 
     fn blocks(of: &[(u64, u64)]) -> Blocks {
         let mut builder = Builder::default();
@@ -265,7 +272,7 @@ mod tests {
         let of =
             [(0x10, 16), (0x20, tib), (tib + 0x20, 16), (3 * tib, 600 << 10), (4 * tib, (512 << 10) - 8)];
         let blocks = blocks(&of);
-        assert_eq!(blocks.iter(0).collect::<Vec<_>>(), of);
+        assert_eq!(listed(&blocks), of);
         for (block, (start, bytes)) in of.into_iter().enumerate() {
             for address in [start, start + bytes / 2, start + bytes - 1] {
                 assert_eq!(blocks.find(address), Some(block as u32), "{address:#x}");
@@ -278,7 +285,7 @@ mod tests {
     fn what_overlaps_or_is_no_block_is_dropped() {
         let of = [(0x100, 32), (0x110, 32), (0x100, 48), (0x120, 8), (4, 8), (8, 0), (1 << 48, 8), (!7, 8)];
         let blocks = blocks(&of);
-        assert_eq!(blocks.iter(0).collect::<Vec<_>>(), [(0x100, 32), (0x120, 8)]);
+        assert_eq!(listed(&blocks), [(0x100, 32), (0x120, 8)]);
         assert_eq!(blocks.dropped(), Dropped { overlapping: 2, misplaced: 4 });
         assert!(Builder::default().finish().unwrap().find(0).is_none());
     }
@@ -312,7 +319,7 @@ mod tests {
                 }
             }
             let blocks = blocks(&of);
-            prop_assert_eq!(blocks.iter(0).collect::<Vec<_>>(), slow.clone());
+            prop_assert_eq!(listed(&blocks), slow.clone());
             let edges = slow.iter().flat_map(|&(start, bytes)| [start, start + bytes - 1, start + bytes, start + bytes / 3]);
             for address in asked.iter().map(|&(area, at)| base[area as usize] + at).chain(edges) {
                 let found = slow.iter().position(|&(start, bytes)| (start..start + bytes).contains(&address));

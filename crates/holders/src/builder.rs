@@ -3,10 +3,11 @@
 use crate::arrays::{NONE, Refused, reserved};
 use crate::blocks::{Blocks, GRANULE_BYTES, LargeBlock};
 
-/// First address that no program can have.
-const END: u64 = 1 << 48;
 /// Low bits of a packed block, which hold its size.
 const SIZE_BITS: u32 = 19;
+/// First address that does not fit into the other bits of a packed block: 2^48, above all of user
+/// memory.
+const END: u64 = GRANULE_BYTES << (u64::BITS - SIZE_BITS);
 /// Size value of blocks whose size is in the list of large ones.
 const LARGE: u64 = (1 << SIZE_BITS) - 1;
 /// Number of blocks in one unsorted piece.
@@ -128,6 +129,8 @@ impl Builder {
 
 #[cfg(test)]
 mod tests {
+    use strandline_process::range::AddressRange;
+
     use super::*;
 
     #[test]
@@ -149,6 +152,8 @@ mod tests {
         let blocks = all.finish().unwrap();
         assert_eq!(u64::from(blocks.len()), count);
         assert_eq!(blocks.dropped(), Dropped::default());
-        assert!(blocks.iter(0).zip(0..).all(|(block, at)| block == (0x10000 + at * 16, 16)));
+        assert!(
+            blocks.iter(0).zip(0..).all(|(block, at)| block == AddressRange::sized(0x10000 + at * 16, 16))
+        );
     }
 }

@@ -5,6 +5,8 @@
 //! tables then take at most one byte per block plus 64 MiB; if blocks are sparse, it is larger.
 //! Tables take at most 36 bytes per block, plus 257 MiB for the levels above.
 
+use strandline_process::range::AddressRange;
+
 use crate::arrays::{NONE, Refused, array, reserved};
 
 /// Bits of an address below the first level.
@@ -56,11 +58,11 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// Builds the tables from starts and ends of blocks in address order.
-    pub fn new(blocks: impl Iterator<Item = (u64, u64)> + Clone, count: u32) -> Result<Self, Refused> {
+    /// Builds the tables from the addresses of blocks, in address order.
+    pub fn new(blocks: impl Iterator<Item = AddressRange> + Clone, count: u32) -> Result<Self, Refused> {
         let mut directory = Self { page_shift: MIN_PAGE_SHIFT, ..Self::default() };
         let (mut low, mut high, mut last, mut ranges) = (None, 0, None, 0_u64);
-        for (start, end) in blocks.clone() {
+        for AddressRange { start, end } in blocks.clone() {
             low = low.or(Some(start));
             high = end - 1;
             ranges += u64::from(last.replace(start >> RANGE_SHIFT) != Some(start >> RANGE_SHIFT));
@@ -82,11 +84,11 @@ impl Directory {
         (1 << (RANGE_SHIFT - self.page_shift)) + 1
     }
 
-    fn fill(&mut self, blocks: impl Iterator<Item = (u64, u64)>) -> Result<(), Refused> {
+    fn fill(&mut self, blocks: impl Iterator<Item = AddressRange>) -> Result<(), Refused> {
         let stride = self.stride();
         let mut last = None;
         let mut count = 0;
-        for (start, end) in blocks {
+        for AddressRange { start, end } in blocks {
             let range = start >> RANGE_SHIFT;
             if last != Some(range) {
                 self.close(count);

@@ -111,9 +111,8 @@ pub trait TypeWordSink: Sync {
     /// Returns a callback for one thread, which takes the block and the word.
     fn callback(&self) -> WordCallback<'_>;
 
-    /// Start and length of the address range in which a word that follows a reference must be to be
-    /// passed on.
-    fn type_range(&self) -> (u64, u64);
+    /// The range in which a word that follows a reference must be to be passed on.
+    fn type_range(&self) -> AddressRange;
 }
 
 /// The callback of [`TypeWordSink::callback`].
@@ -212,16 +211,16 @@ struct PieceCutter<I: Iterator> {
     remaining: Option<AddressRange>,
 }
 
-impl<I: Iterator<Item = (u64, u64)>> PieceCutter<I> {
+impl<I: Iterator<Item = AddressRange>> PieceCutter<I> {
     fn next_piece(&mut self) -> Option<Piece> {
         self.order += 1;
         let order = self.order;
         if self.remaining.is_none() {
-            let (start, bytes) = *self.blocks.peek()?;
-            if bytes > PIECE_BYTES {
+            let block = *self.blocks.peek()?;
+            if block.len() > PIECE_BYTES {
                 self.blocks.next();
                 self.next += 1;
-                self.remaining = Some(AddressRange::new(start, start + bytes));
+                self.remaining = Some(block);
             }
         }
         if let Some(AddressRange { start, end: block_end }) = self.remaining {
@@ -232,12 +231,13 @@ impl<I: Iterator<Item = (u64, u64)>> PieceCutter<I> {
         }
         let first = self.next;
         let (mut sum, mut addresses): (_, Option<AddressRange>) = (0, None);
-        while let Some(&(start, bytes)) = self.blocks.peek()
-            && sum + bytes <= PIECE_BYTES
+        while let Some(&block) = self.blocks.peek()
+            && sum + block.len() <= PIECE_BYTES
             && self.next - first < PIECE_BLOCKS
         {
-            sum += bytes;
-            addresses = Some((addresses.map_or(start, |range| range.start)..start + bytes).into());
+            sum += block.len();
+            addresses =
+                Some(AddressRange::new(addresses.map_or(block.start, |range| range.start), block.end));
             self.next += 1;
             self.blocks.next();
         }
@@ -355,8 +355,8 @@ struct Worker<'a> {
     /// Index of the holder and target of the last reference.
     last: (u32, u32),
     type_callback: Option<WordCallback<'a>>,
-    /// Start and length of the range that [`TypeWordSink::type_range`] gave.
-    type_range: (u64, u64),
+    /// What [`TypeWordSink::type_range`] gave.
+    type_range: AddressRange,
     outcome: Outcome,
 }
 
@@ -377,7 +377,7 @@ impl<'a> Worker<'a> {
             inner_targets: Vec::new(),
             last: (NONE, NONE),
             type_callback: shared.type_words.map(|sink| sink.callback()),
-            type_range: shared.type_words.map_or((0, 0), |sink| sink.type_range()),
+            type_range: shared.type_words.map_or(AddressRange::default(), |sink| sink.type_range()),
             outcome: Outcome::default(),
         }
     }
@@ -405,10 +405,10 @@ impl<'a> Worker<'a> {
         let Shared { blocks, known: Known { no_references: plain, .. }, .. } = *self.shared;
         let first = piece.blocks.start;
         let parts = || {
-            piece.blocks.clone().zip(blocks.iter(first)).map(|(block, (start, bytes))| Part {
+            piece.blocks.clone().zip(blocks.iter(first)).map(|(block, addresses)| Part {
                 block,
-                addresses: piece.addresses.intersection(AddressRange::new(start, start + bytes)),
-                has_start: start >= piece.addresses.start,
+                addresses: piece.addresses.intersection(addresses),
+                has_start: addresses.start >= piece.addresses.start,
                 is_plain: plain.is_some_and(|plain| plain.has(block)),
             })
         };
@@ -452,7 +452,8 @@ impl<'a> Worker<'a> {
     fn examine_part(&mut self, part: Part, first: u32) -> Option<()> {
         let Part { block, addresses: AddressRange { start: mut at, end }, has_start: mut is_first, .. } =
             part;
-        let (low, span) = self.shared.blocks.span();
+        let span = self.shared.blocks.span();
+        let (low, span, type_range) = (span.start, span.len(), self.type_range);
         while at < end {
             if at.wrapping_sub(self.at) >= self.got {
                 self.fill(at)?;
@@ -478,7 +479,7 @@ impl<'a> Worker<'a> {
                 let word = u64::from_le_bytes(*word);
                 if word.wrapping_sub(low) < span {
                     let next = words.get(index + 1).map_or(0, |next| u64::from_le_bytes(*next));
-                    if next.wrapping_sub(self.type_range.0) < self.type_range.1 {
+                    if type_range.contains(next) {
                         self.followers.push(Follower { index: self.words.len(), word: next });
                     }
                     self.words.push(word);

@@ -1,5 +1,8 @@
 //! Access to memory contents: one trait for a live process, a core file and a synthetic heap.
 
+/// Two adjacent words of memory, in address order.
+pub type WordPair = (u64, u64);
+
 /// A source of target memory. Reading does not change it and accepts any address.
 pub trait Memory: Sync {
     /// Reads into `buffer` from `address` on and returns the number of bytes read: fewer than
@@ -16,7 +19,7 @@ pub trait Memory: Sync {
     }
 
     /// Reads two words at each of `addresses`; `None` for those that cannot be read.
-    fn read_pairs(&self, addresses: &[u64]) -> Vec<Option<(u64, u64)>> {
+    fn read_pairs(&self, addresses: &[u64]) -> Vec<Option<WordPair>> {
         let pair = |&address: &u64| {
             let mut bytes = [0; 16];
             self.read(address, &mut bytes).ok()?;
@@ -55,7 +58,7 @@ pub fn word_at(bytes: &[u8], offset: usize) -> Option<u64> {
 }
 
 /// The two little-endian words at `offset` of `bytes`; `None` past the end.
-pub fn pair_at(bytes: &[u8], offset: usize) -> Option<(u64, u64)> {
+pub fn pair_at(bytes: &[u8], offset: usize) -> Option<WordPair> {
     word_at(bytes, offset).zip(word_at(bytes, offset.checked_add(8)?))
 }
 

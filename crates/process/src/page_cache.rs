@@ -1,7 +1,7 @@
 //! A cache of target pages, for following pointers: lists and trees jump, but mostly not far.
 
 use crate::buffer::ReadBuffer;
-use crate::memory::{Memory, Unreadable, pair_at, word_at};
+use crate::memory::{Memory, Unreadable, WordPair, pair_at, word_at};
 use crate::pages::{PAGE_BYTES, page_of};
 
 /// Pages in a cache of the usual size.
@@ -108,7 +108,7 @@ impl<'a> PageCache<'a> {
     }
 
     /// Reads the word at `address` and the next.
-    pub fn pair(&mut self, address: u64) -> Option<(u64, u64)> {
+    pub fn pair(&mut self, address: u64) -> Option<WordPair> {
         let bytes: [u8; 16] = self.array(address)?;
         pair_at(&bytes, 0)
     }

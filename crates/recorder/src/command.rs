@@ -70,7 +70,7 @@ pub fn run(
     let PreparedLimits { mut setup, named, group } = prepare(&settings.limits).map_err(failed)?;
     setup.no_huge_pages = settings.no_huge_pages;
     setup.signal_mask = signal_mask;
-    setup.limits.extend(open_files.map(|(soft, hard)| (Resource::OpenFiles, soft, hard)));
+    setup.limits.extend(open_files.map(|limits| (Resource::OpenFiles, limits.soft, limits.hard)));
     let sink = Sink::create(&options.file).map_err(failed)?;
     let process_events = ProcessEvents::best();
     let (marks, command_end) = Marks::new().map_err(io_failed)?;

@@ -36,7 +36,7 @@ impl Limits {
             (self.data, Resource::Data, "data", "RLIMIT_DATA"),
         ] {
             let Some(bytes) = requested else { continue };
-            let (_, hard) = resource.get().map_err(|error| format!("{by}: {error}"))?;
+            let hard = resource.get().map_err(|error| format!("{by}: {error}"))?.hard;
             if bytes > hard {
                 return Err(format!(
                     "{by} cannot be {bytes} bytes: this user's hard limit is {hard} (ulimit -H)"

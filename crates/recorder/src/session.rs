@@ -21,6 +21,7 @@ use strandline_recording::{
     Block, CaveatRecord, CommandUsage, Exec, Header, Heartbeat, Limit, ProcessEnd, ProcessStart, Record, Run,
     SCHEMA,
 };
+use strandline_sys::spawn::Rlimit;
 
 use super::clock::{Clock, Grid};
 use super::groups::GroupRecorder;
@@ -583,10 +584,10 @@ pub fn record(pid: i32, options: &Options<'_>) -> Result<Recorded, String> {
 
 /// Raises the limit on open files: each followed process takes three descriptors. Returns the
 /// previous limits.
-pub(super) fn raise_open_files() -> Option<(u64, u64)> {
+pub(super) fn raise_open_files() -> Option<Rlimit> {
     use strandline_sys::spawn::Resource::OpenFiles;
-    let (soft, hard) = OpenFiles.get().ok()?;
+    let limits = OpenFiles.get().ok()?;
     // If this is refused, fewer processes can be followed at once.
-    drop(OpenFiles.set(hard, hard));
-    Some((soft, hard))
+    drop(OpenFiles.set(limits.hard, limits.hard));
+    Some(limits)
 }

@@ -7,7 +7,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use strandline_process::memory::{Memory, word_at};
+use strandline_process::memory::{Memory, WordPair, word_at};
+use strandline_process::range::AddressRange;
 
 pub use strandline_process::page_cache::PageCache;
 
@@ -43,7 +44,7 @@ impl Memory for CountingMemory<'_> {
         got
     }
 
-    fn read_pairs(&self, addresses: &[u64]) -> Vec<Option<(u64, u64)>> {
+    fn read_pairs(&self, addresses: &[u64]) -> Vec<Option<WordPair>> {
         self.bytes.fetch_add(16 * addresses.len() as u64, Ordering::Relaxed);
         self.memory.read_pairs(addresses)
     }
@@ -64,10 +65,11 @@ impl<'a> Batch<'a> {
     }
 
     /// Reads the two words at each of `addresses` into `pairs`; `None` where they cannot be read.
-    pub fn pairs(&mut self, addresses: &[u64], pairs: &mut Vec<Option<(u64, u64)>>) {
+    pub fn pairs(&mut self, addresses: &[u64], pairs: &mut Vec<Option<WordPair>>) {
         pairs.clear();
         pairs.resize(addresses.len(), None);
-        let wanted = |index: u32| (addresses.get(index as usize).copied().unwrap_or(0), 16);
+        let wanted =
+            |index: u32| AddressRange::sized(addresses.get(index as usize).copied().unwrap_or(0), 16);
         self.each(addresses.len(), &wanted, &mut |index, bytes| {
             if let Some(slot) = pairs.get_mut(index as usize) {
                 *slot = word_at(bytes, 0).zip(word_at(bytes, 8));
@@ -85,45 +87,44 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Calls `show` with the bytes at each of `places` (address and length, at most
-    /// [`MAX_PIECE_BYTES`]) that can be read.
-    pub fn bytes(&mut self, places: &[(u64, u64)], show: &mut dyn FnMut(usize, &[u8])) {
-        let wanted = |index: u32| places.get(index as usize).copied().unwrap_or((0, 0));
+    /// Calls `show` with the bytes at each of `places`, of at most [`MAX_PIECE_BYTES`], that can be
+    /// read.
+    pub fn bytes(&mut self, places: &[AddressRange], show: &mut dyn FnMut(usize, &[u8])) {
+        let wanted = |index: u32| places.get(index as usize).copied().unwrap_or_default();
         self.each(places.len(), &wanted, &mut |index, bytes| show(index as usize, bytes));
         for index in std::mem::take(&mut self.scattered) {
-            let (address, length) = wanted(index);
-            let Ok(length) = usize::try_from(length.min(MAX_PIECE_BYTES)) else { continue };
+            let place = wanted(index);
+            let Ok(length) = usize::try_from(place.len().min(MAX_PIECE_BYTES)) else { continue };
             if self.piece.len() < length {
                 self.piece.resize(length, 0);
             }
             let Some(piece) = self.piece.get_mut(..length) else { continue };
-            if self.memory.read(address, piece).is_ok() {
+            if self.memory.read(place.start, piece).is_ok() {
                 show(index as usize, piece);
             }
         }
     }
 
     /// Reads places that are close together; leaves the others in `scattered`.
-    fn each(&mut self, count: usize, wanted: &dyn Fn(u32) -> (u64, u64), show: &mut dyn FnMut(u32, &[u8])) {
+    fn each(&mut self, count: usize, wanted: &dyn Fn(u32) -> AddressRange, show: &mut dyn FnMut(u32, &[u8])) {
         self.scattered.clear();
         self.order.clear();
         self.order.extend(0..u32::try_from(count).unwrap_or(u32::MAX));
-        self.order.sort_by_key(|&index| wanted(index).0);
+        self.order.sort_by_key(|&index| wanted(index).start);
         let order = std::mem::take(&mut self.order);
         let mut rest = order.as_slice();
         while let Some(&first) = rest.first() {
-            let start = wanted(first).0;
+            let start = wanted(first).start;
             let mut end = start;
             let mut taken = 0;
             for &index in rest {
-                let (address, length) = wanted(index);
-                let behind = address.saturating_add(length);
-                if behind.saturating_sub(start) > MAX_PIECE_BYTES
-                    || address.saturating_sub(end) > MAX_GAP_BYTES
+                let place = wanted(index);
+                if place.end.saturating_sub(start) > MAX_PIECE_BYTES
+                    || place.start.saturating_sub(end) > MAX_GAP_BYTES
                 {
                     break;
                 }
-                end = end.max(behind);
+                end = end.max(place.end);
                 taken += 1;
             }
             let (piece, behind) = rest.split_at(taken.max(1));
@@ -142,7 +143,7 @@ impl<'a> Batch<'a> {
         indices: &[u32],
         start: u64,
         end: u64,
-        wanted: &dyn Fn(u32) -> (u64, u64),
+        wanted: &dyn Fn(u32) -> AddressRange,
         show: &mut dyn FnMut(u32, &[u8]),
     ) {
         let length = usize::try_from(end - start).unwrap_or(0);
@@ -153,9 +154,9 @@ impl<'a> Batch<'a> {
         let Some(piece) = self.piece.get_mut(..length) else { return };
         let got = self.memory.read_some(start, piece);
         for &index in indices {
-            let (address, length) = wanted(index);
-            let at = usize::try_from(address.saturating_sub(start)).unwrap_or(usize::MAX);
-            let until = at.saturating_add(usize::try_from(length).unwrap_or(usize::MAX));
+            let place = wanted(index);
+            let at = usize::try_from(place.start.saturating_sub(start)).unwrap_or(usize::MAX);
+            let until = at.saturating_add(usize::try_from(place.len()).unwrap_or(usize::MAX));
             match self.piece.get(at..until).filter(|_| until <= got) {
                 Some(bytes) => show(index, bytes),
                 // Behind a page that is not resident.

@@ -8,10 +8,17 @@ use strandline_process::range::AddressRange;
 /// objects' alignment.
 #[derive(Clone, Debug)]
 pub struct HeapIndex {
-    /// Start, end, and number of the first place of each range.
-    ranges: Vec<(u64, u64, u64)>,
+    parts: Vec<IndexedPart>,
     shift: u32,
     bits: u64,
+}
+
+/// A part of the heap in use.
+#[derive(Clone, Copy, Debug)]
+struct IndexedPart {
+    range: AddressRange,
+    /// Number of its first place.
+    first: u64,
 }
 
 impl HeapIndex {
@@ -19,11 +26,11 @@ impl HeapIndex {
     /// power of two.
     pub fn new(parts: impl Iterator<Item = AddressRange>, alignment: u64) -> Self {
         let shift = alignment.trailing_zeros();
-        let mut places = Self { ranges: Vec::new(), shift, bits: 0 };
+        let mut places = Self { parts: Vec::new(), shift, bits: 0 };
         for part in parts.filter(|part| part.start < part.end) {
-            match places.ranges.last_mut() {
-                Some(last) if last.1 == part.start => last.1 = part.end,
-                _ => places.ranges.push((part.start, part.end, places.bits)),
+            match places.parts.last_mut() {
+                Some(last) if last.range.end == part.start => last.range.end = part.end,
+                _ => places.parts.push(IndexedPart { range: part, first: places.bits }),
             }
             places.bits += part.len().div_ceil(alignment);
         }
@@ -43,18 +50,18 @@ impl HeapIndex {
     /// Returns the number of the place at an address; `None` if absent.
     #[inline]
     pub fn index_of(&self, address: u64) -> Option<u64> {
-        let index = self.ranges.partition_point(|range| range.1 <= address);
-        let &(start, _, first) = self.ranges.get(index).filter(|range| range.0 <= address)?;
-        let skip = address - start;
-        skip.is_multiple_of(1 << self.shift).then_some(first + (skip >> self.shift))
+        let index = self.parts.partition_point(|part| part.range.end <= address);
+        let part = self.parts.get(index).filter(|part| part.range.start <= address)?;
+        let skip = address - part.range.start;
+        skip.is_multiple_of(1 << self.shift).then_some(part.first + (skip >> self.shift))
     }
 
-    /// Returns the address of a place, and the end of its range.
-    pub fn address(&self, place: u64) -> Option<(u64, u64)> {
-        let index = self.ranges.partition_point(|range| range.2 <= place).checked_sub(1)?;
-        let &(start, end, first) = self.ranges.get(index)?;
-        let address = start + ((place - first) << self.shift);
-        (address < end).then_some((address, end))
+    /// Returns the addresses from a place to the end of its part.
+    pub fn rest_from(&self, place: u64) -> Option<AddressRange> {
+        let index = self.parts.partition_point(|part| part.first <= place).checked_sub(1)?;
+        let part = self.parts.get(index)?;
+        let address = part.range.start + ((place - part.first) << self.shift);
+        (address < part.range.end).then_some(AddressRange::new(address, part.range.end))
     }
 }
 
@@ -120,13 +127,13 @@ mod tests {
         assert_eq!(places.count(), 32 + 512 + 2);
         for (address, place) in [(0x1000, 0), (0x10f8, 31), (0x2000, 32), (0x3008, 32 + 513)] {
             assert_eq!(places.index_of(address), Some(place));
-            assert_eq!(places.address(place).unwrap().0, address);
+            assert_eq!(places.rest_from(place).unwrap().start, address);
         }
         assert_eq!(
             (places.index_of(0x1100), places.index_of(0x1004), places.index_of(0x3010)),
             (None, None, None)
         );
-        assert_eq!(places.address(places.count()), None);
+        assert_eq!(places.rest_from(places.count()), None);
         let bits = Bitmap::new(places.count()).unwrap();
         assert!(bits.set(31) && !bits.set(31) && bits.has(31) && !bits.has(32) && !bits.set(1 << 40));
         assert_eq!(bits.word(0), 1 << 31);

@@ -3,10 +3,12 @@
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
+use strandline_claims::allocator::RangeClaim;
 use strandline_claims::runtime::{Context, Reading};
 use strandline_process::map::AddressSpace;
 use strandline_process::memory::Memory;
 use strandline_process::procfs::Process;
+use strandline_process::range::{AddressRange, RangeSet};
 use strandline_synth::{Image, Rng, clipped, is_absent};
 
 struct Target(Image);
@@ -22,7 +24,7 @@ pub fn read_image(
     image: &Image,
     maps: &str,
     absent: u64,
-    read: impl Fn(&Context<'_>, &[(u64, u64)]) -> Reading,
+    read: impl Fn(&Context<'_>, &[AddressRange]) -> Reading,
 ) -> Reading {
     let (space, bad) = AddressSpace::parse(maps.as_bytes());
     assert_eq!(bad, 0);
@@ -34,19 +36,24 @@ pub fn read_image(
         memory: &Target(image.within(&runs)),
         process: &process,
         space: &space,
-        resident: &|from, to| clipped(&private, from, to),
-        shared: &|from, to| clipped(&shared, from, to),
+        resident: &|range: AddressRange| address_ranges(&clipped(&private, range.start, range.end)),
+        shared: &|range: AddressRange| address_ranges(&clipped(&shared, range.start, range.end)),
         is_stopped: false,
         threads: &[],
         deadline: Instant::now() + Duration::from_secs(600),
         workers: 2,
-        free: &strandline_process::range::RangeSet::default(),
+        free: &RangeSet::default(),
         keeps_blocks: true,
         path_to: None,
         cell_bytes: None,
         progress: &|_| {},
     };
-    read(&context, &runs)
+    read(&context, &address_ranges(&runs))
+}
+
+/// Runs of an image.
+fn address_ranges(runs: &[(u64, u64)]) -> Vec<AddressRange> {
+    runs.iter().map(|&run| run.into()).collect()
 }
 
 /// An overwritten word: place, new value, and kind of damage.
@@ -61,18 +68,19 @@ pub fn damage() -> impl Strategy<Value = (u64, Vec<Patch>)> {
 /// Overwrites words, mostly near the start of each range, where structures are.
 pub fn patch(image: &mut Image, seed: u64, patches: &[Patch]) {
     let mut dice = Rng::new(seed);
-    let ranges: Vec<(u64, u64)> = image.ranges().map(|(start, bytes)| (start, bytes.len() as u64)).collect();
+    let range = |(start, bytes): (u64, &[u8])| AddressRange::sized(start, bytes.len() as u64);
+    let ranges: Vec<AddressRange> = image.ranges().map(range).collect();
     for &(place, word, how) in patches {
         let range = dice.one_of(&ranges);
-        let within = if how == 4 { range.1 } else { range.1.min(0x2_0000) };
-        let at = range.0 + place % within / 8 * 8;
+        let within = if how == 4 { range.len() } else { range.len().min(0x2_0000) };
+        let at = range.start + place % within / 8 * 8;
         let before = image.word(at).unwrap_or(0);
         let other = dice.one_of(&ranges);
         let now = match how {
             0 => word,
             1 => before ^ 1 << (word % 64),
             2 => before.wrapping_add(word % 4096),
-            3 => other.0 + word % other.1,
+            3 => other.start + word % other.len(),
             _ => u64::MAX >> (word % 64),
         };
         image.put_word(at, now);
@@ -83,9 +91,9 @@ pub fn patch(image: &mut Image, seed: u64, patches: &[Patch]) {
 /// characters.
 pub fn assert_sound(reading: &Reading) {
     let claims = reading.claims.iter().chain(&reading.shared);
-    let mut claims: Vec<(u64, u64)> = claims.map(|claim| (claim.start, claim.end)).collect();
+    let mut claims: Vec<AddressRange> = claims.map(RangeClaim::range).collect();
     claims.sort_unstable();
-    assert!(claims.windows(2).all(|pair| pair[0].1 <= pair[1].0), "claims overlap");
+    assert!(claims.windows(2).all(|pair| pair[0].end <= pair[1].start), "claims overlap");
     assert!(reading.facts.types.iter().all(|of| !of.name.chars().any(char::is_control)));
 }
 
@@ -93,13 +101,14 @@ pub fn assert_sound(reading: &Reading) {
 /// 100 copies, or 300 in `make test-full`.
 pub fn with_pointers_maximized(image: &Image, mut look: impl FnMut(Image)) {
     let max_images = strandline_synth::scaled(100, 300);
-    let ranges: Vec<(u64, u64)> = image.ranges().map(|(at, bytes)| (at, at + bytes.len() as u64)).collect();
+    let range = |(at, bytes): (u64, &[u8])| AddressRange::sized(at, bytes.len() as u64);
+    let ranges: Vec<AddressRange> = image.ranges().map(range).collect();
     let leads = |at: &u64| {
         let word = image.word(*at).unwrap_or(0);
-        ranges.iter().any(|range| (range.0..range.1).contains(&word))
+        ranges.iter().any(|range| range.contains(word))
     };
     let places: Vec<u64> =
-        ranges.iter().flat_map(|&(from, to)| (from..to).step_by(8)).filter(leads).collect();
+        ranges.iter().flat_map(|range| (range.start..range.end).step_by(8)).filter(leads).collect();
     assert!(places.len() > 50, "{}", places.len());
     for at in places.iter().step_by(places.len().div_ceil(max_images)) {
         let mut damaged = image.clone();

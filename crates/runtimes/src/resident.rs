@@ -10,5 +10,5 @@ pub fn bytes_of(ranges: impl IntoIterator<Item: Into<AddressRange>>) -> u64 {
 
 /// Resident anonymous bytes of `start..end`.
 pub fn resident_bytes(context: &Context<'_>, start: u64, end: u64) -> u64 {
-    bytes_of((context.resident)(start, end))
+    bytes_of(context.resident_runs((start, end)))
 }

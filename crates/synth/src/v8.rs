@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 
 use crate::v8_objects::{Fields, Objects};
-use crate::{Image, Rng, map_lines};
+use crate::{Image, Rng, Tally, Usage, map_lines};
 
 const PAGE: u64 = 4096;
 const UNIT: u64 = 256 << 10;
@@ -139,8 +139,8 @@ const PLACES: [Places; 5] = [
 /// Expected figures of a fabricated V8.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct V8Expected {
-    /// Committed and used bytes of each space that holds something, by its name.
-    pub spaces: BTreeMap<String, (u64, u64)>,
+    /// Each space that holds something, by its name.
+    pub spaces: BTreeMap<String, Usage>,
     /// Bytes of pooled pages, those of the isolate that has ended included.
     pub pool: u64,
     /// Bytes of the new space without objects.
@@ -149,14 +149,14 @@ pub struct V8Expected {
     pub read_only: u64,
     /// Bytes of Abseil's blocks.
     pub abseil: u64,
-    /// Number and bytes of ArrayBuffers with a store in a block.
-    pub buffers: (u64, u64),
+    /// ArrayBuffers with a store in a block.
+    pub buffers: Tally,
     /// Bytes of those that V8 maps.
     pub mapped: u64,
-    /// Number and bytes of external strings.
-    pub strings: (u64, u64),
-    /// Number and bytes of objects by type.
-    pub types: BTreeMap<String, (u64, u64)>,
+    /// External strings.
+    pub strings: Tally,
+    /// Objects by type.
+    pub types: BTreeMap<String, Tally>,
     /// Address of the first entry of a list of ArrayBuffers; 0 if there is none.
     pub first_entry: u64,
 }
@@ -321,21 +321,21 @@ impl Writer {
                 continue;
             }
             self.put(HEAP + self.places.heap[0] + 8 * number, at);
-            let (committed, used) = match name {
+            let usage = match name {
                 "new" => self.young(number, at),
                 "old" | "map" | "trusted" => self.paged(number, at, UNIT, true),
                 "code" => self.paged(number, at, UNIT, false),
                 "large_object" => self.large(number, at),
                 _ => {
                     self.space(at, number, 0);
-                    (0, 0)
+                    Usage::default()
                 }
             };
-            self.expected.spaces.insert(format!("{name}_space"), (committed, used));
+            self.expected.spaces.insert(format!("{name}_space"), usage);
         }
     }
 
-    fn young(&mut self, number: u64, space: u64) -> (u64, u64) {
+    fn young(&mut self, number: u64, space: u64) -> Usage {
         self.space(space, number, 0);
         let pages = 1 + self.dice.below(3);
         let current = self.dice.below(pages);
@@ -362,10 +362,10 @@ impl Writer {
         }
         let used = current * full + top;
         self.expected.young_idle = 2 * pages * full - used;
-        (2 * pages * UNIT, used)
+        Usage::of(used, 2 * pages * UNIT)
     }
 
-    fn paged(&mut self, number: u64, space: u64, bytes: u64, is_data: bool) -> (u64, u64) {
+    fn paged(&mut self, number: u64, space: u64, bytes: u64, is_data: bool) -> Usage {
         let pages = if is_data { 1 + self.dice.below(4) } else { 1 };
         self.space(space, number, pages * bytes);
         let full = bytes - self.places.header;
@@ -401,10 +401,10 @@ impl Writer {
             self.put(space + self.places.space[1], sum);
         }
         self.link(space, &records);
-        (pages * bytes, sum)
+        Usage::of(sum, pages * bytes)
     }
 
-    fn large(&mut self, number: u64, space: u64) -> (u64, u64) {
+    fn large(&mut self, number: u64, space: u64) -> Usage {
         let objects = self.dice.below(4);
         let (mut records, mut committed, mut used) = (Vec::new(), 0, 0);
         for _ in 0..objects {
@@ -423,7 +423,7 @@ impl Writer {
         self.space(space, number, committed);
         self.put(space + self.places.space[2], used);
         self.link(space, &records);
-        (committed, used)
+        Usage::of(used, committed)
     }
 
     fn pool(&mut self) {
@@ -499,8 +499,8 @@ impl Writer {
                 self.expected.mapped += if is_mapped { 6 * PAGE } else { 0 };
                 from = entry + next_at;
                 (last, sum, number) = (entry, sum + bytes, number + 1);
-                self.expected.buffers.0 += u64::from(!is_mapped);
-                self.expected.buffers.1 += if is_mapped { 0 } else { bytes };
+                self.expected.buffers.count += u64::from(!is_mapped);
+                self.expected.buffers.bytes += if is_mapped { 0 } else { bytes };
             }
             self.image.put_row(SWEEPER + list + 8, [last, sum]);
         }
@@ -521,8 +521,8 @@ impl Writer {
             self.put(object + 8, characters << 32 | 3);
             self.put(object + 24, BLOCKS + 0x1000_0000 + (number << 16));
             self.put(STRINGS + 8 * number, object + 1);
-            self.expected.strings.0 += u64::from(bytes > 0);
-            self.expected.strings.1 += bytes * characters;
+            self.expected.strings.count += u64::from(bytes > 0);
+            self.expected.strings.bytes += bytes * characters;
         }
         let table = HEAP + self.places.strings;
         self.put(table, HEAP);

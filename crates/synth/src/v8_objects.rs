@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::{Image, Rng};
+use crate::{Image, Rng, Tally};
 
 /// Instance types of V8's classes, as its build exports them. Those of 12.4 serve for all versions.
 pub const TYPES: [(&str, u16); 13] = [
@@ -46,8 +46,8 @@ pub struct Fields {
 pub struct Objects {
     fields: Fields,
     base: u64,
-    /// Number and bytes of the objects of each type.
-    pub types: BTreeMap<String, (u64, u64)>,
+    /// The objects of each type.
+    pub types: BTreeMap<String, Tally>,
 }
 
 /// Numbers of the hidden classes; each has 0x80 bytes.
@@ -178,9 +178,7 @@ impl Objects {
 
     fn count(&mut self, name: &str, bytes: u64) {
         if !name.is_empty() {
-            let counts = self.types.entry(name.to_owned()).or_default();
-            counts.0 += 1;
-            counts.1 += bytes;
+            self.types.entry(name.to_owned()).or_default().add(bytes);
         }
     }
 }

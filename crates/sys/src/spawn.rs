@@ -25,6 +25,15 @@ pub enum Resource {
     Core,
 }
 
+/// The limits of a process on a resource.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rlimit {
+    /// The limit in effect.
+    pub soft: u64,
+    /// What the process may raise it to.
+    pub hard: u64,
+}
+
 impl Resource {
     fn number(self) -> libc::__rlimit_resource_t {
         match self {
@@ -35,12 +44,12 @@ impl Resource {
         }
     }
 
-    /// This process's soft and hard limit.
-    pub fn get(self) -> io::Result<(u64, u64)> {
+    /// This process's limits.
+    pub fn get(self) -> io::Result<Rlimit> {
         let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         // SAFETY: `limit` is a live, writable rlimit.
         crate::check(unsafe { libc::getrlimit(self.number(), &raw mut limit) }.into())?;
-        Ok((limit.rlim_cur, limit.rlim_max))
+        Ok(Rlimit { soft: limit.rlim_cur, hard: limit.rlim_max })
     }
 
     /// Sets this process's soft and hard limit.
@@ -52,7 +61,7 @@ impl Resource {
 }
 
 /// The limit on core files at the start of this process, if it has been changed.
-static ORIGINAL_CORE_LIMIT: OnceLock<(u64, u64)> = OnceLock::new();
+static ORIGINAL_CORE_LIMIT: OnceLock<Rlimit> = OnceLock::new();
 
 /// Prevents core files of this process from now on: one would hold data read from other processes,
 /// and a process that this one holds would stay held until the file is written. Commands started by
@@ -61,9 +70,9 @@ static ORIGINAL_CORE_LIMIT: OnceLock<(u64, u64)> = OnceLock::new();
 /// The limit is one byte, not zero: the kernel pipes a core to a program (a pattern that begins
 /// with `|`) regardless of the limit, except for 1 (fs/coredump.c, do_coredump).
 pub fn disable_core_files() -> io::Result<()> {
-    let (soft, hard) = Resource::Core.get()?;
-    ORIGINAL_CORE_LIMIT.get_or_init(|| (soft, hard));
-    Resource::Core.set(hard.min(1), hard)
+    let original = Resource::Core.get()?;
+    ORIGINAL_CORE_LIMIT.get_or_init(|| original);
+    Resource::Core.set(original.hard.min(1), original.hard)
 }
 
 /// The environment in which a command is started.
@@ -98,7 +107,7 @@ pub fn spawn(mut command: Command, setup: Setup) -> io::Result<Child> {
     let core = ORIGINAL_CORE_LIMIT.get().copied();
     let prepare = move || {
         setup.apply_process_attributes(parent)?;
-        if let Some((soft, hard)) = core {
+        if let Some(Rlimit { soft, hard }) = core {
             Resource::Core.set(soft, hard)?;
         }
         for &(resource, soft, hard) in &setup.limits {
@@ -255,7 +264,7 @@ fn restore_dispositions() {
 /// does not end it.
 pub fn die_by(signal: i32) {
     // For the limit of 1 see `disable_core_files`.
-    let hard = Resource::Core.get().map_or(0, |(_, hard)| hard);
+    let hard = Resource::Core.get().map_or(0, |limits| limits.hard);
     let no_core = libc::rlimit { rlim_cur: hard.min(1), rlim_max: hard };
     // SAFETY: `no_core` is a live rlimit; SIG_DFL is a valid disposition; raise reads its argument
     // only.

@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use strandline_survey::{Selection, Survey, Surveyor};
 
-pub use look::{LedgerCallback, LookResult, Request};
+pub use look::{LedgerCallback, LookResult, LookSums, Request};
 use rows::History;
 pub use rows::{Column, Kind};
 use state::{Effect, State};

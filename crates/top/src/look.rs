@@ -22,8 +22,17 @@ pub enum Request {
 pub struct LookResult {
     /// Text without escape sequences.
     pub text: String,
-    /// Stranded and pinned bytes.
-    pub sums: Option<(u64, u64)>,
+    /// What the ledger sums up to.
+    pub sums: Option<LookSums>,
+}
+
+/// Sums of a ledger.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LookSums {
+    /// Stranded bytes.
+    pub stranded_bytes: u64,
+    /// Pinned bytes.
+    pub pinned_bytes: u64,
 }
 
 /// Looks at a process, given its id, what is wanted, and the number of columns. An error is one

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use strandline_survey::Survey;
 use strandline_survey::select::Key;
 
-use crate::look::{Answer, Request};
+use crate::look::{Answer, LookSums, Request};
 use crate::rows::{Column, History, Id, Kind, LedgerSums, Order, Row, arrange};
 
 /// Effect of a key.
@@ -156,7 +156,7 @@ impl State {
             Err(line) => return self.message = Some(line),
         };
         let processes = self.survey.iter().flat_map(|survey| &survey.processes);
-        if let (Some((stranded_bytes, pinned_bytes)), Some(key)) =
+        if let (Some(LookSums { stranded_bytes, pinned_bytes }), Some(key)) =
             (looked.sums, processes.map(|one| one.key).find(|key| key.pid == pid))
         {
             self.ledger_sums.insert(key, LedgerSums { at, stranded_bytes, pinned_bytes });

@@ -2,6 +2,7 @@
 
 use strandline_claims::allocator::MappedBlock;
 use strandline_claims::range::PAGE_BYTES;
+use strandline_process::memory::WordPair;
 
 use super::layout;
 
@@ -18,8 +19,8 @@ pub struct HeaderWords {
     pub size: u64,
 }
 
-impl From<(u64, u64)> for HeaderWords {
-    fn from((prev_size, size): (u64, u64)) -> Self {
+impl From<WordPair> for HeaderWords {
+    fn from((prev_size, size): WordPair) -> Self {
         Self { prev_size, size }
     }
 }
@@ -60,7 +61,7 @@ mod tests {
 
     #[test]
     fn headers_are_told_from_data() {
-        let chunk_bytes = |words: (u64, u64), page, limit| chunk_bytes(words.into(), page, limit);
+        let chunk_bytes = |words: WordPair, page, limit| chunk_bytes(words.into(), page, limit);
         assert_eq!(chunk_bytes((0, 0x21002), 0x1000, 0x100_0000), Some(0x21000));
         assert_eq!(chunk_bytes((0, 0x20ff2), 0x1000, 0x100_0000), Some(0x21000), "2.43");
         assert_eq!(chunk_bytes((0, 0x21001), 0x1000, 0x100_0000), None, "another flag");

@@ -2,7 +2,6 @@
 //! malloc's own figures.
 
 use std::collections::BTreeMap;
-use std::ops::RangeInclusive;
 
 use super::locate::{Arena, Parameters};
 use super::objects::Object;
@@ -39,21 +38,28 @@ pub fn trim_bytes(totals: &RegionTotals) -> u64 {
     totals.sums.trimmable.saturating_sub(totals.counts.touched_pages * PAGE_BYTES)
 }
 
-/// Returns the minimum and maximum bytes that a region can contribute to its arena's `system_mem`.
+/// Bounds on the bytes that regions contribute to their arena's `system_mem`.
+#[derive(Clone, Copy, Debug, Default)]
+struct SystemBytes {
+    min: u64,
+    max: u64,
+}
+
+/// Returns the bounds on what a region can contribute to its arena's `system_mem`.
 ///
 /// What other users of sbrk took between two sections counts while the arena is contiguous
 /// (malloc.c, sysmalloc: "Count foreign sbrk as system_mem"), but not after brk was blocked; what
 /// follows the last section never counts.
-fn system_bytes(region: WalkedRegion<'_>, is_contiguous: bool) -> RangeInclusive<u64> {
+fn system_bytes(region: WalkedRegion<'_>, is_contiguous: bool) -> SystemBytes {
     let counts = &region.totals.counts;
     let bytes = region.owned.region.range().len();
-    let chunk_bytes = bytes.saturating_sub(counts.foreign_bytes + counts.mmapped_bytes);
+    let chunks = bytes.saturating_sub(counts.foreign_bytes + counts.mmapped_bytes);
     match region.owned.region.kind {
-        RegionKind::Pieces => chunk_bytes..=chunk_bytes,
-        RegionKind::Heap => bytes..=bytes,
+        RegionKind::Pieces => SystemBytes { min: chunks, max: chunks },
+        RegionKind::Heap => SystemBytes { min: bytes, max: bytes },
         RegionKind::Brk => {
-            let max_bytes = bytes.saturating_sub(counts.trailing_bytes);
-            if is_contiguous { max_bytes..=max_bytes } else { chunk_bytes..=max_bytes }
+            let max = bytes.saturating_sub(counts.trailing_bytes);
+            SystemBytes { min: if is_contiguous { max } else { chunks }, max }
         }
     }
 }
@@ -64,19 +70,18 @@ pub const SUM_DIFFERS: &str = "arena_sum_differs";
 /// Adds a caveat for each arena whose regions do not match its own figure for them.
 pub fn check_sums(arenas: &[Arena], by_arena: &[Vec<WalkedRegion<'_>>], reading: &mut Reading) {
     for (arena, regions) in arenas.iter().zip(by_arena) {
-        let (mut min_bytes, mut max_bytes) = (0_u64, 0_u64);
-        for region in regions {
-            let bytes = system_bytes(*region, !arena.noncontiguous);
-            min_bytes += bytes.start();
-            max_bytes += bytes.end();
-        }
-        if !(min_bytes..=max_bytes).contains(&arena.system_mem) {
+        let SystemBytes { min, max } =
+            regions.iter().map(|region| system_bytes(*region, !arena.noncontiguous)).fold(
+                SystemBytes::default(),
+                |sum, part| SystemBytes { min: sum.min + part.min, max: sum.max + part.max },
+            );
+        if !(min..=max).contains(&arena.system_mem) {
             let text = format!(
-                "the arena counts {} bytes taken from the kernel; {max_bytes} were found",
+                "the arena counts {} bytes taken from the kernel; {max} were found",
                 arena.system_mem
             );
             let place = format!("{:#x}", arena.address);
-            let bytes = max_bytes.abs_diff(arena.system_mem);
+            let bytes = max.abs_diff(arena.system_mem);
             reading.caveats.push(Caveat::new(SUM_DIFFERS, place, Some(bytes), text));
         }
     }

@@ -43,8 +43,10 @@ pub struct Walker<'a> {
     accumulator: Accumulator<'a>,
     refinements: Option<Finder<'a>>,
     at: u64,
-    /// Address and size word of the next chunk, if already read.
-    next_header: (u64, u64),
+    /// Address of the next chunk, if its size word was already read.
+    next_at: Option<u64>,
+    /// That size word.
+    next_head: u64,
     run: Option<Run>,
     counts: Counts,
     far_reads: u32,
@@ -67,7 +69,8 @@ impl<'a> Walker<'a> {
             accumulator: Accumulator::new(at, pages),
             refinements: refinements.map(Refinements::finder),
             at,
-            next_header: (u64::MAX, 0),
+            next_at: None,
+            next_head: 0,
             run: None,
             counts: Counts::new(walk_context.keeps_blocks),
             far_reads: 0,
@@ -179,10 +182,7 @@ impl<'a> Walker<'a> {
             self.take_top(top);
             return false;
         }
-        let head = match self.next_header {
-            (seen_at, head) if seen_at == at => head,
-            _ => self.window.pair(at).1,
-        };
+        let head = if self.next_at == Some(at) { self.next_head } else { self.window.pair(at).1 };
         let bytes = head & !layout::SIZE_BITS;
         if bytes < layout::MIN_CHUNK_BYTES {
             self.take_fencepost(at, head);
@@ -200,7 +200,7 @@ impl<'a> Walker<'a> {
             return false;
         }
         let (previous, next_head) = self.window.pair(next);
-        self.next_header = (next, next_head);
+        (self.next_at, self.next_head) = (Some(next), next_head);
         if next_head & layout::PREV_INUSE == 0 {
             if previous != bytes {
                 // The chain still holds, but a trim would not trust it: damage, or mid-update.

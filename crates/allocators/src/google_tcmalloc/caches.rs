@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use super::layout::{self, CACHE_LIST_BYTES, CacheList, SLAB_SHIFT_BITS, SlabHeader, SlotInfo};
 use super::locate::{Heap, read_bytes};
+use super::statics::StaticWord;
 use crate::blocks::CachedBlock;
 use crate::scan::is_mapped_memory;
 use strandline_claims::allocator::Context;
@@ -124,7 +125,7 @@ impl Reader<'_> {
     /// own.
     fn outgoing_pointers(&self) -> Vec<u64> {
         let is_outside = |word: &u64| !self.heap.data.contains(*word);
-        let words = self.heap.statics.words().map(|(_, word)| word).filter(is_outside);
+        let words = self.heap.statics.words().map(|word| word.value).filter(is_outside);
         let is_memory = |word: &u64| self.context.space.find(*word).is_some_and(is_mapped_memory);
         let all: BTreeSet<u64> = words.filter(|word| word.is_multiple_of(8)).filter(is_memory).collect();
         all.into_iter().collect()
@@ -142,15 +143,15 @@ impl Reader<'_> {
         };
         let used: Vec<usize> =
             (1..heap.classes.number()).filter(|&class| heap.class_bytes(class) > 0).collect();
-        let candidates = heap.statics.words().filter(|&(at, word)| word == 1 && is_list_of_class(at, 1));
+        let candidates = heap.statics.words().filter(|word| word.value == 1 && is_list_of_class(word.at, 1));
         let candidates = candidates.take(MAX_CANDIDATES).take_while(|_| !self.deadline_passed());
         let strides = (layout::LINE_BYTES..=layout::MAX_TRANSFER_BYTES).step_by(layout::LINE_BYTES as usize);
-        let array = candidates
-            .flat_map(|(first, _)| strides.clone().map(move |stride| (first, stride)))
-            .find(|&(first, stride)| {
+        let array = candidates.flat_map(|first| strides.clone().map(move |stride| (first.at, stride))).find(
+            |&(first, stride)| {
                 let list_of = |class: usize| first + (class as u64 - 1) * stride;
                 used.iter().all(|&class| is_list_of_class(list_of(class), class))
-            });
+            },
+        );
         let Some((first, stride)) = array else {
             self.cached.broken += 1;
             return;
@@ -252,8 +253,8 @@ impl Reader<'_> {
     /// Reads the per-CPU caches: static data holds the address of the first, `stopped_` and
     /// `begins_`.
     fn read_processor_caches(&mut self) {
-        let words: Vec<(u64, u64)> = self.heap.statics.words().collect();
-        for (at, word) in words {
+        let words: Vec<StaticWord> = self.heap.statics.words().collect();
+        for StaticWord { at, value: word } in words {
             let (shift, slabs) = (word & SLAB_SHIFT_BITS, word & !SLAB_SHIFT_BITS);
             if !layout::SLAB_SHIFTS.contains(&shift)
                 || !slabs.is_multiple_of(PAGE_BYTES)

@@ -10,6 +10,7 @@ use std::time::Instant;
 
 use super::layout::{HUGE_BYTES, MAP_BYTES, NODE_BYTES, NODE_LINKS, REGION_HUGE_PAGES, RegionLayout};
 use super::locate::{Heap, read_bytes};
+use super::statics::StaticWord;
 use crate::scan::{is_mapped_memory, is_private_memory};
 use strandline_claims::allocator::Context;
 use strandline_claims::doubts::ReadProblems;
@@ -74,7 +75,7 @@ pub fn find(context: &Context<'_>, heap: &Heap) -> Huge {
     };
     let mut tried = HashSet::new();
     let is_outside = |word: u64| !heap.data.contains(word) && word.is_multiple_of(8);
-    for (at, word) in heap.statics.words() {
+    for StaticWord { at, value: word } in heap.statics.words() {
         if Instant::now() >= context.deadline {
             finder.huge.doubts.note_timeout(at);
             break;

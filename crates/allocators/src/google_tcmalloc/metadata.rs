@@ -5,6 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use super::layout::{ARENA_NOT_RESIDENT, HUGE_BYTES, REGION_BYTES};
 use super::locate::Heap;
+use super::statics::StaticWord;
 use crate::scan::{is_mapped_memory, is_private_memory, is_unclaimed};
 use strandline_claims::allocator::Context;
 use strandline_process::pages::{PAGE_BYTES, page_of};
@@ -44,10 +45,10 @@ pub fn find(context: &Context<'_>, heap: &Heap, structures: &BTreeSet<u64>, held
 /// of single structures, which point to it.
 pub fn not_resident(heap: &Heap, own: &[AddressRange]) -> Option<u64> {
     let mut leading: HashMap<u64, usize> = HashMap::new();
-    for (_, word) in heap.statics.words().filter(|(_, word)| heap.data.contains(*word)) {
-        *leading.entry(word).or_default() += 1;
+    for word in heap.statics.words().filter(|word| heap.data.contains(word.value)) {
+        *leading.entry(word.value).or_default() += 1;
     }
-    let is_arena = |&(at, next): &(u64, u64)| {
+    let is_arena = |&StaticWord { at, value: next }: &StaticWord| {
         let left = heap.statics.word(at + 8);
         let rest = AddressRange::sized(next, left);
         let is_own = own.iter().any(|range| range.covers(rest));
@@ -55,5 +56,5 @@ pub fn not_resident(heap: &Heap, own: &[AddressRange]) -> Option<u64> {
         let leads = |start: u64| leading.get(&start).is_some_and(|&count| count > 1);
         is_own && rest.end.is_multiple_of(HUGE_BYTES) && (leads(at) || leads(at - 8))
     };
-    heap.statics.words().find(is_arena).map(|(at, _)| heap.statics.word(at + ARENA_NOT_RESIDENT))
+    heap.statics.words().find(is_arena).map(|arena| heap.statics.word(arena.at + ARENA_NOT_RESIDENT))
 }

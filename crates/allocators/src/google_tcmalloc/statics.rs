@@ -17,6 +17,15 @@ pub struct Statics {
     pub bytes_read: u64,
 }
 
+/// A word of static data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StaticWord {
+    /// Its address.
+    pub at: u64,
+    /// Its value.
+    pub value: u64,
+}
+
 /// A resident run.
 struct CopiedRun {
     start: u64,
@@ -39,13 +48,13 @@ impl Statics {
         statics
     }
 
-    /// Each non-zero word with its address.
-    pub fn words(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+    /// Each non-zero word.
+    pub fn words(&self) -> impl Iterator<Item = StaticWord> + '_ {
         self.runs.iter().flat_map(|CopiedRun { start, bytes }| {
             let words = (0..bytes.len())
                 .step_by(8)
-                .filter_map(move |at| Some((start + at as u64, word_at(bytes, at)?)));
-            words.filter(|(_, word)| *word != 0)
+                .filter_map(move |at| Some(StaticWord { at: start + at as u64, value: word_at(bytes, at)? }));
+            words.filter(|word| word.value != 0)
         })
     }
 

@@ -410,8 +410,14 @@ fn phases_of_delayed(pages: &[(&Part, PageWords)], collection: &Collection) -> H
         /// The same of a page that is still in the queue of full pages.
         EndsFull,
     }
-    let queue_of = |page: &PageWords| (page.heaps[0], page.block_bytes);
-    let mut queues: HashMap<(u64, u64), usize> = HashMap::new();
+    /// A queue of a heap: that of the pages with blocks of one size.
+    #[derive(PartialEq, Eq, Hash)]
+    struct Queue {
+        heap: u64,
+        block_bytes: u64,
+    }
+    let queue_of = |page: &PageWords| Queue { heap: page.heaps[0], block_bytes: page.block_bytes };
+    let mut queues: HashMap<Queue, usize> = HashMap::new();
     let mut changes = Vec::new();
     for (number, (part, page)) in pages.iter().enumerate() {
         if !page.is_full {

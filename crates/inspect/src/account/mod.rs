@@ -180,7 +180,7 @@ fn finish_runtimes(frozen: &mut Frozen, threads: usize, options: &Options<'_>) {
 
 fn find_zeros(frozen: &Frozen, inputs: &Inputs<'_>, threads: usize, options: &Options<'_>) -> Result<Zeros> {
     let runs = assemble::unclaimed_runs(inputs)?;
-    let total: u64 = runs.iter().map(|run| run.1 - run.0).sum();
+    let total: u64 = runs.iter().map(|run| run.len()).sum();
     let done = AtomicU64::new(0);
     let progress = |bytes: u64| {
         let done = done.fetch_add(bytes, Ordering::Relaxed) + bytes;

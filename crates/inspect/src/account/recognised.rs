@@ -3,9 +3,11 @@
 use crate::capture::Frozen;
 use crate::facts::{Allocator, Runtime};
 use crate::recognise;
+use strandline_claims::allocator::RangeClaim;
 use strandline_claims::caveat::Caveat;
 use strandline_claims::runtime;
 use strandline_process::procfs::Process;
+use strandline_process::range::AddressRange;
 use strandline_process::smaps::SmapsEntry;
 
 /// Unexplained anonymous memory gets a caveat if it is at least this and a tenth of RSS.
@@ -96,20 +98,20 @@ pub fn unread(allocators: &[Allocator], runtimes: &[Runtime]) -> Vec<String> {
 fn unexplained(frozen: &Frozen, bytes: u64) -> Caveat {
     let private = frozen.smaps_entries.iter().filter(|space| space.mapping.is_private_anonymous());
     let of_heaps = frozen.readings.iter().flat_map(|reading| {
-        let claims = reading.claims.iter().map(|claim| (claim.start, claim.end));
-        claims.chain(reading.mapped_blocks.iter().map(|block| (block.start, block.end)))
+        let blocks = reading.mapped_blocks.iter();
+        reading.ranges().chain(blocks.map(|block| AddressRange::new(block.start, block.end)))
     });
     let of_runtimes = frozen.runtimes.iter().flat_map(|reading| &reading.claims);
-    let of_runtimes = of_runtimes.map(|claim| (claim.start, claim.end));
-    let of_threads = frozen.stacks.iter().map(|stack| (stack.low, stack.high));
-    let mut claimed: Vec<(u64, u64)> = of_heaps.chain(of_runtimes).chain(of_threads).collect();
+    let of_runtimes = of_runtimes.map(RangeClaim::range);
+    let of_threads = frozen.stacks.iter().map(|stack| AddressRange::new(stack.low, stack.high));
+    let mut claimed: Vec<AddressRange> = of_heaps.chain(of_runtimes).chain(of_threads).collect();
     claimed.sort_unstable();
     let is_claimed = |space: &SmapsEntry| {
         // The ranges do not overlap: only the last one that begins before the end of the mapping
         // can overlap it.
-        let before = claimed.partition_point(|claim| claim.0 < space.mapping.end);
+        let before = claimed.partition_point(|claim| claim.start < space.mapping.end);
         let last = before.checked_sub(1).and_then(|last| claimed.get(last));
-        last.is_some_and(|claim| space.mapping.start < claim.1)
+        last.is_some_and(|claim| space.mapping.start < claim.end)
     };
     let largest = private.filter(|space| !is_claimed(space)).max_by_key(|space| space.counts.rss_bytes);
     let place = largest

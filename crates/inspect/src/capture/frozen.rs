@@ -24,7 +24,7 @@ use strandline_process::map::AddressSpace;
 use strandline_process::memory::Memory;
 use strandline_process::pages::Residency;
 use strandline_process::procfs::Process;
-use strandline_process::range::RangeSet;
+use strandline_process::range::{AddressRange, RangeSet};
 use strandline_process::resident::Resident;
 use strandline_process::smaps::{self, Counts, Smaps, SmapsEntry};
 use strandline_process::snapshot::{SnapshotCost, SnapshotMemory};
@@ -331,8 +331,8 @@ impl Frozen {
             .filter(|mapping| mapping.is_private_anonymous() && mapping.permissions.write);
         let runs = private.flat_map(|mapping| self.residency.runs_in(mapping.start..mapping.end));
         let refinements = Refinements::new(runs.map(|run| (run.start, run.end)));
-        let resident = |from, to| anonymous_runs(&self.residency, from, to);
-        let shared = |from, to| other_runs(&self.residency, from, to);
+        let resident = |range: AddressRange| anonymous_runs(&self.residency, range);
+        let shared = |range: AddressRange| other_runs(&self.residency, range);
         let context = runtime::Context {
             memory: &Resident::new(memory, &self.residency),
             process,
@@ -373,12 +373,12 @@ impl ReadPlan<'_> {
     }
 }
 
-fn anonymous_runs(residency: &Residency, from: u64, to: u64) -> Vec<(u64, u64)> {
-    let runs = residency.runs_in(from..to).filter(|run| run.anonymous);
-    runs.map(|run| (run.start, run.end)).collect()
+fn anonymous_runs(residency: &Residency, range: AddressRange) -> Vec<AddressRange> {
+    let runs = residency.runs_in(range.into()).filter(|run| run.anonymous);
+    runs.map(|run| AddressRange::new(run.start, run.end)).collect()
 }
 
-fn other_runs(residency: &Residency, from: u64, to: u64) -> Vec<(u64, u64)> {
-    let runs = residency.runs_in(from..to).filter(|run| !run.anonymous);
-    runs.map(|run| (run.start, run.end)).collect()
+fn other_runs(residency: &Residency, range: AddressRange) -> Vec<AddressRange> {
+    let runs = residency.runs_in(range.into()).filter(|run| !run.anonymous);
+    runs.map(|run| AddressRange::new(run.start, run.end)).collect()
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::frozen::{Frozen, IsLastAttempt, ReadPlan, Threads, kernel_view, rollup};
 use super::snapshot::SnapshotMode;
 use strandline_process::error::Result;
-use strandline_process::memory::Memory;
+use strandline_process::memory::{Memory, WordPair};
 use strandline_process::procfs::Process;
 use strandline_process::target::asleep::{self, SleepingProcess};
 use strandline_process::target::live::{ByPid, MemFile, TracedMemory};
@@ -34,7 +34,7 @@ impl Memory for Watched<'_> {
         if self.is_over.load(Ordering::Relaxed) { 0 } else { self.memory.read_some(address, buffer) }
     }
 
-    fn read_pairs(&self, addresses: &[u64]) -> Vec<Option<(u64, u64)>> {
+    fn read_pairs(&self, addresses: &[u64]) -> Vec<Option<WordPair>> {
         if self.is_over.load(Ordering::Relaxed) {
             return vec![None; addresses.len()];
         }

@@ -49,7 +49,8 @@ pub fn resident(held: &DominatorTree, roots: &[u32], frozen: &Frozen) -> Vec<Lea
     ranges.sort_unstable_by_key(|known| known.range);
     let mut finder = frozen.refinements.finder();
     let mut leaked: Vec<Leaked> = Vec::new();
-    for ((start, bytes), _) in held.blocks().iter(0).zip(roots).filter(|(_, root)| **root == NO_ROOT) {
+    for (block, _) in held.blocks().iter(0).zip(roots).filter(|(_, root)| **root == NO_ROOT) {
+        let (start, bytes) = (block.start, block.len());
         let index = ranges.partition_point(|known| known.range.start <= start).checked_sub(1);
         let known = index.and_then(|index| ranges.get(index)).filter(|known| start < known.range.end);
         let Some(known) = known.filter(|_| finder.find(start, bytes).is_none()) else { continue };

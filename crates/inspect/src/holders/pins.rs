@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use strandline_claims::range::PAGE_BYTES;
 use strandline_holders::{DominatorTree, NO_ROOT};
 use strandline_process::pages::Residency;
+use strandline_process::range::AddressRange;
 
 use super::runtimes::RuntimeBlocks;
 use super::types::Types;
@@ -64,9 +65,8 @@ impl Pins {
         let mut pins = Self { of_roots, of_types, of_lost: 0, of_root_and_type: HashMap::new() };
         let mut page: Option<Page> = None;
         let blocks = held.blocks().iter(0).enumerate();
-        for (index, (start, bytes)) in blocks.filter(|(_, block)| !own.contain(block.0)) {
+        for (index, AddressRange { start, end }) in blocks.filter(|(_, block)| !own.contain(block.start)) {
             let (root, kind) = (roots.get(index).copied().unwrap_or(NO_ROOT), types.kind(index));
-            let end = start.saturating_add(bytes);
             let (first, last) = (start / PAGE_BYTES, end.saturating_sub(1) / PAGE_BYTES);
             // Pages in between contain nothing but the block.
             for number in [first, last].into_iter().take(if first == last { 1 } else { 2 }) {

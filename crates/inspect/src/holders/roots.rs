@@ -350,8 +350,8 @@ impl Finder<'_> {
     fn have_blocks(&self) -> Vec<bool> {
         let mut blocks = self.blocks.iter(0).peekable();
         let has_block = |mapping: &Mapping| {
-            while blocks.next_if(|&(start, _)| start < mapping.start).is_some() {}
-            blocks.peek().is_some_and(|&(start, _)| start < mapping.end)
+            while blocks.next_if(|block| block.start < mapping.start).is_some() {}
+            blocks.peek().is_some_and(|block| block.start < mapping.end)
         };
         self.frozen.address_space.mappings().iter().map(has_block).collect()
     }

@@ -53,7 +53,8 @@ impl Types {
         let class_kinds: Vec<Option<(u16, u64)>> = classes.types.iter().map(kind).collect();
         let palette = refinements.palette();
         let mut refinements_finder = Some(refinements.finder()).filter(|_| !refinements.is_empty());
-        for (block, (start, bytes)) in blocks.iter(0).enumerate() {
+        for (block, range) in blocks.iter(0).enumerate() {
+            let (start, bytes) = (range.start, range.len());
             let class = classes.type_index(block).and_then(|class| class_kinds.get(class).copied().flatten());
             let class = class.filter(|(_, min_bytes)| *min_bytes <= bytes).map(|(kind, _)| kind);
             let class = own.object_type(start).map(|object| types.object_kind(&object)).or(class);
@@ -135,7 +136,8 @@ impl Types {
     pub fn listed(&self, held: &DominatorTree, is_lost: &dyn Fn(u32) -> bool, pins: &Pins) -> Vec<Type> {
         let mut types: Vec<Type> =
             self.names.iter().map(|name| Type { name: name.clone(), ..Type::default() }).collect();
-        for (block, (_, bytes)) in held.blocks().iter(0).enumerate() {
+        for (block, range) in held.blocks().iter(0).enumerate() {
+            let bytes = range.len();
             if let Some(listed) = types.get_mut(self.kind(block) as usize) {
                 listed.instances += 1;
                 listed.bytes += bytes;

@@ -191,9 +191,9 @@ impl TypeWordSink for VtableCollector<'_> {
         })
     }
 
-    fn type_range(&self) -> (u64, u64) {
-        let start = self.modules.0.first().map_or(0, |range| range.start);
-        (start, self.modules.0.last().map_or(0, |range| range.end - start))
+    fn type_range(&self) -> AddressRange {
+        let modules = self.modules.0.first().zip(self.modules.0.last());
+        modules.map_or(AddressRange::default(), |(first, last)| AddressRange::new(first.start, last.end))
     }
 }
 

@@ -120,19 +120,19 @@ impl<'a> Layers<'a> {
             reading.claims.iter().for_each(|claim| layers.add(claim, of(reading)));
             below.add(reading, |_| true);
         }
-        let mut counting: Vec<(u64, u64)> = Vec::new();
+        let mut counting: Vec<AddressRange> = Vec::new();
         for reading in &pools {
             for claim in &reading.claims {
                 if layers.refine(claim, of(reading), &mut below) {
-                    counting.push((claim.start, claim.end));
+                    counting.push(claim.range());
                 }
             }
         }
         counting.sort_unstable();
         // Blocks that a pool reports count only where its own claim counts.
-        let is_in = |range: (u64, u64)| {
-            let index = counting.partition_point(|stand| stand.1 <= range.0);
-            counting.get(index).is_some_and(|stand| stand.0 <= range.0 && range.1 <= stand.1)
+        let is_in = |range: AddressRange| {
+            let index = counting.partition_point(|stand| stand.end <= range.start);
+            counting.get(index).is_some_and(|stand| stand.covers(range))
         };
         pools.iter().for_each(|reading| below.add(reading, is_in));
         let mut taken = RangeSet::default();
@@ -157,7 +157,7 @@ impl<'a> Layers<'a> {
     /// Adds a claim of a finer layer, on mappings or within a block in use; returns whether it
     /// counts.
     fn refine(&mut self, claim: &'a RangeClaim, meaning: ClassRows<'a>, below: &mut LowerLayer) -> bool {
-        let range = (claim.start, claim.end);
+        let range = claim.range();
         if !below.ranges.overlaps(range) {
             self.add(claim, meaning);
         } else if below.left_out.remove(&range) {
@@ -224,25 +224,17 @@ impl<'a> Layers<'a> {
 #[derive(Default)]
 struct LowerLayer {
     ranges: RangeSet,
-    left_out: HashSet<(u64, u64)>,
+    left_out: HashSet<AddressRange>,
 }
 
 impl LowerLayer {
     /// Adds the claims of an allocator, and the ranges that it left to finer claims, if `counts`
     /// accepts them.
-    fn add(&mut self, reading: &Reading, counts: impl Fn((u64, u64)) -> bool) {
-        let claims = reading.claims.iter().map(|claim| (claim.start, claim.end));
-        let claims = claims.filter(|&range| counts(range));
-        let mapped = reading.mapped_blocks.iter().map(|block| (block.start, block.end));
+    fn add(&mut self, reading: &Reading, counts: impl Fn(AddressRange) -> bool) {
+        let claims = reading.ranges().filter(|&range| counts(range));
+        let mapped = reading.mapped_blocks.iter().map(|block| AddressRange::new(block.start, block.end));
         self.ranges.add(claims.chain(mapped));
-        self.left_out.extend(
-            reading
-                .refined
-                .nested
-                .iter()
-                .map(|range| (range.start, range.end))
-                .filter(|&range| counts(range)),
-        );
+        self.left_out.extend(reading.refined.nested.iter().copied().filter(|&range| counts(range)));
     }
 }
 
@@ -263,11 +255,7 @@ pub fn assemble(inputs: &Inputs<'_>) -> Result<Ledger> {
     claims.sort_unstable_by_key(|(claim, _)| claim.start);
     let program = program_spans(inputs);
     let zeros = Spans(
-        inputs
-            .zero_runs
-            .iter()
-            .map(|&(start, end)| Span { range: start..end, holder: Holder::Row(&ZERO) })
-            .collect(),
+        inputs.zero_runs.iter().map(|&run| Span { range: run.into(), holder: Holder::Row(&ZERO) }).collect(),
     );
     let mut ledger = Ledger {
         tally: Tally::default(),
@@ -537,12 +525,12 @@ fn move_lazy_free(
 /// Returns the parts of private anonymous memory that no reader claimed, as resident runs in
 /// address order. They include blocks that are mappings of their own, because no reader walked
 /// those.
-pub fn unclaimed_runs(inputs: &Inputs<'_>) -> Result<Vec<(u64, u64)>> {
+pub fn unclaimed_runs(inputs: &Inputs<'_>) -> Result<Vec<AddressRange>> {
     let palette = SlotTable::default();
     let spans = Layers::new(inputs, &palette)?.spans;
     let is_searched =
         |space: &&SmapsEntry| space.mapping.is_private_anonymous() && space.mapping.permissions.read;
-    let mut runs: Vec<(u64, u64)> = Vec::new();
+    let mut runs: Vec<AddressRange> = Vec::new();
     for space in inputs.spaces.iter().filter(is_searched) {
         let resident = inputs.residency.runs_in(space.mapping.start..space.mapping.end);
         for run in resident.filter(|run| run.anonymous) {
@@ -555,8 +543,8 @@ pub fn unclaimed_runs(inputs: &Inputs<'_>) -> Result<Vec<(u64, u64)>> {
                     // readers.
                     let (from, to) = (at.next_multiple_of(PAGE_BYTES), until - until % PAGE_BYTES);
                     match runs.last_mut() {
-                        Some(last) if last.1 == from => last.1 = to.max(last.1),
-                        _ if from < to => runs.push((from, to)),
+                        Some(last) if last.end == from => last.end = to.max(last.end),
+                        _ if from < to => runs.push(AddressRange::new(from, to)),
                         _ => {}
                     }
                 }

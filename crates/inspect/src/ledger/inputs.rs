@@ -7,6 +7,7 @@ use strandline_claims::refinements::Refinements;
 use strandline_claims::runtime;
 use strandline_process::map::Mapping;
 use strandline_process::pages::Residency;
+use strandline_process::range::AddressRange;
 use strandline_process::smaps::SmapsEntry;
 use strandline_process::stacks::Stack;
 
@@ -29,7 +30,7 @@ pub struct Inputs<'a> {
     /// The bss of programs, in address order.
     pub bss: &'a [Range<u64>],
     /// All-zero resident pages of unclaimed private anonymous memory: runs, in address order.
-    pub zero_runs: &'a [(u64, u64)],
+    pub zero_runs: &'a [AddressRange],
     /// The plan of the page map, if one is wanted.
     pub page_map: Option<&'a Plan>,
     /// Whether a mapping's file pages are shared memory.

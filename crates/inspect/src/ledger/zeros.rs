@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use strandline_claims::range::{PAGE_BYTES, is_all_zero};
 use strandline_process::memory::Memory;
+use strandline_process::range::AddressRange;
 
 /// Bytes that one thread reads at once.
 const PIECE_BYTES: u64 = 1 << 20;
@@ -18,7 +19,7 @@ const PIECE_BYTES: u64 = 1 << 20;
 #[derive(Clone, Debug, Default)]
 pub struct Zeros {
     /// All-zero pages, as runs in address order.
-    pub runs: Vec<(u64, u64)>,
+    pub runs: Vec<AddressRange>,
     /// Bytes of target memory read.
     pub bytes_read: u64,
 }
@@ -27,34 +28,34 @@ pub struct Zeros {
 /// bytes done.
 pub fn find(
     memory: &dyn Memory,
-    runs: &[(u64, u64)],
+    runs: &[AddressRange],
     threads: usize,
     progress: &(dyn Fn(u64) + Sync),
 ) -> Zeros {
-    let pieces: Vec<(u64, u64)> = runs
+    let pieces: Vec<AddressRange> = runs
         .iter()
-        .flat_map(|&(from, to)| {
-            (from..to).step_by(PIECE_BYTES as usize).map(move |at| (at, to.min(at + PIECE_BYTES)))
+        .flat_map(|run| {
+            let starts = (run.start..run.end).step_by(PIECE_BYTES as usize);
+            starts.map(move |at| AddressRange::sized(at, PIECE_BYTES).intersection(*run))
         })
         .collect();
     let next = AtomicUsize::new(0);
     let bytes_read = AtomicU64::new(0);
-    let found: Mutex<Vec<(u64, u64)>> = Mutex::default();
+    let found: Mutex<Vec<AddressRange>> = Mutex::default();
     let one = |buffer: &mut Vec<u8>| {
-        let Some(&(from, to)) = pieces.get(next.fetch_add(1, Ordering::Relaxed)) else { return false };
-        buffer.resize((to - from) as usize, 0);
-        let got = memory.read_some(from, buffer);
+        let Some(&piece) = pieces.get(next.fetch_add(1, Ordering::Relaxed)) else { return false };
+        buffer.resize(piece.len() as usize, 0);
+        let got = memory.read_some(piece.start, buffer);
         bytes_read.fetch_add(got as u64, Ordering::Relaxed);
-        let pages =
-            buffer[..got].chunks_exact(PAGE_BYTES as usize).zip((from..).step_by(PAGE_BYTES as usize));
-        let zeros: Vec<_> =
-            pages.filter(|(page, _)| is_all_zero(page)).map(|(_, at)| (at, at + PAGE_BYTES)).collect();
+        let pages = buffer[..got].chunks_exact(PAGE_BYTES as usize).zip(piece.pages());
+        let zeros = pages.filter(|(page, _)| is_all_zero(page));
+        let zeros: Vec<_> = zeros.map(|(_, at)| AddressRange::sized(at, PAGE_BYTES)).collect();
         if !zeros.is_empty()
             && let Ok(mut all) = found.lock()
         {
             all.extend(merged(zeros));
         }
-        progress(to - from);
+        progress(piece.len());
         true
     };
     std::thread::scope(|scope| {
@@ -73,26 +74,26 @@ pub fn find(
 }
 
 /// Joins adjacent runs.
-fn merged(runs: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
-    let mut merged: Vec<(u64, u64)> = Vec::new();
-    for (from, to) in runs {
+fn merged(runs: Vec<AddressRange>) -> Vec<AddressRange> {
+    let mut merged: Vec<AddressRange> = Vec::new();
+    for run in runs {
         match merged.last_mut() {
-            Some(last) if last.1 == from => last.1 = to,
-            _ => merged.push((from, to)),
+            Some(last) if last.end == run.start => last.end = run.end,
+            _ => merged.push(run),
         }
     }
     merged
 }
 
 /// Returns those of `runs` that are still entirely resident.
-pub fn still_resident(pagemap: &File, runs: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
-    let bytes: u64 = runs.iter().map(|run| run.1 - run.0).sum();
-    let ranges: Vec<_> = runs.iter().map(|run| run.0..run.1).collect();
+pub fn still_resident(pagemap: &File, runs: Vec<AddressRange>) -> Vec<AddressRange> {
+    let bytes: u64 = runs.iter().map(|run| run.len()).sum();
+    let ranges: Vec<_> = runs.iter().map(|run| run.start..run.end).collect();
     let now = |ranges: &[std::ops::Range<u64>]| {
         strandline_process::pages::anonymous_bytes_in(pagemap, ranges).unwrap_or(0)
     };
     if now(&ranges) == bytes {
         return runs;
     }
-    runs.into_iter().filter(|&(from, to)| now(std::slice::from_ref(&(from..to))) == to - from).collect()
+    runs.into_iter().filter(|&run| now(std::slice::from_ref(&run.into())) == run.len()).collect()
 }

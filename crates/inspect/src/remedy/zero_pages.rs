@@ -27,7 +27,7 @@ use strandline_process::map::AddressSpace;
 use strandline_process::memory::Memory;
 use strandline_process::pages::{self, page_of, page_up};
 use strandline_process::procfs::Process;
-use strandline_process::range::overlapping;
+use strandline_process::range::{AddressRange, overlapping};
 use strandline_process::smaps::{Smaps, SmapsEntry};
 use strandline_process::target::admission;
 use strandline_process::target::hold::on_own_thread;
@@ -180,9 +180,11 @@ fn memory_of(process: &Process) -> std::io::Result<MemFile> {
 /// Returns the runs of resident all-zero pages in `range`, whole pages, as far as they can be read.
 fn zero_runs(pagemap: &File, memory: &dyn Memory, range: Range<u64>) -> std::io::Result<Vec<Range<u64>>> {
     let mut resident = Vec::new();
-    pages::each_anonymous_run(pagemap, &[range], &mut |run| resident.push((run.start, run.end)))?;
+    pages::each_anonymous_run(pagemap, &[range], &mut |run| {
+        resident.push(AddressRange::new(run.start, run.end))
+    })?;
     let found = zeros::find(memory, &resident, 1, &|_| {});
-    Ok(found.runs.into_iter().map(|(start, end)| start..end).collect())
+    Ok(found.runs.into_iter().map(Range::from).collect())
 }
 
 /// Splits `ranges` into pieces of whole pages, at most [`MAX_CALL_BYTES`] long.
@@ -245,7 +247,7 @@ struct Work<'a, I: Iterator<Item = Range<u64>>> {
     pagemap: &'a File,
     applied: Applied,
     /// The mappings in which pages may be released in this stretch, in address order.
-    plain: Vec<(u64, u64)>,
+    plain: Vec<AddressRange>,
     todo: std::iter::Peekable<I>,
 }
 
@@ -376,7 +378,7 @@ impl<I: Iterator<Item = Range<u64>> + Send> Work<'_, I> {
 /// back, and that nothing else may write to: private, anonymous, writable, neither locked nor
 /// watched by a userfaultfd. Refuses if pages are pinned for a device or another process shares the
 /// memory.
-fn givable_mappings(process: &Process) -> Result<Vec<(u64, u64)>, Refusal> {
+fn givable_mappings(process: &Process) -> Result<Vec<AddressRange>, Refusal> {
     let pid = process.pid();
     if process.status()?.pinned_bytes.is_some_and(|pinned| pinned > 0) {
         return Err(not_givable(pid, "has pages pinned in memory (VmPin)".to_owned()));
@@ -391,7 +393,7 @@ fn givable_mappings(process: &Process) -> Result<Vec<(u64, u64)>, Refusal> {
             [b"lo", b"ht", b"io", b"pf", b"um", b"uw", b"ui"].iter().any(|flag| space.flags.has(flag));
         space.mapping.is_private_anonymous() && space.mapping.permissions.write && !watched
     };
-    Ok(smaps.entries.iter().filter(is_plain).map(|space| (space.mapping.start, space.mapping.end)).collect())
+    Ok(smaps.entries.iter().filter(is_plain).map(|space| space.mapping.range()).collect())
 }
 
 /// Returns a process, not a thread of this one, that runs in the same memory (clone with CLONE_VM).
@@ -402,11 +404,9 @@ fn other_user_of_memory(pid: i32) -> Option<i32> {
 }
 
 /// Returns the parts of `run` that are in `plain`, which is sorted.
-fn clipped(run: &Range<u64>, plain: &[(u64, u64)]) -> Vec<Range<u64>> {
-    overlapping(plain, run.clone())
-        .iter()
-        .map(|&(start, end)| start.max(run.start)..end.min(run.end))
-        .collect()
+fn clipped(run: &Range<u64>, plain: &[AddressRange]) -> Vec<Range<u64>> {
+    let run = AddressRange::from(run.clone());
+    overlapping(plain, run).iter().map(|mapping| mapping.intersection(run).into()).collect()
 }
 
 #[cfg(test)]

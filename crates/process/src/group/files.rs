@@ -87,12 +87,18 @@ pub struct Files {
     pub unsampled: u64,
 }
 
+/// Identifies a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct FileId {
+    device: u64,
+    inode: u64,
+}
+
 /// Collects files.
 #[derive(Debug)]
 pub struct FileSearch {
     found: Files,
-    /// Device and inode of each file.
-    seen: HashSet<(u64, u64)>,
+    seen: HashSet<FileId>,
     /// Hashes of mount namespace and path.
     names: HashSet<u64>,
     /// Device and inode of mappings, as maps has them.
@@ -253,7 +259,7 @@ impl FileSearch {
     /// Adds an open file under its name.
     pub fn add(&mut self, file: File, name: &str, is_used: bool) {
         let Ok(data) = file.metadata() else { return };
-        if !self.seen.insert((data.dev(), data.ino())) {
+        if !self.seen.insert(FileId { device: data.dev(), inode: data.ino() }) {
             return;
         }
         let kind = rustix::fs::fstatfs(&file).map_or(0, |stat| stat.f_type.cast_unsigned());

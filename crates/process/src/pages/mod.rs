@@ -33,7 +33,9 @@ use crate::smaps::SmapsEntry;
 /// Bytes of a page, on every machine strandline runs on (x86-64).
 pub const PAGE_BYTES: u64 = 4096;
 
-/// First address past user memory on x86-64 with 4-level page tables.
+/// First address past user memory on x86-64 with page tables of four levels
+/// (Documentation/arch/x86/x86_64/mm.rst). With five, a program gets more only on request, which is
+/// not expected. The kernel maps nothing in the last page below (`TASK_SIZE_MAX`).
 pub const USER_ADDRESS_END: u64 = 1 << 47;
 
 /// The first byte of the page that holds `address`.

@@ -1,6 +1,6 @@
 //! The memory of a process, read from its snapshot.
 
-use crate::memory::{Memory, pair_at};
+use crate::memory::{Memory, WordPair, pair_at};
 use crate::range::AddressRange;
 use crate::target::copy::MemoryCopy;
 use crate::target::live::MemFile;
@@ -39,7 +39,7 @@ const MAX_READ_BYTES: usize = 64 << 10;
 
 impl Memory for SnapshotMemory {
     /// Reads neighbouring pairs together: each read is a system call, and most lie close together.
-    fn read_pairs(&self, addresses: &[u64]) -> Vec<Option<(u64, u64)>> {
+    fn read_pairs(&self, addresses: &[u64]) -> Vec<Option<WordPair>> {
         let mut pairs = vec![None; addresses.len()];
         let mut order: Vec<usize> = (0..addresses.len()).collect();
         order.sort_unstable_by_key(|&index| addresses[index]);

@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use strandline_sys::memory;
 
 use crate::map::{AddressSpace, Mapping};
-use crate::memory::{Memory, pair_at};
+use crate::memory::{Memory, WordPair, pair_at};
 use crate::range::AddressRange;
 
 /// A process's memory, addressed by process id. Fast, but meant for a stopped process: while it
@@ -24,7 +24,7 @@ impl ByPid {
     }
 
     /// Reads pairs of words; those that `process_vm_readv` cannot read come from `fallback`.
-    fn pairs(self, addresses: &[u64], fallback: &dyn Memory) -> Vec<Option<(u64, u64)>> {
+    fn pairs(self, addresses: &[u64], fallback: &dyn Memory) -> Vec<Option<WordPair>> {
         let mut pairs = Vec::with_capacity(addresses.len());
         let mut bytes = vec![0; 16 * addresses.len().min(memory::MAX_RANGES)];
         while pairs.len() < addresses.len() {
@@ -40,7 +40,7 @@ impl ByPid {
     }
 }
 
-fn read_pair(memory: &dyn Memory, address: u64) -> Option<(u64, u64)> {
+fn read_pair(memory: &dyn Memory, address: u64) -> Option<WordPair> {
     let mut bytes = [0; 16];
     memory.read(address, &mut bytes).ok()?;
     pair_at(&bytes, 0)
@@ -51,7 +51,7 @@ impl Memory for ByPid {
         memory::read(self.pid, address, buffer).unwrap_or(0)
     }
 
-    fn read_pairs(&self, addresses: &[u64]) -> Vec<Option<(u64, u64)>> {
+    fn read_pairs(&self, addresses: &[u64]) -> Vec<Option<WordPair>> {
         self.pairs(addresses, self)
     }
 }
@@ -135,7 +135,7 @@ impl Memory for TracedMemory<'_> {
         got
     }
 
-    fn read_pairs(&self, addresses: &[u64]) -> Vec<Option<(u64, u64)>> {
+    fn read_pairs(&self, addresses: &[u64]) -> Vec<Option<WordPair>> {
         if !self.is_shared {
             return self.live.pairs(addresses, self);
         }

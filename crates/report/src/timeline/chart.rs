@@ -8,7 +8,7 @@ use strandline_recording::{Ledger, Mark, Moment};
 
 use super::choice::{bytes_of, ending, largest, process_name, seconds_of, time};
 use super::html_data::{caveat_lines, moment_name};
-use super::{Process, Timeline, group_chart, types};
+use super::{Process, SampleCounts, Timeline, group_chart, types};
 use crate::paint::{Paint, Surface};
 use crate::table::{Column, figures, lay_out, words};
 use crate::terminal::{faint, joined, listed};
@@ -132,10 +132,16 @@ fn heading(timeline: &Timeline, surface: Surface) -> Vec<String> {
     lines
 }
 
-/// The lowest and highest RSS in KiB in each of `cells` equal intervals; `None` outside the
-/// process's lifetime.
-fn buckets(process: &Process, end_us: u64, cells: usize) -> Vec<Option<(u64, u64)>> {
-    let mut buckets: Vec<Option<(u64, u64)>> = vec![None; cells];
+/// The lowest and highest RSS in an interval.
+#[derive(Clone, Copy)]
+struct Bucket {
+    low_kib: u64,
+    high_kib: u64,
+}
+
+/// The RSS in each of `cells` equal intervals; `None` outside the process's lifetime.
+fn buckets(process: &Process, end_us: u64, cells: usize) -> Vec<Option<Bucket>> {
+    let mut buckets: Vec<Option<Bucket>> = vec![None; cells];
     let cell_of = |at_us: u64| {
         let cell = u128::from(at_us) * cells as u128 / u128::from(end_us.max(1));
         usize::try_from(cell).unwrap_or(usize::MAX).min(cells.saturating_sub(1))
@@ -146,19 +152,22 @@ fn buckets(process: &Process, end_us: u64, cells: usize) -> Vec<Option<(u64, u64
         if let Some((from, level)) = before {
             // Between two points the earlier level holds; the step is drawn where it was sampled.
             for between in buckets.iter_mut().take(cell + 1).skip(from + 1) {
-                widen(between, level, level);
+                widen(between, Bucket { low_kib: level, high_kib: level });
             }
         }
         if let Some(bucket) = buckets.get_mut(cell) {
-            widen(bucket, point.rss_low_kib, point.rss_high_kib);
+            widen(bucket, Bucket { low_kib: point.rss_low_kib, high_kib: point.rss_high_kib });
         }
         before = Some((cell, point.sample.rss_kib));
     }
     buckets
 }
 
-fn widen(bucket: &mut Option<(u64, u64)>, low: u64, high: u64) {
-    *bucket = Some(bucket.map_or((low, high), |(lowest, highest)| (lowest.min(low), highest.max(high))));
+fn widen(bucket: &mut Option<Bucket>, by: Bucket) {
+    *bucket = Some(bucket.map_or(by, |known| Bucket {
+        low_kib: known.low_kib.min(by.low_kib),
+        high_kib: known.high_kib.max(by.high_kib),
+    }));
 }
 
 /// The chart of one process, with axes and the ticks of the marks.
@@ -205,7 +214,7 @@ fn ticks(timeline: &Timeline, end_us: u64, cells: usize) -> String {
 
 /// Lines of Braille: each bucket is a column of dots from its lowest to its highest, joined to the
 /// previous one.
-fn braille(buckets: &[Option<(u64, u64)>], most_kib: u64) -> Vec<String> {
+fn braille(buckets: &[Option<Bucket>], most_kib: u64) -> Vec<String> {
     /// The bits of the dots in a character, by row from the top and by column.
     const DOTS: [[u32; 2]; 4] = [[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]];
     let dots = LINES * 4;
@@ -213,7 +222,7 @@ fn braille(buckets: &[Option<(u64, u64)>], most_kib: u64) -> Vec<String> {
     let mut grid = vec![vec![0u32; buckets.len().div_ceil(2)]; LINES];
     let mut before: Option<(usize, usize)> = None;
     for (index, bucket) in buckets.iter().enumerate() {
-        let Some((low, high)) = bucket.map(|(low, high)| (level(low), level(high))) else {
+        let Some((low, high)) = bucket.map(|of| (level(of.low_kib), level(of.high_kib))) else {
             before = None;
             continue;
         };
@@ -235,9 +244,8 @@ fn braille(buckets: &[Option<(u64, u64)>], most_kib: u64) -> Vec<String> {
 }
 
 /// Lines of `#`: each bucket is a column up to its highest.
-fn columns(buckets: &[Option<(u64, u64)>], most_kib: u64) -> Vec<String> {
-    let height =
-        |bucket: &Option<(u64, u64)>| bucket.map_or(0, |(_, high)| scaled(high, most_kib, LINES).max(1));
+fn columns(buckets: &[Option<Bucket>], most_kib: u64) -> Vec<String> {
+    let height = |bucket: &Option<Bucket>| bucket.map_or(0, |of| scaled(of.high_kib, most_kib, LINES).max(1));
     let heights: Vec<usize> = buckets.iter().map(height).collect();
     let row = |index: usize| {
         let reached = |&height: &usize| if height >= LINES - index { '#' } else { ' ' };
@@ -405,7 +413,7 @@ fn processes(timeline: &Timeline, order: &[usize], surface: Surface) -> Vec<Stri
 }
 
 fn cost(timeline: &Timeline) -> String {
-    let (samples, missed) = timeline.counts();
+    let SampleCounts { samples, missed } = timeline.counts();
     let mut text = format!(
         "{} sampled every {}, {} missed",
         counted(samples, "instant"),
@@ -512,7 +520,8 @@ mod tests {
 
     #[test]
     fn a_step_is_one_unbroken_line() {
-        let rows = braille(&[Some((0, 0)), Some((100, 100))], 100);
+        let at = |kib: u64| Some(Bucket { low_kib: kib, high_kib: kib });
+        let rows = braille(&[at(0), at(100)], 100);
         let dots: u32 = rows.iter().flat_map(|row| row.chars()).map(|c| (c as u32 & 0xFF).count_ones()).sum();
         assert!(dots >= LINES as u32 * 4, "{rows:?}");
     }

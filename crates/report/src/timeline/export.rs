@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use strandline_recording::{Column, ColumnValue, Error, Ledger, Mark, Moment, Reader, Record, Sample};
 
 use super::html_data::moment_name as moment_kind;
-use super::{Process, Timeline, groups_json};
+use super::{Process, SampleCounts, Timeline, groups_json};
 use crate::json::{environment, escape, nested_document};
 
 /// The schema of the document.
@@ -349,7 +349,7 @@ fn exit(timeline: &Timeline) -> Value {
 
 fn cost(timeline: &Timeline) -> Value {
     let end = timeline.end.as_ref();
-    let (samples, missed) = timeline.counts();
+    let SampleCounts { samples, missed } = timeline.counts();
     json!({
         "samples": samples,
         "missed": missed,

@@ -15,7 +15,7 @@ use strandline_recording::{Mark, Sample};
 use super::choice::{bytes_of, ending, process_name, seconds_of};
 use super::group_page::{self, GroupSection};
 use super::html_data::{Data, MAX_MARKS, caveat_lines};
-use super::{DrawError, Process, Timeline};
+use super::{DrawError, Process, SampleCounts, Timeline};
 use crate::json::VERSION;
 use crate::text::{clean, clean_sentence, grouped, own_command, shorten};
 use crate::units::{UNKNOWN, bytes, maybe_bytes, seconds};
@@ -204,7 +204,7 @@ fn peak_bytes(timeline: &Timeline) -> Option<u64> {
 /// How it was recorded, the limits, how it ended, and the cost.
 fn facts(timeline: &Timeline) -> Vec<Fact> {
     let header = &timeline.header;
-    let (samples, missed) = timeline.counts();
+    let SampleCounts { samples, missed } = timeline.counts();
     let mut facts = vec![
         fact("command", command(timeline)),
         fact("recorded by", if header.attached { "record (attached)" } else { "run" }),

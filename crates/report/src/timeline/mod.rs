@@ -387,13 +387,23 @@ impl Timeline {
         Some(ledger.explain.kernel.rss_bytes as f64 / peak as f64)
     }
 
-    /// Numbers of sampled and of missed instants.
-    pub fn counts(&self) -> (u64, u64) {
-        match &self.end {
+    /// Numbers of instants.
+    pub fn counts(&self) -> SampleCounts {
+        let (samples, missed) = match &self.end {
             Some(end) => (end.samples, end.missed),
             None => (self.heartbeat.samples, self.heartbeat.missed),
-        }
+        };
+        SampleCounts { samples, missed }
     }
+}
+
+/// Numbers of instants of a recording.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SampleCounts {
+    /// Sampled.
+    pub samples: u64,
+    /// Missed.
+    pub missed: u64,
 }
 
 /// Truncates a command line to what a report shows.

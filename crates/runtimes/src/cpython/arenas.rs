@@ -14,6 +14,7 @@ use crate::batch::PageCache;
 use strandline_claims::runtime::Context;
 use strandline_claims::words::{self, READ_BYTES, each_word};
 use strandline_process::memory::{Memory, half_word_at, word_at};
+use strandline_process::pages::USER_ADDRESS_END;
 use strandline_process::range::{AddressRange, RangeSet};
 
 /// Limit on words followed, per program.
@@ -78,7 +79,7 @@ pub fn find(
     // Interpreters with their own allocator hold it in their state, or point to it from there.
     let mut states = BTreeSet::new();
     for state in interpreters(memory, program, release) {
-        let range = (state, state.saturating_add(MAX_STATE_BYTES));
+        let range = AddressRange::sized(state, MAX_STATE_BYTES);
         if context.space.find(state).is_some_and(words::is_mapped_memory) {
             add_words(context, memory, range, &mut states);
         }
@@ -87,7 +88,7 @@ pub fn find(
     let beside = states.iter().filter(|state| !words.contains(state));
     let beside: RangeSet = beside.map(|&state| AddressRange::sized(state, OBMALLOC_BYTES)).collect();
     for range in beside {
-        add_words(context, memory, range.into(), &mut states);
+        add_words(context, memory, range, &mut states);
     }
     states.retain(|word| !words.contains(word));
     is_done &= arrays(context, &mut pages, &states, &mut found);
@@ -95,9 +96,9 @@ pub fn find(
 }
 
 /// Adds the words of a range that could point to an array.
-fn add_words(context: &Context<'_>, memory: &dyn Memory, range: (u64, u64), words: &mut BTreeSet<u64>) {
+fn add_words(context: &Context<'_>, memory: &dyn Memory, range: AddressRange, words: &mut BTreeSet<u64>) {
     each_word(memory, context.resident, range, READ_BYTES, &mut |_, word| {
-        let could_be = word.is_multiple_of(16) && word < 1 << 47;
+        let could_be = word.is_multiple_of(16) && word < USER_ADDRESS_END;
         if could_be && context.space.find(word).is_some_and(words::is_mapped_memory) {
             words.insert(word);
         }
@@ -108,11 +109,12 @@ fn add_words(context: &Context<'_>, memory: &dyn Memory, range: (u64, u64), word
 /// Returns the states of all interpreters, including the one in static data.
 pub fn interpreters(memory: &dyn Memory, program: &Program, release: &Release) -> Vec<u64> {
     let mut states = Vec::new();
-    let Some((mut at, next)) = program.interpreters(memory, release) else { return states };
+    let Some(list) = program.interpreters(memory, release) else { return states };
+    let mut at = list.first;
     let mut pages = PageCache::new(memory);
     while at != 0 && states.len() < MAX_INTERPRETERS && !states.contains(&at) {
         states.push(at);
-        at = pages.word(at.wrapping_add(next)).unwrap_or(0);
+        at = pages.word(at.wrapping_add(list.next_offset)).unwrap_or(0);
     }
     states
 }
@@ -202,7 +204,7 @@ fn arena(
     shape: ArenaSizes,
 ) -> Option<Arena> {
     let start = word_at(entry, 0)?;
-    let end = start.checked_add(shape.arena_bytes).filter(|&end| end < 1 << 47)?;
+    let end = start.checked_add(shape.arena_bytes).filter(|&end| end < USER_ADDRESS_END)?;
     let pools = start.next_multiple_of(shape.pool_bytes);
     let total = (end - pools) / shape.pool_bytes;
     let (virgin, free) = (word_at(entry, 8)?, u64::from(half_word_at(entry, 16)?));
@@ -223,8 +225,8 @@ fn arena(
     let belongs_to_entry = match header {
         Some(header) => half_word_at(&header, POOL_ARENA) == Some(index),
         None => {
-            (context.resident)(pools, pools + POOL_HEADER_BYTES).is_empty()
-                && !(context.resident)(start, end).is_empty()
+            context.resident_runs((pools, pools + POOL_HEADER_BYTES)).is_empty()
+                && !context.resident_runs((start, end)).is_empty()
         }
     };
     belongs_to_entry.then_some(arena)

@@ -11,7 +11,8 @@ use strandline_claims::class::Slot;
 use strandline_claims::refinements::LARGE_BYTES;
 use strandline_claims::runtime::ReferenceHints;
 use strandline_process::memory::{Memory, word_at};
-use strandline_process::range::RangeSet;
+use strandline_process::pages::USER_ADDRESS_END;
+use strandline_process::range::{AddressRange, RangeSet};
 
 /// Limit on places outside the arenas that one worker keeps; further ones are not followed.
 const MAX_PLACES: usize = 1 << 21;
@@ -141,15 +142,15 @@ pub struct Beside {
 const BLOCK_SHIFT: u32 = 16;
 const SPAN_SHIFT: u32 = 30;
 const WORDS: usize = 1 << (SPAN_SHIFT - BLOCK_SHIFT - 6);
-const SPANS: usize = 1 << (47 - SPAN_SHIFT);
+const SPANS: usize = (USER_ADDRESS_END >> SPAN_SHIFT) as usize;
 
 impl Beside {
     /// The memory of `runs` without `held`.
-    pub fn new(runs: impl IntoIterator<Item = (u64, u64)>, held: RangeSet) -> Self {
+    pub fn new(runs: impl IntoIterator<Item = AddressRange>, held: RangeSet) -> Self {
         let mut spans: Vec<Option<Box<[u64; WORDS]>>> = Vec::new();
         spans.resize_with(SPANS, || None);
-        for (start, end) in runs {
-            for block in start >> BLOCK_SHIFT..end.div_ceil(1 << BLOCK_SHIFT) {
+        for run in runs {
+            for block in run.start >> BLOCK_SHIFT..run.end.div_ceil(1 << BLOCK_SHIFT) {
                 let Some(span) = spans.get_mut((block >> (SPAN_SHIFT - BLOCK_SHIFT)) as usize) else { break };
                 let bits = span.get_or_insert_with(|| Box::new([0; WORDS]));
                 bits[(block >> 6) as usize % WORDS] |= 1 << (block % 64);
@@ -536,10 +537,9 @@ impl<'a> Census<'a> {
         Some((start, number))
     }
 
-    /// Returns the address and size of the allocator's block that holds `bytes` at `at`, including
-    /// the guards of debug hooks. There are two pairs of guards if pymalloc passed on a block that
-    /// was too large for it.
-    pub fn guarded(&mut self, at: u64, bytes: u64) -> (u64, u64) {
+    /// Returns the allocator's block that holds `bytes` at `at`. There are two pairs of guards if
+    /// pymalloc passed on a block that was too large for it.
+    pub fn guarded(&mut self, at: u64, bytes: u64) -> objects::GuardedBlock {
         let (mut begin, mut bytes) = (at, bytes);
         for _ in 0..2 {
             let word = begin.checked_sub(GUARD_BYTES / 2).and_then(|before| self.pages.word(before));
@@ -548,7 +548,7 @@ impl<'a> Census<'a> {
                 bytes = bytes.saturating_add(GUARD_BYTES + GUARD_SUFFIX_BYTES);
             }
         }
-        (begin, bytes)
+        objects::GuardedBlock { begin, bytes }
     }
 
     /// Counts an object outside the arenas, in an allocator's block at `begin`, that was not

@@ -11,6 +11,7 @@ use super::layout::Release;
 use super::locate::Program;
 use strandline_claims::range::PAGE_BYTES;
 use strandline_process::memory::{Memory, half_word_at, word_at};
+use strandline_process::pages::USER_ADDRESS_END;
 
 /// `struct gc_generation`: a list head (`PyGC_Head`), `threshold`, `count` (32 bits each).
 const GENERATION_BYTES: usize = 24;
@@ -31,7 +32,7 @@ const STATE_BYTES: usize =
 /// Mask of the address in a link: the low bits are flags.
 const LINK_MASK: u64 = !3;
 /// Valid targets of links: neither the first page nor the kernel's half.
-const LINK_TARGETS: std::ops::Range<u64> = 4096..1 << 47;
+const LINK_TARGETS: std::ops::Range<u64> = PAGE_BYTES..USER_ADDRESS_END;
 
 /// Returns the collectors of all interpreters in whose state one is found.
 pub fn find(memory: &dyn Memory, program: &Program, release: &Release) -> Vec<Collector> {
@@ -86,21 +87,29 @@ fn read_state(memory: &dyn Memory, state: u64) -> Vec<u8> {
     bytes
 }
 
-/// Returns the links of the possible list head at `bytes[at]`, to the first and the last object.
-fn links(bytes: &[u8], at: usize) -> Option<(u64, u64)> {
+/// The links of a list head.
+struct Links {
+    /// To the first object.
+    first: u64,
+    /// To the last object.
+    last: u64,
+}
+
+/// Returns the links of the possible list head at `bytes[at]`.
+fn links(bytes: &[u8], at: usize) -> Option<Links> {
     let link = |at: usize| {
         let link = word_at(bytes, at)? & LINK_MASK;
         (link.is_multiple_of(8) && LINK_TARGETS.contains(&link)).then_some(link)
     };
-    Some((link(at)?, link(at + 8)?))
+    Some(Links { first: link(at)?, last: link(at + 8)? })
 }
 
 /// Whether there is a list head at `bytes[at]`, whose address is `head`. An empty list links to
 /// itself.
 fn is_list(memory: &dyn Memory, bytes: &[u8], at: usize, head: u64) -> bool {
-    let Some((next, last)) = links(bytes, at) else { return false };
+    let Some(Links { first, last }) = links(bytes, at) else { return false };
     let leads_back = |place: u64| memory.read_word(place).is_ok_and(|word| word & LINK_MASK == head);
-    leads_back(next + 8) && leads_back(last)
+    leads_back(first + 8) && leads_back(last)
 }
 
 fn read(bytes: &[u8], at: usize, statistics: usize) -> Option<Collector> {

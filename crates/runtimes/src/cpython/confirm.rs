@@ -47,7 +47,8 @@ impl Pending for Confirm {
             // The allocator is not read, so nothing is confirmed.
             return;
         }
-        let held: HashMap<u64, u64> = how.matched.large.iter().copied().collect();
+        let held: HashMap<u64, u64> =
+            how.matched.large.iter().map(|large| (large.pointer, large.bytes)).collect();
         reading.named_blocks.extend(self.held.iter().filter_map(|of| {
             let (&bytes, holder) = (held.get(&of.pointer)?, self.names.get(&of.of)?.clone());
             Some(Named { pointer: of.pointer, bytes, slot: of.slot, holder })

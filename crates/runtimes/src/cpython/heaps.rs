@@ -18,6 +18,7 @@ use strandline_claims::range::PAGE_BYTES;
 use strandline_claims::runtime::Context;
 use strandline_claims::words::{READ_BYTES, each_word, is_mapped_memory};
 use strandline_process::memory::{Memory, half_word_at, word_at};
+use strandline_process::range::AddressRange;
 
 /// Limit on segments: 8 TiB.
 const MAX_SEGMENTS: usize = 1 << 18;
@@ -106,9 +107,9 @@ struct Candidate {
 fn candidates(context: &Context<'_>, memory: &dyn Memory) -> Vec<Candidate> {
     let mut found = Vec::new();
     for mapping in context.space.mappings().iter().filter(|mapping| is_mapped_memory(mapping)) {
-        for (from, to) in (context.resident)(mapping.start, mapping.end) {
-            let mut at = from.next_multiple_of(SEGMENT_BYTES);
-            while at < to && found.len() < MAX_SEGMENTS && Instant::now() < context.deadline {
+        for run in context.resident_runs(mapping.range()) {
+            let mut at = run.start.next_multiple_of(SEGMENT_BYTES);
+            while at < run.end && found.len() < MAX_SEGMENTS && Instant::now() < context.deadline {
                 let mut bytes = [0; HEAD_BYTES];
                 if memory.read(at, &mut bytes).is_ok() {
                     let fits = |layout: &&HeapLayout| is_one(layout, &bytes);
@@ -178,10 +179,10 @@ fn structures(context: &Context<'_>, memory: &dyn Memory, one: &Candidate) -> Ve
         .saturating_add((SEGMENT_BYTES / SLICE_BYTES + 1) * one.layout.page_bytes as u64)
         .next_multiple_of(PAGE_BYTES);
     let mut bytes = vec![0; most as usize];
-    for (from, to) in (context.resident)(one.start, one.start.saturating_add(most)) {
-        let range = (from - one.start) as usize..(to - one.start) as usize;
+    for run in context.resident_runs(AddressRange::sized(one.start, most)) {
+        let range = (run.start - one.start) as usize..(run.end - one.start) as usize;
         if let Some(piece) = bytes.get_mut(range) {
-            memory.read_some(from, piece);
+            memory.read_some(run.start, piece);
         }
     }
     bytes

@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use std::time::Instant;
 
 use super::census::Census;
-use super::objects::{NO_OWNER, Table};
+use super::objects::{GuardedBlock, NO_OWNER, Table};
 use strandline_claims::class::Slot;
 use strandline_claims::range::PAGE_BYTES;
 use strandline_claims::refinements::{LARGE_BYTES, Refinements};
@@ -92,7 +92,7 @@ fn objects(
         // Tables first: one that is reached by another pointer before would count as a block of
         // unknown use.
         if let Some(table) = census.tables.pop() {
-            let (begin, bytes) = census.guarded(table.address, table.bytes);
+            let GuardedBlock { begin, bytes } = census.guarded(table.address, table.bytes);
             let slot = if table.is_data { slots.buffer } else { slots.table };
             let is_new = match table.is_whole {
                 true => refinements.claim_whole(begin, slot),
@@ -113,7 +113,7 @@ fn objects(
             census.other(place);
             continue;
         };
-        let (begin, bytes) = census.guarded(outside.start, outside.size.block);
+        let GuardedBlock { begin, bytes } = census.guarded(outside.start, outside.size.block);
         if refinements.claim(begin, bytes, slots.object) {
             census.count_large(&outside, begin);
             if bytes > LARGE_BYTES {

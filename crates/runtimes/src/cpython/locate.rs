@@ -11,6 +11,7 @@ use strandline_process::memory::{Memory, word_at};
 use strandline_process::modules::{self, Module};
 use strandline_process::namespaces::open_mapped_file;
 use strandline_process::procfs::Process;
+use strandline_process::range::AddressRange;
 
 const RUNTIME: &str = "_PyRuntime";
 const VERSION: &str = "Py_Version";
@@ -25,9 +26,18 @@ pub struct Program {
     /// The address of `_PyRuntime`.
     pub runtime: u64,
     /// Range of its static data.
-    pub data: (u64, u64),
+    pub data: AddressRange,
     /// Whether it was built without a global lock (`Py_GIL_DISABLED`).
     pub is_free_threaded: bool,
+}
+
+/// The linked list of interpreters.
+#[derive(Clone, Copy, Debug)]
+pub struct InterpreterList {
+    /// Address of the first interpreter; 0 if there is none.
+    pub first: u64,
+    /// Offset of the link to the next one.
+    pub next_offset: u64,
 }
 
 impl Program {
@@ -48,19 +58,20 @@ impl Program {
     /// library and often has none.
     pub fn has_started(&self, memory: &dyn Memory) -> bool {
         self.release()
-            .is_some_and(|release| self.interpreters(memory, release).is_some_and(|(head, _)| head != 0))
+            .is_some_and(|release| self.interpreters(memory, release).is_some_and(|list| list.first != 0))
     }
 
-    /// Returns the address of the first interpreter, and the offset of the link to the next.
-    pub fn interpreters(&self, memory: &dyn Memory, release: &Release) -> Option<(u64, u64)> {
-        let (offset, next) = match release.interpreters {
+    /// Returns the list of interpreters.
+    pub fn interpreters(&self, memory: &dyn Memory, release: &Release) -> Option<InterpreterList> {
+        let (offset, next_offset) = match release.interpreters {
             Interpreters::At(offset) => (offset, 0),
             Interpreters::InDebugOffsets => {
                 let table = self.debug_offsets(memory, release)?;
                 (word_at(&table, DEBUG_OFFSETS_HEAD)?, word_at(&table, DEBUG_OFFSETS_NEXT)?)
             }
         };
-        Some((memory.read_word(self.runtime.checked_add(offset)?).ok()?, next))
+        let first = memory.read_word(self.runtime.checked_add(offset)?).ok()?;
+        Some(InterpreterList { first, next_offset })
     }
 }
 
@@ -97,7 +108,7 @@ fn program(process: &Process, space: &AddressSpace, module: &Module<'_>) -> Opti
     let version = version(&image).or_else(|| version_in(&path)).or_else(|| version_in_strings(&image));
     // Only builds without a global lock export this (`Objects/object.c`, from 3.13 on).
     let is_free_threaded = !image.exported(&["_Py_MergeZeroLocalRefcount"]).is_empty();
-    Some(Program { path, version, runtime, data: module.data.into(), is_free_threaded })
+    Some(Program { path, version, runtime, data: module.data, is_free_threaded })
 }
 
 /// `Py_Version`, from 3.11 on: `PY_VERSION_HEX`, 0x03MMmmrs.

@@ -54,7 +54,7 @@ use strandline_claims::runtime::{self, Busy, Context, Found, Reading};
 use strandline_claims::words::is_mapped_memory;
 use strandline_process::memory::Memory;
 use strandline_process::modules;
-use strandline_process::range::RangeSet;
+use strandline_process::range::{AddressRange, RangeSet};
 
 /// Entry of CPython in the table of readers.
 pub static ABOUT: ReaderInfo = ReaderInfo {
@@ -202,10 +202,11 @@ impl ObjectMemory {
     }
 
     /// Ranges that contain only objects.
-    fn ranges(&self) -> impl Iterator<Item = (u64, u64)> {
-        let arenas = self.arenas.iter().flat_map(|arenas| &arenas.all).map(|arena| (arena.start, arena.end));
+    fn ranges(&self) -> impl Iterator<Item = AddressRange> {
+        let arenas = self.arenas.iter().flat_map(|arenas| &arenas.all);
+        let arenas = arenas.map(|arena| AddressRange::new(arena.start, arena.end));
         let pages = self.heaps.pages.iter().filter(|page| page.has_objects());
-        arenas.chain(pages.map(|page| (page.start, page.end)))
+        arenas.chain(pages.map(|page| AddressRange::new(page.start, page.end)))
     }
 }
 
@@ -217,7 +218,7 @@ fn beside(context: &Context<'_>, blocks: &ObjectMemory) -> Beside {
     held.extend(files.iter().flatten().map(|mapping| mapping.range()));
     let mapped = context.space.mappings().iter().filter(|mapping| is_mapped_memory(mapping));
     let gaps = mapped.flat_map(|mapping| held.gaps_in(mapping.range()));
-    let runs: Vec<_> = gaps.flat_map(|gap| (context.resident)(gap.start, gap.end)).collect();
+    let runs: Vec<_> = gaps.flat_map(|gap| context.resident_runs(gap)).collect();
     Beside::new(runs, held)
 }
 
@@ -273,9 +274,8 @@ impl Walk<'_> {
         self.heaps(&blocks.heaps, refinements, slots, &mut last, &mut sums, &mut counted);
         // Static data: where all objects are in malloc's blocks, they are reachable only from here.
         let mut piece = vec![0; 64 << 10];
-        for (from, to) in (self.context.resident)(program.data.0, program.data.1) {
-            let bytes = to - from;
-            let range = objects::Table::new(from, bytes, bytes);
+        for run in self.context.resident_runs(program.data) {
+            let range = objects::Table::new(run.start, run.len(), run.len());
             large::read(self.memory, &mut last, range, &mut piece, self.context.deadline);
         }
         for state in arenas::interpreters(self.memory, program, self.release) {

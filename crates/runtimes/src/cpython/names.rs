@@ -66,7 +66,7 @@ impl<'a> Names<'a> {
         let dict = self.head_word(of.address, TYPE_DICT)?;
         let keys = self.head_word(dict, DICT_KEYS)?;
         let table = objects::keys(&mut self.pages, self.release, keys)?;
-        let (entries, written) = table.entries;
+        let objects::KeyTable { entries, written, .. } = table;
         // Key and value are the last two words of an entry; keys of any type have their hash before
         // them.
         let key_at = table.entry_bytes - 16;

@@ -131,11 +131,12 @@ pub fn size(pages: &mut PageCache<'_>, release: &Release, of: &Type, head: &[u8]
     let items = if of.item_bytes > 0 { (word(SIZE) as i64).unsigned_abs() } else { 0 };
     let plain = of.basic_bytes.saturating_add(items.saturating_mul(of.item_bytes));
     let mut size = Size { block: plain, reported: plain, ..Size::default() };
-    let mut add = |address: u64, (bytes, used): (u64, u64), is_reported: bool| {
-        if address != 0 && bytes > 0 {
+    let mut add = |table: Table, is_reported: bool| {
+        if table.address != 0 && table.bytes > 0 {
             let free = size.tables.iter_mut().find(|table| table.is_none());
-            free.into_iter().for_each(|table| *table = Some(Table::new(address, bytes, used.min(bytes))));
-            size.reported = size.reported.saturating_add(if is_reported { bytes } else { 0 });
+            let used = table.used.min(table.bytes);
+            free.into_iter().for_each(|free| *free = Some(Table { used, ..table }));
+            size.reported = size.reported.saturating_add(if is_reported { table.bytes } else { 0 });
         }
     };
     match of.kind {
@@ -171,8 +172,8 @@ pub fn size(pages: &mut PageCache<'_>, release: &Release, of: &Type, head: &[u8]
             let (items, before) = (word(LIST_ITEMS), release.list_header_bytes);
             let (room, used) = (bytes(word(LIST_ALLOCATED)), bytes(word(SIZE)));
             if room > 0 {
-                let all = (room.saturating_add(before), used.saturating_add(before));
-                add(items.saturating_sub(before), all, false);
+                let (room, used) = (room.saturating_add(before), used.saturating_add(before));
+                add(Table::new(items.saturating_sub(before), room, used), false);
             }
             size.reported = size.reported.saturating_add(if items == 0 { 0 } else { room });
         }
@@ -180,14 +181,14 @@ pub fn size(pages: &mut PageCache<'_>, release: &Release, of: &Type, head: &[u8]
             let bytes = word(SET_MASK).saturating_add(1).saturating_mul(SET_ENTRY_BYTES);
             // A small set contains its table.
             let is_small = word(SET_MASK) < 8 && of.basic_bytes >= SET_SMALL_TABLE;
-            add(if is_small { 0 } else { word(SET_TABLE) }, (bytes, bytes), true);
+            add(Table::new(if is_small { 0 } else { word(SET_TABLE) }, bytes, bytes), true);
         }
-        Kind::ByteArray => add(word(BYTEARRAY_BYTES), (word(BYTEARRAY_ALLOCATED), 0), true),
+        Kind::ByteArray => add(Table::new(word(BYTEARRAY_BYTES), word(BYTEARRAY_ALLOCATED), 0), true),
         Kind::Dict => {
             if let Some(keys) = keys(pages, release, word(DICT_KEYS)) {
                 let values = keys.usable.saturating_mul(8);
-                add(word(DICT_KEYS), (keys.bytes, keys.bytes), !keys.is_shared);
-                add(word(DICT_VALUES), (values, values), true);
+                add(Table::new(word(DICT_KEYS), keys.bytes, keys.bytes), !keys.is_shared);
+                add(Table::new(word(DICT_VALUES), values, values), true);
             }
         }
         Kind::Class => size.block = size.block.max(release.class_bytes),
@@ -250,6 +251,15 @@ pub fn is_interned(head: &[u8]) -> bool {
     state & INTERNED != 0
 }
 
+/// An allocator's block, with the guards of debug hooks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GuardedBlock {
+    /// First byte.
+    pub begin: u64,
+    /// Size.
+    pub bytes: u64,
+}
+
 /// The keys of a dict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyTable {
@@ -259,8 +269,10 @@ pub struct KeyTable {
     pub usable: u64,
     /// Whether it is shared by several dicts, or belongs to none.
     pub is_shared: bool,
-    /// Address of its entries, and the number written.
-    pub entries: (u64, u64),
+    /// Address of its entries.
+    pub entries: u64,
+    /// Number of entries written.
+    pub written: u64,
     /// Bytes per entry.
     pub entry_bytes: u64,
 }
@@ -302,5 +314,5 @@ pub fn keys(pages: &mut PageCache<'_>, release: &Release, address: u64) -> Optio
     let bytes = header.checked_add(index_bytes)?.checked_add(usable.checked_mul(entry_bytes)?)?;
     // `shared_keys_usable_size`: shared keys have room for at most 30 entries.
     let usable = if is_split { word(16).saturating_add(written).min(usable) } else { usable };
-    Some(KeyTable { bytes, usable, is_shared: word(0) != 1, entries: (entries, written), entry_bytes })
+    Some(KeyTable { bytes, usable, is_shared: word(0) != 1, entries, written, entry_bytes })
 }

@@ -12,7 +12,7 @@ fn look(python: &CPythonImage, absent: u64) -> Reading {
         path: "/usr/bin/python3".to_owned(),
         version: Some((python.minor, None)),
         runtime: python.runtime,
-        data: python.data,
+        data: python.data.into(),
         is_free_threaded: python.minor > 12,
     };
     fabricated::read_image(&python.image, &python.maps, absent, |context, runs| {

@@ -8,6 +8,7 @@ use super::layout::{
 };
 use crate::batch::PageCache;
 use strandline_process::memory::word_at;
+use strandline_process::pages::USER_ADDRESS_END;
 
 /// Limit on words remembered as type or not; further words count as no type.
 const MAX_KNOWN: usize = 1 << 20;
@@ -104,7 +105,7 @@ impl<'a> Types<'a> {
     }
 
     fn look_up(&mut self, address: u64, place: usize) -> Option<u32> {
-        if address == 0 || !address.is_multiple_of(8) || address >= 1 << 47 {
+        if address == 0 || !address.is_multiple_of(8) || address >= USER_ADDRESS_END {
             return None;
         }
         let number = match self.known.get(&address) {

@@ -57,6 +57,15 @@ const NO_DATA: [&[u8]; 21] = [
 /// Bytes of the longest of these names with its 0.
 const NAME_BYTES: usize = 27;
 
+/// An entry of a dict.
+#[derive(Clone, Copy, Debug)]
+struct DictEntry {
+    /// Address of the key.
+    key: u64,
+    /// Address of the value.
+    value: u64,
+}
+
 /// Finds the variables of all modules of `program`, and records where paths from them stop. False
 /// if not all modules could be read: then no variable is listed.
 pub fn find(
@@ -134,13 +143,13 @@ impl Finder<'_, '_> {
 
     fn is_modules_dict(&mut self, dict: u64) -> bool {
         let first = self.entries(dict, ENTRIES_CHECKED);
-        first.into_iter().any(|(key, value)| {
+        first.into_iter().any(|DictEntry { key, value }| {
             self.kind(value) == Some(Kind::Module) && self.names.text(key).as_deref() == Some(BUILTINS)
         })
     }
 
     fn interpreter(&mut self, modules: u64) {
-        for (key, value) in self.entries(modules, MAX_ENTRIES) {
+        for DictEntry { key, value } in self.entries(modules, MAX_ENTRIES) {
             if self.kind(value) != Some(Kind::Module) || Instant::now() >= self.deadline {
                 continue;
             }
@@ -165,7 +174,7 @@ impl Finder<'_, '_> {
         if let Some(keys) = self.head_word(dict, DICT_KEYS) {
             self.holding.stops.insert(keys & !15);
         }
-        for (key, value) in self.entries(dict, MAX_ENTRIES) {
+        for DictEntry { key, value } in self.entries(dict, MAX_ENTRIES) {
             if Instant::now() >= self.deadline || self.holding.variables.len() >= MAX_VARIABLES {
                 self.is_whole = false;
                 return;
@@ -247,31 +256,31 @@ impl Finder<'_, '_> {
         self.type_of(object).map(|(_, of)| of.kind)
     }
 
-    /// Returns keys and values of a dict whose entries contain the values, as in modules.
-    fn entries(&mut self, dict: u64, most: u64) -> Vec<(u64, u64)> {
+    /// Returns the entries of a dict whose entries contain the values, as in modules.
+    fn entries(&mut self, dict: u64, most: u64) -> Vec<DictEntry> {
         self.find_entries(dict, most).unwrap_or_default()
     }
 
-    fn find_entries(&mut self, dict: u64, most: u64) -> Option<Vec<(u64, u64)>> {
+    fn find_entries(&mut self, dict: u64, most: u64) -> Option<Vec<DictEntry>> {
         if self.kind(dict)? != Kind::Dict {
             return None;
         }
         let keys = self.head_word(dict, DICT_KEYS)?;
         let table = objects::keys(&mut self.pages, self.release, keys)?;
-        let (entries, written) = table.entries;
+        let objects::KeyTable { entries, written, .. } = table;
         // Key and value are the last two words of an entry; keys of any type have their hash before
         // them.
         let key_at = table.entry_bytes - 16;
-        let mut pairs = Vec::new();
+        let mut found = Vec::new();
         self.is_whole &= written <= most || most == ENTRIES_CHECKED;
         for index in 0..written.min(most) {
             let at = entries.checked_add(index * table.entry_bytes + key_at)?;
             let Some((key, value)) = self.pages.pair(at) else { break };
             if key != 0 && value != 0 {
-                pairs.push((key, value));
+                found.push(DictEntry { key, value });
             }
         }
-        Some(pairs)
+        Some(found)
     }
 
     /// Reads a word of the object at `at`, by its offset in [`super::layout`].

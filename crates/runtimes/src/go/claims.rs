@@ -14,6 +14,7 @@ use strandline_claims::runtime::Context;
 use strandline_claims::words;
 use strandline_process::map::AddressSpace;
 use strandline_process::memory::Memory;
+use strandline_process::range::AddressRange;
 
 /// Bytes of heap that a worker claims at a time; a larger span is claimed whole.
 const PART_BYTES: u64 = 16 << 20;
@@ -50,7 +51,7 @@ pub fn claim(
     let state = || (PageCache::new(memory), Vec::new(), 0);
     let job = |(pages, claims, unread): &mut (PageCache<'_>, Vec<RangeClaim>, u64), part: usize| {
         let Some((first, last)) = parts[part].first().zip(parts[part].last()) else { return };
-        if (context.resident)(first.start, last.end).is_empty() {
+        if context.resident_runs((first.start, last.end)).is_empty() {
             return;
         }
         let of = context.pages(first.start, last.end);
@@ -81,7 +82,7 @@ pub fn claim(
         unread += of_these;
     }
     if left > 0 {
-        let all: u64 = heap.ranges.iter().map(|range| resident_bytes(context, range.0, range.1)).sum();
+        let all: u64 = heap.ranges.iter().map(|range| resident_bytes(context, range.start, range.end)).sum();
         let claimed = claims.iter().map(|claim: &RangeClaim| claim.sums.resident.total()).sum();
         unread += all.saturating_sub(claimed);
     }
@@ -91,7 +92,7 @@ pub fn claim(
 fn pieces<'a>(context: &Context<'_>, heap: &Heap, spans: &'a [Span]) -> Vec<Piece<'a>> {
     let mut pieces = Vec::new();
     let mut rest = spans;
-    for &(start, end) in &heap.ranges {
+    for &AddressRange { start, end } in &heap.ranges {
         let mut at = start;
         while let Some((span, behind)) = rest.split_first()
             && span.start < end
@@ -114,9 +115,9 @@ fn pieces<'a>(context: &Context<'_>, heap: &Heap, spans: &'a [Span]) -> Vec<Piec
 /// of a large heap.
 fn add_idle_pieces(context: &Context<'_>, start: u64, end: u64, pieces: &mut Vec<Piece<'_>>) {
     let mut behind = start;
-    for (from, to) in (context.resident)(start, end) {
-        let mut at = from.max(behind);
-        while at < to {
+    for run in context.resident_runs((start, end)) {
+        let mut at = run.start.max(behind);
+        while at < run.end {
             let part = at - at % PART_BYTES;
             behind = (part + PART_BYTES).min(end);
             pieces.push(Piece { start: part.max(start), end: behind, span: None });

@@ -8,6 +8,8 @@ use std::time::Instant;
 use strandline_claims::runtime::Context;
 use strandline_claims::words::{READ_BYTES, each_word};
 use strandline_process::memory::Memory;
+use strandline_process::pages::USER_ADDRESS_END;
+use strandline_process::range::AddressRange;
 
 /// Largest heap whose bitmaps are read: 4 TiB.
 const MAX_BYTES: u64 = 1 << 42;
@@ -61,7 +63,9 @@ pub fn read(context: &Context<'_>, memory: &dyn Memory, instance: Instance<'_>) 
                 found.controller = controller.filter(|&at| counters.is_controller_at(&mut pages, at, layout));
             }
             let begin = at.wrapping_sub(STATS_IN_HEAP);
-            if found.stats.is_none() && word <= 1 << 47 && counters.match_deltas_at(&mut pages, begin, layout)
+            if found.stats.is_none()
+                && word <= USER_ADDRESS_END
+                && counters.match_deltas_at(&mut pages, begin, layout)
             {
                 found.stats = Some(begin);
             }
@@ -102,7 +106,7 @@ fn fill_in(pages: &mut PageCache<'_>, layout: &Layout, found: &Found, figures: &
         figures.gc_percent = word(0).map(|word| i64::from(word as u32 as i32));
         figures.memory_limit = layout.memory_limit.and_then(&mut word).filter(|&limit| limit < NO_LIMIT);
         // A limit may end the collection earlier.
-        let goal = word(layout.goal).filter(|&goal| goal < 1 << 47);
+        let goal = word(layout.goal).filter(|&goal| goal < USER_ADDRESS_END);
         figures.goal = goal.filter(|_| figures.memory_limit.is_none());
     }
     if let (Some(at), Some(offset)) = (found.stats, layout.stats_in_use) {
@@ -133,7 +137,7 @@ impl Counters {
         (1..1 << 20).contains(&percent)
             && minimum == HEAP_MINIMUM_AT_100 * percent / 100
             && marked <= self.in_use.saturating_add(self.manual).saturating_add(self.idle)
-            && goal < 1 << 47
+            && goal < USER_ADDRESS_END
             && goal >= (marked + marked / 100 * percent).max(minimum)
     }
 
@@ -168,7 +172,7 @@ fn released(pages: &mut PageCache<'_>, layout: &Layout, heap: &Heap) -> Option<u
         return None;
     }
     let mut released = 0;
-    for &(start, end) in &heap.ranges {
+    for &AddressRange { start, end } in &heap.ranges {
         for chunk in (start..end).step_by(CHUNK_BYTES as usize) {
             let (used, given) = heap.chunk(pages, layout, chunk)?;
             let bits = used.iter().zip(given).map(|(used, given)| u64::from((!used & given).count_ones()));

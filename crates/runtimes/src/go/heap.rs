@@ -20,6 +20,8 @@ use strandline_claims::runtime::Context;
 use strandline_claims::words::{self, READ_BYTES, each_word};
 use strandline_process::map::Mapping;
 use strandline_process::memory::{Memory, half_word_at, word_at};
+use strandline_process::pages::USER_ADDRESS_END;
+use strandline_process::range::AddressRange;
 
 /// Limit on address ranges of one heap.
 const MAX_RANGES: u64 = 1 << 12;
@@ -41,11 +43,27 @@ pub struct Heap {
     /// Address of `mheap_`.
     pub address: u64,
     /// Address ranges of the heap, in order.
-    pub ranges: Vec<(u64, u64)>,
-    /// Array of pointers to all spans, in use or not: address and length.
-    pub spans: (u64, u64),
-    /// Capacity of that array.
-    pub spans_capacity: u64,
+    pub ranges: Vec<AddressRange>,
+    /// Pointers to all spans, in use or not.
+    pub span_table: SpanTable,
+}
+
+/// The array of pointers to all spans (`mheap_.allspans`).
+#[derive(Clone, Copy, Debug)]
+pub struct SpanTable {
+    /// Address of the first pointer.
+    pub address: u64,
+    /// Number of pointers.
+    pub length: u64,
+    /// Number of pointers that it has room for.
+    pub capacity: u64,
+}
+
+impl SpanTable {
+    /// Its addresses, with the room behind the pointers.
+    pub fn range(self) -> AddressRange {
+        AddressRange::sized(self.address, 8 * self.capacity)
+    }
 }
 
 /// What a span holds.
@@ -113,7 +131,7 @@ pub fn find(context: &Context<'_>, memory: &dyn Memory, program: &Program, layou
         if word.is_multiple_of(8) && context.space.find(word).is_some_and(words::is_mapped_memory) {
             tried += 1;
             let address = at.wrapping_sub(layout.all_spans);
-            let is_within = address >= program.data.0 && address < at;
+            let is_within = address >= program.data.start && address < at;
             found = if is_within { heap_at(context, &mut pages, address, layout) } else { None };
         }
         found.is_none()
@@ -133,21 +151,22 @@ fn heap_at(context: &Context<'_>, pages: &mut PageCache<'_>, address: u64, layou
     if !words::is_process_memory(context.space, spans, spans.checked_add(8 * room)?) {
         return None;
     }
-    let mut ranges: Vec<(u64, u64)> = Vec::new();
+    let mut ranges: Vec<AddressRange> = Vec::new();
     for index in 0..number {
         let (start, end) = pages.pair(first.checked_add(16 * index)?)?;
         let is_one = start < end
-            && end <= 1 << 47
+            && end <= USER_ADDRESS_END
             && start.is_multiple_of(CHUNK_BYTES)
             && end.is_multiple_of(CHUNK_BYTES)
-            && ranges.last().is_none_or(|last| last.1 <= start)
+            && ranges.last().is_none_or(|last| last.end <= start)
             && words::is_process_memory(context.space, start, end);
         if !is_one {
             return None;
         }
-        ranges.push((start, end));
+        ranges.push(AddressRange { start, end });
     }
-    let heap = Heap { address, ranges, spans: (spans, count), spans_capacity: room };
+    let span_table = SpanTable { address: spans, length: count, capacity: room };
+    let heap = Heap { address, ranges, span_table };
     let looked_at = (0..count.min(SPANS_CHECKED)).filter_map(|index| {
         let span = pages.word(spans + 8 * index)?;
         pages.word(span.checked_add(SPAN_START as u64)?)
@@ -161,8 +180,8 @@ fn heap_at(context: &Context<'_>, pages: &mut PageCache<'_>, address: u64, layou
 impl Heap {
     /// Whether `start..end` lies within one of the heap's ranges.
     pub fn contains(&self, start: u64, end: u64) -> bool {
-        let next = self.ranges.partition_point(|range| range.1 <= start);
-        self.ranges.get(next).is_some_and(|range| range.0 <= start && end <= range.1)
+        let next = self.ranges.partition_point(|range| range.end <= start);
+        self.ranges.get(next).is_some_and(|range| range.covers(AddressRange { start, end }))
     }
 
     /// Reads the bitmaps of the chunk at address `chunk`: pages in use or in a processor's cache,
@@ -190,7 +209,7 @@ impl Heap {
 
     /// Reads all spans.
     pub fn spans(&self, context: &Context<'_>, memory: &dyn Memory, layout: &Layout) -> Spans {
-        let (at, count) = self.spans;
+        let SpanTable { address: at, length: count, .. } = self.span_table;
         let may_be_swapped = context.may_be_swapped();
         let left = AtomicU64::new(max_spans(context, self));
         let looks = SpanReader { heap: self, context, layout, may_be_swapped, left };
@@ -230,7 +249,7 @@ impl Heap {
 /// Upper bound on the spans of a heap: each has at least one page, and a structure in resident
 /// memory.
 fn max_spans(context: &Context<'_>, heap: &Heap) -> u64 {
-    let runs = |mapping: &Mapping| (context.resident)(mapping.start, mapping.end);
+    let runs = |mapping: &Mapping| context.resident_runs(mapping.range());
     let resident = bytes_of(context.space.mappings().iter().flat_map(runs));
     (resident / SPAN_BYTES as u64).min(heap.bytes() / PAGE_BYTES)
 }

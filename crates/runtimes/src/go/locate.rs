@@ -9,6 +9,7 @@ use strandline_process::map::AddressSpace;
 use strandline_process::modules::{self, Module};
 use strandline_process::namespaces::open_mapped_file;
 use strandline_process::procfs::Process;
+use strandline_process::range::AddressRange;
 
 /// Symbols that only plugins export, neither programs nor C libraries. A plugin contains the code
 /// of a runtime but uses the runtime of the program, and registers its own tables there through
@@ -26,7 +27,7 @@ pub struct Program {
     /// stripped files.
     pub symbols: [Option<u64>; 3],
     /// Range of its static data.
-    pub data: (u64, u64),
+    pub data: AddressRange,
     /// Whether no other library is mapped and there is no `brk` heap, so that no other malloc has
     /// memory in the process.
     pub is_only_module: bool,
@@ -71,7 +72,7 @@ fn program(process: &Process, space: &AddressSpace, module: &Module<'_>, is_alon
         path: module.code.name.clone(),
         version: go_version(&information),
         symbols,
-        data: module.data.into(),
+        data: module.data,
         is_only_module: is_alone,
     })
 }

@@ -5,7 +5,6 @@
 //! too small for a mapping made by other code.
 
 use std::collections::BTreeSet;
-use std::ops::Range;
 use std::time::Instant;
 
 use super::heap::{Heap, Instance};
@@ -14,10 +13,11 @@ use super::layout::{
     Layout, SUMMARY_LEVELS,
 };
 use crate::batch::PageCache;
-use strandline_claims::range::{PAGE_BYTES, page_of, page_up};
+use strandline_claims::range::{PAGE_BYTES, page_of};
 use strandline_claims::runtime::Context;
 use strandline_claims::words::{self, READ_BYTES, each_word, is_mapped_memory};
 use strandline_process::memory::Memory;
+use strandline_process::pages::USER_ADDRESS_END;
 use strandline_process::range::{AddressRange, RangeSet};
 
 /// Smallest block that glibc's malloc maps (`DEFAULT_MMAP_THRESHOLD`); its heaps are larger.
@@ -35,54 +35,64 @@ const MAX_TABLE_BYTES: u64 = 64 << 30;
 
 /// Returns the ranges of the runtime's structures outside the heap that have resident pages, in
 /// address order, and whether the list is complete.
-pub fn find(context: &Context<'_>, memory: &dyn Memory, instance: Instance<'_>) -> (Vec<(u64, u64)>, bool) {
+pub fn find(context: &Context<'_>, memory: &dyn Memory, instance: Instance<'_>) -> (Vec<AddressRange>, bool) {
     let Instance { program, layout, heap, spans } = instance;
     let mut pages = PageCache::new(memory);
     let mut ranges = tables(context, &mut pages, layout, heap);
-    ranges.push((heap.spans.0, heap.spans.0 + 8 * heap.spans_capacity));
+    ranges.push(heap.span_table.range());
     let mut known: BTreeSet<u64> = spans.structures.iter().copied().take(MAX_PAGES).collect();
     let mut seen = 0_u64;
-    let mut follow = |range: (u64, u64)| {
+    let mut follow = |range: AddressRange| {
         each_word(memory, context.resident, range, READ_BYTES, &mut |_, word| {
             let is_mapped = || context.space.find(word).is_some_and(is_mapped_memory);
-            if word < 1 << 47 && word.is_multiple_of(8) && is_mapped() && !heap.contains(word, word + 1) {
+            if word < USER_ADDRESS_END
+                && word.is_multiple_of(8)
+                && is_mapped()
+                && !heap.contains(word, word + 1)
+            {
                 known.insert(page_of(word));
             }
             seen += 1;
             known.len() < MAX_PAGES && (!seen.is_multiple_of(1 << 16) || Instant::now() < context.deadline)
         });
     };
-    follow((heap.address, heap.address.saturating_add(HEAP_BYTES)));
+    follow(AddressRange::sized(heap.address, HEAP_BYTES));
     if program.is_only_module {
         // Everything that its static data points to belongs to the runtime, or was mapped by the
         // program itself.
         let arenas = pages.word(heap.address.wrapping_add(layout.arenas)).unwrap_or(0);
-        follow((arenas, arenas.saturating_add(ARENA_TABLE_BYTES)));
+        follow(AddressRange::sized(arenas, ARENA_TABLE_BYTES));
         follow(program.data);
     }
     let mut is_whole = known.len() < MAX_PAGES && Instant::now() < context.deadline;
-    ranges.extend(known.into_iter().filter(|&page| page < 1 << 47).map(|page| (page, page + PAGE_BYTES)));
+    let pages = known.into_iter().filter(|&page| page < USER_ADDRESS_END);
+    ranges.extend(pages.map(|page| AddressRange::sized(page, PAGE_BYTES)));
     let ranges: RangeSet = ranges.into_iter().collect();
     let least = if program.is_only_module { MIN_MAPPED_BYTES } else { MIN_FOREIGN_BYTES };
     let ranges = join_near(context, &ranges, least);
     let mut own = Vec::new();
-    for (start, end) in ranges {
-        add_outside_heap(context, heap, page_of(start)..page_up(end), &mut own);
+    for range in ranges {
+        add_outside_heap(context, heap, range.widened_to_pages(), &mut own);
     }
     let own: RangeSet = own.into_iter().collect();
-    let mut own: Vec<(u64, u64)> = own.into_iter().map(Into::into).collect();
-    own.retain(|&(start, end)| !(context.resident)(start, end).is_empty());
+    let mut own: Vec<AddressRange> = own.into_iter().collect();
+    own.retain(|&range| !context.resident_runs(range).is_empty());
     is_whole &= own.len() <= MAX_RANGES;
     own.truncate(MAX_RANGES);
     (own, is_whole)
 }
 
 /// Returns the tables of known size that `mheap_` points to.
-fn tables(context: &Context<'_>, pages: &mut PageCache<'_>, layout: &Layout, heap: &Heap) -> Vec<(u64, u64)> {
+fn tables(
+    context: &Context<'_>,
+    pages: &mut PageCache<'_>,
+    layout: &Layout,
+    heap: &Heap,
+) -> Vec<AddressRange> {
     let mut ranges = Vec::new();
     let mut add = |start: u64, bytes: u64| {
         if let Some(end) = start.checked_add(bytes).filter(|_| start != 0 && bytes <= MAX_TABLE_BYTES) {
-            ranges.push((start, end));
+            ranges.push(AddressRange { start, end });
         }
     };
     let at = heap.address.wrapping_add(layout.pages);
@@ -99,7 +109,7 @@ fn tables(context: &Context<'_>, pages: &mut PageCache<'_>, layout: &Layout, hea
     }
     if let Some(arenas) = pages.word(heap.address.wrapping_add(layout.arenas)) {
         add(arenas, ARENA_TABLE_BYTES);
-        for &(start, end) in &heap.ranges {
+        for &AddressRange { start, end } in &heap.ranges {
             for at in
                 (start - start % ARENA_ENTRY_BYTES..end).step_by(ARENA_ENTRY_BYTES as usize).take(MAX_ARENAS)
             {
@@ -116,24 +126,25 @@ fn tables(context: &Context<'_>, pages: &mut PageCache<'_>, layout: &Layout, hea
 
 /// Joins ranges of one mapping that are less than `least` bytes apart: the gap is too small for a
 /// foreign mapping.
-fn join_near(context: &Context<'_>, ranges: &RangeSet, least: u64) -> Vec<(u64, u64)> {
-    let mut joined: Vec<(u64, u64)> = Vec::new();
-    for &AddressRange { start, end } in ranges {
-        let is_near = |last: &&mut (u64, u64)| {
-            let mapping = context.space.find(last.1 - 1);
-            start.saturating_sub(last.1) < least && mapping.is_some_and(|mapping| start < mapping.end)
+fn join_near(context: &Context<'_>, ranges: &RangeSet, least: u64) -> Vec<AddressRange> {
+    let mut joined: Vec<AddressRange> = Vec::new();
+    for &range in ranges {
+        let start = range.start;
+        let is_near = |last: &&mut AddressRange| {
+            let mapping = context.space.find(last.end - 1);
+            start.saturating_sub(last.end) < least && mapping.is_some_and(|mapping| start < mapping.end)
         };
         match joined.last_mut().filter(is_near) {
-            Some(last) => last.1 = last.1.max(end),
-            None => joined.push((start, end)),
+            Some(last) => last.end = last.end.max(range.end),
+            None => joined.push(range),
         }
     }
     joined
 }
 
 /// Adds the parts of a range that are mapped memory, but neither heap nor static data.
-fn add_outside_heap(context: &Context<'_>, heap: &Heap, range: Range<u64>, own: &mut Vec<(u64, u64)>) {
-    let Range { start, end } = range;
+fn add_outside_heap(context: &Context<'_>, heap: &Heap, range: AddressRange, own: &mut Vec<AddressRange>) {
+    let AddressRange { start, end } = range;
     let mappings = context.space.mappings();
     let first = mappings.partition_point(|mapping| mapping.end <= start);
     for mapping in mappings[first..].iter().take_while(|mapping| mapping.start < end) {
@@ -141,15 +152,15 @@ fn add_outside_heap(context: &Context<'_>, heap: &Heap, range: Range<u64>, own: 
         if !is_mapped_memory(mapping) || !words::is_process_memory(context.space, at, until) {
             continue;
         }
-        let next = heap.ranges.partition_point(|range| range.1 <= at);
-        for &(from, to) in heap.ranges[next..].iter().take_while(|range| range.0 < until) {
-            if at < from {
-                own.push((at, from));
+        let next = heap.ranges.partition_point(|range| range.end <= at);
+        for range in heap.ranges[next..].iter().take_while(|range| range.start < until) {
+            if at < range.start {
+                own.push(AddressRange::new(at, range.start));
             }
-            at = at.max(to);
+            at = at.max(range.end);
         }
         if at < until {
-            own.push((at, until));
+            own.push(AddressRange::new(at, until));
         }
     }
 }

@@ -37,7 +37,7 @@ use strandline_claims::reader::{Evidence, HeapKind, ReaderInfo};
 use strandline_claims::refinements::Refinements;
 use strandline_claims::remedy::{Effect, Spec};
 use strandline_claims::runtime::{self, Busy, Context, Found, Reading};
-use strandline_process::range::RangeSet;
+use strandline_process::range::{AddressRange, RangeSet};
 
 /// Limit on Go runtimes read in one process (a program and libraries in Go); each costs memory and
 /// time.
@@ -101,7 +101,7 @@ pub fn read(context: &Context<'_>, program: &Program, taken: &RangeSet) -> Readi
     };
     let mut reading = Reading { facts, rows: Some(&rows::BLOCKS), ..Reading::default() };
     let memory = CountingMemory::new(context.memory);
-    let is_free = |range: &(u64, u64)| !taken.overlaps(*range);
+    let is_free = |range: &AddressRange| !taken.overlaps(*range);
     let found = program.layout().map(|layout| {
         let heap = heap::find(context, &memory, program, layout);
         (layout, heap.filter(|heap| heap.ranges.iter().all(is_free)))

@@ -11,7 +11,7 @@ fn look(go: &GoImage, absent: u64, is_stripped: bool) -> Reading {
         path: "/srv/server".to_owned(),
         version: Some("1.23.4".to_owned()),
         symbols: [Some(go.mheap).filter(|_| !is_stripped), None, None],
-        data: go.data,
+        data: go.data.into(),
         is_only_module: absent & 2 == 0,
     };
     fabricated::read_image(&go.image, &go.maps, absent, |context, _| {

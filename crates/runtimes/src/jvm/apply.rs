@@ -1,5 +1,7 @@
 //! Applies the remedies of a JVM: asks it to collect, or to trim its malloc.
 
+use std::ops::Range;
+
 use strandline_claims::remedy::{Answer, Request};
 use strandline_process::procfs::Process;
 
@@ -9,7 +11,7 @@ use super::facts::Jvm;
 /// `jvm_gc`.
 pub fn collect(request: &Request<'_>) -> Answer {
     // A collection takes memory elsewhere, so the bytes released are counted in the heap only.
-    ask(request, GC_RUN, |known| known.heap_range)
+    ask(request, GC_RUN, |known| known.heap_range.map(|(start, end)| start..end))
 }
 
 /// `jvm_trim`.
@@ -17,7 +19,7 @@ pub fn trim(request: &Request<'_>) -> Answer {
     ask(request, TRIM_NATIVE_HEAP, |_| None)
 }
 
-fn ask(request: &Request<'_>, command: Command, range: fn(&Jvm) -> Option<(u64, u64)>) -> Answer {
+fn ask(request: &Request<'_>, command: Command, range: fn(&Jvm) -> Option<Range<u64>>) -> Answer {
     let refused = |reason: &str| Answer::Refused(reason.to_owned());
     let Some(runtime) = request.runtime else {
         return Answer::Refused(format!("the process has no JVM, which {} needs", command.remedy));
@@ -39,6 +41,6 @@ fn ask(request: &Request<'_>, command: Command, range: fn(&Jvm) -> Option<(u64, 
         return Answer::Possible;
     }
     let process = Process::open(request.pid).map_err(|error| error.to_string());
-    let range = range(&known).map(|(start, end)| start..end);
+    let range = range(&known);
     process.and_then(|process| attach::apply(&process, command, range, request.watch)).into()
 }

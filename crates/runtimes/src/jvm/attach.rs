@@ -74,13 +74,12 @@ pub fn apply(
     let call_seconds = began.elapsed().as_secs_f64();
     understood(&answer, command)?;
     let after = settled(process);
-    let given = |(before, after): (u64, u64)| before.saturating_sub(after);
     let heap_after_bytes = range.as_ref().and_then(|range| resident_bytes(process, range));
     let heap = heap_before_bytes.zip(heap_after_bytes);
     let mut applied = Applied {
         actual_bytes: heap
             .or(before.zip(after).map(|(before, after)| (before.rss_bytes, after.rss_bytes)))
-            .map_or(0, given),
+            .map_or(0, |(before, after)| before.saturating_sub(after)),
         resident_before_bytes: heap_before_bytes.unwrap_or(0),
         before,
         after,

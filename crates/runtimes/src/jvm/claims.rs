@@ -104,16 +104,16 @@ pub fn free_resident(context: &Context<'_>, area: &Area) -> u64 {
 fn claim_parts(
     of: &RangePages,
     range: AddressRange,
-    used: &[(u64, u64)],
+    used: &[AddressRange],
     in_use: Slot,
     free: Slot,
 ) -> RangeClaim {
     let AddressRange { start, end } = range;
     let mut accumulator = Accumulator::new(start, of);
-    let first = used.partition_point(|used| used.1 <= start);
-    for &(from, to) in used[first..].iter().take_while(|used| used.0 < end) {
-        accumulator.claim_to(from.clamp(accumulator.cursor(), end), Class::Refined(free));
-        accumulator.claim_to(to.clamp(accumulator.cursor(), end), Class::Refined(in_use));
+    let first = used.partition_point(|used| used.end <= start);
+    for used in used[first..].iter().take_while(|used| used.start < end) {
+        accumulator.claim_to(used.start.clamp(accumulator.cursor(), end), Class::Refined(free));
+        accumulator.claim_to(used.end.clamp(accumulator.cursor(), end), Class::Refined(in_use));
     }
     accumulator.claim_to(end, Class::Refined(free));
     RangeClaim { start, end, sums: accumulator.cut().finish(of) }
@@ -128,9 +128,9 @@ pub fn metaspace(context: &Context<'_>, palette: &mut SlotTable, metaspace: &Met
     ];
     let claim = |(space, slot): (&Space, Option<Slot>)| {
         let (Some(slot), Some(free)) = (slot, free) else { return Vec::new() };
-        let of = |&(start, end): &(u64, u64)| {
-            let pages = context.pages(start, end);
-            claim_parts(&pages, AddressRange::new(start, end), &space.used, slot, free)
+        let of = |&range: &AddressRange| {
+            let pages = context.pages(range.start, range.end);
+            claim_parts(&pages, range, &space.used, slot, free)
         };
         space.ranges.iter().map(of).collect()
     };
@@ -142,10 +142,10 @@ pub fn code(context: &Context<'_>, palette: &mut SlotTable, segments: &[Segment]
     let (in_use, free) = (palette.add(&rows::CODE, None), palette.add(&rows::CODE_FREE, None));
     let (Some(in_use), Some(free)) = (in_use, free) else { return Vec::new() };
     let code = segments.iter().map(|segment| {
-        let (start, end) = segment.range;
-        claim_parts(&context.pages(start, end), segment.range.into(), &segment.used, in_use, free)
+        let range = segment.range;
+        claim_parts(&context.pages(range.start, range.end), range, &segment.used, in_use, free)
     });
-    let maps = segments.iter().filter(|segment| segment.map.0 < segment.map.1);
+    let maps = segments.iter().filter(|segment| !segment.map.is_empty());
     code.chain(maps.map(|segment| context.claim_whole(segment.map, Class::Metadata))).collect()
 }
 

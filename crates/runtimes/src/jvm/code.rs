@@ -4,6 +4,7 @@
 use std::time::Instant;
 
 use strandline_process::memory::word_at;
+use strandline_process::range::AddressRange;
 
 use super::heap::{Pool, is_claimable};
 use super::view::View;
@@ -38,13 +39,13 @@ const FIRST_WITH_HOT: u32 = 27;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Segment {
     /// Committed range.
-    pub range: (u64, u64),
+    pub range: AddressRange,
     /// Name of its pool.
     pub name: &'static str,
     /// Parts in use, in address order; adjacent ones are joined.
-    pub used: Vec<(u64, u64)>,
+    pub used: Vec<AddressRange>,
     /// Range of the map of its blocks.
-    pub map: (u64, u64),
+    pub map: AddressRange,
 }
 
 impl Segment {
@@ -58,7 +59,7 @@ impl Segment {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentMap {
     /// Committed range.
-    pub range: (u64, u64),
+    pub range: AddressRange,
     /// log2 of the bytes that one byte of the map stands for.
     pub shift: u32,
     /// Address of the map.
@@ -78,7 +79,7 @@ pub fn places(view: &View<'_>) -> Option<Vec<SegmentMap>> {
         let of = |name: &str| view.field_address(heap, &[&format!("CodeHeap::{name}")]);
         let shift = view.half_word(of("_log2_segment_size")?)?;
         let range = range(view, of("_memory")?, "_low", "_high")?;
-        let map = self::range(view, of("_segmap")?, "_low", "_high")?.0;
+        let map = self::range(view, of("_segmap")?, "_low", "_high")?.start;
         (3..=16).contains(&shift).then_some(SegmentMap { range, shift, map, header })
     };
     heaps(view)?.into_iter().map(place).collect()
@@ -101,10 +102,10 @@ fn heaps(view: &View<'_>) -> Option<Vec<u64>> {
     (0..u64::from(count)).map(|index| view.word(data.checked_add(index * 8)?)).collect()
 }
 
-fn range(view: &View<'_>, space: u64, low: &str, high: &str) -> Option<(u64, u64)> {
+fn range(view: &View<'_>, space: u64, low: &str, high: &str) -> Option<AddressRange> {
     let of = |name: &str| view.field(space, &[&format!("VirtualSpace::{name}")]);
     let (low, high) = (of(low)?, of(high)?);
-    (low <= high && is_claimable(low, high)).then_some((low, high))
+    (low <= high && is_claimable(low, high)).then_some(AddressRange::new(low, high))
 }
 
 fn segment(view: &View<'_>, heap: u64, deadline: Instant) -> Option<Segment> {
@@ -115,14 +116,14 @@ fn segment(view: &View<'_>, heap: u64, deadline: Instant) -> Option<Segment> {
     let kind = view.half_word(shift.checked_add(BLOB_TYPE)?)?;
     let shift = view.half_word(shift)?;
     let range = range(view, memory, "_low", "_high")?;
-    if !(3..=16).contains(&shift) || next > (range.1 - range.0) >> shift {
+    if !(3..=16).contains(&shift) || next > range.len() >> shift {
         return None;
     }
-    let end = range.0 + (next << shift);
+    let end = range.start + (next << shift);
     Some(Segment {
         range,
         name: name(view, kind as usize),
-        used: used(view, range.0, end, shift, deadline)?,
+        used: used(view, range.start, end, shift, deadline)?,
         map: self::range(view, map, "_low", "_high")?,
     })
 }
@@ -134,14 +135,14 @@ fn name(view: &View<'_>, kind: usize) -> &'static str {
 }
 
 /// Returns the parts in use of the blocks in `start..end`; adjacent ones are joined.
-fn used(view: &View<'_>, start: u64, end: u64, shift: u32, deadline: Instant) -> Option<Vec<(u64, u64)>> {
+fn used(view: &View<'_>, start: u64, end: u64, shift: u32, deadline: Instant) -> Option<Vec<AddressRange>> {
     let length = view.offset(&["HeapBlock::Header::_length"])?;
     let used = view.offset(&["HeapBlock::Header::_used"])?.checked_sub(length)?;
     let header = view.offset(&["HeapBlock::_header"])?.checked_add(length)?;
     // 64 bits up to JDK 21, 32 bits in later ones.
     let mask = if used == 8 { u64::MAX } else { u64::from(u32::MAX) };
     let mut pages = PageCache::new(view.memory);
-    let mut all: Vec<(u64, u64)> = Vec::new();
+    let mut all: Vec<AddressRange> = Vec::new();
     let (mut at, mut blocks) = (start, 0);
     while at < end {
         let is_late = blocks % BLOCKS_AT_ONCE == 0 && Instant::now() >= deadline;
@@ -157,8 +158,8 @@ fn used(view: &View<'_>, start: u64, end: u64, shift: u32, deadline: Instant) ->
             return None;
         }
         match all.last_mut() {
-            Some(last) if is_used && last.1 == at => last.1 = behind,
-            _ if is_used => all.push((at, behind)),
+            Some(last) if is_used && last.end == at => last.end = behind,
+            _ if is_used => all.push(AddressRange::new(at, behind)),
             _ => {}
         }
         at = behind;
@@ -168,8 +169,7 @@ fn used(view: &View<'_>, start: u64, end: u64, shift: u32, deadline: Instant) ->
 
 /// Returns the pools, named as their beans.
 pub fn pools(segments: &[Segment]) -> Vec<Pool> {
-    let pool =
-        |segment: &Segment| Pool::new(segment.name, segment.used_bytes(), segment.range.1 - segment.range.0);
+    let pool = |segment: &Segment| Pool::new(segment.name, segment.used_bytes(), segment.range.len());
     segments.iter().map(pool).collect()
 }
 
@@ -222,7 +222,7 @@ mod tests {
             let structs = VmStructs::of_offsets(&fields, &[]);
             range(&View { memory: &Own, structs: &structs }, 0x1000, "_low", "_high")
         };
-        assert_eq!(read(1 << 40), Some((0x1000, 0x1000 + (1 << 40))));
+        assert_eq!(read(1 << 40), Some(AddressRange::sized(0x1000, 1 << 40)));
         assert_eq!(read((1 << 40) + 1), None);
     }
 }

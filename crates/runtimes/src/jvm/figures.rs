@@ -9,6 +9,7 @@ use super::{JvmState, MAX_TYPES, claims, code, names};
 use crate::resident::{bytes_of, resident_bytes};
 use strandline_claims::facts::Runtime;
 use strandline_claims::runtime::Context;
+use strandline_process::range::AddressRange;
 
 /// Limit on class loaders listed.
 const MAX_LOADERS: usize = 100;
@@ -59,7 +60,7 @@ pub fn details(context: &Context<'_>, view: &View<'_>, known: &JvmState) -> Jvm 
             *kind.live_bytes.get_or_insert(0) += live;
         }
     }
-    let shared_bytes = |&(from, to): &(u64, u64)| bytes_of((context.shared)(from, to));
+    let shared_bytes = |&range: &AddressRange| bytes_of(context.shared_runs(range));
     let shared: u64 = heap.views.iter().map(shared_bytes).sum();
     let shared_used: u64 = heap.shared_used.iter().chain(&heap.shared_unread).map(shared_bytes).sum();
     let mut names = names::LoaderNames::new(view);
@@ -71,7 +72,7 @@ pub fn details(context: &Context<'_>, view: &View<'_>, known: &JvmState) -> Jvm 
         resident_bytes: kinds.values().map(|kind| kind.resident_bytes).sum::<u64>() + shared,
         free_resident_bytes: kinds.values().map(|kind| kind.free_resident_bytes).sum::<u64>()
             + shared.saturating_sub(shared_used),
-        heap_range: (heap.collector != "Z").then_some(heap.reserved),
+        heap_range: (heap.collector != "Z").then_some(heap.reserved.into()),
         views: heap.times_mapped,
         attach: view
             .is_set("DisableAttachMechanism")
@@ -85,7 +86,7 @@ pub fn details(context: &Context<'_>, view: &View<'_>, known: &JvmState) -> Jvm 
         class_loaders: loaders
             .iter()
             .take(MAX_LOADERS)
-            .map(|&(handle, used_bytes)| ClassLoader { name: names.of(handle), used_bytes })
+            .map(|share| ClassLoader { name: names.of(share.handle), used_bytes: share.bytes })
             .collect(),
     }
 }

@@ -12,6 +12,7 @@ use strandline_process::memory::Memory;
 use strandline_process::modules::{self, Module};
 use strandline_process::namespaces::open_mapped_file;
 use strandline_process::procfs::Process;
+use strandline_process::range::AddressRange;
 
 /// A mapped file that contains HotSpot.
 #[derive(Debug)]
@@ -19,7 +20,7 @@ pub struct Program {
     /// Path, as the kernel reports it.
     pub path: String,
     /// Range of its static data.
-    pub data: (u64, u64),
+    pub data: AddressRange,
     file: File,
     tables: [u64; 4],
     bias: u64,
@@ -30,7 +31,7 @@ impl Program {
     /// A program with pointers to the tables at `tables`, in a library mapped from `file`. `bias`
     /// is the difference between its addresses in the process and in the file, `data` its static
     /// data.
-    pub fn new(path: &str, file: File, tables: [u64; 4], bias: u64, data: (u64, u64)) -> Self {
+    pub fn new(path: &str, file: File, tables: [u64; 4], bias: u64, data: AddressRange) -> Self {
         Self { path: path.to_owned(), data, file, tables, bias, structs: OnceLock::new() }
     }
 
@@ -59,5 +60,5 @@ fn program(process: &Process, space: &AddressSpace, module: &Module<'_>) -> Opti
     let [fields, types, ints, longs] = object.symbol_addresses(TABLES);
     let tables = [fields?, types?, ints?, longs?];
     let bias = tables[0].wrapping_sub(exported.first()?.address);
-    Some(Program::new(&module.code.name, open()?, tables, bias, module.data.into()))
+    Some(Program::new(&module.code.name, open()?, tables, bias, module.data))
 }

@@ -50,7 +50,7 @@ use strandline_claims::refinements::Refinements;
 use strandline_claims::remedy::{Action, Effect, Spec};
 use strandline_claims::runtime::{self, Busy, Context, Found, Reading};
 use strandline_process::memory::Memory;
-use strandline_process::range::RangeSet;
+use strandline_process::range::{AddressRange, RangeSet};
 
 /// Entry of HotSpot in the table of readers.
 pub static ABOUT: ReaderInfo = ReaderInfo {
@@ -186,9 +186,9 @@ pub fn read(
 fn claim_direct(census: Option<&objects::Census>, refinements: &Refinements) {
     let buffers = census.map(|census| census.direct.as_slice()).unwrap_or_default();
     let Some(slot) = refinements.slot(&rows::DIRECT, None).filter(|_| !buffers.is_empty()) else { return };
-    for &(address, size) in buffers {
-        refinements.claim(address, size, slot);
-        if let Some((counted, more)) = address.checked_sub(16).zip(size.checked_add(16)) {
+    for &objects::DirectBuffer { address, bytes } in buffers {
+        refinements.claim(address, bytes, slot);
+        if let Some((counted, more)) = address.checked_sub(16).zip(bytes.checked_add(16)) {
             refinements.claim(counted, more, slot);
         }
     }
@@ -265,14 +265,15 @@ fn objects(
     view: &View<'_>,
     heap: &Heap,
     buffers: &[threads::Tlab],
-    data: (u64, u64),
+    data: AddressRange,
 ) -> (Option<objects::Census>, Option<trace::Live>) {
     if !heap.is_parsable {
         return (None, None);
     }
     let headers = Headers::read(view).filter(|_| may_be_traced(context, heap));
     let places = headers.map(|headers| {
-        HeapIndex::new(heap.areas.iter().map(|area| (area.start, area.top).into()), headers.alignment)
+        let used = heap.areas.iter().map(|area| AddressRange::new(area.start, area.top));
+        HeapIndex::new(used, headers.alignment)
     });
     let starts = places.and_then(|places| Some((Bitmap::new(places.count())?, places)));
     let places_and_starts = starts.as_ref().map(|(starts, places)| (places, starts));

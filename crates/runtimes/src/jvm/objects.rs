@@ -31,10 +31,19 @@ pub struct Census {
     pub unread_bytes: u64,
     /// Address of the class of weak references, if it has objects.
     pub weak: Option<u64>,
-    /// Direct buffers: address and size.
-    pub direct: Vec<(u64, u64)>,
+    /// Direct buffers.
+    pub direct: Vec<DirectBuffer>,
     /// Whether an object has moved: a concurrent collection is under way.
     pub has_moved: bool,
+}
+
+/// A direct buffer (java.nio).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DirectBuffer {
+    /// Address of its memory.
+    pub address: u64,
+    /// Size.
+    pub bytes: u64,
 }
 
 /// Counts the objects of all areas, and sets a bit in `starts` for each.
@@ -75,7 +84,7 @@ struct Walk<'a> {
     classes: Classes<'a>,
     buffers: &'a [Tlab],
     starts: Option<(&'a HeapIndex, &'a Bitmap)>,
-    direct: Vec<(u64, u64)>,
+    direct: Vec<DirectBuffer>,
     window: ReadBuffer,
     deadline: Instant,
     has_moved: bool,
@@ -148,7 +157,8 @@ impl<'a> Walk<'a> {
             // `address` and `size`; the address is 0 once the buffer is freed.
             let first = at.checked_add(self.classes.headers().first_long())?;
             let buffer = self.view.word(first).zip(self.view.word(first.checked_add(8)?));
-            self.direct.extend(buffer.filter(|&(address, size)| address != 0 && size > 0));
+            let buffer = buffer.filter(|&(address, bytes)| address != 0 && bytes > 0);
+            self.direct.extend(buffer.map(|(address, bytes)| DirectBuffer { address, bytes }));
         }
         // `markWord::marked_value`: the other bits are the new address.
         self.has_moved |= head[0] & 3 == 3;

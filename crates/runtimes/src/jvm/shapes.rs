@@ -59,16 +59,33 @@ impl OopFormat {
     }
 }
 
-/// Positions of references in an object: runs of offset and count.
+/// References that follow each other in an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct OopRun {
+    /// Offset of the first.
+    pub offset: u64,
+    /// Number of references.
+    pub count: u64,
+}
+
+/// Offsets in a `java.lang.Class` of the static fields that are references.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StaticFields {
+    /// Of their number.
+    pub count_at: u64,
+    /// Of the first.
+    pub first: u64,
+}
+
+/// Positions of references in an object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OopMap {
     /// Fields.
-    pub runs: Vec<(u64, u64)>,
+    pub runs: Vec<OopRun>,
     /// Array of references: offset of the elements.
     pub elements: Option<u64>,
-    /// `java.lang.Class`: offset of the number of static fields that are references, and offset of
-    /// these.
-    pub statics: Option<(u64, u64)>,
+    /// `java.lang.Class`: its static fields.
+    pub statics: Option<StaticFields>,
     /// `StackChunk`: offset of the frames, in which each word may be a reference.
     pub frames: Option<u64>,
 }
@@ -120,7 +137,7 @@ impl<'a> Shapes<'a> {
         if name == "java.lang.Class" {
             let count = self.view.fixed_half(&["java_lang_Class::_static_oop_field_count_offset"])?;
             let own = self.view.half_field(klass, &["Klass::_layout_helper"])?;
-            shape.statics = Some((u64::from(count), u64::from(own & !7)));
+            shape.statics = Some(StaticFields { count_at: u64::from(count), first: u64::from(own & !7) });
         }
         if name == "jdk.internal.vm.StackChunk" {
             let own = self.view.half_field(klass, &["Klass::_layout_helper"])?;
@@ -132,7 +149,7 @@ impl<'a> Shapes<'a> {
 
     /// Reads the `OopMapBlock`s, which follow the method tables and do not overlap
     /// (`InstanceKlass::start_of_nonstatic_oop_maps`).
-    fn runs(&self, klass: u64) -> Option<Vec<(u64, u64)>> {
+    fn runs(&self, klass: u64) -> Option<Vec<OopRun>> {
         let view = &self.view;
         let words = |name: &str| view.half_field(klass, &[name]).map(u64::from);
         let tables = words("Klass::_vtable_len")?.checked_add(words("InstanceKlass::_itable_len")?)?;
@@ -144,17 +161,18 @@ impl<'a> Shapes<'a> {
         let first = klass.checked_add(header)?.checked_add(tables * 8)?;
         let mut bytes = vec![0; count as usize * 8];
         view.memory.read(first, &mut bytes).ok()?;
-        let run = |bytes: &[u8]| Some((half_word_at(bytes, 0)?.into(), half_word_at(bytes, 4)?.into()));
-        let runs = bytes.chunks_exact(8).map(run).collect::<Option<Vec<(u64, u64)>>>()?;
+        let half = |bytes: &[u8], at: usize| half_word_at(bytes, at).map(u64::from);
+        let run = |bytes: &[u8]| Some(OopRun { offset: half(bytes, 0)?, count: half(bytes, 4)? });
+        let runs = bytes.chunks_exact(8).map(run).collect::<Option<Vec<OopRun>>>()?;
         self.are_apart(&runs).then_some(runs)
     }
 
     /// Whether runs do not overlap. Overlapping runs could each cover a whole object, and its bytes
     /// would be read once per run.
-    fn are_apart(&self, runs: &[(u64, u64)]) -> bool {
+    fn are_apart(&self, runs: &[OopRun]) -> bool {
         let mut runs = runs.to_vec();
         runs.sort_unstable();
-        runs.windows(2).all(|pair| pair[0].0 + pair[0].1 * self.oops.bytes <= pair[1].0)
+        runs.windows(2).all(|pair| pair[0].offset + pair[0].count * self.oops.bytes <= pair[1].offset)
     }
 
     /// Adds the referent of a soft or final reference, which retains it for now. No map contains a
@@ -163,9 +181,9 @@ impl<'a> Shapes<'a> {
     fn add_referent(&self, klass: u64, shape: &mut OopMap) {
         let kind = self.view.byte_field(klass, &["InstanceKlass::_reference_type"]).unwrap_or(0);
         let is_strong = |weak: u8| kind != 0 && kind != weak && kind != weak.saturating_add(2);
-        let first = shape.runs.first().and_then(|run| run.0.checked_sub(self.oops.bytes));
+        let first = shape.runs.first().and_then(|run| run.offset.checked_sub(self.oops.bytes));
         if let Some(referent) = first.filter(|_| kind != 0 && self.weak.is_none_or(is_strong)) {
-            shape.runs.push((referent, 1));
+            shape.runs.push(OopRun { offset: referent, count: 1 });
         }
     }
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use proptest::prelude::*;
 use strandline_claims::facts::TypeFacts;
-use strandline_synth::{JvmImage, fabricate_jvm};
+use strandline_synth::{JvmImage, Tally, Usage, fabricate_jvm};
 
 use super::facts::Jvm;
 use super::*;
@@ -25,15 +25,16 @@ fn file_of(bytes: &[u8]) -> File {
 }
 
 fn look(jvm: &JvmImage, absent: u64) -> Reading {
-    let program =
-        Program::new("/usr/lib/jvm/lib/server/libjvm.so", file_of(&jvm.file), jvm.tables, jvm.bias, jvm.data);
+    let path = "/usr/lib/jvm/lib/server/libjvm.so";
+    let program = Program::new(path, file_of(&jvm.file), jvm.tables, jvm.bias, jvm.data.into());
     fabricated::read_image(&jvm.image, &jvm.maps, absent, |context, _| {
         read(context, &program, &Default::default(), &Refinements::default()).unwrap_or_default()
     })
 }
 
-fn by_name(types: &[TypeFacts]) -> BTreeMap<&str, (u64, u64)> {
-    types.iter().map(|of| (of.name.as_str(), (of.instances, of.bytes))).collect()
+fn by_name(types: &[TypeFacts]) -> BTreeMap<&str, Tally> {
+    let tally = |of: &TypeFacts| Tally { count: of.instances, bytes: of.bytes };
+    types.iter().map(|of| (of.name.as_str(), tally(of))).collect()
 }
 
 /// Number of seeds that includes every collector of every release.
@@ -61,14 +62,14 @@ fn whole_ones_hold_what_was_made() {
         assert_eq!(reading.facts.version.as_deref(), Some(expected.release), "{seed}");
         assert_eq!(reading.facts.own["collector"], expected.collector, "{seed}");
         let pools: Vec<heap::Pool> = serde_json::from_value(reading.facts.own["pools"].clone()).unwrap();
-        let pools: BTreeMap<_, _> =
-            pools.iter().map(|pool| (pool.name.as_str(), (pool.used_bytes, pool.committed_bytes))).collect();
+        let usage = |pool: &heap::Pool| Usage::of(pool.used_bytes, pool.committed_bytes);
+        let pools: BTreeMap<_, _> = pools.iter().map(|pool| (pool.name.as_str(), usage(pool))).collect();
         assert_eq!(pools, expected.pools, "{seed}");
         assert_eq!(by_name(&reading.facts.types), expected.types, "{seed}");
         let known: Jvm = reading.facts.details(ABOUT.name).unwrap();
         assert_eq!(by_name(&known.live_types), expected.live, "{seed}");
         // Objects of ZGC are not walked.
-        let live: u64 = expected.live.values().map(|of| of.1).sum();
+        let live: u64 = expected.live.values().map(|of| of.bytes).sum();
         assert_eq!(known.live_bytes, (expected.collector != "Z").then_some(live), "{seed}");
         // The image does not state where references are: nothing that only a stack holds is
         // certain.
@@ -77,11 +78,12 @@ fn whole_ones_hold_what_was_made() {
         let of_kinds: u64 = known.kinds.iter().filter_map(|kind| kind.live_bytes).sum();
         assert_eq!(of_kinds, live, "{seed}");
         assert_eq!(known.class_loader_count, expected.loaders, "{seed}");
+        let usage = |kind: &facts::AreaKind| Usage::of(kind.used_bytes, kind.bytes);
         let kinds: BTreeMap<_, _> =
-            known.kinds.iter().map(|kind| (kind.kind.as_str(), (kind.bytes, kind.used_bytes))).collect();
+            known.kinds.iter().map(|kind| (kind.kind.as_str(), usage(kind))).collect();
         assert_eq!(kinds, expected.kinds, "{seed}");
         let heap: u64 = known.kinds.iter().map(|kind| kind.bytes).sum();
-        let (shared, in_use) = expected.shared_bytes;
+        let (shared, in_use) = (expected.shared.committed_bytes, expected.shared.used_bytes);
         assert_eq!((heap, known.resident_bytes), (expected.heap_bytes, heap + shared), "{seed}");
         let free: u64 = known.kinds.iter().map(|kind| kind.free_resident_bytes).sum();
         assert_eq!(known.free_resident_bytes, free + shared - in_use, "{seed}");

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::time::Instant;
 
 use strandline_process::memory::word_at;
+use strandline_process::range::AddressRange;
 
 use super::view::View;
 
@@ -88,8 +89,8 @@ fn linked(view: &View<'_>) -> Option<Vec<u64>> {
 pub struct Thread {
     /// Address of its `JavaThread`.
     pub address: u64,
-    /// Start and end of its stack.
-    pub stack: (u64, u64),
+    /// Its stack.
+    pub stack: AddressRange,
     /// `JavaThreadState`; `None` unless both the state and the stack are known.
     pub state: Option<u32>,
 }
@@ -101,7 +102,9 @@ pub fn threads(view: &View<'_>, deadline: Instant) -> Option<Vec<Thread>> {
         let stack = || {
             let high = view.field(address, &["JavaThread::_stack_base", "Thread::_stack_base"])?;
             let bytes = view.field(address, &["JavaThread::_stack_size", "Thread::_stack_size"])?;
-            high.checked_sub(bytes).filter(|_| bytes <= MAX_STACK_BYTES).map(|low| (low, high))
+            high.checked_sub(bytes)
+                .filter(|_| bytes <= MAX_STACK_BYTES)
+                .map(|low| AddressRange::new(low, high))
         };
         let (stack, state) = (stack(), view.half_field(address, &["JavaThread::_thread_state"]));
         Thread { address, stack: stack.unwrap_or_default(), state: stack.and(state) }

@@ -9,6 +9,7 @@
 //! only if at this instant the only reference to an object is in a vector register, or points into
 //! the object. If anything cannot be read, there is no result.
 
+use std::ops::RangeInclusive;
 use std::rc::Rc;
 use std::time::Instant;
 
@@ -16,11 +17,12 @@ use strandline_claims::facts::TypeFacts;
 use strandline_claims::runtime::Context;
 use strandline_process::buffer::ReadBuffer;
 use strandline_process::memory::Memory;
+use strandline_process::range::AddressRange;
 
 use super::heap::{Area, Heap, Kind};
 use super::klasses::{Classes, HEAD_BYTES, Headers, types};
 use super::roots::Roots;
-use super::shapes::{OopFormat, Shapes};
+use super::shapes::{OopFormat, OopRun, Shapes, StaticFields};
 use super::view::View;
 use crate::bits::{Bitmap, HeapIndex};
 
@@ -91,7 +93,7 @@ pub fn live(
     places: HeapIndex,
     starts: Bitmap,
     weak: Option<u64>,
-    data: (u64, u64),
+    data: AddressRange,
 ) -> Option<Live> {
     let headers = Headers::read(view)?;
     let oops = OopFormat::read(view)?;
@@ -112,7 +114,7 @@ pub fn live(
             bytes: ReadBuffer::new(WINDOW_BYTES),
             at: 0,
             got: 0,
-            block: (0, 0),
+            block: 0..=0,
         },
         bytes: 0,
         areas: Areas { all: &heap.areas, last: 0, bytes: vec![0; heap.areas.len()] },
@@ -196,9 +198,9 @@ impl Trace<'_> {
     fn block(&mut self, block: usize) {
         const WORDS: u64 = PLACES_PER_BLOCK / 64;
         let first = block as u64 * PLACES_PER_BLOCK;
-        let address = |place: u64| self.places.address(place).map(|(address, _)| address);
-        self.window.block =
-            (address(first).unwrap_or(0), address(first + PLACES_PER_BLOCK - 1).unwrap_or(u64::MAX));
+        let address = |place: u64| self.places.rest_from(place).map(|rest| rest.start);
+        let last = address(first + PLACES_PER_BLOCK - 1).unwrap_or(u64::MAX);
+        self.window.block = address(first).unwrap_or(0)..=last;
         // A linked list may run up or down.
         let mut is_upward = true;
         loop {
@@ -230,7 +232,7 @@ impl Trace<'_> {
         if self.objects.is_multiple_of(OBJECTS_AT_ONCE) {
             self.in_time()?;
         }
-        let (address, end) = self.places.address(place)?;
+        let AddressRange { start: address, end } = self.places.rest_from(place)?;
         let mut head = [0; HEAD_BYTES];
         let most = usize::try_from(end - address).ok()?.min(HEAD_BYTES);
         let bytes = self.window.bytes_at(address, most)?;
@@ -243,9 +245,9 @@ impl Trace<'_> {
         let shape = Rc::clone(self.shapes.of(&self.classes, class)?);
         let of = self.oops.bytes;
         let is_inside = |at: u64, count: u64| at.checked_add(count.checked_mul(of)?).filter(|&to| to <= size);
-        for &(at, count) in &shape.runs {
-            is_inside(at, count)?;
-            self.references(address + at, count)?;
+        for &OopRun { offset, count } in &shape.runs {
+            is_inside(offset, count)?;
+            self.references(address + offset, count)?;
         }
         if let Some(elements) = shape.elements {
             let count = self.classes.length(&head);
@@ -253,8 +255,8 @@ impl Trace<'_> {
             end.filter(|&end| end <= size)?;
             self.references(address + elements, count)?;
         }
-        if let Some((count, first)) = shape.statics {
-            let count = u64::from(self.view.half_word(address.checked_add(count)?)?);
+        if let Some(StaticFields { count_at, first }) = shape.statics {
+            let count = u64::from(self.view.half_word(address.checked_add(count_at)?)?);
             first.checked_add(count.checked_mul(self.oops.bytes)?).filter(|&end| end <= size)?;
             self.references(address + first, count)?;
         }
@@ -337,14 +339,14 @@ struct Window<'a> {
     got: usize,
     /// First and last address of the current block, which is read at once; other memory is read
     /// only on demand.
-    block: (u64, u64),
+    block: RangeInclusive<u64>,
 }
 
 impl Window<'_> {
     /// Returns the bytes at an address, at most a quarter of the window.
     fn bytes_at(&mut self, address: u64, bytes: usize) -> Option<&[u8]> {
-        let (first, last) = self.block;
-        if !self.has(address, bytes) && (first..=last).contains(&address) {
+        let (first, last) = (*self.block.start(), *self.block.end());
+        if !self.has(address, bytes) && self.block.contains(&address) {
             self.read(first, (last - first).saturating_add(HEAD_BYTES as u64));
         }
         if !self.has(address, bytes) {

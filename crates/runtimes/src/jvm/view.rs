@@ -4,10 +4,6 @@ use strandline_process::memory::Memory;
 
 use super::structs::VmStructs;
 
-/// End of the address space with page tables of four levels. With five, a program gets more only on
-/// request, which is not expected.
-pub const ADDRESS_SPACE_END: u64 = 1 << 47;
-
 /// Reads fields by name. A name that a version does not have is absent; of several names, the first
 /// present one is used.
 #[derive(Clone, Copy)]

@@ -25,8 +25,10 @@ pub struct Census {
     pub unknown: u64,
     /// Heads on pages that could not be read.
     pub unread: u64,
-    /// Heads whose bodies were looked up in the arenas, and how many of these bodies were missing.
-    pub checked: (u64, u64),
+    /// Heads whose bodies were looked up in the arenas.
+    pub checked: u64,
+    /// Number of these bodies that were missing.
+    pub missing: u64,
     /// Subs and formats, sorted.
     pub subs: Vec<u64>,
     /// Subs beyond `MAX_SUBS`.
@@ -43,7 +45,8 @@ impl Default for Census {
             free: 0,
             unknown: 0,
             unread: 0,
-            checked: (0, 0),
+            checked: 0,
+            missing: 0,
             subs: Vec::new(),
             subs_left_out: 0,
             free_on_pages: Vec::new(),
@@ -137,16 +140,14 @@ impl Census {
     /// misread.
     fn check(&mut self, heads: &[Head], bodies: &BodySpaces, release: &Layout) {
         for head in heads.iter().filter(|head| !head.is_free()) {
-            let Some((start, bytes)) = head.kind(release).and_then(|kind| head.body(kind, release)) else {
-                continue;
-            };
-            self.checked.0 += 1;
-            let found = arena_before(&bodies.arenas, start);
+            let Some(body) = head.kind(release).and_then(|kind| head.body(kind, release)) else { continue };
+            self.checked += 1;
+            let found = arena_before(&bodies.arenas, body.start);
             if !found
                 .and_then(|index| bodies.arenas.get(index))
-                .is_some_and(|arena| arena.has_slot_at(start, bytes))
+                .is_some_and(|arena| arena.has_slot_at(body.start, body.bytes))
             {
-                self.checked.1 += 1;
+                self.missing += 1;
             }
         }
     }
@@ -155,8 +156,7 @@ impl Census {
         for (mine, theirs) in self.by_type.iter_mut().zip(other.by_type) {
             *mine += theirs;
         }
-        strandline_claims::add_fields!(self, other: live, free, unknown, unread, subs_left_out);
-        self.checked = (self.checked.0 + other.checked.0, self.checked.1 + other.checked.1);
+        strandline_claims::add_fields!(self, other: live, free, unknown, unread, checked, missing, subs_left_out);
         self.subs.extend(other.subs);
         self.free_on_pages.extend(other.free_on_pages);
     }
@@ -170,7 +170,7 @@ impl Census {
         if self.unknown > 0 {
             return Some(format!("{} of its {} values have no known type", self.unknown, self.live));
         }
-        let (checked, missing) = self.checked;
+        let Self { checked, missing, .. } = *self;
         if missing * 100 > checked {
             return Some(format!("{missing} of {checked} bodies are in no arena of their type"));
         }

@@ -17,12 +17,12 @@ const MAX_MASK: u64 = (1 << MAX_MASK_BITS) - 1;
 pub struct Sample {
     /// Hashes with one of these bits set are left out.
     mask: u64,
-    kept: HashMap<u64, EqualStrings, IdentityHasher>,
-    skipped: (u64, u64),
+    kept: HashMap<u64, StringSum, IdentityHasher>,
+    skipped: StringSum,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct EqualStrings {
+struct StringSum {
     strings: u64,
     bytes: u64,
 }
@@ -79,7 +79,8 @@ impl Sample {
 
     /// Counts a string that is not compared.
     pub fn skip(&mut self, bytes: u64) {
-        self.skipped = (self.skipped.0 + 1, self.skipped.1 + bytes);
+        self.skipped.strings += 1;
+        self.skipped.bytes += bytes;
     }
 
     /// Adds the sample of another thread. The sum does not depend on which thread added which
@@ -94,7 +95,8 @@ impl Sample {
             same.bytes = same.bytes.saturating_add(theirs.bytes);
         }
         self.shrink();
-        self.skipped = (self.skipped.0 + other.skipped.0, self.skipped.1 + other.skipped.1);
+        self.skipped.strings += other.skipped.strings;
+        self.skipped.bytes += other.skipped.bytes;
     }
 
     /// Returns the figures, extrapolated to all strings.
@@ -109,7 +111,7 @@ impl Sample {
         for figure in [&mut equal.strings, &mut equal.distinct, &mut equal.repeated_bytes] {
             *figure = figure.saturating_mul(one_in);
         }
-        (equal.skipped, equal.skipped_bytes) = self.skipped;
+        (equal.skipped, equal.skipped_bytes) = (self.skipped.strings, self.skipped.bytes);
         equal
     }
 }

@@ -31,7 +31,7 @@ impl Perl {
         // The figures come from the target; a hostile one may hold any number.
         let sum = |parts: &[u64]| parts.iter().fold(0u64, |sum, part| sum.saturating_add(*part));
         let (mut used, mut committed, mut free) = (0, 0, Some(0));
-        let mut types: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
+        let mut types: BTreeMap<&str, TypeFacts> = BTreeMap::new();
         for one in &read {
             let (heads, stored) = (&one.heads, &one.containers);
             let buffers = sum(&[
@@ -46,7 +46,8 @@ impl Perl {
             free = free.map(|free| sum(&[free, heads.free.saturating_mul(HEAD_BYTES)]));
             for (name, &count) in &heads.by_type {
                 let of_type = types.entry(name).or_default();
-                *of_type = (sum(&[of_type.0, count]), sum(&[of_type.1, count.saturating_mul(HEAD_BYTES)]));
+                of_type.instances = sum(&[of_type.instances, count]);
+                of_type.bytes = sum(&[of_type.bytes, count.saturating_mul(HEAD_BYTES)]);
             }
             for bodies in &one.bodies {
                 let bytes = bodies.used.saturating_mul(bodies.body_bytes);
@@ -57,16 +58,15 @@ impl Perl {
                 let of_type = types.entry(&bodies.name).or_default();
                 // Types that no head counts: entries of hashes.
                 let instances = if heads.by_type.contains_key(&bodies.name) { 0 } else { bodies.used };
-                *of_type = (sum(&[of_type.0, instances]), sum(&[of_type.1, bytes]));
+                of_type.instances = sum(&[of_type.instances, instances]);
+                of_type.bytes = sum(&[of_type.bytes, bytes]);
             }
         }
         (facts.used_bytes, facts.free_bytes, facts.committed_bytes) = (Some(used), free, Some(committed));
         let sv_count = read.iter().fold(0u64, |sum, one| sum.saturating_add(one.sv_count));
         facts.own.insert("PL_sv_count".to_owned(), sv_count.into());
-        facts.types = types
-            .into_iter()
-            .map(|(name, (instances, bytes))| TypeFacts { name: name.to_owned(), instances, bytes })
-            .collect();
+        facts.types =
+            types.into_iter().map(|(name, of_type)| TypeFacts { name: name.to_owned(), ..of_type }).collect();
         facts.types.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.name.cmp(&b.name)));
     }
 }

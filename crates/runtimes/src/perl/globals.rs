@@ -37,9 +37,9 @@ pub fn claim_globals(
     let mut pairs = Vec::new();
     for globs in globs.chunks(GLOBS_AT_A_TIME) {
         // `gp_sv` is the first field of `struct gp` (gv.h).
-        let contents: Vec<u64> = globs.iter().map(|glob| glob.0).collect();
+        let contents: Vec<u64> = globs.iter().map(|glob| glob.contents).collect();
         batch.pairs(&contents, &mut pairs);
-        let scalars = globs.iter().zip(&pairs).filter_map(|(glob, pair)| Some(((*pair)?.0, glob.1)));
+        let scalars = globs.iter().zip(&pairs).filter_map(|(glob, pair)| Some(((*pair)?.0, glob.head)));
         found.extend(scalars.filter_map(|(scalar, glob)| Some((*wanted.get(&scalar)?, glob))));
     }
     // Sorted, so that of several aliases always the same one is used.

@@ -199,8 +199,9 @@ impl<'a> Reader<'a> {
         };
         let own = keys::follow(&at, &survey.own_keys, survey.own_entries, keys::KeyStorage::Own);
         (facts.containers.own_keys, facts.containers.own_key_bytes) = (own.keys, own.bytes);
-        let Some((count, last, table)) = table(pages, arenas.strtab) else { return false };
-        let shared = keys::follow(&at, &[(table, last)], count, keys::KeyStorage::Shared);
+        let Some((count, last, address)) = table(pages, arenas.strtab) else { return false };
+        let table = keys::BucketTable { address, last };
+        let shared = keys::follow(&at, &[table], count, keys::KeyStorage::Shared);
         (facts.containers.shared_keys, facts.containers.shared_key_bytes) = (shared.keys, shared.bytes);
         own.is_complete && shared.is_complete
     }
@@ -220,8 +221,8 @@ impl<'a> Reader<'a> {
                 self.claim_arena(arena.address, arena.bytes(), free);
             }
         }
-        for &(address, bytes) in &arenas.bodies.sets {
-            self.refinements.claim(address, bytes, self.slots.arena);
+        for set in &arenas.bodies.sets {
+            self.refinements.claim(set.start, set.len(), self.slots.arena);
         }
         let deadline = self.context.deadline;
         let entries = keys::free_entries(pages, arenas.entries_root, &arenas.bodies.arenas, deadline);

@@ -14,7 +14,7 @@ use crate::perl::layout::{ENTRY_BYTES, KEY_BYTES_AT, KEY_EXTRA_BYTES};
 use crate::work;
 use strandline_claims::class::Slot;
 use strandline_claims::refinements::Refinements;
-use strandline_process::memory::{Memory, word_at};
+use strandline_process::memory::{Memory, WordPair, word_at};
 use strandline_process::pages::PAGE_BYTES;
 
 const BUCKETS_PER_JOB: u64 = 4096;
@@ -60,15 +60,33 @@ pub enum KeyStorage {
     Own,
 }
 
-/// Follows the chains of `tables` (address and last bucket), which hold `keys` keys in all.
-pub fn follow(context: &KeyContext<'_>, tables: &[(u64, u64)], keys: u64, kind: KeyStorage) -> Keys {
-    let mut jobs: Vec<(u64, u64)> = Vec::new();
-    for &(table, last) in tables {
+/// The buckets of a hash.
+#[derive(Clone, Copy, Debug)]
+pub struct BucketTable {
+    /// Address of the first bucket.
+    pub address: u64,
+    /// Number of the last bucket.
+    pub last: u64,
+}
+
+/// A part of a table.
+#[derive(Clone, Copy, Debug)]
+struct Job {
+    /// Address of its first bucket.
+    address: u64,
+    buckets: u64,
+}
+
+/// Follows the chains of `tables`, which hold `keys` keys in all.
+pub fn follow(context: &KeyContext<'_>, tables: &[BucketTable], keys: u64, kind: KeyStorage) -> Keys {
+    let mut jobs: Vec<Job> = Vec::new();
+    for &BucketTable { address, last } in tables {
         let mut first = 0;
         // A table takes eight bytes per bucket of the target's memory, except for pages that were
         // never written (MAX_GAPS).
         while first <= last && jobs.len() < MAX_JOBS {
-            jobs.push((table.wrapping_add(8 * first), (last - first + 1).min(BUCKETS_PER_JOB)));
+            let buckets = (last - first + 1).min(BUCKETS_PER_JOB);
+            jobs.push(Job { address: address.wrapping_add(8 * first), buckets });
             first += BUCKETS_PER_JOB;
         }
     }
@@ -90,7 +108,7 @@ pub fn follow(context: &KeyContext<'_>, tables: &[(u64, u64)], keys: u64, kind: 
     };
     let (followers, not_done) =
         work::run_jobs(context.workers, jobs.len(), context.deadline, new, |follower, job| {
-            if let Some(&(address, buckets)) = jobs.get(job) {
+            if let Some(&Job { address, buckets }) = jobs.get(job) {
                 follower.job(address, buckets);
             }
         });
@@ -119,8 +137,8 @@ struct Follower<'a> {
     /// Table pages that may still be missing.
     gaps_left: &'a AtomicU64,
     buckets: Vec<u8>,
-    pairs: Vec<Option<(u64, u64)>>,
-    lengths: Vec<Option<(u64, u64)>>,
+    pairs: Vec<Option<WordPair>>,
+    lengths: Vec<Option<WordPair>>,
 }
 
 impl Follower<'_> {
@@ -194,7 +212,7 @@ impl Follower<'_> {
     }
 
     /// The address of an entry's key; 0 if its place does not fit the kind of hash.
-    fn key(&self, entry: u64, pair: Option<(u64, u64)>) -> u64 {
+    fn key(&self, entry: u64, pair: Option<WordPair>) -> u64 {
         let Some((_, key)) = pair else { return 0 };
         let together = key == entry.wrapping_add(ENTRY_BYTES);
         if together == (self.kind == KeyStorage::Shared) && key.checked_add(KEY_BYTES_AT).is_some() {

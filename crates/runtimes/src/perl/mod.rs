@@ -188,7 +188,7 @@ fn read_program(
         return;
     }
     if may_have_hidden_interpreters(context, program, &anchors) {
-        let runs = (context.resident)(0, u64::MAX);
+        let runs = context.resident_runs((0, u64::MAX));
         let until = (context.workers, context.deadline);
         let (others, whole) = search::search(memory, &runs, release, until);
         locate::add(&mut anchors, &others, release);

@@ -118,6 +118,15 @@ pub struct Body {
     pub pointer_bias: u64,
 }
 
+/// Where the body of a value is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BodyPlace {
+    /// First byte.
+    pub start: u64,
+    /// Size.
+    pub bytes: u64,
+}
+
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Head {
     pub address: u64,
@@ -203,8 +212,8 @@ impl Head {
         }
     }
 
-    /// First byte and size of its body; `None` if it has no body in an arena.
-    pub fn body(&self, kind: Type, release: &Layout) -> Option<(u64, u64)> {
+    /// Where its body is; `None` if it has no body in an arena.
+    pub fn body(&self, kind: Type, release: &Layout) -> Option<BodyPlace> {
         let body = match kind {
             Type::PvHv if release.aux_in_body() && self.has_flags(flags::OOK) => {
                 Body { bytes: release.hash_with_aux_bytes()?, pointer_bias: 0 }
@@ -214,7 +223,7 @@ impl Head {
         let start = self.any.wrapping_add(body.pointer_bias);
         // The number is stored in the head itself.
         let in_head = kind == Type::Nv && start == self.address.wrapping_add(16);
-        (self.any != 0 && !in_head).then_some((start, body.bytes))
+        (self.any != 0 && !in_head).then_some(BodyPlace { start, bytes: body.bytes })
     }
 }
 

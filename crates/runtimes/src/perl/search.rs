@@ -11,6 +11,7 @@ use crate::batch::PageCache;
 use crate::perl::layout::{HEAD_BYTES, Layout};
 use crate::work;
 use strandline_process::memory::{Memory, half_word_at, word_at};
+use strandline_process::range::AddressRange;
 
 /// Bytes searched at a time.
 const PIECE_BYTES: u64 = 1 << 20;
@@ -24,18 +25,18 @@ const SLOTS: std::ops::Range<u32> = 64..0x1_0000;
 /// searched.
 pub fn search(
     memory: &dyn Memory,
-    runs: &[(u64, u64)],
+    runs: &[AddressRange],
     release: &Layout,
     until: (usize, Instant),
 ) -> (Vec<u64>, bool) {
     let mut pieces = Vec::new();
     let mut bytes = 0;
-    for &(start, end) in runs {
+    for &AddressRange { start, end } in runs {
         let mut at = start;
         while at < end && bytes < MAX_BYTES {
             let next = (at + PIECE_BYTES).min(end);
             // A head may begin in one piece and end in the next.
-            pieces.push((at, (next + HEAD_BYTES).min(end)));
+            pieces.push(AddressRange::new(at, (next + HEAD_BYTES).min(end)));
             bytes += next - at;
             at = next;
         }
@@ -43,12 +44,12 @@ pub fn search(
     let new = || (PageCache::new(memory), Vec::new(), Vec::new());
     let (states, left) =
         work::run_jobs(until.0, pieces.len(), until.1, new, |(pages, buffer, found), job| {
-            let Some(&(start, end)) = pieces.get(job) else { return };
-            buffer.resize(usize::try_from(end - start).unwrap_or(0), 0);
-            let got = memory.read_some(start, buffer);
+            let Some(&piece) = pieces.get(job) else { return };
+            buffer.resize(usize::try_from(piece.len()).unwrap_or(0), 0);
+            let got = memory.read_some(piece.start, buffer);
             let bytes = buffer.get(..got).unwrap_or(&[]);
             let interpreters =
-                undef_heads(bytes, start, release).map(|head| head.wrapping_sub(release.sv_undef));
+                undef_heads(bytes, piece.start, release).map(|head| head.wrapping_sub(release.sv_undef));
             found.extend(interpreters.filter(|&interpreter| is_interpreter(pages, interpreter, release)));
         });
     let mut found: Vec<u64> = states.into_iter().flat_map(|state| state.2).collect();

@@ -11,6 +11,7 @@ use crate::batch::PageCache;
 use crate::perl::layout::{self as layout, Layout, flags};
 use strandline_process::memory::{half_word_at, word_at};
 use strandline_process::pages::page_of;
+use strandline_process::range::AddressRange;
 
 /// Bounds on the heads of an arena: perl's has 170. Each arena takes 24 bytes here.
 const MIN_SLOTS: u64 = 64;
@@ -149,8 +150,8 @@ pub fn body_name(whose: usize) -> &'static str {
 pub struct BodySpaces {
     /// Arenas, in address order.
     pub arenas: Vec<BodyArena>,
-    /// Sets: address and size.
-    pub sets: Vec<(u64, u64)>,
+    /// Sets.
+    pub sets: Vec<AddressRange>,
 }
 
 /// The arenas of bodies in the sets that begin at `first`.
@@ -171,7 +172,7 @@ pub fn body_spaces(
             return Err(damage("no set of arenas"));
         }
         let set_bytes = layout::ARENA_SET_HEADER_BYTES + u64::from(size) * layout::ARENA_DESCRIPTION_BYTES;
-        spaces.sets.push((at, set_bytes));
+        spaces.sets.push(AddressRange::sized(at, set_bytes));
         // Ends cyclic chains.
         bytes += set_bytes;
         if bytes > bounds.resident_bytes {

@@ -2,6 +2,7 @@
 
 use super::equal::Sample;
 use super::facts::{Amount, BufferKind, Containers, Keeper, Strings};
+use super::keys::BucketTable;
 use super::objects::{Head, Type, chunk_bytes};
 use super::roots::{Buffer, Kept, LARGE_BYTES};
 use crate::perl::layout::{HEAD_BYTES, Layout, flags};
@@ -28,6 +29,15 @@ pub enum RetainedBy {
 const MAX_SHORT_BYTES: u64 = 15;
 const MAX_SHORT_BUFFER_BYTES: u64 = 24;
 
+/// A glob.
+#[derive(Clone, Copy, Debug)]
+pub struct Glob {
+    /// Address of its contents (`struct gp`).
+    pub contents: u64,
+    /// Address of its head.
+    pub head: u64,
+}
+
 /// Sums over values.
 #[derive(Default)]
 pub struct SurveySums {
@@ -41,14 +51,14 @@ pub struct SurveySums {
     pub retained: [Amount; 4],
     /// Values in no pad that have a buffer and no value: variables, or memory of C code.
     pub undefined: Vec<Kept>,
-    /// Globs: the address of their contents, and their heads.
-    pub globs: Vec<(u64, u64)>,
+    /// Globs.
+    pub globs: Vec<Glob>,
     /// Values, globs and hashes beyond the bounds.
     pub others_left_out: u64,
     /// For each arena of bodies: bodies in use, and their bytes on each page.
     pub used: Vec<(u32, [u16; 2])>,
-    /// Hashes with keys of their own: table and last bucket.
-    pub own_keys: Vec<(u64, u64)>,
+    /// Tables of the hashes with keys of their own.
+    pub own_keys: Vec<BucketTable>,
     /// Entries of these hashes.
     pub own_entries: u64,
     /// Bodies in use that can hold a string.
@@ -118,7 +128,7 @@ impl SurveySums {
 
     pub fn glob(&mut self, head: &Head) {
         if self.globs.len() < MAX_GLOBS {
-            self.globs.push((head.u, head.address));
+            self.globs.push(Glob { contents: head.u, head: head.address });
         } else {
             self.others_left_out += 1;
         }
@@ -160,7 +170,7 @@ impl SurveySums {
         add(&mut strings.values, 1);
         add(&mut strings.payload_bytes, current);
         add(&mut strings.head_bytes, HEAD_BYTES);
-        add(&mut strings.body_bytes, head.body(kind, release).map_or(0, |body| body.1));
+        add(&mut strings.body_bytes, head.body(kind, release).map_or(0, |body| body.bytes));
         add(&mut strings.utf8, u64::from(head.has_flags(flags::UTF8)));
     }
 

@@ -6,7 +6,8 @@
 
 use super::Slots;
 use super::census::{self, ARENAS_PER_JOB};
-use super::objects::{Head, Storage, Type, chunk_bytes};
+use super::keys::BucketTable;
+use super::objects::{BodyPlace, Head, Storage, Type, chunk_bytes};
 use super::roots::{self, Buffer, MAX_BUFFER_BYTES, Mark};
 use super::spaces::{BodyArena, HeadArena};
 use super::sums::{RetainedBy, SurveySums, add};
@@ -15,7 +16,8 @@ use crate::perl::layout::{self as layout, HEAD_BYTES, Layout, flags};
 use crate::work;
 use std::time::Instant;
 use strandline_claims::refinements::Refinements;
-use strandline_process::memory::Memory;
+use strandline_process::memory::{Memory, WordPair};
+use strandline_process::range::AddressRange;
 
 /// Upper bound on the hashes with keys of their own that are read.
 const MAX_HASHES: usize = 256 << 10;
@@ -77,7 +79,7 @@ struct Surveyor<'a> {
     heads: Vec<Head>,
     values: Vec<Value>,
     addresses: Vec<u64>,
-    pairs: Vec<Option<(u64, u64)>>,
+    pairs: Vec<Option<WordPair>>,
     last_arena: usize,
     /// Whether the strings of the current job are compared.
     compares: bool,
@@ -91,7 +93,7 @@ struct Value {
     shape: Storage,
     mark: Option<Mark>,
     /// The two words of its body at `layout::CUR`.
-    body: Option<(u64, u64)>,
+    body: Option<WordPair>,
     /// For arrays and objects, the address of their storage; for shared strings, the number of
     /// other owners.
     third_word: u64,
@@ -171,7 +173,7 @@ impl<'a> Surveyor<'a> {
     }
 
     fn use_body(&mut self, head: &Head, kind: Type) {
-        let Some((start, bytes)) = head.body(kind, self.context.release) else { return };
+        let Some(BodyPlace { start, bytes }) = head.body(kind, self.context.release) else { return };
         self.survey.string_bodies += u64::from(kind.can_hold_string());
         let bodies = self.context.bodies;
         let holds = |index: usize| bodies.get(index).filter(|arena| arena.has_slot_at(start, bytes));
@@ -220,7 +222,7 @@ impl<'a> Surveyor<'a> {
         &mut self,
         which: impl Fn(&Value) -> bool,
         place: impl Fn(&Value) -> u64,
-        survey_values: impl Fn(&Value, (u64, u64)) -> u64,
+        survey_values: impl Fn(&Value, WordPair) -> u64,
     ) {
         self.addresses.clear();
         self.addresses.extend(self.values.iter().filter(|value| which(value)).map(place));
@@ -245,7 +247,7 @@ impl<'a> Surveyor<'a> {
         };
         let last =
             |value: &Value| value.head.u.wrapping_add(value.body.map_or(0, |body| body.1)).wrapping_sub(1);
-        let others = |value: &Value, pair: (u64, u64)| {
+        let others = |value: &Value, pair: WordPair| {
             let at = last(value) % 16;
             let word = if at < 8 { pair.0 } else { pair.1 };
             (word >> (at % 8 * 8)) & 0xff
@@ -276,7 +278,7 @@ impl<'a> Surveyor<'a> {
                 // Until the byte is read.
                 value.third_word = OWNERS_UNKNOWN;
             }
-            places.push((value.head.u, if is_cow { length } else { current }));
+            places.push(AddressRange::sized(value.head.u, if is_cow { length } else { current }));
             whose.push(index);
         }
         let (values, equal) = (&mut self.values, &mut self.survey.equal);
@@ -454,7 +456,7 @@ impl<'a> Surveyor<'a> {
         if keys > 0 && !value.head.has_flags(flags::SHARE_KEYS) {
             if self.survey.own_keys.len() < MAX_HASHES {
                 add(&mut self.survey.own_entries, keys);
-                self.survey.own_keys.push((table, last));
+                self.survey.own_keys.push(BucketTable { address: table, last });
             } else {
                 self.survey.others_left_out += 1;
             }

@@ -15,6 +15,7 @@ use strandline_claims::class::Refinement;
 use strandline_process::map::AddressSpace;
 use strandline_process::pages::{PAGE_BYTES, page_of};
 use strandline_process::procfs::Process;
+use strandline_process::range::AddressRange;
 
 const INTERPRETER: u64 = 0x10_0000;
 const HEADS: u64 = 0x11_0010;
@@ -200,23 +201,23 @@ impl Fabric {
         self.head(any, PVCV, 1, 0)
     }
 
-    fn runs(&self) -> Vec<(u64, u64)> {
-        self.pages.keys().map(|&page| (page, page + PAGE_BYTES)).collect()
+    fn runs(&self) -> Vec<AddressRange> {
+        self.pages.keys().map(|&page| AddressRange::sized(page, PAGE_BYTES)).collect()
     }
 
     fn read(&self) -> (Found, Refinements) {
         let refinements = Refinements::new(self.runs());
         let process = Process::open(std::process::id().cast_signed()).unwrap();
-        let resident = |from: u64, to: u64| {
-            let cut = |&(start, end): &(u64, u64)| (start.max(from), end.min(to));
-            self.runs().iter().map(cut).filter(|run| run.0 < run.1).collect()
+        let resident = |range: AddressRange| {
+            let cut = self.runs().into_iter().map(|run| run.intersection(range));
+            cut.filter(|run| !run.is_empty()).collect()
         };
         let context = Context {
             memory: self,
             process: &process,
             space: &AddressSpace::default(),
             resident: &resident,
-            shared: &|_, _| Vec::new(),
+            shared: &|_| Vec::new(),
             is_stopped: false,
             threads: &[],
             deadline: Instant::now() + Duration::from_secs(600),

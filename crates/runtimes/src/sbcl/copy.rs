@@ -135,7 +135,7 @@ impl CopyPlan {
         let mut runs: Vec<AddressRange> = Vec::new();
         for PlannedArea { range, pages } in &self.areas {
             store.add_area(range.start, range.end, pages);
-            runs.extend((context.resident)(range.start, range.end).into_iter().map(AddressRange::from));
+            runs.extend(context.resident_runs(*range));
         }
         runs.sort_unstable();
         let bytes_read = AtomicU64::new(0);

@@ -79,14 +79,22 @@ pub struct Program {
     pub version: Option<String>,
     /// Memory for a copy of its objects.
     pub(super) room: ReservedMemory,
-    /// Its symbols: address and size in bytes.
-    symbols: BTreeMap<&'static str, (u64, u64)>,
+    symbols: BTreeMap<&'static str, Symbol>,
+}
+
+/// A symbol of the runtime.
+#[derive(Clone, Copy, Debug)]
+struct Symbol {
+    address: u64,
+    /// Size, from the file.
+    bytes: u64,
 }
 
 impl Program {
     /// Makes a program of symbols at given addresses, for fabricated memory.
     pub fn with_symbols(path: &str, version: &str, symbols: &[(&'static str, u64, u64)]) -> Self {
-        let symbols = symbols.iter().map(|&(name, address, bytes)| (name, (address, bytes))).collect();
+        let symbols =
+            symbols.iter().map(|&(name, address, bytes)| (name, Symbol { address, bytes })).collect();
         Self {
             path: path.to_owned(),
             version: Some(version.to_owned()),
@@ -97,17 +105,17 @@ impl Program {
 
     /// Address of a symbol.
     pub fn address(&self, name: &str) -> Option<u64> {
-        self.symbols.get(name).map(|symbol| symbol.0)
+        self.symbols.get(name).map(|symbol| symbol.address)
     }
 
     /// Size of a symbol in bytes, from the file.
     pub fn bytes(&self, name: &str) -> u64 {
-        self.symbols.get(name).map_or(0, |symbol| symbol.1)
+        self.symbols.get(name).map_or(0, |symbol| symbol.bytes)
     }
 
     /// The unsigned value of a variable of up to 8 bytes, by its size in the file.
     pub fn value(&self, memory: &dyn Memory, name: &str) -> Option<u64> {
-        let &(address, bytes) = self.symbols.get(name)?;
+        let &Symbol { address, bytes } = self.symbols.get(name)?;
         let length = usize::try_from(bytes).ok().filter(|length| (1..=8).contains(length))?;
         let mut word = [0; 8];
         memory.read(address, word.get_mut(..length)?).ok()?;
@@ -182,7 +190,7 @@ fn program(process: &Process, space: &AddressSpace, mapping: &Mapping) -> Option
     object.each_symbol(&mut |name, symbol| {
         let known = NEEDED.iter().chain(&WANTED).find(|known| known.as_bytes() == name);
         if let Some(&known) = known {
-            symbols.entry(known).or_insert((symbol.address, symbol.bytes));
+            symbols.entry(known).or_insert(Symbol { address: symbol.address, bytes: symbol.bytes });
         }
     });
     if !NEEDED.iter().all(|name| symbols.contains_key(name)) {

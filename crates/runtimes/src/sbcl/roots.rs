@@ -203,17 +203,17 @@ impl Reader<'_> {
         if Instant::now() >= context.deadline {
             return None;
         }
-        let runs = (context.resident)(range.start & !7, range.end);
-        let bytes: u64 = runs.iter().map(|&run| AddressRange::from(run).len()).sum();
+        let runs = context.resident_runs((range.start & !7, range.end));
+        let bytes: u64 = runs.iter().map(|run| run.len()).sum();
         self.bytes_left = self.bytes_left.checked_sub(bytes)?;
         let mut words = Vec::with_capacity((bytes / 8) as usize);
-        for (from, to) in runs {
-            let mut at = from;
-            while at < to {
+        for run in runs {
+            let mut at = run.start;
+            while at < run.end {
                 if Instant::now() >= context.deadline {
                     return None;
                 }
-                let length = usize::try_from(to - at).unwrap_or(BLOCK_BYTES).min(BLOCK_BYTES);
+                let length = usize::try_from(run.end - at).unwrap_or(BLOCK_BYTES).min(BLOCK_BYTES);
                 let block = self.block.get_mut(..length);
                 let got = block.map_or(0, |bytes| context.memory.read_some(at, bytes));
                 words.extend((0..got / 8).filter_map(|index| word_at(&self.block, index * 8)));
@@ -324,8 +324,8 @@ mod tests {
             memory: &Same,
             process: &process,
             space: &space,
-            resident: &|from, to| vec![(from, to)],
-            shared: &|_, _| Vec::new(),
+            resident: &|range| vec![range],
+            shared: &|_| Vec::new(),
             is_stopped: false,
             threads: &[],
             deadline,

@@ -219,13 +219,11 @@ pub fn holder(number: usize) -> String {
     }
 }
 
-/// The open region on the page at `start`: ends of its allocated part and of all of it, cut to the
-/// page.
-fn region_on(regions: &[Region], start: u64) -> Option<(u64, u64)> {
+/// End of the allocated part of the open region on the page at `start`, cut to the page.
+fn allocated_end(regions: &[Region], start: u64) -> Option<u64> {
     let index = regions.partition_point(|region| region.end <= start);
     let region = regions.get(index).filter(|region| region.start < start + GC_PAGE_BYTES)?;
-    let end = start + GC_PAGE_BYTES;
-    Some((region.free.clamp(start, end), region.end.clamp(start, end)))
+    Some(region.free.clamp(start, start + GC_PAGE_BYTES))
 }
 
 /// End of the objects on page `index`: of its used part, and of what an open region on it has
@@ -233,7 +231,7 @@ fn region_on(regions: &[Region], start: u64) -> Option<(u64, u64)> {
 pub fn used_end(heap: &DynamicSpace, regions: &[Region], index: usize) -> u64 {
     let start = heap.address_of(index);
     let used = heap.pages.get(index).map_or(0, |page| u64::from(page.used));
-    region_on(regions, start).map_or(start + used, |(free, _)| free.max(start + used))
+    allocated_end(regions, start).map_or(start + used, |end| end.max(start + used))
 }
 
 /// Claims dynamic space by page.

@@ -12,6 +12,7 @@ use strandline_claims::runtime::{Busy, Context, FinishContext, Reading};
 use strandline_process::map::AddressSpace;
 use strandline_process::pages::Residency;
 use strandline_process::procfs::Process;
+use strandline_process::range::AddressRange;
 use strandline_process::resident::Resident;
 use strandline_process::smaps::Smaps;
 use strandline_process::stacks::ThreadFacts;
@@ -118,9 +119,9 @@ fn look(pid: i32, path_to: Option<&str>) -> Result<Reading, Busy> {
         let smaps = Smaps::read(process.open_file("smaps").unwrap()).unwrap();
         let residency = Residency::read(&process.open_file("pagemap").unwrap(), &smaps.entries).unwrap();
         let (space, _) = AddressSpace::from_mappings(smaps.entries.iter().map(|entry| entry.mapping.clone()));
-        let resident = |from, to| {
-            let runs = residency.runs_in(from..to).filter(|run| run.anonymous);
-            runs.map(|run| (run.start, run.end)).collect()
+        let resident = |range: AddressRange| {
+            let runs = residency.runs_in(range.into()).filter(|run| run.anonymous);
+            runs.map(|run| AddressRange::new(run.start, run.end)).collect()
         };
         let live = ByPid::new(pid);
         let context = Context {
@@ -128,7 +129,7 @@ fn look(pid: i32, path_to: Option<&str>) -> Result<Reading, Busy> {
             process: &process,
             space: &space,
             resident: &resident,
-            shared: &|_, _| Vec::new(),
+            shared: &|_| Vec::new(),
             is_stopped: false,
             threads: &threads,
             deadline: Instant::now() + PATIENCE,

@@ -25,6 +25,7 @@ use strandline_claims::caveat::Caveat;
 use strandline_claims::facts::TypeFacts;
 use strandline_claims::range::RangePages;
 use strandline_claims::runtime::{FinishContext, Pending, Reading};
+use strandline_process::range::AddressRange;
 
 /// Types reported by dead bytes, and by live ones.
 const MAX_TYPES: usize = 50;
@@ -127,8 +128,8 @@ impl PendingTrace {
         let context =
             roots::RootContext { store, kinds, heap: &self.heap, spaces: &self.spaces, runs: &self.runs };
         self.roots.visit(&mut tracer, &context, |_, _| {});
-        for &(start, end) in &unread {
-            visit_unread(store, &mut tracer, start, end);
+        for &range in &unread {
+            visit_unread(store, &mut tracer, range);
         }
         tracer.run();
         let (pinned, mut pins) = tracer.into_pinned();
@@ -157,10 +158,10 @@ impl PendingTrace {
         figures.traced = true;
         figures.live_bytes = Some(Tally::sum(&all.live).bytes);
         figures.dead_bytes = Some(Tally::sum(&all.dead).bytes);
-        let (usage, kept_bytes) = self.after_full_collection(census, marked);
-        figures.usage_after_full_gc_bytes = Some(usage);
+        let after = self.after_full_collection(census, marked);
+        figures.usage_after_full_gc_bytes = Some(after.usage_bytes);
         let resident: u64 = bytes_of(self.pages.runs_in(self.heap.start, self.heap.start + self.heap.size));
-        figures.full_gc_gives_back_bytes = Some(resident.saturating_sub(kept_bytes));
+        figures.full_gc_gives_back_bytes = Some(resident.saturating_sub(after.resident_bytes));
         let mut names = Names {
             store: &self.copied.store,
             kinds,
@@ -183,11 +184,11 @@ impl PendingTrace {
         all_types(census, &mut names)
     }
 
-    /// Dynamic usage after a full collection, and the resident bytes of dynamic space then. What is
+    /// Dynamic space after a full collection. What is
     /// not pinned is copied to new pages, a page with a pinned object stays whole
     /// (obliterate_nonpinned_words fills its rest), large objects and pseudo-static ones stay where
     /// they are; all other pages are released (remap_free_pages), each in one piece.
-    fn after_full_collection(&self, census: &Census, marked: &PinnedSet) -> (u64, u64) {
+    fn after_full_collection(&self, census: &Census, marked: &PinnedSet) -> AfterCollection {
         let mut usage = census.moved_bytes + census.large_bytes;
         let copied_pages = census.moved_bytes.div_ceil(GC_PAGE_BYTES) + PARTIAL_PAGES.min(census.moved_bytes);
         let mut resident = copied_pages * GC_PAGE_BYTES + census.large_resident_bytes;
@@ -201,7 +202,7 @@ impl PendingTrace {
                 resident += bytes_of(self.pages.runs_in(start, start + GC_PAGE_BYTES));
             }
         }
-        (usage, resident)
+        AfterCollection { usage_bytes: usage, resident_bytes: resident }
     }
 
     /// Claims dynamic space by page, because parts of the copy are missing.
@@ -240,10 +241,18 @@ impl PendingTrace {
     }
 }
 
+/// Dynamic space after a collection.
+#[derive(Clone, Copy, Debug)]
+struct AfterCollection {
+    /// Dynamic usage.
+    usage_bytes: u64,
+    resident_bytes: u64,
+}
+
 /// Visits every word of a part of dynamic space that could not be walked: its contents are not
 /// known, so whatever it may point to counts as live.
-fn visit_unread(store: &HeapCopy, tracer: &mut Tracer<'_>, start: u64, end: u64) {
-    let mut at = start;
+fn visit_unread(store: &HeapCopy, tracer: &mut Tracer<'_>, range: AddressRange) {
+    let AddressRange { start: mut at, end } = range;
     while at < end {
         let page_end = ((at | (GC_PAGE_BYTES - 1)).saturating_add(1)).min(end);
         store.each_word(at, 0, (page_end - at) / 8, |_, word| tracer.visit_unread(word));
@@ -252,7 +261,7 @@ fn visit_unread(store: &HeapCopy, tracer: &mut Tracer<'_>, start: u64, end: u64)
 }
 
 /// Records the starts of all objects of dynamic space. Returns the ranges that could not be walked.
-fn note_all_starts(store: &HeapCopy, kinds: &Kinds, runs: &[Run], workers: usize) -> Vec<(u64, u64)> {
+fn note_all_starts(store: &HeapCopy, kinds: &Kinds, runs: &[Run], workers: usize) -> Vec<AddressRange> {
     let next = AtomicUsize::new(0);
     let unread = Mutex::new(Vec::new());
     let chunks: Vec<&[Run]> = runs.chunks(64).collect();
@@ -265,7 +274,7 @@ fn note_all_starts(store: &HeapCopy, kinds: &Kinds, runs: &[Run], workers: usize
                         if end < run.end
                             && let Ok(mut unread) = unread.lock()
                         {
-                            unread.push((end, run.end));
+                            unread.push(AddressRange::new(end, run.end));
                         }
                     }
                 }

@@ -16,7 +16,7 @@ use strandline_claims::palette::SlotTable;
 use strandline_claims::range::{MAX_BYTES, RangePages};
 use strandline_claims::rows::RowRef;
 use strandline_claims::runtime::Context;
-use strandline_process::range::RangeSet;
+use strandline_process::range::{AddressRange, RangeSet};
 
 /// Claims, and the resident bytes in some of them.
 #[derive(Debug, Default)]
@@ -166,28 +166,17 @@ fn claim_resident(accumulator: &mut Accumulator<'_>, pages: &RangePages, end: u6
 fn code_ranges(context: &Context<'_>, heaps: &Heaps, claims: &[RangeClaim]) -> Vec<RangeClaim> {
     let of_code = heaps.spaces.iter().filter(|space| space.name.starts_with("code_"));
     let starts = of_code.flat_map(|space| &space.pages).map(|page| page.start);
-    let mut mappings: Vec<(u64, u64)> = starts
+    let mut mappings: Vec<AddressRange> = starts
         .filter_map(|at| context.space.find(at))
         .filter(|mapping| mapping.permissions.execute && mapping.end - mapping.start <= MAX_BYTES)
-        .map(|mapping| (mapping.start, mapping.end))
+        .map(|mapping| mapping.range())
         .collect();
     mappings.sort_unstable();
     mappings.dedup();
     let claimed: RangeSet = claims.iter().map(RangeClaim::range).collect();
     let mut rest = Vec::new();
-    for (start, end) in mappings {
-        for (from, to) in (context.resident)(start, end) {
-            let mut at = from;
-            for range in claimed.overlapping((from, to)) {
-                if at < range.start {
-                    rest.push(context.claim_whole((at, range.start), Class::Metadata));
-                }
-                at = at.max(range.end);
-            }
-            if at < to {
-                rest.push(context.claim_whole((at, to), Class::Metadata));
-            }
-        }
+    for run in mappings.into_iter().flat_map(|mapping| context.resident_runs(mapping)) {
+        rest.extend(claimed.gaps_in(run).map(|gap| context.claim_whole(gap, Class::Metadata)));
     }
     rest
 }

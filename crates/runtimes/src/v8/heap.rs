@@ -16,7 +16,7 @@ use crate::batch::PageCache;
 use strandline_claims::runtime::Context;
 use strandline_claims::words::{READ_BYTES, each_word};
 use strandline_process::memory::{Memory, word_at};
-use strandline_process::range::RangeSet;
+use strandline_process::range::{AddressRange, RangeSet};
 
 /// Limit on isolates read in one process; each costs some hundred small reads.
 const MAX_ISOLATES: usize = 1024;
@@ -159,10 +159,8 @@ pub fn read(
     if heaps.isolates.is_empty() {
         return Err(HeapError::NotFound);
     }
-    let roots: Vec<(u64, u64)> =
-        heaps.isolates.iter().map(|isolate| (isolate.address, isolate.heap)).collect();
-    heaps.pool.extend(reader.pool_of_ended(&heaps, &roots));
-    heaps.read_only = read_only(context, memory, &pages, &roots);
+    heaps.pool.extend(reader.pool_of_ended(&heaps));
+    heaps.read_only = read_only(context, memory, &pages, &heaps.isolates);
     if is_overlapping(&heaps) { Err(HeapError::Inconsistent) } else { Ok(heaps) }
 }
 
@@ -370,9 +368,9 @@ impl Reader<'_> {
     }
 
     /// Returns the pooled pages of isolates that have ended: from 13.6 on all isolates share a pool
-    /// (`src/heap/page-pool.h`). `roots` are the isolates that live.
-    fn pool_of_ended(&self, heaps: &Heaps, roots: &[(u64, u64)]) -> Vec<Page> {
-        let living: HashSet<u64> = roots.iter().map(|root| root.1).collect();
+    /// (`src/heap/page-pool.h`).
+    fn pool_of_ended(&self, heaps: &Heaps) -> Vec<Page> {
+        let living: HashSet<u64> = heaps.isolates.iter().map(|isolate| isolate.heap).collect();
         let in_use = heaps.spaces.iter().flat_map(|space| &space.pages);
         let headers: HashSet<u64> = in_use.map(Page::header_bytes).collect();
         let is_of_ended = |page: &&Page| {
@@ -433,14 +431,8 @@ fn allocator_buffer(allocators: &[u8], heap: u64, space: u64) -> Option<u64> {
     word(at + ALLOCATOR_BUFFER)
 }
 
-/// Returns the read-only pages: those to which the roots of an isolate refer. `isolates` are ranges
-/// from an isolate to its heap, where the table of roots is.
-fn read_only(
-    context: &Context<'_>,
-    memory: &dyn Memory,
-    pages: &[Page],
-    isolates: &[(u64, u64)],
-) -> Vec<Page> {
+/// Returns the read-only pages: those to which the roots of an isolate refer.
+fn read_only(context: &Context<'_>, memory: &dyn Memory, pages: &[Page], isolates: &[Isolate]) -> Vec<Page> {
     let is_candidate = |page: &&Page| {
         let is_writable = context.space.find(page.start).is_none_or(|mapping| mapping.permissions.write);
         page.heap == 0 && page.owner == 0 && !is_writable
@@ -448,8 +440,10 @@ fn read_only(
     let candidates: Vec<Page> = pages.iter().filter(is_candidate).copied().collect();
     let mut is_referred = vec![false; candidates.len()];
     // One isolate is enough: all of a process share these pages.
-    if let Some(&isolate) = isolates.first().filter(|_| !candidates.is_empty()) {
-        each_word(memory, context.resident, isolate, READ_BYTES, &mut |_, word| {
+    if let Some(isolate) = isolates.first().filter(|_| !candidates.is_empty()) {
+        // The table of roots is in the isolate, before its heap.
+        let roots = AddressRange::new(isolate.address, isolate.heap);
+        each_word(memory, context.resident, roots, READ_BYTES, &mut |_, word| {
             let behind = candidates.partition_point(|page| page.start <= word);
             // A pointer to an object has the lowest bit set (`kHeapObjectTag`).
             if word % 2 == 1
@@ -474,7 +468,7 @@ fn read_only(
 fn is_overlapping(heaps: &Heaps) -> bool {
     let of_spaces = heaps.spaces.iter().flat_map(|space| space.pages.iter().chain(&space.idle));
     let all = of_spaces.chain(&heaps.pool).chain(&heaps.read_only);
-    let mut ranges: Vec<(u64, u64)> = all.map(|page| (page.start, page.end)).collect();
+    let mut ranges: Vec<AddressRange> = all.map(|page| AddressRange::new(page.start, page.end)).collect();
     ranges.sort_unstable();
-    ranges.windows(2).any(|pair| pair.first().zip(pair.last()).is_some_and(|(one, next)| one.1 > next.0))
+    !ranges.is_sorted_by(|one, next| one.end <= next.start)
 }

@@ -14,7 +14,7 @@ use super::layout::{CONTEXT_AFTER_SHARED, PAGE_ALIGNMENT};
 use super::names::{self, Known, ScopeInfo};
 use super::objects::{Heap, LiveObject};
 use super::references::{FIRST_EPHEMERON, References};
-use super::shapes::{Content, Shape, Shapes};
+use super::shapes::{Content, Shape, Shapes, TableEntry};
 use super::slots;
 use crate::bits::Bitmap;
 use strandline_claims::runtime::{ObjectTypes, ReferenceHints, Variable};
@@ -340,7 +340,7 @@ impl Collector<'_> {
         let table = word_at(bytes, MODULE_EXPORTS).and_then(Shapes::object_at)?;
         let file = self.file_of_module(shapes, bytes);
         let place = file.map_or_else(String::new, |file| format!(" ({file})"));
-        for (key, cell) in shapes.pairs_of_table(table) {
+        for TableEntry { key, value: cell } in shapes.entries_of_table(table) {
             if !self.has_room() {
                 break;
             }

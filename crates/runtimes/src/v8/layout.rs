@@ -160,6 +160,15 @@ pub struct Extensions {
     pub store_flags: usize,
 }
 
+/// Sizes of a `WasmDispatchTable`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DispatchTable {
+    /// Bytes before the entries.
+    pub header: u64,
+    /// Bytes of an entry.
+    pub entry: u64,
+}
+
 /// What differs in objects (`src/objects/*.tq`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ObjectLayout {
@@ -183,8 +192,8 @@ pub struct ObjectLayout {
     pub free_unit: u64,
     /// The class whose instance type is before that of `WasmDispatchTable`, from V8 12 on.
     pub dispatch_table_after: Option<&'static str>,
-    /// Bytes before the entries of a `WasmDispatchTable`, and of an entry.
-    pub dispatch_table: (u64, u64),
+    /// Sizes of a `WasmDispatchTable`.
+    pub dispatch_table: DispatchTable,
     /// Bytes before the supertypes of a `WasmTypeInfo`; their number is in the word before them.
     pub type_info_header: u64,
     /// Fields of typed arrays and DataViews.
@@ -299,7 +308,7 @@ const OLD_OBJECTS: ObjectLayout = ObjectLayout {
     has_closure_counts: false,
     free_unit: 1,
     dispatch_table_after: None,
-    dispatch_table: (16, 24),
+    dispatch_table: DispatchTable { header: 16, entry: 24 },
     type_info_header: 40,
     views: Views { length: 40, typed_array_data: 64, data_view_data: 56 },
 };
@@ -315,7 +324,7 @@ const NEW_OBJECTS: ObjectLayout = ObjectLayout {
     has_closure_counts: true,
     free_unit: 8,
     dispatch_table_after: Some("InterpreterData"),
-    dispatch_table: (40, 24),
+    dispatch_table: DispatchTable { header: 40, entry: 24 },
     type_info_header: 24,
     views: Views { length: 56, typed_array_data: 72, data_view_data: 64 },
 };
@@ -495,7 +504,11 @@ pub static LAYOUTS: [Layout; 5] = [
         extensions: Extensions { store_flags: 56, ..NEW_EXTENSIONS },
         // The sum of the bytes of the strings is before the only vector.
         strings: Strings { table: 0xab0, vectors: &[16] },
-        objects: ObjectLayout { descriptor_header: 32, dispatch_table: (40, 16), ..NEW_OBJECTS },
+        objects: ObjectLayout {
+            descriptor_header: 32,
+            dispatch_table: DispatchTable { header: 40, entry: 16 },
+            ..NEW_OBJECTS
+        },
         ..NEW
     },
 ];

@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use super::instance_types::STRINGS;
 use super::layout::{IS_ONE_BYTE, ObjectLayout, STRING_LENGTH};
-use super::shapes::{Shape, Shapes};
+use super::shapes::{Shape, Shapes, TableEntry};
 
 /// `constructor_or_back_pointer_` in a `Map` (`src/objects/map.h`).
 const CONSTRUCTOR: u64 = 32;
@@ -215,7 +215,8 @@ impl ScopeInfo {
         let mut names = vec![None; self.variables.min(MAX_NAMES) as usize];
         let table = shapes.cache.word(self.names).and_then(Shapes::object_at);
         // A `NameToIndexHashTable`: the values are small integers.
-        for (key, number) in table.map_or_else(Vec::new, |table| shapes.pairs_of_table(table)) {
+        let entries = table.map_or_else(Vec::new, |table| shapes.entries_of_table(table));
+        for TableEntry { key, value: number } in entries {
             let is_entry = Shapes::object_at(key).is_some() && number & 0xffff_ffff == 0;
             let name = names.get_mut((number >> 32) as usize).filter(|_| is_entry);
             name.into_iter().for_each(|name| *name = Some(key));

@@ -106,9 +106,9 @@ impl IndexedPage {
     pub fn read(&self, context: &Context<'_>, memory: &dyn Memory, buffer: &mut ReadBuffer) {
         buffer.resize(PAGE_ALIGNMENT as usize);
         buffer.fill(0);
-        for (from, to) in (context.resident)(self.page.start, self.page.end) {
-            if let Some(bytes) = buffer.get_mut(self.offset(from)..self.offset(to)) {
-                memory.read_some(from, bytes);
+        for run in context.resident_runs((self.page.start, self.page.end)) {
+            if let Some(bytes) = buffer.get_mut(self.offset(run.start)..self.offset(run.end)) {
+                memory.read_some(run.start, bytes);
             }
         }
     }

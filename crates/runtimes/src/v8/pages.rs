@@ -8,6 +8,7 @@ use strandline_claims::range::{MAX_BYTES, PAGE_BYTES};
 use strandline_claims::runtime::Context;
 use strandline_claims::words::is_process_memory;
 use strandline_process::memory::{Memory, half_word_at, word_at};
+use strandline_process::range::AddressRange;
 
 /// A page by its header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,21 +54,24 @@ pub fn candidates(context: &Context<'_>, memory: &dyn Memory, layout: &Layout) -
     let mut pages = Vec::new();
     match layout.metadata {
         None => {
-            let places: Vec<(u64, u64)> = starts.iter().map(|&at| (at, RECORD_BYTES)).collect();
+            let places: Vec<AddressRange> =
+                starts.iter().map(|&at| AddressRange::sized(at, RECORD_BYTES)).collect();
             batch.bytes(&places, &mut |index, bytes| {
                 let start = starts.get(index).copied().unwrap_or(0);
                 pages.extend(page(layout, Head { start, record: start, flags: bytes }, bytes));
             });
         }
         Some(offset) => {
-            let places: Vec<(u64, u64)> = starts.iter().map(|&at| (at, offset as u64 + 8)).collect();
+            let places: Vec<AddressRange> =
+                starts.iter().map(|&at| AddressRange::sized(at, offset as u64 + 8)).collect();
             let mut heads: Vec<(u64, u64, u64)> = Vec::new();
             batch.bytes(&places, &mut |index, bytes| {
                 let start = starts.get(index).copied().unwrap_or(0);
                 let record = word_at(bytes, offset).filter(|at| *at != 0 && at.is_multiple_of(8));
                 heads.extend(record.zip(word_at(bytes, 0)).map(|(record, flags)| (start, record, flags)));
             });
-            let places: Vec<(u64, u64)> = heads.iter().map(|head| (head.1, RECORD_BYTES)).collect();
+            let places: Vec<AddressRange> =
+                heads.iter().map(|head| AddressRange::sized(head.1, RECORD_BYTES)).collect();
             batch.bytes(&places, &mut |index, bytes| {
                 let Some(&(start, record, flags)) = heads.get(index) else { return };
                 pages.extend(page(layout, Head { start, record, flags: &flags.to_le_bytes() }, bytes));
@@ -84,10 +88,10 @@ fn starts(context: &Context<'_>) -> Vec<u64> {
     let may_hold = context.space.mappings().iter().filter(|mapping| {
         mapping.is_private_anonymous() && mapping.permissions.read && !mapping.name.starts_with("[stack")
     });
-    let runs = may_hold.flat_map(|mapping| (context.resident)(mapping.start, mapping.end));
-    let aligned = |(from, to): (u64, u64)| {
-        let first = from.checked_next_multiple_of(PAGE_ALIGNMENT).unwrap_or(to);
-        (first..to).step_by(PAGE_ALIGNMENT as usize)
+    let runs = may_hold.flat_map(|mapping| context.resident_runs(mapping.range()));
+    let aligned = |run: AddressRange| {
+        let first = run.start.checked_next_multiple_of(PAGE_ALIGNMENT).unwrap_or(run.end);
+        (first..run.end).step_by(PAGE_ALIGNMENT as usize)
     };
     runs.flat_map(aligned).collect()
 }

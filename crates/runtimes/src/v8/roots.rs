@@ -107,7 +107,7 @@ impl<'a> Roots<'a> {
     fn words(&self, range: AddressRange, visit: Visit<'_>) -> Option<bool> {
         let context = self.heap.context;
         let (mut words, mut is_late, mut is_over) = (0_u64, false, false);
-        for run in (context.resident)(range.start, range.end) {
+        for run in context.resident_runs(range) {
             each_word_in(self.heap.memory, self.skipped.gaps_in(run), READ_BYTES, &mut |at, word| {
                 words += 1;
                 is_late |= words.is_multiple_of(WORDS_AT_ONCE) && Instant::now() >= context.deadline;
@@ -133,8 +133,8 @@ impl<'a> Roots<'a> {
         let of_code = self.heaps.spaces.iter().filter(|space| space.name.starts_with("code_"));
         let mut buffer = ReadBuffer::new(READ_BYTES);
         for page in of_code.flat_map(|space| &space.pages) {
-            for run in (self.heap.context.resident)(page.area_start, page.area_end) {
-                if !self.code_in(run.into(), &mut buffer, visit)? {
+            for run in self.heap.context.resident_runs((page.area_start, page.area_end)) {
+                if !self.code_in(run, &mut buffer, visit)? {
                     return Some(());
                 }
             }

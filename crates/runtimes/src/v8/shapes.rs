@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 
 use super::instance_types::{InstanceTypes, STRINGS};
-use super::layout::{IS_ONE_BYTE, MAP_BITS, MAP_TYPE, MAP_WORDS, ObjectLayout, STRING_LENGTH};
+use super::layout::{DispatchTable, IS_ONE_BYTE, MAP_BITS, MAP_TYPE, MAP_WORDS, ObjectLayout, STRING_LENGTH};
 use super::references::References;
 use crate::batch::PageCache;
 use strandline_process::memory::{half_word_at, word_at};
@@ -124,6 +124,15 @@ pub enum Content {
     Free,
 }
 
+/// An entry of a table: two words, of the kinds that the table has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TableEntry {
+    /// Key.
+    pub key: u64,
+    /// Value.
+    pub value: u64,
+}
+
 /// The hidden classes that were found.
 pub struct Shapes<'a> {
     types: &'a InstanceTypes,
@@ -179,12 +188,15 @@ impl<'a> Shapes<'a> {
         (word & 7 == 1).then_some(word & !7)
     }
 
-    /// Returns the pairs of words in a table of V8's with keys and values
+    /// Returns the entries of a table of V8's with keys and values
     /// (`src/objects/hash-table.h`), in no order, with those of empty places.
-    pub fn pairs_of_table(&mut self, table: u64) -> Vec<(u64, u64)> {
+    pub fn entries_of_table(&mut self, table: u64) -> Vec<TableEntry> {
         let places = table.checked_add(TABLE_CAPACITY).and_then(|at| self.cache.word(at)).unwrap_or(0) >> 32;
-        let pair = |number: u64| self.cache.pair(table.checked_add(TABLE_PAIRS + number * PAIR_BYTES)?);
-        (0..places.min(MAX_TABLE_PAIRS)).map_while(pair).collect()
+        let entry = |number: u64| {
+            let (key, value) = self.cache.pair(table.checked_add(TABLE_PAIRS + number * PAIR_BYTES)?)?;
+            Some(TableEntry { key, value })
+        };
+        (0..places.min(MAX_TABLE_PAIRS)).map_while(entry).collect()
     }
 
     /// The prototype of the objects of a hidden class.
@@ -321,7 +333,7 @@ fn size(instance_type: u16, types: &InstanceTypes, layout: &ObjectLayout) -> Siz
         "RegExpMatchInfo" => array(40),
         "DoubleStringCache" | "CoverageInfo" => Size::Vector { header: 16, entry: 16 },
         "WasmDispatchTable" => {
-            let (header, entry) = layout.dispatch_table;
+            let DispatchTable { header, entry } = layout.dispatch_table;
             Size::Array { header, entry }
         }
         "WasmDispatchTableForImports" => Size::Vector { header: 24, entry: 16 },

@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 use strandline_claims::accumulator::Class;
 use strandline_claims::class::Slot;
+use strandline_claims::facts::TypeFacts;
 use strandline_process::stacks::ThreadFacts;
-use strandline_synth::{V8_FIRST_CONTEXT, V8_TYPES, V8Image, fabricate_v8};
+use strandline_synth::{Tally, V8_FIRST_CONTEXT, V8_TYPES, V8Image, fabricate_v8};
 
 use super::current::Current;
 use super::layout::{LAYOUTS, PAGE_ALIGNMENT, SPACE_COMMITTED, SPACE_HEAP};
@@ -47,24 +48,25 @@ fn whole_ones_hold_what_was_made() {
         assert!(reading.facts.read && reading.caveats.is_empty(), "{seed}: {:?}", reading.caveats);
         let spaces: Vec<facts::SpaceFigures> =
             serde_json::from_value(reading.facts.own["spaces"].clone()).unwrap();
-        for (name, (committed, used)) in &v8.expected.spaces {
+        for (name, usage) in &v8.expected.spaces {
             let space = spaces.iter().find(|space| space.space_name == *name).expect(name);
             assert_eq!(
                 (space.space_size, space.space_used_size),
-                (*committed, Some(*used)),
+                (usage.committed_bytes, Some(usage.used_bytes)),
                 "{seed}: {name}"
             );
         }
         let details: facts::V8 = reading.facts.details("v8").unwrap();
         assert_eq!(details.isolates, 1);
-        let types = reading.facts.types.iter().map(|of| (of.name.clone(), (of.instances, of.bytes)));
+        let tally = |of: &TypeFacts| Tally { count: of.instances, bytes: of.bytes };
+        let types = reading.facts.types.iter().map(|of| (of.name.clone(), tally(of)));
         assert_eq!(types.collect::<BTreeMap<_, _>>(), v8.expected.types, "{seed}");
-        let objects: u64 = v8.expected.types.values().map(|of| of.0).sum();
+        let objects: u64 = v8.expected.types.values().map(|of| of.count).sum();
         assert_eq!(details.objects, Some(objects), "{seed}");
         assert_eq!(details.pool_resident_bytes, v8.expected.pool, "{seed}");
         assert_eq!(details.young_idle_resident_bytes, v8.expected.young_idle, "{seed}");
         assert_eq!(details.read_only_resident_bytes, v8.expected.read_only, "{seed}");
-        let counted = |of: Option<facts::Amount>| of.map(|of| (of.count, of.bytes));
+        let counted = |of: Option<facts::Amount>| of.map(|of| Tally { count: of.count, bytes: of.bytes });
         assert_eq!(counted(details.buffers), Some(v8.expected.buffers), "{seed}");
         assert_eq!(counted(details.external_strings), Some(v8.expected.strings), "{seed}");
         assert_eq!(on_row(&reading, "v8.buffer.mapped"), v8.expected.mapped, "{seed}");
@@ -133,7 +135,8 @@ fn buffers_that_do_not_add_up_are_unknown() {
             damaged.image.put_word(at, word);
             let reading = look(&damaged);
             let details: facts::V8 = reading.facts.details("v8").unwrap();
-            let is_counted = details.buffers.map(|of| (of.count, of.bytes)) == Some(v8.expected.buffers);
+            let buffers = details.buffers.map(|of| Tally { count: of.count, bytes: of.bytes });
+            let is_counted = buffers == Some(v8.expected.buffers);
             let has_caveat = reading.caveats.iter().any(|caveat| caveat.code == "v8_buffers_unread");
             // A word that this version does not use changes nothing.
             assert!(is_counted || details.buffers.is_none() && has_caveat, "{seed}: {word:#x} at {at:#x}");

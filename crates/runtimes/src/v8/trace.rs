@@ -13,12 +13,13 @@ use super::objects::Heap;
 use super::page_index::IndexedPage;
 use super::references::{EPHEMERON_BYTES, FIRST_EPHEMERON, References};
 use super::roots::Roots;
-use super::shapes::Shapes;
+use super::shapes::{Shapes, TableEntry};
 use super::tally::{self, Tally, Totals};
 use super::views::Views;
 use crate::bits::Bitmap;
 use strandline_process::buffer::ReadBuffer;
 use strandline_process::memory::{Memory, word_at};
+use strandline_process::range::AddressRange;
 
 /// Limit on entries of tables whose keys are not marked.
 const MAX_PAIRS: usize = 1 << 22;
@@ -78,10 +79,10 @@ struct Trace<'a> {
     dirty: Vec<bool>,
     /// Bytes of scanned objects, by the number of their page.
     page_bytes: Vec<u64>,
-    /// Address and bytes of tables whose values live with their keys, which were not read.
-    ephemerons: Vec<(u64, u64)>,
+    /// Tables whose values live with their keys, which were not read.
+    ephemerons: Vec<AddressRange>,
     /// Keys that are not marked, and their values.
-    pairs: Vec<(u64, u64)>,
+    pairs: Vec<TableEntry>,
     views: Views,
     buffer: ReadBuffer,
 }
@@ -190,7 +191,7 @@ impl Trace<'_> {
         self.tally.record(self.heap.layout, head, bytes);
         self.views.add(&self.heap.layout.views, head.shape, bytes);
         if head.shape.references == References::Ephemerons {
-            self.ephemerons.push((address, head.size));
+            self.ephemerons.push(AddressRange::sized(address, head.size));
         }
         head.shape.references.each(0, bytes, &mut |_, target| _ = self.mark(target));
         Some(head.size)
@@ -204,7 +205,7 @@ impl Trace<'_> {
         self.tally.record(self.heap.layout, head, bytes);
         self.count(number, head.size);
         if head.shape.references == References::Ephemerons {
-            self.ephemerons.push((page.area_start, head.size));
+            self.ephemerons.push(AddressRange::sized(page.area_start, head.size));
         }
         if head.shape.references == References::Class {
             return Some(());
@@ -222,7 +223,7 @@ impl Trace<'_> {
         let mut is_any = false;
         loop {
             let count = pairs.len();
-            pairs.retain(|&(key, value)| {
+            pairs.retain(|&TableEntry { key, value }| {
                 // A key outside of the pages, as those of empty entries, is always alive.
                 let is_live = self.heap.index.place(key).is_none_or(|(_, place)| self.marks.has(place));
                 is_any |= is_live && self.mark(value);
@@ -240,15 +241,15 @@ impl Trace<'_> {
     fn read_tables(&mut self) -> Option<()> {
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.resize(PAGE_ALIGNMENT as usize);
-        for (address, bytes) in std::mem::take(&mut self.ephemerons) {
-            let entries = bytes.saturating_sub(FIRST_EPHEMERON as u64);
-            let first = address.checked_add(FIRST_EPHEMERON as u64)?;
+        for table in std::mem::take(&mut self.ephemerons) {
+            let entries = table.len().saturating_sub(FIRST_EPHEMERON as u64);
+            let first = table.start.checked_add(FIRST_EPHEMERON as u64)?;
             let pairs = &mut self.pairs;
             each_part(self.heap.memory, first, entries, &mut buffer, &mut |_, bytes| {
                 for entry in bytes.chunks_exact(EPHEMERON_BYTES) {
                     let pair = word_at(entry, 0).zip(word_at(entry, 8));
                     let pair = pair.filter(|(key, value)| key & 7 == 1 && value & 7 == 1);
-                    pairs.extend(pair.map(|(key, value)| (key - 1, value - 1)));
+                    pairs.extend(pair.map(|(key, value)| TableEntry { key: key - 1, value: value - 1 }));
                 }
             })?;
             if self.pairs.len() > MAX_PAIRS {

@@ -8,6 +8,7 @@ use strandline_claims::runtime::{Context, Reading};
 use strandline_process::map::AddressSpace;
 use strandline_process::memory::Memory;
 use strandline_process::procfs::Process;
+use strandline_process::range::AddressRange;
 use strandline_process::stacks::ThreadFacts;
 use strandline_runtimes::perl;
 use strandline_runtimes::perl::facts::{Interpreter, Perl};
@@ -111,7 +112,9 @@ impl Subject {
         self.calls.store(0, Ordering::Relaxed);
         let (space, bad) = AddressSpace::parse(self.maps.as_bytes());
         assert_eq!(bad, 0, "{}", self.maps);
-        let resident = |from, to| clipped(&self.runs, from, to);
+        let resident = |range: AddressRange| {
+            clipped(&self.runs, range.start, range.end).into_iter().map(AddressRange::from).collect()
+        };
         let threads = [ThreadFacts { tid: 4711, fs_base: self.fs_base, ..ThreadFacts::default() }];
         let process = Process::open(std::process::id().cast_signed()).expect("this process is there");
         let context = Context {
@@ -119,7 +122,7 @@ impl Subject {
             process: &process,
             space: &space,
             resident: &resident,
-            shared: &|_, _| Vec::new(),
+            shared: &|_| Vec::new(),
             is_stopped: false,
             threads: &threads,
             deadline: Instant::now() + Duration::from_secs(600),

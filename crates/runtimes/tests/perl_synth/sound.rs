@@ -24,12 +24,13 @@ fn check(perl: &PerlImage, read: &Read) {
     assert_eq!(main.strings.values, expected.strings);
     assert_eq!(main.strings.buffers, expected.buffers);
     assert_eq!(main.strings.payload_bytes, expected.payload_bytes);
-    assert_eq!((main.strings.cow.buffers, main.strings.cow.shared_bytes), expected.shared);
+    let cow = &main.strings.cow;
+    assert_eq!((cow.buffers, cow.shared_bytes), (expected.shared.count, expected.shared.bytes));
     let constants = &main.strings.constants;
-    assert_eq!((constants.buffers, constants.capacity_bytes), expected.constants);
-    let (lexicals, temporaries) = expected.kept_bytes();
-    assert_eq!(main.retained.lexicals.bytes, lexicals);
-    assert_eq!(main.retained.temporaries.bytes, temporaries);
+    assert_eq!(constants.buffers, expected.constants.count);
+    assert_eq!(constants.capacity_bytes, expected.constants.bytes);
+    assert_eq!(main.retained.lexicals.bytes, expected.kept_bytes(true));
+    assert_eq!(main.retained.temporaries.bytes, expected.kept_bytes(false));
     let large = expected.kept.iter().filter(|kept| kept.bytes > 4096).count();
     assert_eq!(main.retained.top.iter().filter(|buffer| buffer.sub.is_some()).count(), large);
     for kept in expected.kept.iter().filter(|kept| kept.bytes > 4096) {

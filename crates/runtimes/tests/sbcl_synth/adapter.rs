@@ -87,8 +87,10 @@ impl Subject {
             memory: self,
             process: &process,
             space: &space,
-            resident: &|from, to| clipped(&self.runs, from, to),
-            shared: &|_, _| Vec::new(),
+            resident: &|range: AddressRange| {
+                clipped(&self.runs, range.start, range.end).into_iter().map(AddressRange::from).collect()
+            },
+            shared: &|_| Vec::new(),
             is_stopped: false,
             threads: &self.threads,
             deadline: Instant::now() + Duration::from_secs(600),

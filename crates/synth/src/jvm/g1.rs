@@ -2,6 +2,7 @@
 
 use super::heap::REGION_BYTES;
 use super::{HEAP, PAGE, Writer};
+use crate::Usage;
 
 /// Tags of regions: eden, survivor, first of a humongous object, further ones of it, old, archive.
 type Tags = [u32; 6];
@@ -136,7 +137,7 @@ impl Writer {
         self.declare("G1MonitoringSupport", &names.map(|name| (name, 8)));
         let figures: [u64; 3] = std::array::from_fn(|_| 8 * self.dice.below(10_000));
         for (name, used) in ["G1 Eden Space", "G1 Survivor Space", "G1 Old Gen"].into_iter().zip(figures) {
-            self.expected.pools.insert(name, (used, used.next_multiple_of(REGION_BYTES)));
+            self.expected.pools.insert(name, Usage::of(used, used.next_multiple_of(REGION_BYTES)));
         }
         let committed = figures.map(|used| used.next_multiple_of(REGION_BYTES));
         let words = [figures[0], committed[0], figures[1], committed[1], figures[2], committed[2]];

@@ -73,7 +73,7 @@ impl Writer {
         }
         for object in self.objects.iter().filter(|object| live.contains(&object.at)) {
             let of = self.expected.live.entry(self.classes[object.class].name).or_default();
-            *of = (of.0 + 1, of.1 + object.bytes);
+            of.add(object.bytes);
         }
     }
 

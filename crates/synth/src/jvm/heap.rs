@@ -68,6 +68,7 @@ impl Writer {
     /// Adds a part of the heap, with objects up to `top`, to the expected figures of its kind.
     pub fn expect_area(&mut self, kind: &'static str, [start, top, end]: [u64; 3]) {
         let of = self.expected.kinds.entry(kind).or_default();
-        *of = (of.0 + end - start, of.1 + top - start);
+        of.committed_bytes += end - start;
+        of.used_bytes += top - start;
     }
 }

@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use self::heap::{COLLECTORS, Collector};
 use self::tables::Tables;
-use crate::{Image, Rng, map_lines};
+use crate::{Image, Rng, Tally, Usage, map_lines};
 
 const PAGE: u64 = 4096;
 /// Address of the library, and of its data.
@@ -44,8 +44,8 @@ const CODE: u64 = 0x7f70_0000_0000;
 const CODE_BYTES: u64 = 16 * PAGE;
 const CODE_MAP: u64 = 0x7f71_0000_0000;
 
-/// Used and committed bytes, by the names of the memory pool beans.
-pub type JvmPools = BTreeMap<&'static str, (u64, u64)>;
+/// Usage by the names of the memory pool beans.
+pub type JvmPools = BTreeMap<&'static str, Usage>;
 
 /// Expected figures of a fabricated JVM.
 #[derive(Clone, Debug, Default)]
@@ -56,19 +56,19 @@ pub struct JvmExpected {
     pub collector: &'static str,
     /// Its pools.
     pub pools: JvmPools,
-    /// Number and bytes of objects, by class.
-    pub types: BTreeMap<&'static str, (u64, u64)>,
+    /// Objects by class.
+    pub types: BTreeMap<&'static str, Tally>,
     /// The same for objects that are reachable, or seem to be.
-    pub live: BTreeMap<&'static str, (u64, u64)>,
+    pub live: BTreeMap<&'static str, Tally>,
     /// Number of class loaders that have loaded something.
     pub loaders: u64,
-    /// For each kind of heap part, its bytes and those of objects in it.
-    pub kinds: BTreeMap<&'static str, (u64, u64)>,
+    /// For each kind of heap part, how much of it objects use.
+    pub kinds: BTreeMap<&'static str, Usage>,
     /// Committed bytes of the heap.
     pub heap_bytes: u64,
-    /// For a heap in shared memory, counted for each of its mappings: committed bytes, and bytes in
-    /// use on pages.
-    pub shared_bytes: (u64, u64),
+    /// For a heap in shared memory, counted for each of its mappings; used are the bytes in use on
+    /// pages.
+    pub shared: Usage,
 }
 
 /// A fabricated JVM.
@@ -183,7 +183,7 @@ pub fn fabricate_jvm(seed: u64) -> JvmImage {
     let Writer { mut image, tables, mut expected, .. } = writer;
     let bytes = committed.iter().map(|range| range.1 - range.0).sum();
     if collector == Collector::Z {
-        expected.shared_bytes.0 = bytes
+        expected.shared.committed_bytes = bytes
     } else {
         expected.heap_bytes = bytes
     }
@@ -307,7 +307,7 @@ mod tests {
                 })
             };
             assert!(one.image.ranges().all(|(start, _)| is_mapped(start)), "{}", one.maps);
-            assert!(one.expected.heap_bytes + one.expected.shared_bytes.0 > 0);
+            assert!(one.expected.heap_bytes + one.expected.shared.committed_bytes > 0);
         }
     }
 }

@@ -5,11 +5,20 @@ use super::{
     CLASS_SPACE, CLASS_SPACE_BYTES, CODE, CODE_BYTES, CODE_MAP, METASPACE, METASPACE_BYTES, PAGE, STACK,
     STACK_BYTES, Writer,
 };
+use crate::Usage;
 
 /// Words that a buffer keeps free at its end.
 const RESERVE_WORDS: u64 = 8;
 /// Segments of a code heap have 128 bytes.
 const SEGMENT_SHIFT: u32 = 7;
+
+/// Blocks of code.
+struct CodeBlocks {
+    /// Number of segments that they take.
+    segments: u64,
+    /// Bytes of those in use.
+    used_bytes: u64,
+}
 
 impl Writer {
     /// Fills eden with objects and, among them, buffers of threads; only their first part
@@ -112,9 +121,9 @@ impl Writer {
         for (counter, used) in counters.into_iter().zip(used).filter(|_| !self.is_old) {
             self.image.put_word(counter, used / 8);
         }
-        let both = (used[0] + used[1], METASPACE_BYTES + CLASS_SPACE_BYTES);
+        let both = Usage::of(used[0] + used[1], METASPACE_BYTES + CLASS_SPACE_BYTES);
         self.expected.pools.insert("Metaspace", both);
-        self.expected.pools.insert("Compressed Class Space", (used[1], CLASS_SPACE_BYTES));
+        self.expected.pools.insert("Compressed Class Space", Usage::of(used[1], CLASS_SPACE_BYTES));
     }
 
     /// Writes a `VirtualSpaceNode`, in a `VirtualSpaceList` of its own, all of it committed.
@@ -223,21 +232,20 @@ impl Writer {
         let heap = self.structure(128 + 2 * base);
         self.fill(heap + 8, "VirtualSpace", &[("_low", CODE), ("_high", CODE + CODE_BYTES)]);
         self.fill(heap + 8 + base, "VirtualSpace", &[("_low", CODE_MAP), ("_high", CODE_MAP + PAGE)]);
-        let (segments, used_bytes) = self.blocks();
+        let blocks = self.blocks();
         let shift = heap + 32 + 2 * base;
         // `_next_segment` follows, and further on the type of the code in it: all kinds.
-        self.image.put_words(shift, [(0, u64::from(SEGMENT_SHIFT)), (8, segments), (64, 3)]);
+        self.image.put_words(shift, [(0, u64::from(SEGMENT_SHIFT)), (8, blocks.segments), (64, 3)]);
         let (array, pointers) = (self.structure(data + 8), self.structure(8));
         self.fill(array, "GrowableArrayBase", &[("_len", 1)]);
         self.image.put_word(array + data, pointers);
         self.image.put_word(pointers, heap);
         self.static_field("CodeCache", "_heaps", array);
-        self.expected.pools.insert("CodeCache", (used_bytes, CODE_BYTES));
+        self.expected.pools.insert("CodeCache", Usage::of(blocks.used_bytes, CODE_BYTES));
     }
 
-    /// Writes blocks, in use and free; returns the number of their segments, and the bytes of those
-    /// in use.
-    fn blocks(&mut self) -> (u64, u64) {
+    /// Writes blocks, in use and free.
+    fn blocks(&mut self) -> CodeBlocks {
         let (mut segment, mut in_use) = (0, 0);
         let stop = self.dice.below((CODE_BYTES >> SEGMENT_SHIFT) + 1);
         while segment < stop {
@@ -252,6 +260,6 @@ impl Writer {
             in_use += (u64::from(is_used) * length) << SEGMENT_SHIFT;
             segment += length;
         }
-        (stop, in_use)
+        CodeBlocks { segments: stop, used_bytes: in_use }
     }
 }

@@ -254,7 +254,7 @@ impl Writer {
             Kind::Instance(_) => {}
         }
         let of = self.expected.types.entry(class.name).or_default();
-        *of = (of.0 + 1, of.1 + bytes);
+        of.add(bytes);
         let is_archived = self.is_archive;
         self.objects.push(Object { at, bytes, class: index, length, is_archived, is_humongous: false });
     }

@@ -2,6 +2,7 @@
 
 use super::heap::REGION_BYTES;
 use super::{HEAP, PAGE, Writer};
+use crate::Usage;
 
 /// `ShenandoahHeapRegion::RegionState`, in order.
 const STATES: [&str; 10] = [
@@ -39,7 +40,7 @@ impl Writer {
         let committed = self.shenandoah_regions(pointers, count);
         let bytes: u64 = committed.iter().map(|range| range.1 - range.0).sum();
         let in_use = 8 * self.dice.below(bytes / 8 + 1);
-        self.expected.pools.insert("Shenandoah", (in_use, bytes));
+        self.expected.pools.insert("Shenandoah", Usage::of(in_use, bytes));
         let word = if self.is_new {
             self.declare("ShenandoahGeneration", &[("_used", 8)]);
             self.object("ShenandoahGeneration", &[("_used", in_use)])

@@ -3,6 +3,7 @@
 
 use super::heap::Collector;
 use super::{HEAP, PAGE, Writer};
+use crate::Usage;
 
 const SPACE_BYTES: u64 = 32 * PAGE;
 
@@ -79,7 +80,7 @@ impl Writer {
         self.image.map(start, (end - start) as usize);
         let top = self.eden(start, end);
         self.expect_area("old", [start, top, end]);
-        self.expected.pools.insert("Epsilon Heap", (top - start, end - start));
+        self.expected.pools.insert("Epsilon Heap", Usage::of(top - start, end - start));
         let space = self.space(start, end, top);
         self.collected_heap("EpsilonHeap", &[("_space", space)], 4 * SPACE_BYTES);
         vec![(start, end)]
@@ -96,7 +97,7 @@ impl Writer {
         ];
         for (name, index) in names.into_iter().zip([0, 1, 3]) {
             let (start, end) = spaces[index];
-            self.expected.pools.insert(name, (tops[index] - start, end - start));
+            self.expected.pools.insert(name, Usage::of(tops[index] - start, end - start));
         }
         for (index, kind) in ["eden", "survivor", "survivor", "old"].into_iter().enumerate() {
             self.expect_area(kind, [spaces[index].0, tops[index], spaces[index].1]);

@@ -3,6 +3,7 @@
 //! generations.
 
 use super::{PAGE, Writer};
+use crate::Usage;
 
 /// Smaller than real granules, so that images are small.
 const GRANULE_SHIFT: u64 = 16;
@@ -36,7 +37,7 @@ impl Writer {
         let heap = heap + self.tables.offset("ZCollectedHeap", "_heap");
         self.z_globals();
         let used = self.z_pages(heap, count);
-        self.expected.shared_bytes.1 = used * views.len() as u64;
+        self.expected.shared.used_bytes = used * views.len() as u64;
         self.z_allocator(heap + self.tables.offset("ZHeap", "_page_allocator"), count * GRANULE_BYTES);
         let mut committed = Vec::new();
         for view in views {
@@ -93,7 +94,7 @@ impl Writer {
         if !self.is_new {
             let used = 8 * self.dice.below(most / 8);
             self.fill(allocator, "ZPageAllocator", &[("_capacity", most), ("_used", used)]);
-            self.expected.pools.insert("ZHeap", (used, most));
+            self.expected.pools.insert("ZHeap", Usage::of(used, most));
             return;
         }
         let nodes = 1 + self.dice.below(3);
@@ -111,7 +112,7 @@ impl Writer {
         let young = 8 * self.dice.below((committed - old) / 8 + 1);
         let behind = allocator + self.tables.offset("ZPageAllocator", "_max_capacity");
         self.image.put_row(behind + 8, [young + old, young, old]);
-        self.expected.pools.insert("ZGC Young Generation", (young, committed - old));
-        self.expected.pools.insert("ZGC Old Generation", (old, old));
+        self.expected.pools.insert("ZGC Young Generation", Usage::of(young, committed - old));
+        self.expected.pools.insert("ZGC Old Generation", Usage::of(old, old));
     }
 }

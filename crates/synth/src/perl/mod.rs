@@ -14,7 +14,7 @@ pub use traps::Trap;
 
 use std::collections::BTreeMap;
 
-use crate::{Damage, Image, Rng};
+use crate::{Damage, Image, Rng, Tally};
 
 /// Parameters of a fabricated perl.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,22 +77,19 @@ pub struct ExpectedPerl {
     pub buffers: u64,
     /// Bytes of these strings (`CUR`).
     pub payload_bytes: u64,
-    /// Shared buffers: number and bytes, each counted once.
-    pub shared: (u64, u64),
-    /// Constants of the code, included in the strings: number, and bytes of their buffers (`LEN`).
-    pub constants: (u64, u64),
+    /// Shared buffers, each counted once.
+    pub shared: Tally,
+    /// Buffers (`LEN`) of the code's constants, which are included in the strings.
+    pub constants: Tally,
     /// All buffers that pads keep, sorted.
     pub kept: Vec<KeptBuffer>,
 }
 
 impl ExpectedPerl {
-    /// Bytes kept by lexicals, and by temporaries.
-    pub fn kept_bytes(&self) -> (u64, u64) {
-        let of = |is_lexical| {
-            let kept = self.kept.iter().filter(|kept| kept.lexical.is_some() == is_lexical);
-            kept.map(|kept| kept.bytes).sum()
-        };
-        (of(true), of(false))
+    /// Bytes kept by lexicals, or by temporaries.
+    pub fn kept_bytes(&self, is_lexical: bool) -> u64 {
+        let kept = self.kept.iter().filter(|kept| kept.lexical.is_some() == is_lexical);
+        kept.map(|kept| kept.bytes).sum()
     }
 }
 

@@ -171,8 +171,7 @@ impl Perl {
         self.expected.strings += owners;
         self.expected.buffers += 1;
         self.expected.payload_bytes += owners * cur;
-        self.expected.shared.0 += 1;
-        self.expected.shared.1 += len;
+        self.expected.shared.add(len);
     }
 
     fn array(&mut self, elements: &[u64]) -> u64 {
@@ -324,8 +323,7 @@ impl Perl {
         self.expected.strings += 1;
         self.expected.buffers += 1;
         self.expected.payload_bytes += cur;
-        self.expected.constants.0 += 1;
-        self.expected.constants.1 += len;
+        self.expected.constants.add(len);
         let flags = flags::POK | flags::PADTMP | flags::READONLY;
         self.string(Type::Pv, StringSpec { flags, cur, len }, None).0
     }

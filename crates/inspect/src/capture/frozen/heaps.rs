@@ -108,10 +108,7 @@ impl Frozen {
         let swapped = self.mappings_that(|space| space.counts.swap_bytes > 0);
         let reserved = self.mappings_that(|space| space.flags.is_hugetlb());
         let residency = &self.residency;
-        let resident = |range: AddressRange| {
-            let runs = anonymous_runs(residency, range.start, range.end);
-            runs.into_iter().map(AddressRange::from).collect()
-        };
+        let resident = |range: AddressRange| anonymous_runs(residency, range);
         let (mut all, mut all_caveats) = (Vec::new(), Vec::new());
         let resident_memory = Resident::new(memory, residency);
         for (owner, (layer, found)) in how.found.allocators.iter().enumerate() {
@@ -193,14 +190,14 @@ fn add_free(reading: Reading, free: &mut Vec<AddressRange>) {
     let mut blocks = blocks.iter(0).peekable();
     for range in &managed {
         let mut at = range.start;
-        while let Some((start, bytes)) = blocks.next_if(|(start, _)| *start < range.end) {
-            if start > at.saturating_add(MAX_BETWEEN_BLOCKS) {
-                free.push((at, start).into());
+        while let Some(block) = blocks.next_if(|block| block.start < range.end) {
+            if block.start > at.saturating_add(MAX_BETWEEN_BLOCKS) {
+                free.push(AddressRange::new(at, block.start));
             }
-            at = at.max(start.saturating_add(bytes));
+            at = at.max(block.end);
         }
         if at < range.end {
-            free.push((at, range.end).into());
+            free.push(AddressRange::new(at, range.end));
         }
     }
 }

@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use strandline_claims::runtime::Context;
 use strandline_process::memory::word_at;
+use strandline_process::range::AddressRange;
 
 use super::{Area, Heap, Kind, MAX_REGIONS, Pool, REGIONS_AT_ONCE, reserved};
 use crate::jvm::view::View;
@@ -15,7 +16,7 @@ pub fn read(context: &Context<'_>, view: &View<'_>, heap: u64) -> Option<Heap> {
     if !region_bytes.is_power_of_two() || !(1 << 16..=1 << 29).contains(&region_bytes) {
         return None;
     }
-    let (start, end) = reserved(view, heap)?;
+    let AddressRange { start, end } = reserved(view, heap)?;
     let manager = view.field_address(heap, &["G1CollectedHeap::_hrm"])?;
     let table =
         view.field_address(manager, &["G1HeapRegionManager::_regions", "HeapRegionManager::_regions"])?;
@@ -60,7 +61,7 @@ pub fn read(context: &Context<'_>, view: &View<'_>, heap: u64) -> Option<Heap> {
         |name: &str, of: [&str; 2]| Some(Pool::new(name, figure(of, "used")?, figure(of, "committed")?));
     Some(Heap {
         collector: "G1",
-        reserved: (start, end),
+        reserved: AddressRange { start, end },
         areas,
         pools: vec![
             pool("G1 Eden Space", ["eden_space", "eden"])?,

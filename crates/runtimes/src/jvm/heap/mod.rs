@@ -16,8 +16,10 @@ use serde::{Deserialize, Serialize};
 
 use strandline_claims::range::{MAX_BYTES, page_of, page_up};
 use strandline_claims::runtime::Context;
+use strandline_process::pages::USER_ADDRESS_END;
+use strandline_process::range::AddressRange;
 
-use super::view::{ADDRESS_SPACE_END, View};
+use super::view::View;
 
 /// Limit on regions read: 32 TiB in regions of 32 MiB are a million.
 pub const MAX_REGIONS: u64 = 1 << 20;
@@ -89,7 +91,7 @@ pub struct Heap {
     /// Name of the collector: `G1`, `Serial`.
     pub collector: &'static str,
     /// Reserved range.
-    pub reserved: (u64, u64),
+    pub reserved: AddressRange,
     /// The areas, in address order.
     pub areas: Vec<Area>,
     /// The memory pools.
@@ -98,12 +100,12 @@ pub struct Heap {
     pub region_bytes: Option<u64>,
     /// Parts of shared memory in use, if the heap is there: in address order, within
     /// [`Heap::views`].
-    pub shared_used: Vec<(u64, u64)>,
+    pub shared_used: Vec<AddressRange>,
     /// Parts of shared memory that could not be read, or not in time: in address order, within
     /// [`Heap::views`].
-    pub shared_unread: Vec<(u64, u64)>,
+    pub shared_unread: Vec<AddressRange>,
     /// Mappings of that shared memory; a page may be in several.
-    pub views: Vec<(u64, u64)>,
+    pub views: Vec<AddressRange>,
     /// Number of mappings of that memory, if more than one.
     pub times_mapped: Option<u64>,
     /// Whether objects follow each other without gaps in each area, so that they can be walked.
@@ -125,8 +127,8 @@ impl Heap {
     fn checked(mut self) -> Option<Self> {
         self.areas.sort_by_key(|area| area.start);
         let apart = self.areas.windows(2).all(|pair| pair[0].end <= pair[1].start);
-        let (start, end) = self.reserved;
-        let inside = self.areas.iter().all(|area| start <= area.start && area.end <= end);
+        let inside =
+            self.areas.iter().all(|area| self.reserved.covers(AddressRange::new(area.start, area.end)));
         (apart && inside).then_some(self)
     }
 }
@@ -182,17 +184,17 @@ pub fn is_collecting(view: &View<'_>, heap: u64) -> bool {
 }
 
 /// Reads `CollectedHeap::_reserved`.
-fn reserved(view: &View<'_>, heap: u64) -> Option<(u64, u64)> {
+fn reserved(view: &View<'_>, heap: u64) -> Option<AddressRange> {
     let region = view.field_address(heap, &["CollectedHeap::_reserved"])?;
     let start = view.field(region, &["MemRegion::_start"])?;
     let words = view.field(region, &["MemRegion::_word_size"])?;
     let end = start.checked_add(words.checked_mul(8)?)?;
-    (start < end && end <= ADDRESS_SPACE_END).then_some((start, end))
+    (start < end && end <= USER_ADDRESS_END).then_some(AddressRange { start, end })
 }
 
 /// Whether a range is valid: within the address space, and no larger than a claim may be.
 pub fn is_claimable(start: u64, end: u64) -> bool {
-    end <= ADDRESS_SPACE_END && page_up(end).saturating_sub(page_of(start)) <= MAX_BYTES
+    end <= USER_ADDRESS_END && page_up(end).saturating_sub(page_of(start)) <= MAX_BYTES
 }
 
 /// Reads a space of an older collector: start, end of objects, end. Fields are those of the first

@@ -6,6 +6,7 @@ use std::time::Instant;
 use strandline_claims::runtime::Context;
 use strandline_claims::words::is_process_memory;
 use strandline_process::map::Mapping;
+use strandline_process::range::AddressRange;
 
 use super::{Heap, Pool};
 use crate::jvm::layout::{Z_PER_NUMA_BYTES, Z_USED_AFTER_MAX_CAPACITY, Z_USED_OF_GENERATIONS};
@@ -48,17 +49,17 @@ pub fn read(context: &Context<'_>, view: &View<'_>, heap: u64) -> Option<Heap> {
         let used = view.word(used)?;
         vec![Pool::new("ZHeap", used, committed)]
     };
-    let views: Vec<(u64, u64)> = context
+    let views: Vec<AddressRange> = context
         .space
         .mappings()
         .iter()
         .filter(|mapping| is_view(mapping))
-        .map(|m| (m.start, m.end))
+        .map(|mapping| mapping.range())
         .collect();
     let (shared, shared_unread) = Granules::new(view, heap, &name)?.used(context, &views);
     // With generations there is one view; without, one per pointer colour.
     let times_mapped = (!has_generations).then_some(COLOURS);
-    let reserved = (0, u64::MAX);
+    let reserved = AddressRange::new(0, u64::MAX);
     Some(Heap {
         collector: "Z",
         reserved,
@@ -109,12 +110,12 @@ impl<'a> Granules<'a> {
 
     /// Returns the parts of the views' resident memory that objects use, and the parts that could
     /// not be read.
-    fn used(&self, context: &Context<'_>, views: &[(u64, u64)]) -> (Ranges, Ranges) {
+    fn used(&self, context: &Context<'_>, views: &[AddressRange]) -> (Ranges, Ranges) {
         let (mut used, mut unread) = (Ranges::new(), Ranges::new());
         let is_swapped = context.may_be_swapped();
         let is_empty = |at: u64| !is_swapped && is_process_memory(context.space, at, at.saturating_add(8));
         let mut is_late = false;
-        for (start, end) in views.iter().flat_map(|&(start, end)| (context.shared)(start, end)) {
+        for AddressRange { start, end } in views.iter().flat_map(|&view| context.shared_runs(view)) {
             let mut at = start;
             while at < end {
                 is_late |= Instant::now() >= context.deadline;
@@ -155,13 +156,13 @@ impl<'a> Granules<'a> {
     }
 }
 
-type Ranges = Vec<(u64, u64)>;
+type Ranges = Vec<AddressRange>;
 
 /// Adds a range; joins it with the last one if they adjoin.
 fn push(ranges: &mut Ranges, start: u64, end: u64) {
     match ranges.last_mut() {
-        Some(last) if last.1 == start => last.1 = end,
-        _ => ranges.push((start, end)),
+        Some(last) if last.end == start => last.end = end,
+        _ => ranges.push(AddressRange { start, end }),
     }
 }
 

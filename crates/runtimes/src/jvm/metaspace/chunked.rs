@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 
 use strandline_process::memory::{half_word_at, word_at};
+use strandline_process::range::AddressRange;
 
 use super::{Era, MAX_NODES, Reader, Space, SpaceState};
 use crate::jvm::layout::{
@@ -26,7 +27,7 @@ fn arena(reader: &mut Reader<'_>, arena: u64, kind: &mut SpaceState) -> Option<u
         if half_word_at(&chunk, OLD_CHUNK_SENTINEL)? != SENTINEL || !(at + 1..=end).contains(&top) {
             return None;
         }
-        kind.used.push((at, top));
+        kind.used.push(AddressRange::new(at, top));
         kind.nodes.insert(word_at(&chunk, OLD_CHUNK_NODE)?);
         bytes = bytes.checked_add(top - at)?;
         at = word_at(&chunk, OLD_CHUNK_NEXT)?;
@@ -55,7 +56,7 @@ fn space(kind: SpaceState, view: &View<'_>) -> Option<Space> {
         if low != start || !(low..=end).contains(&high) || space.ranges.len() >= MAX_NODES {
             return None;
         }
-        space.ranges.push((start, end));
+        space.ranges.push(AddressRange { start, end });
         space.committed_bytes = space.committed_bytes.checked_add(high - low)?;
         left.push(word_at(&node, OLD_NODE_NEXT)?);
     }

@@ -4,6 +4,7 @@
 use std::collections::HashSet;
 
 use strandline_process::memory::word_at;
+use strandline_process::range::AddressRange;
 
 use super::{Era, MAX_NODES, Reader, Space, SpaceState};
 use crate::jvm::layout::{
@@ -35,7 +36,7 @@ fn arena(reader: &mut Reader<'_>, arena: u64, kind: &mut SpaceState) -> Option<u
             return None;
         }
         if used > 0 {
-            kind.used.push((base, base.checked_add(used)?));
+            kind.used.push(AddressRange::new(base, base.checked_add(used)?));
         }
         kind.nodes.insert(word_at(&chunk, CHUNK_NODE)?);
         bytes += used;
@@ -62,7 +63,8 @@ fn space(kind: SpaceState, view: &View<'_>) -> Option<Space> {
     let mut seen = HashSet::new();
     while at != 0 && ranges.len() < MAX_NODES && seen.insert(at) {
         let start = view.word(at.checked_add(NODE_BASE)?)?;
-        ranges.push((start, start.checked_add(view.word(at.checked_add(NODE_SIZE)?)?)?));
+        let bytes = view.word(at.checked_add(NODE_SIZE)?)?;
+        ranges.push(AddressRange::new(start, start.checked_add(bytes)?));
         at = view.word(at.checked_add(NODE_NEXT)?)?;
     }
     let space = Space {

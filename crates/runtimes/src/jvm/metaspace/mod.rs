@@ -10,6 +10,8 @@ mod elastic;
 use std::collections::{HashMap, HashSet};
 use std::time::Instant;
 
+use strandline_process::range::AddressRange;
+
 use super::heap::is_claimable;
 use super::layout::{METASPACE_AFTER_LOADER, METASPACE_ARENAS};
 use super::view::View;
@@ -27,9 +29,9 @@ const MAX_RESERVED: u64 = 1 << 40;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Space {
     /// Reserved ranges, in address order.
-    pub ranges: Vec<(u64, u64)>,
+    pub ranges: Vec<AddressRange>,
     /// Used parts, in address order.
-    pub used: Vec<(u64, u64)>,
+    pub used: Vec<AddressRange>,
     /// Used bytes, by HotSpot's count.
     pub used_bytes: u64,
     /// Committed bytes, by HotSpot's count.
@@ -42,13 +44,13 @@ impl Space {
         self.ranges.sort_unstable();
         self.used.sort_unstable();
         let (ranges, used) = (&self.ranges, &self.used);
-        let apart = |ranges: &[(u64, u64)]| ranges.windows(2).all(|pair| pair[0].1 <= pair[1].0);
-        let is_inside = |&(start, end): &(u64, u64)| {
-            let range = ranges.get(ranges.partition_point(|range| range.1 <= start));
-            range.is_some_and(|range| range.0 <= start && end <= range.1)
+        let apart = |ranges: &[AddressRange]| ranges.windows(2).all(|pair| pair[0].end <= pair[1].start);
+        let is_inside = |&used: &AddressRange| {
+            let range = ranges.get(ranges.partition_point(|range| range.end <= used.start));
+            range.is_some_and(|range| range.covers(used))
         };
         let is_sound = self.reserved_bytes() <= MAX_RESERVED
-            && ranges.iter().all(|range| range.0 <= range.1 && is_claimable(range.0, range.1))
+            && ranges.iter().all(|range| range.start <= range.end && is_claimable(range.start, range.end))
             && apart(ranges)
             && apart(used)
             && used.iter().all(is_inside);
@@ -56,7 +58,7 @@ impl Space {
     }
 
     fn reserved_bytes(&self) -> u64 {
-        self.ranges.iter().map(|range| range.1.saturating_sub(range.0)).fold(0, u64::saturating_add)
+        self.ranges.iter().map(|range| range.len()).fold(0, u64::saturating_add)
     }
 }
 
@@ -67,8 +69,17 @@ pub struct Metaspace {
     pub others: Space,
     /// Space that narrow class pointers point to; empty if these are off.
     pub classes: Space,
-    /// Class loaders: address of the handle of its object, and its bytes in both spaces.
-    pub loaders: Vec<(u64, u64)>,
+    /// Shares of the class loaders.
+    pub loaders: Vec<LoaderShare>,
+}
+
+/// The share of a class loader.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LoaderShare {
+    /// Address of the handle of its object.
+    pub handle: u64,
+    /// Its bytes in both spaces.
+    pub bytes: u64,
 }
 
 /// Structures of a range of versions.
@@ -95,25 +106,25 @@ impl Metaspace {
         let mut kinds = [SpaceState::default(), SpaceState::default()];
         // A hidden class may have a metaspace of its own besides that of its loader: it counts for
         // the loader.
-        let mut loaders: HashMap<u64, (u64, u64)> = HashMap::new();
+        let mut loaders: HashMap<u64, LoaderShare> = HashMap::new();
         let mut at = view.static_field(&["ClassLoaderDataGraph::_head"])?;
         let mut count = 0;
         while at != 0 && !reader.seen.contains(&at) {
             count += 1;
             (count <= MAX_LOADERS && reader.is_new(at)).then_some(())?;
-            if let Some((handle, bytes)) = reader.loader(at, &mut kinds)? {
+            if let Some(LoaderShare { handle, bytes }) = reader.loader(at, &mut kinds)? {
                 let object = if handle == 0 { 0 } else { view.word(handle)? };
-                let of = loaders.entry(object).or_insert((handle, 0));
-                of.1 = of.1.saturating_add(bytes);
+                let of = loaders.entry(object).or_insert(LoaderShare { handle, bytes: 0 });
+                of.bytes = of.bytes.saturating_add(bytes);
             }
             at = view.field(at, &["ClassLoaderData::_next"])?;
         }
-        let mut loaders: Vec<(u64, u64)> = loaders.into_values().collect();
+        let mut loaders: Vec<LoaderShare> = loaders.into_values().collect();
         let [others, classes] = kinds;
         let others = (era.space)(others, view)?.checked()?;
         let classes =
             if classes.has_chunks { (era.space)(classes, view)?.checked()? } else { Space::default() };
-        loaders.sort_by_key(|&(handle, bytes)| (std::cmp::Reverse(bytes), handle));
+        loaders.sort_by_key(|share| (std::cmp::Reverse(share.bytes), share.handle));
         Some(Self { others, classes, loaders })
     }
 }
@@ -129,7 +140,7 @@ struct SpaceState {
     used_bytes: u64,
     /// Nodes that chunks were cut from.
     nodes: HashSet<u64>,
-    used: Vec<(u64, u64)>,
+    used: Vec<AddressRange>,
 }
 
 struct Reader<'a> {
@@ -140,9 +151,8 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Reads a class loader: returns the address of its object's handle, and its bytes. A loader
-    /// without classes has no metaspace.
-    fn loader(&mut self, at: u64, kinds: &mut [SpaceState; 2]) -> Option<Option<(u64, u64)>> {
+    /// Reads a class loader: returns its share. A loader without classes has no metaspace.
+    fn loader(&mut self, at: u64, kinds: &mut [SpaceState; 2]) -> Option<Option<LoaderShare>> {
         let loader = self.view.field_address(at, &["ClassLoaderData::_class_loader"])?;
         let place = loader.checked_add(METASPACE_AFTER_LOADER)?;
         let (metaspace, lock) = (self.view.word(place)?, self.view.word(place.checked_add(8)?)?);
@@ -160,7 +170,7 @@ impl Reader<'_> {
                 bytes = bytes.checked_add((self.era.arena)(self, arena, kind)?)?;
             }
         }
-        Some(Some((self.view.word(loader)?, bytes)))
+        Some(Some(LoaderShare { handle: self.view.word(loader)?, bytes }))
     }
 
     /// Whether a loader or a chunk is new, there are not too many, and there is time.

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 
 use strandline_process::memory::{half_word_at, word_at};
+use strandline_process::range::AddressRange;
 
 use crate::jvm::code::{self, SegmentMap};
 use crate::jvm::view::View;
@@ -31,7 +32,7 @@ pub struct Blob {
     /// Address of its maps (`ImmutableOopMapSet`); 0 if it has none.
     pub maps: u64,
     /// Range of the references that its instructions use.
-    pub oops: (u64, u64),
+    pub oops: AddressRange,
 }
 
 /// Pieces of code, by address.
@@ -49,7 +50,7 @@ impl<'a> Blobs<'a> {
 
     /// Returns the piece of code at `pc`.
     pub fn at(&mut self, pc: u64) -> Option<Blob> {
-        let place = *self.places.iter().find(|place| (place.range.0..place.range.1).contains(&pc))?;
+        let place = *self.places.iter().find(|place| place.range.contains(pc))?;
         let start = self.start(&place, pc)?;
         if let Some(known) = self.known.get(&start) {
             return *known;
@@ -64,11 +65,11 @@ impl<'a> Blobs<'a> {
     /// Returns the address, behind its header, of the block that contains an address
     /// (`CodeHeap::find_block_for`, memory/heap.cpp).
     fn start(&self, place: &SegmentMap, pc: u64) -> Option<u64> {
-        let mut index = (pc - place.range.0) >> place.shift;
+        let mut index = (pc - place.range.start) >> place.shift;
         for _ in 0..MAX_STEPS {
             match self.view.byte(place.map.checked_add(index)?)? {
                 FREE => return None,
-                0 => return place.range.0.checked_add(index << place.shift)?.checked_add(place.header),
+                0 => return place.range.start.checked_add(index << place.shift)?.checked_add(place.header),
                 back => index = index.checked_sub(u64::from(back))?,
             }
         }
@@ -95,13 +96,15 @@ impl<'a> Blobs<'a> {
         let oops = match ["nmethod::_oops_offset", "nmethod::_metadata_offset"]
             .map(|name| view.half_field(start, &[name]))
         {
-            [Some(from), Some(to)] => (place(Some(u64::from(from)))?, place(Some(u64::from(to)))?),
-            _ => (data, end),
+            [Some(from), Some(to)] => {
+                AddressRange::new(place(Some(u64::from(from)))?, place(Some(u64::from(to)))?)
+            }
+            _ => AddressRange::new(data, end),
         };
         let is_sound = start < code
             && code <= end
-            && oops.1 <= end
-            && oops.0 <= oops.1
+            && oops.end <= end
+            && oops.start <= oops.end
             && frame_bytes <= MAX_FRAME_BYTES;
         let is_method = self.is_method(start)?;
         is_sound.then_some(Blob {
@@ -110,7 +113,7 @@ impl<'a> Blobs<'a> {
             complete: start.checked_add(complete)?.max(code),
             frame_bytes,
             maps: view.field(start, &["CodeBlob::_oop_maps"])?,
-            oops: if is_method { oops } else { (0, 0) },
+            oops: if is_method { oops } else { AddressRange::default() },
         })
     }
 
@@ -128,9 +131,8 @@ impl<'a> Blobs<'a> {
 
     /// Calls `take` with the references that a method's instructions use.
     pub fn oops(&self, blob: &Blob, take: &mut dyn FnMut(u64)) -> Option<()> {
-        let mut bytes =
-            vec![0; usize::try_from(blob.oops.1 - blob.oops.0).ok().filter(|&bytes| bytes <= 1 << 20)?];
-        self.view.memory.read(blob.oops.0, &mut bytes).ok()?;
+        let mut bytes = vec![0; usize::try_from(blob.oops.len()).ok().filter(|&bytes| bytes <= 1 << 20)?];
+        self.view.memory.read(blob.oops.start, &mut bytes).ok()?;
         (0..bytes.len() / 8).filter_map(|index| word_at(&bytes, index * 8)).for_each(take);
         Some(())
     }

@@ -15,6 +15,7 @@ use crate::jvm::shapes::OopFormat;
 use crate::jvm::threads::Thread;
 use crate::jvm::view::View;
 use strandline_process::memory::word_at;
+use strandline_process::range::AddressRange;
 
 /// Bytes below the stack pointer that are in use (System V ABI).
 const RED_ZONE_BYTES: u64 = 128;
@@ -52,7 +53,7 @@ pub struct Frames<'a> {
     blobs: Blobs<'a>,
     maps: Maps,
     pages: PageCache<'a>,
-    interpreter: (u64, u64),
+    interpreter: AddressRange,
     /// Return address in the stub that calls Java code from C++.
     call_return: u64,
     /// Distance from the frame pointer of that stub down to its `JavaCallWrapper`.
@@ -81,7 +82,7 @@ impl<'a> Frames<'a> {
             blobs: Blobs::new(view)?,
             maps: Maps::new(view)?,
             pages: PageCache::new(view.memory),
-            interpreter: (start, start.checked_add(bytes)?),
+            interpreter: AddressRange::new(start, start.checked_add(bytes)?),
             call_return: view
                 .static_field(&["StubRoutines::_call_stub_return_address"])
                 .filter(|&at| at != 0)?,
@@ -97,7 +98,7 @@ impl<'a> Frames<'a> {
         registers: Option<&ThreadFacts>,
         known: &mut PreciseRoots,
     ) -> Option<()> {
-        let (low, high) = thread.stack;
+        let AddressRange { start: low, end: high } = thread.stack;
         let state = thread.state?;
         let is_safe = state == self.states.is_native || state == self.states.is_blocked;
         let anchor = self.view.field_address(thread.address, &["JavaThread::_anchor"])?;
@@ -114,14 +115,14 @@ impl<'a> Frames<'a> {
                 let from = facts.stack_pointer.saturating_sub(RED_ZONE_BYTES).max(low) & !7;
                 let first = last.map(|frame| (frame, frame.sp)).or_else(|| self.running(facts, high));
                 let to = first.map_or(high, |(_, end)| end.clamp(from, high));
-                known.add_range((from, to));
+                known.add_range(AddressRange::new(from, to));
                 match first {
                     Some((frame, _)) => frame,
                     None => return Some(()),
                 }
             }
         };
-        while (low..high).contains(&frame.sp) && frame.sp.is_multiple_of(8) {
+        while thread.stack.contains(frame.sp) && frame.sp.is_multiple_of(8) {
             known.in_time()?;
             match self.next(&frame, high, known) {
                 Some(Some(next)) if next.sp > frame.sp => frame = next,
@@ -129,7 +130,7 @@ impl<'a> Frames<'a> {
                 _ => break,
             }
         }
-        known.add_range((frame.sp.clamp(low, high) & !7, high));
+        known.add_range(AddressRange::new(frame.sp.clamp(low, high) & !7, high));
         Some(())
     }
 
@@ -164,7 +165,7 @@ impl<'a> Frames<'a> {
     }
 
     fn is_interpreter(&self, pc: u64) -> bool {
-        (self.interpreter.0..self.interpreter.1).contains(&pc)
+        self.interpreter.contains(pc)
     }
 
     fn word(&mut self, at: u64) -> Option<u64> {
@@ -184,7 +185,7 @@ impl<'a> Frames<'a> {
         }
         let blob = self.blobs.at(frame.pc).filter(|blob| blob.frame_bytes > 0)?;
         let mut next = self.behind_compiled(frame, blob.frame_bytes, high)?;
-        let range = (frame.unextended_sp, next.sp);
+        let range = AddressRange::new(frame.unextended_sp, next.sp);
         let slots =
             if blob.is_method { self.maps.slots(&self.view, &self.blobs, &blob, frame.pc) } else { None };
         for slot in slots.iter().flatten() {

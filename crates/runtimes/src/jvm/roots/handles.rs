@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use strandline_claims::runtime::Context;
 use strandline_claims::words::{READ_BYTES, each_word};
 use strandline_process::memory::{half_word_at, word_at};
+use strandline_process::range::AddressRange;
 
 use super::PreciseRoots;
 use crate::jvm::view::View;
@@ -53,7 +54,7 @@ const MAX_THREAD_BYTES: u64 = 16 << 10;
 pub fn of_storages(
     context: &Context<'_>,
     view: &View<'_>,
-    data: (u64, u64),
+    data: AddressRange,
     known: &mut PreciseRoots,
 ) -> Option<()> {
     let mut names = Vec::new();
@@ -79,7 +80,7 @@ fn name(view: &View<'_>, storage: u64) -> Option<String> {
 /// storages has no blocks that point back to it. `None` if a storage was not read to its end, so
 /// that references are missing.
 fn of_storage(view: &View<'_>, storage: u64, known: &mut PreciseRoots) -> Option<bool> {
-    let Some((first, count)) = blocks_of(view, storage) else { return Some(false) };
+    let Some(BlockList { first, count }) = blocks_of(view, storage) else { return Some(false) };
     for index in 0..count {
         known.in_time()?;
         let Some(bytes) = block_of(view, storage, first.checked_add(index * 8)?) else {
@@ -92,13 +93,20 @@ fn of_storage(view: &View<'_>, storage: u64, known: &mut PreciseRoots) -> Option
     Some(true)
 }
 
-/// Returns the address of a storage's list of blocks, and their number.
-fn blocks_of(view: &View<'_>, storage: u64) -> Option<(u64, u64)> {
+/// The list of the blocks of a storage.
+struct BlockList {
+    /// Address of the first entry.
+    first: u64,
+    count: u64,
+}
+
+/// Returns the list of a storage's blocks.
+fn blocks_of(view: &View<'_>, storage: u64) -> Option<BlockList> {
     let array = view.word(storage.checked_add(ACTIVE_ARRAY)?)?;
     let size = view.word(array)?;
     let count = view.word(array.checked_add(BLOCK_COUNT)?)?;
     let first = array.checked_add(BLOCKS)?;
-    (count <= size && size <= MAX_BLOCKS).then_some((first, count))
+    (count <= size && size <= MAX_BLOCKS).then_some(BlockList { first, count })
 }
 
 /// Returns the block that the entry at `at` of a list points to; `None` if it does not belong to
@@ -288,7 +296,7 @@ impl Arena {
 /// Returns the storages of handles (`OopStorage`). The address of the global one has an entry; in
 /// static data, the addresses of the others are beside it (`OopStorageSet::_storages`,
 /// gc/shared/oopStorageSet.hpp).
-pub fn storages(context: &Context<'_>, view: &View<'_>, data: (u64, u64)) -> Vec<u64> {
+pub fn storages(context: &Context<'_>, view: &View<'_>, data: AddressRange) -> Vec<u64> {
     let Some(entry) = view.address(&["JNIHandles::_global_handles"]) else { return Vec::new() };
     let Some(global) = view.word(entry).filter(|&global| global != 0) else { return Vec::new() };
     let mut storages = vec![global];
@@ -335,7 +343,7 @@ mod tests {
     }
 
     fn known() -> PreciseRoots {
-        PreciseRoots::new((0, u64::MAX), Instant::now() + Duration::from_secs(600))
+        PreciseRoots::new(AddressRange::new(0, u64::MAX), Instant::now() + Duration::from_secs(600))
     }
 
     #[test]

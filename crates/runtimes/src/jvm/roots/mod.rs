@@ -17,7 +17,7 @@ use std::time::Instant;
 
 use strandline_claims::runtime::Context;
 use strandline_claims::words::{READ_BYTES, each_word};
-use strandline_process::range::RangeSet;
+use strandline_process::range::{AddressRange, RangeSet};
 
 use self::words::Words;
 use super::heap::Heap;
@@ -49,13 +49,13 @@ pub struct Roots<'a> {
 /// Roots found by HotSpot's description.
 pub struct PreciseRoots {
     /// Reserved range of the heap.
-    reserved: (u64, u64),
+    reserved: AddressRange,
     /// Values of certain references.
     certain: Vec<u64>,
     /// Values of registers.
     registers: Vec<u64>,
     /// Parts of stacks in which each word may be a reference.
-    ranges: Vec<(u64, u64)>,
+    ranges: Vec<AddressRange>,
     /// Whether there were more roots than can be kept.
     is_full: bool,
     /// When to stop.
@@ -63,7 +63,7 @@ pub struct PreciseRoots {
 }
 
 impl PreciseRoots {
-    fn new(reserved: (u64, u64), deadline: Instant) -> Self {
+    fn new(reserved: AddressRange, deadline: Instant) -> Self {
         let (certain, registers, ranges) = (Vec::new(), Vec::new(), Vec::new());
         Self { reserved, certain, registers, ranges, is_full: false, deadline }
     }
@@ -75,7 +75,7 @@ impl PreciseRoots {
     }
 
     /// Adds a part of a stack.
-    fn add_range(&mut self, range: (u64, u64)) {
+    fn add_range(&mut self, range: AddressRange) {
         if self.ranges.len() < MAX_RANGES {
             self.ranges.push(range);
         } else {
@@ -85,8 +85,7 @@ impl PreciseRoots {
 
     /// Adds the value of a certain reference.
     fn add(&mut self, word: u64) {
-        let (start, end) = self.reserved;
-        if !(start..end).contains(&word) {
+        if !self.reserved.contains(word) {
             return;
         }
         if self.certain.len() < MAX_WORDS {
@@ -105,7 +104,7 @@ impl<'a> Roots<'a> {
         view: View<'a>,
         heap: &'a Heap,
         oops: OopFormat,
-        data: (u64, u64),
+        data: AddressRange,
     ) -> Option<Self> {
         let threads = threads::threads(&view, context.deadline)?;
         let known = precise(context, &view, heap, oops, data, &threads);
@@ -173,7 +172,7 @@ fn precise(
     view: &View<'_>,
     heap: &Heap,
     oops: OopFormat,
-    data: (u64, u64),
+    data: AddressRange,
     threads: &[Thread],
 ) -> Option<PreciseRoots> {
     view.structs.major().filter(|&major| major >= FIRST_PRECISE)?;
@@ -187,7 +186,7 @@ fn precise(
     let mut frames = frames::Frames::new(view, oops)?;
     for thread in threads {
         handles::of_thread(view, thread.address, &mut known)?;
-        let is_its = |on: u64| (thread.stack.0..thread.stack.1).contains(&on);
+        let is_its = |on: u64| thread.stack.contains(on);
         let registers = context.threads.iter().find(|facts| is_its(facts.stack_pointer));
         frames.of_thread(thread, registers, &mut known)?;
     }

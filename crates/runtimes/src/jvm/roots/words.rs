@@ -15,6 +15,7 @@ use strandline_claims::words::{READ_BYTES, each_word};
 use strandline_process::c_library::CLibrary;
 use strandline_process::map::Mapping;
 use strandline_process::memory::{Memory, word_at};
+use strandline_process::range::AddressRange;
 use strandline_process::stacks::ThreadFacts;
 
 use super::DeadlineChecker;
@@ -39,7 +40,7 @@ pub struct Words<'a> {
     heap: &'a Heap,
     oops: OopFormat,
     /// Stacks of Java threads, in address order, without overlap.
-    stacks: Vec<(u64, u64)>,
+    stacks: Vec<AddressRange>,
     /// Addresses of the storages of handles.
     storages: Vec<u64>,
 }
@@ -52,7 +53,7 @@ impl<'a> Words<'a> {
         view: View<'a>,
         heap: &'a Heap,
         oops: OopFormat,
-        data: (u64, u64),
+        data: AddressRange,
         threads: &[Thread],
     ) -> Option<Self> {
         let stacks = apart(threads.iter().map(|thread| thread.stack).collect());
@@ -63,11 +64,11 @@ impl<'a> Words<'a> {
 
     /// Calls `take` with every word that may be a reference, while there is time.
     pub fn each(&self, clock: &mut DeadlineChecker, take: &mut dyn FnMut(u64)) {
-        for &(low, high) in &self.stacks {
+        for &stack in &self.stacks {
             if clock.is_over() {
                 return;
             }
-            self.stack(low, high, clock, take);
+            self.stack(stack, clock, take);
         }
         let memory: &dyn Memory = self.view.memory;
         for mapping in self.context.space.mappings().iter().filter(|mapping| self.is_searched(mapping)) {
@@ -89,8 +90,7 @@ impl<'a> Words<'a> {
 
     /// Whether a word could be the address of an object.
     fn may_be_object(&self, word: u64) -> bool {
-        let (start, end) = self.heap.reserved;
-        (start..end).contains(&word) && word.is_multiple_of(8)
+        self.heap.reserved.contains(word) && word.is_multiple_of(8)
     }
 
     /// Whether handles are in the memory that is searched: a malloc other than glibc's may put them
@@ -116,9 +116,10 @@ impl<'a> Words<'a> {
 
     /// Searches a stack from its pointer on, and its thread's registers; the whole stack if no
     /// thread's pointer is in it.
-    fn stack(&self, low: u64, high: u64, clock: &mut DeadlineChecker, take: &mut dyn FnMut(u64)) {
+    fn stack(&self, stack: AddressRange, clock: &mut DeadlineChecker, take: &mut dyn FnMut(u64)) {
+        let AddressRange { start: low, end: high } = stack;
         let mut both = |word: u64| self.oops.each_of(word, take);
-        let is_on = |thread: &&ThreadFacts| (low..high).contains(&thread.stack_pointer);
+        let is_on = |thread: &&ThreadFacts| stack.contains(thread.stack_pointer);
         let thread = self.context.threads.iter().find(is_on);
         if let Some(thread) = thread {
             thread.general.iter().flatten().for_each(|&word| both(word));
@@ -140,8 +141,8 @@ impl<'a> Words<'a> {
         // Both lists are in address order, without overlap.
         let next = self.heap.areas.partition_point(|area| area.end <= mapping.start);
         let area = self.heap.areas.get(next).map(|area| area.start);
-        let next = self.stacks.partition_point(|stack| stack.1 <= mapping.start);
-        let stack = self.stacks.get(next).map(|stack| stack.0);
+        let next = self.stacks.partition_point(|stack| stack.end <= mapping.start);
+        let stack = self.stacks.get(next).map(|stack| stack.start);
         if area.into_iter().chain(stack).any(|start| start < mapping.end)
             || self.context.threads.iter().any(|thread| mapping.contains(thread.stack_pointer))
         {
@@ -176,13 +177,13 @@ impl<'a> Words<'a> {
 }
 
 /// Sorts ranges and joins those that overlap. Stacks that only touch belong to two threads.
-fn apart(mut ranges: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
+fn apart(mut ranges: Vec<AddressRange>) -> Vec<AddressRange> {
     ranges.sort_unstable();
-    let mut apart: Vec<(u64, u64)> = Vec::new();
-    for (start, end) in ranges {
+    let mut apart: Vec<AddressRange> = Vec::new();
+    for range in ranges {
         match apart.last_mut() {
-            Some(last) if start < last.1 => last.1 = last.1.max(end),
-            _ => apart.push((start, end)),
+            Some(last) if range.start < last.end => last.end = last.end.max(range.end),
+            _ => apart.push(range),
         }
     }
     apart
