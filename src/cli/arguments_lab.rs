@@ -111,7 +111,7 @@ Examples:
   strandline compare --on slurm --dir /shared/lab --repeat 200 --partition long ./p0 ./p1
 
 Quote each command with its arguments, and variables before it, as one word. A command with pipes,
-redirections, $variables or patterns is run by `sh -c`, whose start is then measured too.
+redirections, $variables or patterns is run by `sh -c`; the times then include the shell's start.
 
 The words of a case are appended to each command; {} in them stands for the command.
 
@@ -121,7 +121,7 @@ pub struct Compare {
     /// How often
     #[command(flatten)]
     pub rounds: Rounds,
-    /// A benchmark, with a column of its own: words to append to each command
+    /// A benchmark, shown in a separate column: words to append to each command
     #[arg(long, value_name = "NAME=WORDS", value_parser = case)]
     pub case: Vec<(String, String)>,
     /// Compare one command with itself under these variables; may be repeated

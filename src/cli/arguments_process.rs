@@ -181,13 +181,13 @@ pub struct Reclaim {
     /// Maximum wait for a safe moment
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = duration)]
     pub wait: std::time::Duration,
-    /// Allow the direct way of zero_pages: if strandline is killed at the wrong instant, a write of
+    /// Allow the direct method of zero_pages: if strandline is killed at the wrong instant, a write of
     /// the process to one of those pages may be lost. Only with `--remedy zero_pages`
     #[arg(long)]
     pub allow_lost_write_risk: bool,
     #[command(flatten)]
     pub quiet: QuietFor,
-    /// Resume the process after this time at each read; a heap that was not read whole is not
+    /// Resume the process after this time at each read; a heap that was not read completely is not
     /// trimmed
     #[arg(long, value_name = "TIME", value_parser = plan::duration)]
     pub max_stop: Option<std::time::Duration>,
