@@ -94,7 +94,7 @@ impl Pages {
         let summed = survey.others.map_or(0, |others| others.processes);
         let age = seconds(now.duration_since(survey.at));
         let (took, uptime) = (seconds(survey.took), seconds(now.duration_since(self.began)));
-        gauge("strandline_exporter_processes", "Processes with series of their own.", shown.into());
+        gauge("strandline_exporter_processes", "Processes that are exported individually.", shown.into());
         gauge("strandline_exporter_summed_processes", "Processes that are summed as other.", summed.into());
         gauge("strandline_exporter_figures_age_seconds", "How old the kernel's figures here are.", age);
         gauge("strandline_exporter_figures_seconds", "How long it took to read them.", took);
@@ -109,13 +109,13 @@ impl Pages {
         let count = |counter: &AtomicU64| Value::Whole(counter.load(Ordering::Relaxed));
         let (states, cpu) = (&self.states, seconds(own_processor_time()));
         counter("strandline_exporter_cpu_seconds_total", "Processor time of the exporter.", cpu);
-        counter("strandline_exporter_scrapes_total", "Pages that were asked for.", count(&self.scrapes));
-        let dropped = "Clients that were let go because they were too slow.";
+        counter("strandline_exporter_scrapes_total", "Scrapes that were answered.", count(&self.scrapes));
+        let dropped = "Clients that were disconnected because they were too slow.";
         counter("strandline_exporter_dropped_clients_total", dropped, count(&self.dropped));
         counter("strandline_exporter_ledgers_total", "Ledgers that were taken.", count(&states.ledgers));
         let failed = "Ledgers that could not be taken.";
         counter("strandline_exporter_failed_ledgers_total", failed, count(&states.failures));
-        let overrun = "Stops that became longer than they were allowed; they are paid back.";
+        let overrun = "Stops that exceeded their limit; later stops are reduced accordingly.";
         counter("strandline_exporter_overrun_stops_total", overrun, count(&states.overruns));
     }
 }
@@ -169,7 +169,7 @@ fn kernel_figures(text: &mut Exposition, lines: &[Line<'_>], others: Option<&Sum
 /// Figures of single processes that are not summed over the others.
 fn other_figures(text: &mut Exposition, lines: &[Line<'_>]) {
     let figures: [(&str, Kind, &str, ProcessFigure); 3] = [
-        ("strandline_high_water_bytes", Kind::Gauge, "The most RSS the process ever had (VmHWM).", |s| {
+        ("strandline_high_water_bytes", Kind::Gauge, "Peak RSS of the process (VmHWM).", |s| {
             s.figures.high_water_bytes
         }),
         ("strandline_minor_faults_total", Kind::Counter, "Page faults without reading from a disk.", |s| {

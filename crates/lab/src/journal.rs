@@ -232,7 +232,7 @@ impl LabFile {
     /// One line: the folder holds something else, which is never touched.
     fn read(folder: &Path) -> Result<Option<Self>, String> {
         let path = folder.join("lab.json");
-        let advice = "it is left alone: mend or remove it, or give another --dir";
+        let advice = "it is not changed: repair or remove it, or give another --dir";
         match std::fs::read(&path) {
             Ok(text) => match serde_json::from_slice(&text) {
                 Ok(lab) => Ok(Some(lab)),

@@ -40,9 +40,7 @@ pub enum Error {
         parent: i32,
     },
     /// The id belongs to a kernel thread.
-    #[error(
-        "process {pid} is the kernel thread {name:?} and has no memory of its own; choose a user process"
-    )]
+    #[error("process {pid} is the kernel thread {name:?} and has no user memory; choose a user process")]
     KernelThread {
         /// The process asked for.
         pid: i32,

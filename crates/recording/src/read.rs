@@ -138,7 +138,7 @@ impl<R: Read> Reader<R> {
             }
             Some(other) => {
                 self.early_record = Some(other);
-                let text = "the first line, which says what was recorded and how, is lost";
+                let text = "the first line, with what was recorded and how, is lost";
                 self.add_caveat("recording_headless", "byte 0".to_owned(), None, text);
                 Ok(())
             }

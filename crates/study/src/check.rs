@@ -81,7 +81,7 @@ fn axes(study: &Study, problems: &mut Problems) {
 
 /// The problem text for a name with a comma.
 fn no_comma(name: &str) -> String {
-    format!("`{name}` has a comma, at which --axis parts names; give it another `name`")
+    format!("`{name}` has a comma, which separates names in --axis; give it another `name`")
 }
 
 fn subjects(study: &mut Study, problems: &mut Problems) {
@@ -92,7 +92,7 @@ fn subjects(study: &mut Study, problems: &mut Problems) {
             problems.add(subject.offset, format!("[[subject]]: {}", no_comma(&subject.name)));
         }
         if !seen.insert(subject.name.clone()) {
-            problems.add(subject.offset, format!("[[subject]]: `{}` is there twice", subject.name));
+            problems.add(subject.offset, format!("[[subject]]: `{}` is defined twice", subject.name));
         }
         if subject.axes.iter().any(|axis| axis == ALL_AXES) {
             subject.axes.clone_from(&all);

@@ -85,7 +85,8 @@ fn axes(study: &Study, sides: &[&Side], offset: usize, problems: &mut Problems) 
             && name != SUBJECT
             && study.axis(name).is_none()
         {
-            problems.add(offset, format!("there is no axis `{name}`; metrics stand in a list: [\"{name}\"]"));
+            problems
+                .add(offset, format!("there is no axis `{name}`; metrics are given in a list: [\"{name}\"]"));
         }
     }
 }

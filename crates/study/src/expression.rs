@@ -469,7 +469,7 @@ fn selection(value: &Value, matrix: &Matrix) -> Result<Selection, CellError> {
                     (None, _) => number.to_string(),
                     (Some(one), Some(other)) => {
                         return Err(CellError::Invalid(format!(
-                            "{number} on `{axis}` is both `{}` and `{}`: say one by its name",
+                            "{number} on `{axis}` is both `{}` and `{}`: use the name of one",
                             one.name, other.name
                         )));
                     }

@@ -81,7 +81,7 @@ fn walk(
         }
         Expr::Ident(name) => {
             if !names.iter().any(|known| known == name) {
-                scan.wrong.push(format!("there is no `{name}`; text stands in quotation marks"));
+                scan.wrong.push(format!("there is no `{name}`; put text in quotation marks"));
             }
         }
         Expr::Call(call) => {

@@ -23,7 +23,7 @@ pub fn make(path: &Path) -> Result<Vec<PathBuf>, String> {
     }
     std::fs::create_dir(path).map_err(|error| match error.kind() {
         std::io::ErrorKind::AlreadyExists => {
-            named(path, &"is there already; give another name, or `strandline study check` it")
+            named(path, &"already exists; give another name, or run `strandline study check` on it")
         }
         _ => named(path, &error),
     })?;
@@ -47,7 +47,7 @@ mod tests {
         assert_eq!(make(&path).unwrap().len(), 2);
         let (study, _) = super::super::file::Study::read(&path).unwrap();
         assert_eq!(study.name, "mine");
-        assert!(make(&path).unwrap_err().contains("is there already"));
+        assert!(make(&path).unwrap_err().contains("already exists"));
         assert!(make(Path::new("../..")).is_err() && make(Path::new("a b")).is_err());
     }
 }

@@ -97,7 +97,7 @@ impl Connector {
         if !connector.receives_events()? {
             return Err(io::Error::new(
                 io::ErrorKind::Unsupported,
-                "the kernel tells this namespace nothing",
+                "the kernel reports no events in this namespace",
             ));
         }
         Ok(connector)

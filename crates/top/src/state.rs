@@ -138,12 +138,12 @@ impl State {
     /// look at a time.
     pub fn ask(&mut self, pid: i32, wanted: Request, ask: impl FnOnce() -> bool) {
         self.message = Some(match self.waits_for {
-            Some((pid, _)) => format!("process {pid} is still looked at: one at a time"),
+            Some((pid, _)) => format!("process {pid} is still being read: one at a time"),
             None if ask() => {
                 self.waits_for = Some((pid, wanted));
                 format!("{} of process {pid} …", name(wanted))
             }
-            None => "nothing can be looked at any more: the thread that does has ended".to_owned(),
+            None => "no process can be read any more: the thread that reads them has ended".to_owned(),
         });
     }
 

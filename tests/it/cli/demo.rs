@@ -35,5 +35,5 @@ fn it_is_told_in_steps() {
 fn its_process_ends_with_its_input() {
     let arguments = ["demo-child", "--heap-mebibytes", "4", "--zero-mebibytes", "1"];
     let subject = Subject::start_command(strandline::command(&arguments)).unwrap();
-    assert!(subject.finish().unwrap().success(), "it found its memory as it had left it");
+    assert!(subject.finish().unwrap().success(), "it found its memory unchanged");
 }

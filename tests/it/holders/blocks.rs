@@ -279,7 +279,7 @@ fn what_was_written_is_shown_and_made_a_page() -> Outcome {
         return Err(format!("{} {text}", made.summary()).into());
     }
     strandline::run(&["report", "--format", "html", "-o", &document, &document])?
-        .complains(3, &["left alone"])?;
+        .complains(3, &["not overwritten"])?;
     strandline::run(&["report", "--format", "svg", &document])?.complains(3, &["--format html"])?;
     strandline::run(&["report", &document, &document])?.complains(3, &["by itself"])?;
     strandline::run(&["report", "--type", "x", &document])?.complains(3, &["--type"])?;

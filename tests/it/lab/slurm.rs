@@ -80,7 +80,7 @@ fn a_scheduler_that_is_down_is_told_and_nothing_is_lost() -> Outcome {
     complains(
         &fake.run(&words)?,
         3,
-        &["slurm: ", "Unable to contact slurm controller", "the same command goes on"],
+        &["slurm: ", "Unable to contact slurm controller", "run the same command to resume"],
     )?;
     fake.unset("down")?;
     assert_eq!(document(&fake.run(&words)?)?["runs"], 3);
@@ -132,7 +132,11 @@ fn a_job_whose_submission_was_not_answered_is_found_by_its_name() -> Outcome {
     fake.set("hold", "")?;
     fake.set("mute", "")?;
     let words = [&["--json"], &TWO[..], &["--repeat=3"]].concat();
-    complains(&fake.run(&words)?, 3, &["Unable to contact slurm controller", "the same command goes on"])?;
+    complains(
+        &fake.run(&words)?,
+        3,
+        &["Unable to contact slurm controller", "run the same command to resume"],
+    )?;
     fake.unset("mute")?;
     fake.unset("down")?;
     let next = Started::new(fake.command(&words))?;
@@ -153,7 +157,7 @@ fn a_signal_cancels_what_was_submitted() -> Outcome {
     signal(started.pid(), 2);
     let ended = started.finish()?;
     assert_eq!(ended.how(), 1002, "{}", ended.complaint());
-    says(&ended.complaint(), &["slurm: cancelled: job 1", "the same command goes on from here"])?;
+    says(&ended.complaint(), &["slurm: cancelled: job 1", "run the same command to resume"])?;
     assert_eq!(fake.calls("scancel"), ["scancel 1"]);
     // A hangup is handled like a crash of the machine: the job is left running.
     let started = Started::new(fake.command(&words))?;

@@ -89,7 +89,7 @@ fn what_is_found_for_interpreters_is_what_ulimit_says() -> Outcome {
             assert_eq!(under(smallest)?, 0, "{program} under {kind} of {smallest}");
             assert_eq!(under(failing)?, 1, "{program} under {kind} of {failing}");
             let words = found["failure"]["words"].as_str().ok_or("no words")?;
-            assert_eq!(words, "it said that it got no memory and exited with status 1");
+            assert_eq!(words, "it reported no memory and exited with status 1");
         }
     }
     Ok(())

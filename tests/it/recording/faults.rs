@@ -254,7 +254,7 @@ fn a_full_disk_costs_the_recording_and_not_the_command() -> Outcome {
     std::fs::write(disk.0.join("ballast"), vec![1; 60 << 10])?;
     let ended = place.run(&["--ledger", "marks"], &[&recorded()?, "storm", "1", "60"])?;
     assert_eq!(ended.how(), 0, "{}", ended.complaint());
-    assert!(ended.complaint().contains("the command goes on"), "{}", ended.complaint());
+    assert!(ended.complaint().contains("the command runs on"), "{}", ended.complaint());
     assert_eq!(ended.complaint().lines().count(), 1);
     let report = place.report()?;
     assert!(mark_names(&report).len() < 60);
@@ -304,7 +304,7 @@ fn a_disk_with_room_again_goes_on_and_says_what_it_lost() -> Outcome {
     place.until_reported("the first mark", has_first)?;
     std::fs::write(&fill, "")?;
     until_true("a frame that cannot be written", || {
-        std::fs::read_to_string(&said).is_ok_and(|text| text.contains("the command goes on"))
+        std::fs::read_to_string(&said).is_ok_and(|text| text.contains("the command runs on"))
     })?;
     std::fs::remove_file(&ballast)?;
     std::fs::write(&room, "")?;

@@ -196,7 +196,7 @@ fn a_new_study_passes_its_check_and_runs() -> Outcome {
     let document = lab.document(&["study", "mine", "--short"])?;
     assert_eq!(claim(&document, "grows-in-step")["verdict"], "holds");
     let again = lab.run(&["study", "new", "mine"])?;
-    assert!(again.how() == 3 && again.complaint().contains("is there already"), "{}", again.complaint());
+    assert!(again.how() == 3 && again.complaint().contains("already exists"), "{}", again.complaint());
     Ok(())
 }
 

@@ -69,8 +69,8 @@ pub enum Refusal {
     },
     /// The call takes too long; the thread finishes it by itself.
     #[error(
-        "the call in thread {tid} of process {pid} was not done after {seconds} s and was left to end by \
-         itself, after which the thread goes on where it was; look again later with `strandline explain {pid}`"
+        "the call in thread {tid} of process {pid} was not done after {seconds} s and runs on; \
+         the thread resumes its own code after it; run `strandline explain {pid}` later"
     )]
     Abandoned {
         /// The process asked for.
@@ -82,7 +82,7 @@ pub enum Refusal {
     },
     /// The tracer lost the thread during the call.
     #[error(
-        "thread {tid} of process {pid} during the call: {source}; it ends the call by itself and goes on"
+        "thread {tid} of process {pid} during the call: {source}; the thread finishes the call by itself and resumes its own code"
     )]
     Interrupted {
         /// The process asked for.

@@ -185,7 +185,7 @@ fn find_zeros(frozen: &Frozen, inputs: &Inputs<'_>, threads: usize, options: &Op
     let progress = |bytes: u64| {
         let done = done.fetch_add(bytes, Ordering::Relaxed) + bytes;
         if let Some(progress) = options.progress {
-            progress("looking for pages of zeros", done, total);
+            progress("searching for zero pages", done, total);
         }
     };
     let found = zeros::find(&frozen.memory, &runs, threads, &progress);

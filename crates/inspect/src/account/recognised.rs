@@ -34,7 +34,7 @@ pub fn recognise(
     // A runtime may manage all its memory itself: then its reader has read the allocator.
     let is_read = |name: &str| runtimes.iter().any(|runtime| runtime.read && runtime.name == name);
     for allocator in named.iter().filter(|allocator| !is_read(&allocator.name)) {
-        let text = "manages memory of its own; strandline does not read it yet: it is on the row anonymous";
+        let text = "manages its own memory, which strandline cannot read yet: it is on the row anonymous";
         add_unread(
             caveats,
             "allocator_not_read",
@@ -53,8 +53,7 @@ pub fn recognise(
         !runtime.read && recognise::has_own_heap(&runtime.name) && !is_allocator(&runtime.found_by)
     };
     for runtime in runtimes.iter().filter(own_heap).filter(|_| anonymous_bytes >= WORTH_NAMING_BYTES) {
-        let text =
-            "keeps objects in memory of its own; strandline does not read it: it is on the row anonymous";
+        let text = "manages its own memory, which strandline cannot read: it is on the row anonymous";
         add_unread(caveats, "runtime_not_read", (&runtime.name, &runtime.found_by), text, anonymous_bytes);
     }
     let is_unread = |code: &str| ["allocator_not_read", "runtime_not_read", "runtime_busy"].contains(&code);

@@ -273,7 +273,7 @@ impl SnapshotInputs {
                     .map_err(|error| no(format!("reading its page tables: {error}")))?;
                 if let Err(differences) = pages::reconcile(&residency, &smaps.entries) {
                     let first = differences.first().map(ToString::to_string).unwrap_or_default();
-                    return Err(no(format!("it has other pages than the process had ({first})")));
+                    return Err(no(format!("its pages differ from those of the process ({first})")));
                 }
                 (smaps, residency)
             }

@@ -167,7 +167,12 @@ fn caveats(memory: &Memory, members: &Members, processes: &GroupProcesses, files
             "{invisible} of its processes are not visible from this pid namespace: run strandline on the host"
         ),
     );
-    add(members.is_cut, "too_many_groups", None, "it has more groups or processes than are looked at".into());
+    add(
+        members.is_cut,
+        "too_many_groups",
+        None,
+        "it has more groups or processes than strandline reads".into(),
+    );
     let estimated = processes.estimated;
     add(
         estimated > 0,
@@ -181,7 +186,7 @@ fn caveats(memory: &Memory, members: &Members, processes: &GroupProcesses, files
         files.names_left,
         "files_left",
         None,
-        "strandline had no time to look at all files: their bytes are on the rows without a file, and rows of files may count \
+        "strandline had no time to read all files: their bytes are on the rows without a file, and rows of files may count \
          pages that are charged to other groups"
             .into(),
     );
@@ -199,7 +204,7 @@ fn caveats(memory: &Memory, members: &Members, processes: &GroupProcesses, files
         "remote_files",
         None,
         format!(
-            "strandline does not look at files of remote file systems: the bytes of {} are on the rows without a file",
+            "strandline does not read files of remote file systems: the bytes of {} are on the rows without a file",
             files.remote
         ),
     );
@@ -209,11 +214,11 @@ fn caveats(memory: &Memory, members: &Members, processes: &GroupProcesses, files
         "residency_not_charge",
         None,
         format!(
-            "strandline had no time to find the groups that {unsampled} files are charged to: their rows count what the page cache holds"
+            "strandline had no time to find the groups that {unsampled} files are charged to: their rows count their page cache"
         ),
     );
     add(!files.is_sampled && !files.files.is_empty(), "residency_not_charge", None,
-        "bytes of files are what the page cache holds, which may be charged to other groups (root can tell: /proc/kpagecgroup)".into());
+        "bytes of files are their page cache, which may be charged to other groups (root can read /proc/kpagecgroup)".into());
     add(
         !memory.is_hierarchical,
         "not_hierarchical",

@@ -182,7 +182,7 @@ fn fill(
     holders.caveats.extend(caveats);
     let dropped = blocks.dropped();
     if dropped.overlapping + dropped.misplaced > 0 {
-        let text = "blocks that overlap others, or lie where none can, are left out";
+        let text = "blocks that overlap others, or are outside the heap's memory, are left out";
         holders.caveats.push(Caveat::new("holders_overlap", "heap", None, text));
     }
     host::trim_heap();

@@ -178,7 +178,7 @@ impl<'a> Layers<'a> {
         self.caveats.extend(all().find(is_lost).map(|first| {
             let bytes = all().filter(is_lost).map(|claim| claim.sums.resident.total()).sum();
             let place = format!("{:#x}-{:#x}", first.start, first.end);
-            let text = "a reader takes memory for its own that another runtime's reader has: it stands there";
+            let text = "two runtimes' readers claim the same memory: it is on the rows of the first";
             Caveat::new("runtimes_disagree", place, Some(bytes), text)
         }));
         let own = reading.claims.iter().filter(|claim| !is_lost(claim));
@@ -250,7 +250,7 @@ impl LowerLayer {
 fn not_in_block(claim: &RangeClaim) -> Caveat {
     let place = format!("{:#x}-{:#x}", claim.start, claim.end);
     let bytes = Some(claim.sums.resident.total());
-    let text = "a reader takes this memory for its own, but no block in use of the allocator that it lies in contains \
+    let text = "a reader claims this memory, but no block in use of the allocator that it lies in contains \
                 all of it: it counts for the allocator's rows";
     Caveat::new("claim_not_in_block", place, bytes, text)
 }
@@ -529,7 +529,7 @@ fn move_lazy_free(
     }
     if left > 0 {
         let place = format!("{:#x}-{:#x}", space.mapping.start, space.mapping.end);
-        let text = "pages given up with MADV_FREE lie within an allocator's heap and stand on its rows";
+        let text = "pages freed with MADV_FREE are within an allocator's heap and counted on its rows";
         ledger.caveats.push(Caveat::new("lazyfree_in_heap", place, Some(left), text));
     }
 }

@@ -120,8 +120,8 @@ impl Reason {
             Self::InMalloc => "inside malloc",
             Self::InHandler => "in a signal handler that blocks signals which the program handles",
             Self::LockHeld => "maybe holding an arena's lock",
-            Self::StackUnclear => "whose stack cannot be followed to its start",
-            Self::NoTables => "whose stack goes through code without unwind tables",
+            Self::StackUnclear => "with a stack that cannot be unwound",
+            Self::NoTables => "with code without unwind tables on the stack",
             Self::NotInPlainWait => "not asleep in a call that waits for something outside of the process",
             Self::NotIdle => "not a helper thread that waits for work",
             Self::ForeignStack => "not on their own stack",
@@ -257,7 +257,7 @@ impl Chooser<'_> {
         let pid = self.process.pid();
         if has_no_tables {
             let what = format!(
-                "has no thread whose place in the code is known ({}), and waiting does not change that",
+                "has no thread with a known place in the code ({}), and waiting does not change that",
                 self.detail()
             );
             let advice = "call the function in the program itself (from Go: C.malloc_trim(0), debug.FreeOSMemory()), or restart it";

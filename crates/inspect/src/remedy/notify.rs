@@ -206,7 +206,7 @@ impl<'a> Target<'a> {
             if found.is_empty() {
                 return Err(Refusal::Unsafe {
                     pid,
-                    what: format!("has no function {} in which {use_of_it}", names.join(", ")),
+                    what: format!("has no function {}, where {use_of_it}", names.join(", ")),
                     advice: "restart it to give its memory back",
                 });
             }

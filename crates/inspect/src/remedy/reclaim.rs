@@ -371,7 +371,7 @@ fn call(
     }
     if plans.is_empty() {
         let whose = readers::frees_pages_of(remedy).map_or("no allocator", |about| about.name);
-        refuse(answer, format!("there is no {whose} heap in it; {remedy} is {whose}'s"));
+        refuse(answer, format!("it has no {whose} heap, which {remedy} needs"));
         return false;
     }
     let is_known = doubt(before, remedy).is_none_or(|doubt| doubt.cause != HazardCause::TooSlow);
@@ -565,7 +565,7 @@ impl Totals {
     fn tell_predicted(&self, answer: &mut Reclamation) {
         let Some(looked) = answer.predicted_bytes.filter(|_| self.calls > 0) else { return };
         if let Some(gone) = looked.checked_sub(self.predicted_bytes).filter(|&gone| gone > 0) {
-            let text = "of what was predicted at the look this much was not resident any more when the call was made";
+            let text = "these bytes of the prediction were no longer resident at the time of the call";
             answer.caveats.push(Caveat::new("changed_before_call", answer.remedy.clone(), Some(gone), text));
         }
         answer.predicted_bytes = Some(self.predicted_bytes);

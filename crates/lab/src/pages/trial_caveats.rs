@@ -115,7 +115,7 @@ fn outliers(trial: &Trial) -> Vec<String> {
             let named = found.get(..found.len().min(MAX_NAMED)).unwrap_or_default().join(", ");
             texts.push(format!(
                 "{name} of {} stands apart from the others of its setting (in parentheses their median): {named}{more}; \
-                 counted all the same",
+                 they are included",
                 counted(found.len() as u64, "run")
             ));
         }

@@ -63,7 +63,7 @@ fn the_headline_does_not_claim_what_cannot_be_told() {
     let slower = judged(&[50.0, 50.1, 50.2, 50.0, 49.9], &[1.7, 0.6, 2.4, 1.7, 0.9]);
     let text = headline(&trial(&[("half", slower.clone())]));
     assert!(text.contains("half leaves 50.0 MiB instead of 100 MiB"), "{text}");
-    assert!(text.contains("1.70 times as long, though 5 rounds cannot tell that from 1"), "{text}");
+    assert!(text.contains("1.70 times as long, though 5 rounds cannot distinguish it from 1"), "{text}");
     let even = judged(&[50.0, 50.1, 50.2, 50.0, 49.9], &[0.9, 1.0, 1.0, 1.1, 1.0]);
     let bounded = Trial { goal: Goal::TimeBounded, ..trial(&[("half", even)]) };
     let text = headline(&bounded);

@@ -219,7 +219,7 @@ impl SharedFolder {
             subjects
         };
         if sorted(finished.runs.iter().map(|run| run.subject).collect()) != sorted(requested.to_vec()) {
-            return invalid("it does not have the runs that were asked for");
+            return invalid("it does not have the requested runs");
         }
         for run in &mut finished.runs {
             run.outcome.node = Some(finished.node.clone());

@@ -217,7 +217,7 @@ fn run_program(
         .spawn();
     let mut child = started.map_err(|error| match error.kind() {
         std::io::ErrorKind::NotFound => SchedulerError::Refused(format!(
-            "{program} is not here: --on slurm wants a machine from which jobs are submitted (apt install slurm-client)"
+            "{program} is not installed: --on slurm needs a machine that can submit jobs (apt install slurm-client)"
         )),
         _ => SchedulerError::Refused(format!("{program} cannot be run: {error}")),
     })?;

@@ -153,7 +153,7 @@ fn huge_pages_are_switched_off_where_there_are_any() {
     assert_eq!(try_one("thp_never", &facts).unwrap().thp, Some(Thp::Never));
     facts.huge_bytes = Some(0);
     facts.huge_pages = Some("madvise".into());
-    assert!(try_one("thp_never", &facts).unwrap_err().contains("no huge pages as it was looked at"));
+    assert!(try_one("thp_never", &facts).unwrap_err().contains("no huge pages when it was measured"));
     facts.huge_pages = Some("always".into());
     assert!(try_one("thp_never", &facts).is_ok(), "they may have been given back before");
     (facts.huge_pages, facts.huge_bytes) = (Some("never".into()), Some(1));

@@ -283,7 +283,7 @@ impl Candidate {
             return Err("it sets nothing (tunables, environment, library, arguments or thp)".to_owned());
         }
         if self.source.iter().all(|source| source.trim().is_empty()) {
-            return Err("`source` says where the knowledge is from; give at least one".to_owned());
+            return Err("`source` is the origin of the knowledge; give at least one".to_owned());
         }
         self.check_names()?;
         let values = self.environment.values().chain(self.tunables.values()).chain(&self.arguments);

@@ -196,8 +196,7 @@ fn why_not_counted(group: &Group) -> String {
         return "it is threaded, and its memory is charged to the group above it: give that one".to_owned();
     }
     if group.path == "/" {
-        return "it is the root, for which memory.current does not exist: give a group below it (`systemd-cgls`)"
-            .to_owned();
+        return "the root group has no memory.current: give a group below it (`systemd-cgls`)".to_owned();
     }
     format!(
         "it has no {}, as the memory controller is not passed on to it (cgroup.subtree_control above it): give the group above",

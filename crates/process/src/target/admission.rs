@@ -131,7 +131,7 @@ pub fn refused(process: &Process) -> Error {
 fn cause_and_advice(rights: &Rights, user: Option<u32>, scope: &str) -> (String, String) {
     if scope == "3" {
         return (
-            "kernel.yama.ptrace_scope is 3: no one may trace, not even root".to_owned(),
+            "kernel.yama.ptrace_scope is 3: no user may trace, not even root".to_owned(),
             "it cannot be lowered while the machine runs: set it lower in /etc/sysctl.d and reboot"
                 .to_owned(),
         );

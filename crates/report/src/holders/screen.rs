@@ -161,7 +161,7 @@ fn step(of: &Holding) -> String {
 /// What grew since an earlier look; `all` adds what is missing there.
 fn growth(since: &Comparison, top: usize, all: bool, surface: Surface) -> Vec<String> {
     let [roots, types] = growth_rows(since, top);
-    let mut lines = vec![String::new(), format!("since the look {}", duration(since.seconds))];
+    let mut lines = vec![String::new(), format!("since the result {}", duration(since.seconds))];
     lines.extend(lay_out(&GROWTH_COLUMNS, &roots, 0, surface.columns));
     if all && since.is_partial {
         let text = "one of the two results lists only its largest roots or types: those of one result alone are left out";

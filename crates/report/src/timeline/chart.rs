@@ -428,7 +428,7 @@ fn cost(timeline: &Timeline) -> String {
 fn next(timelines: &[Timeline], surface: Surface) -> Vec<String> {
     let names: Vec<String> = timelines.iter().map(|one| one.name.clone()).collect();
     let text = format!("strandline report {} --format html -o report.html", command_line(&names));
-    let mut lines = vec![String::new(), "next, to look closer or to attach to an issue".to_owned()];
+    let mut lines = vec![String::new(), "next, for details or to attach to an issue".to_owned()];
     lines.extend(hanging("  ", &text, surface.columns).iter().map(|line| surface.paint(Paint::Strong, line)));
     lines
 }

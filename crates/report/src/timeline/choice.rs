@@ -40,7 +40,7 @@ pub fn largest(timeline: &Timeline) -> Vec<usize> {
 /// directory.
 pub fn process_name(process: &Process, most: usize) -> String {
     let first = own_name(process.command(), process.start.executable.as_deref());
-    let first = first.unwrap_or_else(|| "(ended before it could be asked)".to_owned());
+    let first = first.unwrap_or_else(|| "(ended before its name was read)".to_owned());
     let words: Vec<String> = process.command().iter().skip(1).take(16).cloned().collect();
     let rest = if words.is_empty() { String::new() } else { format!(" {}", command_line(&words)) };
     shorten(&format!("{} {first}{rest}", process.start.pid), most)

@@ -65,9 +65,7 @@ pub fn refuse_collection(request: &Request<'_>) -> Answer {
         || "the process has no CPython with enough objects to make it worthwhile".to_owned(),
         |remedy| format!("run it yourself: {}", remedy.how),
     );
-    Answer::Refused(format!(
-        "no call from outside can run a collection (docs/safety.md says what was tried); {advice}"
-    ))
+    Answer::Refused(format!("no call from outside can run a collection (see docs/safety.md); {advice}"))
 }
 
 #[cfg(test)]
