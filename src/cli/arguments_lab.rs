@@ -457,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_says_when_it_is_ready() {
+    fn readiness_of_a_server_is_parsed() {
         assert_eq!(ready("port=80"), Ok(Ready::Port(80)));
         assert_eq!(ready("line=up = 1"), Ok(Ready::Line("up = 1".to_owned())));
         assert_eq!(ready("seconds=0.5"), Ok(Ready::After(Duration::from_millis(500))));

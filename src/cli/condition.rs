@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_not_zero() {
+    fn an_unknown_figure_is_not_zero() {
         let mut java = fabricated::java();
         java.kernel.pss_bytes = None;
         assert!(matches!(parsed("pss > 1").test(&[&java], Whole::Rss), Outcome::Unknown(_)));

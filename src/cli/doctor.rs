@@ -494,7 +494,7 @@ mod tests {
     }
 
     #[test]
-    fn scopes_mean_what_yama_says() {
+    fn scopes_match_yamas_rules() {
         assert_eq!(scope_status(None, false).0, Status::Ok);
         assert_eq!(scope_status(Some("0"), false).0, Status::Ok);
         assert_eq!(scope_status(Some("1"), false).0, Status::Limited);

@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn usage_errors_are_one_line_that_says_what() {
+    fn usage_errors_are_one_line() {
         let line = complaint(&["strandline", "explain", "--fail-if", "stranded = 5", "1"]);
         assert!(line.contains("a single = compares nothing"), "{line}");
         let line = complaint(&["strandline", "explain"]);

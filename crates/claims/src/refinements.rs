@@ -431,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_stays_and_what_lies_in_it_is_its_own_to_leave_out() {
+    fn nested_ranges_are_merged_into_the_outermost() {
         let mut claims = Refinements::default();
         claims.nest([(0x1000, 0x2000), (0x1000, 0x9000), (0x1000, 0x9000), (0x3000, 0x4000)]);
         assert_eq!(claims.finder().nested(0, 0x10000), [AddressRange::new(0x1000, 0x9000)]);

@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_read_says_what_and_who_is_not_says_so() {
+    fn supported_readers_list_what_they_read() {
         let of_allocators = ALLOCATORS.iter().map(|entry| (entry.about, entry.reader.is_some()));
         let of_runtimes = RUNTIMES.iter().map(|entry| (entry.about, entry.reader.is_some()));
         for (about, is_read) in of_allocators.chain(of_runtimes) {
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn files_of_like_names_are_told_apart() {
+    fn files_of_similar_names_are_distinguished() {
         let allocator = |file: &str| {
             let has = |about: &&ReaderInfo| about.evidence.files.iter().any(|name| name.matches(file));
             all().find(has).map(|about| about.name)

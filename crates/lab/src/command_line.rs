@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_a_shell_understands_goes_to_one() {
+    fn shell_syntax_is_run_by_a_shell() {
         for text in ["a | b", "a > f", "echo $HOME", "echo \"$HOME\"", "ls *.c", "a; b", "cd ~ "] {
             assert_eq!(words(text), ["sh", "-c", text], "{text}");
         }
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_case_follows_the_command_or_stands_around_it() {
+    fn a_case_is_appended_to_the_command_or_wraps_it() {
         let perl = CommandLine::parse("X=1 perl -w").unwrap();
         assert_eq!(perl.with_case("-e '1 + 1'").unwrap().words, ["perl", "-w", "-e", "1 + 1"]);
         assert_eq!(perl.with_case("nice {} a.pl").unwrap().words, ["nice", "perl", "-w", "a.pl"]);

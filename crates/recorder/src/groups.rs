@@ -464,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn a_removed_group_says_what_is_not_known() {
+    fn a_removed_group_reports_its_unknown_figures() {
         let mut fixture = fabricated();
         fixture.recorder.sample_if_due(0);
         std::fs::remove_dir_all(fixture.folder.path().join("job")).unwrap();

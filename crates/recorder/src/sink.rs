@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn other_peoples_files_are_left_alone() {
+    fn foreign_files_are_not_overwritten() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("letter.txt");
         std::fs::write(&path, "dear").unwrap();
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lost_is_said_in_the_recording() {
+    fn losses_are_caveats_in_the_recording() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.strandline");
         let mut sink = Sink::create(&path).unwrap();

@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn other_files_are_refused_in_words() {
+    fn other_files_are_refused_with_a_reason() {
         let text = |bytes: &[u8]| read(bytes).unwrap_err().to_string();
         assert!(text(b"").contains("empty"));
         assert!(text(b"hello, world").contains("not a recording"));

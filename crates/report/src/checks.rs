@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_has_a_consequence_and_a_cure() {
+    fn missing_features_have_a_consequence_and_a_fix() {
         let check = |id, status, optional| Check {
             id,
             status,

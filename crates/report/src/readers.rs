@@ -151,7 +151,7 @@ mod tests {
     static NAMED: ReaderInfo = ReaderInfo { name: "two", title: "Two", ..ReaderInfo::NONE };
 
     #[test]
-    fn who_is_read_stands_apart_from_who_is_named() {
+    fn read_and_named_programs_are_separate_lists() {
         let all = [ReaderView::new(&READ, "allocator"), ReaderView::new(&NAMED, "runtime")];
         let text = readers(&all, Surface { columns: 60, colour: false });
         let (read, named) = text.split_once("named only").unwrap();

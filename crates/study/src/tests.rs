@@ -76,7 +76,7 @@ fn changed(from: &str, to: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_study_is_read_whole() {
+fn a_study_is_read_completely() {
     let study = good();
     assert_eq!((study.title.as_str(), study.settings.repeats), ("A study", 3));
     assert_eq!(study.settings.environment[1], VariableSetting { name: "GONE".to_owned(), value: None });
@@ -109,7 +109,7 @@ fn every_mistake_is_reported_with_its_place_and_all_at_once() {
 }
 
 #[test]
-fn names_that_nothing_has_are_told() {
+fn unknown_names_are_reported() {
     for (from, to, wanted) in [
         ("{dir}/blocks.py {size}", "{dir}/blocks.py {seize}", "did you mean {size}?"),
         ("{dir}/blocks.py {size}", "{dir}/blocks.py {nothing}", "write {{nothing}} for the braces"),
@@ -254,7 +254,7 @@ fn a_claim_is_judged_for_each_choice_that_it_does_not_name() {
 }
 
 #[test]
-fn what_is_left_out_is_not_run() {
+fn omitted_cells_are_not_run() {
     let matrix = Matrix::full(good());
     assert_eq!(matrix.count(), Some(4));
     assert_eq!(matrix.cells().unwrap().len(), 3);

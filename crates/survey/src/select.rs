@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_of_paths_units_and_pods_are_asked_for() {
+    fn groups_are_selected_by_path_unit_and_pod() {
         let pod = "pod0a1b2c3d-4e5f-6071-8293-a4b5c6d7e8f9";
         let asked = |request: SelectionRequest| {
             let container = format!("/kubepods/{pod}/0123");
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_is_checked() {
+    fn selections_are_checked() {
         let error = |asked| Selection::new(asked).unwrap_err();
         assert!(error(SelectionRequest::default()).contains("--pid"));
         assert!(

@@ -40,7 +40,7 @@ fn is_whole(mut subject: Subject) -> Outcome {
 }
 
 #[test]
-fn pieces_of_the_main_arena_are_whole() -> Outcome {
+fn pieces_of_the_main_arena_are_complete() -> Outcome {
     let mut libcs = vec![Libc::system(), Libc::system_static()];
     libcs.extend(Libc::foreign());
     let cases = libcs.iter().flat_map(|libc| {
@@ -86,7 +86,7 @@ fn a_sum_that_differs_is_no_damage() -> Outcome {
 }
 
 #[test]
-fn what_is_left_of_a_top_is_nobodys_block() -> Outcome {
+fn the_rest_of_a_top_chunk_is_no_block() -> Outcome {
     let header_bytes = |left: u64| -> Result<u64> {
         let subject = Subject::start("second_heap", &[&left.to_string()])?;
         subject.at_rest()?;
@@ -106,7 +106,7 @@ fn what_is_left_of_a_top_is_nobodys_block() -> Outcome {
 }
 
 #[test]
-fn blocks_in_several_mappings_are_whole() -> Outcome {
+fn blocks_across_several_mappings_are_complete() -> Outcome {
     let mut libcs = vec![Libc::system()];
     libcs.extend(Libc::foreign());
     let cases = libcs.iter().flat_map(|libc| [0, 1, 2, 3].map(|place| (libc, place)));

@@ -211,7 +211,7 @@ impl Drop for Prometheus {
 }
 
 #[test]
-fn a_prometheus_tells_of_stranded_memory() -> Outcome {
+fn prometheus_alerts_on_stranded_memory() -> Outcome {
     if !has("prometheus") {
         skipped(here!(), "no prometheus here (make deps)");
         return Ok(());

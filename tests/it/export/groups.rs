@@ -92,7 +92,7 @@ impl Drop for Removed {
 }
 
 #[test]
-fn what_is_left_out_is_counted() -> Outcome {
+fn omitted_groups_are_counted() -> Outcome {
     let page = Exporter::start(&["--no-ledgers", "--cgroup", "/no/such/group"])?.page()?;
     let counted = |reason: &str| {
         let is = |sample: &&Sample| {

@@ -71,7 +71,7 @@ fn a_thousand_nodes_are_one_array() -> Outcome {
 }
 
 #[test]
-fn a_scheduler_that_is_down_is_told_and_nothing_is_lost() -> Outcome {
+fn a_scheduler_that_is_down_is_reported_and_no_result_is_lost() -> Outcome {
     let Some(fake) = Fake::new(here!())? else {
         return Ok(());
     };
@@ -105,7 +105,7 @@ fn lost_and_damaged_rounds_are_run_again() -> Outcome {
 }
 
 #[test]
-fn a_submitter_that_was_killed_is_gone_on_from() -> Outcome {
+fn the_work_of_a_killed_submitter_resumes() -> Outcome {
     let Some(fake) = Fake::new(here!())? else { return Ok(()) };
     fake.set("hold", "")?;
     let words = [&["--json"], &TWO[..], &["--repeat=3"]].concat();
@@ -278,7 +278,7 @@ fn a_killed_submitter_loses_nothing() -> Outcome {
 }
 
 #[test]
-fn tasks_that_others_cancel_or_requeue_are_run_again_or_told() -> Outcome {
+fn cancelled_or_requeued_tasks_are_rerun_or_reported() -> Outcome {
     let Some(cluster) = cluster(here!())? else {
         return Ok(());
     };

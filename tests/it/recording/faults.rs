@@ -116,7 +116,7 @@ fn group_is_empty(leader: i32) -> bool {
 }
 
 #[test]
-fn a_killed_recorder_leaves_the_command_alone() -> Outcome {
+fn the_command_survives_a_killed_recorder() -> Outcome {
     for_each(0..repetitions(48, 400), |turn| {
         let pause = |range| Duration::from_micros(scattered(turn + 1, range));
         let (flags, running) = match turn % 3 {
@@ -263,7 +263,7 @@ fn a_full_disk_costs_the_recording_and_not_the_command() -> Outcome {
 }
 
 #[test]
-fn a_disk_with_room_again_goes_on_and_says_what_it_lost() -> Outcome {
+fn recording_resumes_once_the_disk_has_space_and_reports_the_loss() -> Outcome {
     if !is_root(here!()) {
         return Ok(());
     }

@@ -75,7 +75,7 @@ fn drive(browser: &Path, page: &Path, more: &[&Path]) -> Outcome {
 }
 
 #[test]
-fn what_the_page_shows_is_what_the_document_says() -> Outcome {
+fn the_page_shows_the_figures_of_the_document() -> Outcome {
     let Some(browser) = browser(here!()) else { return Ok(()) };
     let folder = Folder::new("report-html")?;
     let file = record(&folder.0, "tide.strandline", MARKS)?;

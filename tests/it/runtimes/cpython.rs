@@ -157,7 +157,7 @@ fn figures_and_types_are_its_own() -> Outcome {
 }
 
 #[test]
-fn arenas_are_told_by_what_keeps_them() -> Outcome {
+fn arenas_are_listed_by_what_keeps_them() -> Outcome {
     for_any(pythons::all(here!()), |python| {
         let oracle = Oracle::start(python, ("sparse", 200_000, 1), None)?;
         let (document, runtime) = oracle.look()?;
@@ -378,7 +378,7 @@ fn without_runtimes_nothing_of_it_is_read() -> Outcome {
 
 /// No type name is made from the contents of strings, and no other output contains them.
 #[test]
-fn nothing_that_strings_hold_is_told() -> Outcome {
+fn contents_of_strings_are_not_shown() -> Outcome {
     for_any(pythons::one(here!()), |python| {
         let (document, _) = Oracle::start(python, ("mixed", 2000, 1), None)?.look()?;
         assert!(!document.to_string().contains("secret"));

@@ -215,7 +215,7 @@ fn pages_of_ended_workers_are_pooled() -> Outcome {
 
 /// A last-resort collection releases the pool and what the young generation does not use.
 #[test]
-fn pooled_pages_go_back_as_the_ledger_says() -> Outcome {
+fn pooled_pages_are_released_as_predicted() -> Outcome {
     // What the collection frees and allocates besides.
     const OTHER_BYTES: u64 = 4 << 20;
     let nodes = nodes::all(here!()).into_iter().filter(Node::has_pool);

@@ -212,7 +212,7 @@ fn bounded(without: &str, arguments: &[&str]) -> Result<Run> {
 }
 
 #[test]
-fn root_of_a_container_is_told_what_the_container_lacks() -> Outcome {
+fn root_of_a_container_gets_the_missing_capabilities_in_the_error() -> Outcome {
     let test = here!();
     if !is_root(test) || !has(test, "setpriv") {
         return Ok(());

@@ -167,7 +167,7 @@ fn figures_are_plausible(studied: &Studied) {
 }
 
 #[test]
-fn a_rule_with_other_thresholds_is_found_wrong() -> Outcome {
+fn a_rule_with_other_thresholds_fails() -> Outcome {
     if !runs_long_studies(here!()) {
         return Ok(());
     }

@@ -65,7 +65,7 @@ holds = 'median("wall_seconds", {"subject": "without"}) < 9'
 "#;
 
 #[test]
-fn probes_are_run_once_each_way_and_memory_is_looked_at() -> Outcome {
+fn probes_run_once_per_phase_and_memory_is_checked() -> Outcome {
     let lab = Lab::new()?;
     study(&lab, "needs", NEEDS)?;
     let probed = || fs::read_to_string(lab.folder.0.join("studies/needs/probed")).unwrap_or_default();
@@ -98,7 +98,7 @@ fn probes_are_run_once_each_way_and_memory_is_looked_at() -> Outcome {
 }
 
 #[test]
-fn a_need_says_one_thing() -> Outcome {
+fn errors_in_needs_name_the_cause() -> Outcome {
     let lab = Lab::new()?;
     for (needs, words) in [
         ("{ probe = 'true' }", "`probe` is a command, and `name` is what it checks for"),

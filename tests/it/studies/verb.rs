@@ -99,7 +99,7 @@ fn mixed(lab: &Lab) -> Result<()> {
 }
 
 #[test]
-fn claims_hold_fail_or_were_not_run_and_say_why() -> Outcome {
+fn claims_hold_fail_or_were_not_run_with_a_reason() -> Outcome {
     let lab = Lab::new()?;
     mixed(&lab)?;
     let count = lab.folder.0.join("count");

@@ -160,7 +160,7 @@ fn remedies(document: &Value) -> Vec<String> {
 }
 
 #[test]
-fn broken_documents_are_told() {
+fn broken_documents_are_rejected() {
     assert_eq!(broken(&Value::Null).len(), TOP.len());
     let mut document = serde_json::json!({
         "schema": "strandline/explain/1", "version": "0", "target": {}, "runtimes": [], "verdict": {}, "caveats": [],

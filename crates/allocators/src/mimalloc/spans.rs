@@ -500,7 +500,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_freed_goes_back_by_the_rules_of_the_release() {
+    fn freed_spans_are_released_by_the_rules_of_the_version() {
         // The first page is released with the free slice beside it; at the second nothing is due.
         assert_eq!(*released(SpanPurge::WhenDue, THREAD, true), [slices(2, 4)]);
         assert_eq!(*released(SpanPurge::Kept, THREAD, true), []);
@@ -523,7 +523,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_committed_or_not_allowed_stays() {
+    fn uncommitted_or_disallowed_slices_are_not_released() {
         let (mut heap, collection) = heap(SpanPurge::AtVisits, THREAD, true);
         for scheduled in heap.purge_schedules.values_mut() {
             scheduled.committed = Mask::new([1 << 2].into_iter());

@@ -48,7 +48,7 @@ proptest! {
     #![proptest_config(ProptestConfig { max_shrink_iters: 10, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn damaged_words_never_hurt_the_reader(
+    fn the_reader_survives_damaged_words(
         version in prop::sample::select(&VERSIONS[..]), seed: u64, words in 1..200usize, threads in 1..=4usize,
     ) {
         let mut heap = fabricate(&Recipe::from_seed(version, seed));

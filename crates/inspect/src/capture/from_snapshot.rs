@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn only_mappings_that_are_the_same_are_taken_for_hidden() {
+    fn only_identical_mappings_count_as_hidden() {
         let before = known_as(&space(&[MIB, 2 * MIB, 8 * MIB]), true);
         let found = known_hidden(&before, &space(&[MIB, 2 * MIB, 4 * MIB, 8 * MIB]));
         let range = |start: u64, end: u64| AddressRange::new(start * MIB, end * MIB);
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn much_that_is_new_has_smaps_read_again() {
+    fn many_new_mappings_cause_another_read_of_smaps() {
         let (old, now) = (space(&[MIB]), space(&[MIB, 4 * MIB]));
         let before = known_as(&old, true);
         assert!(is_usable(&before, &old, &resident(&old, 2 * MAX_NEW_BYTES)), "nothing is new");

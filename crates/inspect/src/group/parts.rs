@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_that_exceed_the_charge_are_cut_and_said_to_be() {
+    fn counters_above_the_charge_are_cut_with_a_caveat() {
         let parts = memory::Parts {
             anon: Some(100),
             file: Some(80),
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_have_names_of_their_own() {
+    fn rows_have_unique_names() {
         let ids: std::collections::BTreeSet<&str> = ALL.iter().map(|kind| kind.id).collect();
         assert_eq!(ids.len(), ALL.len());
     }

@@ -238,14 +238,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn single_words_are_zeroed_within_what_was_read() {
+    fn single_words_are_zeroed_within_read_memory() {
         let mut bytes = [1; 24];
         zero_words(&[0xff8, 0x1008, 0x1018], 0x1000, &mut bytes);
         assert_eq!((bytes[7], &bytes[8..16], bytes[16]), (1, &[0; 8][..], 1));
     }
 
     #[test]
-    fn links_to_each_other_are_none_and_others_stay() {
+    fn mutual_links_are_removed_and_others_stay() {
         let mut links = AddressSet::default();
         assert!([0x1000, 0x1040, 0x2000].into_iter().all(|place| links.insert(place)));
         let words = [0x1041_u64, 0x2002, 0x1000, 0x1040, 7, 7, 7, 7, 0x3000, 0x1000];

@@ -39,7 +39,7 @@ fn random(state: &mut u64, below: u64) -> u64 {
 }
 
 #[test]
-fn a_reclaim_killed_at_any_instant_leaves_a_target_that_goes_on() {
+fn a_target_survives_a_reclaim_killed_at_any_instant() {
     killed_at_any_instant(Subject::start("chaos_target", &[]), scaled(24, 800));
 }
 

@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scheduler_that_is_away_differs_from_one_that_refuses() {
+    fn an_unreachable_scheduler_differs_from_one_that_refuses() {
         let of = |output: &str| failure("sbatch", output, Some(1));
         let away = "sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)";
         assert_eq!(of(away), SchedulerError::Unavailable(away.to_owned()));

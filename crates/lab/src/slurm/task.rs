@@ -287,7 +287,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_task_goes_on_where_it_began_and_nowhere_else() {
+    fn a_task_resumes_only_on_its_node() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("part");
         let header =

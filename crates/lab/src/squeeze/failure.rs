@@ -181,7 +181,7 @@ mod tests {
     const GROUP: SuccessCriteria = SuccessCriteria { kind: Some(LimitKind::Cgroup), ..SPACE };
 
     #[test]
-    fn every_end_has_its_words() {
+    fn every_end_is_described() {
         let exit = |status| End::Exited(status);
         assert_eq!(words(SPACE, exit(3), "", None), "it exited with status 3");
         let python = words(SPACE, exit(1), "Traceback …\nMemoryError\n", None);
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_success_command_has_the_last_word() {
+    fn a_success_command_decides() {
         let judge = |verdict| SuccessCriteria { verdict, ..SPACE };
         let (done, _file) = outcome(End::Exited(0), "");
         assert_eq!(judge(None).failure(&done), None);

@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn the_built_in_catalogue_is_sound() {
+    fn the_built_in_catalogue_is_valid() {
         let catalogue = Catalogue::built_in().unwrap();
         assert!(catalogue.candidates.len() >= 40);
         for id in ["arena_max_2", "jemalloc_decay_0", "jvm_zgc_uncommit", "gomemlimit_50", "d_heap_factor"] {
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named_with_its_line() {
+    fn errors_have_line_numbers() {
         let text = format!("# own\n{SMALL}enviroment = {{ X = \"1\" }}\n");
         let error = refusal(&text);
         assert!(error.starts_with("own.toml:8: ") && error.contains("enviroment"), "{error}");

@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_is_aligned_and_says_how_long_its_state_is() {
+    fn a_frame_is_aligned_and_has_the_length_of_its_state() {
         let state = ExtendedState::cut(image(832, 7, 7), None).unwrap();
         for low in 0..64 {
             let mut registers = strandline_sys::registers::zeroed();

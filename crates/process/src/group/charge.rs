@@ -114,7 +114,7 @@ mod tests {
     use std::io::Write;
 
     #[test]
-    fn a_share_is_whole_pages_and_never_more_than_there_is() {
+    fn a_share_is_complete_pages_and_at_most_the_file() {
         let share = |charged, pages| Sample { pages, charged }.share_of(10 * PAGE_BYTES);
         assert_eq!(share(1, 2), Some(5 * PAGE_BYTES));
         assert_eq!(share(0, 7), Some(0));

@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn without_time_nothing_is_looked_at() {
+    fn an_expired_deadline_reads_nothing() {
         let mut search = FileSearch::new(Duration::ZERO, None, Duration::ZERO);
         search.add_process(&own());
         let found = search.finish();

@@ -458,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_without_figures_says_why() {
+    fn a_group_without_figures_has_a_reason() {
         let why = |files: &[(&str, &[u8])]| {
             let (_folder, group) =
                 group(Version::Two, &[&[("cgroup.procs", b"".as_slice())], files].concat());

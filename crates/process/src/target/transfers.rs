@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn less_than_was_asked_for_is_short() {
+    fn a_transfer_below_the_requested_size_is_short() {
         let short = |registers: Registers| short(&registers, &Vector);
         let write = |moved| short(back(1, moved, [1, 0x1000, 1 << 20, 0, 0]));
         assert_eq!(write(65536), Some("write"));

@@ -179,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_that_is_too_long_keeps_whole_steps() {
+    fn a_path_that_is_too_long_keeps_complete_steps() {
         let holding = |name: &str, instances, holds| Holding {
             name: name.into(),
             instances,

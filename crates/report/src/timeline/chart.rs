@@ -457,7 +457,7 @@ mod tests {
 
     /// Ledgers of a child are not attributed to the largest process, even if they come last.
     #[test]
-    fn ledgers_of_several_processes_say_whose_they_are() {
+    fn ledgers_of_several_processes_name_their_process() {
         let mut timeline = fabricated::tree();
         let alone = shown(timeline.clone(), PLAIN, Glyphs::Braille);
         assert!(alone.contains("at the last of these: "), "{alone}");
@@ -496,7 +496,7 @@ mod tests {
     }
 
     #[test]
-    fn several_stand_below_each_other() {
+    fn several_charts_are_stacked() {
         let text = chart(&[fabricated::tree(), fabricated::tree()], None, PLAIN, Glyphs::Braille);
         assert_eq!(text.matches("cost: ").count(), 2);
         assert_eq!(text.matches("--format html").count(), 1);

@@ -176,13 +176,13 @@ mod tests {
     }
 
     #[test]
-    fn a_day_is_not_told_in_minutes() {
+    fn a_day_is_not_shown_in_minutes() {
         assert_eq!(time(86_400_000_000), "24 h 0 min");
         assert_eq!(time(7_199_000_000), "119 min 59 s");
     }
 
     #[test]
-    fn endings_are_told_apart() {
+    fn endings_are_distinguished() {
         let mut timeline = fabricated::tree();
         assert_eq!(ending(&timeline), "ended with status 0, after 12 s");
         if let Some(end) = &mut timeline.end {

@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn marks_stand_with_their_change() {
+    fn marks_are_listed_with_their_change() {
         let rows = marks(&fabricated::tree());
         assert_eq!(rows.len(), 5);
         assert_eq!(rows[0].cells[1].text, "");

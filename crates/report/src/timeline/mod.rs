@@ -470,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_is_reported_once() {
+    fn omissions_are_reported_once() {
         let mut timeline = Timeline::default();
         let mut peaks = BTreeMap::new();
         let word = "é".repeat(4000);

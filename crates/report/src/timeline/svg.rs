@@ -472,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn a_png_is_what_it_says() {
+    fn a_png_is_decodable() {
         let file = png(&[fabricated::tree()]).unwrap();
         let mut reader = png::Decoder::new(std::io::Cursor::new(&file)).read_info().unwrap();
         assert_eq!((reader.info().width, reader.info().height), SIZE);

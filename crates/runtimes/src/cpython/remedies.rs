@@ -74,7 +74,7 @@ mod tests {
     use crate::cpython::layout::RELEASES;
 
     #[test]
-    fn a_collection_is_worth_it_where_there_is_much() {
+    fn a_collection_is_offered_only_with_many_objects() {
         let of = |minor: u8| RELEASES.iter().find(|release| release.minor == minor).unwrap();
         assert!(collection(of(13), 7, 1 << 20).is_none());
         let (old, new) = (collection(of(13), 7, 1 << 30).unwrap(), collection(of(14), 7, 1 << 30).unwrap());

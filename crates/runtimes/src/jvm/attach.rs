@@ -341,7 +341,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_is_believed_where_it_says_that_it_was_done() {
+    fn an_answer_is_accepted_if_it_reports_success() {
         let (gc, trim) = (GC_RUN, TRIM_NATIVE_HEAP);
         assert!(understood("0\nCommand executed successfully\n", gc).is_ok());
         let unknown = understood("0\njava.lang.IllegalArgumentException: Unknown diagnostic command\n", trim);

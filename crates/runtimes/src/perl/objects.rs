@@ -235,7 +235,7 @@ mod tests {
     use crate::perl::layout::RELEASES;
 
     #[test]
-    fn names_stand_where_their_types_do() {
+    fn names_are_indexed_by_type() {
         for (index, (kind, _)) in NAMES.iter().enumerate() {
             assert_eq!(*kind as usize, index);
         }

@@ -40,7 +40,7 @@ fn on_row(reading: &Reading, id: &str) -> u64 {
 }
 
 #[test]
-fn whole_ones_hold_what_was_made() {
+fn undamaged_images_have_the_built_figures() {
     for seed in 0..60 {
         let v8 = fabricate_v8(seed);
         let reading = look(&v8);
@@ -244,7 +244,7 @@ proptest! {
 
 /// Replaces pointers with the largest value: no computation on them overflows.
 #[test]
-fn words_that_are_too_large_are_read_to_an_end() {
+fn reads_of_oversized_words_terminate() {
     for seed in 0..5 {
         let v8 = fabricate_v8(seed);
         fabricated::with_pointers_maximized(&v8.image, |image| {

@@ -214,7 +214,7 @@ impl Drop for Machine {
 }
 
 #[test]
-fn killed_at_any_instant_of_asking_the_jvm_goes_on() -> Outcome {
+fn the_jvm_survives_an_attach_killed_at_any_instant() -> Outcome {
     let test = here!();
     let Some(classes) = classes(test)? else { return Ok(()) };
     for_any(some(test), |jdk| {

@@ -132,7 +132,7 @@ fn agrees(subject: &Subject) -> Outcome {
 }
 
 #[test]
-fn what_is_committed_is_what_the_jvm_counts() -> Outcome {
+fn committed_memory_equals_the_jvm_s_count() -> Outcome {
     let test = here!();
     let Some(classes) = classes(test)? else { return Ok(()) };
     if !has_jcmd(test) {

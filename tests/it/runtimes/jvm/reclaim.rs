@@ -85,7 +85,7 @@ fn a_trim_is_the_jvm_s_own() -> Outcome {
 
 /// A JVM that does not listen would end on SIGQUIT (-Xrs), or print a thread dump.
 #[test]
-fn one_that_does_not_listen_is_not_asked() -> Outcome {
+fn a_jvm_that_does_not_listen_is_not_attached() -> Outcome {
     let test = here!();
     let Some(classes) = classes(test)? else { return Ok(()) };
     let options = ["-XX:+DisableAttachMechanism", "-Xrs"];
@@ -105,7 +105,7 @@ fn one_that_does_not_listen_is_not_asked() -> Outcome {
 }
 
 #[test]
-fn without_a_jvm_there_is_nobody_to_ask() -> Outcome {
+fn without_a_jvm_jvm_remedies_are_refused() -> Outcome {
     let subject = Subject::idle()?;
     for remedy in ["jvm_gc", "jvm_trim"] {
         let (status, document) = reclaim(&subject, remedy)?;

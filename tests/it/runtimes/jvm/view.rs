@@ -6,7 +6,7 @@ use crate::support::waiting::until;
 use crate::support::{Outcome, here, strandline};
 
 #[test]
-fn the_terminal_says_what_the_heap_is_made_of() -> Outcome {
+fn the_terminal_shows_the_parts_of_the_heap() -> Outcome {
     let test = here!();
     let Some(classes) = classes(test)? else { return Ok(()) };
     let Some(jdk) = jdks::all(test).into_iter().find(|jdk| jdk.major >= OLDEST) else { return Ok(()) };

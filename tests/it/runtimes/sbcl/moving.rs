@@ -25,7 +25,7 @@ fn hot(sbcl: &Sbcl, arguments: &[&str]) -> Result<Subject> {
 }
 
 #[test]
-fn a_hot_process_is_looked_at_again_and_again() -> Outcome {
+fn a_busy_process_is_read_repeatedly() -> Outcome {
     for_any(Sbcl::all(here!()), |sbcl| {
         let subject = hot(sbcl, &["threads=4", "count=20000"])?;
         let is_system = sbcl.path.as_os_str() == "sbcl";
@@ -81,7 +81,7 @@ fn stop(pid: i32) -> Outcome {
 }
 
 #[test]
-fn a_process_stopped_in_its_own_collection_is_told_to_be() -> Outcome {
+fn a_process_stopped_in_a_collection_has_a_caveat() -> Outcome {
     for_any(Sbcl::all(here!()), |sbcl| {
         let subject = hot(sbcl, &["threads=3", "count=100000"])?;
         let (pid, address) = (subject.pid(), subject.number("gc_active_address")?);
