@@ -246,7 +246,7 @@ pub struct Run {
     /// Limit the command's data segment (RLIMIT_DATA)
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub limit_data: Option<u64>,
-    /// Limit the resident memory of the command and its descendants, in a control group of their own
+    /// Limit the resident memory of the command and its descendants, in a separate control group
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub limit_memory: Option<u64>,
     /// Set a variable for the command only, not for the recorder (LD_PRELOAD, MALLOC_CONF, …)

@@ -78,7 +78,7 @@ pub enum LabFormat {
     Json,
 }
 
-/// What is to be small, as it is asked for.
+/// What is to be small, as requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum GoalName {
     /// Memory at the end, or of a server after the load.

@@ -45,7 +45,7 @@ pub struct BlockRows {
     pub kept: RowRef,
     /// Free, on pages with live data.
     pub pinned: RowRef,
-    /// Blocks that are mappings of their own.
+    /// Blocks with their own mappings.
     pub mapped: RowRef,
     /// The allocator's, but not understood.
     pub unread: RowRef,

@@ -158,7 +158,7 @@ impl Refinements {
         self.leaves.get(index)
     }
 
-    /// Adds `ranges` claimed by other readers: if one lies within a block in use, the block's
+    /// Adds `ranges` claimed by other readers: if one is within a block in use, the block's
     /// allocator excludes it. Of ranges that overlap, the one that starts first stays, and of two
     /// with the same start the longer: memory within a pool is for the pool to exclude.
     pub fn nest(&mut self, ranges: impl IntoIterator<Item = impl Into<AddressRange>>) {
@@ -317,7 +317,7 @@ impl Matches {
         }
     }
 
-    /// Matches the claims on blocks that are mappings of their own.
+    /// Matches the claims on blocks with their own mappings.
     pub fn add_mapped(&mut self, claims: Option<&Refinements>, blocks: &[MappedBlock]) {
         for block in blocks {
             self.push_block(block.pointer, block.usable_end.saturating_sub(block.pointer));

@@ -38,7 +38,7 @@ use crate::section::{self, Section};
 
 /// A reader of a language runtime: its functions. [`Reader::new`] has those that most readers lack.
 pub struct Reader {
-    /// Looks for the runtime in the files mapped by a process. Reads no memory, and the process may
+    /// Finds the runtime in the files mapped by a process. Reads no memory, and the process may
     /// be running: what is found is checked when it is read.
     pub find: fn(&Process, &AddressSpace) -> Option<Box<dyn Found>>,
     /// Returns what the reader finds in a whole ledger, for the verdict.
@@ -151,7 +151,7 @@ pub struct Context<'a> {
     pub shared: &'a (dyn Fn(u64, u64) -> Vec<(u64, u64)> + Sync),
     /// The threads for which facts are known.
     pub threads: &'a [ThreadFacts],
-    /// Memory of allocators outside of their blocks in use: what is there is stale. Empty if not
+    /// Memory of allocators outside of their blocks in use: its content is stale. Empty if not
     /// known, or if no reader needs it.
     pub free: &'a RangeSet,
     /// Whether the target is stopped meanwhile; slow work that can be done without is then left
@@ -336,7 +336,7 @@ pub struct Reading {
     pub palette: SlotTable,
     /// The rows of the other classes in those claims.
     pub rows: Option<&'static BlockRows>,
-    /// Memory of the runtime itself; every byte is claimed. Ranges that may lie in an allocator's
+    /// Memory of the runtime itself; every byte is claimed. Ranges that may be in an allocator's
     /// block must be claimed by [`Found::read`]: allocators' readers do not see ranges added by
     /// [`Pending::finish`].
     pub claims: Vec<RangeClaim>,

@@ -106,7 +106,7 @@ impl SurveyExchange {
     }
 }
 
-/// Takes surveys, and writes pages to a file, on a thread of its own.
+/// Takes surveys, and writes pages to a file, on a separate thread.
 pub struct SurveyThread {
     /// The processes.
     pub selection: Selection,

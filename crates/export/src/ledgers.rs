@@ -45,7 +45,7 @@ const PAGE_TABLE_SECONDS_PER_GIB: f64 = 0.018;
 const READ_SECONDS_PER_GIB: f64 = 0.4;
 const SNAPSHOT_SECONDS_PER_GIB: f64 = 0.01;
 
-/// Takes ledgers on a thread of its own.
+/// Takes ledgers on a separate thread.
 pub(crate) struct LedgerThread {
     /// State of each process.
     pub states: Arc<ProcessStates>,

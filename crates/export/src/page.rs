@@ -11,7 +11,7 @@ use crate::states::{Entry, ProcessStates};
 use strandline_survey::figures::Pss;
 use strandline_survey::survey::{ProcessFigures, Sum, Survey};
 
-/// Name of the sum of everything without series of its own.
+/// Name of the sum of everything without its own series.
 const OTHER: &str = "other";
 
 #[derive(Debug)]

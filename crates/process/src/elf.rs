@@ -147,7 +147,7 @@ impl Object {
         &self.name
     }
 
-    /// Whether `address` lies in executable memory of this object.
+    /// Whether `address` is in executable memory of this object.
     pub fn text_contains(&self, address: u64) -> bool {
         self.text.iter().any(|range| range.contains(&address))
     }

@@ -1,5 +1,5 @@
 //! Limits that a command is started with: on address space and data segment by `setrlimit`, on
-//! resident memory by a control group of its own.
+//! resident memory by a separate control group.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::fd::OwnedFd;

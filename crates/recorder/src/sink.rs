@@ -29,7 +29,7 @@ struct WriteFailure {
 
 impl Sink {
     /// Opens `path` for a new recording and locks it against other recorders. An older recording
-    /// there is replaced by [`Sink::begin`]; any other file is left alone.
+    /// there is replaced by [`Sink::begin`]; any other file is not changed.
     ///
     /// # Errors
     /// One line with the reason.

@@ -11,7 +11,7 @@ use strandline_lab::cell::Subject;
 use strandline_lab::trial::program::{Program, fits};
 use strandline_process::c_library::CLibrary;
 
-/// Usual folders in which the loader looks for a library without a path; `ldconfig` may know more.
+/// Usual folders of the loader for a library without a path; `ldconfig` may list more.
 const LIBRARY_FOLDERS: [&str; 8] = [
     "/usr/local/lib",
     "/usr/local/lib/x86_64-linux-gnu",

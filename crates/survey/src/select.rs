@@ -133,8 +133,8 @@ impl Selection {
         seen.into_iter().filter(|seen| is_chosen(seen.key.pid)).collect()
     }
 
-    /// The groups that are asked for: those given by path, and those of the chosen units and pods
-    /// that groups of processes lie in.
+    /// The requested groups: those given by path, and those of the chosen units and pods
+    /// that groups of processes are in.
     pub fn groups_asked_for<'a>(&self, of_processes: impl Iterator<Item = &'a str>) -> Vec<String> {
         let mut asked: Vec<String> = self.groups.clone();
         for path in of_processes {
@@ -201,7 +201,7 @@ fn pids() -> impl Iterator<Item = i32> {
     entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
 }
 
-/// Basic facts about a process; `None` if it is gone, or has no memory of its own.
+/// Basic facts about a process; `None` if it is gone, or has no separate memory.
 fn open_process(pid: i32) -> Option<FoundProcess> {
     let process = Process::open(pid).ok()?;
     let text = process.read_file("stat", MAX_STAT_BYTES).ok()?;

@@ -102,7 +102,7 @@ pub fn fabricate_cpython(seed: u64) -> CPythonImage {
     ] {
         writer.add(name, 0);
     }
-    // Unused entries lie between the others, and are linked with each other.
+    // Unused entries are between the others, and are linked with each other.
     let mut taken: Vec<u64> = (0..MAX_ARENAS).collect();
     while taken.len() as u64 > count {
         let gone = writer.dice.below(taken.len() as u64);

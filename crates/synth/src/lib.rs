@@ -112,7 +112,7 @@ pub struct Recipe {
     pub break_moved: bool,
     /// Number of mmapped pieces in which the main arena continues, because its break was blocked.
     pub mmapped_pieces: usize,
-    /// Number of chunks with a mapping of their own.
+    /// Number of chunks with their own mapping.
     pub mmapped: usize,
 }
 

@@ -1,7 +1,7 @@
 //! Objects on fabricated pages of V8, and the hidden classes that describe them.
 //!
 //! Hidden classes, prototypes and what has the names of functions are in the read-only page; all
-//! else lies on the pages that are walked.
+//! else is on the pages that are walked.
 
 use std::collections::BTreeMap;
 

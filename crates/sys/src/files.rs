@@ -103,7 +103,7 @@ impl FileWindow {
         if page.checked_mul(PAGE).is_none_or(|at| at >= self.bytes) {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        // SAFETY: the page lies in the mapping; the kernel fills in page tables only.
+        // SAFETY: the page is in the mapping; the kernel fills in page tables only.
         let result =
             unsafe { libc::madvise(self.address.byte_add(page * PAGE), PAGE, libc::MADV_POPULATE_READ) };
         crate::check(result.into()).map(drop)

@@ -27,7 +27,7 @@ pub struct FilterInstruction {
 /// A change of a tracee's state, from `waitid`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// Stopped by `PTRACE_INTERRUPT` (or by a trap of its own seizure), outside a group stop.
+    /// Stopped by `PTRACE_INTERRUPT` (or by a trap of its seizure), outside a group stop.
     Stopped,
     /// In a group stop by this signal (SIGSTOP and other stop signals).
     GroupStop(i32),

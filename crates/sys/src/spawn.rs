@@ -79,7 +79,7 @@ pub struct Setup {
     pub gate: Option<UnixStream>,
     /// The mask of blocked signals to start with, bit n-1 for signal n.
     pub signal_mask: u64,
-    /// Whether it leads a session of its own: without a terminal, and with a process group that can
+    /// Whether it leads its own session: without a terminal, and with a process group that can
     /// be ended as a whole.
     pub new_session: bool,
     /// Whether the kernel kills it (SIGKILL) when the thread that started it ends.

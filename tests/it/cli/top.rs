@@ -208,7 +208,7 @@ fn without_a_terminal_it_gives_advice() -> Outcome {
     strandline::run(&["top", "--pid", "2147483647"])?.complains(3, &["no process"])
 }
 
-/// Hundreds of processes that start and end: top goes on and shows the current ones.
+/// Hundreds of processes that start and end: top continues and shows the current ones.
 #[test]
 fn processes_that_come_and_go_are_no_trouble() -> Outcome {
     let folder = Folder::new("top-storm")?;

@@ -109,7 +109,7 @@ fn files_have_arguments_that_export_accepts() -> Outcome {
     let from_manifest = from_manifest.and_then(|rest| rest.strip_suffix(']')).ok_or("no arguments")?;
     for arguments in [from_unit.ok_or("no ExecStart")?.to_owned(), format!("export, {from_manifest}")] {
         let words: Vec<&str> = arguments.split([' ', ',']).filter(|word| !word.is_empty()).collect();
-        // The exporter of a test has an address of its own.
+        // The exporter of a test has its own address.
         let ["export", options @ .., "--listen", "127.0.0.1:9756"] = &words[..] else {
             return Err(format!("{words:?}: not export … --listen 127.0.0.1:9756").into());
         };

@@ -250,7 +250,7 @@ fn a_shell_s_mark_does_not_count_for_its_children() -> Outcome {
     Ok(())
 }
 
-/// A server that accepts a single connection, and has a child with memory of its own.
+/// A server that accepts a single connection, and has a child with its own memory.
 const ONE_CONNECTION: &str = "
 import os, signal, socket, sys, time
 held = bytearray(40 << 20)

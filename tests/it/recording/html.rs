@@ -9,7 +9,7 @@ use std::process::Command;
 use crate::support::browser::browser;
 use crate::support::{Folder, Outcome, Result, here, strandline};
 
-/// Allocates, frees, and sends a mark with a given name at each step. It goes on when the recording
+/// Allocates, frees, and sends a mark with a given name at each step. It runs on when the recording
 /// has samples of the step: what its second growth brings was sampled meanwhile.
 const PROGRAM: &str = r#"
 import os, socket, subprocess, time

@@ -65,7 +65,7 @@ fn compare(before: &Value, found: &Value, after: &Value) -> Result<Option<()>> {
 
 /// Explains the process until V8's statistics before and after the look are of the same state: no
 /// collection came between, and no compiler's thread returned the rest of its allocation area. Then
-/// committed bytes must equal V8's, and used bytes lie between the two.
+/// committed bytes must equal V8's, and used bytes are between the two.
 fn figures_agree(subject: &mut Subject) -> Result<Value> {
     let mut last = String::new();
     let agreed = until("statistics of one state", || {
@@ -161,7 +161,7 @@ fn memory_outside_the_heap_is_as_node_counts_it() -> Outcome {
         let after = subject::number(&subject.ask(b's')?, "array_buffers")?;
         let buffers = subject::number(&v8["v8"]["buffers"], "bytes")?;
         let strings = subject::number(&v8["v8"]["external_strings"], "bytes")?;
-        // A collection may have come between. From 24 on Node counts a slab of its own, of 64 KiB.
+        // A collection may have come between. From 24 on Node counts its own slab, of 64 KiB.
         let own = if node.major >= 24 { 65 << 10 } else { 1 << 10 };
         let is_counted = buffers + own >= before.min(after) && buffers <= before.max(after) + own;
         let of = |row: &str| strandline::row(&document, row);

@@ -135,7 +135,7 @@ fn file_capabilities_are_not_lent_to_what_the_user_names() -> Outcome {
 fn file_capabilities_show_other_users_processes() -> Outcome {
     let test = here!();
     let Some(marked) = Marked::new(test, "cap_sys_ptrace,cap_dac_read_search")? else { return Ok(()) };
-    // Processes of root, of another user, and of a user whose program lies in a folder of mode
+    // Processes of root, of another user, and of a user whose program is in a folder of mode
     // 0700.
     let private = marked.folder.0.join("private");
     fs::create_dir(&private)?;

@@ -77,7 +77,7 @@ enum When {
     Held,
 }
 
-/// Runs `verb` once, sends strandline a signal, and waits until the program goes on as before.
+/// Runs `verb` once, sends strandline a signal, and waits until the program continues as before.
 fn interrupt(subject: &mut Subject, verb: Verb, signal: i32, when: &When, tally: &mut Tally) -> Outcome {
     let pid = subject.pid();
     let before = collections(subject)?;

@@ -185,7 +185,7 @@ pub fn until_asleep(pid: i32) -> Outcome {
 
 /// Checks that every pool agrees with the beans before and after, and, if `is_counted`, that the
 /// objects are those that the JVM itself finds. Meanwhile the JVM compiles, loads classes and may
-/// collect: a figure that changed must lie between, and only if one does not, the comparison is
+/// collect: a figure that changed must be between, and only if one does not, the comparison is
 /// repeated. A figure that did not change must be equal at once.
 pub fn agrees(subject: &mut Subject, is_counted: bool) -> Result<Seen> {
     until("figures of the JVM that stand still", || {

@@ -22,7 +22,7 @@ const MASK_WORDS: usize = 16;
 /// 10, `arena_purge_mult` 10), and the longest that `reclaim` waits for several.
 const ARENA_DELAY: u64 = 100;
 const MAX_ARENA_WAIT: u64 = 500;
-/// A larger block has a page of its own, and all such pages are in one queue
+/// A larger block has its own page, and all such pages are in one queue
 /// (`MI_MEDIUM_OBJ_SIZE_MAX`, `MI_BIN_HUGE`).
 const MEDIUM_BYTES: u64 = 128 << 10;
 

@@ -188,7 +188,7 @@ fn each_layer_refines_the_one_below_where_that_holds_a_block() {
 }
 
 /// Two readers may take hostile bytes for their structures: the first one's claims count, and the
-/// inspection goes on.
+/// inspection continues.
 #[test]
 fn a_runtime_has_no_memory_that_is_another_one_s() {
     let (subject, _) = subject();

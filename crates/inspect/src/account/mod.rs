@@ -39,7 +39,7 @@ pub struct Account {
     pub other_allocators: Vec<Allocator>,
     /// Runtimes, read or only recognised.
     pub runtimes: Vec<Runtime>,
-    /// Names of allocators and runtimes that manage memory of their own and were not read.
+    /// Names of allocators and runtimes that manage their own memory and were not read.
     pub unread: Vec<String>,
     /// What was not read, and why.
     pub caveats: Vec<Caveat>,

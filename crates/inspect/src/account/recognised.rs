@@ -79,7 +79,7 @@ fn add_unread(caveats: &mut Vec<Caveat>, code: &str, (name, file): (&str, &str),
     }
 }
 
-/// The names of allocators and runtimes that manage memory of their own and were not read.
+/// The names of allocators and runtimes that manage their own memory and were not read.
 pub fn unread(allocators: &[Allocator], runtimes: &[Runtime]) -> Vec<String> {
     let is_listed = |runtime: &&Runtime| allocators.iter().any(|one| one.found_by == runtime.found_by);
     let of_runtimes = runtimes

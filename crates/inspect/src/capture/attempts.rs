@@ -1,7 +1,7 @@
 //! Reads a process: stops it, reads it, releases it, and tries again if it was in the middle of a
 //! change.
 //!
-//! [`super::frozen`] defines what is read. Called on a thread of its own, which is the tracer.
+//! [`super::frozen`] defines what is read. Called on a separate thread, which is the tracer.
 
 use std::time::{Duration, Instant};
 

@@ -130,7 +130,7 @@ fn files(hierarchy: &Hierarchy, members: &Members) -> Files {
     if members.processes.is_empty()
         && let Ok(own) = Process::open(std::process::id().cast_signed())
     {
-        // Files that ended processes left in shared memory are looked for from here.
+        // Files that ended processes left in shared memory are searched for from here.
         walk.add_process(&own, &mut search);
     }
     let mut files = search.finish();

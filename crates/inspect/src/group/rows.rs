@@ -14,9 +14,9 @@ use super::processes::{GroupProcesses, OneProcess};
 use super::shares::{Basis, Want, fill};
 use crate::facts::{State, Totals};
 
-/// Files of a kind, and processes, with rows of their own; smaller files are summed by folder.
+/// Files of a kind, and processes, with their own rows; smaller files are summed by folder.
 const MAX_FILE_ROWS: usize = 50;
-/// The smallest file with a row of its own, as a part of its kind.
+/// The smallest file with its own row, as a part of its kind.
 const MIN_FILE_DIVISOR: u64 = 200;
 /// Folders of a kind with rows; the others are summed.
 const MAX_FOLDER_ROWS: usize = 50;

@@ -73,7 +73,7 @@ pub fn holders(pid: i32, options: &Options<'_>) -> Result<Holders> {
 }
 
 /// Completes `holders` from the account: adds a caveat if parts of heaps were not read, gives
-/// unreachable bytes rows of their own there, and copies what both documents have.
+/// unreachable bytes their own rows there, and copies what both documents have.
 pub(crate) fn complete(holders: &mut Holders, process: &Process, account: &mut Account) {
     let unread = account.rows.iter().filter(|row| row.id.ends_with(".unread"));
     let unread: u64 = unread.map(|row| row.bytes).sum();

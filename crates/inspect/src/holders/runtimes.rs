@@ -16,7 +16,7 @@ use strandline_process::range::{AddressRange, RangeSet};
 
 /// Maximum bytes before the collector's link in an object's block: guards, and two words.
 const MAX_HEADER_BYTES: u64 = 48;
-/// Maximum bytes of a block beyond the size that was asked for: of a small one, and of one that
+/// Maximum bytes of a block beyond the size that was requested: of a small one, and of one that
 /// malloc maps.
 const MAX_PADDING_BYTES: u64 = 32;
 const MAX_MAPPED_PADDING_BYTES: u64 = 4128;

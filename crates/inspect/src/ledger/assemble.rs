@@ -81,7 +81,7 @@ impl<'a> ClassRows<'a> {
         self.palette.get(slot).unwrap_or((&ANONYMOUS, None))
     }
 
-    /// Returns the row of blocks that are mappings of their own.
+    /// Returns the row of blocks with their own mappings.
     fn mapped(self) -> RowRef {
         self.rows.map_or(&ANONYMOUS, |rows| rows.mapped)
     }
@@ -91,7 +91,7 @@ impl<'a> ClassRows<'a> {
 struct Layers<'a> {
     /// Claims that count, with the rows that their classes stand for.
     claims: Vec<(&'a RangeClaim, ClassRows<'a>)>,
-    /// The spans of these claims, and of blocks that are mappings of their own.
+    /// The spans of these claims, and of blocks with their own mappings.
     spans: Spans,
     /// Claims on shared memory, and their spans.
     shared: Vec<(&'a RangeClaim, ClassRows<'a>)>,
@@ -197,7 +197,7 @@ impl<'a> Layers<'a> {
         self.claims.push((claim, meaning));
     }
 
-    /// Adds a block that is a mapping of its own, with the finer claims in it.
+    /// Adds a block with its own mapping, with the finer claims in it.
     fn add_mapped(&mut self, block: &MappedBlock, meaning: ClassRows<'_>, finder: &mut Finder<'_>) {
         let mut at = block.start;
         let mut push = |until: u64, holder| {
@@ -535,7 +535,7 @@ fn move_lazy_free(
 }
 
 /// Returns the parts of private anonymous memory that no reader claimed, as resident runs in
-/// address order. They include blocks that are mappings of their own, because no reader walked
+/// address order. They include blocks with their own mappings, because no reader walked
 /// those.
 pub fn unclaimed_runs(inputs: &Inputs<'_>) -> Result<Vec<(u64, u64)>> {
     let palette = SlotTable::default();

@@ -50,7 +50,7 @@ pub struct NotifyRequest<'a> {
     pub plan: &'a Notification,
     /// Addresses of the lock words of the allocators, which the thread must not hold.
     pub locks: &'a [u64],
-    /// How long to look for a safe moment, for each call.
+    /// How long to search for a safe moment, for each call.
     pub wait: Duration,
     /// How long to count minor faults afterwards.
     pub watch: Duration,

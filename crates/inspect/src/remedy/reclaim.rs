@@ -314,7 +314,7 @@ fn doubt(look: &Inspection, remedy: &str) -> Option<CallHazard> {
     Some(doubt)
 }
 
-/// Explains why a heap is left alone after `looks` looks, and what to do instead.
+/// Explains why a heap is not trimmed after `looks` attempts, and what to do instead.
 fn unsafe_heap(remedy: &str, doubt: &CallHazard, looks: u32) -> String {
     let (at, plural) = (doubt.at, if looks == 1 { "" } else { "s" });
     match doubt.cause {

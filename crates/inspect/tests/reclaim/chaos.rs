@@ -133,7 +133,7 @@ fn kill_in_call(subject: &Subject, wanted: usize, wanted_at_lock: usize) {
     eprintln!("{kills:?} of {turn}");
 }
 
-/// A collector that stops the world goes on, also if strandline dies while a thread that it waits
+/// A collector that stops the world continues, also if strandline dies while a thread that it waits
 /// for is in the call.
 #[test]
 fn a_collector_survives_a_reclaim_killed_at_any_instant() {
@@ -148,7 +148,7 @@ fn a_collector_survives_a_reclaim_killed_at_any_instant() {
         }
         let first = subject.pid();
         kill_in_call(&subject, scaled(10, 1000), scaled(2, 200));
-        // Collections go on: none waits for a thread that no longer answers.
+        // Collections continue: none waits for a thread that no longer answers.
         let before = count(&mut subject, first);
         crate::subject::until("the collector goes on", || count(&mut subject, first) > before + 10);
         let (output, status) = subject.finish();

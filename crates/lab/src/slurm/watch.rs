@@ -48,7 +48,7 @@ const MAX_TIMEOUT_ATTEMPTS: u32 = 2;
 const RESUBMIT_DELAY: Duration = Duration::from_secs(2);
 /// Delay if the scheduler currently accepts no more jobs of this user.
 const JOB_LIMIT_DELAY: Duration = Duration::from_secs(30);
-/// Maximum number of rounds lost at the same time for which the scheduler is asked for the reason.
+/// Maximum number of rounds lost at once for which the scheduler is queried for the reason.
 const MAX_REASON_QUERIES: u32 = 10;
 /// Maximum number of running rounds whose runs are counted.
 const MAX_COUNTED_PARTIALS: usize = 64;
@@ -89,7 +89,7 @@ pub struct Watch {
     idle_since: Instant,
     /// Whether the reason was shown.
     has_shown_idle: bool,
-    /// Number of rounds lost in this check for which the scheduler was asked for the reason.
+    /// Number of rounds lost in this check for which the scheduler was queried for the reason.
     reason_queries: u32,
 }
 

@@ -169,7 +169,7 @@ pub fn squeeze(
             break;
         }
     }
-    // Also after the last attempt: a failure in its check lies below the edge found now.
+    // Also after the last attempt: a failure in its check is below the edge found now.
     search.find_upper_edge(guess)?;
     search.find_lower_edge()?;
     settle_inversion(&mut search)?;

@@ -90,7 +90,7 @@ pub struct Candidate {
     /// Setting of transparent huge pages.
     #[serde(default)]
     pub thp: Option<Thp>,
-    /// Options that show that the user has already decided otherwise; looked for on the command
+    /// Options that show that the user has already decided otherwise; searched for on the command
     /// line and in variables that hold options.
     #[serde(default)]
     pub unless: Vec<String>,

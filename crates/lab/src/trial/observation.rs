@@ -35,7 +35,7 @@ pub enum SettledSource {
 }
 
 impl SettledSource {
-    /// Readable form, to follow "settled memory was looked at".
+    /// Readable form, to follow "settled memory was measured".
     pub fn text(self) -> &'static str {
         match self {
             Self::Exit => "as the process ended",

@@ -121,7 +121,7 @@ pub fn interrupted(registers: &Registers) -> Registers {
     ended
 }
 
-/// Makes the frame whose rt_sigreturn restores `registers`, `mask` and `state`. It lies below
+/// Makes the frame whose rt_sigreturn restores `registers`, `mask` and `state`. It is below
 /// `registers.rsp`, the red zone and `reserved_bytes`; the function returns to `trampoline`. `None`
 /// if the stack pointer is too near the bottom of the address space.
 pub fn build(

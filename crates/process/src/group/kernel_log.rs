@@ -17,7 +17,7 @@ const MAX_RECORD_BYTES: usize = 8192;
 const MAX_KILLS: usize = 64;
 /// `O_NONBLOCK` of x86-64: a read behind the last record fails.
 const O_NONBLOCK: i32 = 0o4000;
-/// Error of a read whose record the kernel has overwritten; the next read goes on.
+/// Error of a read whose record the kernel has overwritten; the next read continues.
 const EPIPE: i32 = 32;
 
 /// A process that the kernel killed.

@@ -253,7 +253,7 @@ pub(super) fn fill(
     Ok(())
 }
 
-/// Adds the part `start..end` of a region that lies in `space`.
+/// Adds the part `start..end` of a region that is in `space`.
 fn add_part(builder: &mut Builder<'_>, space: &SmapsEntry, start: u64, end: u64, categories: u64) {
     builder.is_unclear |= categories & FILE_UNKNOWN != 0 && !space.mapping.is_private_anonymous();
     let file = categories & pagemap::FILE != 0;

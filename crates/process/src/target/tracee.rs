@@ -143,7 +143,7 @@ fn redeliver(tid: i32, signal: i32, deadline: Instant) -> Result<(), NotStopped>
 
 impl<'a> Tracee<'a> {
     /// Seizes and stops thread `tid` of `process`, within `limit`. Signals that arrive meanwhile
-    /// are passed on. A thread in a group stop is released at once. Call it on a thread of its own.
+    /// are passed on. A thread in a group stop is released at once. Call it on a separate thread.
     pub fn stop(process: &'a Process, tid: i32, limit: Duration) -> Result<Self, NotStopped> {
         exit_watch::pass_on_before_stop(process);
         let hold = Hold::begin();

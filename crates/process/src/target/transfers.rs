@@ -58,7 +58,7 @@ const TRANSFERS: [Transfer; 19] = [
     // The minimum number of events (fs/aio.c, `read_events`).
     transfer(208, "io_getevents", Requested::Argument(1)),
     transfer(333, "io_pgetevents", Requested::Argument(1)),
-    // It looks for signals after each page (drivers/char/random.c, `get_random_bytes_user`).
+    // It checks for signals after each page (drivers/char/random.c, `get_random_bytes_user`).
     transfer(318, "getrandom", Requested::Argument(1)),
 ];
 

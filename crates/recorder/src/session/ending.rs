@@ -39,7 +39,7 @@ impl Session<'_> {
         let wait_status = wait_status.or(self.root_status);
         self.end_group(wait_status.and_then(ending_signal));
         let high_water_kib = self.end_root(stop_reason, wait_status, end_us);
-        // Processes that go on running have samples that were not written yet.
+        // Processes that continue running have samples that were not written yet.
         for &pid in &self.tree.pids().to_vec() {
             if let Some(mut departed) = self.tree.remove(pid, None)
                 && let Some(process) = departed.member.number

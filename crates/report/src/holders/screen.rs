@@ -24,7 +24,7 @@ const MAX_BESIDE_GROWTH: usize = 4;
 
 const SHORT_ROOTS: [Column; 4] = [figures("retained"), figures("blocks"), words("root"), words("holds")];
 
-/// The default view, with a final newline: at most 40 lines, unless `top` rows were asked for.
+/// The default view, with a final newline: at most 40 lines, unless `top` rows were requested.
 pub fn holders(found: &Holders, top: Option<usize>, surface: Surface) -> String {
     let has_growth = found.since.is_some();
     let limit = |most: usize| top.unwrap_or(if has_growth { MAX_BESIDE_GROWTH } else { most });

@@ -15,7 +15,7 @@ use strandline_process::memory::{Memory, half_word_at, word_at};
 /// `struct gc_generation`: a list head (`PyGC_Head`), `threshold`, `count` (32 bits each).
 const GENERATION_BYTES: usize = 24;
 const GENERATIONS: usize = 3;
-/// Distance from `enabled` to the first generation; `debug` and a gap lie between.
+/// Distance from `enabled` to the first generation; `debug` and a gap are between.
 const ENABLED: usize = 12;
 /// Offset of the generations in the state.
 const GENERATIONS_OFFSET: usize = 24;

@@ -434,7 +434,7 @@ pub static RELEASES: [Release; 9] = [
     newer(13, 928),
     newer(14, 936),
     without_lock(13, 944, 2),
-    // `interned` is a byte of its own.
+    // `interned` is its own byte.
     without_lock(14, 960, 8),
 ];
 

@@ -63,7 +63,7 @@ pub fn in_block(types: &mut Types<'_>, block: &[u8]) -> Option<Found> {
     })
 }
 
-/// A table that belongs to one object, in a block of its own.
+/// A table that belongs to one object, in its own block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Table {
     /// Address of the table.

@@ -42,7 +42,7 @@ impl Layout {
     pub const fn padname_flags(&self) -> u64 {
         if self.version >= 38 { 49 } else { 41 }
     }
-    /// Whether `struct xpvhv_aux` lies in the hash's body (since 5.36) instead of behind its table.
+    /// Whether `struct xpvhv_aux` is in the hash's body (since 5.36) instead of behind its table.
     pub const fn aux_in_body(&self) -> bool {
         self.version >= 36
     }
@@ -63,7 +63,7 @@ impl Layout {
     pub const fn undef_flags(&self) -> u32 {
         if self.version >= 22 { flags::READONLY | 0x1_0000 } else { flags::READONLY }
     }
-    /// `SVf_IsCOW`: it moved to a bit of its own in 5.22.
+    /// `SVf_IsCOW`: it moved to its own bit in 5.22.
     pub const fn is_cow(&self) -> u32 {
         if self.version >= 22 { 0x1000_0000 } else { 0x1_0000 }
     }

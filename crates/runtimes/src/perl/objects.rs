@@ -221,7 +221,7 @@ impl Head {
 /// Flags in the lowest bits of the size word before a block of glibc's malloc (malloc.c,
 /// `SIZE_BITS`).
 pub const SIZE_BITS: u64 = 7;
-/// The flag of a block that is a mapping of its own.
+/// The flag of a block with its own mapping.
 pub const IS_MMAPPED: u64 = 2;
 
 /// Bytes of the malloc chunk for a buffer of `bytes`: size word and rounding included (glibc).

@@ -19,9 +19,9 @@ use strandline_process::memory::Memory;
 
 /// Upper bound on the hashes with keys of their own that are read.
 const MAX_HASHES: usize = 256 << 10;
-/// From this size on malloc may give a buffer a mapping of its own, whose size is in its size word.
+/// From this size on malloc may give a buffer its own mapping, whose size is in its size word.
 const MAPPED_BYTES: u64 = 128 << 10;
-/// Longer buffers are not read whole.
+/// Longer buffers are not read completely.
 const MAX_READ_BYTES: u64 = 4608;
 /// All strings are compared in a process with at most `ARENAS_COMPARED` arenas (a million and a
 /// half of values), otherwise those of one job in `COMPARED_ONE_IN`: reading them all would double
@@ -233,7 +233,7 @@ impl<'a> Surveyor<'a> {
         }
     }
 
-    /// Reads the last bytes of shared buffers that are not read whole, which count their other
+    /// Reads the last bytes of shared buffers that are not read completely, which count their other
     /// owners.
     fn read_owners(&mut self) {
         let cow = self.context.release.is_cow();

@@ -125,7 +125,7 @@ pub fn runs(heap: &DynamicSpace, regions: &[Region]) -> Vec<Run> {
             continue;
         }
         match runs.last_mut() {
-            // No object lies in two generations.
+            // No object is in two generations.
             Some(last) if last.end == start && page.scan_start != 0 && page.generation == generation => {
                 last.end = end;
             }

@@ -19,7 +19,7 @@ use strandline_process::target::hold::on_own_thread;
 use strandline_process::target::live::ByPid;
 use strandline_process::target::stop::{Stopped, Transfers};
 
-/// A Lisp that evaluates forms, one a line, and answers each with its output and a line of its own.
+/// A Lisp that evaluates forms, one a line, and answers each with its output and its own line.
 const SERVER: &str = r#"(progn (defpackage :subject (:use :cl :sb-ext)) (in-package :subject)
  (setf *compile-print* nil)
  (loop for line = (read-line *standard-input* nil) while line

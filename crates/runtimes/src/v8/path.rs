@@ -20,7 +20,7 @@ use crate::bits::Bitmap;
 use strandline_process::buffer::ReadBuffer;
 use strandline_process::memory::word_at;
 
-/// Maximum steps, and objects from which the search goes on.
+/// Maximum steps, and objects from which the search continues.
 const MAX_STEPS: usize = 200;
 const MAX_FOUND: usize = 1 << 20;
 /// Classes of the global objects and of contexts: a path ends there. What holds the context of a

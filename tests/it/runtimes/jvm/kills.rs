@@ -16,7 +16,7 @@ use crate::support::{Folder, Outcome, Result, Subject, for_any, here, repetition
 
 const REMEDIES: [&str; 2] = ["jvm_gc", "jvm_trim"];
 /// Upper bounds of the delay between an event and the kill: the file, the signal and the connection
-/// lie within some tens of milliseconds of a run that takes seconds.
+/// are within some tens of milliseconds of a run that takes seconds.
 const MICROSECONDS: [u64; 3] = [1, 300, 40_000];
 
 /// Event that a kill waits for.
@@ -182,7 +182,7 @@ impl Machine {
         }
     }
 
-    /// Whether the JVM goes on and has printed only its answers: lines of a thread dump differ.
+    /// Whether the JVM continues and has printed only its answers: lines of a thread dump differ.
     fn goes_on(&mut self) -> Outcome {
         let said = self.subject.order("pools")?;
         let errors = std::fs::read_to_string(&self.errors)?;

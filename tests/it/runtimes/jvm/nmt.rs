@@ -103,7 +103,7 @@ fn found(seen: &Seen) -> Result<Figures> {
     ]))
 }
 
-/// Every figure found must lie between the JVM's counts before and after. Only if one does not, the
+/// Every figure found must be between the JVM's counts before and after. Only if one does not, the
 /// comparison is repeated, as code is compiled and a collection returns metaspace. A figure that
 /// did not change must be equal at once.
 fn agrees(subject: &Subject) -> Outcome {

@@ -9,7 +9,7 @@ use crate::support::subject::number;
 use crate::support::waiting::{state, threads, until, until_free, until_true};
 use crate::support::{Outcome, Result, Subject, for_any, here, repetitions, strandline};
 
-/// Number of context switches of all threads of the process, which shows that it goes on.
+/// Number of context switches of all threads of the process, which shows that it continues.
 fn switches(pid: i32) -> u64 {
     let of_thread = |tid: i32| -> u64 {
         let text = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/status")).unwrap_or_default();

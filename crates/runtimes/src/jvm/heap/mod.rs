@@ -121,7 +121,7 @@ impl Heap {
         self.pools.iter().map(|pool| pool.used_bytes).fold(0, u64::saturating_add)
     }
 
-    /// Sorts by address; `None` if areas overlap or lie outside of the reserved range.
+    /// Sorts by address; `None` if areas overlap or are outside of the reserved range.
     fn checked(mut self) -> Option<Self> {
         self.areas.sort_by_key(|area| area.start);
         let apart = self.areas.windows(2).all(|pair| pair[0].end <= pair[1].start);
