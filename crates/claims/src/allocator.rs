@@ -193,7 +193,7 @@ pub struct Reading {
     pub is_inconsistent: bool,
     /// What releases memory, other than the call of its [`CallPlan`].
     pub remedies: Vec<facts::Remedy>,
-    /// The rows that the classes of the claims stand for.
+    /// The rows of the claims' classes.
     pub rows: Option<&'static BlockRows>,
     /// Blocks with their own mappings.
     pub mapped_blocks: Vec<MappedBlock>,

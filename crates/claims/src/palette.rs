@@ -1,4 +1,4 @@
-//! The row of the ledger, and the holder, that each class of a reader's claims stands for.
+//! The ledger row and the holder of each class of a reader's claims.
 
 use crate::class::{SLOTS, Slot};
 use crate::rows::RowRef;

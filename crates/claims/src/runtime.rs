@@ -123,7 +123,7 @@ pub trait Found: Send + Sync {
         false
     }
 
-    /// Whether the runtime's own flag says that a collection is under way. Reads what it takes to
+    /// Whether the runtime's own flag marks a collection as under way. Reads what it takes to
     /// find the flag, for a JVM its tables of 200 KiB; the process may be running.
     fn is_collecting(&self, _memory: &dyn Memory) -> bool {
         false
@@ -377,7 +377,7 @@ pub struct Busy {
     pub runtime: &'static str,
     /// Resident bytes that are not read.
     pub bytes: Option<u64>,
-    /// Whether the runtime's own flag says that a collection is under way; otherwise its structures
+    /// Whether the runtime's own flag marks a collection as under way; otherwise its structures
     /// are inconsistent, for a moment or permanently.
     pub collecting: bool,
 }

@@ -1,5 +1,5 @@
 //! What ledgers may cost: time for which a process is stopped, and processor time of the exporter.
-//! This module only counts; the caller asks before a ledger, and reports after it.
+//! This module only counts; the caller checks the budget before a ledger, and reports after it.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};

@@ -184,7 +184,7 @@ impl Found {
             || self.runtimes.iter().any(|found| found.needs_thread_pointers())
     }
 
-    /// Whether a runtime's own flag says that a collection is under way. Reads what it takes to
+    /// Whether a runtime's own flag marks a collection as under way. Reads what it takes to
     /// find the flag; the process may be running.
     pub fn is_collecting(&self, memory: &dyn Memory) -> bool {
         self.runtimes.iter().any(|found| found.is_collecting(memory))

@@ -105,7 +105,7 @@ impl Object {
         Self::new(Source::File { file, length }, space, mapping)
     }
 
-    /// Reads an object that lies entirely in `mapping`, like the vDSO.
+    /// Reads an object that is entirely in `mapping`, like the vDSO.
     pub fn from_memory(
         memory: &dyn Memory,
         space: &AddressSpace,

@@ -120,7 +120,7 @@ fn a_default_screen_has_at_most_40_lines_and_details_have_the_rest() {
     }
 }
 
-/// Sizes of its own apart, a default screen has only words that the details have too.
+/// Except for sizes, a default screen has only words that the details have too.
 #[test]
 fn no_word_is_cut() {
     let own = "peak pid predicted how release who holds the live blocks arenas types strata all rows \

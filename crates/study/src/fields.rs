@@ -230,7 +230,7 @@ impl<'t, 'p> Fields<'t, 'p> {
     }
 }
 
-/// Returns the value as a finite number; `None` if it is none or not finite.
+/// Returns the value as a finite number; `None` if it is not one.
 pub fn number(value: &DeValue<'_>) -> Option<f64> {
     let found = match value {
         DeValue::Integer(whole) => i64::from_str_radix(whole.as_str(), whole.radix()).ok()? as f64,

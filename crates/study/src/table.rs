@@ -21,7 +21,7 @@ const MAX_COLUMNS: usize = 60;
 /// Shown where nothing was measured.
 const MISSING: &str = "–";
 
-/// A row or column: its name in the file and as shown, the choice it stands for, the metric it
+/// A row or column: its name in the file and as shown, the choice it represents, the metric it
 /// shows.
 struct Entry {
     name: String,

@@ -6,7 +6,7 @@
 //! return and which pages `malloc_trim(0)` would release. [`Heap::damage`] overwrites words of it
 //! in the ways that break readers.
 //!
-//! The crate has layouts of its own (`version`): it must not use those of the readers that it
+//! The crate has its own layouts (`version`): it must not use those of the readers that it
 //! tests, or their mistakes would be fabricated too. All pages of an image are resident.
 //!
 //! ```

@@ -9,7 +9,7 @@ const HEAP_MAX_BYTES: u64 = 64 << 20;
 const MMAPPED: u64 = 0x7f5a_6000_0000;
 /// End of the mmapped pieces of the main arena; each newer piece is right below the one before.
 const PIECES_END: u64 = 0x7f5a_5f00_0000;
-/// Address of the threads' control blocks, each in two pages of its own.
+/// Address of the threads' control blocks, each in its own two pages.
 const THREADS: u64 = 0x7f5a_7000_0000;
 /// The largest chunk a fastbin takes (global_max_fast).
 const MAX_FAST: u64 = 0x80;

@@ -97,7 +97,7 @@ impl Objects {
             image.put_word(objects.map(map) - 1 + 32, base + CONSTRUCTOR + 1);
             image.put_word(base + prototype, objects.map(PROTOTYPE));
         }
-        // A prototype's hidden class says that it is one.
+        // A prototype's hidden class is flagged as such.
         image.put_word(objects.map(PROTOTYPE) - 1 + 16, 1 << 20);
         image.put_word(base + CONSTRUCTOR, objects.map(FUNCTION));
         image.put_word(base + CONSTRUCTOR + fields.shared, base + SHARED_INFOS[0] + 1);

@@ -46,7 +46,7 @@ pub fn cache_stat(file: &File) -> io::Result<CacheStat> {
     Ok(stat)
 }
 
-/// Part of a file, mapped to ask about its pages. Its bytes are never accessed, so that a file
+/// Part of a file, mapped to query its pages. Its bytes are never accessed, so that a file
 /// that is truncated meanwhile does no harm.
 #[derive(Debug)]
 pub struct FileWindow {

@@ -1,6 +1,6 @@
 //! Heaps in several pieces: the main arena with a blocked brk, a thread's arena in its second heap,
 //! blocks that the program protected, locked or advised in part. Each figure equals the program's
-//! own, and no sound heap is reported as damaged.
+//! own, and no valid heap is reported as damaged.
 
 use crate::support::mallinfo::same;
 use crate::support::{Libc, Outcome, Result, Subject, for_each, repetitions, strandline, subject};
@@ -20,7 +20,7 @@ fn blocked(libc: &Libc, seed: u64, (low, high, blocks): (&str, &str, &str), apar
     }
 }
 
-/// Checks the ledger of a sound heap: mallinfo equals the program's, nothing is missing, and the
+/// Checks the ledger of a valid heap: mallinfo equals the program's, nothing is missing, and the
 /// prediction is given back.
 fn is_whole(mut subject: Subject) -> Outcome {
     subject.at_rest()?;

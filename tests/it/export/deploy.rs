@@ -241,7 +241,7 @@ fn prometheus_alerts_on_stranded_memory() -> Outcome {
     assert_eq!(alert["labels"]["alertname"], "StrandlineStranded");
     assert_eq!(alert["labels"]["process"], "fragmented");
     assert_eq!(alert["labels"]["pid"].as_str(), Some(stranded.pid_text().as_str()));
-    // Prometheus asks for OpenMetrics and accepts any format; a single scrape may exceed its
+    // Prometheus requests OpenMetrics and accepts any format; a single scrape may exceed its
     // timeout.
     until("a scrape that succeeded", || {
         let up = prometheus.ask("/api/v1/query?query=up")?;

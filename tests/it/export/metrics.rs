@@ -166,7 +166,7 @@ fn a_name_of_any_bytes_is_a_label() -> Outcome {
 fn hanging_clients_and_storms_delay_no_other_client() -> Outcome {
     let subject = Subject::idle()?;
     let exporter = Exporter::start(&["--pid", &subject.pid_text()])?;
-    // More connections than the exporter serves at once: silent, asking without reading the answer,
+    // More connections than the exporter serves at once: silent, not reading the answer,
     // or sending half a request.
     let mut hanging = Vec::new();
     for turn in 0..260 {

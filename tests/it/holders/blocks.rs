@@ -324,7 +324,7 @@ fn lost_by_memcheck(program: &Path, arguments: &[&str]) -> Result<[u64; 2]> {
         .stdin(Stdio::null());
     let output = valgrind.output()?;
     let text = String::from_utf8_lossy(&output.stderr).replace(',', "");
-    // Some programs ask for a summary themselves: the last one is from the end. It is one line if
+    // Some programs request a summary themselves: the last one is from the end. It is one line if
     // nothing is lost.
     let text = text.rsplit("HEAP SUMMARY").next().unwrap_or_default();
     if text.contains("no leaks are possible") {

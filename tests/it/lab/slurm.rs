@@ -84,7 +84,7 @@ fn a_scheduler_that_is_down_is_reported_and_no_result_is_lost() -> Outcome {
     )?;
     fake.unset("down")?;
     assert_eq!(document(&fake.run(&words)?)?["runs"], 3);
-    // All results are there: the scheduler is not asked.
+    // All results are present: the scheduler is not queried.
     fake.set("down", "")?;
     assert_eq!(document(&fake.run(&words)?)?["runs"], 3);
     assert_eq!(fake.calls("sbatch --").len(), 1);

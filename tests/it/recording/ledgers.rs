@@ -142,7 +142,7 @@ fn an_end_in_a_ledger_is_caught() -> Outcome {
         let flags = ["--ledger", "every=100ms,exit", "--quiet-for", "0"];
         let started = Started::new(place.command(&flags, command))?;
         let pid = filled(&started)?;
-        // No pause between two looks: a stop takes milliseconds.
+        // No pause between two reads: a stop takes milliseconds.
         while state(pid, pid).ok_or("it has ended")? != 't' {}
         signal(pid, 9);
         assert_eq!(started.finish()?.how(), 1009);

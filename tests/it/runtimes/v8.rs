@@ -41,7 +41,7 @@ fn sum(spaces: &Value, field: &str) -> u64 {
     spaces.as_array().into_iter().flatten().filter_map(|space| space[field].as_u64()).sum()
 }
 
-/// Compares the spaces of a look with V8's statistics before and after it. Memory in use grows
+/// Compares the spaces of one read with V8's statistics before and after it. Memory in use grows
 /// between these by what the statistics themselves allocate; `None` if a collection came between.
 fn compare(before: &Value, found: &Value, after: &Value) -> Result<Option<()>> {
     let (before, after) = (&before["spaces"], &after["spaces"]);
@@ -63,7 +63,7 @@ fn compare(before: &Value, found: &Value, after: &Value) -> Result<Option<()>> {
     Ok(Some(()))
 }
 
-/// Explains the process until V8's statistics before and after the look are of the same state: no
+/// Explains the process until V8's statistics before and after the read are of the same state: no
 /// collection came between, and no compiler's thread returned the rest of its allocation area. Then
 /// committed bytes must equal V8's, and used bytes are between the two.
 fn figures_agree(subject: &mut Subject) -> Result<Value> {

@@ -82,8 +82,8 @@ fn objects_are_counted_by_class() -> Outcome {
     })
 }
 
-/// Objects that were dropped and not collected are told from those that live; handles, and stale
-/// words outside of the heap, are told from globals and stacks.
+/// Objects that were dropped and not collected are distinguished from live ones; handles, and stale
+/// words outside of the heap, are distinguished from globals and stacks.
 #[test]
 fn reachable_objects_are_separated_from_garbage() -> Outcome {
     for_any(nodes::all(here!()), |node| {

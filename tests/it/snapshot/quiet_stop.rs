@@ -146,7 +146,7 @@ fn until_stopped<T>(pid: i32, looker: &JoinHandle<T>) {
 #[test]
 fn a_process_that_ends_meanwhile() -> Outcome {
     let (mut round, mut lost) = (0, 0);
-    // How many of the kills come into the middle of a look depends on the machine: one at least has to.
+    // How many of the kills hit a read depends on the machine: at least one has to.
     while round < repetitions(10, 60) || lost == 0 {
         round += 1;
         let subject = Subject::start("fragmented", &["60000"])?;

@@ -1,4 +1,4 @@
-//! Files that a study writes and leaves alone, which of several studies with one name is meant, and
+//! Files that a study writes and keeps, which of several studies with one name is meant, and
 //! from where a run resumes.
 
 #![cfg(test)]

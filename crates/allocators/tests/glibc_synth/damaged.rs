@@ -37,7 +37,7 @@ fn check_sums(subject: &FrozenProcess, reading: &Reading) {
     assert!(trim.predicted_bytes <= claimed);
 }
 
-/// Whether the sound heap of this recipe is read correctly; if not, a difference is not due to
+/// Whether the undamaged heap of this recipe is read correctly; if not, a difference is not due to
 /// damage.
 fn is_read_right(heap: &Heap) -> bool {
     let readings = FrozenProcess::of(heap).read(1);

@@ -84,13 +84,13 @@ fn subject() -> (Subject, [u64; 5]) {
     (subject, at.try_into().unwrap())
 }
 
-/// A made-up runtime that claims this, whatever is there.
+/// A made-up runtime that claims this in any process.
 struct MadeUp {
     name: &'static str,
     row: RowRef,
     /// Blocks: pointer and bytes.
     blocks: Vec<(u64, u64)>,
-    /// Memory of its own.
+    /// Its own memory.
     ranges: Vec<(u64, u64)>,
 }
 

@@ -72,7 +72,7 @@ pub fn recognise(
 }
 
 /// Adds the caveat that an allocator or runtime, by its name and file, was not read, unless a
-/// caveat says that it is busy.
+/// caveat reports it as busy.
 fn add_unread(caveats: &mut Vec<Caveat>, code: &str, (name, file): (&str, &str), text: &str, bytes: u64) {
     if !caveats.iter().any(|caveat| caveat.code == "runtime_busy" && caveat.place == name) {
         caveats.push(Caveat::new(code, file, Some(bytes), format!("{name} {text}")));

@@ -4,7 +4,7 @@
 //! During the stop, only mappings and page tables are read, and the snapshot is made. The rest of
 //! smaps, which takes another walk over all pages, comes from the snapshot for private anonymous
 //! memory, which it has page for page, and from the page tables for files and shared memory. What
-//! the process keeps from its children, smaps alone says: it is read before the stop, and holds for
+//! the process keeps from its children is only in smaps, which is read before the stop and valid for
 //! the mappings that are still the same.
 
 use std::fs::File;
@@ -154,13 +154,13 @@ fn hidden(pages: &Pages, plan: &Plan) -> Vec<AddressRange> {
     }
 }
 
-/// The hidden ranges of a stopped process, by what smaps said before the stop.
+/// The hidden ranges of a stopped process, by smaps from before the stop.
 fn known_hidden(before: &[KnownMapping], space: &AddressSpace) -> Vec<AddressRange> {
     let is_hidden = |mapping: &Mapping| known(before, mapping).is_some_and(|known| known.is_hidden);
     joined(space.mappings().iter().map(|mapping| (mapping.range(), is_hidden(mapping))))
 }
 
-/// What smaps said of this mapping before the stop; `None` if it was another.
+/// The entry of this mapping in smaps from before the stop; `None` if it was another.
 fn known<'a>(before: &'a [KnownMapping], mapping: &Mapping) -> Option<&'a KnownMapping> {
     let index = before.partition_point(|known| known.mapping.start < mapping.start);
     before.get(index).filter(|known| known.mapping == *mapping)

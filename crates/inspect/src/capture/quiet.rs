@@ -52,7 +52,7 @@ impl Drop for End<'_> {
     }
 }
 
-/// Runs `work` on `memory` while a second thread asks `is_in_vain`; returns true with the result if
+/// Runs `work` on `memory` while a second thread polls `is_in_vain`; returns true and the result if
 /// the answer was yes. `work` then reads nothing more.
 pub(super) fn watched<T>(
     memory: &dyn Memory,

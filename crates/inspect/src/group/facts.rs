@@ -47,7 +47,7 @@ pub struct GroupExplanation {
     pub cost: Cost,
 }
 
-/// Age from which a kill says nothing about the group as it is now.
+/// Age from which a kill is irrelevant to the current state of the group.
 const MAX_KILL_AGE_SECONDS: f64 = 3600.0;
 
 impl GroupExplanation {

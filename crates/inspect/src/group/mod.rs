@@ -43,7 +43,7 @@ const MAX_PSS_TIME: Duration = Duration::from_millis(300);
 const MAX_FILES_TIME: Duration = Duration::from_millis(240);
 const MAX_WALK_TIME: Duration = Duration::from_millis(100);
 const MAX_SAMPLE_TIME: Duration = Duration::from_millis(120);
-/// Maximum time to read the kernel's log; another thread looks at files meanwhile.
+/// Maximum time to read the kernel's log; another thread reads files meanwhile.
 const MAX_LOG_TIME: Duration = Duration::from_millis(100);
 
 /// Makes the ledger of `group`, without stopping a process.

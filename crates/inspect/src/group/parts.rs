@@ -51,7 +51,7 @@ pub(super) struct Part {
     pub kind: RowRef,
     /// Its bytes.
     pub bytes: u64,
-    /// Whether the kernel has a counter of it here; without one, 0 says nothing.
+    /// Whether the kernel has a counter of it here; without one, 0 means unknown.
     pub is_counted: bool,
 }
 

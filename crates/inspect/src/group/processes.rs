@@ -121,7 +121,7 @@ impl GroupProcesses {
     }
 }
 
-/// Processes that stay open between the two looks.
+/// Processes that stay open between the two reads.
 const MAX_OPEN: usize = 256;
 /// Maximum number of threads that read shares: the kernel walks page tables for them.
 const MAX_THREADS: usize = 4;

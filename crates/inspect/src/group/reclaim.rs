@@ -1,7 +1,7 @@
 //! Releases memory of a control group: by calls in its processes, one after the other, or by the
 //! kernel (memory.reclaim).
 //!
-//! What was predicted stands beside what was released, for each process and in all, and beside both
+//! The predicted and the released bytes are given for each process and in all, beside both
 //! the fall of the group's charge.
 
 use std::fs::OpenOptions;
@@ -23,7 +23,7 @@ use crate::remedy::{ReclaimOptions, reclaim};
 pub struct GroupReclamation {
     /// The group.
     pub target: GroupTarget,
-    /// The remedy: that asked for, `memory_reclaim`, or `calls` for the best of each process.
+    /// The remedy: the requested one, `memory_reclaim`, or `calls` for the best of each process.
     pub remedy: String,
     /// How it ended: `done` if anything was released.
     pub outcome: Outcome,

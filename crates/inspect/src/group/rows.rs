@@ -98,7 +98,7 @@ fn anonymous(rows: &mut Vec<GroupRow>, bytes: u64, inputs: &Inputs<'_>, caveats:
     let (shares, left) = fill(bytes, &wants);
     let known = wants.iter().filter(|want| want.basis == Basis::Sampled);
     let wanted = known.fold(0_u64, |sum, want| sum.saturating_add(want.bytes));
-    // A batch of counters and the time between two looks are no finding.
+    // A difference due to batched counters or the time between two reads is no finding.
     let tolerance = 64 * 4096 * inputs.processors + bytes / 100;
     if wanted.saturating_sub(bytes) > tolerance {
         caveats.push(Caveat::new(
@@ -131,7 +131,7 @@ fn shared(files: &Files) -> Vec<OfFile<'_>> {
     shared.map(|file| OfFile { file, want: Want { basis: basis(file), bytes: charged(file) } }).collect()
 }
 
-/// The files of the page cache, with their bytes of one state. A sample does not tell states apart,
+/// The files of the page cache, with all bytes in one state. A sample does not distinguish states,
 /// so that what is charged elsewhere is taken to be clean.
 fn cached(files: &Files, kind: RowRef) -> Vec<OfFile<'_>> {
     let cached = files.files.iter().filter(|file| !file.is_shared_memory);

@@ -172,7 +172,7 @@ fn limit(explanation: &GroupExplanation) -> Option<String> {
 /// From this part of the limit on, what cannot be reclaimed is near it.
 const NEAR_PERCENT: f64 = 70.0;
 
-/// The class: what to look at first.
+/// The class: what to examine first.
 fn class(explanation: &GroupExplanation, sums: &Sums) -> &'static str {
     let half = explanation.cgroup.current_bytes / 2;
     match sums {

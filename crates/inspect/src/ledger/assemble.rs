@@ -67,7 +67,7 @@ impl LedgerWriter<'_> {
     }
 }
 
-/// The rows that the classes of one reader's claims stand for. A class without a row counts as
+/// The rows of the classes of one reader's claims. A class without a row counts as
 /// unknown, and stays visible.
 #[derive(Clone, Copy)]
 struct ClassRows<'a> {
@@ -89,7 +89,7 @@ impl<'a> ClassRows<'a> {
 
 /// All claims, in layers.
 struct Layers<'a> {
-    /// Claims that count, with the rows that their classes stand for.
+    /// Claims that count, with the rows of their classes.
     claims: Vec<(&'a RangeClaim, ClassRows<'a>)>,
     /// The spans of these claims, and of blocks with their own mappings.
     spans: Spans,

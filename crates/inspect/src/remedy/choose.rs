@@ -52,7 +52,7 @@ const AVOIDED: [i64; 2] = [3, 42];
 /// restart_syscall, clock_nanosleep.
 const SENSITIVE: [i64; 4] = [7, 35, 219, 230];
 /// Calls in which a thread only waits for something outside of the process, and during which the C
-/// library holds no lock of its own: read, poll, select, nanosleep, accept, recvfrom, recvmsg,
+/// library holds no internal lock: read, poll, select, nanosleep, accept, recvfrom, recvmsg,
 /// wait4, rt_sigtimedwait, restart_syscall, clock_nanosleep, epoll_wait, pselect6, ppoll,
 /// epoll_pwait, accept4, epoll_pwait2.
 const PLAIN_WAITS: [i64; 17] = [0, 7, 23, 35, 43, 45, 47, 61, 128, 219, 230, 232, 270, 271, 281, 288, 441];
@@ -327,7 +327,7 @@ impl Chooser<'_> {
                     if reason == Reason::LockHeld {
                         self.lock_watch = (self.lock_watch * 2).min(LONGEST_LOCK_WATCH);
                     }
-                    // That it did not stop in time now says less than what was found before.
+                    // That it did not stop in time now is less specific than what was found before.
                     if reason == Reason::Late {
                         self.seen.entry(tid).or_insert(reason);
                     } else {

@@ -1,4 +1,4 @@
-//! Collects the results of tasks, asks the scheduler for the state of the others, and handles lost
+//! Collects the results of tasks, queries the scheduler for the state of others, and handles lost
 //! ones.
 //!
 //! Files in the folder take precedence over the scheduler. The folder is checked often, because
@@ -490,7 +490,7 @@ impl Slurm {
         for chunk in rounds.chunks(max_tasks) {
             self.submit_array(chunk)?;
         }
-        // A short round ends before the scheduler needs to be asked.
+        // A short round ends before the scheduler needs to be queried.
         self.watch.next_query = Instant::now() + MIN_QUERY_INTERVAL;
         self.watch.reset_idle();
         Ok(())

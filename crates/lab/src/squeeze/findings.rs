@@ -33,7 +33,7 @@ pub struct SqueezeOptions {
 pub enum SqueezeError {
     /// It was stopped, and can be resumed.
     Stopped(Stopped),
-    /// The command fails without a limit; one line says how.
+    /// The command fails without a limit; one line describes the failure.
     FailsUnlimited(String),
 }
 

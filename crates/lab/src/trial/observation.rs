@@ -189,7 +189,7 @@ impl Observation {
     }
 
     /// Takes the data of the process with the largest high-water mark: a shell that sets a mark for
-    /// its child has little memory itself and must not stand for the run.
+    /// its child has little memory itself and must not count for the run.
     fn read_recorded(&mut self, processes: BTreeMap<u32, Recorded>) {
         let largest = |a: &Recorded, b: &Recorded| a.high_water_kib >= b.high_water_kib;
         let found = processes.into_values().reduce(|a, b| if largest(&a, &b) { a } else { b });

@@ -38,7 +38,7 @@ pub struct Program {
     /// Why the loader ignores the environment: setuid, setgid or file capabilities; `None` if it
     /// does not.
     pub privilege: Option<String>,
-    /// Whether it defines `malloc` where the loader looks first.
+    /// Whether it defines `malloc` where the loader searches first.
     pub defines_malloc: bool,
 }
 

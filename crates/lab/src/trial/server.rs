@@ -241,7 +241,7 @@ pub fn read_observation(outcome: &Outcome) -> Observation {
 }
 
 /// Takes the ledgers of process `pid` and its descendants. A live process that cannot be inspected
-/// fails the run: without its memory the result would look too good.
+/// fails the run: without its memory the result would be too small.
 fn ledgers_of(pid: i32) -> ServerRun {
     let mut ledgers: Vec<(Explanation, Option<Shares>)> = Vec::new();
     let tree = tree_of(pid);

@@ -329,7 +329,7 @@ impl<'a> TrialJudge<'a> {
         if !self.serving && !outcome.end.is_success() {
             return Some(describe_end(outcome));
         }
-        // Missing data must not make a run look better than the others.
+        // Missing data must not improve the result of a run.
         let is_different = |expected: &SettledSource| !expected.is_comparable(observation.settled_at);
         if let Some(expected) = self.settled_at.filter(is_different) {
             return Some(format!(

@@ -40,7 +40,7 @@ pub struct Sample {
 }
 
 impl Sample {
-    /// The part of `bytes` that the sample stands for; `None` for an empty one.
+    /// The part of `bytes` that the sample represents; `None` for an empty one.
     pub fn share_of(self, bytes: u64) -> Option<u64> {
         let share = (u128::from(bytes) * u128::from(self.charged)).checked_div(u128::from(self.pages))?;
         let share = u64::try_from(share).ok()?;

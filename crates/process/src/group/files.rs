@@ -332,7 +332,7 @@ fn sort(files: &mut [CachedFile]) {
 }
 
 /// What the page cache holds of a file of `size` bytes: by cachestat(2), else by mincore(2), which
-/// does not tell written pages apart.
+/// does not distinguish written pages.
 fn count_cached(file: &File, size: u64) -> io::Result<CachedFile> {
     let bytes = |pages: u64| pages.saturating_mul(PAGE_BYTES);
     let counted = |cached, dirty, writeback| CachedFile {

@@ -341,7 +341,7 @@ pub struct EffectiveLimit {
     pub path: String,
 }
 
-/// The limit that applies to `group`: the smallest of its own and those of the groups above it.
+/// The limit that applies to `group`: the smallest of its limit and those of the groups above it.
 /// `None` if there is no limit.
 pub fn effective_limit(group: &Group) -> Option<EffectiveLimit> {
     let name = match group.version {

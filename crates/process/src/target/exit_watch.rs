@@ -398,7 +398,7 @@ impl EventHandler<'_> {
         match step {
             // ESRCH and ECHILD: killed meanwhile, or reaped by its parent.
             Err(error) if matches!(error.raw_os_error(), Some(3 | 10)) => {
-                // If SIGKILL ended a stop, the exit stop follows; only another wait can tell.
+                // If SIGKILL ended a stop, the exit stop follows; only another wait shows it.
                 if error.raw_os_error() == Some(3) && self.process.status().is_ok_and(|s| !s.is_zombie()) {
                     return Ok(WatchEvent::Woken);
                 }

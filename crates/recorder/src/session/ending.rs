@@ -120,7 +120,7 @@ impl Session<'_> {
         while is_waiting(&self.ledgers) && self.clock.now_us() < until {
             let ready = self.poller.wait(if self.ledgers.under_way() > 0 { MAX_ROUND } else { WATCH_ROUND });
             if ready.has(Source::Signals) && self.take_signals() {
-                // The user asked twice to stop.
+                // The user requested the stop twice.
                 break;
             }
             self.take_ledgers();

@@ -163,7 +163,7 @@ fn groups(found: &Holders, top: usize) -> (Vec<Group>, Rest) {
         groups.push(Group { name: join_root_names(set), retained, pins_bytes: 0, holds, least });
     }
     if others.blocks > 0 {
-        // If sets are shown, this is the rest: blocks of types that have no row of their own.
+        // If sets are shown, this is the rest: blocks of types without their own row.
         let (text, holds) = match sets {
             [] => ("several roots together", found.shared_holds.clone()),
             _ => ("other roots, several together", Vec::new()),

@@ -158,7 +158,7 @@ fn step(of: &Holding) -> String {
     }
 }
 
-/// What grew since an earlier look; `all` adds what is missing there.
+/// Growth since an earlier result; `all` adds what is missing there.
 fn growth(since: &Comparison, top: usize, all: bool, surface: Surface) -> Vec<String> {
     let [roots, types] = growth_rows(since, top);
     let mut lines = vec![String::new(), format!("since the result {}", duration(since.seconds))];

@@ -187,7 +187,7 @@ fn padded(text: &str, place: &Place<'_>) -> String {
 }
 
 /// Shortens names joined by `+` individually if necessary: shortened in the middle of the whole,
-/// two pairs could look the same.
+/// two pairs could be identical.
 fn names(text: &str, most: usize) -> String {
     const LEAST: usize = 5;
     let parts: Vec<&str> = text.split('+').collect();

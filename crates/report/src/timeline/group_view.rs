@@ -62,7 +62,7 @@ pub(super) struct GroupView<'a> {
     pub lines: Vec<Line>,
     /// When the charge was largest.
     pub peak_us: u64,
-    /// What the top of the picture stands for.
+    /// The figure at the top of the picture.
     pub most_bytes: u64,
 }
 

@@ -57,7 +57,7 @@ impl From<serde_json::Error> for DrawError {
 
 /// Further processes are counted, not drawn.
 const MAX_PROCESSES: usize = 20_000;
-/// The recorder follows as many.
+/// The recorder follows the same number.
 const MAX_GROUPS: usize = 16;
 /// Maximum number of ledgers with page maps: above it, every second map is dropped.
 const MAX_PAGE_MAPS: usize = 32;

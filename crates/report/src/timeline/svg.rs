@@ -382,7 +382,7 @@ fn marked<DB: DrawingBackend>(pen: &Pen<'_, DB>, frame: &Frame, label: &Label) -
     pen.text(label.name.clone(), (start, middle(row)), SMALL, label.colour, HPos::Left)
 }
 
-/// Draws the names of the curves below the plot, as many as fit.
+/// Draws the names of the curves below the plot, up to its width.
 fn legend<DB: DrawingBackend>(pen: &Pen<'_, DB>, curves: &[Curve]) -> Drawn<DB> {
     let middle = f64::from(SIZE.1) - f64::from(LEGEND) / 2.0;
     let mut x = f64::from(AXIS_Y);

@@ -4,7 +4,7 @@
 //! be between two bytecodes, and as a pending call (`Py_AddPendingCall`, tried in 3.11) its return
 //! value, the number of freed objects, is an error. From 3.14 on `sys.remote_exec` in another
 //! interpreter of the same version makes the program run a file at a safe place. The effect of a
-//! collection is unknown: only the code of the types could tell which objects are garbage.
+//! collection is unknown: only the code of the types knows which objects are garbage.
 
 use super::layout::Release;
 use strandline_claims::facts::{Remedy, RemedyKind};

@@ -33,7 +33,7 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(300);
 const MAX_ANSWER: usize = 1 << 20;
 /// Limit on the wait for RSS to settle. Memory may be released after the answer: threads of G1
 /// and Shenandoah work in steps, those of G1 from 0.1 s after the collection on. The wait ends
-/// earlier if RSS does not decrease in [`SETTLED_LOOKS`] looks in a row.
+/// earlier if RSS does not decrease in [`SETTLED_LOOKS`] consecutive reads.
 const SETTLE_LIMIT: Duration = Duration::from_secs(5);
 const SETTLE_LOOKS: Duration = Duration::from_millis(100);
 const SETTLED_LOOKS: u32 = 5;
@@ -231,7 +231,7 @@ fn asked(
 }
 
 /// Connects once the JVM listens; `None` if it does not within `limit`. A JVM that listens but
-/// accepts no connection is an error: it must not be asked to listen again.
+/// accepts no connection is an error: another request to listen must not follow.
 fn wait_for(
     process: &Process,
     socket: &Path,

@@ -59,7 +59,7 @@ impl Segment {
 pub struct SegmentMap {
     /// Committed range.
     pub range: (u64, u64),
-    /// log2 of the bytes that one byte of the map stands for.
+    /// log2 of the bytes per byte of the map.
     pub shift: u32,
     /// Address of the map.
     pub map: u64,

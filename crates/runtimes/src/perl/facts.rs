@@ -211,7 +211,7 @@ pub struct Short {
 /// Equal strings, found by a 64-bit hash. Only the hash of a string is kept.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Equal {
-    /// Strings with buffers of their own that were compared.
+    /// Strings with their own buffers that were compared.
     pub strings: u64,
     /// Distinct strings among them.
     pub distinct: u64,

@@ -1,4 +1,4 @@
-//! Keys of hashes: the table that all hashes share (`PL_strtab`), hashes with keys of their own,
+//! Keys of hashes: the table that all hashes share (`PL_strtab`), hashes with their own keys,
 //! and free entries.
 //!
 //! Chains are followed one level at a time for thousands of buckets at once, so that reads can be
@@ -56,7 +56,7 @@ pub struct Keys {
 pub enum KeyStorage {
     /// In one chunk with their entry (`struct shared_he`).
     Shared,
-    /// In chunks of their own.
+    /// In their own chunks.
     Own,
 }
 

@@ -18,7 +18,7 @@ pub struct Layout {
     pub strtab: u64,
     /// `Isv_count`.
     pub sv_count: u64,
-    /// `Isv_arenaroot`; `Isv_root` lies before it.
+    /// `Isv_arenaroot`; `Isv_root` is before it.
     pub sv_arenaroot: u64,
     /// `Isv_undef`.
     pub sv_undef: u64,
@@ -33,7 +33,7 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Whether pad names are structures of their own (since 5.22) instead of values.
+    /// Whether pad names are separate structures (since 5.22) instead of values.
     pub const fn has_padnames(&self) -> bool {
         self.version >= 22
     }
@@ -46,7 +46,7 @@ impl Layout {
     pub const fn aux_in_body(&self) -> bool {
         self.version >= 36
     }
-    /// `sizeof (struct xpvhv_aux)`, if it lies behind the table.
+    /// `sizeof (struct xpvhv_aux)`, if it is behind the table.
     pub const fn aux_bytes(&self) -> u64 {
         56
     }

@@ -17,7 +17,7 @@ use std::time::Instant;
 use strandline_claims::refinements::Refinements;
 use strandline_process::memory::Memory;
 
-/// Upper bound on the hashes with keys of their own that are read.
+/// Upper bound on the hashes with their own keys that are read.
 const MAX_HASHES: usize = 256 << 10;
 /// From this size on malloc may give a buffer its own mapping, whose size is in its size word.
 const MAPPED_BYTES: u64 = 128 << 10;

@@ -137,7 +137,7 @@ pub fn runs(heap: &DynamicSpace, regions: &[Region]) -> Vec<Run> {
 }
 
 /// Visits the objects of a run in order: address, words, first word. Returns where the walk ended:
-/// before the run's end if there is no object at that address. A sound run leaves at most one
+/// before the run's end if there is no object at that address. A valid run leaves at most one
 /// object that was not finished.
 pub fn walk(store: &HeapCopy, kinds: &Kinds, run: Run, mut visit: impl FnMut(u64, u64, u64)) -> u64 {
     let mut at = run.start;

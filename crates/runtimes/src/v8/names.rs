@@ -181,7 +181,7 @@ fn of_function(shapes: &mut Shapes<'_>, layout: &ObjectLayout, shared: u64) -> O
 }
 
 /// A `ScopeInfo`: flags, the number of variables, their names, a word for each, then the class's
-/// variable and the function's name, if the flags say so.
+/// variable and the function's name, if its flag is set.
 pub struct ScopeInfo {
     flags: u64,
     names: u64,

@@ -22,7 +22,7 @@ pub struct IndexedPage {
     pub page: Page,
     /// Whether it has one object.
     pub is_large: bool,
-    /// The parts in which objects lie one behind the other.
+    /// The parts with consecutive objects.
     pub runs: Vec<AddressRange>,
     /// Where allocation areas are: the last object before one may not be complete.
     pub tops: Vec<u64>,

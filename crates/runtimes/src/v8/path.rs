@@ -1,7 +1,7 @@
 //! What keeps an object of a type alive: the shortest path to it from a global object, or if none
 //! leads to it, one from a root.
 //!
-//! Goes from the object to those that refer to it, and so on: each step looks at all references of
+//! Goes from the object to those that refer to it, and so on: each step visits all references of
 //! the live objects. A word that only looks like a pointer may be among them.
 
 use std::collections::HashMap;
@@ -65,7 +65,7 @@ impl Search<'_> {
         let mut shapes = self.heap.shapes();
         let marks = [self.live.certain.as_ref(), Some(&self.live.marks)];
         let mut sample = None;
-        // One to which only a stale word leads would say nothing.
+        // One reached only by a stale word would prove nothing.
         for marks in marks.into_iter().flatten() {
             sample = self.sample(&mut shapes, name, marks, known).ok_or(NoPath::Late)?;
             if sample.is_some() {

@@ -82,7 +82,7 @@ fn nothing_is_read_in_a_collection() {
             v8.image.put_word(v8.state, state);
             assert!(try_look(&v8, 0).is_none(), "{seed}: {state}");
         }
-        // No state of V8's: this is not a heap, though its spaces say so.
+        // No state of V8's: this is not a heap, though its spaces are listed as one.
         v8.image.put_word(v8.state, 5);
         assert!(try_look(&v8, 0).is_none(), "{seed}");
     }

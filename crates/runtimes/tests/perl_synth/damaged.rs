@@ -19,7 +19,7 @@ fn check_trap(seed: u64, trap: Trap, build: Build) {
     let is_seen = !read.reading.caveats.is_empty()
         || read.main().is_none_or(|main| sound.main().is_none_or(|before| main != before));
     // With globals the interpreter's address is not read; keys and lists of free bodies may look
-    // sound in all that is read of them.
+    // valid in all that is read of them.
     let may_be_missed = matches!(trap, Trap::InterpreterOfTheKernel | Trap::BodyListCycle | Trap::KeyCycle);
     assert!(is_seen || may_be_missed, "neither figures nor a caveat tell of it");
     if matches!(trap, Trap::ArenaCycle | Trap::ArenaOfItself | Trap::EndlessArena | Trap::ChainToNowhere) {

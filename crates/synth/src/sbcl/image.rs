@@ -236,7 +236,7 @@ impl Writer {
                 let is_text = matches!(node.shape, Shape::Text(_));
                 self.header(at, if is_text { tags.base_string } else { tags.bytes });
                 self.header(at + 8, length << 1);
-                // Their bytes look like references, but are none.
+                // Their bytes resemble references, but are not.
                 let decoy = self.dice.one_of(&self.references.clone());
                 if length >= 8 {
                     self.dynamic.put(at + 16, decoy);

@@ -36,7 +36,7 @@ enum First {
 }
 
 impl First {
-    /// Event that the kill of this turn waits for. Every other turn asks a JVM that never listened,
+    /// Event that the kill of this turn waits for. Every other turn uses a JVM that never listened,
     /// for which the run creates the attach file: its kills come before the file is removed, before
     /// anything was done, before the file is given to the JVM's user (the next test covers what is
     /// left then), and soon after the file was created.
@@ -171,7 +171,7 @@ impl Machine {
         }
     }
 
-    /// How far the run has come that stands still after the event `first`.
+    /// How far the run has come that is stopped after the event `first`.
     fn landed(&self, first: First, run: i32) -> Option<Landed> {
         match first {
             _ if !matches!(state(run, run), Some('T')) => None,
@@ -192,7 +192,7 @@ impl Machine {
         Err(format!("it said {said:?}, {errors:?}").into())
     }
 
-    /// Whether the JVM does what it is asked once more, and the killed runs have left nothing.
+    /// Whether the JVM executes one more request, and the killed runs have left nothing.
     fn is_whole(&mut self, remedy: &str) -> Outcome {
         let (status, document) = reclaim(&self.subject, remedy)?;
         if status != Some(0) || document["outcome"] != "done" {
@@ -228,7 +228,7 @@ fn the_jvm_survives_an_attach_killed_at_any_instant() -> Outcome {
         let (turns, mut turn) = (repetitions(2, 80), 0);
         let mut landed = BTreeSet::new();
         until("kills of each kind", || {
-            // Every other turn asks a JVM that never listened; a whole run asks it afterwards.
+            // Every other turn uses a JVM that never listened; a complete run attaches afterwards.
             let (is_new, remedy) = (turn % 2 == 0, REMEDIES[(turn / 2 % 2) as usize]);
             if is_new && turn > 0 {
                 // Late output of the previous JVM has arrived by now.

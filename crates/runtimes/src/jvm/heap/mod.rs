@@ -96,7 +96,7 @@ pub struct Heap {
     pub pools: Vec<Pool>,
     /// Size of a region; `None` if the collector has no regions.
     pub region_bytes: Option<u64>,
-    /// Parts of shared memory in use, if the heap is there: in address order, within
+    /// Parts of shared memory in use, if the heap is mapped: in address order, within
     /// [`Heap::views`].
     pub shared_used: Vec<(u64, u64)>,
     /// Parts of shared memory that could not be read, or not in time: in address order, within
