@@ -72,7 +72,7 @@ Examples:
 Conditions: NAME OP SIZE, where
   NAME  live, stranded, pinned, evictable, unattributed, rss, pss,
         predicted (what the best remedy is predicted to release), or row.ID;
-        of a control group also current and working_set, not rss and pss
+        for a control group also current and working_set, not rss and pss
   OP    >  >=  <  <=  ==
   SIZE  bytes, or a number with B, KB, KiB, MB, MiB, GB, GiB, or %
         of RSS or of the group's limit")]
@@ -82,7 +82,7 @@ pub struct Explain {
     pub pid: Option<i32>,
     #[command(flatten)]
     pub group: GroupChoice,
-    /// Of a control group: take the ledger of each process too, which may stop it
+    /// For a control group: also take the ledger of each process, which may stop it
     #[arg(long)]
     pub ledgers: bool,
     /// Maximum time that ledgers may stop each process in a period (20ms/min, 50ms/5m)
@@ -133,7 +133,7 @@ fn reclaim_help() -> String {
     let mut all = applicable();
     all.push((
         MEMORY_RECLAIM,
-        "of a control group: the kernel reclaims inactive page cache (memory.reclaim)",
+        "for a control group: the kernel reclaims inactive page cache (memory.reclaim)",
     ));
     let width = all.iter().map(|(id, _)| id.len()).max().unwrap_or(0);
     let lines: Vec<String> = all.iter().map(|(id, help)| format!("  {id:width$}  {help}")).collect();

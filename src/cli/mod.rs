@@ -274,7 +274,7 @@ fn print_clap_message(error: &clap::Error) -> ExitCode {
         return ExitCode::from(EXIT_USAGE);
     }
     if !error.use_stderr() {
-        // A reader that closes the pipe early (`| head`) is no error.
+        // A reader that closes the pipe early (`| head`) is not an error.
         if let Err(error) = error.print().and_then(|()| std::io::stdout().flush())
             && error.kind() != std::io::ErrorKind::BrokenPipe
         {

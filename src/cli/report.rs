@@ -89,7 +89,7 @@ fn written_as(
     written: std::result::Result<(), export::ExportError>,
 ) -> Result<CommandResult> {
     match written {
-        // A reader that closes the pipe early (`| head`) is no error.
+        // A reader that closes the pipe early (`| head`) is not an error.
         Err(export::ExportError::Io(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => {
             Ok(CommandResult::Done)
         }

@@ -159,8 +159,8 @@ impl Refinements {
     }
 
     /// Adds `ranges` claimed by other readers: if one is within a block in use, the block's
-    /// allocator excludes it. Of ranges that overlap, the one that starts first stays, and of two
-    /// with the same start the longer: memory within a pool is for the pool to exclude.
+    /// allocator excludes it. If ranges overlap, the one that starts first stays, or with the
+    /// same start the longer: the pool's claim excludes memory within the pool.
     pub fn nest(&mut self, ranges: impl IntoIterator<Item = impl Into<AddressRange>>) {
         self.nested.extend(ranges.into_iter().map(Into::into).filter(|range| !range.is_empty()));
         self.nested.sort_unstable_by_key(|range| (range.start, std::cmp::Reverse(range.end)));

@@ -226,7 +226,7 @@ pub struct ReferenceHints {
     /// Addresses from which, up to the end of the block, there are characters or unused bytes. No
     /// word there is a reference.
     pub opaque_from: AddressSet,
-    /// Addresses of single words that are no references, in order.
+    /// Addresses of single words that are not references, in order.
     pub weak_words: Vec<u64>,
     /// Set if objects refer to each other by the address plus 1: the blocks outside of the
     /// runtime's memory to which plain addresses in objects are references. Others are not, but the

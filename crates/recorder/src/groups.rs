@@ -143,7 +143,7 @@ impl SampledGroup {
         let has_risen = |before: &GroupSample| sample.oom_kills > before.oom_kills;
         let before_kill = before.filter(has_risen);
         match self.pending.as_mut_slice() {
-            // Of equal samples the first and the last are kept.
+            // Keeps only the first and last of equal samples.
             [.., earlier, last] if sample.has_figures_of(last) && last.has_figures_of(earlier) => {
                 last.at_us = sample.at_us;
             }

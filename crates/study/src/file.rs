@@ -121,7 +121,7 @@ pub struct Need {
 }
 
 impl Need {
-    /// The command that checks for it, with placeholders; `None` if it is no probe.
+    /// The command that checks for it, with placeholders; `None` if it is not a probe.
     pub fn probe_command(&self) -> Option<&[String]> {
         match &self.kind {
             NeedKind::Probe { command } => Some(command),

@@ -115,7 +115,7 @@ fn table(spec: &TableSpec, matrix: &Matrix, measured: &dyn Measured, group: &Sel
         rows.truncate(MAX_ROWS);
         columns.truncate(MAX_COLUMNS);
     }
-    // Of several figures for one place, the first counts.
+    // The first of several figures for one place counts.
     let figures: BTreeMap<(&str, &str), f64> = spec
         .published
         .iter()

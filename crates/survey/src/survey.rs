@@ -138,7 +138,7 @@ impl Surveyor {
                 Some((seen, known))
             })
             .collect();
-        // Of equal sizes the older one comes first: a process with series keeps them.
+        // Among equal sizes, the older comes first: a process with series keeps them.
         found.sort_by_key(|(seen, known)| {
             (Reverse(known.figures.rss_bytes), seen.key.start_ticks, seen.key.pid)
         });

@@ -119,7 +119,7 @@ pub fn fabricate_cpython(seed: u64) -> CPythonImage {
             unused = entry;
         }
     }
-    // The word behind the array is no entry.
+    // The word behind the array is not an entry.
     writer.image.put_word(ARRAY + ARENA_OBJECT * MAX_ARENAS, 1);
     let Writer { image, expected, .. } = writer;
     CPythonImage { image, maps, minor, runtime: RUNTIME, data: (DATA, DATA + DATA_BYTES), expected }

@@ -329,7 +329,7 @@ pub fn set_close_on_exec(number: i32) -> io::Result<()> {
 }
 
 /// Returns a copy of the inherited socket under `number`, leaving the descriptor itself unchanged;
-/// `None` if it is no socket.
+/// `None` if it is not a socket.
 pub fn inherited_socket(number: i32) -> Option<UnixStream> {
     // SAFETY: an all-zero stat is a valid value of that plain C struct.
     let mut stat: libc::stat = unsafe { std::mem::zeroed() };

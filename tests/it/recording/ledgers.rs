@@ -132,7 +132,7 @@ fn there_are_ledgers_at_the_peak_and_at_the_end() -> Outcome {
     Ok(())
 }
 
-/// Of several threads all but the main one are dead already while it is held at its end.
+/// All threads but the main one have ended while it is held at its end.
 #[test]
 fn an_end_in_a_ledger_is_caught() -> Outcome {
     let (one, several) = (recorded()?, restless()?);

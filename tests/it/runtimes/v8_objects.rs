@@ -53,7 +53,7 @@ fn the_rest_of_slabs_is_counted() -> Outcome {
 }
 
 /// Objects of classes, derived ones too, and functions are found to the object in each way of
-/// reading; V8's own structures are no objects of a program.
+/// reading; V8's own structures are not objects of a program.
 #[test]
 fn objects_are_counted_by_class() -> Outcome {
     for_any(nodes::all(here!()), |node| {
@@ -198,7 +198,7 @@ fn a_snapshot_leaves_mappings_as_they_were() -> Outcome {
 }
 
 /// Kills strandline, or stops it, at instants spread over a run by snapshot, while all threads of
-/// the program work: it is let go, its data stay right, and it ends as it should.
+/// the program work: it is released, its data stay correct, and it ends normally.
 #[test]
 fn kills_in_a_snapshot_do_no_harm() -> Outcome {
     let nodes = nodes::all(here!());

@@ -282,7 +282,7 @@ pub struct ChildGroup {
 }
 
 impl GroupFigures {
-    /// Of what was read.
+    /// Makes the figures from what was read.
     pub fn new(group: &Group, memory: &Memory, limit: Option<EffectiveLimit>) -> Self {
         let (parts, limits, events) = (&memory.parts, &memory.limits, &memory.events);
         let sum = |all: [Option<u64>; 2]| Some(all[0]?.saturating_add(all[1]?));

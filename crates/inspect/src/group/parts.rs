@@ -117,7 +117,7 @@ impl Parts {
     }
 
     /// Takes what exceeds the charge from the kinds that are least exact. A mapped page in the swap
-    /// cache is counted as anonymous too, so that its kind comes first and is no contradiction.
+    /// cache is counted as anonymous too, so that its kind comes first and is not a contradiction.
     fn cut(&mut self, excess: u128) {
         let excess = self.take(&SWAP_CACHE, excess);
         self.excess = u64::try_from(excess).unwrap_or(u64::MAX);

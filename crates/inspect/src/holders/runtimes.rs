@@ -23,7 +23,7 @@ const MAX_MAPPED_PADDING_BYTES: u64 = 4128;
 /// The address in a link, whose low bits are flags.
 const LINK_ADDRESS: u64 = !3;
 
-/// Words of objects that are no references, though they may be addresses of blocks.
+/// Words of objects that are not references, though they may be addresses of blocks.
 pub struct NonReferences<'a> {
     hints: Vec<&'a ReferenceHints>,
     blocks: &'a Blocks,

@@ -173,7 +173,7 @@ fn find(name: &OsStr, search: Option<&str>) -> Result<PathBuf, String> {
 }
 
 /// Returns the interpreter of the script `path`: the word after `#!`, or the program that `env`
-/// starts. `None` if the file is no script.
+/// starts. `None` if the file is not a script.
 fn interpreter(path: &Path) -> Result<Option<OsString>, String> {
     let unreadable = |error: std::io::Error| unreadable(path, &error);
     let file = File::open(path).map_err(unreadable)?;

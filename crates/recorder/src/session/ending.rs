@@ -128,7 +128,7 @@ impl Session<'_> {
         self.take_ledgers();
     }
 
-    /// Handles the last forks and ends. For a process that is no child of the recorder, only the
+    /// Handles the last forks and ends. For a process that is not a child of the recorder, only the
     /// kernel's report shows how it ended, and it arrives a moment after the end is visible.
     fn wait_for_end_report(&mut self, stop_reason: StopReason, is_unknown: bool) {
         let until = self.clock.now_us() + END_EVENT_WAIT_US;

@@ -134,7 +134,7 @@ fn claims(lines: &mut Vec<String>, claims: &[Claim], surface: Surface) {
     }
 }
 
-/// A table as lines that are no wider than the surface.
+/// A table as lines that are not wider than the surface.
 fn lay_out(table: &Table, surface: Surface) -> Vec<String> {
     let mut lines = Vec::new();
     for (index, block) in blocks(table, surface.columns).iter().enumerate() {

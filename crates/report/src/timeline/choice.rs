@@ -1,7 +1,7 @@
 //! Selects what is drawn of a recording: which processes separately, and the others as a sum.
 //!
 //! Every format uses this module, so that all show the same processes under the same names. It
-//! knows nothing about formats.
+//! is independent of formats.
 
 use strandline_recording::Sample;
 

@@ -1,5 +1,5 @@
 //! What every format shows of a control group: which rows are stacked, the table of rows, and the
-//! sentences on a kill. It knows nothing about formats.
+//! sentences on a kill. It is independent of formats.
 
 use strandline_recording::GroupKill;
 

@@ -65,7 +65,7 @@ fn collector(memory: &dyn Memory, state: u64) -> Option<Collector> {
         let has_pointer = word_at(&bytes, pointer) == Some(address);
         let behind = if has_pointer { pointer + POINTER_BYTES - at } else { lists };
         let mut heads = (0..GENERATIONS).map(|number| number * GENERATION_BYTES).chain([behind]);
-        // Most words are no links. All are checked before any is followed: following costs a read
+        // Most words are not links. All are checked before any is followed: following costs a read
         // while the target is stopped.
         let is_one = heads.clone().all(|head| links(&bytes, at + head).is_some())
             && heads.all(|head| is_list(memory, &bytes, at + head, address.saturating_add(head as u64)));

@@ -144,7 +144,7 @@ pub const NDARRAY_OWNS: u32 = 4;
 pub const NDARRAY_MAX_DIMENSIONS: u32 = 64;
 /// `kind`, a letter, in `descr` (`PyArray_Descr`, same file).
 pub const NDARRAY_KIND: u64 = 24;
-/// Kinds whose items are no references.
+/// Kinds whose items are not references.
 pub const NDARRAY_PLAIN_KINDS: [u8; 9] = *b"biufcSUmM";
 /// `buffer` in a BufferedReader, BufferedWriter or BufferedRandom (`buffered` in
 /// Modules/_io/bufferedio.c).

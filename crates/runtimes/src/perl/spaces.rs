@@ -54,7 +54,7 @@ pub struct HeadArena {
     pub address: u64,
     /// Number of heads, including the linking one.
     pub slots: u64,
-    /// Whether perl was given this memory, so that it is no malloc chunk.
+    /// Whether perl was given this memory, so that it is not a malloc chunk.
     pub fake: bool,
 }
 

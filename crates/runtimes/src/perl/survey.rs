@@ -1,8 +1,8 @@
 //! Reads all values in one pass: their buffers, the bodies in use, and the memory of strings.
 //!
-//! Several threads read arenas of heads in address order, a few at a time. Of each value they read
-//! the body, and of a shared string the last byte of its buffer, which counts its other owners.
-//! Only sums are kept of values; buffers are claimed in the refinements.
+//! Several threads read arenas of heads in address order, a few at a time. They read each value's
+//! body, and the last byte of the buffer of a shared string, which counts its other owners.
+//! Values are only summed; buffers are claimed in the refinements.
 
 use super::Slots;
 use super::census::{self, ARENAS_PER_JOB};

@@ -1,8 +1,8 @@
 //! Copies the part of SBCL's memory that tracing needs, while the process is stopped.
 //!
 //! Copies only pages that hold objects, and of these only resident anonymous memory: the rest of a
-//! mapped core is read from the file once the target runs again. Of a large object without pointers
-//! it copies the first page, and only searches for zero pages in the others. Several threads copy;
+//! mapped core is read from the file once the target runs again. For large objects without pointers
+//! it copies the first page, and only finds the zero pages among the others. Several threads copy;
 //! they stop at the deadline.
 
 use std::fs::File;

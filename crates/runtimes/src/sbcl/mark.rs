@@ -382,7 +382,7 @@ impl<'a> Tracer<'a> {
         !self.work.is_empty()
     }
 
-    /// Whether a word is no pointer into the copy, or points to a marked object.
+    /// Whether a word is not a pointer into the copy, or points to a marked object.
     fn is_live(&self, word: u64) -> bool {
         if word & 3 != 3 {
             return true;

@@ -48,7 +48,7 @@ impl Kinds {
         self.by_byte[usize::from(header as u8)]
     }
 
-    /// The name of an object that is no instance, by its first word.
+    /// The name of an object that is not an instance, by its first word.
     pub fn name(&self, header: u64) -> &'static str {
         self.names[usize::from(header as u8)]
     }

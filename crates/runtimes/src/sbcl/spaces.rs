@@ -2,7 +2,7 @@
 //!
 //! Dynamic space is counted by the collector's pages: bytes in use by generation, the unused rest
 //! of pages, free pages that are resident. The other spaces, threads' own stacks and tables are
-//! claimed whole. Of file mappings (an uncompressed core is mapped) only the pages that were
+//! claimed completely. In file mappings (an uncompressed core is mapped) only the pages that were
 //! written to are claimed; the others belong to the file. Memory from malloc (the page table) stays
 //! with malloc.
 

@@ -54,7 +54,7 @@ const GLOBAL: &str = "(global object)";
 /// Name of a function or class that has none.
 const ANONYMOUS: &str = "(anonymous)";
 
-/// Returns the name of the objects of a hidden class that are no functions.
+/// Returns the name of the objects of a hidden class that are not functions.
 pub fn of_shape(shapes: &mut Shapes<'_>, layout: &ObjectLayout, shape: Shape, known: &mut Known) -> String {
     let types = shapes.types();
     if shape.instance_type < STRINGS {
@@ -235,7 +235,7 @@ impl ScopeInfo {
 }
 
 /// Returns the file with the code of a `SharedFunctionInfo`, with one folder (`lib/server.js`), or
-/// one of Node.js's own (`node:internal/timers`); `None` if its name is no path.
+/// one of Node.js's own (`node:internal/timers`); `None` if its name is not a path.
 pub fn of_file(shapes: &mut Shapes<'_>, layout: &ObjectLayout, shared: u64) -> Option<String> {
     let script = shapes.cache.word(shared.checked_add(layout.name + SCRIPT_AFTER_NAME)?)?;
     let script = Shapes::object_at(script)?;

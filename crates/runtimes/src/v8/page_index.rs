@@ -102,7 +102,7 @@ impl IndexedPage {
         head.get(..read).filter(|head| head.len() >= HEAD_BYTES)
     }
 
-    /// Reads the page; what is not resident is zero, which is no object.
+    /// Reads the page; what is not resident is zero, which is not an object.
     pub fn read(&self, context: &Context<'_>, memory: &dyn Memory, buffer: &mut ReadBuffer) {
         buffer.resize(PAGE_ALIGNMENT as usize);
         buffer.fill(0);

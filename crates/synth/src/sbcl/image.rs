@@ -405,7 +405,7 @@ impl Writer {
         (bytes, place.base + stack)
     }
 
-    /// Fills a control stack with words that are no references, though some are addresses.
+    /// Fills a control stack with words that are not references, though some are addresses.
     fn noise(&mut self, bytes: &mut [u8], stack: u64, used: u64, base: u64) {
         let words = [0, 1, FIXNUM, base + stack + 0x40, TEXT_START + 8, DYNAMIC_START - 9];
         for word in 0..used / 8 {
