@@ -22,8 +22,9 @@ impl StopBudget {
     /// # Errors
     /// A sentence with what is possible.
     pub fn parse(text: &str, parse_time: impl Fn(&str) -> Result<Duration, String>) -> Result<Self, String> {
-        let invalid =
-            || format!("{text:?} is no budget: use a time and a period, such as 20ms/min, 100ms/5m or 1s/h");
+        let invalid = || {
+            format!("{text:?} is not a budget: use a time and a period, such as 20ms/min, 100ms/5m or 1s/h")
+        };
         let (stopped, period) = text.split_once('/').ok_or_else(invalid)?;
         // `min` alone is one minute.
         let starts_with_digit = period.starts_with(|c: char| c.is_ascii_digit() || c == '.');

@@ -83,7 +83,7 @@ impl Pages {
     /// Metrics of the exporter itself.
     fn exporter_metrics(&self, text: &mut Exposition, survey: &Survey, now: Instant) {
         let info = "strandline_exporter_info";
-        text.family(info, Kind::Gauge, "Which version this is; always 1.");
+        text.family(info, Kind::Gauge, "The exporter's version; always 1.");
         text.sample(info, &[("version", env!("CARGO_PKG_VERSION"))], 1);
         let mut gauge = |name: &str, help: &str, value: Value| {
             text.family(name, Kind::Gauge, help);
@@ -136,7 +136,7 @@ fn kernel_figures(text: &mut Exposition, lines: &[Line<'_>], others: Option<&Sum
         ),
         (
             "strandline_pss_bytes",
-            "Proportional set size: what is shared is divided by its sharers.",
+            "Proportional set size: shared pages are divided by the number of processes that map them.",
             |s| s.pss.bytes(),
             |s| s.pss_bytes,
         ),
@@ -208,7 +208,7 @@ fn ledgers(text: &mut Exposition, lines: &[Line<'_>], now: Instant) {
         text.sample(name, &line.labels(), ledger.rss_bytes);
     }
     let name = "strandline_state_bytes";
-    text.family(name, Kind::Gauge, "Resident memory by what can become of it, of the last ledger.");
+    text.family(name, Kind::Gauge, "Resident memory by state, of the last ledger.");
     for (line, ledger) in taken() {
         for (state, bytes) in ledger.states {
             text.sample(name, &line.with("state", state), bytes);
@@ -254,8 +254,10 @@ fn process_errors(text: &mut Exposition, lines: &[Line<'_>]) {
 fn groups(text: &mut Exposition, groups: &[(String, Sum)]) {
     let figures: [(&str, &str, SumFigure); 4] = [
         ("strandline_cgroup_processes", "Chosen processes in a control group.", |s| Some(s.processes)),
-        ("strandline_cgroup_rss_bytes", "Their RSS; what they share counts for each.", |s| Some(s.rss_bytes)),
-        ("strandline_cgroup_pss_bytes", "Their PSS; what they share counts once.", |s| s.pss_bytes),
+        ("strandline_cgroup_rss_bytes", "Their RSS; shared pages count for each process.", |s| {
+            Some(s.rss_bytes)
+        }),
+        ("strandline_cgroup_pss_bytes", "Their PSS; shared pages count once.", |s| s.pss_bytes),
         ("strandline_cgroup_swap_bytes", "What of them is swapped out.", |s| s.swap_bytes),
     ];
     for (name, help, figure) in figures {

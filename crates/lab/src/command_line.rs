@@ -28,7 +28,7 @@ impl CommandLine {
         let count = words.iter().take_while(|word| assignment(word).is_some()).count();
         let environment = words.drain(..count).filter_map(|word| assignment(&word)).collect();
         if words.is_empty() {
-            return Err(format!("{text:?} is no command: give a program and its arguments in one word"));
+            return Err(format!("{text:?} is not a command: give a program and its arguments in one word"));
         }
         Ok(Self { words, environment, by_shell: false })
     }
@@ -88,7 +88,7 @@ impl CommandLine {
 pub fn assignments(text: &str) -> Result<Vec<(String, Option<String>)>, String> {
     let words = shell_words::split(text).map_err(|_| format!("{text}: a quote does not end"))?;
     let set = words.iter().map(|word| {
-        assignment(word).ok_or_else(|| format!("{word:?} is no NAME=value; quote values with spaces"))
+        assignment(word).ok_or_else(|| format!("{word:?} is not NAME=value; quote values with spaces"))
     });
     set.collect()
 }

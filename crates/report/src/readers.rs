@@ -83,7 +83,7 @@ pub fn readers(all: &[ReaderView], surface: Surface) -> String {
         }
     }
     lines.push(String::new());
-    lines.push(surface.paint(Paint::Strong, "named only: what they map is on the row anonymous"));
+    lines.push(surface.paint(Paint::Strong, "named only: their memory is on the row anonymous"));
     for (kind, label) in [("allocator", "allocators: "), ("runtime", "runtimes: ")] {
         lines.extend(hanging(&format!("  {label}"), &named(all, kind), surface.columns));
     }

@@ -191,7 +191,7 @@ fn why_not_loaded(program: &Program, file: &Path) -> Option<String> {
     } else if is_musl {
         Some(format!("{name} runs on musl, and the library is for glibc"))
     } else if !fits(file, program.bits) {
-        Some(format!("it is no {}-bit library, as {name} wants", program.bits))
+        Some(format!("it is not a {}-bit library, which {name} needs", program.bits))
     } else if program.own_malloc && Program::of_file(file).is_ok_and(|library| library.own_malloc) {
         Some(format!("{name} defines malloc itself, which comes before anything preloaded"))
     } else {

@@ -74,7 +74,8 @@ fn check_several_choices(
     let mut seen = BTreeSet::new();
     for (axis, _) in given {
         if !seen.insert(axis) && !sides.contains(&Some(axis)) {
-            problems.add(offset, format!("`where` has several choices on `{axis}`, which is no side of it"));
+            problems
+                .add(offset, format!("`where` has several choices on `{axis}`, which is not a side of it"));
         }
     }
 }
@@ -151,7 +152,7 @@ fn published(table: &TableSpec, study: &Study, problems: &mut Problems) {
                     Some(near) => format!("did you mean `{near}`?"),
                     None => format!("it has {}", first_names(known)),
                 };
-                let text = format!("[[table]] published: `{}` is no {what} of it; {hint}", name.value);
+                let text = format!("[[table]] published: `{}` is not a {what} of it; {hint}", name.value);
                 problems.add(name.offset, text);
             }
         }

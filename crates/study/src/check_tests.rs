@@ -53,7 +53,7 @@ fn predictions_are_rows_and_snapshots_apply_to_ledgers() {
     // The name of the key in older studies.
     let old = study(&rows("rows = ['remedy.jvm_gc', 'jvm.dead']\nphotograph = true")).unwrap();
     assert!(old.measure.snapshot);
-    refused(&rows("rows = ['remedy.jvm_gone']"), "`remedy.jvm_gone` is no row");
+    refused(&rows("rows = ['remedy.jvm_gone']"), "`remedy.jvm_gone` is not a row");
     refused(&rows("snapshot = true"), "there are no `rows` to take");
 }
 

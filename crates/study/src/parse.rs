@@ -272,7 +272,7 @@ fn need(node: &Node<'_>, what: &str, problems: &mut Problems) -> Option<Need> {
     }
     let install = fields.text("install").map(|text| text.value);
     if found.len() != 1 {
-        let text = "one of `tool`, `library`, `file`, `probe` and `memory` is wanted";
+        let text = "exactly one of `tool`, `library`, `file`, `probe` and `memory` is needed";
         fields.add_problem(node.span().start, text);
     }
     fields.finish();
@@ -325,7 +325,7 @@ fn axis(name: Located<String>, node: &Node<'_>, problems: &mut Problems) -> Opti
             return Some(axis);
         }
         _ => {
-            problems.add(axis.offset, format!("{what}: a list of values is wanted, with at least one"));
+            problems.add(axis.offset, format!("{what}: expected a list of at least one value"));
             return Some(axis);
         }
     };

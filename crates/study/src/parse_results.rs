@@ -196,7 +196,7 @@ fn selection(fields: &mut Fields<'_, '_>, key: &'static str, several: bool) -> S
             }
             _ => inner.add_problem(
                 node.span().start,
-                format_args!("the name of a choice is wanted, not {}", type_name(node.get_ref())),
+                format_args!("expected the name of a choice, not {}", type_name(node.get_ref())),
             ),
         }
     }
@@ -215,7 +215,7 @@ fn published_cells(fields: &mut Fields<'_, '_>) -> Vec<PublishedFigure> {
             match number(node.get_ref()) {
                 Some(figure) => cells.push(PublishedFigure { row: row.clone(), column, figure }),
                 None => {
-                    columns.add_problem(node.span().start, "a number is wanted: { ROW = { COLUMN = 1.5 } }")
+                    columns.add_problem(node.span().start, "expected a number: { ROW = { COLUMN = 1.5 } }")
                 }
             }
         }

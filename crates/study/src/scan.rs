@@ -135,7 +135,7 @@ fn scan_call(call: &CallExpr, scan: &mut Scan, axis_size: &dyn Fn(&str) -> Optio
         "values" => match first {
             Some(axis) if axis_size(axis).is_some() => drop(scan.axes.insert(axis.to_owned())),
             Some(axis) => scan.wrong.push(format!("values: there is no axis `{axis}`")),
-            None => scan.wrong.push("values: wants the name of an axis, as values(\"size\")".to_owned()),
+            None => scan.wrong.push("values: needs the name of an axis, as values(\"size\")".to_owned()),
         },
         _ => {}
     }

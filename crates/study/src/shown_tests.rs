@@ -144,11 +144,11 @@ fn what_tables_and_plots_name_has_to_be_there() {
             format!(
                 "{table}rows = 'layout'\ncolumns = ['cycles']\npublished = {{ clasic = {{ cycles = 1 }} }}\n"
             ),
-            "x/study.toml:16:15: [[table]] published: `clasic` is no row of it; did you mean `classic`?",
+            "x/study.toml:16:15: [[table]] published: `clasic` is not a row of it; did you mean `classic`?",
         ),
         (
             format!("{table}rows = 'layout'\ncolumns = ['cycles']\npublished = {{ cow = {{ rss = 1 }} }}\n"),
-            "x/study.toml:16:23: [[table]] published: `rss` is no column of it; it has cycles",
+            "x/study.toml:16:23: [[table]] published: `rss` is not a column of it; it has cycles",
         ),
         (
             format!(

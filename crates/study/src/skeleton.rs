@@ -16,7 +16,7 @@ pub fn make(path: &Path) -> Result<Vec<PathBuf>, String> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let is_name = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
     if !is_name || name.starts_with(['.', '-']) {
-        return Err(format!("{name:?} is no name for a study: letters, digits, - and _"));
+        return Err(format!("{name:?} is not a name for a study: use letters, digits, - and _"));
     }
     if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
         std::fs::create_dir_all(parent).map_err(|error| named(parent, &error))?;

@@ -96,7 +96,7 @@ fn every_mistake_is_reported_with_its_place_and_all_at_once() {
     let lines = problems(text);
     assert_eq!(lines.len(), 3, "{lines:#?}");
     assert!(
-        lines[0].starts_with("bad/study.toml:1:9: study: `title`: a string is wanted, not a whole number")
+        lines[0].starts_with("bad/study.toml:1:9: study: `title`: expected a string, not a whole number")
     );
     assert!(
         lines[1].starts_with("bad/study.toml:2:1: study: there is no key `unknwon` here"),
@@ -133,7 +133,7 @@ fn unknown_names_are_reported() {
         ("metric(\"freed\") / 2", "2", "reads no metric"),
         ("half =", "wall_seconds =", "two metrics called `wall_seconds`"),
         ("why = \"as the author says\"", "note = \"x\"", "`tolerance` without `why`"),
-        ("columns = [\"rss_bytes\", \"VmData\"]", "columns = [\"rss\"]", "columns: `rss` is no column"),
+        ("columns = [\"rss_bytes\", \"VmData\"]", "columns = [\"rss\"]", "columns: `rss` is not a column"),
         ("at = [\"during\", \"exit\"]", "at = [\"now\"]", "neither a mark nor exit nor peak"),
         ("marks = [", "marks = [\"exit\", ", "`exit` has its own meaning"),
     ] {

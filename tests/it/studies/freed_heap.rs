@@ -120,7 +120,7 @@ fn judge(test: &str, studied: &Studied) -> Outcome {
     {
         studied.assert("holds", HOLD_IN_FULL);
     } else {
-        skipped(test, "it wants 3 GiB of available memory");
+        skipped(test, "it needs 3 GiB of available memory");
     }
     let said = |asked: &str| text(studied, "said", &[("asked", asked)], "version");
     match said("glibc").as_deref() {

@@ -102,10 +102,13 @@ fn errors_in_needs_name_the_cause() -> Outcome {
     let lab = Lab::new()?;
     for (needs, words) in [
         ("{ probe = 'true' }", "`probe` is a command, and `name` is what it checks for"),
-        ("{ probe = 'true {seize}', name = 'x' }", "{seize} is no axis"),
+        ("{ probe = 'true {seize}', name = 'x' }", "{seize} is not an axis"),
         ("{ memory = 'much' }", "`memory` is a size"),
-        ("{ memory = 1, tool = 'cc' }", "one of `tool`, `library`, `file`, `probe` and `memory` is wanted"),
-        ("{ install = 'x' }", "one of `tool`, `library`, `file`, `probe` and `memory` is wanted"),
+        (
+            "{ memory = 1, tool = 'cc' }",
+            "exactly one of `tool`, `library`, `file`, `probe` and `memory` is needed",
+        ),
+        ("{ install = 'x' }", "exactly one of `tool`, `library`, `file`, `probe` and `memory` is needed"),
         ("{ tool = 'cc', name = 'x' }", "`name` is for a `probe`"),
     ] {
         let text = format!("title = 't'\n[[subject]]\nname = 's'\ncommand = 'true'\nneeds = {needs}\n");

@@ -119,7 +119,7 @@ fn copy(process: &Process, runs: Vec<AddressRange>) -> std::result::Result<Memor
             "{mebibytes} MiB of it are kept from its children (MADV_DONTFORK, MADV_WIPEONFORK)"
         ));
     }
-    let too_much = || "there is no room for what it keeps from its children".to_owned();
+    let too_much = || "there is no room for the memory that it keeps from its children".to_owned();
     let room = if bytes == 0 { Some(CopyBuffer::default()) } else { CopyBuffer::for_bytes(bytes) };
     let room = room.ok_or_else(too_much)?;
     MemoryCopy::take(&ByPid::new(process.pid()), runs.into_iter(), room, 1, None).ok_or_else(too_much)

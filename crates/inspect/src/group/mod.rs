@@ -230,9 +230,7 @@ fn caveats(memory: &Memory, members: &Members, processes: &GroupProcesses, files
         removed > 0,
         "removed_groups",
         None,
-        format!(
-            "{removed} removed groups below it are still kept by the kernel: what is charged to them is in its charge"
-        ),
+        format!("{removed} removed groups below it still exist in the kernel: its charge includes theirs"),
     );
     add(
         memory.changed_bytes > 64 * 4096,

@@ -154,7 +154,7 @@ fn limit(explanation: &GroupExplanation) -> Option<String> {
         let minutes = (kill.seconds_ago / 60.0).ceil();
         format!("; {}, killed {minutes:.0} min ago, held {}", kill.name, bytes(held))
     } else if percent >= NEAR_PERCENT {
-        ": that is what gets processes killed".to_owned()
+        ": at the limit the kernel kills processes".to_owned()
     } else if cgroup.events.oom_kill.is_some_and(|kills| kills > 0) {
         "; see the kernel's log for what was killed".to_owned()
     } else if firm < cgroup.current_bytes {

@@ -78,7 +78,7 @@ pub(crate) fn complete(holders: &mut Holders, process: &Process, account: &mut A
     let unread = account.rows.iter().filter(|row| row.id.ends_with(".unread"));
     let unread: u64 = unread.map(|row| row.bytes).sum();
     if unread > 0 {
-        let text = "parts of heaps made no sense, or there was no time for them: what only they lead to is not known";
+        let text = "parts of heaps were inconsistent, or not read in time: blocks that only they reference are unknown";
         holders.caveats.push(Caveat::new("holders_incomplete", "heap", Some(unread), text));
         holders.withhold();
     }
@@ -135,7 +135,7 @@ pub(crate) fn find(process: &Process, frozen: &mut Frozen, options: &Options<'_>
         ..Holders::default()
     };
     if let Err(refused) = fill(&mut holders, builder, process, frozen, options) {
-        let text = format!("what holds which memory is not known: {refused}");
+        let text = format!("the holders of memory are not known: {refused}");
         holders.caveats.push(Caveat::new(
             "holders_refused",
             format!("process {}", process.pid()),
@@ -205,13 +205,12 @@ fn incomplete(outcome: &Outcome, unread_bytes: u64, frozen: &Frozen) -> Vec<Cave
     };
     let unread = outcome.unreadable_bytes + outcome.skipped_bytes + unread_bytes;
     if unread > 0 || outcome.hit_reference_limit || outcome.timed_out {
-        let text =
-            "not all blocks and roots could be read, or not in time: what only they lead to is not known";
+        let text = "not all blocks and roots could be read, or not in time: blocks that only they reference are unknown";
         add("holders_incomplete", Some(unread), text);
     }
     let swapped: u64 = frozen.smaps_entries.iter().map(|space| space.counts.swap_bytes).sum();
     if swapped > 0 {
-        let text = "pages that are swapped out were not read: what only they lead to is not known";
+        let text = "pages that are swapped out were not read: blocks that only they reference are unknown";
         add("holders_swapped", Some(swapped), text);
     }
     if frozen.snapshot.is_none() {

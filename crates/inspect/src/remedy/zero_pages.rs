@@ -144,7 +144,7 @@ fn why_not_paged_out(process: &Process) -> Option<&'static str> {
     }
     let asked = sys::open_pidfd(process.pid()).and_then(|handle| sys::advise(&handle, &[], MADV_PAGEOUT));
     let is_refused = asked.is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied);
-    is_refused.then_some("without CAP_SYS_NICE, which paging out from outside wants,")
+    is_refused.then_some("without CAP_SYS_NICE, which paging out from outside needs,")
 }
 
 /// Returns the free bytes of the machine's swap.

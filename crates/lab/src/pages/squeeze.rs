@@ -57,7 +57,7 @@ fn headline(findings: &Findings) -> String {
             format!("{} of {resource} is enough; under {} it fails.", exact(smallest), exact(failing))
         }
         (Some(smallest), None) => format!(
-            "{} of {resource} is enough, and that is the smallest limit there is to try: it never failed.",
+            "{} of {resource} is enough: the command succeeds even under the smallest limit that can be tried.",
             exact(smallest)
         ),
         (Some(smallest), _) => format!("{} of {resource} is enough.", exact(smallest)),

@@ -508,7 +508,7 @@ pub fn catalogue_page(candidates: &[Candidate]) -> Page {
         clean(&text)
     };
     Page {
-        title: "try: what there is to try".to_owned(),
+        title: "try: the candidates".to_owned(),
         headline: format!("{} candidates; --catalogue FILE adds to them.", candidates.len()),
         sections: vec![Section {
             paragraphs: candidates.iter().map(paragraph).collect(),

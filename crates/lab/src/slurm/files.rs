@@ -266,7 +266,7 @@ pub fn read<T: DeserializeOwned>(path: &Path) -> ReadResult<T> {
         Err(error) => return invalid(&error),
     };
     if file.metadata().is_ok_and(|data| !data.is_file() || data.len() > MAX_BYTES) {
-        return invalid(&"it is no file of this lab");
+        return invalid(&"it is not a file of this lab");
     }
     let mut text = Vec::new();
     if let Err(error) = file.take(MAX_BYTES).read_to_end(&mut text) {

@@ -118,7 +118,7 @@ impl SuccessCriteria {
             }
             End::Signalled(signal @ (KILLED | FAULTED)) if self.is_per_process() => {
                 format!(
-                    "ended by {}, as what cannot be loaded within the limit also is",
+                    "ended by {}, as is a program that cannot be loaded within the limit",
                     signal_name(*signal)
                 )
             }

@@ -257,7 +257,7 @@ impl Library {
             name.starts_with(first) && name.chars().all(|c| first(c) || matches!(c, '+' | '-' | '.' | ':'))
         };
         if let Some(name) = self.package.iter().find(|name| !is_package(name)) {
-            return Err(format!("{name:?} is no name of a Debian package"));
+            return Err(format!("{name:?} is not the name of a Debian package"));
         }
         check_text(self.files.iter().chain([&self.allocator]))
     }
@@ -292,7 +292,7 @@ impl Candidate {
         }
         for version in [&self.runtime_version, &self.glibc] {
             for text in version.least.iter().chain(&version.below) {
-                numbers(text).ok_or_else(|| format!("`{text}` is no version"))?;
+                numbers(text).ok_or_else(|| format!("`{text}` is not a version"))?;
             }
         }
         Ok(())
@@ -302,7 +302,7 @@ impl Candidate {
         for name in self.environment.keys() {
             let first = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
             if !first || !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
-                return Err(format!("`{name}` is no name of a variable"));
+                return Err(format!("`{name}` is not the name of a variable"));
             }
             if name == "GLIBC_TUNABLES" || name == "LD_PRELOAD" {
                 return Err(format!("`{name}` is written by `tunables` and `library`"));
@@ -311,7 +311,7 @@ impl Candidate {
         for (name, value) in &self.tunables {
             let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '.';
             if !name.starts_with("glibc.") || !name.chars().all(plain) || value.contains(':') {
-                return Err(format!("`{name}` is no tunable of glibc, or its value has a colon"));
+                return Err(format!("`{name}` is not a tunable of glibc, or its value has a colon"));
             }
         }
         let values = self.environment.values().chain(self.tunables.values()).chain(&self.arguments);
@@ -388,13 +388,13 @@ mod tests {
         assert!(error.starts_with("own.toml:3: ") && error.contains("sets nothing"), "{error}");
         for (line, expected) in [
             ("environment = { GLIBC_TUNABLES = \"x\" }", "written by"),
-            ("environment = { \"A-B\" = \"x\" }", "no name"),
+            ("environment = { \"A-B\" = \"x\" }", "not the name"),
             ("environment = { A = \"{settled*}\" }", "{settled*}"),
             ("environment = { A = \"{memory}\" }", "memory"),
-            ("tunables = { \"malloc.x\" = \"1\" }", "no tunable"),
+            ("tunables = { \"malloc.x\" = \"1\" }", "not a tunable"),
             ("library = \"none\"", "no [library.none]"),
             ("thp = \"always\"", "always"),
-            ("thp = \"never\"\nglibc = { least = \"new\" }", "no version"),
+            ("thp = \"never\"\nglibc = { least = \"new\" }", "not a version"),
         ] {
             let error = refusal(&format!("{SMALL}{line}\n"));
             assert!(error.contains(expected) && error.starts_with("own.toml:"), "{line}: {error}");

@@ -42,7 +42,7 @@ impl SettledSource {
             Self::Level => "on the last level before it ended",
             Self::Top => "at the top of its last fall",
             Self::Mark => "at the last mark",
-            Self::Sample => "in the last sample, for want of a ledger",
+            Self::Sample => "in the last sample, as there is no ledger",
             Self::Load => "after the load",
         }
     }

@@ -235,7 +235,7 @@ pub fn read_observation(outcome: &Outcome) -> Observation {
         serde_json::from_reader(file.take(MAX_OBSERVATION_BYTES)).ok()
     };
     read().unwrap_or_else(|| Observation {
-        failure: Some("what the run showed was not kept".to_owned()),
+        failure: Some("the result of the run was not kept".to_owned()),
         ..Observation::default()
     })
 }
