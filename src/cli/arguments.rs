@@ -228,8 +228,8 @@ Moments for ledgers (--ledger, several with commas):
   every=10s  at this interval
   none       never
 By default: the first 16 marks, peaks, and exit for users who may trace anything (root, CAP_SYS_PTRACE).
-Not traced until their end are programs with LeakSanitizer, and setuid programs unless the user is
-privileged: under a trace they would fail or lose their privileges.
+Programs with LeakSanitizer, whose leak check fails under a trace, are not traced until their end;
+nor are setuid programs unless the user is privileged: they would lose their privileges.
 
 Exit status: the command's own; 125 where strandline failed, 126 where the command cannot be run,
 127 where it is not found. If a signal ends the command, strandline ends by the same signal.")]
