@@ -237,7 +237,9 @@ fn prometheus_alerts_on_stranded_memory() -> Outcome {
         Ok(firing) => firing,
         Err(error) => return Err(format!("{error}: {last}; {}", exporter.page()?.text).into()),
     };
-    let [alert] = &firing[..] else { return Err(format!("the small one wakes nobody: {firing:?}").into()) };
+    let [alert] = &firing[..] else {
+        return Err(format!("the small one must not raise an alert: {firing:?}").into());
+    };
     assert_eq!(alert["labels"]["alertname"], "StrandlineStranded");
     assert_eq!(alert["labels"]["process"], "fragmented");
     assert_eq!(alert["labels"]["pid"].as_str(), Some(stranded.pid_text().as_str()));

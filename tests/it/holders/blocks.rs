@@ -102,7 +102,7 @@ fn agrees(subject: &Subject, document: &Value) -> Outcome {
 fn retains(subject: &Subject, root: &Value, group: &str) -> Outcome {
     let found = [figure(root, "retained_blocks")?, figure(root, "retained_bytes")?];
     let wanted = said(subject, group)?;
-    if found == wanted { Ok(()) } else { Err(format!("{group}: {wanted:?} told, found {root}").into()) }
+    if found == wanted { Ok(()) } else { Err(format!("{group}: expected {wanted:?}, found {root}").into()) }
 }
 
 #[test]

@@ -164,7 +164,7 @@ fn a_signal_cancels_what_was_submitted() -> Outcome {
     until_submitted(&fake.lab, 1)?;
     signal(started.pid(), 1);
     let ended = started.finish()?;
-    says(&ended.complaint(), &["slurm: job 2 goes on"])?;
+    says(&ended.complaint(), &["slurm: job 2 keeps running"])?;
     assert_eq!(fake.calls("scancel").len(), 1);
     Ok(())
 }

@@ -350,7 +350,7 @@ fn without_marks_the_level_before_the_end_counts() -> Outcome {
         }
         let held = &baseline["settled_seconds"];
         if (from == "level") != held.is_object() {
-            return Err(format!("no level is told: {baseline}").into());
+            return Err(format!("no level is reported: {baseline}").into());
         }
         let seconds = held["to"].as_f64().unwrap_or(0.0) - held["from"].as_f64().unwrap_or(0.0);
         if from == "level" && seconds <= 0.0 {

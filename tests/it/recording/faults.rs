@@ -190,7 +190,7 @@ fn a_recorder_killed_at_the_exit_does_not_hold_it() -> Outcome {
         let at_once = is_stopped || turn % 4 == 1;
         let pause = Duration::from_micros(if at_once { 0 } else { scattered(turn, 2_000) });
         let stood = killed_at_the_exit(&subject, is_stopped, pause)?;
-        assert!(stood || !is_stopped, "it did not stand at its end though its tracer was stopped");
+        assert!(stood || !is_stopped, "it was not held at its end although its tracer was stopped");
         caught += u32::from(stood && !is_stopped);
         turn += 1;
     }

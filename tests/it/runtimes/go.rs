@@ -71,7 +71,7 @@ fn look(subject: &Subject) -> Result<(Value, Value)> {
 /// Explains the process until the runtime's own figures are the same before and after, as it
 /// returns memory in the background. The figures found must then equal them.
 fn figures_agree(subject: &mut Subject) -> Result<Value> {
-    until("figures of the runtime that stand still", || {
+    until("constant figures of the runtime", || {
         let before = subject.ask(b's')?;
         let (document, go) = look(subject)?;
         if subject.ask(b's')? != before {
@@ -83,7 +83,7 @@ fn figures_agree(subject: &mut Subject) -> Result<Value> {
         {
             return Ok(Some(document));
         }
-        Err(format!("{bad:?}: {before} told, {} and {} found", go["own"], go["go"]).into())
+        Err(format!("{bad:?}: expected {before}, found {} and {}", go["own"], go["go"]).into())
     })
 }
 

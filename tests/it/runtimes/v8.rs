@@ -249,7 +249,7 @@ fn a_program_that_collects_all_the_time_adds_up() -> Outcome {
         let subject = start(&node.path, &[], &["storm"])?;
         let mut done = 0;
         let looks = repetitions(3, 60);
-        until("a look between two collections", || {
+        until("a read between two collections", || {
             let document = strandline::explain(subject.pid())?;
             done += 1;
             let all = document["runtimes"].as_array().ok_or("no runtimes")?;

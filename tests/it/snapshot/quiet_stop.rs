@@ -106,7 +106,7 @@ fn a_forking_process() -> Outcome {
 fn a_process_that_executes_itself() -> Outcome {
     let subject = Subject::start("execer", &[])?;
     let times = repetitions(8, 60);
-    assert_eq!(look_often(&subject, times)?, times, "whichever program it is when it stops is looked at");
+    assert_eq!(look_often(&subject, times)?, times, "the program that runs at the stop is read");
     assert_eq!(state(subject.pid())?.1, 0);
     assert!(subject.finish()?.success());
     Ok(())

@@ -114,7 +114,7 @@ fn shows_what_a_stop_shows(subject: &Subject) -> Outcome {
     let stopped = json(&["explain", "--json", "--quiet-for=0", "--snapshot=never", &pid])?;
     let shown = read_snapshot(&pid)?;
     let again = json(&["explain", "--json", "--quiet-for=0", "--snapshot=never", &pid])?;
-    assert_eq!(rows(&stopped), rows(&again), "it stands still");
+    assert_eq!(rows(&stopped), rows(&again), "the process does not change");
     assert_eq!(rows(&shown), rows(&stopped));
     for key in ["allocators", "runtimes", "remedies"] {
         assert_eq!(difference(key, &shown[key], &stopped[key]), None);

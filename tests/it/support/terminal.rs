@@ -199,7 +199,7 @@ impl Screen for Terminal {
 pub fn ask<S: Screen>(top: &mut S, key: &str, words: &[&str]) -> Result<String> {
     const AGAIN: &str = "press it again";
     let is_answer = |screen: &str| words.iter().all(|word| screen.contains(word));
-    until("a look", || {
+    until("a read", || {
         top.press(key)?;
         let screen =
             top.shows_where(&format!("{words:?}"), &|screen| is_answer(screen) || screen.contains(AGAIN))?;

@@ -61,7 +61,7 @@ fn check(version: Version, seed: u64, percent: u64) {
         assert_eq!(found.fastbin_bytes, expected.fastbin_bytes);
     }
     let trim = reading.call.as_ref().expect("a glibc can be trimmed");
-    assert_eq!(trim.doubt, None, "a sound heap can be trimmed");
+    assert_eq!(trim.doubt, None, "a valid heap can be trimmed");
     assert_eq!(trim.predicted_bytes, subject.resident_bytes(&heap.expected.trim));
     assert_eq!(arenas.iter().map(|arena| arena.trim_bytes).sum::<u64>(), trim.predicted_bytes);
     // A chunk that memalign moved has lost its mark at the start of the mapping, and 2.43 loses

@@ -4,7 +4,7 @@
 //! During the stop, only mappings and page tables are read, and the snapshot is made. The rest of
 //! smaps, which takes another walk over all pages, comes from the snapshot for private anonymous
 //! memory, which it has page for page, and from the page tables for files and shared memory. What
-//! the process keeps from its children is only in smaps, which is read before the stop and valid for
+//! the process keeps from its children is only in smaps, read before the stop, and holds for
 //! the mappings that are still the same.
 
 use std::fs::File;

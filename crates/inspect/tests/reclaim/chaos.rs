@@ -150,7 +150,7 @@ fn a_collector_survives_a_reclaim_killed_at_any_instant() {
         kill_in_call(&subject, scaled(10, 1000), scaled(2, 200));
         // Collections continue: none waits for a thread that no longer answers.
         let before = count(&mut subject, first);
-        crate::subject::until("the collector goes on", || count(&mut subject, first) > before + 10);
+        crate::subject::until("the collector to run on", || count(&mut subject, first) > before + 10);
         let (output, status) = subject.finish();
         assert_eq!((status.code(), output.trim().ends_with(" 0")), (Some(0), true), "{output}");
     }

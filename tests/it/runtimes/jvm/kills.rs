@@ -147,7 +147,7 @@ impl Machine {
         // Standing still, it shows where the kill finds it.
         signal(pid, 19);
         let stands = |tid| matches!(state(pid, tid), None | Some('T' | 'Z'));
-        until_true("the run to stand", || threads(pid).into_iter().all(stands))?;
+        until_true("the run to stop", || threads(pid).into_iter().all(stands))?;
         let landed = self.landed(first, pid);
         run.kill()?;
         run.wait()?;

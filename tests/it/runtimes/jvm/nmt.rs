@@ -109,7 +109,7 @@ fn found(seen: &Seen) -> Result<Figures> {
 fn agrees(subject: &Subject) -> Outcome {
     // The first request makes the JVM start a thread.
     let mut before = counted(subject.pid())?;
-    until("figures of the JVM that stand still", || {
+    until("constant figures of the JVM", || {
         until_asleep(subject.pid())?;
         let seen = look(subject)?;
         let (mut found, after) = (found(&seen)?, counted(subject.pid())?);

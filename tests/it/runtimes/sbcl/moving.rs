@@ -77,7 +77,7 @@ fn is_collecting(pid: i32, address: u64) -> Result<bool> {
 fn stop(pid: i32) -> Outcome {
     signal(pid, 19);
     let stands = |tid| matches!(state(pid, tid), None | Some('T'));
-    until_true("all threads to stand", || threads(pid).into_iter().all(stands))
+    until_true("all threads to stop", || threads(pid).into_iter().all(stands))
 }
 
 #[test]
