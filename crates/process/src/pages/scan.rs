@@ -99,7 +99,7 @@ impl ScannedRegions {
     /// requested, the entries are read.
     ///
     /// The FILE category requires the kernel to access the page itself, which takes three times as
-    /// long as everything else: it is not requested for large runs of mappings that cannot have file
+    /// long as all else: it is not requested for large runs of mappings that cannot have file
     /// pages (V8's heap is thousands of mappings of 256 KiB).
     ///
     /// # Errors
