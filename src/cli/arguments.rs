@@ -19,23 +19,23 @@ const STATUSES: &str = "\
 Exit status: 0 done; 1 done, and a condition of --fail-if or --fail-if-claims-fail holds; 2 usage; 3 could not.
 
 Start here:
-  strandline demo                see it work on a process of its own
+  strandline demo                show how it works, on an example process
   strandline doctor              what this machine and user allow
   strandline explain PID         where the memory of a process is
   strandline explain --cgroup PATH  the same of a container
-  strandline holders PID         what leaked, and who holds the rest
+  strandline holders PID         what leaked, and which roots retain the rest
   strandline reclaim PID         release what can be released
   strandline run -- COMMAND      record the memory of a command over time
   strandline record PID          record the memory of a running process
   strandline report FILE         show a recording
-  strandline compare A B         do two commands or builds differ, and by how much
-  strandline try -- COMMAND      which settings make it keep less memory, at which cost
-  strandline squeeze -- COMMAND  how little memory is enough
+  strandline compare A B         whether two commands or builds differ, and by how much
+  strandline try -- COMMAND      which settings make it keep less memory, and their cost
+  strandline squeeze -- COMMAND  the smallest memory limit that suffices
   strandline top                 all processes by the memory they hold, live
   strandline export --all        metrics of this machine's processes for Prometheus
-  strandline study               experiments with claims that anyone can rerun";
+  strandline study               rerun experiments and check their claims";
 
-/// Accounts for every resident byte of a process, says what is stranded, and releases it.
+/// Accounts for every resident byte of a process, reports what is stranded, and releases it.
 #[derive(Debug, Parser)]
 #[command(name = "strandline", version, max_term_width = 100, after_help = STATUSES)]
 #[command(subcommand_required = true, arg_required_else_help = true)]
@@ -92,13 +92,13 @@ pub enum Verb {
     ///
     /// Samples the command and all its descendants up to a thousand times a second, takes a ledger at marks
     /// and at the end, and writes it all into one file for `strandline report`. The command's input, output,
-    /// signals, terminal and exit status are its own.
+    /// signals, terminal and exit status are not changed.
     Run(Run),
     /// Record the memory of a running process over time
     ///
     /// Samples as `run` does, without marks, until the process ends or Ctrl-C.
     Record(Record),
-    /// Name this instant in the recording that a script runs under
+    /// Add a named mark to the recording that a script runs under
     ///
     /// Does nothing outside of a recording.
     Mark(Mark),
@@ -108,26 +108,26 @@ pub enum Verb {
     Report(Report),
     /// Compare commands: time, memory, faults, instructions, each as a ratio with its interval
     ///
-    /// Runs them in rounds, each in a new random order, and says whether they differ.
+    /// Runs them in rounds, each in a new random order, and reports whether they differ.
     Compare(Compare),
     /// Find the smallest limit on memory under which a command still succeeds
     ///
-    /// Runs the command under different limits. Reports how it fails below the smallest, how much slower it is near
+    /// Runs the command under different limits. Reports how it fails below the smallest limit, how much slower it is near
     /// it, and the setting to paste.
     Squeeze(Squeeze),
     /// Rerun a command under settings that may make it keep less memory; the best is ready to paste
     ///
     /// Tries settings of the allocator, the kernel and the language runtime, other allocators, and the better ones
-    /// in pairs, and compares memory and time with the command as it is.
+    /// in pairs, and compares memory and time with the unchanged command.
     Try(Try),
-    /// Run a declared experiment and judge what it claims
+    /// Run a declared experiment and check its claims
     ///
     /// A study names subjects, axes, measurements and claims. Its cells run in rounds; each claim holds, fails or
     /// was not run, and is shown beside the published figures.
     Study(Study),
     /// Show the processes of this machine by memory, live; a key takes a ledger of one
     ///
-    /// RSS, PSS and growth of processes or control groups. Stops only the process whose ledger you take.
+    /// RSS, PSS and growth of processes or control groups. Stops a process only to take its ledger.
     Top(Box<Top>),
     /// Serve the memory of chosen processes as metrics, within a pause budget
     ///
@@ -140,7 +140,7 @@ pub enum Verb {
     Demo(Demo),
     /// Print what this machine and user allow, and how to get what is missing
     ///
-    /// Tries what explain and reclaim need, on strandline itself and a child of its own. Changes nothing.
+    /// Tries what explain and reclaim need, on strandline itself and a child process. Changes nothing.
     Doctor(Doctor),
     /// Print the completion script of a shell
     Completions(Completions),
@@ -151,13 +151,13 @@ pub enum Verb {
     /// Print docs/cli.md
     #[command(hide = true)]
     Reference,
-    /// The process that `demo` looks at
+    /// The process that `demo` reads
     #[command(hide = true)]
     DemoChild(DemoChild),
     /// The process that starts the lab's commands
     #[command(hide = true)]
     LabLauncher(LabLauncher),
-    /// What runs a round on its node
+    /// Runs a round on its node
     #[command(hide = true)]
     LabRound(super::arguments_slurm::LabRound),
 }
@@ -221,18 +221,18 @@ Examples:
   strandline run --limit-address-space 512MiB -- perl script.pl
 
 Moments for ledgers (--ledger, several with commas):
-  marks      at each mark that the program tells (probes/ has the two lines it takes)
-  peak       as its high-water mark grows by a tenth: at most a tenth of the time goes into these
-  exit       at the end of a process, while its memory is still there; until then it is traced: no
+  marks      at each mark that the program sends (probes/ has the two lines of code for it)
+  peak       each time its peak RSS has grown by a tenth; takes at most a tenth of the time
+  exit       at the end of a process, while its memory is still mapped; until then it is traced: no
              debugger, crash handler or Wine server can attach to it, nor can it trace itself
-  every=10s  as often as this
+  every=10s  at this interval
   none       never
 By default: the first 16 marks, peaks, and exit for users who may trace anything (root, CAP_SYS_PTRACE).
-Programs with LeakSanitizer, and setuid ones for users whose trace would take their privileges, are not
-traced until they end.
+Programs with LeakSanitizer, whose leak check fails under a trace, are not traced until their end;
+nor are setuid programs unless the user is privileged: they would lose their privileges.
 
 Exit status: the command's own; 125 where strandline failed, 126 where the command cannot be run,
-127 where it is not found. A command that a signal ended ends strandline by that signal.")]
+127 where it is not found. If a signal ends the command, strandline ends by the same signal.")]
 pub struct Run {
     /// The recording's file; by default named after the command
     #[arg(short, long, value_name = "FILE")]
@@ -246,7 +246,7 @@ pub struct Run {
     /// Limit the command's data segment (RLIMIT_DATA)
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub limit_data: Option<u64>,
-    /// Limit the resident memory of the command and its descendants, in a control group of their own
+    /// Limit the resident memory of the command and its descendants, in a separate control group
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub limit_memory: Option<u64>,
     /// Set a variable for the command only, not for the recorder (LD_PRELOAD, MALLOC_CONF, …)
@@ -292,7 +292,7 @@ pub struct Recording {
 Examples:
   strandline record 4711
   strandline record -o service.strandline --interval 100ms 4711
-  strandline record --ledger exit 4711      # be there when it dies
+  strandline record --ledger exit 4711      # a ledger at its exit
 
 By default a ledger is taken at the beginning and at the end of the recording (--ledger ends). With
 --ledger exit the process is traced until it ends: signals to it pass through strandline, and no
@@ -315,7 +315,7 @@ pub struct Record {
 Examples:
   strandline run -- sh -c './step-1; strandline mark \"after step 1\"; ./step-2'")]
 pub struct Mark {
-    /// The name of this instant
+    /// The mark's name
     #[arg(value_name = "NAME")]
     pub name: String,
 }
@@ -417,7 +417,7 @@ pub struct DemoChild {
     /// Size of the heap before most of it is freed
     #[arg(long)]
     pub heap_mebibytes: u32,
-    /// How large the zeroed buffer is
+    /// Size of the zeroed buffer
     #[arg(long)]
     pub zero_mebibytes: u32,
 }

@@ -93,7 +93,7 @@ impl Export {
         }
         if self.listen.is_some_and(|address| !address.ip().is_loopback()) && !self.allow_remote {
             return Some(
-                "--listen is not on the loopback interface: everybody who reaches it could read which processes there are; put a \
+                "--listen is not on the loopback interface: everyone who reaches it could list the processes of this machine; put a \
                  proxy with encryption and passwords before it, or give --allow-remote",
             );
         }

@@ -78,7 +78,7 @@ pub enum LabFormat {
     Json,
 }
 
-/// What is to be small, as it is asked for.
+/// What is to be small, as requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum GoalName {
     /// Memory at the end, or of a server after the load.
@@ -111,7 +111,7 @@ Examples:
   strandline compare --on slurm --dir /shared/lab --repeat 200 --partition long ./p0 ./p1
 
 Quote each command with its arguments, and variables before it, as one word. A command with pipes,
-redirections, $variables or patterns is run by `sh -c`, whose start is then measured too.
+redirections, $variables or patterns is run by `sh -c`; the times then include the shell's start.
 
 The words of a case are appended to each command; {} in them stands for the command.
 
@@ -121,7 +121,7 @@ pub struct Compare {
     /// How often
     #[command(flatten)]
     pub rounds: Rounds,
-    /// A benchmark, with a column of its own: words to append to each command
+    /// A benchmark, shown in a separate column: words to append to each command
     #[arg(long, value_name = "NAME=WORDS", value_parser = case)]
     pub case: Vec<(String, String)>,
     /// Compare one command with itself under these variables; may be repeated
@@ -457,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_says_when_it_is_ready() {
+    fn readiness_of_a_server_is_parsed() {
         assert_eq!(ready("port=80"), Ok(Ready::Port(80)));
         assert_eq!(ready("line=up = 1"), Ok(Ready::Line("up = 1".to_owned())));
         assert_eq!(ready("seconds=0.5"), Ok(Ready::After(Duration::from_millis(500))));

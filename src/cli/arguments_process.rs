@@ -72,7 +72,7 @@ Examples:
 Conditions: NAME OP SIZE, where
   NAME  live, stranded, pinned, evictable, unattributed, rss, pss,
         predicted (what the best remedy is predicted to release), or row.ID;
-        of a control group also current and working_set, not rss and pss
+        for a control group also current and working_set, not rss and pss
   OP    >  >=  <  <=  ==
   SIZE  bytes, or a number with B, KB, KiB, MB, MiB, GB, GiB, or %
         of RSS or of the group's limit")]
@@ -82,7 +82,7 @@ pub struct Explain {
     pub pid: Option<i32>,
     #[command(flatten)]
     pub group: GroupChoice,
-    /// Of a control group: take the ledger of each process too, which may stop it
+    /// For a control group: also take the ledger of each process, which may stop it
     #[arg(long)]
     pub ledgers: bool,
     /// Maximum time that ledgers may stop each process in a period (20ms/min, 50ms/5m)
@@ -133,7 +133,7 @@ fn reclaim_help() -> String {
     let mut all = applicable();
     all.push((
         MEMORY_RECLAIM,
-        "of a control group: the kernel reclaims inactive page cache (memory.reclaim)",
+        "for a control group: the kernel reclaims inactive page cache (memory.reclaim)",
     ));
     let width = all.iter().map(|(id, _)| id.len()).max().unwrap_or(0);
     let lines: Vec<String> = all.iter().map(|(id, help)| format!("  {id:width$}  {help}")).collect();
@@ -181,13 +181,13 @@ pub struct Reclaim {
     /// Maximum wait for a safe moment
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = duration)]
     pub wait: std::time::Duration,
-    /// Allow the direct way of zero_pages: if strandline is killed at the wrong instant, a write of
+    /// Allow the direct method of zero_pages: if strandline is killed at the wrong instant, a write of
     /// the process to one of those pages may be lost. Only with `--remedy zero_pages`
     #[arg(long)]
     pub allow_lost_write_risk: bool,
     #[command(flatten)]
     pub quiet: QuietFor,
-    /// Resume the process after this time at each read; a heap that was not read whole is not
+    /// Resume the process after this time at each read; a heap that was not read completely is not
     /// trimmed
     #[arg(long, value_name = "TIME", value_parser = plan::duration)]
     pub max_stop: Option<std::time::Duration>,

@@ -12,12 +12,12 @@ use strandline_report::model::Rows;
 pub enum SnapshotChoice {
     /// Stop the process while it is read
     Never,
-    /// From 8 MiB, where it can do no harm and a reader takes longer: of Perl, CPython, SBCL, the JVM, V8, musl, gperftools' tcmalloc
+    /// From 8 MiB, where it is harmless and reading takes longer: Perl, CPython, SBCL, the JVM, V8, musl, gperftools' tcmalloc
     /// or mimalloc
     Auto,
-    /// Where it can do no harm; otherwise stop the process, with a caveat
+    /// Where it is harmless; otherwise stop the process, with a caveat
     Try,
-    /// Refuse where it could do harm
+    /// Refuse where it could be harmful
     Always,
 }
 

@@ -79,13 +79,13 @@ pub struct LabRound {
     /// The number of its array
     #[arg(long)]
     pub array: u32,
-    /// Which task this is
+    /// The task
     #[arg(long, value_parser = task)]
     pub task: Task,
-    /// What the scheduler calls the node
+    /// The scheduler's name of the node
     #[arg(long)]
     pub node: String,
-    /// How often it was begun before
+    /// Number of earlier starts
     #[arg(long)]
     pub restarts: u32,
 }

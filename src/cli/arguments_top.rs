@@ -18,15 +18,15 @@ Examples:
   strandline top --groups
   strandline top --once | head -20
 
-Keys: Enter takes a ledger of the chosen process, r says what the best remedy would release; both stop it for a moment, and
-nothing else does. / filters, t shows the tree, c control groups, Left and Right change the order, ? names all keys, q ends.
+Keys: Enter takes a ledger of the chosen process, r predicts what the best remedy would release; only these two stop the
+process, for a moment. / filters, t shows the tree, c control groups, Left and Right change the order, ? names all keys, q ends.
 
 Columns:
-  RSS         resident bytes; what several processes share counts for each
-  PSS         the same, where it counts once; read little by little, ? until then or where this user may not
-  GROWTH/MIN  what RSS grew by in the last minute, or would at this rate, where there is less of it yet
-  STRANDED    what its last ledger called free and still resident, and how old that ledger is; - before there is one
-  PINNED      what it called free, but kept by what lives beside it")]
+  RSS         resident bytes; shared bytes count for each process
+  PSS         RSS with shared bytes divided among their users; read gradually, ? if not read yet or not permitted
+  GROWTH/MIN  growth of RSS in the last minute; extrapolated while less than a minute was measured
+  STRANDED    stranded bytes of its last ledger, and the ledger's age; - if there is no ledger
+  PINNED      pinned bytes of its last ledger")]
 pub struct Top {
     /// The processes; by default all
     #[command(flatten)]

@@ -104,7 +104,7 @@ impl Condition {
     }
 
     fn judge(&self, value: Option<u64>, whole_bytes: Option<u64>, of: &str) -> Outcome {
-        let unknown = |what: &str| Outcome::Unknown(format!("cannot tell whether '{}': {what}", self.text));
+        let unknown = |what: &str| Outcome::Unknown(format!("cannot judge '{}': {what}", self.text));
         let Some(value) = value else { return unknown("that figure is not known") };
         let ordering = match (self.limit, whole_bytes) {
             (Limit::Bytes(limit), _) => Some(value.cmp(&limit)),
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_not_zero() {
+    fn an_unknown_figure_is_not_zero() {
         let mut java = fabricated::java();
         java.kernel.pss_bytes = None;
         assert!(matches!(parsed("pss > 1").test(&[&java], Whole::Rss), Outcome::Unknown(_)));

@@ -155,8 +155,8 @@ fn show_reclamation(output: &mut Output, given: &Reclamation) -> Result<()> {
     let mut text = reclamation::reclamation(given, &[], output.surface);
     if given.outcome == Outcome::Done {
         let meaning = "The prediction was computed from outside, before the call; what was released was counted in the page \
-                       tables after it. The call ran on one of the process's own threads, which then went on \
-                       as if nothing had been.";
+                       tables after it. The call ran on one of the process's own threads, which then resumed \
+                       where it was.";
         text.push('\n');
         text += &terminal::joined(&hanging("", meaning, output.surface.columns));
     }
@@ -185,9 +185,9 @@ fn what_is_left(after: &Explanation) -> Vec<String> {
 
 fn farewell(memory_unchanged: bool, elapsed: f64) -> String {
     let checked = if memory_unchanged {
-        "The process then checked every byte it keeps, found all as it had left it, and ended by itself."
+        "The process then checked every byte it keeps, found it unchanged, and ended by itself."
     } else {
-        "The process did NOT find its memory as it had left it, or did not end. Please report this."
+        "The process found its memory CHANGED, or did not end. Please report this."
     };
     format!("{checked} All in {}. Now your own: strandline explain PID", seconds(elapsed))
 }

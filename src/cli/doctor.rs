@@ -70,11 +70,11 @@ pub fn run(arguments: &Arguments, output: &mut Output) -> Result<CommandResult> 
         same_page_merging(),
     ];
     let tools = [
-        ("gdb", "nothing here needs it; it looks into what strandline only counts"),
-        ("gcore", "nothing here needs it; it writes a core of a running process"),
-        ("perf", "nothing here needs it; it finds who allocates and who faults"),
+        ("gdb", "optional; it examines what strandline only counts"),
+        ("gcore", "optional; it writes a core of a running process"),
+        ("perf", "optional; it finds the code that allocates and that faults"),
         ("valgrind", "compare --instructions counts with it; massif shows who allocated what is live"),
-        ("heaptrack", "nothing here needs it; it records every allocation from the start on"),
+        ("heaptrack", "optional; it records every allocation from the start"),
     ];
     all.extend(tools.map(|(name, means)| tool(name, means)));
     if output.json {
@@ -147,7 +147,7 @@ fn page_scan() -> Check {
         Ok(_) => (Status::Limited, "PAGEMAP_SCAN lists no page".to_owned()),
         Err(error) => (Status::Limited, format!("PAGEMAP_SCAN: {error}")),
     };
-    let means = "pages are read one by one from pagemap: looks at large processes take longer";
+    let means = "pages are read one by one from pagemap: reading large processes takes longer";
     check("pagemap_scan", status, found, means, Some("run a kernel of 6.7 or later"))
 }
 
@@ -175,7 +175,7 @@ fn page_frames() -> Check {
 /// Checks whether the kernel reports forks, execs and exits.
 fn process_events() -> Check {
     let (status, found) = match connector::Connector::open() {
-        Ok(_) => (Status::Ok, "the kernel's process connector tells of forks, execs and ends".to_owned()),
+        Ok(_) => (Status::Ok, "the kernel's process connector reports forks, execs and exits".to_owned()),
         Err(error) => (Status::Limited, format!("the kernel's process connector: {error}")),
     };
     let means =
@@ -207,7 +207,7 @@ fn counters() -> Check {
     };
     let means =
         "compare and try report no instructions and cycles; compare --instructions counts in valgrind";
-    let fix = "lower kernel.perf_event_paranoid to 2 or less; in a virtual machine, ask for its counters";
+    let fix = "lower kernel.perf_event_paranoid to 2 or less; in a virtual machine, enable its counters";
     check("counters", status, found, means, Some(fix))
 }
 
@@ -274,7 +274,7 @@ fn more_rights(rights: &Rights) -> String {
 fn ptrace_scope() -> Check {
     let (scope, rights) = (ptrace_scope_setting(), Rights::own());
     let (status, found) = scope_status(scope.as_deref(), rights.has(SYS_PTRACE));
-    let means = "only descendants of strandline, or nothing at all, can be looked at";
+    let means = "only descendants of strandline, or no processes at all, can be read";
     let fix = match scope.as_deref() {
         Some("3") => "scope 3 cannot be lowered again: set kernel.yama.ptrace_scope and reboot".to_owned(),
         _ if rights.user == 0 => more_rights(&rights),
@@ -297,7 +297,7 @@ fn scope_status(scope: Option<&str>, capable: bool) -> (Status, String) {
 fn capabilities() -> Check {
     let rights = Rights::own();
     let (status, found) = capability_status(&rights);
-    let means = "processes of other users, and those that changed their user, cannot be looked at";
+    let means = "processes of other users, and those that changed their user, cannot be read";
     check("capabilities", status, found, means, Some(&more_rights(&rights)))
 }
 
@@ -308,7 +308,7 @@ fn capability_status(rights: &Rights) -> (Status, String) {
     if missing.is_empty() {
         return (Status::Ok, format!("user {} has CAP_SYS_PTRACE", rights.user));
     }
-    let has = if rights.has(SYS_PTRACE) { "CAP_SYS_PTRACE is there; " } else { "" };
+    let has = if rights.has(SYS_PTRACE) { "CAP_SYS_PTRACE is present; " } else { "" };
     (Status::Limited, has.to_owned() + &rights.describe_missing(&missing))
 }
 
@@ -322,9 +322,8 @@ fn rights() -> Check {
         fs::read_link(format!("/proc/self/ns/{kind}")).map_or(true, |name| name.as_os_str() == first)
     });
     let (status, found) = rights_status(ptrace_scope_setting().as_deref(), &own, is_initial);
-    let means =
-        "what explain, holders and reclaim may be asked about; run and record take their samples of all";
-    let table = "GUIDE.md, \"Which permission do I need?\", has a table of what else can be had";
+    let means = "the processes that explain, holders and reclaim can read; run and record sample all";
+    let table = "GUIDE.md, \"Which permission do I need?\", lists what each permission allows";
     let missing = own.missing(true);
     let fix = if own.is_more_than_not_root(&missing) { own.advice(&missing, "") } else { table.to_owned() };
     check("rights", status, found, means, Some(&fix))
@@ -366,7 +365,7 @@ fn map_files() -> Check {
         Ok(_) => (Status::Ok, "mapped files can be opened".to_owned()),
         Err(error) => (Status::Limited, format!("/proc/PID/map_files: {error}")),
     };
-    let means = "files that were deleted, or lie in another mount namespace, are known by name only";
+    let means = "files that were deleted or are in another mount namespace are known by name only";
     let fix = match Rights::own() {
         rights if rights.user == 0 => rights.advice(&[CHECKPOINT_RESTORE], ""),
         rights => more_rights(&rights),
@@ -496,7 +495,7 @@ mod tests {
     }
 
     #[test]
-    fn scopes_mean_what_yama_says() {
+    fn scopes_match_yamas_rules() {
         assert_eq!(scope_status(None, false).0, Status::Ok);
         assert_eq!(scope_status(Some("0"), false).0, Status::Ok);
         assert_eq!(scope_status(Some("1"), false).0, Status::Limited);
@@ -516,7 +515,7 @@ mod tests {
             status(&[]),
             (Status::Limited, "user 1000 lacks CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH".to_owned())
         );
-        assert_eq!(status(&[SYS_PTRACE]).1, "CAP_SYS_PTRACE is there; user 1000 lacks CAP_DAC_READ_SEARCH");
+        assert_eq!(status(&[SYS_PTRACE]).1, "CAP_SYS_PTRACE is present; user 1000 lacks CAP_DAC_READ_SEARCH");
         assert_eq!(status(&[SYS_PTRACE, DAC_READ_SEARCH]).0, Status::Ok);
         assert_eq!(status(&[SYS_PTRACE, DAC_OVERRIDE]).0, Status::Ok);
     }

@@ -177,7 +177,7 @@ fn requested_path(type_name: &str, explanation: &Explanation) -> Option<String> 
         Some(PathAnswer::NotTraced) => "its objects were not traced".to_owned(),
         Some(PathAnswer::NoPath(why)) => format!("no path to a live object of the type {name}: {why}"),
         Some(PathAnswer::NoObject) => format!("no live object of the type {name} was found"),
-        None => "no runtime was read in it whose objects can be followed (SBCL's and V8's can)".to_owned(),
+        None => "it has no runtime with traceable objects (SBCL or V8) that was read".to_owned(),
     };
     print_message(&format!("--path-to: {text}"));
     None

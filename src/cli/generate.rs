@@ -157,7 +157,7 @@ fn signature(argument: &Arg) -> String {
 fn escaped(text: &str) -> String {
     let paragraphs = text.split("\n\n").map(|paragraph| paragraph.replace('\n', " "));
     let ended: Vec<String> = paragraphs.map(|paragraph| paragraph.trim_end_matches('.').to_owned()).collect();
-    // Every second part is code, in which `<` stands for itself.
+    // Every second part is code, in which `<` is literal.
     let whole = ended.join(". ").replace('|', "\\|");
     let parts = whole.split('`').enumerate();
     let parts: Vec<String> = parts

@@ -35,7 +35,7 @@ struct ExplainDocument {
     holders: Option<Findings>,
 }
 
-/// Whether a file is a JSON document and not a recording. A file that cannot be read is none.
+/// Whether a file is a JSON document and not a recording; false for an unreadable file.
 pub fn is_document(path: &Path) -> bool {
     let mut first = [0];
     let is_file = std::fs::metadata(path).is_ok_and(|data| data.is_file());

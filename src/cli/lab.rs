@@ -123,7 +123,7 @@ fn answer(interrupt: &Interrupt) -> Decision {
 pub fn stopped(stopped: &Stopped) -> Result<CommandResult> {
     match stopped {
         Stopped::Interrupted(signal) => {
-            print_message("interrupted: the same command goes on from here");
+            print_message("interrupted: run the same command to resume");
             Ok(CommandResult::Command(*signal))
         }
         Stopped::Failed(_) => Err(failure(stopped)),

@@ -206,7 +206,7 @@ fn conflicting_flags(arguments: &Arguments) -> Option<&'static str> {
             Some("--json is not for top: use `strandline explain PID --json`")
         }
         Verb::Run(_) if arguments.common.json => Some(
-            "--json is not for run, whose output is the command's; use `strandline report FILE --format json`",
+            "--json is not for run, which passes on the command's output; use `strandline report FILE --format json`",
         ),
         Verb::Report(report) if arguments.common.json && report.format.is_some_and(|f| f != Format::Json) => {
             Some("--json and another --format contradict each other; leave one out")
@@ -261,7 +261,7 @@ const FIRST_STEPS: &str = "\
 strandline: which command? Start with:
   strandline explain PID   where the memory of a process is, and what releases it
   strandline top           all processes by the memory they hold, live
-  strandline demo          explain and reclaim, on a process of its own
+  strandline demo          explain and reclaim, on an example process
 `strandline --help` lists all commands.
 ";
 
@@ -274,7 +274,7 @@ fn print_clap_message(error: &clap::Error) -> ExitCode {
         return ExitCode::from(EXIT_USAGE);
     }
     if !error.use_stderr() {
-        // A reader that closes the pipe early (`| head`) is no error.
+        // A reader that closes the pipe early (`| head`) is not an error.
         if let Err(error) = error.print().and_then(|()| std::io::stdout().flush())
             && error.kind() != std::io::ErrorKind::BrokenPipe
         {
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn usage_errors_are_one_line_that_says_what() {
+    fn usage_errors_are_one_line() {
         let line = complaint(&["strandline", "explain", "--fail-if", "stranded = 5", "1"]);
         assert!(line.contains("a single = compares nothing"), "{line}");
         let line = complaint(&["strandline", "explain"]);

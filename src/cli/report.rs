@@ -89,7 +89,7 @@ fn written_as(
     written: std::result::Result<(), export::ExportError>,
 ) -> Result<CommandResult> {
     match written {
-        // A reader that closes the pipe early (`| head`) is no error.
+        // A reader that closes the pipe early (`| head`) is not an error.
         Err(export::ExportError::Io(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => {
             Ok(CommandResult::Done)
         }
@@ -156,12 +156,14 @@ fn chart(timelines: &[Timeline], arguments: &Report, output: &mut Output) -> Res
 fn refuse_overwrite(output: &Path) -> Result<()> {
     if holders::is_document(output) {
         let name = output.display();
-        return Err(Failure(format!("{name} is a document: it is left alone; name another file with -o")));
+        return Err(Failure(format!(
+            "{name} is a document: it is not overwritten; name another file with -o"
+        )));
     }
     let is_file = std::fs::metadata(output).is_ok_and(|data| data.is_file());
     if is_file && Reader::open(output).is_ok() {
         return Err(Failure(format!(
-            "{} is a recording: it is left alone; name another file with -o",
+            "{} is a recording: it is not overwritten; name another file with -o",
             output.display()
         )));
     }

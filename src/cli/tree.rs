@@ -69,7 +69,7 @@ fn look(arguments: &Explain) -> Result<Tree> {
             "too_many_processes",
             format!("tree of {root}"),
             None,
-            format!("{more} more processes were not looked at"),
+            format!("{more} more processes were not read"),
         ));
     }
     for (pid, parent, depth) in processes {
@@ -92,7 +92,7 @@ fn look(arguments: &Explain) -> Result<Tree> {
             Ok(explanation) => members.push(Member::new(parent, depth, explanation)),
             Err(error) if pid == root => return Err(error.into()),
             Err(Error::NoSuchProcess { .. } | Error::Ended { .. }) => {
-                let text = "it ended before it was looked at";
+                let text = "it ended before it was read";
                 caveats.push(Caveat::new("process_ended", format!("process {pid}"), None, text));
             }
             Err(error) => caveats.push(Caveat::new(

@@ -10,7 +10,7 @@ use strandline_process::memory::word_at;
 use strandline_process::page_cache::PageCache;
 use strandline_process::range::AddressRange;
 
-/// Maximum bytes of a span of blocks that is read as a whole.
+/// Maximum bytes of a span of blocks that is read completely.
 const MAX_READ_BYTES: u64 = 1 << 20;
 
 /// The refinements of one allocator's blocks: claims of other readers inside them.
@@ -90,7 +90,7 @@ pub struct SpanClaimer<'a> {
     pub blocks: Blocks<'a>,
     /// States of the blocks of the current span.
     pub states: Vec<BlockState>,
-    /// Bytes of the current span from `start` on, if it was read as a whole; reused for the next.
+    /// Bytes of the current span from `start` on, if it was read completely; reused for the next.
     memory: Vec<u8>,
     is_read: bool,
     start: u64,
@@ -120,7 +120,7 @@ impl<'a> SpanClaimer<'a> {
         Some(())
     }
 
-    /// Reads the span as a whole, unless it is too long.
+    /// Reads the span completely, unless it is too long.
     pub fn read(&mut self, span: AddressRange) {
         let bytes = span.end - span.start;
         if bytes > MAX_READ_BYTES || Instant::now() >= self.context.deadline {

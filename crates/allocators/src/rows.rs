@@ -1,7 +1,7 @@
 //! The ledger rows that the readers of most allocators have in common.
 
 /// Defines the rows `NAME.live` to `NAME.unread`, and the row of each class of claims. Each string
-/// says what the row's bytes are.
+/// describes the row's bytes.
 macro_rules! block_rows {
     (
         $name:literal,

@@ -75,7 +75,7 @@ fn keeps(reading: &Reading, what: &str) {
 }
 
 #[test]
-fn a_jemalloc_holds_what_is_said() {
+fn a_jemalloc_has_the_built_figures() {
     for layout in 0..JEMALLOC_LAYOUTS {
         for seed in 0..20 {
             let made = fabricate_jemalloc(layout, seed);
@@ -95,7 +95,7 @@ fn a_jemalloc_holds_what_is_said() {
 }
 
 #[test]
-fn a_malloc_of_musl_holds_what_is_said() {
+fn a_malloc_of_musl_has_the_built_figures() {
     for (seed, made) in
         (0..40).flat_map(|seed| [(seed, fabricate_musl(seed)), (seed, fabricate_old_musl(seed))])
     {
@@ -125,7 +125,7 @@ fn check_reading(reader: &Reader, made: &HeapImage, what: &str) -> Option<u64> {
 }
 
 #[test]
-fn a_tcmalloc_holds_what_is_said() {
+fn a_tcmalloc_has_the_built_figures() {
     for seed in 0..40 {
         let made = fabricate_tcmalloc(seed);
         let given = check_reading(&tcmalloc::READER, &made, &format!("seed {seed}"));
@@ -144,7 +144,7 @@ fn is_zero(image: &Image, page: u64) -> bool {
 }
 
 #[test]
-fn a_tcmalloc_of_googles_holds_what_is_said() {
+fn a_google_tcmalloc_has_the_built_figures() {
     for layout in 0..GOOGLE_LAYOUTS {
         for seed in 0..20 {
             let made = fabricate_google_tcmalloc(layout, seed);
@@ -157,7 +157,7 @@ fn a_tcmalloc_of_googles_holds_what_is_said() {
 }
 
 #[test]
-fn a_mimalloc_holds_what_is_said() {
+fn a_mimalloc_has_the_built_figures() {
     for (layout, own_bytes) in OWN_BYTES.into_iter().enumerate() {
         for seed in 0..20 {
             let made = fabricate_mimalloc(layout, seed);
@@ -176,7 +176,7 @@ fn a_mimalloc_holds_what_is_said() {
 /// Two libraries may contain a mimalloc each, whose segments are in one mapping: it is unknown to
 /// which of them a gap belongs.
 #[test]
-fn gaps_between_segments_of_two_mimallocs_are_nobodys() {
+fn gaps_between_segments_of_two_mimallocs_are_not_claimed() {
     const SEGMENT_BYTES: u64 = 32 << 20;
     const OTHER_DATA: u64 = 0x7f52_0000_0000;
     // Larger than the other key: heaps are in the order of their keys.

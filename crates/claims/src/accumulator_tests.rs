@@ -35,7 +35,7 @@ fn page_up_48(address: u64) -> u64 {
 }
 
 #[test]
-fn blocks_joined_equal_one_whole() {
+fn joined_blocks_equal_one_block() {
     let pages = RangePages::new((0x1_0000, 0x40_0000), [(0x1_0000, 0x8_0000), (0x9_0000, 0x40_0000)]);
     pages.set_zero(0x2_0000);
     pages.set_zero(0xa_3000);
@@ -125,7 +125,7 @@ fn a_gap_between_blocks_is_refused() {
 
 /// Nested ranges that other readers claim are in no sum, and free bytes beside them are pinned.
 #[test]
-fn what_is_nested_is_left_out() {
+fn nested_claims_are_left_out() {
     let runs = [(0x1_0000, 0x1_6000)];
     let nested = [(0x1_0110, 0x1_0210), (0x1_1800, 0x1_4010)].map(AddressRange::from);
     let sums = |zero: &[u64]| {

@@ -23,7 +23,7 @@ use crate::palette::BlockRows;
 use crate::range::RangePages;
 use crate::refinements::{Matches, Refinements};
 
-/// What the blocks of an allocator lie in. Finer layers are read first.
+/// What the blocks of an allocator are in. Finer layers are read first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Layer {
     /// In blocks of another allocator or in mappings, such as pools over malloc.
@@ -38,9 +38,9 @@ pub enum Layer {
 
 /// A reader of an allocator: its functions.
 pub struct Reader {
-    /// What its blocks lie in.
+    /// What its blocks are in.
     pub layer: Layer,
-    /// Looks for the allocator in the files mapped by a process, which may be running. `None` if
+    /// Searches for the allocator in the files mapped by a process, which may be running. `None` if
     /// there is nothing to read.
     pub find: fn(&Process, &AddressSpace) -> Option<Box<dyn FoundAllocator>>,
     /// Returns remedies that depend on the whole ledger; the others are part of the [`Reading`].
@@ -186,16 +186,16 @@ pub struct Reading {
     pub allocator: facts::Allocator,
     /// Ranges whose every byte is claimed.
     pub claims: Vec<RangeClaim>,
-    /// What its blocks lie in, from [`Reader::layer`].
+    /// What its blocks are in, from [`Reader::layer`].
     pub layer: Layer,
     /// Whether some structure was inconsistent as if caught while it changed: a moment later it may
     /// be consistent.
     pub is_inconsistent: bool,
     /// What releases memory, other than the call of its [`CallPlan`].
     pub remedies: Vec<facts::Remedy>,
-    /// The rows that the classes of the claims stand for.
+    /// The rows of the claims' classes.
     pub rows: Option<&'static BlockRows>,
-    /// Blocks that are mappings of their own.
+    /// Blocks with their own mappings.
     pub mapped_blocks: Vec<MappedBlock>,
     /// By how much the payload of a block lies lower in the claimed ranges than the pointer that
     /// was returned for it: the walk of glibc counts from the start of the chunk.

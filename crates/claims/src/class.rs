@@ -14,7 +14,7 @@ pub enum Class {
     Cached,
     /// A free chunk.
     Free,
-    /// A chunk that is a mapping of its own.
+    /// A chunk with its own mapping.
     Mmapped,
     /// Not the allocator's: foreign bytes in between.
     Foreign,
@@ -58,7 +58,7 @@ pub struct Refinement {
     pub free: Option<(Slot, [u16; 2])>,
 }
 
-/// A block that is a mapping of its own.
+/// A block with its own mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MappedBlock {
     /// First byte of the mapping.

@@ -10,7 +10,7 @@ use crate::reader::ReaderInfo;
 pub struct ReadProblems {
     /// Number of inconsistent structures.
     pub damages: u64,
-    /// The bytes that they stand for, as far as known.
+    /// The bytes affected, as far as known.
     damaged_bytes: u64,
     /// Address of the first one.
     first_damage: Option<u64>,

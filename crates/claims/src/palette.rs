@@ -1,4 +1,4 @@
-//! The row of the ledger, and the holder, that each class of a reader's claims stands for.
+//! The ledger row and the holder of each class of a reader's claims.
 
 use crate::class::{SLOTS, Slot};
 use crate::rows::RowRef;
@@ -45,7 +45,7 @@ pub struct BlockRows {
     pub kept: RowRef,
     /// Free, on pages with live data.
     pub pinned: RowRef,
-    /// Blocks that are mappings of their own.
+    /// Blocks with their own mappings.
     pub mapped: RowRef,
     /// The allocator's, but not understood.
     pub unread: RowRef,

@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prefix_alone_is_no_match() {
+    fn a_prefix_is_not_a_match() {
         assert!(FileName::Versioned("python").matches("python3.11"));
         assert!(!FileName::Versioned("python").matches("python-helper"));
         assert!(FileName::Contains("libtcmalloc", ".so").matches("libtcmalloc_minimal.so.4"));

@@ -158,9 +158,9 @@ impl Refinements {
         self.leaves.get(index)
     }
 
-    /// Adds `ranges` claimed by other readers: if one lies within a block in use, the block's
-    /// allocator excludes it. Of ranges that overlap, the one that starts first stays, and of two
-    /// with the same start the longer: memory within a pool is for the pool to exclude.
+    /// Adds `ranges` claimed by other readers: if one is within a block in use, the block's
+    /// allocator excludes it. If ranges overlap, the one that starts first stays, or with the
+    /// same start the longer: the pool's claim excludes memory within the pool.
     pub fn nest(&mut self, ranges: impl IntoIterator<Item = impl Into<AddressRange>>) {
         self.nested.extend(ranges.into_iter().map(Into::into).filter(|range| !range.is_empty()));
         self.nested.sort_unstable_by_key(|range| (range.start, std::cmp::Reverse(range.end)));
@@ -326,7 +326,7 @@ impl Matches {
         }
     }
 
-    /// Matches the claims on blocks that are mappings of their own.
+    /// Matches the claims on blocks with their own mappings.
     pub fn add_mapped(&mut self, claims: Option<&Refinements>, blocks: &[MappedBlock]) {
         for block in blocks {
             self.push_block(block.pointer, block.usable_end.saturating_sub(block.pointer));
@@ -440,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_stays_and_what_lies_in_it_is_its_own_to_leave_out() {
+    fn nested_ranges_are_merged_into_the_outermost() {
         let mut claims = Refinements::default();
         claims.nest([(0x1000, 0x2000), (0x1000, 0x9000), (0x1000, 0x9000), (0x3000, 0x4000)]);
         assert_eq!(claims.finder().nested(0, 0x10000), [AddressRange::new(0x1000, 0x9000)]);

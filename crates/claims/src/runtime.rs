@@ -39,7 +39,7 @@ use crate::words::Resident;
 
 /// A reader of a language runtime: its functions. [`Reader::new`] has those that most readers lack.
 pub struct Reader {
-    /// Looks for the runtime in the files mapped by a process. Reads no memory, and the process may
+    /// Finds the runtime in the files mapped by a process. Reads no memory, and the process may
     /// be running: what is found is checked when it is read.
     pub find: fn(&Process, &AddressSpace) -> Option<Box<dyn Found>>,
     /// Returns what the reader finds in a whole ledger, for the verdict.
@@ -124,7 +124,7 @@ pub trait Found: Send + Sync {
         false
     }
 
-    /// Whether the runtime's own flag says that a collection is under way. Reads what it takes to
+    /// Whether the runtime's own flag marks a collection as under way. Reads what it takes to
     /// find the flag, for a JVM its tables of 200 KiB; the process may be running.
     fn is_collecting(&self, _memory: &dyn Memory) -> bool {
         false
@@ -152,7 +152,7 @@ pub struct Context<'a> {
     pub shared: Resident<'a>,
     /// The threads for which facts are known.
     pub threads: &'a [ThreadFacts],
-    /// Memory of allocators outside of their blocks in use: what is there is stale. Empty if not
+    /// Memory of allocators outside of their blocks in use: its content is stale. Empty if not
     /// known, or if no reader needs it.
     pub free: &'a RangeSet,
     /// Whether the target is stopped meanwhile; slow work that can be done without is then left
@@ -235,7 +235,7 @@ pub struct ReferenceHints {
     /// Addresses from which, up to the end of the block, there are characters or unused bytes. No
     /// word there is a reference.
     pub opaque_from: AddressSet,
-    /// Addresses of single words that are no references, in order.
+    /// Addresses of single words that are not references, in order.
     pub weak_words: Vec<u64>,
     /// Set if objects refer to each other by the address plus 1: the blocks outside of the
     /// runtime's memory to which plain addresses in objects are references. Others are not, but the
@@ -345,7 +345,7 @@ pub struct Reading {
     pub palette: SlotTable,
     /// The rows of the other classes in those claims.
     pub rows: Option<&'static BlockRows>,
-    /// Memory of the runtime itself; every byte is claimed. Ranges that may lie in an allocator's
+    /// Memory of the runtime itself; every byte is claimed. Ranges that may be in an allocator's
     /// block must be claimed by [`Found::read`]: allocators' readers do not see ranges added by
     /// [`Pending::finish`].
     pub claims: Vec<RangeClaim>,
@@ -386,7 +386,7 @@ pub struct Busy {
     pub runtime: &'static str,
     /// Resident bytes that are not read.
     pub bytes: Option<u64>,
-    /// Whether the runtime's own flag says that a collection is under way; otherwise its structures
+    /// Whether the runtime's own flag marks a collection as under way; otherwise its structures
     /// are inconsistent, for a moment or permanently.
     pub collecting: bool,
 }

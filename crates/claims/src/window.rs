@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_forward_finds_zeros_and_skips_what_is_not_resident() {
+    fn forward_reads_find_zeros_and_skip_nonresident_pages() {
         let pages =
             RangePages::new((0x10_0000, 0x8000_0000), [(0x10_0000, 0x20_5000), (0x7000_0000, 0x7000_1000)]);
         let mut window = Window::new(&Ramp, &pages, 0x10_0000);

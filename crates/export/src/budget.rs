@@ -1,5 +1,5 @@
 //! What ledgers may cost: time for which a process is stopped, and processor time of the exporter.
-//! This module only counts; the caller asks before a ledger, and reports after it.
+//! This module only counts; the caller checks the budget before a ledger, and reports after it.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -22,8 +22,9 @@ impl StopBudget {
     /// # Errors
     /// A sentence with what is possible.
     pub fn parse(text: &str, parse_time: impl Fn(&str) -> Result<Duration, String>) -> Result<Self, String> {
-        let invalid =
-            || format!("{text:?} is no budget: use a time and a period, such as 20ms/min, 100ms/5m or 1s/h");
+        let invalid = || {
+            format!("{text:?} is not a budget: use a time and a period, such as 20ms/min, 100ms/5m or 1s/h")
+        };
         let (stopped, period) = text.split_once('/').ok_or_else(invalid)?;
         // `min` alone is one minute.
         let starts_with_digit = period.starts_with(|c: char| c.is_ascii_digit() || c == '.');

@@ -47,7 +47,7 @@ impl SurveyExchange {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Requests a new survey; [`SurveyExchange::delivered`] becomes readable when it is there.
+    /// Requests a new survey; [`SurveyExchange::delivered`] becomes readable once it is taken.
     pub fn request(&self) {
         let mut state = self.state();
         (state.is_requested, state.requested_at) = (true, Instant::now());
@@ -106,7 +106,7 @@ impl SurveyExchange {
     }
 }
 
-/// Takes surveys, and writes pages to a file, on a thread of its own.
+/// Takes surveys, and writes pages to a file, on a separate thread.
 pub struct SurveyThread {
     /// The processes.
     pub selection: Selection,

@@ -42,7 +42,7 @@ pub fn read(bytes: &[u8], is_local: bool) -> Option<Request> {
         Ok(httparse::Status::Partial) | Err(httparse::Error::TooManyHeaders) => {
             return refused(431, "The request is too long.");
         }
-        Err(_) => return refused(400, "This is no request of HTTP/1."),
+        Err(_) => return refused(400, "This is not a request of HTTP/1."),
     }
     let is_head = match request.method {
         Some("GET") => false,

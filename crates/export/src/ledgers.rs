@@ -22,7 +22,7 @@ use strandline_survey::select::Key;
 
 /// Interval between checks whether a ledger may be taken.
 const TICK: Duration = Duration::from_millis(250);
-/// Interval of checks before the first survey is there.
+/// Interval of checks before the first survey is taken.
 const FIRST_TICK: Duration = Duration::from_millis(20);
 /// Part of the remaining budget that is requested: resuming a process takes time too.
 const REQUESTED_PART: f64 = 0.9;
@@ -45,7 +45,7 @@ const PAGE_TABLE_SECONDS_PER_GIB: f64 = 0.018;
 const READ_SECONDS_PER_GIB: f64 = 0.4;
 const SNAPSHOT_SECONDS_PER_GIB: f64 = 0.01;
 
-/// Takes ledgers on a thread of its own.
+/// Takes ledgers on a separate thread.
 pub(crate) struct LedgerThread {
     /// State of each process.
     pub states: Arc<ProcessStates>,

@@ -50,7 +50,7 @@ pub struct Options {
     pub interval: Duration,
     /// Which processes.
     pub selection: Selection,
-    /// Number of processes with series of their own, those with the most RSS; the others are
+    /// Number of processes that are exported individually, those with the most RSS; the others are
     /// summed.
     pub top: usize,
     /// Rows below this share of their ledger's RSS are summed.

@@ -11,7 +11,7 @@ use crate::states::{Entry, ProcessStates};
 use strandline_survey::figures::Pss;
 use strandline_survey::survey::{ProcessFigures, Sum, Survey};
 
-/// Name of the sum of everything without series of its own.
+/// Name of the sum of everything without its own series.
 const OTHER: &str = "other";
 
 #[derive(Debug)]
@@ -83,7 +83,7 @@ impl Pages {
     /// Metrics of the exporter itself.
     fn exporter_metrics(&self, text: &mut Exposition, survey: &Survey, now: Instant) {
         let info = "strandline_exporter_info";
-        text.family(info, Kind::Gauge, "Which version this is; always 1.");
+        text.family(info, Kind::Gauge, "The exporter's version; always 1.");
         text.sample(info, &[("version", env!("CARGO_PKG_VERSION"))], 1);
         let mut gauge = |name: &str, help: &str, value: Value| {
             text.family(name, Kind::Gauge, help);
@@ -94,7 +94,7 @@ impl Pages {
         let summed = survey.others.map_or(0, |others| others.processes);
         let age = seconds(now.duration_since(survey.at));
         let (took, uptime) = (seconds(survey.took), seconds(now.duration_since(self.began)));
-        gauge("strandline_exporter_processes", "Processes with series of their own.", shown.into());
+        gauge("strandline_exporter_processes", "Processes that are exported individually.", shown.into());
         gauge("strandline_exporter_summed_processes", "Processes that are summed as other.", summed.into());
         gauge("strandline_exporter_figures_age_seconds", "How old the kernel's figures here are.", age);
         gauge("strandline_exporter_figures_seconds", "How long it took to read them.", took);
@@ -109,13 +109,13 @@ impl Pages {
         let count = |counter: &AtomicU64| Value::Whole(counter.load(Ordering::Relaxed));
         let (states, cpu) = (&self.states, seconds(own_processor_time()));
         counter("strandline_exporter_cpu_seconds_total", "Processor time of the exporter.", cpu);
-        counter("strandline_exporter_scrapes_total", "Pages that were asked for.", count(&self.scrapes));
-        let dropped = "Clients that were let go because they were too slow.";
+        counter("strandline_exporter_scrapes_total", "Scrapes that were answered.", count(&self.scrapes));
+        let dropped = "Clients that were disconnected because they were too slow.";
         counter("strandline_exporter_dropped_clients_total", dropped, count(&self.dropped));
         counter("strandline_exporter_ledgers_total", "Ledgers that were taken.", count(&states.ledgers));
         let failed = "Ledgers that could not be taken.";
         counter("strandline_exporter_failed_ledgers_total", failed, count(&states.failures));
-        let overrun = "Stops that became longer than they were allowed; they are paid back.";
+        let overrun = "Stops that exceeded their limit; later stops are reduced accordingly.";
         counter("strandline_exporter_overrun_stops_total", overrun, count(&states.overruns));
     }
 }
@@ -136,7 +136,7 @@ fn kernel_figures(text: &mut Exposition, lines: &[Line<'_>], others: Option<&Sum
         ),
         (
             "strandline_pss_bytes",
-            "Proportional set size: what is shared is divided by its sharers.",
+            "Proportional set size: shared pages are divided by the number of processes that map them.",
             |s| s.pss.bytes(),
             |s| s.pss_bytes,
         ),
@@ -169,7 +169,7 @@ fn kernel_figures(text: &mut Exposition, lines: &[Line<'_>], others: Option<&Sum
 /// Figures of single processes that are not summed over the others.
 fn other_figures(text: &mut Exposition, lines: &[Line<'_>]) {
     let figures: [(&str, Kind, &str, ProcessFigure); 3] = [
-        ("strandline_high_water_bytes", Kind::Gauge, "The most RSS the process ever had (VmHWM).", |s| {
+        ("strandline_high_water_bytes", Kind::Gauge, "Peak RSS of the process (VmHWM).", |s| {
             s.figures.high_water_bytes
         }),
         ("strandline_minor_faults_total", Kind::Counter, "Page faults without reading from a disk.", |s| {
@@ -208,7 +208,7 @@ fn ledgers(text: &mut Exposition, lines: &[Line<'_>], now: Instant) {
         text.sample(name, &line.labels(), ledger.rss_bytes);
     }
     let name = "strandline_state_bytes";
-    text.family(name, Kind::Gauge, "Resident memory by what can become of it, of the last ledger.");
+    text.family(name, Kind::Gauge, "Resident memory by state, of the last ledger.");
     for (line, ledger) in taken() {
         for (state, bytes) in ledger.states {
             text.sample(name, &line.with("state", state), bytes);
@@ -254,8 +254,10 @@ fn process_errors(text: &mut Exposition, lines: &[Line<'_>]) {
 fn groups(text: &mut Exposition, groups: &[(String, Sum)]) {
     let figures: [(&str, &str, SumFigure); 4] = [
         ("strandline_cgroup_processes", "Chosen processes in a control group.", |s| Some(s.processes)),
-        ("strandline_cgroup_rss_bytes", "Their RSS; what they share counts for each.", |s| Some(s.rss_bytes)),
-        ("strandline_cgroup_pss_bytes", "Their PSS; what they share counts once.", |s| s.pss_bytes),
+        ("strandline_cgroup_rss_bytes", "Their RSS; shared pages count for each process.", |s| {
+            Some(s.rss_bytes)
+        }),
+        ("strandline_cgroup_pss_bytes", "Their PSS; shared pages count once.", |s| s.pss_bytes),
         ("strandline_cgroup_swap_bytes", "What of them is swapped out.", |s| s.swap_bytes),
     ];
     for (name, help, figure) in figures {

@@ -2,7 +2,7 @@
 //! sends nothing, or does not read, is dropped after a time limit. HTTP libraries that were
 //! considered use a thread per client and have no time limit.
 //!
-//! The server never looks at a process: if the last survey is too old it requests another, and
+//! The server never reads a process: if the last survey is too old it requests another, and
 //! answers with the old one if that does not arrive.
 
 use std::io::{ErrorKind, Read, Write};

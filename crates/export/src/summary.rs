@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use strandline_inspect::facts::{Explanation, RemedyKind};
 
-/// Maximum number of rows with series of their own, and of remedies.
+/// Maximum number of rows with their own series, and of remedies.
 const MAX_ROWS: usize = 12;
 const MAX_REMEDIES: usize = 5;
 /// End of the caveat codes of readers that ran out of time: `heap_too_slow`, `jemalloc_too_slow`.

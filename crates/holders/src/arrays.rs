@@ -4,7 +4,7 @@ use std::time::Instant;
 
 /// Stands for no block and no vertex.
 pub const NONE: u32 = u32::MAX;
-/// Arrays of at least this size ask for huge pages.
+/// Arrays of at least this size request huge pages (madvise).
 const HUGE_BYTES: usize = 8 << 20;
 /// How many steps ahead randomly accessed data is prefetched.
 pub const PREFETCH_DISTANCE: usize = 24;

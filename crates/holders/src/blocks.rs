@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn large_blocks_are_found_in_ranges_where_none_begins() {
+    fn large_blocks_are_found_in_ranges_without_a_block_start() {
         let tib = 1 << 40;
         let of =
             [(0x10, 16), (0x20, tib), (tib + 0x20, 16), (3 * tib, 600 << 10), (4 * tib, (512 << 10) - 8)];
@@ -301,7 +301,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn find_is_what_a_look_at_all_finds(
+        fn find_equals_a_linear_search(
             pushed in prop::collection::vec((0..4_u64, 0..200_u64, 1..90_u64, 0..20_u32), 0..60),
             asked in prop::collection::vec((0..4_u64, 0..1700_u64), 60),
         ) {

@@ -10,7 +10,7 @@
 //! others are lost "indirectly"). Two passes find the heads without searching for cycles. The first
 //! starts at each block that it has not visited yet, in address order: in each cycle without
 //! references from outside it must have started once. The second starts at the same blocks, last
-//! first: a start that it visits from another one is no head.
+//! first: a start that it visits from another one is not a head.
 
 use std::ops::Range;
 use std::time::Instant;

@@ -199,7 +199,7 @@ fn assert_shared(held: &DominatorTree, graph: &Drawn) -> Result<(), TestCaseErro
     for set in sets {
         let blocks = &expected[&key(set)];
         prop_assert_eq!(set.sum, graph.sum(|block| blocks.contains(&(block as u32))));
-        // Of consecutive words with the same target the first counts; words that point into their
+        // The first of consecutive words with the same target counts; words that point into their
         // own block do not.
         let into = |from: &[u32], own: Option<u32>| {
             let mut from = from.to_vec();
@@ -327,7 +327,7 @@ fn assert_classes(graph: &Drawn, classes: [usize; 2], stops: &[u32]) -> Result<(
     let words = |block: u32| graph.edges[block as usize].len() + 1;
     let targets = |block: u32| {
         let mut targets = of_one.edges[block as usize].clone();
-        // As many words as before: those that point to the block itself are no references.
+        // As many words as before: those that point to the block itself are not references.
         targets.resize(words(block) - 1, block);
         targets
     };

@@ -40,7 +40,7 @@ impl Memory for Holed {
 }
 
 #[test]
-fn what_is_behind_a_hole_is_read() {
+fn memory_after_a_hole_is_read() {
     let (heap, blocks) = heap(3000, 0, |block| vec![(block + 7) % 3000]).unwrap();
     let references =
         References::read(&Holed(heap), &blocks, Known::default(), None, &limits(), &|_| ()).unwrap();
@@ -53,7 +53,7 @@ fn what_is_behind_a_hole_is_read() {
 }
 
 #[test]
-fn more_references_than_may_be_kept_are_said() {
+fn exceeding_the_limit_of_references_is_reported() {
     let (heap, blocks) =
         heap(200_000, 0, |block| vec![(block + 1) % 200_000, (block + 2) % 200_000]).unwrap();
     let few = Limits { edges_bytes: 1_000_000, ..limits() };
@@ -105,7 +105,7 @@ fn what_refers_to_nothing_is_not_read() {
 /// reference; one that points further in is not, and is reported. In other blocks both are
 /// references.
 #[test]
-fn words_of_exact_blocks_lead_to_where_blocks_begin() {
+fn words_of_exact_blocks_reference_only_block_starts() {
     let block = |number: u64| BASE + number * 128;
     let mut words = vec![0; 48];
     (words[0], words[1]) = (block(1) + 48, block(2) + 56);
@@ -174,7 +174,7 @@ fn a_large_block_has_its_references_in_order() {
 }
 
 #[test]
-fn a_large_block_that_leads_nowhere_stands_between_others() {
+fn a_large_block_without_references_is_between_others() {
     let large = 5 << 20;
     let mut words = vec![7; large + 2];
     let (last, behind) = (words.len() - 1, BASE + (large as u64 + 1) * 8);
@@ -190,7 +190,7 @@ fn a_large_block_that_leads_nowhere_stands_between_others() {
 }
 
 #[test]
-fn words_into_their_own_block_and_the_same_again_are_left_out() {
+fn self_references_and_duplicates_are_left_out() {
     let (heap, blocks) =
         heap(4, 0, |block| if block == 1 { vec![0, 0, 1, 0, 2, 0, 3] } else { vec![2] }).unwrap();
     let references = References::read(&heap, &blocks, Known::default(), None, &limits(), &|_| ()).unwrap();
@@ -251,7 +251,7 @@ impl TypeWordSink for Heard {
 
 /// This includes a large block that is read in parts, but not a block whose first page is missing.
 #[test]
-fn first_words_are_heard_once() {
+fn first_words_are_reported_once() {
     let mut builder = Builder::default();
     let mut words: Vec<u64> = (0..8 << 20).map(|word| word as u64 + 7).collect();
     words[2] = 99;
@@ -270,7 +270,7 @@ fn first_words_are_heard_once() {
 
 /// Only words that may be a table's address and that follow the address of a block's first byte.
 #[test]
-fn words_behind_addresses_are_heard() {
+fn words_after_addresses_are_reported() {
     let mut builder = Builder::default();
     (0..4).for_each(|block| builder.push(BASE + block * 32, 32));
     let blocks = builder.finish().unwrap();

@@ -74,7 +74,7 @@ fn many_roots_share_one_block() {
 
 /// A list in which each link is referenced by one more root, so that each link has its own set.
 #[test]
-fn more_sets_than_are_told_apart_are_one() {
+fn sets_beyond_the_limit_are_merged() {
     let next = |block| if block + 1 < MANY { vec![block + 1] } else { vec![] };
     let mut roots = Roots::default();
     (0..MANY).for_each(|root| _ = roots.add([MANY - 1 - root]));

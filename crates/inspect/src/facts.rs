@@ -90,7 +90,7 @@ pub struct Kernel {
     pub swap_bytes: u64,
     /// Resident anonymous bytes given up with MADV_FREE.
     pub lazyfree_bytes: u64,
-    /// Resident bytes in transparent huge pages mapped whole.
+    /// Resident bytes in transparent huge pages completely mapped.
     pub huge_bytes: u64,
     /// Bytes of hugetlb pages, which RSS does not count.
     pub hugetlb_bytes: u64,

@@ -184,7 +184,7 @@ impl Found {
             || self.runtimes.iter().any(|found| found.needs_thread_pointers())
     }
 
-    /// Whether a runtime's own flag says that a collection is under way. Reads what it takes to
+    /// Whether a runtime's own flag marks a collection as under way. Reads what it takes to
     /// find the flag; the process may be running.
     pub fn is_collecting(&self, memory: &dyn Memory) -> bool {
         self.runtimes.iter().any(|found| found.is_collecting(memory))
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_read_says_what_and_who_is_not_says_so() {
+    fn supported_readers_list_what_they_read() {
         let of_allocators = ALLOCATORS.iter().map(|entry| (entry.about, entry.reader.is_some()));
         let of_runtimes = RUNTIMES.iter().map(|entry| (entry.about, entry.reader.is_some()));
         for (about, is_read) in of_allocators.chain(of_runtimes) {
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn files_of_like_names_are_told_apart() {
+    fn files_of_similar_names_are_distinguished() {
         let allocator = |file: &str| {
             let has = |about: &&ReaderInfo| about.evidence.files.iter().any(|name| name.matches(file));
             all().find(has).map(|about| about.name)

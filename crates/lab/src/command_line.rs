@@ -28,7 +28,7 @@ impl CommandLine {
         let count = words.iter().take_while(|word| assignment(word).is_some()).count();
         let environment = words.drain(..count).filter_map(|word| assignment(&word)).collect();
         if words.is_empty() {
-            return Err(format!("{text:?} is no command: give a program and its arguments in one word"));
+            return Err(format!("{text:?} is not a command: give a program and its arguments in one word"));
         }
         Ok(Self { words, environment, by_shell: false })
     }
@@ -88,7 +88,7 @@ impl CommandLine {
 pub fn assignments(text: &str) -> Result<Vec<(String, Option<String>)>, String> {
     let words = shell_words::split(text).map_err(|_| format!("{text}: a quote does not end"))?;
     let set = words.iter().map(|word| {
-        assignment(word).ok_or_else(|| format!("{word:?} is no NAME=value; quote values with spaces"))
+        assignment(word).ok_or_else(|| format!("{word:?} is not NAME=value; quote values with spaces"))
     });
     set.collect()
 }
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_a_shell_understands_goes_to_one() {
+    fn shell_syntax_is_run_by_a_shell() {
         for text in ["a | b", "a > f", "echo $HOME", "echo \"$HOME\"", "ls *.c", "a; b", "cd ~ "] {
             assert_eq!(words(text), ["sh", "-c", text], "{text}");
         }
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_case_follows_the_command_or_stands_around_it() {
+    fn a_case_is_appended_to_the_command_or_wraps_it() {
         let perl = CommandLine::parse("X=1 perl -w").unwrap();
         assert_eq!(perl.with_case("-e '1 + 1'").unwrap().words, ["perl", "-w", "-e", "1 + 1"]);
         assert_eq!(perl.with_case("nice {} a.pl").unwrap().words, ["nice", "perl", "-w", "a.pl"]);

@@ -238,7 +238,7 @@ impl Comparison {
                 })
                 .collect();
             self.outliers.push(format!(
-                "{}{case}: {} of {} times stand apart ({}); they are counted all the same",
+                "{}{case}: {} of {} times are outliers ({}); they are included",
                 letter(number),
                 outliers.len(),
                 command.len(),

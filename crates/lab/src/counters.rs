@@ -69,7 +69,7 @@ fn explain_error(error: &std::io::Error) -> String {
             "this user may not read them; lower kernel.perf_event_paranoid to 2 or less"
         }
         Some(Errno::ENOENT | Errno::EOPNOTSUPP | Errno::ENODEV) => {
-            "this machine has none that the kernel can use (as in most virtual machines)"
+            "this machine exposes none to the kernel (as in most virtual machines)"
         }
         Some(Errno::ENOSYS) => "this kernel is built without them",
         _ => return format!("no hardware counters: {error}"),

@@ -1,5 +1,5 @@
 //! Runs each subject once in every round, in an order drawn anew for each round, so that drift
-//! (temperature, neighbours, caches) affects all subjects alike and figures of one round can be
+//! (temperature, neighbours, caches) affects all subjects equally and figures of one round can be
 //! compared as pairs.
 
 use std::sync::Mutex;

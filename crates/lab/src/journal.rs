@@ -232,7 +232,7 @@ impl LabFile {
     /// One line: the folder holds something else, which is never touched.
     fn read(folder: &Path) -> Result<Option<Self>, String> {
         let path = folder.join("lab.json");
-        let advice = "it is left alone: mend or remove it, or give another --dir";
+        let advice = "it is not changed: repair or remove it, or give another --dir";
         match std::fs::read(&path) {
             Ok(text) => match serde_json::from_slice(&text) {
                 Ok(lab) => Ok(Some(lab)),
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_there_is_counted_without_opening_it() {
+    fn existing_runs_are_counted_without_opening_the_journal() {
         let folder = tempfile::tempdir().unwrap();
         let options = JournalOptions { folder: Some(folder.path().join("lab")), is_fresh: false };
         assert_eq!(Journal::peek("study", &"x", &options), 0);
@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn a_journal_goes_on_after_its_last_whole_line() {
+    fn a_journal_resumes_after_its_last_complete_line() {
         let folder = tempfile::tempdir().unwrap();
         let options = JournalOptions { folder: Some(folder.path().to_owned()), is_fresh: false };
         let mut journal = Journal::open("compare", &"x", &options).unwrap();
@@ -471,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_lab_is_left_alone_whatever_is_asked() {
+    fn foreign_folders_are_never_changed() {
         let theirs: [&[(&str, &str)]; 4] = [
             &[("cells/mine.txt", "dear"), ("journal.jsonl", "my own journal\n")],
             &[("letter.txt", "dear")],
@@ -511,7 +511,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_look_alike_have_their_own_folders() {
+    fn similar_names_have_separate_folders() {
         let folder = tempfile::tempdir().unwrap();
         let options = JournalOptions { folder: Some(folder.path().to_owned()), is_fresh: false };
         let journal = Journal::open("compare", &"x", &options).unwrap();

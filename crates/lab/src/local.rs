@@ -164,7 +164,7 @@ impl Local {
         self.launcher = 0;
         sweep(&self.spared, GRACE);
         Stopped::Failed(
-            "the launcher of commands was killed, and what it ran was ended; start again".to_owned(),
+            "the launcher of commands was killed, and its commands were ended; start again".to_owned(),
         )
     }
 

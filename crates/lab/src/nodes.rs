@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn unlike_nodes_are_told() {
+    fn unlike_nodes_are_reported() {
         let folder = tempfile::tempdir().unwrap();
         let node = |name: &str, kind: &str| Node { name: name.to_owned(), kind: kind.to_owned() };
         let runs = [node("n1", "a"), node("n2", "a"), node("n1", "a"), node("n3", "../b")];

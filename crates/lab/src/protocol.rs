@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_come_whole_however_they_are_cut() {
+    fn split_messages_are_reassembled() {
         let stop = Request::Stop { job: 7, grace_ms: 100, whole: true };
         let text = [line(&stop).unwrap(), line(&stop).unwrap()].concat();
         let mut lines = LineBuffer::default();

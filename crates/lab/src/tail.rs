@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whole_lines_from_the_end_are_kept() {
+    fn the_last_complete_lines_are_kept() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let text: String = (0..2000).map(|n| format!("line {n}\n\n")).collect();
         std::fs::write(file.path(), text + "\u{1b}[31mlast\n").unwrap();

@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_begins_at_a_line_and_has_what_was_asked_for() {
+    fn it_begins_at_a_line_with_the_requested_length() {
         for len in [0, 1, 63, 4096, 100_001, 1 << 20] {
             let mut buffer = ReadBuffer::new(len);
             assert_eq!((buffer.len(), buffer.as_ptr().addr() % LINE_BYTES), (len, 0));

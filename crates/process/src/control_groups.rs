@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_group_has_against_a_copy_is_told() {
+    fn a_group_that_forbids_a_copy_is_reported() {
         let tree = Tree::new();
         let groups = tree.groups("0::/a/b\n");
         assert_eq!((groups.objection_to_copy(), groups.processes_left()), (None, None));

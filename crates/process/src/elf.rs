@@ -105,7 +105,7 @@ impl Object {
         Self::new(Source::File { file, length }, space, mapping)
     }
 
-    /// Reads an object that lies entirely in `mapping`, like the vDSO.
+    /// Reads an object that is entirely in `mapping`, like the vDSO.
     pub fn from_memory(
         memory: &dyn Memory,
         space: &AddressSpace,
@@ -147,7 +147,7 @@ impl Object {
         &self.name
     }
 
-    /// Whether `address` lies in executable memory of this object.
+    /// Whether `address` is in executable memory of this object.
     pub fn text_contains(&self, address: u64) -> bool {
         self.text.iter().any(|range| range.contains(&address))
     }
@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn a_look_reads_no_more_than_it_may() {
+    fn a_search_reads_at_most_its_limit() {
         let source = Source::Bytes(vec![0; MAX_NAME_BYTES]);
         let cache = ReadCache::new(Cursor { source: &source, position: 0 });
         let remaining_bytes = Cell::new(MAX_NAME_BYTES as u64 + 100);
@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn symbols_of_the_mapped_libc_stand_where_the_linker_put_them() {
+    fn symbols_of_the_mapped_libc_have_the_linkers_addresses() {
         let space = own_space();
         let process = Process::open(std::process::id() as i32).unwrap();
         let libc = Object::open(&process, &space, libc_of(&space)).unwrap();

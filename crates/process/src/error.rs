@@ -8,13 +8,13 @@ pub enum Error {
     /// There is no process with this id.
     #[error("no process {pid}: it does not exist or has ended (see `ps -e`)")]
     NoSuchProcess {
-        /// The process asked for.
+        /// The process.
         pid: i32,
     },
     /// The process ended during the inspection.
     #[error("process {pid} ended while it was being read")]
     Ended {
-        /// The process asked for.
+        /// The process.
         pid: i32,
     },
     /// The main thread has ended, other threads run on.
@@ -22,29 +22,27 @@ pub enum Error {
         "the main thread of process {pid} has ended and others still run; such a process cannot be read yet, use /proc/{pid}/task/*/smaps_rollup"
     )]
     LeaderEnded {
-        /// The process asked for.
+        /// The process.
         pid: i32,
     },
     /// The process replaced its program (exec) during the inspection.
     #[error("process {pid} started another program (exec) while it was being read; run strandline again")]
     Replaced {
-        /// The process asked for.
+        /// The process.
         pid: i32,
     },
     /// The process has ended, and its parent has not reaped it.
     #[error("process {pid} is a zombie: it has no memory left; its parent {parent} has not collected it yet")]
     Zombie {
-        /// The process asked for.
+        /// The process.
         pid: i32,
         /// The parent that should reap it.
         parent: i32,
     },
     /// The id belongs to a kernel thread.
-    #[error(
-        "process {pid} is the kernel thread {name:?} and has no memory of its own; choose a user process"
-    )]
+    #[error("process {pid} is the kernel thread {name:?} and has no user memory; choose a user process")]
     KernelThread {
-        /// The process asked for.
+        /// The process.
         pid: i32,
         /// Its name.
         name: String,
@@ -52,7 +50,7 @@ pub enum Error {
     /// The id belongs to a thread that is not the leader of its process.
     #[error("{tid} is a thread of process {pid}; use {pid}")]
     Thread {
-        /// The id asked for.
+        /// The id.
         tid: i32,
         /// The process it belongs to.
         pid: i32,
@@ -60,13 +58,13 @@ pub enum Error {
     /// The process is this strandline itself.
     #[error("process {pid} is this strandline, which cannot stop itself; read it with a second one")]
     Myself {
-        /// The process asked for.
+        /// The process.
         pid: i32,
     },
     /// The kernel refuses access.
     #[error("no permission to read process {pid} ({detail}): {advice}")]
     Permission {
-        /// The process asked for.
+        /// The process.
         pid: i32,
         /// The owner of the process, and what refused.
         detail: String,
@@ -78,7 +76,7 @@ pub enum Error {
         "process {pid} is already traced by {tracer} ({tracer_name}): end that tracer, or try again later"
     )]
     Traced {
-        /// The process asked for.
+        /// The process.
         pid: i32,
         /// Its tracer.
         tracer: i32,
@@ -88,7 +86,7 @@ pub enum Error {
     /// The threads did not stop in time.
     #[error("process {pid} did not stop within {seconds} s ({detail}); try again")]
     DidNotStop {
-        /// The process asked for.
+        /// The process.
         pid: i32,
         /// The time waited.
         seconds: f64,
@@ -100,7 +98,7 @@ pub enum Error {
         "no snapshot of process {pid}: {why}; --snapshot=try stops it for as long as reading takes instead"
     )]
     NoSnapshot {
-        /// The process asked for.
+        /// The process.
         pid: i32,
         /// The objection to a snapshot, or why it failed.
         why: String,
@@ -112,7 +110,7 @@ pub enum Error {
         "the ledger of process {pid} does not add up: {detail}; please report this with `strandline doctor`'s output"
     )]
     DoesNotAddUp {
-        /// The process asked for.
+        /// The process.
         pid: i32,
         /// Where the two differ, and by how much.
         detail: String,
@@ -130,7 +128,7 @@ pub enum Error {
     /// A file or a system call failed.
     #[error("{what} of process {pid}: {source}")]
     Io {
-        /// The process asked for.
+        /// The process.
         pid: i32,
         /// The operation, with its path or address.
         what: String,

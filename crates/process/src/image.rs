@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_that_lie_cost_nothing() {
+    fn false_headers_are_rejected_early() {
         let mut bytes = std::fs::read("/bin/true").unwrap();
         assert!(ElfFile::open(file(&bytes)).is_some_and(|image| image.section(".rodata").is_some()));
         bytes[40..48].copy_from_slice(&u64::MAX.to_le_bytes());

@@ -4,7 +4,7 @@
 //! of its threads; stopping it, reading it, and making one of its threads execute a call. All of
 //! this is designed to leave the process as it was, even if strandline is killed midway.
 //!
-//! This crate knows nothing of the contents of the memory, except where a thread's stack ends
+//! This crate is independent of the contents of the memory, except where a thread's stack ends
 //! (glibc's `struct pthread`): allocators, runtimes and the ledger are crates above this one. It
 //! contains no `unsafe` and prints nothing.
 

@@ -63,7 +63,7 @@ impl Mapping {
         self.end - self.start
     }
 
-    /// Whether `address` lies in it.
+    /// Whether `address` is in it.
     pub fn contains(&self, address: u64) -> bool {
         (self.start..self.end).contains(&address)
     }

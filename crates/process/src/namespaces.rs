@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_root_is_taken_off_whole() {
+    fn a_root_is_removed_completely() {
         assert_eq!(without_root("/jail", "/jail/lib/libc.so.6"), "/lib/libc.so.6");
         assert_eq!(without_root("/jail", "/jailed/lib"), "/jailed/lib");
         assert_eq!(without_root("/jail", "/lib/libc.so.6"), "/lib/libc.so.6");

@@ -112,7 +112,7 @@ impl Rights {
         format!("setcap {}+ep", names.join(","))
     }
 
-    /// The useful capabilities that can be had here: a file with others could not be started.
+    /// The useful capabilities that are available here: a file with others could not be started.
     pub fn within_bounds(&self) -> Vec<Capability> {
         USEFUL.into_iter().filter(|capability| self.bounds & capability.bit() != 0).collect()
     }

@@ -18,7 +18,7 @@ use crate::range::AddressRange;
 /// How far past fs_base the fields are searched: `struct pthread` is 0x900 bytes in 2.36.
 const SEARCH_BYTES: usize = 0x900;
 /// Maximum distance from fs_base to the end of the block: only `struct pthread` and the static TLS
-/// lie above.
+/// are above.
 const MAX_ABOVE_THREAD_POINTER: u64 = 0x4000;
 /// Largest stack size that is accepted: 64 GiB.
 const MAX_STACK_BYTES: u64 = 64 << 30;
@@ -45,7 +45,7 @@ pub struct Stack {
     pub tid: i32,
     /// First byte above the guard.
     pub low: u64,
-    /// First byte after it. The thread's `struct pthread` and static TLS lie below.
+    /// First byte after it. The thread's `struct pthread` and static TLS are below.
     pub high: u64,
     /// The thread's RSP, within the stack.
     pub stack_pointer: u64,

@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn late_looks_are_counted_as_missed() {
+    fn late_samples_are_counted_as_missed() {
         let mut grid = Grid::new(Duration::from_millis(1));
         assert!(grid.take(0) && !grid.take(10) && !grid.take(999));
         assert!(grid.take(1000) && grid.take(2999), "just in time");

@@ -143,7 +143,7 @@ impl SampledGroup {
         let has_risen = |before: &GroupSample| sample.oom_kills > before.oom_kills;
         let before_kill = before.filter(has_risen);
         match self.pending.as_mut_slice() {
-            // Of equal samples the first and the last are kept.
+            // Keeps only the first and last of equal samples.
             [.., earlier, last] if sample.has_figures_of(last) && last.has_figures_of(earlier) => {
                 last.at_us = sample.at_us;
             }
@@ -464,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn a_removed_group_says_what_is_not_known() {
+    fn a_removed_group_reports_its_unknown_figures() {
         let mut fixture = fabricated();
         fixture.recorder.sample_if_due(0);
         std::fs::remove_dir_all(fixture.folder.path().join("job")).unwrap();

@@ -117,7 +117,7 @@ struct WatchTable {
 /// and ends wait for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Guard {
-    /// Yes: of a process that goes on by itself.
+    /// Yes: of a process that continues by itself.
     Watchdog,
     /// No: what stops this process mostly stops its command too, and whoever started it waits for
     /// its end.

@@ -1,5 +1,5 @@
 //! Limits that a command is started with: on address space and data segment by `setrlimit`, on
-//! resident memory by a control group of its own.
+//! resident memory by a separate control group.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::fd::OwnedFd;
@@ -224,7 +224,7 @@ mod tests {
 ";
 
     #[test]
-    fn groups_are_looked_for_where_the_kernel_says() {
+    fn groups_are_searched_below_the_kernels_mount_point() {
         let found = parent_groups("4:memory:/a/b\n1:cpu:/\n0::/user/x\n", MOUNTS);
         let found: Vec<_> =
             found.iter().map(|parent| (parent.version, parent.folder.to_str().unwrap())).collect();

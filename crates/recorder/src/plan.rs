@@ -63,7 +63,7 @@ impl Plan {
                 Some(("every", time)) => plan.every = Some(regular_interval(time)?),
                 _ => {
                     return Err(format!(
-                        "{word:?} is no moment for a ledger: use marks, peak, exit, ends, every=10s (several with commas), or none"
+                        "{word:?} is not a moment for a ledger: use marks, peak, exit, ends, every=10s (several with commas), or none"
                     ));
                 }
             }

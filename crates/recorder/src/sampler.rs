@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_ended_is_gone() {
+    fn an_ended_process_is_removed() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let process = Process::open(child.id() as i32).unwrap();
         let mut sampler = Sampler::open(&process).unwrap();

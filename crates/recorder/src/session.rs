@@ -394,7 +394,7 @@ impl<'a> Session<'a> {
     fn open(&mut self, pid: i32) -> bool {
         let Ok(process) = Process::open(pid) else { return false };
         if snapshot::is_snapshot(&process) {
-            // A snapshot, of this or another strandline, has no memory or history of its own.
+            // A snapshot, of this or another strandline, has no separate memory or history.
             self.tree.remove(pid, None);
             return false;
         }

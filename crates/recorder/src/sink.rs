@@ -29,7 +29,7 @@ struct WriteFailure {
 
 impl Sink {
     /// Opens `path` for a new recording and locks it against other recorders. An older recording
-    /// there is replaced by [`Sink::begin`]; any other file is left alone.
+    /// there is replaced by [`Sink::begin`]; any other file is not changed.
     ///
     /// # Errors
     /// One line with the reason.
@@ -53,7 +53,7 @@ impl Sink {
         let old_bytes = metadata.map_or(0, |metadata| metadata.len());
         // A device holds nothing that could be lost.
         if is_file && old_bytes > 0 && !is_recording(path) {
-            return Err(refused("exists and is not a recording: it is left alone"));
+            return Err(refused("exists and is not a recording: it is not overwritten"));
         }
         // Last, so that the lock ends with the sink: see its Drop.
         if is_file && strandline_sys::host::lock(&file).is_err() {
@@ -112,7 +112,7 @@ impl Sink {
         }
         if let Err(error) = self.write() {
             self.warning = Some(format!(
-                "{}: {error}; the command goes on, what cannot be written is lost",
+                "{}: {error}; the command runs on, samples that cannot be written are lost",
                 self.path.display()
             ));
             self.writer.drop_buffered();
@@ -174,18 +174,18 @@ mod tests {
     }
 
     #[test]
-    fn other_peoples_files_are_left_alone() {
+    fn foreign_files_are_not_overwritten() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("letter.txt");
         std::fs::write(&path, "dear").unwrap();
-        assert!(Sink::create(&path).is_err_and(|error| error.contains("left alone")));
+        assert!(Sink::create(&path).is_err_and(|error| error.contains("not overwritten")));
         assert_eq!(std::fs::read(&path).unwrap(), b"dear");
         let mut packed = Writer::new(Vec::new()).unwrap();
         packed.push(&Record::Heartbeat(Heartbeat::default())).unwrap();
         packed.flush().unwrap();
         // The right kind of file, but not a recording.
         std::fs::write(&path, &packed.file()[..packed.file().len() - 4]).unwrap();
-        assert!(Sink::create(&path).is_err_and(|error| error.contains("left alone")));
+        assert!(Sink::create(&path).is_err_and(|error| error.contains("not overwritten")));
     }
 
     #[test]
@@ -216,7 +216,7 @@ mod tests {
         let mut sink = Sink::create(Path::new("/dev/full")).unwrap();
         sink.push(&header(), 0);
         sink.flush(1_000_000);
-        assert!(sink.warning.take().is_some_and(|ready| ready.contains("the command goes on")));
+        assert!(sink.warning.take().is_some_and(|ready| ready.contains("the command runs on")));
         sink.push(&Record::Heartbeat(Heartbeat::default()), 2_000_000);
         sink.flush(2_000_000);
         assert_eq!(sink.warning, None, "reported once");
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lost_is_said_in_the_recording() {
+    fn losses_are_caveats_in_the_recording() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.strandline");
         let mut sink = Sink::create(&path).unwrap();

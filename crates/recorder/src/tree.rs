@@ -357,7 +357,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_whose_file_is_removed_is_the_same() {
+    fn a_program_with_a_removed_file_is_recognised() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("sleep");
         let copied = std::process::Command::new("cp").arg("/bin/sleep").arg(&path).status().unwrap();

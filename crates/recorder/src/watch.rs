@@ -23,7 +23,7 @@ pub(super) const PAUSED_AT_END: &str = "it ended while another ledger was taken"
 /// Interval between signals to a watching thread that has an order.
 const WAKE_INTERVAL: Duration = Duration::from_micros(100);
 
-/// What other threads ask of a watching thread.
+/// Requests of other threads to a watching thread.
 #[derive(Debug, Default)]
 struct Orders {
     must_end: AtomicBool,

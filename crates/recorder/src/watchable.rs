@@ -15,10 +15,10 @@ const SANITIZERS: [&[u8]; 3] = [b"LeakSanitizer", b"libasan.so", b"liblsan.so"];
 /// Why `program` must not be watched; `None` if it can be.
 pub fn obstacle(program: &Path) -> Option<&'static str> {
     if !spawn::may_trace_privileged() && spawn::gains_privileges(program) {
-        return Some("it gains privileges when it starts, which a trace by this user would take from it");
+        return Some("it gains privileges when it starts (setuid), and would not under a trace by this user");
     }
     if is_sanitized(program) {
-        return Some("it looks for leaks at its end (LeakSanitizer), which fails under a trace");
+        return Some("it checks for leaks at its end (LeakSanitizer), which fails under a trace");
     }
     None
 }
@@ -28,7 +28,7 @@ pub fn command_obstacle(command: &Path) -> Option<&'static str> {
     let preloaded = std::env::var_os("LD_PRELOAD").unwrap_or_default();
     if preloaded.to_string_lossy().contains("asan") {
         return Some(
-            "LD_PRELOAD has it look for leaks at its end (LeakSanitizer), which fails under a trace",
+            "LD_PRELOAD makes it check for leaks at its end (LeakSanitizer), which fails under a trace",
         );
     }
     find_program(command).and_then(|program| obstacle(&program))

@@ -1,4 +1,4 @@
-//! The file that memory over time is recorded into, and read back from. This crate must not look at
+//! The file that memory over time is recorded into, and read back from. This crate must not read
 //! a process, sample, or judge.
 //!
 //! A recording is a sequence of zstd frames; each frame holds whole lines; each line is one JSON

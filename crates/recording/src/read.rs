@@ -138,7 +138,7 @@ impl<R: Read> Reader<R> {
             }
             Some(other) => {
                 self.early_record = Some(other);
-                let text = "the first line, which says what was recorded and how, is lost";
+                let text = "the first line, with what was recorded and how, is lost";
                 self.add_caveat("recording_headless", "byte 0".to_owned(), None, text);
                 Ok(())
             }
@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn other_files_are_refused_in_words() {
+    fn other_files_are_refused_with_a_reason() {
         let text = |bytes: &[u8]| read(bytes).unwrap_err().to_string();
         assert!(text(b"").contains("empty"));
         assert!(text(b"hello, world").contains("not a recording"));

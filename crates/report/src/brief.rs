@@ -1,4 +1,4 @@
-//! What a default screen says of one process beside its ledger: name, answer, largest types, what
+//! The lines of a default screen on a process beside its ledger: name, answer, largest types, what
 //! releases memory, what to type next. `model` has the details. Reads no process and knows no
 //! terminal.
 

@@ -42,8 +42,8 @@ pub fn checks(checks: &[Check], surface: Surface) -> String {
     let short = checks.iter().filter(wanting).count();
     let headline = match short {
         0 => "everything that explain and reclaim need is here".to_owned(),
-        1 => "1 check is limited or missing; what it means stands below it".to_owned(),
-        n => format!("{n} checks are limited or missing; what they mean stands below them"),
+        1 => "1 check is limited or missing; its consequence is below it".to_owned(),
+        n => format!("{n} checks are limited or missing; their consequences are below them"),
     };
     let mut lines = vec![surface.paint(Paint::Strong, &headline), String::new()];
     for check in checks {
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_has_a_consequence_and_a_cure() {
+    fn missing_features_have_a_consequence_and_a_fix() {
         let check = |id, status, optional| Check {
             id,
             status,

@@ -120,7 +120,7 @@ fn a_default_screen_has_at_most_40_lines_and_details_have_the_rest() {
     }
 }
 
-/// Sizes of its own apart, a default screen has only words that the details have too.
+/// Except for sizes, a default screen has only words that the details have too.
 #[test]
 fn no_word_is_cut() {
     let own = "peak pid predicted how release who holds the live blocks arenas types strata all rows \
@@ -190,7 +190,7 @@ fn given_back() -> Reclamation {
 }
 
 #[test]
-fn predicted_stands_beside_actual() {
+fn predicted_is_shown_beside_actual() {
     let text = reclamation::reclamation(&given_back(), &[], PLAIN);
     assert_fits(&text, 80);
     insta::assert_snapshot!(text);
@@ -210,7 +210,7 @@ fn a_dry_run_only_predicts() {
 }
 
 #[test]
-fn a_refusal_says_why() {
+fn a_refusal_has_a_reason() {
     let refused = Reclamation {
         remedy: "malloc_trim".to_owned(),
         outcome: Outcome::Refused,
@@ -241,7 +241,7 @@ fn nothing_to_give_back_is_one_sentence() {
 }
 
 #[test]
-fn arenas_are_told_apart() {
+fn arenas_have_separate_lines() {
     use strandline_inspect::facts::{Allocator, Arena, ArenaKind};
     let arena = |number: u64| Arena {
         id: format!("{:#x}", 0x7705_0400_0030 + (number << 26)),

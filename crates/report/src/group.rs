@@ -136,7 +136,7 @@ fn remedies(explanation: &GroupExplanation) -> Vec<Release> {
 const HEAD: [Column; 5] =
     [figures("bytes"), figures("share"), words("state"), words("row"), words("what it is")];
 
-/// The ledger: all rows, or the largest. Of the others those of one id are one, if that is large.
+/// The ledger: all rows, or the largest. Sums the others by id, and shows large sums.
 fn rows(explanation: &GroupExplanation, all: bool, surface: Surface) -> Vec<String> {
     let whole = explanation.cgroup.current_bytes;
     let cells: Vec<Vec<String>> = if all {
@@ -240,7 +240,7 @@ impl<'a> Folded<'a> {
     }
 }
 
-/// Who holds a row; of a row of a process's ledger, what it is only where there is room.
+/// The holder of a row; for a process's row also its meaning, unless `is_short`.
 fn holder(row: &GroupRow, is_short: bool) -> String {
     let holder = clean(&row.holder);
     match holder.split_once(": ") {

@@ -60,7 +60,7 @@ pub struct View {
     pub readings: Vec<Section>,
     /// What would release memory, best first.
     pub remedies: Vec<RemedyView>,
-    /// Remedies that release too little for a line of their own, as one line.
+    /// Remedies that release too little for their own line, as one line.
     pub minor_remedies: Option<String>,
     /// What is not known.
     pub caveats: Vec<String>,

@@ -83,7 +83,7 @@ pub fn readers(all: &[ReaderView], surface: Surface) -> String {
         }
     }
     lines.push(String::new());
-    lines.push(surface.paint(Paint::Strong, "named only: what they map is on the row anonymous"));
+    lines.push(surface.paint(Paint::Strong, "named only: their memory is on the row anonymous"));
     for (kind, label) in [("allocator", "allocators: "), ("runtime", "runtimes: ")] {
         lines.extend(hanging(&format!("  {label}"), &named(all, kind), surface.columns));
     }
@@ -151,7 +151,7 @@ mod tests {
     static NAMED: ReaderInfo = ReaderInfo { name: "two", title: "Two", ..ReaderInfo::NONE };
 
     #[test]
-    fn who_is_read_stands_apart_from_who_is_named() {
+    fn read_and_named_programs_are_separate_lists() {
         let all = [ReaderView::new(&READ, "allocator"), ReaderView::new(&NAMED, "runtime")];
         let text = readers(&all, Surface { columns: 60, colour: false });
         let (read, named) = text.split_once("named only").unwrap();

@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_runtime_without_a_view_of_its_own_tells_what_all_tell() {
+    fn a_runtime_without_a_special_view_has_the_common_figures() {
         let types = vec![TypeFacts { name: "dict\x1b[2J".to_owned(), instances: 3000, bytes: 7 << 20 }];
         let runtime = Runtime {
             name: "cpython".to_owned(),

@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_flexible_column_gives_way() {
+    fn the_flexible_column_shrinks_first() {
         let head = [figures("bytes"), words("name")];
         let rows = [vec!["1".to_owned(), "short".to_owned()], vec!["22".to_owned(), "x".repeat(40)]];
         let lines = lay_out(&head, &rows, 1, 20);

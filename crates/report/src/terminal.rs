@@ -14,7 +14,7 @@ const MAX_ANSWER_LINES: usize = 6;
 /// Maximum number of lines of one remedy.
 const MAX_REMEDY_LINES: usize = 2;
 
-/// The default view, with a final newline: at most 40 lines, unless more rows were asked for.
+/// The default view, with a final newline: at most 40 lines, unless more rows were requested.
 pub fn explanation(view: &View, surface: Surface) -> String {
     let brief = &view.brief;
     let mut lines = heading(brief, MAX_ANSWER_LINES, surface);

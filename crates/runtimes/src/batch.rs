@@ -14,7 +14,7 @@ pub use strandline_process::page_cache::PageCache;
 
 /// Limit on bytes read in one piece.
 const MAX_PIECE_BYTES: u64 = 256 << 10;
-/// Largest gap between places read in one piece: an arena may lie between.
+/// Largest gap between places read in one piece: an arena may be between.
 const MAX_GAP_BYTES: u64 = 4608;
 /// Fewer places than this are read individually, many per call.
 const MIN_IN_PIECE: usize = 4;

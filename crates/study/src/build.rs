@@ -11,7 +11,7 @@ use strandline_lab::cell::Subject;
 use strandline_lab::trial::program::{Program, has_word_size};
 use strandline_process::c_library::CLibrary;
 
-/// Usual folders in which the loader looks for a library without a path; `ldconfig` may know more.
+/// Usual folders of the loader for a library without a path; `ldconfig` may list more.
 const LIBRARY_FOLDERS: [&str; 8] = [
     "/usr/local/lib",
     "/usr/local/lib/x86_64-linux-gnu",
@@ -191,7 +191,7 @@ fn why_not_loaded(program: &Program, file: &Path) -> Option<String> {
     } else if is_musl {
         Some(format!("{name} runs on musl, and the library is for glibc"))
     } else if !has_word_size(file, program.bits) {
-        Some(format!("it is no {}-bit library, as {name} wants", program.bits))
+        Some(format!("it is not a {}-bit library, which {name} needs", program.bits))
     } else if program.defines_malloc && Program::of_file(file).is_ok_and(|library| library.defines_malloc) {
         Some(format!("{name} defines malloc itself, which comes before anything preloaded"))
     } else {

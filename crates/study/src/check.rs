@@ -60,7 +60,7 @@ fn axes(study: &Study, problems: &mut Problems) {
         for name in axis.default.iter().filter(|name| !known.contains(name.as_str())) {
             problems.add(
                 axis.offset,
-                format!("[axes] {}: `default` names `{name}`, which is no value", axis.name),
+                format!("[axes] {}: `default` names `{name}`, which is not a value", axis.name),
             );
         }
     }
@@ -81,7 +81,7 @@ fn axes(study: &Study, problems: &mut Problems) {
 
 /// The problem text for a name with a comma.
 fn no_comma(name: &str) -> String {
-    format!("`{name}` has a comma, at which --axis parts names; give it another `name`")
+    format!("`{name}` has a comma, which separates names in --axis; give it another `name`")
 }
 
 fn subjects(study: &mut Study, problems: &mut Problems) {
@@ -92,7 +92,7 @@ fn subjects(study: &mut Study, problems: &mut Problems) {
             problems.add(subject.offset, format!("[[subject]]: {}", no_comma(&subject.name)));
         }
         if !seen.insert(subject.name.clone()) {
-            problems.add(subject.offset, format!("[[subject]]: `{}` is there twice", subject.name));
+            problems.add(subject.offset, format!("[[subject]]: `{}` is defined twice", subject.name));
         }
         if subject.axes.iter().any(|axis| axis == ALL_AXES) {
             subject.axes.clone_from(&all);
@@ -121,7 +121,9 @@ fn subjects(study: &mut Study, problems: &mut Problems) {
             };
             problems.add(
                 subject.offset,
-                format!("{what}: {{{name}}} is no axis of it, nor {{dir}}, {{build}} or {{probes}}; {hint}"),
+                format!(
+                    "{what}: {{{name}}} is not an axis of it, nor {{dir}}, {{build}} or {{probes}}; {hint}"
+                ),
             );
         }
     }
@@ -139,7 +141,7 @@ fn placeholders_of_all(study: &Study, problems: &mut Problems) {
             };
             problems.add(
                 offset,
-                format!("{what}: {{{name}}} is no axis, nor {{dir}}, {{build}} or {{probes}}; {hint}"),
+                format!("{what}: {{{name}}} is not an axis, nor {{dir}}, {{build}} or {{probes}}; {hint}"),
             );
         }
     };
@@ -178,7 +180,7 @@ fn measure(measure: &Measurement, what: &str, offset: usize, problems: &mut Prob
             problems.add(
                 offset,
                 format!(
-                    "{what} columns: `{column}` is no column; there are {}, and the Vm… lines",
+                    "{what} columns: `{column}` is not a column; there are {}, and the Vm… lines",
                     metric::columns().collect::<Vec<_>>().join(", ")
                 ),
             );
@@ -210,7 +212,7 @@ fn measure(measure: &Measurement, what: &str, offset: usize, problems: &mut Prob
                     format!("there are {}, and the ledger's rows, such as kernel.zero", TOTALS.join(", "))
                 }
             };
-            problems.add(offset, format!("{what} rows: `{row}` is no row; {hint}"));
+            problems.add(offset, format!("{what} rows: `{row}` is not a row; {hint}"));
         }
     }
     let count =

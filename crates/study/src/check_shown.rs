@@ -74,7 +74,8 @@ fn check_several_choices(
     let mut seen = BTreeSet::new();
     for (axis, _) in given {
         if !seen.insert(axis) && !sides.contains(&Some(axis)) {
-            problems.add(offset, format!("`where` has several choices on `{axis}`, which is no side of it"));
+            problems
+                .add(offset, format!("`where` has several choices on `{axis}`, which is not a side of it"));
         }
     }
 }
@@ -85,7 +86,8 @@ fn axes(study: &Study, sides: &[&Side], offset: usize, problems: &mut Problems) 
             && name != SUBJECT
             && study.axis(name).is_none()
         {
-            problems.add(offset, format!("there is no axis `{name}`; metrics stand in a list: [\"{name}\"]"));
+            problems
+                .add(offset, format!("there is no axis `{name}`; metrics are given in a list: [\"{name}\"]"));
         }
     }
 }
@@ -150,7 +152,7 @@ fn published(table: &TableSpec, study: &Study, problems: &mut Problems) {
                     Some(near) => format!("did you mean `{near}`?"),
                     None => format!("it has {}", first_names(known)),
                 };
-                let text = format!("[[table]] published: `{}` is no {what} of it; {hint}", name.value);
+                let text = format!("[[table]] published: `{}` is not a {what} of it; {hint}", name.value);
                 problems.add(name.offset, text);
             }
         }

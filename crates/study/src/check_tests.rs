@@ -46,14 +46,14 @@ fn an_axis_without_choices_may_be_one_of_numbers() {
 }
 
 #[test]
-fn what_remedies_predict_is_a_row_and_snapshots_are_of_ledgers() {
+fn predictions_are_rows_and_snapshots_apply_to_ledgers() {
     let rows = |rows: &str| format!("{SUBJECT}[measure]\nmarks = ['a']\n{rows}\n");
     let read = study(&rows("rows = ['remedy.jvm_gc', 'jvm.dead']\nsnapshot = true")).unwrap();
     assert!(read.measure.snapshot);
     // The name of the key in older studies.
     let old = study(&rows("rows = ['remedy.jvm_gc', 'jvm.dead']\nphotograph = true")).unwrap();
     assert!(old.measure.snapshot);
-    refused(&rows("rows = ['remedy.jvm_gone']"), "`remedy.jvm_gone` is no row");
+    refused(&rows("rows = ['remedy.jvm_gone']"), "`remedy.jvm_gone` is not a row");
     refused(&rows("snapshot = true"), "there are no `rows` to take");
 }
 
@@ -72,7 +72,7 @@ fn a_metric_is_a_text_of_all_subjects_or_of_none() {
 }
 
 #[test]
-fn names_that_cannot_be_told_apart_or_chosen_are_refused() {
+fn ambiguous_or_unusable_names_are_refused() {
     refused(&format!("[axes]\nsize = [1]\nSIZE = [1]\n{SUBJECT}"), "have one variable, STRANDLINE_AXIS_SIZE");
     refused(&format!("[axes]\nflags = ['-g,-O2']\n{SUBJECT}"), "`-g,-O2` has a comma");
     refused("[[subject]]\nname = 'a,b'\ncommand = 'true'\n", "`a,b` has a comma");
@@ -80,7 +80,7 @@ fn names_that_cannot_be_told_apart_or_chosen_are_refused() {
 }
 
 #[test]
-fn a_claim_about_a_subject_that_is_left_out_says_so() {
+fn a_claim_about_an_omitted_subject_has_a_reason() {
     let text = "[[subject]]\nname = 'a'\ncommand = 'true'\n[subject.measure]\njson = ['x']\n\
                 [[subject]]\nname = 'b'\ncommand = 'true'\n[[claim]]\nid = 'c'\ntext = 'c'\n\
                 holds = 'median(\"x\") < 5'\n";

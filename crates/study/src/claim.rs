@@ -213,7 +213,7 @@ fn join_present(parts: [Option<String>; 2]) -> Option<String> {
     (!parts.is_empty()).then(|| parts.join("; "))
 }
 
-/// Joins the first `MAX_NAMED` distinct items, and says how many more there are.
+/// Joins the first `MAX_NAMED` distinct items, and the number of the others.
 fn first_items(items: &[String]) -> String {
     let mut distinct: Vec<&str> = Vec::new();
     for item in items {

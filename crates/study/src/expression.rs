@@ -241,7 +241,7 @@ impl Expression {
                 .get(name.as_str())
                 .map(|&number| Value::Float(number))
                 .ok_or_else(|| ExecutionError::function_error("metric", "not measured")),
-            _ => Err(ExecutionError::function_error("metric", "wants the name of a metric")),
+            _ => Err(ExecutionError::function_error("metric", "needs the name of a metric")),
         };
         context.add_function("metric", value).ok()?;
         match context.resolve(&self.tree).ok()? {
@@ -267,7 +267,7 @@ fn add_arithmetic(context: &mut Context<'static, 'static>) -> Result<(), String>
             };
             let numbers: Option<Vec<f64>> = list.iter().map(number_of).collect();
             let found = numbers.and_then(|numbers| numbers.into_iter().reduce(choose));
-            found.map(Value::Float).ok_or_else(|| ExecutionError::function_error(name, "wants numbers"))
+            found.map(Value::Float).ok_or_else(|| ExecutionError::function_error(name, "needs numbers"))
         };
         context.add_function(name, call).map_err(failed)?;
     }
@@ -286,7 +286,7 @@ fn number_of(value: &Value) -> Option<f64> {
 /// The choices of an axis, or the names of the subjects.
 fn axis_values(matrix: &Matrix, arguments: &[Value]) -> Result<Value, ExecutionError> {
     let [Value::String(name)] = arguments else {
-        return Err(ExecutionError::function_error("values", "wants the name of an axis"));
+        return Err(ExecutionError::function_error("values", "needs the name of an axis"));
     };
     let text = |text: &str| Value::String(Arc::new(text.to_owned()));
     if name.as_str() == SUBJECT {
@@ -392,9 +392,9 @@ fn split_arguments<'v>(
         [Value::String(metric), first] if !is_ratio => Ok((metric, Some(first), None)),
         [Value::String(metric), first, second] if is_ratio => Ok((metric, Some(first), Some(second))),
         _ if is_ratio => {
-            Err(CellError::Invalid("wants a metric and two choices: (\"METRIC\", { … }, { … })".into()))
+            Err(CellError::Invalid("needs a metric and two choices: (\"METRIC\", { … }, { … })".into()))
         }
-        _ => Err(CellError::Invalid("wants a metric and choices: (\"METRIC\", { \"axis\": … })".into())),
+        _ => Err(CellError::Invalid("needs a metric and choices: (\"METRIC\", { \"axis\": … })".into())),
     }
 }
 
@@ -451,7 +451,7 @@ pub fn unknown_metric(metric: &str, matrix: &Matrix) -> String {
 /// The choices given as `{ "axis": choice }`.
 fn selection(value: &Value, matrix: &Matrix) -> Result<Selection, CellError> {
     let Value::Map(map) = value else {
-        return Err(CellError::Invalid("wants choices as { \"axis\": choice }".to_owned()));
+        return Err(CellError::Invalid("needs choices as { \"axis\": choice }".to_owned()));
     };
     let mut selection = Vec::new();
     for (key, value) in map.map.iter() {
@@ -469,7 +469,7 @@ fn selection(value: &Value, matrix: &Matrix) -> Result<Selection, CellError> {
                     (None, _) => number.to_string(),
                     (Some(one), Some(other)) => {
                         return Err(CellError::Invalid(format!(
-                            "{number} on `{axis}` is both `{}` and `{}`: say one by its name",
+                            "{number} on `{axis}` is both `{}` and `{}`: use the name of one",
                             one.name, other.name
                         )));
                     }

@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_json_line_counts_and_one_that_is_named_before_all() {
+    fn the_last_json_line_counts_unless_a_line_is_named() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let read = |text: &str| {
             std::fs::write(file.path(), text).unwrap();

@@ -50,7 +50,7 @@ impl<'t, 'p> Fields<'t, 'p> {
             DeValue::Table(table) => Some(Self::new(table, node.span().start, name, problems)),
             other => {
                 problems
-                    .add(node.span().start, format!("{name}: a table is wanted, not {}", type_name(other)));
+                    .add(node.span().start, format!("{name}: expected a table, not {}", type_name(other)));
                 None
             }
         }
@@ -156,7 +156,7 @@ impl<'t, 'p> Fields<'t, 'p> {
         if !(least..=most).contains(&value) {
             self.add_problem(
                 node.span().start,
-                format_args!("`{key}` is {value}: between {least} and {most} is wanted"),
+                format_args!("`{key}` is {value}: it must be between {least} and {most}"),
             );
             return None;
         }
@@ -210,7 +210,7 @@ impl<'t, 'p> Fields<'t, 'p> {
     /// Adds a problem for a value of another type than `wanted`.
     fn add_type_problem(&mut self, node: &Node<'_>, key: &str, wanted: &str, found: &DeValue<'_>) {
         let found = type_name(found);
-        self.add_problem(node.span().start, format_args!("`{key}`: {wanted} is wanted, not {found}"));
+        self.add_problem(node.span().start, format_args!("`{key}`: expected {wanted}, not {found}"));
     }
 
     /// Reports the keys that were not read.
@@ -230,7 +230,7 @@ impl<'t, 'p> Fields<'t, 'p> {
     }
 }
 
-/// Returns the value as a finite number; `None` if it is none or not finite.
+/// Returns the value as a finite number; `None` if it is not one.
 pub fn number(value: &DeValue<'_>) -> Option<f64> {
     let found = match value {
         DeValue::Integer(whole) => i64::from_str_radix(whole.as_str(), whole.radix()).ok()? as f64,

@@ -12,7 +12,7 @@ use strandline_report::pages::page::PlotKind;
 
 /// Name of the file of a study in its folder.
 pub const FILE_NAME: &str = "study.toml";
-/// Pseudo axis that stands for the subjects.
+/// Pseudo axis of the subjects.
 pub const SUBJECT: &str = "subject";
 
 /// A declared experiment.
@@ -55,7 +55,7 @@ pub struct Study {
 /// A fact on the origin of a study.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProvenanceEntry {
-    /// What it says, such as `author`.
+    /// Its subject, such as `author`.
     pub name: String,
     /// The fact.
     pub value: String,
@@ -121,7 +121,7 @@ pub struct Need {
 }
 
 impl Need {
-    /// The command that checks for it, with placeholders; `None` if it is no probe.
+    /// The command that checks for it, with placeholders; `None` if it is not a probe.
     pub fn probe_command(&self) -> Option<&[String]> {
         match &self.kind {
             NeedKind::Probe { command } => Some(command),

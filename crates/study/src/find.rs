@@ -51,7 +51,7 @@ pub fn find(name: &str) -> Result<PathBuf, String> {
     let near = super::nearest::nearest(name, names.iter().map(String::as_str));
     let hint = match near {
         Some(near) => format!("did you mean {near}?"),
-        None => "`strandline study` lists those that there are".to_owned(),
+        None => "`strandline study` lists them".to_owned(),
     };
     Err(format!("there is no study {name} in ./studies, in $STRANDLINE_STUDIES or with strandline; {hint}"))
 }

@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_name_what_they_stand_for_in_order() {
+    fn patterns_expand_to_names_in_order() {
         assert_eq!(expand("f{1..3}.rss").unwrap(), ["f1.rss", "f2.rss", "f3.rss"]);
         assert_eq!(expand("{a,b}{1..2}").unwrap(), ["a1", "a2", "b1", "b2"]);
         assert_eq!(expand("plain").unwrap(), ["plain"]);

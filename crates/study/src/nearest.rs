@@ -1,4 +1,4 @@
-//! The name that a misspelt one probably stands for.
+//! The known name nearest to a misspelt one.
 
 /// Returns the name that is most similar to `wrong`; `None` if none of them is similar enough.
 pub fn nearest<'n>(wrong: &str, names: impl Iterator<Item = &'n str>) -> Option<&'n str> {

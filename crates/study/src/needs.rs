@@ -142,7 +142,7 @@ pub fn probe(
             let known = (words, environment);
             if !done.contains_key(&known) {
                 let name = fill(&need.name, &values);
-                say(&format!("looking for {name}"));
+                say(&format!("searching for {name}"));
                 let subject = Subject {
                     name: "probe".to_owned(),
                     command: known.0.clone(),

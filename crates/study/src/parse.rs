@@ -272,7 +272,7 @@ fn need(node: &Node<'_>, what: &str, problems: &mut Problems) -> Option<Need> {
     }
     let install = fields.text("install").map(|text| text.value);
     if found.len() != 1 {
-        let text = "one of `tool`, `library`, `file`, `probe` and `memory` is wanted";
+        let text = "exactly one of `tool`, `library`, `file`, `probe` and `memory` is needed";
         fields.add_problem(node.span().start, text);
     }
     fields.finish();
@@ -292,7 +292,7 @@ fn probe(fields: &mut Fields<'_, '_>) -> Option<Need> {
     };
     let name = name.map(|name| name.value);
     if command.is_empty() || name.as_ref().is_none_or(|name| name.trim().is_empty()) {
-        fields.add_problem(offset, "`probe` is a command, and `name` says what it looks for");
+        fields.add_problem(offset, "`probe` is a command, and `name` is what it checks for");
     }
     Some(Need { kind: NeedKind::Probe { command }, name: name.unwrap_or_default(), install: None })
 }
@@ -325,7 +325,7 @@ fn axis(name: Located<String>, node: &Node<'_>, problems: &mut Problems) -> Opti
             return Some(axis);
         }
         _ => {
-            problems.add(axis.offset, format!("{what}: a list of values is wanted, with at least one"));
+            problems.add(axis.offset, format!("{what}: expected a list of at least one value"));
             return Some(axis);
         }
     };
@@ -333,7 +333,7 @@ fn axis(name: Located<String>, node: &Node<'_>, problems: &mut Problems) -> Opti
     for item in items.iter() {
         let Some(choice) = choice(item, &what, problems) else { continue };
         if !seen.insert(choice.name.clone()) {
-            problems.add(item.span().start, format!("{what}: `{}` is there twice", choice.name));
+            problems.add(item.span().start, format!("{what}: `{}` is defined twice", choice.name));
         }
         axis.choices.push(choice);
     }
@@ -390,8 +390,7 @@ fn measures(mut fields: Fields<'_, '_>) -> Measurement {
         measure.ledger_moments =
             if measure.marks.is_empty() { vec!["exit".to_owned()] } else { measure.marks.clone() };
     } else if at_given && measure.rows.is_empty() {
-        fields
-            .add_problem(fields.offset, "`at` says when ledgers are taken, but there are no `rows` to take");
+        fields.add_problem(fields.offset, "`at` is when ledgers are taken, but there are no `rows` to take");
     }
     measure.snapshot = fields.flag("snapshot").or_else(|| fields.flag("photograph")).unwrap_or(false);
     if measure.snapshot && measure.rows.is_empty() {

@@ -35,7 +35,7 @@ pub fn claims(nodes: &[&Node<'_>], study: &mut Study, problems: &mut Problems) {
         let id = fields.required_text("id");
         check_name(&id, "a claim's id", "-_.", fields.problems());
         if !ids.insert(id.value.clone()) {
-            fields.add_problem(id.offset, format_args!("the id `{}` is there twice", id.value));
+            fields.add_problem(id.offset, format_args!("the id `{}` is used twice", id.value));
         }
         let text = folded(&fields.required_text("text").value);
         let holds = fields.required_text("holds");
@@ -45,7 +45,7 @@ pub fn claims(nodes: &[&Node<'_>], study: &mut Study, problems: &mut Problems) {
         if let (Some(tolerance), None) = (&tolerance, &tolerance_reason) {
             fields.add_problem(
                 tolerance.offset,
-                "`tolerance` without `why`: say why a figure may be so far off",
+                "`tolerance` without `why`: give the reason for the tolerance",
             );
         }
         let note = fields.text("note").map(|note| folded(&note.value));
@@ -196,7 +196,7 @@ fn selection(fields: &mut Fields<'_, '_>, key: &'static str, several: bool) -> S
             }
             _ => inner.add_problem(
                 node.span().start,
-                format_args!("the name of a choice is wanted, not {}", type_name(node.get_ref())),
+                format_args!("expected the name of a choice, not {}", type_name(node.get_ref())),
             ),
         }
     }
@@ -215,7 +215,7 @@ fn published_cells(fields: &mut Fields<'_, '_>) -> Vec<PublishedFigure> {
             match number(node.get_ref()) {
                 Some(figure) => cells.push(PublishedFigure { row: row.clone(), column, figure }),
                 None => {
-                    columns.add_problem(node.span().start, "a number is wanted: { ROW = { COLUMN = 1.5 } }")
+                    columns.add_problem(node.span().start, "expected a number: { ROW = { COLUMN = 1.5 } }")
                 }
             }
         }

@@ -19,7 +19,7 @@ pub fn names(node: &Node<'_>, problems: &mut Problems) -> Vec<String> {
             if name.is_none() {
                 problems.add(
                     item.span().start,
-                    format!("the name of a choice is wanted, not {}", type_name(item.get_ref())),
+                    format!("expected the name of a choice, not {}", type_name(item.get_ref())),
                 );
             }
             name

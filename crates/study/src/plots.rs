@@ -70,7 +70,7 @@ fn groups_of(spec: &PlotSpec, matrix: &Matrix) -> Result<Vec<Selection>, String>
 
 fn plot(spec: &PlotSpec, matrix: &Matrix, measured: &dyn Measured, group: &Selection) -> Option<Plot> {
     let along = x_axis(spec, matrix);
-    // `None` stands for the single line through the metrics of `x`.
+    // `None` is the single line through the metrics of `x`.
     let columns: Vec<Option<&str>> =
         if spec.y.is_empty() { vec![None] } else { spec.y.iter().map(|name| Some(name.as_str())).collect() };
     let metric_of =

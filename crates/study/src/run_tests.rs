@@ -45,7 +45,7 @@ const COUNTED: &str = "title = 't'\n[[subject]]\nname = 's'\ncommand = 'true'\n[
     instructions = 'cachegrind'\n[metrics]\nthousands = 'metric(\"instructions\") / 1000'\n";
 
 #[test]
-fn what_is_derived_reads_the_counts_that_claims_read_and_failed_runs_do_not_count() {
+fn derived_metrics_read_the_counts_of_claims_without_failed_runs() {
     let matrix = matrix(COUNTED);
     let bill = needs::check_cells(&matrix).unwrap();
     let good = |count| outcome(End::Exited(0), count, 1.0);
@@ -58,7 +58,7 @@ fn what_is_derived_reads_the_counts_that_claims_read_and_failed_runs_do_not_coun
 }
 
 #[test]
-fn a_cell_that_mostly_fails_carries_no_claim_and_one_that_failed_once_says_so() {
+fn a_mostly_failing_cell_supports_no_claim_and_one_failure_is_reported() {
     let text = "title = 't'\n[[subject]]\nname = 's'\ncommand = 'true'\n".to_owned()
         + &claim("median(\"wall_seconds\") < 5");
     let matrix = matrix(&text);
@@ -141,7 +141,7 @@ fn nothing_is_preloaded_into_what_takes_nothing() {
 }
 
 #[test]
-fn builds_that_differ_have_folders_of_their_own() {
+fn different_builds_have_separate_folders() {
     let text = "title = 't'\n[axes]\nopt = [0, 2]\nrun = [1, 2]\n[[subject]]\nname = 's'\n\
                 command = '{build}/s {run}'\nbuild = 'cc -O{opt} -o {build}/s {dir}/s.c'\n";
     let matrix = matrix(text);
@@ -157,7 +157,7 @@ fn builds_that_differ_have_folders_of_their_own() {
 }
 
 #[test]
-fn choices_with_one_number_are_told_apart_by_name() {
+fn choices_with_equal_numbers_are_distinguished_by_name() {
     let text = "title = 't'\n[axes]\nmode = [{ name = 'off', value = 1 }, { name = 'on', value = 1 }]\n\
                 [[subject]]\nname = 's'\ncommand = 'true {mode}'\n"
         .to_owned()
@@ -192,7 +192,7 @@ fn subjects_are_compared_with_one_that_takes_fewer_axes() {
 }
 
 #[test]
-fn names_that_no_ledger_has_and_placeholders_that_nothing_fills_are_told() {
+fn unknown_row_names_and_unfilled_placeholders_are_reported() {
     let rows = GOOD.replace("rows = [\"stranded\"]", "rows = [\"glibc.free.trimm\"]");
     let variables = GOOD.replace("MALLOC_CONF = \"x\"", "MALLOC_CONF = \"{siez}\"");
     for (text, wanted) in [(rows, "did you mean `glibc.free.trim`?"), (variables, "did you mean {size}?")] {
@@ -344,7 +344,7 @@ fn what_fails_under_cachegrind_takes_nothing_but_its_counts() {
 }
 
 #[test]
-fn counts_of_the_processor_do_not_stand_beside_those_of_cachegrind() {
+fn processor_counts_are_not_mixed_with_cachegrind_counts() {
     let text = "title = 't'\n[[subject]]\nname = 'a'\ncommand = 'true'\n[subject.measure]\n\
                 instructions = 'cachegrind'\n[[subject]]\nname = 'b'\ncommand = 'true'\n"
         .to_owned()

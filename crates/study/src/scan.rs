@@ -81,7 +81,7 @@ fn walk(
         }
         Expr::Ident(name) => {
             if !names.iter().any(|known| known == name) {
-                scan.wrong.push(format!("there is no `{name}`; text stands in quotation marks"));
+                scan.wrong.push(format!("there is no `{name}`; put text in quotation marks"));
             }
         }
         Expr::Call(call) => {
@@ -135,7 +135,7 @@ fn scan_call(call: &CallExpr, scan: &mut Scan, axis_size: &dyn Fn(&str) -> Optio
         "values" => match first {
             Some(axis) if axis_size(axis).is_some() => drop(scan.axes.insert(axis.to_owned())),
             Some(axis) => scan.wrong.push(format!("values: there is no axis `{axis}`")),
-            None => scan.wrong.push("values: wants the name of an axis, as values(\"size\")".to_owned()),
+            None => scan.wrong.push("values: needs the name of an axis, as values(\"size\")".to_owned()),
         },
         _ => {}
     }

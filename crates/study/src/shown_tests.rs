@@ -48,7 +48,7 @@ fn texts(table: &strandline_report::pages::page::Table, row: usize) -> Vec<Strin
 }
 
 #[test]
-fn marks_stand_against_columns_with_published_figures_beside() {
+fn marks_are_rows_with_published_figures_beside_the_columns() {
     let matrix = matrix(
         "[[table]]\ntitle = 'T'\nrows = ['start', 'f{1..20}']\ncolumns = ['rss_bytes', 'VmData']\nunit = 'MiB'\n\
          where = { layout = 'cow' }\npublished = { f2 = { VmData = 77 }, start = { VmData = 1.5 } }\n",
@@ -144,11 +144,11 @@ fn what_tables_and_plots_name_has_to_be_there() {
             format!(
                 "{table}rows = 'layout'\ncolumns = ['cycles']\npublished = {{ clasic = {{ cycles = 1 }} }}\n"
             ),
-            "x/study.toml:16:15: [[table]] published: `clasic` is no row of it; did you mean `classic`?",
+            "x/study.toml:16:15: [[table]] published: `clasic` is not a row of it; did you mean `classic`?",
         ),
         (
             format!("{table}rows = 'layout'\ncolumns = ['cycles']\npublished = {{ cow = {{ rss = 1 }} }}\n"),
-            "x/study.toml:16:23: [[table]] published: `rss` is no column of it; it has cycles",
+            "x/study.toml:16:23: [[table]] published: `rss` is not a column of it; it has cycles",
         ),
         (
             format!(
@@ -182,7 +182,7 @@ fn a_table_is_of_the_subjects_that_have_what_it_shows() {
 }
 
 #[test]
-fn a_side_has_the_choices_that_are_asked_for_and_subjects_that_have_what_is_shown() {
+fn a_side_has_the_requested_choices_and_subjects_with_the_metric() {
     let text = "title = 't'\n[[subject]]\nname = 'a'\ncommand = 'a'\n[subject.measure]\njson = ['x']\n\
         [[subject]]\nname = 'b'\ncommand = 'b'\n[subject.measure]\njson = ['x']\n\
         [[subject]]\nname = 'c'\ncommand = 'c'\n";
@@ -205,7 +205,7 @@ fn a_side_has_the_choices_that_are_asked_for_and_subjects_that_have_what_is_show
 }
 
 #[test]
-fn what_is_not_shown_is_reported() {
+fn omitted_results_are_reported() {
     let many: Vec<String> = (0..120).map(|value| value.to_string()).collect();
     let text = format!(
         "title = 't'\n[axes]\na = [{}]\nb = [1, 2]\n[[subject]]\nname = 's'\ncommand = 'true'\n[measure]\n\

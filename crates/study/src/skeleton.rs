@@ -16,14 +16,14 @@ pub fn make(path: &Path) -> Result<Vec<PathBuf>, String> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let is_name = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
     if !is_name || name.starts_with(['.', '-']) {
-        return Err(format!("{name:?} is no name for a study: letters, digits, - and _"));
+        return Err(format!("{name:?} is not a name for a study: use letters, digits, - and _"));
     }
     if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
         std::fs::create_dir_all(parent).map_err(|error| named(parent, &error))?;
     }
     std::fs::create_dir(path).map_err(|error| match error.kind() {
         std::io::ErrorKind::AlreadyExists => {
-            named(path, &"is there already; give another name, or `strandline study check` it")
+            named(path, &"already exists; give another name, or run `strandline study check` on it")
         }
         _ => named(path, &error),
     })?;
@@ -47,7 +47,7 @@ mod tests {
         assert_eq!(make(&path).unwrap().len(), 2);
         let (study, _) = super::super::file::Study::read(&path).unwrap();
         assert_eq!(study.name, "mine");
-        assert!(make(&path).unwrap_err().contains("is there already"));
+        assert!(make(&path).unwrap_err().contains("already exists"));
         assert!(make(Path::new("../..")).is_err() && make(Path::new("a b")).is_err());
     }
 }

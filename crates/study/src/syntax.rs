@@ -86,7 +86,7 @@ fn describe(says: &str, rest: &str) -> String {
         };
     }
     if message.starts_with("mismatched input") || message.starts_with("extraneous input") {
-        return format!("{} cannot stand here{}", first_token(rest), hint(rest));
+        return format!("{} is not allowed here{}", first_token(rest), hint(rest));
     }
     let says = message.lines().next().unwrap_or_default();
     let says = says.split_once(" expecting ").map_or(says, |(before, _)| before);
@@ -158,8 +158,8 @@ mod tests {
             ("median(\"a\") => 1", 12, "`=>` has no meaning here; write >="),
             ("1 = 1", 2, "`=` has no meaning here; write =="),
             ("median(\"a) > 1", 7, "a text that begins with \" does not end"),
-            ("median(\"a\")\n > 1 and true", 17, "`and` cannot stand here; write &&"),
-            ("\"é\" == 1 x", 10, "`x` cannot stand here"),
+            ("median(\"a\")\n > 1 and true", 17, "`and` is not allowed here; write &&"),
+            ("\"é\" == 1 x", 10, "`x` is not allowed here"),
             ("1 < @", 4, "`@` has no meaning here"),
             ("[1, 2", 5, "it ends where something is missing"),
         ] {

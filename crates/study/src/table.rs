@@ -21,7 +21,7 @@ const MAX_COLUMNS: usize = 60;
 /// Shown where nothing was measured.
 const MISSING: &str = "–";
 
-/// A row or column: its name in the file and as shown, the choice it stands for, the metric it
+/// A row or column: its name in the file and as shown, the choice it represents, the metric it
 /// shows.
 struct Entry {
     name: String,
@@ -115,7 +115,7 @@ fn table(spec: &TableSpec, matrix: &Matrix, measured: &dyn Measured, group: &Sel
         rows.truncate(MAX_ROWS);
         columns.truncate(MAX_COLUMNS);
     }
-    // Of several figures for one place, the first counts.
+    // The first of several figures for one place counts.
     let figures: BTreeMap<(&str, &str), f64> = spec
         .published
         .iter()

@@ -76,7 +76,7 @@ fn changed(from: &str, to: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_study_is_read_whole() {
+fn a_study_is_read_completely() {
     let study = good();
     assert_eq!((study.title.as_str(), study.settings.repeats), ("A study", 3));
     assert_eq!(study.settings.environment[1], VariableSetting { name: "GONE".to_owned(), value: None });
@@ -96,7 +96,7 @@ fn every_mistake_is_reported_with_its_place_and_all_at_once() {
     let lines = problems(text);
     assert_eq!(lines.len(), 3, "{lines:#?}");
     assert!(
-        lines[0].starts_with("bad/study.toml:1:9: study: `title`: a string is wanted, not a whole number")
+        lines[0].starts_with("bad/study.toml:1:9: study: `title`: expected a string, not a whole number")
     );
     assert!(
         lines[1].starts_with("bad/study.toml:2:1: study: there is no key `unknwon` here"),
@@ -109,7 +109,7 @@ fn every_mistake_is_reported_with_its_place_and_all_at_once() {
 }
 
 #[test]
-fn names_that_nothing_has_are_told() {
+fn unknown_names_are_reported() {
     for (from, to, wanted) in [
         ("{dir}/blocks.py {size}", "{dir}/blocks.py {seize}", "did you mean {size}?"),
         ("{dir}/blocks.py {size}", "{dir}/blocks.py {nothing}", "write {{nothing}} for the braces"),
@@ -126,14 +126,14 @@ fn names_that_nothing_has_are_told() {
         ("values(\"size\").all", "values(\"sizes\").all", "no axis `sizes`"),
         ("series = \"allocator\"", "series = \"alloc\"", "no axis `alloc`"),
         ("where = { size = 2000", "where = { size = 3", "no value `3`"),
-        ("id = \"all\"", "id = \"falls\"", "`falls` is there twice"),
-        ("size = [2_000, 200000]", "size = [2_000, 2000]", "`2000` is there twice"),
+        ("id = \"all\"", "id = \"falls\"", "`falls` is defined twice"),
+        ("size = [2_000, 200000]", "size = [2_000, 2000]", "`2000` is defined twice"),
         ("metric(\"freed\") / 2", "metric(\"half\") / 2", "a cycle"),
         ("metric(\"freed\") / 2", "metric(\"freeed\") / 2", "no metric `freeed`"),
         ("metric(\"freed\") / 2", "2", "reads no metric"),
         ("half =", "wall_seconds =", "two metrics called `wall_seconds`"),
         ("why = \"as the author says\"", "note = \"x\"", "`tolerance` without `why`"),
-        ("columns = [\"rss_bytes\", \"VmData\"]", "columns = [\"rss\"]", "columns: `rss` is no column"),
+        ("columns = [\"rss_bytes\", \"VmData\"]", "columns = [\"rss\"]", "columns: `rss` is not a column"),
         ("at = [\"during\", \"exit\"]", "at = [\"now\"]", "neither a mark nor exit nor peak"),
         ("marks = [", "marks = [\"exit\", ", "`exit` has its own meaning"),
     ] {
@@ -254,7 +254,7 @@ fn a_claim_is_judged_for_each_choice_that_it_does_not_name() {
 }
 
 #[test]
-fn what_is_left_out_is_not_run() {
+fn omitted_cells_are_not_run() {
     let matrix = Matrix::full(good());
     assert_eq!(matrix.count(), Some(4));
     assert_eq!(matrix.cells().unwrap().len(), 3);

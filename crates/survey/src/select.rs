@@ -133,8 +133,8 @@ impl Selection {
         seen.into_iter().filter(|seen| is_chosen(seen.key.pid)).collect()
     }
 
-    /// The groups that are asked for: those given by path, and those of the chosen units and pods
-    /// that groups of processes lie in.
+    /// The requested groups: those given by path, and those of the chosen units and pods
+    /// that groups of processes are in.
     pub fn groups_asked_for<'a>(&self, of_processes: impl Iterator<Item = &'a str>) -> Vec<String> {
         let mut asked: Vec<String> = self.groups.clone();
         for path in of_processes {
@@ -201,7 +201,7 @@ fn pids() -> impl Iterator<Item = i32> {
     entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
 }
 
-/// Basic facts about a process; `None` if it is gone, or has no memory of its own.
+/// Basic facts about a process; `None` if it is gone, or has no separate memory.
 fn open_process(pid: i32) -> Option<FoundProcess> {
     let process = Process::open(pid).ok()?;
     let text = process.read_file("stat", MAX_STAT_BYTES).ok()?;
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_of_paths_units_and_pods_are_asked_for() {
+    fn groups_are_selected_by_path_unit_and_pod() {
         let pod = "pod0a1b2c3d-4e5f-6071-8293-a4b5c6d7e8f9";
         let asked = |request: SelectionRequest| {
             let container = format!("/kubepods/{pod}/0123");
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_is_checked() {
+    fn selections_are_checked() {
         let error = |asked| Selection::new(asked).unwrap_err();
         assert!(error(SelectionRequest::default()).contains("--pid"));
         assert!(

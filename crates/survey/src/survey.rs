@@ -14,7 +14,7 @@ use crate::select::{FoundProcess, Key, Selection};
 
 /// Default time limit for proportional set sizes in each survey: about 6 GiB of memory.
 const MAX_PSS_TIME: Duration = Duration::from_millis(40);
-/// Maximum number of control groups with sums of their own; the others are summed.
+/// Maximum number of control groups with their own sums; the others are summed.
 pub const MAX_GROUPS: usize = 100;
 /// Name of the sum of the others: paths start with a slash, so that no group has it.
 pub const OTHER_GROUPS: &str = "other";
@@ -138,7 +138,7 @@ impl Surveyor {
                 Some((seen, known))
             })
             .collect();
-        // Of equal sizes the older one comes first: a process with series keeps them.
+        // Among equal sizes, the older comes first: a process with series keeps them.
         found.sort_by_key(|(seen, known)| {
             (Reverse(known.figures.rss_bytes), seen.key.start_ticks, seen.key.pid)
         });

@@ -102,7 +102,7 @@ pub fn fabricate_cpython(seed: u64) -> CPythonImage {
     ] {
         writer.add(name, 0);
     }
-    // Unused entries lie between the others, and are linked with each other.
+    // Unused entries are between the others, and are linked with each other.
     let mut taken: Vec<u64> = (0..MAX_ARENAS).collect();
     while taken.len() as u64 > count {
         let gone = writer.dice.below(taken.len() as u64);
@@ -119,7 +119,7 @@ pub fn fabricate_cpython(seed: u64) -> CPythonImage {
             unused = entry;
         }
     }
-    // The word behind the array is no entry.
+    // The word behind the array is not an entry.
     writer.image.put_word(ARRAY + ARENA_OBJECT * MAX_ARENAS, 1);
     let Writer { image, expected, .. } = writer;
     CPythonImage { image, maps, minor, runtime: RUNTIME, data: (DATA, DATA + DATA_BYTES), expected }

@@ -206,7 +206,7 @@ pub fn fabricate_google_tcmalloc(layout: usize, seed: u64) -> HeapImage {
 }
 
 fn maps() -> String {
-    // madvise was called on the root, which therefore is a mapping of its own.
+    // madvise was called on the root, which therefore is its own mapping.
     map_lines(&[
         (0x0d00_0000_0000, OWN - 0x0d00_0000_0000, "---p 00000000 00:00 0"),
         (OWN, OWN_BYTES, "rw-p 00000000 00:00 0"),
@@ -396,7 +396,7 @@ impl Writer {
         self.image.put_word(slot, tracker);
     }
 
-    /// Writes a sampled block, which represents others of its size, in a span of its own.
+    /// Writes a sampled block, which represents others of its size, in its own span.
     fn sample(&mut self, start: u64, pages: u64, dice: &mut Rng) {
         let span = self.span(start, pages, 0);
         let bytes = (pages - 1) * PAGE + 8 * (1 + dice.below(PAGE / 8));

@@ -6,7 +6,7 @@
 //! return and which pages `malloc_trim(0)` would release. [`Heap::damage`] overwrites words of it
 //! in the ways that break readers.
 //!
-//! The crate has layouts of its own (`version`): it must not use those of the readers that it
+//! The crate has its own layouts (`version`): it must not use those of the readers that it
 //! tests, or their mistakes would be fabricated too. All pages of an image are resident.
 //!
 //! ```
@@ -114,7 +114,7 @@ pub struct Recipe {
     pub break_moved: bool,
     /// Number of mmapped pieces in which the main arena continues, because its break was blocked.
     pub mmapped_pieces: usize,
-    /// Number of chunks with a mapping of their own.
+    /// Number of chunks with their own mapping.
     pub mmapped: usize,
 }
 

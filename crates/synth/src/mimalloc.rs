@@ -11,7 +11,7 @@ const SLICE: u64 = 64 * KIB;
 /// The library's static data.
 const DATA: u64 = 0x7f51_4000_0000;
 const DATA_BYTES: u64 = 64 * KIB;
-/// Address at which mimalloc asks the kernel for memory.
+/// Address of mimalloc's mapping hints.
 const HEAP: u64 = 10 << 40;
 /// Structures of 3.x that are not in arenas.
 const MAP: u64 = 0x7f51_8000_0000;

@@ -61,10 +61,10 @@ struct Group {
 }
 
 impl Writer {
-    /// Writes a group in a mapping of its own; a slot may hold another group.
+    /// Writes a group in its own mapping; a slot may hold another group.
     fn mapped_group(&mut self, dice: &mut Rng) {
         if dice.chance(10) {
-            // One block with a mapping of its own, of class 63.
+            // One block with its own mapping, of class 63.
             let pages = 1 + dice.below(30);
             let group = Group { start: self.at, class: 63, slot_bytes: pages * PAGE - 16, slots: 1 };
             self.group(group, pages, dice);

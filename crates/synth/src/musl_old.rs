@@ -12,7 +12,7 @@ const DATA_BYTES: u64 = 4 * PAGE;
 const HEAP: u64 = 0x60_0000;
 const MAPPED: u64 = 0x7f11_0000_0000;
 const REGION_PAGES: u64 = 24;
-/// Pages of blocks with mappings of their own.
+/// Pages of blocks with their own mappings.
 const BLOCKS: [u64; 3] = [60, 57, 75];
 
 /// Number of the list of a free chunk of `bytes` bytes (`bin_index`): one list for each of the
@@ -86,7 +86,7 @@ impl Writer {
         self.image.put_row(last, [before, 1]);
     }
 
-    /// Writes a block with a mapping of its own, aligned to `alignment` bytes. Aligning moves the
+    /// Writes a block with its own mapping, aligned to `alignment` bytes. Aligning moves the
     /// chunk; its old header stays.
     fn mmapped_block(&mut self, start: u64, bytes: u64, alignment: u64) {
         self.image.put_row(start + 16, [16, bytes - 16]);

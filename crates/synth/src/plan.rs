@@ -5,11 +5,11 @@ use crate::{PAGE, Recipe, Rng, Thread, Version};
 /// Address of the secondary arena's first heap; heaps are aligned to their 64 MiB.
 const SECONDARY: u64 = 0x7f5a_2400_0000;
 const HEAP_MAX_BYTES: u64 = 64 << 20;
-/// Address of the chunks with mappings of their own.
+/// Address of the chunks with their own mappings.
 const MMAPPED: u64 = 0x7f5a_6000_0000;
 /// End of the mmapped pieces of the main arena; each newer piece is right below the one before.
 const PIECES_END: u64 = 0x7f5a_5f00_0000;
-/// Address of the threads' control blocks, each in two pages of its own.
+/// Address of the threads' control blocks, each in its own two pages.
 const THREADS: u64 = 0x7f5a_7000_0000;
 /// The largest chunk a fastbin takes (global_max_fast).
 const MAX_FAST: u64 = 0x80;
@@ -96,7 +96,7 @@ impl Arena {
     }
 }
 
-/// A chunk with a mapping of its own.
+/// A chunk with its own mapping.
 #[derive(Clone, Copy, Debug)]
 pub struct Mmapped {
     pub base: u64,

@@ -223,7 +223,7 @@ struct Writer {
     expected: V8Expected,
 }
 
-/// What a page's record says.
+/// The fields of a page's record.
 #[derive(Default)]
 struct Record {
     start: u64,

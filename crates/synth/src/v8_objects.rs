@@ -1,7 +1,7 @@
 //! Objects on fabricated pages of V8, and the hidden classes that describe them.
 //!
 //! Hidden classes, prototypes and what has the names of functions are in the read-only page; all
-//! else lies on the pages that are walked.
+//! else is on the pages that are walked.
 
 use std::collections::BTreeMap;
 
@@ -97,7 +97,7 @@ impl Objects {
             image.put_word(objects.map(map) - 1 + 32, base + CONSTRUCTOR + 1);
             image.put_word(base + prototype, objects.map(PROTOTYPE));
         }
-        // A prototype's hidden class says that it is one.
+        // A prototype's hidden class is flagged as such.
         image.put_word(objects.map(PROTOTYPE) - 1 + 16, 1 << 20);
         image.put_word(base + CONSTRUCTOR, objects.map(FUNCTION));
         image.put_word(base + CONSTRUCTOR + fields.shared, base + SHARED_INFOS[0] + 1);

@@ -9,7 +9,7 @@ use crate::{Expected, Heap, Image, Mapping, PAGE, Recipe, Rng, round_down};
 
 /// The previous chunk is in use.
 const PREV_INUSE: u64 = 1;
-/// The chunk has a mapping of its own.
+/// The chunk has its own mapping.
 const IS_MMAPPED: u64 = 2;
 /// The chunk belongs to a secondary arena.
 const NON_MAIN_ARENA: u64 = 4;

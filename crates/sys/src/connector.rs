@@ -97,7 +97,7 @@ impl Connector {
         if !connector.receives_events()? {
             return Err(io::Error::new(
                 io::ErrorKind::Unsupported,
-                "the kernel tells this namespace nothing",
+                "the kernel reports no events in this namespace",
             ));
         }
         Ok(connector)
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_decode_as_cn_proc_says() {
+    fn messages_decode_as_in_cn_proc() {
         assert_eq!(decode(&message(FORK, &[8, 7, 9, 9])), Some(Event::Fork { parent: 7, child: 9 }));
         assert_eq!(decode(&message(FORK, &[7, 7, 9, 7])), None, "a thread");
         assert_eq!(decode(&message(EXEC, &[9, 9])), Some(Event::Exec { pid: 9 }));
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_child_is_heard_of_where_that_is_allowed() {
+    fn events_of_a_child_arrive_where_permitted() {
         // Without CAP_NET_ADMIN there is nothing to test; callers have a fallback.
         let Ok(connector) = Connector::open() else { return };
         let own = std::process::id() as i32;

@@ -46,7 +46,7 @@ pub fn cache_stat(file: &File) -> io::Result<CacheStat> {
     Ok(stat)
 }
 
-/// Part of a file, mapped to ask about its pages. Its bytes are never accessed, so that a file
+/// Part of a file, mapped to query its pages. Its bytes are never accessed, so that a file
 /// that is truncated meanwhile does no harm.
 #[derive(Debug)]
 pub struct FileWindow {
@@ -103,7 +103,7 @@ impl FileWindow {
         if page.checked_mul(PAGE).is_none_or(|at| at >= self.bytes) {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        // SAFETY: the page lies in the mapping; the kernel fills in page tables only.
+        // SAFETY: the page is in the mapping; the kernel fills in page tables only.
         let result =
             unsafe { libc::madvise(self.address.byte_add(page * PAGE), PAGE, libc::MADV_POPULATE_READ) };
         crate::check(result.into()).map(drop)

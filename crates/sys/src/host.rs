@@ -82,7 +82,7 @@ pub fn prefer_huge_pages<T>(memory: &mut [T]) {
     let start = memory.as_ptr().addr().next_multiple_of(PAGE);
     let end = (memory.as_ptr().addr() + size_of_val(memory)) / PAGE * PAGE;
     if start < end {
-        // SAFETY: the range lies in `memory`, which belongs to this program; the advice changes no
+        // SAFETY: the range is in `memory`, which belongs to this program; the advice changes no
         // byte of it.
         unsafe { libc::madvise(start as *mut libc::c_void, end - start, libc::MADV_HUGEPAGE) };
     }

@@ -15,7 +15,7 @@ pub const PRESENT: u64 = 1 << 3;
 pub const SWAPPED: u64 = 1 << 4;
 /// The page is the kernel's shared page of zeros.
 pub const ZERO_PFN: u64 = 1 << 5;
-/// The page is part of a transparent huge page mapped whole.
+/// The page is part of a transparent huge page completely mapped.
 pub const HUGE: u64 = 1 << 6;
 
 /// Runs requested per call. Kernel 6.18 returned a stale `walk_end` and repeated ranges with
@@ -145,7 +145,7 @@ fn first_touch_frame(own: &File, advice: libc::c_int) -> io::Result<Option<u64>>
     // SAFETY: base..base+length is the mapping made above; advice only changes how it is backed.
     // Its failure (no huge pages in this kernel) leaves small pages, which the caller sees.
     let _ = unsafe { libc::madvise(base, length, advice) };
-    // SAFETY: `aligned` lies within the readable mapping, at least HUGE_BYTES before its end.
+    // SAFETY: `aligned` is within the readable mapping, at least HUGE_BYTES before its end.
     let _ = unsafe { std::ptr::read_volatile(aligned as *const u8) };
     let mut bytes = [0; 8];
     let read = own.read_exact_at(&mut bytes, aligned as u64 / crate::host::page_bytes() * 8);

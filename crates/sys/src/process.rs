@@ -74,7 +74,7 @@ pub fn kill(process: &OwnedFd) -> io::Result<()> {
     signal(process, libc::SIGKILL)
 }
 
-/// SIGQUIT, which asks a Java virtual machine to open its attach socket.
+/// SIGQUIT, which requests a Java virtual machine to open its attach socket.
 pub const SIGQUIT: i32 = libc::SIGQUIT;
 
 /// Opens only directories (`open(2)`).

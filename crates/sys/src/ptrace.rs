@@ -27,7 +27,7 @@ pub struct FilterInstruction {
 /// A change of a tracee's state, from `waitid`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// Stopped by `PTRACE_INTERRUPT` (or by a trap of its own seizure), outside a group stop.
+    /// Stopped by `PTRACE_INTERRUPT` (or by a trap of its seizure), outside a group stop.
     Stopped,
     /// In a group stop by this signal (SIGSTOP and other stop signals).
     GroupStop(i32),
@@ -266,7 +266,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn statuses_decode_as_waitid_says() {
+    fn statuses_decode_as_in_waitid() {
         let trapped = |status| decode(libc::CLD_TRAPPED, status);
         assert_eq!(decode(libc::CLD_EXITED, 3), Event::Exited { status: Some(3), signal: None });
         assert_eq!(decode(libc::CLD_KILLED, 9), Event::Exited { status: None, signal: Some(9) });

@@ -21,7 +21,7 @@ extern "C" fn wake_handler(_: libc::c_int, _: *mut libc::siginfo_t, context: *mu
 /// Makes [`wake_signal`] interrupt system calls (EINTR) instead of ending the process.
 ///
 /// # Errors
-/// If the program has a handler of its own for it.
+/// If the program has its own handler for it.
 pub fn prepare_to_wake() -> io::Result<()> {
     let own = wake_handler as extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void)
         as libc::sighandler_t;

@@ -88,7 +88,7 @@ pub struct Setup {
     pub gate: Option<UnixStream>,
     /// The mask of blocked signals to start with, bit n-1 for signal n.
     pub signal_mask: u64,
-    /// Whether it leads a session of its own: without a terminal, and with a process group that can
+    /// Whether it leads its own session: without a terminal, and with a process group that can
     /// be ended as a whole.
     pub new_session: bool,
     /// Whether the kernel kills it (SIGKILL) when the thread that started it ends.
@@ -338,7 +338,7 @@ pub fn set_close_on_exec(number: i32) -> io::Result<()> {
 }
 
 /// Returns a copy of the inherited socket under `number`, leaving the descriptor itself unchanged;
-/// `None` if it is no socket.
+/// `None` if it is not a socket.
 pub fn inherited_socket(number: i32) -> Option<UnixStream> {
     // SAFETY: an all-zero stat is a valid value of that plain C struct.
     let mut stat: libc::stat = unsafe { std::mem::zeroed() };

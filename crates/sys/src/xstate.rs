@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn avx_stands_behind_the_header_where_there_is_avx() {
+    fn the_avx_state_follows_the_header() {
         assert_eq!(component(0), None, "x87 is no component of the extended area");
         if std::arch::is_x86_feature_detected!("avx") {
             // The upper halves of 16 YMM registers, behind the 512-byte legacy area and the header.

@@ -57,7 +57,7 @@ pub struct Requester {
 }
 
 impl Requester {
-    /// Requests a look; false if it cannot be taken.
+    /// Requests a read; false if it is not accepted.
     pub fn ask(&self, pid: i32, wanted: Request, columns: u16) -> bool {
         self.requests.try_send((pid, wanted, columns)).is_ok()
     }

@@ -27,7 +27,7 @@ pub enum Pane {
     Table,
     /// Help for the keys.
     Help,
-    /// The result of a look.
+    /// The result of a read.
     Text {
         title: String,
         lines: Vec<String>,
@@ -134,20 +134,20 @@ impl State {
         self.selection = (None, 0);
     }
 
-    /// Requests a look at a process with `ask`, which returns whether the request was accepted; one
-    /// look at a time.
+    /// Requests a read of a process with `ask`, which returns whether the request was accepted; one
+    /// read at a time.
     pub fn ask(&mut self, pid: i32, wanted: Request, ask: impl FnOnce() -> bool) {
         self.message = Some(match self.waits_for {
-            Some((pid, _)) => format!("process {pid} is still looked at: one at a time"),
+            Some((pid, _)) => format!("process {pid} is still being read: one at a time"),
             None if ask() => {
                 self.waits_for = Some((pid, wanted));
                 format!("{} of process {pid} …", name(wanted))
             }
-            None => "nothing can be looked at any more: the thread that does has ended".to_owned(),
+            None => "no process can be read any more: the thread that reads them has ended".to_owned(),
         });
     }
 
-    /// Handles the result of a look.
+    /// Handles the result of a read.
     pub fn take_result(&mut self, answer: Answer) {
         self.waits_for = None;
         let Answer { pid, wanted, result, at } = answer;

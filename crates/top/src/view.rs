@@ -73,7 +73,7 @@ pub fn text_of(state: &State, columns: u16) -> String {
 }
 
 fn headline(state: &State) -> String {
-    let Some(survey) = &state.survey else { return " looking …".to_owned() };
+    let Some(survey) = &state.survey else { return " reading …".to_owned() };
     let what = match state.kind {
         Kind::List | Kind::Tree => "processes",
         Kind::Groups => "control groups",

@@ -78,7 +78,7 @@ fn confirm_all(
     require_confirmation(&studies, &LabProgress::new("studies", !output.json))
 }
 
-/// The options of one of several studies: with a folder of its own.
+/// The options of one of several studies: with its own folder.
 fn options_of(name: &str, options: &StudyOptions) -> StudyOptions {
     let folder = options.lab.folder.as_ref().map(|folder| folder.join(name));
     StudyOptions { lab: LabOptions { folder, ..options.lab.clone() }, ..options.clone() }

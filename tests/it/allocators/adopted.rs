@@ -41,7 +41,7 @@ fn write(heap: &Heap, path: &Path) -> Outcome {
         let end = start + bytes.len() as u64;
         if start == heap.recipe.places.heap {
             let used = (heap.system_break - start) as usize;
-            record(1, start, bytes.get(..used).ok_or("the break lies outside the heap")?);
+            record(1, start, bytes.get(..used).ok_or("the break is outside the heap")?);
         } else if !(start..end).contains(&heap.main_arena) {
             record(0, start, bytes);
         }

@@ -50,7 +50,7 @@ fn number(value: &Value, key: &str) -> Result<i64> {
 }
 
 #[test]
-fn random_programs_hold_what_is_said_of_them() -> Outcome {
+fn random_programs_match_their_own_counts() -> Outcome {
     let test = here!();
     for_any(all(test), |(name, library, remedy)| {
         for seed in 1..=repetitions(6, 100) {
@@ -75,7 +75,7 @@ fn most(seed: u64) -> &'static str {
 /// With opt.hpa free memory has no extents; only the rest of a purge is predicted. One thread: with
 /// several, jemalloc 5.3.0 itself looped for ever in one of 1,488 runs without strandline.
 #[test]
-fn a_jemalloc_with_huge_pages_holds_what_is_said_of_it() -> Outcome {
+fn a_jemalloc_with_huge_pages_matches_its_own_statistics() -> Outcome {
     let test = here!();
     let has_them = |path: &PathBuf| {
         let mut probe = Command::new("true");
@@ -126,7 +126,7 @@ sys.stdin.read()";
 }
 
 #[test]
-fn programs_of_musl_hold_what_is_said_of_them() -> Outcome {
+fn programs_of_musl_match_their_own_counts() -> Outcome {
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/subjects/any_heap.c");
     let folder = Folder::new("musl")?;
     let kinds = musls(here!())
@@ -157,7 +157,7 @@ fn programs_of_musl_hold_what_is_said_of_them() -> Outcome {
 const RSEQ: [&str; 2] = ["glibc.pthread.rseq=0", "glibc.pthread.rseq=1"];
 
 #[test]
-fn programs_with_googles_tcmalloc_hold_what_is_said_of_them() -> Outcome {
+fn programs_with_google_tcmalloc_match_their_own_counts() -> Outcome {
     let test = here!();
     for_any(google_tcmallocs(test), |library| {
         for (seed, rseq) in (1..=repetitions(6, 60)).flat_map(|seed| RSEQ.map(|rseq| (seed, rseq))) {
@@ -465,7 +465,7 @@ fn until_inside(pid: i32, run: &mut Child) -> Outcome {
 }
 
 #[test]
-fn killed_at_any_instant_of_a_purge_the_process_goes_on() -> Outcome {
+fn the_process_survives_a_purge_killed_at_any_instant() -> Outcome {
     let test = here!();
     for_any(all(test), |(_, library, remedy)| {
         let mut subject = start(library, "malloc_loop", &["4"])?;

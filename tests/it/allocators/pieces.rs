@@ -1,6 +1,6 @@
 //! Heaps in several pieces: the main arena with a blocked brk, a thread's arena in its second heap,
 //! blocks that the program protected, locked or advised in part. Each figure equals the program's
-//! own, and no sound heap is reported as damaged.
+//! own, and no valid heap is reported as damaged.
 
 use crate::support::mallinfo::same;
 use crate::support::{Libc, Outcome, Result, Subject, for_each, repetitions, strandline, subject};
@@ -20,7 +20,7 @@ fn blocked(libc: &Libc, seed: u64, (low, high, blocks): (&str, &str, &str), apar
     }
 }
 
-/// Checks the ledger of a sound heap: mallinfo equals the program's, nothing is missing, and the
+/// Checks the ledger of a valid heap: mallinfo equals the program's, nothing is missing, and the
 /// prediction is given back.
 fn is_whole(mut subject: Subject) -> Outcome {
     subject.at_rest()?;
@@ -40,7 +40,7 @@ fn is_whole(mut subject: Subject) -> Outcome {
 }
 
 #[test]
-fn pieces_of_the_main_arena_are_whole() -> Outcome {
+fn pieces_of_the_main_arena_are_complete() -> Outcome {
     let mut libcs = vec![Libc::system(), Libc::system_static()];
     libcs.extend(Libc::foreign());
     let cases = libcs.iter().flat_map(|libc| {
@@ -86,7 +86,7 @@ fn a_sum_that_differs_is_no_damage() -> Outcome {
 }
 
 #[test]
-fn what_is_left_of_a_top_is_nobodys_block() -> Outcome {
+fn the_rest_of_a_top_chunk_is_no_block() -> Outcome {
     let header_bytes = |left: u64| -> Result<u64> {
         let subject = Subject::start("second_heap", &[&left.to_string()])?;
         subject.at_rest()?;
@@ -106,7 +106,7 @@ fn what_is_left_of_a_top_is_nobodys_block() -> Outcome {
 }
 
 #[test]
-fn blocks_in_several_mappings_are_whole() -> Outcome {
+fn blocks_across_several_mappings_are_complete() -> Outcome {
     let mut libcs = vec![Libc::system()];
     libcs.extend(Libc::foreign());
     let cases = libcs.iter().flat_map(|libc| [0, 1, 2, 3].map(|place| (libc, place)));

@@ -78,7 +78,7 @@ fn reclaim_gives_back_what_it_predicts() -> Outcome {
 }
 
 #[test]
-fn reclaim_twice_says_there_is_nothing() -> Outcome {
+fn a_second_reclaim_finds_nothing_to_give_back() -> Outcome {
     let mut subject = Subject::start("fragmented", &[])?;
     subject.at_rest()?;
     let pid = subject.pid_text();

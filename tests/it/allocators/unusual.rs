@@ -27,7 +27,7 @@ fn other_allocators_are_named_and_their_memory_is_unattributed() -> Outcome {
     let document = strandline::explain(subject.pid())?;
     let names = document["allocators"].as_array().ok_or("no allocators")?;
     assert!(names.iter().any(|found| found["name"] == "hoard"), "{names:?}");
-    assert!(!strandline::caveats(&document).is_empty(), "named, not read: a caveat says so");
+    assert!(!strandline::caveats(&document).is_empty(), "named, not read: a caveat is required");
     // The subject holds about 7 MiB in that allocator.
     assert!(document["totals"]["unattributed"].as_u64() > Some(4 << 20), "{}", document["totals"]);
     Ok(())
@@ -46,7 +46,7 @@ fn thirty_two_bits_have_kernel_rows_and_a_caveat() -> Outcome {
     let document = strandline::explain(subject.pid())?;
     assert!(document["kernel"]["anonymous_bytes"].as_u64() >= Some(subject.number("written_bytes")?));
     assert!(strandline::glibcs(&document).is_empty());
-    assert!(!strandline::caveats(&document).is_empty(), "32-bit heaps are not read: a caveat says so");
+    assert!(!strandline::caveats(&document).is_empty(), "32-bit heaps are not read: a caveat is required");
     let before = strandline::run(&["reclaim", "--wait", "1", &subject.pid_text()])?;
     assert!(!before.stderr.contains("panicked"), "{}", before.summary());
     assert!(subject.finish()?.success());

@@ -73,7 +73,7 @@ fn no_such_process() -> Outcome {
 }
 
 #[test]
-fn ids_that_are_none() -> Outcome {
+fn invalid_process_ids() -> Outcome {
     for_each(["0", "-1", "99999999999999999999", "12x", ""], |text| {
         let run = strandline::run(&["explain", "--", text])?;
         match run.status {

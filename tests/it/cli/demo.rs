@@ -21,7 +21,7 @@ fn the_story_is_true() {
 }
 
 #[test]
-fn it_is_told_in_steps() {
+fn the_demo_runs_in_steps() {
     let run = strandline::run(&["demo", "--mebibytes", "16"]).unwrap();
     for step in
         ["1. A process", "2. Where its memory is", "3. Giving it back", "4. What is left", "5. No harm done"]
@@ -35,5 +35,5 @@ fn it_is_told_in_steps() {
 fn its_process_ends_with_its_input() {
     let arguments = ["demo-child", "--heap-mebibytes", "4", "--zero-mebibytes", "1"];
     let subject = Subject::start_command(strandline::command(&arguments)).unwrap();
-    assert!(subject.finish().unwrap().success(), "it found its memory as it had left it");
+    assert!(subject.finish().unwrap().success(), "it found its memory unchanged");
 }

@@ -74,7 +74,7 @@ fn conditions_decide_the_exit_status() {
 }
 
 #[test]
-fn rows_are_as_many_as_asked_for() {
+fn the_requested_number_of_rows_is_shown() {
     // The heap is larger than the code: the kernel may drop pages of code between the two reads.
     let subject = Subject::demo(48).unwrap();
     subject.at_rest().unwrap();

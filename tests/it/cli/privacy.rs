@@ -62,7 +62,7 @@ fn payload_stays_private() -> Outcome {
 }
 
 #[test]
-fn a_damaged_heap_tells_no_words_of_it() -> Outcome {
+fn messages_on_a_damaged_heap_contain_none_of_its_words() -> Outcome {
     for_each(["random", "words", "cycle", "arena", "secondary"], |mode| {
         let subject =
             Subject::start_with(&Libc::system(), "trap_heap", &[mode, "7"], &[("MARKER", &MARKER[..8])])?;

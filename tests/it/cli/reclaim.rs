@@ -47,7 +47,7 @@ fn a_dry_run_gives_nothing_back() {
 /// Pages shared with children leave the process but not the machine, and zero pages in free heap
 /// are given back once.
 #[test]
-fn what_is_shared_and_what_overlaps_is_told() -> Outcome {
+fn sharing_and_overlap_are_reported() -> Outcome {
     let subject = Subject::start("shared_zeros", &[])?;
     let (shared, own, others) =
         (subject.number("shared")?, subject.number("own")?, subject.number("others")?);
@@ -195,7 +195,7 @@ fn a_seccomp_filter_is_read_before_it_is_called_through() {
 }
 
 #[test]
-fn a_thread_whose_system_calls_may_become_signals_makes_no_call() {
+fn a_thread_under_syscall_user_dispatch_makes_no_call() {
     let Ok(subject) = Subject::start("guarded", &["dispatch"]) else {
         return skipped(here!(), "not here: Syscall User Dispatch");
     };

@@ -114,7 +114,7 @@ fn processes_are_filtered_sorted_and_shown_as_a_tree_or_by_group() -> Outcome {
 }
 
 #[test]
-fn a_process_that_may_not_be_looked_at_is_a_line() -> Outcome {
+fn an_unreadable_process_has_a_line() -> Outcome {
     let (_folder, mut command, name) = renamed(env!("CARGO_BIN_EXE_strandline"))?;
     command.args(["top", "--interval", "1s", "--name", &format!("^{name}$"), "--no-children"]);
     let mut top = Terminal::start(command)?;
@@ -202,13 +202,13 @@ fn names_of_any_bytes_do_no_harm() -> Outcome {
 }
 
 #[test]
-fn without_a_terminal_it_says_what_to_do() -> Outcome {
+fn without_a_terminal_it_gives_advice() -> Outcome {
     strandline::run(&["top"])?.complains(3, &["terminal", "--once"])?;
     strandline::run(&["top", "--json"])?.complains(2, &["--json"])?;
     strandline::run(&["top", "--pid", "2147483647"])?.complains(3, &["no process"])
 }
 
-/// Hundreds of processes that start and end: top goes on and shows the current ones.
+/// Hundreds of processes that start and end: top continues and shows the current ones.
 #[test]
 fn processes_that_come_and_go_are_no_trouble() -> Outcome {
     let folder = Folder::new("top-storm")?;

@@ -6,7 +6,7 @@ use crate::support::terminal::{Screen, ask};
 use crate::support::waiting::until;
 use crate::support::{Folder, Outcome, Result, Subject, here, skipped, strandline};
 
-/// A tmux server of its own with one window; ends on drop.
+/// A separate tmux server with one window; ends on drop.
 struct Tmux {
     folder: Folder,
 }

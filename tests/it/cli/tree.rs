@@ -6,7 +6,7 @@ use crate::support::recording::children;
 use crate::support::waiting::until_true;
 use crate::support::{Subject, strandline};
 
-/// A shell with two children, one of them with a child of its own. All end with the shell.
+/// A shell with two children, one of them with its own child. All end with the shell.
 fn family() -> Subject {
     let subject = Subject::shell(
         "sleep 1000 & one=$!; sh -c 'sleep 1000 & inner=$!; echo ready; trap \"kill $inner\" EXIT; read end' ; kill $one",

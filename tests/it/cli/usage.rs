@@ -48,7 +48,7 @@ fn without_a_verb_three_commands_to_start_with_are_shown() {
 }
 
 #[test]
-fn a_process_id_alone_is_explained() -> Outcome {
+fn a_process_id_without_a_subcommand_is_explained() -> Outcome {
     let subject = Subject::idle()?;
     let document = strandline::json(&["--json", &subject.pid_text()])?;
     assert_eq!(document["schema"], "strandline/explain/1");
@@ -57,7 +57,7 @@ fn a_process_id_alone_is_explained() -> Outcome {
 }
 
 #[test]
-fn a_cluster_without_a_folder_is_told_which_to_give() -> Outcome {
+fn a_cluster_without_a_folder_is_a_usage_error() -> Outcome {
     for verb in [&["compare", "true", "true"][..], &["try", "--", "true"], &["study", "x"]] {
         let words = [&verb[..1], &["--on", "slurm"], &verb[1..]].concat();
         strandline::run(&words)?.complains(2, &["--dir ~/strandline-lab"])?;

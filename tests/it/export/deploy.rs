@@ -109,7 +109,7 @@ fn files_have_arguments_that_export_accepts() -> Outcome {
     let from_manifest = from_manifest.and_then(|rest| rest.strip_suffix(']')).ok_or("no arguments")?;
     for arguments in [from_unit.ok_or("no ExecStart")?.to_owned(), format!("export, {from_manifest}")] {
         let words: Vec<&str> = arguments.split([' ', ',']).filter(|word| !word.is_empty()).collect();
-        // The exporter of a test has an address of its own.
+        // The exporter of a test has its own address.
         let ["export", options @ .., "--listen", "127.0.0.1:9756"] = &words[..] else {
             return Err(format!("{words:?}: not export … --listen 127.0.0.1:9756").into());
         };
@@ -211,7 +211,7 @@ impl Drop for Prometheus {
 }
 
 #[test]
-fn a_prometheus_tells_of_stranded_memory() -> Outcome {
+fn prometheus_alerts_on_stranded_memory() -> Outcome {
     if !has("prometheus") {
         skipped(here!(), "no prometheus here (make deps)");
         return Ok(());
@@ -237,11 +237,13 @@ fn a_prometheus_tells_of_stranded_memory() -> Outcome {
         Ok(firing) => firing,
         Err(error) => return Err(format!("{error}: {last}; {}", exporter.page()?.text).into()),
     };
-    let [alert] = &firing[..] else { return Err(format!("the small one wakes nobody: {firing:?}").into()) };
+    let [alert] = &firing[..] else {
+        return Err(format!("the small one must not raise an alert: {firing:?}").into());
+    };
     assert_eq!(alert["labels"]["alertname"], "StrandlineStranded");
     assert_eq!(alert["labels"]["process"], "fragmented");
     assert_eq!(alert["labels"]["pid"].as_str(), Some(stranded.pid_text().as_str()));
-    // Prometheus asks for OpenMetrics and accepts any format; a single scrape may exceed its
+    // Prometheus requests OpenMetrics and accepts any format; a single scrape may exceed its
     // timeout.
     until("a scrape that succeeded", || {
         let up = prometheus.ask("/api/v1/query?query=up")?;

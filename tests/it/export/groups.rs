@@ -70,7 +70,7 @@ fn a_group_has_the_rows_of_its_ledger() -> Outcome {
     let working_set = value(&page, "strandline_cgroup_working_set_bytes", &path, None);
     assert_eq!(working_set, Some(charge - inactive));
     assert_eq!(value(&page, "strandline_cgroup_oom_kills_total", &path, None), Some(0));
-    // The group asked for holds no process itself; what is charged below it is charged to it too.
+    // The requested group holds no process itself; what is charged below it is charged to it too.
     let whole = value(&page, "strandline_cgroup_charge_bytes", &format!("/{}", above.name()), None);
     assert!(whole >= Some(42 * MIB), "{whole:?}");
     drop((subject, file, group));
@@ -92,7 +92,7 @@ impl Drop for Removed {
 }
 
 #[test]
-fn what_is_left_out_is_counted() -> Outcome {
+fn omitted_groups_are_counted() -> Outcome {
     let page = Exporter::start(&["--no-ledgers", "--cgroup", "/no/such/group"])?.page()?;
     let counted = |reason: &str| {
         let is = |sample: &&Sample| {

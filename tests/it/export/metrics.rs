@@ -75,7 +75,7 @@ fn adds_up(page: &Page, pid: i32) -> Outcome {
 }
 
 #[test]
-fn a_page_says_what_proc_and_explain_say() -> Outcome {
+fn a_page_equals_proc_and_explain() -> Outcome {
     let subject = Subject::start("fragmented", &[])?;
     // The exporter, the kernel and explain read one after another: nothing may change in between.
     subject.at_rest()?;
@@ -163,10 +163,10 @@ fn a_name_of_any_bytes_is_a_label() -> Outcome {
 }
 
 #[test]
-fn clients_that_hang_and_storms_keep_nobody_waiting() -> Outcome {
+fn hanging_clients_and_storms_delay_no_other_client() -> Outcome {
     let subject = Subject::idle()?;
     let exporter = Exporter::start(&["--pid", &subject.pid_text()])?;
-    // More connections than the exporter serves at once: silent, asking without reading the answer,
+    // More connections than the exporter serves at once: silent, not reading the answer,
     // or sending half a request.
     let mut hanging = Vec::new();
     for turn in 0..260 {
@@ -338,7 +338,7 @@ fn processes_are_chosen_by_name_group_and_parent() -> Outcome {
 }
 
 #[test]
-fn a_process_that_may_not_be_looked_at_is_told() -> Outcome {
+fn an_unreadable_process_is_reported() -> Outcome {
     if strandline_sys::host::effective_user() != 0 {
         skipped(here!(), "needs root, to become another user");
         return Ok(());

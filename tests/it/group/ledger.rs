@@ -92,7 +92,7 @@ fn rows_add_up_to_the_charge_and_name_process_mount_and_file() -> Outcome {
         skipped(here!(), "no control group with a memory controller can be made here");
         return Ok(());
     };
-    let document = until("a look with time for all files", || {
+    let document = until("a read with time for all files", || {
         let document = json(&["explain", "--json", "--cgroup", &scene.group.path()])?;
         let is_whole =
             !caveats(&document).iter().any(|code| code == "files_left" || code == "residency_not_charge");

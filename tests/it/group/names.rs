@@ -1,4 +1,4 @@
-//! How a control group is named, and what is said of one that cannot be read.
+//! How a control group is named, and the errors for one that cannot be read.
 
 #![cfg(test)]
 

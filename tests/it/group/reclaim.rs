@@ -52,7 +52,7 @@ fn calls_in_all_processes_release_what_was_predicted() -> Outcome {
 }
 
 #[test]
-fn the_kernel_reclaims_where_it_can_be_asked_to() -> Outcome {
+fn the_kernel_reclaims_where_memory_reclaim_exists() -> Outcome {
     let Some(group) = MemoryGroup::new("kernel-reclaim") else {
         skipped(here!(), "no control group with a memory controller can be made here");
         return Ok(());

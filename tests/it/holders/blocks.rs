@@ -102,11 +102,11 @@ fn agrees(subject: &Subject, document: &Value) -> Outcome {
 fn retains(subject: &Subject, root: &Value, group: &str) -> Outcome {
     let found = [figure(root, "retained_blocks")?, figure(root, "retained_bytes")?];
     let wanted = said(subject, group)?;
-    if found == wanted { Ok(()) } else { Err(format!("{group}: {wanted:?} told, found {root}").into()) }
+    if found == wanted { Ok(()) } else { Err(format!("{group}: expected {wanted:?}, found {root}").into()) }
 }
 
 #[test]
-fn a_leak_a_cache_and_what_keeps_pages_are_told_apart() -> Outcome {
+fn a_leak_a_cache_and_pinning_blocks_are_distinguished() -> Outcome {
     let test = here!();
     let Some(program) = program(test, false)? else { return Ok(()) };
     let of_system = ["libjemalloc.so.2", "libtcmalloc_minimal.so.4", "libmimalloc.so.2.0"];
@@ -164,7 +164,7 @@ fn ways(document: &Value) -> Outcome {
 }
 
 #[test]
-fn what_grew_since_an_earlier_look_is_told() -> Outcome {
+fn growth_since_an_earlier_result_is_shown() -> Outcome {
     let test = here!();
     let Some(program) = program(test, false)? else { return Ok(()) };
     let mut subject = Subject::start_command(Command::new(&program))?;
@@ -205,7 +205,7 @@ fn what_grew_since_an_earlier_look_is_told() -> Outcome {
 }
 
 #[test]
-fn a_stripped_program_s_variables_are_told_by_where_they_are() -> Outcome {
+fn variables_of_a_stripped_program_are_named_by_address() -> Outcome {
     let test = here!();
     let Some(program) = program(test, true)? else { return Ok(()) };
     let subject = Subject::start_command(Command::new(&program))?;
@@ -279,7 +279,7 @@ fn what_was_written_is_shown_and_made_a_page() -> Outcome {
         return Err(format!("{} {text}", made.summary()).into());
     }
     strandline::run(&["report", "--format", "html", "-o", &document, &document])?
-        .complains(3, &["left alone"])?;
+        .complains(3, &["not overwritten"])?;
     strandline::run(&["report", "--format", "svg", &document])?.complains(3, &["--format html"])?;
     strandline::run(&["report", &document, &document])?.complains(3, &["by itself"])?;
     strandline::run(&["report", "--type", "x", &document])?.complains(3, &["--type"])?;
@@ -287,7 +287,7 @@ fn what_was_written_is_shown_and_made_a_page() -> Outcome {
 }
 
 #[test]
-fn the_terminal_says_what_leaked_and_who_holds_the_rest() -> Outcome {
+fn the_terminal_shows_leaks_and_the_roots_of_the_rest() -> Outcome {
     let test = here!();
     let Some(program) = program(test, false)? else { return Ok(()) };
     let subject = Subject::start_command(Command::new(&program))?;
@@ -324,7 +324,7 @@ fn lost_by_memcheck(program: &Path, arguments: &[&str]) -> Result<[u64; 2]> {
         .stdin(Stdio::null());
     let output = valgrind.output()?;
     let text = String::from_utf8_lossy(&output.stderr).replace(',', "");
-    // Some programs ask for a summary themselves: the last one is from the end. It is one line if
+    // Some programs request a summary themselves: the last one is from the end. It is one line if
     // nothing is lost.
     let text = text.rsplit("HEAP SUMMARY").next().unwrap_or_default();
     if text.contains("no leaks are possible") {
@@ -379,7 +379,7 @@ fn what_memcheck_s_own_tests_lose_is_lost_here() -> Outcome {
 }
 
 #[test]
-fn what_is_unreachable_is_what_memcheck_calls_lost() -> Outcome {
+fn unreachable_blocks_equal_memchecks_lost_blocks() -> Outcome {
     let test = here!();
     if Command::new("valgrind").arg("--version").output().is_err() {
         skipped(test, "no valgrind here (make deps)");
@@ -420,7 +420,7 @@ fn what_is_unreachable_is_what_memcheck_calls_lost() -> Outcome {
 
 /// Blocks that a process moves while it is read are not called leaked.
 #[test]
-fn without_a_snapshot_nothing_is_called_leaked() -> Outcome {
+fn without_a_snapshot_no_leak_is_reported() -> Outcome {
     let test = here!();
     let Some(program) = program(test, false)? else { return Ok(()) };
     let subject = Subject::start_command(Command::new(&program))?;

@@ -76,7 +76,7 @@ fn add_up(document: &Value) -> Outcome {
 }
 
 fn loses(document: &Value) -> Outcome {
-    let lost = document["unreachable"]["blocks"].as_u64().ok_or("it is not told what is lost")?;
+    let lost = document["unreachable"]["blocks"].as_u64().ok_or("the leaked blocks are missing")?;
     if !(LOST - MAX_LEFT..=LOST + MAX_LEFT).contains(&lost) {
         return Err(format!("{lost} blocks are lost, not {LOST}").into());
     }
@@ -132,7 +132,7 @@ fn variables_of_python_that_have_the_same_are_named_together() -> Outcome {
         }
         let first = &document["shared"][0];
         if first["types"][0]["bytes"].as_u64().is_none_or(|bytes| bytes < wanted / 20 * 19) {
-            return Err(format!("it is not told what they hold: {first}").into());
+            return Err(format!("the retained bytes are missing: {first}").into());
         }
         let text = strandline::run(&["holders", &subject.pid_text()])?.stdout;
         let is_named = |line: &str| line.contains("__main__.") && line.contains(" and __main__.");

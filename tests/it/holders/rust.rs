@@ -49,7 +49,7 @@ fn trait_objects_are_named_by_symbols_of_either_kind() -> Outcome {
 
 /// No type is named by a guess.
 #[test]
-fn of_a_stripped_program_sizes_are_told() -> Outcome {
+fn types_of_a_stripped_program_are_sizes() -> Outcome {
     let Some(command) = program(here!(), &["-Cstrip=symbols"])? else {
         return Ok(());
     };

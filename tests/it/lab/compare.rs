@@ -100,7 +100,7 @@ fn two_per_cent_more_instructions_are_found() -> Outcome {
 }
 
 #[test]
-fn a_document_says_what_it_does_not_know() -> Outcome {
+fn a_document_has_reasons_for_unknown_figures() -> Outcome {
     let lab = Lab::new()?;
     let found = lab.document(&["compare", "--repeat", "3", "true", "sh -c 'exit 0'"])?;
     let metrics = &found["metrics"];
@@ -138,7 +138,7 @@ fn cases_and_variables_reach_the_commands() -> Outcome {
 }
 
 #[test]
-fn failures_are_told_unless_they_may_be() -> Outcome {
+fn failures_are_reported_unless_ignored() -> Outcome {
     let lab = Lab::new()?;
     let fails = "sh -c 'echo no luck >&2; exit 6'";
     complains(&lab.run(&["compare", "true", fails])?, 3, &["B", "6", "no luck", "--ignore-failure"])?;

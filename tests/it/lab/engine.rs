@@ -149,7 +149,7 @@ fn interrupted(harm: impl Fn(i32)) -> Result<(Lab, Option<i32>, Ended)> {
 }
 
 #[test]
-fn a_lab_that_is_killed_leaves_nothing_and_goes_on() -> Outcome {
+fn a_killed_lab_leaves_no_process_and_resumes() -> Outcome {
     let (_, by, ended) = interrupted(|pid| signal(pid, 9))?;
     assert_eq!(by, Some(9));
     let found: Value = serde_json::from_slice(&ended.stdout)?;
@@ -158,7 +158,7 @@ fn a_lab_that_is_killed_leaves_nothing_and_goes_on() -> Outcome {
 }
 
 #[test]
-fn a_lab_that_is_interrupted_ends_as_it_was_asked_to() -> Outcome {
+fn an_interrupted_lab_ends_by_the_signal() -> Outcome {
     for number in [2, 15, 1] {
         let (_, by, _) = interrupted(|pid| signal(pid, number))?;
         assert_eq!(by, Some(number));
@@ -167,7 +167,7 @@ fn a_lab_that_is_interrupted_ends_as_it_was_asked_to() -> Outcome {
 }
 
 #[test]
-fn a_launcher_that_is_killed_is_told_of() -> Outcome {
+fn a_killed_launcher_is_reported() -> Outcome {
     let lab = Lab::new()?;
     let words = busy(&lab);
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
@@ -244,7 +244,7 @@ impl Drop for Small {
 }
 
 #[test]
-fn a_full_disk_is_said_and_named() -> Outcome {
+fn a_full_disk_is_reported_with_its_path() -> Outcome {
     let test = here!();
     if !is_root(test) {
         return Ok(());

@@ -71,7 +71,7 @@ fn a_thousand_nodes_are_one_array() -> Outcome {
 }
 
 #[test]
-fn a_scheduler_that_is_down_is_told_and_nothing_is_lost() -> Outcome {
+fn a_scheduler_that_is_down_is_reported_and_no_result_is_lost() -> Outcome {
     let Some(fake) = Fake::new(here!())? else {
         return Ok(());
     };
@@ -80,11 +80,11 @@ fn a_scheduler_that_is_down_is_told_and_nothing_is_lost() -> Outcome {
     complains(
         &fake.run(&words)?,
         3,
-        &["slurm: ", "Unable to contact slurm controller", "the same command goes on"],
+        &["slurm: ", "Unable to contact slurm controller", "run the same command to resume"],
     )?;
     fake.unset("down")?;
     assert_eq!(document(&fake.run(&words)?)?["runs"], 3);
-    // All results are there: the scheduler is not asked.
+    // All results are present: the scheduler is not queried.
     fake.set("down", "")?;
     assert_eq!(document(&fake.run(&words)?)?["runs"], 3);
     assert_eq!(fake.calls("sbatch --").len(), 1);
@@ -105,7 +105,7 @@ fn lost_and_damaged_rounds_are_run_again() -> Outcome {
 }
 
 #[test]
-fn a_submitter_that_was_killed_is_gone_on_from() -> Outcome {
+fn the_work_of_a_killed_submitter_resumes() -> Outcome {
     let Some(fake) = Fake::new(here!())? else { return Ok(()) };
     fake.set("hold", "")?;
     let words = [&["--json"], &TWO[..], &["--repeat=3"]].concat();
@@ -132,7 +132,11 @@ fn a_job_whose_submission_was_not_answered_is_found_by_its_name() -> Outcome {
     fake.set("hold", "")?;
     fake.set("mute", "")?;
     let words = [&["--json"], &TWO[..], &["--repeat=3"]].concat();
-    complains(&fake.run(&words)?, 3, &["Unable to contact slurm controller", "the same command goes on"])?;
+    complains(
+        &fake.run(&words)?,
+        3,
+        &["Unable to contact slurm controller", "run the same command to resume"],
+    )?;
     fake.unset("mute")?;
     fake.unset("down")?;
     let next = Started::new(fake.command(&words))?;
@@ -153,14 +157,14 @@ fn a_signal_cancels_what_was_submitted() -> Outcome {
     signal(started.pid(), 2);
     let ended = started.finish()?;
     assert_eq!(ended.how(), 1002, "{}", ended.complaint());
-    says(&ended.complaint(), &["slurm: cancelled: job 1", "the same command goes on from here"])?;
+    says(&ended.complaint(), &["slurm: cancelled: job 1", "run the same command to resume"])?;
     assert_eq!(fake.calls("scancel"), ["scancel 1"]);
     // A hangup is handled like a crash of the machine: the job is left running.
     let started = Started::new(fake.command(&words))?;
     until_submitted(&fake.lab, 1)?;
     signal(started.pid(), 1);
     let ended = started.finish()?;
-    says(&ended.complaint(), &["slurm: job 2 goes on"])?;
+    says(&ended.complaint(), &["slurm: job 2 keeps running"])?;
     assert_eq!(fake.calls("scancel").len(), 1);
     Ok(())
 }
@@ -274,7 +278,7 @@ fn a_killed_submitter_loses_nothing() -> Outcome {
 }
 
 #[test]
-fn tasks_that_others_cancel_or_requeue_are_run_again_or_told() -> Outcome {
+fn cancelled_or_requeued_tasks_are_rerun_or_reported() -> Outcome {
     let Some(cluster) = cluster(here!())? else {
         return Ok(());
     };

@@ -59,7 +59,7 @@ fn an_edge_is_where_the_programs_own_map_puts_it() -> Outcome {
 }
 
 #[test]
-fn what_is_found_for_interpreters_is_what_ulimit_says() -> Outcome {
+fn limits_found_for_interpreters_agree_with_ulimit() -> Outcome {
     let test = here!();
     let programs = [("python3", ["-c", "x = [0] * 3_000_000"]), ("perl", ["-e", "@a = (1 .. 400_000)"])];
     // Address layout, hash order and environment variables change the memory that these programs
@@ -89,7 +89,7 @@ fn what_is_found_for_interpreters_is_what_ulimit_says() -> Outcome {
             assert_eq!(under(smallest)?, 0, "{program} under {kind} of {smallest}");
             assert_eq!(under(failing)?, 1, "{program} under {kind} of {failing}");
             let words = found["failure"]["words"].as_str().ok_or("no words")?;
-            assert_eq!(words, "it said that it got no memory and exited with status 1");
+            assert_eq!(words, "it reported no memory and exited with status 1");
         }
     }
     Ok(())
@@ -153,7 +153,7 @@ fn a_success_command_judges_runs() -> Outcome {
 }
 
 #[test]
-fn what_fails_unlimited_or_cannot_be_run_is_one_line() -> Outcome {
+fn failing_without_a_limit_is_an_error_of_one_line() -> Outcome {
     let lab = Lab::new()?;
     for kind in ["address_space", "data", "cgroup"] {
         if kind == "cgroup" && !is_root(here!()) {
@@ -235,7 +235,7 @@ fn a_child_that_the_kernel_kills_is_a_failure() -> Outcome {
 }
 
 #[test]
-fn who_may_make_no_groups_is_told_what_else_to_limit() -> Outcome {
+fn without_permission_for_groups_another_limit_is_advised() -> Outcome {
     let test = here!();
     if !is_root(test) || !has(test, "setpriv") {
         return Ok(());
@@ -248,7 +248,7 @@ fn who_may_make_no_groups_is_told_what_else_to_limit() -> Outcome {
 }
 
 #[test]
-fn a_squeeze_that_was_killed_goes_on() -> Outcome {
+fn a_killed_squeeze_resumes() -> Outcome {
     let lab = Lab::new()?;
     // Each run adds a line to `runs`; from the fifth on they wait for the file `go`, so that the
     // squeeze is not over before it is killed. Under such a small limit the shell cannot start a

@@ -123,7 +123,7 @@ fn text_of_library(package: &str) -> String {
 }
 
 #[test]
-fn what_fails_only_under_a_setting_says_why() -> Outcome {
+fn a_failure_only_under_a_setting_has_a_reason() -> Outcome {
     let lab = Lab::new()?;
     let library = |path: &&str| std::path::Path::new(path).exists();
     let places = ["/lib/x86_64-linux-gnu/libm.so.6", "/lib64/libm.so.6", "/usr/lib/libm.so.6"];
@@ -174,7 +174,7 @@ fn what_fails_only_under_a_setting_says_why() -> Outcome {
 }
 
 #[test]
-fn words_that_would_be_changed_are_refused() -> Outcome {
+fn options_that_would_be_changed_are_refused() -> Outcome {
     use std::os::unix::ffi::OsStrExt;
     let lab = Lab::new()?;
     let mut command = lab.command(&["try", "--", "echo"]);
@@ -231,7 +231,7 @@ os._exit(0)
 ";
 
 #[test]
-fn a_shell_s_mark_does_not_stand_for_what_it_started() -> Outcome {
+fn a_shell_s_mark_does_not_count_for_its_children() -> Outcome {
     if !has(here!(), "python3") {
         return Ok(());
     }
@@ -250,7 +250,7 @@ fn a_shell_s_mark_does_not_stand_for_what_it_started() -> Outcome {
     Ok(())
 }
 
-/// A server that accepts a single connection, and has a child with memory of its own.
+/// A server that accepts a single connection, and has a child with its own memory.
 const ONE_CONNECTION: &str = "
 import os, signal, socket, sys, time
 held = bytearray(40 << 20)
@@ -270,7 +270,7 @@ time.sleep(600)
 ";
 
 #[test]
-fn nobody_but_the_load_connects_and_a_tree_is_counted_once() -> Outcome {
+fn only_the_load_connects_and_a_tree_is_counted_once() -> Outcome {
     if !has(here!(), "python3") {
         return Ok(());
     }
@@ -350,7 +350,7 @@ fn without_marks_the_level_before_the_end_counts() -> Outcome {
         }
         let held = &baseline["settled_seconds"];
         if (from == "level") != held.is_object() {
-            return Err(format!("no level is told: {baseline}").into());
+            return Err(format!("no level is reported: {baseline}").into());
         }
         let seconds = held["to"].as_f64().unwrap_or(0.0) - held["from"].as_f64().unwrap_or(0.0);
         if from == "level" && seconds <= 0.0 {

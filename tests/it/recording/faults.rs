@@ -116,7 +116,7 @@ fn group_is_empty(leader: i32) -> bool {
 }
 
 #[test]
-fn a_killed_recorder_leaves_the_command_alone() -> Outcome {
+fn the_command_survives_a_killed_recorder() -> Outcome {
     for_each(0..repetitions(48, 400), |turn| {
         let pause = |range| Duration::from_micros(scattered(turn + 1, range));
         let (flags, running) = match turn % 3 {
@@ -190,7 +190,7 @@ fn a_recorder_killed_at_the_exit_does_not_hold_it() -> Outcome {
         let at_once = is_stopped || turn % 4 == 1;
         let pause = Duration::from_micros(if at_once { 0 } else { scattered(turn, 2_000) });
         let stood = killed_at_the_exit(&subject, is_stopped, pause)?;
-        assert!(stood || !is_stopped, "it did not stand at its end though its tracer was stopped");
+        assert!(stood || !is_stopped, "it was not held at its end although its tracer was stopped");
         caught += u32::from(stood && !is_stopped);
         turn += 1;
     }
@@ -254,7 +254,7 @@ fn a_full_disk_costs_the_recording_and_not_the_command() -> Outcome {
     std::fs::write(disk.0.join("ballast"), vec![1; 60 << 10])?;
     let ended = place.run(&["--ledger", "marks"], &[&recorded()?, "storm", "1", "60"])?;
     assert_eq!(ended.how(), 0, "{}", ended.complaint());
-    assert!(ended.complaint().contains("the command goes on"), "{}", ended.complaint());
+    assert!(ended.complaint().contains("the command runs on"), "{}", ended.complaint());
     assert_eq!(ended.complaint().lines().count(), 1);
     let report = place.report()?;
     assert!(mark_names(&report).len() < 60);
@@ -263,7 +263,7 @@ fn a_full_disk_costs_the_recording_and_not_the_command() -> Outcome {
 }
 
 #[test]
-fn a_disk_with_room_again_goes_on_and_says_what_it_lost() -> Outcome {
+fn recording_resumes_once_the_disk_has_space_and_reports_the_loss() -> Outcome {
     if !is_root(here!()) {
         return Ok(());
     }
@@ -304,7 +304,7 @@ fn a_disk_with_room_again_goes_on_and_says_what_it_lost() -> Outcome {
     place.until_reported("the first mark", has_first)?;
     std::fs::write(&fill, "")?;
     until_true("a frame that cannot be written", || {
-        std::fs::read_to_string(&said).is_ok_and(|text| text.contains("the command goes on"))
+        std::fs::read_to_string(&said).is_ok_and(|text| text.contains("the command runs on"))
     })?;
     std::fs::remove_file(&ballast)?;
     std::fs::write(&room, "")?;

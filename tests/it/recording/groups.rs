@@ -55,7 +55,7 @@ fn adds_up(group: &Value) -> Outcome {
 }
 
 #[test]
-fn a_kill_at_the_limit_says_what_the_group_held() -> Outcome {
+fn a_kill_at_the_limit_has_the_group_s_rows() -> Outcome {
     let test = here!();
     if !is_root(test) {
         return Ok(());

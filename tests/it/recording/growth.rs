@@ -39,7 +39,7 @@ fn signed(mark: &Value, key: &str) -> Result<i64> {
 }
 
 #[test]
-fn growth_and_release_stand_at_their_marks() -> Outcome {
+fn growth_and_release_appear_at_their_marks() -> Outcome {
     let (ended, report) = recording(&[], &[&recorded()?, "grow", "64"])?;
     assert_eq!(mark_names(&report), ["begun", "grown", "freed"]);
     let marks = list(&report, "marks");
@@ -104,7 +104,7 @@ fn samples_are_columns_of_one_length_in_order() -> Outcome {
 }
 
 #[test]
-fn the_interval_is_the_one_asked_for() -> Outcome {
+fn the_interval_is_the_requested_one() -> Outcome {
     let flags = ["--ledger", "none", "--interval", "50ms"];
     let (_, report) = recording(&flags, &[&recorded()?, "steps", "2", "1"])?;
     assert_eq!(report["cost"]["interval_seconds"], 0.05);
@@ -115,7 +115,7 @@ fn the_interval_is_the_one_asked_for() -> Outcome {
 }
 
 #[test]
-fn csv_says_what_json_says() -> Outcome {
+fn csv_equals_json() -> Outcome {
     let place = Place::new()?;
     place.run(&["--ledger", "none"], &[&recorded()?, "grow", "8"])?;
     let json = place.report()?;
@@ -151,7 +151,7 @@ fn csv_says_what_json_says() -> Outcome {
 }
 
 #[test]
-fn a_running_process_is_recorded_until_the_recorder_is_told_to_stop() -> Outcome {
+fn a_running_process_is_recorded_until_the_recorder_is_stopped() -> Outcome {
     use crate::support::Subject;
     use crate::support::recording::{Started, command, program, signal, until};
     let target = Subject::shell("echo ready; read end; exit 0")?;

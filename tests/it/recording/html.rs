@@ -9,7 +9,7 @@ use std::process::Command;
 use crate::support::browser::browser;
 use crate::support::{Folder, Outcome, Result, here, strandline};
 
-/// Allocates, frees, and sends a mark with a given name at each step. It goes on when the recording
+/// Allocates, frees, and sends a mark with a given name at each step. It runs on when the recording
 /// has samples of the step: what its second growth brings was sampled meanwhile.
 const PROGRAM: &str = r#"
 import os, socket, subprocess, time
@@ -75,7 +75,7 @@ fn drive(browser: &Path, page: &Path, more: &[&Path]) -> Outcome {
 }
 
 #[test]
-fn what_the_page_shows_is_what_the_document_says() -> Outcome {
+fn the_page_shows_the_figures_of_the_document() -> Outcome {
     let Some(browser) = browser(here!()) else { return Ok(()) };
     let folder = Folder::new("report-html")?;
     let file = record(&folder.0, "tide.strandline", MARKS)?;

@@ -132,7 +132,7 @@ fn there_are_ledgers_at_the_peak_and_at_the_end() -> Outcome {
     Ok(())
 }
 
-/// Of several threads all but the main one are dead already while it is held at its end.
+/// All threads but the main one have ended while it is held at its end.
 #[test]
 fn an_end_in_a_ledger_is_caught() -> Outcome {
     let (one, several) = (recorded()?, restless()?);
@@ -142,7 +142,7 @@ fn an_end_in_a_ledger_is_caught() -> Outcome {
         let flags = ["--ledger", "every=100ms,exit", "--quiet-for", "0"];
         let started = Started::new(place.command(&flags, command))?;
         let pid = filled(&started)?;
-        // No pause between two looks: a stop takes milliseconds.
+        // No pause between two reads: a stop takes milliseconds.
         while state(pid, pid).ok_or("it has ended")? != 't' {}
         signal(pid, 9);
         assert_eq!(started.finish()?.how(), 1009);
@@ -205,7 +205,7 @@ fn more_children_than_can_be_watched_at_once_are_watched_in_turn() -> Outcome {
 
 /// A thread that ends while the process is being stopped does not hold up the stop.
 #[test]
-fn a_program_with_short_threads_is_stopped_whole() -> Outcome {
+fn a_program_with_short_threads_is_stopped_completely() -> Outcome {
     let count = repetitions(1_500, 20_000).to_string();
     let flags = ["--ledger", "every=100ms", "--quiet-for", "1ms"];
     let (ended, report) = recording(&flags, &[&restless()?, "pool", &count])?;
@@ -278,7 +278,7 @@ fn processor_time(pid: i32) -> Result<u64> {
 }
 
 #[test]
-fn a_watched_process_that_is_stopped_and_continued_goes_on() -> Outcome {
+fn a_watched_process_survives_stop_and_continue() -> Outcome {
     let place = Place::new()?;
     let flags = ["--ledger", "every=100ms,exit", "--quiet-for", "0"];
     let started = Started::new(place.command(&flags, &[&recorded()?, "end", "never"]))?;
@@ -307,7 +307,7 @@ fn a_watched_process_that_is_stopped_and_continued_goes_on() -> Outcome {
 }
 
 #[test]
-fn ledgers_are_taken_as_often_as_was_asked() -> Outcome {
+fn ledgers_are_taken_at_the_requested_interval() -> Outcome {
     let has_two = |report: &Value| Ok(ledgers_of(report, "every").len() >= 2);
     let report = recorded_until(&["--ledger", "every=100ms"], ("20", "1"), has_two)?;
     let every = ledgers_of(&report, "every");
@@ -323,7 +323,7 @@ fn tracer(flags: &[&str]) -> Result<u64> {
 }
 
 #[test]
-fn nobody_is_traced_for_what_was_not_asked() -> Outcome {
+fn no_process_is_traced_without_a_request() -> Outcome {
     assert_eq!(tracer(&["--ledger", "none"])?, 0);
     assert_eq!(tracer(&["--ledger", "marks"])?, 0);
     assert_ne!(tracer(&["--ledger", "exit"])?, 0);

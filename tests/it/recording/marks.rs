@@ -92,7 +92,7 @@ fn all_told(report: &Value, processes: u64, count: u64) -> Outcome {
 }
 
 #[test]
-fn two_that_mark_at_once_lose_none() -> Outcome {
+fn simultaneous_marks_of_two_processes_are_all_recorded() -> Outcome {
     let (_, report) = recording(&["--ledger", "none"], &[&recorded()?, "storm", "2", "1000"])?;
     all_told(&report, 2, 1000)
 }
@@ -108,7 +108,7 @@ fn many_that_mark_at_once_with_ledgers_are_all_answered() -> Outcome {
 }
 
 #[test]
-fn a_flood_of_marks_stops_nobody() -> Outcome {
+fn a_flood_of_marks_stops_no_process() -> Outcome {
     // More marks than the recorder keeps track of for answers.
     let count = repetitions(6_000, 20_000).to_string();
     for_each(["none", "marks"], |ledger| {

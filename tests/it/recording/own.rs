@@ -140,7 +140,7 @@ fn only_the_mark_socket_is_added() -> Outcome {
 }
 
 #[test]
-fn what_cannot_be_run_is_told_as_timeout_does() -> Outcome {
+fn a_command_that_cannot_run_has_timeout_s_exit_status() -> Outcome {
     let place = Place::new()?;
     let plain = place.folder.0.join("plain");
     std::fs::write(&plain, "echo never\n")?;
@@ -171,7 +171,7 @@ fn what_cannot_be_run_is_told_as_timeout_does() -> Outcome {
 }
 
 #[test]
-fn other_files_are_left_alone() -> Outcome {
+fn other_files_are_not_overwritten() -> Outcome {
     let place = Place::new()?;
     std::fs::write(&place.file, "a letter")?;
     let ended = place.run(&[], &["echo", "never"])?;

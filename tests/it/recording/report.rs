@@ -74,7 +74,7 @@ fn flipped_bits_are_survived_in_every_format() -> Outcome {
 }
 
 #[test]
-fn what_is_no_recording_is_refused_by_name() -> Outcome {
+fn files_that_are_no_recordings_are_refused_by_name() -> Outcome {
     let place = Place::new()?;
     let folder = place.folder.0.display().to_string();
     let text = place.folder.0.join("text");

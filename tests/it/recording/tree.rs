@@ -128,7 +128,7 @@ fn unshared(test: &str, flags: &[&str], place: &Place, script: &str) -> Result<O
 }
 
 #[test]
-fn where_the_kernel_does_not_tell_children_are_searched_for() -> Outcome {
+fn children_are_searched_without_kernel_events() -> Outcome {
     let test = here!();
     if !is_root(test) || !has(test, "unshare") {
         return Ok(());

@@ -62,7 +62,7 @@ impl Oracle {
             let found = types.iter().find(|one| one["name"] == **name);
             let found = found.map(|one| (one["instances"].as_u64(), one["bytes"].as_u64()));
             if found != Some((told[0].as_u64(), told[1].as_u64())) {
-                return Err(format!("{name}: {told} known, {found:?} found").into());
+                return Err(format!("{name}: expected {told}, found {found:?}").into());
             }
         }
         if known.is_empty() { Err("nothing is known of types".into()) } else { Ok(()) }
@@ -98,11 +98,11 @@ fn parse(text: &str) -> HashMap<&'static str, u64> {
 /// Whether the figures equal CPython's own.
 fn figures_agree(oracle: &Oracle, runtime: &Value) -> Outcome {
     if oracle.figures.len() != 7 {
-        return Err(format!("it tells {:?}", oracle.figures).into());
+        return Err(format!("the subject reports {:?}", oracle.figures).into());
     }
     for (name, told) in &oracle.figures {
         if runtime["own"][*name].as_u64() != Some(*told) {
-            return Err(format!("{name}: {told} told, {} found", runtime["own"][*name]).into());
+            return Err(format!("{name}: expected {told}, found {}", runtime["own"][*name]).into());
         }
     }
     Ok(())
@@ -125,7 +125,7 @@ fn collector_agrees(oracle: &Oracle, runtime: &Value) -> Outcome {
     ];
     for (name, found) in pairs {
         if told[name] != found {
-            return Err(format!("{name}: {} told, {found} found", told[name]).into());
+            return Err(format!("{name}: expected {}, found {found}", told[name]).into());
         }
     }
     if collector["collecting"] == false { Ok(()) } else { Err("it is not collecting".into()) }
@@ -157,7 +157,7 @@ fn figures_and_types_are_its_own() -> Outcome {
 }
 
 #[test]
-fn arenas_are_told_by_what_keeps_them() -> Outcome {
+fn arenas_are_listed_by_what_keeps_them() -> Outcome {
     for_any(pythons::all(here!()), |python| {
         let oracle = Oracle::start(python, ("sparse", 200_000, 1), None)?;
         let (document, runtime) = oracle.look()?;
@@ -305,14 +305,14 @@ sys.stdin.read()";
 
 /// Whether rows have the owners that the subject printed, with their bytes.
 fn owners_agree(subject: &Subject, rows: &[Value]) -> Outcome {
-    for (row, owners) in subject.ready.as_object().ok_or("nothing is told")? {
+    for (row, owners) in subject.ready.as_object().ok_or("the subject reports nothing")? {
         for (owner, told) in owners.as_object().ok_or("no owners")? {
             let is_its = |of: &&Value| of["id"] == format!("cpython.{row}") && of["holder"] == **owner;
             let found = rows.iter().find(is_its).and_then(|of| of["bytes"].as_u64()).unwrap_or(0);
             let told = told.as_u64().ok_or("no bytes")?;
             // Including the rest of the object, and spare capacity that was never written.
             if found * 10 < told * 9 || found > told + told / 4 {
-                return Err(format!("{row} of {owner}: {told} told, {found} found").into());
+                return Err(format!("{row} of {owner}: expected {told}, found {found}").into());
             }
         }
     }
@@ -378,7 +378,7 @@ fn without_runtimes_nothing_of_it_is_read() -> Outcome {
 
 /// No type name is made from the contents of strings, and no other output contains them.
 #[test]
-fn nothing_that_strings_hold_is_told() -> Outcome {
+fn contents_of_strings_are_not_shown() -> Outcome {
     for_any(pythons::one(here!()), |python| {
         let (document, _) = Oracle::start(python, ("mixed", 2000, 1), None)?.look()?;
         assert!(!document.to_string().contains("secret"));

@@ -71,7 +71,7 @@ fn look(subject: &Subject) -> Result<(Value, Value)> {
 /// Explains the process until the runtime's own figures are the same before and after, as it
 /// returns memory in the background. The figures found must then equal them.
 fn figures_agree(subject: &mut Subject) -> Result<Value> {
-    until("figures of the runtime that stand still", || {
+    until("constant figures of the runtime", || {
         let before = subject.ask(b's')?;
         let (document, go) = look(subject)?;
         if subject.ask(b's')? != before {
@@ -83,7 +83,7 @@ fn figures_agree(subject: &mut Subject) -> Result<Value> {
         {
             return Ok(Some(document));
         }
-        Err(format!("{bad:?}: {before} told, {} and {} found", go["own"], go["go"]).into())
+        Err(format!("{bad:?}: expected {before}, found {} and {}", go["own"], go["go"]).into())
     })
 }
 
@@ -144,7 +144,7 @@ fn idle_spans_go_back_as_predicted() -> Outcome {
 }
 
 #[test]
-fn limits_in_force_are_told() -> Outcome {
+fn limits_in_force_are_shown() -> Outcome {
     let Some(go) = gos::all(here!()).pop() else { return Ok(()) };
     let mut command = Command::new(build(&go, BUILDS[1])?);
     command.args(["1000", "10", "1"]).env("GOMEMLIMIT", "300MiB").env("GOGC", "off");
@@ -158,7 +158,7 @@ fn limits_in_force_are_told() -> Outcome {
 /// Two libraries with a Go runtime each, one of them stripped, in a Python that uses glibc's
 /// malloc.
 #[test]
-fn several_in_one_process_are_told_apart() -> Outcome {
+fn several_runtimes_in_one_process_are_distinguished() -> Outcome {
     const SCRIPT: &str = "import ctypes, sys
 libraries = [ctypes.CDLL(path) for path in sys.argv[1:]]
 for library, blocks in zip(libraries, (20000, 10000)): library.Fill(blocks)

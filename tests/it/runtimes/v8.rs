@@ -41,7 +41,7 @@ fn sum(spaces: &Value, field: &str) -> u64 {
     spaces.as_array().into_iter().flatten().filter_map(|space| space[field].as_u64()).sum()
 }
 
-/// Compares the spaces of a look with V8's statistics before and after it. Memory in use grows
+/// Compares the spaces of one read with V8's statistics before and after it. Memory in use grows
 /// between these by what the statistics themselves allocate; `None` if a collection came between.
 fn compare(before: &Value, found: &Value, after: &Value) -> Result<Option<()>> {
     let (before, after) = (&before["spaces"], &after["spaces"]);
@@ -63,9 +63,9 @@ fn compare(before: &Value, found: &Value, after: &Value) -> Result<Option<()>> {
     Ok(Some(()))
 }
 
-/// Explains the process until V8's statistics before and after the look are of the same state: no
+/// Explains the process until V8's statistics before and after the read are of the same state: no
 /// collection came between, and no compiler's thread returned the rest of its allocation area. Then
-/// committed bytes must equal V8's, and used bytes lie between the two.
+/// committed bytes must equal V8's, and used bytes are between the two.
 fn figures_agree(subject: &mut Subject) -> Result<Value> {
     let mut last = String::new();
     let agreed = until("statistics of one state", || {
@@ -161,7 +161,7 @@ fn memory_outside_the_heap_is_as_node_counts_it() -> Outcome {
         let after = subject::number(&subject.ask(b's')?, "array_buffers")?;
         let buffers = subject::number(&v8["v8"]["buffers"], "bytes")?;
         let strings = subject::number(&v8["v8"]["external_strings"], "bytes")?;
-        // A collection may have come between. From 24 on Node counts a slab of its own, of 64 KiB.
+        // A collection may have come between. From 24 on Node counts its own slab, of 64 KiB.
         let own = if node.major >= 24 { 65 << 10 } else { 1 << 10 };
         let is_counted = buffers + own >= before.min(after) && buffers <= before.max(after) + own;
         let of = |row: &str| strandline::row(&document, row);
@@ -215,7 +215,7 @@ fn pages_of_ended_workers_are_pooled() -> Outcome {
 
 /// A last-resort collection releases the pool and what the young generation does not use.
 #[test]
-fn pooled_pages_go_back_as_the_ledger_says() -> Outcome {
+fn pooled_pages_are_released_as_predicted() -> Outcome {
     // What the collection frees and allocates besides.
     const OTHER_BYTES: u64 = 4 << 20;
     let nodes = nodes::all(here!()).into_iter().filter(Node::has_pool);
@@ -249,7 +249,7 @@ fn a_program_that_collects_all_the_time_adds_up() -> Outcome {
         let subject = start(&node.path, &[], &["storm"])?;
         let mut done = 0;
         let looks = repetitions(3, 60);
-        until("a look between two collections", || {
+        until("a read between two collections", || {
             let document = strandline::explain(subject.pid())?;
             done += 1;
             let all = document["runtimes"].as_array().ok_or("no runtimes")?;

@@ -53,7 +53,7 @@ fn the_rest_of_slabs_is_counted() -> Outcome {
 }
 
 /// Objects of classes, derived ones too, and functions are found to the object in each way of
-/// reading; V8's own structures are no objects of a program.
+/// reading; V8's own structures are not objects of a program.
 #[test]
 fn objects_are_counted_by_class() -> Outcome {
     for_any(nodes::all(here!()), |node| {
@@ -82,8 +82,8 @@ fn objects_are_counted_by_class() -> Outcome {
     })
 }
 
-/// Objects that were dropped and not collected are told from those that live; handles, and stale
-/// words outside of the heap, are told from globals and stacks.
+/// Objects that were dropped and not collected are distinguished from live ones; handles, and stale
+/// words outside of the heap, are distinguished from globals and stacks.
 #[test]
 fn reachable_objects_are_separated_from_garbage() -> Outcome {
     for_any(nodes::all(here!()), |node| {
@@ -198,7 +198,7 @@ fn a_snapshot_leaves_mappings_as_they_were() -> Outcome {
 }
 
 /// Kills strandline, or stops it, at instants spread over a run by snapshot, while all threads of
-/// the program work: it is let go, its data stay right, and it ends as it should.
+/// the program work: it is released, its data stay correct, and it ends normally.
 #[test]
 fn kills_in_a_snapshot_do_no_harm() -> Outcome {
     let nodes = nodes::all(here!());

@@ -1,5 +1,5 @@
 //! `reclaim --remedy v8_memory_pressure` on each Node.js found: V8 releases at least what the
-//! ledger says, the process answers afterwards, and kills of strandline at any instant do no harm.
+//! ledger predicts, and the process answers afterwards, even after strandline was killed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use crate::support::{Folder, Outcome, Result, Subject, for_any, here, repetition
 
 const REMEDY: [&str; 5] = ["reclaim", "--json", "--remedy", "v8_memory_pressure", "--quiet-for=0s"];
 
-/// How long to wait for a thread that waits for events, if `more` does not say: longer than a busy
+/// How long to wait for a thread that waits for events, unless `more` sets it: longer than a busy
 /// machine needs.
 const WAIT: &str = "--wait=600";
 
@@ -207,7 +207,7 @@ fn a_blocked_worker_delays_no_timer() -> Outcome {
         let pid = subject.pid_text();
         let arguments: Vec<&str> = REMEDY.iter().copied().chain([WAIT, &pid]).collect();
         let mut run = strandline::command(&arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
-        // Its look at the process; then it waits.
+        // Its read of the process; then it waits.
         for is_wanted in [true, false] {
             until("the look", || Ok((is_traced(subject.pid()) == is_wanted).then_some(())))?;
         }
@@ -368,7 +368,7 @@ fn without_v8_nothing_is_called() -> Outcome {
     Ok(())
 }
 
-/// Waits until strandline has stopped the process for its look, and stops it again for the call.
+/// Waits until strandline has stopped the process to read it, and stops it again for the call.
 fn until_called(subject: &Subject, run: &mut Child) -> Outcome {
     for is_wanted in [true, false, true] {
         until("the call", || {
@@ -419,7 +419,7 @@ fn kills_at_any_instant_do_no_harm() -> Outcome {
             answers(&mut subject)?;
         }
         println!("Node.js {}: {kills} kills, {while_traced} while it traced a thread", node.major);
-        // It can still be asked, and ends as it should.
+        // It still answers, and ends as it should.
         let (status, _) = reclaim(&subject, &[])?;
         answers(&mut subject)?;
         let end = subject.finish()?;

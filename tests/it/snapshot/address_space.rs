@@ -145,7 +145,7 @@ fn private_file_pages_copied_on_write() -> Outcome {
 }
 
 #[test]
-fn huge_pages_whole_and_cut() -> Outcome {
+fn complete_and_split_huge_pages() -> Outcome {
     let subject = Subject::start("thp", &["16"])?;
     if subject.number("huge_bytes")? == 0 {
         skipped(here!(), "this kernel gave no huge page");

@@ -25,7 +25,7 @@ fn explained(subject: &Subject, most: &[&str]) -> Result<Value> {
 }
 
 #[test]
-fn what_was_not_read_in_time_is_unattributed() -> Outcome {
+fn memory_not_read_in_time_is_unattributed() -> Outcome {
     let subject = heap()?;
     let whole = explained(&subject, &[])?;
     let cut = explained(&subject, &["--max-stop", "1ms"])?;
@@ -72,7 +72,7 @@ fn a_perl_that_is_not_read_in_time_adds_up() -> Outcome {
 }
 
 #[test]
-fn a_heap_that_was_not_read_whole_is_not_trimmed() -> Outcome {
+fn a_partially_read_heap_is_not_trimmed() -> Outcome {
     let subject = heap()?;
     let pid = subject.pid_text();
     let run = strandline::run(&["reclaim", "--quiet-for=0", "--snapshot=never", "--max-stop", "1ms", &pid])?;

@@ -106,7 +106,7 @@ fn a_forking_process() -> Outcome {
 fn a_process_that_executes_itself() -> Outcome {
     let subject = Subject::start("execer", &[])?;
     let times = repetitions(8, 60);
-    assert_eq!(look_often(&subject, times)?, times, "whichever program it is when it stops is looked at");
+    assert_eq!(look_often(&subject, times)?, times, "the program that runs at the stop is read");
     assert_eq!(state(subject.pid())?.1, 0);
     assert!(subject.finish()?.success());
     Ok(())
@@ -146,7 +146,7 @@ fn until_stopped<T>(pid: i32, looker: &JoinHandle<T>) {
 #[test]
 fn a_process_that_ends_meanwhile() -> Outcome {
     let (mut round, mut lost) = (0, 0);
-    // How many of the kills come into the middle of a look depends on the machine: one at least has to.
+    // How many of the kills hit a read depends on the machine: at least one has to.
     while round < repetitions(10, 60) || lost == 0 {
         round += 1;
         let subject = Subject::start("fragmented", &["60000"])?;

@@ -135,7 +135,7 @@ fn file_capabilities_are_not_lent_to_what_the_user_names() -> Outcome {
 fn file_capabilities_show_other_users_processes() -> Outcome {
     let test = here!();
     let Some(marked) = Marked::new(test, "cap_sys_ptrace,cap_dac_read_search")? else { return Ok(()) };
-    // Processes of root, of another user, and of a user whose program lies in a folder of mode
+    // Processes of root, of another user, and of a user whose program is in a folder of mode
     // 0700.
     let private = marked.folder.0.join("private");
     fs::create_dir(&private)?;
@@ -212,7 +212,7 @@ fn bounded(without: &str, arguments: &[&str]) -> Result<Run> {
 }
 
 #[test]
-fn root_of_a_container_is_told_what_the_container_lacks() -> Outcome {
+fn root_of_a_container_gets_the_missing_capabilities_in_the_error() -> Outcome {
     let test = here!();
     if !is_root(test) || !has(test, "setpriv") {
         return Ok(());

@@ -114,7 +114,7 @@ fn shows_what_a_stop_shows(subject: &Subject) -> Outcome {
     let stopped = json(&["explain", "--json", "--quiet-for=0", "--snapshot=never", &pid])?;
     let shown = read_snapshot(&pid)?;
     let again = json(&["explain", "--json", "--quiet-for=0", "--snapshot=never", &pid])?;
-    assert_eq!(rows(&stopped), rows(&again), "it stands still");
+    assert_eq!(rows(&stopped), rows(&again), "the process does not change");
     assert_eq!(rows(&shown), rows(&stopped));
     for key in ["allocators", "runtimes", "remedies"] {
         assert_eq!(difference(key, &shown[key], &stopped[key]), None);
@@ -191,12 +191,12 @@ fn a_parent_that_waits_for_any_child_does_not_see_it() -> Outcome {
 }
 
 #[test]
-fn killed_at_any_instant_it_leaves_a_process_that_goes_on() -> Outcome {
+fn the_process_survives_a_snapshot_killed_at_any_instant() -> Outcome {
     goes_on_when_killed(Subject::start("parent", &[])?, repetitions(40, 1000))
 }
 
 #[test]
-fn and_so_under_a_filter_as_containers_have_it() -> Outcome {
+fn the_process_survives_under_the_filter_of_containers() -> Outcome {
     let mut contained = Command::new(compile("contained", &Libc::system())?);
     contained.arg(compile("parent", &Libc::system())?);
     goes_on_when_killed(Subject::start_command(contained)?, repetitions(20, 1000))
@@ -271,7 +271,7 @@ fn look_often(subject: &Subject, times: u64) -> Outcome {
 }
 
 #[test]
-fn processes_that_fork_and_start_threads_and_programs_go_on() -> Outcome {
+fn processes_that_fork_start_threads_and_exec_survive() -> Outcome {
     // Eight busy threads share the processors, so each stop takes a while.
     let programs: [(&str, &[&str], u64); 4] =
         [("forker", &[], 8), ("thread_spawner", &[], 8), ("malloc_loop", &["8"], 3), ("execer", &[], 8)];
@@ -299,7 +299,7 @@ fn is_refused(pid: i32, why: &str) -> Outcome {
 }
 
 #[test]
-fn what_could_do_harm_is_told_and_what_a_copy_has_not_is_there() -> Outcome {
+fn a_harmful_snapshot_is_refused_and_memory_missing_in_a_copy_is_read() -> Outcome {
     let refused = [
         ("seccomp", "a seccomp filter that may not let clone through", "seccomp filters"),
         ("dispatch", "Syscall User Dispatch", "Syscall User Dispatch and a kernel that says so (6.4)"),
@@ -326,7 +326,7 @@ fn what_could_do_harm_is_told_and_what_a_copy_has_not_is_there() -> Outcome {
 }
 
 #[test]
-fn who_shares_memory_with_its_parent_and_who_waits_for_such_a_child_is_left_alone() -> Outcome {
+fn vfork_children_and_their_parents_are_not_copied() -> Outcome {
     let subject = Subject::start("guarded", &["vfork"])?;
     let child = i32::try_from(subject.number("pid")?)?;
     assert_ne!(child, subject.pid());
@@ -394,7 +394,7 @@ impl Drop for Group {
 }
 
 #[test]
-fn a_runtime_is_read_from_one_without_being_asked() -> Outcome {
+fn a_runtime_is_read_from_a_snapshot_by_default() -> Outcome {
     let Some(perl) = perls::all(here!()).into_iter().next() else { return Ok(()) };
     let mut script = Command::new(perl);
     script.args(["-e", r#"@a = map { { n => $_ } } 1 .. 100_000; $| = 1; print "{\"pid\":$$}\n"; <STDIN>"#]);
@@ -417,7 +417,7 @@ fn a_runtime_is_read_from_one_without_being_asked() -> Outcome {
 }
 
 #[test]
-fn where_it_could_do_harm_it_is_refused_and_tried_the_process_is_stopped() -> Outcome {
+fn a_harmful_snapshot_is_refused_with_always_and_a_stop_with_try() -> Outcome {
     let subject = Subject::start("fragmented", &["20000"])?;
     let pid = subject.pid_text();
     strandline_sys::signal::send(subject.pid(), SIGSTOP)?;

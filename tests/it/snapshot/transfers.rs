@@ -57,7 +57,7 @@ fn threads_that_sleep_in_a_transfer_are_left_asleep() -> Outcome {
 }
 
 #[test]
-fn a_transfer_that_was_cut_short_is_said() -> Outcome {
+fn a_transfer_that_was_cut_short_has_a_caveat() -> Outcome {
     let mut subject = Subject::start("transfers", &["producer"])?;
     let (mut looks, mut said) = (0, 0);
     // A write is cut short by a stop that finds the writer awake within it.

@@ -57,7 +57,7 @@ fn while_held(subject: &Subject, signal: i32) -> Result<Child> {
 }
 
 #[test]
-fn a_strandline_that_is_stopped_lets_go() -> Outcome {
+fn a_stopped_strandline_releases_the_process() -> Outcome {
     let mut subject = subject()?;
     let pid = subject.pid();
     until("the watchdog to end one", || {
@@ -75,7 +75,7 @@ fn a_strandline_that_is_stopped_lets_go() -> Outcome {
 }
 
 #[test]
-fn one_that_a_terminal_stops_is_stopped_when_it_has_let_go() -> Outcome {
+fn a_strandline_stopped_by_the_terminal_releases_the_process_first() -> Outcome {
     let subject = subject()?;
     let mut child = while_held(&subject, SIGTSTP)?;
     let own = child.id().cast_signed();

@@ -71,13 +71,13 @@ fn has_running_child(pid: i32) -> bool {
 
 /// When a signal is sent.
 enum When {
-    /// After so long.
+    /// After this time.
     After(Duration),
     /// Once strandline traces the program, or has ended.
     Held,
 }
 
-/// Runs `verb` once, sends strandline a signal, and waits until the program goes on as before.
+/// Runs `verb` once, sends strandline a signal, and waits until the program continues as before.
 fn interrupt(subject: &mut Subject, verb: Verb, signal: i32, when: &When, tally: &mut Tally) -> Outcome {
     let pid = subject.pid();
     let before = collections(subject)?;
@@ -138,7 +138,7 @@ fn survives(test: &str, mut subject: Subject, verbs: &[Verb]) -> Outcome {
 }
 
 /// Builds a program of `tests/subjects/worlds` with a compiler and its options, in which `{}`
-/// stands for the output file; `None` without the compiler.
+/// is the output file; `None` without the compiler.
 fn build(compiler: &[&str], source: &str, program: &str) -> Result<Option<PathBuf>> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/subjects/worlds").join(source);
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("subjects/worlds");

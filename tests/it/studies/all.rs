@@ -130,7 +130,7 @@ fn study<'d>(document: &'d Value, name: &str) -> &'d Value {
 }
 
 #[test]
-fn all_are_run_and_what_is_broken_keeps_none_away() -> Outcome {
+fn all_studies_run_despite_a_broken_one() -> Outcome {
     let place = Place::new(&[("good", GOOD), ("wrong", WRONG), ("broken", BROKEN)])?;
     let (status, document) = place.document(&["--all"])?;
     assert_eq!((status, &document["schema"]), (3, &Value::from("strandline/studies-run/1")));
@@ -164,7 +164,7 @@ fn all_are_run_and_what_is_broken_keeps_none_away() -> Outcome {
 }
 
 #[test]
-fn the_exit_status_says_whether_a_claim_fails() -> Outcome {
+fn the_exit_status_shows_whether_a_claim_fails() -> Outcome {
     let place = Place::new(&[("good", GOOD), ("wrong", WRONG)])?;
     assert_eq!(place.run(&["--all"])?.how(), 0);
     assert_eq!(place.run(&["--all", "--fail-if-claims-fail"])?.how(), 1);
@@ -222,7 +222,7 @@ fn counting(name: &str) -> String {
 }
 
 #[test]
-fn an_interrupted_one_goes_on_where_it_was() -> Outcome {
+fn an_interrupted_study_resumes() -> Outcome {
     let (first, second) = (counting("first"), counting("second"));
     for number in [2, 15] {
         let place = Place::new(&[("a-first", &first), ("b-second", &second)])?;
@@ -357,7 +357,7 @@ fn plots_are_files_that_markdown_refers_to() -> Outcome {
 }
 
 #[test]
-fn results_stand_in_a_readme_where_it_has_a_place_for_them() -> Outcome {
+fn results_are_written_between_the_markers_of_a_readme() -> Outcome {
     let place = Place::new(&[("good", GOOD), ("wrong", WRONG)])?;
     let readme = place.lab.folder.0.join("own/good/README.md");
     fs::write(&readme, "# Kept\n\n<!-- results -->\noutdated\n<!-- end of results -->\n\nThe end.\n")?;
@@ -386,7 +386,7 @@ fn results_stand_in_a_readme_where_it_has_a_place_for_them() -> Outcome {
 }
 
 #[test]
-fn the_list_says_how_large_they_are() -> Outcome {
+fn the_list_shows_the_size_of_studies() -> Outcome {
     let place = Place::new(&[("good", GOOD), ("wrong", WRONG), ("broken", BROKEN)])?;
     let (_, document) = place.document(&[])?;
     let good = study(&document, "good");

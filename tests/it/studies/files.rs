@@ -1,4 +1,4 @@
-//! Files that a study writes and leaves alone, which of several studies with one name is meant, and
+//! Files that a study writes and keeps, which of several studies with one name is meant, and
 //! from where a run resumes.
 
 #![cfg(test)]
@@ -86,7 +86,7 @@ fn a_readme_keeps_its_mode_and_its_link_and_is_for_no_narrowed_run() -> Outcome 
 }
 
 #[test]
-fn a_report_says_whether_the_run_was_narrowed() -> Outcome {
+fn a_report_shows_whether_the_run_was_narrowed() -> Outcome {
     let lab = small()?;
     for (words, form) in
         [(&[][..], "full"), (&["--axis", "size=1"], "narrowed"), (&["--repeat", "2"], "narrowed")]
@@ -134,7 +134,7 @@ fn a_plot_takes_the_place_of_nothing_but_a_plot_or_a_link() -> Outcome {
 }
 
 #[test]
-fn an_output_that_cannot_be_written_is_told_of_before_anything_is_run() -> Outcome {
+fn an_unwritable_output_is_reported_before_any_run() -> Outcome {
     let lab = small()?;
     for file in ["no/such.md", "studies"] {
         let ended = lab.run(&["study", "small", "--dir", "lab", "-o", file])?;
@@ -165,7 +165,7 @@ fn those_that_the_list_names_are_run() -> Outcome {
 }
 
 #[test]
-fn all_are_asked_for_together() -> Outcome {
+fn all_runs_are_confirmed_together() -> Outcome {
     let lab = Lab::new()?;
     hide(&lab)?;
     for name in ["a", "b"] {
@@ -181,7 +181,7 @@ fn all_are_asked_for_together() -> Outcome {
 }
 
 #[test]
-fn a_lab_goes_on_where_more_can_be_run_than_before() -> Outcome {
+fn a_lab_resumes_with_additional_runs() -> Outcome {
     let lab = Lab::new()?;
     let flag = lab.path("flag");
     put(
@@ -225,7 +225,7 @@ fn a_cache_behind_a_link_hides_nothing() -> Outcome {
 }
 
 #[test]
-fn a_trial_by_the_script_leaves_the_results_alone() -> Outcome {
+fn a_trial_of_the_script_keeps_the_results() -> Outcome {
     let script = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/studies"))?;
     // The unchanged script, in a separate tree, with programs that only record their arguments.
     let lab = Lab::new()?;

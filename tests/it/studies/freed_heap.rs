@@ -120,7 +120,7 @@ fn judge(test: &str, studied: &Studied) -> Outcome {
     {
         studied.assert("holds", HOLD_IN_FULL);
     } else {
-        skipped(test, "it wants 3 GiB of available memory");
+        skipped(test, "it needs 3 GiB of available memory");
     }
     let said = |asked: &str| text(studied, "said", &[("asked", asked)], "version");
     match said("glibc").as_deref() {
@@ -167,7 +167,7 @@ fn figures_are_plausible(studied: &Studied) {
 }
 
 #[test]
-fn a_rule_with_other_thresholds_is_found_wrong() -> Outcome {
+fn a_rule_with_other_thresholds_fails() -> Outcome {
     if !runs_long_studies(here!()) {
         return Ok(());
     }

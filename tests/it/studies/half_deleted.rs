@@ -26,7 +26,7 @@ const NODE_HOLD: &[&str] = &[
     "node-ledger-explains",
 ];
 
-/// Of versions with a pool only.
+/// Only for versions with a pool.
 const NODE_EITHER: &[&str] = &["node-either-half-alike", "node-pressure-foretold"];
 
 /// Without this tool no claim about Node.js can be judged.

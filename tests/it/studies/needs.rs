@@ -65,7 +65,7 @@ holds = 'median("wall_seconds", {"subject": "without"}) < 9'
 "#;
 
 #[test]
-fn probes_are_run_once_each_way_and_memory_is_looked_at() -> Outcome {
+fn probes_run_once_per_phase_and_memory_is_checked() -> Outcome {
     let lab = Lab::new()?;
     study(&lab, "needs", NEEDS)?;
     let probed = || fs::read_to_string(lab.folder.0.join("studies/needs/probed")).unwrap_or_default();
@@ -98,14 +98,17 @@ fn probes_are_run_once_each_way_and_memory_is_looked_at() -> Outcome {
 }
 
 #[test]
-fn a_need_says_one_thing() -> Outcome {
+fn errors_in_needs_name_the_cause() -> Outcome {
     let lab = Lab::new()?;
     for (needs, words) in [
-        ("{ probe = 'true' }", "`probe` is a command, and `name` says what it looks for"),
-        ("{ probe = 'true {seize}', name = 'x' }", "{seize} is no axis"),
+        ("{ probe = 'true' }", "`probe` is a command, and `name` is what it checks for"),
+        ("{ probe = 'true {seize}', name = 'x' }", "{seize} is not an axis"),
         ("{ memory = 'much' }", "`memory` is a size"),
-        ("{ memory = 1, tool = 'cc' }", "one of `tool`, `library`, `file`, `probe` and `memory` is wanted"),
-        ("{ install = 'x' }", "one of `tool`, `library`, `file`, `probe` and `memory` is wanted"),
+        (
+            "{ memory = 1, tool = 'cc' }",
+            "exactly one of `tool`, `library`, `file`, `probe` and `memory` is needed",
+        ),
+        ("{ install = 'x' }", "exactly one of `tool`, `library`, `file`, `probe` and `memory` is needed"),
         ("{ tool = 'cc', name = 'x' }", "`name` is for a `probe`"),
     ] {
         let text = format!("title = 't'\n[[subject]]\nname = 's'\ncommand = 'true'\nneeds = {needs}\n");
@@ -186,12 +189,12 @@ fn the_place_of_a_mistake_in_an_expression_is_that_in_the_file() -> Outcome {
     let first = lab.run(&["study", "check", "wrong"])?.complaint();
     let lines: Vec<&str> = first.lines().collect();
     assert_eq!(lines.len(), 1, "{first}");
-    assert!(first.contains("study.toml:6:32: [metrics] half: `2` cannot stand here"), "{first}");
+    assert!(first.contains("study.toml:6:32: [metrics] half: `2` is not allowed here"), "{first}");
     study(&lab, "wrong", &text.replace(") 2'", ") / 2'"))?;
     let complaint = lab.run(&["study", "check", "wrong"])?.complaint();
     let lines: Vec<&str> = complaint.lines().collect();
     let wanted = [
-        "strandline: studies/wrong/study.toml:10:33: [[claim]] a: `and` cannot stand here; write &&",
+        "strandline: studies/wrong/study.toml:10:33: [[claim]] a: `and` is not allowed here; write &&",
         "strandline: studies/wrong/study.toml:16:24: [[claim]] b: `)` is missing at its end",
     ];
     assert_eq!(lines, wanted);

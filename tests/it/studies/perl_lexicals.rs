@@ -187,7 +187,7 @@ fn numbered(addresses: impl Iterator<Item = u64>) -> Vec<u64> {
 }
 
 #[test]
-fn what_is_read_from_inside_is_what_devel_peek_dumps() -> Outcome {
+fn figures_equal_the_dump_of_devel_peek() -> Outcome {
     if series("perl").is_none() {
         skipped(here!(), "no perl here (apt install perl)");
         return Ok(());

@@ -214,7 +214,7 @@ fn has_cc(test: &str) -> bool {
 
 /// Different seeds from the study's: many of them in full mode.
 #[test]
-fn its_scalars_are_sound() -> Outcome {
+fn its_scalars_are_valid() -> Outcome {
     if !has_cc(here!()) {
         return Ok(());
     }

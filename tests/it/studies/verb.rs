@@ -99,7 +99,7 @@ fn mixed(lab: &Lab) -> Result<()> {
 }
 
 #[test]
-fn claims_hold_fail_or_were_not_run_and_say_why() -> Outcome {
+fn claims_hold_fail_or_were_not_run_with_a_reason() -> Outcome {
     let lab = Lab::new()?;
     mixed(&lab)?;
     let count = lab.folder.0.join("count");
@@ -196,7 +196,7 @@ fn a_new_study_passes_its_check_and_runs() -> Outcome {
     let document = lab.document(&["study", "mine", "--short"])?;
     assert_eq!(claim(&document, "grows-in-step")["verdict"], "holds");
     let again = lab.run(&["study", "new", "mine"])?;
-    assert!(again.how() == 3 && again.complaint().contains("is there already"), "{}", again.complaint());
+    assert!(again.how() == 3 && again.complaint().contains("already exists"), "{}", again.complaint());
     Ok(())
 }
 

@@ -98,7 +98,7 @@ fn judge(test: &str, studied: &Studied) -> Outcome {
         assert_ne!(studied.verdicts[id].0, "not_run", "{id}: {}", studied.verdicts[id].1);
     }
 
-    // Each buffer lies on 257 pages; calloc touches only the first, which contains malloc's size
+    // Each buffer is on 257 pages; calloc touches only the first, which contains malloc's size
     // field.
     let d = |way, optimisation, metric| {
         let axes = [

@@ -1,4 +1,4 @@
-//! The browser that pages are looked at with (`tests/browser`).
+//! The browser that pages are tested with (`tests/browser`).
 
 use std::path::PathBuf;
 use std::process::Command;

@@ -11,7 +11,7 @@ pub struct RowBytes {
     pub bytes: u64,
 }
 
-/// The bytes of a ledger's row, as a sample without a look at processes has them.
+/// The bytes of a ledger's row, as a sample without a read of processes has them.
 pub fn explained(document: &Value, id: &str) -> u64 {
     let is_version_one = document["cgroup"]["version"] == 1;
     let is = |row: &str| match row {
@@ -24,7 +24,7 @@ pub fn explained(document: &Value, id: &str) -> u64 {
 }
 
 /// The first row that differs from the ledger's by more than the kernel's counters may lag. The
-/// kernel may drop page cache between two looks, and charges in advance.
+/// kernel may drop page cache between two reads, and charges in advance.
 pub fn other_than_explained<'a>(rows: &'a [RowBytes], document: &Value) -> Option<&'a RowBytes> {
     let is_compared = |row: &&RowBytes| !row.id.starts_with("group.cache") && row.id != "group.charge_stock";
     rows.iter()

@@ -65,7 +65,7 @@ fn tell(sign: char, group: Pid) -> Result<()> {
     Ok(input.write_all(format!("{sign} {group}\n").as_bytes())?)
 }
 
-/// Starts the guard, in a group of its own.
+/// Starts the guard, in its own group.
 fn start() -> Result<Mutex<ChildStdin>> {
     let mut command = Command::new("sh");
     command.args(["-c", GUARD]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());

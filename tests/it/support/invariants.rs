@@ -118,7 +118,7 @@ fn rows(document: &Value) -> Vec<String> {
         // Rows of runtimes may have the same id with several holders.
         let key = row["id"].as_str().zip(row["holder"].as_str());
         if !key.is_some_and(|key| ids.insert(key)) {
-            broken.push(format!("row without id or holder, or that stands twice: {row}"));
+            broken.push(format!("row without id or holder, or duplicate row: {row}"));
         }
     }
     let sum = |state: Option<&str>| -> u64 {
@@ -160,7 +160,7 @@ fn remedies(document: &Value) -> Vec<String> {
 }
 
 #[test]
-fn broken_documents_are_told() {
+fn broken_documents_are_rejected() {
     assert_eq!(broken(&Value::Null).len(), TOP.len());
     let mut document = serde_json::json!({
         "schema": "strandline/explain/1", "version": "0", "target": {}, "runtimes": [], "verdict": {}, "caveats": [],

@@ -185,10 +185,10 @@ pub fn until_asleep(pid: i32) -> Outcome {
 
 /// Checks that every pool agrees with the beans before and after, and, if `is_counted`, that the
 /// objects are those that the JVM itself finds. Meanwhile the JVM compiles, loads classes and may
-/// collect: a figure that changed must lie between, and only if one does not, the comparison is
+/// collect: a figure that changed must be between, and only if one does not, the comparison is
 /// repeated. A figure that did not change must be equal at once.
 pub fn agrees(subject: &mut Subject, is_counted: bool) -> Result<Seen> {
-    until("figures of the JVM that stand still", || {
+    until("constant figures of the JVM", || {
         let (before, counts) = beans(subject)?;
         until_asleep(subject.pid())?;
         let seen = look(subject)?;
@@ -223,12 +223,17 @@ fn beside(before: &Pools, found: &Pools, after: &Pools) -> (Vec<String>, Vec<Str
     for name in before.keys().chain(found.keys().filter(|name| !before.contains_key(*name))) {
         let of = |pools: &Pools| pools.get(name).copied();
         let (Some(old), Some(now), Some(new)) = (of(before), of(found), of(after)) else {
-            wrong.push(format!("{name}: {:?} found, {:?} to {:?} told", of(found), of(before), of(after)));
+            wrong.push(format!(
+                "{name}: found {:?}, expected {:?} to {:?}",
+                of(found),
+                of(before),
+                of(after)
+            ));
             continue;
         };
         let is_between = (0..2).all(|n| (old[n].min(new[n])..=old[n].max(new[n])).contains(&now[n]));
         let is_still = (0..2).all(|n| old[n] != new[n] || now[n] == old[n]);
-        let text = format!("{name}: {now:?} found, {old:?} to {new:?} told");
+        let text = format!("{name}: found {now:?}, expected {old:?} to {new:?}");
         match (is_still, is_between) {
             (_, true) => {}
             (false, false) => wrong.push(text),

@@ -54,11 +54,11 @@ pub fn differences(found: &Classes, told: &Classes) -> Vec<String> {
         let is_still = name.contains("Subject") || STILL.contains(&name.as_str());
         let is_near = one[0].abs_diff(other[0]) <= NEW || FILLERS.contains(&name.as_str());
         if one != other && (is_still || !is_near) {
-            wrong.push(format!("{name}: {one:?} found, {other:?} told"));
+            wrong.push(format!("{name}: found {one:?}, expected {other:?}"));
         }
     }
     if told.get("Subject$Held").is_none_or(|held| held[0] < 6000) {
-        wrong.push("the subject's own objects are not told of".to_owned());
+        wrong.push("the subject's own objects are missing".to_owned());
     }
     if exact * 100 < told.len() * 95 {
         wrong.push(format!("only {exact} of {} classes are exact", told.len()));

@@ -87,7 +87,7 @@ impl Lab {
 }
 
 /// A port for a program that takes its port as an argument. No other test uses it while this is
-/// alive, and the kernel never assigns it to a socket that asks for any port.
+/// alive, and the kernel never assigns it to a socket that requests any port.
 #[derive(Debug)]
 pub struct Port {
     pub number: u16,
@@ -123,7 +123,7 @@ impl Port {
     }
 }
 
-/// Ports that the kernel assigns to no socket that asks for any.
+/// Ports that the kernel assigns to no socket that requests any.
 fn not_given_out() -> Result<Vec<u16>> {
     let range = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range")?;
     let mut ends = range.split_whitespace().map(str::parse::<u16>);

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::{Result, Subject};
 
-/// A control group of its own, in the hierarchy that counts memory.
+/// Its own control group, in the hierarchy that counts memory.
 #[derive(Debug)]
 pub struct MemoryGroup {
     pub folder: PathBuf,

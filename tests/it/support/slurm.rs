@@ -46,7 +46,7 @@ impl Cluster {
             return Ok(None);
         }
         if strandline_sys::host::effective_user() != 0 {
-            skipped(test, "a Slurm in a private folder wants root");
+            skipped(test, "a Slurm in a private folder needs root");
             return Ok(None);
         }
         let ports = [Port::reserve()?, Port::reserve()?];

@@ -97,7 +97,7 @@ pub fn explain(pid: i32) -> Result<Value> {
 const MAX_LOOKS: u32 = 30;
 
 /// Makes documents until one has all parts: on a busy machine strandline may lack the time for some,
-/// and its caveats say so.
+/// and its caveats state it.
 pub fn whole(mut make: impl FnMut() -> Result<Value>) -> Result<Value> {
     let mut late = Value::Null;
     for _ in 0..MAX_LOOKS {
@@ -110,7 +110,7 @@ pub fn whole(mut make: impl FnMut() -> Result<Value>) -> Result<Value> {
     Err(format!("no time in {MAX_LOOKS} looks: {late}").into())
 }
 
-/// A caveat that speaks of time.
+/// A caveat about time.
 fn late_caveat(document: &Value) -> Option<&Value> {
     let is_late = |caveat: &&Value| {
         let words = caveat["text"].as_str().unwrap_or_default().split(|c: char| !c.is_alphanumeric());

@@ -95,6 +95,6 @@ impl Studied {
     pub fn assert_no_others(&self, lists: &[&[&str]]) {
         let known: Vec<&str> = lists.concat();
         let others: Vec<&String> = self.verdicts.keys().filter(|id| !known.contains(&id.as_str())).collect();
-        assert!(others.is_empty(), "claims nobody asserts anything of: {others:?}");
+        assert!(others.is_empty(), "claims without an assertion: {others:?}");
     }
 }

@@ -20,7 +20,7 @@ use super::groups::Group;
 use super::waiting::{PATIENCE, state, until, until_at_rest, until_true};
 use super::{Libc, Outcome, Result, strandline};
 
-/// A running subject, the leader of a process group of its own.
+/// A running subject, the leader of its own process group.
 #[derive(Debug)]
 pub struct Subject {
     child: Child,

@@ -195,11 +195,11 @@ impl Screen for Terminal {
 }
 
 /// Presses a key that requests a ledger of `top`, and waits for all of `words`. Until top's second
-/// thread accepts requests, top asks to press the key again.
+/// thread accepts requests, top prompts to press the key again.
 pub fn ask<S: Screen>(top: &mut S, key: &str, words: &[&str]) -> Result<String> {
     const AGAIN: &str = "press it again";
     let is_answer = |screen: &str| words.iter().all(|word| screen.contains(word));
-    until("a look", || {
+    until("a read", || {
         top.press(key)?;
         let screen =
             top.shows_where(&format!("{words:?}"), &|screen| is_answer(screen) || screen.contains(AGAIN))?;

@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_told_apart() {
+    fn exact_names_are_distinguished() {
         for name in [&b"malloc"[..], b"__libc_calloc", b"posix_memalign", b"free", b"malloc_trim"] {
             assert!(is_malloc(name));
         }

@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_lists_balance() {
+    fn complete_lists_balance() {
         let chain: Vec<u64> = (0..5000).map(|n| BASE + (n * 7919 % 0xf000) * 0x100).collect();
         let targets = targets(&[0, chain[0]]);
         let all = linked(&targets, &chain);

@@ -21,7 +21,7 @@ const MAX_RING_STEPS: usize = 4 * MAX_ARENAS;
 const MAX_HEAPS: usize = 1024;
 /// Bytes read at once in the search.
 const BLOCK_BYTES: u64 = 1 << 20;
-/// Blocks overlap by more than the longest structure looked for.
+/// Blocks overlap by more than the longest structure.
 const OVERLAP_BYTES: u64 = 8 << 10;
 
 /// The address and layout of `main_arena`.

@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn headers_are_told_from_data() {
+    fn headers_are_distinguished_from_data() {
         let chunk_bytes = |words: WordPair, page, limit| chunk_bytes(words.into(), page, limit);
         assert_eq!(chunk_bytes((0, 0x21002), 0x1000, 0x100_0000), Some(0x21000));
         assert_eq!(chunk_bytes((0, 0x20ff2), 0x1000, 0x100_0000), Some(0x21000), "2.43");

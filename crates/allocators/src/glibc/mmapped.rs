@@ -1,7 +1,7 @@
 //! Chunks with their own mapping: large blocks, returned to the kernel when freed.
 //!
 //! No structure lists them. A program may call madvise, mprotect, mlock or prctl for part of its
-//! block (numpy asks for huge pages within arrays of 4 MiB), which makes the kernel list that block
+//! block (numpy requests huge pages within arrays of 4 MiB), which makes the kernel list that block
 //! as several mappings; and it lists adjacent blocks as one. So the search goes through contiguous
 //! private anonymous memory, regardless of mapping borders. Each block starts with the words (0,
 //! size | IS_MMAPPED). If memalign moved the block, that header stays, and malloc uses a second one

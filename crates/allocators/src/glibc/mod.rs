@@ -68,7 +68,7 @@ pub static ABOUT: ReaderInfo = ReaderInfo {
         Spec::next_start("arena_max", "threads share two arenas"),
         Spec::next_start("jemalloc", "jemalloc instead of glibc's malloc"),
     ],
-    not_read: "caches of threads that could not be stopped: what is in them counts as in use",
+    not_read: "caches of threads that could not be stopped: their blocks count as in use",
     heap: HeapKind::Own,
     has_main_arena: true,
     // The reader itself recognises it by its structures.

@@ -24,7 +24,7 @@ pub struct Object {
 /// arrays of a static program may have any size.
 const MAX_DATA_BYTES: u64 = 256 << 20;
 
-/// Maximum data of a libc, bss included, that is read as a whole: it is some tens of KiB.
+/// Maximum data of a libc, bss included, that is read completely: it is some tens of KiB.
 const MAX_LIBC_DATA_BYTES: u64 = 1 << 20;
 
 /// Returns the candidates: every mapped libc; without one, every object with writable data, as

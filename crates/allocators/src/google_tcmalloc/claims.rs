@@ -28,7 +28,7 @@ const MAX_LISTED_BYTES: usize = 4096;
 pub struct Counts {
     /// By size class.
     pub classes: BTreeMap<u16, SizeClass>,
-    /// Blocks with a span of their own.
+    /// Blocks with their own span.
     pub large: u64,
     /// Their bytes.
     pub large_bytes: u64,

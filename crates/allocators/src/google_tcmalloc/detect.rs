@@ -94,7 +94,7 @@ fn is_valid(
     }
 }
 
-/// Whether the objects marked free are as many as those not allocated.
+/// Whether the number of objects marked free equals that of objects not allocated.
 fn has_consistent_free_count(heap: &Heap, layout: &Layout, bytes: &[u8], class: usize) -> bool {
     let objects = heap.classes.objects(class, heap.page_shift).unwrap_or(0);
     let Some(span) = layout.span(bytes, heap.page_shift) else { return false };

@@ -297,7 +297,7 @@ impl Classes {
         if size(0)? != 0 || sizes < MIN_SIZES || !LARGEST_BYTES.contains(&size(sizes - 1)?) {
             return None;
         }
-        // The largest number first: partitions are alike, so a smaller number would match too.
+        // The largest number first: partitions are equal, so a smaller number would match too.
         let bases = || BASE_CLASSES.into_iter().filter(|&base| sizes <= base);
         let numbers =
             (1..=MAX_PARTITIONS).rev().flat_map(|partitions| bases().map(move |base| base * partitions));

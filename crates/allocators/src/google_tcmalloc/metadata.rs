@@ -1,5 +1,5 @@
 //! tcmalloc's own structures. They have separate address space, mapped 1 GiB at a time; the part in
-//! use is writable, and so a mapping of its own.
+//! use is writable, and so its own mapping.
 
 use std::collections::{BTreeSet, HashMap};
 

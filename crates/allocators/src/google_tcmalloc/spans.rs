@@ -4,7 +4,7 @@
 //! A span of one block has an entry for its first page only, which is cleared when the span is
 //! freed. A span of objects has an entry for every page; all but the first stay when it is freed,
 //! with class 0 (`huge_page_aware_allocator.h`, `Delete`; `pagemap.cc`, `UnregisterSizeClass`). So
-//! a span is in use if the entry of its own first page points to it.
+//! a span is in use if the entry of its first page points to it.
 
 use std::collections::BTreeSet;
 use std::time::Instant;

@@ -284,7 +284,7 @@ impl Claimer<'_> {
     }
 
     /// Claims a large allocation, which begins at a cache line of its first page: its extent has
-    /// one extra page so that not all allocations are aligned alike (`opt.cache_oblivious`).
+    /// one extra page so that not all allocations are aligned the same (`opt.cache_oblivious`).
     fn claim_large(
         &mut self,
         extent: &Extent,

@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn what_disagrees_with_itself_is_none() {
+    fn inconsistent_structures_are_rejected() {
         for (at, byte) in [(ACTIVE, 4), (ACTIVE + 8, 8), (TOUCHED, 3), (LONGEST_FREE, 1), (16, 2), (36, 9)] {
             let mut bytes = structure(0x7f00_0020_0000);
             bytes[at] = byte;

@@ -83,7 +83,7 @@ const MIN_DAMAGES_FOR_ENCODED: u64 = 4;
 /// Minimum free bytes for which the reader proposes a setting for the next start.
 const MIN_BYTES_FOR_SETTING: u64 = 1 << 20;
 
-/// The reader of mimalloc. It looks for mimalloc's library besides mappings at its hints, because
+/// The reader of mimalloc. It searches mimalloc's library besides mappings at its hints, because
 /// some builds map memory without a hint.
 pub static READER: allocator::Reader = allocator::Reader::new(|_, space| {
     let is_likely = |mapping: &Mapping| {

@@ -231,7 +231,7 @@ const SEGMENT_2_1: SegmentLayout = SegmentLayout {
     ..SEGMENT_2_0_9
 };
 /// No call is made: its threads have several heaps each, whose pages are freed only when no other
-/// thread can look at them.
+/// thread can access them.
 const SEGMENT_CPYTHON: SegmentLayout = SegmentLayout {
     releases: "CPython 3.13 and 3.14",
     page: &PAGE_CPYTHON,

@@ -22,7 +22,7 @@ const MASK_WORDS: usize = 16;
 /// 10, `arena_purge_mult` 10), and the longest that `reclaim` waits for several.
 const ARENA_DELAY: u64 = 100;
 const MAX_ARENA_WAIT: u64 = 500;
-/// A larger block has a page of its own, and all such pages are in one queue
+/// A larger block has its own page, and all such pages are in one queue
 /// (`MI_MEDIUM_OBJ_SIZE_MAX`, `MI_BIN_HUGE`).
 const MEDIUM_BYTES: u64 = 128 << 10;
 
@@ -506,7 +506,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_freed_goes_back_by_the_rules_of_the_release() {
+    fn freed_spans_are_released_by_the_rules_of_the_version() {
         // The first page is released with the free slice beside it; at the second nothing is due.
         assert_eq!(*released(SpanPurge::WhenDue, THREAD, true), [slices(2, 4)]);
         assert_eq!(*released(SpanPurge::Kept, THREAD, true), []);
@@ -529,7 +529,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_committed_or_not_allowed_stays() {
+    fn uncommitted_or_disallowed_slices_are_not_released() {
         let (mut heap, collection) = heap(SpanPurge::AtVisits, THREAD, true);
         for scheduled in heap.purge_schedules.values_mut() {
             scheduled.committed = Mask::new([1 << 2].into_iter());

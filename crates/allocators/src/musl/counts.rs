@@ -18,7 +18,7 @@ pub struct Counts {
     pub free_bytes: u64,
     /// Bytes of the heads of groups or chunks.
     pub head_bytes: u64,
-    /// Blocks with a mapping of their own.
+    /// Blocks with their own mapping.
     pub mapped_blocks: u64,
     /// By size class.
     pub classes: BTreeMap<usize, SizeClass>,

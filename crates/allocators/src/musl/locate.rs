@@ -146,7 +146,7 @@ fn state(context: &Context<'_>, name: String, first: &FirstArea) -> State {
         }
         area = word_at(&bytes, AREA_NEXT).unwrap_or(0);
     }
-    // Of two groups with the same start, the outer one first.
+    // If two groups have the same start, the outer one comes first.
     state.groups.sort_unstable_by_key(|group| (group.start, std::cmp::Reverse(group.end())));
     state
 }

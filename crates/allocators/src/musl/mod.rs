@@ -36,7 +36,7 @@ pub static ABOUT: ReaderInfo = ReaderInfo {
     rows: &rows::ROWS,
     blocks: Some(&rows::BLOCKS),
     remedies: &[],
-    not_read: "what the loader gives away of programs' data stays on program.data",
+    not_read: "program data that the loader donates to malloc stays on program.data",
     heap: HeapKind::Own,
     ..ReaderInfo::NONE
 };

@@ -23,7 +23,7 @@ use strandline_process::range::AddressRange;
 pub struct Counts {
     /// By size class.
     pub classes: BTreeMap<usize, SizeClass>,
-    /// Blocks with a span of their own.
+    /// Blocks with their own span.
     pub large: u64,
     /// Their bytes.
     pub large_bytes: u64,

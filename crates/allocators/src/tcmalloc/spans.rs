@@ -79,7 +79,7 @@ pub fn walk(context: &Context<'_>, heap: &Heap, taken: &RangeSet) -> Spans {
         }
         let class = usize::from(words.class);
         if words.location == SpanState::InUse && class > 0 {
-            // A span of objects has as many pages as its class defines.
+            // A span of objects has the number of pages that its class defines.
             if heap.classes.pages.get(class) != Some(&words.pages) {
                 return None;
             }

@@ -37,7 +37,7 @@ fn check_sums(subject: &FrozenProcess, reading: &Reading) {
     assert!(trim.predicted_bytes <= claimed);
 }
 
-/// Whether the sound heap of this recipe is read correctly; if not, a difference is not due to
+/// Whether the undamaged heap of this recipe is read correctly; if not, a difference is not due to
 /// damage.
 fn is_read_right(heap: &Heap) -> bool {
     let readings = FrozenProcess::of(heap).read(1);
@@ -48,7 +48,7 @@ proptest! {
     #![proptest_config(ProptestConfig { max_shrink_iters: 10, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn damaged_words_never_hurt_the_reader(
+    fn the_reader_survives_damaged_words(
         version in prop::sample::select(&VERSIONS[..]), seed: u64, words in 1..200usize, threads in 1..=4usize,
     ) {
         let mut heap = fabricate(&Recipe::from_seed(version, seed));

@@ -1,4 +1,4 @@
-//! The glibc reader on fabricated heaps: sound ones, with all figures known by construction,
+//! The glibc reader on fabricated heaps: valid ones, with all figures known by construction,
 //! damaged ones, and traps.
 //!
 //! No process is read. Effort is measured in bytes read, never in time.

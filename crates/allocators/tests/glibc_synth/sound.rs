@@ -61,7 +61,7 @@ fn check(version: Version, seed: u64, percent: u64) {
         assert_eq!(found.fastbin_bytes, expected.fastbin_bytes);
     }
     let trim = reading.call.as_ref().expect("a glibc can be trimmed");
-    assert_eq!(trim.doubt, None, "a sound heap can be trimmed");
+    assert_eq!(trim.doubt, None, "a valid heap can be trimmed");
     assert_eq!(trim.predicted_bytes, subject.resident_bytes(&heap.expected.trim));
     assert_eq!(arenas.iter().map(|arena| arena.trim_bytes).sum::<u64>(), trim.predicted_bytes);
     // A chunk that memalign moved has lost its mark at the start of the mapping, and 2.43 loses
@@ -81,7 +81,7 @@ proptest! {
     #![proptest_config(ProptestConfig { max_shrink_iters: 10, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn figures_are_those_the_heap_was_built_with(
+    fn figures_equal_the_built_heap(
         version in prop::sample::select(&VERSIONS[..]), seed: u64, percent in 0..=100u64,
     ) {
         check(version, seed, percent);
@@ -91,7 +91,7 @@ proptest! {
 /// Foreign bytes after a piece, that partly look like a chunk and the end of a piece, are not
 /// taken for another piece.
 #[test]
-fn what_looks_like_the_end_of_a_piece_begins_none() {
+fn a_false_end_of_a_piece_begins_no_piece() {
     let Some(version) = VERSIONS.into_iter().find(|version| format!("{version:?}") == "V2_31") else {
         panic!("no 2.31")
     };
@@ -103,7 +103,7 @@ fn what_looks_like_the_end_of_a_piece_begins_none() {
 /// foreign bytes are full of words that look like headers; if one leads to a true chunk by chance,
 /// the chunks before that are lost. All else must be right.
 #[test]
-fn behind_foreign_sbrk_the_chain_is_found_again() {
+fn the_chain_is_found_again_after_a_foreign_sbrk() {
     let (mut wrong, mut cases) = (0, 0);
     for version in VERSIONS {
         for seed in 0..25 {

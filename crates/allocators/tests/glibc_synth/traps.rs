@@ -161,7 +161,7 @@ fn circles_of_arenas_and_heaps() {
 }
 
 #[test]
-fn heaps_that_claim_what_is_not_theirs() {
+fn heaps_that_claim_foreign_memory() {
     let sound = fabricate(&recipe());
     for size in [0x1000, 1 << 20, 64 << 20, 1 << 63, !4095] {
         let mut heap = sound.clone();
@@ -314,7 +314,7 @@ fn put_arena(image: &mut Image, arena: u64, next: u64) {
 }
 
 #[test]
-fn main_arenas_wherever_one_looks() {
+fn false_main_arenas_everywhere() {
     // A thousand of them, each with a ring that leads into an endless cycle.
     let data = 0x7f5a_9000_0000u64;
     let bytes = 4 << 20;

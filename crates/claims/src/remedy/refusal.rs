@@ -16,13 +16,13 @@ pub enum Refusal {
     /// It is stopped by a signal.
     #[error("process {pid} is stopped by a signal; continue it first (`kill -CONT {pid}`) and try again")]
     Stopped {
-        /// The process asked for.
+        /// The process.
         pid: i32,
     },
     /// It is in a state in which the call is not known to be safe.
     #[error("process {pid} {what}; {advice}")]
     Unsafe {
-        /// The process asked for.
+        /// The process.
         pid: i32,
         /// The obstacle.
         what: String,
@@ -34,7 +34,7 @@ pub enum Refusal {
         "process {pid} has no function {function} to call ({detail}); restart it to give its memory back"
     )]
     NoFunction {
-        /// The process asked for.
+        /// The process.
         pid: i32,
         /// The function's name.
         function: &'static str,
@@ -44,7 +44,7 @@ pub enum Refusal {
     /// No thread was found in a state in which the call is safe.
     #[error("no safe thread within {seconds} s in process {pid} ({detail}); try a longer --wait")]
     NoSafeThread {
-        /// The process asked for.
+        /// The process.
         pid: i32,
         /// How long strandline waited.
         seconds: f64,
@@ -54,7 +54,7 @@ pub enum Refusal {
     /// The only possible method is used on request only.
     #[error("process {pid}: {reason}; --allow-lost-write-risk accepts that")]
     NeedsRisk {
-        /// The process asked for.
+        /// The process.
         pid: i32,
         /// The risk, and why no safe method is possible here.
         reason: String,
@@ -62,18 +62,18 @@ pub enum Refusal {
     /// The process ended during the call.
     #[error("process {pid} ended during the call ({how})")]
     Died {
-        /// The process asked for.
+        /// The process.
         pid: i32,
         /// How it ended.
         how: String,
     },
     /// The call takes too long; the thread finishes it by itself.
     #[error(
-        "the call in thread {tid} of process {pid} was not done after {seconds} s and was left to end by \
-         itself, after which the thread goes on where it was; look again later with `strandline explain {pid}`"
+        "the call in thread {tid} of process {pid} was not done after {seconds} s and runs on; \
+         the thread resumes its own code after it; run `strandline explain {pid}` later"
     )]
     Abandoned {
-        /// The process asked for.
+        /// The process.
         pid: i32,
         /// The thread that runs the call.
         tid: i32,
@@ -82,10 +82,10 @@ pub enum Refusal {
     },
     /// The tracer lost the thread during the call.
     #[error(
-        "thread {tid} of process {pid} during the call: {source}; it ends the call by itself and goes on"
+        "thread {tid} of process {pid} during the call: {source}; the thread finishes the call by itself and resumes its own code"
     )]
     Interrupted {
-        /// The process asked for.
+        /// The process.
         pid: i32,
         /// The thread that runs the call.
         tid: i32,

@@ -84,13 +84,13 @@ fn subject() -> (Subject, [u64; 5]) {
     (subject, at.try_into().unwrap())
 }
 
-/// A made-up runtime that claims this, whatever is there.
+/// A made-up runtime that claims this in any process.
 struct MadeUp {
     name: &'static str,
     row: RowRef,
     /// Blocks: pointer and bytes.
     blocks: Vec<(u64, u64)>,
-    /// Memory of its own.
+    /// Its own memory.
     ranges: Vec<(u64, u64)>,
 }
 
@@ -188,7 +188,7 @@ fn each_layer_refines_the_one_below_where_that_holds_a_block() {
 }
 
 /// Two readers may take hostile bytes for their structures: the first one's claims count, and the
-/// inspection goes on.
+/// inspection continues.
 #[test]
 fn a_runtime_has_no_memory_that_is_another_one_s() {
     let (subject, _) = subject();

@@ -39,7 +39,7 @@ pub struct Account {
     pub other_allocators: Vec<Allocator>,
     /// Runtimes, read or only recognised.
     pub runtimes: Vec<Runtime>,
-    /// Names of allocators and runtimes that manage memory of their own and were not read.
+    /// Names of allocators and runtimes that manage their own memory and were not read.
     pub unread: Vec<String>,
     /// What was not read, and why.
     pub caveats: Vec<Caveat>,
@@ -185,7 +185,7 @@ fn find_zeros(frozen: &Frozen, inputs: &Inputs<'_>, threads: usize, options: &Op
     let progress = |bytes: u64| {
         let done = done.fetch_add(bytes, Ordering::Relaxed) + bytes;
         if let Some(progress) = options.progress {
-            progress("looking for pages of zeros", done, total);
+            progress("searching for zero pages", done, total);
         }
     };
     let found = zeros::find(&frozen.memory, &runs, threads, &progress);

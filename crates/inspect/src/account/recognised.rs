@@ -36,7 +36,7 @@ pub fn recognise(
     // A runtime may manage all its memory itself: then its reader has read the allocator.
     let is_read = |name: &str| runtimes.iter().any(|runtime| runtime.read && runtime.name == name);
     for allocator in named.iter().filter(|allocator| !is_read(&allocator.name)) {
-        let text = "manages memory of its own; strandline does not read it yet: it is on the row anonymous";
+        let text = "manages its own memory, which strandline cannot read yet: it is on the row anonymous";
         add_unread(
             caveats,
             "allocator_not_read",
@@ -55,8 +55,7 @@ pub fn recognise(
         !runtime.read && recognise::has_own_heap(&runtime.name) && !is_allocator(&runtime.found_by)
     };
     for runtime in runtimes.iter().filter(own_heap).filter(|_| anonymous_bytes >= WORTH_NAMING_BYTES) {
-        let text =
-            "keeps objects in memory of its own; strandline does not read it: it is on the row anonymous";
+        let text = "manages its own memory, which strandline cannot read: it is on the row anonymous";
         add_unread(caveats, "runtime_not_read", (&runtime.name, &runtime.found_by), text, anonymous_bytes);
     }
     let is_unread = |code: &str| ["allocator_not_read", "runtime_not_read", "runtime_busy"].contains(&code);
@@ -75,14 +74,14 @@ pub fn recognise(
 }
 
 /// Adds the caveat that an allocator or runtime, by its name and file, was not read, unless a
-/// caveat says that it is busy.
+/// caveat reports it as busy.
 fn add_unread(caveats: &mut Vec<Caveat>, code: &str, (name, file): (&str, &str), text: &str, bytes: u64) {
     if !caveats.iter().any(|caveat| caveat.code == "runtime_busy" && caveat.place == name) {
         caveats.push(Caveat::new(code, file, Some(bytes), format!("{name} {text}")));
     }
 }
 
-/// The names of allocators and runtimes that manage memory of their own and were not read.
+/// The names of allocators and runtimes that manage their own memory and were not read.
 pub fn unread(allocators: &[Allocator], runtimes: &[Runtime]) -> Vec<String> {
     let is_listed = |runtime: &&Runtime| allocators.iter().any(|one| one.found_by == runtime.found_by);
     let of_runtimes = runtimes

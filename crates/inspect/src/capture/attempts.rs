@@ -1,7 +1,7 @@
 //! Reads a process: stops it, reads it, releases it, and tries again if it was in the middle of a
 //! change.
 //!
-//! [`super::frozen`] defines what is read. Called on a thread of its own, which is the tracer.
+//! [`super::frozen`] defines what is read. Called on a separate thread, which is the tracer.
 
 use std::time::{Duration, Instant};
 
@@ -282,8 +282,7 @@ fn threads_of(process: &Process, stopped: &Stopped<'_>, how: &ReadPlan<'_>) -> T
     }
     // Registers are needed only to follow references.
     for thread in stopped.in_transfer().filter(|_| how.options.keeps_blocks) {
-        let text =
-            "it sleeps in a transfer and was not stopped: what only its registers hold counts as unreachable";
+        let text = "it sleeps in a transfer and was not stopped: blocks that only its registers reference count as unreachable";
         add("registers_unread", thread.tid, text);
     }
     threads

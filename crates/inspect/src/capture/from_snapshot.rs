@@ -4,7 +4,7 @@
 //! During the stop, only mappings and page tables are read, and the snapshot is made. The rest of
 //! smaps, which takes another walk over all pages, comes from the snapshot for private anonymous
 //! memory, which it has page for page, and from the page tables for files and shared memory. What
-//! the process keeps from its children, smaps alone says: it is read before the stop, and holds for
+//! the process keeps from its children is only in smaps, read before the stop, and holds for
 //! the mappings that are still the same.
 
 use std::fs::File;
@@ -119,7 +119,7 @@ fn copy(process: &Process, runs: Vec<AddressRange>) -> std::result::Result<Memor
             "{mebibytes} MiB of it are kept from its children (MADV_DONTFORK, MADV_WIPEONFORK)"
         ));
     }
-    let too_much = || "there is no room for what it keeps from its children".to_owned();
+    let too_much = || "there is no room for the memory that it keeps from its children".to_owned();
     let room = if bytes == 0 { Some(CopyBuffer::default()) } else { CopyBuffer::for_bytes(bytes) };
     let room = room.ok_or_else(too_much)?;
     MemoryCopy::take(&ByPid::new(process.pid()), runs.into_iter(), room, 1, None).ok_or_else(too_much)
@@ -154,13 +154,13 @@ fn hidden(pages: &Pages, plan: &Plan) -> Vec<AddressRange> {
     }
 }
 
-/// The hidden ranges of a stopped process, by what smaps said before the stop.
+/// The hidden ranges of a stopped process, by smaps from before the stop.
 fn known_hidden(before: &[KnownMapping], space: &AddressSpace) -> Vec<AddressRange> {
     let is_hidden = |mapping: &Mapping| known(before, mapping).is_some_and(|known| known.is_hidden);
     joined(space.mappings().iter().map(|mapping| (mapping.range(), is_hidden(mapping))))
 }
 
-/// What smaps said of this mapping before the stop; `None` if it was another.
+/// The entry of this mapping in smaps from before the stop; `None` if it was another.
 fn known<'a>(before: &'a [KnownMapping], mapping: &Mapping) -> Option<&'a KnownMapping> {
     let index = before.partition_point(|known| known.mapping.start < mapping.start);
     before.get(index).filter(|known| known.mapping == *mapping)
@@ -273,7 +273,7 @@ impl SnapshotInputs {
                     .map_err(|error| no(format!("reading its page tables: {error}")))?;
                 if let Err(differences) = pages::reconcile(&residency, &smaps.entries) {
                     let first = differences.first().map(ToString::to_string).unwrap_or_default();
-                    return Err(no(format!("it has other pages than the process had ({first})")));
+                    return Err(no(format!("its pages differ from those of the process ({first})")));
                 }
                 (smaps, residency)
             }
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn only_mappings_that_are_the_same_are_taken_for_hidden() {
+    fn only_identical_mappings_count_as_hidden() {
         let before = known_as(&space(&[MIB, 2 * MIB, 8 * MIB]), true);
         let found = known_hidden(&before, &space(&[MIB, 2 * MIB, 4 * MIB, 8 * MIB]));
         let range = |start: u64, end: u64| AddressRange::new(start * MIB, end * MIB);
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn much_that_is_new_has_smaps_read_again() {
+    fn many_new_mappings_cause_another_read_of_smaps() {
         let (old, now) = (space(&[MIB]), space(&[MIB, 4 * MIB]));
         let before = known_as(&old, true);
         assert!(is_usable(&before, &old, &resident(&old, 2 * MAX_NEW_BYTES)), "nothing is new");

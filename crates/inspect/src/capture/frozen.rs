@@ -192,11 +192,11 @@ pub(super) fn kernel_view(
 
 fn collecting(busy: &Busy) -> Caveat {
     let what = if busy.collecting {
-        "stood in the middle of its own collection"
+        "was in a garbage collection"
     } else {
-        "had books that do not agree with each other, as in the middle of a change or when damaged,"
+        "had inconsistent data structures (during a change, or damaged)"
     };
-    let text = format!("{} {what} at {MAX_ATTEMPTS} looks: its memory is not read", busy.runtime);
+    let text = format!("{} {what} in {MAX_ATTEMPTS} attempts: its memory is not read", busy.runtime);
     Caveat::new("runtime_busy", busy.runtime, busy.bytes, text)
 }
 

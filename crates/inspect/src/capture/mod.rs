@@ -34,7 +34,7 @@ pub type Progress<'a> = &'a (dyn Fn(&str, u64, u64) + Sync);
 /// Options of an inspection.
 #[derive(Clone, Copy)]
 pub struct Options<'a> {
-    /// Whether to look for all-zero pages in memory outside malloc's heaps, which reads all of it.
+    /// Whether to search memory outside malloc's heaps for all-zero pages, which reads all of it.
     pub find_zero_pages: bool,
     /// Whether to check the heap for a call into the allocator, which takes longer.
     pub before_call: bool,
@@ -142,7 +142,7 @@ fn capture_once(pid: i32, options: &Options<'_>) -> Result<(Process, Frozen)> {
         return Err(Error::NoSuchProcess { pid });
     }
     let threads = options.reading_threads();
-    // The tracer is a thread of its own: when it ends, the kernel releases everything, even threads
+    // The tracer is a separate thread: when it ends, the kernel releases everything, even threads
     // in an uninterruptible sleep that could not be stopped and released in order.
     let most = options.max_stop.unwrap_or_else(|| frozen::longest_stop(attempts::anonymous_bytes(&process)));
     let frozen = on_own_thread(most, || read_process(&process, &StoppedBy::Us, threads, options));

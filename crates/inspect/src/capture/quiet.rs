@@ -19,7 +19,7 @@ pub const QUIET_FOR: Duration = Duration::from_millis(250);
 const MAX_AWAKE: Duration = Duration::from_millis(30);
 const SHORTEST_PAUSE: Duration = Duration::from_micros(200);
 const LONGEST_PAUSE: Duration = Duration::from_millis(10);
-/// Interval between checks whether reading is in vain.
+/// Interval between checks whether reading can be aborted.
 const GLANCE_EVERY: Duration = Duration::from_millis(2);
 
 /// A process's memory. Reads return nothing once the watcher has set `is_over`, so that a read in
@@ -52,7 +52,7 @@ impl Drop for End<'_> {
     }
 }
 
-/// Runs `work` on `memory` while a second thread asks `is_in_vain`; returns true with the result if
+/// Runs `work` on `memory` while a second thread polls `is_in_vain`; returns true and the result if
 /// the answer was yes. `work` then reads nothing more.
 pub(super) fn watched<T>(
     memory: &dyn Memory,

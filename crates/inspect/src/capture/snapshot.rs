@@ -24,10 +24,10 @@ pub enum SnapshotMode {
     /// Never.
     #[default]
     Never,
-    /// If nothing speaks against a snapshot, and it stops the process for less time than reading
+    /// If a snapshot is harmless, and it stops the process for less time than reading
     /// does.
     IfShorter,
-    /// If nothing speaks against it; otherwise the process is stopped while it is read, with a
+    /// If it is harmless; otherwise the process is stopped while it is read, with a
     /// caveat.
     IfPossible,
     /// Always; if it is not possible, the process is not inspected.
@@ -75,7 +75,7 @@ pub struct KnownMapping {
     pub is_hidden: bool,
 }
 
-/// Whether the program keeps this private anonymous mapping from its children. smaps alone says so.
+/// Whether the program keeps this private anonymous mapping from its children; only smaps shows it.
 pub fn is_hidden(entry: &SmapsEntry) -> bool {
     entry.mapping.is_private_anonymous() && entry.flags.has(b"dc") && !entry.flags.has(b"wf")
 }

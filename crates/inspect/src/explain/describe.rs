@@ -97,7 +97,7 @@ pub fn describe(process: &Process, account: &mut Account) -> Explanation {
 fn leaked(rows: &[Row], rss_bytes: u64) -> String {
     let leaked: u64 = rows.iter().filter(|row| row.id.ends_with(".leaked")).map(|row| row.bytes).sum();
     if leaked > rss_bytes / MIN_LEAKED_PART {
-        format!("; nothing leads to {} of it any more", bytes(leaked))
+        format!("; {} of it is unreachable", bytes(leaked))
     } else {
         String::new()
     }

@@ -82,7 +82,7 @@ fn item(id: &str, system: &str, text: String, paste: String) -> Advice {
 fn larger_limit(explanation: &GroupExplanation, size: u64) -> Advice {
     let because = match explanation.kill_at_limit() {
         Some(_) => "a process was killed at the limit",
-        None => "what cannot be reclaimed nearly fills the limit",
+        None => "memory that cannot be reclaimed nearly fills the limit",
     };
     let text = format!("{because}; {} leaves a quarter", bytes(size));
     let (mib, target) = (size / MIB, &explanation.target);

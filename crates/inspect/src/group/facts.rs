@@ -47,7 +47,7 @@ pub struct GroupExplanation {
     pub cost: Cost,
 }
 
-/// Age from which a kill says nothing about the group as it is now.
+/// Age from which a kill is irrelevant to the current state of the group.
 const MAX_KILL_AGE_SECONDS: f64 = 3600.0;
 
 impl GroupExplanation {
@@ -282,7 +282,7 @@ pub struct ChildGroup {
 }
 
 impl GroupFigures {
-    /// Of what was read.
+    /// Makes the figures from what was read.
     pub fn new(group: &Group, memory: &Memory, limit: Option<EffectiveLimit>) -> Self {
         let (parts, limits, events) = (&memory.parts, &memory.limits, &memory.events);
         let sum = |all: [Option<u64>; 2]| Some(all[0]?.saturating_add(all[1]?));

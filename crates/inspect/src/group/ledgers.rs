@@ -1,7 +1,7 @@
 //! Ledgers of a group's processes: the rows of each take the place of its anonymous memory.
 //!
-//! Each process is looked at in turn, the largest first, and may be stopped for as long as the
-//! caller allows. One that cannot be looked at keeps its row, with a caveat.
+//! Each process is read in turn, the largest first, and may be stopped for as long as the
+//! caller allows. One that cannot be read keeps its row, with a caveat.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -22,11 +22,11 @@ pub struct LedgerOptions<'a> {
     pub each: Options<'a>,
     /// How long a process may be stopped: `None` for not at all.
     pub stop: &'a dyn Fn(&GroupProcess) -> Option<Duration>,
-    /// Called with the number of processes that were looked at, and of all.
+    /// Called with the number of processes that were read, and of all.
     pub progress: &'a dyn Fn(usize, usize),
 }
 
-/// Processes below 1/`LEAST_PART` of the charge are not looked at.
+/// Processes below 1/`LEAST_PART` of the charge are not read.
 const LEAST_PART: u64 = 1000;
 /// Maximum number of caveats of one ledger that are kept.
 const MAX_CAVEATS: usize = 2;

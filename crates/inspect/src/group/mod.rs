@@ -43,7 +43,7 @@ const MAX_PSS_TIME: Duration = Duration::from_millis(300);
 const MAX_FILES_TIME: Duration = Duration::from_millis(240);
 const MAX_WALK_TIME: Duration = Duration::from_millis(100);
 const MAX_SAMPLE_TIME: Duration = Duration::from_millis(120);
-/// Maximum time to read the kernel's log; another thread looks at files meanwhile.
+/// Maximum time to read the kernel's log; another thread reads files meanwhile.
 const MAX_LOG_TIME: Duration = Duration::from_millis(100);
 
 /// Makes the ledger of `group`, without stopping a process.
@@ -130,7 +130,7 @@ fn files(hierarchy: &Hierarchy, members: &Members) -> Files {
     if members.processes.is_empty()
         && let Ok(own) = Process::open(std::process::id().cast_signed())
     {
-        // Files that ended processes left in shared memory are looked for from here.
+        // Files that ended processes left in shared memory are searched for from here.
         walk.add_process(&own, &mut search);
     }
     let mut files = search.finish();
@@ -167,7 +167,12 @@ fn caveats(memory: &Memory, members: &Members, processes: &GroupProcesses, files
             "{invisible} of its processes are not visible from this pid namespace: run strandline on the host"
         ),
     );
-    add(members.is_cut, "too_many_groups", None, "it has more groups or processes than are looked at".into());
+    add(
+        members.is_cut,
+        "too_many_groups",
+        None,
+        "it has more groups or processes than strandline reads".into(),
+    );
     let estimated = processes.estimated;
     add(
         estimated > 0,
@@ -181,7 +186,7 @@ fn caveats(memory: &Memory, members: &Members, processes: &GroupProcesses, files
         files.names_left,
         "files_left",
         None,
-        "strandline had no time to look at all files: their bytes are on the rows without a file, and rows of files may count \
+        "strandline had no time to read all files: their bytes are on the rows without a file, and rows of files may count \
          pages that are charged to other groups"
             .into(),
     );
@@ -199,7 +204,7 @@ fn caveats(memory: &Memory, members: &Members, processes: &GroupProcesses, files
         "remote_files",
         None,
         format!(
-            "strandline does not look at files of remote file systems: the bytes of {} are on the rows without a file",
+            "strandline does not read files of remote file systems: the bytes of {} are on the rows without a file",
             files.remote
         ),
     );
@@ -209,11 +214,11 @@ fn caveats(memory: &Memory, members: &Members, processes: &GroupProcesses, files
         "residency_not_charge",
         None,
         format!(
-            "strandline had no time to find the groups that {unsampled} files are charged to: their rows count what the page cache holds"
+            "strandline had no time to find the groups that {unsampled} files are charged to: their rows count their page cache"
         ),
     );
     add(!files.is_sampled && !files.files.is_empty(), "residency_not_charge", None,
-        "bytes of files are what the page cache holds, which may be charged to other groups (root can tell: /proc/kpagecgroup)".into());
+        "bytes of files are their page cache, which may be charged to other groups (root can read /proc/kpagecgroup)".into());
     add(
         !memory.is_hierarchical,
         "not_hierarchical",
@@ -225,9 +230,7 @@ fn caveats(memory: &Memory, members: &Members, processes: &GroupProcesses, files
         removed > 0,
         "removed_groups",
         None,
-        format!(
-            "{removed} removed groups below it are still kept by the kernel: what is charged to them is in its charge"
-        ),
+        format!("{removed} removed groups below it still exist in the kernel: its charge includes theirs"),
     );
     add(
         memory.changed_bytes > 64 * 4096,

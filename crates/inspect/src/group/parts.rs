@@ -51,7 +51,7 @@ pub(super) struct Part {
     pub kind: RowRef,
     /// Its bytes.
     pub bytes: u64,
-    /// Whether the kernel has a counter of it here; without one, 0 says nothing.
+    /// Whether the kernel has a counter of it here; without one, 0 means unknown.
     pub is_counted: bool,
 }
 
@@ -117,7 +117,7 @@ impl Parts {
     }
 
     /// Takes what exceeds the charge from the kinds that are least exact. A mapped page in the swap
-    /// cache is counted as anonymous too, so that its kind comes first and is no contradiction.
+    /// cache is counted as anonymous too, so that its kind comes first and is not a contradiction.
     fn cut(&mut self, excess: u128) {
         let excess = self.take(&SWAP_CACHE, excess);
         self.excess = u64::try_from(excess).unwrap_or(u64::MAX);
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_that_exceed_the_charge_are_cut_and_said_to_be() {
+    fn counters_above_the_charge_are_cut_with_a_caveat() {
         let parts = memory::Parts {
             anon: Some(100),
             file: Some(80),
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_have_names_of_their_own() {
+    fn rows_have_unique_names() {
         let ids: std::collections::BTreeSet<&str> = ALL.iter().map(|kind| kind.id).collect();
         assert_eq!(ids.len(), ALL.len());
     }

@@ -36,7 +36,7 @@ impl OneProcess {
         share.filter(|&bytes| bytes > 0).or(self.anonymous_bytes).unwrap_or(0)
     }
 
-    /// Of these, released with MADV_FREE and not dropped yet.
+    /// The part of these that was released with MADV_FREE and not dropped yet.
     pub fn lazy_free(&self) -> u64 {
         self.shares.map_or(0, |counts| counts.lazy_free_bytes).min(self.anonymous())
     }
@@ -121,7 +121,7 @@ impl GroupProcesses {
     }
 }
 
-/// Processes that stay open between the two looks.
+/// Processes that stay open between the two reads.
 const MAX_OPEN: usize = 256;
 /// Maximum number of threads that read shares: the kernel walks page tables for them.
 const MAX_THREADS: usize = 4;

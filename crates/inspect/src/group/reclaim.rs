@@ -1,7 +1,7 @@
 //! Releases memory of a control group: by calls in its processes, one after the other, or by the
 //! kernel (memory.reclaim).
 //!
-//! What was predicted stands beside what was released, for each process and in all, and beside both
+//! The predicted and the released bytes are given for each process and in all, beside both
 //! the fall of the group's charge.
 
 use std::fs::OpenOptions;
@@ -23,7 +23,7 @@ use crate::remedy::{ReclaimOptions, reclaim};
 pub struct GroupReclamation {
     /// The group.
     pub target: GroupTarget,
-    /// The remedy: that asked for, `memory_reclaim`, or `calls` for the best of each process.
+    /// The remedy: the requested one, `memory_reclaim`, or `calls` for the best of each process.
     pub remedy: String,
     /// How it ended: `done` if anything was released.
     pub outcome: Outcome,
@@ -70,7 +70,7 @@ pub struct ProcessReclamation {
     pub stopped_seconds: Option<f64>,
 }
 
-/// Processes below 1/`LEAST_PART` of the charge are left alone.
+/// Processes below 1/`LEAST_PART` of the charge are not reclaimed.
 const LEAST_PART: u64 = 1000;
 
 /// Applies a remedy to a group. Without one, the call that releases most is made in each process.
@@ -164,7 +164,7 @@ impl ProcessReclamation {
     }
 }
 
-/// What the kernel is asked for at once: it returns when that is reclaimed.
+/// Bytes requested from the kernel at once: the call returns when they are reclaimed.
 const STEP_BYTES: u64 = 256 << 20;
 
 /// Asks the kernel to reclaim the inactive page cache that needs not be written.
@@ -197,7 +197,7 @@ fn by_kernel(group: &Group, before: &GroupExplanation, answer: &mut GroupReclama
                 }
                 left -= step;
             }
-            // The kernel found less than it was asked for.
+            // The kernel found less than was requested.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
             Err(error) => {
                 if left == wanted {

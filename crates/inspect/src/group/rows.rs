@@ -14,9 +14,9 @@ use super::processes::{GroupProcesses, OneProcess};
 use super::shares::{Basis, Want, fill};
 use crate::facts::{State, Totals};
 
-/// Files of a kind, and processes, with rows of their own; smaller files are summed by folder.
+/// Files of a kind, and processes, with their own rows; smaller files are summed by folder.
 const MAX_FILE_ROWS: usize = 50;
-/// The smallest file with a row of its own, as a part of its kind.
+/// The smallest file with its own row, as a part of its kind.
 const MIN_FILE_DIVISOR: u64 = 200;
 /// Folders of a kind with rows; the others are summed.
 const MAX_FOLDER_ROWS: usize = 50;
@@ -98,7 +98,7 @@ fn anonymous(rows: &mut Vec<GroupRow>, bytes: u64, inputs: &Inputs<'_>, caveats:
     let (shares, left) = fill(bytes, &wants);
     let known = wants.iter().filter(|want| want.basis == Basis::Sampled);
     let wanted = known.fold(0_u64, |sum, want| sum.saturating_add(want.bytes));
-    // A batch of counters and the time between two looks are no finding.
+    // A difference due to batched counters or the time between two reads is no finding.
     let tolerance = 64 * 4096 * inputs.processors + bytes / 100;
     if wanted.saturating_sub(bytes) > tolerance {
         caveats.push(Caveat::new(
@@ -131,7 +131,7 @@ fn shared(files: &Files) -> Vec<OfFile<'_>> {
     shared.map(|file| OfFile { file, want: Want { basis: basis(file), bytes: charged(file) } }).collect()
 }
 
-/// The files of the page cache, with their bytes of one state. A sample does not tell states apart,
+/// The files of the page cache, with all bytes in one state. A sample does not distinguish states,
 /// so that what is charged elsewhere is taken to be clean.
 fn cached(files: &Files, kind: RowRef) -> Vec<OfFile<'_>> {
     let cached = files.files.iter().filter(|file| !file.is_shared_memory);

@@ -4,7 +4,7 @@
 /// What is known of one holder's bytes, best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Basis {
-    /// The pages' group was asked for.
+    /// The pages' group was queried.
     Sampled,
     /// A process of the group uses the file; its pages may be charged to another group.
     Used,

@@ -152,11 +152,11 @@ fn limit(explanation: &GroupExplanation) -> Option<String> {
     let kill = explanation.kill_at_limit();
     let conclusion = if let Some((kill, held)) = kill.and_then(|kill| Some((kill, kill.anonymous_bytes?))) {
         let minutes = (kill.seconds_ago / 60.0).ceil();
-        format!("; {}, killed {minutes:.0} min ago, had {}", kill.name, bytes(held))
+        format!("; {}, killed {minutes:.0} min ago, held {}", kill.name, bytes(held))
     } else if percent >= NEAR_PERCENT {
-        ": that is what gets processes killed".to_owned()
+        ": at the limit the kernel kills processes".to_owned()
     } else if cgroup.events.oom_kill.is_some_and(|kills| kills > 0) {
-        "; the kernel's log may say what was killed".to_owned()
+        "; see the kernel's log for what was killed".to_owned()
     } else if firm < cgroup.current_bytes {
         "; it drops the rest before it kills".to_owned()
     } else {
@@ -172,7 +172,7 @@ fn limit(explanation: &GroupExplanation) -> Option<String> {
 /// From this part of the limit on, what cannot be reclaimed is near it.
 const NEAR_PERCENT: f64 = 70.0;
 
-/// The class: what to look at first.
+/// The class: what to examine first.
 fn class(explanation: &GroupExplanation, sums: &Sums) -> &'static str {
     let half = explanation.cgroup.current_bytes / 2;
     match sums {

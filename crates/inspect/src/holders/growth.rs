@@ -191,7 +191,7 @@ mod tests {
 
     /// What is not listed may have existed nevertheless.
     #[test]
-    fn what_was_not_told_before_did_not_grow() {
+    fn entries_missing_before_did_not_grow() {
         let before = Holders { type_count: 5, ..look(0.0, vec![root("a", 10)], &[("A", 5)]) };
         let before = Holders { other_roots: Sum { bytes: 100, blocks: 1 }, ..before };
         let growth = between(&before, &look(1.0, vec![root("a", 30), root("b", 20)], &[("A", 6), ("B", 9)]));
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_of_a_file_that_was_made_to_hurt_do_none() {
+    fn hostile_figures_of_a_file_are_harmless() {
         let before = look(0.0, vec![root("a", u64::MAX), root("a", u64::MAX)], &[("A", u64::MAX), ("A", 1)]);
         let growth = between(&before, &look(f64::NAN, Vec::new(), &[]));
         assert_eq!(growth.roots.len(), 1);

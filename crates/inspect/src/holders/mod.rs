@@ -73,12 +73,12 @@ pub fn holders(pid: i32, options: &Options<'_>) -> Result<Holders> {
 }
 
 /// Completes `holders` from the account: adds a caveat if parts of heaps were not read, gives
-/// unreachable bytes rows of their own there, and copies what both documents have.
+/// unreachable bytes their own rows there, and copies what both documents have.
 pub(crate) fn complete(holders: &mut Holders, process: &Process, account: &mut Account) {
     let unread = account.rows.iter().filter(|row| row.id.ends_with(".unread"));
     let unread: u64 = unread.map(|row| row.bytes).sum();
     if unread > 0 {
-        let text = "parts of heaps made no sense, or there was no time for them: what only they lead to is not known";
+        let text = "parts of heaps were inconsistent, or not read in time: blocks that only they reference are unknown";
         holders.caveats.push(Caveat::new("holders_incomplete", "heap", Some(unread), text));
         holders.withhold();
     }
@@ -135,7 +135,7 @@ pub(crate) fn find(process: &Process, frozen: &mut Frozen, options: &Options<'_>
         ..Holders::default()
     };
     if let Err(refused) = fill(&mut holders, builder, process, frozen, options) {
-        let text = format!("what holds which memory is not known: {refused}");
+        let text = format!("the holders of memory are not known: {refused}");
         holders.caveats.push(Caveat::new(
             "holders_refused",
             format!("process {}", process.pid()),
@@ -182,7 +182,7 @@ fn fill(
     holders.caveats.extend(caveats);
     let dropped = blocks.dropped();
     if dropped.overlapping + dropped.misplaced > 0 {
-        let text = "blocks that overlap others, or lie where none can, are left out";
+        let text = "blocks that overlap others, or are outside the heap's memory, are left out";
         holders.caveats.push(Caveat::new("holders_overlap", "heap", None, text));
     }
     host::trim_heap();
@@ -205,13 +205,12 @@ fn incomplete(outcome: &Outcome, unread_bytes: u64, frozen: &Frozen) -> Vec<Cave
     };
     let unread = outcome.unreadable_bytes + outcome.skipped_bytes + unread_bytes;
     if unread > 0 || outcome.hit_reference_limit || outcome.timed_out {
-        let text =
-            "not all blocks and roots could be read, or not in time: what only they lead to is not known";
+        let text = "not all blocks and roots could be read, or not in time: blocks that only they reference are unknown";
         add("holders_incomplete", Some(unread), text);
     }
     let swapped: u64 = frozen.smaps_entries.iter().map(|space| space.counts.swap_bytes).sum();
     if swapped > 0 {
-        let text = "pages that are swapped out were not read: what only they lead to is not known";
+        let text = "pages that are swapped out were not read: blocks that only they reference are unknown";
         add("holders_swapped", Some(swapped), text);
     }
     if frozen.snapshot.is_none() {

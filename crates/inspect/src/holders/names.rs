@@ -9,7 +9,7 @@ use cpp_demangle::{DemangleOptions, Symbol};
 /// Maximum length of a mangled name, and of a demangled one.
 pub const MAX_BYTES: usize = 512;
 
-/// A text of at most [`MAX_BYTES`]: a short mangled name can stand for a very long one that repeats
+/// A text of at most [`MAX_BYTES`]: a short mangled name can expand to a very long one that repeats
 /// earlier parts.
 #[derive(Default)]
 struct BoundedText(String);

@@ -2,8 +2,8 @@
 //! memory of runtimes, and unexplained memory.
 //!
 //! Searches all private memory that no allocator's reader claims, word by word, and shared memory;
-//! file pages that were never written contain no address of a block. Of a known stack, the part
-//! below the stack pointer is not searched.
+//! file pages that were never written contain no address of a block. The part of
+//! a known stack below the stack pointer is not searched.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Instant;

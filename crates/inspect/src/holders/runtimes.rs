@@ -16,14 +16,14 @@ use strandline_process::range::{AddressRange, RangeSet};
 
 /// Maximum bytes before the collector's link in an object's block: guards, and two words.
 const MAX_HEADER_BYTES: u64 = 48;
-/// Maximum bytes of a block beyond the size that was asked for: of a small one, and of one that
+/// Maximum bytes of a block beyond the size that was requested: of a small one, and of one that
 /// malloc maps.
 const MAX_PADDING_BYTES: u64 = 32;
 const MAX_MAPPED_PADDING_BYTES: u64 = 4128;
 /// The address in a link, whose low bits are flags.
 const LINK_ADDRESS: u64 = !3;
 
-/// Words of objects that are no references, though they may be addresses of blocks.
+/// Words of objects that are not references, though they may be addresses of blocks.
 pub struct NonReferences<'a> {
     hints: Vec<&'a ReferenceHints>,
     blocks: &'a Blocks,
@@ -238,14 +238,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn single_words_are_zeroed_within_what_was_read() {
+    fn single_words_are_zeroed_within_read_memory() {
         let mut bytes = [1; 24];
         zero_words(&[0xff8, 0x1008, 0x1018], 0x1000, &mut bytes);
         assert_eq!((bytes[7], &bytes[8..16], bytes[16]), (1, &[0; 8][..], 1));
     }
 
     #[test]
-    fn links_to_each_other_are_none_and_others_stay() {
+    fn mutual_links_are_removed_and_others_stay() {
         let mut links = AddressSet::default();
         assert!([0x1000, 0x1040, 0x2000].into_iter().all(|place| links.insert(place)));
         let words = [0x1041_u64, 0x2002, 0x1000, 0x1040, 7, 7, 7, 7, 0x3000, 0x1000];

@@ -101,7 +101,7 @@ impl Types {
 
     fn size_kind(&mut self, bytes: u64) -> u16 {
         let is_full = self.by_size.len() >= MAX_SIZES && !self.by_size.contains_key(&bytes);
-        // 0 is not a size: it stands for further sizes.
+        // 0 is not a size: it marks further sizes.
         let bytes = if is_full { 0 } else { bytes };
         if let Some(&known) = self.by_size.get(&bytes) {
             return known;

@@ -67,7 +67,7 @@ impl LedgerWriter<'_> {
     }
 }
 
-/// The rows that the classes of one reader's claims stand for. A class without a row counts as
+/// The rows of the classes of one reader's claims. A class without a row counts as
 /// unknown, and stays visible.
 #[derive(Clone, Copy)]
 struct ClassRows<'a> {
@@ -81,7 +81,7 @@ impl<'a> ClassRows<'a> {
         self.palette.get(slot).unwrap_or((&ANONYMOUS, None))
     }
 
-    /// Returns the row of blocks that are mappings of their own.
+    /// Returns the row of blocks with their own mappings.
     fn mapped(self) -> RowRef {
         self.rows.map_or(&ANONYMOUS, |rows| rows.mapped)
     }
@@ -89,9 +89,9 @@ impl<'a> ClassRows<'a> {
 
 /// All claims, in layers.
 struct Layers<'a> {
-    /// Claims that count, with the rows that their classes stand for.
+    /// Claims that count, with the rows of their classes.
     claims: Vec<(&'a RangeClaim, ClassRows<'a>)>,
-    /// The spans of these claims, and of blocks that are mappings of their own.
+    /// The spans of these claims, and of blocks with their own mappings.
     spans: Spans,
     /// Claims on shared memory, and their spans.
     shared: Vec<(&'a RangeClaim, ClassRows<'a>)>,
@@ -178,7 +178,7 @@ impl<'a> Layers<'a> {
         self.caveats.extend(all().find(is_lost).map(|first| {
             let bytes = all().filter(is_lost).map(|claim| claim.sums.resident.total()).sum();
             let place = format!("{:#x}-{:#x}", first.start, first.end);
-            let text = "a reader takes memory for its own that another runtime's reader has: it stands there";
+            let text = "two runtimes' readers claim the same memory: it is on the rows of the first";
             Caveat::new("runtimes_disagree", place, Some(bytes), text)
         }));
         let own = reading.claims.iter().filter(|claim| !is_lost(claim));
@@ -197,7 +197,7 @@ impl<'a> Layers<'a> {
         self.claims.push((claim, meaning));
     }
 
-    /// Adds a block that is a mapping of its own, with the finer claims in it.
+    /// Adds a block with its own mapping, with the finer claims in it.
     fn add_mapped(&mut self, block: &MappedBlock, meaning: ClassRows<'_>, finder: &mut Finder<'_>) {
         let mut at = block.start;
         let mut push = |until: u64, holder| {
@@ -242,7 +242,7 @@ impl LowerLayer {
 fn not_in_block(claim: &RangeClaim) -> Caveat {
     let place = format!("{:#x}-{:#x}", claim.start, claim.end);
     let bytes = Some(claim.sums.resident.total());
-    let text = "a reader takes this memory for its own, but no block in use of the allocator that it lies in contains \
+    let text = "a reader claims this memory, but no block in use of the allocator that it lies in contains \
                 all of it: it counts for the allocator's rows";
     Caveat::new("claim_not_in_block", place, bytes, text)
 }
@@ -517,13 +517,13 @@ fn move_lazy_free(
     }
     if left > 0 {
         let place = format!("{:#x}-{:#x}", space.mapping.start, space.mapping.end);
-        let text = "pages given up with MADV_FREE lie within an allocator's heap and stand on its rows";
+        let text = "pages freed with MADV_FREE are within an allocator's heap and counted on its rows";
         ledger.caveats.push(Caveat::new("lazyfree_in_heap", place, Some(left), text));
     }
 }
 
 /// Returns the parts of private anonymous memory that no reader claimed, as resident runs in
-/// address order. They include blocks that are mappings of their own, because no reader walked
+/// address order. They include blocks with their own mappings, because no reader walked
 /// those.
 pub fn unclaimed_runs(inputs: &Inputs<'_>) -> Result<Vec<AddressRange>> {
     let palette = SlotTable::default();

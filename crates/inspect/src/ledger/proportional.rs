@@ -41,7 +41,7 @@ pub fn rows(explanation: &Explanation) -> Option<Vec<Row>> {
                     rest += part;
                 }
             }
-            // Of a kind that has no row: its pages appeared after the rows were read.
+            // A kind without a row: its pages appeared after the rows were read.
             if let Some(largest) = rows.iter_mut().max_by_key(|row| row.bytes) {
                 largest.bytes = largest.bytes.saturating_add(rest);
             }

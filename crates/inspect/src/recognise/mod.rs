@@ -65,7 +65,7 @@ pub fn recognise(process: &Process, space: &AddressSpace) -> Recognised {
     found
 }
 
-/// Whether a runtime keeps objects in memory of its own.
+/// Whether a runtime keeps objects in its own memory.
 pub(crate) fn has_own_heap(runtime: &str) -> bool {
     readers::runtime(runtime).is_some_and(|about| about.heap != HeapKind::Malloc)
 }

@@ -53,13 +53,13 @@ fn compile(directory: &Path, output: &str, code: &str, arguments: &[&str]) -> st
 }
 
 #[test]
-fn a_shell_has_neither() {
+fn a_shell_has_no_allocator_and_no_runtime() {
     let found = recognised(Command::new("bash").args(["-c", "echo ready; read line"])).unwrap();
     assert_eq!(found, Recognised::default());
 }
 
 #[test]
-fn this_program_is_not_what_it_looks_for() {
+fn this_program_does_not_match_its_own_signatures() {
     assert_eq!(look(std::process::id()), Recognised::default());
 }
 
@@ -115,7 +115,7 @@ fn runtimes_are_named_with_their_versions() {
 }
 
 #[test]
-fn a_go_binary_tells_its_version() {
+fn the_version_of_a_go_binary_is_read() {
     let directory = scratch("recognise-go");
     let source = directory.join("wait.go");
     let code = "package main\nimport (\"fmt\"; \"time\")\n\
@@ -137,7 +137,7 @@ const WAIT: &str = "#include <stdio.h>\n#include <unistd.h>\n\
     int main(void) { puts(\"ready\"); fflush(stdout); pause(); }\n";
 
 #[test]
-fn allocators_are_told_by_file_symbol_and_message() {
+fn allocators_are_recognised_by_file_symbol_and_message() {
     let directory = scratch("recognise-malloc");
     let plain = compile(&directory, "plain", WAIT, &[]);
     let library = compile(&directory, "libmimalloc.so.2.0", "int nothing;\n", &["-shared", "-fPIC"]);

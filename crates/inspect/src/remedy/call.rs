@@ -49,7 +49,7 @@ pub struct CallRequest<'a> {
     pub fs_bases: &'a [u64],
     /// The address ranges in which pages are counted.
     pub heaps: &'a [Range<u64>],
-    /// How long to look for a safe thread.
+    /// How long to search for a safe thread.
     pub wait: Duration,
     /// How long to count minor faults afterwards; zero for not at all.
     pub watch: Duration,

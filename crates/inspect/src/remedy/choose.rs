@@ -52,7 +52,7 @@ const AVOIDED: [i64; 2] = [3, 42];
 /// restart_syscall, clock_nanosleep.
 const SENSITIVE: [i64; 4] = [7, 35, 219, 230];
 /// Calls in which a thread only waits for something outside of the process, and during which the C
-/// library holds no lock of its own: read, poll, select, nanosleep, accept, recvfrom, recvmsg,
+/// library holds no internal lock: read, poll, select, nanosleep, accept, recvfrom, recvmsg,
 /// wait4, rt_sigtimedwait, restart_syscall, clock_nanosleep, epoll_wait, pselect6, ppoll,
 /// epoll_pwait, accept4, epoll_pwait2.
 const PLAIN_WAITS: [i64; 17] = [0, 7, 23, 35, 43, 45, 47, 61, 128, 219, 230, 232, 270, 271, 281, 288, 441];
@@ -120,8 +120,8 @@ impl Reason {
             Self::InMalloc => "inside malloc",
             Self::InHandler => "in a signal handler that blocks signals which the program handles",
             Self::LockHeld => "maybe holding an arena's lock",
-            Self::StackUnclear => "whose stack cannot be followed to its start",
-            Self::NoTables => "whose stack goes through code without unwind tables",
+            Self::StackUnclear => "with a stack that cannot be unwound",
+            Self::NoTables => "with code without unwind tables on the stack",
             Self::NotInPlainWait => "not asleep in a call that waits for something outside of the process",
             Self::NotIdle => "not a helper thread that waits for work",
             Self::ForeignStack => "not on their own stack",
@@ -257,7 +257,7 @@ impl Chooser<'_> {
         let pid = self.process.pid();
         if has_no_tables {
             let what = format!(
-                "has no thread whose place in the code is known ({}), and waiting does not change that",
+                "has no thread with a known place in the code ({}), and waiting does not change that",
                 self.detail()
             );
             let advice = "call the function in the program itself (from Go: C.malloc_trim(0), debug.FreeOSMemory()), or restart it";
@@ -327,7 +327,7 @@ impl Chooser<'_> {
                     if reason == Reason::LockHeld {
                         self.lock_watch = (self.lock_watch * 2).min(LONGEST_LOCK_WATCH);
                     }
-                    // That it did not stop in time now says less than what was found before.
+                    // That it did not stop in time now is less specific than what was found before.
                     if reason == Reason::Late {
                         self.seen.entry(tid).or_insert(reason);
                     } else {

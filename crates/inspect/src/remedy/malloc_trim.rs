@@ -27,7 +27,7 @@ pub struct TrimRequest<'a> {
     pub locks: Vec<u64>,
     /// The address ranges in which pages are counted.
     pub heaps: Vec<Range<u64>>,
-    /// How long to look for a safe thread.
+    /// How long to search for a safe thread.
     pub wait: Duration,
     /// How long to count minor faults afterwards; zero for not at all.
     pub watch: Duration,

@@ -5,7 +5,7 @@
 //! zeros; other remedies are applied by the reader they belong to. These four use
 //! [`strandline_process::call`], which makes a call
 //! that looks like a signal handler to the kernel: if strandline dies at any instant, the process
-//! goes on by itself. `docs/safety.md` describes each step and what was tried. Predictions are made
+//! runs on by itself. `docs/safety.md` describes each step and what was tried. Predictions are made
 //! by the ledger, not here.
 
 pub mod call;

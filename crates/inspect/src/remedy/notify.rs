@@ -50,7 +50,7 @@ pub struct NotifyRequest<'a> {
     pub plan: &'a Notification,
     /// Addresses of the lock words of the allocators, which the thread must not hold.
     pub locks: &'a [u64],
-    /// How long to look for a safe moment, for each call.
+    /// How long to search for a safe moment, for each call.
     pub wait: Duration,
     /// How long to count minor faults afterwards.
     pub watch: Duration,
@@ -206,7 +206,7 @@ impl<'a> Target<'a> {
             if found.is_empty() {
                 return Err(Refusal::Unsafe {
                     pid,
-                    what: format!("has no function {} in which {use_of_it}", names.join(", ")),
+                    what: format!("has no function {}, where {use_of_it}", names.join(", ")),
                     advice: "restart it to give its memory back",
                 });
             }

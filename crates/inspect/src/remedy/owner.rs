@@ -59,7 +59,7 @@ impl<'a> HeapOwner<'a> {
     }
 
     /// Stops it, once. A stop has the kernel repeat its wait with the whole timeout, so that stops
-    /// in quick succession would delay its timers. Call this on a thread of its own.
+    /// in quick succession would delay its timers. Call this on a separate thread.
     pub fn hold(&self, space: &AddressSpace) -> Result<Search<'a>, Refusal> {
         let (pid, tid) = (self.process.pid(), self.thread.tid);
         match Tracee::stop(self.process, tid, STOP_LIMIT) {

@@ -21,7 +21,7 @@ pub(crate) fn check(process: &Process) -> Result<Status, Refusal> {
         return Err(Refusal::Unsafe {
             pid,
             what: format!("shares its memory with its parent {parent} (vfork)"),
-            advice: "reclaim from the parent, or wait until it runs a program of its own",
+            advice: "reclaim from the parent, or wait until it runs another program (exec)",
         });
     }
     Ok(status)

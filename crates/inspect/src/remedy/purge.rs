@@ -156,7 +156,7 @@ struct FirstUseConditions {
 
 /// Returns the functions and locks of the C library's malloc, and all of the dynamic linker, which
 /// such a call may use. In addition the thread must be asleep in a call that waits for something
-/// outside, where the C library holds no lock of its own (such as the lock of thread stacks, taken
+/// outside, where the C library holds no internal lock (such as the lock of thread stacks, taken
 /// to start a thread if an allocator does that). `None` if one of them is not known.
 fn first_use_conditions(
     process: &Process,

@@ -37,7 +37,7 @@ pub struct ReclaimOptions<'a> {
     pub watch: Duration,
     /// Whether a method may be used that can lose a write of the target if strandline is killed.
     pub allow_lost_write_risk: bool,
-    /// How long each look may stop the process; see [`Options::max_stop`].
+    /// How long each read may stop the process; see [`Options::max_stop`].
     pub max_stop: Option<Duration>,
     /// See [`Options::quiet_for`].
     pub quiet_for: Duration,
@@ -156,7 +156,7 @@ fn ask(
 /// Divisor of the released bytes for the minimum growth right afterwards that is a caveat.
 const MIN_GROWTH_DIVISOR: u64 = 10;
 
-/// Makes the calls by which a runtime is asked to give memory back; true if one was made.
+/// Makes the calls that request a runtime to release memory; true if one was made.
 fn notify(
     pid: i32,
     remedy: &str,
@@ -240,7 +240,7 @@ fn count_rows(answer: &mut Reclamation) {
     }
 }
 
-/// Maximum number of looks at an inconsistent heap: if malloc was changing it, it is consistent a
+/// Maximum number of reads of an inconsistent heap: if malloc was changing it, it is consistent a
 /// moment later.
 const MAX_LOOKS: u32 = 5;
 
@@ -281,7 +281,7 @@ fn look_before(pid: i32, options: &ReclaimOptions<'_>) -> Result<Inspection> {
     for _ in 1..MAX_LOOKS {
         let remedy = options.remedy.unwrap_or_else(|| best_call(&seen));
         let looks_again = match doubt(&seen, remedy).filter(|_| is_call) {
-            // The next look would have no more time than this one.
+            // The next read would have no more time than this one.
             Some(doubt) if doubt.cause == HazardCause::TooSlow => false,
             Some(_) => {
                 std::thread::sleep(Duration::from_millis(20));
@@ -314,7 +314,7 @@ fn doubt(look: &Inspection, remedy: &str) -> Option<CallHazard> {
     Some(doubt)
 }
 
-/// Explains why a heap is left alone after `looks` looks, and what to do instead.
+/// Explains why a heap is not trimmed after `looks` attempts, and what to do instead.
 fn unsafe_heap(remedy: &str, doubt: &CallHazard, looks: u32) -> String {
     let (at, plural) = (doubt.at, if looks == 1 { "" } else { "s" });
     match doubt.cause {
@@ -371,7 +371,7 @@ fn call(
     }
     if plans.is_empty() {
         let whose = readers::frees_pages_of(remedy).map_or("no allocator", |about| about.name);
-        refuse(answer, format!("there is no {whose} heap in it; {remedy} is {whose}'s"));
+        refuse(answer, format!("it has no {whose} heap, which {remedy} needs"));
         return false;
     }
     let is_known = doubt(before, remedy).is_none_or(|doubt| doubt.cause != HazardCause::TooSlow);
@@ -561,11 +561,11 @@ impl Totals {
 
     /// Sets the prediction to the one at the time of the calls. If a call releases exactly the
     /// resident bytes of some ranges, an allocator that purges in the background may have released
-    /// part of them since the look.
+    /// part of them since the read.
     fn tell_predicted(&self, answer: &mut Reclamation) {
         let Some(looked) = answer.predicted_bytes.filter(|_| self.calls > 0) else { return };
         if let Some(gone) = looked.checked_sub(self.predicted_bytes).filter(|&gone| gone > 0) {
-            let text = "of what was predicted at the look this much was not resident any more when the call was made";
+            let text = "these bytes of the prediction were no longer resident at the time of the call";
             answer.caveats.push(Caveat::new("changed_before_call", answer.remedy.clone(), Some(gone), text));
         }
         answer.predicted_bytes = Some(self.predicted_bytes);

@@ -144,7 +144,7 @@ fn why_not_paged_out(process: &Process) -> Option<&'static str> {
     }
     let asked = sys::open_pidfd(process.pid()).and_then(|handle| sys::advise(&handle, &[], MADV_PAGEOUT));
     let is_refused = asked.is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied);
-    is_refused.then_some("without CAP_SYS_NICE, which paging out from outside wants,")
+    is_refused.then_some("without CAP_SYS_NICE, which paging out from outside needs,")
 }
 
 /// Returns the free bytes of the machine's swap.
@@ -415,7 +415,7 @@ mod tests {
     use strandline_process::pages::PAGE_BYTES;
 
     #[test]
-    fn pieces_are_whole_pages_and_small() {
+    fn pieces_are_small_multiples_of_a_page() {
         let ranges = [0x1001..0x3fff, 0x10_0000..0x10_0000 + 5 * MAX_CALL_BYTES / 2];
         let pieces: Vec<_> = pieces(&ranges).collect();
         assert_eq!(pieces[0], 0x2000..0x3000);

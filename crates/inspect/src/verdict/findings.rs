@@ -113,7 +113,7 @@ fn fragmentation(view: &LedgerView<'_>) -> String {
 fn unattributed(judged: &Judged<'_>) -> Finding {
     let unattributed = judged.view.state(State::Unattributed);
     let mut headline =
-        format!("{} is anonymous memory that strandline cannot look into", judged.view.of_rss(unattributed));
+        format!("{} is anonymous memory that strandline cannot read", judged.view.of_rss(unattributed));
     if !judged.unread.is_empty() {
         let names = judged.unread.join(", ");
         let whose =

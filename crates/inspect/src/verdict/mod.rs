@@ -23,7 +23,7 @@ pub struct Judged<'a> {
     pub trimmed_zero_bytes: u64,
     /// Live chunks that pin free bytes.
     pub pinning_chunks: u64,
-    /// Allocators, and runtimes with a heap of their own, that were recognised but not read.
+    /// Allocators, and runtimes with their own heap, that were recognised but not read.
     pub unread: &'a [String],
 }
 

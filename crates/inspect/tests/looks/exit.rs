@@ -114,7 +114,7 @@ fn a_kill_from_outside() {
 }
 
 #[test]
-fn a_kill_during_the_look_never_makes_a_ledger_of_half_a_process() {
+fn a_kill_during_the_read_yields_no_partial_ledger() {
     let kill = |pid: i32| {
         Command::new("kill").args(["-9", &pid.to_string()]).status().unwrap();
     };
@@ -127,13 +127,13 @@ fn a_kill_during_the_look_never_makes_a_ledger_of_half_a_process() {
 }
 
 #[test]
-fn a_leader_that_ends_alone_is_no_end() {
+fn the_end_of_the_leader_is_not_the_end_of_the_process() {
     let (looked, _) = look("leader", 2, Subject::go);
     assert!(matches!(looked, Err(Error::LeaderEnded { .. })), "{looked:?}");
 }
 
 #[test]
-fn what_is_not_held_by_us_is_refused() {
+fn processes_not_held_by_this_tracer_are_refused() {
     let subject = Subject::start(ending(), &["hold"]);
     let ending = Ending { registers: &[], other_threads: 0 };
     let pid = subject.pid();

@@ -22,7 +22,7 @@ fn kill(pid: i32) {
 }
 
 #[test]
-fn a_child_of_this_process_that_is_killed_during_a_look_leaves_its_status_to_its_waiter() {
+fn a_child_killed_during_a_read_leaves_its_status_to_its_waiter() {
     for threads in ["0", "4"] {
         let mut subject = Subject::start(ending(), &["hold", threads]);
         let pid = subject.pid();

@@ -120,7 +120,7 @@ fn a_heap_of_two_arenas_and_a_heap_of_threads() {
 }
 
 #[test]
-fn pages_given_up_stand_in_their_mapping() {
+fn pages_freed_with_madv_free_stay_in_their_mapping() {
     let (subject, address) = start("lazy");
     let (explanation, map) = picture(subject.pid());
     let lazy = explanation.rows.iter().find(|row| row.id == "kernel.lazyfree").unwrap().bytes;

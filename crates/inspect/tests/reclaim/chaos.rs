@@ -39,7 +39,7 @@ fn random(state: &mut u64, below: u64) -> u64 {
 }
 
 #[test]
-fn a_reclaim_killed_at_any_instant_leaves_a_target_that_goes_on() {
+fn a_target_survives_a_reclaim_killed_at_any_instant() {
     killed_at_any_instant(Subject::start("chaos_target", &[]), scaled(24, 800));
 }
 
@@ -133,7 +133,7 @@ fn kill_in_call(subject: &Subject, wanted: usize, wanted_at_lock: usize) {
     eprintln!("{kills:?} of {turn}");
 }
 
-/// A collector that stops the world goes on, also if strandline dies while a thread that it waits
+/// A collector that stops the world continues, also if strandline dies while a thread that it waits
 /// for is in the call.
 #[test]
 fn a_collector_survives_a_reclaim_killed_at_any_instant() {
@@ -148,9 +148,9 @@ fn a_collector_survives_a_reclaim_killed_at_any_instant() {
         }
         let first = subject.pid();
         kill_in_call(&subject, scaled(10, 1000), scaled(2, 200));
-        // Collections go on: none waits for a thread that no longer answers.
+        // Collections continue: none waits for a thread that no longer answers.
         let before = count(&mut subject, first);
-        crate::subject::until("the collector goes on", || count(&mut subject, first) > before + 10);
+        crate::subject::until("the collector to run on", || count(&mut subject, first) > before + 10);
         let (output, status) = subject.finish();
         assert_eq!((status.code(), output.trim().ends_with(" 0")), (Some(0), true), "{output}");
     }

@@ -93,7 +93,7 @@ fn in_vfork() -> (Subject, i32) {
 }
 
 #[test]
-fn processes_in_which_the_call_is_not_known_to_be_safe_are_refused() {
+fn processes_without_a_provably_safe_call_are_refused() {
     let refused = |subject: &Subject| {
         let refusal = subject.trim(1, None).unwrap_err();
         assert!(!refusal.touched(), "{refusal}");
@@ -123,7 +123,7 @@ fn a_child_of_vfork_is_refused_because_its_memory_is_its_parents() {
 }
 
 #[test]
-fn a_damaged_heap_ends_the_process_as_it_would_have_and_that_is_said() {
+fn a_damaged_heap_aborts_the_process_and_the_abort_is_reported() {
     let subject = Subject::start("reclaim_target", &["abort"]);
     subject.settle(subject.pid());
     let refusal = subject.trim(PATIENCE.as_secs(), None).unwrap_err();
@@ -132,7 +132,7 @@ fn a_damaged_heap_ends_the_process_as_it_would_have_and_that_is_said() {
 }
 
 #[test]
-fn what_is_no_process_of_the_right_kind_is_refused() {
+fn own_missing_and_zombie_processes_are_refused() {
     let request = ZeroRequest {
         ranges: Vec::new(),
         allow_risk: true,
@@ -307,7 +307,7 @@ fn a_call_in_a_process_that_is_killed_meanwhile_ends_with_a_reason() {
 }
 
 #[test]
-fn without_a_signal_the_interrupted_system_call_goes_on() {
+fn an_interrupted_system_call_resumes_without_a_signal() {
     for call in ["read", "read-restart", "poll", "epoll", "epoll_pwait"] {
         let mut subject = Subject::start("reclaim_target", &["wait", call]);
         let pid = subject.pid();
@@ -326,7 +326,7 @@ fn without_a_signal_the_interrupted_system_call_goes_on() {
 }
 
 #[test]
-fn the_kernel_says_where_a_thread_keeps_its_restartable_sequence() {
+fn the_kernel_reports_the_address_of_a_restartable_sequence() {
     // glibc 2.35 and later register one for every thread. If this were unknown, a thread in the
     // middle of a sequence would pass for one outside.
     let subject = Subject::start("reclaim_target", &["wait", "pause"]);

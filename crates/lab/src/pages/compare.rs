@@ -200,7 +200,7 @@ fn counting_caveats(facts: &CompareInput<'_>) -> Caveats {
         let names = facts.by_shell.join(", ");
         caveats.push((
             "run_by_shell",
-            format!("{names}: run by `sh -c`, whose own start is a part of every figure"),
+            format!("{names}: run by `sh -c`; every figure includes the start of that shell"),
         ));
     }
     caveats
@@ -286,7 +286,7 @@ fn headline(comparison: &Comparison) -> String {
         .collect();
     let joint = "99 % joint confidence";
     match (verdict(comparison), differences.as_slice()) {
-        ("unknown", _) => "Unknown: too few rounds to tell.".to_owned(),
+        ("unknown", _) => "Unknown: too few rounds.".to_owned(),
         (_, []) => format!("Same: no figure differs ({} rounds, {joint}).", comparison.rounds),
         (_, differences) => {
             let more = differences.len().saturating_sub(4);

@@ -57,7 +57,7 @@ fn headline(findings: &Findings) -> String {
             format!("{} of {resource} is enough; under {} it fails.", exact(smallest), exact(failing))
         }
         (Some(smallest), None) => format!(
-            "{} of {resource} is enough, and that is the smallest limit there is to try: it never failed.",
+            "{} of {resource} is enough: the command succeeds even under the smallest limit that can be tried.",
             exact(smallest)
         ),
         (Some(smallest), _) => format!("{} of {resource} is enough.", exact(smallest)),
@@ -122,9 +122,9 @@ fn unlimited(findings: &Findings) -> Option<String> {
     let resident = unlimited.high_water_bytes.map_or_else(|| UNKNOWN.to_owned(), bytes);
     let held = match (findings.kind, unlimited.peak_bytes?) {
         (LimitKind::Cgroup, _) => String::new(),
-        (kind, peak) => format!(" was seen to hold {} of {}, and", bytes(peak), resource(kind)),
+        (kind, peak) => format!(" {} of {} and", bytes(peak), resource(kind)),
     };
-    Some(format!("Without a limit its largest process{held} had {resident} resident."))
+    Some(format!("Without a limit its largest process reached{held} {resident} of RSS."))
 }
 
 /// The tried limits nearest to the edge, in descending order.

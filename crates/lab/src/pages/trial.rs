@@ -239,7 +239,10 @@ fn times(ratio: &Ratio, trial: &Trial) -> String {
         (Some(low), Some(high)) if low <= 1.0 && 1.0 <= high => match ratio.median {
             0.97..=1.03 => format!("as long, as far as is known{}", bound(high)),
             median => {
-                format!("{median:.2} times as long, though {rounds} cannot tell that from 1{}", bound(high))
+                format!(
+                    "{median:.2} times as long, though {rounds} cannot distinguish it from 1{}",
+                    bound(high)
+                )
             }
         },
         (None, _) | (_, None) => format!("{:.2} times as long, of {rounds}", ratio.median),
@@ -505,7 +508,7 @@ pub fn catalogue_page(candidates: &[Candidate]) -> Page {
         clean(&text)
     };
     Page {
-        title: "try: what there is to try".to_owned(),
+        title: "try: the candidates".to_owned(),
         headline: format!("{} candidates; --catalogue FILE adds to them.", candidates.len()),
         sections: vec![Section {
             paragraphs: candidates.iter().map(paragraph).collect(),

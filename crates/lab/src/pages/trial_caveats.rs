@@ -114,8 +114,8 @@ fn outliers(trial: &Trial) -> Vec<String> {
             let more = if more > 0 { format!(" and {more} more") } else { String::new() };
             let named = found.get(..found.len().min(MAX_NAMED)).unwrap_or_default().join(", ");
             texts.push(format!(
-                "{name} of {} stands apart from the others of its setting (in parentheses their median): {named}{more}; \
-                 counted all the same",
+                "{name} of {} deviates from the others of its setting (in parentheses their median): {named}{more}; \
+                 they are included",
                 counted(found.len() as u64, "run")
             ));
         }

@@ -59,11 +59,11 @@ fn trial(tries: &[(&str, TryResult)]) -> Trial {
 }
 
 #[test]
-fn the_headline_does_not_claim_what_cannot_be_told() {
+fn the_headline_claims_no_undetectable_difference() {
     let slower = judged(&[50.0, 50.1, 50.2, 50.0, 49.9], &[1.7, 0.6, 2.4, 1.7, 0.9]);
     let text = headline(&trial(&[("half", slower.clone())]));
     assert!(text.contains("half leaves 50.0 MiB instead of 100 MiB"), "{text}");
-    assert!(text.contains("1.70 times as long, though 5 rounds cannot tell that from 1"), "{text}");
+    assert!(text.contains("1.70 times as long, though 5 rounds cannot distinguish it from 1"), "{text}");
     let even = judged(&[50.0, 50.1, 50.2, 50.0, 49.9], &[0.9, 1.0, 1.0, 1.1, 1.0]);
     let bounded = Trial { goal: Goal::TimeBounded, ..trial(&[("half", even)]) };
     let text = headline(&bounded);
@@ -87,7 +87,7 @@ fn what_few_rounds_cannot_decide_is_measured_all_the_same() {
 }
 
 #[test]
-fn what_is_a_little_less_at_more_time_is_named_beside_the_best() {
+fn a_slightly_smaller_but_slower_candidate_is_named_beside_the_best() {
     let least = judged(&[14.0, 14.1, 14.0, 14.0, 14.0], &[1.7; 5]);
     let best = judged(&[15.0, 15.1, 15.0, 15.0, 15.0], &[1.0, 1.01, 1.02, 1.0, 0.99]);
     let trial = trial(&[("least", least), ("best", best)]);
@@ -114,14 +114,14 @@ fn the_tables_have_intervals_and_fit_a_terminal() {
 }
 
 #[test]
-fn what_is_to_be_doubted_is_named() {
+fn doubtful_results_have_caveats() {
     let trial = trial(&[("half", judged(&[50.0; 5], &[1.0; 5]))]);
     let caveats = caveats(&trial);
     let text = |code: &str| {
         let found = caveats.iter().find(|(own, _)| *own == code);
         found.map_or("", |(_, text)| text.as_str())
     };
-    assert!(text("outliers").starts_with("settled memory of 1 run stands apart"), "{caveats:?}");
+    assert!(text("outliers").starts_with("settled memory of 1 run deviates"), "{caveats:?}");
     assert!(text("outliers").contains(": 170 MiB of baseline (100 MiB); counted"), "{caveats:?}");
     assert!(
         text("baseline_failed").contains("1 run, left out") && text("baseline_failed").contains("status 9")

@@ -219,7 +219,7 @@ impl SharedFolder {
             subjects
         };
         if sorted(finished.runs.iter().map(|run| run.subject).collect()) != sorted(requested.to_vec()) {
-            return invalid("it does not have the runs that were asked for");
+            return invalid("it does not have the requested runs");
         }
         for run in &mut finished.runs {
             run.outcome.node = Some(finished.node.clone());
@@ -266,7 +266,7 @@ pub fn read<T: DeserializeOwned>(path: &Path) -> ReadResult<T> {
         Err(error) => return invalid(&error),
     };
     if file.metadata().is_ok_and(|data| !data.is_file() || data.len() > MAX_BYTES) {
-        return invalid(&"it is no file of this lab");
+        return invalid(&"it is not a file of this lab");
     }
     let mut text = Vec::new();
     if let Err(error) = file.take(MAX_BYTES).read_to_end(&mut text) {

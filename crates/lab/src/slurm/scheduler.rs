@@ -217,7 +217,7 @@ fn run_program(
         .spawn();
     let mut child = started.map_err(|error| match error.kind() {
         std::io::ErrorKind::NotFound => SchedulerError::Refused(format!(
-            "{program} is not here: --on slurm wants a machine from which jobs are submitted (apt install slurm-client)"
+            "{program} is not installed: --on slurm needs a machine that can submit jobs (apt install slurm-client)"
         )),
         _ => SchedulerError::Refused(format!("{program} cannot be run: {error}")),
     })?;
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scheduler_that_is_away_differs_from_one_that_refuses() {
+    fn an_unreachable_scheduler_differs_from_one_that_refuses() {
         let of = |output: &str| failure("sbatch", output, Some(1));
         let away = "sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)";
         assert_eq!(of(away), SchedulerError::Unavailable(away.to_owned()));

@@ -100,7 +100,7 @@ fn read_task(arguments: TaskArguments) -> Result<Option<RoundTask>, String> {
     let array: JobArray = read_required(&path)?;
     let plan: Plan = read_required(&store.plan(&array.plan))?;
     if array.lab != store.lab || plan.lab != store.lab {
-        return Err(format!("{}: the lab that it is of began anew: nothing is to be done", path.display()));
+        return Err(format!("{}: its lab was restarted: the task does nothing", path.display()));
     }
     let Some((round, turns)) = array.rounds.into_iter().nth(arguments.task.index as usize) else {
         return Err(format!("{}: it has no task {}", path.display(), arguments.task.index));
@@ -287,7 +287,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_task_goes_on_where_it_began_and_nowhere_else() {
+    fn a_task_resumes_only_on_its_node() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("part");
         let header =

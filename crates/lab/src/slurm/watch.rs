@@ -1,4 +1,4 @@
-//! Collects the results of tasks, asks the scheduler for the state of the others, and handles lost
+//! Collects the results of tasks, queries the scheduler for the state of others, and handles lost
 //! ones.
 //!
 //! Files in the folder take precedence over the scheduler. The folder is checked often, because
@@ -48,7 +48,7 @@ const MAX_TIMEOUT_ATTEMPTS: u32 = 2;
 const RESUBMIT_DELAY: Duration = Duration::from_secs(2);
 /// Delay if the scheduler currently accepts no more jobs of this user.
 const JOB_LIMIT_DELAY: Duration = Duration::from_secs(30);
-/// Maximum number of rounds lost at the same time for which the scheduler is asked for the reason.
+/// Maximum number of rounds lost at once for which the scheduler is queried for the reason.
 const MAX_REASON_QUERIES: u32 = 10;
 /// Maximum number of running rounds whose runs are counted.
 const MAX_COUNTED_PARTIALS: usize = 64;
@@ -89,7 +89,7 @@ pub struct Watch {
     idle_since: Instant,
     /// Whether the reason was shown.
     has_shown_idle: bool,
-    /// Number of rounds lost in this check for which the scheduler was asked for the reason.
+    /// Number of rounds lost in this check for which the scheduler was queried for the reason.
     reason_queries: u32,
 }
 
@@ -189,7 +189,7 @@ impl Slurm {
                 }
                 Decision::Leave => {
                     self.pending.clear();
-                    self.user.show(&format!("slurm: job {list} goes on (scancel {list} ends it)"));
+                    self.user.show(&format!("slurm: job {list} keeps running (scancel {list} ends it)"));
                 }
             }
         }
@@ -285,12 +285,11 @@ impl Slurm {
         let Silence { since, queries } = silence;
         if queries == 0 {
             let line = error.line();
-            self.user
-                .show(&format!("slurm does not answer ({line}); what tasks write is gathered meanwhile"));
+            self.user.show(&format!("slurm does not answer ({line}); results of tasks are still collected"));
         }
         if since.elapsed() > MAX_SILENCE {
             return Err(Stopped::Failed(format!(
-                "slurm has not answered for an hour ({}); the same command goes on from here",
+                "slurm has not answered for an hour ({}); run the same command to resume",
                 error.line()
             )));
         }
@@ -308,7 +307,7 @@ impl Slurm {
                 // The tasks now belong to that process.
                 self.pending.clear();
                 Err(Stopped::Failed(format!(
-                    "{}: another strandline (process {} on {}) went on with this lab: this one ends, and cancels nothing",
+                    "{}: another strandline (process {} on {}) has taken over this lab: this one ends, and cancels nothing",
                     self.shared.root.display(),
                     owner.pid,
                     clean(&owner.host)
@@ -448,7 +447,7 @@ impl Slurm {
         let arrays = self.arrays.values_mut().filter(|submitted| is_requested(&submitted.array));
         let mut arrays: Vec<&mut SubmittedArray> = arrays.collect();
         let failed = |error: SchedulerError| {
-            Stopped::Failed(format!("slurm: {}; the same command goes on from here", error.line()))
+            Stopped::Failed(format!("slurm: {}; run the same command to resume", error.line()))
         };
         for submitted in &mut arrays {
             if submitted.job.is_none() {
@@ -491,7 +490,7 @@ impl Slurm {
         for chunk in rounds.chunks(max_tasks) {
             self.submit_array(chunk)?;
         }
-        // A short round ends before the scheduler needs to be asked.
+        // A short round ends before the scheduler needs to be queried.
         self.watch.next_query = Instant::now() + MIN_QUERY_INTERVAL;
         self.watch.reset_idle();
         Ok(())
@@ -538,7 +537,7 @@ impl Slurm {
                     drop(std::fs::remove_file(self.shared.array(number)));
                 }
                 let line = error.line();
-                return Err(Stopped::Failed(format!("slurm: {line}; the same command goes on from here")));
+                return Err(Stopped::Failed(format!("slurm: {line}; run the same command to resume")));
             }
         };
         write_json(&self.shared.job(number), &job).map_err(Stopped::Failed)?;

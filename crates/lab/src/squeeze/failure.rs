@@ -107,18 +107,18 @@ impl SuccessCriteria {
                 "it exited with status 0, and the --success command did not accept it".to_owned()
             }
             End::Exited(status) if mentions_memory(stderr_tail) => {
-                format!("it said that it got no memory and exited with status {status}")
+                format!("it reported no memory and exited with status {status}")
             }
             End::Exited(status) => format!("it exited with status {status}"),
             End::Signalled(KILLED) if kills > 0 => {
                 return "killed by the kernel at the limit".to_owned();
             }
             End::Signalled(signal) if mentions_memory(stderr_tail) => {
-                format!("it said that it got no memory and was ended by {}", signal_name(*signal))
+                format!("it reported no memory and was ended by {}", signal_name(*signal))
             }
             End::Signalled(signal @ (KILLED | FAULTED)) if self.is_per_process() => {
                 format!(
-                    "ended by {}, as what cannot be loaded within the limit also is",
+                    "ended by {}, as is a program that cannot be loaded within the limit",
                     signal_name(*signal)
                 )
             }
@@ -181,14 +181,14 @@ mod tests {
     const GROUP: SuccessCriteria = SuccessCriteria { kind: Some(LimitKind::Cgroup), ..SPACE };
 
     #[test]
-    fn every_end_has_its_words() {
+    fn every_end_is_described() {
         let exit = |status| End::Exited(status);
         assert_eq!(words(SPACE, exit(3), "", None), "it exited with status 3");
         let python = words(SPACE, exit(1), "Traceback …\nMemoryError\n", None);
-        assert_eq!(python, "it said that it got no memory and exited with status 1");
+        assert_eq!(python, "it reported no memory and exited with status 1");
         let cxx = "terminate called after throwing an instance of 'std::bad_alloc'\n";
         let cxx = words(SPACE, End::Signalled(Signal::SIGABRT as i32), cxx, None);
-        assert_eq!(cxx, "it said that it got no memory and was ended by SIGABRT");
+        assert_eq!(cxx, "it reported no memory and was ended by SIGABRT");
         assert!(words(SPACE, End::Signalled(FAULTED), "", None).starts_with("ended by SIGSEGV, as"));
         assert_eq!(words(GROUP, End::Signalled(FAULTED), "", Some(0)), "ended by SIGSEGV");
         assert_eq!(words(GROUP, End::Signalled(9), "", Some(1)), "killed by the kernel at the limit");
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_success_command_has_the_last_word() {
+    fn a_success_command_decides() {
         let judge = |verdict| SuccessCriteria { verdict, ..SPACE };
         let (done, _file) = outcome(End::Exited(0), "");
         assert_eq!(judge(None).failure(&done), None);

@@ -33,7 +33,7 @@ pub struct SqueezeOptions {
 pub enum SqueezeError {
     /// It was stopped, and can be resumed.
     Stopped(Stopped),
-    /// The command fails without a limit; one line says how.
+    /// The command fails without a limit; one line describes the failure.
     FailsUnlimited(String),
 }
 
@@ -169,7 +169,7 @@ pub fn squeeze(
             break;
         }
     }
-    // Also after the last attempt: a failure in its check lies below the edge found now.
+    // Also after the last attempt: a failure in its check is below the edge found now.
     search.find_upper_edge(guess)?;
     search.find_lower_edge()?;
     settle_inversion(&mut search)?;
@@ -181,7 +181,7 @@ fn fails_unlimited(tries: &[LimitedRun]) -> String {
     let (words, tail) = failure.map_or(("", ""), |failure| (&failure.words, &failure.stderr_tail));
     let message = tail.lines().last().map(|line| format!(", and wrote \"{line}\"")).unwrap_or_default();
     format!(
-        "the command fails without a limit already: {words}{message}; mend that first, or say with --success what counts"
+        "the command fails even without a limit: {words}{message}; fix that first, or define success with --success"
     )
 }
 
@@ -294,7 +294,7 @@ fn caveats(findings: &Findings, plan: &Plan) -> Vec<Caveat> {
         add(
             "not_sure",
             format!(
-                "The search ended after {max_trials} runs, before it was sure: the edge may lie elsewhere near what it shows."
+                "The search ended after {max_trials} runs, before it was certain: the smallest limit may differ somewhat from the one shown."
             ),
         );
     }
@@ -308,7 +308,7 @@ fn caveats(findings: &Findings, plan: &Plan) -> Vec<Caveat> {
         );
     }
     if findings.smallest_bytes.is_some() && findings.slowdown_near_limit.is_empty() {
-        let text = "What it costs near the limit was not measured: it went on failing there.";
+        let text = "The slowdown near the limit was not measured: the runs there failed.";
         add("no_slowdown", text.to_owned());
     }
     add("what_counts", what_counts(findings.kind).to_owned());

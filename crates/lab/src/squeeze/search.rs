@@ -1,6 +1,6 @@
 //! Search for the smallest limit under which a command succeeds.
 //!
-//! Every run succeeds or fails, and the search counts both for each limit. The edge lies between
+//! Every run succeeds or fails, and the search counts both for each limit. The edge is between
 //! the largest limit with a failure and the smallest limit above it without one: starting from the
 //! peak without a limit, the search moves in growing steps until it has both, bisects down to the
 //! resolution, and repeats the limit found. A failure there only raises the lower bound, so that a

@@ -1,7 +1,7 @@
 //! Cost of running close above the smallest limit: time and faults, compared with runs without a
 //! limit.
 //!
-//! Runs rounds, each in its own order, so that drift of the machine affects all levels alike. The
+//! Runs rounds, each in its own order, so that drift of the machine affects all levels equally. The
 //! rounds also check that the command does not fail above the limit found: they end with the first
 //! failure, and the search resumes above it.
 

@@ -106,7 +106,7 @@ fn a_sharp_edge_is_found_to_the_resolution_in_few_runs() {
 }
 
 #[test]
-fn a_page_is_found_where_it_is_asked_for() {
+fn the_limit_is_found_to_the_page_on_request() {
     let mut options = options();
     options.plan.resolution = Resolution { fraction: 0.0, min_bytes: 1 };
     let edge = 77 * MIB + 3 * PAGE_BYTES;
@@ -144,7 +144,7 @@ fn a_flaky_edge_is_a_band() {
 }
 
 #[test]
-fn what_fails_above_a_success_is_said() {
+fn a_failure_above_a_success_is_reported() {
     // Between 60 and 90 MiB the program takes a path that needs more memory.
     let (found, _) =
         find(&options(), Some(70 * MIB), |limit| limit >= 90 * MIB || (40 * MIB..60 * MIB).contains(&limit));
@@ -163,7 +163,7 @@ fn what_fails_above_a_success_is_said() {
 }
 
 #[test]
-fn programs_that_always_fail_or_never_are_said_to() {
+fn programs_that_always_or_never_fail_are_reported() {
     let (found, limits) = find(&options(), Some(50 * MIB), |_| false);
     assert_eq!((found.smallest_bytes, found.largest_failing_bytes), (None, Some(1 << 47)));
     assert!(limits.len() < 40, "{} runs", limits.len());
@@ -177,7 +177,7 @@ fn programs_that_always_fail_or_never_are_said_to() {
 }
 
 #[test]
-fn chance_alone_ends_the_search_too() {
+fn the_search_ends_with_random_outcomes() {
     for seed in 0..200 {
         let mut dice = fastrand::Rng::with_seed(seed);
         let chance = dice.f64();
@@ -213,7 +213,7 @@ fn what_fails_without_a_limit_is_an_error_and_faults_of_the_lab_too() {
 }
 
 #[test]
-fn ways_to_fail_are_told_apart_by_limit() {
+fn failures_are_distinguished_by_limit() {
     let mut findings = find(&options(), Some(50 * MIB), |limit| limit >= 50 * MIB).0;
     assert_eq!(findings.failures.len(), 1);
     assert_eq!(

@@ -136,7 +136,7 @@ fn a_unit_more_is_no_difference_and_two_are() {
 }
 
 #[test]
-fn what_is_written_has_the_names_of_the_interface() {
+fn written_fields_have_the_names_of_the_interface() {
     let times = estimate(&[2.0, 2.0], 0.95, 0).unwrap();
     let text = serde_json::to_string(&times).unwrap();
     assert_eq!(text, r#"{"median":2.0,"low":2.0,"high":2.0,"samples":[2.0,2.0]}"#);

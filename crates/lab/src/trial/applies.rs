@@ -192,7 +192,7 @@ fn check_huge_pages(facts: &Facts) -> Result<(), String> {
         Some("never") => Err("this system has no transparent huge pages".to_owned()),
         Some("always") => Ok(()),
         _ if facts.huge_bytes == Some(0) => {
-            Err("the run without settings had no huge pages as it was looked at".to_owned())
+            Err("the run without settings had no huge pages when it was measured".to_owned())
         }
         _ => Ok(()),
     }

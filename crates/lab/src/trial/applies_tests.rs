@@ -60,7 +60,7 @@ fn a_plain_program_gets_glibc_and_allocators_only() {
 }
 
 #[test]
-fn tunables_are_merged_or_spelt_the_old_way() {
+fn tunables_are_merged_or_written_as_old_variables() {
     let folder = tempfile::tempdir().unwrap();
     let mut facts = facts(folder.path());
     facts.environment.insert("GLIBC_TUNABLES".into(), "glibc.malloc.arena_max=8:glibc.rtld.nns=3".into());
@@ -112,7 +112,7 @@ fn preloading_is_refused_with_the_reason() {
 }
 
 #[test]
-fn runtimes_are_told_by_name_and_version() {
+fn runtimes_are_recognised_by_name_and_version() {
     let folder = tempfile::tempdir().unwrap();
     let mut facts = facts(folder.path());
     facts.runtimes = vec![("jvm".into(), Some("11.0.2".into()))];
@@ -133,7 +133,7 @@ fn runtimes_are_told_by_name_and_version() {
 }
 
 #[test]
-fn words_go_behind_the_program_that_takes_them() {
+fn options_follow_the_program_that_takes_them() {
     let folder = tempfile::tempdir().unwrap();
     let mut facts = facts(folder.path());
     facts.runtimes = vec![("d".into(), None), ("node".into(), None)];
@@ -153,7 +153,7 @@ fn huge_pages_are_switched_off_where_there_are_any() {
     assert_eq!(try_one("thp_never", &facts).unwrap().thp, Some(Thp::Never));
     facts.huge_bytes = Some(0);
     facts.huge_pages = Some("madvise".into());
-    assert!(try_one("thp_never", &facts).unwrap_err().contains("no huge pages as it was looked at"));
+    assert!(try_one("thp_never", &facts).unwrap_err().contains("no huge pages when it was measured"));
     facts.huge_pages = Some("always".into());
     assert!(try_one("thp_never", &facts).is_ok(), "they may have been given back before");
     (facts.huge_pages, facts.huge_bytes) = (Some("never".into()), Some(1));

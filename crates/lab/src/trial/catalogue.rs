@@ -90,7 +90,7 @@ pub struct Candidate {
     /// Setting of transparent huge pages.
     #[serde(default)]
     pub thp: Option<Thp>,
-    /// Options that show that the user has already decided otherwise; looked for on the command
+    /// Options that show that the user has already decided otherwise; searched for on the command
     /// line and in variables that hold options.
     #[serde(default)]
     pub unless: Vec<String>,
@@ -257,7 +257,7 @@ impl Library {
             name.starts_with(first) && name.chars().all(|c| first(c) || matches!(c, '+' | '-' | '.' | ':'))
         };
         if let Some(name) = self.package.iter().find(|name| !is_package(name)) {
-            return Err(format!("{name:?} is no name of a Debian package"));
+            return Err(format!("{name:?} is not the name of a Debian package"));
         }
         check_text(self.files.iter().chain([&self.allocator]))
     }
@@ -283,7 +283,7 @@ impl Candidate {
             return Err("it sets nothing (tunables, environment, library, arguments or thp)".to_owned());
         }
         if self.source.iter().all(|source| source.trim().is_empty()) {
-            return Err("`source` says where the knowledge is from; give at least one".to_owned());
+            return Err("`source` is the origin of the knowledge; give at least one".to_owned());
         }
         self.check_names()?;
         let values = self.environment.values().chain(self.tunables.values()).chain(&self.arguments);
@@ -292,7 +292,7 @@ impl Candidate {
         }
         for version in [&self.runtime_version, &self.glibc] {
             for text in version.least.iter().chain(&version.below) {
-                numbers(text).ok_or_else(|| format!("`{text}` is no version"))?;
+                numbers(text).ok_or_else(|| format!("`{text}` is not a version"))?;
             }
         }
         Ok(())
@@ -302,7 +302,7 @@ impl Candidate {
         for name in self.environment.keys() {
             let first = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
             if !first || !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
-                return Err(format!("`{name}` is no name of a variable"));
+                return Err(format!("`{name}` is not the name of a variable"));
             }
             if name == "GLIBC_TUNABLES" || name == "LD_PRELOAD" {
                 return Err(format!("`{name}` is written by `tunables` and `library`"));
@@ -311,7 +311,7 @@ impl Candidate {
         for (name, value) in &self.tunables {
             let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '.';
             if !name.starts_with("glibc.") || !name.chars().all(plain) || value.contains(':') {
-                return Err(format!("`{name}` is no tunable of glibc, or its value has a colon"));
+                return Err(format!("`{name}` is not a tunable of glibc, or its value has a colon"));
             }
         }
         let values = self.environment.values().chain(self.tunables.values()).chain(&self.arguments);
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn the_built_in_catalogue_is_sound() {
+    fn the_built_in_catalogue_is_valid() {
         let catalogue = Catalogue::built_in().unwrap();
         assert!(catalogue.candidates.len() >= 40);
         for id in ["arena_max_2", "jemalloc_decay_0", "jvm_zgc_uncommit", "gomemlimit_50", "d_heap_factor"] {
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named_with_its_line() {
+    fn errors_have_line_numbers() {
         let text = format!("# own\n{SMALL}enviroment = {{ X = \"1\" }}\n");
         let error = refusal(&text);
         assert!(error.starts_with("own.toml:8: ") && error.contains("enviroment"), "{error}");
@@ -388,13 +388,13 @@ mod tests {
         assert!(error.starts_with("own.toml:3: ") && error.contains("sets nothing"), "{error}");
         for (line, expected) in [
             ("environment = { GLIBC_TUNABLES = \"x\" }", "written by"),
-            ("environment = { \"A-B\" = \"x\" }", "no name"),
+            ("environment = { \"A-B\" = \"x\" }", "not the name"),
             ("environment = { A = \"{settled*}\" }", "{settled*}"),
             ("environment = { A = \"{memory}\" }", "memory"),
-            ("tunables = { \"malloc.x\" = \"1\" }", "no tunable"),
+            ("tunables = { \"malloc.x\" = \"1\" }", "not a tunable"),
             ("library = \"none\"", "no [library.none]"),
             ("thp = \"always\"", "always"),
-            ("thp = \"never\"\nglibc = { least = \"new\" }", "no version"),
+            ("thp = \"never\"\nglibc = { least = \"new\" }", "not a version"),
         ] {
             let error = refusal(&format!("{SMALL}{line}\n"));
             assert!(error.contains(expected) && error.starts_with("own.toml:"), "{line}: {error}");

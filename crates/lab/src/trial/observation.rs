@@ -35,14 +35,14 @@ pub enum SettledSource {
 }
 
 impl SettledSource {
-    /// Readable form, to follow "settled memory was looked at".
+    /// Readable form, to follow "settled memory was measured".
     pub fn text(self) -> &'static str {
         match self {
             Self::Exit => "as the process ended",
             Self::Level => "on the last level before it ended",
             Self::Top => "at the top of its last fall",
             Self::Mark => "at the last mark",
-            Self::Sample => "in the last sample, for want of a ledger",
+            Self::Sample => "in the last sample, as there is no ledger",
             Self::Load => "after the load",
         }
     }
@@ -189,7 +189,7 @@ impl Observation {
     }
 
     /// Takes the data of the process with the largest high-water mark: a shell that sets a mark for
-    /// its child has little memory itself and must not stand for the run.
+    /// its child has little memory itself and must not count for the run.
     fn read_recorded(&mut self, processes: BTreeMap<u32, Recorded>) {
         let largest = |a: &Recorded, b: &Recorded| a.high_water_kib >= b.high_water_kib;
         let found = processes.into_values().reduce(|a, b| if largest(&a, &b) { a } else { b });

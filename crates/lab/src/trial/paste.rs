@@ -113,7 +113,7 @@ fn systemd(applied: &Applied, command: Option<&[String]>, program: Option<&Path>
         let words = unit_command(applied, command, program);
         let words: Vec<String> = words.iter().map(|word| unit_word(word, true)).collect();
         lines.push("# as it was tried: put the unit's own command here, with what is added to it".to_owned());
-        lines.push("# (files with a relative path are looked for in WorkingDirectory=)".to_owned());
+        lines.push("# (relative paths of files start at WorkingDirectory=)".to_owned());
         lines.push("ExecStart=".to_owned());
         lines.push(format!("ExecStart={}", words.join(" ")));
     }

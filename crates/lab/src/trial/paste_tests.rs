@@ -52,7 +52,7 @@ fn a_shell_reads_what_was_written() {
 }
 
 #[test]
-fn options_are_put_behind_what_is_there() {
+fn options_are_appended_to_existing_values() {
     let variable =
         Variable { name: "NODE_OPTIONS".into(), value: "--secret --x=1".into(), added: "--x=1".into() };
     let applied = Applied { variables: vec![variable], ..Applied::default() };
@@ -127,7 +127,7 @@ fn yaml_reads_what_was_written() {
 }
 
 #[test]
-fn a_dockerfile_reads_what_was_written_or_says_that_it_cannot() {
+fn a_dockerfile_reads_back_the_value_or_refuses_it() {
     for value in HOSTILE {
         let text = paste(&applied(value), &command(), None).docker;
         assert!(visible(&text), "{text}");

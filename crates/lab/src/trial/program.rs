@@ -38,7 +38,7 @@ pub struct Program {
     /// Why the loader ignores the environment: setuid, setgid or file capabilities; `None` if it
     /// does not.
     pub privilege: Option<String>,
-    /// Whether it defines `malloc` where the loader looks first.
+    /// Whether it defines `malloc` where the loader searches first.
     pub defines_malloc: bool,
 }
 
@@ -179,7 +179,7 @@ fn find(name: &OsStr, directory: Option<&Path>, search: Option<&str>) -> Result<
 }
 
 /// Returns the interpreter of the script `path`: the word after `#!`, or the program that `env`
-/// starts. `None` if the file is no script.
+/// starts. `None` if the file is not a script.
 fn interpreter(path: &Path) -> Result<Option<OsString>, String> {
     let unreadable = |error: std::io::Error| unreadable(path, &error);
     let file = File::open(path).map_err(unreadable)?;

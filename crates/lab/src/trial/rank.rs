@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn time_decides_between_what_is_near_the_least() {
+    fn time_decides_between_candidates_near_the_smallest() {
         let all = [
             measured(15.0, 100.0, 17.0),
             measured(15.9, 100.0, 10.0),

@@ -111,7 +111,7 @@ impl ServerExecutor {
             }
         }
         if let Some(ended) = self.inner.wait(job, Some(self.service.settle))? {
-            let why = format!("the server ended before it was looked at: {}", describe_end(&ended));
+            let why = format!("the server ended before it was measured: {}", describe_end(&ended));
             return Ok(ServerRun::failed(why, Some(ended)));
         }
         let Some(pid) = self.inner.pid(job)? else {
@@ -146,7 +146,7 @@ impl ServerExecutor {
             if let Some(ended) = self.inner.wait(job, Some(pause))? {
                 let mut why = format!("the server ended before it was ready: {}", describe_end(&ended));
                 if ended.end.is_success() {
-                    why += "; if it went on in the background, run it in the foreground";
+                    why += "; if it moved to the background, run it in the foreground";
                 }
                 return Ok(Some(ServerRun::failed(why, Some(ended))));
             }
@@ -235,13 +235,13 @@ pub fn read_observation(outcome: &Outcome) -> Observation {
         serde_json::from_reader(file.take(MAX_OBSERVATION_BYTES)).ok()
     };
     read().unwrap_or_else(|| Observation {
-        failure: Some("what the run showed was not kept".to_owned()),
+        failure: Some("the result of the run was not kept".to_owned()),
         ..Observation::default()
     })
 }
 
 /// Takes the ledgers of process `pid` and its descendants. A live process that cannot be inspected
-/// fails the run: without its memory the result would look too good.
+/// fails the run: without its memory the result would be too small.
 fn ledgers_of(pid: i32) -> ServerRun {
     let mut ledgers: Vec<(Explanation, Option<Shares>)> = Vec::new();
     let tree = tree_of(pid);
@@ -255,7 +255,7 @@ fn ledgers_of(pid: i32) -> ServerRun {
         match explain(process, &Options { find_zero_pages: false, ..Options::default() }) {
             Ok(explanation) => ledgers.push((explanation, shares_of(process))),
             Err(error) if process == pid || is_alive(process) => {
-                return ServerRun::failed(format!("the server cannot be looked at: {error}"), None);
+                return ServerRun::failed(format!("the server cannot be measured: {error}"), None);
             }
             // It ended in the meantime and holds no memory.
             Err(_) => {}

@@ -425,7 +425,7 @@ mod tests {
     /// The sampler of `try` samples every 10 ms: the phase of the samples relative to a fast change
     /// must not matter.
     #[test]
-    fn fast_courses_are_judged_alike_whenever_they_are_sampled() {
+    fn fast_runs_are_judged_the_same_at_any_sampling_phase() {
         type Case<'a> = (&'a str, Vec<(u64, f64, f64)>, f64, &'a str, (f64, f64));
         let saw = [vec![(30, 0.0, 96.0)], vec![(11, 64.0, 96.0); 30]].concat();
         let hold = [(30, 0.0, 96.0), (600, 96.0, 96.0)];
@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn a_level_says_when_it_was() {
+    fn a_level_has_its_time() {
         let found = series(&[(300, 10.0, 217.0), (1000, 217.0, 217.0), (150, 217.0, 14.0)]).settled(12 * MIB);
         let Settled::Level { from_us, to_us, .. } = found else { panic!("{found:?}") };
         assert!(
@@ -463,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_samples_that_stand_for_a_second_weigh_a_second() {
+    fn equal_samples_are_weighted_by_their_time() {
         let mut series = Series::default();
         series.push(0, 0, 100 * MIB);
         series.push(MS, 999 * MS, 200 * MIB);

@@ -329,11 +329,11 @@ impl<'a> TrialJudge<'a> {
         if !self.serving && !outcome.end.is_success() {
             return Some(describe_end(outcome));
         }
-        // Missing data must not make a run look better than the others.
+        // Missing data must not improve the result of a run.
         let is_different = |expected: &SettledSource| !expected.is_comparable(observation.settled_at);
         if let Some(expected) = self.settled_at.filter(is_different) {
             return Some(format!(
-                "its settled memory was looked at {}, not {} as in the first run without settings",
+                "its settled memory was measured {}, not {} as in the first run without settings",
                 observation.settled_at.text(),
                 expected.text()
             ));
@@ -348,12 +348,14 @@ impl<'a> TrialJudge<'a> {
             Some(true) => {}
             Some(false) => {
                 return Some(format!(
-                    "{expected} was not mapped in it; it had {}",
+                    "{expected} was not mapped in it, but {}",
                     observation.allocator_names()
                 ));
             }
             None => {
-                return Some(format!("whether {expected} was mapped in it is not known: it had no ledger"));
+                return Some(format!(
+                    "it is not known whether {expected} was mapped in it: no ledger was taken"
+                ));
             }
         }
         None

@@ -102,7 +102,7 @@ pub fn find(memory: &dyn Memory, ranges: &[Range<u64>], pattern: &[u8]) -> Optio
 /// Whether a stopped thread can make the system calls, with `stack_bytes` of stack in addition to
 /// the frame that restores the thread. A system call takes no lock of the program, so what the
 /// thread was doing does not matter; but a thread in a signal handler may be on an alternate stack
-/// that lies among the frames it interrupted.
+/// that is among the frames it interrupted.
 pub fn can_call(
     tracee: &Tracee<'_>,
     space: &AddressSpace,

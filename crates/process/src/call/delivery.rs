@@ -110,7 +110,7 @@ impl Injected<'_> {
     }
 
     /// In the stop before the delivery of a signal within the call: decides whether its handler
-    /// runs now. The kernel puts a signal back that is blocked when the thread goes on.
+    /// runs now. The kernel puts a signal back that is blocked when the thread continues.
     pub(super) fn prepare_delivery(&mut self, signal: i32) -> std::io::Result<()> {
         let signal_bit = 1_u64.checked_shl(signal.wrapping_sub(1) as u32).unwrap_or(0);
         if std::mem::take(&mut self.is_delivering) {

@@ -105,7 +105,7 @@ pub fn objection(tracee: &Tracee<'_>, calls: &[RequiredCall]) -> Option<String> 
 fn unreadable_filter(error: &std::io::Error) -> String {
     const EACCES: i32 = 13;
     let why = match error.raw_os_error() {
-        Some(EACCES) => "needs CAP_SYS_ADMIN, and a strandline without a filter of its own".to_owned(),
+        Some(EACCES) => "needs CAP_SYS_ADMIN, and a strandline that is not itself under a filter".to_owned(),
         _ => error.to_string(),
     };
     format!("a seccomp filter that cannot be read ({why})")

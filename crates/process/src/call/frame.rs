@@ -121,7 +121,7 @@ pub fn interrupted(registers: &Registers) -> Registers {
     ended
 }
 
-/// Makes the frame whose rt_sigreturn restores `registers`, `mask` and `state`. It lies below
+/// Makes the frame whose rt_sigreturn restores `registers`, `mask` and `state`. It is below
 /// `registers.rsp`, the red zone and `reserved_bytes`; the function returns to `trampoline`. `None`
 /// if the stack pointer is too near the bottom of the address space.
 pub fn build(
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_is_aligned_and_says_how_long_its_state_is() {
+    fn a_frame_is_aligned_and_has_the_length_of_its_state() {
         let state = ExtendedState::cut(image(832, 7, 7), None).unwrap();
         for low in 0..64 {
             let mut registers = strandline_sys::registers::zeroed();

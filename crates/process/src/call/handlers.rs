@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn only_threads_with_others_are_asked() {
+    fn only_threads_of_multithreaded_processes_are_queried() {
         let status = |threads: u64, blocked| Status {
             threads: Some(threads),
             caught: Some(bit(14) | bit(30) | bit(34)),

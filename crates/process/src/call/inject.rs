@@ -1,6 +1,6 @@
 //! A call in a stopped thread of an unprepared process, safe at every instant.
 //!
-//! To the kernel the call looks like a signal handler: a complete signal frame lies below the
+//! To the kernel the call looks like a signal handler: a complete signal frame is below the
 //! thread's stack, the function returns into libc's own rt_sigreturn, and the kernel restores
 //! everything. If strandline dies at any point, the thread finishes the call and continues.
 //!
@@ -518,7 +518,7 @@ impl Injected<'_> {
         Ok(held)
     }
 
-    /// The registers with which the program goes on.
+    /// The registers with which the program continues.
     fn program_registers(&self) -> Registers {
         let original = self.tracee.registers;
         if self.has_handled { frame::interrupted(&original) } else { original }

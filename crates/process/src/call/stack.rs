@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn the_room_ends_above_the_guard_and_foreign_stacks_have_none() {
+    fn stack_space_ends_at_the_guard_and_is_zero_on_foreign_stacks() {
         let mut bytes = vec![0; 2304];
         for (offset, value) in [(0x690, 0x10_0000_u64), (0x698, 0x8000), (0x6a0, 0x1000), (0x6a8, 0x1000)] {
             bytes[offset..offset + 8].copy_from_slice(&value.to_le_bytes());

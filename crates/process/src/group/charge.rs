@@ -40,7 +40,7 @@ pub struct Sample {
 }
 
 impl Sample {
-    /// The part of `bytes` that the sample stands for; `None` for an empty one.
+    /// The part of `bytes` that the sample represents; `None` for an empty one.
     pub fn share_of(self, bytes: u64) -> Option<u64> {
         let share = (u128::from(bytes) * u128::from(self.charged)).checked_div(u128::from(self.pages))?;
         let share = u64::try_from(share).ok()?;
@@ -114,7 +114,7 @@ mod tests {
     use std::io::Write;
 
     #[test]
-    fn a_share_is_whole_pages_and_never_more_than_there_is() {
+    fn a_share_is_complete_pages_and_at_most_the_file() {
         let share = |charged, pages| Sample { pages, charged }.share_of(10 * PAGE_BYTES);
         assert_eq!(share(1, 2), Some(5 * PAGE_BYTES));
         assert_eq!(share(0, 7), Some(0));

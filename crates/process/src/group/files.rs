@@ -338,7 +338,7 @@ fn sort(files: &mut [CachedFile]) {
 }
 
 /// What the page cache holds of a file of `size` bytes: by cachestat(2), else by mincore(2), which
-/// does not tell written pages apart.
+/// does not distinguish written pages.
 fn count_cached(file: &File, size: u64) -> io::Result<CachedFile> {
     let bytes = |pages: u64| pages.saturating_mul(PAGE_BYTES);
     let counted = |cached, dirty, writeback| CachedFile {
@@ -433,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn without_time_nothing_is_looked_at() {
+    fn an_expired_deadline_reads_nothing() {
         let mut search = FileSearch::new(Duration::ZERO, None, Duration::ZERO);
         search.add_process(&own());
         let found = search.finish();

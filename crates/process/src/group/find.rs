@@ -210,8 +210,8 @@ fn children(root: &Path, path: &Path) -> Vec<PathBuf> {
 }
 
 impl Hierarchy {
-    /// Finds the group of a container, a unit or a pod. Of nested matches (the scope of a
-    /// container has groups of its own) the outermost counts.
+    /// Finds the group of a container, a unit or a pod. The outermost of
+    /// nested matches counts (the scope of a container has groups too).
     ///
     /// # Errors
     /// No group has the name, or several have it, or the search exceeded its bounds.

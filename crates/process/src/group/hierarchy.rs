@@ -260,7 +260,7 @@ impl Group {
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    /// The number in one of its files; `None` for `max`, for text that is no number, or if it
+    /// The number in one of its files; `None` for `max`, for text that is not a number, or if it
     /// cannot be read.
     pub fn number(&self, name: &str) -> Option<u64> {
         self.text(name)?.trim().parse().ok()

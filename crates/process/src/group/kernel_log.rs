@@ -17,7 +17,7 @@ const MAX_RECORD_BYTES: usize = 8192;
 const MAX_KILLS: usize = 64;
 /// `O_NONBLOCK` of x86-64: a read behind the last record fails.
 const O_NONBLOCK: i32 = 0o4000;
-/// Error of a read whose record the kernel has overwritten; the next read goes on.
+/// Error of a read whose record the kernel has overwritten; the next read continues.
 const EPIPE: i32 = 32;
 
 /// A process that the kernel killed.
@@ -43,7 +43,7 @@ pub struct OomKill {
 
 /// The kills that the kernel's log still has, the last one last. Empty where the log cannot be
 /// read: root reads it, and with `kernel.dmesg_restrict` CAP_SYSLOG. If a kill ends all processes
-/// of a group (`memory.oom.group`), the first one stands for all.
+/// of a group (`memory.oom.group`), the first one represents all.
 pub fn kills(max_time: Duration) -> Vec<OomKill> {
     match File::options().read(true).custom_flags(O_NONBLOCK).open("/dev/kmsg") {
         Ok(file) => read(file, Instant::now() + max_time),
@@ -59,14 +59,14 @@ fn read(mut log: impl Read, deadline: Instant) -> Vec<OomKill> {
             Ok(bytes) => add_record(record.get(..bytes).unwrap_or_default(), &mut kills),
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) if error.raw_os_error() == Some(EPIPE) => {}
-            // No more records, or a kernel that cannot be asked.
+            // No more records, or a kernel whose log cannot be read.
             Err(_) => break,
         }
     }
     kills
 }
 
-/// Adds what one record says to `kills`.
+/// Adds the kill of one record to `kills`.
 fn add_record(record: &[u8], kills: &mut Vec<OomKill>) {
     // Lines after the first describe the device.
     let line = record.split(|&byte| byte == b'\n').next().unwrap_or_default();

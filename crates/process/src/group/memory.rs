@@ -196,8 +196,7 @@ fn why_not_counted(group: &Group) -> String {
         return "it is threaded, and its memory is charged to the group above it: give that one".to_owned();
     }
     if group.path == "/" {
-        return "it is the root, for which memory.current does not exist: give a group below it (`systemd-cgls`)"
-            .to_owned();
+        return "the root group has no memory.current: give a group below it (`systemd-cgls`)".to_owned();
     }
     format!(
         "it has no {}, as the memory controller is not passed on to it (cgroup.subtree_control above it): give the group above",
@@ -342,7 +341,7 @@ pub struct EffectiveLimit {
     pub path: String,
 }
 
-/// The limit that applies to `group`: the smallest of its own and those of the groups above it.
+/// The limit that applies to `group`: the smallest of its limit and those of the groups above it.
 /// `None` if there is no limit.
 pub fn effective_limit(group: &Group) -> Option<EffectiveLimit> {
     let name = match group.version {
@@ -459,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_without_figures_says_why() {
+    fn a_group_without_figures_has_a_reason() {
         let why = |files: &[(&str, &[u8])]| {
             let (_folder, group) =
                 group(Version::Two, &[&[("cgroup.procs", b"".as_slice())], files].concat());

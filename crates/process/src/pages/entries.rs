@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn swapped_entries_are_told_from_moving_ones() {
+    fn swapped_entries_are_distinguished_from_migrating_ones() {
         let swapped = entry::SWAPPED;
         let moving = kind::ANONYMOUS | kind::MIGRATING;
         assert_eq!(classify(swapped | (500 << 5), ZERO), Page::None, "area 0, slot 500");

@@ -244,7 +244,7 @@ struct Builder<'a> {
     /// Bytes of the current mapping that are certainly resident, and bytes that may be.
     certain_bytes: u64,
     undecided_bytes: u64,
-    /// Whether the current mapping must be read from its entries, because the scan did not ask for
+    /// Whether the current mapping must be read from its entries, because the scan did not request
     /// all its bits.
     is_unclear: bool,
     /// Address space that may still be read entry by entry.

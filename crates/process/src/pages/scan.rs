@@ -99,7 +99,7 @@ impl ScannedRegions {
     /// requested, the entries are read.
     ///
     /// The FILE category requires the kernel to access the page itself, which takes three times as
-    /// long as everything else: it is not requested for large runs of mappings that cannot have file
+    /// long as all else: it is not requested for large runs of mappings that cannot have file
     /// pages (V8's heap is thousands of mappings of 256 KiB).
     ///
     /// # Errors
@@ -253,7 +253,7 @@ pub(super) fn fill(
     Ok(())
 }
 
-/// Adds the part `start..end` of a region that lies in `space`.
+/// Adds the part `start..end` of a region that is in `space`.
 fn add_part(builder: &mut Builder<'_>, space: &SmapsEntry, start: u64, end: u64, categories: u64) {
     builder.is_unclear |= categories & FILE_UNKNOWN != 0 && !space.mapping.is_private_anonymous();
     let file = categories & pagemap::FILE != 0;

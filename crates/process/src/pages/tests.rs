@@ -150,7 +150,7 @@ fn bytes_by(each_run: EachRun, pagemap: &File, range: Range<u64>) -> io::Result<
 }
 
 #[test]
-fn whole_pages_are_sorted_and_joined() {
+fn complete_pages_are_sorted_and_joined() {
     let ranges = [0x5000..0x6001, 0x1800..0x2000, 0x2000..0x2001, 0x9000..0x9000];
     assert_eq!(whole_pages(&ranges), [0x1000..0x3000, 0x5000..0x7000]);
 }

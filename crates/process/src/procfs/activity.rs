@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn running_blocked_and_calling_threads_are_told_apart() {
+    fn running_blocked_and_calling_threads_are_distinguished() {
         assert_eq!(ThreadActivity::parse(b"running\n"), Some(ThreadActivity::Running));
         assert_eq!(ThreadActivity::parse(b"-1 0x7ffd 0x7f00\n"), Some(ThreadActivity::Blocked));
         let arguments = [0x55aa, 0x80, 0, 0, 0, 0];

@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_overflow_to_none() {
+    fn overflowing_sizes_are_unknown() {
         assert_eq!(kib("   12 kB"), Some(12288));
         assert_eq!(kib("18446744073709551615 kB"), None);
         assert_eq!(kib("12"), None);

@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_setting_keeps_what_is_set() {
+    fn a_value_is_appended_to_a_valid_old_one() {
         let of = |old| joined("MALLOC_CONF", old, "muzzy_decay_ms:0", ',');
         assert_eq!(of(Some("narenas:2")), "MALLOC_CONF=narenas:2,muzzy_decay_ms:0");
         for old in
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn command_lines_keep_only_words_that_set_memory() {
+    fn command_lines_keep_only_memory_options() {
         let text = b"JAVA_TOOL_OPTIONS=-Xmx2g -Dpassword=secret -XX:MaxRAMPercentage=75.0 -XX:+UseG1GC \
             -XX:OnOutOfMemoryError=kill -XX:HeapDumpPath=/secret/place -javaagent:/x\0\
             NODE_OPTIONS=--max-old-space-size=512 --require /home/me/token.js\0_JAVA_OPTIONS=-Dtoken=1\0";

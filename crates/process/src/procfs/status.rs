@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_unknown_and_not_zero() {
+    fn missing_fields_are_unknown_and_not_zero() {
         let status = Status::parse(b"Name:\tkthreadd\nVmRSS:\t99999999999999999999 kB\nUid:\t0\t0\n");
         assert_eq!((status.rss_bytes, status.users, status.deliverable()), (None, None, None));
     }

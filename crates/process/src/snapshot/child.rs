@@ -38,7 +38,7 @@ const NEAR_BYTES: u64 = 1024;
 const MAX_READ_BYTES: usize = 64 << 10;
 
 impl Memory for SnapshotMemory {
-    /// Reads neighbouring pairs together: each read is a system call, and most lie close together.
+    /// Reads neighbouring pairs together: each read is a system call, and most are close together.
     fn read_pairs(&self, addresses: &[u64]) -> Vec<Option<WordPair>> {
         let mut pairs = vec![None; addresses.len()];
         let mut order: Vec<usize> = (0..addresses.len()).collect();

@@ -12,7 +12,7 @@
 //! mappings that were never written to, are filled in only when they are touched), `kernel/exit.c`
 //! (`eligible_child`: a child with an exit signal other than SIGCHLD is waited for with `__WALL` or
 //! `__WCLONE` only; after an exec or the end of its parent it counts as SIGCHLD), `fs/file.c`
-//! (`CLOSE_RANGE_UNSHARE`, Linux 5.9: a table of its own, which briefly holds at most the lowest 64
+//! (`CLOSE_RANGE_UNSHARE`, Linux 5.9: its own table, which briefly holds at most the lowest 64
 //! descriptors).
 //!
 //! This module neither decides whether to take a snapshot nor interprets its contents.
@@ -479,7 +479,7 @@ impl<'a> CloneCall<'a> {
             .chain(std::iter::once(clone))
             .chain(advise_hidden(MADV_DONTFORK))
             .collect();
-        // The chain lies between the child's frames and the frame that restores the thread.
+        // The chain is between the child's frames and the frame that restores the thread.
         let low = if hidden.is_empty() { child.address } else { chain(&calls, child.address, None)?.address };
         // The chain replaces this call before the thread makes it.
         let placeholder = SystemCall { number: MADVISE, arguments: [0, 0, MADV_DONTFORK] };

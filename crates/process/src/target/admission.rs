@@ -131,7 +131,7 @@ pub fn refused(process: &Process) -> Error {
 fn cause_and_advice(rights: &Rights, user: Option<u32>, scope: &str) -> (String, String) {
     if scope == "3" {
         return (
-            "kernel.yama.ptrace_scope is 3: no one may trace, not even root".to_owned(),
+            "kernel.yama.ptrace_scope is 3: no user may trace, not even root".to_owned(),
             "it cannot be lowered while the machine runs: set it lower in /etc/sysctl.d and reboot"
                 .to_owned(),
         );
@@ -175,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn refusals_say_one_thing_to_do() {
+    fn refusals_give_one_piece_of_advice() {
         use strandline_sys::capabilities::{DAC_OVERRIDE, DAC_READ_SEARCH, SYS_PTRACE};
         let user = |held| Rights { user: 7, held, bounds: u64::MAX };
         let root = |held, bounds| Rights { user: 0, held, bounds };
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_memory_to_look_at_is_refused() {
+    fn processes_without_memory_are_refused() {
         let own = Process::open(i32::try_from(std::process::id()).unwrap()).unwrap();
         assert!(matches!(check(&own), Err(Error::Myself { .. })));
         // Its own thread: that of another test may end meanwhile.
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn kernel_threads_are_told_where_they_are_seen() {
+    fn visible_kernel_threads_are_reported() {
         // kthreadd; in the pid namespace of a container the id belongs to another process.
         let Ok(process) = Process::open(2) else { return };
         if process.stat().is_ok_and(|stat| stat.name == "kthreadd") {

@@ -1,9 +1,9 @@
 //! A copy of a process's own memory, made while the process is stopped, so that it can run while
 //! the copy is read.
 //!
-//! Copied is what only the process can change: anonymous pages, and pages of its writable private
-//! file mappings. Of its other mappings, private file mappings are read later from the running
-//! process, as code and constants do not change. Shared memory, device memory and absent pages are
+//! Copies what only the process can change: anonymous pages, and pages of its writable private
+//! file mappings. Other private file mappings are read later from the running process, as code and
+//! constants do not change. Shared memory, device memory and absent pages are
 //! left out. The destination is allocated and touched before the stop, as touching takes as long as
 //! copying. The copy takes as much memory as the process has, so it is made only if that is at most
 //! half of what is available.

@@ -178,10 +178,10 @@ pub enum WatchEvent {
     Woken,
 }
 
-/// Whether a watch goes on after its thread has read the process.
+/// Whether a watch continues after its thread has read the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Continued {
-    /// It goes on.
+    /// It continues.
     Yes,
     /// After reading, this thread still traces other threads of the process: it must end now, which
     /// releases them. Another thread can begin a new watch.
@@ -292,7 +292,7 @@ impl ExitWatch {
         }
     }
 
-    /// Runs `work`, which stops and reads the process in this thread, while the watch goes on: the
+    /// Runs `work`, which stops and reads the process in this thread, while the watch runs on: the
     /// exit of the main thread ends `work` with [`Error::Ended`], and the next call of
     /// [`ExitWatch::poll`] reports it.
     pub fn while_reading<T>(&mut self, work: impl FnOnce() -> T) -> (T, Continued) {
@@ -398,7 +398,7 @@ impl EventHandler<'_> {
         match step {
             // ESRCH and ECHILD: killed meanwhile, or reaped by its parent.
             Err(error) if matches!(error.raw_os_error(), Some(3 | 10)) => {
-                // If SIGKILL ended a stop, the exit stop follows; only another wait can tell.
+                // If SIGKILL ended a stop, the exit stop follows; only another wait shows it.
                 if error.raw_os_error() == Some(3) && self.process.status().is_ok_and(|s| !s.is_zombie()) {
                     return Ok(WatchEvent::Woken);
                 }

@@ -53,7 +53,7 @@ pub fn on_own_thread<T: Send>(limit: Duration, work: impl FnOnce() -> T + Send) 
     if exit_watch::is_reading() {
         let result = THIS_THREAD.with(|thread| {
             let outer_limit = thread.limit.replace(limit);
-            // A panic ends this work only, as it would end a thread of its own.
+            // A panic ends this work only, as it would end a separate thread.
             let result = std::panic::catch_unwind(AssertUnwindSafe(work)).ok();
             thread.limit.set(outer_limit);
             // The watchdog of an enclosing `on_own_thread` stays.

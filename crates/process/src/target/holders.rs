@@ -1,7 +1,7 @@
 //! What may hold pages of a process without its page tables showing it: devices, rings shared with
 //! the kernel, locks.
 //!
-//! A page that such a holder writes to must not be released: the holder would go on writing to
+//! A page that such a holder writes to must not be released: the holder would continue writing to
 //! the old page. The kernel offers no list of holders, so this one covers the known ones and errs
 //! on the side of "held".
 

@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn other_results_other_calls_and_other_modes_are_left_alone() {
+    fn other_results_calls_and_modes_are_not_changed() {
         assert!(repeat_registers(&stopped_in(232, 1)).is_none(), "it returned events");
         assert!(repeat_registers(&stopped_in(3, -4)).is_none(), "close must not be repeated");
         assert!(repeat_registers(&stopped_in(42, -4)).is_none(), "nor connect");

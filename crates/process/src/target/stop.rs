@@ -8,7 +8,7 @@
 //! would cut short, can be left asleep on request: the reader checks afterwards that it slept
 //! throughout ([`Stopped::slept_throughout`]).
 //!
-//! Run this on a thread of its own ([`super::hold::on_own_thread`]): a thread that does not stop in
+//! Run this on a separate thread ([`super::hold::on_own_thread`]): a thread that does not stop in
 //! time is released only when its tracer ends.
 
 use std::collections::{BTreeMap, BTreeSet};

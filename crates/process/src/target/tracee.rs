@@ -95,7 +95,7 @@ pub(super) fn limit_seizes() -> Option<Limit> {
     Limit::new(MAX_SEIZE).ok()
 }
 
-/// Becomes the tracer of `tid` and asks it to stop; [`Tracee::wait_stopped`] waits for the stop.
+/// Becomes the tracer of `tid` and requests its stop; [`Tracee::wait_stopped`] waits for the stop.
 pub(super) fn seize(process: &Process, tid: i32) -> Result<(), NotStopped> {
     for attempt in 0..MAX_ATTEMPTS {
         // Seizing the main thread that this thread watches would fail, after the same wait.
@@ -143,7 +143,7 @@ fn redeliver(tid: i32, signal: i32, deadline: Instant) -> Result<(), NotStopped>
 
 impl<'a> Tracee<'a> {
     /// Seizes and stops thread `tid` of `process`, within `limit`. Signals that arrive meanwhile
-    /// are passed on. A thread in a group stop is released at once. Call it on a thread of its own.
+    /// are passed on. A thread in a group stop is released at once. Call it on a separate thread.
     pub fn stop(process: &'a Process, tid: i32, limit: Duration) -> Result<Self, NotStopped> {
         exit_watch::pass_on_before_stop(process);
         let hold = Hold::begin();
@@ -155,7 +155,7 @@ impl<'a> Tracee<'a> {
         stopped
     }
 
-    /// Waits for the stop of a thread that was seized and asked to stop, in a group stop or not.
+    /// Waits for the requested stop of a seized thread, in a group stop or not.
     pub(super) fn wait_stopped(
         process: &'a Process,
         tid: i32,

@@ -58,7 +58,7 @@ const TRANSFERS: [Transfer; 19] = [
     // The minimum number of events (fs/aio.c, `read_events`).
     transfer(208, "io_getevents", Requested::Argument(1)),
     transfer(333, "io_pgetevents", Requested::Argument(1)),
-    // It looks for signals after each page (drivers/char/random.c, `get_random_bytes_user`).
+    // It checks for signals after each page (drivers/char/random.c, `get_random_bytes_user`).
     transfer(318, "getrandom", Requested::Argument(1)),
 ];
 
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn less_than_was_asked_for_is_short() {
+    fn a_transfer_below_the_requested_size_is_short() {
         let short = |registers: Registers| short(&registers, &Vector);
         let write = |moved| short(back(1, moved, [1, 0x1000, 1 << 20, 0, 0]));
         assert_eq!(write(65536), Some("write"));

@@ -39,7 +39,7 @@ impl Session<'_> {
         let wait_status = wait_status.or(self.root_status);
         self.end_group(wait_status.and_then(ending_signal));
         let high_water_kib = self.end_root(stop_reason, wait_status, end_us);
-        // Processes that go on running have samples that were not written yet.
+        // Processes that continue running have samples that were not written yet.
         for &pid in &self.tree.pids().to_vec() {
             if let Some(mut departed) = self.tree.remove(pid, None)
                 && let Some(process) = departed.member.number
@@ -120,7 +120,7 @@ impl Session<'_> {
         while is_waiting(&self.ledgers) && self.clock.now_us() < until {
             let ready = self.poller.wait(if self.ledgers.under_way() > 0 { MAX_ROUND } else { WATCH_ROUND });
             if ready.has(Source::Signals) && self.take_signals() {
-                // The user asked twice to stop.
+                // The user requested the stop twice.
                 break;
             }
             self.take_ledgers();
@@ -128,7 +128,7 @@ impl Session<'_> {
         self.take_ledgers();
     }
 
-    /// Handles the last forks and ends. For a process that is no child of the recorder, only the
+    /// Handles the last forks and ends. For a process that is not a child of the recorder, only the
     /// kernel's report shows how it ended, and it arrives a moment after the end is visible.
     fn wait_for_end_report(&mut self, stop_reason: StopReason, is_unknown: bool) {
         let until = self.clock.now_us() + END_EVENT_WAIT_US;

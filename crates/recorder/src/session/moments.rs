@@ -349,7 +349,7 @@ impl Session<'_> {
 
     /// Handles the last marks. No program waits any more, but all marks are kept.
     pub(super) fn take_last_marks(&mut self) {
-        // A descendant that goes on running may report marks forever.
+        // A descendant that continues running may report marks forever.
         for _ in 0..MAX_LAST_READS {
             if !self.read_marks() {
                 break;

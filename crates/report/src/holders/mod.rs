@@ -55,11 +55,11 @@ fn process_line(found: &Holders) -> String {
 /// What leaked, and what alone retains most of the rest.
 fn headline(found: &Holders) -> String {
     if found.live.blocks == 0 {
-        return "no block of an allocator that is read is in use here (strandline explain says what its memory is)".to_owned();
+        return "no block of an allocator that is read is in use here (see strandline explain)".to_owned();
     }
     let all = format!("{} in {}", bytes(found.live.bytes), counted(found.live.blocks, "live block"));
     let lost = match &found.unreachable {
-        None => "what leaked is not known (-v says why)".to_owned(),
+        None => "what leaked is not known (-v shows why)".to_owned(),
         Some(lost) if lost.blocks > 0 => leaked(found, lost),
         Some(_) if unattributed_part(found).is_some() => "every block that was read is reachable".to_owned(),
         Some(_) => "nothing leaked".to_owned(),
@@ -163,7 +163,7 @@ fn groups(found: &Holders, top: usize) -> (Vec<Group>, Rest) {
         groups.push(Group { name: join_root_names(set), retained, pins_bytes: 0, holds, least });
     }
     if others.blocks > 0 {
-        // If sets are shown, this is the rest: blocks of types that have no row of their own.
+        // If sets are shown, this is the rest: blocks of types without their own row.
         let (text, holds) = match sets {
             [] => ("several roots together", found.shared_holds.clone()),
             _ => ("other roots, several together", Vec::new()),

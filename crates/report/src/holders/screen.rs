@@ -24,7 +24,7 @@ const MAX_BESIDE_GROWTH: usize = 4;
 
 const SHORT_ROOTS: [Column; 4] = [figures("retained"), figures("blocks"), words("root"), words("holds")];
 
-/// The default view, with a final newline: at most 40 lines, unless `top` rows were asked for.
+/// The default view, with a final newline: at most 40 lines, unless `top` rows were requested.
 pub fn holders(found: &Holders, top: Option<usize>, surface: Surface) -> String {
     let has_growth = found.since.is_some();
     let limit = |most: usize| top.unwrap_or(if has_growth { MAX_BESIDE_GROWTH } else { most });
@@ -158,10 +158,10 @@ fn step(of: &Holding) -> String {
     }
 }
 
-/// What grew since an earlier look; `all` adds what is missing there.
+/// Growth since an earlier result; `all` adds what is missing there.
 fn growth(since: &Comparison, top: usize, all: bool, surface: Surface) -> Vec<String> {
     let [roots, types] = growth_rows(since, top);
-    let mut lines = vec![String::new(), format!("since the look {}", duration(since.seconds))];
+    let mut lines = vec![String::new(), format!("since the result {}", duration(since.seconds))];
     lines.extend(lay_out(&GROWTH_COLUMNS, &roots, 0, surface.columns));
     if all && since.is_partial {
         let text = "one of the two results lists only its largest roots or types: those of one result alone are left out";
@@ -179,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_that_is_too_long_keeps_whole_steps() {
+    fn a_path_that_is_too_long_keeps_complete_steps() {
         let holding = |name: &str, instances, holds| Holding {
             name: name.into(),
             instances,

@@ -118,7 +118,7 @@ fn a_page_of_html_needs_nothing_else() {
 
 /// A published figure with many parts is never shortened: a part of it would mean something else.
 #[test]
-fn published_figures_stand_whole() {
+fn published_figures_are_not_shortened() {
     let parts: Vec<String> = (0..30).map(|n| format!("malloc_zeroed_{n} 0.0{n}")).collect();
     let claim = |says: &str| Claim {
         id: "as-published".to_owned(),

@@ -2,7 +2,7 @@
 //! one HTML page.
 //!
 //! The report module of each command builds a [`page::Page`], which the writers here lay out, so
-//! that all commands look the same in every format. Nothing here runs or judges anything.
+//! that all commands have the same layout in every format. Nothing here runs or judges anything.
 
 pub mod book;
 pub mod cleaned;

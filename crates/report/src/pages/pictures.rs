@@ -55,7 +55,7 @@ mod tests {
     use crate::pages::page::{Plot, Section};
 
     #[test]
-    fn a_folder_is_found_from_where_the_file_stands() {
+    fn a_folder_is_relative_to_the_file() {
         let of = |folder: &str, from: &str| address(Path::new(folder), Path::new(from));
         assert_eq!(of("/a/b/plots", "/a/b"), "plots");
         assert_eq!(of("/a/plots", "/a/b/c"), "../../plots");
@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn plots_of_the_same_title_are_files_of_their_own() {
+    fn plots_of_the_same_title_have_separate_files() {
         let plot = |title: &str| Plot { title: title.to_owned(), ..Plot::default() };
         let section =
             Section { plots: vec![plot("By size"), plot("By size"), plot("</title>")], ..Section::default() };

@@ -134,7 +134,7 @@ fn claims(lines: &mut Vec<String>, claims: &[Claim], surface: Surface) {
     }
 }
 
-/// A table as lines that are no wider than the surface.
+/// A table as lines that are not wider than the surface.
 fn lay_out(table: &Table, surface: Surface) -> Vec<String> {
     let mut lines = Vec::new();
     for (index, block) in blocks(table, surface.columns).iter().enumerate() {
@@ -187,7 +187,7 @@ fn padded(text: &str, place: &Place<'_>) -> String {
 }
 
 /// Shortens names joined by `+` individually if necessary: shortened in the middle of the whole,
-/// two pairs could look the same.
+/// two pairs could be identical.
 fn names(text: &str, most: usize) -> String {
     const LEAST: usize = 5;
     let parts: Vec<&str> = text.split('+').collect();

@@ -436,7 +436,7 @@ fn cost(timeline: &Timeline) -> String {
 fn next(timelines: &[Timeline], surface: Surface) -> Vec<String> {
     let names: Vec<String> = timelines.iter().map(|one| one.name.clone()).collect();
     let text = format!("strandline report {} --format html -o report.html", command_line(&names));
-    let mut lines = vec![String::new(), "next, to look closer or to attach to an issue".to_owned()];
+    let mut lines = vec![String::new(), "next, for details or to attach to an issue".to_owned()];
     lines.extend(hanging("  ", &text, surface.columns).iter().map(|line| surface.paint(Paint::Strong, line)));
     lines
 }
@@ -465,7 +465,7 @@ mod tests {
 
     /// Ledgers of a child are not attributed to the largest process, even if they come last.
     #[test]
-    fn ledgers_of_several_processes_say_whose_they_are() {
+    fn ledgers_of_several_processes_name_their_process() {
         let mut timeline = fabricated::tree();
         let alone = shown(timeline.clone(), PLAIN, Glyphs::Braille);
         assert!(alone.contains("at the last of these: "), "{alone}");
@@ -504,7 +504,7 @@ mod tests {
     }
 
     #[test]
-    fn several_stand_below_each_other() {
+    fn several_charts_are_stacked() {
         let text = chart(&[fabricated::tree(), fabricated::tree()], None, PLAIN, Glyphs::Braille);
         assert_eq!(text.matches("cost: ").count(), 2);
         assert_eq!(text.matches("--format html").count(), 1);

@@ -1,7 +1,7 @@
 //! Selects what is drawn of a recording: which processes separately, and the others as a sum.
 //!
 //! Every format uses this module, so that all show the same processes under the same names. It
-//! knows nothing about formats.
+//! is independent of formats.
 
 use strandline_recording::Sample;
 
@@ -40,7 +40,7 @@ pub fn largest(timeline: &Timeline) -> Vec<usize> {
 /// directory.
 pub fn process_name(process: &Process, most: usize) -> String {
     let first = own_name(process.command(), process.start.executable.as_deref());
-    let first = first.unwrap_or_else(|| "(ended before it could be asked)".to_owned());
+    let first = first.unwrap_or_else(|| "(ended before its name was read)".to_owned());
     let words: Vec<String> = process.command().iter().skip(1).take(16).cloned().collect();
     let rest = if words.is_empty() { String::new() } else { format!(" {}", command_line(&words)) };
     shorten(&format!("{} {first}{rest}", process.start.pid), most)
@@ -176,13 +176,13 @@ mod tests {
     }
 
     #[test]
-    fn a_day_is_not_told_in_minutes() {
+    fn a_day_is_not_shown_in_minutes() {
         assert_eq!(time(86_400_000_000), "24 h 0 min");
         assert_eq!(time(7_199_000_000), "119 min 59 s");
     }
 
     #[test]
-    fn endings_are_told_apart() {
+    fn endings_are_distinguished() {
         let mut timeline = fabricated::tree();
         assert_eq!(ending(&timeline), "ended with status 0, after 12 s");
         if let Some(end) = &mut timeline.end {

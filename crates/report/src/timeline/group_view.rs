@@ -1,5 +1,5 @@
 //! What every format shows of a control group: which rows are stacked, the table of rows, and the
-//! sentences on a kill. It knows nothing about formats.
+//! sentences on a kill. It is independent of formats.
 
 use strandline_recording::GroupKill;
 
@@ -62,7 +62,7 @@ pub(super) struct GroupView<'a> {
     pub lines: Vec<Line>,
     /// When the charge was largest.
     pub peak_us: u64,
-    /// What the top of the picture stands for.
+    /// The figure at the top of the picture.
     pub most_bytes: u64,
 }
 

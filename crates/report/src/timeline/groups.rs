@@ -71,7 +71,7 @@ impl GroupTimeline {
 
     /// The moment of the largest charge.
     pub fn peak(&self) -> Option<&GroupPoint> {
-        // Of equal ones the first.
+        // If several are equal, the first.
         self.points.iter().rev().max_by_key(|point| point.current_bytes)
     }
 

@@ -229,7 +229,7 @@ fn facts(timeline: &Timeline) -> Vec<Fact> {
         fact("wanted interval", seconds(seconds_of(header.interval_us))),
         Fact { name: "instants sampled", text: grouped(samples), exact: Some(samples) },
         Fact { name: "instants missed", text: grouped(missed), exact: Some(missed) },
-        fact("ledgers asked for", clean_sentence(&header.ledgers)),
+        fact("requested ledgers", clean_sentence(&header.ledgers)),
         fact("processes followed by", clean_sentence(&header.followed_by)),
     ]);
     if let Some(end) = &timeline.end {
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn marks_stand_with_their_change() {
+    fn marks_are_listed_with_their_change() {
         let rows = marks(&fabricated::tree());
         assert_eq!(rows.len(), 5);
         assert_eq!(rows[0].cells[1].text, "");

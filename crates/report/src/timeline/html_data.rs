@@ -19,7 +19,7 @@ use crate::model::{Rows, View, state_name};
 use crate::text::{clean, clean_sentence, counted};
 use crate::units::bytes;
 
-/// Maximum number of processes with a line of their own per recording.
+/// Maximum number of processes with their own line per recording.
 const MAX_LINES: usize = 12;
 /// Maximum number of ledgers of all recordings together.
 const MAX_LEDGERS: usize = 200;

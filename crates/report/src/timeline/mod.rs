@@ -57,7 +57,7 @@ impl From<serde_json::Error> for DrawError {
 
 /// Further processes are counted, not drawn.
 const MAX_PROCESSES: usize = 20_000;
-/// The recorder follows as many.
+/// The recorder follows the same number.
 const MAX_GROUPS: usize = 16;
 /// Maximum number of ledgers with page maps: above it, every second map is dropped.
 const MAX_PAGE_MAPS: usize = 32;
@@ -480,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_is_reported_once() {
+    fn omissions_are_reported_once() {
         let mut timeline = Timeline::default();
         let mut peaks = BTreeMap::new();
         let word = "é".repeat(4000);

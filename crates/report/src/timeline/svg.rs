@@ -382,7 +382,7 @@ fn marked<DB: DrawingBackend>(pen: &Pen<'_, DB>, frame: &Frame, label: &Label) -
     pen.text(label.name.clone(), (start, middle(row)), SMALL, label.colour, HPos::Left)
 }
 
-/// Draws the names of the curves below the plot, as many as fit.
+/// Draws the names of the curves below the plot, up to its width.
 fn legend<DB: DrawingBackend>(pen: &Pen<'_, DB>, curves: &[Curve]) -> Drawn<DB> {
     let middle = f64::from(SIZE.1) - f64::from(LEGEND) / 2.0;
     let mut x = f64::from(AXIS_Y);
@@ -472,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn a_png_is_what_it_says() {
+    fn a_png_is_decodable() {
         let file = png(&[fabricated::tree()]).unwrap();
         let mut reader = png::Decoder::new(std::io::Cursor::new(&file)).read_info().unwrap();
         assert_eq!((reader.info().width, reader.info().height), SIZE);

@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_type_that_is_not_there_is_said_not_to_be() {
+    fn a_missing_type_is_reported() {
         let lines = follow(&recording(), "app.Other\u{1b}[2J", PLAIN);
         assert!(lines.iter().any(|line| line.contains("in no ledger")), "{lines:?}");
         assert!(lines.iter().all(|line| !line.contains('\u{1b}')), "{lines:?}");

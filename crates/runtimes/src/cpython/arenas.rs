@@ -161,7 +161,7 @@ fn array(
     shape: ArenaSizes,
 ) -> Option<(Arenas, u64)> {
     let mut arenas = Arenas { array, sizes: shape, all: Vec::new(), invalid_entries: Vec::new() };
-    // Entries that make no sense and are not yet followed by a valid one: they may lie beyond the
+    // Invalid entries that are not yet followed by a valid one: they may be beyond the
     // end.
     let mut doubtful = Vec::new();
     // Number of unused entries that end the list of unused entries: exactly one may.

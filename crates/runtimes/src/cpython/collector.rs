@@ -16,7 +16,7 @@ use strandline_process::pages::USER_ADDRESS_END;
 /// `struct gc_generation`: a list head (`PyGC_Head`), `threshold`, `count` (32 bits each).
 const GENERATION_BYTES: usize = 24;
 const GENERATIONS: usize = 3;
-/// Distance from `enabled` to the first generation; `debug` and a gap lie between.
+/// Distance from `enabled` to the first generation; `debug` and a gap are between.
 const ENABLED: usize = 12;
 /// Offset of the generations in the state.
 const GENERATIONS_OFFSET: usize = 24;
@@ -66,7 +66,7 @@ fn collector(memory: &dyn Memory, state: u64) -> Option<Collector> {
         let has_pointer = word_at(&bytes, pointer) == Some(address);
         let behind = if has_pointer { pointer + POINTER_BYTES - at } else { lists };
         let mut heads = (0..GENERATIONS).map(|number| number * GENERATION_BYTES).chain([behind]);
-        // Most words are no links. All are checked before any is followed: following costs a read
+        // Most words are not links. All are checked before any is followed: following costs a read
         // while the target is stopped.
         let is_one = heads.clone().all(|head| links(&bytes, at + head).is_some())
             && heads.all(|head| is_list(memory, &bytes, at + head, address.saturating_add(head as u64)));

@@ -17,7 +17,7 @@ use strandline_process::memory::Memory;
 
 /// Bytes read at once.
 const PIECE_BYTES: usize = 64 << 10;
-/// Rounds of following blocks that are no objects: a thread's state, a chunk of its frames, what
+/// Rounds of following blocks that are not objects: a thread's state, a chunk of its frames, what
 /// these point to.
 const ROUNDS: usize = 3;
 /// Limit on such blocks followed per round.

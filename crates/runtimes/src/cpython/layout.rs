@@ -144,7 +144,7 @@ pub const NDARRAY_OWNS: u32 = 4;
 pub const NDARRAY_MAX_DIMENSIONS: u32 = 64;
 /// `kind`, a letter, in `descr` (`PyArray_Descr`, same file).
 pub const NDARRAY_KIND: u64 = 24;
-/// Kinds whose items are no references.
+/// Kinds whose items are not references.
 pub const NDARRAY_PLAIN_KINDS: [u8; 9] = *b"biufcSUmM";
 /// `buffer` in a BufferedReader, BufferedWriter or BufferedRandom (`buffered` in
 /// Modules/_io/bufferedio.c).
@@ -434,7 +434,7 @@ pub static RELEASES: [Release; 9] = [
     newer(13, 928),
     newer(14, 936),
     without_lock(13, 944, 2),
-    // `interned` is a byte of its own.
+    // `interned` is its own byte.
     without_lock(14, 960, 8),
 ];
 

@@ -63,7 +63,7 @@ pub fn in_block(types: &mut Types<'_>, block: &[u8]) -> Option<Found> {
     })
 }
 
-/// A table that belongs to one object, in a block of its own.
+/// A table that belongs to one object, in its own block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Table {
     /// Address of the table.
@@ -95,7 +95,7 @@ impl Table {
 /// Size of an object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Size {
-    /// Bytes of its own block, with its prefix.
+    /// Bytes of its block, with its prefix.
     pub block: u64,
     /// Bytes as `sys.getsizeof` reports them: with prefix and tables.
     pub reported: u64,
@@ -215,7 +215,7 @@ fn string(release: &Release, head: &[u8]) -> Text {
         (true, false) => compact.saturating_add(bytes),
         (false, _) => whole,
     };
-    // A `PyCompactUnicodeObject` without characters of its own is followed by a pointer to them.
+    // A `PyCompactUnicodeObject` without inline characters is followed by a pointer to them.
     let (data, utf8) = (
         (compact - release.header_prefix_bytes) as usize,
         release.utf8 - release.header_prefix_bytes as usize,

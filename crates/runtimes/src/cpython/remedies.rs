@@ -4,7 +4,7 @@
 //! be between two bytecodes, and as a pending call (`Py_AddPendingCall`, tried in 3.11) its return
 //! value, the number of freed objects, is an error. From 3.14 on `sys.remote_exec` in another
 //! interpreter of the same version makes the program run a file at a safe place. The effect of a
-//! collection is unknown: only the code of the types could tell which objects are garbage.
+//! collection is unknown: only the code of the types knows which objects are garbage.
 
 use super::layout::Release;
 use strandline_claims::facts::{Remedy, RemedyKind};
@@ -65,9 +65,7 @@ pub fn refuse_collection(request: &Request<'_>) -> Answer {
         || "the process has no CPython with enough objects to make it worthwhile".to_owned(),
         |remedy| format!("run it yourself: {}", remedy.how),
     );
-    Answer::Refused(format!(
-        "no call from outside can run a collection (docs/safety.md says what was tried); {advice}"
-    ))
+    Answer::Refused(format!("no call from outside can run a collection (see docs/safety.md); {advice}"))
 }
 
 #[cfg(test)]
@@ -76,7 +74,7 @@ mod tests {
     use crate::cpython::layout::RELEASES;
 
     #[test]
-    fn a_collection_is_worth_it_where_there_is_much() {
+    fn a_collection_is_offered_only_with_many_objects() {
         let of = |minor: u8| RELEASES.iter().find(|release| release.minor == minor).unwrap();
         assert!(collection(of(13), 7, 1 << 20).is_none());
         let (old, new) = (collection(of(13), 7, 1 << 30).unwrap(), collection(of(14), 7, 1 << 30).unwrap());

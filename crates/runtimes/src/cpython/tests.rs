@@ -21,7 +21,7 @@ fn look(python: &CPythonImage, absent: u64) -> Reading {
 }
 
 #[test]
-fn whole_ones_hold_what_was_made() {
+fn undamaged_images_have_the_built_figures() {
     for seed in 0..40 {
         let python = fabricate_cpython(seed);
         let reading = look(&python, 0);
@@ -37,7 +37,7 @@ fn whole_ones_hold_what_was_made() {
 }
 
 #[test]
-fn whole_ones_without_a_global_lock_hold_what_was_made() {
+fn undamaged_images_without_a_global_lock_have_the_built_figures() {
     for seed in 0..40 {
         let python = fabricate_free_threaded_cpython(seed);
         let reading = look(&python, 0);
@@ -71,7 +71,7 @@ proptest! {
 
 /// Replaces pointers with the largest value: no computation on them overflows.
 #[test]
-fn words_that_are_too_large_are_read_to_an_end() {
+fn reads_of_oversized_words_terminate() {
     let all = (0..4).flat_map(|seed| [fabricate_cpython(seed), fabricate_free_threaded_cpython(seed)]);
     for python in all {
         fabricated::with_pointers_maximized(&python.image, |image| {

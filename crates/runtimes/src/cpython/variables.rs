@@ -238,7 +238,7 @@ impl Finder<'_, '_> {
     fn has_no_data(&mut self, of: &Type) -> bool {
         let mut text = [0; NAME_BYTES];
         let name = self.head_word(of.address, TYPE_NAME);
-        // A name that cannot be read whole is at the end of a mapping, and matches none of these.
+        // A partially readable name is at the end of a mapping, and matches none of these.
         if name.is_none_or(|name| self.pages.read(name, &mut text).is_err()) {
             return false;
         }

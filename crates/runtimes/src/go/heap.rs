@@ -2,7 +2,7 @@
 //!
 //! Stripped programs have no symbol for it. Two slices in it, at offsets known for each version,
 //! identify it: the address ranges of the heap, and the pointers to all spans. The first spans must
-//! lie in these ranges.
+//! are in these ranges.
 
 use super::claims;
 use super::layout::{
@@ -178,7 +178,7 @@ fn heap_at(context: &Context<'_>, pages: &mut PageCache<'_>, address: u64, layou
 }
 
 impl Heap {
-    /// Whether `start..end` lies within one of the heap's ranges.
+    /// Whether `start..end` is within one of the heap's ranges.
     pub fn contains(&self, start: u64, end: u64) -> bool {
         let next = self.ranges.partition_point(|range| range.end <= start);
         self.ranges.get(next).is_some_and(|range| range.covers(AddressRange { start, end }))

@@ -20,7 +20,7 @@ fn look(go: &GoImage, absent: u64, is_stripped: bool) -> Reading {
 }
 
 #[test]
-fn whole_ones_hold_what_was_made() {
+fn undamaged_images_have_the_built_figures() {
     for seed in 0..40 {
         let go = fabricate_go(seed);
         let reading = look(&go, 0, seed % 2 == 0);
@@ -42,7 +42,7 @@ proptest! {
 
 /// Replaces pointers with the largest value: no computation on them overflows.
 #[test]
-fn words_that_are_too_large_are_read_to_an_end() {
+fn reads_of_oversized_words_terminate() {
     for seed in 0..4 {
         let go = fabricate_go(seed);
         fabricated::with_pointers_maximized(&go.image, |image| {

@@ -1,4 +1,4 @@
-//! Applies the remedies of a JVM: asks it to collect, or to trim its malloc.
+//! Applies the remedies of a JVM: requests a collection, or a trim of its malloc.
 
 use std::ops::Range;
 

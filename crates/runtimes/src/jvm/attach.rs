@@ -33,7 +33,7 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(300);
 const MAX_ANSWER: usize = 1 << 20;
 /// Limit on the wait for RSS to settle. Memory may be released after the answer: threads of G1
 /// and Shenandoah work in steps, those of G1 from 0.1 s after the collection on. The wait ends
-/// earlier if RSS does not decrease in [`SETTLED_LOOKS`] looks in a row.
+/// earlier if RSS does not decrease in [`SETTLED_LOOKS`] consecutive reads.
 const SETTLE_LIMIT: Duration = Duration::from_secs(5);
 const SETTLE_LOOKS: Duration = Duration::from_millis(100);
 const SETTLED_LOOKS: u32 = 5;
@@ -69,7 +69,7 @@ pub fn apply(
     let began = Instant::now();
     let mut socket = connect(process).map_err(|refusal| refusal.to_string())?;
     let answer = ask(&mut socket, command.name).map_err(|error| {
-        format!("the JVM was asked for {} and did not answer: {error}; it may still do it", command.name)
+        format!("the JVM did not answer the request {}: {error}; it may still execute it", command.name)
     })?;
     let call_seconds = began.elapsed().as_secs_f64();
     understood(&answer, command)?;
@@ -146,9 +146,7 @@ fn ask(socket: &mut UnixStream, command: &str) -> io::Result<String> {
         }
     }
     if answer.is_empty() {
-        return Err(io::Error::other(
-            "it closed the connection, as it does to whom it takes for another user",
-        ));
+        return Err(io::Error::other("it closed the connection, as it does if it sees another user"));
     }
     Ok(String::from_utf8_lossy(&answer).into_owned())
 }
@@ -210,9 +208,8 @@ fn connect(process: &Process) -> Result<UnixStream, Refusal> {
         connected = wait_for(process, &socket, &status, LISTEN_LIMIT)?;
     }
     file.keep = connected.is_none() && !sys::has_ended(&handle, Duration::ZERO).unwrap_or(false);
-    connected.ok_or_else(|| {
-        refused(process, "did not listen within 10 s after it was asked to (SIGQUIT)".to_owned())
-    })
+    connected
+        .ok_or_else(|| refused(process, "did not listen within 10 s after the request (SIGQUIT)".to_owned()))
 }
 
 /// Creates the file. If it exists already, first waits for the JVM to listen at its creator's
@@ -233,7 +230,7 @@ fn asked(
 }
 
 /// Connects once the JVM listens; `None` if it does not within `limit`. A JVM that listens but
-/// accepts no connection is an error: it must not be asked to listen again.
+/// accepts no connection is an error: another request to listen must not follow.
 fn wait_for(
     process: &Process,
     socket: &Path,
@@ -245,7 +242,7 @@ fn wait_for(
         let is_full = match listener(socket, status) {
             Some(Ok(connected)) => return own(process, connected).map(Some),
             Some(Err(error)) if error.kind() == io::ErrorKind::PermissionDenied => {
-                return Err(refused(process, "is not the one that listens where its JVM should".to_owned()));
+                return Err(refused(process, "does not own the socket at the path of its JVM".to_owned()));
             }
             Some(Err(error)) => error.kind() == io::ErrorKind::WouldBlock,
             None => false,
@@ -274,21 +271,22 @@ fn listener(socket: &Path, status: &Status) -> Option<io::Result<UnixStream>> {
 /// Returns the connection if the process itself listens: any user can create a socket in that
 /// folder.
 fn own(process: &Process, socket: UnixStream) -> Result<UnixStream, Refusal> {
-    let peer = sys::peer(&socket).map_err(|e| Refusal::from_io(process, "asking who listens", e))?;
+    let peer =
+        sys::peer(&socket).map_err(|e| Refusal::from_io(process, "reading the peer's credentials", e))?;
     if peer == process.pid() {
         Ok(socket)
     } else {
-        Err(refused(process, "is not the one that listens where its JVM should".to_owned()))
+        Err(refused(process, "does not own the socket at the path of its JVM".to_owned()))
     }
 }
 
 /// Creates the file, owned by the JVM's user. An existing file serves as well.
 fn request(process: &Process, path: &Path, status: &Status) -> Result<Request, Refusal> {
-    let failed = |e| Refusal::from_io(process, "asking its JVM to listen", e);
+    let failed = |e| Refusal::from_io(process, "requesting its JVM to listen", e);
     let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
     let file = match made {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            let text = "would not know what SIGQUIT is for: its file .attach_pidN in /tmp is another user's, or gone again";
+            let text = "would not take SIGQUIT as a request: its file .attach_pidN in /tmp is another user's, or was removed";
             return found(path, status).ok_or_else(|| refused(process, text.to_owned()));
         }
         made => made.map_err(failed)?,
@@ -321,7 +319,8 @@ fn may_be_asked(process: &Process, status: &Status) -> Result<(), Refusal> {
     let ours = std::fs::read_link("/proc/self/ns/user");
     match (theirs, ours) {
         (Ok(theirs), Ok(ours)) if theirs != ours => {
-            let text = "is in another user namespace, in which its JVM takes us for another user: ask from within it";
+            let text =
+                "is in another user namespace, where its JVM sees another user: run strandline within it";
             Err(refused(process, text.to_owned()))
         }
         _ => Ok(()),
@@ -329,7 +328,11 @@ fn may_be_asked(process: &Process, status: &Status) -> Result<(), Refusal> {
 }
 
 fn refused(process: &Process, what: String) -> Refusal {
-    Refusal::Unsafe { pid: process.pid(), what, advice: "ask it from inside (System.gc()), or by JMX" }
+    Refusal::Unsafe {
+        pid: process.pid(),
+        what,
+        advice: "call System.gc() in the program, or request it by JMX",
+    }
 }
 
 #[cfg(test)]
@@ -337,7 +340,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_is_believed_where_it_says_that_it_was_done() {
+    fn an_answer_is_accepted_if_it_reports_success() {
         let (gc, trim) = (GC_RUN, TRIM_NATIVE_HEAP);
         assert!(understood("0\nCommand executed successfully\n", gc).is_ok());
         let unknown = understood("0\njava.lang.IllegalArgumentException: Unknown diagnostic command\n", trim);

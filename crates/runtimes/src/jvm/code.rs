@@ -60,7 +60,7 @@ impl Segment {
 pub struct SegmentMap {
     /// Committed range.
     pub range: AddressRange,
-    /// log2 of the bytes that one byte of the map stands for.
+    /// log2 of the bytes per byte of the map.
     pub shift: u32,
     /// Address of the map.
     pub map: u64,

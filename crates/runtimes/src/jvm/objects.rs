@@ -1,4 +1,4 @@
-//! Walks the objects of areas in which they lie one behind the other, and counts them by class.
+//! Walks the objects of areas without gaps, and counts them by class.
 //!
 //! Dead objects are included, as in `jcmd PID GC.class_histogram -all`.
 

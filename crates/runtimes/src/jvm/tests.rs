@@ -54,7 +54,7 @@ fn there_is_one_of_each_collector() {
 }
 
 #[test]
-fn whole_ones_hold_what_was_made() {
+fn undamaged_images_have_the_built_figures() {
     for seed in 0..SEEDS {
         let jvm = fabricate_jvm(seed);
         let (expected, reading) = (&jvm.expected, look(&jvm, 0));
@@ -120,7 +120,7 @@ proptest! {
 
 /// Replaces pointers with the largest value: no computation on them overflows.
 #[test]
-fn words_that_are_too_large_are_read_to_an_end() {
+fn reads_of_oversized_words_terminate() {
     for jvm in one_of_each() {
         fabricated::with_pointers_maximized(&jvm.image, |image| {
             assert_sound(&look(&JvmImage { image, ..jvm.clone() }, 0));

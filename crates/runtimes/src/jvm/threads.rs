@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn buffers_lie_apart() {
+    fn allocation_buffers_do_not_overlap() {
         let buffer = |start, top, end| Tlab { top, end, start };
         let good =
             [buffer(0x1000, 0x1800, 0x2000), buffer(0x2000, 0x2000, 0x3000), buffer(0x3000, 0x4000, 0x4000)];

@@ -197,7 +197,7 @@ pub struct Cow {
 /// gives 16 bytes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Short {
-    /// Strings in use of 15 bytes or less (`CUR`) that have a buffer of their own, of 24 bytes or
+    /// Strings in use of 15 bytes or less (`CUR`) that have their own buffer, of 24 bytes or
     /// less (`LEN`).
     pub strings: u64,
     /// Bytes of the malloc chunks that hold them, including size words and rounding.
@@ -211,7 +211,7 @@ pub struct Short {
 /// Equal strings, found by a 64-bit hash. Only the hash of a string is kept.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Equal {
-    /// Strings with buffers of their own that were compared.
+    /// Strings with their own buffers that were compared.
     pub strings: u64,
     /// Distinct strings among them.
     pub distinct: u64,
@@ -278,7 +278,7 @@ pub struct Retained {
     pub lexicals: Amount,
     /// Kept by operators' temporaries that are out of use.
     pub temporaries: Amount,
-    /// Kept by package variables without a value. Memory that C code holds in a value of its own is
+    /// Kept by package variables without a value. Memory that C code holds in its own value is
     /// not distinguished from malloc's other chunks.
     pub other: Amount,
     /// Part of `lexicals`: storage of arrays and hashes without elements.

@@ -1,4 +1,4 @@
-//! Keys of hashes: the table that all hashes share (`PL_strtab`), hashes with keys of their own,
+//! Keys of hashes: the table that all hashes share (`PL_strtab`), hashes with their own keys,
 //! and free entries.
 //!
 //! Chains are followed one level at a time for thousands of buckets at once, so that reads can be
@@ -25,7 +25,7 @@ const MAX_JOBS: usize = 256 << 10;
 /// Upper bound on table pages that may be missing. Perl writes to all of a table that it enlarges;
 /// only a table of a few thousand buckets that was made at once has pages that were never written.
 const MAX_GAPS: u64 = 4096;
-/// Keys of this length or more are no strings, and are not claimed.
+/// Keys of this length or more are not strings, and are not claimed.
 const MAX_KEY_BYTES: u64 = 1 << 31;
 
 /// Inputs for following chains.
@@ -56,7 +56,7 @@ pub struct Keys {
 pub enum KeyStorage {
     /// In one chunk with their entry (`struct shared_he`).
     Shared,
-    /// In chunks of their own.
+    /// In their own chunks.
     Own,
 }
 

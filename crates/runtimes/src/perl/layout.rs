@@ -18,7 +18,7 @@ pub struct Layout {
     pub strtab: u64,
     /// `Isv_count`.
     pub sv_count: u64,
-    /// `Isv_arenaroot`; `Isv_root` lies before it.
+    /// `Isv_arenaroot`; `Isv_root` is before it.
     pub sv_arenaroot: u64,
     /// `Isv_undef`.
     pub sv_undef: u64,
@@ -33,7 +33,7 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Whether pad names are structures of their own (since 5.22) instead of values.
+    /// Whether pad names are separate structures (since 5.22) instead of values.
     pub const fn has_padnames(&self) -> bool {
         self.version >= 22
     }
@@ -42,11 +42,11 @@ impl Layout {
     pub const fn padname_flags(&self) -> u64 {
         if self.version >= 38 { 49 } else { 41 }
     }
-    /// Whether `struct xpvhv_aux` lies in the hash's body (since 5.36) instead of behind its table.
+    /// Whether `struct xpvhv_aux` is in the hash's body (since 5.36) instead of behind its table.
     pub const fn aux_in_body(&self) -> bool {
         self.version >= 36
     }
-    /// `sizeof (struct xpvhv_aux)`, if it lies behind the table.
+    /// `sizeof (struct xpvhv_aux)`, if it is behind the table.
     pub const fn aux_bytes(&self) -> u64 {
         56
     }
@@ -63,7 +63,7 @@ impl Layout {
     pub const fn undef_flags(&self) -> u32 {
         if self.version >= 22 { flags::READONLY | 0x1_0000 } else { flags::READONLY }
     }
-    /// `SVf_IsCOW`: it moved to a bit of its own in 5.22.
+    /// `SVf_IsCOW`: it moved to its own bit in 5.22.
     pub const fn is_cow(&self) -> u32 {
         if self.version >= 22 { 0x1000_0000 } else { 0x1_0000 }
     }

@@ -46,7 +46,7 @@ impl Program {
 /// Where a Perl's variables are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Variables {
-    /// In interpreters of their own (`MULTIPLICITY`).
+    /// In separate interpreters (`MULTIPLICITY`).
     Interpreters {
         /// The address of `PL_curinterp`.
         current: u64,
@@ -86,7 +86,7 @@ impl Program {
         RELEASES.iter().find(|release| release.version == version)
     }
 
-    /// Whether threads have interpreters of their own.
+    /// Whether threads have their own interpreters.
     pub fn has_threads(&self) -> bool {
         matches!(self.variables, Variables::Interpreters { key: Some(_), .. })
     }

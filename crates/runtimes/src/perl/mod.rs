@@ -1,6 +1,6 @@
 //! Perl: heads and bodies of values, string buffers, and what pads keep.
 //!
-//! Perl has no memory of its own: all of it is in malloc's chunks, which are refined here. `locate`
+//! Perl has no separate memory: all of it is in malloc's chunks, which are refined here. `locate`
 //! finds the interpreters, `spaces` their arenas, `objects` interprets values, `census` counts
 //! values and checks that structures agree before anything is claimed, `roots` reads the pads,
 //! `survey` all values, `keys` the keys of hashes, `names` reads names and `retained` lists
@@ -222,7 +222,7 @@ fn may_have_hidden_interpreters(
 }
 
 /// Whether a module for threads is loaded: ended threads keep their interpreters until they are
-/// joined, and shared variables have an interpreter of their own.
+/// joined, and shared variables have their own interpreter.
 fn has_loaded_threads(context: &Context<'_>) -> bool {
     let modules = ["/threads/threads.so", "/threads/shared/shared.so"];
     context.space.mappings().iter().any(|mapping| modules.iter().any(|module| mapping.name.ends_with(module)))

@@ -1,4 +1,4 @@
-//! Values: head, type, and where body and buffer lie.
+//! Values: head, type, and the places of body and buffer.
 //!
 //! A head (`SV`) is 24 bytes in an arena: a pointer to its body, a reference count, flags whose
 //! lowest byte is the type, and a word that points to its string, array, table or referent.
@@ -230,7 +230,7 @@ impl Head {
 /// Flags in the lowest bits of the size word before a block of glibc's malloc (malloc.c,
 /// `SIZE_BITS`).
 pub const SIZE_BITS: u64 = 7;
-/// The flag of a block that is a mapping of its own.
+/// The flag of a block with its own mapping.
 pub const IS_MMAPPED: u64 = 2;
 
 /// Bytes of the malloc chunk for a buffer of `bytes`: size word and rounding included (glibc).
@@ -244,7 +244,7 @@ mod tests {
     use crate::perl::layout::RELEASES;
 
     #[test]
-    fn names_stand_where_their_types_do() {
+    fn names_are_indexed_by_type() {
         for (index, (kind, _)) in NAMES.iter().enumerate() {
             assert_eq!(*kind as usize, index);
         }

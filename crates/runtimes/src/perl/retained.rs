@@ -84,7 +84,7 @@ fn named(names: &mut Names<'_>, kept: &Kept, page_bytes: u64) -> facts::Buffer {
 }
 
 /// Resident bytes that freeing the buffer releases: the pages wholly within its chunk, as
-/// malloc_trim counts them, or all of a chunk that is a mapping of its own.
+/// malloc_trim counts them, or all of a chunk with its own mapping.
 fn whole_pages(context: &Context<'_>, pages: &mut PageCache<'_>, kept: &Kept) -> u64 {
     let chunk = kept.pointer.wrapping_sub(16);
     let usual = chunk_bytes(kept.bytes);

@@ -55,7 +55,7 @@ pub struct HeadArena {
     pub address: u64,
     /// Number of heads, including the linking one.
     pub slots: u64,
-    /// Whether perl was given this memory, so that it is no malloc chunk.
+    /// Whether perl was given this memory, so that it is not a malloc chunk.
     pub fake: bool,
 }
 
@@ -117,13 +117,13 @@ impl BodyArena {
         bytes == self.body_bytes && offset.is_multiple_of(bytes) && offset / bytes < self.slots()
     }
 
-    /// How many bytes of `offset..offset + bytes` lie on each of the first two pages of the arena.
+    /// How many bytes of `offset..offset + bytes` are on each of the first two pages of the arena.
     pub fn bytes_by_page(&self, offset: u64, bytes: u64) -> [u64; 2] {
         split_by_page(self.address, offset, bytes)
     }
 }
 
-/// How many bytes of `offset..offset + bytes`, counted from `start`, lie on the page of `start` and
+/// How many bytes of `offset..offset + bytes`, counted from `start`, are on the page of `start` and
 /// how many behind it.
 pub fn split_by_page(start: u64, offset: u64, bytes: u64) -> [u64; 2] {
     let first =

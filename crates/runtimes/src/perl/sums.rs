@@ -57,7 +57,7 @@ pub struct SurveySums {
     pub others_left_out: u64,
     /// For each arena of bodies: bodies in use, and their bytes on each page.
     pub used: Vec<(u32, [u16; 2])>,
-    /// Tables of the hashes with keys of their own.
+    /// Tables of the hashes with their own keys.
     pub own_keys: Vec<BucketTable>,
     /// Entries of these hashes.
     pub own_entries: u64,
@@ -69,7 +69,7 @@ pub struct SurveySums {
     pub unread: u64,
     /// Arenas that were not read before time was over.
     pub arenas_left: u64,
-    /// Strings with buffers of their own, by hash.
+    /// Strings with their own buffers, by hash.
     pub equal: Sample,
 }
 

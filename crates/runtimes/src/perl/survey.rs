@@ -1,8 +1,8 @@
 //! Reads all values in one pass: their buffers, the bodies in use, and the memory of strings.
 //!
-//! Several threads read arenas of heads in address order, a few at a time. Of each value they read
-//! the body, and of a shared string the last byte of its buffer, which counts its other owners.
-//! Only sums are kept of values; buffers are claimed in the refinements.
+//! Several threads read arenas of heads in address order, a few at a time. They read each value's
+//! body, and the last byte of the buffer of a shared string, which counts its other owners.
+//! Values are only summed; buffers are claimed in the refinements.
 
 use super::Slots;
 use super::census::{self, ARENAS_PER_JOB};
@@ -19,11 +19,11 @@ use strandline_claims::refinements::Refinements;
 use strandline_process::memory::{Memory, WordPair};
 use strandline_process::range::AddressRange;
 
-/// Upper bound on the hashes with keys of their own that are read.
+/// Upper bound on the hashes with their own keys that are read.
 const MAX_HASHES: usize = 256 << 10;
-/// From this size on malloc may give a buffer a mapping of its own, whose size is in its size word.
+/// From this size on malloc may give a buffer its own mapping, whose size is in its size word.
 const MAPPED_BYTES: u64 = 128 << 10;
-/// Longer buffers are not read whole.
+/// Longer buffers are not read completely.
 const MAX_READ_BYTES: u64 = 4608;
 /// All strings are compared in a process with at most `ARENAS_COMPARED` arenas (a million and a
 /// half of values), otherwise those of one job in `COMPARED_ONE_IN`: reading them all would double
@@ -235,7 +235,7 @@ impl<'a> Surveyor<'a> {
         }
     }
 
-    /// Reads the last bytes of shared buffers that are not read whole, which count their other
+    /// Reads the last bytes of shared buffers that are not read completely, which count their other
     /// owners.
     fn read_owners(&mut self) {
         let cow = self.context.release.is_cow();

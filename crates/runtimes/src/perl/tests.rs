@@ -487,7 +487,7 @@ fn tables_of_keys_may_have_pages_that_are_not_resident() {
 
 /// A table without any memory ends the search early.
 #[test]
-fn tables_that_are_not_there_are_not_gone_through() {
+fn missing_tables_are_not_walked() {
     let mut fabric = Fabric::new();
     let strtab = fabric.read_word(INTERPRETER + fabric.release.strtab).unwrap();
     let any = fabric.read_word(strtab).unwrap();

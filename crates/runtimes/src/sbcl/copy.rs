@@ -1,8 +1,8 @@
 //! Copies the part of SBCL's memory that tracing needs, while the process is stopped.
 //!
 //! Copies only pages that hold objects, and of these only resident anonymous memory: the rest of a
-//! mapped core is read from the file once the target runs again. Of a large object without pointers
-//! it copies the first page, and only looks for zero pages in the others. Several threads copy;
+//! mapped core is read from the file once the target runs again. For large objects without pointers
+//! it copies the first page, and only finds the zero pages among the others. Several threads copy;
 //! they stop at the deadline.
 
 use std::fs::File;
@@ -236,7 +236,7 @@ fn copy_pages(
     count
 }
 
-/// The parts of `runs` that lie in `range`.
+/// The parts of `runs` that are in `range`.
 fn clipped(runs: &[AddressRange], range: AddressRange) -> impl Iterator<Item = AddressRange> {
     overlapping(runs, range).iter().map(move |run| run.intersection(range))
 }
@@ -281,7 +281,7 @@ fn read_mapped(file: &File, target: &mut [u8], offset: u64) -> u64 {
     0
 }
 
-/// The parts of `range` that lie in none of `runs`.
+/// The parts of `range` that are in none of `runs`.
 fn gaps(runs: &[AddressRange], range: AddressRange) -> Vec<AddressRange> {
     let mut gaps = Vec::new();
     let mut at = range.start;

@@ -93,7 +93,7 @@ pub struct Generation {
     pub pages: u64,
     /// Unused bytes of its pages.
     pub waste_bytes: u64,
-    /// Bytes in use of its pages of large objects; each has pages of its own.
+    /// Bytes in use of its pages of large objects; each has its own pages.
     pub large_bytes: u64,
     /// Number of these pages.
     pub large_pages: u64,

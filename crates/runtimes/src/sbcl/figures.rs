@@ -53,7 +53,7 @@ fn generations(heap: &DynamicSpace, layout: &Layout) -> Vec<Generation> {
 }
 
 /// What each generation waits for before it is collected, and the missing bytes if only bytes are
-/// missing. `collect_garbage` (gencgc.c) starts with generation 0 and goes on to the next one if it
+/// missing. `collect_garbage` (gencgc.c) starts with generation 0 and takes the next one if it
 /// raised the one before into it, the bytes then in it are more than its `gc_trigger`, and its
 /// average age is above the minimum.
 fn next_collections(heap: &DynamicSpace) -> Vec<(String, Option<u64>)> {

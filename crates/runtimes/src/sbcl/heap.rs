@@ -4,7 +4,7 @@
 //! For each page of the collector (32 KiB) the page table holds the bytes in use, the generation
 //! and the kind of objects; `generations[n].bytes_allocated` is the sum of the bytes by generation,
 //! and `bytes_allocated` the sum of all. SBCL updates the three together under one lock: if they
-//! differ, the process was stopped between two of the stores, or it is no known SBCL.
+//! differ, the process was stopped between two of the stores, or it is not a known SBCL.
 
 use super::locate::Program;
 use crate::sbcl::layout::{

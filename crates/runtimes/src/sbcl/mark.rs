@@ -21,7 +21,7 @@ const MAX_CODE_UNITS: u32 = (16 << 20) / 16;
 /// Flag of a weak hash table (hash-table.lisp, `hash-table-weak-flag`).
 const TABLE_IS_WEAK: u64 = 8;
 
-/// Size of the header of code that stands for a closure: its instructions follow.
+/// Size of the header of code that represents a closure: its instructions follow.
 const TRAMPOLINE_BYTES: u64 = 32;
 const MAX_WEAK_ROUNDS: u32 = 100;
 
@@ -155,7 +155,7 @@ impl<'a> Tracer<'a> {
     }
 
     /// Visits a raw address that is not a function's: of a funcallable instance's own code, or of
-    /// code that stands for a closure (`make-simplifying-trampoline` in x86-64-vm.lisp) and has no
+    /// code that represents a closure (`make-simplifying-trampoline` in x86-64-vm.lisp) and has no
     /// other reference.
     fn visit_trampoline(&mut self, word: u64) {
         for (before, kind) in
@@ -382,7 +382,7 @@ impl<'a> Tracer<'a> {
         !self.work.is_empty()
     }
 
-    /// Whether a word is no pointer into the copy, or points to a marked object.
+    /// Whether a word is not a pointer into the copy, or points to a marked object.
     fn is_live(&self, word: u64) -> bool {
         if word & 3 != 3 {
             return true;

@@ -12,7 +12,7 @@ use crate::sbcl::layout::{
 
 const MAX_NAME_BYTES: usize = 200;
 
-/// Longer strings are no names, or damaged.
+/// Longer strings are not names, or damaged.
 const MAX_CHARACTERS: usize = 1024;
 
 /// Reads names.

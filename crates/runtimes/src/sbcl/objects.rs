@@ -48,7 +48,7 @@ impl Kinds {
         self.by_byte[usize::from(header as u8)]
     }
 
-    /// The name of an object that is no instance, by its first word.
+    /// The name of an object that is not an instance, by its first word.
     pub fn name(&self, header: u64) -> &'static str {
         self.names[usize::from(header as u8)]
     }
@@ -125,7 +125,7 @@ pub fn runs(heap: &DynamicSpace, regions: &[Region]) -> Vec<Run> {
             continue;
         }
         match runs.last_mut() {
-            // No object lies in two generations.
+            // No object is in two generations.
             Some(last) if last.end == start && page.scan_start != 0 && page.generation == generation => {
                 last.end = end;
             }
@@ -137,7 +137,7 @@ pub fn runs(heap: &DynamicSpace, regions: &[Region]) -> Vec<Run> {
 }
 
 /// Visits the objects of a run in order: address, words, first word. Returns where the walk ended:
-/// before the run's end if there is no object at that address. A sound run leaves at most one
+/// before the run's end if there is no object at that address. A valid run leaves at most one
 /// object that was not finished.
 pub fn walk(store: &HeapCopy, kinds: &Kinds, run: Run, mut visit: impl FnMut(u64, u64, u64)) -> u64 {
     let mut at = run.start;

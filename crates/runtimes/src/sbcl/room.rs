@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn room_is_as_large_as_asked_for() {
+    fn room_has_the_requested_size() {
         let room = ReservedMemory(Arc::new(Mutex::new(ReadBuffer::new(100))));
         assert_eq!(
             (room.bytes(), room.clone().take(60).map(|taken| taken.len()), room.bytes()),

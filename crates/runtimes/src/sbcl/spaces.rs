@@ -2,7 +2,7 @@
 //!
 //! Dynamic space is counted by the collector's pages: bytes in use by generation, the unused rest
 //! of pages, free pages that are resident. The other spaces, threads' own stacks and tables are
-//! claimed whole. Of file mappings (an uncompressed core is mapped) only the pages that were
+//! claimed completely. In file mappings (an uncompressed core is mapped) only the pages that were
 //! written to are claimed; the others belong to the file. Memory from malloc (the page table) stays
 //! with malloc.
 
@@ -131,7 +131,7 @@ pub fn claimed_ranges(
     let stacks = stacks::stacks(context.threads, context.memory, context.space);
     for thread in &threads.threads {
         let AddressRange { start, end } = thread.control;
-        // The kernel's stack, and stacks that glibc knows, have rows of their own.
+        // The kernel's stack, and stacks that glibc knows, have their own rows.
         let is_known = stacks.iter().any(|stack| stack.low < end && start < stack.high)
             || context.space.find(start).is_none_or(|mapping| mapping.name.starts_with("[stack"));
         if !is_known {
@@ -159,7 +159,7 @@ fn tables(context: &Context<'_>, program: &Program, all: &mut Vec<ClaimedRange>)
     }
 }
 
-/// Sorts the ranges and leaves out those that overlap an earlier one, or lie in memory that cannot
+/// Sorts the ranges and leaves out those that overlap an earlier one, or are in memory that cannot
 /// be the runtime's.
 fn without_overlap(context: &Context<'_>, mut all: Vec<ClaimedRange>) -> Vec<ClaimedRange> {
     all.retain(|whole| whole.start < whole.end && whole.start.is_multiple_of(PAGE_BYTES));
@@ -173,7 +173,7 @@ fn without_overlap(context: &Context<'_>, mut all: Vec<ClaimedRange>) -> Vec<Cla
     all
 }
 
-/// Whether no mapping with another owner lies in a range.
+/// Whether no mapping with another owner is in a range.
 pub fn may_claim(context: &Context<'_>, start: u64, end: u64) -> bool {
     let mappings = context.space.mappings();
     let first = mappings.partition_point(|mapping| mapping.end <= start);

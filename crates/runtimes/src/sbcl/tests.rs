@@ -20,7 +20,7 @@ use strandline_process::target::hold::on_own_thread;
 use strandline_process::target::live::ByPid;
 use strandline_process::target::stop::{Stopped, Transfers};
 
-/// A Lisp that evaluates forms, one a line, and answers each with its output and a line of its own.
+/// A Lisp that evaluates forms, one a line, and answers each with its output and its own line.
 const SERVER: &str = r#"(progn (defpackage :subject (:use :cl :sb-ext)) (in-package :subject)
  (setf *compile-print* nil)
  (loop for line = (read-line *standard-input* nil) while line
@@ -237,7 +237,7 @@ fn instances(list: &[super::facts::TypeBytes], name: &str) -> u64 {
 /// In each table, one object of a pair is also kept elsewhere. The last list holds the numbers that
 /// must stay live.
 #[test]
-fn weak_tables_keep_what_their_weakness_says() {
+fn weak_tables_keep_entries_by_their_weakness() {
     const FORM: &str = r#"(progn (defstruct k-k) (defstruct k-v) (defstruct v-k) (defstruct v-v)
      (defstruct b-k) (defstruct b-v) (defstruct o-k) (defstruct o-v) (defvar *keep* nil)
      (defvar *k* (make-hash-table :test 'eq :weakness :key)) (defvar *v* (make-hash-table :test 'eq :weakness :value))

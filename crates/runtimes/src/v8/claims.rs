@@ -1,6 +1,6 @@
 //! Classifies each byte of V8's pages: headers, objects, free and wasted bytes.
 //!
-//! A page's header says how many of its bytes are objects, not where they are: in a page of 256 KiB
+//! A page's header has the number of bytes of its objects, not their places: in a page of 256 KiB
 //! the resident bytes count as objects from the start, then as dead ones, as wasted, and as free.
 //! The sums of each page are exact.
 

@@ -52,7 +52,7 @@ pub struct Forecast {
     pub dead_pages: u64,
 }
 
-/// A page of a space in which objects of many sizes lie beside each other.
+/// A page of a space in which objects of many sizes are beside each other.
 #[derive(Clone, Copy, Debug)]
 struct PageState {
     /// Resident bytes.

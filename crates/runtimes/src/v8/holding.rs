@@ -56,7 +56,7 @@ const MODULE_EXPORTS: usize = 8;
 const MODULE_CELL_VALUE: u64 = 8;
 /// `function_` in a `JSGeneratorObject` (`src/objects/js-generator.tq`).
 const GENERATOR_FUNCTION: u64 = 24;
-/// Maximum number of variables: 32 bytes each, and a name of its own for an export or a property of
+/// Maximum number of variables: 32 bytes each, and its own name for an export or a property of
 /// a global object.
 const MAX_VARIABLES: usize = 1 << 21;
 /// Maximum bytes of all names; a damaged name of a file may have 2 KiB.
@@ -282,7 +282,7 @@ impl Collector<'_> {
         Scope { names, is_own }
     }
 
-    /// Whether further variables with names of their own are taken.
+    /// Whether further variables with their own names are taken.
     fn has_room(&self) -> bool {
         self.holding.hints.variables.len() < MAX_VARIABLES && self.name_bytes < MAX_NAME_BYTES
     }

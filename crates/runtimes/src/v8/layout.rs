@@ -128,7 +128,7 @@ pub enum Buffers {
     InLocalHeap(u64),
 }
 
-/// Up to V8 11, where what V8 itself allocates in the old space has an area of its own
+/// Up to V8 11, where what V8 itself allocates in the old space has its own area
 /// (`ConcurrentAllocator` in `src/heap/concurrent-allocator.h`): the heap that it is for, its space
 /// and its heap, then the area.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -265,7 +265,7 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Whether functions are called through a table in memory of its own
+    /// Whether functions are called through a table in its own memory
     /// (`src/sandbox/js-dispatch-table.h`), and locks are Abseil's.
     pub fn has_dispatch_tables(&self) -> bool {
         self.metadata.is_some()

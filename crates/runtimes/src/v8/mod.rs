@@ -67,7 +67,7 @@ use strandline_claims::runtime::{self, Busy, Context, Found, PathAnswer, Reading
 use strandline_claims::units;
 use strandline_process::range::RangeSet;
 
-/// Limit on V8s read in one process: usually there is one, and each costs a look at every page.
+/// Limit on V8s read in one process: usually there is one, and each costs a read of every page.
 pub const MAX_PROGRAMS: usize = 2;
 
 /// Entry of V8 in the table of readers. Its symbol is v8::V8::GetVersion().

@@ -54,7 +54,7 @@ const GLOBAL: &str = "(global object)";
 /// Name of a function or class that has none.
 const ANONYMOUS: &str = "(anonymous)";
 
-/// Returns the name of the objects of a hidden class that are no functions.
+/// Returns the name of the objects of a hidden class that are not functions.
 pub fn of_shape(shapes: &mut Shapes<'_>, layout: &ObjectLayout, shape: Shape, known: &mut Known) -> String {
     let types = shapes.types();
     if shape.instance_type < STRINGS {
@@ -181,7 +181,7 @@ fn of_function(shapes: &mut Shapes<'_>, layout: &ObjectLayout, shared: u64) -> O
 }
 
 /// A `ScopeInfo`: flags, the number of variables, their names, a word for each, then the class's
-/// variable and the function's name, if the flags say so.
+/// variable and the function's name, if its flag is set.
 pub struct ScopeInfo {
     flags: u64,
     names: u64,
@@ -236,7 +236,7 @@ impl ScopeInfo {
 }
 
 /// Returns the file with the code of a `SharedFunctionInfo`, with one folder (`lib/server.js`), or
-/// one of Node.js's own (`node:internal/timers`); `None` if its name is no path.
+/// one of Node.js's own (`node:internal/timers`); `None` if its name is not a path.
 pub fn of_file(shapes: &mut Shapes<'_>, layout: &ObjectLayout, shared: u64) -> Option<String> {
     let script = shapes.cache.word(shared.checked_add(layout.name + SCRIPT_AFTER_NAME)?)?;
     let script = Shapes::object_at(script)?;

@@ -52,7 +52,7 @@ pub fn notification(
     let object = code.map(|mapping| mapping.start).ok_or("V8's code is not mapped")?;
     let is_exact = |isolate: &Isolate| adds(&program.memory_pressure, isolate.heap - isolate.address);
     if !heaps.isolates.iter().all(is_exact) {
-        return Err("V8's MemoryPressureNotification() does not look for the heap of an isolate where strandline found it, so it \
+        return Err("V8's MemoryPressureNotification() does not use the heap of the isolate that strandline found, so it \
                     is not called"
             .to_owned());
     }

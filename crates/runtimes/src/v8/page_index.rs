@@ -22,7 +22,7 @@ pub struct IndexedPage {
     pub page: Page,
     /// Whether it has one object.
     pub is_large: bool,
-    /// The parts in which objects lie one behind the other.
+    /// The parts with consecutive objects.
     pub runs: Vec<AddressRange>,
     /// Where allocation areas are: the last object before one may not be complete.
     pub tops: Vec<u64>,
@@ -102,7 +102,7 @@ impl IndexedPage {
         head.get(..read).filter(|head| head.len() >= HEAD_BYTES)
     }
 
-    /// Reads the page; what is not resident is zero, which is no object.
+    /// Reads the page; what is not resident is zero, which is not an object.
     pub fn read(&self, context: &Context<'_>, memory: &dyn Memory, buffer: &mut ReadBuffer) {
         buffer.resize(PAGE_ALIGNMENT as usize);
         buffer.fill(0);

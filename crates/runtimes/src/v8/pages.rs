@@ -31,7 +31,7 @@ pub struct Page {
     pub heap: u64,
     /// Address of its space; 0 for read-only pages and some pooled ones.
     pub owner: u64,
-    /// Whether its flags say that its space gave it up.
+    /// Whether its flags mark it as given up by its space.
     pub is_pooled: bool,
 }
 

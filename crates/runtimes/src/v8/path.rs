@@ -1,7 +1,7 @@
 //! What keeps an object of a type alive: the shortest path to it from a global object, or if none
 //! leads to it, one from a root.
 //!
-//! Goes from the object to those that refer to it, and so on: each step looks at all references of
+//! Goes from the object to those that refer to it, and so on: each step visits all references of
 //! the live objects. A word that only looks like a pointer may be among them.
 
 use std::collections::HashMap;
@@ -20,7 +20,7 @@ use crate::bits::Bitmap;
 use strandline_process::buffer::ReadBuffer;
 use strandline_process::memory::word_at;
 
-/// Maximum steps, and objects from which the search goes on.
+/// Maximum steps, and objects from which the search continues.
 const MAX_STEPS: usize = 200;
 const MAX_FOUND: usize = 1 << 20;
 /// Classes of the global objects and of contexts: a path ends there. What holds the context of a
@@ -65,7 +65,7 @@ impl Search<'_> {
         let mut shapes = self.heap.shapes();
         let marks = [self.live.certain.as_ref(), Some(&self.live.marks)];
         let mut sample = None;
-        // One to which only a stale word leads would say nothing.
+        // One reached only by a stale word would prove nothing.
         for marks in marks.into_iter().flatten() {
             sample = self.sample(&mut shapes, name, marks, known).ok_or(NoPath::Late)?;
             if sample.is_some() {

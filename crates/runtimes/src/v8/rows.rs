@@ -24,7 +24,7 @@ strandline_claims::row_table! { ROWS:
 pub static HEAP: [&str; 9] =
     [OBJECT.id, DEAD.id, FREE.id, WASTED.id, YOUNG_IDLE.id, POOL.id, HEADER.id, READ_ONLY.id, CODE_RANGE.id];
 
-/// The row of each class of its claims; all but free bytes have slots of their own.
+/// The row of each class of its claims; all but free bytes have their own slots.
 pub static BLOCKS: BlockRows = strandline_claims::class_rows! {
     live: OBJECT, header: HEADER, metadata: CODE_RANGE, cached: YOUNG_IDLE, trimmable: POOL,
     kept: FREE, pinned: FREE, mapped: READ_ONLY, unread: ANONYMOUS,

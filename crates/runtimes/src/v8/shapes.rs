@@ -47,7 +47,7 @@ const MAX_SHAPES: usize = 1 << 19;
 enum Size {
     /// By the hidden class.
     Fixed(u64),
-    /// A header, and as many entries as the length says.
+    /// A header, and entries in the number of its length field.
     Array { header: u64, entry: u64 },
     /// The same with a 32-bit length.
     Vector { header: u64, entry: u64 },
@@ -98,7 +98,7 @@ impl Shape {
     }
 }
 
-/// What the first words of an object say.
+/// The kind of an object by its first words.
 #[derive(Clone, Copy, Debug)]
 pub struct Head {
     /// The number of its hidden class.

@@ -41,7 +41,7 @@ fn on_row(reading: &Reading, id: &str) -> u64 {
 }
 
 #[test]
-fn whole_ones_hold_what_was_made() {
+fn undamaged_images_have_the_built_figures() {
     for seed in 0..60 {
         let v8 = fabricate_v8(seed);
         let reading = look(&v8);
@@ -84,7 +84,7 @@ fn nothing_is_read_in_a_collection() {
             v8.image.put_word(v8.state, state);
             assert!(try_look(&v8, 0).is_none(), "{seed}: {state}");
         }
-        // No state of V8's: this is not a heap, though its spaces say so.
+        // No state of V8's: this is not a heap, though its spaces are listed as one.
         v8.image.put_word(v8.state, 5);
         assert!(try_look(&v8, 0).is_none(), "{seed}");
     }
@@ -247,7 +247,7 @@ proptest! {
 
 /// Replaces pointers with the largest value: no computation on them overflows.
 #[test]
-fn words_that_are_too_large_are_read_to_an_end() {
+fn reads_of_oversized_words_terminate() {
     for seed in 0..5 {
         let v8 = fabricate_v8(seed);
         fabricated::with_pointers_maximized(&v8.image, |image| {

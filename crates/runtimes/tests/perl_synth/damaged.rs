@@ -19,7 +19,7 @@ fn check_trap(seed: u64, trap: Trap, build: Build) {
     let is_seen = !read.reading.caveats.is_empty()
         || read.main().is_none_or(|main| sound.main().is_none_or(|before| main != before));
     // With globals the interpreter's address is not read; keys and lists of free bodies may look
-    // sound in all that is read of them.
+    // valid in all that is read of them.
     let may_be_missed = matches!(trap, Trap::InterpreterOfTheKernel | Trap::BodyListCycle | Trap::KeyCycle);
     assert!(is_seen || may_be_missed, "neither figures nor a caveat tell of it");
     if matches!(trap, Trap::ArenaCycle | Trap::ArenaOfItself | Trap::EndlessArena | Trap::ChainToNowhere) {
@@ -28,7 +28,7 @@ fn check_trap(seed: u64, trap: Trap, build: Build) {
 }
 
 #[test]
-fn traps_end_and_are_told() {
+fn reads_of_traps_terminate_with_a_caveat() {
     let mut failed = Vec::new();
     for trap in Trap::ALL {
         for seed in 0..3 {
@@ -62,14 +62,14 @@ proptest! {
     #![proptest_config(ProptestConfig { max_shrink_iters: 10, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn damaged_words_never_hurt_the_reader(seed: u64, words in 1..200usize, workers in 1..=3usize, build in builds()) {
+    fn the_reader_survives_damaged_words(seed: u64, words in 1..200usize, workers in 1..=3usize, build in builds()) {
         let mut perl = fabricate_perl(&PerlRecipe::from_seed(seed));
         perl.damage(seed, words);
         Subject::of(&perl, build).read(workers);
     }
 
     #[test]
-    fn a_single_damaged_word_never_hurts_the_reader(seed in 0..64u64, choice: u64, build in builds()) {
+    fn the_reader_survives_a_single_damaged_word(seed in 0..64u64, choice: u64, build in builds()) {
         let mut perl = fabricate_perl(&PerlRecipe::from_seed(seed));
         perl.damage(choice, 1);
         Subject::of(&perl, build).read(1);

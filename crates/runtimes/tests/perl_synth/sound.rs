@@ -45,7 +45,7 @@ fn check(perl: &PerlImage, read: &Read) {
 }
 
 #[test]
-fn sound_perls_are_read_to_the_byte() {
+fn valid_perls_are_read_to_the_byte() {
     for seed in 0..60 {
         let perl = fabricate_perl(&PerlRecipe::from_seed(seed));
         for build in [Build::Threads, Build::Globals] {

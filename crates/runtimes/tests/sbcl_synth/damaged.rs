@@ -47,7 +47,7 @@ proptest! {
     #![proptest_config(ProptestConfig { max_shrink_iters: 10, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn damaged_words_never_hurt_the_reader(
+    fn the_reader_survives_damaged_words(
         release in prop::sample::select(&SBCL_RELEASES[..]), seed: u64, words in 1..100usize, workers in 1..=3usize,
     ) {
         let mut heap = fabricate_sbcl(&SbclRecipe::from_seed(release, seed));

@@ -1,4 +1,4 @@
-//! The SBCL reader against fabricated heaps: sound ones, whose live objects are known by
+//! The SBCL reader against fabricated heaps: valid ones, whose live objects are known by
 //! construction, and damaged ones.
 //!
 //! No test reads an SBCL. Effort is measured in target memory read, never in time.

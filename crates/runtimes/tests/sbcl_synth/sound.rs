@@ -37,7 +37,7 @@ fn generations_are_counted_to_the_byte() {
 }
 
 #[test]
-fn what_roots_reach_is_live_and_the_rest_is_dead() {
+fn reachable_objects_are_live_and_the_rest_is_dead() {
     for heap in heaps(60) {
         for workers in [1, 3] {
             let (figures, expected) = (figures(&heap, workers), &heap.expected);
@@ -65,7 +65,7 @@ fn of_type(list: &[TypeBytes], name: &str) -> (u64, u64) {
 }
 
 #[test]
-fn instances_are_told_by_the_name_of_their_type() {
+fn instances_are_listed_by_type_name() {
     for heap in heaps(30) {
         let (figures, expected): (Sbcl, &SbclExpected) = (figures(&heap, 1), &heap.expected);
         for (name, theirs) in SBCL_TYPES.iter().zip(&expected.types) {

@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_stands_between_the_lines_is_replaced() {
+    fn only_text_between_the_marker_lines_is_replaced() {
         let readme = format!("# Mine\n\n{BEGIN}\nold\n{END}\n\nmore\n");
         let first = insert_results(&readme, "new\n\nMeasured on: today.").unwrap().unwrap();
         assert_eq!(first, format!("# Mine\n\n{BEGIN}\n\nnew\n\nMeasured on: today.\n\n{END}\n\nmore\n"));

@@ -17,7 +17,7 @@ pub struct Object {
     pub length: u64,
     /// Whether it came from the archive, and so is live.
     pub is_archived: bool,
-    /// Whether it has regions of its own, whose addresses in tables do not keep it.
+    /// Whether it has its own regions, whose addresses in tables do not keep it.
     pub is_humongous: bool,
 }
 

@@ -126,7 +126,7 @@ impl Writer {
         self.expected.pools.insert("Compressed Class Space", Usage::of(used[1], CLASS_SPACE_BYTES));
     }
 
-    /// Writes a `VirtualSpaceNode`, in a `VirtualSpaceList` of its own, all of it committed.
+    /// Writes a `VirtualSpaceNode`, in its own `VirtualSpaceList`, all of it committed.
     fn node(&mut self, start: u64, bytes: u64, limiter: u64) -> u64 {
         let (node, list) = (self.structure(0x100), self.structure(48));
         // The list: `_name`, `_first_node`, `_nodes_counter` and `_can_expand`, `_commit_limiter`,

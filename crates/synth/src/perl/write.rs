@@ -50,7 +50,7 @@ impl Heap {
     }
 }
 
-/// Bodies of one size, in arenas of their own.
+/// Bodies of one size, in their own arenas.
 #[derive(Default)]
 struct Bodies {
     /// Free bodies of the last arena.

@@ -236,7 +236,7 @@ impl Writer {
                 let is_text = matches!(node.shape, Shape::Text(_));
                 self.header(at, if is_text { tags.base_string } else { tags.bytes });
                 self.header(at + 8, length << 1);
-                // Their bytes look like references, but are none.
+                // Their bytes resemble references, but are not.
                 let decoy = self.dice.one_of(&self.references.clone());
                 if length >= 8 {
                     self.dynamic.put(at + 16, decoy);
@@ -405,7 +405,7 @@ impl Writer {
         (bytes, place.base + stack)
     }
 
-    /// Fills a control stack with words that are no references, though some are addresses.
+    /// Fills a control stack with words that are not references, though some are addresses.
     fn noise(&mut self, bytes: &mut [u8], stack: u64, used: u64, base: u64) {
         let words = [0, 1, FIXNUM, base + stack + 0x40, TEXT_START + 8, DYNAMIC_START - 9];
         for word in 0..used / 8 {

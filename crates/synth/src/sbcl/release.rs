@@ -1,4 +1,4 @@
-//! How two lines of SBCL lay out their structures on x86-64, from the sources of 2.1.1 and 2.2.9
+//! The structures of two lines of SBCL on x86-64, from the sources of 2.1.1 and 2.2.9
 //! (gencgc-internal.h, gencgc-alloc-region.h, early-objdef.lisp, objdef.lisp). Kept apart from the
 //! readers' own tables on purpose: a mistake in one of the two shows.
 
@@ -7,7 +7,7 @@
 pub enum SbclRelease {
     /// 2.1.1: pages count used bytes, conses are among boxed objects, regions have four words.
     V2_1_1,
-    /// 2.2.9: pages count used words, conses have pages of their own, regions have three words.
+    /// 2.2.9: pages count used words, conses have their own pages, regions have three words.
     V2_2_9,
 }
 

@@ -78,7 +78,7 @@ fn look_traced(subject: &Subject) -> Result<Option<Seen>> {
 
 /// Repeats that until the process waits for its input, where every frame is known.
 fn when_it_reads(subject: &Subject) -> Result<Seen> {
-    until("a look at a thread that waits", || {
+    until("a read of a waiting thread", || {
         let Some(seen) = look_traced(subject)? else { return Ok(None) };
         let of = |key: &str| seen.jvm["jvm"][key].as_u64().ok_or("no figure");
         let (live, least) = (of("live_bytes")?, of("live_at_least_bytes")?);
@@ -169,7 +169,7 @@ fn what_a_running_frame_holds_may_live() -> Outcome {
     let all: [(&[&str], [&str; 2], [&str; 2]); 1] = [(&["-XX:+UseG1GC", "-Xint"], ["-", "running"], LARGE)];
     for_any(cases(test, &all), |case| {
         let subject = case.start(&classes)?;
-        until("a look at a frame that runs", || {
+        until("a read of a running frame", || {
             let Some(seen) = look_traced(&subject)? else { return Ok(None) };
             let of = |key: &str| seen.jvm["jvm"][key].as_u64().ok_or("not traced");
             let (live, least) = (of("live_bytes")?, of("live_at_least_bytes")?);

@@ -22,7 +22,7 @@ fn pools_and_classes_are_those_of_the_beans() -> Outcome {
 /// Two collectors of JDK 11 lack the descriptions a reader needs: this is reported, and none of
 /// their memory is claimed.
 #[test]
-fn a_collector_that_is_not_read_is_said_to_be() -> Outcome {
+fn an_unread_collector_has_a_caveat() -> Outcome {
     let test = here!();
     let Some(classes) = classes(test)? else { return Ok(()) };
     let jdks = jdks::all(test).into_iter().filter(|jdk| (OLDEST..17).contains(&jdk.major));

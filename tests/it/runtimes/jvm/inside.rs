@@ -1,4 +1,4 @@
-//! A JVM embedded in another program, which has memory of its own.
+//! A JVM embedded in another program, which has its own memory.
 
 use std::path::Path;
 use std::process::Command;

@@ -16,7 +16,7 @@ use crate::support::{Folder, Outcome, Result, Subject, for_any, here, repetition
 
 const REMEDIES: [&str; 2] = ["jvm_gc", "jvm_trim"];
 /// Upper bounds of the delay between an event and the kill: the file, the signal and the connection
-/// lie within some tens of milliseconds of a run that takes seconds.
+/// are within some tens of milliseconds of a run that takes seconds.
 const MICROSECONDS: [u64; 3] = [1, 300, 40_000];
 
 /// Event that a kill waits for.
@@ -36,7 +36,7 @@ enum First {
 }
 
 impl First {
-    /// Event that the kill of this turn waits for. Every other turn asks a JVM that never listened,
+    /// Event that the kill of this turn waits for. Every other turn uses a JVM that never listened,
     /// for which the run creates the attach file: its kills come before the file is removed, before
     /// anything was done, before the file is given to the JVM's user (the next test covers what is
     /// left then), and soon after the file was created.
@@ -147,7 +147,7 @@ impl Machine {
         // Standing still, it shows where the kill finds it.
         signal(pid, 19);
         let stands = |tid| matches!(state(pid, tid), None | Some('T' | 'Z'));
-        until_true("the run to stand", || threads(pid).into_iter().all(stands))?;
+        until_true("the run to stop", || threads(pid).into_iter().all(stands))?;
         let landed = self.landed(first, pid);
         run.kill()?;
         run.wait()?;
@@ -171,7 +171,7 @@ impl Machine {
         }
     }
 
-    /// How far the run has come that stands still after the event `first`.
+    /// How far the run has come that is stopped after the event `first`.
     fn landed(&self, first: First, run: i32) -> Option<Landed> {
         match first {
             _ if !matches!(state(run, run), Some('T')) => None,
@@ -182,7 +182,7 @@ impl Machine {
         }
     }
 
-    /// Whether the JVM goes on and has printed only its answers: lines of a thread dump differ.
+    /// Whether the JVM continues and has printed only its answers: lines of a thread dump differ.
     fn goes_on(&mut self) -> Outcome {
         let said = self.subject.order("pools")?;
         let errors = std::fs::read_to_string(&self.errors)?;
@@ -192,7 +192,7 @@ impl Machine {
         Err(format!("it said {said:?}, {errors:?}").into())
     }
 
-    /// Whether the JVM does what it is asked once more, and the killed runs have left nothing.
+    /// Whether the JVM executes one more request, and the killed runs have left nothing.
     fn is_whole(&mut self, remedy: &str) -> Outcome {
         let (status, document) = reclaim(&self.subject, remedy)?;
         if status != Some(0) || document["outcome"] != "done" {
@@ -214,7 +214,7 @@ impl Drop for Machine {
 }
 
 #[test]
-fn killed_at_any_instant_of_asking_the_jvm_goes_on() -> Outcome {
+fn the_jvm_survives_an_attach_killed_at_any_instant() -> Outcome {
     let test = here!();
     let Some(classes) = classes(test)? else { return Ok(()) };
     for_any(some(test), |jdk| {
@@ -228,7 +228,7 @@ fn killed_at_any_instant_of_asking_the_jvm_goes_on() -> Outcome {
         let (turns, mut turn) = (repetitions(2, 80), 0);
         let mut landed = BTreeSet::new();
         until("kills of each kind", || {
-            // Every other turn asks a JVM that never listened; a whole run asks it afterwards.
+            // Every other turn uses a JVM that never listened; a complete run attaches afterwards.
             let (is_new, remedy) = (turn % 2 == 0, REMEDIES[(turn / 2 % 2) as usize]);
             if is_new && turn > 0 {
                 // Late output of the previous JVM has arrived by now.

@@ -103,13 +103,13 @@ fn found(seen: &Seen) -> Result<Figures> {
     ]))
 }
 
-/// Every figure found must lie between the JVM's counts before and after. Only if one does not, the
+/// Every figure found must be between the JVM's counts before and after. Only if one does not, the
 /// comparison is repeated, as code is compiled and a collection returns metaspace. A figure that
 /// did not change must be equal at once.
 fn agrees(subject: &Subject) -> Outcome {
     // The first request makes the JVM start a thread.
     let mut before = counted(subject.pid())?;
-    until("figures of the JVM that stand still", || {
+    until("constant figures of the JVM", || {
         until_asleep(subject.pid())?;
         let seen = look(subject)?;
         let (mut found, after) = (found(&seen)?, counted(subject.pid())?);
@@ -132,7 +132,7 @@ fn agrees(subject: &Subject) -> Outcome {
 }
 
 #[test]
-fn what_is_committed_is_what_the_jvm_counts() -> Outcome {
+fn committed_memory_equals_the_jvm_s_count() -> Outcome {
     let test = here!();
     let Some(classes) = classes(test)? else { return Ok(()) };
     if !has_jcmd(test) {

@@ -32,7 +32,7 @@ const CASES: [Case; 14] = [
 ];
 
 #[test]
-fn options_change_nothing_of_what_is_told() -> Outcome {
+fn options_do_not_change_the_figures() -> Outcome {
     let test = here!();
     let Some(classes) = classes(test)? else { return Ok(()) };
     let has_jcmd = has_jcmd(test);

@@ -7,7 +7,7 @@ use crate::support::jdks::Jdk;
 use crate::support::jvm::{classes, reclaim, some, start};
 use crate::support::{Outcome, Result, Subject, for_any, full, here, subject};
 
-/// While it is asked, the JVM touches a page or two and starts threads.
+/// During a request, the JVM touches a page or two and starts threads.
 const SLACK_BYTES: u64 = 2 << 20;
 
 fn figures(document: &Value) -> Result<[u64; 4]> {
@@ -73,7 +73,7 @@ fn a_trim_is_the_jvm_s_own() -> Outcome {
         if status != Some(0) || document["outcome"] != "done" {
             return Err(document.to_string().into());
         }
-        // The JVM still answers, and can be asked again.
+        // The JVM still answers, and accepts another request.
         subject.order("pools")?;
         let [predicted, actual, ..] = figures(&document)?;
         if predicted > actual + SLACK_BYTES {
@@ -85,7 +85,7 @@ fn a_trim_is_the_jvm_s_own() -> Outcome {
 
 /// A JVM that does not listen would end on SIGQUIT (-Xrs), or print a thread dump.
 #[test]
-fn one_that_does_not_listen_is_not_asked() -> Outcome {
+fn a_jvm_that_does_not_listen_is_not_attached() -> Outcome {
     let test = here!();
     let Some(classes) = classes(test)? else { return Ok(()) };
     let options = ["-XX:+DisableAttachMechanism", "-Xrs"];
@@ -105,7 +105,7 @@ fn one_that_does_not_listen_is_not_asked() -> Outcome {
 }
 
 #[test]
-fn without_a_jvm_there_is_nobody_to_ask() -> Outcome {
+fn without_a_jvm_jvm_remedies_are_refused() -> Outcome {
     let subject = Subject::idle()?;
     for remedy in ["jvm_gc", "jvm_trim"] {
         let (status, document) = reclaim(&subject, remedy)?;

@@ -6,13 +6,13 @@ use crate::support::waiting::until;
 use crate::support::{Outcome, here, strandline};
 
 #[test]
-fn the_terminal_says_what_the_heap_is_made_of() -> Outcome {
+fn the_terminal_shows_the_parts_of_the_heap() -> Outcome {
     let test = here!();
     let Some(classes) = classes(test)? else { return Ok(()) };
     let Some(jdk) = jdks::all(test).into_iter().find(|jdk| jdk.major >= OLDEST) else { return Ok(()) };
     let mut subject = start(&jdk, &classes, &["-XX:+UseG1GC", "-Xmx600m"])?;
     fill(&mut subject)?;
-    let run = until("a look with time for the objects", || {
+    let run = until("a read with time for the objects", || {
         let run = strandline::run(&["explain", "-v", &subject.pid_text()])?;
         Ok((!run.stdout.contains("objects not known to be dead")).then_some(run))
     })?;

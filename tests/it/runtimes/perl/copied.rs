@@ -32,7 +32,7 @@ fn without_files(document: &Value) -> (Vec<&Value>, Value) {
 }
 
 #[test]
-fn what_is_found_in_a_copy_is_what_is_found_in_the_stop() -> Outcome {
+fn a_copy_has_the_same_figures_as_a_stop() -> Outcome {
     let Some(perl) = perls::all(here!()).into_iter().next() else { return Ok(()) };
     let mut command = Command::new(perl);
     command.arg(folder().join("hash.pl")).arg("300000");

@@ -213,7 +213,7 @@ fn rows(seen: &Seen, main: &Value) -> Outcome {
     let (kept, buffers) = (of("bytes")?, of("buffers")?);
     // The rows may exceed the capacities by malloc's rounding to multiples of 16. Pages of a buffer
     // that were never written are not resident, and storage without elements may be zero pages,
-    // which have a row of their own.
+    // which have their own row.
     let strings = kept - number(main, "retained.containers.bytes")?;
     if sum > kept + 16 * buffers || sum + kept / 5 + 65_536 < strings {
         return Err(format!("perl.pad.retained has {sum} bytes, the perl keeps {kept}").into());

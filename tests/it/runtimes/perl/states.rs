@@ -12,7 +12,7 @@ use crate::support::waiting::{is_traced, state, until, until_true};
 use crate::support::{Outcome, Result, Subject, full, here, perls, repetitions, skipped, strandline};
 
 #[test]
-fn a_perl_that_runs_hot_is_never_counted_wrong() -> Outcome {
+fn a_busy_perl_is_counted_correctly() -> Outcome {
     for perl in perls::all(here!()) {
         let subject = Subject::start_command(command(&perl, "hot"))?;
         let (mut read, wanted) = (0, repetitions(20, 300));
@@ -53,7 +53,7 @@ fn a_stopped_perl_is_read_and_stays_stopped() -> Outcome {
 }
 
 #[test]
-fn each_thread_has_an_interpreter_of_its_own() -> Outcome {
+fn each_thread_has_its_own_interpreter() -> Outcome {
     for perl in perls::all(here!()) {
         if !has_threads(&perl) {
             skipped(here!(), &format!("{perl} was built without ithreads"));

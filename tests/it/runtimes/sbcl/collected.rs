@@ -110,7 +110,7 @@ fn judge(collected: &Collected, slack: u64) -> Outcome {
         && dead > 0
         && (live + dead != there || collected.bytes[0] + collected.bytes[1] != collected.bytes[2])
     {
-        return Err(format!("not all messages were told: {collected:?}").into());
+        return Err(format!("messages are missing: {collected:?}").into());
     }
     if live > 0 && live.abs_diff(left) > slack || dead > 0 && dead.abs_diff(there - left) > slack {
         return Err(format!("{live} messages live, SBCL left {left}: {collected:?}").into());

@@ -42,7 +42,7 @@ fn agree(document: &Value, theirs: &Value) -> Outcome {
     if theirs.len() == 7 && ours.len() >= 7 {
         Ok(())
     } else {
-        Err(format!("{} generations, SBCL told {}", ours.len(), theirs.len()).into())
+        Err(format!("{} generations, SBCL reports {}", ours.len(), theirs.len()).into())
     }
 }
 
@@ -175,7 +175,7 @@ fn rows_are_the_resident_part_of_the_figures() -> Outcome {
             "{objects} bytes on rows, {old} in objects of generations 0 to 5"
         );
         assert_eq!(rows("sbcl.allocated"), 0, "it was traced");
-        assert!(rows("anonymous") < 4 << 20, "{} bytes are nobody's", rows("anonymous"));
+        assert!(rows("anonymous") < 4 << 20, "{} bytes are unattributed", rows("anonymous"));
         assert_eq!(rows("sbcl.free"), number(figures, "free_resident_bytes")?);
         assert_eq!(rows("sbcl.waste"), number(figures, "waste_resident_bytes")?);
         Ok(())

@@ -9,7 +9,7 @@ use crate::support::subject::number;
 use crate::support::waiting::{state, threads, until, until_free, until_true};
 use crate::support::{Outcome, Result, Subject, for_any, here, repetitions, strandline};
 
-/// Number of context switches of all threads of the process, which shows that it goes on.
+/// Number of context switches of all threads of the process, which shows that it continues.
 fn switches(pid: i32) -> u64 {
     let of_thread = |tid: i32| -> u64 {
         let text = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/status")).unwrap_or_default();
@@ -25,7 +25,7 @@ fn hot(sbcl: &Sbcl, arguments: &[&str]) -> Result<Subject> {
 }
 
 #[test]
-fn a_hot_process_is_looked_at_again_and_again() -> Outcome {
+fn a_busy_process_is_read_repeatedly() -> Outcome {
     for_any(Sbcl::all(here!()), |sbcl| {
         let subject = hot(sbcl, &["threads=4", "count=20000"])?;
         let is_system = sbcl.path.as_os_str() == "sbcl";
@@ -77,11 +77,11 @@ fn is_collecting(pid: i32, address: u64) -> Result<bool> {
 fn stop(pid: i32) -> Outcome {
     signal(pid, 19);
     let stands = |tid| matches!(state(pid, tid), None | Some('T'));
-    until_true("all threads to stand", || threads(pid).into_iter().all(stands))
+    until_true("all threads to stop", || threads(pid).into_iter().all(stands))
 }
 
 #[test]
-fn a_process_stopped_in_its_own_collection_is_told_to_be() -> Outcome {
+fn a_process_stopped_in_a_collection_has_a_caveat() -> Outcome {
     for_any(Sbcl::all(here!()), |sbcl| {
         let subject = hot(sbcl, &["threads=3", "count=100000"])?;
         let (pid, address) = (subject.pid(), subject.number("gc_active_address")?);

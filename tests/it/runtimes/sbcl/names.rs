@@ -6,7 +6,7 @@ use crate::support::{Outcome, for_any, harmless, here, strandline};
 const MARKER: &str = "STRANDSECRETLINE";
 
 #[test]
-fn what_is_in_strings_and_symbols_stays_private() -> Outcome {
+fn contents_of_strings_and_symbols_stay_private() -> Outcome {
     for_any(Sbcl::all(here!()), |sbcl| {
         let subject = sbcl.start("secret", &[&format!("secret={MARKER}")])?;
         let pid = subject.pid_text();

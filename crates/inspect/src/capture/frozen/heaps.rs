@@ -224,7 +224,7 @@ fn drop_overlapping_claims(all: &mut [(usize, Reading)]) -> Vec<Caveat> {
             // No call is made into an allocator whose structures are in doubt.
             reading.call = None;
             let text = format!(
-                "memory of {} lies within another allocator's: it stands there",
+                "memory of {} overlaps another allocator's: its bytes are on the other's rows",
                 reading.allocator.name
             );
             let place = reading.allocator.found_by.clone();

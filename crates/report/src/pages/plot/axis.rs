@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_are_told_in_three_digits() {
+    fn figures_have_three_digits() {
         for (figure, text) in [
             (0.0, "0"),
             (1.25, "1.25"),

@@ -204,7 +204,7 @@ impl Drawing {
         ));
     }
 
-    /// A stroke across at the median, in the text colour to stand out from the samples around it.
+    /// A stroke across at the median, in the text colour for contrast with the samples around it.
     pub fn median(&mut self, from: (f64, f64), to: (f64, f64), says: &str) {
         let says = escaped(says);
         self.put(format_args!(

@@ -194,7 +194,7 @@ fn envelope(points: &[Option<Point<'_>>]) -> (Edge, Edge) {
     (upper, lower)
 }
 
-/// Reduces a line to the first, lowest, highest and last point per pixel, which looks the same.
+/// Reduces a line to the first, lowest, highest and last point per pixel, which draws the same.
 fn thinned(points: impl Iterator<Item = Option<(f64, f64)>>) -> Vec<Option<(f64, f64)>> {
     let mut kept: Vec<Option<(f64, f64)>> = Vec::new();
     let mut column: Vec<(f64, f64)> = Vec::new();

@@ -87,7 +87,7 @@ fn hostile_names_are_no_markup() {
 }
 
 #[test]
-fn what_is_drawn_is_where_it_belongs() {
+fn shapes_are_drawn_at_their_values() {
     let mut bars = plot(PlotKind::Bars, vec![(0.0, 1_048_576.0), (1.0, 2_097_152.0)]);
     bars.x_names = vec!["baseline".to_owned(), "trimmed".to_owned()];
     bars.y_is_bytes = true;

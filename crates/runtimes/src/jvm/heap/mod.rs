@@ -98,7 +98,7 @@ pub struct Heap {
     pub pools: Vec<Pool>,
     /// Size of a region; `None` if the collector has no regions.
     pub region_bytes: Option<u64>,
-    /// Parts of shared memory in use, if the heap is there: in address order, within
+    /// Parts of shared memory in use, if the heap is mapped: in address order, within
     /// [`Heap::views`].
     pub shared_used: Vec<AddressRange>,
     /// Parts of shared memory that could not be read, or not in time: in address order, within
@@ -123,7 +123,7 @@ impl Heap {
         self.pools.iter().map(|pool| pool.used_bytes).fold(0, u64::saturating_add)
     }
 
-    /// Sorts by address; `None` if areas overlap or lie outside of the reserved range.
+    /// Sorts by address; `None` if areas overlap or are outside of the reserved range.
     fn checked(mut self) -> Option<Self> {
         self.areas.sort_by_key(|area| area.start);
         let apart = self.areas.windows(2).all(|pair| pair[0].end <= pair[1].start);

@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_between_spaces_is_free() {
+    fn memory_between_spaces_is_free() {
         let area = |kind, start, end| Area { kind, start, top: start, end };
         let eden = area(Kind::Eden, 0x10_0000, 0x20_0000);
         let (from, to) =

@@ -39,7 +39,7 @@ pub struct Space {
 }
 
 impl Space {
-    /// Sorts by address; `None` if used parts overlap, or lie outside of the reserved ranges.
+    /// Sorts by address; `None` if used parts overlap, or are outside of the reserved ranges.
     fn checked(mut self) -> Option<Self> {
         self.ranges.sort_unstable();
         self.used.sort_unstable();
@@ -104,7 +104,7 @@ impl Metaspace {
         let era = ERAS.iter().find(|era| (era.versions.0..=era.versions.1).contains(&major))?;
         let mut reader = Reader { view, era, seen: HashSet::new(), deadline };
         let mut kinds = [SpaceState::default(), SpaceState::default()];
-        // A hidden class may have a metaspace of its own besides that of its loader: it counts for
+        // A hidden class may have its own metaspace besides that of its loader: it counts for
         // the loader.
         let mut loaders: HashMap<u64, LoaderShare> = HashMap::new();
         let mut at = view.static_field(&["ClassLoaderDataGraph::_head"])?;

@@ -158,7 +158,7 @@ impl<'a> Frames<'a> {
         }
         let blob = self.blobs.at(pc).filter(|blob| blob.is_method && pc > blob.complete)?;
         let next = self.behind_compiled(&frame, blob.frame_bytes, high)?;
-        // While the frame is being removed, the word read is no return address.
+        // While the frame is being removed, the word read is not a return address.
         let is_code =
             self.is_interpreter(next.pc) || next.pc == self.call_return || self.blobs.at(next.pc).is_some();
         is_code.then_some((next, next.sp))

@@ -5,7 +5,7 @@
 //! searched word by word (the arenas contain the handles of the JVM and its native code). A word
 //! that only looks like a reference retains its object too: hardly any object reported as dead is
 //! live. Not searched is memory that contains addresses of objects without retaining them: large
-//! blocks of malloc that are mappings of their own, which contain leftovers of the last
+//! blocks of malloc with their own mappings, which contain leftovers of the last
 //! collection's queues; stacks of the collector's threads; and long rows of such addresses in
 //! smaller blocks. The start of a region with one large object is in tables of regions, so such an
 //! address counts only on stacks and in global handles.
