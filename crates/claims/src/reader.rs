@@ -236,7 +236,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_carry_versions_or_not() {
+    fn version_is_read_from_file_name() {
         assert_eq!(version_in_file_name("libpython3.11.so.1.0").as_deref(), Some("3.11"));
         assert_eq!(version_in_file_name("libperl.so.5.36.0").as_deref(), Some("5.36.0"));
         assert_eq!(version_in_file_name("libruby-3.1.so.3.1.2").as_deref(), Some("3.1"));
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prefix_alone_is_no_match() {
+    fn file_name_patterns_reject_longer_names() {
         assert!(FileName::Versioned("python").matches("python3.11"));
         assert!(!FileName::Versioned("python").matches("python-helper"));
         assert!(FileName::Contains("libtcmalloc", ".so").matches("libtcmalloc_minimal.so.4"));

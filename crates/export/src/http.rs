@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_read() {
+    fn requests_are_parsed() {
         assert_eq!(read(b"GET /metrics HTTP/1.1\r\nHost: x\r\n", true), None);
         assert_eq!(asked("GET /metrics HTTP/1.0\r\n\r\n"), Resource::Metrics(Format::Plain));
         assert_eq!(
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_of_the_web_is_not_this_machine() {
+    fn host_names_with_dots_are_refused_on_loopback() {
         let text = |host: &str| format!("GET /metrics HTTP/1.1\r\nHost: {host}\r\n\r\n");
         for host in [
             "localhost",

@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_that_two_metrics_claim_is_reported() {
+    fn duplicate_metric_names_are_reported() {
         let measure = Measurement { json: vec!["wall_seconds".to_owned()], ..Measurement::default() };
         assert_eq!(named_metrics(&measure, &[]).1, ["wall_seconds"]);
     }

@@ -500,7 +500,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_freed_goes_back_by_the_rules_of_the_release() {
+    fn released_slices_depend_on_the_purge_rule() {
         // The first page is released with the free slice beside it; at the second nothing is due.
         assert_eq!(*released(SpanPurge::WhenDue, THREAD, true), [slices(2, 4)]);
         assert_eq!(*released(SpanPurge::Kept, THREAD, true), []);
@@ -510,7 +510,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_ended_thread_left_is_taken_by_the_main_one() {
+    fn main_thread_collects_segments_of_ended_threads() {
         assert_eq!(*released(SpanPurge::AtVisits, 0, false), [slices(2, 5)]);
         let (heap, collection) = heap(SpanPurge::Kept, 0, true);
         let all = Released::new(&heap, &collection, THREAD);
@@ -523,7 +523,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_committed_or_not_allowed_stays() {
+    fn uncommitted_and_disallowed_slices_are_not_released() {
         let (mut heap, collection) = heap(SpanPurge::AtVisits, THREAD, true);
         for scheduled in heap.purge_schedules.values_mut() {
             scheduled.committed = Mask::new([1 << 2].into_iter());
@@ -539,7 +539,7 @@ mod tests {
     /// A page whose last block another thread freed is retired if it is alone in its queue when
     /// that block is freed: a full page joins the queue with the first of its blocks.
     #[test]
-    fn the_only_page_of_its_queue_is_retired() {
+    fn only_page_of_a_queue_is_retired() {
         let page = |number: u64, is_full: bool| {
             let AddressRange { start, end } = slices(number, number + 1);
             let words = PageWords {
@@ -570,7 +570,7 @@ mod tests {
     }
 
     #[test]
-    fn a_circle_of_pages_ends() {
+    fn visits_of_a_cyclic_page_list_terminate() {
         let (mut heap, collection) = heap(SpanPurge::AtVisits, THREAD, true);
         for part in &mut heap.parts {
             if let Kind::Page(page) = &mut part.kind {

@@ -220,14 +220,14 @@ mod tests {
     }
 
     #[test]
-    fn what_threads_that_slept_left_is_of_one_instant() {
+    fn memory_of_a_sleeping_process_does_not_change() {
         let wanted = if std::env::var_os("STRANDLINE_FULL").is_some() { 50_000 } else { 300 };
         read_often("1", "3000", wanted);
         read_often("3", "20000", wanted / 10);
     }
 
     #[test]
-    fn a_process_that_has_worked_was_not_asleep_throughout() {
+    fn process_that_ran_did_not_sleep_throughout() {
         // Without naps, both threads of a pair may sleep for a moment while they hand on a byte.
         for (pairs, nap, wanted) in [("1", "3000", 50), ("2", "0", 0)] {
             let folder = tempfile::tempdir().unwrap();
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sleeping_thread_shows_its_thread_pointer() {
+    fn thread_pointer_of_a_sleeping_thread_is_read() {
         let own = std::process::id().cast_signed();
         let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
         let process = Process::open(child.id().cast_signed()).unwrap();

@@ -314,7 +314,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_more_types_are_told_apart_than_programs_have() {
+    fn number_of_distinct_types_is_limited() {
         let mut counter = Counter::new();
         for layout in 0..3 * MAX_TYPES as u64 {
             counter.count_mut(0x1000 + layout * 16).unwrap().dead[0].objects += 1;

@@ -40,7 +40,7 @@ fn on_row(reading: &Reading, id: &str) -> u64 {
 }
 
 #[test]
-fn whole_ones_hold_what_was_made() {
+fn intact_heaps_match_expected_figures() {
     for seed in 0..60 {
         let v8 = fabricate_v8(seed);
         let reading = look(&v8);
@@ -75,7 +75,7 @@ fn whole_ones_hold_what_was_made() {
 }
 
 #[test]
-fn nothing_is_read_in_a_collection() {
+fn heap_is_not_read_during_a_collection() {
     for seed in 0..5 {
         let mut v8 = fabricate_v8(seed);
         for state in 1..=4 {
@@ -90,7 +90,7 @@ fn nothing_is_read_in_a_collection() {
 
 /// A list of pages that leads back to itself, or to a page of another space, is not followed.
 #[test]
-fn nothing_is_read_of_spaces_that_disagree() {
+fn inconsistent_spaces_are_not_read() {
     for seed in 0..20 {
         let v8 = fabricate_v8(seed);
         let layout = LAYOUTS
@@ -119,7 +119,7 @@ fn nothing_is_read_of_spaces_that_disagree() {
 
 /// A list of ArrayBuffers whose bytes do not add up, or that leads back to itself, counts nothing.
 #[test]
-fn buffers_that_do_not_add_up_are_unknown() {
+fn inconsistent_array_buffer_lists_are_unknown() {
     for seed in 0..10 {
         let v8 = fabricate_v8(seed);
         let entry = v8.expected.first_entry;
@@ -144,7 +144,7 @@ fn buffers_that_do_not_add_up_are_unknown() {
 
 /// V8 14.6 reuses large pages of its pool without resetting their count.
 #[test]
-fn a_large_page_with_the_count_of_a_larger_object_is_read() {
+fn reused_large_page_with_stale_count_is_read() {
     let mut tried = 0;
     for seed in (0..40).map(|number| 4 + 5 * number) {
         let mut v8 = fabricate_v8(seed);
@@ -165,7 +165,7 @@ fn a_large_page_with_the_count_of_a_larger_object_is_read() {
 /// The call is made only if V8's own function adds the distance from the isolate to its heap, and a
 /// thread owns the isolate.
 #[test]
-fn the_call_is_for_the_isolate_that_the_function_expects() {
+fn call_needs_matching_function_and_owning_thread() {
     const ISOLATE: u64 = 0x1000_0100;
     // An unused word of the fabricated image.
     const CURRENT: u64 = 0x1005_f000;
@@ -221,7 +221,7 @@ fn unknown_versions_are_not_read() {
 }
 
 #[test]
-fn a_layout_of_another_version_finds_no_heap() {
+fn wrong_version_layout_finds_no_heap() {
     for (seed, version) in [(3, [10, 2, 0, 0]), (2, [14, 6, 0, 0]), (4, [12, 4, 0, 0])] {
         let mut v8 = fabricate_v8(seed);
         v8.version = version;
@@ -233,7 +233,7 @@ fn a_layout_of_another_version_finds_no_heap() {
 
 proptest! {
     #[test]
-    fn damaged_ones_are_read_to_an_end(seed in 0..64_u64, (absent, patches) in damage()) {
+    fn reading_a_damaged_heap_terminates(seed in 0..64_u64, (absent, patches) in damage()) {
         let mut v8 = fabricate_v8(seed);
         fabricated::patch(&mut v8.image, seed, &patches);
         if let Some(reading) = try_look(&v8, absent) {
@@ -244,7 +244,7 @@ proptest! {
 
 /// Replaces pointers with the largest value: no computation on them overflows.
 #[test]
-fn words_that_are_too_large_are_read_to_an_end() {
+fn maximal_pointers_do_not_overflow() {
     for seed in 0..5 {
         let v8 = fabricate_v8(seed);
         fabricated::with_pointers_maximized(&v8.image, |image| {
