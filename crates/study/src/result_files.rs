@@ -234,8 +234,8 @@ fn check_writable(path: &Path) -> Result<()> {
     }
 }
 
-/// Atomically writes `text` to `path`, with the mode of a file that it replaces. A link at `path` is
-/// replaced, not followed.
+/// Atomically writes `text` to `path`, with the mode of a file that it replaces. A link at `path`
+/// is replaced, not followed.
 fn write_atomically(path: &Path, text: &str) -> Result<()> {
     let mut new = temporary_beside(path)?;
     new.write_all(text.as_bytes()).map_err(|error| failed(path, &error))?;
