@@ -111,9 +111,8 @@ pub trait TypeWordSink: Sync {
     /// Returns a callback for one thread, which takes the block and the word.
     fn callback(&self) -> WordCallback<'_>;
 
-    /// Start and length of the address range in which a word that follows a reference must be to be
-    /// passed on.
-    fn type_range(&self) -> (u64, u64);
+    /// The addresses of types: only a word in this range is passed on if it follows a reference.
+    fn type_range(&self) -> AddressRange;
 }
 
 /// The callback of [`TypeWordSink::callback`].
@@ -355,13 +354,14 @@ struct Worker<'a> {
     /// Index of the holder and target of the last reference.
     last: (u32, u32),
     type_callback: Option<WordCallback<'a>>,
-    /// Start and length of the range that [`TypeWordSink::type_range`] gave.
+    /// Start and length of [`TypeWordSink::type_range`].
     type_range: (u64, u64),
     outcome: Outcome,
 }
 
 impl<'a> Worker<'a> {
     fn new(shared: &'a Shared<'a>) -> Self {
+        let types = shared.type_words.map(|sink| sink.type_range()).unwrap_or_default();
         Self {
             shared,
             window: ReadBuffer::new(WINDOW_BYTES as usize),
@@ -377,7 +377,7 @@ impl<'a> Worker<'a> {
             inner_targets: Vec::new(),
             last: (NONE, NONE),
             type_callback: shared.type_words.map(|sink| sink.callback()),
-            type_range: shared.type_words.map_or((0, 0), |sink| sink.type_range()),
+            type_range: (types.start, types.len()),
             outcome: Outcome::default(),
         }
     }

@@ -11,6 +11,7 @@ use strandline_holders::{
     Tagged, TypeWordSink, Word, WordCallback,
 };
 use strandline_process::memory::Memory;
+use strandline_process::range::AddressRange;
 
 #[test]
 fn memory_that_ends_is_counted_and_passed_over() {
@@ -243,8 +244,8 @@ impl TypeWordSink for Heard {
         })
     }
 
-    fn type_range(&self) -> (u64, u64) {
-        (100, 20)
+    fn type_range(&self) -> AddressRange {
+        AddressRange::sized(100, 20)
     }
 }
 
