@@ -267,8 +267,8 @@ impl<'a> Surveyor<'a> {
         self.read_third_words(is_selected, |value| last_byte(value) & !15, other_owners);
     }
 
-    /// Reads short strings: the last byte of a shared buffer counts its other owners, and strings in
-    /// use that are not shared are compared.
+    /// Reads short strings: the last byte of a shared buffer counts its other owners, and strings
+    /// in use that are not shared are compared.
     fn read_texts(&mut self) {
         if !self.compares {
             return;
