@@ -1,8 +1,8 @@
 //! Entries of the table of readers: how an allocator or runtime is recognised, what its reader
 //! reads, and what not.
 //!
-//! Evidence is data; inspect's `recognise` evaluates it. An allocator or runtime without a reader is
-//! only named.
+//! Evidence is data; inspect's `recognise` evaluates it. An allocator or runtime without a reader
+//! is only named.
 
 use strandline_process::image::{ElfFile, Symbol};
 use strandline_process::map::Mapping;
