@@ -193,8 +193,8 @@ mod tests {
         }
     }
 
-    /// A program whose threads wake each other in pairs (`wakers.c`). At each turn a thread adds one
-    /// to its first word, works, and adds one to its second word.
+    /// A program whose threads wake each other in pairs (`wakers.c`). At each turn a thread adds
+    /// one to its first word, works, and adds one to its second word.
     struct Wakers {
         subject: Subject,
         /// Address of the words, 16 bytes per thread.

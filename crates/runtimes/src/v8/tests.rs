@@ -176,7 +176,7 @@ fn call_needs_matching_function_and_owning_thread() {
     for seed in 0..10 {
         let mut v8 = fabricate_v8(seed);
         v8.image.put_word(CURRENT, ISOLATE);
-        // V8's function adds `distance`; the current isolate is at `offset` from the thread pointer.
+        // V8's function adds `distance`; the current isolate is `offset` from the thread pointer.
         let notification = |distance: u32, offset: i64| {
             let mut code = vec![0x90; 60];
             // lea rdi, [rbx + distance]
