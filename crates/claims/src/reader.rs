@@ -1,8 +1,8 @@
-//! Entries of the table of readers: how an allocator or runtime is recognised, what is read of it,
-//! and what is not.
+//! Entries of the table of readers: how an allocator or runtime is recognised, what its reader
+//! reads, and what not.
 //!
-//! Evidence is data; inspect's `recognise` evaluates it. An allocator or runtime whose entry has no
-//! reader is only named.
+//! Evidence is data; inspect's `recognise` evaluates it. An allocator or runtime without a reader
+//! is only named.
 
 use strandline_process::image::{ElfFile, Symbol};
 use strandline_process::map::Mapping;
@@ -18,7 +18,7 @@ use crate::rows::RowRef;
 pub struct ReaderInfo {
     /// Its name in every document: `jemalloc`, `cpython`.
     pub name: &'static str,
-    /// Its name for a person: `GNU libc's malloc`.
+    /// Its name in texts: `GNU libc's malloc`.
     pub title: &'static str,
     /// How it is recognised.
     pub evidence: Evidence,
@@ -37,24 +37,24 @@ pub struct ReaderInfo {
     /// A runtime that may contain this one, which is then not reported separately: Lua within
     /// LuaJIT.
     pub part_of: Option<&'static str>,
-    /// Whether an allocator has one main arena, and caches and a top chunk in each arena.
+    /// Whether it is an allocator with one main arena, and caches and a top chunk in each arena.
     pub has_main_arena: bool,
     /// The signal handlers with which it stops and restarts threads.
     pub stop_handlers: StopHandlers,
 }
 
-/// Where a collector's handlers are that stop and restart threads. They use nothing but
+/// Where the signal handlers are with which a collector stops and restarts threads. They call only
 /// async-signal-safe functions, so they may run while a thread is in an allocator.
 #[derive(Clone, Copy, Debug)]
 pub struct StopHandlers {
-    /// Names of files whose code is all the runtime's.
+    /// Names of files that contain only the runtime's code.
     pub files: &'static [FileName],
-    /// Names of the handlers, for programs that contain the runtime.
+    /// Symbols of the handlers, for programs that contain the runtime.
     pub symbols: &'static [&'static str],
 }
 
 impl StopHandlers {
-    /// It stops no threads by signals, or its handlers are not known.
+    /// No handlers: the runtime stops no threads by signals, or its handlers are not known.
     pub const NONE: Self = Self { files: &[], symbols: &[] };
 }
 
@@ -72,7 +72,7 @@ macro_rules! setters {
 }
 
 impl ReaderInfo {
-    /// An entry without evidence and without a reader, to be filled in.
+    /// An entry without evidence and without a reader.
     pub const NONE: Self = Self {
         name: "",
         title: "",
@@ -88,22 +88,22 @@ impl ReaderInfo {
         stop_handlers: StopHandlers::NONE,
     };
 
-    /// An entry that is only named; its methods fill in the rest.
+    /// An entry without a reader; further methods set the evidence.
     pub const fn named(name: &'static str, title: &'static str) -> Self {
         Self { name, title, ..Self::NONE }
     }
 
     setters! {
-        "With files that it is mapped from." files(evidence.files: &'static [FileName]),
-        "With names of executables." executables(evidence.executables: &'static [FileName]),
-        "With symbols that only it defines." symbols(evidence.symbols: &'static [&'static str]),
-        "With a section that only it has." section(evidence.section: Option<&'static str>),
-        "With strings that it contains." strings(evidence.strings: &'static [(char, &'static str)]),
-        "With what returns its version." version(evidence.version: fn(&Match<'_>) -> Option<String>),
-        "With what is not read of it." not_read(not_read: &'static str),
-        "With where it keeps its objects." heap(heap: HeapKind),
-        "With a runtime that may contain it." part_of(part_of: Option<&'static str>),
-        "With the handlers that stop its threads." stop_handlers(stop_handlers: StopHandlers),
+        "Sets the names of the files that it is mapped from." files(evidence.files: &'static [FileName]),
+        "Sets the names of executables." executables(evidence.executables: &'static [FileName]),
+        "Sets the symbols that only it defines." symbols(evidence.symbols: &'static [&'static str]),
+        "Sets the section that only it has." section(evidence.section: Option<&'static str>),
+        "Sets the strings that it contains." strings(evidence.strings: &'static [(char, &'static str)]),
+        "Sets the function that returns its version." version(evidence.version: fn(&Match<'_>) -> Option<String>),
+        "Sets what is not read of it." not_read(not_read: &'static str),
+        "Sets where it keeps its objects." heap(heap: HeapKind),
+        "Sets the runtime that may contain it." part_of(part_of: Option<&'static str>),
+        "Sets the handlers that stop its threads." stop_handlers(stop_handlers: StopHandlers),
     }
 }
 
@@ -132,9 +132,8 @@ pub struct Evidence {
     pub version_symbols: &'static [&'static str],
     /// A section that only executables containing it have.
     pub section: Option<&'static str>,
-    /// Strings in the read-only data of an executable that contains it, even if it is stripped. The
-    /// first letter is stored apart, so that a program that contains this table is not recognised
-    /// as the allocator.
+    /// Strings in the read-only data of an executable that contains it, stripped or not. The first
+    /// letter is stored apart, so that a program that contains this table is not recognised.
     pub strings: &'static [(char, &'static str)],
     /// Returns its version.
     pub version: fn(&Match<'_>) -> Option<String>,
@@ -178,7 +177,7 @@ impl FileName {
     }
 }
 
-/// What an allocator or runtime was recognised by, for finding its version.
+/// What matched the evidence of an allocator or runtime; its version is found from this.
 pub struct Match<'a> {
     /// The process.
     pub process: &'a Process,
@@ -191,12 +190,12 @@ pub struct Match<'a> {
 }
 
 impl Match<'_> {
-    /// Whether the content of the executable matched.
+    /// Whether the content of the executable matched, not the name of a mapped file.
     pub fn is_executable(&self) -> bool {
         self.mapping.is_none()
     }
 
-    /// Opens the file as an ELF image.
+    /// Opens the file as an ELF image; `None` if that fails.
     pub fn image(&self) -> Option<ElfFile> {
         let file = match self.mapping {
             Some(mapping) => open_mapped_file(self.process, mapping),
@@ -236,7 +235,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_carry_versions_or_not() {
+    fn version_is_read_from_file_name() {
         assert_eq!(version_in_file_name("libpython3.11.so.1.0").as_deref(), Some("3.11"));
         assert_eq!(version_in_file_name("libperl.so.5.36.0").as_deref(), Some("5.36.0"));
         assert_eq!(version_in_file_name("libruby-3.1.so.3.1.2").as_deref(), Some("3.1"));
@@ -247,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prefix_is_not_a_match() {
+    fn file_name_patterns_reject_longer_names() {
         assert!(FileName::Versioned("python").matches("python3.11"));
         assert!(!FileName::Versioned("python").matches("python-helper"));
         assert!(FileName::Contains("libtcmalloc", ".so").matches("libtcmalloc_minimal.so.4"));

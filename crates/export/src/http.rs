@@ -7,6 +7,7 @@ use crate::exposition::Format;
 
 /// Maximum length of a request.
 pub const MAX_REQUEST_BYTES: usize = 8 << 10;
+/// Maximum number of headers of a request.
 const MAX_HEADERS: usize = 64;
 
 /// A parsed request.
@@ -25,15 +26,20 @@ pub enum Resource {
     Metrics(Format),
     /// A line with the location of the page.
     Root,
-    /// A refusal: the status, and a line with the reason.
-    Refused(u16, &'static str),
+    /// Nothing that is answered.
+    Refused {
+        /// Status of the response.
+        status: u16,
+        /// A line with the reason.
+        reason: &'static str,
+    },
 }
 
-/// Parses what was received so far; `None` if more is needed. `is_local`: it was sent to a loopback
-/// address.
-pub fn read(bytes: &[u8], is_local: bool) -> Option<Request> {
+/// Parses what was received so far; `None` if more is needed. `is_loopback` is whether it was sent
+/// to a loopback address.
+pub fn parse(bytes: &[u8], is_loopback: bool) -> Option<Request> {
     let refused =
-        |status, reason| Some(Request { resource: Resource::Refused(status, reason), is_head: false });
+        |status, reason| Some(Request { resource: Resource::Refused { status, reason }, is_head: false });
     let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut request = httparse::Request::new(&mut headers);
     match request.parse(bytes) {
@@ -49,7 +55,7 @@ pub fn read(bytes: &[u8], is_local: bool) -> Option<Request> {
         Some("HEAD") => true,
         _ => return refused(405, "Only GET and HEAD are answered."),
     };
-    if is_local && !is_this_machine(request.headers) {
+    if is_loopback && !is_this_machine(request.headers) {
         return refused(
             421,
             "Over the loopback address only localhost, a number, or a name without a dot is answered.",
@@ -59,24 +65,24 @@ pub fn read(bytes: &[u8], is_local: bool) -> Option<Request> {
     let resource = match path.split('?').next() {
         Some("/metrics") => Resource::Metrics(format(request.headers)),
         Some("/") => Resource::Root,
-        _ => Resource::Refused(404, "There is only /metrics."),
+        _ => Resource::Refused { status: 404, reason: "There is only /metrics." },
     };
     Some(Request { resource, is_head })
 }
 
-/// Whether the requested host may be this machine. With DNS rebinding, a web page asks for its own
-/// name, which resolves to 127.0.0.1 and has a dot.
+/// Whether the requested host may be this machine: an address, or a name without a dot. With DNS
+/// rebinding, a web page requests its own name, which has a dot and resolves to 127.0.0.1.
 fn is_this_machine(headers: &[httparse::Header<'_>]) -> bool {
     let mut hosts = headers.iter().filter(|header| header.name.eq_ignore_ascii_case("host"));
     hosts.all(|host| {
         let host = std::str::from_utf8(host.value).unwrap_or(".").trim();
-        let is_number = || host.parse::<SocketAddr>().is_ok() || host.parse::<Ipv4Addr>().is_ok();
+        let is_address = || host.parse::<SocketAddr>().is_ok() || host.parse::<Ipv4Addr>().is_ok();
         let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
-        host.starts_with('[') || !name.contains('.') || name.ends_with(".localhost") || is_number()
+        host.starts_with('[') || !name.contains('.') || name.ends_with(".localhost") || is_address()
     })
 }
 
-/// OpenMetrics if the client names it.
+/// The format of the page: OpenMetrics if the client accepts it by name.
 fn format(headers: &[httparse::Header<'_>]) -> Format {
     let accept_headers = headers.iter().filter(|header| header.name.eq_ignore_ascii_case("accept"));
     let mut values = accept_headers.filter_map(|header| std::str::from_utf8(header.value).ok());
@@ -113,34 +119,36 @@ mod tests {
 
     use super::*;
 
-    fn asked(text: &str) -> Resource {
-        read(text.as_bytes(), true).unwrap().resource
+    fn resource(text: &str) -> Resource {
+        parse(text.as_bytes(), true).unwrap().resource
+    }
+
+    fn refused_status(text: &str) -> Option<u16> {
+        match resource(text) {
+            Resource::Refused { status, .. } => Some(status),
+            _ => None,
+        }
     }
 
     #[test]
-    fn requests_are_read() {
-        assert_eq!(read(b"GET /metrics HTTP/1.1\r\nHost: x\r\n", true), None);
-        assert_eq!(asked("GET /metrics HTTP/1.0\r\n\r\n"), Resource::Metrics(Format::Plain));
-        assert_eq!(
-            asked("GET /metrics?a=b HTTP/1.1\r\nAccept: */*\r\n\r\n"),
-            Resource::Metrics(Format::Plain)
-        );
+    fn requests_are_parsed() {
+        assert_eq!(parse(b"GET /metrics HTTP/1.1\r\nHost: x\r\n", true), None);
+        let plain = Resource::Metrics(Format::Plain);
+        assert_eq!(resource("GET /metrics HTTP/1.0\r\n\r\n"), plain);
+        assert_eq!(resource("GET /metrics?a=b HTTP/1.1\r\nAccept: */*\r\n\r\n"), plain);
         let open = "GET /metrics HTTP/1.1\r\naccept: text/plain;q=0.1, application/openmetrics-text;version=1.0.0,*/*\r\n\r\n";
-        assert_eq!(asked(open), Resource::Metrics(Format::OpenMetrics));
-        assert_eq!(asked("GET / HTTP/1.1\r\n\r\n"), Resource::Root);
-        assert!(matches!(asked("GET /etc HTTP/1.1\r\n\r\n"), Resource::Refused(404, _)));
-        assert!(matches!(asked("POST /metrics HTTP/1.1\r\n\r\n"), Resource::Refused(405, _)));
-        assert!(matches!(asked("\x16\x03\x01\r\n\r\n"), Resource::Refused(400, _)));
-        assert!(matches!(
-            asked(&format!("GET /{} HTTP/1.1\r\n", "a".repeat(9000))),
-            Resource::Refused(431, _)
-        ));
-        assert!(read(b"HEAD /metrics HTTP/1.1\r\n\r\n", true).unwrap().is_head);
+        assert_eq!(resource(open), Resource::Metrics(Format::OpenMetrics));
+        assert_eq!(resource("GET / HTTP/1.1\r\n\r\n"), Resource::Root);
+        assert_eq!(refused_status("GET /etc HTTP/1.1\r\n\r\n"), Some(404));
+        assert_eq!(refused_status("POST /metrics HTTP/1.1\r\n\r\n"), Some(405));
+        assert_eq!(refused_status("\x16\x03\x01\r\n\r\n"), Some(400));
+        assert_eq!(refused_status(&format!("GET /{} HTTP/1.1\r\n", "a".repeat(9000))), Some(431));
+        assert!(parse(b"HEAD /metrics HTTP/1.1\r\n\r\n", true).unwrap().is_head);
         assert!(head(200, "text/plain", 7).contains("Content-Length: 7\r\n"));
     }
 
     #[test]
-    fn a_name_of_the_web_is_not_this_machine() {
+    fn host_names_with_dots_are_refused_on_loopback() {
         let text = |host: &str| format!("GET /metrics HTTP/1.1\r\nHost: {host}\r\n\r\n");
         for host in [
             "localhost",
@@ -151,19 +159,19 @@ mod tests {
             "node7",
             "a.localhost:1",
         ] {
-            assert_eq!(asked(&text(host)), Resource::Metrics(Format::Plain), "{host}");
+            assert_eq!(resource(&text(host)), Resource::Metrics(Format::Plain), "{host}");
         }
         for host in ["evil.example", "evil.example:9464", "127.0.0.1.evil.example"] {
-            assert!(matches!(asked(&text(host)), Resource::Refused(421, _)), "{host}");
-            let from_afar = read(text(host).as_bytes(), false).unwrap();
-            assert_eq!(from_afar.resource, Resource::Metrics(Format::Plain), "{host}");
+            assert_eq!(refused_status(&text(host)), Some(421), "{host}");
+            let remote = parse(text(host).as_bytes(), false).unwrap();
+            assert_eq!(remote.resource, Resource::Metrics(Format::Plain), "{host}");
         }
     }
 
     proptest! {
         #[test]
         fn random_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..10_000)) {
-            let _ = read(&bytes, true);
+            let _ = parse(&bytes, true);
         }
     }
 }

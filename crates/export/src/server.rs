@@ -302,9 +302,9 @@ impl Server<'_> {
                 Ok(count) => {
                     request.extend_from_slice(&buffer[..count]);
                     request.truncate(MAX_REQUEST_BYTES);
-                    let is_local =
+                    let is_loopback =
                         client.stream.local_addr().is_ok_and(|own| own.ip().to_canonical().is_loopback());
-                    if let Some(request) = http::read(request, is_local) {
+                    if let Some(request) = http::parse(request, is_loopback) {
                         self.handle_request(client, request);
                     }
                 }
@@ -316,7 +316,7 @@ impl Server<'_> {
 
     fn handle_request(&mut self, client: &mut Client, request: Request) {
         match request.resource {
-            Resource::Refused(status, why) => client.refuse(status, why),
+            Resource::Refused { status, reason } => client.refuse(status, reason),
             Resource::Root => {
                 let body = Arc::new(ROOT.as_bytes().to_vec());
                 client.answer(200, "text/plain; charset=utf-8", body, request.is_head);

@@ -111,7 +111,7 @@ pub trait TypeWordSink: Sync {
     /// Returns a callback for one thread, which takes the block and the word.
     fn callback(&self) -> WordCallback<'_>;
 
-    /// The range in which a word that follows a reference must be to be passed on.
+    /// The addresses of types: only a word in this range is passed on if it follows a reference.
     fn type_range(&self) -> AddressRange;
 }
 
@@ -355,13 +355,14 @@ struct Worker<'a> {
     /// Index of the holder and target of the last reference.
     last: (u32, u32),
     type_callback: Option<WordCallback<'a>>,
-    /// What [`TypeWordSink::type_range`] gave.
+    /// Result of [`TypeWordSink::type_range`].
     type_range: AddressRange,
     outcome: Outcome,
 }
 
 impl<'a> Worker<'a> {
     fn new(shared: &'a Shared<'a>) -> Self {
+        let types = shared.type_words.map(|sink| sink.type_range()).unwrap_or_default();
         Self {
             shared,
             window: ReadBuffer::new(WINDOW_BYTES as usize),
@@ -377,7 +378,7 @@ impl<'a> Worker<'a> {
             inner_targets: Vec::new(),
             last: (NONE, NONE),
             type_callback: shared.type_words.map(|sink| sink.callback()),
-            type_range: shared.type_words.map_or(AddressRange::default(), |sink| sink.type_range()),
+            type_range: types,
             outcome: Outcome::default(),
         }
     }

@@ -1,5 +1,5 @@
-//! Running a command: its streams, signals, terminal, limits and exit status are as if it ran
-//! alone.
+//! Runs a command and records it. Its streams, signals, terminal, limits and exit status are the
+//! same as without the recorder.
 
 use std::ffi::OsString;
 use std::io;
@@ -25,12 +25,11 @@ use super::tree::ProcessEvents;
 use super::watchable;
 use super::{Options, Recorded};
 
-/// How long a command waits to be watched before it starts anyway. The new process also holds a
-/// copy of the recorder's end of the gate, so it has no other way to notice that a killed recorder
-/// will not open it.
+/// How long a command waits to be watched before it starts anyway. The new process also has a copy
+/// of the recorder's end of the gate, so only this limit ends the wait if the recorder is killed.
 const GATE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Why a command was not started.
+/// Why a command was not started, or could not be recorded.
 #[derive(Debug)]
 pub enum NotStarted {
     /// There is no such command.
@@ -52,11 +51,11 @@ pub struct CommandSettings {
     pub no_huge_pages: bool,
 }
 
-/// Runs `command` and records it until it ends. Returns the result and the wait status of the
+/// Runs `command` and records it until it ends. Returns the recording and the wait status of the
 /// command.
 ///
 /// # Errors
-/// See [`NotStarted`]; nothing was run then.
+/// See [`NotStarted`].
 pub fn run(
     command: &[OsString],
     settings: &CommandSettings,
@@ -67,7 +66,7 @@ pub fn run(
     let (signals, signal_mask) = session::take_signals().map_err(failed)?;
     check_proc().map_err(failed)?;
     let open_files = session::raise_open_files();
-    let PreparedLimits { mut setup, named, group } = prepare(&settings.limits).map_err(failed)?;
+    let PreparedLimits { mut setup, limits, group } = prepare_limits(&settings.limits).map_err(failed)?;
     setup.no_huge_pages = settings.no_huge_pages;
     setup.signal_mask = signal_mask;
     setup.limits.extend(open_files.map(|limits| (Resource::OpenFiles, limits.soft, limits.hard)));
@@ -79,14 +78,14 @@ pub fn run(
     let ledgers =
         Ledgers::start(clock, &environment, options.ledger_settings, Guard::None).map_err(io_failed)?;
     let threads = Arc::new(AtomicU64::new(1));
-    let watch = WatchRequest { process: 0, threads: Arc::clone(&threads) };
-    let not_watched = command.first().and_then(|program| watchable::command_obstacle(Path::new(program)));
-    let not_watched = not_watched.filter(|_| options.plan.exit);
-    let is_watched = options.plan.exit && not_watched.is_none();
+    let obstacle = command.first().filter(|_| options.plan.exit);
+    let obstacle = obstacle.and_then(|program| watchable::command_obstacle(Path::new(program)));
+    let is_watched = options.plan.exit && obstacle.is_none();
+    let request = WatchRequest { process: 0, threads: Arc::clone(&threads) };
+    let watch = is_watched.then_some((&ledgers, request));
     let started_at = Instant::now();
-    let watch = is_watched.then_some((&ledgers, watch));
     let started = start(command, &settings.environment, setup, command_end, watch);
-    // Even if it did not start: the watch on the process that tried to start it must end.
+    // Also needed if the command did not start: the watch on its process has begun, and must end.
     let prepared = Ledgers::prepare_to_end_watches();
     let mut child = started.inspect_err(|_| sink.discard())?;
     let root = child.id().cast_signed();
@@ -106,25 +105,40 @@ pub fn run(
         signals,
         process_events,
         environment,
-        limits: named,
+        limits,
         group: group.as_ref().map(|group| group.folder().to_owned()),
         command: command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
     })
     .map_err(io_failed);
     let mut session = session.inspect_err(|_| drop(child.wait()))?;
-    if let Some(obstacle) = not_watched {
+    if let Some(obstacle) = obstacle {
         session.warn_not_watched(root, obstacle);
     }
+    record(session, root, started_at, group, options)
+}
+
+/// Records the command whose process is `root` until it ends. Returns the recording and the wait
+/// status of the command.
+fn record(
+    mut session: Session<'_>,
+    root: i32,
+    started_at: Instant,
+    group: Option<Group>,
+    options: &Options<'_>,
+) -> Result<(Recorded, i32), NotStarted> {
     let stop_reason = session.run();
-    let Some(ended) = reap(root, true).map_err(io_failed)? else {
-        return Err(failed("the command's end is not known".to_owned()));
+    let reaped = reap(root, true)
+        .map_err(|error| NotStarted::Failed(format!("cannot wait for the command: {error}")))?;
+    let Some(ended) = reaped else {
+        return Err(NotStarted::Failed("the command's end is not known".to_owned()));
     };
     session.root_usage = Some(command_usage(&ended, started_at));
     session.end_group(session::ending_signal(ended.status));
-    let kills = group.and_then(|group| end_group(&group, &mut session, options));
+    let kills = group.and_then(|group| remove_group(&group, &mut session, options));
     Ok((session.finish(stop_reason, Some(ended.status), kills), ended.status))
 }
 
+/// Resources that a command used.
 fn command_usage(ended: &ReapedChild, started_at: Instant) -> CommandUsage {
     CommandUsage {
         wall_us: u64::try_from(started_at.elapsed().as_micros()).unwrap_or(u64::MAX),
@@ -137,7 +151,7 @@ fn command_usage(ended: &ReapedChild, started_at: Instant) -> CommandUsage {
 
 /// Removes the command's control group. Returns how many processes the kernel killed in it because
 /// its memory was full.
-fn end_group(group: &Group, session: &mut Session<'_>, options: &Options<'_>) -> Option<u64> {
+fn remove_group(group: &Group, session: &mut Session<'_>, options: &Options<'_>) -> Option<u64> {
     let kills = group.out_of_memory_kills();
     if let Err(text) = group.remove() {
         session.add_caveat("cgroup_left", "control group", text.clone());
@@ -150,30 +164,34 @@ fn end_group(group: &Group, session: &mut Session<'_>, options: &Options<'_>) ->
 struct PreparedLimits {
     /// What the new process sets.
     setup: Setup,
-    /// The limits as the recording names them.
-    named: Vec<Limit>,
+    /// The limits for the recording.
+    limits: Vec<Limit>,
     /// The control group that limits resident memory.
     group: Option<Group>,
 }
 
-fn prepare(limits: &Limits) -> Result<PreparedLimits, String> {
-    let (resources, mut named) = limits.resources()?;
+/// Prepares the limits of a command, with a control group if they have one on memory.
+///
+/// # Errors
+/// One line if a limit is above the user's, or if no control group can be made.
+fn prepare_limits(requested: &Limits) -> Result<PreparedLimits, String> {
+    let (resources, mut limits) = requested.resources()?;
     let with_alternative =
         |reason| format!("{reason} (--limit-address-space and --limit-data need no privileges)");
-    let group = limits.memory.map(Group::new).transpose().map_err(with_alternative)?;
-    named.extend(group.as_ref().map(|group| group.limit.clone()));
+    let group = requested.memory.map(Group::new).transpose().map_err(with_alternative)?;
+    limits.extend(group.as_ref().map(|group| group.limit.clone()));
     let join = group.as_ref().map(Group::open_procs).transpose()?;
-    Ok(PreparedLimits { setup: Setup { limits: resources, join, ..Setup::default() }, named, group })
+    Ok(PreparedLimits { setup: Setup { limits: resources, join, ..Setup::default() }, limits, group })
 }
 
 /// Checks that /proc shows this pid namespace.
 ///
 /// # Errors
-/// One line if /proc belongs to another pid namespace: ids in it mean other processes.
+/// One line if /proc belongs to another pid namespace, where ids are those of other processes.
 fn check_proc() -> Result<(), String> {
-    let shown =
+    let own_id =
         std::fs::read_link("/proc/self").map_err(|error| format!("/proc/self: {error}; mount /proc"))?;
-    if shown.as_os_str() == std::process::id().to_string().as_str() {
+    if own_id.as_os_str() == std::process::id().to_string().as_str() {
         return Ok(());
     }
     Err("/proc shows the processes of another pid namespace; mount this one's (mount -t proc proc /proc, or unshare \
@@ -181,7 +199,7 @@ fn check_proc() -> Result<(), String> {
         .to_owned())
 }
 
-/// Starts the command. With `watch`, its end is watched from before its first instruction on.
+/// Starts the command. With `watch`, the watch for its end begins before its first instruction.
 fn start(
     command: &[OsString],
     environment: &[(String, Option<String>)],

@@ -9,27 +9,27 @@ use super::metric::{ENDS, FIGURES, MAX_METRICS, Metric};
 use super::problems::Problems;
 
 /// Sets the metrics of each subject, and of the study as their union.
-pub fn metrics(study: &mut Study, problems: &mut Problems) {
-    let mut twice = BTreeSet::new();
+pub fn set_metrics(study: &mut Study, problems: &mut Problems) {
+    let mut duplicates = BTreeSet::new();
     let mut subjects = std::mem::take(&mut study.subjects);
     for subject in &mut subjects {
-        let (metrics, double) = named_metrics(study.measure_of(subject), &study.derived);
-        twice.extend(double);
-        subject.metrics = metrics;
+        let named = NamedMetrics::new(study.measure_of(subject), &study.derived);
+        duplicates.extend(named.duplicates);
+        subject.metrics = named.metrics;
         // A derived metric is dropped if the subject lacks one of its inputs.
         for derived in &study.derived {
-            let scan = Expression::parse(&derived.expression.value, &|_| None, &[]).map(|known| known.scan);
-            let reads = scan.map(|scan| scan.metrics).unwrap_or_default();
-            if !reads.iter().all(|name| subject.metrics.contains_key(name)) {
+            let parsed = Expression::parse(&derived.expression.value, &|_| None, &[]);
+            let inputs = parsed.map(|expression| expression.scan.metrics).unwrap_or_default();
+            if !inputs.iter().all(|name| subject.metrics.contains_key(name)) {
                 subject.metrics.remove(&derived.name);
             }
         }
         let new = subject.metrics.iter().map(|(name, metric)| (name.clone(), metric.clone()));
         study.metrics.extend(new);
     }
-    check_one_type(&subjects, problems);
+    check_types(&subjects, problems);
     study.subjects = subjects;
-    for name in twice {
+    for name in duplicates {
         let offset = study.derived.iter().find(|derived| derived.name == name);
         let offset = offset.map_or(0, |derived| derived.expression.offset);
         problems.add(offset, format!("there are two metrics called `{name}`"));
@@ -40,7 +40,8 @@ pub fn metrics(study: &mut Study, problems: &mut Problems) {
 }
 
 /// Checks that each metric is a text in all subjects that have it, or a figure in all.
-fn check_one_type(subjects: &[Subject], problems: &mut Problems) {
+fn check_types(subjects: &[Subject], problems: &mut Problems) {
+    // The first subject that has the metric, and whether it is a text there.
     let mut first: BTreeMap<&str, (&Subject, bool)> = BTreeMap::new();
     for subject in subjects {
         for (name, metric) in &subject.metrics {
@@ -60,50 +61,60 @@ fn check_one_type(subjects: &[Subject], problems: &mut Problems) {
     }
 }
 
-/// Every metric by name, and the names used by two metrics.
-pub fn named_metrics(measure: &Measurement, derived: &[Derived]) -> (BTreeMap<String, Metric>, Vec<String>) {
-    let mut metrics = BTreeMap::new();
-    let mut twice = Vec::new();
-    let mut add = |name: String, metric: Metric| {
-        if metrics.len() >= MAX_METRICS {
-            return;
-        }
-        if metrics.insert(name.clone(), metric).is_some() {
-            twice.push(name);
-        }
-    };
-    for name in FIGURES {
-        add(name.to_owned(), Metric::Figure);
-    }
-    for name in ENDS {
-        add(name.to_owned(), Metric::End);
-    }
-    for name in &measure.marks {
-        for column in &measure.columns {
-            let (mark, occurrence) = occurrence(name);
-            add(format!("{name}.{column}"), Metric::Mark { mark, occurrence, column: column.clone() });
-        }
-    }
-    for name in &measure.ledger_moments {
-        for row in &measure.rows {
-            let (at, occurrence) = occurrence(name);
-            add(format!("{name}.{row}"), Metric::Row { at, occurrence, row: row.clone() });
-        }
-    }
-    for name in &measure.json {
-        add(name.clone(), Metric::Json(name.split('.').map(str::to_owned).collect()));
-    }
-    for name in &measure.texts {
-        add(name.clone(), Metric::Text(name.split('.').map(str::to_owned).collect()));
-    }
-    for (index, derived) in derived.iter().enumerate() {
-        add(derived.name.clone(), Metric::Derived(index));
-    }
-    (metrics, twice)
+/// Metrics by name.
+#[derive(Default)]
+pub struct NamedMetrics {
+    /// At most [`MAX_METRICS`]; of two metrics with one name, the later.
+    pub metrics: BTreeMap<String, Metric>,
+    /// Names that more than one metric has.
+    pub duplicates: Vec<String>,
 }
 
-/// Splits off the occurrence: `freed#2` is the second mark named `freed`.
-fn occurrence(name: &str) -> (String, usize) {
+impl NamedMetrics {
+    /// Collects what `measure` names, and the `derived` metrics.
+    pub fn new(measure: &Measurement, derived: &[Derived]) -> Self {
+        let mut named = Self::default();
+        for name in FIGURES {
+            named.add(name.to_owned(), Metric::Figure);
+        }
+        for name in ENDS {
+            named.add(name.to_owned(), Metric::End);
+        }
+        for name in &measure.marks {
+            for column in &measure.columns {
+                let (mark, occurrence) = split_occurrence(name);
+                let metric = Metric::Mark { mark, occurrence, column: column.clone() };
+                named.add(format!("{name}.{column}"), metric);
+            }
+        }
+        for name in &measure.ledger_moments {
+            for row in &measure.rows {
+                let (at, occurrence) = split_occurrence(name);
+                named.add(format!("{name}.{row}"), Metric::Row { at, occurrence, row: row.clone() });
+            }
+        }
+        let path = |name: &str| name.split('.').map(str::to_owned).collect();
+        for name in &measure.json {
+            named.add(name.clone(), Metric::Json(path(name)));
+        }
+        for name in &measure.texts {
+            named.add(name.clone(), Metric::Text(path(name)));
+        }
+        for (index, derived) in derived.iter().enumerate() {
+            named.add(derived.name.clone(), Metric::Derived(index));
+        }
+        named
+    }
+
+    fn add(&mut self, name: String, metric: Metric) {
+        if self.metrics.len() < MAX_METRICS && self.metrics.insert(name.clone(), metric).is_some() {
+            self.duplicates.push(name);
+        }
+    }
+}
+
+/// Splits off the occurrence, counted from 0: `freed#2` is the second mark named `freed`.
+fn split_occurrence(name: &str) -> (String, usize) {
     match name.rsplit_once('#').and_then(|(mark, nth)| Some((mark, nth.parse::<usize>().ok()?))) {
         Some((mark, nth)) if nth > 0 => (mark.to_owned(), nth - 1),
         _ => (name.to_owned(), 0),
@@ -115,8 +126,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_that_two_metrics_claim_is_reported() {
+    fn duplicate_metric_names_are_reported() {
         let measure = Measurement { json: vec!["wall_seconds".to_owned()], ..Measurement::default() };
-        assert_eq!(named_metrics(&measure, &[]).1, ["wall_seconds"]);
+        assert_eq!(NamedMetrics::new(&measure, &[]).duplicates, ["wall_seconds"]);
     }
 }

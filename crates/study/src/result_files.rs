@@ -7,20 +7,20 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use strandline_inspect::environment::Environment;
+use strandline_lab::user::User;
+use strandline_report::pages::book::Book;
+use strandline_report::pages::names::Names;
+use strandline_report::pages::page::{Page, Section};
+use strandline_report::pages::{html, pictures, plot, surroundings};
 use tempfile::NamedTempFile;
 
 use super::find;
 use super::pages::readme;
 use super::pages::studies::{self, Item};
 use super::pages::study::{self, StudyInput};
-use strandline_lab::user::User;
-use strandline_report::pages::book::Book;
-use strandline_report::pages::names::Names;
-use strandline_report::pages::page::{Page, Section};
-use strandline_report::pages::{html, pictures, plot, surroundings};
 
 /// Length of the start of a file by which it is recognised.
-const BEGIN_BYTES: u64 = 8192;
+const START_BYTES: u64 = 8192;
 
 /// Which files are requested.
 #[derive(Clone, Debug, Default)]
@@ -33,20 +33,21 @@ pub struct FileRequest {
     pub readme: bool,
     /// Where the output goes; `None` for standard output.
     pub output: Option<PathBuf>,
-    /// Whether other choices or rounds than the study's own are run.
+    /// Whether the run has other choices or rounds than the study's own.
     pub is_narrowed: bool,
-    /// Whether the short form is run.
+    /// Whether the run is of the short form.
     pub is_short: bool,
 }
 
 type Result<T> = std::result::Result<T, String>;
 
-/// Writes the requested files.
+/// The files to write once the results are there.
 pub struct ResultFiles {
     user: Arc<dyn User>,
     report: Option<PathBuf>,
     plots: Option<PlotFolder>,
     readme: bool,
+    /// The form of the run (full, short, narrowed), as the environment lists it.
     form: &'static str,
     names: Names,
     /// Plots that are drawn but not yet written: the results are shown before any file is written.
@@ -56,21 +57,21 @@ pub struct ResultFiles {
 /// The directory for plots.
 struct PlotFolder {
     folder: PathBuf,
-    /// Its address in the output.
+    /// Its address relative to the output.
     address: String,
 }
 
 impl ResultFiles {
-    /// Fails now, before anything is run, if a file could not be written. `user` is shown what
-    /// becomes of the files.
+    /// Checks, before anything is run, that the files can be written. Messages about them go to
+    /// `user`.
     ///
     /// # Errors
-    /// One line.
+    /// One line if a file cannot be written, or if `readme` is combined with a narrowed run.
     pub fn new(request: FileRequest, user: Arc<dyn User>) -> Result<Self> {
         let FileRequest { report, plots, readme, output, is_narrowed, is_short } = request;
         if is_narrowed && readme {
-            let why = "--readme is for a study's results, and not for a run with --axis or --repeat";
-            return Err(why.to_owned());
+            let text = "--readme is for a study's results, and not for a run with --axis or --repeat";
+            return Err(text.to_owned());
         }
         if let Some(report) = &report {
             check_replaceable(report, html::is_book, "report of studies")?;
@@ -96,7 +97,7 @@ impl ResultFiles {
 
     /// Draws the plots of a study's page and makes the page refer to their files;
     /// [`ResultFiles::write`] writes them.
-    pub fn pictures(&mut self, study: &str, page: &mut Page) {
+    pub fn draw_plots(&mut self, study: &str, page: &mut Page) {
         let Some(PlotFolder { folder, address }) = &self.plots else { return };
         for (name, text) in pictures::pictures(page, study, address, &mut self.names) {
             self.drawn.push((folder.join(name), text));
@@ -108,17 +109,17 @@ impl ResultFiles {
     /// # Errors
     /// Returns the last failure.
     pub fn write(&self, items: &[Item<'_>], pages: &[Page]) -> Result<()> {
-        let plots = self.drawn.iter().map(|(path, text)| put_plot(path, text));
-        let readmes = items.iter().map(|item| self.readme(item));
+        let plots = self.drawn.iter().map(|(path, text)| write_plot(path, text));
+        let readmes = items.iter().map(|item| self.write_readme(item));
         let mut failures: Vec<String> = plots.chain(readmes).filter_map(std::result::Result::err).collect();
-        failures.extend(self.report(items, pages).err());
+        failures.extend(self.write_report(items, pages).err());
         let last = failures.pop();
         failures.iter().for_each(|failure| self.user.show(failure));
         last.map_or(Ok(()), Err)
     }
 
     /// Reports that a stopped run leaves the files unwritten.
-    pub fn none_written(&self) {
+    pub fn report_unwritten(&self) {
         if self.report.is_some() || self.plots.is_some() || self.readme {
             self.user.show("no report, plots or README were written");
         }
@@ -126,16 +127,16 @@ impl ResultFiles {
 
     /// Writes the results of a study into its README, with its first plot. A README without a place
     /// for them is reported and left unchanged.
-    fn readme(&self, item: &Item<'_>) -> Result<()> {
+    fn write_readme(&self, item: &Item<'_>) -> Result<()> {
         let (true, Ok(facts)) = (self.readme, &item.result) else { return Ok(()) };
         let folder = &facts.matrix.study.folder;
         let path = folder.join("README.md");
-        let refused = |why: &str| {
-            self.user.show(&format!("{}: {why}; it is left unchanged", path.display()));
+        let leave_unchanged = |reason: &str| {
+            self.user.show(&format!("{}: {reason}; it is left unchanged", path.display()));
             Ok(())
         };
         if find::is_embedded(folder) {
-            return refused("it is built into strandline");
+            return leave_unchanged("it is built into strandline");
         }
         let old = match fs::read_to_string(&path) {
             Ok(old) => old,
@@ -146,7 +147,7 @@ impl ResultFiles {
                 ));
                 return Ok(());
             }
-            Err(error) => return refused(&error.to_string()),
+            Err(error) => return leave_unchanged(&error.to_string()),
         };
         let mut page = page_with_first_plot(facts);
         let drawn = pictures::pictures(&mut page, item.name, "plots", &mut Names::default());
@@ -155,19 +156,19 @@ impl ResultFiles {
                 for (name, text) in &drawn {
                     let folder = folder.join("plots");
                     fs::create_dir_all(&folder).map_err(|error| failed(&folder, &error))?;
-                    put_plot(&folder.join(name), text)?;
+                    write_plot(&folder.join(name), text)?;
                 }
                 write_atomically(&resolve_links(&path), &new)
             }
             Ok(None) => Ok(()),
-            Err(why) => refused(&why),
+            Err(reason) => leave_unchanged(&reason),
         }
     }
 
-    fn report(&self, items: &[Item<'_>], pages: &[Page]) -> Result<()> {
+    fn write_report(&self, items: &[Item<'_>], pages: &[Page]) -> Result<()> {
         let Some(path) = &self.report else { return Ok(()) };
         let text = html::book(&self.book(items, pages)).map_err(|error| error.to_string())?;
-        // Another file may have been put there meanwhile.
+        // Another file may be there since the first check.
         check_replaceable(path, html::is_book, "report of studies")?;
         write_atomically(&resolve_links(path), &text)?;
         self.user.show(&format!("report written to {}", path.display()));
@@ -233,8 +234,8 @@ fn check_writable(path: &Path) -> Result<()> {
     }
 }
 
-/// Atomically writes `text` to `path`. An existing file gives its mode, and a link there is
-/// replaced.
+/// Atomically writes `text` to `path`, with the mode of a file that it replaces. A link at `path`
+/// is replaced, not followed.
 fn write_atomically(path: &Path, text: &str) -> Result<()> {
     let mut new = temporary_beside(path)?;
     new.write_all(text.as_bytes()).map_err(|error| failed(path, &error))?;
@@ -247,7 +248,7 @@ fn write_atomically(path: &Path, text: &str) -> Result<()> {
 }
 
 /// Writes a plot if the path is free, a link, or a plot written by strandline.
-fn put_plot(path: &Path, text: &str) -> Result<()> {
+fn write_plot(path: &Path, text: &str) -> Result<()> {
     if !fs::symlink_metadata(path).is_ok_and(|data| data.is_symlink()) {
         check_replaceable(path, plot::is_file, "plot")?;
     }
@@ -255,19 +256,19 @@ fn put_plot(path: &Path, text: &str) -> Result<()> {
 }
 
 /// Refuses to replace a file that strandline did not write, as `is_own` determines from its start.
-fn check_replaceable(path: &Path, is_own: fn(&[u8]) -> bool, what: &str) -> Result<()> {
+fn check_replaceable(path: &Path, is_own: fn(&[u8]) -> bool, kind: &str) -> Result<()> {
     let data = match fs::metadata(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
         data => data.map_err(|error| failed(path, &error))?,
     };
-    let other = format!("exists and is no {what} by strandline; it is not overwritten");
+    let refusal = format!("exists and is no {kind} by strandline; it is not overwritten");
     if !data.is_file() {
-        return Err(failed(path, &other));
+        return Err(failed(path, &refusal));
     }
-    let mut begin = Vec::new();
-    let file = fs::File::open(path).and_then(|file| file.take(BEGIN_BYTES).read_to_end(&mut begin));
-    file.map_err(|error| failed(path, &error))?;
-    if begin.is_empty() || is_own(&begin) { Ok(()) } else { Err(failed(path, &other)) }
+    let mut start = Vec::new();
+    let read = fs::File::open(path).and_then(|file| file.take(START_BYTES).read_to_end(&mut start));
+    read.map_err(|error| failed(path, &error))?;
+    if start.is_empty() || is_own(&start) { Ok(()) } else { Err(failed(path, &refusal)) }
 }
 
 /// The address of `folder` relative to `output`, or to the current directory.

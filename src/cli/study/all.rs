@@ -26,7 +26,7 @@ pub fn run(arguments: &Arguments, options: &StudyOptions, output: &mut Output) -
     let runs = match runs {
         Ok(runs) => runs,
         Err(why) => {
-            files.none_written();
+            files.report_unwritten();
             return end(why);
         }
     };
@@ -34,7 +34,7 @@ pub fn run(arguments: &Arguments, options: &StudyOptions, output: &mut Output) -
         entries.iter().zip(&runs).map(|(entry, run)| item(&entry.name, run.as_ref())).collect();
     let mut pages: Vec<Page> = items.iter().map(page).collect();
     for (item, page) in items.iter().zip(&mut pages) {
-        files.pictures(item.name, page);
+        files.draw_plots(item.name, page);
     }
     let text = match format(&arguments.shown, output) {
         LabFormat::Terminal if is_shown_meanwhile(arguments, output) => total(&items, output),

@@ -43,13 +43,13 @@ pub fn run(
     let ran = match ran {
         Ok(ran) => ran,
         Err(why) => {
-            files.none_written();
+            files.report_unwritten();
             return end(why);
         }
     };
     let item = Item { name: &chosen.matrix.study.name, result: Ok(ran.facts()) };
     let mut page = page(&item);
-    files.pictures(item.name, &mut page);
+    files.draw_plots(item.name, &mut page);
     show(SCHEMA, &document(&ran.facts()), &page, &arguments.shown, output)?;
     files.write(std::slice::from_ref(&item), std::slice::from_ref(&page)).map_err(Failure)?;
     let fails = ran.fails();

@@ -15,25 +15,17 @@ use strandline_process::range::{AddressRange, RangeSet};
 
 /// Alignment of blocks (`BASE_BLOCK_MIN_ALIGN`, before 5.3.1 `HUGEPAGE`).
 const ALIGNMENT: u64 = 2 << 20;
-/// Size, next pointer, and the flags, address and size of the extent.
+/// Bytes of the fields that are read: size, next pointer, and the flags, address and size of the
+/// extent.
 const HEADER_BYTES: usize = 40;
 
 /// A block of the base allocator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Block {
-    /// First byte.
-    pub start: u64,
-    /// One past the last byte.
-    pub end: u64,
-    /// Bytes in use.
-    pub used_bytes: u64,
-}
-
-impl Block {
     /// Its addresses.
-    pub fn range(&self) -> AddressRange {
-        AddressRange::new(self.start, self.end)
-    }
+    pub range: AddressRange,
+    /// Bytes in use, from its start.
+    pub used_bytes: u64,
 }
 
 /// Finds the blocks of a process outside `extents` (in address order) and `taken` (claimed by
@@ -41,16 +33,17 @@ impl Block {
 pub fn find(context: &Context<'_>, extents: &[Extent], taken: &RangeSet) -> Vec<Block> {
     let mut blocks: Vec<Block> = Vec::new();
     for mapping in context.space.mappings().iter().filter(|mapping| is_mapped_memory(mapping)) {
-        // The first page of a block was written to; merely reserved memory may be huge.
+        // Only resident memory, as merely reserved memory may be huge: a block's first page is
+        // resident, because its header was written.
         for run in context.resident_runs(mapping.range()) {
             let mut at = run.start.next_multiple_of(ALIGNMENT);
             while at < run.end && Instant::now() < context.deadline {
                 at = match unclaimed_block_at(context, at, extents, taken) {
                     Ok(block) => {
                         // A block may span several runs.
-                        let is_new = blocks.last().is_none_or(|last| last.end <= at);
+                        let is_new = blocks.last().is_none_or(|last| last.range.end <= at);
                         blocks.extend(Some(block).filter(|_| is_new));
-                        block.end
+                        block.range.end
                     }
                     Err(next) => next,
                 };
@@ -75,11 +68,12 @@ fn unclaimed_block_at(
     if let Some(extent) = extents.get(next).filter(|extent| extent.start <= at) {
         return Err(extent.end.next_multiple_of(ALIGNMENT));
     }
-    let is_free = |block: &Block| block.end <= next_start && is_unclaimed(context, taken, block.range());
+    let is_free = |block: &Block| block.range.end <= next_start && is_unclaimed(context, taken, block.range);
     let block = block_at(context, at).filter(is_free);
     block.ok_or(at + ALIGNMENT)
 }
 
+/// Parses the header at `start`; `None` if its fields do not agree.
 fn block_at(context: &Context<'_>, start: u64) -> Option<Block> {
     let mut header = [0; HEADER_BYTES];
     context.memory.read(start, &mut header).ok()?;
@@ -91,5 +85,5 @@ fn block_at(context: &Context<'_>, start: u64) -> Option<Block> {
         && next.is_multiple_of(ALIGNMENT)
         && unused > start
         && unused.checked_add(unused_bytes) == Some(end);
-    is_block.then(|| Block { start, end, used_bytes: unused - start })
+    is_block.then(|| Block { range: AddressRange { start, end }, used_bytes: unused - start })
 }

@@ -73,7 +73,7 @@ pub fn find(
     let mut regions = find_regions(context, blocks, &mut found);
     regions.sort_unstable_by_key(|region| region.start);
     let mut taken = taken.clone();
-    taken.add(blocks.iter().map(Block::range));
+    taken.add(blocks.iter().map(|block| block.range));
     let mut free = UnclaimedMemory::new(context, &taken);
     for duplicates in regions.chunk_by(|region, next| region.start == next.start) {
         let Some(region) = duplicates.first() else { continue };
@@ -113,7 +113,7 @@ fn find_regions(context: &Context<'_>, blocks: &[Block], found: &mut FreePages) 
     let mut regions = Vec::new();
     for block in blocks {
         let mut is_late = false;
-        each_word(context, (block.start, block.start.saturating_add(block.used_bytes)), &mut |at, word| {
+        each_word(context, AddressRange::sized(block.range.start, block.used_bytes), &mut |at, word| {
             if at % ALIGNMENT == 0 {
                 is_late = at % PAGE_BYTES == 0 && Instant::now() >= context.deadline;
                 if word % REGION_BYTES == 0 && word < USER_ADDRESS_END {
@@ -126,7 +126,7 @@ fn find_regions(context: &Context<'_>, blocks: &[Block], found: &mut FreePages) 
         });
         found.bytes_read += block.used_bytes;
         if is_late || regions.len() >= MAX_REGIONS {
-            found.doubts.note_timeout(block.start);
+            found.doubts.note_timeout(block.range.start);
             break;
         }
     }

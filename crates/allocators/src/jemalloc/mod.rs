@@ -147,7 +147,7 @@ fn read(context: &Context<'_>, tree: &PageMap, layout: &'static Layout, taken: &
         libc_code: None,
         doubt: doubts.call_hazard(),
     });
-    let own = blocks.iter().map(|block| context.claim_whole(block.range(), Class::Metadata));
+    let own = blocks.iter().map(|block| context.claim_whole(block.range, Class::Metadata));
     reading.claims.extend(own);
     reading.allocator = summary::facts(tree, layout, &counts, &blocks, doubts.is_empty());
     reading.refined = std::mem::take(&mut counts.matched);

@@ -103,11 +103,11 @@ impl Collection {
         let bytes =
             |ranges: &[AddressRange]| ranges.iter().map(|range| context.resident_bytes(*range)).sum::<u64>();
         released.add_waiting(heap, |range| bytes(&[range]) > 0);
-        let of_ended = released.of_ended.each_ref().map(|ranges| bytes(ranges));
+        let ended = [true, false].map(|is_main| bytes(&released.ended(is_main).ranges));
         let mut best = 0;
         for &thread in context.fs_bases {
-            let own = released.own.get(&thread).map_or(0, |ranges| bytes(ranges));
-            let all = own + of_ended[usize::from(thread != main)];
+            let own = released.own.get(&thread).map_or(0, |own| bytes(&own.ranges));
+            let all = own + ended[usize::from(thread != main)];
             if all > best || self.thread.is_none() {
                 (best, self.thread) = (all, Some(thread));
             }

@@ -14,6 +14,7 @@ pub mod segment_layout;
 pub mod segments;
 mod settings;
 pub mod spans;
+mod visits;
 
 use self::claims::Counts;
 use self::parts::{Collect, Heap, Part};

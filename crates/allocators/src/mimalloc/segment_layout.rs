@@ -230,8 +230,8 @@ const SEGMENT_2_1: SegmentLayout = SegmentLayout {
     masks: Some(MASKS_2_1),
     ..SEGMENT_2_0_9
 };
-/// No call is made: its threads have several heaps each, whose pages are freed only when no other
-/// thread can access them.
+/// No collection is predicted or called: its threads have several heaps each, whose pages are freed
+/// only when no other thread can read them.
 const SEGMENT_CPYTHON: SegmentLayout = SegmentLayout {
     releases: "CPython 3.13 and 3.14",
     page: &PAGE_CPYTHON,

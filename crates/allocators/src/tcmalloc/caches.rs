@@ -1,8 +1,8 @@
-//! Free objects that look in use in their spans: those in transfer caches and in thread caches.
+//! Free objects in transfer caches and in thread caches, which their spans count as in use.
 //!
-//! Both keep objects in lists linked through their first words. The central free lists, which
-//! include the transfer caches, are found from the heads of the spans' lists; thread caches from
-//! the sizes of their lists, which are the size classes.
+//! Both keep objects in lists linked through their first words. The heads of the spans' lists lie
+//! in the central free lists, which include the transfer caches. A thread cache is recognised by
+//! the sizes of its lists, which are the size classes.
 
 use std::collections::HashSet;
 use std::time::Instant;
@@ -20,9 +20,9 @@ use strandline_process::memory::{half_word_at, word_at};
 use strandline_process::page_cache::PageCache;
 use strandline_process::work::in_order;
 
-/// Maximum objects of all caches together, in case some are damaged.
-const MAX_ITEMS: u64 = 1 << 22;
-/// Maximum thread caches followed.
+/// Maximum number of objects of all caches together, in case some are damaged.
+const MAX_OBJECTS: u64 = 1 << 22;
+/// Maximum number of thread caches that are read.
 const MAX_CACHES: usize = 1 << 16;
 /// Objects between two checks of the deadline.
 const DEADLINE_CHECK_INTERVAL: u64 = 1024;
@@ -32,13 +32,13 @@ const DEADLINE_CHECK_INTERVAL: u64 = 1024;
 pub struct Cached {
     /// Free objects, in address order.
     pub items: Vec<CachedBlock>,
-    /// Bytes of objects in thread caches, by the lengths of the lists.
+    /// Bytes of objects in thread caches, by the recorded lengths of their lists.
     pub thread_bytes: u64,
-    /// Bytes of objects in transfer caches.
+    /// Bytes of objects in transfer caches, by the batch sizes of their classes.
     pub transfer_bytes: u64,
     /// Addresses of thread caches.
     pub threads: Vec<u64>,
-    /// Invalid lists.
+    /// Number of invalid lists.
     pub broken: u64,
     /// Bytes read from the target.
     pub bytes_read: u64,
@@ -47,8 +47,11 @@ pub struct Cached {
 /// A list of free objects.
 #[derive(Clone, Copy)]
 struct List {
+    /// Size class.
     class: u8,
+    /// Address of the first object.
     first: u64,
+    /// Number of objects.
     length: u64,
     /// Whether it is in a thread cache; otherwise in a transfer cache.
     is_in_thread_cache: bool,
@@ -58,20 +61,22 @@ struct List {
 pub fn find(context: &Context<'_>, heap: &Heap, spans: &Spans) -> Cached {
     let mut cached = Cached::default();
     let mut lists = transfer_lists(context, heap, spans, &mut cached);
-    thread_lists(context, heap, spans, &mut cached, &mut lists);
-    let mut remaining_items = MAX_ITEMS;
+    lists.extend(thread_lists(context, heap, spans, &mut cached));
+    let mut remaining = MAX_OBJECTS;
     lists.retain(|list| {
-        let is_read = list.length <= remaining_items;
-        remaining_items -= if is_read { list.length } else { 0 };
+        let is_read = list.length <= remaining;
+        remaining -= if is_read { list.length } else { 0 };
         cached.broken += u64::from(!is_read);
         is_read
     });
     for list in &lists {
         let bytes = list.length * heap.classes.bytes.get(usize::from(list.class)).copied().unwrap_or(0);
-        *(if list.is_in_thread_cache { &mut cached.thread_bytes } else { &mut cached.transfer_bytes }) +=
-            bytes;
+        if list.is_in_thread_cache {
+            cached.thread_bytes += bytes;
+        } else {
+            cached.transfer_bytes += bytes;
+        }
     }
-    // Lists vary in length, so each thread takes the next list when it has finished one.
     let results = in_order(lists.len(), context.threads, |list| read_list(context, lists[list]));
     for ListObjects { objects, is_complete, bytes_read } in results {
         cached.items.extend(objects);
@@ -83,23 +88,23 @@ pub fn find(context: &Context<'_>, heap: &Heap, spans: &Spans) -> Cached {
     cached
 }
 
-/// What was read of a list.
+/// The objects of a list.
 #[derive(Default)]
 struct ListObjects {
     objects: Vec<CachedBlock>,
-    /// Whether it has its full length.
+    /// Whether all of them were read.
     is_complete: bool,
     bytes_read: u64,
 }
 
-/// Reads the objects of a list.
+/// Reads a list until its end, an invalid link, or the deadline.
 fn read_list(context: &Context<'_>, list: List) -> ListObjects {
     // A small cache, as there are many lists.
     let mut cache = PageCache::with_capacity(context.memory, 32);
     let mut objects = Vec::new();
     let mut at = list.first;
-    for step in 0..list.length {
-        let is_late = step.is_multiple_of(DEADLINE_CHECK_INTERVAL) && Instant::now() >= context.deadline;
+    for index in 0..list.length {
+        let is_late = index.is_multiple_of(DEADLINE_CHECK_INTERVAL) && Instant::now() >= context.deadline;
         let next = if at.is_multiple_of(8) && !is_late { cache.word(at) } else { None };
         let Some(next) = next else { break };
         objects.push(CachedBlock { address: at, class: list.class.into() });
@@ -109,7 +114,7 @@ fn read_list(context: &Context<'_>, list: List) -> ListObjects {
     ListObjects { objects, is_complete, bytes_read: cache.bytes_read }
 }
 
-/// Returns the lists of all transfer caches.
+/// Returns the lists of all transfer caches; each slot of a cache has a list of one batch.
 fn transfer_lists(context: &Context<'_>, heap: &Heap, spans: &Spans, cached: &mut Cached) -> Vec<List> {
     let mut lists = Vec::new();
     let mut seen = HashSet::new();
@@ -144,16 +149,11 @@ fn transfer_lists(context: &Context<'_>, heap: &Heap, spans: &Spans, cached: &mu
     lists
 }
 
-/// Adds the lists of all thread caches, which are linked to each other; static data points to one
-/// of them.
-fn thread_lists(
-    context: &Context<'_>,
-    heap: &Heap,
-    spans: &Spans,
-    cached: &mut Cached,
-    lists: &mut Vec<List>,
-) {
-    // They are in no span; a program's own data mostly points to blocks.
+/// Returns the lists of all thread caches, which are linked to each other; static data points to
+/// one of them.
+fn thread_lists(context: &Context<'_>, heap: &Heap, spans: &Spans, cached: &mut Cached) -> Vec<List> {
+    let mut lists = Vec::new();
+    // Thread caches are in no span; pointers in a program's own data are mostly to blocks.
     let mut pending: Vec<u64> =
         spans.outside_pointers.iter().copied().filter(|word| word.is_multiple_of(8)).collect();
     let mut cache = PageCache::new(context.memory);
@@ -163,15 +163,15 @@ fn thread_lists(
         if !seen.insert(at) || !may_be_cache(&mut cache, at, &heap.classes) {
             continue;
         }
-        let is_found = cache.read(at, &mut bytes).is_ok() && is_cache(&bytes, &heap.classes);
-        if !is_found || cached.threads.len() >= MAX_CACHES || Instant::now() >= context.deadline {
+        let is_valid = cache.read(at, &mut bytes).is_ok() && is_cache(&bytes, &heap.classes);
+        if !is_valid || cached.threads.len() >= MAX_CACHES || Instant::now() >= context.deadline {
             continue;
         }
         cached.threads.push(at);
         for class in 1..heap.classes.bytes.len() {
-            let list = CACHE_LIST_BYTES * class;
-            let first = word_at(&bytes, list).unwrap_or(0);
-            let length = u64::from(half_word_at(&bytes, list + CACHE_LENGTH).unwrap_or(0));
+            let offset = CACHE_LIST_BYTES * class;
+            let first = word_at(&bytes, offset).unwrap_or(0);
+            let length = u64::from(half_word_at(&bytes, offset + CACHE_LENGTH).unwrap_or(0));
             if length > 0 {
                 lists.push(List { class: class as u8, first, length, is_in_thread_cache: true });
             }
@@ -180,9 +180,10 @@ fn thread_lists(
         pending.extend(links.filter(|link| link.is_multiple_of(8) && *link != 0));
     }
     cached.bytes_read += cache.bytes_read;
+    lists
 }
 
-/// Whether the first size classes are where a cache at `at` has them.
+/// Whether the first size classes are where a thread cache at `at` has them: reads few bytes.
 fn may_be_cache(cache: &mut PageCache<'_>, at: u64, classes: &Classes) -> bool {
     (1..4).all(|class| {
         let mut bytes = [0; 4];
@@ -192,7 +193,7 @@ fn may_be_cache(cache: &mut PageCache<'_>, at: u64, classes: &Classes) -> bool {
     })
 }
 
-/// Whether all size classes are where a cache has them.
+/// Whether all size classes are where a thread cache has them.
 fn is_cache(bytes: &[u8], classes: &Classes) -> bool {
     let size = |class: usize| half_word_at(bytes, CACHE_LIST_BYTES * class + CACHE_SIZE);
     classes.bytes.iter().enumerate().all(|(class, &bytes)| size(class).map(u64::from) == Some(bytes))

@@ -331,7 +331,7 @@ fn read_stopped(
     // A copy is read after the process is released.
     let read_now = match &copy {
         Some(_) => Ok(false),
-        None if has_transfers => quiet::watched(&memory, &|| !stopped.slept_throughout(), read).0,
+        None if has_transfers => quiet::watched(&memory, &|| !stopped.slept_throughout(), read).result,
         None => read(&memory),
     };
     let slept_on = stopped.slept_throughout();

@@ -1,4 +1,4 @@
-//! Captures one process: everything that has to be of one state, read while it does not run.
+//! Captures one process: reads everything that must be of one state while the process does not run.
 //!
 //! [`attempts`] stops the process, reads it and releases it, or reads it while all its threads
 //! sleep ([`quiet`]), or from a copy-on-write child ([`from_snapshot`]). The result is a
@@ -28,6 +28,9 @@ pub use self::quiet::QUIET_FOR;
 pub use self::snapshot::SnapshotMode;
 pub use self::stopped_by::{Ending, StoppedBy};
 
+/// Maximum number of captures of a process that starts other programs (execve).
+const MAX_CAPTURES: u32 = 5;
+
 /// Called with the name of the work, bytes done so far, and total bytes.
 pub type Progress<'a> = &'a (dyn Fn(&str, u64, u64) + Sync);
 
@@ -47,22 +50,23 @@ pub struct Options<'a> {
     pub path_to: Option<&'a str>,
     /// Whether to make a page map ([`page_map`](crate::facts::Explanation::page_map)).
     pub page_map: bool,
-    /// How long the process may be stopped: then it is released, whatever is missing. `None` for as
-    /// long as reading takes, up to ten seconds plus one for each GiB.
+    /// How long the process may be stopped; it is released then, and what is missing becomes
+    /// caveats. `None` for as long as reading takes, up to ten seconds plus one for each GiB.
     pub max_stop: Option<Duration>,
     /// Whether to read from a snapshot, while the process runs on.
     pub snapshot: SnapshotMode,
-    /// How long to try first to read it without stopping it, while none of its threads runs; zero
-    /// for not at all.
+    /// How long to try first to read the process without stopping it, while none of its threads
+    /// runs; zero not to try.
     pub quiet_for: Duration,
     /// Whether to fail rather than stop the process, if it cannot be read without a stop.
     pub never_stop: bool,
     /// Whether the calling thread watches the target for its exit
     /// ([`strandline_process::target::exit_watch`]).
     pub is_watched: bool,
-    /// Its start time in ticks since boot. If given, a process that has reused the id is refused.
+    /// Start time of the process in ticks since boot. If given, a process that has reused the id is
+    /// refused.
     pub started: Option<u64>,
-    /// Number of threads for reading; `None` for one for each processor.
+    /// Number of threads that read; `None` for one per processor.
     pub threads: Option<usize>,
     /// Called with the progress.
     pub progress: Option<Progress<'a>>,
@@ -95,12 +99,12 @@ impl Options<'_> {
     }
 }
 
-/// Captures process `pid` and passes it to `work`. If a snapshot was tried, and failed or did not
-/// last until the end of `work`, does both again on the stopped process, with a caveat.
+/// Captures process `pid` and passes it to `work`. If a snapshot failed, or did not last until the
+/// end of `work`, captures the stopped process and calls `work` again, with a caveat.
 ///
 /// # Errors
-/// Those of [`Error`]: no such process, not allowed, traced by another process, ended meanwhile;
-/// and those of `work`.
+/// Those of [`Error`]: there is no such process, it may not be read, another process traces it, or
+/// it ended meanwhile; and those of `work`.
 pub fn with_capture<T>(
     pid: i32,
     options: &Options<'_>,
@@ -108,7 +112,7 @@ pub fn with_capture<T>(
 ) -> Result<T> {
     match capture(pid, options).and_then(|(process, frozen)| work(&process, frozen)) {
         Err(Error::NoSnapshot { why, stopped, .. }) if options.snapshot != SnapshotMode::Always => {
-            let max_stop = options.max_stop.map(|most| most.saturating_sub(stopped));
+            let max_stop = options.max_stop.map(|limit| limit.saturating_sub(stopped));
             let again =
                 Options { snapshot: SnapshotMode::Never, quiet_for: Duration::ZERO, max_stop, ..*options };
             let (process, mut frozen) = capture(pid, &again)?;
@@ -120,13 +124,11 @@ pub fn with_capture<T>(
     }
 }
 
-/// Maximum number of captures of a process that starts other programs (execve).
-const MAX_CAPTURES: u32 = 5;
-
+/// Captures a process, again each time it has started another program meanwhile (execve).
 fn capture(pid: i32, options: &Options<'_>) -> Result<(Process, Frozen)> {
     for _ in 1..MAX_CAPTURES {
         match capture_once(pid, options) {
-            // A watching thread has to end first, which lets the process go.
+            // If the calling thread watches the process, it must end first, to release the process.
             Err(Error::Replaced { .. }) if !options.is_watched => {}
             other => return other,
         }
@@ -144,8 +146,9 @@ fn capture_once(pid: i32, options: &Options<'_>) -> Result<(Process, Frozen)> {
     let threads = options.reading_threads();
     // The tracer is a separate thread: when it ends, the kernel releases everything, even threads
     // in an uninterruptible sleep that could not be stopped and released in order.
-    let most = options.max_stop.unwrap_or_else(|| frozen::longest_stop(attempts::anonymous_bytes(&process)));
-    let frozen = on_own_thread(most, || read_process(&process, &StoppedBy::Us, threads, options));
+    let stop_limit =
+        options.max_stop.unwrap_or_else(|| frozen::longest_stop(attempts::anonymous_bytes(&process)));
+    let frozen = on_own_thread(stop_limit, || read_process(&process, &StoppedBy::Us, threads, options));
     let no_thread =
         || std::io::Error::other("the thread that reads did not start, or failed (try --no-runtimes)");
     let frozen =
@@ -154,14 +157,13 @@ fn capture_once(pid: i32, options: &Options<'_>) -> Result<(Process, Frozen)> {
 }
 
 impl Frozen {
-    /// Ends the snapshot, if there is one, and checks that it lasted until now: otherwise all that
-    /// was read from it is in doubt.
+    /// Ends the snapshot, if there is one, and checks that it lasted until now.
     ///
     /// # Errors
-    /// [`Error::NoSnapshot`].
+    /// [`Error::NoSnapshot`] if it did not: all that was read from it is then in doubt.
     pub fn end_snapshot(&mut self, process: &Process) -> Result<()> {
-        let Some(kept) = self.snapshot.take() else { return Ok(()) };
-        let spent = kept.end();
+        let Some(snapshot) = self.snapshot.take() else { return Ok(()) };
+        let spent = snapshot.end();
         let spent =
             spent.map_err(|why| Error::NoSnapshot { pid: process.pid(), why, stopped: self.stopped })?;
         if !spent.collected {

@@ -1,4 +1,4 @@
-//! Identifies types of blocks from words that are collected while references are read.
+//! Identifies types of blocks by vtables, from words that are collected while references are read.
 //!
 //! The first word of a C++ object points to the vtable of its class. The word before the vtable
 //! points to the class's `std::type_info`, which has the address of its name (Itanium C++ ABI,
@@ -23,30 +23,34 @@ use super::names;
 use super::symbols::{self, FunctionNames};
 use crate::capture::Frozen;
 
-/// Maximum number of words to check for a vtable, and number of results cached by each worker.
+/// Maximum number of distinct words that are checked for a vtable.
 const MAX_CHECKED: u32 = 1 << 19;
+/// Maximum number of results that each worker caches.
 const MAX_CACHED: usize = 1 << 14;
 /// Number of blocks whose vtable numbers are allocated together.
 const GROUP_BLOCKS: usize = 1 << 12;
-/// Largest alignment of a type, and maximum number of methods used to find its name.
+/// Largest alignment of a type.
 const MAX_ALIGNMENT: u64 = 1 << 12;
+/// Maximum number of methods that are used to find the name of a type.
 const MAX_METHODS: usize = 3;
 
-/// The vtables found so far.
+/// Collects vtables, and which block has which, from several threads.
 pub struct VtableCollector<'a> {
     modules: Modules,
     space: &'a AddressSpace,
-    /// For each block the number of its vtable, 0 if none was found. Most heaps have few blocks
-    /// with one, or none.
+    /// For each block the number of its vtable, 0 if none was found. A group is allocated with its
+    /// first vtable: in most heaps few blocks have one.
     numbers: Vec<OnceLock<Box<[AtomicU16]>>>,
     memory: &'a dyn Memory,
-    known: Mutex<Vtables>,
+    vtables: Mutex<Vtables>,
 }
 
-/// Vtables by number.
+/// The vtables found so far.
 #[derive(Default)]
 struct Vtables {
+    /// Numbers of vtables, from 1 on, by the words that point to them.
     numbers: HashMap<Word, u16>,
+    /// By number, the first one at index 0.
     tables: Vec<Vtable>,
     /// Number of words that were checked, vtables or not.
     checked: u32,
@@ -62,9 +66,11 @@ enum Vtable {
 
 /// A vtable of a Rust type.
 struct RustVtable {
+    /// Size of the type.
     bytes: u64,
-    /// The drop function, if anything needs to be dropped, and methods.
+    /// Address of the drop function, if anything needs to be dropped.
     drop: Option<u64>,
+    /// Addresses of methods.
     methods: Vec<u64>,
 }
 
@@ -92,58 +98,61 @@ impl BlockTypes {
 }
 
 impl<'a> VtableCollector<'a> {
-    /// Starts with no vtables, for `blocks` blocks of a process whose memory is `memory`.
+    /// A collector for `blocks` blocks of a process whose memory is `memory`.
+    ///
+    /// # Errors
+    /// [`Refused::NoMemory`] if there is no memory for it.
     pub fn new(space: &'a AddressSpace, memory: &'a dyn Memory, blocks: u32) -> Result<Self, Refused> {
         let mut numbers = Vec::new();
         let groups = (blocks as usize).div_ceil(GROUP_BLOCKS);
         numbers.try_reserve_exact(groups).map_err(|_| Refused::NoMemory(groups as u64 * 24))?;
         numbers.resize_with(groups, OnceLock::default);
-        Ok(Self { modules: Modules::new(space), space, numbers, memory, known: Mutex::default() })
+        Ok(Self { modules: Modules::new(space), space, numbers, memory, vtables: Mutex::default() })
     }
 
     /// Returns the number of the vtable that a word points to, from 1 on; 0 if it points to no
     /// vtable, or if there are too many.
     fn number(&self, word: Word) -> u16 {
-        let Ok(mut known) = self.known.lock() else { return 0 };
-        if let Some(&number) = known.numbers.get(&word) {
+        let Ok(mut vtables) = self.vtables.lock() else { return 0 };
+        if let Some(&number) = vtables.numbers.get(&word) {
             return number;
         }
         // A hostile heap may have as many such words as blocks.
-        let Ok(next) = u16::try_from(known.tables.len() + 1) else { return 0 };
-        if known.checked >= MAX_CHECKED {
+        let Ok(next) = u16::try_from(vtables.tables.len() + 1) else { return 0 };
+        if vtables.checked >= MAX_CHECKED {
             return 0;
         }
-        known.checked += 1;
+        vtables.checked += 1;
         let table = match word {
             Word::First(table) => self.modules.class_name(self.memory, self.space, table).map(Vtable::Class),
             Word::AfterReference(table) => {
-                self.modules.trait_table(self.memory, self.space, table).map(Vtable::Trait)
+                self.modules.rust_vtable(self.memory, self.space, table).map(Vtable::Trait)
             }
         };
         let Some(table) = table else { return 0 };
-        known.tables.push(table);
-        known.numbers.insert(word, next);
+        vtables.tables.push(table);
+        vtables.numbers.insert(word, next);
         next
     }
 
+    /// Stores the number of a block's vtable, which `word` points to.
     fn set_number(&self, block: u32, word: Word, number: u16) {
         let block = block as usize;
-        if let Some(group) = self.numbers.get(block / GROUP_BLOCKS).filter(|_| number != 0) {
-            let zeros = || (0..GROUP_BLOCKS).map(|_| AtomicU16::default()).collect();
-            let stored = &group.get_or_init(zeros)[block % GROUP_BLOCKS];
-            // The block's own first word is the better evidence.
-            match word {
-                Word::First(_) => stored.store(number, Ordering::Relaxed),
-                Word::AfterReference(_) => {
-                    _ = stored.compare_exchange(0, number, Ordering::Relaxed, Ordering::Relaxed);
-                }
+        let Some(group) = self.numbers.get(block / GROUP_BLOCKS).filter(|_| number != 0) else { return };
+        let zeros = || (0..GROUP_BLOCKS).map(|_| AtomicU16::default()).collect();
+        let stored = &group.get_or_init(zeros)[block % GROUP_BLOCKS];
+        // A block's first word is better evidence than a word after a reference to it.
+        match word {
+            Word::First(_) => stored.store(number, Ordering::Relaxed),
+            Word::AfterReference(_) => {
+                _ = stored.compare_exchange(0, number, Ordering::Relaxed, Ordering::Relaxed);
             }
         }
     }
 
     /// Returns all types with their names.
     pub fn finish(self, process: &Process, frozen: &Frozen) -> BlockTypes {
-        let tables = self.known.into_inner().unwrap_or_default().tables;
+        let tables = self.vtables.into_inner().unwrap_or_default().tables;
         let mut addresses: Vec<u64> = Vec::new();
         for table in &tables {
             if let Vtable::Trait(table) = table {
@@ -151,7 +160,7 @@ impl<'a> VtableCollector<'a> {
                 addresses.extend(&table.methods);
             }
         }
-        let functions = functions(process, frozen, &addresses);
+        let functions = function_names(process, frozen, &addresses);
         let named = |table: Vtable| match table {
             Vtable::Class(name) => Some(NamedType { name, min_bytes: 0 }),
             Vtable::Trait(table) => {
@@ -172,8 +181,8 @@ impl<'a> VtableCollector<'a> {
 
 impl TypeWordSink for VtableCollector<'_> {
     fn callback(&self) -> WordCallback<'_> {
-        let mut known: HashMap<Word, u16> = HashMap::new();
-        let mut last = (Word::First(0), 0);
+        let mut cache: HashMap<Word, u16> = HashMap::new();
+        let (mut last_word, mut last_number) = (Word::First(0), 0);
         Box::new(move |block, word| {
             let (Word::First(table) | Word::AfterReference(table)) = word;
             // Most words are not addresses in mapped files.
@@ -181,13 +190,14 @@ impl TypeWordSink for VtableCollector<'_> {
             if !is_possible || !self.modules.contains(table) || !self.modules.contains(table - 16) {
                 return;
             }
-            if last.0 != word {
-                if known.len() >= MAX_CACHED {
-                    known.clear();
+            if last_word != word {
+                if cache.len() >= MAX_CACHED {
+                    cache.clear();
                 }
-                last = (word, *known.entry(word).or_insert_with(|| self.number(word)));
+                last_word = word;
+                last_number = *cache.entry(word).or_insert_with(|| self.number(word));
             }
-            self.set_number(block, word, last.1);
+            self.set_number(block, word, last_number);
         })
     }
 
@@ -198,7 +208,7 @@ impl TypeWordSink for VtableCollector<'_> {
 }
 
 /// Returns the names of the functions at `addresses`.
-fn functions(process: &Process, frozen: &Frozen, addresses: &[u64]) -> HashMap<u64, FunctionNames> {
+fn function_names(process: &Process, frozen: &Frozen, addresses: &[u64]) -> HashMap<u64, FunctionNames> {
     // Each file is searched once, however many mappings it has.
     let groups = modules::file_groups(frozen.address_space.mappings());
     let indexed = groups.iter().enumerate();
@@ -222,7 +232,7 @@ fn functions(process: &Process, frozen: &Frozen, addresses: &[u64]) -> HashMap<u
     names
 }
 
-/// The mappings of programs and libraries, executable or not.
+/// The mappings of programs and libraries, executable or not, in address order.
 struct Modules(Vec<AddressRange>);
 
 impl Modules {
@@ -244,8 +254,8 @@ impl Modules {
 
     /// Returns the name of the class whose vtable is at `table`.
     fn class_name(&self, memory: &dyn Memory, space: &AddressSpace, table: u64) -> Option<String> {
-        // The first function; the offset of the vtable's part in the object, 0 for the whole
-        // object; the `std::type_info`.
+        // The vtable begins with its first function. Before that are the address of the
+        // `std::type_info`, and the offset in the object of the vtable's part: 0 for the whole.
         let function = memory.read_word(table).ok()?;
         let (offset, info) = (memory.read_word(table - 16).ok()?, memory.read_word(table - 8).ok()?);
         if !self.is_code(space, function) || offset != 0 || !self.contains(info) {
@@ -257,19 +267,19 @@ impl Modules {
         let mut text = [0; names::MAX_BYTES];
         let got = memory.read_some(name, &mut text);
         let text = text.get(..got)?.split(|&byte| byte == 0).next()?;
-        // The name of a class that is local to one file begins with a star.
+        // The name of a class that is local to one file begins with an asterisk.
         names::demangle_type(std::str::from_utf8(text).ok()?.trim_start_matches('*'))
     }
 
     /// Reads the vtable of a Rust type at `table`.
-    fn trait_table(&self, memory: &dyn Memory, space: &AddressSpace, table: u64) -> Option<RustVtable> {
+    fn rust_vtable(&self, memory: &dyn Memory, space: &AddressSpace, table: u64) -> Option<RustVtable> {
         space.find(table).filter(|mapping| !mapping.permissions.write && !mapping.permissions.execute)?;
         let mut head = [0; (3 + MAX_METHODS) * 8];
         let got = memory.read_some(table, &mut head);
         let words: Vec<u64> = (0..got / 8).map(|index| word_at(&head, index * 8).unwrap_or(0)).collect();
         let (&[drop, bytes, alignment], methods) = words.split_first_chunk()?;
-        let is_size = bytes > 0 && alignment <= MAX_ALIGNMENT && alignment.is_power_of_two();
-        if !is_size || !bytes.is_multiple_of(alignment) || drop != 0 && !self.is_code(space, drop) {
+        let has_layout = bytes > 0 && alignment <= MAX_ALIGNMENT && alignment.is_power_of_two();
+        if !has_layout || !bytes.is_multiple_of(alignment) || drop != 0 && !self.is_code(space, drop) {
             return None;
         }
         let methods = methods.iter().copied().take_while(|&method| self.is_code(space, method)).collect();

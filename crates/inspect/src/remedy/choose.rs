@@ -1,11 +1,11 @@
 //! Finds a thread that may run an injected call: one that certainly holds no lock of malloc and is
 //! not inside malloc.
 //!
-//! Two conditions always apply. Every lock word that the caller names was seen free at some moment
-//! after the thread stopped, while all others ran on, so this thread does not hold it. And the
-//! thread's stack is followed to its very start without meeting malloc, because a process with one
-//! thread takes no lock. A thread that fails is released at once and another is tried, until the
-//! time is over. A wrong choice hangs the target forever, so every doubt counts against a thread.
+//! Two conditions always apply. Every lock word that the caller names was free at some moment after
+//! the thread stopped, while all others ran on, so this thread does not hold it. And the thread's
+//! stack is followed to its start without meeting malloc, because a process with one thread takes
+//! no lock. A thread that fails is released at once and another is tried, until the time is over. A
+//! wrong choice hangs the target forever, so every doubt counts against a thread.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -27,26 +27,29 @@ use strandline_process::target::tracee::{NotStopped, Tracee};
 use strandline_process::target::transfers;
 use strandline_process::unwind::{End, Frame, Objects, Unwinder};
 
-/// Maximum time for a thread to stop. One in an uninterruptible sleep takes longer.
+/// Maximum time for a thread to stop, which one in an uninterruptible sleep exceeds.
 const STOP_LIMIT: Duration = Duration::from_millis(100);
-/// How long the locks are watched with the thread stopped: at first, and at most. A holder that
-/// waits for a processor keeps its lock for as many time slices as there are threads before it.
+/// How long the locks are watched with the thread stopped: at first, and at most. A thread that
+/// holds a lock and waits for a processor keeps it for as many time slices as there are threads
+/// before it.
 const SHORTEST_LOCK_WATCH: Duration = Duration::from_millis(50);
 const LONGEST_LOCK_WATCH: Duration = Duration::from_millis(400);
 /// Interval between two checks of the locks: leaves the processor to their holders.
 const LOCK_CHECK_INTERVAL: Duration = Duration::from_micros(20);
-/// How long a thread that is found inside malloc is checked again, and how long it runs in between.
-/// A busy thread stops again sooner than the next one gets a processor.
+/// How long a thread that is inside malloc is checked again, and how long it runs in between: a
+/// busy thread stops again sooner than the next one gets a processor.
 const RECHECK_LIMIT: Duration = Duration::from_millis(20);
 const RECHECK_PAUSE: Duration = Duration::from_micros(5);
 /// Maximum number of threads checked in one round.
 const MAX_CANDIDATES: usize = 256;
 /// Maximum number of objects loaded for one thread before the next is tried.
 const MAX_LOADS: usize = 256;
+/// Pause between two rounds, doubled each time.
 const SHORTEST_PAUSE: Duration = Duration::from_micros(200);
 const LONGEST_PAUSE: Duration = Duration::from_millis(20);
+/// futex; these and the following are numbers of system calls on x86-64.
 const FUTEX: i64 = 202;
-/// Calls that a stop disturbs and that are not repaired: close, connect.
+/// Calls that a stop disturbs and that strandline does not repair: close, connect.
 const AVOIDED: [i64; 2] = [3, 42];
 /// Calls that return EINTR once if strandline dies during the injected call: poll, nanosleep,
 /// restart_syscall, clock_nanosleep.
@@ -60,9 +63,10 @@ const PLAIN_WAITS: [i64; 17] = [0, 7, 23, 35, 43, 45, 47, 61, 128, 219, 230, 232
 /// was unfit for a reason that waiting does not change.
 const LASTING_ROUNDS: usize = 3;
 
-/// Whether a futex call has a time limit, so that it is one of those too.
-fn is_timed_wait(call: &BlockedCall) -> bool {
-    call.number == FUTEX && call.arguments[3] != 0
+/// Whether a call returns EINTR once if strandline dies during the injected call: one of
+/// [`SENSITIVE`], or a futex call with a time limit.
+fn is_sensitive(call: &BlockedCall) -> bool {
+    SENSITIVE.contains(&call.number) || call.number == FUTEX && call.arguments[3] != 0
 }
 
 /// Conditions on the thread.
@@ -133,7 +137,8 @@ impl Reason {
         }
     }
 
-    /// Whether waiting does not change it. Go threads are in Go code wherever they wait.
+    /// Whether waiting does not change it. Code without unwind tables is lasting because Go threads
+    /// are in Go code wherever they wait.
     fn is_lasting(self) -> bool {
         matches!(self, Self::Seccomp | Self::ShadowStack | Self::NoTables)
     }
@@ -141,21 +146,38 @@ impl Reason {
 
 /// Result of one attempt at one thread.
 enum Attempt<T> {
+    /// The thread was safe; what the action returned.
     Done(T),
-    Unfit(Reason),
-    Filtered(String),
-    Missing(u64),
+    /// The thread is not safe.
+    Unfit(Objection),
+    /// The process is stopped by a signal (SIGSTOP, SIGTSTP).
     GroupStop,
+    /// The thread may not be traced.
     Refused(Error),
     Io(std::io::Error),
+}
+
+/// Why a stopped thread may not run the call.
+enum Objection {
+    Unfit(Reason),
+    /// A seccomp filter, as text.
+    Filtered(String),
+    /// The object at this address has to be loaded to follow the stack.
+    Missing(u64),
+}
+
+impl From<Reason> for Objection {
+    fn from(reason: Reason) -> Self {
+        Self::Unfit(reason)
+    }
 }
 
 impl<T> From<NotStopped> for Attempt<T> {
     fn from(not_stopped: NotStopped) -> Self {
         match not_stopped {
-            NotStopped::Gone | NotStopped::Replaced => Self::Unfit(Reason::Ended),
+            NotStopped::Gone | NotStopped::Replaced => Self::Unfit(Reason::Ended.into()),
             NotStopped::GroupStop => Self::GroupStop,
-            NotStopped::TimedOut => Self::Unfit(Reason::Late),
+            NotStopped::TimedOut => Self::Unfit(Reason::Late.into()),
             NotStopped::Refused(error) => Self::Refused(error),
             NotStopped::Io(error) => Self::Io(error),
         }
@@ -163,10 +185,10 @@ impl<T> From<NotStopped> for Attempt<T> {
 }
 
 /// Finds a thread of `process` that is safe by `conditions`, within `wait`, and passes it, stopped,
-/// to `act`, which releases it. `act` runs at most once, on a thread of strandline that is the
-/// tracer.
+/// to `act`, which releases it. `act` runs at most once, on the thread of strandline that traces.
 ///
-/// Returns [`Refusal::NoSafeThread`] with the reasons if none was found; then nothing was changed.
+/// # Errors
+/// [`Refusal::NoSafeThread`] with the reasons if no thread was safe; then nothing was changed.
 pub fn with_safe_thread<T: Send>(
     process: &Process,
     conditions: &ThreadConditions<'_>,
@@ -174,9 +196,9 @@ pub fn with_safe_thread<T: Send>(
     act: &mut (dyn FnMut(Tracee<'_>) -> T + Send),
 ) -> Result<T, Refusal> {
     let deadline = Instant::now() + wait;
-    let (objects, seen) = (Objects::default(), BTreeMap::new());
+    let (objects, reasons) = (Objects::default(), BTreeMap::new());
     let (lock_watch, filter) = (SHORTEST_LOCK_WATCH, None);
-    let mut chooser = Chooser { process, conditions, objects, seen, filter, lock_watch, turns: 1 };
+    let mut chooser = Chooser { process, conditions, objects, reasons, filter, lock_watch, cycle_rounds: 1 };
     let mut pause = SHORTEST_PAUSE;
     let mut lasting_rounds = 0;
     for round in 0_usize.. {
@@ -189,9 +211,9 @@ pub fn with_safe_thread<T: Send>(
                 None => {}
             }
         }
-        lasting_rounds = if chooser.lasting().is_some() { lasting_rounds + 1 } else { 0 };
-        if let Some(refusal) = chooser.lasting().filter(|_| lasting_rounds >= chooser.turns * LASTING_ROUNDS)
-        {
+        let refusal = chooser.lasting_refusal();
+        lasting_rounds = if refusal.is_some() { lasting_rounds + 1 } else { 0 };
+        if let Some(refusal) = refusal.filter(|_| lasting_rounds >= chooser.cycle_rounds * LASTING_ROUNDS) {
             return Err(refusal);
         }
         if Instant::now() >= deadline {
@@ -203,18 +225,20 @@ pub fn with_safe_thread<T: Send>(
     Err(Refusal::NoSafeThread { pid: process.pid(), seconds: wait.as_secs_f64(), detail: chooser.detail() })
 }
 
+/// Tries threads one after the other, and keeps the reason against each.
 struct Chooser<'a> {
     process: &'a Process,
     conditions: &'a ThreadConditions<'a>,
+    /// The objects that were loaded to follow stacks.
     objects: Objects,
     /// The latest reason against each thread that was checked.
-    seen: BTreeMap<i32, Reason>,
+    reasons: BTreeMap<i32, Reason>,
     /// What the latest unsuitable seccomp filter does.
     filter: Option<String>,
     /// How long to watch the locks next time.
     lock_watch: Duration,
     /// Number of rounds in which every thread is checked once.
-    turns: usize,
+    cycle_rounds: usize,
 }
 
 impl Chooser<'_> {
@@ -223,22 +247,22 @@ impl Chooser<'_> {
         let mut threads = self.process.tasks()?;
         threads.retain(|&tid| self.conditions.thread.is_none_or(|only| only == tid));
         let count = threads.len().max(1);
-        self.turns = count.div_ceil(MAX_CANDIDATES);
+        self.cycle_rounds = count.div_ceil(MAX_CANDIDATES);
         // Each round begins at another thread, so that all are tried, however many there are.
         threads.rotate_left(round.wrapping_mul(MAX_CANDIDATES) % count);
         threads.truncate(MAX_CANDIDATES);
-        self.seen.retain(|tid, _| threads.contains(tid));
+        self.reasons.retain(|tid, _| threads.contains(tid));
         let mut ranked: Vec<(u8, i32)> = Vec::new();
         for &tid in &threads {
             match self.rank(tid) {
                 Ok(rank) => ranked.push((rank, tid)),
                 Err(reason) => {
-                    self.seen.insert(tid, reason);
+                    self.reasons.insert(tid, reason);
                 }
             }
         }
         if ranked.is_empty() && count <= MAX_CANDIDATES {
-            self.lasting().map_or(Ok(()), Err)?;
+            self.lasting_refusal().map_or(Ok(()), Err)?;
         }
         ranked.sort_by_key(|&(rank, _)| rank);
         Ok(ranked.into_iter().map(|(_, tid)| tid).collect())
@@ -246,11 +270,11 @@ impl Chooser<'_> {
 
     /// Returns the refusal if each thread that was checked is unfit for a reason that waiting does
     /// not change.
-    fn lasting(&self) -> Option<Refusal> {
-        let mut reasons = self.seen.values().filter(|reason| **reason != Reason::Ended).peekable();
+    fn lasting_refusal(&self) -> Option<Refusal> {
+        let mut reasons = self.reasons.values().filter(|reason| **reason != Reason::Ended).peekable();
         reasons.peek()?;
         // A Go thread is on a stack of Go, or in Go code, wherever it waits.
-        let has_no_tables = self.seen.values().any(|reason| *reason == Reason::NoTables);
+        let has_no_tables = self.reasons.values().any(|reason| *reason == Reason::NoTables);
         if !reasons.all(|reason| reason.is_lasting() || has_no_tables && *reason == Reason::ForeignStack) {
             return None;
         }
@@ -271,6 +295,9 @@ impl Chooser<'_> {
     }
 
     /// Rates a thread before it is stopped; 0 is best.
+    ///
+    /// # Errors
+    /// The reason if it is not worth a stop.
     fn rank(&self, tid: i32) -> Result<u8, Reason> {
         let status = self.process.task_status(tid).map_err(|_| Reason::Ended)?;
         match status.state {
@@ -281,8 +308,8 @@ impl Chooser<'_> {
         if status.has_shadow_stack() {
             return Err(Reason::ShadowStack);
         }
-        // A filter can be read only during a stop, and never goes away.
-        if status.is_under_seccomp() && self.seen.get(&tid) == Some(&Reason::Seccomp) {
+        // A filter can be read only during a stop, and is never removed.
+        if status.is_under_seccomp() && self.reasons.get(&tid) == Some(&Reason::Seccomp) {
             return Err(Reason::Seccomp);
         }
         let filtered = if status.is_under_seccomp() { 5 } else { 0 };
@@ -299,11 +326,7 @@ impl Chooser<'_> {
                     4
                 }
                 Some(ThreadActivity::Call(call)) if quiet::is_repeatable(call.number) => 2,
-                Some(ThreadActivity::Call(call))
-                    if SENSITIVE.contains(&call.number) || is_timed_wait(&call) =>
-                {
-                    1
-                }
+                Some(ThreadActivity::Call(call)) if is_sensitive(&call) => 1,
                 Some(ThreadActivity::Call(_)) => 0,
                 Some(ThreadActivity::Running | ThreadActivity::Blocked) | None => 3,
             })
@@ -323,25 +346,17 @@ impl Chooser<'_> {
             let attempt = on_own_thread(super::call::CALL_LIMIT * 2, || examiner.attempt(tid, act));
             match attempt {
                 Some(Attempt::Done(done)) => return Ok(Some(done)),
-                Some(Attempt::Unfit(reason)) => {
-                    if reason == Reason::LockHeld {
-                        self.lock_watch = (self.lock_watch * 2).min(LONGEST_LOCK_WATCH);
-                    }
-                    // That it did not stop in time now is less specific than what was found before.
-                    if reason == Reason::Late {
-                        self.seen.entry(tid).or_insert(reason);
-                    } else {
-                        self.seen.insert(tid, reason);
-                    }
-                    return Ok(None);
-                }
-                Some(Attempt::Filtered(filter)) => {
-                    self.filter = Some(filter);
-                    self.seen.insert(tid, Reason::Seccomp);
-                    return Ok(None);
-                }
-                Some(Attempt::Missing(address)) => {
+                Some(Attempt::Unfit(Objection::Missing(address))) => {
                     self.objects.load(process, space, address);
+                }
+                Some(Attempt::Unfit(Objection::Unfit(reason))) => {
+                    self.note(tid, reason);
+                    return Ok(None);
+                }
+                Some(Attempt::Unfit(Objection::Filtered(filter))) => {
+                    self.filter = Some(filter);
+                    self.note(tid, Reason::Seccomp);
+                    return Ok(None);
                 }
                 Some(Attempt::GroupStop) => return Err(Refusal::Stopped { pid }),
                 Some(Attempt::Refused(error)) => return Err(error.into()),
@@ -351,14 +366,27 @@ impl Chooser<'_> {
                 None => return Err(no_tracer(process)),
             }
         }
-        self.seen.insert(tid, Reason::StackUnclear);
+        self.note(tid, Reason::StackUnclear);
         Ok(None)
+    }
+
+    /// Keeps the reason against a thread.
+    fn note(&mut self, tid: i32, reason: Reason) {
+        if reason == Reason::LockHeld {
+            self.lock_watch = (self.lock_watch * 2).min(LONGEST_LOCK_WATCH);
+        }
+        // An earlier reason explains more than that the thread did not stop in time now.
+        if reason == Reason::Late {
+            self.reasons.entry(tid).or_insert(reason);
+        } else {
+            self.reasons.insert(tid, reason);
+        }
     }
 
     /// Returns the reasons against the threads, for a person.
     fn detail(&self) -> String {
         let mut counts: BTreeMap<Reason, usize> = BTreeMap::new();
-        for &reason in self.seen.values() {
+        for &reason in self.reasons.values() {
             *counts.entry(reason).or_default() += 1;
         }
         let parts: Vec<String> =
@@ -382,6 +410,8 @@ struct Examiner<'a> {
 }
 
 impl Examiner<'_> {
+    /// Stops the thread and passes it to `act` if it is safe. Checks it again while it is inside
+    /// malloc, until `RECHECK_LIMIT`.
     fn attempt<T>(&self, tid: i32, act: &mut (dyn FnMut(Tracee<'_>) -> T + Send)) -> Attempt<T> {
         let mut tracee = match Tracee::stop(self.process, tid, STOP_LIMIT) {
             Ok(tracee) => tracee,
@@ -389,12 +419,10 @@ impl Examiner<'_> {
         };
         let deadline = Instant::now() + RECHECK_LIMIT;
         loop {
-            match self.judge(&tracee) {
+            match self.check(&tracee) {
                 Ok(()) => return Attempt::Done(act(tracee)),
-                Err(Objection::Missing(address)) => return Attempt::Missing(address),
-                Err(Objection::Filtered(filter)) => return Attempt::Filtered(filter),
                 Err(Objection::Unfit(Reason::InMalloc)) if Instant::now() < deadline => {}
-                Err(Objection::Unfit(reason)) => return Attempt::Unfit(reason),
+                Err(objection) => return Attempt::Unfit(objection),
             }
             tracee = match tracee.run_for(RECHECK_PAUSE, STOP_LIMIT) {
                 Ok(tracee) => tracee,
@@ -404,10 +432,17 @@ impl Examiner<'_> {
     }
 
     /// Checks whether the stopped thread may run the call. Cheap checks come first.
-    fn judge(&self, tracee: &Tracee<'_>) -> Result<(), Objection> {
+    fn check(&self, tracee: &Tracee<'_>) -> Result<(), Objection> {
+        self.check_state(tracee)?;
+        self.check_stack(tracee)?;
+        if self.sees_all_locks_free() { Ok(()) } else { Err(Reason::LockHeld.into()) }
+    }
+
+    /// Checks the thread without following its stack.
+    fn check_state(&self, tracee: &Tracee<'_>) -> Result<(), Objection> {
         let registers = &tracee.registers;
         if registers.cs != quiet::CS_64_BIT {
-            return Err(Objection::Unfit(Reason::Code32Bit));
+            return Err(Reason::Code32Bit.into());
         }
         for calls in [filters::ALLOCATOR_CALLS, self.conditions.more_calls] {
             if let Some(filter) = filters::objection(tracee, calls) {
@@ -417,59 +452,71 @@ impl Examiner<'_> {
         let is_filtered =
             || !tracee.process.task_status(tracee.tid).is_ok_and(|status| !status.is_under_seccomp());
         if !inject::can_end_by_signal(tracee) && is_filtered() {
-            return Err(Objection::Unfit(Reason::FilteredSleep));
+            return Err(Reason::FilteredSleep.into());
         }
         if !self.conditions.fs_bases.is_empty() && !self.conditions.fs_bases.contains(&registers.fs_base) {
-            return Err(Objection::Unfit(Reason::UnknownToAllocator));
+            return Err(Reason::UnknownToAllocator.into());
         }
-        if self.conditions.must_wait && !PLAIN_WAITS.contains(&registers.orig_rax.cast_signed()) {
-            return Err(Objection::Unfit(Reason::NotInPlainWait));
+        let call = registers.orig_rax.cast_signed();
+        if self.conditions.must_wait && !PLAIN_WAITS.contains(&call) {
+            return Err(Reason::NotInPlainWait.into());
         }
         let wants_helper = self.conditions.helper_of.is_some();
-        if wants_helper && (tracee.tid == self.process.pid() || registers.orig_rax.cast_signed() != FUTEX) {
-            return Err(Objection::Unfit(Reason::NotIdle));
+        if wants_helper && (tracee.tid == self.process.pid() || call != FUTEX) {
+            return Err(Reason::NotIdle.into());
         }
-        let is_forbidden = |address| self.conditions.code.iter().any(|range| range.contains(&address));
-        if is_forbidden(registers.rip) {
-            return Err(Objection::Unfit(Reason::InMalloc));
+        if self.is_forbidden(registers.rip) {
+            return Err(Reason::InMalloc.into());
         }
+        Ok(())
+    }
+
+    /// Checks that the thread's stack has room, and follows it to its start.
+    fn check_stack(&self, tracee: &Tracee<'_>) -> Result<(), Objection> {
+        let registers = &tracee.registers;
         let memory = ByPid::new(self.process.pid());
         let room = stack::room_bytes(&memory, self.space, tracee.tid, registers);
-        let room = room.ok_or(Objection::Unfit(Reason::ForeignStack))?;
+        let room = room.ok_or(Reason::ForeignStack)?;
         let state_bytes = inject::extended_state_bytes(tracee.tid);
         if state_bytes.map_or(true, |state| room < self.conditions.stack_bytes + state) {
-            return Err(Objection::Unfit(Reason::SmallStack));
+            return Err(Reason::SmallStack.into());
         }
         if stack::is_in_rseq(&memory, tracee.tid) {
-            return Err(Objection::Unfit(Reason::InRestartableSequence));
+            return Err(Reason::InRestartableSequence.into());
         }
         let unwinder = Unwinder { memory: &memory, space: self.space, objects: self.objects };
         // A collector that stops all threads by signals waits for this one, which responds to no
         // signal before its handler ends.
-        let is_deaf = inject::blocks_handled(tracee);
-        let mut is_handler = false;
+        let blocks_signals = inject::blocks_handled(tracee);
+        let mut is_in_handler = false;
         let mut frames: Vec<u64> = Vec::new();
-        let mut goes_on = |frame: &Frame| {
-            if wants_helper {
+        let mut continues = |frame: &Frame| {
+            if self.conditions.helper_of.is_some() {
                 frames.push(frame.instruction);
             }
-            is_handler |= is_deaf && inject::is_trampoline(&memory, frame.instruction);
-            !is_handler && !is_forbidden(frame.instruction)
+            is_in_handler |= blocks_signals && inject::is_trampoline(&memory, frame.instruction);
+            !is_in_handler && !self.is_forbidden(frame.instruction)
         };
-        match unwinder.walk(Frame::of(registers), &mut goes_on) {
+        let reason = match unwinder.walk(Frame::of(registers), &mut continues) {
             End::Start => {
-                let fits = |code: &RuntimeCode| code.is_idle_helper(self.space, &frames);
-                if !self.conditions.helper_of.is_none_or(fits) {
-                    return Err(Objection::Unfit(Reason::NotIdle));
+                let is_fit = |code: &RuntimeCode| code.is_idle_helper(self.space, &frames);
+                if self.conditions.helper_of.is_none_or(is_fit) {
+                    return Ok(());
                 }
+                Reason::NotIdle
             }
-            End::Enough if is_handler => return Err(Objection::Unfit(Reason::InHandler)),
-            End::Enough => return Err(Objection::Unfit(Reason::InMalloc)),
+            End::Enough if is_in_handler => Reason::InHandler,
+            End::Enough => Reason::InMalloc,
             End::Missing(address) => return Err(Objection::Missing(address)),
-            End::Failed { has_no_unwind_tables: true, .. } => return Err(Objection::Unfit(Reason::NoTables)),
-            End::Failed { .. } => return Err(Objection::Unfit(Reason::StackUnclear)),
-        }
-        if self.sees_all_locks_free() { Ok(()) } else { Err(Objection::Unfit(Reason::LockHeld)) }
+            End::Failed { has_no_unwind_tables: true, .. } => Reason::NoTables,
+            End::Failed { .. } => Reason::StackUnclear,
+        };
+        Err(reason.into())
+    }
+
+    /// Whether `address` is in code that must not be on the thread's stack.
+    fn is_forbidden(&self, address: u64) -> bool {
+        self.conditions.code.iter().any(|range| range.contains(&address))
     }
 
     /// Watches the locks until each was free once; returns false after the time limit. A lock that
@@ -491,10 +538,4 @@ impl Examiner<'_> {
             std::thread::sleep(LOCK_CHECK_INTERVAL);
         }
     }
-}
-
-enum Objection {
-    Unfit(Reason),
-    Filtered(String),
-    Missing(u64),
 }

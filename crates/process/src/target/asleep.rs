@@ -26,8 +26,10 @@ use crate::target::live::ByPid;
 /// found in 2.36). If a glibc has another offset, [`thread_pointer`] returns `None`.
 const ROBUST_HEAD: u64 = 736;
 
-/// clone, vfork and clone3.
+/// Numbers of clone, vfork and clone3 (x86-64).
 const CLONE_CALLS: [i64; 3] = [56, 58, 435];
+/// Number of threads checked by [`SleepingProcess::first_threads_ran`].
+const MAX_FIRST_THREADS: usize = 64;
 
 /// A thread that a check found off its processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +45,7 @@ impl Asleep {
     /// kernel does not report it.
     pub fn check(process: &Process, tid: i32) -> Option<Self> {
         let Some(ThreadActivity::Call(call)) = process.task_activity(tid) else { return None };
-        // It may wait for a child that runs on the same memory.
+        // The thread may wait for a child that runs on the same memory.
         if CLONE_CALLS.contains(&call.number) {
             return None;
         }
@@ -55,7 +57,8 @@ impl Asleep {
         })
     }
 
-    /// Its known registers; `None` if its thread pointer is not found, which only glibc exposes.
+    /// Its known registers; `None` if its thread pointer is not found, which is known only for
+    /// threads of glibc.
     pub fn facts(&self, process: &Process, tid: i32) -> Option<ThreadFacts> {
         Some(ThreadFacts { fs_base: thread_pointer(process, tid)?, ..self.without_thread_pointer(tid) })
     }
@@ -65,9 +68,9 @@ impl Asleep {
         let BlockedCall { arguments: [rdi, rsi, rdx, r10, r8, r9], stack_pointer, instruction, .. } =
             self.call;
         let mut general = [None; 16];
-        // The kernel reports only these.
-        for (place, word) in [(3, rdx), (4, rsi), (5, rdi), (7, r8), (8, r9), (9, r10), (15, instruction)] {
-            general[place] = Some(word);
+        // The kernel reports only these; numbered as in `ThreadFacts::general`.
+        for (number, word) in [(3, rdx), (4, rsi), (5, rdi), (7, r8), (8, r9), (9, r10), (15, instruction)] {
+            general[number] = Some(word);
         }
         ThreadFacts { tid, stack_pointer, fs_base: 0, general }
     }
@@ -101,27 +104,28 @@ impl<'a> SleepingProcess<'a> {
             let Some(asleep) = Asleep::check(process, tid) else { return Ok(None) };
             threads.insert(tid, asleep);
         }
-        // A thread started by another before that was checked is in this list, or has ended.
+        // If a thread started another before its own check, that one is in the second list, or has
+        // ended.
         Ok((!tids.is_empty() && process.tasks()? == tids).then_some(Self { process, threads }))
     }
 
-    /// Whether no thread has run since, and none is new.
+    /// Whether no thread has run since the check, and none is new.
     pub fn slept_throughout(&self) -> bool {
-        let is_same =
+        let slept =
             |(&tid, asleep): (&i32, &Asleep)| Asleep::check(self.process, tid).as_ref() == Some(asleep);
-        self.threads.iter().all(is_same)
+        self.threads.iter().all(slept)
             && self.process.tasks().is_ok_and(|tids| tids.iter().eq(self.threads.keys()))
     }
 
-    /// Whether one of the first threads has run: enough to give up, but not to continue. The
-    /// cheapest check.
-    pub fn seems_over(&self) -> bool {
+    /// Whether one of the first threads has run since. The cheapest check: enough to give up, but
+    /// not to rely on what was read.
+    pub fn first_threads_ran(&self) -> bool {
         let has_run = |(&tid, asleep): (&i32, &Asleep)| {
             let status = self.process.task_status(tid).unwrap_or_default();
             status.voluntary_switches != Some(asleep.voluntary_switches)
                 || status.involuntary_switches != Some(asleep.involuntary_switches)
         };
-        self.threads.iter().take(MAX_QUICK_CHECKED).any(has_run)
+        self.threads.iter().take(MAX_FIRST_THREADS).any(has_run)
     }
 
     /// The known registers of its threads; `None` if a thread pointer is not found and
@@ -136,11 +140,8 @@ impl<'a> SleepingProcess<'a> {
     }
 }
 
-/// Number of threads checked by [`SleepingProcess::seems_over`].
-const MAX_QUICK_CHECKED: usize = 64;
-
 /// What may write to the memory of `process` while none of its threads runs: rings, devices, and
-/// processes on the same memory. `None` if nothing of the kind is known.
+/// processes on the same memory. A text for a message; `None` if no such writer is known.
 ///
 /// # Errors
 /// Fails if the process has ended or may not be inspected.
@@ -151,7 +152,7 @@ pub fn external_writer(process: &Process, space: &AddressSpace) -> Result<Option
     sharer(process)
 }
 
-/// Another process on the same memory, as text for a message, or the reason why that is unknown.
+/// Another process on the same memory, or the reason why that is unknown. A text for a message.
 ///
 /// # Errors
 /// Fails if /proc cannot be listed.
@@ -176,102 +177,123 @@ mod tests {
 
     use super::*;
 
-    /// Starts the thread pairs of `wakers.c`; returns the child, the address of their words, and
-    /// the number of threads.
-    fn wakers(folder: &Path, pairs: &str, nap: &str) -> (Child, u64, usize) {
-        let binary = folder.join("wakers");
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/subjects/wakers.c");
-        let built = Command::new("cc").args(["-O1", "-pthread", "-o"]).arg(&binary).arg(source).status();
-        assert!(built.unwrap().success());
-        let mut command = Command::new(&binary);
-        let command = command.args([pairs, nap]).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn().unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let (address, threads) = line.trim().split_once(' ').unwrap();
-        (child, address.parse().unwrap(), threads.parse().unwrap())
+    /// A process that is killed when the test ends, also if it fails.
+    struct Subject(Child);
+
+    impl Subject {
+        fn process(&self) -> Process {
+            Process::open(self.0.id().cast_signed()).unwrap()
+        }
     }
 
-    /// Reads until `wanted` reads found the process asleep throughout.
-    fn read_often(pairs: &str, nap: &str, wanted: usize) {
+    impl Drop for Subject {
+        fn drop(&mut self) {
+            _ = self.0.kill();
+            _ = self.0.wait();
+        }
+    }
+
+    /// A program whose threads wake each other in pairs (`wakers.c`). At each turn a thread adds
+    /// one to its first word, works, and adds one to its second word.
+    struct Wakers {
+        subject: Subject,
+        /// Address of the words, 16 bytes per thread.
+        address: u64,
+        threads: u64,
+    }
+
+    impl Wakers {
+        fn start(folder: &Path, pairs: &str, nap: &str) -> Self {
+            let binary = folder.join("wakers");
+            let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/subjects/wakers.c");
+            let built = Command::new("cc").args(["-O1", "-pthread", "-o"]).arg(&binary).arg(source).status();
+            assert!(built.unwrap().success());
+            let mut command = Command::new(&binary);
+            let command = command.args([pairs, nap]).stdin(Stdio::piped()).stdout(Stdio::piped());
+            let mut subject = Subject(command.spawn().unwrap());
+            let mut line = String::new();
+            BufReader::new(subject.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
+            let (address, threads) = line.trim().split_once(' ').unwrap();
+            Self { subject, address: address.parse().unwrap(), threads: threads.parse().unwrap() }
+        }
+    }
+
+    /// Compares two reads of the memory until the process slept throughout `wanted` times.
+    fn compare_reads(pairs: &str, nap: &str, wanted: usize) {
         let folder = tempfile::tempdir().unwrap();
-        let (mut child, address, threads) = wakers(folder.path(), pairs, nap);
-        let process = Process::open(child.id().cast_signed()).unwrap();
+        let wakers = Wakers::start(folder.path(), pairs, nap);
+        let process = wakers.subject.process();
         let memory = ByPid::new(process.pid());
         let words = |at: u64| -> Vec<u64> {
-            (0..threads as u64).map(|thread| memory.read_word(address + 16 * thread + at).unwrap()).collect()
+            let addresses = (0..wakers.threads).map(|thread| wakers.address + 16 * thread + at);
+            addresses.map(|address| memory.read_word(address).unwrap()).collect()
         };
-        let mut good = 0;
-        while good < wanted {
-            let Some(quiet) = SleepingProcess::check(&process).unwrap() else { continue };
+        let mut compared = 0;
+        while compared < wanted {
+            let Some(sleeping) = SleepingProcess::check(&process).unwrap() else { continue };
             let first = words(0);
-            // Make some reads take longer, like those of a large heap.
-            if good % 2 == 0 {
+            // Some reads take longer, like those of a large heap.
+            if compared % 2 == 0 {
                 std::thread::sleep(std::time::Duration::from_micros(200));
             }
             let second = words(8);
-            if quiet.slept_throughout() {
-                assert_eq!(first, second, "read {good} of a process that seemed to sleep");
-                good += 1;
+            if sleeping.slept_throughout() {
+                assert_eq!(first, second, "read {compared}");
+                compared += 1;
             }
         }
-        child.kill().unwrap();
-        child.wait().unwrap();
     }
 
     #[test]
-    fn what_threads_that_slept_left_is_of_one_instant() {
+    fn memory_of_a_sleeping_process_does_not_change() {
         let wanted = if std::env::var_os("STRANDLINE_FULL").is_some() { 50_000 } else { 300 };
-        read_often("1", "3000", wanted);
-        read_often("3", "20000", wanted / 10);
+        compare_reads("1", "3000", wanted);
+        compare_reads("3", "20000", wanted / 10);
     }
 
     #[test]
-    fn a_process_that_has_worked_was_not_asleep_throughout() {
+    fn process_that_ran_did_not_sleep_throughout() {
         // Without naps, both threads of a pair may sleep for a moment while they hand on a byte.
         for (pairs, nap, wanted) in [("1", "3000", 50), ("2", "0", 0)] {
             let folder = tempfile::tempdir().unwrap();
-            let (mut child, address, _) = wakers(folder.path(), pairs, nap);
-            let process = Process::open(child.id().cast_signed()).unwrap();
+            let wakers = Wakers::start(folder.path(), pairs, nap);
+            let process = wakers.subject.process();
             let memory = ByPid::new(process.pid());
-            let turns_of_first = || memory.read_word(address).unwrap();
+            let turns_of_first = || memory.read_word(wakers.address).unwrap();
             let (mut checks, mut found) = (0, 0);
             while checks < 200 || found < wanted {
                 checks += 1;
-                let Some(quiet) = SleepingProcess::check(&process).unwrap() else { continue };
+                let Some(sleeping) = SleepingProcess::check(&process).unwrap() else { continue };
                 found += 1;
                 let before = turns_of_first();
                 while turns_of_first() == before {
                     std::thread::yield_now();
                 }
-                assert!(!quiet.slept_throughout(), "{nap}: the first thread has run since");
+                assert!(!sleeping.slept_throughout(), "{nap}: the first thread has run since");
             }
-            child.kill().unwrap();
-            child.wait().unwrap();
         }
     }
 
     #[test]
-    fn a_sleeping_thread_shows_its_thread_pointer() {
-        let own = std::process::id().cast_signed();
-        let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
-        let process = Process::open(child.id().cast_signed()).unwrap();
-        let quiet = loop {
-            if let Some(quiet) = SleepingProcess::check(&process).unwrap()
-                && quiet.threads.values().all(|asleep| asleep.call.number == 230)
+    fn thread_pointer_of_a_sleeping_thread_is_read() {
+        const CLOCK_NANOSLEEP: i64 = 230;
+        let subject = Subject(Command::new("sleep").arg("1000").spawn().unwrap());
+        let process = subject.process();
+        let sleeping = loop {
+            if let Some(sleeping) = SleepingProcess::check(&process).unwrap()
+                && sleeping.threads.values().all(|asleep| asleep.call.number == CLOCK_NANOSLEEP)
             {
-                break quiet;
+                break sleeping;
             }
         };
-        let facts = quiet.facts(true).unwrap();
+        let facts = sleeping.facts(true).unwrap();
         let (space, _) = AddressSpace::parse(&process.maps_text().unwrap());
         assert_eq!(facts.len(), 1);
         assert_eq!(space.find(facts[0].stack_pointer).unwrap().name, "[stack]");
         assert!(space.find(facts[0].fs_base).unwrap().permissions.write);
         assert_eq!(external_writer(&process, &space).unwrap(), None);
-        assert!(quiet.slept_throughout() && !quiet.seems_over());
+        assert!(sleeping.slept_throughout() && !sleeping.first_threads_ran());
+        let own = std::process::id().cast_signed();
         assert!(Asleep::check(&Process::open(own).unwrap(), own).is_none_or(|asleep| asleep.call.number > 0));
-        child.kill().unwrap();
-        child.wait().unwrap();
     }
 }

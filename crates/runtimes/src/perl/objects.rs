@@ -192,7 +192,7 @@ impl Head {
     }
 
     /// The storage that is read besides its body.
-    pub fn shape(&self, kind: Type) -> Storage {
+    pub fn storage(&self, kind: Type) -> Storage {
         match kind {
             Type::PvAv => Storage::Array,
             Type::PvHv => Storage::Hash,
@@ -259,11 +259,11 @@ mod tests {
     #[test]
     fn globs_and_references_have_no_buffer() {
         let head = |flags, u| Head { flags, u, ..Head::default() };
-        assert_eq!(head(flags::GLOB | 9, 8).shape(Type::PvGv), Storage::Plain);
-        assert_eq!(head(flags::GLOB | flags::PRIVATE_POK | 9, 8).shape(Type::PvGv), Storage::String);
-        assert_eq!(head(flags::ROK | 7, 8).shape(Type::PvMg), Storage::Plain);
-        assert_eq!(head(7, 0).shape(Type::PvMg), Storage::Plain);
-        assert_eq!(head(7, 16).shape(Type::PvMg), Storage::String);
+        assert_eq!(head(flags::GLOB | 9, 8).storage(Type::PvGv), Storage::Plain);
+        assert_eq!(head(flags::GLOB | flags::PRIVATE_POK | 9, 8).storage(Type::PvGv), Storage::String);
+        assert_eq!(head(flags::ROK | 7, 8).storage(Type::PvMg), Storage::Plain);
+        assert_eq!(head(7, 0).storage(Type::PvMg), Storage::Plain);
+        assert_eq!(head(7, 16).storage(Type::PvMg), Storage::String);
     }
 
     #[test]

@@ -296,15 +296,15 @@ impl PadReader<'_> {
     /// Records what one entry keeps. Entries that are free or cannot be read keep nothing.
     fn entry(&mut self, address: u64, name: Name, pad: Pad) -> Option<()> {
         let (head, kind) = self.head(address)?;
-        let shape = head.shape(kind);
+        let storage = head.storage(kind);
         // A lexical that was assigned a glob is FAKE.
-        let is_glob = kind == Type::PvGv && shape == Storage::Plain && head.flags & flags::FAKE == 0;
+        let is_glob = kind == Type::PvGv && storage == Storage::Plain && head.flags & flags::FAKE == 0;
         if is_glob && name.class != EntryKind::Own && self.found.globs.len() < MAX_MARKS {
             self.found.globs.push(address);
         }
         let read_only = name.class == EntryKind::Temporary && head.flags & flags::READONLY != 0;
         if name.class == EntryKind::Constant || read_only {
-            if shape == Storage::String {
+            if storage == Storage::String {
                 self.mark(&head, Mark::Constant);
             }
             return Some(());
@@ -319,7 +319,7 @@ impl PadReader<'_> {
         // An array or a hash without elements is the same for all references with or without
         // storage.
         let is_lexical = name.class != EntryKind::Temporary;
-        let (Buffer { pointer, bytes }, kind) = match shape {
+        let (Buffer { pointer, bytes }, kind) = match storage {
             _ if name.class == EntryKind::Other => return Some(()),
             Storage::String if out_of_use => {
                 (unshared_buffer(&mut self.pages, &head, self.place.release)?, BufferKind::String)

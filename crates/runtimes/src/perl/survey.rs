@@ -1,8 +1,8 @@
 //! Reads all values in one pass: their buffers, the bodies in use, and the memory of strings.
 //!
-//! Several threads read arenas of heads in address order, a few at a time. They read each value's
-//! body, and the last byte of the buffer of a shared string, which counts its other owners.
-//! Values are only summed; buffers are claimed in the refinements.
+//! Several threads read arenas of heads in address order, a few at a time. They read the body of
+//! each value, and the last byte of the buffer of a shared string, which counts its other owners.
+//! The survey keeps only sums over values, and claims buffers in the refinements.
 
 use super::Slots;
 use super::census::{self, ARENAS_PER_JOB};
@@ -15,26 +15,31 @@ use crate::batch::{Batch, PageCache};
 use crate::perl::layout::{self as layout, HEAD_BYTES, Layout, flags};
 use crate::work;
 use std::time::Instant;
+use strandline_claims::accumulator::Slot;
 use strandline_claims::refinements::Refinements;
 use strandline_process::memory::{Memory, WordPair};
 use strandline_process::range::AddressRange;
 
-/// Upper bound on the hashes with their own keys that are read.
+/// Maximum number, per thread, of hashes with keys of their own that are read.
 const MAX_HASHES: usize = 256 << 10;
-/// From this size on malloc may give a buffer its own mapping, whose size is in its size word.
+/// Upper bounds on the table of a hash and on the number of its keys; above, it is damaged.
+const MAX_TABLE_BYTES: u64 = 1 << 46;
+const MAX_KEYS: u64 = 1 << 43;
+/// From this size on malloc may give a buffer a mapping of its own, whose size is in its size word.
 const MAPPED_BYTES: u64 = 128 << 10;
 /// Longer buffers are not read completely.
 const MAX_READ_BYTES: u64 = 4608;
-/// All strings are compared in a process with at most `ARENAS_COMPARED` arenas (a million and a
-/// half of values), otherwise those of one job in `COMPARED_ONE_IN`: reading them all would double
-/// the time that the target is stopped.
-const ARENAS_COMPARED: usize = 8192;
-const COMPARED_ONE_IN: usize = 8;
-/// Stands for the owners of a buffer that could not be read.
+/// All strings are compared in a process with at most `MAX_ARENAS_COMPARED` arenas (a million and a
+/// half of values), otherwise those of one job in `COMPARED_JOB_INTERVAL`: reading them all would
+/// double the time that the target is stopped.
+const MAX_ARENAS_COMPARED: usize = 8192;
+const COMPARED_JOB_INTERVAL: usize = 8;
+/// Marks a shared buffer whose count of other owners was not read.
 const OWNERS_UNKNOWN: u64 = u64::MAX;
 
 /// Inputs of the survey, the same for all threads.
 pub struct SurveyContext<'a> {
+    /// The target's memory.
     pub memory: &'a dyn Memory,
     /// The target's layout.
     pub release: &'static Layout,
@@ -50,7 +55,9 @@ pub struct SurveyContext<'a> {
     pub refinements: &'a Refinements,
     /// The slots that they are claimed with.
     pub slots: Slots,
+    /// When to stop.
     pub deadline: Instant,
+    /// Number of threads.
     pub workers: usize,
     /// Called with the number of bytes read.
     pub progress: &'a (dyn Fn(u64) + Sync),
@@ -59,27 +66,29 @@ pub struct SurveyContext<'a> {
 /// Reads all values.
 pub fn survey_values(context: &SurveyContext<'_>) -> SurveySums {
     let jobs = context.heads.len().div_ceil(ARENAS_PER_JOB);
-    let (surveyors, left) =
+    let (surveyors, jobs_left) =
         work::run_jobs(context.workers, jobs, context.deadline, || Surveyor::new(context), Surveyor::job);
-    let mut all = SurveySums::default();
+    let mut sums = SurveySums::default();
     for surveyor in surveyors {
-        all.add(surveyor.survey);
+        sums.add(surveyor.sums);
     }
-    all.arenas_left = (left * ARENAS_PER_JOB) as u64;
-    all.finish();
-    all
+    sums.arenas_left = (jobs_left * ARENAS_PER_JOB) as u64;
+    sums.finish();
+    sums
 }
 
+/// One thread of the survey, with its sums and buffers that it uses again.
 struct Surveyor<'a> {
     context: &'a SurveyContext<'a>,
     batch: Batch<'a>,
     pages: PageCache<'a>,
-    survey: SurveySums,
+    sums: SurveySums,
     buffer: Vec<u8>,
     heads: Vec<Head>,
     values: Vec<Value>,
     addresses: Vec<u64>,
     pairs: Vec<Option<WordPair>>,
+    /// Index of the arena of the last body.
     last_arena: usize,
     /// Whether the strings of the current job are compared.
     compares: bool,
@@ -90,24 +99,34 @@ struct Surveyor<'a> {
 struct Value {
     head: Head,
     kind: Type,
-    shape: Storage,
+    storage: Storage,
     mark: Option<Mark>,
-    /// The two words of its body at `layout::CUR`.
+    /// The two words of its body at `layout::CUR`; `None` if they could not be read. A string's
+    /// length and the capacity of its buffer (`SvCUR`, `SvLEN`); an array's last element and the
+    /// last for which it has room; a hash's number of keys and its last bucket; an object's last
+    /// field.
     body: Option<WordPair>,
     /// For arrays and objects, the address of their storage; for shared strings, the number of
     /// other owners.
     third_word: u64,
 }
 
+impl Value {
+    /// Whether its string may still be read, because no pad marks it as out of use.
+    fn has_string_in_use(&self) -> bool {
+        self.head.has_string() && !matches!(self.mark, Some(Mark::Lexical | Mark::Temporary))
+    }
+}
+
 impl<'a> Surveyor<'a> {
     fn new(context: &'a SurveyContext<'a>) -> Self {
-        let mut survey = SurveySums::default();
-        survey.used.resize(context.bodies.len(), (0, [0; 2]));
+        let mut sums = SurveySums::default();
+        sums.used.resize(context.bodies.len(), (0, [0; 2]));
         Self {
             context,
             batch: Batch::new(context.memory),
             pages: PageCache::new(context.memory),
-            survey,
+            sums,
             buffer: Vec::new(),
             heads: Vec::new(),
             values: Vec::new(),
@@ -118,10 +137,11 @@ impl<'a> Surveyor<'a> {
         }
     }
 
+    /// Surveys the values of `ARENAS_PER_JOB` arenas.
     fn job(&mut self, number: usize) {
         self.values.clear();
-        let many = self.context.heads.len() > ARENAS_COMPARED;
-        self.compares = !many || number.is_multiple_of(COMPARED_ONE_IN);
+        let compares_all = self.context.heads.len() <= MAX_ARENAS_COMPARED;
+        self.compares = compares_all || number.is_multiple_of(COMPARED_JOB_INTERVAL);
         let mut bytes = 0;
         for arena in self.context.heads.iter().skip(number * ARENAS_PER_JOB).take(ARENAS_PER_JOB) {
             bytes += arena.bytes();
@@ -135,7 +155,7 @@ impl<'a> Surveyor<'a> {
         self.read_texts();
         let values = std::mem::take(&mut self.values);
         for value in &values {
-            match value.shape {
+            match value.storage {
                 Storage::String => self.string(value),
                 Storage::Array => self.array(value),
                 Storage::Hash => self.hash(value),
@@ -158,39 +178,34 @@ impl<'a> Surveyor<'a> {
                 continue;
             }
             let Some(kind) = head.kind(self.context.release) else { continue };
-            self.use_body(&head, kind);
-            let shape = head.shape(kind);
-            if kind == Type::PvGv && shape == Storage::Plain && head.u != 0 {
-                self.survey.glob(&head);
+            self.count_body(&head, kind);
+            let storage = head.storage(kind);
+            if kind == Type::PvGv && storage == Storage::Plain && head.u != 0 {
+                self.sums.glob(&head);
             }
-            if matches!(shape, Storage::Plain | Storage::Sub) {
+            if matches!(storage, Storage::Plain | Storage::Sub) {
                 continue;
             }
             while marks.next_if(|mark| mark.0 < head.address).is_some() {}
             let mark = marks.next_if(|mark| mark.0 == head.address).and_then(|mark| mark.1);
-            self.values.push(Value { head, kind, shape, mark, body: None, third_word: 0 });
+            self.values.push(Value { head, kind, storage, mark, body: None, third_word: 0 });
         }
     }
 
-    fn use_body(&mut self, head: &Head, kind: Type) {
+    /// Counts a body in use in its arena.
+    fn count_body(&mut self, head: &Head, kind: Type) {
         let Some(BodyPlace { start, bytes }) = head.body(kind, self.context.release) else { return };
-        self.survey.string_bodies += u64::from(kind.can_hold_string());
+        self.sums.string_bodies += u64::from(kind.can_hold_string());
         let bodies = self.context.bodies;
-        let holds = |index: usize| bodies.get(index).filter(|arena| arena.has_slot_at(start, bytes));
+        let holds = |&index: &usize| bodies.get(index).is_some_and(|arena| arena.has_slot_at(start, bytes));
         // Values made one after the other usually have bodies in one arena.
-        let index = if holds(self.last_arena).is_some() {
-            self.last_arena
-        } else {
-            match census::arena_before(bodies, start).filter(|&index| holds(index).is_some()) {
-                Some(index) => index,
-                None => {
-                    self.survey.damaged += 1;
-                    return;
-                }
-            }
+        let last = Some(self.last_arena).filter(holds);
+        let Some(index) = last.or_else(|| census::arena_before(bodies, start).filter(holds)) else {
+            self.sums.damaged += 1;
+            return;
         };
         self.last_arena = index;
-        if let (Some(arena), Some(used)) = (bodies.get(index), self.survey.used.get_mut(index)) {
+        if let (Some(arena), Some(used)) = (bodies.get(index), self.sums.used.get_mut(index)) {
             let on_pages = arena.bytes_by_page(start - arena.address, bytes);
             used.0 += 1;
             for (sum, here) in used.1.iter_mut().zip(on_pages) {
@@ -199,6 +214,7 @@ impl<'a> Surveyor<'a> {
         }
     }
 
+    /// Reads the bodies of all values, and the addresses of the storage of arrays and objects.
     fn read_bodies(&mut self) {
         self.addresses.clear();
         self.addresses.extend(self.values.iter().map(|value| value.head.any.wrapping_add(layout::CUR)));
@@ -208,28 +224,27 @@ impl<'a> Surveyor<'a> {
         }
         const { assert!(layout::CUR == layout::ARRAY_FILL && layout::CUR == layout::HASH_KEYS) };
         const { assert!(layout::CUR == layout::OBJECT_MAXFIELD && layout::ARRAY_ALLOC == layout::OBJECT_FIELDS) };
-        let storage = |value: &Value| matches!(value.shape, Storage::Array | Storage::Object);
-        self.third_word(
-            storage,
+        self.read_third_words(
+            |value| matches!(value.storage, Storage::Array | Storage::Object),
             |value| value.head.any.wrapping_add(layout::ARRAY_ALLOC - 8),
             |_, pair| pair.1,
         );
     }
 
-    /// Reads a third word for the values of `which`: `place` returns the address of a pair of
-    /// words, and `take` picks the word from the pair.
-    fn third_word(
+    /// Reads a third word for the values that `is_selected`: `address` returns the address of a
+    /// pair of words, and `pick` gets the third word from the pair.
+    fn read_third_words(
         &mut self,
-        which: impl Fn(&Value) -> bool,
-        place: impl Fn(&Value) -> u64,
-        survey_values: impl Fn(&Value, WordPair) -> u64,
+        is_selected: impl Fn(&Value) -> bool,
+        address: impl Fn(&Value) -> u64,
+        pick: impl Fn(&Value, WordPair) -> u64,
     ) {
         self.addresses.clear();
-        self.addresses.extend(self.values.iter().filter(|value| which(value)).map(place));
+        self.addresses.extend(self.values.iter().filter(|value| is_selected(value)).map(address));
         self.batch.pairs(&self.addresses, &mut self.pairs);
-        for (value, pair) in self.values.iter_mut().filter(|value| which(value)).zip(&self.pairs) {
+        for (value, pair) in self.values.iter_mut().filter(|value| is_selected(value)).zip(&self.pairs) {
             match pair {
-                Some(pair) => value.third_word = survey_values(value, *pair),
+                Some(pair) => value.third_word = pick(value, *pair),
                 None => value.body = None,
             }
         }
@@ -240,119 +255,114 @@ impl<'a> Surveyor<'a> {
     fn read_owners(&mut self) {
         let cow = self.context.release.is_cow();
         let compares = self.compares;
-        let long = move |value: &Value| {
-            let length = value.body.map_or(0, |body| body.1);
-            let is_whole = compares && length <= MAX_READ_BYTES;
-            value.shape == Storage::String && value.head.flags & cow != 0 && !is_whole
+        let capacity = |value: &Value| value.body.map_or(0, |(_, capacity)| capacity);
+        let is_selected = move |value: &Value| {
+            let is_read_whole = compares && capacity(value) <= MAX_READ_BYTES;
+            value.storage == Storage::String && value.head.flags & cow != 0 && !is_read_whole
         };
-        let last =
-            |value: &Value| value.head.u.wrapping_add(value.body.map_or(0, |body| body.1)).wrapping_sub(1);
-        let others = |value: &Value, pair: WordPair| {
-            let at = last(value) % 16;
+        let last_byte = |value: &Value| value.head.u.wrapping_add(capacity(value)).wrapping_sub(1);
+        let other_owners = |value: &Value, pair: WordPair| {
+            let at = last_byte(value) % 16;
             let word = if at < 8 { pair.0 } else { pair.1 };
             (word >> (at % 8 * 8)) & 0xff
         };
-        self.third_word(long, |value| last(value) & !15, others);
+        self.read_third_words(is_selected, |value| last_byte(value) & !15, other_owners);
     }
 
-    /// Reads short strings. The last byte of a shared buffer counts its other owners; strings in
-    /// use that are not shared are compared.
+    /// Reads short strings: the last byte of a shared buffer counts its other owners, and strings
+    /// in use that are not shared are compared.
     fn read_texts(&mut self) {
         if !self.compares {
             return;
         }
         let cow = self.context.release.is_cow();
+        // Address and length of each text, and the index of its value.
         let mut places = Vec::new();
-        let mut whose = Vec::new();
+        let mut indices = Vec::new();
         for (index, value) in self.values.iter_mut().enumerate() {
-            let Some((current, length)) = value.body.filter(|_| value.shape == Storage::String) else {
+            let Some((length, capacity)) = value.body.filter(|_| value.storage == Storage::String) else {
                 continue;
             };
-            let is_used =
-                value.head.has_string() && !matches!(value.mark, Some(Mark::Lexical | Mark::Temporary));
             let is_cow = value.head.flags & cow != 0;
-            if current >= length || length > MAX_READ_BYTES || !(is_used || is_cow) {
+            let is_read = value.has_string_in_use() || is_cow;
+            if length >= capacity || capacity > MAX_READ_BYTES || !is_read {
                 continue;
             }
             if is_cow {
-                // Until the byte is read.
                 value.third_word = OWNERS_UNKNOWN;
             }
-            places.push(AddressRange::sized(value.head.u, if is_cow { length } else { current }));
-            whose.push(index);
+            places.push(AddressRange::sized(value.head.u, if is_cow { capacity } else { length }));
+            indices.push(index);
         }
-        let (values, equal) = (&mut self.values, &mut self.survey.equal);
+        let (values, equal) = (&mut self.values, &mut self.sums.equal);
         self.batch.bytes(&places, &mut |place, bytes| {
-            let Some(value) = whose.get(place).and_then(|&index| values.get_mut(index)) else { return };
-            let Some((current, _)) = value.body else { return };
+            let Some(value) = indices.get(place).and_then(|&index| values.get_mut(index)) else { return };
+            let Some((length, _)) = value.body else { return };
             if value.head.flags & cow != 0 {
                 value.third_word = bytes.last().copied().map_or(OWNERS_UNKNOWN, u64::from);
             }
-            let is_used =
-                value.head.has_string() && !matches!(value.mark, Some(Mark::Lexical | Mark::Temporary));
-            let text = usize::try_from(current).ok().and_then(|current| bytes.get(..current));
-            if let Some(text) = text.filter(|_| value.third_word == 0 && is_used) {
-                equal.add(text, current);
+            let text = usize::try_from(length).ok().and_then(|length| bytes.get(..length));
+            if let Some(text) = text.filter(|_| value.third_word == 0 && value.has_string_in_use()) {
+                equal.add(text, length);
             }
         });
     }
 
+    /// Counts a string, and claims its buffer.
     fn string(&mut self, value: &Value) {
         let head = &value.head;
-        let Some((current, length)) = value.body else {
-            self.survey.unread += 1;
+        let Some((length, capacity)) = value.body.filter(|_| value.third_word != OWNERS_UNKNOWN) else {
+            self.sums.unread += 1;
             return;
         };
-        if length == 0 {
-            return self.no_buffer(head, current);
+        if capacity == 0 {
+            return self.string_without_buffer(head, length);
         }
-        if value.third_word == OWNERS_UNKNOWN {
-            self.survey.unread += 1;
-            return;
-        }
-        let hidden =
-            if head.has_flags(flags::OOK) { roots::ook_offset(&mut self.pages, head.u) } else { Some(0) };
-        let buffer = hidden.and_then(|hidden| {
-            let (pointer, bytes) = (head.u.checked_sub(hidden)?, length.checked_add(hidden)?);
-            Some(Buffer { pointer, bytes })
-        });
-        let Some(buffer) = buffer.filter(|buffer| current < length && buffer.bytes < MAX_BUFFER_BYTES) else {
-            self.survey.damaged += 1;
+        let buffer = self.string_buffer(head, capacity).filter(|_| length < capacity);
+        let Some(buffer) = buffer else {
+            self.sums.damaged += 1;
             return;
         };
-        let slots = self.context.slots;
-        let unused = buffer.bytes - current - 1;
+        let unused = buffer.bytes - length - 1;
         if value.third_word > 0 {
-            self.claim(buffer, slots.shared);
-            self.survey.add_shared(value.third_word, buffer.bytes, unused);
+            self.claim(buffer, self.context.slots.shared);
+            self.sums.add_shared(value.third_word, buffer.bytes, unused);
         } else {
-            if !self.own_buffer(value, buffer) {
+            if !self.claim_unshared(value, buffer) {
                 return;
             }
             let rounding = self.rounding(buffer);
-            self.survey.add_unshared(current, buffer.bytes, unused, rounding);
-            if length > MAX_READ_BYTES || !self.compares {
-                self.survey.equal.skip(current);
+            self.sums.add_unshared(length, buffer.bytes, unused, rounding);
+            if capacity > MAX_READ_BYTES || !self.compares {
+                self.sums.equal.skip(length);
             }
         }
         if head.has_string() {
-            self.survey.add_string(head, value.kind, current, self.context.release);
-            add(&mut self.survey.strings.offset, u64::from(head.has_flags(flags::OOK)));
+            self.sums.add_string(head, value.kind, length, self.context.release);
+            add(&mut self.sums.strings.offset, u64::from(head.has_flags(flags::OOK)));
         }
     }
 
-    /// Claims a buffer that is not shared; false if it holds no string in use.
-    fn own_buffer(&mut self, value: &Value, buffer: Buffer) -> bool {
+    /// The buffer of a string, including the part before its start that `OOK` hides; `None` if its
+    /// size is impossible.
+    fn string_buffer(&mut self, head: &Head, capacity: u64) -> Option<Buffer> {
+        let hidden = if head.has_flags(flags::OOK) { roots::ook_offset(&mut self.pages, head.u)? } else { 0 };
+        let buffer = Buffer { pointer: head.u.checked_sub(hidden)?, bytes: capacity.checked_add(hidden)? };
+        Some(buffer).filter(|buffer| buffer.bytes < MAX_BUFFER_BYTES)
+    }
+
+    /// Claims a buffer that is not shared. Returns whether it holds a string in use.
+    fn claim_unshared(&mut self, value: &Value, buffer: Buffer) -> bool {
         let (head, slots, bytes) = (&value.head, self.context.slots, buffer.bytes);
         let (slot, in_use) = match value.mark {
-            Some(Mark::Lexical) => (self.survey.retain(RetainedBy::Lexical, bytes, slots.pad), false),
-            Some(Mark::Temporary) => (self.survey.retain(RetainedBy::Temporary, bytes, slots.pad), false),
+            Some(Mark::Lexical) => (self.sums.retain(RetainedBy::Lexical, bytes, slots.pad), false),
+            Some(Mark::Temporary) => (self.sums.retain(RetainedBy::Temporary, bytes, slots.pad), false),
             // A number that keeps the buffer of its former string, or memory that C code holds: in
             // use, but no string. It stays with malloc.
             _ if !head.has_string() && head.has_value() => return false,
-            // A variable's buffer, or memory that C code holds: globs decide.
+            // A variable's buffer, or memory that C code holds: distinguished later, by globs.
             _ if !head.has_string() => {
-                self.survey.add_undefined(head, buffer);
+                self.sums.add_undefined(head, buffer);
                 return false;
             }
             // With ithreads constants of code are in pads. Without, code points to them directly:
@@ -360,8 +370,8 @@ impl<'a> Surveyor<'a> {
             // 5.20); literals cannot be distinguished from variables that a program made read-only,
             // and count as strings.
             mark if mark == Some(Mark::Constant) || head.has_flags(flags::READONLY | flags::PADTMP) => {
-                add(&mut self.survey.strings.constants.buffers, 1);
-                add(&mut self.survey.strings.constants.capacity_bytes, bytes);
+                add(&mut self.sums.strings.constants.buffers, 1);
+                add(&mut self.sums.strings.constants.capacity_bytes, bytes);
                 (slots.constant, true)
             }
             _ => (slots.string, true),
@@ -371,13 +381,13 @@ impl<'a> Surveyor<'a> {
     }
 
     /// Counts a string without a buffer: a shared key, or static text.
-    fn no_buffer(&mut self, head: &Head, current: u64) {
+    fn string_without_buffer(&mut self, head: &Head, length: u64) {
         if !head.has_string() {
             return;
         }
-        let strings = &mut self.survey.strings;
+        let strings = &mut self.sums.strings;
         add(&mut strings.values, 1);
-        strings.payload_bytes = strings.payload_bytes.saturating_add(current.min(MAX_BUFFER_BYTES));
+        strings.payload_bytes = strings.payload_bytes.saturating_add(length.min(MAX_BUFFER_BYTES));
         add(&mut strings.head_bytes, HEAD_BYTES);
         add(&mut strings.utf8, u64::from(head.has_flags(flags::UTF8)));
         add(&mut strings.cow.key_values, u64::from(head.flags & self.context.release.is_cow() != 0));
@@ -395,25 +405,26 @@ impl<'a> Surveyor<'a> {
         written.unwrap_or(usual) - 8 - buffer.bytes
     }
 
+    /// Counts an array, and claims its storage.
     fn array(&mut self, value: &Value) {
         let Some((fill, last)) = value.body else {
-            self.survey.unread += 1;
+            self.sums.unread += 1;
             return;
         };
         if value.third_word == 0 {
             return;
         }
         let Some(bytes) = roots::array_bytes(value.head.u, value.third_word, last) else {
-            self.survey.damaged += 1;
+            self.sums.damaged += 1;
             return;
         };
         let elements = fill.wrapping_add(1);
         let slots = self.context.slots;
         let slot = if value.mark == Some(Mark::Lexical) {
-            self.survey.retain(RetainedBy::Container, bytes, slots.pad);
-            self.survey.retain(RetainedBy::Lexical, bytes, slots.pad)
+            self.sums.retain(RetainedBy::Container, bytes, slots.pad);
+            self.sums.retain(RetainedBy::Lexical, bytes, slots.pad)
         } else {
-            let containers = &mut self.survey.containers;
+            let containers = &mut self.sums.containers;
             add(&mut containers.arrays, 1);
             add(&mut containers.array_bytes, bytes);
             add(&mut containers.array_unused_bytes, bytes.saturating_sub(elements.saturating_mul(8)));
@@ -422,31 +433,35 @@ impl<'a> Surveyor<'a> {
         self.claim(Buffer { pointer: value.third_word, bytes }, slot);
     }
 
+    /// Counts a hash, and claims its table. Hashes with keys of their own are listed, to be read
+    /// later.
     fn hash(&mut self, value: &Value) {
         let Some((keys, last)) = value.body else {
-            self.survey.unread += 1;
+            self.sums.unread += 1;
             return;
         };
         let table = value.head.u;
-        let bytes =
-            last.checked_add(1).and_then(|count| count.checked_mul(8)).filter(|&bytes| bytes < 1 << 46);
-        let Some(bytes) = bytes.filter(|_| keys < 1 << 43) else {
-            self.survey.damaged += 1;
+        let bytes = last
+            .checked_add(1)
+            .and_then(|count| count.checked_mul(8))
+            .filter(|&bytes| bytes < MAX_TABLE_BYTES);
+        let Some(bytes) = bytes.filter(|_| keys < MAX_KEYS) else {
+            self.sums.damaged += 1;
             return;
         };
         if table == 0 {
             return;
         }
         let release = self.context.release;
-        let behind = value.head.has_flags(flags::OOK) && !release.aux_in_body();
-        let bytes = bytes + if behind { release.aux_bytes() } else { 0 };
+        let has_aux_behind = value.head.has_flags(flags::OOK) && !release.aux_in_body();
+        let bytes = bytes + if has_aux_behind { release.aux_bytes() } else { 0 };
         let slots = self.context.slots;
         let slot = if value.mark == Some(Mark::Lexical) {
-            self.survey.retain(RetainedBy::Container, bytes, slots.pad);
-            self.survey.retain(RetainedBy::Lexical, bytes, slots.pad)
+            self.sums.retain(RetainedBy::Container, bytes, slots.pad);
+            self.sums.retain(RetainedBy::Lexical, bytes, slots.pad)
         } else {
-            add(&mut self.survey.containers.hashes, 1);
-            add(&mut self.survey.containers.table_bytes, bytes);
+            add(&mut self.sums.containers.hashes, 1);
+            add(&mut self.sums.containers.table_bytes, bytes);
             slots.container
         };
         self.claim(Buffer { pointer: table, bytes }, slot);
@@ -454,18 +469,19 @@ impl<'a> Surveyor<'a> {
             return;
         }
         if keys > 0 && !value.head.has_flags(flags::SHARE_KEYS) {
-            if self.survey.own_keys.len() < MAX_HASHES {
-                add(&mut self.survey.own_entries, keys);
-                self.survey.own_keys.push(BucketTable { address: table, last });
+            if self.sums.own_keys.len() < MAX_HASHES {
+                add(&mut self.sums.own_entries, keys);
+                self.sums.own_keys.push(BucketTable { address: table, last });
             } else {
-                self.survey.others_left_out += 1;
+                self.sums.others_left_out += 1;
             }
         }
     }
 
+    /// Claims the fields of an object.
     fn object(&mut self, value: &Value) {
         let Some((last, _)) = value.body else {
-            self.survey.unread += 1;
+            self.sums.unread += 1;
             return;
         };
         let bytes = last.wrapping_add(1).saturating_mul(8);
@@ -474,7 +490,7 @@ impl<'a> Surveyor<'a> {
         }
     }
 
-    fn claim(&mut self, buffer: Buffer, slot: strandline_claims::accumulator::Slot) {
+    fn claim(&mut self, buffer: Buffer, slot: Slot) {
         self.context.refinements.claim(buffer.pointer, buffer.bytes, slot);
     }
 }

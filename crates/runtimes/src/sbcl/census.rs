@@ -2,6 +2,7 @@
 //! bytes.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::heap::DynamicSpace;
 use super::objects::{Kinds, Run};
@@ -12,15 +13,16 @@ use crate::sbcl::layout::{GC_PAGE_BYTES, GENERATIONS, Layout, ObjectKind, PSEUDO
 use strandline_claims::accumulator::{AccumulatedPart, Accumulator, Class, Slot};
 use strandline_claims::add_fields;
 use strandline_claims::range::RangePages;
+use strandline_process::work::on_threads;
 
 /// Entries of the cache of types, a power of two.
-const CACHE: usize = 1024;
+const CACHE_ENTRIES: usize = 1024;
 /// Upper bound on distinct types: a program has thousands, a damaged heap as many as it has
 /// instances.
 const MAX_TYPES: usize = 65_536;
-/// Key of the instances of further types. No layout has this address.
+/// Key of the instances of all further types; no layout has this address.
 const OTHER_TYPES: TypeKey = 1 << 40;
-/// Runs that a thread takes at a time.
+/// Runs that a thread counts at a time.
 const RUNS_AT_ONCE: usize = 64;
 
 /// Key of a type: the address of an instance's layout, or an object's widetag (0 for conses).
@@ -55,18 +57,18 @@ pub type Tallies = [Tally; GENERATIONS];
 
 /// Objects of one type, reachable and not, by generation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Count {
+pub struct TypeCount {
     /// Reachable, or pseudo-static.
     pub live: Tallies,
     /// Not reachable.
     pub dead: Tallies,
 }
 
-impl Count {
+impl TypeCount {
     /// Adds another count.
     pub fn add(&mut self, other: &Self) {
-        for (mine, theirs) in [(&mut self.live, &other.live), (&mut self.dead, &other.dead)] {
-            mine.iter_mut().zip(theirs).for_each(|(mine, theirs)| mine.add(*theirs));
+        for (sums, more) in [(&mut self.live, &other.live), (&mut self.dead, &other.dead)] {
+            sums.iter_mut().zip(more).for_each(|(sum, more)| sum.add(*more));
         }
     }
 }
@@ -74,8 +76,8 @@ impl Count {
 /// Counts of all types.
 #[derive(Default)]
 pub struct Census {
-    /// By type.
-    pub types: HashMap<TypeKey, Count>,
+    /// Counts by type.
+    pub types: HashMap<TypeKey, TypeCount>,
     /// Bytes of fillers, by generation.
     pub fillers: [u64; GENERATIONS],
     /// Bytes of runs behind the point where the walk failed.
@@ -84,7 +86,7 @@ pub struct Census {
     pub moved_bytes: u64,
     /// Live bytes of large objects.
     pub large_bytes: u64,
-    /// The resident part of these.
+    /// Their resident part.
     pub large_resident_bytes: u64,
     /// The lowest address at which the walk of a run failed.
     pub damage: Option<u64>,
@@ -96,29 +98,29 @@ impl Census {
             let is_full = self.types.len() >= MAX_TYPES && key > 0xff && !self.types.contains_key(&key);
             self.types.entry(if is_full { OTHER_TYPES } else { key }).or_default().add(&count);
         }
-        for (mine, theirs) in self.fillers.iter_mut().zip(other.fillers) {
-            *mine += theirs;
+        for (sum, more) in self.fillers.iter_mut().zip(other.fillers) {
+            *sum += more;
         }
         add_fields!(self, other: unread_bytes, moved_bytes, large_bytes, large_resident_bytes);
         self.damage = [self.damage, other.damage].into_iter().flatten().min();
     }
 }
 
-/// Counts by type with a small cache in front: most objects are of few types.
-struct Counter {
+/// Counts of types, with a small cache because most objects are of few types.
+struct TypeCounter {
     index: HashMap<TypeKey, usize>,
-    counts: Vec<(TypeKey, Count)>,
+    counts: Vec<(TypeKey, TypeCount)>,
     cache: Vec<(TypeKey, usize)>,
 }
 
-impl Counter {
+impl TypeCounter {
     fn new() -> Self {
-        Self { index: HashMap::new(), counts: Vec::new(), cache: vec![(u64::MAX, 0); CACHE] }
+        Self { index: HashMap::new(), counts: Vec::new(), cache: vec![(u64::MAX, 0); CACHE_ENTRIES] }
     }
 
     #[inline]
-    fn count_mut(&mut self, key: TypeKey) -> Option<&mut Count> {
-        let place = (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 54) as usize % CACHE;
+    fn count_mut(&mut self, key: TypeKey) -> Option<&mut TypeCount> {
+        let place = (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 54) as usize % CACHE_ENTRIES;
         let cached = self.cache.get(place).copied().filter(|cached| cached.0 == key);
         let index = match cached {
             Some((_, index)) => index,
@@ -128,7 +130,7 @@ impl Counter {
                 let key = if is_full { OTHER_TYPES } else { key };
                 let index = *self.index.entry(key).or_insert(next);
                 if index == next {
-                    self.counts.push((key, Count::default()));
+                    self.counts.push((key, TypeCount::default()));
                 }
                 if let Some(slot) = self.cache.get_mut(place) {
                     *slot = (key, index);
@@ -142,7 +144,7 @@ impl Counter {
 
 /// Inputs of the census.
 pub struct CensusContext<'a> {
-    /// The copy.
+    /// The copy of the heap.
     pub store: &'a HeapCopy,
     /// Kinds of objects.
     pub kinds: &'a Kinds,
@@ -154,7 +156,7 @@ pub struct CensusContext<'a> {
     pub runs: &'a [Run],
     /// By page: whether conservative roots pin it.
     pub pinned: &'a [bool],
-    /// The objects that they pin, ascending.
+    /// The objects that conservative roots pin, ascending.
     pub pins: &'a [UnitIndex],
     /// The slots of the rows.
     pub slots: &'a Slots,
@@ -168,58 +170,54 @@ impl CensusContext<'_> {
     /// Counts and claims all runs with `workers` threads.
     pub fn count(&self, workers: usize) -> (Census, AccumulatedPart) {
         let chunks: Vec<&[Run]> = self.runs.chunks(RUNS_AT_ONCE).collect();
-        let next = std::sync::atomic::AtomicUsize::new(0);
-        let done = std::sync::Mutex::new(Vec::with_capacity(chunks.len()));
-        let census = std::sync::Mutex::new(Census::default());
-        std::thread::scope(|scope| {
-            for _ in 0..workers.max(1) {
-                scope.spawn(|| {
-                    let mut mine = Census::default();
-                    let mut counter = Counter::new();
-                    loop {
-                        let index = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-                        let Some(chunk) = chunks.get(index) else { break };
-                        let from =
-                            if index == 0 { self.heap.start } else { chunk.first().map_or(0, |r| r.start) };
-                        let to = chunks
-                            .get(index + 1)
-                            .and_then(|c| c.first())
-                            .map_or(self.heap.end(), |r| r.start);
-                        let block = self.count_runs(chunk, from, to, &mut mine, &mut counter);
-                        if let Ok(mut done) = done.lock() {
-                            done.push((index, block));
-                        }
-                    }
-                    mine.types = counter.counts.into_iter().collect();
-                    if let Ok(mut census) = census.lock() {
-                        census.add(mine);
-                    }
-                });
-            }
-        });
-        let mut blocks = done.into_inner().unwrap_or_default();
-        blocks.sort_by_key(|block| block.0);
+        let next = AtomicUsize::new(0);
+        let mut census = Census::default();
+        let mut parts = Vec::with_capacity(chunks.len());
+        for (more, counted) in on_threads(workers, || self.count_chunks(&chunks, &next)) {
+            census.add(more);
+            parts.extend(counted);
+        }
+        parts.sort_by_key(|(index, _)| *index);
         let mut all = AccumulatedPart::empty(self.heap.start);
-        for (_, block) in blocks {
-            // Each block starts at the end of the one before.
-            let _ = all.join(block, self.pages);
+        for (_, part) in parts {
+            // Each part starts at the end of the one before.
+            let _ = all.join(part, self.pages);
         }
         if all.end < self.heap.end() {
             let mut accumulator = Accumulator::new(all.end, self.pages);
             self.gap(&mut accumulator, self.heap.end());
             let _ = all.join(accumulator.cut(), self.pages);
         }
-        (census.into_inner().unwrap_or_default(), all)
+        (census, all)
     }
 
-    /// Claims `from..to`, which holds `runs`.
+    /// Counts and claims chunks of runs, from `next` on, until none is left. Returns the counts,
+    /// and the claims of each chunk with its index.
+    fn count_chunks(&self, chunks: &[&[Run]], next: &AtomicUsize) -> (Census, Vec<(usize, AccumulatedPart)>) {
+        let mut census = Census::default();
+        let mut counter = TypeCounter::new();
+        let mut parts = Vec::new();
+        loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            let Some(chunk) = chunks.get(index) else { break };
+            // A chunk extends to the start of the next one.
+            let start_of = |chunk: &&[Run]| chunk.first().map(|run| run.start);
+            let from = if index == 0 { self.heap.start } else { start_of(chunk).unwrap_or(0) };
+            let to = chunks.get(index + 1).and_then(start_of).unwrap_or(self.heap.end());
+            parts.push((index, self.count_runs(chunk, from, to, &mut census, &mut counter)));
+        }
+        census.types = counter.counts.into_iter().collect();
+        (census, parts)
+    }
+
+    /// Counts the objects of `runs`, and claims `from..to`, which contains them.
     fn count_runs(
         &self,
         runs: &[Run],
         from: u64,
         to: u64,
         census: &mut Census,
-        counter: &mut Counter,
+        counter: &mut TypeCounter,
     ) -> AccumulatedPart {
         let mut accumulator = Accumulator::new(from, self.pages);
         for run in runs {
@@ -235,8 +233,8 @@ impl CensusContext<'_> {
         accumulator.cut()
     }
 
-    /// Claims what holds no objects up to `end`: the rest of a page that does, and pages that are
-    /// free or not used yet.
+    /// Claims memory without objects up to `end`: the rest of a page that has objects, and pages
+    /// that are free or not used yet.
     fn gap(&self, accumulator: &mut Accumulator<'_>, end: u64) {
         if !accumulator.cursor().is_multiple_of(GC_PAGE_BYTES) {
             let page_end = (accumulator.cursor() | (GC_PAGE_BYTES - 1)) + 1;
@@ -250,14 +248,16 @@ impl CensusContext<'_> {
         }
     }
 
+    /// Counts and claims the objects of one run. Returns where the walk ended: before the end of
+    /// the run if it failed.
     fn run(
         &self,
         run: Run,
         accumulator: &mut Accumulator<'_>,
         census: &mut Census,
-        counter: &mut Counter,
+        counter: &mut TypeCounter,
     ) -> u64 {
-        let large = self.heap.pages.get(run.page).is_some_and(|page| page.is_large(self.layout));
+        let is_large = self.heap.pages.get(run.page).is_some_and(|page| page.is_large(self.layout));
         super::objects::walk(self.store, self.kinds, run, |at, words, header| {
             let bytes = words * 8;
             let (index, generation) = self
@@ -265,10 +265,10 @@ impl CensusContext<'_> {
                 .page_of(at)
                 .map_or((0, 0), |(index, page)| (index, usize::from(page.generation) % GENERATIONS));
             let spot = self.store.spot(at);
-            let reached = spot.is_some_and(|spot| self.store.is_marked(spot));
-            let lives = reached || generation == PSEUDO_STATIC;
-            if reached && generation != PSEUDO_STATIC {
-                if large {
+            let is_reached = spot.is_some_and(|spot| self.store.is_marked(spot));
+            let is_live = is_reached || generation == PSEUDO_STATIC;
+            if is_reached && generation != PSEUDO_STATIC {
+                if is_large {
                     census.large_resident_bytes += bytes_of(self.pages.runs_in(at, at + bytes));
                     census.large_bytes += bytes;
                 } else if !self.is_pinned(index, spot) {
@@ -283,17 +283,18 @@ impl CensusContext<'_> {
                 return;
             }
             if let Some(count) = counter.count_mut(self.type_of(header)) {
-                let counts = if lives { &mut count.live } else { &mut count.dead };
+                let counts = if is_live { &mut count.live } else { &mut count.dead };
                 if let Some(tally) = counts.get_mut(generation) {
                     tally.add(Tally { objects: 1, bytes });
                 }
             }
-            let slots = if lives { &self.slots.live } else { &self.slots.dead };
+            let slots = if is_live { &self.slots.live } else { &self.slots.dead };
             let slot = slots.get(generation).copied().unwrap_or(self.unread);
             accumulator.claim_to(at + bytes, Class::Refined(slot));
         })
     }
 
+    /// Whether conservative roots pin the object at `spot`, on page `page`.
     fn is_pinned(&self, page: usize, spot: Option<UnitIndex>) -> bool {
         self.pinned.get(page).copied().unwrap_or(false)
             && spot.is_some_and(|spot| self.pins.binary_search(&spot).is_ok())
@@ -303,6 +304,7 @@ impl CensusContext<'_> {
     fn type_of(&self, header: u64) -> TypeKey {
         match self.kinds.of(header) {
             Some(ObjectKind::Cons) => 0,
+            // The upper half of the header is the address of the layout.
             Some(ObjectKind::Instance | ObjectKind::FunInstance) if header >> 32 != 0 => header >> 32,
             _ => header & 0xff,
         }
@@ -314,15 +316,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_number_of_types_is_bounded() {
-        let mut counter = Counter::new();
+    fn number_of_distinct_types_is_limited() {
+        let mut counter = TypeCounter::new();
         for layout in 0..3 * MAX_TYPES as u64 {
             counter.count_mut(0x1000 + layout * 16).unwrap().dead[0].objects += 1;
         }
         counter.count_mut(0x11).unwrap().dead[0].objects += 1;
-        assert_eq!(counter.counts.len(), MAX_TYPES + 2, "the others, and what is no instance");
+        assert_eq!(counter.counts.len(), MAX_TYPES + 2, "also a key for further types, and a widetag");
         let mut census = Census { types: counter.counts.iter().copied().collect(), ..Census::default() };
-        let more = (0..100u64).map(|layout| (0x8000_0000 + layout, Count::default())).collect();
+        let more = (0..100u64).map(|layout| (0x8000_0000 + layout, TypeCount::default())).collect();
         census.add(Census { types: more, ..Census::default() });
         assert_eq!(census.types.len(), MAX_TYPES + 2);
         let counted: u64 = census.types.values().map(|count| count.dead[0].objects).sum();

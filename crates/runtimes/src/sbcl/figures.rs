@@ -21,7 +21,7 @@ pub fn figures(
         name: "dynamic".to_owned(),
         start: heap.start,
         bytes: heap.end() - heap.start,
-        resident_bytes: resident_bytes(context, heap.start, heap.start + heap.size),
+        resident_bytes: resident_bytes(context, heap.start, heap.start + heap.size_bytes),
     }];
     all.extend(spaces.iter().map(|space| SpaceFacts {
         name: space.kind.name().to_owned(),
@@ -32,11 +32,11 @@ pub fn figures(
     all.sort_by_key(|space| space.start);
     Sbcl {
         dynamic_usage_bytes: heap.bytes_allocated,
-        dynamic_space_bytes: heap.size,
+        dynamic_space_bytes: heap.size_bytes,
         gc_page_bytes: GC_PAGE_BYTES,
         open_region_bytes: regions.iter().map(|region| region.free - region.start).sum(),
-        bytes_consed_between_gcs: heap.consed_between,
-        auto_gc_trigger_bytes: heap.auto_trigger,
+        bytes_consed_between_gcs: heap.consed_between_bytes,
+        auto_gc_trigger_bytes: heap.auto_trigger_bytes,
         generations: generations(heap, layout),
         spaces: all,
         ..Sbcl::default()
@@ -61,10 +61,10 @@ fn next_collections(heap: &DynamicSpace) -> Vec<(String, Option<u64>)> {
     let mut all = Vec::with_capacity(heap.generations.len());
     // Whether the next collection raises the previous generation.
     let mut is_raised = false;
-    for (number, books) in heap.generations.iter().enumerate() {
-        let raises = books.collections >= books.before_promotion;
+    for (number, record) in heap.generations.iter().enumerate() {
+        let raises = record.collections >= record.collections_before_promotion;
         if number == 0 {
-            let missing = heap.auto_trigger.map(|trigger| trigger.saturating_sub(heap.bytes_allocated));
+            let missing = heap.auto_trigger_bytes.map(|trigger| trigger.saturating_sub(heap.bytes_allocated));
             let text =
                 missing.map_or_else(|| "a call of gc".to_owned(), |bytes| format!("{} more", mib(bytes)));
             all.push((text, missing));
@@ -76,14 +76,14 @@ fn next_collections(heap: &DynamicSpace) -> Vec<(String, Option<u64>)> {
             continue;
         }
         let age = heap.average_age(number);
-        let is_old = age > books.minimum_age;
-        let missing = books.trigger.saturating_add(1).saturating_sub(books.bytes_allocated);
+        let is_old = age > record.minimum_age;
+        let missing = record.trigger_bytes.saturating_add(1).saturating_sub(record.bytes_allocated);
         let mut parts = Vec::new();
         if !is_raised {
             parts.push(format!("a promotion from generation {}", number - 1));
         }
         if !is_old {
-            parts.push(format!("average age {age:.2} of {:.2}", books.minimum_age));
+            parts.push(format!("average age {age:.2} of {:.2}", record.minimum_age));
         }
         if missing > 0 {
             parts.push(format!("{} more", mib(missing)));
@@ -102,18 +102,18 @@ pub fn mib(bytes: u64) -> String {
 }
 
 fn generation(heap: &DynamicSpace, number: usize, layout: &Layout) -> Generation {
-    let books = heap.generations.get(number).copied().unwrap_or_default();
+    let record = heap.generations.get(number).copied().unwrap_or_default();
     let mut generation = Generation {
         number: number as u64,
         is_pseudo_static: is_pseudo_static(number),
-        bytes_allocated_kept: books.bytes_allocated,
-        collections: u64::from(books.collections),
-        collections_before_promotion: u64::from(books.before_promotion),
-        cum_sum_bytes: books.cum_sum,
+        bytes_allocated_kept: record.bytes_allocated,
+        collections: u64::from(record.collections),
+        collections_before_promotion: u64::from(record.collections_before_promotion),
+        cum_sum_bytes: record.cum_sum_bytes,
         average_age: heap.average_age(number),
-        minimum_age: if books.minimum_age.is_finite() { books.minimum_age } else { 0.0 },
-        trigger_bytes: books.trigger,
-        bytes_consed_between_gcs: books.consed_between,
+        minimum_age: if record.minimum_age.is_finite() { record.minimum_age } else { 0.0 },
+        trigger_bytes: record.trigger_bytes,
+        bytes_consed_between_gcs: record.consed_between_bytes,
         ..Generation::default()
     };
     let mine = heap.pages.iter().filter(|page| usize::from(page.generation) == number && page.used > 0);
@@ -144,21 +144,24 @@ mod tests {
     #[test]
     fn a_generation_waits_for_all_that_its_collection_needs() {
         let mut heap = DynamicSpace {
-            auto_trigger: Some(60 << 20),
+            auto_trigger_bytes: Some(60 << 20),
             bytes_allocated: 40 << 20,
             ..DynamicSpace::default()
         };
-        heap.generations[0].before_promotion = 1;
+        heap.generations[0].collections_before_promotion = 1;
         heap.generations[1] = GenerationRecord {
             bytes_allocated: 8 << 20,
-            trigger: 5 << 20,
-            cum_sum: 16 << 20,
+            trigger_bytes: 5 << 20,
+            cum_sum_bytes: 16 << 20,
             minimum_age: 0.75,
-            before_promotion: 1,
+            collections_before_promotion: 1,
             ..GenerationRecord::default()
         };
-        heap.generations[2] =
-            GenerationRecord { trigger: (2 << 20) - 1, minimum_age: 0.75, ..GenerationRecord::default() };
+        heap.generations[2] = GenerationRecord {
+            trigger_bytes: (2 << 20) - 1,
+            minimum_age: 0.75,
+            ..GenerationRecord::default()
+        };
         let listed = next_collections(&heap);
         assert_eq!(listed[0], ("20.0 MiB more".to_owned(), Some(20 << 20)));
         assert_eq!(listed[1], ("a promotion from generation 0".to_owned(), None));
@@ -167,7 +170,7 @@ mod tests {
         assert_eq!((listed[6].0.as_str(), listed[7].0.as_str()), ("never", "never"));
         heap.generations[0].collections = 1;
         assert_eq!(next_collections(&heap)[1], ("the next collection".to_owned(), Some(0)));
-        heap.generations[1].trigger = (10 << 20) - 1;
+        heap.generations[1].trigger_bytes = (10 << 20) - 1;
         assert_eq!(next_collections(&heap)[1], ("2.0 MiB more".to_owned(), Some(2 << 20)));
     }
 }

@@ -3,8 +3,8 @@
 //!
 //! For each page of the collector (32 KiB) the page table holds the bytes in use, the generation
 //! and the kind of objects; `generations[n].bytes_allocated` is the sum of the bytes by generation,
-//! and `bytes_allocated` the sum of all. SBCL updates the three together under one lock: if they
-//! differ, the process was stopped between two of the stores, or it is not a known SBCL.
+//! and `bytes_allocated` the sum of all (gencgc.c). SBCL updates the three together under one lock:
+//! if they differ, the process was stopped between two of the stores, or it is not a known SBCL.
 
 use super::locate::Program;
 use crate::sbcl::layout::{
@@ -17,11 +17,11 @@ const BLOCK_ENTRIES: usize = 16384;
 /// Upper bound on dynamic space: 64 TiB.
 const MAX_SPACE_BYTES: u64 = 64 << 40;
 
-/// One page of the collector.
+/// The entry of one page of the collector in the page table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Page {
-    /// Where the first object that touches the page starts: 0 for the page's start, otherwise
-    /// before it.
+    /// Where the first object that touches the page starts, as the page table has it: 0 for the
+    /// page's start, otherwise before it.
     pub scan_start: u32,
     /// Bytes in use, from its start.
     pub used: u32,
@@ -31,22 +31,23 @@ pub struct Page {
     pub generation: u8,
 }
 
-/// The collector's record of one generation.
+/// The collector's record of one generation: fields of `struct generation`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct GenerationRecord {
-    /// `bytes_allocated`
+    /// `bytes_allocated`: bytes in use.
     pub bytes_allocated: u64,
-    /// `gc_trigger`
-    pub trigger: u64,
-    /// `bytes_consed_between_gc`
-    pub consed_between: u64,
-    /// `num_gc`
+    /// `gc_trigger`: bytes in use from which on it is collected.
+    pub trigger_bytes: u64,
+    /// `bytes_consed_between_gc`: bytes to allocate until `gc_trigger`.
+    pub consed_between_bytes: u64,
+    /// `num_gc`: collections since it was last raised.
     pub collections: u32,
-    /// `number_of_gcs_before_promotion`
-    pub before_promotion: u32,
-    /// `cum_sum_bytes_allocated`
-    pub cum_sum: u64,
-    /// `minimum_age_before_gc`
+    /// `number_of_gcs_before_promotion`: collections until it is raised.
+    pub collections_before_promotion: u32,
+    /// `cum_sum_bytes_allocated`: the sum of its bytes in use before each promotion into it, since
+    /// its own last collection.
+    pub cum_sum_bytes: u64,
+    /// `minimum_age_before_gc`: average age below which it is not collected.
     pub minimum_age: f64,
 }
 
@@ -55,19 +56,19 @@ pub struct GenerationRecord {
 pub struct DynamicSpace {
     /// First byte.
     pub start: u64,
-    /// Its size; it is not all in use.
-    pub size: u64,
+    /// Its size in bytes; not all of it is in use.
+    pub size_bytes: u64,
     /// Its pages up to `next_free_page`.
     pub pages: Vec<Page>,
-    /// By number of the generation.
+    /// The generations, by number.
     pub generations: [GenerationRecord; GENERATIONS],
     /// `bytes_allocated`: the dynamic usage.
     pub bytes_allocated: u64,
-    /// `bytes_consed_between_gcs`
-    pub consed_between: Option<u64>,
-    /// `auto_gc_trigger`
-    pub auto_trigger: Option<u64>,
-    /// `gencgc_oldest_gen_to_gc`
+    /// `bytes_consed_between_gcs`: bytes to allocate between two collections.
+    pub consed_between_bytes: Option<u64>,
+    /// `auto_gc_trigger`: bytes in use from which on a collection starts.
+    pub auto_trigger_bytes: Option<u64>,
+    /// `gencgc_oldest_gen_to_gc`: the oldest generation that is collected.
     pub oldest_to_collect: Option<u64>,
     /// Bytes of the page table that were read.
     pub bytes_read: u64,
@@ -84,6 +85,9 @@ pub enum ReadError {
 
 impl DynamicSpace {
     /// Reads the records of `program` and checks them against each other.
+    ///
+    /// # Errors
+    /// See [`ReadError`].
     pub fn read(memory: &dyn Memory, program: &Program, layout: &Layout) -> Result<Self, ReadError> {
         let value = |name: &str| {
             program.value(memory, name).ok_or_else(|| ReadError::Damaged(format!("{name} cannot be read")))
@@ -92,21 +96,21 @@ impl DynamicSpace {
             return Err(ReadError::Busy);
         }
         let start = value("DYNAMIC_SPACE_START")?;
-        let most_pages = value("page_table_pages")?;
+        let page_count = value("page_table_pages")?;
         let next_free = value("next_free_page")?;
-        let size = most_pages.checked_mul(GC_PAGE_BYTES).filter(|&size| size <= MAX_SPACE_BYTES);
-        let size =
-            size.filter(|size| start.checked_add(*size).is_some() && start.is_multiple_of(GC_PAGE_BYTES));
-        let (Some(size), true, true) = (size, start != 0, next_free <= most_pages) else {
-            let text = format!("dynamic space at {start:#x} with {next_free} of {most_pages} pages");
+        let is_valid = start != 0 && start.is_multiple_of(GC_PAGE_BYTES) && next_free <= page_count;
+        let size = page_count.checked_mul(GC_PAGE_BYTES).filter(|&size| size <= MAX_SPACE_BYTES);
+        let size = size.filter(|size| is_valid && start.checked_add(*size).is_some());
+        let Some(size_bytes) = size else {
+            let text = format!("dynamic space at {start:#x} with {next_free} of {page_count} pages");
             return Err(ReadError::Damaged(text));
         };
         let mut heap = Self {
             start,
-            size,
+            size_bytes,
             bytes_allocated: value("bytes_allocated")?,
-            consed_between: program.value(memory, "bytes_consed_between_gcs"),
-            auto_trigger: program.value(memory, "auto_gc_trigger").filter(|&bytes| bytes != 0),
+            consed_between_bytes: program.value(memory, "bytes_consed_between_gcs"),
+            auto_trigger_bytes: program.value(memory, "auto_gc_trigger").filter(|&bytes| bytes != 0),
             oldest_to_collect: program.value(memory, "gencgc_oldest_gen_to_gc"),
             ..Self::default()
         };
@@ -120,15 +124,15 @@ impl DynamicSpace {
         let mut bytes = [0; GENERATIONS * GENERATION_BYTES];
         let at = program.address("generations").unwrap_or(0);
         memory.read(at, &mut bytes).map_err(|error| ReadError::Damaged(format!("generations: {error}")))?;
-        for (books, entry) in self.generations.iter_mut().zip(bytes.chunks_exact(GENERATION_BYTES)) {
+        for (record, entry) in self.generations.iter_mut().zip(bytes.chunks_exact(GENERATION_BYTES)) {
             let word = |index: usize| word_at(entry, index * 8).unwrap_or(0);
-            *books = GenerationRecord {
+            *record = GenerationRecord {
                 bytes_allocated: word(0),
-                trigger: word(1),
-                consed_between: word(2),
+                trigger_bytes: word(1),
+                consed_between_bytes: word(2),
                 collections: word(3) as u32,
-                before_promotion: (word(3) >> 32) as u32,
-                cum_sum: word(4),
+                collections_before_promotion: (word(3) >> 32) as u32,
+                cum_sum_bytes: word(4),
                 minimum_age: f64::from_bits(word(5)),
             };
         }
@@ -151,7 +155,7 @@ impl DynamicSpace {
             memory.read(at, bytes).map_err(|error| ReadError::Damaged(format!("page_table: {error}")))?;
             self.bytes_read += bytes.len() as u64;
             for entry in bytes.chunks_exact(PAGE_ENTRY_BYTES) {
-                self.pages.push(page(entry, layout)?);
+                self.pages.push(parse_page(entry, layout)?);
             }
             done += entries as u64;
         }
@@ -166,9 +170,9 @@ impl DynamicSpace {
                 *sum += u64::from(page.used);
             }
         }
-        let kept = self.generations.map(|books| books.bytes_allocated);
-        let all = kept.iter().fold(0, |sum: u64, &bytes| sum.saturating_add(bytes));
-        if sums == kept && all == self.bytes_allocated { Ok(()) } else { Err(ReadError::Busy) }
+        let recorded = self.generations.map(|record| record.bytes_allocated);
+        let all = recorded.iter().fold(0, |sum: u64, &bytes| sum.saturating_add(bytes));
+        if sums == recorded && all == self.bytes_allocated { Ok(()) } else { Err(ReadError::Busy) }
     }
 
     /// First byte behind the pages that are or were in use.
@@ -176,7 +180,7 @@ impl DynamicSpace {
         self.start + self.pages.len() as u64 * GC_PAGE_BYTES
     }
 
-    /// Address of page `index`.
+    /// Address of the page `index`.
     pub fn address_of(&self, index: usize) -> u64 {
         self.start + index as u64 * GC_PAGE_BYTES
     }
@@ -190,7 +194,9 @@ impl DynamicSpace {
     /// The average age of a generation, computed as by `generation_average_age`.
     pub fn average_age(&self, generation: usize) -> f64 {
         match self.generations.get(generation) {
-            Some(books) if books.bytes_allocated > 0 => books.cum_sum as f64 / books.bytes_allocated as f64,
+            Some(record) if record.bytes_allocated > 0 => {
+                record.cum_sum_bytes as f64 / record.bytes_allocated as f64
+            }
             _ => 0.0,
         }
     }
@@ -213,11 +219,13 @@ impl Page {
     }
 }
 
-fn page(entry: &[u8], layout: &Layout) -> Result<Page, ReadError> {
+/// Parses an entry of the page table (`struct page`, see [`PAGE_ENTRY_BYTES`]).
+fn parse_page(entry: &[u8], layout: &Layout) -> Result<Page, ReadError> {
     let damaged = || ReadError::Damaged("an entry of page_table is invalid".to_owned());
     let scan_start = half_word_at(entry, 0).ok_or_else(damaged)?;
     let rest = half_word_at(entry, 4).ok_or_else(damaged)?;
     let used = rest & 0xffff;
+    // The lowest bit is a flag; the rest counts bytes or words.
     let used = if layout.used_in_bytes { used & !1 } else { (used >> 1) * 8 };
     let kind = (rest >> 16) as u8;
     let generation = (rest >> 24) as u8;

@@ -148,7 +148,7 @@ pub fn read(context: &Context<'_>, program: &locate::Program) -> Result<Reading,
     let mut palette = SlotTable::default();
     for whole in spaces::claimed_ranges(context, program, &found, &threads) {
         if let Some(slot) = palette.add(whole.id, None)
-            && !(whole.start < heap.start + heap.size && heap.start < whole.end)
+            && !(whole.start < heap.start + heap.size_bytes && heap.start < whole.end)
         {
             reading.claims.push(context.claim_whole((whole.start, whole.end), Class::Refined(slot)));
         }
@@ -156,12 +156,12 @@ pub fn read(context: &Context<'_>, program: &locate::Program) -> Result<Reading,
     reading.palette = palette;
     reading.facts.read = true;
     figures.write_to(&mut reading.facts);
-    if !spaces::may_claim(context, heap.start, heap.start + heap.size) {
+    if !spaces::may_claim(context, heap.start, heap.start + heap.size_bytes) {
         let text = "SBCL's dynamic space would overlap the heap or a stack: it is not claimed";
         reading.caveats.push(Caveat::new("sbcl_damaged", format!("{:#x}", heap.start), None, text));
         return Ok(reading);
     }
-    let pages = context.pages(heap.start, heap.start + heap.size);
+    let pages = context.pages(heap.start, heap.start + heap.size_bytes);
     let seen = HeapState { program, layout, release, heap, threads, spaces: found };
     seen.take(context, pages, figures, &mut reading);
     Ok(reading)

@@ -242,7 +242,7 @@ pub fn claim_pages(
     layout: &Layout,
     slots: &Slots,
 ) -> RangeClaim {
-    let end = heap.start + heap.size;
+    let end = heap.start + heap.size_bytes;
     let mut accumulator = Accumulator::new(heap.start, pages);
     for (index, page) in heap.pages.iter().enumerate() {
         let start = heap.address_of(index);

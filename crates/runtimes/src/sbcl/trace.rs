@@ -4,7 +4,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use super::census::{self, Census, Count, Tallies, Tally};
+use super::census::{self, Census, Tallies, Tally, TypeCount};
 use super::copy;
 use super::facts::{Sbcl, TypeBytes};
 use super::heap::DynamicSpace;
@@ -85,7 +85,7 @@ impl Pending for PendingTrace {
             pages: &self.pages,
         };
         let (census, mut block) = context.count(workers);
-        let end = self.heap.start + self.heap.size;
+        let end = self.heap.start + self.heap.size_bytes;
         let mut accumulator = Accumulator::new(self.heap.end(), &self.pages);
         accumulator.claim_to(end, Class::Refined(slots.free));
         // The accumulator starts where the blocks end.
@@ -146,7 +146,7 @@ impl PendingTrace {
         marked: &PinnedSet,
         kinds: &Kinds,
     ) -> Vec<TypeFacts> {
-        let mut all = Count::default();
+        let mut all = TypeCount::default();
         census.types.values().for_each(|count| all.add(count));
         for (generation, (live, dead)) in figures.generations.iter_mut().zip(all.live.iter().zip(&all.dead)) {
             generation.live_bytes = Some(live.bytes);
@@ -160,7 +160,8 @@ impl PendingTrace {
         figures.dead_bytes = Some(Tally::sum(&all.dead).bytes);
         let after = self.after_full_collection(census, marked);
         figures.usage_after_full_gc_bytes = Some(after.usage_bytes);
-        let resident: u64 = bytes_of(self.pages.runs_in(self.heap.start, self.heap.start + self.heap.size));
+        let resident: u64 =
+            bytes_of(self.pages.runs_in(self.heap.start, self.heap.start + self.heap.size_bytes));
         figures.full_gc_gives_back_bytes = Some(resident.saturating_sub(after.resident_bytes));
         let mut names = Names {
             store: &self.copied.store,
@@ -307,7 +308,7 @@ fn all_types(census: &Census, names: &mut Names<'_>) -> Vec<TypeFacts> {
 }
 
 /// The types with most bytes, largest first.
-fn by_type(census: &Census, names: &mut Names<'_>, which: impl Fn(&Count) -> &Tallies) -> Vec<TypeBytes> {
+fn by_type(census: &Census, names: &mut Names<'_>, which: impl Fn(&TypeCount) -> &Tallies) -> Vec<TypeBytes> {
     let mut all: Vec<TypeBytes> = Vec::new();
     let mut totals: Vec<(u64, u64)> = census
         .types

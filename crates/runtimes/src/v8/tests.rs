@@ -14,7 +14,9 @@ use super::layout::{LAYOUTS, PAGE_ALIGNMENT, SPACE_COMMITTED, SPACE_HEAP};
 use super::*;
 use crate::fabricated::{self, assert_sound, damage};
 
-fn try_look(v8: &V8Image, absent: u64) -> Option<Reading> {
+/// Reads a heap. A page is not resident if `absent` has the bit of its number modulo 64. Returns
+/// `None` if the heap is busy: in a collection or inconsistent.
+fn try_read_heap(v8: &V8Image, absent: u64) -> Option<Reading> {
     let mut program =
         Program { path: "/usr/bin/node".to_owned(), version: Some(v8.version), ..Program::default() };
     let types = V8_TYPES.iter().map(|(name, number)| ((*name).to_owned(), *number));
@@ -29,22 +31,23 @@ fn try_look(v8: &V8Image, absent: u64) -> Option<Reading> {
     (!is_busy.get()).then_some(reading)
 }
 
-fn look(v8: &V8Image) -> Reading {
-    try_look(v8, 0).expect("consistent")
+fn read_heap(v8: &V8Image) -> Reading {
+    try_read_heap(v8, 0).expect("consistent")
 }
 
-/// Resident bytes on a row whose bytes have a slot.
-fn on_row(reading: &Reading, id: &str) -> u64 {
+/// Resident bytes on the row `id`.
+fn row_bytes(reading: &Reading, id: &str) -> u64 {
     let slots = Slot::all().filter(|&slot| reading.palette.get(slot).is_some_and(|(row, _)| row.id == id));
-    let of = |slot| reading.claims.iter().map(move |claim| claim.sums.resident.of(Class::Refined(slot)));
-    slots.flat_map(of).sum()
+    let slot_bytes =
+        |slot| reading.claims.iter().map(move |claim| claim.sums.resident.of(Class::Refined(slot)));
+    slots.flat_map(slot_bytes).sum()
 }
 
 #[test]
-fn undamaged_images_have_the_built_figures() {
+fn intact_heaps_match_expected_figures() {
     for seed in 0..60 {
         let v8 = fabricate_v8(seed);
-        let reading = look(&v8);
+        let reading = read_heap(&v8);
         assert!(reading.facts.read && reading.caveats.is_empty(), "{seed}: {:?}", reading.caveats);
         let spaces: Vec<facts::SpaceFigures> =
             serde_json::from_value(reading.facts.own["spaces"].clone()).unwrap();
@@ -69,30 +72,30 @@ fn undamaged_images_have_the_built_figures() {
         let counted = |of: Option<facts::Amount>| of.map(|of| Tally { count: of.count, bytes: of.bytes });
         assert_eq!(counted(details.buffers), Some(v8.expected.buffers), "{seed}");
         assert_eq!(counted(details.external_strings), Some(v8.expected.strings), "{seed}");
-        assert_eq!(on_row(&reading, "v8.buffer.mapped"), v8.expected.mapped, "{seed}");
-        assert_eq!(on_row(&reading, "v8.pool"), v8.expected.pool, "{seed}");
-        assert_eq!(on_row(&reading, "v8.metadata"), v8.expected.abseil, "{seed}");
+        assert_eq!(row_bytes(&reading, "v8.buffer.mapped"), v8.expected.mapped, "{seed}");
+        assert_eq!(row_bytes(&reading, "v8.pool"), v8.expected.pool, "{seed}");
+        assert_eq!(row_bytes(&reading, "v8.metadata"), v8.expected.abseil, "{seed}");
         assert_sound(&reading);
     }
 }
 
 #[test]
-fn nothing_is_read_in_a_collection() {
+fn heap_is_not_read_during_a_collection() {
     for seed in 0..5 {
         let mut v8 = fabricate_v8(seed);
         for state in 1..=4 {
             v8.image.put_word(v8.state, state);
-            assert!(try_look(&v8, 0).is_none(), "{seed}: {state}");
+            assert!(try_read_heap(&v8, 0).is_none(), "{seed}: {state}");
         }
         // No state of V8's: this is not a heap, though its spaces are listed as one.
         v8.image.put_word(v8.state, 5);
-        assert!(try_look(&v8, 0).is_none(), "{seed}");
+        assert!(try_read_heap(&v8, 0).is_none(), "{seed}");
     }
 }
 
-/// A list of pages that leads back to itself, or to a page of another space, is not followed.
+/// A list of pages that leads back to itself or to a page of another space is not followed.
 #[test]
-fn nothing_is_read_of_spaces_that_disagree() {
+fn inconsistent_spaces_are_not_read() {
     for seed in 0..20 {
         let v8 = fabricate_v8(seed);
         let layout = LAYOUTS
@@ -114,14 +117,14 @@ fn nothing_is_read_of_spaces_that_disagree() {
         ] {
             let mut damaged = v8.clone();
             damaged.image.put_word(at, word);
-            assert!(try_look(&damaged, 0).is_none(), "{seed}: {word:#x} at {at:#x}");
+            assert!(try_read_heap(&damaged, 0).is_none(), "{seed}: {word:#x} at {at:#x}");
         }
     }
 }
 
-/// A list of ArrayBuffers whose bytes do not add up, or that leads back to itself, counts nothing.
+/// A list of ArrayBuffers whose bytes do not add up, or that leads back to itself, is not counted.
 #[test]
-fn buffers_that_do_not_add_up_are_unknown() {
+fn inconsistent_array_buffer_lists_are_unknown() {
     for seed in 0..10 {
         let v8 = fabricate_v8(seed);
         let entry = v8.expected.first_entry;
@@ -133,7 +136,7 @@ fn buffers_that_do_not_add_up_are_unknown() {
                 continue;
             }
             damaged.image.put_word(at, word);
-            let reading = look(&damaged);
+            let reading = read_heap(&damaged);
             let details: facts::V8 = reading.facts.details("v8").unwrap();
             let buffers = details.buffers.map(|of| Tally { count: of.count, bytes: of.bytes });
             let is_counted = buffers == Some(v8.expected.buffers);
@@ -145,9 +148,9 @@ fn buffers_that_do_not_add_up_are_unknown() {
     }
 }
 
-/// V8 14.6 reuses large pages of its pool without resetting their count.
+/// V8 14.6 reuses large pages of its pool without resetting their count of allocated bytes.
 #[test]
-fn a_large_page_with_the_count_of_a_larger_object_is_read() {
+fn reused_large_page_with_stale_count_is_read() {
     let mut tried = 0;
     for seed in (0..40).map(|number| 4 + 5 * number) {
         let mut v8 = fabricate_v8(seed);
@@ -158,7 +161,7 @@ fn a_large_page_with_the_count_of_a_larger_object_is_read() {
         let first = v8.image.word(space + layout.first_page).unwrap();
         if first != 0 {
             v8.image.put_word(first + layout.record.allocated as u64, 64 << 20);
-            assert!(look(&v8).facts.read, "{seed}");
+            assert!(read_heap(&v8).facts.read, "{seed}");
             tried += 1;
         }
     }
@@ -168,15 +171,17 @@ fn a_large_page_with_the_count_of_a_larger_object_is_read() {
 /// The call is made only if V8's own function adds the distance from the isolate to its heap, and a
 /// thread owns the isolate.
 #[test]
-fn the_call_is_for_the_isolate_that_the_function_expects() {
+fn call_needs_matching_function_and_owning_thread() {
     const ISOLATE: u64 = 0x1000_0100;
     // An unused word of the fabricated image.
     const CURRENT: u64 = 0x1005_f000;
     for seed in 0..10 {
         let mut v8 = fabricate_v8(seed);
         v8.image.put_word(CURRENT, ISOLATE);
-        let with = |distance: u32, offset: i64| {
+        // V8's function adds `distance`; the current isolate is `offset` from the thread pointer.
+        let notification = |distance: u32, offset: i64| {
             let mut code = vec![0x90; 60];
+            // lea rdi, [rbx + distance]
             code.extend([0x48, 0x8d, 0xbb]);
             code.extend(distance.to_le_bytes());
             let program = Program {
@@ -194,9 +199,9 @@ fn the_call_is_for_the_isolate_that_the_function_expects() {
             });
             reading.notification.unwrap()
         };
-        let none = look(&v8).notification.unwrap();
+        let none = read_heap(&v8).notification.unwrap();
         assert!(none.unwrap_err().contains("does not export"), "{seed}");
-        let plan = with(0xbf00, -0x800).unwrap();
+        let plan = notification(0xbf00, -0x800).unwrap();
         assert_eq!(plan.calls.len(), 1);
         let call = plan.calls.first().unwrap();
         assert_eq!(call.arguments, [ISOLATE, 2], "{seed}");
@@ -207,10 +212,10 @@ fn the_call_is_for_the_isolate_that_the_function_expects() {
             let found = if word.bytes == 4 { found & 0xffff_ffff } else { found };
             assert_eq!(found, word.value, "{seed}: {word:?}");
         }
-        // Pooled pages of an isolate that has ended stay.
+        // The call does not release pooled pages of an isolate that has ended.
         assert!(call.least_bytes <= v8.expected.pool + v8.expected.young_idle, "{seed}");
-        assert!(with(0xbf08, -0x800).unwrap_err().contains("is not called"), "{seed}");
-        assert!(with(0xbf00, -0x7f8).unwrap_err().contains("was not found"), "{seed}");
+        assert!(notification(0xbf08, -0x800).unwrap_err().contains("is not called"), "{seed}");
+        assert!(notification(0xbf00, -0x7f8).unwrap_err().contains("was not found"), "{seed}");
     }
 }
 
@@ -218,17 +223,17 @@ fn the_call_is_for_the_isolate_that_the_function_expects() {
 fn unknown_versions_are_not_read() {
     let mut v8 = fabricate_v8(3);
     v8.version[1] += 1;
-    let reading = look(&v8);
+    let reading = read_heap(&v8);
     assert!(!reading.facts.read && reading.claims.is_empty());
     assert_eq!(reading.caveats[0].code, "v8_unknown_version");
 }
 
 #[test]
-fn a_layout_of_another_version_finds_no_heap() {
+fn wrong_version_layout_finds_no_heap() {
     for (seed, version) in [(3, [10, 2, 0, 0]), (2, [14, 6, 0, 0]), (4, [12, 4, 0, 0])] {
         let mut v8 = fabricate_v8(seed);
         v8.version = version;
-        let reading = look(&v8);
+        let reading = read_heap(&v8);
         assert!(!reading.facts.read && reading.claims.is_empty());
         assert_eq!(reading.caveats[0].code, "v8_heap_not_found");
     }
@@ -236,22 +241,22 @@ fn a_layout_of_another_version_finds_no_heap() {
 
 proptest! {
     #[test]
-    fn damaged_ones_are_read_to_an_end(seed in 0..64_u64, (absent, patches) in damage()) {
+    fn reading_a_damaged_heap_terminates(seed in 0..64_u64, (absent, patches) in damage()) {
         let mut v8 = fabricate_v8(seed);
         fabricated::patch(&mut v8.image, seed, &patches);
-        if let Some(reading) = try_look(&v8, absent) {
+        if let Some(reading) = try_read_heap(&v8, absent) {
             assert_sound(&reading);
         }
     }
 }
 
-/// Replaces pointers with the largest value: no computation on them overflows.
+/// Replaces pointers with the largest value, one at a time: no computation on them overflows.
 #[test]
 fn reads_of_oversized_words_terminate() {
     for seed in 0..5 {
         let v8 = fabricate_v8(seed);
         fabricated::with_pointers_maximized(&v8.image, |image| {
-            if let Some(reading) = try_look(&V8Image { image, ..v8.clone() }, 0) {
+            if let Some(reading) = try_read_heap(&V8Image { image, ..v8.clone() }, 0) {
                 assert_sound(&reading);
             }
         });

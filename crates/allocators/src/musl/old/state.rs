@@ -1,5 +1,8 @@
 //! Finds the lists of free chunks without a symbol: an empty list points to itself, and the first
 //! chunk of another list points back to it.
+//!
+//! Layouts are those of `struct bin`, `struct chunk` and `mal` in musl's
+//! `src/malloc/oldmalloc/malloc.c` (before 1.2.1 `src/malloc/malloc.c`).
 
 use std::time::Instant;
 
@@ -12,18 +15,21 @@ use strandline_process::memory::word_at;
 use strandline_process::pages::USER_ADDRESS_END;
 use strandline_process::range::AddressRange;
 
-/// `struct bin`: a lock, the first and the last chunk. The bins follow `binmap`, which has a bit
-/// per non-empty bin.
+/// Number of bins, each with one list.
 const BINS: usize = 64;
+/// Bytes of `struct bin`: a lock, the first and the last chunk.
 const BIN_BYTES: usize = 24;
+/// Offset of the bins in `mal`. They follow `binmap`, which has a bit per non-empty bin.
 const FIRST_BIN: usize = 8;
-/// Offset of the first chunk in a bin.
+/// Offset of the first chunk in a bin; the last chunk follows.
 const BIN_HEAD: usize = 8;
-/// Bytes of the state, without the lock at its end.
+/// Bytes of `mal`, without the lock at its end.
 const STATE_BYTES: usize = FIRST_BIN + BINS * BIN_BYTES;
 
-/// Maximum candidates for bins that are followed.
-const MAX_TRIED: usize = 1 << 12;
+/// Maximum number of candidates for bins that are followed.
+const MAX_CANDIDATES: usize = 1 << 12;
+/// Candidates between two checks of the deadline.
+const DEADLINE_CHECK_INTERVAL: usize = 64;
 
 /// The free lists of one malloc.
 pub struct State {
@@ -44,54 +50,64 @@ pub fn find(context: &Context<'_>) -> Vec<State> {
     found
 }
 
-/// Returns the chunks of the lists in `range`.
+/// Returns the first and last chunks of the lists in `range`; `None` if there are no lists.
 fn chunks(context: &Context<'_>, range: AddressRange) -> Option<Vec<u64>> {
-    let (mut found, mut tried) = (None, 0);
-    // The two non-zero words before this one.
-    let (mut first, mut before) = ((0, 0), (0, 0));
+    let (mut found, mut candidates) = (None, 0);
+    // The addresses and values of the last two non-zero words.
+    let (mut last, mut second_last) = ((0, 0), (0, 0));
     each_word(context, range, &mut |at, word| {
-        let (head_at, head) = first;
+        let (head_at, head) = last;
         // The lock before the first chunk is 0 or 1.
-        let is_lock = before.0 + 8 != head_at || before.1 as u32 <= 1;
+        let is_lock = second_last.0 + 8 != head_at || second_last.1 as u32 <= 1;
         if head_at + 8 == at && is_lock && may_be_list(context, head_at, head, word) {
-            tried += 1;
+            candidates += 1;
             if points_back(context, head_at, head) {
                 found = lists_around(context, head_at);
             }
         }
-        (before, first) = (first, (at, word));
-        found.is_none() && tried < MAX_TRIED && (tried % 64 != 63 || Instant::now() < context.deadline)
+        (second_last, last) = (last, (at, word));
+        let is_check_due = candidates % DEADLINE_CHECK_INTERVAL == DEADLINE_CHECK_INTERVAL - 1;
+        let has_time = !is_check_due || Instant::now() < context.deadline;
+        found.is_none() && candidates < MAX_CANDIDATES && has_time
     });
     found
 }
 
-/// `BIN_TO_CHUNK`: a list has the layout of a chunk whose neighbours are its first and last chunk.
+/// Address of the list as a chunk (`BIN_TO_CHUNK`): a list has the layout of a chunk whose
+/// neighbours are its first and last chunk.
 fn as_chunk(head_at: u64) -> u64 {
     head_at.wrapping_sub(HEADER_BYTES)
+}
+
+/// Whether a chunk has the alignment of one with a list.
+fn is_aligned(chunk: u64) -> bool {
+    chunk % ALIGNMENT == FIRST_CHUNK_OFFSET
 }
 
 /// Whether two words may be the first and the last chunk of a list.
 fn may_be_list(context: &Context<'_>, head_at: u64, first: u64, last: u64) -> bool {
     let own = as_chunk(head_at);
-    let is_chunk = |chunk: u64| chunk % ALIGNMENT == FIRST_CHUNK_OFFSET && chunk < USER_ADDRESS_END;
-    let is_own = |chunk| context.space.find(chunk).is_some_and(is_mapped_memory);
-    (first == own && last == own) || is_chunk(first) && is_chunk(last) && is_own(first) && is_own(last)
+    let has_address = |chunk: u64| is_aligned(chunk) && chunk < USER_ADDRESS_END;
+    let is_mapped = |chunk| context.space.find(chunk).is_some_and(is_mapped_memory);
+    (first == own && last == own)
+        || [first, last].into_iter().all(|chunk| has_address(chunk) && is_mapped(chunk))
 }
 
 /// Whether the first chunk of a list points back to it.
 fn points_back(context: &Context<'_>, head_at: u64, first: u64) -> bool {
     let own = as_chunk(head_at);
-    let is_resident = || !context.resident_runs((first, first + FREE_HEADER_BYTES)).is_empty();
+    let is_resident = || !context.resident_runs(AddressRange::sized(first, FREE_HEADER_BYTES)).is_empty();
     let previous = |chunk: u64| context.memory.read_word(chunk + FREE_HEADER_BYTES - 8);
     first == own || is_resident() && previous(first).is_ok_and(|previous| previous == own)
 }
 
-/// Returns all lists, given that one of them has its first chunk at `head_at`; tries each position.
+/// Returns the chunks of all lists, given that one of them has its first chunk at `head_at`; tries
+/// each number that its bin may have.
 fn lists_around(context: &Context<'_>, head_at: u64) -> Option<Vec<u64>> {
     let before = (FIRST_BIN + BIN_BYTES * (BINS - 1) + BIN_HEAD) as u64;
     let from = head_at.checked_sub(before)?;
     let mut bytes = vec![0; before as usize + STATE_BYTES];
-    // The lists may be close to the start or the end of mapped memory.
+    // The lists may be close to the start or the end of mapped memory: unreadable pages stay 0.
     let mut at = 0;
     while let Some(unread) = bytes.get_mut(at..).filter(|unread| !unread.is_empty()) {
         let got = context.memory.read_some(from + at as u64, unread);
@@ -103,7 +119,8 @@ fn lists_around(context: &Context<'_>, head_at: u64) -> Option<Vec<u64>> {
     })
 }
 
-/// Returns the chunks of the lists at `address`; `None` if there are no lists.
+/// Returns the chunks of the lists whose state is `bytes`, at `address`; `None` if it is no state,
+/// or was never used.
 fn lists(bytes: &[u8], address: u64) -> Option<Vec<u64>> {
     let map = word_at(bytes, 0)?;
     let (mut chunks, mut is_used) = (Vec::new(), false);
@@ -112,8 +129,9 @@ fn lists(bytes: &[u8], address: u64) -> Option<Vec<u64>> {
         let (head, tail) = (word_at(bytes, at)?, word_at(bytes, at + 8)?);
         let own = as_chunk(address.checked_add(at as u64)?);
         let is_empty = (head == 0 && tail == 0) || (head == own && tail == own);
-        let is_chunk = |chunk: u64| chunk % ALIGNMENT == FIRST_CHUNK_OFFSET && chunk != own;
-        if is_empty == (map >> bin & 1 != 0) || !(is_empty || is_chunk(head) && is_chunk(tail)) {
+        let is_chunk = |chunk: u64| is_aligned(chunk) && chunk != own;
+        let has_bit = map >> bin & 1 != 0;
+        if is_empty == has_bit || !(is_empty || is_chunk(head) && is_chunk(tail)) {
             return None;
         }
         if !is_empty {

@@ -1,0 +1,200 @@
+//! The order in which a collection visits pages (`heap.c`, `mi_heap_collect_ex`): those with blocks
+//! that other threads freed, retired ones, then all pages of the heap.
+
+use std::collections::{HashMap, HashSet};
+
+use super::collect::Collection;
+use super::layout::PageWords;
+use super::parts::{Heap, Part};
+
+/// A larger block has a page of its own, and all such pages are in one queue
+/// (`MI_MEDIUM_OBJ_SIZE_MAX`, `MI_BIN_HUGE`).
+const MEDIUM_BYTES: u64 = 128 << 10;
+
+/// When a collection visits a page, in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum VisitPhase {
+    /// With blocks that other threads freed (`_mi_heap_delayed_free_all`).
+    Delayed,
+    /// As a retired page (`_mi_heap_collect_retired`).
+    Retired,
+    /// With all pages of its heap (`mi_heap_visit_pages`).
+    Visited,
+}
+
+/// Position of a page in the order of a collection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct VisitOrder {
+    /// The step that visits it.
+    pub phase: VisitPhase,
+    /// Full pages are in the last queue of a heap; the others are ordered by block size.
+    is_full: bool,
+    /// Bytes of its blocks.
+    block_bytes: u64,
+    /// Position in its queue.
+    number: usize,
+}
+
+/// Returns the pages of live threads in the order in which collections visit them.
+pub fn visits<'a>(heap: &'a Heap, collection: &Collection) -> Vec<(&'a Part, VisitOrder)> {
+    let pages = heap.parts.iter().filter(|part| part.thread != 0 && collection.is_visited(part));
+    let mut pages: Vec<(&Part, PageWords)> = pages.filter_map(|part| Some((part, part.page()?))).collect();
+    let numbers = queue_numbers(&pages);
+    let mut seen = HashSet::new();
+    pages.retain(|(_, page)| seen.insert(page.structure));
+    let after_delayed = phases_of_delayed(&pages, collection);
+    let order_of = |part: &Part, page: &PageWords| {
+        let delayed = collection.list_positions(part);
+        let phase = match after_delayed.get(&page.structure) {
+            Some(&phase) => phase,
+            None if page.is_retired && page.used == 0 && page.links[1] == 0 => VisitPhase::Retired,
+            None => VisitPhase::Visited,
+        };
+        let number = match &delayed {
+            Some(positions) if phase == VisitPhase::Delayed => Some(pages.len() + positions.end()),
+            // A full page moves to the end of the queue of its size with the first of its blocks.
+            Some(positions) if page.is_full => Some(pages.len() + positions.start()),
+            _ => numbers.get(&page.structure).copied(),
+        };
+        let is_ordered_by_size = phase != VisitPhase::Delayed;
+        VisitOrder {
+            phase,
+            is_full: is_ordered_by_size && page.is_full && delayed.is_none(),
+            block_bytes: match page.block_bytes {
+                _ if !is_ordered_by_size => 0,
+                bytes if bytes > MEDIUM_BYTES => u64::MAX,
+                bytes => bytes,
+            },
+            number: number.unwrap_or(usize::MAX),
+        }
+    };
+    let mut visits: Vec<(&Part, VisitOrder)> =
+        pages.iter().map(|(part, page)| (*part, order_of(part, page))).collect();
+    visits.sort_by_key(|(_, order)| *order);
+    visits
+}
+
+/// Numbers the pages of all queues in order, by the addresses of their structures.
+fn queue_numbers(pages: &[(&Part, PageWords)]) -> HashMap<u64, usize> {
+    let next: HashMap<u64, u64> = pages.iter().map(|(_, page)| (page.structure, page.links[0])).collect();
+    let mut numbers: HashMap<u64, usize> = HashMap::new();
+    for (_, page) in pages.iter().filter(|(_, page)| page.links[1] == 0) {
+        let mut at = page.structure;
+        // A page that already has a number closes a cycle.
+        while let Some(&next_page) = next.get(&at).filter(|_| !numbers.contains_key(&at)) {
+            numbers.insert(at, numbers.len());
+            at = next_page;
+        }
+    }
+    numbers
+}
+
+/// Simulates the first step of a collection, which frees the blocks that other threads freed one by
+/// one (`_mi_free_delayed_block`). Returns when it frees the pages whose last block is among them:
+/// at once, or as retired pages if a page is the only one of its queue at that moment
+/// (`_mi_page_retire`).
+fn phases_of_delayed(pages: &[(&Part, PageWords)], collection: &Collection) -> HashMap<u64, VisitPhase> {
+    #[derive(PartialEq, Eq, PartialOrd, Ord)]
+    enum Change {
+        /// A full page joins the queue of its size with the first of its blocks.
+        Joins,
+        /// The last block of a page in the queue of its size is freed.
+        Ends,
+        /// The last block of a page that is still in the queue of full pages is freed.
+        EndsFull,
+    }
+    let queue_of = |page: &PageWords| (page.heaps[0], page.block_bytes);
+    let mut queues: HashMap<(u64, u64), usize> = HashMap::new();
+    let mut changes = Vec::new();
+    for (number, (part, page)) in pages.iter().enumerate() {
+        if !page.is_full {
+            *queues.entry(queue_of(page)).or_default() += 1;
+        }
+        let Some(positions) = collection.list_positions(part) else { continue };
+        let (first, last) = positions.into_inner();
+        let is_dead = collection.is_dead(part);
+        if page.is_full && is_dead && first == last {
+            changes.push((last, Change::EndsFull, number));
+            continue;
+        }
+        if page.is_full {
+            changes.push((first, Change::Joins, number));
+        }
+        if is_dead {
+            changes.push((last, Change::Ends, number));
+        }
+    }
+    changes.sort_unstable();
+    let mut phases = HashMap::new();
+    for (_, change, number) in changes {
+        let Some((_, page)) = pages.get(number) else { continue };
+        let in_queue = queues.entry(queue_of(page)).or_default();
+        let phase = match change {
+            Change::Joins => {
+                *in_queue += 1;
+                continue;
+            }
+            Change::Ends if *in_queue == 1 && page.block_bytes <= MEDIUM_BYTES => VisitPhase::Retired,
+            Change::Ends => {
+                *in_queue = in_queue.saturating_sub(1);
+                VisitPhase::Delayed
+            }
+            Change::EndsFull => VisitPhase::Delayed,
+        };
+        phases.insert(page.structure, phase);
+    }
+    phases
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::layout::SLICE_BYTES;
+    use super::super::parts::Kind;
+    use super::*;
+
+    const START: u64 = 0x200_0000_0000;
+    const THREAD: u64 = 0x7f00_0000_1000;
+
+    /// A page whose last block another thread freed is retired if it is alone in its queue when
+    /// that block is freed: a full page joins the queue with the first of its blocks.
+    #[test]
+    fn only_page_of_a_queue_is_retired() {
+        let page = |number: u64, is_full: bool| {
+            let start = START + number * SLICE_BYTES;
+            let words = PageWords {
+                block_bytes: 8192,
+                used: 2,
+                is_full,
+                structure: START + number,
+                ..PageWords::default()
+            };
+            (
+                Part {
+                    start,
+                    end: start + SLICE_BYTES,
+                    kind: Kind::Page(words),
+                    unit: START,
+                    thread: THREAD,
+                },
+                words,
+            )
+        };
+        let parts = [page(1, false), page(2, true)];
+        let pages: Vec<(&Part, PageWords)> = parts.iter().map(|(part, words)| (part, *words)).collect();
+        let [alone, full] = [1, 2].map(|number| START + number * SLICE_BYTES);
+        let phases = |dead: &[u64], delayed: &[u64]| {
+            let phases = phases_of_delayed(&pages, &Collection::new(dead, delayed));
+            [1, 2].map(|number| phases.get(&(START + number)).copied())
+        };
+        let (retired, delayed) = (Some(VisitPhase::Retired), Some(VisitPhase::Delayed));
+        assert_eq!(phases(&[alone], &[alone]), [retired, None]);
+        assert_eq!(phases(&[alone], &[alone, full]), [retired, None]);
+        assert_eq!(phases(&[alone], &[full, alone]), [delayed, None]);
+        // With its only block a page is freed as a full one; with the second of two it has joined
+        // its queue before.
+        assert_eq!(phases(&[alone, full], &[full, alone]), [retired, delayed]);
+        assert_eq!(phases(&[alone, full], &[full, alone, full + 8192]), [delayed, retired]);
+        assert_eq!(phases(&[alone, full], &[full, full + 8192, alone]), [retired, delayed]);
+        assert_eq!(phases(&[], &[full, alone]), [None, None]);
+    }
+}
