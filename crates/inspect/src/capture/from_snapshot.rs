@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use super::frozen::{Frozen, IsLastAttempt, KernelView, ReadPlan, Threads};
 use super::page_tables::{self, KnownBefore, seen_counts};
-use super::snapshot::{GuardedSnapshot, KnownMapping, Plan, is_hidden};
+use super::snapshot::{GuardedSnapshot, KnownMapping, Plan, hidden_ranges, joined};
 use strandline_process::error::{Error, Result};
 use strandline_process::map::{AddressSpace, Mapping};
 use strandline_process::pages::{self, MappingSummary, PAGE_BYTES, Residency, ScannedRegions};
@@ -52,16 +52,25 @@ pub struct SnapshotInputs {
 /// What the kernel reported about its pages.
 enum Pages {
     /// Mappings and page tables; the rest comes from the snapshot.
-    Scanned(AddressSpace, ScannedRegions, Vec<MappingSummary>),
+    Scanned(Scan),
     /// All of smaps: if the kernel has no PAGEMAP_SCAN, or if memory is locked, which it is not in
     /// a child.
     Read(Smaps, Residency),
 }
 
+/// What maps and PAGEMAP_SCAN contain.
+struct Scan {
+    space: AddressSpace,
+    regions: ScannedRegions,
+    seen: Vec<MappingSummary>,
+    /// See [`SnapshotRequest::hidden`].
+    hidden: Vec<AddressRange>,
+}
+
 impl Pages {
     fn space(&self) -> AddressSpace {
         match self {
-            Self::Scanned(space, ..) => space.clone(),
+            Self::Scanned(scan) => scan.space.clone(),
             Self::Read(smaps, _) => {
                 AddressSpace::from_mappings(smaps.entries.iter().map(|entry| entry.mapping.clone())).0
             }
@@ -99,11 +108,12 @@ pub fn take(
 fn read_pages(process: &Process, pagemap: &File, plan: &Plan, before: &KnownBefore<'_>) -> Result<Pages> {
     let needs_smaps = before.has_locked || (plan.with_hidden && plan.mappings_before.is_none());
     let scanned = if needs_smaps { None } else { page_tables::scanned(process, pagemap)? };
-    if let Some((space, scanned)) = scanned {
-        let seen = scanned.summaries(space.mappings());
-        let before = plan.mappings_before.as_deref();
-        if before.is_none_or(|before| is_usable(before, &space, &seen)) {
-            return Ok(Pages::Scanned(space, scanned, seen));
+    if let Some((space, regions)) = scanned {
+        let seen = regions.summaries(space.mappings());
+        let before = plan.mappings_before.as_deref().unwrap_or_default();
+        let hidden = if plan.with_hidden { usable_hidden(before, &space, &seen) } else { Some(Vec::new()) };
+        if let Some(hidden) = hidden {
+            return Ok(Pages::Scanned(Scan { space, regions, seen, hidden }));
         }
     }
     let page_tables::Pages { smaps, residency, .. } = page_tables::read_by_smaps(process, pagemap, before)?;
@@ -147,10 +157,8 @@ fn hidden(pages: &Pages, plan: &Plan) -> Vec<AddressRange> {
     match pages {
         // A mapping that was not understood may be between two.
         Pages::Read(smaps, _) if !plan.with_hidden || smaps.bad_lines > 0 => Vec::new(),
-        Pages::Read(smaps, _) => {
-            joined(smaps.entries.iter().map(|entry| (entry.mapping.range(), is_hidden(entry))))
-        }
-        Pages::Scanned(space, ..) => known_hidden(plan.mappings_before.as_deref().unwrap_or_default(), space),
+        Pages::Read(smaps, _) => hidden_ranges(smaps),
+        Pages::Scanned(scan) => scan.hidden.clone(),
     }
 }
 
@@ -166,28 +174,18 @@ fn known<'a>(before: &'a [KnownMapping], mapping: &Mapping) -> Option<&'a KnownM
     before.get(index).filter(|known| known.mapping == *mapping)
 }
 
-/// Whether little has changed since smaps was read: what is new may be hidden and has to be copied,
-/// and splits the hidden ranges.
-fn is_usable(before: &[KnownMapping], space: &AddressSpace, seen: &[MappingSummary]) -> bool {
+/// Returns the hidden ranges if little has changed since smaps was read: what is new may be hidden
+/// and has to be copied, and splits the hidden ranges.
+fn usable_hidden(
+    before: &[KnownMapping],
+    space: &AddressSpace,
+    seen: &[MappingSummary],
+) -> Option<Vec<AddressRange>> {
     let is_new = |mapping: &Mapping| mapping.is_private_anonymous() && known(before, mapping).is_none();
     let new = space.mappings().iter().zip(seen).filter(|(mapping, _)| is_new(mapping));
     let new_bytes: u64 = new.map(|(_, seen)| seen.counts.rss_bytes).sum();
-    new_bytes <= MAX_NEW_BYTES && known_hidden(before, space).len() <= MAX_HIDDEN
-}
-
-/// Joins hidden mappings between which there is no other mapping.
-fn joined(mappings: impl Iterator<Item = (AddressRange, bool)>) -> Vec<AddressRange> {
-    let mut ranges: Vec<AddressRange> = Vec::new();
-    let mut follows = false;
-    for (mapping, is_hidden) in mappings {
-        match ranges.last_mut().filter(|_| follows && is_hidden) {
-            Some(last) => last.end = mapping.end,
-            None if is_hidden => ranges.push(mapping),
-            None => {}
-        }
-        follows = is_hidden;
-    }
-    ranges
+    Some(known_hidden(before, space))
+        .filter(|hidden| new_bytes <= MAX_NEW_BYTES && hidden.len() <= MAX_HIDDEN)
 }
 
 /// Whether one of `ranges`, which are in address order, contains the mapping.
@@ -211,7 +209,7 @@ fn missing(pages: &Pages, shown: &[AddressRange], child: &Process) -> std::resul
                 }
             }
         }
-        Pages::Scanned(space, scanned, seen) => {
+        Pages::Scanned(Scan { space, regions, seen, .. }) => {
             let unreadable = |error: &dyn std::fmt::Display| format!("the snapshot cannot be read: {error}");
             let pagemap = child.open_file("pagemap").map_err(|error| unreadable(&error))?;
             let candidates: Vec<(&Mapping, u64)> = space
@@ -237,7 +235,7 @@ fn missing(pages: &Pages, shown: &[AddressRange], child: &Process) -> std::resul
                     None => pages::has_page(&pagemap, first).map_err(|error| unreadable(&error))?,
                 };
                 if !is_shown {
-                    missing.add(mapping, scanned.present_in(mapping.range()));
+                    missing.add(mapping, regions.present_in(mapping.range()));
                 }
             }
         }
@@ -263,13 +261,13 @@ impl SnapshotInputs {
         // Read before its memory, because reading memory brings in pages.
         let (smaps, residency) = match self.pages {
             Pages::Read(smaps, residency) => (smaps, residency),
-            Pages::Scanned(space, scanned, seen) => {
+            Pages::Scanned(Scan { space, regions, seen, .. }) => {
                 let file = open("smaps")?;
                 let shown = exit_watch::meanwhile(|| Smaps::read(file));
                 let shown = shown.map_err(|error| no(format!("reading its smaps: {error}")))?;
-                check_hidden(&pagemap, &space, &seen, &self.hidden).map_err(no)?;
+                check_hidden(&shown, &space, &seen, &self.hidden).map_err(no)?;
                 let smaps = merged(&shown, &space, &seen, &self.hidden);
-                let residency = Residency::of_scanned(&pagemap, &smaps.entries, Ok(scanned))
+                let residency = Residency::of_scanned(&pagemap, &smaps.entries, Ok(regions))
                     .map_err(|error| no(format!("reading its page tables: {error}")))?;
                 if let Err(differences) = pages::reconcile(&residency, &smaps.entries) {
                     let first = differences.first().map(ToString::to_string).unwrap_or_default();
@@ -309,26 +307,32 @@ impl SnapshotInputs {
     }
 }
 
-/// Fails unless the snapshot with this `pagemap` has pages in each mapping of `hidden` in which the
-/// process had some (`seen`).
+/// Fails unless the snapshot, with the smaps `shown`, has pages in each mapping of `hidden` in which
+/// the process had some (`seen`).
 fn check_hidden(
-    pagemap: &File,
+    shown: &Smaps,
     space: &AddressSpace,
     seen: &[MappingSummary],
     hidden: &[AddressRange],
 ) -> std::result::Result<(), String> {
     let with_pages = space.mappings().iter().zip(seen).filter(|(_, seen)| seen.first.is_some());
-    let wanted: Vec<&Mapping> =
-        with_pages.map(|(mapping, _)| mapping).filter(|mapping| contain(hidden, mapping)).collect();
-    if wanted.is_empty() {
-        return Ok(());
-    }
-    let pages = ScannedRegions::of(pagemap, wanted.iter().copied())
-        .map_err(|error| format!("reading its page tables: {error}"))?;
-    match wanted.iter().find(|mapping| !pages.has_page_in(mapping.range())) {
+    let lacks_pages = |mapping: &Mapping| !shown_entry(shown, mapping).is_some_and(has_pages);
+    let mut hidden_mappings =
+        with_pages.map(|(mapping, _)| mapping).filter(|mapping| contain(hidden, mapping));
+    match hidden_mappings.find(|mapping| lacks_pages(mapping)) {
         None => Ok(()),
         Some(mapping) => Err(format!("it lacks the pages at {:#x}", mapping.start)),
     }
+}
+
+/// The entry of the mapping in the smaps of the snapshot.
+fn shown_entry<'a>(shown: &'a Smaps, mapping: &Mapping) -> Option<&'a SmapsEntry> {
+    let index = shown.entries.partition_point(|entry| entry.mapping.start < mapping.start);
+    shown.entries.get(index).filter(|entry| entry.mapping.range() == mapping.range())
+}
+
+fn has_pages(entry: &SmapsEntry) -> bool {
+    entry.counts.rss_bytes > 0 || entry.counts.swap_bytes > 0
 }
 
 /// Makes the smaps of a process with the mappings `space`, from what its page tables contain
@@ -336,13 +340,10 @@ fn check_hidden(
 fn merged(shown: &Smaps, space: &AddressSpace, seen: &[MappingSummary], hidden: &[AddressRange]) -> Smaps {
     let mut entries = Vec::with_capacity(space.mappings().len());
     for (mapping, seen) in space.mappings().iter().zip(seen) {
-        let index = shown.entries.partition_point(|entry| entry.mapping.start < mapping.start);
-        let same = shown.entries.get(index);
-        let same =
-            same.filter(|entry| (entry.mapping.start, entry.mapping.end) == (mapping.start, mapping.end));
+        let same = shown_entry(shown, mapping);
         let flags = same.map(|entry| entry.flags).unwrap_or_default();
         let flags = if contain(hidden, mapping) { flags.with(b"dc") } else { flags };
-        let is_shown = same.is_some_and(|entry| entry.counts.rss_bytes > 0 || entry.counts.swap_bytes > 0);
+        let is_shown = same.is_some_and(has_pages);
         // A named mapping that children do not get belongs to a device, or is a ring of the kernel:
         // it has no pages of the process.
         let is_device = same.is_none() && !mapping.is_private_anonymous();
@@ -395,13 +396,13 @@ mod tests {
     fn many_new_mappings_cause_another_read_of_smaps() {
         let (old, now) = (space(&[MIB]), space(&[MIB, 4 * MIB]));
         let before = known_as(&old, true);
-        assert!(is_usable(&before, &old, &resident(&old, 2 * MAX_NEW_BYTES)), "nothing is new");
-        assert!(is_usable(&before, &now, &resident(&now, MAX_NEW_BYTES)));
-        assert!(!is_usable(&before, &now, &resident(&now, MAX_NEW_BYTES + 1)));
+        assert!(usable_hidden(&before, &old, &resident(&old, 2 * MAX_NEW_BYTES)).is_some(), "nothing is new");
+        assert!(usable_hidden(&before, &now, &resident(&now, MAX_NEW_BYTES)).is_some());
+        assert!(usable_hidden(&before, &now, &resident(&now, MAX_NEW_BYTES + 1)).is_none());
         // Every second mapping is new, and without pages.
         let hidden: Vec<u64> = (1..=MAX_HIDDEN as u64 + 1).map(|n| 2 * n * MIB).collect();
         let all: Vec<u64> = hidden.iter().flat_map(|start| [*start, start + MIB]).collect();
         let (before, now) = (known_as(&space(&hidden), true), space(&all));
-        assert!(!is_usable(&before, &now, &resident(&now, 0)));
+        assert!(usable_hidden(&before, &now, &resident(&now, 0)).is_none());
     }
 }

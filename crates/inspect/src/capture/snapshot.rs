@@ -14,6 +14,7 @@ use strandline_process::control_groups::ControlGroups;
 use strandline_process::map::{AddressSpace, Mapping};
 use strandline_process::pages;
 use strandline_process::procfs::{Process, Status};
+use strandline_process::range::AddressRange;
 use strandline_process::smaps::{Smaps, SmapsEntry};
 use strandline_process::snapshot::{self, Snapshot, SnapshotCost, needed_bytes};
 use strandline_process::target::{asleep, budget, exit_watch, holders};
@@ -80,18 +81,45 @@ pub fn is_hidden(entry: &SmapsEntry) -> bool {
     entry.mapping.is_private_anonymous() && entry.flags.has(b"dc") && !entry.flags.has(b"wf")
 }
 
+/// The hidden ranges of a process. V8 has a mapping for each of its pages.
+pub fn hidden_ranges(smaps: &Smaps) -> Vec<AddressRange> {
+    joined(smaps.entries.iter().map(|entry| (entry.mapping.range(), is_hidden(entry))))
+}
+
+/// Joins hidden mappings between which there is no other mapping.
+pub fn joined(mappings: impl Iterator<Item = (AddressRange, bool)>) -> Vec<AddressRange> {
+    let mut ranges: Vec<AddressRange> = Vec::new();
+    let mut follows = false;
+    for (mapping, is_hidden) in mappings {
+        match ranges.last_mut().filter(|_| follows && is_hidden) {
+            Some(last) => last.end = mapping.end,
+            None if is_hidden => ranges.push(mapping),
+            None => {}
+        }
+        follows = is_hidden;
+    }
+    ranges
+}
+
 /// Returns the private anonymous mappings of the running process; `None` if smaps has to be read in
 /// the stop anyway, or was not understood.
-fn known_mappings(process: &Process, status: &Status) -> Option<Vec<KnownMapping>> {
+///
+/// # Errors
+/// It hides more ranges than a snapshot can show.
+fn known_mappings(process: &Process, status: &Status) -> Result<Option<Vec<KnownMapping>>, String> {
     if !pages::has_scan() || status.locked_bytes.is_some_and(|bytes| bytes > 0) {
-        return None;
+        return Ok(None);
     }
-    let file = process.open_file("smaps").ok()?;
-    let smaps = exit_watch::meanwhile(|| Smaps::read(file)).ok().filter(|smaps| smaps.bad_lines == 0)?;
+    let smaps = process.open_file("smaps").ok();
+    let smaps = smaps.and_then(|file| exit_watch::meanwhile(|| Smaps::read(file)).ok());
+    let Some(smaps) = smaps.filter(|smaps| smaps.bad_lines == 0) else { return Ok(None) };
+    if hidden_ranges(&smaps).len() > snapshot::MAX_HIDDEN {
+        return Err("it keeps too many ranges of memory from its children".to_owned());
+    }
     let private = smaps.entries.iter().filter(|entry| entry.mapping.is_private_anonymous());
     let known =
         |entry: &SmapsEntry| KnownMapping { mapping: entry.mapping.clone(), is_hidden: is_hidden(entry) };
-    Some(private.map(known).collect())
+    Ok(Some(private.map(known).collect()))
 }
 
 impl Plan {
@@ -143,7 +171,7 @@ pub fn plan(
     let anonymous_bytes = status.anonymous_bytes.unwrap_or(0);
     check_memory(process, &status, anonymous_bytes)?;
     let gibs = anonymous_bytes as f64 / (1_u64 << 30) as f64;
-    let mappings_before = if with_hidden { known_mappings(process, &status) } else { None };
+    let mappings_before = if with_hidden { known_mappings(process, &status)? } else { None };
     let reads_smaps = with_hidden && mappings_before.is_none();
     let stop_per_gib = if reads_smaps { STOP_PER_GIB_WITH_SMAPS } else { STOP_PER_GIB };
     if max_stop.is_some_and(|most| stop_per_gib.mul_f64(gibs) > most) {

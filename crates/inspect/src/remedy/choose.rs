@@ -7,7 +7,7 @@
 //! no lock. A thread that fails is released at once and another is tried, until the time is over. A
 //! wrong choice hangs the target forever, so every doubt counts against a thread.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
@@ -196,9 +196,16 @@ pub fn with_safe_thread<T: Send>(
     act: &mut (dyn FnMut(Tracee<'_>) -> T + Send),
 ) -> Result<T, Refusal> {
     let deadline = Instant::now() + wait;
-    let (objects, reasons) = (Objects::default(), BTreeMap::new());
-    let (lock_watch, filter) = (SHORTEST_LOCK_WATCH, None);
-    let mut chooser = Chooser { process, conditions, objects, reasons, filter, lock_watch, cycle_rounds: 1 };
+    let mut chooser = Chooser {
+        process,
+        conditions,
+        objects: Objects::default(),
+        reasons: BTreeMap::new(),
+        late: BTreeSet::new(),
+        filter: None,
+        lock_watch: SHORTEST_LOCK_WATCH,
+        cycle_rounds: 1,
+    };
     let mut pause = SHORTEST_PAUSE;
     let mut lasting_rounds = 0;
     for round in 0_usize.. {
@@ -231,8 +238,11 @@ struct Chooser<'a> {
     conditions: &'a ThreadConditions<'a>,
     /// The objects that were loaded to follow stacks.
     objects: Objects,
-    /// The latest reason against each thread that was checked.
+    /// The latest reason against each thread that was checked; [`Reason::Late`] only if it is the
+    /// first, because any other explains more.
     reasons: BTreeMap<i32, Reason>,
+    /// The threads that did not stop in time at their last check.
+    late: BTreeSet<i32>,
     /// What the latest unsuitable seccomp filter does.
     filter: Option<String>,
     /// How long to watch the locks next time.
@@ -252,13 +262,12 @@ impl Chooser<'_> {
         threads.rotate_left(round.wrapping_mul(MAX_CANDIDATES) % count);
         threads.truncate(MAX_CANDIDATES);
         self.reasons.retain(|tid, _| threads.contains(tid));
+        self.late.retain(|tid| threads.contains(tid));
         let mut ranked: Vec<(u8, i32)> = Vec::new();
         for &tid in &threads {
             match self.rank(tid) {
                 Ok(rank) => ranked.push((rank, tid)),
-                Err(reason) => {
-                    self.reasons.insert(tid, reason);
-                }
+                Err(reason) => self.note(tid, reason),
             }
         }
         if ranked.is_empty() && count <= MAX_CANDIDATES {
@@ -273,6 +282,10 @@ impl Chooser<'_> {
     fn lasting_refusal(&self) -> Option<Refusal> {
         let mut reasons = self.reasons.values().filter(|reason| **reason != Reason::Ended).peekable();
         reasons.peek()?;
+        // A thread that did not stop may be fit by now.
+        if !self.late.is_empty() {
+            return None;
+        }
         // A Go thread is on a stack of Go, or in Go code, wherever it waits.
         let has_no_tables = self.reasons.values().any(|reason| *reason == Reason::NoTables);
         if !reasons.all(|reason| reason.is_lasting() || has_no_tables && *reason == Reason::ForeignStack) {
@@ -350,6 +363,9 @@ impl Chooser<'_> {
                     self.objects.load(process, space, address);
                 }
                 Some(Attempt::Unfit(Objection::Unfit(reason))) => {
+                    if reason == Reason::LockHeld {
+                        self.lock_watch = (self.lock_watch * 2).min(LONGEST_LOCK_WATCH);
+                    }
                     self.note(tid, reason);
                     return Ok(None);
                 }
@@ -372,14 +388,16 @@ impl Chooser<'_> {
 
     /// Keeps the reason against a thread.
     fn note(&mut self, tid: i32, reason: Reason) {
-        if reason == Reason::LockHeld {
-            self.lock_watch = (self.lock_watch * 2).min(LONGEST_LOCK_WATCH);
-        }
-        // An earlier reason explains more than that the thread did not stop in time now.
-        if reason == Reason::Late {
-            self.reasons.entry(tid).or_insert(reason);
-        } else {
+        if reason != Reason::Late {
+            self.late.remove(&tid);
             self.reasons.insert(tid, reason);
+            return;
+        }
+        self.late.insert(tid);
+        let first = self.reasons.entry(tid).or_insert(reason);
+        // The number of a thread that ended belongs to another one now.
+        if *first == Reason::Ended {
+            *first = reason;
         }
     }
 

@@ -14,8 +14,8 @@ use object::elf;
 use object::read::elf::{FileHeader, ProgramHeader, SectionHeader, Sym};
 use object::read::{ReadCache, ReadRef};
 
-/// Maximum number of interpreters that are scripts themselves, as in the kernel (`fs/exec.c`,
-/// `exec_binprm`).
+/// Maximum number of scripts in a row that the kernel follows (`fs/exec.c`, `exec_binprm`: "max
+/// loop depth" 5).
 const MAX_SCRIPTS: usize = 5;
 /// Maximum size of a table that is read.
 const MAX_TABLE_BYTES: u64 = 64 << 20;
@@ -60,13 +60,13 @@ impl Program {
     ) -> Result<Self, String> {
         let first = command.first().ok_or("there is no command")?;
         let mut path = find(OsStr::new(first), directory, search)?;
-        for step in 0..MAX_SCRIPTS {
+        for step in 0..=MAX_SCRIPTS {
             match interpreter(&path)? {
                 None => return Ok(Self { is_direct: step == 0, ..Self::of_file(&path)? }),
                 Some(next) => path = find(&next, directory, search)?,
             }
         }
-        Err(format!("{first}: scripts that start scripts, {MAX_SCRIPTS} deep"))
+        Err(format!("{first}: scripts that start scripts, more than {MAX_SCRIPTS} deep"))
     }
 
     /// Reads the program in the file `path`.
