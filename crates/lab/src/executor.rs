@@ -9,8 +9,9 @@ use super::remote::RemoteExecutor;
 
 /// Time for a job to end after SIGTERM once it reached its timeout.
 const GRACE: Duration = Duration::from_secs(2);
-/// Time for the launcher to end the processes that a killed job left.
-const LAUNCHER_GRACE: Duration = Duration::from_secs(30);
+/// Time for the launcher to end the processes that a killed job left; on a busy machine they wait
+/// for a processor.
+const LAUNCHER_GRACE: Duration = Duration::from_secs(120);
 
 /// Why a lab stopped early.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,17 +91,17 @@ pub trait Executor: Send {
     /// # Errors
     /// [`Stopped`].
     fn finish_in_time(&mut self, job: Job, subject: &Subject) -> Result<Outcome, Stopped> {
-        let begin = Instant::now();
         if let Some(outcome) = self.wait(job, subject.timeout)? {
             return Ok(outcome);
         }
+        let ending = Instant::now();
         self.stop(job, GRACE)?;
         match self.wait(job, Some(GRACE + LAUNCHER_GRACE))? {
             Some(outcome) => Ok(Outcome { end: End::TimedOut, ..outcome }),
             None => Err(Stopped::Failed(format!(
-                "{}: cannot be ended, {} s after its start: the kernel holds it (see its state in ps)",
+                "{}: has not ended {} s after SIGTERM and SIGKILL: the kernel holds it, or no processor was free (see its state in ps)",
                 subject.name,
-                begin.elapsed().as_secs()
+                ending.elapsed().as_secs()
             ))),
         }
     }

@@ -41,8 +41,9 @@ fn a_churning_script_is_halved_and_the_paste_reproduces_it() -> Outcome {
     }
     let lab = Lab::new()?;
     let script = file("examples/churn.py");
-    let words =
-        ["try", "--repeat", "3", "--only", "arena_max_2,trim_threshold_128k", "--", "python3", &script, "3"];
+    // By default ten times the first run, which is too short if other work begins after it.
+    let flags = ["--repeat", "3", "--timeout", "600s", "--only", "arena_max_2,trim_threshold_128k"];
+    let words = [&["try"][..], &flags, &["--", "python3", &script, "3"]].concat();
     let found = lab.document(&words)?;
     assert_eq!(found["schema"], "strandline/try/1");
     assert_eq!((&found["mode"], &found["settled_at"]), (&"batch".into(), &"mark".into()), "{found}");
