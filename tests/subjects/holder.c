@@ -20,13 +20,18 @@ enum { LARGE = 100000, SMALL = 500, GROWTHS = 3, PATIENCE_S = 600 };
 static size_t bytes;
 static const char *recording;
 
-static void hold_level(void) { await_growths(recording, GROWTHS); }
-
-/* Lets nothing else run before it, where the kernel allows that: to wait for a processor on the way to its end would be to hold
- * a level. */
+/* Lets nothing else run before it, where the kernel allows that: to wait for a processor between two levels would be to hold
+ * another one. */
 static void hurry(void) {
   struct sched_param first = {.sched_priority = 1};
   (void)sched_setscheduler(0, SCHED_FIFO, &first);
+}
+
+static void hold_level(void) {
+  struct sched_param none = {.sched_priority = 0};
+  (void)sched_setscheduler(0, SCHED_OTHER, &none);
+  await_growths(recording, GROWTHS);
+  hurry();
 }
 
 /* Blocks of LARGE bytes with small ones between; returns the small ones. */
@@ -54,11 +59,11 @@ int main(int count, char **values) {
   recording = count > 3 ? values[3] : "";
   alarm(PATIENCE_S);
   mallopt(M_MMAP_THRESHOLD, 1 << 20);
+  hurry();
   if (!strcmp(course, "hold")) {
     size_t kept;
     char **small = hold_pinned(&kept);
     hold_level();
-    hurry();
     for (size_t i = 0; i < kept; i++) free(small[i]);
     free(small);
     malloc_trim(0);
@@ -72,7 +77,6 @@ int main(int count, char **values) {
   hold_level();
   give_back(all, bytes / 2);
   hold_level();
-  hurry();
   for (int n = 4; n < 8; n++) give_back(all + bytes / 8 * n, bytes / 8);
   return 0;
 }

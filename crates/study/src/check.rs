@@ -130,7 +130,7 @@ fn subject_placeholders(subject: &Subject, problems: &mut Problems) {
     for name in unknown {
         let hint = placeholder_hint(&name, subject.axes.iter().map(String::as_str));
         let text = format!(
-            "[[subject]] {}: {{{name}}} is no axis of it, nor {{dir}}, {{build}} or {{probes}}; {hint}",
+            "[[subject]] {}: {{{name}}} is not an axis of it, nor {{dir}}, {{build}} or {{probes}}; {hint}",
             subject.name
         );
         problems.add(subject.offset, text);
