@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use strandline_inspect::facts::{Outcome, Reclamation};
+use strandline_claims::remedy::Effect;
+use strandline_inspect::facts::{Outcome, Reclamation, Remedy, RemedyKind};
 use strandline_inspect::readers;
 use strandline_inspect::remedy::{ReclaimOptions, reclaim};
 
@@ -41,7 +42,8 @@ pub fn run(arguments: &Reclaim, output: &mut Output) -> Result<CommandResult> {
         output.print(&text(arguments, &reclamation, output.surface))?;
     }
     if refused {
-        let more = better(&reclamation).map_or_else(String::new, |better| format!("; {better}"));
+        let better = better(arguments.pid(), &reclamation);
+        let more: String = better.iter().map(|better| format!("; {better}")).collect();
         print_message(&format!("process {}: {}{more}", arguments.pid(), reclamation::headline(&reclamation)));
         return Ok(CommandResult::Failed);
     }
@@ -62,12 +64,10 @@ fn text(arguments: &Reclaim, given: &Reclamation, surface: Surface) -> String {
     format!("{title}\n\n{}", reclamation::details(given, &hints, surface))
 }
 
-/// What to do next: another remedy that is better, and the command that applies a predicted one.
+/// What to do next: other remedies that are better, and the command that applies a predicted one.
 fn hints(pid: i32, given: &Reclamation, surface: Surface) -> Vec<String> {
-    let mut lines = Vec::new();
-    if let Some(better) = better(given).filter(|_| given.dry_run || given.outcome != Outcome::Done) {
-        lines.extend(wrap(&better, surface.columns));
-    }
+    let better = better(pid, given);
+    let mut lines: Vec<String> = better.iter().flat_map(|better| wrap(better, surface.columns)).collect();
     // A remedy that is only predicted cannot be applied from here.
     if given.dry_run && given.outcome == Outcome::Done && is_applied(&given.remedy) {
         lines.push(String::new());
@@ -87,17 +87,41 @@ fn is_applied(id: &str) -> bool {
     readers::remedy(id).is_none_or(|spec| spec.is_applied())
 }
 
-/// The remedy that is predicted to release more than the requested one, as a sentence.
-fn better(given: &Reclamation) -> Option<String> {
-    let before = given.before.as_ref()?;
-    let least = given.predicted_bytes.unwrap_or(0).max(before.kernel.rss_bytes / 100);
-    let others = before.remedies.iter().filter(|other| other.id != given.remedy);
-    let best = others.max_by_key(|other| other.predicted_bytes)?;
-    let predicted = best.predicted_bytes.filter(|&predicted| predicted > least)?;
-    Some(format!(
-        "{} is predicted to release more, {}: {}",
-        clean(&best.id),
-        bytes(predicted),
-        clean_sentence(&best.how)
-    ))
+/// The remedies of the running process that are predicted to release more than the requested one,
+/// or may, as sentences.
+fn better(pid: i32, given: &Reclamation) -> Vec<String> {
+    let Some(latest) = given.after.as_ref().or(given.before.as_ref()) else { return Vec::new() };
+    let predicted = given.predicted_bytes.or(given.predicted_least_bytes).unwrap_or(0);
+    let least = predicted.max(latest.kernel.rss_bytes / 100);
+    let others = latest.remedies.iter().filter(|other| other.id != given.remedy);
+    others.filter_map(|other| more_than(least, pid, other)).collect()
+}
+
+/// Says that `other` releases more than `least`, if it is predicted to, or that it may.
+fn more_than(least: u64, pid: i32, other: &Remedy) -> Option<String> {
+    let is_possible = match other.kind {
+        RemedyKind::Call => is_applied(&other.id),
+        RemedyKind::Program => true,
+        RemedyKind::Setting | RemedyKind::Allocator => false,
+    };
+    if !is_possible {
+        return None;
+    }
+    let (id, how) = (clean(&other.id), clean_sentence(&other.how));
+    let more = |figure: String| format!("{id} is predicted to release more, {figure}: {how}");
+    match (other.predicted_bytes, other.predicted_least_bytes) {
+        (Some(figure), _) => (figure > least).then(|| more(bytes(figure))),
+        (None, Some(bound)) if bound > least => Some(more(format!("at least {}", bytes(bound)))),
+        // Without a trace of objects the garbage among them is unknown.
+        (None, _) => (other.kind == RemedyKind::Call && releases_objects(&other.id)).then(|| {
+            format!(
+                "{id} may release more (not known from this reading, see `strandline explain {pid}`): {how}"
+            )
+        }),
+    }
+}
+
+/// Whether a remedy makes a runtime collect its objects.
+fn releases_objects(id: &str) -> bool {
+    readers::remedy(id).is_some_and(|spec| spec.effect == Effect::Objects)
 }

@@ -152,9 +152,11 @@ fn side_effects(reclamation: &Reclamation) -> Vec<String> {
 /// The call's time, the longest pause, and the faults after it.
 fn costs(reclamation: &Reclamation) -> [String; 3] {
     let faults = match (reclamation.minor_faults_after, reclamation.minor_faults_seconds) {
-        (Some(faults), Some(time)) => format!("{} faults in {}", grouped(faults), seconds(time)),
-        (Some(faults), None) => format!("{} faults after it", grouped(faults)),
-        (None, _) => "faults after it not counted".to_owned(),
+        (Some(faults), Some(time)) => {
+            format!("{} in the {} after it", counted(faults, "page fault"), seconds(time))
+        }
+        (Some(faults), None) => format!("{} after it", counted(faults, "page fault")),
+        (None, _) => "page faults after it not counted".to_owned(),
     };
     let pause = match reclamation.stopped_seconds {
         Some(time) => format!("longest pause {}", seconds(time)),
@@ -190,7 +192,7 @@ fn figures(reclamation: &Reclamation, surface: Surface) -> Vec<String> {
         lines.push(format!("  {}{error}", pad_right("error", 14)));
     }
     let [call, pause, faults] = costs(reclamation);
-    let cost = format!("{call}, {pause}, then {faults}");
+    let cost = format!("{call}, {pause}, {faults}");
     lines.extend(hanging(&format!("  {}", pad_right("cost", 14)), &cost, surface.columns));
     lines
 }

@@ -7,6 +7,7 @@ use super::{ABOUT, rows};
 use strandline_claims::allocator::Reading;
 use strandline_claims::facts::{Arena, ArenaKind, Remedy, RemedyKind};
 use strandline_claims::finding::LedgerView;
+use strandline_claims::units::bytes;
 use strandline_process::procfs::Process;
 
 /// Id of the setting that makes malloc return free memory at the end of the heap at once.
@@ -20,16 +21,31 @@ const MIN_BYTES_FOR_SETTING: u64 = 1 << 20;
 
 /// Returns the setting that keeps both thresholds at 128 KiB, if they have grown: setting one ends
 /// their growth (malloc.c, do_set_trim_threshold), so larger blocks get their own mappings again,
-/// too.
+/// too. What that releases of a free run within the heap is unknown: it may be small blocks that
+/// merged. Only the effect on the top is certain.
 pub fn trim_threshold(parameters: Option<&Parameters>, walked: &[RegionTotals]) -> Option<Remedy> {
     let is_grown = |parameters: &&Parameters| {
         parameters.has_dynamic_thresholds && parameters.trim_threshold > DEFAULT_THRESHOLD_BYTES
     };
     parameters.filter(is_grown)?;
-    let bytes = walked.iter().map(|walked| walked.counts.over_thresholds_bytes).sum();
+    let top_bytes = walked.iter().map(|walked| walked.counts.over_threshold_bytes).sum::<u64>();
+    let run_bytes = walked.iter().map(|walked| walked.counts.large_run_bytes).sum::<u64>();
+    if top_bytes + run_bytes < MIN_BYTES_FOR_SETTING {
+        return None;
+    }
     let cost = "each block of 128 KiB or more, and each new growth of the heap, costs two system calls and page faults";
-    (bytes >= MIN_BYTES_FOR_SETTING)
-        .then(|| Remedy::setting(TRIM_THRESHOLD, OLD_VARIABLE, cost).predicting(bytes))
+    let setting = Remedy::setting(TRIM_THRESHOLD, OLD_VARIABLE, cost);
+    if run_bytes == 0 {
+        return Some(setting.predicting(top_bytes));
+    }
+    let reason = format!(
+        "it releases the free end of the heap ({}), and of free memory between live blocks ({}) only what was in blocks of \
+         128 KiB or more, which is not known once they have merged",
+        bytes(top_bytes),
+        bytes(run_bytes)
+    );
+    let predicted_least_bytes = (top_bytes >= MIN_BYTES_FOR_SETTING).then_some(top_bytes);
+    Some(Remedy { predicted_least_bytes, ..setting.unknown_because(&reason) })
 }
 
 /// Writes the setting in the form that this release of glibc reads, added to what is already set;

@@ -314,7 +314,7 @@ impl<'a> Walker<'a> {
             return;
         }
         if end - run.start >= layout::DEFAULT_THRESHOLD_BYTES {
-            self.counts.add_over_thresholds(self.window.pages().runs_in(trim_start, trim_end));
+            self.counts.add_large_run(self.window.pages().runs_in(trim_start, trim_end));
         }
         let next_size_word = run.start + 32;
         if run.has_fast
@@ -347,10 +347,12 @@ impl<'a> Walker<'a> {
             self.accumulator.claim_free(end, 0, 0);
         }
         let is_cut = !self.region.main || self.region.break_at_top;
-        let over = usable_bytes.saturating_sub(layout::DEFAULT_THRESHOLD_BYTES);
-        if is_cut && end - start >= layout::DEFAULT_THRESHOLD_BYTES {
+        // Fastbin chunks before the top merge into it only when a large chunk is freed.
+        let kept_bytes = layout::MIN_CHUNK_BYTES + 1 + layout::DEFAULT_THRESHOLD_BYTES;
+        let over = (end - top.address).saturating_sub(kept_bytes);
+        if is_cut && over >= PAGE_BYTES {
             let runs = self.window.pages().runs_in(end - over / PAGE_BYTES * PAGE_BYTES, end);
-            self.counts.add_over_thresholds(runs);
+            self.counts.add_over_threshold(runs);
         }
         self.counts.top_bytes += end - top.address;
         // The top always reaches to the end of its heap.

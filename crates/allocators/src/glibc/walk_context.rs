@@ -105,9 +105,11 @@ pub struct Counts {
     pub first_damage: Option<u64>,
     /// Pages that a trim itself brings in (see `Walker::close_run`).
     pub touched_pages: u64,
-    /// Resident bytes that are in free chunks or in the top only because the thresholds have grown
-    /// (see [`Counts::add_over_thresholds`]).
-    pub over_thresholds_bytes: u64,
+    /// Resident bytes of the top that stay only because the trim threshold has grown (see
+    /// [`Counts::add_over_threshold`]).
+    pub over_threshold_bytes: u64,
+    /// Resident bytes in free runs of 128 KiB or more (see [`Counts::add_large_run`]).
+    pub large_run_bytes: u64,
     /// Number of mmapped chunks between pieces.
     pub mmapped_chunks: u64,
     /// Bytes of mmapped chunks between pieces.
@@ -117,12 +119,17 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Counts resident runs that the heap would not hold with the initial thresholds: a block of
-    /// 128 KiB or more would have its own mapping, and free() would cut a top that reaches the
-    /// threshold (malloc.c, sysmalloc, _int_free, systrim; arena.c, heap_trim). Such a free chunk
-    /// may also be smaller blocks that merged.
-    pub fn add_over_thresholds(&mut self, runs: impl Iterator<Item = AddressRange>) {
-        self.over_thresholds_bytes += runs.map(AddressRange::len).sum::<u64>();
+    /// Counts resident runs of the top that free() would have cut off with the initial threshold
+    /// (malloc.c, _int_free, systrim; arena.c, heap_trim).
+    pub fn add_over_threshold(&mut self, runs: impl Iterator<Item = AddressRange>) {
+        self.over_threshold_bytes += runs.map(AddressRange::len).sum::<u64>();
+    }
+
+    /// Counts resident runs of a large free run. With the initial thresholds a block of 128 KiB or
+    /// more would have its own mapping (malloc.c, sysmalloc), but smaller blocks that merged would
+    /// be in the heap as now: which they were is unknown.
+    pub fn add_large_run(&mut self, runs: impl Iterator<Item = AddressRange>) {
+        self.large_run_bytes += runs.map(AddressRange::len).sum::<u64>();
     }
 
     /// Counts of zero; see [`WalkContext::keeps_blocks`].
@@ -141,7 +148,7 @@ impl Counts {
         add_fields!(self, other: live_bytes, live_chunks, blocks, payload_bytes, bin_chunks, bin_bytes);
         add_fields!(self, other: fast_chunks, fast_bytes, cached_bytes, top_bytes, foreign_bytes);
         add_fields!(self, other: trailing_bytes, unread_bytes, damages, touched_pages);
-        add_fields!(self, other: over_thresholds_bytes, mmapped_chunks, mmapped_bytes);
+        add_fields!(self, other: over_threshold_bytes, large_run_bytes, mmapped_chunks, mmapped_bytes);
         self.first_damage = self.first_damage.or(other.first_damage);
         self.refined.add(other.refined);
     }

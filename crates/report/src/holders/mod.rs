@@ -123,8 +123,10 @@ fn pinning_block(found: &Holders) -> Option<String> {
         None if keeper.unreachable => " (leaked)".to_owned(),
         None => String::new(),
     };
+    let is_one = found.types.iter().any(|of| of.name == keeper.name && of.instances == 1);
+    let pin = if is_one { "pins" } else { "pin" };
     Some(format!(
-        "; {}{held} pins {} that is otherwise free",
+        "; {}{held} {pin} {} that is otherwise free",
         short(&clean(&keeper.name)),
         bytes(keeper.pins_bytes)
     ))

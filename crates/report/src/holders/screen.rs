@@ -47,7 +47,7 @@ pub fn holders(found: &Holders, top: Option<usize>, surface: Surface) -> String 
     }
     lines.push(String::new());
     let commands = [
-        (format!("strandline explain {}", found.pid), "where all of its memory is".to_owned()),
+        (format!("strandline reclaim --dry-run {}", found.pid), "what a call would release".to_owned()),
         (format!("strandline holders -v {}", found.pid), "every root, type, path, caveat".to_owned()),
     ];
     lines.extend(next(&commands, surface));

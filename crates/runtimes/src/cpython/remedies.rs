@@ -23,14 +23,13 @@ pub fn remedies(kept_bytes: u64, pinned_bytes: u64) -> Vec<Remedy> {
     if kept_bytes + pinned_bytes < MIN_SETTING_BYTES {
         return Vec::new();
     }
-    let mut setting = Remedy::setting(
+    let setting = Remedy::setting(
         "cpython_malloc",
-        "PYTHONMALLOC=malloc",
-        "objects are in malloc's blocks: slower, and each has a header, but malloc_trim releases whole free pages; predicted \
-         are the free pages of today's arenas; live objects may pin others there",
+        "PYTHONMALLOC=malloc, then malloc_trim",
+        "objects are in malloc's blocks: slower, and each has a header, so that RSS may be higher until malloc_trim releases \
+         whole free pages",
     );
-    setting.predicted_bytes = Some(kept_bytes);
-    vec![setting]
+    vec![setting.unknown_because("which pages live objects would pin in malloc's heap is not known before")]
 }
 
 /// Returns a collection, if `object_bytes` are enough to make it worthwhile.
