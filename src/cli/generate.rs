@@ -12,9 +12,19 @@ use super::{CommandResult, Failure, Result};
 /// Prints the completion script of a shell.
 pub fn completions(arguments: &Completions, output: &mut Output) -> Result<CommandResult> {
     let mut script = Vec::new();
-    clap_complete::generate(arguments.shell, &mut Arguments::command(), "strandline", &mut script);
+    clap_complete::generate(arguments.shell, &mut visible(), "strandline", &mut script);
     output.print(&String::from_utf8_lossy(&script))?;
     Ok(CommandResult::Done)
+}
+
+/// The command line without its hidden subcommands, which clap_complete would offer.
+fn visible() -> Command {
+    let all = Arguments::command();
+    let verbs = all.get_subcommands().filter(|verb| !verb.is_hide_set()).cloned();
+    Command::new("strandline")
+        .version(env!("CARGO_PKG_VERSION"))
+        .args(all.get_arguments().cloned())
+        .subcommands(verbs)
 }
 
 /// Writes `strandline.1` and a page for each subcommand.

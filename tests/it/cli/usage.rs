@@ -160,5 +160,14 @@ fn completions_know_the_verbs() {
         let run = strandline::run(&["completions", shell]).unwrap();
         assert_eq!(run.status, Some(0));
         assert!(run.stdout.contains("reclaim") && run.stdout.contains("fail-if"), "{shell}");
+        for hidden in ["reference", "demo-child", "lab-launcher", "lab-round"] {
+            // Help texts contain the word `reference`; bash's script has no help texts.
+            let offer = match shell {
+                "zsh" => format!("'{hidden}:"),
+                "fish" => format!("-a \"{hidden}\""),
+                _ => hidden.to_owned(),
+            };
+            assert!(!run.stdout.contains(&offer), "{shell}: {hidden}");
+        }
     }
 }
