@@ -60,7 +60,8 @@ fn write_pages(command: &Command, folder: &Path) -> std::io::Result<()> {
     std::fs::write(folder.join(page.get_filename()), text)
 }
 
-/// Headings in help texts, which clap_mangen puts into a section EXTRA, and the sections they become.
+/// Headings of help texts, which clap_mangen puts into a section EXTRA, and the sections that they
+/// become.
 const SECTIONS: [(&str, &str); 3] = [
     (".SH EXTRA\nExamples:\n", ".SH EXAMPLES\n"),
     (".SH EXTRA\nExit status: ", ".SH \"EXIT STATUS\"\n"),
