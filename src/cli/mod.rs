@@ -41,6 +41,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
+use strandline_claims::remedy::Action;
 use strandline_inspect::group::MEMORY_RECLAIM;
 
 use arguments::{Arguments, Format, Verb};
@@ -283,9 +284,29 @@ fn print_clap_message(error: &clap::Error, words: &[OsString]) -> ExitCode {
             return ExitCode::from(EXIT_FAILURE);
         }
     } else {
-        output::print_message(&usage_line(&error.render().to_string(), words));
+        let line = next_start(error).unwrap_or_else(|| usage_line(&error.render().to_string(), words));
+        output::print_message(&line);
     }
     ExitCode::from(if error.use_stderr() { EXIT_USAGE } else { 0 })
+}
+
+/// The answer to `--remedy` with a remedy that reclaim cannot apply: a setting for the next start.
+fn next_start(error: &clap::Error) -> Option<String> {
+    use clap::error::{ContextKind, ContextValue};
+    let text = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => Some(text.as_str()),
+        _ => None,
+    };
+    if !text(ContextKind::InvalidArg)?.starts_with("--remedy") {
+        return None;
+    }
+    let spec = strandline_inspect::readers::remedy(text(ContextKind::InvalidValue)?)?;
+    matches!(spec.action, Action::NextStart).then(|| {
+        format!(
+            "{} is a setting for the next start: `strandline try -- COMMAND` compares such settings",
+            spec.id
+        )
+    })
 }
 
 /// Joins clap's lines into one: the error in `words`, its tip, and where to read more.
@@ -386,6 +407,12 @@ mod tests {
         assert!(line.contains("<PID>") && !line.contains('\n'), "{line}");
         let line = complaint(&["strandline", "reclaim", "--remedy", "magic", "1"]);
         assert!(line.contains("magic") && line.contains("malloc_trim"), "{line}");
+        let of = |remedy| {
+            next_start(&Arguments::try_parse_from(["s", "reclaim", "--remedy", remedy, "1"]).unwrap_err())
+        };
+        let line = of("trim_threshold").unwrap();
+        assert!(line.starts_with("trim_threshold is a setting for the next start: "), "{line}");
+        assert_eq!(of("magic"), None);
         let line = complaint(&["strandline", "explian", "1"]);
         assert!(line.contains("explain"), "a typo is answered with the verb: {line}");
         assert!(line.ends_with("(see `strandline --help`)"), "{line}");
