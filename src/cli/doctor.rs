@@ -545,8 +545,11 @@ mod tests {
         assert!(more_rights(&root).starts_with("start it with --cap-add SYS_PTRACE (Kubernetes"));
         assert_eq!(
             more_rights(&of(7, &[])),
-            "run as root, or `setcap cap_sys_ptrace,cap_dac_read_search,cap_net_admin,cap_sys_nice,\
-             cap_checkpoint_restore+ep` on strandline"
+            format!(
+                "run as root, or `setcap cap_sys_ptrace,cap_dac_read_search,cap_net_admin,cap_sys_nice,\
+                 cap_checkpoint_restore+ep {}`",
+                strandline_process::rights::program()
+            )
         );
     }
 
