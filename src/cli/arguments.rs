@@ -435,10 +435,8 @@ pub(super) fn pid(text: &str) -> Result<i32, String> {
         _ if std::path::Path::new(text).is_file() => {
             Err("core files cannot be read yet; give the id of a running process".to_owned())
         }
-        _ => {
-            Err("a process id is a whole number from 1 to 2147483647 (see `pidof NAME` or `ps -e`)"
-                .to_owned())
-        }
+        _ => Err("a process id is a whole number from 1 to 2147483647: `pidof NAME` or `ps -e` prints it"
+            .to_owned()),
     }
 }
 

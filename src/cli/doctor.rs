@@ -169,7 +169,8 @@ fn page_frames() -> Check {
         (Ok(()), _, Ok(())) => (Status::Ok, "page frame numbers and flags are readable".to_owned()),
     };
     let means = "LazyFree and merged pages are counted from smaps rather than page by page";
-    check("page_flags", status, found, means, Some("run as root"))
+    let fix = if Rights::own().user == 0 { "run outside the container" } else { "run as root" };
+    check("page_flags", status, found, means, Some(fix))
 }
 
 /// Checks whether the kernel reports forks, execs and exits.
@@ -187,6 +188,9 @@ fn process_events() -> Check {
     check("process_events", status, found, means, Some(&fix))
 }
 
+/// What root can do where no control group limits memory.
+const CGROUP_FIX: &str = "mount cgroup2 on /sys/fs/cgroup with the memory controller";
+
 /// Creates and removes a control group with a limit.
 fn memory_limit() -> Check {
     const LIMIT_BYTES: u64 = 1 << 30;
@@ -195,7 +199,11 @@ fn memory_limit() -> Check {
         Err(why) => (Status::Limited, why),
     };
     let means = "run --limit-memory and squeeze --kind cgroup cannot be used; the limits on address space and data can";
-    let fix = "run as root, or under `systemd-run --user --scope -p Delegate=yes`";
+    let fix = if Rights::own().user == 0 {
+        CGROUP_FIX
+    } else {
+        "run as root, or under `systemd-run --user --scope -p Delegate=yes`"
+    };
     check("memory_limit", status, found, means, Some(fix))
 }
 
@@ -268,7 +276,7 @@ fn more_rights(rights: &Rights) -> String {
         return rights.advice(&missing, "");
     }
     // The same command for all checks: a second setcap would remove what the first one granted.
-    rights.advice(&rights.within_bounds(), "")
+    rights.advice(&rights.within_bounds(), "") + " (for one group only: GUIDE.md)"
 }
 
 fn ptrace_scope() -> Check {
@@ -367,6 +375,7 @@ fn map_files() -> Check {
     };
     let means = "files that were deleted or are in another mount namespace are known by name only";
     let fix = match Rights::own() {
+        rights if rights.user == 0 && rights.has(CHECKPOINT_RESTORE) => rights.advice(&[], ""),
         rights if rights.user == 0 => rights.advice(&[CHECKPOINT_RESTORE], ""),
         rights => more_rights(&rights),
     };
@@ -405,7 +414,7 @@ fn cgroup() -> Check {
         None => (Status::Limited, "no memory cgroup is mounted".to_owned()),
     };
     let means = "limits of a process's group are not known";
-    check("cgroup", status, found, means, Some("mount cgroup2 on /sys/fs/cgroup with the memory controller"))
+    check("cgroup", status, found, means, Some(CGROUP_FIX))
 }
 
 fn huge_pages() -> Check {
@@ -545,8 +554,11 @@ mod tests {
         assert!(more_rights(&root).starts_with("start it with --cap-add SYS_PTRACE (Kubernetes"));
         assert_eq!(
             more_rights(&of(7, &[])),
-            "run as root, or `setcap cap_sys_ptrace,cap_dac_read_search,cap_net_admin,cap_sys_nice,\
-             cap_checkpoint_restore+ep` on strandline"
+            format!(
+                "run as root, or `setcap cap_sys_ptrace,cap_dac_read_search,cap_net_admin,cap_sys_nice,\
+                 cap_checkpoint_restore+ep {}` (for one group only: GUIDE.md)",
+                strandline_process::rights::program()
+            )
         );
     }
 

@@ -2,6 +2,7 @@
 //! agree with it.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 
 use clap::{Arg, Command, CommandFactory};
 
@@ -12,9 +13,19 @@ use super::{CommandResult, Failure, Result};
 /// Prints the completion script of a shell.
 pub fn completions(arguments: &Completions, output: &mut Output) -> Result<CommandResult> {
     let mut script = Vec::new();
-    clap_complete::generate(arguments.shell, &mut Arguments::command(), "strandline", &mut script);
+    clap_complete::generate(arguments.shell, &mut visible(), "strandline", &mut script);
     output.print(&String::from_utf8_lossy(&script))?;
     Ok(CommandResult::Done)
+}
+
+/// The command line without its hidden subcommands, which clap_complete would offer.
+fn visible() -> Command {
+    let all = Arguments::command();
+    let verbs = all.get_subcommands().filter(|verb| !verb.is_hide_set()).cloned();
+    Command::new("strandline")
+        .version(env!("CARGO_PKG_VERSION"))
+        .args(all.get_arguments().cloned())
+        .subcommands(verbs)
 }
 
 /// Writes `strandline.1` and a page for each subcommand.
@@ -24,9 +35,46 @@ pub fn man(arguments: &Man) -> Result<CommandResult> {
         Failure(format!("{}: {error}; give a folder that can be written", folder.display()))
     };
     std::fs::create_dir_all(folder).map_err(failed)?;
-    clap_mangen::generate_to(Arguments::command(), folder).map_err(failed)?;
+    let mut all = Arguments::command().disable_help_subcommand(true);
+    all.build();
+    write_pages(&all, folder).map_err(failed)?;
     Ok(CommandResult::Done)
 }
+
+/// Writes the page of `command`, and those of its subcommands.
+fn write_pages(command: &Command, folder: &Path) -> std::io::Result<()> {
+    for verb in command.get_subcommands().filter(|verb| !verb.is_hide_set()) {
+        write_pages(verb, folder)?;
+    }
+    let page =
+        clap_mangen::Man::new(command.clone()).source(concat!("strandline ", env!("CARGO_PKG_VERSION")));
+    let mut text = Vec::new();
+    page.render(&mut text)?;
+    let mut text = String::from_utf8_lossy(&text).into_owned();
+    for (of_help, section) in SECTIONS {
+        text = text.replace(of_help, section);
+    }
+    if command.get_name() == "strandline" {
+        text += FILES;
+    }
+    std::fs::write(folder.join(page.get_filename()), text)
+}
+
+/// Headings of help texts, which clap_mangen puts into a section EXTRA, and the sections that they
+/// become.
+const SECTIONS: [(&str, &str); 3] = [
+    (".SH EXTRA\nExamples:\n", ".SH EXAMPLES\n"),
+    (".SH EXTRA\nExit status: ", ".SH \"EXIT STATUS\"\n"),
+    ("\n\nStart here:\n", "\n.SH EXAMPLES\n"),
+];
+
+/// The last section of strandline(1).
+const FILES: &str = "\
+.SH FILES
+.TP
+/usr/share/doc/strandline/GUIDE.md
+The guide, in the package: which command answers which question, and the rights that it needs
+";
 
 /// Prints docs/cli.md.
 pub fn reference(output: &mut Output) -> Result<CommandResult> {

@@ -40,7 +40,8 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
+use strandline_claims::remedy::Action;
 use strandline_inspect::group::MEMORY_RECLAIM;
 
 use arguments::{Arguments, Format, Verb};
@@ -98,9 +99,10 @@ pub fn drop_dac_capabilities() -> Option<ExitCode> {
 
 /// Parses the arguments, runs the subcommand, and returns the exit status.
 pub fn run() -> ExitCode {
-    let arguments = match Arguments::try_parse_from(with_verb(std::env::args_os().collect())) {
+    let words = with_verb(std::env::args_os().collect());
+    let arguments = match Arguments::try_parse_from(&words) {
         Ok(arguments) => arguments,
-        Err(error) => return print_clap_message(&error),
+        Err(error) => return print_clap_message(&error, &words),
     };
     if let Some(line) = conflicting_flags(&arguments) {
         output::print_message(line);
@@ -266,7 +268,7 @@ strandline: which command? Start with:
 ";
 
 /// Prints help or version in full; any other message of clap is a usage error and becomes one line.
-fn print_clap_message(error: &clap::Error) -> ExitCode {
+fn print_clap_message(error: &clap::Error, words: &[OsString]) -> ExitCode {
     use clap::error::ErrorKind;
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         // If standard error is closed, the message is lost.
@@ -282,13 +284,33 @@ fn print_clap_message(error: &clap::Error) -> ExitCode {
             return ExitCode::from(EXIT_FAILURE);
         }
     } else {
-        output::print_message(&usage_line(&error.render().to_string()));
+        let line = next_start(error).unwrap_or_else(|| usage_line(&error.render().to_string(), words));
+        output::print_message(&line);
     }
     ExitCode::from(if error.use_stderr() { EXIT_USAGE } else { 0 })
 }
 
-/// Joins clap's lines into one: the error, its tip, and where to read more.
-fn usage_line(rendered: &str) -> String {
+/// The answer to `--remedy` with a remedy that reclaim cannot apply: a setting for the next start.
+fn next_start(error: &clap::Error) -> Option<String> {
+    use clap::error::{ContextKind, ContextValue};
+    let text = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => Some(text.as_str()),
+        _ => None,
+    };
+    if !text(ContextKind::InvalidArg)?.starts_with("--remedy") {
+        return None;
+    }
+    let spec = strandline_inspect::readers::remedy(text(ContextKind::InvalidValue)?)?;
+    matches!(spec.action, Action::NextStart).then(|| {
+        format!(
+            "{} is a setting for the next start: `strandline try -- COMMAND` compares such settings",
+            spec.id
+        )
+    })
+}
+
+/// Joins clap's lines into one: the error in `words`, its tip, and where to read more.
+fn usage_line(rendered: &str, words: &[OsString]) -> String {
     let mut lines = rendered.lines().map(str::trim).filter(|line| !line.is_empty());
     let what = lines.next().unwrap_or_default();
     let mut line = what.strip_prefix("error: ").unwrap_or(what).to_owned();
@@ -300,7 +322,25 @@ fn usage_line(rendered: &str) -> String {
         line += if line.ends_with(':') { " " } else { "; " };
         line += more;
     }
-    line + " (see `strandline --help`)"
+    line + &format!(" (see `{}`)", help_command(words))
+}
+
+/// The command that prints the help for `words`: that of their subcommand, if they name one.
+fn help_command(words: &[OsString]) -> String {
+    let all = Arguments::command();
+    let (mut command, mut line) = (&all, "strandline".to_owned());
+    let mut words = words.iter().skip(1).filter_map(|word| word.to_str());
+    while let Some(word) = words.next() {
+        if let Some(verb) = command.get_subcommands().find(|verb| verb.get_name() == word) {
+            command = verb;
+            line += &format!(" {word}");
+        } else if word == "--color" {
+            words.next();
+        } else if word != "--json" && !word.starts_with("--color=") {
+            break;
+        }
+    }
+    line + " --help"
 }
 
 #[cfg(test)]
@@ -308,7 +348,8 @@ mod tests {
     use super::*;
 
     fn complaint(arguments: &[&str]) -> String {
-        usage_line(&Arguments::try_parse_from(arguments).unwrap_err().render().to_string())
+        let words: Vec<OsString> = arguments.iter().map(OsString::from).collect();
+        usage_line(&Arguments::try_parse_from(&words).unwrap_err().render().to_string(), &words)
     }
 
     #[test]
@@ -366,7 +407,19 @@ mod tests {
         assert!(line.contains("<PID>") && !line.contains('\n'), "{line}");
         let line = complaint(&["strandline", "reclaim", "--remedy", "magic", "1"]);
         assert!(line.contains("magic") && line.contains("malloc_trim"), "{line}");
+        let of = |remedy| {
+            next_start(&Arguments::try_parse_from(["s", "reclaim", "--remedy", remedy, "1"]).unwrap_err())
+        };
+        let line = of("trim_threshold").unwrap();
+        assert!(line.starts_with("trim_threshold is a setting for the next start: "), "{line}");
+        assert_eq!(of("magic"), None);
         let line = complaint(&["strandline", "explian", "1"]);
         assert!(line.contains("explain"), "a typo is answered with the verb: {line}");
+        assert!(line.ends_with("(see `strandline --help`)"), "{line}");
+        let line = complaint(&["strandline", "--color", "never", "record", "abc"]);
+        assert!(line.ends_with("(see `strandline record --help`)"), "{line}");
+        assert_eq!(line.matches("(see ").count(), 1, "{line}");
+        let line = complaint(&["strandline", "study", "new"]);
+        assert!(line.ends_with("(see `strandline study new --help`)"), "{line}");
     }
 }

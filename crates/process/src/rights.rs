@@ -3,10 +3,15 @@
 //! Decided by the capabilities that it has and can have, never by the user id: root in a container
 //! lacks what the container was not given, and it already runs as root.
 
+use std::fs;
+use std::path::Path;
+
 use strandline_sys::capabilities::{
     self, CHECKPOINT_RESTORE, Capability, DAC_OVERRIDE, DAC_READ_SEARCH, NET_ADMIN, SYS_NICE, SYS_PTRACE,
 };
 use strandline_sys::host;
+
+use crate::procfs::Status;
 
 /// All capabilities that strandline can use, in the order in which they are advised.
 pub const USEFUL: [Capability; 5] = [SYS_PTRACE, DAC_READ_SEARCH, NET_ADMIN, SYS_NICE, CHECKPOINT_RESTORE];
@@ -89,7 +94,7 @@ impl Rights {
         let unavailable = self.outside_bounding_set(missing);
         let can_be_marked = missing.iter().all(|capability| self.bounds & capability.bit() != 0);
         match self.user {
-            _ if missing.is_empty() => "run as root outside the container".to_owned(),
+            user if missing.is_empty() => Confinement::own().advice(user).to_owned(),
             0 if !unavailable.is_empty() => format!("start it with {} {KUBERNETES}", added(missing)),
             0 => "run it as a root that has all its capabilities (not under setpriv or capsh)".to_owned(),
             _ if !unavailable.is_empty() => {
@@ -97,7 +102,7 @@ impl Rights {
             }
             // A file with capabilities outside the bounding set could not be started.
             _ if !can_be_marked => format!("run as root{alternative}"),
-            _ => format!("run as root{alternative}, or `{}` on strandline", self.setcap(missing)),
+            _ => format!("run as root{alternative}, or `{}`", self.setcap(missing)),
         }
     }
 
@@ -109,13 +114,78 @@ impl Rights {
         });
         let names: Vec<String> =
             named.map(|capability| format!("cap_{}", capability.name.to_ascii_lowercase())).collect();
-        format!("setcap {}+ep", names.join(","))
+        format!("setcap {}+ep {}", names.join(","), program())
     }
 
     /// The useful capabilities that are available here: a file with others could not be started.
     pub fn within_bounds(&self) -> Vec<Capability> {
         USEFUL.into_iter().filter(|capability| self.bounds & capability.bit() != 0).collect()
     }
+}
+
+/// What is known to keep a user who lacks no capability from a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Confinement {
+    /// Its capabilities hold only in a user namespace other than the machine's.
+    UserNamespace,
+    /// A seccomp filter on strandline.
+    Filter,
+    /// Nothing is known.
+    Unknown,
+}
+
+impl Confinement {
+    /// That of this process.
+    pub fn own() -> Self {
+        let status = fs::read("/proc/self/status").unwrap_or_default();
+        // The inode number of the machine's user namespace (include/linux/proc_ns.h:
+        // PROC_USER_INIT_INO).
+        let is_initial = fs::read_link("/proc/self/ns/user")
+            .map_or(true, |namespace| namespace.as_os_str() == "user:[4026531837]");
+        if !is_initial {
+            Self::UserNamespace
+        } else if Status::parse(&status).is_under_seccomp() {
+            Self::Filter
+        } else {
+            Self::Unknown
+        }
+    }
+
+    /// The cause, as a clause.
+    pub const fn cause(self) -> &'static str {
+        match self {
+            Self::UserNamespace => "strandline runs in a user namespace, outside which it has no rights",
+            Self::Filter => "strandline runs under a seccomp filter, which may forbid it",
+            Self::Unknown => "a security module may forbid it",
+        }
+    }
+
+    /// What `user` can do.
+    const fn advice(self, user: u32) -> &'static str {
+        match self {
+            Self::UserNamespace => "run as root outside that namespace (of a container or sandbox)",
+            Self::Filter => "start strandline outside the container or sandbox that has the filter",
+            Self::Unknown if user == 0 => "see what the security module reports (dmesg, the audit log)",
+            Self::Unknown => "run as root",
+        }
+    }
+}
+
+/// The path of this program, as a word for a shell.
+pub fn program() -> String {
+    let path = fs::read_link("/proc/self/exe").ok();
+    let Some(path) = path.as_deref().and_then(Path::to_str) else {
+        return "\"$(command -v strandline)\"".to_owned();
+    };
+    // Said of a file that was replaced since this program was started.
+    quoted(path.strip_suffix(" (deleted)").unwrap_or(path))
+}
+
+fn quoted(path: &str) -> String {
+    if path.chars().all(|c| c.is_alphanumeric() || "/._+-".contains(c)) {
+        return path.to_owned();
+    }
+    format!("'{}'", path.replace('\'', "'\\''"))
 }
 
 fn names(capabilities: &[Capability]) -> String {
@@ -165,7 +235,7 @@ mod tests {
         assert!(!of(0, &[], ALL).advice(&[SYS_PTRACE], "").contains("container"));
         assert_eq!(
             of(7, &[], ALL).advice(&[SYS_PTRACE], " or as that user"),
-            "run as root or as that user, or `setcap cap_sys_ptrace+ep` on strandline"
+            format!("run as root or as that user, or `setcap cap_sys_ptrace+ep {}`", program())
         );
     }
 
@@ -174,8 +244,24 @@ mod tests {
         let rights = of(7, &[NET_ADMIN, SYS_PTRACE], ALL);
         assert_eq!(
             rights.setcap(&rights.missing(true)),
-            "setcap cap_sys_ptrace,cap_dac_read_search,cap_net_admin+ep"
+            format!("setcap cap_sys_ptrace,cap_dac_read_search,cap_net_admin+ep {}", program())
         );
         assert_eq!(of(7, &[], ALL & !SYS_NICE.bit()).within_bounds().len(), 4);
+    }
+
+    #[test]
+    fn the_program_is_one_word_of_a_shell() {
+        assert!(program().contains('/'), "{}", program());
+        assert_eq!(quoted("/usr/bin/strandline"), "/usr/bin/strandline");
+        assert_eq!(quoted("/opt/a b/it's"), r"'/opt/a b/it'\''s'");
+    }
+
+    #[test]
+    fn root_is_not_advised_to_become_root() {
+        for confinement in [Confinement::Filter, Confinement::Unknown] {
+            assert!(!confinement.advice(0).contains("as root"), "{confinement:?}");
+        }
+        assert!(Confinement::UserNamespace.advice(0).contains("outside that namespace"));
+        assert!(!of(0, &[SYS_PTRACE], ALL).advice(&[], "").contains("run as root outside the container"));
     }
 }

@@ -71,12 +71,14 @@ impl Group {
                 Err(reason) => reasons.push(reason),
             }
         }
-        if reasons.is_empty() {
+        let advice = if reasons.is_empty() {
             reasons.push("no control group hierarchy with memory is mounted".to_owned());
-        }
+            "mount one"
+        } else {
+            "run as root or in `systemd-run --scope -p Delegate=yes`"
+        };
         Err(format!(
-            "a limit on memory cannot be set here ({}); limit the address space or the data segment, or run as root or \
-             in `systemd-run --scope -p Delegate=yes`",
+            "a limit on memory cannot be set here ({}); limit the address space or the data segment, or {advice}",
             reasons.join("; ")
         ))
     }

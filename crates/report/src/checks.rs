@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::paint::{Paint, Surface};
 use super::terminal::{faint, joined};
-use super::text::{clean_sentence, hanging, pad_right, wrap};
+use super::text::{clean_sentence, hanging, pad_right, width, wrap};
 
 /// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -72,7 +72,30 @@ fn one(check: &Check, surface: Surface) -> Vec<String> {
     let indent = |lines: Vec<String>| lines.into_iter().map(|line| format!("           {line}"));
     lines.extend(indent(faint(&wrap(&clean_sentence(&check.means), deeper), surface)));
     if let Some(fix) = &check.fix {
-        lines.extend(indent(hanging("→ ", &clean_sentence(fix), deeper)));
+        lines.extend(indent(advice(&clean_sentence(fix), deeper)));
+    }
+    lines
+}
+
+/// Wraps advice to `columns`, but never within a command, which stands between backquotes: it is
+/// to be pasted.
+fn advice(text: &str, columns: usize) -> Vec<String> {
+    let mut lines = vec!["→".to_owned()];
+    let mut is_command = false;
+    let mut word = String::new();
+    // The line feed ends the last word, also within a command that was cut.
+    for c in text.chars().chain(['\n']) {
+        is_command ^= c == '`';
+        if c != '\n' && (c != ' ' || is_command) {
+            word.push(c);
+            continue;
+        }
+        let last = lines.last_mut().filter(|line| width(line) + 1 + width(&word) <= columns);
+        match last {
+            Some(line) => *line += &format!(" {word}"),
+            None => lines.push(format!("  {word}")),
+        }
+        word.clear();
     }
     lines
 }
@@ -104,5 +127,16 @@ mod tests {
         assert_eq!(text.matches("→ do this").count(), 2);
         let fine = checks(&all[..1], Surface { columns: 80, colour: false });
         assert!(fine.starts_with("everything that explain and reclaim need is here"));
+    }
+
+    #[test]
+    fn commands_are_not_broken() {
+        let command = format!("`setcap {}+ep /usr/bin/strandline`", "cap_sys_ptrace,".repeat(7));
+        let lines = advice(&format!("run as root, or {command} (for one group only)"), 69);
+        let expected =
+            ["→ run as root, or".to_owned(), format!("  {command}"), "  (for one group only)".to_owned()];
+        assert_eq!(lines, expected);
+        assert_eq!(advice("do this", 69), ["→ do this"]);
+        assert_eq!(advice("run `a b` now", 9), ["→ run", "  `a b`", "  now"]);
     }
 }

@@ -50,5 +50,7 @@ fn every_check_has_an_answer() {
     }
     let view = strandline::run(&["doctor"]).unwrap();
     assert_eq!(view.status, Some(0));
-    assert!(view.stdout.lines().all(|line| line.chars().count() <= 80), "{}", view.stdout);
+    // Commands are not broken.
+    let fits = |line: &str| line.chars().count() <= 80 || line.contains("`setcap ");
+    assert!(view.stdout.lines().all(fits), "{}", view.stdout);
 }

@@ -147,10 +147,14 @@ fn manual_pages_are_written_for_every_verb() {
     assert_eq!((run.status, run.stderr.as_str()), (Some(0), ""));
     for verb in VERBS {
         let page = std::fs::read_to_string(inner.join(format!("strandline-{verb}.1"))).unwrap();
-        assert!(page.contains(".TH"), "{verb}");
+        assert!(page.contains(&format!("\"strandline {}\"", env!("CARGO_PKG_VERSION"))), "{verb}: {page}");
+        assert!(page.contains(".SH EXAMPLES\n  strandline") && !page.contains("EXTRA"), "{verb}: {page}");
     }
     let main = std::fs::read_to_string(inner.join("strandline.1")).unwrap();
-    assert!(main.contains("Exit status"));
+    for section in [".SH \"EXIT STATUS\"\n0 done", ".SH EXAMPLES\n  strandline demo", "strandline/GUIDE.md\n"]
+    {
+        assert!(main.contains(section), "{section} is not in {main}");
+    }
     strandline::run(&["man", "/proc/self/nowhere"]).unwrap().complains(3, &["/proc/self/nowhere"]).unwrap();
 }
 
@@ -160,5 +164,14 @@ fn completions_know_the_verbs() {
         let run = strandline::run(&["completions", shell]).unwrap();
         assert_eq!(run.status, Some(0));
         assert!(run.stdout.contains("reclaim") && run.stdout.contains("fail-if"), "{shell}");
+        for hidden in ["reference", "demo-child", "lab-launcher", "lab-round"] {
+            // Help texts contain the word `reference`; bash's script has no help texts.
+            let offer = match shell {
+                "zsh" => format!("'{hidden}:"),
+                "fish" => format!("-a \"{hidden}\""),
+                _ => hidden.to_owned(),
+            };
+            assert!(!run.stdout.contains(&offer), "{shell}: {hidden}");
+        }
     }
 }

@@ -176,12 +176,18 @@ fn one_line_of_setcap_has_all_that_helps() -> Outcome {
     let Some(marked) = Marked::new(test, "cap_sys_ptrace,cap_dac_read_search")? else { return Ok(()) };
     let mut plain = Command::new(env!("CARGO_BIN_EXE_strandline"));
     plain.args(["doctor", "--json"]).uid(ORDINARY).gid(ORDINARY);
+    let programs = [PathBuf::from(env!("CARGO_BIN_EXE_strandline")), marked.program.clone()];
     let runs = [run_command(plain)?, marked.run(&["doctor", "--json"])?];
     let mut lines = Vec::new();
-    for run in &runs {
+    for (run, program) in runs.iter().zip(programs) {
+        // It can be pasted.
+        let path = format!(" {}", fs::canonicalize(program)?.display());
         for check in run.document()?["checks"].as_array().ok_or("no checks")? {
             let fix = check["fix"].as_str().unwrap_or_default().to_owned();
-            lines.extend(fix.split('`').find(|part| part.starts_with("setcap")).map(str::to_owned));
+            if let Some(line) = fix.split('`').find(|part| part.starts_with("setcap")) {
+                let line = line.strip_suffix(&path).ok_or_else(|| format!("{line}: not of{path}"))?;
+                lines.push(line.to_owned());
+            }
         }
     }
     lines.sort();

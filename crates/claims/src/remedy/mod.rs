@@ -56,6 +56,8 @@ pub enum Action {
 
 /// A request to a reader to apply a remedy.
 pub struct Request<'a> {
+    /// The remedy in the table of readers.
+    pub spec: &'a Spec,
     /// The process.
     pub pid: i32,
     /// The runtime, as it was read just before; `None` if it is not in the process.
@@ -112,7 +114,10 @@ impl Spec {
 /// Refuses, and explains how the program can do it.
 pub fn refuse_with_advice(request: &Request<'_>) -> Answer {
     Answer::Refused(match request.remedy {
-        Some(remedy) => format!("cannot be applied from outside; do it in the program: {}", remedy.how),
-        None => "it would release nothing in this process".to_owned(),
+        Some(remedy) => format!("it is advice only; do it in the program: {}", remedy.how),
+        None => format!(
+            "it is advice only ({}), and nothing that it would release is known in this process",
+            request.spec.help
+        ),
     })
 }

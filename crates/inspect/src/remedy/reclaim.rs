@@ -136,10 +136,11 @@ fn ask(
     answer: &mut Reclamation,
 ) -> bool {
     let explanation = &before.explanation;
-    let owner = readers::remedies().find(|(_, spec)| spec.id == remedy).map(|(about, _)| about.name);
+    let Some((owner, spec)) = readers::remedies().find(|(_, spec)| spec.id == remedy) else { return false };
     let request = Request {
+        spec,
         pid,
-        runtime: explanation.runtimes.iter().find(|runtime| Some(runtime.name.as_str()) == owner),
+        runtime: explanation.runtimes.iter().find(|runtime| runtime.name == owner.name),
         remedy: explanation.remedies.iter().find(|one| one.id == remedy),
         is_dry_run: options.dry_run,
         watch: options.watch,

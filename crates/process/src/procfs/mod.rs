@@ -27,7 +27,7 @@ use strandline_sys::capabilities::{CHECKPOINT_RESTORE, with_dac_capabilities};
 
 use crate::error::{Error, Result};
 use crate::map::AddressSpace;
-use crate::rights::Rights;
+use crate::rights::{Confinement, Rights};
 
 /// Maximum bytes read of a small text file of /proc (status, stat).
 const MAX_TEXT_BYTES: u64 = 256 << 10;
@@ -115,8 +115,13 @@ impl Process {
             missing.push(CHECKPOINT_RESTORE);
         }
         let is_unusual = rights.is_more_than_not_root(&missing);
-        let lack =
-            if is_unusual { format!(", as {}", rights.describe_missing(&missing)) } else { String::new() };
+        let lack = if missing.is_empty() {
+            format!(": {}", Confinement::own().cause())
+        } else if is_unusual {
+            format!(", as {}", rights.describe_missing(&missing))
+        } else {
+            String::new()
+        };
         let as_who =
             if user == rights.user || user == 0 { String::new() } else { format!(" or as user {user}") };
         (lack, rights.advice(&missing, &as_who))

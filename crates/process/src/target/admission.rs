@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::procfs::{Process, Status};
-use crate::rights::Rights;
+use crate::rights::{Confinement, Rights};
 
 /// Opens process `pid` if it passes [`check`].
 ///
@@ -151,19 +151,22 @@ fn cause_and_advice(rights: &Rights, user: Option<u32>, scope: &str) -> (String,
         String::new()
     };
     match other {
-        _ if missing.is_empty() => (
-            "the kernel refuses ptrace despite CAP_SYS_PTRACE: a security module or a seccomp filter forbids it, or it is in a \
-             user namespace outside yours"
-                .to_owned(),
-            rights.advice(&missing, ""),
-        ),
+        _ if missing.is_empty() => {
+            let cause = Confinement::own().cause();
+            let detail = format!("the kernel refuses ptrace despite CAP_SYS_PTRACE: {cause}");
+            (detail, rights.advice(&missing, ""))
+        }
         Some(user) => (
             format!("it belongs to user {user}, you are user {own}{lack}"),
             rights.advice(&missing, " or as that user"),
         ),
         None if scope == "0" => (rights.describe_missing(&missing), rights.advice(&missing, "")),
         None => {
-            let lower = if rights.is_more_than_not_root(&missing) { "" } else { ", or `sysctl kernel.yama.ptrace_scope=0`" };
+            let lower = if rights.is_more_than_not_root(&missing) {
+                ""
+            } else {
+                ", or `sysctl kernel.yama.ptrace_scope=0`"
+            };
             let advice = rights.advice(&missing, "") + lower;
             (format!("kernel.yama.ptrace_scope is {scope}{lack}"), advice)
         }
@@ -187,12 +190,13 @@ mod tests {
         };
         assert_eq!(
             line(user(0), 8, "0"),
-            "it belongs to user 8, you are user 7: run as root or as that user, or `setcap \
-             cap_sys_ptrace,cap_dac_read_search+ep` on strandline"
+            format!(
+                "it belongs to user 8, you are user 7: run as root or as that user, or `setcap \
+                 cap_sys_ptrace,cap_dac_read_search+ep {}`",
+                crate::rights::program()
+            )
         );
-        assert!(
-            line(user(0), 7, "1").ends_with("+ep` on strandline, or `sysctl kernel.yama.ptrace_scope=0`")
-        );
+        assert!(line(user(0), 7, "1").ends_with("`, or `sysctl kernel.yama.ptrace_scope=0`"));
         assert!(line(user(0), 7, "0").contains("not dumpable"));
         let bare = line(root(DAC_OVERRIDE.bit(), no_ptrace), 7, "0");
         assert_eq!(
