@@ -215,7 +215,7 @@ fn measure(measure: &Measurement, what: &str, offset: usize, problems: &mut Prob
             Some(near) => format!("did you mean `{near}`?"),
             None => format!("there are {}, and the ledger's rows, such as kernel.zero", TOTALS.join(", ")),
         };
-        problems.add(offset, format!("{what} rows: `{row}` is no row; {hint}"));
+        problems.add(offset, format!("{what} rows: `{row}` is not a row; {hint}"));
     }
     let count =
         measure.marks.len() * measure.columns.len() + measure.ledger_moments.len() * measure.rows.len();

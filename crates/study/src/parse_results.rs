@@ -35,7 +35,7 @@ pub fn claims(nodes: &[&Node<'_>], study: &mut Study, problems: &mut Problems) {
         let id = fields.required_text("id");
         check_name(&id, "a claim's id", "-_.", fields.problems());
         if !ids.insert(id.value.clone()) {
-            fields.add_problem(id.offset, format_args!("the id `{}` is used twice", id.value));
+            fields.add_problem(id.offset, format_args!("the id `{}` is defined twice", id.value));
         }
         let text = folded(&fields.required_text("text").value);
         let holds = fields.required_text("holds");

@@ -348,7 +348,7 @@ impl<'a> TrialJudge<'a> {
             Some(true) => {}
             Some(false) => {
                 return Some(format!(
-                    "{expected} was not mapped in it, but {}",
+                    "{expected} was not mapped in it; it had {}",
                     observation.allocator_names()
                 ));
             }
