@@ -114,7 +114,7 @@ pub struct Explain {
     #[arg(long, value_name = "TIME", value_parser = plan::duration)]
     pub max_stop: Option<std::time::Duration>,
     /// When to read a snapshot, a copy-on-write child that never runs, while the process runs on:
-    /// it stops for some 25 ms per GiB (Node.js: 80 ms). The flag alone means `always`
+    /// it stops for some 25 ms per GiB (Node.js: 60 ms). The flag alone means `always`
     #[arg(long, alias = "photograph", value_name = "WHEN", num_args = 0..=1, require_equals = true, default_value = "auto", default_missing_value = "always")]
     pub snapshot: SnapshotChoice,
     #[command(flatten)]
