@@ -237,7 +237,7 @@ pub fn read(
         Err(text) => reading.caveats.push(caveat("v8_objects_left_out", text)),
     }
     reading.facts.set_details(ABOUT.name, &details);
-    let external = stores.buffers.map_or(0, |buffers| buffers.in_blocks.plus(buffers.mapped).bytes);
+    let external = stores.buffers.map_or(0, |buffers| buffers.accounted);
     let forecasts = forecast::forecasts(&heaps, &claimed, &traced, external);
     let notification = notification::notification(context, program, layout, &heaps, &claimed, &forecasts);
     let plan = notification.as_ref().ok();
