@@ -9,4 +9,5 @@ mod v8;
 mod v8_holders;
 mod v8_objects;
 mod v8_outside;
+mod v8_paths;
 mod v8_reclaim;
