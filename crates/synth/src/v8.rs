@@ -495,7 +495,8 @@ impl Writer {
                 self.put(entry + bytes_at, bytes << shift | u64::from(is_new && list == 48));
                 self.put(store, if is_mapped { MEMORY } else { BLOCKS + (number << 16) });
                 self.put(store + 8, bytes);
-                self.put(store + flags_at, if is_mapped { 4 } else { 0 });
+                let is_wasm_memory = if self.places.version[0] == 14 { 8 } else { 4 };
+                self.put(store + flags_at, if is_mapped { is_wasm_memory } else { 0 });
                 self.expected.mapped += if is_mapped { 6 * PAGE } else { 0 };
                 from = entry + next_at;
                 (last, sum, number) = (entry, sum + bytes, number + 1);

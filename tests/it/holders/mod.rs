@@ -1,5 +1,6 @@
 //! `holders`: leaked blocks, what roots retain, what pins pages.
 
 mod blocks;
+mod joined;
 mod names;
 mod rust;

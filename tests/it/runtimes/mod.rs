@@ -8,4 +8,6 @@ mod sbcl;
 mod v8;
 mod v8_holders;
 mod v8_objects;
+mod v8_outside;
+mod v8_paths;
 mod v8_reclaim;

@@ -148,8 +148,8 @@ fn stripped_programs_are_read() -> Outcome {
     })
 }
 
-/// ArrayBuffers are as `process.memoryUsage()` counts them. Without WebAssembly (`--jitless`) there
-/// is no memory of it; 26 does not list it.
+/// ArrayBuffers are as `process.memoryUsage()` counts them, and a memory of WebAssembly has the size
+/// it was made with.
 #[test]
 fn memory_outside_the_heap_is_as_node_counts_it() -> Outcome {
     for_any(nodes::all(here!()), |node| {
@@ -177,8 +177,7 @@ fn memory_outside_the_heap_is_as_node_counts_it() -> Outcome {
             && stores <= buffers + (1 << 20)
             && characters >= 12 << 20
             && characters <= strings + (1 << 20);
-        let has_memory = mapped == 100 << 16 || node.major >= 26 && mapped == 0;
-        if is_counted && has_rows && has_memory { Ok(()) } else { Err(figures.into()) }
+        if is_counted && has_rows && mapped == 100 << 16 { Ok(()) } else { Err(figures.into()) }
     })
 }
 

@@ -39,7 +39,7 @@ fn answers(subject: &mut Subject) -> Outcome {
 
 /// Bytes on the rows of V8's heap: not those in malloc's blocks.
 fn of_v8(document: &Value) -> u64 {
-    let in_blocks = ["v8.buffer", "v8.external_string", "v8.metadata"];
+    let in_blocks = ["v8.buffer", "v8.buffer.shared", "v8.external_string", "v8.metadata"];
     let rows = document["rows"].as_array().into_iter().flatten();
     let own = rows
         .filter(|row| row["id"].as_str().is_some_and(|id| id.starts_with("v8.") && !in_blocks.contains(&id)));

@@ -31,6 +31,11 @@ const RED_ZONE_BYTES: u64 = 128;
 /// at most this far apart.
 const MAX_GAP_BYTES: u64 = 16;
 const MIN_ARRAY: usize = 16;
+/// Bytes around a thread pointer that are searched where the kernel has joined a thread's storage
+/// with a heap: static TLS and what the loader allocated before, then `struct pthread`, of 0x900
+/// bytes in glibc 2.36 (nptl/descr.h).
+const STORAGE_BELOW: u64 = 64 << 10;
+const STORAGE_ABOVE: u64 = 4 << 10;
 /// Maximum number of distinct roots; further ones of each kind are merged.
 const MAX_ROOTS: usize = 1 << 20;
 /// Maximum number of references from all roots, of 8 bytes each.
@@ -303,6 +308,7 @@ impl Finder<'_> {
         with_heaps.extend(frozen.readings.iter().flat_map(|heap| heap.ranges()));
         let mapped = frozen.readings.iter().flat_map(|heap| &heap.mapped_blocks);
         with_heaps.extend(mapped.map(|block| (block.start, block.end)));
+        self.search_joined_storage(&taken)?;
         let groups = modules::file_groups(frozen.address_space.mappings());
         for group in &groups {
             self.search_module(process, group, &with_heaps)?;
@@ -318,6 +324,30 @@ impl Finder<'_> {
             // If a heap continues past foreign mappings, its claim includes these; only mappings
             // with blocks belong to the heap.
             self.search_unexplained(mapping, if has_blocks { &with_heaps } else { &taken })?;
+        }
+        Ok(())
+    }
+
+    /// Searches the storage of threads in what allocators claim. Where glibc's main arena continues
+    /// in memory of its own, as brk fails, the kernel may join this with the main thread's storage
+    /// (malloc.c, sysmalloc_mmap_fallback).
+    fn search_joined_storage(&mut self, taken: &RangeSet) -> Result<(), Refused> {
+        let frozen = self.frozen;
+        let heaps: Vec<AddressRange> = frozen.readings.iter().flat_map(|heap| heap.ranges()).collect();
+        for thread in &frozen.facts {
+            let base = thread.fs_base;
+            let joined = heaps.iter().find(|heap| heap.contains(base));
+            let Some(heap) = joined.filter(|_| !taken.contains(base) && self.blocks.find(base).is_none())
+            else {
+                continue;
+            };
+            let around = AddressRange::new(
+                base.saturating_sub(STORAGE_BELOW) & !7,
+                base.saturating_add(STORAGE_ABOVE) & !7,
+            );
+            let hits = self.search_range(around.intersection(*heap), false)?;
+            let root = self.root(RootKind::Tls, &format!("storage of thread {}", thread.tid), None);
+            self.refer_all(root, &hits)?;
         }
         Ok(())
     }

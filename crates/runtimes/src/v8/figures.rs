@@ -54,6 +54,7 @@ pub fn details(heaps: &Heaps, claimed: &Claimed, stores: &Stores) -> V8 {
         buffers: stores.buffers.map(|buffers| buffers.in_blocks),
         unviewed_buffer_bytes: None,
         mapped_buffers: stores.buffers.map(|buffers| buffers.mapped),
+        shared_buffers: stores.buffers.map(|buffers| buffers.shared),
         external_strings: stores.strings,
     }
 }

@@ -40,6 +40,7 @@ pub fn beside_heap(view: &LedgerView<'_>) -> Option<Finding> {
     let slabs = runtime.details::<V8>("v8").and_then(|facts| facts.unviewed_buffer_bytes).unwrap_or(0);
     let own = [
         ("Buffers", view.row("v8.buffer")),
+        ("SharedArrayBuffers", view.row("v8.buffer.shared")),
         ("external strings", view.row("v8.external_string")),
         ("WebAssembly and resizable buffers", view.row("v8.buffer.mapped")),
         ("static data", view.row("program.data")),

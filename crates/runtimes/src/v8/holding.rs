@@ -388,7 +388,7 @@ impl Collector<'_> {
             if !self.has_room() {
                 break;
             }
-            let name = slots::key_text(shapes, property.key, &in_code);
+            let name = slots::key_text(shapes, self.heap.layout, property.key, &in_code);
             // Other keys are data.
             if let Some(name) = name.strip_prefix('.') {
                 self.add_named(format!("globalThis.{name}"), property.value);

@@ -60,8 +60,8 @@ pub const SWEEPER_JOB: u64 = 8;
 /// Bytes read of a `BackingStore`: `buffer_start_`, `byte_length_`, and flags
 /// (`src/objects/backing-store.h`).
 pub const STORE_BYTES: usize = 72;
-/// Bits of its flags: `is_resizable_by_js_`, `is_wasm_memory_`. V8 maps such a store.
-pub const IS_MAPPED: u32 = 2 | 4;
+/// Bit of its flags: `is_shared_`, of a SharedArrayBuffer or a shared memory of WebAssembly.
+pub const IS_SHARED: u32 = 1;
 /// `instance_size_in_words_` in a `Map`, 8 bits (`src/objects/map.h`).
 pub const MAP_WORDS: u64 = 8;
 /// `bit_field3_` in a `Map`, 32 bits.
@@ -158,6 +158,8 @@ pub struct Extensions {
     pub length_shift: u32,
     /// Flags in a `BackingStore`.
     pub store_flags: usize,
+    /// Bits of these: `is_resizable_by_js_`, `is_wasm_memory_`. V8 maps such a store.
+    pub is_mapped: u32,
 }
 
 /// Sizes of a `WasmDispatchTable`.
@@ -198,6 +200,23 @@ pub struct ObjectLayout {
     pub type_info_header: u64,
     /// Fields of typed arrays and DataViews.
     pub views: Views,
+    /// Fields of the entries of a `FinalizationRegistry`.
+    pub weak_cell: WeakCell,
+    /// `NEXT_CONTEXT_LINK` in a `NativeContext` (`src/objects/contexts.h`): the last slot, which is
+    /// weak.
+    pub context_link: &'static [usize],
+    /// Bits of `flags_` in a `Symbol` (`src/objects/name.h`) that are set if code cannot get hold of
+    /// it: `IsPrivateBit`, from V8 14 on two bits for the kind.
+    pub private_symbol: u32,
+}
+
+/// Offsets in a `WeakCell` (`src/objects/js-weak-refs.tq`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WeakCell {
+    /// `target_` and `unregister_token_`, which are weak.
+    pub weak: &'static [usize],
+    /// `holdings_`: the value for the callback.
+    pub value: u64,
 }
 
 /// Offsets in a `JSTypedArray` and a `JSDataView` (`src/objects/js-array-buffer.tq`).
@@ -235,6 +254,8 @@ pub struct Layout {
     pub heap_spaces: u64,
     /// `isolate_` in a `Heap`.
     pub heap_isolate: u64,
+    /// `native_contexts_list_` in a `Heap` (`src/heap/heap.h`), the weak list of all contexts.
+    pub heap_contexts: u64,
     /// `gc_state_` in a `Heap`, 32 bits (`src/heap/heap.h`).
     pub heap_state: u64,
     /// `memory_pressure_level_` in a `Heap`, 32 bits: 0 unless a request is pending. From the code
@@ -284,6 +305,7 @@ const OLD_EXTENSIONS: Extensions = Extensions {
     length: 32,
     length_shift: 0,
     store_flags: 56,
+    is_mapped: 2 | 4,
 };
 /// From V8 13 on; the lowest bit of the length is the age.
 const NEW_EXTENSIONS: Extensions = Extensions {
@@ -294,6 +316,7 @@ const NEW_EXTENSIONS: Extensions = Extensions {
     length: 24,
     length_shift: 1,
     store_flags: 64,
+    is_mapped: 2 | 4,
 };
 
 /// V8 11.
@@ -311,6 +334,9 @@ const OLD_OBJECTS: ObjectLayout = ObjectLayout {
     dispatch_table: DispatchTable { header: 16, entry: 24 },
     type_info_header: 40,
     views: Views { length: 40, typed_array_data: 64, data_view_data: 56 },
+    weak_cell: WeakCell { weak: &[16, 24], value: 32 },
+    context_link: &[2248],
+    private_symbol: 1,
 };
 /// From V8 13 on.
 const NEW_OBJECTS: ObjectLayout = ObjectLayout {
@@ -327,6 +353,9 @@ const NEW_OBJECTS: ObjectLayout = ObjectLayout {
     dispatch_table: DispatchTable { header: 40, entry: 24 },
     type_info_header: 24,
     views: Views { length: 56, typed_array_data: 72, data_view_data: 64 },
+    weak_cell: WeakCell { weak: &[16, 24], value: 32 },
+    context_link: &[2424],
+    private_symbol: 1,
 };
 
 /// Header in the page, up to V8 11: size and flags come first (`src/heap/basic-memory-chunk.h`).
@@ -345,6 +374,7 @@ const OLD: Layout = Layout {
     },
     pooled: PooledFlags { at: 8, in_page: true, bits: 0x8_4000 },
     heap_spaces: 0x1c8,
+    heap_contexts: 0x670,
     heap_isolate: 0x50,
     heap_state: 0x228,
     heap_pressure: 0x140,
@@ -386,6 +416,7 @@ const NEW: Layout = Layout {
     },
     pooled: PooledFlags { at: 0, in_page: true, bits: 0x9_0000 },
     heap_spaces: 0x160,
+    heap_contexts: 0x668,
     heap_isolate: 0x18,
     heap_state: 0x220,
     heap_pressure: 0xb0,
@@ -422,6 +453,7 @@ pub static LAYOUTS: [Layout; 5] = [
         record: Record { next: 232, ..OLD.record },
         pooled: PooledFlags { at: 8, in_page: true, bits: 0x8_2000 },
         heap_spaces: 0x1d0,
+        heap_contexts: 0x698,
         heap_state: 0x240,
         heap_pressure: 0x148,
         first_page: 0xa8,
@@ -431,7 +463,12 @@ pub static LAYOUTS: [Layout; 5] = [
         local_buffer: Some(LocalBuffer { local_heap: 0x210, allocator: 0x50 }),
         sweeper: 0x938,
         strings: Strings { table: 0xc98, vectors: YOUNG_AND_OLD },
-        objects: ObjectLayout { bytecode_header: 56, feedback_header: 48, ..OLD_OBJECTS },
+        objects: ObjectLayout {
+            bytecode_header: 56,
+            feedback_header: 48,
+            context_link: &[2176],
+            ..OLD_OBJECTS
+        },
         spaces: &[
             "read_only_space",
             "old_space",
@@ -459,6 +496,7 @@ pub static LAYOUTS: [Layout; 5] = [
         },
         pooled: PooledFlags { at: 0, in_page: true, bits: 0x1_2000 },
         heap_spaces: 0x138,
+        heap_contexts: 0x5e0,
         heap_isolate: 0x18,
         heap_state: 0x198,
         heap_pressure: 0xa8,
@@ -471,6 +509,7 @@ pub static LAYOUTS: [Layout; 5] = [
             shared: 32,
             bytecode_header: 64,
             dispatch_table_after: Some("TrustedFixedArray"),
+            context_link: &[2304],
             ..OLD_OBJECTS
         },
         spaces: &[
@@ -494,6 +533,7 @@ pub static LAYOUTS: [Layout; 5] = [
         record: Record { next: 256, ..NEW.record },
         pooled: PooledFlags { at: 88, in_page: false, bits: 6 },
         heap_spaces: 0x118,
+        heap_contexts: 0x660,
         heap_isolate: 8,
         heap_state: 0x228,
         heap_pressure: 0x68,
@@ -501,12 +541,15 @@ pub static LAYOUTS: [Layout; 5] = [
         objects_size: 0x58,
         buffers: Buffers::InLocalHeap(0x10),
         sweeper: 0x7a8,
-        extensions: Extensions { store_flags: 56, ..NEW_EXTENSIONS },
+        extensions: Extensions { store_flags: 56, is_mapped: 2 | 8, ..NEW_EXTENSIONS },
         // The sum of the bytes of the strings is before the only vector.
         strings: Strings { table: 0xab0, vectors: &[16] },
         objects: ObjectLayout {
             descriptor_header: 32,
             dispatch_table: DispatchTable { header: 40, entry: 16 },
+            weak_cell: WeakCell { weak: &[24, 32], value: 16 },
+            context_link: &[2456],
+            private_symbol: 3,
             ..NEW_OBJECTS
         },
         ..NEW

@@ -10,7 +10,8 @@
 //! `objects` counts the objects on the pages of `page_index` by type (`tally`): `shapes` has their
 //! hidden classes and sizes, `instance_types` the numbers of V8's classes, `names` the names of
 //! constructors and functions. `trace` finds what lives, from `roots` along `references`; `path` is
-//! the way to one object, `slots` names its steps, `holding` has what `holders` needs.
+//! the way to one object, `forward` a long one, `slots` names its steps, `holding` has what
+//! `holders` needs.
 
 mod claims;
 mod constants;
@@ -19,6 +20,7 @@ mod facts;
 mod figures;
 mod findings;
 mod forecast;
+mod forward;
 mod heap;
 mod holding;
 mod instance_types;
@@ -108,7 +110,7 @@ fn no_path(why: &NoPath) -> Option<String> {
     let text = match why {
         NoPath::NoObject => return None,
         NoPath::Late => "there was no time to search for it",
-        NoPath::TooFar => "it is behind more than 200 others, or too many refer to these",
+        NoPath::TooFar => "too many objects are on the way to it",
         NoPath::NoRoot => "no root was found that leads to it",
     };
     Some(text.to_owned())
@@ -237,7 +239,7 @@ pub fn read(
         Err(text) => reading.caveats.push(caveat("v8_objects_left_out", text)),
     }
     reading.facts.set_details(ABOUT.name, &details);
-    let external = stores.buffers.map_or(0, |buffers| buffers.in_blocks.plus(buffers.mapped).bytes);
+    let external = stores.buffers.map_or(0, |buffers| buffers.accounted);
     let forecasts = forecast::forecasts(&heaps, &claimed, &traced, external);
     let notification = notification::notification(context, program, layout, &heaps, &claimed, &forecasts);
     let plan = notification.as_ref().ok();

@@ -82,6 +82,14 @@ impl PageIndex {
     }
 }
 
+impl PageIndex {
+    /// Returns the address of a place.
+    pub fn address_of(&self, place: u64) -> Option<u64> {
+        let number = self.pages.partition_point(|indexed| indexed.first <= place).checked_sub(1)?;
+        self.pages.get(number).map(|indexed| indexed.address(place))
+    }
+}
+
 impl IndexedPage {
     /// The address of a place of this page.
     pub fn address(&self, place: u64) -> u64 {

@@ -2,12 +2,15 @@
 //! leads to it, one from a root.
 //!
 //! Goes from the object to those that refer to it, and so on: each step visits all references of
-//! the live objects. A word that only looks like a pointer may be among them.
+//! the live objects. A word that only looks like a pointer may be among them. Where that takes too
+//! many steps, the search goes from the global objects on (`forward`).
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::time::Instant;
 
 use super::constants;
 use super::facts::{Path, Step};
+use super::forward;
 use super::layout::PAGE_ALIGNMENT;
 use super::names::{self, Known};
 use super::objects::Heap;
@@ -20,12 +23,13 @@ use crate::bits::Bitmap;
 use strandline_process::buffer::ReadBuffer;
 use strandline_process::memory::word_at;
 
-/// Maximum steps, and objects from which the search continues.
-const MAX_STEPS: usize = 200;
+/// Maximum steps of the search backwards, and objects from which it continues.
+const MAX_STEPS: usize = 60;
 const MAX_FOUND: usize = 1 << 20;
-/// Classes of the global objects and of contexts: a path ends there. What holds the context of a
-/// `vm` module is not searched for.
-const ANCHORS: [&str; 3] = ["NativeContext", "JSGlobalObject", "JSGlobalProxy"];
+/// `extension` in a `NativeContext`: the global object (`src/objects/contexts.h`).
+const CONTEXT_GLOBAL: u64 = 32;
+/// Fields of a `JSGlobalObject`, the proxy among them (`src/objects/js-objects.tq`).
+const GLOBAL_FIELDS: [u64; 2] = [24, 32];
 
 /// The live objects, and names.
 pub struct Search<'a> {
@@ -76,23 +80,94 @@ impl Search<'_> {
         let mut found: HashMap<u64, Held> = HashMap::new();
         found.insert(sample, Held { offset: None, target: sample });
         let mut last = vec![sample];
+        let anchors = self.anchors(&mut shapes).ok_or(NoPath::Late)?;
         let mut anchor = None;
+        // The rest of the time is for the search from the other end.
+        let now = Instant::now();
+        let half = now + self.heap.context.deadline.saturating_duration_since(now) / 2;
         for _ in 0..MAX_STEPS {
-            anchor = last.iter().copied().find(|address| is_anchor(&mut shapes, *address));
-            if anchor.is_some() || last.is_empty() || found.len() > MAX_FOUND {
+            anchor = last.iter().copied().find(|address| anchors.contains(address));
+            if anchor.is_some() || last.is_empty() || found.len() > MAX_FOUND || Instant::now() >= half {
                 break;
             }
             last = self.referrers(&mut shapes, &mut found, &last).ok_or(NoPath::Late)?;
+        }
+        if anchor.is_none() && !last.is_empty() {
+            return self.long_path(&mut shapes, &anchors, sample, known);
         }
         let (root, first) = match anchor {
             Some(address) => ("V8's contexts".to_owned(), address),
             None => match self.root(&found).ok_or(NoPath::Late)? {
                 Some((root, address)) => (self.root_name(root), address),
-                None if last.is_empty() => return Err(NoPath::NoRoot),
-                None => return Err(NoPath::TooFar),
+                None => return Err(NoPath::NoRoot),
             },
         };
         Ok(self.path(&mut shapes, &found, root, first, known))
+    }
+
+    /// Returns where paths end: the first context of each isolate, which is the last in the list of
+    /// contexts, and its global object. The others are contexts of the module `vm`, which something
+    /// holds.
+    fn anchors(&self, shapes: &mut Shapes<'_>) -> Option<HashSet<u64>> {
+        let mut anchors = HashSet::new();
+        let mut buffer = ReadBuffer::new(PAGE_ALIGNMENT as usize);
+        let of_contexts = shapes.types().number("NativeContext");
+        let link = self.heap.layout.context_link;
+        for indexed in &self.heap.index.pages {
+            self.heap.each_live(shapes, indexed, &self.live.marks, &mut buffer, &mut |shapes, object| {
+                if of_contexts == Some(object.shape.instance_type) {
+                    let next = link.first().and_then(|link| word_at(object.bytes, *link));
+                    let next = next.and_then(Shapes::object_at).and_then(|next| shapes.type_at(next));
+                    if next != of_contexts {
+                        anchors.insert(object.address);
+                    }
+                }
+                true
+            })?;
+        }
+        let contexts: Vec<u64> = anchors.iter().copied().collect();
+        for context in contexts {
+            let of = |shapes: &mut Shapes<'_>, object: u64, at: u64, class: &str| {
+                let value = Shapes::object_at(shapes.cache.word(object.checked_add(at)?)?)?;
+                let number = shapes.type_at(value)?;
+                (shapes.types().name(number) == Some(class)).then_some(value)
+            };
+            let Some(global) = of(shapes, context, CONTEXT_GLOBAL, "JSGlobalObject") else { continue };
+            anchors.insert(global);
+            let proxies = GLOBAL_FIELDS.iter().filter_map(|at| of(shapes, global, *at, "JSGlobalProxy"));
+            anchors.extend(proxies);
+        }
+        Some(anchors)
+    }
+
+    /// Returns a path to an object that is searched for from the other end.
+    fn long_path(
+        &self,
+        shapes: &mut Shapes<'_>,
+        anchors: &HashSet<u64>,
+        sample: u64,
+        known: &mut Known,
+    ) -> Result<Path, NoPath> {
+        let (chain, is_global) = forward::chain(self, shapes, anchors, sample)?;
+        let first = chain.first().copied().unwrap_or(sample);
+        let mut found = HashMap::from([(sample, Held { offset: None, target: sample })]);
+        let mut buffer = ReadBuffer::new(PAGE_ALIGNMENT as usize);
+        for (holder, target) in chain.iter().copied().zip(chain.iter().copied().skip(1)) {
+            let mut offset = None;
+            let mut note = |at, to| offset = offset.or((to == target).then_some(at as u64));
+            _ = forward::references(self, shapes, holder, &mut buffer, &mut note);
+            found.insert(holder, Held { offset: Some(offset.unwrap_or(0)), target });
+        }
+        let root = if is_global {
+            "V8's contexts".to_owned()
+        } else {
+            let held = HashMap::from([(first, Held { offset: None, target: first })]);
+            self.root(&held)
+                .ok_or(NoPath::Late)?
+                .map(|(root, _)| self.root_name(root))
+                .ok_or(NoPath::NoRoot)?
+        };
+        Ok(self.path(shapes, &found, root, first, known))
     }
 
     /// Returns an object of the type among those with a mark; `None` if the time was over.
@@ -179,7 +254,13 @@ impl Search<'_> {
 
     /// Passes the references of an object, with the values of live keys in a table that holds them
     /// so.
-    fn each_reference(&self, shape: Shape, offset: usize, bytes: &[u8], visit: &mut dyn FnMut(usize, u64)) {
+    pub fn each_reference(
+        &self,
+        shape: Shape,
+        offset: usize,
+        bytes: &[u8],
+        visit: &mut dyn FnMut(usize, u64),
+    ) {
         shape.references.each(offset, bytes, visit);
         if shape.references != References::Ephemerons {
             return;
@@ -238,7 +319,7 @@ impl Search<'_> {
         let mut holder = first;
         let mut before = None;
         let mut slots = Vec::new();
-        while let Some(held) = found.get(&holder).filter(|_| slots.len() <= MAX_STEPS) {
+        while let Some(held) = found.get(&holder).filter(|_| slots.len() <= found.len()) {
             let slot = held.offset.map(|offset| Slot { holder, offset });
             slots.push((holder, slot.and_then(|slot| slots::name(shapes, self.heap.layout, slot, before))));
             if slot.is_none() {
@@ -247,11 +328,11 @@ impl Search<'_> {
             (before, holder) = (slot, held.target);
         }
         let keys = slots.iter().filter_map(|(_, name)| match name {
-            Some(SlotName::Key(key)) => Some(*key),
+            Some(SlotName::Key(key)) => Some(slots::text_of_key(shapes, *key)),
             _ => None,
         });
-        let in_code =
-            constants::of_code(&self.heap, &self.live.marks, shapes, &keys.collect()).unwrap_or_default();
+        let keys = keys.collect();
+        let in_code = constants::of_code(&self.heap, &self.live.marks, shapes, &keys).unwrap_or_default();
         Path::new(root, slots.len(), |number| {
             let (address, name) = slots.get_mut(number)?;
             Some(Step {
@@ -259,7 +340,7 @@ impl Search<'_> {
                 address: *address,
                 slot: name.take().map(|name| match name {
                     SlotName::Text(text) => text,
-                    SlotName::Key(key) => slots::key_text(shapes, key, &in_code),
+                    SlotName::Key(key) => slots::key_text(shapes, self.heap.layout, key, &in_code),
                 }),
             })
         })
@@ -277,10 +358,4 @@ impl Search<'_> {
             (None, _) => "unknown".to_owned(),
         }
     }
-}
-
-fn is_anchor(shapes: &mut Shapes<'_>, address: u64) -> bool {
-    let number = shapes.type_at(address);
-    let types = shapes.types();
-    number.and_then(|number| types.name(number)).is_some_and(|name| ANCHORS.contains(&name))
 }

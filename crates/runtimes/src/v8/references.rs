@@ -17,8 +17,6 @@ const STRING_REPRESENTATION: u16 = 7;
 const REFERRING_STRINGS: [u16; 3] = [1, 3, 5];
 /// Offset in a `JSWeakRef` of `target_` (`src/objects/js-weak-refs.tq`).
 const WEAK_REF: &[usize] = &[24];
-/// Offsets in a `WeakCell` of `target_` and `unregister_token_` (`src/objects/js-weak-refs.tq`).
-const WEAK_CELL: &[usize] = &[16, 24];
 /// Offset of the first entry of an `EphemeronHashTable` (`src/objects/hash-table.h`).
 pub const FIRST_EPHEMERON: usize = 40;
 /// Bytes of an entry of an `EphemeronHashTable`: a key, then a value.
@@ -52,7 +50,8 @@ impl References {
             | "Filler" | "FeedbackMetadata" | "CoverageInfo" => Self::Class,
             "BytecodeArray" => Self::Until(layout.bytecode_header as usize & !7),
             "JSWeakRef" => Self::Except(WEAK_REF),
-            "WeakCell" => Self::Except(WEAK_CELL),
+            "NativeContext" => Self::Except(layout.context_link),
+            "WeakCell" => Self::Except(layout.weak_cell.weak),
             "EphemeronHashTable" => Self::Ephemerons,
             _ => Self::All,
         }

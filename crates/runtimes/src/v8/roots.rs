@@ -64,12 +64,15 @@ impl<'a> Roots<'a> {
             .isolates
             .iter()
             .map(|isolate| AddressRange::new(isolate.address, isolate.heap.saturating_add(HEAP_BYTES)));
+        // V8 removes a context from this list that nothing else refers to.
+        let lists = heaps.isolates.iter().map(|isolate| isolate.heap.saturating_add(layout.heap_contexts));
+        let lists = lists.map(|list| AddressRange::sized(list, 8));
         Self {
             heap,
             heaps,
             has_dispatch_tables: layout.has_dispatch_tables(),
             certain: in_use.chain(isolates).collect(),
-            skipped: pages.chain(unused).chain(context.free.iter().copied()).collect(),
+            skipped: pages.chain(unused).chain(lists).chain(context.free.iter().copied()).collect(),
         }
     }
 

@@ -7,6 +7,7 @@ strandline_claims::row_table! { ROWS:
     OBJECT = ("v8.object", Values, Live, "objects not known to be dead"),
     DEAD = ("v8.dead", Collector, Stranded, "unreachable objects, not collected yet"),
     BUFFER = ("v8.buffer", Values, Live, "ArrayBuffers and Buffers (malloc)"),
+    SHARED_BUFFER = ("v8.buffer.shared", Values, Live, "SharedArrayBuffers (malloc)"),
     MAPPED_BUFFER = ("v8.buffer.mapped", Values, Live, "WebAssembly memories, resizable ArrayBuffers"),
     EXTERNAL_STRING = ("v8.external_string", Values, Live, "characters of external strings (malloc)"),
     FREE = ("v8.free", Collector, Pinned, "free bytes in pages with objects"),

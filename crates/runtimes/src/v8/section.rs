@@ -36,6 +36,7 @@ pub fn section(runtime: &Runtime) -> Option<Section> {
     let outside = [
         ("ArrayBuffer", facts.buffers),
         ("mapped ArrayBuffer", facts.mapped_buffers),
+        ("shared ArrayBuffer", facts.shared_buffers),
         ("external string", facts.external_strings),
     ];
     let outside = outside.into_iter().filter_map(|(name, held)| {

@@ -35,6 +35,31 @@ const ARRAY: u64 = 16;
 const CONTEXT_SLOTS: u64 = 2;
 /// `name_` in a `PropertyCell` (`src/objects/property-cell.tq`).
 pub const CELL_NAME: u64 = 8;
+/// `flags_` in a `Symbol`, 32 bits, and `description_` (`src/objects/name.h`).
+const SYMBOL_FLAGS: u64 = 12;
+const SYMBOL_DESCRIPTION: u64 = 16;
+/// Fields of V8's own objects (`src/objects/js-function.tq`, `js-proxy.tq`, `js-generator.tq`,
+/// `js-promise.tq`, `cell.tq`, `struct.tq`).
+const FIELDS: [(&str, u64, &str); 18] = [
+    ("JSBoundFunction", 24, "(bound function)"),
+    ("JSBoundFunction", 32, "(bound this)"),
+    ("JSBoundFunction", 40, "(bound arguments)"),
+    ("JSProxy", 16, "(target)"),
+    ("JSProxy", 24, "(handler)"),
+    ("JSGeneratorObject", 32, "(scope)"),
+    ("JSGeneratorObject", 40, "(this)"),
+    ("JSGeneratorObject", 72, "(variables)"),
+    ("JSAsyncFunctionObject", 32, "(scope)"),
+    ("JSAsyncFunctionObject", 40, "(this)"),
+    ("JSAsyncFunctionObject", 72, "(variables)"),
+    ("JSAsyncGeneratorObject", 32, "(scope)"),
+    ("JSAsyncGeneratorObject", 40, "(this)"),
+    ("JSAsyncGeneratorObject", 72, "(variables)"),
+    ("JSPromise", 24, "(reactions or result)"),
+    ("Cell", 8, "(value)"),
+    ("AccessorPair", 8, "(getter)"),
+    ("AccessorPair", 16, "(setter)"),
+];
 /// Longest name of a property or variable.
 const MAX_BYTES: usize = 60;
 
@@ -70,6 +95,13 @@ pub fn name(
     if offset == 0 {
         return text("(hidden class)");
     }
+    let class = types.name(number).unwrap_or_default();
+    if let Some((.., name)) = FIELDS.iter().find(|(of, at, _)| *at == offset && *of == class) {
+        return text(name);
+    }
+    if class == "WeakCell" && offset == layout.weak_cell.value {
+        return text("(held value)");
+    }
     if types.is_object(number) {
         let is_function = types.is_function(number);
         return match offset {
@@ -80,7 +112,7 @@ pub fn name(
         };
     }
     let index = offset.checked_sub(ARRAY).map(|bytes| bytes / 8);
-    match types.name(number).unwrap_or_default() {
+    match class {
         "PropertyArray" => {
             let owner = before.filter(|before| before.offset == PROPERTIES)?;
             field(shapes, layout, owner.holder, Place::Array(index?)).map(SlotName::Key)
@@ -97,9 +129,47 @@ pub fn name(
 }
 
 /// Returns the text of a property's name. `in_code` are the keys that the program's code has.
-pub fn key_text(shapes: &mut Shapes<'_>, key: u64, in_code: &HashSet<u64>) -> String {
-    let name = if in_code.contains(&key) { identifier(shapes, key) } else { None };
-    name.map_or_else(|| "(a property)".to_owned(), |name| format!(".{name}"))
+pub fn key_text(shapes: &mut Shapes<'_>, layout: &ObjectLayout, key: u64, in_code: &HashSet<u64>) -> String {
+    let symbol = symbol(shapes, key);
+    // Only code names private fields.
+    if let Some(Symbol { description, flags }) = symbol
+        && flags & layout.private_symbol != 0
+    {
+        let name = names::text(shapes, description);
+        let name = name.filter(|name| name.strip_prefix('#').is_some_and(is_identifier));
+        return name.map_or_else(|| "(a property)".to_owned(), |name| format!(".{name}"));
+    }
+    let word = symbol.map_or(key, |symbol| symbol.description);
+    let name = if in_code.contains(&word) { identifier(shapes, word) } else { None };
+    match name {
+        Some(name) if symbol.is_some() => format!("[Symbol({name})]"),
+        Some(name) => format!(".{name}"),
+        None => "(a property)".to_owned(),
+    }
+}
+
+/// Returns the pointer to the string that names a property: its key, or the description of a symbol.
+pub fn text_of_key(shapes: &mut Shapes<'_>, key: u64) -> u64 {
+    symbol(shapes, key).map_or(key, |symbol| symbol.description)
+}
+
+/// A key that is no string.
+#[derive(Clone, Copy)]
+struct Symbol {
+    description: u64,
+    flags: u32,
+}
+
+/// Reads a symbol; `None` if the key is a string.
+fn symbol(shapes: &mut Shapes<'_>, key: u64) -> Option<Symbol> {
+    let address = Shapes::object_at(key)?;
+    let number = shapes.type_at(address)?;
+    if shapes.types().number("Symbol") != Some(number) {
+        return None;
+    }
+    let flags = shapes.cache.word32(address.checked_add(SYMBOL_FLAGS)?)?;
+    let description = shapes.cache.word(address.checked_add(SYMBOL_DESCRIPTION)?)?;
+    Some(Symbol { description, flags })
 }
 
 /// Where the value of a property is.
@@ -169,10 +239,13 @@ pub fn variables(shapes: &mut Shapes<'_>, scope: &ScopeInfo, file: Option<&str>)
 
 /// Returns a string that is a name of JavaScript's.
 pub fn identifier(shapes: &mut Shapes<'_>, word: u64) -> Option<String> {
-    let name = names::text(shapes, word)?;
+    names::text(shapes, word).filter(|name| is_identifier(name))
+}
+
+fn is_identifier(name: &str) -> bool {
     let is_of_name = |c: char| c.is_alphanumeric() || c == '_' || c == '$';
-    let is_name = name.len() <= MAX_BYTES
+    !name.is_empty()
+        && name.len() <= MAX_BYTES
         && name.chars().all(is_of_name)
-        && !name.starts_with(|first: char| first.is_numeric());
-    is_name.then_some(name)
+        && !name.starts_with(|first: char| first.is_numeric())
 }

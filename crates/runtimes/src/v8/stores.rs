@@ -4,15 +4,16 @@
 //!
 //! A heap lists its ArrayBuffers with a store, young and old ones, with the sum of their bytes
 //! (`src/heap/array-buffer-sweeper.h`), and again those of which a collection frees the dead ones.
-//! They count only if each list's entries add up to its sum. Shared stores (SharedArrayBuffer) are
-//! in no list.
+//! They count only if each list's entries add up to its sum. A shared store (SharedArrayBuffer) is
+//! in the lists of all isolates that use it, with no bytes in their sums, and counts once.
 
+use std::collections::HashMap;
 use std::time::Instant;
 
 use super::facts::Amount;
 use super::heap::Heaps;
 use super::layout::{
-    Extensions, IS_MAPPED, IS_ONE_BYTE, Layout, MAP_TYPE, STORE_BYTES, STRING_BYTES, STRING_DATA,
+    Extensions, IS_ONE_BYTE, IS_SHARED, Layout, MAP_TYPE, STORE_BYTES, STRING_BYTES, STRING_DATA,
     STRING_KIND, STRING_KINDS, STRING_LENGTH, SWEEPER_JOB, Strings,
 };
 use super::rows;
@@ -37,6 +38,27 @@ pub struct Buffers {
     pub in_blocks: Amount,
     /// Those that V8 maps: memories of WebAssembly, resizable ArrayBuffers.
     pub mapped: Amount,
+    /// Stores that several isolates may use, in blocks or mapped.
+    pub shared: Amount,
+    /// Bytes by which V8 decides how much to collect: its sums of all lists.
+    pub accounted: u64,
+}
+
+/// Where the bytes of a store are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// In a block of malloc.
+    Block,
+    /// V8 maps it.
+    Mapped,
+}
+
+/// A store of an ArrayBuffer.
+#[derive(Clone, Copy, Debug)]
+struct Store {
+    range: AddressRange,
+    place: Place,
+    is_shared: bool,
 }
 
 /// What was found.
@@ -48,6 +70,8 @@ pub struct Stores {
     pub strings: Option<Amount>,
     /// Their stores in malloc's blocks.
     blocks: Vec<AddressRange>,
+    /// Those of SharedArrayBuffers.
+    shared_blocks: Vec<AddressRange>,
     /// Addresses of V8's own structures for them.
     structures: Vec<u64>,
     /// The characters of strings.
@@ -58,8 +82,13 @@ pub struct Stores {
 
 /// Reads the lists of all isolates.
 pub fn read(context: &Context<'_>, memory: &dyn Memory, layout: &Layout, heaps: &Heaps) -> Stores {
-    let mut reader =
-        Reader { context, cache: PageCache::new(memory), left: MAX_ENTRIES, stores: Stores::default() };
+    let mut reader = Reader {
+        context,
+        cache: PageCache::new(memory),
+        left: MAX_ENTRIES,
+        stores: Stores::default(),
+        shared: HashMap::new(),
+    };
     let (mut buffers, mut strings) = (Some(Buffers::default()), Some(Amount::default()));
     let objects = heaps.object_areas();
     for isolate in &heaps.isolates {
@@ -67,11 +96,16 @@ pub fn read(context: &Context<'_>, memory: &dyn Memory, layout: &Layout, heaps: 
         buffers = buffers.zip(of_one).map(|(sum, of_one)| Buffers {
             in_blocks: sum.in_blocks.plus(of_one.in_blocks),
             mapped: sum.mapped.plus(of_one.mapped),
+            shared: Amount::default(),
+            accounted: sum.accounted.saturating_add(of_one.accounted),
         });
         strings = strings
             .zip(reader.strings(&layout.strings, isolate.heap, &objects))
             .map(|(sum, of_one)| sum.plus(of_one));
     }
+    let shared =
+        reader.shared.values().fold(Amount::default(), |sum, &bytes| sum.plus(Amount { count: 1, bytes }));
+    let buffers = buffers.map(|buffers| Buffers { shared, ..buffers });
     Stores { buffers, strings, ..reader.stores }
 }
 
@@ -86,6 +120,7 @@ impl Stores {
             }
         };
         of_row(&rows::BUFFER, &self.blocks);
+        of_row(&rows::SHARED_BUFFER, &self.shared_blocks);
         of_row(&rows::EXTERNAL_STRING, &self.characters);
         if let Some(slot) = refinements.slot(&rows::METADATA, None).filter(|_| !self.structures.is_empty()) {
             for &address in &self.structures {
@@ -102,7 +137,7 @@ impl Stores {
 
     /// The stores and characters in malloc's blocks.
     pub fn in_blocks(&self) -> Vec<AddressRange> {
-        [self.blocks.as_slice(), &self.characters].concat()
+        [self.blocks.as_slice(), &self.shared_blocks, &self.characters].concat()
     }
 
     /// Claims what V8 maps, except what `claims` or other runtimes (`taken`) claim.
@@ -132,6 +167,8 @@ struct Reader<'a> {
     /// Entries that may still be read.
     left: usize,
     stores: Stores,
+    /// Bytes of shared stores by their address.
+    shared: HashMap<u64, u64>,
 }
 
 impl Reader<'_> {
@@ -177,9 +214,18 @@ impl Reader<'_> {
             if store == 0 {
                 has_given_away = true;
             } else {
-                let is_mapped = self.store(layout, store)?;
-                let kind = if is_mapped { &mut buffers.mapped } else { &mut buffers.in_blocks };
-                *kind = kind.plus(Amount { count: 1, bytes });
+                buffers.accounted = buffers.accounted.saturating_add(bytes);
+                let store = self.store(layout, store)?;
+                match store.place {
+                    _ if store.is_shared => self.add_shared(store.range),
+                    Place::Block => buffers.in_blocks = buffers.in_blocks.plus(Amount { count: 1, bytes }),
+                    // V8 14 does not account memories of WebAssembly (`PerIsolateAccountingLength` in
+                    // `src/objects/backing-store.h`).
+                    Place::Mapped => {
+                        let bytes = store.range.len();
+                        buffers.mapped = buffers.mapped.plus(Amount { count: 1, bytes });
+                    }
+                }
             }
             previous = entry;
             entry = self.word(entry, layout.next)?;
@@ -189,17 +235,26 @@ impl Reader<'_> {
         (previous == last && adds_up).then_some(())
     }
 
-    /// Reads a `BackingStore` (`src/objects/backing-store.h`). Returns whether V8 maps it.
-    fn store(&mut self, layout: &Extensions, store: u64) -> Option<bool> {
+    /// Counts a shared store, which may grow while isolates are read.
+    fn add_shared(&mut self, range: AddressRange) {
+        let bytes = self.shared.entry(range.start).or_default();
+        *bytes = range.len().max(*bytes);
+    }
+
+    /// Reads a `BackingStore` (`src/objects/backing-store.h`).
+    fn store(&mut self, layout: &Extensions, store: u64) -> Option<Store> {
         let mut words = [0; STORE_BYTES];
         self.cache.read(store, &mut words).ok()?;
         self.stores.structures.push(store);
         let (start, bytes) = (word_at(&words, 0)?, word_at(&words, 8)?);
         let range = AddressRange::new(start, start.checked_add(bytes)?);
+        let flags = half_word_at(&words, layout.store_flags)?;
+        let is_shared = flags & IS_SHARED != 0;
         // V8 10.2 takes resizable ones from malloc.
-        if half_word_at(&words, layout.store_flags)? & IS_MAPPED == 0 || !start.is_multiple_of(PAGE_BYTES) {
-            self.stores.blocks.push(range);
-            return Some(false);
+        if flags & layout.is_mapped == 0 || !start.is_multiple_of(PAGE_BYTES) {
+            let blocks = if is_shared { &mut self.stores.shared_blocks } else { &mut self.stores.blocks };
+            blocks.push(range);
+            return Some(Store { range, place: Place::Block, is_shared });
         }
         let end = range.end.checked_next_multiple_of(PAGE_BYTES)?;
         let is_mapping = self.context.space.find(start).is_some_and(|mapping| {
@@ -208,7 +263,7 @@ impl Reader<'_> {
         if bytes > 0 && is_mapping {
             self.stores.mapped.push(AddressRange::new(start, end));
         }
-        Some(true)
+        Some(Store { range, place: Place::Mapped, is_shared })
     }
 
     /// Reads the external strings of a heap; `None` if they cannot be read.

@@ -12,7 +12,7 @@ use super::names::Known;
 use super::objects::Heap;
 use super::page_index::IndexedPage;
 use super::references::{EPHEMERON_BYTES, FIRST_EPHEMERON, References};
-use super::roots::Roots;
+use super::roots::{Root, Roots};
 use super::shapes::{Shapes, TableEntry};
 use super::tally::{self, Tally, Totals};
 use super::views::Views;
@@ -23,6 +23,10 @@ use strandline_process::range::AddressRange;
 
 /// Limit on entries of tables whose keys are not marked.
 const MAX_PAIRS: usize = 1 << 22;
+
+/// Classes of objects to which compiled code refers weakly, beside those of the program: hidden
+/// classes, properties of global objects, and contexts.
+const WEAK_IN_CODE: [&str; 4] = ["Map", "PropertyCell", "Context", "NativeContext"];
 
 /// The objects to which roots lead.
 pub struct Live {
@@ -58,11 +62,11 @@ pub fn live(heap: &Heap<'_>, roots: &Roots<'_>, starts: Bitmap, known: &mut Know
         views: Views::default(),
         buffer: ReadBuffer::new(PAGE_ALIGNMENT as usize),
     };
-    roots.each_certain(&mut |_, address| trace.mark_root(address))?;
+    roots.each_certain(&mut |root, address| trace.mark_root(root, address))?;
     let reachable = trace.finish(known)?;
     let reachable_page_bytes = trace.page_bytes.clone();
     let certain = if keeps_certain { Some(trace.marks.copy()?) } else { None };
-    roots.each_uncertain(&mut |_, address| trace.mark_root(address))?;
+    roots.each_uncertain(&mut |root, address| trace.mark_root(root, address))?;
     let uncertain = trace.finish(known)?;
     let Trace { marks, page_bytes, views, .. } = trace;
     Some(Live { marks, certain, reachable, uncertain, page_bytes, reachable_page_bytes, views })
@@ -99,9 +103,21 @@ impl Trace<'_> {
         is_new
     }
 
-    fn mark_root(&mut self, address: u64) -> bool {
-        self.mark(address);
+    fn mark_root(&mut self, root: Root, address: u64) -> bool {
+        if !matches!(root, Root::Code(_)) || !self.is_weak_in_code(address) {
+            self.mark(address);
+        }
         true
+    }
+
+    /// Whether compiled code refers weakly to an object: V8 discards the code when it dies
+    /// (`Code::IsWeakObjectInOptimizedCode` in `src/objects/code.cc`).
+    fn is_weak_in_code(&mut self, address: u64) -> bool {
+        let number = self.heap.index.place(address).and_then(|_| self.shapes.type_at(address));
+        number.is_some_and(|number| {
+            let types = self.shapes.types();
+            types.is_object(number) || types.name(number).is_some_and(|name| WEAK_IN_CODE.contains(&name))
+        })
     }
 
     /// Scans all that was marked, and what that leads to; returns the objects.

@@ -1,0 +1,166 @@
+//! A path of any length to one object, searched from the global objects on.
+//!
+//! The search backwards in `path` visits all objects for each step, which takes too long for the
+//! last node of a linked list. This one visits each object once, in order of the distance, and
+//! notes from which object it came.
+
+use std::collections::HashSet;
+use std::time::Instant;
+
+use super::layout::PAGE_ALIGNMENT;
+use super::path::{NoPath, Search};
+use super::references::References;
+use super::roots::Root;
+use super::shapes::Shapes;
+use super::trace::each_part;
+use crate::bits::Bitmap;
+use strandline_process::buffer::ReadBuffer;
+
+/// Maximum objects that are visited: each takes 8 bytes.
+const MAX_VISITED: usize = 1 << 24;
+/// Objects between two checks of the deadline.
+const OBJECTS_AT_ONCE: usize = 1 << 12;
+/// Bytes read at first of an object, and of one whose end is where the next begins.
+const FIRST_BYTES: usize = 64;
+const SCANNED_BYTES: usize = 4096;
+/// The number of the object from which a first one was reached.
+const NONE: u32 = u32::MAX;
+
+/// An object that was reached.
+#[derive(Clone, Copy)]
+struct Reached {
+    /// Its place.
+    place: u32,
+    /// The number of the one that holds it; [`NONE`] if a root does.
+    holder: u32,
+}
+
+/// The objects that were reached, in order.
+struct Forward<'a> {
+    search: &'a Search<'a>,
+    all: Vec<Reached>,
+    is_reached: Bitmap,
+    /// The place that is searched for, and its number once it was reached.
+    wanted: u64,
+    found: Option<u32>,
+    buffer: ReadBuffer,
+}
+
+/// Returns the objects on a path to `sample`, from one of `anchors`, or one that a root refers to,
+/// and whether it is one of the former.
+pub fn chain(
+    search: &Search<'_>,
+    shapes: &mut Shapes<'_>,
+    anchors: &HashSet<u64>,
+    sample: u64,
+) -> Result<(Vec<u64>, bool), NoPath> {
+    let index = search.heap.index;
+    let (_, wanted) = index.place(sample).ok_or(NoPath::NoRoot)?;
+    if index.places >= u64::from(NONE) {
+        return Err(NoPath::TooFar);
+    }
+    let is_reached = Bitmap::new(index.places).ok_or(NoPath::TooFar)?;
+    let buffer = ReadBuffer::new(PAGE_ALIGNMENT as usize);
+    let mut forward = Forward { search, all: Vec::new(), is_reached, wanted, found: None, buffer };
+    for address in anchors {
+        forward.reach(*address, NONE);
+    }
+    forward.run(shapes, 0)?;
+    let global = forward.all.len();
+    if forward.found.is_none() {
+        let roots = search.roots;
+        let mut reach = |_: Root, address: u64| {
+            forward.reach(address, NONE);
+            forward.found.is_none()
+        };
+        roots.each_certain(&mut reach).ok_or(NoPath::Late)?;
+        roots.each_uncertain(&mut reach).ok_or(NoPath::Late)?;
+        forward.run(shapes, global)?;
+    }
+    let mut number = forward.found.ok_or(NoPath::NoRoot)?;
+    let mut chain = Vec::new();
+    let mut first = number;
+    while let Some(reached) = forward.all.get(number as usize) {
+        chain.push(index.address_of(u64::from(reached.place)).ok_or(NoPath::NoRoot)?);
+        (first, number) = (number, reached.holder);
+    }
+    chain.reverse();
+    Ok((chain, (first as usize) < global))
+}
+
+impl Forward<'_> {
+    /// Adds the object at an address, if it lives and was not reached before.
+    fn reach(&mut self, address: u64, holder: u32) {
+        let Some((_, place)) = self.search.heap.index.place(address) else { return };
+        if !self.search.live.marks.has(place) || !self.is_reached.set(place) {
+            return;
+        }
+        if place == self.wanted {
+            self.found = Some(self.all.len() as u32);
+        }
+        // Less than the number of places.
+        self.all.push(Reached { place: place as u32, holder });
+    }
+
+    /// Visits the objects from the number `next` on, until the one that is searched for is reached.
+    fn run(&mut self, shapes: &mut Shapes<'_>, mut next: usize) -> Result<(), NoPath> {
+        while self.found.is_none()
+            && let Some(reached) = self.all.get(next).copied()
+        {
+            if next.is_multiple_of(OBJECTS_AT_ONCE) && Instant::now() >= self.search.heap.context.deadline {
+                return Err(NoPath::Late);
+            }
+            if self.all.len() > MAX_VISITED {
+                return Err(NoPath::TooFar);
+            }
+            // An object that cannot be read leads to nothing.
+            _ = self.visit(shapes, u64::from(reached.place), next as u32);
+            next += 1;
+        }
+        Ok(())
+    }
+
+    /// Reaches what an object refers to.
+    fn visit(&mut self, shapes: &mut Shapes<'_>, place: u64, number: u32) -> Option<()> {
+        let search = self.search;
+        let address = search.heap.index.address_of(place)?;
+        let mut targets = Vec::new();
+        let mut buffer = std::mem::take(&mut self.buffer);
+        let done = references(search, shapes, address, &mut buffer, &mut |_, target| targets.push(target));
+        self.buffer = buffer;
+        targets.into_iter().for_each(|target| self.reach(target, number));
+        done
+    }
+}
+
+/// Passes the offset and the target of each reference of the object at an address.
+pub fn references(
+    search: &Search<'_>,
+    shapes: &mut Shapes<'_>,
+    address: u64,
+    buffer: &mut ReadBuffer,
+    take: &mut dyn FnMut(usize, u64),
+) -> Option<()> {
+    let shape = shapes.of_object(address)?;
+    if shape.references == References::Class {
+        take(0, Shapes::object_at(shape.map)?);
+        return Some(());
+    }
+    let memory = search.heap.memory;
+    let (page, _) = search.heap.index.place(address)?;
+    let most = search.heap.index.pages.get(page)?.page.area_end.checked_sub(address)?;
+    let first = if shape.is_scanned() { SCANNED_BYTES } else { FIRST_BYTES };
+    let first = first.min(usize::try_from(most).ok()?);
+    buffer.resize(first);
+    memory.read(address, buffer).ok()?;
+    let size = shapes.head(buffer)?.size.min(most);
+    search.each_reference(shape, 0, buffer.get(..first.min(usize::try_from(size).ok()?))?, take);
+    let read = first as u64;
+    if size <= read {
+        return Some(());
+    }
+    buffer.resize(PAGE_ALIGNMENT as usize);
+    each_part(memory, address + read, size - read, buffer, &mut |offset, bytes| {
+        search.each_reference(shape, first + offset, bytes, take);
+    })
+}
