@@ -269,9 +269,14 @@ pub struct Path<Step> {
 impl<Step> Path<Step> {
     /// Makes a path of `count` objects; `step` describes those at both ends.
     pub fn new(root: String, count: usize, step: impl FnMut(usize) -> Option<Step>) -> Self {
-        let is_shown = |number: &usize| *number < MAX_PATH_END || number + MAX_PATH_END >= count;
-        let steps: Vec<Step> = (0..count).filter(is_shown).filter_map(step).collect();
+        let shown = (0..count).filter(|number| Self::is_shown(*number, count));
+        let steps: Vec<Step> = shown.filter_map(step).collect();
         Self { root, left_out: (count - steps.len()) as u64, steps }
+    }
+
+    /// Whether a path of `count` objects has a step for the object with this number.
+    pub fn is_shown(number: usize, count: usize) -> bool {
+        number < MAX_PATH_END || number.saturating_add(MAX_PATH_END) >= count
     }
 
     /// Number of steps that were left out before the step `index`.

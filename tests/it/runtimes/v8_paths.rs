@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::v8_outside::start;
 use crate::support::subject::number;
+use crate::support::waiting::until;
 use crate::support::{Outcome, Result, Subject, for_any, here, nodes, strandline};
 
 fn v8(document: &Value) -> Result<&Value> {
@@ -50,14 +51,23 @@ fn weak_references_hold_nothing() -> Outcome {
     })
 }
 
-/// Steps of a path as `type.slot`.
+/// Steps of a path as `type.slot`. On a busy machine strandline may lack the time for a path, or for
+/// the names on it.
 fn path(subject: &Subject, class: &str) -> Result<Vec<String>> {
     let arguments = ["explain", &subject.pid_text(), "--json", "--path-to", class];
-    let document = strandline::json(&arguments)?;
-    let v8 = v8(&document)?;
-    let steps = v8["path"]["steps"].as_array().ok_or_else(|| format!("no path: {}", v8["no_path"]))?;
-    let text = |step: &Value, field: &str| step[field].as_str().unwrap_or_default().to_owned();
-    Ok(steps.iter().map(|step| text(step, "type") + &text(step, "slot")).collect())
+    until("time for a path with names", || {
+        let document = strandline::whole(|| strandline::json(&arguments))?;
+        let v8 = v8(&document)?;
+        let text = |step: &Value, field: &str| step[field].as_str().unwrap_or_default().to_owned();
+        let steps = v8["path"]["steps"].as_array().into_iter().flatten();
+        let steps: Vec<String> = steps.map(|step| text(step, "type") + &text(step, "slot")).collect();
+        let why = v8["no_path"].as_str().unwrap_or_default();
+        if steps.is_empty() && !why.contains("no time") {
+            return Err(format!("no path to {class}: {why}").into());
+        }
+        let is_late = steps.is_empty() || steps.iter().any(|step| step.contains("no time"));
+        Ok((!is_late).then_some(steps))
+    })
 }
 
 /// What holds the objects of each class, and a part of the path to one of them.

@@ -265,7 +265,7 @@ impl SnapshotInputs {
                 let file = open("smaps")?;
                 let shown = exit_watch::meanwhile(|| Smaps::read(file));
                 let shown = shown.map_err(|error| no(format!("reading its smaps: {error}")))?;
-                check_hidden(&shown, &space, &seen, &self.hidden).map_err(no)?;
+                check_hidden(&pagemap, &shown, &space, &seen, &self.hidden).map_err(no)?;
                 let smaps = merged(&shown, &space, &seen, &self.hidden);
                 let residency = Residency::of_scanned(&pagemap, &smaps.entries, Ok(regions))
                     .map_err(|error| no(format!("reading its page tables: {error}")))?;
@@ -307,22 +307,28 @@ impl SnapshotInputs {
     }
 }
 
-/// Fails unless the snapshot, with the smaps `shown`, has pages in each mapping of `hidden` in which
-/// the process had some (`seen`).
+/// Fails unless the snapshot, with this `pagemap` and the smaps `shown`, has pages in each mapping of
+/// `hidden` in which the process had some (`seen`).
 fn check_hidden(
+    pagemap: &File,
     shown: &Smaps,
     space: &AddressSpace,
     seen: &[MappingSummary],
     hidden: &[AddressRange],
 ) -> std::result::Result<(), String> {
-    let with_pages = space.mappings().iter().zip(seen).filter(|(_, seen)| seen.first.is_some());
-    let lacks_pages = |mapping: &Mapping| !shown_entry(shown, mapping).is_some_and(has_pages);
-    let mut hidden_mappings =
-        with_pages.map(|(mapping, _)| mapping).filter(|mapping| contain(hidden, mapping));
-    match hidden_mappings.find(|mapping| lacks_pages(mapping)) {
-        None => Ok(()),
-        Some(mapping) => Err(format!("it lacks the pages at {:#x}", mapping.start)),
+    for (mapping, seen) in space.mappings().iter().zip(seen).filter(|(mapping, _)| contain(hidden, mapping)) {
+        let Some(first) = seen.first else { continue };
+        let has_pages = match shown_entry(shown, mapping) {
+            Some(entry) => has_pages(entry),
+            // The kernel joined it with a neighbour when it was shown.
+            None => pages::has_page(pagemap, first)
+                .map_err(|error| format!("reading its page tables: {error}"))?,
+        };
+        if !has_pages {
+            return Err(format!("it lacks the pages at {:#x}", mapping.start));
+        }
     }
+    Ok(())
 }
 
 /// The entry of the mapping in the smaps of the snapshot.

@@ -346,7 +346,14 @@ impl Finder<'_> {
                 base.saturating_add(STORAGE_ABOVE) & !7,
             );
             let hits = self.search_range(around.intersection(*heap), false)?;
-            let root = self.root(RootKind::Tls, &format!("storage of thread {}", thread.tid), None);
+            // Free memory of the heap below it may hold stale pointers.
+            let root = self.add(FoundRoot {
+                kind: RootKind::Tls,
+                name: format!("storage of thread {}", thread.tid),
+                module: None,
+                thread: None,
+                rank: Rank::Transient,
+            });
             self.refer_all(root, &hits)?;
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! A path of any length to one object, searched from the global objects on.
+//! A long path to one object, searched from the global objects on.
 //!
 //! The search backwards in `path` visits all objects for each step, which takes too long for the
 //! last node of a linked list. This one visits each object once, in order of the distance, and
@@ -10,9 +10,9 @@ use std::time::Instant;
 use super::layout::PAGE_ALIGNMENT;
 use super::path::{NoPath, Search};
 use super::references::References;
-use super::roots::Root;
+use super::roots::Roots;
 use super::shapes::Shapes;
-use super::trace::each_part;
+use super::trace::{self, each_part};
 use crate::bits::Bitmap;
 use strandline_process::buffer::ReadBuffer;
 
@@ -24,14 +24,14 @@ const OBJECTS_AT_ONCE: usize = 1 << 12;
 const FIRST_BYTES: usize = 64;
 const SCANNED_BYTES: usize = 4096;
 /// The number of the object from which a first one was reached.
-const NONE: u32 = u32::MAX;
+const NO_HOLDER: u32 = u32::MAX;
 
 /// An object that was reached.
 #[derive(Clone, Copy)]
 struct Reached {
     /// Its place.
     place: u32,
-    /// The number of the one that holds it; [`NONE`] if a root does.
+    /// The number of the one that holds it; [`NO_HOLDER`] if a root does.
     holder: u32,
 }
 
@@ -56,26 +56,31 @@ pub fn chain(
 ) -> Result<(Vec<u64>, bool), NoPath> {
     let index = search.heap.index;
     let (_, wanted) = index.place(sample).ok_or(NoPath::NoRoot)?;
-    if index.places >= u64::from(NONE) {
+    if index.places >= u64::from(NO_HOLDER) {
         return Err(NoPath::TooFar);
     }
     let is_reached = Bitmap::new(index.places).ok_or(NoPath::TooFar)?;
     let buffer = ReadBuffer::new(PAGE_ALIGNMENT as usize);
     let mut forward = Forward { search, all: Vec::new(), is_reached, wanted, found: None, buffer };
     for address in anchors {
-        forward.reach(*address, NONE);
+        forward.reach(*address, NO_HOLDER);
     }
     forward.run(shapes, 0)?;
     let global = forward.all.len();
-    if forward.found.is_none() {
-        let roots = search.roots;
-        let mut reach = |_: Root, address: u64| {
-            forward.reach(address, NONE);
+    // What an uncertain root reaches may be reached by a stale word only.
+    for each in [Roots::each_certain, Roots::each_uncertain] {
+        if forward.found.is_some() {
+            break;
+        }
+        let next = forward.all.len();
+        each(search.roots, &mut |root, address| {
+            if !trace::is_weak(&search.heap, shapes, root, address) {
+                forward.reach(address, NO_HOLDER);
+            }
             forward.found.is_none()
-        };
-        roots.each_certain(&mut reach).ok_or(NoPath::Late)?;
-        roots.each_uncertain(&mut reach).ok_or(NoPath::Late)?;
-        forward.run(shapes, global)?;
+        })
+        .ok_or(NoPath::Late)?;
+        forward.run(shapes, next)?;
     }
     let mut number = forward.found.ok_or(NoPath::NoRoot)?;
     let mut chain = Vec::new();
@@ -124,11 +129,10 @@ impl Forward<'_> {
     fn visit(&mut self, shapes: &mut Shapes<'_>, place: u64, number: u32) -> Option<()> {
         let search = self.search;
         let address = search.heap.index.address_of(place)?;
-        let mut targets = Vec::new();
         let mut buffer = std::mem::take(&mut self.buffer);
-        let done = references(search, shapes, address, &mut buffer, &mut |_, target| targets.push(target));
+        let mut reach = |_, target| self.reach(target, number);
+        let done = references(search, shapes, address, &mut buffer, &mut reach);
         self.buffer = buffer;
-        targets.into_iter().for_each(|target| self.reach(target, number));
         done
     }
 }
@@ -155,12 +159,12 @@ pub fn references(
     memory.read(address, buffer).ok()?;
     let size = shapes.head(buffer)?.size.min(most);
     search.each_reference(shape, 0, buffer.get(..first.min(usize::try_from(size).ok()?))?, take);
-    let read = first as u64;
-    if size <= read {
+    if size <= first as u64 {
         return Some(());
     }
+    let rest = shape.references.start_of_rest(first as u64);
     buffer.resize(PAGE_ALIGNMENT as usize);
-    each_part(memory, address + read, size - read, buffer, &mut |offset, bytes| {
-        search.each_reference(shape, first + offset, bytes, take);
+    each_part(memory, address + rest, size - rest, buffer, &mut |offset, bytes| {
+        search.each_reference(shape, rest as usize + offset, bytes, take);
     })
 }

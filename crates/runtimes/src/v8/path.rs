@@ -5,7 +5,7 @@
 //! the live objects. A word that only looks like a pointer may be among them. Where that takes too
 //! many steps, the search goes from the global objects on (`forward`).
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Instant;
 
 use super::constants;
@@ -18,7 +18,7 @@ use super::references::{EPHEMERON_BYTES, FIRST_EPHEMERON, References};
 use super::roots::{Root, Roots};
 use super::shapes::{Content, Shape, Shapes};
 use super::slots::{self, Slot, SlotName};
-use super::trace::{Live, each_part};
+use super::trace::{self, Live, each_part};
 use crate::bits::Bitmap;
 use strandline_process::buffer::ReadBuffer;
 use strandline_process::memory::word_at;
@@ -63,6 +63,13 @@ struct Held {
     target: u64,
 }
 
+/// An object on a path.
+struct Link {
+    address: u64,
+    /// Offset of the reference to the next object; `None` for the last, or if it is not known.
+    offset: Option<u64>,
+}
+
 impl Search<'_> {
     /// Returns a path to a live object of the type `name`.
     pub fn path_to(&self, name: &str, known: &mut Known) -> Result<Path, NoPath> {
@@ -97,12 +104,22 @@ impl Search<'_> {
         }
         let (root, first) = match anchor {
             Some(address) => ("V8's contexts".to_owned(), address),
-            None => match self.root(&found).ok_or(NoPath::Late)? {
+            None => match self.root(&mut shapes, &found).ok_or(NoPath::Late)? {
                 Some((root, address)) => (self.root_name(root), address),
                 None => return Err(NoPath::NoRoot),
             },
         };
-        Ok(self.path(&mut shapes, &found, root, first, known))
+        let mut links = BTreeMap::new();
+        let mut address = first;
+        while let Some(held) = found.get(&address).filter(|_| links.len() < found.len()) {
+            links.insert(links.len(), Link { address, offset: held.offset });
+            if held.offset.is_none() {
+                break;
+            }
+            address = held.target;
+        }
+        let count = links.len();
+        Ok(self.path(&mut shapes, &links, count, root, known))
     }
 
     /// Returns where paths end: the first context of each isolate, which is the last in the list of
@@ -150,24 +167,31 @@ impl Search<'_> {
     ) -> Result<Path, NoPath> {
         let (chain, is_global) = forward::chain(self, shapes, anchors, sample)?;
         let first = chain.first().copied().unwrap_or(sample);
-        let mut found = HashMap::from([(sample, Held { offset: None, target: sample })]);
+        let mut links = BTreeMap::new();
         let mut buffer = ReadBuffer::new(PAGE_ALIGNMENT as usize);
-        for (holder, target) in chain.iter().copied().zip(chain.iter().copied().skip(1)) {
+        let is_shown = |number: usize| Path::is_shown(number, chain.len());
+        for (number, &address) in chain.iter().enumerate() {
+            // The name of a slot also depends on the link before it.
+            if !is_shown(number) && !is_shown(number + 1) {
+                continue;
+            }
             let mut offset = None;
-            let mut note = |at, to| offset = offset.or((to == target).then_some(at as u64));
-            _ = forward::references(self, shapes, holder, &mut buffer, &mut note);
-            found.insert(holder, Held { offset: Some(offset.unwrap_or(0)), target });
+            if let Some(&next) = chain.get(number + 1) {
+                let mut note = |at, to| offset = offset.or((to == next).then_some(at as u64));
+                _ = forward::references(self, shapes, address, &mut buffer, &mut note);
+            }
+            links.insert(number, Link { address, offset });
         }
         let root = if is_global {
             "V8's contexts".to_owned()
         } else {
             let held = HashMap::from([(first, Held { offset: None, target: first })]);
-            self.root(&held)
+            self.root(shapes, &held)
                 .ok_or(NoPath::Late)?
                 .map(|(root, _)| self.root_name(root))
                 .ok_or(NoPath::NoRoot)?
         };
-        Ok(self.path(shapes, &found, root, first, known))
+        Ok(self.path(shapes, &links, chain.len(), root, known))
     }
 
     /// Returns an object of the type among those with a mark; `None` if the time was over.
@@ -230,7 +254,8 @@ impl Search<'_> {
             self.heap.each_live(shapes, indexed, &self.live.marks, &mut buffer, &mut |_, object| {
                 add(found, object.address, self.first_hit(object.shape, 0, object.bytes, &targets));
                 let read = object.bytes.len() as u64;
-                rest = (read < object.size).then_some((object.address, object.shape, read, object.size));
+                let behind = object.shape.references.start_of_rest(read);
+                rest = (read < object.size).then_some((object.address, object.shape, behind, object.size));
                 found.len() <= MAX_FOUND
             })?;
             let Some((at, shape, read, size)) = rest else { continue };
@@ -282,11 +307,13 @@ impl Search<'_> {
 
     /// Returns a root that leads to an object that was found, and that object; `None` if the time
     /// was over.
-    fn root(&self, found: &HashMap<u64, Held>) -> Option<Option<(Root, u64)>> {
+    fn root(&self, shapes: &mut Shapes<'_>, found: &HashMap<u64, Held>) -> Option<Option<(Root, u64)>> {
         for each in [Roots::each_certain, Roots::each_uncertain] {
             let mut hit = None;
             each(self.roots, &mut |root, address| {
-                hit = found.contains_key(&address).then_some((root, address));
+                let is_hit =
+                    found.contains_key(&address) && !trace::is_weak(&self.heap, shapes, root, address);
+                hit = is_hit.then_some((root, address));
                 hit.is_none()
             })?;
             if hit.is_some() {
@@ -308,39 +335,46 @@ impl Search<'_> {
         }
     }
 
+    /// Describes a path of `count` objects, of which `links` are those that are shown and the ones
+    /// before them, by their numbers.
     fn path(
         &self,
         shapes: &mut Shapes<'_>,
-        found: &HashMap<u64, Held>,
+        links: &BTreeMap<usize, Link>,
+        count: usize,
         root: String,
-        first: u64,
         known: &mut Known,
     ) -> Path {
-        let mut holder = first;
-        let mut before = None;
-        let mut slots = Vec::new();
-        while let Some(held) = found.get(&holder).filter(|_| slots.len() <= found.len()) {
-            let slot = held.offset.map(|offset| Slot { holder, offset });
-            slots.push((holder, slot.and_then(|slot| slots::name(shapes, self.heap.layout, slot, before))));
-            if slot.is_none() {
-                break;
+        let slot_at = |number: usize| {
+            let link = links.get(&number)?;
+            Some(Slot { holder: link.address, offset: link.offset? })
+        };
+        let mut names = HashMap::new();
+        for &number in links.keys() {
+            let before = number.checked_sub(1).and_then(slot_at);
+            if let Some(slot) = slot_at(number)
+                && let Some(name) = slots::name(shapes, self.heap.layout, slot, before)
+            {
+                names.insert(number, name);
             }
-            (before, holder) = (slot, held.target);
         }
-        let keys = slots.iter().filter_map(|(_, name)| match name {
-            Some(SlotName::Key(key)) => Some(slots::text_of_key(shapes, *key)),
-            _ => None,
+        let keys = names.values().filter_map(|name| match name {
+            SlotName::Key(key) => Some(slots::text_of_key(shapes, *key)),
+            SlotName::Text(_) => None,
         });
         let keys = keys.collect();
-        let in_code = constants::of_code(&self.heap, &self.live.marks, shapes, &keys).unwrap_or_default();
-        Path::new(root, slots.len(), |number| {
-            let (address, name) = slots.get_mut(number)?;
+        let in_code = constants::of_code(&self.heap, &self.live.marks, shapes, &keys);
+        Path::new(root, count, |number| {
+            let address = links.get(&number)?.address;
             Some(Step {
-                type_name: self.type_name(shapes, *address, known),
-                address: *address,
-                slot: name.take().map(|name| match name {
-                    SlotName::Text(text) => text,
-                    SlotName::Key(key) => slots::key_text(shapes, self.heap.layout, key, &in_code),
+                type_name: self.type_name(shapes, address, known),
+                address,
+                slot: names.remove(&number).map(|name| match (name, &in_code) {
+                    (SlotName::Text(text), _) => text,
+                    (SlotName::Key(key), Some(in_code)) => {
+                        slots::key_text(shapes, self.heap.layout, key, in_code)
+                    }
+                    (SlotName::Key(_), None) => "(a property; there was no time to find its name)".to_owned(),
                 }),
             })
         })

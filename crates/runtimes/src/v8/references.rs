@@ -74,4 +74,12 @@ impl References {
             }
         }
     }
+
+    /// Returns where to go on after `read` bytes of an object, so that no entry of a table is cut.
+    pub fn start_of_rest(self, read: u64) -> u64 {
+        match (self, read.checked_sub(FIRST_EPHEMERON as u64)) {
+            (Self::Ephemerons, Some(behind)) => read - behind % EPHEMERON_BYTES as u64,
+            _ => read,
+        }
+    }
 }

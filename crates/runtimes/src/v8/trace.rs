@@ -62,11 +62,11 @@ pub fn live(heap: &Heap<'_>, roots: &Roots<'_>, starts: Bitmap, known: &mut Know
         views: Views::default(),
         buffer: ReadBuffer::new(PAGE_ALIGNMENT as usize),
     };
-    roots.each_certain(&mut |root, address| trace.mark_root(root, address))?;
+    roots.each_certain(&mut |root, address| trace.mark_unless_weak(root, address))?;
     let reachable = trace.finish(known)?;
     let reachable_page_bytes = trace.page_bytes.clone();
     let certain = if keeps_certain { Some(trace.marks.copy()?) } else { None };
-    roots.each_uncertain(&mut |root, address| trace.mark_root(root, address))?;
+    roots.each_uncertain(&mut |root, address| trace.mark_unless_weak(root, address))?;
     let uncertain = trace.finish(known)?;
     let Trace { marks, page_bytes, views, .. } = trace;
     Some(Live { marks, certain, reachable, uncertain, page_bytes, reachable_page_bytes, views })
@@ -103,21 +103,11 @@ impl Trace<'_> {
         is_new
     }
 
-    fn mark_root(&mut self, root: Root, address: u64) -> bool {
-        if !matches!(root, Root::Code(_)) || !self.is_weak_in_code(address) {
+    fn mark_unless_weak(&mut self, root: Root, address: u64) -> bool {
+        if !is_weak(&self.heap, &mut self.shapes, root, address) {
             self.mark(address);
         }
         true
-    }
-
-    /// Whether compiled code refers weakly to an object: V8 discards the code when it dies
-    /// (`Code::IsWeakObjectInOptimizedCode` in `src/objects/code.cc`).
-    fn is_weak_in_code(&mut self, address: u64) -> bool {
-        let number = self.heap.index.place(address).and_then(|_| self.shapes.type_at(address));
-        number.is_some_and(|number| {
-            let types = self.shapes.types();
-            types.is_object(number) || types.name(number).is_some_and(|name| WEAK_IN_CODE.contains(&name))
-        })
     }
 
     /// Scans all that was marked, and what that leads to; returns the objects.
@@ -275,6 +265,19 @@ impl Trace<'_> {
         self.buffer = buffer;
         Some(())
     }
+}
+
+/// Whether a root refers weakly to an object, as compiled code does: V8 discards the code when the
+/// object dies (`Code::IsWeakObjectInOptimizedCode` in `src/objects/code.cc`).
+pub fn is_weak(heap: &Heap<'_>, shapes: &mut Shapes<'_>, root: Root, address: u64) -> bool {
+    if !matches!(root, Root::Code(_)) {
+        return false;
+    }
+    let number = heap.index.place(address).and_then(|_| shapes.type_at(address));
+    number.is_some_and(|number| {
+        let types = shapes.types();
+        types.is_object(number) || types.name(number).is_some_and(|name| WEAK_IN_CODE.contains(&name))
+    })
 }
 
 /// Reads a large object in parts, and passes the offset and the bytes of each.
