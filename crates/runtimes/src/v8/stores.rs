@@ -28,7 +28,7 @@ use strandline_process::memory::{Memory, half_word_at, word_at};
 use strandline_process::pages::PAGE_BYTES;
 use strandline_process::range::{AddressRange, RangeSet};
 
-/// Maximum entries of all lists of a process: each takes 40 bytes here.
+/// Maximum entries of all lists of a process: each takes at most 100 bytes here.
 const MAX_ENTRIES: usize = 1 << 20;
 
 /// ArrayBuffers with a store.
