@@ -307,8 +307,8 @@ impl SnapshotInputs {
     }
 }
 
-/// Fails unless the snapshot, with this `pagemap` and the smaps `shown`, has pages in each mapping of
-/// `hidden` in which the process had some (`seen`).
+/// Fails unless the snapshot, with this `pagemap` and the smaps `shown`, has pages in each mapping
+/// of `hidden` in which the process had some (`seen`).
 fn check_hidden(
     pagemap: &File,
     shown: &Smaps,

@@ -82,12 +82,10 @@ pub fn reclaim(pid: i32, options: &ReclaimOptions<'_>) -> Result<Reclamation> {
                 answer.after = Some(after.explanation);
                 count_rows(&mut answer);
             }
-            Err(error) => answer.caveats.push(Caveat::new(
-                "no_second_look",
-                format!("process {pid}"),
-                None,
-                error.to_string(),
-            )),
+            Err(error) => {
+                let (place, text) = (format!("process {pid}"), error.to_string());
+                answer.caveats.push(Caveat::new("no_second_look", place, None, text));
+            }
         }
     }
     Ok(answer)

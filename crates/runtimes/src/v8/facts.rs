@@ -43,12 +43,12 @@ pub struct V8 {
     /// part: the unused rest of the slabs of small Buffers; `None` if objects were not traced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unviewed_buffer_bytes: Option<u64>,
-    /// ArrayBuffers whose store V8 maps: memories of WebAssembly, and resizable ones, but for shared
-    /// ones.
+    /// ArrayBuffers whose store V8 maps: memories of WebAssembly, and resizable ones, without
+    /// shared ones.
     #[serde(default)]
     pub mapped_buffers: Option<Amount>,
-    /// Stores of SharedArrayBuffers and of shared memories of WebAssembly: each counts once, however
-    /// many isolates use it.
+    /// Stores of SharedArrayBuffers and of shared memories of WebAssembly: each counts once for all
+    /// isolates.
     #[serde(default)]
     pub shared_buffers: Option<Amount>,
     /// External strings, whose characters are outside the heap; `None` if not known.

@@ -205,8 +205,8 @@ pub struct ObjectLayout {
     /// `NEXT_CONTEXT_LINK` in a `NativeContext` (`src/objects/contexts.h`): the last slot, which is
     /// weak.
     pub context_link: &'static [usize],
-    /// Bits of `flags_` in a `Symbol` (`src/objects/name.h`) that are set if code cannot get hold of
-    /// it: `IsPrivateBit`, from V8 14 on two bits for the kind.
+    /// Bits of `flags_` in a `Symbol` (`src/objects/name.h`) that are set if it is private:
+    /// `IsPrivateBit`, from V8 14 on two bits for the kind.
     pub private_symbol: u32,
 }
 

@@ -1,8 +1,9 @@
 //! References to objects of V8's from outside of their pages.
 //!
 //! Words of stacks in use, of registers, of an `Isolate` with V8's table of roots, and of compiled
-//! code are certain roots; code refers weakly to some (`trace::is_weak`). Other memory contains V8's strong and weak handles, but also stale
-//! words: an object that only such a word refers to may be alive. Free malloc blocks are skipped.
+//! code are certain roots; code refers weakly to some objects (`trace::is_weak`). Other memory
+//! contains V8's strong and weak handles, but also stale words: an object that only such a word
+//! refers to may be alive. Free malloc blocks are skipped.
 
 use std::time::Instant;
 

@@ -148,7 +148,7 @@ pub fn key_text(shapes: &mut Shapes<'_>, layout: &ObjectLayout, key: u64, in_cod
     }
 }
 
-/// Returns the pointer to the string that names a property: its key, or the description of a symbol.
+/// Returns the pointer to the string that names a property: its key, or a symbol's description.
 pub fn text_of_key(shapes: &mut Shapes<'_>, key: u64) -> u64 {
     symbol(shapes, key).map_or(key, |symbol| symbol.description)
 }

@@ -219,8 +219,8 @@ impl Reader<'_> {
                 match store.place {
                     _ if store.is_shared => self.add_shared(store.range),
                     Place::Block => buffers.in_blocks = buffers.in_blocks.plus(Amount { count: 1, bytes }),
-                    // V8 14 does not account memories of WebAssembly (`PerIsolateAccountingLength` in
-                    // `src/objects/backing-store.h`).
+                    // V8 14 does not account memories of WebAssembly
+                    // (`PerIsolateAccountingLength` in `src/objects/backing-store.h`).
                     Place::Mapped => {
                         let bytes = store.range.len();
                         buffers.mapped = buffers.mapped.plus(Amount { count: 1, bytes });
