@@ -34,8 +34,9 @@ const held = {
   shield: new Proxy(array(Shielded, 40), { traps: array(Trap, 40) }),
   getter: ((got) => ({ get size() { return got.length; } }))(array(Got, 40)),
 };
-const key = Symbol('markedKey');
-const symbolic = { [key]: array(Symbolic, 40) };
+// This function stays, unlike the script's own code, so that the name is in code.
+const withSymbol = (value) => ({ [Symbol('markedKey')]: value });
+const symbolic = withSymbol(array(Symbolic, 40));
 class Safe {
   #secret = array(Private, 40);
   size() { return this.#secret.length; }
@@ -58,7 +59,7 @@ for (const target of held.targets) held.registry.register(target, { value: new H
 for (let i = 0; i < 100; i++) held.registry.register(new DroppedTarget(), new HeldValue(), new DroppedToken());
 for (const one of held.keys) held.map.set(one, new MapValue());
 for (let i = 0; i < 100; i++) held.map.set({}, new DroppedValue());
-globalThis.use = () => [held, symbolic, safe.size(), suspended, list];
+globalThis.use = () => [held, symbolic, withSymbol, safe.size(), suspended, list];
 // What a WeakRef was made for lives until the end of this task.
 setTimeout(() => console.log(JSON.stringify({
   HeldValue: 400, Target: 300, MapValue: 200, Bound: 40, BoundArgument: 40, Private: 40, Symbolic: 40,
