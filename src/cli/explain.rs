@@ -168,7 +168,7 @@ pub fn explain_process(pid: i32, progress: bool) -> Result<Explanation> {
     Ok(explain(pid, &options)?)
 }
 
-/// Returns the path for --path-to. Prints why if there is none.
+/// Returns the path for --path-to, or prints why strandline found no path.
 fn requested_path(type_name: &str, explanation: &Explanation) -> Option<String> {
     let answer = |runtime: &Runtime| (readers::runtime_reader(&runtime.name)?.path)(runtime);
     let name = clean(type_name);

@@ -97,7 +97,7 @@ impl<'t, 'p> Fields<'t, 'p> {
         self.as_text(node, key)
     }
 
-    /// A required, non-empty string. Adds a problem and returns an empty one if there is none.
+    /// A required string. If it is missing or empty, adds a problem and returns an empty one.
     pub fn required_text(&mut self, key: &'static str) -> Located<String> {
         let Some(node) = self.node(key) else {
             self.add_problem(self.offset, format_args!("`{key}` is missing"));

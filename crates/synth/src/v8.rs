@@ -157,7 +157,7 @@ pub struct V8Expected {
     pub strings: Tally,
     /// Objects by type.
     pub types: BTreeMap<String, Tally>,
-    /// Address of the first entry of a list of ArrayBuffers; 0 if there is none.
+    /// Address of the first entry of a list of ArrayBuffers; 0 for an empty list.
     pub first_entry: u64,
 }
 

@@ -173,7 +173,7 @@ pub fn set_register_set(tid: i32, note_type: i32, image: &[u8]) -> io::Result<()
     request(libc::PTRACE_SETREGSET, tid, note_type as u64, &raw const vector as u64)
 }
 
-/// Returns the next event of `tid`; `None` if there is none yet and `block` is false.
+/// Returns the next event of `tid`; `None` if no event is pending and `block` is false.
 ///
 /// A stop before the delivery of a signal is only peeked at, so it is reported again until the
 /// tracee is resumed. The kernel drops the signal of a collected stop if the tracer dies before it

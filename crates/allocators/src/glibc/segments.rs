@@ -157,7 +157,7 @@ fn join(walk_context: WalkContext<'_>, segments: Vec<Segment>) -> RegionParts {
 }
 
 impl RegionParts {
-    /// Returns the end of the last part, or the start of the region if there is none.
+    /// Returns the end of the last part; without parts, the start of the region.
     fn end(&self, walk_context: WalkContext<'_>) -> u64 {
         self.parts.last().map_or(walk_context.region.start, |part| part.block.end)
     }

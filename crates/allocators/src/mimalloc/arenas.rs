@@ -259,7 +259,7 @@ struct Arena {
     purges_runs_only: bool,
 }
 
-/// Returns the arena at `address`; `None` if there is none.
+/// Returns the arena at `address`; `None` if no arena begins there.
 fn arena_at(context: &Context<'_>, data: &StaticData<'_>, address: u64) -> Option<Arena> {
     let mut bytes = [0; 8 * ARENA_WORDS];
     if !address.is_multiple_of(SLICE_BYTES) || context.resident_runs((address, address + 8)).is_empty() {

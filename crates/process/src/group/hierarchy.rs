@@ -245,7 +245,7 @@ impl Group {
         PathBuf::from(format!("/proc/self/fd/{}", self.directory.as_raw_fd())).join(name)
     }
 
-    /// The text of one of its files; `None` if there is none, or it cannot be read.
+    /// The text of one of its files; `None` if the file is missing or cannot be read.
     pub fn text(&self, name: &str) -> Option<String> {
         self.read(name).ok()
     }

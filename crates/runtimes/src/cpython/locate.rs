@@ -34,7 +34,7 @@ pub struct Program {
 /// The linked list of interpreters.
 #[derive(Clone, Copy, Debug)]
 pub struct InterpreterList {
-    /// Address of the first interpreter; 0 if there is none.
+    /// Address of the first interpreter; 0 before CPython has made one.
     pub first: u64,
     /// Offset of the link to the next one.
     pub next_offset: u64,

@@ -12,7 +12,7 @@ const CONSTRUCTOR: u64 = 32;
 /// Maximum hidden classes from one to the first of its constructor: each adds a property.
 const MAX_STEPS: usize = 2048;
 /// Flags of a `ScopeInfo` (`src/objects/scope-info.tq`): a variable of its class is saved, and
-/// where the variable with the function's name is (0 if there is none).
+/// where the variable with the function's name is (0 without such a variable).
 const HAS_CLASS_VARIABLE: u64 = 1 << 10;
 const FUNCTION_VARIABLE: u64 = 3 << 12;
 /// A context has a slot for variables that `eval` makes.
