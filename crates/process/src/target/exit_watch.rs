@@ -431,16 +431,20 @@ impl Drop for ExitWatch {
 }
 
 /// Waits until the kernel has detached `pid` from the ended thread `tracer`, which happens a moment
-/// after other threads observe its end.
-pub fn wait_until_released(pid: i32, tracer: i32) {
+/// after other threads observe its end. Returns false if it has not within half a second.
+pub fn wait_until_released(pid: i32, tracer: i32) -> bool {
     let until = Instant::now() + MAX_RELEASE_TIME;
     let is_traced = || {
         let status = Process::open(pid).and_then(|process| process.status());
         status.is_ok_and(|status| status.tracer == Some(tracer))
     };
-    while is_traced() && Instant::now() < until {
+    while is_traced() {
+        if Instant::now() >= until {
+            return false;
+        }
         std::thread::sleep(CHECK_INTERVAL);
     }
+    true
 }
 
 #[cfg(test)]
@@ -512,11 +516,9 @@ mod tests {
             strandline_sys::signal::own_thread()
         });
         let tracer = first.join().unwrap();
-        wait_until_released(pid, tracer);
-        // On a busy machine it may take longer than that waits.
-        while Process::open(pid).unwrap().status().unwrap().tracer == Some(tracer) {
-            std::thread::sleep(CHECK_INTERVAL);
-        }
+        // On a busy machine it may take longer than one wait.
+        while !wait_until_released(pid, tracer) {}
+        assert_ne!(Process::open(pid).unwrap().status().unwrap().tracer, Some(tracer));
         let mut second = ExitWatch::begin(pid).unwrap();
         drop(child.stdin.take());
         assert_eq!(until_news(&mut second), WatchEvent::AtExit);
