@@ -71,7 +71,7 @@ pub fn details(found: &Holders, top: Option<usize>, surface: Surface) -> String 
     lines.push(String::new());
     lines.extend(lay_out(&TYPES, &types, 0, surface.columns));
     lines.push(String::new());
-    let text = "what a root alone holds: it would be unreachable without. pins: resident pages with free slots and no other blocks, \
+    let text = "what a root alone holds: it would be unreachable without. pins: resident memory with free slots and no other blocks, \
                 released if these were freed. Other sizes are of address space, as malloc has them, resident or not";
     lines.extend(hanging("retained: ", text, surface.columns));
     lines.extend(listed("caveats", &model::caveats(&found.caveats), surface));
