@@ -373,10 +373,8 @@ impl<'a> Session<'a> {
     /// report its end. Returns whether it is still followed.
     fn handle_unreadable(&mut self, pid: i32, now_us: u64) -> bool {
         if matches!(self.process_events, ProcessEvents::Connector(_)) || pid == self.root {
-            if let Some(member) = self.tree.get_mut(pid) {
-                member.close(now_us);
-            }
-            return true;
+            // A snapshot was removed when it was opened.
+            return self.tree.get_mut(pid).map(|member| member.close(now_us)).is_some();
         }
         self.forget(pid, now_us)
     }

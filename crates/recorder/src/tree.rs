@@ -256,8 +256,8 @@ impl Tree {
         self.members.values().map(Member::rss_kib).sum()
     }
 
-    /// Handles the kernel's events since the last call, and adds ended processes to `left`. False
-    /// if events were lost: a search is needed then.
+    /// Handles the kernel's events since the last call, and adds ended processes to `departed`.
+    /// False if events were lost: a search is needed then.
     pub fn read_events(&mut self, connector: &Connector, now_us: u64, departed: &mut Vec<Departed>) -> bool {
         loop {
             match connector.next() {

@@ -136,9 +136,9 @@ impl Session<'_> {
             let now_us = self.clock.now_us();
             self.state.next_events_us = 0;
             self.handle_events(now_us);
-            let is_reported =
+            let is_report_pending =
                 matches!(self.process_events, ProcessEvents::Connector(_)) && self.tree.has(self.root);
-            if stop_reason != StopReason::Ended || !is_unknown || !is_reported || now_us >= until {
+            if stop_reason != StopReason::Ended || !is_unknown || !is_report_pending || now_us >= until {
                 return;
             }
             std::thread::sleep(Duration::from_millis(1));
