@@ -14,8 +14,8 @@ use strandline_report::text::clean;
 /// Maximum bytes read from /proc/PID/stat and /proc/PID/cgroup.
 const MAX_STAT_BYTES: u64 = 4 << 10;
 const MAX_GROUP_BYTES: u64 = 64 << 10;
-/// Maximum characters of a group's path that are shown. A name in the kernel has 15 bytes.
-/// Nested in a container, a pod's container has a path of some 320 characters.
+/// Maximum characters of a group's path that are shown: that of a pod's container, nested in
+/// another container, has some 320.
 const MAX_GROUP_CHARACTERS: usize = 512;
 
 /// Identity of a process: a later process with the same id is another.
@@ -127,7 +127,7 @@ impl Selection {
             pids().filter_map(open_process).collect()
         };
         let chosen: HashSet<i32> =
-            seen.iter().filter(|seen| self.names_it(seen)).map(|seen| seen.key.pid).collect();
+            seen.iter().filter(|seen| self.chooses(seen)).map(|seen| seen.key.pid).collect();
         let parents = seen.iter().map(|seen| (seen.key.pid, seen.parent)).collect();
         let is_chosen = |pid| chosen.contains(&pid) || (self.children && descends(pid, &chosen, &parents));
         seen.into_iter().filter(|seen| is_chosen(seen.key.pid)).collect()
@@ -135,7 +135,7 @@ impl Selection {
 
     /// The requested groups: those given by path, and those of the chosen units and pods
     /// that groups of processes are in.
-    pub fn groups_asked_for<'a>(&self, of_processes: impl Iterator<Item = &'a str>) -> Vec<String> {
+    pub fn requested_groups<'a>(&self, of_processes: impl Iterator<Item = &'a str>) -> Vec<String> {
         let mut asked: Vec<String> = self.groups.clone();
         for path in of_processes {
             let mut end = 0;
@@ -158,7 +158,7 @@ impl Selection {
     }
 
     /// Whether the process itself is chosen, not counting descendants.
-    fn names_it(&self, seen: &FoundProcess) -> bool {
+    fn chooses(&self, seen: &FoundProcess) -> bool {
         if self.all || self.processes.contains(&seen.key) {
             return true;
         }
@@ -345,7 +345,7 @@ mod tests {
         let asked = |request: SelectionRequest| {
             let container = format!("/kubepods/{pod}/0123");
             let paths = ["/system.slice/web.service/worker", &container, "/../é/web.service"];
-            Selection::new(request).unwrap().groups_asked_for(paths.into_iter().chain(paths))
+            Selection::new(request).unwrap().requested_groups(paths.into_iter().chain(paths))
         };
         let units = SelectionRequest { units: vec!["web".to_owned()], ..SelectionRequest::default() };
         assert_eq!(asked(units), ["/system.slice/web.service", "/../é/web.service"]);
