@@ -132,6 +132,8 @@ impl Sampler {
                 data_kib: data,
                 anonymous_kib: resident.saturating_sub(shared),
                 file_kib: shared,
+                // Part of `shared`, unless `status` shows it.
+                shmem_kib: 0,
                 ..self.last
             };
             self.read_status()?;
