@@ -291,7 +291,10 @@ impl<'a> Session<'a> {
             ProcessEvents::Polling(_) => now_us >= self.state.next_search_us,
         };
         if searches {
-            self.tree.search(now_us);
+            match self.process_events {
+                ProcessEvents::Connector(_) => self.tree.search_all(now_us),
+                ProcessEvents::Polling(_) => self.tree.search(now_us),
+            }
             self.tree.find_new_programs(now_us);
             self.state.next_search_us = now_us + SEARCH_EVERY.as_micros() as u64;
         }
@@ -574,7 +577,7 @@ pub fn record(pid: i32, options: &Options<'_>) -> Result<Recorded, String> {
         command: process.command_line().unwrap_or_default(),
     })
     .map_err(|error| format!("cannot record: {error}"))?;
-    session.tree.search(0);
+    session.tree.search_all(0);
     session.begin_ledgers();
     let stop_reason = session.run();
     Ok(session.finish(stop_reason, None, None))
