@@ -311,7 +311,7 @@ impl Tree {
     }
 
     /// Searches /proc for children of the processes that are followed. Of a process with more than
-    /// [`MAX_TASKS`] threads, a search covers the oldest ones, and others in turn.
+    /// `MAX_TASKS` threads, a search covers the oldest ones, and others in turn.
     pub fn search(&mut self, now_us: u64) {
         const PART: usize = MAX_TASKS / 2;
         self.searches = self.searches.wrapping_add(1);
