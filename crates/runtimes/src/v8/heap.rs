@@ -72,8 +72,8 @@ pub struct Isolate {
     pub address: u64,
     /// Address of its `Heap`.
     pub heap: u64,
-    /// Address and number of its old space.
-    pub old_space: (u64, usize),
+    /// Its old space.
+    pub old_space: SpaceAddress,
 }
 
 /// All heaps of a process.
@@ -117,7 +117,7 @@ pub fn read(
     layout: &'static Layout,
     taken: &RangeSet,
 ) -> Result<Heaps, HeapError> {
-    let mut pages = pages::candidates(context, memory, layout);
+    let mut pages = pages::candidates(context, memory, layout).ok_or(HeapError::Late)?;
     pages.retain(|page| !taken.overlaps((page.start, page.end)));
     let mut reader = Reader {
         layout,
@@ -176,10 +176,12 @@ struct Reader<'a> {
 }
 
 /// A space that refers back to its heap.
-#[derive(Clone, Copy, Debug)]
-struct SpaceAddress {
-    number: usize,
-    address: u64,
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SpaceAddress {
+    /// Its number (`AllocationSpace` in `src/common/globals.h`).
+    pub number: usize,
+    /// Its address.
+    pub address: u64,
 }
 
 impl Reader<'_> {
@@ -202,10 +204,9 @@ impl Reader<'_> {
         self.old_space(&spaces).map(|_| spaces)
     }
 
-    /// Returns the address and the number of the old space.
-    fn old_space(&self, spaces: &[SpaceAddress]) -> Option<(u64, usize)> {
+    fn old_space(&self, spaces: &[SpaceAddress]) -> Option<SpaceAddress> {
         let is_old = |space: &&SpaceAddress| self.layout.spaces.get(space.number) == Some(&"old_space");
-        spaces.iter().find(is_old).map(|space| (space.address, space.number))
+        spaces.iter().find(is_old).copied()
     }
 
     fn is_space(&mut self, address: u64, heap: u64, number: usize) -> bool {
@@ -330,8 +331,9 @@ impl Reader<'_> {
             return Ok(young);
         }
         if let Some((last, full)) = young.pages.split_last() {
-            let full: u64 = full.iter().map(|page| page.area_end - page.area_start).sum();
-            young.used = buffer.map(|buffer| full + (buffer.top - last.area_start));
+            // Pages may still overlap here: the sum is not bounded by the address space.
+            let full = full.iter().map(|page| page.area_end - page.area_start).fold(0, u64::saturating_add);
+            young.used = buffer.map(|buffer| full.saturating_add(buffer.top - last.area_start));
         }
         Ok(young)
     }

@@ -115,7 +115,7 @@ pub struct PooledFlags {
     /// Whether the flags are in the page.
     pub in_page: bool,
     /// All of these bits are set (`UNREGISTERED` and `PRE_FREED`).
-    pub bits: u64,
+    pub bits: u32,
 }
 
 /// Where the pointer to the allocation area of a space is.

@@ -194,7 +194,7 @@ pub fn read(
     };
     let objects = count_objects(context, &memory, program, layout, &heaps);
     let traced = objects.as_ref().map_or_else(|_| TracedPages::new(), Objects::traced);
-    let mut claimed = claims::claim(context, &mut reading.palette, &heaps, &traced);
+    let mut claimed = claims::claim(context, &mut reading.palette, &heaps, &traced, taken);
     if layout.has_dispatch_tables() {
         outside::claim(context, &memory, &heaps, &mut reading.palette, &mut claimed.claims, taken);
     }

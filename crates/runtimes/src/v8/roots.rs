@@ -112,6 +112,9 @@ impl<'a> Roots<'a> {
         let context = self.heap.context;
         let (mut words, mut is_late, mut is_over) = (0_u64, false, false);
         for run in context.resident_runs(range) {
+            if Instant::now() >= context.deadline {
+                return None;
+            }
             each_word_in(self.heap.memory, self.skipped.gaps_in(run), READ_BYTES, &mut |at, word| {
                 words += 1;
                 is_late |= words.is_multiple_of(WORDS_AT_ONCE) && Instant::now() >= context.deadline;

@@ -22,6 +22,7 @@ use crate::batch::PageCache;
 use strandline_claims::accumulator::Class;
 use strandline_claims::allocator::RangeClaim;
 use strandline_claims::palette::SlotTable;
+use strandline_claims::range::MAX_BYTES;
 use strandline_claims::refinements::Refinements;
 use strandline_claims::runtime::Context;
 use strandline_process::memory::{Memory, half_word_at, word_at};
@@ -154,7 +155,7 @@ impl Stores {
         let claimed: RangeSet = claims.iter().map(RangeClaim::range).collect();
         // Several ArrayBuffers may have the same store.
         for range in self.mapped.iter().copied().collect::<RangeSet>() {
-            if !claimed.overlaps(range) && !taken.overlaps(range) {
+            if !claimed.overlaps(range) && !taken.overlaps(range) && range.len() <= MAX_BYTES {
                 claims.push(context.claim_whole(range, Class::Refined(slot)));
             }
         }

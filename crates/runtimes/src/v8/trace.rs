@@ -258,7 +258,7 @@ impl Trace<'_> {
                     pairs.extend(pair.map(|(key, value)| TableEntry { key: key - 1, value: value - 1 }));
                 }
             })?;
-            if self.pairs.len() > MAX_PAIRS {
+            if self.pairs.len() > MAX_PAIRS || Instant::now() >= self.heap.context.deadline {
                 return None;
             }
         }
