@@ -68,7 +68,7 @@ impl Account {
         let (other_allocators, runtimes) =
             recognised::recognise(process, &mut frozen, &mut caveats, anonymous_bytes);
         caveats.append(&mut ledger.caveats);
-        say_swapped(kernel.swap_bytes, &mut caveats);
+        add_swapped_out(kernel.swap_bytes, &mut caveats);
         let unread = recognised::unread(&other_allocators, &runtimes);
         Ok(Self {
             frozen,
@@ -97,7 +97,7 @@ impl Account {
 }
 
 /// Adds to caveats about damaged structures that part of the process was swapped out and not read.
-fn say_swapped(swap_bytes: u64, caveats: &mut [Caveat]) {
+fn add_swapped_out(swap_bytes: u64, caveats: &mut [Caveat]) {
     if swap_bytes == 0 {
         return;
     }
@@ -204,9 +204,9 @@ mod swapped_tests {
     fn what_may_be_swapped_out_is_not_only_called_damaged() {
         let caveat = |code: &str| Caveat::new(code, "", None, "text");
         let mut caveats = [caveat("perl_damaged"), caveat("mmapped_chunks_differ"), caveat("heap_swapped")];
-        say_swapped(0, &mut caveats);
+        add_swapped_out(0, &mut caveats);
         assert!(caveats.iter().all(|caveat| caveat.text == "text"));
-        say_swapped(4096, &mut caveats);
+        add_swapped_out(4096, &mut caveats);
         assert!(caveats[0].text.contains("KiB of the process are swapped out"), "{}", caveats[0].text);
         assert!(caveats[1].text.contains("swapped out") && caveats[2].text == "text");
     }

@@ -233,7 +233,7 @@ fn caveats(memory: &Memory, members: &Members, processes: &GroupProcesses, files
         format!("{removed} removed groups below it still exist in the kernel: its charge includes theirs"),
     );
     add(
-        memory.changed_bytes > 64 * 4096,
+        memory.changed_bytes > parts::STOCK_BYTES,
         "group_changing",
         Some(memory.changed_bytes),
         "its charge changed while the parts were read".into(),

@@ -99,7 +99,7 @@ fn anonymous(rows: &mut Vec<GroupRow>, bytes: u64, inputs: &Inputs<'_>, caveats:
     let known = wants.iter().filter(|want| want.basis == Basis::Sampled);
     let wanted = known.fold(0_u64, |sum, want| sum.saturating_add(want.bytes));
     // A difference due to batched counters or the time between two reads is no finding.
-    let tolerance = 64 * 4096 * inputs.processors + bytes / 100;
+    let tolerance = parts::STOCK_BYTES.saturating_mul(inputs.processors).saturating_add(bytes / 100);
     if wanted.saturating_sub(bytes) > tolerance {
         caveats.push(Caveat::new(
             "anonymous_charged_elsewhere",

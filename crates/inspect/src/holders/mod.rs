@@ -278,6 +278,11 @@ fn list_roots(
 ) {
     for number in numbers {
         let (Some(root), retained) = (found.get(number as usize), held.root(number)) else { continue };
+        if holders.roots.len() >= MAX_LISTED {
+            holders.other_roots.bytes += retained.bytes;
+            holders.other_roots.blocks += u64::from(retained.blocks);
+            continue;
+        }
         holders.roots.push(Root {
             kind: root.kind,
             name: root.name.clone(),
@@ -286,19 +291,9 @@ fn list_roots(
             retained_bytes: retained.bytes,
             retained_blocks: u64::from(retained.blocks),
             pins_bytes: pins.of_roots.get(number as usize).copied().unwrap_or(0),
-            // Roots that are not listed need no outline.
-            holds: if holders.roots.len() < MAX_LISTED {
-                tree.below(Outline::root_node(number))
-            } else {
-                Vec::new()
-            },
+            holds: tree.below(Outline::root_node(number)),
         });
     }
-    for root in holders.roots.iter().skip(MAX_LISTED) {
-        holders.other_roots.bytes += root.retained_bytes;
-        holders.other_roots.blocks += root.retained_blocks;
-    }
-    holders.roots.truncate(MAX_LISTED);
 }
 
 /// Returns the blocks that keep the most pages. `numbers` are the roots in the order in which they

@@ -55,14 +55,14 @@ pub struct Ledger {
 /// The sums of one mapping, and its part of the page map.
 struct LedgerWriter<'a> {
     tally: Tally,
-    painter: Option<&'a mut PageMapWriter>,
+    page_map: Option<&'a mut PageMapWriter>,
 }
 
 impl LedgerWriter<'_> {
     fn add(&mut self, id: RowRef, range: Range<u64>) {
         self.tally.add(id, range.end - range.start);
-        if let Some(painter) = &mut self.painter {
-            painter.add(id, range);
+        if let Some(page_map) = &mut self.page_map {
+            page_map.add(id, range);
         }
     }
 }
@@ -270,21 +270,21 @@ pub fn assemble(inputs: &Inputs<'_>) -> Result<Ledger> {
         add_claim(&mut ledger.tally, &claim.sums.resident, meaning, Some(&mut ledger.holders));
     }
     named::add_named_blocks(inputs, &palette, &mut ledger.holders);
-    let mut painter = inputs.page_map.map(PageMapWriter::new);
+    let mut page_map = inputs.page_map.map(PageMapWriter::new);
     let mut cells = claimed_cells(claims.iter().chain(&shared)).into_iter().peekable();
     let none = Spans(Vec::new());
     let programs = program_files(inputs.spaces);
     let mut shared_memory = SharedMemory::default();
     for (index, space) in inputs.spaces.iter().enumerate() {
-        if let (Some(painter), Some(plan)) = (&mut painter, inputs.page_map) {
-            painter.open(plan.lists(index), space);
+        if let (Some(page_map), Some(plan)) = (&mut page_map, inputs.page_map) {
+            page_map.open(plan.lists(index), space);
             while let Some((cell, meaning)) = cells.next_if(|(cell, _)| cell.start < space.mapping.end) {
                 let mut tally = Tally::default();
                 add_claim(&mut tally, &cell.resident, meaning, None);
-                painter.add_tally(cell.start, &tally);
+                page_map.add_tally(cell.start, &tally);
             }
         }
-        let mut writer = LedgerWriter { tally: Tally::default(), painter: painter.as_mut() };
+        let mut writer = LedgerWriter { tally: Tally::default(), page_map: page_map.as_mut() };
         for run in inputs.residency.runs_in(space.mapping.start..space.mapping.end) {
             if run.anonymous && space.mapping.is_private_anonymous() {
                 split(&mut writer, run.start..run.end, [&claimed, &zeros, &program], &ANONYMOUS);
@@ -304,13 +304,13 @@ pub fn assemble(inputs: &Inputs<'_>) -> Result<Ledger> {
         }
         shared_memory.add(&space.mapping.name, writer.tally.of(&SHMEM));
         ledger.tally.add_all(&writer.tally);
-        if let Some(painter) = &mut painter {
-            painter.close();
+        if let Some(page_map) = &mut page_map {
+            page_map.close();
         }
     }
     shared_memory.name(&mut ledger.holders);
     ledger.zero_bytes = ledger.tally.of(&ZERO);
-    ledger.page_map = painter.map(PageMapWriter::finish);
+    ledger.page_map = page_map.map(PageMapWriter::finish);
     Ok(ledger)
 }
 
@@ -499,8 +499,8 @@ fn move_lazy_free(
     let rows = [&ANONYMOUS as RowRef, &ZERO, &PROGRAM_DATA, &STACK_BELOW_SP].into_iter().chain(mapped);
     let turn = |writer: &mut LedgerWriter<'_>, id, taken| {
         writer.tally.add(&LAZY_FREE, taken);
-        if let Some(painter) = &mut writer.painter {
-            painter.move_bytes(id, &LAZY_FREE, taken);
+        if let Some(page_map) = &mut writer.page_map {
+            page_map.move_bytes(id, &LAZY_FREE, taken);
         }
     };
     let mut left = space.counts.lazy_free_bytes;

@@ -354,19 +354,19 @@ mod tests {
                 mapping: Mapping { start: 0x7f00_0000_3000, end: 0x7f10_0000_0000, ..Mapping::default() },
                 ..SmapsEntry::default()
             };
-            let mut painter = PageMapWriter::new(&plan);
-            painter.open(true, &space);
+            let mut writer = PageMapWriter::new(&plan);
+            writer.open(true, &space);
             let mut expected = Tally::default();
             for (page, pages, row) in ranges {
                 let id = [&ANONYMOUS as RowRef, &ZERO, &FILE][row];
                 let start = space.mapping.start + page * 4096;
-                painter.add(id, start..start + pages * 4096);
+                writer.add(id, start..start + pages * 4096);
                 expected.add(id, pages * 4096);
             }
             let taken = expected.take(&ZERO, turned);
             expected.add(&LAZY_FREE, taken);
-            painter.move_bytes(&ZERO, &LAZY_FREE, taken);
-            let map = painter.finish();
+            writer.move_bytes(&ZERO, &LAZY_FREE, taken);
+            let map = writer.finish();
             prop_assert_eq!(map.totals(), expected.parts().collect::<Vec<_>>());
             let cells = &map.mappings[0].cells;
             prop_assert!(cells.is_sorted_by(|a, b| a.index < b.index));

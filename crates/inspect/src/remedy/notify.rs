@@ -237,6 +237,7 @@ impl<'a> Target<'a> {
             advice: "the program itself can collect it",
         })?;
         let mut owner = HeapOwner::new(self.process, &self.code, owner);
+        let mut loads = 0;
         loop {
             if !exists(self.process, call) {
                 return Ok(None);
@@ -250,7 +251,11 @@ impl<'a> Target<'a> {
                 Attempt::Gone => return Ok(None),
                 Attempt::Elsewhere => return Err(self.not_safe(Obstacle::BusyOwner)),
                 Attempt::Later(obstacle) if Instant::now() >= deadline => return Err(self.not_safe(obstacle)),
-                Attempt::Missing(address) => owner.load(&self.space, address),
+                Attempt::Missing(address) if loads < choose::MAX_LOADS => {
+                    loads += 1;
+                    owner.load(&self.space, address);
+                }
+                Attempt::Missing(_) => return Err(self.not_safe(Obstacle::BusyOwner)),
                 Attempt::Later(_) => std::thread::sleep(REST),
             }
         }

@@ -37,9 +37,6 @@ const MAX_SPAN_BYTES: u64 = 64 << 20;
 /// functions without one.
 const MARGIN_BYTES: u64 = 16 << 10;
 
-/// How long to wait for a safe moment, and how long to count minor faults afterwards.
-pub type Times = (Duration, Duration);
-
 /// The call, and what else is known about the process.
 pub struct PurgeRequest<'a> {
     /// The call.
@@ -48,8 +45,10 @@ pub struct PurgeRequest<'a> {
     /// process's only other allocator: in a thread that never used this allocator, the call
     /// requests memory from it.
     pub libc: Option<&'a CallPlan>,
-    /// How long to wait for a safe moment, and to count minor faults.
-    pub times: Times,
+    /// How long to search for a safe thread.
+    pub wait: Duration,
+    /// How long to count minor faults afterwards; zero for not at all.
+    pub watch: Duration,
 }
 
 /// Has process `pid` make the call once.
@@ -101,7 +100,7 @@ fn with_call<T>(
     request: &PurgeRequest<'_>,
     act: &dyn Fn(&CallRequest<'_>) -> Result<T, Refusal>,
 ) -> Result<T, String> {
-    let (plan, (wait, watch)) = (request.plan, request.times);
+    let PurgeRequest { plan, wait, watch, .. } = *request;
     let text = |error: &dyn std::fmt::Display| error.to_string();
     let process = Process::open(pid).map_err(|error| text(&error))?;
     let space = process.address_space().map_err(|error| text(&error))?;
