@@ -10,7 +10,7 @@ use strandline_inspect::group::verdict::{self, Sums};
 use super::brief::{Release, cost_line, important_caveats};
 use super::model;
 use super::table::{Column, figures, lay_out, words};
-use super::terminal::{faint, joined, listed, next, releases, strong, two_ends};
+use super::terminal::{faint, joined, listed, next, releases, strong, table_lines, two_ends};
 use super::text::{clean, hanging, pad_left, pad_right, shorten, width, wrap_at_most};
 use super::units::{bytes, maybe_bytes, percent_of, thousands, whole_percent};
 use crate::paint::Surface;
@@ -144,10 +144,7 @@ fn rows(explanation: &GroupExplanation, all: bool, surface: Surface) -> Vec<Stri
     } else {
         large_rows(&explanation.rows, whole)
     };
-    let table = lay_out(&HEAD, &cells, 4, surface.columns);
-    let mut lines = faint(&table[..table.len().min(1)], surface);
-    lines.extend(table.into_iter().skip(1));
-    lines
+    table_lines(lay_out(&HEAD, &cells, 4, surface.columns), surface)
 }
 
 fn large_rows(rows: &[GroupRow], whole: u64) -> Vec<Vec<String>> {

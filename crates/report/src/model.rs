@@ -354,7 +354,7 @@ fn sizes(classes: &[SizeClass]) -> Vec<Vec<String>> {
     worst.sort_by_key(|class| std::cmp::Reverse(free(class)));
     worst.truncate(MAX_SIZES);
     let line = |class: &&SizeClass| {
-        let all = (class.live_blocks + class.cached_blocks).saturating_add(class.free_blocks);
+        let all = class.live_blocks.saturating_add(class.cached_blocks).saturating_add(class.free_blocks);
         let used = 100.0 * class.live_blocks as f64 / all.max(1) as f64;
         vec![
             thousands(class.bytes),

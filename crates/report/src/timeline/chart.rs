@@ -11,7 +11,7 @@ use super::html_data::{caveat_lines, moment_name};
 use super::{Process, SampleCounts, Timeline, group_chart, types};
 use crate::paint::{Paint, Surface};
 use crate::table::{Column, figures, lay_out, words};
-use crate::terminal::{faint, joined, listed};
+use crate::terminal::{faint, joined, listed, table_lines};
 use crate::text::{
     clean_sentence, command_line, counted, grouped, hanging, own_command, own_name, pad_left, pad_right,
     shorten, width, wrap,
@@ -314,9 +314,7 @@ fn marks(timeline: &Timeline, surface: Surface) -> Vec<String> {
 /// A table after an empty line, with a dim heading, and a note on what it leaves out.
 fn headed(table: Vec<String>, left_out: usize, things: &str, surface: Surface) -> Vec<String> {
     let mut lines = vec![String::new()];
-    for (index, line) in table.into_iter().enumerate() {
-        lines.push(if index == 0 { surface.paint(Paint::Faint, &line) } else { line });
-    }
+    lines.extend(table_lines(table, surface));
     if left_out > 0 {
         lines.push(format!("{things} not shown: {}; --format json has them all", grouped(left_out as u64)));
     }

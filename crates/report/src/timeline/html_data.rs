@@ -138,15 +138,14 @@ impl Data {
         let mut names = RowNames::default();
         let mut ledgers = Vec::new();
         let kept = selected_ledgers(timelines);
-        for &(recording, index) in &kept {
-            if let Some(ledger) = timelines.get(recording).and_then(|one| one.ledgers.get(index)) {
-                let share_of_peak = timelines.get(recording).and_then(|one| one.share_of_peak(ledger));
-                let data = LedgerData::new(recording, ledger, &mut names);
-                ledgers.push(LedgerData { share_of_peak, ..data });
-            }
+        for &LedgerPlace { recording, index } in &kept {
+            let Some(timeline) = timelines.get(recording) else { continue };
+            let Some(ledger) = timeline.ledgers.get(index) else { continue };
+            let share_of_peak = timeline.share_of_peak(ledger);
+            ledgers.push(LedgerData { share_of_peak, ..LedgerData::new(recording, ledger, &mut names) });
         }
         let mut room = MAX_CELLS;
-        for (data, &(recording, index)) in ledgers.iter_mut().zip(&kept).rev() {
+        for (data, &LedgerPlace { recording, index }) in ledgers.iter_mut().zip(&kept).rev() {
             let ledger = timelines.get(recording).and_then(|one| one.ledgers.get(index));
             data.map = ledger.and_then(|one| MapData::new(one.explain.page_map.as_ref()?, &mut room));
         }
@@ -171,25 +170,34 @@ impl Data {
     }
 }
 
-/// The ledgers to show, as (recording, index): those at marks, peaks and ends first, then those at
-/// regular intervals, evenly thinned.
-fn selected_ledgers(timelines: &[Timeline]) -> Vec<(usize, usize)> {
-    let all = timelines.iter().enumerate().flat_map(|(recording, timeline)| {
-        timeline.ledgers.iter().enumerate().map(move |(index, ledger)| (recording, index, ledger.moment))
-    });
-    let (clocked, others): (Vec<_>, Vec<_>) = all.partition(|&(.., moment)| moment == Moment::Every);
-    let mut kept: Vec<(usize, usize)> = thinned(&others, MAX_LEDGERS);
+/// Where a ledger is: the index of its recording, and its own there.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct LedgerPlace {
+    recording: usize,
+    index: usize,
+}
+
+/// The ledgers to show: those at marks, peaks and ends first, then those at regular intervals,
+/// evenly thinned.
+fn selected_ledgers(timelines: &[Timeline]) -> Vec<LedgerPlace> {
+    let (mut at_intervals, mut others) = (Vec::new(), Vec::new());
+    for (recording, timeline) in timelines.iter().enumerate() {
+        for (index, ledger) in timeline.ledgers.iter().enumerate() {
+            let list = if ledger.moment == Moment::Every { &mut at_intervals } else { &mut others };
+            list.push(LedgerPlace { recording, index });
+        }
+    }
+    let mut kept = thinned(&others, MAX_LEDGERS);
     let room = MAX_LEDGERS.saturating_sub(kept.len());
-    kept.extend(thinned(&clocked, room));
+    kept.extend(thinned(&at_intervals, room));
     kept.sort_unstable();
     kept
 }
 
 /// At most `most` of `all`, evenly chosen, including the last.
-fn thinned(all: &[(usize, usize, Moment)], most: usize) -> Vec<(usize, usize)> {
+fn thinned(all: &[LedgerPlace], most: usize) -> Vec<LedgerPlace> {
     let step = if most == 0 { usize::MAX } else { all.len().div_ceil(most).max(1) };
-    let chosen = all.iter().rev().step_by(step).take(most);
-    chosen.map(|&(recording, index, _)| (recording, index)).collect()
+    all.iter().rev().step_by(step).take(most).copied().collect()
 }
 
 /// Deduplicates rows: ledgers of a recording have nearly all rows in common.
