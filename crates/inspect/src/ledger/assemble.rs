@@ -131,8 +131,8 @@ impl<'a> Layers<'a> {
         counting.sort_unstable();
         // Blocks that a pool reports count only where its own claim counts.
         let is_in = |range: AddressRange| {
-            let index = counting.partition_point(|stand| stand.end <= range.start);
-            counting.get(index).is_some_and(|stand| stand.covers(range))
+            let index = counting.partition_point(|claim| claim.end <= range.start);
+            counting.get(index).is_some_and(|claim| claim.covers(range))
         };
         pools.iter().for_each(|reading| below.add(reading, is_in));
         let mut taken = RangeSet::default();
@@ -497,7 +497,7 @@ fn move_lazy_free(
 ) {
     let mapped = readings.iter().filter_map(|reading| Some(reading.rows?.mapped));
     let rows = [&ANONYMOUS as RowRef, &ZERO, &PROGRAM_DATA, &STACK_BELOW_SP].into_iter().chain(mapped);
-    let turn = |writer: &mut LedgerWriter<'_>, id, taken| {
+    let move_bytes = |writer: &mut LedgerWriter<'_>, id, taken| {
         writer.tally.add(&LAZY_FREE, taken);
         if let Some(page_map) = &mut writer.page_map {
             page_map.move_bytes(id, &LAZY_FREE, taken);
@@ -506,13 +506,13 @@ fn move_lazy_free(
     let mut left = space.counts.lazy_free_bytes;
     for id in rows {
         let taken = writer.tally.take(id, left);
-        turn(writer, id, taken);
+        move_bytes(writer, id, taken);
         left -= taken;
     }
     let given_up = if left > 0 { lazy_free_candidates(space, claims) } else { Vec::new() };
     for (id, bytes) in given_up {
         let taken = ledger.tally.take(id, bytes.min(left));
-        turn(writer, id, taken);
+        move_bytes(writer, id, taken);
         left -= taken;
     }
     if left > 0 {

@@ -155,8 +155,8 @@ impl PageMapWriter {
             rss_bytes: space.counts.rss_bytes,
             cells: Vec::new(),
         };
-        let hot = (mapping.start >> self.shift, Tally::default());
-        self.open = Some(Open { mapping, cells: BTreeMap::new(), current: hot });
+        let current = (mapping.start >> self.shift, Tally::default());
+        self.open = Some(Open { mapping, cells: BTreeMap::new(), current });
     }
 
     /// Adds the resident bytes of `range`, which is in the mapping.

@@ -169,8 +169,8 @@ fn claim_resident(accumulator: &mut Accumulator<'_>, pages: &RangePages, end: u6
     }
 }
 
-/// Claims what is resident in the code range and not `known`: V8 reserves one range of addresses for
-/// code (`src/heap/code-range.h`), and copies its built-in functions there.
+/// Claims what is resident in the code range and not in `known`: V8 reserves one range of addresses
+/// for code (`src/heap/code-range.h`), and copies its built-in functions there.
 fn code_ranges(context: &Context<'_>, heaps: &Heaps, known: &RangeSet) -> Vec<RangeClaim> {
     let of_code = heaps.spaces.iter().filter(|space| space.name.starts_with("code_"));
     let starts = of_code.flat_map(|space| &space.pages).map(|page| page.start);

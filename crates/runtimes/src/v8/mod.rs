@@ -177,19 +177,8 @@ pub fn read(
     };
     let heaps = match heap::read(context, &memory, layout, taken) {
         Ok(heaps) => heaps,
-        Err(error @ (HeapError::Inconsistent | HeapError::Collecting)) => {
-            let collecting = error == HeapError::Collecting;
-            return Err(Busy { runtime: ABOUT.name, bytes: None, collecting });
-        }
-        Err(HeapError::NotFound) => {
-            let text = "V8's heap was not found: V8 may not have started, or its layout differs from that of its version \
-                        (pointer compression); strandline read nothing of it";
-            reading.caveats.push(caveat("v8_heap_not_found", text.to_owned()));
-            return Ok(reading);
-        }
-        Err(HeapError::Late) => {
-            let text = "there was no time to read V8's heap; strandline read nothing of it";
-            reading.caveats.push(caveat("v8_left_out", text.to_owned()));
+        Err(error) => {
+            reading.caveats.push(not_read(error, program)?);
             return Ok(reading);
         }
     };
@@ -224,6 +213,28 @@ pub fn read(
     reading.claims = claimed.claims;
     reading.bytes_read = memory.bytes();
     Ok(reading)
+}
+
+/// Why heaps were not read.
+///
+/// # Errors
+/// [`Busy`] if their structures are inconsistent, as during a collection.
+fn not_read(error: HeapError, program: &Program) -> Result<Caveat, Busy> {
+    let (code, text) = match error {
+        HeapError::Inconsistent | HeapError::Collecting => {
+            let collecting = error == HeapError::Collecting;
+            return Err(Busy { runtime: ABOUT.name, bytes: None, collecting });
+        }
+        HeapError::NotFound => (
+            "v8_heap_not_found",
+            "V8's heap was not found: V8 may not have started, or its layout differs from that of its version \
+             (pointer compression); strandline read nothing of it",
+        ),
+        HeapError::Late => {
+            ("v8_left_out", "there was no time to read V8's heap; strandline read nothing of it")
+        }
+    };
+    Ok(Caveat::new(code, program.path.clone(), None, text))
 }
 
 /// Adds what is known of the objects to the details and the reading.
