@@ -4,7 +4,7 @@
 use strandline_inspect::group::verdict::processes;
 use strandline_recording::GroupKill;
 
-use super::choice::seconds_of;
+use super::choice::{cell_of, seconds_of};
 use super::groups_json::state_of;
 use super::{GroupPoint, GroupTimeline, Timeline};
 use crate::text::{clean_sentence, shorten};
@@ -168,13 +168,9 @@ fn bands(group: &GroupTimeline) -> Vec<Band> {
 /// before it; `None` before the first and after the last.
 pub(super) fn in_cells(group: &GroupTimeline, end_us: u64, cells: usize) -> Vec<Option<&GroupPoint>> {
     let mut found: Vec<Option<&GroupPoint>> = vec![None; cells];
-    let cell_of = |at_us: u64| {
-        let cell = u128::from(at_us) * cells as u128 / u128::from(end_us.max(1));
-        usize::try_from(cell).unwrap_or(usize::MAX).min(cells.saturating_sub(1))
-    };
     let mut before: Option<(usize, &GroupPoint)> = None;
     for point in group.points() {
-        let cell = cell_of(point.at_us);
+        let cell = cell_of(point.at_us, end_us, cells);
         if let Some((from, earlier)) = before {
             found.iter_mut().take(cell).skip(from + 1).for_each(|between| *between = Some(earlier));
         }

@@ -10,12 +10,12 @@ use std::collections::HashMap;
 use serde::Serialize;
 use strandline_claims::section::Section;
 use strandline_inspect::Caveat;
-use strandline_inspect::facts::{Explanation, HolderKind, MapCell, MappedCells, PageMap, Row};
+use strandline_inspect::facts::{Explanation, MapCell, MappedCells, PageMap, Row};
 use strandline_recording::{Ledger, Moment, Sample, differences};
 
 use super::choice::{bytes_of, largest, others, process_name};
 use super::{Point, Timeline};
-use crate::model::{Rows, View, state_name};
+use crate::model::{self, Rows, View, state_name, stratum_name};
 use crate::text::{clean, clean_sentence, counted};
 use crate::units::bytes;
 
@@ -228,17 +228,6 @@ fn of_runtimes(read: Vec<Section>, named: Vec<String>) -> Vec<String> {
     sentences.chain(named).collect()
 }
 
-fn stratum_name(stratum: HolderKind) -> &'static str {
-    match stratum {
-        HolderKind::Values => "values",
-        HolderKind::Runtime => "runtime",
-        HolderKind::Collector => "collector",
-        HolderKind::Allocator => "allocator",
-        HolderKind::Kernel => "kernel",
-        HolderKind::Program => "program",
-    }
-}
-
 /// The name of the reason why a ledger was taken.
 pub fn moment_name(moment: Moment) -> &'static str {
     match moment {
@@ -347,17 +336,10 @@ fn runs(cells: &[MapCell], rows: usize) -> Vec<Vec<u64>> {
 
 /// Caveats as lines: `code (where, bytes): text`. Those beyond [`MAX_CAVEATS`] are counted.
 pub fn caveat_lines(caveats: &[Caveat]) -> Vec<String> {
-    let mut lines: Vec<String> = caveats
-        .iter()
-        .take(MAX_CAVEATS)
-        .map(|caveat| {
-            let size = caveat.bytes.map_or_else(String::new, |size| format!(", {}", bytes(size)));
-            let place = clean_sentence(&caveat.place);
-            format!("{} ({place}{size}): {}", clean_sentence(&caveat.code), clean_sentence(&caveat.text))
-        })
-        .collect();
-    if caveats.len() > MAX_CAVEATS {
-        lines.push(format!("{} more: see --format json", caveats.len() - MAX_CAVEATS));
+    let (shown, more) = caveats.split_at(caveats.len().min(MAX_CAVEATS));
+    let mut lines = model::caveats(shown);
+    if !more.is_empty() {
+        lines.push(format!("{} more: see --format json", more.len()));
     }
     lines
 }
