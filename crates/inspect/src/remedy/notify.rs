@@ -2,7 +2,7 @@
 //! and waits until the runtime has done the work.
 //!
 //! The call gets the address of a heap, which must exist when the function uses it. So the thread
-//! that owns the heap, and alone can end it, stands still in its event loop from the last check of
+//! that owns the heap, and alone can end it, is stopped in its event loop from the last check of
 //! the heap's words until the function has returned (see `owner`). Neither thread holds a lock: one
 //! waits for events, the other for work in a condition variable (see `runtime_code`).
 

@@ -2,17 +2,17 @@
 //! gives free pages back.
 //!
 //! A thread that holds a lock of the allocator, or is inside one of its functions, has a frame of
-//! the allocator's code on its stack: so all of that code is fenced. In a library this is all code
-//! of the library. The code of an allocator that is linked into the program is recognised by the
-//! names of its functions; if those are stripped, the call is refused. A thread that is about to
-//! fork, or just forked, holds all the locks without being in the allocator's code: so fork is
-//! fenced too.
+//! the allocator's code on its stack: so no thread with such a frame is chosen. In a library this
+//! is all code of the library. The code of an allocator that is linked into the program is
+//! recognised by the names of its functions; if those are stripped, the call is refused. A thread
+//! that is about to fork, or just forked, holds all the locks without being in the allocator's
+//! code: so no thread in a function that forks is chosen either.
 //!
 //! If the calling thread never used the allocator, the call first creates the thread's data
 //! (jemalloc's `tsd`). This may request memory from the C library (`__tls_get_addr` of a library
 //! that was loaded later, `pthread_setspecific`) and take the lock of the dynamic linker. So a
 //! thread is chosen that the allocator knows. If none is known, as for a library whose thread
-//! variables the linker places, the main thread is safe behind more fences (see
+//! variables the linker places, the main thread makes the call, under more conditions (see
 //! `first_use_conditions`).
 
 use std::collections::HashSet;

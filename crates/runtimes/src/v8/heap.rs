@@ -126,8 +126,8 @@ pub fn read(
         is_used: vec![false; pages.len()],
         pages: &pages,
     };
-    // A heap all of whose pages are pooled is of an isolate that has ended: its memory is free, and
-    // may still look like a heap.
+    // If all pages of a heap are pooled, its isolate has ended: the memory is free, and may still
+    // look like a heap.
     let in_use = pages.iter().filter(|page| !page.is_pooled && page.heap != 0);
     let mut addresses: Vec<u64> = in_use.map(|page| page.heap).collect();
     addresses.sort_unstable();

@@ -20,7 +20,7 @@ const HAS_EXTENSION: u64 = 1 << 26;
 /// From this number of variables on, their names are in a table
 /// (`kScopeInfoMaxInlinedLocalNamesSize`).
 const MAX_INLINED_NAMES: u64 = 75;
-/// Where the `Script` of a `SharedFunctionInfo` is behind its name
+/// Distance from the name in a `SharedFunctionInfo` to its `Script`
 /// (`src/objects/shared-function-info.tq`), and `name` in a `Script` (`src/objects/script.tq`).
 const SCRIPT_AFTER_NAME: u64 = 16;
 const SCRIPT_NAME: u64 = 16;

@@ -3,8 +3,8 @@
 //! resizable ArrayBuffers itself.
 //!
 //! A heap lists its ArrayBuffers with a store, young and old ones, with the sum of their bytes
-//! (`src/heap/array-buffer-sweeper.h`), and again those of which a collection frees the dead ones.
-//! They count only if each list's entries add up to its sum. A shared store (SharedArrayBuffer) is
+//! (`src/heap/array-buffer-sweeper.h`), and separately those that a collection is sweeping. They
+//! count only if each list's entries add up to its sum. A shared store (SharedArrayBuffer) is
 //! in the lists of all isolates that use it, with no bytes in their sums, and counts once.
 
 use std::collections::HashMap;
@@ -130,8 +130,8 @@ impl Stores {
         }
     }
 
-    /// The bytes of ArrayBuffers in malloc's blocks that no live view shows, of those of which one
-    /// shows a part; `None` if the ArrayBuffers or the views are not known.
+    /// Returns the bytes that no live view shows, of those ArrayBuffers in malloc's blocks that
+    /// views show in part; `None` if the ArrayBuffers or the views are not known.
     pub fn unviewed_bytes(&self, views: &Views) -> Option<u64> {
         self.buffers.and_then(|_| views.unviewed_bytes(&self.blocks))
     }
