@@ -189,27 +189,18 @@ impl Timeline {
             Record::Process(start) => {
                 let command = shortened(start.command);
                 let executable = start.executable.map(shortened_word);
-                let keeps = self.reserve(names_bytes(&command, &executable));
-                let Some(process) = self.process(start.process) else {
+                if self.process(start.process).is_none() {
                     self.cut.processes += 1;
                     return;
-                };
+                }
+                let keeps = self.reserve(names_bytes(&command, &executable));
                 let command = if keeps { command } else { Vec::new() };
-                process.start = ProcessStart { command, executable: executable.filter(|_| keeps), ..start };
+                let executable = executable.filter(|_| keeps);
+                if let Some(process) = self.process(start.process) {
+                    process.start = ProcessStart { command, executable, ..start };
+                }
             }
-            Record::Exec(exec) => {
-                let executable = exec.executable.map(shortened_word);
-                let exec = Exec { command: shortened(exec.command), executable, ..exec };
-                // One too many replaces the last.
-                let full = self.process(exec.process).filter(|process| process.execs.len() >= MAX_EXECS);
-                let replaced = full.and_then(|process| process.execs.last());
-                let replaced = replaced.map_or(0, |last| names_bytes(&last.command, &last.executable));
-                let bytes = names_bytes(&exec.command, &exec.executable);
-                let keeps = self.reserve(bytes.saturating_sub(replaced));
-                let is_taken =
-                    keeps && self.process(exec.process).is_some_and(|process| process.take_exec(exec));
-                self.cut.execs += u64::from(!is_taken);
-            }
+            Record::Exec(exec) => self.take_exec(exec),
             Record::Samples(block) => {
                 if let Some(process) = self.process(block.process) {
                     let before = process.series.points().len();
@@ -246,6 +237,22 @@ impl Timeline {
         let keeps = self.kept_bytes.saturating_add(bytes) <= MAX_KEPT_BYTES;
         self.kept_bytes += if keeps { bytes } else { 0 };
         keeps
+    }
+
+    fn take_exec(&mut self, exec: Exec) {
+        let executable = exec.executable.map(shortened_word);
+        let exec = Exec { command: shortened(exec.command), executable, ..exec };
+        let Some(process) = self.process(exec.process) else {
+            self.cut.execs += 1;
+            return;
+        };
+        // One too many replaces the last.
+        let replaced = process.execs.last().filter(|_| process.execs.len() >= MAX_EXECS);
+        let replaced = replaced.map_or(0, |last| names_bytes(&last.command, &last.executable));
+        let bytes = names_bytes(&exec.command, &exec.executable);
+        let keeps = self.reserve(bytes.saturating_sub(replaced));
+        let is_taken = keeps && self.process(exec.process).is_some_and(|process| process.take_exec(exec));
+        self.cut.execs += u64::from(!is_taken);
     }
 
     fn take_mark(&mut self, mut mark: Mark) {
