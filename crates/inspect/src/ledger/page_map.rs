@@ -113,7 +113,14 @@ struct Open {
     /// The rows of the other cells, as in the result: there may be thousands of cells.
     cells: BTreeMap<u64, Vec<(u8, u64)>>,
     /// The current cell, which most additions are for.
-    current: (u64, Tally),
+    current: CurrentCell,
+}
+
+/// A cell by its number, with its bytes.
+#[derive(Default)]
+struct CurrentCell {
+    number: u64,
+    tally: Tally,
 }
 
 /// Puts bytes on cells, mapping by mapping.
@@ -155,7 +162,7 @@ impl PageMapWriter {
             rss_bytes: space.counts.rss_bytes,
             cells: Vec::new(),
         };
-        let current = (mapping.start >> self.shift, Tally::default());
+        let current = CurrentCell { number: mapping.start >> self.shift, tally: Tally::default() };
         self.open = Some(Open { mapping, cells: BTreeMap::new(), current });
     }
 
@@ -230,19 +237,20 @@ impl PageMapWriter {
 }
 
 impl Open {
-    fn cell(&mut self, cell: u64) -> &mut Tally {
-        if self.current.0 != cell {
+    fn cell(&mut self, number: u64) -> &mut Tally {
+        if self.current.number != number {
             self.settle();
-            self.current = (cell, Tally::default());
+            self.current = CurrentCell { number, tally: Tally::default() };
         }
-        &mut self.current.1
+        &mut self.current.tally
     }
 
+    /// Adds the bytes of the current cell to `cells`.
     fn settle(&mut self) {
-        let (cell, mut tally) = std::mem::take(&mut self.current);
-        self.current.0 = cell;
+        let CurrentCell { number, mut tally } = std::mem::take(&mut self.current);
+        self.current.number = number;
         if tally.sum() > 0 {
-            let rows = self.cells.entry(cell).or_default();
+            let rows = self.cells.entry(number).or_default();
             tally.add_all(&to_tally(rows));
             *rows = to_parts(&tally);
         }
