@@ -144,7 +144,7 @@ fn make_ledger(process: &Process, frozen: &mut Frozen, options: &Options<'_>) ->
         return Err(Error::DoesNotAddUp { pid, detail });
     }
     // An all-zero page may be in a range and in a finer one within it.
-    let mut all: RangeSet = zero_runs.into_iter().collect();
+    let mut all = zero_runs;
     let of_allocators = frozen.readings.iter().flat_map(|reading| &reading.zero_runs);
     let of_runtimes = frozen.runtimes.iter().flat_map(|reading| &reading.zero_runs);
     all.add(of_allocators.chain(of_runtimes).copied());
@@ -180,7 +180,7 @@ fn finish_runtimes(frozen: &mut Frozen, threads: usize, options: &Options<'_>) {
 
 fn find_zeros(frozen: &Frozen, inputs: &Inputs<'_>, threads: usize, options: &Options<'_>) -> Result<Zeros> {
     let runs = assemble::unclaimed_runs(inputs)?;
-    let total: u64 = runs.iter().map(|run| run.len()).sum();
+    let total = runs.bytes();
     let done = AtomicU64::new(0);
     let progress = |bytes: u64| {
         let done = done.fetch_add(bytes, Ordering::Relaxed) + bytes;

@@ -522,10 +522,9 @@ fn move_lazy_free(
     }
 }
 
-/// Returns the parts of private anonymous memory that no reader claimed, as resident runs in
-/// address order. They include blocks with their own mappings, because no reader walked
-/// those.
-pub fn unclaimed_runs(inputs: &Inputs<'_>) -> Result<Vec<AddressRange>> {
+/// Returns the resident parts of private anonymous memory that no reader claimed. They include
+/// blocks with their own mappings, because no reader walked those.
+pub fn unclaimed_runs(inputs: &Inputs<'_>) -> Result<RangeSet> {
     let palette = SlotTable::default();
     let spans = Layers::new(inputs, &palette)?.spans;
     let is_searched =
@@ -542,15 +541,11 @@ pub fn unclaimed_runs(inputs: &Inputs<'_>) -> Result<Vec<AddressRange>> {
                     // Claims may start within a page: finding zero pages there is left to their
                     // readers.
                     let (from, to) = (at.next_multiple_of(PAGE_BYTES), until - until % PAGE_BYTES);
-                    match runs.last_mut() {
-                        Some(last) if last.end == from => last.end = to.max(last.end),
-                        _ if from < to => runs.push(AddressRange::new(from, to)),
-                        _ => {}
-                    }
+                    runs.push(AddressRange::new(from, to));
                 }
                 at = until;
             }
         }
     }
-    Ok(runs)
+    Ok(runs.into_iter().collect())
 }

@@ -86,12 +86,12 @@ pub fn claim(
         }
     }
     for page in &heaps.pool {
-        let claim = context.claim_whole((page.start, page.end), pool);
+        let claim = context.claim_whole(page.range(), pool);
         claimed.idle.entry(page.heap).or_default().pool += claim.sums.resident.total();
         claimed.claims.push(claim);
     }
     for page in &heaps.read_only {
-        let claim = context.claim_whole((page.start, page.end), Class::Mmapped);
+        let claim = context.claim_whole(page.range(), Class::Mmapped);
         claimed.read_only += claim.sums.resident.total();
         claimed.claims.push(claim);
     }

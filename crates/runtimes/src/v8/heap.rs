@@ -90,6 +90,12 @@ pub struct Heaps {
 }
 
 impl Heaps {
+    /// Returns all pages: of spaces, pooled ones and those of the read-only space.
+    pub fn all_pages(&self) -> impl Iterator<Item = &Page> {
+        let of_spaces = self.spaces.iter().flat_map(|space| space.pages.iter().chain(&space.idle));
+        of_spaces.chain(&self.pool).chain(&self.read_only)
+    }
+
     /// Returns where objects are: in the pages of all spaces.
     pub fn object_areas(&self) -> RangeSet {
         let pages = self.spaces.iter().flat_map(|space| &space.pages).chain(&self.read_only);
@@ -118,7 +124,7 @@ pub fn read(
     taken: &RangeSet,
 ) -> Result<Heaps, HeapError> {
     let mut pages = pages::candidates(context, memory, layout).ok_or(HeapError::Late)?;
-    pages.retain(|page| !taken.overlaps((page.start, page.end)));
+    pages.retain(|page| !taken.overlaps(page.range()));
     let mut reader = Reader {
         layout,
         cache: PageCache::new(memory),
@@ -468,9 +474,7 @@ fn read_only(context: &Context<'_>, memory: &dyn Memory, pages: &[Page], isolate
 
 /// Whether pages overlap.
 fn is_overlapping(heaps: &Heaps) -> bool {
-    let of_spaces = heaps.spaces.iter().flat_map(|space| space.pages.iter().chain(&space.idle));
-    let all = of_spaces.chain(&heaps.pool).chain(&heaps.read_only);
-    let mut ranges: Vec<AddressRange> = all.map(|page| AddressRange::new(page.start, page.end)).collect();
+    let mut ranges: Vec<AddressRange> = heaps.all_pages().map(Page::range).collect();
     ranges.sort_unstable();
     !ranges.is_sorted_by(|one, next| one.end <= next.start)
 }

@@ -38,9 +38,14 @@ pub struct Page {
 }
 
 impl Page {
+    /// All of the page.
+    pub fn range(&self) -> AddressRange {
+        AddressRange::new(self.start, self.end)
+    }
+
     /// Bytes of the page.
     pub fn bytes(&self) -> u64 {
-        self.end - self.start
+        self.range().len()
     }
 
     /// Bytes before the first object.
