@@ -102,11 +102,10 @@ impl Memory for ZeroFilled<'_> {
         buffer.fill(0);
         let end = address.saturating_add(buffer.len() as u64);
         for run in self.residency.runs_in(address..end) {
-            let (from, to) = (run.start.max(address), run.end.min(end));
-            let part = (from - address) as usize..(to - address) as usize;
-            let got = buffer.get_mut(part).map_or(0, |part| self.memory.read_some(from, part));
-            if (got as u64) < to - from {
-                let done = (from - address) as usize + got;
+            let part = (run.start - address) as usize..(run.end - address) as usize;
+            let got = buffer.get_mut(part).map_or(0, |part| self.memory.read_some(run.start, part));
+            if (got as u64) < run.bytes() {
+                let done = (run.start - address) as usize + got;
                 self.non_references.zero(address, buffer.get_mut(..done).unwrap_or_default());
                 return done;
             }

@@ -204,9 +204,8 @@ impl Finder<'_> {
     /// block.
     fn search_range(&mut self, range: AddressRange, is_shared: bool) -> Result<Vec<Hit>, Refused> {
         let runs = self.frozen.residency.runs_in(range.into()).filter(|run| is_shared || run.anonymous);
-        let resident: Vec<AddressRange> =
-            runs.map(|run| AddressRange::new(run.start.max(range.start), run.end.min(range.end))).collect();
-        let resident_bytes: u64 = resident.iter().map(|run| run.end - run.start).sum();
+        let resident: Vec<AddressRange> = runs.map(|run| AddressRange::new(run.start, run.end)).collect();
+        let resident_bytes: u64 = resident.iter().map(|run| run.len()).sum();
         let (mut found, mut is_full): (Vec<Hit>, bool) = (Vec::new(), false);
         let (mut words, mut is_late) = (0_u64, Instant::now() >= self.deadline);
         let memory: &dyn Memory = if is_shared { &self.frozen.memory } else { self.frozen.own_memory() };
