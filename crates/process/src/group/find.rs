@@ -135,12 +135,13 @@ pub fn arguments_for(path: &str) -> String {
             return format!("--pod {uid}");
         }
     }
+    format!("--cgroup {}", shell_word(path))
+}
+
+/// A text as one word for a shell: whoever makes a group chooses its name.
+pub fn shell_word(text: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "@%_+:,./-".contains(c);
-    if path.chars().all(is_plain) {
-        format!("--cgroup {path}")
-    } else {
-        format!("--cgroup '{}'", path.replace('\'', "'\\''"))
-    }
+    if text.chars().all(is_plain) { text.to_owned() } else { format!("'{}'", text.replace('\'', "'\\''")) }
 }
 
 /// The groups that were found.
