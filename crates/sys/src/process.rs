@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// `KCMP_VM` of `include/uapi/linux/kcmp.h`: compare the address spaces.
 const KCMP_VM: libc::c_long = 1;
@@ -101,11 +101,18 @@ pub fn signal(process: &OwnedFd, signal: i32) -> io::Result<()> {
 /// Whether the process of a pidfd ([`open_pidfd`]) has ended or ends within `limit` (a zombie has
 /// ended).
 pub fn has_ended(process: &OwnedFd, limit: Duration) -> io::Result<bool> {
+    let since = Instant::now();
     let mut asked = libc::pollfd { fd: process.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-    let milliseconds = i32::try_from(limit.as_millis()).unwrap_or(i32::MAX);
-    // SAFETY: `asked` is one live pollfd, and the count is 1.
-    let ready = crate::check(unsafe { libc::poll(&raw mut asked, 1, milliseconds) }.into())?;
-    Ok(ready > 0)
+    loop {
+        let milliseconds = i32::try_from(limit.saturating_sub(since.elapsed()).as_millis());
+        // SAFETY: `asked` is one live pollfd, and the count is 1.
+        let ready = unsafe { libc::poll(&raw mut asked, 1, milliseconds.unwrap_or(i32::MAX)) };
+        match crate::check(ready.into()) {
+            // A signal handler ran in this thread, or is about to.
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            ready => return ready.map(|ready| ready > 0),
+        }
+    }
 }
 
 /// Sends `signal` to the one thread `tid` of process `pid`.
@@ -207,7 +214,7 @@ pub fn reap(pid: i32, block: bool) -> io::Result<Option<ReapedChild>> {
 }
 
 impl Usage {
-    fn of(usage: &libc::rusage) -> Self {
+    pub(crate) fn of(usage: &libc::rusage) -> Self {
         let us = |time: libc::timeval| {
             time.tv_sec.unsigned_abs().saturating_mul(1_000_000).saturating_add(time.tv_usec.unsigned_abs())
         };
@@ -253,6 +260,28 @@ mod tests {
         assert_eq!((ended.pid, ended.status), (child.id() as i32, 3 << 8));
         assert!(ended.usage.peak_rss_kib > 0 && ended.usage.minor_faults > 0, "{ended:?}");
         assert!(child.wait().is_err(), "it ends once");
+    }
+
+    #[test]
+    fn a_signal_handler_does_not_end_a_wait() {
+        crate::signal::prepare_to_wake().unwrap();
+        let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+        let handle = open_pidfd(child.id() as i32).unwrap();
+        let (own_id, ids) = std::sync::mpsc::channel();
+        let waiting = std::thread::spawn(move || {
+            own_id.send(crate::signal::own_thread()).unwrap();
+            has_ended(&handle, Duration::from_secs(600))
+        });
+        let thread = ids.recv().unwrap();
+        let call = || std::fs::read_to_string(format!("/proc/self/task/{thread}/syscall")).unwrap();
+        // It sleeps in poll(2).
+        while !call().starts_with("7 ") {
+            std::thread::yield_now();
+        }
+        signal_thread(std::process::id() as i32, thread, crate::signal::wake_signal()).unwrap();
+        child.kill().unwrap();
+        assert!(waiting.join().unwrap().unwrap());
+        child.wait().unwrap();
     }
 
     #[test]
