@@ -20,6 +20,8 @@ const MAX_SECTIONS: usize = 4096;
 /// Maximum length of a section name: names may overlap in the file, but each takes memory of its
 /// own.
 const MAX_SECTION_NAME: usize = 64;
+/// Maximum bytes read of the names of sections.
+const MAX_SECTION_NAMES_BYTES: u64 = 1 << 20;
 /// Maximum bytes read of a symbol table (a million symbols), and of its names.
 const MAX_SYMBOL_BYTES: u64 = 24 << 20;
 const MAX_NAME_BYTES: u64 = 64 << 20;
@@ -92,12 +94,12 @@ impl ElfFile {
             return None;
         }
         let table = read(&self.file, offset, (count * SECTION_BYTES) as u64)?;
-        let mut sections: Vec<Section> = table.chunks_exact(SECTION_BYTES).filter_map(section).collect();
+        let entries = table.chunks_exact(SECTION_BYTES);
+        let mut sections = entries.clone().map(section).collect::<Option<Vec<Section>>>()?;
         let names = sections.get(name_section)?;
-        let names = read(&self.file, names.offset, names.bytes.min(1 << 20))?;
-        for section in &mut sections {
-            let start = u32::from_le_bytes(section.name.as_slice().try_into().unwrap_or_default()) as usize;
-            section.name = section_name(&names, start).to_vec();
+        let names = read(&self.file, names.offset, names.bytes.min(MAX_SECTION_NAMES_BYTES))?;
+        for (section, entry) in sections.iter_mut().zip(entries) {
+            section.name = section_name(&names, half_word_at(entry, 0)? as usize).to_vec();
         }
         Some(sections)
     }
@@ -129,8 +131,8 @@ impl ElfFile {
         self.each_symbol(SHT_DYNSYM, &mut |text, address| {
             let suffix = text
                 .strip_prefix(prefix.as_bytes())
-                .and_then(|text| text.split(|byte| *byte == 0).next())
-                .filter(|suffix| suffix.len() <= STRING_BYTES && found.len() < MAX_VALUES);
+                .and_then(|suffix| until_zero(suffix, STRING_BYTES))
+                .filter(|_| found.len() < MAX_VALUES);
             let suffix = suffix.and_then(|suffix| std::str::from_utf8(suffix).ok());
             found.extend(suffix.map(|suffix| (suffix.to_owned(), address)));
         });
@@ -259,10 +261,10 @@ fn is_text(byte: u8) -> bool {
     byte.is_ascii_graphic() || byte == b' '
 }
 
+/// Decodes a section header, without the name, which is in another section.
 fn section(entry: &[u8]) -> Option<Section> {
     Some(Section {
-        // Holds the offset of the name until the names are read.
-        name: entry.get(..4)?.to_vec(),
+        name: Vec::new(),
         kind: half_word_at(entry, 4)?,
         offset: word_at(entry, 24)?,
         bytes: word_at(entry, 32)?,
@@ -284,9 +286,14 @@ fn read(file: &File, offset: u64, bytes: u64) -> Option<Vec<u8>> {
 
 /// The name at `start`; empty if it does not end within [`MAX_SECTION_NAME`].
 fn section_name(names: &[u8], start: usize) -> &[u8] {
-    let name = names.get(start..).unwrap_or(&[]);
-    let end = name.iter().take(MAX_SECTION_NAME).position(|&byte| byte == 0);
-    &name[..end.unwrap_or(0)]
+    names.get(start..).and_then(|name| until_zero(name, MAX_SECTION_NAME)).unwrap_or_default()
+}
+
+/// The bytes before the first zero byte; `None` if there are more than `max_bytes`. Names in a file
+/// may overlap, so each is searched for its end within a bound.
+fn until_zero(bytes: &[u8], max_bytes: usize) -> Option<&[u8]> {
+    let end = bytes.iter().take(max_bytes + 1).position(|&byte| byte == 0)?;
+    bytes.get(..end)
 }
 
 fn printable(bytes: &[u8]) -> String {
@@ -373,6 +380,9 @@ mod tests {
         assert_eq!(section_name(&names, 7), b"", "longer than a name is");
         assert_eq!(section_name(&names, names.len() - 4), b"", "it has no end");
         assert_eq!(section_name(&names, names.len() + 1), b"");
+        let value = [vec![b'x'; STRING_BYTES], vec![0]].concat();
+        assert_eq!(until_zero(&value, STRING_BYTES).map(<[u8]>::len), Some(STRING_BYTES));
+        assert_eq!(until_zero(&value, STRING_BYTES - 1), None);
     }
 
     #[test]
