@@ -28,6 +28,7 @@ use strandline_sys::pagemap::ZeroFrames;
 
 pub use self::scan::{MappingSummary, ScannedRegions};
 
+use crate::range::{AddressRange, RangeSet};
 use crate::smaps::SmapsEntry;
 
 /// Bytes of a page, on every machine strandline runs on (x86-64).
@@ -181,13 +182,14 @@ impl Residency {
         Ok(Self { runs: builder.runs })
     }
 
-    /// The runs within `range`, clipped to it. The first is found by binary search.
+    /// The runs within `range`, clipped to it; none if its end is not above its start. The first is
+    /// found by binary search.
     pub fn runs_in(&self, range: Range<u64>) -> impl Iterator<Item = PageRun> + '_ {
         let first = self.runs.partition_point(|run| run.end <= range.start);
         self.runs[first..]
             .iter()
             .map(|packed| packed.run())
-            .take_while(move |run| run.start < range.end)
+            .take_while(move |run| run.start < range.end && range.start < range.end)
             .map(move |run| PageRun { start: run.start.max(range.start), end: run.end.min(range.end), ..run })
     }
 
@@ -361,20 +363,8 @@ pub fn reconcile(residency: &Residency, spaces: &[SmapsEntry]) -> Result<(), Vec
 /// Widens `ranges` to whole pages, in address order and without overlap, as [`each_anonymous_run`]
 /// requires.
 pub fn whole_pages(ranges: &[Range<u64>]) -> Vec<Range<u64>> {
-    let mut sorted: Vec<Range<u64>> = ranges
-        .iter()
-        .map(|range| page_of(range.start)..page_up(range.end))
-        .filter(|range| !range.is_empty())
-        .collect();
-    sorted.sort_unstable_by_key(|range| range.start);
-    let mut whole: Vec<Range<u64>> = Vec::with_capacity(sorted.len());
-    for range in sorted {
-        match whole.last_mut().filter(|last| range.start <= last.end) {
-            Some(last) => last.end = last.end.max(range.end),
-            None => whole.push(range),
-        }
-    }
-    whole
+    let widened = ranges.iter().map(|range| AddressRange::from(range.clone()).widened_to_pages());
+    widened.collect::<RangeSet>().into_iter().map(Range::from).collect()
 }
 
 /// Passes to `each` the runs of resident anonymous pages in `ranges` (whole pages, ascending,
@@ -419,7 +409,7 @@ pub fn has_scan() -> bool {
 /// Whether there is a page at `address`, in memory or swapped out; zero pages count.
 pub fn has_page(pagemap: &File, address: u64) -> io::Result<bool> {
     let at = page_of(address);
-    let scanned = scan::regions(pagemap, at..at + PAGE_BYTES)?;
+    let scanned = scan::regions(pagemap, at..at.saturating_add(PAGE_BYTES))?;
     Ok(!scanned.is_empty())
 }
 
