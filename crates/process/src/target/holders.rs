@@ -17,6 +17,8 @@ use crate::smaps::{Smaps, SmapsEntry};
 
 /// Maximum number of descriptors checked.
 const MAX_DESCRIPTORS: usize = 1 << 20;
+/// Maximum bytes read of a file of /proc/PID/fdinfo: flags and mount are on its first lines.
+const MAX_INFO_BYTES: u64 = 4096;
 /// Prefixes of descriptor links and mapping names, with the holder that they identify.
 const HOLDERS: [(&str, &str); 14] = [
     ("anon_inode:[io_uring", "io_uring"),
@@ -59,7 +61,10 @@ pub fn find_except(process: &Process, space: &AddressSpace, harmless: &[&str]) -
     let holder_of = |name: &str| holder_named(name).filter(|holder| !harmless.contains(holder));
     let failed = |source| process.error("fd", source);
     let folder = with_dac_capabilities(|| std::fs::read_dir(process.path("fd")));
-    for entry in folder.map_err(failed)?.take(MAX_DESCRIPTORS) {
+    for (index, entry) in folder.map_err(failed)?.enumerate() {
+        if index == MAX_DESCRIPTORS {
+            return Ok(Some(format!("more than {MAX_DESCRIPTORS} descriptors, one perhaps of a device")));
+        }
         // A descriptor that was closed meanwhile holds nothing through this process's table.
         let path = entry.map_err(failed)?.path();
         let Ok(link) = with_dac_capabilities(|| std::fs::read_link(path)) else { continue };
@@ -82,8 +87,10 @@ pub fn direct_mounts(process: &Process) -> Result<BTreeSet<u64>> {
     let folder = with_dac_capabilities(|| std::fs::read_dir(process.path("fdinfo")));
     let mut mounts = BTreeSet::new();
     for entry in folder.map_err(failed)?.take(MAX_DESCRIPTORS) {
-        let path = entry.map_err(failed)?.path();
-        let Ok(text) = with_dac_capabilities(|| std::fs::read_to_string(path)) else { continue };
+        let number = entry.map_err(failed)?.file_name();
+        let name = format!("fdinfo/{}", number.to_string_lossy());
+        let Ok(text) = process.read_file(&name, MAX_INFO_BYTES) else { continue };
+        let text = String::from_utf8_lossy(&text);
         let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
         let is_direct = |flags: &str| u64::from_str_radix(flags, 8).is_ok_and(|flags| flags & DIRECT != 0);
         if field("flags:").is_some_and(is_direct) {

@@ -127,7 +127,7 @@ pub fn repeat_registers(registers: &Registers) -> Option<Registers> {
 /// anything was changed. A thread that is gone is an error of kind `ESRCH`, which a caller that
 /// releases it may ignore.
 pub fn repeat_interrupted_call(process: &Process, tid: i32, registers: &Registers) -> io::Result<bool> {
-    let Some(again) = repeat_registers(registers).filter(|_| !appends(process, registers)) else {
+    let Some(again) = repeat_registers(registers).filter(|_| !appends(process, tid, registers)) else {
         return Ok(false);
     };
     let mut code = [0; 2];
@@ -142,14 +142,14 @@ pub fn repeat_interrupted_call(process: &Process, tid: i32, registers: &Register
 }
 
 /// Whether a call adds to the end of a file, as far as known: if a FUSE server has written before
-/// it answered EINTR, the repeated call would write twice.
-fn appends(process: &Process, registers: &Registers) -> bool {
+/// it answered EINTR, the repeated call would write twice. A thread may have descriptors of its own
+/// (CLONE_FILES of clone(2)).
+fn appends(process: &Process, tid: i32, registers: &Registers) -> bool {
     if !WRITES.contains(&(registers.orig_rax as i64)) {
         return false;
     }
-    let Ok(info) = process.read_file(&format!("fdinfo/{}", registers.rdi as i32), MAX_INFO_BYTES) else {
-        return true;
-    };
+    let name = format!("task/{tid}/fdinfo/{}", registers.rdi as i32);
+    let Ok(info) = process.read_file(&name, MAX_INFO_BYTES) else { return true };
     let text = String::from_utf8_lossy(&info);
     let flags = text.lines().find_map(|line| line.strip_prefix("flags:"));
     flags
