@@ -102,7 +102,7 @@ pub struct FileSearch {
     /// Hashes of mount namespace and path.
     names: HashSet<u64>,
     /// Device and inode of mappings, as maps has them.
-    mapped: HashSet<(u32, u32, u64)>,
+    mapped: HashSet<((u32, u32), u64)>,
     mounts: Option<Mounts>,
     checked_names: u64,
     deadline: Instant,
@@ -184,8 +184,7 @@ impl FileSearch {
         let (space, _) = AddressSpace::parse(&text);
         for mapping in space.mappings().iter().filter(|mapping| mapping.has_file()) {
             self.checked_names += 1;
-            let (major, minor) = mapping.device;
-            if !self.mapped.insert((major, minor, mapping.inode)) {
+            if !self.mapped.insert((mapping.device, mapping.inode)) {
                 continue;
             }
             if self.is_over() {

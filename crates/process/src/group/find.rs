@@ -210,8 +210,8 @@ fn children(root: &Path, path: &Path) -> Vec<PathBuf> {
 }
 
 impl Hierarchy {
-    /// Finds the group of a container, a unit or a pod. The outermost of
-    /// nested matches counts (the scope of a container has groups too).
+    /// Finds the group of a container, a unit or a pod. The outermost of nested matches counts (the
+    /// scope of a container has groups too).
     ///
     /// # Errors
     /// No group has the name, or several have it, or the search exceeded its bounds.
@@ -221,11 +221,9 @@ impl Hierarchy {
         let root = self.root.display().to_string();
         let name = name.canonical().map_err(|advice| GroupError::BadName { what: what.clone(), advice })?;
         let found = walk(&self.root, Path::new(""), bounds, |folder| name.matches(folder));
-        let outermost: Vec<&PathBuf> = found
-            .paths
-            .iter()
-            .filter(|path| !found.paths.iter().any(|other| other != *path && path.starts_with(other)))
-            .collect();
+        let all: BTreeSet<&Path> = found.paths.iter().map(PathBuf::as_path).collect();
+        let is_outermost = |path: &&PathBuf| !path.ancestors().skip(1).any(|above| all.contains(above));
+        let outermost: Vec<&PathBuf> = found.paths.iter().filter(is_outermost).collect();
         match outermost[..] {
             [] if found.is_cut => Err(GroupError::SearchCut {
                 what,
