@@ -30,6 +30,10 @@ const MAX_SEARCH_BYTES: u64 = 16 << 20;
 const BLOCK_BYTES: usize = 1 << 20;
 /// Maximum length of a string that is returned.
 const STRING_BYTES: usize = 96;
+/// Maximum number of program headers read.
+const MAX_SEGMENTS: usize = 256;
+/// Maximum bytes of initialised data that are read at once.
+const MAX_DATA_BYTES: u64 = 4096;
 /// Maximum number of exported values with one prefix: V8 has some 500.
 const MAX_VALUES: usize = 4096;
 /// Maximum number of strings with one ending; a table of options has fewer.
@@ -74,11 +78,7 @@ pub struct Symbol {
 impl ElfFile {
     /// Reads the headers; `None` if the file is not a little-endian ELF-64 file.
     pub fn open(file: File) -> Option<Self> {
-        let header = read(&file, 0, HEADER_BYTES as u64)?;
-        // Magic, ELFCLASS64, ELFDATA2LSB.
-        if header.get(..6)? != b"\x7fELF\x02\x01" {
-            return None;
-        }
+        let header = header(&file)?;
         let mut image = Self { file, header, sections: Vec::new() };
         image.sections = image.read_sections().unwrap_or_default();
         Some(image)
@@ -175,22 +175,9 @@ impl ElfFile {
 
     /// Reads `bytes` bytes (at most 4096) of initialised data at an address before relocation.
     pub fn bytes_at(&self, address: u64, bytes: u64) -> Option<Vec<u8>> {
-        let offset = word_at(&self.header, 32)?;
-        let (entry_bytes, count) = {
-            let word = word_at(&self.header, 54)?;
-            (word as u16 as usize, (word >> 16) as u16 as usize)
-        };
-        if entry_bytes != SEGMENT_BYTES {
-            return None;
-        }
-        let table = read(&self.file, offset, (count.min(256) * SEGMENT_BYTES) as u64)?;
-        table.chunks_exact(SEGMENT_BYTES).find_map(|segment| {
-            let (start, in_file) = (word_at(segment, 16)?, word_at(segment, 32)?);
-            let skip = address.checked_sub(start)?;
-            let fits = half_word_at(segment, 0)? == PT_LOAD && skip.checked_add(bytes)? <= in_file;
-            let offset = word_at(segment, 8)?.checked_add(skip)?;
-            if fits { read(&self.file, offset, bytes.min(4096)) } else { None }
-        })
+        let fits = |segment: &Segment| segment.rest_at(address).filter(|rest| rest.bytes >= bytes);
+        let found = segments(&self.file, &self.header)?.iter().find_map(fits)?;
+        read(&self.file, found.offset, bytes.min(MAX_DATA_BYTES))
     }
 
     /// Where the file has read-only data that is searched for strings, as offsets.
@@ -270,6 +257,47 @@ fn section(entry: &[u8]) -> Option<Section> {
         bytes: word_at(entry, 32)?,
         link: half_word_at(entry, 40)?,
     })
+}
+
+/// A part of a file that is mapped (`PT_LOAD`).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Segment {
+    /// Its first address, before relocation.
+    pub start: u64,
+    /// Its length in the file.
+    pub bytes: u64,
+    /// Where it begins in the file.
+    pub offset: u64,
+}
+
+impl Segment {
+    /// Its part from `address` on; `None` if that is not in it.
+    pub fn rest_at(self, address: u64) -> Option<Self> {
+        let skip = address.checked_sub(self.start).filter(|&skip| skip < self.bytes)?;
+        Some(Self { start: address, bytes: self.bytes - skip, offset: self.offset.checked_add(skip)? })
+    }
+}
+
+/// The segments of an ELF-64 file with this header.
+pub(crate) fn segments(file: &File, header: &[u8]) -> Option<Vec<Segment>> {
+    // e_phentsize at 54, e_phnum at 56.
+    let sizes = word_at(header, 54)?;
+    let (entry_bytes, count) = (sizes as u16 as usize, (sizes >> 16) as u16 as usize);
+    if entry_bytes != SEGMENT_BYTES {
+        return None;
+    }
+    let table = read(file, word_at(header, 32)?, (count.min(MAX_SEGMENTS) * SEGMENT_BYTES) as u64)?;
+    let mapped = table.chunks_exact(SEGMENT_BYTES).filter(|entry| half_word_at(entry, 0) == Some(PT_LOAD));
+    let segment = |entry: &[u8]| {
+        Some(Segment { start: word_at(entry, 16)?, bytes: word_at(entry, 32)?, offset: word_at(entry, 8)? })
+    };
+    Some(mapped.filter_map(segment).collect())
+}
+
+/// The header of a little-endian ELF-64 file; `None` if it is another file.
+pub(crate) fn header(file: &File) -> Option<Vec<u8>> {
+    // Magic, ELFCLASS64, ELFDATA2LSB.
+    read(file, 0, HEADER_BYTES as u64).filter(|header| header.starts_with(b"\x7fELF\x02\x01"))
 }
 
 /// Reads exactly `bytes` bytes at `offset`. Checks first that the file has them, so that a false
