@@ -8,8 +8,10 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// `KCMP_VM` of `include/uapi/linux/kcmp.h`: compare the address spaces.
+/// `KCMP_VM` and `KCMP_FILES` of `include/uapi/linux/kcmp.h`: compare the address spaces, the
+/// descriptor tables.
 const KCMP_VM: libc::c_long = 1;
+const KCMP_FILES: libc::c_long = 2;
 
 /// `MADV_PAGEOUT` of `madvise(2)`: reclaim these pages, writing dirty ones to swap.
 pub const MADV_PAGEOUT: i32 = 21;
@@ -18,8 +20,17 @@ pub const MADV_PAGEOUT: i32 = 21;
 ///
 /// Fails with `EPERM` without ptrace access to both, with `ENOSYS` on kernels built without `kcmp`.
 pub fn same_memory(first: i32, second: i32) -> io::Result<bool> {
-    // SAFETY: kcmp reads its integer arguments only; KCMP_VM ignores the last two.
-    let order = unsafe { libc::syscall(libc::SYS_kcmp, first, second, KCMP_VM, 0, 0) };
+    is_same(first, second, KCMP_VM)
+}
+
+/// Whether two threads share one table of descriptors. Fails like [`same_memory`].
+pub fn same_descriptors(first: i32, second: i32) -> io::Result<bool> {
+    is_same(first, second, KCMP_FILES)
+}
+
+fn is_same(first: i32, second: i32, what: libc::c_long) -> io::Result<bool> {
+    // SAFETY: kcmp reads its integer arguments only; both kinds ignore the last two.
+    let order = unsafe { libc::syscall(libc::SYS_kcmp, first, second, what, 0, 0) };
     Ok(crate::check(order)? == 0)
 }
 
@@ -297,5 +308,19 @@ mod tests {
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(!shared.unwrap());
+    }
+
+    #[test]
+    fn a_thread_may_have_descriptors_of_its_own() {
+        let pid = std::process::id() as i32;
+        let thread = std::thread::spawn(move || {
+            let own = crate::signal::own_thread();
+            assert!(same_descriptors(pid, own).unwrap());
+            // SAFETY: unshare reads its integer argument only; the copied descriptors end with this
+            // thread.
+            assert_eq!(unsafe { libc::unshare(libc::CLONE_FILES) }, 0);
+            assert!(!same_descriptors(pid, own).unwrap());
+        });
+        thread.join().unwrap();
     }
 }
