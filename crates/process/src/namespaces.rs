@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn own_mapped_files_open_by_either_door() {
+    fn own_mapped_files_open_in_both_ways() {
         let process = own();
         let (space, _) = AddressSpace::parse(&process.maps_text().unwrap());
         let mapping = space.mappings().iter().find(|m| m.name.starts_with('/')).unwrap();
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn files_of_another_mount_namespace_open_by_its_own_doors() {
+    fn files_of_another_mount_namespace_open_in_both_ways() {
         let Some((mut child, process)) = start_in_own_namespaces() else {
             eprintln!("skipped: no namespaces for this user");
             return;

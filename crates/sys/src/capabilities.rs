@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_lays_down_and_takes_up_its_own() {
+    fn a_thread_drops_and_raises_its_own_capabilities() {
         std::thread::spawn(|| {
             let mut words = read().unwrap();
             let had = effective(&words);

@@ -60,8 +60,8 @@ impl ExtendedState {
     /// From a frame larger than the state permitted to the thread, the kernel restores only SSE; so
     /// the image is cut before the AMX tiles unless the thread uses them.
     pub fn new(image: Vec<u8>) -> Option<Self> {
-        // `component` queries this processor, whose kernel made the image.
-        Self::cut(image, strandline_sys::xstate::component(TILE_DATA))
+        // This processor is queried, whose kernel made the image.
+        Self::cut(image, strandline_sys::xstate::component_offset(TILE_DATA))
     }
 
     /// Number of bytes of it that a signal frame holds.
@@ -69,12 +69,13 @@ impl ExtendedState {
         self.frame_bytes as u64
     }
 
-    fn cut(image: Vec<u8>, tiles: Option<(usize, usize)>) -> Option<Self> {
+    /// Cuts an image at the offset of the tiles.
+    fn cut(image: Vec<u8>, tiles: Option<usize>) -> Option<Self> {
         let mut features = word_at(&image, OFFSET_SOFTWARE)?;
         let in_use = word_at(&image, OFFSET_IN_USE)?;
         let mut frame_bytes = image.len();
         if features & !in_use & (1 << TILE_DATA) != 0
-            && let Some((offset, _)) = tiles
+            && let Some(offset) = tiles
         {
             features &= !(1 << TILE_DATA);
             frame_bytes = frame_bytes.min(offset);
@@ -286,7 +287,7 @@ mod tests {
     #[test]
     fn tiles_are_cut_off_unless_they_are_in_use() {
         let features = 7 | 1 << 17 | 1 << 18;
-        let tiles = Some((2816, 8192));
+        let tiles = Some(2816);
         let idle = ExtendedState::cut(image(11008, features, 7), tiles).unwrap();
         assert_eq!((idle.frame_bytes, idle.features), (2816, 7 | 1 << 17));
         let busy = ExtendedState::cut(image(11008, features, 7 | 1 << 18), tiles).unwrap();

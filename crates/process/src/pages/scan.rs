@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 
-use strandline_sys::pagemap::{self, Region};
+use strandline_sys::pagemap::{self, Progress, Region};
 
 use super::{Builder, Expected, PAGE_BYTES, USER_ADDRESS_END, entries, kind, may_hold_pages, page_of};
 use crate::map::Mapping;
@@ -58,24 +58,18 @@ pub(super) fn is_missing(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(1 | 22 | 25 | 38))
 }
 
-/// Calls `each` with the regions of `start..end` in address order, with the categories `wanted`.
-fn walk(
-    pagemap: &File,
-    start: u64,
-    end: u64,
-    wanted: u64,
-    mut each: impl FnMut(Region) -> io::Result<()>,
-) -> io::Result<()> {
+/// Calls `each` with the regions of `range` in address order, with the categories `wanted`.
+fn walk(pagemap: &File, range: Range<u64>, wanted: u64, mut each: impl FnMut(Region)) -> io::Result<()> {
     let mut regions = vec![Region::default(); pagemap::MAX_REGIONS];
-    let mut at = start;
-    let mut last_end = start;
-    while at < end {
-        let (filled, walk_end) = pagemap::scan(pagemap, at, end, wanted, &mut regions)?;
+    let mut at = range.start;
+    let mut last_end = range.start;
+    while at < range.end {
+        let Progress { filled, walk_end } = pagemap::scan(pagemap, at..range.end, wanted, &mut regions)?;
         for region in &regions[..filled] {
             // Linux 6.18 repeats regions with large vectors; pass each part on once.
             let start = region.start.max(last_end);
             if start < region.end {
-                each(Region { start, ..*region })?;
+                each(Region { start, ..*region });
                 last_end = region.end;
             }
         }
@@ -210,9 +204,8 @@ pub(super) fn regions(pagemap: &File, range: Range<u64>) -> io::Result<Vec<Regio
 /// Appends the regions of `range` with the categories `wanted`.
 fn scan_range(pagemap: &File, range: Range<u64>, wanted: u64, regions: &mut Vec<Region>) -> io::Result<()> {
     let unknown = if wanted & pagemap::FILE == 0 { FILE_UNKNOWN } else { 0 };
-    walk(pagemap, range.start, range.end, wanted, |region| {
+    walk(pagemap, range, wanted, |region| {
         regions.push(Region { categories: region.categories | unknown, ..region });
-        Ok(())
     })
 }
 
@@ -299,7 +292,7 @@ pub(super) fn each_anonymous_run(
         unscanned = after;
         let end = window.last().map_or(first.end, |last| last.end);
         let mut index = 0;
-        walk(pagemap, page_of(first.start), end, WANTED, |region| {
+        walk(pagemap, page_of(first.start)..end, WANTED, |region| {
             while window.get(index).is_some_and(|range| range.end <= region.start) {
                 index += 1;
             }
@@ -314,7 +307,6 @@ pub(super) fn each_anonymous_run(
                     swapped.push(start..end);
                 }
             }
-            Ok(())
         })?;
     }
     entries::each_anonymous_run(pagemap, &swapped, each)
