@@ -31,7 +31,7 @@ pub struct SharedMemoryWalk {
     entries: u64,
     /// Time left for walking.
     time_left: Duration,
-    /// Whether it ended before all entries were seen.
+    /// Whether there are entries, mounts or namespaces that it has not seen.
     pub is_cut: bool,
 }
 
@@ -52,9 +52,14 @@ impl SharedMemoryWalk {
         use std::os::unix::fs::MetadataExt;
 
         let namespace = std::fs::metadata(process.path("ns/mnt")).map_or(0, |data| data.ino());
-        if self.namespaces.len() >= MAX_NAMESPACES || !self.namespaces.insert(namespace) {
+        if self.namespaces.contains(&namespace) {
             return;
         }
+        if self.namespaces.len() >= MAX_NAMESPACES {
+            self.is_cut = true;
+            return;
+        }
+        self.namespaces.insert(namespace);
         let since = Instant::now();
         self.walk_mounts(process, since + self.time_left, search);
         self.time_left = self.time_left.saturating_sub(since.elapsed());
@@ -64,7 +69,11 @@ impl SharedMemoryWalk {
         let Ok(root) = open(process.path("root"), PATH_FLAGS, Mode::empty()) else { return };
         let text = process.read_file("mountinfo", MAX_MOUNTS_BYTES).unwrap_or_default();
         let shared = mounts::parse(&text).into_iter().filter(|mount| mount.kind == "tmpfs");
-        for mount in shared.take(MAX_MOUNTS) {
+        for (index, mount) in shared.enumerate() {
+            if index == MAX_MOUNTS {
+                self.is_cut = true;
+                return;
+            }
             if !self.devices.insert(mount.device) {
                 continue;
             }
@@ -98,6 +107,7 @@ impl SharedMemoryWalk {
                     FileType::Directory if depth < MAX_DEPTH => {
                         waiting.push((format!("{path}/{name}"), depth + 1));
                     }
+                    FileType::Directory => self.is_cut = true,
                     FileType::RegularFile => {
                         add_file(&folder, name, &format!("{point}{}/{name}", &path[1..]), search)
                     }
@@ -154,5 +164,16 @@ mod tests {
         let file = found.files.iter().find(|file| file.path == path);
         assert!(file.is_some_and(|file| file.cached_bytes == 25 * 4096 && !file.is_used), "{found:?}");
         assert!(found.files.iter().all(|file| !file.path.contains("/root/")));
+    }
+
+    #[test]
+    fn folders_that_are_too_deep_are_reported() {
+        let Ok(folder) = tempfile::tempdir_in("/dev/shm") else { return };
+        std::fs::create_dir_all(folder.path().join(["a"; MAX_DEPTH + 1].join("/"))).unwrap();
+        let mut search = FileSearch::new(Duration::from_secs(600), None, Duration::ZERO);
+        let mut walk = SharedMemoryWalk::new(Duration::from_secs(600));
+        let own = Process::open(std::process::id().cast_signed()).unwrap();
+        walk.add_process(&own, &mut search);
+        assert!(walk.is_cut);
     }
 }
