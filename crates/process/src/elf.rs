@@ -8,6 +8,7 @@
 use std::cell::Cell;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
 use object::elf;
@@ -89,7 +90,7 @@ pub struct Object {
     /// Added to a file address to get the target address, modulo 2^64.
     bias: u64,
     /// Executable ranges at runtime.
-    text: Vec<std::ops::Range<u64>>,
+    text: Vec<Range<u64>>,
 }
 
 type Header = elf::FileHeader64<object::LittleEndian>;
@@ -153,7 +154,7 @@ impl Object {
     }
 
     /// Its executable ranges in the target.
-    pub fn text(&self) -> &[std::ops::Range<u64>] {
+    pub fn text(&self) -> &[Range<u64>] {
         &self.text
     }
 
@@ -380,7 +381,7 @@ impl<'a> ReadRef<'a> for LimitedReader<'a> {
         self.cache.read_bytes_at(offset, size)
     }
 
-    fn read_bytes_at_until(self, range: std::ops::Range<u64>, delimiter: u8) -> Result<&'a [u8], ()> {
+    fn read_bytes_at_until(self, range: Range<u64>, delimiter: u8) -> Result<&'a [u8], ()> {
         // `object` searches no further for the delimiter.
         self.charge(MAX_NAME_BYTES as u64)?;
         self.cache.read_bytes_at_until(range, delimiter)

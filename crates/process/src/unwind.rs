@@ -31,6 +31,9 @@ const MAX_OPERATIONS: u32 = 64;
 /// Maximum bytes of call frame information that one walk searches (where there is no index,
 /// `.eh_frame_hdr`) and executes: a function has some hundred bytes.
 const MAX_WALK_BYTES: usize = 16 << 20;
+/// Maximum bytes of call frame information loaded of all objects: a target may map thousands of
+/// files.
+const MAX_LOADED_BYTES: usize = 512 << 20;
 /// DWARF register numbers on x86-64: RSP, and the return address column.
 const RSP: usize = 7;
 const RETURN_ADDRESS: usize = 16;
@@ -98,6 +101,8 @@ pub enum End {
 pub struct Objects {
     /// Keyed by the text mapping; `None` for an object without usable information.
     loaded: HashMap<TextKey, Option<FrameSections>>,
+    /// Bytes of the loaded information.
+    bytes: usize,
 }
 
 /// Identifies a text mapping, by its addresses and inode.
@@ -108,16 +113,23 @@ fn key(mapping: &Mapping) -> TextKey {
 }
 
 impl Objects {
-    /// Loads the object of the text mapping at `address`. An object that cannot be read is
-    /// remembered as having no information.
+    /// Loads the object of the text mapping at `address`. An object that cannot be read, or exceeds
+    /// the bound on all objects, is remembered as having no information.
     pub fn load(&mut self, process: &Process, space: &AddressSpace, address: u64) {
         let Some(mapping) = space.find(address) else { return };
+        if self.bytes >= MAX_LOADED_BYTES {
+            self.loaded.insert(key(mapping), None);
+            return;
+        }
         let object = if mapping.has_file() {
             Object::open(process, space, mapping)
         } else {
             Object::from_memory(&ByPid::new(process.pid()), space, mapping)
         };
-        self.loaded.insert(key(mapping), object.ok().and_then(|object| object.frames()));
+        let frames = object.ok().and_then(|object| object.frames());
+        let bytes = frames.as_ref().map_or(0, |frames| frames.header.bytes.len() + frames.frames.bytes.len());
+        self.bytes = self.bytes.saturating_add(bytes);
+        self.loaded.insert(key(mapping), frames);
     }
 }
 

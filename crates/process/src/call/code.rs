@@ -41,7 +41,8 @@ impl CallSites {
     /// Searches the code of files, which does not change: the C library first, the vdso last.
     /// `None` if either sequence is missing.
     ///
-    /// Reads the files: reading the target's mappings of them would make pages resident in it.
+    /// Reads the files where they can be opened: reading the target's mappings of them makes pages
+    /// resident in it.
     pub fn find(process: &Process, space: &AddressSpace) -> Option<Self> {
         let is_code = |m: &&Mapping| m.permissions.execute && (m.has_file() || m.name == "[vdso]");
         let mut mappings: Vec<_> = space.mappings().iter().filter(is_code).collect();
