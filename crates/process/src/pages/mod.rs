@@ -53,12 +53,10 @@ pub fn page_up(address: u64) -> u64 {
 mod kind {
     /// The pages are anonymous.
     pub const ANONYMOUS: u64 = 1;
-    /// The pages are part of a huge page that is mapped as a whole.
-    pub const HUGE: u64 = 2;
     /// The kernel is migrating the pages.
-    pub const MIGRATING: u64 = 4;
+    pub const MIGRATING: u64 = 2;
     /// Residency is still undecided; never in a finished [`super::Residency`].
-    pub const DOUBTFUL: u64 = 8;
+    pub const DOUBTFUL: u64 = 4;
     /// All flag bits.
     pub const MASK: u64 = super::PAGE_BYTES - 1;
 }
@@ -72,11 +70,6 @@ pub struct PageRun {
     pub end: u64,
     /// Anonymous, including private copies of file pages; otherwise file or shared memory.
     pub anonymous: bool,
-    /// Part of a transparent huge page mapped as a whole. Only known from PAGEMAP_SCAN; otherwise
-    /// false.
-    pub huge: bool,
-    /// Under migration: shows as swapped, but is in memory.
-    pub migrating: bool,
 }
 
 impl PageRun {
@@ -107,13 +100,7 @@ impl Packed {
     }
 
     fn run(self) -> PageRun {
-        PageRun {
-            start: self.start(),
-            end: self.end,
-            anonymous: self.has(kind::ANONYMOUS),
-            huge: self.has(kind::HUGE),
-            migrating: self.has(kind::MIGRATING),
-        }
+        PageRun { start: self.start(), end: self.end, anonymous: self.has(kind::ANONYMOUS) }
     }
 }
 

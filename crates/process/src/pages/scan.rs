@@ -253,8 +253,7 @@ fn add_part(builder: &mut Builder<'_>, space: &SmapsEntry, start: u64, end: u64,
     let anonymous = if file { 0 } else { kind::ANONYMOUS };
     if categories & pagemap::PRESENT != 0 {
         if categories & pagemap::ZERO_PFN == 0 && Expected::of(space).allows(anonymous) {
-            let huge = if categories & pagemap::HUGE != 0 { kind::HUGE } else { 0 };
-            builder.push(start, end, anonymous | huge);
+            builder.push(start, end, anonymous);
         }
     } else if categories & pagemap::SWAPPED != 0 {
         builder.push(start, end, anonymous | kind::MIGRATING | kind::DOUBTFUL);
