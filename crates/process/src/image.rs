@@ -197,8 +197,8 @@ impl ElfFile {
             let wanted = (end - at).min((BLOCK_BYTES + STRING_BYTES) as u64);
             let Some(block) = read(&self.file, at, wanted) else { break };
             for (needle, slot) in needles.iter().zip(&mut found).filter(|(_, slot)| slot.is_none()) {
-                *slot =
-                    memchr::memmem::find(&block, needle.as_bytes()).map(|place| printable(&block[place..]));
+                *slot = memchr::memmem::find(&block, needle.as_bytes())
+                    .map(|place| printable(&block[place..], STRING_BYTES));
             }
             at += BLOCK_BYTES as u64;
         }
@@ -324,8 +324,9 @@ fn until_zero(bytes: &[u8], max_bytes: usize) -> Option<&[u8]> {
     bytes.get(..end)
 }
 
-fn printable(bytes: &[u8]) -> String {
-    let text = bytes.iter().take(STRING_BYTES).take_while(|byte| is_text(**byte));
+/// The printable ASCII characters that `bytes` begin with, at most `max_bytes`.
+pub(crate) fn printable(bytes: &[u8], max_bytes: usize) -> String {
+    let text = bytes.iter().take(max_bytes).take_while(|byte| is_text(**byte));
     text.map(|&byte| char::from(byte)).collect()
 }
 

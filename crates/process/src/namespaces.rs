@@ -113,7 +113,7 @@ fn open_below(process: &Process, path: &str) -> io::Result<File> {
 }
 
 /// Flags for a location that is resolved but not opened for reading.
-const PATH_FLAGS: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
+pub(crate) const PATH_FLAGS: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 
 /// Resolves a path below `root` without following links.
 fn without_links(root: OwnedFd, path: &str) -> io::Result<OwnedFd> {

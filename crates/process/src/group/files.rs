@@ -20,7 +20,7 @@ use crate::map::{AddressSpace, DELETED_SUFFIX};
 use crate::namespaces::{open_mapped_file, open_regular};
 use crate::pages::PAGE_BYTES;
 use crate::procfs::mounts::{self, Mount};
-use crate::procfs::{MAX_MOUNTS_BYTES, Process};
+use crate::procfs::{MAX_INFO_BYTES, MAX_MOUNTS_BYTES, Process};
 
 /// Maximum number of file descriptors and mappings checked.
 const MAX_NAMES: u64 = 1_000_000;
@@ -32,8 +32,6 @@ const MAX_OPEN: usize = 96;
 const MIN_SAMPLED_BYTES: u64 = 16 << 10;
 /// Maximum bytes of a process's mappings that are read.
 const MAX_MAPS_BYTES: u64 = 32 << 20;
-/// Maximum bytes read of a file of /proc/PID/fdinfo.
-const MAX_INFO_BYTES: u64 = 4 << 10;
 /// Maximum size of a file that is mapped to count its pages where cachestat(2) is missing.
 const MAX_COUNTED_BYTES: u64 = 8 << 30;
 const COUNTED_WINDOW: u64 = 256 << 20;

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, fstatfs, open, openat2, statat};
 
 use super::files::{FileSearch, TMPFS_MAGIC};
+use crate::namespaces::PATH_FLAGS;
 use crate::procfs::{MAX_MOUNTS_BYTES, Process, mounts};
 
 /// Maximum number of entries, mount namespaces and mounts walked.
@@ -130,7 +131,6 @@ fn add_file(folder: &impl AsFd, name: &str, path: &str, search: &mut FileSearch)
     }
 }
 
-const PATH_FLAGS: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 const FOLDER_FLAGS: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 const FILE_FLAGS: OFlags = OFlags::RDONLY
     .union(OFlags::NONBLOCK)

@@ -16,13 +16,11 @@ use strandline_sys::process::same_descriptors;
 
 use crate::error::Result;
 use crate::map::{AddressSpace, Mapping};
-use crate::procfs::Process;
+use crate::procfs::{MAX_INFO_BYTES, Process};
 use crate::smaps::{Smaps, SmapsEntry};
 
 /// Maximum number of descriptors checked.
 const MAX_DESCRIPTORS: usize = 1 << 20;
-/// Maximum bytes read of a file of /proc/PID/fdinfo: flags and mount are on its first lines.
-const MAX_INFO_BYTES: u64 = 4096;
 /// Prefixes of descriptor links and mapping names, with the holder that they identify.
 const HOLDERS: [(&str, &str); 14] = [
     ("anon_inode:[io_uring", "io_uring"),

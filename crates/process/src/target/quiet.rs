@@ -10,7 +10,7 @@ use std::io;
 use strandline_sys::ptrace::{self, Registers};
 
 use crate::memory::Memory;
-use crate::procfs::{Process, Status};
+use crate::procfs::{MAX_INFO_BYTES, Process, Status};
 use crate::target::live::ByPid;
 
 /// Calls that return EINTR after a stop and can be made again. recv, send, accept, read and write
@@ -79,8 +79,6 @@ const O_EXCL_OR_TRUNC: u64 = 0x80 | 0x200;
 const WRITES: [i64; 6] = [1, 18, 20, 296, 328, 40];
 /// O_APPEND in the flags of /proc/PID/fdinfo (x86-64).
 const O_APPEND: u64 = 0o2000;
-/// Maximum number of bytes of a file of /proc/PID/fdinfo.
-const MAX_INFO_BYTES: u64 = 4096;
 
 /// Signals with a default action of ignore or continue: CHLD, CONT, URG, WINCH.
 const NO_EFFECT_BY_DEFAULT: u64 = 1 << 16 | 1 << 17 | 1 << 22 | 1 << 27;
