@@ -44,7 +44,7 @@ const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
 const REMOTE: &[&str] = &["nfs", "cifs", "smb", "fuse", "9p", "ceph", "afs", "lustre", "virtiofs", "ocfs2"];
 
 /// A file with pages in the page cache.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct CachedFile {
     /// Its path in the mount namespace of the process that uses it, without ` (deleted)`.
     pub path: String,
@@ -334,21 +334,15 @@ fn sort(files: &mut [CachedFile]) {
     files.sort_by(|a, b| b.cached_bytes.cmp(&a.cached_bytes).then_with(|| a.path.cmp(&b.path)));
 }
 
-/// What the page cache holds of a file of `size` bytes: by cachestat(2), else by mincore(2), which
-/// does not distinguish written pages.
+/// What the page cache holds of a file of `size` bytes; the other fields are empty. By cachestat(2),
+/// else by mincore(2), which does not distinguish written pages.
 fn count_cached(file: &File, size: u64) -> io::Result<CachedFile> {
     let bytes = |pages: u64| pages.saturating_mul(PAGE_BYTES);
     let counted = |cached, dirty, writeback| CachedFile {
-        path: String::new(),
-        is_deleted: false,
-        is_shared_memory: false,
-        is_used: false,
         cached_bytes: bytes(cached),
         dirty_bytes: bytes(dirty).min(bytes(cached)),
         writeback_bytes: bytes(writeback).min(bytes(cached).saturating_sub(bytes(dirty))),
-        charged_bytes: None,
-        size,
-        open: None,
+        ..CachedFile::default()
     };
     /// errno(3).
     const ENOSYS: i32 = 38;

@@ -152,8 +152,10 @@ fn check_size(ranges: &[Range<u64>]) -> io::Result<()> {
     Ok(())
 }
 
-/// Implements [`super::exclusive_bytes`].
-pub(super) fn exclusive_bytes(pagemap: &File, ranges: &[Range<u64>]) -> io::Result<u64> {
+/// Bytes of resident pages in `ranges` that no other process maps.
+///
+/// Fails with `InvalidInput` if the ranges exceed 1 TiB in total.
+pub fn exclusive_bytes(pagemap: &File, ranges: &[Range<u64>]) -> io::Result<u64> {
     const OWN: u64 = entry::PRESENT | entry::EXCLUSIVE;
     check_size(ranges)?;
     let mut bytes = 0;

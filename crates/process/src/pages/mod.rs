@@ -26,7 +26,8 @@ use std::ops::Range;
 
 use strandline_sys::pagemap::ZeroFrames;
 
-pub use self::scan::{MappingSummary, ScannedRegions};
+pub use self::entries::exclusive_bytes;
+pub use self::scan::{MappingSummary, ScannedRegions, is_missing as is_scan_missing};
 
 use crate::range::{AddressRange, RangeSet};
 use crate::smaps::SmapsEntry;
@@ -379,12 +380,6 @@ pub fn each_anonymous_run(
     }
 }
 
-/// Whether an error of [`ScannedRegions::of`] means that PAGEMAP_SCAN is missing or refused to this
-/// user.
-pub fn is_scan_missing(error: &io::Error) -> bool {
-    scan::is_missing(error)
-}
-
 /// Whether this user can use PAGEMAP_SCAN on this kernel; determined once.
 pub fn has_scan() -> bool {
     static HAS_SCAN: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
@@ -398,13 +393,6 @@ pub fn has_page(pagemap: &File, address: u64) -> io::Result<bool> {
     let at = page_of(address);
     let scanned = scan::regions(pagemap, at..at.saturating_add(PAGE_BYTES))?;
     Ok(!scanned.is_empty())
-}
-
-/// Bytes of resident pages in `ranges` that no other process maps.
-///
-/// Fails with `InvalidInput` if the ranges exceed 1 TiB in total.
-pub fn exclusive_bytes(pagemap: &File, ranges: &[Range<u64>]) -> io::Result<u64> {
-    entries::exclusive_bytes(pagemap, ranges)
 }
 
 /// Total bytes of the runs of [`each_anonymous_run`], by which the effect of a remedy is measured.

@@ -52,8 +52,9 @@ fn anonymous_runs<'m>(mappings: impl Iterator<Item = &'m Mapping>) -> Vec<Run> {
     runs
 }
 
-/// Whether an error means that this kernel lacks the ioctl or refuses it to this user.
-pub(super) fn is_missing(error: &io::Error) -> bool {
+/// Whether an error of [`ScannedRegions::of`] means that this kernel lacks the ioctl or refuses it
+/// to this user.
+pub fn is_missing(error: &io::Error) -> bool {
     // EPERM 1, EINVAL 22, ENOTTY 25, ENOSYS 38.
     matches!(error.raw_os_error(), Some(1 | 22 | 25 | 38))
 }
