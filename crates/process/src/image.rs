@@ -319,9 +319,9 @@ fn section_name(names: &[u8], start: usize) -> &[u8] {
 
 /// The bytes before the first zero byte; `None` if there are more than `max_bytes`. Names in a file
 /// may overlap, so each is searched for its end within a bound.
-fn until_zero(bytes: &[u8], max_bytes: usize) -> Option<&[u8]> {
-    let end = bytes.iter().take(max_bytes + 1).position(|&byte| byte == 0)?;
-    bytes.get(..end)
+pub(crate) fn until_zero(bytes: &[u8], max_bytes: usize) -> Option<&[u8]> {
+    let searched = bytes.get(..=max_bytes).unwrap_or(bytes);
+    searched.get(..memchr::memchr(0, searched)?)
 }
 
 /// The printable ASCII characters that `bytes` begin with, at most `max_bytes`.
