@@ -385,4 +385,23 @@ mod tests {
         assert_eq!(reasons.next(), Some(NO_ENTRY));
         assert_eq!(reasons.next(), Some("too much call frame information"));
     }
+
+    #[test]
+    fn instructions_of_an_entry_are_charged() {
+        // A CIE of version 1 without augmentation, and an FDE of 500 instructions.
+        let mut bytes = 12_u32.to_le_bytes().to_vec();
+        bytes.extend([0, 0, 0, 0, 1, 0, 1, 0x78, 16, 0, 0, 0]);
+        bytes.extend([520_u32, 20].map(u32::to_le_bytes).concat());
+        bytes.extend([0x2000_u64, 0x100].map(u64::to_le_bytes).concat());
+        bytes.extend([0; 500]);
+        let section = Section { address: 0x1000, bytes };
+        let object = FrameSections { header: Section::default(), frames: section };
+        let frames = EhFrame::new(&object.frames.bytes, LittleEndian);
+        let bases = BaseAddresses::default().set_eh_frame(0x1000);
+        let searched_bytes = object.frames.bytes.len();
+        for (remaining_bytes, is_enough) in [(searched_bytes + 532, true), (searched_bytes + 531, false)] {
+            let mut budget = Budget { remaining_bytes };
+            assert_eq!(budget.entry(&object, &frames, &bases, 0x2010).is_ok(), is_enough);
+        }
+    }
 }
