@@ -12,6 +12,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 
 use strandline_sys::capabilities::with_dac_capabilities;
+use strandline_sys::files::is_socket_of;
 use strandline_sys::process::same_descriptors;
 
 use crate::error::Result;
@@ -66,8 +67,14 @@ pub fn find_except(process: &Process, space: &AddressSpace, harmless: &[&str]) -
             return Ok(Some(format!("more than {MAX_DESCRIPTORS} descriptors, one perhaps of a device")));
         }
         // A descriptor that was closed meanwhile holds nothing through this process's table.
-        let Ok(link) = with_dac_capabilities(|| std::fs::read_link(path)) else { continue };
-        if let Some(holder) = holder_of(&link.to_string_lossy()) {
+        let Ok(link) = with_dac_capabilities(|| std::fs::read_link(&path)) else { continue };
+        let link = link.to_string_lossy();
+        // Packets are received into the process's own memory, which the kernel does not count as
+        // pinned by it (net/xdp/xdp_umem.c).
+        if link.starts_with("socket:") && with_dac_capabilities(|| is_socket_of(&path, "XDP")) {
+            return Ok(Some("a socket of AF_XDP".to_owned()));
+        }
+        if let Some(holder) = holder_of(&link) {
             return Ok(Some(format!("a descriptor of {holder}")));
         }
     }
