@@ -38,8 +38,9 @@ impl<'a> Blocks<'a> {
     /// Claims a block in use from the cursor to `end`.
     pub fn claim(&mut self, end: u64, accumulator: &mut Accumulator<'_>) {
         let pointer = accumulator.cursor();
+        let bytes = end.saturating_sub(pointer);
         let Some(finder) = &mut self.finder else {
-            self.matched.push_block(pointer, end.saturating_sub(pointer));
+            self.matched.push_block(pointer, bytes);
             accumulator.claim_live(end, 0);
             return;
         };
@@ -49,8 +50,8 @@ impl<'a> Blocks<'a> {
             accumulator.claim_nesting(end, 0, nested);
             return;
         }
-        self.matched.push_block(pointer, end.saturating_sub(pointer));
-        if let Some(refined) = finder.find(pointer, end - pointer) {
+        self.matched.push_block(pointer, bytes);
+        if let Some(refined) = finder.find(pointer, bytes) {
             self.matched.count(pointer, &refined);
             accumulator.claim_refined(end, 0, &refined);
         } else {
@@ -112,7 +113,8 @@ impl<'a> SpanClaimer<'a> {
         }
     }
 
-    /// Starts a span of `number` live blocks; `None` if they are too many.
+    /// Starts a span of `number` live blocks, a number that the caller limits; `None` if it does not
+    /// fit a `usize`.
     pub fn start(&mut self, number: u64) -> Option<()> {
         self.states.clear();
         self.is_read = false;
@@ -122,7 +124,7 @@ impl<'a> SpanClaimer<'a> {
 
     /// Reads the span completely, unless it is too long.
     pub fn read(&mut self, span: AddressRange) {
-        let bytes = span.end - span.start;
+        let bytes = span.len();
         if bytes > MAX_READ_BYTES || Instant::now() >= self.context.deadline {
             return;
         }
