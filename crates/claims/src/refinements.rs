@@ -326,22 +326,24 @@ impl Matches {
         }
     }
 
-    /// Matches the claims on blocks with their own mappings.
+    /// Keeps blocks with their own mappings, and matches the claims on them.
     pub fn add_mapped(&mut self, claims: Option<&Refinements>, blocks: &[MappedBlock]) {
-        for block in blocks {
-            self.push_block(block.pointer, block.usable_end.saturating_sub(block.pointer));
-        }
-        let Some(claims) = claims else { return };
         let mut blocks: Vec<&MappedBlock> = blocks.iter().collect();
         blocks.sort_unstable_by_key(|block| block.start);
-        let mut finder = claims.finder();
+        let mut finder = claims.map(Refinements::finder);
         for block in blocks {
-            let nested = finder.nested(block.pointer, block.usable_end);
-            self.nested.extend_from_slice(nested);
-            let found = finder.find(block.pointer, block.usable_end.saturating_sub(block.pointer));
-            if let Some(refined) = found.filter(|_| nested.is_empty()) {
-                self.count(block.pointer, &refined);
+            let usable = block.usable_end.saturating_sub(block.pointer);
+            if let Some(finder) = &mut finder {
+                let nested = finder.nested(block.pointer, block.usable_end);
+                if !nested.is_empty() {
+                    self.nested.extend_from_slice(nested);
+                    continue;
+                }
+                if let Some(refined) = finder.find(block.pointer, usable) {
+                    self.count(block.pointer, &refined);
+                }
             }
+            self.push_block(block.pointer, usable);
         }
     }
 
@@ -444,6 +446,26 @@ mod tests {
         let mut claims = Refinements::default();
         claims.nest([(0x1000, 0x2000), (0x1000, 0x9000), (0x1000, 0x9000), (0x3000, 0x4000)]);
         assert_eq!(claims.finder().nested(0, 0x10000), [AddressRange::new(0x1000, 0x9000)]);
+    }
+
+    #[test]
+    fn mapped_blocks_with_nested_ranges_are_not_kept() {
+        let mut claims = Refinements::new([(0x10_0000, 0x20_0000)]);
+        claims.nest([(0x11_0000, 0x12_0000)]);
+        assert!(claims.claim(0x14_0010, 0x8000, slot(2)));
+        let block = |start: u64| {
+            let end = start + 0x3_0000;
+            MappedBlock { start, pointer: start + 16, usable_end: end, end }
+        };
+        let mut matched = Matches::new(true);
+        matched.add_mapped(Some(&claims), &[block(0x14_0000), block(0x10_0000)]);
+        assert_eq!(matched.nested, [AddressRange::new(0x11_0000, 0x12_0000)]);
+        assert_eq!(matched.count_of([slot(2)]), 0, "much larger than the claim");
+        let blocks = matched.blocks.unwrap().finish().unwrap();
+        assert_eq!((blocks.len(), blocks.bytes(0)), (1, 0x3_0000 - 16));
+        let mut all = Matches::new(true);
+        all.add_mapped(None, &[block(0x14_0000), block(0x10_0000)]);
+        assert_eq!(all.blocks.unwrap().finish().unwrap().len(), 2);
     }
 
     #[test]

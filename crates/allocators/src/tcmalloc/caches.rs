@@ -119,7 +119,10 @@ fn transfer_lists(context: &Context<'_>, heap: &Heap, spans: &Spans, cached: &mu
     let mut lists = Vec::new();
     let mut seen = HashSet::new();
     for &SpanList { class, head } in &spans.lists {
-        if seen.len() >= MAX_CLASSES || Instant::now() >= context.deadline {
+        if seen.len() >= MAX_CLASSES {
+            break;
+        }
+        if Instant::now() >= context.deadline {
             cached.broken += 1;
             break;
         }
