@@ -171,7 +171,11 @@ impl RegionParts {
         let mut walker = walker_at(walk_context, end);
         while end < until {
             let is_late = Instant::now() >= walk_context.deadline;
-            let part = if is_late { walker.abandon() } else { walker.walk(PART_BYTES.min(until - end), 0) };
+            let part = if is_late {
+                walker.abandon(walk_context.region.end)
+            } else {
+                walker.walk(PART_BYTES.min(until - end), 0)
+            };
             end = part.block.end;
             self.parts.push(part);
         }
@@ -197,9 +201,14 @@ impl RegionParts {
     }
 }
 
-/// Walks the part with the addresses `range` again, now that its special chunks are known.
+/// Walks the part with the addresses `range` again, now that its special chunks are known. If the
+/// deadline passes, the whole part stays unread: which of its chunks are free is then unknown.
 pub fn walk_again(walk_context: WalkContext<'_>, range: AddressRange) -> Part {
-    walker_at(walk_context, range.start).walk(0, range.end)
+    let part = walker_at(walk_context, range.start).walk(0, range.end);
+    if part.block.end == range.end {
+        return part;
+    }
+    Walker::new(walk_context, range.start).abandon(range.end)
 }
 
 /// Returns a walk from the boundary `at`. At the region's start it includes the metadata, without
