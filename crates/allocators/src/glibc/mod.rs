@@ -313,17 +313,19 @@ impl Arenas<'_> {
             return None;
         }
         let max_chunks = walked.iter().map(|walked| walked.counts.bin_chunks).sum::<u64>() + 1;
-        let mut cache = PageCache::new(self.context.whole_memory);
-        let fault =
-            self.arenas.iter().find_map(|arena| bins::first_fault(&mut cache, arena, self.pages, max_chunks));
-        let cause = |outside| {
-            if outside && has_caveat(reading, SUM_DIFFERS) {
-                HazardCause::Outside
-            } else {
-                HazardCause::Broken
-            }
+        let mut check = bins::Check {
+            cache: PageCache::new(self.context.whole_memory),
+            pages: self.pages,
+            max_chunks,
+            deadline: self.context.deadline,
         };
-        fault.map(|fault| CallHazard { at: fault.at, cause: cause(fault.is_outside) })
+        let hazard = self.arenas.iter().find_map(|arena| check.first_hazard(arena))?;
+        Some(match hazard.cause {
+            HazardCause::Outside if !has_caveat(reading, SUM_DIFFERS) => {
+                CallHazard { cause: HazardCause::Broken, ..hazard }
+            }
+            _ => hazard,
+        })
     }
 
     fn contexts<'a>(
@@ -376,8 +378,10 @@ impl Arenas<'_> {
             ranges.insert(chunk, ChunkKind::Metadata);
         }
         let max_chunks = layout::MAX_THREAD_CACHE_ENTRIES as u64;
+        // After the deadline the rest of the heap is not walked either.
         let is_broken = |list: &&List| {
-            !lists::follow(&mut cache, &mut ranges, **list, links, ChunkKind::ThreadCache, max_chunks)
+            Instant::now() < self.context.deadline
+                && !lists::follow(&mut cache, &mut ranges, **list, links, ChunkKind::ThreadCache, max_chunks)
         };
         let broken = caches.lists.iter().filter(is_broken).count() as u64;
         add_broken_caveat(broken, "thread caches", reading);
