@@ -4,6 +4,7 @@
 //! are checked.
 
 use std::collections::BTreeMap;
+use std::time::Instant;
 
 use super::caches::Cached;
 use super::extents::Extent;
@@ -74,7 +75,7 @@ pub struct Counts {
     pub arenas: BTreeMap<u64, ArenaBytes>,
     /// Refinements found.
     pub matched: Matches,
-    /// Invalid extents.
+    /// Invalid extents, and where the deadline passed.
     pub doubts: ReadProblems,
     /// Cached items that matched a region in use.
     pub matched_items: u64,
@@ -208,8 +209,11 @@ impl Claimer<'_> {
     }
 
     fn claim_active(&mut self, extent: &Extent, accumulator: &mut Accumulator<'_>) {
-        let span = extent.range();
-        let marked = self.marked.advance_to(span);
+        if Instant::now() >= self.context.deadline {
+            self.counts.doubts.note_timeout(extent.start);
+            return accumulator.claim_to(extent.end, Class::Unread);
+        }
+        let marked = self.marked.advance_to(extent.range());
         let class = self.layout.class(extent.bits);
         let claimed = if extent.is_slab(self.layout) {
             self.claim_slab(extent, class, marked, accumulator)

@@ -117,13 +117,13 @@ impl FoundAllocator for Jemalloc {
 /// Reads one jemalloc outside `taken` (claimed by others).
 fn read(context: &Context<'_>, tree: &PageMap, layout: &'static Layout, taken: &RangeSet) -> Reading {
     let mut extents = extents::walk(context, tree, layout, taken);
-    let blocks = base::find(context, &extents.all, taken);
+    let mut doubts = extents.walk.doubts.clone();
+    let blocks = base::find(context, &extents.all, taken, &mut doubts);
     let huge = hpa::find(context, layout, &extents.all, &blocks, taken);
     extents.all.extend(huge.extents());
     extents.all.sort_by_key(|extent| extent.start);
     let cached = caches::find(context, layout.caches);
     let (claims, mut counts) = claims::claim(context, layout, &extents.all, &cached);
-    let mut doubts = extents.walk.doubts.clone();
     doubts.add(&counts.doubts);
     doubts.add(&huge.doubts);
     let mut reading = Reading { rows: Some(&rows::BLOCKS), claims, ..Reading::default() };
