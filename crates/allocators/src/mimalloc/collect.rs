@@ -187,7 +187,8 @@ impl RunPurgedArena {
         };
         let mut released = Vec::new();
         for part in parts.filter(|part| part.is_free() || is_freed(part)) {
-            let mut run = part.start - part.start.saturating_sub(arena_start) % RUN_BYTES;
+            let start = part.start.max(arena_start);
+            let mut run = start - (start - arena_start) % RUN_BYTES;
             while run < part.end {
                 let run_end = run + RUN_BYTES;
                 if run_end <= arena_end && is_marked(run, run_end) {
@@ -322,5 +323,21 @@ mod tests {
         assert_eq!(released([0xffff_f000]), Vec::<u64>::new());
         assert_eq!(released([u64::MAX]), [8, 20, 8, 24]);
         assert_eq!(released([0]), Vec::<u64>::new());
+    }
+
+    #[test]
+    fn what_is_before_an_arena_is_not_released_with_it() {
+        let range = AddressRange::sized(START, 64 * SLICE_BYTES);
+        let part = Part {
+            start: START - 2 * RUN_BYTES,
+            end: range.end,
+            kind: Kind::PurgePending,
+            unit: 0,
+            thread: 0,
+        };
+        let heap = Heap { parts: vec![part], ..Heap::default() };
+        let arena = RunPurgedArena { range, marks: vec![0xff; 8] };
+        let runs = [0, RUN_BYTES].map(|offset| AddressRange::sized(START + offset, RUN_BYTES));
+        assert_eq!(arena.released(&heap, &|_| false), runs);
     }
 }
