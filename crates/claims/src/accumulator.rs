@@ -4,7 +4,7 @@
 //! the current page, and a finished page is added to the sums. Free bytes are classified when their
 //! page is finished: they are pinned if the page also holds live data.
 //!
-//! Several threads accumulate a range in [`AccumulatedPart`]s. Joining two adjacent blocks finishes
+//! Several threads accumulate a range in [`AccumulatedPart`]s. Joining two adjacent parts finishes
 //! the page that they share.
 
 use crate::class::CLASSES;
@@ -72,8 +72,8 @@ pub struct CellSums {
     pub resident: ResidentBytes,
 }
 
-/// Up to this many cells a block's list grows one at a time: a large heap has thousands of blocks,
-/// each with few cells.
+/// Up to this many cells the list of a part grows one at a time: a large heap has thousands of
+/// parts, each with few cells.
 const EXACT_GROWTH_CELLS: usize = 4;
 
 /// How bytes of whole pages are counted.
@@ -121,7 +121,7 @@ impl Sums {
     }
 
     /// The cell that contains `address`; `bounds` is called only to create it. Pages come in
-    /// address order except for the first of a block, so it is nearly always the last cell.
+    /// address order except for the first of a part, so it is nearly always the last cell.
     #[inline]
     fn cell(&mut self, address: u64, bounds: impl FnOnce() -> AddressRange) -> &mut ResidentBytes {
         let index = match self.cells.last() {
@@ -248,12 +248,12 @@ pub struct AccumulatedPart {
 }
 
 impl AccumulatedPart {
-    /// An empty block at `start`, for joining others to it.
+    /// An empty part at `start`, for joining others to it.
     pub fn empty(start: u64) -> Self {
         Self { start, end: start, head: None, sums: Sums::default(), tail: None }
     }
 
-    /// Joins the block that follows. Fails if it does not start at the end of this one, because
+    /// Joins the part that follows. Fails if it does not start at the end of this one, because
     /// bytes would then be counted twice or not at all.
     pub fn join(&mut self, next: Self, pages: &RangePages) -> Result<(), OutOfOrder> {
         if next.start != self.end {
@@ -490,7 +490,7 @@ impl<'a> Accumulator<'a> {
         }
     }
 
-    /// Ends the block at the cursor and starts the next block there.
+    /// Ends the part at the cursor and starts the next one there.
     pub fn cut(&mut self) -> AccumulatedPart {
         let end = self.cursor;
         let mut tail = None;
@@ -501,7 +501,7 @@ impl<'a> Accumulator<'a> {
             tail = self.current.take();
         }
         self.leave_page();
-        let block = AccumulatedPart {
+        let part = AccumulatedPart {
             start: self.start,
             end,
             head: self.head.take(),
@@ -509,7 +509,7 @@ impl<'a> Accumulator<'a> {
             tail,
         };
         self.start = end;
-        block
+        part
     }
 }
 

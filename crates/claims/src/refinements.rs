@@ -53,19 +53,13 @@ pub struct Refinements {
     leaves: Vec<Leaf>,
     /// Leaf number minus index of the last search, as a hint: most of a heap is contiguous.
     index_hint: AtomicU64,
-    tabled: Mutex<HashMap<u64, TableEntry>>,
+    /// Claims by pointer; [`WHOLE_BLOCK`] stands for the length of the block.
+    tabled: Mutex<HashMap<u64, Refinement>>,
     /// Maximum number of claims in the table, in proportion to resident memory.
     max_table_entries: usize,
     palette: Mutex<SlotTable>,
     /// Other allocators' memory within blocks: ranges in address order, without overlap.
     nested: Vec<AddressRange>,
-}
-
-#[derive(Clone, Copy)]
-struct TableEntry {
-    slot: Slot,
-    bytes: u64,
-    free: Option<(Slot, [u16; 2])>,
 }
 
 impl Refinements {
@@ -140,7 +134,7 @@ impl Refinements {
         if tabled.contains_key(&pointer) || tabled.len() >= self.max_table_entries {
             return false;
         }
-        tabled.insert(pointer, TableEntry { slot, bytes, free });
+        tabled.insert(pointer, Refinement { slot, bytes, free });
         true
     }
 
@@ -215,20 +209,20 @@ impl<'a> Finder<'a> {
         if mark == 0 || !pointer.is_multiple_of(ALIGNMENT) {
             return None;
         }
-        let TableEntry { slot, bytes, free } = match mark & ((1 << LENGTH_BITS) - 1) {
-            length if length != IN_TABLE && mark >> LENGTH_BITS & 1 == half(pointer) => TableEntry {
+        let claim = match mark & ((1 << LENGTH_BITS) - 1) {
+            length if length != IN_TABLE && mark >> LENGTH_BITS & 1 == half(pointer) => Refinement {
                 slot: Slot::new((mark >> SLOT_SHIFT) as u8 - 1)?,
                 bytes: u64::from(length),
                 free: None,
             },
             _ => self.table(pointer)?,
         };
-        let bytes = if bytes == WHOLE_BLOCK { usable } else { bytes };
+        let bytes = if claim.bytes == WHOLE_BLOCK { usable } else { claim.bytes };
         let fits = bytes <= usable && usable <= bytes.saturating_mul(2).saturating_add(MAX_SLACK_BYTES);
-        fits.then_some(Refinement { slot, bytes, free })
+        fits.then_some(Refinement { bytes, ..claim })
     }
 
-    fn table(&self, pointer: u64) -> Option<TableEntry> {
+    fn table(&self, pointer: u64) -> Option<Refinement> {
         self.refinements.tabled.lock().ok()?.get(&pointer).copied()
     }
 

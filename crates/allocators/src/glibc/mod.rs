@@ -267,8 +267,8 @@ impl Arenas<'_> {
         let contexts: Vec<WalkContext<'_>> = self.contexts(&special, |_| FastbinMode::Known);
         let redone = in_order(to_redo.len(), self.context.threads, |item| {
             let PartIndex { region, part } = to_redo[item];
-            let block = &walked[region].parts[part].block;
-            Some(segments::walk_again(contexts[region], AddressRange::new(block.start, block.end)))
+            let claims = &walked[region].parts[part].claims;
+            Some(segments::walk_again(contexts[region], AddressRange::new(claims.start, claims.end)))
         });
         for (&PartIndex { region, part }, redone) in to_redo.iter().zip(redone) {
             if let Some(redone) = redone {

@@ -165,7 +165,7 @@ impl<'a> Walker<'a> {
         }
         let keeps_blocks = self.counts.refined.blocks.is_some();
         Part {
-            block: self.accumulator.cut(),
+            claims: self.accumulator.cut(),
             counts: std::mem::replace(&mut self.counts, Counts::new(keeps_blocks)),
             candidates: std::mem::take(&mut self.candidates),
         }

@@ -124,10 +124,10 @@ fn pages(every: u64) -> RangePages {
 /// One walk from front to back.
 fn straight(walk_context: &WalkContext<'_>) -> RegionTotals {
     let part = Walker::from_start(*walk_context).walk(u64::MAX, u64::MAX);
-    let mut block = AccumulatedPart::empty(walk_context.region.start);
-    block.join(part.block, walk_context.pages).unwrap();
-    assert_eq!(block.end, walk_context.region.end);
-    RegionTotals { sums: block.finish(walk_context.pages), counts: part.counts }
+    let mut claims = AccumulatedPart::empty(walk_context.region.start);
+    claims.join(part.claims, walk_context.pages).unwrap();
+    assert_eq!(claims.end, walk_context.region.end);
+    RegionTotals { sums: claims.finish(walk_context.pages), counts: part.counts }
 }
 
 fn check(stale: Stale, every: u64) {
