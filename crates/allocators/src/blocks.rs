@@ -113,8 +113,8 @@ impl<'a> SpanClaimer<'a> {
         }
     }
 
-    /// Starts a span of `number` live blocks, a number that the caller limits; `None` if it does not
-    /// fit a `usize`.
+    /// Starts a span of `number` live blocks, which the caller limits; `None` if they are more than
+    /// a `usize` counts.
     pub fn start(&mut self, number: u64) -> Option<()> {
         self.states.clear();
         self.is_read = false;

@@ -5,6 +5,7 @@
 //! mapping.
 
 pub mod bins;
+mod chunk_set;
 pub mod code;
 mod excluded;
 pub mod fastbins;

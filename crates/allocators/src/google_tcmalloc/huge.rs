@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use super::layout::{HUGE_BYTES, MAP_BYTES, NODE_BYTES, NODE_LINKS, REGION_HUGE_PAGES, RegionLayout};
 use super::locate::{Heap, read_bytes};
-use super::statics::StaticWord;
+use crate::radix::StaticWord;
 use crate::scan::{is_mapped_memory, is_private_memory};
 use strandline_claims::allocator::Context;
 use strandline_claims::doubts::ReadProblems;

@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use super::layout::{ARENA_NOT_RESIDENT, HUGE_BYTES, REGION_BYTES};
 use super::locate::Heap;
-use super::statics::StaticWord;
+use crate::radix::StaticWord;
 use crate::scan::{is_mapped_memory, is_private_memory, is_unclaimed};
 use strandline_claims::allocator::Context;
 use strandline_process::pages::{PAGE_BYTES, page_of};

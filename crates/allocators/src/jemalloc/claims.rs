@@ -11,6 +11,7 @@ use super::extents::Extent;
 use super::layout::{Layout, NUM_CLASSES, NUM_SMALL_CLASSES, State, class_bytes, regions};
 use super::locate::read_extent;
 use crate::blocks::{Blocks, CachedBlock};
+use crate::scan::within;
 use strandline_claims::accumulator::{Accumulator, Class};
 use strandline_claims::allocator::{Context, RangeClaim};
 use strandline_claims::bits;
@@ -167,11 +168,9 @@ fn advance_to<'a, T>(all: &mut &'a [T], address: impl Fn(&T) -> u64, range: Addr
     if all.is_empty() {
         return all;
     }
-    let from = all.partition_point(|item| address(item) < range.start);
-    let to = all.partition_point(|item| address(item) < range.end).max(from);
-    let taken = all.get(from..to).unwrap_or_default();
-    *all = all.get(to..).unwrap_or_default();
-    taken
+    let (before_end, rest) = all.split_at(all.partition_point(|item| address(item) < range.end));
+    *all = rest;
+    within(before_end, range, address)
 }
 
 impl Claimer<'_> {
