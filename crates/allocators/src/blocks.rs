@@ -4,7 +4,9 @@ use std::time::Instant;
 
 use strandline_claims::accumulator::{Accumulator, Class};
 use strandline_claims::allocator::Context;
+use strandline_claims::caveat::Caveat;
 use strandline_claims::doubts::ReadProblems;
+use strandline_claims::reader::ReaderInfo;
 use strandline_claims::refinements::{Finder, Matches};
 use strandline_process::memory::word_at;
 use strandline_process::page_cache::PageCache;
@@ -67,6 +69,23 @@ pub struct CachedBlock {
     pub address: u64,
     /// Its size class.
     pub class: u16,
+}
+
+/// Returns the caveat for `unmatched` cached blocks that are no block in use, and `broken` lists of
+/// caches; `None` if there are none. They are named as `block`, "region", and as `lists`, "bins of
+/// thread caches".
+pub fn unmatched_caveat(
+    about: &ReaderInfo,
+    place: &str,
+    (block, unmatched): (&str, u64),
+    (lists, broken): (&str, u64),
+) -> Option<Caveat> {
+    let text = format!(
+        "{unmatched} {block}s and {broken} {lists} match no {block} in use (damaged, or read during a change): their \
+         contents count as in use"
+    );
+    let code = format!("{}_cache_broken", about.name);
+    (unmatched > 0 || broken > 0).then(|| Caveat::new(&code, place, None, text))
 }
 
 /// State of a block of a span.

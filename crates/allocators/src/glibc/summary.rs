@@ -10,7 +10,7 @@ use super::segments::RegionTotals;
 use super::walk_context::RegionKind;
 use strandline_claims::allocator::Reading;
 use strandline_claims::caveat::Caveat;
-use strandline_claims::facts::{Allocator, Arena as ArenaFacts, ArenaKind, Figures, Mallinfo};
+use strandline_claims::facts::{Allocator, Arena as ArenaFacts, ArenaKind, Figures, Mallinfo, figures};
 use strandline_claims::range::PAGE_BYTES;
 
 /// A region of an arena, and its totals.
@@ -192,7 +192,7 @@ fn set_totals(
 
 /// The fields of `mallinfo2()`.
 fn own_figures(mallinfo: &Mallinfo) -> Figures {
-    let figures = [
+    figures(&[
         ("arena", mallinfo.arena),
         ("ordblks", mallinfo.ordblks),
         ("smblks", mallinfo.smblks),
@@ -202,8 +202,7 @@ fn own_figures(mallinfo: &Mallinfo) -> Figures {
         ("uordblks", mallinfo.uordblks),
         ("fordblks", mallinfo.fordblks),
         ("keepcost", mallinfo.keepcost),
-    ];
-    figures.into_iter().map(|(name, figure)| (name.to_owned(), figure.into())).collect()
+    ])
 }
 
 /// Returns malloc's parameters in force, by their names in JSON.
