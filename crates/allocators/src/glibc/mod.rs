@@ -180,6 +180,10 @@ fn read_object(
     check_sums(&arenas, &by_arena, &mut reading);
     add_reserved_caveat(context, &mut reading);
     reading.allocator = facts(object, &arenas, &by_arena, parameters.as_ref());
+    if parameters.is_none() {
+        let text = "malloc's parameters (mp_) were not found: its chunks with their own mapping are unknown";
+        reading.caveats.push(Caveat::new(mmapped::CHUNKS_DIFFER, object.name.clone(), None, text));
+    }
     reading.remedies.extend(settings::trim_threshold(parameters.as_ref(), &walked));
     reading.call = Some(CallPlan {
         remedy: "malloc_trim",

@@ -106,14 +106,15 @@ pub fn facts(
         add_arena(&mut mallinfo, arena, regions, &facts);
         allocator.arenas.push(facts);
     }
+    // Without its parameters it is unknown how many chunks have their own mapping.
     if let Some(parameters) = parameters {
         mallinfo.hblks = parameters.n_mmaps;
         mallinfo.hblkhd = parameters.mmapped_mem;
         allocator.settings = settings(parameters);
+        set_totals(&mut allocator, &mallinfo, arenas, by_arena);
+        allocator.own = own_figures(&mallinfo);
+        allocator.mallinfo = Some(mallinfo);
     }
-    set_totals(&mut allocator, &mallinfo, arenas, by_arena);
-    allocator.own = own_figures(&mallinfo);
-    allocator.mallinfo = Some(mallinfo);
     allocator
 }
 
