@@ -80,7 +80,7 @@ impl<'a> Window<'a> {
     }
 
     fn fill(&mut self) {
-        let length = (self.end - self.start) as usize;
+        let length = self.end.saturating_sub(self.start) as usize;
         self.buffer.resize(length);
         let mut behind = 0;
         for run in self.pages.runs_in(self.start, self.end) {
