@@ -425,3 +425,45 @@ fn cache_settings_agree(word: &impl Fn(u64) -> Option<u64>, shape: &layout::Para
     };
     is_size_valid && bins <= 64 && bins > 0 && count <= layout::MAX_THREAD_CACHE_ENTRIES as u64
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A heap_info at each address, which leads to another one `step` bytes further.
+    struct HeapInfos {
+        arena: u64,
+        step: u64,
+    }
+
+    impl Memory for HeapInfos {
+        fn read_some(&self, address: u64, buffer: &mut [u8]) -> usize {
+            let words = [self.arena, address + self.step, PAGE_BYTES];
+            for (bytes, word) in buffer.chunks_exact_mut(8).zip(words) {
+                bytes.copy_from_slice(&word.to_le_bytes());
+            }
+            buffer.len()
+        }
+    }
+
+    #[test]
+    fn heaps_are_aligned_and_limited() {
+        let arena = Arena {
+            address: 0x7f00_0400_0030,
+            main: false,
+            top: 0x7f00_0400_1000,
+            system_mem: 0,
+            noncontiguous: true,
+            fastbins: Vec::new(),
+            bins: Vec::new(),
+            heaps: Vec::new(),
+        };
+        let count = |step: u64| {
+            let memory = HeapInfos { arena: arena.address, step };
+            heaps(&memory, &arena, &layout::ARENA_WITH_FASTBINS, layout::HEAP_MAX_BYTES, 100).len()
+        };
+        assert_eq!(count(layout::HEAP_MAX_BYTES), 100);
+        assert_eq!(count(0x1008), 1, "not aligned");
+        assert_eq!(count(0), 1, "a cycle");
+    }
+}

@@ -37,8 +37,7 @@ pub const CHUNKS_DIFFER: &str = "mmapped_chunks_differ";
 
 /// Whether `address` is in one of the `runs`, which are in address order.
 fn is_resident(runs: &[AddressRange], address: u64) -> bool {
-    let before = runs.partition_point(|run| run.start <= address);
-    before.checked_sub(1).and_then(|last| runs.get(last)).is_some_and(|run| address < run.end)
+    !overlapping(runs, AddressRange::sized(address, 1)).is_empty()
 }
 
 /// Returns the block whose mapping starts at `page`, if `header` is the one that memalign wrote

@@ -98,18 +98,18 @@ impl<'a> Walker<'a> {
     /// A walk from the first plausible chunk boundary in `from..to` that follows a chunk in use;
     /// `None` if absent. It gives up instead of going far past `to`.
     pub fn from_plausible_start(walk_context: WalkContext<'a>, from: u64, to: u64) -> Option<Self> {
-        let mut scout = Self::new(walk_context, from);
-        scout.limit = to;
-        scout.at = scout.seek(from, layout::ALIGNMENT)?;
-        scout.accumulator = Accumulator::new(scout.at, walk_context.pages);
-        scout.limit = to.saturating_add(MAX_OVERSHOOT_BYTES).min(walk_context.region.end);
-        while !scout.done && scout.at < to {
-            if scout.step() {
-                let at = scout.at;
-                scout.accumulator = Accumulator::new(at, walk_context.pages);
-                scout.counts = Counts::new(walk_context.keeps_blocks);
-                scout.candidates.clear();
-                return Some(scout);
+        let mut walker = Self::new(walk_context, from);
+        walker.limit = to;
+        walker.at = walker.seek(from, layout::ALIGNMENT)?;
+        walker.accumulator = Accumulator::new(walker.at, walk_context.pages);
+        walker.limit = to.saturating_add(MAX_OVERSHOOT_BYTES).min(walk_context.region.end);
+        while !walker.done && walker.at < to {
+            if walker.step() {
+                let at = walker.at;
+                walker.accumulator = Accumulator::new(at, walk_context.pages);
+                walker.counts = Counts::new(walk_context.keeps_blocks);
+                walker.candidates.clear();
+                return Some(walker);
             }
         }
         None
