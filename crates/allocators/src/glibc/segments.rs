@@ -204,11 +204,10 @@ impl RegionParts {
 /// Walks the part with the addresses `range` again, now that its special chunks are known. If the
 /// deadline passes, the whole part stays unread: which of its chunks are free is then unknown.
 pub fn walk_again(walk_context: WalkContext<'_>, range: AddressRange) -> Part {
-    let part = walker_at(walk_context, range.start).walk(0, range.end);
-    if part.claims.end == range.end {
-        return part;
-    }
-    Walker::new(walk_context, range.start).abandon(range.end)
+    let is_late = Instant::now() >= walk_context.deadline;
+    let part = (!is_late).then(|| walker_at(walk_context, range.start).walk(0, range.end));
+    let part = part.filter(|part| part.claims.end == range.end);
+    part.unwrap_or_else(|| Walker::new(walk_context, range.start).abandon(range.end))
 }
 
 /// Returns a walk from the boundary `at`. At the region's start it includes the metadata, without

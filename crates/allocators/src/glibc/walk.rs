@@ -120,13 +120,14 @@ impl<'a> Walker<'a> {
         self.gave_up
     }
 
-    /// Ends the walk, and leaves the bytes up to `end` unread.
+    /// Ends the walk, leaves the bytes up to `end` unread, and returns what was not returned yet.
     pub fn abandon(&mut self, end: u64) -> Part {
         self.leave_unread(end);
         self.walk(0, end)
     }
 
     fn leave_unread(&mut self, end: u64) {
+        self.run = None;
         let start = self.accumulator.cursor();
         self.counts.note_damage(start);
         self.counts.unread_bytes += end.saturating_sub(start);
@@ -155,12 +156,16 @@ impl<'a> Walker<'a> {
     }
 
     /// Walks to the first boundary after a chunk in use that is at or after `until` and at least
-    /// `at_least_bytes` on, or to the end of the region, and returns what was walked.
+    /// `at_least_bytes` on, or to the end of the region, and returns what was walked. After the
+    /// deadline the rest of the region stays unread from the first free chunk on.
     pub fn walk(&mut self, at_least_bytes: u64, until: u64) -> Part {
         while !self.done {
             let boundary = self.step();
             if boundary && self.at >= until && self.accumulator.claimed() >= at_least_bytes {
                 break;
+            }
+            if !boundary && !self.done && self.window.is_late() {
+                self.leave_unread(self.region.end);
             }
         }
         let keeps_blocks = self.counts.refined.blocks.is_some();
