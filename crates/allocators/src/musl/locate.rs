@@ -18,8 +18,8 @@ use strandline_process::range::AddressRange;
 
 /// Maximum static data searched per program or library.
 const MAX_DATA_BYTES: u64 = 64 << 20;
-/// Maximum areas followed: a hundred groups each.
-const MAX_AREAS: usize = 1 << 20;
+/// Maximum areas followed: a hundred groups each, which take 2 GB in all.
+const MAX_AREAS: usize = 1 << 18;
 
 /// Candidates for the state between two checks of the deadline.
 const DEADLINE_CHECK_INTERVAL: u64 = 256;
