@@ -7,7 +7,7 @@
 //! Several threads accumulate a range in [`AccumulatedPart`]s. Joining two adjacent parts finishes
 //! the page that they share.
 
-use crate::class::CLASSES;
+use crate::class::{CLASSES, FreeSlots};
 pub use crate::class::{Class, Refinement, SLOTS, Slot};
 use crate::range::{PAGE_BYTES, RangePages, page_of};
 use strandline_process::range::AddressRange;
@@ -395,16 +395,16 @@ impl<'a> Accumulator<'a> {
     pub fn claim_refined(&mut self, end: u64, header_bytes: u64, refined: &Refinement) {
         self.claim_used(end, header_bytes, |accumulator| {
             let until = accumulator.cursor.saturating_add(refined.bytes).min(end);
-            let Some((free, on_pages)) = refined.free else {
+            let Some(FreeSlots { class: free, bytes_on_pages }) = refined.free else {
                 accumulator.claim_to(until, Class::Refined(refined.slot));
                 return;
             };
-            let mut on_pages = on_pages.into_iter();
+            let mut bytes_on_pages = bytes_on_pages.into_iter();
             // Free bytes that do not fit on their page, because of a header, move to the next page.
             let mut free_bytes = 0;
             while accumulator.cursor < until {
                 let page_end = (page_of(accumulator.cursor) + PAGE_BYTES).min(until);
-                free_bytes += u64::from(on_pages.next().unwrap_or(0));
+                free_bytes += u64::from(bytes_on_pages.next().unwrap_or(0));
                 let here = free_bytes.min(page_end - accumulator.cursor);
                 free_bytes -= here;
                 accumulator.claim_to(page_end - here, Class::Refined(refined.slot));

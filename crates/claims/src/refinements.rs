@@ -18,7 +18,7 @@ use std::sync::{Mutex, OnceLock};
 use strandline_holders::Builder;
 use strandline_process::range::AddressRange;
 
-use crate::class::{MappedBlock, Refinement, SLOTS, Slot};
+use crate::class::{FreeSlots, MappedBlock, Refinement, SLOTS, Slot};
 use crate::palette::SlotTable;
 use crate::rows::RowRef;
 
@@ -100,7 +100,7 @@ impl Refinements {
         self.put(pointer, WHOLE_BLOCK, slot, None)
     }
 
-    /// Claims an arena of the runtime. `free_on_pages` are the bytes of free slots on the first and
+    /// Claims an arena of the runtime. `bytes_on_pages` are the bytes of free slots on the first and
     /// the second page that it touches; they get the class `free`.
     pub fn claim_arena(
         &self,
@@ -108,12 +108,12 @@ impl Refinements {
         bytes: u64,
         slot: Slot,
         free: Slot,
-        free_on_pages: [u16; 2],
+        bytes_on_pages: [u16; 2],
     ) -> bool {
-        self.put(pointer, bytes, slot, Some((free, free_on_pages)))
+        self.put(pointer, bytes, slot, Some(FreeSlots { class: free, bytes_on_pages }))
     }
 
-    fn put(&self, pointer: u64, bytes: u64, slot: Slot, free: Option<(Slot, [u16; 2])>) -> bool {
+    fn put(&self, pointer: u64, bytes: u64, slot: Slot, free: Option<FreeSlots>) -> bool {
         if !pointer.is_multiple_of(ALIGNMENT) || bytes == 0 {
             return false;
         }
@@ -388,7 +388,8 @@ mod tests {
             assert_eq!(finder.find(pointer, 2064), Some(Refinement { slot: slot(23), bytes, free: None }));
         }
         let arena = finder.find(0x1ff_0010, 4088).unwrap();
-        assert_eq!((arena.bytes, arena.free), (4080, Some((slot(7), [96, 24]))));
+        let free = FreeSlots { class: slot(7), bytes_on_pages: [96, 24] };
+        assert_eq!((arena.bytes, arena.free), (4080, Some(free)));
         let mut matched = Matches::default();
         matched.count(0x10_0010, &Refinement { slot: slot(5), bytes: 800_002, free: None });
         matched.count(0x1ff_0010, &arena);
