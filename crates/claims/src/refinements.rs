@@ -100,8 +100,8 @@ impl Refinements {
         self.put(pointer, WHOLE_BLOCK, slot, None)
     }
 
-    /// Claims an arena of the runtime. `bytes_on_pages` are the bytes of free slots on the first and
-    /// the second page that it touches; they get the class `free`.
+    /// Claims an arena of the runtime. `bytes_on_pages` are the bytes of free slots on the first
+    /// and the second page that it touches; they get the class `free`.
     pub fn claim_arena(
         &self,
         pointer: u64,

@@ -487,7 +487,7 @@ impl<'a> Walker<'a> {
         self.accumulator.claim_to(end, Class::Mmapped);
     }
 
-    /// Returns the first chunk with its own mapping, which may be between pieces, in `from..upto`.
+    /// Returns the first chunk with its own mapping, which may be between pieces, in `from..until`.
     fn mmapped_before(&mut self, from: u64, until: u64) -> Option<MappedBlock> {
         if self.region.kind != RegionKind::Pieces {
             return None;
