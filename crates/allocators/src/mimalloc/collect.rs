@@ -115,7 +115,8 @@ impl Collection {
         let thread = self.thread.unwrap_or(main);
         self.due_milliseconds = released.due_milliseconds(thread, thread == main);
         let in_runs = |range: &AddressRange| {
-            heap.run_purged_arenas.iter().any(|arena| arena.range.contains(range.start))
+            let next = heap.run_purged_arenas.partition_point(|arena| arena.range.end <= range.start);
+            heap.run_purged_arenas.get(next).is_some_and(|arena| arena.range.contains(range.start))
         };
         let outside_runs = released.released_by(thread, thread == main).filter(|range| !in_runs(range));
         let is_released = |part: &Part| {
