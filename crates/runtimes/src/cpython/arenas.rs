@@ -5,6 +5,7 @@
 //! describes an arena whose first pool holds the index of the entry.
 
 use std::collections::BTreeSet;
+use std::time::Instant;
 
 use super::layout::{
     ARENA_OBJECT_BYTES, ArenaSizes, POOL_ARENA, POOL_COUNT, POOL_HEADER_BYTES, POOL_NEXT, Release, SHAPES,
@@ -79,6 +80,9 @@ pub fn find(
     // Interpreters with their own allocator hold it in their state, or point to it from there.
     let mut states = BTreeSet::new();
     for state in interpreters(memory, program, release) {
+        if Instant::now() >= context.deadline {
+            return (found, false);
+        }
         let range = AddressRange::sized(state, MAX_STATE_BYTES);
         if context.space.find(state).is_some_and(words::is_mapped_memory) {
             add_words(context, memory, range, &mut states);
@@ -129,7 +133,7 @@ fn arrays(
 ) -> bool {
     let mut behind = 0;
     for &word in words {
-        if std::time::Instant::now() >= context.deadline {
+        if Instant::now() >= context.deadline {
             return false;
         }
         if word < behind {
@@ -161,8 +165,7 @@ fn array(
     shape: ArenaSizes,
 ) -> Option<(Arenas, u64)> {
     let mut arenas = Arenas { array, sizes: shape, all: Vec::new(), invalid_entries: Vec::new() };
-    // Invalid entries that are not yet followed by a valid one: they may be beyond the
-    // end.
+    // Invalid entries not yet followed by a valid one: they may be beyond the end.
     let mut doubtful = Vec::new();
     // Number of unused entries that end the list of unused entries: exactly one may.
     let mut ends = 0;

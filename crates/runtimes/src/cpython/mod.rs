@@ -8,6 +8,7 @@
 //! finds the pages with their objects, `heap_blocks` walks these.
 
 mod arenas;
+mod beside;
 mod census;
 mod collector;
 mod confirm;
@@ -33,7 +34,8 @@ mod variables;
 mod tests;
 
 use self::arenas::Arenas;
-use self::census::{Beside, Census, CensusResult};
+use self::beside::Beside;
+use self::census::{Census, CensusResult};
 use self::confirm::Confirm;
 use self::heaps::Heaps;
 use self::layout::Release;
@@ -41,7 +43,7 @@ use self::locate::Program;
 use self::names::Names;
 use self::pools::{Sums, Walker};
 use crate::batch::{self, PageCache};
-use crate::programs::Programs;
+use crate::programs::{Limit, Programs};
 use crate::work;
 use FileName::{Contains, Versioned};
 use strandline_claims::allocator::RangeClaim;
@@ -55,6 +57,9 @@ use strandline_claims::words::is_mapped_memory;
 use strandline_process::memory::Memory;
 use strandline_process::modules;
 use strandline_process::range::{AddressRange, RangeSet};
+
+/// Limit on CPythons read in one process: each costs memory and time.
+pub const MAX_PROGRAMS: usize = 8;
 
 /// Entry of CPython in the table of readers.
 pub static ABOUT: ReaderInfo = ReaderInfo {
@@ -97,7 +102,13 @@ pub static READER: runtime::Reader = runtime::Reader {
 
 impl Found for Programs<Program> {
     fn read(&self, context: &Context<'_>, refinements: &Refinements) -> Result<Vec<Reading>, Busy> {
-        Ok(self.0.iter().map(|program| read(context, program, refinements)).collect())
+        let limit = Limit { max_programs: MAX_PROGRAMS, code: "cpython_left_out", runtimes: "CPythons" };
+        self.read_within(
+            context,
+            &limit,
+            |program| &program.path,
+            |program, _| Ok(read(context, program, refinements)),
+        )
     }
 }
 
@@ -141,7 +152,8 @@ pub fn read(context: &Context<'_>, program: &Program, refinements: &Refinements)
     let mut details = figures::details(&blocks.arenas, &sums);
     if counted.types.values().any(|(_, sums)| sums.instances > 0) {
         let mut names = Names::new(PageCache::new(&memory), release, context.space);
-        let mut type_names = figures::list_types(&mut names, &counted, &mut reading, &mut details);
+        let mut type_names =
+            figures::list_types(&mut names, &counted, context.deadline, &mut reading, &mut details);
         figures::name_owners(&mut names, &counted, &mut type_names);
         reading.pending = Some(Box::new(Confirm {
             slots,
@@ -156,7 +168,7 @@ pub fn read(context: &Context<'_>, program: &Program, refinements: &Refinements)
         let text = "no object was found in the blocks in use: they count as cpython.block, and their types are not known";
         reading.caveats.push(Caveat::new("cpython_no_objects", program.path.clone(), None, text));
     }
-    details.collectors = collector::find(&memory, program, release);
+    details.collectors = collector::find(&memory, program, release, context.deadline);
     reading.facts.set_details(ABOUT.name, &details);
     add_remedies(context, release, &mut reading);
     reading.bytes_read = memory.bytes();
