@@ -78,8 +78,8 @@ pub fn read(context: &Context<'_>, memory: &dyn Memory, instance: Instance<'_>) 
     if figures.released.is_none() {
         figures.released = released(&mut pages, layout, heap);
     }
-    figures.stacks =
-        found.stats.map(|at| counters.sum(&mut pages, at.wrapping_add(STATS_IN_HEAP + 8), layout));
+    let stacks = found.stats.map(|at| counters.sum(&mut pages, at.wrapping_add(STATS_IN_HEAP + 8), layout));
+    figures.stacks = stacks.filter(|&stacks| stacks <= manual);
     figures
 }
 
@@ -174,9 +174,9 @@ fn released(pages: &mut PageCache<'_>, layout: &Layout, heap: &Heap) -> Option<u
     let mut released = 0;
     for &AddressRange { start, end } in &heap.ranges {
         for chunk in (start..end).step_by(CHUNK_BYTES as usize) {
-            let (used, given) = heap.chunk(pages, layout, chunk)?;
-            let bits = used.iter().zip(given).map(|(used, given)| u64::from((!used & given).count_ones()));
-            released += bits.sum::<u64>() * PAGE_BYTES;
+            let bits = heap.chunk(pages, layout, chunk)?;
+            let idle = bits.used.iter().zip(bits.released).map(|(used, released)| !used & released);
+            released += idle.map(|bits| u64::from(bits.count_ones())).sum::<u64>() * PAGE_BYTES;
         }
     }
     Some(released)

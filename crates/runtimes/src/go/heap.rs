@@ -2,7 +2,7 @@
 //!
 //! Stripped programs have no symbol for it. Two slices in it, at offsets known for each version,
 //! identify it: the address ranges of the heap, and the pointers to all spans. The first spans must
-//! are in these ranges.
+//! be in these ranges.
 
 use super::claims;
 use super::layout::{
@@ -64,6 +64,14 @@ impl SpanTable {
     pub fn range(self) -> AddressRange {
         AddressRange::sized(self.address, 8 * self.capacity)
     }
+}
+
+/// The bitmaps of a chunk, one bit for each page (`pallocData`).
+pub struct ChunkBits {
+    /// Pages in use or in a processor's cache.
+    pub used: [u64; 8],
+    /// Pages released.
+    pub released: [u64; 8],
 }
 
 /// What a span holds.
@@ -184,14 +192,8 @@ impl Heap {
         self.ranges.get(next).is_some_and(|range| range.covers(AddressRange { start, end }))
     }
 
-    /// Reads the bitmaps of the chunk at address `chunk`: pages in use or in a processor's cache,
-    /// and pages released.
-    pub fn chunk(
-        &self,
-        pages: &mut PageCache<'_>,
-        layout: &Layout,
-        chunk: u64,
-    ) -> Option<([u64; 8], [u64; 8])> {
+    /// Reads the bitmaps of the chunk at address `chunk`.
+    pub fn chunk(&self, pages: &mut PageCache<'_>, layout: &Layout, chunk: u64) -> Option<ChunkBits> {
         let chunks = self.address.checked_add(layout.pages)?.checked_add(CHUNKS)?;
         let number = chunk.wrapping_sub(ARENA_BASE) / CHUNK_BYTES;
         let table = pages.word(chunks.checked_add(8 * (number / CHUNK_ENTRIES))?)?;
@@ -199,7 +201,7 @@ impl Heap {
         let bytes: [u8; CHUNK_DATA_BYTES as usize] = pages.array(at)?;
         let words =
             |first: usize| std::array::from_fn(|index| word_at(&bytes, first + 8 * index).unwrap_or(0));
-        Some((words(0), words(64)))
+        Some(ChunkBits { used: words(0), released: words(64) })
     }
 
     /// Bytes of address space of the heap.
