@@ -41,13 +41,13 @@ pub fn read(context: &Context<'_>, view: &View<'_>, heap: u64) -> Option<Heap> {
         if region == 0 || !is_committed {
             continue;
         }
-        let area = area(view, region, bottom, bottom + region_bytes, &kinds)?;
+        let (area, is_continued) = area(view, region, bottom, bottom + region_bytes, &kinds)?;
         match areas.last_mut() {
             // The further regions of a large object are joined with the first.
-            Some(first) if area.1 && first.kind == Kind::Humongous && first.end == bottom => {
-                *first = Area::new(first.kind, first.start, area.0.top, area.0.end)?;
+            Some(first) if is_continued && first.kind == Kind::Humongous && first.end == bottom => {
+                *first = Area::new(first.kind, first.start, area.top, area.end)?;
             }
-            _ => areas.push(area.0),
+            _ => areas.push(area),
         }
     }
     let support = ["G1CollectedHeap::_monitoring_support", "G1CollectedHeap::_g1mm"];
