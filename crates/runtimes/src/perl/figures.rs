@@ -25,7 +25,7 @@ pub fn bodies(arenas: &[BodyArena], survey: &SurveySums, free_entries: Option<u6
     let mut by_whose: BTreeMap<usize, Bodies> = BTreeMap::new();
     for (index, arena) in arenas.iter().enumerate() {
         let bodies = by_whose.entry(arena.body_type).or_default();
-        let used = survey.used.get(index).map_or(0, |used| u64::from(used.0));
+        let used = survey.used.get(index).map_or(0, |used| u64::from(used.bodies));
         spaces::body_name(arena.body_type).clone_into(&mut bodies.name);
         bodies.body_bytes = arena.body_bytes;
         bodies.arenas += 1;

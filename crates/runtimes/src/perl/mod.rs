@@ -188,9 +188,7 @@ fn read_program(
         return;
     }
     if may_have_hidden_interpreters(context, program, &anchors) {
-        let runs = context.resident_runs((0, u64::MAX));
-        let until = (context.workers, context.deadline);
-        let (others, whole) = search::search(memory, &runs, release, until);
+        let (others, whole) = search::search(context, memory, release);
         locate::add(&mut anchors, &others, release);
         if !whole {
             let text = "not all memory was searched for interpreters that belong to no thread";
