@@ -10,11 +10,13 @@ use super::locate::Program;
 use crate::sbcl::layout::{
     GC_PAGE_BYTES, GENERATION_BYTES, GENERATIONS, Layout, PAGE_ENTRY_BYTES, PSEUDO_STATIC,
 };
+use strandline_claims::range::MAX_BYTES;
 use strandline_process::memory::{Memory, half_word_at, word_at};
 
 /// Entries of the page table read at a time.
 const BLOCK_ENTRIES: usize = 16384;
-/// Upper bound on dynamic space: 64 TiB.
+/// Upper bound on dynamic space: 64 TiB. Of these, pages within [`MAX_BYTES`] may be in use: each
+/// takes 12 bytes here, and claims cover no more.
 const MAX_SPACE_BYTES: u64 = 64 << 40;
 
 /// The entry of one page of the collector in the page table.
@@ -98,7 +100,9 @@ impl DynamicSpace {
         let start = value("DYNAMIC_SPACE_START")?;
         let page_count = value("page_table_pages")?;
         let next_free = value("next_free_page")?;
-        let is_valid = start != 0 && start.is_multiple_of(GC_PAGE_BYTES) && next_free <= page_count;
+        let is_valid = start != 0
+            && start.is_multiple_of(GC_PAGE_BYTES)
+            && next_free <= page_count.min(MAX_BYTES / GC_PAGE_BYTES);
         let size = page_count.checked_mul(GC_PAGE_BYTES).filter(|&size| size <= MAX_SPACE_BYTES);
         let size = size.filter(|size| is_valid && start.checked_add(*size).is_some());
         let Some(size_bytes) = size else {

@@ -343,7 +343,8 @@ impl<'a> Tracer<'a> {
         if table & LOWTAG_MASK != INSTANCE_LOWTAG {
             return None;
         }
-        let flags = self.store.word((table & !LOWTAG_MASK) + HASH_TABLE_FLAGS as u64 * 8)?;
+        let flags = (table & !LOWTAG_MASK).checked_add(HASH_TABLE_FLAGS as u64 * 8)?;
+        let flags = self.store.word(flags)?;
         let flags = if self.release >= HASH_TABLE_FLAGS_RAW { flags } else { flags / 2 };
         (flags <= 0xff && flags & TABLE_IS_WEAK != 0).then_some(flags >> 6 & 3)
     }
@@ -399,5 +400,20 @@ impl<'a> Tracer<'a> {
     /// Returns what conservative roots pin: a flag for each page of the collector, and the objects.
     pub fn into_pinned(self) -> (Vec<bool>, Vec<UnitIndex>) {
         (self.pinned, self.pins)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sbcl::layout::layout_of;
+
+    #[test]
+    fn a_pointer_to_the_end_of_the_address_space_is_no_weak_table() {
+        let release = Release(2, 2, 9);
+        let layout = layout_of(release).unwrap();
+        let (store, kinds, heap) = (HeapCopy::default(), Kinds::new(layout), DynamicSpace::default());
+        let tracer = Tracer::new(&store, &kinds, layout, &heap, release);
+        assert_eq!(tracer.weakness(!LOWTAG_MASK | INSTANCE_LOWTAG), None);
     }
 }

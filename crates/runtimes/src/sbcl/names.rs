@@ -4,6 +4,7 @@
 //! a string (early-classoid.lisp, objdef.lisp). Characters that no Lisp identifier has are
 //! replaced, and such names are counted.
 
+use super::census::TypeKey;
 use super::objects::Kinds;
 use super::store::HeapCopy;
 use crate::sbcl::layout::{
@@ -41,6 +42,16 @@ impl Names<'_> {
         let name = self.string(string);
         self.replaced += u64::from(name.is_none());
         name
+    }
+
+    /// The name of a type by its key in the census, and whether it is that of a structure or class.
+    pub fn of_key(&mut self, key: TypeKey) -> (String, bool) {
+        if key <= 0xff {
+            return (self.kinds.name(key).to_owned(), false);
+        }
+        let name = self.type_name(key);
+        let is_named = name.is_some();
+        (name.unwrap_or_else(|| "instance".to_owned()), is_named)
     }
 
     /// Word `slot` of the object of `kind` that `pointer` points to.
