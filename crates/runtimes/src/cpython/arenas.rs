@@ -89,9 +89,9 @@ pub fn find(
         }
     }
     // Words of a state point to places close together: overlapping ranges are read once.
-    let beside = states.iter().filter(|state| !words.contains(state));
-    let beside: RangeSet = beside.map(|&state| AddressRange::sized(state, OBMALLOC_BYTES)).collect();
-    for range in beside {
+    let pointed_to = states.iter().filter(|state| !words.contains(state));
+    let pointed_to: RangeSet = pointed_to.map(|&state| AddressRange::sized(state, OBMALLOC_BYTES)).collect();
+    for range in pointed_to {
         add_words(context, memory, range, &mut states);
     }
     states.retain(|word| !words.contains(word));

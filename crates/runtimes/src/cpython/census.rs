@@ -2,10 +2,10 @@
 
 use std::collections::HashMap;
 
-use super::beside::Beside;
 use super::facts::Objects;
 use super::layout::{GC_HEAD_BYTES, Release, flags};
 use super::objects::{self, GUARD_BYTES, GUARD_SUFFIX_BYTES, HEAD_BYTES, NO_OWNER, Table};
+use super::outside::OutsideMemory;
 use super::types::{Kind, Type, Types};
 use crate::batch::PageCache;
 use strandline_claims::class::Slot;
@@ -85,7 +85,7 @@ pub struct CensusResult {
     /// Objects on free lists; bytes are those of their blocks.
     pub dead: Objects,
     /// Objects outside the arenas.
-    pub beside: Objects,
+    pub outside: Objects,
     /// Interned strings.
     pub interned: Objects,
     /// Number of sparse arenas.
@@ -112,7 +112,7 @@ impl CensusResult {
             mine.in_sparse_arenas += theirs.in_sparse_arenas;
         }
         for (mine, theirs) in [
-            (&mut self.beside, other.beside),
+            (&mut self.outside, other.outside),
             (&mut self.dead, other.dead),
             (&mut self.interned, other.interned),
         ] {
@@ -158,7 +158,7 @@ pub struct Census<'a> {
     release: &'static Release,
     types: Types<'a>,
     pages: PageCache<'a>,
-    beside: &'a Beside,
+    outside: &'a OutsideMemory,
     /// Objects by number of the type.
     of: Vec<TypeCounts>,
     /// Types of the first few objects of an arena.
@@ -179,12 +179,12 @@ pub struct Census<'a> {
 
 impl<'a> Census<'a> {
     /// An empty census.
-    pub fn new(memory: &'a dyn Memory, release: &'static Release, beside: &'a Beside) -> Self {
+    pub fn new(memory: &'a dyn Memory, release: &'static Release, outside: &'a OutsideMemory) -> Self {
         Self {
             release,
             types: Types::new(PageCache::new(memory), release),
             pages: PageCache::new(memory),
-            beside,
+            outside,
             of: Vec::new(),
             first: Vec::new(),
             near: vec![0; RECENT_PLACES],
@@ -204,9 +204,9 @@ impl<'a> Census<'a> {
     }
 
     /// An empty census that is to follow what other censuses found.
-    pub fn following(memory: &'a dyn Memory, release: &'static Release, beside: &'a Beside) -> Self {
+    pub fn following(memory: &'a dyn Memory, release: &'static Release, outside: &'a OutsideMemory) -> Self {
         let pages = PageCache::with_capacity(memory, PAGES_KEPT);
-        Self { pages, ..Self::new(memory, release, beside) }
+        Self { pages, ..Self::new(memory, release, outside) }
     }
 
     /// Takes over the places and tables of another worker's census, with type numbers converted to
@@ -390,11 +390,11 @@ impl<'a> Census<'a> {
                 (table.address.checked_add(table.used), table.address.checked_add(table.bytes));
             let begin = begin.and_then(|begin| begin.checked_next_multiple_of(16));
             let begin = begin.filter(|&begin| end.is_some_and(|end| begin < end));
-            if let Some(begin) = begin.filter(|&begin| self.beside.is_known(begin)) {
+            if let Some(begin) = begin.filter(|&begin| self.outside.is_known(begin)) {
                 holding.opaque_from.insert(begin);
             }
         }
-        if !self.beside.contains(table.address) {
+        if !self.outside.contains(table.address) {
             return;
         }
         if self.tables.len() < MAX_PLACES {
@@ -408,7 +408,7 @@ impl<'a> Census<'a> {
     pub fn follow(&mut self, block: &[u8]) {
         for word in block.chunks_exact(8) {
             let word = word_at(word, 0).unwrap_or(0);
-            if self.beside.contains(word) && word.is_multiple_of(16) {
+            if self.outside.contains(word) && word.is_multiple_of(16) {
                 self.place(word);
             }
         }
@@ -451,7 +451,7 @@ impl<'a> Census<'a> {
             let values = 8 + 8 * u64::from(room) + u64::from(room).next_multiple_of(8);
             size.block = size.block.saturating_add(values);
         }
-        if !self.beside.contains(start.saturating_add(size.block)) {
+        if !self.outside.contains(start.saturating_add(size.block)) {
             size = objects::Size::plain(&of);
         }
         Some(OutsideObject { start, size, leads: Self::has_pointers(&of), number, of, head })
@@ -521,7 +521,7 @@ impl<'a> Census<'a> {
             let (type_address, bytes) = (large.of.address, large.size.reported);
             self.counted.large.push(LargeObject { start: begin, type_address, bytes });
         }
-        self.counted.beside.add(large.size.reported);
+        self.counted.outside.add(large.size.reported);
         for table in large.size.tables.into_iter().flatten() {
             self.table(table);
         }
@@ -536,7 +536,7 @@ impl<'a> Census<'a> {
     /// the values holds the length of the prefix in front of them.
     fn values(&mut self, word: u64) {
         let values = word.saturating_add(word & 1);
-        if !values.is_multiple_of(8) || !self.beside.contains(values) {
+        if !values.is_multiple_of(8) || !self.outside.contains(values) {
             return;
         }
         let before = values.checked_sub(1).and_then(|at| self.pages.array::<1>(at));
@@ -577,9 +577,9 @@ mod tests {
 
     #[test]
     fn values_near_address_0_have_no_prefix_below_it() {
-        let beside = Beside::new([AddressRange::new(0, 1 << 16)], RangeSet::default());
+        let outside = OutsideMemory::new([AddressRange::new(0, 1 << 16)], RangeSet::default());
         let memory = Filled(0xf8);
-        let mut census = Census::new(&memory, &RELEASES[3], &beside);
+        let mut census = Census::new(&memory, &RELEASES[3], &outside);
         [0, 7, 8, 0xf0].into_iter().for_each(|word| census.values(word));
         assert!(census.tables.is_empty());
         census.values(0x1000);
@@ -588,9 +588,9 @@ mod tests {
 
     #[test]
     fn tables_outside_known_memory_cost_nothing() {
-        let beside = Beside::new([AddressRange::new(0x1_0000, 0x2_0000)], RangeSet::default());
+        let outside = OutsideMemory::new([AddressRange::new(0x1_0000, 0x2_0000)], RangeSet::default());
         let memory = Filled(0);
-        let mut census = Census::new(&memory, &RELEASES[3], &beside).with_holding(true);
+        let mut census = Census::new(&memory, &RELEASES[3], &outside).with_holding(true);
         for address in [0x1_0000, 0x5000_0000, u64::MAX - 15] {
             census.table(Table::new(address, 4096, 100));
         }

@@ -27,7 +27,7 @@ pub struct Confirm {
     /// Whether there are arenas or heaps.
     pub has_arenas: bool,
     /// Number of objects counted outside the arenas.
-    pub beside: u64,
+    pub objects_outside: u64,
     /// Path of the program or library.
     pub path: String,
 }
@@ -35,7 +35,7 @@ pub struct Confirm {
 impl Pending for Confirm {
     fn finish(self: Box<Self>, reading: &mut Reading, how: &FinishContext<'_>) {
         let confirmed = how.matched.count_of([self.slots.object]);
-        if !self.has_arenas && confirmed < self.beside / 2 {
+        if !self.has_arenas && confirmed < self.objects_outside / 2 {
             let facts = &mut reading.facts;
             (facts.used_bytes, facts.free_bytes, facts.committed_bytes) = (None, None, None);
             facts.own.clear();

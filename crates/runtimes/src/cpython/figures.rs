@@ -121,7 +121,7 @@ pub fn list_types(
     reading.facts.types.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.name.cmp(&b.name)));
     details.free_lists = Some(counted.dead.clone());
     details.interned = Some(counted.interned.clone());
-    details.beside_arenas = Some(counted.beside.clone());
+    details.beside_arenas = Some(counted.outside.clone());
     let (arenas, blocks) = (counted.sparse_arenas, counted.sparse_blocks);
     details.sparse_arenas = Some(SparseArenas { arenas, blocks, kept_by });
     called

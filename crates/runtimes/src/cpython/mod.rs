@@ -8,7 +8,6 @@
 //! finds the pages with their objects, `heap_blocks` walks these.
 
 mod arenas;
-mod beside;
 mod census;
 mod collector;
 mod confirm;
@@ -23,6 +22,7 @@ mod layout;
 pub mod locate;
 mod names;
 mod objects;
+mod outside;
 mod pools;
 mod remedies;
 mod rows;
@@ -34,13 +34,13 @@ mod variables;
 mod tests;
 
 use self::arenas::Arenas;
-use self::beside::Beside;
 use self::census::{Census, CensusResult};
 use self::confirm::Confirm;
 use self::heaps::Heaps;
 use self::layout::Release;
 use self::locate::Program;
 use self::names::Names;
+use self::outside::OutsideMemory;
 use self::pools::{Sums, Walker};
 use crate::batch::{self, PageCache};
 use crate::programs::{Limit, Programs};
@@ -135,8 +135,8 @@ pub fn read(context: &Context<'_>, program: &Program, refinements: &Refinements)
     };
     let memory = batch::CountingMemory::new(context.memory);
     let blocks = ObjectMemory::find(context, &memory, program, release);
-    let beside = beside(context, &blocks);
-    let walk = Walk { context, memory: &memory, release, beside: &beside, object };
+    let outside = outside_memory(context, &blocks);
+    let walk = Walk { context, memory: &memory, release, outside: &outside, object };
     let (sums, mut counted) = walk.all(program, &blocks, refinements, slots, &mut reading);
     reading.rows = Some(&rows::BLOCKS);
     reading.facts.read = true;
@@ -161,7 +161,7 @@ pub fn read(context: &Context<'_>, program: &Program, refinements: &Refinements)
             held: std::mem::take(&mut counted.held),
             names: type_names,
             has_arenas: !blocks.arenas.is_empty() || !blocks.heaps.pages.is_empty(),
-            beside: counted.beside.objects,
+            objects_outside: counted.outside.objects,
             path: program.path.clone(),
         }));
     } else {
@@ -224,14 +224,14 @@ impl ObjectMemory {
 
 /// Returns the memory outside these blocks that objects can point to: mapped memory, without static
 /// data.
-fn beside(context: &Context<'_>, blocks: &ObjectMemory) -> Beside {
+fn outside_memory(context: &Context<'_>, blocks: &ObjectMemory) -> OutsideMemory {
     let mut held: RangeSet = blocks.ranges().collect();
     let files = modules::file_groups(context.space.mappings());
     held.extend(files.iter().flatten().map(|mapping| mapping.range()));
     let mapped = context.space.mappings().iter().filter(|mapping| is_mapped_memory(mapping));
     let gaps = mapped.flat_map(|mapping| held.gaps_in(mapping.range()));
     let runs: Vec<_> = gaps.flat_map(|gap| context.resident_runs(gap)).collect();
-    Beside::new(runs, held)
+    OutsideMemory::new(runs, held)
 }
 
 /// Context of a walk over all arenas.
@@ -239,7 +239,7 @@ struct Walk<'a> {
     context: &'a Context<'a>,
     memory: &'a dyn Memory,
     release: &'static Release,
-    beside: &'a Beside,
+    outside: &'a OutsideMemory,
     object: Slot,
 }
 
@@ -255,14 +255,14 @@ impl Walk<'_> {
     ) -> (Sums, CensusResult) {
         let (mut sums, mut counted) = (Sums::default(), CensusResult::default());
         let is_asked = self.context.keeps_blocks;
-        let mut last = Census::following(self.memory, self.release, self.beside).with_holding(is_asked);
+        let mut last = Census::following(self.memory, self.release, self.outside).with_holding(is_asked);
         if blocks.is_late {
             sums.doubts.note_timeout(program.runtime);
         }
         for arenas in &blocks.arenas {
             arenas.invalid_entries.iter().for_each(|&entry| sums.doubts.note_damage(entry, 0));
             let walker = || {
-                let census = Census::new(self.memory, self.release, self.beside).with_holding(is_asked);
+                let census = Census::new(self.memory, self.release, self.outside).with_holding(is_asked);
                 Walker::new(self.context, self.memory, arenas.sizes, self.object, census)
             };
             let job = |walker: &mut Walker<'_>, index: usize| {
@@ -314,7 +314,7 @@ impl Walk<'_> {
     ) {
         sums.doubts.add(&heaps.doubts);
         let walker = || {
-            let census = Census::new(self.memory, self.release, self.beside);
+            let census = Census::new(self.memory, self.release, self.outside);
             let census = census.with_holding(self.context.keeps_blocks);
             heap_blocks::Walker::new(self.context, self.memory, refinements, slots, census)
         };

@@ -9,14 +9,14 @@ const WORDS: usize = 1 << (SPAN_SHIFT - BLOCK_SHIFT - 6);
 const SPANS: usize = (USER_ADDRESS_END >> SPAN_SHIFT) as usize;
 
 /// Memory outside the arenas that objects can point to.
-pub struct Beside {
+pub struct OutsideMemory {
     /// Bitmap of blocks of 64 KiB.
     spans: Vec<Option<Box<[u64; WORDS]>>>,
     /// Arenas and static data, which need not begin at a multiple of 64 KiB; in address order.
     held: RangeSet,
 }
 
-impl Beside {
+impl OutsideMemory {
     /// The memory of `runs` without `held`.
     pub fn new(runs: impl IntoIterator<Item = AddressRange>, held: RangeSet) -> Self {
         let mut spans: Vec<Option<Box<[u64; WORDS]>>> = Vec::new();
