@@ -106,8 +106,8 @@ impl Amount {
 
 impl SurveySums {
     /// Counts a retained buffer; returns `slot`.
-    pub fn retain(&mut self, whose: RetainedBy, bytes: u64, slot: Slot) -> Slot {
-        if let Some(amount) = self.retained.get_mut(whose as usize) {
+    pub fn retain(&mut self, kind: RetainedBy, bytes: u64, slot: Slot) -> Slot {
+        if let Some(amount) = self.retained.get_mut(kind as usize) {
             amount.add(bytes);
         }
         slot
