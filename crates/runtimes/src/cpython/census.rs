@@ -198,8 +198,8 @@ impl<'a> Census<'a> {
     }
 
     /// Enables collection of blocks and references for the search for holders.
-    pub fn with_holding(mut self, is_asked: bool) -> Self {
-        self.counted.holding = is_asked.then(ReferenceHints::default);
+    pub fn with_holding(mut self, keeps_blocks: bool) -> Self {
+        self.counted.holding = keeps_blocks.then(ReferenceHints::default);
         self
     }
 

@@ -53,10 +53,12 @@ impl Pending for Confirm {
             let (&bytes, holder) = (held.get(&of.pointer)?, self.names.get(&of.of)?.clone());
             Some(Named { pointer: of.pointer, bytes, slot: of.slot, holder })
         }));
+        let types = reading.facts.types.iter().enumerate();
+        let indices: HashMap<String, usize> = types.map(|(index, of)| (of.name.clone(), index)).collect();
         let mut details: Option<CPython> = reading.facts.details("cpython");
         for gone in self.large.iter().filter(|object| !held.contains_key(&object.start)) {
-            let name = self.names.get(&gone.type_address);
-            if let Some(of) = reading.facts.types.iter_mut().find(|of| Some(&of.name) == name) {
+            let index = self.names.get(&gone.type_address).and_then(|name| indices.get(name)).copied();
+            if let Some(of) = index.and_then(|index| reading.facts.types.get_mut(index)) {
                 of.instances = of.instances.saturating_sub(1);
                 of.bytes = of.bytes.saturating_sub(gone.bytes);
             }

@@ -254,15 +254,15 @@ impl Walk<'_> {
         reading: &mut Reading,
     ) -> (Sums, CensusResult) {
         let (mut sums, mut counted) = (Sums::default(), CensusResult::default());
-        let is_asked = self.context.keeps_blocks;
-        let mut last = Census::following(self.memory, self.release, self.outside).with_holding(is_asked);
+        let keeps_blocks = self.context.keeps_blocks;
+        let mut last = Census::following(self.memory, self.release, self.outside).with_holding(keeps_blocks);
         if blocks.is_late {
             sums.doubts.note_timeout(program.runtime);
         }
         for arenas in &blocks.arenas {
             arenas.invalid_entries.iter().for_each(|&entry| sums.doubts.note_damage(entry, 0));
             let walker = || {
-                let census = Census::new(self.memory, self.release, self.outside).with_holding(is_asked);
+                let census = Census::new(self.memory, self.release, self.outside).with_holding(keeps_blocks);
                 Walker::new(self.context, self.memory, arenas.sizes, self.object, census)
             };
             let job = |walker: &mut Walker<'_>, index: usize| {

@@ -1,10 +1,11 @@
 //! Lists retained buffers by name, with the pages that freeing them releases.
 
+use std::time::Instant;
+
 use super::Slots;
 use super::facts::{self, Keeper, Retained};
 use super::names::Names;
-use super::objects::chunk_bytes;
-use super::objects::{IS_MMAPPED, SIZE_BITS};
+use super::objects::{IS_MMAPPED, SIZE_BITS, chunk_bytes};
 use super::roots::Kept;
 use crate::batch::PageCache;
 use crate::resident::resident_bytes;
@@ -24,19 +25,23 @@ pub fn list_largest(
     retained: &mut Retained,
 ) -> Vec<Named> {
     kept.sort_unstable_by_key(|kept| (std::cmp::Reverse(kept.bytes), kept.head));
+    let (listed, others) = kept.split_at(kept.len().min(MAX_LISTED));
     let mut rows = Vec::new();
-    for (index, buffer) in kept.iter().enumerate() {
+    for buffer in listed {
         let page_bytes = whole_pages(context, pages, buffer);
         retained.page_bytes += page_bytes;
-        if index >= MAX_LISTED {
-            retained.top_left_out.add(buffer.bytes);
-            continue;
-        }
-        let listed = named(names, buffer, page_bytes);
+        let of = named(names, buffer, page_bytes);
         let slot = if buffer.keeper == Keeper::Other { slots.buffer } else { slots.pad };
         let Kept { pointer, bytes, .. } = *buffer;
-        rows.push(Named { pointer, bytes, slot, holder: listed.holder.clone() });
-        retained.top.push(listed);
+        rows.push(Named { pointer, bytes, slot, holder: of.holder.clone() });
+        retained.top.push(of);
+    }
+    for buffer in others {
+        retained.top_left_out.add(buffer.bytes);
+        // Hostile buffers may each span all of memory.
+        if Instant::now() < context.deadline {
+            retained.page_bytes += whole_pages(context, pages, buffer);
+        }
     }
     rows
 }

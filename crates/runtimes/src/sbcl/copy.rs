@@ -249,7 +249,8 @@ impl Copied {
                 for gap in runs.gaps_in(part.range.intersection(page)) {
                     let target = bytes.get_mut((gap.start - address) as usize..(gap.end - address) as usize);
                     let Some(target) = target else { continue };
-                    missing += read_mapped(&part.file, target, part.offset + (gap.start - part.range.start));
+                    let offset = part.offset.saturating_add(gap.start - part.range.start);
+                    missing += read_mapped(&part.file, target, offset);
                 }
             }
         }
