@@ -37,6 +37,8 @@ pub struct HeapCopy {
     addresses: Vec<u64>,
     /// Two words for each 64 units: starts, then marks, so that both are on one cache line.
     bits: Vec<AtomicU64>,
+    /// By copied page: the last spot before it where an object starts.
+    starts_before_pages: Vec<Option<UnitIndex>>,
 }
 
 /// A place in the copy, in units.
@@ -52,6 +54,7 @@ impl HeapCopy {
             bytes: room.take(pages * PAGE)?,
             addresses: Vec::with_capacity(pages),
             bits: Vec::new(),
+            starts_before_pages: Vec::new(),
         })
     }
 
@@ -217,20 +220,38 @@ impl HeapCopy {
         }
     }
 
-    /// The last spot at or before `spot` where an object starts, at most `most` units before it.
-    pub fn start_before(&self, spot: UnitIndex, most: u32) -> Option<UnitIndex> {
-        let mut at = i64::from(spot);
-        let low = (at - i64::from(most)).max(0);
-        while at >= low {
-            let word = self.bits.get(at as usize / 64 * 2)?.load(Ordering::Relaxed);
+    /// Notes for each page the last start before it, once all starts are recorded: a search would
+    /// otherwise go back over pages without any, for each word that points there.
+    pub fn index_starts(&mut self) {
+        let mut before_pages = Vec::with_capacity(self.addresses.len());
+        let mut last = None;
+        for page in 0..self.addresses.len() {
+            before_pages.push(last);
+            let first = page * UNITS_PER_PAGE;
+            last = self.last_start(first, first + UNITS_PER_PAGE - 1).or(last);
+        }
+        self.starts_before_pages = before_pages;
+    }
+
+    /// The last unit of `first..=last` where an object starts; `first` is that of a page.
+    fn last_start(&self, first: usize, last: usize) -> Option<UnitIndex> {
+        let mut at = last;
+        loop {
+            let word = self.bits.get(at / 64 * 2)?.load(Ordering::Relaxed);
             let upto = word & (u64::MAX >> (63 - at % 64));
             if upto != 0 {
-                let found = at / 64 * 64 + i64::from(63 - upto.leading_zeros());
-                return (found >= low).then_some(found as UnitIndex);
+                return Some((at / 64 * 64 + 63 - upto.leading_zeros() as usize) as UnitIndex);
             }
-            at = at / 64 * 64 - 1;
+            at = (at / 64 * 64).checked_sub(1).filter(|&at| at >= first)?;
         }
-        None
+    }
+
+    /// The last spot at or before `spot` where an object starts, at most `most` units before it.
+    pub fn start_before(&self, spot: UnitIndex, most: u32) -> Option<UnitIndex> {
+        let page = spot as usize / UNITS_PER_PAGE;
+        let found = self.last_start(page * UNITS_PER_PAGE, spot as usize);
+        let found = found.or_else(|| self.starts_before_pages.get(page).copied().flatten());
+        found.filter(|&found| spot - found <= most)
     }
 
     /// Number of spots.
@@ -273,6 +294,11 @@ mod tests {
         let far = store.spot(0x11_9000).unwrap();
         assert_eq!(store.start_before(far, 10_000), Some(spot));
         assert_eq!(store.start_before(far, 2), None);
+        store.index_starts();
+        let next_page = store.spot(0x5000_0000).unwrap();
+        assert_eq!(store.start_before(next_page, next_page - spot), Some(spot));
+        assert_eq!(store.start_before(next_page, next_page - spot - 1), None);
+        assert_eq!(store.start_before(spot - 1, 10_000), None);
         store.clear_marks();
         assert!(store.is_start(spot) && !store.is_marked(spot));
         assert_eq!(store.bytes_at(0x11_fff8, 9), 0x11_8007u64.to_le_bytes());

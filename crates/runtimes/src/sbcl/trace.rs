@@ -124,6 +124,8 @@ impl PendingTrace {
                 }
             });
         }
+        self.copied.store.index_starts();
+        let store = &self.copied.store;
         let mut tracer = Tracer::new(store, kinds, self.layout, &self.heap, self.release);
         let context =
             roots::RootContext { store, kinds, heap: &self.heap, spaces: &self.spaces, runs: &self.runs };
