@@ -18,6 +18,8 @@ use strandline_process::memory::{Memory, half_word_at, word_at};
 use strandline_process::pages::USER_ADDRESS_END;
 use strandline_process::range::{AddressRange, RangeSet};
 
+/// Words searched between two checks of the deadline.
+const WORDS_PER_DEADLINE_CHECK: u64 = 1 << 16;
 /// Limit on words followed, per program.
 const MAX_TRIED: usize = 1 << 17;
 /// Limit on arenas: 4 TiB.
@@ -99,14 +101,17 @@ pub fn find(
     (found, is_done)
 }
 
-/// Adds the words of a range that could point to an array.
+/// Adds the words of a range that could point to an array, until the deadline.
 fn add_words(context: &Context<'_>, memory: &dyn Memory, range: AddressRange, words: &mut BTreeSet<u64>) {
+    let mut seen = 0_u64;
     each_word(memory, context.resident, range, READ_BYTES, &mut |_, word| {
         let could_be = word.is_multiple_of(16) && word < USER_ADDRESS_END;
         if could_be && context.space.find(word).is_some_and(words::is_mapped_memory) {
             words.insert(word);
         }
-        words.len() < MAX_TRIED
+        seen += 1;
+        let has_time = !seen.is_multiple_of(WORDS_PER_DEADLINE_CHECK) || Instant::now() < context.deadline;
+        has_time && words.len() < MAX_TRIED
     });
 }
 
