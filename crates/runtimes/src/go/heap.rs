@@ -29,8 +29,10 @@ const MAX_RANGES: u64 = 1 << 12;
 const MAX_SPANS: u64 = 1 << 24;
 /// Spans checked to recognize a heap.
 const SPANS_CHECKED: u64 = 16;
-/// Candidate words between two checks of the deadline.
-const WORDS_PER_DEADLINE_CHECK: u64 = 64;
+/// Steps between two checks of the deadline: one for each word of static data, more for a word
+/// that could point to the spans.
+const STEPS_PER_DEADLINE_CHECK: u64 = 1 << 16;
+const STEPS_PER_CANDIDATE: u64 = 1 << 10;
 /// Limit on pages of structures that a worker keeps; a heap of 128 GiB of the smallest spans has
 /// fewer.
 const MAX_STRUCTURE_PAGES: usize = 1 << 20;
@@ -134,16 +136,20 @@ pub fn find(context: &Context<'_>, memory: &dyn Memory, program: &Program, layou
     if let Some(address) = program.symbols[0] {
         return heap_at(context, &mut pages, address, layout);
     }
-    let (mut found, mut tried) = (None, 0_u64);
+    let (mut found, mut steps) = (None, 0_u64);
     each_word(memory, context.resident, program.data, READ_BYTES, &mut |at, word| {
+        steps += 1;
         if word.is_multiple_of(8) && context.space.find(word).is_some_and(words::is_mapped_memory) {
-            tried += 1;
+            steps += STEPS_PER_CANDIDATE;
             let address = at.wrapping_sub(layout.all_spans);
             let is_within = address >= program.data.start && address < at;
             found = if is_within { heap_at(context, &mut pages, address, layout) } else { None };
         }
-        found.is_none()
-            && (!tried.is_multiple_of(WORDS_PER_DEADLINE_CHECK) || Instant::now() < context.deadline)
+        let is_due = steps >= STEPS_PER_DEADLINE_CHECK;
+        if is_due {
+            steps = 0;
+        }
+        found.is_none() && (!is_due || Instant::now() < context.deadline)
     });
     found
 }
