@@ -264,14 +264,14 @@ impl CensusContext<'_> {
                 .heap
                 .page_of(at)
                 .map_or((0, 0), |(index, page)| (index, usize::from(page.generation) % GENERATIONS));
-            let spot = self.store.spot(at);
-            let is_reached = spot.is_some_and(|spot| self.store.is_marked(spot));
+            let unit = self.store.unit(at);
+            let is_reached = unit.is_some_and(|unit| self.store.is_marked(unit));
             let is_live = is_reached || generation == PSEUDO_STATIC;
             if is_reached && generation != PSEUDO_STATIC {
                 if is_large {
                     census.large_resident_bytes += bytes_of(self.pages.runs_in(at, at + bytes));
                     census.large_bytes += bytes;
-                } else if !self.is_pinned(index, spot) {
+                } else if !self.is_pinned(index, unit) {
                     census.moved_bytes += bytes;
                 }
             }
@@ -294,10 +294,10 @@ impl CensusContext<'_> {
         })
     }
 
-    /// Whether conservative roots pin the object at `spot`, on page `page`.
-    fn is_pinned(&self, page: usize, spot: Option<UnitIndex>) -> bool {
+    /// Whether conservative roots pin the object at `unit`, on page `page`.
+    fn is_pinned(&self, page: usize, unit: Option<UnitIndex>) -> bool {
         self.pinned.get(page).copied().unwrap_or(false)
-            && spot.is_some_and(|spot| self.pins.binary_search(&spot).is_ok())
+            && unit.is_some_and(|unit| self.pins.binary_search(&unit).is_ok())
     }
 
     #[inline]

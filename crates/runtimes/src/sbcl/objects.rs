@@ -142,9 +142,9 @@ pub fn runs(heap: &DynamicSpace, regions: &[Region]) -> Vec<Run> {
 pub fn walk(store: &HeapCopy, kinds: &Kinds, run: Run, mut visit: impl FnMut(u64, u64, u64)) -> u64 {
     let mut at = run.start;
     while at < run.end {
-        let Some(spot) = store.spot(at) else { return at };
-        let header = store.word_on_page(spot, 0);
-        let Some(words) = kinds.words(header, store.word_on_page(spot, 1)) else { return at };
+        let Some(unit) = store.unit(at) else { return at };
+        let header = store.word_on_page(unit, 0);
+        let Some(words) = kinds.words(header, store.word_on_page(unit, 1)) else { return at };
         let Some(next) = words.checked_mul(8).and_then(|bytes| at.checked_add(bytes)) else { return at };
         if next > run.end {
             return at;
@@ -160,9 +160,9 @@ pub fn walk(store: &HeapCopy, kinds: &Kinds, run: Run, mut visit: impl FnMut(u64
 pub fn record_starts(store: &HeapCopy, kinds: &Kinds, run: Run) -> u64 {
     walk(store, kinds, run, |at, _, header| {
         if kinds.of(header) != Some(ObjectKind::Filler)
-            && let Some(spot) = store.spot(at)
+            && let Some(unit) = store.unit(at)
         {
-            store.set_start(spot);
+            store.set_start(unit);
         }
     })
 }
@@ -171,11 +171,11 @@ pub fn record_starts(store: &HeapCopy, kinds: &Kinds, run: Run) -> u64 {
 pub fn walk_space(store: &HeapCopy, kinds: &Kinds, space: &Space, mut visit: impl FnMut(u64, u64, u64)) {
     let mut at = space.start.next_multiple_of(UNIT_BYTES);
     while at < space.end {
-        let Some(spot) = store.spot(at) else {
+        let Some(unit) = store.unit(at) else {
             at = (at | (GC_PAGE_BYTES - 1)).saturating_add(1);
             continue;
         };
-        let header = store.word_on_page(spot, 0);
+        let header = store.word_on_page(unit, 0);
         let fits = match (space.kind, kinds.of(header)) {
             (SpaceKind::Text, Some(ObjectKind::Code | ObjectKind::FunInstance | ObjectKind::Filler)) => true,
             (
@@ -187,7 +187,7 @@ pub fn walk_space(store: &HeapCopy, kinds: &Kinds, space: &Space, mut visit: imp
             }
             _ => false,
         };
-        let words = kinds.words(header, store.word_on_page(spot, 1)).filter(|_| fits);
+        let words = kinds.words(header, store.word_on_page(unit, 1)).filter(|_| fits);
         let words = words.filter(|words| words.saturating_mul(8) <= space.end - at);
         if let Some(words) = words {
             visit(at, words, header);

@@ -118,9 +118,9 @@ impl PendingTrace {
         for space in &self.spaces {
             objects::walk_space(store, kinds, space, |at, _, header| {
                 if kinds.of(header) != Some(ObjectKind::Filler)
-                    && let Some(spot) = store.spot(at)
+                    && let Some(unit) = store.unit(at)
                 {
-                    store.set_start(spot);
+                    store.set_start(unit);
                 }
             });
         }
