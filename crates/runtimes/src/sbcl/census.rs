@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::heap::DynamicSpace;
-use super::objects::{Kinds, Run};
+use super::objects::{Kinds, Object, Run};
 use super::spaces::Slots;
 use super::store::{HeapCopy, UnitIndex};
 use crate::resident::bytes_of;
@@ -258,7 +258,7 @@ impl CensusContext<'_> {
         counter: &mut TypeCounter,
     ) -> u64 {
         let is_large = self.heap.pages.get(run.page).is_some_and(|page| page.is_large(self.layout));
-        super::objects::walk(self.store, self.kinds, run, |at, words, header| {
+        super::objects::walk(self.store, self.kinds, run, |Object { address: at, words, header }| {
             let bytes = words * 8;
             let (index, generation) = self
                 .heap

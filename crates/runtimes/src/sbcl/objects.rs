@@ -136,10 +136,20 @@ pub fn runs(heap: &DynamicSpace, regions: &[Region]) -> Vec<Run> {
     runs
 }
 
-/// Visits the objects of a run in order: address, words, first word. Returns where the walk ended:
-/// before the run's end if there is no object at that address. A valid run leaves at most one
-/// object that was not finished.
-pub fn walk(store: &HeapCopy, kinds: &Kinds, run: Run, mut visit: impl FnMut(u64, u64, u64)) -> u64 {
+/// An object, as a walk finds it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Object {
+    /// Its address.
+    pub address: u64,
+    /// Its size in words.
+    pub words: u64,
+    /// Its first word.
+    pub header: u64,
+}
+
+/// Visits the objects of a run in order. Returns where the walk ended: before the run's end if
+/// there is no object at that address. A valid run leaves at most one object that was not finished.
+pub fn walk(store: &HeapCopy, kinds: &Kinds, run: Run, mut visit: impl FnMut(Object)) -> u64 {
     let mut at = run.start;
     while at < run.end {
         let Some(unit) = store.unit(at) else { return at };
@@ -149,7 +159,7 @@ pub fn walk(store: &HeapCopy, kinds: &Kinds, run: Run, mut visit: impl FnMut(u64
         if next > run.end {
             return at;
         }
-        visit(at, words, header);
+        visit(Object { address: at, words, header });
         at = next;
     }
     at
@@ -158,9 +168,9 @@ pub fn walk(store: &HeapCopy, kinds: &Kinds, run: Run, mut visit: impl FnMut(u64
 /// Records where the objects of a run start. Runs that start on different pages share no word of
 /// bits.
 pub fn record_starts(store: &HeapCopy, kinds: &Kinds, run: Run) -> u64 {
-    walk(store, kinds, run, |at, _, header| {
-        if kinds.of(header) != Some(ObjectKind::Filler)
-            && let Some(unit) = store.unit(at)
+    walk(store, kinds, run, |object| {
+        if kinds.of(object.header) != Some(ObjectKind::Filler)
+            && let Some(unit) = store.unit(object.address)
         {
             store.set_start(unit);
         }
@@ -168,7 +178,7 @@ pub fn record_starts(store: &HeapCopy, kinds: &Kinds, run: Run) -> u64 {
 }
 
 /// Visits the objects of a space that has holes, which are skipped unit by unit.
-pub fn walk_space(store: &HeapCopy, kinds: &Kinds, space: &Space, mut visit: impl FnMut(u64, u64, u64)) {
+pub fn walk_space(store: &HeapCopy, kinds: &Kinds, space: &Space, mut visit: impl FnMut(Object)) {
     let mut at = space.start.next_multiple_of(UNIT_BYTES);
     while at < space.end {
         let Some(unit) = store.unit(at) else {
@@ -190,7 +200,7 @@ pub fn walk_space(store: &HeapCopy, kinds: &Kinds, space: &Space, mut visit: imp
         let words = kinds.words(header, store.word_on_page(unit, 1)).filter(|_| fits);
         let words = words.filter(|words| words.saturating_mul(8) <= space.end - at);
         if let Some(words) = words {
-            visit(at, words, header);
+            visit(Object { address: at, words, header });
         }
         at += words.unwrap_or(2) * 8;
     }

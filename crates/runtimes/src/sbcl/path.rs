@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use super::facts::{Path, Step};
 use super::mark::Tracer;
 use super::names::Names;
-use super::objects::{self, Kinds};
+use super::objects::{self, Kinds, Object};
 use super::roots::{self, RootKind};
 use super::store::UnitIndex;
 use super::trace::PendingTrace;
@@ -60,7 +60,7 @@ impl PendingTrace {
         for run in &self.runs {
             let generation = self.heap.pages.get(run.page).map(|page| usize::from(page.generation));
             let place = usize::from(generation == Some(PSEUDO_STATIC));
-            objects::walk(store, names.kinds, *run, |at, _, header| {
+            objects::walk(store, names.kinds, *run, |Object { address, header, .. }| {
                 if found.get(place).is_some_and(Option::is_some) {
                     return;
                 }
@@ -74,7 +74,7 @@ impl PendingTrace {
                     None => false,
                 };
                 if is_wanted
-                    && let Some(unit) = store.unit(at).filter(|&unit| store.is_marked(unit))
+                    && let Some(unit) = store.unit(address).filter(|&unit| store.is_marked(unit))
                     && let Some(found) = found.get_mut(place)
                 {
                     *found = Some(unit);

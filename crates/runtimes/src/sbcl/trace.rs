@@ -116,9 +116,9 @@ impl PendingTrace {
         let store = &self.copied.store;
         let unread = note_all_starts(store, kinds, &self.runs, workers);
         for space in &self.spaces {
-            objects::walk_space(store, kinds, space, |at, _, header| {
-                if kinds.of(header) != Some(ObjectKind::Filler)
-                    && let Some(unit) = store.unit(at)
+            objects::walk_space(store, kinds, space, |object| {
+                if kinds.of(object.header) != Some(ObjectKind::Filler)
+                    && let Some(unit) = store.unit(object.address)
                 {
                     store.set_start(unit);
                 }
