@@ -59,11 +59,10 @@ impl HeapCopy {
     }
 
     /// Adds the range `start..end` (page-aligned start), whose pages `wanted` (ascending indexes)
-    /// are to be copied. Returns the index of its first copied page.
-    pub fn add_area(&mut self, start: u64, end: u64, wanted: &[usize]) -> usize {
+    /// are to be copied.
+    pub fn add_area(&mut self, start: u64, end: u64, wanted: &[usize]) {
         let count = wanted.last().map_or(0, |&last| last + 1);
         let mut pages = vec![NOT_COPIED; count];
-        let first = self.addresses.len();
         for &page in wanted {
             if let Some(slot) = pages.get_mut(page)
                 && self.addresses.len() * PAGE < self.bytes.len()
@@ -73,7 +72,6 @@ impl HeapCopy {
             }
         }
         self.areas.push(Area { start, end, pages });
-        first
     }
 
     /// The copied pages, to be filled: address and bytes.
