@@ -30,6 +30,8 @@ mod survey;
 #[cfg(test)]
 mod tests;
 
+use std::collections::HashSet;
+
 use self::facts::Perl;
 use crate::batch::{CountingMemory, PageCache};
 use crate::perl::layout::RELEASES;
@@ -183,7 +185,14 @@ fn read_program(
     perl: &mut Perl,
 ) {
     let &interpreter::Reader { context, memory, release, .. } = reader;
+    // Two files may lead to one interpreter: a library that is loaded beside the program's own perl
+    // has not set its key, and that number may be the program's key.
+    let known: HashSet<String> = perl.interpreters.iter().map(|one| one.id.clone()).collect();
+    let is_new = |anchor: &locate::InterpreterLocation| {
+        anchor.interpreter.is_none_or(|address| !known.contains(&format!("{address:#x}")))
+    };
     let mut anchors = locate::interpreters(program, release, context.threads, &mut PageCache::new(memory));
+    anchors.retain(is_new);
     if anchors.is_empty() {
         return;
     }
@@ -197,7 +206,7 @@ fn read_program(
     }
     perl.ithreads |= program.has_threads();
     reading.facts.found_by.clone_from(&program.path);
-    for anchor in &anchors {
+    for anchor in anchors.iter().filter(|anchor| is_new(anchor)) {
         let of_interpreter = reader.read(anchor);
         reading.caveats.extend(of_interpreter.caveats);
         reading.named_blocks.extend(of_interpreter.named);
