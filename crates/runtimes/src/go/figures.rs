@@ -47,8 +47,9 @@ pub fn read(context: &Context<'_>, memory: &dyn Memory, instance: Instance<'_>) 
     let idle = heap.bytes().saturating_sub(in_use + manual);
     let mut figures = Figures { alloc: spans.object_bytes(), in_use, idle, ..Figures::default() };
     let counters = Counters { in_use, manual, idle };
-    let controller = program.symbols[1].filter(|&at| counters.is_controller_at(&mut pages, at, layout));
-    let stats = program.symbols[2].and_then(|at| at.checked_add(layout.stats));
+    let controller =
+        program.symbols.controller.filter(|&at| counters.is_controller_at(&mut pages, at, layout));
+    let stats = program.symbols.stats.and_then(|at| at.checked_add(layout.stats));
     let stats = stats.filter(|&at| counters.match_deltas_at(&mut pages, at, layout));
     let mut found = Found { controller, stats };
     if !found.is_complete() {

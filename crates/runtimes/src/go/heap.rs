@@ -133,7 +133,7 @@ pub struct Spans {
 /// Finds the heap of `program`.
 pub fn find(context: &Context<'_>, memory: &dyn Memory, program: &Program, layout: &Layout) -> Option<Heap> {
     let mut pages = PageCache::new(memory);
-    if let Some(address) = program.symbols[0] {
+    if let Some(address) = program.symbols.heap {
         return heap_at(context, &mut pages, address, layout);
     }
     let (mut found, mut steps) = (None, 0_u64);
