@@ -306,8 +306,8 @@ impl<'a> Tracer<'a> {
                 store.each_word(address, 1, words, |_, word| self.visit_raw(word))
             }
             ObjectKind::Symbol => {
-                let (name, mask) = self.layout.symbol_name;
-                let masked = |index, word| if index == name as u64 { word & mask } else { word };
+                let name = self.layout.symbol_name;
+                let masked = |index, word| if index == name.word as u64 { word & name.mask } else { word };
                 store.each_word(address, 1, words, |index, word| self.visit(masked(index, word)));
             }
             ObjectKind::Code => {

@@ -33,12 +33,11 @@ pub struct Names<'a> {
 impl Names<'_> {
     /// The name of the type whose layout `layout` points to.
     pub fn type_name(&mut self, layout: u64) -> Option<String> {
-        let (slot, since, later) = self.layout.layout_classoid;
-        let slot = if self.release >= since { later } else { slot };
+        let slot = self.layout.layout_classoid.index(self.release);
         let classoid = self.slot_of(layout, slot, INSTANCE_LOWTAG, ObjectKind::Instance)?;
         let symbol = self.slot_of(classoid, CLASSOID_NAME, INSTANCE_LOWTAG, ObjectKind::Instance)?;
-        let (slot, mask) = self.layout.symbol_name;
-        let string = self.slot_of(symbol, slot, OTHER_LOWTAG, ObjectKind::Symbol)? & mask;
+        let name = self.layout.symbol_name;
+        let string = self.slot_of(symbol, name.word, OTHER_LOWTAG, ObjectKind::Symbol)? & name.mask;
         let name = self.string(string);
         self.replaced += u64::from(name.is_none());
         name
