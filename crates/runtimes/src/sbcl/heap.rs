@@ -184,6 +184,12 @@ impl DynamicSpace {
         self.start + self.pages.len() as u64 * GC_PAGE_BYTES
     }
 
+    /// First byte behind the part that is claimed: a claim covers at most [`MAX_BYTES`], and no
+    /// page behind these is in use.
+    pub fn claim_end(&self) -> u64 {
+        self.start + self.size_bytes.min(MAX_BYTES)
+    }
+
     /// Address of the page `index`.
     pub fn address_of(&self, index: usize) -> u64 {
         self.start + index as u64 * GC_PAGE_BYTES
@@ -244,4 +250,18 @@ fn parse_page(entry: &[u8], layout: &Layout) -> Result<Page, ReadError> {
 /// Whether a generation is the pseudo-static one, which is never collected.
 pub fn is_pseudo_static(generation: usize) -> bool {
     generation == PSEUDO_STATIC
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_claim_is_no_larger_than_its_pages() {
+        let end = |size_bytes: u64| {
+            DynamicSpace { start: GC_PAGE_BYTES, size_bytes, ..DynamicSpace::default() }.claim_end()
+        };
+        assert_eq!(end(8 * GC_PAGE_BYTES), 9 * GC_PAGE_BYTES);
+        assert_eq!(end(2 * MAX_BYTES), GC_PAGE_BYTES + MAX_BYTES);
+    }
 }

@@ -165,7 +165,7 @@ pub fn read(context: &Context<'_>, program: &locate::Program) -> Result<Reading,
         reading.caveats.push(Caveat::new("sbcl_damaged", format!("{:#x}", heap.start), None, text));
         return Ok(reading);
     }
-    let pages = context.pages(heap.start, heap.start + heap.size_bytes);
+    let pages = context.pages(heap.start, heap.claim_end());
     let seen = HeapState { program, layout, release, heap, threads, spaces: found };
     seen.take(context, pages, figures, &mut reading);
     Ok(reading)

@@ -244,7 +244,7 @@ pub fn claim_pages(
     layout: &Layout,
     slots: &Slots,
 ) -> RangeClaim {
-    let end = heap.start + heap.size_bytes;
+    let end = heap.claim_end();
     let mut accumulator = Accumulator::new(heap.start, pages);
     for (index, page) in heap.pages.iter().enumerate() {
         let start = heap.address_of(index);

@@ -85,7 +85,7 @@ impl Pending for PendingTrace {
             pages: &self.pages,
         };
         let (census, mut block) = context.count(workers);
-        let end = self.heap.start + self.heap.size_bytes;
+        let end = self.heap.claim_end();
         let mut accumulator = Accumulator::new(self.heap.end(), &self.pages);
         accumulator.claim_to(end, Class::Refined(slots.free));
         // The accumulator starts where the blocks end.
@@ -162,8 +162,7 @@ impl PendingTrace {
         figures.dead_bytes = Some(Tally::sum(&all.dead).bytes);
         let after = self.after_full_collection(census, marked);
         figures.usage_after_full_gc_bytes = Some(after.usage_bytes);
-        let resident: u64 =
-            bytes_of(self.pages.runs_in(self.heap.start, self.heap.start + self.heap.size_bytes));
+        let resident = bytes_of(self.pages.runs_in(self.heap.start, self.heap.claim_end()));
         figures.full_gc_gives_back_bytes = Some(resident.saturating_sub(after.resident_bytes));
         let mut names = Names {
             store: &self.copied.store,
