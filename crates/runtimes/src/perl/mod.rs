@@ -47,6 +47,9 @@ use strandline_claims::remedy::{Effect, Spec};
 use strandline_claims::runtime::{self, Access, Busy, Context, FinishContext, Found, Pending, Reading};
 use strandline_process::memory::Memory;
 
+/// Limit on Perls read in one process (a program and libraries): each costs time.
+pub const MAX_PROGRAMS: usize = 8;
+
 /// The slots of Perl's claims. All but the last are for chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slots {
@@ -157,7 +160,11 @@ pub fn read(context: &Context<'_>, programs: &[locate::Program], refinements: &R
         reading.caveats.push(Caveat::new("slots_taken", reading.facts.found_by.clone(), None, text));
         return reading;
     };
-    for program in programs {
+    if let Some(program) = programs.get(MAX_PROGRAMS) {
+        let text = "the process has more Perls than strandline reads: this one and later ones count for the allocator's rows";
+        reading.caveats.push(Caveat::new("perl_left_out", program.path.clone(), None, text));
+    }
+    for program in programs.iter().take(MAX_PROGRAMS) {
         // A program may hold one Perl and have loaded another.
         let release = program.release().unwrap_or(release);
         let reader = interpreter::Reader::new(context, &memory, release, refinements, slots);
