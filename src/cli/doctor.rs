@@ -139,11 +139,10 @@ fn own_pagemap() -> std::io::Result<fs::File> {
 fn page_scan() -> Check {
     let mut regions = [pagemap::Region::default(); 8];
     // Covers all addresses of a process: the last page is never mapped, and is left out.
-    let (start, end) = (0, USER_ADDRESS_END - host::page_bytes());
-    let tried =
-        own_pagemap().and_then(|file| pagemap::scan(&file, start, end, pagemap::PRESENT, &mut regions));
+    let range = 0..USER_ADDRESS_END - host::page_bytes();
+    let tried = own_pagemap().and_then(|file| pagemap::scan(&file, range, pagemap::PRESENT, &mut regions));
     let (status, found) = match tried {
-        Ok((runs, _)) if runs > 0 => (Status::Ok, "PAGEMAP_SCAN works".to_owned()),
+        Ok(progress) if progress.filled > 0 => (Status::Ok, "PAGEMAP_SCAN works".to_owned()),
         Ok(_) => (Status::Limited, "PAGEMAP_SCAN lists no page".to_owned()),
         Err(error) => (Status::Limited, format!("PAGEMAP_SCAN: {error}")),
     };
