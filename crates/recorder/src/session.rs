@@ -31,7 +31,7 @@ use super::plan::Plan;
 use super::poller::{Poller, Source};
 use super::sampler::{Sampler, Units};
 use super::sink::Sink;
-use super::tree::{Departed, ProcessEvents, Program, SEARCH_EVERY, Tree};
+use super::tree::{self, Departed, ProcessEvents, Program, SEARCH_EVERY, Tree};
 use super::{Options, Progress, Recorded};
 
 /// Interval at which samples are written to the file.
@@ -243,6 +243,8 @@ impl<'a> Session<'a> {
             if self.grid.take(now_us) {
                 self.sample_all(now_us);
                 self.sample_group(now_us);
+                let moments = &mut self.state.moments;
+                moments.is_root_unsampled |= !self.tree.has(self.root) && tree::is_running(self.root);
             }
             self.periodic_work(now_us);
             if let Some(reason) = self.wait() {
@@ -438,8 +440,7 @@ impl<'a> Session<'a> {
         self.state.moments.watched -= usize::from(member.has_watch);
         if pid == self.root {
             self.root_status = self.root_status.or(wait_status);
-            let high_water_kib = member.final_kib.or(member.high_water_kib());
-            self.state.moments.root_end = Some(moments::RootEnd { high_water_kib, at_us: now_us });
+            self.state.moments.root_high_water_kib = member.final_kib.or(member.high_water_kib());
         }
         let Some(process) = member.number else {
             if now_us.saturating_sub(member.first_seen_us) <= BRIEF_US {

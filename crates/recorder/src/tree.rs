@@ -272,7 +272,7 @@ impl Tree {
                     }
                 }
                 // The kernel reports the end of the main thread; other threads may run on.
-                Ok(Some(Event::Exit { pid, .. })) if self.is_running(pid) => {}
+                Ok(Some(Event::Exit { pid, .. })) if self.has(pid) && is_running(pid) => {}
                 Ok(Some(Event::Exit { pid, wait_status })) => {
                     departed.extend(self.remove(pid, Some(wait_status)));
                 }
@@ -281,33 +281,6 @@ impl Tree {
                 Err(_) => return false,
             }
         }
-    }
-
-    /// Whether a process whose main thread has ended is still running: it has other live threads,
-    /// or one of them has replaced the program (execve) and is the main thread now.
-    fn is_running(&self, pid: i32) -> bool {
-        if !self.members.contains_key(&pid) {
-            return false;
-        }
-        let Ok(process) = Process::open(pid) else { return false };
-        let is_thread_running = |tid: i32| match process.task_stat(tid) {
-            // Another thread may have taken the main thread's place (execve).
-            Ok(stat) if tid == pid => stat.is_alive(),
-            Ok(stat) => !matches!(stat.state, Some('Z' | 'X')),
-            Err(_) => false,
-        };
-        for _ in 0..MAX_LISTS {
-            let tids = process.tasks().unwrap_or_default();
-            if tids.iter().take(MAX_TASKS).any(|&tid| is_thread_running(tid)) {
-                return true;
-            }
-            // A thread that has disappeared may have taken the main thread's place.
-            let is_changed = tids.iter().take(MAX_TASKS).any(|&tid| process.task_stat(tid).is_err());
-            if !is_changed && process.lists_all(&tids) {
-                return false;
-            }
-        }
-        false
     }
 
     /// Searches /proc for children of the processes that are followed. Of a process with more than
@@ -371,6 +344,30 @@ fn children(pid: i32, choose: &impl Fn(&[i32]) -> Vec<i32>) -> Vec<i32> {
         text.split_ascii_whitespace().filter_map(|word| word.parse().ok()).collect::<Vec<i32>>()
     };
     choose(&tasks).into_iter().flat_map(children_of_task).collect()
+}
+
+/// Whether a process whose main thread has ended is still running: it has other live threads,
+/// or one of them has replaced the program (execve) and is the main thread now.
+pub fn is_running(pid: i32) -> bool {
+    let Ok(process) = Process::open(pid) else { return false };
+    let is_thread_running = |tid: i32| match process.task_stat(tid) {
+        // Another thread may have taken the main thread's place (execve).
+        Ok(stat) if tid == pid => stat.is_alive(),
+        Ok(stat) => !matches!(stat.state, Some('Z' | 'X')),
+        Err(_) => false,
+    };
+    for _ in 0..MAX_LISTS {
+        let tids = process.tasks().unwrap_or_default();
+        if tids.iter().take(MAX_TASKS).any(|&tid| is_thread_running(tid)) {
+            return true;
+        }
+        // A thread that has disappeared may have taken the main thread's place.
+        let is_changed = tids.iter().take(MAX_TASKS).any(|&tid| process.task_stat(tid).is_err());
+        if !is_changed && process.lists_all(&tids) {
+            return false;
+        }
+    }
+    false
 }
 
 #[cfg(test)]

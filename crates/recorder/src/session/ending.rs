@@ -11,13 +11,10 @@ use super::super::sampler::Sampler;
 use super::super::tree::{Member, ProcessEvents};
 use crate::ledgers::Ledgers;
 
-use super::moments::RootEnd;
 use super::{LAST_LEDGERS_TIMEOUT, MAX_ROUND, Session, StopReason, ending_signal, exit_status};
 
 /// How long to wait for the kernel to report an end.
 const END_EVENT_WAIT_US: u64 = 100_000;
-/// If the main thread ended this much before the process, the process ran on without it.
-const LEADER_ONLY_US: u64 = 100_000;
 /// Interval between checks whether the watch of an ended process is over.
 const WATCH_ROUND: Duration = Duration::from_millis(2);
 
@@ -163,13 +160,12 @@ impl Session<'_> {
                 high_water_kib
             }
             None => {
-                // The kernel reported the end of its main thread before.
-                let RootEnd { high_water_kib, at_us } = self.state.moments.root_end.unwrap_or_default();
-                if now_us.saturating_sub(at_us) > LEADER_ONLY_US {
+                // Its end was reported before.
+                if self.state.moments.is_root_unsampled {
                     let text = "its main thread ended and others ran on: it was not sampled from then on";
                     self.add_caveat("leader_ended", format!("process {}", self.root), text);
                 }
-                high_water_kib
+                self.state.moments.root_high_water_kib
             }
         }
     }

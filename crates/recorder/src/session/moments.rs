@@ -92,8 +92,10 @@ pub(super) struct Moments {
     pub brief_processes: u64,
     /// See [`strandline_recording::Ending`].
     pub unsampled_processes: u64,
-    /// The reported end of the first process.
-    pub root_end: Option<RootEnd>,
+    /// High-water mark of the first process at its reported end.
+    pub root_high_water_kib: Option<u64>,
+    /// Whether it was found running after its reported end.
+    pub is_root_unsampled: bool,
 }
 
 /// An answer that is not sent yet.
@@ -102,13 +104,6 @@ struct PendingAnswer {
     since_us: u64,
     /// Whether its process had ended before it could be sampled.
     has_ended: bool,
-}
-
-/// The reported end of the first process.
-#[derive(Clone, Copy, Default)]
-pub(super) struct RootEnd {
-    pub high_water_kib: Option<u64>,
-    pub at_us: u64,
 }
 
 /// What a ledger found and took.
