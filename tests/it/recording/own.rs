@@ -238,7 +238,7 @@ fn an_interrupt_from_the_keyboard_comes_once() -> Outcome {
     }
     let place = Place::new()?;
     let subject = recorded()?;
-    let (report, heard) = (place.folder.0.join("report"), place.folder.0.join("report.heard"));
+    let (report, received) = (place.folder.0.join("report"), place.folder.0.join("report.received"));
     let run = format!("{} run", program());
     let line = format!("exec {run} -o {} -- {subject} interrupts {}", place.file.display(), report.display());
     let mut terminal = on_a_terminal(&line)?;
@@ -251,8 +251,8 @@ fn an_interrupt_from_the_keyboard_comes_once() -> Outcome {
     let mut typed = terminal.child.stdin.take().ok_or("no pipe")?;
     typed.write_all(b"\x03")?;
     typed.flush()?;
-    until_true("the interrupt", || heard.exists())?;
-    // A second one would come from the recorder, which also gets the terminal's interrupt.
+    until_true("the interrupt", || received.exists())?;
+    // A second one would come from the recorder, which the terminal also interrupts.
     until_true("the recorder to take its interrupt", || has_taken_its_signals(recorder))?;
     std::fs::write(&report, "")?;
     until("the command's end", || Ok(terminal.child.try_wait()?.is_some().then_some(())))?;

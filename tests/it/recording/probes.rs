@@ -27,7 +27,7 @@ const SHRINKS_KIB: u64 = 48 * 1024;
 /// [`ALWAYS`].
 const SCENARIOS: [(&str, u64); 11] = [
     ("absent", 0),
-    ("gone", 0),
+    ("hangup", 0),
     ("value=", 0),
     ("value=x", 0),
     ("value=0", 0),
@@ -486,11 +486,11 @@ fn shell() -> Outcome {
         check(&name, &folder, &program)?;
         // A mark neither runs nor changes the trap, with and without a peer.
         let served =
-            ["serve", "gone", "absent"].map(|scenario| serve(&folder, scenario, &program, &["trap", ""]));
-        let [served, gone, absent] = served;
-        let (served, gone, absent) = (served?, gone?, absent?);
+            ["serve", "hangup", "absent"].map(|scenario| serve(&folder, scenario, &program, &["trap", ""]));
+        let [served, hangup, absent] = served;
+        let (served, hangup, absent) = (served?, hangup?, absent?);
         same(&name, "trap", &absent, &served)?;
-        same(&name, "trap, gone", &absent, &gone)?;
+        same(&name, "trap, hangup", &absent, &hangup)?;
         assert!(absent.run.stdout.contains("echo trapped"), "{:?}", absent.run);
     }
     Ok(())

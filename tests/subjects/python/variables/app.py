@@ -1,4 +1,4 @@
-"""A module with variables: a cache, what another module has too, and what must not lead to all others."""
+"""A module with variables: a cache, a dictionary that another module also names, and functions that refer to the module."""
 import functools
 import weakref
 
