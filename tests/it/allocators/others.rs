@@ -29,11 +29,11 @@ fn start(library: &PathBuf, name: &str, arguments: &[&str]) -> Result<Subject> {
     })
 }
 
-/// Sends a command to the subject, and returns the answer once it rests again.
-fn asked(subject: &mut Subject, command: u8) -> Result<Value> {
-    let said = subject.ask(command)?;
+/// Sends a command to the subject, and returns the answer once the subject sleeps again.
+fn answer_at_rest(subject: &mut Subject, command: u8) -> Result<Value> {
+    let answer = subject.ask(command)?;
     subject.at_rest()?;
-    Ok(said)
+    Ok(answer)
 }
 
 /// The document's entry for an allocator that was read.
@@ -166,8 +166,8 @@ fn programs_with_google_tcmalloc_match_their_own_counts() -> Outcome {
             command.args([&seed.to_string(), most(seed), &keep]);
             command.env("LD_PRELOAD", library).env("GLIBC_TUNABLES", rseq);
             let mut subject = Subject::start_command(command)?;
-            let asked = subject.ask(b's')?;
-            let has_processors = number(&asked, "tcmalloc.per_cpu_caches_active")? == 1;
+            let statistics = subject.ask(b's')?;
+            let has_processors = number(&statistics, "tcmalloc.per_cpu_caches_active")? == 1;
             assert_eq!(has_processors, rseq == RSEQ[0], "seed {seed}");
             of_googles(subject).map_err(|error| format!("seed {seed}, {rseq}: {error}"))?;
         }
@@ -181,14 +181,14 @@ fn of_googles(mut subject: Subject) -> Outcome {
     subject.at_rest()?;
     let before = read(&explain(subject.pid())?, "google_tcmalloc")?.clone();
     for round in 0..2 {
-        let own = asked(&mut subject, b'w')?;
+        let own = answer_at_rest(&mut subject, b'w')?;
         let document = explain(subject.pid())?;
         invariants::hold(&document)?;
         assert_eq!(caveats(&document), Vec::<String>::new(), "{}", document["caveats"]);
         let now = read(&document, "google_tcmalloc")?;
-        for (key, told) in [("live_blocks", "blocks"), ("live_bytes", "bytes")] {
+        for (key, own_key) in [("live_blocks", "blocks"), ("live_bytes", "bytes")] {
             let more = number(now, key)? - number(&before, key)?;
-            assert_eq!(more, number(&own, told)?, "{key}, round {round}");
+            assert_eq!(more, number(&own, own_key)?, "{key}, round {round}");
         }
         let unattributed = number(&document["totals"], "unattributed")?;
         assert!(unattributed < 100 << 10, "{}", document["totals"]);
@@ -239,7 +239,7 @@ fn of_one_program((name, expected): (&str, &[&str]), remedy: Option<&str>, mut s
     let before = explain(subject.pid())?;
     let before = read(&before, name)?.clone();
     for round in 0..2 {
-        let own = asked(&mut subject, b'w')?;
+        let own = answer_at_rest(&mut subject, b'w')?;
         let document = explain(subject.pid())?;
         invariants::hold(&document)?;
         assert_eq!(caveats(&document), expected, "{}", document["caveats"]);
@@ -257,9 +257,9 @@ fn of_one_program((name, expected): (&str, &[&str]), remedy: Option<&str>, mut s
             }
         }
         let Some(remedy) = remedy else { continue };
-        let said = predicted(&document, remedy).ok_or("no remedy")?;
+        let predicted = predicted(&document, remedy).ok_or("no remedy")?;
         let returned = subject::number(&subject.ask(b'p')?, "returned_bytes")?;
-        assert_eq!(returned, said, "round {round}");
+        assert_eq!(returned, predicted, "round {round}");
     }
     Ok(())
 }
@@ -271,7 +271,7 @@ fn a_purge_gives_back_what_was_predicted() -> Outcome {
         // With mimalloc, most of the predicted memory was left by a thread that ended.
         let arguments = if *name == "mimalloc" { ["1", "keep=10"] } else { ["4", "keep=40"] };
         let mut subject = start(library, "any_heap", &arguments)?;
-        asked(&mut subject, b'w')?;
+        answer_at_rest(&mut subject, b'w')?;
         let pid = subject.pid_text();
         let dry = json(&["reclaim", "--json", "--dry-run", "--remedy", remedy, &pid])?;
         assert!(dry["predicted_bytes"].as_u64() > Some(1 << 20), "{name}: {dry}");
@@ -331,7 +331,7 @@ fn a_call_that_cannot_be_made_is_not_predicted() -> Outcome {
         std::fs::write(&copy, bytes)?;
         let arguments = if library.name == "mimalloc" { ["1", "keep=10"] } else { ["4", "keep=40"] };
         let mut subject = start(&copy, "any_heap", &arguments)?;
-        asked(&mut subject, b'w')?;
+        answer_at_rest(&mut subject, b'w')?;
         let document = explain(subject.pid())?;
         let remedies = document["remedies"].as_array().ok_or("no remedies")?;
         let offered = remedies.iter().find(|remedy| remedy["id"] == library.remedy).ok_or("not offered")?;
@@ -421,7 +421,7 @@ fn client(socket: &str, arguments: &[&str]) -> Option<String> {
 fn until_freed(socket: &str) -> Outcome {
     until_true("redis to free what was flushed", || {
         client(socket, &["redis-cli", "info", "memory"])
-            .is_some_and(|said| said.lines().any(|line| line.trim_end() == "lazyfree_pending_objects:0"))
+            .is_some_and(|text| text.lines().any(|line| line.trim_end() == "lazyfree_pending_objects:0"))
     })
 }
 
@@ -524,9 +524,9 @@ fn is_paused(pid: i32) -> bool {
 fn a_forked_child_has_the_same_heap() -> Outcome {
     for_any(all(here!()), |(name, library, _)| {
         let mut subject = start(library, "any_heap", &["7"])?;
-        asked(&mut subject, b'w')?;
+        answer_at_rest(&mut subject, b'w')?;
         let parent = explain(subject.pid())?;
-        let child = i32::try_from(subject::number(&asked(&mut subject, b'f')?, "child")?)?;
+        let child = i32::try_from(subject::number(&answer_at_rest(&mut subject, b'f')?, "child")?)?;
         // Allocators run handlers in a new child, which then waits for signals.
         let copy = until_true("the child to rest", || is_paused(child)).and_then(|()| explain(child));
         strandline_sys::signal::send(child, 9)?;

@@ -11,7 +11,7 @@ fn the_story_is_true() {
     assert_eq!(document["schema"], "strandline/demo/1");
     assert_eq!(document["memory_unchanged"], true, "first do no harm");
     let pid = document["before"]["target"]["pid"].as_i64().unwrap();
-    assert!(!std::path::Path::new(&format!("/proc/{pid}")).exists(), "the process is gone");
+    assert!(!std::path::Path::new(&format!("/proc/{pid}")).exists(), "process {pid} still runs");
     let rss = |moment: &str| document[moment]["kernel"]["rss_bytes"].as_u64().unwrap();
     assert!(rss("before") > (48 + 64) << 20);
     let given = &document["reclaim"];

@@ -38,7 +38,7 @@ fn outputs(pid: &str) -> crate::support::Result<Vec<(String, String)>> {
     for command in commands {
         let run = strandline::run(command)?;
         if run.stdout.is_empty() && run.stderr.is_empty() {
-            return Err(format!("`strandline {}` says nothing at all", command.join(" ")).into());
+            return Err(format!("`strandline {}` printed nothing", command.join(" ")).into());
         }
         outputs.push((command.join(" "), format!("{}{}", run.stdout, run.stderr)));
     }

@@ -163,7 +163,7 @@ fn an_allocator_that_knows_no_thread_is_purged_by_the_main_thread() -> Outcome {
     if bytes(&dry, "predicted_bytes")? < 50 << 20 || predicted.abs_diff(actual) > predicted / 100 {
         return Err(format!("{} and {predicted} predicted, {actual} in fact", dry["predicted_bytes"]).into());
     }
-    if subject.finish()?.success() { Ok(()) } else { Err("it did not end well".into()) }
+    if subject.finish()?.success() { Ok(()) } else { Err("the subject found an error".into()) }
 }
 
 #[test]

@@ -76,8 +76,8 @@ fn promtool_has_nothing_against_the_rules() -> Outcome {
         ["check", "config", "prometheus.yml"],
     ] {
         let output = Command::new("promtool").args(arguments).current_dir(deploy("prometheus")).output()?;
-        let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
-        assert!(output.status.success(), "{arguments:?}: {said}");
+        let output_text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        assert!(output.status.success(), "{arguments:?}: {output_text}");
     }
     Ok(())
 }
@@ -132,8 +132,8 @@ fn systemd_has_nothing_against_the_unit() -> Outcome {
     let path = folder.0.join("strandline-export.service");
     std::fs::write(&path, unit)?;
     let output = Command::new("systemd-analyze").args(["verify", "--man=no"]).arg(&path).output()?;
-    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
-    assert!(output.status.success() && said.is_empty(), "{said}");
+    let output_text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    assert!(output.status.success() && output_text.is_empty(), "{output_text}");
     Ok(())
 }
 

@@ -37,20 +37,20 @@ fn promtool(arguments: &[&str], input: &str) -> Result<Option<String>> {
     };
     child.stdin.take().ok_or("no pipe")?.write_all(input.as_bytes())?;
     let output = child.wait_with_output()?;
-    let said = [output.stdout, output.stderr].concat();
-    let said = String::from_utf8_lossy(&said).into_owned();
+    let output_bytes = [output.stdout, output.stderr].concat();
+    let output_text = String::from_utf8_lossy(&output_bytes).into_owned();
     if output.status.success() {
-        Ok(Some(said))
+        Ok(Some(output_text))
     } else {
-        Err(format!("promtool {arguments:?}: {said}").into())
+        Err(format!("promtool {arguments:?}: {output_text}").into())
     }
 }
 
 fn valid(page: &Page, test: &str) -> Outcome {
     match promtool(&["check", "metrics"], &page.text)? {
         None => skipped(test, "no promtool here (make deps)"),
-        Some(said) if said.is_empty() => {}
-        Some(said) => return Err(said.into()),
+        Some(output_text) if output_text.is_empty() => {}
+        Some(output_text) => return Err(output_text.into()),
     }
     Ok(())
 }
@@ -171,8 +171,8 @@ fn hanging_clients_and_storms_delay_no_other_client() -> Outcome {
     let mut hanging = Vec::new();
     for turn in 0..260 {
         let mut stream = TcpStream::connect(exporter.address)?;
-        let said: &[u8] = [&b""[..], b"GET /metrics HTTP/1.1\r\n\r\n", b"GET /metr"][turn % 3];
-        stream.write_all(said)?;
+        let request: &[u8] = [&b""[..], b"GET /metrics HTTP/1.1\r\n\r\n", b"GET /metr"][turn % 3];
+        stream.write_all(request)?;
         hanging.push(stream);
     }
     // They stay connected: an answer comes once the exporter drops the slowest of them.
@@ -236,8 +236,9 @@ fn processes_come_and_go() -> Outcome {
     // The shell does not notice the end of its input.
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), Signal::SIGKILL)?;
     drop(subject);
-    let gone = exporter.page_when("without it", |page| page.of("strandline_rss_bytes", pid).is_empty())?;
-    assert!(!gone.samples.iter().any(|sample| sample.labels.get("pid") == Some(&pid.to_string())));
+    let page_without_it =
+        exporter.page_when("without it", |page| page.of("strandline_rss_bytes", pid).is_empty())?;
+    assert!(!page_without_it.samples.iter().any(|sample| sample.labels.get("pid") == Some(&pid.to_string())));
     Ok(())
 }
 
@@ -298,7 +299,7 @@ fn a_killed_exporter_leaves_nothing_that_runs() -> Outcome {
     for _ in 0..repetitions(4, 20) {
         let exporter = Exporter::start(&with(&arguments))?;
         // The exporter takes a ledger each second.
-        assert!(until_traced(subject.pid()), "the process is gone, or was never traced");
+        assert!(until_traced(subject.pid()), "the process has ended, or was never traced");
         // Returns after the exporter has ended.
         exporter.end(Signal::SIGKILL)?;
         until_free(subject.pid())?;

@@ -10,9 +10,9 @@ use serde_json::Value;
 
 use crate::support::{Outcome, Result, Subject, for_any, here, pythons, strandline};
 
-/// malloc blocks that a subject loses, in a thread's arena; registers and stacks may still point to
-/// the last ones.
+/// malloc blocks that a subject leaks, in a thread's arena.
 const LOST: u64 = 300;
+/// Leaked blocks to which registers and stacks may still point.
 const MAX_LEFT: u64 = 3;
 
 fn root<'a>(document: &'a Value, name: &str) -> Option<&'a Value> {
@@ -23,11 +23,11 @@ fn retained(document: &Value, name: &str) -> u64 {
     root(document, name).and_then(|root| root["retained_bytes"].as_u64()).unwrap_or(0)
 }
 
-/// Whether variables retain what the subject printed, within 5 %, what two variables have is
-/// shared, and as much is lost as it lost.
+/// Whether variables retain the bytes that the subject printed, within 5 %, the bytes of two
+/// variables are shared, and the blocks that it leaked are unreachable.
 fn agrees(subject: &Subject, document: &Value, runtime: &str, sharing: &[&str]) -> Outcome {
-    let told = subject.ready.as_object().ok_or("it did not say what it has")?;
-    let names: Vec<&str> = told.keys().map(String::as_str).filter(|name| *name != "shared").collect();
+    let printed = subject.ready.as_object().ok_or("the subject printed no figures")?;
+    let names: Vec<&str> = printed.keys().map(String::as_str).filter(|name| *name != "shared").collect();
     retain(subject, document, runtime, &names)?;
     let wanted = subject.number("shared")?;
     let shared = document["shared_total"]["bytes"].as_u64().unwrap_or(0);
@@ -107,7 +107,7 @@ fn subject(python: &str, name: &str) -> Result<Command> {
 }
 
 #[test]
-fn variables_of_python_hold_what_they_have() -> Outcome {
+fn variables_of_python_retain_their_values() -> Outcome {
     let test = here!();
     let all = pythons::all(test).into_iter().chain(pythons::free_threaded(test));
     for_any(all, |path| {
@@ -116,9 +116,9 @@ fn variables_of_python_hold_what_they_have() -> Outcome {
     })
 }
 
-/// A value of two variables is retained by neither alone: the answer names both.
+/// Neither of two variables with the same value retains it; the report names both.
 #[test]
-fn variables_of_python_that_have_the_same_are_named_together() -> Outcome {
+fn variables_of_python_with_one_value_are_named_together() -> Outcome {
     let test = here!();
     let all = pythons::all(test).into_iter().chain(pythons::free_threaded(test));
     for_any(all, |path| {

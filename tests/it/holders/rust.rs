@@ -58,7 +58,7 @@ fn types_of_a_stripped_program_are_sizes() -> Outcome {
     let types = document["types"].as_array().ok_or("no types")?;
     let is_size = |name: &str| name.ends_with("-byte blocks");
     assert!(types.iter().all(|of| of["name"].as_str().is_some_and(is_size)), "{types:?}");
-    let each = subject.ready["each"].as_u64().ok_or("it did not say")?;
+    let each = subject.ready["each"].as_u64().ok_or("the subject printed no number")?;
     // The size includes the counts that Arc adds before its value.
     assert!(instances(&document, "152-byte blocks") >= each, "{types:?}");
     assert!(subject.finish()?.success());

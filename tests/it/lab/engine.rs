@@ -65,11 +65,11 @@ fn commands_read_nothing_and_may_remove_where_they_are() -> Outcome {
     let words = ["compare", "--repeat", "2", "sh -c 'test -z \"$(cat)\"'", "cat"];
     let ended = finish(lab.command(&words), b"not for them\n")?;
     assert_eq!(ended.how(), 0, "{}", ended.complaint());
-    let gone = lab.folder.0.join("gone");
-    std::fs::create_dir(&gone)?;
-    let remove = format!("rm -rf {}", gone.display());
+    let removed = lab.folder.0.join("removed");
+    std::fs::create_dir(&removed)?;
+    let remove = format!("rm -rf {}", removed.display());
     let mut command = lab.command(&["compare", "--repeat", "3", &remove, "true"]);
-    command.current_dir(&gone);
+    command.current_dir(&removed);
     let ended = finish(command, b"")?;
     assert_eq!(ended.how(), 0, "{}", ended.complaint());
     Ok(())
@@ -135,7 +135,7 @@ fn interrupted(harm: impl Fn(i32)) -> Result<(Lab, Option<i32>, Ended)> {
         return Err(format!("the second time it ended with {}: {}", ended.how(), ended.complaint()).into());
     }
     if !ended.complaint().contains("resuming after") {
-        return Err(format!("it did not go on: {}", ended.complaint()).into());
+        return Err(format!("the lab did not resume: {}", ended.complaint()).into());
     }
     let runs = lab.text("runs").lines().count();
     // Only the interrupted run is repeated.

@@ -28,10 +28,10 @@ fn caveat(document: &Value, code: &str) -> String {
     all.filter(of_code).filter_map(|caveat| caveat["text"].as_str()).collect::<Vec<_>>().join("\n")
 }
 
-fn says(text: &str, words: &[&str]) -> Outcome {
+fn contains_all(text: &str, words: &[&str]) -> Outcome {
     match words.iter().find(|word| !text.contains(**word)) {
         None => Ok(()),
-        Some(word) => Err(format!("{text:?} does not say {word:?}").into()),
+        Some(word) => Err(format!("{text:?} does not contain {word:?}").into()),
     }
 }
 
@@ -54,11 +54,14 @@ fn a_thousand_nodes_are_one_array() -> Outcome {
     assert!((1.45..1.55).contains(&ratio), "{ratio}: pairs are of one node each");
     let submitted = fake.calls("sbatch");
     assert_eq!(submitted.len(), 1, "{submitted:?}");
-    says(
+    contains_all(
         &submitted.concat(),
         &["--array=0-999 ", "--exclusive", "--partition=long", "--qos=low", "--nodes=1"],
     )?;
-    says(&caveat(&document, "nodes_unlike"), &["2 unlike kinds", "blocks in the statistics", "500 nodes"])?;
+    contains_all(
+        &caveat(&document, "nodes_unlike"),
+        &["2 unlike kinds", "blocks in the statistics", "500 nodes"],
+    )?;
     assert_eq!(document["nodes"].as_array().map(Vec::len), Some(2));
     assert_eq!(fake.lab.text("lab/journal.jsonl").lines().count(), 2000);
     // For a scheduler with a smaller array limit, the lab submits more arrays.
@@ -67,7 +70,7 @@ fn a_thousand_nodes_are_one_array() -> Outcome {
     crate::lab::slurm::document(&fake.run(&again)?)?;
     let more = fake.calls("sbatch");
     assert_eq!(more.len(), 5, "{more:?}");
-    says(&more.concat(), &["--array=0-299%50", "--array=0-99%50"])
+    contains_all(&more.concat(), &["--array=0-299%50", "--array=0-99%50"])
 }
 
 #[test]
@@ -99,9 +102,12 @@ fn lost_and_damaged_rounds_are_run_again() -> Outcome {
     let ended = fake.run(&[&["--json"], &TWO[..], &["--repeat=4"]].concat())?;
     let document = document(&ended)?;
     assert_eq!(document["metrics"]["wall_seconds"]["a"]["samples"].as_array().map(Vec::len), Some(4));
-    says(&caveat(&document, "rounds_again"), &["round 2: task 1_1", "round 3: ", "it was run again"])?;
-    says(&caveat(&document, "damaged"), &["-2.json", "set aside"])?;
-    says(&fake.calls("sbatch").concat(), &["--array=0-3 ", "--array=0-1 "])
+    contains_all(
+        &caveat(&document, "rounds_again"),
+        &["round 2: task 1_1", "round 3: ", "it was run again"],
+    )?;
+    contains_all(&caveat(&document, "damaged"), &["-2.json", "set aside"])?;
+    contains_all(&fake.calls("sbatch").concat(), &["--array=0-3 ", "--array=0-1 "])
 }
 
 #[test]
@@ -157,14 +163,14 @@ fn a_signal_cancels_what_was_submitted() -> Outcome {
     signal(started.pid(), 2);
     let ended = started.finish()?;
     assert_eq!(ended.how(), 1002, "{}", ended.complaint());
-    says(&ended.complaint(), &["slurm: cancelled: job 1", "run the same command to resume"])?;
+    contains_all(&ended.complaint(), &["slurm: cancelled: job 1", "run the same command to resume"])?;
     assert_eq!(fake.calls("scancel"), ["scancel 1"]);
     // A hangup is handled like a crash of the machine: the job is left running.
     let started = Started::new(fake.command(&words))?;
     until_submitted(&fake.lab, 1)?;
     signal(started.pid(), 1);
     let ended = started.finish()?;
-    says(&ended.complaint(), &["slurm: job 2 keeps running"])?;
+    contains_all(&ended.complaint(), &["slurm: job 2 keeps running"])?;
     assert_eq!(fake.calls("scancel").len(), 1);
     Ok(())
 }
@@ -187,7 +193,7 @@ fn a_comparison_runs_on_a_real_node() -> Outcome {
     let ended = cluster.run(&[&["--json"], &TWO[..], &["--repeat=3"]].concat())?;
     let document = document(&ended)?;
     assert_eq!(document["runs"], 3);
-    says(&caveat(&document, "nodes"), &["run on 1 node"])?;
+    contains_all(&caveat(&document, "nodes"), &["run on 1 node"])?;
     let rounds = std::fs::read_dir(cluster.lab.path("lab/slurm/rounds"))?.flatten().count();
     assert_eq!(rounds, 3, "a file each, and no part of one is left");
     Ok(())
@@ -306,8 +312,8 @@ fn cancelled_or_requeued_tasks_are_rerun_or_reported() -> Outcome {
         Ok((queue.is_empty() || queue.iter().any(|line| line == "1_0 RUNNING")).then_some(()))
     })?;
     let document = document(&started.finish()?)?;
-    says(&caveat(&document, "rounds_lost"), &["round 2: task 1_1", "was cancelled"])?;
-    says(&caveat(&document, "rounds_again"), &["round 3: task 1_2", "was taken out of the queue"])?;
+    contains_all(&caveat(&document, "rounds_lost"), &["round 2: task 1_1", "was cancelled"])?;
+    contains_all(&caveat(&document, "rounds_again"), &["round 3: task 1_2", "was taken out of the queue"])?;
     let samples = document["metrics"]["wall_seconds"]["a"]["samples"].as_array().map(Vec::len);
     assert_eq!(samples, Some(2), "{document}");
     let entries = std::fs::read_dir(cluster.lab.path("lab/slurm/rounds"))?.flatten();
@@ -362,7 +368,7 @@ fn a_task_that_is_killed_leaves_nothing_and_is_run_again() -> Outcome {
     }
     until("its end", || Ok((!runs()).then_some(())))?;
     let document = document(&started.finish()?)?;
-    says(&caveat(&document, "rounds_again"), &["round 1: task 1_0", "it was run again"])
+    contains_all(&caveat(&document, "rounds_again"), &["round 1: task 1_0", "it was run again"])
 }
 
 #[test]

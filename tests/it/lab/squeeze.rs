@@ -13,8 +13,8 @@ const PAGE: u64 = 4096;
 
 /// A field that the subject prints about its own memory once it has all it needs.
 fn own_map(words: &[&str], field: &str) -> Result<u64> {
-    let said: Value = serde_json::from_slice(&finish(command(words), b"")?.stdout)?;
-    number(&said, field)
+    let figures: Value = serde_json::from_slice(&finish(command(words), b"")?.stdout)?;
+    number(&figures, field)
 }
 
 /// The smallest sufficient limit and the largest that fails.
@@ -23,7 +23,7 @@ fn edge(found: &Value) -> Result<(u64, u64)> {
 }
 
 #[test]
-fn an_edge_is_where_the_programs_own_map_puts_it() -> Outcome {
+fn an_edge_is_at_the_programs_own_peak_size() -> Outcome {
     let lab = Lab::new()?;
     let words = [subject()?, "need".into(), "50".into(), "exit".into()];
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
@@ -33,7 +33,7 @@ fn an_edge_is_where_the_programs_own_map_puts_it() -> Outcome {
         let found = lab.document(&[&flags[..], &words].concat())?;
         let (smallest, failing) = edge(&found)?;
         assert_eq!(smallest - failing, PAGE, "{kind}");
-        assert!(smallest.abs_diff(known) <= 4 * PAGE, "{kind}: {smallest}, its own map says {known}");
+        assert!(smallest.abs_diff(known) <= 4 * PAGE, "{kind}: {smallest}, its own peak is {known}");
         assert_eq!((found["kind"].as_str(), found["band"].is_null()), (Some(kind), true));
         let failure = &found["failure"];
         assert_eq!((&failure["status"], &failure["signal"]), (&Value::from(3), &Value::Null));

@@ -88,8 +88,8 @@ fn a_server_s_arenas_are_found_under_its_load() -> Outcome {
 #[test]
 fn commands_that_fail_anyway_are_not_tried() -> Outcome {
     let lab = Lab::new()?;
-    let ends = |words: &[&str], status: i32, says: &[&str]| -> Outcome {
-        complains(&lab.run(&[&["try"], words].concat())?, status, says)
+    let ends = |words: &[&str], status: i32, message: &[&str]| -> Outcome {
+        complains(&lab.run(&[&["try"], words].concat())?, status, message)
     };
     ends(&["--", "sh", "-c", "echo no luck >&2; exit 7"], 3, &["without any setting", "7", "no luck"])?;
     ends(&["--", "/no/such/program"], 3, &["/no/such/program"])?;

@@ -93,7 +93,7 @@ fn killed(flags: &[&str], when: When) -> Outcome {
     if std::fs::metadata(&place.file).is_ok_and(|data| data.len() > 0) {
         let report = report(&place.file)?;
         assert_eq!(report["exit"]["status"], serde_json::Value::Null);
-        assert!(!caveats(&report).is_empty(), "that it has no end is not said");
+        assert!(!caveats(&report).is_empty(), "no caveat says that the recording has no end");
     }
     Ok(())
 }
@@ -135,8 +135,8 @@ fn the_command_survives_a_killed_recorder() -> Outcome {
     })
 }
 
-/// Waits until process `pid` is stopped at its exit by its tracer, or gone; true if it is stopped.
-/// Spins to notice early.
+/// Waits until its tracer has stopped process `pid` at its exit, or it has ended; true if it is
+/// stopped. Spins to notice early.
 fn until_it_stands(pid: i32) -> bool {
     let start = Instant::now();
     while start.elapsed() < PATIENCE {
@@ -183,7 +183,8 @@ fn killed_at_the_exit(subject: &str, is_stopped: bool, pause: Duration) -> Resul
 fn a_recorder_killed_at_the_exit_does_not_hold_it() -> Outcome {
     let subject = recorded()?;
     let (mut turn, mut caught) = (0, 0);
-    // How many ledgers are under way when the recorder is killed depends on the machine: one at least has to be.
+    // How many ledgers are under way when the recorder is killed depends on the machine: one at
+    // least has to be.
     while turn < repetitions(8, 100) || caught == 0 {
         let is_stopped = turn % 2 == 0;
         // The duration of a ledger differs by machine: half of these kills come at once.
@@ -270,11 +271,11 @@ fn recording_resumes_once_the_disk_has_space_and_reports_the_loss() -> Outcome {
     let mut place = Place::new()?;
     let Some(disk) = Disk::new(here!(), &place, "256k")? else { return Ok(()) };
     place.file = disk.0.join("a.strandline");
-    let [ballast, fill, room, said] = [
+    let [ballast, fill, room, stderr] = [
         disk.0.join("ballast"),
         place.folder.0.join("fill"),
         place.folder.0.join("room"),
-        place.folder.0.join("said"),
+        place.folder.0.join("stderr"),
     ];
     let script = format!(
         "{0} mark first; until test -e {1}; do sleep 0.01; done; dd if=/dev/zero of={2} bs=4k 2> /dev/null; until test -e {3}; do sleep 0.01; done; {0} mark last; exit 4",
@@ -283,8 +284,8 @@ fn recording_resumes_once_the_disk_has_space_and_reports_the_loss() -> Outcome {
         ballast.display(),
         room.display()
     );
-    let (file, said_path) = (place.file.display().to_string(), said.display().to_string());
-    let shell = ["sh", "-c", "exec \"$@\" 2> \"$0\"", said_path.as_str()];
+    let (file, stderr_path) = (place.file.display().to_string(), stderr.display().to_string());
+    let shell = ["sh", "-c", "exec \"$@\" 2> \"$0\"", stderr_path.as_str()];
     let run = [
         program(),
         "run",
@@ -304,7 +305,7 @@ fn recording_resumes_once_the_disk_has_space_and_reports_the_loss() -> Outcome {
     place.until_reported("the first mark", has_first)?;
     std::fs::write(&fill, "")?;
     until_true("a frame that cannot be written", || {
-        std::fs::read_to_string(&said).is_ok_and(|text| text.contains("the command runs on"))
+        std::fs::read_to_string(&stderr).is_ok_and(|text| text.contains("the command runs on"))
     })?;
     std::fs::remove_file(&ballast)?;
     std::fs::write(&room, "")?;
@@ -320,8 +321,8 @@ fn recording_resumes_once_the_disk_has_space_and_reports_the_loss() -> Outcome {
 #[test]
 fn nothing_can_be_written_at_all() -> Outcome {
     let place = Place { file: "/dev/full".into(), ..Place::new()? };
-    let ended = place.run(&[], &["sh", "-c", "echo said; exit 5"])?;
-    assert_eq!((ended.how(), ended.text().as_str()), (5, "said\n"));
+    let ended = place.run(&[], &["sh", "-c", "echo printed; exit 5"])?;
+    assert_eq!((ended.how(), ended.text().as_str()), (5, "printed\n"));
     assert!(
         ended.complaint().contains("/dev/full") && ended.complaint().lines().count() == 1,
         "{}",

@@ -114,8 +114,8 @@ fn a_limit_that_cannot_be_set_is_refused_with_the_reason() -> Outcome {
     let run = [own.as_str(), "run", "--limit-memory", "64MiB", "-o", &file, "--", "echo", "never"];
     let ended = finish(command(&[&user[..], &run].concat()), b"")?;
     assert_eq!((ended.how(), ended.text().as_str()), (125, ""));
-    let said = ended.complaint();
-    assert!(said.contains("--limit-address-space") && said.lines().count() == 1, "{said}");
+    let stderr = ended.complaint();
+    assert!(stderr.contains("--limit-address-space") && stderr.lines().count() == 1, "{stderr}");
     assert!(!place.file.exists());
     Ok(())
 }

@@ -69,9 +69,9 @@ fn hostile_names_are_harmless() -> Outcome {
 /// Checks that each of `processes` has its `count` marks in order. A process that reads the answer
 /// meant for another may end before its last mark can be measured; a caveat must then name the
 /// mark.
-fn all_told(report: &Value, processes: u64, count: u64) -> Outcome {
+fn all_recorded(report: &Value, processes: u64, count: u64) -> Outcome {
     let caveats = list(report, "caveats").iter().filter(|caveat| caveat["code"] == "mark_without_sample");
-    let said = caveats.filter_map(|caveat| caveat["text"].as_str()).collect::<String>();
+    let caveat_text = caveats.filter_map(|caveat| caveat["text"].as_str()).collect::<String>();
     for process in 0..processes {
         let prefix = format!("p{process}-");
         let is_its = |mark: &&Value| mark["name"].as_str().is_some_and(|name| name.starts_with(&prefix));
@@ -79,7 +79,7 @@ fn all_told(report: &Value, processes: u64, count: u64) -> Outcome {
         let names: Vec<_> = marks.iter().filter_map(|mark| mark["name"].as_str()).collect();
         let wanted = (0..count).map(|one| format!("{prefix}{one}"));
         let missing: Vec<_> = wanted.clone().filter(|name| !names.contains(&name.as_str())).collect();
-        assert!(missing.iter().all(|name| said.contains(&format!("{name:?}"))), "lost: {missing:?}");
+        assert!(missing.iter().all(|name| caveat_text.contains(&format!("{name:?}"))), "lost: {missing:?}");
         assert!(names.iter().copied().eq(
             wanted.filter(|name| !missing.contains(name)).collect::<Vec<_>>().iter().map(String::as_str)
         ));
@@ -94,14 +94,14 @@ fn all_told(report: &Value, processes: u64, count: u64) -> Outcome {
 #[test]
 fn simultaneous_marks_of_two_processes_are_all_recorded() -> Outcome {
     let (_, report) = recording(&["--ledger", "none"], &[&recorded()?, "storm", "2", "1000"])?;
-    all_told(&report, 2, 1000)
+    all_recorded(&report, 2, 1000)
 }
 
 #[test]
 fn many_that_mark_at_once_with_ledgers_are_all_answered() -> Outcome {
     // Nobody ends while a mark waits for its ledger.
     let (_, report) = recording(&["--ledger", "marks"], &[&recorded()?, "storm", "8", "10", "stay"])?;
-    all_told(&report, 8, 10)?;
+    all_recorded(&report, 8, 10)?;
     assert_eq!(mark_names(&report).len(), 80);
     assert_eq!(ledgers_of(&report, "mark").len(), 80, "{:?}", caveats(&report));
     Ok(())

@@ -76,14 +76,14 @@ fn signals_to_strandline_reach_the_command() -> Outcome {
             .ok_or("no such signal")?;
         let ready = place.folder.0.join("ready");
         let script = format!(
-            "trap 'echo heard; exit 9' {name}; : > {}; while :; do sleep 0.01; done",
+            "trap 'echo received; exit 9' {name}; : > {}; while :; do sleep 0.01; done",
             ready.display()
         );
         let started = Started::new(place.command(&[], &["sh", "-c", &script]))?;
         until("the trap", || Ok(ready.exists().then_some(())))?;
         signal(started.pid(), number as i32);
         let ended = started.finish()?;
-        assert_eq!((ended.how(), ended.text().as_str()), (9, "heard\n"), "{}", ended.complaint());
+        assert_eq!((ended.how(), ended.text().as_str()), (9, "received\n"), "{}", ended.complaint());
         Ok(())
     })
 }
@@ -134,8 +134,8 @@ fn only_the_mark_socket_is_added() -> Outcome {
     let added: Vec<&str> =
         recorded.lines().filter(|number| !alone.lines().any(|one| one == *number)).collect();
     let script = "echo $STRANDLINE_MARK_FD; readlink /proc/self/fd/$STRANDLINE_MARK_FD | cut -d: -f1";
-    let (_, told) = both(&[], &["sh", "-c", script], &[])?;
-    assert_eq!(told.text(), format!("{}\nsocket\n", added.join(" ")));
+    let (_, ended) = both(&[], &["sh", "-c", script], &[])?;
+    assert_eq!(ended.text(), format!("{}\nsocket\n", added.join(" ")));
     Ok(())
 }
 
@@ -145,7 +145,7 @@ fn a_command_that_cannot_run_has_timeout_s_exit_status() -> Outcome {
     let plain = place.folder.0.join("plain");
     std::fs::write(&plain, "echo never\n")?;
     let plain = plain.display().to_string();
-    for (words, status, said) in [
+    for (words, status, reason) in [
         (["no-such-command-anywhere"], 127, "not found"),
         (["/no/such/path"], 127, "not found"),
         ([plain.as_str()], 126, "cannot be run"),
@@ -155,7 +155,7 @@ fn a_command_that_cannot_run_has_timeout_s_exit_status() -> Outcome {
         let ended = place.run(&[], &words)?;
         assert_eq!(ended.how(), status, "{words:?}: {}", ended.complaint());
         assert!(
-            ended.complaint().contains(said) && ended.complaint().lines().count() == 1,
+            ended.complaint().contains(reason) && ended.complaint().lines().count() == 1,
             "{}",
             ended.complaint()
         );

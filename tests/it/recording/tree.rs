@@ -229,8 +229,8 @@ fn hundreds_of_processes_within_a_limit_are_survived() -> Outcome {
     // The children live until all of them are in the table, however many descriptors strandline can
     // open.
     let forked = place.until_reported("all processes", |report| {
-        let told = mark_names(report).first().map(|name| name.parse::<usize>()).transpose()?;
-        Ok(told.filter(|told| list(report, "processes").len() == told + 1))
+        let forked = mark_names(report).first().map(|name| name.parse::<usize>()).transpose()?;
+        Ok(forked.filter(|forked| list(report, "processes").len() == forked + 1))
     })?;
     std::fs::write(&end, "")?;
     let ended = started.finish()?;

@@ -105,8 +105,12 @@ fn figures_are_those_of_mem_stats() -> Outcome {
             return Err(format!("caveats: {caveats:?}").into());
         }
         let rss = document["kernel"]["rss_bytes"].as_u64().ok_or("no RSS")?;
-        let dark = strandline::row(&document, "anonymous") + strandline::row(&document, "go.unread");
-        if dark * 50 > rss { Err(format!("{dark} of {rss} bytes are not explained").into()) } else { Ok(()) }
+        let unattributed = strandline::row(&document, "anonymous") + strandline::row(&document, "go.unread");
+        if unattributed * 50 > rss {
+            Err(format!("{unattributed} of {rss} bytes are not explained").into())
+        } else {
+            Ok(())
+        }
     })
 }
 
@@ -191,9 +195,9 @@ sys.stdin.read()";
         && (20_480_000..24_000_000).contains(&held[1]);
     assert!(is_right, "{held:?}; {:?}", strandline::caveats(&document));
     assert!(all.iter().any(|one| one["name"] == "cpython" && one["read"] == true));
-    let dark = strandline::row(&document, "anonymous");
+    let unattributed = strandline::row(&document, "anonymous");
     let rss = subject::number(&document["kernel"], "rss_bytes")?;
-    assert!(dark * 50 < rss, "{dark} of {rss} bytes are not explained");
+    assert!(unattributed * 50 < rss, "{unattributed} of {rss} bytes are not explained");
     Ok(())
 }
 

@@ -98,12 +98,16 @@ fn figures_agree(subject: &mut Subject) -> Result<Value> {
 /// Fails if there is a caveat, or more than 2 % of RSS is not explained.
 fn is_explained(document: &Value) -> Outcome {
     let caveats = strandline::caveats(document);
-    let dark = strandline::row(document, "anonymous");
+    let unattributed = strandline::row(document, "anonymous");
     let rss = subject::number(&document["kernel"], "rss_bytes")?;
     if !caveats.is_empty() {
         return Err(format!("caveats: {caveats:?}").into());
     }
-    if dark * 50 > rss { Err(format!("{dark} of {rss} bytes are not explained").into()) } else { Ok(()) }
+    if unattributed * 50 > rss {
+        Err(format!("{unattributed} of {rss} bytes are not explained").into())
+    } else {
+        Ok(())
+    }
 }
 
 /// The program with each set of flags that changes how it uses its heap.
@@ -148,8 +152,8 @@ fn stripped_programs_are_read() -> Outcome {
     })
 }
 
-/// ArrayBuffers are as `process.memoryUsage()` counts them, and a memory of WebAssembly has the size
-/// it was made with.
+/// ArrayBuffers are as `process.memoryUsage()` counts them, and a memory of WebAssembly has the
+/// size it was made with.
 #[test]
 fn memory_outside_the_heap_is_as_node_counts_it() -> Outcome {
     for_any(nodes::all(here!()), |node| {

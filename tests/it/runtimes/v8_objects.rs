@@ -30,8 +30,8 @@ fn explain(subject: &Subject, arguments: &[&str]) -> Result<Value> {
     strandline::whole(|| strandline::json(&[&["explain", &pid, "--json"], arguments].concat()))
 }
 
-/// Of 20,000 Buffers of 1,000 bytes every eighth lives: their slabs stay, and seven eighths of these
-/// are in no Buffer.
+/// Of 20,000 Buffers of 1,000 bytes every eighth lives: their slabs stay, and seven eighths of
+/// these are in no Buffer.
 #[test]
 fn the_rest_of_slabs_is_counted() -> Outcome {
     for_any(nodes::all(here!()), |node| {
@@ -61,13 +61,13 @@ fn objects_are_counted_by_class() -> Outcome {
         for command in *b"kg" {
             subject.ask(command)?;
         }
-        let ways: [&[&str]; 3] = [&["--snapshot=always"], &["--snapshot=never", "--quiet-for=0"], &[]];
-        for way in ways {
+        let option_sets: [&[&str]; 3] = [&["--snapshot=always"], &["--snapshot=never", "--quiet-for=0"], &[]];
+        for options in option_sets {
             subject.at_rest()?;
-            let document = explain(&subject, way)?;
+            let document = explain(&subject, options)?;
             let caveats = strandline::caveats(&document);
             let types = numbers(&v8(&document)?["types"]);
-            let types = types.map_err(|error| format!("{way:?}: {error}; {caveats:?}"))?;
+            let types = types.map_err(|error| format!("{options:?}: {error}; {caveats:?}"))?;
             let number = |name: &str| types.get(name).copied().unwrap_or(0);
             let found = ["Parcel", "Crate", "Shelf", "function lid", "function Crate"].map(&number);
             // Node.js itself has some of these.
@@ -75,7 +75,7 @@ fn objects_are_counted_by_class() -> Outcome {
             let is_right = found == [60_000, 1234, 555, 2000, 1]
                 && others.iter().all(|number| (777..1000).contains(number));
             if !is_right || !caveats.is_empty() {
-                return Err(format!("{way:?}: {found:?}, {others:?}; {caveats:?}").into());
+                return Err(format!("{options:?}: {found:?}, {others:?}; {caveats:?}").into());
             }
         }
         Ok(())
@@ -113,8 +113,8 @@ fn reachable_objects_are_separated_from_garbage() -> Outcome {
     })
 }
 
-/// A document with a path to an object of the type `name`. On a busy machine strandline may lack the
-/// time to search for it.
+/// A document with a path to an object of the type `name`. On a busy machine strandline may lack
+/// the time to search for it.
 fn with_path(subject: &Subject, name: &str) -> Result<Value> {
     until("a search that is complete", || {
         let document = explain(subject, &["--path-to", name])?;

@@ -50,7 +50,7 @@ impl Marked {
         if found.as_deref().is_ok_and(|status| status == "ok") {
             return Ok(Some(marked));
         }
-        skipped(test, &format!("capabilities of files are not heeded here: {found:?}"));
+        skipped(test, &format!("the kernel ignores capabilities of files here: {found:?}"));
         Ok(None)
     }
 
@@ -85,7 +85,7 @@ fn line(run: &Run, id: &str) -> Result<(String, String, String)> {
 #[test]
 fn file_capabilities_are_not_lent_to_what_the_user_names() -> Outcome {
     let test = here!();
-    // More than is recommended: with these the user's files would be written too.
+    // More than the documents recommend: with these strandline could also write the user's files.
     let all = "cap_sys_ptrace,cap_dac_read_search,cap_dac_override,cap_fowner";
     let Some(marked) = Marked::new(test, all)? else { return Ok(()) };
     for name in ["secret", "study/study.toml", "studies/one/study.toml"] {
@@ -148,7 +148,7 @@ fn file_capabilities_show_other_users_processes() -> Outcome {
     let mut nap = nap.spawn()?;
     let subject = Subject::idle()?;
     let looks = || -> Outcome {
-        // Its libc is mapped once it sleeps, in nanosleep or clock_nanosleep.
+        // Once it sleeps in nanosleep or clock_nanosleep, its libc is mapped.
         let call = format!("/proc/{}/syscall", nap.id());
         let call = || fs::read_to_string(&call).unwrap_or_default();
         until_true("the nap", || ["35 ", "230 "].iter().any(|number| call().starts_with(number)))?;
@@ -227,13 +227,13 @@ fn root_of_a_container_gets_the_missing_capabilities_in_the_error() -> Outcome {
     let mut command = Command::new("sleep");
     command.arg("1000").uid(ORDINARY).gid(ORDINARY);
     let mut other = command.spawn()?;
-    let checked = told(&own.pid_text(), &other.id().to_string());
+    let checked = check_own_and_other(&own.pid_text(), &other.id().to_string());
     other.kill()?;
     other.wait()?;
     checked
 }
 
-fn told(own: &str, other: &str) -> Outcome {
+fn check_own_and_other(own: &str, other: &str) -> Outcome {
     const ONE: &str = "start it with --cap-add SYS_PTRACE (Kubernetes: securityContext.capabilities.add)";
     const TWO: &str = "--cap-add SYS_PTRACE --cap-add DAC_READ_SEARCH (Kubernetes";
     let lacks = "this container's root lacks CAP_SYS_PTRACE";

@@ -27,7 +27,8 @@ fn explain(subject: &Subject) -> Command {
     command
 }
 
-/// Waits until a strandline holds process `pid`; false if strandline ended before that was seen.
+/// Waits until a strandline holds process `pid`; false if strandline ended before the test saw
+/// that.
 fn is_held_by(child: &mut Child, pid: i32) -> Result<bool> {
     while !waiting::is_traced(pid) {
         if let Some(status) = child.try_wait()? {
@@ -40,7 +41,7 @@ fn is_held_by(child: &mut Child, pid: i32) -> Result<bool> {
 /// Sends a signal to a strandline that holds the subject at that moment.
 fn while_held(subject: &Subject, signal: i32) -> Result<Child> {
     let pid = subject.pid();
-    until("a signal to land while it is held", || {
+    until("a signal to arrive while the process is held", || {
         let mut child = explain(subject).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
         if !is_held_by(&mut child, pid)? {
             return Ok(None);
@@ -62,8 +63,8 @@ fn a_stopped_strandline_releases_the_process() -> Outcome {
     let pid = subject.pid();
     until("the watchdog to end one", || {
         let mut child = while_held(&subject, SIGSTOP)?;
-        until_true("it to be let go", || !waiting::is_traced(pid))?;
-        // A strandline that released the subject before the signal arrived is still there.
+        until_true("the process to be detached", || !waiting::is_traced(pid))?;
+        // A strandline that released the subject before the signal arrived still runs.
         strandline_sys::signal::send(child.id().cast_signed(), SIGCONT).ok();
         let status = child.wait()?;
         assert!(status.signal() == Some(SIGKILL) || status.code() == Some(0), "{status}");
@@ -149,7 +150,7 @@ fn no_core_file_is_written_of_it() -> Outcome {
         skipped(here!(), "this machine writes no core files");
         return Ok(());
     }
-    let ended = until("a signal to land while it is held", || {
+    let ended = until("a signal to arrive while the process is held", || {
         let pid = subject.pid_text();
         let program = env!("CARGO_BIN_EXE_strandline");
         let script = "ulimit -S -c $(ulimit -H -c); exec \"$@\"";

@@ -267,8 +267,8 @@ fn the_generator_writes_what_compiles_and_refuses_what_it_does_not_know() -> Out
         assert!(generate(options)?.status.success(), "{options}");
         // The program runs to its end, and its marks do nothing without strandline.
         let output = Command::new("perl").arg(&probes).arg(&own).arg("-w").arg(&program).output()?;
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success() && said.is_empty(), "{options}: {said}");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && errors.is_empty(), "{options}: {errors}");
     }
     for options in ["--value other", "--size 0", "--size 1x", "--cycles 3 --size 1,2", "--shape", "--none"] {
         assert!(!generate(options)?.status.success(), "{options}");

@@ -179,9 +179,9 @@ fn its_smallest_bound() -> Outcome {
         return Ok(());
     }
     for bound in [1, 2, 3] {
-        let told = actor(&["mode=bounded", &format!("bound={bound}"), "messages=8000"])?;
-        assert_eq!(told["messages"], 8_000, "{bound}");
-        let longest = told["longest_queue_messages"].as_u64().unwrap_or(u64::MAX);
+        let printed = actor(&["mode=bounded", &format!("bound={bound}"), "messages=8000"])?;
+        assert_eq!(printed["messages"], 8_000, "{bound}");
+        let longest = printed["longest_queue_messages"].as_u64().unwrap_or(u64::MAX);
         assert!(longest <= bound + 8, "{bound}: {longest}");
     }
     Ok(())
@@ -194,13 +194,13 @@ fn its_actor() -> Outcome {
         return Ok(());
     }
     for mode in ["unthrottled", "paused", "paused-unscaled", "bounded"] {
-        let told = actor(&[&format!("mode={mode}"), "messages=40000", "bound=100", "then=look"])?;
-        assert_eq!(told["messages"], 40_000, "{mode}");
-        assert_eq!(told["found_paths"], 0, "{mode}");
-        assert_eq!(told["searched_messages"], told["sampled_messages"], "{mode}");
-        assert_eq!(told["found_paths_to_a_kept_message"], 1, "{mode}");
-        assert_eq!(told["heap_after_gc_full"]["messages"], 0, "{mode}");
-        let longest = told["longest_queue_messages"].as_u64().unwrap_or(u64::MAX);
+        let printed = actor(&[&format!("mode={mode}"), "messages=40000", "bound=100", "then=look"])?;
+        assert_eq!(printed["messages"], 40_000, "{mode}");
+        assert_eq!(printed["found_paths"], 0, "{mode}");
+        assert_eq!(printed["searched_messages"], printed["sampled_messages"], "{mode}");
+        assert_eq!(printed["found_paths_to_a_kept_message"], 1, "{mode}");
+        assert_eq!(printed["heap_after_gc_full"]["messages"], 0, "{mode}");
+        let longest = printed["longest_queue_messages"].as_u64().unwrap_or(u64::MAX);
         assert!(mode != "bounded" || longest <= 108, "{mode}: {longest}");
     }
     Ok(())

@@ -90,8 +90,9 @@ fn median(studied: &Studied, axes: &[(&str, &str)], metric: &str) -> Result<f64>
 
 /// The first line of the compiler's version output: "cc (Debian 12.2.0-14) 12.2.0".
 fn compiler() -> String {
-    let said = Command::new("cc").arg("--version").output().map(|output| output.stdout).unwrap_or_default();
-    String::from_utf8_lossy(&said).lines().next().unwrap_or("no compiler").to_owned()
+    let version =
+        Command::new("cc").arg("--version").output().map(|output| output.stdout).unwrap_or_default();
+    String::from_utf8_lossy(&version).lines().next().unwrap_or("no compiler").to_owned()
 }
 
 #[test]

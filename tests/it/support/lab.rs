@@ -157,6 +157,6 @@ pub fn complains(ended: &Ended, status: i32, words: &[&str]) -> crate::support::
     }
     match words.iter().find(|word| !line.contains(**word)) {
         None => Ok(()),
-        Some(word) => Err(format!("{line:?} does not say {word:?}").into()),
+        Some(word) => Err(format!("{line:?} does not contain {word:?}").into()),
     }
 }

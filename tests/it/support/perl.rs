@@ -27,8 +27,8 @@ pub fn command(perl: &str, case: &str) -> Command {
     command
 }
 
-/// Starts a case of retained.pl that answers, and waits until it rests: its output was still a live
-/// value a moment before.
+/// Starts a case of retained.pl that answers commands, and waits until it sleeps: its output line
+/// is a live value until it is printed.
 pub fn start(perl: &str, case: &str) -> Result<Subject> {
     started(command(perl, case))
 }
@@ -40,9 +40,9 @@ pub fn started(command: Command) -> Result<Subject> {
     Ok(subject)
 }
 
-/// Returns the subject's own figures, once it rests again. The first request leaves traces in its
-/// memory; the second adds none.
-pub fn asked(subject: &mut Subject) -> Result<Value> {
+/// Requests the subject's own figures twice and waits until it sleeps: the first request changes
+/// its memory, the second does not.
+pub fn own_figures(subject: &mut Subject) -> Result<Value> {
     subject.ask(b'o')?;
     let figures = subject.ask(b'o')?;
     subject.at_rest()?;

@@ -22,7 +22,7 @@ pub struct Terminal {
     pub child: Child,
     keys: Option<File>,
     written: Arc<Mutex<Vec<u8>>>,
-    gone: Arc<AtomicBool>,
+    is_closed: Arc<AtomicBool>,
     /// Reads the output until the program has closed the terminal.
     reader: JoinHandle<()>,
 }
@@ -57,14 +57,14 @@ impl Terminal {
         let keys = File::from(OwnedFd::from(master));
         let mut screen = keys.try_clone()?;
         let written = Arc::new(Mutex::new(Vec::new()));
-        let gone = Arc::new(AtomicBool::new(false));
-        let (all, is_gone) = (Arc::clone(&written), Arc::clone(&gone));
+        let is_closed = Arc::new(AtomicBool::new(false));
+        let (all, stop_reading) = (Arc::clone(&written), Arc::clone(&is_closed));
         let reader = std::thread::spawn(move || {
             let mut piece = [0; 4096];
             loop {
                 let mut one = [PollFd::new(screen.as_fd(), PollFlags::POLLIN)];
                 let some = poll(&mut one, PollTimeout::from(20_u8));
-                if is_gone.load(Ordering::Acquire) || some.is_err() {
+                if stop_reading.load(Ordering::Acquire) || some.is_err() {
                     return;
                 }
                 if some == Ok(0) {
@@ -75,7 +75,7 @@ impl Terminal {
                 all.lock().unwrap_or_else(PoisonError::into_inner).extend(&piece[..count]);
             }
         });
-        Ok(Self { child, keys: Some(keys), written, gone, reader })
+        Ok(Self { child, keys: Some(keys), written, is_closed, reader })
     }
 
     /// Presses keys.
@@ -86,7 +86,7 @@ impl Terminal {
     /// Closes the terminal.
     pub fn hang_up(&mut self) {
         self.keys = None;
-        self.gone.store(true, Ordering::Release);
+        self.is_closed.store(true, Ordering::Release);
     }
 
     /// All output so far.

@@ -38,9 +38,9 @@ fn an_unread_collector_has_a_caveat() -> Outcome {
         }
         let subject = start(jdk, &classes, &[option])?;
         let document = strandline::explain(subject.pid())?;
-        let said = caveats(&document);
-        if said.len() != 1 || !said.iter().all(|caveat| caveat.contains("jvm_unknown_version")) {
-            return Err(format!("{option} of java {}: {said:?}", jdk.major).into());
+        let found = caveats(&document);
+        if found.len() != 1 || !found.iter().all(|caveat| caveat.contains("jvm_unknown_version")) {
+            return Err(format!("{option} of java {}: {found:?}", jdk.major).into());
         }
         Ok(())
     })

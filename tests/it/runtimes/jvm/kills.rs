@@ -184,12 +184,12 @@ impl Machine {
 
     /// Whether the JVM continues and has printed only its answers: lines of a thread dump differ.
     fn goes_on(&mut self) -> Outcome {
-        let said = self.subject.order("pools")?;
+        let pools = self.subject.order("pools")?;
         let errors = std::fs::read_to_string(&self.errors)?;
-        if said.iter().all(|line| line.split('\t').count() == 3) && errors.is_empty() {
+        if pools.iter().all(|line| line.split('\t').count() == 3) && errors.is_empty() {
             return Ok(());
         }
-        Err(format!("it said {said:?}, {errors:?}").into())
+        Err(format!("the JVM printed {pools:?}, {errors:?}").into())
     }
 
     /// Whether the JVM executes one more request, and the killed runs have left nothing.

@@ -99,8 +99,8 @@ fn a_jvm_that_does_not_listen_is_not_attached() -> Outcome {
                 return Err(document.to_string().into());
             }
         }
-        let said = subject.order("pools")?;
-        if said.iter().all(|line| line.contains('\t')) { Ok(()) } else { Err(format!("{said:?}").into()) }
+        let lines = subject.order("pools")?;
+        if lines.iter().all(|line| line.contains('\t')) { Ok(()) } else { Err(format!("{lines:?}").into()) }
     })
 }
 

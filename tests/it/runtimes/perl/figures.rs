@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use crate::support::perl::{Kept, NAMED_BYTES, Seen, asked, list, named, number, start};
+use crate::support::perl::{Kept, NAMED_BYTES, Seen, list, named, number, own_figures, start};
 use crate::support::waiting::until_true;
 use crate::support::{Outcome, Result, for_any, for_each, here, perls};
 
@@ -39,7 +39,7 @@ const CASES: [&str; 25] = [
 
 fn check(perl: &str, case: &str) -> Outcome {
     let mut subject = start(perl, case)?;
-    let theirs = asked(&mut subject)?;
+    let theirs = own_figures(&mut subject)?;
     let seen = Seen::of(subject.pid())?;
     let main = seen.main()?;
     heads(main, &theirs)?;

@@ -18,7 +18,7 @@ fn under_jemalloc_the_figures_hold_and_its_blocks_are_refined() -> Outcome {
     let mut command = command(&perl, "functions");
     command.env("LD_PRELOAD", JEMALLOC);
     let mut subject = started(command)?;
-    let theirs = crate::support::perl::asked(&mut subject)?;
+    let theirs = crate::support::perl::own_figures(&mut subject)?;
     let seen = Seen::of(subject.pid())?;
     let main = seen.main()?;
     assert_eq!(number(main, "heads.live")?, number(&theirs, "live_heads")?);

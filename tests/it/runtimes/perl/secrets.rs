@@ -23,9 +23,9 @@ fn contents_of_strings_reach_no_output() -> Outcome {
             &["reclaim", "--json", &pid],
         ] {
             let run = strandline::run(arguments)?;
-            let said = format!("{}{}", run.stdout, run.stderr).to_lowercase();
+            let printed = format!("{}{}", run.stdout, run.stderr).to_lowercase();
             for trace in [SECRET, &SECRET[..8], &SECRET[8..]] {
-                assert!(!said.contains(&trace.to_lowercase()), "{perl}: {arguments:?} printed {trace}");
+                assert!(!printed.contains(&trace.to_lowercase()), "{perl}: {arguments:?} printed {trace}");
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::support::sbcl::{Sbcl, asked, explain, figures, of_type, size};
+use crate::support::sbcl::{Sbcl, explain, figures, figures_after, of_type, size};
 use crate::support::subject::number;
 use crate::support::{Outcome, Result, Subject, for_any, for_each, here, some_of, strandline};
 
@@ -74,7 +74,7 @@ fn collect(subject: &mut Subject) -> Result<Collected> {
     }
     let before = subject.ready.clone();
     let anonymous_before = anonymous(subject.pid())?;
-    let after = asked(subject, b'g')?;
+    let after = figures_after(subject, b'g')?;
     let anonymous_after = anonymous(subject.pid())?;
     let counted = subject.ask(b'c')?;
     let (live, dead) = (of_type(ours, "live_by_type", "MESSAGE"), of_type(ours, "dead_by_type", "MESSAGE"));
@@ -102,8 +102,8 @@ fn judge(collected: &Collected, slack: u64) -> Outcome {
     }
     let [live, dead, there, left] = collected.messages;
     // Only the types with most bytes are reported: a few messages are not among them.
-    let is_told = |told: u64, count: u64| told > 0 || count < 1000;
-    if !is_told(live, left) || !is_told(dead, there - left) {
+    let is_listed = |listed: u64, count: u64| listed > 0 || count < 1000;
+    if !is_listed(live, left) || !is_listed(dead, there - left) {
         return Err(format!("messages are missing: {collected:?}").into());
     }
     if live > 0
@@ -180,7 +180,7 @@ fn dead_messages_of_an_actor_are_named() -> Outcome {
         assert!(strandline::row(&document, "sbcl.dead") >= 2 * bytes, "{}", document["rows"]);
         let before = anonymous(subject.pid())?;
         let predicted = strandline::predicted(&document, "sbcl_full_gc").ok_or("no remedy sbcl_full_gc")?;
-        asked(&mut subject, b'g')?;
+        figures_after(&mut subject, b'g')?;
         let given_back = before.saturating_sub(anonymous(subject.pid())?);
         eprintln!("{}: {predicted} bytes predicted, {given_back} given back", subject.ready["version"]);
         assert!(off(predicted, given_back) < 0.05, "{predicted} predicted, {given_back} given back");

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::support::sbcl::{Sbcl, asked, explain, figures, same, size};
+use crate::support::sbcl::{Sbcl, explain, figures, figures_after, same, size};
 use crate::support::subject::number;
 use crate::support::{Folder, Outcome, Result, for_any, for_each, here, some_of, strandline};
 
@@ -59,16 +59,16 @@ fn generations_are_as_sbcl_counts_them() -> Outcome {
     for_any(Sbcl::all(here!()), |sbcl| {
         for_each(some_of(KINDS, 3), |kind| {
             let mut subject = sbcl.start(kind, &[&size(20_000, 200_000)])?;
-            let before = asked(&mut subject, b'f')?;
+            let before = figures_after(&mut subject, b'f')?;
             agree(&explain(&subject)?, &before)?;
             // Reading changed nothing, and nothing changed meanwhile.
-            let after = asked(&mut subject, b'f')?;
+            let after = figures_after(&mut subject, b'f')?;
             if after != before {
                 return Err(format!("it was {before}, then {after}").into());
             }
             for command in *b"ncg" {
-                let told = asked(&mut subject, command)?;
-                agree(&explain(&subject)?, &told)?;
+                let printed = figures_after(&mut subject, command)?;
+                agree(&explain(&subject)?, &printed)?;
             }
             Ok(())
         })
@@ -141,11 +141,12 @@ fn pages_are_as_sbcl_counts_them() -> Outcome {
     for_any(Sbcl::all(here!()), |sbcl| {
         for_each(["generations", "large", "specialized"], |kind| {
             let folder = Folder::new(&format!("sbcl-table-{kind}"))?;
-            let heard = folder.0.join("heard");
-            let mut subject = sbcl.start_heard(kind, &["count=40000"], std::fs::File::create(&heard)?)?;
+            let stderr = folder.0.join("stderr");
+            let mut subject =
+                sbcl.start_with_stderr(kind, &["count=40000"], std::fs::File::create(&stderr)?)?;
             let document = explain(&subject)?;
             subject.ask(b's')?;
-            let text = std::fs::read_to_string(&heard)?;
+            let text = std::fs::read_to_string(&stderr)?;
             let figures = figures(&document)?;
             agree_with_table(list(figures, "generations")?, &table(&text), number(figures, "gc_page_bytes")?)
                 .map_err(|error| format!("{error}\n{text}").into())
