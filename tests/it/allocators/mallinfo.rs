@@ -90,7 +90,7 @@ fn arenas_add_up() -> Outcome {
 /// Figures common to all allocators: blocks in use and their bytes, as `malloc_usable_size` counts
 /// them, cached bytes, free bytes and malloc's own bytes. Together they are all that malloc holds.
 #[test]
-fn blocks_in_use_are_those_that_malloc_usable_size_knows() -> Outcome {
+fn blocks_in_use_equal_malloc_usable_size() -> Outcome {
     let figure = |allocator: &Value, name: &str| {
         allocator[name].as_u64().ok_or_else(|| format!("no {name} in {allocator}"))
     };

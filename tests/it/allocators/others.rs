@@ -265,7 +265,7 @@ fn of_one_program((name, expected): (&str, &[&str]), remedy: Option<&str>, mut s
 }
 
 #[test]
-fn a_purge_gives_back_what_was_predicted() -> Outcome {
+fn a_purge_releases_the_predicted_bytes() -> Outcome {
     let test = here!();
     for_any(all(test), |(name, library, remedy)| {
         // With mimalloc, most of the predicted memory was left by a thread that ended.
@@ -347,7 +347,7 @@ fn a_call_that_cannot_be_made_is_not_predicted() -> Outcome {
 /// Called in the thread that gives back most: its own pages, memory left by ended threads, and
 /// pending purges.
 #[test]
-fn a_collection_of_mimalloc_gives_back_what_was_predicted() -> Outcome {
+fn a_collection_of_mimalloc_releases_the_predicted_bytes() -> Outcome {
     let test = here!();
     let of_release = |path: &PathBuf| {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -380,7 +380,7 @@ fn a_collection_of_mimalloc_gives_back_what_was_predicted() -> Outcome {
 }
 
 #[test]
-fn redis_after_a_load_is_explained_and_gives_back_what_was_predicted() -> Outcome {
+fn redis_after_a_load_is_explained_and_releases_the_predicted_bytes() -> Outcome {
     let test = here!();
     let has = |program| Command::new(program).arg("--version").stdout(Stdio::null()).status().is_ok();
     if !has("redis-server") || !has("redis-benchmark") {

@@ -73,7 +73,7 @@ fn stacks_within_blocks_are_part_of_them() -> Outcome {
 /// An arena with a missing part is not damaged: the caveat gives the missing bytes, and the part
 /// that was found can be given back.
 #[test]
-fn a_sum_that_differs_is_no_damage() -> Outcome {
+fn a_missing_part_of_an_arena_is_not_reported_as_damage() -> Outcome {
     let arguments = ["3", "60000", "16", "515", "1024", "0", "448"];
     let subject = Subject::start("blocked_break", &arguments)?;
     let document = strandline::explain(subject.pid())?;
@@ -86,7 +86,7 @@ fn a_sum_that_differs_is_no_damage() -> Outcome {
 }
 
 #[test]
-fn the_rest_of_a_top_chunk_is_no_block() -> Outcome {
+fn the_remainder_of_a_top_chunk_is_no_block() -> Outcome {
     let header_bytes = |left: u64| -> Result<u64> {
         let subject = Subject::start("second_heap", &[&left.to_string()])?;
         subject.at_rest()?;

@@ -61,7 +61,7 @@ fn has_effect(subject: &Subject, setting: &Setting, before: u64) -> Outcome {
 }
 
 #[test]
-fn each_setting_that_is_offered_has_its_effect_on_the_library_that_was_found() -> Outcome {
+fn each_offered_setting_affects_the_library_that_was_found() -> Outcome {
     for_any(libraries(here!()), |library| {
         let before = fragmented(&library.path, None)?;
         before.at_rest()?;
@@ -88,7 +88,7 @@ fn trim_threshold(document: &Value) -> Option<&Value> {
 /// returned with the offered setting. Only the part at the ends of the heaps is predicted: what is
 /// free between live blocks may have been small blocks.
 #[test]
-fn grown_thresholds_are_offered_to_be_set() -> Outcome {
+fn a_setting_is_offered_for_grown_thresholds() -> Outcome {
     let start =
         |setting: &[(&str, &str)]| Subject::start_with(&Libc::system(), "grown_threshold", &[], setting);
     let look = |subject: &Subject| {

@@ -60,7 +60,7 @@ fn other_glibcs() -> Outcome {
 /// strandline predicts and calls; the subject's mallinfo afterwards is the same as after its own
 /// call.
 #[test]
-fn reclaim_gives_back_what_it_predicts() -> Outcome {
+fn reclaim_releases_the_predicted_bytes() -> Outcome {
     for_each(seeds(14_000, 4, 40).map(|seed| Case::new(&Libc::system(), seed, &[])), |case| {
         let mut subject = case.start()?;
         let document = strandline::json(&["reclaim", "--json", &subject.pid_text()])?;
@@ -78,7 +78,7 @@ fn reclaim_gives_back_what_it_predicts() -> Outcome {
 }
 
 #[test]
-fn a_second_reclaim_finds_nothing_to_give_back() -> Outcome {
+fn a_second_reclaim_releases_nothing() -> Outcome {
     let mut subject = Subject::start("fragmented", &[])?;
     subject.at_rest()?;
     let pid = subject.pid_text();

@@ -35,7 +35,7 @@ const MODES: [&str; 12] = [
 ];
 
 #[test]
-fn heaps_that_are_traps() -> Outcome {
+fn trapped_heaps_end_in_a_report_or_an_error() -> Outcome {
     let seeds = repetitions(2, 12);
     let cases = MODES.into_iter().flat_map(|mode| (1..=seeds).map(move |seed| (mode, seed.to_string())));
     for_each(cases, |(mode, seed)| {
@@ -67,13 +67,13 @@ fn heaps_that_are_traps() -> Outcome {
 }
 
 #[test]
-fn no_such_process() -> Outcome {
+fn a_missing_process_is_refused() -> Outcome {
     refused(&strandline::run(&["explain", "4194303"])?, &["4194303"])?;
     refused(&strandline::run(&["reclaim", "4194303"])?, &["4194303"])
 }
 
 #[test]
-fn invalid_process_ids() -> Outcome {
+fn invalid_process_ids_are_refused() -> Outcome {
     for_each(["0", "-1", "99999999999999999999", "12x", ""], |text| {
         let run = strandline::run(&["explain", "--", text])?;
         match run.status {
@@ -84,21 +84,21 @@ fn invalid_process_ids() -> Outcome {
 }
 
 #[test]
-fn a_zombie() -> Outcome {
+fn a_zombie_is_refused() -> Outcome {
     let subject = Subject::start("zombie", &[])?;
     let child = subject.number("child")?.to_string();
     refused(&strandline::run(&["explain", &child])?, &[&child, "zombie", &subject.pid_text()])
 }
 
 #[test]
-fn a_process_traced_already() -> Outcome {
+fn a_traced_process_is_refused_with_its_tracer() -> Outcome {
     let subject = Subject::start("tracer", &[])?;
     let child = subject.number("child")?.to_string();
     refused(&strandline::run(&["explain", &child])?, &[&child, &subject.pid_text(), "tracer"])
 }
 
 #[test]
-fn a_kernel_thread() -> Outcome {
+fn a_kernel_thread_is_refused() -> Outcome {
     let is_kernel_thread = std::fs::read("/proc/2/cmdline").is_ok_and(|line| line.is_empty())
         && std::fs::read_to_string("/proc/2/comm").is_ok_and(|name| name.trim() == "kthreadd");
     if !is_kernel_thread {
@@ -117,12 +117,12 @@ fn in_shell(script: &str) -> crate::support::Result<Run> {
 }
 
 #[test]
-fn itself() -> Outcome {
+fn strandline_refuses_to_read_itself() -> Outcome {
     refused(&in_shell("exec \"$0\" explain $$")?, &["itself"])
 }
 
 #[test]
-fn its_parent_shell() -> Outcome {
+fn strandline_reads_its_parent_shell() -> Outcome {
     let run = in_shell("\"$0\" explain --json $$; exit $?")?;
     if run.status != Some(0) {
         return Err(run.summary().into());
@@ -131,7 +131,7 @@ fn its_parent_shell() -> Outcome {
 }
 
 #[test]
-fn another_users_process() -> Outcome {
+fn a_process_of_another_user_is_refused() -> Outcome {
     if strandline_sys::host::effective_user() != 0 {
         skipped(here!(), "not root: cannot become another user");
         return Ok(());

@@ -5,7 +5,7 @@
 use crate::support::{Subject, strandline};
 
 #[test]
-fn the_story_is_true() {
+fn the_demo_predicts_and_releases_the_same_bytes() {
     let run = strandline::run(&["demo", "--mebibytes", "48", "--json"]).unwrap();
     let document = run.document().unwrap();
     assert_eq!(document["schema"], "strandline/demo/1");
@@ -32,7 +32,7 @@ fn the_demo_runs_in_steps() {
 }
 
 #[test]
-fn its_process_ends_with_its_input() {
+fn the_demo_process_ends_with_its_input() {
     let arguments = ["demo-child", "--heap-mebibytes", "4", "--zero-mebibytes", "1"];
     let subject = Subject::start_command(strandline::command(&arguments)).unwrap();
     assert!(subject.finish().unwrap().success(), "it found its memory unchanged");

@@ -18,7 +18,7 @@ fn rows_and_totals_add_up_to_rss() {
 }
 
 #[test]
-fn the_document_opens_as_promised() {
+fn a_document_begins_with_schema_and_version() {
     let subject = Subject::idle().unwrap();
     let run = strandline::run(&["explain", "--json", &subject.pid_text()]).unwrap();
     assert!(run.stdout.starts_with("{\n  \"schema\": \"strandline/explain/1\",\n  \"version\":"));
@@ -87,7 +87,7 @@ fn the_requested_number_of_rows_is_shown() {
 }
 
 #[test]
-fn a_process_that_is_not_there_is_status_3() {
+fn a_missing_process_is_status_3() {
     // Above any pid_max.
     let run = strandline::run(&["explain", "--json", "2147483647"]).unwrap();
     run.complains(3, &["2147483647"]).unwrap();
@@ -95,7 +95,7 @@ fn a_process_that_is_not_there_is_status_3() {
 }
 
 #[test]
-fn a_process_goes_by_its_own_name() {
+fn a_process_is_shown_by_its_own_name() {
     let folder = Folder::new("own-name").unwrap();
     let link = folder.0.join("tide-server");
     std::os::unix::fs::symlink("/bin/sh", &link).unwrap();
@@ -110,7 +110,7 @@ fn a_process_goes_by_its_own_name() {
 }
 
 #[test]
-fn a_hostile_name_reaches_no_terminal() {
+fn control_characters_of_a_name_reach_no_terminal() {
     use std::os::unix::ffi::OsStrExt;
     let folder = Folder::new("hostile").unwrap();
     let name = std::ffi::OsStr::from_bytes(b"sh\x1b[2J\x1b]0;owned\x07\xc2\x9b31m\n\xff");

@@ -12,7 +12,7 @@ use crate::support::{
 };
 
 #[test]
-fn a_fragmented_heap_gives_back_what_was_predicted() {
+fn a_fragmented_heap_releases_the_predicted_bytes() {
     let subject = Subject::demo(48).unwrap();
     subject.at_rest().unwrap();
     let run =
@@ -30,7 +30,7 @@ fn a_fragmented_heap_gives_back_what_was_predicted() {
 }
 
 #[test]
-fn a_dry_run_gives_nothing_back() {
+fn a_dry_run_releases_nothing() {
     let subject = Subject::demo(8).unwrap();
     subject.at_rest().unwrap();
     let anonymous = || {
@@ -149,7 +149,7 @@ func main() {
 /// The thread variables of polars' jemalloc are placed by the linker, so no thread's state is
 /// known: the main thread makes the call.
 #[test]
-fn an_allocator_that_knows_no_thread_is_purged_by_the_main_thread() -> Outcome {
+fn an_allocator_without_readable_thread_state_is_purged_by_the_main_thread() -> Outcome {
     let Some(subject) = polars::start(here!(), None)? else { return Ok(()) };
     subject.at_rest()?;
     let pid = subject.pid_text();
@@ -167,7 +167,7 @@ fn an_allocator_that_knows_no_thread_is_purged_by_the_main_thread() -> Outcome {
 }
 
 #[test]
-fn a_process_that_is_not_there_is_status_3() {
+fn a_missing_process_is_status_3() {
     strandline::run(&["reclaim", "2147483647"]).unwrap().complains(3, &["2147483647"]).unwrap();
 }
 

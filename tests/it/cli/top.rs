@@ -128,7 +128,7 @@ fn an_unreadable_process_has_a_line() -> Outcome {
 }
 
 #[test]
-fn it_ends_with_its_terminal() -> Outcome {
+fn top_ends_with_its_terminal() -> Outcome {
     let pid = std::process::id().to_string();
     let program = env!("CARGO_BIN_EXE_strandline");
     for turn in 0..repetitions(8, 100) {
@@ -151,7 +151,7 @@ fn it_ends_with_its_terminal() -> Outcome {
 }
 
 #[test]
-fn it_ends_with_a_signal() -> Outcome {
+fn top_ends_with_a_signal() -> Outcome {
     let pid = std::process::id().to_string();
     for signal in ["-TERM", "-HUP", "-INT", "-QUIT"] {
         let mut top = top(&["--pid", &pid])?;
@@ -165,7 +165,7 @@ fn it_ends_with_a_signal() -> Outcome {
 }
 
 #[test]
-fn once_is_a_table_of_what_the_kernel_counts() -> Outcome {
+fn once_prints_a_table_of_the_kernels_figures() -> Outcome {
     let subject = subject()?;
     let before = rss_mebibytes(subject.pid())?;
     let run = strandline::run(&["top", "--once", "--interval", "1s", "--pid", &subject.pid_text()])?;
@@ -186,7 +186,7 @@ fn once_is_a_table_of_what_the_kernel_counts() -> Outcome {
 }
 
 #[test]
-fn names_of_any_bytes_do_no_harm() -> Outcome {
+fn names_with_arbitrary_bytes_are_harmless() -> Outcome {
     let folder = Folder::new("top-names")?;
     let program = folder.0.join("a\x1b[2Jb\nc\u{202e}");
     copy_program("/bin/sleep", &program)?;
@@ -210,7 +210,7 @@ fn without_a_terminal_it_gives_advice() -> Outcome {
 
 /// Hundreds of processes that start and end: top continues and shows the current ones.
 #[test]
-fn processes_that_come_and_go_are_no_trouble() -> Outcome {
+fn starting_and_ending_processes_do_not_disturb_top() -> Outcome {
     let folder = Folder::new("top-storm")?;
     let ended = folder.0.join("ended");
     // The file gets a line for each process that has ended.

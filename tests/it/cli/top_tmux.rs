@@ -70,7 +70,7 @@ impl Screen for Tmux {
 }
 
 #[test]
-fn it_is_driven_by_keys_at_both_sizes() -> Outcome {
+fn keys_control_top_at_both_sizes() -> Outcome {
     let subject = Subject::start("fragmented", &[])?;
     subject.at_rest()?;
     let pid = subject.pid_text();

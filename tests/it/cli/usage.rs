@@ -76,7 +76,7 @@ fn options(help: &str) -> Vec<&str> {
 }
 
 #[test]
-fn the_reference_is_that_of_this_command_line() -> Outcome {
+fn the_reference_is_up_to_date() -> Outcome {
     let kept = include_str!("../../../docs/cli.md");
     let made = strandline::run(&["reference"])?.stdout;
     assert!(made == kept, "write docs/cli.md anew: `strandline reference > docs/cli.md`");
@@ -99,7 +99,7 @@ fn the_reference_is_that_of_this_command_line() -> Outcome {
 }
 
 #[test]
-fn mistakes_are_one_line_and_status_2() {
+fn usage_errors_are_one_line_and_status_2() {
     for (arguments, what) in [
         (&["explain"][..], "<PID>"),
         (&["explain", "abc"], "a process id is a whole number"),

@@ -34,7 +34,7 @@ fn metrics_in(text: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn documents_rules_and_dashboard_name_the_metrics_that_there_are() -> Outcome {
+fn documents_rules_and_dashboard_name_existing_metrics() -> Outcome {
     let subject = Subject::idle()?;
     let page = Exporter::start(&["--pid", &subject.pid_text()])?.page()?;
     let families = page.text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next());
@@ -63,7 +63,7 @@ fn documents_rules_and_dashboard_name_the_metrics_that_there_are() -> Outcome {
 }
 
 #[test]
-fn promtool_has_nothing_against_the_rules() -> Outcome {
+fn promtool_accepts_the_rules() -> Outcome {
     if !has("promtool") {
         skipped(here!(), "no promtool here (make deps)");
         return Ok(());
@@ -120,7 +120,7 @@ fn files_have_arguments_that_export_accepts() -> Outcome {
 }
 
 #[test]
-fn systemd_has_nothing_against_the_unit() -> Outcome {
+fn systemd_accepts_the_unit() -> Outcome {
     if !has("systemd-analyze") {
         skipped(here!(), "no systemd-analyze here (systemd)");
         return Ok(());

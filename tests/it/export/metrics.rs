@@ -118,7 +118,7 @@ fn a_page_equals_proc_and_explain() -> Outcome {
 }
 
 #[test]
-fn clients_are_answered_as_they_ask() -> Outcome {
+fn answers_have_the_requested_format() -> Outcome {
     let subject = Subject::idle()?;
     let exporter = Exporter::start(&with(&["--pid", &subject.pid_text()]))?;
     let open = exporter.ask(
@@ -147,7 +147,7 @@ fn clients_are_answered_as_they_ask() -> Outcome {
 }
 
 #[test]
-fn a_name_of_any_bytes_is_a_label() -> Outcome {
+fn names_with_arbitrary_bytes_are_valid_labels() -> Outcome {
     let mut command = Command::new("python3");
     let script = "import sys\nopen('/proc/self/comm', 'wb').write(b'a\"\\\\\\nb\\xff\\x1b[2J}')\nprint('{}', flush=True)\nsys.stdin.read()";
     command.args(["-c", script]);
@@ -208,7 +208,7 @@ fn hanging_clients_and_storms_delay_no_other_client() -> Outcome {
 }
 
 #[test]
-fn the_first_ledger_waits_for_no_budget() -> Outcome {
+fn the_first_ledger_does_not_wait_for_the_budget() -> Outcome {
     let subject = Subject::idle()?;
     let since = Instant::now();
     // Ten seconds of such a budget would not pay for a stop of a millisecond.
@@ -222,7 +222,7 @@ fn the_first_ledger_waits_for_no_budget() -> Outcome {
 }
 
 #[test]
-fn processes_come_and_go() -> Outcome {
+fn the_page_follows_starting_and_ending_processes() -> Outcome {
     // A parent whose children live for some milliseconds.
     let subject = Subject::shell("echo ready; while :; do sleep 0.01 & sleep 0.01; wait; done")?;
     let exporter = Exporter::start(&with(&["--pid", &subject.pid_text()]))?;
@@ -293,7 +293,7 @@ fn a_process_is_stopped_for_no_longer_than_its_budget() -> Outcome {
 }
 
 #[test]
-fn a_killed_exporter_leaves_nothing_that_runs() -> Outcome {
+fn a_killed_exporter_leaves_no_process_traced_or_stopped() -> Outcome {
     let subject = Subject::start("malloc_loop", &[])?;
     let arguments = ["--pid", &subject.pid_text(), "--ledger-interval", "1s"];
     for _ in 0..repetitions(4, 20) {

@@ -139,7 +139,7 @@ while True:
     blocks.append(bytearray(b'x' * (1 << 20)))";
 
 #[test]
-fn what_the_kernel_killed_is_named_by_the_groups_above() -> Outcome {
+fn groups_above_name_the_processes_that_the_kernel_killed() -> Outcome {
     let Some(group) = MemoryGroup::new("killed") else {
         skipped(here!(), "no control group with a memory controller can be made here");
         return Ok(());
@@ -172,7 +172,7 @@ fn what_the_kernel_killed_is_named_by_the_groups_above() -> Outcome {
 }
 
 #[test]
-fn conditions_are_of_the_group_and_of_its_limit() -> Outcome {
+fn conditions_apply_to_the_group_and_its_limit() -> Outcome {
     let Some(scene) = scene("conditions")? else {
         skipped(here!(), "no control group with a memory controller can be made here");
         return Ok(());

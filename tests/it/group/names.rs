@@ -44,7 +44,7 @@ fn containers_pods_and_units_are_found_by_their_names() -> Outcome {
 }
 
 #[test]
-fn a_group_that_is_not_there_is_a_line() -> Outcome {
+fn a_missing_group_is_an_error_of_one_line() -> Outcome {
     run(&["explain", "--cgroup", "/no-such-group"])?.complains(3, &["no control group /no-such-group"])?;
     run(&["explain", "--container", "web"])?.complains(3, &["hexadecimal", "docker inspect"])?;
     run(&["explain", "--container", "0000000000000000"])?.complains(3, &["docker ps"])?;
@@ -56,7 +56,7 @@ fn a_group_that_is_not_there_is_a_line() -> Outcome {
 }
 
 #[test]
-fn the_screen_is_of_forty_lines_and_shows_the_limit() -> Outcome {
+fn the_screen_has_at_most_forty_lines_and_shows_the_limit() -> Outcome {
     let Some(group) = MemoryGroup::new("screen") else {
         skipped(here!(), "no control group with a memory controller can be made here");
         return Ok(());

@@ -73,7 +73,7 @@ fn processes_are_divided_by_their_own_rows_within_the_budget() -> Outcome {
 }
 
 #[test]
-fn ledgers_are_of_groups_only() -> Outcome {
+fn ledgers_requires_cgroup() -> Outcome {
     run(&["explain", "--ledgers", "17"])?.complains(2, &["--ledgers", "--cgroup"])?;
     run(&["explain", "--ledgers", "--stop-budget", "x", "--cgroup", "/a"])?.complains(2, &["20ms/min"])
 }

@@ -147,7 +147,7 @@ fn variables_of_python_with_one_value_are_named_together() -> Outcome {
 /// variable may reach the same objects (docs/accounting.md). They then count as shared, but nothing
 /// is lost.
 #[test]
-fn variables_of_python_hold_it_in_other_blocks_too() -> Outcome {
+fn variables_of_python_retain_their_values_without_arenas() -> Outcome {
     let test = here!();
     for_any(pythons::all(test), |path| {
         let mut command = python(path)?;

@@ -50,7 +50,7 @@ impl Steady {
 }
 
 #[test]
-fn a_command_and_itself_are_the_same() -> Outcome {
+fn a_command_does_not_differ_from_itself() -> Outcome {
     if !has(here!(), "taskset") {
         return Ok(());
     }
@@ -154,7 +154,7 @@ fn failures_are_reported_unless_ignored() -> Outcome {
 }
 
 #[test]
-fn reports_are_what_they_are_called() -> Outcome {
+fn reports_have_the_requested_format() -> Outcome {
     let lab = Lab::new()?;
     let of = |format| -> Result<String> {
         let ended =

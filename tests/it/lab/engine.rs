@@ -17,7 +17,7 @@ fn warns(document: &Value, code: &str) -> bool {
 }
 
 #[test]
-fn what_hangs_is_ended_whatever_it_ignores() -> Outcome {
+fn hanging_commands_are_ended_whatever_signals_they_ignore() -> Outcome {
     let lab = Lab::new()?;
     let token = &lab.token;
     let hang = [
@@ -60,7 +60,7 @@ fn daemons_are_ended_with_the_run_that_left_them() -> Outcome {
 }
 
 #[test]
-fn commands_read_nothing_and_may_remove_where_they_are() -> Outcome {
+fn commands_have_no_input_and_may_remove_their_folder() -> Outcome {
     let lab = Lab::new()?;
     let words = ["compare", "--repeat", "2", "sh -c 'test -z \"$(cat)\"'", "cat"];
     let ended = finish(lab.command(&words), b"not for them\n")?;
@@ -76,7 +76,7 @@ fn commands_read_nothing_and_may_remove_where_they_are() -> Outcome {
 }
 
 #[test]
-fn of_very_much_output_the_end_is_kept() -> Outcome {
+fn the_end_of_long_output_is_kept() -> Outcome {
     let lab = Lab::new()?;
     let writes = "sh -c 'head -c 100000000 /dev/zero; echo the end; echo so it is >&2'";
     let kept = lab.path("kept");
@@ -182,7 +182,7 @@ fn a_killed_launcher_is_reported() -> Outcome {
 }
 
 #[test]
-fn labs_that_are_not_the_same_are_not_mixed() -> Outcome {
+fn a_folder_holds_the_results_of_one_lab() -> Outcome {
     let lab = Lab::new()?;
     let kept = lab.path("kept");
     let compare = |second: &str, more: &[&str]| {
@@ -201,7 +201,7 @@ fn labs_that_are_not_the_same_are_not_mixed() -> Outcome {
 }
 
 #[test]
-fn a_lab_is_worked_on_by_one() -> Outcome {
+fn a_second_strandline_cannot_run_the_same_lab() -> Outcome {
     let lab = Lab::new()?;
     let words = ["compare", "--repeat", "1", "true", &format!("sh -c 'echo x >> runs; sleep {}'", lab.token)];
     let started = lab.start(&words)?;
@@ -213,7 +213,7 @@ fn a_lab_is_worked_on_by_one() -> Outcome {
 }
 
 #[test]
-fn several_at_a_time_are_as_many_runs() -> Outcome {
+fn parallel_runs_are_all_run_and_leave_no_process() -> Outcome {
     let lab = Lab::new()?;
     let leave = format!("sh -c 'echo x >> runs; setsid sleep {} & exit 0'", lab.token);
     let words = ["compare", "-j", "4", "--repeat", "10", "--warm-up", "0", &leave, &format!("{leave} ")];
@@ -273,7 +273,7 @@ fn a_full_disk_is_reported_with_its_path() -> Outcome {
 }
 
 #[test]
-fn output_without_end_does_not_fill_the_disk() -> Outcome {
+fn endless_output_does_not_fill_the_disk() -> Outcome {
     let test = here!();
     if !is_root(test) || !has(test, "python3") {
         return Ok(());
@@ -295,7 +295,7 @@ fn output_without_end_does_not_fill_the_disk() -> Outcome {
 }
 
 #[test]
-fn very_many_runs_are_not_begun_unasked() -> Outcome {
+fn many_runs_need_confirmation() -> Outcome {
     let lab = Lab::new()?;
     let ended = lab.run(&["compare", "--repeat", "1000000", "sh -c 'echo x >> runs'", "true"])?;
     complains(&ended, 3, &["2000002 runs", "--yes"])?;

@@ -154,7 +154,7 @@ fn a_job_whose_submission_was_not_answered_is_found_by_its_name() -> Outcome {
 }
 
 #[test]
-fn a_signal_cancels_what_was_submitted() -> Outcome {
+fn a_signal_cancels_the_submitted_jobs() -> Outcome {
     let Some(fake) = Fake::new(here!())? else { return Ok(()) };
     fake.set("hold", "")?;
     let words = [&TWO[..], &["--repeat=3"]].concat();
@@ -209,7 +209,7 @@ fn cluster(test: &str) -> Result<Option<Cluster>> {
 }
 
 #[test]
-fn a_study_comes_to_the_same_as_here() -> Outcome {
+fn a_study_has_the_same_results_as_a_local_run() -> Outcome {
     let Some(cluster) = cluster(here!())? else { return Ok(()) };
     let words = ["--json", "study", "freed-or-not", "--short", "--repeat=3"];
     let there = document(&cluster.run(&[&words[..], &["--on=slurm", "--dir=lab"]].concat())?)?;
@@ -347,7 +347,7 @@ fn a_trial_and_a_squeeze_run_on_a_real_node() -> Outcome {
 }
 
 #[test]
-fn a_task_that_is_killed_leaves_nothing_and_is_run_again() -> Outcome {
+fn a_killed_task_leaves_no_process_and_is_run_again() -> Outcome {
     let Some(cluster) = cluster(here!())? else {
         return Ok(());
     };
@@ -372,7 +372,7 @@ fn a_task_that_is_killed_leaves_nothing_and_is_run_again() -> Outcome {
 }
 
 #[test]
-fn a_signal_ends_what_runs_on_the_node() -> Outcome {
+fn a_signal_ends_the_commands_on_the_node() -> Outcome {
     let Some(cluster) = cluster(here!())? else { return Ok(()) };
     let sleep = format!("sleep {}", cluster.lab.token);
     let words = ["compare", "--on=slurm", "--dir=lab", "--repeat=3", sleep.as_str(), "true"];

@@ -116,7 +116,7 @@ fn a_program_that_hangs_without_memory_is_ended() -> Outcome {
 }
 
 #[test]
-fn a_flaky_edge_is_a_band() -> Outcome {
+fn an_edge_that_varies_is_reported_as_a_band() -> Outcome {
     let lab = Lab::new()?;
     let flags = ["squeeze", "--kind", "data", "--rounds", "2", "--"];
     let words = [&subject()?, "alternate", &lab.path("turn"), "40", "8"];

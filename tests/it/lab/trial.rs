@@ -35,7 +35,7 @@ fn server(lab: &Lab) -> Result<String> {
 }
 
 #[test]
-fn a_churning_script_is_halved_and_the_paste_reproduces_it() -> Outcome {
+fn a_churning_script_is_halved_and_the_printed_command_reproduces_it() -> Outcome {
     if !has(here!(), "python3") {
         return Ok(());
     }
@@ -66,7 +66,7 @@ fn a_churning_script_is_halved_and_the_paste_reproduces_it() -> Outcome {
 }
 
 #[test]
-fn a_server_s_arenas_are_found_under_its_load() -> Outcome {
+fn the_arenas_of_a_server_are_found_under_load() -> Outcome {
     if !has(here!(), "python3") {
         return Ok(());
     }
@@ -86,7 +86,7 @@ fn a_server_s_arenas_are_found_under_its_load() -> Outcome {
 }
 
 #[test]
-fn commands_that_fail_anyway_are_not_tried() -> Outcome {
+fn commands_that_fail_without_settings_are_not_tried() -> Outcome {
     let lab = Lab::new()?;
     let ends = |words: &[&str], status: i32, message: &[&str]| -> Outcome {
         complains(&lab.run(&[&["try"], words].concat())?, status, message)
@@ -184,7 +184,7 @@ fn options_that_would_be_changed_are_refused() -> Outcome {
 }
 
 #[test]
-fn a_first_run_that_fails_is_not_remembered() -> Outcome {
+fn a_failed_first_run_is_repeated() -> Outcome {
     let lab = Lab::new()?;
     let (folder, flag) = (lab.path("kept"), lab.path("flag"));
     let script = format!("test -e {flag}");
@@ -198,7 +198,7 @@ fn a_first_run_that_fails_is_not_remembered() -> Outcome {
 }
 
 #[test]
-fn a_run_without_settings_that_fails_once_costs_its_round_only() -> Outcome {
+fn one_failed_run_without_settings_drops_only_its_round() -> Outcome {
     let lab = Lab::new()?;
     let (catalogue, count) = (lab.path("own.toml"), lab.path("count"));
     let fine = "[[candidate]]\nid = \"fine\"\ntitle = \"t\"\nkind = \"setting\"\ncost = \"c\"\nsource = [\"s\"]\n\
@@ -232,7 +232,7 @@ os._exit(0)
 ";
 
 #[test]
-fn a_shell_s_mark_does_not_count_for_its_children() -> Outcome {
+fn a_shells_mark_does_not_count_for_its_children() -> Outcome {
     if !has(here!(), "python3") {
         return Ok(());
     }
@@ -362,7 +362,7 @@ fn without_marks_the_level_before_the_end_counts() -> Outcome {
 }
 
 #[test]
-fn what_another_allocator_does_not_keep_is_found_without_a_mark() -> Outcome {
+fn memory_that_another_allocator_releases_is_found_without_a_mark() -> Outcome {
     let test = here!();
     let holder = compile("holder", &Libc::system())?.display().to_string();
     let lab = Lab::new()?;

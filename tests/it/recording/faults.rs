@@ -180,7 +180,7 @@ fn killed_at_the_exit(subject: &str, is_stopped: bool, pause: Duration) -> Resul
 }
 
 #[test]
-fn a_recorder_killed_at_the_exit_does_not_hold_it() -> Outcome {
+fn a_recorder_killed_at_the_exit_does_not_block_the_process() -> Outcome {
     let subject = recorded()?;
     let (mut turn, mut caught) = (0, 0);
     // How many ledgers are under way when the recorder is killed depends on the machine: one at
@@ -204,7 +204,7 @@ fn last_second(report: &serde_json::Value) -> Result<f64> {
 }
 
 #[test]
-fn what_a_killed_recorder_wrote_is_there_but_for_the_last_second() -> Outcome {
+fn a_killed_recorder_loses_at_most_the_last_second() -> Outcome {
     let place = Place::new()?;
     let mut started = Started::new(place.command(&["--ledger", "none"], &["sleep", "300"]))?;
     let shown = place.until_reported("a second of samples", |report| {
@@ -244,7 +244,7 @@ impl Drop for Disk {
 }
 
 #[test]
-fn a_full_disk_costs_the_recording_and_not_the_command() -> Outcome {
+fn a_full_disk_ends_the_recording_and_not_the_command() -> Outcome {
     if !is_root(here!()) {
         return Ok(());
     }
@@ -319,7 +319,7 @@ fn recording_resumes_once_the_disk_has_space_and_reports_the_loss() -> Outcome {
 }
 
 #[test]
-fn nothing_can_be_written_at_all() -> Outcome {
+fn the_command_runs_if_no_recording_can_be_written() -> Outcome {
     let place = Place { file: "/dev/full".into(), ..Place::new()? };
     let ended = place.run(&[], &["sh", "-c", "echo printed; exit 5"])?;
     assert_eq!((ended.how(), ended.text().as_str()), (5, "printed\n"));
@@ -332,7 +332,7 @@ fn nothing_can_be_written_at_all() -> Outcome {
 }
 
 #[test]
-fn a_pipe_is_no_place_for_a_recording() -> Outcome {
+fn a_recording_to_a_pipe_is_refused() -> Outcome {
     if !has(here!(), "mkfifo") {
         return Ok(());
     }
@@ -345,7 +345,7 @@ fn a_pipe_is_no_place_for_a_recording() -> Outcome {
 }
 
 #[test]
-fn a_closed_reader_ends_nothing() -> Outcome {
+fn a_broken_pipe_ends_the_command_and_not_the_recording() -> Outcome {
     // The command's output goes to a pipe without a reader: the command itself gets the error.
     let place = Place::new()?;
     let file = place.file.display();

@@ -84,7 +84,7 @@ fn the_page_shows_the_figures_of_the_document() -> Outcome {
 }
 
 #[test]
-fn names_in_a_page_stay_names() -> Outcome {
+fn hostile_names_in_a_page_are_shown_as_text() -> Outcome {
     let Some(browser) = browser(here!()) else { return Ok(()) };
     let folder = Folder::new("report-names")?;
     let evil = record(&folder.0, "evil<script>alert(3)<!--.strandline", [EVIL; 5])?;

@@ -12,7 +12,7 @@ use crate::support::{Libc, Outcome, Result, for_each, here, invariants, repetiti
 const MIB: u64 = 1 << 20;
 
 #[test]
-fn a_dying_process_shows_its_memory_whatever_ends_it() -> Outcome {
+fn an_ending_process_has_a_ledger_however_it_ends() -> Outcome {
     let subject = recorded()?;
     for_each([("exit", 4), ("segv", 1011), ("kill", 1009), ("abort", 1006), ("group", 5)], |(way, how)| {
         let place = Place::new()?;
@@ -48,7 +48,7 @@ fn filled(started: &Started) -> Result<i32> {
 }
 
 #[test]
-fn a_kill_from_outside_is_caught() -> Outcome {
+fn a_process_killed_from_outside_has_a_ledger_at_its_end() -> Outcome {
     let place = Place::new()?;
     let started = Started::new(place.command(&["--ledger", "exit"], &[&recorded()?, "end", "wait"]))?;
     signal(filled(&started)?, 9);
@@ -61,7 +61,7 @@ fn a_kill_from_outside_is_caught() -> Outcome {
 }
 
 #[test]
-fn a_main_thread_that_ends_first_is_a_caveat() -> Outcome {
+fn a_main_thread_that_ends_first_has_a_caveat() -> Outcome {
     let place = Place::new()?;
     let end = place.folder.0.join("end");
     let words = [recorded()?, "end".to_owned(), "main_first".to_owned(), end.display().to_string()];
@@ -100,7 +100,7 @@ fn recorded_until(
 }
 
 #[test]
-fn the_peak_is_caught_within_a_tenth() -> Outcome {
+fn a_ledger_is_taken_within_a_tenth_of_the_peak() -> Outcome {
     // After a ledger, none is taken for ten times its duration: the subject waits for the ledger of
     // its peak.
     let rss = |ledger: &Value| number(&ledger["explain"]["kernel"], "rss_bytes");
@@ -134,7 +134,7 @@ fn there_are_ledgers_at_the_peak_and_at_the_end() -> Outcome {
 
 /// All threads but the main one have ended while it is held at its end.
 #[test]
-fn an_end_in_a_ledger_is_caught() -> Outcome {
+fn a_process_killed_during_a_ledger_has_a_ledger_at_its_end() -> Outcome {
     let (one, several) = (recorded()?, restless()?);
     let commands = [vec![one.as_str(), "end", "never"], vec![several.as_str(), "threads"]];
     for_each((0..repetitions(5, 50)).flat_map(|_| commands.clone()), |command| {
@@ -156,7 +156,7 @@ fn an_end_in_a_ledger_is_caught() -> Outcome {
 /// The kernel makes a tracer wait for execve, and execve for the tracer's dead threads. A recorder
 /// that waits for itself is killed by its watchdog.
 #[test]
-fn a_program_that_replaces_itself_is_not_held() -> Outcome {
+fn a_program_that_executes_itself_is_not_blocked() -> Outcome {
     let (subject, count) = (restless()?, repetitions(150, 5_000).to_string());
     for_each(["thread", "main"], |by| {
         let flags = ["--ledger", "every=100ms,peak,exit", "--quiet-for", "1ms"];

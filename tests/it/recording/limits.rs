@@ -75,7 +75,7 @@ fn in_a_group(place: &Place, words: &[&str]) -> Result<(Ended, String)> {
 }
 
 #[test]
-fn a_limit_on_memory_is_a_control_groups() -> Outcome {
+fn a_memory_limit_is_set_on_a_control_group() -> Outcome {
     let test = here!();
     if !is_root(test) {
         return Ok(());

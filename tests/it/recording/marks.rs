@@ -98,7 +98,7 @@ fn simultaneous_marks_of_two_processes_are_all_recorded() -> Outcome {
 }
 
 #[test]
-fn many_that_mark_at_once_with_ledgers_are_all_answered() -> Outcome {
+fn simultaneous_marks_with_ledgers_are_all_answered() -> Outcome {
     // Nobody ends while a mark waits for its ledger.
     let (_, report) = recording(&["--ledger", "marks"], &[&recorded()?, "storm", "8", "10", "stay"])?;
     all_recorded(&report, 8, 10)?;
@@ -175,7 +175,7 @@ fn marks_of_processes_that_do_not_wait_leave_nothing_behind() -> Outcome {
 }
 
 #[test]
-fn a_program_that_closes_the_socket_is_recorded_all_the_same() -> Outcome {
+fn a_program_that_closes_the_socket_is_still_recorded() -> Outcome {
     let place = Place::new()?;
     let ended = place.run(&[], &[&recorded()?, "close"])?;
     assert_eq!(ended.how(), 7, "{}", ended.complaint());

@@ -34,7 +34,7 @@ fn same(prefix: &[&str], words: &[&str]) -> Outcome {
 }
 
 #[test]
-fn streams_are_the_commands_byte_for_byte() -> Outcome {
+fn the_commands_streams_pass_unchanged() -> Outcome {
     let all: Vec<u8> = (0..=255).cycle().take(300_000).collect();
     let place = Place::new()?;
     let ended = finish(place.command(&[], &["sh", "-c", "tee /dev/stderr"]), &all)?;
@@ -44,7 +44,7 @@ fn streams_are_the_commands_byte_for_byte() -> Outcome {
 }
 
 #[test]
-fn exit_statuses_are_the_commands() -> Outcome {
+fn strandline_has_the_commands_exit_status() -> Outcome {
     let place = Place::new()?;
     for_each([0, 1, 2, 3, 77, 124, 125, 126, 127, 128, 137, 255], |status| {
         let ended = place.run(&["--ledger", "none"], &["sh", "-c", &format!("exit {status}")])?;
@@ -140,7 +140,7 @@ fn only_the_mark_socket_is_added() -> Outcome {
 }
 
 #[test]
-fn a_command_that_cannot_run_has_timeout_s_exit_status() -> Outcome {
+fn a_command_that_cannot_run_has_the_exit_status_of_timeout() -> Outcome {
     let place = Place::new()?;
     let plain = place.folder.0.join("plain");
     std::fs::write(&plain, "echo never\n")?;
@@ -202,7 +202,7 @@ fn descendant(pid: i32, part: &str) -> Option<i32> {
 }
 
 #[test]
-fn a_terminal_is_the_commands() -> Outcome {
+fn the_command_gets_the_terminal() -> Outcome {
     if !has(here!(), "script") {
         return Ok(());
     }
@@ -232,7 +232,7 @@ fn has_taken_its_signals(recorder: i32) -> bool {
 }
 
 #[test]
-fn an_interrupt_from_the_keyboard_comes_once() -> Outcome {
+fn a_keyboard_interrupt_reaches_the_command_once() -> Outcome {
     if !has(here!(), "script") {
         return Ok(());
     }
@@ -264,7 +264,7 @@ fn an_interrupt_from_the_keyboard_comes_once() -> Outcome {
 }
 
 #[test]
-fn it_can_be_stopped_and_continued_from_the_keyboard() -> Outcome {
+fn a_recording_can_be_stopped_and_continued_from_the_keyboard() -> Outcome {
     let test = here!();
     if !has(test, "script") || !has(test, "bash") {
         return Ok(());

@@ -88,7 +88,7 @@ fn figures_agree(subject: &mut Subject) -> Result<Value> {
 }
 
 #[test]
-fn figures_are_those_of_mem_stats() -> Outcome {
+fn figures_equal_mem_stats() -> Outcome {
     let mut cases = Vec::new();
     for go in gos::all(here!()) {
         for how in BUILDS {
@@ -117,7 +117,7 @@ fn figures_are_those_of_mem_stats() -> Outcome {
 /// debug.FreeOSMemory gives back the idle spans; the memory that its own collection used is idle
 /// afterwards.
 #[test]
-fn idle_spans_go_back_as_predicted() -> Outcome {
+fn idle_spans_are_released_as_predicted() -> Outcome {
     const WORK_BYTES: u64 = 6 << 20;
     let mut programs = Vec::new();
     for go in gos::all(here!()) {

@@ -115,7 +115,7 @@ const FLAGS: [&[&str]; 5] =
     [&[], &["--jitless"], &["--single-threaded"], &["--max-semi-space-size=1"], &["--optimize-for-size"]];
 
 #[test]
-fn spaces_are_those_of_v8() -> Outcome {
+fn spaces_equal_v8s_statistics() -> Outcome {
     let nodes = nodes::all(here!());
     let cases = nodes.iter().flat_map(|node| FLAGS.map(|flags| (node, flags)));
     for_any(cases, |(node, flags)| {
@@ -155,7 +155,7 @@ fn stripped_programs_are_read() -> Outcome {
 /// ArrayBuffers are as `process.memoryUsage()` counts them, and a memory of WebAssembly has the
 /// size it was made with.
 #[test]
-fn memory_outside_the_heap_is_as_node_counts_it() -> Outcome {
+fn memory_outside_the_heap_equals_nodes_count() -> Outcome {
     for_any(nodes::all(here!()), |node| {
         let mut subject = start(&node.path, &[], &[])?;
         let before = subject::number(&subject.ask(b'a')?, "array_buffers")?;
@@ -247,7 +247,7 @@ fn pooled_pages_are_released_as_predicted() -> Outcome {
 /// A heap in the middle of a collection is not read, or not counted wrongly: every document adds
 /// up, and V8 is read in one of them.
 #[test]
-fn a_program_that_collects_all_the_time_adds_up() -> Outcome {
+fn rows_of_a_program_that_always_collects_add_up() -> Outcome {
     for_any(nodes::all(here!()), |node| {
         let subject = start(&node.path, &[], &["storm"])?;
         let mut done = 0;

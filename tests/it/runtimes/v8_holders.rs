@@ -87,7 +87,7 @@ fn list<'a>(document: &'a Value, key: &str) -> Result<&'a [Value]> {
 /// Each variable holds what it refers to, through arrays, tables, closures, static fields and the
 /// stores of Buffers; a weak table holds nothing.
 #[test]
-fn variables_hold_what_they_refer_to() -> Outcome {
+fn variables_retain_the_objects_that_they_refer_to() -> Outcome {
     for_any(nodes::all(here!()), |node| {
         let subject = start(node)?;
         let document = strandline::json(&["holders", &subject.pid_text(), "--json"])?;
@@ -122,7 +122,7 @@ fn variables_hold_what_they_refer_to() -> Outcome {
 
 /// What two variables refer to belongs to both; no memory of V8's is reported as leaked.
 #[test]
-fn what_two_variables_hold_is_shared_and_nothing_is_leaked() -> Outcome {
+fn objects_of_two_variables_are_shared_and_none_is_leaked() -> Outcome {
     for_any(nodes::all(here!()), |node| {
         let subject = start(node)?;
         let document = strandline::json(&["holders", &subject.pid_text(), "--json"])?;

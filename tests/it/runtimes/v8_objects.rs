@@ -33,7 +33,7 @@ fn explain(subject: &Subject, arguments: &[&str]) -> Result<Value> {
 /// Of 20,000 Buffers of 1,000 bytes every eighth lives: their slabs stay, and seven eighths of
 /// these are in no Buffer.
 #[test]
-fn the_rest_of_slabs_is_counted() -> Outcome {
+fn unused_parts_of_slabs_are_counted() -> Outcome {
     for_any(nodes::all(here!()), |node| {
         let mut subject = start(&node.path, &[], &[])?;
         for command in *b"ug" {
@@ -125,7 +125,7 @@ fn with_path(subject: &Subject, name: &str) -> Result<Value> {
 
 /// The path to an object names the variables and elements that hold it, and no data.
 #[test]
-fn a_path_names_what_holds_an_object() -> Outcome {
+fn a_path_names_the_variables_that_hold_an_object() -> Outcome {
     for_any(nodes::all(here!()), |node| {
         let mut subject = start(&node.path, &[], &[])?;
         subject.ask(b'k')?;

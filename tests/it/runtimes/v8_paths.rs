@@ -103,7 +103,7 @@ fn paths_name_the_fields_of_bound_functions_proxies_and_generators() -> Outcome 
 
 /// A context is not held by V8's list of contexts; what holds one is on the path to its objects.
 #[test]
-fn contexts_are_held_by_what_refers_to_them() -> Outcome {
+fn contexts_are_held_by_sandboxes_and_functions() -> Outcome {
     for_any(nodes::all(here!()), |node| {
         let subject = start(&node.path, "contexts.js")?;
         check(&subject, &["Dropped"])?;

@@ -67,7 +67,7 @@ fn remedy(document: &Value) -> Option<&Value> {
 
 /// Without a trace of objects a lower bound is known, with one what is released.
 #[test]
-fn v8_releases_at_least_what_holds_no_object() -> Outcome {
+fn v8_releases_at_least_the_pages_without_objects() -> Outcome {
     let flags: [&[&str]; 2] = [&[], &["--jitless"]];
     let nodes = nodes::all(here!());
     for_any(nodes.iter().flat_map(|node| flags.map(|flags| (node, flags))), |(node, flags)| {
@@ -174,7 +174,7 @@ fn heaps_of_workers_are_released_too() -> Outcome {
 
 /// Pooled pages of isolates that have ended stay (24 and later), and are not promised.
 #[test]
-fn what_ended_workers_left_is_not_promised() -> Outcome {
+fn pages_of_ended_workers_are_not_predicted() -> Outcome {
     for_any(nodes::all(here!()), |node| {
         let mut subject = start(&node.path, &[], &[])?;
         for command in *b"wwcdeeg" {
@@ -233,7 +233,7 @@ fn without_symbol(node: &str, folder: &Folder, symbol: &str) -> Result<PathBuf> 
 
 /// Without the function, or the one in which helper threads wait for work, nothing is called.
 #[test]
-fn without_a_function_nothing_is_called() -> Outcome {
+fn nothing_is_called_if_a_function_is_missing() -> Outcome {
     let folder = Folder::new("v8-reclaim")?;
     let function = "_ZN2v87Isolate26MemoryPressureNotificationENS_19MemoryPressureLevelE";
     let cases = [(function, "does not export"), ("uv_cond_wait", "helper thread")];
@@ -326,7 +326,7 @@ fn a_blocked_thread_collects_later() -> Outcome {
 /// At the end of a program its isolate is still there, but not Node's platform. A thread of an
 /// addon waits in libuv's function, but not in libuv's or Node's loop.
 #[test]
-fn at_the_end_of_a_program_nothing_is_called() -> Outcome {
+fn nothing_is_called_while_a_program_exits() -> Outcome {
     let folder = Folder::new("v8-end")?;
     let library = folder.0.join("preloaded.so");
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/subjects");

@@ -92,7 +92,7 @@ fn explain_often(subject: &Subject, times: u64) -> Result<u64> {
 }
 
 #[test]
-fn a_forking_process() -> Outcome {
+fn a_forking_process_is_read_and_continues() -> Outcome {
     let mut subject = Subject::start("forker", &[])?;
     let times = repetitions(8, 60);
     assert_eq!(explain_often(&subject, times)?, times);
@@ -103,7 +103,7 @@ fn a_forking_process() -> Outcome {
 }
 
 #[test]
-fn a_process_that_executes_itself() -> Outcome {
+fn a_process_that_executes_itself_is_read_each_time() -> Outcome {
     let subject = Subject::start("execer", &[])?;
     let times = repetitions(8, 60);
     assert_eq!(explain_often(&subject, times)?, times, "the program that runs at the stop is read");
@@ -113,7 +113,7 @@ fn a_process_that_executes_itself() -> Outcome {
 }
 
 #[test]
-fn a_process_that_spawns_threads() -> Outcome {
+fn a_process_that_spawns_threads_is_read_each_time() -> Outcome {
     let mut subject = Subject::start("thread_spawner", &[])?;
     let times = repetitions(8, 60);
     assert_eq!(explain_often(&subject, times)?, times);
@@ -145,7 +145,7 @@ fn until_stopped<T>(pid: i32, explainer: &JoinHandle<T>) {
 }
 
 #[test]
-fn a_process_that_ends_meanwhile() -> Outcome {
+fn a_process_that_ends_during_a_read_is_reported() -> Outcome {
     let (mut round, mut lost) = (0, 0);
     // How many of the kills hit a read depends on the machine: at least one has to.
     while round < repetitions(10, 60) || lost == 0 {
@@ -188,7 +188,7 @@ fn share_bytes(pid: i32) -> Result<u64> {
 /// A forked child shares the pages of its parent until one of them writes. A read that faults for
 /// writing would copy them.
 #[test]
-fn pages_that_were_shared_stay_shared() -> Outcome {
+fn reading_keeps_shared_pages_shared() -> Outcome {
     let subject = Subject::start("forked", &["40"])?;
     let child = i32::try_from(subject.number("child")?)?;
     for pid in [child, subject.pid()] {

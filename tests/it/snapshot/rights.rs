@@ -83,7 +83,7 @@ fn line(run: &Run, id: &str) -> Result<(String, String, String)> {
 }
 
 #[test]
-fn file_capabilities_are_not_lent_to_what_the_user_names() -> Outcome {
+fn file_capabilities_open_no_file_that_the_user_names() -> Outcome {
     let test = here!();
     // More than the documents recommend: with these strandline could also write the user's files.
     let all = "cap_sys_ptrace,cap_dac_read_search,cap_dac_override,cap_fowner";
@@ -171,7 +171,7 @@ fn file_capabilities_show_other_users_processes() -> Outcome {
 }
 
 #[test]
-fn one_line_of_setcap_has_all_that_helps() -> Outcome {
+fn doctor_prints_one_setcap_line_with_all_useful_capabilities() -> Outcome {
     let test = here!();
     let Some(marked) = Marked::new(test, "cap_sys_ptrace,cap_dac_read_search")? else { return Ok(()) };
     let mut plain = Command::new(env!("CARGO_BIN_EXE_strandline"));
@@ -201,7 +201,7 @@ fn one_line_of_setcap_has_all_that_helps() -> Outcome {
 }
 
 #[test]
-fn a_setuid_strandline_does_nothing() -> Outcome {
+fn a_setuid_strandline_refuses_to_run() -> Outcome {
     let Some(marked) = Marked::new(here!(), "cap_sys_ptrace,cap_dac_read_search")? else {
         return Ok(());
     };

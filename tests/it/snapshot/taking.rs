@@ -133,7 +133,7 @@ fn shows_what_a_stop_shows(subject: &Subject) -> Outcome {
 }
 
 #[test]
-fn rows_are_those_of_a_stop() -> Outcome {
+fn rows_of_a_snapshot_equal_those_of_a_stop() -> Outcome {
     let heap = |libc: &Libc| Subject::start_with(libc, "big_heap", &["0.06", "300", "random", "40"], &[]);
     shows_what_a_stop_shows(&heap(&Libc::system())?)?;
     shows_what_a_stop_shows(&heap(&Libc::system_static())?)?;
@@ -176,7 +176,7 @@ fn goes_on(subject: &mut Subject) -> Outcome {
 }
 
 #[test]
-fn a_parent_that_waits_for_any_child_does_not_see_it() -> Outcome {
+fn a_parent_that_waits_for_any_child_does_not_see_the_snapshot() -> Outcome {
     for_each([&[][..], &["dont"], &["wipe"]], |arguments| {
         let mut subject = Subject::start("parent", arguments)?;
         for _ in 0..repetitions(10, 100) {
@@ -339,7 +339,7 @@ fn vfork_children_and_their_parents_are_not_copied() -> Outcome {
 }
 
 #[test]
-fn it_is_not_taken_where_memory_or_processes_are_short() -> Outcome {
+fn no_snapshot_is_taken_without_enough_memory_or_processes() -> Outcome {
     let name = here!();
     let groups = [
         ("pids", "pids.max", "10", "processes are allowed"),

@@ -52,7 +52,7 @@ fn a_process_that_sleeps_is_not_stopped() -> Outcome {
 }
 
 #[test]
-fn threads_that_sleep_in_a_transfer_are_left_asleep() -> Outcome {
+fn threads_asleep_in_a_transfer_are_not_stopped() -> Outcome {
     check_transfers(true, &[&[], &["--snapshot=never"], &["--snapshot=always"], &["--quiet-for", "0s"]])
 }
 
@@ -78,7 +78,7 @@ fn a_transfer_that_was_cut_short_has_a_caveat() -> Outcome {
 /// EINTR. A thread that waits for a server which ignores interrupts cannot be stopped, and its
 /// transfer is not cut short either.
 #[test]
-fn calls_that_wait_for_a_fuse_server_are_repeated() -> Outcome {
+fn interrupted_calls_to_a_fuse_server_are_repeated() -> Outcome {
     for_each([&[][..], &["deaf"]], |arguments| {
         let mut subject = Subject::start("fuse", arguments)?;
         if subject.ready["missing"] != 0 {

@@ -94,7 +94,7 @@ fn a_strandline_stopped_by_the_terminal_releases_the_process_first() -> Outcome 
 }
 
 #[test]
-fn a_recorder_that_a_terminal_stops_traces_no_process_meanwhile() -> Outcome {
+fn a_recorder_stopped_by_the_terminal_traces_no_process() -> Outcome {
     let mut subject = subject()?;
     let pid = subject.pid();
     let folder = tempfile::tempdir()?;
@@ -118,7 +118,7 @@ fn a_recorder_that_a_terminal_stops_traces_no_process_meanwhile() -> Outcome {
 
 /// Signals to a watched process and its end wait for the recorder.
 #[test]
-fn a_recorder_that_is_stopped_watches_no_process_for_long() -> Outcome {
+fn the_watchdog_ends_a_stopped_recorder_that_watches_a_process() -> Outcome {
     let mut subject = subject()?;
     let pid = subject.pid();
     let folder = tempfile::tempdir()?;
@@ -139,7 +139,7 @@ fn a_recorder_that_is_stopped_watches_no_process_for_long() -> Outcome {
 }
 
 #[test]
-fn no_core_file_is_written_of_it() -> Outcome {
+fn strandline_dumps_no_core() -> Outcome {
     let mut subject = subject()?;
     let folder = tempfile::tempdir()?;
     let shell = Command::new("sh")

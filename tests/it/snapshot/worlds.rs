@@ -157,7 +157,7 @@ fn build(compiler: &[&str], source: &str, program: &str) -> Result<Option<PathBu
 }
 
 #[test]
-fn a_program_of_libgc_survives() -> Outcome {
+fn a_program_with_libgc_survives() -> Outcome {
     let subject = Subject::start("collector_signals", &[])?;
     if subject.ready == "missing" {
         skipped(here!(), "no libgc.so.1 here (scripts/deps installs guile)");
@@ -187,7 +187,7 @@ fn a_program_in_d_survives() -> Outcome {
 }
 
 #[test]
-fn a_program_of_monos_survives() -> Outcome {
+fn a_program_on_mono_survives() -> Outcome {
     if !runs_others(here!()) {
         return Ok(());
     }

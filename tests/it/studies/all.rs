@@ -179,7 +179,7 @@ fn the_exit_status_shows_whether_a_claim_fails() -> Outcome {
 }
 
 #[test]
-fn an_axis_is_for_those_that_have_it() -> Outcome {
+fn an_axis_option_applies_to_studies_with_that_axis() -> Outcome {
     let place = Place::new(&[("good", GOOD), ("wrong", WRONG)])?;
     let words = ["--all", "--axis", "size=300", "--axis", "subject=keeps", "--repeat", "1", "--dir", "kept"];
     let (status, document) = place.document(&words)?;
@@ -201,7 +201,7 @@ fn an_axis_is_for_those_that_have_it() -> Outcome {
 }
 
 #[test]
-fn a_folder_named_from_here_takes_recordings() -> Outcome {
+fn a_relative_folder_can_hold_recordings() -> Outcome {
     let text = "title = \"Recorded\"\n[settings]\nrepeats = 1\n[[subject]]\nname = \"a\"\n\
                 command = \"sleep 0.05\"\n[measure]\nrows = [\"rss\"]\nat = [\"exit\"]\n";
     let place = Place::new(&[("recorded", text)])?;
@@ -263,7 +263,7 @@ fn all_after<'t>(text: &'t str, begin: &str) -> BTreeSet<&'t str> {
 }
 
 #[test]
-fn the_report_is_one_page_that_needs_nothing_else() -> Outcome {
+fn the_report_is_one_self_contained_page() -> Outcome {
     let place = Place::new(&[("good", GOOD), ("wrong", WRONG), ("broken", BROKEN)])?;
     let ended = place.run(&["--all", "--report"])?;
     assert_eq!(ended.how(), 3, "{}", ended.complaint());
@@ -316,7 +316,7 @@ fn the_report_is_one_page_that_needs_nothing_else() -> Outcome {
 }
 
 #[test]
-fn a_report_takes_the_place_of_nothing_but_a_report() -> Outcome {
+fn a_report_overwrites_only_reports() -> Outcome {
     let place = Place::new(&[("good", GOOD)])?;
     fs::write(place.lab.path("mine.html"), "<!doctype html><p>mine")?;
     fs::create_dir(place.lab.path("folder"))?;

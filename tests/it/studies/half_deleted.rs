@@ -62,7 +62,7 @@ const JVM_EITHER: &[&str] = &[
 const JVM_TOOLS: &[&str] = &["java", "javac"];
 
 #[test]
-fn its_claims() -> Outcome {
+fn claims_have_their_expected_verdicts() -> Outcome {
     if !runs_long_studies(here!()) {
         return Ok(());
     }

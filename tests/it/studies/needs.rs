@@ -179,7 +179,7 @@ fn programs_and_builds_get_folders_and_choices_in_variables() -> Outcome {
 }
 
 #[test]
-fn the_place_of_a_mistake_in_an_expression_is_that_in_the_file() -> Outcome {
+fn an_error_in_an_expression_has_its_place_in_the_file() -> Outcome {
     let lab = Lab::new()?;
     let text = "title = 't'\n[[subject]]\nname = 's'\ncommand = 'true'\n\
         [metrics]\nhalf = 'metric(\"wall_seconds\") 2'\n\

@@ -112,7 +112,7 @@ fn median(studied: &Studied, subject: &str, metric: &str) -> f64 {
 }
 
 #[test]
-fn every_claim_has_its_verdict() -> Outcome {
+fn claims_have_their_expected_verdicts() -> Outcome {
     let Some(series) = series("perl") else {
         skipped(here!(), "no perl here (apt install perl)");
         return Ok(());
@@ -230,7 +230,7 @@ fn in_order(line: &str) -> Result<Vec<[u64; 4]>> {
 }
 
 #[test]
-fn the_generator_writes_what_compiles_and_refuses_what_it_does_not_know() -> Outcome {
+fn the_generator_writes_valid_programs_and_refuses_unknown_options() -> Outcome {
     if series("perl").is_none() {
         skipped(here!(), "no perl here (apt install perl)");
         return Ok(());

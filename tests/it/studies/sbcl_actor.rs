@@ -107,7 +107,7 @@ fn median(studied: &Studied, subject: &str, mode: &str, metric: &str) -> Result<
 }
 
 #[test]
-fn its_claims() -> Outcome {
+fn claims_have_their_expected_verdicts() -> Outcome {
     if !has_sbcl(here!()) || !runs_long_studies(here!()) {
         return Ok(());
     }
@@ -149,7 +149,7 @@ fn judge_form(studied: &Studied) -> Outcome {
 }
 
 #[test]
-fn its_claims_of_other_versions() -> Outcome {
+fn claims_of_other_sbcls_have_their_expected_verdicts() -> Outcome {
     for sbcl in fetched(here!()) {
         eprintln!("{}", sbcl.display());
         judge(&short("sbcl-actor", &["--axis", &format!("sbcl={}", sbcl.display())])?);
@@ -174,7 +174,7 @@ fn actor(arguments: &[&str]) -> Result<Value> {
 /// A queue bound so small that all producers wait in turn: none waits for ever, and no message is
 /// lost.
 #[test]
-fn its_smallest_bound() -> Outcome {
+fn the_smallest_bound_loses_no_message() -> Outcome {
     if !has_sbcl(here!()) {
         return Ok(());
     }
@@ -189,7 +189,7 @@ fn its_smallest_bound() -> Outcome {
 
 /// Every message is handled once, in every mode, and none is left.
 #[test]
-fn its_actor() -> Outcome {
+fn every_message_is_handled_once_in_every_mode() -> Outcome {
     if !has_sbcl(here!()) {
         return Ok(());
     }

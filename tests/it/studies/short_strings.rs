@@ -96,7 +96,7 @@ fn compiler() -> String {
 }
 
 #[test]
-fn its_claims() -> Outcome {
+fn claims_have_their_expected_verdicts() -> Outcome {
     if !runs_long_studies(here!()) {
         return Ok(());
     }
@@ -215,7 +215,7 @@ fn has_cc(test: &str) -> bool {
 
 /// Different seeds from the study's: many of them in full mode.
 #[test]
-fn its_scalars_are_valid() -> Outcome {
+fn scalars_pass_the_property_tests() -> Outcome {
     if !has_cc(here!()) {
         return Ok(());
     }
@@ -230,7 +230,7 @@ fn its_scalars_are_valid() -> Outcome {
 /// The property tests notice when a sharer is not counted, a body is lost, another scalar's text is
 /// written to, or a number is not copied.
 #[test]
-fn its_property_tests_can_fail() -> Outcome {
+fn property_tests_detect_errors() -> Outcome {
     if !has_cc(here!()) || !runs_long_studies(here!()) {
         return Ok(());
     }

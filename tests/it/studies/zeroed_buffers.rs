@@ -78,7 +78,7 @@ fn median(studied: &Studied, metric: &str, axes: &[(&str, &str)]) -> Option<f64>
 }
 
 #[test]
-fn zeroed_buffers_claims() -> Outcome {
+fn claims_have_their_expected_verdicts() -> Outcome {
     if !runs_long_studies(here!()) {
         return Ok(());
     }
@@ -168,7 +168,7 @@ impl Drop for Holder {
 /// The claim that all contents are intact depends on the program's own check: it detects one byte
 /// written by another process.
 #[test]
-fn zeroed_buffers_are_checked_to_the_byte() -> Outcome {
+fn one_wrong_byte_is_detected() -> Outcome {
     let built = Folder::new("zeroed-buffers")?;
     let root = folder("zeroed-buffers");
     let probe = root.join("../../probes/d");

@@ -87,7 +87,7 @@ fn when_it_reads(subject: &Subject) -> Result<Seen> {
 }
 
 #[test]
-fn what_was_let_go_of_is_dead() -> Outcome {
+fn dropped_objects_are_dead() -> Outcome {
     let test = here!();
     let Some(classes) = classes(test)? else { return Ok(()) };
     let (g1, serial, parallel) = (&["-XX:+UseG1GC"], &["-XX:+UseSerialGC"], &["-XX:+UseParallelGC"]);
@@ -140,7 +140,7 @@ fn what_was_let_go_of_is_dead() -> Outcome {
 }
 
 #[test]
-fn what_a_variable_holds_lives() -> Outcome {
+fn objects_held_by_a_variable_are_live() -> Outcome {
     let test = here!();
     let Some(classes) = classes(test)? else { return Ok(()) };
     let all: [(&[&str], [&str; 2], [&str; 2]); 3] = [
@@ -163,7 +163,7 @@ fn what_a_variable_holds_lives() -> Outcome {
 /// In the frame of a running thread it is unknown which words are references: objects held only by
 /// them may be live or dead.
 #[test]
-fn what_a_running_frame_holds_may_live() -> Outcome {
+fn objects_held_by_a_running_frame_may_be_live() -> Outcome {
     let test = here!();
     let Some(classes) = classes(test)? else { return Ok(()) };
     let all: [(&[&str], [&str; 2], [&str; 2]); 1] = [(&["-XX:+UseG1GC", "-Xint"], ["-", "running"], LARGE)];

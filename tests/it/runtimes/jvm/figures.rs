@@ -7,7 +7,7 @@ use crate::support::jvm_histogram::has_jcmd;
 use crate::support::{Outcome, for_any, here, skipped, some_of, strandline};
 
 #[test]
-fn pools_and_classes_are_those_of_the_beans() -> Outcome {
+fn pools_and_classes_equal_those_of_the_beans() -> Outcome {
     let test = here!();
     let Some(classes) = classes(test)? else { return Ok(()) };
     let has_jcmd = has_jcmd(&format!("{test}, by class"));

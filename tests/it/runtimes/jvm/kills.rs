@@ -255,7 +255,7 @@ fn the_jvm_survives_an_attach_killed_at_any_instant() -> Outcome {
 
 /// A run that was killed before its signal leaves this file, and any user can create it.
 #[test]
-fn a_file_that_is_there_is_believed_where_the_jvm_believes_it() -> Outcome {
+fn an_existing_attach_file_is_used_if_the_jvm_accepts_it() -> Outcome {
     let test = here!();
     let Some(classes) = classes(test)? else { return Ok(()) };
     for_any(some(test), |jdk| {

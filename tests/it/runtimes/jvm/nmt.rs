@@ -132,7 +132,7 @@ fn agrees(subject: &Subject) -> Outcome {
 }
 
 #[test]
-fn committed_memory_equals_the_jvm_s_count() -> Outcome {
+fn committed_memory_equals_the_jvms_count() -> Outcome {
     let test = here!();
     let Some(classes) = classes(test)? else { return Ok(()) };
     if !has_jcmd(test) {

@@ -27,7 +27,7 @@ fn dropped(jdk: &Jdk, classes: &std::path::Path, options: &[&str]) -> Result<Sub
 }
 
 #[test]
-fn a_collection_gives_back_what_was_dropped() -> Outcome {
+fn a_collection_releases_dropped_objects() -> Outcome {
     let test = here!();
     let Some(classes) = classes(test)? else { return Ok(()) };
     // Options, whether they are tested in this mode, and the least bytes given back.
@@ -63,7 +63,7 @@ fn a_collection_gives_back_what_was_dropped() -> Outcome {
 }
 
 #[test]
-fn a_trim_is_the_jvm_s_own() -> Outcome {
+fn a_trim_runs_in_the_jvm() -> Outcome {
     let test = here!();
     let Some(classes) = classes(test)? else { return Ok(()) };
     for_any(some(test), |jdk| {

@@ -232,13 +232,13 @@ fn all(perl: &str) -> Outcome {
 }
 
 #[test]
-fn the_figures_are_those_that_perls_have_of_themselves() -> Outcome {
+fn figures_equal_perls_own() -> Outcome {
     for_any(perls::all(here!()), |perl| all(perl))
 }
 
 /// Perls of other builds, such as without ithreads, given by a list of paths.
 #[test]
-fn so_are_those_of_perls_that_the_caller_names() -> Outcome {
+fn figures_equal_those_of_perls_named_by_the_caller() -> Outcome {
     let named = std::env::var("STRANDLINE_PERL").unwrap_or_default();
     let perls: Vec<&str> = named.split(':').filter(|perl| !perl.is_empty()).collect();
     if perls.is_empty() {
@@ -248,7 +248,7 @@ fn so_are_those_of_perls_that_the_caller_names() -> Outcome {
 }
 
 #[test]
-fn a_child_of_fork_is_read_as_its_parent() -> Outcome {
+fn a_forked_child_has_the_figures_of_its_parent() -> Outcome {
     let Some(perl) = perls::all(here!()).into_iter().next() else { return Ok(()) };
     let subject = start(&perl, "fork")?;
     let child = i32::try_from(subject.number("child")?)?;

@@ -7,7 +7,7 @@ use crate::support::{Outcome, here, perls, strandline};
 const TOLERANCE_BYTES: u64 = 512 << 10;
 
 #[test]
-fn undef_gives_back_what_was_predicted() -> Outcome {
+fn undef_releases_the_predicted_bytes() -> Outcome {
     for perl in perls::all(here!()) {
         let mut subject = start(&perl, "functions")?;
         let pid = subject.pid();

@@ -114,7 +114,7 @@ fn embedded(name: &str) -> Result<Option<PathBuf>> {
 }
 
 #[test]
-fn perls_inside_a_program_are_read_each() -> Outcome {
+fn each_perl_embedded_in_a_program_is_read() -> Outcome {
     let Some(program) = embedded(here!())? else { return Ok(()) };
     for count in [1_u64, 3] {
         let mut command = Command::new(&program);

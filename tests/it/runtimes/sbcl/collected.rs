@@ -128,7 +128,7 @@ fn judge(collected: &Collected, slack: u64) -> Outcome {
 }
 
 #[test]
-fn a_full_collection_leaves_what_was_called_live() -> Outcome {
+fn a_full_collection_leaves_the_objects_reported_as_live() -> Outcome {
     for_any(Sbcl::all(here!()), |sbcl| {
         for_each(some_of(KINDS, 6), |(kind, slack)| {
             let mut subject = sbcl.start(kind, &[&size(20_000, 200_000)])?;
@@ -142,7 +142,7 @@ fn a_full_collection_leaves_what_was_called_live() -> Outcome {
 /// SBCL's type caches are reachable, yet `(gc :full t)` empties them: about 1 MB filled by the
 /// compiler, independent of the heap's size.
 #[test]
-fn caches_that_a_full_collection_empties_are_a_megabyte_at_most() -> Outcome {
+fn a_full_collection_empties_at_most_a_megabyte_of_caches() -> Outcome {
     for_any(Sbcl::all(here!()), |sbcl| {
         let mut subject = sbcl.start("promoted", &[&size(20_000, 200_000), "caches=1"])?;
         let [_, predicted, after] = collect(&mut subject)?.usage;

@@ -12,7 +12,7 @@ const FORMS: [(&str, &[&str]); 4] = [
 ];
 
 #[test]
-fn saved_cores_are_read_as_others_are() -> Outcome {
+fn saved_cores_are_read() -> Outcome {
     for_any(Sbcl::all(here!()), |sbcl| {
         for_each(some_of(FORMS, 2), |(form, arguments)| {
             let is_executable = form.ends_with("executable");

@@ -55,7 +55,7 @@ fn number_of(value: &Value, key: &str) -> Result<f64> {
 }
 
 #[test]
-fn generations_are_as_sbcl_counts_them() -> Outcome {
+fn generations_equal_sbcls_counts() -> Outcome {
     for_any(Sbcl::all(here!()), |sbcl| {
         for_each(some_of(KINDS, 3), |kind| {
             let mut subject = sbcl.start(kind, &[&size(20_000, 200_000)])?;
@@ -137,7 +137,7 @@ fn agree_with_table(ours: &[Value], table: &[Line<'_>], page_bytes: u64) -> Outc
 }
 
 #[test]
-fn pages_are_as_sbcl_counts_them() -> Outcome {
+fn pages_equal_sbcls_table() -> Outcome {
     for_any(Sbcl::all(here!()), |sbcl| {
         for_each(["generations", "large", "specialized"], |kind| {
             let folder = Folder::new(&format!("sbcl-table-{kind}"))?;
