@@ -1,5 +1,5 @@
 //! Allocators other than glibc: live, cached and free bytes read from their structures equal the
-//! program's and the allocator's own figures, and a purge gives back the predicted bytes, exactly.
+//! program's and the allocator's own figures, and a purge releases exactly the predicted bytes.
 
 use std::cell::Cell;
 use std::path::PathBuf;
@@ -72,8 +72,9 @@ fn most(seed: u64) -> &'static str {
     if seed.is_multiple_of(5) { "most=50000000" } else { "most=4000000" }
 }
 
-/// With opt.hpa free memory has no extents; only the rest of a purge is predicted. One thread: with
-/// several, jemalloc 5.3.0 itself looped for ever in one of 1,488 runs without strandline.
+/// With opt.hpa free memory has no extents, so the prediction excludes it. The subject has one
+/// thread: with several, jemalloc 5.3.0 itself looped for ever in one of 1,488 runs without
+/// strandline.
 #[test]
 fn a_jemalloc_with_huge_pages_matches_its_own_statistics() -> Outcome {
     let test = here!();
@@ -310,7 +311,7 @@ const CALLED: [(&str, &str); 3] = [
     ("mimalloc_collect", "\0mi_collect\0"),
 ];
 
-/// A build that hides the function: `explain` predicts nothing that `reclaim` would refuse.
+/// The build hides the function: `explain` must not predict a call that `reclaim` refuses.
 #[test]
 fn a_call_that_cannot_be_made_is_not_predicted() -> Outcome {
     let test = here!();
@@ -344,8 +345,8 @@ fn a_call_that_cannot_be_made_is_not_predicted() -> Outcome {
     })
 }
 
-/// Called in the thread that gives back most: its own pages, memory left by ended threads, and
-/// pending purges.
+/// strandline calls it in the thread that releases most: its own pages, memory left by ended
+/// threads, and pending purges.
 #[test]
 fn a_collection_of_mimalloc_releases_the_predicted_bytes() -> Outcome {
     let test = here!();
@@ -404,7 +405,7 @@ struct Ended(std::process::Child);
 
 impl Drop for Ended {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The process may already have ended.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -472,7 +473,7 @@ fn the_process_survives_a_purge_killed_at_any_instant() -> Outcome {
         let (pid, text) = (subject.pid(), subject.pid_text());
         let arguments = ["reclaim", "--json", "--wait", "5", "--remedy", remedy, &text];
         let (mut seed, mut inside, mut turn) = (0x2545_f491_4f6c_dd1d_u64, 0, 0);
-        // How many of the kills come in time depends on the machine: one at least has to.
+        // The number of kills during a purge depends on the machine: at least one must hit.
         while turn < repetitions(6, 300) || inside == 0 {
             turn += 1;
             let mut run = command(&arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
@@ -481,7 +482,7 @@ fn the_process_survives_a_purge_killed_at_any_instant() -> Outcome {
             if turn % 2 == 0 {
                 until_inside(pid, &mut run)?;
             }
-            // Every second one of these at once: how long a process is stopped differs by machine.
+            // Every second of these kills is immediate: the duration of a stop differs by machine.
             let at_once = turn % 4 == 0;
             std::thread::sleep(Duration::from_micros(if at_once { 0 } else { (seed >> 33) % most }));
             inside += u64::from(is_traced(pid));

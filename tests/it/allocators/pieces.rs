@@ -20,8 +20,8 @@ fn blocked(libc: &Libc, seed: u64, (low, high, blocks): (&str, &str, &str), apar
     }
 }
 
-/// Checks the ledger of a valid heap: mallinfo equals the program's, nothing is missing, and the
-/// prediction is given back.
+/// Checks the ledger of a valid heap: mallinfo equals the program's, no caveat reports missing
+/// parts, and `reclaim` releases the predicted bytes.
 fn is_whole(mut subject: Subject) -> Outcome {
     subject.at_rest()?;
     let document = strandline::explain(subject.pid())?;
@@ -70,8 +70,8 @@ fn stacks_within_blocks_are_part_of_them() -> Outcome {
     is_whole(Subject::start("own_stack", &[])?)
 }
 
-/// An arena with a missing part is not damaged: the caveat gives the missing bytes, and the part
-/// that was found can be given back.
+/// An arena with a missing part is not damaged: the caveat has the missing bytes, and free memory
+/// of the found part can be released.
 #[test]
 fn a_missing_part_of_an_arena_is_not_reported_as_damage() -> Outcome {
     let arguments = ["3", "60000", "16", "515", "1024", "0", "448"];
@@ -123,7 +123,7 @@ fn blocks_across_several_mappings_are_complete() -> Outcome {
         let row = if place == 0 { "glibc.mmapped" } else { "glibc.live" };
         let held = strandline::row(&document, row);
         let own = subject.number("live_blocks")? * subject.number("block_bytes")?;
-        // Besides the blocks: their headers and last pages, small blocks, memory of pthreads.
+        // Other memory: headers and last pages of the blocks, small blocks, memory of pthreads.
         if held < own || held > own + (256 << 10) {
             return Err(format!("{row} has {held} bytes, the blocks have {own}").into());
         }

@@ -10,7 +10,7 @@ use crate::support::strandline::explain;
 use crate::support::waiting::until_true;
 use crate::support::{Libc, Outcome, Result, Subject, for_any, here, polars, subject};
 
-/// Nearly all of 200 MB is freed, in blocks of 1,000 bytes; one in 20,000 stays.
+/// Frees nearly all of 200 MB in blocks of 1,000 bytes; keeps one block in 20,000.
 const FREED: [&str; 3] = ["200000", "1000", "20000"];
 
 fn fragmented(preload: &Path, setting: Option<(&str, &str)>) -> Result<Subject> {
@@ -52,7 +52,7 @@ fn anonymous(document: &Value) -> Result<u64> {
 }
 
 /// Waits until `subject`, started with `setting`, holds less than `before` by at least nine tenths
-/// of the prediction: the program's other allocations are then laid out differently.
+/// of the prediction; the setting also changes the layout of the program's other allocations.
 fn has_effect(subject: &Subject, setting: &Setting, before: u64) -> Outcome {
     let less = setting.predicted_bytes.ok_or_else(|| format!("{setting:?}"))? / 10 * 9;
     let is_less =
@@ -79,14 +79,14 @@ fn each_offered_setting_affects_the_library_that_was_found() -> Outcome {
     })
 }
 
-/// What `document` says about the setting of the trim threshold.
+/// The offered setting of the trim threshold in `document`.
 fn trim_threshold(document: &Value) -> Option<&Value> {
     document["remedies"].as_array()?.iter().find(|remedy| remedy["id"] == "trim_threshold")
 }
 
-/// Freeing a large block has raised both thresholds: memory freed later stays, and would be
-/// returned with the offered setting. Only the part at the ends of the heaps is predicted: what is
-/// free between live blocks may have been small blocks.
+/// Freeing a large block has raised both thresholds: memory freed later stays resident, and the
+/// offered setting would release it. The prediction has only the memory at the ends of the heaps:
+/// free memory between live blocks may have been small blocks.
 #[test]
 fn a_setting_is_offered_for_grown_thresholds() -> Outcome {
     let start =

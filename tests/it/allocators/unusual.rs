@@ -90,7 +90,8 @@ fn in_own_mounts(folder: &Path, program: &Path) -> Outcome {
     Ok(())
 }
 
-/// Free memory between blocks in use is pinned: another allocator may help if it can be preloaded.
+/// Free memory between live blocks is pinned; another allocator is proposed only if the program
+/// would preload it.
 #[test]
 fn settings_that_a_program_ignores_are_not_proposed() -> Outcome {
     const HALF_FREE: [&str; 3] = ["60000", "200", "2"];

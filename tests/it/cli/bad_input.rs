@@ -56,8 +56,8 @@ fn trapped_heaps_end_in_a_report_or_an_error() -> Outcome {
         if strandline::caveats(&document).is_empty() {
             return Err("a damaged heap was read without a caveat".into());
         }
-        // No call may run in a process whose heap is damaged: most of these modes would make
-        // malloc_trim end it, or never return.
+        // strandline must make no call in a process with a damaged heap: in most of these modes
+        // malloc_trim would abort it or never return.
         strandline::run(&["reclaim", "--remedy", "malloc_trim", "--wait", "1", &subject.pid_text()])?;
         if !subject.finish()?.success() {
             return Err("reclaim called into a damaged heap and the process died".into());

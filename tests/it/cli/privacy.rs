@@ -24,7 +24,7 @@ fn traces() -> Vec<String> {
     traces
 }
 
-/// All outputs of strandline about a process that cooperates in no way.
+/// All outputs of strandline about a process.
 fn outputs(pid: &str) -> crate::support::Result<Vec<(String, String)>> {
     let commands: [&[&str]; 6] = [
         &["explain", pid],

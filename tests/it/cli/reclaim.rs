@@ -44,8 +44,8 @@ fn a_dry_run_releases_nothing() {
     assert!(anonymous() >= before);
 }
 
-/// Pages shared with children leave the process but not the machine, and zero pages in free heap
-/// are given back once.
+/// Releasing pages shared with children frees no memory of the machine, and zero pages in free heap
+/// memory are counted for one remedy only.
 #[test]
 fn sharing_and_overlap_are_reported() -> Outcome {
     let subject = Subject::start("shared_zeros", &[])?;
@@ -84,8 +84,8 @@ fn sharing_and_overlap_are_reported() -> Outcome {
     Ok(())
 }
 
-/// Threads of a Go program wait inside Go's code, which has no unwind tables: a dry run reports
-/// this too, and does not advise a longer wait.
+/// Threads of a Go program wait inside Go's code, which has no unwind tables: a dry run refuses for
+/// this reason too, and does not advise a longer wait.
 #[test]
 fn a_program_of_go_and_c_is_refused_by_a_dry_run_too() -> Outcome {
     let folder = Folder::new("cgo")?;
@@ -115,7 +115,7 @@ fn a_program_of_go_and_c_is_refused_by_a_dry_run_too() -> Outcome {
     })
 }
 
-/// Threads that wait in C on a stack that starts in Go code, and 50 MB that C freed.
+/// Threads wait in C on stacks that start in Go code; C has freed 50 MB.
 const CGO: &str = r#"package main
 
 /*
@@ -171,8 +171,8 @@ fn a_missing_process_is_status_3() {
     strandline::run(&["reclaim", "2147483647"]).unwrap().complains(3, &["2147483647"]).unwrap();
 }
 
-/// With a filter like the default of Docker and Kubernetes, the call is made only if the filter is
-/// seen to allow it.
+/// Under a filter like the default one of Docker and Kubernetes, strandline makes the call only
+/// after it has read that the filter allows it.
 #[test]
 fn a_seccomp_filter_is_read_before_it_is_called_through() {
     let reclaim = ["reclaim", "--remedy", "malloc_trim", "--json"];

@@ -1,4 +1,4 @@
-//! `top`: contents of the screen, effects of keys, and a clean end in every case.
+//! `top`: contents of the screen, effects of keys, and a restored terminal at every end.
 
 use std::path::Path;
 use std::process::Command;
@@ -20,7 +20,7 @@ fn rss_mebibytes(pid: i32) -> Result<f64> {
     Ok(line.trim().trim_end_matches(" kB").parse::<f64>()? / 1024.0)
 }
 
-/// A process with tens of mebibytes of freed memory that was not given back.
+/// A process with tens of mebibytes of free heap memory.
 fn subject() -> Result<Subject> {
     let subject = Subject::start("fragmented", &[])?;
     subject.at_rest()?;
@@ -40,8 +40,8 @@ fn renamed(program: impl AsRef<Path>) -> Result<(Folder, Command, String)> {
     Ok((folder, Command::new(link), name))
 }
 
-/// The words of the row of process `pid`, named `name`, once the row is drawn completely: the name
-/// comes last.
+/// The words of the row of process `pid`, named `name`, once the row is drawn completely: its last
+/// word is the name.
 fn row<'a>(screen: &'a str, pid: &str, name: &str) -> Option<Vec<&'a str>> {
     let mut rows = screen.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
     rows.find(|words| words.first() == Some(&pid) && words.last() == Some(&name))
@@ -132,8 +132,8 @@ fn top_ends_with_its_terminal() -> Outcome {
     let pid = std::process::id().to_string();
     let program = env!("CARGO_BIN_EXE_strandline");
     for turn in 0..repetitions(8, 100) {
-        // The kernel sends SIGHUP only to the process whose controlling terminal it is. Keys that
-        // are read meanwhile must not keep top from noticing the end.
+        // The kernel sends SIGHUP only to processes whose controlling terminal it is. Keys that top
+        // reads meanwhile must not keep it from detecting the closed terminal.
         let (own, keys) = (turn % 2 == 0, if turn % 4 < 2 { 0 } else { 2000 });
         let mut command = strandline::command(&["top", "--pid", &pid]);
         if own {
@@ -179,7 +179,7 @@ fn once_prints_a_table_of_the_kernels_figures() -> Outcome {
     // The value is rounded. RSS may shrink only by file pages that the kernel drops.
     let is_between = (after * 0.98..=before * 1.02).contains(&shown);
     assert!(words[2] == "MiB" && is_between, "{shown} shown, {before} MiB before, {after} after");
-    // RSS did not change, and top shows this.
+    // RSS did not change, and top must show that.
     let is_still = words[5] == "0" || after < before && words[5].starts_with('-');
     assert!(is_still, "{before} MiB before, {after} after: {}", lines[2]);
     Ok(())

@@ -1,6 +1,6 @@
-//! `deploy/`: rules and dashboard name existing metrics, files name the path and arguments that
-//! there are, promtool and systemd-analyze accept them, and a Prometheus that scrapes an exporter
-//! alerts on a process with stranded memory. scripts/check-deploy has the manifests of Kubernetes.
+//! `deploy/`: rules and dashboard name existing metrics, files name existing paths and arguments,
+//! promtool and systemd-analyze accept them, and a Prometheus that scrapes an exporter alerts on a
+//! process with stranded memory. scripts/check-deploy checks the manifests of Kubernetes.
 
 #![cfg(test)]
 
@@ -94,7 +94,7 @@ fn files_name_the_path_that_packages_install() -> Outcome {
     assert!(
         read("deploy/systemd/strandline-export.service")?.contains(&format!("\nExecStart={path} export "))
     );
-    // The image's entry point: the manifest has arguments only.
+    // The image has the program as its entry point; the manifest has only arguments.
     let manifest = read("deploy/kubernetes/base/daemonset.yaml")?;
     assert!(manifest.contains("args: [export, ") && !manifest.contains("command:"));
     Ok(())
@@ -126,7 +126,8 @@ fn systemd_accepts_the_unit() -> Outcome {
         return Ok(());
     }
     let folder = Folder::new("unit")?;
-    // The program of a unit has to exist: strandline's path is replaced by that of this one.
+    // The program of a unit must exist: the test replaces strandline's path by that of the built
+    // one.
     let unit = std::fs::read_to_string(deploy("systemd/strandline-export.service"))?;
     let unit = unit.replace("/usr/bin/strandline", env!("CARGO_BIN_EXE_strandline"));
     let path = folder.0.join("strandline-export.service");
@@ -193,7 +194,7 @@ impl Prometheus {
         use std::io::{Read, Write};
         let mut stream = std::net::TcpStream::connect(("127.0.0.1", self.port))?;
         stream.set_read_timeout(Some(PATIENCE))?;
-        // HTTP/1.0: the answer is one piece and ends with the connection.
+        // With HTTP/1.0 the answer is not chunked and ends with the connection.
         write!(stream, "GET {path} HTTP/1.0\r\n\r\n")?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer)?;
@@ -204,7 +205,7 @@ impl Prometheus {
 
 impl Drop for Prometheus {
     fn drop(&mut self) {
-        // Prometheus may have ended, and been waited for, already.
+        // Prometheus may already have ended and been reaped.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -175,7 +175,7 @@ fn hanging_clients_and_storms_delay_no_other_client() -> Outcome {
         stream.write_all(request)?;
         hanging.push(stream);
     }
-    // They stay connected: an answer comes once the exporter drops the slowest of them.
+    // They stay connected: the exporter must drop the slowest of them to answer.
     assert!(exporter.page()?.value("strandline_rss_bytes", subject.pid()).is_some());
     let storm: Vec<_> = (0..200)
         .map(|_| {
@@ -211,7 +211,7 @@ fn hanging_clients_and_storms_delay_no_other_client() -> Outcome {
 fn the_first_ledger_does_not_wait_for_the_budget() -> Outcome {
     let subject = Subject::idle()?;
     let since = Instant::now();
-    // Ten seconds of such a budget would not pay for a stop of a millisecond.
+    // Ten seconds of such a budget do not allow a stop of a millisecond.
     let budgets = ["--stop-budget=10ms/h", "--cpu-budget=0.01%", "--quiet-for=0", "--no-children"];
     let exporter = Exporter::start(&[&budgets[..], &["--pid", &subject.pid_text()]].concat())?;
     let page = exporter.page_when("a ledger", has_ledger(subject.pid()))?;
@@ -233,7 +233,7 @@ fn the_page_follows_starting_and_ending_processes() -> Outcome {
     valid(&page, here!())?;
     exporter.page_when("a ledger", has_ledger(subject.pid()))?;
     let pid = subject.pid();
-    // The shell does not notice the end of its input.
+    // The shell does not read its input, so closing that does not end it.
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), Signal::SIGKILL)?;
     drop(subject);
     let page_without_it =
@@ -243,9 +243,10 @@ fn the_page_follows_starting_and_ending_processes() -> Outcome {
 }
 
 /// Fails unless the stops of process `pid` kept to a budget of `rate` seconds in each second. Each
-/// page comes with the time since before the exporter started. The first stop may use the budget of
-/// one second; a later one begins only if all stops before it are within what has accrued, which
-/// pays overruns back; without a counted overrun, the stop itself is within the budget too.
+/// page has the time since a moment before the exporter started. The first stop may use the budget
+/// of one second. A later stop may begin only if the sum of the earlier ones is within the budget
+/// accrued so far; so an overrun delays it. Without a counted overrun, the stop itself is within
+/// the budget too.
 fn within_budget(pages: &[(Duration, Page)], pid: i32, rate: f64) -> Outcome {
     let mut before = 0.0;
     for (elapsed, page) in pages {
@@ -283,7 +284,7 @@ fn a_process_is_stopped_for_no_longer_than_its_budget() -> Outcome {
         totals.extend(page.value("strandline_stopped_seconds_total", small.pid()));
         totals.dedup();
         let reason = ("reason", "stop_budget");
-        // The first pages come before any stop.
+        // The exporter serves the first pages before any stop.
         totals.len() > 2 && page.labelled("strandline_process_error", large.pid(), reason).is_some()
     })?;
     adds_up(&page, large.pid())?;
@@ -300,7 +301,7 @@ fn a_killed_exporter_leaves_no_process_traced_or_stopped() -> Outcome {
         let exporter = Exporter::start(&with(&arguments))?;
         // The exporter takes a ledger each second.
         assert!(until_traced(subject.pid()), "the process has ended, or was never traced");
-        // Returns after the exporter has ended.
+        // `end` returns after the exporter has ended.
         exporter.end(Signal::SIGKILL)?;
         until_free(subject.pid())?;
     }

@@ -32,7 +32,7 @@ fn containers_pods_and_units_are_found_by_their_names() -> Outcome {
     assert!(path(&["--container", &format!("containerd://{id}")])?.ends_with(&container.name()));
     assert!(path(&["--pod", &uid])?.ends_with(&pod.name()));
     assert!(path(&["--unit", &format!("strandline-{own}")])?.ends_with(&unit.name()));
-    // The process of a group below is in the ledger of each group above.
+    // The ledger of each group has the processes of the groups below it.
     let document = json(&["explain", "--json", "--cgroup", &outer.path()])?;
     assert_eq!(document["target"]["processes"], 1);
     assert_eq!(document["processes"][0]["pid"], within.pid());
@@ -76,7 +76,7 @@ fn the_screen_has_at_most_forty_lines_and_shows_the_limit() -> Outcome {
         assert!(shown.stdout.contains(words), "{words}: {}", shown.stdout);
     }
     let all = run(&["explain", "-v", "--cgroup", &group.path()])?;
-    // Not the kernel's batched charges, which may be 0.
+    // Except the row of the kernel's batched charges, which may be 0.
     assert!(
         all.stdout.contains("group.page_tables") && all.stdout.contains(&subject.pid_text()),
         "{}",

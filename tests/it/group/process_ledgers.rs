@@ -1,4 +1,5 @@
-//! `explain --cgroup --ledgers`: each process's anonymous memory by what its heap holds.
+//! `explain --cgroup --ledgers`: each process's anonymous memory is divided by the rows of its
+//! ledger.
 
 #![cfg(test)]
 
@@ -10,8 +11,8 @@ use crate::support::{Outcome, here, skipped};
 
 const MIB: u64 = 1 << 20;
 
-/// Blocks of malloc, of which three of four are freed: the first ones, below one that stays, so
-/// that only malloc_trim gives their pages back.
+/// Frees the first three quarters of its malloc blocks, below live ones, so that only malloc_trim
+/// releases their pages.
 const FREED: &str = "\
 blocks = [bytearray(4000) for _ in range(10000)]
 del blocks[:7500]

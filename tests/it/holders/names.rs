@@ -143,9 +143,9 @@ fn variables_of_python_with_one_value_are_named_together() -> Outcome {
     })
 }
 
-/// Without arenas: malloc blocks keep stale words past the end of objects, through which another
-/// variable may reach the same objects (docs/accounting.md). They then count as shared, but nothing
-/// is lost.
+/// Without arenas malloc blocks keep stale words past the end of objects, through which another
+/// variable may reach the same objects (docs/accounting.md). These then count as shared, but no
+/// object as unreachable.
 #[test]
 fn variables_of_python_retain_their_values_without_arenas() -> Outcome {
     let test = here!();

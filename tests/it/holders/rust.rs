@@ -47,7 +47,7 @@ fn trait_objects_are_named_by_symbols_of_either_kind() -> Outcome {
     Ok(())
 }
 
-/// No type is named by a guess.
+/// Without symbols a type is reported by its size, and not by a guessed name.
 #[test]
 fn types_of_a_stripped_program_are_sizes() -> Outcome {
     let Some(command) = program(here!(), &["-Cstrip=symbols"])? else {

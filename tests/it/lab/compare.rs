@@ -10,9 +10,10 @@ use crate::support::recording::{finish, has, list, status_line};
 use crate::support::subject::compile;
 use crate::support::{Libc, Outcome, Result, Subject, here, repetitions};
 
-/// The subject as a program whose runs all have the same number of resident pages: linked
-/// statically, as the resident pages of a library depend on its last user, with its file kept in
-/// memory, and on one processor, as the kernel batches page counts per processor.
+/// The subject, built and started so that all its runs have the same number of resident pages. It
+/// is linked statically, because the resident pages of a library depend on its other users; another
+/// process locks its file in memory; and it runs on one processor, because the kernel batches page
+/// counts per processor.
 struct Steady {
     lab: Lab,
     program: String,

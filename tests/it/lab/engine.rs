@@ -1,5 +1,5 @@
-//! The engine of the lab against hostile commands: whatever they do, and whenever the lab is
-//! killed, nothing is left running and no finished run is repeated.
+//! The engine of the lab with hostile commands: whatever they do, and whenever the lab is killed,
+//! no process keeps running and no finished run is repeated.
 
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::ExitStatusExt;
@@ -98,13 +98,13 @@ fn the_end_of_long_output_is_kept() -> Outcome {
     Ok(())
 }
 
-/// The run in which a lab is disturbed.
+/// The run during which the test interrupts a lab.
 const DISTURBED: usize = 8;
 
-/// Arguments for a lab of 40 runs that each note their run and leave a daemon. Runs from the
-/// [`DISTURBED`] one on wait for the file `go`, so that the lab is not over before it is disturbed.
-/// The command names it `$PWD/go`, which the lab does not find as a file: files named in a command
-/// are part of the lab's identity.
+/// Arguments for a lab of 40 runs that each append a line to a file and leave a daemon. Runs from
+/// the [`DISTURBED`] one on wait for the file `go`, so that the lab does not end before it is
+/// interrupted. The command names it `$PWD/go`, which the lab does not find as a file: files named
+/// in a command are part of the lab's identity.
 fn busy(lab: &Lab) -> Vec<String> {
     let wait = format!("[ $(wc -l < runs) -lt {DISTURBED} ] || until test -e $PWD/go; do sleep 0.01; done");
     let run = |name: &str| {
@@ -114,12 +114,12 @@ fn busy(lab: &Lab) -> Vec<String> {
     [words.to_vec(), vec![run("a"), run("b")]].concat()
 }
 
-/// Waits until a busy lab has reached the run that waits.
+/// Waits until a busy lab has reached the run that waits for `go`.
 fn until_disturbed(lab: &Lab) -> Outcome {
     until_true("some runs", || lab.text("runs").lines().count() >= DISTURBED)
 }
 
-/// Starts a busy lab, does `harm` to it in the middle, and runs the same lab again to its end.
+/// Starts a busy lab, calls `harm` in the middle, and runs the same lab again to its end.
 fn interrupted(harm: impl Fn(i32)) -> Result<(Lab, Option<i32>, Ended)> {
     let lab = Lab::new()?;
     let words = busy(&lab);
@@ -207,7 +207,7 @@ fn a_second_strandline_cannot_run_the_same_lab() -> Outcome {
     let started = lab.start(&words)?;
     until("its run", || Ok((!lab.text("runs").is_empty()).then_some(())))?;
     complains(&lab.run(&words)?, 3, &["another strandline is at work"])?;
-    // Dropping it kills its whole process group, which the launcher is not in.
+    // Dropping it kills its process group; the launcher is in another.
     drop(started);
     until("the end of what it ran", || Ok(lab.left().is_empty().then_some(())))
 }

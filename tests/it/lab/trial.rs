@@ -1,4 +1,4 @@
-//! `try` against subjects whose best setting is known, and against hostile commands and catalogues.
+//! `try` with subjects whose best setting is known, and with hostile commands and catalogues.
 
 use std::process::Command;
 
@@ -105,7 +105,7 @@ fn commands_that_fail_without_settings_are_not_tried() -> Outcome {
         3,
         &["did not open within 0.3 s"],
     )?;
-    // The command ends before the thirty seconds, even if it has to wait for a processor.
+    // The command ends within the thirty seconds, even if it must wait for a processor.
     ends(&["--ready", "seconds=30", "--", "true"], 3, &["ended before it was ready", "in the foreground"])?;
     let line = ["--timeout", "0.3s", "--ready", "line=up", "--", "sh", "-c", &sleep];
     ends(&line, 3, &["the line did not come within 0.3 s", "PYTHONUNBUFFERED=1"])?;
@@ -222,7 +222,7 @@ fn one_failed_run_without_settings_drops_only_its_round() -> Outcome {
     Ok(())
 }
 
-/// Holds 40 MiB and ends at once, as soon as something traces it.
+/// Holds 40 MiB and ends as soon as it has a tracer.
 const UNTIL_TRACED: &str = r"
 import os, time
 held = bytearray(40 << 20)
@@ -331,9 +331,9 @@ fn recording_in(kept: &str) -> String {
     format!("{kept}/work-0/0/recording.strandline")
 }
 
-/// Programs that send no marks and release memory as they end: the level before that counts, not
-/// what was left at the last instant. Courses too fast for a busy machine are tested in
-/// `crates/lab/src/trial/settled.rs`.
+/// For programs that send no marks and release memory as they end, the level before that release
+/// counts, and not the memory at the last instant. Unit tests of `crates/lab/src/trial/settled.rs`
+/// have courses that are too fast for a busy machine.
 #[test]
 fn without_marks_the_level_before_the_end_counts() -> Outcome {
     let holder = compile("holder", &Libc::system())?.display().to_string();

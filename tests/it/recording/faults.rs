@@ -1,4 +1,5 @@
-//! Faults around a recording: strandline is killed, the disk is full. The command never notices.
+//! Faults around a recording: strandline is killed, or the disk is full. They have no effect on the
+//! command.
 
 use std::path::Path;
 use std::process::Command;

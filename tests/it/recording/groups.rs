@@ -1,4 +1,4 @@
-//! The control group of what is recorded: its rows over time, and what it held at a kill.
+//! The control group of a recorded process: its rows over time, and its rows at a kill.
 
 #![cfg(test)]
 
@@ -15,7 +15,7 @@ use crate::support::{Outcome, Result, here, skipped, strandline};
 
 const MIB: u64 = 1 << 20;
 
-/// A file in shared memory, and after a line of input anonymous memory without end.
+/// Makes a file in shared memory, and after a line of input allocates anonymous memory without end.
 const HUNGRY: &str = "\
 import os, sys
 file = os.memfd_create('held')
@@ -25,7 +25,7 @@ blocks = []
 while True:
     blocks.append(bytearray(b'x' * (1 << 20)))";
 
-/// Anonymous memory that stays.
+/// Holds anonymous memory.
 const STEADY: &str = "\
 heap = bytearray(30 << 20)
 print('ready', flush=True)

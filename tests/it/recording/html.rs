@@ -9,8 +9,8 @@ use std::process::Command;
 use crate::support::browser::browser;
 use crate::support::{Folder, Outcome, Result, here, strandline};
 
-/// Allocates, frees, and sends a mark with a given name at each step. It runs on when the recording
-/// has samples of the step: what its second growth brings was sampled meanwhile.
+/// Allocates, frees, and sends a mark with a given name at each step. It continues when the
+/// recording has grown twice: the recorder took the samples of the second growth during the step.
 const PROGRAM: &str = r#"
 import os, socket, subprocess, time
 own = socket.socket(fileno=os.dup(int(os.environ["STRANDLINE_MARK_FD"])))

@@ -1,4 +1,4 @@
-//! Ledgers at the requested moments, and no process is traced for others.
+//! Ledgers are taken at the requested moments, and no process is traced at others.
 
 use serde_json::Value;
 
@@ -66,7 +66,7 @@ fn a_main_thread_that_ends_first_has_a_caveat() -> Outcome {
     let end = place.folder.0.join("end");
     let words = [recorded()?, "end".to_owned(), "main_first".to_owned(), end.display().to_string()];
     let started = Started::new(place.command(&["--ledger", "exit"], &words.each_ref().map(String::as_str)))?;
-    // It is sampled on by its other thread, which grew.
+    // The recorder continues to sample it by its other thread, which grew.
     place.until_reported("the growth", |report| {
         let most = column(report, "rss_bytes")?.into_iter().fold(0.0, f64::max);
         Ok((most >= (40 * MIB) as f64).then_some(()))
@@ -132,7 +132,7 @@ fn there_are_ledgers_at_the_peak_and_at_the_end() -> Outcome {
     Ok(())
 }
 
-/// All threads but the main one have ended while it is held at its end.
+/// At its exit stop, all threads but the main one have ended.
 #[test]
 fn a_process_killed_during_a_ledger_has_a_ledger_at_its_end() -> Outcome {
     let (one, several) = (recorded()?, restless()?);
@@ -153,8 +153,8 @@ fn a_process_killed_during_a_ledger_has_a_ledger_at_its_end() -> Outcome {
     })
 }
 
-/// The kernel makes a tracer wait for execve, and execve for the tracer's dead threads. A recorder
-/// that waits for itself is killed by its watchdog.
+/// The kernel makes a tracer wait for execve, and execve wait for dead threads that the tracer has
+/// not reaped. The watchdog kills a recorder in this deadlock.
 #[test]
 fn a_program_that_executes_itself_is_not_blocked() -> Outcome {
     let (subject, count) = (restless()?, repetitions(150, 5_000).to_string());
@@ -162,7 +162,7 @@ fn a_program_that_executes_itself_is_not_blocked() -> Outcome {
         let flags = ["--ledger", "every=100ms,peak,exit", "--quiet-for", "1ms"];
         let (ended, report) = recording(&flags, &[&subject, "exec", by, &count])?;
         assert_eq!(ended.how(), 0, "{by}: {}", ended.complaint());
-        // It may end just after it has replaced itself, before it is watched again.
+        // It may end just after an exec, before the recorder watches it again.
         let is_known = |code: &String| code == "not_watched";
         let ends =
             ledgers_of(&report, "exit").len() + caveats(&report).iter().filter(|it| is_known(it)).count();
@@ -185,8 +185,8 @@ fn a_program_that_a_thread_started_is_watched() -> Outcome {
     })
 }
 
-/// The limit is 64 watched descendants at one time. Each child ends once it is traced, or fails after
-/// some 30 s.
+/// The limit is 64 watched descendants at one time. Each child ends once it is traced, or fails
+/// after some 30 s.
 #[test]
 fn more_children_than_can_be_watched_at_once_are_watched_in_turn() -> Outcome {
     if !has(here!(), "bash") || !has(here!(), "perl") {
@@ -203,7 +203,7 @@ fn more_children_than_can_be_watched_at_once_are_watched_in_turn() -> Outcome {
     Ok(())
 }
 
-/// A thread that ends while the process is being stopped does not hold up the stop.
+/// A thread that ends while the process is being stopped does not delay the stop.
 #[test]
 fn a_program_with_short_threads_is_stopped_completely() -> Outcome {
     let count = repetitions(1_500, 20_000).to_string();
@@ -216,8 +216,8 @@ fn a_program_with_short_threads_is_stopped_completely() -> Outcome {
     Ok(())
 }
 
-/// Signals reach a watched program while a ledger is made of its snapshot: it is not taken for a
-/// stopped one.
+/// Signals reach a watched program while the recorder makes a ledger of its snapshot: the recorder
+/// must not treat it as stopped.
 #[test]
 fn signals_pass_while_a_ledger_is_made() -> Outcome {
     let script = "
@@ -289,7 +289,7 @@ fn a_watched_process_survives_stop_and_continue() -> Outcome {
             .until_reported("more ledgers", |report| Ok(Some(of_every(report)).filter(|&count| count > than)))
     };
     let mut taken = wait_for_more(0)?;
-    // It is read while it is stopped, stays stopped, and runs on when it is continued.
+    // The recorder reads it while it is stopped; it stays stopped, and runs when it is continued.
     for _ in 0..3 {
         signal(pid, 19);
         taken = wait_for_more(taken + 1)?;

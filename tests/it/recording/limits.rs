@@ -1,5 +1,5 @@
-//! Limits on a recorded command: they act as without strandline, and the recording has the way the
-//! command ended.
+//! Limits on a recorded command: they act as without strandline, and the recording has the
+//! command's exit status or signal.
 
 use serde_json::Value;
 

@@ -99,7 +99,7 @@ fn simultaneous_marks_of_two_processes_are_all_recorded() -> Outcome {
 
 #[test]
 fn simultaneous_marks_with_ledgers_are_all_answered() -> Outcome {
-    // Nobody ends while a mark waits for its ledger.
+    // No process ends while a mark waits for its ledger.
     let (_, report) = recording(&["--ledger", "marks"], &[&recorded()?, "storm", "8", "10", "stay"])?;
     all_recorded(&report, 8, 10)?;
     assert_eq!(mark_names(&report).len(), 80);
@@ -119,8 +119,8 @@ fn a_flood_of_marks_stops_no_process() -> Outcome {
     })
 }
 
-/// The mark is beyond the number of answers that the recorder keeps track of, and the process that
-/// reported the others has ended.
+/// The mark exceeds the number of answers that the recorder keeps track of, and the process that
+/// sent the others has ended.
 #[test]
 fn a_mark_after_a_flood_is_answered() -> Outcome {
     let (ended, report) = recording(&["--ledger", "marks"], &[&recorded()?, "after-flood", "6000"])?;
@@ -134,9 +134,9 @@ fn marks_of_processes_that_do_not_wait_leave_nothing_behind() -> Outcome {
     if !has(here!(), "bash") {
         return Ok(());
     }
-    // Each process sends a mark and ends before it can be measured. The shell lives on until all
-    // of this is in the recording.
-    let script = "for ((i = 0; i < 300; i++)); do (echo gone >&$STRANDLINE_MARK_FD) & done; wait; echo all >&$STRANDLINE_MARK_FD; read end";
+    // Each process sends a mark and ends before it can be measured. The shell continues until the
+    // recording has all of them.
+    let script = "for ((i = 0; i < 300; i++)); do (echo ended >&$STRANDLINE_MARK_FD) & done; wait; echo all >&$STRANDLINE_MARK_FD; read end";
     let place = Place::new()?;
     let started = Started::new(place.command(&["--ledger", "none"], &["bash", "-c", script]))?;
     place.until_reported("the ends of all but the shell", |report| {

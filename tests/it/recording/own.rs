@@ -1,5 +1,5 @@
-//! A recorded command has the same streams, signals, terminal, limits, environment and end as
-//! without strandline.
+//! A recorded command has the same streams, signals, terminal, limits, environment and exit status
+//! as without strandline.
 
 use std::io::Write;
 use std::process::Command;

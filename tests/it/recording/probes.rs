@@ -3,8 +3,8 @@
 //! (`tests/subjects/probes/serve.py`), with every possible fault of the socket; and under
 //! `strandline run`.
 //!
-//! A program with marks does, prints and ends the same as without strandline, whatever happens to
-//! strandline. A language that is not installed is skipped by name.
+//! A program with marks behaves, prints and ends as without strandline, whatever happens to
+//! strandline. The tests report a missing language by name and skip it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -48,10 +48,10 @@ const SHARES: usize = 5;
 #[derive(Debug)]
 struct Program {
     command: Vec<String>,
-    /// Its memory grows between marks: not so for a shell.
+    /// Its memory grows between marks; a shell's does not.
     grows: bool,
     /// It can distinguish a stream from other sockets.
-    tells_kinds: bool,
+    checks_socket_kind: bool,
     /// It also sends marks through a non-blocking socket.
     waits: bool,
     /// It has the task `reuse`.
@@ -70,7 +70,7 @@ impl Program {
         Self {
             command,
             grows: true,
-            tells_kinds: true,
+            checks_socket_kind: true,
             waits: true,
             reuses: true,
             crowd: None,
@@ -97,7 +97,7 @@ impl Program {
         let scenarios = SCENARIOS.into_iter().enumerate().filter(move |(index, _)| is_its(*index));
         scenarios
             .map(|(_, scenario)| scenario)
-            .filter(move |(scenario, _)| self.tells_kinds || *scenario != DATAGRAM)
+            .filter(move |(scenario, _)| self.checks_socket_kind || *scenario != DATAGRAM)
     }
 }
 
@@ -223,8 +223,8 @@ fn check(name: &str, folder: &Folder, program: &Program) -> Outcome {
     Ok(())
 }
 
-/// Checks that the program itself made all five marks at the right instants, and ended as it
-/// should.
+/// Checks that the program itself sent all five marks at the right instants, and ended with its
+/// status.
 fn complete(name: &str, program: &Program, served: &Served) -> Outcome {
     let names = served.names();
     if served.run.status != STATUS || names.len() != 5 || names[..4] != MARKS || names[4] != "n".repeat(200) {
@@ -271,7 +271,7 @@ fn recorded(name: &str, folder: &Folder, program: &Program, marked: &Served) -> 
     Ok(())
 }
 
-/// A file that meanwhile got the descriptor's number is not written to.
+/// A probe does not write to a file that meanwhile got the descriptor's number.
 fn reused(name: &str, folder: &Folder, program: &Program, marked: &Served) -> Outcome {
     let path = folder.0.join("reused");
     let other = serve(folder, "serve", program, &["reuse", &path.display().to_string()])?;
@@ -481,7 +481,7 @@ fn shell() -> Outcome {
         }
         let name = format!("{}, {}", here!(), shell[0]);
         let program = Program::new(&[shell, &[source.as_str()]].concat()).share(number);
-        let program = Program { grows: false, tells_kinds: false, waits: false, ..program };
+        let program = Program { grows: false, checks_socket_kind: false, waits: false, ..program };
         let folder = Folder::new(&format!("probes-shell-{}", shell[0]))?;
         check(&name, &folder, &program)?;
         // A mark neither runs nor changes the trap, with and without a peer.

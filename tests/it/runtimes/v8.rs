@@ -41,8 +41,8 @@ fn sum(spaces: &Value, field: &str) -> u64 {
     spaces.as_array().into_iter().flatten().filter_map(|space| space[field].as_u64()).sum()
 }
 
-/// Compares the spaces of one read with V8's statistics before and after it. Memory in use grows
-/// between these by what the statistics themselves allocate; `None` if a collection came between.
+/// Compares the spaces of one read with V8's statistics before and after it. Memory in use may grow
+/// in between, because the statistics themselves allocate; `None` if a collection ran in between.
 fn compare(before: &Value, found: &Value, after: &Value) -> Result<Option<()>> {
     let (before, after) = (&before["spaces"], &after["spaces"]);
     for (old, new) in before.as_array().into_iter().flatten().zip(after.as_array().into_iter().flatten()) {
@@ -64,8 +64,8 @@ fn compare(before: &Value, found: &Value, after: &Value) -> Result<Option<()>> {
 }
 
 /// Explains the process until V8's statistics before and after the read are of the same state: no
-/// collection came between, and no compiler's thread returned the rest of its allocation area. Then
-/// committed bytes must equal V8's, and used bytes are between the two.
+/// collection ran in between, and no compiler thread returned the rest of its allocation area. Then
+/// committed bytes must equal V8's, and used bytes must lie between both values.
 fn figures_agree(subject: &mut Subject) -> Result<Value> {
     let mut last = String::new();
     let agreed = until("statistics of one state", || {
@@ -152,8 +152,8 @@ fn stripped_programs_are_read() -> Outcome {
     })
 }
 
-/// ArrayBuffers are as `process.memoryUsage()` counts them, and a memory of WebAssembly has the
-/// size it was made with.
+/// Bytes of ArrayBuffers equal `process.memoryUsage()`, and a WebAssembly memory has its initial
+/// size.
 #[test]
 fn memory_outside_the_heap_equals_nodes_count() -> Outcome {
     for_any(nodes::all(here!()), |node| {
@@ -165,7 +165,7 @@ fn memory_outside_the_heap_equals_nodes_count() -> Outcome {
         let after = subject::number(&subject.ask(b's')?, "array_buffers")?;
         let buffers = subject::number(&v8["v8"]["buffers"], "bytes")?;
         let strings = subject::number(&v8["v8"]["external_strings"], "bytes")?;
-        // A collection may have come between. From 24 on Node counts its own slab, of 64 KiB.
+        // A collection may have run in between. From 24 on Node.js counts its own slab, of 64 KiB.
         let own = if node.major >= 24 { 65 << 10 } else { 1 << 10 };
         let is_counted = buffers + own >= before.min(after) && buffers <= before.max(after) + own;
         let of = |row: &str| strandline::row(&document, row);
@@ -175,7 +175,8 @@ fn memory_outside_the_heap_equals_nodes_count() -> Outcome {
             node.major
         );
         println!("{figures}");
-        // Its characters are in blocks, or in the program's file, which are none.
+        // Some characters are in malloc blocks; others are in the program's file and are not
+        // counted.
         let [stores, characters, mapped] = rows;
         let has_rows = stores >= 41 << 20
             && stores <= buffers + (1 << 20)
@@ -219,7 +220,7 @@ fn pages_of_ended_workers_are_pooled() -> Outcome {
 /// A last-resort collection releases the pool and what the young generation does not use.
 #[test]
 fn pooled_pages_are_released_as_predicted() -> Outcome {
-    // What the collection frees and allocates besides.
+    // Other memory that the collection frees and allocates.
     const OTHER_BYTES: u64 = 4 << 20;
     let nodes = nodes::all(here!()).into_iter().filter(Node::has_pool);
     for_any(nodes, |node| {
@@ -244,8 +245,8 @@ fn pooled_pages_are_released_as_predicted() -> Outcome {
     })
 }
 
-/// A heap in the middle of a collection is not read, or not counted wrongly: every document adds
-/// up, and V8 is read in one of them.
+/// strandline skips a heap within a collection: the rows of every document add up, and at least one
+/// document has V8's figures.
 #[test]
 fn rows_of_a_program_that_always_collects_add_up() -> Outcome {
     for_any(nodes::all(here!()), |node| {

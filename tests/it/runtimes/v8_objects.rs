@@ -1,5 +1,5 @@
-//! V8's objects, counted by type from outside, in each way of reading; and the snapshot that shows
-//! them, which V8 itself keeps from children.
+//! V8's objects, counted by type from a snapshot and from a stopped process; and the snapshot, for
+//! which strandline must share memory that V8 withholds from children.
 
 use std::collections::BTreeMap;
 use std::process::Stdio;
@@ -30,8 +30,8 @@ fn explain(subject: &Subject, arguments: &[&str]) -> Result<Value> {
     strandline::whole(|| strandline::json(&[&["explain", &pid, "--json"], arguments].concat()))
 }
 
-/// Of 20,000 Buffers of 1,000 bytes every eighth lives: their slabs stay, and seven eighths of
-/// these are in no Buffer.
+/// Every eighth of 20,000 Buffers of 1,000 bytes lives: all slabs stay, and seven eighths of their
+/// bytes are in no Buffer.
 #[test]
 fn unused_parts_of_slabs_are_counted() -> Outcome {
     for_any(nodes::all(here!()), |node| {
@@ -52,8 +52,8 @@ fn unused_parts_of_slabs_are_counted() -> Outcome {
     })
 }
 
-/// Objects of classes, derived ones too, and functions are found to the object in each way of
-/// reading; V8's own structures are not objects of a program.
+/// Counts of objects of classes, also derived ones, and of functions are exact, whether they are
+/// read from a snapshot or not; V8's own structures do not count as objects of a program.
 #[test]
 fn objects_are_counted_by_class() -> Outcome {
     for_any(nodes::all(here!()), |node| {
@@ -159,7 +159,7 @@ fn a_path_names_the_variables_that_hold_an_object() -> Outcome {
     })
 }
 
-/// Whether each mapping is kept from children, by its range.
+/// Whether each mapping is withheld from children, by its range.
 fn kept_from_children(pid: i32) -> Result<BTreeMap<String, bool>> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/smaps"))?;
     let mut all = BTreeMap::new();
@@ -178,8 +178,8 @@ fn kept_from_children(pid: i32) -> Result<BTreeMap<String, bool>> {
     Ok(all)
 }
 
-/// A snapshot shows V8's heap to one child: afterwards the mappings are kept from children as
-/// before.
+/// For a snapshot strandline shares V8's heap with one child; afterwards V8's mappings are withheld
+/// from children as before.
 #[test]
 fn a_snapshot_leaves_mappings_as_they_were() -> Outcome {
     for_any(nodes::all(here!()), |node| {
@@ -206,8 +206,8 @@ fn a_snapshot_leaves_mappings_as_they_were() -> Outcome {
     })
 }
 
-/// Kills strandline, or stops it, at instants spread over a run by snapshot, while all threads of
-/// the program work: it is released, its data stay correct, and it ends normally.
+/// Kills or stops strandline at instants spread over a run with a snapshot, while all threads of
+/// the program work: the program is released, its data stay correct, and it ends normally.
 #[test]
 fn kills_in_a_snapshot_do_no_harm() -> Outcome {
     let nodes = nodes::all(here!());
@@ -225,8 +225,8 @@ fn kills_in_a_snapshot_do_no_harm() -> Outcome {
             let before = kept_from_children(subject.pid())?;
             let mut run =
                 strandline::command(&arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
-            // Parts that never repeat: multiples of the golden ratio. Two of three kills come soon
-            // after it has begun to stop the process.
+            // Multiples of the golden ratio give fractions that never repeat. Two of three kills
+            // hit the run soon after it has begun to stop the process.
             let share = (turn as f64 * 0.618_033_988_75).fract();
             let mut delay = whole.mul_f64(share);
             if turn % 3 > 0 {
@@ -238,7 +238,7 @@ fn kills_in_a_snapshot_do_no_harm() -> Outcome {
             until_true("the instant of the kill", || since.elapsed() >= delay)?;
             while_traced += u64::from(is_traced(subject.pid()));
             if turn % 2 == 1 {
-                // The watchdog lets the process go.
+                // The watchdog releases the process.
                 let stopped = nix::unistd::Pid::from_raw(run.id() as i32);
                 nix::sys::signal::kill(stopped, nix::sys::signal::Signal::SIGSTOP)?;
                 subject.ask(b't')?;
@@ -247,7 +247,7 @@ fn kills_in_a_snapshot_do_no_harm() -> Outcome {
             run.wait()?;
             until_free(subject.pid())?;
             subject.ask(b't')?;
-            // Its thread hides the memory again by itself.
+            // The program's own thread withholds the memory from children again.
             until("mappings as before", || {
                 let now = kept_from_children(subject.pid())?;
                 let is_same =

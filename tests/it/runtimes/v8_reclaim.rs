@@ -30,7 +30,7 @@ fn reclaim(subject: &Subject, more: &[&str]) -> Result<(Option<i32>, Value)> {
     Ok((run.status, document))
 }
 
-/// Whether its timers run, and its data is as it was.
+/// Whether its timers run, and its data is unchanged.
 fn answers(subject: &mut Subject) -> Outcome {
     let before = subject::number(&subject.ask(b's')?, "checks")?;
     let after = subject::number(&subject.ask(b't')?, "checks")?;
@@ -65,7 +65,7 @@ fn remedy(document: &Value) -> Option<&Value> {
     remedies.into_iter().find(|remedy| remedy["id"] == "v8_memory_pressure")
 }
 
-/// Without a trace of objects a lower bound is known, with one what is released.
+/// Without a trace of objects the ledger predicts a lower bound, with one the released bytes.
 #[test]
 fn v8_releases_at_least_the_pages_without_objects() -> Outcome {
     let flags: [&[&str]; 2] = [&[], &["--jitless"]];
@@ -106,8 +106,8 @@ fn v8_releases_at_least_the_pages_without_objects() -> Outcome {
     })
 }
 
-/// Whether V8's rows fell by what was predicted, or within the bounds where objects to which only
-/// stale words lead may be garbage.
+/// Whether V8's rows fell by the prediction. If only stale words refer to some objects, which may
+/// then be garbage, the prediction has bounds.
 fn is_as_predicted(document: &Value, fall: u64) -> Outcome {
     let before = &document["before"];
     let stated = remedy(before).ok_or("not offered")?;
@@ -121,12 +121,12 @@ fn is_as_predicted(document: &Value, fall: u64) -> Outcome {
     if is_right && is_actual { Ok(()) } else { Err(figures.into()) }
 }
 
-/// Garbage that no collection has seen is part of the prediction.
+/// The prediction includes objects that died since the last collection.
 #[test]
 fn garbage_is_predicted() -> Outcome {
     for_any(nodes::all(here!()), |node| {
         let mut subject = start(&node.path, &[], &[])?;
-        // The second one drops what the first has left in the old space.
+        // The second command drops the objects that the first left in the old space.
         for command in *b"kcd" {
             subject.ask(command)?;
         }
@@ -172,7 +172,7 @@ fn heaps_of_workers_are_released_too() -> Outcome {
     })
 }
 
-/// Pooled pages of isolates that have ended stay (24 and later), and are not promised.
+/// From 24 on, V8 keeps the pooled pages of ended isolates, and the prediction excludes them.
 #[test]
 fn pages_of_ended_workers_are_not_predicted() -> Outcome {
     for_any(nodes::all(here!()), |node| {
@@ -187,7 +187,7 @@ fn pages_of_ended_workers_are_not_predicted() -> Outcome {
             "Node.js {}: {} predicted, {pool} pooled, fell by {fall}",
             node.major, document["predicted_bytes"]
         );
-        // Little may be idle, so that nothing is offered.
+        // If few pages are idle, the remedy is not offered.
         if remedy(&document["before"]).is_some() {
             if status != Some(0) {
                 return Err(document["reason"].to_string().into());
@@ -207,7 +207,7 @@ fn a_blocked_worker_delays_no_timer() -> Outcome {
         let pid = subject.pid_text();
         let arguments: Vec<&str> = REMEDY.iter().copied().chain([WAIT, &pid]).collect();
         let mut run = strandline::command(&arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
-        // Its read of the process; then it waits.
+        // strandline reads the process first, and then waits.
         for is_wanted in [true, false] {
             until("the look", || Ok((is_traced(subject.pid()) == is_wanted).then_some(())))?;
         }
@@ -231,7 +231,8 @@ fn without_symbol(node: &str, folder: &Folder, symbol: &str) -> Result<PathBuf> 
     if status.success() { Ok(copy) } else { Err(format!("{shell:?}: {status}").into()) }
 }
 
-/// Without the function, or the one in which helper threads wait for work, nothing is called.
+/// strandline calls nothing if it does not find the function, or the one in which helper threads
+/// wait.
 #[test]
 fn nothing_is_called_if_a_function_is_missing() -> Outcome {
     let folder = Folder::new("v8-reclaim")?;

@@ -37,7 +37,7 @@ fn clean_bytes(pid: i32, name: &str) -> Result<u64> {
     Ok(bytes)
 }
 
-/// Explains a subject that rests. Its memory is the same before and after, except pages that the
+/// Explains a sleeping subject. Its memory is the same before and after, except pages that the
 /// kernel may drop at any time and pages that khugepaged may merge into a huge page.
 fn explain_at_rest(subject: &Subject) -> Result<serde_json::Value> {
     subject.at_rest()?;

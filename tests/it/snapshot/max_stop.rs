@@ -1,5 +1,5 @@
-//! `--max-stop`: a process is released at the limit; what was not read is unattributed, and rows
-//! still add up.
+//! `--max-stop`: a process is released at the limit; memory that was not read is unattributed, and
+//! rows still add up.
 
 #![cfg(test)]
 

@@ -147,7 +147,7 @@ fn until_stopped<T>(pid: i32, explainer: &JoinHandle<T>) {
 #[test]
 fn a_process_that_ends_during_a_read_is_reported() -> Outcome {
     let (mut round, mut lost) = (0, 0);
-    // How many of the kills hit a read depends on the machine: at least one has to.
+    // The number of kills during a read depends on the machine: at least one must hit.
     while round < repetitions(10, 60) || lost == 0 {
         round += 1;
         let subject = Subject::start("fragmented", &["60000"])?;

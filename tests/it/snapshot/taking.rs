@@ -1,5 +1,5 @@
-//! `explain --snapshot`: a snapshot shows the same as a stop, and the process does not notice,
-//! whatever happens to strandline, to the process, or to the whole process group.
+//! `explain --snapshot`: a snapshot gives the same figures as a stop, and has no effect on the
+//! process, whatever happens to strandline, to the process, or to the whole process group.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::process::CommandExt;
@@ -25,7 +25,7 @@ const SIGSTOP: i32 = 19;
 struct Child {
     pid: i32,
     state: char,
-    /// The signal that its end sends to its parent; 0 for a snapshot.
+    /// The signal that the kernel sends to its parent when it ends; 0 for a snapshot.
     exit_signal: i32,
 }
 
@@ -76,7 +76,7 @@ fn the_old_name_of_the_option_still_works() -> Outcome {
     Ok(())
 }
 
-/// Bytes of each row that a resting process keeps, summed over the holders of a row.
+/// Bytes of each row that stays the same while a process sleeps, summed over the holders of a row.
 fn rows(document: &Value) -> BTreeMap<String, u64> {
     let mut rows = BTreeMap::new();
     for row in kept_rows(document) {
@@ -103,9 +103,9 @@ fn difference(path: &str, left: &Value, right: &Value) -> Option<String> {
     }
 }
 
-/// Checks that a snapshot and a stop of the same resting process show the same: all rows, except
-/// stack pages below the stack pointer, used by the injected call, and pages that the kernel may
-/// drop between the reads.
+/// Checks that a snapshot and a stop of the same sleeping process give the same rows, except stack
+/// pages below the stack pointer, which the injected call uses, and pages that the kernel may drop
+/// between the reads.
 fn shows_what_a_stop_shows(subject: &Subject) -> Outcome {
     subject.at_rest()?;
     let pid = subject.pid_text();
@@ -164,10 +164,11 @@ fn an_sbcl_is_read_while_it_runs() -> Outcome {
     shows_what_a_stop_shows(&Subject::start_command(command)?)
 }
 
-/// Waits until more children of a subject have ended, and checks that nothing was wrong.
+/// Waits until more children of a subject have ended, and checks that the subject counted no wrong
+/// result.
 fn goes_on(subject: &mut Subject) -> Outcome {
     let before = subject::number(&subject.ask(b'c')?, "ended")?;
-    let after = until("it to go on", || {
+    let after = until("more children to end", || {
         let now = subject.ask(b'c')?;
         Ok((subject::number(&now, "ended")? > before).then_some(now))
     })?;
@@ -209,7 +210,7 @@ fn goes_on_when_killed(mut subject: Subject, turns: u64) -> Outcome {
     read_snapshot(&pid_text)?;
     let took = took.elapsed().as_micros() as u64;
     let (mut known, mut left, mut turn) = (BTreeSet::new(), 0, 0);
-    // How many of the kills leave a snapshot depends on the machine: one at least has to.
+    // The number of kills that leave a snapshot depends on the machine: at least one must.
     while turn < turns || left == 0 {
         turn += 1;
         known.extend(snapshots(pid).iter().map(|one| one.pid));
@@ -219,7 +220,7 @@ fn goes_on_when_killed(mut subject: Subject, turns: u64) -> Outcome {
         // Half of the kills come while there is a snapshot, the others at random instants.
         let is_aimed = turn % 2 == 1;
         if is_aimed {
-            // A sleeping thread is woken at once, even beside busy ones.
+            // The kernel wakes a sleeping thread at once, even beside busy ones.
             while !snapshots(pid).iter().any(is_new) && child.try_wait()?.is_none() {
                 std::thread::sleep(Duration::from_micros(200));
             }
@@ -228,8 +229,8 @@ fn goes_on_when_killed(mut subject: Subject, turns: u64) -> Outcome {
             std::thread::sleep(Duration::from_micros((seed >> 33) % took));
         }
         if turn % 4 == 0 {
-            // A Ctrl-C at a terminal reaches the whole group: the process's handler must run in the
-            // process alone.
+            // A Ctrl-C at a terminal reaches the whole group; the process's handler must run only
+            // in the process, and not in a snapshot.
             for snapshot in snapshots(pid) {
                 let _ = strandline_sys::signal::send(snapshot.pid, SIGINT);
             }
@@ -330,7 +331,7 @@ fn vfork_children_and_their_parents_are_not_copied() -> Outcome {
     let subject = Subject::start("guarded", &["vfork"])?;
     let child = i32::try_from(subject.number("pid")?)?;
     assert_ne!(child, subject.pid());
-    // The child reports before its parent has gone to sleep.
+    // The child prints its line before its parent sleeps.
     until_true("the parent to sleep", || state(subject.pid(), subject.pid()) == Some('D'))?;
     is_refused(child, "shares its memory with its parent")?;
     run(&["explain", "--snapshot", &subject.pid_text()])?.complains(3, &["uninterruptible sleep"])?;

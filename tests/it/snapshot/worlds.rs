@@ -58,8 +58,8 @@ fn collections(subject: &mut Subject) -> Result<u64> {
     counts["collections"].as_u64().ok_or_else(|| format!("no counts: {counts}").into())
 }
 
-/// Whether process `pid` has a child that has not ended: a snapshot whose maker was killed stays as
-/// a zombie.
+/// Whether process `pid` has a child that has not ended. A snapshot whose strandline was killed
+/// stays as a zombie.
 fn has_running_child(pid: i32) -> bool {
     let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let stat = |path: PathBuf| std::fs::read_to_string(path.join("stat")).ok();
@@ -87,7 +87,7 @@ fn interrupt(subject: &mut Subject, verb: Verb, signal: i32, when: &When, tally:
         When::Held => while !is_traced(pid) && child.try_wait()?.is_none() {},
     }
     let own = child.id().cast_signed();
-    // The id of a process that has ended and was waited for may be reused.
+    // The kernel may reuse the id of a reaped process.
     let sent = Instant::now();
     if child.try_wait()?.is_none() {
         strandline_sys::signal::send(own, signal)?;
@@ -97,7 +97,7 @@ fn interrupt(subject: &mut Subject, verb: Verb, signal: i32, when: &When, tally:
     until_free(pid)?;
     tally.longest = tally.longest.max(sent.elapsed());
     until_true("its snapshots to end", || !has_running_child(pid))?;
-    until("the program to go on", || Ok((collections(subject)? > before + 1).then_some(())))?;
+    until("the program to continue", || Ok((collections(subject)? > before + 1).then_some(())))?;
     // The watchdog may have ended strandline.
     if child.try_wait()?.is_none() {
         strandline_sys::signal::send(own, SIGCONT)?;
@@ -106,15 +106,16 @@ fn interrupt(subject: &mut Subject, verb: Verb, signal: i32, when: &When, tally:
     until_free(pid)
 }
 
-/// Interrupts each of `verbs` equally often by SIGKILL and by SIGSTOP, while the program is held and
-/// in every second turn at a random instant; the program ends by itself afterwards.
+/// Interrupts each of `verbs` equally often by SIGKILL and by SIGSTOP: in one half of the turns
+/// while strandline holds the program, in the other at a random instant. Afterwards the program
+/// ends normally.
 fn survives(test: &str, mut subject: Subject, verbs: &[Verb]) -> Outcome {
     let mut random = Random(42);
     let (mut killed, mut stopped) = (Tally::default(), Tally::default());
     for verb in verbs {
         let began = Instant::now();
         let status = start(&subject, verb)?.wait()?;
-        // A refusal is an answer too: not every collector lets a call be made.
+        // A refusal is accepted too: some collectors allow no call.
         assert!(matches!(status.code(), Some(0 | 3)), "{verb:?}: {status}");
         let whole = began.elapsed();
         for turn in 0..repetitions(1, 80) {
@@ -124,7 +125,8 @@ fn survives(test: &str, mut subject: Subject, verbs: &[Verb]) -> Outcome {
             }
         }
     }
-    // How long it is held depends on the machine: one signal of each at least has to come meanwhile.
+    // The time for which it is held depends on the machine: at least one signal of each kind must
+    // hit it.
     while killed.while_held == 0 {
         interrupt(&mut subject, verbs[0], SIGKILL, &When::Held, &mut killed)?;
     }

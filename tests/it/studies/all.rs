@@ -108,7 +108,7 @@ repeats = 2
 name = "keeps"
 command = ["echo", '{"kept": 7}']
 [[subject]]
-name = "gone"
+name = "missing"
 command = "no-such-tool-here"
 needs = [{ tool = "no-such-tool-here", install = "apt install no-such-package" }]
 [measure]
@@ -119,9 +119,9 @@ text = "it keeps nothing"
 holds = 'median("kept", {"subject": "keeps"}) < 1'
 note = "it keeps seven"
 [[claim]]
-id = "gone"
+id = "missing"
 text = "the other keeps nothing"
-holds = 'median("kept", {"subject": "gone"}) < 1'
+holds = 'median("kept", {"subject": "missing"}) < 1'
 "#;
 const BROKEN: &str = "title = 3\n";
 
@@ -145,8 +145,11 @@ fn all_studies_run_despite_a_broken_one() -> Outcome {
     );
     assert_eq!(study(&document, "good")["claims"][0]["verdict"], "holds");
     assert_eq!(study(&document, "good")["title"], "What is kept");
-    let gone = &study(&document, "wrong")["claims"][1];
-    assert!(gone["reason"].as_str().is_some_and(|why| why.contains("apt install no-such-package")), "{gone}");
+    let claim = &study(&document, "wrong")["claims"][1];
+    assert!(
+        claim["reason"].as_str().is_some_and(|why| why.contains("apt install no-such-package")),
+        "{claim}"
+    );
 
     let shown = place.run(&["--all"])?;
     assert_eq!(shown.how(), 3);
@@ -192,7 +195,7 @@ fn an_axis_option_applies_to_studies_with_that_axis() -> Outcome {
     for name in ["good", "wrong"] {
         assert!(place.lab.folder.0.join("kept").join(name).join("journal.jsonl").is_file(), "{name}");
     }
-    for wrong in ["colour=red", "subject=nobody"] {
+    for wrong in ["colour=red", "subject=unknown"] {
         let ended = place.run(&["--all", "--axis", wrong])?;
         assert_eq!(ended.how(), 3);
         assert!(ended.complaint().contains("no study has that"), "{}", ended.complaint());
@@ -211,8 +214,8 @@ fn a_relative_folder_can_hold_recordings() -> Outcome {
     Ok(())
 }
 
-/// A study of 20 runs that each note their run. Those of the second study wait, from the fourth on,
-/// for the file `runs.go`, so that the study is not over before it is interrupted.
+/// A study of 20 runs that each append a line to a file. Runs of the second study wait, from the
+/// fourth on, for the file `runs.go`, so that the study does not end before it is interrupted.
 fn counting(name: &str) -> String {
     let wait = "test $(grep -c second $RUNS) -lt 4 || until test -e $RUNS.go; do sleep 0.01; done";
     format!(

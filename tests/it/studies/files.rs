@@ -1,5 +1,5 @@
-//! Files that a study writes and keeps, which of several studies with one name is meant, and
-//! from where a run resumes.
+//! Files that a study writes and keeps, the choice among several studies of one name, and the point
+//! at which a run resumes.
 
 #![cfg(test)]
 
@@ -69,7 +69,7 @@ fn a_readme_keeps_its_mode_and_link_and_narrowed_runs_do_not_write_it() -> Outco
     for words in [["--repeat", "1"], ["--axis", "size=1"]] {
         let ended = lab.run(&[&["study", "small", "--readme", "--dir", "lab"], &words[..]].concat())?;
         assert_eq!(ended.how(), 3, "{words:?}");
-        assert!(!lab.folder.0.join("lab").exists(), "it is refused before anything is run");
+        assert!(!lab.folder.0.join("lab").exists(), "{words:?} is refused before any run");
     }
     assert_eq!(lab.text("elsewhere.md"), place);
     assert_eq!(lab.run(&["study", "small", "--readme"])?.how(), 0);

@@ -22,7 +22,7 @@ const HOLD: &[&str] = &[
     "ledger-predicts-gc-full",
 ];
 
-/// Contradicts the author: in a program whose objects survive, older generations are collected.
+/// Contradicts the author: SBCL collects older generations in a program whose objects survive.
 const FAIL: &[&str] = &["working-programs-do-not-reach-it"];
 
 /// May hold or fail: they depend on times, the version of SBCL, the length of the queue, or which

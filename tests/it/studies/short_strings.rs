@@ -1,5 +1,4 @@
-//! The study `short-strings` in its short form, and its property tests by themselves: that they
-//! detect errors.
+//! The study `short-strings` in its short form, and a test that its property tests detect errors.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -160,7 +159,7 @@ fn judge(test: &str, studied: &Studied) -> Outcome {
         let peak = median(studied, &axes, "high_water_bytes")?;
         assert!((least..least + 8e6).contains(&peak), "{layout}: {peak} bytes at most");
     }
-    // Each member that leaves walks the ring; 999 join, and 999 leave others behind.
+    // Each member that leaves walks the ring; 999 join, and 999 leave while others remain.
     let steps = |sharing| median(studied, &[("subject", "chain"), ("sharing", sharing)], "steps.1");
     assert!((steps("pairs and counters")? - 2.0 * 999.0).abs() < 1.0);
     assert!((steps("one ring")? - 500_499.0).abs() < 1.0);
@@ -227,8 +226,8 @@ fn scalars_pass_the_property_tests() -> Outcome {
     Ok(())
 }
 
-/// The property tests notice when a sharer is not counted, a body is lost, another scalar's text is
-/// written to, or a number is not copied.
+/// The property tests fail if a sharer is not counted, a body is lost, another scalar's text is
+/// overwritten, or a number is not copied.
 #[test]
 fn property_tests_detect_errors() -> Outcome {
     if !has_cc(here!()) || !runs_long_studies(here!()) {

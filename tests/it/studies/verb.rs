@@ -249,7 +249,7 @@ text = "each reads what was built for it"
 holds = 'values("kind").all(k, median("kept", {"kind": k, "allocator": "glibc"}) == k)'
 [[claim]]
 id = "other"
-text = "the other allocator takes no more"
+text = "the other allocator needs as much memory at most"
 holds = 'median("high_water_bytes", {"allocator": "other"}) < 1e12'
 "#;
 

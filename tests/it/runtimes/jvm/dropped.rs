@@ -19,8 +19,8 @@ const OWN_BYTES: u64 = 8 << 20;
 const LARGE: [&str; 2] = ["200", "1000000"];
 const SMALL: [&str; 2] = ["2000", "100000"];
 const ARRAY_BYTES: u64 = 200_000_000;
-/// With these G1 does not collect beside the program: its heap is large from the start, can become
-/// small, and no occupancy begins a marking.
+/// With these options G1 does not collect beside the program: its heap is large from the start and
+/// may shrink, and no occupancy starts a marking.
 const G1_AT_REST: [&str; 4] = [
     "-XX:InitialHeapSize=512m",
     "-XX:MinHeapSize=8m",
@@ -76,7 +76,7 @@ fn look_traced(subject: &Subject) -> Result<Option<Seen>> {
     Ok(Some(seen).filter(|_| is_traced))
 }
 
-/// Repeats that until the process waits for its input, where every frame is known.
+/// Repeats [`look_traced`] until the process waits for its input, where every frame is known.
 fn when_it_reads(subject: &Subject) -> Result<Seen> {
     until("a read of a waiting thread", || {
         let Some(seen) = look_traced(subject)? else { return Ok(None) };
@@ -126,8 +126,8 @@ fn dropped_objects_are_dead() -> Outcome {
         }
         let (_, document) = reclaim(&subject, "jvm_gc")?;
         let actual = subject::number(&document, "actual_bytes")?;
-        // If the threads of a collection can leave regions partly full, there is a reason instead
-        // of a figure.
+        // If the threads of a collection can leave regions partly full, the remedy has a reason
+        // instead of a prediction.
         let is_right = match document["predicted_bytes"].as_u64() {
             Some(predicted) => predicted.abs_diff(actual) <= actual / 100 * MAX_PERCENT,
             None => document["reason"].as_str().is_some_and(|reason| reason.contains(" to ")),
@@ -176,7 +176,7 @@ fn objects_held_by_a_running_frame_may_be_live() -> Outcome {
             if live < ARRAY_BYTES || least > live {
                 return Err(format!("{live} B live, at least {least}").into());
             }
-            // At a safepoint everything is known.
+            // At a safepoint all references are known.
             if least >= ARRAY_BYTES {
                 return Ok(None);
             }

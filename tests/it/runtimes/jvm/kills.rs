@@ -1,5 +1,5 @@
-//! `reclaim` is killed while it asks a JVM: the JVM lives on, has printed nothing, and can be asked
-//! again.
+//! `reclaim` is killed during a request to a JVM: the JVM continues, prints nothing, and executes
+//! the next request.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -30,16 +30,16 @@ enum First {
     Connection,
     /// The end of the connection: the JVM has answered.
     Answer,
-    /// A call at which the run is held (`tests/subjects/jvm/hold.c`), so that the kill certainly
-    /// comes there.
+    /// A call in which the run is blocked (`tests/subjects/jvm/hold.c`), so that the kill hits it
+    /// there.
     Held(&'static str),
 }
 
 impl First {
     /// Event that the kill of this turn waits for. Every other turn uses a JVM that never listened,
-    /// for which the run creates the attach file: its kills come before the file is removed, before
-    /// anything was done, before the file is given to the JVM's user (the next test covers what is
-    /// left then), and soon after the file was created.
+    /// for which the run creates the attach file. There the kills hit the run before it removes the
+    /// file, before its first step, before it gives the file to the JVM's user (the next test
+    /// covers the file that remains then), and soon after it created the file.
     fn of_turn(turn: u64) -> Self {
         match turn % 8 {
             0 => Self::Held("unlink"),
@@ -62,12 +62,12 @@ impl First {
     }
 }
 
-/// How far a killed run had come.
+/// The last step of a killed run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Landed {
-    /// Nothing had been done to a JVM that does not listen.
+    /// The run had not yet changed anything for a JVM that does not listen.
     Before,
-    /// The attach file was there.
+    /// The attach file existed.
     File,
     /// It was connected to the JVM.
     Connected,
@@ -86,7 +86,7 @@ fn is_connected(pid: i32) -> bool {
     opened.filter_map(|file| std::fs::read_link(file.path()).ok()).any(is_socket)
 }
 
-/// Builds the library that holds a run at a call.
+/// Builds the library that blocks a run in a call.
 fn build(folder: &Path) -> Result<PathBuf> {
     let library = folder.join("hold.so");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/subjects/jvm/hold.c");
@@ -106,7 +106,7 @@ struct Machine {
     errors: PathBuf,
     file: PathBuf,
     socket: PathBuf,
-    /// The library that holds a run, and the file that it creates then.
+    /// The library that blocks a run, and the file that it creates then.
     hold: PathBuf,
     held: PathBuf,
 }
@@ -119,7 +119,7 @@ impl Machine {
         let subject = started(command)?;
         let path = |name: &str| Path::new("/tmp").join(format!("{name}{}", subject.pid()));
         let (file, socket) = (path(".attach_pid"), path(".java_pid"));
-        // Left over from an earlier process with this id.
+        // An earlier process with this id may have left them.
         for left in [&file, &socket] {
             let _ = std::fs::remove_file(left);
         }
@@ -127,8 +127,8 @@ impl Machine {
         Ok(Self { subject, errors, file, socket, hold, held })
     }
 
-    /// Runs `remedy`, and kills it `after` the event `first`; returns how far it had come, if that
-    /// is known and it had not ended.
+    /// Runs `remedy`, and kills it `after` the event `first`; returns its last step, if that is
+    /// known and the run had not ended.
     fn kill(&self, remedy: &str, first: First, after: Duration) -> Result<Option<Landed>> {
         let arguments = ["reclaim", "--json", "--remedy", remedy, &self.subject.pid_text()];
         let mut command = strandline::command(&arguments);
@@ -144,7 +144,7 @@ impl Machine {
             std::hint::spin_loop();
         }
         std::thread::sleep(after);
-        // Standing still, it shows where the kill finds it.
+        // Stopped, the run shows its last step before the kill.
         signal(pid, 19);
         let stands = |tid| matches!(state(pid, tid), None | Some('T' | 'Z'));
         until_true("the run to stop", || threads(pid).into_iter().all(stands))?;
@@ -171,7 +171,7 @@ impl Machine {
         }
     }
 
-    /// How far the run has come that is stopped after the event `first`.
+    /// The last step of a run that is stopped after the event `first`.
     fn landed(&self, first: First, run: i32) -> Option<Landed> {
         match first {
             _ if !matches!(state(run, run), Some('T')) => None,

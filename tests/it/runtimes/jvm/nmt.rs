@@ -1,10 +1,10 @@
 //! Figures compared with the JVM's own count of its memory from the kernel and from malloc
 //! (`-XX:NativeMemoryTracking`).
 //!
-//! Left out are categories without a figure here: Symbol, Internal, Arena Chunk, Compiler and
-//! others are malloc blocks, on `glibc.live`; GC is the card table, whose resident part is on
-//! `jvm.collector`, and tables that are not described; for stacks the JVM counts as committed what
-//! `mincore` finds; the class data archive is a mapped file.
+//! The test omits categories for which strandline has no figure: Symbol, Internal, Arena Chunk,
+//! Compiler and others are malloc blocks, on `glibc.live`; GC has the card table, whose resident
+//! part is on `jvm.collector`, and tables that HotSpot does not describe; for stacks the JVM counts
+//! the pages that `mincore` finds; the class data archive is a mapped file.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -103,9 +103,9 @@ fn found(seen: &Seen) -> Result<Figures> {
     ]))
 }
 
-/// Every figure found must be between the JVM's counts before and after. Only if one does not, the
-/// comparison is repeated, as code is compiled and a collection returns metaspace. A figure that
-/// did not change must be equal at once.
+/// Every figure found must lie between the JVM's counts before and after, or the comparison is
+/// repeated, because the JVM compiles code and collections return metaspace. A figure that did not
+/// change must be equal at once.
 fn agrees(subject: &Subject) -> Outcome {
     // The first request makes the JVM start a thread.
     let mut before = counted(subject.pid())?;

@@ -1,5 +1,4 @@
-//! `reclaim` asks a listening JVM to collect and to trim; to a JVM that does not listen nothing is
-//! sent.
+//! `reclaim` has a listening JVM collect and trim; it sends nothing to a JVM that does not listen.
 
 use serde_json::Value;
 

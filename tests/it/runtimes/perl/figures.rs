@@ -7,8 +7,7 @@ use crate::support::perl::{Kept, NAMED_BYTES, Seen, list, named, number, own_fig
 use crate::support::waiting::until_true;
 use crate::support::{Outcome, Result, for_any, for_each, here, perls};
 
-/// Cases of retained.pl that do not change and whose figures are all the same from inside and
-/// outside.
+/// Cases of retained.pl that stay unchanged and whose figures are all equal inside and outside.
 const CASES: [&str; 25] = [
     "functions",
     "undef",
@@ -144,7 +143,7 @@ fn in_list(ready: &Value, key: &str) -> Vec<(String, String, u64, u64)> {
         .collect()
 }
 
-/// What is known from the source of the case.
+/// Checks the figures that are known from the source of the case.
 fn expected(main: &Value, ready: &Value) -> Outcome {
     let mut found = named(main);
     for (sub, lexical, depth, least) in in_list(ready, "expected") {

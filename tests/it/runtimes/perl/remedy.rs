@@ -1,4 +1,4 @@
-//! The remedy: which `undef` gives back how many bytes, predicted and actual.
+//! The remedy: how many bytes each `undef` releases, predicted and actual.
 
 use crate::support::perl::{Seen, list, number, start};
 use crate::support::{Outcome, here, perls, strandline};

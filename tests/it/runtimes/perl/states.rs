@@ -1,4 +1,4 @@
-//! Perls that do not rest in a known state: running, stopped, with several threads, several in one
+//! Perls that do not sleep in a known state: running, stopped, with several threads, several in one
 //! process.
 
 use std::path::PathBuf;
@@ -27,7 +27,7 @@ fn a_busy_perl_is_counted_correctly() -> Outcome {
                 let (live, count) = (number(main, "heads.live")?, number(main, "sv_count")?);
                 assert!(live.abs_diff(count) <= 64, "{live} heads, the perl says {count}");
             } else {
-                // It was in the middle of an operation.
+                // The perl was within an operation.
                 let codes = strandline::caveats(&document);
                 assert!(codes.iter().any(|code| code == "perl_disagrees"), "{codes:?}");
             }

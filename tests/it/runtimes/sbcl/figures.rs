@@ -61,7 +61,7 @@ fn generations_equal_sbcls_counts() -> Outcome {
             let mut subject = sbcl.start(kind, &[&size(20_000, 200_000)])?;
             let before = figures_after(&mut subject, b'f')?;
             agree(&explain(&subject)?, &before)?;
-            // Reading changed nothing, and nothing changed meanwhile.
+            // Neither the read nor the process changed the figures.
             let after = figures_after(&mut subject, b'f')?;
             if after != before {
                 return Err(format!("it was {before}, then {after}").into());

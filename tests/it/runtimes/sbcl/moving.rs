@@ -19,7 +19,7 @@ fn switches(pid: i32) -> u64 {
     threads(pid).into_iter().map(of_thread).sum()
 }
 
-/// Starts threads that allocate endlessly, so that the process never rests.
+/// Starts threads that allocate endlessly, so that the process never sleeps.
 fn hot(sbcl: &Sbcl, arguments: &[&str]) -> Result<Subject> {
     Subject::start_command(sbcl.subject("hot", arguments))
 }
@@ -41,8 +41,8 @@ fn a_busy_process_is_read_repeatedly() -> Outcome {
     })
 }
 
-/// Whether it was read at a look, whose sums `explain` checks; otherwise it must have been in the
-/// middle of a collection or of an allocation.
+/// Explains the process once, with sums checked, and returns whether the SBCL was read; if not, a
+/// caveat must say that it was within a collection or an allocation.
 fn is_read_or_busy(pid: i32) -> Result<bool> {
     let document = strandline::explain(pid)?;
     let Ok(figures) = figures(&document) else {
@@ -101,7 +101,7 @@ fn a_process_stopped_in_a_collection_has_a_caveat() -> Outcome {
     })
 }
 
-/// Checks that the collection is reported, and nothing that moves.
+/// Checks that the collection is reported, and no figure that it changes.
 fn is_said_to_collect(pid: i32) -> Outcome {
     let document = strandline::explain(pid)?;
     let caveats = strandline::caveats(&document);

@@ -10,8 +10,8 @@ fn contents_of_strings_and_symbols_stay_private() -> Outcome {
     for_any(Sbcl::all(here!()), |sbcl| {
         let subject = sbcl.start("secret", &[&format!("secret={MARKER}")])?;
         let pid = subject.pid_text();
-        // The command line, which any user can read, is printed with the secret; the search below
-        // leaves it out.
+        // The report prints the command line, which any user can read, with the secret; the search
+        // below excludes it.
         let commands: [&[&str]; 5] = [
             &["explain", "--rows", "all", &pid],
             &["explain", "--json", &pid],
