@@ -109,7 +109,7 @@ import sys, json
 keep = [bytes(1000) for _ in range(int(sys.argv[1]))]
 print(json.dumps({'bytes': sum(sys.getsizeof(one) for one in keep)}), flush=True)
 sys.stdin.read()";
-    let look = |count: &str| -> Result<(i64, Value)> {
+    let explain_python_with = |count: &str| -> Result<(i64, Value)> {
         let mut command = Command::new(&python);
         command.args(["-c", script, count]);
         let subject = Subject::start_command(command)?;
@@ -117,7 +117,7 @@ sys.stdin.read()";
         invariants::hold(&document)?;
         Ok((number(&subject.ready, "bytes")?, read(&document, "mimalloc")?.clone()))
     };
-    let ((_, few), (bytes, many)) = (look("0")?, look("100000")?);
+    let ((_, few), (bytes, many)) = (explain_python_with("0")?, explain_python_with("100000")?);
     let more = number(&many, "live_bytes")? - number(&few, "live_bytes")?;
     // Sizes are rounded up to one of four per doubling, and the list itself takes memory.
     if more < bytes || more > bytes + bytes / 4 {

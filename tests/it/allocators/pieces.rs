@@ -22,7 +22,7 @@ fn blocked(libc: &Libc, seed: u64, (low, high, blocks): (&str, &str, &str), apar
 
 /// Checks the ledger of a valid heap: mallinfo equals the program's, no caveat reports missing
 /// parts, and `reclaim` releases the predicted bytes.
-fn is_whole(mut subject: Subject) -> Outcome {
+fn check_ledger(mut subject: Subject) -> Outcome {
     subject.at_rest()?;
     let document = strandline::explain(subject.pid())?;
     let glibc = strandline::glibcs(&document);
@@ -50,7 +50,7 @@ fn pieces_of_the_main_arena_are_complete() -> Outcome {
             (1..=repetitions(1, 12)).map(move |seed| (libc, seed, size, apart))
         })
     });
-    for_each(cases, |&(libc, seed, size, apart)| is_whole(blocked(libc, seed, size, apart)?))
+    for_each(cases, |&(libc, seed, size, apart)| check_ledger(blocked(libc, seed, size, apart)?))
 }
 
 #[test]
@@ -67,7 +67,7 @@ fn pieces_are_reclaimed() -> Outcome {
 /// A stack inside a malloc block is part of the block; only other stacks are outside of the heap.
 #[test]
 fn stacks_within_blocks_are_part_of_them() -> Outcome {
-    is_whole(Subject::start("own_stack", &[])?)
+    check_ledger(Subject::start("own_stack", &[])?)
 }
 
 /// An arena with a missing part is not damaged: the caveat has the missing bytes, and free memory

@@ -91,12 +91,12 @@ fn trim_threshold(document: &Value) -> Option<&Value> {
 fn a_setting_is_offered_for_grown_thresholds() -> Outcome {
     let start =
         |setting: &[(&str, &str)]| Subject::start_with(&Libc::system(), "grown_threshold", &[], setting);
-    let look = |subject: &Subject| {
+    let explain_at_rest = |subject: &Subject| {
         subject.at_rest()?;
         explain(subject.pid())
     };
     let subject = start(&[])?;
-    let document = look(&subject)?;
+    let document = explain_at_rest(&subject)?;
     let settings = settings(&document)?;
     let setting = settings.first().ok_or_else(|| format!("{}", document["remedies"]))?;
     if setting.name != "GLIBC_TUNABLES" {
@@ -109,24 +109,29 @@ fn a_setting_is_offered_for_grown_thresholds() -> Outcome {
     let least = least.ok_or("no lower bound")?;
     let freed_bytes = subject.number("freed_bytes")?;
     drop(subject);
-    let under = look(&start(&[setting.pair()])?)?;
-    let less = anonymous(&document)?.checked_sub(anonymous(&under)?).ok_or("it holds more")?;
+    let with_setting = explain_at_rest(&start(&[setting.pair()])?)?;
+    let less = anonymous(&document)?
+        .checked_sub(anonymous(&with_setting)?)
+        .ok_or("with the setting it holds more")?;
     // The end of the thread's arena has 20 % of the freed bytes; the main arena's is a block of
     // pthread_create.
     if least < freed_bytes / 100 * 19 || least > freed_bytes / 100 * 21 || less < freed_bytes / 100 * 94 {
-        return Err(format!("of {freed_bytes} freed, {least} predicted at least, {less} in fact").into());
+        return Err(format!("of {freed_bytes} freed, {least} predicted at least, {less} actually").into());
     }
-    if trim_threshold(&under).is_some() {
-        return Err(format!("it is set already: {}", under["remedies"]).into());
+    if trim_threshold(&with_setting).is_some() {
+        return Err(format!("the setting is offered again: {}", with_setting["remedies"]).into());
     }
     // Existing settings are kept in the offered value, so that it can be pasted.
-    let beside = look(&start(&[("GLIBC_TUNABLES", "glibc.malloc.tcache_count=0")])?)?;
+    let with_other_setting = explain_at_rest(&start(&[("GLIBC_TUNABLES", "glibc.malloc.tcache_count=0")])?)?;
     let how = "GLIBC_TUNABLES=glibc.malloc.tcache_count=0:glibc.malloc.trim_threshold=131072";
-    if beside["remedies"].as_array().is_none_or(|remedies| remedies.iter().all(|one| one["how"] != how)) {
-        return Err(format!("{}", beside["remedies"]).into());
+    if with_other_setting["remedies"]
+        .as_array()
+        .is_none_or(|remedies| remedies.iter().all(|one| one["how"] != how))
+    {
+        return Err(format!("{}", with_other_setting["remedies"]).into());
     }
     let steady = Subject::start("fragmented", &["200000", "1000", "20000"])?;
-    match trim_threshold(&look(&steady)?) {
+    match trim_threshold(&explain_at_rest(&steady)?) {
         None => Ok(()),
         Some(remedy) => Err(format!("its thresholds have not grown: {remedy}").into()),
     }

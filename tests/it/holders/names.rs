@@ -83,7 +83,7 @@ fn loses(document: &Value) -> Outcome {
     Ok(())
 }
 
-fn look(command: Command) -> Result<(Subject, Value)> {
+fn start_and_read(command: Command) -> Result<(Subject, Value)> {
     let subject = Subject::start_command(command)?;
     let document = strandline::json(&["holders", "--json", &subject.pid_text()])?;
     Ok((subject, document))
@@ -111,7 +111,7 @@ fn variables_of_python_retain_their_values() -> Outcome {
     let test = here!();
     let all = pythons::all(test).into_iter().chain(pythons::free_threaded(test));
     for_any(all, |path| {
-        let (subject, document) = look(python(path)?)?;
+        let (subject, document) = start_and_read(python(path)?)?;
         agrees(&subject, &document, "cpython", &["app.shared", "__main__.other", "app.callbacks"])
     })
 }
@@ -122,7 +122,7 @@ fn variables_of_python_with_one_value_are_named_together() -> Outcome {
     let test = here!();
     let all = pythons::all(test).into_iter().chain(pythons::free_threaded(test));
     for_any(all, |path| {
-        let (subject, document) = look(subject(path, "shared")?)?;
+        let (subject, document) = start_and_read(subject(path, "shared")?)?;
         add_up(&document)?;
         let wanted = subject.number("bytes")?;
         let found = together(&document, &["__main__.again", "__main__.pages"]);
@@ -152,7 +152,7 @@ fn variables_of_python_retain_their_values_without_arenas() -> Outcome {
     for_any(pythons::all(test), |path| {
         let mut command = python(path)?;
         command.env("PYTHONMALLOC", "malloc");
-        let (subject, document) = look(command)?;
+        let (subject, document) = start_and_read(command)?;
         let wanted = subject.number("app.cache")?;
         let shared = document["shared_total"]["bytes"].as_u64().unwrap_or(0);
         if shared < wanted / 20 * 19 {

@@ -125,7 +125,7 @@ fn the_work_of_a_killed_submitter_resumes() -> Outcome {
     std::fs::remove_file(fake.lab.path("lab/slurm/arrays/0.job"))?;
     let next = Started::new(fake.command(&words))?;
     // It finds its job by name, and then the tasks of the job.
-    until_true("its look", || fake.calls("squeue").len() >= 2)?;
+    until_true("a second query of squeue", || fake.calls("squeue").len() >= 2)?;
     fake.release()?;
     assert_eq!(document(&next.finish()?)?["runs"], 3);
     assert_eq!(fake.calls("sbatch").len(), 1);
@@ -146,7 +146,9 @@ fn a_job_whose_submission_was_not_answered_is_found_by_its_name() -> Outcome {
     fake.unset("mute")?;
     fake.unset("down")?;
     let next = Started::new(fake.command(&words))?;
-    until_true("its look", || fake.calls("squeue").iter().filter(|call| *call == "squeue").count() >= 2)?;
+    until_true("a second query of squeue", || {
+        fake.calls("squeue").iter().filter(|call| *call == "squeue").count() >= 2
+    })?;
     fake.release()?;
     assert_eq!(document(&next.finish()?)?["runs"], 3);
     assert_eq!(fake.calls("sbatch --").len(), 1, "the job was submitted again");

@@ -98,8 +98,8 @@ fn commands_that_fail_without_settings_are_not_tried() -> Outcome {
     ends(&["--load", "true", "--", "true"], 2, &["--ready"])?;
     ends(&["--ready", "port=0", "--", "true"], 2, &["port=8080"])?;
     let sleep = format!("sleep {}", lab.token);
-    let nobodys = Port::reserve()?;
-    let closed = format!("port={}", nobodys.number);
+    let unused_port = Port::reserve()?;
+    let closed = format!("port={}", unused_port.number);
     ends(
         &["--timeout", "0.3s", "--ready", &closed, "--", "sh", "-c", &sleep],
         3,

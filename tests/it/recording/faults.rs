@@ -138,7 +138,7 @@ fn the_command_survives_a_killed_recorder() -> Outcome {
 
 /// Waits until its tracer has stopped process `pid` at its exit, or it has ended; true if it is
 /// stopped. Spins to notice early.
-fn until_it_stands(pid: i32) -> bool {
+fn until_stopped_at_exit(pid: i32) -> bool {
     let start = Instant::now();
     while start.elapsed() < PATIENCE {
         match state(pid, pid) {
@@ -150,8 +150,9 @@ fn until_it_stands(pid: i32) -> bool {
     false
 }
 
-/// Kills the recorder while a process is stopped at its exit; returns whether it was. A recorder
-/// that was stopped before cannot release it; a running one is killed `pause` into the ledger.
+/// Kills the recorder while it holds a process at its exit; returns whether it held it. A recorder
+/// that was stopped before cannot release the process; a running one is killed `pause` after the
+/// exit stop.
 fn killed_at_the_exit(subject: &str, is_stopped: bool, pause: Duration) -> Result<bool> {
     let place = Place::new()?;
     let (go, done) = (place.folder.0.join("go"), place.folder.0.join("done"));
@@ -170,30 +171,32 @@ fn killed_at_the_exit(subject: &str, is_stopped: bool, pause: Duration) -> Resul
         })?;
     }
     std::fs::write(&go, "")?;
-    if until_it_stands(pid) {
+    if until_stopped_at_exit(pid) {
         std::thread::sleep(pause);
     }
-    let stands = state(pid, pid) == Some('t');
+    let is_held = state(pid, pid) == Some('t');
     signal(recorder, 9);
     started.child.wait()?;
     assert_eq!(own_status(&done, recorder)?, "4\n");
-    Ok(stands)
+    Ok(is_held)
 }
 
 #[test]
 fn a_recorder_killed_at_the_exit_does_not_block_the_process() -> Outcome {
     let subject = recorded()?;
     let (mut turn, mut caught) = (0, 0);
-    // How many ledgers are under way when the recorder is killed depends on the machine: one at
-    // least has to be.
+    // The number of kills that hit a ledger depends on the machine: at least one must.
     while turn < repetitions(8, 100) || caught == 0 {
         let is_stopped = turn % 2 == 0;
-        // The duration of a ledger differs by machine: half of these kills come at once.
+        // The duration of a ledger depends on the machine: half of these kills are immediate.
         let at_once = is_stopped || turn % 4 == 1;
         let pause = Duration::from_micros(if at_once { 0 } else { scattered(turn, 2_000) });
-        let stood = killed_at_the_exit(&subject, is_stopped, pause)?;
-        assert!(stood || !is_stopped, "it was not held at its end although its tracer was stopped");
-        caught += u32::from(stood && !is_stopped);
+        let was_held = killed_at_the_exit(&subject, is_stopped, pause)?;
+        assert!(
+            was_held || !is_stopped,
+            "the process was not held at its exit although its tracer was stopped"
+        );
+        caught += u32::from(was_held && !is_stopped);
         turn += 1;
     }
     Ok(())

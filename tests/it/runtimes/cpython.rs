@@ -44,7 +44,7 @@ impl Oracle {
     }
 
     /// Returns the ledger, which holds every invariant, and its entry for CPython.
-    fn look(&self) -> Result<(Value, Value)> {
+    fn explain_cpython(&self) -> Result<(Value, Value)> {
         let document = strandline::explain(self.subject.pid())?;
         let all = document["runtimes"].as_array().ok_or("no runtimes")?;
         let runtime = all.iter().find(|runtime| runtime["name"] == "cpython").ok_or("no cpython")?.clone();
@@ -142,7 +142,7 @@ fn figures_and_types_equal_cpythons_own() -> Outcome {
     }
     for_any(cases, |(python, case)| {
         let oracle = Oracle::start(python, *case, None)?;
-        let (document, runtime) = oracle.look()?;
+        let (document, runtime) = oracle.explain_cpython()?;
         figures_agree(&oracle, &runtime)?;
         oracle.types_agree(&runtime)?;
         collector_agrees(&oracle, &runtime)?;
@@ -165,7 +165,7 @@ fn figures_and_types_equal_cpythons_own() -> Outcome {
 fn sparse_arenas_are_listed_by_the_type_that_keeps_them() -> Outcome {
     for_any(pythons::all(here!()), |python| {
         let oracle = Oracle::start(python, ("sparse", 200_000, 1), None)?;
-        let (document, runtime) = oracle.look()?;
+        let (document, runtime) = oracle.explain_cpython()?;
         let sparse = &runtime["cpython"]["sparse_arenas"];
         if sparse["arenas"].as_u64() < Some(5) || sparse["kept_by"][0]["name"] != "__main__.Slotted" {
             return Err(format!("{sparse}").into());
@@ -187,7 +187,7 @@ fn objects_in_blocks_of_malloc_are_found() -> Outcome {
     let pythons = pythons::all(here!()).into_iter();
     for_any(pythons.flat_map(|python| hooks.map(|hook| (python.clone(), hook))), |(python, hook)| {
         let oracle = Oracle::start(python, ("mixed", 4000, 1), Some(hook))?;
-        let (document, runtime) = oracle.look()?;
+        let (document, runtime) = oracle.explain_cpython()?;
         if (runtime["own"]["arenas_allocated_current"] == 0) != (*hook != "debug") {
             return Err(format!("arenas: {}", runtime["own"]).into());
         }
@@ -218,7 +218,7 @@ fn a_setting_for_the_next_start_is_not_predicted() -> Outcome {
         // machine.
         let own =
             |document: &Value| document["kernel"]["anonymous_bytes"].as_i64().ok_or("no anonymous_bytes");
-        let (document, _) = Oracle::start(python, case, None)?.look()?;
+        let (document, _) = Oracle::start(python, case, None)?.explain_cpython()?;
         let remedies = document["remedies"].as_array().into_iter().flatten();
         let mut remedies = remedies.filter(|remedy| remedy["id"] == "cpython_malloc");
         let offered = remedies.next().ok_or("not offered")?;
@@ -231,7 +231,7 @@ fn a_setting_for_the_next_start_is_not_predicted() -> Outcome {
         if reclaimed.status != Some(0) {
             return Err(reclaimed.summary().into());
         }
-        let (after, _) = with.look()?;
+        let (after, _) = with.explain_cpython()?;
         let actual = own(&document)? - own(&after)?;
         if kept < 10 << 20 || actual < kept / 10 * 9 {
             return Err(format!("{kept} bytes kept by arenas, {actual} released").into());
@@ -246,7 +246,7 @@ fn arenas_of_subinterpreters_are_read() -> Outcome {
     let pythons = pythons::all(here!()).into_iter().filter(have_own);
     for_any(pythons, |python| {
         let oracle = Oracle::start(python, ("interpreters", 20_000, 1), None)?;
-        let (document, runtime) = oracle.look()?;
+        let (document, runtime) = oracle.explain_cpython()?;
         oracle.types_agree(&runtime)?;
         // Two other interpreters with 20,000 lists each.
         let lists = runtime["types"].as_array().into_iter().flatten().find(|one| one["name"] == "list");
@@ -273,7 +273,7 @@ fn figures_of_a_build_without_a_global_lock_equal_its_own() -> Outcome {
     let hooks = [None, Some("debug")];
     for_any(cases.into_iter().flat_map(|case| hooks.map(|hook| (case, hook))), |(case, hook)| {
         let oracle = Oracle::start(&python, *case, *hook)?;
-        let (document, runtime) = oracle.look()?;
+        let (document, runtime) = oracle.explain_cpython()?;
         oracle.types_agree(&runtime)?;
         if case.0 != "interpreters" {
             collector_agrees(&oracle, &runtime)?;
@@ -393,7 +393,7 @@ fn no_runtimes_skips_cpython() -> Outcome {
 #[test]
 fn contents_of_strings_are_not_shown() -> Outcome {
     for_any(pythons::one(here!()), |python| {
-        let (document, _) = Oracle::start(python, ("mixed", 2000, 1), None)?.look()?;
+        let (document, _) = Oracle::start(python, ("mixed", 2000, 1), None)?.explain_cpython()?;
         assert!(!document.to_string().contains("secret"));
         Ok(())
     })

@@ -58,7 +58,7 @@ fn start(program: &str, arguments: [&str; 3]) -> Result<Subject> {
     Subject::start_command(command)
 }
 
-fn look(subject: &Subject) -> Result<(Value, Value)> {
+fn explain_go(subject: &Subject) -> Result<(Value, Value)> {
     let document = strandline::explain(subject.pid())?;
     let all = document["runtimes"].as_array().ok_or("no runtimes")?;
     let go = all.iter().find(|runtime| runtime["name"] == "go").ok_or("no go")?.clone();
@@ -73,7 +73,7 @@ fn look(subject: &Subject) -> Result<(Value, Value)> {
 fn figures_agree(subject: &mut Subject) -> Result<Value> {
     until("constant figures of the runtime", || {
         let before = subject.ask(b's')?;
-        let (document, go) = look(subject)?;
+        let (document, go) = explain_go(subject)?;
         if subject.ask(b's')? != before {
             return Ok(None);
         }
@@ -129,14 +129,14 @@ fn idle_spans_are_released_as_predicted() -> Outcome {
         subject.ask(b'g')?;
         // The subject stops itself, because the runtime would at once begin to return memory in the
         // background.
-        let stands = |tid| state(pid, tid) == Some('T');
-        until_true("the subject to stop itself", || threads(pid).into_iter().all(stands))?;
-        let (document, _) = look(&subject)?;
+        let is_stopped = |tid| state(pid, tid) == Some('T');
+        until_true("the subject to stop itself", || threads(pid).into_iter().all(is_stopped))?;
+        let (document, _) = explain_go(&subject)?;
         signal(pid, 18);
         let predicted = strandline::predicted(&document, "go_free_os_memory").ok_or("no remedy")?;
         let is_said = document["verdict"]["class"] == "idle_spans";
         subject.ask(b'f')?;
-        let (after, _) = look(&subject)?;
+        let (after, _) = explain_go(&subject)?;
         // File pages change with other activity on the machine.
         let own = |document: &Value| subject::number(&document["kernel"], "anonymous_bytes");
         let actual = own(&document)?.saturating_sub(own(&after)?);
@@ -153,7 +153,7 @@ fn limits_in_force_are_shown() -> Outcome {
     let mut command = Command::new(build(&go, BUILDS[1])?);
     command.args(["1000", "10", "1"]).env("GOMEMLIMIT", "300MiB").env("GOGC", "off");
     let subject = Subject::start_command(command)?;
-    let (_, go) = look(&subject)?;
+    let (_, go) = explain_go(&subject)?;
     assert_eq!(go["go"]["memory_limit_bytes"], 300 << 20);
     assert_eq!(go["go"]["gogc_percent"], -1);
     Ok(())

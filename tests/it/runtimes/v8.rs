@@ -26,7 +26,7 @@ pub fn command(node: &str, flags: &[&str], arguments: &[&str]) -> Command {
     command
 }
 
-fn look(subject: &Subject) -> Result<(Value, Value)> {
+fn explain_v8(subject: &Subject) -> Result<(Value, Value)> {
     let document = strandline::explain(subject.pid())?;
     let all = document["runtimes"].as_array().ok_or("no runtimes")?;
     let v8 = all.iter().find(|runtime| runtime["name"] == "v8").cloned();
@@ -72,7 +72,7 @@ fn figures_agree(subject: &mut Subject) -> Result<Value> {
         subject.at_rest()?;
         let before = subject.ask(b's')?;
         subject.at_rest()?;
-        let (document, v8) = look(subject)?;
+        let (document, v8) = explain_v8(subject)?;
         let after = subject.ask(b's')?;
         match compare(&before, &v8["own"]["spaces"], &after) {
             Ok(Some(())) => {}
@@ -161,7 +161,7 @@ fn memory_outside_the_heap_equals_nodes_count() -> Outcome {
         let before = subject::number(&subject.ask(b'a')?, "array_buffers")?;
         // Threads of V8 may still free what a collection found dead: then the lists do not add up.
         subject.at_rest()?;
-        let (document, v8) = look(&subject)?;
+        let (document, v8) = explain_v8(&subject)?;
         let after = subject::number(&subject.ask(b's')?, "array_buffers")?;
         let buffers = subject::number(&v8["v8"]["buffers"], "bytes")?;
         let strings = subject::number(&v8["v8"]["external_strings"], "bytes")?;
@@ -252,7 +252,7 @@ fn rows_of_a_program_that_always_collects_add_up() -> Outcome {
     for_any(nodes::all(here!()), |node| {
         let subject = start(&node.path, &[], &["storm"])?;
         let mut done = 0;
-        let looks = repetitions(3, 60);
+        let wanted = repetitions(3, 60);
         until("a read between two collections", || {
             let document = strandline::explain(subject.pid())?;
             done += 1;
@@ -262,7 +262,7 @@ fn rows_of_a_program_that_always_collects_add_up() -> Outcome {
             if !is_read && !is_busy {
                 return Err(format!("not read: {:?}", strandline::caveats(&document)).into());
             }
-            Ok((is_read && done >= looks).then_some(()))
+            Ok((is_read && done >= wanted).then_some(()))
         })
     })
 }

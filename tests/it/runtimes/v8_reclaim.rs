@@ -209,14 +209,14 @@ fn a_blocked_worker_delays_no_timer() -> Outcome {
         let mut run = strandline::command(&arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
         // strandline reads the process first, and then waits.
         for is_wanted in [true, false] {
-            until("the look", || Ok((is_traced(subject.pid()) == is_wanted).then_some(())))?;
+            until("the read of the process", || Ok((is_traced(subject.pid()) == is_wanted).then_some(())))?;
         }
         let timers = (0..5).map(|_| subject.ask(b'i')).collect::<Result<Vec<_>>>();
         let is_waiting = run.try_wait()?.is_none();
         run.kill()?;
         run.wait()?;
         timers?;
-        if is_waiting { answers(&mut subject) } else { Err("it did not wait for the worker".into()) }
+        if is_waiting { answers(&mut subject) } else { Err("strandline did not wait for the worker".into()) }
     })
 }
 

@@ -34,10 +34,10 @@ fn blocking_calls_see_no_interruption() -> Outcome {
     for _ in 0..repetitions(15, 100) {
         explain(subject.pid())?;
     }
-    let looked = subject::number(&subject.ask(b'c')?, "returns")?;
+    let returns_before = subject::number(&subject.ask(b'c')?, "returns")?;
     let report = until("the timed calls to continue", || {
         let report = subject.ask(b'c')?;
-        Ok((subject::number(&report, "returns")? > looked).then_some(report))
+        Ok((subject::number(&report, "returns")? > returns_before).then_some(report))
     })?;
     assert_eq!(report["total"], 0, "{report}");
     assert_eq!(state(subject.pid())?.1, 0, "not traced any more");

@@ -139,20 +139,20 @@ fn file_capabilities_show_other_users_processes() -> Outcome {
     // 0700.
     let private = marked.folder.0.join("private");
     fs::create_dir(&private)?;
-    copy_program("/bin/sleep", private.join("nap"))?;
-    fs::set_permissions(private.join("nap"), Permissions::from_mode(0o755))?;
+    copy_program("/bin/sleep", private.join("sleeper"))?;
+    fs::set_permissions(private.join("sleeper"), Permissions::from_mode(0o755))?;
     std::os::unix::fs::chown(&private, Some(OTHER), Some(OTHER))?;
     fs::set_permissions(&private, Permissions::from_mode(0o700))?;
-    let mut nap = Command::new(private.join("nap"));
-    nap.arg("1000").uid(OTHER).gid(OTHER);
-    let mut nap = nap.spawn()?;
+    let mut sleeper = Command::new(private.join("sleeper"));
+    sleeper.arg("1000").uid(OTHER).gid(OTHER);
+    let mut sleeper = sleeper.spawn()?;
     let subject = Subject::idle()?;
-    let looks = || -> Outcome {
+    let check_both = || -> Outcome {
         // Once it sleeps in nanosleep or clock_nanosleep, its libc is mapped.
-        let call = format!("/proc/{}/syscall", nap.id());
+        let call = format!("/proc/{}/syscall", sleeper.id());
         let call = || fs::read_to_string(&call).unwrap_or_default();
-        until_true("the nap", || ["35 ", "230 "].iter().any(|number| call().starts_with(number)))?;
-        for pid in [nap.id().to_string(), subject.pid_text()] {
+        until_true("the sleeper", || ["35 ", "230 "].iter().any(|number| call().starts_with(number)))?;
+        for pid in [sleeper.id().to_string(), subject.pid_text()] {
             let run = marked.run(&["explain", "--json", "--snapshot=never", &pid])?;
             let document = run.document()?;
             invariants::hold(&document)?;
@@ -164,10 +164,10 @@ fn file_capabilities_show_other_users_processes() -> Outcome {
         let run = marked.run(&["reclaim", "--remedy", "malloc_trim", "--json", &subject.pid_text()])?;
         run.document().map(drop)
     };
-    let looked = looks();
-    nap.kill()?;
-    nap.wait()?;
-    looked
+    let result = check_both();
+    sleeper.kill()?;
+    sleeper.wait()?;
+    result
 }
 
 #[test]

@@ -166,7 +166,7 @@ fn an_sbcl_is_read_while_it_runs() -> Outcome {
 
 /// Waits until more children of a subject have ended, and checks that the subject counted no wrong
 /// result.
-fn goes_on(subject: &mut Subject) -> Outcome {
+fn children_continue(subject: &mut Subject) -> Outcome {
     let before = subject::number(&subject.ask(b'c')?, "ended")?;
     let after = until("more children to end", || {
         let now = subject.ask(b'c')?;
@@ -185,7 +185,7 @@ fn a_parent_that_waits_for_any_child_does_not_see_the_snapshot() -> Outcome {
             let found = caveats(&document);
             assert!(!found.iter().any(|code| code.starts_with("heap_damaged")), "{found:?}");
         }
-        goes_on(&mut subject)?;
+        children_continue(&mut subject)?;
         assert!(subject.finish()?.success());
         Ok(())
     })
@@ -240,7 +240,7 @@ fn goes_on_when_killed(mut subject: Subject, turns: u64) -> Outcome {
         child.wait()?;
         left += u64::from(is_aimed && snapshots(pid).iter().any(is_new));
     }
-    goes_on(&mut subject)?;
+    children_continue(&mut subject)?;
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
     assert!(status.lines().any(|line| line == "TracerPid:\t0"), "{status}");
     until_left_to_end(pid)?;

@@ -86,8 +86,8 @@ fn interrupted_calls_to_a_fuse_server_are_repeated() -> Outcome {
             return Ok(());
         }
         let pid = subject.pid_text();
-        for look in [&["--quiet-for", "0s"][..], &["--snapshot=try"]] {
-            let run = strandline::run(&[&["explain", "--json"][..], look, &[&pid]].concat())?;
+        for options in [&["--quiet-for", "0s"][..], &["--snapshot=try"]] {
+            let run = strandline::run(&[&["explain", "--json"][..], options, &[&pid]].concat())?;
             assert!(matches!(run.status, Some(0 | 3)), "{}", run.summary());
         }
         let returned = subject.ask(b'd')?;
@@ -114,7 +114,7 @@ struct Idle {
 impl Idle {
     /// Whether process `pid` has started and is idle: enough threads sleep in these calls, and all
     /// others wait for them.
-    fn rests(&self, pid: i32) -> bool {
+    fn is_idle(&self, pid: i32) -> bool {
         let call = |tid| std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/syscall"));
         let calls: Vec<String> =
             waiting::threads(pid).into_iter().map(|tid| call(tid).unwrap_or_default()).collect();
@@ -151,11 +151,11 @@ fn idle_programs_are_not_stopped() -> Outcome {
             return Ok(());
         };
         let pid = child.id().cast_signed();
-        let looked = until_true("the program to rest", || idle.rests(pid))
+        let explained = until_true("the program to become idle", || idle.is_idle(pid))
             .and_then(|()| strandline::json(&["explain", "--json", &pid.to_string()]));
         child.kill()?;
         child.wait()?;
-        let document = looked?;
+        let document = explained?;
         let stopped = document["cost"]["stopped_seconds"].as_f64();
         if stopped != Some(0.0) {
             return Err(format!("stopped for {stopped:?} seconds").into());

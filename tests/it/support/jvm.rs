@@ -133,12 +133,12 @@ pub struct Seen {
 }
 
 /// Explains a process with a JVM that can be read.
-pub fn look(subject: &Subject) -> Result<Seen> {
-    look_with(subject, &[])
+pub fn explain_jvm(subject: &Subject) -> Result<Seen> {
+    explain_jvm_with(subject, &[])
 }
 
 /// Explains a process with a JVM that can be read, with more options of `explain`.
-pub fn look_with(subject: &Subject, options: &[&str]) -> Result<Seen> {
+pub fn explain_jvm_with(subject: &Subject, options: &[&str]) -> Result<Seen> {
     let pid = subject.pid_text();
     let document = strandline::whole(|| strandline::json(&[&["explain", "--json", &pid], options].concat()))?;
     invariants::hold(&document)?;
@@ -191,7 +191,7 @@ pub fn agrees(subject: &mut Subject, is_counted: bool) -> Result<Seen> {
     until("constant figures of the JVM", || {
         let (before, counts) = beans(subject)?;
         until_asleep(subject.pid())?;
-        let seen = look(subject)?;
+        let seen = explain_jvm(subject)?;
         let expected = if is_counted { Some(jvm_histogram::of_jcmd(subject.pid())?) } else { None };
         let (after, counts_after) = beans(subject)?;
         let (mut wrong, moved) = compare_pools(&before, &seen.pools()?, &after);

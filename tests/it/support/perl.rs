@@ -33,7 +33,7 @@ pub fn start(perl: &str, case: &str) -> Result<Subject> {
     started(command(perl, case))
 }
 
-/// Starts a perl by `command`, and waits until it rests.
+/// Starts a perl by `command`, and waits until it sleeps.
 pub fn started(command: Command) -> Result<Subject> {
     let subject = Subject::start_command(command)?;
     subject.at_rest()?;

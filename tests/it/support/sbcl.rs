@@ -87,7 +87,7 @@ impl Sbcl {
         command
     }
 
-    /// Starts a subject and waits until its heap is made and it rests.
+    /// Starts a subject and waits until it has made its heap and sleeps.
     pub fn start(&self, kind: &str, arguments: &[&str]) -> Result<Subject> {
         started(self.subject(kind, arguments))
     }
@@ -100,7 +100,7 @@ impl Sbcl {
     }
 }
 
-/// Starts a subject by `command`, and waits until it rests.
+/// Starts a subject by `command`, and waits until it sleeps.
 pub fn started(command: Command) -> Result<Subject> {
     let subject = Subject::start_command(command)?;
     subject.at_rest()?;
@@ -151,7 +151,7 @@ pub fn figures(document: &Value) -> Result<&Value> {
 /// Fails unless both have the same number under `key`.
 pub fn same(what: &str, ours: &Value, theirs: &Value, key: &str) -> Outcome {
     let (ours, theirs) = (number(ours, key)?, number(theirs, key)?);
-    if ours == theirs { Ok(()) } else { Err(format!("{what}{key}: {ours}, SBCL says {theirs}").into()) }
+    if ours == theirs { Ok(()) } else { Err(format!("{what}{key}: {ours}, SBCL prints {theirs}").into()) }
 }
 
 /// Instances and bytes of a type in one of the lists by type; 0 if it is not there.

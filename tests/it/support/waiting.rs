@@ -81,13 +81,13 @@ pub fn until_at_rest(pid: i32) -> super::Outcome {
                 format!("process {pid} has ended, or its system call may not be read: {error}").into()
             );
         }
-        let rests =
+        let is_asleep =
             |tid: i32| call(tid).is_ok_and(|call| !call.starts_with("running") && !call.starts_with('-'));
         // poll, ppoll, select, pselect6, epoll_wait, epoll_pwait: event loops wait for input in
         // these.
         const WAITS: [&str; 6] = ["7 ", "271 ", "23 ", "270 ", "232 ", "281 "];
         let main = call(pid).unwrap_or_default();
         let is_reading = main.starts_with("0 0x0 ") || WAITS.iter().any(|number| main.starts_with(number));
-        Ok((is_reading && threads(pid).into_iter().all(rests)).then_some(()))
+        Ok((is_reading && threads(pid).into_iter().all(is_asleep)).then_some(()))
     })
 }

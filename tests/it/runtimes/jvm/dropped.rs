@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::support::jdks::{self, Jdk};
-use crate::support::jvm::{OLDEST, Seen, classes, command_of, look_with, reclaim, started};
+use crate::support::jvm::{OLDEST, Seen, classes, command_of, explain_jvm_with, reclaim, started};
 use crate::support::waiting::until;
 use crate::support::{Outcome, Result, Subject, for_any, here, some_of, strandline, subject};
 
@@ -67,8 +67,8 @@ fn remedy(document: &Value) -> Result<Value> {
 
 /// Explains the process with its objects traced; `None` without a snapshot, which tracing needs and
 /// a busy machine may prevent: a caveat must give the reason.
-fn look_traced(subject: &Subject) -> Result<Option<Seen>> {
-    let seen = look_with(subject, &["--snapshot=try"])?;
+fn explain_traced(subject: &Subject) -> Result<Option<Seen>> {
+    let seen = explain_jvm_with(subject, &["--snapshot=try"])?;
     let is_traced = !seen.jvm["jvm"]["live_bytes"].is_null();
     if !is_traced && strandline::caveats(&seen.document).is_empty() {
         return Err("not traced, and no caveat says why".into());
@@ -76,10 +76,10 @@ fn look_traced(subject: &Subject) -> Result<Option<Seen>> {
     Ok(Some(seen).filter(|_| is_traced))
 }
 
-/// Repeats [`look_traced`] until the process waits for its input, where every frame is known.
+/// Repeats [`explain_traced`] until the process waits for its input, where every frame is known.
 fn when_it_reads(subject: &Subject) -> Result<Seen> {
     until("a read of a waiting thread", || {
-        let Some(seen) = look_traced(subject)? else { return Ok(None) };
+        let Some(seen) = explain_traced(subject)? else { return Ok(None) };
         let of = |key: &str| seen.jvm["jvm"][key].as_u64().ok_or("no figure");
         let (live, least) = (of("live_bytes")?, of("live_at_least_bytes")?);
         Ok((live.saturating_sub(least) <= live / 100).then_some(seen))
@@ -170,7 +170,7 @@ fn objects_held_by_a_running_frame_may_be_live() -> Outcome {
     for_any(cases(test, &all), |case| {
         let subject = case.start(&classes)?;
         until("a read of a running frame", || {
-            let Some(seen) = look_traced(&subject)? else { return Ok(None) };
+            let Some(seen) = explain_traced(&subject)? else { return Ok(None) };
             let of = |key: &str| seen.jvm["jvm"][key].as_u64().ok_or("not traced");
             let (live, least) = (of("live_bytes")?, of("live_at_least_bytes")?);
             if live < ARRAY_BYTES || least > live {

@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 use std::process::Command;
 
-use crate::support::jvm::{DIRECT_MIB, Seen, classes, fill, look, start, until_asleep};
+use crate::support::jvm::{DIRECT_MIB, Seen, classes, explain_jvm, fill, start, until_asleep};
 use crate::support::jvm_collectors::cases;
 use crate::support::jvm_histogram::has_jcmd;
 use crate::support::waiting::until;
@@ -111,7 +111,7 @@ fn agrees(subject: &Subject) -> Outcome {
     let mut before = counted(subject.pid())?;
     until("constant figures of the JVM", || {
         until_asleep(subject.pid())?;
-        let seen = look(subject)?;
+        let seen = explain_jvm(subject)?;
         let (mut found, after) = (found(&seen)?, counted(subject.pid())?);
         if seen.jvm["own"]["collector"] == "Z" {
             // Buffers are known only through objects, which are not read for ZGC.

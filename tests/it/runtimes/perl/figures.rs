@@ -50,7 +50,7 @@ fn check(perl: &str, case: &str) -> Outcome {
 }
 
 fn same(what: &str, ours: u64, theirs: u64) -> Outcome {
-    if ours == theirs { Ok(()) } else { Err(format!("{what}: {ours}, the perl says {theirs}").into()) }
+    if ours == theirs { Ok(()) } else { Err(format!("{what}: {ours}, the perl has {theirs}").into()) }
 }
 
 fn heads(main: &Value, theirs: &Value) -> Outcome {
@@ -71,7 +71,7 @@ fn heads(main: &Value, theirs: &Value) -> Outcome {
     if ours == theirs {
         Ok(())
     } else {
-        Err(format!("heads by type: {ours:?}, the perl says {theirs:?}").into())
+        Err(format!("heads by type: {ours:?}, the perl has {theirs:?}").into())
     }
 }
 
@@ -100,7 +100,7 @@ fn kept(main: &Value, theirs: &Value) -> Outcome {
     for (ours, key) in [(lexicals, "retained_lexicals_bytes"), (temporaries, "retained_temporaries_bytes")] {
         let inside = number(theirs, key)?;
         if ours.abs_diff(inside) > (inside / 10_000).max(64) {
-            return Err(format!("{key}: {ours} bytes, the perl says {inside}").into());
+            return Err(format!("{key}: {ours} bytes, the perl has {inside}").into());
         }
     }
     Ok(())

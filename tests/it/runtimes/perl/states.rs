@@ -16,7 +16,7 @@ fn a_busy_perl_is_counted_correctly() -> Outcome {
     for perl in perls::all(here!()) {
         let subject = Subject::start_command(command(&perl, "hot"))?;
         let (mut read, wanted) = (0, repetitions(20, 300));
-        until("enough looks at which it was read", || {
+        until("enough documents with the perl's figures", || {
             // The invariants hold in any state.
             let document = strandline::explain(subject.pid())?;
             let runtimes = list(&document["runtimes"]);

@@ -116,7 +116,7 @@ fn agree_with_table(ours: &[Value], table: &[Line<'_>], page_bytes: u64) -> Outc
             if found == theirs {
                 return Ok(());
             }
-            Err(format!("generation {generation}: {key} is {found}, SBCL's table says {theirs}").into())
+            Err(format!("generation {generation}: {key} is {found}, SBCL's table has {theirs}").into())
         };
         let pages = line.sum(&LARGE) + line.sum(&SMALL);
         // SBCL counts a page on which a region was opened before any of it is in use; a thread has

@@ -30,14 +30,15 @@ fn a_busy_process_is_read_repeatedly() -> Outcome {
         let subject = hot(sbcl, &["threads=4", "count=20000"])?;
         let is_system = sbcl.path.as_os_str() == "sbcl";
         let wanted = if is_system { repetitions(2, 100) } else { repetitions(2, 25) };
-        let (mut read, mut looks) = (0, 0);
-        until("enough looks at which it was read", || {
-            looks += 1;
-            let is_read = is_read_or_busy(subject.pid()).map_err(|error| format!("look {looks}: {error}"))?;
+        let (mut read, mut documents) = (0, 0);
+        until("enough documents with SBCL's figures", || {
+            documents += 1;
+            let is_read =
+                is_read_or_busy(subject.pid()).map_err(|error| format!("document {documents}: {error}"))?;
             read += u64::from(is_read);
             Ok((read == wanted).then_some(()))
         })?;
-        goes_on(&subject)
+        check_continues(&subject)
     })
 }
 
@@ -57,7 +58,7 @@ fn is_read_or_busy(pid: i32) -> Result<bool> {
 }
 
 /// Checks that no thread is left traced or stopped, and that the process is scheduled again.
-fn goes_on(subject: &Subject) -> Outcome {
+fn check_continues(subject: &Subject) -> Outcome {
     let pid = subject.pid();
     until_free(pid)?;
     let before = switches(pid);
@@ -76,8 +77,8 @@ fn is_collecting(pid: i32, address: u64) -> Result<bool> {
 /// collection until then.
 fn stop(pid: i32) -> Outcome {
     signal(pid, 19);
-    let stands = |tid| matches!(state(pid, tid), None | Some('T'));
-    until_true("all threads to stop", || threads(pid).into_iter().all(stands))
+    let is_stopped = |tid| matches!(state(pid, tid), None | Some('T'));
+    until_true("all threads to stop", || threads(pid).into_iter().all(is_stopped))
 }
 
 #[test]
@@ -97,7 +98,7 @@ fn a_process_stopped_in_a_collection_has_a_caveat() -> Outcome {
             signal(pid, 18);
             Ok((caught >= wanted && read == wanted).then_some(()))
         })?;
-        goes_on(&subject)
+        check_continues(&subject)
     })
 }
 
