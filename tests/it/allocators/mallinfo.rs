@@ -12,7 +12,7 @@ fn check(case: &Case) -> Outcome {
     match strandline::glibcs(&document)[..] {
         [glibc] => same(&glibc["mallinfo"], &subject.ready["mallinfo"])
             .map_err(|error| format!("{error} (caveats {:?})", strandline::caveats(&document)).into()),
-        ref found => Err(format!("{} glibcs found, one is there", found.len()).into()),
+        ref found => Err(format!("{} glibcs found, expected one", found.len()).into()),
     }
 }
 

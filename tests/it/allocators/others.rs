@@ -420,7 +420,7 @@ fn client(socket: &str, arguments: &[&str]) -> Option<String> {
 
 /// Waits until the background thread of redis has freed everything that was flushed.
 fn until_freed(socket: &str) -> Outcome {
-    until_true("redis to free what was flushed", || {
+    until_true("redis to free the flushed memory", || {
         client(socket, &["redis-cli", "info", "memory"])
             .is_some_and(|text| text.lines().any(|line| line.trim_end() == "lazyfree_pending_objects:0"))
     })
@@ -529,7 +529,7 @@ fn a_forked_child_has_the_same_heap() -> Outcome {
         let parent = explain(subject.pid())?;
         let child = i32::try_from(subject::number(&answer_at_rest(&mut subject, b'f')?, "child")?)?;
         // Allocators run handlers in a new child, which then waits for signals.
-        let copy = until_true("the child to rest", || is_paused(child)).and_then(|()| explain(child));
+        let copy = until_true("the child to sleep", || is_paused(child)).and_then(|()| explain(child));
         strandline_sys::signal::send(child, 9)?;
         let copy = copy?;
         invariants::hold(&copy)?;

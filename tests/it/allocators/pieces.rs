@@ -16,7 +16,7 @@ fn blocked(libc: &Libc, seed: u64, (low, high, blocks): (&str, &str, &str), apar
         Subject::start_with(libc, "blocked_break", &[&seed, blocks, low, high, "1024", apart], &[])?;
     match subject.number("blocked")? {
         1 => Ok(subject),
-        _ => Err("its break was not blocked".into()),
+        _ => Err("the subject's break was not blocked".into()),
     }
 }
 

@@ -40,7 +40,7 @@ fn settings(document: &Value) -> Result<Vec<Setting>> {
         let (name, value) = how.ok_or_else(|| format!("no setting: {remedy}"))?;
         let predicted_bytes = remedy["predicted_bytes"].as_u64();
         if predicted_bytes.is_none() && !remedy["unknown_because"].is_string() {
-            return Err(format!("neither a prediction nor why there is none: {remedy}").into());
+            return Err(format!("neither a prediction nor a reason for its absence: {remedy}").into());
         }
         Ok(Setting { name: name.to_owned(), value: value.to_owned(), predicted_bytes })
     };
@@ -133,7 +133,7 @@ fn a_setting_is_offered_for_grown_thresholds() -> Outcome {
     let steady = Subject::start("fragmented", &["200000", "1000", "20000"])?;
     match trim_threshold(&explain_at_rest(&steady)?) {
         None => Ok(()),
-        Some(remedy) => Err(format!("its thresholds have not grown: {remedy}").into()),
+        Some(remedy) => Err(format!("the thresholds of the subject have not grown: {remedy}").into()),
     }
 }
 

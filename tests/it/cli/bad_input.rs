@@ -138,7 +138,7 @@ fn a_process_of_another_user_is_refused() -> Outcome {
     }
     let mounts = std::fs::read_to_string("/proc/self/mounts")?;
     if mounts.lines().any(|line| line.starts_with("proc /proc ") && line.contains("hidepid=")) {
-        skipped(here!(), "/proc is mounted with hidepid: others' processes are not there");
+        skipped(here!(), "/proc is mounted with hidepid: processes of other users are hidden");
         return Ok(());
     }
     let subject = Subject::start("fragmented", &["1000"])?;

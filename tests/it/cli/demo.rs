@@ -35,5 +35,5 @@ fn the_demo_runs_in_steps() {
 fn the_demo_process_ends_with_its_input() {
     let arguments = ["demo-child", "--heap-mebibytes", "4", "--zero-mebibytes", "1"];
     let subject = Subject::start_command(strandline::command(&arguments)).unwrap();
-    assert!(subject.finish().unwrap().success(), "it found its memory unchanged");
+    assert!(subject.finish().unwrap().success(), "the process found its memory changed");
 }

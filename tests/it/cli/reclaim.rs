@@ -191,7 +191,7 @@ fn a_seccomp_filter_is_read_before_it_is_called_through() {
         let refused = strandline::run(&words).unwrap();
         refused.complains(3, &["a seccomp filter that may not let madvise through"]).unwrap();
     }
-    assert!(deadly.finish().unwrap().success(), "it would have been killed");
+    assert!(deadly.finish().unwrap().success(), "the filter would have killed the process");
 }
 
 #[test]
@@ -227,7 +227,11 @@ fn nothing_is_written_below_an_alternate_stack_among_live_frames() -> Outcome {
     let pid = subject.pid_text();
     let unharmed = |subject: &mut Subject| -> Outcome {
         let report = subject.ask(b'c')?;
-        if report["wrong"] == 0 { Ok(()) } else { Err(format!("its frames have changed: {report}").into()) }
+        if report["wrong"] == 0 {
+            Ok(())
+        } else {
+            Err(format!("the subject's frames have changed: {report}").into())
+        }
     };
     for _ in 0..3 {
         let call = strandline::run(&["reclaim", "--remedy", "malloc_trim", "--wait", "0.3", &pid])?;

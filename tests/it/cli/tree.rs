@@ -13,7 +13,7 @@ fn family() -> Subject {
     )
     .unwrap();
     // A child is a copy of its shell until it starts its own program.
-    until_true("the family", || is_complete(subject.pid())).unwrap();
+    until_true("the tree of processes to sleep", || is_complete(subject.pid())).unwrap();
     subject
 }
 

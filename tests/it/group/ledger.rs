@@ -154,7 +154,7 @@ fn groups_above_name_the_processes_that_the_kernel_killed() -> Outcome {
     let mut hungry = below.python(HUNGRY, &[])?;
     let pid = hungry.pid();
     hungry.send(b'\n')?;
-    until_true("the kernel to kill it", || !matches!(state(pid, pid), Some('R' | 'S' | 'D')))?;
+    until_true("the kernel to kill the process", || !matches!(state(pid, pid), Some('R' | 'S' | 'D')))?;
     if std::fs::File::open("/dev/kmsg").is_err() {
         skipped(here!(), "the kernel's log cannot be read here (/dev/kmsg)");
         return Ok(());

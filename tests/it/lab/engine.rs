@@ -85,7 +85,7 @@ fn the_end_of_long_output_is_kept() -> Outcome {
     let cells: Vec<_> = std::fs::read_dir(lab.folder.0.join("kept/cells"))?.flatten().collect();
     let outputs: Vec<_> =
         cells.iter().map(|cell| cell.path().join("stdout")).filter(|path| path.exists()).collect();
-    assert_eq!(outputs.len(), 1, "what wrote nothing has no file");
+    assert_eq!(outputs.len(), 1, "a run without output has no file");
     let output = std::fs::read(&outputs[0])?;
     assert!(output.len() <= 16 << 20 && output.ends_with(b"the end\n"), "{} bytes", output.len());
     let bytes: u64 = finish(command(&["du", "-s", "-B1", &kept]), b"")?
@@ -127,8 +127,8 @@ fn interrupted(harm: impl Fn(i32)) -> Result<(Lab, Option<i32>, Ended)> {
     let mut started = lab.start(&words)?;
     until_disturbed(&lab)?;
     harm(started.pid());
-    let status = until("its end", || Ok(started.child.try_wait()?))?;
-    until("the end of all that it ran", || Ok(lab.left().is_empty().then_some(())))?;
+    let status = until("the end of the lab", || Ok(started.child.try_wait()?))?;
+    until("the end of all its processes", || Ok(lab.left().is_empty().then_some(())))?;
     std::fs::write(lab.path("go"), "")?;
     let ended = lab.run(&words)?;
     if ended.how() != 0 {
@@ -205,11 +205,11 @@ fn a_second_strandline_cannot_run_the_same_lab() -> Outcome {
     let lab = Lab::new()?;
     let words = ["compare", "--repeat", "1", "true", &format!("sh -c 'echo x >> runs; sleep {}'", lab.token)];
     let started = lab.start(&words)?;
-    until("its run", || Ok((!lab.text("runs").is_empty()).then_some(())))?;
+    until("the lab's run", || Ok((!lab.text("runs").is_empty()).then_some(())))?;
     complains(&lab.run(&words)?, 3, &["another strandline is at work"])?;
     // Dropping it kills its process group; the launcher is in another.
     drop(started);
-    until("the end of what it ran", || Ok(lab.left().is_empty().then_some(())))
+    until("the end of its processes", || Ok(lab.left().is_empty().then_some(())))
 }
 
 #[test]

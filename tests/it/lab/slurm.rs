@@ -16,7 +16,7 @@ const TWO: [&str; 6] = ["compare", "--on=slurm", "--dir=lab", "--warm-up=0", "sl
 /// Returns the document of a lab that succeeded.
 fn document(ended: &Ended) -> Result<Value> {
     if ended.how() != 0 {
-        return Err(format!("it ended with {}: {}", ended.how(), ended.complaint()).into());
+        return Err(format!("strandline ended with {}: {}", ended.how(), ended.complaint()).into());
     }
     Ok(serde_json::from_slice(&ended.stdout)?)
 }
@@ -227,7 +227,10 @@ fn a_study_has_the_same_results_as_a_local_run() -> Outcome {
         for (name, metric) in one["metrics"].as_object().into_iter().flatten() {
             let medians = [metric, &other["metrics"][name]].map(|metric| metric["median"].as_f64());
             if let [Some(a), Some(b)] = medians.filter_bytes(name) {
-                assert!((a - b).abs() <= b.abs() * 0.02 + 65_536.0, "{name}: {a} there, {b} here");
+                assert!(
+                    (a - b).abs() <= b.abs() * 0.02 + 65_536.0,
+                    "{name}: {a} on the cluster, {b} locally"
+                );
             }
         }
     }
@@ -294,21 +297,23 @@ fn cancelled_or_requeued_tasks_are_rerun_or_reported() -> Outcome {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let started = cluster.begin(&words)?;
     until_true("a run", || !cluster.lab.text("ran").is_empty())?;
-    // The lab must have seen the others wait.
+    // First the lab must have read from squeue that the other tasks wait.
     cluster.until_looked()?;
     cluster.ask(&["scontrol", "requeue", "1_0"])?;
     cluster.ask(&["scancel", "1_2"])?;
-    until("the second", || Ok(cluster.queue()?.contains(&"1_1 RUNNING".to_owned()).then_some(())))?;
-    // The lab must have seen it run.
+    until("the second task to run", || {
+        Ok(cluster.queue()?.contains(&"1_1 RUNNING".to_owned()).then_some(()))
+    })?;
+    // First the lab must have read from squeue that the task runs.
     cluster.until_looked()?;
     cluster.ask(&["scancel", "1_1"])?;
-    until("its end", || {
-        let is_gone = !cluster.queue()?.iter().any(|line| line.starts_with("1_1 "));
-        Ok(is_gone.then_some(()))
+    until("the end of the second task", || {
+        let has_ended = !cluster.queue()?.iter().any(|line| line.starts_with("1_1 "));
+        Ok(has_ended.then_some(()))
     })?;
     std::fs::write(cluster.lab.path("go"), "")?;
     // Slurm delays a requeued task by two minutes unless its start time is set.
-    until("its turn", || {
+    until("the first task to run again", || {
         cluster.ask(&["scontrol", "update", "JobId=1_0", "StartTime=now"])?;
         let queue = cluster.queue()?;
         Ok((queue.is_empty() || queue.iter().any(|line| line == "1_0 RUNNING")).then_some(()))
@@ -368,7 +373,7 @@ fn a_killed_task_leaves_no_process_and_is_run_again() -> Outcome {
             signal(entry.file_name().to_string_lossy().parse()?, 9);
         }
     }
-    until("its end", || Ok((!runs()).then_some(())))?;
+    until("the end of the killed task", || Ok((!runs()).then_some(())))?;
     let document = document(&started.finish()?)?;
     contains_all(&caveat(&document, "rounds_again"), &["round 1: task 1_0", "it was run again"])
 }
@@ -383,7 +388,7 @@ fn a_signal_ends_the_commands_on_the_node() -> Outcome {
     signal(started.pid(), 2);
     let ended = started.finish()?;
     assert_eq!(ended.how(), 1002, "{}", ended.complaint());
-    until("its end", || {
+    until("the end of the commands on the node", || {
         let runs = cluster.lab.left().iter().any(|line| line.starts_with("sleep"));
         Ok((!runs && cluster.queue()?.is_empty()).then_some(()))
     })

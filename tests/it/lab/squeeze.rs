@@ -265,9 +265,9 @@ fn a_killed_squeeze_resumes() -> Outcome {
         let mut started = lab.start(&words)?;
         until_true("some runs", || lab.text("runs").lines().count() >= 5)?;
         signal(started.pid(), number);
-        let status = until("its end", || Ok(started.child.try_wait()?))?;
+        let status = until("the end of the squeeze", || Ok(started.child.try_wait()?))?;
         assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(number));
-        until("the end of what it ran", || Ok(lab.left().is_empty().then_some(())))?;
+        until("the end of its processes", || Ok(lab.left().is_empty().then_some(())))?;
         assert_eq!(lab.text("runs").lines().count(), 5);
         std::fs::write(lab.path("go"), "")?;
         let ended = lab.run(&words)?;

@@ -44,11 +44,11 @@ fn wait_for(when: When, pid_file: &Path) -> Outcome {
             begun()?;
             std::thread::sleep(pause);
         }
-        When::Watching => assert!(until_traced(begun()?), "nothing traced the command"),
+        When::Watching => assert!(until_traced(begun()?), "the recorder did not trace the command"),
         When::Looking => {
             let shell = begun()?;
             let child = until("the command's child", || Ok(children(shell).first().copied()))?;
-            assert!(until_traced(child), "nothing traced the command's child");
+            assert!(until_traced(child), "the recorder did not trace the command's child");
         }
     }
     Ok(())

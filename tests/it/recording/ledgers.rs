@@ -296,9 +296,9 @@ fn a_watched_process_survives_stop_and_continue() -> Outcome {
         assert!(matches!(state(pid, pid), Some('T' | 't')));
         let before = processor_time(pid)?;
         taken = wait_for_more(taken)?;
-        assert_eq!(processor_time(pid)?, before, "it ran while it was stopped");
+        assert_eq!(processor_time(pid)?, before, "the process ran while it was stopped");
         signal(pid, 18);
-        until("the process to run on", || Ok(matches!(state(pid, pid), Some('S' | 'R')).then_some(())))?;
+        until("the process to continue", || Ok(matches!(state(pid, pid), Some('S' | 'R')).then_some(())))?;
     }
     signal(pid, 9);
     assert_eq!(started.finish()?.how(), 1009);

@@ -243,7 +243,7 @@ fn a_keyboard_interrupt_reaches_the_command_once() -> Outcome {
     let line = format!("exec {run} -o {} -- {subject} interrupts {}", place.file.display(), report.display());
     let mut terminal = on_a_terminal(&line)?;
     let caught = |pid| status_line(pid, "SigCgt").and_then(|mask| u64::from_str_radix(&mask, 16).ok());
-    until("its handler", || {
+    until("the subject's handler", || {
         let pid = descendant(terminal.pid(), &format!("{subject} interrupts"));
         Ok(pid.and_then(caught).filter(|mask| mask & 2 != 0))
     })?;
@@ -253,7 +253,7 @@ fn a_keyboard_interrupt_reaches_the_command_once() -> Outcome {
     typed.flush()?;
     until_true("the interrupt", || received.exists())?;
     // A second one would come from the recorder, which the terminal also interrupts.
-    until_true("the recorder to take its interrupt", || has_taken_its_signals(recorder))?;
+    until_true("the recorder to handle its interrupt", || has_taken_its_signals(recorder))?;
     std::fs::write(&report, "")?;
     until("the command's end", || Ok(terminal.child.try_wait()?.is_some().then_some(())))?;
     drop(typed);
@@ -294,7 +294,7 @@ fn a_recording_can_be_stopped_and_continued_from_the_keyboard() -> Outcome {
     stopped.map_err(|error| format!("{error}: {:?} and {:?}", state(recorder), state(subject)))?;
 
     writeln!(typed, "fg")?;
-    until("both to go on", || {
+    until("both to continue", || {
         let is_stopped = |pid: &i32| state(*pid).to_lowercase().starts_with('t');
         Ok((![recorder, subject].iter().any(is_stopped)).then_some(()))
     })?;

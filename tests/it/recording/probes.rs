@@ -235,7 +235,7 @@ fn complete(name: &str, program: &Program, served: &Served) -> Outcome {
     }
     let pids: Vec<_> = (0..5).map(|mark| served.number(mark, "pid")).collect::<Result<_>>()?;
     if pids.iter().any(|&pid| Some(pid) != served.report["pid"].as_u64()) {
-        return Err(format!("{name}: marks of {pids:?}, it is {}", served.report["pid"]).into());
+        return Err(format!("{name}: marks of {pids:?}, the program is {}", served.report["pid"]).into());
     }
     let resident = |mark| served.number(mark, "rss_kib");
     let (start, grown, freed) = (resident(0)?, resident(1)?, resident(2)?);
@@ -288,7 +288,7 @@ fn same(name: &str, scenario: &str, marked: &Served, other: &Served) -> Outcome 
     if (a.status, &a.stdout, &a.stderr) == (b.status, &b.stdout, &b.stderr) {
         return Ok(());
     }
-    Err(format!("{name}, {scenario}: it changed the program: {a:?}, {b:?}").into())
+    Err(format!("{name}, {scenario}: the probe changed the program: {a:?}, {b:?}").into())
 }
 
 const C_WARNINGS: [&str; 5] = ["-Wall", "-Wextra", "-Werror", "-O1", "-pthread"];

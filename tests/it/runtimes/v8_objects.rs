@@ -40,7 +40,7 @@ fn unused_parts_of_slabs_are_counted() -> Outcome {
             subject.ask(command)?;
         }
         // V8 frees the lists of what a collection found dead beside the program.
-        let unviewed = until("the list of ArrayBuffers to be whole", || {
+        let unviewed = until("the list of ArrayBuffers to be complete", || {
             let document = explain(&subject, &["--snapshot=always"])?;
             let is_whole = !strandline::caveats(&document).iter().any(|code| code == "v8_buffers_unread");
             Ok(is_whole.then(|| v8(&document).map(|v8| v8["v8"]["unviewed_buffer_bytes"].clone())))

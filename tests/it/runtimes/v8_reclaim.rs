@@ -143,7 +143,7 @@ fn garbage_is_predicted() -> Outcome {
             node.major, document["predicted_bytes"]
         );
         if dead == 0 {
-            return Err("nothing was traced".into());
+            return Err("no objects were traced".into());
         }
         is_as_predicted(&document, fall)
     })
@@ -317,7 +317,7 @@ fn a_blocked_thread_collects_later() -> Outcome {
         }
         drop(fs::OpenOptions::new().write(true).open(&pipe)?);
         subject.answer()?;
-        until("V8 to release it", || {
+        until("V8 to release the memory", || {
             Ok((idle_bytes(&strandline::explain(subject.pid())?) < 8 << 20).then_some(()))
         })?;
         answers(&mut subject)

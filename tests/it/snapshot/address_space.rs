@@ -67,7 +67,7 @@ fn zeroed_buffers_are_on_the_row_of_zero_pages() -> Outcome {
         assert_eq!(subject.ask(b'c')?["wrong_bytes"], 0);
         subject.ask(b'w')?;
         let fewer = strandline::row(&explain_at_rest(&subject)?, "kernel.zero");
-        assert!(fewer <= zero, "a written page is not zero any more: {fewer} after {zero}");
+        assert!(fewer <= zero, "the written page still counts as zero: {fewer} after {zero}");
         assert_eq!(subject.ask(b'c')?["wrong_bytes"], 0);
     }
     Ok(())

@@ -61,7 +61,7 @@ fn while_held(subject: &Subject, signal: i32) -> Result<Child> {
 fn a_stopped_strandline_releases_the_process() -> Outcome {
     let mut subject = subject()?;
     let pid = subject.pid();
-    until("the watchdog to end one", || {
+    until("the watchdog to end a strandline", || {
         let mut child = while_held(&subject, SIGSTOP)?;
         until_true("the process to be detached", || !waiting::is_traced(pid))?;
         // A strandline that released the subject before the signal arrived still runs.
@@ -81,9 +81,9 @@ fn a_strandline_stopped_by_the_terminal_releases_the_process_first() -> Outcome 
     let mut child = while_held(&subject, SIGTSTP)?;
     let own = child.id().cast_signed();
     let mut has_stopped = false;
-    let status = until("it to stop and to end", || {
+    let status = until("strandline to stop and to end", || {
         if waiting::state(own, own) == Some('T') {
-            assert!(!waiting::is_traced(subject.pid()), "it holds a process while it is stopped");
+            assert!(!waiting::is_traced(subject.pid()), "strandline holds a process while it is stopped");
             has_stopped = true;
             strandline_sys::signal::send(own, SIGCONT)?;
         }
@@ -103,14 +103,14 @@ fn a_recorder_stopped_by_the_terminal_traces_no_process() -> Outcome {
     let mut recorder = strandline::command(&words).process_group(0).stderr(Stdio::null()).spawn()?;
     let own = recorder.id().cast_signed();
     for _ in 0..5 {
-        until_true("it to watch for the end", || waiting::is_traced(pid))?;
+        until_true("the recorder to watch the process", || waiting::is_traced(pid))?;
         strandline_sys::signal::send(own, SIGTSTP)?;
-        until_true("it to stop", || waiting::state(own, own) == Some('T'))?;
-        assert!(!waiting::is_traced(pid), "it traces a process while it is stopped");
+        until_true("the recorder to stop", || waiting::state(own, own) == Some('T'))?;
+        assert!(!waiting::is_traced(pid), "the recorder traces a process while it is stopped");
         assert!(subject.ask(b'i')?["mallinfo"].is_object());
         strandline_sys::signal::send(own, SIGCONT)?;
     }
-    until_true("it to watch again", || waiting::is_traced(pid))?;
+    until_true("the recorder to watch the process again", || waiting::is_traced(pid))?;
     strandline_sys::signal::send(own, SIGINT)?;
     assert_eq!(recorder.wait()?.code(), Some(0));
     until_free(pid)
@@ -125,9 +125,9 @@ fn the_watchdog_ends_a_stopped_recorder_that_watches_a_process() -> Outcome {
     let file = folder.path().join("stopped.strandline").display().to_string();
     let words = ["record", "-o", &file, "--ledger", "exit", &subject.pid_text()];
     let mut recorder = strandline::command(&words).process_group(0).stderr(Stdio::null()).spawn()?;
-    until_true("it to watch for the end", || waiting::is_traced(pid))?;
+    until_true("the recorder to watch the process", || waiting::is_traced(pid))?;
     strandline_sys::signal::send(recorder.id().cast_signed(), SIGSTOP)?;
-    let ended = until("the watchdog to end it", || Ok(recorder.try_wait()?));
+    let ended = until("the watchdog to end the recorder", || Ok(recorder.try_wait()?));
     if ended.is_err() {
         recorder.kill()?;
         recorder.wait()?;

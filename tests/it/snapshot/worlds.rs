@@ -136,7 +136,7 @@ fn survives(test: &str, mut subject: Subject, verbs: &[Verb]) -> Outcome {
     let collections = collections(&mut subject)?;
     eprintln!("{test}: SIGKILL {killed:?}; SIGSTOP {stopped:?}; {collections} collections");
     let status = subject.finish()?;
-    if status.success() { Ok(()) } else { Err(format!("it ended with {status}").into()) }
+    if status.success() { Ok(()) } else { Err(format!("the program ended with {status}").into()) }
 }
 
 /// Builds a program of `tests/subjects/worlds` with a compiler and its options, in which `{}`

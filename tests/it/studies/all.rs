@@ -238,7 +238,7 @@ fn an_interrupted_study_resumes() -> Outcome {
         let mut started = Started::new(command())?;
         until("runs of the second", || Ok((count("second") >= 4).then_some(())))?;
         signal(started.pid(), number);
-        let status = until("its end", || Ok(started.child.try_wait()?))?;
+        let status = until("the end of strandline", || Ok(started.child.try_wait()?))?;
         assert_eq!(status.signal(), Some(number));
         assert!(count("second") < 20, "it was over before");
         std::fs::write(place.lab.folder.0.join("runs.go"), "")?;

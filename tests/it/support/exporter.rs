@@ -61,7 +61,7 @@ impl Exporter {
                 // The process may already have ended.
                 let _ = child.kill();
                 let _ = child.wait();
-                Err(format!("it does not listen: {line:?}").into())
+                Err(format!("the exporter does not listen: {line:?}").into())
             }
         }
     }

@@ -78,7 +78,7 @@ impl Seen {
         let interpreters = list(&self.perl["interpreters"]);
         let main = interpreters.iter().find(|one| one["main"] == true).ok_or("no main interpreter")?;
         if main["read"] != true {
-            return Err(format!("it is not read: {}", self.document["caveats"]).into());
+            return Err(format!("the perl is not read: {}", self.document["caveats"]).into());
         }
         Ok(main)
     }

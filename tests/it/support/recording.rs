@@ -75,7 +75,7 @@ impl Started {
     pub fn finish(mut self) -> Result<Ended> {
         drop(self.child.stdin.take());
         let child = &mut self.child;
-        let status = until("its end", || Ok(child.try_wait()?))?;
+        let status = until("the end of the command", || Ok(child.try_wait()?))?;
         let mut readers = self.readers.take().ok_or("its output was already read")?;
         until("the end of its output", || Ok(readers.iter().all(JoinHandle::is_finished).then_some(())))?;
         let [stdout, stderr] =

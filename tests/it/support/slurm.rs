@@ -132,7 +132,7 @@ impl Fake {
     /// Creates a fake scheduler; `None`, reported, if that is not possible here.
     pub fn new(test: &str) -> Result<Option<Self>> {
         if !Path::new("/usr/bin/python3").exists() {
-            skipped(test, "python3 is not here");
+            skipped(test, "python3 is not installed");
             return Ok(None);
         }
         let fake = Self { folder: Folder::new("fake-slurm")?, lab: Lab::new()? };
@@ -170,7 +170,7 @@ impl Fake {
         finish(self.command(arguments), b"")
     }
 
-    /// Makes the held tasks write their results.
+    /// Has the held tasks write their results.
     pub fn release(&self) -> Result<()> {
         self.unset("hold")?;
         finish(self.with(Command::new(self.folder.0.join("bin/fake"))), b"").map(drop)

@@ -250,7 +250,7 @@ fn children_of_a_subject_end_with_it() -> Outcome {
         } else {
             drop(subject);
         }
-        until_true("the end of its child", || has_ended(child))?;
+        until_true("the end of the subject's child", || has_ended(child))?;
     }
     Ok(())
 }

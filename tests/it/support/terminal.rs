@@ -121,7 +121,7 @@ impl Terminal {
                     return Ok(Some(screen));
                 }
             }
-            if has_ended { Err("it has closed the terminal".into()) } else { Ok(None) }
+            if has_ended { Err("the program has closed the terminal".into()) } else { Ok(None) }
         });
         shown.map_err(|error| format!("{what}: {error}; on the screen:\n{}", self.screen()).into())
     }
@@ -144,13 +144,13 @@ impl Terminal {
     /// Waits for the program's end.
     pub fn end(&mut self) -> Result<ExitStatus> {
         let child = &mut self.child;
-        let ended = until("its end", || Ok(child.try_wait()?));
+        let ended = until("the end of the program", || Ok(child.try_wait()?));
         ended.map_err(|error| format!("{error}; on the screen:\n{}", self.screen()).into())
     }
 
     /// Whether the terminal was restored: the alternate screen left, the cursor shown.
     pub fn is_given_back(&self) -> bool {
-        let given_back = until("the terminal to be given back", || {
+        let given_back = until("the terminal to be restored", || {
             let has_ended = self.reader.is_finished();
             let mut parser = parser();
             parser.process(&self.written());

@@ -71,7 +71,7 @@ fn explain_traced(subject: &Subject) -> Result<Option<Seen>> {
     let seen = explain_jvm_with(subject, &["--snapshot=try"])?;
     let is_traced = !seen.jvm["jvm"]["live_bytes"].is_null();
     if !is_traced && strandline::caveats(&seen.document).is_empty() {
-        return Err("not traced, and no caveat says why".into());
+        return Err("not traced, and no caveat has the reason".into());
     }
     Ok(Some(seen).filter(|_| is_traced))
 }

@@ -38,7 +38,7 @@ enum Event {
 impl Event {
     /// Event that the kill of this turn waits for. Every other turn uses a JVM that never listened,
     /// for which the run creates the attach file. There the kills hit the run before it removes the
-    /// file, before its event step, before it gives the file to the JVM's user (the next test
+    /// file, before its first step, before it gives the file to the JVM's user (the next test
     /// covers the file that remains then), and soon after it created the file.
     fn of_turn(turn: u64) -> Self {
         match turn % 8 {

@@ -87,7 +87,7 @@ fn strings(main: &Value, theirs: &Value) -> Outcome {
     let payload = number(main, "strings.payload_bytes")?;
     let least = number(theirs, "payload_bytes")? - bytes;
     if payload < least {
-        return Err(format!("{payload} bytes of payload, the perl says {least}").into());
+        return Err(format!("{payload} bytes of payload, the perl has {least}").into());
     }
     Ok(())
 }
@@ -162,7 +162,7 @@ fn expected(main: &Value, ready: &Value) -> Outcome {
     }
     for absent in list(&ready["absent"]) {
         if found.iter().any(|(_, one)| one.1 == absent.as_str().unwrap_or_default()) {
-            return Err(format!("{absent} is in use, or not there").into());
+            return Err(format!("{absent} is reported as retained").into());
         }
     }
     for (key, path) in [
@@ -252,7 +252,7 @@ fn a_forked_child_has_the_figures_of_its_parent() -> Outcome {
     let subject = start(&perl, "fork")?;
     let child = i32::try_from(subject.number("child")?)?;
     // The child reads from a pipe: its preparations are over.
-    until_true("the child to rest", || {
+    until_true("the child to sleep", || {
         let call = std::fs::read_to_string(format!("/proc/{child}/syscall")).unwrap_or_default();
         call.starts_with("0 ")
     })?;

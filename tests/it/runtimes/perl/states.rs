@@ -25,7 +25,7 @@ fn a_busy_perl_is_counted_correctly() -> Outcome {
             if let Some(main) = main.filter(|main| main["read"] == true) {
                 read += 1;
                 let (live, count) = (number(main, "heads.live")?, number(main, "sv_count")?);
-                assert!(live.abs_diff(count) <= 64, "{live} heads, the perl says {count}");
+                assert!(live.abs_diff(count) <= 64, "{live} heads, the perl has {count}");
             } else {
                 // The perl was within an operation.
                 let codes = strandline::caveats(&document);

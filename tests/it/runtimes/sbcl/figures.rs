@@ -36,7 +36,7 @@ fn agree(document: &Value, theirs: &Value) -> Outcome {
         let age = ours["average_age"].as_f64().ok_or("no average_age")?;
         let millionths = number_of(theirs, "average_age_millionths")?;
         if (age * 1e6 - millionths).abs() > 1.0 {
-            return Err(format!("{what}average_age: {age}, SBCL says {millionths} millionths").into());
+            return Err(format!("{what}average_age: {age}, SBCL prints {millionths} millionths").into());
         }
     }
     if theirs.len() == 7 && ours.len() >= 7 {
@@ -64,7 +64,7 @@ fn generations_equal_sbcls_counts() -> Outcome {
             // Neither the read nor the process changed the figures.
             let after = figures_after(&mut subject, b'f')?;
             if after != before {
-                return Err(format!("it was {before}, then {after}").into());
+                return Err(format!("the subject printed {before}, then {after}").into());
             }
             for command in *b"ncg" {
                 let printed = figures_after(&mut subject, command)?;

@@ -62,7 +62,7 @@ fn check_continues(subject: &Subject) -> Outcome {
     let pid = subject.pid();
     until_free(pid)?;
     let before = switches(pid);
-    until_true("the process to go on", || switches(pid) > before + 20)
+    until_true("the process to be scheduled", || switches(pid) > before + 20)
 }
 
 /// Whether the runtime's flag at `address` is set: a collection is under way.
