@@ -61,7 +61,7 @@ fn random_programs_match_their_own_counts() -> Outcome {
             let align = if is_mimalloc { "align=0" } else { "align=1" };
             let subject = start(library, "any_heap", &[&seed.to_string(), most(seed), &keep, align])?;
             let remedy = if is_mimalloc { None } else { Some(*remedy) };
-            of_one_program((name, &[]), remedy, subject).map_err(|error| format!("seed {seed}: {error}"))?;
+            check_program((name, &[]), remedy, subject).map_err(|error| format!("seed {seed}: {error}"))?;
         }
         Ok(())
     })
@@ -92,7 +92,7 @@ fn a_jemalloc_with_huge_pages_matches_its_own_statistics() -> Outcome {
         command.args([seed.to_string().as_str(), most(*seed), "keep=40", "threads=1"]);
         command.env("LD_PRELOAD", &library).env("MALLOC_CONF", "hpa:true");
         let subject = Subject::start_command(command)?;
-        of_one_program(("jemalloc", &["jemalloc_huge_pages"]), None, subject)
+        check_program(("jemalloc", &["jemalloc_huge_pages"]), None, subject)
             .map_err(|error| format!("seed {seed}: {error}").into())
     })
 }
@@ -114,7 +114,7 @@ sys.stdin.read()";
         command.args(["-c", script, count]);
         let subject = Subject::start_command(command)?;
         let document = explain(subject.pid())?;
-        invariants::hold(&document)?;
+        invariants::check(&document)?;
         Ok((number(&subject.ready, "bytes")?, read(&document, "mimalloc")?.clone()))
     };
     let ((_, few), (bytes, many)) = (explain_python_with("0")?, explain_python_with("100000")?);
@@ -147,7 +147,7 @@ fn programs_of_musl_match_their_own_counts() -> Outcome {
             if !found_by.contains(told_by) {
                 return Err(format!("{} {flags:?}: found by {found_by}", musl.display()).into());
             }
-            of_one_program(("musl", &[]), None, subject).map_err(|error| format!("seed {seed}: {error}"))?;
+            check_program(("musl", &[]), None, subject).map_err(|error| format!("seed {seed}: {error}"))?;
         }
         Ok(())
     })
@@ -170,7 +170,7 @@ fn programs_with_google_tcmalloc_match_their_own_counts() -> Outcome {
             let statistics = subject.ask(b's')?;
             let has_processors = number(&statistics, "tcmalloc.per_cpu_caches_active")? == 1;
             assert_eq!(has_processors, rseq == RSEQ[0], "seed {seed}");
-            of_googles(subject).map_err(|error| format!("seed {seed}, {rseq}: {error}"))?;
+            check_google_tcmalloc(subject).map_err(|error| format!("seed {seed}, {rseq}: {error}"))?;
         }
         Ok(())
     })
@@ -178,13 +178,13 @@ fn programs_with_google_tcmalloc_match_their_own_counts() -> Outcome {
 
 /// After each of two rounds of traffic, the report equals the program's figures, and tcmalloc's
 /// where available.
-fn of_googles(mut subject: Subject) -> Outcome {
+fn check_google_tcmalloc(mut subject: Subject) -> Outcome {
     subject.at_rest()?;
     let before = read(&explain(subject.pid())?, "google_tcmalloc")?.clone();
     for round in 0..2 {
         let own = answer_at_rest(&mut subject, b'w')?;
         let document = explain(subject.pid())?;
-        invariants::hold(&document)?;
+        invariants::check(&document)?;
         assert_eq!(caveats(&document), Vec::<String>::new(), "{}", document["caveats"]);
         let now = read(&document, "google_tcmalloc")?;
         for (key, own_key) in [("live_blocks", "blocks"), ("live_bytes", "bytes")] {
@@ -226,7 +226,7 @@ fn a_stripped_program_with_googles_tcmalloc_inside_is_read() -> Outcome {
                 let mut command = Command::new(&program);
                 command.args([&seed.to_string(), most(seed), "keep=40"]);
                 let subject = Subject::start_command(command)?;
-                of_googles(subject).map_err(|error| format!("seed {seed}, {flags:?}: {error}"))?;
+                check_google_tcmalloc(subject).map_err(|error| format!("seed {seed}, {flags:?}: {error}"))?;
             }
         }
         Ok(())
@@ -235,14 +235,14 @@ fn a_stripped_program_with_googles_tcmalloc_inside_is_read() -> Outcome {
 
 /// After each of two rounds of traffic, the report equals the figures of the program and its
 /// allocator, with exactly the `expected` caveats.
-fn of_one_program((name, expected): (&str, &[&str]), remedy: Option<&str>, mut subject: Subject) -> Outcome {
+fn check_program((name, expected): (&str, &[&str]), remedy: Option<&str>, mut subject: Subject) -> Outcome {
     subject.at_rest()?;
     let before = explain(subject.pid())?;
     let before = read(&before, name)?.clone();
     for round in 0..2 {
         let own = answer_at_rest(&mut subject, b'w')?;
         let document = explain(subject.pid())?;
-        invariants::hold(&document)?;
+        invariants::check(&document)?;
         assert_eq!(caveats(&document), expected, "{}", document["caveats"]);
         let now = read(&document, name)?;
         let more = |key| -> Result<i64> { Ok(number(now, key)? - number(&before, key)?) };
@@ -435,7 +435,7 @@ fn with_redis(socket: &str, pid: &str) -> Outcome {
     until_freed(socket)?;
     assert!(client(&["redis-benchmark", "-q", "-n", "10000", "-r", "5000", "-d", "100", "-t", "set"]));
     let document = json(&["explain", "--json", pid])?;
-    invariants::hold(&document)?;
+    invariants::check(&document)?;
     let (rss, unattributed) = (&document["kernel"]["rss_bytes"], &document["totals"]["unattributed"]);
     assert!(
         number(&document["totals"], "unattributed")? * 50 < rss.as_i64().unwrap_or(0),
@@ -532,7 +532,7 @@ fn a_forked_child_has_the_same_heap() -> Outcome {
         let copy = until_true("the child to sleep", || is_paused(child)).and_then(|()| explain(child));
         strandline_sys::signal::send(child, 9)?;
         let copy = copy?;
-        invariants::hold(&copy)?;
+        invariants::check(&copy)?;
         // Caches of threads that do not exist in the child are still in the heap, as in use.
         let (copy, parent) = (read(&copy, name)?, read(&parent, name)?);
         for key in ["own", "free_bytes", "size_classes"] {

@@ -53,7 +53,7 @@ fn anonymous(document: &Value) -> Result<u64> {
 
 /// Waits until `subject`, started with `setting`, holds less than `before` by at least nine tenths
 /// of the prediction; the setting also changes the layout of the program's other allocations.
-fn has_effect(subject: &Subject, setting: &Setting, before: u64) -> Outcome {
+fn check_effect(subject: &Subject, setting: &Setting, before: u64) -> Outcome {
     let less = setting.predicted_bytes.ok_or_else(|| format!("{setting:?}"))? / 10 * 9;
     let is_less =
         || explain(subject.pid()).and_then(|now| anonymous(&now)).is_ok_and(|now| now + less <= before);
@@ -73,7 +73,7 @@ fn each_offered_setting_affects_the_library_that_was_found() -> Outcome {
         }
         for setting in &settings {
             let after = fragmented(&library.path, Some(setting.pair()))?;
-            has_effect(&after, setting, anonymous(&document)?)?;
+            check_effect(&after, setting, anonymous(&document)?)?;
         }
         Ok(())
     })
@@ -152,5 +152,5 @@ fn a_jemalloc_with_a_prefix_is_offered_the_variable_that_it_reads() -> Outcome {
         return Err(format!("{setting:?} is offered").into());
     }
     let after = polars::start(here!(), Some(setting.pair()))?.ok_or("no polars")?;
-    has_effect(&after, setting, anonymous(&document)?)
+    check_effect(&after, setting, anonymous(&document)?)
 }

@@ -12,7 +12,7 @@ use crate::support::{
 };
 
 /// Checks that strandline failed with one line that contains `words`.
-fn refused(run: &Run, words: &[&str]) -> Outcome {
+fn check_refused(run: &Run, words: &[&str]) -> Outcome {
     if !run.stdout.is_empty() {
         return Err(format!("stdout {:?}: {}", run.stdout, run.summary()).into());
     }
@@ -45,10 +45,10 @@ fn trapped_heaps_end_in_a_report_or_an_error() -> Outcome {
             return Err(run.summary().into());
         }
         if run.status == Some(3) {
-            return refused(&run, &[]);
+            return check_refused(&run, &[]);
         }
         let document: serde_json::Value = serde_json::from_str(&run.stdout)?;
-        invariants::hold(&document)?;
+        invariants::check(&document)?;
         let peak = document["cost"]["peak_rss_bytes"].as_u64().unwrap_or(0);
         if peak > 256 << 20 {
             return Err(format!("a heap of a few MiB made strandline {peak} bytes large").into());
@@ -68,8 +68,8 @@ fn trapped_heaps_end_in_a_report_or_an_error() -> Outcome {
 
 #[test]
 fn a_missing_process_is_refused() -> Outcome {
-    refused(&strandline::run(&["explain", "4194303"])?, &["4194303"])?;
-    refused(&strandline::run(&["reclaim", "4194303"])?, &["4194303"])
+    check_refused(&strandline::run(&["explain", "4194303"])?, &["4194303"])?;
+    check_refused(&strandline::run(&["reclaim", "4194303"])?, &["4194303"])
 }
 
 #[test]
@@ -87,14 +87,14 @@ fn invalid_process_ids_are_refused() -> Outcome {
 fn a_zombie_is_refused() -> Outcome {
     let subject = Subject::start("zombie", &[])?;
     let child = subject.number("child")?.to_string();
-    refused(&strandline::run(&["explain", &child])?, &[&child, "zombie", &subject.pid_text()])
+    check_refused(&strandline::run(&["explain", &child])?, &[&child, "zombie", &subject.pid_text()])
 }
 
 #[test]
 fn a_traced_process_is_refused_with_its_tracer() -> Outcome {
     let subject = Subject::start("tracer", &[])?;
     let child = subject.number("child")?.to_string();
-    refused(&strandline::run(&["explain", &child])?, &[&child, &subject.pid_text(), "tracer"])
+    check_refused(&strandline::run(&["explain", &child])?, &[&child, &subject.pid_text(), "tracer"])
 }
 
 #[test]
@@ -105,7 +105,7 @@ fn a_kernel_thread_is_refused() -> Outcome {
         skipped(here!(), "process 2 is none here (a pid namespace)");
         return Ok(());
     }
-    refused(&strandline::run(&["explain", "2"])?, &["kernel thread"])
+    check_refused(&strandline::run(&["explain", "2"])?, &["kernel thread"])
 }
 
 /// Runs `sh -c SCRIPT` with strandline as $0; `$$` is the shell's id, and after exec strandline's
@@ -118,7 +118,7 @@ fn in_shell(script: &str) -> crate::support::Result<Run> {
 
 #[test]
 fn strandline_refuses_to_read_itself() -> Outcome {
-    refused(&in_shell("exec \"$0\" explain $$")?, &["itself"])
+    check_refused(&in_shell("exec \"$0\" explain $$")?, &["itself"])
 }
 
 #[test]
@@ -127,7 +127,7 @@ fn strandline_reads_its_parent_shell() -> Outcome {
     if run.status != Some(0) {
         return Err(run.summary().into());
     }
-    invariants::hold(&serde_json::from_str(&run.stdout)?)
+    invariants::check(&serde_json::from_str(&run.stdout)?)
 }
 
 #[test]
@@ -151,5 +151,5 @@ fn a_process_of_another_user_is_refused() -> Outcome {
     }
     let mut command = Command::new(&copy);
     command.args(["explain", &subject.pid_text()]).uid(65534).gid(65534);
-    refused(&strandline::run_command(command)?, &[&subject.pid_text(), "root"])
+    check_refused(&strandline::run_command(command)?, &[&subject.pid_text(), "root"])
 }

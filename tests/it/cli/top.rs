@@ -75,7 +75,7 @@ fn the_table_leads_to_a_ledger_and_a_dry_run() -> Outcome {
     top.shows(&["Ctrl-Z"])?;
     top.press("qq")?;
     assert_eq!(top.end()?.code(), Some(0));
-    assert!(top.is_given_back());
+    assert!(top.is_restored());
     Ok(())
 }
 
@@ -109,7 +109,7 @@ fn processes_are_filtered_sorted_and_shown_as_a_tree_or_by_group() -> Outcome {
     top.shows(&["COUNT", "control groups"])?;
     top.press("\x03")?;
     assert_eq!(top.end()?.code(), Some(0));
-    assert!(top.is_given_back());
+    assert!(top.is_restored());
     Ok(())
 }
 
@@ -159,7 +159,7 @@ fn top_ends_with_a_signal() -> Outcome {
         let ended = Command::new("kill").args([signal, &top.child.id().to_string()]).status()?;
         assert!(ended.success());
         assert_eq!(top.end()?.code(), Some(0), "{signal}");
-        assert!(top.is_given_back(), "{signal}");
+        assert!(top.is_restored(), "{signal}");
     }
     Ok(())
 }

@@ -46,7 +46,7 @@ fn promtool(arguments: &[&str], input: &str) -> Result<Option<String>> {
     }
 }
 
-fn valid(page: &Page, test: &str) -> Outcome {
+fn check_valid(page: &Page, test: &str) -> Outcome {
     match promtool(&["check", "metrics"], &page.text)? {
         None => skipped(test, "no promtool here (make deps)"),
         Some(output_text) if output_text.is_empty() => {}
@@ -60,7 +60,7 @@ fn has_ledger(pid: i32) -> impl Fn(&Page) -> bool {
 }
 
 /// Fails unless states and rows of a process's ledger each add up to its RSS.
-fn adds_up(page: &Page, pid: i32) -> Outcome {
+fn check_sums(page: &Page, pid: i32) -> Outcome {
     let whole = page.value("strandline_ledger_rss_bytes", pid).ok_or("no ledger")?;
     for name in ["strandline_state_bytes", "strandline_row_bytes"] {
         let sum: f64 = page.of(name, pid).iter().map(|sample| sample.value).sum();
@@ -82,8 +82,8 @@ fn a_page_equals_proc_and_explain() -> Outcome {
     let pid = subject.pid();
     let exporter = Exporter::start(&with(&["--pid", &subject.pid_text()]))?;
     let page = exporter.page_when("a ledger", has_ledger(pid))?;
-    valid(&page, here!())?;
-    adds_up(&page, pid)?;
+    check_valid(&page, here!())?;
+    check_sums(&page, pid)?;
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
     let kib = |name: &str| -> Option<f64> {
         let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
@@ -154,8 +154,8 @@ fn names_with_arbitrary_bytes_are_valid_labels() -> Outcome {
     let subject = Subject::start_command(command)?;
     let exporter = Exporter::start(&with(&["--name", "^a\"", "--no-children"]))?;
     let page = exporter.page_when("a ledger", has_ledger(subject.pid()))?;
-    valid(&page, here!())?;
-    adds_up(&page, subject.pid())?;
+    check_valid(&page, here!())?;
+    check_sums(&page, subject.pid())?;
     let name = &page.of("strandline_rss_bytes", subject.pid())[0].labels["process"];
     assert_eq!(name, "a\"\\\nb\u{fffd}\\u{1b}[2J}");
     assert!(!page.text.contains('\u{1b}'), "a terminal would obey it");
@@ -230,7 +230,7 @@ fn the_page_follows_starting_and_ending_processes() -> Outcome {
         page.samples.iter().any(|s| s.name == "strandline_rss_bytes" && s.labels["process"] == "sleep")
     };
     let page = exporter.page_when("a child", others)?;
-    valid(&page, here!())?;
+    check_valid(&page, here!())?;
     exporter.page_when("a ledger", has_ledger(subject.pid()))?;
     let pid = subject.pid();
     // The shell does not read its input, so closing that does not end it.
@@ -247,7 +247,7 @@ fn the_page_follows_starting_and_ending_processes() -> Outcome {
 /// of one second. A later stop may begin only if the sum of the earlier ones is within the budget
 /// accrued so far; so an overrun delays it. Without a counted overrun, the stop itself is within
 /// the budget too.
-fn within_budget(pages: &[(Duration, Page)], pid: i32, rate: f64) -> Outcome {
+fn check_budget(pages: &[(Duration, Page)], pid: i32, rate: f64) -> Outcome {
     let mut before = 0.0;
     for (elapsed, page) in pages {
         let Some(total) = page.value("strandline_stopped_seconds_total", pid) else { continue };
@@ -287,10 +287,10 @@ fn a_process_is_stopped_for_no_longer_than_its_budget() -> Outcome {
         // The exporter serves the first pages before any stop.
         totals.len() > 2 && page.labelled("strandline_process_error", large.pid(), reason).is_some()
     })?;
-    adds_up(&page, large.pid())?;
+    check_sums(&page, large.pid())?;
     assert!(page.value("strandline_stopped_seconds_total", large.pid()) > Some(0.0));
-    within_budget(&pages, large.pid(), 0.010)?;
-    within_budget(&pages, small.pid(), 0.010)
+    check_budget(&pages, large.pid(), 0.010)?;
+    check_budget(&pages, small.pid(), 0.010)
 }
 
 #[test]
@@ -361,7 +361,7 @@ fn an_unreadable_process_is_reported() -> Outcome {
     let page = exporter.page_when("refused", |page| {
         page.labelled("strandline_process_error", pid, ("reason", "permission")).is_some()
     })?;
-    valid(&page, here!())?;
+    check_valid(&page, here!())?;
     assert!(
         page.value("strandline_rss_bytes", pid) > Some(0.0)
             && page.value("strandline_pss_bytes", pid).is_none()

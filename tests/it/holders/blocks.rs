@@ -77,7 +77,7 @@ fn find<'a>(document: &'a Value, list: &str, key: &str, name: &str) -> Result<&'
 }
 
 /// Whether the report agrees with the figures that the subject printed.
-fn agrees(subject: &Subject, document: &Value) -> Outcome {
+fn check_report(subject: &Subject, document: &Value) -> Outcome {
     let [lost, lost_bytes] = printed(subject, "lost")?;
     let [heads, _] = printed(subject, "heads")?;
     let found = &document["unreachable"];
@@ -100,7 +100,7 @@ fn agrees(subject: &Subject, document: &Value) -> Outcome {
 }
 
 /// Whether a root retains exactly a group.
-fn retains(subject: &Subject, root: &Value, group: &str) -> Outcome {
+fn check_retained(subject: &Subject, root: &Value, group: &str) -> Outcome {
     let found = [figure(root, "retained_blocks")?, figure(root, "retained_bytes")?];
     let wanted = printed(subject, group)?;
     if found == wanted { Ok(()) } else { Err(format!("{group}: expected {wanted:?}, found {root}").into()) }
@@ -124,10 +124,10 @@ fn a_leak_a_cache_and_pinning_blocks_are_distinguished() -> Outcome {
         }
         let subject = Subject::start_command(command)?;
         let document = strandline::json(&["holders", "--json", &subject.pid_text()])?;
-        agrees(&subject, &document)?;
-        retains(&subject, find(&document, "roots", "name", "g_cache")?, "cache")?;
+        check_report(&subject, &document)?;
+        check_retained(&subject, find(&document, "roots", "name", "g_cache")?, "cache")?;
         let pins = find(&document, "roots", "name", "g_pins")?;
-        retains(&subject, pins, "pins")?;
+        check_retained(&subject, pins, "pins")?;
         // Only stacks hold these objects: main's holds 32, the thread's 64.
         for (function, thread, wanted) in [("worker(void*)", "worker (", 64), ("main", "holders-g (", 32)] {
             let root = find(&document, "roots", "name", function)?;
@@ -211,7 +211,7 @@ fn variables_of_a_stripped_program_are_named_by_address() -> Outcome {
     let Some(program) = program(test, true)? else { return Ok(()) };
     let subject = Subject::start_command(Command::new(&program))?;
     let document = strandline::json(&["holders", "--json", &subject.pid_text()])?;
-    agrees(&subject, &document)?;
+    check_report(&subject, &document)?;
     let roots = document["roots"].as_array().ok_or("no roots")?;
     for group in ["cache", "pins"] {
         let [blocks, bytes] = printed(&subject, group)?;
@@ -431,7 +431,7 @@ fn without_a_snapshot_no_leak_is_reported() -> Outcome {
     if !document["unreachable"].is_null() || !has_caveat {
         return Err(format!("{} {}", document["unreachable"], document["caveats"]).into());
     }
-    retains(&subject, find(&document, "roots", "name", "g_cache")?, "cache")?;
+    check_retained(&subject, find(&document, "roots", "name", "g_cache")?, "cache")?;
     let run = strandline::run(&["holders", "--snapshot=never", &subject.pid_text()])?;
     let is_unknown = run.stdout.contains("not known") && !run.stdout.contains("nothing");
     if is_unknown { Ok(()) } else { Err(run.stdout.into()) }

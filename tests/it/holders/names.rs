@@ -25,20 +25,20 @@ fn retained(document: &Value, name: &str) -> u64 {
 
 /// Whether variables retain the bytes that the subject printed, within 5 %, the bytes of two
 /// variables are shared, and the blocks that it leaked are unreachable.
-fn agrees(subject: &Subject, document: &Value, runtime: &str, sharing: &[&str]) -> Outcome {
+fn check_report(subject: &Subject, document: &Value, runtime: &str, sharing: &[&str]) -> Outcome {
     let printed = subject.ready.as_object().ok_or("the subject printed no figures")?;
     let names: Vec<&str> = printed.keys().map(String::as_str).filter(|name| *name != "shared").collect();
-    retain(subject, document, runtime, &names)?;
+    check_retained(subject, document, runtime, &names)?;
     let wanted = subject.number("shared")?;
     let shared = document["shared_total"]["bytes"].as_u64().unwrap_or(0);
     if shared < wanted || sharing.iter().any(|name| retained(document, name) > wanted / 20) {
         return Err(format!("{wanted} B are shared, {shared} found").into());
     }
-    loses(document)
+    check_leaks(document)
 }
 
 /// Whether the variables `names` retain what the subject printed, within 5 %.
-fn retain(subject: &Subject, document: &Value, runtime: &str, names: &[&str]) -> Outcome {
+fn check_retained(subject: &Subject, document: &Value, runtime: &str, names: &[&str]) -> Outcome {
     for name in names {
         let (wanted, found) = (subject.number(name)?, retained(document, name));
         if found.abs_diff(wanted) > wanted / 20 {
@@ -52,7 +52,7 @@ fn retain(subject: &Subject, document: &Value, runtime: &str, names: &[&str]) ->
 }
 
 /// Bytes and blocks retained together by exactly these roots.
-fn together(document: &Value, wanted: &[&str]) -> Option<(u64, u64)> {
+fn retained_together(document: &Value, wanted: &[&str]) -> Option<(u64, u64)> {
     let is_of = |set: &&Value| {
         let mut names: Vec<&str> =
             set["roots"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
@@ -64,7 +64,7 @@ fn together(document: &Value, wanted: &[&str]) -> Option<(u64, u64)> {
 }
 
 /// Whether the sets of roots are in order and add up to the total that several roots hold.
-fn add_up(document: &Value) -> Outcome {
+fn check_sums(document: &Value) -> Outcome {
     let sets = document["shared"].as_array().ok_or("no sets of roots")?;
     let bytes: Vec<u64> = sets.iter().filter_map(|set| set["retained_bytes"].as_u64()).collect();
     let other = document["other_shared"]["bytes"].as_u64().ok_or("no other sets")?;
@@ -75,7 +75,7 @@ fn add_up(document: &Value) -> Outcome {
     Ok(())
 }
 
-fn loses(document: &Value) -> Outcome {
+fn check_leaks(document: &Value) -> Outcome {
     let lost = document["unreachable"]["blocks"].as_u64().ok_or("the leaked blocks are missing")?;
     if !(LOST - MAX_LEFT..=LOST + MAX_LEFT).contains(&lost) {
         return Err(format!("{lost} blocks are lost, not {LOST}").into());
@@ -112,7 +112,7 @@ fn variables_of_python_retain_their_values() -> Outcome {
     let all = pythons::all(test).into_iter().chain(pythons::free_threaded(test));
     for_any(all, |path| {
         let (subject, document) = start_and_read(python(path)?)?;
-        agrees(&subject, &document, "cpython", &["app.shared", "__main__.other", "app.callbacks"])
+        check_report(&subject, &document, "cpython", &["app.shared", "__main__.other", "app.callbacks"])
     })
 }
 
@@ -123,9 +123,9 @@ fn variables_of_python_with_one_value_are_named_together() -> Outcome {
     let all = pythons::all(test).into_iter().chain(pythons::free_threaded(test));
     for_any(all, |path| {
         let (subject, document) = start_and_read(subject(path, "shared")?)?;
-        add_up(&document)?;
+        check_sums(&document)?;
         let wanted = subject.number("bytes")?;
-        let found = together(&document, &["__main__.again", "__main__.pages"]);
+        let found = retained_together(&document, &["__main__.again", "__main__.pages"]);
         let is_right = |(bytes, blocks): (u64, u64)| bytes.abs_diff(wanted) <= wanted / 50 && blocks >= 100;
         if !found.is_some_and(is_right) {
             return Err(format!("{wanted} B of two variables: {found:?} of {}", document["shared"]).into());
@@ -156,8 +156,8 @@ fn variables_of_python_retain_their_values_without_arenas() -> Outcome {
         let wanted = subject.number("app.cache")?;
         let shared = document["shared_total"]["bytes"].as_u64().unwrap_or(0);
         if shared < wanted / 20 * 19 {
-            retain(&subject, &document, "cpython", &["app.cache"])?;
+            check_retained(&subject, &document, "cpython", &["app.cache"])?;
         }
-        loses(&document)
+        check_leaks(&document)
     })
 }

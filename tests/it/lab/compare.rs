@@ -169,5 +169,5 @@ fn reports_have_the_requested_format() -> Outcome {
     assert!(markdown.lines().any(|line| line.starts_with("| ---") || line.starts_with("|---")), "{markdown}");
     assert!(html.starts_with("<!") && html.contains("<table") && !html.contains("<b>'"), "{html}");
     assert_eq!(serde_json::from_str::<Value>(&json)?["schema"], "strandline/compare/1");
-    crate::support::harmless(&of("terminal")?)
+    crate::support::check_no_control_characters(&of("terminal")?)
 }

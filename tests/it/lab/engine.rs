@@ -12,7 +12,7 @@ use crate::support::waiting::until_true;
 use crate::support::{Outcome, Result, here};
 
 /// Whether a document has a caveat with this code.
-fn warns(document: &Value, code: &str) -> bool {
+fn has_caveat(document: &Value, code: &str) -> bool {
     list(document, "caveats").iter().any(|caveat| caveat["code"] == code)
 }
 
@@ -53,7 +53,7 @@ fn daemons_are_ended_with_the_run_that_left_them() -> Outcome {
     ];
     for command in &leave {
         let found = lab.document(&["compare", "--repeat", "2", command, "true"])?;
-        assert!(warns(&found, "left_behind"), "{command}: {}", found["caveats"]);
+        assert!(has_caveat(&found, "left_behind"), "{command}: {}", found["caveats"]);
         assert_eq!(lab.left(), [""; 0], "{command}");
     }
     Ok(())
@@ -219,7 +219,7 @@ fn parallel_runs_are_all_run_and_leave_no_process() -> Outcome {
     let words = ["compare", "-j", "4", "--repeat", "10", "--warm-up", "0", &leave, &format!("{leave} ")];
     let found = lab.document(&words)?;
     assert_eq!(lab.text("runs").lines().count(), 20);
-    assert!(warns(&found, "left_behind"));
+    assert!(has_caveat(&found, "left_behind"));
     assert_eq!(lab.left(), [""; 0]);
     Ok(())
 }

@@ -260,7 +260,7 @@ fn first_round(cluster: &Cluster) -> Result<String> {
 /// A comparison whose commands note in `ran` that they ran, and wait for the file `go`. They name
 /// `go` by a path that is not a file before the shell expands it: files named in a command are part
 /// of the lab's identity.
-fn noted(cluster: &Cluster) -> Vec<String> {
+fn logging_comparison(cluster: &Cluster) -> Vec<String> {
     let ran = cluster.lab.path("ran");
     let line = |name: &str| {
         format!("sh -c 'echo {name} >> {ran}; until test -e $(dirname {ran})/go; do sleep 0.05; done'")
@@ -276,7 +276,7 @@ fn noted(cluster: &Cluster) -> Vec<String> {
 #[test]
 fn a_killed_submitter_loses_nothing() -> Outcome {
     let Some(cluster) = cluster(here!())? else { return Ok(()) };
-    let words = noted(&cluster);
+    let words = logging_comparison(&cluster);
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let mut started = cluster.begin(&words)?;
     until_true("a run", || !cluster.lab.text("ran").is_empty())?;
@@ -293,7 +293,7 @@ fn cancelled_or_requeued_tasks_are_rerun_or_reported() -> Outcome {
     let Some(cluster) = cluster(here!())? else {
         return Ok(());
     };
-    let words = noted(&cluster);
+    let words = logging_comparison(&cluster);
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let started = cluster.begin(&words)?;
     until_true("a run", || !cluster.lab.text("ran").is_empty())?;

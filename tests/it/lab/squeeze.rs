@@ -6,13 +6,13 @@ use serde_json::Value;
 use crate::support::lab::{HANG_GUARD, Lab, complains, subject};
 use crate::support::recording::{command, finish, has, is_root, list, number, signal, until};
 use crate::support::waiting::until_true;
-use crate::support::{Outcome, Result, harmless, here, skipped};
+use crate::support::{Outcome, Result, check_no_control_characters, here, skipped};
 
 const MIB: u64 = 1 << 20;
 const PAGE: u64 = 4096;
 
 /// A field of the subject's own memory figures, printed once it has allocated everything.
-fn own_map(words: &[&str], field: &str) -> Result<u64> {
+fn own_figure(words: &[&str], field: &str) -> Result<u64> {
     let figures: Value = serde_json::from_slice(&finish(command(words), b"")?.stdout)?;
     number(&figures, field)
 }
@@ -28,7 +28,7 @@ fn an_edge_is_at_the_programs_own_peak_size() -> Outcome {
     let words = [subject()?, "need".into(), "50".into(), "exit".into()];
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     for (kind, field) in [("address_space", "VmPeak"), ("data", "VmData")] {
-        let known = own_map(&words, field)?;
+        let known = own_figure(&words, field)?;
         let flags = ["squeeze", "--kind", kind, "--resolution", "4KiB", "--rounds", "2", "--"];
         let found = lab.document(&[&flags[..], &words].concat())?;
         let (smallest, failing) = edge(&found)?;
@@ -39,7 +39,7 @@ fn an_edge_is_at_the_programs_own_peak_size() -> Outcome {
         assert_eq!((&failure["status"], &failure["signal"]), (&Value::from(3), &Value::Null));
         let tail = failure["stderr_tail"].as_str().ok_or("no tail")?;
         assert!(tail.contains("lab: out of memory"), "{tail}");
-        harmless(tail)?;
+        check_no_control_characters(tail)?;
         let levels = list(&found, "slowdown_near_limit");
         assert_eq!(levels.len(), 4);
         assert_eq!(number(&levels[0], "limit_bytes")?, smallest);

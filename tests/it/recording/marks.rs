@@ -6,7 +6,7 @@ use crate::support::recording::{
     Place, Started, caveats, column, has, is_root, ledgers_of, list, mark_names, number, program, recorded,
     recording,
 };
-use crate::support::{Outcome, for_each, harmless, here, repetitions, strandline};
+use crate::support::{Outcome, check_no_control_characters, for_each, here, repetitions, strandline};
 
 #[test]
 fn a_shell_marks_itself() -> Outcome {
@@ -52,11 +52,11 @@ fn hostile_names_are_harmless() -> Outcome {
     assert_eq!(names, wanted);
     assert_eq!(caveats(&report), ["mark_name_cut"]);
     let file = place.file.display().to_string();
-    harmless(&strandline::run(&["report", &file])?.stdout)?;
+    check_no_control_characters(&strandline::run(&["report", &file])?.stdout)?;
     let html = strandline::run(&["report", "--format", "html", &file])?.stdout;
     assert!(!html.contains("</script><b>"), "a name ends the page's script");
     let svg = strandline::run(&["report", "--format", "svg", &file])?.stdout;
-    harmless(&svg)?;
+    check_no_control_characters(&svg)?;
     assert!(!svg.contains("<b>"), "a name is markup");
     let csv = strandline::run(&["report", "--format", "csv", &file])?.stdout;
     assert!(

@@ -196,10 +196,10 @@ fn build(program: &str, arguments: &[&str], folder: &Path) -> Outcome {
 /// Checks every guarantee of a probe with `program`.
 fn check(name: &str, folder: &Folder, program: &Program) -> Outcome {
     let marked = serve(folder, "serve", program, &[])?;
-    complete(name, program, &marked)?;
+    check_marks(name, program, &marked)?;
     for (scenario, marks) in program.scenarios() {
         let other = serve(folder, scenario, program, &[])?;
-        same(name, scenario, &marked, &other)?;
+        check_same_result(name, scenario, &marked, &other)?;
         let written = std::fs::metadata(&other.file).map_or(0, |file| file.len());
         if other.count() != marks || written != 0 {
             return Err(
@@ -208,12 +208,12 @@ fn check(name: &str, folder: &Folder, program: &Program) -> Outcome {
         }
     }
     if program.waits {
-        complete(name, program, &serve(folder, "slow", program, &[])?)?;
+        check_marks(name, program, &serve(folder, "slow", program, &[])?)?;
     }
     if program.reuses {
-        reused(name, folder, program, &marked)?;
+        check_reused_descriptor(name, folder, program, &marked)?;
     }
-    recorded(name, folder, program, &marked)?;
+    check_recorded(name, folder, program, &marked)?;
     let Some(crowd) = program.crowd else { return Ok(()) };
     let served = serve(folder, "serve", program, &["crowd", "300"])?;
     // The number of marks is unknown if some threads are ended early.
@@ -225,7 +225,7 @@ fn check(name: &str, folder: &Folder, program: &Program) -> Outcome {
 
 /// Checks that the program itself sent all five marks at the right instants, and ended with its
 /// status.
-fn complete(name: &str, program: &Program, served: &Served) -> Outcome {
+fn check_marks(name: &str, program: &Program, served: &Served) -> Outcome {
     let names = served.names();
     if served.run.status != STATUS || names.len() != 5 || names[..4] != MARKS || names[4] != "n".repeat(200) {
         return Err(format!("{name}: {}, marks {names:?}", served.run.summary()).into());
@@ -246,7 +246,7 @@ fn complete(name: &str, program: &Program, served: &Served) -> Outcome {
 }
 
 /// Runs the program under strandline: the recording must have the marks, and the memory at each.
-fn recorded(name: &str, folder: &Folder, program: &Program, marked: &Served) -> Outcome {
+fn check_recorded(name: &str, folder: &Folder, program: &Program, marked: &Served) -> Outcome {
     let file = folder.0.join("recording").display().to_string();
     let mut arguments = vec!["run", "-o", &file];
     arguments
@@ -272,10 +272,10 @@ fn recorded(name: &str, folder: &Folder, program: &Program, marked: &Served) -> 
 }
 
 /// A probe does not write to a file that meanwhile got the descriptor's number.
-fn reused(name: &str, folder: &Folder, program: &Program, marked: &Served) -> Outcome {
+fn check_reused_descriptor(name: &str, folder: &Folder, program: &Program, marked: &Served) -> Outcome {
     let path = folder.0.join("reused");
     let other = serve(folder, "serve", program, &["reuse", &path.display().to_string()])?;
-    same(name, "reuse", marked, &other)?;
+    check_same_result(name, "reuse", marked, &other)?;
     let written = std::fs::metadata(&path)?.len();
     if other.count() == 1 && written == 0 {
         return Ok(());
@@ -283,7 +283,7 @@ fn reused(name: &str, folder: &Folder, program: &Program, marked: &Served) -> Ou
     Err(format!("{name}: {} marks, {written} bytes in a file of the program's own", other.count()).into())
 }
 
-fn same(name: &str, scenario: &str, marked: &Served, other: &Served) -> Outcome {
+fn check_same_result(name: &str, scenario: &str, marked: &Served, other: &Served) -> Outcome {
     let (a, b) = (&marked.run, &other.run);
     if (a.status, &a.stdout, &a.stderr) == (b.status, &b.stdout, &b.stderr) {
         return Ok(());
@@ -489,8 +489,8 @@ fn shell() -> Outcome {
             ["serve", "hangup", "absent"].map(|scenario| serve(&folder, scenario, &program, &["trap", ""]));
         let [served, hangup, absent] = served;
         let (served, hangup, absent) = (served?, hangup?, absent?);
-        same(&name, "trap", &absent, &served)?;
-        same(&name, "trap, hangup", &absent, &hangup)?;
+        check_same_result(&name, "trap", &absent, &served)?;
+        check_same_result(&name, "trap, hangup", &absent, &hangup)?;
         assert!(absent.run.stdout.contains("echo trapped"), "{:?}", absent.run);
     }
     Ok(())

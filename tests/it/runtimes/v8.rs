@@ -96,7 +96,7 @@ fn figures_agree(subject: &mut Subject) -> Result<Value> {
 }
 
 /// Fails if there is a caveat, or more than 2 % of RSS is not explained.
-fn is_explained(document: &Value) -> Outcome {
+fn check_explained(document: &Value) -> Outcome {
     let caveats = strandline::caveats(document);
     let unattributed = strandline::row(document, "anonymous");
     let rss = subject::number(&document["kernel"], "rss_bytes")?;
@@ -126,7 +126,7 @@ fn spaces_equal_v8s_statistics() -> Outcome {
             subject.ask(command)?;
             let document = figures_agree(&mut subject)
                 .map_err(|error| format!("after {:?}: {error}", char::from(command)))?;
-            is_explained(&document)?;
+            check_explained(&document)?;
         }
         Ok(())
     })
@@ -148,7 +148,7 @@ fn stripped_programs_are_read() -> Outcome {
         }
         let mut subject = start(&program.display().to_string(), &[], &[])?;
         subject.ask(b'g')?;
-        is_explained(&figures_agree(&mut subject)?)
+        check_explained(&figures_agree(&mut subject)?)
     })
 }
 
@@ -192,7 +192,7 @@ fn isolates_of_workers_are_summed() -> Outcome {
         let mut subject = start(&node.path, &[], &[])?;
         for command in *b"wwcgew" {
             subject.ask(command)?;
-            is_explained(&figures_agree(&mut subject)?)
+            check_explained(&figures_agree(&mut subject)?)
                 .map_err(|error| format!("after {:?}: {error}", char::from(command)))?;
         }
         Ok(())
@@ -209,7 +209,7 @@ fn pages_of_ended_workers_are_pooled() -> Outcome {
         let before = pooled(&figures_agree(&mut subject)?);
         subject.ask(b'e')?;
         let document = figures_agree(&mut subject)?;
-        is_explained(&document)?;
+        check_explained(&document)?;
         let grown = pooled(&document).saturating_sub(before);
         // Up to Node.js 22 each isolate has its own pool, which ends with it.
         let is_right = if node.major >= 24 { grown > 4 << 20 } else { grown == 0 };

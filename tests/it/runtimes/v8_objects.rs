@@ -27,7 +27,7 @@ fn numbers(types: &Value) -> Result<BTreeMap<String, u64>> {
 
 fn explain(subject: &Subject, arguments: &[&str]) -> Result<Value> {
     let pid = subject.pid_text();
-    strandline::whole(|| strandline::json(&[&["explain", &pid, "--json"], arguments].concat()))
+    strandline::complete(|| strandline::json(&[&["explain", &pid, "--json"], arguments].concat()))
 }
 
 /// Every eighth of 20,000 Buffers of 1,000 bytes lives: all slabs stay, and seven eighths of their

@@ -29,7 +29,7 @@ fn reachable(document: &Value) -> Result<BTreeMap<String, u64>> {
 /// none may be reachable. Classes with few objects may be left out of the types.
 fn check(subject: &Subject, dropped: &[&str]) -> Outcome {
     let arguments = ["explain", &subject.pid_text(), "--json", "--snapshot=always"];
-    let found = reachable(&strandline::whole(|| strandline::json(&arguments))?)?;
+    let found = reachable(&strandline::complete(|| strandline::json(&arguments))?)?;
     for (class, expected) in subject.ready.as_object().ok_or("no numbers")? {
         let number = found.get(class).copied();
         if number != expected.as_u64() && (expected.as_u64() > Some(40) || number.is_some()) {
@@ -56,7 +56,7 @@ fn weak_references_hold_nothing() -> Outcome {
 fn path(subject: &Subject, class: &str) -> Result<Vec<String>> {
     let arguments = ["explain", &subject.pid_text(), "--json", "--path-to", class];
     until("time for a path with names", || {
-        let document = strandline::whole(|| strandline::json(&arguments))?;
+        let document = strandline::complete(|| strandline::json(&arguments))?;
         let v8 = v8(&document)?;
         let text = |step: &Value, field: &str| step[field].as_str().unwrap_or_default().to_owned();
         let steps = v8["path"]["steps"].as_array().into_iter().flatten();

@@ -31,7 +31,7 @@ fn reclaim(subject: &Subject, more: &[&str]) -> Result<(Option<i32>, Value)> {
 }
 
 /// Whether its timers run, and its data is unchanged.
-fn answers(subject: &mut Subject) -> Outcome {
+fn check_answers(subject: &mut Subject) -> Outcome {
     let before = subject::number(&subject.ask(b's')?, "checks")?;
     let after = subject::number(&subject.ask(b't')?, "checks")?;
     if after > before { Ok(()) } else { Err(format!("{before} checks, then {after}").into()) }
@@ -88,7 +88,7 @@ fn v8_releases_at_least_the_pages_without_objects() -> Outcome {
         if status != Some(0) || document["outcome"] != "done" {
             return Err(format!("{status:?}, {}, {}", document["outcome"], document["reason"]).into());
         }
-        answers(&mut subject)?;
+        check_answers(&mut subject)?;
         let kept = idle_bytes(&offered).saturating_sub(least);
         let fall = of_v8(&document["before"]).saturating_sub(of_v8(&document["after"]));
         let rss = subject::number(&document, "rss_before_bytes")?
@@ -102,13 +102,13 @@ fn v8_releases_at_least_the_pages_without_objects() -> Outcome {
         if least < 16 << 20 || kept > 8 << 20 || fall < least || rss < least {
             return Err(figures.into());
         }
-        is_as_predicted(&document, fall)
+        check_prediction(&document, fall)
     })
 }
 
 /// Whether V8's rows fell by the prediction. If only stale words refer to some objects, which may
 /// then be garbage, the prediction has bounds.
-fn is_as_predicted(document: &Value, fall: u64) -> Outcome {
+fn check_prediction(document: &Value, fall: u64) -> Outcome {
     let before = &document["before"];
     let stated = remedy(before).ok_or("not offered")?;
     let figures = format!("{stated}: fell by {fall}");
@@ -135,7 +135,7 @@ fn garbage_is_predicted() -> Outcome {
         if status != Some(0) || document["outcome"] != "done" {
             return Err(format!("{status:?}, {}, {}", document["outcome"], document["reason"]).into());
         }
-        answers(&mut subject)?;
+        check_answers(&mut subject)?;
         let fall = of_v8(&document["before"]).saturating_sub(of_v8(&document["after"]));
         let dead = strandline::row(&document["before"], "v8.dead");
         println!(
@@ -145,7 +145,7 @@ fn garbage_is_predicted() -> Outcome {
         if dead == 0 {
             return Err("no objects were traced".into());
         }
-        is_as_predicted(&document, fall)
+        check_prediction(&document, fall)
     })
 }
 
@@ -168,7 +168,7 @@ fn heaps_of_workers_are_released_too() -> Outcome {
         if idle_bytes(after) * 4 > idle_bytes(before) {
             return Err(format!("{} of {} are still idle", idle_bytes(after), idle_bytes(before)).into());
         }
-        answers(&mut subject)
+        check_answers(&mut subject)
     })
 }
 
@@ -192,9 +192,9 @@ fn pages_of_ended_workers_are_not_predicted() -> Outcome {
             if status != Some(0) {
                 return Err(document["reason"].to_string().into());
             }
-            is_as_predicted(&document, fall)?;
+            check_prediction(&document, fall)?;
         }
-        answers(&mut subject)
+        check_answers(&mut subject)
     })
 }
 
@@ -216,7 +216,11 @@ fn a_blocked_worker_delays_no_timer() -> Outcome {
         run.kill()?;
         run.wait()?;
         timers?;
-        if is_waiting { answers(&mut subject) } else { Err("strandline did not wait for the worker".into()) }
+        if is_waiting {
+            check_answers(&mut subject)
+        } else {
+            Err("strandline did not wait for the worker".into())
+        }
     })
 }
 
@@ -250,7 +254,7 @@ fn nothing_is_called_if_a_function_is_missing() -> Outcome {
                 return Err(document["reason"].to_string().into());
             }
         }
-        answers(&mut subject)
+        check_answers(&mut subject)
     })
 }
 
@@ -288,7 +292,7 @@ fn nothing_is_called_for_a_blocked_thread() -> Outcome {
         }
         drop(fs::OpenOptions::new().write(true).open(&pipe)?);
         subject.answer()?;
-        answers(&mut subject)
+        check_answers(&mut subject)
     })
 }
 
@@ -320,7 +324,7 @@ fn a_blocked_thread_collects_later() -> Outcome {
         until("V8 to release the memory", || {
             Ok((idle_bytes(&strandline::explain(subject.pid())?) < 8 << 20).then_some(()))
         })?;
-        answers(&mut subject)
+        check_answers(&mut subject)
     })
 }
 
@@ -347,7 +351,7 @@ fn nothing_is_called_while_a_program_exits() -> Outcome {
         if status != Some(0) {
             return Err(document["reason"].to_string().into());
         }
-        answers(&mut subject)?;
+        check_answers(&mut subject)?;
         assert_eq!(subject.ask(b'q')?, "ready");
         for more in [&["--wait=0.5"][..], &["--wait=0.5", "--dry-run"]] {
             let (status, document) = reclaim(&subject, more)?;
@@ -417,12 +421,12 @@ fn kills_at_any_instant_do_no_harm() -> Outcome {
             run.wait()?;
             until_free(subject.pid())?;
             subject.answer()?;
-            answers(&mut subject)?;
+            check_answers(&mut subject)?;
         }
         println!("Node.js {}: {kills} kills, {while_traced} while it traced a thread", node.major);
         // It still answers, and ends as it should.
         let (status, _) = reclaim(&subject, &[])?;
-        answers(&mut subject)?;
+        check_answers(&mut subject)?;
         let end = subject.finish()?;
         if status == Some(0) && end.success() { Ok(()) } else { Err(format!("{status:?}, {end:?}").into()) }
     })

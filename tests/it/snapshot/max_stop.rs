@@ -20,7 +20,7 @@ fn explained(subject: &Subject, most: &[&str]) -> Result<Value> {
     let pid = subject.pid_text();
     let flags = ["explain", "--json", "--quiet-for", "0", "--snapshot=never", &pid];
     let document = json(&[&flags, most].concat())?;
-    invariants::hold(&document)?;
+    invariants::check(&document)?;
     Ok(document)
 }
 

@@ -15,7 +15,7 @@ const SIGSTOP: i32 = 19;
 
 fn explain(pid: i32) -> Result<Value> {
     let document = strandline::json(&["explain", "--json", "--quiet-for", "0", &pid.to_string()])?;
-    invariants::hold(&document)?;
+    invariants::check(&document)?;
     Ok(document)
 }
 
@@ -81,7 +81,7 @@ fn explain_often(subject: &Subject, times: u64) -> Result<u64> {
         let run = strandline::run(&["explain", "--json", "--quiet-for", "0", &subject.pid_text()])?;
         match run.status {
             Some(0) => {
-                invariants::hold(&serde_json::from_str(&run.stdout)?)?;
+                invariants::check(&serde_json::from_str(&run.stdout)?)?;
                 documents += 1;
             }
             Some(3) if run.stderr.lines().count() == 1 && !run.stderr.contains("panicked") => {}
@@ -166,7 +166,7 @@ fn a_process_that_ends_during_a_read_is_reported() -> Outcome {
         subject.finish()?;
         let run = explainer.join().map_err(|_| "the thread failed")??;
         match run.status {
-            Some(0) => invariants::hold(&serde_json::from_str(&run.stdout)?)?,
+            Some(0) => invariants::check(&serde_json::from_str(&run.stdout)?)?,
             Some(3) if is_killed => {
                 run.complains(3, &[&pid.to_string()])?;
                 lost += 1;

@@ -58,7 +58,7 @@ fn snapshots(pid: i32) -> Vec<Child> {
 
 fn read_snapshot(pid: &str) -> Result<Value> {
     let document = json(&["explain", "--json", "--snapshot", pid])?;
-    invariants::hold(&document)?;
+    invariants::check(&document)?;
     assert_eq!(document["target"]["kind"], "photograph", "{}", document["caveats"]);
     assert!(document["cost"]["copied_pages"].is_u64(), "{}", document["cost"]);
     Ok(document)
@@ -106,7 +106,7 @@ fn difference(path: &str, left: &Value, right: &Value) -> Option<String> {
 /// Checks that a snapshot and a stop of the same sleeping process give the same rows, except stack
 /// pages below the stack pointer, which the injected call uses, and pages that the kernel may drop
 /// between the reads.
-fn shows_what_a_stop_shows(subject: &Subject) -> Outcome {
+fn check_equals_a_stop(subject: &Subject) -> Outcome {
     subject.at_rest()?;
     let pid = subject.pid_text();
     // The first call may touch a page of the stack for the first time.
@@ -135,10 +135,10 @@ fn shows_what_a_stop_shows(subject: &Subject) -> Outcome {
 #[test]
 fn rows_of_a_snapshot_equal_those_of_a_stop() -> Outcome {
     let heap = |libc: &Libc| Subject::start_with(libc, "big_heap", &["0.06", "300", "random", "40"], &[]);
-    shows_what_a_stop_shows(&heap(&Libc::system())?)?;
-    shows_what_a_stop_shows(&heap(&Libc::system_static())?)?;
+    check_equals_a_stop(&heap(&Libc::system())?)?;
+    check_equals_a_stop(&heap(&Libc::system_static())?)?;
     for_each(["11", "12", "13"], |seed| {
-        shows_what_a_stop_shows(&Subject::start("random_heap", &[seed, "threads=4"])?)
+        check_equals_a_stop(&Subject::start("random_heap", &[seed, "threads=4"])?)
     })
 }
 
@@ -150,7 +150,7 @@ fn a_perl_is_read_while_it_runs() -> Outcome {
     let script = "my %h; $h{$_} = [$_, \"x$_\"] for 1 .. 50_000; delete @h{1 .. 20_000}; $| = 1; print \"{}\\n\"; <STDIN>";
     let mut command = Command::new("perl");
     command.args(["-e", script]).env("PERL_HASH_SEED", "0");
-    shows_what_a_stop_shows(&Subject::start_command(command)?)
+    check_equals_a_stop(&Subject::start_command(command)?)
 }
 
 #[test]
@@ -161,7 +161,7 @@ fn an_sbcl_is_read_while_it_runs() -> Outcome {
     let script = "(progn (defvar *all* (loop for i below 100000 collect (make-string 20))) (format t \"{}~%\") (finish-output) (read-line))";
     let mut command = Command::new("sbcl");
     command.args(["--noinform", "--no-sysinit", "--no-userinit", "--eval", script]);
-    shows_what_a_stop_shows(&Subject::start_command(command)?)
+    check_equals_a_stop(&Subject::start_command(command)?)
 }
 
 /// Waits until more children of a subject have ended, and checks that the subject counted no wrong
@@ -193,17 +193,17 @@ fn a_parent_that_waits_for_any_child_does_not_see_the_snapshot() -> Outcome {
 
 #[test]
 fn the_process_survives_a_snapshot_killed_at_any_instant() -> Outcome {
-    goes_on_when_killed(Subject::start("parent", &[])?, repetitions(40, 1000))
+    check_survives_kills(Subject::start("parent", &[])?, repetitions(40, 1000))
 }
 
 #[test]
 fn the_process_survives_under_the_filter_of_containers() -> Outcome {
     let mut contained = Command::new(compile("contained", &Libc::system())?);
     contained.arg(compile("parent", &Libc::system())?);
-    goes_on_when_killed(Subject::start_command(contained)?, repetitions(20, 1000))
+    check_survives_kills(Subject::start_command(contained)?, repetitions(20, 1000))
 }
 
-fn goes_on_when_killed(mut subject: Subject, turns: u64) -> Outcome {
+fn check_survives_kills(mut subject: Subject, turns: u64) -> Outcome {
     let (pid, pid_text) = (subject.pid(), subject.pid_text());
     let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
     let took = Instant::now();
@@ -243,14 +243,14 @@ fn goes_on_when_killed(mut subject: Subject, turns: u64) -> Outcome {
     children_continue(&mut subject)?;
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
     assert!(status.lines().any(|line| line == "TracerPid:\t0"), "{status}");
-    until_left_to_end(pid)?;
+    until_remaining_snapshots_end(pid)?;
     assert!(subject.finish()?.success());
     Ok(())
 }
 
 /// Waits until the snapshots left behind sleep without descriptors; in a full run also until they
 /// end by themselves.
-fn until_left_to_end(pid: i32) -> Outcome {
+fn until_remaining_snapshots_end(pid: i32) -> Outcome {
     let descriptors =
         |one: &Child| std::fs::read_dir(format!("/proc/{}/fd", one.pid)).map_or(0, Iterator::count);
     let rests = |one: &Child| matches!(one.state, 'S' | 'Z') && descriptors(one) == 0;
@@ -263,10 +263,10 @@ fn until_left_to_end(pid: i32) -> Outcome {
 }
 
 /// Explains a changing process repeatedly: from a snapshot if possible, else stopped.
-fn look_often(subject: &Subject, times: u64) -> Outcome {
+fn explain_often(subject: &Subject, times: u64) -> Outcome {
     for _ in 0..times {
         let document = json(&["explain", "--json", "--quiet-for=0", "--snapshot=try", &subject.pid_text()])?;
-        invariants::hold(&document)?;
+        invariants::check(&document)?;
     }
     Ok(())
 }
@@ -278,7 +278,7 @@ fn processes_that_fork_start_threads_and_exec_survive() -> Outcome {
         [("forker", &[], 8), ("thread_spawner", &[], 8), ("malloc_loop", &["8"], 3), ("execer", &[], 8)];
     for_each(programs, |(name, arguments, times)| {
         let mut subject = Subject::start(name, arguments)?;
-        look_often(&subject, repetitions(*times, 60))?;
+        explain_often(&subject, repetitions(*times, 60))?;
         if *name != "execer" {
             assert_eq!(subject.ask(b'c')?["wrong"], 0);
         }
@@ -289,11 +289,11 @@ fn processes_that_fork_start_threads_and_exec_survive() -> Outcome {
 
 /// Checks that a process is not read from a snapshot for a reason that contains `why`, and is read
 /// stopped if that is allowed.
-fn is_refused(pid: i32, why: &str) -> Outcome {
+fn check_refused(pid: i32, why: &str) -> Outcome {
     let pid_text = pid.to_string();
     run(&["explain", "--snapshot", &pid_text])?.complains(3, &[why, "--snapshot=try"])?;
     let tried = json(&["explain", "--json", "--quiet-for=0", "--snapshot=try", &pid_text])?;
-    invariants::hold(&tried)?;
+    invariants::check(&tried)?;
     assert!(caveats(&tried).contains(&"no_photograph".to_owned()), "{:?}", caveats(&tried));
     assert_eq!(children(pid), []);
     Ok(())
@@ -313,16 +313,16 @@ fn a_harmful_snapshot_is_refused_and_memory_missing_in_a_copy_is_read() -> Outco
             crate::support::skipped(here!(), &format!("not here: {needed}"));
             return Ok(());
         };
-        is_refused(subject.pid(), why)
+        check_refused(subject.pid(), why)
     })?;
     match Subject::start("guarded", &["ring"]) {
-        Ok(subject) => shows_what_a_stop_shows(&subject)?,
+        Ok(subject) => check_equals_a_stop(&subject)?,
         Err(_) => crate::support::skipped(here!(), "not here: io_uring"),
     }
     // Only smaps shows locked and freed memory; a seccomp filter like that of containers allows the
     // snapshot.
     for_each(["locked", "freed", "filtered"], |what| {
-        shows_what_a_stop_shows(&Subject::start("guarded", &[what])?)
+        check_equals_a_stop(&Subject::start("guarded", &[what])?)
     })
 }
 
@@ -333,7 +333,7 @@ fn vfork_children_and_their_parents_are_not_copied() -> Outcome {
     assert_ne!(child, subject.pid());
     // The child prints its line before its parent sleeps.
     until_true("the parent to sleep", || state(subject.pid(), subject.pid()) == Some('D'))?;
-    is_refused(child, "shares its memory with its parent")?;
+    check_refused(child, "shares its memory with its parent")?;
     run(&["explain", "--snapshot", &subject.pid_text()])?.complains(3, &["uninterruptible sleep"])?;
     assert!(subject.finish()?.success(), "both end as they would");
     Ok(())
@@ -357,7 +357,7 @@ fn no_snapshot_is_taken_without_enough_memory_or_processes() -> Outcome {
         let subject = Subject::start("big_heap", &["0.09", "100"])?;
         std::fs::write(group.0.join("cgroup.procs"), subject.pid_text())?;
         std::fs::write(group.0.join(limit), most)?;
-        is_refused(subject.pid(), why)
+        check_refused(subject.pid(), why)
     })
 }
 
@@ -403,7 +403,7 @@ fn a_runtime_is_read_from_a_snapshot_by_default() -> Outcome {
     let pid = subject.pid_text();
     let kind = |arguments: &[&str]| -> Result<Value> {
         let document = json(&[&["explain", "--json", "--quiet-for=0"], arguments, &[pid.as_str()]].concat())?;
-        invariants::hold(&document)?;
+        invariants::check(&document)?;
         Ok(document["target"]["kind"].clone())
     };
     assert_eq!(kind(&[])?, "photograph");
@@ -426,7 +426,7 @@ fn a_harmful_snapshot_is_refused_with_always_and_a_stop_with_try() -> Outcome {
     until_true("the stop", is_stopped)?;
     run(&["explain", "--snapshot", &pid])?.complains(3, &["stopped by a signal", "--snapshot=try"])?;
     let tried = json(&["explain", "--json", "--quiet-for=0", "--snapshot=try", &pid])?;
-    invariants::hold(&tried)?;
+    invariants::check(&tried)?;
     assert_eq!(tried["target"]["kind"], "live");
     assert!(caveats(&tried).contains(&"no_photograph".to_owned()), "{:?}", caveats(&tried));
     // A released process runs for a moment, within the kernel, until it is back in the group stop.

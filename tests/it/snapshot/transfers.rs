@@ -160,6 +160,6 @@ fn idle_programs_are_not_stopped() -> Outcome {
         if stopped != Some(0.0) {
             return Err(format!("stopped for {stopped:?} seconds").into());
         }
-        invariants::hold(&document)
+        invariants::check(&document)
     })
 }

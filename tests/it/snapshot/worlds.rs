@@ -109,7 +109,7 @@ fn interrupt(subject: &mut Subject, verb: Verb, signal: i32, when: &When, tally:
 /// Interrupts each of `verbs` equally often by SIGKILL and by SIGSTOP: in one half of the turns
 /// while strandline holds the program, in the other at a random instant. Afterwards the program
 /// ends normally.
-fn survives(test: &str, mut subject: Subject, verbs: &[Verb]) -> Outcome {
+fn check_survives(test: &str, mut subject: Subject, verbs: &[Verb]) -> Outcome {
     let mut random = Random(42);
     let (mut killed, mut stopped) = (Tally::default(), Tally::default());
     for verb in verbs {
@@ -165,7 +165,7 @@ fn a_program_with_libgc_survives() -> Outcome {
         skipped(here!(), "no libgc.so.1 here (scripts/deps installs guile)");
         return Ok(());
     }
-    survives(here!(), subject, &[STOPPED, COPIED, RECLAIM])
+    check_survives(here!(), subject, &[STOPPED, COPIED, RECLAIM])
 }
 
 /// Whether the programs run whose collectors stop threads by signals as libgc's does.
@@ -185,7 +185,7 @@ fn a_program_in_d_survives() -> Outcome {
         skipped(here!(), "no ldc2 here (make deps)");
         return Ok(());
     };
-    survives(here!(), Subject::start_command(Command::new(program))?, &[STOPPED, COPIED, RECLAIM])
+    check_survives(here!(), Subject::start_command(Command::new(program))?, &[STOPPED, COPIED, RECLAIM])
 }
 
 #[test]
@@ -201,7 +201,7 @@ fn a_program_on_mono_survives() -> Outcome {
     };
     let mut command = Command::new("mono");
     command.arg(program);
-    survives(here!(), Subject::start_command(command)?, &[STOPPED, COPIED, RECLAIM])
+    check_survives(here!(), Subject::start_command(command)?, &[STOPPED, COPIED, RECLAIM])
 }
 
 #[test]
@@ -211,7 +211,7 @@ fn a_program_in_go_survives() -> Outcome {
         return Ok(());
     };
     let verbs: &[Verb] = if full() { &[STOPPED, COPIED, RECLAIM] } else { &[COPIED, RECLAIM] };
-    survives(here!(), Subject::start_command(Command::new(program))?, verbs)
+    check_survives(here!(), Subject::start_command(Command::new(program))?, verbs)
 }
 
 #[test]
@@ -227,5 +227,5 @@ fn a_program_in_java_survives() -> Outcome {
     };
     let mut command = Command::new(jdk.java);
     command.args(["-Xmx64m", "-Xlog:disable", "-cp"]).arg(class.with_file_name("")).arg("World");
-    survives(here!(), Subject::start_command(command)?, &[STOPPED, COPIED, RECLAIM, COLLECT])
+    check_survives(here!(), Subject::start_command(command)?, &[STOPPED, COPIED, RECLAIM, COLLECT])
 }

@@ -93,13 +93,13 @@ fn claims_have_the_verdicts_that_the_readme_explains() -> Outcome {
         return Ok(());
     }
     for studied in forms("freed-heap", &[])? {
-        judge(here!(), &studied)?;
+        check_verdicts(here!(), &studied)?;
     }
     Ok(())
 }
 
 /// Asserts the verdicts of one form.
-fn judge(test: &str, studied: &Studied) -> Outcome {
+fn check_verdicts(test: &str, studied: &Studied) -> Outcome {
     studied.assert_no_others(&[
         HOLD,
         FAIL,

@@ -89,7 +89,7 @@ const UNTIL_NEW_MESSAGE: [&str; 1] = ["limit-message"];
 const OF_MALLOC: [&str; 1] = ["walk-not-size-alone"];
 
 /// Asserts the verdict of each claim for that perl.
-fn judge(studied: &Studied, series: (u32, u32)) {
+fn check_verdicts(studied: &Studied, series: (u32, u32)) {
     studied.assert_no_others(&[&ALWAYS, &NO_LONGER, &UNTIL_SHARED_CONSTANTS, &UNTIL_NEW_MESSAGE, &OF_MALLOC]);
     studied.assert("holds", &[&ALWAYS[..], &OF_MALLOC[..]].concat());
     studied.assert("fails", &NO_LONGER);
@@ -120,12 +120,12 @@ fn claims_have_their_expected_verdicts() -> Outcome {
     if !runs_long_studies(here!()) {
         return Ok(());
     }
-    forms("perl-lexicals", &[])?.iter().try_for_each(|studied| judge_figures(studied, series))
+    forms("perl-lexicals", &[])?.iter().try_for_each(|studied| check_figures(studied, series))
 }
 
 /// Asserts the verdicts, and figures that do not depend on the machine.
-fn judge_figures(studied: &Studied, series: (u32, u32)) -> Outcome {
-    judge(studied, series);
+fn check_figures(studied: &Studied, series: (u32, u32)) -> Outcome {
+    check_verdicts(studied, series);
 
     // 800,000 bytes are 196 pages with malloc's header.
     let each = median(studied, "vanilla", "per_function_bytes");
@@ -148,7 +148,7 @@ fn other_perls_differ_where_their_versions_do() -> Outcome {
     for perl in fetched(here!()) {
         let path = perl.display().to_string();
         let series = series(&path).ok_or_else(|| format!("{path} does not run"))?;
-        judge(&short("perl-lexicals", &["--axis", &format!("perl={path}")])?, series);
+        check_verdicts(&short("perl-lexicals", &["--axis", &format!("perl={path}")])?, series);
     }
     Ok(())
 }

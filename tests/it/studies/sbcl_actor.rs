@@ -69,7 +69,7 @@ fn has_sbcl(test: &str) -> bool {
 }
 
 /// Asserts the verdict of each claim.
-fn judge(studied: &Studied) {
+fn check_verdicts(studied: &Studied) {
     studied.assert("holds", HOLD);
     studied.assert("fails", FAIL);
     studied.assert_no_others(&[HOLD, FAIL, EITHER, BY_VERSION]);
@@ -112,14 +112,14 @@ fn claims_have_their_expected_verdicts() -> Outcome {
         return Ok(());
     }
     for studied in forms("sbcl-actor", &[])? {
-        judge_form(&studied)?;
+        check_form(&studied)?;
     }
     Ok(())
 }
 
 /// Asserts the verdicts and figures of one form.
-fn judge_form(studied: &Studied) -> Outcome {
-    judge(studied);
+fn check_form(studied: &Studied) -> Outcome {
+    check_verdicts(studied);
     // The share that gc-full-frees reports depends on the length of the queue; the bytes do not.
     for mode in ["unthrottled", "paused", "bounded"] {
         let left = median(studied, "remedies", mode, "left_by_gc_full_bytes")?;
@@ -152,7 +152,7 @@ fn judge_form(studied: &Studied) -> Outcome {
 fn claims_of_other_sbcls_have_their_expected_verdicts() -> Outcome {
     for sbcl in fetched(here!()) {
         eprintln!("{}", sbcl.display());
-        judge(&short("sbcl-actor", &["--axis", &format!("sbcl={}", sbcl.display())])?);
+        check_verdicts(&short("sbcl-actor", &["--axis", &format!("sbcl={}", sbcl.display())])?);
     }
     Ok(())
 }

@@ -100,13 +100,13 @@ fn claims_have_their_expected_verdicts() -> Outcome {
         return Ok(());
     }
     for studied in forms("short-strings", &[])? {
-        judge(here!(), &studied)?;
+        check_verdicts(here!(), &studied)?;
     }
     Ok(())
 }
 
 /// Asserts the verdicts and figures of one form.
-fn judge(test: &str, studied: &Studied) -> Outcome {
+fn check_verdicts(test: &str, studied: &Studied) -> Outcome {
     let hold = studied.judged(test, &HOLD, TOOLS)?;
     studied.assert("holds", &hold);
     studied.assert("fails", &studied.judged(test, &FAIL, TOOLS)?);

@@ -83,13 +83,13 @@ fn claims_have_their_expected_verdicts() -> Outcome {
         return Ok(());
     }
     for studied in forms("zeroed-buffers", &[])? {
-        judge(here!(), &studied)?;
+        check_verdicts(here!(), &studied)?;
     }
     Ok(())
 }
 
 /// Asserts the verdicts and figures of one form.
-fn judge(test: &str, studied: &Studied) -> Outcome {
+fn check_verdicts(test: &str, studied: &Studied) -> Outcome {
     studied.assert_no_others(&[&HOLD_ANYWHERE, &HOLD_HERE, &FAIL, &EITHER]);
     studied.assert("holds", &studied.judged(test, &HOLD_ANYWHERE, TOOLS)?);
     studied.assert("holds", &studied.judged(test, &HOLD_HERE, TOOLS)?);

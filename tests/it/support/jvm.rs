@@ -140,8 +140,9 @@ pub fn explain_jvm(subject: &Subject) -> Result<Seen> {
 /// Explains a process with a JVM that can be read, with more options of `explain`.
 pub fn explain_jvm_with(subject: &Subject, options: &[&str]) -> Result<Seen> {
     let pid = subject.pid_text();
-    let document = strandline::whole(|| strandline::json(&[&["explain", "--json", &pid], options].concat()))?;
-    invariants::hold(&document)?;
+    let document =
+        strandline::complete(|| strandline::json(&[&["explain", "--json", &pid], options].concat()))?;
+    invariants::check(&document)?;
     let all = document["runtimes"].as_array().ok_or("no runtimes")?;
     let jvm = all.iter().find(|runtime| runtime["name"] == "jvm").ok_or("no jvm")?.clone();
     if jvm["read"] != true {
@@ -187,7 +188,7 @@ pub fn until_asleep(pid: i32) -> Outcome {
 /// the objects equal the JVM's own histogram. Meanwhile the JVM compiles, loads classes and may
 /// collect: a figure of the beans that changed must lie between both values, or the comparison is
 /// repeated. A figure that did not change must be equal at once.
-pub fn agrees(subject: &mut Subject, is_counted: bool) -> Result<Seen> {
+pub fn check_agreement(subject: &mut Subject, is_counted: bool) -> Result<Seen> {
     until("constant figures of the JVM", || {
         let (before, counts) = beans(subject)?;
         until_asleep(subject.pid())?;
@@ -246,7 +247,7 @@ fn compare_pools(before: &Pools, found: &Pools, after: &Pools) -> (Vec<String>, 
 }
 
 /// Checks everything else that must hold for the subject in one JVM.
-pub fn holds(seen: &Seen, collector: &str, jdk: &Jdk) -> Outcome {
+pub fn check_subject(seen: &Seen, collector: &str, jdk: &Jdk) -> Outcome {
     let own = seen.jvm["own"]["collector"].as_str().ok_or("no collector")?;
     let version = seen.jvm["version"].as_str().ok_or("no version")?;
     if own != collector || !version.starts_with(&jdk.major.to_string()) {

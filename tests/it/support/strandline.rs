@@ -87,8 +87,8 @@ fn drain(mut from: impl Read + Send + 'static) -> std::thread::JoinHandle<Vec<u8
 
 /// Runs `explain --json` until the document has all parts, checks its invariants, and returns it.
 pub fn explain(pid: i32) -> Result<Value> {
-    let document = whole(|| json(&["explain", "--json", &pid.to_string()]))?;
-    invariants::hold(&document)?;
+    let document = complete(|| json(&["explain", "--json", &pid.to_string()]))?;
+    invariants::check(&document)?;
     Ok(document)
 }
 
@@ -97,7 +97,7 @@ const MAX_ATTEMPTS: u32 = 30;
 
 /// Makes documents until one has all parts: on a busy machine strandline may lack the time for some
 /// parts, which a caveat reports.
-pub fn whole(mut make: impl FnMut() -> Result<Value>) -> Result<Value> {
+pub fn complete(mut make: impl FnMut() -> Result<Value>) -> Result<Value> {
     let mut late = Value::Null;
     for _ in 0..MAX_ATTEMPTS {
         let document = make()?;

@@ -149,7 +149,7 @@ impl Terminal {
     }
 
     /// Whether the terminal was restored: the alternate screen left, the cursor shown.
-    pub fn is_given_back(&self) -> bool {
+    pub fn is_restored(&self) -> bool {
         let given_back = until("the terminal to be restored", || {
             let has_ended = self.reader.is_finished();
             let mut parser = parser();

@@ -1,7 +1,7 @@
 //! Pools match the beans, and objects by class match `jcmd`, with every JDK and collector.
 
 use crate::support::jdks;
-use crate::support::jvm::{OLDEST, agrees, caveats, classes, fill, holds, start};
+use crate::support::jvm::{OLDEST, caveats, check_agreement, check_subject, classes, fill, start};
 use crate::support::jvm_collectors::cases;
 use crate::support::jvm_histogram::has_jcmd;
 use crate::support::{Outcome, for_any, here, skipped, some_of, strandline};
@@ -14,8 +14,8 @@ fn pools_and_classes_equal_those_of_the_beans() -> Outcome {
     for_any(some_of(cases(test), 2), |(jdk, collector)| {
         let mut subject = start(jdk, &classes, collector.options)?;
         fill(&mut subject)?;
-        let seen = agrees(&mut subject, collector.counts && has_jcmd)?;
-        holds(&seen, collector.name, jdk)
+        let seen = check_agreement(&mut subject, collector.counts && has_jcmd)?;
+        check_subject(&seen, collector.name, jdk)
     })
 }
 

@@ -106,7 +106,7 @@ fn found(seen: &Seen) -> Result<Figures> {
 /// Every figure found must lie between the JVM's counts before and after, or the comparison is
 /// repeated, because the JVM compiles code and collections return metaspace. A figure that did not
 /// change must be equal at once.
-fn agrees(subject: &Subject) -> Outcome {
+fn check_figures(subject: &Subject) -> Outcome {
     // The first request makes the JVM start a thread.
     let mut before = counted(subject.pid())?;
     until("constant figures of the JVM", || {
@@ -141,6 +141,6 @@ fn committed_memory_equals_the_jvms_count() -> Outcome {
     for_any(some_of(cases(test), 2), |(jdk, collector)| {
         let mut subject = start(jdk, &classes, &[&OPTIONS, collector.options].concat())?;
         fill(&mut subject)?;
-        agrees(&subject)
+        check_figures(&subject)
     })
 }

@@ -41,26 +41,26 @@ fn check(perl: &str, case: &str) -> Outcome {
     let theirs = own_figures(&mut subject)?;
     let seen = Seen::of(subject.pid())?;
     let main = seen.main()?;
-    heads(main, &theirs)?;
-    strings(main, &theirs)?;
-    kept(main, &theirs)?;
-    names(main, &theirs)?;
+    check_heads(main, &theirs)?;
+    check_strings(main, &theirs)?;
+    check_retained(main, &theirs)?;
+    check_names(main, &theirs)?;
     expected(main, &subject.ready)?;
-    rows(&seen, main)
+    check_rows(&seen, main)
 }
 
-fn same(what: &str, ours: u64, theirs: u64) -> Outcome {
+fn check_equal(what: &str, ours: u64, theirs: u64) -> Outcome {
     if ours == theirs { Ok(()) } else { Err(format!("{what}: {ours}, the perl has {theirs}").into()) }
 }
 
-fn heads(main: &Value, theirs: &Value) -> Outcome {
-    same("sv_count", number(main, "sv_count")?, number(theirs, "sv_count")?)?;
-    same("live heads", number(main, "heads.live")?, number(theirs, "live_heads")?)?;
-    same("free heads", number(main, "heads.free")?, number(theirs, "free_heads")?)?;
-    same("arenas", number(main, "heads.arenas")?, number(theirs, "arenas")?)?;
+fn check_heads(main: &Value, theirs: &Value) -> Outcome {
+    check_equal("sv_count", number(main, "sv_count")?, number(theirs, "sv_count")?)?;
+    check_equal("live heads", number(main, "heads.live")?, number(theirs, "live_heads")?)?;
+    check_equal("free heads", number(main, "heads.free")?, number(theirs, "free_heads")?)?;
+    check_equal("arenas", number(main, "heads.arenas")?, number(theirs, "arenas")?)?;
     let by_type: u64 =
         main["heads"]["by_type"].as_object().ok_or("no types")?.values().filter_map(Value::as_u64).sum();
-    same("heads by type", by_type, number(theirs, "live_heads")?)?;
+    check_equal("heads by type", by_type, number(theirs, "live_heads")?)?;
     let types = theirs["types"].as_object().ok_or("no types")?;
     let mut ours: Vec<u64> =
         main["heads"]["by_type"].as_object().into_iter().flatten().filter_map(|one| one.1.as_u64()).collect();
@@ -76,10 +76,14 @@ fn heads(main: &Value, theirs: &Value) -> Outcome {
 }
 
 /// Strings in use: those with a value, except values that are only retained.
-fn strings(main: &Value, theirs: &Value) -> Outcome {
-    same("buffers of strings", number(main, "strings.buffers")?, number(theirs, "strings_in_use")?)?;
-    same("shared buffers", number(main, "strings.cow.buffers")?, number(theirs, "shared_strings")?)?;
-    same("shared bytes", number(main, "strings.cow.shared_bytes")?, number(theirs, "shared_string_bytes")?)?;
+fn check_strings(main: &Value, theirs: &Value) -> Outcome {
+    check_equal("buffers of strings", number(main, "strings.buffers")?, number(theirs, "strings_in_use")?)?;
+    check_equal("shared buffers", number(main, "strings.cow.buffers")?, number(theirs, "shared_strings")?)?;
+    check_equal(
+        "shared bytes",
+        number(main, "strings.cow.shared_bytes")?,
+        number(theirs, "shared_string_bytes")?,
+    )?;
     let kept =
         list(&theirs["retained"]).iter().filter(|buffer| buffer["string"] == 1 && buffer["owners"] == 1);
     let bytes: u64 = kept.filter_map(|buffer| buffer["cur"].as_u64()).sum();
@@ -93,7 +97,7 @@ fn strings(main: &Value, theirs: &Value) -> Outcome {
 }
 
 /// Bytes retained by pads in strings, within 0.01 %, or a few of the shortest buffers.
-fn kept(main: &Value, theirs: &Value) -> Outcome {
+fn check_retained(main: &Value, theirs: &Value) -> Outcome {
     // Bytes retained by lexicals include the storage of arrays and hashes.
     let lexicals = number(main, "retained.lexicals.bytes")? - number(main, "retained.containers.bytes")?;
     let temporaries = number(main, "retained.temporaries.bytes")?;
@@ -107,7 +111,7 @@ fn kept(main: &Value, theirs: &Value) -> Outcome {
 }
 
 /// Every buffer above the limit has the same name, depth, size and address as inside.
-fn names(main: &Value, theirs: &Value) -> Outcome {
+fn check_names(main: &Value, theirs: &Value) -> Outcome {
     let alone = |buffer: &&Value| buffer["owners"] == 1 && buffer["len"].as_u64() > Some(NAMED_BYTES);
     let mut inside: Vec<(String, Kept)> = list(&theirs["retained"])
         .iter()
@@ -183,10 +187,10 @@ fn expected(main: &Value, ready: &Value) -> Outcome {
             return Err(format!("{path} is {}, at least {least} are known", number(main, path)?).into());
         }
     }
-    containers(main, ready)
+    check_containers(main, ready)
 }
 
-fn containers(main: &Value, ready: &Value) -> Outcome {
+fn check_containers(main: &Value, ready: &Value) -> Outcome {
     for (sub, lexical, depth, _) in in_list(ready, "containers") {
         let is_it = |buffer: &Value| {
             buffer["kind"] != "string"
@@ -203,7 +207,7 @@ fn containers(main: &Value, ready: &Value) -> Outcome {
 
 /// Retained memory of pads is on its rows: all of it that malloc confirms, no byte twice, and each
 /// large buffer with its holder.
-fn rows(seen: &Seen, main: &Value) -> Outcome {
+fn check_rows(seen: &Seen, main: &Value) -> Outcome {
     let rows = seen.rows("perl.pad.retained");
     let sum: u64 = rows.iter().map(|row| row.1).sum();
     let (lexicals, temporaries) = (&main["retained"]["lexicals"], &main["retained"]["temporaries"]);
@@ -262,7 +266,7 @@ fn a_forked_child_has_the_figures_of_its_parent() -> Outcome {
         .collect();
     for retained in seen? {
         let named = list(&retained["top"]).iter().filter(|buffer| buffer["lexical"] == "$s").count();
-        same("functions with a buffer", named as u64, 20)?;
+        check_equal("functions with a buffer", named as u64, 20)?;
     }
     Ok(())
 }

@@ -43,6 +43,6 @@ fn the_view_names_the_largest_buffers() -> Outcome {
     let run = strandline::run(&["explain", &subject.pid_text()])?;
     assert_eq!(run.status, Some(0), "{}", run.summary());
     assert!(run.stdout.contains("main::f1 $s") || run.stdout.contains("main::f20 $s"), "{}", run.stdout);
-    crate::support::harmless(&run.stdout)?;
+    crate::support::check_no_control_characters(&run.stdout)?;
     Ok(())
 }

@@ -2,7 +2,7 @@
 //! code reach no terminal.
 
 use crate::support::perl::{Seen, command};
-use crate::support::{Outcome, Subject, harmless, here, perls, strandline};
+use crate::support::{Outcome, Subject, check_no_control_characters, here, perls, strandline};
 
 const SECRET: &str = "STRANDSECRETLINE";
 
@@ -56,12 +56,12 @@ fn names_of_code_are_harmless() -> Outcome {
     let holders: Vec<&str> = seen.rows("perl.pad.retained").iter().map(|row| row.0).collect();
     assert!(holders.iter().all(|holder| holder.len() <= 600), "{holders:?}");
     for holder in &holders {
-        harmless(holder)?;
+        check_no_control_characters(holder)?;
     }
     for arguments in
         [&["explain", "--rows", "all", &subject.pid_text()][..], &["explain", "--json", &subject.pid_text()]]
     {
-        harmless(&strandline::run(arguments)?.stdout)?;
+        check_no_control_characters(&strandline::run(arguments)?.stdout)?;
     }
     Ok(())
 }

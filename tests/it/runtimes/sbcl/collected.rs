@@ -91,13 +91,13 @@ fn collect(subject: &mut Subject) -> Result<Collected> {
     })
 }
 
-fn off(predicted: u64, actual: u64) -> f64 {
+fn relative_error(predicted: u64, actual: u64) -> f64 {
     (predicted as f64 - actual as f64).abs() / actual as f64
 }
 
-fn judge(collected: &Collected, slack: u64) -> Outcome {
+fn check_prediction(collected: &Collected, slack: u64) -> Outcome {
     let [_, predicted, after] = collected.usage;
-    if off(predicted, after) > 0.02 {
+    if relative_error(predicted, after) > 0.02 {
         return Err(format!("usage {predicted} predicted, {after} after: {collected:?}").into());
     }
     let [live, dead, there, left] = collected.messages;
@@ -134,7 +134,7 @@ fn a_full_collection_leaves_the_objects_reported_as_live() -> Outcome {
             let mut subject = sbcl.start(kind, &[&size(20_000, 200_000)])?;
             let collected = collect(&mut subject)?;
             eprintln!("{} {kind}: {collected:?}", subject.ready["version"]);
-            judge(&collected, *slack)
+            check_prediction(&collected, *slack)
         })
     })
 }
@@ -183,7 +183,10 @@ fn dead_messages_of_an_actor_are_named() -> Outcome {
         figures_after(&mut subject, b'g')?;
         let given_back = before.saturating_sub(anonymous(subject.pid())?);
         eprintln!("{}: {predicted} bytes predicted, {given_back} given back", subject.ready["version"]);
-        assert!(off(predicted, given_back) < 0.05, "{predicted} predicted, {given_back} given back");
+        assert!(
+            relative_error(predicted, given_back) < 0.05,
+            "{predicted} predicted, {given_back} given back"
+        );
         Ok(())
     })
 }

@@ -9,7 +9,7 @@ use crate::support::{Folder, Outcome, Result, for_any, for_each, here, some_of, 
 const KINDS: [&str; 7] = ["idle", "promoted", "generations", "large", "specialized", "conses", "garbage"];
 
 /// Compares all of SBCL's own figures with those found from outside.
-fn agree(document: &Value, theirs: &Value) -> Outcome {
+fn check_figures(document: &Value, theirs: &Value) -> Outcome {
     let ours = figures(document)?;
     let of_heap =
         ["dynamic_usage_bytes", "dynamic_space_bytes", "bytes_consed_between_gcs", "auto_gc_trigger_bytes"];
@@ -60,7 +60,7 @@ fn generations_equal_sbcls_counts() -> Outcome {
         for_each(some_of(KINDS, 3), |kind| {
             let mut subject = sbcl.start(kind, &[&size(20_000, 200_000)])?;
             let before = figures_after(&mut subject, b'f')?;
-            agree(&explain(&subject)?, &before)?;
+            check_figures(&explain(&subject)?, &before)?;
             // Neither the read nor the process changed the figures.
             let after = figures_after(&mut subject, b'f')?;
             if after != before {
@@ -68,7 +68,7 @@ fn generations_equal_sbcls_counts() -> Outcome {
             }
             for command in *b"ncg" {
                 let printed = figures_after(&mut subject, command)?;
-                agree(&explain(&subject)?, &printed)?;
+                check_figures(&explain(&subject)?, &printed)?;
             }
             Ok(())
         })
@@ -101,7 +101,7 @@ fn table(text: &str) -> Vec<Line<'_>> {
         .collect()
 }
 
-fn agree_with_table(ours: &[Value], table: &[Line<'_>], page_bytes: u64) -> Outcome {
+fn check_table(ours: &[Value], table: &[Line<'_>], page_bytes: u64) -> Outcome {
     const LARGE: [&str; 4] = ["LgBox", "LgRaw", "LgCode", "LgMix"];
     const SMALL: [&str; 6] = ["Boxed", "Cons", "Raw", "Code", "SmMix", "Mixed"];
     if table.len() != 7 {
@@ -148,7 +148,7 @@ fn pages_equal_sbcls_table() -> Outcome {
             subject.ask(b's')?;
             let text = std::fs::read_to_string(&stderr)?;
             let figures = figures(&document)?;
-            agree_with_table(list(figures, "generations")?, &table(&text), number(figures, "gc_page_bytes")?)
+            check_table(list(figures, "generations")?, &table(&text), number(figures, "gc_page_bytes")?)
                 .map_err(|error| format!("{error}\n{text}").into())
         })
     })

@@ -91,7 +91,7 @@ fn a_process_stopped_in_a_collection_has_a_caveat() -> Outcome {
             stop(pid)?;
             if is_collecting(pid, address)? {
                 caught += 1;
-                is_said_to_collect(pid)?;
+                check_reports_collection(pid)?;
             } else if read < wanted {
                 read += u64::from(is_read_or_busy(pid)?);
             }
@@ -103,7 +103,7 @@ fn a_process_stopped_in_a_collection_has_a_caveat() -> Outcome {
 }
 
 /// Checks that the collection is reported, and no figure that it changes.
-fn is_said_to_collect(pid: i32) -> Outcome {
+fn check_reports_collection(pid: i32) -> Outcome {
     let document = strandline::explain(pid)?;
     let caveats = strandline::caveats(&document);
     assert!(caveats.iter().any(|code| code == "runtime_busy"), "{caveats:?}");
