@@ -52,7 +52,7 @@ impl Exporter {
         let mut lines = BufReader::new(child.stderr.take().ok_or("no pipe")?);
         let mut line = String::new();
         lines.read_line(&mut line)?;
-        // The rest of its output is read to the end, so that it never blocks.
+        // Reads the rest of its output, so that the exporter never blocks.
         std::thread::spawn(move || std::io::copy(&mut lines, &mut std::io::sink()));
         let address = line.trim().strip_prefix("strandline: listening on http://");
         match address.and_then(|rest| rest.strip_suffix("/metrics")?.parse().ok()) {

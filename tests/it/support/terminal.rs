@@ -126,7 +126,8 @@ impl Terminal {
         shown.map_err(|error| format!("{what}: {error}; on the screen:\n{}", self.screen()).into())
     }
 
-    /// Waits until this many frames were drawn. Each hides the cursor once, and nothing else does.
+    /// Waits until this many frames were drawn. Each frame hides the cursor once; no other output
+    /// does.
     pub fn draws(&self, frames: usize) -> Outcome {
         until(&format!("frame {frames}"), || Ok((self.frames() >= frames).then_some(())))
     }
@@ -164,7 +165,7 @@ impl Terminal {
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        // The program may have ended by itself.
+        // The program may already have ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

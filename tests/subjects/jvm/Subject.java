@@ -6,8 +6,8 @@
 //   large N  keeps N arrays of 5 MiB
 //   load N   makes N class loaders, each of which loads a class
 //   gc       collects
-//   pools    prints its memory pools, a line each: NAME TAB used TAB committed; and two lines of the
-//            same form: the number of collections, and the classes loaded and unloaded
+//   pools    prints its memory pools, a line each: NAME TAB used TAB committed; and two lines of
+//            the same form: the number of collections, and the classes loaded and unloaded
 //   end      ends
 import java.io.BufferedReader;
 import java.io.InputStream;

@@ -52,7 +52,7 @@ class Outer:
 
 
 def mixed(count, turn):
-    """Makes objects of many kinds and sizes and frees every second, third, tenth or hundredth of most kinds."""
+    """Makes objects of many kinds and sizes, and frees a part of most kinds."""
     some = max(count // 50, 1)
     sizes = [0, 1, 5, 100, 450, 700, 5000, 200000]
     keep = [
@@ -91,7 +91,7 @@ def sparse(count, turn):
 
 
 def threads(count, turn):
-    """Objects of threads that have ended; in a build without the global lock each thread had its own heaps."""
+    """Objects of threads that have ended; without the global lock each thread had its own heaps."""
     keep = []
     seeds = [turn.random() for _ in range(5)]
     all_of_them = [threading.Thread(target=lambda seed: keep.append(mixed(count, random.Random(seed))), args=(seed,))

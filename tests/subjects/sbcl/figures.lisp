@@ -5,9 +5,9 @@
 ;;;; A subject loads this file, makes its objects and calls (answer), which prints one JSON line and
 ;;;; another for each byte that it reads:
 ;;;;
-;;;;     f    prints the figures. They are exact if every other thread slept: a joined thread and the
-;;;;          finalizer thread close their allocation regions a little later, and SBCL counts the
-;;;;          used part of a region only then
+;;;;     f    prints the figures. They are exact if every other thread slept: a joined thread and
+;;;;          the finalizer thread close their allocation regions a little later, and SBCL counts
+;;;;          the used part of a region only then
 ;;;;     s    prints SBCL's own table of generations on standard error, then the figures
 ;;;;     n    (gc), then prints the figures
 ;;;;     g    (gc :full t), then prints the figures, with those of the last census

@@ -1,6 +1,7 @@
 ;;;; Heaps whose live and dead objects are known from how they were made.
 ;;;;
-;;;;     sbcl --script subject.lisp kind=KIND [count=N] [threads=N] [save=PATH [executable=1] [compression=LEVEL]]
+;;;;     sbcl --script subject.lisp kind=KIND [count=N] [threads=N]
+;;;;         [save=PATH [executable=1] [compression=LEVEL]]
 ;;;;
 ;;;; Tests count objects of type MESSAGE: `expected_messages` is the number that a full collection
 ;;;; leaves. The program then answers commands (figures.lisp). With `save` it makes the heap and

@@ -1,4 +1,4 @@
-"""A module with variables: a cache, a dictionary that another module also names, and functions that refer to the module."""
+"""Variables of a module: a cache, a dictionary that another module names too, and functions."""
 import functools
 import weakref
 
