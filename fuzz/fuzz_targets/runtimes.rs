@@ -75,7 +75,10 @@ fuzz_target!(|data: &[u8]| {
         let program = go::locate::Program {
             path: "/srv/server".to_owned(),
             version: Some("1.23.4".to_owned()),
-            symbols: [Some(of_go.mheap).filter(|_| choice & 16 == 0), None, None],
+            symbols: go::locate::Symbols {
+                heap: Some(of_go.mheap).filter(|_| choice & 16 == 0),
+                ..Default::default()
+            },
             data: of_go.data.into(),
             is_only_module: choice & 32 == 0,
         };

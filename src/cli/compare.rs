@@ -10,7 +10,7 @@ use super::{CommandResult, Failure, Result};
 use strandline_lab::cell::{End, Measure, Outcome, Subject};
 use strandline_lab::command_line::{CommandLine, assignments};
 use strandline_lab::compare::{CommandCase, CompareJudge, Comparison, cachegrind_subjects, letter};
-use strandline_lab::engine::{self, Plan, Results};
+use strandline_lab::engine::{self, Plan, Progress, Results};
 use strandline_lab::executor::Stopped;
 use strandline_lab::is_in_path;
 use strandline_lab::pages::compare::{CompareInput, document, page};
@@ -55,17 +55,8 @@ pub fn run(arguments: &Compare, output: &mut Output) -> Result<CommandResult> {
             "valgrind, which --instructions counts with on this machine, is not here: apt install valgrind";
         return Err(Failure(text.to_owned()));
     }
-    let mut judge = CompareJudge {
-        may_fail: arguments.ignore_failure,
-        until: arguments.rounds.until,
-        places: &matrix.places,
-        commands: matrix.commands.len(),
-        cases: matrix.cases.len(),
-        progress: &|runs| progress.update(runs),
-        failed: None,
-        left_behind: 0,
-        failures: BTreeMap::new(),
-    };
+    let update = |runs: &Progress| progress.update(runs);
+    let mut judge = new_judge(arguments, &matrix, &update);
     let measured = measure(arguments, &matrix, counts, &mut lab, &mut judge);
     let (failed, left_behind, failures) = (judge.failed, judge.left_behind, judge.failures);
     drop(progress);
@@ -108,6 +99,24 @@ pub fn run(arguments: &Compare, output: &mut Output) -> Result<CommandResult> {
     show(SCHEMA, &document, &page(&facts), &arguments.shown, output)?;
     lab.close();
     Ok(CommandResult::Done)
+}
+
+fn new_judge<'a>(
+    arguments: &Compare,
+    matrix: &'a Matrix,
+    progress: &'a (dyn Fn(&Progress) + Sync),
+) -> CompareJudge<'a> {
+    CompareJudge {
+        may_fail: arguments.ignore_failure,
+        until: arguments.rounds.until,
+        places: &matrix.places,
+        commands: matrix.commands.len(),
+        cases: matrix.cases.len(),
+        progress,
+        failed: None,
+        left_behind: 0,
+        failures: BTreeMap::new(),
+    }
 }
 
 /// Upper bound on the number of runs of each subject.

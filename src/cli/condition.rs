@@ -95,7 +95,7 @@ impl Condition {
             Whole::Pss => (sum(processes, |process| process.kernel.pss_bytes), "PSS"),
         };
         let value = sum(processes, |process| self.subject.value(process));
-        self.judge(value, Some(whole_bytes.unwrap_or(0)), of)
+        self.judge(value, whole_bytes, of)
     }
 
     /// Whether the condition holds for a control group; percentages refer to its limit.
@@ -108,7 +108,7 @@ impl Condition {
         let Some(value) = value else { return unknown("that figure is not known") };
         let ordering = match (self.limit, whole_bytes) {
             (Limit::Bytes(limit), _) => Some(value.cmp(&limit)),
-            (Limit::Percent(_), None) => return unknown("there is no limit"),
+            (Limit::Percent(_), None) => return unknown(&format!("there is no known {of}")),
             (Limit::Percent(limit), Some(whole)) => {
                 (value as f64 * 100.0).partial_cmp(&(limit * whole as f64))
             }
@@ -158,7 +158,7 @@ impl Subject {
     }
 
     /// The figure of a control group; `None` if unknown. What is live, stranded or pinned in its
-    /// processes is known only with their ledgers.
+    /// processes, and the rows of these, are known only with their ledgers.
     fn value_of_group(&self, group: &GroupExplanation) -> Option<u64> {
         let totals = &group.totals;
         let has_ledgers = group.processes.iter().all(|process| process.ledger.is_some());
@@ -173,7 +173,11 @@ impl Subject {
                 let known = group.remedies.iter().filter_map(|remedy| remedy.predicted_bytes).max();
                 if group.remedies.is_empty() { Some(0) } else { known }
             }
-            Self::Row(id) => Some(group.rows.iter().filter(|row| row.id == *id).map(|row| row.bytes).sum()),
+            Self::Row(id) => {
+                let is_known = has_ledgers || legend().any(|(own, _)| own == id);
+                let rows = group.rows.iter().filter(|row| row.id == *id);
+                is_known.then(|| rows.fold(0, |sum: u64, row| sum.saturating_add(row.bytes)))
+            }
             Self::Current => Some(group.cgroup.current_bytes),
             Self::WorkingSet => group.cgroup.working_set_bytes,
         }
@@ -413,7 +417,10 @@ mod tests {
         assert_eq!(holds(&group, "row.group.shmem > 0"), Outcome::No);
         assert!(matches!(holds(&group, "rss > 1"), Outcome::Unknown(_)));
         group.processes.push(GroupProcess::default());
-        assert!(matches!(holds(&group, "stranded > 1"), Outcome::Unknown(_)), "no ledger was taken");
+        for text in ["stranded > 1", "row.glibc.free.trim > 1"] {
+            assert!(matches!(holds(&group, text), Outcome::Unknown(_)), "no ledger was taken: {text}");
+        }
+        assert_eq!(holds(&group, "row.group.shmem > 0"), Outcome::No);
     }
 
     #[test]

@@ -171,9 +171,7 @@ fn summary(recorded: &Recorded) {
         format!("high water {}", maybe_bytes(end.high_water_kib.map(|kib| kib * 1024))),
     ];
     if *processes > 1 || end.brief_processes > 0 {
-        parts.push(
-            counted(u64::from(*processes) + end.brief_processes, "process").replace("processs", "processes"),
-        );
+        parts.push(counted_things(u64::from(*processes) + end.brief_processes, "process"));
     }
     if progress.marks > 0 {
         parts.push(format!(
@@ -202,6 +200,11 @@ fn summary(recorded: &Recorded) {
     }
     let path = file.display().to_string();
     print_message(&format!("{} ({}); next: strandline report {path}", path, bytes(*file_bytes)));
+}
+
+/// The count with its noun, whose plural may be that of `process`.
+fn counted_things(count: u64, thing: &str) -> String {
+    counted(count, thing).replace("processs", "processes")
 }
 
 /// The progress line, shown only on a terminal and after a while.
@@ -238,7 +241,7 @@ impl ProgressLine {
             [(progress.processes as u64, "process"), (progress.marks, "mark"), (progress.ledgers, "ledger")]
         {
             if count > u64::from(thing == "process") {
-                line += &format!(" · {}", counted(count, thing).replace("processs", "processes"));
+                line += &format!(" · {}", counted_things(count, thing));
             }
         }
         self.drawn.set(true);

@@ -112,18 +112,9 @@ fn parents() -> BTreeMap<i32, i32> {
     folder
         .filter_map(|entry| {
             let pid: i32 = entry.ok()?.file_name().to_str()?.parse().ok()?;
-            let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
-            Some((pid, parent_in(&stat)?))
+            Some((pid, Process::open(pid).ok()?.stat().ok()?.parent?))
         })
         .collect()
-}
-
-/// The parent in the text of /proc/PID/stat: `PID (NAME) STATE PPID …`. The process chooses the
-/// name, which may contain parentheses and newlines; the last `)` ends it.
-fn parent_in(stat: &[u8]) -> Option<i32> {
-    let end = stat.iter().rposition(|&byte| byte == b')')?;
-    let rest = std::str::from_utf8(stat.get(end + 1..)?).ok()?;
-    rest.split_ascii_whitespace().nth(1)?.parse().ok()
 }
 
 /// `root` and its descendants with parents and depths, parents before their children.
@@ -150,16 +141,6 @@ fn descendants(root: i32, parents: &BTreeMap<i32, i32>) -> Vec<(i32, i32, usize)
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn names_with_parentheses_hide_no_parent() {
-        assert_eq!(parent_in(b"42 (sh) S 7 42 42"), Some(7));
-        assert_eq!(parent_in(b"42 (a) S 1 (b) R 7 1"), Some(7));
-        assert_eq!(parent_in(b"42 (a\nb) R 7 1"), Some(7));
-        assert_eq!(parent_in(b"42 sh S 7"), None);
-        assert_eq!(parent_in(b"42 (sh"), None);
-        assert_eq!(parent_in(b"42 (sh)"), None);
-    }
 
     #[test]
     fn parents_come_before_children_and_rings_end() {

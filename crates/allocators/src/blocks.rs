@@ -4,7 +4,9 @@ use std::time::Instant;
 
 use strandline_claims::accumulator::{Accumulator, Class};
 use strandline_claims::allocator::Context;
+use strandline_claims::caveat::Caveat;
 use strandline_claims::doubts::ReadProblems;
+use strandline_claims::reader::ReaderInfo;
 use strandline_claims::refinements::{Finder, Matches};
 use strandline_process::memory::word_at;
 use strandline_process::page_cache::PageCache;
@@ -38,8 +40,9 @@ impl<'a> Blocks<'a> {
     /// Claims a block in use from the cursor to `end`.
     pub fn claim(&mut self, end: u64, accumulator: &mut Accumulator<'_>) {
         let pointer = accumulator.cursor();
+        let bytes = end.saturating_sub(pointer);
         let Some(finder) = &mut self.finder else {
-            self.matched.push_block(pointer, end.saturating_sub(pointer));
+            self.matched.push_block(pointer, bytes);
             accumulator.claim_live(end, 0);
             return;
         };
@@ -49,8 +52,8 @@ impl<'a> Blocks<'a> {
             accumulator.claim_nesting(end, 0, nested);
             return;
         }
-        self.matched.push_block(pointer, end.saturating_sub(pointer));
-        if let Some(refined) = finder.find(pointer, end - pointer) {
+        self.matched.push_block(pointer, bytes);
+        if let Some(refined) = finder.find(pointer, bytes) {
             self.matched.count(pointer, &refined);
             accumulator.claim_refined(end, 0, &refined);
         } else {
@@ -66,6 +69,23 @@ pub struct CachedBlock {
     pub address: u64,
     /// Its size class.
     pub class: u16,
+}
+
+/// Returns the caveat for `unmatched` cached blocks that are no block in use, and `broken` lists of
+/// caches; `None` if there are none. They are named as `block`, "region", and as `lists`, "bins of
+/// thread caches".
+pub fn unmatched_caveat(
+    about: &ReaderInfo,
+    place: &str,
+    (block, unmatched): (&str, u64),
+    (lists, broken): (&str, u64),
+) -> Option<Caveat> {
+    let text = format!(
+        "{unmatched} {block}s and {broken} {lists} match no {block} in use (damaged, or read during a change): their \
+         contents count as in use"
+    );
+    let code = format!("{}_cache_broken", about.name);
+    (unmatched > 0 || broken > 0).then(|| Caveat::new(&code, place, None, text))
 }
 
 /// State of a block of a span.
@@ -112,7 +132,8 @@ impl<'a> SpanClaimer<'a> {
         }
     }
 
-    /// Starts a span of `number` live blocks; `None` if they are too many.
+    /// Starts a span of `number` live blocks, which the caller limits; `None` if they are more than
+    /// a `usize` counts.
     pub fn start(&mut self, number: u64) -> Option<()> {
         self.states.clear();
         self.is_read = false;
@@ -122,7 +143,7 @@ impl<'a> SpanClaimer<'a> {
 
     /// Reads the span completely, unless it is too long.
     pub fn read(&mut self, span: AddressRange) {
-        let bytes = span.end - span.start;
+        let bytes = span.len();
         if bytes > MAX_READ_BYTES || Instant::now() >= self.context.deadline {
             return;
         }

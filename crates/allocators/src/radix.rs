@@ -90,12 +90,12 @@ pub fn large_data(space: &AddressSpace, larger_than: u64) -> Vec<StaticData<'_>>
 }
 
 /// A non-zero word of static data.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StaticWord {
     /// Its address.
     pub at: u64,
     /// Its value.
-    pub word: u64,
+    pub value: u64,
 }
 
 /// A leaf of a map.
@@ -113,16 +113,16 @@ pub fn root_candidates(context: &Context<'_>, data: &StaticData<'_>, alignment: 
     let mut edges = Vec::new();
     let (mut previous, mut follows_gap) = (None::<StaticWord>, true);
     let mut take = |last: StaticWord, is_edge: bool| {
-        let is_mapped = || context.space.find(last.word).is_some_and(is_mapped_memory);
-        if is_edge && last.word.is_multiple_of(alignment) && last.word < USER_ADDRESS_END && is_mapped() {
+        let is_mapped = || context.space.find(last.value).is_some_and(is_mapped_memory);
+        if is_edge && last.value.is_multiple_of(alignment) && last.value < USER_ADDRESS_END && is_mapped() {
             edges.push(last);
         }
         edges.len() < MAX_TRIED
     };
-    each_word(context, data.range, &mut |at, word| {
+    each_word(context, data.range, &mut |at, value| {
         let is_gap = previous.is_none_or(|last| at - last.at > GAP_BYTES);
         let continues = previous.is_none_or(|last| take(last, follows_gap || is_gap));
-        (previous, follows_gap) = (Some(StaticWord { at, word }), is_gap);
+        (previous, follows_gap) = (Some(StaticWord { at, value }), is_gap);
         continues
     });
     if let Some(last) = previous {
@@ -185,7 +185,7 @@ struct Finder<'a> {
 impl Finder<'_> {
     fn search(&mut self, edges: &[StaticWord]) {
         let mut cache = PageCache::new(self.context.memory);
-        for &StaticWord { at, word } in edges {
+        for &StaticWord { at, value: word } in edges {
             let is_within = |root: &u64| (*root..root + self.shape.used_root_bytes).contains(&at);
             if Instant::now() >= self.context.deadline {
                 return;

@@ -4,10 +4,10 @@
 //! the current page, and a finished page is added to the sums. Free bytes are classified when their
 //! page is finished: they are pinned if the page also holds live data.
 //!
-//! Several threads accumulate a range in [`AccumulatedPart`]s. Joining two adjacent blocks finishes
+//! Several threads accumulate a range in [`AccumulatedPart`]s. Joining two adjacent parts finishes
 //! the page that they share.
 
-use crate::class::CLASSES;
+use crate::class::{CLASSES, FreeSlots};
 pub use crate::class::{Class, Refinement, SLOTS, Slot};
 use crate::range::{PAGE_BYTES, RangePages, page_of};
 use strandline_process::range::AddressRange;
@@ -72,8 +72,8 @@ pub struct CellSums {
     pub resident: ResidentBytes,
 }
 
-/// Up to this many cells a block's list grows one at a time: a large heap has thousands of blocks,
-/// each with few cells.
+/// Up to this many cells the list of a part grows one at a time: a large heap has thousands of
+/// parts, each with few cells.
 const EXACT_GROWTH_CELLS: usize = 4;
 
 /// How bytes of whole pages are counted.
@@ -121,7 +121,7 @@ impl Sums {
     }
 
     /// The cell that contains `address`; `bounds` is called only to create it. Pages come in
-    /// address order except for the first of a block, so it is nearly always the last cell.
+    /// address order except for the first of a part, so it is nearly always the last cell.
     #[inline]
     fn cell(&mut self, address: u64, bounds: impl FnOnce() -> AddressRange) -> &mut ResidentBytes {
         let index = match self.cells.last() {
@@ -248,12 +248,12 @@ pub struct AccumulatedPart {
 }
 
 impl AccumulatedPart {
-    /// An empty block at `start`, for joining others to it.
+    /// An empty part at `start`, for joining others to it.
     pub fn empty(start: u64) -> Self {
         Self { start, end: start, head: None, sums: Sums::default(), tail: None }
     }
 
-    /// Joins the block that follows. Fails if it does not start at the end of this one, because
+    /// Joins the part that follows. Fails if it does not start at the end of this one, because
     /// bytes would then be counted twice or not at all.
     pub fn join(&mut self, next: Self, pages: &RangePages) -> Result<(), OutOfOrder> {
         if next.start != self.end {
@@ -395,16 +395,16 @@ impl<'a> Accumulator<'a> {
     pub fn claim_refined(&mut self, end: u64, header_bytes: u64, refined: &Refinement) {
         self.claim_used(end, header_bytes, |accumulator| {
             let until = accumulator.cursor.saturating_add(refined.bytes).min(end);
-            let Some((free, on_pages)) = refined.free else {
+            let Some(FreeSlots { class: free, bytes_on_pages }) = refined.free else {
                 accumulator.claim_to(until, Class::Refined(refined.slot));
                 return;
             };
-            let mut on_pages = on_pages.into_iter();
+            let mut bytes_on_pages = bytes_on_pages.into_iter();
             // Free bytes that do not fit on their page, because of a header, move to the next page.
             let mut free_bytes = 0;
             while accumulator.cursor < until {
                 let page_end = (page_of(accumulator.cursor) + PAGE_BYTES).min(until);
-                free_bytes += u64::from(on_pages.next().unwrap_or(0));
+                free_bytes += u64::from(bytes_on_pages.next().unwrap_or(0));
                 let here = free_bytes.min(page_end - accumulator.cursor);
                 free_bytes -= here;
                 accumulator.claim_to(page_end - here, Class::Refined(refined.slot));
@@ -490,7 +490,7 @@ impl<'a> Accumulator<'a> {
         }
     }
 
-    /// Ends the block at the cursor and starts the next block there.
+    /// Ends the part at the cursor and starts the next one there.
     pub fn cut(&mut self) -> AccumulatedPart {
         let end = self.cursor;
         let mut tail = None;
@@ -501,7 +501,7 @@ impl<'a> Accumulator<'a> {
             tail = self.current.take();
         }
         self.leave_page();
-        let block = AccumulatedPart {
+        let part = AccumulatedPart {
             start: self.start,
             end,
             head: self.head.take(),
@@ -509,7 +509,7 @@ impl<'a> Accumulator<'a> {
             tail,
         };
         self.start = end;
-        block
+        part
     }
 }
 

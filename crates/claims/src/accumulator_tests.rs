@@ -104,7 +104,8 @@ fn a_refined_chunk_is_the_runtimes_up_to_its_length() {
     accumulator.claim_refined(0x100, 8, &Refinement { slot, bytes: 0xe0, free: None });
     accumulator.claim_refined(0x140, 8, &Refinement { slot, bytes: u64::MAX, free: None });
     accumulator.claim_to(0xf00, Class::Metadata);
-    let arena = Refinement { slot, bytes: 0x1ff0, free: Some((free, [0x200, 0x1000])) };
+    let free_slots = FreeSlots { class: free, bytes_on_pages: [0x200, 0x1000] };
+    let arena = Refinement { slot, bytes: 0x1ff0, free: Some(free_slots) };
     accumulator.claim_refined(0x2f00, 8, &arena);
     accumulator.claim_to(0x4000, Class::Metadata);
     let sums = whole(&pages, vec![accumulator.cut()]);

@@ -53,9 +53,17 @@ pub struct Refinement {
     pub slot: Slot,
     /// Number of those bytes: at most what the chunk can hold.
     pub bytes: u64,
-    /// For an arena of the runtime: the class of free slots in it, and their bytes on each of the
-    /// two pages that it touches.
-    pub free: Option<(Slot, [u16; 2])>,
+    /// The free slots in it, if it is an arena of the runtime.
+    pub free: Option<FreeSlots>,
+}
+
+/// Free slots in an arena of a runtime.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FreeSlots {
+    /// Their class.
+    pub class: Slot,
+    /// Their bytes on each of the two pages that the arena touches.
+    pub bytes_on_pages: [u16; 2],
 }
 
 /// A block with its own mapping.

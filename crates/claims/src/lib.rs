@@ -20,7 +20,6 @@ pub mod class;
 pub mod doubts;
 pub mod facts;
 pub mod finding;
-pub mod marks;
 pub mod palette;
 pub mod places;
 pub mod range;

@@ -18,7 +18,7 @@ use std::sync::{Mutex, OnceLock};
 use strandline_holders::Builder;
 use strandline_process::range::AddressRange;
 
-use crate::class::{MappedBlock, Refinement, SLOTS, Slot};
+use crate::class::{FreeSlots, MappedBlock, Refinement, SLOTS, Slot};
 use crate::palette::SlotTable;
 use crate::rows::RowRef;
 
@@ -53,19 +53,13 @@ pub struct Refinements {
     leaves: Vec<Leaf>,
     /// Leaf number minus index of the last search, as a hint: most of a heap is contiguous.
     index_hint: AtomicU64,
-    tabled: Mutex<HashMap<u64, TableEntry>>,
+    /// Claims by pointer; [`WHOLE_BLOCK`] stands for the length of the block.
+    tabled: Mutex<HashMap<u64, Refinement>>,
     /// Maximum number of claims in the table, in proportion to resident memory.
     max_table_entries: usize,
     palette: Mutex<SlotTable>,
     /// Other allocators' memory within blocks: ranges in address order, without overlap.
     nested: Vec<AddressRange>,
-}
-
-#[derive(Clone, Copy)]
-struct TableEntry {
-    slot: Slot,
-    bytes: u64,
-    free: Option<(Slot, [u16; 2])>,
 }
 
 impl Refinements {
@@ -106,20 +100,20 @@ impl Refinements {
         self.put(pointer, WHOLE_BLOCK, slot, None)
     }
 
-    /// Claims an arena of the runtime. `free_on_pages` are the bytes of free slots on the first and
-    /// the second page that it touches; they get the class `free`.
+    /// Claims an arena of the runtime. `bytes_on_pages` are the bytes of free slots on the first
+    /// and the second page that it touches; they get the class `free`.
     pub fn claim_arena(
         &self,
         pointer: u64,
         bytes: u64,
         slot: Slot,
         free: Slot,
-        free_on_pages: [u16; 2],
+        bytes_on_pages: [u16; 2],
     ) -> bool {
-        self.put(pointer, bytes, slot, Some((free, free_on_pages)))
+        self.put(pointer, bytes, slot, Some(FreeSlots { class: free, bytes_on_pages }))
     }
 
-    fn put(&self, pointer: u64, bytes: u64, slot: Slot, free: Option<(Slot, [u16; 2])>) -> bool {
+    fn put(&self, pointer: u64, bytes: u64, slot: Slot, free: Option<FreeSlots>) -> bool {
         if !pointer.is_multiple_of(ALIGNMENT) || bytes == 0 {
             return false;
         }
@@ -140,7 +134,7 @@ impl Refinements {
         if tabled.contains_key(&pointer) || tabled.len() >= self.max_table_entries {
             return false;
         }
-        tabled.insert(pointer, TableEntry { slot, bytes, free });
+        tabled.insert(pointer, Refinement { slot, bytes, free });
         true
     }
 
@@ -215,20 +209,20 @@ impl<'a> Finder<'a> {
         if mark == 0 || !pointer.is_multiple_of(ALIGNMENT) {
             return None;
         }
-        let TableEntry { slot, bytes, free } = match mark & ((1 << LENGTH_BITS) - 1) {
-            length if length != IN_TABLE && mark >> LENGTH_BITS & 1 == half(pointer) => TableEntry {
+        let claim = match mark & ((1 << LENGTH_BITS) - 1) {
+            length if length != IN_TABLE && mark >> LENGTH_BITS & 1 == half(pointer) => Refinement {
                 slot: Slot::new((mark >> SLOT_SHIFT) as u8 - 1)?,
                 bytes: u64::from(length),
                 free: None,
             },
             _ => self.table(pointer)?,
         };
-        let bytes = if bytes == WHOLE_BLOCK { usable } else { bytes };
+        let bytes = if claim.bytes == WHOLE_BLOCK { usable } else { claim.bytes };
         let fits = bytes <= usable && usable <= bytes.saturating_mul(2).saturating_add(MAX_SLACK_BYTES);
-        fits.then_some(Refinement { slot, bytes, free })
+        fits.then_some(Refinement { bytes, ..claim })
     }
 
-    fn table(&self, pointer: u64) -> Option<TableEntry> {
+    fn table(&self, pointer: u64) -> Option<Refinement> {
         self.refinements.tabled.lock().ok()?.get(&pointer).copied()
     }
 
@@ -326,22 +320,24 @@ impl Matches {
         }
     }
 
-    /// Matches the claims on blocks with their own mappings.
+    /// Keeps blocks with their own mappings, and matches the claims on them.
     pub fn add_mapped(&mut self, claims: Option<&Refinements>, blocks: &[MappedBlock]) {
-        for block in blocks {
-            self.push_block(block.pointer, block.usable_end.saturating_sub(block.pointer));
-        }
-        let Some(claims) = claims else { return };
         let mut blocks: Vec<&MappedBlock> = blocks.iter().collect();
         blocks.sort_unstable_by_key(|block| block.start);
-        let mut finder = claims.finder();
+        let mut finder = claims.map(Refinements::finder);
         for block in blocks {
-            let nested = finder.nested(block.pointer, block.usable_end);
-            self.nested.extend_from_slice(nested);
-            let found = finder.find(block.pointer, block.usable_end.saturating_sub(block.pointer));
-            if let Some(refined) = found.filter(|_| nested.is_empty()) {
-                self.count(block.pointer, &refined);
+            let usable = block.usable_end.saturating_sub(block.pointer);
+            if let Some(finder) = &mut finder {
+                let nested = finder.nested(block.pointer, block.usable_end);
+                if !nested.is_empty() {
+                    self.nested.extend_from_slice(nested);
+                    continue;
+                }
+                if let Some(refined) = finder.find(block.pointer, usable) {
+                    self.count(block.pointer, &refined);
+                }
             }
+            self.push_block(block.pointer, usable);
         }
     }
 
@@ -392,7 +388,8 @@ mod tests {
             assert_eq!(finder.find(pointer, 2064), Some(Refinement { slot: slot(23), bytes, free: None }));
         }
         let arena = finder.find(0x1ff_0010, 4088).unwrap();
-        assert_eq!((arena.bytes, arena.free), (4080, Some((slot(7), [96, 24]))));
+        let free = FreeSlots { class: slot(7), bytes_on_pages: [96, 24] };
+        assert_eq!((arena.bytes, arena.free), (4080, Some(free)));
         let mut matched = Matches::default();
         matched.count(0x10_0010, &Refinement { slot: slot(5), bytes: 800_002, free: None });
         matched.count(0x1ff_0010, &arena);
@@ -444,6 +441,26 @@ mod tests {
         let mut claims = Refinements::default();
         claims.nest([(0x1000, 0x2000), (0x1000, 0x9000), (0x1000, 0x9000), (0x3000, 0x4000)]);
         assert_eq!(claims.finder().nested(0, 0x10000), [AddressRange::new(0x1000, 0x9000)]);
+    }
+
+    #[test]
+    fn mapped_blocks_with_nested_ranges_are_not_kept() {
+        let mut claims = Refinements::new([(0x10_0000, 0x20_0000)]);
+        claims.nest([(0x11_0000, 0x12_0000)]);
+        assert!(claims.claim(0x14_0010, 0x8000, slot(2)));
+        let block = |start: u64| {
+            let end = start + 0x3_0000;
+            MappedBlock { start, pointer: start + 16, usable_end: end, end }
+        };
+        let mut matched = Matches::new(true);
+        matched.add_mapped(Some(&claims), &[block(0x14_0000), block(0x10_0000)]);
+        assert_eq!(matched.nested, [AddressRange::new(0x11_0000, 0x12_0000)]);
+        assert_eq!(matched.count_of([slot(2)]), 0, "much larger than the claim");
+        let blocks = matched.blocks.unwrap().finish().unwrap();
+        assert_eq!((blocks.len(), blocks.bytes(0)), (1, 0x3_0000 - 16));
+        let mut all = Matches::new(true);
+        all.add_mapped(None, &[block(0x14_0000), block(0x10_0000)]);
+        assert_eq!(all.blocks.unwrap().finish().unwrap().len(), 2);
     }
 
     #[test]

@@ -247,6 +247,8 @@ pub struct ReferenceHints {
     pub stops: AddressSet,
     /// The variables; what those with the same name hold is added up.
     pub variables: Vec<Variable>,
+    /// Memory that the runtime releases as a whole once no block in it is in use, in address order.
+    pub units: Vec<AddressRange>,
 }
 
 /// A variable that refers to a block.
@@ -332,6 +334,8 @@ impl ReferenceHints {
         }
         self.stops.extend(other.stops);
         self.variables.extend(other.variables);
+        self.units.extend(other.units);
+        self.units.sort_unstable();
     }
 }
 

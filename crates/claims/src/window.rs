@@ -4,6 +4,8 @@
 //! change what is being measured. Every page that is read is checked for zeros on the way, so that
 //! memory is read once.
 
+use std::time::Instant;
+
 use crate::range::{PAGE_BYTES, RangePages, is_all_zero, page_of};
 use strandline_process::buffer::ReadBuffer;
 use strandline_process::memory::{Memory, WordPair, word_at};
@@ -21,11 +23,14 @@ pub struct Window<'a> {
     end: u64,
     bytes_read: u64,
     unreadable_bytes: u64,
+    deadline: Instant,
+    is_late: bool,
 }
 
 impl<'a> Window<'a> {
-    /// A window that has read nothing yet and will start at `start`.
-    pub fn new(memory: &'a dyn Memory, pages: &'a RangePages, start: u64) -> Self {
+    /// A window that has read nothing yet and will start at `start`. After the deadline it skips to
+    /// the addresses that are asked for, and the pages before them are not checked for zeros.
+    pub fn new(memory: &'a dyn Memory, pages: &'a RangePages, start: u64, deadline: Instant) -> Self {
         let start = page_of(start);
         Self {
             memory,
@@ -35,7 +40,15 @@ impl<'a> Window<'a> {
             end: start,
             bytes_read: 0,
             unreadable_bytes: 0,
+            deadline,
+            is_late: false,
         }
+    }
+
+    /// Whether the deadline had passed when the window last moved.
+    #[inline]
+    pub fn is_late(&self) -> bool {
+        self.is_late
     }
 
     /// Bytes read so far.
@@ -56,8 +69,9 @@ impl<'a> Window<'a> {
     /// Reads everything up to and including the page that contains `address`.
     pub fn advance(&mut self, address: u64) {
         while address >= self.end && self.end < self.pages.end() {
-            let next_resident =
-                self.pages.runs_in(self.end, self.pages.end()).next().map_or(u64::MAX, |run| run.start);
+            self.is_late = self.is_late || Instant::now() >= self.deadline;
+            let next_run = self.pages.runs_in(self.end, self.pages.end()).next().filter(|_| !self.is_late);
+            let next_resident = next_run.map_or(u64::MAX, |run| run.start);
             // Skips what is not resident.
             self.start = if next_resident > address { page_of(address) } else { next_resident };
             self.end = self.start.saturating_add(WINDOW_BYTES).min(self.pages.end());
@@ -66,7 +80,7 @@ impl<'a> Window<'a> {
     }
 
     fn fill(&mut self) {
-        let length = (self.end - self.start) as usize;
+        let length = self.end.saturating_sub(self.start) as usize;
         self.buffer.resize(length);
         let mut behind = 0;
         for run in self.pages.runs_in(self.start, self.end) {
@@ -125,6 +139,8 @@ impl<'a> Window<'a> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use strandline_process::range::AddressRange;
 
     use super::*;
@@ -143,7 +159,7 @@ mod tests {
     fn forward_reads_find_zeros_and_skip_nonresident_pages() {
         let pages =
             RangePages::new((0x10_0000, 0x8000_0000), [(0x10_0000, 0x20_5000), (0x7000_0000, 0x7000_1000)]);
-        let mut window = Window::new(&Ramp, &pages, 0x10_0000);
+        let mut window = Window::new(&Ramp, &pages, 0x10_0000, Instant::now() + Duration::from_secs(600));
         let word = |at: u64| u64::from_le_bytes([(at / 8) as u8 | 1; 8]);
         assert_eq!(window.pair(0x10_0040), (word(0x10_0040), word(0x10_0048)));
         assert_eq!(window.pair(0x20_4000), (word(0x20_4000), word(0x20_4008)));
@@ -154,5 +170,15 @@ mod tests {
         assert_eq!(window.bytes_read(), 0x10_5000 + 0x1000);
         assert!(window.peek(0x11_0000).is_some_and(|(_, fetched)| fetched));
         assert!(window.peek(0x3000_0000).is_none());
+    }
+
+    #[test]
+    fn after_the_deadline_only_what_is_asked_for_is_read() {
+        let pages = RangePages::new((0x10_0000, 0x8000_0000), [(0x10_0000, 0x8000_0000)]);
+        let mut window = Window::new(&Ramp, &pages, 0x10_0000, Instant::now());
+        assert!(!window.is_late());
+        assert_ne!(window.pair(0x7000_0010), (0, 0));
+        assert!(window.is_late());
+        assert_eq!(window.bytes_read(), WINDOW_BYTES);
     }
 }

@@ -96,7 +96,7 @@ impl ChargeReader {
     pub fn read(&mut self, survey: &Survey, selection: &Selection) -> Charges {
         let mut process_groups: Vec<_> =
             survey.groups.iter().filter(|(path, _)| path.as_str() != OTHER_GROUPS).collect();
-        let requested = selection.groups_asked_for(process_groups.iter().map(|(path, _)| path.as_str()));
+        let requested = selection.requested_groups(process_groups.iter().map(|(path, _)| path.as_str()));
         process_groups.sort_by_key(|(_, sum)| std::cmp::Reverse(sum.rss_bytes));
         let mut seen = HashSet::new();
         let all = requested.into_iter().chain(process_groups.into_iter().map(|(path, _)| path.clone()));
@@ -132,7 +132,7 @@ impl ChargeReader {
     /// recently read ones.
     fn read_oldest_first(&mut self, paths: &[String]) {
         let mut turns: Vec<&String> = paths.iter().collect();
-        turns.sort_by_key(|path| self.readings.get(*path).map(|look| look.at));
+        turns.sort_by_key(|path| self.readings.get(*path).map(|reading| reading.at));
         let since = Instant::now();
         for path in turns {
             let found = self.read_group(path);

@@ -3,6 +3,7 @@
 //! would exceed the rest of the budget; the actual stop is counted, and what exceeds the budget is
 //! paid back.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -147,15 +148,19 @@ impl LedgerThread {
             ..explain::Options::default()
         };
         let since = Instant::now();
-        let found = explain::explain(turn.key.pid, &options);
+        // A panic of a reader must not end the ledgers of the other processes.
+        let found = catch_unwind(AssertUnwindSafe(|| explain::explain(turn.key.pid, &options)));
         let now = Instant::now();
+        let max_stop = now.duration_since(since).min(requested);
         let (stopped, result) = match found {
-            Ok(explanation) => {
+            Ok(Ok(explanation)) => {
                 let stopped =
                     Duration::try_from_secs_f64(explanation.cost.stopped_seconds).unwrap_or(requested);
                 (stopped, Ok(Summary::of(&explanation, self.row_share, now)))
             }
-            Err(error) => (stopped_by_failure(&error, now.duration_since(since).min(requested)), Err(error)),
+            Ok(Err(Error::Io { .. })) if turn.remaining.is_zero() => (max_stop, Err(Some("stop_budget"))),
+            Ok(Err(error)) => (stopped_by_failure(&error, max_stop), Err(reason(&error))),
+            Err(_) => (max_stop, Err(Some("cannot_be_read"))),
         };
         // Otherwise the exporter's memory would grow with each ledger.
         strandline_sys::host::trim_heap();
@@ -168,14 +173,13 @@ impl LedgerThread {
             entry.not_before = now + self.options.interval;
             match result {
                 Ok(summary) => self.keep(entry, summary, requested, stopped),
-                Err(Error::Io { .. }) if turn.remaining.is_zero() => entry.problem = Some("stop_budget"),
-                Err(error) => entry.problem = reason(&error),
+                Err(problem) => entry.problem = problem,
             }
         }
     }
 
     /// Keeps a ledger, unless it is worse than the present one. It stopped its process for
-    /// `stopped` of the `asked` time.
+    /// `stopped` of the `requested` time.
     fn keep(&self, entry: &mut Entry, summary: Summary, requested: Duration, stopped: Duration) {
         let now = summary.at;
         if !summary.is_cut_short {

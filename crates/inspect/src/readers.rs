@@ -199,10 +199,6 @@ mod tests {
 
     use super::*;
 
-    fn all() -> impl Iterator<Item = &'static ReaderInfo> {
-        ALLOCATORS.iter().map(|entry| entry.about).chain(RUNTIMES.iter().map(|entry| entry.about))
-    }
-
     #[test]
     fn names_are_given_once_and_rows_go_by_them() {
         let names: HashSet<&str> = all().map(|about| about.name).collect();

@@ -149,7 +149,8 @@ impl End {
 }
 
 impl Outcome {
-    /// How the run ended, with the end of its standard error: "exit status 3; its last words: …".
+    /// How the run ended, with the end of its standard error: "exit status 3; its standard
+    /// error ends with: …".
     pub fn describe_end(&self) -> String {
         let tail = match (&self.end, &self.stderr) {
             (End::Exited(_) | End::Signalled(_) | End::TimedOut, Some(path)) => {
@@ -158,7 +159,7 @@ impl Outcome {
             _ => String::new(),
         };
         let end = self.end.words();
-        if tail.is_empty() { end } else { format!("{end}; its last words: {tail}") }
+        if tail.is_empty() { end } else { format!("{end}; its standard error ends with: {tail}") }
     }
 
     /// The outcome of a run that never started.

@@ -1,6 +1,6 @@
 //! Builds the command that measures a subject, and reads the figures of the ended job.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use strandline_recording::{Reader, Record};
 
@@ -167,9 +167,9 @@ fn instructions(folder: &Path) -> Option<u64> {
     total
 }
 
-fn cachegrind_files(folder: &Path) -> Vec<std::path::PathBuf> {
+fn cachegrind_files(folder: &Path) -> Vec<PathBuf> {
     let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
-    let is_counts = |path: &std::path::PathBuf| {
+    let is_counts = |path: &PathBuf| {
         path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(CACHEGRIND_PREFIX))
     };
     entries.flatten().map(|entry| entry.path()).filter(is_counts).collect()
@@ -188,9 +188,9 @@ pub fn is_in_path(name: &str) -> bool {
 }
 
 /// The file of the program `name`, found as the shell would find it.
-pub fn find_in_path(name: &str) -> Option<std::path::PathBuf> {
+pub fn find_in_path(name: &str) -> Option<PathBuf> {
     use std::os::unix::fs::PermissionsExt;
-    let is_program = |path: &std::path::PathBuf| {
+    let is_program = |path: &PathBuf| {
         path.metadata().is_ok_and(|data| data.is_file() && data.permissions().mode() & 0o111 != 0)
     };
     if name.contains('/') {

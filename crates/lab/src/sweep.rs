@@ -1,12 +1,13 @@
 //! Ends the processes that a job left running.
 //!
 //! Descendants whose parents have ended are adopted by the process that called
-//! `strandline_sys::process::adopt_orphans`, which finds and ends them as its children, daemons
+//! `strandline_sys::process::become_subreaper`, which finds and ends them as its children, daemons
 //! included.
 
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
+use strandline_process::procfs::Process;
 use strandline_sys::process::{Usage, reap};
 use strandline_sys::signal;
 
@@ -90,20 +91,15 @@ pub fn own_children() -> Vec<i32> {
     let own = std::process::id();
     match std::fs::read_to_string(format!("/proc/{own}/task/{own}/children")) {
         Ok(list) => list.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect(),
-        Err(_) => children_by_parent_pid(own),
+        Err(_) => children_by_parent_pid(own.cast_signed()),
     }
 }
 
-fn children_by_parent_pid(parent: u32) -> Vec<i32> {
+fn children_by_parent_pid(parent: i32) -> Vec<i32> {
     let Ok(folder) = std::fs::read_dir("/proc") else { return Vec::new() };
     let pids = folder.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-    pids.filter(|pid| {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        // The process name, in parentheses, may contain anything; state and parent follow it.
-        let after = stat.rsplit_once(") ").map(|(_, after)| after).unwrap_or_default();
-        after.split(' ').nth(1).and_then(|parent| parent.parse().ok()) == Some(parent)
-    })
-    .collect()
+    let stat = |pid| Process::open(pid).and_then(|process| process.stat());
+    pids.filter(|&pid| stat(pid).is_ok_and(|stat| stat.parent == Some(parent))).collect()
 }
 
 #[cfg(test)]
@@ -114,7 +110,7 @@ mod tests {
     fn children_are_found_both_ways() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let pid = child.id().cast_signed();
-        let asked = children_by_parent_pid(std::process::id());
+        let asked = children_by_parent_pid(std::process::id().cast_signed());
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(asked.contains(&pid), "{asked:?}");

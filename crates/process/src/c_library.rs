@@ -1,5 +1,6 @@
 //! C libraries, recognised by the names of their files.
 
+use crate::image::printable;
 use crate::map::DELETED_SUFFIX;
 
 /// A C library.
@@ -30,10 +31,9 @@ impl CLibrary {
 /// glibc's banner: `GNU C Library (…) stable release version 2.36.`
 pub fn banner(bytes: &[u8]) -> Option<String> {
     const BANNER: &[u8] = b"GNU C Library (";
+    const MAX_BANNER_BYTES: usize = 200;
     let start = memchr::memmem::find(bytes, BANNER)?;
-    let banner: Vec<u8> =
-        bytes[start..].iter().copied().take(200).take_while(|&b| b.is_ascii_graphic() || b == b' ').collect();
-    Some(String::from_utf8_lossy(&banner).trim_end_matches('.').to_owned())
+    Some(printable(&bytes[start..], MAX_BANNER_BYTES).trim_end_matches('.').to_owned())
 }
 
 #[cfg(test)]

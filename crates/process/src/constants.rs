@@ -12,26 +12,11 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::rc::Rc;
 
-use object::elf;
+use crate::image::{self, Segment};
 
-use crate::memory::{half_word_at, word_at};
-
-/// Maximum number of program headers read.
-const MAX_SEGMENTS: usize = 64;
 /// Size of a block, and maximum number of cached blocks.
 const BLOCK_BYTES: u64 = 16 << 10;
 const MAX_BLOCKS: usize = 512;
-
-const HEADER_BYTES: usize = 64;
-const SEGMENT_BYTES: usize = 56;
-
-/// A part of the file that is mapped (`PT_LOAD`).
-#[derive(Clone, Copy, Debug)]
-struct Segment {
-    start: u64,
-    file_bytes: u64,
-    offset: u64,
-}
 
 /// The constants of a file.
 #[derive(Debug)]
@@ -44,36 +29,14 @@ pub struct Constants<'a> {
 impl<'a> Constants<'a> {
     /// Reads the headers of an ELF-64 file; `None` if it is not one.
     pub fn parse(file: &'a File) -> Option<Self> {
-        let header = read(file, 0, HEADER_BYTES)?;
-        if header.get(..6)? != b"\x7fELF\x02\x01" {
-            return None;
-        }
-        let half =
-            |at: usize| Some(usize::from(u16::from_le_bytes(header.get(at..at + 2)?.try_into().ok()?)));
-        let (entry_bytes, count) = (half(54)?, half(56)?);
-        if entry_bytes != SEGMENT_BYTES || count > MAX_SEGMENTS {
-            return None;
-        }
-        let table = read(file, word_at(&header, 32)?, count * SEGMENT_BYTES)?;
-        let is_mapped = |entry: &&[u8]| half_word_at(entry, 0) == Some(elf::PT_LOAD.0);
-        let segment = |entry: &[u8]| {
-            Some(Segment {
-                start: word_at(entry, 16)?,
-                file_bytes: word_at(entry, 32)?,
-                offset: word_at(entry, 8)?,
-            })
-        };
-        let segments = table.chunks_exact(SEGMENT_BYTES).filter(is_mapped).filter_map(segment).collect();
+        let segments = image::segments(file, &image::header(file)?)?;
         Some(Self { file, segments, blocks: HashMap::new() })
     }
 
     /// The string at `address` up to its zero byte; `None` if it is longer than `max_bytes` or not
     /// printable ASCII.
     pub fn text(&mut self, address: u64, max_bytes: usize) -> Option<String> {
-        let mut offset = self.segments.iter().find_map(|segment| {
-            let skip = address.checked_sub(segment.start).filter(|&skip| skip < segment.file_bytes)?;
-            segment.offset.checked_add(skip)
-        })?;
+        let mut offset = self.segments.iter().find_map(|segment| segment.rest_at(address))?.offset;
         let mut text = String::new();
         loop {
             let block = self.block(offset - offset % BLOCK_BYTES);
@@ -98,11 +61,6 @@ impl<'a> Constants<'a> {
             self.blocks.entry(first).or_insert_with(|| read_some(file, first, BLOCK_BYTES as usize).into());
         Rc::clone(block)
     }
-}
-
-fn read(file: &File, offset: u64, bytes: usize) -> Option<Vec<u8>> {
-    let got = read_some(file, offset, bytes);
-    (got.len() == bytes).then_some(got)
 }
 
 /// Reads up to `bytes` bytes from `offset` on; fewer at the end of the file.
@@ -131,11 +89,8 @@ mod tests {
         let mut constants = Constants::parse(&file).unwrap();
         let bytes = std::fs::read("/proc/self/exe").unwrap();
         let offset = memchr(&bytes, TEXT.as_bytes()) as u64;
-        let segment = constants
-            .segments
-            .iter()
-            .find(|s| (s.offset..s.offset + s.file_bytes).contains(&offset))
-            .unwrap();
+        let is_in = |segment: &&Segment| (segment.offset..segment.offset + segment.bytes).contains(&offset);
+        let segment = constants.segments.iter().find(is_in).unwrap();
         let address = offset - segment.offset + segment.start;
         assert_eq!(constants.text(address, 100).as_deref(), TEXT.strip_suffix('\0'));
         assert_eq!(constants.text(address, 10), None, "longer than wanted");

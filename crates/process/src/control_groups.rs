@@ -77,10 +77,12 @@ impl ControlGroups {
             fs::read_to_string(folder.join(name)).is_ok_and(|text| words.contains(&text.trim()))
         };
         let groups = self.folders("memory");
-        let kills_all = |folder: &PathBuf| {
-            contains(folder, "memory.oom.group", &["1"]) && number(folder, "memory.max").is_some()
+        let has_limit = |folder: &PathBuf| number(folder, "memory.max").is_some();
+        // The limit may be that of a group above (mm/memcontrol.c, mem_cgroup_get_oom_group).
+        let kills_all = |(index, folder): (usize, &PathBuf)| {
+            contains(folder, "memory.oom.group", &["1"]) && groups.iter().skip(index).any(has_limit)
         };
-        if groups.iter().any(kills_all) {
+        if groups.iter().enumerate().any(kills_all) {
             return Some("its control group kills all its processes on an OOM (memory.oom.group)");
         }
         let is_frozen = |folder: &PathBuf| {
@@ -211,10 +213,14 @@ mod tests {
         assert_eq!(groups.processes_left(), Some(3));
         tree.write("a", "memory.oom.group", "1\n");
         tree.write("a", "memory.max", "max\n");
-        assert_eq!(groups.objection_to_copy(), None, "without a limit of its own it is ended by no limit");
+        assert_eq!(groups.objection_to_copy(), None, "without a limit it is ended by none");
         tree.write("a", "memory.max", "4096\n");
         assert!(groups.objection_to_copy().unwrap().contains("memory.oom.group"));
         tree.write("a", "memory.oom.group", "0\n");
+        assert_eq!(groups.objection_to_copy(), None);
+        tree.write("a/b", "memory.oom.group", "1\n");
+        assert!(groups.objection_to_copy().is_some(), "the limit of the group above ends it whole");
+        tree.write("a/b", "memory.oom.group", "0\n");
         tree.write("a/b", "cgroup.freeze", "1\n");
         assert!(groups.objection_to_copy().unwrap().contains("frozen"));
         assert!(tree.groups("0::/../other\n").objection_to_copy().unwrap().contains("not visible"));

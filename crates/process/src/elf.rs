@@ -8,6 +8,7 @@
 use std::cell::Cell;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
 use object::elf;
@@ -15,6 +16,7 @@ use object::read::elf::{FileHeader, ProgramHeader, SectionHeader, SectionTable, 
 use object::read::{ReadCache, ReadRef};
 
 use crate::error::Error;
+use crate::image::until_zero;
 use crate::map::{AddressSpace, Mapping};
 use crate::memory::Memory;
 use crate::namespaces;
@@ -27,8 +29,8 @@ pub const MAX_FILE_BYTES: u64 = 512 << 20;
 pub const MAX_TABLE_BYTES: u64 = 64 << 20;
 /// Limit on bytes read for one parse: `object` keeps every piece until the parse ends.
 const MAX_PARSE_BYTES: u64 = 256 << 20;
-/// Limit on the length of a symbol name, in bytes: without it, a table without terminators costs
-/// symbols times bytes.
+/// Limit on the length of a symbol name with its terminator, in bytes: without it, a table without
+/// terminators costs symbols times bytes.
 const MAX_NAME_BYTES: usize = 4096;
 /// Size limit of the vDSO, in bytes.
 const MAX_VDSO_BYTES: u64 = 1 << 20;
@@ -89,7 +91,7 @@ pub struct Object {
     /// Added to a file address to get the target address, modulo 2^64.
     bias: u64,
     /// Executable ranges at runtime.
-    text: Vec<std::ops::Range<u64>>,
+    text: Vec<Range<u64>>,
 }
 
 type Header = elf::FileHeader64<object::LittleEndian>;
@@ -153,7 +155,7 @@ impl Object {
     }
 
     /// Its executable ranges in the target.
-    pub fn text(&self) -> &[std::ops::Range<u64>] {
+    pub fn text(&self) -> &[Range<u64>] {
         &self.text
     }
 
@@ -264,9 +266,7 @@ impl Object {
 
 /// The name at `offset` in a string table; `None` if it does not end within [`MAX_NAME_BYTES`].
 fn name_at(names: &[u8], offset: u32) -> Option<&[u8]> {
-    let rest = names.get(usize::try_from(offset).ok()?..)?;
-    let rest = rest.get(..MAX_NAME_BYTES).unwrap_or(rest);
-    rest.get(..memchr::memchr(0, rest)?)
+    until_zero(names.get(usize::try_from(offset).ok()?..)?, MAX_NAME_BYTES - 1)
 }
 
 /// The load bias, from the segment that `mapping` maps.
@@ -380,7 +380,7 @@ impl<'a> ReadRef<'a> for LimitedReader<'a> {
         self.cache.read_bytes_at(offset, size)
     }
 
-    fn read_bytes_at_until(self, range: std::ops::Range<u64>, delimiter: u8) -> Result<&'a [u8], ()> {
+    fn read_bytes_at_until(self, range: Range<u64>, delimiter: u8) -> Result<&'a [u8], ()> {
         // `object` searches no further for the delimiter.
         self.charge(MAX_NAME_BYTES as u64)?;
         self.cache.read_bytes_at_until(range, delimiter)

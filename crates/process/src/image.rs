@@ -20,6 +20,8 @@ const MAX_SECTIONS: usize = 4096;
 /// Maximum length of a section name: names may overlap in the file, but each takes memory of its
 /// own.
 const MAX_SECTION_NAME: usize = 64;
+/// Maximum bytes read of the names of sections.
+const MAX_SECTION_NAMES_BYTES: u64 = 1 << 20;
 /// Maximum bytes read of a symbol table (a million symbols), and of its names.
 const MAX_SYMBOL_BYTES: u64 = 24 << 20;
 const MAX_NAME_BYTES: u64 = 64 << 20;
@@ -28,6 +30,10 @@ const MAX_SEARCH_BYTES: u64 = 16 << 20;
 const BLOCK_BYTES: usize = 1 << 20;
 /// Maximum length of a string that is returned.
 const STRING_BYTES: usize = 96;
+/// Maximum number of program headers read.
+const MAX_SEGMENTS: usize = 256;
+/// Maximum bytes of initialised data that are read at once.
+const MAX_DATA_BYTES: u64 = 4096;
 /// Maximum number of exported values with one prefix: V8 has some 500.
 const MAX_VALUES: usize = 4096;
 /// Maximum number of strings with one ending; a table of options has fewer.
@@ -72,11 +78,7 @@ pub struct Symbol {
 impl ElfFile {
     /// Reads the headers; `None` if the file is not a little-endian ELF-64 file.
     pub fn open(file: File) -> Option<Self> {
-        let header = read(&file, 0, HEADER_BYTES as u64)?;
-        // Magic, ELFCLASS64, ELFDATA2LSB.
-        if header.get(..6)? != b"\x7fELF\x02\x01" {
-            return None;
-        }
+        let header = header(&file)?;
         let mut image = Self { file, header, sections: Vec::new() };
         image.sections = image.read_sections().unwrap_or_default();
         Some(image)
@@ -92,12 +94,12 @@ impl ElfFile {
             return None;
         }
         let table = read(&self.file, offset, (count * SECTION_BYTES) as u64)?;
-        let mut sections: Vec<Section> = table.chunks_exact(SECTION_BYTES).filter_map(section).collect();
+        let entries = table.chunks_exact(SECTION_BYTES);
+        let mut sections = entries.clone().map(section).collect::<Option<Vec<Section>>>()?;
         let names = sections.get(name_section)?;
-        let names = read(&self.file, names.offset, names.bytes.min(1 << 20))?;
-        for section in &mut sections {
-            let start = u32::from_le_bytes(section.name.as_slice().try_into().unwrap_or_default()) as usize;
-            section.name = section_name(&names, start).to_vec();
+        let names = read(&self.file, names.offset, names.bytes.min(MAX_SECTION_NAMES_BYTES))?;
+        for (section, entry) in sections.iter_mut().zip(entries) {
+            section.name = section_name(&names, half_word_at(entry, 0)? as usize).to_vec();
         }
         Some(sections)
     }
@@ -129,8 +131,8 @@ impl ElfFile {
         self.each_symbol(SHT_DYNSYM, &mut |text, address| {
             let suffix = text
                 .strip_prefix(prefix.as_bytes())
-                .and_then(|text| text.split(|byte| *byte == 0).next())
-                .filter(|suffix| suffix.len() <= STRING_BYTES && found.len() < MAX_VALUES);
+                .and_then(|suffix| until_zero(suffix, STRING_BYTES))
+                .filter(|_| found.len() < MAX_VALUES);
             let suffix = suffix.and_then(|suffix| std::str::from_utf8(suffix).ok());
             found.extend(suffix.map(|suffix| (suffix.to_owned(), address)));
         });
@@ -173,22 +175,9 @@ impl ElfFile {
 
     /// Reads `bytes` bytes (at most 4096) of initialised data at an address before relocation.
     pub fn bytes_at(&self, address: u64, bytes: u64) -> Option<Vec<u8>> {
-        let offset = word_at(&self.header, 32)?;
-        let (entry_bytes, count) = {
-            let word = word_at(&self.header, 54)?;
-            (word as u16 as usize, (word >> 16) as u16 as usize)
-        };
-        if entry_bytes != SEGMENT_BYTES {
-            return None;
-        }
-        let table = read(&self.file, offset, (count.min(256) * SEGMENT_BYTES) as u64)?;
-        table.chunks_exact(SEGMENT_BYTES).find_map(|segment| {
-            let (start, in_file) = (word_at(segment, 16)?, word_at(segment, 32)?);
-            let skip = address.checked_sub(start)?;
-            let fits = half_word_at(segment, 0)? == PT_LOAD && skip.checked_add(bytes)? <= in_file;
-            let offset = word_at(segment, 8)?.checked_add(skip)?;
-            if fits { read(&self.file, offset, bytes.min(4096)) } else { None }
-        })
+        let fits = |segment: &Segment| segment.rest_at(address).filter(|rest| rest.bytes >= bytes);
+        let found = segments(&self.file, &self.header)?.iter().find_map(fits)?;
+        read(&self.file, found.offset, bytes.min(MAX_DATA_BYTES))
     }
 
     /// Where the file has read-only data that is searched for strings, as offsets.
@@ -208,8 +197,8 @@ impl ElfFile {
             let wanted = (end - at).min((BLOCK_BYTES + STRING_BYTES) as u64);
             let Some(block) = read(&self.file, at, wanted) else { break };
             for (needle, slot) in needles.iter().zip(&mut found).filter(|(_, slot)| slot.is_none()) {
-                *slot =
-                    memchr::memmem::find(&block, needle.as_bytes()).map(|place| printable(&block[place..]));
+                *slot = memchr::memmem::find(&block, needle.as_bytes())
+                    .map(|place| printable(&block[place..], STRING_BYTES));
             }
             at += BLOCK_BYTES as u64;
         }
@@ -259,15 +248,56 @@ fn is_text(byte: u8) -> bool {
     byte.is_ascii_graphic() || byte == b' '
 }
 
+/// Decodes a section header, without the name, which is in another section.
 fn section(entry: &[u8]) -> Option<Section> {
     Some(Section {
-        // Holds the offset of the name until the names are read.
-        name: entry.get(..4)?.to_vec(),
+        name: Vec::new(),
         kind: half_word_at(entry, 4)?,
         offset: word_at(entry, 24)?,
         bytes: word_at(entry, 32)?,
         link: half_word_at(entry, 40)?,
     })
+}
+
+/// A part of a file that is mapped (`PT_LOAD`).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Segment {
+    /// Its first address, before relocation.
+    pub start: u64,
+    /// Its length in the file.
+    pub bytes: u64,
+    /// Where it begins in the file.
+    pub offset: u64,
+}
+
+impl Segment {
+    /// Its part from `address` on; `None` if that is not in it.
+    pub fn rest_at(self, address: u64) -> Option<Self> {
+        let skip = address.checked_sub(self.start).filter(|&skip| skip < self.bytes)?;
+        Some(Self { start: address, bytes: self.bytes - skip, offset: self.offset.checked_add(skip)? })
+    }
+}
+
+/// The segments of an ELF-64 file with this header.
+pub(crate) fn segments(file: &File, header: &[u8]) -> Option<Vec<Segment>> {
+    // e_phentsize at 54, e_phnum at 56.
+    let sizes = word_at(header, 54)?;
+    let (entry_bytes, count) = (sizes as u16 as usize, (sizes >> 16) as u16 as usize);
+    if entry_bytes != SEGMENT_BYTES {
+        return None;
+    }
+    let table = read(file, word_at(header, 32)?, (count.min(MAX_SEGMENTS) * SEGMENT_BYTES) as u64)?;
+    let mapped = table.chunks_exact(SEGMENT_BYTES).filter(|entry| half_word_at(entry, 0) == Some(PT_LOAD));
+    let segment = |entry: &[u8]| {
+        Some(Segment { start: word_at(entry, 16)?, bytes: word_at(entry, 32)?, offset: word_at(entry, 8)? })
+    };
+    Some(mapped.filter_map(segment).collect())
+}
+
+/// The header of a little-endian ELF-64 file; `None` if it is another file.
+pub(crate) fn header(file: &File) -> Option<Vec<u8>> {
+    // Magic, ELFCLASS64, ELFDATA2LSB.
+    read(file, 0, HEADER_BYTES as u64).filter(|header| header.starts_with(b"\x7fELF\x02\x01"))
 }
 
 /// Reads exactly `bytes` bytes at `offset`. Checks first that the file has them, so that a false
@@ -284,13 +314,19 @@ fn read(file: &File, offset: u64, bytes: u64) -> Option<Vec<u8>> {
 
 /// The name at `start`; empty if it does not end within [`MAX_SECTION_NAME`].
 fn section_name(names: &[u8], start: usize) -> &[u8] {
-    let name = names.get(start..).unwrap_or(&[]);
-    let end = name.iter().take(MAX_SECTION_NAME).position(|&byte| byte == 0);
-    &name[..end.unwrap_or(0)]
+    names.get(start..).and_then(|name| until_zero(name, MAX_SECTION_NAME)).unwrap_or_default()
 }
 
-fn printable(bytes: &[u8]) -> String {
-    let text = bytes.iter().take(STRING_BYTES).take_while(|byte| is_text(**byte));
+/// The bytes before the first zero byte; `None` if there are more than `max_bytes`. Names in a file
+/// may overlap, so each is searched for its end within a bound.
+pub(crate) fn until_zero(bytes: &[u8], max_bytes: usize) -> Option<&[u8]> {
+    let searched = bytes.get(..=max_bytes).unwrap_or(bytes);
+    searched.get(..memchr::memchr(0, searched)?)
+}
+
+/// The printable ASCII characters that `bytes` begin with, at most `max_bytes`.
+pub(crate) fn printable(bytes: &[u8], max_bytes: usize) -> String {
+    let text = bytes.iter().take(max_bytes).take_while(|byte| is_text(**byte));
     text.map(|&byte| char::from(byte)).collect()
 }
 
@@ -373,6 +409,9 @@ mod tests {
         assert_eq!(section_name(&names, 7), b"", "longer than a name is");
         assert_eq!(section_name(&names, names.len() - 4), b"", "it has no end");
         assert_eq!(section_name(&names, names.len() + 1), b"");
+        let value = [vec![b'x'; STRING_BYTES], vec![0]].concat();
+        assert_eq!(until_zero(&value, STRING_BYTES).map(<[u8]>::len), Some(STRING_BYTES));
+        assert_eq!(until_zero(&value, STRING_BYTES - 1), None);
     }
 
     #[test]

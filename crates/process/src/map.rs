@@ -105,13 +105,14 @@ impl AddressSpace {
         (space, bad + unparsed)
     }
 
-    /// Takes mappings in address order; those that overlap or are out of order are skipped and
-    /// counted.
+    /// Takes mappings in address order; those that are empty, overlap or are out of order are
+    /// skipped and counted.
     pub fn from_mappings(all: impl IntoIterator<Item = Mapping>) -> (Self, usize) {
         let mut mappings: Vec<Mapping> = Vec::new();
         let mut bad = 0;
         for mapping in all {
-            if mappings.last().is_none_or(|last| last.end <= mapping.start) {
+            let is_in_order = mappings.last().is_none_or(|last| last.end <= mapping.start);
+            if is_in_order && mapping.start < mapping.end {
                 mappings.push(mapping);
             } else {
                 bad += 1;
@@ -189,5 +190,13 @@ mod tests {
         assert!(file.permissions.execute && !file.permissions.write);
         assert!(space.find(0x7f00_0003_0000).unwrap().permissions.shared);
         assert!(space.find(0x7f00_0002_1000).is_none());
+    }
+
+    #[test]
+    fn mappings_that_are_empty_or_end_before_their_start_are_skipped() {
+        let mapping = |start, end| Mapping { start, end, ..Mapping::default() };
+        let all = [mapping(0x1000, 0x1000), mapping(0x3000, 0x2000), mapping(0x3000, 0x4000)];
+        let (space, bad) = AddressSpace::from_mappings(all);
+        assert_eq!((space.mappings(), bad), ([mapping(0x3000, 0x4000)].as_slice(), 2));
     }
 }

@@ -36,33 +36,26 @@ const OPEN_FLAGS: i32 = 0o4000 | 0o400;
 /// [`crate::Error::Io`] if the path now leads to another file, or to none.
 pub fn open_mapped_file(process: &Process, mapping: &Mapping) -> Result<File> {
     let name = format!("map_files/{:x}-{:x}", mapping.start, mapping.end);
-    match with_dac_capabilities(|| open_regular(&process.path(&name))) {
-        Ok(file) => Ok(file),
-        Err(link_error) => {
-            let path = mapping.name.strip_suffix(DELETED_SUFFIX).unwrap_or(&mapping.name);
-            let path = below_root(process, path);
-            let inside = format!("root{path}");
-            match open_with_capabilities(process, &path, |file| {
-                same_device(file, mapping) && same_file(file, mapping)
-            }) {
-                Ok(file) if same_file(&file, mapping) => Ok(file),
-                Ok(_) => {
-                    let source = io::Error::new(
-                        io::ErrorKind::NotFound,
-                        "the path now names a different file than the mapped one; run as root to open the mapped one",
-                    );
-                    Err(crate::Error::Io { pid: process.pid(), what: format!("opening {inside}"), source })
-                }
-                // Both ways were refused: the first error shows what is missing.
-                Err(_) if link_error.kind() == io::ErrorKind::PermissionDenied => {
-                    Err(process.error(&name, link_error))
-                }
-                Err(source) => {
-                    Err(crate::Error::Io { pid: process.pid(), what: format!("opening {inside}"), source })
-                }
-            }
+    let link_error = match with_dac_capabilities(|| open_regular(&process.path(&name))) {
+        Ok(file) => return Ok(file),
+        Err(error) => error,
+    };
+    let path = mapping.name.strip_suffix(DELETED_SUFFIX).unwrap_or(&mapping.name);
+    let path = below_root(process, path);
+    let is_mapped = |file: &File| same_device(file, mapping) && same_file(file, mapping);
+    let source = match open_with_capabilities(process, &path, is_mapped) {
+        Ok(file) if same_file(&file, mapping) => return Ok(file),
+        Ok(_) => io::Error::new(
+            io::ErrorKind::NotFound,
+            "the path now names a different file than the mapped one; run as root to open the mapped one",
+        ),
+        // Both ways were refused: the first error shows what is missing.
+        Err(_) if link_error.kind() == io::ErrorKind::PermissionDenied => {
+            return Err(process.error(&name, link_error));
         }
-    }
+        Err(source) => source,
+    };
+    Err(crate::Error::Io { pid: process.pid(), what: format!("opening root{path}"), source })
 }
 
 /// Converts a path of /proc/PID/maps to one relative to the target's root. The kernel's paths start
@@ -120,7 +113,7 @@ fn open_below(process: &Process, path: &str) -> io::Result<File> {
 }
 
 /// Flags for a location that is resolved but not opened for reading.
-const PATH_FLAGS: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
+pub(crate) const PATH_FLAGS: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 
 /// Resolves a path below `root` without following links.
 fn without_links(root: OwnedFd, path: &str) -> io::Result<OwnedFd> {
@@ -190,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn own_mapped_files_open_by_either_door() {
+    fn own_mapped_files_open_in_both_ways() {
         let process = own();
         let (space, _) = AddressSpace::parse(&process.maps_text().unwrap());
         let mapping = space.mappings().iter().find(|m| m.name.starts_with('/')).unwrap();
@@ -295,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn files_of_another_mount_namespace_open_by_its_own_doors() {
+    fn files_of_another_mount_namespace_open_in_both_ways() {
         let Some((mut child, process)) = start_in_own_namespaces() else {
             eprintln!("skipped: no namespaces for this user");
             return;

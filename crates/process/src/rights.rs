@@ -11,6 +11,7 @@ use strandline_sys::capabilities::{
 };
 use strandline_sys::host;
 
+use crate::map::DELETED_SUFFIX;
 use crate::procfs::Status;
 
 /// All capabilities that strandline can use, in the order in which they are advised.
@@ -177,8 +178,8 @@ pub fn program() -> String {
     let Some(path) = path.as_deref().and_then(Path::to_str) else {
         return "\"$(command -v strandline)\"".to_owned();
     };
-    // Said of a file that was replaced since this program was started.
-    quoted(path.strip_suffix(" (deleted)").unwrap_or(path))
+    // The kernel marks a file that was replaced since this program was started.
+    quoted(path.strip_suffix(DELETED_SUFFIX).unwrap_or(path))
 }
 
 fn quoted(path: &str) -> String {

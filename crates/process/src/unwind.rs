@@ -20,6 +20,7 @@ use crate::elf::{FrameSections, Object};
 use crate::map::{AddressSpace, Mapping};
 use crate::memory::Memory;
 use crate::procfs::Process;
+use crate::range::AddressRange;
 use crate::stacks::ThreadFacts;
 use crate::target::live::ByPid;
 
@@ -27,8 +28,13 @@ use crate::target::live::ByPid;
 pub const MAX_FRAMES: usize = 4096;
 /// Maximum number of operations of a location expression; that of a PLT has a dozen.
 const MAX_OPERATIONS: u32 = 64;
-/// Maximum size of call frame information without an index (`.eh_frame_hdr`) searched by one walk.
-const MAX_SEARCHED_BYTES: usize = 16 << 20;
+/// Maximum bytes of call frame information that one walk searches (where there is no index,
+/// `.eh_frame_hdr`) and executes: 16 KiB for each of [`MAX_FRAMES`], of which most need some hundred
+/// bytes.
+const MAX_WALK_BYTES: usize = 64 << 20;
+/// Maximum bytes of call frame information loaded of all objects: a target may map thousands of
+/// files.
+const MAX_LOADED_BYTES: usize = 512 << 20;
 /// DWARF register numbers on x86-64: RSP, and the return address column.
 const RSP: usize = 7;
 const RETURN_ADDRESS: usize = 16;
@@ -95,24 +101,36 @@ pub enum End {
 #[derive(Debug, Default)]
 pub struct Objects {
     /// Keyed by the text mapping; `None` for an object without usable information.
-    loaded: HashMap<(u64, u64, u64), Option<FrameSections>>,
+    loaded: HashMap<TextKey, Option<FrameSections>>,
+    /// Bytes of the loaded information.
+    bytes: usize,
 }
 
-fn key(mapping: &Mapping) -> (u64, u64, u64) {
-    (mapping.start, mapping.end, mapping.inode)
+/// Identifies a text mapping, by its addresses and inode.
+type TextKey = (AddressRange, u64);
+
+fn key(mapping: &Mapping) -> TextKey {
+    (mapping.range(), mapping.inode)
 }
 
 impl Objects {
-    /// Loads the object of the text mapping at `address`. An object that cannot be read is
-    /// remembered as having no information.
+    /// Loads the object of the text mapping at `address`. An object that cannot be read, or exceeds
+    /// the bound on all objects, is remembered as having no information.
     pub fn load(&mut self, process: &Process, space: &AddressSpace, address: u64) {
         let Some(mapping) = space.find(address) else { return };
+        if self.bytes >= MAX_LOADED_BYTES {
+            self.loaded.insert(key(mapping), None);
+            return;
+        }
         let object = if mapping.has_file() {
             Object::open(process, space, mapping)
         } else {
             Object::from_memory(&ByPid::new(process.pid()), space, mapping)
         };
-        self.loaded.insert(key(mapping), object.ok().and_then(|object| object.frames()));
+        let frames = object.ok().and_then(|object| object.frames());
+        let bytes = frames.as_ref().map_or(0, |frames| frames.header.bytes.len() + frames.frames.bytes.len());
+        self.bytes = self.bytes.saturating_add(bytes);
+        self.loaded.insert(key(mapping), frames);
     }
 }
 
@@ -133,12 +151,12 @@ impl Unwinder<'_> {
         // The innermost instruction is about to run; in an outer frame it is the one after the
         // call, which may belong to the next function.
         let mut is_exact = true;
-        let mut search = Search { remaining_bytes: MAX_SEARCHED_BYTES };
+        let mut budget = Budget { remaining_bytes: MAX_WALK_BYTES };
         for _ in 0..MAX_FRAMES {
             if !visit(&frame) {
                 return End::Enough;
             }
-            match self.step(&mut context, &mut search, &frame, is_exact) {
+            match self.step(&mut context, &mut budget, &frame, is_exact) {
                 Ok(Some(caller)) => {
                     frame = caller.frame;
                     is_exact = caller.is_interrupted;
@@ -168,7 +186,7 @@ impl Unwinder<'_> {
     fn step(
         &self,
         context: &mut UnwindContext<usize>,
-        search: &mut Search,
+        budget: &mut Budget,
         frame: &Frame,
         is_exact: bool,
     ) -> Result<Option<Caller>, StepError> {
@@ -185,7 +203,7 @@ impl Unwinder<'_> {
         let bases = BaseAddresses::default()
             .set_eh_frame_hdr(object.header.address)
             .set_eh_frame(object.frames.address);
-        let entry = search.entry(object, &section, &bases, lookup)?;
+        let entry = budget.entry(object, &section, &bases, lookup)?;
         let row = entry
             .unwind_info_for_address(&section, &bases, context, lookup)
             .map_err(|_| StepError::Lost("bad call frame information"))?;
@@ -240,13 +258,19 @@ enum StepError {
     Lost(&'static str),
 }
 
-/// The budget of a walk for searching tables without an index.
-struct Search {
+/// The budget of a walk: bytes of call frame information that it may still search and execute.
+struct Budget {
     remaining_bytes: usize,
 }
 
-impl Search {
-    /// Returns the entry of the function at `address`.
+impl Budget {
+    fn charge(&mut self, bytes: usize) -> Result<(), StepError> {
+        let remaining = self.remaining_bytes.checked_sub(bytes);
+        self.remaining_bytes = remaining.ok_or(StepError::Lost("too much call frame information"))?;
+        Ok(())
+    }
+
+    /// Returns the entry of the function at `address`, whose instructions may be executed once.
     fn entry<'a>(
         &mut self,
         object: &'a FrameSections,
@@ -254,19 +278,19 @@ impl Search {
         bases: &BaseAddresses,
         address: u64,
     ) -> Result<Entry<'a>, StepError> {
-        let no_entry = |_| StepError::Lost(NO_ENTRY);
         let parsed: Option<ParsedEhFrameHdr<Slice<'a>>> =
             EhFrameHdr::new(&object.header.bytes, LittleEndian).parse(bases, 8).ok();
-        if let Some(index) = parsed.as_ref().and_then(|header| header.table()) {
-            return index
-                .fde_for_address(section, bases, address, EhFrame::cie_from_offset)
-                .map_err(no_entry);
-        }
-        // Without the index gimli searches linearly.
-        let remaining = self.remaining_bytes.checked_sub(object.frames.bytes.len());
-        self.remaining_bytes =
-            remaining.ok_or(StepError::Lost("too much call frame information without an index"))?;
-        section.fde_for_address(bases, address, EhFrame::cie_from_offset).map_err(no_entry)
+        let entry = match parsed.as_ref().and_then(|header| header.table()) {
+            Some(index) => index.fde_for_address(section, bases, address, EhFrame::cie_from_offset),
+            // gimli searches linearly.
+            None => {
+                self.charge(object.frames.bytes.len())?;
+                section.fde_for_address(bases, address, EhFrame::cie_from_offset)
+            }
+        };
+        let entry = entry.map_err(|_| StepError::Lost(NO_ENTRY))?;
+        self.charge(entry.entry_len().saturating_add(entry.cie().entry_len()))?;
+        Ok(entry)
     }
 }
 
@@ -348,17 +372,36 @@ mod tests {
     use crate::elf::Section;
 
     #[test]
-    fn tables_without_an_index_are_searched_within_a_bound() {
+    fn call_frame_information_is_searched_and_executed_within_a_bound() {
         let section = Section { address: 0x1000, bytes: vec![0; 64] };
         let object = FrameSections { header: Section::default(), frames: section };
-        let mut search = Search { remaining_bytes: 100 };
+        let mut budget = Budget { remaining_bytes: 100 };
         let frames = EhFrame::new(&object.frames.bytes, LittleEndian);
         let bases = BaseAddresses::default().set_eh_frame(0x1000);
-        let mut reasons = (0..2).map(|_| match search.entry(&object, &frames, &bases, 0x2000) {
+        let mut reasons = (0..2).map(|_| match budget.entry(&object, &frames, &bases, 0x2000) {
             Err(StepError::Lost(reason)) => reason,
             _ => "",
         });
         assert_eq!(reasons.next(), Some(NO_ENTRY));
-        assert_eq!(reasons.next(), Some("too much call frame information without an index"));
+        assert_eq!(reasons.next(), Some("too much call frame information"));
+    }
+
+    #[test]
+    fn instructions_of_an_entry_are_charged() {
+        // A CIE of version 1 without augmentation, and an FDE of 500 instructions.
+        let mut bytes = 12_u32.to_le_bytes().to_vec();
+        bytes.extend([0, 0, 0, 0, 1, 0, 1, 0x78, 16, 0, 0, 0]);
+        bytes.extend([520_u32, 20].map(u32::to_le_bytes).concat());
+        bytes.extend([0x2000_u64, 0x100].map(u64::to_le_bytes).concat());
+        bytes.extend([0; 500]);
+        let section = Section { address: 0x1000, bytes };
+        let object = FrameSections { header: Section::default(), frames: section };
+        let frames = EhFrame::new(&object.frames.bytes, LittleEndian);
+        let bases = BaseAddresses::default().set_eh_frame(0x1000);
+        let searched_bytes = object.frames.bytes.len();
+        for (remaining_bytes, is_enough) in [(searched_bytes + 532, true), (searched_bytes + 531, false)] {
+            let mut budget = Budget { remaining_bytes };
+            assert_eq!(budget.entry(&object, &frames, &bases, 0x2010).is_ok(), is_enough);
+        }
     }
 }

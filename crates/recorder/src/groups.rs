@@ -140,7 +140,10 @@ impl SampledGroup {
     fn add(&mut self, sample: GroupSample) -> Option<GroupSample> {
         let before = self.last.replace(sample.clone());
         self.first_kills = self.first_kills.or(sample.oom_kills);
-        let has_risen = |before: &GroupSample| sample.oom_kills > before.oom_kills;
+        let has_risen = |before: &GroupSample| {
+            let counts = sample.oom_kills.zip(before.oom_kills);
+            counts.is_some_and(|(now, then)| now > then)
+        };
         let before_kill = before.filter(has_risen);
         match self.pending.as_mut_slice() {
             // Keeps only the first and last of equal samples.
@@ -461,6 +464,19 @@ mod tests {
         assert!(fixture.recorder.kill().is_none(), "there is a pause after each sample");
         fixture.recorder.sample_if_due(45_000);
         assert_eq!(fixture.recorder.kill().map(|kill| kill.age_us), Some(45_000));
+    }
+
+    #[test]
+    fn a_count_of_kills_that_becomes_known_is_no_kill() {
+        let mut fixture = fabricated();
+        fixture.write("memory.events", "oom 0\n");
+        fixture.sample_if_due(0);
+        fixture.charge(4096, 3);
+        fixture.sample_if_due(1_000_000);
+        assert!(fixture.recorder.kill().is_none());
+        fixture.charge(4096, 4);
+        fixture.sample_if_due(2_000_000);
+        assert_eq!(fixture.recorder.kill().and_then(|kill| kill.kills), Some(1));
     }
 
     #[test]

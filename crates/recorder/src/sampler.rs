@@ -29,7 +29,7 @@ pub struct Sampler {
 }
 
 /// "No such process".
-const ESRCH: i32 = 3;
+pub const ESRCH: i32 = 3;
 
 /// `statm` and `stat` have at most 21 digits per field; `status` is a few KiB, apart from lists of
 /// groups.
@@ -132,6 +132,8 @@ impl Sampler {
                 data_kib: data,
                 anonymous_kib: resident.saturating_sub(shared),
                 file_kib: shared,
+                // Part of `shared`, unless `status` shows it.
+                shmem_kib: 0,
                 ..self.last
             };
             self.read_status()?;
@@ -167,7 +169,8 @@ impl Sampler {
             }
         }
         // `status` is read after `statm`: RSS becomes the sum of the parts in the same text.
-        let parts = self.last.anonymous_kib + self.last.file_kib + self.last.shmem_kib;
+        let parts = self.last.anonymous_kib.saturating_add(self.last.file_kib);
+        let parts = parts.saturating_add(self.last.shmem_kib);
         if parts > 0 {
             self.last.rss_kib = parts;
         }

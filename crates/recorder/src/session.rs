@@ -291,7 +291,10 @@ impl<'a> Session<'a> {
             ProcessEvents::Polling(_) => now_us >= self.state.next_search_us,
         };
         if searches {
-            self.tree.search(now_us);
+            match self.process_events {
+                ProcessEvents::Connector(_) => self.tree.search_all(now_us),
+                ProcessEvents::Polling(_) => self.tree.search(now_us),
+            }
             self.tree.find_new_programs(now_us);
             self.state.next_search_us = now_us + SEARCH_EVERY.as_micros() as u64;
         }
@@ -373,10 +376,8 @@ impl<'a> Session<'a> {
     /// report its end. Returns whether it is still followed.
     fn handle_unreadable(&mut self, pid: i32, now_us: u64) -> bool {
         if matches!(self.process_events, ProcessEvents::Connector(_)) || pid == self.root {
-            if let Some(member) = self.tree.get_mut(pid) {
-                member.close(now_us);
-            }
-            return true;
+            // A snapshot was removed when it was opened.
+            return self.tree.get_mut(pid).map(|member| member.close(now_us)).is_some();
         }
         self.forget(pid, now_us)
     }
@@ -576,7 +577,7 @@ pub fn record(pid: i32, options: &Options<'_>) -> Result<Recorded, String> {
         command: process.command_line().unwrap_or_default(),
     })
     .map_err(|error| format!("cannot record: {error}"))?;
-    session.tree.search(0);
+    session.tree.search_all(0);
     session.begin_ledgers();
     let stop_reason = session.run();
     Ok(session.finish(stop_reason, None, None))

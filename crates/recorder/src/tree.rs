@@ -19,7 +19,7 @@ use super::sampler::Sampler;
 pub const SEARCH_EVERY: Duration = Duration::from_millis(10);
 /// How long a process counts as young.
 const YOUNG: Duration = Duration::from_secs(1);
-/// Maximum number of threads of a process whose children are read.
+/// Maximum number of threads of a process that one look at it covers.
 const MAX_TASKS: usize = 64;
 /// Maximum number of attempts to list the threads of a process while they change.
 const MAX_LISTS: u32 = 10;
@@ -206,6 +206,8 @@ pub struct Tree {
     order: Vec<i32>,
     /// When old processes are next checked for a new program.
     next_programs_us: u64,
+    /// Number of searches of a part of the threads.
+    searches: usize,
 }
 
 impl Tree {
@@ -256,8 +258,8 @@ impl Tree {
         self.members.values().map(Member::rss_kib).sum()
     }
 
-    /// Handles the kernel's events since the last call, and adds ended processes to `left`. False
-    /// if events were lost: a search is needed then.
+    /// Handles the kernel's events since the last call, and adds ended processes to `departed`.
+    /// False if events were lost: a search is needed then.
     pub fn read_events(&mut self, connector: &Connector, now_us: u64, departed: &mut Vec<Departed>) -> bool {
         loop {
             match connector.next() {
@@ -308,13 +310,32 @@ impl Tree {
         false
     }
 
-    /// Searches /proc for children of the processes that are followed.
+    /// Searches /proc for children of the processes that are followed. Of a process with more than
+    /// `MAX_TASKS` threads, a search covers the oldest ones, and others in turn.
     pub fn search(&mut self, now_us: u64) {
+        const PART: usize = MAX_TASKS / 2;
+        self.searches = self.searches.wrapping_add(1);
+        let first = self.searches.wrapping_mul(PART);
+        self.add_children(now_us, |tids| {
+            let (oldest, others) = tids.split_at(tids.len().min(PART));
+            let start = first % others.len().max(1);
+            let others = others.iter().cycle().skip(start).take(others.len().min(PART));
+            oldest.iter().chain(others).copied().collect()
+        });
+    }
+
+    /// Searches for the children of all threads.
+    pub fn search_all(&mut self, now_us: u64) {
+        self.add_children(now_us, <[i32]>::to_vec);
+    }
+
+    /// Adds the children of those threads of each process that `choose` takes.
+    fn add_children(&mut self, now_us: u64, choose: impl Fn(&[i32]) -> Vec<i32>) {
         let mut next = 0;
         // Children found here are searched as well.
         while let Some(&pid) = self.order.get(next) {
             next += 1;
-            for child in children(pid) {
+            for child in children(pid, &choose) {
                 self.add(child, Some(pid), now_us);
             }
         }
@@ -339,9 +360,9 @@ impl Tree {
     }
 }
 
-/// The children of a process, from /proc/PID/task/TID/children; empty if the kernel lacks that
-/// file.
-fn children(pid: i32) -> Vec<i32> {
+/// The children of those threads of a process that `choose` takes, from
+/// /proc/PID/task/TID/children; empty if the kernel lacks that file.
+fn children(pid: i32, choose: &impl Fn(&[i32]) -> Vec<i32>) -> Vec<i32> {
     let Ok(process) = Process::open(pid) else { return Vec::new() };
     let tasks = process.tasks().unwrap_or_default();
     let children_of_task = |tid: i32| {
@@ -349,7 +370,7 @@ fn children(pid: i32) -> Vec<i32> {
         let text = String::from_utf8_lossy(&text).into_owned();
         text.split_ascii_whitespace().filter_map(|word| word.parse().ok()).collect::<Vec<i32>>()
     };
-    tasks.into_iter().take(MAX_TASKS).flat_map(children_of_task).collect()
+    choose(&tasks).into_iter().flat_map(children_of_task).collect()
 }
 
 #[cfg(test)]
@@ -403,6 +424,8 @@ mod tests {
         let mut tree = Tree::default();
         tree.add(child.id() as i32, None, 0);
         tree.search(5);
+        assert_eq!(tree.pids().len(), 2);
+        tree.search_all(6);
         assert_eq!(tree.pids().len(), 2);
         let sleep = tree.pids()[1];
         assert_eq!(tree.get_mut(sleep).unwrap().parent, Some(child.id() as i32));

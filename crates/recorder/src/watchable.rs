@@ -34,9 +34,10 @@ pub fn command_obstacle(command: &Path) -> Option<&'static str> {
     find_program(command).and_then(|program| obstacle(&program))
 }
 
+/// The file of a command; not a pipe, which would block the search in it.
 fn find_program(command: &Path) -> Option<PathBuf> {
     if command.parent() != Some(Path::new("")) {
-        return Some(command.to_owned());
+        return Some(command.to_owned()).filter(|path| path.is_file());
     }
     let search_path = std::env::var_os("PATH")?;
     std::env::split_paths(&search_path).map(|folder| folder.join(command)).find(|path| path.is_file())

@@ -9,6 +9,9 @@ use crate::sample::{Column, Sample};
 
 /// Maximum number of samples in one run: a block is written about every second.
 pub const MAX_RUN_SAMPLES: u64 = 10_000;
+/// Maximum number of samples that are read of a block; a recorder takes a thousand in a second.
+/// Each of the millions of runs that fit into a frame could otherwise have [`MAX_RUN_SAMPLES`].
+const MAX_BLOCK_SAMPLES: u64 = 1 << 20;
 
 /// Consecutive equal samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -80,11 +83,9 @@ impl Block {
     pub fn new(process: u32, runs: &[Run]) -> Self {
         let figures =
             |column: Column| short_differences(runs.iter().map(|r| r.sample.figures()[column as usize]));
-        let mut us = differences(runs.iter().map(|run| run.at_us));
-        us.truncate(runs.len());
         Self {
             process,
-            us,
+            us: differences(runs.iter().map(|run| run.at_us)),
             span_us: short_differences(runs.iter().map(|run| run.span_us)),
             count: short_differences(runs.iter().map(|run| run.count)),
             rss_kib: figures(Column::Rss),
@@ -102,8 +103,9 @@ impl Block {
         }
     }
 
-    /// Unpacks the runs. Whatever the columns hold, there are as many runs as `us` has entries,
-    /// each of at least one sample and at most [`MAX_RUN_SAMPLES`].
+    /// Unpacks the runs. Whatever the columns hold, there are at most as many runs as `us` has
+    /// entries, each of 1 to [`MAX_RUN_SAMPLES`] samples; all together have at most
+    /// `MAX_BLOCK_SAMPLES`, and further ones are left out.
     pub fn runs(&self) -> impl Iterator<Item = Run> + '_ {
         let columns = [
             &self.rss_kib,
@@ -121,20 +123,24 @@ impl Block {
         ];
         let mut figures = [0i64; Column::COUNT];
         let (mut at, mut span, mut count) = (0i64, 0i64, 0i64);
+        let mut samples_left = MAX_BLOCK_SAMPLES;
         let step = |value: &mut i64, column: &[i64], index: usize| {
             *value = value.wrapping_add(column.get(index).copied().unwrap_or(0));
             *value
         };
-        (0..self.us.len()).map(move |index| {
+        (0..self.us.len()).map_while(move |index| {
             for (figure, column) in figures.iter_mut().zip(columns) {
                 step(figure, column, index);
             }
-            Run {
+            let samples = positive(step(&mut count, &self.count, index)).clamp(1, MAX_RUN_SAMPLES);
+            let run = Run {
                 at_us: positive(step(&mut at, &self.us, index)),
                 span_us: positive(step(&mut span, &self.span_us, index)),
-                count: positive(step(&mut count, &self.count, index)).clamp(1, MAX_RUN_SAMPLES),
+                count: samples.min(samples_left),
                 sample: Sample::of(figures.map(positive)),
-            }
+            };
+            samples_left -= run.count;
+            (run.count > 0).then_some(run)
         })
     }
 }
@@ -203,6 +209,15 @@ mod tests {
         assert_eq!(runs.len(), 3);
         assert!(runs.iter().all(|run| run.count <= MAX_RUN_SAMPLES && run.sample.rss_kib == 0));
         assert!(runs.iter().all(|run| run.times_us().count() as u64 == run.count));
+    }
+
+    #[test]
+    fn a_block_of_very_many_samples_is_cut() {
+        let us = vec!["0"; 1_000].join(",");
+        let text = format!(r#"{{"process":0,"us":[{us}],"count":[9000000]}}"#);
+        let block: Block = serde_json::from_str(&text).unwrap();
+        assert_eq!(block.runs().map(|run| run.count).sum::<u64>(), MAX_BLOCK_SAMPLES);
+        assert!(block.runs().all(|run| run.count > 0));
     }
 
     #[test]

@@ -74,8 +74,13 @@ pub struct GroupBlock {
     rows: BTreeMap<String, Vec<i64>>,
 }
 
-/// Maximum number of rows that are read of a block; there are about twenty.
+/// Maximum number of rows that are read of a block, and length of their ids: there are about
+/// twenty rows, with ids such as `group.anon`. Each sample has a copy of every id.
 const MAX_ROWS: usize = 64;
+const MAX_ID_BYTES: usize = 64;
+/// Maximum number of samples that are read of a block; a recorder takes at most a thousand in a
+/// second.
+const MAX_SAMPLES: usize = 1 << 16;
 
 impl GroupBlock {
     /// Packs samples of one group. A figure that one of them lacks is not known in all.
@@ -101,7 +106,8 @@ impl GroupBlock {
         }
     }
 
-    /// Unpacks the samples: as many as `us` has entries, whatever the columns hold.
+    /// Unpacks the samples: as many as `us` has entries, whatever the columns hold, but at most
+    /// `MAX_SAMPLES`.
     pub fn samples(&self) -> impl Iterator<Item = GroupSample> + '_ {
         let mut sums = Sums::default();
         let step = |value: &mut i64, column: &[i64], index: usize| {
@@ -111,9 +117,10 @@ impl GroupBlock {
         let maybe = move |value: &mut i64, column: &Option<Vec<i64>>, index: usize| {
             column.as_ref().map(|column| step(value, column, index))
         };
+        let read = self.rows.iter().filter(|(id, _)| id.len() <= MAX_ID_BYTES);
         let mut rows: Vec<(&String, &Vec<i64>, i64)> =
-            self.rows.iter().take(MAX_ROWS).map(|(id, column)| (id, column, 0)).collect();
-        (0..self.us.len()).map(move |index| GroupSample {
+            read.take(MAX_ROWS).map(|(id, column)| (id, column, 0)).collect();
+        (0..self.us.len().min(MAX_SAMPLES)).map(move |index| GroupSample {
             at_us: step(&mut sums.at, &self.us, index),
             current_bytes: step(&mut sums.current, &self.current_bytes, index),
             working_set_bytes: maybe(&mut sums.working_set, &self.working_set_bytes, index),
@@ -199,7 +206,8 @@ mod tests {
 
     #[test]
     fn hostile_columns_stay_within_bounds() {
-        let rows: Vec<String> = (0..1000).map(|n| format!("\"r{n}\":[1]")).collect();
+        let mut rows: Vec<String> = (0..1000).map(|n| format!("\"r{n}\":[1]")).collect();
+        rows.push(format!("\"{}\":[1]", "a".repeat(1 << 20)));
         let text = format!(
             r#"{{"group":0,"us":[-5,1],"current_bytes":[-1],"oom_kills":[],"rows":{{{}}}}}"#,
             rows.join(",")
@@ -207,9 +215,13 @@ mod tests {
         let block: GroupBlock = serde_json::from_str(&text).unwrap();
         let samples: Vec<GroupSample> = block.samples().collect();
         assert_eq!((samples.len(), samples[0].rows.len()), (2, MAX_ROWS));
+        assert!(samples[0].rows.keys().all(|id| id.len() <= MAX_ID_BYTES));
         assert_eq!(
             (samples[1].current_bytes, samples[1].oom_kills, samples[1].swap_bytes),
             (0, Some(0), None)
         );
+        let us = vec!["0"; MAX_SAMPLES + 1].join(",");
+        let block: GroupBlock = serde_json::from_str(&format!(r#"{{"group":0,"us":[{us}]}}"#)).unwrap();
+        assert_eq!(block.samples().count(), MAX_SAMPLES);
     }
 }

@@ -22,6 +22,9 @@ const MAX_PACKED_BYTES: usize = MAX_UNPACKED_BYTES + (64 << 10);
 const CHUNK_BYTES: usize = 1 << 20;
 /// Maximum number of caveats about the file itself; further ones are only counted.
 const MAX_CAVEATS: usize = 50;
+/// Maximum number of damaged places after which reading resumes. To find that no frame begins at a
+/// place may take a walk through [`MAX_PACKED_BYTES`], and every few bytes may look like one.
+const MAX_DAMAGED_PLACES: u32 = 1_000;
 
 /// Why a file cannot be read as a recording.
 #[derive(Debug, thiserror::Error)]
@@ -73,6 +76,7 @@ pub struct Reader<R: Read> {
     early_record: Option<Record>,
     caveats: Vec<Caveat>,
     further_caveats: u64,
+    damaged_places: u32,
     /// Number of lines that are not records.
     bad_lines: u64,
 }
@@ -109,6 +113,7 @@ impl<R: Read> Reader<R> {
             early_record: None,
             caveats: Vec::new(),
             further_caveats: 0,
+            damaged_places: 0,
             bad_lines: 0,
         };
         reader.read_header()?;
@@ -158,6 +163,11 @@ impl<R: Read> Reader<R> {
         let place = || self.path.display().to_string();
         if self.further_caveats > 0 {
             let text = format!("{} more parts of the file are damaged", self.further_caveats);
+            caveats.push(Caveat::new("recording_damaged", place(), None, text));
+        }
+        if self.damaged_places > MAX_DAMAGED_PLACES {
+            let text =
+                format!("more than {MAX_DAMAGED_PLACES} places are damaged: what follows them is not read");
             caveats.push(Caveat::new("recording_damaged", place(), None, text));
         }
         if self.bad_lines > 0 {
@@ -255,8 +265,13 @@ impl<R: Read> Reader<R> {
     }
 
     /// Skips to where the next frame may begin, with a caveat for what is skipped; false if the
-    /// rest of the file has no frame.
+    /// rest of the file has no frame, or if too many places are damaged.
     fn skip_damage(&mut self) -> io::Result<bool> {
+        self.damaged_places += 1;
+        if self.damaged_places > MAX_DAMAGED_PLACES {
+            (self.start, self.at_end) = (self.packed.len(), true);
+            return Ok(false);
+        }
         let from = self.offset + self.start as u64;
         self.start += 1;
         let found = loop {
@@ -448,6 +463,21 @@ mod tests {
         let (samples, caveats) = read(&bytes).unwrap();
         assert_eq!(samples, 3000);
         assert_eq!(caveats[0].code, "recording_damaged");
+    }
+
+    #[test]
+    fn after_very_many_damaged_places_nothing_is_read() {
+        let with_damage = |places: usize| {
+            let mut bytes = recording(1);
+            bytes.extend(MAGIC.repeat(places));
+            bytes.extend(recording(1));
+            read(&bytes).unwrap()
+        };
+        let most = MAX_DAMAGED_PLACES as usize;
+        assert_eq!(with_damage(most).0, 2000);
+        let (samples, caveats) = with_damage(most + 1);
+        assert_eq!(samples, 1000);
+        assert!(caveats.iter().any(|caveat| caveat.text.contains("is not read")), "{caveats:?}");
     }
 
     proptest! {

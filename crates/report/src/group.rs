@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use strandline_claims::add_fields;
 use strandline_inspect::facts::Totals;
 use strandline_inspect::group::advice::Advice;
 use strandline_inspect::group::facts::{GroupExplanation, GroupKill, GroupProcess, GroupRemedy, GroupRow};
@@ -10,7 +11,7 @@ use strandline_inspect::group::verdict::{self, Sums};
 use super::brief::{Release, cost_line, important_caveats};
 use super::model;
 use super::table::{Column, figures, lay_out, words};
-use super::terminal::{faint, joined, listed, next, releases, strong, two_ends};
+use super::terminal::{faint, joined, listed, next, releases, strong, table_lines, two_ends};
 use super::text::{clean, hanging, pad_left, pad_right, shorten, width, wrap_at_most};
 use super::units::{bytes, maybe_bytes, percent_of, thousands, whole_percent};
 use crate::paint::Surface;
@@ -96,24 +97,16 @@ fn sums(sums: &Sums, whole: u64) -> Vec<String> {
 /// The states of the processes whose ledgers were taken.
 fn states(processes: &[GroupProcess], surface: Surface) -> Vec<String> {
     let mut sum = Totals::default();
-    let mut count = 0_u64;
-    for ledger in processes.iter().filter_map(|one| one.ledger) {
-        count += 1;
-        for (sum, one) in [
-            (&mut sum.live, ledger.totals.live),
-            (&mut sum.stranded, ledger.totals.stranded),
-            (&mut sum.pinned, ledger.totals.pinned),
-            (&mut sum.evictable, ledger.totals.evictable),
-            (&mut sum.unattributed, ledger.totals.unattributed),
-        ] {
-            *sum = sum.saturating_add(one);
-        }
+    let ledgers: Vec<Totals> =
+        processes.iter().filter_map(|one| one.ledger).map(|ledger| ledger.totals).collect();
+    if ledgers.is_empty() {
+        return Vec::new();
+    }
+    for totals in ledgers {
+        add_fields!(saturating sum, totals: live, stranded, pinned, evictable, unattributed);
     }
     let other = bytes(sum.evictable.saturating_add(sum.unattributed));
     let [live, stranded, pinned] = [sum.live, sum.stranded, sum.pinned].map(bytes);
-    if count == 0 {
-        return Vec::new();
-    }
     let states = format!("live {live} · stranded {stranded} · pinned {pinned} · other {other}");
     hanging("  processes: ", &states, surface.columns)
 }
@@ -144,10 +137,7 @@ fn rows(explanation: &GroupExplanation, all: bool, surface: Surface) -> Vec<Stri
     } else {
         large_rows(&explanation.rows, whole)
     };
-    let table = lay_out(&HEAD, &cells, 4, surface.columns);
-    let mut lines = faint(&table[..table.len().min(1)], surface);
-    lines.extend(table.into_iter().skip(1));
-    lines
+    table_lines(lay_out(&HEAD, &cells, 4, surface.columns), surface)
 }
 
 fn large_rows(rows: &[GroupRow], whole: u64) -> Vec<Vec<String>> {

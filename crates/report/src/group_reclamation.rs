@@ -9,7 +9,7 @@ use super::model;
 use super::paint::Surface;
 use super::reclamation::of_predicted;
 use super::table::{Column, figures, lay_out, words};
-use super::terminal::{faint, joined, listed, next, strong};
+use super::terminal::{joined, listed, next, strong, table_lines};
 use super::text::{clean, wrap};
 use super::units::{bytes, maybe_bytes, maybe_seconds};
 
@@ -62,9 +62,7 @@ pub fn screen(given: &GroupReclamation, verbose: bool, surface: Surface) -> Stri
     let rows: Vec<Vec<String>> = given.processes.iter().take(most).map(cells).collect();
     if !rows.is_empty() {
         lines.push(String::new());
-        let table = lay_out(&HEAD, &rows, 4, surface.columns);
-        lines.extend(faint(&table[..table.len().min(1)], surface));
-        lines.extend(table.into_iter().skip(1));
+        lines.extend(table_lines(lay_out(&HEAD, &rows, 4, surface.columns), surface));
     }
     if given.processes.len() > most {
         lines.push(format!("{} more processes (-v lists them)", given.processes.len() - most));

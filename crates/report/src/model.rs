@@ -201,6 +201,18 @@ pub fn state_name(state: State) -> &'static str {
     }
 }
 
+/// The name of a stratum.
+pub fn stratum_name(stratum: HolderKind) -> &'static str {
+    match stratum {
+        HolderKind::Values => "values",
+        HolderKind::Runtime => "runtime",
+        HolderKind::Collector => "collector",
+        HolderKind::Allocator => "allocator",
+        HolderKind::Kernel => "kernel",
+        HolderKind::Program => "program",
+    }
+}
+
 fn states(explanation: &Explanation) -> Vec<Segment> {
     let totals = &explanation.totals;
     [
@@ -221,17 +233,17 @@ fn states(explanation: &Explanation) -> Vec<Segment> {
 
 fn strata(explanation: &Explanation) -> Vec<Segment> {
     [
-        (HolderKind::Values, 'V', "values"),
-        (HolderKind::Runtime, 'R', "runtime"),
-        (HolderKind::Collector, 'C', "collector"),
-        (HolderKind::Allocator, 'A', "allocator"),
-        (HolderKind::Kernel, 'K', "kernel"),
-        (HolderKind::Program, 'P', "program"),
+        (HolderKind::Values, 'V'),
+        (HolderKind::Runtime, 'R'),
+        (HolderKind::Collector, 'C'),
+        (HolderKind::Allocator, 'A'),
+        (HolderKind::Kernel, 'K'),
+        (HolderKind::Program, 'P'),
     ]
-    .map(|(stratum, glyph, name)| {
+    .map(|(stratum, glyph)| {
         let held = explanation.rows.iter().filter(|row| row.stratum == stratum);
         let bytes = held.fold(0, |sum: u64, row| sum.saturating_add(row.bytes));
-        Segment { name, glyph, paint: paint::stratum(stratum), bytes }
+        Segment { name: stratum_name(stratum), glyph, paint: paint::stratum(stratum), bytes }
     })
     .to_vec()
 }
@@ -354,7 +366,7 @@ fn sizes(classes: &[SizeClass]) -> Vec<Vec<String>> {
     worst.sort_by_key(|class| std::cmp::Reverse(free(class)));
     worst.truncate(MAX_SIZES);
     let line = |class: &&SizeClass| {
-        let all = (class.live_blocks + class.cached_blocks).saturating_add(class.free_blocks);
+        let all = class.live_blocks.saturating_add(class.cached_blocks).saturating_add(class.free_blocks);
         let used = 100.0 * class.live_blocks as f64 / all.max(1) as f64;
         vec![
             thousands(class.bytes),
@@ -430,7 +442,7 @@ pub fn caveats(caveats: &[Caveat]) -> Vec<String> {
         let size = caveat.bytes.map_or_else(String::new, |size| format!(", {}", bytes(size)));
         format!(
             "{} ({}{size}): {}",
-            clean(&caveat.code),
+            clean_sentence(&caveat.code),
             clean_sentence(&caveat.place),
             clean_sentence(&caveat.text)
         )

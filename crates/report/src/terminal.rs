@@ -174,24 +174,25 @@ fn allocators(allocators: &[AllocatorView], surface: Surface) -> Vec<String> {
         lines.push(String::new());
         lines.extend(hanging("", &format!("allocator {}", allocator.title), surface.columns));
         if !allocator.sizes.is_empty() {
-            add_table(&mut lines, lay_out(&SIZE_HEAD, &allocator.sizes, 0, surface.columns), surface);
+            let table = lay_out(&SIZE_HEAD, &allocator.sizes, 0, surface.columns);
+            lines.extend(table_lines(table, surface));
         }
         if allocator.arenas.is_empty() {
             continue;
         }
         let columns = allocator.arenas.iter().map(Vec::len).max().unwrap_or(0).min(ARENA_HEAD.len());
-        add_table(
-            &mut lines,
-            lay_out(&ARENA_HEAD[..columns], &allocator.arenas, 0, surface.columns),
-            surface,
-        );
+        let table = lay_out(&ARENA_HEAD[..columns], &allocator.arenas, 0, surface.columns);
+        lines.extend(table_lines(table, surface));
     }
     lines
 }
 
-fn add_table(lines: &mut Vec<String>, table: Vec<String>, surface: Surface) {
-    lines.extend(faint(&table[..table.len().min(1)], surface));
-    lines.extend(table.into_iter().skip(1));
+/// The lines of a table, its heading dim if there is colour.
+pub fn table_lines(mut table: Vec<String>, surface: Surface) -> Vec<String> {
+    if let Some(heading) = table.first_mut() {
+        *heading = surface.paint(Paint::Faint, heading);
+    }
+    table
 }
 
 /// Runtimes that were read, as sentences and tables.
@@ -203,8 +204,7 @@ fn readings(readings: &[Section], surface: Surface) -> Vec<String> {
         lines.extend(reading.lines.iter().flat_map(|line| hanging("  - ", line, surface.columns)));
         for table in &reading.tables {
             let table = lay_out(table.head, &table.rows, table.flexible, surface.columns);
-            lines.extend(faint(&table[..1], surface));
-            lines.extend_from_slice(&table[1..]);
+            lines.extend(table_lines(table, surface));
         }
     }
     lines

@@ -15,7 +15,7 @@ use strandline_inspect::ledger::proportional;
 use super::model::{self, short_name};
 use super::paint::{Paint, Surface};
 use super::table::{Column, figures, lay_out, words};
-use super::terminal::{faint, joined, listed};
+use super::terminal::{faint, joined, listed, table_lines};
 use super::text::{clean, shorten, wrap};
 use super::units::{bytes, maybe_bytes};
 
@@ -103,9 +103,7 @@ pub fn tree(tree: &Tree, surface: Surface) -> String {
     let names = names(&tree.processes);
     let rows: Vec<Vec<String>> =
         tree.processes.iter().zip(&names).map(|(of, name)| member(of, name)).collect();
-    let table = lay_out(&HEAD, &rows, 0, surface.columns);
-    lines.extend(faint(&table[..1], surface));
-    lines.extend_from_slice(&table[1..]);
+    lines.extend(table_lines(lay_out(&HEAD, &rows, 0, surface.columns), surface));
     lines.push(String::new());
     let totals = &tree.totals;
     let of = match tree.total_pss_bytes {

@@ -285,10 +285,10 @@ fn sort_by_inputs(
     let mut sorted: Vec<Derived> = Vec::new();
     let mut waiting = derived;
     while !waiting.is_empty() {
-        let is_waiting = |name: &String| waiting.iter().any(|derived| derived.name == *name);
-        let (ready, later): (Vec<Derived>, Vec<Derived>) = waiting.iter().cloned().partition(|derived| {
-            !inputs.get(&derived.name).is_some_and(|names| names.iter().any(is_waiting))
-        });
+        let names: BTreeSet<String> = waiting.iter().map(|derived| derived.name.clone()).collect();
+        let (ready, later): (Vec<Derived>, Vec<Derived>) = waiting
+            .into_iter()
+            .partition(|derived| inputs.get(&derived.name).is_none_or(|inputs| inputs.is_disjoint(&names)));
         if ready.is_empty() {
             let names: Vec<&str> = later.iter().map(|derived| derived.name.as_str()).collect();
             let at = later.first().map_or(0, |derived| derived.expression.offset);

@@ -80,18 +80,13 @@ impl NamedMetrics {
         for name in ENDS {
             named.add(name.to_owned(), Metric::End);
         }
-        for name in &measure.marks {
-            for column in &measure.columns {
-                let (mark, occurrence) = split_occurrence(name);
-                let metric = Metric::Mark { mark, occurrence, column: column.clone() };
-                named.add(format!("{name}.{column}"), metric);
-            }
+        for (name, column) in pairs(&measure.marks, &measure.columns) {
+            let (mark, occurrence) = split_occurrence(name);
+            named.add(format!("{name}.{column}"), Metric::Mark { mark, occurrence, column: column.clone() });
         }
-        for name in &measure.ledger_moments {
-            for row in &measure.rows {
-                let (at, occurrence) = split_occurrence(name);
-                named.add(format!("{name}.{row}"), Metric::Row { at, occurrence, row: row.clone() });
-            }
+        for (name, row) in pairs(&measure.ledger_moments, &measure.rows) {
+            let (at, occurrence) = split_occurrence(name);
+            named.add(format!("{name}.{row}"), Metric::Row { at, occurrence, row: row.clone() });
         }
         let path = |name: &str| name.split('.').map(str::to_owned).collect();
         for name in &measure.json {
@@ -111,6 +106,11 @@ impl NamedMetrics {
             self.duplicates.push(name);
         }
     }
+}
+
+/// Each of `names` with each of `others`: at most [`MAX_METRICS`] pairs, whatever a file names.
+fn pairs<'a>(names: &'a [String], others: &'a [String]) -> impl Iterator<Item = (&'a String, &'a String)> {
+    names.iter().flat_map(move |name| others.iter().map(move |other| (name, other))).take(MAX_METRICS)
 }
 
 /// Splits off the occurrence, counted from 0: `freed#2` is the second mark named `freed`.

@@ -105,7 +105,7 @@ pub fn resolution(name: &str, unit: Unit) -> f64 {
 /// `{a,b}` is `a` and `b`.
 ///
 /// # Errors
-/// One line if it gives more than [`MAX_METRICS`] names.
+/// One line if it gives more than [`MAX_METRICS`] names, or has a range without a number.
 pub fn expand(pattern: &str) -> Result<Vec<String>, String> {
     if pattern.len() > 300 {
         return Err("a metric's or mark's name is longer than 300 bytes".to_owned());
@@ -126,10 +126,12 @@ pub fn expand(pattern: &str) -> Result<Vec<String>, String> {
         let range =
             inner.split_once("..").and_then(|(low, high)| Some((low.parse().ok()?, high.parse().ok()?)));
         let parts: Vec<String> = match range {
-            Some((low, high)) if i64::abs_diff(low, high) <= MAX_METRICS as u64 => {
-                (low..=high).map(|number: i64| number.to_string()).collect()
+            Some((low, high)) if i64::abs_diff(low, high) > MAX_METRICS as u64 => {
+                return Err(format!("`{pattern}` is more than {MAX_METRICS} names"));
             }
-            Some(_) => return Err(format!("`{pattern}` is more than {MAX_METRICS} names")),
+            // Texts without names would not count towards the maximum.
+            Some((low, high)) if low > high => return Err(format!("`{pattern}` has an empty range")),
+            Some((low, high)) => (low..=high).map(|number: i64| number.to_string()).collect(),
             None => inner.split(',').map(|part| part.trim().to_owned()).collect(),
         };
         if waiting.len() + parts.len() + names.len() > MAX_METRICS {
@@ -165,5 +167,6 @@ mod tests {
         assert_eq!(expand("plain").unwrap(), ["plain"]);
         assert!(expand("{1..99999999999}").is_err());
         assert!(expand("{1..1000}{1..1000}").is_err());
+        assert!(expand(&format!("{}{{1..0}}", "{a,b}".repeat(50))).is_err());
     }
 }

@@ -3,7 +3,7 @@
 use toml::de::DeValue;
 
 use super::fields::{Fields, Located, Node, number, type_name};
-use super::metric::expand;
+use super::metric::{MAX_METRICS, expand};
 use super::problems::Problems;
 
 /// The name of a choice, or a list of names: strings or numbers.
@@ -35,17 +35,21 @@ pub fn scalar(node: &Node<'_>) -> Option<String> {
     }
 }
 
-/// Strings with `{1..3}` and `{a,b}` expanded.
+/// Strings with `{1..3}` and `{a,b}` expanded; more than [`MAX_METRICS`] names are cut.
 pub fn patterns(fields: &mut Fields<'_, '_>, key: &'static str) -> Vec<String> {
     let texts = fields.texts(key);
     let mut names = Vec::new();
     for text in texts {
+        // One name too many is enough for the check of their number.
+        if names.len() > MAX_METRICS {
+            break;
+        }
         match expand(&text.value) {
             Ok(some) => names.extend(some),
             Err(line) => fields.add_problem(text.offset, line),
         }
     }
-    names.truncate(super::metric::MAX_METRICS + 1);
+    names.truncate(MAX_METRICS + 1);
     names
 }
 

@@ -280,7 +280,8 @@ fn put_counts(cell: &mut CellData, extractor: &Extractor<'_>, counts: Vec<Option
         cell.invalid.extend(names.map(|name| (name, why.clone())));
     }
 }
-/// Reports a preloaded allocator of a cell that is in none of the ledgers of a run.
+
+/// Returns why a run does not count: a preloaded allocator of its cell is in none of its ledgers.
 fn not_mapped(matrix: &Matrix, key: &Key, outcome: &Outcome) -> Option<String> {
     const KNOWN: [&str; 3] = ["jemalloc", "tcmalloc", "mimalloc"];
     let named = matrix.choices(key).filter_map(|(_, choice)| choice.preload.as_deref());

@@ -14,8 +14,8 @@ use strandline_report::text::clean;
 /// Maximum bytes read from /proc/PID/stat and /proc/PID/cgroup.
 const MAX_STAT_BYTES: u64 = 4 << 10;
 const MAX_GROUP_BYTES: u64 = 64 << 10;
-/// Maximum characters of a group's path that are shown. A name in the kernel has 15 bytes.
-/// Nested in a container, a pod's container has a path of some 320 characters.
+/// Maximum characters of a group's path that are shown: that of a pod's container, nested in
+/// another container, has some 320.
 const MAX_GROUP_CHARACTERS: usize = 512;
 
 /// Identity of a process: a later process with the same id is another.
@@ -126,16 +126,17 @@ impl Selection {
         } else {
             pids().filter_map(open_process).collect()
         };
-        let chosen: HashSet<i32> =
-            seen.iter().filter(|seen| self.names_it(seen)).map(|seen| seen.key.pid).collect();
-        let parents = seen.iter().map(|seen| (seen.key.pid, seen.parent)).collect();
-        let is_chosen = |pid| chosen.contains(&pid) || (self.children && descends(pid, &chosen, &parents));
-        seen.into_iter().filter(|seen| is_chosen(seen.key.pid)).collect()
+        let mut chosen: HashSet<i32> =
+            seen.iter().filter(|seen| self.chooses(seen)).map(|seen| seen.key.pid).collect();
+        if self.children {
+            add_descendants(&mut chosen, seen.iter().map(|seen| (seen.key.pid, seen.parent)));
+        }
+        seen.into_iter().filter(|seen| chosen.contains(&seen.key.pid)).collect()
     }
 
     /// The requested groups: those given by path, and those of the chosen units and pods
     /// that groups of processes are in.
-    pub fn groups_asked_for<'a>(&self, of_processes: impl Iterator<Item = &'a str>) -> Vec<String> {
+    pub fn requested_groups<'a>(&self, of_processes: impl Iterator<Item = &'a str>) -> Vec<String> {
         let mut asked: Vec<String> = self.groups.clone();
         for path in of_processes {
             let mut end = 0;
@@ -158,7 +159,7 @@ impl Selection {
     }
 
     /// Whether the process itself is chosen, not counting descendants.
-    fn names_it(&self, seen: &FoundProcess) -> bool {
+    fn chooses(&self, seen: &FoundProcess) -> bool {
         if self.all || self.processes.contains(&seen.key) {
             return true;
         }
@@ -182,18 +183,21 @@ impl Selection {
     }
 }
 
-/// Whether an ancestor of `pid` is among `chosen`.
-fn descends(pid: i32, chosen: &HashSet<i32>, parents: &HashMap<i32, i32>) -> bool {
-    let mut at = pid;
-    // Ids may be reused while /proc is read, so even a cycle is possible.
-    for _ in 0..parents.len() {
-        match parents.get(&at) {
-            Some(parent) if chosen.contains(parent) => return true,
-            Some(parent) => at = *parent,
-            None => return false,
+/// Adds all descendants of `chosen`; `parents` has each process with its parent.
+fn add_descendants(chosen: &mut HashSet<i32>, parents: impl Iterator<Item = (i32, i32)>) {
+    let mut children: HashMap<i32, Vec<i32>> = HashMap::new();
+    for (pid, parent) in parents {
+        children.entry(parent).or_default().push(pid);
+    }
+    let mut waiting: Vec<i32> = chosen.iter().copied().collect();
+    while let Some(pid) = waiting.pop() {
+        // Ids may be reused while /proc is read, so even a cycle is possible.
+        for child in children.remove(&pid).unwrap_or_default() {
+            if chosen.insert(child) {
+                waiting.push(child);
+            }
         }
     }
-    false
 }
 
 fn pids() -> impl Iterator<Item = i32> {
@@ -345,7 +349,7 @@ mod tests {
         let asked = |request: SelectionRequest| {
             let container = format!("/kubepods/{pod}/0123");
             let paths = ["/system.slice/web.service/worker", &container, "/../é/web.service"];
-            Selection::new(request).unwrap().groups_asked_for(paths.into_iter().chain(paths))
+            Selection::new(request).unwrap().requested_groups(paths.into_iter().chain(paths))
         };
         let units = SelectionRequest { units: vec!["web".to_owned()], ..SelectionRequest::default() };
         assert_eq!(asked(units), ["/system.slice/web.service", "/../é/web.service"]);
@@ -367,10 +371,10 @@ mod tests {
 
     #[test]
     fn descendants_are_found_and_rings_end() {
-        let parents = HashMap::from([(2, 1), (3, 2), (4, 5), (5, 4)]);
-        let chosen = HashSet::from([1]);
-        assert!(descends(3, &chosen, &parents) && descends(2, &chosen, &parents));
-        assert!(!descends(4, &chosen, &parents) && !descends(9, &chosen, &parents));
+        let parents = [(2, 1), (3, 2), (4, 5), (5, 4), (6, 7), (7, 6)];
+        let mut chosen = HashSet::from([1, 6]);
+        add_descendants(&mut chosen, parents.into_iter());
+        assert_eq!(chosen, HashSet::from([1, 2, 3, 6, 7]));
     }
 
     #[test]

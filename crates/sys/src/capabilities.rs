@@ -1,5 +1,6 @@
 //! The capabilities of this process, and file capabilities that it gives up while it does not need
 //! them.
+//!
 //! A strandline with file capabilities (`setcap`) runs for a user with fewer rights than it has.
 //! Files named by this user must be opened with the user's rights. So [`drop_dac_capabilities`]
 //! removes the capabilities that override file permissions from the effective set at the start,
@@ -204,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_lays_down_and_takes_up_its_own() {
+    fn a_thread_drops_and_raises_its_own_capabilities() {
         std::thread::spawn(|| {
             let mut words = read().unwrap();
             let had = effective(&words);

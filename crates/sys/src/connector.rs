@@ -130,7 +130,7 @@ impl Connector {
         Ok(self.receive()?.is_some())
     }
 
-    /// Returns the next event without waiting; `None` if absent.
+    /// Returns the next event without waiting; `None` if none is queued.
     ///
     /// Fails with ENOBUFS if events were lost because the queue was full.
     pub fn next(&self) -> io::Result<Option<Event>> {

@@ -1,8 +1,11 @@
-//! What the page cache holds of a file.
+//! What the page cache holds of a file, and what a socket is.
 
+use std::ffi::CString;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 /// Pages of a file by their state in the page cache (struct cachestat, Linux 6.5).
 #[repr(C)]
@@ -44,6 +47,21 @@ pub fn cache_stat(file: &File) -> io::Result<CacheStat> {
         unsafe { libc::syscall(SYS_CACHESTAT, file.as_raw_fd(), &raw const range, &raw mut stat, 0) };
     crate::check(result)?;
     Ok(stat)
+}
+
+/// Whether a descriptor, by its link in /proc/PID/fd, is a socket of `protocol` (net/socket.c,
+/// `sockfs_xattr_get`: the name of its `struct proto` with a zero byte).
+pub fn is_socket_of(link: &Path, protocol: &str) -> bool {
+    let Ok(path) = CString::new(link.as_os_str().as_bytes()) else { return false };
+    let mut name = [0_u8; 64];
+    // SAFETY: both names are live and NUL-terminated; the kernel writes at most `name.len()` bytes
+    // to `name`.
+    let bytes = unsafe {
+        let buffer = name.as_mut_ptr().cast();
+        libc::getxattr(path.as_ptr(), c"system.sockprotoname".as_ptr(), buffer, name.len())
+    };
+    let name = usize::try_from(bytes).ok().and_then(|bytes| name.get(..bytes)).unwrap_or_default();
+    name.strip_suffix(&[0]) == Some(protocol.as_bytes())
 }
 
 /// Part of a file, mapped to query its pages. Its bytes are never accessed, so that a file
@@ -121,6 +139,17 @@ impl Drop for FileWindow {
 mod tests {
     use super::*;
     use std::io::Write;
+    use std::net::UdpSocket;
+
+    #[test]
+    fn a_socket_has_a_protocol() {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let link = |descriptor: i32| format!("/proc/self/fd/{descriptor}");
+        assert!(is_socket_of(Path::new(&link(socket.as_raw_fd())), "UDP"));
+        assert!(!is_socket_of(Path::new(&link(socket.as_raw_fd())), "XDP"));
+        let file = File::open("/proc/self/exe").unwrap();
+        assert!(!is_socket_of(Path::new(&link(file.as_raw_fd())), "UDP"));
+    }
 
     #[test]
     fn a_written_file_is_in_the_cache() {

@@ -5,6 +5,7 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::fd::AsRawFd;
 
 /// The page belongs to a file or to shared memory; it is not anonymous.
@@ -53,19 +54,13 @@ struct ScanArgument {
 /// `_IOWR('f', 16, struct pm_scan_arg)`.
 const PAGEMAP_SCAN: libc::c_ulong = (3 << 30) | (96 << 16) | (0x66 << 8) | 16;
 
-/// Lists runs of pages in `start..end` for which any of `wanted` holds, with all of `wanted` as
+/// Lists runs of pages in `range` for which any of `wanted` holds, with all of `wanted` as
 /// returned categories.
 ///
-/// `pagemap` is an open /proc/PID/pagemap. Fills `regions` from its start and returns how many were
-/// filled and the address where the walk ended: call again from there until it is `end`. Fails with
-/// `ENOTTY` on kernels without the ioctl.
-pub fn scan(
-    pagemap: &File,
-    start: u64,
-    end: u64,
-    wanted: u64,
-    regions: &mut [Region],
-) -> io::Result<(usize, u64)> {
+/// `pagemap` is an open /proc/PID/pagemap. Fills `regions` from its start. Fails with `ENOTTY` on
+/// kernels without the ioctl.
+pub fn scan(pagemap: &File, range: Range<u64>, wanted: u64, regions: &mut [Region]) -> io::Result<Progress> {
+    let Range { start, end } = range;
     let mut argument = ScanArgument {
         size: size_of::<ScanArgument>() as u64,
         flags: 0,
@@ -84,7 +79,16 @@ pub fn scan(
     // `vec` points to at least `vec_len` writable regions that live through the call.
     let filled = unsafe { libc::ioctl(pagemap.as_raw_fd(), PAGEMAP_SCAN, &raw mut argument) };
     let filled = crate::check(filled.into())? as usize;
-    Ok((filled.min(regions.len()), argument.walk_end))
+    Ok(Progress { filled: filled.min(regions.len()), walk_end: argument.walk_end })
+}
+
+/// How far a call of [`scan`] came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// Number of regions filled.
+    pub filled: usize,
+    /// Where the walk ended: call again from there until it is the end of the range.
+    pub walk_end: u64,
 }
 
 /// The bits of an 8-byte entry of /proc/PID/pagemap (the kernel's

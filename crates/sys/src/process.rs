@@ -6,10 +6,12 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-/// `KCMP_VM` of `include/uapi/linux/kcmp.h`: compare the address spaces.
+/// `KCMP_VM` and `KCMP_FILES` of `include/uapi/linux/kcmp.h`: compare the address spaces, the
+/// descriptor tables.
 const KCMP_VM: libc::c_long = 1;
+const KCMP_FILES: libc::c_long = 2;
 
 /// `MADV_PAGEOUT` of `madvise(2)`: reclaim these pages, writing dirty ones to swap.
 pub const MADV_PAGEOUT: i32 = 21;
@@ -18,8 +20,17 @@ pub const MADV_PAGEOUT: i32 = 21;
 ///
 /// Fails with `EPERM` without ptrace access to both, with `ENOSYS` on kernels built without `kcmp`.
 pub fn same_memory(first: i32, second: i32) -> io::Result<bool> {
-    // SAFETY: kcmp reads its integer arguments only; KCMP_VM ignores the last two.
-    let order = unsafe { libc::syscall(libc::SYS_kcmp, first, second, KCMP_VM, 0, 0) };
+    is_same(first, second, KCMP_VM)
+}
+
+/// Whether two threads share one table of descriptors. Fails like [`same_memory`].
+pub fn same_descriptors(first: i32, second: i32) -> io::Result<bool> {
+    is_same(first, second, KCMP_FILES)
+}
+
+fn is_same(first: i32, second: i32, what: libc::c_long) -> io::Result<bool> {
+    // SAFETY: kcmp reads its integer arguments only; both kinds ignore the last two.
+    let order = unsafe { libc::syscall(libc::SYS_kcmp, first, second, what, 0, 0) };
     Ok(crate::check(order)? == 0)
 }
 
@@ -101,11 +112,18 @@ pub fn signal(process: &OwnedFd, signal: i32) -> io::Result<()> {
 /// Whether the process of a pidfd ([`open_pidfd`]) has ended or ends within `limit` (a zombie has
 /// ended).
 pub fn has_ended(process: &OwnedFd, limit: Duration) -> io::Result<bool> {
+    let since = Instant::now();
     let mut asked = libc::pollfd { fd: process.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-    let milliseconds = i32::try_from(limit.as_millis()).unwrap_or(i32::MAX);
-    // SAFETY: `asked` is one live pollfd, and the count is 1.
-    let ready = crate::check(unsafe { libc::poll(&raw mut asked, 1, milliseconds) }.into())?;
-    Ok(ready > 0)
+    loop {
+        let milliseconds = i32::try_from(limit.saturating_sub(since.elapsed()).as_millis());
+        // SAFETY: `asked` is one live pollfd, and the count is 1.
+        let ready = unsafe { libc::poll(&raw mut asked, 1, milliseconds.unwrap_or(i32::MAX)) };
+        match crate::check(ready.into()) {
+            // A signal handler ran in this thread, or is about to.
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            ready => return ready.map(|ready| ready > 0),
+        }
+    }
 }
 
 /// Sends `signal` to the one thread `tid` of process `pid`.
@@ -207,7 +225,7 @@ pub fn reap(pid: i32, block: bool) -> io::Result<Option<ReapedChild>> {
 }
 
 impl Usage {
-    fn of(usage: &libc::rusage) -> Self {
+    pub(crate) fn of(usage: &libc::rusage) -> Self {
         let us = |time: libc::timeval| {
             time.tv_sec.unsigned_abs().saturating_mul(1_000_000).saturating_add(time.tv_usec.unsigned_abs())
         };
@@ -256,6 +274,28 @@ mod tests {
     }
 
     #[test]
+    fn a_signal_handler_does_not_end_a_wait() {
+        crate::signal::prepare_to_wake().unwrap();
+        let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+        let handle = open_pidfd(child.id() as i32).unwrap();
+        let (own_id, ids) = std::sync::mpsc::channel();
+        let waiting = std::thread::spawn(move || {
+            own_id.send(crate::signal::own_thread()).unwrap();
+            has_ended(&handle, Duration::from_secs(600))
+        });
+        let thread = ids.recv().unwrap();
+        let call = || std::fs::read_to_string(format!("/proc/self/task/{thread}/syscall")).unwrap();
+        // It sleeps in poll(2).
+        while !call().starts_with("7 ") {
+            std::thread::yield_now();
+        }
+        signal_thread(std::process::id() as i32, thread, crate::signal::wake_signal()).unwrap();
+        child.kill().unwrap();
+        assert!(waiting.join().unwrap().unwrap());
+        child.wait().unwrap();
+    }
+
+    #[test]
     fn a_process_shares_its_memory_with_itself_only() {
         let pid = std::process::id() as i32;
         assert!(same_memory(pid, pid).unwrap());
@@ -268,5 +308,19 @@ mod tests {
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(!shared.unwrap());
+    }
+
+    #[test]
+    fn a_thread_may_have_descriptors_of_its_own() {
+        let pid = std::process::id() as i32;
+        let thread = std::thread::spawn(move || {
+            let own = crate::signal::own_thread();
+            assert!(same_descriptors(pid, own).unwrap());
+            // SAFETY: unshare reads its integer argument only; the copied descriptors end with this
+            // thread.
+            assert_eq!(unsafe { libc::unshare(libc::CLONE_FILES) }, 0);
+            assert!(!same_descriptors(pid, own).unwrap());
+        });
+        thread.join().unwrap();
     }
 }

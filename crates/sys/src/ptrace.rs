@@ -11,18 +11,9 @@ use std::io;
 /// The general registers of an x86-64 thread.
 pub type Registers = libc::user_regs_struct;
 
-/// An instruction of a seccomp filter (`struct sock_filter`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct FilterInstruction {
-    /// Its operation (`BPF_*`).
-    pub code: u16,
-    /// Instructions to skip if a comparison holds.
-    pub jt: u8,
-    /// Instructions to skip if it does not.
-    pub jf: u8,
-    /// Its constant operand.
-    pub k: u32,
-}
+/// An instruction of a seccomp filter: its operation (`BPF_*`), the instructions to skip if a
+/// comparison holds and if it does not, and its constant operand.
+pub type FilterInstruction = libc::sock_filter;
 
 /// A change of a tracee's state, from `waitid`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,7 +104,7 @@ pub fn seccomp_filter(tid: i32, index: usize) -> io::Result<Option<Vec<FilterIns
     const PTRACE_SECCOMP_GET_FILTER: libc::c_uint = 0x420c;
     /// `BPF_MAXINSNS`, the kernel's limit for a filter.
     const MAX_INSTRUCTIONS: usize = 4096;
-    let mut filter = vec![libc::sock_filter { code: 0, jt: 0, jf: 0, k: 0 }; MAX_INSTRUCTIONS];
+    let mut filter = vec![FilterInstruction { code: 0, jt: 0, jf: 0, k: 0 }; MAX_INSTRUCTIONS];
     // SAFETY: the kernel writes at most BPF_MAXINSNS instructions of this C struct, for which the
     // buffer has room.
     let count = unsafe { libc::ptrace(PTRACE_SECCOMP_GET_FILTER, tid, index, filter.as_mut_ptr()) };
@@ -122,11 +113,7 @@ pub fn seccomp_filter(tid: i32, index: usize) -> io::Result<Option<Vec<FilterIns
         return if error.raw_os_error() == Some(libc::ENOENT) { Ok(None) } else { Err(error) };
     }
     filter.truncate(usize::try_from(count).unwrap_or(0));
-    let convert = |instruction: libc::sock_filter| {
-        let libc::sock_filter { code, jt, jf, k } = instruction;
-        FilterInstruction { code, jt, jf, k }
-    };
-    Ok(Some(filter.into_iter().map(convert).collect()))
+    Ok(Some(filter))
 }
 
 /// Whether the kernel turns system calls of a stopped tracee into SIGSYS (Syscall User Dispatch).

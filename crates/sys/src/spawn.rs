@@ -12,6 +12,8 @@ use std::process::{Child, Command};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::process::Usage;
+
 /// A limit of `setrlimit(2)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resource {
@@ -283,8 +285,8 @@ pub fn own_cpu_us() -> io::Result<u64> {
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     // SAFETY: `usage` is a live, writable rusage.
     crate::check(unsafe { libc::getrusage(libc::RUSAGE_SELF, &raw mut usage) }.into())?;
-    let us = |time: libc::timeval| time.tv_sec.unsigned_abs() * 1_000_000 + time.tv_usec.unsigned_abs();
-    Ok(us(usage.ru_utime) + us(usage.ru_stime))
+    let Usage { user_us, system_us, .. } = Usage::of(&usage);
+    Ok(user_us.saturating_add(system_us))
 }
 
 /// Clock ticks per second in the files of /proc.

@@ -1,11 +1,11 @@
 //! The layout of the extended processor state (x87, SSE, AVX, AMX …) in an XSAVE image.
 
-/// Offset and size in bytes of extended state component `index` (2..63) in the standard form of an
-/// XSAVE image; `None` if this processor has no such component or it is a supervisor one.
-pub fn component(index: u32) -> Option<(usize, usize)> {
+/// Offset in bytes of extended state component `index` (2..63) in the standard form of an XSAVE
+/// image; `None` if this processor has no such component or it is a supervisor one.
+pub fn component_offset(index: u32) -> Option<usize> {
     let (size, offset, flags) = leaf_0d(index);
     // ECX bit 0: supervisor state, absent from a user's image.
-    (index >= 2 && size != 0 && flags & 1 == 0).then_some((offset as usize, size as usize))
+    (index >= 2 && size != 0 && flags & 1 == 0).then_some(offset as usize)
 }
 
 /// CPUID leaf 0x0d, sub-leaf `index`: EAX, EBX, ECX.
@@ -35,10 +35,10 @@ mod tests {
 
     #[test]
     fn the_avx_state_follows_the_header() {
-        assert_eq!(component(0), None, "x87 is no component of the extended area");
+        assert_eq!(component_offset(0), None, "x87 is no component of the extended area");
         if std::arch::is_x86_feature_detected!("avx") {
-            // The upper halves of 16 YMM registers, behind the 512-byte legacy area and the header.
-            assert_eq!(component(2), Some((576, 256)));
+            // The upper halves of the YMM registers, behind the 512-byte legacy area and the header.
+            assert_eq!(component_offset(2), Some(576));
         }
     }
 }

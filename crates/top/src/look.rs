@@ -2,6 +2,7 @@
 //! that is unfinished at the end is abandoned: the kernel releases what it holds when this process
 //! ends.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Instant;
@@ -35,8 +36,7 @@ pub struct LookSums {
     pub pinned_bytes: u64,
 }
 
-/// Looks at a process, given its id, what is wanted, and the number of columns. An error is one
-/// line.
+/// Reads a process, given its id, what is wanted, and the number of columns. An error is one line.
 pub type LedgerCallback = Arc<dyn Fn(i32, Request, u16) -> Result<LookResult, String> + Send + Sync>;
 
 /// Result of a request, with its time.
@@ -52,14 +52,23 @@ pub struct Answer {
 /// Access to the thread.
 #[derive(Debug)]
 pub struct Requester {
-    requests: SyncSender<(i32, Request, u16)>,
+    requests: SyncSender<Read>,
     answers: Receiver<Answer>,
+}
+
+/// A requested read.
+#[derive(Debug)]
+struct Read {
+    pid: i32,
+    wanted: Request,
+    /// Width of the text.
+    columns: u16,
 }
 
 impl Requester {
     /// Requests a read; false if it is not accepted.
     pub fn ask(&self, pid: i32, wanted: Request, columns: u16) -> bool {
-        self.requests.try_send((pid, wanted, columns)).is_ok()
+        self.requests.try_send(Read { pid, wanted, columns }).is_ok()
     }
 
     /// Results since the last call.
@@ -71,11 +80,13 @@ impl Requester {
 /// Starts the thread.
 pub fn start(look: LedgerCallback, waker: Waker) -> std::io::Result<Requester> {
     // One request may wait for the thread to start.
-    let (questions, requests) = sync_channel::<(i32, Request, u16)>(1);
+    let (requests, requested) = sync_channel::<Read>(1);
     let (answer, answers) = sync_channel(1);
     let body = move || {
-        for (pid, wanted, columns) in requests {
-            let result = look(pid, wanted, columns);
+        for Read { pid, wanted, columns } in requested {
+            // After a panic of a reader, other processes can still be read.
+            let result = catch_unwind(AssertUnwindSafe(|| look(pid, wanted, columns)));
+            let result = result.unwrap_or_else(|_| Err(format!("process {pid}: a reader failed")));
             if answer.send(Answer { pid, wanted, result, at: Instant::now() }).is_err() {
                 return;
             }
@@ -83,5 +94,5 @@ pub fn start(look: LedgerCallback, waker: Waker) -> std::io::Result<Requester> {
         }
     };
     std::thread::Builder::new().name("ledgers".into()).spawn(body)?;
-    Ok(Requester { requests: questions, answers })
+    Ok(Requester { requests, answers })
 }

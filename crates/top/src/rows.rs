@@ -138,13 +138,13 @@ pub struct Order<'a> {
 pub fn arrange(
     survey: &Survey,
     history: &History,
-    told: &HashMap<Key, LedgerSums>,
+    ledgers: &HashMap<Key, LedgerSums>,
     order: Order<'_>,
 ) -> Vec<Row> {
     let mut rows: Vec<Row> = match order.kind {
         Kind::Groups => survey.groups.iter().map(|(name, sum)| of_group(name, sum, history)).collect(),
         Kind::List | Kind::Tree => {
-            survey.processes.iter().map(|one| of_process(one, history, told.get(&one.key))).collect()
+            survey.processes.iter().map(|one| of_process(one, history, ledgers.get(&one.key))).collect()
         }
     };
     // Sorting is stable: equal rows stay sorted by RSS.
@@ -153,8 +153,8 @@ pub fn arrange(
         Column::Rss => rows.sort_by_key(|row| Reverse(row.rss_bytes)),
         Column::Pss => rows.sort_by_key(|row| Reverse(row.pss_bytes)),
         Column::Growth => rows.sort_by_key(|row| Reverse(row.growth_bytes)),
-        Column::Stranded => rows.sort_by_key(|row| Reverse(row.ledger.map(|told| told.stranded_bytes))),
-        Column::Pinned => rows.sort_by_key(|row| Reverse(row.ledger.map(|told| told.pinned_bytes))),
+        Column::Stranded => rows.sort_by_key(|row| Reverse(row.ledger.map(|sums| sums.stranded_bytes))),
+        Column::Pinned => rows.sort_by_key(|row| Reverse(row.ledger.map(|sums| sums.pinned_bytes))),
         Column::Name => rows.sort_by(|a, b| a.name.cmp(&b.name)),
     }
     if order.is_reversed {
@@ -168,7 +168,7 @@ pub fn arrange(
     rows
 }
 
-fn of_process(one: &ProcessFigures, history: &History, told: Option<&LedgerSums>) -> Row {
+fn of_process(one: &ProcessFigures, history: &History, ledger: Option<&LedgerSums>) -> Row {
     let id = Id::Process(one.key);
     Row {
         growth_bytes: history.growth(&id),
@@ -181,7 +181,7 @@ fn of_process(one: &ProcessFigures, history: &History, told: Option<&LedgerSums>
         processes: 1,
         rss_bytes: one.figures.rss_bytes,
         pss_bytes: one.pss.bytes(),
-        ledger: told.copied(),
+        ledger: ledger.copied(),
     }
 }
 

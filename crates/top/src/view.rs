@@ -150,15 +150,12 @@ fn heading(state: &State, column: Column) -> String {
         Column::Pinned => "PINNED",
         Column::Name => " NAME",
     };
-    match (column == state.sort, state.is_reversed) {
-        (false, _) => name.to_owned(),
-        (true, false) => {
-            format!("▼{}", name.trim_start().replace("GROWTH/MIN", "GROWTH/M").replace("  ", " "))
-        }
-        (true, true) => {
-            format!("▲{}", name.trim_start().replace("GROWTH/MIN", "GROWTH/M").replace("  ", " "))
-        }
+    if column != state.sort {
+        return name.to_owned();
     }
+    let arrow = if state.is_reversed { '▲' } else { '▼' };
+    // The arrow takes the place of one character.
+    format!("{arrow}{}", name.trim_start().replace("GROWTH/MIN", "GROWTH/M").replace("  ", " "))
 }
 
 fn cell(state: &State, row: &Row, column: Column) -> String {

@@ -143,6 +143,31 @@ fn variables_of_python_with_one_value_are_named_together() -> Outcome {
     })
 }
 
+/// CPython releases an arena with its last object. A variable that keeps one object in each of many
+/// arenas pins them all; one that fills its arenas pins at most its last one.
+#[test]
+fn variables_of_python_pin_arenas() -> Outcome {
+    const ARENA_BYTES: u64 = 1 << 20;
+    for_any(pythons::all(here!()), |path| {
+        let (subject, document) = start_and_read(subject(path, "pins")?)?;
+        let explained = strandline::explain(subject.pid())?;
+        let free = ["cpython.free.kept", "cpython.free.pinned"].map(|id| strandline::row(&explained, id));
+        let free: u64 = free.iter().sum();
+        let pins = |name: &str| root(&document, name).and_then(|root| root["pins_bytes"].as_u64());
+        let (kept, full) = (pins("__main__.kept").ok_or("no kept")?, pins("__main__.full").ok_or("no full")?);
+        if kept < free / 4 * 3 || kept > free + 2 * ARENA_BYTES || full > ARENA_BYTES {
+            return Err(format!("{free} B are free, {kept} pinned by kept, {full} by full").into());
+        }
+        let first = &document["keepers"][0];
+        let of_first = first["root"].as_u64().and_then(|root| document["roots"].get(root as usize));
+        if first["name"] != "__main__.Slotted" || of_first.is_none_or(|root| root["name"] != "__main__.kept")
+        {
+            return Err(format!("{first}").into());
+        }
+        Ok(())
+    })
+}
+
 /// Without arenas malloc blocks keep stale words past the end of objects, through which another
 /// variable may reach the same objects (docs/accounting.md). These then count as shared, but no
 /// object as unreachable.

@@ -118,8 +118,8 @@ fn claims_hold_fail_or_were_not_run_with_a_reason() -> Outcome {
     assert_eq!(claim(&document, "killed")["verdict"], "holds");
     for (id, words) in [
         ("missing", "no-such-tool-here is not here (apt install no-such-package)"),
-        ("failing", "exit status 4; its last words: out of luck"),
-        ("unbuilt", "its last words: cannot be built"),
+        ("failing", "exit status 4; its standard error ends with: out of luck"),
+        ("unbuilt", "its standard error ends with: cannot be built"),
     ] {
         let claim = claim(&document, id);
         assert_eq!(claim["verdict"], "not_run", "{claim}");

@@ -5,8 +5,11 @@
 //! would run forever, abort the process, or release pages in use. So before a call, and only
 //! then, every link it will use is checked against its neighbours.
 
+use std::time::Instant;
+
 use super::layout;
 use super::locate::{Arena, Bin};
+use strandline_claims::allocator::{CallHazard, HazardCause};
 use strandline_claims::range::RangePages;
 use strandline_process::page_cache::PageCache;
 
@@ -14,50 +17,51 @@ use strandline_process::page_cache::PageCache;
 const FIRST_LARGE_BIN: usize = 64;
 /// The unsorted bin.
 const UNSORTED_BIN: usize = 1;
+/// Chunks between two checks of the deadline.
+const DEADLINE_CHECK_INTERVAL: u64 = 1024;
 
-/// An inconsistent place in the bins.
-pub struct Fault {
-    /// The chunk.
-    pub at: u64,
-    /// Whether it is outside the known heap.
-    pub is_outside: bool,
+/// A check of the bins of all arenas.
+pub struct Check<'a> {
+    /// The target's memory.
+    pub cache: PageCache<'a>,
+    /// The ranges of all arenas, in address order.
+    pub pages: &'a [RangePages],
+    /// Maximum number of chunks in one arena.
+    pub max_chunks: u64,
+    /// When the check must end.
+    pub deadline: Instant,
 }
 
-/// Returns the first inconsistent place in the bins of `arena`. `pages` are the ranges of all
-/// arenas, in address order.
-pub fn first_fault(
-    cache: &mut PageCache<'_>,
-    arena: &Arena,
-    pages: &[RangePages],
-    max_chunks: u64,
-) -> Option<Fault> {
-    let is_followed = |bin: &&Bin| bin.index == UNSORTED_BIN || bin.index >= FIRST_LARGE_BIN;
-    let mut remaining_chunks = max_chunks;
-    let mut bins = arena.bins.iter().filter(is_followed);
-    bins.find_map(|bin| fault_in(cache, bin, pages, &mut remaining_chunks))
-}
-
-fn fault_in(
-    cache: &mut PageCache<'_>,
-    bin: &Bin,
-    pages: &[RangePages],
-    remaining_chunks: &mut u64,
-) -> Option<Fault> {
-    let mut following = bin.address;
-    let mut chunk = bin.last;
-    while chunk != bin.address {
-        let is_outside = !holds(pages, chunk);
-        if *remaining_chunks == 0 || is_outside {
-            return Some(Fault { at: chunk, is_outside });
-        }
-        *remaining_chunks -= 1;
-        let Some(previous) = sound_chunk(cache, chunk, following, pages) else {
-            return Some(Fault { at: chunk, is_outside: false });
-        };
-        following = chunk;
-        chunk = previous;
+impl Check<'_> {
+    /// Returns the first inconsistent place in the bins of `arena`, or where the deadline passed.
+    pub fn first_hazard(&mut self, arena: &Arena) -> Option<CallHazard> {
+        let is_followed = |bin: &&Bin| bin.index == UNSORTED_BIN || bin.index >= FIRST_LARGE_BIN;
+        let mut remaining_chunks = self.max_chunks;
+        let mut bins = arena.bins.iter().filter(is_followed);
+        bins.find_map(|bin| self.hazard_in(bin, &mut remaining_chunks))
     }
-    (following != bin.first).then_some(Fault { at: following, is_outside: false })
+
+    fn hazard_in(&mut self, bin: &Bin, remaining_chunks: &mut u64) -> Option<CallHazard> {
+        let hazard = |at, cause| Some(CallHazard { at, cause });
+        let mut following = bin.address;
+        let mut chunk = bin.last;
+        while chunk != bin.address {
+            if !holds(self.pages, chunk) {
+                return hazard(chunk, HazardCause::Outside);
+            }
+            if remaining_chunks.is_multiple_of(DEADLINE_CHECK_INTERVAL) && Instant::now() >= self.deadline {
+                return hazard(chunk, HazardCause::TooSlow);
+            }
+            let previous = sound_chunk(&mut self.cache, chunk, following, self.pages);
+            let (Some(previous), Some(remaining)) = (previous, remaining_chunks.checked_sub(1)) else {
+                return hazard(chunk, HazardCause::Broken);
+            };
+            *remaining_chunks = remaining;
+            following = chunk;
+            chunk = previous;
+        }
+        if following == bin.first { None } else { hazard(following, HazardCause::Broken) }
+    }
 }
 
 fn holds(pages: &[RangePages], address: u64) -> bool {

@@ -60,7 +60,7 @@ fn code_range(symbols: &[CodeSymbol], malloc: Symbol) -> Option<Range<u64>> {
     let low = ends.filter(|&end| end <= first).max().unwrap_or(first);
     let high = starts.filter(|&start| start >= last).min().unwrap_or(last);
     // If the object file has no exported neighbours, the range must not cover the whole library.
-    Some(low.max(first.saturating_sub(MAX_DISTANCE_BYTES))..high.min(last + MAX_DISTANCE_BYTES))
+    Some(low.max(first.saturating_sub(MAX_DISTANCE_BYTES))..high.min(last.saturating_add(MAX_DISTANCE_BYTES)))
 }
 
 #[cfg(test)]
@@ -81,6 +81,12 @@ mod tests {
             symbol(true, 0x90_0000, 0x10),
         ];
         assert_eq!(code_range(&symbols, symbols[1].symbol), Some(0x1100..0x6000));
+    }
+
+    #[test]
+    fn a_symbol_of_any_size_is_no_overflow() {
+        let malloc = symbol(true, 0x4000, u64::MAX);
+        assert_eq!(code_range(&[malloc], symbol(true, 0x4000, 0).symbol), Some(0x4000..u64::MAX));
     }
 
     #[test]

@@ -8,7 +8,7 @@
 
 use std::collections::HashMap;
 
-use strandline_claims::marks::ChunkSet;
+use super::chunk_set::ChunkSet;
 use strandline_claims::range::RangePages;
 use strandline_process::page_cache::PageCache;
 

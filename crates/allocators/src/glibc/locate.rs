@@ -19,6 +19,8 @@ const MAX_SYSTEM_BYTES: u64 = USER_ADDRESS_END;
 const MAX_RING_STEPS: usize = 4 * MAX_ARENAS;
 /// Maximum heaps followed per arena: 64 GiB.
 const MAX_HEAPS: usize = 1024;
+/// Maximum heaps of all arenas: 8 TiB. Damaged lists could name more than fit in our memory.
+const MAX_TOTAL_HEAPS: usize = 1 << 17;
 /// Bytes read at once in the search.
 const BLOCK_BYTES: u64 = 1 << 20;
 /// Blocks overlap by more than the longest structure.
@@ -220,20 +222,25 @@ fn ring(memory: &dyn Memory, main: u64, shape: &layout::ArenaLayout, steps: &mut
 pub fn arenas(memory: &dyn Memory, main: &MainArena, heap_max_bytes: u64) -> Vec<Arena> {
     let mut steps = MAX_ARENAS;
     let addresses = ring(memory, main.address, &main.layout, &mut steps).unwrap_or_default();
-    addresses
-        .into_iter()
-        .filter_map(|address| {
-            read_arena(memory, address, address == main.address, &main.layout, heap_max_bytes)
-        })
-        .collect()
+    let mut remaining_heaps = MAX_TOTAL_HEAPS;
+    let read = |address: u64| {
+        let mut arena = read_arena(memory, address, address == main.address, &main.layout)?;
+        if !arena.main {
+            let max_heaps = remaining_heaps.min(MAX_HEAPS);
+            arena.heaps = heaps(memory, &arena, &main.layout, heap_max_bytes, max_heaps);
+            remaining_heaps -= arena.heaps.len();
+        }
+        Some(arena)
+    };
+    addresses.into_iter().filter_map(read).collect()
 }
 
+/// Reads the state of one arena, without its heaps.
 fn read_arena(
     memory: &dyn Memory,
     address: u64,
     is_main: bool,
     shape: &layout::ArenaLayout,
-    heap_max_bytes: u64,
 ) -> Option<Arena> {
     let mut bytes = vec![0; shape.struct_bytes() as usize];
     memory.read(address, &mut bytes).ok()?;
@@ -248,7 +255,7 @@ fn read_arena(
             (first != bin.address).then_some(bin)
         })
         .collect();
-    let mut arena = Arena {
+    Some(Arena {
         address,
         main: is_main,
         top: word(shape.top)?,
@@ -257,19 +264,26 @@ fn read_arena(
         fastbins,
         bins,
         heaps: Vec::new(),
-    };
-    if !is_main {
-        arena.heaps = heaps(memory, &arena, shape, heap_max_bytes);
-    }
-    Some(arena)
+    })
 }
 
-/// Returns the heaps of a secondary arena, from the one with its top back to its first.
-fn heaps(memory: &dyn Memory, arena: &Arena, shape: &layout::ArenaLayout, heap_max_bytes: u64) -> Vec<Heap> {
+/// Returns the heaps of a secondary arena, from the one with its top back to its first, at most
+/// `max_heaps`. All are aligned to `heap_max_bytes`.
+fn heaps(
+    memory: &dyn Memory,
+    arena: &Arena,
+    shape: &layout::ArenaLayout,
+    heap_max_bytes: u64,
+    max_heaps: usize,
+) -> Vec<Heap> {
     let mut heaps: Vec<Heap> = Vec::new();
     let info_bytes = arena.address % heap_max_bytes;
     let mut start = arena.top - arena.top % heap_max_bytes;
-    while start != 0 && heaps.len() < MAX_HEAPS && heaps.iter().all(|known| known.start != start) {
+    while start != 0
+        && start.is_multiple_of(heap_max_bytes)
+        && heaps.len() < max_heaps
+        && heaps.iter().all(|known| known.start != start)
+    {
         let Some(HeapInfo { owner, previous, size }) = heap_info(memory, start) else { break };
         if owner != arena.address
             || size < info_bytes
@@ -410,4 +424,46 @@ fn cache_settings_agree(word: &impl Fn(u64) -> Option<u64>, shape: &layout::Para
         max_bytes <= 1032 && bins == (max_bytes + 8).max(32).div_ceil(16) - 1
     };
     is_size_valid && bins <= 64 && bins > 0 && count <= layout::MAX_THREAD_CACHE_ENTRIES as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A heap_info at each address, which leads to another one `step` bytes further.
+    struct HeapInfos {
+        arena: u64,
+        step: u64,
+    }
+
+    impl Memory for HeapInfos {
+        fn read_some(&self, address: u64, buffer: &mut [u8]) -> usize {
+            let words = [self.arena, address + self.step, PAGE_BYTES];
+            for (bytes, word) in buffer.chunks_exact_mut(8).zip(words) {
+                bytes.copy_from_slice(&word.to_le_bytes());
+            }
+            buffer.len()
+        }
+    }
+
+    #[test]
+    fn heaps_are_aligned_and_limited() {
+        let arena = Arena {
+            address: 0x7f00_0400_0030,
+            main: false,
+            top: 0x7f00_0400_1000,
+            system_mem: 0,
+            noncontiguous: true,
+            fastbins: Vec::new(),
+            bins: Vec::new(),
+            heaps: Vec::new(),
+        };
+        let count = |step: u64| {
+            let memory = HeapInfos { arena: arena.address, step };
+            heaps(&memory, &arena, &layout::ARENA_WITH_FASTBINS, layout::HEAP_MAX_BYTES, 100).len()
+        };
+        assert_eq!(count(layout::HEAP_MAX_BYTES), 100);
+        assert_eq!(count(0x1008), 1, "not aligned");
+        assert_eq!(count(0), 1, "a cycle");
+    }
 }

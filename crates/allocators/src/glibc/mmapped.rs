@@ -32,10 +32,12 @@ const MAX_PAGES: u64 = 2 << 20;
 /// Cost of a page that cannot be read, in readable pages.
 const UNREADABLE_PAGE_COST: u64 = 64;
 
+/// Code of the caveat if other chunks were found than malloc counts, or if its counts were not.
+pub const CHUNKS_DIFFER: &str = "mmapped_chunks_differ";
+
 /// Whether `address` is in one of the `runs`, which are in address order.
 fn is_resident(runs: &[AddressRange], address: u64) -> bool {
-    let before = runs.partition_point(|run| run.start <= address);
-    before.checked_sub(1).and_then(|last| runs.get(last)).is_some_and(|run| address < run.end)
+    !overlapping(runs, AddressRange::sized(address, 1)).is_empty()
 }
 
 /// Returns the block whose mapping starts at `page`, if `header` is the one that memalign wrote
@@ -356,7 +358,7 @@ impl MappedChunks {
             let (code, why) = if is_late {
                 ("heap_too_slow", "; the deadline passed before the search ended")
             } else {
-                ("mmapped_chunks_differ", "")
+                (CHUNKS_DIFFER, "")
             };
             reading.caveats.push(Caveat::new(code, "glibc", bytes, format!("{text}{why}")));
         }

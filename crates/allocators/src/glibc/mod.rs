@@ -5,6 +5,7 @@
 //! mapping.
 
 pub mod bins;
+mod chunk_set;
 pub mod code;
 mod excluded;
 pub mod fastbins;
@@ -179,6 +180,10 @@ fn read_object(
     check_sums(&arenas, &by_arena, &mut reading);
     add_reserved_caveat(context, &mut reading);
     reading.allocator = facts(object, &arenas, &by_arena, parameters.as_ref());
+    if parameters.is_none() {
+        let text = "malloc's parameters (mp_) were not found: its chunks with their own mapping are unknown";
+        reading.caveats.push(Caveat::new(mmapped::CHUNKS_DIFFER, object.name.clone(), None, text));
+    }
     reading.remedies.extend(settings::trim_threshold(parameters.as_ref(), &walked));
     reading.call = Some(CallPlan {
         remedy: "malloc_trim",
@@ -267,8 +272,8 @@ impl Arenas<'_> {
         let contexts: Vec<WalkContext<'_>> = self.contexts(&special, |_| FastbinMode::Known);
         let redone = in_order(to_redo.len(), self.context.threads, |item| {
             let PartIndex { region, part } = to_redo[item];
-            let block = &walked[region].parts[part].block;
-            Some(segments::walk_again(contexts[region], AddressRange::new(block.start, block.end)))
+            let claims = &walked[region].parts[part].claims;
+            Some(segments::walk_again(contexts[region], AddressRange::new(claims.start, claims.end)))
         });
         for (&PartIndex { region, part }, redone) in to_redo.iter().zip(redone) {
             if let Some(redone) = redone {
@@ -313,17 +318,19 @@ impl Arenas<'_> {
             return None;
         }
         let max_chunks = walked.iter().map(|walked| walked.counts.bin_chunks).sum::<u64>() + 1;
-        let mut cache = PageCache::new(self.context.whole_memory);
-        let fault =
-            self.arenas.iter().find_map(|arena| bins::first_fault(&mut cache, arena, self.pages, max_chunks));
-        let cause = |outside| {
-            if outside && has_caveat(reading, SUM_DIFFERS) {
-                HazardCause::Outside
-            } else {
-                HazardCause::Broken
-            }
+        let mut check = bins::Check {
+            cache: PageCache::new(self.context.whole_memory),
+            pages: self.pages,
+            max_chunks,
+            deadline: self.context.deadline,
         };
-        fault.map(|fault| CallHazard { at: fault.at, cause: cause(fault.is_outside) })
+        let hazard = self.arenas.iter().find_map(|arena| check.first_hazard(arena))?;
+        Some(match hazard.cause {
+            HazardCause::Outside if !has_caveat(reading, SUM_DIFFERS) => {
+                CallHazard { cause: HazardCause::Broken, ..hazard }
+            }
+            _ => hazard,
+        })
     }
 
     fn contexts<'a>(
@@ -376,8 +383,10 @@ impl Arenas<'_> {
             ranges.insert(chunk, ChunkKind::Metadata);
         }
         let max_chunks = layout::MAX_THREAD_CACHE_ENTRIES as u64;
+        // After the deadline the rest of the heap is not walked either.
         let is_broken = |list: &&List| {
-            !lists::follow(&mut cache, &mut ranges, **list, links, ChunkKind::ThreadCache, max_chunks)
+            Instant::now() < self.context.deadline
+                && !lists::follow(&mut cache, &mut ranges, **list, links, ChunkKind::ThreadCache, max_chunks)
         };
         let broken = caches.lists.iter().filter(is_broken).count() as u64;
         add_broken_caveat(broken, "thread caches", reading);

@@ -20,8 +20,8 @@ pub struct Object {
     pub data: Vec<AddressRange>,
 }
 
-/// Maximum bytes searched per object: in all known programs libc's data is at the start, but the
-/// arrays of a static program may have any size.
+/// Maximum bytes searched in all objects: in all known programs libc's data is at the start, but
+/// the arrays of a static program may have any size.
 const MAX_DATA_BYTES: u64 = 256 << 20;
 
 /// Maximum data of a libc, bss included, that is read completely: it is some tens of KiB.
@@ -36,17 +36,20 @@ pub fn find(context: &Context<'_>) -> Vec<Object> {
     if chosen.is_empty() {
         chosen = groups.iter().collect();
     }
-    chosen.into_iter().map(|group| object(context, group)).filter(|object| !object.data.is_empty()).collect()
+    let mut remaining_bytes = MAX_DATA_BYTES;
+    let objects = chosen.into_iter().map(|group| object(context, group, &mut remaining_bytes));
+    objects.filter(|object| !object.data.is_empty()).collect()
 }
 
-fn object(context: &Context<'_>, group: &[&Mapping]) -> Object {
+/// Returns the object of these mappings, with at most `remaining_bytes` of data, which it
+/// decrements.
+fn object(context: &Context<'_>, group: &[&Mapping], remaining_bytes: &mut u64) -> Object {
     let mut object = Object {
         address: group[0].start,
         name: group[0].name.clone(),
         is_libc: CLibrary::of_file(&group[0].name) == Some(CLibrary::Glibc),
         ..Object::default()
     };
-    let mut remaining_bytes = MAX_DATA_BYTES;
     for mapping in group.iter().filter(|m| m.permissions.write) {
         // A libc's few pages of data are read even if they are swapped out: without them there is
         // no heap. The data of a static program can have any size.
@@ -58,8 +61,8 @@ fn object(context: &Context<'_>, group: &[&Mapping]) -> Object {
             context.resident_runs(mapping.range())
         };
         for run in runs {
-            let run = AddressRange::sized(run.start, run.len().min(remaining_bytes));
-            remaining_bytes -= run.len();
+            let run = AddressRange::sized(run.start, run.len().min(*remaining_bytes));
+            *remaining_bytes -= run.len();
             match object.data.last_mut() {
                 Some(last) if last.end == run.start => last.end = run.end,
                 _ if run.is_empty() => {}

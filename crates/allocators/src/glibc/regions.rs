@@ -246,7 +246,11 @@ fn piece_mappings<'a>(context: &'a Context<'_>, arena: &Arena, known: &[Region])
         while followed_chunks < MAX_CHUNKS_CHECKED {
             followed_chunks += 1;
             // fd of a free chunk: the next one in its bin, or the bin itself in the arena.
-            let Ok(next) = context.whole_memory.read_word(chunk.saturating_add(16)) else { break };
+            let place = chunk.saturating_add(16);
+            if !is_resident(context, place) {
+                break;
+            }
+            let Ok(next) = context.whole_memory.read_word(place) else { break };
             if next == bin.first || (arena.address..arena.address + PAGE_BYTES).contains(&next) {
                 break;
             }
@@ -264,6 +268,11 @@ fn is_named_by_kernel(mapping: &Mapping) -> bool {
     mapping.name == "[heap]" || mapping.name.starts_with("[stack")
 }
 
+/// Whether a page is resident: reading a missing one would make the kernel map one in the target.
+fn is_resident(context: &Context<'_>, address: u64) -> bool {
+    !context.resident_runs(AddressRange::sized(address, 1)).is_empty()
+}
+
 /// Number of consecutive chunks that a mapping must begin with.
 const MIN_CHAIN: usize = 12;
 
@@ -272,8 +281,7 @@ const MIN_CHAIN: usize = 12;
 fn begins_with_chunks(context: &Context<'_>, mapping: &Mapping) -> bool {
     let mut at = mapping.start;
     for _ in 0..MIN_CHAIN {
-        // Reading a missing page would make the kernel map one in the target.
-        if at >= mapping.end || context.resident_runs((at, at + 1)).is_empty() {
+        if at >= mapping.end || !is_resident(context, at) {
             return false;
         }
         let Ok(head) = context.whole_memory.read_word(at + 8) else { return false };

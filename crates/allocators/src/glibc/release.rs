@@ -5,6 +5,7 @@
 
 use std::io::Read;
 
+use strandline_claims::reader::leading_version;
 use strandline_process::c_library::banner;
 use strandline_process::map::AddressSpace;
 use strandline_process::namespaces::open_mapped_file;
@@ -20,8 +21,7 @@ pub fn release(process: &Process, space: &AddressSpace, address: u64) -> Option<
     file.take(MAX_LIBRARY_BYTES).read_to_end(&mut bytes).ok()?;
     let banner = banner(&bytes)?;
     let (_, release) = banner.split_once("release version ")?;
-    let release: String = release.chars().take_while(|c| c.is_ascii_digit() || *c == '.').collect();
-    Some(release.trim_end_matches('.').to_owned())
+    leading_version(release)
 }
 
 #[cfg(test)]

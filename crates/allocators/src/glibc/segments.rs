@@ -125,7 +125,7 @@ fn walk_segment(walk_context: WalkContext<'_>, range: AddressRange) -> Segment {
         if walker.gave_up() {
             break;
         }
-        segment.end = part.block.end;
+        segment.end = part.claims.end;
         segment.parts.push(part);
     }
     segment.bytes_read = walker.bytes_read();
@@ -140,12 +140,12 @@ fn join(walk_context: WalkContext<'_>, segments: Vec<Segment>) -> RegionParts {
         joined.bytes_read += segment.bytes_read;
         joined.unreadable_bytes += segment.unreadable_bytes;
         for part in segment.parts {
-            if part.block.end <= joined.end(walk_context) {
+            if part.claims.end <= joined.end(walk_context) {
                 continue;
             }
             // Walks to the start of this part, or past it.
-            joined.continue_walk(walk_context, part.block.start);
-            if part.block.start == joined.end(walk_context) {
+            joined.continue_walk(walk_context, part.claims.start);
+            if part.claims.start == joined.end(walk_context) {
                 joined.parts.push(part);
             }
         }
@@ -159,7 +159,7 @@ fn join(walk_context: WalkContext<'_>, segments: Vec<Segment>) -> RegionParts {
 impl RegionParts {
     /// Returns the end of the last part; without parts, the start of the region.
     fn end(&self, walk_context: WalkContext<'_>) -> u64 {
-        self.parts.last().map_or(walk_context.region.start, |part| part.block.end)
+        self.parts.last().map_or(walk_context.region.start, |part| part.claims.end)
     }
 
     /// Walks from the end of the last part to the first boundary at or after `until`.
@@ -171,8 +171,12 @@ impl RegionParts {
         let mut walker = walker_at(walk_context, end);
         while end < until {
             let is_late = Instant::now() >= walk_context.deadline;
-            let part = if is_late { walker.abandon() } else { walker.walk(PART_BYTES.min(until - end), 0) };
-            end = part.block.end;
+            let part = if is_late {
+                walker.abandon(walk_context.region.end)
+            } else {
+                walker.walk(PART_BYTES.min(until - end), 0)
+            };
+            end = part.claims.end;
             self.parts.push(part);
         }
         self.bytes_read += walker.bytes_read();
@@ -185,21 +189,25 @@ impl RegionParts {
     /// The parts have a gap or overlap, or do not end at the end of the region.
     pub fn sum(self, walk_context: &WalkContext<'_>) -> Result<RegionTotals, OutOfOrder> {
         let mut counts = Counts::default();
-        let mut block = AccumulatedPart::empty(walk_context.region.start);
+        let mut claims = AccumulatedPart::empty(walk_context.region.start);
         for part in self.parts {
             counts.add(part.counts);
-            block.join(part.block, walk_context.pages)?;
+            claims.join(part.claims, walk_context.pages)?;
         }
-        if block.end != walk_context.region.end {
-            return Err(OutOfOrder { at: block.end, expected: walk_context.region.end });
+        if claims.end != walk_context.region.end {
+            return Err(OutOfOrder { at: claims.end, expected: walk_context.region.end });
         }
-        Ok(RegionTotals { sums: block.finish(walk_context.pages), counts })
+        Ok(RegionTotals { sums: claims.finish(walk_context.pages), counts })
     }
 }
 
-/// Walks the part with the addresses `range` again, now that its special chunks are known.
+/// Walks the part with the addresses `range` again, now that its special chunks are known. If the
+/// deadline passes, the whole part stays unread: which of its chunks are free is then unknown.
 pub fn walk_again(walk_context: WalkContext<'_>, range: AddressRange) -> Part {
-    walker_at(walk_context, range.start).walk(0, range.end)
+    let is_late = Instant::now() >= walk_context.deadline;
+    let part = (!is_late).then(|| walker_at(walk_context, range.start).walk(0, range.end));
+    let part = part.filter(|part| part.claims.end == range.end);
+    part.unwrap_or_else(|| Walker::new(walk_context, range.start).abandon(range.end))
 }
 
 /// Returns a walk from the boundary `at`. At the region's start it includes the metadata, without

@@ -10,7 +10,7 @@ use super::segments::RegionTotals;
 use super::walk_context::RegionKind;
 use strandline_claims::allocator::Reading;
 use strandline_claims::caveat::Caveat;
-use strandline_claims::facts::{Allocator, Arena as ArenaFacts, ArenaKind, Figures, Mallinfo};
+use strandline_claims::facts::{Allocator, Arena as ArenaFacts, ArenaKind, Figures, Mallinfo, figures};
 use strandline_claims::range::PAGE_BYTES;
 
 /// A region of an arena, and its totals.
@@ -106,14 +106,15 @@ pub fn facts(
         add_arena(&mut mallinfo, arena, regions, &facts);
         allocator.arenas.push(facts);
     }
+    // Without its parameters it is unknown how many chunks have their own mapping.
     if let Some(parameters) = parameters {
         mallinfo.hblks = parameters.n_mmaps;
         mallinfo.hblkhd = parameters.mmapped_mem;
         allocator.settings = settings(parameters);
+        set_totals(&mut allocator, &mallinfo, arenas, by_arena);
+        allocator.own = own_figures(&mallinfo);
+        allocator.mallinfo = Some(mallinfo);
     }
-    set_totals(&mut allocator, &mallinfo, arenas, by_arena);
-    allocator.own = own_figures(&mallinfo);
-    allocator.mallinfo = Some(mallinfo);
     allocator
 }
 
@@ -192,7 +193,7 @@ fn set_totals(
 
 /// The fields of `mallinfo2()`.
 fn own_figures(mallinfo: &Mallinfo) -> Figures {
-    let figures = [
+    figures(&[
         ("arena", mallinfo.arena),
         ("ordblks", mallinfo.ordblks),
         ("smblks", mallinfo.smblks),
@@ -202,8 +203,7 @@ fn own_figures(mallinfo: &Mallinfo) -> Figures {
         ("uordblks", mallinfo.uordblks),
         ("fordblks", mallinfo.fordblks),
         ("keepcost", mallinfo.keepcost),
-    ];
-    figures.into_iter().map(|(name, figure)| (name.to_owned(), figure.into())).collect()
+    ])
 }
 
 /// Returns malloc's parameters in force, by their names in JSON.

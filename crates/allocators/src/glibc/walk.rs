@@ -6,6 +6,8 @@
 //! ([`FastbinMode`]). An impossible size ends the chain: the walk then searches the next place
 //! where a long run of chunks is consistent, and counts the bytes skipped. It never goes back.
 
+mod seek;
+
 use super::fastbins::Candidate;
 use super::layout;
 use super::lists::{ChunkKind, SpecialChunks};
@@ -18,8 +20,6 @@ use strandline_claims::window::Window;
 
 /// The size word of a fencepost in the main arena.
 const POST: u64 = layout::FENCEPOST_BYTES | layout::PREV_INUSE;
-/// Consecutive plausible chunks that a place must start to be accepted.
-const MIN_CHAIN: usize = 12;
 /// Maximum bytes that a walk reads past the end of its segment; a longer chunk belongs to the walk
 /// before it.
 const MAX_OVERSHOOT_BYTES: u64 = 32 << 20;
@@ -59,13 +59,13 @@ pub struct Walker<'a> {
 impl<'a> Walker<'a> {
     /// A walk that starts at the chunk boundary `at`.
     pub fn new(walk_context: WalkContext<'a>, at: u64) -> Self {
-        let WalkContext { region, special, fast, memory, pages, refinements, .. } = walk_context;
+        let WalkContext { region, special, fast, memory, pages, refinements, deadline, .. } = walk_context;
         Self {
             region,
             special,
             fast,
             candidates: Vec::new(),
-            window: Window::new(memory, pages, at),
+            window: Window::new(memory, pages, at, deadline),
             accumulator: Accumulator::new(at, pages),
             refinements: refinements.map(Refinements::finder),
             at,
@@ -98,18 +98,18 @@ impl<'a> Walker<'a> {
     /// A walk from the first plausible chunk boundary in `from..to` that follows a chunk in use;
     /// `None` if absent. It gives up instead of going far past `to`.
     pub fn from_plausible_start(walk_context: WalkContext<'a>, from: u64, to: u64) -> Option<Self> {
-        let mut scout = Self::new(walk_context, from);
-        scout.limit = to;
-        scout.at = scout.seek(from, layout::ALIGNMENT)?;
-        scout.accumulator = Accumulator::new(scout.at, walk_context.pages);
-        scout.limit = to.saturating_add(MAX_OVERSHOOT_BYTES).min(walk_context.region.end);
-        while !scout.done && scout.at < to {
-            if scout.step() {
-                let at = scout.at;
-                scout.accumulator = Accumulator::new(at, walk_context.pages);
-                scout.counts = Counts::new(walk_context.keeps_blocks);
-                scout.candidates.clear();
-                return Some(scout);
+        let mut walker = Self::new(walk_context, from);
+        walker.limit = to;
+        walker.at = walker.seek(from, layout::ALIGNMENT)?;
+        walker.accumulator = Accumulator::new(walker.at, walk_context.pages);
+        walker.limit = to.saturating_add(MAX_OVERSHOOT_BYTES).min(walk_context.region.end);
+        while !walker.done && walker.at < to {
+            if walker.step() {
+                let at = walker.at;
+                walker.accumulator = Accumulator::new(at, walk_context.pages);
+                walker.counts = Counts::new(walk_context.keeps_blocks);
+                walker.candidates.clear();
+                return Some(walker);
             }
         }
         None
@@ -120,14 +120,19 @@ impl<'a> Walker<'a> {
         self.gave_up
     }
 
-    /// Leaves the rest of the region unread.
-    pub fn abandon(&mut self) -> Part {
+    /// Ends the walk, leaves the bytes up to `end` unread, and returns what was not returned yet.
+    pub fn abandon(&mut self, end: u64) -> Part {
+        self.leave_unread(end);
+        self.walk(0, end)
+    }
+
+    fn leave_unread(&mut self, end: u64) {
+        self.run = None;
         let start = self.accumulator.cursor();
         self.counts.note_damage(start);
-        self.counts.unread_bytes += self.region.end.saturating_sub(start);
-        self.accumulator.claim_to(self.region.end, Class::Unread);
+        self.counts.unread_bytes += end.saturating_sub(start);
+        self.accumulator.claim_to(end, Class::Unread);
         self.done = true;
-        self.walk(0, self.region.end)
     }
 
     /// Current position of the walk.
@@ -151,17 +156,21 @@ impl<'a> Walker<'a> {
     }
 
     /// Walks to the first boundary after a chunk in use that is at or after `until` and at least
-    /// `at_least_bytes` on, or to the end of the region, and returns what was walked.
+    /// `at_least_bytes` on, or to the end of the region, and returns what was walked. After the
+    /// deadline the rest of the region stays unread from the first free chunk on.
     pub fn walk(&mut self, at_least_bytes: u64, until: u64) -> Part {
         while !self.done {
             let boundary = self.step();
             if boundary && self.at >= until && self.accumulator.claimed() >= at_least_bytes {
                 break;
             }
+            if !boundary && !self.done && self.window.is_late() {
+                self.leave_unread(self.region.end);
+            }
         }
         let keeps_blocks = self.counts.refined.blocks.is_some();
         Part {
-            block: self.accumulator.cut(),
+            claims: self.accumulator.cut(),
             counts: std::mem::replace(&mut self.counts, Counts::new(keeps_blocks)),
             candidates: std::mem::take(&mut self.candidates),
         }
@@ -423,6 +432,9 @@ impl<'a> Walker<'a> {
                 self.done = true;
                 return;
             }
+            if self.window.is_late() {
+                return self.leave_unread(self.region.end);
+            }
             let until = found.unwrap_or(self.region.end);
             if let Some(block) = self.mmapped_before(from, until) {
                 self.skip(block.start, Class::Foreign);
@@ -457,15 +469,16 @@ impl<'a> Walker<'a> {
         let usable = usable_end.saturating_sub(pointer);
         self.counts.blocks += 1;
         self.counts.payload_bytes += usable;
-        self.counts.refined.push_block(pointer, usable);
-        if let Some(finder) = &mut self.refinements {
-            let nested = finder.nested(pointer, usable_end);
-            self.counts.refined.nested.extend_from_slice(nested);
-            for range in nested {
-                self.accumulator.claim_to(range.start, Class::Mmapped);
-                self.accumulator.skip_to(range.end);
-            }
-            if let Some(refined) = finder.find(pointer, usable).filter(|_| nested.is_empty()) {
+        let nested = self.refinements.as_mut().map(|finder| finder.nested(pointer, usable_end));
+        let nested = nested.unwrap_or_default();
+        self.counts.refined.nested.extend_from_slice(nested);
+        for range in nested {
+            self.accumulator.claim_to(range.start, Class::Mmapped);
+            self.accumulator.skip_to(range.end);
+        }
+        if nested.is_empty() {
+            self.counts.refined.push_block(pointer, usable);
+            if let Some(refined) = self.refinements.as_mut().and_then(|finder| finder.find(pointer, usable)) {
                 self.counts.refined.count(pointer, &refined);
                 self.accumulator.claim_to(pointer, Class::Mmapped);
                 self.accumulator.claim_to(pointer + refined.bytes, Class::Refined(refined.slot));
@@ -474,7 +487,7 @@ impl<'a> Walker<'a> {
         self.accumulator.claim_to(end, Class::Mmapped);
     }
 
-    /// Returns the first chunk with its own mapping, which may be between pieces, in `from..upto`.
+    /// Returns the first chunk with its own mapping, which may be between pieces, in `from..until`.
     fn mmapped_before(&mut self, from: u64, until: u64) -> Option<MappedBlock> {
         if self.region.kind != RegionKind::Pieces {
             return None;
@@ -512,88 +525,12 @@ impl<'a> Walker<'a> {
             self.done = true;
             return;
         }
+        if self.window.is_late() {
+            return self.leave_unread(self.region.end);
+        }
         let until = found.unwrap_or(self.region.end);
         self.skip(until, Class::Unread);
         self.at = until;
         self.done = found.is_none();
-    }
-
-    /// Returns the first multiple of `step` from `from` on where chunks are consistent.
-    fn seek(&mut self, from: u64, step: u64) -> Option<u64> {
-        let mut at = from.checked_next_multiple_of(step)?;
-        while at + layout::MIN_CHUNK_BYTES <= self.region.end {
-            if at >= self.limit {
-                self.gave_up = true;
-                return None;
-            }
-            if self.region.top.is_some_and(|top| top.address == at) {
-                return Some(at);
-            }
-            if !self.window.pages().is_resident(at) {
-                // A chunk's header makes its page resident: continue at the next resident page.
-                let next = self.window.pages().runs_in(at, self.region.end).next()?.start;
-                at = self.top_before(at, next).unwrap_or_else(|| next.next_multiple_of(step));
-                continue;
-            }
-            let (_, head) = self.window.pair(at);
-            if head & layout::PREV_INUSE != 0 && self.is_plausible(at, head) && self.is_chain(at, head) {
-                return Some(at);
-            }
-            if self.far_reads >= MAX_FAR_READS {
-                return self.region.top.map(|top| top.address).filter(|&top| top > at);
-            }
-            at += step;
-        }
-        None
-    }
-
-    fn top_before(&self, from: u64, until: u64) -> Option<u64> {
-        self.region.top.map(|top| top.address).filter(|top| (from..until).contains(top))
-    }
-
-    fn is_chain(&mut self, at: u64, head: u64) -> bool {
-        let (mut at, mut head) = (at, head);
-        for _ in 0..MIN_CHAIN {
-            let bytes = head & !layout::SIZE_BITS;
-            let next = at + bytes;
-            if self.region.top.is_some_and(|top| top.address == next) {
-                return true;
-            }
-            let Some(((previous, next_head), far)) = self.window.peek(next) else { return false };
-            self.far_reads = self.far_reads.saturating_add(u32::from(far));
-            if next_head & layout::PREV_INUSE == 0 && previous != bytes {
-                return false;
-            }
-            if next_head & !layout::SIZE_BITS == layout::FENCEPOST_BYTES {
-                return self.is_fencepost(next, next_head);
-            }
-            if !self.is_plausible(next, next_head) {
-                return false;
-            }
-            (at, head) = (next, next_head);
-        }
-        true
-    }
-
-    /// Whether a pair of fenceposts begins at `at`, after a chunk that may be free; no other bits
-    /// are ever set there. In a secondary arena the second one has size 0.
-    fn is_fencepost(&mut self, at: u64, head: u64) -> bool {
-        let second = self.window.peek(at + layout::FENCEPOST_BYTES).map(|((_, second), _)| second);
-        head & !layout::PREV_INUSE & !layout::NON_MAIN_ARENA == layout::FENCEPOST_BYTES
-            && (head & layout::NON_MAIN_ARENA == 0 || !self.region.main)
-            && self.region.end - at >= 2 * layout::FENCEPOST_BYTES
-            && second
-                .is_some_and(|second| second == POST || !self.region.main && second & !layout::SIZE_BITS == 0)
-    }
-
-    /// Whether `head` can be the size word of a chunk at `at`.
-    #[inline]
-    fn is_plausible(&self, at: u64, head: u64) -> bool {
-        let bytes = head & !layout::SIZE_BITS;
-        bytes >= layout::MIN_CHUNK_BYTES
-            && bytes.is_multiple_of(layout::ALIGNMENT)
-            && bytes < self.region.end - at
-            && head & layout::IS_MMAPPED == 0
-            && (head & layout::NON_MAIN_ARENA == 0 || !self.region.main)
     }
 }

@@ -158,7 +158,7 @@ impl Counts {
 #[derive(Clone, Debug)]
 pub struct Part {
     /// Its claims.
-    pub block: AccumulatedPart,
+    pub claims: AccumulatedPart,
     /// Its counts.
     pub counts: Counts,
     /// Chunks treated as members of fastbins.

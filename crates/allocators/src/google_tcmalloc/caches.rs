@@ -8,8 +8,8 @@ use std::time::Instant;
 
 use super::layout::{self, CACHE_LIST_BYTES, CacheList, SLAB_SHIFT_BITS, SlabHeader, SlotInfo};
 use super::locate::{Heap, read_bytes};
-use super::statics::StaticWord;
 use crate::blocks::CachedBlock;
+use crate::radix::StaticWord;
 use crate::scan::is_mapped_memory;
 use strandline_claims::allocator::Context;
 use strandline_claims::range::{PAGE_BYTES, page_of};

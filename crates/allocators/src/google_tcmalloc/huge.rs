@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use super::layout::{HUGE_BYTES, MAP_BYTES, NODE_BYTES, NODE_LINKS, REGION_HUGE_PAGES, RegionLayout};
 use super::locate::{Heap, read_bytes};
-use super::statics::StaticWord;
+use crate::radix::StaticWord;
 use crate::scan::{is_mapped_memory, is_private_memory};
 use strandline_claims::allocator::Context;
 use strandline_claims::doubts::ReadProblems;
@@ -172,10 +172,12 @@ impl Finder<'_> {
             let mut bytes = [0; 16];
             let is_read = read_bytes(&mut self.cache, location, &mut bytes).is_some();
             let (start, huge_pages) = pair_at(&bytes, 0).unwrap_or_default();
-            let is_region =
-                is_read && huge_pages == REGION_HUGE_PAGES as u64 && start > 0 && start < MAX_HUGE_PAGES;
-            let is_new = self.huge.regions.iter().all(|region| region.start != start * HUGE_BYTES);
-            if !is_region || !is_new || self.add_region(at, start * HUGE_BYTES, &shape).is_none() {
+            if !is_read || huge_pages != REGION_HUGE_PAGES as u64 || !(1..MAX_HUGE_PAGES).contains(&start) {
+                return;
+            }
+            let start = start * HUGE_BYTES;
+            let is_new = self.huge.regions.iter().all(|region| region.start != start);
+            if !is_new || self.add_region(at, start, &shape).is_none() {
                 return;
             }
             at = self.cache.word(at).unwrap_or(0);

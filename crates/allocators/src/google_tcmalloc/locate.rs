@@ -146,7 +146,7 @@ fn page_map(context: &Context<'_>, data: &StaticData<'_>, classes: &Classes) -> 
     let mut tried = HashSet::new();
     let mut finder =
         Finder { context, classes, cache: PageCache::new(context.memory), remaining_bytes: MAX_TRIED_BYTES };
-    for StaticWord { at, word } in radix::root_candidates(context, data, 8) {
+    for StaticWord { at, value: word } in radix::root_candidates(context, data, 8) {
         if tried.len() >= MAX_TRIED || Instant::now() >= context.deadline {
             return None;
         }

@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use super::layout::{ARENA_NOT_RESIDENT, HUGE_BYTES, REGION_BYTES};
 use super::locate::Heap;
-use super::statics::StaticWord;
+use crate::radix::StaticWord;
 use crate::scan::{is_mapped_memory, is_private_memory, is_unclaimed};
 use strandline_claims::allocator::Context;
 use strandline_process::pages::{PAGE_BYTES, page_of};
@@ -51,10 +51,11 @@ pub fn not_resident(heap: &Heap, own: &[AddressRange]) -> Option<u64> {
     let is_arena = |&StaticWord { at, value: next }: &StaticWord| {
         let left = heap.statics.word(at + 8);
         let rest = AddressRange::sized(next, left);
-        let is_own = own.iter().any(|range| range.covers(rest));
         // A lock may precede it.
         let leads = |start: u64| leading.get(&start).is_some_and(|&count| count > 1);
-        is_own && rest.end.is_multiple_of(HUGE_BYTES) && (leads(at) || leads(at - 8))
+        rest.end.is_multiple_of(HUGE_BYTES)
+            && (leads(at) || leads(at.wrapping_sub(8)))
+            && own.iter().any(|range| range.covers(rest))
     };
     heap.statics.words().find(is_arena).map(|arena| heap.statics.word(arena.at + ARENA_NOT_RESIDENT))
 }

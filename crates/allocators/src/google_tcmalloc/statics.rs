@@ -1,6 +1,7 @@
 //! A copy of the static data of the program or library that contains tcmalloc. Nearly all
 //! structures are reachable from it, but by no symbol, so it is scanned several times.
 
+use crate::radix::StaticWord;
 use strandline_claims::allocator::Context;
 use strandline_process::memory::word_at;
 use strandline_process::range::AddressRange;
@@ -15,15 +16,6 @@ pub struct Statics {
     runs: Vec<CopiedRun>,
     /// Bytes read from the target.
     pub bytes_read: u64,
-}
-
-/// A word of static data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StaticWord {
-    /// Its address.
-    pub at: u64,
-    /// Its value.
-    pub value: u64,
 }
 
 /// A resident run.

@@ -10,6 +10,7 @@ use std::time::Instant;
 use super::extents::Extent;
 use crate::scan::{is_mapped_memory, is_unclaimed};
 use strandline_claims::allocator::Context;
+use strandline_claims::doubts::ReadProblems;
 use strandline_process::memory::word_at;
 use strandline_process::range::{AddressRange, RangeSet};
 
@@ -29,15 +30,24 @@ pub struct Block {
 }
 
 /// Finds the blocks of a process outside `extents` (in address order) and `taken` (claimed by
-/// others).
-pub fn find(context: &Context<'_>, extents: &[Extent], taken: &RangeSet) -> Vec<Block> {
+/// others). If the deadline passes, notes that in `doubts`.
+pub fn find(
+    context: &Context<'_>,
+    extents: &[Extent],
+    taken: &RangeSet,
+    doubts: &mut ReadProblems,
+) -> Vec<Block> {
     let mut blocks: Vec<Block> = Vec::new();
     for mapping in context.space.mappings().iter().filter(|mapping| is_mapped_memory(mapping)) {
         // Only resident memory, as merely reserved memory may be huge: a block's first page is
         // resident, because its header was written.
         for run in context.resident_runs(mapping.range()) {
             let mut at = run.start.next_multiple_of(ALIGNMENT);
-            while at < run.end && Instant::now() < context.deadline {
+            while at < run.end {
+                if Instant::now() >= context.deadline {
+                    doubts.note_timeout(at);
+                    return blocks;
+                }
                 at = match unclaimed_block_at(context, at, extents, taken) {
                     Ok(block) => {
                         // A block may span several runs.

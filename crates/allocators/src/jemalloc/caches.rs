@@ -85,38 +85,28 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Returns the part of a thread's storage that may hold its cache (0 where not resident), and
-    /// its address.
-    fn storage(&mut self, fs_base: u64) -> Option<(u64, Vec<u8>)> {
+    /// Returns the part of a thread's storage that may hold its cache.
+    fn storage(&mut self, fs_base: u64) -> Option<Storage> {
         let below = self.last_below.unwrap_or(MAX_STORAGE_BYTES);
         let bytes = MAX_STORAGE_BYTES.min(below);
         let mapping = self.context.space.find(fs_base.checked_sub(8)?)?;
         let start = fs_base.checked_sub(below)?.max(mapping.start) & !7;
         let end = start.checked_add(bytes)?.min(fs_base).min(mapping.end);
-        let mut buffer = vec![0; end.checked_sub(start)? as usize];
+        let mut storage = Storage { start, bytes: vec![0; end.checked_sub(start)? as usize] };
         for run in self.context.resident_runs((start, end)) {
-            let part = buffer.get_mut((run.start - start) as usize..(run.end - start) as usize)?;
+            let part = storage.bytes.get_mut((run.start - start) as usize..(run.end - start) as usize)?;
             self.cached.bytes_read += self.context.memory.read_some(run.start, part) as u64;
         }
-        Some((start, buffer))
+        Some(storage)
     }
 
-    /// 5.3: `tcache_t` begins with a pointer to its `tcache_slow_t`, which points back. In builds
-    /// with statistics, the descriptor in `tcache_slow_t` points to the bins, which follow that
-    /// first pointer.
+    /// Reads the cache of a thread of 5.3. In builds with statistics, the descriptor in
+    /// `tcache_slow_t` points to the bins, which follow the first pointer of `tcache_t`.
     fn read_stacked(&mut self, fs_base: u64) {
-        // The addresses of the two structures.
-        let slow_and_cache = |start: u64, bytes: &[u8], offset: usize| -> Option<(u64, u64)> {
-            let (slow, cache) = (word_at(bytes, offset)?, start + offset as u64);
-            let at = usize::try_from(slow.checked_sub(start)?).ok()?;
-            let has_arena = word_at(bytes, at.checked_add(SLOW_ARENA)?)? != 0;
-            let mut words = (1..MAX_WORDS_TO_CACHE).map(|word| at + SLOW_ARENA + 8 * word);
-            let points_back = words.any(|at| word_at(bytes, at) == Some(cache));
-            (slow.is_multiple_of(8) && slow != cache && has_arena && points_back).then_some((slow, cache))
-        };
-        let Some((start, storage)) = self.storage(fs_base) else { return };
-        let found = (0..storage.len()).step_by(8).find_map(|offset| slow_and_cache(start, &storage, offset));
-        let Some((slow, cache)) = found else { return };
+        let Some(storage) = self.storage(fs_base) else { return };
+        let mut offsets = (0..storage.bytes.len()).step_by(8);
+        let found = offsets.find_map(|offset| StackedCache::find_at(&storage, offset));
+        let Some(StackedCache { slow, cache }) = found else { return };
         self.cached.threads.push(fs_base);
         self.last_below = Some((fs_base - slow.min(cache)).max(self.last_below.unwrap_or(0)));
         if self.context.memory.read_word(slow + SLOW_BINS) != Ok(cache + 8) {
@@ -167,7 +157,7 @@ impl Reader<'_> {
     /// 5.0 to 5.2: a bin has a count and a pointer past its items; the stacks of the bins are
     /// adjacent.
     fn read_counted(&mut self, fs_base: u64) {
-        let Some((start, storage)) = self.storage(fs_base) else { return };
+        let Some(Storage { start, bytes: storage }) = self.storage(fs_base) else { return };
         let Some((offset, small)) = small_bins(&storage) else { return };
         if !self.seen.insert(start + offset as u64) {
             return;
@@ -203,6 +193,36 @@ impl Reader<'_> {
         self.cached.bytes_read += bytes.len() as u64;
         let pointers = bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
         self.cached.items.extend(pointers.map(|address| CachedBlock { address, class: class as u16 }));
+    }
+}
+
+/// Part of a thread's static thread-local storage.
+struct Storage {
+    /// Its first address.
+    start: u64,
+    /// Its bytes; 0 where it is not resident.
+    bytes: Vec<u8>,
+}
+
+/// Addresses of the two structures of a cache of 5.3.
+struct StackedCache {
+    /// `tcache_slow_t`.
+    slow: u64,
+    /// `tcache_t`.
+    cache: u64,
+}
+
+impl StackedCache {
+    /// Returns the cache whose `tcache_t` is at `offset`: it begins with a pointer to its
+    /// `tcache_slow_t`, which points back.
+    fn find_at(storage: &Storage, offset: usize) -> Option<Self> {
+        let Storage { start, bytes } = storage;
+        let (slow, cache) = (word_at(bytes, offset)?, start + offset as u64);
+        let at = usize::try_from(slow.checked_sub(*start)?).ok()?;
+        let has_arena = word_at(bytes, at.checked_add(SLOW_ARENA)?)? != 0;
+        let mut words = (1..MAX_WORDS_TO_CACHE).map(|word| at + SLOW_ARENA + 8 * word);
+        let points_back = words.any(|at| word_at(bytes, at) == Some(cache));
+        (slow.is_multiple_of(8) && slow != cache && has_arena && points_back).then_some(Self { slow, cache })
     }
 }
 

@@ -4,12 +4,14 @@
 //! are checked.
 
 use std::collections::BTreeMap;
+use std::time::Instant;
 
 use super::caches::Cached;
 use super::extents::Extent;
 use super::layout::{Layout, NUM_CLASSES, NUM_SMALL_CLASSES, State, class_bytes, regions};
 use super::locate::read_extent;
 use crate::blocks::{Blocks, CachedBlock};
+use crate::scan::within;
 use strandline_claims::accumulator::{Accumulator, Class};
 use strandline_claims::allocator::{Context, RangeClaim};
 use strandline_claims::bits;
@@ -74,7 +76,7 @@ pub struct Counts {
     pub arenas: BTreeMap<u64, ArenaBytes>,
     /// Refinements found.
     pub matched: Matches,
-    /// Invalid extents.
+    /// Invalid extents, and where the deadline passed.
     pub doubts: ReadProblems,
     /// Cached items that matched a region in use.
     pub matched_items: u64,
@@ -166,11 +168,9 @@ fn advance_to<'a, T>(all: &mut &'a [T], address: impl Fn(&T) -> u64, range: Addr
     if all.is_empty() {
         return all;
     }
-    let from = all.partition_point(|item| address(item) < range.start);
-    let to = all.partition_point(|item| address(item) < range.end).max(from);
-    let taken = all.get(from..to).unwrap_or_default();
-    *all = all.get(to..).unwrap_or_default();
-    taken
+    let (before_end, rest) = all.split_at(all.partition_point(|item| address(item) < range.end));
+    *all = rest;
+    within(before_end, range, address)
 }
 
 impl Claimer<'_> {
@@ -208,8 +208,11 @@ impl Claimer<'_> {
     }
 
     fn claim_active(&mut self, extent: &Extent, accumulator: &mut Accumulator<'_>) {
-        let span = extent.range();
-        let marked = self.marked.advance_to(span);
+        if Instant::now() >= self.context.deadline {
+            self.counts.doubts.note_timeout(extent.start);
+            return accumulator.claim_to(extent.end, Class::Unread);
+        }
+        let marked = self.marked.advance_to(extent.range());
         let class = self.layout.class(extent.bits);
         let claimed = if extent.is_slab(self.layout) {
             self.claim_slab(extent, class, marked, accumulator)

@@ -30,6 +30,8 @@ const TOUCHED: usize = 176;
 const GROUPS: usize = 8;
 /// Maximum regions kept: 2 TiB.
 const MAX_REGIONS: usize = 1 << 20;
+/// Candidates for regions between two checks of the deadline.
+const DEADLINE_CHECK_INTERVAL: u64 = 64;
 
 /// Free memory in huge pages.
 #[derive(Default)]
@@ -84,7 +86,7 @@ pub fn find(
         let runs = region.runs();
         // A region with two structures, or with memory in other use, is rejected.
         let is_valid = duplicates.len() == 1
-            && free.contains((region.start, region.start + REGION_BYTES))
+            && free.contains(AddressRange::sized(region.start, REGION_BYTES))
             && runs.iter().all(|run| is_outside(extents, *run));
         if !is_valid {
             found.doubts.note_damage(region.start, 0);
@@ -111,16 +113,17 @@ struct Region {
 /// Returns all regions whose structure is in `blocks`.
 fn find_regions(context: &Context<'_>, blocks: &[Block], found: &mut FreePages) -> Vec<Region> {
     let mut regions = Vec::new();
+    let mut candidates = 0_u64;
     for block in blocks {
-        let mut is_late = false;
+        let mut is_late = Instant::now() >= context.deadline;
         each_word(context, AddressRange::sized(block.range.start, block.used_bytes), &mut |at, word| {
-            if at % ALIGNMENT == 0 {
-                is_late = at % PAGE_BYTES == 0 && Instant::now() >= context.deadline;
-                if word % REGION_BYTES == 0 && word < USER_ADDRESS_END {
-                    let mut bytes = [0; STRUCTURE_BYTES];
-                    let is_read = context.memory.read(at, &mut bytes).is_ok();
-                    regions.extend(Region::new(&bytes).filter(|_| is_read));
-                }
+            if at % ALIGNMENT == 0 && word % REGION_BYTES == 0 && word < USER_ADDRESS_END {
+                candidates += 1;
+                is_late |=
+                    candidates.is_multiple_of(DEADLINE_CHECK_INTERVAL) && Instant::now() >= context.deadline;
+                let mut bytes = [0; STRUCTURE_BYTES];
+                let is_read = context.memory.read(at, &mut bytes).is_ok();
+                regions.extend(Region::new(&bytes).filter(|_| is_read));
             }
             regions.len() < MAX_REGIONS && !is_late
         });
@@ -149,7 +152,8 @@ impl Region {
         let are_flags = FLAGS.iter().all(|&flag| bytes[flag] <= 1);
         // The structure of a region that was never used cannot be distinguished from zeros.
         let is_used = touched.iter().any(|group| *group != 0);
-        let region = Self { start: word_at(bytes, 0)?, active };
+        let start = word_at(bytes, 0).filter(|&start| start < USER_ADDRESS_END)?;
+        let region = Self { start, active };
         let longest = region.runs().iter().map(|run| run.len() / PAGE_BYTES).max().unwrap_or(0);
         let agrees = is_within && are_flags && is_used && word_at(bytes, LONGEST_FREE) == Some(longest);
         agrees.then_some(region)

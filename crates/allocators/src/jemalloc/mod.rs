@@ -19,6 +19,7 @@ mod summary;
 use self::extents::Extent;
 use self::layout::{Layout, State};
 use self::locate::PageMap;
+use crate::blocks::unmatched_caveat;
 use strandline_claims::accumulator::{Class, OutOfOrder};
 use strandline_claims::allocator::{
     self, Argument, CallPlan, Context, FoundAllocator, Function, Reading, Readings, read_each,
@@ -117,13 +118,13 @@ impl FoundAllocator for Jemalloc {
 /// Reads one jemalloc outside `taken` (claimed by others).
 fn read(context: &Context<'_>, tree: &PageMap, layout: &'static Layout, taken: &RangeSet) -> Reading {
     let mut extents = extents::walk(context, tree, layout, taken);
-    let blocks = base::find(context, &extents.all, taken);
+    let mut doubts = extents.walk.doubts.clone();
+    let blocks = base::find(context, &extents.all, taken, &mut doubts);
     let huge = hpa::find(context, layout, &extents.all, &blocks, taken);
     extents.all.extend(huge.extents());
     extents.all.sort_by_key(|extent| extent.start);
     let cached = caches::find(context, layout.caches);
     let (claims, mut counts) = claims::claim(context, layout, &extents.all, &cached);
-    let mut doubts = extents.walk.doubts.clone();
     doubts.add(&counts.doubts);
     doubts.add(&huge.doubts);
     let mut reading = Reading { rows: Some(&rows::BLOCKS), claims, ..Reading::default() };
@@ -156,14 +157,8 @@ fn read(context: &Context<'_>, tree: &PageMap, layout: &'static Layout, taken: &
     doubts.add_caveats(&mut reading.caveats, &ABOUT, "extents", &tree.name);
     reading.is_inconsistent = doubts.damages > 0;
     let unmatched = (cached.items.len() as u64).saturating_sub(counts.matched_items);
-    if unmatched > 0 || cached.broken > 0 {
-        let text = format!(
-            "{unmatched} regions and {} bins of thread caches match no region in use (damaged, or read during a change): \
-             their contents count as in use",
-            cached.broken
-        );
-        reading.caveats.push(Caveat::new("jemalloc_cache_broken", tree.name.clone(), None, text));
-    }
+    let (items, lists) = (("region", unmatched), ("bins of thread caches", cached.broken));
+    reading.caveats.extend(unmatched_caveat(&ABOUT, &tree.name, items, lists));
     reading
 }
 

@@ -331,8 +331,8 @@ impl Arena {
     }
 }
 
-/// Adds mimalloc's own structures: the map, those of arenas, and the slices that hold threads'
-/// heaps.
+/// Adds mimalloc's own structures: the map, those of `arenas` (in address order), and the slices
+/// that hold threads' heaps.
 fn add_own_structures(map: &Map, arenas: &[Arena], free: &mut UnclaimedMemory<'_>, heap: &mut Heap) {
     let mut own: Vec<AddressRange> =
         arenas.iter().map(|arena| AddressRange::new(arena.range.start, arena.own_end)).collect();
@@ -346,7 +346,10 @@ fn add_own_structures(map: &Map, arenas: &[Arena], free: &mut UnclaimedMemory<'_
         .flat_map(|page| page.heaps)
         .map(|heap| heap - heap % SLICE_BYTES)
         .collect();
-    let in_arena = |slice: &u64| arenas.iter().any(|arena| arena.range.contains(*slice));
+    let in_arena = |slice: &u64| {
+        let next = arenas.partition_point(|arena| arena.range.end <= *slice);
+        arenas.get(next).is_some_and(|arena| arena.range.contains(*slice))
+    };
     own.extend(heaps.into_iter().filter(in_arena).map(|slice| AddressRange::sized(slice, SLICE_BYTES)));
     own.sort_unstable();
     let mut parts: Vec<Part> = Vec::new();

@@ -115,7 +115,8 @@ impl Collection {
         let thread = self.thread.unwrap_or(main);
         self.due_milliseconds = released.due_milliseconds(thread, thread == main);
         let in_runs = |range: &AddressRange| {
-            heap.run_purged_arenas.iter().any(|arena| arena.range.contains(range.start))
+            let next = heap.run_purged_arenas.partition_point(|arena| arena.range.end <= range.start);
+            heap.run_purged_arenas.get(next).is_some_and(|arena| arena.range.contains(range.start))
         };
         let outside_runs = released.released_by(thread, thread == main).filter(|range| !in_runs(range));
         let is_released = |part: &Part| {
@@ -187,7 +188,8 @@ impl RunPurgedArena {
         };
         let mut released = Vec::new();
         for part in parts.filter(|part| part.is_free() || is_freed(part)) {
-            let mut run = part.start - part.start.saturating_sub(arena_start) % RUN_BYTES;
+            let start = part.start.max(arena_start);
+            let mut run = start - (start - arena_start) % RUN_BYTES;
             while run < part.end {
                 let run_end = run + RUN_BYTES;
                 if run_end <= arena_end && is_marked(run, run_end) {
@@ -322,5 +324,21 @@ mod tests {
         assert_eq!(released([0xffff_f000]), Vec::<u64>::new());
         assert_eq!(released([u64::MAX]), [8, 20, 8, 24]);
         assert_eq!(released([0]), Vec::<u64>::new());
+    }
+
+    #[test]
+    fn what_is_before_an_arena_is_not_released_with_it() {
+        let range = AddressRange::sized(START, 64 * SLICE_BYTES);
+        let part = Part {
+            start: START - 2 * RUN_BYTES,
+            end: range.end,
+            kind: Kind::PurgePending,
+            unit: 0,
+            thread: 0,
+        };
+        let heap = Heap { parts: vec![part], ..Heap::default() };
+        let arena = RunPurgedArena { range, marks: vec![0xff; 8] };
+        let runs = [0, RUN_BYTES].map(|offset| AddressRange::sized(START + offset, RUN_BYTES));
+        assert_eq!(arena.released(&heap, &|_| false), runs);
     }
 }

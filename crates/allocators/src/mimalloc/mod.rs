@@ -16,6 +16,8 @@ mod settings;
 pub mod spans;
 mod visits;
 
+use std::time::Instant;
+
 use self::claims::Counts;
 use self::parts::{Collect, Heap, Part};
 use crate::scan::{is_mapped_memory, is_unclaimed};
@@ -135,6 +137,8 @@ impl FoundAllocator for Mimalloc {
 /// Reads one heap outside `taken` (claimed by others).
 fn read(context: &Context<'_>, heap: &Heap, taken: &RangeSet) -> Reading {
     let collection = collect::find(context, heap);
+    // Then it may not have found all blocks that other threads freed.
+    let is_late = Instant::now() >= context.deadline;
     let (claims, mut counts) = claims::claim(context, heap, &collection.delayed, &collection.released);
     let damages = counts.doubts.damages;
     if heap.is_encoded || damages >= MIN_DAMAGES_FOR_ENCODED && damages * 2 > counts.pages {
@@ -142,6 +146,9 @@ fn read(context: &Context<'_>, heap: &Heap, taken: &RangeSet) -> Reading {
     }
     let mut doubts = heap.doubts.clone();
     doubts.add(&counts.doubts);
+    if is_late {
+        doubts.note_timeout(heap.parts.first().map_or(heap.object, |part| part.start));
+    }
     let mut reading = Reading { rows: Some(&rows::BLOCKS), claims, ..Reading::default() };
     let mut taken = taken.clone();
     taken.add(reading.ranges());

@@ -124,7 +124,7 @@ pub struct Heap {
     pub purge_schedules: HashMap<u64, PurgeSchedule>,
     /// Whether its build has other structures than a standard release.
     pub is_encoded: bool,
-    /// Arenas that are purged in runs of slices only.
+    /// Arenas that are purged in runs of slices only, in address order.
     pub run_purged_arenas: Vec<RunPurgedArena>,
     /// Invalid structures, and where the deadline passed.
     pub doubts: ReadProblems,

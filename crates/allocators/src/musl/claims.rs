@@ -65,18 +65,18 @@ fn claim_part(
             break;
         }
         let (start, end) = (group.start, group.end());
-        let is_claimed = is_unclaimed(context, taken, (start, end));
+        let is_own = is_unclaimed(context, taken, (start, end));
         // Memory that the loader donated is static data of a program, and stays on that row.
         let is_donated = group.mapped_bytes == 0
             && context.space.find(start).is_some_and(|mapping| mapping.has_file() && end <= mapping.end);
-        if !is_claimed && !is_donated {
+        if !is_own && !is_donated {
             claimer.note_damage(start);
             continue;
         }
         let pages = context.pages((start, end));
         let mut accumulator = Accumulator::new(start, &pages);
         claimer.claim_group(group, &mut accumulator, 0);
-        if is_claimed {
+        if is_own {
             (context.progress)(end - start);
             claims.push(RangeClaim { start, end, sums: accumulator.cut().finish(&pages) });
         }

@@ -32,6 +32,8 @@ pub const AREA_NEXT: usize = 8;
 const AREA_SLOTS: usize = 24;
 /// Bytes of a `struct meta`.
 const META_BYTES: usize = 40;
+/// Offset of `mem` in a `struct meta`: the address of its group; 0 if it has none.
+const META_MEMORY: usize = 16;
 /// Slots of an area.
 pub const METAS_PER_AREA: usize = (PAGE_BYTES as usize - AREA_SLOTS) / META_BYTES;
 
@@ -62,10 +64,16 @@ pub struct Group {
 }
 
 impl Group {
+    /// Whether a meta in an area has a group.
+    pub fn is_present(area: &[u8], index: usize) -> bool {
+        word_at(area, AREA_SLOTS + META_BYTES * index + META_MEMORY).is_some_and(|start| start != 0)
+    }
+
     /// Parses a meta in an area; `None` if it has no group, or an impossible one.
     pub fn in_area(area: &[u8], address: u64, index: usize) -> Option<Self> {
         let at = AREA_SLOTS + META_BYTES * index;
-        let start = word_at(area, at + 16).filter(|&start| start != 0 && start.is_multiple_of(UNIT))?;
+        let start =
+            word_at(area, at + META_MEMORY).filter(|&start| start != 0 && start.is_multiple_of(UNIT))?;
         let free = half_word_at(area, at + 24)? | half_word_at(area, at + 28)?;
         let flags = word_at(area, at + 32)?;
         let (last, class, pages) = (flags & 31, (flags >> 6 & 63) as usize, flags >> 12);

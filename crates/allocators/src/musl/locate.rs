@@ -18,8 +18,11 @@ use strandline_process::range::AddressRange;
 
 /// Maximum static data searched per program or library.
 const MAX_DATA_BYTES: u64 = 64 << 20;
-/// Maximum areas followed: a hundred groups each.
-const MAX_AREAS: usize = 1 << 20;
+/// Maximum areas followed: a hundred groups each, which take 2 GB in all.
+const MAX_AREAS: usize = 1 << 18;
+
+/// Candidates for the state between two checks of the deadline.
+const DEADLINE_CHECK_INTERVAL: u64 = 256;
 
 /// One mallocng.
 pub struct State {
@@ -87,11 +90,15 @@ struct FirstArea {
 
 /// Returns the first area if the state is in `range`.
 fn first_area(context: &Context<'_>, range: AddressRange) -> Option<FirstArea> {
-    let mut found = None;
+    let (mut found, mut candidates) = (None, 0_u64);
     each_word(context, range, &mut |at, area| {
         // Most words are not the address of a page.
         if !area.is_multiple_of(PAGE_BYTES) || !is_resident(context, area) {
             return true;
+        }
+        candidates += 1;
+        if candidates.is_multiple_of(DEADLINE_CHECK_INTERVAL) && Instant::now() >= context.deadline {
+            return false;
         }
         let Ok(secret) = context.memory.read_word(area) else { return true };
         let is_state = |layout: &&super::layout::ContextLayout| {
@@ -137,10 +144,9 @@ fn state(context: &Context<'_>, name: String, first: &FirstArea) -> State {
         state.bytes_read += PAGE_BYTES;
         state.areas.push(area);
         for index in 0..METAS_PER_AREA {
-            let has_group = word_at(&bytes, 24 + 40 * index + 16).is_some_and(|start| start != 0);
             match Group::in_area(&bytes, area, index) {
                 Some(group) => state.groups.push(group),
-                None if has_group => state.doubts.note_damage(area, 0),
+                None if Group::is_present(&bytes, index) => state.doubts.note_damage(area, 0),
                 None => (),
             }
         }

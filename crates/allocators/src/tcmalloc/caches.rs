@@ -119,7 +119,11 @@ fn transfer_lists(context: &Context<'_>, heap: &Heap, spans: &Spans, cached: &mu
     let mut lists = Vec::new();
     let mut seen = HashSet::new();
     for &SpanList { class, head } in &spans.lists {
-        if seen.len() >= MAX_CLASSES || Instant::now() >= context.deadline {
+        if seen.len() >= MAX_CLASSES {
+            break;
+        }
+        if Instant::now() >= context.deadline {
+            cached.broken += 1;
             break;
         }
         let mut bytes = [0; CENTRAL_BYTES];
@@ -160,11 +164,14 @@ fn thread_lists(context: &Context<'_>, heap: &Heap, spans: &Spans, cached: &mut 
     let mut seen = HashSet::new();
     let mut bytes = vec![0; CACHE_LISTS_BYTES + CACHE_LINKS_BYTES];
     while let Some(at) = pending.pop() {
+        if cached.threads.len() >= MAX_CACHES || Instant::now() >= context.deadline {
+            cached.broken += 1;
+            break;
+        }
         if !seen.insert(at) || !may_be_cache(&mut cache, at, &heap.classes) {
             continue;
         }
-        let is_valid = cache.read(at, &mut bytes).is_ok() && is_cache(&bytes, &heap.classes);
-        if !is_valid || cached.threads.len() >= MAX_CACHES || Instant::now() >= context.deadline {
+        if cache.read(at, &mut bytes).is_err() || !is_cache(&bytes, &heap.classes) {
             continue;
         }
         cached.threads.push(at);

@@ -17,6 +17,7 @@ mod summary;
 use self::layout::SpanState;
 use self::locate::Heap;
 use self::spans::Span;
+use crate::blocks::unmatched_caveat;
 use crate::radix::FoundHeaps;
 use strandline_claims::accumulator::{Class, OutOfOrder};
 use strandline_claims::allocator::{
@@ -148,13 +149,8 @@ fn read(context: &Context<'_>, heap: &Heap, taken: &RangeSet) -> Reading {
     doubts.add_caveats(&mut reading.caveats, &ABOUT, "spans", &heap.name);
     reading.is_inconsistent = doubts.damages > 0;
     let unmatched = (cached.items.len() as u64).saturating_sub(counts.matched_items);
-    if unmatched > 0 || cached.broken > 0 {
-        let text = format!(
-            "{unmatched} objects and {} lists of caches match no object in use (damaged, or read during a change): their contents count as in use",
-            cached.broken
-        );
-        reading.caveats.push(Caveat::new("tcmalloc_cache_broken", heap.name.clone(), None, text));
-    }
+    let (items, lists) = (("object", unmatched), ("lists of caches", cached.broken));
+    reading.caveats.extend(unmatched_caveat(&ABOUT, &heap.name, items, lists));
     reading
 }
 

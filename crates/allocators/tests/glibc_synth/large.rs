@@ -1,6 +1,8 @@
 //! Regions of many segments, generated word by word when read: whatever old headers are inside free
 //! chunks where a segment starts, the result is that of one walk from the first chunk to the last.
 
+use std::time::{Duration, Instant};
+
 use strandline_allocators::glibc::lists::SpecialChunks;
 use strandline_allocators::glibc::segments::{self, RegionTotals};
 use strandline_allocators::glibc::walk::Walker;
@@ -122,10 +124,10 @@ fn pages(every: u64) -> RangePages {
 /// One walk from front to back.
 fn straight(walk_context: &WalkContext<'_>) -> RegionTotals {
     let part = Walker::from_start(*walk_context).walk(u64::MAX, u64::MAX);
-    let mut block = AccumulatedPart::empty(walk_context.region.start);
-    block.join(part.block, walk_context.pages).unwrap();
-    assert_eq!(block.end, walk_context.region.end);
-    RegionTotals { sums: block.finish(walk_context.pages), counts: part.counts }
+    let mut claims = AccumulatedPart::empty(walk_context.region.start);
+    claims.join(part.claims, walk_context.pages).unwrap();
+    assert_eq!(claims.end, walk_context.region.end);
+    RegionTotals { sums: claims.finish(walk_context.pages), counts: part.counts }
 }
 
 fn check(stale: Stale, every: u64) {
@@ -140,7 +142,7 @@ fn check(stale: Stale, every: u64) {
         pages: &expected_pages,
         refinements: None,
         keeps_blocks: false,
-        deadline: std::time::Instant::now() + std::time::Duration::from_secs(600),
+        deadline: Instant::now() + Duration::from_secs(600),
     };
     let expected = straight(&walk_context);
     let rounds = BYTES / ROUND;
@@ -176,4 +178,40 @@ fn segments_that_start_within_zeros_come_to_one_walk() {
 #[test]
 fn dense_regions_come_to_one_walk() {
     check(Stale::Ending(0x410), 8);
+}
+
+/// Zeros; the first read ends when the deadline has passed.
+struct LateMemory(Instant);
+
+impl Memory for LateMemory {
+    fn read_some(&self, _: u64, buffer: &mut [u8]) -> usize {
+        while Instant::now() < self.0 {
+            std::thread::yield_now();
+        }
+        buffer.fill(0);
+        buffer.len()
+    }
+}
+
+#[test]
+fn a_search_for_chunks_ends_at_the_deadline() {
+    let deadline = Instant::now() + Duration::from_millis(50);
+    let memory = LateMemory(deadline);
+    let region = Region { first: None, top: None, ..region() };
+    let special = SpecialChunks::new(BASE, BASE + BYTES);
+    let pages = RangePages::new((BASE, BASE + BYTES), [(BASE, BASE + BYTES)]);
+    let walk_context = WalkContext {
+        region: &region,
+        special: &special,
+        fast: FastbinMode::Known,
+        memory: &memory,
+        pages: &pages,
+        refinements: None,
+        keeps_blocks: false,
+        deadline,
+    };
+    let parts = segments::walk(&[walk_context], 1, &|_| {}).pop().unwrap();
+    assert!(parts.bytes_read < 8 << 20, "{} bytes read", parts.bytes_read);
+    let walked = parts.sum(&walk_context).unwrap();
+    assert_eq!((walked.counts.unread_bytes, walked.sums.resident.total()), (BYTES, BYTES));
 }

@@ -244,6 +244,12 @@ fn absurd_parameters() {
         }
     }
     let mut heap = sound.clone();
+    heap.image.put_word(heap.parameters + SBRK_BASE - 16, u64::MAX);
+    for reading in damaged::check_subject(&FrozenProcess::of(&heap), 1) {
+        assert_eq!((reading.allocator.live_bytes, reading.allocator.mallinfo), (None, None), "mp_ is lost");
+        assert!(reading.caveats.iter().any(|caveat| caveat.code == "mmapped_chunks_differ"));
+    }
+    let mut heap = sound.clone();
     // The maximum number of mmapped chunks, with as many bytes as possible.
     heap.image.put_word(heap.parameters + N_MMAPS, u64::from(i32::MAX as u32) << 32 | i32::MAX as u64);
     heap.image.put_word(heap.parameters + N_MMAPS + 8, i32::MAX as u64);

@@ -68,7 +68,7 @@ impl Account {
         let (other_allocators, runtimes) =
             recognised::recognise(process, &mut frozen, &mut caveats, anonymous_bytes);
         caveats.append(&mut ledger.caveats);
-        say_swapped(kernel.swap_bytes, &mut caveats);
+        add_swapped_out(kernel.swap_bytes, &mut caveats);
         let unread = recognised::unread(&other_allocators, &runtimes);
         Ok(Self {
             frozen,
@@ -97,7 +97,7 @@ impl Account {
 }
 
 /// Adds to caveats about damaged structures that part of the process was swapped out and not read.
-fn say_swapped(swap_bytes: u64, caveats: &mut [Caveat]) {
+fn add_swapped_out(swap_bytes: u64, caveats: &mut [Caveat]) {
     if swap_bytes == 0 {
         return;
     }
@@ -144,7 +144,7 @@ fn make_ledger(process: &Process, frozen: &mut Frozen, options: &Options<'_>) ->
         return Err(Error::DoesNotAddUp { pid, detail });
     }
     // An all-zero page may be in a range and in a finer one within it.
-    let mut all: RangeSet = zero_runs.into_iter().collect();
+    let mut all = zero_runs;
     let of_allocators = frozen.readings.iter().flat_map(|reading| &reading.zero_runs);
     let of_runtimes = frozen.runtimes.iter().flat_map(|reading| &reading.zero_runs);
     all.add(of_allocators.chain(of_runtimes).copied());
@@ -180,7 +180,7 @@ fn finish_runtimes(frozen: &mut Frozen, threads: usize, options: &Options<'_>) {
 
 fn find_zeros(frozen: &Frozen, inputs: &Inputs<'_>, threads: usize, options: &Options<'_>) -> Result<Zeros> {
     let runs = assemble::unclaimed_runs(inputs)?;
-    let total: u64 = runs.iter().map(|run| run.len()).sum();
+    let total = runs.bytes();
     let done = AtomicU64::new(0);
     let progress = |bytes: u64| {
         let done = done.fetch_add(bytes, Ordering::Relaxed) + bytes;
@@ -204,9 +204,9 @@ mod swapped_tests {
     fn what_may_be_swapped_out_is_not_only_called_damaged() {
         let caveat = |code: &str| Caveat::new(code, "", None, "text");
         let mut caveats = [caveat("perl_damaged"), caveat("mmapped_chunks_differ"), caveat("heap_swapped")];
-        say_swapped(0, &mut caveats);
+        add_swapped_out(0, &mut caveats);
         assert!(caveats.iter().all(|caveat| caveat.text == "text"));
-        say_swapped(4096, &mut caveats);
+        add_swapped_out(4096, &mut caveats);
         assert!(caveats[0].text.contains("KiB of the process are swapped out"), "{}", caveats[0].text);
         assert!(caveats[1].text.contains("swapped out") && caveats[2].text == "text");
     }

@@ -7,8 +7,7 @@ use strandline_claims::allocator::RangeClaim;
 use strandline_claims::caveat::Caveat;
 use strandline_claims::runtime;
 use strandline_process::procfs::Process;
-use strandline_process::range::AddressRange;
-use strandline_process::smaps::SmapsEntry;
+use strandline_process::range::{AddressRange, RangeSet};
 
 /// Unexplained anonymous memory gets a caveat if it is at least this and a tenth of RSS.
 const WORTH_A_CAVEAT_BYTES: u64 = 1 << 20;
@@ -103,16 +102,9 @@ fn unexplained(frozen: &Frozen, bytes: u64) -> Caveat {
     let of_runtimes = frozen.runtimes.iter().flat_map(|reading| &reading.claims);
     let of_runtimes = of_runtimes.map(RangeClaim::range);
     let of_threads = frozen.stacks.iter().map(|stack| AddressRange::new(stack.low, stack.high));
-    let mut claimed: Vec<AddressRange> = of_heaps.chain(of_runtimes).chain(of_threads).collect();
-    claimed.sort_unstable();
-    let is_claimed = |space: &SmapsEntry| {
-        // The ranges do not overlap: only the last one that begins before the end of the mapping
-        // can overlap it.
-        let before = claimed.partition_point(|claim| claim.start < space.mapping.end);
-        let last = before.checked_sub(1).and_then(|last| claimed.get(last));
-        last.is_some_and(|claim| space.mapping.start < claim.end)
-    };
-    let largest = private.filter(|space| !is_claimed(space)).max_by_key(|space| space.counts.rss_bytes);
+    let claimed: RangeSet = of_heaps.chain(of_runtimes).chain(of_threads).collect();
+    let unclaimed = private.filter(|space| !claimed.overlaps(space.mapping.range()));
+    let largest = unclaimed.max_by_key(|space| space.counts.rss_bytes);
     let place = largest
         .map_or_else(String::new, |space| format!("{:#x}-{:#x}", space.mapping.start, space.mapping.end));
     let text = "no allocator or runtime that strandline knows was found that would hold it: the program may have mapped \

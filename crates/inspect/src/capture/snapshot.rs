@@ -190,13 +190,13 @@ pub fn plan(
 /// and the first kernel whose fork copies pages that a device is writing to (a7e689dd1c06, "block:
 /// Convert bio_iov_iter_get_pages to use iov_iter_extract_pages"): before, the program could lose
 /// what the device writes (open(2), O_DIRECT).
-const LETS_GO: (u32, u32) = (5, 9);
+const HAS_UNSHARE: (u32, u32) = (5, 9);
 const COPIES_PINNED: (u32, u32) = (6, 5);
 
 /// Fails if a copy would disturb something that writes to its memory or monitors it.
 fn check_writers(process: &Process, space: &AddressSpace) -> Result<(), String> {
     let kernel = strandline_sys::host::kernel_version();
-    if kernel.is_none_or(|kernel| kernel < LETS_GO) {
+    if kernel.is_none_or(|kernel| kernel < HAS_UNSHARE) {
         return Err(
             "this kernel (before 5.9) would keep the program's descriptors open in the copy".to_owned()
         );

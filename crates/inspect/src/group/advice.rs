@@ -3,8 +3,9 @@
 use serde::{Deserialize, Serialize};
 use strandline_claims::units::bytes;
 
-use super::facts::GroupExplanation;
+use super::facts::{GroupExplanation, GroupTarget};
 use super::verdict::sums;
+use strandline_process::group::find::shell_word;
 
 /// One setting.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -79,6 +80,11 @@ fn item(id: &str, system: &str, text: String, paste: String) -> Advice {
     Advice { id: id.to_owned(), system: system.to_owned(), text, paste }
 }
 
+/// The unit of a group, as a word for a shell.
+fn unit(target: &GroupTarget) -> String {
+    shell_word(target.path.rsplit('/').next().unwrap_or_default())
+}
+
 fn larger_limit(explanation: &GroupExplanation, size: u64) -> Advice {
     let because = match explanation.kill_at_limit() {
         Some(_) => "a process was killed at the limit",
@@ -86,16 +92,15 @@ fn larger_limit(explanation: &GroupExplanation, size: u64) -> Advice {
     };
     let text = format!("{because}; {} leaves a quarter", bytes(size));
     let (mib, target) = (size / MIB, &explanation.target);
-    let name = target.path.rsplit('/').next().unwrap_or_default();
     let (system, paste) = match manager(&target.path) {
         Manager::Kubernetes => ("kubernetes", format!("resources: {{limits: {{memory: {mib}Mi}}}}")),
         Manager::Docker => {
             ("docker", format!("docker update --memory {mib}m --memory-swap {mib}m CONTAINER"))
         }
-        Manager::Systemd => ("systemd", format!("systemctl set-property {name} MemoryMax={mib}M")),
+        Manager::Systemd => ("systemd", format!("systemctl set-property {} MemoryMax={mib}M", unit(target))),
         Manager::Nobody => {
             let file = if explanation.cgroup.version == 1 { "memory.limit_in_bytes" } else { "memory.max" };
-            ("cgroup", format!("echo {size} > {}/{file}", target.folder))
+            ("cgroup", format!("echo {size} > {}", shell_word(&format!("{}/{file}", target.folder))))
         }
     };
     item("limit", system, text, paste)
@@ -104,10 +109,13 @@ fn larger_limit(explanation: &GroupExplanation, size: u64) -> Advice {
 /// Docker and Kubernetes (without its feature MemoryQoS) do not set it.
 fn high(explanation: &GroupExplanation, size: u64) -> Option<Advice> {
     let target = &explanation.target;
-    let name = target.path.rsplit('/').next().unwrap_or_default();
     let (system, paste) = match manager(&target.path) {
-        Manager::Systemd => ("systemd", format!("systemctl set-property {name} MemoryHigh={}M", size / MIB)),
-        Manager::Nobody => ("cgroup", format!("echo {size} > {}/memory.high", target.folder)),
+        Manager::Systemd => {
+            ("systemd", format!("systemctl set-property {} MemoryHigh={}M", unit(target), size / MIB))
+        }
+        Manager::Nobody => {
+            ("cgroup", format!("echo {size} > {}", shell_word(&format!("{}/memory.high", target.folder))))
+        }
         Manager::Kubernetes | Manager::Docker => return None,
     };
     let text = "above it the kernel reclaims and slows the group down, before anything is killed".to_owned();
@@ -130,7 +138,7 @@ fn shared_memory(explanation: &GroupExplanation, size: u64) -> Option<Advice> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::facts::{GroupFigures, GroupKill, GroupRow, GroupTarget};
+    use super::super::facts::{GroupFigures, GroupKill, GroupRow};
     use super::*;
     use crate::facts::{HolderKind, State};
 
@@ -181,6 +189,12 @@ mod tests {
             "systemctl set-property web.service MemoryMax=1216M"
         );
         assert_eq!(pastes("/x", 1)[0], "echo 1275068416 > /sys/fs/cgroup/x/memory.limit_in_bytes");
+        // systemd writes a dash in a unit's name as \x2d; other names may be made to be commands.
+        assert_eq!(
+            pastes(r"/app.slice/app-a\x2db.service", 2)[0],
+            r"systemctl set-property 'app-a\x2db.service' MemoryMax=1216M"
+        );
+        assert_eq!(pastes("/x;reboot", 2)[0], "echo 1275068416 > '/sys/fs/cgroup/x;reboot/memory.max'");
     }
 
     #[test]

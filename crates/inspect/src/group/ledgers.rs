@@ -77,13 +77,8 @@ fn add(
 ) {
     let held: u64 = explanation.rows.iter().filter(|row| row.pid == Some(one.pid)).map(|row| row.bytes).sum();
     let Some(parts) = proportional::anonymous_rows(found, held) else {
-        let where_ = format!("process {}", one.pid);
-        explanation.caveats.push(Caveat::new(
-            "no_ledger",
-            where_,
-            Some(held),
-            "its ledger has no anonymous memory",
-        ));
+        let (place, text) = (format!("process {}", one.pid), "its ledger has no anonymous memory");
+        explanation.caveats.push(Caveat::new("no_ledger", place, Some(held), text));
         return;
     };
     explanation.rows.retain(|row| row.pid != Some(one.pid));

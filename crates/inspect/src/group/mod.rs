@@ -152,93 +152,77 @@ fn processors() -> u64 {
 
 /// What was not read.
 fn caveats(memory: &Memory, members: &Members, processes: &GroupProcesses, files: &Files) -> Vec<Caveat> {
-    let mut caveats = Vec::new();
-    let mut add = |holds: bool, code: &str, bytes: Option<u64>, text: String| {
-        if holds {
-            caveats.push(Caveat::new(code, "control group", bytes, text));
-        }
-    };
-    let invisible = members.invisible;
-    add(
-        invisible > 0,
-        "other_pid_namespace",
-        None,
-        format!(
-            "{invisible} of its processes are not visible from this pid namespace: run strandline on the host"
-        ),
-    );
-    add(
-        members.is_cut,
-        "too_many_groups",
-        None,
-        "it has more groups or processes than strandline reads".into(),
-    );
-    let estimated = processes.estimated;
-    add(
-        estimated > 0,
-        "pss_not_read",
-        None,
-        format!(
-            "of {estimated} processes RssAnon was read instead of the proportional share (no permission, or no time): shared pages count for each"
-        ),
-    );
-    add(
-        files.names_left,
-        "files_left",
-        None,
-        "strandline had no time to read all files: their bytes are on the rows without a file, and rows of files may count \
-         pages that are charged to other groups"
-            .into(),
-    );
-    let unreadable = files.unreadable + files.not_allowed;
-    add(
-        unreadable > 0,
-        "files_not_readable",
-        None,
-        format!(
-            "{unreadable} files or processes' lists of files could not be read: their bytes are on the rows without a file"
-        ),
-    );
-    add(
-        files.remote > 0,
-        "remote_files",
-        None,
-        format!(
-            "strandline does not read files of remote file systems: the bytes of {} are on the rows without a file",
-            files.remote
-        ),
-    );
-    let unsampled = files.unsampled;
-    add(
-        files.is_sampled && unsampled > 0,
-        "residency_not_charge",
-        None,
-        format!(
-            "strandline had no time to find the groups that {unsampled} files are charged to: their rows count their page cache"
-        ),
-    );
-    add(!files.is_sampled && !files.files.is_empty(), "residency_not_charge", None,
-        "bytes of files are their page cache, which may be charged to other groups (root can read /proc/kpagecgroup)".into());
-    add(
-        !memory.is_hierarchical,
-        "not_hierarchical",
-        None,
-        "memory.use_hierarchy is 0: groups below it are not in its charge".into(),
-    );
+    let (invisible, estimated) = (members.invisible, processes.estimated);
+    let of_processes = [
+        caveat_if(invisible > 0, "other_pid_namespace", || {
+            format!(
+                "{invisible} of its processes are not visible from this pid namespace: run strandline on the host"
+            )
+        }),
+        caveat_if(members.is_cut, "too_many_groups", || {
+            "it has more groups or processes than strandline reads".to_owned()
+        }),
+        caveat_if(estimated > 0, "pss_not_read", || {
+            format!(
+                "of {estimated} processes RssAnon was read instead of the proportional share (no permission, or no time): shared pages count for each"
+            )
+        }),
+    ];
     let removed = memory.removed_groups.unwrap_or(0);
-    add(
-        removed > 0,
-        "removed_groups",
-        None,
-        format!("{removed} removed groups below it still exist in the kernel: its charge includes theirs"),
-    );
-    add(
-        memory.changed_bytes > 64 * 4096,
-        "group_changing",
-        Some(memory.changed_bytes),
-        "its charge changed while the parts were read".into(),
-    );
-    caveats
+    let changed = (memory.changed_bytes > parts::STOCK_BYTES).then_some(memory.changed_bytes);
+    let of_charge = [
+        caveat_if(!memory.is_hierarchical, "not_hierarchical", || {
+            "memory.use_hierarchy is 0: groups below it are not in its charge".to_owned()
+        }),
+        caveat_if(removed > 0, "removed_groups", || {
+            format!("{removed} removed groups below it still exist in the kernel: its charge includes theirs")
+        }),
+        changed.map(|bytes| {
+            let text = "its charge changed while the parts were read";
+            Caveat::new("group_changing", PLACE, Some(bytes), text)
+        }),
+    ];
+    of_processes.into_iter().chain(file_caveats(files)).chain(of_charge).flatten().collect()
+}
+
+/// What was not read of files.
+fn file_caveats(files: &Files) -> [Option<Caveat>; 5] {
+    let unreadable = files.unreadable + files.not_allowed;
+    let unsampled = files.unsampled;
+    [
+        caveat_if(files.names_left, "files_left", || {
+            "strandline had no time to read all files: their bytes are on the rows without a file, and rows of files may count \
+             pages that are charged to other groups"
+                .to_owned()
+        }),
+        caveat_if(unreadable > 0, "files_not_readable", || {
+            format!(
+                "{unreadable} files or processes' lists of files could not be read: their bytes are on the rows without a file"
+            )
+        }),
+        caveat_if(files.remote > 0, "remote_files", || {
+            format!(
+                "strandline does not read files of remote file systems: the bytes of {} are on the rows without a file",
+                files.remote
+            )
+        }),
+        caveat_if(files.is_sampled && unsampled > 0, "residency_not_charge", || {
+            format!(
+                "strandline had no time to find the groups that {unsampled} files are charged to: their rows count their page cache"
+            )
+        }),
+        caveat_if(!files.is_sampled && !files.files.is_empty(), "residency_not_charge", || {
+            "bytes of files are their page cache, which may be charged to other groups (root can read /proc/kpagecgroup)"
+                .to_owned()
+        }),
+    ]
+}
+
+/// What caveats on a group are about.
+const PLACE: &str = "control group";
+
+fn caveat_if(holds: bool, code: &str, text: impl FnOnce() -> String) -> Option<Caveat> {
+    holds.then(|| Caveat::new(code, PLACE, None, text()))
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The kinds of memory charged to a group, made to add up to the charge exactly.
 //!
 //! The kernel counts the charge in one counter and its kinds in others, which it updates in
-//! batches (mm/memcontrol.c, MEMCG_CHARGE_BATCH), and a processor takes up to 64 pages in advance
+//! batches, and a processor takes up to 64 pages in advance
 //! of using them. So the kinds may fall short of the charge, or exceed it by a little.
 
 use strandline_claims::rows::RowRef;
@@ -31,9 +31,8 @@ strandline_claims::row_table! { ALL:
     UNKNOWN = ("group.unattributed", Kernel, Unattributed, "in none of the kernel's counters"),
 }
 
-/// Pages that a processor charges in advance (MEMCG_CHARGE_BATCH).
-const STOCK_PAGES: u64 = 64;
-const PAGE_BYTES: u64 = 4096;
+/// Bytes that a processor charges in advance: 64 pages (mm/memcontrol.c, MEMCG_CHARGE_BATCH).
+pub(super) const STOCK_BYTES: u64 = 64 * 4096;
 
 /// What the kernel does not count by itself, estimated from the processes.
 #[derive(Clone, Copy, Debug, Default)]
@@ -111,7 +110,7 @@ impl Parts {
         let excess = sum.saturating_sub(u128::from(current));
         self.cut(excess);
         let rest = current - u64::try_from(sum - excess).unwrap_or(current);
-        let stock = rest.min(STOCK_PAGES.saturating_mul(PAGE_BYTES).saturating_mul(processors));
+        let stock = rest.min(STOCK_BYTES.saturating_mul(processors));
         self.all.push(Part::counted(&STOCK, Some(stock)));
         self.all.push(Part::counted(&UNKNOWN, Some(rest - stock)));
     }

@@ -1,8 +1,8 @@
 //! Releases memory of a control group: by calls in its processes, one after the other, or by the
 //! kernel (memory.reclaim).
 //!
-//! The predicted and the released bytes are given for each process and in all, beside both
-//! the fall of the group's charge.
+//! Reports the predicted and the released bytes, of each process and in all, and the fall of the
+//! group's charge.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};

@@ -99,7 +99,7 @@ fn anonymous(rows: &mut Vec<GroupRow>, bytes: u64, inputs: &Inputs<'_>, caveats:
     let known = wants.iter().filter(|want| want.basis == Basis::Sampled);
     let wanted = known.fold(0_u64, |sum, want| sum.saturating_add(want.bytes));
     // A difference due to batched counters or the time between two reads is no finding.
-    let tolerance = 64 * 4096 * inputs.processors + bytes / 100;
+    let tolerance = parts::STOCK_BYTES.saturating_mul(inputs.processors).saturating_add(bytes / 100);
     if wanted.saturating_sub(bytes) > tolerance {
         caveats.push(Caveat::new(
             "anonymous_charged_elsewhere",
@@ -163,21 +163,29 @@ fn basis(file: &CachedFile) -> Basis {
     }
 }
 
+/// The name of a file in rows.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct FileName<'a> {
+    path: &'a str,
+    is_deleted: bool,
+}
+
 /// The rows of a kind: the largest by file, the others by folder.
 fn of_files(rows: &mut Vec<GroupRow>, kind: RowRef, bytes: u64, files: &[OfFile<'_>]) {
     let wants: Vec<Want> = files.iter().map(|of| of.want).collect();
     let (shares, left) = fill(bytes, &wants);
     // Hard links and mount namespaces may give two files one name.
-    let mut by_name: BTreeMap<(&str, bool), u64> = BTreeMap::new();
+    let mut by_name: BTreeMap<FileName<'_>, u64> = BTreeMap::new();
     for (of, share) in files.iter().zip(&shares).filter(|(_, share)| **share > 0) {
-        *by_name.entry((of.file.path.as_str(), of.file.is_deleted)).or_default() += share;
+        let name = FileName { path: &of.file.path, is_deleted: of.file.is_deleted };
+        *by_name.entry(name).or_default() += share;
     }
-    let mut named: Vec<((&str, bool), u64)> = by_name.into_iter().collect();
+    let mut named: Vec<(FileName<'_>, u64)> = by_name.into_iter().collect();
     named.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
     let least = bytes / MIN_FILE_DIVISOR;
     let count = named.iter().take(MAX_FILE_ROWS).take_while(|(_, bytes)| *bytes >= least).count();
     let small = named.split_off(count);
-    for ((path, is_deleted), bytes) in named {
+    for (FileName { path, is_deleted }, bytes) in named {
         let holder = if is_deleted { format!("{path} (deleted)") } else { path.to_owned() };
         rows.push(GroupRow { file: Some(path.to_owned()), ..row(kind, holder, bytes) });
     }
@@ -186,9 +194,9 @@ fn of_files(rows: &mut Vec<GroupRow>, kind: RowRef, bytes: u64, files: &[OfFile<
 }
 
 /// Adds rows of small files by folder, for the largest; returns the bytes in other folders.
-fn of_folders(rows: &mut Vec<GroupRow>, kind: RowRef, files: &[((&str, bool), u64)]) -> u64 {
+fn of_folders(rows: &mut Vec<GroupRow>, kind: RowRef, files: &[(FileName<'_>, u64)]) -> u64 {
     let mut by_folder: BTreeMap<&str, Folder> = BTreeMap::new();
-    for ((path, _), bytes) in files {
+    for (FileName { path, .. }, bytes) in files {
         let folder = by_folder.entry(path.rsplit_once('/').map_or("", |(folder, _)| folder)).or_default();
         folder.files += 1;
         folder.bytes = folder.bytes.saturating_add(*bytes);

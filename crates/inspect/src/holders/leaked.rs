@@ -66,9 +66,8 @@ pub fn resident(held: &DominatorTree, roots: &[u32], frozen: &Frozen) -> Vec<Lea
 }
 
 fn resident_bytes(residency: &Residency, start: u64, bytes: u64) -> u64 {
-    let end = start.saturating_add(bytes);
-    let runs = residency.runs_in(start..end).filter(|run| run.anonymous);
-    runs.map(|run| run.end.min(end) - run.start.max(start)).sum()
+    let runs = residency.runs_in(start..start.saturating_add(bytes)).filter(|run| run.anonymous);
+    runs.map(|run| run.bytes()).sum()
 }
 
 /// Moves the bytes in `leaked` from the rows that they are on to new rows, from default holders

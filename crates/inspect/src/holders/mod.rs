@@ -102,11 +102,10 @@ impl Memory for ZeroFilled<'_> {
         buffer.fill(0);
         let end = address.saturating_add(buffer.len() as u64);
         for run in self.residency.runs_in(address..end) {
-            let (from, to) = (run.start.max(address), run.end.min(end));
-            let part = (from - address) as usize..(to - address) as usize;
-            let got = buffer.get_mut(part).map_or(0, |part| self.memory.read_some(from, part));
-            if (got as u64) < to - from {
-                let done = (from - address) as usize + got;
+            let part = (run.start - address) as usize..(run.end - address) as usize;
+            let got = buffer.get_mut(part).map_or(0, |part| self.memory.read_some(run.start, part));
+            if (got as u64) < run.bytes() {
+                let done = (run.start - address) as usize + got;
                 self.non_references.zero(address, buffer.get_mut(..done).unwrap_or_default());
                 return done;
             }
@@ -278,6 +277,11 @@ fn list_roots(
 ) {
     for number in numbers {
         let (Some(root), retained) = (found.get(number as usize), held.root(number)) else { continue };
+        if holders.roots.len() >= MAX_LISTED {
+            holders.other_roots.bytes += retained.bytes;
+            holders.other_roots.blocks += u64::from(retained.blocks);
+            continue;
+        }
         holders.roots.push(Root {
             kind: root.kind,
             name: root.name.clone(),
@@ -286,19 +290,9 @@ fn list_roots(
             retained_bytes: retained.bytes,
             retained_blocks: u64::from(retained.blocks),
             pins_bytes: pins.of_roots.get(number as usize).copied().unwrap_or(0),
-            // Roots that are not listed need no outline.
-            holds: if holders.roots.len() < MAX_LISTED {
-                tree.below(Outline::root_node(number))
-            } else {
-                Vec::new()
-            },
+            holds: tree.below(Outline::root_node(number)),
         });
     }
-    for root in holders.roots.iter().skip(MAX_LISTED) {
-        holders.other_roots.bytes += root.retained_bytes;
-        holders.other_roots.blocks += root.retained_blocks;
-    }
-    holders.roots.truncate(MAX_LISTED);
 }
 
 /// Returns the blocks that keep the most pages. `numbers` are the roots in the order in which they

@@ -1,7 +1,8 @@
-//! Counts pages that would be free without certain blocks.
+//! Counts memory that would be released without certain blocks.
 //!
 //! A page counts if it is resident, part of it is free, and all blocks that touch it have one type,
-//! have one root, or are lost: without these blocks it would be free.
+//! have one root, or are lost. So does memory that a runtime releases as a whole (an arena of
+//! CPython), if at least half of its resident bytes are free.
 
 use std::collections::HashMap;
 
@@ -13,14 +14,14 @@ use strandline_process::range::AddressRange;
 use super::runtimes::RuntimeBlocks;
 use super::types::Types;
 
-/// Overhead of an allocator on a page for each block, and minimum of free bytes on a page that
+/// Overhead of an allocator for each block on a page, and minimum of free bytes on a page that
 /// counts.
 const OVERHEAD_BYTES: u64 = 16;
 const MIN_FREE_BYTES: u64 = 64;
 /// Maximum number of pairs of a root and a type.
 const MAX_PAIRS: usize = 1 << 18;
 
-/// Resident bytes of pages that count.
+/// Resident bytes of the memory that counts.
 pub struct Pins {
     /// By root.
     pub of_roots: Vec<u64>,
@@ -41,9 +42,11 @@ pub struct RootAndType {
     pub kind: u32,
 }
 
-/// A page, and the blocks on it so far.
-struct Page {
-    address: u64,
+/// Memory that is released as a whole, and the blocks in it so far.
+struct Unit {
+    range: AddressRange,
+    /// Whether it is a page of an allocator.
+    is_page: bool,
     used: u64,
     /// The root that all of its blocks have; `None` if they differ.
     root: Option<u32>,
@@ -51,9 +54,18 @@ struct Page {
     kind: Option<u32>,
 }
 
+impl Unit {
+    /// Returns the bytes that are released once its blocks are; 0 if it does not count.
+    fn pinned(&self, residency: &Residency) -> u64 {
+        let resident = residency.resident_bytes_in(self.range.start..self.range.end);
+        let max_used = if self.is_page { resident.saturating_sub(MIN_FREE_BYTES) } else { resident / 2 };
+        if self.used <= max_used { resident } else { 0 }
+    }
+}
+
 impl Pins {
-    /// Counts the pages. `roots` has the root of each block. Blocks in runtimes' own memory are
-    /// left out: that memory is not released page by page.
+    /// Counts the memory. `roots` has the root of each block. Blocks in memory of runtimes that is
+    /// not released in known units are left out.
     pub fn count(
         held: &DominatorTree,
         roots: &[u32],
@@ -63,56 +75,63 @@ impl Pins {
     ) -> Self {
         let (of_roots, of_types) = (vec![0; held.root_count() as usize], vec![0; types.count()]);
         let mut pins = Self { of_roots, of_types, of_lost: 0, of_root_and_type: HashMap::new() };
-        let mut page: Option<Page> = None;
-        let blocks = held.blocks().iter(0).enumerate();
-        for (index, AddressRange { start, end }) in blocks.filter(|(_, block)| !own.contain(block.start)) {
+        let mut unit: Option<Unit> = None;
+        for (index, block) in held.blocks().iter(0).enumerate() {
             let (root, kind) = (roots.get(index).copied().unwrap_or(NO_ROOT), types.kind(index));
-            let (first, last) = (start / PAGE_BYTES, end.saturating_sub(1) / PAGE_BYTES);
+            let mut add = |range: AddressRange, is_page, used| match &mut unit {
+                Some(unit) if unit.range == range => {
+                    unit.used += used;
+                    unit.root = unit.root.filter(|&known| known == root);
+                    unit.kind = unit.kind.filter(|&known| known == kind);
+                }
+                _ => {
+                    let new = Unit { range, is_page, used, root: Some(root), kind: Some(kind) };
+                    pins.add(unit.replace(new), residency);
+                }
+            };
+            if own.contain(block.start) {
+                if let Some(range) = own.unit(block.start) {
+                    add(range, false, block.len());
+                }
+                continue;
+            }
+            let (first, last) = (block.start / PAGE_BYTES, block.end.saturating_sub(1) / PAGE_BYTES);
             // Pages in between contain nothing but the block.
             for number in [first, last].into_iter().take(if first == last { 1 } else { 2 }) {
-                let address = number * PAGE_BYTES;
-                let used = end.min(address + PAGE_BYTES) - start.max(address) + OVERHEAD_BYTES;
-                match page.as_mut().filter(|page| page.address == address) {
-                    Some(page) => {
-                        page.used += used;
-                        page.root = page.root.filter(|&known| known == root);
-                        page.kind = page.kind.filter(|&known| known == kind);
-                    }
-                    None => {
-                        let new = Page { address, used, root: Some(root), kind: Some(kind) };
-                        pins.add_page(page.replace(new), residency);
-                    }
-                }
+                let page = AddressRange::sized(number * PAGE_BYTES, PAGE_BYTES);
+                let used = block.end.min(page.end) - block.start.max(page.start);
+                add(page, true, used + OVERHEAD_BYTES);
             }
         }
-        pins.add_page(page, residency);
+        pins.add(unit, residency);
         pins
     }
 
-    fn add_page(&mut self, page: Option<Page>, residency: &Residency) {
-        let Some(page) = page else { return };
-        if page.used + MIN_FREE_BYTES > PAGE_BYTES || !residency.is_resident(page.address) {
+    fn add(&mut self, unit: Option<Unit>, residency: &Residency) {
+        let Some(unit) = unit else { return };
+        let bytes = unit.pinned(residency);
+        if bytes == 0 {
             return;
         }
-        match page.root {
-            Some(NO_ROOT) => self.of_lost += PAGE_BYTES,
-            Some(root) => add(&mut self.of_roots, root),
+        match unit.root {
+            Some(NO_ROOT) => self.of_lost += bytes,
+            Some(root) => add(&mut self.of_roots, root, bytes),
             None => {}
         }
-        if let Some(kind) = page.kind {
-            add(&mut self.of_types, kind);
+        if let Some(kind) = unit.kind {
+            add(&mut self.of_types, kind, bytes);
         }
-        let pair = page.root.zip(page.kind).map(|(root, kind)| RootAndType { root, kind });
+        let pair = unit.root.zip(unit.kind).map(|(root, kind)| RootAndType { root, kind });
         if let Some(pair) = pair
             && (self.of_root_and_type.len() < MAX_PAIRS || self.of_root_and_type.contains_key(&pair))
         {
-            *self.of_root_and_type.entry(pair).or_default() += PAGE_BYTES;
+            *self.of_root_and_type.entry(pair).or_default() += bytes;
         }
     }
 }
 
-fn add(sums: &mut [u64], index: u32) {
+fn add(sums: &mut [u64], index: u32, bytes: u64) {
     if let Some(sum) = sums.get_mut(index as usize) {
-        *sum += PAGE_BYTES;
+        *sum += bytes;
     }
 }

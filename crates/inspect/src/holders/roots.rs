@@ -36,6 +36,8 @@ const MIN_ARRAY: usize = 16;
 /// bytes in glibc 2.36 (nptl/descr.h).
 const STORAGE_BELOW: u64 = 64 << 10;
 const STORAGE_ABOVE: u64 = 4 << 10;
+/// Words between two checks of the deadline.
+const WORDS_AT_ONCE: u64 = 1 << 16;
 /// Maximum number of distinct roots; further ones of each kind are merged.
 const MAX_ROOTS: usize = 1 << 20;
 /// Maximum number of references from all roots, of 8 bytes each.
@@ -202,24 +204,29 @@ impl Finder<'_> {
     /// block.
     fn search_range(&mut self, range: AddressRange, is_shared: bool) -> Result<Vec<Hit>, Refused> {
         let runs = self.frozen.residency.runs_in(range.into()).filter(|run| is_shared || run.anonymous);
-        let resident: Vec<AddressRange> =
-            runs.map(|run| AddressRange::new(run.start.max(range.start), run.end.min(range.end))).collect();
-        let resident_bytes: u64 = resident.iter().map(|run| run.end - run.start).sum();
-        let (mut found, mut is_over): (Vec<Hit>, bool) = (Vec::new(), Instant::now() >= self.deadline);
+        let resident: Vec<AddressRange> = runs.map(|run| AddressRange::new(run.start, run.end)).collect();
+        let resident_bytes: u64 = resident.iter().map(|run| run.len()).sum();
+        let (mut found, mut is_full): (Vec<Hit>, bool) = (Vec::new(), false);
+        let (mut words, mut is_late) = (0_u64, Instant::now() >= self.deadline);
         let memory: &dyn Memory = if is_shared { &self.frozen.memory } else { self.frozen.own_memory() };
         let max_found = MAX_REFERENCES - self.references.len().min(MAX_REFERENCES);
         let read_bytes = each_word_in(memory, resident, READ_BYTES, &mut |address, word| {
+            words += 1;
+            is_late |= words.is_multiple_of(WORDS_AT_ONCE) && Instant::now() >= self.deadline;
             // Words in blocks are followed when the block is reached. Static data contains blocks
             // where musl's loader donated it to malloc.
             if let Some(block) = self.blocks.find(word).filter(|_| self.blocks.find(address).is_none()) {
-                is_over = is_over || found.len() >= max_found || found.try_reserve(1).is_err();
-                if !is_over {
+                is_full |= found.len() >= max_found || found.try_reserve(1).is_err();
+                if !is_full {
                     found.push(Hit { address, word, block });
                 }
             }
-            !is_over
+            !is_late && !is_full
         });
-        if is_over {
+        if is_late {
+            return Err(Refused::DeadlinePassed);
+        }
+        if is_full {
             return Err(Refused::TooMany(found.len() as u64));
         }
         self.unread_bytes += resident_bytes.saturating_sub(read_bytes);

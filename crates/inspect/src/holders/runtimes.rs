@@ -224,6 +224,13 @@ impl<'a> RuntimeBlocks<'a> {
         self.reading(start).is_some()
     }
 
+    /// Returns the memory that the runtime releases as a whole with the block at `start` in it.
+    pub fn unit(&self, start: u64) -> Option<AddressRange> {
+        let units = &self.reading(start)?.holding.as_ref()?.units;
+        let next = units.partition_point(|unit| unit.end <= start);
+        units.get(next).filter(|unit| unit.start <= start).copied()
+    }
+
     /// Returns the row of the block at `start`.
     pub fn row(&self, start: u64) -> Option<&'static str> {
         let reading = self.reading(start)?;

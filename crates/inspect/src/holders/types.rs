@@ -28,6 +28,13 @@ pub struct Types {
     objects: HashMap<(usize, u16), u16>,
 }
 
+/// The type of a vtable, and the minimum size of its blocks.
+#[derive(Clone, Copy)]
+struct ClassKind {
+    kind: u16,
+    min_bytes: u64,
+}
+
 impl Types {
     /// Determines the type of each block.
     pub fn new(
@@ -48,15 +55,16 @@ impl Types {
         let count = blocks.len() as usize;
         types.kinds.try_reserve_exact(count).map_err(|_| Refused::NoMemory(count as u64 * 2))?;
         let kind = |named: &Option<NamedType>| {
-            named.as_ref().map(|named| (types.named_kind(named.name.clone()), named.min_bytes))
+            let NamedType { name, min_bytes } = named.as_ref()?;
+            Some(ClassKind { kind: types.named_kind(name.clone()), min_bytes: *min_bytes })
         };
-        let class_kinds: Vec<Option<(u16, u64)>> = classes.types.iter().map(kind).collect();
+        let class_kinds: Vec<Option<ClassKind>> = classes.types.iter().map(kind).collect();
         let palette = refinements.palette();
         let mut refinements_finder = Some(refinements.finder()).filter(|_| !refinements.is_empty());
         for (block, range) in blocks.iter(0).enumerate() {
             let (start, bytes) = (range.start, range.len());
             let class = classes.type_index(block).and_then(|class| class_kinds.get(class).copied().flatten());
-            let class = class.filter(|(_, min_bytes)| *min_bytes <= bytes).map(|(kind, _)| kind);
+            let class = class.filter(|class| class.min_bytes <= bytes).map(|class| class.kind);
             let class = own.object_type(start).map(|object| types.object_kind(&object)).or(class);
             let refined = refinements_finder.as_mut().and_then(|finder| finder.find(start, bytes));
             let row = refined.filter(|_| class.is_none()).and_then(|refined| palette.get(refined.slot));

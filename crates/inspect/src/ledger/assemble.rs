@@ -55,14 +55,14 @@ pub struct Ledger {
 /// The sums of one mapping, and its part of the page map.
 struct LedgerWriter<'a> {
     tally: Tally,
-    painter: Option<&'a mut PageMapWriter>,
+    page_map: Option<&'a mut PageMapWriter>,
 }
 
 impl LedgerWriter<'_> {
     fn add(&mut self, id: RowRef, range: Range<u64>) {
         self.tally.add(id, range.end - range.start);
-        if let Some(painter) = &mut self.painter {
-            painter.add(id, range);
+        if let Some(page_map) = &mut self.page_map {
+            page_map.add(id, range);
         }
     }
 }
@@ -131,8 +131,8 @@ impl<'a> Layers<'a> {
         counting.sort_unstable();
         // Blocks that a pool reports count only where its own claim counts.
         let is_in = |range: AddressRange| {
-            let index = counting.partition_point(|stand| stand.end <= range.start);
-            counting.get(index).is_some_and(|stand| stand.covers(range))
+            let index = counting.partition_point(|claim| claim.end <= range.start);
+            counting.get(index).is_some_and(|claim| claim.covers(range))
         };
         pools.iter().for_each(|reading| below.add(reading, is_in));
         let mut taken = RangeSet::default();
@@ -270,21 +270,21 @@ pub fn assemble(inputs: &Inputs<'_>) -> Result<Ledger> {
         add_claim(&mut ledger.tally, &claim.sums.resident, meaning, Some(&mut ledger.holders));
     }
     named::add_named_blocks(inputs, &palette, &mut ledger.holders);
-    let mut painter = inputs.page_map.map(PageMapWriter::new);
+    let mut page_map = inputs.page_map.map(PageMapWriter::new);
     let mut cells = claimed_cells(claims.iter().chain(&shared)).into_iter().peekable();
     let none = Spans(Vec::new());
     let programs = program_files(inputs.spaces);
     let mut shared_memory = SharedMemory::default();
     for (index, space) in inputs.spaces.iter().enumerate() {
-        if let (Some(painter), Some(plan)) = (&mut painter, inputs.page_map) {
-            painter.open(plan.lists(index), space);
+        if let (Some(page_map), Some(plan)) = (&mut page_map, inputs.page_map) {
+            page_map.open(plan.lists(index), space);
             while let Some((cell, meaning)) = cells.next_if(|(cell, _)| cell.start < space.mapping.end) {
                 let mut tally = Tally::default();
                 add_claim(&mut tally, &cell.resident, meaning, None);
-                painter.add_tally(cell.start, &tally);
+                page_map.add_tally(cell.start, &tally);
             }
         }
-        let mut writer = LedgerWriter { tally: Tally::default(), painter: painter.as_mut() };
+        let mut writer = LedgerWriter { tally: Tally::default(), page_map: page_map.as_mut() };
         for run in inputs.residency.runs_in(space.mapping.start..space.mapping.end) {
             if run.anonymous && space.mapping.is_private_anonymous() {
                 split(&mut writer, run.start..run.end, [&claimed, &zeros, &program], &ANONYMOUS);
@@ -304,13 +304,13 @@ pub fn assemble(inputs: &Inputs<'_>) -> Result<Ledger> {
         }
         shared_memory.add(&space.mapping.name, writer.tally.of(&SHMEM));
         ledger.tally.add_all(&writer.tally);
-        if let Some(painter) = &mut painter {
-            painter.close();
+        if let Some(page_map) = &mut page_map {
+            page_map.close();
         }
     }
     shared_memory.name(&mut ledger.holders);
     ledger.zero_bytes = ledger.tally.of(&ZERO);
-    ledger.page_map = painter.map(PageMapWriter::finish);
+    ledger.page_map = page_map.map(PageMapWriter::finish);
     Ok(ledger)
 }
 
@@ -497,22 +497,22 @@ fn move_lazy_free(
 ) {
     let mapped = readings.iter().filter_map(|reading| Some(reading.rows?.mapped));
     let rows = [&ANONYMOUS as RowRef, &ZERO, &PROGRAM_DATA, &STACK_BELOW_SP].into_iter().chain(mapped);
-    let turn = |writer: &mut LedgerWriter<'_>, id, taken| {
+    let move_bytes = |writer: &mut LedgerWriter<'_>, id, taken| {
         writer.tally.add(&LAZY_FREE, taken);
-        if let Some(painter) = &mut writer.painter {
-            painter.move_bytes(id, &LAZY_FREE, taken);
+        if let Some(page_map) = &mut writer.page_map {
+            page_map.move_bytes(id, &LAZY_FREE, taken);
         }
     };
     let mut left = space.counts.lazy_free_bytes;
     for id in rows {
         let taken = writer.tally.take(id, left);
-        turn(writer, id, taken);
+        move_bytes(writer, id, taken);
         left -= taken;
     }
     let given_up = if left > 0 { lazy_free_candidates(space, claims) } else { Vec::new() };
     for (id, bytes) in given_up {
         let taken = ledger.tally.take(id, bytes.min(left));
-        turn(writer, id, taken);
+        move_bytes(writer, id, taken);
         left -= taken;
     }
     if left > 0 {
@@ -522,10 +522,9 @@ fn move_lazy_free(
     }
 }
 
-/// Returns the parts of private anonymous memory that no reader claimed, as resident runs in
-/// address order. They include blocks with their own mappings, because no reader walked
-/// those.
-pub fn unclaimed_runs(inputs: &Inputs<'_>) -> Result<Vec<AddressRange>> {
+/// Returns the resident parts of private anonymous memory that no reader claimed. They include
+/// blocks with their own mappings, because no reader walked those.
+pub fn unclaimed_runs(inputs: &Inputs<'_>) -> Result<RangeSet> {
     let palette = SlotTable::default();
     let spans = Layers::new(inputs, &palette)?.spans;
     let is_searched =
@@ -542,15 +541,11 @@ pub fn unclaimed_runs(inputs: &Inputs<'_>) -> Result<Vec<AddressRange>> {
                     // Claims may start within a page: finding zero pages there is left to their
                     // readers.
                     let (from, to) = (at.next_multiple_of(PAGE_BYTES), until - until % PAGE_BYTES);
-                    match runs.last_mut() {
-                        Some(last) if last.end == from => last.end = to.max(last.end),
-                        _ if from < to => runs.push(AddressRange::new(from, to)),
-                        _ => {}
-                    }
+                    runs.push(AddressRange::new(from, to));
                 }
                 at = until;
             }
         }
     }
-    Ok(runs)
+    Ok(runs.into_iter().collect())
 }

@@ -25,7 +25,7 @@ pub fn add_named_blocks(inputs: &Inputs<'_>, palette: &SlotTable, holders: &mut 
             let of = inputs.readings.iter().find(|reading| reading.claims.iter().any(|claim| is_in(&claim)));
             let start = named.pointer.saturating_sub(of.map_or(0, |reading| reading.payload_offset_bytes));
             let end = start.saturating_add(named.bytes);
-            let resident: u64 = inputs.residency.runs_in(start..end).map(|run| run.end - run.start).sum();
+            let resident = inputs.residency.resident_bytes_in(start..end);
             let zero: u64 = zeros.within((start, end)).map(AddressRange::len).sum();
             holders.add(id, &named.holder, resident.saturating_sub(zero));
         }

@@ -113,7 +113,14 @@ struct Open {
     /// The rows of the other cells, as in the result: there may be thousands of cells.
     cells: BTreeMap<u64, Vec<(u8, u64)>>,
     /// The current cell, which most additions are for.
-    current: (u64, Tally),
+    current: CurrentCell,
+}
+
+/// A cell by its number, with its bytes.
+#[derive(Default)]
+struct CurrentCell {
+    number: u64,
+    tally: Tally,
 }
 
 /// Puts bytes on cells, mapping by mapping.
@@ -155,8 +162,8 @@ impl PageMapWriter {
             rss_bytes: space.counts.rss_bytes,
             cells: Vec::new(),
         };
-        let hot = (mapping.start >> self.shift, Tally::default());
-        self.open = Some(Open { mapping, cells: BTreeMap::new(), current: hot });
+        let current = CurrentCell { number: mapping.start >> self.shift, tally: Tally::default() };
+        self.open = Some(Open { mapping, cells: BTreeMap::new(), current });
     }
 
     /// Adds the resident bytes of `range`, which is in the mapping.
@@ -230,19 +237,20 @@ impl PageMapWriter {
 }
 
 impl Open {
-    fn cell(&mut self, cell: u64) -> &mut Tally {
-        if self.current.0 != cell {
+    fn cell(&mut self, number: u64) -> &mut Tally {
+        if self.current.number != number {
             self.settle();
-            self.current = (cell, Tally::default());
+            self.current = CurrentCell { number, tally: Tally::default() };
         }
-        &mut self.current.1
+        &mut self.current.tally
     }
 
+    /// Adds the bytes of the current cell to `cells`.
     fn settle(&mut self) {
-        let (cell, mut tally) = std::mem::take(&mut self.current);
-        self.current.0 = cell;
+        let CurrentCell { number, mut tally } = std::mem::take(&mut self.current);
+        self.current.number = number;
         if tally.sum() > 0 {
-            let rows = self.cells.entry(cell).or_default();
+            let rows = self.cells.entry(number).or_default();
             tally.add_all(&to_tally(rows));
             *rows = to_parts(&tally);
         }
@@ -354,19 +362,19 @@ mod tests {
                 mapping: Mapping { start: 0x7f00_0000_3000, end: 0x7f10_0000_0000, ..Mapping::default() },
                 ..SmapsEntry::default()
             };
-            let mut painter = PageMapWriter::new(&plan);
-            painter.open(true, &space);
+            let mut writer = PageMapWriter::new(&plan);
+            writer.open(true, &space);
             let mut expected = Tally::default();
             for (page, pages, row) in ranges {
                 let id = [&ANONYMOUS as RowRef, &ZERO, &FILE][row];
                 let start = space.mapping.start + page * 4096;
-                painter.add(id, start..start + pages * 4096);
+                writer.add(id, start..start + pages * 4096);
                 expected.add(id, pages * 4096);
             }
             let taken = expected.take(&ZERO, turned);
             expected.add(&LAZY_FREE, taken);
-            painter.move_bytes(&ZERO, &LAZY_FREE, taken);
-            let map = painter.finish();
+            writer.move_bytes(&ZERO, &LAZY_FREE, taken);
+            let map = writer.finish();
             prop_assert_eq!(map.totals(), expected.parts().collect::<Vec<_>>());
             let cells = &map.mappings[0].cells;
             prop_assert!(cells.is_sorted_by(|a, b| a.index < b.index));

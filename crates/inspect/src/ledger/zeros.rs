@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use strandline_claims::range::{PAGE_BYTES, is_all_zero};
 use strandline_process::memory::Memory;
-use strandline_process::range::AddressRange;
+use strandline_process::range::{AddressRange, RangeSet};
 
 /// Bytes that one thread reads at once.
 const PIECE_BYTES: u64 = 1 << 20;
@@ -18,8 +18,8 @@ const PIECE_BYTES: u64 = 1 << 20;
 /// The result.
 #[derive(Clone, Debug, Default)]
 pub struct Zeros {
-    /// All-zero pages, as runs in address order.
-    pub runs: Vec<AddressRange>,
+    /// All-zero pages.
+    pub runs: RangeSet,
     /// Bytes of target memory read.
     pub bytes_read: u64,
 }
@@ -49,11 +49,11 @@ pub fn find(
         bytes_read.fetch_add(got as u64, Ordering::Relaxed);
         let pages = buffer[..got].chunks_exact(PAGE_BYTES as usize).zip(piece.pages());
         let zeros = pages.filter(|(page, _)| is_all_zero(page));
-        let zeros: Vec<_> = zeros.map(|(_, at)| AddressRange::sized(at, PAGE_BYTES)).collect();
+        let zeros: RangeSet = zeros.map(|(_, at)| AddressRange::sized(at, PAGE_BYTES)).collect();
         if !zeros.is_empty()
             && let Ok(mut all) = found.lock()
         {
-            all.extend(merged(zeros));
+            all.extend(zeros);
         }
         progress(piece.len());
         true
@@ -68,31 +68,17 @@ pub fn find(
         let mut buffer = Vec::new();
         while one(&mut buffer) {}
     });
-    let mut runs = found.into_inner().unwrap_or_default();
-    runs.sort_unstable();
-    Zeros { runs: merged(runs), bytes_read: bytes_read.into_inner() }
-}
-
-/// Joins adjacent runs.
-fn merged(runs: Vec<AddressRange>) -> Vec<AddressRange> {
-    let mut merged: Vec<AddressRange> = Vec::new();
-    for run in runs {
-        match merged.last_mut() {
-            Some(last) if last.end == run.start => last.end = run.end,
-            _ => merged.push(run),
-        }
-    }
-    merged
+    let runs = found.into_inner().unwrap_or_default().into_iter().collect();
+    Zeros { runs, bytes_read: bytes_read.into_inner() }
 }
 
 /// Returns those of `runs` that are still entirely resident.
-pub fn still_resident(pagemap: &File, runs: Vec<AddressRange>) -> Vec<AddressRange> {
-    let bytes: u64 = runs.iter().map(|run| run.len()).sum();
+pub fn still_resident(pagemap: &File, runs: RangeSet) -> RangeSet {
     let ranges: Vec<_> = runs.iter().map(|run| run.start..run.end).collect();
     let now = |ranges: &[std::ops::Range<u64>]| {
         strandline_process::pages::anonymous_bytes_in(pagemap, ranges).unwrap_or(0)
     };
-    if now(&ranges) == bytes {
+    if now(&ranges) == runs.bytes() {
         return runs;
     }
     runs.into_iter().filter(|&run| now(std::slice::from_ref(&run.into())) == run.len()).collect()

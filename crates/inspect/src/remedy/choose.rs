@@ -43,7 +43,7 @@ const RECHECK_PAUSE: Duration = Duration::from_micros(5);
 /// Maximum number of threads checked in one round.
 const MAX_CANDIDATES: usize = 256;
 /// Maximum number of objects loaded for one thread before the next is tried.
-const MAX_LOADS: usize = 256;
+pub(super) const MAX_LOADS: usize = 256;
 /// Pause between two rounds, doubled each time.
 const SHORTEST_PAUSE: Duration = Duration::from_micros(200);
 const LONGEST_PAUSE: Duration = Duration::from_millis(20);

@@ -2,7 +2,7 @@
 //! and waits until the runtime has done the work.
 //!
 //! The call gets the address of a heap, which must exist when the function uses it. So the thread
-//! that owns the heap, and alone can end it, stands still in its event loop from the last check of
+//! that owns the heap, and alone can end it, is stopped in its event loop from the last check of
 //! the heap's words until the function has returned (see `owner`). Neither thread holds a lock: one
 //! waits for events, the other for work in a condition variable (see `runtime_code`).
 
@@ -237,6 +237,7 @@ impl<'a> Target<'a> {
             advice: "the program itself can collect it",
         })?;
         let mut owner = HeapOwner::new(self.process, &self.code, owner);
+        let mut loads = 0;
         loop {
             if !exists(self.process, call) {
                 return Ok(None);
@@ -250,7 +251,11 @@ impl<'a> Target<'a> {
                 Attempt::Gone => return Ok(None),
                 Attempt::Elsewhere => return Err(self.not_safe(Obstacle::BusyOwner)),
                 Attempt::Later(obstacle) if Instant::now() >= deadline => return Err(self.not_safe(obstacle)),
-                Attempt::Missing(address) => owner.load(&self.space, address),
+                Attempt::Missing(address) if loads < choose::MAX_LOADS => {
+                    loads += 1;
+                    owner.load(&self.space, address);
+                }
+                Attempt::Missing(_) => return Err(self.not_safe(Obstacle::BusyOwner)),
                 Attempt::Later(_) => std::thread::sleep(REST),
             }
         }

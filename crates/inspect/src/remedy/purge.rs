@@ -2,17 +2,17 @@
 //! gives free pages back.
 //!
 //! A thread that holds a lock of the allocator, or is inside one of its functions, has a frame of
-//! the allocator's code on its stack: so all of that code is fenced. In a library this is all code
-//! of the library. The code of an allocator that is linked into the program is recognised by the
-//! names of its functions; if those are stripped, the call is refused. A thread that is about to
-//! fork, or just forked, holds all the locks without being in the allocator's code: so fork is
-//! fenced too.
+//! the allocator's code on its stack: so no thread with such a frame is chosen. In a library this
+//! is all code of the library. The code of an allocator that is linked into the program is
+//! recognised by the names of its functions; if those are stripped, the call is refused. A thread
+//! that is about to fork, or just forked, holds all the locks without being in the allocator's
+//! code: so no thread in a function that forks is chosen either.
 //!
 //! If the calling thread never used the allocator, the call first creates the thread's data
 //! (jemalloc's `tsd`). This may request memory from the C library (`__tls_get_addr` of a library
 //! that was loaded later, `pthread_setspecific`) and take the lock of the dynamic linker. So a
 //! thread is chosen that the allocator knows. If none is known, as for a library whose thread
-//! variables the linker places, the main thread is safe behind more fences (see
+//! variables the linker places, the main thread makes the call, under more conditions (see
 //! `first_use_conditions`).
 
 use std::collections::HashSet;
@@ -37,9 +37,6 @@ const MAX_SPAN_BYTES: u64 = 64 << 20;
 /// functions without one.
 const MARGIN_BYTES: u64 = 16 << 10;
 
-/// How long to wait for a safe moment, and how long to count minor faults afterwards.
-pub type Times = (Duration, Duration);
-
 /// The call, and what else is known about the process.
 pub struct PurgeRequest<'a> {
     /// The call.
@@ -48,8 +45,10 @@ pub struct PurgeRequest<'a> {
     /// process's only other allocator: in a thread that never used this allocator, the call
     /// requests memory from it.
     pub libc: Option<&'a CallPlan>,
-    /// How long to wait for a safe moment, and to count minor faults.
-    pub times: Times,
+    /// How long to search for a safe thread.
+    pub wait: Duration,
+    /// How long to count minor faults afterwards; zero for not at all.
+    pub watch: Duration,
 }
 
 /// Has process `pid` make the call once.
@@ -101,7 +100,7 @@ fn with_call<T>(
     request: &PurgeRequest<'_>,
     act: &dyn Fn(&CallRequest<'_>) -> Result<T, Refusal>,
 ) -> Result<T, String> {
-    let (plan, (wait, watch)) = (request.plan, request.times);
+    let PurgeRequest { plan, wait, watch, .. } = *request;
     let text = |error: &dyn std::fmt::Display| error.to_string();
     let process = Process::open(pid).map_err(|error| text(&error))?;
     let space = process.address_space().map_err(|error| text(&error))?;

@@ -409,7 +409,7 @@ fn call(
         }
     }
     if answer.outcome != Outcome::Refused {
-        done.tell_predicted(answer);
+        done.set_predicted(answer);
     }
     done.report(answer)
 }
@@ -473,7 +473,7 @@ fn purge_request<'a>(
         [only] if only.libc_code.is_some() => Some(*only),
         _ => None,
     };
-    purge::PurgeRequest { plan, libc, times: (options.wait, options.watch) }
+    purge::PurgeRequest { plan, libc, wait: options.wait, watch: options.watch }
 }
 
 /// Calls malloc_trim(0) once, or only checks whether it would be called, depending on `act`.
@@ -561,7 +561,7 @@ impl Totals {
     /// Sets the prediction to the one at the time of the calls. If a call releases exactly the
     /// resident bytes of some ranges, an allocator that purges in the background may have released
     /// part of them since the read.
-    fn tell_predicted(&self, answer: &mut Reclamation) {
+    fn set_predicted(&self, answer: &mut Reclamation) {
         let Some(looked) = answer.predicted_bytes.filter(|_| self.calls > 0) else { return };
         if let Some(gone) = looked.checked_sub(self.predicted_bytes).filter(|&gone| gone > 0) {
             let text = "these bytes of the prediction were no longer resident at the time of the call";

@@ -68,12 +68,12 @@ pub struct ZeroRequest {
 /// changed, unless [`Refusal::touched`] is true: then earlier stretches may have given pages back.
 pub fn apply(pid: i32, request: &ZeroRequest) -> Result<Applied, Refusal> {
     let process = &admission::open_target(pid)?;
-    let way = open_way(process, request)?;
+    let method = choose_method(process, request)?;
     let pagemap = process.open_file("pagemap")?;
     let before = Footprint::of(process);
-    let done = match way {
-        Way::PageOut => page_out(process, request, &pagemap)?,
-        Way::Direct(code) => give_back_directly(process, request, code, &pagemap)?,
+    let done = match method {
+        Method::PageOut => page_out(process, request, &pagemap)?,
+        Method::Direct(code) => give_back_directly(process, request, code, &pagemap)?,
     };
     let mut applied = Applied { before, after: Footprint::of(process), ..done };
     applied.watch_faults(process, request.watch);
@@ -82,17 +82,17 @@ pub fn apply(pid: i32, request: &ZeroRequest) -> Result<Applied, Refusal> {
 
 /// Checks whether [`apply`] would release pages now, without releasing any.
 pub fn check(pid: i32, request: &ZeroRequest) -> Result<(), Refusal> {
-    open_way(&admission::open_target(pid)?, request).map(drop)
+    choose_method(&admission::open_target(pid)?, request).map(drop)
 }
 
 /// How pages are released.
-enum Way {
+enum Method {
     PageOut,
     Direct(CallSites),
 }
 
 /// Returns the method that is possible for the process.
-fn open_way(process: &Process, request: &ZeroRequest) -> Result<Way, Refusal> {
+fn choose_method(process: &Process, request: &ZeroRequest) -> Result<Method, Refusal> {
     let (pid, status) = (process.pid(), precheck::check(process)?);
     let keep = |what: String| not_givable(pid, what);
     let space = process.address_space()?;
@@ -105,7 +105,7 @@ fn open_way(process: &Process, request: &ZeroRequest) -> Result<Way, Refusal> {
         return Err(keep(format!("has pages that must stay: {kept}")));
     }
     match why_not_paged_out(process) {
-        None => return Ok(Way::PageOut),
+        None => return Ok(Method::PageOut),
         Some(_) if request.allow_risk => {}
         Some(why) => return Err(Refusal::NeedsRisk { pid, reason: why_direct(why) }),
     }
@@ -113,7 +113,7 @@ fn open_way(process: &Process, request: &ZeroRequest) -> Result<Way, Refusal> {
         filters::check(process, &CALLS).map_err(|why| keep(format!("runs under {why}")))?;
     }
     let code = CallSites::find(process, &space);
-    code.map(Way::Direct).ok_or_else(|| call::no_trampoline(pid))
+    code.map(Method::Direct).ok_or_else(|| call::no_trampoline(pid))
 }
 
 fn not_givable(pid: i32, what: String) -> Refusal {

@@ -98,8 +98,8 @@ fn fragmentation(view: &LedgerView<'_>) -> String {
     let worst = view.allocators.iter().filter_map(|one| Some((one.name.as_str(), of(one)?)));
     let worst = worst.max_by_key(|(_, class)| free(class)).filter(|(_, class)| view.matters(free(class)));
     let Some((name, class)) = worst else { return String::new() };
-    let live = class.live_blocks + class.cached_blocks;
-    let used = 100.0 * live as f64 / (live + class.free_blocks).max(1) as f64;
+    let live = class.live_blocks.saturating_add(class.cached_blocks);
+    let used = 100.0 * live as f64 / live.saturating_add(class.free_blocks).max(1) as f64;
     format!(
         "; {} of it are free slots between {} blocks of {} bytes, {used:.0} % used, which {name} releases only where a \
          whole group of them is free",

@@ -20,15 +20,15 @@ pub fn caveats(trial: &Trial) -> Vec<(&'static str, String)> {
     if !from_level.is_empty() {
         let text = format!(
             "{}: memory fell to end; settled is the level before that, not what was left. Where another instant is \
-             meant, tell a mark there (docs/probes.md)",
+             meant, send a mark there (docs/probes.md)",
             first_names(&from_level)
         );
         caveats.push(("fell_at_end", text));
     }
     if !from_top.is_empty() {
         let text = format!(
-            "{}: memory fell to end without having stood on a level: settled is what it fell from. Tell a mark where it \
-             is to be looked at (docs/probes.md)",
+            "{}: memory fell to end without having stood on a level: settled is what it fell from. Send a mark where \
+             it is to be measured (docs/probes.md)",
             first_names(&from_top)
         );
         caveats.push(("held_no_level", text));
@@ -86,7 +86,6 @@ struct OutlierFigure<'a> {
 /// The outliers among the runs of each setting, one sentence for each figure. Among nearly equal
 /// runs there is always an outlier; differences below the threshold are skipped.
 fn outliers(trial: &Trial) -> Vec<String> {
-    const MAX_NAMED: usize = 6;
     let size = |value: f64| bytes(value.round() as u64);
     let time = if trial.serving { "the load's time" } else { "time" };
     let settled = OutlierFigure {
@@ -99,7 +98,7 @@ fn outliers(trial: &Trial) -> Vec<String> {
         OutlierFigure { name: time, figure: |judged| &judged.wall, min_deviation: 0.0, format: &seconds };
     let mut texts = Vec::new();
     for OutlierFigure { name, figure, min_deviation, format } in [settled, wall] {
-        let mut found = Vec::new();
+        let mut found: Vec<String> = Vec::new();
         for (id, judged) in all_results(trial).filter(|(_, judged)| judged.failure.is_none()) {
             let Some(estimate) = &figure(judged).estimate else { continue };
             let min_deviation = min_deviation.max(estimate.median * MIN_DEVIATION);
@@ -109,14 +108,13 @@ fn outliers(trial: &Trial) -> Vec<String> {
             let median = format(estimate.median);
             found.extend(outliers.map(|value| format!("{} of {id} ({median})", format(value))));
         }
+        let found: Vec<&str> = found.iter().map(String::as_str).collect();
         if !found.is_empty() {
-            let more = found.len().saturating_sub(MAX_NAMED);
-            let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-            let named = found.get(..found.len().min(MAX_NAMED)).unwrap_or_default().join(", ");
             texts.push(format!(
-                "{name} of {} deviates from the others of its setting (in parentheses their median): {named}{more}; \
-                 they are included",
-                counted(found.len() as u64, "run")
+                "{name} of {} deviates from the others of its setting (in parentheses their median): {}; they are \
+                 included",
+                counted(found.len() as u64, "run"),
+                first_names(&found)
             ));
         }
     }
@@ -127,7 +125,7 @@ fn outliers(trial: &Trial) -> Vec<String> {
 fn notes(trial: &Trial) -> Vec<String> {
     let mut grouped: Vec<(&str, Vec<&str>)> = Vec::new();
     for (id, judged) in all_results(trial) {
-        for (note, _) in &judged.notes {
+        for note in &judged.notes {
             match grouped.iter_mut().find(|(known, _)| known == note) {
                 Some((_, ids)) => ids.push(id),
                 None => grouped.push((note, vec![id])),

@@ -23,7 +23,7 @@ fn judged(mebibytes: &[f64], seconds: &[f64]) -> TryResult {
         settled,
         wall: figure(&time, seconds),
         faults,
-        notes: vec![("was killed".to_owned(), 1)],
+        notes: vec!["was killed".to_owned()],
         ..TryResult::default()
     }
 }

@@ -268,7 +268,10 @@ fn failure(program: &str, output: &str, status: Option<i32>) -> SchedulerError {
         return SchedulerError::Unknown;
     }
     let line = match first_lines(output) {
-        line if line.is_empty() => format!("{program} ended with {}", status.unwrap_or(-1)),
+        line if line.is_empty() => match status {
+            Some(status) => format!("{program} ended with {status}"),
+            None => format!("{program} was ended by a signal"),
+        },
         // The message usually begins with the name of the program.
         line if line.starts_with(program) => line,
         line => format!("{program}: {line}"),

@@ -252,7 +252,7 @@ fn ending_signal(interrupt: &Interrupt, outcome: &Outcome) -> Option<i32> {
     }
 }
 
-/// The runs in the complete lines of a partial file; empty if its first line is not `head`.
+/// The runs in the complete lines of a partial file; empty if its first line is not `header`.
 fn read_partial(path: &Path, header: &PartialHeader) -> BTreeMap<usize, Outcome> {
     let mut finished = BTreeMap::new();
     let Ok(file) = File::open(path) else { return finished };

@@ -78,7 +78,7 @@ pub struct Watch {
     silence: Option<Silence>,
     /// Time until a file written by a node is visible here.
     visibility_delay: Duration,
-    /// Rounds to resubmit, from `again_at` on.
+    /// Rounds to resubmit, from `resubmit_at` on.
     resubmit: Vec<u32>,
     resubmit_at: Instant,
     /// By round.
@@ -431,11 +431,11 @@ impl Slurm {
                 let may_query = self.watch.reason_queries <= MAX_REASON_QUERIES;
                 let details = may_query.then(|| scheduler::end_details(task)).flatten();
                 let words = if words.is_empty() { "slurm knows it no more" } else { words };
-                format!("ended without a word: {}", details.unwrap_or_else(|| words.to_owned()))
+                format!("ended without a result: {}", details.unwrap_or_else(|| words.to_owned()))
             }
         };
         let tail = last_lines(&self.shared.log(task), 2).join(" / ");
-        let tail = if tail.is_empty() { tail } else { format!("; its last words: {tail}") };
+        let tail = if tail.is_empty() { tail } else { format!("; its log ends with: {tail}") };
         format!("task {task}{node} {ending}{tail}")
     }
 

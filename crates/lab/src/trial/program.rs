@@ -19,6 +19,9 @@ use object::read::{ReadCache, ReadRef};
 const MAX_SCRIPTS: usize = 5;
 /// Maximum size of a table that is read.
 const MAX_TABLE_BYTES: u64 = 64 << 20;
+/// Maximum length of the name of a dynamic loader: the kernel starts no program with a longer one
+/// (`fs/binfmt_elf.c`, `load_elf_binary`: `PATH_MAX`).
+const MAX_LOADER_BYTES: u64 = 4096;
 /// Maximum length of the first line of a script, as in the kernel (`BINPRM_BUF_SIZE`).
 const MAX_LINE_BYTES: usize = 256;
 /// Folders that `execvp` searches without `PATH`.
@@ -87,7 +90,7 @@ impl Program {
             _ => (64, Linking::read::<elf::FileHeader64<object::Endianness>, _>(&data)),
         };
         let Linking { loader, defines_malloc } =
-            linking.map_err(|_| format!("{}: no program in the ELF format", path.display()))?;
+            linking.ok_or_else(|| format!("{}: no program in the ELF format", path.display()))?;
         Ok(Self { path: path.to_owned(), is_direct: true, bits, loader, privilege, defines_malloc })
     }
 }
@@ -105,18 +108,26 @@ struct Linking {
 }
 
 impl Linking {
-    fn read<'data, H: FileHeader, R: ReadRef<'data>>(data: R) -> object::read::Result<Self> {
-        let header = H::parse(data)?;
-        let endian = header.endian()?;
+    /// Reads it from the file; `None` if that is no program.
+    fn read<'data, H: FileHeader, R: ReadRef<'data>>(data: R) -> Option<Self> {
+        let header = H::parse(data).ok()?;
+        let endian = header.endian().ok()?;
+        // An extended number may be large; the kernel starts no such program.
+        if header.e_phnum(endian) == elf::PN_XNUM {
+            return None;
+        }
         let mut loader = None;
-        for segment in header.program_headers(endian, data)? {
-            if let Some(name) = segment.interpreter(endian, data)? {
+        for segment in header.program_headers(endian, data).ok()? {
+            let bytes: u64 = segment.p_filesz(endian).into();
+            if bytes <= MAX_LOADER_BYTES
+                && let Some(name) = segment.interpreter(endian, data).ok()?
+            {
                 loader = Some(String::from_utf8_lossy(name).into_owned());
             }
         }
         // A valid program may have no sections; this then counts as not defining malloc.
         let defines_malloc = defines_malloc::<H, R>(header, endian, data).unwrap_or(false);
-        Ok(Self { loader, defines_malloc })
+        Some(Self { loader, defines_malloc })
     }
 }
 
@@ -126,6 +137,10 @@ fn defines_malloc<'data, H: FileHeader, R: ReadRef<'data>>(
     endian: H::Endian,
     data: R,
 ) -> Option<bool> {
+    // Without a number, or with an extended one.
+    if header.e_shnum(endian) == 0 {
+        return None;
+    }
     let sections = header.sections(endian, data).ok()?;
     let (_, table) = sections.enumerate().find(|(_, section)| section.sh_type(endian) == elf::SHT_DYNSYM)?;
     let names = sections.section(object::SectionIndex(table.sh_link(endian) as usize)).ok()?;
@@ -250,6 +265,11 @@ mod tests {
             let error = Program::of_command(&command(&words), None, Some("/bin")).unwrap_err();
             assert!(!error.contains('\n'), "{error}");
         }
+        assert!(Program::of_file(&cut).is_err());
+        let mut extended = std::fs::read("/bin/cat").unwrap();
+        // e_phnum of Elf64_Ehdr.
+        extended[56..58].copy_from_slice(&elf::PN_XNUM.to_ne_bytes());
+        std::fs::write(&cut, extended).unwrap();
         assert!(Program::of_file(&cut).is_err());
     }
 

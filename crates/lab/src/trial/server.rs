@@ -165,7 +165,8 @@ impl ServerExecutor {
         let seconds = self.service.patience.as_secs_f64();
         let output = self.inner.output(job);
         let tail = output.map(|output| last_lines(&output.stderr, TAIL_LINES).join(" / "));
-        let tail = tail.filter(|tail| !tail.is_empty()).map(|tail| format!("; its last words: {tail}"));
+        let tail = tail.filter(|tail| !tail.is_empty());
+        let tail = tail.map(|tail| format!("; its standard error ends with: {tail}"));
         format!("{problem} within {seconds} s{hint}{}", tail.unwrap_or_default())
     }
 }

@@ -131,7 +131,7 @@ impl Series {
                     last_kib: kib,
                     min_kib,
                     max_kib,
-                    sum: last.sum + u128::from(kib) * weight,
+                    sum: last.sum.saturating_add(u128::from(kib) * weight),
                     weight: last.weight + weight,
                     ..*last
                 };
@@ -500,6 +500,8 @@ mod tests {
         }
         series.push(0, 5, u64::MAX / 2);
         series.push(u64::MAX, 0, u64::MAX);
+        series.push(0, 0, u64::MAX);
+        series.push(u64::MAX, u64::MAX, u64::MAX);
         assert_ne!(series.settled(0), Settled::AtEnd);
         // The maximum of dropped stretches is kept.
         let mut series = Series::default();

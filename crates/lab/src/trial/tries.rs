@@ -101,7 +101,7 @@ pub fn batch_measure() -> Measure {
 
 /// The facts about the command from the observation of a run without settings.
 pub fn facts(command: &[String], observation: &Observation) -> Facts {
-    let environment: std::collections::BTreeMap<String, String> = std::env::vars_os()
+    let environment: BTreeMap<String, String> = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
         .collect();
     let search = environment.get("PATH").map(String::as_str);
@@ -191,8 +191,8 @@ pub struct TryResult {
     pub ended_with_bytes: Option<u64>,
     /// Whether most runs in which memory fell had no level before.
     pub held_no_level: bool,
-    /// Notes on its runs, each with the number of runs.
-    pub notes: Vec<(String, u32)>,
+    /// Notes on its runs, each once.
+    pub notes: Vec<String>,
     /// Why it failed, if it did.
     pub failure: Option<String>,
 }
@@ -438,16 +438,15 @@ fn held_no_level(observations: &[Option<Observation>]) -> bool {
     count(SettledSource::Top) > count(SettledSource::Level)
 }
 
-/// Notes on runs, each with the number of runs.
-fn notes(observations: &[Option<Observation>]) -> Vec<(String, u32)> {
-    let mut counted: Vec<(String, u32)> = Vec::new();
+/// Notes on runs, each once.
+fn notes(observations: &[Option<Observation>]) -> Vec<String> {
+    let mut notes: Vec<String> = Vec::new();
     for note in observations.iter().flatten().flat_map(|observation| &observation.notes) {
-        match counted.iter_mut().find(|(known, _)| known == note) {
-            Some((_, count)) => *count += 1,
-            None => counted.push((note.clone(), 1)),
+        if !notes.contains(note) {
+            notes.push(note.clone());
         }
     }
-    counted
+    notes
 }
 
 /// Result of a trial.

@@ -22,8 +22,10 @@ use crate::target::tracee::Tracee;
 const SYSTEM_CALL: [u8; 3] = [0x0f, 0x05, 0xc3];
 /// A signal frame without its extended state, with the gap between it and the stack pointer.
 pub const FRAME_BYTES: u64 = 1024;
-/// Maximum bytes of a mapping's code that are searched.
+/// Maximum bytes of a mapping's code that are searched, and of all code: a target may map thousands
+/// of files.
 const MAX_TEXT_BYTES: u64 = 64 << 20;
+const MAX_SEARCHED_BYTES: u64 = 1 << 30;
 const CHUNK_BYTES: usize = 64 << 10;
 
 /// Addresses of the instructions in a target.
@@ -39,12 +41,18 @@ impl CallSites {
     /// Searches the code of files, which does not change: the C library first, the vdso last.
     /// `None` if either sequence is missing.
     ///
-    /// Reads the files: reading the target's mappings of them would make pages resident in it.
+    /// Reads the files where they can be opened: reading the target's mappings of them makes pages
+    /// resident in it.
     pub fn find(process: &Process, space: &AddressSpace) -> Option<Self> {
         let is_code = |m: &&Mapping| m.permissions.execute && (m.has_file() || m.name == "[vdso]");
         let mut mappings: Vec<_> = space.mappings().iter().filter(is_code).collect();
         let is_libc = |m: &Mapping| CLibrary::of_file(&m.name).is_some();
         mappings.sort_by_key(|m| (!is_libc(m), m.name == "[vdso]"));
+        let mut searched_bytes = 0_u64;
+        mappings.retain(|m| {
+            searched_bytes = searched_bytes.saturating_add(m.bytes().min(MAX_TEXT_BYTES));
+            searched_bytes <= MAX_SEARCHED_BYTES
+        });
         let find_in = |mapping: &Mapping, pattern: &[u8]| {
             let range = mapping.start..mapping.end;
             match open_mapped_file(process, mapping) {
@@ -93,7 +101,7 @@ pub fn find(memory: &dyn Memory, ranges: &[Range<u64>], pattern: &[u8]) -> Optio
                 return Some(at + offset as u64);
             }
             // Blocks overlap, so that a pattern across their border is found.
-            at += CHUNK_BYTES as u64;
+            at = at.saturating_add(CHUNK_BYTES as u64);
         }
     }
     None

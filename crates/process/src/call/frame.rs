@@ -18,8 +18,8 @@ pub const FRAME_BYTES: usize = 440;
 const PLAIN_FLAGS: u64 = 1 << 9 | 1 << 1;
 const OFFSET_UC_FLAGS: usize = 8;
 const OFFSET_GENERAL: usize = 48;
-const OFFSET_FLAGS: usize = OFFSET_GENERAL + 17 * 8;
-const OFFSET_SEGMENTS: usize = OFFSET_FLAGS + 8;
+/// Behind 17 registers and the flags.
+const OFFSET_SEGMENTS: usize = OFFSET_GENERAL + 18 * 8;
 const OFFSET_FPSTATE: usize = OFFSET_GENERAL + 184;
 const OFFSET_MASK: usize = OFFSET_GENERAL + 256;
 /// UC_FP_XSTATE | UC_SIGCONTEXT_SS | UC_STRICT_RESTORE_SS.
@@ -60,8 +60,8 @@ impl ExtendedState {
     /// From a frame larger than the state permitted to the thread, the kernel restores only SSE; so
     /// the image is cut before the AMX tiles unless the thread uses them.
     pub fn new(image: Vec<u8>) -> Option<Self> {
-        // `component` queries this processor, whose kernel made the image.
-        Self::cut(image, strandline_sys::xstate::component(TILE_DATA))
+        // This processor is queried, whose kernel made the image.
+        Self::cut(image, strandline_sys::xstate::component_offset(TILE_DATA))
     }
 
     /// Number of bytes of it that a signal frame holds.
@@ -69,12 +69,13 @@ impl ExtendedState {
         self.frame_bytes as u64
     }
 
-    fn cut(image: Vec<u8>, tiles: Option<(usize, usize)>) -> Option<Self> {
+    /// Cuts an image at the offset of the tiles.
+    fn cut(image: Vec<u8>, tiles: Option<usize>) -> Option<Self> {
         let mut features = word_at(&image, OFFSET_SOFTWARE)?;
         let in_use = word_at(&image, OFFSET_IN_USE)?;
         let mut frame_bytes = image.len();
         if features & !in_use & (1 << TILE_DATA) != 0
-            && let Some((offset, _)) = tiles
+            && let Some(offset) = tiles
         {
             features &= !(1 << TILE_DATA);
             frame_bytes = frame_bytes.min(offset);
@@ -143,22 +144,25 @@ pub fn build(
     put(&mut bytes, OFFSET_UC_FLAGS, &UC_FLAGS.to_le_bytes());
     // uc_link and uc_stack stay zero: the kernel rejects that as an alternate stack and keeps the
     // current one.
-    let r = restarting(registers);
-    let general = [
-        r.r8, r.r9, r.r10, r.r11, r.r12, r.r13, r.r14, r.r15, r.rdi, r.rsi, r.rbp, r.rbx, r.rdx, r.rax,
-        r.rcx, r.rsp, r.rip,
-    ];
-    for (index, value) in general.iter().enumerate() {
-        put(&mut bytes, OFFSET_GENERAL + index * 8, &value.to_le_bytes());
-    }
-    put(&mut bytes, OFFSET_FLAGS, &r.eflags.to_le_bytes());
-    // cs, gs, fs, ss of 16 bits each; the kernel reads only cs and ss.
-    put(&mut bytes, OFFSET_SEGMENTS, &(r.cs as u16).to_le_bytes());
-    put(&mut bytes, OFFSET_SEGMENTS + 6, &(r.ss as u16).to_le_bytes());
+    put_registers(&mut bytes, &restarting(registers));
     put(&mut bytes, OFFSET_FPSTATE, &state_address.to_le_bytes());
     put(&mut bytes, OFFSET_MASK, &mask.to_le_bytes());
     put_state(&mut bytes[state_offset..], state);
     Some(Frame { address, bytes })
+}
+
+/// Writes the general registers, the flags and the segments into a frame.
+fn put_registers(frame: &mut [u8], r: &Registers) {
+    let general = [
+        r.r8, r.r9, r.r10, r.r11, r.r12, r.r13, r.r14, r.r15, r.rdi, r.rsi, r.rbp, r.rbx, r.rdx, r.rax,
+        r.rcx, r.rsp, r.rip, r.eflags,
+    ];
+    for (index, value) in general.iter().enumerate() {
+        put(frame, OFFSET_GENERAL + index * 8, &value.to_le_bytes());
+    }
+    // cs, gs, fs, ss of 16 bits each; the kernel reads only cs and ss.
+    put(frame, OFFSET_SEGMENTS, &(r.cs as u16).to_le_bytes());
+    put(frame, OFFSET_SEGMENTS + 6, &(r.ss as u16).to_le_bytes());
 }
 
 /// Writes the extended state, with the software bytes that hold its size for rt_sigreturn.
@@ -209,14 +213,19 @@ pub fn chain(
         // UC_SIGCONTEXT_SS | UC_STRICT_RESTORE_SS.
         put(frame, OFFSET_UC_FLAGS, &6_u64.to_le_bytes());
         let [rdi, rsi, rdx] = call.arguments;
-        // r8 to r15, rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp, rip.
-        let general = [0, 0, 0, 0, 0, 0, 0, 0, rdi, rsi, 0, 0, rdx, call.number, 0, next, code.system_call];
-        for (place, value) in general.iter().enumerate() {
-            put(frame, OFFSET_GENERAL + place * 8, &value.to_le_bytes());
-        }
-        put(frame, OFFSET_FLAGS, &PLAIN_FLAGS.to_le_bytes());
-        put(frame, OFFSET_SEGMENTS, &(registers.cs as u16).to_le_bytes());
-        put(frame, OFFSET_SEGMENTS + 6, &(registers.ss as u16).to_le_bytes());
+        let entry = Registers {
+            rdi,
+            rsi,
+            rdx,
+            rax: call.number,
+            rsp: next,
+            rip: code.system_call,
+            eflags: PLAIN_FLAGS,
+            cs: registers.cs,
+            ss: registers.ss,
+            ..strandline_sys::registers::zeroed()
+        };
+        put_registers(frame, &entry);
         put(frame, OFFSET_MASK, &u64::MAX.to_le_bytes());
     }
     Some(Frame { address, bytes })
@@ -286,7 +295,7 @@ mod tests {
     #[test]
     fn tiles_are_cut_off_unless_they_are_in_use() {
         let features = 7 | 1 << 17 | 1 << 18;
-        let tiles = Some((2816, 8192));
+        let tiles = Some(2816);
         let idle = ExtendedState::cut(image(11008, features, 7), tiles).unwrap();
         assert_eq!((idle.frame_bytes, idle.features), (2816, 7 | 1 << 17));
         let busy = ExtendedState::cut(image(11008, features, 7 | 1 << 18), tiles).unwrap();

@@ -96,6 +96,8 @@ pub enum CallError {
     Failed(std::io::Error),
 }
 
+/// Maximum time for a thread to stop before it is left to finish the call.
+const MAX_ABANDON_TIME: Duration = Duration::from_millis(100);
 /// Signals that are ignored by default: URG, WINCH, CHLD.
 const HARMLESS_SIGNALS: [i32; 3] = [23, 28, 17];
 /// `-ERESTART_RESTARTBLOCK`: the thread's system call continues from restart state that
@@ -551,21 +553,15 @@ impl Injected<'_> {
     pub fn abandon(self) {
         let tid = self.tracee.tid;
         // Only a stopped thread can be detached. If it does not stop, the end of this tracer
-        // detaches it.
+        // detaches it. A thread whose stop was observed before has no new event.
         let _ = ptrace::interrupt(tid);
-        let deadline = Instant::now() + Duration::from_millis(100);
-        match tracee::next_event(tid, deadline) {
-            Ok(Some(Event::Signal(signal))) => {
-                let _ = exit_watch::release(tid, signal, false);
-            }
-            Ok(Some(event)) => {
-                if event == Event::Stopped && self.is_in_call().unwrap_or(false) {
-                    let _ = ptrace::set_signal_mask(tid, self.delivery_mask());
-                }
-                let _ = exit_watch::release(tid, 0, matches!(event, Event::GroupStop(_)));
-            }
-            _ => {}
+        let deadline = Instant::now() + MAX_ABANDON_TIME;
+        let event = tracee::next_event(tid, deadline).ok().flatten();
+        if matches!(event, None | Some(Event::Stopped)) && self.is_in_call().unwrap_or(false) {
+            let _ = ptrace::set_signal_mask(tid, self.delivery_mask());
         }
+        let signal = if let Some(Event::Signal(signal)) = event { signal } else { 0 };
+        let _ = exit_watch::release(tid, signal, matches!(event, Some(Event::GroupStop(_))));
     }
 }
 

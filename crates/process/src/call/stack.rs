@@ -44,9 +44,9 @@ pub fn may_be_in_signal_handler(memory: &dyn Memory, stack: &Stack, trampoline: 
     if bytes > MAX_SEARCHED_BYTES {
         return true;
     }
-    let mut words = vec![0; usize::try_from(bytes).unwrap_or(0)];
-    let got = memory.read_some(from, &mut words);
-    got < words.len() || words.chunks_exact(8).any(|word| word == trampoline.to_le_bytes())
+    let mut contents = vec![0; usize::try_from(bytes).unwrap_or(0)];
+    memory.read(from, &mut contents).is_err()
+        || contents.chunks_exact(8).any(|word| word == trampoline.to_le_bytes())
 }
 
 /// Whether the stopped thread may be in a restartable sequence. A call would not abort the

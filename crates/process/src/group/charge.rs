@@ -9,6 +9,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 use strandline_sys::files::FileWindow;
+use strandline_sys::pagemap::entry;
 
 use crate::pages::PAGE_BYTES;
 
@@ -89,12 +90,10 @@ impl ChargeSampler {
     fn group_of(&self, mapped: &FileWindow, page: usize) -> Option<u64> {
         mapped.populate(page).ok()?;
         let number = mapped.address() / PAGE_BYTES + page as u64;
-        let entry = word_at(&self.page_map, number)?;
-        // Documentation/admin-guide/mm/pagemap.rst: bit 63 present, bits 0 to 54 the frame, which
-        // is 0 without the permission.
-        const PRESENT: u64 = 1 << 63;
-        let frame = entry & ((1 << 55) - 1);
-        if entry & PRESENT == 0 || frame == 0 {
+        let value = word_at(&self.page_map, number)?;
+        let frame = value & entry::FRAME;
+        // It is 0 without the permission.
+        if value & entry::PRESENT == 0 || frame == 0 {
             return None;
         }
         word_at(&self.page_groups, frame)

@@ -20,7 +20,7 @@ use crate::map::{AddressSpace, DELETED_SUFFIX};
 use crate::namespaces::{open_mapped_file, open_regular};
 use crate::pages::PAGE_BYTES;
 use crate::procfs::mounts::{self, Mount};
-use crate::procfs::{MAX_MOUNTS_BYTES, Process};
+use crate::procfs::{MAX_INFO_BYTES, MAX_MOUNTS_BYTES, Process};
 
 /// Maximum number of file descriptors and mappings checked.
 const MAX_NAMES: u64 = 1_000_000;
@@ -32,8 +32,6 @@ const MAX_OPEN: usize = 96;
 const MIN_SAMPLED_BYTES: u64 = 16 << 10;
 /// Maximum bytes of a process's mappings that are read.
 const MAX_MAPS_BYTES: u64 = 32 << 20;
-/// Maximum bytes read of a file of /proc/PID/fdinfo.
-const MAX_INFO_BYTES: u64 = 4 << 10;
 /// Maximum size of a file that is mapped to count its pages where cachestat(2) is missing.
 const MAX_COUNTED_BYTES: u64 = 8 << 30;
 const COUNTED_WINDOW: u64 = 256 << 20;
@@ -46,7 +44,7 @@ const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
 const REMOTE: &[&str] = &["nfs", "cifs", "smb", "fuse", "9p", "ceph", "afs", "lustre", "virtiofs", "ocfs2"];
 
 /// A file with pages in the page cache.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct CachedFile {
     /// Its path in the mount namespace of the process that uses it, without ` (deleted)`.
     pub path: String,
@@ -102,7 +100,7 @@ pub struct FileSearch {
     /// Hashes of mount namespace and path.
     names: HashSet<u64>,
     /// Device and inode of mappings, as maps has them.
-    mapped: HashSet<(u32, u32, u64)>,
+    mapped: HashSet<((u32, u32), u64)>,
     mounts: Option<Mounts>,
     checked_names: u64,
     deadline: Instant,
@@ -184,8 +182,7 @@ impl FileSearch {
         let (space, _) = AddressSpace::parse(&text);
         for mapping in space.mappings().iter().filter(|mapping| mapping.has_file()) {
             self.checked_names += 1;
-            let (major, minor) = mapping.device;
-            if !self.mapped.insert((major, minor, mapping.inode)) {
+            if !self.mapped.insert((mapping.device, mapping.inode)) {
                 continue;
             }
             if self.is_over() {
@@ -337,21 +334,15 @@ fn sort(files: &mut [CachedFile]) {
     files.sort_by(|a, b| b.cached_bytes.cmp(&a.cached_bytes).then_with(|| a.path.cmp(&b.path)));
 }
 
-/// What the page cache holds of a file of `size` bytes: by cachestat(2), else by mincore(2), which
-/// does not distinguish written pages.
+/// What the page cache holds of a file of `size` bytes; the other fields are empty. By cachestat(2),
+/// else by mincore(2), which does not distinguish written pages.
 fn count_cached(file: &File, size: u64) -> io::Result<CachedFile> {
     let bytes = |pages: u64| pages.saturating_mul(PAGE_BYTES);
     let counted = |cached, dirty, writeback| CachedFile {
-        path: String::new(),
-        is_deleted: false,
-        is_shared_memory: false,
-        is_used: false,
         cached_bytes: bytes(cached),
         dirty_bytes: bytes(dirty).min(bytes(cached)),
         writeback_bytes: bytes(writeback).min(bytes(cached).saturating_sub(bytes(dirty))),
-        charged_bytes: None,
-        size,
-        open: None,
+        ..CachedFile::default()
     };
     /// errno(3).
     const ENOSYS: i32 = 38;

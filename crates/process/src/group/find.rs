@@ -135,12 +135,13 @@ pub fn arguments_for(path: &str) -> String {
             return format!("--pod {uid}");
         }
     }
+    format!("--cgroup {}", shell_word(path))
+}
+
+/// A text as one word for a shell: whoever makes a group chooses its name.
+pub fn shell_word(text: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "@%_+:,./-".contains(c);
-    if path.chars().all(is_plain) {
-        format!("--cgroup {path}")
-    } else {
-        format!("--cgroup '{}'", path.replace('\'', "'\\''"))
-    }
+    if text.chars().all(is_plain) { text.to_owned() } else { format!("'{}'", text.replace('\'', "'\\''")) }
 }
 
 /// The groups that were found.
@@ -185,12 +186,12 @@ pub fn walk(root: &Path, start: &Path, bounds: Bounds, is_wanted: impl Fn(&str) 
             found.searched += 1;
             let is_match = path.file_name().is_some_and(|name| is_wanted(&name.to_string_lossy()));
             below.extend(children(root, &path));
+            // A folder may have any number of entries: what exceeds the bound is not kept.
+            below.truncate(bounds.groups);
             if is_match {
                 found.paths.push(path);
             }
         }
-        // A folder may have any number of entries: what exceeds the bound is not kept.
-        below.truncate(bounds.groups);
         level = below;
     }
     found
@@ -210,8 +211,8 @@ fn children(root: &Path, path: &Path) -> Vec<PathBuf> {
 }
 
 impl Hierarchy {
-    /// Finds the group of a container, a unit or a pod. The outermost of
-    /// nested matches counts (the scope of a container has groups too).
+    /// Finds the group of a container, a unit or a pod. The outermost of nested matches counts (the
+    /// scope of a container has groups too).
     ///
     /// # Errors
     /// No group has the name, or several have it, or the search exceeded its bounds.
@@ -221,11 +222,9 @@ impl Hierarchy {
         let root = self.root.display().to_string();
         let name = name.canonical().map_err(|advice| GroupError::BadName { what: what.clone(), advice })?;
         let found = walk(&self.root, Path::new(""), bounds, |folder| name.matches(folder));
-        let outermost: Vec<&PathBuf> = found
-            .paths
-            .iter()
-            .filter(|path| !found.paths.iter().any(|other| other != *path && path.starts_with(other)))
-            .collect();
+        let all: BTreeSet<&Path> = found.paths.iter().map(PathBuf::as_path).collect();
+        let is_outermost = |path: &&PathBuf| !path.ancestors().skip(1).any(|above| all.contains(above));
+        let outermost: Vec<&PathBuf> = found.paths.iter().filter(is_outermost).collect();
         match outermost[..] {
             [] if found.is_cut => Err(GroupError::SearchCut {
                 what,

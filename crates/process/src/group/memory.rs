@@ -320,7 +320,7 @@ fn pressure(text: &str) -> Option<Pressure> {
         word.trim().parse::<f64>().ok().filter(|value| value.is_finite() && *value >= 0.0)
     };
     // Per cent to parts of a million.
-    let share = |line: &str, name: &str| field(line, name).map(|value| (value * 1e4) as u64);
+    let share = |line: &str, name: &str| field(line, name).map(|value| (value * 1e4).round() as u64);
     let (some, full) = (line("some")?, line("full")?);
     Some(Pressure {
         some_10: share(some, "avg10")?,
@@ -396,7 +396,7 @@ mod tests {
                 ("memory.high", b"9000\n"),
                 ("memory.low", b"0\n"),
                 ("memory.events", b"low 0\nhigh 3\nmax 2\noom 1\noom_kill 1\n"),
-                ("memory.pressure", b"some avg10=1.50 avg60=0.25 avg300=0.00 total=77\nfull avg10=0.00 avg60=0.10 avg300=0.00 total=5\n"),
+                ("memory.pressure", b"some avg10=1.50 avg60=0.57 avg300=0.00 total=77\nfull avg10=0.00 avg60=0.10 avg300=0.00 total=5\n"),
                 ("memory.swap.current", b"4096\n"),
                 ("cgroup.stat", b"nr_descendants 0\nnr_dying_descendants 2\n"),
             ],
@@ -413,7 +413,7 @@ mod tests {
             (Some(3), Some(1), Some(0))
         );
         let pressure = memory.pressure.unwrap();
-        assert_eq!((pressure.some_10, pressure.some_60, pressure.full_60), (15_000, 2_500, 1_000));
+        assert_eq!((pressure.some_10, pressure.some_60, pressure.full_60), (15_000, 5_700, 1_000));
         assert_eq!((memory.swap_bytes, memory.removed_groups), (Some(4096), Some(2)));
     }
 

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, fstatfs, open, openat2, statat};
 
 use super::files::{FileSearch, TMPFS_MAGIC};
+use crate::namespaces::PATH_FLAGS;
 use crate::procfs::{MAX_MOUNTS_BYTES, Process, mounts};
 
 /// Maximum number of entries, mount namespaces and mounts walked.
@@ -31,7 +32,7 @@ pub struct SharedMemoryWalk {
     entries: u64,
     /// Time left for walking.
     time_left: Duration,
-    /// Whether it ended before all entries were seen.
+    /// Whether there are entries, mounts or namespaces that it has not seen.
     pub is_cut: bool,
 }
 
@@ -52,9 +53,14 @@ impl SharedMemoryWalk {
         use std::os::unix::fs::MetadataExt;
 
         let namespace = std::fs::metadata(process.path("ns/mnt")).map_or(0, |data| data.ino());
-        if self.namespaces.len() >= MAX_NAMESPACES || !self.namespaces.insert(namespace) {
+        if self.namespaces.contains(&namespace) {
             return;
         }
+        if self.namespaces.len() >= MAX_NAMESPACES {
+            self.is_cut = true;
+            return;
+        }
+        self.namespaces.insert(namespace);
         let since = Instant::now();
         self.walk_mounts(process, since + self.time_left, search);
         self.time_left = self.time_left.saturating_sub(since.elapsed());
@@ -64,7 +70,11 @@ impl SharedMemoryWalk {
         let Ok(root) = open(process.path("root"), PATH_FLAGS, Mode::empty()) else { return };
         let text = process.read_file("mountinfo", MAX_MOUNTS_BYTES).unwrap_or_default();
         let shared = mounts::parse(&text).into_iter().filter(|mount| mount.kind == "tmpfs");
-        for mount in shared.take(MAX_MOUNTS) {
+        for (index, mount) in shared.enumerate() {
+            if index == MAX_MOUNTS {
+                self.is_cut = true;
+                return;
+            }
             if !self.devices.insert(mount.device) {
                 continue;
             }
@@ -98,6 +108,7 @@ impl SharedMemoryWalk {
                     FileType::Directory if depth < MAX_DEPTH => {
                         waiting.push((format!("{path}/{name}"), depth + 1));
                     }
+                    FileType::Directory => self.is_cut = true,
                     FileType::RegularFile => {
                         add_file(&folder, name, &format!("{point}{}/{name}", &path[1..]), search)
                     }
@@ -120,7 +131,6 @@ fn add_file(folder: &impl AsFd, name: &str, path: &str, search: &mut FileSearch)
     }
 }
 
-const PATH_FLAGS: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 const FOLDER_FLAGS: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 const FILE_FLAGS: OFlags = OFlags::RDONLY
     .union(OFlags::NONBLOCK)
@@ -154,5 +164,16 @@ mod tests {
         let file = found.files.iter().find(|file| file.path == path);
         assert!(file.is_some_and(|file| file.cached_bytes == 25 * 4096 && !file.is_used), "{found:?}");
         assert!(found.files.iter().all(|file| !file.path.contains("/root/")));
+    }
+
+    #[test]
+    fn folders_that_are_too_deep_are_reported() {
+        let Ok(folder) = tempfile::tempdir_in("/dev/shm") else { return };
+        std::fs::create_dir_all(folder.path().join(["a"; MAX_DEPTH + 1].join("/"))).unwrap();
+        let mut search = FileSearch::new(Duration::from_secs(600), None, Duration::ZERO);
+        let mut walk = SharedMemoryWalk::new(Duration::from_secs(600));
+        let own = Process::open(std::process::id().cast_signed()).unwrap();
+        walk.add_process(&own, &mut search);
+        assert!(walk.is_cut);
     }
 }

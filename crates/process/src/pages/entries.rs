@@ -60,7 +60,6 @@ fn classify(value: u64, zero: ZeroFrames) -> Page {
             _ if is_zero_page => Page::None,
             _ if file => Page::Resident(0),
             0 if value & entry::EXCLUSIVE == 0 => Page::Doubtful(kind::ANONYMOUS),
-            0 => Page::Resident(kind::ANONYMOUS),
             _ => Page::Resident(kind::ANONYMOUS),
         };
     }
@@ -136,14 +135,9 @@ impl Builder<'_> {
 
     /// The frames of the kernel's zero pages, looked up once.
     fn zero_frames(&mut self) -> io::Result<ZeroFrames> {
-        match self.zero_frames {
-            Some(frames) => Ok(frames),
-            None => {
-                let frames = zero_frames()?;
-                self.zero_frames = Some(frames);
-                Ok(frames)
-            }
-        }
+        let frames = self.zero_frames.map_or_else(zero_frames, Ok)?;
+        self.zero_frames = Some(frames);
+        Ok(frames)
     }
 }
 
@@ -158,8 +152,10 @@ fn check_size(ranges: &[Range<u64>]) -> io::Result<()> {
     Ok(())
 }
 
-/// Implements [`super::exclusive_bytes`].
-pub(super) fn exclusive_bytes(pagemap: &File, ranges: &[Range<u64>]) -> io::Result<u64> {
+/// Bytes of resident pages in `ranges` that no other process maps.
+///
+/// Fails with `InvalidInput` if the ranges exceed 1 TiB in total.
+pub fn exclusive_bytes(pagemap: &File, ranges: &[Range<u64>]) -> io::Result<u64> {
     const OWN: u64 = entry::PRESENT | entry::EXCLUSIVE;
     check_size(ranges)?;
     let mut bytes = 0;

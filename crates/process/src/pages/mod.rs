@@ -26,8 +26,10 @@ use std::ops::Range;
 
 use strandline_sys::pagemap::ZeroFrames;
 
-pub use self::scan::{MappingSummary, ScannedRegions};
+pub use self::entries::exclusive_bytes;
+pub use self::scan::{MappingSummary, ScannedRegions, is_missing as is_scan_missing};
 
+use crate::range::{AddressRange, RangeSet};
 use crate::smaps::SmapsEntry;
 
 /// Bytes of a page, on every machine strandline runs on (x86-64).
@@ -52,12 +54,10 @@ pub fn page_up(address: u64) -> u64 {
 mod kind {
     /// The pages are anonymous.
     pub const ANONYMOUS: u64 = 1;
-    /// The pages are part of a huge page that is mapped as a whole.
-    pub const HUGE: u64 = 2;
     /// The kernel is migrating the pages.
-    pub const MIGRATING: u64 = 4;
+    pub const MIGRATING: u64 = 2;
     /// Residency is still undecided; never in a finished [`super::Residency`].
-    pub const DOUBTFUL: u64 = 8;
+    pub const DOUBTFUL: u64 = 4;
     /// All flag bits.
     pub const MASK: u64 = super::PAGE_BYTES - 1;
 }
@@ -71,11 +71,6 @@ pub struct PageRun {
     pub end: u64,
     /// Anonymous, including private copies of file pages; otherwise file or shared memory.
     pub anonymous: bool,
-    /// Part of a transparent huge page mapped as a whole. Only known from PAGEMAP_SCAN; otherwise
-    /// false.
-    pub huge: bool,
-    /// Under migration: shows as swapped, but is in memory.
-    pub migrating: bool,
 }
 
 impl PageRun {
@@ -106,13 +101,7 @@ impl Packed {
     }
 
     fn run(self) -> PageRun {
-        PageRun {
-            start: self.start(),
-            end: self.end,
-            anonymous: self.has(kind::ANONYMOUS),
-            huge: self.has(kind::HUGE),
-            migrating: self.has(kind::MIGRATING),
-        }
+        PageRun { start: self.start(), end: self.end, anonymous: self.has(kind::ANONYMOUS) }
     }
 }
 
@@ -181,13 +170,14 @@ impl Residency {
         Ok(Self { runs: builder.runs })
     }
 
-    /// The runs within `range`, clipped to it. The first is found by binary search.
+    /// The runs within `range`, clipped to it; none if its end is not above its start. The first is
+    /// found by binary search.
     pub fn runs_in(&self, range: Range<u64>) -> impl Iterator<Item = PageRun> + '_ {
         let first = self.runs.partition_point(|run| run.end <= range.start);
         self.runs[first..]
             .iter()
             .map(|packed| packed.run())
-            .take_while(move |run| run.start < range.end)
+            .take_while(move |run| run.start < range.end && range.start < range.end)
             .map(move |run| PageRun { start: run.start.max(range.start), end: run.end.min(range.end), ..run })
     }
 
@@ -361,20 +351,8 @@ pub fn reconcile(residency: &Residency, spaces: &[SmapsEntry]) -> Result<(), Vec
 /// Widens `ranges` to whole pages, in address order and without overlap, as [`each_anonymous_run`]
 /// requires.
 pub fn whole_pages(ranges: &[Range<u64>]) -> Vec<Range<u64>> {
-    let mut sorted: Vec<Range<u64>> = ranges
-        .iter()
-        .map(|range| page_of(range.start)..page_up(range.end))
-        .filter(|range| !range.is_empty())
-        .collect();
-    sorted.sort_unstable_by_key(|range| range.start);
-    let mut whole: Vec<Range<u64>> = Vec::with_capacity(sorted.len());
-    for range in sorted {
-        match whole.last_mut().filter(|last| range.start <= last.end) {
-            Some(last) => last.end = last.end.max(range.end),
-            None => whole.push(range),
-        }
-    }
-    whole
+    let widened = ranges.iter().map(|range| AddressRange::from(range.clone()).widened_to_pages());
+    widened.collect::<RangeSet>().into_iter().map(Range::from).collect()
 }
 
 /// Passes to `each` the runs of resident anonymous pages in `ranges` (whole pages, ascending,
@@ -402,12 +380,6 @@ pub fn each_anonymous_run(
     }
 }
 
-/// Whether an error of [`ScannedRegions::of`] means that PAGEMAP_SCAN is missing or refused to this
-/// user.
-pub fn is_scan_missing(error: &io::Error) -> bool {
-    scan::is_missing(error)
-}
-
 /// Whether this user can use PAGEMAP_SCAN on this kernel; determined once.
 pub fn has_scan() -> bool {
     static HAS_SCAN: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
@@ -419,15 +391,8 @@ pub fn has_scan() -> bool {
 /// Whether there is a page at `address`, in memory or swapped out; zero pages count.
 pub fn has_page(pagemap: &File, address: u64) -> io::Result<bool> {
     let at = page_of(address);
-    let scanned = scan::regions(pagemap, at..at + PAGE_BYTES)?;
+    let scanned = scan::regions(pagemap, at..at.saturating_add(PAGE_BYTES))?;
     Ok(!scanned.is_empty())
-}
-
-/// Bytes of resident pages in `ranges` that no other process maps.
-///
-/// Fails with `InvalidInput` if the ranges exceed 1 TiB in total.
-pub fn exclusive_bytes(pagemap: &File, ranges: &[Range<u64>]) -> io::Result<u64> {
-    entries::exclusive_bytes(pagemap, ranges)
 }
 
 /// Total bytes of the runs of [`each_anonymous_run`], by which the effect of a remedy is measured.

@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 
-use strandline_sys::pagemap::{self, Region};
+use strandline_sys::pagemap::{self, Progress, Region};
 
 use super::{Builder, Expected, PAGE_BYTES, USER_ADDRESS_END, entries, kind, may_hold_pages, page_of};
 use crate::map::Mapping;
@@ -52,30 +52,25 @@ fn anonymous_runs<'m>(mappings: impl Iterator<Item = &'m Mapping>) -> Vec<Run> {
     runs
 }
 
-/// Whether an error means that this kernel lacks the ioctl or refuses it to this user.
-pub(super) fn is_missing(error: &io::Error) -> bool {
+/// Whether an error of [`ScannedRegions::of`] means that this kernel lacks the ioctl or refuses it
+/// to this user.
+pub fn is_missing(error: &io::Error) -> bool {
     // EPERM 1, EINVAL 22, ENOTTY 25, ENOSYS 38.
     matches!(error.raw_os_error(), Some(1 | 22 | 25 | 38))
 }
 
-/// Calls `each` with the regions of `start..end` in address order, with the categories `wanted`.
-fn walk(
-    pagemap: &File,
-    start: u64,
-    end: u64,
-    wanted: u64,
-    mut each: impl FnMut(Region) -> io::Result<()>,
-) -> io::Result<()> {
+/// Calls `each` with the regions of `range` in address order, with the categories `wanted`.
+fn walk(pagemap: &File, range: Range<u64>, wanted: u64, mut each: impl FnMut(Region)) -> io::Result<()> {
     let mut regions = vec![Region::default(); pagemap::MAX_REGIONS];
-    let mut at = start;
-    let mut last_end = start;
-    while at < end {
-        let (filled, walk_end) = pagemap::scan(pagemap, at, end, wanted, &mut regions)?;
+    let mut at = range.start;
+    let mut last_end = range.start;
+    while at < range.end {
+        let Progress { filled, walk_end } = pagemap::scan(pagemap, at..range.end, wanted, &mut regions)?;
         for region in &regions[..filled] {
             // Linux 6.18 repeats regions with large vectors; pass each part on once.
             let start = region.start.max(last_end);
             if start < region.end {
-                each(Region { start, ..*region })?;
+                each(Region { start, ..*region });
                 last_end = region.end;
             }
         }
@@ -210,9 +205,8 @@ pub(super) fn regions(pagemap: &File, range: Range<u64>) -> io::Result<Vec<Regio
 /// Appends the regions of `range` with the categories `wanted`.
 fn scan_range(pagemap: &File, range: Range<u64>, wanted: u64, regions: &mut Vec<Region>) -> io::Result<()> {
     let unknown = if wanted & pagemap::FILE == 0 { FILE_UNKNOWN } else { 0 };
-    walk(pagemap, range.start, range.end, wanted, |region| {
+    walk(pagemap, range, wanted, |region| {
         regions.push(Region { categories: region.categories | unknown, ..region });
-        Ok(())
     })
 }
 
@@ -260,8 +254,7 @@ fn add_part(builder: &mut Builder<'_>, space: &SmapsEntry, start: u64, end: u64,
     let anonymous = if file { 0 } else { kind::ANONYMOUS };
     if categories & pagemap::PRESENT != 0 {
         if categories & pagemap::ZERO_PFN == 0 && Expected::of(space).allows(anonymous) {
-            let huge = if categories & pagemap::HUGE != 0 { kind::HUGE } else { 0 };
-            builder.push(start, end, anonymous | huge);
+            builder.push(start, end, anonymous);
         }
     } else if categories & pagemap::SWAPPED != 0 {
         builder.push(start, end, anonymous | kind::MIGRATING | kind::DOUBTFUL);
@@ -299,7 +292,7 @@ pub(super) fn each_anonymous_run(
         unscanned = after;
         let end = window.last().map_or(first.end, |last| last.end);
         let mut index = 0;
-        walk(pagemap, page_of(first.start), end, WANTED, |region| {
+        walk(pagemap, page_of(first.start)..end, WANTED, |region| {
             while window.get(index).is_some_and(|range| range.end <= region.start) {
                 index += 1;
             }
@@ -314,7 +307,6 @@ pub(super) fn each_anonymous_run(
                     swapped.push(start..end);
                 }
             }
-            Ok(())
         })?;
     }
     entries::each_anonymous_run(pagemap, &swapped, each)

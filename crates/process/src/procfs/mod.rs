@@ -40,6 +40,8 @@ const MAX_COMMAND_BYTES: u64 = 64 << 10;
 const MAX_ENVIRONMENT_BYTES: u64 = 8 << 20;
 /// Maximum bytes read of /proc/PID/mountinfo.
 pub(crate) const MAX_MOUNTS_BYTES: u64 = 8 << 20;
+/// Maximum bytes read of a file of /proc/PID/fdinfo: flags and mount are on its first lines.
+pub(crate) const MAX_INFO_BYTES: u64 = 4 << 10;
 /// Maximum number of threads listed: the kernel's own limit for process ids (`PID_MAX_LIMIT`).
 const MAX_TASKS: usize = 4 << 20;
 

@@ -53,8 +53,9 @@ const CLOSE_RANGE: u64 = 436;
 const CLONE_FILES: u64 = 0x400;
 /// Unshares the descriptor table first, so that the program's descriptors stay open.
 const CLOSE_RANGE_UNSHARE: u64 = 2;
-/// System calls that take a snapshot, in the target and in the child, and reap the child.
-const SNAPSHOT_CALLS: [RequiredCall; 6] = [
+/// System calls that take a snapshot, in the target and in the child, and reap the child. Only the
+/// last one, which includes hidden memory in the child, may be unneeded.
+static SNAPSHOT_CALLS: [RequiredCall; 7] = [
     RequiredCall { name: "clone", number: CLONE as u32, arguments: [Some(CLONE_FILES), None, Some(0)] },
     RequiredCall {
         name: "close_range",
@@ -65,15 +66,6 @@ const SNAPSHOT_CALLS: [RequiredCall; 6] = [
     any("exit_group", EXIT_GROUP as u32),
     filters::RETURN,
     REAP_CALLS[0],
-];
-/// The same, with the call that includes hidden memory in the child.
-const SNAPSHOT_CALLS_WITH_HIDDEN: [RequiredCall; 7] = [
-    SNAPSHOT_CALLS[0],
-    SNAPSHOT_CALLS[1],
-    SNAPSHOT_CALLS[2],
-    SNAPSHOT_CALLS[3],
-    SNAPSHOT_CALLS[4],
-    SNAPSHOT_CALLS[5],
     any("madvise", MADVISE as u32),
 ];
 /// Includes memory in a child.
@@ -102,13 +94,14 @@ const REAP_LIMIT: Duration = Duration::from_millis(200);
 const MAX_REAPING: Duration = Duration::from_secs(1);
 /// Time for the program to run before another attempt.
 const REAP_RETRY_PAUSE: Duration = Duration::from_millis(3);
-/// Maximum number of threads tried for taking the snapshot, and for reaping it.
+/// Maximum number of threads tried for taking the snapshot, and in each attempt to reap it.
 const MAX_CALLERS: usize = 64;
-const MAX_REAPERS: usize = 64;
 /// Memory that must be free for pages that the program writes to meanwhile: this much, plus this
 /// fraction of its own memory.
 const MIN_ROOM_BYTES: u64 = 256 << 20;
 const ROOM_DIVISOR: u64 = 16;
+/// Maximum bytes read of /proc/PID/task/TID/children.
+const MAX_CHILDREN_BYTES: u64 = 1 << 20;
 /// The child's signal mask: all but KILL and STOP, which cannot be blocked.
 const ALL_BLOCKED: u64 = !(1 << 8 | 1 << 18);
 
@@ -288,24 +281,26 @@ impl Snapshot {
     }
 
     fn reap_once(&self) -> Reaping {
-        let gone_after = |stopped| Reaping { is_gone: true, stopped };
-        let failed_after = |stopped| Reaping { is_gone: false, stopped };
+        let is_gone = || !self.child.path("stat").exists();
         let mut stopped = Duration::ZERO;
-        let Ok(space) = self.target.address_space() else { return gone_after(stopped) };
+        // The target may have ended, or run another program by now.
+        let found = self.target.address_space().ok().and_then(|space| {
+            let code = CallSites::find(&self.target, &space)?;
+            Some((space, code))
+        });
+        let Some((space, code)) = found else { return Reaping { is_gone: is_gone(), stopped } };
         let memory = ByPid::new(self.target.pid());
-        // The target may run another program by now.
-        let Some(code) = CallSites::find(&self.target, &space) else { return failed_after(stopped) };
         let mut tids = self.target.tasks().unwrap_or_default();
         tids.sort_by_key(|&tid| tid != self.tid);
-        for tid in tids.into_iter().take(MAX_REAPERS) {
+        for tid in tids.into_iter().take(MAX_CALLERS) {
             if self.target.task_stat(tid).is_ok_and(|stat| stat.state == Some('D')) {
                 continue;
             }
             let Ok(tracee) = Tracee::stop(&self.target, tid, REAP_LIMIT) else { continue };
             let since = tracee.since;
             // If the program reaped it meanwhile, its id may belong to another child.
-            if !self.child.path("stat").exists() {
-                return gone_after(stopped + since.elapsed());
+            if is_gone() {
+                return Reaping { is_gone: true, stopped: stopped + since.elapsed() };
             }
             if !can_call(&tracee, &space, &code, 0, &REAP_CALLS) || !code.is_still_present(&memory) {
                 stopped += since.elapsed();
@@ -313,16 +308,18 @@ impl Snapshot {
             }
             let arguments = [self.inner_pid as u64, 0, WAIT_OPTIONS];
             let call = system_call(code, WAIT4, arguments, 0);
-            let Ok(mut waiting) = inject::begin(tracee, &call) else { continue };
+            let Ok(mut waiting) = inject::begin(tracee, &call) else {
+                stopped += since.elapsed();
+                continue;
+            };
             let deadline = waiting.began + REAP_LIMIT;
             match run(&mut waiting, WAIT4, deadline) {
                 Ok(_) => drop(waiting.finish(REAP_LIMIT)),
                 Err(error) => drop(abandon_if_unfinished(waiting, error)),
             }
-            let is_gone = !self.child.path("stat").exists();
-            return Reaping { is_gone, stopped: stopped + since.elapsed() };
+            return Reaping { is_gone: is_gone(), stopped: stopped + since.elapsed() };
         }
-        failed_after(stopped)
+        Reaping { is_gone: false, stopped }
     }
 }
 
@@ -338,8 +335,12 @@ impl Drop for Snapshot {
 /// # Errors
 /// The objection, as the end of a sentence.
 pub fn filters_allow(process: &Process, with_hidden: bool) -> Result<(), String> {
-    filters::check(process, if with_hidden { &SNAPSHOT_CALLS_WITH_HIDDEN } else { &SNAPSHOT_CALLS })
-        .map_err(|why| format!("it runs under {why}"))
+    filters::check(process, calls_to_take(with_hidden)).map_err(|why| format!("it runs under {why}"))
+}
+
+fn calls_to_take(with_hidden: bool) -> &'static [RequiredCall] {
+    let [without_hidden @ .., _] = &SNAPSHOT_CALLS;
+    if with_hidden { &SNAPSHOT_CALLS } else { without_hidden }
 }
 
 /// Whether a process is the snapshot of any strandline: a child with exit signal 0 and all signals
@@ -371,8 +372,7 @@ fn prepare<'a>(
     request: &SnapshotRequest<'_>,
 ) -> Result<(Process, Tracee<'a>), String> {
     let SnapshotRequest { space, code, .. } = *request;
-    let calls: &[RequiredCall] =
-        if request.hidden.is_empty() { &SNAPSHOT_CALLS } else { &SNAPSHOT_CALLS_WITH_HIDDEN };
+    let calls = calls_to_take(!request.hidden.is_empty());
     let stack_bytes = CHILD_STACK_BYTES + 2 * (frame::FRAME_BYTES * request.hidden.len()) as u64;
     if stopped.threads().any(|tracee| tracee.is_group_stopped) {
         return Err("the process is stopped by a signal".to_owned());
@@ -387,8 +387,11 @@ fn prepare<'a>(
         return Err("its code has moved".to_owned());
     }
     let Some(tracee) = calling_thread(stopped, space, &code, calls, stack_bytes) else {
-        return Err("no thread can make the call: each has a seccomp filter that may not let it through, Syscall User Dispatch, a shadow stack, too little of its own stack left, may be handling a signal, starts its \
-             children in another pid namespace, or is in the middle of a restartable sequence".to_owned());
+        return Err("no thread can make the call: each has a seccomp filter that may not let it through, \
+             Syscall User Dispatch, a shadow stack, too little of its own stack left, may be handling a \
+             signal, starts its children in another pid namespace, or is in the middle of a restartable \
+             sequence"
+            .to_owned());
     };
     Ok((target, tracee))
 }
@@ -549,14 +552,13 @@ fn run(injected: &mut Injected<'_>, number: u64, deadline: Instant) -> Result<i6
         if entry != number && entry != RT_SIGRETURN {
             return Err(wrong_call());
         }
-        let exit = injected.next_system_call(deadline)?;
-        if entry == RT_SIGRETURN {
-            continue;
-        }
-        let result = exit.rax as i64;
-        // The kernel restarts it by itself.
-        if !INTERRUPTED.contains(&result) {
+        let result = injected.next_system_call(deadline)?.rax as i64;
+        // The kernel restarts an interrupted call by itself.
+        if entry == number && !INTERRUPTED.contains(&result) {
             return Ok(result);
+        }
+        if Instant::now() >= deadline {
+            return Err(CallError::TimedOut);
         }
     }
 }
@@ -586,8 +588,8 @@ fn child_of(target: &Process, inner_pid: i32) -> Option<(Process, OwnedFd)> {
         return matching_child(inner_pid);
     }
     let children_of_thread = |tid: i32| {
-        let text = target.read_file(&format!("task/{tid}/children"), 1 << 20).unwrap_or_default();
-        let text = String::from_utf8_lossy(&text).into_owned();
+        let text = target.read_file(&format!("task/{tid}/children"), MAX_CHILDREN_BYTES).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text);
         text.split_ascii_whitespace().filter_map(|word| word.parse().ok()).collect::<Vec<i32>>()
     };
     target.tasks().ok()?.into_iter().flat_map(children_of_thread).find_map(matching_child)

@@ -23,10 +23,8 @@ pub fn admit_watched(pid: i32) -> Result<Process> {
     check_proc_mount()?;
     let process = Process::open(pid)?;
     let status = check_kind(&process)?;
-    match traced(&process, &status).filter(|error| !is_traced_by_this_process(error)) {
-        Some(error) => Err(error),
-        None => Ok(process),
-    }
+    let other_tracer = traced(&process, &status).filter(|error| !is_traced_by_this_process(error));
+    other_tracer.map_or(Ok(process), Err)
 }
 
 /// Whether a process is traced by strandline itself.
@@ -63,10 +61,7 @@ fn not_at_exit(pid: i32) -> Error {
 /// later: see [`refused`].
 pub fn check(process: &Process) -> Result<Status> {
     let status = check_kind(process)?;
-    match traced(process, &status) {
-        Some(error) => Err(error),
-        None => Ok(status),
-    }
+    traced(process, &status).map_or(Ok(status), Err)
 }
 
 /// Like [`check`], but accepts traced processes.

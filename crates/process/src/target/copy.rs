@@ -3,10 +3,10 @@
 //!
 //! Copies what only the process can change: anonymous pages, and pages of its writable private
 //! file mappings. Other private file mappings are read later from the running process, as code and
-//! constants do not change. Shared memory, device memory and absent pages are
-//! left out. The destination is allocated and touched before the stop, as touching takes as long as
-//! copying. The copy takes as much memory as the process has, so it is made only if that is at most
-//! half of what is available.
+//! constants do not change. Shared memory, device memory and absent pages are left out. The
+//! destination is allocated and touched before the stop, as touching takes as long as copying. The
+//! copy takes as much memory as the process has, so it is made only if that is at most half of what
+//! is available.
 
 use std::sync::Mutex;
 
@@ -166,9 +166,10 @@ impl Memory for MemoryCopy<'_> {
                 Err(next) => {
                     let count = usize::try_from(next - at).unwrap_or(usize::MAX).min(room.len());
                     let Some(to) = room.get_mut(..count) else { break };
+                    // It ends with its range, and the next range may begin there.
                     let read = self.live.as_ref().map_or(0, |live| live.read_some(at, to));
                     got += read;
-                    if read < count {
+                    if read == 0 {
                         break;
                     }
                 }
@@ -218,5 +219,8 @@ mod tests {
         assert_eq!(word, [7, 7, 7, 7, 9, 9, 9, 9]);
         assert_eq!(copy.read_some(8, &mut word), 0, "nothing is there");
         assert_eq!(copy.read_some(u64::MAX - 3, &mut word), 0);
+        let ranges = vec![AddressRange::new(start, first + 4), AddressRange::new(first + 4, second)];
+        let adjacent = MemoryCopy { live: Some(LiveRanges { ranges, file: &file }), ..copy };
+        assert_eq!((adjacent.read_some(first, &mut word), word), (8, [9; 8]));
     }
 }

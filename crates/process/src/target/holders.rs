@@ -6,13 +6,18 @@
 //! on the side of "held".
 
 use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{self, Read};
 use std::ops::Range;
+use std::path::PathBuf;
 
 use strandline_sys::capabilities::with_dac_capabilities;
+use strandline_sys::files::is_socket_of;
+use strandline_sys::process::same_descriptors;
 
 use crate::error::Result;
 use crate::map::{AddressSpace, Mapping};
-use crate::procfs::Process;
+use crate::procfs::{MAX_INFO_BYTES, Process};
 use crate::smaps::{Smaps, SmapsEntry};
 
 /// Maximum number of descriptors checked.
@@ -57,13 +62,19 @@ pub fn find(process: &Process, space: &AddressSpace) -> Result<Option<String>> {
 /// Like [`find`], ignoring the holders in `harmless`.
 pub fn find_except(process: &Process, space: &AddressSpace, harmless: &[&str]) -> Result<Option<String>> {
     let holder_of = |name: &str| holder_named(name).filter(|holder| !harmless.contains(holder));
-    let failed = |source| process.error("fd", source);
-    let folder = with_dac_capabilities(|| std::fs::read_dir(process.path("fd")));
-    for entry in folder.map_err(failed)?.take(MAX_DESCRIPTORS) {
+    for (index, path) in descriptors(process, "fd")?.into_iter().enumerate() {
+        if index == MAX_DESCRIPTORS {
+            return Ok(Some(format!("more than {MAX_DESCRIPTORS} descriptors, one perhaps of a device")));
+        }
         // A descriptor that was closed meanwhile holds nothing through this process's table.
-        let path = entry.map_err(failed)?.path();
-        let Ok(link) = with_dac_capabilities(|| std::fs::read_link(path)) else { continue };
-        if let Some(holder) = holder_of(&link.to_string_lossy()) {
+        let Ok(link) = with_dac_capabilities(|| std::fs::read_link(&path)) else { continue };
+        let link = link.to_string_lossy();
+        // Packets are received into the process's own memory, which the kernel does not count as
+        // pinned by it (net/xdp/xdp_umem.c).
+        if link.starts_with("socket:") && with_dac_capabilities(|| is_socket_of(&path, "XDP")) {
+            return Ok(Some("a socket of AF_XDP".to_owned()));
+        }
+        if let Some(holder) = holder_of(&link) {
             return Ok(Some(format!("a descriptor of {holder}")));
         }
     }
@@ -73,17 +84,43 @@ pub fn find_except(process: &Process, space: &AddressSpace, harmless: &[&str]) -
     }))
 }
 
+/// The files in `folder` (`fd` or `fdinfo`) of the first thread and of each thread that has
+/// descriptors of its own (CLONE_FILES of clone(2)); [`MAX_DESCRIPTORS`] and one more at most.
+fn descriptors(process: &Process, folder: &str) -> Result<Vec<PathBuf>> {
+    let pid = process.pid();
+    let mut paths: Vec<PathBuf> = Vec::new();
+    for tid in process.tasks()? {
+        if tid != pid && same_descriptors(pid, tid).unwrap_or(false) {
+            continue;
+        }
+        let name = if tid == pid { folder.to_owned() } else { format!("task/{tid}/{folder}") };
+        let entries = with_dac_capabilities(|| std::fs::read_dir(process.path(&name)));
+        let room = MAX_DESCRIPTORS + 1 - paths.len();
+        let listed: io::Result<Vec<PathBuf>> = entries
+            .and_then(|entries| entries.take(room).map(|entry| entry.map(|entry| entry.path())).collect());
+        match listed {
+            Ok(listed) => paths.extend(listed),
+            // The thread ended meanwhile.
+            Err(_) if tid != pid && process.task_stat(tid).is_err() => {}
+            Err(source) => return Err(process.error(&name, source)),
+        }
+    }
+    Ok(paths)
+}
+
 /// O_DIRECT, in octal, in the flags of /proc/PID/fdinfo (x86-64).
 const DIRECT: u64 = 0o40000;
 
 /// The mount ids of files open for direct I/O, with which devices write to memory.
 pub fn direct_mounts(process: &Process) -> Result<BTreeSet<u64>> {
-    let failed = |source| process.error("fdinfo", source);
-    let folder = with_dac_capabilities(|| std::fs::read_dir(process.path("fdinfo")));
     let mut mounts = BTreeSet::new();
-    for entry in folder.map_err(failed)?.take(MAX_DESCRIPTORS) {
-        let path = entry.map_err(failed)?.path();
-        let Ok(text) = with_dac_capabilities(|| std::fs::read_to_string(path)) else { continue };
+    for path in descriptors(process, "fdinfo")? {
+        let Ok(file) = with_dac_capabilities(|| File::open(path)) else { continue };
+        let mut text = Vec::new();
+        if file.take(MAX_INFO_BYTES).read_to_end(&mut text).is_err() {
+            continue;
+        }
+        let text = String::from_utf8_lossy(&text);
         let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
         let is_direct = |flags: &str| u64::from_str_radix(flags, 8).is_ok_and(|flags| flags & DIRECT != 0);
         if field("flags:").is_some_and(is_direct) {

@@ -10,7 +10,7 @@ use std::io;
 use strandline_sys::ptrace::{self, Registers};
 
 use crate::memory::Memory;
-use crate::procfs::{Process, Status};
+use crate::procfs::{MAX_INFO_BYTES, Process, Status};
 use crate::target::live::ByPid;
 
 /// Calls that return EINTR after a stop and can be made again. recv, send, accept, read and write
@@ -79,8 +79,6 @@ const O_EXCL_OR_TRUNC: u64 = 0x80 | 0x200;
 const WRITES: [i64; 6] = [1, 18, 20, 296, 328, 40];
 /// O_APPEND in the flags of /proc/PID/fdinfo (x86-64).
 const O_APPEND: u64 = 0o2000;
-/// Maximum number of bytes of a file of /proc/PID/fdinfo.
-const MAX_INFO_BYTES: u64 = 4096;
 
 /// Signals with a default action of ignore or continue: CHLD, CONT, URG, WINCH.
 const NO_EFFECT_BY_DEFAULT: u64 = 1 << 16 | 1 << 17 | 1 << 22 | 1 << 27;
@@ -127,7 +125,7 @@ pub fn repeat_registers(registers: &Registers) -> Option<Registers> {
 /// anything was changed. A thread that is gone is an error of kind `ESRCH`, which a caller that
 /// releases it may ignore.
 pub fn repeat_interrupted_call(process: &Process, tid: i32, registers: &Registers) -> io::Result<bool> {
-    let Some(again) = repeat_registers(registers).filter(|_| !appends(process, registers)) else {
+    let Some(again) = repeat_registers(registers).filter(|_| !appends(process, tid, registers)) else {
         return Ok(false);
     };
     let mut code = [0; 2];
@@ -142,14 +140,14 @@ pub fn repeat_interrupted_call(process: &Process, tid: i32, registers: &Register
 }
 
 /// Whether a call adds to the end of a file, as far as known: if a FUSE server has written before
-/// it answered EINTR, the repeated call would write twice.
-fn appends(process: &Process, registers: &Registers) -> bool {
+/// it answered EINTR, the repeated call would write twice. A thread may have descriptors of its own
+/// (CLONE_FILES of clone(2)).
+fn appends(process: &Process, tid: i32, registers: &Registers) -> bool {
     if !WRITES.contains(&(registers.orig_rax as i64)) {
         return false;
     }
-    let Ok(info) = process.read_file(&format!("fdinfo/{}", registers.rdi as i32), MAX_INFO_BYTES) else {
-        return true;
-    };
+    let name = format!("task/{tid}/fdinfo/{}", registers.rdi as i32);
+    let Ok(info) = process.read_file(&name, MAX_INFO_BYTES) else { return true };
     let text = String::from_utf8_lossy(&info);
     let flags = text.lines().find_map(|line| line.strip_prefix("flags:"));
     flags

@@ -22,7 +22,6 @@ use super::hold::Hold;
 use super::tracee::{self, NotStopped, Tracee};
 use super::transfers;
 use crate::error::{Error, Result};
-use crate::memory::Memory;
 use crate::procfs::Process;
 use crate::stacks::ThreadFacts;
 use crate::target::live::ByPid;
@@ -241,7 +240,7 @@ impl<'a> Stopped<'a> {
     pub fn cut_short(&self) -> Vec<ShortTransfer> {
         let memory = ByPid::new(self.process.pid());
         let short = |thread: &Tracee<'_>| {
-            let call = transfers::short(&thread.registers, &memory as &dyn Memory)?;
+            let call = transfers::short(&thread.registers, &memory)?;
             Some(ShortTransfer { tid: thread.tid, call })
         };
         self.threads().filter_map(short).collect()

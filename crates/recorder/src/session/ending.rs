@@ -47,13 +47,7 @@ impl Session<'_> {
                 self.push_runs(process, &departed.member.take_runs());
             }
         }
-        let unsampled = self.state.moments.unsampled_processes;
-        if unsampled > 0 {
-            let text = format!(
-                "{unsampled} processes were not sampled, for too many came at once: sums over the tree are too low"
-            );
-            self.add_caveat("processes_unsampled", "processes", text);
-        }
+        self.warn_unsampled();
         let end = Ending {
             at_us: end_us,
             why: if stop_reason == StopReason::Ended { "ended" } else { "interrupted" }.to_owned(),
@@ -84,6 +78,17 @@ impl Session<'_> {
             end,
             progress,
             processes: self.state.next_number,
+        }
+    }
+
+    /// Adds a caveat if processes were not sampled.
+    fn warn_unsampled(&mut self) {
+        let unsampled = self.state.moments.unsampled_processes;
+        if unsampled > 0 {
+            let text = format!(
+                "{unsampled} processes were not sampled, for too many came at once: sums over the tree are too low"
+            );
+            self.add_caveat("processes_unsampled", "processes", text);
         }
     }
 
@@ -136,9 +141,9 @@ impl Session<'_> {
             let now_us = self.clock.now_us();
             self.state.next_events_us = 0;
             self.handle_events(now_us);
-            let is_reported =
+            let is_report_pending =
                 matches!(self.process_events, ProcessEvents::Connector(_)) && self.tree.has(self.root);
-            if stop_reason != StopReason::Ended || !is_unknown || !is_reported || now_us >= until {
+            if stop_reason != StopReason::Ended || !is_unknown || !is_report_pending || now_us >= until {
                 return;
             }
             std::thread::sleep(Duration::from_millis(1));

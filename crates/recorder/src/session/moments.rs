@@ -192,7 +192,7 @@ impl Session<'_> {
             // The process is newer than the last check. Ends are handled when that is due.
             let has_all_events = self.tree.read_events(connector, at_us, &mut self.state.departed);
             if !has_all_events {
-                self.tree.search(at_us);
+                self.tree.search_all(at_us);
             }
         }
         // For a process that has ended meanwhile, the figures are its last ones: the first process
@@ -583,11 +583,16 @@ fn moment_word(moment: Moment) -> &'static str {
 }
 
 /// The process that a mark is about: the one that reported it, or its parent if it is `strandline
-/// mark`.
+/// mark`. The recorder, which may be that parent, and init, which adopts, are none of the recorded
+/// processes.
 fn marked_process(pid: i32) -> Option<i32> {
     let process = Process::open(pid).ok()?;
     let is_strandline = process.executable().is_some_and(|path| {
         std::fs::read_link("/proc/self/exe").is_ok_and(|own_path| own_path.as_os_str() == path.as_str())
     });
-    if is_strandline { process.stat().ok()?.parent } else { Some(pid) }
+    if !is_strandline {
+        return Some(pid);
+    }
+    let own_pid = std::process::id().cast_signed();
+    process.stat().ok()?.parent.filter(|&parent| parent > 1 && parent != own_pid)
 }

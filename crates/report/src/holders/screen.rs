@@ -71,7 +71,7 @@ pub fn details(found: &Holders, top: Option<usize>, surface: Surface) -> String 
     lines.push(String::new());
     lines.extend(lay_out(&TYPES, &types, 0, surface.columns));
     lines.push(String::new());
-    let text = "what a root alone holds: it would be unreachable without. pins: resident pages with free slots and no other blocks, \
+    let text = "what a root alone holds: it would be unreachable without. pins: resident memory with free slots and no other blocks, \
                 released if these were freed. Other sizes are of address space, as malloc has them, resident or not";
     lines.extend(hanging("retained: ", text, surface.columns));
     lines.extend(listed("caveats", &model::caveats(&found.caveats), surface));
@@ -88,7 +88,7 @@ pub fn details(found: &Holders, top: Option<usize>, surface: Surface) -> String 
 fn roots(found: &Holders, top: usize, surface: Surface) -> Vec<String> {
     let (mut groups, mut rest) = groups(found, top);
     for group in groups.drain(top.min(groups.len())..) {
-        rest.count += 1;
+        rest.count = rest.count.saturating_add(1);
         rest.add(group.retained);
     }
     let root_room = surface.columns * 7 / 20;
@@ -117,10 +117,16 @@ fn roots(found: &Holders, top: usize, surface: Surface) -> Vec<String> {
     lay_out(&SHORT_ROOTS, &rows, 2, surface.columns)
 }
 
+/// A step of a path: the blocks of one or more types, or a single block.
+struct Step {
+    text: String,
+    is_single: bool,
+}
+
 /// The path to most of what a root retains: `list → 150,000 dict → str, list, int`. If it is wider
 /// than `room`, single blocks are left out, then the end of the path.
 fn path(holds: &[Holding], least: u64, room: usize) -> String {
-    let mut steps: Vec<(String, bool)> = Vec::new();
+    let mut steps: Vec<Step> = Vec::new();
     let mut holds = holds;
     for _ in 0..MAX_STEPS {
         let large = holds.iter().filter(|of| of.retained_bytes >= least).take(MAX_SIBLINGS);
@@ -128,17 +134,18 @@ fn path(holds: &[Holding], least: u64, room: usize) -> String {
         if names.is_empty() {
             break;
         }
-        steps.push((names.join(", "), matches!(holds, [only] if only.instances == 1)));
+        let is_single = matches!(holds, [only] if only.instances == 1);
+        steps.push(Step { text: names.join(", "), is_single });
         match holds {
             [only] => holds = &only.holds,
             _ => break,
         }
     }
-    let text = |steps: &[(String, bool)], end: &str| {
-        steps.iter().map(|step| step.0.as_str()).collect::<Vec<_>>().join(" → ") + end
+    let text = |steps: &[Step], end: &str| {
+        steps.iter().map(|step| step.text.as_str()).collect::<Vec<_>>().join(" → ") + end
     };
-    if width(&text(&steps, "")) > room && steps.iter().any(|step| !step.1) {
-        steps.retain(|step| !step.1);
+    if width(&text(&steps, "")) > room && steps.iter().any(|step| !step.is_single) {
+        steps.retain(|step| !step.is_single);
     }
     let mut line = text(&steps, "");
     while width(&line) > room && steps.len() > 1 {

@@ -6,12 +6,12 @@
 
 use strandline_recording::{Ledger, Mark, Moment};
 
-use super::choice::{bytes_of, ending, largest, process_name, seconds_of, time};
+use super::choice::{bytes_of, cell_of, ending, largest, process_name, seconds_of, time};
 use super::html_data::{caveat_lines, moment_name};
 use super::{Process, SampleCounts, Timeline, group_chart, types};
 use crate::paint::{Paint, Surface};
 use crate::table::{Column, figures, lay_out, words};
-use crate::terminal::{faint, joined, listed};
+use crate::terminal::{faint, joined, listed, table_lines};
 use crate::text::{
     clean_sentence, command_line, counted, grouped, hanging, own_command, own_name, pad_left, pad_right,
     shorten, width, wrap,
@@ -142,13 +142,9 @@ struct Bucket {
 /// The RSS in each of `cells` equal intervals; `None` outside the process's lifetime.
 fn buckets(process: &Process, end_us: u64, cells: usize) -> Vec<Option<Bucket>> {
     let mut buckets: Vec<Option<Bucket>> = vec![None; cells];
-    let cell_of = |at_us: u64| {
-        let cell = u128::from(at_us) * cells as u128 / u128::from(end_us.max(1));
-        usize::try_from(cell).unwrap_or(usize::MAX).min(cells.saturating_sub(1))
-    };
     let mut before: Option<(usize, u64)> = None;
     for point in process.series.points() {
-        let cell = cell_of(point.at_us);
+        let cell = cell_of(point.at_us, end_us, cells);
         if let Some((from, level)) = before {
             // Between two points the earlier level holds; the step is drawn where it was sampled.
             for between in buckets.iter_mut().take(cell + 1).skip(from + 1) {
@@ -203,8 +199,7 @@ fn drawn(timeline: &Timeline, process: &Process, surface: Surface, glyphs: Glyph
 fn ticks(timeline: &Timeline, end_us: u64, cells: usize) -> String {
     let mut axis = vec!['─'; cells];
     for (mark, &key) in timeline.marks.iter().zip(KEYS).take(MAX_MARKS) {
-        let cell = u128::from(mark.at_us) * cells as u128 / u128::from(end_us.max(1));
-        let cell = usize::try_from(cell).unwrap_or(usize::MAX).min(cells.saturating_sub(1));
+        let cell = cell_of(mark.at_us, end_us, cells);
         if let Some(place) = axis.get_mut(cell).filter(|place| **place == '─') {
             *place = char::from(key);
         }
@@ -314,9 +309,7 @@ fn marks(timeline: &Timeline, surface: Surface) -> Vec<String> {
 /// A table after an empty line, with a dim heading, and a note on what it leaves out.
 fn headed(table: Vec<String>, left_out: usize, things: &str, surface: Surface) -> Vec<String> {
     let mut lines = vec![String::new()];
-    for (index, line) in table.into_iter().enumerate() {
-        lines.push(if index == 0 { surface.paint(Paint::Faint, &line) } else { line });
-    }
+    lines.extend(table_lines(table, surface));
     if left_out > 0 {
         lines.push(format!("{things} not shown: {}; --format json has them all", grouped(left_out as u64)));
     }

@@ -24,6 +24,12 @@ pub fn seconds_of(us: u64) -> f64 {
     us as f64 / 1e6
 }
 
+/// The index of the one of `cells` equal intervals up to `end_us` that contains `at_us`.
+pub fn cell_of(at_us: u64, end_us: u64, cells: usize) -> usize {
+    let cell = u128::from(at_us) * cells as u128 / u128::from(end_us.max(1));
+    usize::try_from(cell).unwrap_or(usize::MAX).min(cells.saturating_sub(1))
+}
+
 /// Indices of the processes that have samples, the highest RSS first.
 pub fn largest(timeline: &Timeline) -> Vec<usize> {
     let sampled = |&index: &usize| {

@@ -10,6 +10,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use strandline_recording::{Column, ColumnValue, Error, Ledger, Mark, Moment, Reader, Record, Sample};
 
+use super::choice::{bytes_of, seconds_of};
 use super::html_data::moment_name as moment_kind;
 use super::{Process, SampleCounts, Timeline, groups_json};
 use crate::json::{environment, escape, nested_document};
@@ -239,14 +240,6 @@ fn copy(from: &mut File, to: &mut impl Write) -> io::Result<()> {
     }
 }
 
-fn seconds(us: u64) -> f64 {
-    us as f64 / 1e6
-}
-
-fn maybe_bytes(kib: Option<u64>) -> Option<u64> {
-    kib.map(|kib| kib.saturating_mul(1024))
-}
-
 fn recording(timeline: &Timeline) -> Value {
     let header = &timeline.header;
     json!({
@@ -264,7 +257,7 @@ fn mark(mark: &Mark) -> Value {
     let mut fields = serde_json::Map::new();
     let mut put = |name: &str, value: Value| drop(fields.insert(name.to_owned(), value));
     put("name", json!(mark.name));
-    put("seconds", json!(seconds(mark.at_us)));
+    put("seconds", json!(seconds_of(mark.at_us)));
     put("pid", json!(mark.pid));
     put("process", json!(mark.process));
     for column in Column::ALL {
@@ -276,7 +269,7 @@ fn mark(mark: &Mark) -> Value {
     }
     put("status_bytes", json!(mark.status_bytes));
     put("tree_pss_bytes", json!(mark.tree_pss_bytes));
-    put("waited_seconds", json!(seconds(mark.waited_us)));
+    put("waited_seconds", json!(seconds_of(mark.waited_us)));
     Value::Object(fields)
 }
 
@@ -292,7 +285,7 @@ fn ledger(out: &mut impl Write, timeline: &Timeline, ledger: &Ledger) -> io::Res
     let about = json!({
         "at": moment_name(ledger),
         "moment": moment_kind(ledger.moment),
-        "seconds": seconds(ledger.at_us),
+        "seconds": seconds_of(ledger.at_us),
         "pid": ledger.pid,
         "process": ledger.process,
         "tree_pss_bytes": ledger.tree_pss_bytes,
@@ -315,7 +308,7 @@ fn process(process: &Process) -> Value {
     // A process whose first record is lost has no id.
     let pid = Some(process.start.pid).filter(|&pid| pid > 0);
     let execs = process.execs.iter().map(|exec| {
-        json!({ "seconds": seconds(exec.at_us), "command": exec.command, "executable": exec.executable })
+        json!({ "seconds": seconds_of(exec.at_us), "command": exec.command, "executable": exec.executable })
     });
     json!({
         "process": process.start.process,
@@ -323,11 +316,11 @@ fn process(process: &Process) -> Value {
         "parent": process.start.parent,
         "command": process.command(),
         "executable": process.execs.last().map_or(&process.start.executable, |exec| &exec.executable),
-        "start_seconds": seconds(process.start.at_us),
-        "end_seconds": end.map(|end| seconds(end.at_us)),
+        "start_seconds": seconds_of(process.start.at_us),
+        "end_seconds": end.map(|end| seconds_of(end.at_us)),
         "status": end.and_then(|end| end.status),
         "signal": end.and_then(|end| end.signal),
-        "high_water_bytes": maybe_bytes(process.high_water_kib()),
+        "high_water_bytes": process.high_water_kib().map(bytes_of),
         "samples": process.samples,
         "execs": execs.collect::<Vec<_>>(),
     })
@@ -338,10 +331,10 @@ fn exit(timeline: &Timeline) -> Value {
     let sampled = timeline.processes.first().and_then(Process::high_water_kib);
     json!({
         "why": end.map(|end| &end.why),
-        "seconds": end.map(|end| seconds(end.at_us)),
+        "seconds": end.map(|end| seconds_of(end.at_us)),
         "status": end.and_then(|end| end.status),
         "signal": end.and_then(|end| end.signal),
-        "high_water_bytes": maybe_bytes(end.and_then(|end| end.high_water_kib).or(sampled)),
+        "high_water_bytes": end.and_then(|end| end.high_water_kib).or(sampled).map(bytes_of),
         "out_of_memory_kills": end.and_then(|end| end.out_of_memory_kills),
         "group_kill": end.and_then(|end| end.group_kill.as_ref()).map(groups_json::kill),
     })
@@ -353,12 +346,12 @@ fn cost(timeline: &Timeline) -> Value {
     json!({
         "samples": samples,
         "missed": missed,
-        "interval_seconds": seconds(timeline.header.interval_us),
-        "own_cpu_seconds": end.map(|end| seconds(end.own_cpu_us)),
-        "own_peak_rss_bytes": end.and_then(|end| maybe_bytes(end.own_peak_rss_kib)),
-        "stopped_seconds": end.map(|end| seconds(end.stopped_us)),
-        "waited_seconds": end.map(|end| seconds(end.waited_us)),
-        "paused_seconds": end.map(|end| seconds(end.paused_us)),
+        "interval_seconds": seconds_of(timeline.header.interval_us),
+        "own_cpu_seconds": end.map(|end| seconds_of(end.own_cpu_us)),
+        "own_peak_rss_bytes": end.and_then(|end| end.own_peak_rss_kib).map(bytes_of),
+        "stopped_seconds": end.map(|end| seconds_of(end.stopped_us)),
+        "waited_seconds": end.map(|end| seconds_of(end.waited_us)),
+        "paused_seconds": end.map(|end| seconds_of(end.paused_us)),
         "brief_processes": end.map(|end| end.brief_processes),
         "unsampled_processes": end.map(|end| end.unsampled_processes),
     })

@@ -6,7 +6,7 @@ use super::group_view::{Band, GroupView, Line, in_cells};
 use super::{GroupPoint, Timeline};
 use crate::paint::{Paint, Surface};
 use crate::table::{Column, figures, lay_out, words};
-use crate::terminal::strong;
+use crate::terminal::{strong, table_lines};
 use crate::text::{pad_left, width, wrap};
 use crate::units::bytes;
 
@@ -137,9 +137,7 @@ fn table(view: &GroupView<'_>, surface: Surface) -> Vec<String> {
     };
     let rows: Vec<Vec<String>> = view.lines.iter().map(row).collect();
     let mut lines = vec![String::new()];
-    for (index, line) in lay_out(&head, &rows, head.len() - 2, surface.columns).into_iter().enumerate() {
-        lines.push(if index == 0 { surface.paint(Paint::Faint, &line) } else { line });
-    }
+    lines.extend(table_lines(lay_out(&head, &rows, head.len() - 2, surface.columns), surface));
     lines.push(format!("the peak was at {:.3} s; {LIMIT} is the limit", seconds_of(view.peak_us)));
     lines
 }

@@ -1,12 +1,13 @@
 //! What every format shows of a control group: which rows are stacked, the table of rows, and the
 //! sentences on a kill. It is independent of formats.
 
+use strandline_inspect::group::verdict::processes;
 use strandline_recording::GroupKill;
 
-use super::choice::seconds_of;
+use super::choice::{cell_of, seconds_of};
 use super::groups_json::state_of;
 use super::{GroupPoint, GroupTimeline, Timeline};
-use crate::text::{clean_sentence, counted, shorten};
+use crate::text::{clean_sentence, shorten};
 use crate::units::{bytes, seconds};
 
 /// Rows that are stacked one by one; the others are one more band.
@@ -127,8 +128,7 @@ impl<'a> GroupView<'a> {
         let Some(kill) = self.kill else { return Vec::new() };
         let killed = match kill.kills {
             Some(kills) => {
-                let processes = counted(kills, "process").replace("processs", "processes");
-                format!("For lack of memory the kernel killed {processes} of this group.")
+                format!("For lack of memory the kernel killed {} of this group.", processes(kills))
             }
             None => "A process was killed, and this group removed.".to_owned(),
         };
@@ -168,13 +168,9 @@ fn bands(group: &GroupTimeline) -> Vec<Band> {
 /// before it; `None` before the first and after the last.
 pub(super) fn in_cells(group: &GroupTimeline, end_us: u64, cells: usize) -> Vec<Option<&GroupPoint>> {
     let mut found: Vec<Option<&GroupPoint>> = vec![None; cells];
-    let cell_of = |at_us: u64| {
-        let cell = u128::from(at_us) * cells as u128 / u128::from(end_us.max(1));
-        usize::try_from(cell).unwrap_or(usize::MAX).min(cells.saturating_sub(1))
-    };
     let mut before: Option<(usize, &GroupPoint)> = None;
     for point in group.points() {
-        let cell = cell_of(point.at_us);
+        let cell = cell_of(point.at_us, end_us, cells);
         if let Some((from, earlier)) = before {
             found.iter_mut().take(cell).skip(from + 1).for_each(|between| *between = Some(earlier));
         }

@@ -89,7 +89,9 @@ impl GroupTimeline {
         if self.limits.len() < MAX_LIMITS {
             self.limits.push(LimitStep { at_us: start.at_us, bytes: start.effective_limit_bytes });
         }
-        self.start = GroupStart { path: super::shortened_word(start.path), ..start };
+        let path = super::shortened_word(start.path);
+        let effective_limit_path = start.effective_limit_path.map(super::shortened_word);
+        self.start = GroupStart { path, effective_limit_path, ..start };
     }
 
     /// Adds samples.

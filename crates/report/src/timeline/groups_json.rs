@@ -6,12 +6,9 @@ use serde_json::{Value, json};
 use strandline_inspect::group::rows::legend;
 use strandline_recording::GroupKill;
 
+use super::choice::seconds_of;
 use super::{GroupPoint, GroupTimeline, Timeline};
 use crate::model::state_name;
-
-fn seconds(us: u64) -> f64 {
-    us as f64 / 1e6
-}
 
 /// The state of a row; `None` for one that this version does not know.
 pub(super) fn state_of(row: &str) -> Option<&'static str> {
@@ -26,7 +23,7 @@ pub(super) fn groups(timeline: &Timeline) -> Vec<Value> {
 fn group(group: &GroupTimeline) -> Value {
     let start = &group.start;
     let limits =
-        group.limits.iter().map(|step| json!({ "seconds": seconds(step.at_us), "bytes": step.bytes }));
+        group.limits.iter().map(|step| json!({ "seconds": seconds_of(step.at_us), "bytes": step.bytes }));
     let column = |figure: fn(&GroupPoint) -> Option<u64>| -> Vec<Option<u64>> {
         group.points().iter().map(figure).collect()
     };
@@ -43,9 +40,9 @@ fn group(group: &GroupTimeline) -> Value {
         "effective_limit_bytes": start.effective_limit_bytes,
         "effective_limit_path": start.effective_limit_path,
         "limits": limits.collect::<Vec<_>>(),
-        "width_seconds": seconds(group.width_us()),
+        "width_seconds": seconds_of(group.width_us()),
         "samples": {
-            "seconds": group.points().iter().map(|point| seconds(point.at_us)).collect::<Vec<_>>(),
+            "seconds": group.points().iter().map(|point| seconds_of(point.at_us)).collect::<Vec<_>>(),
             "current_bytes": column(|point| Some(point.current_bytes)),
             "working_set_bytes": column(|point| point.working_set_bytes),
             "reclaimable_bytes": column(|point| point.reclaimable_bytes),
@@ -62,9 +59,9 @@ pub(super) fn kill(kill: &GroupKill) -> Value {
         "group": kill.group,
         "path": kill.path,
         "kills": kill.kills,
-        "noticed_seconds": seconds(kill.noticed_us),
-        "sample_seconds": seconds(kill.sample_us),
-        "age_seconds": seconds(kill.age_us),
+        "noticed_seconds": seconds_of(kill.noticed_us),
+        "sample_seconds": seconds_of(kill.sample_us),
+        "age_seconds": seconds_of(kill.age_us),
         "current_bytes": kill.current_bytes,
         "effective_limit_bytes": kill.effective_limit_bytes,
         "peak_bytes": kill.peak_bytes,

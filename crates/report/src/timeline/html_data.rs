@@ -10,12 +10,12 @@ use std::collections::HashMap;
 use serde::Serialize;
 use strandline_claims::section::Section;
 use strandline_inspect::Caveat;
-use strandline_inspect::facts::{Explanation, HolderKind, MapCell, MappedCells, PageMap, Row};
+use strandline_inspect::facts::{Explanation, MapCell, MappedCells, PageMap, Row};
 use strandline_recording::{Ledger, Moment, Sample, differences};
 
 use super::choice::{bytes_of, largest, others, process_name};
 use super::{Point, Timeline};
-use crate::model::{Rows, View, state_name};
+use crate::model::{self, Rows, View, state_name, stratum_name};
 use crate::text::{clean, clean_sentence, counted};
 use crate::units::bytes;
 
@@ -138,15 +138,14 @@ impl Data {
         let mut names = RowNames::default();
         let mut ledgers = Vec::new();
         let kept = selected_ledgers(timelines);
-        for &(recording, index) in &kept {
-            if let Some(ledger) = timelines.get(recording).and_then(|one| one.ledgers.get(index)) {
-                let share_of_peak = timelines.get(recording).and_then(|one| one.share_of_peak(ledger));
-                let data = LedgerData::new(recording, ledger, &mut names);
-                ledgers.push(LedgerData { share_of_peak, ..data });
-            }
+        for &LedgerPlace { recording, index } in &kept {
+            let Some(timeline) = timelines.get(recording) else { continue };
+            let Some(ledger) = timeline.ledgers.get(index) else { continue };
+            let share_of_peak = timeline.share_of_peak(ledger);
+            ledgers.push(LedgerData { share_of_peak, ..LedgerData::new(recording, ledger, &mut names) });
         }
         let mut room = MAX_CELLS;
-        for (data, &(recording, index)) in ledgers.iter_mut().zip(&kept).rev() {
+        for (data, &LedgerPlace { recording, index }) in ledgers.iter_mut().zip(&kept).rev() {
             let ledger = timelines.get(recording).and_then(|one| one.ledgers.get(index));
             data.map = ledger.and_then(|one| MapData::new(one.explain.page_map.as_ref()?, &mut room));
         }
@@ -171,25 +170,34 @@ impl Data {
     }
 }
 
-/// The ledgers to show, as (recording, index): those at marks, peaks and ends first, then those at
-/// regular intervals, evenly thinned.
-fn selected_ledgers(timelines: &[Timeline]) -> Vec<(usize, usize)> {
-    let all = timelines.iter().enumerate().flat_map(|(recording, timeline)| {
-        timeline.ledgers.iter().enumerate().map(move |(index, ledger)| (recording, index, ledger.moment))
-    });
-    let (clocked, others): (Vec<_>, Vec<_>) = all.partition(|&(.., moment)| moment == Moment::Every);
-    let mut kept: Vec<(usize, usize)> = thinned(&others, MAX_LEDGERS);
+/// Where a ledger is: the index of its recording, and its own there.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct LedgerPlace {
+    recording: usize,
+    index: usize,
+}
+
+/// The ledgers to show: those at marks, peaks and ends first, then those at regular intervals,
+/// evenly thinned.
+fn selected_ledgers(timelines: &[Timeline]) -> Vec<LedgerPlace> {
+    let (mut at_intervals, mut others) = (Vec::new(), Vec::new());
+    for (recording, timeline) in timelines.iter().enumerate() {
+        for (index, ledger) in timeline.ledgers.iter().enumerate() {
+            let list = if ledger.moment == Moment::Every { &mut at_intervals } else { &mut others };
+            list.push(LedgerPlace { recording, index });
+        }
+    }
+    let mut kept = thinned(&others, MAX_LEDGERS);
     let room = MAX_LEDGERS.saturating_sub(kept.len());
-    kept.extend(thinned(&clocked, room));
+    kept.extend(thinned(&at_intervals, room));
     kept.sort_unstable();
     kept
 }
 
 /// At most `most` of `all`, evenly chosen, including the last.
-fn thinned(all: &[(usize, usize, Moment)], most: usize) -> Vec<(usize, usize)> {
+fn thinned(all: &[LedgerPlace], most: usize) -> Vec<LedgerPlace> {
     let step = if most == 0 { usize::MAX } else { all.len().div_ceil(most).max(1) };
-    let chosen = all.iter().rev().step_by(step).take(most);
-    chosen.map(|&(recording, index, _)| (recording, index)).collect()
+    all.iter().rev().step_by(step).take(most).copied().collect()
 }
 
 /// Deduplicates rows: ledgers of a recording have nearly all rows in common.
@@ -218,17 +226,6 @@ impl RowNames {
 fn of_runtimes(read: Vec<Section>, named: Vec<String>) -> Vec<String> {
     let sentences = read.into_iter().map(|one| [vec![one.title], one.lines].concat().join(". "));
     sentences.chain(named).collect()
-}
-
-fn stratum_name(stratum: HolderKind) -> &'static str {
-    match stratum {
-        HolderKind::Values => "values",
-        HolderKind::Runtime => "runtime",
-        HolderKind::Collector => "collector",
-        HolderKind::Allocator => "allocator",
-        HolderKind::Kernel => "kernel",
-        HolderKind::Program => "program",
-    }
 }
 
 /// The name of the reason why a ledger was taken.
@@ -339,17 +336,10 @@ fn runs(cells: &[MapCell], rows: usize) -> Vec<Vec<u64>> {
 
 /// Caveats as lines: `code (where, bytes): text`. Those beyond [`MAX_CAVEATS`] are counted.
 pub fn caveat_lines(caveats: &[Caveat]) -> Vec<String> {
-    let mut lines: Vec<String> = caveats
-        .iter()
-        .take(MAX_CAVEATS)
-        .map(|caveat| {
-            let size = caveat.bytes.map_or_else(String::new, |size| format!(", {}", bytes(size)));
-            let place = clean_sentence(&caveat.place);
-            format!("{} ({place}{size}): {}", clean_sentence(&caveat.code), clean_sentence(&caveat.text))
-        })
-        .collect();
-    if caveats.len() > MAX_CAVEATS {
-        lines.push(format!("{} more: see --format json", caveats.len() - MAX_CAVEATS));
+    let (shown, more) = caveats.split_at(caveats.len().min(MAX_CAVEATS));
+    let mut lines = model::caveats(shown);
+    if !more.is_empty() {
+        lines.push(format!("{} more: see --format json", more.len()));
     }
     lines
 }

@@ -63,7 +63,9 @@ const MAX_GROUPS: usize = 16;
 const MAX_PAGE_MAPS: usize = 32;
 const MAX_LEDGERS: usize = 5_000;
 const MAX_MARKS: usize = 100_000;
+/// Maximum number of caveats, and bytes of text of each.
 const MAX_CAVEATS: usize = 200;
+const MAX_CAVEAT_BYTES: usize = 64 << 10;
 /// Maximum number of exec records of a process: the first ones and the last are kept.
 const MAX_EXECS: usize = 16;
 /// Maximum number of words of a command line, and bytes per word.
@@ -122,6 +124,18 @@ struct Dropped {
     thinned: u64,
 }
 
+/// The last peak ledger of each process.
+type Peaks = BTreeMap<u32, PeakLedger>;
+
+/// A peak ledger, which the next one of its process replaces.
+#[derive(Clone, Copy)]
+struct PeakLedger {
+    /// Its index among the ledgers.
+    index: usize,
+    /// What was reserved for it.
+    bytes: usize,
+}
+
 /// One process of the recording.
 #[derive(Clone, Debug, Default)]
 pub struct Process {
@@ -159,7 +173,7 @@ impl Timeline {
         let mut reader = Reader::open(path)?;
         let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
         let mut timeline = Self { name, header: reader.header().clone(), ..Self::default() };
-        let mut peaks = BTreeMap::new();
+        let mut peaks = Peaks::new();
         while let Some(record) = reader.next_record()? {
             timeline.take(record, &mut peaks);
         }
@@ -168,32 +182,25 @@ impl Timeline {
         Ok(timeline)
     }
 
-    /// Adds one record. `peaks` maps a process to the index of its last peak ledger.
-    fn take(&mut self, record: Record, peaks: &mut BTreeMap<u32, usize>) {
+    /// Adds one record.
+    fn take(&mut self, record: Record, peaks: &mut Peaks) {
         match record {
             Record::Header(_) => {}
             Record::Process(start) => {
                 let command = shortened(start.command);
                 let executable = start.executable.map(shortened_word);
-                let keeps = self.reserve(names_bytes(&command, &executable));
-                let Some(process) = self.process(start.process) else {
+                if self.process(start.process).is_none() {
                     self.cut.processes += 1;
                     return;
-                };
+                }
+                let keeps = self.reserve(names_bytes(&command, &executable));
                 let command = if keeps { command } else { Vec::new() };
-                process.start = ProcessStart { command, executable: executable.filter(|_| keeps), ..start };
+                let executable = executable.filter(|_| keeps);
+                if let Some(process) = self.process(start.process) {
+                    process.start = ProcessStart { command, executable, ..start };
+                }
             }
-            Record::Exec(exec) => {
-                let executable = exec.executable.map(shortened_word);
-                let exec = Exec { command: shortened(exec.command), executable, ..exec };
-                // Replacing the last exec needs no more memory.
-                let is_more =
-                    self.process(exec.process).is_some_and(|process| process.execs.len() < MAX_EXECS);
-                let keeps = !is_more || self.reserve(names_bytes(&exec.command, &exec.executable));
-                let is_taken =
-                    keeps && self.process(exec.process).is_some_and(|process| process.take_exec(exec));
-                self.cut.execs += u64::from(!is_taken);
-            }
+            Record::Exec(exec) => self.take_exec(exec),
             Record::Samples(block) => {
                 if let Some(process) = self.process(block.process) {
                     let before = process.series.points().len();
@@ -219,8 +226,7 @@ impl Timeline {
                     process.end = Some(end);
                 }
             }
-            Record::Caveat(caution) if self.caveats.len() < MAX_CAVEATS => self.caveats.push(caution.caveat),
-            Record::Caveat(_) => self.cut.caveats += 1,
+            Record::Caveat(record) => self.take_caveat(record.caveat),
             Record::Heartbeat(heartbeat) => self.heartbeat = heartbeat,
             Record::End(end) => self.end = Some(*end),
         }
@@ -231,6 +237,22 @@ impl Timeline {
         let keeps = self.kept_bytes.saturating_add(bytes) <= MAX_KEPT_BYTES;
         self.kept_bytes += if keeps { bytes } else { 0 };
         keeps
+    }
+
+    fn take_exec(&mut self, exec: Exec) {
+        let executable = exec.executable.map(shortened_word);
+        let exec = Exec { command: shortened(exec.command), executable, ..exec };
+        let Some(process) = self.process(exec.process) else {
+            self.cut.execs += 1;
+            return;
+        };
+        // One too many replaces the last.
+        let replaced = process.execs.last().filter(|_| process.execs.len() >= MAX_EXECS);
+        let replaced = replaced.map_or(0, |last| names_bytes(&last.command, &last.executable));
+        let bytes = names_bytes(&exec.command, &exec.executable);
+        let keeps = self.reserve(bytes.saturating_sub(replaced));
+        let is_taken = keeps && self.process(exec.process).is_some_and(|process| process.take_exec(exec));
+        self.cut.execs += u64::from(!is_taken);
     }
 
     fn take_mark(&mut self, mut mark: Mark) {
@@ -246,7 +268,16 @@ impl Timeline {
         }
     }
 
-    fn take_ledger(&mut self, mut ledger: Ledger, peaks: &mut BTreeMap<u32, usize>) {
+    fn take_caveat(&mut self, caveat: Caveat) {
+        let bytes = caveat.code.len() + caveat.place.len() + caveat.text.len();
+        if self.caveats.len() < MAX_CAVEATS && bytes <= MAX_CAVEAT_BYTES {
+            self.caveats.push(caveat);
+        } else {
+            self.cut.caveats += 1;
+        }
+    }
+
+    fn take_ledger(&mut self, mut ledger: Ledger, peaks: &mut Peaks) {
         let explain = &mut ledger.explain;
         explain.rows.truncate(MAX_ROWS);
         explain.caveats.truncate(MAX_ROWS);
@@ -256,20 +287,22 @@ impl Timeline {
         let map = explain.page_map.take();
         let bytes = serde_json::to_string(&ledger).map_or(usize::MAX, |text| text.len());
         ledger.explain.page_map = map;
-        if ledger.moment == Moment::Peak
-            && let Some(&at) = peaks.get(&ledger.process)
-        {
-            self.ledgers[at] = ledger;
-            return;
-        }
-        if self.ledgers.len() >= MAX_LEDGERS || !self.reserve(bytes) {
+        let earlier = peaks.get(&ledger.process).copied().filter(|_| ledger.moment == Moment::Peak);
+        let more_bytes = bytes.saturating_sub(earlier.map_or(0, |peak| peak.bytes));
+        let has_place = earlier.is_some() || self.ledgers.len() < MAX_LEDGERS;
+        if !has_place || !self.reserve(more_bytes) {
             self.cut.ledgers += 1;
             return;
         }
+        let index = earlier.map_or(self.ledgers.len(), |peak| peak.index);
         if ledger.moment == Moment::Peak {
-            peaks.insert(ledger.process, self.ledgers.len());
+            let bytes = earlier.map_or(bytes, |peak| peak.bytes.max(bytes));
+            peaks.insert(ledger.process, PeakLedger { index, bytes });
         }
-        self.ledgers.push(ledger);
+        match self.ledgers.get_mut(index) {
+            Some(place) => *place = ledger,
+            None => self.ledgers.push(ledger),
+        }
         self.thin_page_maps();
     }
 
@@ -448,14 +481,15 @@ impl Process {
 
 #[cfg(test)]
 mod tests {
-    use strandline_recording::{Block, Sample};
+    use strandline_inspect::facts::Explanation;
+    use strandline_recording::{Block, CaveatRecord, Sample};
 
     use super::*;
 
     #[test]
     fn many_processes_take_bounded_memory_and_keep_their_peaks() {
         let mut timeline = Timeline::default();
-        let mut peaks = BTreeMap::new();
+        let mut peaks = Peaks::new();
         for process in 0..5_000u32 {
             let runs: Vec<Run> = (0..300)
                 .map(|n| {
@@ -479,10 +513,33 @@ mod tests {
         assert!(timeline.caveats.iter().any(|caveat| caveat.code == "report_thinned"));
     }
 
+    /// Large ledgers replace small ones, which reserved less.
+    #[test]
+    fn large_texts_take_bounded_memory() {
+        let mut timeline = Timeline::default();
+        let mut peaks = Peaks::new();
+        let large = "x".repeat(1 << 20);
+        for text in ["", large.as_str()] {
+            for process in 0..100 {
+                let caveat = Caveat::new("code", "place", None, text);
+                let explain = Explanation { caveats: vec![caveat.clone()], ..Explanation::default() };
+                let ledger = Ledger { process, moment: Moment::Peak, explain, ..Ledger::default() };
+                timeline.take(Record::Ledger(Box::new(ledger)), &mut peaks);
+                timeline.take(Record::Caveat(CaveatRecord { at_us: 0, caveat }), &mut peaks);
+            }
+        }
+        assert!(timeline.kept_bytes <= MAX_KEPT_BYTES && timeline.kept_bytes > MAX_KEPT_BYTES / 2);
+        let of_ledgers = timeline.ledgers.iter().flat_map(|ledger| &ledger.explain.caveats);
+        let kept: usize = of_ledgers.map(|caveat| caveat.text.len()).sum();
+        assert!(kept <= MAX_KEPT_BYTES, "{kept}");
+        assert_eq!((timeline.ledgers.len(), timeline.caveats.len()), (100, 100));
+        assert!(timeline.cut.ledgers > 0 && timeline.cut.caveats == 100);
+    }
+
     #[test]
     fn omissions_are_reported_once() {
         let mut timeline = Timeline::default();
-        let mut peaks = BTreeMap::new();
+        let mut peaks = Peaks::new();
         let word = "é".repeat(4000);
         for n in 0..1000 {
             let exec = Exec { at_us: n, command: vec![word.clone(); 200], ..Exec::default() };

@@ -7,8 +7,9 @@ use strandline_recording::Ledger;
 use super::Timeline;
 use super::choice::seconds_of;
 use super::html_data::moment_name;
-use crate::paint::{Paint, Surface};
+use crate::paint::Surface;
 use crate::table::{Column, figures, lay_out, words};
+use crate::terminal::table_lines;
 use crate::text::{clean_sentence, grouped, shorten, wrap};
 use crate::units::{UNKNOWN, bytes};
 
@@ -84,10 +85,7 @@ pub fn follow(timeline: &Timeline, name: &str, surface: Surface) -> Vec<String> 
     };
     let rows: Vec<Vec<String>> = shown.map(row).collect();
     lines.push(title);
-    let table = lay_out(&HEAD, &rows, 0, surface.columns).into_iter().enumerate();
-    lines.extend(
-        table.map(|(index, line)| if index == 0 { surface.paint(Paint::Faint, &line) } else { line }),
-    );
+    lines.extend(table_lines(lay_out(&HEAD, &rows, 0, surface.columns), surface));
     lines
 }
 

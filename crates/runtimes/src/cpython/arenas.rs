@@ -5,6 +5,7 @@
 //! describes an arena whose first pool holds the index of the entry.
 
 use std::collections::BTreeSet;
+use std::time::Instant;
 
 use super::layout::{
     ARENA_OBJECT_BYTES, ArenaSizes, POOL_ARENA, POOL_COUNT, POOL_HEADER_BYTES, POOL_NEXT, Release, SHAPES,
@@ -17,6 +18,8 @@ use strandline_process::memory::{Memory, half_word_at, word_at};
 use strandline_process::pages::USER_ADDRESS_END;
 use strandline_process::range::{AddressRange, RangeSet};
 
+/// Words searched between two checks of the deadline.
+const WORDS_PER_DEADLINE_CHECK: u64 = 1 << 16;
 /// Limit on words followed, per program.
 const MAX_TRIED: usize = 1 << 17;
 /// Limit on arenas: 4 TiB.
@@ -79,15 +82,18 @@ pub fn find(
     // Interpreters with their own allocator hold it in their state, or point to it from there.
     let mut states = BTreeSet::new();
     for state in interpreters(memory, program, release) {
+        if Instant::now() >= context.deadline {
+            return (found, false);
+        }
         let range = AddressRange::sized(state, MAX_STATE_BYTES);
         if context.space.find(state).is_some_and(words::is_mapped_memory) {
             add_words(context, memory, range, &mut states);
         }
     }
     // Words of a state point to places close together: overlapping ranges are read once.
-    let beside = states.iter().filter(|state| !words.contains(state));
-    let beside: RangeSet = beside.map(|&state| AddressRange::sized(state, OBMALLOC_BYTES)).collect();
-    for range in beside {
+    let pointed_to = states.iter().filter(|state| !words.contains(state));
+    let pointed_to: RangeSet = pointed_to.map(|&state| AddressRange::sized(state, OBMALLOC_BYTES)).collect();
+    for range in pointed_to {
         add_words(context, memory, range, &mut states);
     }
     states.retain(|word| !words.contains(word));
@@ -95,14 +101,17 @@ pub fn find(
     (found, is_done)
 }
 
-/// Adds the words of a range that could point to an array.
+/// Adds the words of a range that could point to an array, until the deadline.
 fn add_words(context: &Context<'_>, memory: &dyn Memory, range: AddressRange, words: &mut BTreeSet<u64>) {
+    let mut seen = 0_u64;
     each_word(memory, context.resident, range, READ_BYTES, &mut |_, word| {
         let could_be = word.is_multiple_of(16) && word < USER_ADDRESS_END;
         if could_be && context.space.find(word).is_some_and(words::is_mapped_memory) {
             words.insert(word);
         }
-        words.len() < MAX_TRIED
+        seen += 1;
+        let has_time = !seen.is_multiple_of(WORDS_PER_DEADLINE_CHECK) || Instant::now() < context.deadline;
+        has_time && words.len() < MAX_TRIED
     });
 }
 
@@ -129,7 +138,7 @@ fn arrays(
 ) -> bool {
     let mut behind = 0;
     for &word in words {
-        if std::time::Instant::now() >= context.deadline {
+        if Instant::now() >= context.deadline {
             return false;
         }
         if word < behind {
@@ -161,8 +170,7 @@ fn array(
     shape: ArenaSizes,
 ) -> Option<(Arenas, u64)> {
     let mut arenas = Arenas { array, sizes: shape, all: Vec::new(), invalid_entries: Vec::new() };
-    // Invalid entries that are not yet followed by a valid one: they may be beyond the
-    // end.
+    // Invalid entries not yet followed by a valid one: they may be beyond the end.
     let mut doubtful = Vec::new();
     // Number of unused entries that end the list of unused entries: exactly one may.
     let mut ends = 0;

@@ -5,14 +5,13 @@ use std::collections::HashMap;
 use super::facts::Objects;
 use super::layout::{GC_HEAD_BYTES, Release, flags};
 use super::objects::{self, GUARD_BYTES, GUARD_SUFFIX_BYTES, HEAD_BYTES, NO_OWNER, Table};
+use super::outside::OutsideMemory;
 use super::types::{Kind, Type, Types};
 use crate::batch::PageCache;
 use strandline_claims::class::Slot;
 use strandline_claims::refinements::LARGE_BYTES;
 use strandline_claims::runtime::ReferenceHints;
 use strandline_process::memory::{Memory, word_at};
-use strandline_process::pages::USER_ADDRESS_END;
-use strandline_process::range::{AddressRange, RangeSet};
 
 /// Limit on places outside the arenas that one worker keeps; further ones are not followed.
 const MAX_PLACES: usize = 1 << 21;
@@ -86,7 +85,7 @@ pub struct CensusResult {
     /// Objects on free lists; bytes are those of their blocks.
     pub dead: Objects,
     /// Objects outside the arenas.
-    pub beside: Objects,
+    pub outside: Objects,
     /// Interned strings.
     pub interned: Objects,
     /// Number of sparse arenas.
@@ -113,7 +112,7 @@ impl CensusResult {
             mine.in_sparse_arenas += theirs.in_sparse_arenas;
         }
         for (mine, theirs) in [
-            (&mut self.beside, other.beside),
+            (&mut self.outside, other.outside),
             (&mut self.dead, other.dead),
             (&mut self.interned, other.interned),
         ] {
@@ -128,49 +127,6 @@ impl CensusResult {
             self.holding.get_or_insert_default().add(holding);
         }
         self.is_cut |= other.is_cut;
-    }
-}
-
-/// Memory outside the arenas that objects can point to.
-pub struct Beside {
-    /// Bitmap of blocks of 64 KiB.
-    spans: Vec<Option<Box<[u64; WORDS]>>>,
-    /// Arenas and static data, which need not begin at a multiple of 64 KiB; in address order.
-    held: RangeSet,
-}
-
-const BLOCK_SHIFT: u32 = 16;
-const SPAN_SHIFT: u32 = 30;
-const WORDS: usize = 1 << (SPAN_SHIFT - BLOCK_SHIFT - 6);
-const SPANS: usize = (USER_ADDRESS_END >> SPAN_SHIFT) as usize;
-
-impl Beside {
-    /// The memory of `runs` without `held`.
-    pub fn new(runs: impl IntoIterator<Item = AddressRange>, held: RangeSet) -> Self {
-        let mut spans: Vec<Option<Box<[u64; WORDS]>>> = Vec::new();
-        spans.resize_with(SPANS, || None);
-        for run in runs {
-            for block in run.start >> BLOCK_SHIFT..run.end.div_ceil(1 << BLOCK_SHIFT) {
-                let Some(span) = spans.get_mut((block >> (SPAN_SHIFT - BLOCK_SHIFT)) as usize) else { break };
-                let bits = span.get_or_insert_with(|| Box::new([0; WORDS]));
-                bits[(block >> 6) as usize % WORDS] |= 1 << (block % 64);
-            }
-        }
-        Self { spans, held }
-    }
-
-    /// Whether `address` is in this memory.
-    #[inline]
-    pub fn contains(&self, address: u64) -> bool {
-        let span = self.spans.get((address >> SPAN_SHIFT) as usize).and_then(Option::as_ref);
-        let block = address >> BLOCK_SHIFT;
-        span.is_some_and(|bits| bits[(block >> 6) as usize % WORDS] >> (block % 64) & 1 != 0)
-            && !self.is_held(address)
-    }
-
-    fn is_held(&self, address: u64) -> bool {
-        let next = self.held.partition_point(|range| range.end <= address);
-        self.held.get(next).is_some_and(|range| range.start <= address)
     }
 }
 
@@ -202,7 +158,7 @@ pub struct Census<'a> {
     release: &'static Release,
     types: Types<'a>,
     pages: PageCache<'a>,
-    beside: &'a Beside,
+    outside: &'a OutsideMemory,
     /// Objects by number of the type.
     of: Vec<TypeCounts>,
     /// Types of the first few objects of an arena.
@@ -223,12 +179,12 @@ pub struct Census<'a> {
 
 impl<'a> Census<'a> {
     /// An empty census.
-    pub fn new(memory: &'a dyn Memory, release: &'static Release, beside: &'a Beside) -> Self {
+    pub fn new(memory: &'a dyn Memory, release: &'static Release, outside: &'a OutsideMemory) -> Self {
         Self {
             release,
             types: Types::new(PageCache::new(memory), release),
             pages: PageCache::new(memory),
-            beside,
+            outside,
             of: Vec::new(),
             first: Vec::new(),
             near: vec![0; RECENT_PLACES],
@@ -242,15 +198,15 @@ impl<'a> Census<'a> {
     }
 
     /// Enables collection of blocks and references for the search for holders.
-    pub fn with_holding(mut self, is_asked: bool) -> Self {
-        self.counted.holding = is_asked.then(ReferenceHints::default);
+    pub fn with_holding(mut self, keeps_blocks: bool) -> Self {
+        self.counted.holding = keeps_blocks.then(ReferenceHints::default);
         self
     }
 
     /// An empty census that is to follow what other censuses found.
-    pub fn following(memory: &'a dyn Memory, release: &'static Release, beside: &'a Beside) -> Self {
+    pub fn following(memory: &'a dyn Memory, release: &'static Release, outside: &'a OutsideMemory) -> Self {
         let pages = PageCache::with_capacity(memory, PAGES_KEPT);
-        Self { pages, ..Self::new(memory, release, beside) }
+        Self { pages, ..Self::new(memory, release, outside) }
     }
 
     /// Takes over the places and tables of another worker's census, with type numbers converted to
@@ -427,16 +383,18 @@ impl<'a> Census<'a> {
     }
 
     fn table(&mut self, table: Table) {
-        // Memory behind the used part may contain stale words.
+        // Memory behind the used part may contain stale words. An address outside known memory is
+        // left out: each may cost a leaf of the set.
         if let Some(holding) = &mut self.counted.holding {
             let (begin, end) =
                 (table.address.checked_add(table.used), table.address.checked_add(table.bytes));
             let begin = begin.and_then(|begin| begin.checked_next_multiple_of(16));
-            if let Some(begin) = begin.filter(|&begin| end.is_some_and(|end| begin < end)) {
+            let begin = begin.filter(|&begin| end.is_some_and(|end| begin < end));
+            if let Some(begin) = begin.filter(|&begin| self.outside.is_known(begin)) {
                 holding.opaque_from.insert(begin);
             }
         }
-        if !self.beside.contains(table.address) {
+        if !self.outside.contains(table.address) {
             return;
         }
         if self.tables.len() < MAX_PLACES {
@@ -450,7 +408,7 @@ impl<'a> Census<'a> {
     pub fn follow(&mut self, block: &[u8]) {
         for word in block.chunks_exact(8) {
             let word = word_at(word, 0).unwrap_or(0);
-            if self.beside.contains(word) && word.is_multiple_of(16) {
+            if self.outside.contains(word) && word.is_multiple_of(16) {
                 self.place(word);
             }
         }
@@ -493,7 +451,7 @@ impl<'a> Census<'a> {
             let values = 8 + 8 * u64::from(room) + u64::from(room).next_multiple_of(8);
             size.block = size.block.saturating_add(values);
         }
-        if !self.beside.contains(start.saturating_add(size.block)) {
+        if !self.outside.contains(start.saturating_add(size.block)) {
             size = objects::Size::plain(&of);
         }
         Some(OutsideObject { start, size, leads: Self::has_pointers(&of), number, of, head })
@@ -563,7 +521,7 @@ impl<'a> Census<'a> {
             let (type_address, bytes) = (large.of.address, large.size.reported);
             self.counted.large.push(LargeObject { start: begin, type_address, bytes });
         }
-        self.counted.beside.add(large.size.reported);
+        self.counted.outside.add(large.size.reported);
         for table in large.size.tables.into_iter().flatten() {
             self.table(table);
         }
@@ -578,12 +536,17 @@ impl<'a> Census<'a> {
     /// the values holds the length of the prefix in front of them.
     fn values(&mut self, word: u64) {
         let values = word.saturating_add(word & 1);
-        if values.is_multiple_of(8) && self.beside.contains(values) {
-            let before = self.pages.array::<1>(values - 1).map_or(0, |[byte]| u64::from(byte));
-            if before >= 8 && before.is_multiple_of(8) {
-                let bytes = before + 8 * (before - 2);
-                self.table(Table { is_whole: true, ..Table::new(values - before, bytes, bytes) });
-            }
+        if !values.is_multiple_of(8) || !self.outside.contains(values) {
+            return;
+        }
+        let before = values.checked_sub(1).and_then(|at| self.pages.array::<1>(at));
+        let before = before.map_or(0, |[byte]| u64::from(byte));
+        if before >= 8
+            && before.is_multiple_of(8)
+            && let Some(start) = values.checked_sub(before)
+        {
+            let bytes = before + 8 * (before - 2);
+            self.table(Table { is_whole: true, ..Table::new(start, bytes, bytes) });
         }
     }
 
@@ -593,5 +556,45 @@ impl<'a> Census<'a> {
             self.counted.types.insert(of.address, (*of, *sums));
         }
         self.counted
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cpython::layout::RELEASES;
+    use strandline_process::range::{AddressRange, RangeSet};
+
+    /// Memory of equal bytes.
+    struct Filled(u8);
+
+    impl Memory for Filled {
+        fn read_some(&self, _: u64, buffer: &mut [u8]) -> usize {
+            buffer.fill(self.0);
+            buffer.len()
+        }
+    }
+
+    #[test]
+    fn values_near_address_0_have_no_prefix_below_it() {
+        let outside = OutsideMemory::new([AddressRange::new(0, 1 << 16)], RangeSet::default());
+        let memory = Filled(0xf8);
+        let mut census = Census::new(&memory, &RELEASES[3], &outside);
+        [0, 7, 8, 0xf0].into_iter().for_each(|word| census.values(word));
+        assert!(census.tables.is_empty());
+        census.values(0x1000);
+        assert_eq!(census.tables.iter().map(|table| table.address).collect::<Vec<_>>(), [0x1000 - 0xf8]);
+    }
+
+    #[test]
+    fn tables_outside_known_memory_cost_nothing() {
+        let outside = OutsideMemory::new([AddressRange::new(0x1_0000, 0x2_0000)], RangeSet::default());
+        let memory = Filled(0);
+        let mut census = Census::new(&memory, &RELEASES[3], &outside).with_holding(true);
+        for address in [0x1_0000, 0x5000_0000, u64::MAX - 15] {
+            census.table(Table::new(address, 4096, 100));
+        }
+        let holding = census.finish().holding.unwrap();
+        assert_eq!(holding.opaque_from.within(0, u64::MAX).collect::<Vec<_>>(), [0x1_0070]);
     }
 }

@@ -5,6 +5,8 @@
 //! head, which the first and the last object of the list link back to. Builds without a global lock
 //! have no lists, but a table of offsets that contains the place of the state.
 
+use std::time::Instant;
+
 use super::arenas::{MAX_STATE_BYTES, interpreters};
 use super::facts::{Collector, Generation};
 use super::layout::Release;
@@ -34,8 +36,8 @@ const LINK_MASK: u64 = !3;
 /// Valid targets of links: neither the first page nor the kernel's half.
 const LINK_TARGETS: std::ops::Range<u64> = PAGE_BYTES..USER_ADDRESS_END;
 
-/// Returns the collectors of all interpreters in whose state one is found.
-pub fn find(memory: &dyn Memory, program: &Program, release: &Release) -> Vec<Collector> {
+/// Returns the collectors of all interpreters in whose state one is found before `deadline`.
+pub fn find(memory: &dyn Memory, program: &Program, release: &Release, deadline: Instant) -> Vec<Collector> {
     // 3.8 has one for all interpreters.
     let states =
         if release.minor == 8 { vec![program.runtime] } else { interpreters(memory, program, release) };
@@ -44,7 +46,8 @@ pub fn find(memory: &dyn Memory, program: &Program, release: &Release) -> Vec<Co
         let read = |state: u64| read_at_offset(memory, state.checked_add(place?)?, release);
         return states.into_iter().filter_map(read).collect();
     }
-    states.into_iter().filter_map(|state| collector(memory, state)).collect()
+    let in_time = states.into_iter().take_while(|_| Instant::now() < deadline);
+    in_time.filter_map(|state| collector(memory, state, deadline)).collect()
 }
 
 /// Reads the collector whose state is at `at`.
@@ -55,7 +58,7 @@ fn read_at_offset(memory: &dyn Memory, at: u64, release: &Release) -> Option<Col
     read(&bytes, GENERATIONS_OFFSET, (GENERATIONS + 1) * GENERATION_BYTES + pointer)
 }
 
-fn collector(memory: &dyn Memory, state: u64) -> Option<Collector> {
+fn collector(memory: &dyn Memory, state: u64, deadline: Instant) -> Option<Collector> {
     let bytes = read_state(memory, state);
     let last = bytes.len().checked_sub(STATE_BYTES)?;
     // Some are at 20, because the list heads are packed, as in Debian's 3.13.
@@ -69,6 +72,7 @@ fn collector(memory: &dyn Memory, state: u64) -> Option<Collector> {
         // Most words are not links. All are checked before any is followed: following costs a read
         // while the target is stopped.
         let is_one = heads.clone().all(|head| links(&bytes, at + head).is_some())
+            && Instant::now() < deadline
             && heads.all(|head| is_list(memory, &bytes, at + head, address.saturating_add(head as u64)));
         if is_one { read(&bytes, at, behind + GENERATION_BYTES) } else { None }
     })
@@ -134,6 +138,7 @@ fn read(bytes: &[u8], at: usize, statistics: usize) -> Option<Collector> {
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
 
     use super::*;
 
@@ -153,13 +158,25 @@ mod tests {
         }
     }
 
+    /// Searches memory of equal words for a collector; returns the number of words read.
+    fn words_read(word: u64, deadline: Instant) -> usize {
+        let memory = Same { word, words_read: AtomicUsize::new(0) };
+        assert!(collector(&memory, 0x5555_0000_0000, deadline).is_none());
+        memory.words_read.into_inner()
+    }
+
     #[test]
     fn words_that_are_no_links_are_not_followed() {
+        let deadline = Instant::now() + Duration::from_secs(600);
         // None of these is a link at any multiple of 4.
         for word in [0, 0x4_0000_1004, 0x7f04_0000_1004, 0x8000_0008_8000_0008, u64::MAX] {
-            let memory = Same { word, words_read: AtomicUsize::new(0) };
-            assert!(collector(&memory, 0x5555_0000_0000).is_none());
-            assert_eq!(memory.words_read.into_inner(), 0, "{word:x}");
+            assert_eq!(words_read(word, deadline), 0, "{word:x}");
         }
+    }
+
+    #[test]
+    fn links_are_followed_until_the_deadline() {
+        assert_ne!(words_read(0x5555_0000_1000, Instant::now() + Duration::from_secs(600)), 0);
+        assert_eq!(words_read(0x5555_0000_1000, Instant::now()), 0);
     }
 }

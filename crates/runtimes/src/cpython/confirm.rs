@@ -27,7 +27,7 @@ pub struct Confirm {
     /// Whether there are arenas or heaps.
     pub has_arenas: bool,
     /// Number of objects counted outside the arenas.
-    pub beside: u64,
+    pub objects_outside: u64,
     /// Path of the program or library.
     pub path: String,
 }
@@ -35,7 +35,7 @@ pub struct Confirm {
 impl Pending for Confirm {
     fn finish(self: Box<Self>, reading: &mut Reading, how: &FinishContext<'_>) {
         let confirmed = how.matched.count_of([self.slots.object]);
-        if !self.has_arenas && confirmed < self.beside / 2 {
+        if !self.has_arenas && confirmed < self.objects_outside / 2 {
             let facts = &mut reading.facts;
             (facts.used_bytes, facts.free_bytes, facts.committed_bytes) = (None, None, None);
             facts.own.clear();
@@ -53,10 +53,12 @@ impl Pending for Confirm {
             let (&bytes, holder) = (held.get(&of.pointer)?, self.names.get(&of.of)?.clone());
             Some(Named { pointer: of.pointer, bytes, slot: of.slot, holder })
         }));
+        let types = reading.facts.types.iter().enumerate();
+        let indices: HashMap<String, usize> = types.map(|(index, of)| (of.name.clone(), index)).collect();
         let mut details: Option<CPython> = reading.facts.details("cpython");
         for gone in self.large.iter().filter(|object| !held.contains_key(&object.start)) {
-            let name = self.names.get(&gone.type_address);
-            if let Some(of) = reading.facts.types.iter_mut().find(|of| Some(&of.name) == name) {
+            let index = self.names.get(&gone.type_address).and_then(|name| indices.get(name)).copied();
+            if let Some(of) = index.and_then(|index| reading.facts.types.get_mut(index)) {
                 of.instances = of.instances.saturating_sub(1);
                 of.bytes = of.bytes.saturating_sub(gone.bytes);
             }

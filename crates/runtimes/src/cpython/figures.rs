@@ -1,14 +1,16 @@
 //! CPython's figures, named as in `sys._debugmallocstats`, and its objects by type.
 
 use std::collections::HashMap;
+use std::time::Instant;
 
 use super::arenas::Arenas;
-use super::census::{self, CensusResult};
+use super::census::{CensusResult, TypeCounts};
 use super::facts::{self, CPython, SparseArenas, TypeInSparseArenas};
 use super::heap_blocks;
 use super::layout::{self, Release};
 use super::names::Names;
 use super::pools::{self, Sums};
+use super::types::Type;
 use strandline_claims::facts::{TypeFacts, figures};
 use strandline_claims::runtime::Reading;
 
@@ -80,20 +82,22 @@ pub fn details(all: &[Arenas], sums: &Sums) -> CPython {
 }
 
 /// Lists objects by type. Types with the same name (a module that was loaded again) count as one.
-/// Returns names by address of the type.
+/// Beyond the limit, types are named until `deadline`. Returns names by address of the type.
 pub fn list_types(
     names: &mut Names<'_>,
     counted: &CensusResult,
+    deadline: Instant,
     reading: &mut Reading,
     details: &mut CPython,
 ) -> HashMap<u64, String> {
     let mut called = HashMap::new();
     let mut types: Vec<_> = counted.types.values().filter(|(_, sums)| sums.instances > 0).collect();
     types.sort_by_key(|(of, sums)| (std::cmp::Reverse(sums.bytes), of.address));
-    let mut by_name: HashMap<String, census::TypeCounts> = HashMap::new();
-    let shown =
-        types.iter().enumerate().filter(|(place, (_, sums))| *place < MAX_TYPES || sums.in_sparse_arenas > 0);
-    for (_, (of, sums)) in shown {
+    let mut by_name: HashMap<String, TypeCounts> = HashMap::new();
+    let is_shown = |(place, (_, sums)): &(usize, &&(Type, TypeCounts))| {
+        *place < MAX_TYPES || sums.in_sparse_arenas > 0 && Instant::now() < deadline
+    };
+    for (_, (of, sums)) in types.iter().enumerate().filter(is_shown) {
         let name = names.type_name(of);
         called.insert(of.address, name.clone());
         let known = by_name.entry(name).or_default();
@@ -117,7 +121,7 @@ pub fn list_types(
     reading.facts.types.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.name.cmp(&b.name)));
     details.free_lists = Some(counted.dead.clone());
     details.interned = Some(counted.interned.clone());
-    details.beside_arenas = Some(counted.beside.clone());
+    details.beside_arenas = Some(counted.outside.clone());
     let (arenas, blocks) = (counted.sparse_arenas, counted.sparse_blocks);
     details.sparse_arenas = Some(SparseArenas { arenas, blocks, kept_by });
     called

@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, HashSet};
 use std::time::Instant;
 
 use super::layout::{
-    HEAP_NAMES, HEAPS, HeapLayout, PAGE_CAPACITY, PAGE_FREE, PAGE_RESERVED, SEGMENT_BYTES, SLICE_BYTES,
-    TAG_MASK, blocks_offset,
+    Field, HEAP_NAMES, HEAPS, HeapLayout, PAGE_CAPACITY, PAGE_FREE, PAGE_RESERVED, SEGMENT_BYTES,
+    SLICE_BYTES, TAG_MASK, blocks_offset,
 };
 use super::locate::Program;
 use strandline_claims::doubts::ReadProblems;
@@ -192,10 +192,10 @@ fn structures(context: &Context<'_>, memory: &dyn Memory, one: &Candidate) -> Ve
 /// structure of a page.
 fn page(layout: &HeapLayout, structure: &[u8], start: u64, end: u64) -> Option<Page> {
     let half = |at: usize| half_word_at(structure, at).map(u64::from);
-    let sized = |(at, bits): (usize, u32)| match bits {
-        16 => half(at).map(|word| word & 0xffff),
-        32 => half(at),
-        _ => word_at(structure, at),
+    let sized = |field: Field| match field.bits {
+        16 => half(field.offset).map(|word| word & 0xffff),
+        32 => half(field.offset),
+        _ => word_at(structure, field.offset),
     };
     // Slices that do not start a page have 0 or 1 here.
     let stated = sized(layout.block_bytes).filter(|&stated| stated > 1)?;
@@ -204,8 +204,7 @@ fn page(layout: &HeapLayout, structure: &[u8], start: u64, end: u64) -> Option<P
         Some(at) => word_at(structure, at)?,
         None => start + blocks_offset(stated),
     };
-    let (byte, shift) = layout.tag;
-    let heap = usize::from(structure.get(byte)? >> shift & TAG_MASK);
+    let heap = usize::from(structure.get(layout.tag)? >> layout.tag_shift & TAG_MASK);
     let capacity = half(PAGE_CAPACITY)? & 0xffff;
     let all_end = first.checked_add(capacity.checked_mul(block_bytes)?)?;
     // A block with a large alignment starts later and may end behind the page.

@@ -272,6 +272,15 @@ pub enum Keys {
     Logged,
 }
 
+/// A number in a structure.
+#[derive(Clone, Copy, Debug)]
+pub struct Field {
+    /// Its offset.
+    pub offset: usize,
+    /// Its size.
+    pub bits: u32,
+}
+
 /// Offsets in the heaps of builds without a global lock (`mi_segment_t` and `mi_page_t` in
 /// `Include/internal/mimalloc/mimalloc/types.h`): CPython's copy of mimalloc, with a heap per kind
 /// of content. With `Py_DEBUG` the lists of free blocks are encoded.
@@ -295,13 +304,14 @@ pub struct HeapLayout {
     pub structures: usize,
     /// Bytes of one such structure.
     pub page_bytes: usize,
-    /// Offset of the byte with a page's heap (`tag`, from mimalloc 2.2 on `heap_tag`), and the bit
-    /// number of the heap in it.
-    pub tag: (usize, u32),
-    /// `used` in a page, and its bits.
-    pub page_used: (usize, u32),
-    /// `xblock_size` (from 2.1.4 on `block_size`) in a page, and its bits.
-    pub block_bytes: (usize, u32),
+    /// Offset of the byte with a page's heap (`tag`, from mimalloc 2.2 on `heap_tag`).
+    pub tag: usize,
+    /// Bit number of the heap in that byte.
+    pub tag_shift: u32,
+    /// `used` in a page.
+    pub page_used: Field,
+    /// `xblock_size` (from 2.1.4 on `block_size`) in a page.
+    pub block_bytes: Field,
     /// `local_free` in a page.
     pub local_free: usize,
     /// `xthread_free` in a page; its two lowest bits are a state.
@@ -323,9 +333,10 @@ pub static HEAPS: [HeapLayout; 2] = [
         thread: 256,
         structures: 264,
         page_bytes: 96,
-        tag: (8, 3),
-        page_used: (24, 32),
-        block_bytes: (28, 32),
+        tag: 8,
+        tag_shift: 3,
+        page_used: Field { offset: 24, bits: 32 },
+        block_bytes: Field { offset: 28, bits: 32 },
         local_free: 32,
         thread_free: 40,
         start: None,
@@ -340,9 +351,10 @@ pub static HEAPS: [HeapLayout; 2] = [
         thread: 280,
         structures: 288,
         page_bytes: 112,
-        tag: (35, 0),
-        page_used: (32, 16),
-        block_bytes: (40, 64),
+        tag: 35,
+        tag_shift: 0,
+        page_used: Field { offset: 32, bits: 16 },
+        block_bytes: Field { offset: 40, bits: 64 },
         local_free: 24,
         thread_free: 56,
         start: Some(48),

@@ -1,5 +1,6 @@
 //! Finds CPython in mapped files: its version, its `_PyRuntime`, its static data.
 
+use super::MAX_PROGRAMS;
 use super::layout::{
     COOKIE, DEBUG_OFFSETS_BYTES, DEBUG_OFFSETS_COLLECTOR, DEBUG_OFFSETS_FREE_THREADED, DEBUG_OFFSETS_HEAD,
     DEBUG_OFFSETS_NEXT, Interpreters, RELEASES, Release,
@@ -73,9 +74,7 @@ impl Program {
         let first = memory.read_word(self.runtime.checked_add(offset)?).ok()?;
         Some(InterpreterList { first, next_offset })
     }
-}
 
-impl Program {
     /// Reads the start of the table of offsets; `None` if absent.
     fn debug_offsets(&self, memory: &dyn Memory, release: &Release) -> Option<[u8; DEBUG_OFFSETS_BYTES]> {
         let mut table = [0; DEBUG_OFFSETS_BYTES];
@@ -92,9 +91,11 @@ impl Program {
     }
 }
 
-/// Returns the mapped files that hold a CPython.
+/// Returns the mapped files that hold a CPython: up to [`MAX_PROGRAMS`], and one more if there are
+/// more.
 pub fn find(process: &Process, space: &AddressSpace) -> Vec<Program> {
-    modules::all(space).iter().filter_map(|module| program(process, space, module)).collect()
+    let modules = modules::all(space);
+    modules.iter().filter_map(|module| program(process, space, module)).take(MAX_PROGRAMS + 1).collect()
 }
 
 fn program(process: &Process, space: &AddressSpace, module: &Module<'_>) -> Option<Program> {

@@ -22,6 +22,7 @@ mod layout;
 pub mod locate;
 mod names;
 mod objects;
+mod outside;
 mod pools;
 mod remedies;
 mod rows;
@@ -33,15 +34,16 @@ mod variables;
 mod tests;
 
 use self::arenas::Arenas;
-use self::census::{Beside, Census, CensusResult};
+use self::census::{Census, CensusResult};
 use self::confirm::Confirm;
 use self::heaps::Heaps;
 use self::layout::Release;
 use self::locate::Program;
 use self::names::Names;
+use self::outside::OutsideMemory;
 use self::pools::{Sums, Walker};
 use crate::batch::{self, PageCache};
-use crate::programs::Programs;
+use crate::programs::{Limit, Programs};
 use crate::work;
 use FileName::{Contains, Versioned};
 use strandline_claims::allocator::RangeClaim;
@@ -55,6 +57,9 @@ use strandline_claims::words::is_mapped_memory;
 use strandline_process::memory::Memory;
 use strandline_process::modules;
 use strandline_process::range::{AddressRange, RangeSet};
+
+/// Limit on CPythons read in one process: each costs memory and time.
+pub const MAX_PROGRAMS: usize = 8;
 
 /// Entry of CPython in the table of readers.
 pub static ABOUT: ReaderInfo = ReaderInfo {
@@ -97,7 +102,13 @@ pub static READER: runtime::Reader = runtime::Reader {
 
 impl Found for Programs<Program> {
     fn read(&self, context: &Context<'_>, refinements: &Refinements) -> Result<Vec<Reading>, Busy> {
-        Ok(self.0.iter().map(|program| read(context, program, refinements)).collect())
+        let limit = Limit { max_programs: MAX_PROGRAMS, code: "cpython_left_out", runtimes: "CPythons" };
+        self.read_within(
+            context,
+            &limit,
+            |program| &program.path,
+            |program, _| Ok(read(context, program, refinements)),
+        )
     }
 }
 
@@ -124,14 +135,17 @@ pub fn read(context: &Context<'_>, program: &Program, refinements: &Refinements)
     };
     let memory = batch::CountingMemory::new(context.memory);
     let blocks = ObjectMemory::find(context, &memory, program, release);
-    let beside = beside(context, &blocks);
-    let walk = Walk { context, memory: &memory, release, beside: &beside, object };
+    let outside = outside_memory(context, &blocks);
+    let walk = Walk { context, memory: &memory, release, outside: &outside, object };
     let (sums, mut counted) = walk.all(program, &blocks, refinements, slots, &mut reading);
     reading.rows = Some(&rows::BLOCKS);
     reading.facts.read = true;
     reading.holding = counted.holding.take();
     if let Some(holding) = &mut reading.holding {
         holding.object = Some(&rows::OBJECT);
+        let arenas = blocks.arenas.iter().flat_map(|arenas| &arenas.all);
+        holding.units = arenas.map(|arena| AddressRange { start: arena.start, end: arena.end }).collect();
+        holding.units.sort_unstable();
         if !variables::find(context, &memory, program, release, holding) {
             let text = "not all modules of CPython could be read: no variable is named as a holder";
             reading.caveats.push(Caveat::new("cpython_names", program.path.clone(), None, text));
@@ -141,7 +155,8 @@ pub fn read(context: &Context<'_>, program: &Program, refinements: &Refinements)
     let mut details = figures::details(&blocks.arenas, &sums);
     if counted.types.values().any(|(_, sums)| sums.instances > 0) {
         let mut names = Names::new(PageCache::new(&memory), release, context.space);
-        let mut type_names = figures::list_types(&mut names, &counted, &mut reading, &mut details);
+        let mut type_names =
+            figures::list_types(&mut names, &counted, context.deadline, &mut reading, &mut details);
         figures::name_owners(&mut names, &counted, &mut type_names);
         reading.pending = Some(Box::new(Confirm {
             slots,
@@ -149,14 +164,14 @@ pub fn read(context: &Context<'_>, program: &Program, refinements: &Refinements)
             held: std::mem::take(&mut counted.held),
             names: type_names,
             has_arenas: !blocks.arenas.is_empty() || !blocks.heaps.pages.is_empty(),
-            beside: counted.beside.objects,
+            objects_outside: counted.outside.objects,
             path: program.path.clone(),
         }));
     } else {
         let text = "no object was found in the blocks in use: they count as cpython.block, and their types are not known";
         reading.caveats.push(Caveat::new("cpython_no_objects", program.path.clone(), None, text));
     }
-    details.collectors = collector::find(&memory, program, release);
+    details.collectors = collector::find(&memory, program, release, context.deadline);
     reading.facts.set_details(ABOUT.name, &details);
     add_remedies(context, release, &mut reading);
     reading.bytes_read = memory.bytes();
@@ -212,14 +227,14 @@ impl ObjectMemory {
 
 /// Returns the memory outside these blocks that objects can point to: mapped memory, without static
 /// data.
-fn beside(context: &Context<'_>, blocks: &ObjectMemory) -> Beside {
+fn outside_memory(context: &Context<'_>, blocks: &ObjectMemory) -> OutsideMemory {
     let mut held: RangeSet = blocks.ranges().collect();
     let files = modules::file_groups(context.space.mappings());
     held.extend(files.iter().flatten().map(|mapping| mapping.range()));
     let mapped = context.space.mappings().iter().filter(|mapping| is_mapped_memory(mapping));
     let gaps = mapped.flat_map(|mapping| held.gaps_in(mapping.range()));
     let runs: Vec<_> = gaps.flat_map(|gap| context.resident_runs(gap)).collect();
-    Beside::new(runs, held)
+    OutsideMemory::new(runs, held)
 }
 
 /// Context of a walk over all arenas.
@@ -227,7 +242,7 @@ struct Walk<'a> {
     context: &'a Context<'a>,
     memory: &'a dyn Memory,
     release: &'static Release,
-    beside: &'a Beside,
+    outside: &'a OutsideMemory,
     object: Slot,
 }
 
@@ -242,15 +257,15 @@ impl Walk<'_> {
         reading: &mut Reading,
     ) -> (Sums, CensusResult) {
         let (mut sums, mut counted) = (Sums::default(), CensusResult::default());
-        let is_asked = self.context.keeps_blocks;
-        let mut last = Census::following(self.memory, self.release, self.beside).with_holding(is_asked);
+        let keeps_blocks = self.context.keeps_blocks;
+        let mut last = Census::following(self.memory, self.release, self.outside).with_holding(keeps_blocks);
         if blocks.is_late {
             sums.doubts.note_timeout(program.runtime);
         }
         for arenas in &blocks.arenas {
             arenas.invalid_entries.iter().for_each(|&entry| sums.doubts.note_damage(entry, 0));
             let walker = || {
-                let census = Census::new(self.memory, self.release, self.beside).with_holding(is_asked);
+                let census = Census::new(self.memory, self.release, self.outside).with_holding(keeps_blocks);
                 Walker::new(self.context, self.memory, arenas.sizes, self.object, census)
             };
             let job = |walker: &mut Walker<'_>, index: usize| {
@@ -302,7 +317,7 @@ impl Walk<'_> {
     ) {
         sums.doubts.add(&heaps.doubts);
         let walker = || {
-            let census = Census::new(self.memory, self.release, self.beside);
+            let census = Census::new(self.memory, self.release, self.outside);
             let census = census.with_holding(self.context.keeps_blocks);
             heap_blocks::Walker::new(self.context, self.memory, refinements, slots, census)
         };

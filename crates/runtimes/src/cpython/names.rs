@@ -16,7 +16,8 @@ const MODULE: &[u8] = b"__module__";
 
 /// Reads names.
 pub struct Names<'a> {
-    pages: PageCache<'a>,
+    /// The pages that names are read from.
+    pub pages: PageCache<'a>,
     release: &'static Release,
     space: &'a AddressSpace,
 }
@@ -58,7 +59,7 @@ impl<'a> Names<'a> {
     }
 
     /// Reads a word of the object at `at`, by its offset in [`super::layout`].
-    fn head_word(&mut self, at: u64, offset: usize) -> Option<u64> {
+    pub fn head_word(&mut self, at: u64, offset: usize) -> Option<u64> {
         self.pages.word(at.checked_add(self.release.header_prefix_bytes)?.checked_add(offset as u64)?)
     }
 

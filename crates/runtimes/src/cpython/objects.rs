@@ -154,11 +154,11 @@ pub fn size(pages: &mut PageCache<'_>, release: &Release, of: &Type, head: &[u8]
         }
         Kind::Generator => (size.block, size.reported) = (of.basic_bytes, of.basic_bytes),
         Kind::Int => {
-            let digits = if release.has_int_tags { (word(SIZE) >> 3).max(1) } else { items };
-            let bytes = (INT_DIGITS + release.header_prefix_bytes).saturating_add(digits.saturating_mul(4));
             // A subclass of int has more fields behind.
-            size.reported = bytes;
-            size.block = bytes.max(of.basic_bytes);
+            let digits = if release.has_int_tags { (word(SIZE) >> 3).max(1) } else { items };
+            size.reported =
+                (INT_DIGITS + release.header_prefix_bytes).saturating_add(digits.saturating_mul(4));
+            size.block = size.reported.max(of.basic_bytes);
         }
         Kind::String => {
             let text = string(release, head);
@@ -168,14 +168,9 @@ pub fn size(pages: &mut PageCache<'_>, release: &Release, of: &Type, head: &[u8]
             size.tables[0] = text.other;
         }
         Kind::List => {
-            let bytes = |items: u64| items.saturating_mul(8);
-            let (items, before) = (word(LIST_ITEMS), release.list_header_bytes);
-            let (room, used) = (bytes(word(LIST_ALLOCATED)), bytes(word(SIZE)));
-            if room > 0 {
-                let (room, used) = (room.saturating_add(before), used.saturating_add(before));
-                add(Table::new(items.saturating_sub(before), room, used), false);
-            }
-            size.reported = size.reported.saturating_add(if items == 0 { 0 } else { room });
+            list_table(release, head).into_iter().for_each(|table| add(table, false));
+            let room = word(LIST_ALLOCATED).saturating_mul(8);
+            size.reported = size.reported.saturating_add(if word(LIST_ITEMS) == 0 { 0 } else { room });
         }
         Kind::Set => {
             let bytes = word(SET_MASK).saturating_add(1).saturating_mul(SET_ENTRY_BYTES);
@@ -196,6 +191,15 @@ pub fn size(pages: &mut PageCache<'_>, release: &Release, of: &Type, head: &[u8]
     size.block = size.block.saturating_add(of.before);
     size.reported = size.reported.saturating_add(of.before);
     size
+}
+
+/// The table of a list: its items, in a block that begins with a header; `None` without room.
+fn list_table(release: &Release, head: &[u8]) -> Option<Table> {
+    let before = release.list_header_bytes;
+    let bytes = |offset: usize| Some(word_at(head, offset)?.saturating_mul(8));
+    let room = bytes(LIST_ALLOCATED).filter(|&room| room > 0)?.saturating_add(before);
+    let used = bytes(SIZE)?.saturating_add(before);
+    Some(Table::new(word_at(head, LIST_ITEMS)?.saturating_sub(before), room, used))
 }
 
 /// Memory of a str.

@@ -78,7 +78,6 @@ pub fn find(
     let mut finder = Finder {
         types: Types::new(PageCache::new(memory), release),
         names: Names::new(PageCache::new(memory), release, context.space),
-        pages: PageCache::new(memory),
         release,
         deadline: context.deadline,
         data_types: HashMap::new(),
@@ -105,7 +104,6 @@ pub fn find(
 struct Finder<'a, 'h> {
     types: Types<'a>,
     names: Names<'a>,
-    pages: PageCache<'a>,
     release: &'static Release,
     deadline: Instant,
     /// Whether instances are data, by number of the type.
@@ -153,7 +151,7 @@ impl Finder<'_, '_> {
             if self.kind(value) != Some(Kind::Module) || Instant::now() >= self.deadline {
                 continue;
             }
-            let Some(dict) = self.head_word(value, MODULE_DICT) else { continue };
+            let Some(dict) = self.names.head_word(value, MODULE_DICT) else { continue };
             self.holding.stops.insert(value);
             if let Some(name) = self.names.text(key).filter(|name| is_name(name, true)) {
                 self.scope(dict, &name);
@@ -171,7 +169,7 @@ impl Finder<'_, '_> {
             return;
         }
         self.holding.stops.insert(dict & !15);
-        if let Some(keys) = self.head_word(dict, DICT_KEYS) {
+        if let Some(keys) = self.names.head_word(dict, DICT_KEYS) {
             self.holding.stops.insert(keys & !15);
         }
         for DictEntry { key, value } in self.entries(dict, MAX_ENTRIES) {
@@ -205,7 +203,8 @@ impl Finder<'_, '_> {
         if of.flags & flags::HEAP_TYPE == 0 {
             return;
         }
-        let Some(dict) = self.head_word(class, TYPE_DICT).filter(|dict| !self.seen.contains(dict)) else {
+        let Some(dict) = self.names.head_word(class, TYPE_DICT).filter(|dict| !self.seen.contains(dict))
+        else {
             return;
         };
         let name = self.names.type_name(&of);
@@ -218,10 +217,10 @@ impl Finder<'_, '_> {
         match of.kind {
             Kind::Module | Kind::Class | Kind::Int | Kind::Weak => return false,
             Kind::String => {
-                return self.head_word(value, STRING_LENGTH).is_some_and(|length| length > SHORT_BYTES);
+                return self.names.head_word(value, STRING_LENGTH).is_some_and(|length| length > SHORT_BYTES);
             }
             Kind::Plain if of.flags & flags::BYTES != 0 => {
-                return self.head_word(value, SIZE).is_some_and(|length| length > SHORT_BYTES);
+                return self.names.head_word(value, SIZE).is_some_and(|length| length > SHORT_BYTES);
             }
             Kind::Plain => {}
             _ => return true,
@@ -237,9 +236,9 @@ impl Finder<'_, '_> {
 
     fn has_no_data(&mut self, of: &Type) -> bool {
         let mut text = [0; NAME_BYTES];
-        let name = self.head_word(of.address, TYPE_NAME);
+        let name = self.names.head_word(of.address, TYPE_NAME);
         // A partially readable name is at the end of a mapping, and matches none of these.
-        if name.is_none_or(|name| self.pages.read(name, &mut text).is_err()) {
+        if name.is_none_or(|name| self.names.pages.read(name, &mut text).is_err()) {
             return false;
         }
         let name = text.split(|&byte| byte == 0).next().unwrap_or_default();
@@ -247,7 +246,7 @@ impl Finder<'_, '_> {
     }
 
     fn type_of(&mut self, object: u64) -> Option<(u32, Type)> {
-        let address = self.head_word(object, TYPE as usize)?;
+        let address = self.names.head_word(object, TYPE as usize)?;
         let number = self.types.number_at(address)?;
         Some((number, *self.types.all.get(number as usize)?))
     }
@@ -265,8 +264,8 @@ impl Finder<'_, '_> {
         if self.kind(dict)? != Kind::Dict {
             return None;
         }
-        let keys = self.head_word(dict, DICT_KEYS)?;
-        let table = objects::keys(&mut self.pages, self.release, keys)?;
+        let keys = self.names.head_word(dict, DICT_KEYS)?;
+        let table = objects::keys(&mut self.names.pages, self.release, keys)?;
         let objects::KeyTable { entries, written, .. } = table;
         // Key and value are the last two words of an entry; keys of any type have their hash before
         // them.
@@ -275,17 +274,15 @@ impl Finder<'_, '_> {
         self.is_whole &= written <= most || most == ENTRIES_CHECKED;
         for index in 0..written.min(most) {
             let at = entries.checked_add(index * table.entry_bytes + key_at)?;
-            let Some((key, value)) = self.pages.pair(at) else { break };
+            let Some((key, value)) = self.names.pages.pair(at) else {
+                self.is_whole &= most == ENTRIES_CHECKED;
+                break;
+            };
             if key != 0 && value != 0 {
                 found.push(DictEntry { key, value });
             }
         }
         Some(found)
-    }
-
-    /// Reads a word of the object at `at`, by its offset in [`super::layout`].
-    fn head_word(&mut self, at: u64, offset: usize) -> Option<u64> {
-        self.pages.word(at.checked_add(self.release.header_prefix_bytes)?.checked_add(offset as u64)?)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Classifies each byte of the heap: objects, free slots, stacks, idle spans.
 
-use super::heap::{Heap, Instance, Kind, Span};
+use super::heap::{ChunkBits, Heap, Instance, Kind, Span};
 use super::layout::{CHUNK_BYTES, Layout, MAX_OBJECTS, PAGE_BYTES};
 use crate::batch::PageCache;
 use crate::resident::resident_bytes;
@@ -139,7 +139,7 @@ fn claim_idle(
     while at < piece.end {
         let chunk = at - at % CHUNK_BYTES;
         let end = piece.end.min(chunk + CHUNK_BYTES);
-        let Some((used, _)) = heap.chunk(pages, layout, chunk) else {
+        let Some(ChunkBits { used, .. }) = heap.chunk(pages, layout, chunk) else {
             accumulator.claim_to(end, Class::Free);
             at = end;
             continue;

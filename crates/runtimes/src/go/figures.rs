@@ -47,8 +47,9 @@ pub fn read(context: &Context<'_>, memory: &dyn Memory, instance: Instance<'_>) 
     let idle = heap.bytes().saturating_sub(in_use + manual);
     let mut figures = Figures { alloc: spans.object_bytes(), in_use, idle, ..Figures::default() };
     let counters = Counters { in_use, manual, idle };
-    let controller = program.symbols[1].filter(|&at| counters.is_controller_at(&mut pages, at, layout));
-    let stats = program.symbols[2].and_then(|at| at.checked_add(layout.stats));
+    let controller =
+        program.symbols.controller.filter(|&at| counters.is_controller_at(&mut pages, at, layout));
+    let stats = program.symbols.stats.and_then(|at| at.checked_add(layout.stats));
     let stats = stats.filter(|&at| counters.match_deltas_at(&mut pages, at, layout));
     let mut found = Found { controller, stats };
     if !found.is_complete() {
@@ -78,8 +79,8 @@ pub fn read(context: &Context<'_>, memory: &dyn Memory, instance: Instance<'_>) 
     if figures.released.is_none() {
         figures.released = released(&mut pages, layout, heap);
     }
-    figures.stacks =
-        found.stats.map(|at| counters.sum(&mut pages, at.wrapping_add(STATS_IN_HEAP + 8), layout));
+    let stacks = found.stats.map(|at| counters.sum(&mut pages, at.wrapping_add(STATS_IN_HEAP + 8), layout));
+    figures.stacks = stacks.filter(|&stacks| stacks <= manual);
     figures
 }
 
@@ -174,9 +175,9 @@ fn released(pages: &mut PageCache<'_>, layout: &Layout, heap: &Heap) -> Option<u
     let mut released = 0;
     for &AddressRange { start, end } in &heap.ranges {
         for chunk in (start..end).step_by(CHUNK_BYTES as usize) {
-            let (used, given) = heap.chunk(pages, layout, chunk)?;
-            let bits = used.iter().zip(given).map(|(used, given)| u64::from((!used & given).count_ones()));
-            released += bits.sum::<u64>() * PAGE_BYTES;
+            let bits = heap.chunk(pages, layout, chunk)?;
+            let idle = bits.used.iter().zip(bits.released).map(|(used, released)| !used & released);
+            released += idle.map(|bits| u64::from(bits.count_ones())).sum::<u64>() * PAGE_BYTES;
         }
     }
     Some(released)

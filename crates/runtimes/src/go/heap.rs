@@ -2,7 +2,7 @@
 //!
 //! Stripped programs have no symbol for it. Two slices in it, at offsets known for each version,
 //! identify it: the address ranges of the heap, and the pointers to all spans. The first spans must
-//! are in these ranges.
+//! be in these ranges.
 
 use super::claims;
 use super::layout::{
@@ -29,8 +29,10 @@ const MAX_RANGES: u64 = 1 << 12;
 const MAX_SPANS: u64 = 1 << 24;
 /// Spans checked to recognize a heap.
 const SPANS_CHECKED: u64 = 16;
-/// Candidate words between two checks of the deadline.
-const WORDS_PER_DEADLINE_CHECK: u64 = 64;
+/// Steps between two checks of the deadline: one for each word of static data, more for a word
+/// that could point to the spans.
+const STEPS_PER_DEADLINE_CHECK: u64 = 1 << 16;
+const STEPS_PER_CANDIDATE: u64 = 1 << 10;
 /// Limit on pages of structures that a worker keeps; a heap of 128 GiB of the smallest spans has
 /// fewer.
 const MAX_STRUCTURE_PAGES: usize = 1 << 20;
@@ -64,6 +66,14 @@ impl SpanTable {
     pub fn range(self) -> AddressRange {
         AddressRange::sized(self.address, 8 * self.capacity)
     }
+}
+
+/// The bitmaps of a chunk, one bit for each page (`pallocData`).
+pub struct ChunkBits {
+    /// Pages in use or in a processor's cache.
+    pub used: [u64; 8],
+    /// Pages released.
+    pub released: [u64; 8],
 }
 
 /// What a span holds.
@@ -123,19 +133,23 @@ pub struct Spans {
 /// Finds the heap of `program`.
 pub fn find(context: &Context<'_>, memory: &dyn Memory, program: &Program, layout: &Layout) -> Option<Heap> {
     let mut pages = PageCache::new(memory);
-    if let Some(address) = program.symbols[0] {
+    if let Some(address) = program.symbols.heap {
         return heap_at(context, &mut pages, address, layout);
     }
-    let (mut found, mut tried) = (None, 0_u64);
+    let (mut found, mut steps) = (None, 0_u64);
     each_word(memory, context.resident, program.data, READ_BYTES, &mut |at, word| {
+        steps += 1;
         if word.is_multiple_of(8) && context.space.find(word).is_some_and(words::is_mapped_memory) {
-            tried += 1;
+            steps += STEPS_PER_CANDIDATE;
             let address = at.wrapping_sub(layout.all_spans);
             let is_within = address >= program.data.start && address < at;
             found = if is_within { heap_at(context, &mut pages, address, layout) } else { None };
         }
-        found.is_none()
-            && (!tried.is_multiple_of(WORDS_PER_DEADLINE_CHECK) || Instant::now() < context.deadline)
+        let is_due = steps >= STEPS_PER_DEADLINE_CHECK;
+        if is_due {
+            steps = 0;
+        }
+        found.is_none() && (!is_due || Instant::now() < context.deadline)
     });
     found
 }
@@ -184,14 +198,8 @@ impl Heap {
         self.ranges.get(next).is_some_and(|range| range.covers(AddressRange { start, end }))
     }
 
-    /// Reads the bitmaps of the chunk at address `chunk`: pages in use or in a processor's cache,
-    /// and pages released.
-    pub fn chunk(
-        &self,
-        pages: &mut PageCache<'_>,
-        layout: &Layout,
-        chunk: u64,
-    ) -> Option<([u64; 8], [u64; 8])> {
+    /// Reads the bitmaps of the chunk at address `chunk`.
+    pub fn chunk(&self, pages: &mut PageCache<'_>, layout: &Layout, chunk: u64) -> Option<ChunkBits> {
         let chunks = self.address.checked_add(layout.pages)?.checked_add(CHUNKS)?;
         let number = chunk.wrapping_sub(ARENA_BASE) / CHUNK_BYTES;
         let table = pages.word(chunks.checked_add(8 * (number / CHUNK_ENTRIES))?)?;
@@ -199,7 +207,7 @@ impl Heap {
         let bytes: [u8; CHUNK_DATA_BYTES as usize] = pages.array(at)?;
         let words =
             |first: usize| std::array::from_fn(|index| word_at(&bytes, first + 8 * index).unwrap_or(0));
-        Some((words(0), words(64)))
+        Some(ChunkBits { used: words(0), released: words(64) })
     }
 
     /// Bytes of address space of the heap.

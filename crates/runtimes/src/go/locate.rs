@@ -23,14 +23,24 @@ pub struct Program {
     pub path: String,
     /// Version; `None` if the file does not state one.
     pub version: Option<String>,
-    /// Addresses of `runtime.mheap_`, `runtime.gcController` and `runtime.memstats`; `None` in
-    /// stripped files.
-    pub symbols: [Option<u64>; 3],
+    /// Addresses of its variables.
+    pub symbols: Symbols,
     /// Range of its static data.
     pub data: AddressRange,
     /// Whether no other library is mapped and there is no `brk` heap, so that no other malloc has
     /// memory in the process.
     pub is_only_module: bool,
+}
+
+/// Addresses of a runtime's variables; `None` in stripped files.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Symbols {
+    /// `runtime.mheap_`.
+    pub heap: Option<u64>,
+    /// `runtime.gcController`.
+    pub controller: Option<u64>,
+    /// `runtime.memstats`.
+    pub stats: Option<u64>,
 }
 
 impl Program {
@@ -67,11 +77,12 @@ fn program(process: &Process, space: &AddressSpace, module: &Module<'_>, is_alon
         return None;
     }
     let object = Object::open(process, space, module.code).ok()?;
-    let symbols = object.symbol_addresses(["runtime.mheap_", "runtime.gcController", "runtime.memstats"]);
+    let [heap, controller, stats] =
+        object.symbol_addresses(["runtime.mheap_", "runtime.gcController", "runtime.memstats"]);
     Some(Program {
         path: module.code.name.clone(),
         version: go_version(&information),
-        symbols,
+        symbols: Symbols { heap, controller, stats },
         data: module.data,
         is_only_module: is_alone,
     })

@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 use strandline_synth::{GoImage, fabricate_go};
 
+use super::locate::Symbols;
 use super::*;
 use crate::fabricated::{self, assert_sound, damage};
 
@@ -10,7 +11,7 @@ fn look(go: &GoImage, absent: u64, is_stripped: bool) -> Reading {
     let program = Program {
         path: "/srv/server".to_owned(),
         version: Some("1.23.4".to_owned()),
-        symbols: [Some(go.mheap).filter(|_| !is_stripped), None, None],
+        symbols: Symbols { heap: Some(go.mheap).filter(|_| !is_stripped), ..Symbols::default() },
         data: go.data.into(),
         is_only_module: absent & 2 == 0,
     };

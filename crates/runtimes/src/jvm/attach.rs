@@ -193,7 +193,7 @@ fn connect(process: &Process) -> Result<UnixStream, Refusal> {
         return Ok(connected);
     }
     may_be_asked(process, &status)?;
-    let (mut file, mut connected) = asked(process, &path, &socket, &status)?;
+    let (mut file, mut connected) = create_request(process, &path, &socket, &status)?;
     if connected.is_none() {
         // The process may have been stopped or have called exec meanwhile. Or another process may
         // have made it listen: then it would take the signal as a request for a thread dump.
@@ -214,7 +214,7 @@ fn connect(process: &Process) -> Result<UnixStream, Refusal> {
 
 /// Creates the file. If it exists already, first waits for the JVM to listen at its creator's
 /// request.
-fn asked(
+fn create_request(
     process: &Process,
     path: &Path,
     socket: &Path,

@@ -67,14 +67,14 @@ impl Headers {
             KlassPosition::Wide => (0, 0),
             _ => (
                 view.static_field(&[base[0], base[1], old[0]])?,
-                view.fixed_half(&[shift[0], shift[1], old[1]])?,
+                view.static_half_field(&[shift[0], shift[1], old[1]])?,
             ),
         };
         // 64 bits up to JDK 22, 32 bits in later ones; at most 256.
         let alignment =
             view.structs.flag("ObjectAlignmentInBytes").and_then(|at| view.half_word(at)).map(u64::from)?;
         let is_sound = alignment.is_power_of_two() && (8..=256).contains(&alignment) && narrow.1 < 32;
-        let mirror_words = view.fixed_half(&["java_lang_Class::_oop_size_offset"]).map(u64::from);
+        let mirror_words = view.static_half_field(&["java_lang_Class::_oop_size_offset"]).map(u64::from);
         let has_narrow_oops = view.is_set("UseCompressedOops")?;
         is_sound.then_some(Self { klass, length, narrow, alignment, mirror_words, has_narrow_oops })
     }

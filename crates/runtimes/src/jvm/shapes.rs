@@ -34,7 +34,7 @@ impl OopFormat {
             "CompressedOops::_narrow_oop._base",
             "Universe::_narrow_oop._base",
         ])?;
-        let shift = view.fixed_half(&[
+        let shift = view.static_half_field(&[
             "CompressedOops::_shift",
             "CompressedOops::_narrow_oop._shift",
             "Universe::_narrow_oop._shift",
@@ -135,7 +135,7 @@ impl<'a> Shapes<'a> {
         }
         let mut shape = OopMap { runs: self.runs(klass)?, ..OopMap::default() };
         if name == "java.lang.Class" {
-            let count = self.view.fixed_half(&["java_lang_Class::_static_oop_field_count_offset"])?;
+            let count = self.view.static_half_field(&["java_lang_Class::_static_oop_field_count_offset"])?;
             let own = self.view.half_field(klass, &["Klass::_layout_helper"])?;
             shape.statics = Some(StaticFields { count_at: u64::from(count), first: u64::from(own & !7) });
         }

@@ -117,7 +117,7 @@ pub fn threads(view: &View<'_>, deadline: Instant) -> Option<Vec<Thread>> {
 fn reserve(view: &View<'_>) -> Option<u64> {
     // Removed in JDK 27: nothing is reserved for it there.
     let prefetch =
-        view.fixed_half(&["ThreadLocalAllocBuffer::_reserve_for_allocation_prefetch"]).unwrap_or(0);
+        view.static_half_field(&["ThreadLocalAllocBuffer::_reserve_for_allocation_prefetch"]).unwrap_or(0);
     // In words. Before JDK 18 there is no entry: it is the size of an object's header.
     let filler = view.static_field(&["CollectedHeap::_lab_alignment_reserve"]).unwrap_or(2);
     Some(u64::from(prefetch).max(filler.min(64)).min(1 << 16) * 8)

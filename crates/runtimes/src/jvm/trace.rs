@@ -125,8 +125,12 @@ pub fn live(
     roots.certain(&mut |word| trace.mark(word));
     // Objects from the class data archive are never collected.
     for area in heap.areas.iter().filter(|area| area.kind == Kind::Archive) {
-        let step = places.granule() as usize;
-        (area.start..area.top).step_by(step).for_each(|address| trace.mark(address));
+        for (count, address) in (area.start..area.top).step_by(places.granule() as usize).enumerate() {
+            if count.is_multiple_of(PLACES_PER_BLOCK as usize) {
+                trace.in_time()?;
+            }
+            trace.mark(address);
+        }
     }
     trace.run()?;
     let certain = Certain { bytes: trace.bytes, of_areas: trace.areas.bytes.clone() };

@@ -65,7 +65,7 @@ impl View<'_> {
     }
 
     /// Reads the 32-bit word in a static field.
-    pub fn fixed_half(&self, names: &[&str]) -> Option<u32> {
+    pub fn static_half_field(&self, names: &[&str]) -> Option<u32> {
         self.half_word(self.address(names)?)
     }
 

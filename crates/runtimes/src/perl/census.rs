@@ -1,11 +1,10 @@
 //! Counts the heads, and checks that they are what perl means before anything is claimed.
 
-use std::time::Instant;
-
 use super::objects::{Head, TYPES, Type};
 use super::spaces::{BodyArena, BodySpaces, HeadArena, split_by_page};
 use crate::perl::layout::{HEAD_BYTES, Layout};
 use crate::work;
+use strandline_claims::runtime::Context;
 use strandline_process::memory::Memory;
 
 pub const ARENAS_PER_JOB: usize = 16;
@@ -75,17 +74,18 @@ pub fn heads(memory: &dyn Memory, arena: &HeadArena, buffer: &mut Vec<u8>, heads
     unread
 }
 
-/// Counts the heads of all arenas.
+/// Counts the heads of all arenas. Also returns whether there was time for all of them.
 pub fn count_heads(
+    context: &Context<'_>,
     memory: &dyn Memory,
     arenas: &[HeadArena],
     bodies: &BodySpaces,
     release: &Layout,
-    until: (usize, Instant),
 ) -> (Census, bool) {
     let jobs = arenas.len().div_ceil(ARENAS_PER_JOB);
     let new = || (Census::default(), Vec::new(), Vec::new());
-    let (states, left) = work::run_jobs(until.0, jobs, until.1, new, |(census, buffer, found), job| {
+    let (workers, deadline) = (context.workers, context.deadline);
+    let (states, left) = work::run_jobs(workers, jobs, deadline, new, |(census, buffer, found), job| {
         let first = job * ARENAS_PER_JOB;
         for (index, arena) in arenas.iter().enumerate().skip(first).take(ARENAS_PER_JOB) {
             census.unread += heads(memory, arena, buffer, found);

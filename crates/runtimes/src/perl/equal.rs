@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 
 use super::facts::Equal;
+use strandline_claims::add_fields;
 
 /// Maximum number of distinct hashes per thread.
 const MAX_KEPT: usize = 1 << 16;
@@ -25,6 +26,13 @@ pub struct Sample {
 struct StringSum {
     strings: u64,
     bytes: u64,
+}
+
+impl StringSum {
+    /// Adds another sum; the lengths come from the target and may be anything.
+    fn add(&mut self, other: &Self) {
+        add_fields!(saturating self, other: strings, bytes);
+    }
 }
 
 /// Passes keys through unchanged: they are hashes already.
@@ -62,9 +70,7 @@ impl Sample {
         if self.mask == MAX_MASK && self.kept.len() > MAX_KEPT && !self.kept.contains_key(&known) {
             return self.skip(bytes);
         }
-        let same = self.kept.entry(known).or_default();
-        same.strings += 1;
-        same.bytes = same.bytes.saturating_add(bytes);
+        self.kept.entry(known).or_default().add(&StringSum { strings: 1, bytes });
         self.shrink();
     }
 
@@ -79,8 +85,7 @@ impl Sample {
 
     /// Counts a string that is not compared.
     pub fn skip(&mut self, bytes: u64) {
-        self.skipped.strings += 1;
-        self.skipped.bytes += bytes;
+        self.skipped.add(&StringSum { strings: 1, bytes });
     }
 
     /// Adds the sample of another thread. The sum does not depend on which thread added which
@@ -90,13 +95,10 @@ impl Sample {
         let mask = self.mask;
         self.kept.retain(|hash, _| hash & mask == 0);
         for (hash, theirs) in other.kept.into_iter().filter(|(hash, _)| hash & mask == 0) {
-            let same = self.kept.entry(hash).or_default();
-            same.strings += theirs.strings;
-            same.bytes = same.bytes.saturating_add(theirs.bytes);
+            self.kept.entry(hash).or_default().add(&theirs);
         }
         self.shrink();
-        self.skipped.strings += other.skipped.strings;
-        self.skipped.bytes += other.skipped.bytes;
+        self.skipped.add(&other.skipped);
     }
 
     /// Returns the figures, extrapolated to all strings.
@@ -182,6 +184,17 @@ mod tests {
         let equal = sample.figures();
         assert_eq!((equal.strings, equal.distinct, equal.repeated_bytes), (6, 4, 32));
         assert_eq!((equal.sampled_one_in, equal.skipped, equal.skipped_bytes), (1, 1, 5000));
+    }
+
+    #[test]
+    fn lengths_may_be_anything() {
+        let mut samples = [Sample::default(), Sample::default()];
+        for sample in &mut samples {
+            (0..3).for_each(|_| sample.skip(u64::MAX / 2));
+        }
+        let [mut all, other] = samples;
+        all.join(other);
+        assert_eq!((all.figures().skipped, all.figures().skipped_bytes), (6, u64::MAX));
     }
 
     #[test]

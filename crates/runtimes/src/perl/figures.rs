@@ -22,10 +22,10 @@ pub fn heads(arenas: &[HeadArena], census: &Census) -> Heads {
 
 /// The figures of bodies, by type; `free_entries` are the free entries of hashes, if known.
 pub fn bodies(arenas: &[BodyArena], survey: &SurveySums, free_entries: Option<u64>) -> Vec<Bodies> {
-    let mut by_whose: BTreeMap<usize, Bodies> = BTreeMap::new();
+    let mut by_type: BTreeMap<usize, Bodies> = BTreeMap::new();
     for (index, arena) in arenas.iter().enumerate() {
-        let bodies = by_whose.entry(arena.body_type).or_default();
-        let used = survey.used.get(index).map_or(0, |used| u64::from(used.0));
+        let bodies = by_type.entry(arena.body_type).or_default();
+        let used = survey.used.get(index).map_or(0, |used| u64::from(used.bodies));
         spaces::body_name(arena.body_type).clone_into(&mut bodies.name);
         bodies.body_bytes = arena.body_bytes;
         bodies.arenas += 1;
@@ -33,10 +33,10 @@ pub fn bodies(arenas: &[BodyArena], survey: &SurveySums, free_entries: Option<u6
         bodies.used += used;
         bodies.free = Some(bodies.free.unwrap_or(0) + arena.slots().saturating_sub(used));
     }
-    if let Some(entries) = by_whose.get_mut(&ENTRIES) {
+    if let Some(entries) = by_type.get_mut(&ENTRIES) {
         let slots = entries.free.unwrap_or(0);
         entries.free = free_entries;
         entries.used = free_entries.map_or(survey.own_entries, |free| slots.saturating_sub(free));
     }
-    by_whose.into_values().collect()
+    by_type.into_values().collect()
 }

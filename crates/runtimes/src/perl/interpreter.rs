@@ -135,9 +135,8 @@ impl<'a> Reader<'a> {
     }
 
     fn read_arenas(&self, arenas: &Arenas, pages: &mut PageCache<'_>, found: &mut Found) {
-        let until = (self.context.workers, self.context.deadline);
         let (census, whole) =
-            census::count_heads(self.memory, &arenas.heads, &arenas.bodies, self.release, until);
+            census::count_heads(self.context, self.memory, &arenas.heads, &arenas.bodies, self.release);
         let arena_bytes = arenas.heads.iter().map(HeadArena::bytes).sum();
         found.facts.heads = figures::heads(&arenas.heads, &census);
         let disagrees = if whole {
@@ -199,8 +198,7 @@ impl<'a> Reader<'a> {
         };
         let own = keys::follow(&at, &survey.own_keys, survey.own_entries, keys::KeyStorage::Own);
         (facts.containers.own_keys, facts.containers.own_key_bytes) = (own.keys, own.bytes);
-        let Some((count, last, address)) = table(pages, arenas.strtab) else { return false };
-        let table = keys::BucketTable { address, last };
+        let Some((count, table)) = table(pages, arenas.strtab) else { return false };
         let shared = keys::follow(&at, &[table], count, keys::KeyStorage::Shared);
         (facts.containers.shared_keys, facts.containers.shared_key_bytes) = (shared.keys, shared.bytes);
         own.is_complete && shared.is_complete
@@ -233,7 +231,7 @@ impl<'a> Reader<'a> {
                 (Some((_, free)), ENTRIES) => free.get(index).copied().unwrap_or_default(),
                 (None, ENTRIES) => [0, 0],
                 _ => [0, 1].map(|page: usize| {
-                    let used = used.1.get(page).copied().unwrap_or(0);
+                    let used = used.bytes_on_pages.get(page).copied().unwrap_or(0);
                     let here = on_pages.get(page).copied().unwrap_or(0).saturating_sub(u64::from(used));
                     u16::try_from(here).unwrap_or(0)
                 }),
@@ -281,8 +279,8 @@ impl<'a> Reader<'a> {
         let mut names = Names::new(PageCache::new(self.memory), self.release, arenas.main_cv);
         let mut kept = roots.kept;
         kept.extend(others);
-        let holders = retained::list_largest(self.context, &mut pages, &mut names, kept, retained);
-        found.named = retained::rows(holders, self.slots.pad, self.slots.buffer);
+        found.named =
+            retained::list_largest(self.context, self.slots, &mut pages, &mut names, kept, retained);
         facts.subs.names_replaced = names.replaced;
         let left_out = roots.left_out + survey.others_left_out + sums.census.subs_left_out;
         add_caveats(&arenas.id, &survey, left_out, sums, found);
@@ -336,9 +334,9 @@ fn display_name(id: &str) -> String {
     }
 }
 
-/// Number of keys, last bucket and table of the hash at `address`.
-fn table(pages: &mut PageCache<'_>, address: u64) -> Option<(u64, u64, u64)> {
+/// Number of keys and table of the hash at `address`.
+fn table(pages: &mut PageCache<'_>, address: u64) -> Option<(u64, keys::BucketTable)> {
     let head = objects::Head::parse(address, &pages.array::<24>(address)?)?;
     let (keys, last) = pages.pair(head.any.checked_add(crate::perl::layout::HASH_KEYS)?)?;
-    (head.u != 0 && last < 1 << 40).then_some((keys, last, head.u))
+    (head.u != 0 && last < 1 << 40).then_some((keys, keys::BucketTable { address: head.u, last }))
 }

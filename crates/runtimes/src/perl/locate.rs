@@ -9,6 +9,7 @@ use std::collections::HashSet;
 use std::os::unix::fs::FileExt;
 
 use crate::batch::PageCache;
+use crate::perl::MAX_PROGRAMS;
 use crate::perl::layout::{Layout, RELEASES, THREAD_SPECIFIC, THREAD_SPECIFIC_KEYS};
 use strandline_process::elf::Object;
 use strandline_process::image::exports;
@@ -92,13 +93,14 @@ impl Program {
     }
 }
 
-/// The mapped files that hold a Perl.
+/// The mapped files that hold a Perl: up to [`MAX_PROGRAMS`], and one more if there are more.
 pub fn find(process: &Process, space: &AddressSpace) -> Vec<Program> {
     let mut seen = HashSet::new();
     let mappings = space.mappings();
     let code = mappings.iter().filter(|mapping| mapping.permissions.execute && mapping.has_file());
     code.filter(|mapping| seen.len() < MAX_FILES && seen.insert((mapping.device, mapping.inode)))
         .filter_map(|mapping| program(process, space, mapping))
+        .take(MAX_PROGRAMS + 1)
         .collect()
 }
 

@@ -30,6 +30,8 @@ mod survey;
 #[cfg(test)]
 mod tests;
 
+use std::collections::HashSet;
+
 use self::facts::Perl;
 use crate::batch::{CountingMemory, PageCache};
 use crate::perl::layout::RELEASES;
@@ -44,6 +46,9 @@ use strandline_claims::refinements::Refinements;
 use strandline_claims::remedy::{Effect, Spec};
 use strandline_claims::runtime::{self, Access, Busy, Context, FinishContext, Found, Pending, Reading};
 use strandline_process::memory::Memory;
+
+/// Limit on Perls read in one process (a program and libraries): each costs time.
+pub const MAX_PROGRAMS: usize = 8;
 
 /// The slots of Perl's claims. All but the last are for chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -155,7 +160,11 @@ pub fn read(context: &Context<'_>, programs: &[locate::Program], refinements: &R
         reading.caveats.push(Caveat::new("slots_taken", reading.facts.found_by.clone(), None, text));
         return reading;
     };
-    for program in programs {
+    if let Some(program) = programs.get(MAX_PROGRAMS) {
+        let text = "the process has more Perls than strandline reads: this one and later ones count for the allocator's rows";
+        reading.caveats.push(Caveat::new("perl_left_out", program.path.clone(), None, text));
+    }
+    for program in programs.iter().take(MAX_PROGRAMS) {
         // A program may hold one Perl and have loaded another.
         let release = program.release().unwrap_or(release);
         let reader = interpreter::Reader::new(context, &memory, release, refinements, slots);
@@ -183,14 +192,19 @@ fn read_program(
     perl: &mut Perl,
 ) {
     let &interpreter::Reader { context, memory, release, .. } = reader;
+    // Two files may lead to one interpreter: a library that is loaded beside the program's own perl
+    // has not set its key, and that number may be the program's key.
+    let known: HashSet<String> = perl.interpreters.iter().map(|one| one.id.clone()).collect();
+    let is_new = |anchor: &locate::InterpreterLocation| {
+        anchor.interpreter.is_none_or(|address| !known.contains(&format!("{address:#x}")))
+    };
     let mut anchors = locate::interpreters(program, release, context.threads, &mut PageCache::new(memory));
+    anchors.retain(is_new);
     if anchors.is_empty() {
         return;
     }
     if may_have_hidden_interpreters(context, program, &anchors) {
-        let runs = context.resident_runs((0, u64::MAX));
-        let until = (context.workers, context.deadline);
-        let (others, whole) = search::search(memory, &runs, release, until);
+        let (others, whole) = search::search(context, memory, release);
         locate::add(&mut anchors, &others, release);
         if !whole {
             let text = "not all memory was searched for interpreters that belong to no thread";
@@ -199,7 +213,7 @@ fn read_program(
     }
     perl.ithreads |= program.has_threads();
     reading.facts.found_by.clone_from(&program.path);
-    for anchor in &anchors {
+    for anchor in anchors.iter().filter(|anchor| is_new(anchor)) {
         let of_interpreter = reader.read(anchor);
         reading.caveats.extend(of_interpreter.caveats);
         reading.named_blocks.extend(of_interpreter.named);

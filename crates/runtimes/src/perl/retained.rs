@@ -1,48 +1,49 @@
 //! Lists retained buffers by name, with the pages that freeing them releases.
 
+use std::time::Instant;
+
+use super::Slots;
 use super::facts::{self, Keeper, Retained};
 use super::names::Names;
-use super::objects::chunk_bytes;
-use super::objects::{IS_MMAPPED, SIZE_BITS};
+use super::objects::{IS_MMAPPED, SIZE_BITS, chunk_bytes};
 use super::roots::Kept;
 use crate::batch::PageCache;
 use crate::resident::resident_bytes;
-use strandline_claims::class::Slot;
 use strandline_claims::runtime::{Context, Named};
 use strandline_process::pages::{PAGE_BYTES, page_of, page_up};
 
 pub const MAX_LISTED: usize = 4096;
 
 /// Fills in `top`, `top_left_out` and `page_bytes` of `retained` from the large buffers, and
-/// returns the holders of the listed ones.
+/// returns the rows of the listed ones.
 pub fn list_largest(
     context: &Context<'_>,
+    slots: Slots,
     pages: &mut PageCache<'_>,
     names: &mut Names<'_>,
     mut kept: Vec<Kept>,
     retained: &mut Retained,
-) -> Vec<(u64, u64, Keeper, String)> {
+) -> Vec<Named> {
     kept.sort_unstable_by_key(|kept| (std::cmp::Reverse(kept.bytes), kept.head));
-    let mut holders = Vec::new();
-    for (index, buffer) in kept.iter().enumerate() {
+    let (listed, others) = kept.split_at(kept.len().min(MAX_LISTED));
+    let mut rows = Vec::new();
+    for buffer in listed {
         let page_bytes = whole_pages(context, pages, buffer);
         retained.page_bytes += page_bytes;
-        if index >= MAX_LISTED {
-            retained.top_left_out.add(buffer.bytes);
-            continue;
-        }
-        let listed = named(names, buffer, page_bytes);
-        holders.push((buffer.pointer, buffer.bytes, buffer.keeper, listed.holder.clone()));
-        retained.top.push(listed);
+        let of = named(names, buffer, page_bytes);
+        let slot = if buffer.keeper == Keeper::Other { slots.buffer } else { slots.pad };
+        let Kept { pointer, bytes, .. } = *buffer;
+        rows.push(Named { pointer, bytes, slot, holder: of.holder.clone() });
+        retained.top.push(of);
     }
-    holders
-}
-
-/// Converts holders of claimed buffers to the form of the rows.
-pub fn rows(holders: Vec<(u64, u64, Keeper, String)>, pad: Slot, other: Slot) -> Vec<Named> {
-    let slot = |keeper| if keeper == Keeper::Other { other } else { pad };
-    let named = |(pointer, bytes, keeper, holder)| Named { pointer, bytes, slot: slot(keeper), holder };
-    holders.into_iter().map(named).collect()
+    for buffer in others {
+        retained.top_left_out.add(buffer.bytes);
+        // Hostile buffers may each span all of memory.
+        if Instant::now() < context.deadline {
+            retained.page_bytes += whole_pages(context, pages, buffer);
+        }
+    }
+    rows
 }
 
 fn named(names: &mut Names<'_>, kept: &Kept, page_bytes: u64) -> facts::Buffer {

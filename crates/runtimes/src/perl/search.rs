@@ -5,11 +5,10 @@
 //! never changed or freed. The interpreter begins at a fixed distance before it and has a chain of
 //! arenas. The search reads all resident memory, so it only runs if there may be such interpreters.
 
-use std::time::Instant;
-
 use crate::batch::PageCache;
 use crate::perl::layout::{HEAD_BYTES, Layout};
 use crate::work;
+use strandline_claims::runtime::Context;
 use strandline_process::memory::{Memory, half_word_at, word_at};
 use strandline_process::range::AddressRange;
 
@@ -21,17 +20,12 @@ const IMMORTAL: std::ops::Range<u32> = 0x7000_0000..0x9000_0000;
 /// Heads of an arena (`PERL_ARENA_SIZE`), with bounds wide enough for unusual builds.
 const SLOTS: std::ops::Range<u32> = 64..0x1_0000;
 
-/// Returns the addresses of possible interpreters in `runs` of memory, and whether all of it was
+/// Returns the addresses of possible interpreters in resident memory, and whether all of it was
 /// searched.
-pub fn search(
-    memory: &dyn Memory,
-    runs: &[AddressRange],
-    release: &Layout,
-    until: (usize, Instant),
-) -> (Vec<u64>, bool) {
+pub fn search(context: &Context<'_>, memory: &dyn Memory, release: &Layout) -> (Vec<u64>, bool) {
     let mut pieces = Vec::new();
     let mut bytes = 0;
-    for &AddressRange { start, end } in runs {
+    for AddressRange { start, end } in context.resident_runs((0, u64::MAX)) {
         let mut at = start;
         while at < end && bytes < MAX_BYTES {
             let next = (at + PIECE_BYTES).min(end);
@@ -42,8 +36,9 @@ pub fn search(
         }
     }
     let new = || (PageCache::new(memory), Vec::new(), Vec::new());
+    let (workers, deadline) = (context.workers, context.deadline);
     let (states, left) =
-        work::run_jobs(until.0, pieces.len(), until.1, new, |(pages, buffer, found), job| {
+        work::run_jobs(workers, pieces.len(), deadline, new, |(pages, buffer, found), job| {
             let Some(&piece) = pieces.get(job) else { return };
             buffer.resize(usize::try_from(piece.len()).unwrap_or(0), 0);
             let got = memory.read_some(piece.start, buffer);

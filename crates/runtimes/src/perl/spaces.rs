@@ -25,8 +25,10 @@ const MAX_IN_SET: u32 = 4096;
 /// Steps between checks of the clock.
 const STEPS: u64 = 1024;
 
+/// An inconsistent structure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damage {
+    /// Its address.
     pub address: u64,
     /// What is wrong there.
     pub what: &'static str,
@@ -46,9 +48,11 @@ const MAX_ADDRESS: u64 = 1 << 56;
 pub struct Bounds {
     /// Resident bytes, which structures cannot exceed.
     pub resident_bytes: u64,
+    /// When to stop.
     pub deadline: Instant,
 }
 
+/// An arena of heads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeadArena {
     /// Its first byte, which is that of the head that links it.
@@ -60,6 +64,7 @@ pub struct HeadArena {
 }
 
 impl HeadArena {
+    /// Its size in bytes.
     pub fn bytes(&self) -> u64 {
         self.slots * layout::HEAD_BYTES
     }
@@ -95,11 +100,14 @@ pub fn head_arenas(pages: &mut PageCache<'_>, root: u64, bounds: &Bounds) -> Res
     }
 }
 
+/// An arena of bodies of one type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BodyArena {
     /// Its first byte.
     pub address: u64,
+    /// Its size in bytes.
     pub bytes: u64,
+    /// Bytes of a body.
     pub body_bytes: u64,
     /// Type of its bodies, see [`body_name`].
     pub body_type: usize,
@@ -131,17 +139,17 @@ pub fn split_by_page(start: u64, offset: u64, bytes: u64) -> [u64; 2] {
     [first, bytes - first]
 }
 
-/// Type of the arenas of hash entries. Other types are the discriminants of [`Type`].
+/// Type of the arenas of hash entries. Other types have the discriminants of [`Type`].
 pub const ENTRIES: usize = 0;
 /// Type of the arenas of hashes with `struct xpvhv_aux`.
 pub const HASHES_WITH_AUX: usize = super::objects::TYPES;
 
 /// The name of a type of bodies.
-pub fn body_name(whose: usize) -> &'static str {
-    match whose {
+pub fn body_name(body_type: usize) -> &'static str {
+    match body_type {
         ENTRIES => "HE",
         HASHES_WITH_AUX => "PVHV with aux",
-        _ => super::objects::NAMES.get(whose).map_or("", |entry| entry.1),
+        _ => super::objects::NAMES.get(body_type).map_or("", |entry| entry.1),
     }
 }
 
@@ -205,7 +213,7 @@ fn body_arena(pages: &mut PageCache<'_>, place: u64, release: &Layout) -> Result
     let code = half_word_at(&read, 16).unwrap_or(u32::MAX);
     let unknown = Damage::new(place, "an arena of bodies of an unknown type");
     let kind = Type::of(code, release).ok_or(unknown.clone())?;
-    let (whose, body_bytes) = match (kind, release.hash_with_aux_bytes()) {
+    let (body_type, body_bytes) = match (kind, release.hash_with_aux_bytes()) {
         (Type::Null, _) => (ENTRIES, layout::ENTRY_BYTES),
         (Type::Iv, Some(bytes)) => (HASHES_WITH_AUX, bytes),
         (kind, _) => (kind as usize, kind.body(release).ok_or(unknown)?.bytes),
@@ -214,5 +222,5 @@ fn body_arena(pages: &mut PageCache<'_>, place: u64, release: &Layout) -> Result
     if address == 0 || !address.is_multiple_of(8) || !fits {
         return Err(Damage::new(place, "an arena of bodies of an impossible size"));
     }
-    Ok(BodyArena { address, bytes, body_bytes, body_type: whose })
+    Ok(BodyArena { address, bytes, body_bytes, body_type })
 }

@@ -38,6 +38,15 @@ pub struct Glob {
     pub head: u64,
 }
 
+/// Bodies in use of an arena.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct UsedBodies {
+    /// Number of bodies.
+    pub bodies: u32,
+    /// Their bytes on each of the arena's two pages.
+    pub bytes_on_pages: [u16; 2],
+}
+
 /// Sums over values.
 #[derive(Default)]
 pub struct SurveySums {
@@ -55,8 +64,8 @@ pub struct SurveySums {
     pub globs: Vec<Glob>,
     /// Values, globs and hashes beyond the bounds.
     pub others_left_out: u64,
-    /// For each arena of bodies: bodies in use, and their bytes on each page.
-    pub used: Vec<(u32, [u16; 2])>,
+    /// For each arena of bodies, those in use.
+    pub used: Vec<UsedBodies>,
     /// Tables of the hashes with their own keys.
     pub own_keys: Vec<BucketTable>,
     /// Entries of these hashes.
@@ -97,8 +106,8 @@ impl Amount {
 
 impl SurveySums {
     /// Counts a retained buffer; returns `slot`.
-    pub fn retain(&mut self, whose: RetainedBy, bytes: u64, slot: Slot) -> Slot {
-        if let Some(amount) = self.retained.get_mut(whose as usize) {
+    pub fn retain(&mut self, kind: RetainedBy, bytes: u64, slot: Slot) -> Slot {
+        if let Some(amount) = self.retained.get_mut(kind as usize) {
             amount.add(bytes);
         }
         slot
@@ -194,8 +203,10 @@ impl SurveySums {
             self.used = other.used;
         } else {
             for (mine, theirs) in self.used.iter_mut().zip(other.used) {
-                mine.0 += theirs.0;
-                mine.1 = [mine.1[0].saturating_add(theirs.1[0]), mine.1[1].saturating_add(theirs.1[1])];
+                mine.bodies += theirs.bodies;
+                for (sum, here) in mine.bytes_on_pages.iter_mut().zip(theirs.bytes_on_pages) {
+                    *sum = sum.saturating_add(here);
+                }
             }
         }
         self.own_keys.extend(other.own_keys);

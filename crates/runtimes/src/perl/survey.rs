@@ -10,7 +10,7 @@ use super::keys::BucketTable;
 use super::objects::{BodyPlace, Head, Storage, Type, chunk_bytes};
 use super::roots::{self, Buffer, MAX_BUFFER_BYTES, Mark};
 use super::spaces::{BodyArena, HeadArena};
-use super::sums::{RetainedBy, SurveySums, add};
+use super::sums::{RetainedBy, SurveySums, UsedBodies, add};
 use crate::batch::{Batch, PageCache};
 use crate::perl::layout::{self as layout, HEAD_BYTES, Layout, flags};
 use crate::work;
@@ -121,7 +121,7 @@ impl Value {
 impl<'a> Surveyor<'a> {
     fn new(context: &'a SurveyContext<'a>) -> Self {
         let mut sums = SurveySums::default();
-        sums.used.resize(context.bodies.len(), (0, [0; 2]));
+        sums.used.resize(context.bodies.len(), UsedBodies::default());
         Self {
             context,
             batch: Batch::new(context.memory),
@@ -207,8 +207,8 @@ impl<'a> Surveyor<'a> {
         self.last_arena = index;
         if let (Some(arena), Some(used)) = (bodies.get(index), self.sums.used.get_mut(index)) {
             let on_pages = arena.bytes_by_page(start - arena.address, bytes);
-            used.0 += 1;
-            for (sum, here) in used.1.iter_mut().zip(on_pages) {
+            used.bodies += 1;
+            for (sum, here) in used.bytes_on_pages.iter_mut().zip(on_pages) {
                 *sum = sum.saturating_add(u16::try_from(here).unwrap_or(u16::MAX));
             }
         }

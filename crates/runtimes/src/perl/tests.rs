@@ -11,7 +11,7 @@ use super::locate::{Addresses, InterpreterLocation};
 use super::objects::Type;
 use super::*;
 use crate::perl::layout::{ENTRY_BYTES, HEAD_BYTES, Layout, flags};
-use strandline_claims::class::Refinement;
+use strandline_claims::class::{FreeSlots, Refinement};
 use strandline_process::map::AddressSpace;
 use strandline_process::pages::{PAGE_BYTES, page_of};
 use strandline_process::procfs::Process;
@@ -299,8 +299,9 @@ fn what_pads_keep_is_named() {
     assert_eq!(claimed(&refinements, buffer_of(&fabric, number), 8000), None);
     assert_eq!(found.named.len(), 2);
     let heads = claimed(&refinements, HEADS, 4088).unwrap();
-    let free = facts.heads.free * HEAD_BYTES;
-    assert_eq!((heads.bytes, heads.free), (4080, Some((slots.arena_free, [free as u16, 0]))));
+    let free_bytes = (facts.heads.free * HEAD_BYTES) as u16;
+    let free = FreeSlots { class: slots.arena_free, bytes_on_pages: [free_bytes, 0] };
+    assert_eq!((heads.bytes, heads.free), (4080, Some(free)));
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::heap::DynamicSpace;
-use super::objects::{Kinds, Run};
+use super::objects::{Kinds, Object, Run};
 use super::spaces::Slots;
 use super::store::{HeapCopy, UnitIndex};
 use crate::resident::bytes_of;
@@ -258,20 +258,20 @@ impl CensusContext<'_> {
         counter: &mut TypeCounter,
     ) -> u64 {
         let is_large = self.heap.pages.get(run.page).is_some_and(|page| page.is_large(self.layout));
-        super::objects::walk(self.store, self.kinds, run, |at, words, header| {
+        super::objects::walk(self.store, self.kinds, run, |Object { address: at, words, header }| {
             let bytes = words * 8;
             let (index, generation) = self
                 .heap
                 .page_of(at)
                 .map_or((0, 0), |(index, page)| (index, usize::from(page.generation) % GENERATIONS));
-            let spot = self.store.spot(at);
-            let is_reached = spot.is_some_and(|spot| self.store.is_marked(spot));
+            let unit = self.store.unit(at);
+            let is_reached = unit.is_some_and(|unit| self.store.is_marked(unit));
             let is_live = is_reached || generation == PSEUDO_STATIC;
             if is_reached && generation != PSEUDO_STATIC {
                 if is_large {
                     census.large_resident_bytes += bytes_of(self.pages.runs_in(at, at + bytes));
                     census.large_bytes += bytes;
-                } else if !self.is_pinned(index, spot) {
+                } else if !self.is_pinned(index, unit) {
                     census.moved_bytes += bytes;
                 }
             }
@@ -294,10 +294,10 @@ impl CensusContext<'_> {
         })
     }
 
-    /// Whether conservative roots pin the object at `spot`, on page `page`.
-    fn is_pinned(&self, page: usize, spot: Option<UnitIndex>) -> bool {
+    /// Whether conservative roots pin the object at `unit`, on page `page`.
+    fn is_pinned(&self, page: usize, unit: Option<UnitIndex>) -> bool {
         self.pinned.get(page).copied().unwrap_or(false)
-            && spot.is_some_and(|spot| self.pins.binary_search(&spot).is_ok())
+            && unit.is_some_and(|unit| self.pins.binary_search(&unit).is_ok())
     }
 
     #[inline]

@@ -22,7 +22,7 @@ use strandline_claims::range::{PAGE_BYTES, RangePages, is_all_zero, page_up};
 use strandline_claims::runtime::Context;
 use strandline_process::buffer::ReadBuffer;
 use strandline_process::namespaces;
-use strandline_process::range::{AddressRange, overlapping};
+use strandline_process::range::{AddressRange, RangeSet};
 
 /// Pages of the collector per span.
 const PAGES_AT_ONCE: usize = 32;
@@ -75,9 +75,10 @@ pub struct Copied {
     pub store: HeapCopy,
     /// Bytes of target memory that were read.
     pub bytes_read: u64,
+    /// In address order, without overlap.
     parts: Vec<FilePart>,
-    /// Resident runs that were copied, in address order. The memory between them is that of files.
-    runs: Vec<AddressRange>,
+    /// Resident memory that was copied. The memory between its ranges is that of files.
+    runs: RangeSet,
     /// Resident bytes that could not be read.
     bytes_missing: u64,
     /// Mappings whose file could not be opened.
@@ -132,12 +133,10 @@ impl CopyPlan {
         reserved: &ReservedMemory,
     ) -> Option<Copied> {
         let mut store = HeapCopy::with_pages(self.pages(), reserved)?;
-        let mut runs: Vec<AddressRange> = Vec::new();
         for PlannedArea { range, pages } in &self.areas {
             store.add_area(range.start, range.end, pages);
-            runs.extend(context.resident_runs(*range));
         }
-        runs.sort_unstable();
+        let runs: RangeSet = self.areas.iter().flat_map(|area| context.resident_runs(area.range)).collect();
         let bytes_read = AtomicU64::new(0);
         let bytes_missing = AtomicU64::new(0);
         let deadline_passed = AtomicBool::new(false);
@@ -210,13 +209,13 @@ impl CopyPlan {
 /// Copies the resident part of pages of the collector, and notes in `pages` which pages are zero.
 fn copy_pages(
     context: &Context<'_>,
-    runs: &[AddressRange],
+    runs: &RangeSet,
     address: u64,
     bytes: &mut [u8],
     pages: &RangePages,
 ) -> CopyCount {
     let mut count = CopyCount::default();
-    for run in clipped(runs, AddressRange::sized(address, bytes.len() as u64)) {
+    for run in runs.within(AddressRange::sized(address, bytes.len() as u64)) {
         let part = bytes.get_mut((run.start - address) as usize..(run.end - address) as usize);
         let Some(part) = part else { continue };
         let got = context.memory.read_some(run.start, part).min(part.len());
@@ -236,11 +235,6 @@ fn copy_pages(
     count
 }
 
-/// The parts of `runs` that are in `range`.
-fn clipped(runs: &[AddressRange], range: AddressRange) -> impl Iterator<Item = AddressRange> {
-    overlapping(runs, range).iter().map(move |run| run.intersection(range))
-}
-
 impl Copied {
     /// Reads from the mapped files the pages that were not resident anonymous memory. Returns the
     /// bytes that could not be read, from memory or from files.
@@ -249,11 +243,14 @@ impl Copied {
         let runs = std::mem::take(&mut self.runs);
         for (address, bytes) in self.store.pages_mut() {
             let page = AddressRange::sized(address, bytes.len() as u64);
-            for part in self.parts.iter().filter(|part| part.range.overlaps(page)) {
-                for gap in gaps(&runs, part.range.intersection(page)) {
+            let first = self.parts.partition_point(|part| part.range.end <= page.start);
+            let parts = self.parts.iter().skip(first);
+            for part in parts.take_while(|part| part.range.start < page.end) {
+                for gap in runs.gaps_in(part.range.intersection(page)) {
                     let target = bytes.get_mut((gap.start - address) as usize..(gap.end - address) as usize);
                     let Some(target) = target else { continue };
-                    missing += read_mapped(&part.file, target, part.offset + (gap.start - part.range.start));
+                    let offset = part.offset.saturating_add(gap.start - part.range.start);
+                    missing += read_mapped(&part.file, target, offset);
                 }
             }
         }
@@ -281,22 +278,6 @@ fn read_mapped(file: &File, target: &mut [u8], offset: u64) -> u64 {
     0
 }
 
-/// The parts of `range` that are in none of `runs`.
-fn gaps(runs: &[AddressRange], range: AddressRange) -> Vec<AddressRange> {
-    let mut gaps = Vec::new();
-    let mut at = range.start;
-    for run in clipped(runs, range) {
-        if at < run.start {
-            gaps.push(AddressRange::new(at, run.start));
-        }
-        at = at.max(run.end);
-    }
-    if at < range.end {
-        gaps.push(AddressRange::new(at, range.end));
-    }
-    gaps
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -319,15 +300,5 @@ mod tests {
         assert_eq!(read_mapped(&file, &mut bytes, 2 * PAGE_BYTES), 3 * PAGE_BYTES);
         let folder = File::open(std::env::temp_dir()).unwrap();
         assert_eq!(read_mapped(&folder, &mut bytes, 0), 3 * PAGE_BYTES);
-    }
-
-    #[test]
-    fn gaps_and_runs_make_up_a_range() {
-        let runs = [(10, 20), (30, 40)].map(AddressRange::from);
-        let parts: Vec<AddressRange> = clipped(&runs, AddressRange::new(15, 35)).collect();
-        assert_eq!(parts, [(15, 20), (30, 35)].map(AddressRange::from));
-        let between = gaps(&runs, AddressRange::new(0, 50));
-        assert_eq!(between, [(0, 10), (20, 30), (40, 50)].map(AddressRange::from));
-        assert_eq!(gaps(&runs, AddressRange::new(12, 18)), []);
     }
 }

@@ -10,11 +10,13 @@ use super::locate::Program;
 use crate::sbcl::layout::{
     GC_PAGE_BYTES, GENERATION_BYTES, GENERATIONS, Layout, PAGE_ENTRY_BYTES, PSEUDO_STATIC,
 };
+use strandline_claims::range::MAX_BYTES;
 use strandline_process::memory::{Memory, half_word_at, word_at};
 
 /// Entries of the page table read at a time.
 const BLOCK_ENTRIES: usize = 16384;
-/// Upper bound on dynamic space: 64 TiB.
+/// Upper bound on dynamic space: 64 TiB. Of these, pages within [`MAX_BYTES`] may be in use: each
+/// takes 12 bytes here, and claims cover no more.
 const MAX_SPACE_BYTES: u64 = 64 << 40;
 
 /// The entry of one page of the collector in the page table.
@@ -98,7 +100,9 @@ impl DynamicSpace {
         let start = value("DYNAMIC_SPACE_START")?;
         let page_count = value("page_table_pages")?;
         let next_free = value("next_free_page")?;
-        let is_valid = start != 0 && start.is_multiple_of(GC_PAGE_BYTES) && next_free <= page_count;
+        let is_valid = start != 0
+            && start.is_multiple_of(GC_PAGE_BYTES)
+            && next_free <= page_count.min(MAX_BYTES / GC_PAGE_BYTES);
         let size = page_count.checked_mul(GC_PAGE_BYTES).filter(|&size| size <= MAX_SPACE_BYTES);
         let size = size.filter(|size| is_valid && start.checked_add(*size).is_some());
         let Some(size_bytes) = size else {
@@ -180,6 +184,12 @@ impl DynamicSpace {
         self.start + self.pages.len() as u64 * GC_PAGE_BYTES
     }
 
+    /// First byte behind the part that is claimed: a claim covers at most [`MAX_BYTES`], and no
+    /// page behind these is in use.
+    pub fn claim_end(&self) -> u64 {
+        self.start + self.size_bytes.min(MAX_BYTES)
+    }
+
     /// Address of the page `index`.
     pub fn address_of(&self, index: usize) -> u64 {
         self.start + index as u64 * GC_PAGE_BYTES
@@ -240,4 +250,18 @@ fn parse_page(entry: &[u8], layout: &Layout) -> Result<Page, ReadError> {
 /// Whether a generation is the pseudo-static one, which is never collected.
 pub fn is_pseudo_static(generation: usize) -> bool {
     generation == PSEUDO_STATIC
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_claim_is_no_larger_than_its_pages() {
+        let end = |size_bytes: u64| {
+            DynamicSpace { start: GC_PAGE_BYTES, size_bytes, ..DynamicSpace::default() }.claim_end()
+        };
+        assert_eq!(end(8 * GC_PAGE_BYTES), 9 * GC_PAGE_BYTES);
+        assert_eq!(end(2 * MAX_BYTES), GC_PAGE_BYTES + MAX_BYTES);
+    }
 }

@@ -27,7 +27,7 @@ pub fn known_release(version: &str) -> Option<(Release, &'static Layout)> {
     let layout = layout_of(release)?;
     let is_between = version.split(['.', '-']).nth(3).is_some_and(|part| part.parse::<u32>().is_ok());
     let next = Release(release.0, release.1, release.2.saturating_add(1));
-    let changes = [HASH_TABLE_FLAGS_RAW, layout.layout_classoid.1];
+    let changes = [HASH_TABLE_FLAGS_RAW, layout.layout_classoid.moved_in];
     let is_changed = layout_of(next) != Some(layout) || changes.contains(&next);
     (!(is_between && is_changed)).then_some((release, layout))
 }
@@ -116,6 +116,33 @@ pub enum ObjectKind {
     Filler,
 }
 
+/// A word of an object that holds a pointer and other bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MaskedPointer {
+    /// Index of the word.
+    pub word: usize,
+    /// Mask of the pointer in it.
+    pub mask: u64,
+}
+
+/// A word of an object that moved in one release.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MovedWord {
+    /// Its index before.
+    pub before: usize,
+    /// The release in which it moved.
+    pub moved_in: Release,
+    /// Its index since.
+    pub since: usize,
+}
+
+impl MovedWord {
+    /// Its index in a release.
+    pub fn index(self, release: Release) -> usize {
+        if release >= self.moved_in { self.since } else { self.before }
+    }
+}
+
 /// Structures that differ between releases.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Layout {
@@ -135,12 +162,10 @@ pub struct Layout {
     pub widetags: usize,
     /// Position of the flags in a vector's header (`ARRAY_FLAGS_POSITION`).
     pub vector_flags_shift: u32,
-    /// Index of a symbol's word that points to its name, and the mask of the pointer in it
-    /// (objdef.lisp).
-    pub symbol_name: (usize, u64),
-    /// Index of the word of a layout that points to the classoid; from the given release on the
-    /// second index applies.
-    pub layout_classoid: (usize, Release, usize),
+    /// A symbol's word that points to its name (objdef.lisp).
+    pub symbol_name: MaskedPointer,
+    /// Word of a layout that points to the classoid.
+    pub layout_classoid: MovedWord,
     /// Whether a filler's words are counted in its header's upper half; if not, above the widetag
     /// and without the header.
     pub filler_in_upper_half: bool,
@@ -245,8 +270,8 @@ pub const LAYOUTS: [Layout; 2] = [
         region_words: 4,
         widetags: 0,
         vector_flags_shift: 8,
-        symbol_name: (4, u64::MAX),
-        layout_classoid: (3, Release(2, 5, 7), 4),
+        symbol_name: MaskedPointer { word: 4, mask: u64::MAX },
+        layout_classoid: MovedWord { before: 3, moved_in: Release(2, 5, 7), since: 4 },
         filler_in_upper_half: false,
         character: 0x49,
     },
@@ -258,8 +283,8 @@ pub const LAYOUTS: [Layout; 2] = [
         region_words: 3,
         widetags: 1,
         vector_flags_shift: 16,
-        symbol_name: (5, 0xffff_ffff_ffff),
-        layout_classoid: (3, Release(2, 5, 7), 4),
+        symbol_name: MaskedPointer { word: 5, mask: 0xffff_ffff_ffff },
+        layout_classoid: MovedWord { before: 3, moved_in: Release(2, 5, 7), since: 4 },
         filler_in_upper_half: true,
         character: 0x51,
     },

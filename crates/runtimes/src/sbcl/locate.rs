@@ -8,6 +8,7 @@
 
 use std::collections::BTreeMap;
 
+use super::MAX_PROGRAMS;
 use super::room::ReservedMemory;
 use crate::sbcl::layout::{Layout, Release, known_release};
 use strandline_process::elf::Object;
@@ -155,7 +156,7 @@ fn is_version_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'+' | b'_')
 }
 
-/// The mapped files that hold an SBCL.
+/// The mapped files that hold an SBCL: up to [`MAX_PROGRAMS`], and one more if there are more.
 pub fn find(process: &Process, space: &AddressSpace) -> Vec<Program> {
     let executable = process.executable().unwrap_or_default();
     let mut known: Vec<(u64, (u32, u32))> = Vec::new();
@@ -165,6 +166,9 @@ pub fn find(process: &Process, space: &AddressSpace) -> Vec<Program> {
     // are of use.
     for mapping in space.mappings().iter().filter(|mapping| mapping.permissions.execute && mapping.has_file())
     {
+        if found.len() > MAX_PROGRAMS {
+            break;
+        }
         let name = mapping.name.strip_suffix(" (deleted)").unwrap_or(&mapping.name);
         let file = name.rsplit('/').next().unwrap_or(name);
         let may_be = mapping.name == executable || file.contains("sbcl");
@@ -173,7 +177,12 @@ pub fn find(process: &Process, space: &AddressSpace) -> Vec<Program> {
             continue;
         }
         tries += 1;
-        if let Some(program) = program(process, space, mapping) {
+        if let Some(mut program) = program(process, space, mapping) {
+            // Memory is reserved for one: each reservation may take half of what is available.
+            if program.layout().is_some() && found.iter().all(|other: &Program| other.room.bytes() == 0) {
+                let live = ByPid::new(process.pid());
+                program.room = ReservedMemory::of(&|name| program.value(&live, name));
+            }
             known.push(key);
             found.push(program);
         }
@@ -198,12 +207,7 @@ fn program(process: &Process, space: &AddressSpace, mapping: &Mapping) -> Option
     }
     let version = object.section(b".rodata").and_then(|constants| version_in(&constants.bytes));
     let path = printable(&mapping.name, 256);
-    let mut program = Program { path, version, room: ReservedMemory::default(), symbols };
-    if program.layout().is_some() {
-        let live = ByPid::new(process.pid());
-        program.room = ReservedMemory::of(&|name| program.value(&live, name));
-    }
-    Some(program)
+    Some(Program { path, version, room: ReservedMemory::default(), symbols })
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 //! here a raw word that happens to look like a pointer to an object's start keeps that object. Weak
 //! pointers and weak vectors keep nothing; weak hash tables keep what `scan_weak_hashtable`
 //! (gc-common.c) would: in a table weak on keys, the value of each pair whose key is live. Each
-//! spot enters the list of work once, which bounds the list by the number of objects.
+//! unit enters the list of work once, which bounds the list by the number of objects.
 
 use super::heap::DynamicSpace;
 use super::objects::{Kinds, instance_slots};
@@ -50,8 +50,8 @@ pub struct Tracer<'a> {
     pinned: Vec<bool>,
     /// The objects that conservative roots pin.
     pins: Vec<UnitIndex>,
-    /// What first reached each spot, if that is recorded: an object's spot, or a root's number
-    /// counted down from the largest spot.
+    /// What first reached each unit, if that is recorded: an object's unit, or a root's number
+    /// counted down from the largest unit.
     parents: Vec<UnitIndex>,
     /// The object or root that is being scanned.
     from: UnitIndex,
@@ -88,18 +88,18 @@ impl<'a> Tracer<'a> {
         if word & 3 != 3 {
             return;
         }
-        let Some(spot) = self.store.spot(word & !LOWTAG_MASK) else { return };
-        if self.store.mark(spot) {
-            self.reach(spot);
-        } else if word & LOWTAG_MASK == FUN_LOWTAG && !self.store.is_start(spot) {
-            self.visit_function(word & !LOWTAG_MASK, spot);
+        let Some(unit) = self.store.unit(word & !LOWTAG_MASK) else { return };
+        if self.store.mark(unit) {
+            self.reach(unit);
+        } else if word & LOWTAG_MASK == FUN_LOWTAG && !self.store.is_start(unit) {
+            self.visit_function(word & !LOWTAG_MASK, unit);
         }
     }
 
     #[inline]
-    fn reach(&mut self, spot: UnitIndex) {
-        self.work.push(spot);
-        if let Some(parent) = self.parents.get_mut(spot as usize) {
+    fn reach(&mut self, unit: UnitIndex) {
+        self.work.push(unit);
+        if let Some(parent) = self.parents.get_mut(unit as usize) {
             *parent = self.from;
         }
     }
@@ -107,7 +107,7 @@ impl<'a> Tracer<'a> {
     /// Records what reached each object, nearest to the roots first. Takes four bytes for each 16
     /// of the copy.
     pub fn record_parents(&mut self) {
-        self.parents = vec![0; self.store.spots()];
+        self.parents = vec![0; self.store.unit_count()];
     }
 
     /// Attributes everything visited from now on to the root of this number.
@@ -115,25 +115,25 @@ impl<'a> Tracer<'a> {
         self.from = UnitIndex::MAX - u32::try_from(number).unwrap_or(0);
     }
 
-    /// What reached an object: the spot of another, or the number of a root as `Err`.
-    pub fn parent(&self, spot: UnitIndex, roots: usize) -> Option<Result<UnitIndex, usize>> {
-        let parent = *self.parents.get(spot as usize)?;
+    /// What reached an object: the unit of another, or the number of a root as `Err`.
+    pub fn parent(&self, unit: UnitIndex, roots: usize) -> Option<Result<UnitIndex, usize>> {
+        let parent = *self.parents.get(unit as usize)?;
         let number = (UnitIndex::MAX - parent) as usize;
         Some(if number < roots { Err(number) } else { Ok(parent) })
     }
 
     /// Marks the code that a function is in. The function's header counts the words from the start
     /// of the code.
-    fn visit_function(&mut self, address: u64, spot: UnitIndex) {
-        let header = self.store.word_on_page(spot, 0);
+    fn visit_function(&mut self, address: u64, unit: UnitIndex) {
+        let header = self.store.word_on_page(unit, 0);
         if self.kinds.of(header) != Some(ObjectKind::SimpleFun) {
             return;
         }
         let code = address.wrapping_sub(((header >> 8) & 0xff_ffff) * 8);
-        if let Some(spot) = self.store.spot(code)
-            && self.store.mark(spot)
+        if let Some(unit) = self.store.unit(code)
+            && self.store.mark(unit)
         {
-            self.reach(spot);
+            self.reach(unit);
         }
     }
 
@@ -144,9 +144,9 @@ impl<'a> Tracer<'a> {
             self.visit(word);
         } else if word & LOWTAG_MASK == 0 && word != 0 {
             let address = word.wrapping_sub(FUN_RAW_OFFSET + FUN_LOWTAG);
-            if let Some(spot) = self.store.spot(address) {
-                if self.kinds.of(self.store.word_on_page(spot, 0)) == Some(ObjectKind::SimpleFun) {
-                    self.visit_function(address, spot);
+            if let Some(unit) = self.store.unit(address) {
+                if self.kinds.of(self.store.word_on_page(unit, 0)) == Some(ObjectKind::SimpleFun) {
+                    self.visit_function(address, unit);
                 } else {
                     self.visit_trampoline(word);
                 }
@@ -161,12 +161,12 @@ impl<'a> Tracer<'a> {
         for (before, kind) in
             [(FUN_RAW_OFFSET + FUN_LOWTAG, ObjectKind::FunInstance), (TRAMPOLINE_BYTES, ObjectKind::Code)]
         {
-            let Some(spot) = self.store.spot(word.wrapping_sub(before)) else { continue };
+            let Some(unit) = self.store.unit(word.wrapping_sub(before)) else { continue };
             let is_start =
-                self.store.is_start(spot) && self.kinds.of(self.store.word_on_page(spot, 0)) == Some(kind);
+                self.store.is_start(unit) && self.kinds.of(self.store.word_on_page(unit, 0)) == Some(kind);
             if is_start {
-                if self.store.mark(spot) {
-                    self.reach(spot);
+                if self.store.mark(unit) {
+                    self.reach(unit);
                 }
                 return;
             }
@@ -176,19 +176,19 @@ impl<'a> Tracer<'a> {
     /// Visits a word of a stack or a register (`conservative_root_p`): it must point into code, or
     /// have the tag of an object that starts at its target.
     pub fn visit_ambiguous(&mut self, word: u64) {
-        let Some(spot) = self.store.spot(word & !LOWTAG_MASK) else { return };
+        let Some(unit) = self.store.unit(word & !LOWTAG_MASK) else { return };
         let page = self.heap.page_of(word).map(|(_, page)| page);
         let in_code = page.is_none_or(|page| page.content(self.layout) == self.layout.page_types.code);
-        if in_code && let Some(start) = self.store.start_before(spot, MAX_CODE_UNITS) {
+        if in_code && let Some(start) = self.store.start_before(unit, MAX_CODE_UNITS) {
             let header = self.store.word_on_page(start, 0);
             let words = self.kinds.words(header, self.store.word_on_page(start, 1)).unwrap_or(0);
             let is_code = self.kinds.of(header) == Some(ObjectKind::Code);
-            if is_code && u64::from(spot - start) * 2 < words {
+            if is_code && u64::from(unit - start) * 2 < words {
                 self.pin(start);
                 return;
             }
         }
-        let kind = self.kinds.of(self.store.word_on_page(spot, 0));
+        let kind = self.kinds.of(self.store.word_on_page(unit, 0));
         let fits = match (word & LOWTAG_MASK, kind) {
             (LIST_LOWTAG, Some(ObjectKind::Cons)) | (INSTANCE_LOWTAG, Some(ObjectKind::Instance)) => true,
             (FUN_LOWTAG, Some(kind)) => matches!(kind, ObjectKind::Closure | ObjectKind::FunInstance),
@@ -203,8 +203,8 @@ impl<'a> Tracer<'a> {
             ),
             _ => false,
         };
-        if fits && self.store.is_start(spot) {
-            self.pin(spot);
+        if fits && self.store.is_start(unit) {
+            self.pin(unit);
         }
     }
 
@@ -216,28 +216,28 @@ impl<'a> Tracer<'a> {
         self.visit(word >> 32);
     }
 
-    fn pin(&mut self, spot: UnitIndex) {
-        let address = self.store.address(spot);
+    fn pin(&mut self, unit: UnitIndex) {
+        let address = self.store.address(unit);
         let words =
-            self.kinds.words(self.store.word_on_page(spot, 0), self.store.word_on_page(spot, 1)).unwrap_or(2);
+            self.kinds.words(self.store.word_on_page(unit, 0), self.store.word_on_page(unit, 1)).unwrap_or(2);
         if let Some((first, _)) = self.heap.page_of(address) {
             let last = self.heap.page_of(address + words * 8 - 1).map_or(first, |(last, _)| last);
             if let Some(pages) = self.pinned.get_mut(first..=last) {
                 pages.fill(true);
             }
-            self.pins.push(spot);
+            self.pins.push(unit);
         }
-        if self.store.mark(spot) {
-            self.reach(spot);
+        if self.store.mark(unit) {
+            self.reach(unit);
         }
     }
 
     /// Marks an object that is itself a root.
     pub fn visit_object(&mut self, address: u64) {
-        if let Some(spot) = self.store.spot(address)
-            && self.store.mark(spot)
+        if let Some(unit) = self.store.unit(address)
+            && self.store.mark(unit)
         {
-            self.reach(spot);
+            self.reach(unit);
         }
     }
 
@@ -245,15 +245,15 @@ impl<'a> Tracer<'a> {
     pub fn run(&mut self) {
         for round in 0.. {
             if self.parents.is_empty() {
-                while let Some(spot) = self.work.pop() {
-                    self.scan(spot);
+                while let Some(unit) = self.work.pop() {
+                    self.scan(unit);
                 }
             }
             while !self.work.is_empty() {
                 // Goes one step from the roots at a time, so that paths are short.
-                for spot in std::mem::take(&mut self.work) {
-                    self.from = spot;
-                    self.scan(spot);
+                for unit in std::mem::take(&mut self.work) {
+                    self.from = unit;
+                    self.scan(unit);
                 }
             }
             // A chain of tables may take a round each. A heap with longer chains is made to take
@@ -266,8 +266,8 @@ impl<'a> Tracer<'a> {
     }
 
     /// Visits what an object points to.
-    fn scan(&mut self, spot: UnitIndex) {
-        let (header, second) = (self.store.word_on_page(spot, 0), self.store.word_on_page(spot, 1));
+    fn scan(&mut self, unit: UnitIndex) {
+        let (header, second) = (self.store.word_on_page(unit, 0), self.store.word_on_page(unit, 1));
         let Some(kind) = self.kinds.of(header) else { return };
         match kind {
             ObjectKind::Cons => {
@@ -285,7 +285,7 @@ impl<'a> Tracer<'a> {
             }
             _ => {}
         }
-        let address = self.store.address(spot);
+        let address = self.store.address(unit);
         let words = self.kinds.words(header, second).unwrap_or(0);
         let store = self.store;
         match kind {
@@ -306,8 +306,8 @@ impl<'a> Tracer<'a> {
                 store.each_word(address, 1, words, |_, word| self.visit_raw(word))
             }
             ObjectKind::Symbol => {
-                let (name, mask) = self.layout.symbol_name;
-                let masked = |index, word| if index == name as u64 { word & mask } else { word };
+                let name = self.layout.symbol_name;
+                let masked = |index, word| if index == name.word as u64 { word & name.mask } else { word };
                 store.each_word(address, 1, words, |index, word| self.visit(masked(index, word)));
             }
             ObjectKind::Code => {
@@ -343,7 +343,8 @@ impl<'a> Tracer<'a> {
         if table & LOWTAG_MASK != INSTANCE_LOWTAG {
             return None;
         }
-        let flags = self.store.word((table & !LOWTAG_MASK) + HASH_TABLE_FLAGS as u64 * 8)?;
+        let flags = (table & !LOWTAG_MASK).checked_add(HASH_TABLE_FLAGS as u64 * 8)?;
+        let flags = self.store.word(flags)?;
         let flags = if self.release >= HASH_TABLE_FLAGS_RAW { flags } else { flags / 2 };
         (flags <= 0xff && flags & TABLE_IS_WEAK != 0).then_some(flags >> 6 & 3)
     }
@@ -363,7 +364,7 @@ impl<'a> Tracer<'a> {
                     _ => {}
                 }
             });
-            self.from = self.store.spot(table.pairs).unwrap_or(0);
+            self.from = self.store.unit(table.pairs).unwrap_or(0);
             for (key, value) in pairs {
                 let (key_lives, value_lives) = (self.is_live(key), self.is_live(value));
                 let keeps = match table.weakness {
@@ -387,17 +388,32 @@ impl<'a> Tracer<'a> {
         if word & 3 != 3 {
             return true;
         }
-        let Some(spot) = self.store.spot(word & !LOWTAG_MASK) else { return true };
-        if self.store.is_start(spot) || word & LOWTAG_MASK != FUN_LOWTAG {
-            return self.store.is_marked(spot);
+        let Some(unit) = self.store.unit(word & !LOWTAG_MASK) else { return true };
+        if self.store.is_start(unit) || word & LOWTAG_MASK != FUN_LOWTAG {
+            return self.store.is_marked(unit);
         }
-        let header = self.store.word_on_page(spot, 0);
+        let header = self.store.word_on_page(unit, 0);
         let code = (word & !LOWTAG_MASK).wrapping_sub(((header >> 8) & 0xff_ffff) * 8);
-        self.store.spot(code).is_none_or(|spot| self.store.is_marked(spot))
+        self.store.unit(code).is_none_or(|unit| self.store.is_marked(unit))
     }
 
     /// Returns what conservative roots pin: a flag for each page of the collector, and the objects.
     pub fn into_pinned(self) -> (Vec<bool>, Vec<UnitIndex>) {
         (self.pinned, self.pins)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sbcl::layout::layout_of;
+
+    #[test]
+    fn a_pointer_to_the_end_of_the_address_space_is_no_weak_table() {
+        let release = Release(2, 2, 9);
+        let layout = layout_of(release).unwrap();
+        let (store, kinds, heap) = (HeapCopy::default(), Kinds::new(layout), DynamicSpace::default());
+        let tracer = Tracer::new(&store, &kinds, layout, &heap, release);
+        assert_eq!(tracer.weakness(!LOWTAG_MASK | INSTANCE_LOWTAG), None);
     }
 }

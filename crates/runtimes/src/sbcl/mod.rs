@@ -36,7 +36,7 @@ use self::roots::Roots;
 use self::spaces::{Slots, Space};
 use self::threads::Threads;
 use self::trace::PendingTrace;
-use crate::programs::Programs;
+use crate::programs::{Limit, Programs};
 use crate::resident::resident_bytes;
 use crate::sbcl::layout::{Layout, Release};
 use FileName::{Contains, Versioned};
@@ -51,6 +51,9 @@ use strandline_claims::remedy::{Action, Effect, Spec};
 use strandline_claims::runtime::{self, Access, Busy, Context, Found, PathAnswer, Reading};
 use strandline_process::memory::Memory;
 use strandline_process::target::budget;
+
+/// Limit on SBCLs read in one process: each may take half of the available memory for a copy.
+pub const MAX_PROGRAMS: usize = 2;
 
 /// The entry for SBCL in the table of readers.
 pub static ABOUT: ReaderInfo = ReaderInfo {
@@ -107,7 +110,8 @@ impl Found for Programs<locate::Program> {
     }
 
     fn read(&self, context: &Context<'_>, _: &Refinements) -> Result<Vec<Reading>, Busy> {
-        self.0.iter().map(|program| read(context, program)).collect()
+        let limit = Limit { max_programs: MAX_PROGRAMS, code: "sbcl_left_out", runtimes: "SBCLs" };
+        self.read_within(context, &limit, |program| &program.path, |program, _| read(context, program))
     }
 }
 
@@ -156,12 +160,12 @@ pub fn read(context: &Context<'_>, program: &locate::Program) -> Result<Reading,
     reading.palette = palette;
     reading.facts.read = true;
     figures.write_to(&mut reading.facts);
-    if !spaces::may_claim(context, heap.start, heap.start + heap.size_bytes) {
+    if spaces::foreign_memory(context).overlaps((heap.start, heap.start + heap.size_bytes)) {
         let text = "SBCL's dynamic space would overlap the heap or a stack: it is not claimed";
         reading.caveats.push(Caveat::new("sbcl_damaged", format!("{:#x}", heap.start), None, text));
         return Ok(reading);
     }
-    let pages = context.pages(heap.start, heap.start + heap.size_bytes);
+    let pages = context.pages(heap.start, heap.claim_end());
     let seen = HeapState { program, layout, release, heap, threads, spaces: found };
     seen.take(context, pages, figures, &mut reading);
     Ok(reading)

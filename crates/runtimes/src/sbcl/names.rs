@@ -4,6 +4,7 @@
 //! a string (early-classoid.lisp, objdef.lisp). Characters that no Lisp identifier has are
 //! replaced, and such names are counted.
 
+use super::census::TypeKey;
 use super::objects::Kinds;
 use super::store::HeapCopy;
 use crate::sbcl::layout::{
@@ -32,15 +33,24 @@ pub struct Names<'a> {
 impl Names<'_> {
     /// The name of the type whose layout `layout` points to.
     pub fn type_name(&mut self, layout: u64) -> Option<String> {
-        let (slot, since, later) = self.layout.layout_classoid;
-        let slot = if self.release >= since { later } else { slot };
+        let slot = self.layout.layout_classoid.index(self.release);
         let classoid = self.slot_of(layout, slot, INSTANCE_LOWTAG, ObjectKind::Instance)?;
         let symbol = self.slot_of(classoid, CLASSOID_NAME, INSTANCE_LOWTAG, ObjectKind::Instance)?;
-        let (slot, mask) = self.layout.symbol_name;
-        let string = self.slot_of(symbol, slot, OTHER_LOWTAG, ObjectKind::Symbol)? & mask;
+        let name = self.layout.symbol_name;
+        let string = self.slot_of(symbol, name.word, OTHER_LOWTAG, ObjectKind::Symbol)? & name.mask;
         let name = self.string(string);
         self.replaced += u64::from(name.is_none());
         name
+    }
+
+    /// The name of a type by its key in the census, and whether it is that of a structure or class.
+    pub fn of_key(&mut self, key: TypeKey) -> (String, bool) {
+        if key <= 0xff {
+            return (self.kinds.name(key).to_owned(), false);
+        }
+        let name = self.type_name(key);
+        let is_named = name.is_some();
+        (name.unwrap_or_else(|| "instance".to_owned()), is_named)
     }
 
     /// Word `slot` of the object of `kind` that `pointer` points to.

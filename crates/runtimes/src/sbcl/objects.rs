@@ -136,20 +136,30 @@ pub fn runs(heap: &DynamicSpace, regions: &[Region]) -> Vec<Run> {
     runs
 }
 
-/// Visits the objects of a run in order: address, words, first word. Returns where the walk ended:
-/// before the run's end if there is no object at that address. A valid run leaves at most one
-/// object that was not finished.
-pub fn walk(store: &HeapCopy, kinds: &Kinds, run: Run, mut visit: impl FnMut(u64, u64, u64)) -> u64 {
+/// An object, as a walk finds it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Object {
+    /// Its address.
+    pub address: u64,
+    /// Its size in words.
+    pub words: u64,
+    /// Its first word.
+    pub header: u64,
+}
+
+/// Visits the objects of a run in order. Returns where the walk ended: before the run's end if
+/// there is no object at that address. A valid run leaves at most one object that was not finished.
+pub fn walk(store: &HeapCopy, kinds: &Kinds, run: Run, mut visit: impl FnMut(Object)) -> u64 {
     let mut at = run.start;
     while at < run.end {
-        let Some(spot) = store.spot(at) else { return at };
-        let header = store.word_on_page(spot, 0);
-        let Some(words) = kinds.words(header, store.word_on_page(spot, 1)) else { return at };
+        let Some(unit) = store.unit(at) else { return at };
+        let header = store.word_on_page(unit, 0);
+        let Some(words) = kinds.words(header, store.word_on_page(unit, 1)) else { return at };
         let Some(next) = words.checked_mul(8).and_then(|bytes| at.checked_add(bytes)) else { return at };
         if next > run.end {
             return at;
         }
-        visit(at, words, header);
+        visit(Object { address: at, words, header });
         at = next;
     }
     at
@@ -158,24 +168,24 @@ pub fn walk(store: &HeapCopy, kinds: &Kinds, run: Run, mut visit: impl FnMut(u64
 /// Records where the objects of a run start. Runs that start on different pages share no word of
 /// bits.
 pub fn record_starts(store: &HeapCopy, kinds: &Kinds, run: Run) -> u64 {
-    walk(store, kinds, run, |at, _, header| {
-        if kinds.of(header) != Some(ObjectKind::Filler)
-            && let Some(spot) = store.spot(at)
+    walk(store, kinds, run, |object| {
+        if kinds.of(object.header) != Some(ObjectKind::Filler)
+            && let Some(unit) = store.unit(object.address)
         {
-            store.set_start(spot);
+            store.set_start(unit);
         }
     })
 }
 
 /// Visits the objects of a space that has holes, which are skipped unit by unit.
-pub fn walk_space(store: &HeapCopy, kinds: &Kinds, space: &Space, mut visit: impl FnMut(u64, u64, u64)) {
+pub fn walk_space(store: &HeapCopy, kinds: &Kinds, space: &Space, mut visit: impl FnMut(Object)) {
     let mut at = space.start.next_multiple_of(UNIT_BYTES);
     while at < space.end {
-        let Some(spot) = store.spot(at) else {
+        let Some(unit) = store.unit(at) else {
             at = (at | (GC_PAGE_BYTES - 1)).saturating_add(1);
             continue;
         };
-        let header = store.word_on_page(spot, 0);
+        let header = store.word_on_page(unit, 0);
         let fits = match (space.kind, kinds.of(header)) {
             (SpaceKind::Text, Some(ObjectKind::Code | ObjectKind::FunInstance | ObjectKind::Filler)) => true,
             (
@@ -187,10 +197,10 @@ pub fn walk_space(store: &HeapCopy, kinds: &Kinds, space: &Space, mut visit: imp
             }
             _ => false,
         };
-        let words = kinds.words(header, store.word_on_page(spot, 1)).filter(|_| fits);
+        let words = kinds.words(header, store.word_on_page(unit, 1)).filter(|_| fits);
         let words = words.filter(|words| words.saturating_mul(8) <= space.end - at);
         if let Some(words) = words {
-            visit(at, words, header);
+            visit(Object { address: at, words, header });
         }
         at += words.unwrap_or(2) * 8;
     }

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use super::facts::{Path, Step};
 use super::mark::Tracer;
 use super::names::Names;
-use super::objects::{self, Kinds};
+use super::objects::{self, Kinds, Object};
 use super::roots::{self, RootKind};
 use super::store::UnitIndex;
 use super::trace::PendingTrace;
@@ -19,7 +19,7 @@ impl PendingTrace {
     /// objects anew.
     pub(super) fn path_to_root(&self, type_name: &str, kinds: &Kinds) -> Option<Path> {
         let store = &self.copied.store;
-        if store.spots() as u64 * 4 > budget::copy_budget_bytes(0) {
+        if store.unit_count() as u64 * 4 > budget::copy_budget_bytes(0) {
             return None;
         }
         store.clear_marks();
@@ -35,20 +35,20 @@ impl PendingTrace {
         tracer.run();
         let mut names = Names { store, kinds, layout: self.layout, release: self.release, replaced: 0 };
         let sample = self.first_marked(type_name, &mut names)?;
-        let mut spots = vec![sample];
+        let mut units = vec![sample];
         let root = loop {
-            let last = *spots.last()?;
+            let last = *units.last()?;
             match tracer.parent(last, places.len())? {
                 Err(number) => break places.get(number)?,
                 // A path has no more steps than there are objects; each is marked once, so that
                 // there is no cycle.
-                Ok(parent) if spots.len() < store.spots() => spots.push(parent),
+                Ok(parent) if units.len() < store.unit_count() => units.push(parent),
                 Ok(_) => return None,
             }
         };
-        spots.reverse();
-        Some(Path::new(root.to_string(), spots.len(), |index| {
-            self.step(*spots.get(index)?, spots.get(index + 1).copied(), &mut names)
+        units.reverse();
+        Some(Path::new(root.to_string(), units.len(), |index| {
+            self.step(*units.get(index)?, units.get(index + 1).copied(), &mut names)
         }))
     }
 
@@ -60,7 +60,7 @@ impl PendingTrace {
         for run in &self.runs {
             let generation = self.heap.pages.get(run.page).map(|page| usize::from(page.generation));
             let place = usize::from(generation == Some(PSEUDO_STATIC));
-            objects::walk(store, names.kinds, *run, |at, _, header| {
+            objects::walk(store, names.kinds, *run, |Object { address, header, .. }| {
                 if found.get(place).is_some_and(Option::is_some) {
                     return;
                 }
@@ -74,10 +74,10 @@ impl PendingTrace {
                     None => false,
                 };
                 if is_wanted
-                    && let Some(spot) = store.spot(at).filter(|&spot| store.is_marked(spot))
+                    && let Some(unit) = store.unit(address).filter(|&unit| store.is_marked(unit))
                     && let Some(found) = found.get_mut(place)
                 {
-                    *found = Some(spot);
+                    *found = Some(unit);
                 }
             });
             if let [Some(found), _] = found {
@@ -87,11 +87,11 @@ impl PendingTrace {
         found.into_iter().flatten().next()
     }
 
-    fn step(&self, spot: UnitIndex, next: Option<UnitIndex>, names: &mut Names<'_>) -> Option<Step> {
+    fn step(&self, unit: UnitIndex, next: Option<UnitIndex>, names: &mut Names<'_>) -> Option<Step> {
         let store = &self.copied.store;
-        let address = store.address(spot);
-        let header = store.word_on_page(spot, 0);
-        let words = names.kinds.words(header, store.word_on_page(spot, 1)).unwrap_or(2);
+        let address = store.address(unit);
+        let header = store.word_on_page(unit, 0);
+        let words = names.kinds.words(header, store.word_on_page(unit, 1)).unwrap_or(2);
         let target = next.map(|next| store.address(next));
         let mut word = None;
         if let Some(target) = target {

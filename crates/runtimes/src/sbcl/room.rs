@@ -20,7 +20,7 @@ pub struct ReservedMemory(Arc<Mutex<ReadBuffer>>);
 
 impl std::fmt::Debug for ReservedMemory {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Room({} bytes)", self.bytes())
+        write!(f, "ReservedMemory({} bytes)", self.bytes())
     }
 }
 
@@ -29,13 +29,12 @@ impl ReservedMemory {
     /// the program's variables.
     pub fn of(value: &dyn Fn(&str) -> Option<u64>) -> Self {
         let used = value("bytes_allocated").unwrap_or(0);
-        // Pages in use hold some waste.
-        let wanted =
-            used.saturating_add(used / 32).saturating_add(MORE_BYTES).next_multiple_of(GC_PAGE_BYTES);
         let space = value("page_table_pages").unwrap_or(0).saturating_mul(GC_PAGE_BYTES);
-        if used > space || wanted > budget::copy_budget_bytes(0) {
-            return Self::default();
-        }
+        // Pages in use hold some waste.
+        let wanted = used.saturating_add(used / 32).saturating_add(MORE_BYTES);
+        let wanted = wanted.checked_next_multiple_of(GC_PAGE_BYTES);
+        let fits = |wanted: &u64| used <= space && *wanted <= budget::copy_budget_bytes(0);
+        let Some(wanted) = wanted.filter(fits) else { return Self::default() };
         let bytes = usize::try_from(wanted).ok().and_then(ReadBuffer::prefaulted);
         Self(Arc::new(Mutex::new(bytes.unwrap_or_default())))
     }
@@ -71,5 +70,12 @@ mod tests {
         );
         assert_eq!(room.take(200).as_deref(), Some(&[0; 200][..]));
         assert!(room.take(usize::MAX / 2).is_none(), "refused, and no end of the program");
+    }
+
+    #[test]
+    fn nothing_is_reserved_for_impossible_sizes() {
+        for used in [u64::MAX, u64::MAX / 2] {
+            assert_eq!(ReservedMemory::of(&|_| Some(used)).bytes(), 0, "{used:#x}");
+        }
     }
 }

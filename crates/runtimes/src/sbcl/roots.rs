@@ -267,7 +267,9 @@ impl Roots {
         for run in context.runs {
             let generation = context.heap.pages.get(run.page).map(|page| usize::from(page.generation));
             if generation == Some(PSEUDO_STATIC) {
-                objects::walk(context.store, context.kinds, *run, |at, _, _| tracer.visit_object(at));
+                objects::walk(context.store, context.kinds, *run, |object| {
+                    tracer.visit_object(object.address)
+                });
             }
         }
     }
@@ -283,9 +285,9 @@ fn visit_space(space: &Space, tracer: &mut Tracer<'_>, context: &RootContext<'_>
     if is_whole_root(space.kind) {
         context.store.each_word(space.start, 0, (space.end - space.start) / 8, |_, word| tracer.visit(word));
     } else if space.kind != SpaceKind::ReadOnly {
-        objects::walk_space(context.store, context.kinds, space, |at, _, header| {
-            if (header >> 24) & 15 == PSEUDO_STATIC as u64 {
-                tracer.visit_object(at);
+        objects::walk_space(context.store, context.kinds, space, |object| {
+            if (object.header >> 24) & 15 == PSEUDO_STATIC as u64 {
+                tracer.visit_object(object.address);
             }
         });
     }

@@ -17,8 +17,9 @@ use strandline_claims::palette::SlotTable;
 use strandline_claims::range::{PAGE_BYTES, RangePages, page_up};
 use strandline_claims::rows::RowRef;
 use strandline_claims::runtime::Context;
+use strandline_process::map::Mapping;
 use strandline_process::memory::Memory;
-use strandline_process::range::AddressRange;
+use strandline_process::range::{AddressRange, RangeSet};
 use strandline_process::stacks;
 
 /// Size and alignment of static space, and size of the space of alien linkage (validate.h,
@@ -129,10 +130,11 @@ pub fn claimed_ranges(
         all.push(ClaimedRange { start: space.start, end: page_up(space.end), id });
     }
     let stacks = stacks::stacks(context.threads, context.memory, context.space);
+    let stacks: RangeSet = stacks.iter().map(|stack| (stack.low, stack.high)).collect();
     for thread in &threads.threads {
         let AddressRange { start, end } = thread.control;
         // The kernel's stack, and stacks that glibc knows, have their own rows.
-        let is_known = stacks.iter().any(|stack| stack.low < end && start < stack.high)
+        let is_known = stacks.overlaps(thread.control)
             || context.space.find(start).is_none_or(|mapping| mapping.name.starts_with("[stack"));
         if !is_known {
             all.push(ClaimedRange { start, end, id: &rows::THREAD });
@@ -164,21 +166,21 @@ fn tables(context: &Context<'_>, program: &Program, all: &mut Vec<ClaimedRange>)
 fn without_overlap(context: &Context<'_>, mut all: Vec<ClaimedRange>) -> Vec<ClaimedRange> {
     all.retain(|whole| whole.start < whole.end && whole.start.is_multiple_of(PAGE_BYTES));
     all.sort_by_key(|whole| (whole.start, whole.end));
+    let foreign = foreign_memory(context);
     let mut end = 0;
     all.retain(|whole| {
-        let fits = whole.start >= end && may_claim(context, whole.start, whole.end);
+        let fits = whole.start >= end && !foreign.overlaps((whole.start, whole.end));
         end = if fits { whole.end } else { end };
         fits
     });
     all
 }
 
-/// Whether no mapping with another owner is in a range.
-pub fn may_claim(context: &Context<'_>, start: u64, end: u64) -> bool {
-    let mappings = context.space.mappings();
-    let first = mappings.partition_point(|mapping| mapping.end <= start);
-    let within = mappings.iter().skip(first).take_while(|mapping| mapping.start < end);
-    within.into_iter().all(|mapping| mapping.name != "[heap]" && !mapping.name.starts_with("[stack"))
+/// The mappings that have other owners: the heap of malloc and the main thread's stack.
+pub fn foreign_memory(context: &Context<'_>) -> RangeSet {
+    let mappings = context.space.mappings().iter();
+    let foreign = mappings.filter(|mapping| mapping.name == "[heap]" || mapping.name.starts_with("[stack"));
+    foreign.map(Mapping::range).collect()
 }
 
 /// The slots of dynamic space's rows.
@@ -242,7 +244,7 @@ pub fn claim_pages(
     layout: &Layout,
     slots: &Slots,
 ) -> RangeClaim {
-    let end = heap.start + heap.size_bytes;
+    let end = heap.claim_end();
     let mut accumulator = Accumulator::new(heap.start, pages);
     for (index, page) in heap.pages.iter().enumerate() {
         let start = heap.address_of(index);

@@ -1,8 +1,8 @@
 //! The copy of SBCL's memory, which is examined once the target runs again.
 //!
 //! It holds the pages of the collector with objects, and the used parts of the other spaces; of a
-//! large object without pointers only the first page. A place in the copy (a *spot*) is an index of
-//! 16-byte units, which also numbers the two bits of each unit: whether an object starts there, and
+//! large object without pointers only the first page. A place in the copy is the index of a 16-byte
+//! unit, which also numbers the two bits of each unit: whether an object starts there, and
 //! whether it is marked.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -37,13 +37,15 @@ pub struct HeapCopy {
     addresses: Vec<u64>,
     /// Two words for each 64 units: starts, then marks, so that both are on one cache line.
     bits: Vec<AtomicU64>,
+    /// By copied page: the last unit before it where an object starts.
+    starts_before_pages: Vec<Option<UnitIndex>>,
 }
 
-/// A place in the copy, in units.
+/// A place in the copy: the index of a unit.
 pub type UnitIndex = u32;
 
 impl HeapCopy {
-    /// Makes a store for `pages` pages; `None` if there are more units than spots can number, or
+    /// Makes a store for `pages` pages; `None` if there are more units than can be numbered, or
     /// too little memory.
     pub fn with_pages(pages: usize, room: &ReservedMemory) -> Option<Self> {
         pages.checked_mul(UNITS_PER_PAGE).filter(|&units| units < NOT_COPIED as usize)?;
@@ -52,15 +54,15 @@ impl HeapCopy {
             bytes: room.take(pages * PAGE)?,
             addresses: Vec::with_capacity(pages),
             bits: Vec::new(),
+            starts_before_pages: Vec::new(),
         })
     }
 
     /// Adds the range `start..end` (page-aligned start), whose pages `wanted` (ascending indexes)
-    /// are to be copied. Returns the index of its first copied page.
-    pub fn add_area(&mut self, start: u64, end: u64, wanted: &[usize]) -> usize {
+    /// are to be copied.
+    pub fn add_area(&mut self, start: u64, end: u64, wanted: &[usize]) {
         let count = wanted.last().map_or(0, |&last| last + 1);
         let mut pages = vec![NOT_COPIED; count];
-        let first = self.addresses.len();
         for &page in wanted {
             if let Some(slot) = pages.get_mut(page)
                 && self.addresses.len() * PAGE < self.bytes.len()
@@ -70,7 +72,6 @@ impl HeapCopy {
             }
         }
         self.areas.push(Area { start, end, pages });
-        first
     }
 
     /// The copied pages, to be filled: address and bytes.
@@ -103,7 +104,7 @@ impl HeapCopy {
 
     /// Place of `address` in the copy.
     #[inline]
-    pub fn spot(&self, address: u64) -> Option<UnitIndex> {
+    pub fn unit(&self, address: u64) -> Option<UnitIndex> {
         for area in &self.areas {
             if area.start <= address && address < area.end {
                 let offset = address - area.start;
@@ -115,24 +116,24 @@ impl HeapCopy {
         None
     }
 
-    /// The address of a spot.
+    /// The address of a unit.
     #[inline]
-    pub fn address(&self, spot: UnitIndex) -> u64 {
-        let page = self.addresses.get(spot as usize / UNITS_PER_PAGE).copied().unwrap_or(0);
-        page + (spot as usize % UNITS_PER_PAGE) as u64 * UNIT_BYTES
+    pub fn address(&self, unit: UnitIndex) -> u64 {
+        let page = self.addresses.get(unit as usize / UNITS_PER_PAGE).copied().unwrap_or(0);
+        page + (unit as usize % UNITS_PER_PAGE) as u64 * UNIT_BYTES
     }
 
-    /// Word `index` of the object at `spot`, if it is on the same page; the first two words always
+    /// Word `index` of the object at `unit`, if it is on the same page; the first two words always
     /// are.
     #[inline]
-    pub fn word_on_page(&self, spot: UnitIndex, index: usize) -> u64 {
-        word_at(&self.bytes, spot as usize * UNIT_BYTES as usize + index * 8).unwrap_or(0)
+    pub fn word_on_page(&self, unit: UnitIndex, index: usize) -> u64 {
+        word_at(&self.bytes, unit as usize * UNIT_BYTES as usize + index * 8).unwrap_or(0)
     }
 
     /// The word at an address; `None` if it was not copied.
     pub fn word(&self, address: u64) -> Option<u64> {
-        let spot = self.spot(address)?;
-        word_at(&self.bytes, spot as usize * UNIT_BYTES as usize + (address & 8) as usize)
+        let unit = self.unit(address)?;
+        word_at(&self.bytes, unit as usize * UNIT_BYTES as usize + (address & 8) as usize)
     }
 
     /// Calls `visit` with index and value of the words `from..to` of the object at `address`, up to
@@ -144,8 +145,8 @@ impl HeapCopy {
         let mut index = from;
         while at < end {
             let page_end = ((at | (GC_PAGE_BYTES - 1)).wrapping_add(1)).min(end);
-            let Some(spot) = self.spot(at) else { return };
-            let first = spot as usize * UNIT_BYTES as usize + (at & 8) as usize;
+            let Some(unit) = self.unit(at) else { return };
+            let first = unit as usize * UNIT_BYTES as usize + (at & 8) as usize;
             let length = (page_end - at) as usize;
             let Some(bytes) = self.bytes.get(first..first + length) else { return };
             for word in bytes.as_chunks::<8>().0 {
@@ -162,8 +163,8 @@ impl HeapCopy {
         // They may continue on the next page.
         for _ in 0..2 {
             let at = address.saturating_add(found.len() as u64);
-            let Some(spot) = self.spot(at) else { break };
-            let first = spot as usize * UNIT_BYTES as usize + (at % UNIT_BYTES) as usize;
+            let Some(unit) = self.unit(at) else { break };
+            let first = unit as usize * UNIT_BYTES as usize + (at % UNIT_BYTES) as usize;
             let page_end = (first / PAGE + 1) * PAGE;
             let rest = length.saturating_sub(found.len());
             found.extend_from_slice(self.bytes.get(first..page_end.min(first + rest)).unwrap_or_default());
@@ -172,36 +173,36 @@ impl HeapCopy {
     }
 
     #[inline]
-    fn bit(&self, spot: UnitIndex, which: usize) -> Option<(&AtomicU64, u64)> {
-        let word = self.bits.get(spot as usize / 64 * 2 + which)?;
-        Some((word, 1 << (spot % 64)))
+    fn bit(&self, unit: UnitIndex, which: usize) -> Option<(&AtomicU64, u64)> {
+        let word = self.bits.get(unit as usize / 64 * 2 + which)?;
+        Some((word, 1 << (unit % 64)))
     }
 
     /// Records that an object starts here.
     #[inline]
-    pub fn set_start(&self, spot: UnitIndex) {
-        if let Some((word, bit)) = self.bit(spot, 0) {
+    pub fn set_start(&self, unit: UnitIndex) {
+        if let Some((word, bit)) = self.bit(unit, 0) {
             word.store(word.load(Ordering::Relaxed) | bit, Ordering::Relaxed);
         }
     }
 
     /// Whether an object starts here.
     #[inline]
-    pub fn is_start(&self, spot: UnitIndex) -> bool {
-        self.bit(spot, 0).is_some_and(|(word, bit)| word.load(Ordering::Relaxed) & bit != 0)
+    pub fn is_start(&self, unit: UnitIndex) -> bool {
+        self.bit(unit, 0).is_some_and(|(word, bit)| word.load(Ordering::Relaxed) & bit != 0)
     }
 
     /// Whether the object here is marked.
     #[inline]
-    pub fn is_marked(&self, spot: UnitIndex) -> bool {
-        self.bit(spot, 1).is_some_and(|(word, bit)| word.load(Ordering::Relaxed) & bit != 0)
+    pub fn is_marked(&self, unit: UnitIndex) -> bool {
+        self.bit(unit, 1).is_some_and(|(word, bit)| word.load(Ordering::Relaxed) & bit != 0)
     }
 
     /// Marks the object that starts here; false if none does, or it was marked before.
     #[inline]
-    pub fn mark(&self, spot: UnitIndex) -> bool {
-        let Some((starts, bit)) = self.bit(spot, 0) else { return false };
-        let Some((marks, _)) = self.bit(spot, 1) else { return false };
+    pub fn mark(&self, unit: UnitIndex) -> bool {
+        let Some((starts, bit)) = self.bit(unit, 0) else { return false };
+        let Some((marks, _)) = self.bit(unit, 1) else { return false };
         if starts.load(Ordering::Relaxed) & bit == 0 || marks.load(Ordering::Relaxed) & bit != 0 {
             return false;
         }
@@ -217,24 +218,42 @@ impl HeapCopy {
         }
     }
 
-    /// The last spot at or before `spot` where an object starts, at most `most` units before it.
-    pub fn start_before(&self, spot: UnitIndex, most: u32) -> Option<UnitIndex> {
-        let mut at = i64::from(spot);
-        let low = (at - i64::from(most)).max(0);
-        while at >= low {
-            let word = self.bits.get(at as usize / 64 * 2)?.load(Ordering::Relaxed);
-            let upto = word & (u64::MAX >> (63 - at % 64));
-            if upto != 0 {
-                let found = at / 64 * 64 + i64::from(63 - upto.leading_zeros());
-                return (found >= low).then_some(found as UnitIndex);
-            }
-            at = at / 64 * 64 - 1;
+    /// Notes for each page the last start before it, once all starts are recorded: a search would
+    /// otherwise go back over pages without any, for each word that points there.
+    pub fn index_starts(&mut self) {
+        let mut before_pages = Vec::with_capacity(self.addresses.len());
+        let mut last = None;
+        for page in 0..self.addresses.len() {
+            before_pages.push(last);
+            let first = page * UNITS_PER_PAGE;
+            last = self.last_start(first, first + UNITS_PER_PAGE - 1).or(last);
         }
-        None
+        self.starts_before_pages = before_pages;
     }
 
-    /// Number of spots.
-    pub fn spots(&self) -> usize {
+    /// The last unit of `first..=last` where an object starts; `first` is that of a page.
+    fn last_start(&self, first: usize, last: usize) -> Option<UnitIndex> {
+        let mut at = last;
+        loop {
+            let word = self.bits.get(at / 64 * 2)?.load(Ordering::Relaxed);
+            let upto = word & (u64::MAX >> (63 - at % 64));
+            if upto != 0 {
+                return Some((at / 64 * 64 + 63 - upto.leading_zeros() as usize) as UnitIndex);
+            }
+            at = (at / 64 * 64).checked_sub(1).filter(|&at| at >= first)?;
+        }
+    }
+
+    /// The last unit at or before `unit` where an object starts, at most `most` units before it.
+    pub fn start_before(&self, unit: UnitIndex, most: u32) -> Option<UnitIndex> {
+        let page = unit as usize / UNITS_PER_PAGE;
+        let found = self.last_start(page * UNITS_PER_PAGE, unit as usize);
+        let found = found.or_else(|| self.starts_before_pages.get(page).copied().flatten());
+        found.filter(|&found| unit - found <= most)
+    }
+
+    /// Number of units.
+    pub fn unit_count(&self) -> usize {
         self.addresses.len() * UNITS_PER_PAGE
     }
 }
@@ -244,7 +263,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spots_words_and_bits_agree() {
+    fn units_words_and_bits_agree() {
         let mut store = HeapCopy::with_pages(3, &ReservedMemory::default()).unwrap();
         store.add_area(0x10_0000, 0x20_0000, &[1, 3]);
         store.add_area(0x5000_0000, 0x5000_8000, &[0]);
@@ -261,20 +280,25 @@ mod tests {
         let mut dense = HeapCopy::with_pages(3, &ReservedMemory::default()).unwrap();
         dense.add_area(0x10_0000, 0x20_0000, &[4, 5, 6]);
         assert_eq!(spans(&mut dense, 2), [(0x12_0000, 2 * PAGE), (0x13_0000, PAGE)]);
-        assert_eq!(store.spot(0x10_0000), None, "not wanted");
+        assert_eq!(store.unit(0x10_0000), None, "not wanted");
         assert_eq!(store.word(0x10_8000), Some(0x10_8000));
         assert_eq!(store.word(0x5000_7ff8), Some(0x5000_0007));
         assert_eq!(store.word(0x20_0000), None);
-        let spot = store.spot(0x11_8010).unwrap();
-        assert_eq!(store.address(spot), 0x11_8010);
-        assert!(!store.mark(spot), "no object starts there");
-        store.set_start(spot);
-        assert!(store.mark(spot) && !store.mark(spot) && store.is_marked(spot));
-        let far = store.spot(0x11_9000).unwrap();
-        assert_eq!(store.start_before(far, 10_000), Some(spot));
+        let unit = store.unit(0x11_8010).unwrap();
+        assert_eq!(store.address(unit), 0x11_8010);
+        assert!(!store.mark(unit), "no object starts there");
+        store.set_start(unit);
+        assert!(store.mark(unit) && !store.mark(unit) && store.is_marked(unit));
+        let far = store.unit(0x11_9000).unwrap();
+        assert_eq!(store.start_before(far, 10_000), Some(unit));
         assert_eq!(store.start_before(far, 2), None);
+        store.index_starts();
+        let next_page = store.unit(0x5000_0000).unwrap();
+        assert_eq!(store.start_before(next_page, next_page - unit), Some(unit));
+        assert_eq!(store.start_before(next_page, next_page - unit - 1), None);
+        assert_eq!(store.start_before(unit - 1, 10_000), None);
         store.clear_marks();
-        assert!(store.is_start(spot) && !store.is_marked(spot));
+        assert!(store.is_start(unit) && !store.is_marked(unit));
         assert_eq!(store.bytes_at(0x11_fff8, 9), 0x11_8007u64.to_le_bytes());
         let mut seen = Vec::new();
         store.each_word(0x11_fff0, 0, 4, |index, word| seen.push((index, word)));

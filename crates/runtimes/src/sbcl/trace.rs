@@ -85,7 +85,7 @@ impl Pending for PendingTrace {
             pages: &self.pages,
         };
         let (census, mut block) = context.count(workers);
-        let end = self.heap.start + self.heap.size_bytes;
+        let end = self.heap.claim_end();
         let mut accumulator = Accumulator::new(self.heap.end(), &self.pages);
         accumulator.claim_to(end, Class::Refined(slots.free));
         // The accumulator starts where the blocks end.
@@ -116,14 +116,16 @@ impl PendingTrace {
         let store = &self.copied.store;
         let unread = note_all_starts(store, kinds, &self.runs, workers);
         for space in &self.spaces {
-            objects::walk_space(store, kinds, space, |at, _, header| {
-                if kinds.of(header) != Some(ObjectKind::Filler)
-                    && let Some(spot) = store.spot(at)
+            objects::walk_space(store, kinds, space, |object| {
+                if kinds.of(object.header) != Some(ObjectKind::Filler)
+                    && let Some(unit) = store.unit(object.address)
                 {
-                    store.set_start(spot);
+                    store.set_start(unit);
                 }
             });
         }
+        self.copied.store.index_starts();
+        let store = &self.copied.store;
         let mut tracer = Tracer::new(store, kinds, self.layout, &self.heap, self.release);
         let context =
             roots::RootContext { store, kinds, heap: &self.heap, spaces: &self.spaces, runs: &self.runs };
@@ -160,8 +162,7 @@ impl PendingTrace {
         figures.dead_bytes = Some(Tally::sum(&all.dead).bytes);
         let after = self.after_full_collection(census, marked);
         figures.usage_after_full_gc_bytes = Some(after.usage_bytes);
-        let resident: u64 =
-            bytes_of(self.pages.runs_in(self.heap.start, self.heap.start + self.heap.size_bytes));
+        let resident = bytes_of(self.pages.runs_in(self.heap.start, self.heap.claim_end()));
         figures.full_gc_gives_back_bytes = Some(resident.saturating_sub(after.resident_bytes));
         let mut names = Names {
             store: &self.copied.store,
@@ -185,10 +186,10 @@ impl PendingTrace {
         all_types(census, &mut names)
     }
 
-    /// Dynamic space after a full collection. What is
-    /// not pinned is copied to new pages, a page with a pinned object stays whole
-    /// (obliterate_nonpinned_words fills its rest), large objects and pseudo-static ones stay where
-    /// they are; all other pages are released (remap_free_pages), each in one piece.
+    /// Dynamic space after a full collection. What is not pinned is copied to new pages, a page
+    /// with a pinned object stays whole (obliterate_nonpinned_words fills its rest), large objects
+    /// and pseudo-static ones stay where they are; all other pages are released (remap_free_pages),
+    /// each in one piece.
     fn after_full_collection(&self, census: &Census, marked: &PinnedSet) -> AfterCollection {
         let mut usage = census.moved_bytes + census.large_bytes;
         let copied_pages = census.moved_bytes.div_ceil(GC_PAGE_BYTES) + PARTIAL_PAGES.min(census.moved_bytes);
@@ -296,15 +297,8 @@ fn all_types(census: &Census, names: &mut Names<'_>) -> Vec<TypeFacts> {
         .collect();
     totals.sort_unstable_by(|a, b| b.cmp(a));
     totals.truncate(MAX_TYPES_IN_ALL);
-    let name = |key: u64, names: &mut Names<'_>| {
-        let named = if key > 0xff { names.type_name(key) } else { None };
-        let plain = if key > 0xff { "instance" } else { names.kinds.name(key) };
-        named.unwrap_or_else(|| plain.to_owned())
-    };
-    totals
-        .into_iter()
-        .map(|(bytes, instances, key)| TypeFacts { name: name(key, names), instances, bytes })
-        .collect()
+    let of = |(bytes, instances, key)| TypeFacts { name: names.of_key(key).0, instances, bytes };
+    totals.into_iter().map(of).collect()
 }
 
 /// The types with most bytes, largest first.
@@ -319,13 +313,12 @@ fn by_type(census: &Census, names: &mut Names<'_>, which: impl Fn(&TypeCount) ->
     totals.sort_unstable_by(|a, b| b.cmp(a));
     for (bytes, key) in totals.into_iter().take(MAX_TYPES) {
         let Some(counts) = census.types.get(&key).map(&which) else { continue };
-        let name = if key > 0xff { names.type_name(key) } else { None };
-        let plain = if key > 0xff { "instance" } else { names.kinds.name(key) };
+        let (type_name, is_named) = names.of_key(key);
         let most =
             counts.iter().enumerate().max_by_key(|(_, tally)| tally.bytes).map_or(0, |(number, _)| number);
         all.push(TypeBytes {
-            is_named: name.is_some(),
-            type_name: name.unwrap_or_else(|| plain.to_owned()),
+            is_named,
+            type_name,
             instances: Tally::sum(counts).objects,
             bytes,
             generation: most as u64,

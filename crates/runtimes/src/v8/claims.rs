@@ -58,8 +58,14 @@ struct Classes {
     free: Class,
 }
 
-/// Claims all pages, and the rest of the code range.
-pub fn claim(context: &Context<'_>, palette: &mut SlotTable, heaps: &Heaps, traced: &TracedPages) -> Claimed {
+/// Claims all pages, and the rest of the code range, without what other runtimes claimed (`taken`).
+pub fn claim(
+    context: &Context<'_>,
+    palette: &mut SlotTable,
+    heaps: &Heaps,
+    traced: &TracedPages,
+    taken: &RangeSet,
+) -> Claimed {
     let mut claimed = Claimed::default();
     // There are few slots: those without a space come first.
     let pool = class(palette, &rows::POOL, None);
@@ -80,17 +86,19 @@ pub fn claim(context: &Context<'_>, palette: &mut SlotTable, heaps: &Heaps, trac
         }
     }
     for page in &heaps.pool {
-        let claim = context.claim_whole((page.start, page.end), pool);
+        let claim = context.claim_whole(page.range(), pool);
         claimed.idle.entry(page.heap).or_default().pool += claim.sums.resident.total();
         claimed.claims.push(claim);
     }
     for page in &heaps.read_only {
-        let claim = context.claim_whole((page.start, page.end), Class::Mmapped);
+        let claim = context.claim_whole(page.range(), Class::Mmapped);
         claimed.read_only += claim.sums.resident.total();
         claimed.claims.push(claim);
     }
     claimed.claims.sort_unstable_by_key(|claim| claim.start);
-    let code = code_ranges(context, heaps, &claimed.claims);
+    let mut known: RangeSet = claimed.claims.iter().map(RangeClaim::range).collect();
+    known.extend(taken.iter().copied());
+    let code = code_ranges(context, heaps, &known);
     claimed.claims.extend(code);
     claimed
 }
@@ -161,9 +169,9 @@ fn claim_resident(accumulator: &mut Accumulator<'_>, pages: &RangePages, end: u6
     }
 }
 
-/// Claims what is resident in the code range outside pages: V8 reserves one range of addresses for
-/// code (`src/heap/code-range.h`), and copies its built-in functions there.
-fn code_ranges(context: &Context<'_>, heaps: &Heaps, claims: &[RangeClaim]) -> Vec<RangeClaim> {
+/// Claims what is resident in the code range and not in `known`: V8 reserves one range of addresses
+/// for code (`src/heap/code-range.h`), and copies its built-in functions there.
+fn code_ranges(context: &Context<'_>, heaps: &Heaps, known: &RangeSet) -> Vec<RangeClaim> {
     let of_code = heaps.spaces.iter().filter(|space| space.name.starts_with("code_"));
     let starts = of_code.flat_map(|space| &space.pages).map(|page| page.start);
     let mut mappings: Vec<AddressRange> = starts
@@ -173,10 +181,9 @@ fn code_ranges(context: &Context<'_>, heaps: &Heaps, claims: &[RangeClaim]) -> V
         .collect();
     mappings.sort_unstable();
     mappings.dedup();
-    let claimed: RangeSet = claims.iter().map(RangeClaim::range).collect();
     let mut rest = Vec::new();
     for run in mappings.into_iter().flat_map(|mapping| context.resident_runs(mapping)) {
-        rest.extend(claimed.gaps_in(run).map(|gap| context.claim_whole(gap, Class::Metadata)));
+        rest.extend(known.gaps_in(run).map(|gap| context.claim_whole(gap, Class::Metadata)));
     }
     rest
 }

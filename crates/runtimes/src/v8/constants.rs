@@ -2,6 +2,7 @@
 //! data and are not shown; a key that the code has is a name.
 
 use std::collections::HashSet;
+use std::time::Instant;
 
 use super::layout::PAGE_ALIGNMENT;
 use super::objects::Heap;
@@ -42,6 +43,9 @@ pub fn of_code(
     constants.sort_unstable();
     constants.dedup();
     for address in constants {
+        if Instant::now() >= heap.context.deadline {
+            return None;
+        }
         let mut head = [0; HEAD_BYTES];
         let head = shapes.cache.read(address, &mut head).ok().and_then(|()| shapes.head(&head));
         let head = head.filter(|head| head.shape.references == References::All && head.size <= MAX_CONSTANTS);

@@ -39,7 +39,7 @@ pub struct V8 {
     /// known.
     #[serde(default)]
     pub buffers: Option<Amount>,
-    /// Bytes of these that no live typed array or DataView shows, of those of which one shows a
+    /// Bytes that no live typed array or DataView shows, of those ArrayBuffers that one shows in
     /// part: the unused rest of the slabs of small Buffers; `None` if objects were not traced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unviewed_buffer_bytes: Option<u64>,

@@ -72,8 +72,8 @@ pub struct Isolate {
     pub address: u64,
     /// Address of its `Heap`.
     pub heap: u64,
-    /// Address and number of its old space.
-    pub old_space: (u64, usize),
+    /// Its old space.
+    pub old_space: SpaceAddress,
 }
 
 /// All heaps of a process.
@@ -90,6 +90,12 @@ pub struct Heaps {
 }
 
 impl Heaps {
+    /// Returns all pages: of spaces, pooled ones and those of the read-only space.
+    pub fn all_pages(&self) -> impl Iterator<Item = &Page> {
+        let of_spaces = self.spaces.iter().flat_map(|space| space.pages.iter().chain(&space.idle));
+        of_spaces.chain(&self.pool).chain(&self.read_only)
+    }
+
     /// Returns where objects are: in the pages of all spaces.
     pub fn object_areas(&self) -> RangeSet {
         let pages = self.spaces.iter().flat_map(|space| &space.pages).chain(&self.read_only);
@@ -117,8 +123,8 @@ pub fn read(
     layout: &'static Layout,
     taken: &RangeSet,
 ) -> Result<Heaps, HeapError> {
-    let mut pages = pages::candidates(context, memory, layout);
-    pages.retain(|page| !taken.overlaps((page.start, page.end)));
+    let mut pages = pages::candidates(context, memory, layout).ok_or(HeapError::Late)?;
+    pages.retain(|page| !taken.overlaps(page.range()));
     let mut reader = Reader {
         layout,
         cache: PageCache::new(memory),
@@ -126,8 +132,8 @@ pub fn read(
         is_used: vec![false; pages.len()],
         pages: &pages,
     };
-    // A heap all of whose pages are pooled is of an isolate that has ended: its memory is free, and
-    // may still look like a heap.
+    // If all pages of a heap are pooled, its isolate has ended: the memory is free, and may still
+    // look like a heap.
     let in_use = pages.iter().filter(|page| !page.is_pooled && page.heap != 0);
     let mut addresses: Vec<u64> = in_use.map(|page| page.heap).collect();
     addresses.sort_unstable();
@@ -176,10 +182,12 @@ struct Reader<'a> {
 }
 
 /// A space that refers back to its heap.
-#[derive(Clone, Copy, Debug)]
-struct SpaceAddress {
-    number: usize,
-    address: u64,
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SpaceAddress {
+    /// Its number (`AllocationSpace` in `src/common/globals.h`).
+    pub number: usize,
+    /// Its address.
+    pub address: u64,
 }
 
 impl Reader<'_> {
@@ -202,10 +210,9 @@ impl Reader<'_> {
         self.old_space(&spaces).map(|_| spaces)
     }
 
-    /// Returns the address and the number of the old space.
-    fn old_space(&self, spaces: &[SpaceAddress]) -> Option<(u64, usize)> {
+    fn old_space(&self, spaces: &[SpaceAddress]) -> Option<SpaceAddress> {
         let is_old = |space: &&SpaceAddress| self.layout.spaces.get(space.number) == Some(&"old_space");
-        spaces.iter().find(is_old).map(|space| (space.address, space.number))
+        spaces.iter().find(is_old).copied()
     }
 
     fn is_space(&mut self, address: u64, heap: u64, number: usize) -> bool {
@@ -330,8 +337,9 @@ impl Reader<'_> {
             return Ok(young);
         }
         if let Some((last, full)) = young.pages.split_last() {
-            let full: u64 = full.iter().map(|page| page.area_end - page.area_start).sum();
-            young.used = buffer.map(|buffer| full + (buffer.top - last.area_start));
+            // Pages may still overlap here: the sum is not bounded by the address space.
+            let full = full.iter().map(|page| page.area_end - page.area_start).fold(0, u64::saturating_add);
+            young.used = buffer.map(|buffer| full.saturating_add(buffer.top - last.area_start));
         }
         Ok(young)
     }
@@ -466,9 +474,7 @@ fn read_only(context: &Context<'_>, memory: &dyn Memory, pages: &[Page], isolate
 
 /// Whether pages overlap.
 fn is_overlapping(heaps: &Heaps) -> bool {
-    let of_spaces = heaps.spaces.iter().flat_map(|space| space.pages.iter().chain(&space.idle));
-    let all = of_spaces.chain(&heaps.pool).chain(&heaps.read_only);
-    let mut ranges: Vec<AddressRange> = all.map(|page| AddressRange::new(page.start, page.end)).collect();
+    let mut ranges: Vec<AddressRange> = heaps.all_pages().map(Page::range).collect();
     ranges.sort_unstable();
     !ranges.is_sorted_by(|one, next| one.end <= next.start)
 }

@@ -115,7 +115,7 @@ pub struct PooledFlags {
     /// Whether the flags are in the page.
     pub in_page: bool,
     /// All of these bits are set (`UNREGISTERED` and `PRE_FREED`).
-    pub bits: u64,
+    pub bits: u32,
 }
 
 /// Where the pointer to the allocation area of a space is.
@@ -128,9 +128,8 @@ pub enum Buffers {
     InLocalHeap(u64),
 }
 
-/// Up to V8 11, where what V8 itself allocates in the old space has its own area
-/// (`ConcurrentAllocator` in `src/heap/concurrent-allocator.h`): the heap that it is for, its space
-/// and its heap, then the area.
+/// Up to V8 11, the separate area for V8's own allocations in the old space (`ConcurrentAllocator`
+/// in `src/heap/concurrent-allocator.h`): a local heap, the space and the heap, then the area.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LocalBuffer {
     /// `main_thread_local_heap_` in a `Heap`.
@@ -145,7 +144,7 @@ pub struct LocalBuffer {
 pub struct Extensions {
     /// `young_` and `old_` in an `ArrayBufferSweeper`: first, last, bytes.
     pub lists: [u64; 2],
-    /// The same in what a collection frees of them in the background, until the next one
+    /// The same in the lists that a collection sweeps in the background, until the next one
     /// (`job_`, `SweepingJob`; later `state_`, `SweepingState`).
     pub job_lists: [u64; 2],
     /// `backing_store_` in an entry.

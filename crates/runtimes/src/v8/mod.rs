@@ -57,6 +57,7 @@ use self::objects::Census;
 use self::page_index::PageIndex;
 use self::path::{NoPath, Search};
 use self::roots::Roots;
+use self::stores::Stores;
 use crate::batch::CountingMemory;
 use crate::bits::Bitmap;
 use crate::programs::{Limit, Programs};
@@ -176,25 +177,14 @@ pub fn read(
     };
     let heaps = match heap::read(context, &memory, layout, taken) {
         Ok(heaps) => heaps,
-        Err(error @ (HeapError::Inconsistent | HeapError::Collecting)) => {
-            let collecting = error == HeapError::Collecting;
-            return Err(Busy { runtime: ABOUT.name, bytes: None, collecting });
-        }
-        Err(HeapError::NotFound) => {
-            let text = "V8's heap was not found: V8 may not have started, or its layout differs from that of its version \
-                        (pointer compression); strandline read nothing of it";
-            reading.caveats.push(caveat("v8_heap_not_found", text.to_owned()));
-            return Ok(reading);
-        }
-        Err(HeapError::Late) => {
-            let text = "there was no time to read V8's heap; strandline read nothing of it";
-            reading.caveats.push(caveat("v8_left_out", text.to_owned()));
+        Err(error) => {
+            reading.caveats.push(not_read(error, program)?);
             return Ok(reading);
         }
     };
     let objects = count_objects(context, &memory, program, layout, &heaps);
     let traced = objects.as_ref().map_or_else(|_| TracedPages::new(), Objects::traced);
-    let mut claimed = claims::claim(context, &mut reading.palette, &heaps, &traced);
+    let mut claimed = claims::claim(context, &mut reading.palette, &heaps, &traced, taken);
     if layout.has_dispatch_tables() {
         outside::claim(context, &memory, &heaps, &mut reading.palette, &mut claimed.claims, taken);
     }
@@ -209,33 +199,7 @@ pub fn read(
     figures::fill_in_facts(&heaps, layout, &mut reading.facts);
     let mut details = figures::details(&heaps, &claimed, &stores);
     match objects {
-        Ok(objects) => {
-            details.objects = Some(objects.census.totals.instances);
-            details.no_path = objects.path.as_ref().and_then(|path| path.as_ref().err()).and_then(no_path);
-            details.path = objects.path.and_then(Result::ok);
-            details.reachable = objects.live.as_ref().map(|live| figures::counted(&live.reachable));
-            details.uncertain = objects.live.as_ref().map(|live| figures::counted(&live.uncertain));
-            let views = objects.live.as_ref().map(|live| &live.views);
-            details.unviewed_buffer_bytes = views.and_then(|views| stores.unviewed_bytes(views));
-            details.garbage = objects.live.as_ref().map(|live| figures::garbage(&objects.census, live));
-            let unread = objects.census.unread_bytes;
-            if unread > 0 {
-                let text =
-                    "objects on these bytes of pages could not be separated, and are not counted by type";
-                let path = program.path.clone();
-                reading.caveats.push(Caveat::new("v8_objects_unread", path, Some(unread), text.to_owned()));
-            }
-            if objects.is_late && unread == 0 {
-                let text = "there was no time, or no memory, to find out which objects live";
-                reading.caveats.push(caveat("v8_not_traced", text.to_owned()));
-            }
-            reading.facts.types = objects.census.totals.types;
-            if let Some(holding) = objects.holding {
-                let plain_targets = Some(stores.in_blocks());
-                reading.holding = Some(ReferenceHints { plain_targets, ..holding.hints });
-                reading.object_types = holding.types;
-            }
-        }
+        Ok(objects) => add_objects(objects, &stores, program, &mut details, &mut reading),
         Err(text) => reading.caveats.push(caveat("v8_objects_left_out", text)),
     }
     reading.facts.set_details(ABOUT.name, &details);
@@ -249,6 +213,67 @@ pub fn read(
     reading.claims = claimed.claims;
     reading.bytes_read = memory.bytes();
     Ok(reading)
+}
+
+/// Why heaps were not read.
+///
+/// # Errors
+/// [`Busy`] if their structures are inconsistent, as during a collection.
+fn not_read(error: HeapError, program: &Program) -> Result<Caveat, Busy> {
+    let (code, text) = match error {
+        HeapError::Inconsistent | HeapError::Collecting => {
+            let collecting = error == HeapError::Collecting;
+            return Err(Busy { runtime: ABOUT.name, bytes: None, collecting });
+        }
+        HeapError::NotFound => (
+            "v8_heap_not_found",
+            "V8's heap was not found: V8 may not have started, or its layout differs from that of its version \
+             (pointer compression); strandline read nothing of it",
+        ),
+        HeapError::Late => {
+            ("v8_left_out", "there was no time to read V8's heap; strandline read nothing of it")
+        }
+    };
+    Ok(Caveat::new(code, program.path.clone(), None, text))
+}
+
+/// Adds what is known of the objects to the details and the reading.
+fn add_objects(
+    objects: Objects,
+    stores: &Stores,
+    program: &Program,
+    details: &mut facts::V8,
+    reading: &mut Reading,
+) {
+    details.objects = Some(objects.census.totals.instances);
+    if let Some(live) = &objects.live {
+        details.reachable = Some(figures::counted(&live.reachable));
+        details.uncertain = Some(figures::counted(&live.uncertain));
+        details.unviewed_buffer_bytes = stores.unviewed_bytes(&live.views);
+        details.garbage = Some(figures::garbage(&objects.census, live));
+    }
+    match objects.path {
+        Some(Ok(path)) => details.path = Some(path),
+        Some(Err(why)) => details.no_path = no_path(&why),
+        None => {}
+    }
+    let mut caveat = |code: &str, bytes: Option<u64>, text: &str| {
+        reading.caveats.push(Caveat::new(code, program.path.clone(), bytes, text.to_owned()));
+    };
+    let unread = objects.census.unread_bytes;
+    if unread > 0 {
+        let text = "objects on these bytes of pages could not be separated, and are not counted by type";
+        caveat("v8_objects_unread", Some(unread), text);
+    } else if objects.is_late {
+        let text = "there was no time, or no memory, to find out which objects live";
+        caveat("v8_not_traced", None, text);
+    }
+    reading.facts.types = objects.census.totals.types;
+    if let Some(holding) = objects.holding {
+        let plain_targets = Some(stores.in_blocks());
+        reading.holding = Some(ReferenceHints { plain_targets, ..holding.hints });
+        reading.object_types = holding.types;
+    }
 }
 
 /// The objects, and those that may be alive.

@@ -20,7 +20,7 @@ const HAS_EXTENSION: u64 = 1 << 26;
 /// From this number of variables on, their names are in a table
 /// (`kScopeInfoMaxInlinedLocalNamesSize`).
 const MAX_INLINED_NAMES: u64 = 75;
-/// Where the `Script` of a `SharedFunctionInfo` is behind its name
+/// Distance from the name in a `SharedFunctionInfo` to its `Script`
 /// (`src/objects/shared-function-info.tq`), and `name` in a `Script` (`src/objects/script.tq`).
 const SCRIPT_AFTER_NAME: u64 = 16;
 const SCRIPT_NAME: u64 = 16;
@@ -135,21 +135,24 @@ fn constructor(
     let mut chain = Vec::new();
     let mut word = map;
     let name = loop {
-        let address = Shapes::object_at(word)?;
+        let Some(address) = Shapes::object_at(word) else { break None };
         if let Some(name) = known.constructors.get(&address) {
             break name.clone();
         }
-        let number = shapes.type_at(address)?;
+        let Some(number) = shapes.type_at(address) else { break None };
         if shapes.types().is_map(number) && chain.len() < MAX_STEPS {
             chain.push(address);
-            word = shapes.cache.word(address.checked_add(CONSTRUCTOR)?)?;
+            // No pointer, if it cannot be read.
+            word = address.checked_add(CONSTRUCTOR).and_then(|at| shapes.cache.word(at)).unwrap_or(0);
         } else if shapes.types().is_function(number) {
-            let shared = shapes.cache.word(address.checked_add(layout.shared)?)?;
-            break Some(of_function(shapes, layout, shared).unwrap_or_else(|| ANONYMOUS.to_owned()));
+            let shared = address.checked_add(layout.shared).and_then(|at| shapes.cache.word(at));
+            let name = shared.map(|shared| of_function(shapes, layout, shared));
+            break name.map(|name| name.unwrap_or_else(|| ANONYMOUS.to_owned()));
         } else {
             break None;
         }
     };
+    // Without a name, too: each of many hidden classes would walk the chain again.
     for address in chain {
         known.constructors.insert(address, name.clone());
     }

@@ -14,7 +14,7 @@
 
 use super::claims::Claimed;
 use super::forecast::Forecasts;
-use super::heap::{Heaps, Isolate};
+use super::heap::{Heaps, Isolate, SpaceAddress};
 use super::layout::{Layout, NOT_IN_GC, SPACE_HEAP, SPACE_ID};
 use super::locate::{self, Program};
 use super::remedies::{self, MEMORY_PRESSURE};
@@ -91,7 +91,7 @@ fn adds(code: &[u8], distance: u64) -> bool {
 }
 
 fn call(layout: &Layout, isolate: &Isolate) -> NotifyCall {
-    let Isolate { address, heap, old_space: (space, number) } = *isolate;
+    let Isolate { address, heap, old_space: SpaceAddress { number, address: space } } = *isolate;
     // Addresses that were read: no sum overflows.
     let at = |offset: u64| heap.wrapping_add(offset);
     NotifyCall {

@@ -1,5 +1,5 @@
-//! Walks the objects of V8's pages, one behind the other, and counts them by type, dead ones that
-//! are not collected yet included.
+//! Walks the objects of V8's pages in address order, and counts them by type, dead ones that are
+//! not collected yet included.
 //!
 //! Pages with code, and the read-only ones, are left out. Memory that cannot be walked is counted.
 

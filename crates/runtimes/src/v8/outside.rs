@@ -1,6 +1,8 @@
 //! V8's memory outside its heap that no allocator has: tables through which functions are called,
 //! and the blocks that Abseil's mutexes map for themselves.
 
+use std::time::Instant;
+
 use super::heap::Heaps;
 use super::layout::{
     ABSEIL_HEADER_BYTES, ABSEIL_MAGICS, DISPATCH_ENTRY_BYTES, DISPATCH_POINTER_SHIFT, SEGMENT_BYTES,
@@ -10,11 +12,11 @@ use crate::batch::PageCache;
 use strandline_claims::accumulator::Class;
 use strandline_claims::allocator::RangeClaim;
 use strandline_claims::palette::SlotTable;
-use strandline_claims::range::{MAX_BYTES, PAGE_BYTES};
+use strandline_claims::range::PAGE_BYTES;
 use strandline_claims::runtime::Context;
 use strandline_process::map::Mapping;
 use strandline_process::memory::{Memory, word_at};
-use strandline_process::range::RangeSet;
+use strandline_process::range::{AddressRange, RangeSet};
 
 /// Number of entries read at the start of a supposed dispatch table, and minimum number of valid
 /// ones.
@@ -45,17 +47,16 @@ pub fn claim(
             && !mapping.permissions.execute
             && mapping.end - mapping.start <= MAX_TABLE_BYTES
     };
-    let mut found = Vec::new();
     for mapping in context.space.mappings().iter().filter(is_candidate) {
+        if Instant::now() >= context.deadline {
+            return;
+        }
         let end = abseil_end(&mut cache, mapping)
             .or_else(|| is_dispatch_table(context, &mut cache, mapping, &objects).then_some(mapping.end));
-        found.extend(end.map(|end| (mapping.start, end)));
-    }
-    for (start, end) in found {
-        if claimed.overlaps((start, end)) || taken.overlaps((start, end)) || end - start > MAX_BYTES {
-            continue;
+        let range = end.map(|end| AddressRange::new(mapping.start, end));
+        if let Some(range) = range.filter(|range| !claimed.overlaps(*range) && !taken.overlaps(*range)) {
+            claims.push(context.claim_whole(range, Class::Refined(slot)));
         }
-        claims.push(context.claim_whole((start, end), Class::Refined(slot)));
     }
 }
 

@@ -80,9 +80,7 @@ impl PageIndex {
         }
         within.is_multiple_of(WORD_BYTES).then_some((number, indexed.first + within / WORD_BYTES))
     }
-}
 
-impl PageIndex {
     /// Returns the address of a place.
     pub fn address_of(&self, place: u64) -> Option<u64> {
         let number = self.pages.partition_point(|indexed| indexed.first <= place).checked_sub(1)?;

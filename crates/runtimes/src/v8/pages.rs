@@ -2,6 +2,8 @@
 //!
 //! Whether it is one, `heap` decides by the space that owns it.
 
+use std::time::Instant;
+
 use super::layout::{Layout, MAX_HEADER_BYTES, PAGE_ALIGNMENT, RECORD_BYTES};
 use crate::batch::Batch;
 use strandline_claims::range::{MAX_BYTES, PAGE_BYTES};
@@ -36,9 +38,14 @@ pub struct Page {
 }
 
 impl Page {
+    /// All of the page.
+    pub fn range(&self) -> AddressRange {
+        AddressRange::new(self.start, self.end)
+    }
+
     /// Bytes of the page.
     pub fn bytes(&self) -> u64 {
-        self.end - self.start
+        self.range().len()
     }
 
     /// Bytes before the first object.
@@ -48,7 +55,8 @@ impl Page {
 }
 
 /// Returns everything that looks like a page, in address order; bounded by the resident bytes.
-pub fn candidates(context: &Context<'_>, memory: &dyn Memory, layout: &Layout) -> Vec<Page> {
+/// `None` if the deadline passed.
+pub fn candidates(context: &Context<'_>, memory: &dyn Memory, layout: &Layout) -> Option<Vec<Page>> {
     let starts = starts(context);
     let mut batch = Batch::new(memory);
     let mut pages = Vec::new();
@@ -58,29 +66,35 @@ pub fn candidates(context: &Context<'_>, memory: &dyn Memory, layout: &Layout) -
                 starts.iter().map(|&at| AddressRange::sized(at, RECORD_BYTES)).collect();
             batch.bytes(&places, &mut |index, bytes| {
                 let start = starts.get(index).copied().unwrap_or(0);
-                pages.extend(page(layout, Head { start, record: start, flags: bytes }, bytes));
+                let flags = half_word_at(bytes, layout.pooled.at).unwrap_or(0);
+                pages.extend(page(layout, Head { start, record: start, flags }, bytes));
             });
         }
         Some(offset) => {
             let places: Vec<AddressRange> =
                 starts.iter().map(|&at| AddressRange::sized(at, offset as u64 + 8)).collect();
-            let mut heads: Vec<(u64, u64, u64)> = Vec::new();
+            let mut heads: Vec<Head> = Vec::new();
             batch.bytes(&places, &mut |index, bytes| {
                 let start = starts.get(index).copied().unwrap_or(0);
                 let record = word_at(bytes, offset).filter(|at| *at != 0 && at.is_multiple_of(8));
-                heads.extend(record.zip(word_at(bytes, 0)).map(|(record, flags)| (start, record, flags)));
+                let flags = half_word_at(bytes, layout.pooled.at).unwrap_or(0);
+                heads.extend(record.map(|record| Head { start, record, flags }));
             });
             let places: Vec<AddressRange> =
-                heads.iter().map(|head| AddressRange::sized(head.1, RECORD_BYTES)).collect();
+                heads.iter().map(|head| AddressRange::sized(head.record, RECORD_BYTES)).collect();
             batch.bytes(&places, &mut |index, bytes| {
-                let Some(&(start, record, flags)) = heads.get(index) else { return };
-                pages.extend(page(layout, Head { start, record, flags: &flags.to_le_bytes() }, bytes));
+                pages.extend(heads.get(index).and_then(|head| page(layout, *head, bytes)));
             });
         }
     }
-    pages.retain(|page| is_process_memory(context.space, page.start, page.end));
+    let mut is_late = false;
+    // Pages that claim to be long may each cross all mappings.
+    pages.retain(|page| {
+        is_late |= Instant::now() >= context.deadline;
+        !is_late && is_process_memory(context.space, page.start, page.end)
+    });
     pages.sort_unstable_by_key(|page| page.start);
-    pages
+    (!is_late).then_some(pages)
 }
 
 /// Returns the resident addresses at which pages may start.
@@ -96,15 +110,16 @@ fn starts(context: &Context<'_>) -> Vec<u64> {
     runs.flat_map(aligned).collect()
 }
 
-/// Where a page and its record are, and the bytes with its flags.
-struct Head<'a> {
+/// Where a page and its record are, and its flags if they are in the page.
+#[derive(Clone, Copy)]
+struct Head {
     start: u64,
     record: u64,
-    flags: &'a [u8],
+    flags: u32,
 }
 
 /// Decodes a record; `None` if its sizes do not agree.
-fn page(layout: &Layout, head: Head<'_>, bytes: &[u8]) -> Option<Page> {
+fn page(layout: &Layout, head: Head, bytes: &[u8]) -> Option<Page> {
     let Head { start, record, flags } = head;
     let fields = &layout.record;
     let word = |offset: usize| word_at(bytes, offset);
@@ -122,8 +137,7 @@ fn page(layout: &Layout, head: Head<'_>, bytes: &[u8]) -> Option<Page> {
     if !is_within || !heap.is_multiple_of(8) || !owner.is_multiple_of(8) {
         return None;
     }
-    let flags = if layout.pooled.in_page { flags } else { bytes };
-    let flags = u64::from(half_word_at(flags, layout.pooled.at)?);
+    let flags = if layout.pooled.in_page { flags } else { half_word_at(bytes, layout.pooled.at)? };
     let is_pooled = flags & layout.pooled.bits == layout.pooled.bits;
     let wasted = word(fields.wasted)?;
     let allocated = allocated.min(area_end - area_start);

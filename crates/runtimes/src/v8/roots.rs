@@ -10,6 +10,7 @@ use std::time::Instant;
 use super::heap::Heaps;
 use super::layout::{DISPATCH_POINTER_SHIFT, Layout};
 use super::objects::Heap;
+use super::pages::Page;
 use super::shapes::Shapes;
 use strandline_claims::words::{READ_BYTES, each_word_in};
 use strandline_process::buffer::ReadBuffer;
@@ -53,9 +54,7 @@ impl<'a> Roots<'a> {
     /// Finds the ranges that contain roots.
     pub fn new(heap: Heap<'a>, heaps: &'a Heaps, layout: &Layout) -> Self {
         let context = heap.context;
-        let of_spaces = heaps.spaces.iter().flat_map(|space| space.pages.iter().chain(&space.idle));
-        let pages = of_spaces.chain(&heaps.pool).chain(&heaps.read_only);
-        let pages = pages.map(|page| AddressRange::new(page.start, page.end));
+        let pages = heaps.all_pages().map(Page::range);
         let stacks = stacks::stacks(context.threads, heap.memory, context.space);
         let first_used = |stack: &Stack| stack.stack_pointer.saturating_sub(RED_ZONE_BYTES).max(stack.low);
         let in_use = stacks.iter().map(|stack| AddressRange::new(first_used(stack), stack.high));
@@ -112,6 +111,9 @@ impl<'a> Roots<'a> {
         let context = self.heap.context;
         let (mut words, mut is_late, mut is_over) = (0_u64, false, false);
         for run in context.resident_runs(range) {
+            if Instant::now() >= context.deadline {
+                return None;
+            }
             each_word_in(self.heap.memory, self.skipped.gaps_in(run), READ_BYTES, &mut |at, word| {
                 words += 1;
                 is_late |= words.is_multiple_of(WORDS_AT_ONCE) && Instant::now() >= context.deadline;

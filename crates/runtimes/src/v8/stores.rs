@@ -3,8 +3,8 @@
 //! resizable ArrayBuffers itself.
 //!
 //! A heap lists its ArrayBuffers with a store, young and old ones, with the sum of their bytes
-//! (`src/heap/array-buffer-sweeper.h`), and again those of which a collection frees the dead ones.
-//! They count only if each list's entries add up to its sum. A shared store (SharedArrayBuffer) is
+//! (`src/heap/array-buffer-sweeper.h`), and separately those that a collection is sweeping. They
+//! count only if each list's entries add up to its sum. A shared store (SharedArrayBuffer) is
 //! in the lists of all isolates that use it, with no bytes in their sums, and counts once.
 
 use std::collections::HashMap;
@@ -22,6 +22,7 @@ use crate::batch::PageCache;
 use strandline_claims::accumulator::Class;
 use strandline_claims::allocator::RangeClaim;
 use strandline_claims::palette::SlotTable;
+use strandline_claims::range::MAX_BYTES;
 use strandline_claims::refinements::Refinements;
 use strandline_claims::runtime::Context;
 use strandline_process::memory::{Memory, half_word_at, word_at};
@@ -129,8 +130,8 @@ impl Stores {
         }
     }
 
-    /// The bytes of ArrayBuffers in malloc's blocks that no live view shows, of those of which one
-    /// shows a part; `None` if the ArrayBuffers or the views are not known.
+    /// Returns the bytes that no live view shows, of those ArrayBuffers in malloc's blocks that
+    /// views show in part; `None` if the ArrayBuffers or the views are not known.
     pub fn unviewed_bytes(&self, views: &Views) -> Option<u64> {
         self.buffers.and_then(|_| views.unviewed_bytes(&self.blocks))
     }
@@ -154,7 +155,7 @@ impl Stores {
         let claimed: RangeSet = claims.iter().map(RangeClaim::range).collect();
         // Several ArrayBuffers may have the same store.
         for range in self.mapped.iter().copied().collect::<RangeSet>() {
-            if !claimed.overlaps(range) && !taken.overlaps(range) {
+            if !claimed.overlaps(range) && !taken.overlaps(range) && range.len() <= MAX_BYTES {
                 claims.push(context.claim_whole(range, Class::Refined(slot)));
             }
         }

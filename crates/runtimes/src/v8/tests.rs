@@ -17,6 +17,11 @@ use crate::fabricated::{self, assert_sound, damage};
 /// Reads a heap. A page is not resident if `absent` has the bit of its number modulo 64. Returns
 /// `None` if the heap is busy: in a collection or inconsistent.
 fn try_read_heap(v8: &V8Image, absent: u64) -> Option<Reading> {
+    try_read_beside(v8, absent, &RangeSet::default())
+}
+
+/// The same in a process in which other runtimes claimed `taken`.
+fn try_read_beside(v8: &V8Image, absent: u64, taken: &RangeSet) -> Option<Reading> {
     let mut program =
         Program { path: "/usr/bin/node".to_owned(), version: Some(v8.version), ..Program::default() };
     let types = V8_TYPES.iter().map(|(name, number)| ((*name).to_owned(), *number));
@@ -24,7 +29,7 @@ fn try_read_heap(v8: &V8Image, absent: u64) -> Option<Reading> {
     assert_eq!(program.types.is_some(), program.layout().is_some());
     let is_busy = std::cell::Cell::new(false);
     let reading = fabricated::read_image(&v8.image, &v8.maps, absent, |context, runs| {
-        let read = read(context, &program, &RangeSet::default(), &Refinements::new(runs.iter().copied()));
+        let read = read(context, &program, taken, &Refinements::new(runs.iter().copied()));
         is_busy.set(read.is_err());
         read.unwrap_or_default()
     });
@@ -77,6 +82,22 @@ fn intact_heaps_match_expected_figures() {
         assert_eq!(row_bytes(&reading, "v8.metadata"), v8.expected.abseil, "{seed}");
         assert_sound(&reading);
     }
+}
+
+/// What another runtime claimed of the code range is not claimed again.
+#[test]
+fn claims_of_other_runtimes_are_left_out() {
+    let mut tried = 0;
+    for seed in 0..20 {
+        let v8 = fabricate_v8(seed);
+        let reading = read_heap(&v8);
+        let of_code = reading.claims.iter().find(|claim| claim.sums.resident.of(Class::Metadata) > 0);
+        let taken: RangeSet = of_code.map(|claim| claim.range()).into_iter().collect();
+        let beside = try_read_beside(&v8, 0, &taken).expect("consistent");
+        assert!(beside.claims.iter().all(|claim| !taken.overlaps(claim.range())), "{seed}");
+        tried += taken.len();
+    }
+    assert!(tried > 0);
 }
 
 #[test]

@@ -83,7 +83,7 @@ struct Trace<'a> {
     dirty: Vec<bool>,
     /// Bytes of scanned objects, by the number of their page.
     page_bytes: Vec<u64>,
-    /// Tables whose values live with their keys, which were not read.
+    /// Tables of ephemerons that were not read.
     ephemerons: Vec<AddressRange>,
     /// Keys that are not marked, and their values.
     pairs: Vec<TableEntry>,
@@ -222,7 +222,7 @@ impl Trace<'_> {
         })
     }
 
-    /// Marks the values of marked keys in tables that hold them so; returns whether any was new.
+    /// Marks the values of marked keys in tables of ephemerons; returns whether any was new.
     fn mark_values(&mut self) -> Option<bool> {
         self.read_tables()?;
         let mut pairs = std::mem::take(&mut self.pairs);
@@ -258,7 +258,7 @@ impl Trace<'_> {
                     pairs.extend(pair.map(|(key, value)| TableEntry { key: key - 1, value: value - 1 }));
                 }
             })?;
-            if self.pairs.len() > MAX_PAIRS {
+            if self.pairs.len() > MAX_PAIRS || Instant::now() >= self.heap.context.deadline {
                 return None;
             }
         }

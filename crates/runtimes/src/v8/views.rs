@@ -37,7 +37,7 @@ impl Views {
         }
     }
 
-    /// The bytes of `stores` that no view shows, of those of which a view shows a part; `None` if
+    /// Returns the bytes that no view shows, of those `stores` that views show in part; `None` if
     /// not all views are known.
     pub fn unviewed_bytes(&self, stores: &[AddressRange]) -> Option<u64> {
         let viewed: RangeSet = self.ranges.iter().copied().collect();

@@ -31,7 +31,8 @@ pub struct Subject {
     image: Image,
     maps: String,
     runs: Vec<(u64, u64)>,
-    program: Program,
+    /// The files that hold a Perl.
+    pub programs: Vec<Program>,
     fs_base: u64,
     bytes_read: AtomicU64,
     calls: AtomicU64,
@@ -87,7 +88,11 @@ impl Subject {
             image: perl.image.clone(),
             maps: perl.maps.clone(),
             runs,
-            program: Program { path: "/usr/bin/perl".to_owned(), version: Some([5, 36, 0]), variables },
+            programs: vec![Program {
+                path: "/usr/bin/perl".to_owned(),
+                version: Some([5, 36, 0]),
+                variables,
+            }],
             fs_base: perl.fs_base,
             bytes_read: AtomicU64::new(0),
             calls: AtomicU64::new(0),
@@ -134,7 +139,7 @@ impl Subject {
             progress: &|_| {},
         };
         let refinements = Refinements::new(self.runs.iter().copied());
-        let reading = perl::read(&context, std::slice::from_ref(&self.program), &refinements);
+        let reading = perl::read(&context, &self.programs, &refinements);
         let read = Read {
             reading,
             bytes: self.bytes_read.load(Ordering::Relaxed),

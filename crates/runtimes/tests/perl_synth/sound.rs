@@ -1,5 +1,6 @@
 //! Sound perls: every figure is that of the recipe, with any number of threads.
 
+use strandline_runtimes::perl::locate::{Program, Variables};
 use strandline_synth::{PerlImage, PerlRecipe, fabricate_perl};
 
 use crate::adapter::{Build, Read, Subject};
@@ -65,6 +66,20 @@ fn the_thread_of_an_interpreter_is_known() {
     let read = Subject::of(&perl, Build::Threads).read(1);
     assert_eq!(read.perl().interpreters.len(), 1, "the thread's own is the main one");
     assert_eq!(read.main().and_then(|main| main.thread), Some(4711));
+}
+
+#[test]
+fn an_interpreter_that_two_files_lead_to_is_read_once() {
+    let perl = fabricate_perl(&PerlRecipe::from_seed(4));
+    let mut subject = Subject::of(&perl, Build::Threads);
+    // A library that has no interpreter, and whose key was not set.
+    let key = Some(perl.variables.thr_key);
+    let variables = Variables::Interpreters { current: 0, key };
+    let path = "/usr/lib/libperl.so.5.36".to_owned();
+    subject.programs.push(Program { path, variables, ..subject.programs[0].clone() });
+    let read = subject.read(1);
+    assert_eq!(read.perl().interpreters.len(), 1);
+    assert_eq!(read.reading.facts.found_by, "/usr/bin/perl");
 }
 
 #[test]

@@ -156,6 +156,11 @@ impl<'a> Walk<'a> {
         let Sizes { previous, own: size } = sizes;
         // A block with its own mapping has no adjacent chunk, so neither size has the lowest bit.
         if previous == FIRST_CHUNK_OFFSET && size & IN_USE == 0 {
+            // Up to a thousand pages are read for each.
+            if Instant::now() >= self.context.deadline {
+                self.counts.doubts.note_timeout(at);
+                return None;
+            }
             let block =
                 self.find_mapped_block(at, size, limit).filter(|block| self.is_free(at, block.end))?;
             self.claim_mapped(at, block);

@@ -112,7 +112,7 @@ impl Drawing {
         self.styled(x, y, anchor, " fill-opacity=\"0.72\"", text);
     }
 
-    /// Like `quiet`, rotated by `degrees` around its position.
+    /// Like `muted`, rotated by `degrees` around its position.
     pub fn turned(&mut self, (x, y): (f64, f64), anchor: Anchor, degrees: i32, text: &str) {
         let style = format!(" fill-opacity=\"0.72\" transform=\"rotate({degrees} {x:.1} {y:.1})\"");
         self.styled(x, y, anchor, &style, text);

@@ -208,6 +208,10 @@ fn thinned(points: impl Iterator<Item = Option<(f64, f64)>>) -> Vec<Option<(f64,
             Some(point) => {
                 // Holds in order: the first, the lowest and the highest so far, and the last.
                 if let [_, lowest, highest, last] = column.as_mut_slice() {
+                    // At first these are the second and the third point, in any order.
+                    if lowest.1 > highest.1 {
+                        std::mem::swap(lowest, highest);
+                    }
                     if last.1 < lowest.1 {
                         *lowest = *last;
                     }
@@ -340,5 +344,21 @@ fn name_beside(drawing: &mut Drawing, frame: &Frame, point: &Point<'_>, taken: &
             drawing.text((x, y), anchor, &name);
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::thinned;
+
+    #[test]
+    fn a_thinned_line_keeps_its_lowest_and_highest_point() {
+        let of = |figures: &[f64]| -> Vec<f64> {
+            let points = figures.iter().map(|&y| Some((10.0, y)));
+            thinned(points).into_iter().flatten().map(|(_, y)| y).collect()
+        };
+        assert_eq!(of(&[5.0, 9.0, 1.0, 4.0, 3.0, 6.0]), [5.0, 1.0, 9.0, 6.0]);
+        assert_eq!(of(&[5.0, 4.0, 6.0, 9.0, 1.0, 7.0]), [5.0, 1.0, 9.0, 7.0]);
+        assert_eq!(of(&[5.0, 9.0, 1.0]), [5.0, 9.0, 1.0]);
     }
 }

@@ -41,37 +41,41 @@ pub fn read(context: &Context<'_>, view: &View<'_>, heap: u64) -> Option<Heap> {
         if region == 0 || !is_committed {
             continue;
         }
-        let area = area(view, region, bottom, bottom + region_bytes, &kinds)?;
+        let (area, is_continued) = area(view, region, bottom, bottom + region_bytes, &kinds)?;
         match areas.last_mut() {
             // The further regions of a large object are joined with the first.
-            Some(first) if area.1 && first.kind == Kind::Humongous && first.end == bottom => {
-                *first = Area::new(first.kind, first.start, area.0.top, area.0.end)?;
+            Some(first) if is_continued && first.kind == Kind::Humongous && first.end == bottom => {
+                *first = Area::new(first.kind, first.start, area.top, area.end)?;
             }
-            _ => areas.push(area.0),
+            _ => areas.push(area),
         }
     }
-    let support = ["G1CollectedHeap::_monitoring_support", "G1CollectedHeap::_g1mm"];
-    let support = view.field(heap, &support)?;
-    // The second name is that of JDK 11 to 13.
-    let figure = |[name, old]: [&str; 2], what: &str| {
-        let names = [name, old].map(|name| format!("G1MonitoringSupport::_{name}_{what}"));
-        view.field(support, &[&names[0], &names[1]])
-    };
-    let pool =
-        |name: &str, of: [&str; 2]| Some(Pool::new(name, figure(of, "used")?, figure(of, "committed")?));
     Some(Heap {
         collector: "G1",
         reserved: AddressRange { start, end },
         areas,
-        pools: vec![
-            pool("G1 Eden Space", ["eden_space", "eden"])?,
-            pool("G1 Survivor Space", ["survivor_space", "survivor"])?,
-            pool("G1 Old Gen", ["old_gen", "old"])?,
-        ],
+        pools: pools(view, heap)?,
         region_bytes: Some(region_bytes),
         is_parsable: true,
         ..Heap::default()
     })
+}
+
+fn pools(view: &View<'_>, heap: u64) -> Option<Vec<Pool>> {
+    let support = ["G1CollectedHeap::_monitoring_support", "G1CollectedHeap::_g1mm"];
+    let support = view.field(heap, &support)?;
+    let figure = |[name, old]: [&str; 2], what: &str| {
+        let names = [name, old].map(|name| format!("G1MonitoringSupport::_{name}_{what}"));
+        view.field(support, &[&names[0], &names[1]])
+    };
+    // The second field name is that of JDK 11 to 13.
+    let pools = [
+        ("G1 Eden Space", ["eden_space", "eden"]),
+        ("G1 Survivor Space", ["survivor_space", "survivor"]),
+        ("G1 Old Gen", ["old_gen", "old"]),
+    ];
+    let pool = |(name, of)| Some(Pool::new(name, figure(of, "used")?, figure(of, "committed")?));
+    pools.into_iter().map(pool).collect()
 }
 
 /// Bits of a region's tag.

@@ -168,7 +168,7 @@ fn push(ranges: &mut Ranges, start: u64, end: u64) {
 
 /// Returns the committed bytes: from JDK 25 on, each NUMA node has a part (`ZPerNUMA<ZPartition>`).
 fn partitions(view: &View<'_>, allocator: u64) -> Option<u64> {
-    let count = view.fixed_half(&["ZNUMA::_count"])?.clamp(1, MAX_NODES);
+    let count = view.static_half_field(&["ZNUMA::_count"])?.clamp(1, MAX_NODES);
     let first = view.field(
         view.field_address(allocator, &["ZPageAllocator::_partitions"])?,
         &["ZPerNUMAZPartition::_addr"],

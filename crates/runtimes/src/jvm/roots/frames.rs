@@ -9,7 +9,7 @@ use strandline_process::stacks::ThreadFacts;
 
 use super::blobs::Blobs;
 use super::maps::{Maps, OopSlot};
-use super::{PreciseRoots, handles};
+use super::{PreciseRoots, RED_ZONE_BYTES, handles};
 use crate::batch::PageCache;
 use crate::jvm::shapes::OopFormat;
 use crate::jvm::threads::Thread;
@@ -17,8 +17,6 @@ use crate::jvm::view::View;
 use strandline_process::memory::word_at;
 use strandline_process::range::AddressRange;
 
-/// Bytes below the stack pointer that are in use (System V ABI).
-const RED_ZONE_BYTES: u64 = 128;
 /// Indices of RBP and RIP in `ThreadFacts::general`.
 const RBP: usize = 6;
 const RIP: usize = 15;

@@ -1,6 +1,7 @@
 //! Handles of the JVM and its native code: places outside the heap that hold references.
 
 use std::collections::HashSet;
+use std::time::Instant;
 
 use strandline_claims::runtime::Context;
 use strandline_claims::words::{READ_BYTES, each_word};
@@ -301,13 +302,14 @@ pub fn storages(context: &Context<'_>, view: &View<'_>, data: AddressRange) -> V
     let Some(global) = view.word(entry).filter(|&global| global != 0) else { return Vec::new() };
     let mut storages = vec![global];
     each_word(view.memory, context.resident, data, READ_BYTES, &mut |at, word| {
-        if word == global && at != entry && storages.len() < MAX_STORAGES {
-            for step in [8, 8_u64.wrapping_neg()] {
-                let beside = (1..=MAX_STORAGES as u64).map(|index| at.wrapping_add(step.wrapping_mul(index)));
-                storages.extend(beside.map_while(|at| view.word(at).filter(|&word| is_storage(view, word))));
-            }
+        if word != global || at == entry {
+            return true;
         }
-        true
+        for step in [8, 8_u64.wrapping_neg()] {
+            let beside = (1..=MAX_STORAGES as u64).map(|index| at.wrapping_add(step.wrapping_mul(index)));
+            storages.extend(beside.map_while(|at| view.word(at).filter(|&word| is_storage(view, word))));
+        }
+        storages.len() < MAX_STORAGES && Instant::now() < context.deadline
     });
     storages.sort_unstable();
     storages.dedup();
@@ -324,7 +326,7 @@ fn is_storage(view: &View<'_>, at: u64) -> bool {
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
-    use std::time::{Duration, Instant};
+    use std::time::Duration;
 
     use strandline_process::memory::Memory;
 

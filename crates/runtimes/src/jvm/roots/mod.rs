@@ -29,6 +29,8 @@ use super::view::View;
 const MAX_WORDS: usize = 1 << 24;
 /// Limit on parts of stacks searched: eight for each of the maximum number of threads.
 const MAX_RANGES: usize = 1 << 20;
+/// Bytes below the stack pointer that are in use (System V ABI).
+const RED_ZONE_BYTES: u64 = 128;
 /// Words between two checks of the deadline.
 const WORDS_AT_ONCE: u32 = 1 << 16;
 /// First version in which every handle is in a storage (JDK-8248391 and its dependencies;

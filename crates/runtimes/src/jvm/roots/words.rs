@@ -18,21 +18,20 @@ use strandline_process::memory::{Memory, word_at};
 use strandline_process::range::AddressRange;
 use strandline_process::stacks::ThreadFacts;
 
-use super::DeadlineChecker;
 use super::handles::{HANDLES, storages};
+use super::{DeadlineChecker, RED_ZONE_BYTES};
 use crate::jvm::heap::{Heap, Kind};
 use crate::jvm::shapes::OopFormat;
 use crate::jvm::threads::Thread;
 use crate::jvm::view::View;
 
-/// Bytes below the stack pointer that are in use (System V ABI).
-const RED_ZONE_BYTES: u64 = 128;
 /// Alignment of glibc's arenas (`HEAP_MAX_SIZE`, malloc/arena.c).
 const ARENA_BYTES: u64 = 64 << 20;
 /// Handles and arrays of references form shorter rows. A longer row is a queue of the last
 /// collection, which keeps its pieces (of 4 KiB less a header, `StackChunkSize`) or has given them
 /// back to malloc.
 const MAX_IN_A_ROW: usize = 256;
+
 /// Words that may be references.
 pub struct Words<'a> {
     context: &'a Context<'a>,
@@ -192,7 +191,9 @@ fn apart(mut ranges: Vec<AddressRange>) -> Vec<AddressRange> {
 /// Consecutive words that are addresses of objects.
 #[derive(Default)]
 struct Run {
-    conservative: Vec<u64>,
+    /// The words; no more than one over the limit.
+    words: Vec<u64>,
+    /// Address behind the last one.
     behind: u64,
     count: usize,
 }
@@ -203,17 +204,17 @@ impl Run {
             self.end(take);
         }
         (self.behind, self.count) = (at.wrapping_add(8), self.count + 1);
-        if self.conservative.len() <= MAX_IN_A_ROW {
-            self.conservative.push(word);
+        if self.words.len() <= MAX_IN_A_ROW {
+            self.words.push(word);
         }
     }
 
     /// Calls `take` with the words, unless there are too many.
     fn end(&mut self, take: &mut dyn FnMut(u64)) {
         if self.count <= MAX_IN_A_ROW {
-            self.conservative.iter().for_each(|&word| take(word));
+            self.words.iter().for_each(|&word| take(word));
         }
-        self.conservative.clear();
+        self.words.clear();
         self.count = 0;
     }
 }
