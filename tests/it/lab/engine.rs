@@ -32,7 +32,7 @@ fn hanging_commands_are_ended_whatever_signals_they_ignore() -> Outcome {
         let ended =
             lab.run(&["compare", "--seed", "1", "--repeat", "1", "--timeout", "200ms", command, command])?;
         complains(&ended, 3, &["A: ", "timeout"])?;
-        assert_eq!(lab.left(), [""; 0], "{command}");
+        assert_eq!(lab.running(), [""; 0], "{command}");
     }
     let ignored = ["compare", "--ignore-failure", "--warm-up", "0", "--repeat", "1", "--timeout", "200ms"];
     let found = lab.document(&[&ignored[..], &[&hang[0], &hang[0]]].concat())?;
@@ -54,7 +54,7 @@ fn daemons_are_ended_with_the_run_that_left_them() -> Outcome {
     for command in &leave {
         let found = lab.document(&["compare", "--repeat", "2", command, "true"])?;
         assert!(has_caveat(&found, "left_behind"), "{command}: {}", found["caveats"]);
-        assert_eq!(lab.left(), [""; 0], "{command}");
+        assert_eq!(lab.running(), [""; 0], "{command}");
     }
     Ok(())
 }
@@ -98,15 +98,16 @@ fn the_end_of_long_output_is_kept() -> Outcome {
     Ok(())
 }
 
-/// The run during which the test interrupts a lab.
-const DISTURBED: usize = 8;
+/// Number of the first run that waits for the file `go`.
+const WAITING_FROM: usize = 8;
 
 /// Arguments for a lab of 40 runs that each append a line to a file and leave a daemon. Runs from
-/// the [`DISTURBED`] one on wait for the file `go`, so that the lab does not end before it is
+/// the [`WAITING_FROM`] one on wait for the file `go`, so that the lab does not end before it is
 /// interrupted. The command names it `$PWD/go`, which the lab does not find as a file: files named
 /// in a command are part of the lab's identity.
 fn busy(lab: &Lab) -> Vec<String> {
-    let wait = format!("[ $(wc -l < runs) -lt {DISTURBED} ] || until test -e $PWD/go; do sleep 0.01; done");
+    let wait =
+        format!("[ $(wc -l < runs) -lt {WAITING_FROM} ] || until test -e $PWD/go; do sleep 0.01; done");
     let run = |name: &str| {
         format!("sh -c 'echo {name} >> runs; setsid sleep {} & {wait}; : {}'", lab.token, lab.token)
     };
@@ -115,24 +116,24 @@ fn busy(lab: &Lab) -> Vec<String> {
 }
 
 /// Waits until a busy lab has reached the run that waits for `go`.
-fn until_disturbed(lab: &Lab) -> Outcome {
-    until_true("some runs", || lab.text("runs").lines().count() >= DISTURBED)
+fn until_waiting(lab: &Lab) -> Outcome {
+    until_true("the run that waits", || lab.text("runs").lines().count() >= WAITING_FROM)
 }
 
-/// Starts a busy lab, calls `harm` in the middle, and runs the same lab again to its end.
-fn interrupted(harm: impl Fn(i32)) -> Result<(Lab, Option<i32>, Ended)> {
+/// Starts a busy lab, calls `interrupt` in the middle, and runs the same lab again to its end.
+fn interrupted(interrupt: impl Fn(i32)) -> Result<(Lab, Option<i32>, Ended)> {
     let lab = Lab::new()?;
     let words = busy(&lab);
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let mut started = lab.start(&words)?;
-    until_disturbed(&lab)?;
-    harm(started.pid());
+    until_waiting(&lab)?;
+    interrupt(started.pid());
     let status = until("the end of the lab", || Ok(started.child.try_wait()?))?;
-    until("the end of all its processes", || Ok(lab.left().is_empty().then_some(())))?;
+    until("the end of all its processes", || Ok(lab.running().is_empty().then_some(())))?;
     std::fs::write(lab.path("go"), "")?;
     let ended = lab.run(&words)?;
     if ended.how() != 0 {
-        return Err(format!("the second time it ended with {}: {}", ended.how(), ended.complaint()).into());
+        return Err(format!("the resumed lab ended with {}: {}", ended.how(), ended.complaint()).into());
     }
     if !ended.complaint().contains("resuming after") {
         return Err(format!("the lab did not resume: {}", ended.complaint()).into());
@@ -142,8 +143,8 @@ fn interrupted(harm: impl Fn(i32)) -> Result<(Lab, Option<i32>, Ended)> {
     if runs != 41 {
         return Err(format!("{runs} runs for 40").into());
     }
-    if !lab.left().is_empty() {
-        return Err(format!("left behind: {:?}", lab.left()).into());
+    if !lab.running().is_empty() {
+        return Err(format!("left behind: {:?}", lab.running()).into());
     }
     Ok((lab, status.signal(), ended))
 }
@@ -172,12 +173,12 @@ fn a_killed_launcher_is_reported() -> Outcome {
     let words = busy(&lab);
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let started = lab.start(&words)?;
-    until_disturbed(&lab)?;
+    until_waiting(&lab)?;
     let launchers = children(started.pid());
     assert_eq!(launchers.len(), 1, "{launchers:?}");
     signal(launchers[0], 9);
     complains(&started.finish()?, 3, &["launcher", "again"])?;
-    assert_eq!(lab.left(), [""; 0]);
+    assert_eq!(lab.running(), [""; 0]);
     Ok(())
 }
 
@@ -209,7 +210,7 @@ fn a_second_strandline_cannot_run_the_same_lab() -> Outcome {
     complains(&lab.run(&words)?, 3, &["another strandline is at work"])?;
     // Dropping it kills its process group; the launcher is in another.
     drop(started);
-    until("the end of its processes", || Ok(lab.left().is_empty().then_some(())))
+    until("the end of its processes", || Ok(lab.running().is_empty().then_some(())))
 }
 
 #[test]
@@ -220,7 +221,7 @@ fn parallel_runs_are_all_run_and_leave_no_process() -> Outcome {
     let found = lab.document(&words)?;
     assert_eq!(lab.text("runs").lines().count(), 20);
     assert!(has_caveat(&found, "left_behind"));
-    assert_eq!(lab.left(), [""; 0]);
+    assert_eq!(lab.running(), [""; 0]);
     Ok(())
 }
 

@@ -362,7 +362,7 @@ fn a_killed_task_leaves_no_process_and_is_run_again() -> Outcome {
     let long = format!("sh -c '[ -e {0} ] || exec sleep {1}'", cluster.lab.path("killed"), cluster.lab.token);
     let words = ["--json", "compare", "--on=slurm", "--dir=lab", "--warm-up=0", "--repeat=1", &long, &sleep];
     let started = cluster.begin(&words)?;
-    let runs = || cluster.lab.left().iter().any(|line| line.starts_with("sleep"));
+    let runs = || cluster.lab.running().iter().any(|line| line.starts_with("sleep"));
     until("the run", || Ok(runs().then_some(())))?;
     std::fs::write(cluster.lab.path("killed"), "")?;
     let folder = cluster.lab.path("lab");
@@ -384,12 +384,15 @@ fn a_signal_ends_the_commands_on_the_node() -> Outcome {
     let sleep = format!("sleep {}", cluster.lab.token);
     let words = ["compare", "--on=slurm", "--dir=lab", "--repeat=3", sleep.as_str(), "true"];
     let started = cluster.begin(&words)?;
-    until("a run", || Ok((cluster.lab.left().iter().any(|line| line.starts_with("sleep"))).then_some(())))?;
+    until(
+        "a run",
+        || Ok((cluster.lab.running().iter().any(|line| line.starts_with("sleep"))).then_some(())),
+    )?;
     signal(started.pid(), 2);
     let ended = started.finish()?;
     assert_eq!(ended.how(), 1002, "{}", ended.complaint());
     until("the end of the commands on the node", || {
-        let runs = cluster.lab.left().iter().any(|line| line.starts_with("sleep"));
+        let runs = cluster.lab.running().iter().any(|line| line.starts_with("sleep"));
         Ok((!runs && cluster.queue()?.is_empty()).then_some(()))
     })
 }

@@ -111,7 +111,7 @@ fn a_program_that_hangs_without_memory_is_ended() -> Outcome {
     let words = found["failure"]["words"].as_str().ok_or("no words")?;
     assert!(words.starts_with("hung: did not end within 30 s"), "{words}");
     assert!(edge(&found)?.0 > 50 * MIB);
-    assert_eq!(lab.left(), [""; 0]);
+    assert_eq!(lab.running(), [""; 0]);
     Ok(())
 }
 
@@ -267,7 +267,7 @@ fn a_killed_squeeze_resumes() -> Outcome {
         signal(started.pid(), number);
         let status = until("the end of the squeeze", || Ok(started.child.try_wait()?))?;
         assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(number));
-        until("the end of its processes", || Ok(lab.left().is_empty().then_some(())))?;
+        until("the end of its processes", || Ok(lab.running().is_empty().then_some(())))?;
         assert_eq!(lab.text("runs").lines().count(), 5);
         std::fs::write(lab.path("go"), "")?;
         let ended = lab.run(&words)?;

@@ -115,7 +115,7 @@ fn commands_that_fail_without_settings_are_not_tried() -> Outcome {
     let taken = std::net::TcpListener::bind("127.0.0.1:0")?;
     let ready = format!("port={}", taken.local_addr()?.port());
     ends(&["--ready", &ready, "--", "true"], 3, &["listens at port"])?;
-    assert_eq!(lab.left(), Vec::<String>::new());
+    assert_eq!(lab.running(), Vec::<String>::new());
     Ok(())
 }
 
@@ -162,7 +162,7 @@ fn a_failure_only_under_a_setting_has_a_reason() -> Outcome {
     }
     assert_eq!(candidate(&found, "fine")["status"], "same", "{found}");
     assert_eq!((&found["best"], &found["paste"]), (&Value::Null, &Value::Null));
-    assert_eq!(lab.left(), Vec::<String>::new());
+    assert_eq!(lab.running(), Vec::<String>::new());
     let injected = text_of_library("libx && touch /tmp/owned");
     std::fs::write(&catalogue, injected)?;
     complains(

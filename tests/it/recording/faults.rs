@@ -15,17 +15,18 @@ use crate::support::{Outcome, Result, for_each, here, repetitions};
 /// Instant at which the recorder is killed.
 #[derive(Clone, Copy, Debug)]
 enum When {
-    /// A time after its start: before or while the command starts, or later on a fast machine.
+    /// A time after the recorder's start: before or while the command starts, or later on a fast
+    /// machine.
     After(Duration),
     /// A time after the command has begun.
     Running(Duration),
-    /// While it traces the command to see its exit.
-    Watching,
-    /// While it takes a ledger of the command's child, at a mark.
-    Looking,
+    /// While the recorder traces the command to catch its exit.
+    WatchingExit,
+    /// While the recorder takes a ledger of the command's child, at a mark.
+    TakingLedger,
 }
 
-/// A number that differs from turn to turn and is spread over a range; the same in every run.
+/// A pseudo-random number below `range` that depends on the turn only.
 fn scattered(turn: u64, range: u64) -> u64 {
     (turn.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33) % range.max(1)
 }
@@ -44,8 +45,8 @@ fn wait_for(when: When, pid_file: &Path) -> Outcome {
             begun()?;
             std::thread::sleep(pause);
         }
-        When::Watching => assert!(until_traced(begun()?), "the recorder did not trace the command"),
-        When::Looking => {
+        When::WatchingExit => assert!(until_traced(begun()?), "the recorder did not trace the command"),
+        When::TakingLedger => {
             let shell = begun()?;
             let child = until("the command's child", || Ok(children(shell).first().copied()))?;
             assert!(until_traced(child), "the recorder did not trace the command's child");
@@ -66,7 +67,7 @@ fn own_status(done: &Path, recorder: i32) -> Result<String> {
 }
 
 /// Kills the recorder; the command must run to its own end, which it writes to a file.
-fn killed(flags: &[&str], when: When) -> Outcome {
+fn check_command_survives(flags: &[&str], when: When) -> Outcome {
     let place = Place::new()?;
     let (go, done) = (place.folder.0.join("go"), place.folder.0.join("done"));
     let pid_file = done.with_extension("pid");
@@ -83,8 +84,8 @@ fn killed(flags: &[&str], when: When) -> Outcome {
     started.child.wait()?;
     // Either the recorder was killed before it started the command, or the command is starting.
     let begun = until("the command", || {
-        let is_there = std::fs::exists(&pid_file)?;
-        Ok((is_there || group_is_empty(recorder)).then_some(is_there))
+        let has_begun = std::fs::exists(&pid_file)?;
+        Ok((has_begun || group_is_empty(recorder)).then_some(has_begun))
     })?;
     if !begun {
         return Ok(());
@@ -121,9 +122,9 @@ fn the_command_survives_a_killed_recorder() -> Outcome {
     for_each(0..repetitions(48, 400), |turn| {
         let pause = |range| Duration::from_micros(scattered(turn + 1, range));
         let (flags, running) = match turn % 3 {
-            0 => (&["--ledger", "marks,exit", "--quiet-for", "0"][..], When::Looking),
+            0 => (&["--ledger", "marks,exit", "--quiet-for", "0"][..], When::TakingLedger),
             1 => (&["--ledger", "none"][..], When::Running(pause(20_000))),
-            _ => (&["--ledger", "exit"][..], When::Watching),
+            _ => (&["--ledger", "exit"][..], When::WatchingExit),
         };
         // On a slow machine the command may not have started after a fixed time: half of the kills
         // come while it runs.
@@ -132,12 +133,12 @@ fn the_command_survives_a_killed_recorder() -> Outcome {
             2 => When::After(pause(120_000)),
             _ => running,
         };
-        killed(flags, when).map_err(|error| format!("{when:?}: {error}").into())
+        check_command_survives(flags, when).map_err(|error| format!("{when:?}: {error}").into())
     })
 }
 
 /// Waits until its tracer has stopped process `pid` at its exit, or it has ended; true if it is
-/// stopped. Spins to notice early.
+/// stopped. Polls without a pause, to return early in the stop.
 fn until_stopped_at_exit(pid: i32) -> bool {
     let start = Instant::now();
     while start.elapsed() < PATIENCE {

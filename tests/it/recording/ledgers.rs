@@ -81,18 +81,18 @@ fn a_main_thread_that_ends_first_has_a_caveat() -> Outcome {
 }
 
 /// Records a subject that grows by `count` blocks of `mebibytes` and stays at its peak until
-/// `has_come` accepts the growing report; returns the report of the whole run.
+/// `is_reached` accepts the growing report; returns the report of the whole run.
 fn recorded_until(
     flags: &[&str],
     (count, mebibytes): (&str, &str),
-    has_come: impl Fn(&Value) -> Result<bool>,
+    is_reached: impl Fn(&Value) -> Result<bool>,
 ) -> Result<Value> {
     let place = Place::new()?;
     let end = place.folder.0.join("end");
     let (subject, path) = (recorded()?, end.display().to_string());
     let words = [subject.as_str(), "steps", count, mebibytes, path.as_str()];
     let started = Started::new(place.command(flags, &words))?;
-    place.until_reported("its ledgers", |report| Ok(has_come(report)?.then_some(())))?;
+    place.until_reported("the subject's ledgers", |report| Ok(is_reached(report)?.then_some(())))?;
     std::fs::write(&end, "")?;
     let ended = started.finish()?;
     assert_eq!(ended.how(), 0, "{}", ended.complaint());

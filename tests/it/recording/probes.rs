@@ -216,7 +216,7 @@ fn check(name: &str, folder: &Folder, program: &Program) -> Outcome {
     check_recorded(name, folder, program, &marked)?;
     let Some(crowd) = program.crowd else { return Ok(()) };
     let served = serve(folder, "serve", program, &["crowd", "300"])?;
-    // The number of marks is unknown if some threads are ended early.
+    // Some subjects end threads early, so that the exact number of marks is unknown.
     if served.run.status != STATUS || served.count() <= crowd * 300 {
         return Err(format!("{name}, crowd: {}, {}", served.run.summary(), served.report).into());
     }
@@ -245,7 +245,8 @@ fn check_marks(name: &str, program: &Program, served: &Served) -> Outcome {
     Ok(())
 }
 
-/// Runs the program under strandline: the recording must have the marks, and the memory at each.
+/// Runs the program under strandline: the recording must have the marks, and the memory at each
+/// mark.
 fn check_recorded(name: &str, folder: &Folder, program: &Program, marked: &Served) -> Outcome {
     let file = folder.0.join("recording").display().to_string();
     let mut arguments = vec!["run", "-o", &file];

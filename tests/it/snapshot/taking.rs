@@ -37,13 +37,13 @@ fn children(pid: i32) -> Vec<Child> {
     lists
         .iter()
         .flat_map(|list| list.split_whitespace())
-        .filter_map(|child| of_child(child.parse().ok()?))
+        .filter_map(|child| read_child(child.parse().ok()?))
         .collect()
 }
 
-fn of_child(pid: i32) -> Option<Child> {
+fn read_child(pid: i32) -> Option<Child> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // Fields from the state on, which is the third; the exit signal is the 38th.
+    // The fields begin with the state, the third one; the exit signal is the 38th.
     let fields: Vec<&str> = stat.rsplit_once(") ")?.1.split_whitespace().collect();
     let state = fields.first()?.chars().next()?;
     Some(Child { pid, state, exit_signal: fields.get(35)?.parse().ok()? })
@@ -128,7 +128,7 @@ fn check_equals_a_stop(subject: &Subject) -> Outcome {
         assert_eq!(shown["totals"], stopped["totals"]);
     }
     assert_eq!(kept_bytes(&shown), kept_bytes(&stopped));
-    assert_eq!(children(subject.pid()), [], "nothing is left");
+    assert_eq!(children(subject.pid()), [], "no snapshot remains");
     Ok(())
 }
 
@@ -209,9 +209,9 @@ fn check_survives_kills(mut subject: Subject, turns: u64) -> Outcome {
     let took = Instant::now();
     read_snapshot(&pid_text)?;
     let took = took.elapsed().as_micros() as u64;
-    let (mut known, mut left, mut turn) = (BTreeSet::new(), 0, 0);
+    let (mut known, mut left_behind, mut turn) = (BTreeSet::new(), 0, 0);
     // The number of kills that leave a snapshot depends on the machine: at least one must.
-    while turn < turns || left == 0 {
+    while turn < turns || left_behind == 0 {
         turn += 1;
         known.extend(snapshots(pid).iter().map(|one| one.pid));
         let is_new = |one: &Child| !known.contains(&one.pid);
@@ -238,7 +238,7 @@ fn check_survives_kills(mut subject: Subject, turns: u64) -> Outcome {
         }
         child.kill()?;
         child.wait()?;
-        left += u64::from(is_aimed && snapshots(pid).iter().any(is_new));
+        left_behind += u64::from(is_aimed && snapshots(pid).iter().any(is_new));
     }
     children_continue(&mut subject)?;
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
@@ -248,13 +248,13 @@ fn check_survives_kills(mut subject: Subject, turns: u64) -> Outcome {
     Ok(())
 }
 
-/// Waits until the snapshots left behind sleep without descriptors; in a full run also until they
-/// end by themselves.
+/// Waits until the remaining snapshots sleep without descriptors; in a full run also until they
+/// end.
 fn until_remaining_snapshots_end(pid: i32) -> Outcome {
     let descriptors =
         |one: &Child| std::fs::read_dir(format!("/proc/{}/fd", one.pid)).map_or(0, Iterator::count);
-    let rests = |one: &Child| matches!(one.state, 'S' | 'Z') && descriptors(one) == 0;
-    until_true("snapshots to sleep", || snapshots(pid).iter().all(rests))?;
+    let is_asleep = |one: &Child| matches!(one.state, 'S' | 'Z') && descriptors(one) == 0;
+    until_true("snapshots to sleep", || snapshots(pid).iter().all(is_asleep))?;
     if full() {
         // A snapshot of a small process lives for some seconds.
         until_true("snapshots to end", || snapshots(pid).iter().all(|one| one.state == 'Z'))?;
@@ -287,8 +287,8 @@ fn processes_that_fork_start_threads_and_exec_survive() -> Outcome {
     })
 }
 
-/// Checks that a process is not read from a snapshot for a reason that contains `why`, and is read
-/// stopped if that is allowed.
+/// Checks that strandline refuses a snapshot for a reason that contains `why`, and reads the
+/// process stopped with `--snapshot=try`.
 fn check_refused(pid: i32, why: &str) -> Outcome {
     let pid_text = pid.to_string();
     run(&["explain", "--snapshot", &pid_text])?.complains(3, &[why, "--snapshot=try"])?;

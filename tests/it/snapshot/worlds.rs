@@ -96,7 +96,7 @@ fn interrupt(subject: &mut Subject, verb: Verb, signal: i32, when: &When, tally:
     }
     until_free(pid)?;
     tally.longest = tally.longest.max(sent.elapsed());
-    until_true("its snapshots to end", || !has_running_child(pid))?;
+    until_true("the snapshots to end", || !has_running_child(pid))?;
     until("the program to continue", || Ok((collections(subject)? > before + 1).then_some(())))?;
     // The watchdog may have ended strandline.
     if child.try_wait()?.is_none() {
@@ -117,10 +117,10 @@ fn check_survives(test: &str, mut subject: Subject, verbs: &[Verb]) -> Outcome {
         let status = start(&subject, verb)?.wait()?;
         // A refusal is accepted too: some collectors allow no call.
         assert!(matches!(status.code(), Some(0 | 3)), "{verb:?}: {status}");
-        let whole = began.elapsed();
+        let duration = began.elapsed();
         for turn in 0..repetitions(1, 80) {
             for (signal, tally) in [(SIGKILL, &mut killed), (SIGSTOP, &mut stopped)] {
-                let when = if turn % 2 == 0 { When::Held } else { When::After(random.below(whole)) };
+                let when = if turn % 2 == 0 { When::Held } else { When::After(random.below(duration)) };
                 interrupt(&mut subject, verb, signal, &when, tally)?;
             }
         }

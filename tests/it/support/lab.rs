@@ -76,7 +76,7 @@ impl Lab {
     }
 
     /// Command lines of the processes that have the token in their arguments.
-    pub fn left(&self) -> Vec<String> {
+    pub fn running(&self) -> Vec<String> {
         processes().into_iter().filter(|line| line.contains(&self.token)).collect()
     }
 
