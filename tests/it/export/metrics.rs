@@ -254,9 +254,11 @@ fn check_budget(pages: &[(Duration, Page)], pid: i32, rate: f64) -> Outcome {
         let overruns = page.own("strandline_exporter_overrun_stops_total").ok_or("no count of overruns")?;
         let within = if overruns == 0.0 { total } else { before };
         // Pages have a resolution of a microsecond.
-        let brought = (elapsed.as_secs_f64() * rate).max(rate) + 1e-6;
-        if total > before && within > brought {
-            return Err(format!("stopped for {within} s of {brought} s, with {overruns} overruns").into());
+        let accrued_seconds = (elapsed.as_secs_f64() * rate).max(rate) + 1e-6;
+        if total > before && within > accrued_seconds {
+            return Err(
+                format!("stopped for {within} s of {accrued_seconds} s, with {overruns} overruns").into()
+            );
         }
         before = total;
     }

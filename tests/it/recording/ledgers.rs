@@ -14,9 +14,9 @@ const MIB: u64 = 1 << 20;
 #[test]
 fn an_ending_process_has_a_ledger_however_it_ends() -> Outcome {
     let subject = recorded()?;
-    for_each([("exit", 4), ("segv", 1011), ("kill", 1009), ("abort", 1006), ("group", 5)], |(way, how)| {
+    for_each([("exit", 4), ("segv", 1011), ("kill", 1009), ("abort", 1006), ("group", 5)], |(ending, how)| {
         let place = Place::new()?;
-        let ended = place.run(&["--ledger", "exit"], &[&subject, "end", way])?;
+        let ended = place.run(&["--ledger", "exit"], &[&subject, "end", ending])?;
         assert_eq!(ended.how(), *how, "{}", ended.complaint());
         let report = place.report()?;
         let ledgers = ledgers_of(&report, "exit");

@@ -134,13 +134,13 @@ fn idle_spans_are_released_as_predicted() -> Outcome {
         let (document, _) = explain_go(&subject)?;
         signal(pid, 18);
         let predicted = strandline::predicted(&document, "go_free_os_memory").ok_or("no remedy")?;
-        let is_said = document["verdict"]["class"] == "idle_spans";
+        let names_idle_spans = document["verdict"]["class"] == "idle_spans";
         subject.ask(b'f')?;
         let (after, _) = explain_go(&subject)?;
         // File pages change with other activity on the machine.
         let own = |document: &Value| subject::number(&document["kernel"], "anonymous_bytes");
         let actual = own(&document)?.saturating_sub(own(&after)?);
-        if predicted < 20 << 20 || actual.abs_diff(predicted) > WORK_BYTES || !is_said {
+        if predicted < 20 << 20 || actual.abs_diff(predicted) > WORK_BYTES || !names_idle_spans {
             return Err(format!("predicted {predicted}, actual {actual}, {}", document["verdict"]).into());
         }
         Ok(())

@@ -110,8 +110,8 @@ fn dropped_objects_are_dead() -> Outcome {
         let dead = strandline::row(&seen.document, "jvm.dead");
         let garbage = seen.jvm["used_bytes"].as_u64().ok_or("no use")?.saturating_sub(live);
         // The program allocates nothing from then on, so the JVM did not collect by itself.
-        let is_all_there = garbage >= ARRAY_BYTES && dead + OWN_BYTES * 2 >= garbage;
-        if live > OWN_BYTES || least > live || !is_all_there {
+        let dead_is_complete = garbage >= ARRAY_BYTES && dead + OWN_BYTES * 2 >= garbage;
+        if live > OWN_BYTES || least > live || !dead_is_complete {
             return Err(format!("{live} B live, at least {least}, {dead} dead of {garbage}").into());
         }
         // How far the other collectors shrink their heaps cannot be predicted.

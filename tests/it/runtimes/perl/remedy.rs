@@ -26,10 +26,10 @@ fn undef_releases_the_predicted_bytes() -> Outcome {
         // Memory that malloc_trim could give back anyway is not counted for the remedy.
         let trim = strandline::predicted(&before.document, "malloc_trim").unwrap_or(0);
         let actual = own(&before)?.saturating_sub(own(&after)?);
-        let says = format!("{perl}: predicted {predicted}, and {trim} of malloc_trim; actual {actual}");
-        println!("{says}");
-        assert!(actual + TOLERANCE_BYTES >= predicted, "{says}");
-        assert!(actual <= predicted + trim + TOLERANCE_BYTES, "{says}");
+        let summary = format!("{perl}: predicted {predicted}, and {trim} of malloc_trim; actual {actual}");
+        println!("{summary}");
+        assert!(actual + TOLERANCE_BYTES >= predicted, "{summary}");
+        assert!(actual <= predicted + trim + TOLERANCE_BYTES, "{summary}");
         let left: u64 = after.rows("perl.pad.retained").iter().map(|row| row.1).sum();
         assert!(left < 100_000, "{perl}: {left} bytes are still kept");
     }
