@@ -1,4 +1,4 @@
-"""Opens the page of a study's report in a real browser and looks at it as a person would.
+"""Opens the page of a study's report in a real browser and checks its layout.
 
     book.py BROWSER PAGE [FOLDER]
 
@@ -13,13 +13,13 @@ import sys
 from devtools import Browser
 
 FAILURES = []
-# What a page does that was looked at and nothing more.
+# JavaScript: the links of the page, and those to anchors that do not exist.
 LINKS = "[...document.querySelectorAll('a')].map(one => one.getAttribute('href'))"
 LOST = f"{LINKS}.filter(one => !one.startsWith('#') || !document.getElementById(one.slice(1)))"
 
 
 def check(holds, text):
-    """Notes a failure."""
+    """Records a failure unless `holds`."""
     if not holds:
         FAILURES.append(text)
 
@@ -52,20 +52,20 @@ def look(browser, url, folder):
 
 
 def main():
-    """Runs everything and says what failed."""
+    """Runs all checks and prints the failures."""
     executable, page = sys.argv[1:3]
     folder = pathlib.Path(sys.argv[3]) if len(sys.argv) > 3 else None
     url = pathlib.Path(page).resolve().as_uri()
     browser = Browser(executable)
     try:
         look(browser, url, folder)
-        asked = [event["params"]["request"]["url"] for event in browser.events
+        requested = [event["params"]["request"]["url"] for event in browser.events
                  if event["method"] == "Network.requestWillBeSent"]
-        others = [one for one in asked if one.split("#")[0] != url and not one.startswith("data:")]
-        check(not others, f"it asks for {others}")
-        said = [event for event in browser.events if event["method"] in
+        others = [one for one in requested if one.split("#")[0] != url and not one.startswith("data:")]
+        check(not others, f"the page requests {others}")
+        logged = [event for event in browser.events if event["method"] in
                 ("Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded")]
-        check(not said, f"it says {said}")
+        check(not logged, f"the page logs {logged}")
     finally:
         browser.close()
     for failure in FAILURES:

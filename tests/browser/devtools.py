@@ -13,9 +13,9 @@ import time
 
 
 class Browser:
-    """One tab. `events` gathers what the page did: console, dialogs, requests, exceptions."""
+    """One tab. `events` has the page's console output, dialogs, requests and exceptions."""
 
-    # A guard against a browser that hangs, in seconds: a slow and busy machine does not reach it.
+    # Upper bound of a wait in seconds: ends a browser that hangs; a slow machine does not reach it.
     PATIENCE = 600.0
 
     def __init__(self, executable):
@@ -52,7 +52,7 @@ class Browser:
             self.process.wait()
         os.close(self.to)
         os.close(self.come)
-        # Its helpers may still be writing their last.
+        # Its helper processes may still be writing.
         until = time.monotonic() + self.PATIENCE
         while os.path.exists(self.profile):
             shutil.rmtree(self.profile, ignore_errors=True)
@@ -93,7 +93,7 @@ class Browser:
             if "method" in message:
                 self.events.append(message)
                 if message["method"] == "Page.javascriptDialogOpening":
-                    # Left open it would stop the page, and the test with it.
+                    # An open dialog would block the page and the test.
                     self.number += 1
                     close = {"id": self.number, "method": "Page.handleJavaScriptDialog",
                              "params": {"accept": True}, "sessionId": self.session}
@@ -117,7 +117,7 @@ class Browser:
         self.settle()
 
     def settle(self):
-        """Waits for two frames: what was asked for is drawn."""
+        """Waits for two frames, after which earlier changes are drawn."""
         self.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(1))))")
 
     def size(self, width, height, scale=1):

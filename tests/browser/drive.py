@@ -20,7 +20,7 @@ SIZES = [(400, 800), (1280, 800), (3840, 2160)]
 
 
 def check(holds, text):
-    """Notes a failure."""
+    """Records a failure unless `holds`."""
     if not holds:
         FAILURES.append(text)
 
@@ -40,7 +40,7 @@ def size_text(size):
 
 
 def formats(browser):
-    """The page's own formatting is the reports': also of sizes that lie exactly between two figures."""
+    """The page formats sizes like the reports, also sizes exactly between two figures."""
     source = pathlib.Path(__file__).parents[2] / "crates/report/src/timeline/assets/format.js"
     sizes = [0, 1, 1023, 1024, 1_023_999, 96 << 20, 1 << 40]
     sizes += [step * 1024 for step in range(6_700, 6_900)] + [step * 512 for step in range(200, 300)]
@@ -50,7 +50,7 @@ def formats(browser):
 
 
 def window(browser):
-    """The stretch of time the timeline shows."""
+    """The range of time that the timeline shows."""
     return browser.evaluate("[+document.getElementById('chart').dataset.from, +document.getElementById('chart').dataset.to]")
 
 
@@ -63,7 +63,7 @@ def sampled(document, process, seconds):
 
 
 def hover(browser, document):
-    """Figures under the pointer are the recording's."""
+    """Figures under the pointer equal those of the recording."""
     left, top, width, height = browser.middle("#chart .u-over")
     compared = 0
     for share in (0.15, 0.4, 0.65, 0.9):
@@ -116,7 +116,7 @@ def zoom(browser):
 
 
 def marks(browser, document):
-    """The table of marks is the recording's, and n and p go from mark to mark."""
+    """The table has the marks of the recording, and the keys n and p move between marks."""
     rows = browser.evaluate("""[...document.querySelectorAll("table.marks tbody tr")].map(row => [
         row.querySelector("th").textContent,
         ...[0, 1, 2, 3, 4, 5, 6].map(n => +row.querySelector(`.c-${n}:not(.d)`).dataset.exact),
@@ -176,7 +176,7 @@ def ledgers(browser, document):
 
 
 def page_map(browser, document):
-    """The page map of the last ledger answers to the pointer and to keys."""
+    """The page map of the last ledger reacts to the pointer and to keys."""
     if "page_map" not in document["ledgers"][-1]["explain"]:
         check(False, "the last ledger has no page map")
         return
@@ -206,7 +206,7 @@ def page_map(browser, document):
 
 
 def themes(browser):
-    """Light and dark differ, and the page follows the system until it is told otherwise."""
+    """Light and dark differ, and the page follows the system until the user selects a theme."""
     background = "getComputedStyle(document.body).backgroundColor"
     system = browser.evaluate(background)
     browser.click("#theme")
@@ -222,7 +222,7 @@ def themes(browser):
 
 
 def reachable(browser):
-    """The tab key reaches what can be used, and what has the focus is seen."""
+    """The tab key reaches all controls, and the focused one is visible."""
     browser.evaluate("document.activeElement.blur(); window.scrollTo(0, 0)")
     seen = []
     for _ in range(60):
@@ -241,7 +241,7 @@ def document_has_focus(browser):
 
 
 def sizes(browser):
-    """Nothing sticks out at any size."""
+    """No element exceeds the window at any size."""
     browser.evaluate("document.activeElement.blur()")
     for width, height in SIZES:
         browser.size(width, height)
@@ -253,26 +253,26 @@ def sizes(browser):
 
 
 def quiet(browser, url):
-    """Nothing was fetched, nothing complained, nothing foreign ran."""
+    """The page has fetched nothing, logged no error, and run no foreign script."""
     for event in browser.events:
-        method, told = event["method"], event.get("params", {})
+        method, parameters = event["method"], event.get("params", {})
         if method == "Network.requestWillBeSent":
-            asked = told["request"]["url"]
-            check(asked == url or asked.startswith("data:"), f"the page asked for {asked}")
+            requested = parameters["request"]["url"]
+            check(requested == url or requested.startswith("data:"), f"the page requested {requested}")
         elif method == "Page.javascriptDialogOpening":
-            check(False, f"a name ran: {told.get('message')!r}")
+            check(False, f"a name ran: {parameters.get('message')!r}")
         elif method == "Runtime.exceptionThrown":
-            check(False, f"exception: {told['exceptionDetails']}")
+            check(False, f"exception: {parameters['exceptionDetails']}")
         elif method == "Runtime.consoleAPICalled":
-            check(False, f"console: {told.get('args')}")
+            check(False, f"console: {parameters.get('args')}")
         elif method == "Log.entryAdded":
-            check(False, f"log: {told['entry'].get('text')} {told['entry'].get('url', '')}")
+            check(False, f"log: {parameters['entry'].get('text')} {parameters['entry'].get('url', '')}")
     check(browser.evaluate("document.images.length") == 0, "there is an image in the page")
     check(browser.evaluate("document.scripts.length") == 2, "there is a foreign script in the page")
 
 
 def compare(browser, document):
-    """Everything that can be compared with the document of the same recording."""
+    """Compares the page with the document of the same recording."""
     formats(browser)
     hover(browser, document)
     zoom(browser)
@@ -285,7 +285,7 @@ def compare(browser, document):
 
 
 def walk(browser):
-    """From end to end with keys and pointer: whatever the names in the page are, they stay names."""
+    """Uses the whole page with keys and pointer; names in it must not act as markup or scripts."""
     browser.evaluate("document.getElementById('chart').focus()")
     for key in ["n"] * 8 + ["+", "ArrowLeft", "0"]:
         browser.key(key)
@@ -301,7 +301,7 @@ def walk(browser):
 
 
 def main():
-    """Runs everything and says what failed."""
+    """Runs all checks and prints the failures."""
     executable, page = sys.argv[1:3]
     document = json.loads(pathlib.Path(sys.argv[3]).read_text()) if len(sys.argv) > 3 else None
     url = pathlib.Path(page).resolve().as_uri()

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The figures that crates/lab/src/statistics/tests.rs expects, from numpy and scipy.
 
-It shares no code with what it checks. It was run once, and its output put into the tests:
+It shares no code with the crate. Its output was copied into the tests:
 
     python3 -m venv venv && venv/bin/pip install numpy==2.4.6 scipy==1.17.1
     venv/bin/python tests/statistics/reference.py
@@ -40,7 +40,8 @@ def signed_rank(a, b, confidence):
     means = sorted((logs[i] + logs[j]) / 2 for i in range(len(logs)) for j in range(i, len(logs)))
     alpha = 1 - confidence
     kept = [m for i, m in enumerate(means) if p(m + 1e-9) > alpha and p(m - 1e-9) > alpha]
-    # A mean is an end of the interval where the test rejects on its one side and accepts on its other.
+    # A mean is an end of the interval where the test rejects on its one side and accepts on its
+    # other.
     low = next(m for m in means if p(m + 1e-9) > alpha)
     high = next(m for m in reversed(means) if p(m - 1e-9) > alpha)
     assert low <= min(kept) and max(kept) <= high

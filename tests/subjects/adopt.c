@@ -1,13 +1,12 @@
-/* Takes over a fabricated heap and lets glibc judge it: memory is laid out as
- * FILE says, main_arena is overwritten, and then mallinfo and malloc_trim walk it
- * as their own. Linked statically and started without address randomisation, so
- * that all addresses are known beforehand.
+/* Has glibc read a fabricated heap: lays memory out as FILE says and overwrites
+ * main_arena; mallinfo and malloc_trim then walk that heap. Linked statically and started
+ * without address randomisation, so that all addresses are known beforehand.
  *
  *   adopt              prints where the break can start
  *   adopt FILE         adopts; then 'i', 't' and 'q' as random_heap has them
  *
  * FILE: records of three words (what, address, bytes) with that many bytes behind
- * each. what 0: a mapping of its own; 1: the break, from its start on; 2: bytes
+ * each. what 0: a mapping of its own; 1: the heap from the start of the break; 2: bytes
  * in this program's own data.
  */
 #include "subject.h"
@@ -35,7 +34,7 @@ static void *place(uint64_t what, char *address, size_t bytes) {
 int main(int count, char **values) {
   static struct figures now;
   uint64_t header[3];
-  /* The first call sets malloc up, without taking memory. */
+  /* The first call initialises malloc without allocating memory. */
   read_mallinfo(&now);
   line_open();
   if (count < 2) {

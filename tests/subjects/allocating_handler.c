@@ -1,6 +1,6 @@
-/* Its first thread only ever waits in read(2) while another one sends it SIGUSR1 without pause. The handler allocates from malloc, which
- * POSIX allows there (2.4.3: it interrupts no unsafe function), restarts system calls and blocks all signals. Answers each command with how
- * many signals were handled.
+/* The first thread waits in read(2) while another sends it SIGUSR1 without pause. The handler
+ * allocates from malloc, which POSIX allows here (2.4.3: it interrupts no unsafe function); it
+ * restarts system calls and blocks all signals. Each command prints the number of handled signals.
  */
 #include "subject.h"
 

@@ -1,6 +1,6 @@
-/* Handles a signal on an alternate stack that lies in the middle of its own stack: the frames that the signal interrupted lie
- * below it, so that the bytes below the stack pointer are in use. The handler does not block the signal. 'c' prints how many
- * bytes of those frames have changed; 'q' ends.
+/* Handles a signal on an alternate stack that lies in the middle of its own stack. The interrupted
+ * frames lie below it, so that bytes below the stack pointer are in use. The handler does not block
+ * the signal. 'c' prints how many bytes of those frames have changed; 'q' ends.
  */
 #include "subject.h"
 
@@ -39,7 +39,7 @@ int main(void) {
   stack_t alternate = {.ss_sp = room, .ss_size = sizeof room};
   struct sigaction action = {.sa_handler = handle, .sa_flags = SA_ONSTACK | SA_NODEFER};
   if (sigaltstack(&alternate, 0) || sigaction(SIGUSR1, &action, 0)) return 3;
-  /* Something for malloc_trim to give back. */
+  /* Free memory that malloc_trim can release. */
   static char *blocks[2000];
   for (int i = 0; i < 2000; i++) blocks[i] = memset(opaque(malloc(4000)), 1, 4000);
   for (int i = 0; i < 2000; i++)

@@ -1,14 +1,20 @@
-/* Random traffic on whatever malloc the program has, then stillness, and its own sums of what is live.
+/* Random allocations and frees on the program's malloc, and the program's own sums of live blocks.
  *
  *   any_heap SEED [threads=N] [steps=N] [most=BYTES] [keep=PERCENT] [align=0]
  *
- * What is not given is drawn from the seed: 1 to 8 threads, sizes from one byte to `most`, aligned allocations (but with align=0), calloc,
- * realloc, frees of other threads' blocks, threads that end after their traffic.
+ * The seed determines missing arguments. 1 to 8 threads allocate sizes from one byte to `most`:
+ * aligned (except with align=0), by calloc and by realloc. They free each other's blocks, and more
+ * threads allocate, free and end.
  *
- * Threads start and stand before the first line is printed: what starting them takes is there before and after. Then:
- * 'w' a round of traffic, after which `keep` percent stay, answered by the blocks and bytes (malloc_usable_size) that it
- * holds; 's' the allocator's own statistics, by the functions that it exports; 'p' its own purge, answered by what RSS lost;
- * 'f' a child that goes on with a copy of all, answered by its process id; 'q' end.
+ * The threads start and wait before the program prints its first line, so that starting them
+ * changes no figure. Commands:
+ *
+ *   w   runs a round, keeps `keep` percent of the blocks, prints their number and bytes
+ *       (malloc_usable_size)
+ *   s   prints the allocator's own statistics, from the functions that it exports
+ *   p   calls the allocator's purge, prints by how much anonymous memory fell
+ *   f   forks a child that only waits, prints its process id
+ *   q   ends
  */
 #include "subject.h"
 
@@ -62,7 +68,7 @@ static void one_step(uint64_t *r) {
 static void *traffic(void *argument_) {
   unsigned me = (unsigned)(uintptr_t)argument_;
   uint64_t r = random_seed(seed * 131 + me);
-  /* Each thread has its cache, and what comes with it, before the first line is printed. */
+  /* The allocator makes the thread's cache now, before the program prints its first line. */
   free(malloc(100));
   for (;;) {
     pthread_barrier_wait(&round_start);
@@ -104,7 +110,7 @@ static void work(void) {
   line_print();
 }
 
-/* --- what allocators say of themselves ------------------------------------- */
+/* --- the allocators' own statistics ---------------------------------------- */
 typedef int mallctl_function(const char *, void *, size_t *, void *, size_t);
 typedef int tcmalloc_number(const char *, size_t *);
 typedef _Bool google_number(const char *, size_t, size_t *);
@@ -114,8 +120,9 @@ static tcmalloc_number *number_of;
 static google_number *google_number_of;
 static void (*tcmalloc_release)(void), (*mimalloc_collect)(int);
 
-/* Once, before the first line is printed: a name that dlsym does not find costs a block, and the free of the one before, and
- * one free may be the one for which tcmalloc gives back what a thread has cached. */
+/* Runs once, before the program prints its first line. dlsym allocates a block for each name that
+ * it does not find and frees the previous one, and tcmalloc may empty a thread's cache at any free.
+ */
 static void look_up(void) {
   void *found = dlsym(RTLD_DEFAULT, "mallctl");
   if (!found) found = dlsym(RTLD_DEFAULT, "je_mallctl");
@@ -190,7 +197,7 @@ static void purge(void) {
 static void split(void) {
   pid_t child = fork();
   if (child == 0) {
-    /* Its input is its parent's: it waits for its own end. */
+    /* The child shares its parent's input and must not read it: the test kills it. */
     for (;;) pause();
   }
   line_open();
@@ -221,16 +228,16 @@ int main(int count, char **values) {
     pthread_t thread;
     if (pthread_create(&thread, 0, traffic, (void *)i)) return 3;
   }
-  /* Those that end leave stacks for the next, with what the C library allocates for a thread. */
+  /* Threads that end leave stacks and the C library's blocks, which later threads reuse. */
   uint64_t real = steps;
   steps = 0;
   threads_that_end();
   pthread_barrier_wait(&round_start);
   pthread_barrier_wait(&round_end);
   steps = real;
-  /* The threads are on their way to the next round, where nothing is allocated. */
+  /* The threads return to the barrier of the next round, and allocate nothing on the way. */
   look_up();
-  /* The first time, these take memory of their own, and touch pages of libraries. */
+  /* The first calls allocate memory of their own and touch pages of libraries. */
   warm();
   smaps_sum("Anonymous:");
   call_purge();

@@ -1,5 +1,5 @@
-/* A big heap, filled fast: GIB GiB in CHUNKS thousand chunks of random size,
- * SURVIVE percent kept, the others freed in random order, or in address order.
+/* Fills a heap of GIB GiB with CHUNKS_THOUSAND thousand chunks of random size, keeps SURVIVE
+ * percent and frees the others in random order or in address order.
  *
  *   big_heap GIB CHUNKS_THOUSAND [random|address] [SURVIVE] [SEED]
  *

@@ -1,5 +1,5 @@
-/* A 32-bit process, without a libc (so that no 32-bit one is needed to build it):
- * BYTES of its static data are written, then it waits for its input to end.
+/* A 32-bit process, without a libc (so that no 32-bit one is needed to build it). It
+ * writes BYTES of its static data and waits for its input to end.
  */
 enum { BYTES = 3 << 20 };
 

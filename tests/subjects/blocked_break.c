@@ -1,20 +1,20 @@
-/* A main arena that goes on in mmapped pieces: somebody's mapping stands behind the break, as a program's own
- * may. Nine blocks of ten are freed, at random.
+/* A main arena that continues in mmapped pieces, because a mapping stands behind the break. Frees
+ * nine of ten blocks at random.
  *
  *   blocked_break [SEED] [BLOCKS] [LOW] [HIGH] [AFTER_KIB] [APART] [WRONG]
  *
- * BLOCKS of LOW to HIGH bytes; the break is blocked once the heap has grown by AFTER_KIB. APART=1: nothing is
- * freed in the middle third, and a page is mapped in front of each new piece, so that pieces stand apart and some
- * hold no free chunk.
- * WRONG is added to what the arena says it took from the kernel, as if a part of it could not be found.
- * Then 'i', 't' and 'q' as random_heap has them.
+ * Allocates BLOCKS of LOW to HIGH bytes and blocks the break once the heap has grown by AFTER_KIB.
+ * With APART=1 it frees nothing in the middle third and maps a page in front of each new piece, so
+ * that pieces are apart and some have no free chunk. It adds WRONG to the arena's count of bytes
+ * from the kernel, as if a part of the arena could not be found. Then 'i', 't' and 'q' as
+ * random_heap has them.
  */
 #include "subject.h"
 #include <link.h>
 
-/* Adds `wrong` to main_arena.system_mem: the word before max_system_mem, which has the same value while the heap
- * has only grown (malloc.c, struct malloc_state). */
-static int lie(struct dl_phdr_info *info, size_t unused, void *wrong) {
+/* Adds `wrong` to main_arena.system_mem: the word before max_system_mem, which has the same value
+ * while the heap has only grown (malloc.c, struct malloc_state). */
+static int falsify_system_mem(struct dl_phdr_info *info, size_t unused, void *wrong) {
   (void)unused;
   struct figures now;
   read_mallinfo(&now);
@@ -50,7 +50,8 @@ int main(int count, char **values) {
     if (apart && all[i] > (char *)sbrk(0) && (!lowest || all[i] < lowest)) {
       lowest = all[i];
       char *front = (char *)(((uintptr_t)lowest & ~(uintptr_t)4095) - 4096);
-      /* Pieces are made from high addresses to low ones; where something stands already it keeps them apart. */
+      /* The kernel places pieces from high addresses to low ones; an existing mapping keeps them
+       * apart. */
       mmap(front, 4096, PROT_READ, MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
     }
     char *end = sbrk(0);
@@ -71,7 +72,7 @@ int main(int count, char **values) {
   }
   munmap(all, blocks * sizeof *all);
   uint64_t wrong = argument(count, values, 7, 0);
-  if (wrong && !dl_iterate_phdr(lie, &wrong)) return 5;
+  if (wrong && !dl_iterate_phdr(falsify_system_mem, &wrong)) return 5;
   read_mallinfo(&now);
   line_open();
   line_mallinfo("mallinfo", &now);

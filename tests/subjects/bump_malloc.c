@@ -1,5 +1,6 @@
-/* A malloc that nobody reads: blocks one behind the other in one mapping, none ever used again. Preloaded from a library by the name
- * of an allocator that is only recognised. */
+/* A malloc that strandline has no reader for: it puts blocks one behind the other in one mapping
+ * and reuses none. Tests preload it from a library that has the name of an allocator which
+ * strandline only recognises. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdatomic.h>
@@ -19,7 +20,7 @@ static void *take(size_t align, size_t size) {
     if (!atomic_compare_exchange_strong(&next, &none, (uintptr_t)all)) munmap(all, BYTES);
   }
   align = align < 16 ? 16 : align;
-  /* A block's size stands before it. */
+  /* The word before a block is its size. */
   uintptr_t start = atomic_fetch_add(&next, size + 2 * align + 16) + 16;
   start = (start + align - 1) & ~(align - 1);
   ((size_t *)start)[-1] = size;

@@ -1,5 +1,5 @@
-/* The calls of a subject that makes one in each thread: `enum call` and `names` of the list CALLS(X), which is defined before
- * this is included.
+/* `enum call` and `names` of the list CALLS(X), which a subject defines before it includes this
+ * file. Each thread of the subject makes one of the calls.
  */
 enum call {
 #define NAME(n) call_##n,

@@ -1,8 +1,8 @@
-/* A process that notices if anything is done to it. Twelve threads do work of known result in every
- * kind of system call that waits; each checks its results and counts the EINTRs it sees.
+/* A process that detects interference. Twelve threads do work with known results in every kind of
+ * system call that waits; each checks its results and counts its EINTRs.
  *
  * Prints "lock ADDRESS" for each arena's mutex, "thread NAME TID" for each thread, then "ready".
- * Runs until its standard input ends. Prints "eintr NAME COUNT" and leaves with status 0 if all
+ * Runs until its standard input ends. Prints "eintr NAME COUNT" and exits with status 0 if all
  * results were right, 1 if not.
  *
  * cc -O1 -pthread chaos_target.c -o chaos_target -lm */
@@ -203,7 +203,8 @@ static struct worker workers[THREADS] = {
 static void *run(void *argument) {
     struct worker *w = argument;
     sigset_t set; sigemptyset(&set);
-    /* The alarm's handler interrupts computing, malloc and a restarting read; never a timed wait. */
+    /* The alarm's handler interrupts computing, malloc and a restarting read; never a timed wait.
+     */
     sigaddset(&set, SIGUSR2);
     if (w->step != step_float && w->step != step_malloc && w->step != step_read) sigaddset(&set, SIGALRM);
     pthread_sigmask(SIG_SETMASK, &set, NULL);
@@ -218,7 +219,7 @@ static void *run(void *argument) {
     return NULL;
 }
 
-/* glibc 2.26 to 2.41: the mutex is the arena's first word, and at 0x870 stands the next arena. */
+/* glibc 2.26 to 2.41: an arena begins with its mutex and points to the next arena at 0x870. */
 static void print_locks(void) {
     void *arena = workers[8].arena;
     void *first = arena;
@@ -234,7 +235,7 @@ int main(void) {
     setvbuf(stdout, NULL, _IOLBF, 0);
     float_expected = float_work();
     if (pipe(quiet_pipe) || pipe(byte_pipe)) return 3;
-    /* Something for malloc_trim to give back each time: free pages between live ones. */
+    /* Free pages between live ones, which malloc_trim can release. */
     enum { PIECES = 400 };
     static void *live[PIECES];
     for (int i = 0; i < PIECES; i++) {

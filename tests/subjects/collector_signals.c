@@ -1,7 +1,8 @@
-/* A program of libgc's (Boehm's collector): one thread collects without end, which stops all others by a signal and waits for their answers,
- * while the others allocate from malloc. It answers each command with how many collections and failures there were, and prints both at the
- * end; without libgc.so.1 it says "missing". With an argument its first thread waits for commands in poll(2), from whose restart state the
- * kernel continues.
+/* A program with libgc (Boehm's collector). One thread collects without end: libgc stops all others
+ * by a signal and waits for their answers, while they allocate from malloc. Prints the number of
+ * collections and failures after each command and at the end; prints "missing" without libgc.so.1.
+ * With an argument its first thread waits for commands in poll(2), which the kernel continues by
+ * restart_syscall(2).
  */
 #include "subject.h"
 
@@ -15,8 +16,8 @@ static _Atomic uint64_t collections, wrong;
 static void (*collect)(void);
 static void *(*allocate)(size_t);
 
-/* Grows and shrinks its arena with each block: nearly all the time it is in the kernel with the arena's lock. Below a small block that
- * stays it has one to give back.
+/* Grows and shrinks its arena with each block, so that it spends nearly all time in the kernel with
+ * the arena's lock. A free block below a small live one can be released.
  */
 static void *work(void *unused) {
   char *below = malloc(BYTES);

@@ -1,4 +1,4 @@
-/* contained PROGRAM ARGUMENT...: the program under a seccomp filter as a container has it. */
+/* contained PROGRAM ARGUMENT...: runs the program under a seccomp filter like a container's. */
 #include "subject.h"
 #include "filters.h"
 

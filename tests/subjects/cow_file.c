@@ -1,6 +1,6 @@
-/* A file of MIB MiB mapped privately: every page read, every second page
- * written, so that half of it is the file's and half the process's own. The file
- * has no name any more, as that of a program which was upgraded. */
+/* Maps a file of MIB MiB privately, reads every page and writes to every second one, so
+ * that half of the pages are the file's and half are the process's own. The file is
+ * deleted, like that of an upgraded program. */
 #include "subject.h"
 
 int main(int count, char **values) {

@@ -1,10 +1,11 @@
-/* Blocks whose memory the kernel lists in several mappings, because the program called madvise, mprotect, mlock
- * or prctl for a part of them, as numpy does for arrays of 4 MiB and more.
+/* Blocks whose memory the kernel lists in several mappings, because the program called madvise,
+ * mprotect, mlock or prctl for a part of them, as numpy does for arrays of 4 MiB and more.
  *
  *   cut_blocks [PLACE]
  *
- * PLACE: 0 blocks with a mapping of their own; 1 blocks in the main arena on brk; 2 blocks in the main arena where
- * brk is blocked; 3 blocks in a thread's arena. Then 'i', 't' and 'q' as random_heap has them.
+ * PLACE: 0 blocks with a mapping of their own; 1 blocks in the main arena on brk; 2 blocks in the
+ * main arena where brk is blocked; 3 blocks in a thread's arena. Then 'i', 't' and 'q' as
+ * random_heap has them.
  */
 #include "subject.h"
 #include <sys/prctl.h>
@@ -15,7 +16,7 @@ static char *blocks[BLOCKS], *fillers[BLOCKS];
 static atomic_uint done;
 static unsigned place;
 
-/* Cuts a page in the middle of the block out of its mapping, in way number `way`. */
+/* Makes a page in the middle of the block a mapping of its own, by method number `way`. */
 static void cut(char *block, unsigned way) {
   char *middle = (char *)(((uintptr_t)block + BYTES / 2) & ~(uintptr_t)(PAGE - 1));
   switch (way % 6) {
@@ -36,7 +37,7 @@ static void *fill(void *unused) {
     memset(fillers[i], 7, 1000);
     cut(blocks[i], i);
   }
-  /* Every third is freed where that can be: a part that may not be written to is no block for malloc. */
+  /* Frees every third block that it can: malloc cannot reuse a block with a read-only part. */
   if (place == 0)
     for (unsigned i = 0; i < BLOCKS; i += 3) free(blocks[i]);
   atomic_store(&done, 1);

@@ -1,6 +1,5 @@
-/* A thread that once used MIB MiB of its stack and now waits near its top: the
- * pages below its stack pointer stay resident and nobody needs them. The main
- * thread does the same.
+/* A thread that used MIB MiB of its stack and now waits near its top: the pages below its
+ * stack pointer stay resident and are not needed. The main thread does the same.
  *
  *   deep_stack [MIB]
  */

@@ -1,6 +1,6 @@
-/* A thread for each blocking system call; each counts the EINTRs it gets. None
- * is ever due: the process has no signal handler. 'c' prints the counts by
- * call. Half of the calls wait without limit, half with one, again and again.
+/* A thread for each blocking system call counts the EINTRs that it gets. Each EINTR is
+ * an error: the process has no signal handler. 'c' prints the counts by call. Half of
+ * the calls wait without a timeout; the others repeat a wait with one.
  */
 #include "subject.h"
 

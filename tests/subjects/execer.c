@@ -1,5 +1,5 @@
-/* Replaces itself with itself, some milliseconds of malloc traffic after each
- * start, until standard input is closed; COUNT says how many times it did.
+/* Executes itself repeatedly, each time after some milliseconds of allocations, until
+ * standard input is closed; COUNT is the number of times.
  */
 #include "subject.h"
 

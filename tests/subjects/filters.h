@@ -1,5 +1,5 @@
-/* Seccomp filters for test subjects. What they do not let through kills, so that a call which should not have been made
- * shows. */
+/* Seccomp filters for test subjects. A forbidden call kills the process, which reveals a call that
+ * should not have been made. */
 #ifndef FILTERS_H
 #define FILTERS_H
 #include <errno.h>
@@ -19,15 +19,15 @@ static inline int put_filter(struct sock_filter *filter, size_t count) {
   return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program);
 }
 
-/* Lets through neither what gives memory back nor what makes a copy. */
+/* Forbids the calls that release memory and those that copy the process. */
 static inline int put_deadly_filter(void) {
   struct sock_filter filter[] = {
       LOAD(nr), IS(SYS_madvise, 1, 0), IS(SYS_clone, 0, 1), ANSWER(SECCOMP_RET_KILL_PROCESS), ANSWER(SECCOMP_RET_ALLOW)};
   return put_filter(filter, sizeof filter / sizeof *filter);
 }
 
-/* As that of a container: other architectures, x32's numbers, namespaces and ptrace are not let through, and clone3, whose flags
- * a filter cannot see, is said not to be there. */
+/* Like a container's filter: forbids other architectures, x32's numbers, namespaces and ptrace.
+ * clone3 fails with ENOSYS, because a filter cannot see its flags. */
 static inline int put_container_filter(void) {
   struct sock_filter filter[] = {
       LOAD(arch), IS(AUDIT_ARCH_X86_64, 0, 7),

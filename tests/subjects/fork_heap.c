@@ -1,5 +1,6 @@
-/* Forks without end, and frees blocks of 512 KiB between forks, so that its heap has pages to give back; each child
- * allocates, checks itself and exits with 7. 'c' prints how many ended and how many ended otherwise.
+/* Forks without end, and frees blocks of 512 KiB between forks, so that its heap has pages to
+ * release. Each child allocates, checks its block and exits with 7. 'c' prints how many children
+ * ended and how many with another status.
  */
 #include "subject.h"
 

@@ -1,4 +1,5 @@
-/* Fills so many MiB of heap, frees every other block and forks: both have the same pages. The child's id is "child". */
+/* Fills its argument's number of MiB of heap, frees every other block and forks: both processes
+ * share the pages. Prints "child", the child's id. */
 #include "subject.h"
 
 #include <sys/prctl.h>
@@ -22,7 +23,7 @@ int main(int count, char **arguments) {
   line_open();
   line_number("child", (uint64_t)child);
   line_print();
-  /* Not by stdio, whose malloc would sort the free blocks, and so write to them. */
+  /* Not stdio: its malloc would sort the free blocks and thereby write to them. */
   char byte;
   while (read(0, &byte, 1) > 0 && byte != 'q') continue;
   kill(child, SIGKILL);

@@ -1,5 +1,5 @@
-/* Forks without end; each child allocates, checks itself and exits with 7. 'c'
- * prints how many ended and how many ended otherwise.
+/* Forks without end; each child allocates, checks its block and exits with 7. 'c'
+ * prints how many children ended and how many with another status.
  */
 #include "subject.h"
 

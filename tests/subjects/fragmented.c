@@ -1,4 +1,4 @@
-/* Most of a heap freed around evenly spread survivors: one block in EVERY stays.
+/* Frees most of a heap around evenly spread survivors: keeps one block in EVERY.
  *
  *   fragmented [COUNT] [BYTES] [EVERY]
  *

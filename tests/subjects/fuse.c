@@ -1,6 +1,7 @@
-/* Threads that each wait for a FUSE server in another process, in another call. An interrupted request is answered with EINTR, as
- * libfuse does, or with "deaf" not at all. 'd' lets the server answer everything and prints what each call returned, and the number
- * of calls that were interrupted. One more thread works all the time. Prints "missing" where nothing can be mounted.
+/* Threads that each wait in a different call for a FUSE server in another process. The server
+ * answers an interrupted request with EINTR, as libfuse does; with "deaf" it ignores interrupts.
+ * 'd' lets the server answer all requests and prints what each call returned and the number of
+ * interrupted calls. One more thread works all the time. Prints "missing" where it cannot mount.
  */
 #include "subject.h"
 
@@ -17,12 +18,13 @@
 
 #include "calls.h"
 
-/* Shared with the server: whether requests wait for 'd', how many wait, and which calls were interrupted, by their files. */
+/* Shared with the server: whether requests wait for 'd', how many wait, and which calls were
+ * interrupted, by their files. */
 static struct shared {
   _Atomic uint64_t holds, waiting, interrupted[call_count];
 } *shared;
 
-/* Each thread has a file of its own: calls on one wait for each other in the kernel. */
+/* Each thread has its own file: the kernel serialises calls on one file. */
 static char folder[] = "/tmp/strandline-fuse-XXXXXX", paths[call_count][64], data[BYTES];
 static int files[call_count];
 static _Atomic long returned[call_count];
@@ -80,7 +82,7 @@ static void hold(const struct fuse_in_header *in, uint32_t bytes) {
   _exit(6);
 }
 
-/* Answers an interrupted request; one that is unknown has been answered already. */
+/* Answers an interrupted request; an unknown one was answered already. */
 static void interrupt(int device, uint64_t unique, int deaf) {
   for (int i = 0; i < call_count; i++) {
     if (held[i].header.unique != unique) continue;
@@ -173,7 +175,7 @@ int main(int count, char **values) {
   char options[100];
   pthread_t id;
   shared = mmap(0, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  /* Where the mount ends with the process. */
+  /* In a new mount namespace the mount ends with the process. */
   int device = open("/dev/fuse", O_RDWR | O_CLOEXEC);
   if (device < 0 || unshare(CLONE_NEWNS) || mount(0, "/", 0, MS_REC | MS_PRIVATE, 0) || !mkdtemp(folder)) return missing();
   snprintf(options, sizeof options, "fd=%d,rootmode=40000,user_id=%d,group_id=%d", device, getuid(), getgid());
@@ -204,7 +206,7 @@ int main(int count, char **values) {
   line_number("missing", 0);
   line_print();
   while (next_command() != 'q') {
-    /* The server looks at it with its next request. */
+    /* The server reads this with its next request. */
     atomic_store(&shared->holds, 0);
     struct stat status;
     stat(paths[0], &status);

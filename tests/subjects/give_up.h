@@ -1,7 +1,8 @@
-/* Memory that was given up with MADV_FREE, and counts as that.
+/* Gives memory up with MADV_FREE, and makes smaps count it as LazyFree.
  *
- * The kernel moves such pages to their list in batches of 31 a CPU (mm/swap.c, lru_lazyfree); smaps counts a page as LazyFree
- * once its batch is moved. Further pages of the same CPU push the last batch out. */
+ * The kernel moves such pages to their list in batches of 31 a CPU (mm/swap.c, lru_lazyfree); smaps
+ * counts a page as LazyFree once its batch is moved. Further pages of the same CPU push the last
+ * batch out. */
 #ifndef GIVE_UP_H
 #define GIVE_UP_H
 #ifndef _GNU_SOURCE
@@ -11,7 +12,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-/* Writes to all pages of `memory` and gives them up. 0 where that was done. */
+/* Writes to all pages of `memory` and gives them up. Returns 0 on success. */
 static inline int give_up(char *memory, size_t bytes) {
   size_t further_bytes = 64 * 4096;
   cpu_set_t all, one;

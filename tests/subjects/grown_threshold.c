@@ -1,5 +1,6 @@
-/* malloc's thresholds raised by one large block, then blocks of 1 MiB, which therefore come from the heap, all freed: the main
- * arena's top, free chunks between small survivors, and the top of a thread's arena stay resident.
+/* Raises malloc's thresholds with one large block, then allocates blocks of 1 MiB, which therefore
+ * come from the heap, and frees them: the main arena's top, free chunks between small survivors,
+ * and the top of a thread's arena stay resident.
  *
  *   grown_threshold
  */

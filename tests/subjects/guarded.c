@@ -1,14 +1,14 @@
-/* guarded WHAT: a heap of 20,000 blocks, most of them free again, and
+/* guarded WHAT: a heap of 20,000 blocks, most of them freed, and
  *   seccomp  every thread under a filter that kills for madvise and clone
- *   filtered every thread under a filter as a container has it
- *   dispatch its system calls may become signals (Syscall User Dispatch), and do not yet
+ *   filtered every thread under a filter like a container's
+ *   dispatch Syscall User Dispatch (its system calls may become signals), not active
  *   watched  an open userfaultfd
  *   locked   a block of 1 MiB locked in memory
  *   freed    1 MiB given up with MADV_FREE
  *   ring     an io_uring
  *   huge     one reserved huge page (hugetlb)
  *   vfork    made by vfork, with its parent's memory
- *   few      a user who may have but a few processes more
+ *   few      a user whose limit allows only a few more processes
  */
 
 #include "subject.h"
@@ -61,6 +61,6 @@ int main(int count, char **values) {
   line_number("pid", (uint64_t)getpid());
   line_print();
   while (next_command() != 'q') {}
-  // A child with its parent's memory may not run what is done at an exit.
+  // A child that shares its parent's memory must not run exit handlers.
   _exit(0);
 }

@@ -1,15 +1,16 @@
-/* A program that tells no mark, whose memory takes a known course and falls as it ends, as an interpreter's does that
- * tears itself down.
+/* A program that sends no mark. Its memory takes a known course and falls as it ends, like that of
+ * an interpreter that frees its objects at exit.
  *
  *   holder COURSE MEBIBYTES [RECORDING]
  *
- * hold   fills memory, drops nearly all of it around small blocks that stay, holds what is left, drops those too
- *        and gives everything back to the kernel, and ends: what glibc kept, another allocator need not have kept
- * keep   fills memory, ends
- * steps  holds the whole, then half of it, then gives that back in four steps at once, ends
+ * hold   fills memory, frees nearly all of it around small live blocks, holds that level, frees the
+ *        small blocks too, releases everything to the kernel and ends: another allocator could have
+ *        kept less
+ * keep   fills memory and ends
+ * steps  holds all memory, then half of it, then releases that in four steps without a pause, ends
  *
- * It holds a level until whoever records it has written down samples of it: until the file RECORDING has grown three times.
- * What the second and the third time bring was sampled on the level.
+ * It holds a level until the file RECORDING has grown three times: the recorder took the samples of
+ * the second and third growth on that level.
  */
 #include "subject.h"
 
@@ -20,8 +21,8 @@ enum { LARGE = 100000, SMALL = 500, GROWTHS = 3, PATIENCE_S = 600 };
 static size_t bytes;
 static const char *recording;
 
-/* Lets nothing else run before it, where the kernel allows that: to wait for a processor between two levels would be to hold
- * another one. */
+/* Takes precedence over other processes where the kernel allows it: a wait for a processor between
+ * two levels would itself be a level. */
 static void hurry(void) {
   struct sched_param first = {.sched_priority = 1};
   (void)sched_setscheduler(0, SCHED_FIFO, &first);

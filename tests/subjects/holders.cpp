@@ -1,5 +1,7 @@
-// A server of known answer: a cache without a bound, sessions that are forgotten, and small objects that keep the pages of large ones
-// that are gone. Prints what malloc says of each group, blocks and bytes, as a document; for each `m` that it reads it grows and forgets more.
+// A server whose live and leaked blocks are known: an unbounded cache, leaked sessions, and small
+// objects that pin the pages of freed large ones. Prints one JSON line with the blocks and bytes
+// (malloc_usable_size) of each group; on each `m` that it reads it grows a list, leaks more lists
+// and prints the new figures.
 #include <malloc.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -44,15 +46,18 @@ static server::Session *g_sessions;
 static pthread_barrier_t g_started;
 static thread_local server::Held *t_held[16];
 
-// What is held from places that are easily forgotten: tables of its own mappings, one of them sealed, some that a child has not or has
-// empty, storage of a thread, main's stack.
+// Fills a table with objects. `main` places tables where a search for roots may miss them: its own
+// mappings (one read-only, one that a child does not inherit, one that a child inherits as zeros),
+// thread-local storage, and main's stack.
 static void hold(server::Held **table, size_t count) {
     for (size_t i = 0; i < count; i++) table[i] = new server::Held;
 }
 
-static void said(const char *name, size_t blocks, size_t bytes) { printf("\"%s\": [%zu, %zu], ", name, blocks, bytes); }
+static void print_group(const char *name, size_t blocks, size_t bytes) {
+    printf("\"%s\": [%zu, %zu], ", name, blocks, bytes);
+}
 
-// Holds some objects by its stack alone.
+// Only this thread's stack refers to these objects.
 static void *worker(void *) {
     server::Held *held[64];
     for (auto &one : held) one = new server::Held;
@@ -61,7 +66,7 @@ static void *worker(void *) {
     return held[0];
 }
 
-// Lists of sessions that nothing leads to: only their heads are lost, the others with them.
+// Leaks lists of sessions: nothing refers to a head, and each head leads to the rest of its list.
 __attribute__((noinline)) static void forget(size_t lists, size_t length) {
     size_t bytes = 0;
     for (size_t list = 0; list < lists; list++) {
@@ -73,8 +78,8 @@ __attribute__((noinline)) static void forget(size_t lists, size_t length) {
             bytes += malloc_usable_size(one);
         }
     }
-    said("lost", lists * length, bytes);
-    said("heads", lists, bytes / length);
+    print_group("lost", lists * length, bytes);
+    print_group("heads", lists, bytes / length);
 }
 
 __attribute__((noinline)) static void cache(size_t entries) {
@@ -86,10 +91,10 @@ __attribute__((noinline)) static void cache(size_t entries) {
         memset(g_cache[i]->body, 1, 2000);
         bytes += malloc_usable_size(g_cache[i]) + malloc_usable_size(g_cache[i]->body);
     }
-    said("cache", 2 * entries + 1, bytes);
+    print_group("cache", 2 * entries + 1, bytes);
 }
 
-// One small object on about every second page, among large ones that are freed.
+// Leaves one small object on about every second page, among freed large ones.
 __attribute__((noinline)) static void pins(size_t count) {
     char **large = (char **)malloc(count * 4 * sizeof *large);
     g_pins = (server::Pin **)malloc(count * sizeof *g_pins);
@@ -101,10 +106,10 @@ __attribute__((noinline)) static void pins(size_t count) {
     }
     for (size_t i = 0; i < 4 * count; i++) free(large[i]);
     free(large);
-    said("pins", count + 1, bytes);
+    print_group("pins", count + 1, bytes);
 }
 
-// A list that grows.
+// Prepends sessions to a reachable list.
 __attribute__((noinline)) static void more(size_t count) {
     size_t bytes = 0;
     for (size_t i = 0; i < count; i++) {
@@ -113,10 +118,10 @@ __attribute__((noinline)) static void more(size_t count) {
         g_sessions = one;
         bytes += malloc_usable_size(one);
     }
-    said("more", count, bytes);
+    print_group("more", count, bytes);
 }
 
-// Writes over what calls have left on the stack.
+// Overwrites pointers that calls have left on the stack.
 __attribute__((noinline)) static void wipe() {
     volatile char room[1 << 16];
     for (size_t i = 0; i < sizeof room; i++) room[i] = 0;
@@ -150,7 +155,7 @@ int main() {
     hold((server::Held **)sealed, 100);
     hold((server::Held **)shared, 100);
     mprotect(sealed, 1 << 16, PROT_READ);
-    said("open", 100, 0);
+    print_group("open", 100, 0);
     pins(4000);
     wipe();
     puts("\"ready\": true}");

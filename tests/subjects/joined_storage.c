@@ -1,10 +1,12 @@
-/* A main arena that continues in memory which the kernel has joined with the thread-local storage of the main
- * thread: a mapping stands behind the break, and that memory is mapped below the storage. Only thread-local
- * variables and a value of pthread_setspecific() hold the last blocks.
+/* A main arena that continues in memory which the kernel has joined with the thread-local storage
+ * of the main thread: a mapping blocks the break, and glibc maps more memory, which lands below the
+ * storage. Only thread-local variables and a value of pthread_setspecific() refer to the last
+ * blocks.
  *
  *   joined_storage
  *
- * Prints the number of these blocks and whether they are so joined, and waits for the end of its input.
+ * Prints the number of these blocks and whether the kernel has joined the mappings, and waits for
+ * the end of its input.
  */
 #include "subject.h"
 #include <pthread.h>
@@ -15,7 +17,7 @@
 static __thread void *volatile first;
 static __thread void *volatile others[2];
 
-/* The list of `count` blocks: each refers to the next. */
+/* Makes a list of `count` blocks: each refers to the next. */
 static void *list(int count) {
   void *last = 0;
   for (int i = 0; i < count; i++) {
@@ -45,7 +47,7 @@ int main(void) {
   pthread_key_t key;
   char *end = (char *)(((uintptr_t)sbrk(0) + 4095) & ~(uintptr_t)4095);
   if (mmap(end, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0) == MAP_FAILED) return 4;
-  /* These fill what is left of the heap in front of the mapping. */
+  /* These blocks fill the rest of the heap in front of the mapping. */
   void *before = list(200);
   first = list(BLOCKS);
   others[1] = list(BLOCKS);

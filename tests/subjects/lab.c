@@ -1,5 +1,5 @@
-/* What the lab is tested with. The first argument says what it does; see
- * `main`. Every edge is known from its own map, which it tells.
+/* The program that tests of the lab run. The first argument selects the behaviour (see `main`). It
+ * prints its own peak sizes, from which tests know where a limit must fail.
  */
 #include "subject.h"
 
@@ -22,7 +22,8 @@ static uint64_t status_field(const char *field) {
   return at ? strtoull(at + strlen(field), 0, 10) * 1024 : 0;
 }
 
-/* Maps its own executable, locks all of that and of itself, and says so: the kernel drops no page of the file then. */
+/* Maps and locks its own executable, so that the kernel drops no page of the file, and prints a
+ * line. */
 static int pin(void) {
   int file = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
   off_t length = file < 0 ? -1 : lseek(file, 0, SEEK_END);
@@ -35,7 +36,8 @@ static int pin(void) {
   return 0;
 }
 
-/* Takes `mebibytes` and touches each page; does what `otherwise` says where it gets none. */
+/* Allocates `mebibytes` and touches each page; `otherwise` selects what it does when malloc fails.
+ */
 static int need(uint64_t mebibytes, const char *otherwise) {
   volatile char *block = malloc(mebibytes * MIB);
   if (!block) {
@@ -68,14 +70,15 @@ static int alternate(const char *path, uint64_t mebibytes, uint64_t more) {
   return need(mebibytes + (turn == '1' ? more : 0), "exit");
 }
 
-/* Goes round `count` thousand times. */
+/* Computes for `count` thousand turns. */
 static int work(uint64_t count) {
   volatile uint64_t sum = 0;
   for (uint64_t turn = 0; turn < count * 1000; turn++) sum += turn;
   return 0;
 }
 
-/* Leaves a process of another session, whose parent is gone and which ignores what it can. */
+/* Leaves a process in another session whose parent has ended and which ignores all signals that it
+ * can. */
 static int daemonize(const char *seconds) {
   pid_t child = fork();
   if (child > 0) return waitpid(child, 0, 0) < 0;

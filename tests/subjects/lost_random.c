@@ -1,5 +1,5 @@
-// Blocks that lead to each other at random, of which few are held: by static variables only. What is lost is known to nobody but
-// a leak detector. Its one argument draws them. Waits for its input to end.
+// Blocks that refer to each other at random; only static variables refer to a few of them. Only a
+// leak detector knows the unreachable ones. The argument is the seed. Waits for its input to end.
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -21,7 +21,7 @@ __attribute__((noinline)) static void make(unsigned seed) {
     void ***all = malloc(count * sizeof *all);
     size_t *words = malloc(count * sizeof *words);
     for (int i = 0; i < count; i++) {
-        // Some have a mapping of their own.
+        // malloc maps some of them.
         words[i] = draw() % 200 == 0 ? 20000 : 2 + draw() % (draw() % 20 == 0 ? 3000 : 30);
         all[i] = calloc(words[i], sizeof(void *));
     }
@@ -37,7 +37,8 @@ __attribute__((noinline)) static void make(unsigned seed) {
     free(words);
 }
 
-// Writes over what calls have left on the stack and in registers that they need not keep: both are roots, also of memcheck.
+// Overwrites pointers that calls left on the stack and in caller-saved registers: both are roots,
+// also for memcheck.
 __attribute__((noinline)) static void wipe(void) {
     volatile char room[1 << 16];
     for (size_t i = 0; i < sizeof room; i++) room[i] = 0;

@@ -1,6 +1,5 @@
-/* N threads that do nothing but malloc and free, as fast as they can, each
- * checking what it wrote. 'c' prints how many rounds were done and how many
- * bytes were wrong.
+/* Threads that only call malloc and free, without pause, and check their bytes.
+ * 'c' prints how many rounds they did and how many bytes were wrong.
  *
  *   malloc_loop [THREADS]
  */

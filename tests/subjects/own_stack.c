@@ -1,5 +1,5 @@
-/* Threads whose stacks are blocks of malloc's: two in pieces of the main arena (the break is blocked), one that is a
- * mapping of its own.
+/* Threads whose stacks are blocks of malloc: two in mmapped pieces of the main arena (the break is
+ * blocked), one in its own mapping.
  *
  * Then 'i', 't' and 'q' as random_heap has them.
  */

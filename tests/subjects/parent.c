@@ -1,8 +1,9 @@
-/* Waits for whichever child ends, writes to its heap without end, and handles SIGINT. A child that it did not make, a
- * handler that runs in another process than its own, or a byte of its heap that is not what it wrote is wrong. 'c' prints
- * how many children ended and how much was wrong.
+/* Forks and waits for any child, writes to its heap without end, and handles SIGINT. It counts as
+ * wrong: a child that it did not make, a handler that runs in another process, and a byte of its
+ * heap that it did not write. 'c' prints how many children ended and how many results were wrong.
  *
- * parent [dont|wipe]: keeps one of its blocks of 1 MiB from its children (MADV_DONTFORK, MADV_WIPEONFORK).
+ * parent [dont|wipe]: keeps one of its blocks of 1 MiB from its children (MADV_DONTFORK,
+ * MADV_WIPEONFORK).
  */
 #include "subject.h"
 

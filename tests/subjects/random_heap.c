@@ -1,19 +1,19 @@
-/* Random malloc traffic from a seed, then stillness, then the truth about it.
+/* Makes random allocations and frees from a seed, parks all threads, and prints malloc's own
+ * figures.
  *
  *   random_heap SEED [threads=N] [steps=N] [sbrk=0|1] [block=0|1] [leave=0|1] [tune=0|1]
  *
- * What is not given is drawn from the seed: 1 to 8 threads, sizes from one byte
- * to several MiB, aligned allocations, realloc, calloc, frees of other threads'
+ * The seed determines missing arguments. 1 to 8 threads allocate sizes from one byte
+ * to several MiB, aligned, by realloc and by calloc, and free each other's
  * blocks. sbrk=1: the program moves the break itself between rounds. block=1:
- * the page behind the break is taken, so that the main arena goes on in mmapped
- * pieces. leave=1: some threads end after their traffic, so that their arenas
- * are reused or left and their caches flushed. tune=1: the mmap threshold, the top
- * padding and the trim threshold are set by mallopt. MALLOC_* and GLIBC_TUNABLES act
- * as in any program.
+ * a page is mapped behind the break, so that the main arena continues in mmapped
+ * pieces. leave=1: some threads end after their allocations, so that glibc reuses or
+ * leaves their arenas and flushes their caches. tune=1: mallopt sets the mmap threshold, the
+ * top padding and the trim threshold. MALLOC_* and GLIBC_TUNABLES act as in any program.
  *
- * At the end every thread is parked outside malloc, or on its way there; mallinfo is taken first, the
- * report is printed with write(2) only. Then: 'i' mallinfo, 't' malloc_trim and
- * what the kernel says came back, 'q' end.
+ * At the end every thread is parked outside malloc, or about to be. The program calls mallinfo
+ * first and prints with write(2) only. Then 'i' prints mallinfo, 't' calls malloc_trim and prints
+ * by how much the kernel's count of anonymous memory fell, 'q' ends.
  */
 #include "subject.h"
 
@@ -85,18 +85,19 @@ static void one_step(uint64_t *r) {
 }
 
 /* Only the main thread moves the break, and only while the others wait: sbrk
- * is not safe beside malloc's own use of it. */
+ * must not run beside malloc's own calls of it. */
 static void between_rounds(uint64_t *r, int round) {
   if (sbrk_too && random_below(r, 3) < 2) {
     size_t bytes = 1 + random_below(r, 60000);
-    /* Once a brk has failed, glibc no longer aligns the break to pages, and sysmalloc asserts that it is (glibc 2.36). */
+    /* Once a brk has failed, glibc no longer aligns the break to pages, and sysmalloc asserts that
+     * it is (glibc 2.36). */
     if (block_brk) bytes = (bytes + 4095) & ~(size_t)4095;
     char *mine = sbrk((intptr_t)bytes);
     if (mine != (char *)-1) memset(mine, 0x5a, bytes);
   }
   if (block_brk && round == 1) {
     uintptr_t end = ((uintptr_t)sbrk(0) + 4095) & ~(uintptr_t)4095;
-    /* Without MAP_FIXED the address is a hint: a page that is taken is left alone. */
+    /* Without MAP_FIXED the address is a hint, so that no mapping is replaced. */
     mmap((void *)end, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   }
 }
@@ -163,7 +164,7 @@ int main(int count, char **values) {
   for (unsigned i = 1; i < threads; i++)
     if (leave && i % 2) pthread_join(ids[i], 0);
   while (atomic_load(&parked) < stay) usleep(1000);
-  /* The last ones are between the counter and pause(), where nothing is allocated. */
+  /* The last threads are between the counter and pause(), where they allocate nothing. */
 
   read_mallinfo(&now);
   line_open();

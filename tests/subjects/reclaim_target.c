@@ -1,23 +1,24 @@
-/* Processes in awkward states, for the tests of `reclaim`. The first argument says which:
+/* Processes in states that are difficult for `reclaim`. The first argument selects one:
  *
  *   loop N          N threads (the main one among them; 1: it is alone) allocate and free all the
  *                   time; prints "lock ADDRESS" for each arena where N > 1; ends at SIGTERM with
  *                   status 0 if all its blocks kept their contents
  *   seccomp         under a filter that kills for madvise
- *   filtered        under a filter as a container has it
+ *   filtered        under a filter like a container's
  *   tiny            its first thread sleeps uninterruptibly (vfork), the second has a tiny stack
  *   coroutine       its only thread runs on memory from malloc
  *   alternate       its only thread is in a signal handler on an alternate stack
  *   wait CALL       waits in CALL; prints "EINTR" when a SIGUSR1 handler ended it, "done" when CALL
  *                   came to its own end (read-restart: the handler asks for a restart)
- *   wait CALL KIND  the same; at SIGUSR2 another thread sends SIGUSR1 to the waiting one, whose handler is
- *                   like a collector's (KIND collector: restarts calls, blocks all; prints "within" too if the
- *                   handler ran in a call) or not (plain), or
- *                   ignores SIGURG, SIGWINCH and SIGCHLD for a moment (KIND flush)
- *   zero MIB        has MIB of written zeros, into which threads write, look and write zeros again;
- *                   ends at the end of standard input with status 0 if no word was lost
- *   abort           has a damaged heap, which malloc_trim notices
- *   count           counts the signals SIGRTMIN it gets and prints how many at the end of standard input
+ *   wait CALL KIND  the same; at SIGUSR2 another thread sends SIGUSR1 to the waiting one. With KIND
+ *                   collector the handler restarts calls and blocks all signals, and the program
+ *                   prints "within" too if the handler ran in a call; with KIND plain it does
+ *                   neither. With KIND flush the other thread ignores SIGURG, SIGWINCH and SIGCHLD
+ *                   briefly
+ *   zero MIB        has MIB of written zeros, into which threads write, read back and write zeros
+ *                   again; ends at the end of standard input with status 0 if no word was lost
+ *   abort           has a damaged heap, which malloc_trim detects
+ *   count           counts signals SIGRTMIN and prints their number at the end of standard input
  *
  * All print "ready" first.  cc -O1 -pthread reclaim_target.c -o reclaim_target */
 #define _GNU_SOURCE
@@ -51,7 +52,7 @@ static void on_usr1(int signal) {
     handled_at = (uintptr_t)__builtin_frame_address(0);
 }
 
-/* Without malloc: one of the heaps is damaged by now. */
+/* Prints without malloc: one of the heaps may be damaged. */
 static void ready(void) {
     fflush(stdout);
     if (write(1, "ready\n", 6) != 6) _exit(3);
@@ -88,7 +89,7 @@ static int loop(int threads) {
     pthread_t others[64];
     for (int i = 1; i < threads; i++) pthread_create(&others[i], NULL, churn, (void *)(uintptr_t)i);
     while (running < threads - 1) usleep(1000);
-    /* glibc 2.26 to 2.41: the mutex is an arena's first word, the next arena stands at 0x870. */
+    /* glibc 2.26 to 2.41: an arena begins with its mutex and points to the next arena at 0x870. */
     for (void *a = arena, *next = NULL; a && next != arena; a = next) {
         printf("lock %lx\n", (unsigned long)a);
         next = *(void **)((char *)a + 0x870);
@@ -126,7 +127,8 @@ static int tiny(void) {
     ready();
     pid_t self = getpid(), child = vfork();
     if (child == 0) {
-        /* The parent waits until we are gone; we go with it, also where it is gone already. */
+        /* The parent waits until this child ends; the child ends with its parent, even one that
+         * ended before prctl. */
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         for (int seconds = 0; seconds < 100 && getppid() == self; seconds++) sleep(1);
         _exit(0);
@@ -236,7 +238,7 @@ static void *scribble(void *argument) {
     running++;
     while (!stopping) {
         state = state * 6364136223846793005u + 1442695040888963407u;
-        /* Each thread has its own word of a page, which is zero again most of the time. */
+        /* Each thread has its own word of a page and keeps it zero most of the time. */
         volatile uint64_t *word = (uint64_t *)(zeros + ((state >> 20) % (zero_bytes / 4096)) * 4096) + me;
         *word = state;
         if (state >> 60 == 0) usleep(50);

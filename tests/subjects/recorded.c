@@ -1,6 +1,6 @@
-/* What a recording is tested with. The first argument says what it does; see
- * `main`. Marks are told by the protocol itself, not by a probe: a write of the
- * name, a read of one byte.
+/* The program that tests of recordings record. The first argument selects the behaviour (see
+ * `main`). It sends marks by the protocol itself, without a probe: it writes the name and reads one
+ * byte.
  */
 #include "subject.h"
 
@@ -20,8 +20,8 @@ static void find_socket(void) {
   if (number) mark_socket = atoi(number);
 }
 
-/* Tells bytes as they are. */
-static int tell(const char *bytes, size_t length) {
+/* Sends bytes to the recorder unchanged. */
+static int send_bytes(const char *bytes, size_t length) {
   size_t done = 0;
   while (done < length) {
     ssize_t put = send(mark_socket, bytes + done, length - done, MSG_NOSIGNAL);
@@ -47,7 +47,7 @@ static int mark(const char *name) {
   size_t length = strlen(name);
   memcpy(line, name, length);
   line[length] = '\n';
-  return tell(line, length + 1) && await_answer();
+  return send_bytes(line, length + 1) && await_answer();
 }
 
 /* A field of /proc/self/status in bytes, without touching the heap. */
@@ -62,8 +62,8 @@ static uint64_t status_field(const char *field) {
   return at ? strtoull(at + strlen(field), 0, 10) * 1024 : 0;
 }
 
-/* Says what it is at an instant, and tells the instant. */
-static void instant(const char *name) {
+/* Sends a mark; prints its memory figures from before the mark. */
+static void figures_and_mark(const char *name) {
   line_open();
   line_number("VmData", status_field("VmData:"));
   line_number("VmSize", status_field("VmSize:"));
@@ -80,16 +80,16 @@ static char *filled(uint64_t bytes) {
 }
 
 static int grow_and_free(uint64_t mebibytes) {
-  instant("begun");
+  figures_and_mark("begun");
   char *block = filled(mebibytes * MIB);
-  instant("grown");
+  figures_and_mark("grown");
   free(block);
-  instant("freed");
+  figures_and_mark("freed");
   return 0;
 }
 
-/* `processes` processes tell `count` marks each, side by side. Fails where an answer fails. Where
- * they stay, none of them ends before all have told all. */
+/* `processes` concurrent processes send `count` marks each. Fails if one gets no answer. With
+ * `stay` no process ends before all have sent all their marks. */
 static int storm(uint64_t processes, uint64_t count, int stay) {
   int ends[2];
   if (pipe(ends)) return 96;
@@ -102,7 +102,7 @@ static int storm(uint64_t processes, uint64_t count, int stay) {
     }
     char byte;
     close(ends[1]);
-    /* The pipe has its end when everybody has closed it. */
+    /* The read returns 0 when all processes have closed the write end. */
     while (stay && read(ends[0], &byte, 1) < 0 && errno == EINTR) continue;
     _exit(0);
   }
@@ -112,11 +112,11 @@ static int storm(uint64_t processes, uint64_t count, int stay) {
   return wrong;
 }
 
-/* One process tells `count` marks and reads no answer; another tells ten in order. */
+/* One process sends `count` marks and reads no answer; another sends ten and reads each answer. */
 static int flood(uint64_t count) {
   if (!fork()) {
     for (uint64_t one = 0; one < count; one++)
-      if (!tell("flood\n", 6)) _exit(1);
+      if (!send_bytes("flood\n", 6)) _exit(1);
     _exit(0);
   }
   int wrong = 0, status;
@@ -125,28 +125,28 @@ static int flood(uint64_t count) {
   return wrong;
 }
 
-/* A child reports marks, reads no answers and ends; a mark after that is answered all the same. */
+/* A child sends marks, reads no answers and ends; the recorder must still answer a later mark. */
 static int mark_after_flood(uint64_t count) {
   int status;
   if (!fork()) {
     for (uint64_t one = 0; one < count; one++)
-      if (!tell("flood\n", 6)) _exit(1);
+      if (!send_bytes("flood\n", 6)) _exit(1);
     _exit(0);
   }
   return wait(&status) < 0 || status != 0 || !mark("orderly");
 }
 
-/* Names that no program should tell. */
+/* Sends marks with malformed names. */
 static int odd_names(void) {
   static char long_name[MIB + 1];
   memset(long_name, 'x', MIB);
   long_name[MIB] = '\n';
   int wrong = !mark("") + !mark("a\033[2Jb\tc\rd") + !mark("\xff\xfe");
-  wrong += !(tell(long_name, MIB + 1) && await_answer());
-  /* Two lines at once are two marks, and have two answers. */
-  wrong += !(tell("first\nsecond\n", 13) && await_answer() && await_answer());
+  wrong += !(send_bytes(long_name, MIB + 1) && await_answer());
+  /* Two lines in one write are two marks, with two answers. */
+  wrong += !(send_bytes("first\nsecond\n", 13) && await_answer() && await_answer());
   /* A name in parts. */
-  wrong += !(tell("in ", 3) && tell("parts\n", 6) && await_answer());
+  wrong += !(send_bytes("in ", 3) && send_bytes("parts\n", 6) && await_answer());
   wrong += !mark("\"quoted\", </script><b>&amp;");
   return wrong;
 }
@@ -157,12 +157,12 @@ static int close_all(void) {
   return 7;
 }
 
-/* Waits until a file is there: so a test says that it has seen what it waited for. */
+/* Waits until the test creates a file. */
 static void await_file(const char *path) {
   while (access(path, F_OK)) usleep(1000);
 }
 
-/* Makes the empty file PATH.SUFFIX: so a test learns how far this process is. */
+/* Makes the empty file PATH.SUFFIX, by which the test follows this process. */
 static void make_file(const char *path, const char *suffix) {
   char name[512];
   snprintf(name, sizeof name, "%s.%s", path, suffix);
@@ -171,7 +171,7 @@ static void make_file(const char *path, const char *suffix) {
   close(file);
 }
 
-/* Whether the main thread has ended: then it is a zombie, since its process lives. */
+/* Whether the main thread has ended. It is a zombie while its process lives. */
 static int main_thread_has_ended(void) {
   char path[64], text[512];
   snprintf(path, sizeof path, "/proc/self/task/%d/stat", (int)getpid());
@@ -180,7 +180,7 @@ static int main_thread_has_ended(void) {
   if (file >= 0) close(file);
   if (got <= 0) return 0;
   text[got] = 0;
-  /* The name, in parentheses, comes before the state. */
+  /* The state follows the name, which is in parentheses. */
   char *end = strrchr(text, ')');
   return end && end[1] == ' ' && end[2] == 'Z';
 }
@@ -190,7 +190,7 @@ static void *end_all(void *unused) {
   _exit(5);
 }
 
-/* Runs on after the main thread's end, and grows, until the file exists. */
+/* Grows once the main thread has ended, and ends when the file exists. */
 static void *outlive(void *path) {
   while (!main_thread_has_ended()) usleep(1000);
   filled(8 * MIB);
@@ -204,7 +204,7 @@ static void *meet_twice(void *barrier) {
   return 0;
 }
 
-/* `count` threads run beside the main thread while it tells its mark. */
+/* `count` threads run while the main thread sends its mark. */
 static int thread_out(uint64_t count) {
   pthread_t threads[64];
   pthread_barrier_t barrier;
@@ -235,7 +235,7 @@ static int end_by(const char *way, const char *path) {
     mark("waiting");
     park();
   }
-  /* Rests never, so that it has to be stopped for a ledger. */
+  /* Never sleeps, so that the recorder must stop it for a ledger. */
   if (!strcmp(way, "never"))
     for (;;) getppid();
   if (!strcmp(way, "group")) {
@@ -249,7 +249,7 @@ static int end_by(const char *way, const char *path) {
   return 99;
 }
 
-/* Grows in steps and tells a mark at its peak. It stays there until that is answered. Where a path is given it makes the file
+/* Grows in steps, sends a mark at its peak and waits for the answer. With a path it makes the file
  * PATH.full and waits for the file PATH. Then it frees everything. */
 static int steps(uint64_t count, uint64_t mebibytes, const char *path) {
   char *blocks[256];
@@ -263,7 +263,8 @@ static int steps(uint64_t count, uint64_t mebibytes, const char *path) {
   return 0;
 }
 
-/* Forks as often as it is let and tells a mark with the number of its children, who live until a file is there. */
+/* Forks until fork fails or it has `most` children, sends a mark with their number, and lets them
+ * live until a file exists. */
 static int fork_bomb(uint64_t most, const char *path) {
   uint64_t forked = 0;
   int ends[2];
@@ -274,7 +275,7 @@ static int fork_bomb(uint64_t most, const char *path) {
     if (!child) {
       char byte;
       close(ends[1]);
-      /* The pipe has its end when the parent closes it. */
+      /* The read returns 0 when the parent closes the write end. */
       while (read(ends[0], &byte, 1) < 0 && errno == EINTR) continue;
       _exit(0);
     }
@@ -289,25 +290,26 @@ static int fork_bomb(uint64_t most, const char *path) {
   return 0;
 }
 
-/* Counts interrupts. Makes the file PATH.heard at the first one, and prints the count once there is a file PATH. */
-static volatile sig_atomic_t heard;
-static void hear(int signal) {
+/* Counts SIGINTs. Makes the file PATH.received at the first one, and prints the count once the file
+ * PATH exists. */
+static volatile sig_atomic_t received;
+static void count_signal(int signal) {
   (void)signal;
-  heard++;
+  received++;
 }
 static int count_interrupts(const char *path) {
-  struct sigaction action = {.sa_handler = hear};
+  struct sigaction action = {.sa_handler = count_signal};
   sigaction(SIGINT, &action, 0);
-  while (!heard) usleep(1000);
-  make_file(path, "heard");
+  while (!received) usleep(1000);
+  make_file(path, "received");
   await_file(path);
   line_open();
-  line_number("interrupts", (uint64_t)heard);
+  line_number("interrupts", (uint64_t)received);
   line_print();
   return 0;
 }
 
-/* Waits in epoll_wait while 50 children end, one after the other, whose SIGCHLD the program ignores. Counts EINTRs. */
+/* Waits in epoll_wait while 50 children end in turn. SIGCHLD is ignored; counts the EINTRs. */
 static int count_ignored(void) {
   int ends[2], interrupted = 0;
   struct epoll_event event = {.events = EPOLLIN};
@@ -326,16 +328,16 @@ static int count_ignored(void) {
   return 0;
 }
 
-/* Marks until it is told to end by a file that appears; fails where it is asked to wait without an answer. */
+/* Sends marks until a file exists, and prints their number. Hangs without an answer. */
 static int mark_until(const char *path) {
-  uint64_t told = 0;
+  uint64_t marks = 0;
   while (access(path, F_OK)) {
     mark("again");
-    told++;
+    marks++;
     usleep(200);
   }
   line_open();
-  line_number("told", told);
+  line_number("marks", marks);
   line_print();
   return 3;
 }

@@ -1,9 +1,9 @@
-/* A secondary arena that went on in a second heap, with a top of LEFT bytes left over in its first.
+/* A secondary arena that continues in a second heap, with a top of LEFT bytes left in its first.
  *
  *   second_heap [LEFT]
  *
- * malloc makes fenceposts of that top: what is left between them is free, or nobody's, and never a block.
- * Then 'i', 't' and 'q' as random_heap has them.
+ * malloc turns that top into fenceposts; bytes between them are free or unused, and never a block
+ * in use. Then 'i', 't' and 'q' as random_heap has them.
  */
 #include "subject.h"
 
@@ -24,12 +24,12 @@ static char *take(size_t bytes) {
 
 static void *traffic(void *unused) {
   (void)unused;
-  /* What stands behind the end of a block, up to the end of its heap, is the top. */
+  /* The top extends from the end of the last block to the end of its heap. */
   char *block = take(1000), *end = (char *)(((uintptr_t)block & ~(uintptr_t)(HEAP_BYTES - 1)) + HEAP_BYTES);
   while ((size_t)(end - block) > (1 << 20)) block = take(100000);
   size_t top = (size_t)(end - block) + HEADER - malloc_usable_size(block);
   take(top - left - HEADER);
-  take(5000); /* does not fit any more */
+  take(5000); /* does not fit into the top */
   atomic_fetch_add(&parked, 1);
   park();
   return 0;

@@ -1,4 +1,5 @@
-/* Has 32 MiB of zeros that three children have too, 8 MiB of its own, and free heap of which half is zeros. */
+/* Has 32 MiB of zeros that it shares with three children, 8 MiB of its own, and free heap memory of
+ * which half is zeros. */
 #include "subject.h"
 
 #include <signal.h>
@@ -6,7 +7,7 @@
 
 enum { CHILDREN = 3, SHARED = 32 << 20, OWN = 8 << 20, BLOCKS = 200, BYTES = 100000 };
 
-/* Zeros that were written, so that they are resident. */
+/* Writes zeros, so that they are resident. */
 static void zeros(size_t bytes) {
   char *pages = mmap(0, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (pages == MAP_FAILED) _exit(3);

@@ -1,6 +1,6 @@
 /* Shared memory of three kinds, MIB MiB each: a memfd, shared anonymous memory
- * and System V; all written. A fourth part of a memfd is mapped privately and
- * half of its pages are written, so copied. */
+ * and System V; all written. It also maps the memfd privately and writes to half
+ * of its pages, which copies them. */
 #include "subject.h"
 #include <sys/ipc.h>
 #include <sys/shm.h>
@@ -13,7 +13,7 @@ int main(int count, char **values) {
   char *second = mmap(0, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   int id = shmget(IPC_PRIVATE, bytes, 0600 | IPC_CREAT);
   char *third = id < 0 ? (char *)-1 : shmat(id, 0, 0);
-  if (id >= 0) shmctl(id, IPC_RMID, 0); /* gone with its last user */
+  if (id >= 0) shmctl(id, IPC_RMID, 0); /* the kernel frees it with its last user */
   char *copied = mmap(0, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE, file, 0);
   if (first == MAP_FAILED || second == MAP_FAILED || copied == MAP_FAILED) return 3;
   memset(first, 1, bytes);

@@ -1,4 +1,5 @@
-// Preloaded into a program: when that ends it says so, and stays as it is until its input ends, to be looked at.
+// Preloaded into a program: at exit it prints a line and keeps the process until its input ends, so
+// that a test can read it.
 #include <unistd.h>
 
 __attribute__((destructor)) static void stay(void) {

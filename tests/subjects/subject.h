@@ -1,8 +1,8 @@
-/* What every test subject shares: a random number generator, one-line JSON
+/* Shared by all test subjects: a random number generator, one-line JSON
  * reports, and the process's own count of its heap pages.
  *
- * After a subject has announced itself it must not disturb the heap it is
- * measured by: nothing here calls malloc or stdio, and every buffer is static.
+ * After its first line a subject must not change the heap under measurement:
+ * nothing here calls malloc or stdio, and every buffer is static.
  *
  * The protocol: the subject prints one line of JSON when it has reached its
  * known state, then obeys single bytes on standard input, each answered by one
@@ -107,8 +107,8 @@ static UNUSED off_t size_of(const char *path) {
   return stat(path, &data) ? 0 : data.st_size;
 }
 
-/* Waits until a file has grown so many times. What the second growth of a recording brings, and
- * every later one, was sampled meanwhile. */
+/* Waits until a file has grown `growths` times. The recorder took the samples of the second and
+ * every later growth during this wait. */
 static UNUSED void await_growths(const char *path, int growths) {
   for (off_t known = size_of(path); growths > 0; growths--) {
     off_t now;
@@ -145,14 +145,14 @@ static UNUSED void answer_until_quit(const char *name, _Atomic uint64_t *count, 
   }
 }
 
-/* The same, and ends. */
+/* Answers each command with two counts, and ends at 'q'. */
 static UNUSED void answer_counts(const char *name, _Atomic uint64_t *count, _Atomic uint64_t *wrong) {
   answer_until_quit(name, count, wrong);
   _exit(0);
 }
 
 #ifndef __GLIBC__
-/* Other C libraries have no such call, and give nothing back. */
+/* Other C libraries have no malloc_trim: this one releases nothing. */
 static UNUSED int malloc_trim(size_t keep) {
   (void)keep;
   return 0;
@@ -229,15 +229,15 @@ static UNUSED uint64_t smaps_sum(const char *field) {
       } else if ((*line >= '0' && *line <= '9') || (*line >= 'a' && *line <= 'f')) {
         /* START-END PERMS OFFSET DEVICE INODE NAME */
         char *c = line;
-        int spaces = 0, private = 0, nobody = 0;
+        int spaces = 0, private = 0, has_no_inode = 0;
         for (; c < end && spaces < 5; c++)
           if (*c == ' ') {
             spaces++;
             if (spaces == 1) private = c + 4 < end && c[4] == 'p';
-            if (spaces == 4) nobody = c + 2 <= end && c[1] == '0' && (c + 2 == end || c[2] == ' ');
+            if (spaces == 4) has_no_inode = c + 2 <= end && c[1] == '0' && (c + 2 == end || c[2] == ' ');
           }
         while (c < end && *c == ' ') c++;
-        counts = private && nobody
+        counts = private && has_no_inode
                  && (c == end || (end - c >= 6 && !memcmp(c, "[heap]", 6))
                      || (end - c >= 6 && !memcmp(c, "[anon:", 6)));
       }
@@ -260,7 +260,7 @@ static UNUSED __attribute__((noinline)) void warm(void) {
   for (size_t i = 0; i < sizeof smaps_text; i += 512) ((volatile char *)smaps_text)[i] = 1;
 }
 
-/* Calls malloc_trim(0) and prints what the kernel says came back. */
+/* Calls malloc_trim(0) and prints by how much the kernel's count of anonymous memory fell. */
 static UNUSED void trim_and_report(void) {
   static struct figures before, after;
   warm();
@@ -302,12 +302,12 @@ static UNUSED void obey_heap_commands(void) {
   }
 }
 
-/* Parks the calling thread for ever, holding nothing. */
+/* Parks the calling thread for ever. */
 static UNUSED void park(void) {
   for (;;) pause();
 }
 
-/* Whether a thread of this process sleeps in a system call. One that was seen to has reached its wait. */
+/* Whether a thread of this process sleeps in a system call. */
 static UNUSED int is_in_call(pid_t thread) {
   char path[64] = "/proc/self/task/", digits[12], first = 0;
   size_t at = sizeof digits;
@@ -318,12 +318,11 @@ static UNUSED int is_in_call(pid_t thread) {
   if (file < 0) return 0;
   ssize_t got = read(file, &first, 1);
   close(file);
-  /* The call's number; "running" else, or -1 outside of a call. */
+  /* The file has the call's number, "running", or -1 outside of a call. */
   return got == 1 && first >= '0' && first <= '9';
 }
 
-/* Hides a pointer from the optimiser, so that malloc, memset and free stay what
- * the source says. */
+/* Hides a pointer from the optimiser, so that it keeps the calls of malloc, memset and free. */
 static UNUSED void *opaque(void *pointer) {
   __asm__ volatile("" : "+r"(pointer) : : "memory");
   return pointer;
@@ -331,8 +330,8 @@ static UNUSED void *opaque(void *pointer) {
 
 #ifndef __GLIBC__
 #elif !__GLIBC_PREREQ(2, 35)
-/* gcc 12's unwinder asks a libc of 2.35 or later for this; "not found" makes it
- * look for itself. Needed only to link statically with an older libc. */
+/* gcc 12's unwinder calls this function of glibc 2.35 and later, and searches the program headers
+ * itself when it returns "not found". Needed only to link statically with an older glibc. */
 int _dl_find_object(void *address, void *result);
 __attribute__((weak)) int _dl_find_object(void *address, void *result) {
   (void)address;

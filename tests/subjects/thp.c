@@ -1,7 +1,7 @@
-/* Transparent huge pages: COUNT of them asked for, one cut by munmap, one by
- * MADV_DONTNEED of a single small page, one left with a single written byte.
- * Prints what the kernel says is still mapped huge, which may be 0 where the
- * machine has none to give. */
+/* Transparent huge pages: requests COUNT of them, cuts one by munmap and one by
+ * MADV_DONTNEED of a single small page, and leaves one with a single written byte.
+ * Prints the kernel's count of huge-mapped bytes, which may be 0 if the machine has no
+ * huge page free. */
 #include "subject.h"
 
 int main(int count, char **values) {

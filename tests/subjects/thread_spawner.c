@@ -1,4 +1,4 @@
-/* Starts and ends threads without pause, each with some malloc traffic. 'c'
+/* Starts and ends threads without pause, each of which allocates and frees. 'c'
  * prints how many ended and how many results were wrong.
  */
 #include "subject.h"

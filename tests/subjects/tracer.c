@@ -1,4 +1,4 @@
-/* A process that is traced already: forks a child that waits, seizes it, and
+/* Makes a process that has a tracer: forks a child that waits, seizes it, and
  * prints the child's id.
  */
 #include "subject.h"

@@ -1,6 +1,7 @@
-/* Threads that each make one large transfer, which cannot go on until 'd': a stop would cut it short. 'd' lets all go on
- * to their ends and prints what each call returned. With "busy" one more thread works all the time. With "producer" one
- * thread writes again and again to a child that reads slowly; 'c' prints the writes and how many of them were short.
+/* Threads that each make one large transfer, which cannot continue until 'd': a stop would cut it
+ * short. 'd' lets all transfers finish and prints what each call returned. With "busy" one more
+ * thread works all the time. With "producer" one thread writes repeatedly to a child that reads
+ * slowly; 'c' prints how many writes there were and how many were short.
  */
 #include "subject.h"
 
@@ -57,12 +58,11 @@ static void *work(void *unused) {
   return 0;
 }
 
-/* Takes what one thread sends, or sends what it waits for. */
+/* Finishes the transfer of one thread: reads what it sends, or sends what it waits for. */
 static void let_go(enum call call) {
   static char taken[BYTES];
   while (atomic_load(&threads[call]) != -1) {
     if (call == call_recv) {
-      /* The rest. */
       if (write(ends[call][0], data, BYTES - BYTES / 16) < 0) _exit(4);
       while (atomic_load(&threads[call]) != -1) usleep(1000);
     } else {

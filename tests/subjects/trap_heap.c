@@ -1,18 +1,18 @@
-/* A heap made to hurt its reader. The process builds an ordinary heap, damages
- * it in the named way, and from then on calls no malloc.
+/* A malicious heap. The process builds an ordinary heap, damages it as MODE says, and
+ * then calls no malloc.
  *
  *   trap_heap MODE [SEED]
  *
  *   random     every byte of [heap] is random
  *   words      one word in 50 of [heap] is random
- *   cycle      the free lists lead in circles: chunks, tcache and fastbins
+ *   cycle      the free lists of chunks, tcache and fastbins are circular
  *   huge       chunk sizes of 2^63 and of almost 2^64
  *   zero       chunk sizes of 0
  *   misaligned list pointers to odd addresses
  *   wild       list pointers to kernel addresses, page 0 and the vsyscall page
- *   self       bins that lead into main_arena itself
+ *   self       bins point into main_arena
  *   arena      all bins, top and the ring of arenas are random
- *   ring       the ring of arenas leads through the heap and never comes back
+ *   ring       the ring of arenas runs through the heap and never closes
  *   top        top lies far outside the heap, the system's share is 2^64-1
  *   secondary  a secondary heap's header is random
  *
@@ -58,8 +58,7 @@ static void *other_thread(void *unused) {
   return 0;
 }
 
-/* The heap's first byte as the kernel has it, from field 47 of /proc/self/stat
- * (start_brk). */
+/* The address of the heap's first byte: field 47 of /proc/self/stat (start_brk). */
 static char *heap_start(void) {
   static char text[2048];
   int file = open("/proc/self/stat", O_RDONLY);
@@ -71,7 +70,7 @@ static char *heap_start(void) {
   return at ? (char *)(uintptr_t)strtoull(at + 1, 0, 10) : 0;
 }
 
-/* The address of bins[0] in main_arena: an unsorted chunk's fd or bk leads there. */
+/* The address of bins[0] in main_arena, to which an unsorted chunk's fd or bk points. */
 static uint64_t *find_bins(void) {
   uint64_t *chunk = malloc(5000);
   void *guard = malloc(40);
@@ -79,7 +78,7 @@ static uint64_t *find_bins(void) {
   if (!chunk) _exit(3);
   free(opaque(chunk));
   chunk = opaque(chunk);
-  /* alone in the unsorted bin or not, following fd ends in the arena */
+  /* fd leads to the arena, whether or not the chunk is alone in the unsorted bin */
   uint64_t *at = (uint64_t *)(uintptr_t)chunk[0];
   char *low = heap_start(), *high = sbrk(0);
   for (int i = 0; i < 100000 && (char *)at >= low && (char *)at < high; i++) at = (uint64_t *)(uintptr_t)at[2];
@@ -91,14 +90,14 @@ static void over_heap(char *low, char *high, unsigned share) {
     if (random_below(&dice, share) == 0) *at = random_word();
 }
 
-/* Freed chunks are told by nobody's pointer: their first words are list links. */
+/* No pointer refers to freed chunks; their first words are list links. */
 static void damage_links(void **freed, int count, const char *mode) {
   static const uint64_t wild[] = {UINT64_C(0xffff888000000000), 0, UINT64_C(0xffffffffff600000), 8, ~UINT64_C(0) - 15};
   for (int i = 0; i < count; i++) {
     uint64_t *link = freed[i];
     uint64_t header = (uint64_t)(uintptr_t)link - 16;
     if (!strcmp(mode, "cycle")) {
-      /* plain and protected forms of a pointer to itself, by turns */
+      /* alternates plain and protected forms of a pointer to itself */
       link[0] = i % 2 ? header : (((uint64_t)(uintptr_t)link >> 12) ^ (uint64_t)(uintptr_t)link);
       if (i % 3 == 0) link[1] = header;
     } else if (!strcmp(mode, "misaligned")) {
@@ -165,7 +164,7 @@ int main(int count, char **values) {
   line_print();
   for (;;) switch (next_command()) {
       case 'm':
-        /* glibc's own view of the damage: most modes do not survive it. */
+        /* malloc_trim reads the damaged heap and aborts in most modes. */
         malloc_trim(0);
         line_open();
         line_number("survived", 1);

@@ -1,16 +1,17 @@
-/* What malloc_usable_size says of all blocks in use, of every size and alignment: what every allocator is compared by.
+/* Sums malloc_usable_size over all blocks in use, of many sizes and alignments: the figure with
+ * which tests compare every allocator.
  *
  *   usable [SEED] [COUNT]
  *
- * It announces itself without a block of its own in use. 'a' allocates COUNT blocks and frees a third, 'f' frees all; each
- * answers how many are in use and their usable bytes.
+ * Prints its first line with no block of its own in use. 'a' allocates COUNT blocks and frees a
+ * third, 'f' frees all; each prints how many are in use and their usable bytes.
  */
 #include "subject.h"
 
 static char *all[1 << 20];
 static size_t count;
 
-static void tell(void) {
+static void print_figures(void) {
   size_t blocks = 0, bytes = 0;
   for (size_t i = 0; i < count; i++) {
     if (!all[i]) continue;
@@ -27,9 +28,9 @@ int main(int arguments, char **values) {
   uint64_t r = random_seed(argument(arguments, values, 1, 1));
   count = argument(arguments, values, 2, 20000);
   if (count > sizeof all / sizeof *all) return 2;
-  /* Before its first block malloc has nothing to be found by. */
+  /* Before its first block malloc has no structures that a reader could find. */
   free(opaque(malloc(1)));
-  tell();
+  print_figures();
   for (;;) {
     char byte = 'q';
     if (read(0, &byte, 1) != 1 || byte == 'q') return 0;
@@ -47,6 +48,6 @@ int main(int arguments, char **values) {
       free(all[i]);
       all[i] = 0;
     }
-    tell();
+    print_figures();
   }
 }

@@ -1,11 +1,10 @@
-/* A buffer of MIB MiB that was written with zeros and is held: resident, and
- * nobody would notice its pages being given back. `mmap` takes it from mmap
- * rather than malloc.
+/* Holds a buffer of MIB MiB into which it wrote zeros: its pages are resident, and their
+ * release changes no byte that the program reads. `mmap` allocates it by mmap instead of
+ * malloc.
  *
  *   zeroed_buffer MIB [mmap]
  *
- * 'w' writes one byte into the first page of it and says so; 'c' checks that all
- * of it reads as it was written.
+ * 'w' writes one byte into its first page and prints a line; 'c' checks all its bytes.
  */
 #include "subject.h"
 

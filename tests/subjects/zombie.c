@@ -1,4 +1,4 @@
-/* A child that has ended and that nobody waits for; prints its id. */
+/* Makes a zombie: a child that has ended and for which it does not wait; prints its id. */
 #include "subject.h"
 
 #include <sys/wait.h>
@@ -7,7 +7,7 @@ int main(void) {
   pid_t child = fork();
   if (child < 0) return 3;
   if (child == 0) _exit(0);
-  /* Waits for the end and leaves the zombie there. */
+  /* WNOWAIT leaves the zombie. */
   siginfo_t info;
   if (waitid(P_PID, (id_t)child, &info, WEXITED | WNOWAIT)) return 3;
   line_open();

@@ -99,7 +99,7 @@ fn version(libc: &Libc) -> Option<Version> {
 }
 
 #[test]
-fn glibc_takes_fabricated_heaps_for_its_own() -> Outcome {
+fn glibc_accepts_fabricated_heaps() -> Outcome {
     let mut libcs = vec![Libc { keeps_symbols: true, ..Libc::system_static() }];
     let foreign = Libc::foreign().into_iter().filter(|libc| libc.is_static);
     libcs.extend(foreign.map(|libc| Libc { keeps_symbols: true, ..libc }));

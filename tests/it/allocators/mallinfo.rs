@@ -12,7 +12,7 @@ fn check(case: &Case) -> Outcome {
     match strandline::glibcs(&document)[..] {
         [glibc] => same(&glibc["mallinfo"], &subject.ready["mallinfo"])
             .map_err(|error| format!("{error} (caveats {:?})", strandline::caveats(&document)).into()),
-        ref found => Err(format!("{} glibcs found, one is there", found.len()).into()),
+        ref found => Err(format!("{} glibcs found, expected one", found.len()).into()),
     }
 }
 
@@ -90,7 +90,7 @@ fn arenas_add_up() -> Outcome {
 /// Figures common to all allocators: blocks in use and their bytes, as `malloc_usable_size` counts
 /// them, cached bytes, free bytes and malloc's own bytes. Together they are all that malloc holds.
 #[test]
-fn blocks_in_use_are_those_that_malloc_usable_size_knows() -> Outcome {
+fn blocks_in_use_equal_malloc_usable_size() -> Outcome {
     let figure = |allocator: &Value, name: &str| {
         allocator[name].as_u64().ok_or_else(|| format!("no {name} in {allocator}"))
     };
@@ -102,22 +102,27 @@ fn blocks_in_use_are_those_that_malloc_usable_size_knows() -> Outcome {
         .collect();
     for_each(cases, |case| {
         let mut subject = case.start_program("usable")?;
-        // Blocks that the libc has allocated itself.
+        // Blocks of the libc itself.
         let mut of_libc = None;
         for command in [None, Some(b'a'), Some(b'f')] {
-            let said = command.map(|command| subject.ask(command)).transpose()?;
+            let answer = command.map(|command| subject.ask(command)).transpose()?;
             subject.at_rest()?;
             let document = strandline::explain(subject.pid())?;
-            let [allocator] = strandline::glibcs(&document)[..] else { return Err("no one glibc".into()) };
-            let of_program =
-                |key: &str| said.as_ref().map_or(Ok(0), |said| crate::support::subject::number(said, key));
+            let [allocator] = strandline::glibcs(&document)[..] else {
+                return Err("not exactly one glibc".into());
+            };
+            let of_program = |key: &str| {
+                answer.as_ref().map_or(Ok(0), |answer| crate::support::subject::number(answer, key))
+            };
             let rest = (
                 figure(allocator, "live_blocks")?.checked_sub(of_program("blocks")?),
                 figure(allocator, "live_bytes")?.checked_sub(of_program("usable_bytes")?),
             );
             let expected = *of_libc.get_or_insert(rest);
             if rest != expected || rest.0.is_none_or(|blocks| blocks > 50) {
-                return Err(format!("{command:?}: {rest:?} beside the program's, {expected:?} before").into());
+                return Err(
+                    format!("{command:?}: {rest:?} besides the program's, {expected:?} before").into()
+                );
             }
             let own = &allocator["own"];
             let held: u64 = ["live_bytes", "cached_bytes", "free_bytes", "metadata_bytes"]
@@ -125,7 +130,7 @@ fn blocks_in_use_are_those_that_malloc_usable_size_knows() -> Outcome {
                 .map(|name| figure(allocator, name))
                 .sum::<std::result::Result<u64, String>>()?;
             if held != figure(own, "arena")? + figure(own, "hblkhd")? {
-                return Err(format!("{held} bytes in all, {own}").into());
+                return Err(format!("{held} bytes in total, {own}").into());
             }
         }
         Ok(())

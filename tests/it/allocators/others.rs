@@ -1,5 +1,5 @@
 //! Allocators other than glibc: live, cached and free bytes read from their structures equal the
-//! program's and the allocator's own figures, and a purge gives back the predicted bytes, exactly.
+//! program's and the allocator's own figures, and a purge releases exactly the predicted bytes.
 
 use std::cell::Cell;
 use std::path::PathBuf;
@@ -29,11 +29,11 @@ fn start(library: &PathBuf, name: &str, arguments: &[&str]) -> Result<Subject> {
     })
 }
 
-/// Sends a command to the subject, and returns the answer once it rests again.
-fn asked(subject: &mut Subject, command: u8) -> Result<Value> {
-    let said = subject.ask(command)?;
+/// Sends a command to the subject, and returns the answer once the subject sleeps again.
+fn answer_at_rest(subject: &mut Subject, command: u8) -> Result<Value> {
+    let answer = subject.ask(command)?;
     subject.at_rest()?;
-    Ok(said)
+    Ok(answer)
 }
 
 /// The document's entry for an allocator that was read.
@@ -61,7 +61,7 @@ fn random_programs_match_their_own_counts() -> Outcome {
             let align = if is_mimalloc { "align=0" } else { "align=1" };
             let subject = start(library, "any_heap", &[&seed.to_string(), most(seed), &keep, align])?;
             let remedy = if is_mimalloc { None } else { Some(*remedy) };
-            of_one_program((name, &[]), remedy, subject).map_err(|error| format!("seed {seed}: {error}"))?;
+            check_program((name, &[]), remedy, subject).map_err(|error| format!("seed {seed}: {error}"))?;
         }
         Ok(())
     })
@@ -72,8 +72,9 @@ fn most(seed: u64) -> &'static str {
     if seed.is_multiple_of(5) { "most=50000000" } else { "most=4000000" }
 }
 
-/// With opt.hpa free memory has no extents; only the rest of a purge is predicted. One thread: with
-/// several, jemalloc 5.3.0 itself looped for ever in one of 1,488 runs without strandline.
+/// With opt.hpa free memory has no extents, so the prediction excludes it. The subject has one
+/// thread: with several, jemalloc 5.3.0 itself looped for ever in one of 1,488 runs without
+/// strandline.
 #[test]
 fn a_jemalloc_with_huge_pages_matches_its_own_statistics() -> Outcome {
     let test = here!();
@@ -91,7 +92,7 @@ fn a_jemalloc_with_huge_pages_matches_its_own_statistics() -> Outcome {
         command.args([seed.to_string().as_str(), most(*seed), "keep=40", "threads=1"]);
         command.env("LD_PRELOAD", &library).env("MALLOC_CONF", "hpa:true");
         let subject = Subject::start_command(command)?;
-        of_one_program(("jemalloc", &["jemalloc_huge_pages"]), None, subject)
+        check_program(("jemalloc", &["jemalloc_huge_pages"]), None, subject)
             .map_err(|error| format!("seed {seed}: {error}").into())
     })
 }
@@ -108,15 +109,15 @@ import sys, json
 keep = [bytes(1000) for _ in range(int(sys.argv[1]))]
 print(json.dumps({'bytes': sum(sys.getsizeof(one) for one in keep)}), flush=True)
 sys.stdin.read()";
-    let look = |count: &str| -> Result<(i64, Value)> {
+    let explain_python_with = |count: &str| -> Result<(i64, Value)> {
         let mut command = Command::new(&python);
         command.args(["-c", script, count]);
         let subject = Subject::start_command(command)?;
         let document = explain(subject.pid())?;
-        invariants::hold(&document)?;
+        invariants::check(&document)?;
         Ok((number(&subject.ready, "bytes")?, read(&document, "mimalloc")?.clone()))
     };
-    let ((_, few), (bytes, many)) = (look("0")?, look("100000")?);
+    let ((_, few), (bytes, many)) = (explain_python_with("0")?, explain_python_with("100000")?);
     let more = number(&many, "live_bytes")? - number(&few, "live_bytes")?;
     // Sizes are rounded up to one of four per doubling, and the list itself takes memory.
     if more < bytes || more > bytes + bytes / 4 {
@@ -146,7 +147,7 @@ fn programs_of_musl_match_their_own_counts() -> Outcome {
             if !found_by.contains(told_by) {
                 return Err(format!("{} {flags:?}: found by {found_by}", musl.display()).into());
             }
-            of_one_program(("musl", &[]), None, subject).map_err(|error| format!("seed {seed}: {error}"))?;
+            check_program(("musl", &[]), None, subject).map_err(|error| format!("seed {seed}: {error}"))?;
         }
         Ok(())
     })
@@ -166,10 +167,10 @@ fn programs_with_google_tcmalloc_match_their_own_counts() -> Outcome {
             command.args([&seed.to_string(), most(seed), &keep]);
             command.env("LD_PRELOAD", library).env("GLIBC_TUNABLES", rseq);
             let mut subject = Subject::start_command(command)?;
-            let asked = subject.ask(b's')?;
-            let has_processors = number(&asked, "tcmalloc.per_cpu_caches_active")? == 1;
+            let statistics = subject.ask(b's')?;
+            let has_processors = number(&statistics, "tcmalloc.per_cpu_caches_active")? == 1;
             assert_eq!(has_processors, rseq == RSEQ[0], "seed {seed}");
-            of_googles(subject).map_err(|error| format!("seed {seed}, {rseq}: {error}"))?;
+            check_google_tcmalloc(subject).map_err(|error| format!("seed {seed}, {rseq}: {error}"))?;
         }
         Ok(())
     })
@@ -177,18 +178,18 @@ fn programs_with_google_tcmalloc_match_their_own_counts() -> Outcome {
 
 /// After each of two rounds of traffic, the report equals the program's figures, and tcmalloc's
 /// where available.
-fn of_googles(mut subject: Subject) -> Outcome {
+fn check_google_tcmalloc(mut subject: Subject) -> Outcome {
     subject.at_rest()?;
     let before = read(&explain(subject.pid())?, "google_tcmalloc")?.clone();
     for round in 0..2 {
-        let own = asked(&mut subject, b'w')?;
+        let own = answer_at_rest(&mut subject, b'w')?;
         let document = explain(subject.pid())?;
-        invariants::hold(&document)?;
+        invariants::check(&document)?;
         assert_eq!(caveats(&document), Vec::<String>::new(), "{}", document["caveats"]);
         let now = read(&document, "google_tcmalloc")?;
-        for (key, told) in [("live_blocks", "blocks"), ("live_bytes", "bytes")] {
+        for (key, own_key) in [("live_blocks", "blocks"), ("live_bytes", "bytes")] {
             let more = number(now, key)? - number(&before, key)?;
-            assert_eq!(more, number(&own, told)?, "{key}, round {round}");
+            assert_eq!(more, number(&own, own_key)?, "{key}, round {round}");
         }
         let unattributed = number(&document["totals"], "unattributed")?;
         assert!(unattributed < 100 << 10, "{}", document["totals"]);
@@ -225,7 +226,7 @@ fn a_stripped_program_with_googles_tcmalloc_inside_is_read() -> Outcome {
                 let mut command = Command::new(&program);
                 command.args([&seed.to_string(), most(seed), "keep=40"]);
                 let subject = Subject::start_command(command)?;
-                of_googles(subject).map_err(|error| format!("seed {seed}, {flags:?}: {error}"))?;
+                check_google_tcmalloc(subject).map_err(|error| format!("seed {seed}, {flags:?}: {error}"))?;
             }
         }
         Ok(())
@@ -234,14 +235,14 @@ fn a_stripped_program_with_googles_tcmalloc_inside_is_read() -> Outcome {
 
 /// After each of two rounds of traffic, the report equals the figures of the program and its
 /// allocator, with exactly the `expected` caveats.
-fn of_one_program((name, expected): (&str, &[&str]), remedy: Option<&str>, mut subject: Subject) -> Outcome {
+fn check_program((name, expected): (&str, &[&str]), remedy: Option<&str>, mut subject: Subject) -> Outcome {
     subject.at_rest()?;
     let before = explain(subject.pid())?;
     let before = read(&before, name)?.clone();
     for round in 0..2 {
-        let own = asked(&mut subject, b'w')?;
+        let own = answer_at_rest(&mut subject, b'w')?;
         let document = explain(subject.pid())?;
-        invariants::hold(&document)?;
+        invariants::check(&document)?;
         assert_eq!(caveats(&document), expected, "{}", document["caveats"]);
         let now = read(&document, name)?;
         let more = |key| -> Result<i64> { Ok(number(now, key)? - number(&before, key)?) };
@@ -257,21 +258,21 @@ fn of_one_program((name, expected): (&str, &[&str]), remedy: Option<&str>, mut s
             }
         }
         let Some(remedy) = remedy else { continue };
-        let said = predicted(&document, remedy).ok_or("no remedy")?;
+        let predicted = predicted(&document, remedy).ok_or("no remedy")?;
         let returned = subject::number(&subject.ask(b'p')?, "returned_bytes")?;
-        assert_eq!(returned, said, "round {round}");
+        assert_eq!(returned, predicted, "round {round}");
     }
     Ok(())
 }
 
 #[test]
-fn a_purge_gives_back_what_was_predicted() -> Outcome {
+fn a_purge_releases_the_predicted_bytes() -> Outcome {
     let test = here!();
     for_any(all(test), |(name, library, remedy)| {
         // With mimalloc, most of the predicted memory was left by a thread that ended.
         let arguments = if *name == "mimalloc" { ["1", "keep=10"] } else { ["4", "keep=40"] };
         let mut subject = start(library, "any_heap", &arguments)?;
-        asked(&mut subject, b'w')?;
+        answer_at_rest(&mut subject, b'w')?;
         let pid = subject.pid_text();
         let dry = json(&["reclaim", "--json", "--dry-run", "--remedy", remedy, &pid])?;
         assert!(dry["predicted_bytes"].as_u64() > Some(1 << 20), "{name}: {dry}");
@@ -310,7 +311,7 @@ const CALLED: [(&str, &str); 3] = [
     ("mimalloc_collect", "\0mi_collect\0"),
 ];
 
-/// A build that hides the function: `explain` predicts nothing that `reclaim` would refuse.
+/// The build hides the function: `explain` must not predict a call that `reclaim` refuses.
 #[test]
 fn a_call_that_cannot_be_made_is_not_predicted() -> Outcome {
     let test = here!();
@@ -331,7 +332,7 @@ fn a_call_that_cannot_be_made_is_not_predicted() -> Outcome {
         std::fs::write(&copy, bytes)?;
         let arguments = if library.name == "mimalloc" { ["1", "keep=10"] } else { ["4", "keep=40"] };
         let mut subject = start(&copy, "any_heap", &arguments)?;
-        asked(&mut subject, b'w')?;
+        answer_at_rest(&mut subject, b'w')?;
         let document = explain(subject.pid())?;
         let remedies = document["remedies"].as_array().ok_or("no remedies")?;
         let offered = remedies.iter().find(|remedy| remedy["id"] == library.remedy).ok_or("not offered")?;
@@ -344,10 +345,10 @@ fn a_call_that_cannot_be_made_is_not_predicted() -> Outcome {
     })
 }
 
-/// Called in the thread that gives back most: its own pages, memory left by ended threads, and
-/// pending purges.
+/// strandline calls it in the thread that releases most: its own pages, memory left by ended
+/// threads, and pending purges.
 #[test]
-fn a_collection_of_mimalloc_gives_back_what_was_predicted() -> Outcome {
+fn a_collection_of_mimalloc_releases_the_predicted_bytes() -> Outcome {
     let test = here!();
     let of_release = |path: &PathBuf| {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -380,7 +381,7 @@ fn a_collection_of_mimalloc_gives_back_what_was_predicted() -> Outcome {
 }
 
 #[test]
-fn redis_after_a_load_is_explained_and_gives_back_what_was_predicted() -> Outcome {
+fn redis_after_a_load_is_explained_and_releases_the_predicted_bytes() -> Outcome {
     let test = here!();
     let has = |program| Command::new(program).arg("--version").stdout(Stdio::null()).status().is_ok();
     if !has("redis-server") || !has("redis-benchmark") {
@@ -404,7 +405,7 @@ struct Ended(std::process::Child);
 
 impl Drop for Ended {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The process may already have ended.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -419,9 +420,9 @@ fn client(socket: &str, arguments: &[&str]) -> Option<String> {
 
 /// Waits until the background thread of redis has freed everything that was flushed.
 fn until_freed(socket: &str) -> Outcome {
-    until_true("redis to free what was flushed", || {
+    until_true("redis to free the flushed memory", || {
         client(socket, &["redis-cli", "info", "memory"])
-            .is_some_and(|said| said.lines().any(|line| line.trim_end() == "lazyfree_pending_objects:0"))
+            .is_some_and(|text| text.lines().any(|line| line.trim_end() == "lazyfree_pending_objects:0"))
     })
 }
 
@@ -434,7 +435,7 @@ fn with_redis(socket: &str, pid: &str) -> Outcome {
     until_freed(socket)?;
     assert!(client(&["redis-benchmark", "-q", "-n", "10000", "-r", "5000", "-d", "100", "-t", "set"]));
     let document = json(&["explain", "--json", pid])?;
-    invariants::hold(&document)?;
+    invariants::check(&document)?;
     let (rss, unattributed) = (&document["kernel"]["rss_bytes"], &document["totals"]["unattributed"]);
     assert!(
         number(&document["totals"], "unattributed")? * 50 < rss.as_i64().unwrap_or(0),
@@ -472,7 +473,7 @@ fn the_process_survives_a_purge_killed_at_any_instant() -> Outcome {
         let (pid, text) = (subject.pid(), subject.pid_text());
         let arguments = ["reclaim", "--json", "--wait", "5", "--remedy", remedy, &text];
         let (mut seed, mut inside, mut turn) = (0x2545_f491_4f6c_dd1d_u64, 0, 0);
-        // How many of the kills come in time depends on the machine: one at least has to.
+        // The number of kills during a purge depends on the machine: at least one must hit.
         while turn < repetitions(6, 300) || inside == 0 {
             turn += 1;
             let mut run = command(&arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
@@ -481,7 +482,7 @@ fn the_process_survives_a_purge_killed_at_any_instant() -> Outcome {
             if turn % 2 == 0 {
                 until_inside(pid, &mut run)?;
             }
-            // Every second one of these at once: how long a process is stopped differs by machine.
+            // Every second of these kills is immediate: the duration of a stop differs by machine.
             let at_once = turn % 4 == 0;
             std::thread::sleep(Duration::from_micros(if at_once { 0 } else { (seed >> 33) % most }));
             inside += u64::from(is_traced(pid));
@@ -524,14 +525,14 @@ fn is_paused(pid: i32) -> bool {
 fn a_forked_child_has_the_same_heap() -> Outcome {
     for_any(all(here!()), |(name, library, _)| {
         let mut subject = start(library, "any_heap", &["7"])?;
-        asked(&mut subject, b'w')?;
+        answer_at_rest(&mut subject, b'w')?;
         let parent = explain(subject.pid())?;
-        let child = i32::try_from(subject::number(&asked(&mut subject, b'f')?, "child")?)?;
+        let child = i32::try_from(subject::number(&answer_at_rest(&mut subject, b'f')?, "child")?)?;
         // Allocators run handlers in a new child, which then waits for signals.
-        let copy = until_true("the child to rest", || is_paused(child)).and_then(|()| explain(child));
+        let copy = until_true("the child to sleep", || is_paused(child)).and_then(|()| explain(child));
         strandline_sys::signal::send(child, 9)?;
         let copy = copy?;
-        invariants::hold(&copy)?;
+        invariants::check(&copy)?;
         // Caches of threads that do not exist in the child are still in the heap, as in use.
         let (copy, parent) = (read(&copy, name)?, read(&parent, name)?);
         for key in ["own", "free_bytes", "size_classes"] {

@@ -16,13 +16,13 @@ fn blocked(libc: &Libc, seed: u64, (low, high, blocks): (&str, &str, &str), apar
         Subject::start_with(libc, "blocked_break", &[&seed, blocks, low, high, "1024", apart], &[])?;
     match subject.number("blocked")? {
         1 => Ok(subject),
-        _ => Err("its break was not blocked".into()),
+        _ => Err("the subject's break was not blocked".into()),
     }
 }
 
-/// Checks the ledger of a valid heap: mallinfo equals the program's, nothing is missing, and the
-/// prediction is given back.
-fn is_whole(mut subject: Subject) -> Outcome {
+/// Checks the ledger of a valid heap: mallinfo equals the program's, no caveat reports missing
+/// parts, and `reclaim` releases the predicted bytes.
+fn check_ledger(mut subject: Subject) -> Outcome {
     subject.at_rest()?;
     let document = strandline::explain(subject.pid())?;
     let glibc = strandline::glibcs(&document);
@@ -50,7 +50,7 @@ fn pieces_of_the_main_arena_are_complete() -> Outcome {
             (1..=repetitions(1, 12)).map(move |seed| (libc, seed, size, apart))
         })
     });
-    for_each(cases, |&(libc, seed, size, apart)| is_whole(blocked(libc, seed, size, apart)?))
+    for_each(cases, |&(libc, seed, size, apart)| check_ledger(blocked(libc, seed, size, apart)?))
 }
 
 #[test]
@@ -67,13 +67,13 @@ fn pieces_are_reclaimed() -> Outcome {
 /// A stack inside a malloc block is part of the block; only other stacks are outside of the heap.
 #[test]
 fn stacks_within_blocks_are_part_of_them() -> Outcome {
-    is_whole(Subject::start("own_stack", &[])?)
+    check_ledger(Subject::start("own_stack", &[])?)
 }
 
-/// An arena with a missing part is not damaged: the caveat gives the missing bytes, and the part
-/// that was found can be given back.
+/// An arena with a missing part is not damaged: the caveat has the missing bytes, and free memory
+/// of the found part can be released.
 #[test]
-fn a_sum_that_differs_is_no_damage() -> Outcome {
+fn a_missing_part_of_an_arena_is_not_reported_as_damage() -> Outcome {
     let arguments = ["3", "60000", "16", "515", "1024", "0", "448"];
     let subject = Subject::start("blocked_break", &arguments)?;
     let document = strandline::explain(subject.pid())?;
@@ -86,7 +86,7 @@ fn a_sum_that_differs_is_no_damage() -> Outcome {
 }
 
 #[test]
-fn the_rest_of_a_top_chunk_is_no_block() -> Outcome {
+fn the_remainder_of_a_top_chunk_is_no_block() -> Outcome {
     let header_bytes = |left: u64| -> Result<u64> {
         let subject = Subject::start("second_heap", &[&left.to_string()])?;
         subject.at_rest()?;
@@ -123,7 +123,7 @@ fn blocks_across_several_mappings_are_complete() -> Outcome {
         let row = if place == 0 { "glibc.mmapped" } else { "glibc.live" };
         let held = strandline::row(&document, row);
         let own = subject.number("live_blocks")? * subject.number("block_bytes")?;
-        // Besides the blocks: their headers and last pages, small blocks, memory of pthreads.
+        // Other memory: headers and last pages of the blocks, small blocks, memory of pthreads.
         if held < own || held > own + (256 << 10) {
             return Err(format!("{row} has {held} bytes, the blocks have {own}").into());
         }

@@ -10,7 +10,7 @@ use crate::support::strandline::explain;
 use crate::support::waiting::until_true;
 use crate::support::{Libc, Outcome, Result, Subject, for_any, here, polars, subject};
 
-/// Nearly all of 200 MB is freed, in blocks of 1,000 bytes; one in 20,000 stays.
+/// Frees nearly all of 200 MB in blocks of 1,000 bytes; keeps one block in 20,000.
 const FREED: [&str; 3] = ["200000", "1000", "20000"];
 
 fn fragmented(preload: &Path, setting: Option<(&str, &str)>) -> Result<Subject> {
@@ -40,7 +40,7 @@ fn settings(document: &Value) -> Result<Vec<Setting>> {
         let (name, value) = how.ok_or_else(|| format!("no setting: {remedy}"))?;
         let predicted_bytes = remedy["predicted_bytes"].as_u64();
         if predicted_bytes.is_none() && !remedy["unknown_because"].is_string() {
-            return Err(format!("neither a prediction nor why there is none: {remedy}").into());
+            return Err(format!("neither a prediction nor a reason for its absence: {remedy}").into());
         }
         Ok(Setting { name: name.to_owned(), value: value.to_owned(), predicted_bytes })
     };
@@ -52,8 +52,8 @@ fn anonymous(document: &Value) -> Result<u64> {
 }
 
 /// Waits until `subject`, started with `setting`, holds less than `before` by at least nine tenths
-/// of the prediction: the program's other allocations are then laid out differently.
-fn has_effect(subject: &Subject, setting: &Setting, before: u64) -> Outcome {
+/// of the prediction; the setting also changes the layout of the program's other allocations.
+fn check_effect(subject: &Subject, setting: &Setting, before: u64) -> Outcome {
     let less = setting.predicted_bytes.ok_or_else(|| format!("{setting:?}"))? / 10 * 9;
     let is_less =
         || explain(subject.pid()).and_then(|now| anonymous(&now)).is_ok_and(|now| now + less <= before);
@@ -61,7 +61,7 @@ fn has_effect(subject: &Subject, setting: &Setting, before: u64) -> Outcome {
 }
 
 #[test]
-fn each_setting_that_is_offered_has_its_effect_on_the_library_that_was_found() -> Outcome {
+fn each_offered_setting_affects_the_library_that_was_found() -> Outcome {
     for_any(libraries(here!()), |library| {
         let before = fragmented(&library.path, None)?;
         before.at_rest()?;
@@ -73,30 +73,30 @@ fn each_setting_that_is_offered_has_its_effect_on_the_library_that_was_found() -
         }
         for setting in &settings {
             let after = fragmented(&library.path, Some(setting.pair()))?;
-            has_effect(&after, setting, anonymous(&document)?)?;
+            check_effect(&after, setting, anonymous(&document)?)?;
         }
         Ok(())
     })
 }
 
-/// What `document` says about the setting of the trim threshold.
+/// The offered setting of the trim threshold in `document`.
 fn trim_threshold(document: &Value) -> Option<&Value> {
     document["remedies"].as_array()?.iter().find(|remedy| remedy["id"] == "trim_threshold")
 }
 
-/// Freeing a large block has raised both thresholds: memory freed later stays, and would be
-/// returned with the offered setting. Only the part at the ends of the heaps is predicted: what is
-/// free between live blocks may have been small blocks.
+/// Freeing a large block has raised both thresholds: memory freed later stays resident, and the
+/// offered setting would release it. The prediction has only the memory at the ends of the heaps:
+/// free memory between live blocks may have been small blocks.
 #[test]
-fn grown_thresholds_are_offered_to_be_set() -> Outcome {
+fn a_setting_is_offered_for_grown_thresholds() -> Outcome {
     let start =
         |setting: &[(&str, &str)]| Subject::start_with(&Libc::system(), "grown_threshold", &[], setting);
-    let look = |subject: &Subject| {
+    let explain_at_rest = |subject: &Subject| {
         subject.at_rest()?;
         explain(subject.pid())
     };
     let subject = start(&[])?;
-    let document = look(&subject)?;
+    let document = explain_at_rest(&subject)?;
     let settings = settings(&document)?;
     let setting = settings.first().ok_or_else(|| format!("{}", document["remedies"]))?;
     if setting.name != "GLIBC_TUNABLES" {
@@ -109,26 +109,31 @@ fn grown_thresholds_are_offered_to_be_set() -> Outcome {
     let least = least.ok_or("no lower bound")?;
     let freed_bytes = subject.number("freed_bytes")?;
     drop(subject);
-    let under = look(&start(&[setting.pair()])?)?;
-    let less = anonymous(&document)?.checked_sub(anonymous(&under)?).ok_or("it holds more")?;
+    let with_setting = explain_at_rest(&start(&[setting.pair()])?)?;
+    let less = anonymous(&document)?
+        .checked_sub(anonymous(&with_setting)?)
+        .ok_or("with the setting it holds more")?;
     // The end of the thread's arena has 20 % of the freed bytes; the main arena's is a block of
     // pthread_create.
     if least < freed_bytes / 100 * 19 || least > freed_bytes / 100 * 21 || less < freed_bytes / 100 * 94 {
-        return Err(format!("of {freed_bytes} freed, {least} predicted at least, {less} in fact").into());
+        return Err(format!("of {freed_bytes} freed, {least} predicted at least, {less} actually").into());
     }
-    if trim_threshold(&under).is_some() {
-        return Err(format!("it is set already: {}", under["remedies"]).into());
+    if trim_threshold(&with_setting).is_some() {
+        return Err(format!("the setting is offered again: {}", with_setting["remedies"]).into());
     }
     // Existing settings are kept in the offered value, so that it can be pasted.
-    let beside = look(&start(&[("GLIBC_TUNABLES", "glibc.malloc.tcache_count=0")])?)?;
+    let with_other_setting = explain_at_rest(&start(&[("GLIBC_TUNABLES", "glibc.malloc.tcache_count=0")])?)?;
     let how = "GLIBC_TUNABLES=glibc.malloc.tcache_count=0:glibc.malloc.trim_threshold=131072";
-    if beside["remedies"].as_array().is_none_or(|remedies| remedies.iter().all(|one| one["how"] != how)) {
-        return Err(format!("{}", beside["remedies"]).into());
+    if with_other_setting["remedies"]
+        .as_array()
+        .is_none_or(|remedies| remedies.iter().all(|one| one["how"] != how))
+    {
+        return Err(format!("{}", with_other_setting["remedies"]).into());
     }
     let steady = Subject::start("fragmented", &["200000", "1000", "20000"])?;
-    match trim_threshold(&look(&steady)?) {
+    match trim_threshold(&explain_at_rest(&steady)?) {
         None => Ok(()),
-        Some(remedy) => Err(format!("its thresholds have not grown: {remedy}").into()),
+        Some(remedy) => Err(format!("the thresholds of the subject have not grown: {remedy}").into()),
     }
 }
 
@@ -147,5 +152,5 @@ fn a_jemalloc_with_a_prefix_is_offered_the_variable_that_it_reads() -> Outcome {
         return Err(format!("{setting:?} is offered").into());
     }
     let after = polars::start(here!(), Some(setting.pair()))?.ok_or("no polars")?;
-    has_effect(&after, setting, anonymous(&document)?)
+    check_effect(&after, setting, anonymous(&document)?)
 }

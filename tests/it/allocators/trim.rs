@@ -5,7 +5,7 @@ use crate::support::mallinfo::{Case, SETTINGS, same, seeds};
 use crate::support::{Libc, Outcome, Subject, for_any, for_each, strandline, subject};
 
 /// strandline predicts, and the subject trims itself.
-fn predicted_is_given_back(case: &Case) -> Outcome {
+fn check_prediction(case: &Case) -> Outcome {
     let mut subject = case.start()?;
     let document = strandline::explain(subject.pid())?;
     let predicted = strandline::predicted(&document, "malloc_trim").unwrap_or(0);
@@ -26,10 +26,7 @@ fn predicted_is_given_back(case: &Case) -> Outcome {
 
 #[test]
 fn random_programs() -> Outcome {
-    for_each(
-        seeds(10_000, 12, 120).map(|seed| Case::new(&Libc::system(), seed, &[])),
-        predicted_is_given_back,
-    )
+    for_each(seeds(10_000, 12, 120).map(|seed| Case::new(&Libc::system(), seed, &[])), check_prediction)
 }
 
 #[test]
@@ -38,7 +35,7 @@ fn foreign_sbrk_and_blocked_break() -> Outcome {
         [&["sbrk=1", "block=0"][..], &["sbrk=0", "block=1"], &["sbrk=1", "block=1"]]
             .map(|options| Case::new(&Libc::system(), seed, options))
     });
-    for_each(cases, predicted_is_given_back)
+    for_each(cases, check_prediction)
 }
 
 #[test]
@@ -46,7 +43,7 @@ fn settings() -> Outcome {
     let cases = seeds(12_000, 1, 5).flat_map(|seed| {
         SETTINGS.map(|(name, value)| Case::new(&Libc::system(), seed, &[]).set(name, value))
     });
-    for_each(cases, predicted_is_given_back)
+    for_each(cases, check_prediction)
 }
 
 #[test]
@@ -54,13 +51,13 @@ fn other_glibcs() -> Outcome {
     let cases = Libc::foreign().into_iter().flat_map(|libc| {
         seeds(13_000, 1, 30).map(move |seed| Case::new(&libc, seed, &[])).collect::<Vec<_>>()
     });
-    for_any(cases, predicted_is_given_back)
+    for_any(cases, check_prediction)
 }
 
 /// strandline predicts and calls; the subject's mallinfo afterwards is the same as after its own
 /// call.
 #[test]
-fn reclaim_gives_back_what_it_predicts() -> Outcome {
+fn reclaim_releases_the_predicted_bytes() -> Outcome {
     for_each(seeds(14_000, 4, 40).map(|seed| Case::new(&Libc::system(), seed, &[])), |case| {
         let mut subject = case.start()?;
         let document = strandline::json(&["reclaim", "--json", &subject.pid_text()])?;
@@ -78,7 +75,7 @@ fn reclaim_gives_back_what_it_predicts() -> Outcome {
 }
 
 #[test]
-fn a_second_reclaim_finds_nothing_to_give_back() -> Outcome {
+fn a_second_reclaim_releases_nothing() -> Outcome {
     let mut subject = Subject::start("fragmented", &[])?;
     subject.at_rest()?;
     let pid = subject.pid_text();

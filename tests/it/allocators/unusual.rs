@@ -55,7 +55,7 @@ fn thirty_two_bits_have_kernel_rows_and_a_caveat() -> Outcome {
 
 /// A program, with its libc if linked in, on a file system that only this program sees.
 #[test]
-fn a_program_in_another_mount_namespace() -> Outcome {
+fn a_program_in_another_mount_namespace_is_read() -> Outcome {
     if strandline_sys::host::effective_user() != 0 {
         skipped(here!(), "not root: cannot make one");
         return Ok(());
@@ -90,9 +90,10 @@ fn in_own_mounts(folder: &Path, program: &Path) -> Outcome {
     Ok(())
 }
 
-/// Free memory between blocks in use is pinned: another allocator may help if it can be preloaded.
+/// Free memory between live blocks is pinned; another allocator is proposed only if the program
+/// would preload it.
 #[test]
-fn what_a_program_would_not_heed_is_not_proposed() -> Outcome {
+fn settings_that_a_program_ignores_are_not_proposed() -> Outcome {
     const HALF_FREE: [&str; 3] = ["60000", "200", "2"];
     let proposes = |subject: &Subject, id: &str| -> Result<bool> {
         let document = strandline::explain(subject.pid())?;

@@ -12,7 +12,7 @@ use crate::support::{
 };
 
 /// Checks that strandline failed with one line that contains `words`.
-fn refused(run: &Run, words: &[&str]) -> Outcome {
+fn check_refused(run: &Run, words: &[&str]) -> Outcome {
     if !run.stdout.is_empty() {
         return Err(format!("stdout {:?}: {}", run.stdout, run.summary()).into());
     }
@@ -35,7 +35,7 @@ const MODES: [&str; 12] = [
 ];
 
 #[test]
-fn heaps_that_are_traps() -> Outcome {
+fn trapped_heaps_end_in_a_report_or_an_error() -> Outcome {
     let seeds = repetitions(2, 12);
     let cases = MODES.into_iter().flat_map(|mode| (1..=seeds).map(move |seed| (mode, seed.to_string())));
     for_each(cases, |(mode, seed)| {
@@ -45,10 +45,10 @@ fn heaps_that_are_traps() -> Outcome {
             return Err(run.summary().into());
         }
         if run.status == Some(3) {
-            return refused(&run, &[]);
+            return check_refused(&run, &[]);
         }
         let document: serde_json::Value = serde_json::from_str(&run.stdout)?;
-        invariants::hold(&document)?;
+        invariants::check(&document)?;
         let peak = document["cost"]["peak_rss_bytes"].as_u64().unwrap_or(0);
         if peak > 256 << 20 {
             return Err(format!("a heap of a few MiB made strandline {peak} bytes large").into());
@@ -56,8 +56,8 @@ fn heaps_that_are_traps() -> Outcome {
         if strandline::caveats(&document).is_empty() {
             return Err("a damaged heap was read without a caveat".into());
         }
-        // No call may run in a process whose heap is damaged: most of these modes would make
-        // malloc_trim end it, or never return.
+        // strandline must make no call in a process with a damaged heap: in most of these modes
+        // malloc_trim would abort it or never return.
         strandline::run(&["reclaim", "--remedy", "malloc_trim", "--wait", "1", &subject.pid_text()])?;
         if !subject.finish()?.success() {
             return Err("reclaim called into a damaged heap and the process died".into());
@@ -67,13 +67,13 @@ fn heaps_that_are_traps() -> Outcome {
 }
 
 #[test]
-fn no_such_process() -> Outcome {
-    refused(&strandline::run(&["explain", "4194303"])?, &["4194303"])?;
-    refused(&strandline::run(&["reclaim", "4194303"])?, &["4194303"])
+fn a_missing_process_is_refused() -> Outcome {
+    check_refused(&strandline::run(&["explain", "4194303"])?, &["4194303"])?;
+    check_refused(&strandline::run(&["reclaim", "4194303"])?, &["4194303"])
 }
 
 #[test]
-fn invalid_process_ids() -> Outcome {
+fn invalid_process_ids_are_refused() -> Outcome {
     for_each(["0", "-1", "99999999999999999999", "12x", ""], |text| {
         let run = strandline::run(&["explain", "--", text])?;
         match run.status {
@@ -84,28 +84,28 @@ fn invalid_process_ids() -> Outcome {
 }
 
 #[test]
-fn a_zombie() -> Outcome {
+fn a_zombie_is_refused() -> Outcome {
     let subject = Subject::start("zombie", &[])?;
     let child = subject.number("child")?.to_string();
-    refused(&strandline::run(&["explain", &child])?, &[&child, "zombie", &subject.pid_text()])
+    check_refused(&strandline::run(&["explain", &child])?, &[&child, "zombie", &subject.pid_text()])
 }
 
 #[test]
-fn a_process_traced_already() -> Outcome {
+fn a_traced_process_is_refused_with_its_tracer() -> Outcome {
     let subject = Subject::start("tracer", &[])?;
     let child = subject.number("child")?.to_string();
-    refused(&strandline::run(&["explain", &child])?, &[&child, &subject.pid_text(), "tracer"])
+    check_refused(&strandline::run(&["explain", &child])?, &[&child, &subject.pid_text(), "tracer"])
 }
 
 #[test]
-fn a_kernel_thread() -> Outcome {
+fn a_kernel_thread_is_refused() -> Outcome {
     let is_kernel_thread = std::fs::read("/proc/2/cmdline").is_ok_and(|line| line.is_empty())
         && std::fs::read_to_string("/proc/2/comm").is_ok_and(|name| name.trim() == "kthreadd");
     if !is_kernel_thread {
         skipped(here!(), "process 2 is none here (a pid namespace)");
         return Ok(());
     }
-    refused(&strandline::run(&["explain", "2"])?, &["kernel thread"])
+    check_refused(&strandline::run(&["explain", "2"])?, &["kernel thread"])
 }
 
 /// Runs `sh -c SCRIPT` with strandline as $0; `$$` is the shell's id, and after exec strandline's
@@ -117,28 +117,28 @@ fn in_shell(script: &str) -> crate::support::Result<Run> {
 }
 
 #[test]
-fn itself() -> Outcome {
-    refused(&in_shell("exec \"$0\" explain $$")?, &["itself"])
+fn strandline_refuses_to_read_itself() -> Outcome {
+    check_refused(&in_shell("exec \"$0\" explain $$")?, &["itself"])
 }
 
 #[test]
-fn its_parent_shell() -> Outcome {
+fn strandline_reads_its_parent_shell() -> Outcome {
     let run = in_shell("\"$0\" explain --json $$; exit $?")?;
     if run.status != Some(0) {
         return Err(run.summary().into());
     }
-    invariants::hold(&serde_json::from_str(&run.stdout)?)
+    invariants::check(&serde_json::from_str(&run.stdout)?)
 }
 
 #[test]
-fn another_users_process() -> Outcome {
+fn a_process_of_another_user_is_refused() -> Outcome {
     if strandline_sys::host::effective_user() != 0 {
         skipped(here!(), "not root: cannot become another user");
         return Ok(());
     }
     let mounts = std::fs::read_to_string("/proc/self/mounts")?;
     if mounts.lines().any(|line| line.starts_with("proc /proc ") && line.contains("hidepid=")) {
-        skipped(here!(), "/proc is mounted with hidepid: others' processes are not there");
+        skipped(here!(), "/proc is mounted with hidepid: processes of other users are hidden");
         return Ok(());
     }
     let subject = Subject::start("fragmented", &["1000"])?;
@@ -151,5 +151,5 @@ fn another_users_process() -> Outcome {
     }
     let mut command = Command::new(&copy);
     command.args(["explain", &subject.pid_text()]).uid(65534).gid(65534);
-    refused(&strandline::run_command(command)?, &[&subject.pid_text(), "root"])
+    check_refused(&strandline::run_command(command)?, &[&subject.pid_text(), "root"])
 }

@@ -5,13 +5,13 @@
 use crate::support::{Subject, strandline};
 
 #[test]
-fn the_story_is_true() {
+fn the_demo_predicts_and_releases_the_same_bytes() {
     let run = strandline::run(&["demo", "--mebibytes", "48", "--json"]).unwrap();
     let document = run.document().unwrap();
     assert_eq!(document["schema"], "strandline/demo/1");
     assert_eq!(document["memory_unchanged"], true, "first do no harm");
     let pid = document["before"]["target"]["pid"].as_i64().unwrap();
-    assert!(!std::path::Path::new(&format!("/proc/{pid}")).exists(), "the process is gone");
+    assert!(!std::path::Path::new(&format!("/proc/{pid}")).exists(), "process {pid} still runs");
     let rss = |moment: &str| document[moment]["kernel"]["rss_bytes"].as_u64().unwrap();
     assert!(rss("before") > (48 + 64) << 20);
     let given = &document["reclaim"];
@@ -32,8 +32,8 @@ fn the_demo_runs_in_steps() {
 }
 
 #[test]
-fn its_process_ends_with_its_input() {
+fn the_demo_process_ends_with_its_input() {
     let arguments = ["demo-child", "--heap-mebibytes", "4", "--zero-mebibytes", "1"];
     let subject = Subject::start_command(strandline::command(&arguments)).unwrap();
-    assert!(subject.finish().unwrap().success(), "it found its memory unchanged");
+    assert!(subject.finish().unwrap().success(), "the process found its memory changed");
 }

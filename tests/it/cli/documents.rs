@@ -1,4 +1,4 @@
-//! Documents keep their length, and name every field that the JSON documents have.
+//! Documents stay within their length, and describe every field of the JSON documents.
 
 #![cfg(test)]
 
@@ -17,7 +17,7 @@ const MAX_GUIDE: usize = 5_000;
 const MAX_ALL: usize = 30_000;
 /// Documents whose tables are generated, or compared by a test.
 const GENERATED_TABLES: [&str; 4] = ["kernels.md", "replay.md", "supported.md", "survey.md"];
-/// The same of tables of rows only, which begin with a row's name.
+/// The document in which a test compares only tables of rows, whose lines begin with a row's name.
 const ROW_TABLES: &str = "accounting.md";
 /// A generated document.
 const REFERENCE: &str = "cli.md";
@@ -30,7 +30,7 @@ fn words(text: &str) -> usize {
     text.split_whitespace().count()
 }
 
-/// Words that people wrote: without transcripts and generated tables.
+/// Words outside of transcripts and generated tables.
 fn own_words(name: &str, text: &str) -> usize {
     let mut is_fenced = false;
     let own = text.lines().filter(|line| {

@@ -4,7 +4,7 @@
 
 use std::process::Command;
 
-use crate::support::{Folder, Subject, copy_program, harmless, invariants, strandline};
+use crate::support::{Folder, Subject, check_no_control_characters, copy_program, invariants, strandline};
 
 #[test]
 fn rows_and_totals_add_up_to_rss() {
@@ -13,17 +13,17 @@ fn rows_and_totals_add_up_to_rss() {
         assert_eq!((run.status, run.stderr.as_str()), (Some(0), ""));
         let document = run.document().unwrap();
         assert!(document["kernel"]["rss_bytes"].as_u64().unwrap() > 100_000);
-        invariants::hold(&document).unwrap();
+        invariants::check(&document).unwrap();
     }
 }
 
 #[test]
-fn the_document_opens_as_promised() {
+fn a_document_begins_with_schema_and_version() {
     let subject = Subject::idle().unwrap();
     let run = strandline::run(&["explain", "--json", &subject.pid_text()]).unwrap();
     assert!(run.stdout.starts_with("{\n  \"schema\": \"strandline/explain/1\",\n  \"version\":"));
     let document = run.document().unwrap();
-    invariants::hold(&document).unwrap();
+    invariants::check(&document).unwrap();
     assert_eq!(document["target"]["pid"].to_string(), subject.pid_text());
 }
 
@@ -33,7 +33,7 @@ fn the_view_fits_80_columns_and_has_no_colour_off_a_terminal() {
     let run = strandline::run(&["explain", "--rows", "all", &subject.pid_text()]).unwrap();
     assert_eq!((run.status, run.stderr.as_str()), (Some(0), ""));
     assert!(run.stdout.contains("RSS ") && run.stdout.contains("what it is"));
-    harmless(&run.stdout).unwrap();
+    check_no_control_characters(&run.stdout).unwrap();
     assert!(run.stdout.lines().all(|line| line.chars().count() <= 80), "{}", run.stdout);
 }
 
@@ -87,7 +87,7 @@ fn the_requested_number_of_rows_is_shown() {
 }
 
 #[test]
-fn a_process_that_is_not_there_is_status_3() {
+fn a_missing_process_is_status_3() {
     // Above any pid_max.
     let run = strandline::run(&["explain", "--json", "2147483647"]).unwrap();
     run.complains(3, &["2147483647"]).unwrap();
@@ -95,7 +95,7 @@ fn a_process_that_is_not_there_is_status_3() {
 }
 
 #[test]
-fn a_process_goes_by_its_own_name() {
+fn a_process_is_shown_by_its_own_name() {
     let folder = Folder::new("own-name").unwrap();
     let link = folder.0.join("tide-server");
     std::os::unix::fs::symlink("/bin/sh", &link).unwrap();
@@ -110,7 +110,7 @@ fn a_process_goes_by_its_own_name() {
 }
 
 #[test]
-fn a_hostile_name_reaches_no_terminal() {
+fn control_characters_of_a_name_reach_no_terminal() {
     use std::os::unix::ffi::OsStrExt;
     let folder = Folder::new("hostile").unwrap();
     let name = std::ffi::OsStr::from_bytes(b"sh\x1b[2J\x1b]0;owned\x07\xc2\x9b31m\n\xff");
@@ -121,10 +121,10 @@ fn a_hostile_name_reaches_no_terminal() {
     let subject = Subject::start_command(command).unwrap();
     let view = strandline::run(&["explain", "--rows", "all", &subject.pid_text()]).unwrap();
     assert_eq!(view.status, Some(0), "{view:?}");
-    harmless(&view.stdout).unwrap();
+    check_no_control_characters(&view.stdout).unwrap();
     assert!(view.stdout.contains("owned\\u{7}\\u{9b}31m"), "{}", view.stdout);
     let document = strandline::run(&["explain", "--json", &subject.pid_text()]).unwrap();
-    harmless(&document.stdout).unwrap();
+    check_no_control_characters(&document.stdout).unwrap();
     let executable = document.document().unwrap()["target"]["executable"].as_str().unwrap().to_owned();
     assert!(executable.contains("\x1b[2J"), "the value itself is kept: {executable:?}");
 }

@@ -24,7 +24,7 @@ fn traces() -> Vec<String> {
     traces
 }
 
-/// All outputs of strandline about a process that cooperates in no way.
+/// All outputs of strandline about a process.
 fn outputs(pid: &str) -> crate::support::Result<Vec<(String, String)>> {
     let commands: [&[&str]; 6] = [
         &["explain", pid],
@@ -38,14 +38,14 @@ fn outputs(pid: &str) -> crate::support::Result<Vec<(String, String)>> {
     for command in commands {
         let run = strandline::run(command)?;
         if run.stdout.is_empty() && run.stderr.is_empty() {
-            return Err(format!("`strandline {}` says nothing at all", command.join(" ")).into());
+            return Err(format!("`strandline {}` printed nothing", command.join(" ")).into());
         }
         outputs.push((command.join(" "), format!("{}{}", run.stdout, run.stderr)));
     }
     Ok(outputs)
 }
 
-fn says_nothing(subject: &Subject) -> Outcome {
+fn check_no_trace(subject: &Subject) -> Outcome {
     let traces = traces();
     for (command, text) in outputs(&subject.pid_text())? {
         let lower = text.to_lowercase();
@@ -58,7 +58,7 @@ fn says_nothing(subject: &Subject) -> Outcome {
 
 #[test]
 fn payload_stays_private() -> Outcome {
-    says_nothing(&Subject::start("secret_heap", &[])?)
+    check_no_trace(&Subject::start("secret_heap", &[])?)
 }
 
 #[test]
@@ -66,7 +66,7 @@ fn messages_on_a_damaged_heap_contain_none_of_its_words() -> Outcome {
     for_each(["random", "words", "cycle", "arena", "secondary"], |mode| {
         let subject =
             Subject::start_with(&Libc::system(), "trap_heap", &[mode, "7"], &[("MARKER", &MARKER[..8])])?;
-        says_nothing(&subject)
+        check_no_trace(&subject)
     })
 }
 

@@ -12,7 +12,7 @@ use crate::support::{
 };
 
 #[test]
-fn a_fragmented_heap_gives_back_what_was_predicted() {
+fn a_fragmented_heap_releases_the_predicted_bytes() {
     let subject = Subject::demo(48).unwrap();
     subject.at_rest().unwrap();
     let run =
@@ -30,7 +30,7 @@ fn a_fragmented_heap_gives_back_what_was_predicted() {
 }
 
 #[test]
-fn a_dry_run_gives_nothing_back() {
+fn a_dry_run_releases_nothing() {
     let subject = Subject::demo(8).unwrap();
     subject.at_rest().unwrap();
     let anonymous = || {
@@ -44,8 +44,8 @@ fn a_dry_run_gives_nothing_back() {
     assert!(anonymous() >= before);
 }
 
-/// Pages shared with children leave the process but not the machine, and zero pages in free heap
-/// are given back once.
+/// Releasing pages shared with children frees no memory of the machine, and zero pages in free heap
+/// memory are counted for one remedy only.
 #[test]
 fn sharing_and_overlap_are_reported() -> Outcome {
     let subject = Subject::start("shared_zeros", &[])?;
@@ -84,8 +84,8 @@ fn sharing_and_overlap_are_reported() -> Outcome {
     Ok(())
 }
 
-/// Threads of a Go program wait inside Go's code, which has no unwind tables: a dry run reports
-/// this too, and does not advise a longer wait.
+/// Threads of a Go program wait inside Go's code, which has no unwind tables: a dry run refuses for
+/// this reason too, and does not advise a longer wait.
 #[test]
 fn a_program_of_go_and_c_is_refused_by_a_dry_run_too() -> Outcome {
     let folder = Folder::new("cgo")?;
@@ -115,7 +115,7 @@ fn a_program_of_go_and_c_is_refused_by_a_dry_run_too() -> Outcome {
     })
 }
 
-/// Threads that wait in C on a stack that starts in Go code, and 50 MB that C freed.
+/// Threads wait in C on stacks that start in Go code; C has freed 50 MB.
 const CGO: &str = r#"package main
 
 /*
@@ -149,7 +149,7 @@ func main() {
 /// The thread variables of polars' jemalloc are placed by the linker, so no thread's state is
 /// known: the main thread makes the call.
 #[test]
-fn an_allocator_that_knows_no_thread_is_purged_by_the_main_thread() -> Outcome {
+fn an_allocator_without_readable_thread_state_is_purged_by_the_main_thread() -> Outcome {
     let Some(subject) = polars::start(here!(), None)? else { return Ok(()) };
     subject.at_rest()?;
     let pid = subject.pid_text();
@@ -163,16 +163,16 @@ fn an_allocator_that_knows_no_thread_is_purged_by_the_main_thread() -> Outcome {
     if bytes(&dry, "predicted_bytes")? < 50 << 20 || predicted.abs_diff(actual) > predicted / 100 {
         return Err(format!("{} and {predicted} predicted, {actual} in fact", dry["predicted_bytes"]).into());
     }
-    if subject.finish()?.success() { Ok(()) } else { Err("it did not end well".into()) }
+    if subject.finish()?.success() { Ok(()) } else { Err("the subject found an error".into()) }
 }
 
 #[test]
-fn a_process_that_is_not_there_is_status_3() {
+fn a_missing_process_is_status_3() {
     strandline::run(&["reclaim", "2147483647"]).unwrap().complains(3, &["2147483647"]).unwrap();
 }
 
-/// With a filter like the default of Docker and Kubernetes, the call is made only if the filter is
-/// seen to allow it.
+/// Under a filter like the default one of Docker and Kubernetes, strandline makes the call only
+/// after it has read that the filter allows it.
 #[test]
 fn a_seccomp_filter_is_read_before_it_is_called_through() {
     let reclaim = ["reclaim", "--remedy", "malloc_trim", "--json"];
@@ -191,7 +191,7 @@ fn a_seccomp_filter_is_read_before_it_is_called_through() {
         let refused = strandline::run(&words).unwrap();
         refused.complains(3, &["a seccomp filter that may not let madvise through"]).unwrap();
     }
-    assert!(deadly.finish().unwrap().success(), "it would have been killed");
+    assert!(deadly.finish().unwrap().success(), "the filter would have killed the process");
 }
 
 #[test]
@@ -227,7 +227,11 @@ fn nothing_is_written_below_an_alternate_stack_among_live_frames() -> Outcome {
     let pid = subject.pid_text();
     let unharmed = |subject: &mut Subject| -> Outcome {
         let report = subject.ask(b'c')?;
-        if report["wrong"] == 0 { Ok(()) } else { Err(format!("its frames have changed: {report}").into()) }
+        if report["wrong"] == 0 {
+            Ok(())
+        } else {
+            Err(format!("the subject's frames have changed: {report}").into())
+        }
     };
     for _ in 0..3 {
         let call = strandline::run(&["reclaim", "--remedy", "malloc_trim", "--wait", "0.3", &pid])?;

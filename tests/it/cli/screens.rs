@@ -1,4 +1,4 @@
-//! Default screens are short, and `-v` shows what they leave out.
+//! Default screens are short, and `-v` shows the omitted parts.
 
 #![cfg(test)]
 
@@ -26,7 +26,7 @@ fn subjects() -> Result<Vec<Subject>> {
     Ok(all)
 }
 
-/// The output of a command, which fits into `lines` lines of 80 columns.
+/// Runs a command, checks that its output fits into `lines` lines of 80 columns, and returns it.
 fn screen(arguments: &[&str], lines: usize) -> Result<String> {
     let run = strandline::run(arguments)?;
     let is_wide = run.stdout.lines().any(|line| line.chars().count() > 80);
@@ -34,8 +34,8 @@ fn screen(arguments: &[&str], lines: usize) -> Result<String> {
     if is_right { Ok(run.stdout) } else { Err(format!("{arguments:?}: {}", run.stdout).into()) }
 }
 
-/// The values of `field` in a list of a document, without rows that the kernel may drop between two
-/// looks, and remedies without effect.
+/// The values of `field` in a list of a document, except rows of pages that the kernel may drop
+/// between two reads, and remedies without effect.
 fn each<'a>(document: &'a Value, list: &str, field: &str) -> Vec<&'a str> {
     let items = document[list].as_array().map_or(&[][..], Vec::as_slice);
     let lasting = items.iter().filter(|item| item["state"] != "evictable" && item["predicted_bytes"] != 0);

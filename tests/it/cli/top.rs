@@ -1,4 +1,4 @@
-//! `top`: contents of the screen, effects of keys, and a clean end in every case.
+//! `top`: contents of the screen, effects of keys, and a restored terminal at every end.
 
 use std::path::Path;
 use std::process::Command;
@@ -20,7 +20,7 @@ fn rss_mebibytes(pid: i32) -> Result<f64> {
     Ok(line.trim().trim_end_matches(" kB").parse::<f64>()? / 1024.0)
 }
 
-/// A process with tens of mebibytes of freed memory that was not given back.
+/// A process with tens of mebibytes of free heap memory.
 fn subject() -> Result<Subject> {
     let subject = Subject::start("fragmented", &[])?;
     subject.at_rest()?;
@@ -40,8 +40,8 @@ fn renamed(program: impl AsRef<Path>) -> Result<(Folder, Command, String)> {
     Ok((folder, Command::new(link), name))
 }
 
-/// The words of the row of process `pid`, named `name`, once the row is drawn completely: the name
-/// comes last.
+/// The words of the row of process `pid`, named `name`, once the row is drawn completely: its last
+/// word is the name.
 fn row<'a>(screen: &'a str, pid: &str, name: &str) -> Option<Vec<&'a str>> {
     let mut rows = screen.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
     rows.find(|words| words.first() == Some(&pid) && words.last() == Some(&name))
@@ -75,7 +75,7 @@ fn the_table_leads_to_a_ledger_and_a_dry_run() -> Outcome {
     top.shows(&["Ctrl-Z"])?;
     top.press("qq")?;
     assert_eq!(top.end()?.code(), Some(0));
-    assert!(top.is_given_back());
+    assert!(top.is_restored());
     Ok(())
 }
 
@@ -109,7 +109,7 @@ fn processes_are_filtered_sorted_and_shown_as_a_tree_or_by_group() -> Outcome {
     top.shows(&["COUNT", "control groups"])?;
     top.press("\x03")?;
     assert_eq!(top.end()?.code(), Some(0));
-    assert!(top.is_given_back());
+    assert!(top.is_restored());
     Ok(())
 }
 
@@ -128,12 +128,12 @@ fn an_unreadable_process_has_a_line() -> Outcome {
 }
 
 #[test]
-fn it_ends_with_its_terminal() -> Outcome {
+fn top_ends_with_its_terminal() -> Outcome {
     let pid = std::process::id().to_string();
     let program = env!("CARGO_BIN_EXE_strandline");
     for turn in 0..repetitions(8, 100) {
-        // The kernel sends SIGHUP only to the process whose controlling terminal it is. Keys that
-        // are read meanwhile must not keep top from noticing the end.
+        // The kernel sends SIGHUP only to processes whose controlling terminal it is. Keys that top
+        // reads meanwhile must not keep it from detecting the closed terminal.
         let (own, keys) = (turn % 2 == 0, if turn % 4 < 2 { 0 } else { 2000 });
         let mut command = strandline::command(&["top", "--pid", &pid]);
         if own {
@@ -151,7 +151,7 @@ fn it_ends_with_its_terminal() -> Outcome {
 }
 
 #[test]
-fn it_ends_with_a_signal() -> Outcome {
+fn top_ends_with_a_signal() -> Outcome {
     let pid = std::process::id().to_string();
     for signal in ["-TERM", "-HUP", "-INT", "-QUIT"] {
         let mut top = top(&["--pid", &pid])?;
@@ -159,13 +159,13 @@ fn it_ends_with_a_signal() -> Outcome {
         let ended = Command::new("kill").args([signal, &top.child.id().to_string()]).status()?;
         assert!(ended.success());
         assert_eq!(top.end()?.code(), Some(0), "{signal}");
-        assert!(top.is_given_back(), "{signal}");
+        assert!(top.is_restored(), "{signal}");
     }
     Ok(())
 }
 
 #[test]
-fn once_is_a_table_of_what_the_kernel_counts() -> Outcome {
+fn once_prints_a_table_of_the_kernels_figures() -> Outcome {
     let subject = subject()?;
     let before = rss_mebibytes(subject.pid())?;
     let run = strandline::run(&["top", "--once", "--interval", "1s", "--pid", &subject.pid_text()])?;
@@ -179,14 +179,14 @@ fn once_is_a_table_of_what_the_kernel_counts() -> Outcome {
     // The value is rounded. RSS may shrink only by file pages that the kernel drops.
     let is_between = (after * 0.98..=before * 1.02).contains(&shown);
     assert!(words[2] == "MiB" && is_between, "{shown} shown, {before} MiB before, {after} after");
-    // RSS did not change, and top shows this.
+    // RSS did not change, and top must show that.
     let is_still = words[5] == "0" || after < before && words[5].starts_with('-');
     assert!(is_still, "{before} MiB before, {after} after: {}", lines[2]);
     Ok(())
 }
 
 #[test]
-fn names_of_any_bytes_do_no_harm() -> Outcome {
+fn names_with_arbitrary_bytes_are_harmless() -> Outcome {
     let folder = Folder::new("top-names")?;
     let program = folder.0.join("a\x1b[2Jb\nc\u{202e}");
     copy_program("/bin/sleep", &program)?;
@@ -210,7 +210,7 @@ fn without_a_terminal_it_gives_advice() -> Outcome {
 
 /// Hundreds of processes that start and end: top continues and shows the current ones.
 #[test]
-fn processes_that_come_and_go_are_no_trouble() -> Outcome {
+fn starting_and_ending_processes_do_not_disturb_top() -> Outcome {
     let folder = Folder::new("top-storm")?;
     let ended = folder.0.join("ended");
     // The file gets a line for each process that has ended.

@@ -25,7 +25,7 @@ impl Tmux {
         let tmux = Self { folder: Folder::new("tmux")? };
         let size = [columns, lines].map(|number| number.to_string());
         tmux.call(&["new-session", "-d", "-x", &size[0], "-y", &size[1], "env PS1= sh"])?;
-        // An Escape is not the start of a key.
+        // tmux must not wait for more bytes of a key after an Escape.
         tmux.call(&["set-option", "-s", "escape-time", "0"])?;
         Ok(Some(tmux))
     }
@@ -70,7 +70,7 @@ impl Screen for Tmux {
 }
 
 #[test]
-fn it_is_driven_by_keys_at_both_sizes() -> Outcome {
+fn keys_control_top_at_both_sizes() -> Outcome {
     let subject = Subject::start("fragmented", &[])?;
     subject.at_rest()?;
     let pid = subject.pid_text();

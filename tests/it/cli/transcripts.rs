@@ -1,5 +1,5 @@
-//! Documents and output hold together: each excerpt is in the output that is kept, and new runs of
-//! cheap programs still print its words.
+//! Documents agree with output: each excerpt is in the kept transcript, and new runs of programs
+//! that take seconds still print its words.
 
 #![cfg(test)]
 

@@ -13,7 +13,7 @@ fn family() -> Subject {
     )
     .unwrap();
     // A child is a copy of its shell until it starts its own program.
-    until_true("the family", || is_complete(subject.pid())).unwrap();
+    until_true("the tree of processes to sleep", || is_complete(subject.pid())).unwrap();
     subject
 }
 
@@ -68,7 +68,7 @@ fn descendants_are_found_and_added_up() {
 }
 
 #[test]
-fn a_line_a_process_and_the_sum() {
+fn the_tree_has_a_line_for_each_process_and_the_sum() {
     let subject = family();
     let run =
         strandline::run(&["explain", "--tree", "--fail-if", "pss > 1KiB", &subject.pid_text()]).unwrap();

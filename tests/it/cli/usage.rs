@@ -1,4 +1,4 @@
-//! Help, mistakes, manual pages and completions.
+//! Help, usage errors, manual pages and completions.
 
 #![cfg(test)]
 
@@ -76,11 +76,11 @@ fn options(help: &str) -> Vec<&str> {
 }
 
 #[test]
-fn the_reference_is_that_of_this_command_line() -> Outcome {
+fn the_reference_is_up_to_date() -> Outcome {
     let kept = include_str!("../../../docs/cli.md");
     let made = strandline::run(&["reference"])?.stdout;
     assert!(made == kept, "write docs/cli.md anew: `strandline reference > docs/cli.md`");
-    // What generates it may leave nothing out.
+    // The generator must not omit a verb or an option.
     for verb in VERBS {
         let section = kept.split("\n## ").find(|section| section.starts_with(&format!("{verb}\n")));
         let section = section.ok_or_else(|| format!("docs/cli.md has no section {verb}"))?;
@@ -99,7 +99,7 @@ fn the_reference_is_that_of_this_command_line() -> Outcome {
 }
 
 #[test]
-fn mistakes_are_one_line_and_status_2() {
+fn usage_errors_are_one_line_and_status_2() {
     for (arguments, what) in [
         (&["explain"][..], "<PID>"),
         (&["explain", "abc"], "a process id is a whole number"),

@@ -1,6 +1,6 @@
-//! `deploy/`: rules and dashboard name existing metrics, files name the path and arguments that
-//! there are, promtool and systemd-analyze accept them, and a Prometheus that scrapes an exporter
-//! alerts on a process with stranded memory. scripts/check-deploy has the manifests of Kubernetes.
+//! `deploy/`: rules and dashboard name existing metrics, files name existing paths and arguments,
+//! promtool and systemd-analyze accept them, and a Prometheus that scrapes an exporter alerts on a
+//! process with stranded memory. scripts/check-deploy checks the manifests of Kubernetes.
 
 #![cfg(test)]
 
@@ -34,7 +34,7 @@ fn metrics_in(text: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn documents_rules_and_dashboard_name_the_metrics_that_there_are() -> Outcome {
+fn documents_rules_and_dashboard_name_existing_metrics() -> Outcome {
     let subject = Subject::idle()?;
     let page = Exporter::start(&["--pid", &subject.pid_text()])?.page()?;
     let families = page.text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next());
@@ -63,7 +63,7 @@ fn documents_rules_and_dashboard_name_the_metrics_that_there_are() -> Outcome {
 }
 
 #[test]
-fn promtool_has_nothing_against_the_rules() -> Outcome {
+fn promtool_accepts_the_rules() -> Outcome {
     if !has("promtool") {
         skipped(here!(), "no promtool here (make deps)");
         return Ok(());
@@ -76,8 +76,8 @@ fn promtool_has_nothing_against_the_rules() -> Outcome {
         ["check", "config", "prometheus.yml"],
     ] {
         let output = Command::new("promtool").args(arguments).current_dir(deploy("prometheus")).output()?;
-        let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
-        assert!(output.status.success(), "{arguments:?}: {said}");
+        let output_text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        assert!(output.status.success(), "{arguments:?}: {output_text}");
     }
     Ok(())
 }
@@ -94,7 +94,7 @@ fn files_name_the_path_that_packages_install() -> Outcome {
     assert!(
         read("deploy/systemd/strandline-export.service")?.contains(&format!("\nExecStart={path} export "))
     );
-    // The image's entry point: the manifest has arguments only.
+    // The image has the program as its entry point; the manifest has only arguments.
     let manifest = read("deploy/kubernetes/base/daemonset.yaml")?;
     assert!(manifest.contains("args: [export, ") && !manifest.contains("command:"));
     Ok(())
@@ -120,20 +120,21 @@ fn files_have_arguments_that_export_accepts() -> Outcome {
 }
 
 #[test]
-fn systemd_has_nothing_against_the_unit() -> Outcome {
+fn systemd_accepts_the_unit() -> Outcome {
     if !has("systemd-analyze") {
         skipped(here!(), "no systemd-analyze here (systemd)");
         return Ok(());
     }
     let folder = Folder::new("unit")?;
-    // The program of a unit has to exist: strandline's path is replaced by that of this one.
+    // The program of a unit must exist: the test replaces strandline's path by that of the built
+    // one.
     let unit = std::fs::read_to_string(deploy("systemd/strandline-export.service"))?;
     let unit = unit.replace("/usr/bin/strandline", env!("CARGO_BIN_EXE_strandline"));
     let path = folder.0.join("strandline-export.service");
     std::fs::write(&path, unit)?;
     let output = Command::new("systemd-analyze").args(["verify", "--man=no"]).arg(&path).output()?;
-    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
-    assert!(output.status.success() && said.is_empty(), "{said}");
+    let output_text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    assert!(output.status.success() && output_text.is_empty(), "{output_text}");
     Ok(())
 }
 
@@ -193,7 +194,7 @@ impl Prometheus {
         use std::io::{Read, Write};
         let mut stream = std::net::TcpStream::connect(("127.0.0.1", self.port))?;
         stream.set_read_timeout(Some(PATIENCE))?;
-        // HTTP/1.0: the answer is one piece and ends with the connection.
+        // With HTTP/1.0 the answer is not chunked and ends with the connection.
         write!(stream, "GET {path} HTTP/1.0\r\n\r\n")?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer)?;
@@ -204,7 +205,7 @@ impl Prometheus {
 
 impl Drop for Prometheus {
     fn drop(&mut self) {
-        // Prometheus may have ended, and been waited for, already.
+        // Prometheus may already have ended and been reaped.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

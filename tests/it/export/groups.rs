@@ -49,7 +49,7 @@ fn a_group_has_the_rows_of_its_ledger() -> Outcome {
     subject.at_rest()?;
     let exporter = Exporter::start(&["--no-ledgers", "--cgroup", &above.path()])?;
     let path = format!("/{}/web", above.name());
-    // On a busy machine a scrape may end without it.
+    // On a busy machine a scrape may lack the group.
     let page = exporter.page_when("the charge of the group", |page| {
         value(page, "strandline_cgroup_charge_bytes", &path, None).is_some()
     })?;
@@ -70,7 +70,7 @@ fn a_group_has_the_rows_of_its_ledger() -> Outcome {
     let working_set = value(&page, "strandline_cgroup_working_set_bytes", &path, None);
     assert_eq!(working_set, Some(charge - inactive));
     assert_eq!(value(&page, "strandline_cgroup_oom_kills_total", &path, None), Some(0));
-    // The requested group holds no process itself; what is charged below it is charged to it too.
+    // The requested group has no process itself; charges of groups below count for it too.
     let whole = value(&page, "strandline_cgroup_charge_bytes", &format!("/{}", above.name()), None);
     assert!(whole >= Some(42 * MIB), "{whole:?}");
     drop((subject, file, group));

@@ -37,20 +37,20 @@ fn promtool(arguments: &[&str], input: &str) -> Result<Option<String>> {
     };
     child.stdin.take().ok_or("no pipe")?.write_all(input.as_bytes())?;
     let output = child.wait_with_output()?;
-    let said = [output.stdout, output.stderr].concat();
-    let said = String::from_utf8_lossy(&said).into_owned();
+    let output_bytes = [output.stdout, output.stderr].concat();
+    let output_text = String::from_utf8_lossy(&output_bytes).into_owned();
     if output.status.success() {
-        Ok(Some(said))
+        Ok(Some(output_text))
     } else {
-        Err(format!("promtool {arguments:?}: {said}").into())
+        Err(format!("promtool {arguments:?}: {output_text}").into())
     }
 }
 
-fn valid(page: &Page, test: &str) -> Outcome {
+fn check_valid(page: &Page, test: &str) -> Outcome {
     match promtool(&["check", "metrics"], &page.text)? {
         None => skipped(test, "no promtool here (make deps)"),
-        Some(said) if said.is_empty() => {}
-        Some(said) => return Err(said.into()),
+        Some(output_text) if output_text.is_empty() => {}
+        Some(output_text) => return Err(output_text.into()),
     }
     Ok(())
 }
@@ -60,7 +60,7 @@ fn has_ledger(pid: i32) -> impl Fn(&Page) -> bool {
 }
 
 /// Fails unless states and rows of a process's ledger each add up to its RSS.
-fn adds_up(page: &Page, pid: i32) -> Outcome {
+fn check_sums(page: &Page, pid: i32) -> Outcome {
     let whole = page.value("strandline_ledger_rss_bytes", pid).ok_or("no ledger")?;
     for name in ["strandline_state_bytes", "strandline_row_bytes"] {
         let sum: f64 = page.of(name, pid).iter().map(|sample| sample.value).sum();
@@ -82,8 +82,8 @@ fn a_page_equals_proc_and_explain() -> Outcome {
     let pid = subject.pid();
     let exporter = Exporter::start(&with(&["--pid", &subject.pid_text()]))?;
     let page = exporter.page_when("a ledger", has_ledger(pid))?;
-    valid(&page, here!())?;
-    adds_up(&page, pid)?;
+    check_valid(&page, here!())?;
+    check_sums(&page, pid)?;
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
     let kib = |name: &str| -> Option<f64> {
         let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
@@ -118,7 +118,7 @@ fn a_page_equals_proc_and_explain() -> Outcome {
 }
 
 #[test]
-fn clients_are_answered_as_they_ask() -> Outcome {
+fn answers_have_the_requested_format() -> Outcome {
     let subject = Subject::idle()?;
     let exporter = Exporter::start(&with(&["--pid", &subject.pid_text()]))?;
     let open = exporter.ask(
@@ -147,15 +147,15 @@ fn clients_are_answered_as_they_ask() -> Outcome {
 }
 
 #[test]
-fn a_name_of_any_bytes_is_a_label() -> Outcome {
+fn names_with_arbitrary_bytes_are_valid_labels() -> Outcome {
     let mut command = Command::new("python3");
     let script = "import sys\nopen('/proc/self/comm', 'wb').write(b'a\"\\\\\\nb\\xff\\x1b[2J}')\nprint('{}', flush=True)\nsys.stdin.read()";
     command.args(["-c", script]);
     let subject = Subject::start_command(command)?;
     let exporter = Exporter::start(&with(&["--name", "^a\"", "--no-children"]))?;
     let page = exporter.page_when("a ledger", has_ledger(subject.pid()))?;
-    valid(&page, here!())?;
-    adds_up(&page, subject.pid())?;
+    check_valid(&page, here!())?;
+    check_sums(&page, subject.pid())?;
     let name = &page.of("strandline_rss_bytes", subject.pid())[0].labels["process"];
     assert_eq!(name, "a\"\\\nb\u{fffd}\\u{1b}[2J}");
     assert!(!page.text.contains('\u{1b}'), "a terminal would obey it");
@@ -171,11 +171,11 @@ fn hanging_clients_and_storms_delay_no_other_client() -> Outcome {
     let mut hanging = Vec::new();
     for turn in 0..260 {
         let mut stream = TcpStream::connect(exporter.address)?;
-        let said: &[u8] = [&b""[..], b"GET /metrics HTTP/1.1\r\n\r\n", b"GET /metr"][turn % 3];
-        stream.write_all(said)?;
+        let request: &[u8] = [&b""[..], b"GET /metrics HTTP/1.1\r\n\r\n", b"GET /metr"][turn % 3];
+        stream.write_all(request)?;
         hanging.push(stream);
     }
-    // They stay connected: an answer comes once the exporter drops the slowest of them.
+    // They stay connected: the exporter must drop the slowest of them to answer.
     assert!(exporter.page()?.value("strandline_rss_bytes", subject.pid()).is_some());
     let storm: Vec<_> = (0..200)
         .map(|_| {
@@ -208,10 +208,10 @@ fn hanging_clients_and_storms_delay_no_other_client() -> Outcome {
 }
 
 #[test]
-fn the_first_ledger_waits_for_no_budget() -> Outcome {
+fn the_first_ledger_does_not_wait_for_the_budget() -> Outcome {
     let subject = Subject::idle()?;
     let since = Instant::now();
-    // Ten seconds of such a budget would not pay for a stop of a millisecond.
+    // Ten seconds of such a budget do not allow a stop of a millisecond.
     let budgets = ["--stop-budget=10ms/h", "--cpu-budget=0.01%", "--quiet-for=0", "--no-children"];
     let exporter = Exporter::start(&[&budgets[..], &["--pid", &subject.pid_text()]].concat())?;
     let page = exporter.page_when("a ledger", has_ledger(subject.pid()))?;
@@ -222,7 +222,7 @@ fn the_first_ledger_waits_for_no_budget() -> Outcome {
 }
 
 #[test]
-fn processes_come_and_go() -> Outcome {
+fn the_page_follows_starting_and_ending_processes() -> Outcome {
     // A parent whose children live for some milliseconds.
     let subject = Subject::shell("echo ready; while :; do sleep 0.01 & sleep 0.01; wait; done")?;
     let exporter = Exporter::start(&with(&["--pid", &subject.pid_text()]))?;
@@ -230,31 +230,35 @@ fn processes_come_and_go() -> Outcome {
         page.samples.iter().any(|s| s.name == "strandline_rss_bytes" && s.labels["process"] == "sleep")
     };
     let page = exporter.page_when("a child", others)?;
-    valid(&page, here!())?;
+    check_valid(&page, here!())?;
     exporter.page_when("a ledger", has_ledger(subject.pid()))?;
     let pid = subject.pid();
-    // The shell does not notice the end of its input.
+    // The shell does not read its input, so closing that does not end it.
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), Signal::SIGKILL)?;
     drop(subject);
-    let gone = exporter.page_when("without it", |page| page.of("strandline_rss_bytes", pid).is_empty())?;
-    assert!(!gone.samples.iter().any(|sample| sample.labels.get("pid") == Some(&pid.to_string())));
+    let page_without_it =
+        exporter.page_when("without it", |page| page.of("strandline_rss_bytes", pid).is_empty())?;
+    assert!(!page_without_it.samples.iter().any(|sample| sample.labels.get("pid") == Some(&pid.to_string())));
     Ok(())
 }
 
 /// Fails unless the stops of process `pid` kept to a budget of `rate` seconds in each second. Each
-/// page comes with the time since before the exporter started. The first stop may use the budget of
-/// one second; a later one begins only if all stops before it are within what has accrued, which
-/// pays overruns back; without a counted overrun, the stop itself is within the budget too.
-fn within_budget(pages: &[(Duration, Page)], pid: i32, rate: f64) -> Outcome {
+/// page has the time since a moment before the exporter started. The first stop may use the budget
+/// of one second. A later stop may begin only if the sum of the earlier ones is within the budget
+/// accrued so far; so an overrun delays it. Without a counted overrun, the stop itself is within
+/// the budget too.
+fn check_budget(pages: &[(Duration, Page)], pid: i32, rate: f64) -> Outcome {
     let mut before = 0.0;
     for (elapsed, page) in pages {
         let Some(total) = page.value("strandline_stopped_seconds_total", pid) else { continue };
         let overruns = page.own("strandline_exporter_overrun_stops_total").ok_or("no count of overruns")?;
         let within = if overruns == 0.0 { total } else { before };
         // Pages have a resolution of a microsecond.
-        let brought = (elapsed.as_secs_f64() * rate).max(rate) + 1e-6;
-        if total > before && within > brought {
-            return Err(format!("stopped for {within} s of {brought} s, with {overruns} overruns").into());
+        let accrued_seconds = (elapsed.as_secs_f64() * rate).max(rate) + 1e-6;
+        if total > before && within > accrued_seconds {
+            return Err(
+                format!("stopped for {within} s of {accrued_seconds} s, with {overruns} overruns").into()
+            );
         }
         before = total;
     }
@@ -282,24 +286,24 @@ fn a_process_is_stopped_for_no_longer_than_its_budget() -> Outcome {
         totals.extend(page.value("strandline_stopped_seconds_total", small.pid()));
         totals.dedup();
         let reason = ("reason", "stop_budget");
-        // The first pages come before any stop.
+        // The exporter serves the first pages before any stop.
         totals.len() > 2 && page.labelled("strandline_process_error", large.pid(), reason).is_some()
     })?;
-    adds_up(&page, large.pid())?;
+    check_sums(&page, large.pid())?;
     assert!(page.value("strandline_stopped_seconds_total", large.pid()) > Some(0.0));
-    within_budget(&pages, large.pid(), 0.010)?;
-    within_budget(&pages, small.pid(), 0.010)
+    check_budget(&pages, large.pid(), 0.010)?;
+    check_budget(&pages, small.pid(), 0.010)
 }
 
 #[test]
-fn a_killed_exporter_leaves_nothing_that_runs() -> Outcome {
+fn a_killed_exporter_leaves_no_process_traced_or_stopped() -> Outcome {
     let subject = Subject::start("malloc_loop", &[])?;
     let arguments = ["--pid", &subject.pid_text(), "--ledger-interval", "1s"];
     for _ in 0..repetitions(4, 20) {
         let exporter = Exporter::start(&with(&arguments))?;
         // The exporter takes a ledger each second.
-        assert!(until_traced(subject.pid()), "the process is gone, or was never traced");
-        // Returns after the exporter has ended.
+        assert!(until_traced(subject.pid()), "the process has ended, or was never traced");
+        // `end` returns after the exporter has ended.
         exporter.end(Signal::SIGKILL)?;
         until_free(subject.pid())?;
     }
@@ -359,7 +363,7 @@ fn an_unreadable_process_is_reported() -> Outcome {
     let page = exporter.page_when("refused", |page| {
         page.labelled("strandline_process_error", pid, ("reason", "permission")).is_some()
     })?;
-    valid(&page, here!())?;
+    check_valid(&page, here!())?;
     assert!(
         page.value("strandline_rss_bytes", pid) > Some(0.0)
             && page.value("strandline_pss_bytes", pid).is_none()

@@ -47,7 +47,7 @@ impl Drop for Groups {
         let (own, container) = (self.exporter(), self.container());
         let folders = own.ancestors().take(2).chain(container.ancestors().take(3)).chain([self.0.as_path()]);
         for folder in folders {
-            // A process that was killed leaves its group a little later.
+            // A killed process leaves its group some time later.
             for _ in 0..100 {
                 if std::fs::remove_dir(folder).is_ok() || !folder.exists() {
                     break;
@@ -81,7 +81,7 @@ fn pods_are_found_from_another_cgroup_namespace() -> Outcome {
     for (inside, path) in [(false, format!("/burstable/{POD}/")), (true, format!("/../../burstable/{POD}/"))]
     {
         let exporter = start(inside)?;
-        // The charges of groups are read within a budget of time, until all are there.
+        // The exporter reads the charges of groups within a time budget, over several pages.
         let page = exporter.page_when("the charges of all groups", |page| {
             let late =
                 page.samples.iter().filter(|sample| sample.name == "strandline_exporter_left_out_cgroups");

@@ -1,4 +1,5 @@
-//! `explain --cgroup`: rows add up to what the kernel charges to the group, and name who holds it.
+//! `explain --cgroup`: rows add up to the charge of the group, and name processes, mounts and
+//! files.
 
 #![cfg(test)]
 
@@ -11,14 +12,14 @@ use crate::support::{Folder, Outcome, Result, Subject, for_each, here, skipped};
 
 const MIB: u64 = 1 << 20;
 
-/// Malloc memory of which most is freed below one live block.
+/// Frees most of its malloc memory, below one live block.
 const HEAP: &str = "\
 blocks = [bytearray(4000) for _ in range(10000)]
 del blocks[:7500]
 print('ready', flush=True)
 input()";
 
-/// A file in shared memory that stays, and is open in no process, and 200 small ones in a folder.
+/// Makes a file in shared memory that no process has open, and 200 small ones in a folder.
 const TMPFS: &str = "\
 import os, sys
 with open(sys.argv[1], 'wb') as file:
@@ -30,7 +31,8 @@ for number in range(200):
 print('ready', flush=True)
 input()";
 
-/// A file on disk, written and open, and locked in memory: the kernel may drop other files.
+/// Writes a file on disk, keeps it open, and locks it in memory, since the kernel may drop unlocked
+/// pages.
 const CACHE: &str = "\
 import ctypes, mmap, os, sys
 file = open(sys.argv[1], 'w+b')
@@ -105,7 +107,7 @@ fn rows_add_up_to_the_charge_and_name_process_mount_and_file() -> Outcome {
     let totals = document["totals"].as_object().unwrap();
     assert_eq!(totals.values().filter_map(Value::as_u64).sum::<u64>(), current);
     assert_eq!(document["cost"]["stopped_seconds"], 0.0);
-    // 10,000 blocks of 4,000 bytes, of which the freed ones stay below a live one.
+    // 10,000 blocks of 4,000 bytes; the freed ones are below a live one.
     let heap = sum(&document, |row| row["id"] == "group.anon" && row["pid"] == scene.heap.pid());
     assert!((38 * MIB..60 * MIB).contains(&heap), "{heap}: {document:#}");
     let of_file =
@@ -130,7 +132,7 @@ fn rows_add_up_to_the_charge_and_name_process_mount_and_file() -> Outcome {
     Ok(())
 }
 
-/// Anonymous memory without end, after a line of input.
+/// Allocates anonymous memory without end, after a line of input.
 const HUNGRY: &str = "\
 print('ready', flush=True)
 input()
@@ -139,19 +141,20 @@ while True:
     blocks.append(bytearray(b'x' * (1 << 20)))";
 
 #[test]
-fn what_the_kernel_killed_is_named_by_the_groups_above() -> Outcome {
+fn groups_above_name_the_processes_that_the_kernel_killed() -> Outcome {
     let Some(group) = MemoryGroup::new("killed") else {
         skipped(here!(), "no control group with a memory controller can be made here");
         return Ok(());
     };
-    // In version 2 the group above does not count memory for those below it by itself.
+    // In version 2 a group counts memory for the groups below it only once this controller is
+    // enabled.
     drop(std::fs::write(group.folder.join("cgroup.subtree_control"), "+memory"));
     let below = group.child("below").ok_or("no group below")?;
     below.limit(32 * MIB)?;
     let mut hungry = below.python(HUNGRY, &[])?;
     let pid = hungry.pid();
     hungry.send(b'\n')?;
-    until_true("the kernel to kill it", || !matches!(state(pid, pid), Some('R' | 'S' | 'D')))?;
+    until_true("the kernel to kill the process", || !matches!(state(pid, pid), Some('R' | 'S' | 'D')))?;
     if std::fs::File::open("/dev/kmsg").is_err() {
         skipped(here!(), "the kernel's log cannot be read here (/dev/kmsg)");
         return Ok(());
@@ -172,7 +175,7 @@ fn what_the_kernel_killed_is_named_by_the_groups_above() -> Outcome {
 }
 
 #[test]
-fn conditions_are_of_the_group_and_of_its_limit() -> Outcome {
+fn conditions_apply_to_the_group_and_its_limit() -> Outcome {
     let Some(scene) = scene("conditions")? else {
         skipped(here!(), "no control group with a memory controller can be made here");
         return Ok(());

@@ -32,7 +32,7 @@ fn containers_pods_and_units_are_found_by_their_names() -> Outcome {
     assert!(path(&["--container", &format!("containerd://{id}")])?.ends_with(&container.name()));
     assert!(path(&["--pod", &uid])?.ends_with(&pod.name()));
     assert!(path(&["--unit", &format!("strandline-{own}")])?.ends_with(&unit.name()));
-    // The process of a group below is in the ledger of each group above.
+    // The ledger of each group has the processes of the groups below it.
     let document = json(&["explain", "--json", "--cgroup", &outer.path()])?;
     assert_eq!(document["target"]["processes"], 1);
     assert_eq!(document["processes"][0]["pid"], within.pid());
@@ -44,7 +44,7 @@ fn containers_pods_and_units_are_found_by_their_names() -> Outcome {
 }
 
 #[test]
-fn a_group_that_is_not_there_is_a_line() -> Outcome {
+fn a_missing_group_is_an_error_of_one_line() -> Outcome {
     run(&["explain", "--cgroup", "/no-such-group"])?.complains(3, &["no control group /no-such-group"])?;
     run(&["explain", "--container", "web"])?.complains(3, &["hexadecimal", "docker inspect"])?;
     run(&["explain", "--container", "0000000000000000"])?.complains(3, &["docker ps"])?;
@@ -56,7 +56,7 @@ fn a_group_that_is_not_there_is_a_line() -> Outcome {
 }
 
 #[test]
-fn the_screen_is_of_forty_lines_and_shows_the_limit() -> Outcome {
+fn the_screen_has_at_most_forty_lines_and_shows_the_limit() -> Outcome {
     let Some(group) = MemoryGroup::new("screen") else {
         skipped(here!(), "no control group with a memory controller can be made here");
         return Ok(());
@@ -76,7 +76,7 @@ fn the_screen_is_of_forty_lines_and_shows_the_limit() -> Outcome {
         assert!(shown.stdout.contains(words), "{words}: {}", shown.stdout);
     }
     let all = run(&["explain", "-v", "--cgroup", &group.path()])?;
-    // Not the kernel's batched charges, which may be 0.
+    // Except the row of the kernel's batched charges, which may be 0.
     assert!(
         all.stdout.contains("group.page_tables") && all.stdout.contains(&subject.pid_text()),
         "{}",

@@ -1,4 +1,5 @@
-//! `explain --cgroup --ledgers`: each process's anonymous memory by what its heap holds.
+//! `explain --cgroup --ledgers`: each process's anonymous memory is divided by the rows of its
+//! ledger.
 
 #![cfg(test)]
 
@@ -10,8 +11,8 @@ use crate::support::{Outcome, here, skipped};
 
 const MIB: u64 = 1 << 20;
 
-/// Blocks of malloc, of which three of four are freed: the first ones, below one that stays, so
-/// that only malloc_trim gives their pages back.
+/// Frees the first three quarters of its malloc blocks, below live ones, so that only malloc_trim
+/// releases their pages.
 const FREED: &str = "\
 blocks = [bytearray(4000) for _ in range(10000)]
 del blocks[:7500]
@@ -73,7 +74,7 @@ fn processes_are_divided_by_their_own_rows_within_the_budget() -> Outcome {
 }
 
 #[test]
-fn ledgers_are_of_groups_only() -> Outcome {
+fn ledgers_requires_cgroup() -> Outcome {
     run(&["explain", "--ledgers", "17"])?.complains(2, &["--ledgers", "--cgroup"])?;
     run(&["explain", "--ledgers", "--stop-budget", "x", "--cgroup", "/a"])?.complains(2, &["20ms/min"])
 }

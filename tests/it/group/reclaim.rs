@@ -8,7 +8,7 @@ use crate::support::{Outcome, here, skipped};
 
 const MIB: u64 = 1 << 20;
 
-/// Blocks of malloc, of which those below the last ones are freed.
+/// Frees its malloc blocks below the last ones.
 const FREED: &str = "\
 blocks = [bytearray(4000) for _ in range(10000)]
 del blocks[:7500]

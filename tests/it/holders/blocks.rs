@@ -1,5 +1,5 @@
-//! `holders`: what valgrind calls lost is unreachable, each root retains what the program gave it,
-//! and the holders of free pages are reported.
+//! `holders`: blocks that valgrind calls lost are unreachable, each root retains the blocks that
+//! the program stored there, and the report names the roots that pin free pages.
 
 #![cfg(test)]
 
@@ -15,7 +15,7 @@ use crate::support::{
     Folder, Libc, Outcome, Result, Subject, for_each, here, repetitions, skipped, strandline,
 };
 
-/// A word that a call left on the stack may still point to one of the lost lists.
+/// Number of blocks in a leaked list: a word that a call left on the stack may still point to one.
 const LIST_BLOCKS: u64 = 10;
 
 /// Returns the subject, compiled once; `None`, reported for `test`, without a compiler.
@@ -60,8 +60,9 @@ fn build() -> Result<[PathBuf; 2]> {
 }
 
 /// Blocks and bytes that the subject printed for a group.
-fn said(subject: &Subject, group: &str) -> Result<[u64; 2]> {
-    let of = |index: usize| subject.ready[group][index].as_u64().ok_or(format!("it did not say {group}"));
+fn printed(subject: &Subject, group: &str) -> Result<[u64; 2]> {
+    let of =
+        |index: usize| subject.ready[group][index].as_u64().ok_or(format!("the subject printed no {group}"));
     Ok([of(0)?, of(1)?])
 }
 
@@ -75,14 +76,14 @@ fn find<'a>(document: &'a Value, list: &str, key: &str, name: &str) -> Result<&'
     found.ok_or_else(|| format!("no {name} among {}", document[list]).into())
 }
 
-/// Whether the report agrees with what the subject knows of itself.
-fn agrees(subject: &Subject, document: &Value) -> Outcome {
-    let [lost, lost_bytes] = said(subject, "lost")?;
-    let [heads, _] = said(subject, "heads")?;
+/// Whether the report agrees with the figures that the subject printed.
+fn check_report(subject: &Subject, document: &Value) -> Outcome {
+    let [lost, lost_bytes] = printed(subject, "lost")?;
+    let [heads, _] = printed(subject, "heads")?;
     let found = &document["unreachable"];
     let (blocks, bytes) = (figure(found, "blocks")?, figure(found, "bytes")?);
     let definite = figure(&found["definite"], "blocks")?;
-    // Libraries have lost one or two blocks themselves.
+    // Libraries leak one or two blocks themselves.
     let is_right = (lost - LIST_BLOCKS..=lost + 2).contains(&blocks)
         && bytes.abs_diff(lost_bytes) <= lost_bytes / lost * LIST_BLOCKS
         && definite.abs_diff(heads) <= 2;
@@ -99,9 +100,9 @@ fn agrees(subject: &Subject, document: &Value) -> Outcome {
 }
 
 /// Whether a root retains exactly a group.
-fn retains(subject: &Subject, root: &Value, group: &str) -> Outcome {
+fn check_retained(subject: &Subject, root: &Value, group: &str) -> Outcome {
     let found = [figure(root, "retained_blocks")?, figure(root, "retained_bytes")?];
-    let wanted = said(subject, group)?;
+    let wanted = printed(subject, group)?;
     if found == wanted { Ok(()) } else { Err(format!("{group}: expected {wanted:?}, found {root}").into()) }
 }
 
@@ -123,33 +124,33 @@ fn a_leak_a_cache_and_pinning_blocks_are_distinguished() -> Outcome {
         }
         let subject = Subject::start_command(command)?;
         let document = strandline::json(&["holders", "--json", &subject.pid_text()])?;
-        agrees(&subject, &document)?;
-        retains(&subject, find(&document, "roots", "name", "g_cache")?, "cache")?;
+        check_report(&subject, &document)?;
+        check_retained(&subject, find(&document, "roots", "name", "g_cache")?, "cache")?;
         let pins = find(&document, "roots", "name", "g_pins")?;
-        retains(&subject, pins, "pins")?;
-        // Only their stacks: main has 32 objects, and the thread 64.
+        check_retained(&subject, pins, "pins")?;
+        // Only stacks hold these objects: main's holds 32, the thread's 64.
         for (function, thread, wanted) in [("worker(void*)", "worker (", 64), ("main", "holders-g (", 32)] {
             let root = find(&document, "roots", "name", function)?;
-            let is_thread_s = root["thread"].as_str().is_some_and(|name| name.starts_with(thread));
-            let is_right = root["kind"] == "stack" && is_thread_s;
+            let is_of_thread = root["thread"].as_str().is_some_and(|name| name.starts_with(thread));
+            let is_right = root["kind"] == "stack" && is_of_thread;
             if !is_right || figure(root, "retained_blocks")?.abs_diff(wanted) > 2 {
-                return Err(format!("{wanted} objects on its stack: {root}").into());
+                return Err(format!("the stack holds {wanted} objects: {root}").into());
             }
         }
-        ways(&document)?;
+        check_paths(&document)?;
         // glibc keeps the memory between small objects; the others use separate pages for each
         // size.
         let kept = figure(pins, "pins_bytes")?;
         let is_kept = kept > 15 << 20;
         if is_kept != library.is_none() {
-            return Err(format!("{library:?}: {kept} B kept by the small objects").into());
+            return Err(format!("{library:?}: the small objects pin {kept} B").into());
         }
         Ok(())
     })
 }
 
-/// Whether the paths from roots to what they hold are reported, type by type.
-fn ways(document: &Value) -> Outcome {
+/// Whether the report has the paths from roots to the objects that they hold, type by type.
+fn check_paths(document: &Value) -> Outcome {
     let cache = find(document, "roots", "name", "g_cache")?;
     let entries = &cache["holds"][0]["holds"][0];
     let bodies = &entries["holds"][0];
@@ -171,11 +172,11 @@ fn growth_since_an_earlier_result_is_shown() -> Outcome {
     let folder = Folder::new("since")?;
     let before = folder.0.join("before.json").display().to_string();
     std::fs::write(&before, strandline::run(&["holders", "--json", &subject.pid_text()])?.stdout)?;
-    let said = subject.ask(b'm')?;
+    let grown = subject.ask(b'm')?;
     let wanted = |group: &str| {
         Ok::<_, Box<dyn std::error::Error>>([
-            said[group][0].as_i64().ok_or("no blocks")?,
-            said[group][1].as_i64().ok_or("no bytes")?,
+            grown[group][0].as_i64().ok_or("no blocks")?,
+            grown[group][1].as_i64().ok_or("no bytes")?,
         ])
     };
     let document = strandline::json(&["holders", "--json", "--since", &before, &subject.pid_text()])?;
@@ -187,7 +188,7 @@ fn growth_since_an_earlier_result_is_shown() -> Outcome {
         return Err(format!("{more:?}: {root}").into());
     }
     let found = grew(&since["unreachable"]);
-    // A leftover word on the stack may hold a list.
+    // A word that a call left on the stack may hold a list.
     if (lost[0] - found[0]).abs() > LIST_BLOCKS as i64 || lost[0] != 200 {
         return Err(format!("{lost:?}, not {found:?}").into());
     }
@@ -210,10 +211,10 @@ fn variables_of_a_stripped_program_are_named_by_address() -> Outcome {
     let Some(program) = program(test, true)? else { return Ok(()) };
     let subject = Subject::start_command(Command::new(&program))?;
     let document = strandline::json(&["holders", "--json", &subject.pid_text()])?;
-    agrees(&subject, &document)?;
+    check_report(&subject, &document)?;
     let roots = document["roots"].as_array().ok_or("no roots")?;
     for group in ["cache", "pins"] {
-        let [blocks, bytes] = said(&subject, group)?;
+        let [blocks, bytes] = printed(&subject, group)?;
         let found = roots.iter().find(|root| {
             root["retained_blocks"].as_u64() == Some(blocks) && root["retained_bytes"].as_u64() == Some(bytes)
         });
@@ -228,7 +229,7 @@ fn variables_of_a_stripped_program_are_named_by_address() -> Outcome {
 }
 
 #[test]
-fn a_ledger_has_a_row_for_what_leaked() -> Outcome {
+fn a_ledger_has_a_row_of_leaked_blocks() -> Outcome {
     let test = here!();
     let Some(program) = program(test, false)? else { return Ok(()) };
     let subject = Subject::start_command(Command::new(&program))?;
@@ -260,7 +261,7 @@ fn a_ledger_has_a_row_for_what_leaked() -> Outcome {
 }
 
 #[test]
-fn what_was_written_is_shown_and_made_a_page() -> Outcome {
+fn report_shows_a_written_document_and_makes_a_page_of_it() -> Outcome {
     let test = here!();
     let Some(program) = program(test, false)? else { return Ok(()) };
     let subject = Subject::start_command(Command::new(&program))?;
@@ -324,8 +325,8 @@ fn lost_by_memcheck(program: &Path, arguments: &[&str]) -> Result<[u64; 2]> {
         .stdin(Stdio::null());
     let output = valgrind.output()?;
     let text = String::from_utf8_lossy(&output.stderr).replace(',', "");
-    // Some programs request a summary themselves: the last one is from the end. It is one line if
-    // nothing is lost.
+    // Some programs request summaries themselves: memcheck prints the last one at exit. It is one
+    // line if no block is lost.
     let text = text.rsplit("HEAP SUMMARY").next().unwrap_or_default();
     if text.contains("no leaks are possible") {
         return Ok([0; 2]);
@@ -338,13 +339,12 @@ fn lost_by_memcheck(program: &Path, arguments: &[&str]) -> Result<[u64; 2]> {
     both.map(|(definite, indirect)| [definite, indirect]).ok_or_else(|| format!("no summary: {text}").into())
 }
 
-/// memcheck's own tests, except those that need features of memcheck only (pools that a program
-/// describes to it).
+/// memcheck's own tests, except those that need memcheck's client requests (memory pools).
 const OF_MEMCHECK: [&str; 6] =
     ["leak-0", "leak-cases", "leak-cycle", "leak-delta", "leak-segv-jmp", "leak-tree"];
 
 #[test]
-fn what_memcheck_s_own_tests_lose_is_lost_here() -> Outcome {
+fn blocks_leaked_by_memchecks_own_tests_are_unreachable() -> Outcome {
     let test = here!();
     let Some(folder) = std::env::var_os("STRANDLINE_VALGRIND_TESTS") else {
         skipped(test, "STRANDLINE_VALGRIND_TESTS names no source of valgrind (make test-full)");
@@ -356,7 +356,7 @@ fn what_memcheck_s_own_tests_lose_is_lost_here() -> Outcome {
     let is_built =
         Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&stay).arg(stay_source).status()?;
     if !is_built.success() {
-        return Err("cc of what stays at the end".into());
+        return Err("cc cannot compile stay_at_exit.c".into());
     }
     for_each(OF_MEMCHECK, |name| {
         let program = built.0.join(name);
@@ -374,7 +374,7 @@ fn what_memcheck_s_own_tests_lose_is_lost_here() -> Outcome {
         let found = &document["unreachable"];
         let definite = figure(&found["definite"], "blocks")?;
         let found = [definite, figure(found, "blocks")? - definite];
-        if found == lost { Ok(()) } else { Err(format!("{found:?} lost, memcheck says {lost:?}").into()) }
+        if found == lost { Ok(()) } else { Err(format!("{found:?} lost, memcheck has {lost:?}").into()) }
     })
 }
 
@@ -408,8 +408,8 @@ fn unreachable_blocks_equal_memchecks_lost_blocks() -> Outcome {
             let subject = Subject::start_command(command)?;
             let document = strandline::json(&["holders", "--json", &subject.pid_text()])?;
             let found = figure(&document["unreachable"], "blocks")?;
-            // A word that a call left on the stack may hold some, also for memcheck: not the same
-            // in each run.
+            // A word that a call left on the stack may hold blocks, also for memcheck, and differs
+            // between runs.
             if found.abs_diff(lost) > lost / 100 + 1 {
                 return Err(format!("{}: {found} blocks unreachable, {lost} lost", program.display()).into());
             }
@@ -418,7 +418,8 @@ fn unreachable_blocks_equal_memchecks_lost_blocks() -> Outcome {
     })
 }
 
-/// Blocks that a process moves while it is read are not called leaked.
+/// Without a snapshot the process may move pointers while it is read, so that a live block can seem
+/// unreachable.
 #[test]
 fn without_a_snapshot_no_leak_is_reported() -> Outcome {
     let test = here!();
@@ -426,17 +427,17 @@ fn without_a_snapshot_no_leak_is_reported() -> Outcome {
     let subject = Subject::start_command(Command::new(&program))?;
     let arguments = ["holders", "--json", "--snapshot=never", &subject.pid_text()];
     let document = strandline::json(&arguments)?;
-    let is_said = strandline::caveats(&document).iter().any(|caveat| caveat.contains("holders_in_motion"));
-    if !document["unreachable"].is_null() || !is_said {
+    let has_caveat = strandline::caveats(&document).iter().any(|caveat| caveat.contains("holders_in_motion"));
+    if !document["unreachable"].is_null() || !has_caveat {
         return Err(format!("{} {}", document["unreachable"], document["caveats"]).into());
     }
-    retains(&subject, find(&document, "roots", "name", "g_cache")?, "cache")?;
+    check_retained(&subject, find(&document, "roots", "name", "g_cache")?, "cache")?;
     let run = strandline::run(&["holders", "--snapshot=never", &subject.pid_text()])?;
-    let is_told = run.stdout.contains("not known") && !run.stdout.contains("nothing");
-    if is_told { Ok(()) } else { Err(run.stdout.into()) }
+    let is_unknown = run.stdout.contains("not known") && !run.stdout.contains("nothing");
+    if is_unknown { Ok(()) } else { Err(run.stdout.into()) }
 }
 
 #[test]
-fn who_is_not_there_is_no_report() -> Outcome {
+fn a_missing_process_is_an_error() -> Outcome {
     strandline::run(&["holders", "2147483646"])?.complains(3, &["2147483646"])
 }

@@ -3,10 +3,10 @@
 use crate::support::subject::number;
 use crate::support::{Outcome, Subject, here, skipped, strandline};
 
-/// Where brk fails, glibc maps memory for its main arena, which may lie next to the storage of the
-/// main thread, in one mapping: what only this storage refers to is held.
+/// If brk fails, glibc maps memory for its main arena, which the kernel may join with the
+/// thread-local storage of the main thread. Blocks to which only this storage refers are reachable.
 #[test]
-fn storage_of_a_thread_next_to_a_heap_holds_blocks() -> Outcome {
+fn thread_local_storage_joined_with_a_heap_is_a_root() -> Outcome {
     let subject = Subject::start("joined_storage", &[])?;
     if subject.number("joined")? == 0 {
         skipped(here!(), "the kernel mapped the heap elsewhere");

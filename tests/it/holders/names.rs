@@ -10,9 +10,9 @@ use serde_json::Value;
 
 use crate::support::{Outcome, Result, Subject, for_any, here, pythons, strandline};
 
-/// malloc blocks that a subject loses, in a thread's arena; registers and stacks may still point to
-/// the last ones.
+/// malloc blocks that a subject leaks, in a thread's arena.
 const LOST: u64 = 300;
+/// Leaked blocks to which registers and stacks may still point.
 const MAX_LEFT: u64 = 3;
 
 fn root<'a>(document: &'a Value, name: &str) -> Option<&'a Value> {
@@ -23,22 +23,22 @@ fn retained(document: &Value, name: &str) -> u64 {
     root(document, name).and_then(|root| root["retained_bytes"].as_u64()).unwrap_or(0)
 }
 
-/// Whether variables retain what the subject printed, within 5 %, what two variables have is
-/// shared, and as much is lost as it lost.
-fn agrees(subject: &Subject, document: &Value, runtime: &str, sharing: &[&str]) -> Outcome {
-    let told = subject.ready.as_object().ok_or("it did not say what it has")?;
-    let names: Vec<&str> = told.keys().map(String::as_str).filter(|name| *name != "shared").collect();
-    retain(subject, document, runtime, &names)?;
+/// Whether variables retain the bytes that the subject printed, within 5 %, the bytes of two
+/// variables are shared, and the blocks that it leaked are unreachable.
+fn check_report(subject: &Subject, document: &Value, runtime: &str, sharing: &[&str]) -> Outcome {
+    let printed = subject.ready.as_object().ok_or("the subject printed no figures")?;
+    let names: Vec<&str> = printed.keys().map(String::as_str).filter(|name| *name != "shared").collect();
+    check_retained(subject, document, runtime, &names)?;
     let wanted = subject.number("shared")?;
     let shared = document["shared_total"]["bytes"].as_u64().unwrap_or(0);
     if shared < wanted || sharing.iter().any(|name| retained(document, name) > wanted / 20) {
         return Err(format!("{wanted} B are shared, {shared} found").into());
     }
-    loses(document)
+    check_leaks(document)
 }
 
 /// Whether the variables `names` retain what the subject printed, within 5 %.
-fn retain(subject: &Subject, document: &Value, runtime: &str, names: &[&str]) -> Outcome {
+fn check_retained(subject: &Subject, document: &Value, runtime: &str, names: &[&str]) -> Outcome {
     for name in names {
         let (wanted, found) = (subject.number(name)?, retained(document, name));
         if found.abs_diff(wanted) > wanted / 20 {
@@ -52,7 +52,7 @@ fn retain(subject: &Subject, document: &Value, runtime: &str, names: &[&str]) ->
 }
 
 /// Bytes and blocks retained together by exactly these roots.
-fn together(document: &Value, wanted: &[&str]) -> Option<(u64, u64)> {
+fn retained_together(document: &Value, wanted: &[&str]) -> Option<(u64, u64)> {
     let is_of = |set: &&Value| {
         let mut names: Vec<&str> =
             set["roots"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
@@ -64,7 +64,7 @@ fn together(document: &Value, wanted: &[&str]) -> Option<(u64, u64)> {
 }
 
 /// Whether the sets of roots are in order and add up to the total that several roots hold.
-fn add_up(document: &Value) -> Outcome {
+fn check_sums(document: &Value) -> Outcome {
     let sets = document["shared"].as_array().ok_or("no sets of roots")?;
     let bytes: Vec<u64> = sets.iter().filter_map(|set| set["retained_bytes"].as_u64()).collect();
     let other = document["other_shared"]["bytes"].as_u64().ok_or("no other sets")?;
@@ -75,7 +75,7 @@ fn add_up(document: &Value) -> Outcome {
     Ok(())
 }
 
-fn loses(document: &Value) -> Outcome {
+fn check_leaks(document: &Value) -> Outcome {
     let lost = document["unreachable"]["blocks"].as_u64().ok_or("the leaked blocks are missing")?;
     if !(LOST - MAX_LEFT..=LOST + MAX_LEFT).contains(&lost) {
         return Err(format!("{lost} blocks are lost, not {LOST}").into());
@@ -83,7 +83,7 @@ fn loses(document: &Value) -> Outcome {
     Ok(())
 }
 
-fn look(command: Command) -> Result<(Subject, Value)> {
+fn start_and_read(command: Command) -> Result<(Subject, Value)> {
     let subject = Subject::start_command(command)?;
     let document = strandline::json(&["holders", "--json", &subject.pid_text()])?;
     Ok((subject, document))
@@ -107,25 +107,25 @@ fn subject(python: &str, name: &str) -> Result<Command> {
 }
 
 #[test]
-fn variables_of_python_hold_what_they_have() -> Outcome {
+fn variables_of_python_retain_their_values() -> Outcome {
     let test = here!();
     let all = pythons::all(test).into_iter().chain(pythons::free_threaded(test));
     for_any(all, |path| {
-        let (subject, document) = look(python(path)?)?;
-        agrees(&subject, &document, "cpython", &["app.shared", "__main__.other", "app.callbacks"])
+        let (subject, document) = start_and_read(python(path)?)?;
+        check_report(&subject, &document, "cpython", &["app.shared", "__main__.other", "app.callbacks"])
     })
 }
 
-/// A value of two variables is retained by neither alone: the answer names both.
+/// Neither of two variables with the same value retains it; the report names both.
 #[test]
-fn variables_of_python_that_have_the_same_are_named_together() -> Outcome {
+fn variables_of_python_with_one_value_are_named_together() -> Outcome {
     let test = here!();
     let all = pythons::all(test).into_iter().chain(pythons::free_threaded(test));
     for_any(all, |path| {
-        let (subject, document) = look(subject(path, "shared")?)?;
-        add_up(&document)?;
+        let (subject, document) = start_and_read(subject(path, "shared")?)?;
+        check_sums(&document)?;
         let wanted = subject.number("bytes")?;
-        let found = together(&document, &["__main__.again", "__main__.pages"]);
+        let found = retained_together(&document, &["__main__.again", "__main__.pages"]);
         let is_right = |(bytes, blocks): (u64, u64)| bytes.abs_diff(wanted) <= wanted / 50 && blocks >= 100;
         if !found.is_some_and(is_right) {
             return Err(format!("{wanted} B of two variables: {found:?} of {}", document["shared"]).into());
@@ -143,13 +143,13 @@ fn variables_of_python_that_have_the_same_are_named_together() -> Outcome {
     })
 }
 
-/// An arena is released with its last object: the variable that keeps one object in each is named
-/// with the bytes of these arenas, and one that fills its arenas pins none, or the last one.
+/// CPython releases an arena with its last object. A variable that keeps one object in each of many
+/// arenas pins them all; one that fills its arenas pins at most its last one.
 #[test]
 fn variables_of_python_pin_arenas() -> Outcome {
     const ARENA_BYTES: u64 = 1 << 20;
     for_any(pythons::all(here!()), |path| {
-        let (subject, document) = look(subject(path, "pins")?)?;
+        let (subject, document) = start_and_read(subject(path, "pins")?)?;
         let explained = strandline::explain(subject.pid())?;
         let free = ["cpython.free.kept", "cpython.free.pinned"].map(|id| strandline::row(&explained, id));
         let free: u64 = free.iter().sum();
@@ -160,28 +160,29 @@ fn variables_of_python_pin_arenas() -> Outcome {
         }
         let first = &document["keepers"][0];
         let of_first = first["root"].as_u64().and_then(|root| document["roots"].get(root as usize));
-        if first["name"] != "__main__.Slotted" || of_first.is_none_or(|root| root["name"] != "__main__.kept") {
+        if first["name"] != "__main__.Slotted" || of_first.is_none_or(|root| root["name"] != "__main__.kept")
+        {
             return Err(format!("{first}").into());
         }
         Ok(())
     })
 }
 
-/// Without arenas: malloc blocks keep stale words past the end of objects, through which another
-/// variable may reach the same objects (docs/accounting.md). They then count as shared, but nothing
-/// is lost.
+/// Without arenas malloc blocks keep stale words past the end of objects, through which another
+/// variable may reach the same objects (docs/accounting.md). These then count as shared, but no
+/// object as unreachable.
 #[test]
-fn variables_of_python_hold_it_in_other_blocks_too() -> Outcome {
+fn variables_of_python_retain_their_values_without_arenas() -> Outcome {
     let test = here!();
     for_any(pythons::all(test), |path| {
         let mut command = python(path)?;
         command.env("PYTHONMALLOC", "malloc");
-        let (subject, document) = look(command)?;
+        let (subject, document) = start_and_read(command)?;
         let wanted = subject.number("app.cache")?;
         let shared = document["shared_total"]["bytes"].as_u64().unwrap_or(0);
         if shared < wanted / 20 * 19 {
-            retain(&subject, &document, "cpython", &["app.cache"])?;
+            check_retained(&subject, &document, "cpython", &["app.cache"])?;
         }
-        loses(&document)
+        check_leaks(&document)
     })
 }

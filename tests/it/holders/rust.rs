@@ -47,7 +47,7 @@ fn trait_objects_are_named_by_symbols_of_either_kind() -> Outcome {
     Ok(())
 }
 
-/// No type is named by a guess.
+/// Without symbols a type is reported by its size, and not by a guessed name.
 #[test]
 fn types_of_a_stripped_program_are_sizes() -> Outcome {
     let Some(command) = program(here!(), &["-Cstrip=symbols"])? else {
@@ -58,7 +58,7 @@ fn types_of_a_stripped_program_are_sizes() -> Outcome {
     let types = document["types"].as_array().ok_or("no types")?;
     let is_size = |name: &str| name.ends_with("-byte blocks");
     assert!(types.iter().all(|of| of["name"].as_str().is_some_and(is_size)), "{types:?}");
-    let each = subject.ready["each"].as_u64().ok_or("it did not say")?;
+    let each = subject.ready["each"].as_u64().ok_or("the subject printed no number")?;
     // The size includes the counts that Arc adds before its value.
     assert!(instances(&document, "152-byte blocks") >= each, "{types:?}");
     assert!(subject.finish()?.success());

@@ -10,9 +10,10 @@ use crate::support::recording::{finish, has, list, status_line};
 use crate::support::subject::compile;
 use crate::support::{Libc, Outcome, Result, Subject, here, repetitions};
 
-/// The subject as a program whose runs all have the same number of resident pages: linked
-/// statically, as the resident pages of a library depend on its last user, with its file kept in
-/// memory, and on one processor, as the kernel batches page counts per processor.
+/// The subject, built and started so that all its runs have the same number of resident pages. It
+/// is linked statically, because the resident pages of a library depend on its other users; another
+/// process locks its file in memory; and it runs on one processor, because the kernel batches page
+/// counts per processor.
 struct Steady {
     lab: Lab,
     program: String,
@@ -50,7 +51,7 @@ impl Steady {
 }
 
 #[test]
-fn a_command_and_itself_are_the_same() -> Outcome {
+fn a_command_does_not_differ_from_itself() -> Outcome {
     if !has(here!(), "taskset") {
         return Ok(());
     }
@@ -154,7 +155,7 @@ fn failures_are_reported_unless_ignored() -> Outcome {
 }
 
 #[test]
-fn reports_are_what_they_are_called() -> Outcome {
+fn reports_have_the_requested_format() -> Outcome {
     let lab = Lab::new()?;
     let of = |format| -> Result<String> {
         let ended =
@@ -168,5 +169,5 @@ fn reports_are_what_they_are_called() -> Outcome {
     assert!(markdown.lines().any(|line| line.starts_with("| ---") || line.starts_with("|---")), "{markdown}");
     assert!(html.starts_with("<!") && html.contains("<table") && !html.contains("<b>'"), "{html}");
     assert_eq!(serde_json::from_str::<Value>(&json)?["schema"], "strandline/compare/1");
-    crate::support::harmless(&of("terminal")?)
+    crate::support::check_no_control_characters(&of("terminal")?)
 }

@@ -1,5 +1,5 @@
-//! The engine of the lab against hostile commands: whatever they do, and whenever the lab is
-//! killed, nothing is left running and no finished run is repeated.
+//! The engine of the lab with hostile commands: whatever they do, and whenever the lab is killed,
+//! no process keeps running and no finished run is repeated.
 
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::ExitStatusExt;
@@ -12,12 +12,12 @@ use crate::support::waiting::until_true;
 use crate::support::{Outcome, Result, here};
 
 /// Whether a document has a caveat with this code.
-fn warns(document: &Value, code: &str) -> bool {
+fn has_caveat(document: &Value, code: &str) -> bool {
     list(document, "caveats").iter().any(|caveat| caveat["code"] == code)
 }
 
 #[test]
-fn what_hangs_is_ended_whatever_it_ignores() -> Outcome {
+fn hanging_commands_are_ended_whatever_signals_they_ignore() -> Outcome {
     let lab = Lab::new()?;
     let token = &lab.token;
     let hang = [
@@ -32,7 +32,7 @@ fn what_hangs_is_ended_whatever_it_ignores() -> Outcome {
         let ended =
             lab.run(&["compare", "--seed", "1", "--repeat", "1", "--timeout", "200ms", command, command])?;
         complains(&ended, 3, &["A: ", "timeout"])?;
-        assert_eq!(lab.left(), [""; 0], "{command}");
+        assert_eq!(lab.running(), [""; 0], "{command}");
     }
     let ignored = ["compare", "--ignore-failure", "--warm-up", "0", "--repeat", "1", "--timeout", "200ms"];
     let found = lab.document(&[&ignored[..], &[&hang[0], &hang[0]]].concat())?;
@@ -53,30 +53,30 @@ fn daemons_are_ended_with_the_run_that_left_them() -> Outcome {
     ];
     for command in &leave {
         let found = lab.document(&["compare", "--repeat", "2", command, "true"])?;
-        assert!(warns(&found, "left_behind"), "{command}: {}", found["caveats"]);
-        assert_eq!(lab.left(), [""; 0], "{command}");
+        assert!(has_caveat(&found, "left_behind"), "{command}: {}", found["caveats"]);
+        assert_eq!(lab.running(), [""; 0], "{command}");
     }
     Ok(())
 }
 
 #[test]
-fn commands_read_nothing_and_may_remove_where_they_are() -> Outcome {
+fn commands_have_no_input_and_may_remove_their_folder() -> Outcome {
     let lab = Lab::new()?;
     let words = ["compare", "--repeat", "2", "sh -c 'test -z \"$(cat)\"'", "cat"];
     let ended = finish(lab.command(&words), b"not for them\n")?;
     assert_eq!(ended.how(), 0, "{}", ended.complaint());
-    let gone = lab.folder.0.join("gone");
-    std::fs::create_dir(&gone)?;
-    let remove = format!("rm -rf {}", gone.display());
+    let removed = lab.folder.0.join("removed");
+    std::fs::create_dir(&removed)?;
+    let remove = format!("rm -rf {}", removed.display());
     let mut command = lab.command(&["compare", "--repeat", "3", &remove, "true"]);
-    command.current_dir(&gone);
+    command.current_dir(&removed);
     let ended = finish(command, b"")?;
     assert_eq!(ended.how(), 0, "{}", ended.complaint());
     Ok(())
 }
 
 #[test]
-fn of_very_much_output_the_end_is_kept() -> Outcome {
+fn the_end_of_long_output_is_kept() -> Outcome {
     let lab = Lab::new()?;
     let writes = "sh -c 'head -c 100000000 /dev/zero; echo the end; echo so it is >&2'";
     let kept = lab.path("kept");
@@ -85,7 +85,7 @@ fn of_very_much_output_the_end_is_kept() -> Outcome {
     let cells: Vec<_> = std::fs::read_dir(lab.folder.0.join("kept/cells"))?.flatten().collect();
     let outputs: Vec<_> =
         cells.iter().map(|cell| cell.path().join("stdout")).filter(|path| path.exists()).collect();
-    assert_eq!(outputs.len(), 1, "what wrote nothing has no file");
+    assert_eq!(outputs.len(), 1, "a run without output has no file");
     let output = std::fs::read(&outputs[0])?;
     assert!(output.len() <= 16 << 20 && output.ends_with(b"the end\n"), "{} bytes", output.len());
     let bytes: u64 = finish(command(&["du", "-s", "-B1", &kept]), b"")?
@@ -98,15 +98,16 @@ fn of_very_much_output_the_end_is_kept() -> Outcome {
     Ok(())
 }
 
-/// The run in which a lab is disturbed.
-const DISTURBED: usize = 8;
+/// Number of the first run that waits for the file `go`.
+const WAITING_FROM: usize = 8;
 
-/// Arguments for a lab of 40 runs that each note their run and leave a daemon. Runs from the
-/// [`DISTURBED`] one on wait for the file `go`, so that the lab is not over before it is disturbed.
-/// The command names it `$PWD/go`, which the lab does not find as a file: files named in a command
-/// are part of the lab's identity.
+/// Arguments for a lab of 40 runs that each append a line to a file and leave a daemon. Runs from
+/// the [`WAITING_FROM`] one on wait for the file `go`, so that the lab does not end before it is
+/// interrupted. The command names it `$PWD/go`, which the lab does not find as a file: files named
+/// in a command are part of the lab's identity.
 fn busy(lab: &Lab) -> Vec<String> {
-    let wait = format!("[ $(wc -l < runs) -lt {DISTURBED} ] || until test -e $PWD/go; do sleep 0.01; done");
+    let wait =
+        format!("[ $(wc -l < runs) -lt {WAITING_FROM} ] || until test -e $PWD/go; do sleep 0.01; done");
     let run = |name: &str| {
         format!("sh -c 'echo {name} >> runs; setsid sleep {} & {wait}; : {}'", lab.token, lab.token)
     };
@@ -114,36 +115,36 @@ fn busy(lab: &Lab) -> Vec<String> {
     [words.to_vec(), vec![run("a"), run("b")]].concat()
 }
 
-/// Waits until a busy lab has reached the run that waits.
-fn until_disturbed(lab: &Lab) -> Outcome {
-    until_true("some runs", || lab.text("runs").lines().count() >= DISTURBED)
+/// Waits until a busy lab has reached the run that waits for `go`.
+fn until_waiting(lab: &Lab) -> Outcome {
+    until_true("the run that waits", || lab.text("runs").lines().count() >= WAITING_FROM)
 }
 
-/// Starts a busy lab, does `harm` to it in the middle, and runs the same lab again to its end.
-fn interrupted(harm: impl Fn(i32)) -> Result<(Lab, Option<i32>, Ended)> {
+/// Starts a busy lab, calls `interrupt` in the middle, and runs the same lab again to its end.
+fn interrupted(interrupt: impl Fn(i32)) -> Result<(Lab, Option<i32>, Ended)> {
     let lab = Lab::new()?;
     let words = busy(&lab);
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let mut started = lab.start(&words)?;
-    until_disturbed(&lab)?;
-    harm(started.pid());
-    let status = until("its end", || Ok(started.child.try_wait()?))?;
-    until("the end of all that it ran", || Ok(lab.left().is_empty().then_some(())))?;
+    until_waiting(&lab)?;
+    interrupt(started.pid());
+    let status = until("the end of the lab", || Ok(started.child.try_wait()?))?;
+    until("the end of all its processes", || Ok(lab.running().is_empty().then_some(())))?;
     std::fs::write(lab.path("go"), "")?;
     let ended = lab.run(&words)?;
     if ended.how() != 0 {
-        return Err(format!("the second time it ended with {}: {}", ended.how(), ended.complaint()).into());
+        return Err(format!("the resumed lab ended with {}: {}", ended.how(), ended.complaint()).into());
     }
     if !ended.complaint().contains("resuming after") {
-        return Err(format!("it did not go on: {}", ended.complaint()).into());
+        return Err(format!("the lab did not resume: {}", ended.complaint()).into());
     }
     let runs = lab.text("runs").lines().count();
     // Only the interrupted run is repeated.
     if runs != 41 {
         return Err(format!("{runs} runs for 40").into());
     }
-    if !lab.left().is_empty() {
-        return Err(format!("left behind: {:?}", lab.left()).into());
+    if !lab.running().is_empty() {
+        return Err(format!("left behind: {:?}", lab.running()).into());
     }
     Ok((lab, status.signal(), ended))
 }
@@ -172,17 +173,17 @@ fn a_killed_launcher_is_reported() -> Outcome {
     let words = busy(&lab);
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let started = lab.start(&words)?;
-    until_disturbed(&lab)?;
+    until_waiting(&lab)?;
     let launchers = children(started.pid());
     assert_eq!(launchers.len(), 1, "{launchers:?}");
     signal(launchers[0], 9);
     complains(&started.finish()?, 3, &["launcher", "again"])?;
-    assert_eq!(lab.left(), [""; 0]);
+    assert_eq!(lab.running(), [""; 0]);
     Ok(())
 }
 
 #[test]
-fn labs_that_are_not_the_same_are_not_mixed() -> Outcome {
+fn a_folder_holds_the_results_of_one_lab() -> Outcome {
     let lab = Lab::new()?;
     let kept = lab.path("kept");
     let compare = |second: &str, more: &[&str]| {
@@ -201,26 +202,26 @@ fn labs_that_are_not_the_same_are_not_mixed() -> Outcome {
 }
 
 #[test]
-fn a_lab_is_worked_on_by_one() -> Outcome {
+fn a_second_strandline_cannot_run_the_same_lab() -> Outcome {
     let lab = Lab::new()?;
     let words = ["compare", "--repeat", "1", "true", &format!("sh -c 'echo x >> runs; sleep {}'", lab.token)];
     let started = lab.start(&words)?;
-    until("its run", || Ok((!lab.text("runs").is_empty()).then_some(())))?;
+    until("the lab's run", || Ok((!lab.text("runs").is_empty()).then_some(())))?;
     complains(&lab.run(&words)?, 3, &["another strandline is at work"])?;
-    // Dropping it kills its whole process group, which the launcher is not in.
+    // Dropping it kills its process group; the launcher is in another.
     drop(started);
-    until("the end of what it ran", || Ok(lab.left().is_empty().then_some(())))
+    until("the end of its processes", || Ok(lab.running().is_empty().then_some(())))
 }
 
 #[test]
-fn several_at_a_time_are_as_many_runs() -> Outcome {
+fn parallel_runs_are_all_run_and_leave_no_process() -> Outcome {
     let lab = Lab::new()?;
     let leave = format!("sh -c 'echo x >> runs; setsid sleep {} & exit 0'", lab.token);
     let words = ["compare", "-j", "4", "--repeat", "10", "--warm-up", "0", &leave, &format!("{leave} ")];
     let found = lab.document(&words)?;
     assert_eq!(lab.text("runs").lines().count(), 20);
-    assert!(warns(&found, "left_behind"));
-    assert_eq!(lab.left(), [""; 0]);
+    assert!(has_caveat(&found, "left_behind"));
+    assert_eq!(lab.running(), [""; 0]);
     Ok(())
 }
 
@@ -273,7 +274,7 @@ fn a_full_disk_is_reported_with_its_path() -> Outcome {
 }
 
 #[test]
-fn output_without_end_does_not_fill_the_disk() -> Outcome {
+fn endless_output_does_not_fill_the_disk() -> Outcome {
     let test = here!();
     if !is_root(test) || !has(test, "python3") {
         return Ok(());
@@ -295,7 +296,7 @@ fn output_without_end_does_not_fill_the_disk() -> Outcome {
 }
 
 #[test]
-fn very_many_runs_are_not_begun_unasked() -> Outcome {
+fn many_runs_need_confirmation() -> Outcome {
     let lab = Lab::new()?;
     let ended = lab.run(&["compare", "--repeat", "1000000", "sh -c 'echo x >> runs'", "true"])?;
     complains(&ended, 3, &["2000002 runs", "--yes"])?;

@@ -16,7 +16,7 @@ const TWO: [&str; 6] = ["compare", "--on=slurm", "--dir=lab", "--warm-up=0", "sl
 /// Returns the document of a lab that succeeded.
 fn document(ended: &Ended) -> Result<Value> {
     if ended.how() != 0 {
-        return Err(format!("it ended with {}: {}", ended.how(), ended.complaint()).into());
+        return Err(format!("strandline ended with {}: {}", ended.how(), ended.complaint()).into());
     }
     Ok(serde_json::from_slice(&ended.stdout)?)
 }
@@ -28,10 +28,10 @@ fn caveat(document: &Value, code: &str) -> String {
     all.filter(of_code).filter_map(|caveat| caveat["text"].as_str()).collect::<Vec<_>>().join("\n")
 }
 
-fn says(text: &str, words: &[&str]) -> Outcome {
+fn contains_all(text: &str, words: &[&str]) -> Outcome {
     match words.iter().find(|word| !text.contains(**word)) {
         None => Ok(()),
-        Some(word) => Err(format!("{text:?} does not say {word:?}").into()),
+        Some(word) => Err(format!("{text:?} does not contain {word:?}").into()),
     }
 }
 
@@ -54,11 +54,14 @@ fn a_thousand_nodes_are_one_array() -> Outcome {
     assert!((1.45..1.55).contains(&ratio), "{ratio}: pairs are of one node each");
     let submitted = fake.calls("sbatch");
     assert_eq!(submitted.len(), 1, "{submitted:?}");
-    says(
+    contains_all(
         &submitted.concat(),
         &["--array=0-999 ", "--exclusive", "--partition=long", "--qos=low", "--nodes=1"],
     )?;
-    says(&caveat(&document, "nodes_unlike"), &["2 unlike kinds", "blocks in the statistics", "500 nodes"])?;
+    contains_all(
+        &caveat(&document, "nodes_unlike"),
+        &["2 unlike kinds", "blocks in the statistics", "500 nodes"],
+    )?;
     assert_eq!(document["nodes"].as_array().map(Vec::len), Some(2));
     assert_eq!(fake.lab.text("lab/journal.jsonl").lines().count(), 2000);
     // For a scheduler with a smaller array limit, the lab submits more arrays.
@@ -67,7 +70,7 @@ fn a_thousand_nodes_are_one_array() -> Outcome {
     crate::lab::slurm::document(&fake.run(&again)?)?;
     let more = fake.calls("sbatch");
     assert_eq!(more.len(), 5, "{more:?}");
-    says(&more.concat(), &["--array=0-299%50", "--array=0-99%50"])
+    contains_all(&more.concat(), &["--array=0-299%50", "--array=0-99%50"])
 }
 
 #[test]
@@ -99,9 +102,12 @@ fn lost_and_damaged_rounds_are_run_again() -> Outcome {
     let ended = fake.run(&[&["--json"], &TWO[..], &["--repeat=4"]].concat())?;
     let document = document(&ended)?;
     assert_eq!(document["metrics"]["wall_seconds"]["a"]["samples"].as_array().map(Vec::len), Some(4));
-    says(&caveat(&document, "rounds_again"), &["round 2: task 1_1", "round 3: ", "it was run again"])?;
-    says(&caveat(&document, "damaged"), &["-2.json", "set aside"])?;
-    says(&fake.calls("sbatch").concat(), &["--array=0-3 ", "--array=0-1 "])
+    contains_all(
+        &caveat(&document, "rounds_again"),
+        &["round 2: task 1_1", "round 3: ", "it was run again"],
+    )?;
+    contains_all(&caveat(&document, "damaged"), &["-2.json", "set aside"])?;
+    contains_all(&fake.calls("sbatch").concat(), &["--array=0-3 ", "--array=0-1 "])
 }
 
 #[test]
@@ -119,7 +125,7 @@ fn the_work_of_a_killed_submitter_resumes() -> Outcome {
     std::fs::remove_file(fake.lab.path("lab/slurm/arrays/0.job"))?;
     let next = Started::new(fake.command(&words))?;
     // It finds its job by name, and then the tasks of the job.
-    until_true("its look", || fake.calls("squeue").len() >= 2)?;
+    until_true("a second query of squeue", || fake.calls("squeue").len() >= 2)?;
     fake.release()?;
     assert_eq!(document(&next.finish()?)?["runs"], 3);
     assert_eq!(fake.calls("sbatch").len(), 1);
@@ -140,7 +146,9 @@ fn a_job_whose_submission_was_not_answered_is_found_by_its_name() -> Outcome {
     fake.unset("mute")?;
     fake.unset("down")?;
     let next = Started::new(fake.command(&words))?;
-    until_true("its look", || fake.calls("squeue").iter().filter(|call| *call == "squeue").count() >= 2)?;
+    until_true("a second query of squeue", || {
+        fake.calls("squeue").iter().filter(|call| *call == "squeue").count() >= 2
+    })?;
     fake.release()?;
     assert_eq!(document(&next.finish()?)?["runs"], 3);
     assert_eq!(fake.calls("sbatch --").len(), 1, "the job was submitted again");
@@ -148,7 +156,7 @@ fn a_job_whose_submission_was_not_answered_is_found_by_its_name() -> Outcome {
 }
 
 #[test]
-fn a_signal_cancels_what_was_submitted() -> Outcome {
+fn a_signal_cancels_the_submitted_jobs() -> Outcome {
     let Some(fake) = Fake::new(here!())? else { return Ok(()) };
     fake.set("hold", "")?;
     let words = [&TWO[..], &["--repeat=3"]].concat();
@@ -157,14 +165,14 @@ fn a_signal_cancels_what_was_submitted() -> Outcome {
     signal(started.pid(), 2);
     let ended = started.finish()?;
     assert_eq!(ended.how(), 1002, "{}", ended.complaint());
-    says(&ended.complaint(), &["slurm: cancelled: job 1", "run the same command to resume"])?;
+    contains_all(&ended.complaint(), &["slurm: cancelled: job 1", "run the same command to resume"])?;
     assert_eq!(fake.calls("scancel"), ["scancel 1"]);
     // A hangup is handled like a crash of the machine: the job is left running.
     let started = Started::new(fake.command(&words))?;
     until_submitted(&fake.lab, 1)?;
     signal(started.pid(), 1);
     let ended = started.finish()?;
-    says(&ended.complaint(), &["slurm: job 2 keeps running"])?;
+    contains_all(&ended.complaint(), &["slurm: job 2 keeps running"])?;
     assert_eq!(fake.calls("scancel").len(), 1);
     Ok(())
 }
@@ -187,7 +195,7 @@ fn a_comparison_runs_on_a_real_node() -> Outcome {
     let ended = cluster.run(&[&["--json"], &TWO[..], &["--repeat=3"]].concat())?;
     let document = document(&ended)?;
     assert_eq!(document["runs"], 3);
-    says(&caveat(&document, "nodes"), &["run on 1 node"])?;
+    contains_all(&caveat(&document, "nodes"), &["run on 1 node"])?;
     let rounds = std::fs::read_dir(cluster.lab.path("lab/slurm/rounds"))?.flatten().count();
     assert_eq!(rounds, 3, "a file each, and no part of one is left");
     Ok(())
@@ -203,7 +211,7 @@ fn cluster(test: &str) -> Result<Option<Cluster>> {
 }
 
 #[test]
-fn a_study_comes_to_the_same_as_here() -> Outcome {
+fn a_study_has_the_same_results_as_a_local_run() -> Outcome {
     let Some(cluster) = cluster(here!())? else { return Ok(()) };
     let words = ["--json", "study", "freed-or-not", "--short", "--repeat=3"];
     let there = document(&cluster.run(&[&words[..], &["--on=slurm", "--dir=lab"]].concat())?)?;
@@ -219,7 +227,10 @@ fn a_study_comes_to_the_same_as_here() -> Outcome {
         for (name, metric) in one["metrics"].as_object().into_iter().flatten() {
             let medians = [metric, &other["metrics"][name]].map(|metric| metric["median"].as_f64());
             if let [Some(a), Some(b)] = medians.filter_bytes(name) {
-                assert!((a - b).abs() <= b.abs() * 0.02 + 65_536.0, "{name}: {a} there, {b} here");
+                assert!(
+                    (a - b).abs() <= b.abs() * 0.02 + 65_536.0,
+                    "{name}: {a} on the cluster, {b} locally"
+                );
             }
         }
     }
@@ -249,7 +260,7 @@ fn first_round(cluster: &Cluster) -> Result<String> {
 /// A comparison whose commands note in `ran` that they ran, and wait for the file `go`. They name
 /// `go` by a path that is not a file before the shell expands it: files named in a command are part
 /// of the lab's identity.
-fn noted(cluster: &Cluster) -> Vec<String> {
+fn logging_comparison(cluster: &Cluster) -> Vec<String> {
     let ran = cluster.lab.path("ran");
     let line = |name: &str| {
         format!("sh -c 'echo {name} >> {ran}; until test -e $(dirname {ran})/go; do sleep 0.05; done'")
@@ -265,7 +276,7 @@ fn noted(cluster: &Cluster) -> Vec<String> {
 #[test]
 fn a_killed_submitter_loses_nothing() -> Outcome {
     let Some(cluster) = cluster(here!())? else { return Ok(()) };
-    let words = noted(&cluster);
+    let words = logging_comparison(&cluster);
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let mut started = cluster.begin(&words)?;
     until_true("a run", || !cluster.lab.text("ran").is_empty())?;
@@ -282,32 +293,34 @@ fn cancelled_or_requeued_tasks_are_rerun_or_reported() -> Outcome {
     let Some(cluster) = cluster(here!())? else {
         return Ok(());
     };
-    let words = noted(&cluster);
+    let words = logging_comparison(&cluster);
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let started = cluster.begin(&words)?;
     until_true("a run", || !cluster.lab.text("ran").is_empty())?;
-    // The lab must have seen the others wait.
+    // First the lab must have read from squeue that the other tasks wait.
     cluster.until_looked()?;
     cluster.ask(&["scontrol", "requeue", "1_0"])?;
     cluster.ask(&["scancel", "1_2"])?;
-    until("the second", || Ok(cluster.queue()?.contains(&"1_1 RUNNING".to_owned()).then_some(())))?;
-    // The lab must have seen it run.
+    until("the second task to run", || {
+        Ok(cluster.queue()?.contains(&"1_1 RUNNING".to_owned()).then_some(()))
+    })?;
+    // First the lab must have read from squeue that the task runs.
     cluster.until_looked()?;
     cluster.ask(&["scancel", "1_1"])?;
-    until("its end", || {
-        let is_gone = !cluster.queue()?.iter().any(|line| line.starts_with("1_1 "));
-        Ok(is_gone.then_some(()))
+    until("the end of the second task", || {
+        let has_ended = !cluster.queue()?.iter().any(|line| line.starts_with("1_1 "));
+        Ok(has_ended.then_some(()))
     })?;
     std::fs::write(cluster.lab.path("go"), "")?;
     // Slurm delays a requeued task by two minutes unless its start time is set.
-    until("its turn", || {
+    until("the first task to run again", || {
         cluster.ask(&["scontrol", "update", "JobId=1_0", "StartTime=now"])?;
         let queue = cluster.queue()?;
         Ok((queue.is_empty() || queue.iter().any(|line| line == "1_0 RUNNING")).then_some(()))
     })?;
     let document = document(&started.finish()?)?;
-    says(&caveat(&document, "rounds_lost"), &["round 2: task 1_1", "was cancelled"])?;
-    says(&caveat(&document, "rounds_again"), &["round 3: task 1_2", "was taken out of the queue"])?;
+    contains_all(&caveat(&document, "rounds_lost"), &["round 2: task 1_1", "was cancelled"])?;
+    contains_all(&caveat(&document, "rounds_again"), &["round 3: task 1_2", "was taken out of the queue"])?;
     let samples = document["metrics"]["wall_seconds"]["a"]["samples"].as_array().map(Vec::len);
     assert_eq!(samples, Some(2), "{document}");
     let entries = std::fs::read_dir(cluster.lab.path("lab/slurm/rounds"))?.flatten();
@@ -341,7 +354,7 @@ fn a_trial_and_a_squeeze_run_on_a_real_node() -> Outcome {
 }
 
 #[test]
-fn a_task_that_is_killed_leaves_nothing_and_is_run_again() -> Outcome {
+fn a_killed_task_leaves_no_process_and_is_run_again() -> Outcome {
     let Some(cluster) = cluster(here!())? else {
         return Ok(());
     };
@@ -349,7 +362,7 @@ fn a_task_that_is_killed_leaves_nothing_and_is_run_again() -> Outcome {
     let long = format!("sh -c '[ -e {0} ] || exec sleep {1}'", cluster.lab.path("killed"), cluster.lab.token);
     let words = ["--json", "compare", "--on=slurm", "--dir=lab", "--warm-up=0", "--repeat=1", &long, &sleep];
     let started = cluster.begin(&words)?;
-    let runs = || cluster.lab.left().iter().any(|line| line.starts_with("sleep"));
+    let runs = || cluster.lab.running().iter().any(|line| line.starts_with("sleep"));
     until("the run", || Ok(runs().then_some(())))?;
     std::fs::write(cluster.lab.path("killed"), "")?;
     let folder = cluster.lab.path("lab");
@@ -360,23 +373,26 @@ fn a_task_that_is_killed_leaves_nothing_and_is_run_again() -> Outcome {
             signal(entry.file_name().to_string_lossy().parse()?, 9);
         }
     }
-    until("its end", || Ok((!runs()).then_some(())))?;
+    until("the end of the killed task", || Ok((!runs()).then_some(())))?;
     let document = document(&started.finish()?)?;
-    says(&caveat(&document, "rounds_again"), &["round 1: task 1_0", "it was run again"])
+    contains_all(&caveat(&document, "rounds_again"), &["round 1: task 1_0", "it was run again"])
 }
 
 #[test]
-fn a_signal_ends_what_runs_on_the_node() -> Outcome {
+fn a_signal_ends_the_commands_on_the_node() -> Outcome {
     let Some(cluster) = cluster(here!())? else { return Ok(()) };
     let sleep = format!("sleep {}", cluster.lab.token);
     let words = ["compare", "--on=slurm", "--dir=lab", "--repeat=3", sleep.as_str(), "true"];
     let started = cluster.begin(&words)?;
-    until("a run", || Ok((cluster.lab.left().iter().any(|line| line.starts_with("sleep"))).then_some(())))?;
+    until(
+        "a run",
+        || Ok((cluster.lab.running().iter().any(|line| line.starts_with("sleep"))).then_some(())),
+    )?;
     signal(started.pid(), 2);
     let ended = started.finish()?;
     assert_eq!(ended.how(), 1002, "{}", ended.complaint());
-    until("its end", || {
-        let runs = cluster.lab.left().iter().any(|line| line.starts_with("sleep"));
+    until("the end of the commands on the node", || {
+        let runs = cluster.lab.running().iter().any(|line| line.starts_with("sleep"));
         Ok((!runs && cluster.queue()?.is_empty()).then_some(()))
     })
 }

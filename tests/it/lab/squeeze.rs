@@ -1,20 +1,20 @@
-//! `squeeze` against programs whose smallest limit is known from their own map or from the shell's
-//! `ulimit`.
+//! `squeeze` with programs whose smallest sufficient limit is known from their own peak sizes or
+//! from the shell's `ulimit`.
 
 use serde_json::Value;
 
 use crate::support::lab::{HANG_GUARD, Lab, complains, subject};
 use crate::support::recording::{command, finish, has, is_root, list, number, signal, until};
 use crate::support::waiting::until_true;
-use crate::support::{Outcome, Result, harmless, here, skipped};
+use crate::support::{Outcome, Result, check_no_control_characters, here, skipped};
 
 const MIB: u64 = 1 << 20;
 const PAGE: u64 = 4096;
 
-/// A field that the subject prints about its own memory once it has all it needs.
-fn own_map(words: &[&str], field: &str) -> Result<u64> {
-    let said: Value = serde_json::from_slice(&finish(command(words), b"")?.stdout)?;
-    number(&said, field)
+/// A field of the subject's own memory figures, printed once it has allocated everything.
+fn own_figure(words: &[&str], field: &str) -> Result<u64> {
+    let figures: Value = serde_json::from_slice(&finish(command(words), b"")?.stdout)?;
+    number(&figures, field)
 }
 
 /// The smallest sufficient limit and the largest that fails.
@@ -23,23 +23,23 @@ fn edge(found: &Value) -> Result<(u64, u64)> {
 }
 
 #[test]
-fn an_edge_is_where_the_programs_own_map_puts_it() -> Outcome {
+fn an_edge_is_at_the_programs_own_peak_size() -> Outcome {
     let lab = Lab::new()?;
     let words = [subject()?, "need".into(), "50".into(), "exit".into()];
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     for (kind, field) in [("address_space", "VmPeak"), ("data", "VmData")] {
-        let known = own_map(&words, field)?;
+        let known = own_figure(&words, field)?;
         let flags = ["squeeze", "--kind", kind, "--resolution", "4KiB", "--rounds", "2", "--"];
         let found = lab.document(&[&flags[..], &words].concat())?;
         let (smallest, failing) = edge(&found)?;
         assert_eq!(smallest - failing, PAGE, "{kind}");
-        assert!(smallest.abs_diff(known) <= 4 * PAGE, "{kind}: {smallest}, its own map says {known}");
+        assert!(smallest.abs_diff(known) <= 4 * PAGE, "{kind}: {smallest}, its own peak is {known}");
         assert_eq!((found["kind"].as_str(), found["band"].is_null()), (Some(kind), true));
         let failure = &found["failure"];
         assert_eq!((&failure["status"], &failure["signal"]), (&Value::from(3), &Value::Null));
         let tail = failure["stderr_tail"].as_str().ok_or("no tail")?;
         assert!(tail.contains("lab: out of memory"), "{tail}");
-        harmless(tail)?;
+        check_no_control_characters(tail)?;
         let levels = list(&found, "slowdown_near_limit");
         assert_eq!(levels.len(), 4);
         assert_eq!(number(&levels[0], "limit_bytes")?, smallest);
@@ -99,8 +99,8 @@ fn limits_found_for_interpreters_agree_with_ulimit() -> Outcome {
 fn a_program_that_hangs_without_memory_is_ended() -> Outcome {
     let lab = Lab::new()?;
     let flags = ["squeeze", "--kind", "data", "--timeout", HANG_GUARD, "--repeat", "1", "--rounds", "0"];
-    // Each run that hangs takes the whole timeout: with a data limit below 40,000 KiB it fails at
-    // once instead. One run is left that hangs.
+    // Each run that hangs takes the whole timeout. Below a data limit of 40,000 KiB the run fails
+    // at once instead, so that only one run hangs.
     let script = format!(
         "[ $(ulimit -d) != unlimited ] && [ $(ulimit -d) -lt 40000 ] && exec {0} need 50 exit; exec {0} need 50 hang {1}",
         subject()?,
@@ -111,12 +111,12 @@ fn a_program_that_hangs_without_memory_is_ended() -> Outcome {
     let words = found["failure"]["words"].as_str().ok_or("no words")?;
     assert!(words.starts_with("hung: did not end within 30 s"), "{words}");
     assert!(edge(&found)?.0 > 50 * MIB);
-    assert_eq!(lab.left(), [""; 0]);
+    assert_eq!(lab.running(), [""; 0]);
     Ok(())
 }
 
 #[test]
-fn a_flaky_edge_is_a_band() -> Outcome {
+fn an_edge_that_varies_is_reported_as_a_band() -> Outcome {
     let lab = Lab::new()?;
     let flags = ["squeeze", "--kind", "data", "--rounds", "2", "--"];
     let words = [&subject()?, "alternate", &lab.path("turn"), "40", "8"];
@@ -135,7 +135,7 @@ fn a_flaky_edge_is_a_band() -> Outcome {
 #[test]
 fn a_success_command_judges_runs() -> Outcome {
     let lab = Lab::new()?;
-    // The subject exits with 0 either way, and prints its map only if it got its memory.
+    // The subject exits with 0 in both cases, and prints its figures only if it got its memory.
     let words = ["--", &subject()?, "need", "30", "succeed"];
     let flags = ["squeeze", "--kind", "data", "--rounds", "1", "--success"];
     let judge = "echo \"$STRANDLINE_STATUS\" >> seen; grep -q VmPeak";
@@ -224,8 +224,8 @@ fn a_child_that_the_kernel_kills_is_a_failure() -> Outcome {
     let found: Value = serde_json::from_slice(&ended.stdout)?;
     assert!(edge(&found)?.0 > 40 * MIB, "{}", found["smallest_bytes"]);
     let failure = &found["failure"];
-    // Under the largest failing limit, the kernel kills the child, which has nearly all the memory;
-    // the shell then has enough.
+    // Under the largest failing limit the kernel kills the child, which has nearly all the memory;
+    // the rest suffices for the shell.
     assert_eq!((&failure["status"], &failure["out_of_memory_kills"]), (&0.into(), &1.into()));
     // `--success` accepts runs that survive the kill.
     let found: Value =
@@ -251,8 +251,9 @@ fn without_permission_for_groups_another_limit_is_advised() -> Outcome {
 fn a_killed_squeeze_resumes() -> Outcome {
     let lab = Lab::new()?;
     // Each run adds a line to `runs`; from the fifth on they wait for the file `go`, so that the
-    // squeeze is not over before it is killed. Under such a small limit the shell cannot start a
-    // program, so it counts by itself. `$PWD/go` is not a file that a squeeze checks.
+    // squeeze does not end before it is killed. Under such a small limit the shell cannot start a
+    // program, so it counts with builtins. A squeeze does not take `$PWD/go` for a file of the
+    // command.
     let wait = "n=0; while read x; do n=$((n + 1)); done < runs; [ $n -lt 5 ] || until test -e $PWD/go; do sleep 0.01; done";
     let script = format!("echo x >> runs; {wait}; : {}; exec {} need 30 exit", lab.token, subject()?);
     let words = ["squeeze", "--kind", "data", "--rounds", "1", "--json", "--", "sh", "-c", &script];
@@ -264,9 +265,9 @@ fn a_killed_squeeze_resumes() -> Outcome {
         let mut started = lab.start(&words)?;
         until_true("some runs", || lab.text("runs").lines().count() >= 5)?;
         signal(started.pid(), number);
-        let status = until("its end", || Ok(started.child.try_wait()?))?;
+        let status = until("the end of the squeeze", || Ok(started.child.try_wait()?))?;
         assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(number));
-        until("the end of what it ran", || Ok(lab.left().is_empty().then_some(())))?;
+        until("the end of its processes", || Ok(lab.running().is_empty().then_some(())))?;
         assert_eq!(lab.text("runs").lines().count(), 5);
         std::fs::write(lab.path("go"), "")?;
         let ended = lab.run(&words)?;

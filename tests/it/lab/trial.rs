@@ -1,4 +1,4 @@
-//! `try` against subjects whose best setting is known, and against hostile commands and catalogues.
+//! `try` with subjects whose best setting is known, and with hostile commands and catalogues.
 
 use std::process::Command;
 
@@ -35,7 +35,7 @@ fn server(lab: &Lab) -> Result<String> {
 }
 
 #[test]
-fn a_churning_script_is_halved_and_the_paste_reproduces_it() -> Outcome {
+fn a_churning_script_is_halved_and_the_printed_command_reproduces_it() -> Outcome {
     if !has(here!(), "python3") {
         return Ok(());
     }
@@ -66,7 +66,7 @@ fn a_churning_script_is_halved_and_the_paste_reproduces_it() -> Outcome {
 }
 
 #[test]
-fn a_server_s_arenas_are_found_under_its_load() -> Outcome {
+fn the_arenas_of_a_server_are_found_under_load() -> Outcome {
     if !has(here!(), "python3") {
         return Ok(());
     }
@@ -86,10 +86,10 @@ fn a_server_s_arenas_are_found_under_its_load() -> Outcome {
 }
 
 #[test]
-fn commands_that_fail_anyway_are_not_tried() -> Outcome {
+fn commands_that_fail_without_settings_are_not_tried() -> Outcome {
     let lab = Lab::new()?;
-    let ends = |words: &[&str], status: i32, says: &[&str]| -> Outcome {
-        complains(&lab.run(&[&["try"], words].concat())?, status, says)
+    let ends = |words: &[&str], status: i32, message: &[&str]| -> Outcome {
+        complains(&lab.run(&[&["try"], words].concat())?, status, message)
     };
     ends(&["--", "sh", "-c", "echo no luck >&2; exit 7"], 3, &["without any setting", "7", "no luck"])?;
     ends(&["--", "/no/such/program"], 3, &["/no/such/program"])?;
@@ -98,14 +98,14 @@ fn commands_that_fail_anyway_are_not_tried() -> Outcome {
     ends(&["--load", "true", "--", "true"], 2, &["--ready"])?;
     ends(&["--ready", "port=0", "--", "true"], 2, &["port=8080"])?;
     let sleep = format!("sleep {}", lab.token);
-    let nobodys = Port::reserve()?;
-    let closed = format!("port={}", nobodys.number);
+    let unused_port = Port::reserve()?;
+    let closed = format!("port={}", unused_port.number);
     ends(
         &["--timeout", "0.3s", "--ready", &closed, "--", "sh", "-c", &sleep],
         3,
         &["did not open within 0.3 s"],
     )?;
-    // The command ends before the thirty seconds, even if it has to wait for a processor.
+    // The command ends within the thirty seconds, even if it must wait for a processor.
     ends(&["--ready", "seconds=30", "--", "true"], 3, &["ended before it was ready", "in the foreground"])?;
     let line = ["--timeout", "0.3s", "--ready", "line=up", "--", "sh", "-c", &sleep];
     ends(&line, 3, &["the line did not come within 0.3 s", "PYTHONUNBUFFERED=1"])?;
@@ -115,7 +115,7 @@ fn commands_that_fail_anyway_are_not_tried() -> Outcome {
     let taken = std::net::TcpListener::bind("127.0.0.1:0")?;
     let ready = format!("port={}", taken.local_addr()?.port());
     ends(&["--ready", &ready, "--", "true"], 3, &["listens at port"])?;
-    assert_eq!(lab.left(), Vec::<String>::new());
+    assert_eq!(lab.running(), Vec::<String>::new());
     Ok(())
 }
 
@@ -162,7 +162,7 @@ fn a_failure_only_under_a_setting_has_a_reason() -> Outcome {
     }
     assert_eq!(candidate(&found, "fine")["status"], "same", "{found}");
     assert_eq!((&found["best"], &found["paste"]), (&Value::Null, &Value::Null));
-    assert_eq!(lab.left(), Vec::<String>::new());
+    assert_eq!(lab.running(), Vec::<String>::new());
     let injected = text_of_library("libx && touch /tmp/owned");
     std::fs::write(&catalogue, injected)?;
     complains(
@@ -184,7 +184,7 @@ fn options_that_would_be_changed_are_refused() -> Outcome {
 }
 
 #[test]
-fn a_first_run_that_fails_is_not_remembered() -> Outcome {
+fn a_failed_first_run_is_repeated() -> Outcome {
     let lab = Lab::new()?;
     let (folder, flag) = (lab.path("kept"), lab.path("flag"));
     let script = format!("test -e {flag}");
@@ -198,7 +198,7 @@ fn a_first_run_that_fails_is_not_remembered() -> Outcome {
 }
 
 #[test]
-fn a_run_without_settings_that_fails_once_costs_its_round_only() -> Outcome {
+fn one_failed_run_without_settings_drops_only_its_round() -> Outcome {
     let lab = Lab::new()?;
     let (catalogue, count) = (lab.path("own.toml"), lab.path("count"));
     let fine = "[[candidate]]\nid = \"fine\"\ntitle = \"t\"\nkind = \"setting\"\ncost = \"c\"\nsource = [\"s\"]\n\
@@ -222,7 +222,7 @@ fn a_run_without_settings_that_fails_once_costs_its_round_only() -> Outcome {
     Ok(())
 }
 
-/// Holds 40 MiB and ends at once, as soon as something traces it.
+/// Holds 40 MiB and ends as soon as it has a tracer.
 const UNTIL_TRACED: &str = r"
 import os, time
 held = bytearray(40 << 20)
@@ -232,7 +232,7 @@ os._exit(0)
 ";
 
 #[test]
-fn a_shell_s_mark_does_not_count_for_its_children() -> Outcome {
+fn a_shells_mark_does_not_count_for_its_children() -> Outcome {
     if !has(here!(), "python3") {
         return Ok(());
     }
@@ -331,9 +331,9 @@ fn recording_in(kept: &str) -> String {
     format!("{kept}/work-0/0/recording.strandline")
 }
 
-/// Programs that send no marks and release memory as they end: the level before that counts, not
-/// what was left at the last instant. Courses too fast for a busy machine are tested in
-/// `crates/lab/src/trial/settled.rs`.
+/// For programs that send no marks and release memory as they end, the level before that release
+/// counts, and not the memory at the last instant. Unit tests of `crates/lab/src/trial/settled.rs`
+/// have courses that are too fast for a busy machine.
 #[test]
 fn without_marks_the_level_before_the_end_counts() -> Outcome {
     let holder = compile("holder", &Libc::system())?.display().to_string();
@@ -362,7 +362,7 @@ fn without_marks_the_level_before_the_end_counts() -> Outcome {
 }
 
 #[test]
-fn what_another_allocator_does_not_keep_is_found_without_a_mark() -> Outcome {
+fn memory_that_another_allocator_releases_is_found_without_a_mark() -> Outcome {
     let test = here!();
     let holder = compile("holder", &Libc::system())?.display().to_string();
     let lab = Lab::new()?;

@@ -1,4 +1,5 @@
-//! Faults around a recording: strandline is killed, the disk is full. The command never notices.
+//! Faults around a recording: strandline is killed, or the disk is full. They have no effect on the
+//! command.
 
 use std::path::Path;
 use std::process::Command;
@@ -14,17 +15,18 @@ use crate::support::{Outcome, Result, for_each, here, repetitions};
 /// Instant at which the recorder is killed.
 #[derive(Clone, Copy, Debug)]
 enum When {
-    /// A time after its start: before or while the command starts, or later on a fast machine.
+    /// A time after the recorder's start: before or while the command starts, or later on a fast
+    /// machine.
     After(Duration),
     /// A time after the command has begun.
     Running(Duration),
-    /// While it traces the command to see its exit.
-    Watching,
-    /// While it takes a ledger of the command's child, at a mark.
-    Looking,
+    /// While the recorder traces the command to catch its exit.
+    WatchingExit,
+    /// While the recorder takes a ledger of the command's child, at a mark.
+    TakingLedger,
 }
 
-/// A number that differs from turn to turn and is spread over a range; the same in every run.
+/// A pseudo-random number below `range` that depends on the turn only.
 fn scattered(turn: u64, range: u64) -> u64 {
     (turn.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33) % range.max(1)
 }
@@ -43,11 +45,11 @@ fn wait_for(when: When, pid_file: &Path) -> Outcome {
             begun()?;
             std::thread::sleep(pause);
         }
-        When::Watching => assert!(until_traced(begun()?), "nothing traced the command"),
-        When::Looking => {
+        When::WatchingExit => assert!(until_traced(begun()?), "the recorder did not trace the command"),
+        When::TakingLedger => {
             let shell = begun()?;
             let child = until("the command's child", || Ok(children(shell).first().copied()))?;
-            assert!(until_traced(child), "nothing traced the command's child");
+            assert!(until_traced(child), "the recorder did not trace the command's child");
         }
     }
     Ok(())
@@ -65,7 +67,7 @@ fn own_status(done: &Path, recorder: i32) -> Result<String> {
 }
 
 /// Kills the recorder; the command must run to its own end, which it writes to a file.
-fn killed(flags: &[&str], when: When) -> Outcome {
+fn check_command_survives(flags: &[&str], when: When) -> Outcome {
     let place = Place::new()?;
     let (go, done) = (place.folder.0.join("go"), place.folder.0.join("done"));
     let pid_file = done.with_extension("pid");
@@ -82,8 +84,8 @@ fn killed(flags: &[&str], when: When) -> Outcome {
     started.child.wait()?;
     // Either the recorder was killed before it started the command, or the command is starting.
     let begun = until("the command", || {
-        let is_there = std::fs::exists(&pid_file)?;
-        Ok((is_there || group_is_empty(recorder)).then_some(is_there))
+        let has_begun = std::fs::exists(&pid_file)?;
+        Ok((has_begun || group_is_empty(recorder)).then_some(has_begun))
     })?;
     if !begun {
         return Ok(());
@@ -93,7 +95,7 @@ fn killed(flags: &[&str], when: When) -> Outcome {
     if std::fs::metadata(&place.file).is_ok_and(|data| data.len() > 0) {
         let report = report(&place.file)?;
         assert_eq!(report["exit"]["status"], serde_json::Value::Null);
-        assert!(!caveats(&report).is_empty(), "that it has no end is not said");
+        assert!(!caveats(&report).is_empty(), "no caveat says that the recording has no end");
     }
     Ok(())
 }
@@ -120,9 +122,9 @@ fn the_command_survives_a_killed_recorder() -> Outcome {
     for_each(0..repetitions(48, 400), |turn| {
         let pause = |range| Duration::from_micros(scattered(turn + 1, range));
         let (flags, running) = match turn % 3 {
-            0 => (&["--ledger", "marks,exit", "--quiet-for", "0"][..], When::Looking),
+            0 => (&["--ledger", "marks,exit", "--quiet-for", "0"][..], When::TakingLedger),
             1 => (&["--ledger", "none"][..], When::Running(pause(20_000))),
-            _ => (&["--ledger", "exit"][..], When::Watching),
+            _ => (&["--ledger", "exit"][..], When::WatchingExit),
         };
         // On a slow machine the command may not have started after a fixed time: half of the kills
         // come while it runs.
@@ -131,13 +133,13 @@ fn the_command_survives_a_killed_recorder() -> Outcome {
             2 => When::After(pause(120_000)),
             _ => running,
         };
-        killed(flags, when).map_err(|error| format!("{when:?}: {error}").into())
+        check_command_survives(flags, when).map_err(|error| format!("{when:?}: {error}").into())
     })
 }
 
-/// Waits until process `pid` is stopped at its exit by its tracer, or gone; true if it is stopped.
-/// Spins to notice early.
-fn until_it_stands(pid: i32) -> bool {
+/// Waits until its tracer has stopped process `pid` at its exit, or it has ended; true if it is
+/// stopped. Polls without a pause, to return early in the stop.
+fn until_stopped_at_exit(pid: i32) -> bool {
     let start = Instant::now();
     while start.elapsed() < PATIENCE {
         match state(pid, pid) {
@@ -149,8 +151,9 @@ fn until_it_stands(pid: i32) -> bool {
     false
 }
 
-/// Kills the recorder while a process is stopped at its exit; returns whether it was. A recorder
-/// that was stopped before cannot release it; a running one is killed `pause` into the ledger.
+/// Kills the recorder while it holds a process at its exit; returns whether it held it. A recorder
+/// that was stopped before cannot release the process; a running one is killed `pause` after the
+/// exit stop.
 fn killed_at_the_exit(subject: &str, is_stopped: bool, pause: Duration) -> Result<bool> {
     let place = Place::new()?;
     let (go, done) = (place.folder.0.join("go"), place.folder.0.join("done"));
@@ -169,29 +172,32 @@ fn killed_at_the_exit(subject: &str, is_stopped: bool, pause: Duration) -> Resul
         })?;
     }
     std::fs::write(&go, "")?;
-    if until_it_stands(pid) {
+    if until_stopped_at_exit(pid) {
         std::thread::sleep(pause);
     }
-    let stands = state(pid, pid) == Some('t');
+    let is_held = state(pid, pid) == Some('t');
     signal(recorder, 9);
     started.child.wait()?;
     assert_eq!(own_status(&done, recorder)?, "4\n");
-    Ok(stands)
+    Ok(is_held)
 }
 
 #[test]
-fn a_recorder_killed_at_the_exit_does_not_hold_it() -> Outcome {
+fn a_recorder_killed_at_the_exit_does_not_block_the_process() -> Outcome {
     let subject = recorded()?;
     let (mut turn, mut caught) = (0, 0);
-    // How many ledgers are under way when the recorder is killed depends on the machine: one at least has to be.
+    // The number of kills that hit a ledger depends on the machine: at least one must.
     while turn < repetitions(8, 100) || caught == 0 {
         let is_stopped = turn % 2 == 0;
-        // The duration of a ledger differs by machine: half of these kills come at once.
+        // The duration of a ledger depends on the machine: half of these kills are immediate.
         let at_once = is_stopped || turn % 4 == 1;
         let pause = Duration::from_micros(if at_once { 0 } else { scattered(turn, 2_000) });
-        let stood = killed_at_the_exit(&subject, is_stopped, pause)?;
-        assert!(stood || !is_stopped, "it was not held at its end although its tracer was stopped");
-        caught += u32::from(stood && !is_stopped);
+        let was_held = killed_at_the_exit(&subject, is_stopped, pause)?;
+        assert!(
+            was_held || !is_stopped,
+            "the process was not held at its exit although its tracer was stopped"
+        );
+        caught += u32::from(was_held && !is_stopped);
         turn += 1;
     }
     Ok(())
@@ -203,7 +209,7 @@ fn last_second(report: &serde_json::Value) -> Result<f64> {
 }
 
 #[test]
-fn what_a_killed_recorder_wrote_is_there_but_for_the_last_second() -> Outcome {
+fn a_killed_recorder_loses_at_most_the_last_second() -> Outcome {
     let place = Place::new()?;
     let mut started = Started::new(place.command(&["--ledger", "none"], &["sleep", "300"]))?;
     let shown = place.until_reported("a second of samples", |report| {
@@ -243,7 +249,7 @@ impl Drop for Disk {
 }
 
 #[test]
-fn a_full_disk_costs_the_recording_and_not_the_command() -> Outcome {
+fn a_full_disk_ends_the_recording_and_not_the_command() -> Outcome {
     if !is_root(here!()) {
         return Ok(());
     }
@@ -270,11 +276,11 @@ fn recording_resumes_once_the_disk_has_space_and_reports_the_loss() -> Outcome {
     let mut place = Place::new()?;
     let Some(disk) = Disk::new(here!(), &place, "256k")? else { return Ok(()) };
     place.file = disk.0.join("a.strandline");
-    let [ballast, fill, room, said] = [
+    let [ballast, fill, room, stderr] = [
         disk.0.join("ballast"),
         place.folder.0.join("fill"),
         place.folder.0.join("room"),
-        place.folder.0.join("said"),
+        place.folder.0.join("stderr"),
     ];
     let script = format!(
         "{0} mark first; until test -e {1}; do sleep 0.01; done; dd if=/dev/zero of={2} bs=4k 2> /dev/null; until test -e {3}; do sleep 0.01; done; {0} mark last; exit 4",
@@ -283,8 +289,8 @@ fn recording_resumes_once_the_disk_has_space_and_reports_the_loss() -> Outcome {
         ballast.display(),
         room.display()
     );
-    let (file, said_path) = (place.file.display().to_string(), said.display().to_string());
-    let shell = ["sh", "-c", "exec \"$@\" 2> \"$0\"", said_path.as_str()];
+    let (file, stderr_path) = (place.file.display().to_string(), stderr.display().to_string());
+    let shell = ["sh", "-c", "exec \"$@\" 2> \"$0\"", stderr_path.as_str()];
     let run = [
         program(),
         "run",
@@ -304,7 +310,7 @@ fn recording_resumes_once_the_disk_has_space_and_reports_the_loss() -> Outcome {
     place.until_reported("the first mark", has_first)?;
     std::fs::write(&fill, "")?;
     until_true("a frame that cannot be written", || {
-        std::fs::read_to_string(&said).is_ok_and(|text| text.contains("the command runs on"))
+        std::fs::read_to_string(&stderr).is_ok_and(|text| text.contains("the command runs on"))
     })?;
     std::fs::remove_file(&ballast)?;
     std::fs::write(&room, "")?;
@@ -318,10 +324,10 @@ fn recording_resumes_once_the_disk_has_space_and_reports_the_loss() -> Outcome {
 }
 
 #[test]
-fn nothing_can_be_written_at_all() -> Outcome {
+fn the_command_runs_if_no_recording_can_be_written() -> Outcome {
     let place = Place { file: "/dev/full".into(), ..Place::new()? };
-    let ended = place.run(&[], &["sh", "-c", "echo said; exit 5"])?;
-    assert_eq!((ended.how(), ended.text().as_str()), (5, "said\n"));
+    let ended = place.run(&[], &["sh", "-c", "echo printed; exit 5"])?;
+    assert_eq!((ended.how(), ended.text().as_str()), (5, "printed\n"));
     assert!(
         ended.complaint().contains("/dev/full") && ended.complaint().lines().count() == 1,
         "{}",
@@ -331,7 +337,7 @@ fn nothing_can_be_written_at_all() -> Outcome {
 }
 
 #[test]
-fn a_pipe_is_no_place_for_a_recording() -> Outcome {
+fn a_recording_to_a_pipe_is_refused() -> Outcome {
     if !has(here!(), "mkfifo") {
         return Ok(());
     }
@@ -344,7 +350,7 @@ fn a_pipe_is_no_place_for_a_recording() -> Outcome {
 }
 
 #[test]
-fn a_closed_reader_ends_nothing() -> Outcome {
+fn a_broken_pipe_ends_the_command_and_not_the_recording() -> Outcome {
     // The command's output goes to a pipe without a reader: the command itself gets the error.
     let place = Place::new()?;
     let file = place.file.display();

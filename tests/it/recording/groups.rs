@@ -1,4 +1,4 @@
-//! The control group of what is recorded: its rows over time, and what it held at a kill.
+//! The control group of a recorded process: its rows over time, and its rows at a kill.
 
 #![cfg(test)]
 
@@ -15,7 +15,7 @@ use crate::support::{Outcome, Result, here, skipped, strandline};
 
 const MIB: u64 = 1 << 20;
 
-/// A file in shared memory, and after a line of input anonymous memory without end.
+/// Makes a file in shared memory, and after a line of input allocates anonymous memory without end.
 const HUNGRY: &str = "\
 import os, sys
 file = os.memfd_create('held')
@@ -25,7 +25,7 @@ blocks = []
 while True:
     blocks.append(bytearray(b'x' * (1 << 20)))";
 
-/// Anonymous memory that stays.
+/// Holds anonymous memory.
 const STEADY: &str = "\
 heap = bytearray(30 << 20)
 print('ready', flush=True)
@@ -44,7 +44,7 @@ fn last(group: &Value) -> Result<(Vec<RowBytes>, u64)> {
 }
 
 /// Fails unless the rows of every sample add up to its charge.
-fn adds_up(group: &Value) -> Outcome {
+fn check_sums(group: &Value) -> Outcome {
     let samples = &group["samples"];
     for (index, charge) in list(samples, "current_bytes").iter().enumerate() {
         let bytes = list(samples, "rows").iter().filter_map(|row| row["bytes"][index].as_u64());
@@ -76,7 +76,7 @@ fn a_kill_at_the_limit_has_the_group_s_rows() -> Outcome {
     let ended = started.finish()?;
     assert_eq!(ended.how(), 1009, "{}", ended.complaint());
     let report = place.report()?;
-    adds_up(&list(&report, "groups")[0])?;
+    check_sums(&list(&report, "groups")[0])?;
     let kill = &report["exit"]["group_kill"];
     assert!(number(kill, "kills")? >= 1, "{kill:#}");
     assert_eq!(number(kill, "effective_limit_bytes")?, 48 * MIB);
@@ -91,11 +91,11 @@ fn a_kill_at_the_limit_has_the_group_s_rows() -> Outcome {
     assert!(kill["sample_seconds"].as_f64() <= kill["noticed_seconds"].as_f64(), "{kill:#}");
     let unknown = kill["unknown"].as_str().ok_or("no sentence on what is not known")?;
     assert!(unknown.contains("which limit was met"), "{kill:#}");
-    is_shown(&place, kill, unknown)
+    check_shown(&place, kill, unknown)
 }
 
 /// Fails unless the rows of each line of the table add up to its charge.
-fn table_adds_up(place: &Place) -> Outcome {
+fn check_table_sums(place: &Place) -> Outcome {
     let made = strandline::run(&["report", &place.file.display().to_string(), "--format", "groups-csv"])?;
     assert_eq!(made.status, Some(0), "{}", made.summary());
     let mut lines = made.stdout.lines().map(|line| line.split(',').collect::<Vec<_>>());
@@ -112,8 +112,8 @@ fn table_adds_up(place: &Place) -> Outcome {
 }
 
 /// Fails unless page and terminal have the figures of the document.
-fn is_shown(place: &Place, kill: &Value, unknown: &str) -> Outcome {
-    table_adds_up(place)?;
+fn check_shown(place: &Place, kill: &Value, unknown: &str) -> Outcome {
+    check_table_sums(place)?;
     let file = place.file.display().to_string();
     let page = place.folder.0.join("a.html").display().to_string();
     let made = strandline::run(&["report", &file, "--format", "html", "-o", &page])?;
@@ -162,7 +162,7 @@ fn a_recorded_process_has_the_rows_of_its_group() -> Outcome {
     assert_eq!(recorder.finish()?.how(), 0);
     let report = place.report()?;
     let [recorded] = list(&report, "groups") else { return Err(format!("{:#}", report["groups"]).into()) };
-    adds_up(recorded)?;
+    check_sums(recorded)?;
     assert_eq!(recorded["path"], document["cgroup"]["path"]);
     assert_eq!(list(recorded, "limits").len(), 2, "{recorded:#}");
     let (rows, charge) = last(recorded)?;

@@ -26,7 +26,7 @@ const COLUMNS: [&str; 15] = [
     "threads",
 ];
 
-fn near(what: &str, got: i64, wanted: i64) -> Outcome {
+fn check_near(what: &str, got: i64, wanted: i64) -> Outcome {
     if (got - wanted).unsigned_abs() <= MIB {
         Ok(())
     } else {
@@ -45,7 +45,7 @@ fn growth_and_release_appear_at_their_marks() -> Outcome {
     let marks = list(&report, "marks");
     for (pair, wanted) in marks.windows(2).zip([64i64 << 20, -64 << 20]) {
         for key in ["rss_bytes", "anonymous_bytes", "data_bytes", "virtual_bytes"] {
-            near(key, signed(&pair[1], key)? - signed(&pair[0], key)?, wanted)?;
+            check_near(key, signed(&pair[1], key)? - signed(&pair[0], key)?, wanted)?;
         }
     }
     // The program prints values that it read one system call before it sent the mark.
@@ -67,13 +67,13 @@ fn ledgers_at_marks_and_exit_keep_the_invariants() -> Outcome {
     let moments: Vec<_> = list(&report, "ledgers").iter().filter_map(|one| one["at"].as_str()).collect();
     assert_eq!(moments, ["begun", "grown", "freed", "exit"]);
     for ledger in list(&report, "ledgers") {
-        invariants::hold(&ledger["explain"])?;
+        invariants::check(&ledger["explain"])?;
         assert!(ledger["seconds"].as_f64().is_some() && number(ledger, "pid")? > 0);
     }
     let rss = |index: usize| number(&list(&report, "ledgers")[index]["explain"]["kernel"], "rss_bytes");
-    near("the ledgers' growth", i64::try_from(rss(1)?)? - i64::try_from(rss(0)?)?, 64 << 20)?;
+    check_near("the ledgers' growth", i64::try_from(rss(1)?)? - i64::try_from(rss(0)?)?, 64 << 20)?;
     let live = strandline::row(&list(&report, "ledgers")[1]["explain"], "glibc.mmapped");
-    near("glibc.mmapped", i64::try_from(live)?, 64 << 20)?;
+    check_near("glibc.mmapped", i64::try_from(live)?, 64 << 20)?;
     Ok(())
 }
 
@@ -99,7 +99,7 @@ fn samples_are_columns_of_one_length_in_order() -> Outcome {
     assert!(number(cost, "samples")? > 0 && cost["missed"].is_u64());
     assert!(cost["own_cpu_seconds"].is_f64() && number(cost, "own_peak_rss_bytes")? > 0);
     assert_eq!(report["exit"]["status"], 0);
-    near("the exit's high water", signed(&report["exit"], "high_water_bytes")?, 13 << 20)?;
+    check_near("the exit's high water", signed(&report["exit"], "high_water_bytes")?, 13 << 20)?;
     Ok(())
 }
 

@@ -9,8 +9,8 @@ use std::process::Command;
 use crate::support::browser::browser;
 use crate::support::{Folder, Outcome, Result, here, strandline};
 
-/// Allocates, frees, and sends a mark with a given name at each step. It runs on when the recording
-/// has samples of the step: what its second growth brings was sampled meanwhile.
+/// Allocates, frees, and sends a mark with a given name at each step. It continues when the
+/// recording has grown twice: the recorder took the samples of the second growth during the step.
 const PROGRAM: &str = r#"
 import os, socket, subprocess, time
 own = socket.socket(fileno=os.dup(int(os.environ["STRANDLINE_MARK_FD"])))
@@ -43,7 +43,7 @@ child.communicate()
 "#;
 const MARKS: [&str; 5] = ["start", "loaded", "indexed", "buffered", "freed most items"];
 /// A mark name that an attacker would choose.
-const EVIL: &str = "</script><img src=x onerror=alert(1)><svg onload=alert(2)>\u{202e}漢字\"'&";
+const HOSTILE_NAME: &str = "</script><img src=x onerror=alert(1)><svg onload=alert(2)>\u{202e}漢字\"'&";
 
 /// Records the program in `folder` under `name`.
 fn record(folder: &Path, name: &str, marks: [&str; 5]) -> Result<PathBuf> {
@@ -84,12 +84,12 @@ fn the_page_shows_the_figures_of_the_document() -> Outcome {
 }
 
 #[test]
-fn names_in_a_page_stay_names() -> Outcome {
+fn hostile_names_in_a_page_are_shown_as_text() -> Outcome {
     let Some(browser) = browser(here!()) else { return Ok(()) };
     let folder = Folder::new("report-names")?;
-    let evil = record(&folder.0, "evil<script>alert(3)<!--.strandline", [EVIL; 5])?;
+    let hostile = record(&folder.0, "hostile<script>alert(3)<!--.strandline", [HOSTILE_NAME; 5])?;
     let other = record(&folder.0, "other.strandline", MARKS)?;
     // Two recordings on one page.
-    let page = report(&[&evil, &other], "html")?;
+    let page = report(&[&hostile, &other], "html")?;
     drive(&browser, &page, &[])
 }

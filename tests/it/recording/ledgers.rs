@@ -1,4 +1,4 @@
-//! Ledgers at the requested moments, and no process is traced for others.
+//! Ledgers are taken at the requested moments, and no process is traced at others.
 
 use serde_json::Value;
 
@@ -12,16 +12,16 @@ use crate::support::{Libc, Outcome, Result, for_each, here, invariants, repetiti
 const MIB: u64 = 1 << 20;
 
 #[test]
-fn a_dying_process_shows_its_memory_whatever_ends_it() -> Outcome {
+fn an_ending_process_has_a_ledger_however_it_ends() -> Outcome {
     let subject = recorded()?;
-    for_each([("exit", 4), ("segv", 1011), ("kill", 1009), ("abort", 1006), ("group", 5)], |(way, how)| {
+    for_each([("exit", 4), ("segv", 1011), ("kill", 1009), ("abort", 1006), ("group", 5)], |(ending, how)| {
         let place = Place::new()?;
-        let ended = place.run(&["--ledger", "exit"], &[&subject, "end", way])?;
+        let ended = place.run(&["--ledger", "exit"], &[&subject, "end", ending])?;
         assert_eq!(ended.how(), *how, "{}", ended.complaint());
         let report = place.report()?;
         let ledgers = ledgers_of(&report, "exit");
         assert_eq!(ledgers.len(), 1, "{:?}", caveats(&report));
-        invariants::hold(&ledgers[0]["explain"])?;
+        invariants::check(&ledgers[0]["explain"])?;
         assert!(number(&ledgers[0]["explain"]["kernel"], "rss_bytes")? >= 32 * MIB);
         assert!(number(&report["exit"], "high_water_bytes")? >= 32 * MIB);
         Ok(())
@@ -48,7 +48,7 @@ fn filled(started: &Started) -> Result<i32> {
 }
 
 #[test]
-fn a_kill_from_outside_is_caught() -> Outcome {
+fn a_process_killed_from_outside_has_a_ledger_at_its_end() -> Outcome {
     let place = Place::new()?;
     let started = Started::new(place.command(&["--ledger", "exit"], &[&recorded()?, "end", "wait"]))?;
     signal(filled(&started)?, 9);
@@ -61,12 +61,12 @@ fn a_kill_from_outside_is_caught() -> Outcome {
 }
 
 #[test]
-fn a_main_thread_that_ends_first_is_a_caveat() -> Outcome {
+fn a_main_thread_that_ends_first_has_a_caveat() -> Outcome {
     let place = Place::new()?;
     let end = place.folder.0.join("end");
     let words = [recorded()?, "end".to_owned(), "main_first".to_owned(), end.display().to_string()];
     let started = Started::new(place.command(&["--ledger", "exit"], &words.each_ref().map(String::as_str)))?;
-    // It is sampled on by its other thread, which grew.
+    // The recorder continues to sample it by its other thread, which grew.
     place.until_reported("the growth", |report| {
         let most = column(report, "rss_bytes")?.into_iter().fold(0.0, f64::max);
         Ok((most >= (40 * MIB) as f64).then_some(()))
@@ -81,18 +81,18 @@ fn a_main_thread_that_ends_first_is_a_caveat() -> Outcome {
 }
 
 /// Records a subject that grows by `count` blocks of `mebibytes` and stays at its peak until
-/// `has_come` accepts the growing report; returns the report of the whole run.
+/// `is_reached` accepts the growing report; returns the report of the whole run.
 fn recorded_until(
     flags: &[&str],
     (count, mebibytes): (&str, &str),
-    has_come: impl Fn(&Value) -> Result<bool>,
+    is_reached: impl Fn(&Value) -> Result<bool>,
 ) -> Result<Value> {
     let place = Place::new()?;
     let end = place.folder.0.join("end");
     let (subject, path) = (recorded()?, end.display().to_string());
     let words = [subject.as_str(), "steps", count, mebibytes, path.as_str()];
     let started = Started::new(place.command(flags, &words))?;
-    place.until_reported("its ledgers", |report| Ok(has_come(report)?.then_some(())))?;
+    place.until_reported("the subject's ledgers", |report| Ok(is_reached(report)?.then_some(())))?;
     std::fs::write(&end, "")?;
     let ended = started.finish()?;
     assert_eq!(ended.how(), 0, "{}", ended.complaint());
@@ -100,7 +100,7 @@ fn recorded_until(
 }
 
 #[test]
-fn the_peak_is_caught_within_a_tenth() -> Outcome {
+fn a_ledger_is_taken_within_a_tenth_of_the_peak() -> Outcome {
     // After a ledger, none is taken for ten times its duration: the subject waits for the ledger of
     // its peak.
     let rss = |ledger: &Value| number(&ledger["explain"]["kernel"], "rss_bytes");
@@ -115,7 +115,7 @@ fn the_peak_is_caught_within_a_tenth() -> Outcome {
     let share = last["share_of_peak"].as_f64().ok_or("no share")?;
     assert!((share - rss / high_water).abs() < 0.02, "{share}, {rss} of {high_water}");
     assert!(share * 1.1 >= 1.0, "{share}");
-    invariants::hold(&last["explain"])
+    invariants::check(&last["explain"])
 }
 
 #[test]
@@ -132,9 +132,9 @@ fn there_are_ledgers_at_the_peak_and_at_the_end() -> Outcome {
     Ok(())
 }
 
-/// All threads but the main one have ended while it is held at its end.
+/// At its exit stop, all threads but the main one have ended.
 #[test]
-fn an_end_in_a_ledger_is_caught() -> Outcome {
+fn a_process_killed_during_a_ledger_has_a_ledger_at_its_end() -> Outcome {
     let (one, several) = (recorded()?, restless()?);
     let commands = [vec![one.as_str(), "end", "never"], vec![several.as_str(), "threads"]];
     for_each((0..repetitions(5, 50)).flat_map(|_| commands.clone()), |command| {
@@ -149,20 +149,20 @@ fn an_end_in_a_ledger_is_caught() -> Outcome {
         let report = place.report()?;
         let exits = ledgers_of(&report, "exit");
         assert_eq!(exits.len(), 1, "{}", report["caveats"]);
-        invariants::hold(&exits[0]["explain"])
+        invariants::check(&exits[0]["explain"])
     })
 }
 
-/// The kernel makes a tracer wait for execve, and execve for the tracer's dead threads. A recorder
-/// that waits for itself is killed by its watchdog.
+/// The kernel makes a tracer wait for execve, and execve wait for dead threads that the tracer has
+/// not reaped. The watchdog kills a recorder in this deadlock.
 #[test]
-fn a_program_that_replaces_itself_is_not_held() -> Outcome {
+fn a_program_that_executes_itself_is_not_blocked() -> Outcome {
     let (subject, count) = (restless()?, repetitions(150, 5_000).to_string());
     for_each(["thread", "main"], |by| {
         let flags = ["--ledger", "every=100ms,peak,exit", "--quiet-for", "1ms"];
         let (ended, report) = recording(&flags, &[&subject, "exec", by, &count])?;
         assert_eq!(ended.how(), 0, "{by}: {}", ended.complaint());
-        // It may end just after it has replaced itself, before it is watched again.
+        // It may end just after an exec, before the recorder watches it again.
         let is_known = |code: &String| code == "not_watched";
         let ends =
             ledgers_of(&report, "exit").len() + caveats(&report).iter().filter(|it| is_known(it)).count();
@@ -185,8 +185,8 @@ fn a_program_that_a_thread_started_is_watched() -> Outcome {
     })
 }
 
-/// The limit is 64 watched descendants at one time. Each child ends once it is traced, or fails after
-/// some 30 s.
+/// The limit is 64 watched descendants at one time. Each child ends once it is traced, or fails
+/// after some 30 s.
 #[test]
 fn more_children_than_can_be_watched_at_once_are_watched_in_turn() -> Outcome {
     if !has(here!(), "bash") || !has(here!(), "perl") {
@@ -203,7 +203,7 @@ fn more_children_than_can_be_watched_at_once_are_watched_in_turn() -> Outcome {
     Ok(())
 }
 
-/// A thread that ends while the process is being stopped does not hold up the stop.
+/// A thread that ends while the process is being stopped does not delay the stop.
 #[test]
 fn a_program_with_short_threads_is_stopped_completely() -> Outcome {
     let count = repetitions(1_500, 20_000).to_string();
@@ -216,8 +216,8 @@ fn a_program_with_short_threads_is_stopped_completely() -> Outcome {
     Ok(())
 }
 
-/// Signals reach a watched program while a ledger is made of its snapshot: it is not taken for a
-/// stopped one.
+/// Signals reach a watched program while the recorder makes a ledger of its snapshot: the recorder
+/// must not treat it as stopped.
 #[test]
 fn signals_pass_while_a_ledger_is_made() -> Outcome {
     let script = "
@@ -289,16 +289,16 @@ fn a_watched_process_survives_stop_and_continue() -> Outcome {
             .until_reported("more ledgers", |report| Ok(Some(of_every(report)).filter(|&count| count > than)))
     };
     let mut taken = wait_for_more(0)?;
-    // It is read while it is stopped, stays stopped, and runs on when it is continued.
+    // The recorder reads it while it is stopped; it stays stopped, and runs when it is continued.
     for _ in 0..3 {
         signal(pid, 19);
         taken = wait_for_more(taken + 1)?;
         assert!(matches!(state(pid, pid), Some('T' | 't')));
         let before = processor_time(pid)?;
         taken = wait_for_more(taken)?;
-        assert_eq!(processor_time(pid)?, before, "it ran while it was stopped");
+        assert_eq!(processor_time(pid)?, before, "the process ran while it was stopped");
         signal(pid, 18);
-        until("the process to run on", || Ok(matches!(state(pid, pid), Some('S' | 'R')).then_some(())))?;
+        until("the process to continue", || Ok(matches!(state(pid, pid), Some('S' | 'R')).then_some(())))?;
     }
     signal(pid, 9);
     assert_eq!(started.finish()?.how(), 1009);
@@ -313,7 +313,7 @@ fn ledgers_are_taken_at_the_requested_interval() -> Outcome {
     let every = ledgers_of(&report, "every");
     let lasted = report["exit"]["seconds"].as_f64().ok_or("no end")?;
     assert!((2..=(lasted / 0.1) as usize + 1).contains(&every.len()), "{} in {lasted} s", every.len());
-    for_each(every, |ledger| invariants::hold(&ledger["explain"]))
+    for_each(every, |ledger| invariants::check(&ledger["explain"]))
 }
 
 /// Returns the tracer of a recorded process.

@@ -1,5 +1,5 @@
-//! Limits on a recorded command: they act as without strandline, and the recording has the way the
-//! command ended.
+//! Limits on a recorded command: they act as without strandline, and the recording has the
+//! command's exit status or signal.
 
 use serde_json::Value;
 
@@ -75,7 +75,7 @@ fn in_a_group(place: &Place, words: &[&str]) -> Result<(Ended, String)> {
 }
 
 #[test]
-fn a_limit_on_memory_is_a_control_groups() -> Outcome {
+fn a_memory_limit_is_set_on_a_control_group() -> Outcome {
     let test = here!();
     if !is_root(test) {
         return Ok(());
@@ -114,8 +114,8 @@ fn a_limit_that_cannot_be_set_is_refused_with_the_reason() -> Outcome {
     let run = [own.as_str(), "run", "--limit-memory", "64MiB", "-o", &file, "--", "echo", "never"];
     let ended = finish(command(&[&user[..], &run].concat()), b"")?;
     assert_eq!((ended.how(), ended.text().as_str()), (125, ""));
-    let said = ended.complaint();
-    assert!(said.contains("--limit-address-space") && said.lines().count() == 1, "{said}");
+    let stderr = ended.complaint();
+    assert!(stderr.contains("--limit-address-space") && stderr.lines().count() == 1, "{stderr}");
     assert!(!place.file.exists());
     Ok(())
 }

@@ -6,7 +6,7 @@ use crate::support::recording::{
     Place, Started, caveats, column, has, is_root, ledgers_of, list, mark_names, number, program, recorded,
     recording,
 };
-use crate::support::{Outcome, for_each, harmless, here, repetitions, strandline};
+use crate::support::{Outcome, check_no_control_characters, for_each, here, repetitions, strandline};
 
 #[test]
 fn a_shell_marks_itself() -> Outcome {
@@ -52,11 +52,11 @@ fn hostile_names_are_harmless() -> Outcome {
     assert_eq!(names, wanted);
     assert_eq!(caveats(&report), ["mark_name_cut"]);
     let file = place.file.display().to_string();
-    harmless(&strandline::run(&["report", &file])?.stdout)?;
+    check_no_control_characters(&strandline::run(&["report", &file])?.stdout)?;
     let html = strandline::run(&["report", "--format", "html", &file])?.stdout;
     assert!(!html.contains("</script><b>"), "a name ends the page's script");
     let svg = strandline::run(&["report", "--format", "svg", &file])?.stdout;
-    harmless(&svg)?;
+    check_no_control_characters(&svg)?;
     assert!(!svg.contains("<b>"), "a name is markup");
     let csv = strandline::run(&["report", "--format", "csv", &file])?.stdout;
     assert!(
@@ -69,9 +69,9 @@ fn hostile_names_are_harmless() -> Outcome {
 /// Checks that each of `processes` has its `count` marks in order. A process that reads the answer
 /// meant for another may end before its last mark can be measured; a caveat must then name the
 /// mark.
-fn all_told(report: &Value, processes: u64, count: u64) -> Outcome {
+fn all_recorded(report: &Value, processes: u64, count: u64) -> Outcome {
     let caveats = list(report, "caveats").iter().filter(|caveat| caveat["code"] == "mark_without_sample");
-    let said = caveats.filter_map(|caveat| caveat["text"].as_str()).collect::<String>();
+    let caveat_text = caveats.filter_map(|caveat| caveat["text"].as_str()).collect::<String>();
     for process in 0..processes {
         let prefix = format!("p{process}-");
         let is_its = |mark: &&Value| mark["name"].as_str().is_some_and(|name| name.starts_with(&prefix));
@@ -79,7 +79,7 @@ fn all_told(report: &Value, processes: u64, count: u64) -> Outcome {
         let names: Vec<_> = marks.iter().filter_map(|mark| mark["name"].as_str()).collect();
         let wanted = (0..count).map(|one| format!("{prefix}{one}"));
         let missing: Vec<_> = wanted.clone().filter(|name| !names.contains(&name.as_str())).collect();
-        assert!(missing.iter().all(|name| said.contains(&format!("{name:?}"))), "lost: {missing:?}");
+        assert!(missing.iter().all(|name| caveat_text.contains(&format!("{name:?}"))), "lost: {missing:?}");
         assert!(names.iter().copied().eq(
             wanted.filter(|name| !missing.contains(name)).collect::<Vec<_>>().iter().map(String::as_str)
         ));
@@ -94,14 +94,14 @@ fn all_told(report: &Value, processes: u64, count: u64) -> Outcome {
 #[test]
 fn simultaneous_marks_of_two_processes_are_all_recorded() -> Outcome {
     let (_, report) = recording(&["--ledger", "none"], &[&recorded()?, "storm", "2", "1000"])?;
-    all_told(&report, 2, 1000)
+    all_recorded(&report, 2, 1000)
 }
 
 #[test]
-fn many_that_mark_at_once_with_ledgers_are_all_answered() -> Outcome {
-    // Nobody ends while a mark waits for its ledger.
+fn simultaneous_marks_with_ledgers_are_all_answered() -> Outcome {
+    // No process ends while a mark waits for its ledger.
     let (_, report) = recording(&["--ledger", "marks"], &[&recorded()?, "storm", "8", "10", "stay"])?;
-    all_told(&report, 8, 10)?;
+    all_recorded(&report, 8, 10)?;
     assert_eq!(mark_names(&report).len(), 80);
     assert_eq!(ledgers_of(&report, "mark").len(), 80, "{:?}", caveats(&report));
     Ok(())
@@ -119,8 +119,8 @@ fn a_flood_of_marks_stops_no_process() -> Outcome {
     })
 }
 
-/// The mark is beyond the number of answers that the recorder keeps track of, and the process that
-/// reported the others has ended.
+/// The mark exceeds the number of answers that the recorder keeps track of, and the process that
+/// sent the others has ended.
 #[test]
 fn a_mark_after_a_flood_is_answered() -> Outcome {
     let (ended, report) = recording(&["--ledger", "marks"], &[&recorded()?, "after-flood", "6000"])?;
@@ -134,9 +134,9 @@ fn marks_of_processes_that_do_not_wait_leave_nothing_behind() -> Outcome {
     if !has(here!(), "bash") {
         return Ok(());
     }
-    // Each process sends a mark and ends before it can be measured. The shell lives on until all
-    // of this is in the recording.
-    let script = "for ((i = 0; i < 300; i++)); do (echo gone >&$STRANDLINE_MARK_FD) & done; wait; echo all >&$STRANDLINE_MARK_FD; read end";
+    // Each process sends a mark and ends before it can be measured. The shell continues until the
+    // recording has all of them.
+    let script = "for ((i = 0; i < 300; i++)); do (echo ended >&$STRANDLINE_MARK_FD) & done; wait; echo all >&$STRANDLINE_MARK_FD; read end";
     let place = Place::new()?;
     let started = Started::new(place.command(&["--ledger", "none"], &["bash", "-c", script]))?;
     place.until_reported("the ends of all but the shell", |report| {
@@ -175,7 +175,7 @@ fn marks_of_processes_that_do_not_wait_leave_nothing_behind() -> Outcome {
 }
 
 #[test]
-fn a_program_that_closes_the_socket_is_recorded_all_the_same() -> Outcome {
+fn a_program_that_closes_the_socket_is_still_recorded() -> Outcome {
     let place = Place::new()?;
     let ended = place.run(&[], &[&recorded()?, "close"])?;
     assert_eq!(ended.how(), 7, "{}", ended.complaint());

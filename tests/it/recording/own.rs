@@ -1,5 +1,5 @@
-//! A recorded command has the same streams, signals, terminal, limits, environment and end as
-//! without strandline.
+//! A recorded command has the same streams, signals, terminal, limits, environment and exit status
+//! as without strandline.
 
 use std::io::Write;
 use std::process::Command;
@@ -34,7 +34,7 @@ fn same(prefix: &[&str], words: &[&str]) -> Outcome {
 }
 
 #[test]
-fn streams_are_the_commands_byte_for_byte() -> Outcome {
+fn the_commands_streams_pass_unchanged() -> Outcome {
     let all: Vec<u8> = (0..=255).cycle().take(300_000).collect();
     let place = Place::new()?;
     let ended = finish(place.command(&[], &["sh", "-c", "tee /dev/stderr"]), &all)?;
@@ -44,7 +44,7 @@ fn streams_are_the_commands_byte_for_byte() -> Outcome {
 }
 
 #[test]
-fn exit_statuses_are_the_commands() -> Outcome {
+fn strandline_has_the_commands_exit_status() -> Outcome {
     let place = Place::new()?;
     for_each([0, 1, 2, 3, 77, 124, 125, 126, 127, 128, 137, 255], |status| {
         let ended = place.run(&["--ledger", "none"], &["sh", "-c", &format!("exit {status}")])?;
@@ -76,14 +76,14 @@ fn signals_to_strandline_reach_the_command() -> Outcome {
             .ok_or("no such signal")?;
         let ready = place.folder.0.join("ready");
         let script = format!(
-            "trap 'echo heard; exit 9' {name}; : > {}; while :; do sleep 0.01; done",
+            "trap 'echo received; exit 9' {name}; : > {}; while :; do sleep 0.01; done",
             ready.display()
         );
         let started = Started::new(place.command(&[], &["sh", "-c", &script]))?;
         until("the trap", || Ok(ready.exists().then_some(())))?;
         signal(started.pid(), number as i32);
         let ended = started.finish()?;
-        assert_eq!((ended.how(), ended.text().as_str()), (9, "heard\n"), "{}", ended.complaint());
+        assert_eq!((ended.how(), ended.text().as_str()), (9, "received\n"), "{}", ended.complaint());
         Ok(())
     })
 }
@@ -134,18 +134,18 @@ fn only_the_mark_socket_is_added() -> Outcome {
     let added: Vec<&str> =
         recorded.lines().filter(|number| !alone.lines().any(|one| one == *number)).collect();
     let script = "echo $STRANDLINE_MARK_FD; readlink /proc/self/fd/$STRANDLINE_MARK_FD | cut -d: -f1";
-    let (_, told) = both(&[], &["sh", "-c", script], &[])?;
-    assert_eq!(told.text(), format!("{}\nsocket\n", added.join(" ")));
+    let (_, ended) = both(&[], &["sh", "-c", script], &[])?;
+    assert_eq!(ended.text(), format!("{}\nsocket\n", added.join(" ")));
     Ok(())
 }
 
 #[test]
-fn a_command_that_cannot_run_has_timeout_s_exit_status() -> Outcome {
+fn a_command_that_cannot_run_has_the_exit_status_of_timeout() -> Outcome {
     let place = Place::new()?;
     let plain = place.folder.0.join("plain");
     std::fs::write(&plain, "echo never\n")?;
     let plain = plain.display().to_string();
-    for (words, status, said) in [
+    for (words, status, reason) in [
         (["no-such-command-anywhere"], 127, "not found"),
         (["/no/such/path"], 127, "not found"),
         ([plain.as_str()], 126, "cannot be run"),
@@ -155,7 +155,7 @@ fn a_command_that_cannot_run_has_timeout_s_exit_status() -> Outcome {
         let ended = place.run(&[], &words)?;
         assert_eq!(ended.how(), status, "{words:?}: {}", ended.complaint());
         assert!(
-            ended.complaint().contains(said) && ended.complaint().lines().count() == 1,
+            ended.complaint().contains(reason) && ended.complaint().lines().count() == 1,
             "{}",
             ended.complaint()
         );
@@ -202,7 +202,7 @@ fn descendant(pid: i32, part: &str) -> Option<i32> {
 }
 
 #[test]
-fn a_terminal_is_the_commands() -> Outcome {
+fn the_command_gets_the_terminal() -> Outcome {
     if !has(here!(), "script") {
         return Ok(());
     }
@@ -232,18 +232,18 @@ fn has_taken_its_signals(recorder: i32) -> bool {
 }
 
 #[test]
-fn an_interrupt_from_the_keyboard_comes_once() -> Outcome {
+fn a_keyboard_interrupt_reaches_the_command_once() -> Outcome {
     if !has(here!(), "script") {
         return Ok(());
     }
     let place = Place::new()?;
     let subject = recorded()?;
-    let (report, heard) = (place.folder.0.join("report"), place.folder.0.join("report.heard"));
+    let (report, received) = (place.folder.0.join("report"), place.folder.0.join("report.received"));
     let run = format!("{} run", program());
     let line = format!("exec {run} -o {} -- {subject} interrupts {}", place.file.display(), report.display());
     let mut terminal = on_a_terminal(&line)?;
     let caught = |pid| status_line(pid, "SigCgt").and_then(|mask| u64::from_str_radix(&mask, 16).ok());
-    until("its handler", || {
+    until("the subject's handler", || {
         let pid = descendant(terminal.pid(), &format!("{subject} interrupts"));
         Ok(pid.and_then(caught).filter(|mask| mask & 2 != 0))
     })?;
@@ -251,9 +251,9 @@ fn an_interrupt_from_the_keyboard_comes_once() -> Outcome {
     let mut typed = terminal.child.stdin.take().ok_or("no pipe")?;
     typed.write_all(b"\x03")?;
     typed.flush()?;
-    until_true("the interrupt", || heard.exists())?;
-    // A second one would come from the recorder, which also gets the terminal's interrupt.
-    until_true("the recorder to take its interrupt", || has_taken_its_signals(recorder))?;
+    until_true("the interrupt", || received.exists())?;
+    // A second one would come from the recorder, which the terminal also interrupts.
+    until_true("the recorder to handle its interrupt", || has_taken_its_signals(recorder))?;
     std::fs::write(&report, "")?;
     until("the command's end", || Ok(terminal.child.try_wait()?.is_some().then_some(())))?;
     drop(typed);
@@ -264,7 +264,7 @@ fn an_interrupt_from_the_keyboard_comes_once() -> Outcome {
 }
 
 #[test]
-fn it_can_be_stopped_and_continued_from_the_keyboard() -> Outcome {
+fn a_recording_can_be_stopped_and_continued_from_the_keyboard() -> Outcome {
     let test = here!();
     if !has(test, "script") || !has(test, "bash") {
         return Ok(());
@@ -294,7 +294,7 @@ fn it_can_be_stopped_and_continued_from_the_keyboard() -> Outcome {
     stopped.map_err(|error| format!("{error}: {:?} and {:?}", state(recorder), state(subject)))?;
 
     writeln!(typed, "fg")?;
-    until("both to go on", || {
+    until("both to continue", || {
         let is_stopped = |pid: &i32| state(*pid).to_lowercase().starts_with('t');
         Ok((![recorder, subject].iter().any(is_stopped)).then_some(()))
     })?;

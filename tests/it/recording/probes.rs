@@ -3,8 +3,8 @@
 //! (`tests/subjects/probes/serve.py`), with every possible fault of the socket; and under
 //! `strandline run`.
 //!
-//! A program with marks does, prints and ends the same as without strandline, whatever happens to
-//! strandline. A language that is not installed is skipped by name.
+//! A program with marks behaves, prints and ends as without strandline, whatever happens to
+//! strandline. The tests report a missing language by name and skip it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -27,7 +27,7 @@ const SHRINKS_KIB: u64 = 48 * 1024;
 /// [`ALWAYS`].
 const SCENARIOS: [(&str, u64); 11] = [
     ("absent", 0),
-    ("gone", 0),
+    ("hangup", 0),
     ("value=", 0),
     ("value=x", 0),
     ("value=0", 0),
@@ -48,10 +48,10 @@ const SHARES: usize = 5;
 #[derive(Debug)]
 struct Program {
     command: Vec<String>,
-    /// Its memory grows between marks: not so for a shell.
+    /// Its memory grows between marks; a shell's does not.
     grows: bool,
     /// It can distinguish a stream from other sockets.
-    tells_kinds: bool,
+    checks_socket_kind: bool,
     /// It also sends marks through a non-blocking socket.
     waits: bool,
     /// It has the task `reuse`.
@@ -70,7 +70,7 @@ impl Program {
         Self {
             command,
             grows: true,
-            tells_kinds: true,
+            checks_socket_kind: true,
             waits: true,
             reuses: true,
             crowd: None,
@@ -97,7 +97,7 @@ impl Program {
         let scenarios = SCENARIOS.into_iter().enumerate().filter(move |(index, _)| is_its(*index));
         scenarios
             .map(|(_, scenario)| scenario)
-            .filter(move |(scenario, _)| self.tells_kinds || *scenario != DATAGRAM)
+            .filter(move |(scenario, _)| self.checks_socket_kind || *scenario != DATAGRAM)
     }
 }
 
@@ -196,10 +196,10 @@ fn build(program: &str, arguments: &[&str], folder: &Path) -> Outcome {
 /// Checks every guarantee of a probe with `program`.
 fn check(name: &str, folder: &Folder, program: &Program) -> Outcome {
     let marked = serve(folder, "serve", program, &[])?;
-    complete(name, program, &marked)?;
+    check_marks(name, program, &marked)?;
     for (scenario, marks) in program.scenarios() {
         let other = serve(folder, scenario, program, &[])?;
-        same(name, scenario, &marked, &other)?;
+        check_same_result(name, scenario, &marked, &other)?;
         let written = std::fs::metadata(&other.file).map_or(0, |file| file.len());
         if other.count() != marks || written != 0 {
             return Err(
@@ -208,24 +208,24 @@ fn check(name: &str, folder: &Folder, program: &Program) -> Outcome {
         }
     }
     if program.waits {
-        complete(name, program, &serve(folder, "slow", program, &[])?)?;
+        check_marks(name, program, &serve(folder, "slow", program, &[])?)?;
     }
     if program.reuses {
-        reused(name, folder, program, &marked)?;
+        check_reused_descriptor(name, folder, program, &marked)?;
     }
-    recorded(name, folder, program, &marked)?;
+    check_recorded(name, folder, program, &marked)?;
     let Some(crowd) = program.crowd else { return Ok(()) };
     let served = serve(folder, "serve", program, &["crowd", "300"])?;
-    // The number of marks is unknown if some threads are ended early.
+    // Some subjects end threads early, so that the exact number of marks is unknown.
     if served.run.status != STATUS || served.count() <= crowd * 300 {
         return Err(format!("{name}, crowd: {}, {}", served.run.summary(), served.report).into());
     }
     Ok(())
 }
 
-/// Checks that the program itself made all five marks at the right instants, and ended as it
-/// should.
-fn complete(name: &str, program: &Program, served: &Served) -> Outcome {
+/// Checks that the program itself sent all five marks at the right instants, and ended with its
+/// status.
+fn check_marks(name: &str, program: &Program, served: &Served) -> Outcome {
     let names = served.names();
     if served.run.status != STATUS || names.len() != 5 || names[..4] != MARKS || names[4] != "n".repeat(200) {
         return Err(format!("{name}: {}, marks {names:?}", served.run.summary()).into());
@@ -235,7 +235,7 @@ fn complete(name: &str, program: &Program, served: &Served) -> Outcome {
     }
     let pids: Vec<_> = (0..5).map(|mark| served.number(mark, "pid")).collect::<Result<_>>()?;
     if pids.iter().any(|&pid| Some(pid) != served.report["pid"].as_u64()) {
-        return Err(format!("{name}: marks of {pids:?}, it is {}", served.report["pid"]).into());
+        return Err(format!("{name}: marks of {pids:?}, the program is {}", served.report["pid"]).into());
     }
     let resident = |mark| served.number(mark, "rss_kib");
     let (start, grown, freed) = (resident(0)?, resident(1)?, resident(2)?);
@@ -245,8 +245,9 @@ fn complete(name: &str, program: &Program, served: &Served) -> Outcome {
     Ok(())
 }
 
-/// Runs the program under strandline: the recording must have the marks, and the memory at each.
-fn recorded(name: &str, folder: &Folder, program: &Program, marked: &Served) -> Outcome {
+/// Runs the program under strandline: the recording must have the marks, and the memory at each
+/// mark.
+fn check_recorded(name: &str, folder: &Folder, program: &Program, marked: &Served) -> Outcome {
     let file = folder.0.join("recording").display().to_string();
     let mut arguments = vec!["run", "-o", &file];
     arguments
@@ -271,11 +272,11 @@ fn recorded(name: &str, folder: &Folder, program: &Program, marked: &Served) -> 
     Ok(())
 }
 
-/// A file that meanwhile got the descriptor's number is not written to.
-fn reused(name: &str, folder: &Folder, program: &Program, marked: &Served) -> Outcome {
+/// A probe does not write to a file that meanwhile got the descriptor's number.
+fn check_reused_descriptor(name: &str, folder: &Folder, program: &Program, marked: &Served) -> Outcome {
     let path = folder.0.join("reused");
     let other = serve(folder, "serve", program, &["reuse", &path.display().to_string()])?;
-    same(name, "reuse", marked, &other)?;
+    check_same_result(name, "reuse", marked, &other)?;
     let written = std::fs::metadata(&path)?.len();
     if other.count() == 1 && written == 0 {
         return Ok(());
@@ -283,12 +284,12 @@ fn reused(name: &str, folder: &Folder, program: &Program, marked: &Served) -> Ou
     Err(format!("{name}: {} marks, {written} bytes in a file of the program's own", other.count()).into())
 }
 
-fn same(name: &str, scenario: &str, marked: &Served, other: &Served) -> Outcome {
+fn check_same_result(name: &str, scenario: &str, marked: &Served, other: &Served) -> Outcome {
     let (a, b) = (&marked.run, &other.run);
     if (a.status, &a.stdout, &a.stderr) == (b.status, &b.stdout, &b.stderr) {
         return Ok(());
     }
-    Err(format!("{name}, {scenario}: it changed the program: {a:?}, {b:?}").into())
+    Err(format!("{name}, {scenario}: the probe changed the program: {a:?}, {b:?}").into())
 }
 
 const C_WARNINGS: [&str; 5] = ["-Wall", "-Wextra", "-Werror", "-O1", "-pthread"];
@@ -481,16 +482,16 @@ fn shell() -> Outcome {
         }
         let name = format!("{}, {}", here!(), shell[0]);
         let program = Program::new(&[shell, &[source.as_str()]].concat()).share(number);
-        let program = Program { grows: false, tells_kinds: false, waits: false, ..program };
+        let program = Program { grows: false, checks_socket_kind: false, waits: false, ..program };
         let folder = Folder::new(&format!("probes-shell-{}", shell[0]))?;
         check(&name, &folder, &program)?;
         // A mark neither runs nor changes the trap, with and without a peer.
         let served =
-            ["serve", "gone", "absent"].map(|scenario| serve(&folder, scenario, &program, &["trap", ""]));
-        let [served, gone, absent] = served;
-        let (served, gone, absent) = (served?, gone?, absent?);
-        same(&name, "trap", &absent, &served)?;
-        same(&name, "trap, gone", &absent, &gone)?;
+            ["serve", "hangup", "absent"].map(|scenario| serve(&folder, scenario, &program, &["trap", ""]));
+        let [served, hangup, absent] = served;
+        let (served, hangup, absent) = (served?, hangup?, absent?);
+        check_same_result(&name, "trap", &absent, &served)?;
+        check_same_result(&name, "trap, hangup", &absent, &hangup)?;
         assert!(absent.run.stdout.contains("echo trapped"), "{:?}", absent.run);
     }
     Ok(())

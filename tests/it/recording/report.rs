@@ -24,11 +24,11 @@ fn is_reported(file: &Path, turn: usize) -> Outcome {
     for format in formats {
         let words = [&[program(), "report", &file], &format[..]].concat();
         let ended = finish(command(&words), b"")?;
-        let said = ended.complaint();
+        let stderr = ended.complaint();
         match ended.how() {
             0 => assert!(!ended.stdout.is_empty(), "{format:?} is empty"),
-            3 => assert!(said.lines().count() == 1 && ended.stdout.is_empty(), "{format:?}: {said}"),
-            other => return Err(format!("{format:?} ended with {other}: {said}").into()),
+            3 => assert!(stderr.lines().count() == 1 && ended.stdout.is_empty(), "{format:?}: {stderr}"),
+            other => return Err(format!("{format:?} ended with {other}: {stderr}").into()),
         }
         statuses.push(ended.how());
     }

@@ -26,8 +26,8 @@ fn process<'a>(report: &'a Value, words: &[&str]) -> Result<&'a Value> {
 fn each_process_has_its_own_series() -> Outcome {
     let (subject, place) = (recorded()?, Place::new()?);
     // One is at its peak while the other reaches its own. They send their marks one after the
-    // other: of two processes that wait at once, one may read the answer meant for the other and go
-    // on unmeasured.
+    // other: of two processes that wait at once, one may read the answer meant for the other and
+    // continue unmeasured.
     let script = format!(
         "{subject} steps 2 4 {0} & until [ -e {0}.full ]; do sleep 0.01; done; {subject} steps 2 20; : > {0}; wait; {1} mark last",
         place.folder.0.join("end").display(),
@@ -138,7 +138,7 @@ fn children_are_searched_without_kernel_events() -> Outcome {
     // different ids.
     for flags in [&["-n"][..], &["-pf", "--mount-proc"]] {
         let place = Place::new()?;
-        // Polling may miss a short-lived process: the second one waits until it was seen.
+        // Polling may miss a short-lived process: the second one waits until the recording has it.
         let end = place.folder.0.join("end");
         let script = format!("{subject} grow 16; {subject} steps 2 4 {}; exit 8", end.display());
         let Some(started) = unshared(test, flags, &place, &script)? else { continue };
@@ -229,8 +229,8 @@ fn hundreds_of_processes_within_a_limit_are_survived() -> Outcome {
     // The children live until all of them are in the table, however many descriptors strandline can
     // open.
     let forked = place.until_reported("all processes", |report| {
-        let told = mark_names(report).first().map(|name| name.parse::<usize>()).transpose()?;
-        Ok(told.filter(|told| list(report, "processes").len() == told + 1))
+        let forked = mark_names(report).first().map(|name| name.parse::<usize>()).transpose()?;
+        Ok(forked.filter(|forked| list(report, "processes").len() == forked + 1))
     })?;
     std::fs::write(&end, "")?;
     let ended = started.finish()?;

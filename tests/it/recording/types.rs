@@ -86,8 +86,9 @@ fn the_type_that_grew_is_named_and_followed() -> Outcome {
         let place = Place::new()?;
         let ended = place.run(&["--ledger", "marks"], &[&[program], arguments].concat())?;
         assert_eq!(ended.how(), 0, "{program}: {}", ended.complaint());
-        let said = words(&[], &place)?;
-        let grew = said.split("types that grew most").nth(1).ok_or_else(|| format!("{program}: {said}"))?;
+        let report = words(&[], &place)?;
+        let grew =
+            report.split("types that grew most").nth(1).ok_or_else(|| format!("{program}: {report}"))?;
         assert!(grew.contains(&format!("{name} by ")), "{program}: {grew}");
         let table = words(&["--type", name], &place)?;
         let [few, many] = counts(&table)[..] else { return Err(format!("{program}: {table}").into()) };

@@ -44,7 +44,7 @@ impl Oracle {
     }
 
     /// Returns the ledger, which holds every invariant, and its entry for CPython.
-    fn look(&self) -> Result<(Value, Value)> {
+    fn explain_cpython(&self) -> Result<(Value, Value)> {
         let document = strandline::explain(self.subject.pid())?;
         let all = document["runtimes"].as_array().ok_or("no runtimes")?;
         let runtime = all.iter().find(|runtime| runtime["name"] == "cpython").ok_or("no cpython")?.clone();
@@ -57,15 +57,15 @@ impl Oracle {
     /// Whether types have the instances and bytes that the subject printed.
     fn types_agree(&self, runtime: &Value) -> Outcome {
         let known = self.subject.ready["types"].as_object().ok_or("no types")?;
-        for (name, told) in known {
+        for (name, expected) in known {
             let types = runtime["types"].as_array().ok_or("no types")?;
             let found = types.iter().find(|one| one["name"] == **name);
             let found = found.map(|one| (one["instances"].as_u64(), one["bytes"].as_u64()));
-            if found != Some((told[0].as_u64(), told[1].as_u64())) {
-                return Err(format!("{name}: expected {told}, found {found:?}").into());
+            if found != Some((expected[0].as_u64(), expected[1].as_u64())) {
+                return Err(format!("{name}: expected {expected}, found {found:?}").into());
             }
         }
-        if known.is_empty() { Err("nothing is known of types".into()) } else { Ok(()) }
+        if known.is_empty() { Err("the subject printed no types".into()) } else { Ok(()) }
     }
 }
 
@@ -100,9 +100,9 @@ fn figures_agree(oracle: &Oracle, runtime: &Value) -> Outcome {
     if oracle.figures.len() != 7 {
         return Err(format!("the subject reports {:?}", oracle.figures).into());
     }
-    for (name, told) in &oracle.figures {
-        if runtime["own"][*name].as_u64() != Some(*told) {
-            return Err(format!("{name}: expected {told}, found {}", runtime["own"][*name]).into());
+    for (name, expected) in &oracle.figures {
+        if runtime["own"][*name].as_u64() != Some(*expected) {
+            return Err(format!("{name}: expected {expected}, found {}", runtime["own"][*name]).into());
         }
     }
     Ok(())
@@ -111,7 +111,7 @@ fn figures_agree(oracle: &Oracle, runtime: &Value) -> Outcome {
 /// Whether the collector's state equals what `gc` returned; only the object counts change in
 /// between.
 fn collector_agrees(oracle: &Oracle, runtime: &Value) -> Outcome {
-    let told = &oracle.subject.ready["collector"];
+    let expected = &oracle.subject.ready["collector"];
     let collectors = runtime["cpython"]["collectors"].as_array().ok_or("no collectors")?;
     let [collector] = collectors.as_slice() else { return Err(format!("{collectors:?}").into()) };
     let all = |name: &str| -> Value {
@@ -124,15 +124,15 @@ fn collector_agrees(oracle: &Oracle, runtime: &Value) -> Outcome {
         ("collected", all("collected_objects")),
     ];
     for (name, found) in pairs {
-        if told[name] != found {
-            return Err(format!("{name}: expected {}, found {found}", told[name]).into());
+        if expected[name] != found {
+            return Err(format!("{name}: expected {}, found {found}", expected[name]).into());
         }
     }
-    if collector["collecting"] == false { Ok(()) } else { Err("it is not collecting".into()) }
+    if collector["collecting"] == false { Ok(()) } else { Err("it is reported as collecting".into()) }
 }
 
 #[test]
-fn figures_and_types_are_its_own() -> Outcome {
+fn figures_and_types_equal_cpythons_own() -> Outcome {
     let mut cases = Vec::new();
     for python in pythons::all(here!()) {
         for seed in 0..repetitions(2, 20) {
@@ -142,7 +142,7 @@ fn figures_and_types_are_its_own() -> Outcome {
     }
     for_any(cases, |(python, case)| {
         let oracle = Oracle::start(python, *case, None)?;
-        let (document, runtime) = oracle.look()?;
+        let (document, runtime) = oracle.explain_cpython()?;
         figures_agree(&oracle, &runtime)?;
         oracle.types_agree(&runtime)?;
         collector_agrees(&oracle, &runtime)?;
@@ -151,44 +151,49 @@ fn figures_and_types_are_its_own() -> Outcome {
             return Err(format!("caveats: {caveats:?}").into());
         }
         let rss = document["kernel"]["rss_bytes"].as_u64().ok_or("no RSS")?;
-        let dark = strandline::row(&document, "anonymous") + strandline::row(&document, "cpython.unread");
-        if dark * 50 > rss { Err(format!("{dark} of {rss} bytes are not explained").into()) } else { Ok(()) }
+        let unattributed =
+            strandline::row(&document, "anonymous") + strandline::row(&document, "cpython.unread");
+        if unattributed * 50 > rss {
+            Err(format!("{unattributed} of {rss} bytes are not explained").into())
+        } else {
+            Ok(())
+        }
     })
 }
 
 #[test]
-fn arenas_are_listed_by_what_keeps_them() -> Outcome {
+fn sparse_arenas_are_listed_by_the_type_that_keeps_them() -> Outcome {
     for_any(pythons::all(here!()), |python| {
         let oracle = Oracle::start(python, ("sparse", 200_000, 1), None)?;
-        let (document, runtime) = oracle.look()?;
+        let (document, runtime) = oracle.explain_cpython()?;
         let sparse = &runtime["cpython"]["sparse_arenas"];
         if sparse["arenas"].as_u64() < Some(5) || sparse["kept_by"][0]["name"] != "__main__.Slotted" {
             return Err(format!("{sparse}").into());
         }
         let headline = document["verdict"]["headline"].as_str().unwrap_or_default();
-        let is_said = headline.contains("most of them __main__.Slotted");
-        if document["verdict"]["class"] != "free_arenas" || !is_said {
+        let names_the_type = headline.contains("most of them __main__.Slotted");
+        if document["verdict"]["class"] != "free_arenas" || !names_the_type {
             return Err(format!("{}", document["verdict"]).into());
         }
         Ok(())
     })
 }
 
-/// Without arenas all objects are found through pointers to them; debug hooks, which put words
-/// around each block, hide nothing.
+/// Without arenas the reader finds all objects through pointers to them. Debug hooks put words
+/// around each block and must hide no object.
 #[test]
-fn objects_in_blocks_of_malloc_are_found_too() -> Outcome {
+fn objects_in_blocks_of_malloc_are_found() -> Outcome {
     let hooks = ["malloc", "malloc_debug", "debug"];
     let pythons = pythons::all(here!()).into_iter();
     for_any(pythons.flat_map(|python| hooks.map(|hook| (python.clone(), hook))), |(python, hook)| {
         let oracle = Oracle::start(python, ("mixed", 4000, 1), Some(hook))?;
-        let (document, runtime) = oracle.look()?;
+        let (document, runtime) = oracle.explain_cpython()?;
         if (runtime["own"]["arenas_allocated_current"] == 0) != (*hook != "debug") {
             return Err(format!("arenas: {}", runtime["own"]).into());
         }
         oracle.types_agree(&runtime)?;
-        // Objects point anywhere in the heap: the reader must not read a page again for each of
-        // them.
+        // Objects point anywhere in the heap; the reader must not read a page again for each
+        // object.
         let (read, rss) = (document["cost"]["bytes_read"].as_u64(), document["kernel"]["rss_bytes"].as_u64());
         if read > rss.map(|rss| rss * 4) {
             return Err(format!("{read:?} bytes read of {rss:?}").into());
@@ -203,8 +208,8 @@ fn objects_in_blocks_of_malloc_are_found_too() -> Outcome {
     })
 }
 
-/// Running the same program with PYTHONMALLOC=malloc and trimming it releases most of what the
-/// arenas keep; how much is not predicted.
+/// The same program with PYTHONMALLOC=malloc, once trimmed, lacks most of the memory that the
+/// arenas keep. The ledger offers this setting without a prediction.
 #[test]
 fn a_setting_for_the_next_start_is_not_predicted() -> Outcome {
     for_any(pythons::one(here!()), |python| {
@@ -213,7 +218,7 @@ fn a_setting_for_the_next_start_is_not_predicted() -> Outcome {
         // machine.
         let own =
             |document: &Value| document["kernel"]["anonymous_bytes"].as_i64().ok_or("no anonymous_bytes");
-        let (document, _) = Oracle::start(python, case, None)?.look()?;
+        let (document, _) = Oracle::start(python, case, None)?.explain_cpython()?;
         let remedies = document["remedies"].as_array().into_iter().flatten();
         let mut remedies = remedies.filter(|remedy| remedy["id"] == "cpython_malloc");
         let offered = remedies.next().ok_or("not offered")?;
@@ -226,7 +231,7 @@ fn a_setting_for_the_next_start_is_not_predicted() -> Outcome {
         if reclaimed.status != Some(0) {
             return Err(reclaimed.summary().into());
         }
-        let (after, _) = with.look()?;
+        let (after, _) = with.explain_cpython()?;
         let actual = own(&document)? - own(&after)?;
         if kept < 10 << 20 || actual < kept / 10 * 9 {
             return Err(format!("{kept} bytes kept by arenas, {actual} released").into());
@@ -236,12 +241,12 @@ fn a_setting_for_the_next_start_is_not_predicted() -> Outcome {
 }
 
 #[test]
-fn other_interpreters_have_arenas_too() -> Outcome {
+fn arenas_of_subinterpreters_are_read() -> Outcome {
     let have_own = |python: &String| pythons::minor(python).is_some_and(|minor| minor >= 12);
     let pythons = pythons::all(here!()).into_iter().filter(have_own);
     for_any(pythons, |python| {
         let oracle = Oracle::start(python, ("interpreters", 20_000, 1), None)?;
-        let (document, runtime) = oracle.look()?;
+        let (document, runtime) = oracle.explain_cpython()?;
         oracle.types_agree(&runtime)?;
         // Two other interpreters with 20,000 lists each.
         let lists = runtime["types"].as_array().into_iter().flatten().find(|one| one["name"] == "list");
@@ -249,14 +254,18 @@ fn other_interpreters_have_arenas_too() -> Outcome {
         if lists < Some(40_000) {
             return Err(format!("{lists:?} lists").into());
         }
-        let dark = strandline::row(&document, "anonymous");
-        if dark > 1 << 20 { Err(format!("{dark} bytes are not explained").into()) } else { Ok(()) }
+        let unattributed = strandline::row(&document, "anonymous");
+        if unattributed > 1 << 20 {
+            Err(format!("{unattributed} bytes are not explained").into())
+        } else {
+            Ok(())
+        }
     })
 }
 
 /// A build without a global lock keeps objects in mimalloc heaps, also those of threads that ended.
 #[test]
-fn objects_without_a_global_lock_are_its_own() -> Outcome {
+fn figures_of_a_build_without_a_global_lock_equal_its_own() -> Outcome {
     let Some(python) = pythons::free_threaded(here!()) else {
         return Ok(());
     };
@@ -264,7 +273,7 @@ fn objects_without_a_global_lock_are_its_own() -> Outcome {
     let hooks = [None, Some("debug")];
     for_any(cases.into_iter().flat_map(|case| hooks.map(|hook| (case, hook))), |(case, hook)| {
         let oracle = Oracle::start(&python, *case, *hook)?;
-        let (document, runtime) = oracle.look()?;
+        let (document, runtime) = oracle.explain_cpython()?;
         oracle.types_agree(&runtime)?;
         if case.0 != "interpreters" {
             collector_agrees(&oracle, &runtime)?;
@@ -289,9 +298,9 @@ class Kept(list): pass
 class Index(dict): pass
 kept, index = Kept(range(500000)), Index((number, None) for number in range(170000))
 sizes, text = array.array('d', [0.5]) * 400000, b'x' * 3000000
-told = {'table': {'__main__.Kept': sys.getsizeof(kept), '__main__.Index': sys.getsizeof(index)},
+expected = {'table': {'__main__.Kept': sys.getsizeof(kept), '__main__.Index': sys.getsizeof(index)},
         'buffer': {'array.array': 8 * len(sizes)}, 'object': {'bytes': len(text)}}
-print(json.dumps(told), flush=True)
+print(json.dumps(expected), flush=True)
 sys.stdin.read()";
     let mut cases: Vec<_> = pythons::all(here!()).into_iter().map(|one| (one, None)).collect();
     cases.extend(pythons::one(here!()).map(|one| (one, Some("malloc"))));
@@ -309,13 +318,13 @@ sys.stdin.read()";
 /// Whether rows have the owners that the subject printed, with their bytes.
 fn owners_agree(subject: &Subject, rows: &[Value]) -> Outcome {
     for (row, owners) in subject.ready.as_object().ok_or("the subject reports nothing")? {
-        for (owner, told) in owners.as_object().ok_or("no owners")? {
+        for (owner, expected) in owners.as_object().ok_or("no owners")? {
             let is_its = |of: &&Value| of["id"] == format!("cpython.{row}") && of["holder"] == **owner;
             let found = rows.iter().find(is_its).and_then(|of| of["bytes"].as_u64()).unwrap_or(0);
-            let told = told.as_u64().ok_or("no bytes")?;
-            // Including the rest of the object, and spare capacity that was never written.
-            if found * 10 < told * 9 || found > told + told / 4 {
-                return Err(format!("{row} of {owner}: expected {told}, found {found}").into());
+            let expected = expected.as_u64().ok_or("no bytes")?;
+            // The row includes the rest of the object, and spare capacity that was never written.
+            if found * 10 < expected * 9 || found > expected + expected / 4 {
+                return Err(format!("{row} of {owner}: expected {expected}, found {found}").into());
             }
         }
     }
@@ -331,12 +340,13 @@ c = ctypes.CDLL(None)
 c.malloc.restype, c.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
 class Slots: __slots__ = ('one', 'two')
 def stale(address):
-    # Objects whose places hold an address: a pointer's value, a text's end, an array's items, and an object's that died.
+    # Words that hold the address: a pointer's value, the end of a bytes object, an array's items,
+    # slots of a freed object.
     kept = [ctypes.c_void_p(address), bytes(33) + address.to_bytes(8, 'little') * 40, array.array('Q', [address] * 9)]
     ctypes.memmove(id(kept[1]) + 32, kept[1][1:], 340)
-    gone = [ctypes.c_void_p(address) for _ in range(1000)]
-    del gone[::2]
-    return kept, gone, [Slots() for _ in range(1000)]
+    halved = [ctypes.c_void_p(address) for _ in range(1000)]
+    del halved[::2]
+    return kept, halved, [Slots() for _ in range(1000)]
 blocks = [c.malloc(64 << 20), c.malloc(100000)]
 for block, size in zip(blocks, (64 << 20, 100000)): ctypes.memset(block, 1, size)
 kept = [stale(block) for block in blocks]
@@ -361,14 +371,14 @@ sys.stdin.read()";
         };
         if sum("cpython.") > 32 << 20 || sum("glibc.") < 64 << 20 {
             let own = rows.iter().filter(|of| of["id"].as_str().is_some_and(|id| id.starts_with("cpython.")));
-            return Err(format!("malloc's 64 MiB are an object's: {:?}", own.collect::<Vec<_>>()).into());
+            return Err(format!("an object owns malloc's 64 MiB: {:?}", own.collect::<Vec<_>>()).into());
         }
         owners_agree(&subject, rows)
     })
 }
 
 #[test]
-fn without_runtimes_nothing_of_it_is_read() -> Outcome {
+fn no_runtimes_skips_cpython() -> Outcome {
     for_any(pythons::one(here!()), |python| {
         let oracle = Oracle::start(python, ("mixed", 2000, 1), None)?;
         let pid = oracle.subject.pid_text();
@@ -383,7 +393,7 @@ fn without_runtimes_nothing_of_it_is_read() -> Outcome {
 #[test]
 fn contents_of_strings_are_not_shown() -> Outcome {
     for_any(pythons::one(here!()), |python| {
-        let (document, _) = Oracle::start(python, ("mixed", 2000, 1), None)?.look()?;
+        let (document, _) = Oracle::start(python, ("mixed", 2000, 1), None)?.explain_cpython()?;
         assert!(!document.to_string().contains("secret"));
         Ok(())
     })

@@ -58,7 +58,7 @@ fn start(program: &str, arguments: [&str; 3]) -> Result<Subject> {
     Subject::start_command(command)
 }
 
-fn look(subject: &Subject) -> Result<(Value, Value)> {
+fn explain_go(subject: &Subject) -> Result<(Value, Value)> {
     let document = strandline::explain(subject.pid())?;
     let all = document["runtimes"].as_array().ok_or("no runtimes")?;
     let go = all.iter().find(|runtime| runtime["name"] == "go").ok_or("no go")?.clone();
@@ -73,7 +73,7 @@ fn look(subject: &Subject) -> Result<(Value, Value)> {
 fn figures_agree(subject: &mut Subject) -> Result<Value> {
     until("constant figures of the runtime", || {
         let before = subject.ask(b's')?;
-        let (document, go) = look(subject)?;
+        let (document, go) = explain_go(subject)?;
         if subject.ask(b's')? != before {
             return Ok(None);
         }
@@ -88,7 +88,7 @@ fn figures_agree(subject: &mut Subject) -> Result<Value> {
 }
 
 #[test]
-fn figures_are_those_of_mem_stats() -> Outcome {
+fn figures_equal_mem_stats() -> Outcome {
     let mut cases = Vec::new();
     for go in gos::all(here!()) {
         for how in BUILDS {
@@ -105,15 +105,19 @@ fn figures_are_those_of_mem_stats() -> Outcome {
             return Err(format!("caveats: {caveats:?}").into());
         }
         let rss = document["kernel"]["rss_bytes"].as_u64().ok_or("no RSS")?;
-        let dark = strandline::row(&document, "anonymous") + strandline::row(&document, "go.unread");
-        if dark * 50 > rss { Err(format!("{dark} of {rss} bytes are not explained").into()) } else { Ok(()) }
+        let unattributed = strandline::row(&document, "anonymous") + strandline::row(&document, "go.unread");
+        if unattributed * 50 > rss {
+            Err(format!("{unattributed} of {rss} bytes are not explained").into())
+        } else {
+            Ok(())
+        }
     })
 }
 
 /// debug.FreeOSMemory gives back the idle spans; the memory that its own collection used is idle
 /// afterwards.
 #[test]
-fn idle_spans_go_back_as_predicted() -> Outcome {
+fn idle_spans_are_released_as_predicted() -> Outcome {
     const WORK_BYTES: u64 = 6 << 20;
     let mut programs = Vec::new();
     for go in gos::all(here!()) {
@@ -125,18 +129,18 @@ fn idle_spans_go_back_as_predicted() -> Outcome {
         subject.ask(b'g')?;
         // The subject stops itself, because the runtime would at once begin to return memory in the
         // background.
-        let stands = |tid| state(pid, tid) == Some('T');
-        until_true("the subject to stop itself", || threads(pid).into_iter().all(stands))?;
-        let (document, _) = look(&subject)?;
+        let is_stopped = |tid| state(pid, tid) == Some('T');
+        until_true("the subject to stop itself", || threads(pid).into_iter().all(is_stopped))?;
+        let (document, _) = explain_go(&subject)?;
         signal(pid, 18);
         let predicted = strandline::predicted(&document, "go_free_os_memory").ok_or("no remedy")?;
-        let is_said = document["verdict"]["class"] == "idle_spans";
+        let names_idle_spans = document["verdict"]["class"] == "idle_spans";
         subject.ask(b'f')?;
-        let (after, _) = look(&subject)?;
+        let (after, _) = explain_go(&subject)?;
         // File pages change with other activity on the machine.
         let own = |document: &Value| subject::number(&document["kernel"], "anonymous_bytes");
         let actual = own(&document)?.saturating_sub(own(&after)?);
-        if predicted < 20 << 20 || actual.abs_diff(predicted) > WORK_BYTES || !is_said {
+        if predicted < 20 << 20 || actual.abs_diff(predicted) > WORK_BYTES || !names_idle_spans {
             return Err(format!("predicted {predicted}, actual {actual}, {}", document["verdict"]).into());
         }
         Ok(())
@@ -149,7 +153,7 @@ fn limits_in_force_are_shown() -> Outcome {
     let mut command = Command::new(build(&go, BUILDS[1])?);
     command.args(["1000", "10", "1"]).env("GOMEMLIMIT", "300MiB").env("GOGC", "off");
     let subject = Subject::start_command(command)?;
-    let (_, go) = look(&subject)?;
+    let (_, go) = explain_go(&subject)?;
     assert_eq!(go["go"]["memory_limit_bytes"], 300 << 20);
     assert_eq!(go["go"]["gogc_percent"], -1);
     Ok(())
@@ -191,9 +195,9 @@ sys.stdin.read()";
         && (20_480_000..24_000_000).contains(&held[1]);
     assert!(is_right, "{held:?}; {:?}", strandline::caveats(&document));
     assert!(all.iter().any(|one| one["name"] == "cpython" && one["read"] == true));
-    let dark = strandline::row(&document, "anonymous");
+    let unattributed = strandline::row(&document, "anonymous");
     let rss = subject::number(&document["kernel"], "rss_bytes")?;
-    assert!(dark * 50 < rss, "{dark} of {rss} bytes are not explained");
+    assert!(unattributed * 50 < rss, "{unattributed} of {rss} bytes are not explained");
     Ok(())
 }
 

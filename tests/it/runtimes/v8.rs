@@ -26,7 +26,7 @@ pub fn command(node: &str, flags: &[&str], arguments: &[&str]) -> Command {
     command
 }
 
-fn look(subject: &Subject) -> Result<(Value, Value)> {
+fn explain_v8(subject: &Subject) -> Result<(Value, Value)> {
     let document = strandline::explain(subject.pid())?;
     let all = document["runtimes"].as_array().ok_or("no runtimes")?;
     let v8 = all.iter().find(|runtime| runtime["name"] == "v8").cloned();
@@ -41,8 +41,8 @@ fn sum(spaces: &Value, field: &str) -> u64 {
     spaces.as_array().into_iter().flatten().filter_map(|space| space[field].as_u64()).sum()
 }
 
-/// Compares the spaces of one read with V8's statistics before and after it. Memory in use grows
-/// between these by what the statistics themselves allocate; `None` if a collection came between.
+/// Compares the spaces of one read with V8's statistics before and after it. Memory in use may grow
+/// in between, because the statistics themselves allocate; `None` if a collection ran in between.
 fn compare(before: &Value, found: &Value, after: &Value) -> Result<Option<()>> {
     let (before, after) = (&before["spaces"], &after["spaces"]);
     for (old, new) in before.as_array().into_iter().flatten().zip(after.as_array().into_iter().flatten()) {
@@ -64,15 +64,15 @@ fn compare(before: &Value, found: &Value, after: &Value) -> Result<Option<()>> {
 }
 
 /// Explains the process until V8's statistics before and after the read are of the same state: no
-/// collection came between, and no compiler's thread returned the rest of its allocation area. Then
-/// committed bytes must equal V8's, and used bytes are between the two.
+/// collection ran in between, and no compiler thread returned the rest of its allocation area. Then
+/// committed bytes must equal V8's, and used bytes must lie between both values.
 fn figures_agree(subject: &mut Subject) -> Result<Value> {
     let mut last = String::new();
     let agreed = until("statistics of one state", || {
         subject.at_rest()?;
         let before = subject.ask(b's')?;
         subject.at_rest()?;
-        let (document, v8) = look(subject)?;
+        let (document, v8) = explain_v8(subject)?;
         let after = subject.ask(b's')?;
         match compare(&before, &v8["own"]["spaces"], &after) {
             Ok(Some(())) => {}
@@ -96,14 +96,18 @@ fn figures_agree(subject: &mut Subject) -> Result<Value> {
 }
 
 /// Fails if there is a caveat, or more than 2 % of RSS is not explained.
-fn is_explained(document: &Value) -> Outcome {
+fn check_explained(document: &Value) -> Outcome {
     let caveats = strandline::caveats(document);
-    let dark = strandline::row(document, "anonymous");
+    let unattributed = strandline::row(document, "anonymous");
     let rss = subject::number(&document["kernel"], "rss_bytes")?;
     if !caveats.is_empty() {
         return Err(format!("caveats: {caveats:?}").into());
     }
-    if dark * 50 > rss { Err(format!("{dark} of {rss} bytes are not explained").into()) } else { Ok(()) }
+    if unattributed * 50 > rss {
+        Err(format!("{unattributed} of {rss} bytes are not explained").into())
+    } else {
+        Ok(())
+    }
 }
 
 /// The program with each set of flags that changes how it uses its heap.
@@ -111,7 +115,7 @@ const FLAGS: [&[&str]; 5] =
     [&[], &["--jitless"], &["--single-threaded"], &["--max-semi-space-size=1"], &["--optimize-for-size"]];
 
 #[test]
-fn spaces_are_those_of_v8() -> Outcome {
+fn spaces_equal_v8s_statistics() -> Outcome {
     let nodes = nodes::all(here!());
     let cases = nodes.iter().flat_map(|node| FLAGS.map(|flags| (node, flags)));
     for_any(cases, |(node, flags)| {
@@ -122,7 +126,7 @@ fn spaces_are_those_of_v8() -> Outcome {
             subject.ask(command)?;
             let document = figures_agree(&mut subject)
                 .map_err(|error| format!("after {:?}: {error}", char::from(command)))?;
-            is_explained(&document)?;
+            check_explained(&document)?;
         }
         Ok(())
     })
@@ -144,24 +148,24 @@ fn stripped_programs_are_read() -> Outcome {
         }
         let mut subject = start(&program.display().to_string(), &[], &[])?;
         subject.ask(b'g')?;
-        is_explained(&figures_agree(&mut subject)?)
+        check_explained(&figures_agree(&mut subject)?)
     })
 }
 
-/// ArrayBuffers are as `process.memoryUsage()` counts them, and a memory of WebAssembly has the size
-/// it was made with.
+/// Bytes of ArrayBuffers equal `process.memoryUsage()`, and a WebAssembly memory has its initial
+/// size.
 #[test]
-fn memory_outside_the_heap_is_as_node_counts_it() -> Outcome {
+fn memory_outside_the_heap_equals_nodes_count() -> Outcome {
     for_any(nodes::all(here!()), |node| {
         let mut subject = start(&node.path, &[], &[])?;
         let before = subject::number(&subject.ask(b'a')?, "array_buffers")?;
         // Threads of V8 may still free what a collection found dead: then the lists do not add up.
         subject.at_rest()?;
-        let (document, v8) = look(&subject)?;
+        let (document, v8) = explain_v8(&subject)?;
         let after = subject::number(&subject.ask(b's')?, "array_buffers")?;
         let buffers = subject::number(&v8["v8"]["buffers"], "bytes")?;
         let strings = subject::number(&v8["v8"]["external_strings"], "bytes")?;
-        // A collection may have come between. From 24 on Node counts its own slab, of 64 KiB.
+        // A collection may have run in between. From 24 on Node.js counts its own slab, of 64 KiB.
         let own = if node.major >= 24 { 65 << 10 } else { 1 << 10 };
         let is_counted = buffers + own >= before.min(after) && buffers <= before.max(after) + own;
         let of = |row: &str| strandline::row(&document, row);
@@ -171,7 +175,8 @@ fn memory_outside_the_heap_is_as_node_counts_it() -> Outcome {
             node.major
         );
         println!("{figures}");
-        // Its characters are in blocks, or in the program's file, which are none.
+        // Some characters are in malloc blocks; others are in the program's file and are not
+        // counted.
         let [stores, characters, mapped] = rows;
         let has_rows = stores >= 41 << 20
             && stores <= buffers + (1 << 20)
@@ -187,7 +192,7 @@ fn isolates_of_workers_are_summed() -> Outcome {
         let mut subject = start(&node.path, &[], &[])?;
         for command in *b"wwcgew" {
             subject.ask(command)?;
-            is_explained(&figures_agree(&mut subject)?)
+            check_explained(&figures_agree(&mut subject)?)
                 .map_err(|error| format!("after {:?}: {error}", char::from(command)))?;
         }
         Ok(())
@@ -204,7 +209,7 @@ fn pages_of_ended_workers_are_pooled() -> Outcome {
         let before = pooled(&figures_agree(&mut subject)?);
         subject.ask(b'e')?;
         let document = figures_agree(&mut subject)?;
-        is_explained(&document)?;
+        check_explained(&document)?;
         let grown = pooled(&document).saturating_sub(before);
         // Up to Node.js 22 each isolate has its own pool, which ends with it.
         let is_right = if node.major >= 24 { grown > 4 << 20 } else { grown == 0 };
@@ -215,7 +220,7 @@ fn pages_of_ended_workers_are_pooled() -> Outcome {
 /// A last-resort collection releases the pool and what the young generation does not use.
 #[test]
 fn pooled_pages_are_released_as_predicted() -> Outcome {
-    // What the collection frees and allocates besides.
+    // Other memory that the collection frees and allocates.
     const OTHER_BYTES: u64 = 4 << 20;
     let nodes = nodes::all(here!()).into_iter().filter(Node::has_pool);
     for_any(nodes, |node| {
@@ -240,14 +245,14 @@ fn pooled_pages_are_released_as_predicted() -> Outcome {
     })
 }
 
-/// A heap in the middle of a collection is not read, or not counted wrongly: every document adds
-/// up, and V8 is read in one of them.
+/// strandline skips a heap within a collection: the rows of every document add up, and at least one
+/// document has V8's figures.
 #[test]
-fn a_program_that_collects_all_the_time_adds_up() -> Outcome {
+fn rows_of_a_program_that_always_collects_add_up() -> Outcome {
     for_any(nodes::all(here!()), |node| {
         let subject = start(&node.path, &[], &["storm"])?;
         let mut done = 0;
-        let looks = repetitions(3, 60);
+        let wanted = repetitions(3, 60);
         until("a read between two collections", || {
             let document = strandline::explain(subject.pid())?;
             done += 1;
@@ -257,7 +262,7 @@ fn a_program_that_collects_all_the_time_adds_up() -> Outcome {
             if !is_read && !is_busy {
                 return Err(format!("not read: {:?}", strandline::caveats(&document)).into());
             }
-            Ok((is_read && done >= looks).then_some(()))
+            Ok((is_read && done >= wanted).then_some(()))
         })
     })
 }

@@ -35,8 +35,8 @@ struct Retained {
 /// Bytes of the few objects between a variable and what it retains.
 const REST_BYTES: u64 = 2 * KIB;
 
-/// An array of objects with one property each: 32 bytes, and an element of 8; an array that grows has
-/// room for half as many again (V8, `JSObject::NewElementsCapacity`).
+/// An array of objects with one property each: 32 bytes, and an element of 8. The capacity of a
+/// growing array is up to half larger than its length (V8, `JSObject::NewElementsCapacity`).
 const fn array(name: &'static str, count: u64) -> Retained {
     Retained {
         name,
@@ -46,8 +46,8 @@ const fn array(name: &'static str, count: u64) -> Retained {
     }
 }
 
-/// A `Map` with entries of `blocks` objects with `bytes` in all: 28 bytes of the table for each, and
-/// room for at most twice as many, a power of two (V8, `OrderedHashTable`).
+/// A `Map` whose entries have `blocks` objects of `bytes` in total: the table has 28 bytes for each
+/// entry, and a capacity, a power of two, of at most twice the entries (V8, `OrderedHashTable`).
 const fn map(name: &'static str, count: u64, blocks: u64, bytes: u64) -> Retained {
     Retained {
         name,
@@ -57,7 +57,7 @@ const fn map(name: &'static str, count: u64, blocks: u64, bytes: u64) -> Retaine
     }
 }
 
-/// 20 stores of 1 MiB, which malloc maps, and 2,000 of 16 KiB; two objects of V8's for each.
+/// 20 stores of 1 MiB, which malloc maps, and 2,000 of 16 KiB; V8 has two objects for each.
 const BUFFERS: Retained = Retained {
     name: "buffers (node/held.mjs)",
     min_blocks: 3 * 2020,
@@ -87,7 +87,7 @@ fn list<'a>(document: &'a Value, key: &str) -> Result<&'a [Value]> {
 /// Each variable holds what it refers to, through arrays, tables, closures, static fields and the
 /// stores of Buffers; a weak table holds nothing.
 #[test]
-fn variables_hold_what_they_refer_to() -> Outcome {
+fn variables_retain_the_objects_that_they_refer_to() -> Outcome {
     for_any(nodes::all(here!()), |node| {
         let subject = start(node)?;
         let document = strandline::json(&["holders", &subject.pid_text(), "--json"])?;
@@ -112,7 +112,8 @@ fn variables_hold_what_they_refer_to() -> Outcome {
         let types = list(&document, "types")?;
         let sessions = types.iter().find(|one| one["name"] == "Session").ok_or("no Session")?;
         let instances = number(sessions, "instances")?;
-        // Ten arrays of 500 were dropped. Each stale word may hold one of them: most are not held.
+        // Ten arrays of 500 were dropped. A stale word may hold one of them; most must be
+        // unreachable.
         if !(40_000..42_500).contains(&instances) {
             return Err(format!("{instances} sessions").into());
         }
@@ -120,9 +121,10 @@ fn variables_hold_what_they_refer_to() -> Outcome {
     })
 }
 
-/// What two variables refer to belongs to both; no memory of V8's is reported as leaked.
+/// Neither of two variables retains the objects that both refer to; the report shows them as
+/// shared. It shows no memory of V8 as leaked.
 #[test]
-fn what_two_variables_hold_is_shared_and_nothing_is_leaked() -> Outcome {
+fn objects_of_two_variables_are_shared_and_none_is_leaked() -> Outcome {
     for_any(nodes::all(here!()), |node| {
         let subject = start(node)?;
         let document = strandline::json(&["holders", &subject.pid_text(), "--json"])?;

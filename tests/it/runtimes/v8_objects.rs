@@ -1,5 +1,5 @@
-//! V8's objects, counted by type from outside, in each way of reading; and the snapshot that shows
-//! them, which V8 itself keeps from children.
+//! V8's objects, counted by type from a snapshot and from a stopped process; and the snapshot, for
+//! which strandline must share memory that V8 withholds from children.
 
 use std::collections::BTreeMap;
 use std::process::Stdio;
@@ -27,20 +27,20 @@ fn numbers(types: &Value) -> Result<BTreeMap<String, u64>> {
 
 fn explain(subject: &Subject, arguments: &[&str]) -> Result<Value> {
     let pid = subject.pid_text();
-    strandline::whole(|| strandline::json(&[&["explain", &pid, "--json"], arguments].concat()))
+    strandline::complete(|| strandline::json(&[&["explain", &pid, "--json"], arguments].concat()))
 }
 
-/// Of 20,000 Buffers of 1,000 bytes every eighth lives: their slabs stay, and seven eighths of these
-/// are in no Buffer.
+/// Every eighth of 20,000 Buffers of 1,000 bytes lives: all slabs stay, and seven eighths of their
+/// bytes are in no Buffer.
 #[test]
-fn the_rest_of_slabs_is_counted() -> Outcome {
+fn unused_parts_of_slabs_are_counted() -> Outcome {
     for_any(nodes::all(here!()), |node| {
         let mut subject = start(&node.path, &[], &[])?;
         for command in *b"ug" {
             subject.ask(command)?;
         }
         // V8 frees the lists of what a collection found dead beside the program.
-        let unviewed = until("the list of ArrayBuffers to be whole", || {
+        let unviewed = until("the list of ArrayBuffers to be complete", || {
             let document = explain(&subject, &["--snapshot=always"])?;
             let is_whole = !strandline::caveats(&document).iter().any(|code| code == "v8_buffers_unread");
             Ok(is_whole.then(|| v8(&document).map(|v8| v8["v8"]["unviewed_buffer_bytes"].clone())))
@@ -52,8 +52,8 @@ fn the_rest_of_slabs_is_counted() -> Outcome {
     })
 }
 
-/// Objects of classes, derived ones too, and functions are found to the object in each way of
-/// reading; V8's own structures are not objects of a program.
+/// Counts of objects of classes, also derived ones, and of functions are exact, whether they are
+/// read from a snapshot or not; V8's own structures do not count as objects of a program.
 #[test]
 fn objects_are_counted_by_class() -> Outcome {
     for_any(nodes::all(here!()), |node| {
@@ -61,13 +61,13 @@ fn objects_are_counted_by_class() -> Outcome {
         for command in *b"kg" {
             subject.ask(command)?;
         }
-        let ways: [&[&str]; 3] = [&["--snapshot=always"], &["--snapshot=never", "--quiet-for=0"], &[]];
-        for way in ways {
+        let option_sets: [&[&str]; 3] = [&["--snapshot=always"], &["--snapshot=never", "--quiet-for=0"], &[]];
+        for options in option_sets {
             subject.at_rest()?;
-            let document = explain(&subject, way)?;
+            let document = explain(&subject, options)?;
             let caveats = strandline::caveats(&document);
             let types = numbers(&v8(&document)?["types"]);
-            let types = types.map_err(|error| format!("{way:?}: {error}; {caveats:?}"))?;
+            let types = types.map_err(|error| format!("{options:?}: {error}; {caveats:?}"))?;
             let number = |name: &str| types.get(name).copied().unwrap_or(0);
             let found = ["Parcel", "Crate", "Shelf", "function lid", "function Crate"].map(&number);
             // Node.js itself has some of these.
@@ -75,7 +75,7 @@ fn objects_are_counted_by_class() -> Outcome {
             let is_right = found == [60_000, 1234, 555, 2000, 1]
                 && others.iter().all(|number| (777..1000).contains(number));
             if !is_right || !caveats.is_empty() {
-                return Err(format!("{way:?}: {found:?}, {others:?}; {caveats:?}").into());
+                return Err(format!("{options:?}: {found:?}, {others:?}; {caveats:?}").into());
             }
         }
         Ok(())
@@ -113,8 +113,8 @@ fn reachable_objects_are_separated_from_garbage() -> Outcome {
     })
 }
 
-/// A document with a path to an object of the type `name`. On a busy machine strandline may lack the
-/// time to search for it.
+/// A document with a path to an object of the type `name`. On a busy machine strandline may lack
+/// the time to search for it.
 fn with_path(subject: &Subject, name: &str) -> Result<Value> {
     until("a search that is complete", || {
         let document = explain(subject, &["--path-to", name])?;
@@ -125,7 +125,7 @@ fn with_path(subject: &Subject, name: &str) -> Result<Value> {
 
 /// The path to an object names the variables and elements that hold it, and no data.
 #[test]
-fn a_path_names_what_holds_an_object() -> Outcome {
+fn a_path_names_the_variables_that_hold_an_object() -> Outcome {
     for_any(nodes::all(here!()), |node| {
         let mut subject = start(&node.path, &[], &[])?;
         subject.ask(b'k')?;
@@ -159,7 +159,7 @@ fn a_path_names_what_holds_an_object() -> Outcome {
     })
 }
 
-/// Whether each mapping is kept from children, by its range.
+/// Whether each mapping is withheld from children, by its range.
 fn kept_from_children(pid: i32) -> Result<BTreeMap<String, bool>> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/smaps"))?;
     let mut all = BTreeMap::new();
@@ -178,8 +178,8 @@ fn kept_from_children(pid: i32) -> Result<BTreeMap<String, bool>> {
     Ok(all)
 }
 
-/// A snapshot shows V8's heap to one child: afterwards the mappings are kept from children as
-/// before.
+/// For a snapshot strandline shares V8's heap with one child; afterwards V8's mappings are withheld
+/// from children as before.
 #[test]
 fn a_snapshot_leaves_mappings_as_they_were() -> Outcome {
     for_any(nodes::all(here!()), |node| {
@@ -206,8 +206,8 @@ fn a_snapshot_leaves_mappings_as_they_were() -> Outcome {
     })
 }
 
-/// Kills strandline, or stops it, at instants spread over a run by snapshot, while all threads of
-/// the program work: it is released, its data stay correct, and it ends normally.
+/// Kills or stops strandline at instants spread over a run with a snapshot, while all threads of
+/// the program work: the program is released, its data stay correct, and it ends normally.
 #[test]
 fn kills_in_a_snapshot_do_no_harm() -> Outcome {
     let nodes = nodes::all(here!());
@@ -225,8 +225,8 @@ fn kills_in_a_snapshot_do_no_harm() -> Outcome {
             let before = kept_from_children(subject.pid())?;
             let mut run =
                 strandline::command(&arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
-            // Parts that never repeat: multiples of the golden ratio. Two of three kills come soon
-            // after it has begun to stop the process.
+            // Multiples of the golden ratio give fractions that never repeat. Two of three kills
+            // hit the run soon after it has begun to stop the process.
             let share = (turn as f64 * 0.618_033_988_75).fract();
             let mut delay = whole.mul_f64(share);
             if turn % 3 > 0 {
@@ -238,7 +238,7 @@ fn kills_in_a_snapshot_do_no_harm() -> Outcome {
             until_true("the instant of the kill", || since.elapsed() >= delay)?;
             while_traced += u64::from(is_traced(subject.pid()));
             if turn % 2 == 1 {
-                // The watchdog lets the process go.
+                // The watchdog releases the process.
                 let stopped = nix::unistd::Pid::from_raw(run.id() as i32);
                 nix::sys::signal::kill(stopped, nix::sys::signal::Signal::SIGSTOP)?;
                 subject.ask(b't')?;
@@ -247,7 +247,7 @@ fn kills_in_a_snapshot_do_no_harm() -> Outcome {
             run.wait()?;
             until_free(subject.pid())?;
             subject.ask(b't')?;
-            // Its thread hides the memory again by itself.
+            // The program's own thread withholds the memory from children again.
             until("mappings as before", || {
                 let now = kept_from_children(subject.pid())?;
                 let is_same =

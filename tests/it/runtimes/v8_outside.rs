@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::support::subject::number;
 use crate::support::{Outcome, Result, Subject, for_any, here, nodes, strandline};
 
-/// Most bytes of the other stores that a program of Node.js's own has.
+/// Upper bound of the bytes in stores that Node.js itself makes.
 const OWN_BYTES: u64 = 1 << 20;
 
 /// Starts a program of `tests/subjects/node` that collects by itself.
@@ -30,8 +30,8 @@ fn amount(v8: &Value, name: &str) -> Result<(u64, u64)> {
     Ok((of("count")?, of("bytes")?))
 }
 
-/// Each shared store counts once, though five isolates use some of them, and memories of WebAssembly
-/// count with their size after they grew, shared ones too.
+/// Each shared store counts once, although five isolates use some of them. WebAssembly memories,
+/// also shared ones, count with their grown size.
 #[test]
 fn shared_and_mapped_stores_count_once() -> Outcome {
     for_any(nodes::all(here!()), |node| {

@@ -1,5 +1,5 @@
-//! Which of V8's objects live, and what leads to them: weak references, fields of V8's own, long
-//! lists, and contexts of the module `vm`.
+//! Which of V8's objects are reachable, and the paths to them: weak references, internal fields,
+//! long lists, and contexts of the module `vm`.
 
 use std::collections::BTreeMap;
 
@@ -25,11 +25,11 @@ fn reachable(document: &Value) -> Result<BTreeMap<String, u64>> {
     types.iter().map(one).collect()
 }
 
-/// Compares with the numbers that the program printed; of the classes that are not among these, none
-/// may be reachable. Classes with few objects may be left out of the types.
+/// Compares with the numbers that the program printed; of the classes that are not among these,
+/// none may be reachable. Classes with few objects may be left out of the types.
 fn check(subject: &Subject, dropped: &[&str]) -> Outcome {
     let arguments = ["explain", &subject.pid_text(), "--json", "--snapshot=always"];
-    let found = reachable(&strandline::whole(|| strandline::json(&arguments))?)?;
+    let found = reachable(&strandline::complete(|| strandline::json(&arguments))?)?;
     for (class, expected) in subject.ready.as_object().ok_or("no numbers")? {
         let number = found.get(class).copied();
         if number != expected.as_u64() && (expected.as_u64() > Some(40) || number.is_some()) {
@@ -42,7 +42,7 @@ fn check(subject: &Subject, dropped: &[&str]) -> Outcome {
     }
 }
 
-/// What a `FinalizationRegistry` passes to its callback lives, and what it watches does not.
+/// A `FinalizationRegistry` keeps the values that it passes to its callback, and not its targets.
 #[test]
 fn weak_references_hold_nothing() -> Outcome {
     for_any(nodes::all(here!()), |node| {
@@ -51,12 +51,12 @@ fn weak_references_hold_nothing() -> Outcome {
     })
 }
 
-/// Steps of a path as `type.slot`. On a busy machine strandline may lack the time for a path, or for
-/// the names on it.
+/// Steps of a path as `type.slot`. On a busy machine strandline may lack the time for a path, or
+/// for the names on it.
 fn path(subject: &Subject, class: &str) -> Result<Vec<String>> {
     let arguments = ["explain", &subject.pid_text(), "--json", "--path-to", class];
     until("time for a path with names", || {
-        let document = strandline::whole(|| strandline::json(&arguments))?;
+        let document = strandline::complete(|| strandline::json(&arguments))?;
         let v8 = v8(&document)?;
         let text = |step: &Value, field: &str| step[field].as_str().unwrap_or_default().to_owned();
         let steps = v8["path"]["steps"].as_array().into_iter().flatten();
@@ -70,7 +70,7 @@ fn path(subject: &Subject, class: &str) -> Result<Vec<String>> {
     })
 }
 
-/// What holds the objects of each class, and a part of the path to one of them.
+/// The variable that holds the objects of each class, and a part of the path to one of them.
 const PATHS: [(&str, &str); 11] = [
     ("Bound", "Function(bound this)"),
     ("BoundArgument", "Function(bound arguments)"),
@@ -101,9 +101,9 @@ fn paths_name_the_fields_of_bound_functions_proxies_and_generators() -> Outcome 
     })
 }
 
-/// A context is not held by V8's list of contexts; what holds one is on the path to its objects.
+/// V8's list of contexts is weak: the path to a context's objects names the variable that keeps it.
 #[test]
-fn contexts_are_held_by_what_refers_to_them() -> Outcome {
+fn contexts_are_held_by_sandboxes_and_functions() -> Outcome {
     for_any(nodes::all(here!()), |node| {
         let subject = start(&node.path, "contexts.js")?;
         check(&subject, &["Dropped"])?;

@@ -30,8 +30,8 @@ fn reclaim(subject: &Subject, more: &[&str]) -> Result<(Option<i32>, Value)> {
     Ok((run.status, document))
 }
 
-/// Whether its timers run, and its data is as it was.
-fn answers(subject: &mut Subject) -> Outcome {
+/// Whether its timers run, and its data is unchanged.
+fn check_answers(subject: &mut Subject) -> Outcome {
     let before = subject::number(&subject.ask(b's')?, "checks")?;
     let after = subject::number(&subject.ask(b't')?, "checks")?;
     if after > before { Ok(()) } else { Err(format!("{before} checks, then {after}").into()) }
@@ -65,9 +65,9 @@ fn remedy(document: &Value) -> Option<&Value> {
     remedies.into_iter().find(|remedy| remedy["id"] == "v8_memory_pressure")
 }
 
-/// Without a trace of objects a lower bound is known, with one what is released.
+/// Without a trace of objects the ledger predicts a lower bound, with one the released bytes.
 #[test]
-fn v8_releases_at_least_what_holds_no_object() -> Outcome {
+fn v8_releases_at_least_the_pages_without_objects() -> Outcome {
     let flags: [&[&str]; 2] = [&[], &["--jitless"]];
     let nodes = nodes::all(here!());
     for_any(nodes.iter().flat_map(|node| flags.map(|flags| (node, flags))), |(node, flags)| {
@@ -88,7 +88,7 @@ fn v8_releases_at_least_what_holds_no_object() -> Outcome {
         if status != Some(0) || document["outcome"] != "done" {
             return Err(format!("{status:?}, {}, {}", document["outcome"], document["reason"]).into());
         }
-        answers(&mut subject)?;
+        check_answers(&mut subject)?;
         let kept = idle_bytes(&offered).saturating_sub(least);
         let fall = of_v8(&document["before"]).saturating_sub(of_v8(&document["after"]));
         let rss = subject::number(&document, "rss_before_bytes")?
@@ -102,13 +102,13 @@ fn v8_releases_at_least_what_holds_no_object() -> Outcome {
         if least < 16 << 20 || kept > 8 << 20 || fall < least || rss < least {
             return Err(figures.into());
         }
-        is_as_predicted(&document, fall)
+        check_prediction(&document, fall)
     })
 }
 
-/// Whether V8's rows fell by what was predicted, or within the bounds where objects to which only
-/// stale words lead may be garbage.
-fn is_as_predicted(document: &Value, fall: u64) -> Outcome {
+/// Whether V8's rows fell by the prediction. If only stale words refer to some objects, which may
+/// then be garbage, the prediction has bounds.
+fn check_prediction(document: &Value, fall: u64) -> Outcome {
     let before = &document["before"];
     let stated = remedy(before).ok_or("not offered")?;
     let figures = format!("{stated}: fell by {fall}");
@@ -121,12 +121,12 @@ fn is_as_predicted(document: &Value, fall: u64) -> Outcome {
     if is_right && is_actual { Ok(()) } else { Err(figures.into()) }
 }
 
-/// Garbage that no collection has seen is part of the prediction.
+/// The prediction includes objects that died since the last collection.
 #[test]
 fn garbage_is_predicted() -> Outcome {
     for_any(nodes::all(here!()), |node| {
         let mut subject = start(&node.path, &[], &[])?;
-        // The second one drops what the first has left in the old space.
+        // The second command drops the objects that the first left in the old space.
         for command in *b"kcd" {
             subject.ask(command)?;
         }
@@ -135,7 +135,7 @@ fn garbage_is_predicted() -> Outcome {
         if status != Some(0) || document["outcome"] != "done" {
             return Err(format!("{status:?}, {}, {}", document["outcome"], document["reason"]).into());
         }
-        answers(&mut subject)?;
+        check_answers(&mut subject)?;
         let fall = of_v8(&document["before"]).saturating_sub(of_v8(&document["after"]));
         let dead = strandline::row(&document["before"], "v8.dead");
         println!(
@@ -143,9 +143,9 @@ fn garbage_is_predicted() -> Outcome {
             node.major, document["predicted_bytes"]
         );
         if dead == 0 {
-            return Err("nothing was traced".into());
+            return Err("no objects were traced".into());
         }
-        is_as_predicted(&document, fall)
+        check_prediction(&document, fall)
     })
 }
 
@@ -168,13 +168,13 @@ fn heaps_of_workers_are_released_too() -> Outcome {
         if idle_bytes(after) * 4 > idle_bytes(before) {
             return Err(format!("{} of {} are still idle", idle_bytes(after), idle_bytes(before)).into());
         }
-        answers(&mut subject)
+        check_answers(&mut subject)
     })
 }
 
-/// Pooled pages of isolates that have ended stay (24 and later), and are not promised.
+/// From 24 on, V8 keeps the pooled pages of ended isolates, and the prediction excludes them.
 #[test]
-fn what_ended_workers_left_is_not_promised() -> Outcome {
+fn pages_of_ended_workers_are_not_predicted() -> Outcome {
     for_any(nodes::all(here!()), |node| {
         let mut subject = start(&node.path, &[], &[])?;
         for command in *b"wwcdeeg" {
@@ -187,14 +187,14 @@ fn what_ended_workers_left_is_not_promised() -> Outcome {
             "Node.js {}: {} predicted, {pool} pooled, fell by {fall}",
             node.major, document["predicted_bytes"]
         );
-        // Little may be idle, so that nothing is offered.
+        // If few pages are idle, the remedy is not offered.
         if remedy(&document["before"]).is_some() {
             if status != Some(0) {
                 return Err(document["reason"].to_string().into());
             }
-            is_as_predicted(&document, fall)?;
+            check_prediction(&document, fall)?;
         }
-        answers(&mut subject)
+        check_answers(&mut subject)
     })
 }
 
@@ -207,16 +207,20 @@ fn a_blocked_worker_delays_no_timer() -> Outcome {
         let pid = subject.pid_text();
         let arguments: Vec<&str> = REMEDY.iter().copied().chain([WAIT, &pid]).collect();
         let mut run = strandline::command(&arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
-        // Its read of the process; then it waits.
+        // strandline reads the process first, and then waits.
         for is_wanted in [true, false] {
-            until("the look", || Ok((is_traced(subject.pid()) == is_wanted).then_some(())))?;
+            until("the read of the process", || Ok((is_traced(subject.pid()) == is_wanted).then_some(())))?;
         }
         let timers = (0..5).map(|_| subject.ask(b'i')).collect::<Result<Vec<_>>>();
         let is_waiting = run.try_wait()?.is_none();
         run.kill()?;
         run.wait()?;
         timers?;
-        if is_waiting { answers(&mut subject) } else { Err("it did not wait for the worker".into()) }
+        if is_waiting {
+            check_answers(&mut subject)
+        } else {
+            Err("strandline did not wait for the worker".into())
+        }
     })
 }
 
@@ -231,9 +235,10 @@ fn without_symbol(node: &str, folder: &Folder, symbol: &str) -> Result<PathBuf> 
     if status.success() { Ok(copy) } else { Err(format!("{shell:?}: {status}").into()) }
 }
 
-/// Without the function, or the one in which helper threads wait for work, nothing is called.
+/// strandline calls nothing if it does not find the function, or the one in which helper threads
+/// wait.
 #[test]
-fn without_a_function_nothing_is_called() -> Outcome {
+fn nothing_is_called_if_a_function_is_missing() -> Outcome {
     let folder = Folder::new("v8-reclaim")?;
     let function = "_ZN2v87Isolate26MemoryPressureNotificationENS_19MemoryPressureLevelE";
     let cases = [(function, "does not export"), ("uv_cond_wait", "helper thread")];
@@ -249,7 +254,7 @@ fn without_a_function_nothing_is_called() -> Outcome {
                 return Err(document["reason"].to_string().into());
             }
         }
-        answers(&mut subject)
+        check_answers(&mut subject)
     })
 }
 
@@ -287,7 +292,7 @@ fn nothing_is_called_for_a_blocked_thread() -> Outcome {
         }
         drop(fs::OpenOptions::new().write(true).open(&pipe)?);
         subject.answer()?;
-        answers(&mut subject)
+        check_answers(&mut subject)
     })
 }
 
@@ -316,17 +321,17 @@ fn a_blocked_thread_collects_later() -> Outcome {
         }
         drop(fs::OpenOptions::new().write(true).open(&pipe)?);
         subject.answer()?;
-        until("V8 to release it", || {
+        until("V8 to release the memory", || {
             Ok((idle_bytes(&strandline::explain(subject.pid())?) < 8 << 20).then_some(()))
         })?;
-        answers(&mut subject)
+        check_answers(&mut subject)
     })
 }
 
 /// At the end of a program its isolate is still there, but not Node's platform. A thread of an
 /// addon waits in libuv's function, but not in libuv's or Node's loop.
 #[test]
-fn at_the_end_of_a_program_nothing_is_called() -> Outcome {
+fn nothing_is_called_while_a_program_exits() -> Outcome {
     let folder = Folder::new("v8-end")?;
     let library = folder.0.join("preloaded.so");
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/subjects");
@@ -346,7 +351,7 @@ fn at_the_end_of_a_program_nothing_is_called() -> Outcome {
         if status != Some(0) {
             return Err(document["reason"].to_string().into());
         }
-        answers(&mut subject)?;
+        check_answers(&mut subject)?;
         assert_eq!(subject.ask(b'q')?, "ready");
         for more in [&["--wait=0.5"][..], &["--wait=0.5", "--dry-run"]] {
             let (status, document) = reclaim(&subject, more)?;
@@ -416,12 +421,12 @@ fn kills_at_any_instant_do_no_harm() -> Outcome {
             run.wait()?;
             until_free(subject.pid())?;
             subject.answer()?;
-            answers(&mut subject)?;
+            check_answers(&mut subject)?;
         }
         println!("Node.js {}: {kills} kills, {while_traced} while it traced a thread", node.major);
         // It still answers, and ends as it should.
         let (status, _) = reclaim(&subject, &[])?;
-        answers(&mut subject)?;
+        check_answers(&mut subject)?;
         let end = subject.finish()?;
         if status == Some(0) && end.success() { Ok(()) } else { Err(format!("{status:?}, {end:?}").into()) }
     })

@@ -37,7 +37,7 @@ fn clean_bytes(pid: i32, name: &str) -> Result<u64> {
     Ok(bytes)
 }
 
-/// Explains a subject that rests. Its memory is the same before and after, except pages that the
+/// Explains a sleeping subject. Its memory is the same before and after, except pages that the
 /// kernel may drop at any time and pages that khugepaged may merge into a huge page.
 fn explain_at_rest(subject: &Subject) -> Result<serde_json::Value> {
     subject.at_rest()?;
@@ -57,7 +57,7 @@ fn explain_at_rest(subject: &Subject) -> Result<serde_json::Value> {
 }
 
 #[test]
-fn zeroed_buffers_of_malloc_and_of_mmap() -> Outcome {
+fn zeroed_buffers_are_on_the_row_of_zero_pages() -> Outcome {
     for arguments in [&["32"][..], &["32", "mmap"]] {
         let mut subject = Subject::start("zeroed_buffer", arguments)?;
         let document = explain_at_rest(&subject)?;
@@ -67,14 +67,14 @@ fn zeroed_buffers_of_malloc_and_of_mmap() -> Outcome {
         assert_eq!(subject.ask(b'c')?["wrong_bytes"], 0);
         subject.ask(b'w')?;
         let fewer = strandline::row(&explain_at_rest(&subject)?, "kernel.zero");
-        assert!(fewer <= zero, "a written page is not zero any more: {fewer} after {zero}");
+        assert!(fewer <= zero, "the written page still counts as zero: {fewer} after {zero}");
         assert_eq!(subject.ask(b'c')?["wrong_bytes"], 0);
     }
     Ok(())
 }
 
 #[test]
-fn stack_below_the_stack_pointer() -> Outcome {
+fn stack_pages_below_the_stack_pointer_have_a_row() -> Outcome {
     let subject = Subject::start("deep_stack", &["4"])?;
     let document = explain_at_rest(&subject)?;
     let below = strandline::row(&document, "kernel.stack_below_sp");
@@ -104,7 +104,7 @@ fn a_heap_behind_a_mapped_image_is_not_called_static_data() -> Outcome {
 }
 
 #[test]
-fn lazyfree_is_evictable() -> Outcome {
+fn pages_freed_lazily_have_a_row() -> Outcome {
     let subject = Subject::start("lazyfree", &["16"])?;
     let document = explain_at_rest(&subject)?;
     let lazyfree = strandline::row(&document, "kernel.lazyfree");
@@ -116,7 +116,7 @@ fn lazyfree_is_evictable() -> Outcome {
 }
 
 #[test]
-fn shared_memory_and_copies_of_it() -> Outcome {
+fn shared_memory_has_a_row_and_its_copies_are_anonymous() -> Outcome {
     let subject = Subject::start("shmem", &["8"])?;
     let document = explain_at_rest(&subject)?;
     let shmem = strandline::row(&document, "kernel.shmem");
@@ -127,7 +127,7 @@ fn shared_memory_and_copies_of_it() -> Outcome {
 }
 
 #[test]
-fn private_file_pages_copied_on_write() -> Outcome {
+fn copied_pages_of_a_file_are_anonymous() -> Outcome {
     let subject = Subject::start("cow_file", &["16"])?;
     // The kernel may have dropped some of them before or between the reads.
     let clean_bytes = || clean_bytes(subject.pid(), "/strandline-subject-");
@@ -145,7 +145,7 @@ fn private_file_pages_copied_on_write() -> Outcome {
 }
 
 #[test]
-fn complete_and_split_huge_pages() -> Outcome {
+fn huge_pages_are_counted_until_they_are_split() -> Outcome {
     let subject = Subject::start("thp", &["16"])?;
     if subject.number("huge_bytes")? == 0 {
         skipped(here!(), "this kernel gave no huge page");

@@ -1,5 +1,5 @@
-//! The stopped process does not notice the stop: no EINTR, no changed result, no process left
-//! stopped or traced, whatever it does meanwhile.
+//! A stop has no effect on the process: no EINTR, no changed result, no process left stopped or
+//! traced, whatever it does meanwhile.
 
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -15,7 +15,7 @@ const SIGSTOP: i32 = 19;
 
 fn explain(pid: i32) -> Result<Value> {
     let document = strandline::json(&["explain", "--json", "--quiet-for", "0", &pid.to_string()])?;
-    invariants::hold(&document)?;
+    invariants::check(&document)?;
     Ok(document)
 }
 
@@ -34,10 +34,10 @@ fn blocking_calls_see_no_interruption() -> Outcome {
     for _ in 0..repetitions(15, 100) {
         explain(subject.pid())?;
     }
-    let looked = subject::number(&subject.ask(b'c')?, "returns")?;
-    let report = until("the timed calls to go on", || {
+    let returns_before = subject::number(&subject.ask(b'c')?, "returns")?;
+    let report = until("the timed calls to continue", || {
         let report = subject.ask(b'c')?;
-        Ok((subject::number(&report, "returns")? > looked).then_some(report))
+        Ok((subject::number(&report, "returns")? > returns_before).then_some(report))
     })?;
     assert_eq!(report["total"], 0, "{report}");
     assert_eq!(state(subject.pid())?.1, 0, "not traced any more");
@@ -50,7 +50,7 @@ fn a_stopped_process_stays_stopped() -> Outcome {
     let mut subject = Subject::start("fragmented", &["20000"])?;
     let pid = subject.pid();
     strandline_sys::signal::send(pid, SIGSTOP)?;
-    // A released thread runs for a moment, within the kernel, until it is back in the group stop.
+    // A released thread runs within the kernel for a moment, until it is back in the group stop.
     let is_stopped = || state(pid).is_ok_and(|state| state == ('T', 0));
     until_true("the stop", is_stopped)?;
     for _ in 0..5 {
@@ -63,9 +63,9 @@ fn a_stopped_process_stays_stopped() -> Outcome {
 }
 
 /// Waits until the count `name` of a subject grows, and checks that nothing was wrong.
-fn goes_on(subject: &mut Subject, name: &str) -> Outcome {
+fn count_grows(subject: &mut Subject, name: &str) -> Outcome {
     let before = subject::number(&subject.ask(b'c')?, name)?;
-    let after = until("it to go on", || {
+    let after = until("the count to grow", || {
         let now = subject.ask(b'c')?;
         Ok((subject::number(&now, name)? > before).then_some(now))
     })?;
@@ -73,15 +73,15 @@ fn goes_on(subject: &mut Subject, name: &str) -> Outcome {
     Ok(())
 }
 
-/// Explains a changing process repeatedly; it may be gone or replaced, which must be reported.
+/// Explains a changing process repeatedly; strandline must report if it has ended or was replaced.
 /// Returns the number of documents.
-fn look_often(subject: &Subject, times: u64) -> Result<u64> {
+fn explain_often(subject: &Subject, times: u64) -> Result<u64> {
     let mut documents = 0;
     for _ in 0..times {
         let run = strandline::run(&["explain", "--json", "--quiet-for", "0", &subject.pid_text()])?;
         match run.status {
             Some(0) => {
-                invariants::hold(&serde_json::from_str(&run.stdout)?)?;
+                invariants::check(&serde_json::from_str(&run.stdout)?)?;
                 documents += 1;
             }
             Some(3) if run.stderr.lines().count() == 1 && !run.stderr.contains("panicked") => {}
@@ -92,10 +92,10 @@ fn look_often(subject: &Subject, times: u64) -> Result<u64> {
 }
 
 #[test]
-fn a_forking_process() -> Outcome {
+fn a_forking_process_is_read_and_continues() -> Outcome {
     let mut subject = Subject::start("forker", &[])?;
     let times = repetitions(8, 60);
-    assert_eq!(look_often(&subject, times)?, times);
+    assert_eq!(explain_often(&subject, times)?, times);
     let report = subject.ask(b'c')?;
     assert_eq!(report["wrong"], 0, "{report}");
     assert!(subject.finish()?.success());
@@ -103,21 +103,21 @@ fn a_forking_process() -> Outcome {
 }
 
 #[test]
-fn a_process_that_executes_itself() -> Outcome {
+fn a_process_that_executes_itself_is_read_each_time() -> Outcome {
     let subject = Subject::start("execer", &[])?;
     let times = repetitions(8, 60);
-    assert_eq!(look_often(&subject, times)?, times, "the program that runs at the stop is read");
+    assert_eq!(explain_often(&subject, times)?, times, "the program that runs at the stop is read");
     assert_eq!(state(subject.pid())?.1, 0);
     assert!(subject.finish()?.success());
     Ok(())
 }
 
 #[test]
-fn a_process_that_spawns_threads() -> Outcome {
+fn a_process_that_spawns_threads_is_read_each_time() -> Outcome {
     let mut subject = Subject::start("thread_spawner", &[])?;
     let times = repetitions(8, 60);
-    assert_eq!(look_often(&subject, times)?, times);
-    goes_on(&mut subject, "ended")?;
+    assert_eq!(explain_often(&subject, times)?, times);
+    count_grows(&mut subject, "ended")?;
     assert!(subject.finish()?.success());
     Ok(())
 }
@@ -126,46 +126,47 @@ fn a_process_that_spawns_threads() -> Outcome {
 fn a_tight_malloc_loop_is_explained_and_reclaimed() -> Outcome {
     let mut subject = Subject::start("malloc_loop", &["8"])?;
     let times = repetitions(4, 30);
-    assert_eq!(look_often(&subject, times)?, times);
+    assert_eq!(explain_often(&subject, times)?, times);
     let document = strandline::json(&["reclaim", "--json", "--wait", "600", &subject.pid_text()])?;
     assert_ne!(document["outcome"], "refused", "{}", document["reason"]);
-    goes_on(&mut subject, "rounds")?;
+    count_grows(&mut subject, "rounds")?;
     assert_eq!(state(subject.pid())?.1, 0);
     assert!(subject.finish()?.success());
     Ok(())
 }
 
-/// Waits until process `pid` is stopped for reading, or the read is over. A sleeping thread is
-/// woken at once, even beside busy ones; a spinning thread may lose its turn at this moment.
-fn until_stopped<T>(pid: i32, looker: &JoinHandle<T>) {
-    while !looker.is_finished() && waiting::state(pid, pid) != Some('t') {
+/// Waits until process `pid` is stopped for reading, or the read has ended. Sleeps between polls:
+/// the kernel wakes a sleeping thread at once, even beside busy ones, while a spinning thread may
+/// just have been preempted.
+fn until_stopped<T>(pid: i32, explainer: &JoinHandle<T>) {
+    while !explainer.is_finished() && waiting::state(pid, pid) != Some('t') {
         std::thread::sleep(Duration::from_micros(200));
     }
 }
 
 #[test]
-fn a_process_that_ends_meanwhile() -> Outcome {
+fn a_process_that_ends_during_a_read_is_reported() -> Outcome {
     let (mut round, mut lost) = (0, 0);
-    // How many of the kills hit a read depends on the machine: at least one has to.
+    // The number of kills during a read depends on the machine: at least one must hit.
     while round < repetitions(10, 60) || lost == 0 {
         round += 1;
         let subject = Subject::start("fragmented", &["60000"])?;
         let (pid, pid_text) = (subject.pid(), subject.pid_text());
-        let looker = std::thread::spawn(move || {
+        let explainer = std::thread::spawn(move || {
             strandline::run(&["explain", "--json", "--quiet-for", "0", &pid_text])
                 .map_err(|error| error.to_string())
         });
-        until_stopped(pid, &looker);
-        // A killed process is gone while it is read. Otherwise it reads its command to end once it
-        // is released.
+        until_stopped(pid, &explainer);
+        // A killed process ends while it is read. A process that was sent `q` ends once it is
+        // released.
         let is_killed = round % 2 == 1;
         if is_killed {
             strandline_sys::signal::send(pid, SIGKILL)?;
         }
         subject.finish()?;
-        let run = looker.join().map_err(|_| "the thread failed")??;
+        let run = explainer.join().map_err(|_| "the thread failed")??;
         match run.status {
-            Some(0) => invariants::hold(&serde_json::from_str(&run.stdout)?)?,
+            Some(0) => invariants::check(&serde_json::from_str(&run.stdout)?)?,
             Some(3) if is_killed => {
                 run.complains(3, &[&pid.to_string()])?;
                 lost += 1;
@@ -184,10 +185,10 @@ fn share_bytes(pid: i32) -> Result<u64> {
     Ok(line.trim().trim_end_matches(" kB").parse::<u64>()? << 10)
 }
 
-/// A forked child shares the pages of its parent until one of them writes. Reading them in the
-/// wrong way copies them.
+/// A forked child shares the pages of its parent until one of them writes. A read that faults for
+/// writing would copy them.
 #[test]
-fn pages_that_were_shared_stay_shared() -> Outcome {
+fn reading_keeps_shared_pages_shared() -> Outcome {
     let subject = Subject::start("forked", &["40"])?;
     let child = i32::try_from(subject.number("child")?)?;
     for pid in [child, subject.pid()] {
@@ -207,7 +208,7 @@ fn pages_that_were_shared_stay_shared() -> Outcome {
         let run = strandline::run(&words)?;
         let after = share_bytes(child)?;
         assert_eq!(run.status, Some(0), "{remedy:?}: {}", run.summary());
-        // The pages given back were shared: they do not come back as copies.
+        // The released pages were shared; they must not return as copies.
         assert!(after < before + (1 << 20), "{remedy:?}: {before} bytes before, {after} after");
     }
     Ok(())

@@ -50,7 +50,7 @@ impl Marked {
         if found.as_deref().is_ok_and(|status| status == "ok") {
             return Ok(Some(marked));
         }
-        skipped(test, &format!("capabilities of files are not heeded here: {found:?}"));
+        skipped(test, &format!("the kernel ignores capabilities of files here: {found:?}"));
         Ok(None)
     }
 
@@ -83,9 +83,9 @@ fn line(run: &Run, id: &str) -> Result<(String, String, String)> {
 }
 
 #[test]
-fn file_capabilities_are_not_lent_to_what_the_user_names() -> Outcome {
+fn file_capabilities_open_no_file_that_the_user_names() -> Outcome {
     let test = here!();
-    // More than is recommended: with these the user's files would be written too.
+    // More than the documents recommend: with these strandline could also write the user's files.
     let all = "cap_sys_ptrace,cap_dac_read_search,cap_dac_override,cap_fowner";
     let Some(marked) = Marked::new(test, all)? else { return Ok(()) };
     for name in ["secret", "study/study.toml", "studies/one/study.toml"] {
@@ -139,23 +139,23 @@ fn file_capabilities_show_other_users_processes() -> Outcome {
     // 0700.
     let private = marked.folder.0.join("private");
     fs::create_dir(&private)?;
-    copy_program("/bin/sleep", private.join("nap"))?;
-    fs::set_permissions(private.join("nap"), Permissions::from_mode(0o755))?;
+    copy_program("/bin/sleep", private.join("sleeper"))?;
+    fs::set_permissions(private.join("sleeper"), Permissions::from_mode(0o755))?;
     std::os::unix::fs::chown(&private, Some(OTHER), Some(OTHER))?;
     fs::set_permissions(&private, Permissions::from_mode(0o700))?;
-    let mut nap = Command::new(private.join("nap"));
-    nap.arg("1000").uid(OTHER).gid(OTHER);
-    let mut nap = nap.spawn()?;
+    let mut sleeper = Command::new(private.join("sleeper"));
+    sleeper.arg("1000").uid(OTHER).gid(OTHER);
+    let mut sleeper = sleeper.spawn()?;
     let subject = Subject::idle()?;
-    let looks = || -> Outcome {
-        // Its libc is mapped once it sleeps, in nanosleep or clock_nanosleep.
-        let call = format!("/proc/{}/syscall", nap.id());
+    let check_both = || -> Outcome {
+        // Once it sleeps in nanosleep or clock_nanosleep, its libc is mapped.
+        let call = format!("/proc/{}/syscall", sleeper.id());
         let call = || fs::read_to_string(&call).unwrap_or_default();
-        until_true("the nap", || ["35 ", "230 "].iter().any(|number| call().starts_with(number)))?;
-        for pid in [nap.id().to_string(), subject.pid_text()] {
+        until_true("the sleeper", || ["35 ", "230 "].iter().any(|number| call().starts_with(number)))?;
+        for pid in [sleeper.id().to_string(), subject.pid_text()] {
             let run = marked.run(&["explain", "--json", "--snapshot=never", &pid])?;
             let document = run.document()?;
-            invariants::hold(&document)?;
+            invariants::check(&document)?;
             let known = document["allocators"].as_array().is_some_and(|all| !all.is_empty());
             if run.status != Some(0) || !known {
                 return Err(format!("{pid}: {}", run.summary()).into());
@@ -164,14 +164,14 @@ fn file_capabilities_show_other_users_processes() -> Outcome {
         let run = marked.run(&["reclaim", "--remedy", "malloc_trim", "--json", &subject.pid_text()])?;
         run.document().map(drop)
     };
-    let looked = looks();
-    nap.kill()?;
-    nap.wait()?;
-    looked
+    let result = check_both();
+    sleeper.kill()?;
+    sleeper.wait()?;
+    result
 }
 
 #[test]
-fn one_line_of_setcap_has_all_that_helps() -> Outcome {
+fn doctor_prints_one_setcap_line_with_all_useful_capabilities() -> Outcome {
     let test = here!();
     let Some(marked) = Marked::new(test, "cap_sys_ptrace,cap_dac_read_search")? else { return Ok(()) };
     let mut plain = Command::new(env!("CARGO_BIN_EXE_strandline"));
@@ -201,7 +201,7 @@ fn one_line_of_setcap_has_all_that_helps() -> Outcome {
 }
 
 #[test]
-fn a_setuid_strandline_does_nothing() -> Outcome {
+fn a_setuid_strandline_refuses_to_run() -> Outcome {
     let Some(marked) = Marked::new(here!(), "cap_sys_ptrace,cap_dac_read_search")? else {
         return Ok(());
     };
@@ -227,13 +227,13 @@ fn root_of_a_container_gets_the_missing_capabilities_in_the_error() -> Outcome {
     let mut command = Command::new("sleep");
     command.arg("1000").uid(ORDINARY).gid(ORDINARY);
     let mut other = command.spawn()?;
-    let checked = told(&own.pid_text(), &other.id().to_string());
+    let checked = check_own_and_other(&own.pid_text(), &other.id().to_string());
     other.kill()?;
     other.wait()?;
     checked
 }
 
-fn told(own: &str, other: &str) -> Outcome {
+fn check_own_and_other(own: &str, other: &str) -> Outcome {
     const ONE: &str = "start it with --cap-add SYS_PTRACE (Kubernetes: securityContext.capabilities.add)";
     const TWO: &str = "--cap-add SYS_PTRACE --cap-add DAC_READ_SEARCH (Kubernetes";
     let lacks = "this container's root lacks CAP_SYS_PTRACE";
@@ -259,5 +259,5 @@ fn told(own: &str, other: &str) -> Outcome {
         assert!(found.contains(lacks) && fix == ONE, "{id}: {found}: {fix}");
     }
     let run = bounded("-dac_override,-dac_read_search", &["explain", "--json", own])?;
-    invariants::hold(&run.document()?)
+    invariants::check(&run.document()?)
 }

@@ -1,5 +1,5 @@
-//! `explain --snapshot`: a snapshot shows the same as a stop, and the process does not notice,
-//! whatever happens to strandline, to the process, or to the whole process group.
+//! `explain --snapshot`: a snapshot gives the same figures as a stop, and has no effect on the
+//! process, whatever happens to strandline, to the process, or to the whole process group.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::process::CommandExt;
@@ -25,7 +25,7 @@ const SIGSTOP: i32 = 19;
 struct Child {
     pid: i32,
     state: char,
-    /// The signal that its end sends to its parent; 0 for a snapshot.
+    /// The signal that the kernel sends to its parent when it ends; 0 for a snapshot.
     exit_signal: i32,
 }
 
@@ -37,13 +37,13 @@ fn children(pid: i32) -> Vec<Child> {
     lists
         .iter()
         .flat_map(|list| list.split_whitespace())
-        .filter_map(|child| of_child(child.parse().ok()?))
+        .filter_map(|child| read_child(child.parse().ok()?))
         .collect()
 }
 
-fn of_child(pid: i32) -> Option<Child> {
+fn read_child(pid: i32) -> Option<Child> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // Fields from the state on, which is the third; the exit signal is the 38th.
+    // The fields begin with the state, the third one; the exit signal is the 38th.
     let fields: Vec<&str> = stat.rsplit_once(") ")?.1.split_whitespace().collect();
     let state = fields.first()?.chars().next()?;
     Some(Child { pid, state, exit_signal: fields.get(35)?.parse().ok()? })
@@ -58,7 +58,7 @@ fn snapshots(pid: i32) -> Vec<Child> {
 
 fn read_snapshot(pid: &str) -> Result<Value> {
     let document = json(&["explain", "--json", "--snapshot", pid])?;
-    invariants::hold(&document)?;
+    invariants::check(&document)?;
     assert_eq!(document["target"]["kind"], "photograph", "{}", document["caveats"]);
     assert!(document["cost"]["copied_pages"].is_u64(), "{}", document["cost"]);
     Ok(document)
@@ -76,7 +76,7 @@ fn the_old_name_of_the_option_still_works() -> Outcome {
     Ok(())
 }
 
-/// Bytes of each row that a resting process keeps, summed over the holders of a row.
+/// Bytes of each row that stays the same while a process sleeps, summed over the holders of a row.
 fn rows(document: &Value) -> BTreeMap<String, u64> {
     let mut rows = BTreeMap::new();
     for row in kept_rows(document) {
@@ -103,10 +103,10 @@ fn difference(path: &str, left: &Value, right: &Value) -> Option<String> {
     }
 }
 
-/// Checks that a snapshot and a stop of the same resting process show the same: all rows, except
-/// stack pages below the stack pointer, used by the injected call, and pages that the kernel may
-/// drop between the reads.
-fn shows_what_a_stop_shows(subject: &Subject) -> Outcome {
+/// Checks that a snapshot and a stop of the same sleeping process give the same rows, except stack
+/// pages below the stack pointer, which the injected call uses, and pages that the kernel may drop
+/// between the reads.
+fn check_equals_a_stop(subject: &Subject) -> Outcome {
     subject.at_rest()?;
     let pid = subject.pid_text();
     // The first call may touch a page of the stack for the first time.
@@ -128,17 +128,17 @@ fn shows_what_a_stop_shows(subject: &Subject) -> Outcome {
         assert_eq!(shown["totals"], stopped["totals"]);
     }
     assert_eq!(kept_bytes(&shown), kept_bytes(&stopped));
-    assert_eq!(children(subject.pid()), [], "nothing is left");
+    assert_eq!(children(subject.pid()), [], "no snapshot remains");
     Ok(())
 }
 
 #[test]
-fn rows_are_those_of_a_stop() -> Outcome {
+fn rows_of_a_snapshot_equal_those_of_a_stop() -> Outcome {
     let heap = |libc: &Libc| Subject::start_with(libc, "big_heap", &["0.06", "300", "random", "40"], &[]);
-    shows_what_a_stop_shows(&heap(&Libc::system())?)?;
-    shows_what_a_stop_shows(&heap(&Libc::system_static())?)?;
+    check_equals_a_stop(&heap(&Libc::system())?)?;
+    check_equals_a_stop(&heap(&Libc::system_static())?)?;
     for_each(["11", "12", "13"], |seed| {
-        shows_what_a_stop_shows(&Subject::start("random_heap", &[seed, "threads=4"])?)
+        check_equals_a_stop(&Subject::start("random_heap", &[seed, "threads=4"])?)
     })
 }
 
@@ -150,7 +150,7 @@ fn a_perl_is_read_while_it_runs() -> Outcome {
     let script = "my %h; $h{$_} = [$_, \"x$_\"] for 1 .. 50_000; delete @h{1 .. 20_000}; $| = 1; print \"{}\\n\"; <STDIN>";
     let mut command = Command::new("perl");
     command.args(["-e", script]).env("PERL_HASH_SEED", "0");
-    shows_what_a_stop_shows(&Subject::start_command(command)?)
+    check_equals_a_stop(&Subject::start_command(command)?)
 }
 
 #[test]
@@ -161,13 +161,14 @@ fn an_sbcl_is_read_while_it_runs() -> Outcome {
     let script = "(progn (defvar *all* (loop for i below 100000 collect (make-string 20))) (format t \"{}~%\") (finish-output) (read-line))";
     let mut command = Command::new("sbcl");
     command.args(["--noinform", "--no-sysinit", "--no-userinit", "--eval", script]);
-    shows_what_a_stop_shows(&Subject::start_command(command)?)
+    check_equals_a_stop(&Subject::start_command(command)?)
 }
 
-/// Waits until more children of a subject have ended, and checks that nothing was wrong.
-fn goes_on(subject: &mut Subject) -> Outcome {
+/// Waits until more children of a subject have ended, and checks that the subject counted no wrong
+/// result.
+fn children_continue(subject: &mut Subject) -> Outcome {
     let before = subject::number(&subject.ask(b'c')?, "ended")?;
-    let after = until("it to go on", || {
+    let after = until("more children to end", || {
         let now = subject.ask(b'c')?;
         Ok((subject::number(&now, "ended")? > before).then_some(now))
     })?;
@@ -176,7 +177,7 @@ fn goes_on(subject: &mut Subject) -> Outcome {
 }
 
 #[test]
-fn a_parent_that_waits_for_any_child_does_not_see_it() -> Outcome {
+fn a_parent_that_waits_for_any_child_does_not_see_the_snapshot() -> Outcome {
     for_each([&[][..], &["dont"], &["wipe"]], |arguments| {
         let mut subject = Subject::start("parent", arguments)?;
         for _ in 0..repetitions(10, 100) {
@@ -184,7 +185,7 @@ fn a_parent_that_waits_for_any_child_does_not_see_it() -> Outcome {
             let found = caveats(&document);
             assert!(!found.iter().any(|code| code.starts_with("heap_damaged")), "{found:?}");
         }
-        goes_on(&mut subject)?;
+        children_continue(&mut subject)?;
         assert!(subject.finish()?.success());
         Ok(())
     })
@@ -192,25 +193,25 @@ fn a_parent_that_waits_for_any_child_does_not_see_it() -> Outcome {
 
 #[test]
 fn the_process_survives_a_snapshot_killed_at_any_instant() -> Outcome {
-    goes_on_when_killed(Subject::start("parent", &[])?, repetitions(40, 1000))
+    check_survives_kills(Subject::start("parent", &[])?, repetitions(40, 1000))
 }
 
 #[test]
 fn the_process_survives_under_the_filter_of_containers() -> Outcome {
     let mut contained = Command::new(compile("contained", &Libc::system())?);
     contained.arg(compile("parent", &Libc::system())?);
-    goes_on_when_killed(Subject::start_command(contained)?, repetitions(20, 1000))
+    check_survives_kills(Subject::start_command(contained)?, repetitions(20, 1000))
 }
 
-fn goes_on_when_killed(mut subject: Subject, turns: u64) -> Outcome {
+fn check_survives_kills(mut subject: Subject, turns: u64) -> Outcome {
     let (pid, pid_text) = (subject.pid(), subject.pid_text());
     let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
     let took = Instant::now();
     read_snapshot(&pid_text)?;
     let took = took.elapsed().as_micros() as u64;
-    let (mut known, mut left, mut turn) = (BTreeSet::new(), 0, 0);
-    // How many of the kills leave a snapshot depends on the machine: one at least has to.
-    while turn < turns || left == 0 {
+    let (mut known, mut left_behind, mut turn) = (BTreeSet::new(), 0, 0);
+    // The number of kills that leave a snapshot depends on the machine: at least one must.
+    while turn < turns || left_behind == 0 {
         turn += 1;
         known.extend(snapshots(pid).iter().map(|one| one.pid));
         let is_new = |one: &Child| !known.contains(&one.pid);
@@ -219,7 +220,7 @@ fn goes_on_when_killed(mut subject: Subject, turns: u64) -> Outcome {
         // Half of the kills come while there is a snapshot, the others at random instants.
         let is_aimed = turn % 2 == 1;
         if is_aimed {
-            // A sleeping thread is woken at once, even beside busy ones.
+            // The kernel wakes a sleeping thread at once, even beside busy ones.
             while !snapshots(pid).iter().any(is_new) && child.try_wait()?.is_none() {
                 std::thread::sleep(Duration::from_micros(200));
             }
@@ -228,8 +229,8 @@ fn goes_on_when_killed(mut subject: Subject, turns: u64) -> Outcome {
             std::thread::sleep(Duration::from_micros((seed >> 33) % took));
         }
         if turn % 4 == 0 {
-            // A Ctrl-C at a terminal reaches the whole group: the process's handler must run in the
-            // process alone.
+            // A Ctrl-C at a terminal reaches the whole group; the process's handler must run only
+            // in the process, and not in a snapshot.
             for snapshot in snapshots(pid) {
                 let _ = strandline_sys::signal::send(snapshot.pid, SIGINT);
             }
@@ -237,23 +238,23 @@ fn goes_on_when_killed(mut subject: Subject, turns: u64) -> Outcome {
         }
         child.kill()?;
         child.wait()?;
-        left += u64::from(is_aimed && snapshots(pid).iter().any(is_new));
+        left_behind += u64::from(is_aimed && snapshots(pid).iter().any(is_new));
     }
-    goes_on(&mut subject)?;
+    children_continue(&mut subject)?;
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
     assert!(status.lines().any(|line| line == "TracerPid:\t0"), "{status}");
-    until_left_to_end(pid)?;
+    until_remaining_snapshots_end(pid)?;
     assert!(subject.finish()?.success());
     Ok(())
 }
 
-/// Waits until the snapshots left behind sleep without descriptors; in a full run also until they
-/// end by themselves.
-fn until_left_to_end(pid: i32) -> Outcome {
+/// Waits until the remaining snapshots sleep without descriptors; in a full run also until they
+/// end.
+fn until_remaining_snapshots_end(pid: i32) -> Outcome {
     let descriptors =
         |one: &Child| std::fs::read_dir(format!("/proc/{}/fd", one.pid)).map_or(0, Iterator::count);
-    let rests = |one: &Child| matches!(one.state, 'S' | 'Z') && descriptors(one) == 0;
-    until_true("snapshots to sleep", || snapshots(pid).iter().all(rests))?;
+    let is_asleep = |one: &Child| matches!(one.state, 'S' | 'Z') && descriptors(one) == 0;
+    until_true("snapshots to sleep", || snapshots(pid).iter().all(is_asleep))?;
     if full() {
         // A snapshot of a small process lives for some seconds.
         until_true("snapshots to end", || snapshots(pid).iter().all(|one| one.state == 'Z'))?;
@@ -262,10 +263,10 @@ fn until_left_to_end(pid: i32) -> Outcome {
 }
 
 /// Explains a changing process repeatedly: from a snapshot if possible, else stopped.
-fn look_often(subject: &Subject, times: u64) -> Outcome {
+fn explain_often(subject: &Subject, times: u64) -> Outcome {
     for _ in 0..times {
         let document = json(&["explain", "--json", "--quiet-for=0", "--snapshot=try", &subject.pid_text()])?;
-        invariants::hold(&document)?;
+        invariants::check(&document)?;
     }
     Ok(())
 }
@@ -277,7 +278,7 @@ fn processes_that_fork_start_threads_and_exec_survive() -> Outcome {
         [("forker", &[], 8), ("thread_spawner", &[], 8), ("malloc_loop", &["8"], 3), ("execer", &[], 8)];
     for_each(programs, |(name, arguments, times)| {
         let mut subject = Subject::start(name, arguments)?;
-        look_often(&subject, repetitions(*times, 60))?;
+        explain_often(&subject, repetitions(*times, 60))?;
         if *name != "execer" {
             assert_eq!(subject.ask(b'c')?["wrong"], 0);
         }
@@ -286,13 +287,13 @@ fn processes_that_fork_start_threads_and_exec_survive() -> Outcome {
     })
 }
 
-/// Checks that a process is not read from a snapshot for a reason that contains `why`, and is read
-/// stopped if that is allowed.
-fn is_refused(pid: i32, why: &str) -> Outcome {
+/// Checks that strandline refuses a snapshot for a reason that contains `why`, and reads the
+/// process stopped with `--snapshot=try`.
+fn check_refused(pid: i32, why: &str) -> Outcome {
     let pid_text = pid.to_string();
     run(&["explain", "--snapshot", &pid_text])?.complains(3, &[why, "--snapshot=try"])?;
     let tried = json(&["explain", "--json", "--quiet-for=0", "--snapshot=try", &pid_text])?;
-    invariants::hold(&tried)?;
+    invariants::check(&tried)?;
     assert!(caveats(&tried).contains(&"no_photograph".to_owned()), "{:?}", caveats(&tried));
     assert_eq!(children(pid), []);
     Ok(())
@@ -312,16 +313,16 @@ fn a_harmful_snapshot_is_refused_and_memory_missing_in_a_copy_is_read() -> Outco
             crate::support::skipped(here!(), &format!("not here: {needed}"));
             return Ok(());
         };
-        is_refused(subject.pid(), why)
+        check_refused(subject.pid(), why)
     })?;
     match Subject::start("guarded", &["ring"]) {
-        Ok(subject) => shows_what_a_stop_shows(&subject)?,
+        Ok(subject) => check_equals_a_stop(&subject)?,
         Err(_) => crate::support::skipped(here!(), "not here: io_uring"),
     }
     // Only smaps shows locked and freed memory; a seccomp filter like that of containers allows the
     // snapshot.
     for_each(["locked", "freed", "filtered"], |what| {
-        shows_what_a_stop_shows(&Subject::start("guarded", &[what])?)
+        check_equals_a_stop(&Subject::start("guarded", &[what])?)
     })
 }
 
@@ -330,16 +331,16 @@ fn vfork_children_and_their_parents_are_not_copied() -> Outcome {
     let subject = Subject::start("guarded", &["vfork"])?;
     let child = i32::try_from(subject.number("pid")?)?;
     assert_ne!(child, subject.pid());
-    // The child reports before its parent has gone to sleep.
+    // The child prints its line before its parent sleeps.
     until_true("the parent to sleep", || state(subject.pid(), subject.pid()) == Some('D'))?;
-    is_refused(child, "shares its memory with its parent")?;
+    check_refused(child, "shares its memory with its parent")?;
     run(&["explain", "--snapshot", &subject.pid_text()])?.complains(3, &["uninterruptible sleep"])?;
     assert!(subject.finish()?.success(), "both end as they would");
     Ok(())
 }
 
 #[test]
-fn it_is_not_taken_where_memory_or_processes_are_short() -> Outcome {
+fn no_snapshot_is_taken_without_enough_memory_or_processes() -> Outcome {
     let name = here!();
     let groups = [
         ("pids", "pids.max", "10", "processes are allowed"),
@@ -356,7 +357,7 @@ fn it_is_not_taken_where_memory_or_processes_are_short() -> Outcome {
         let subject = Subject::start("big_heap", &["0.09", "100"])?;
         std::fs::write(group.0.join("cgroup.procs"), subject.pid_text())?;
         std::fs::write(group.0.join(limit), most)?;
-        is_refused(subject.pid(), why)
+        check_refused(subject.pid(), why)
     })
 }
 
@@ -402,7 +403,7 @@ fn a_runtime_is_read_from_a_snapshot_by_default() -> Outcome {
     let pid = subject.pid_text();
     let kind = |arguments: &[&str]| -> Result<Value> {
         let document = json(&[&["explain", "--json", "--quiet-for=0"], arguments, &[pid.as_str()]].concat())?;
-        invariants::hold(&document)?;
+        invariants::check(&document)?;
         Ok(document["target"]["kind"].clone())
     };
     assert_eq!(kind(&[])?, "photograph");
@@ -425,7 +426,7 @@ fn a_harmful_snapshot_is_refused_with_always_and_a_stop_with_try() -> Outcome {
     until_true("the stop", is_stopped)?;
     run(&["explain", "--snapshot", &pid])?.complains(3, &["stopped by a signal", "--snapshot=try"])?;
     let tried = json(&["explain", "--json", "--quiet-for=0", "--snapshot=try", &pid])?;
-    invariants::hold(&tried)?;
+    invariants::check(&tried)?;
     assert_eq!(tried["target"]["kind"], "live");
     assert!(caveats(&tried).contains(&"no_photograph".to_owned()), "{:?}", caveats(&tried));
     // A released process runs for a moment, within the kernel, until it is back in the group stop.

@@ -25,15 +25,15 @@ fn short_transfers(document: &Value) -> usize {
 
 /// Explains a process with all threads asleep in transfers, except one working thread if `busy`,
 /// and lets the transfers finish.
-fn looked_at(busy: bool, looks: &[&[&str]]) -> Outcome {
+fn check_transfers(busy: bool, runs: &[&[&str]]) -> Outcome {
     let mut subject = Subject::start("transfers", if busy { &["busy"] } else { &[] })?;
-    for arguments in looks {
+    for arguments in runs {
         let document = explain(&subject, arguments)?;
         let stopped = document["cost"]["stopped_seconds"].as_f64();
         assert_eq!(stopped == Some(0.0), !busy, "{arguments:?}: stopped for {stopped:?}");
         assert_eq!(document["target"]["threads"], CALLS.len() + 1 + usize::from(busy));
         assert_eq!(short_transfers(&document), 0, "{arguments:?}: {}", document["caveats"]);
-        // The stacks of threads that were not stopped are known too.
+        // The stacks of threads that were not stopped are reported too.
         let stacks =
             document["rows"].as_array().ok_or("no rows")?.iter().find(|row| row["id"] == "program.stack");
         assert!(stacks.is_some_and(|row| row["bytes"].as_u64() > Some(0)), "{}", document["rows"]);
@@ -48,36 +48,37 @@ fn looked_at(busy: bool, looks: &[&[&str]]) -> Outcome {
 
 #[test]
 fn a_process_that_sleeps_is_not_stopped() -> Outcome {
-    looked_at(false, &[&[], &["--snapshot=never"], &["--snapshot=try"], &["--max-stop", "1ms"]])
+    check_transfers(false, &[&[], &["--snapshot=never"], &["--snapshot=try"], &["--max-stop", "1ms"]])
 }
 
 #[test]
-fn threads_that_sleep_in_a_transfer_are_left_asleep() -> Outcome {
-    looked_at(true, &[&[], &["--snapshot=never"], &["--snapshot=always"], &["--quiet-for", "0s"]])
+fn threads_asleep_in_a_transfer_are_not_stopped() -> Outcome {
+    check_transfers(true, &[&[], &["--snapshot=never"], &["--snapshot=always"], &["--quiet-for", "0s"]])
 }
 
 #[test]
 fn a_transfer_that_was_cut_short_has_a_caveat() -> Outcome {
     let mut subject = Subject::start("transfers", &["producer"])?;
-    let (mut looks, mut said) = (0, 0);
-    // A write is cut short by a stop that finds the writer awake within it.
+    let (mut documents, mut with_caveat) = (0, 0);
+    // A stop cuts a write short if the writer is awake within it.
     until("a write that was cut short", || {
         let document = explain(&subject, &["--quiet-for", "0s"])?;
-        looks += 1;
-        said += short_transfers(&document) as u64;
+        documents += 1;
+        with_caveat += short_transfers(&document) as u64;
         let counts = subject.ask(b'c')?;
         let shorts = subject::number(&counts, "shorts")?;
-        assert!(shorts <= said, "{shorts} writes were short, {said} were said");
-        Ok((looks >= repetitions(10, 200) && shorts > 0).then_some(()))
+        assert!(shorts <= with_caveat, "{shorts} writes were short, {with_caveat} were reported");
+        Ok((documents >= repetitions(10, 200) && shorts > 0).then_some(()))
     })?;
     assert!(subject.finish()?.success());
     Ok(())
 }
 
-/// Calls that wait for a FUSE server, which answers an interrupted request with EINTR, are repeated;
-/// with one that does not answer, a thread cannot be stopped, and nothing is cut short either.
+/// strandline repeats calls that wait for a FUSE server which answers an interrupted request with
+/// EINTR. A thread that waits for a server which ignores interrupts cannot be stopped, and its
+/// transfer is not cut short either.
 #[test]
-fn calls_that_wait_for_a_fuse_server_are_repeated() -> Outcome {
+fn interrupted_calls_to_a_fuse_server_are_repeated() -> Outcome {
     for_each([&[][..], &["deaf"]], |arguments| {
         let mut subject = Subject::start("fuse", arguments)?;
         if subject.ready["missing"] != 0 {
@@ -85,8 +86,8 @@ fn calls_that_wait_for_a_fuse_server_are_repeated() -> Outcome {
             return Ok(());
         }
         let pid = subject.pid_text();
-        for look in [&["--quiet-for", "0s"][..], &["--snapshot=try"]] {
-            let run = strandline::run(&[&["explain", "--json"][..], look, &[&pid]].concat())?;
+        for options in [&["--quiet-for", "0s"][..], &["--snapshot=try"]] {
+            let run = strandline::run(&[&["explain", "--json"][..], options, &[&pid]].concat())?;
             assert!(matches!(run.status, Some(0 | 3)), "{}", run.summary());
         }
         let returned = subject.ask(b'd')?;
@@ -94,7 +95,7 @@ fn calls_that_wait_for_a_fuse_server_are_repeated() -> Outcome {
             assert_eq!(subject::number(&returned, call)?, 4096, "{call}: {returned}");
         }
         let interrupted = subject::number(&returned, "interrupted")?;
-        // Writes are left asleep where they can be: the others were stopped.
+        // By default threads asleep in writes are not stopped; the six others are.
         assert!(interrupted >= if arguments.is_empty() { 6 } else { 1 }, "{returned}");
         assert!(subject.finish()?.success());
         Ok(())
@@ -106,14 +107,14 @@ fn calls_that_wait_for_a_fuse_server_are_repeated() -> Outcome {
 struct Idle {
     program: &'static str,
     arguments: &'static [&'static str],
-    /// The calls, one of which it makes last, and the number of threads that do.
+    /// The calls in which its threads may sleep, and the number of threads that do.
     last: (&'static [&'static str], usize),
 }
 
 impl Idle {
-    /// Whether process `pid` is up and does nothing from now on: enough threads are in their last
-    /// call, and every other one waits for them.
-    fn rests(&self, pid: i32) -> bool {
+    /// Whether process `pid` has started and is idle: enough threads sleep in these calls, and all
+    /// others wait for them.
+    fn is_idle(&self, pid: i32) -> bool {
         let call = |tid| std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/syscall"));
         let calls: Vec<String> =
             waiting::threads(pid).into_iter().map(|tid| call(tid).unwrap_or_default()).collect();
@@ -146,19 +147,19 @@ fn idle_programs_are_not_stopped() -> Outcome {
         let mut command = Command::new(idle.program);
         let started = command.args(idle.arguments).stdin(Stdio::piped()).stdout(Stdio::null()).spawn();
         let Ok(mut child) = started else {
-            skipped(&format!("{} with {}", here!(), idle.program), "it is not here");
+            skipped(&format!("{} with {}", here!(), idle.program), "it is not installed");
             return Ok(());
         };
         let pid = child.id().cast_signed();
-        let looked = until_true("the program to rest", || idle.rests(pid))
+        let explained = until_true("the program to become idle", || idle.is_idle(pid))
             .and_then(|()| strandline::json(&["explain", "--json", &pid.to_string()]));
         child.kill()?;
         child.wait()?;
-        let document = looked?;
+        let document = explained?;
         let stopped = document["cost"]["stopped_seconds"].as_f64();
         if stopped != Some(0.0) {
             return Err(format!("stopped for {stopped:?} seconds").into());
         }
-        invariants::hold(&document)
+        invariants::check(&document)
     })
 }

@@ -27,7 +27,8 @@ fn explain(subject: &Subject) -> Command {
     command
 }
 
-/// Waits until a strandline holds process `pid`; false if strandline ended before that was seen.
+/// Waits until a strandline holds process `pid`; false if strandline ended before the test saw
+/// that.
 fn is_held_by(child: &mut Child, pid: i32) -> Result<bool> {
     while !waiting::is_traced(pid) {
         if let Some(status) = child.try_wait()? {
@@ -40,7 +41,7 @@ fn is_held_by(child: &mut Child, pid: i32) -> Result<bool> {
 /// Sends a signal to a strandline that holds the subject at that moment.
 fn while_held(subject: &Subject, signal: i32) -> Result<Child> {
     let pid = subject.pid();
-    until("a signal to land while it is held", || {
+    until("a signal to arrive while the process is held", || {
         let mut child = explain(subject).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
         if !is_held_by(&mut child, pid)? {
             return Ok(None);
@@ -60,10 +61,10 @@ fn while_held(subject: &Subject, signal: i32) -> Result<Child> {
 fn a_stopped_strandline_releases_the_process() -> Outcome {
     let mut subject = subject()?;
     let pid = subject.pid();
-    until("the watchdog to end one", || {
+    until("the watchdog to end a strandline", || {
         let mut child = while_held(&subject, SIGSTOP)?;
-        until_true("it to be let go", || !waiting::is_traced(pid))?;
-        // A strandline that released the subject before the signal arrived is still there.
+        until_true("the process to be detached", || !waiting::is_traced(pid))?;
+        // A strandline that released the subject before the signal arrived still runs.
         strandline_sys::signal::send(child.id().cast_signed(), SIGCONT).ok();
         let status = child.wait()?;
         assert!(status.signal() == Some(SIGKILL) || status.code() == Some(0), "{status}");
@@ -80,9 +81,9 @@ fn a_strandline_stopped_by_the_terminal_releases_the_process_first() -> Outcome 
     let mut child = while_held(&subject, SIGTSTP)?;
     let own = child.id().cast_signed();
     let mut has_stopped = false;
-    let status = until("it to stop and to end", || {
+    let status = until("strandline to stop and to end", || {
         if waiting::state(own, own) == Some('T') {
-            assert!(!waiting::is_traced(subject.pid()), "it holds a process while it is stopped");
+            assert!(!waiting::is_traced(subject.pid()), "strandline holds a process while it is stopped");
             has_stopped = true;
             strandline_sys::signal::send(own, SIGCONT)?;
         }
@@ -93,7 +94,7 @@ fn a_strandline_stopped_by_the_terminal_releases_the_process_first() -> Outcome 
 }
 
 #[test]
-fn a_recorder_that_a_terminal_stops_traces_no_process_meanwhile() -> Outcome {
+fn a_recorder_stopped_by_the_terminal_traces_no_process() -> Outcome {
     let mut subject = subject()?;
     let pid = subject.pid();
     let folder = tempfile::tempdir()?;
@@ -102,14 +103,14 @@ fn a_recorder_that_a_terminal_stops_traces_no_process_meanwhile() -> Outcome {
     let mut recorder = strandline::command(&words).process_group(0).stderr(Stdio::null()).spawn()?;
     let own = recorder.id().cast_signed();
     for _ in 0..5 {
-        until_true("it to watch for the end", || waiting::is_traced(pid))?;
+        until_true("the recorder to watch the process", || waiting::is_traced(pid))?;
         strandline_sys::signal::send(own, SIGTSTP)?;
-        until_true("it to stop", || waiting::state(own, own) == Some('T'))?;
-        assert!(!waiting::is_traced(pid), "it traces a process while it is stopped");
+        until_true("the recorder to stop", || waiting::state(own, own) == Some('T'))?;
+        assert!(!waiting::is_traced(pid), "the recorder traces a process while it is stopped");
         assert!(subject.ask(b'i')?["mallinfo"].is_object());
         strandline_sys::signal::send(own, SIGCONT)?;
     }
-    until_true("it to watch again", || waiting::is_traced(pid))?;
+    until_true("the recorder to watch the process again", || waiting::is_traced(pid))?;
     strandline_sys::signal::send(own, SIGINT)?;
     assert_eq!(recorder.wait()?.code(), Some(0));
     until_free(pid)
@@ -117,16 +118,16 @@ fn a_recorder_that_a_terminal_stops_traces_no_process_meanwhile() -> Outcome {
 
 /// Signals to a watched process and its end wait for the recorder.
 #[test]
-fn a_recorder_that_is_stopped_watches_no_process_for_long() -> Outcome {
+fn the_watchdog_ends_a_stopped_recorder_that_watches_a_process() -> Outcome {
     let mut subject = subject()?;
     let pid = subject.pid();
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("stopped.strandline").display().to_string();
     let words = ["record", "-o", &file, "--ledger", "exit", &subject.pid_text()];
     let mut recorder = strandline::command(&words).process_group(0).stderr(Stdio::null()).spawn()?;
-    until_true("it to watch for the end", || waiting::is_traced(pid))?;
+    until_true("the recorder to watch the process", || waiting::is_traced(pid))?;
     strandline_sys::signal::send(recorder.id().cast_signed(), SIGSTOP)?;
-    let ended = until("the watchdog to end it", || Ok(recorder.try_wait()?));
+    let ended = until("the watchdog to end the recorder", || Ok(recorder.try_wait()?));
     if ended.is_err() {
         recorder.kill()?;
         recorder.wait()?;
@@ -138,7 +139,7 @@ fn a_recorder_that_is_stopped_watches_no_process_for_long() -> Outcome {
 }
 
 #[test]
-fn no_core_file_is_written_of_it() -> Outcome {
+fn strandline_dumps_no_core() -> Outcome {
     let mut subject = subject()?;
     let folder = tempfile::tempdir()?;
     let shell = Command::new("sh")
@@ -149,7 +150,7 @@ fn no_core_file_is_written_of_it() -> Outcome {
         skipped(here!(), "this machine writes no core files");
         return Ok(());
     }
-    let ended = until("a signal to land while it is held", || {
+    let ended = until("a signal to arrive while the process is held", || {
         let pid = subject.pid_text();
         let program = env!("CARGO_BIN_EXE_strandline");
         let script = "ulimit -S -c $(ulimit -H -c); exec \"$@\"";

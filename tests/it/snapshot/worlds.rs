@@ -58,8 +58,8 @@ fn collections(subject: &mut Subject) -> Result<u64> {
     counts["collections"].as_u64().ok_or_else(|| format!("no counts: {counts}").into())
 }
 
-/// Whether process `pid` has a child that has not ended: a snapshot whose maker was killed stays as
-/// a zombie.
+/// Whether process `pid` has a child that has not ended. A snapshot whose strandline was killed
+/// stays as a zombie.
 fn has_running_child(pid: i32) -> bool {
     let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let stat = |path: PathBuf| std::fs::read_to_string(path.join("stat")).ok();
@@ -87,7 +87,7 @@ fn interrupt(subject: &mut Subject, verb: Verb, signal: i32, when: &When, tally:
         When::Held => while !is_traced(pid) && child.try_wait()?.is_none() {},
     }
     let own = child.id().cast_signed();
-    // The id of a process that has ended and was waited for may be reused.
+    // The kernel may reuse the id of a reaped process.
     let sent = Instant::now();
     if child.try_wait()?.is_none() {
         strandline_sys::signal::send(own, signal)?;
@@ -96,8 +96,8 @@ fn interrupt(subject: &mut Subject, verb: Verb, signal: i32, when: &When, tally:
     }
     until_free(pid)?;
     tally.longest = tally.longest.max(sent.elapsed());
-    until_true("its snapshots to end", || !has_running_child(pid))?;
-    until("the program to go on", || Ok((collections(subject)? > before + 1).then_some(())))?;
+    until_true("the snapshots to end", || !has_running_child(pid))?;
+    until("the program to continue", || Ok((collections(subject)? > before + 1).then_some(())))?;
     // The watchdog may have ended strandline.
     if child.try_wait()?.is_none() {
         strandline_sys::signal::send(own, SIGCONT)?;
@@ -106,25 +106,27 @@ fn interrupt(subject: &mut Subject, verb: Verb, signal: i32, when: &When, tally:
     until_free(pid)
 }
 
-/// Interrupts each of `verbs` equally often by SIGKILL and by SIGSTOP, while the program is held and
-/// in every second turn at a random instant; the program ends by itself afterwards.
-fn survives(test: &str, mut subject: Subject, verbs: &[Verb]) -> Outcome {
+/// Interrupts each of `verbs` equally often by SIGKILL and by SIGSTOP: in one half of the turns
+/// while strandline holds the program, in the other at a random instant. Afterwards the program
+/// ends normally.
+fn check_survives(test: &str, mut subject: Subject, verbs: &[Verb]) -> Outcome {
     let mut random = Random(42);
     let (mut killed, mut stopped) = (Tally::default(), Tally::default());
     for verb in verbs {
         let began = Instant::now();
         let status = start(&subject, verb)?.wait()?;
-        // A refusal is an answer too: not every collector lets a call be made.
+        // A refusal is accepted too: some collectors allow no call.
         assert!(matches!(status.code(), Some(0 | 3)), "{verb:?}: {status}");
-        let whole = began.elapsed();
+        let duration = began.elapsed();
         for turn in 0..repetitions(1, 80) {
             for (signal, tally) in [(SIGKILL, &mut killed), (SIGSTOP, &mut stopped)] {
-                let when = if turn % 2 == 0 { When::Held } else { When::After(random.below(whole)) };
+                let when = if turn % 2 == 0 { When::Held } else { When::After(random.below(duration)) };
                 interrupt(&mut subject, verb, signal, &when, tally)?;
             }
         }
     }
-    // How long it is held depends on the machine: one signal of each at least has to come meanwhile.
+    // The time for which it is held depends on the machine: at least one signal of each kind must
+    // hit it.
     while killed.while_held == 0 {
         interrupt(&mut subject, verbs[0], SIGKILL, &When::Held, &mut killed)?;
     }
@@ -134,7 +136,7 @@ fn survives(test: &str, mut subject: Subject, verbs: &[Verb]) -> Outcome {
     let collections = collections(&mut subject)?;
     eprintln!("{test}: SIGKILL {killed:?}; SIGSTOP {stopped:?}; {collections} collections");
     let status = subject.finish()?;
-    if status.success() { Ok(()) } else { Err(format!("it ended with {status}").into()) }
+    if status.success() { Ok(()) } else { Err(format!("the program ended with {status}").into()) }
 }
 
 /// Builds a program of `tests/subjects/worlds` with a compiler and its options, in which `{}`
@@ -157,13 +159,13 @@ fn build(compiler: &[&str], source: &str, program: &str) -> Result<Option<PathBu
 }
 
 #[test]
-fn a_program_of_libgc_survives() -> Outcome {
+fn a_program_with_libgc_survives() -> Outcome {
     let subject = Subject::start("collector_signals", &[])?;
     if subject.ready == "missing" {
         skipped(here!(), "no libgc.so.1 here (scripts/deps installs guile)");
         return Ok(());
     }
-    survives(here!(), subject, &[STOPPED, COPIED, RECLAIM])
+    check_survives(here!(), subject, &[STOPPED, COPIED, RECLAIM])
 }
 
 /// Whether the programs run whose collectors stop threads by signals as libgc's does.
@@ -183,11 +185,11 @@ fn a_program_in_d_survives() -> Outcome {
         skipped(here!(), "no ldc2 here (make deps)");
         return Ok(());
     };
-    survives(here!(), Subject::start_command(Command::new(program))?, &[STOPPED, COPIED, RECLAIM])
+    check_survives(here!(), Subject::start_command(Command::new(program))?, &[STOPPED, COPIED, RECLAIM])
 }
 
 #[test]
-fn a_program_of_monos_survives() -> Outcome {
+fn a_program_on_mono_survives() -> Outcome {
     if !runs_others(here!()) {
         return Ok(());
     }
@@ -199,7 +201,7 @@ fn a_program_of_monos_survives() -> Outcome {
     };
     let mut command = Command::new("mono");
     command.arg(program);
-    survives(here!(), Subject::start_command(command)?, &[STOPPED, COPIED, RECLAIM])
+    check_survives(here!(), Subject::start_command(command)?, &[STOPPED, COPIED, RECLAIM])
 }
 
 #[test]
@@ -209,7 +211,7 @@ fn a_program_in_go_survives() -> Outcome {
         return Ok(());
     };
     let verbs: &[Verb] = if full() { &[STOPPED, COPIED, RECLAIM] } else { &[COPIED, RECLAIM] };
-    survives(here!(), Subject::start_command(Command::new(program))?, verbs)
+    check_survives(here!(), Subject::start_command(Command::new(program))?, verbs)
 }
 
 #[test]
@@ -225,5 +227,5 @@ fn a_program_in_java_survives() -> Outcome {
     };
     let mut command = Command::new(jdk.java);
     command.args(["-Xmx64m", "-Xlog:disable", "-cp"]).arg(class.with_file_name("")).arg("World");
-    survives(here!(), Subject::start_command(command)?, &[STOPPED, COPIED, RECLAIM, COLLECT])
+    check_survives(here!(), Subject::start_command(command)?, &[STOPPED, COPIED, RECLAIM, COLLECT])
 }

@@ -108,7 +108,7 @@ repeats = 2
 name = "keeps"
 command = ["echo", '{"kept": 7}']
 [[subject]]
-name = "gone"
+name = "missing"
 command = "no-such-tool-here"
 needs = [{ tool = "no-such-tool-here", install = "apt install no-such-package" }]
 [measure]
@@ -119,9 +119,9 @@ text = "it keeps nothing"
 holds = 'median("kept", {"subject": "keeps"}) < 1'
 note = "it keeps seven"
 [[claim]]
-id = "gone"
+id = "missing"
 text = "the other keeps nothing"
-holds = 'median("kept", {"subject": "gone"}) < 1'
+holds = 'median("kept", {"subject": "missing"}) < 1'
 "#;
 const BROKEN: &str = "title = 3\n";
 
@@ -145,8 +145,11 @@ fn all_studies_run_despite_a_broken_one() -> Outcome {
     );
     assert_eq!(study(&document, "good")["claims"][0]["verdict"], "holds");
     assert_eq!(study(&document, "good")["title"], "What is kept");
-    let gone = &study(&document, "wrong")["claims"][1];
-    assert!(gone["reason"].as_str().is_some_and(|why| why.contains("apt install no-such-package")), "{gone}");
+    let claim = &study(&document, "wrong")["claims"][1];
+    assert!(
+        claim["reason"].as_str().is_some_and(|why| why.contains("apt install no-such-package")),
+        "{claim}"
+    );
 
     let shown = place.run(&["--all"])?;
     assert_eq!(shown.how(), 3);
@@ -179,7 +182,7 @@ fn the_exit_status_shows_whether_a_claim_fails() -> Outcome {
 }
 
 #[test]
-fn an_axis_is_for_those_that_have_it() -> Outcome {
+fn an_axis_option_applies_to_studies_with_that_axis() -> Outcome {
     let place = Place::new(&[("good", GOOD), ("wrong", WRONG)])?;
     let words = ["--all", "--axis", "size=300", "--axis", "subject=keeps", "--repeat", "1", "--dir", "kept"];
     let (status, document) = place.document(&words)?;
@@ -192,7 +195,7 @@ fn an_axis_is_for_those_that_have_it() -> Outcome {
     for name in ["good", "wrong"] {
         assert!(place.lab.folder.0.join("kept").join(name).join("journal.jsonl").is_file(), "{name}");
     }
-    for wrong in ["colour=red", "subject=nobody"] {
+    for wrong in ["colour=red", "subject=unknown"] {
         let ended = place.run(&["--all", "--axis", wrong])?;
         assert_eq!(ended.how(), 3);
         assert!(ended.complaint().contains("no study has that"), "{}", ended.complaint());
@@ -201,7 +204,7 @@ fn an_axis_is_for_those_that_have_it() -> Outcome {
 }
 
 #[test]
-fn a_folder_named_from_here_takes_recordings() -> Outcome {
+fn a_relative_folder_can_hold_recordings() -> Outcome {
     let text = "title = \"Recorded\"\n[settings]\nrepeats = 1\n[[subject]]\nname = \"a\"\n\
                 command = \"sleep 0.05\"\n[measure]\nrows = [\"rss\"]\nat = [\"exit\"]\n";
     let place = Place::new(&[("recorded", text)])?;
@@ -211,8 +214,8 @@ fn a_folder_named_from_here_takes_recordings() -> Outcome {
     Ok(())
 }
 
-/// A study of 20 runs that each note their run. Those of the second study wait, from the fourth on,
-/// for the file `runs.go`, so that the study is not over before it is interrupted.
+/// A study of 20 runs that each append a line to a file. Runs of the second study wait, from the
+/// fourth on, for the file `runs.go`, so that the study does not end before it is interrupted.
 fn counting(name: &str) -> String {
     let wait = "test $(grep -c second $RUNS) -lt 4 || until test -e $RUNS.go; do sleep 0.01; done";
     format!(
@@ -235,7 +238,7 @@ fn an_interrupted_study_resumes() -> Outcome {
         let mut started = Started::new(command())?;
         until("runs of the second", || Ok((count("second") >= 4).then_some(())))?;
         signal(started.pid(), number);
-        let status = until("its end", || Ok(started.child.try_wait()?))?;
+        let status = until("the end of strandline", || Ok(started.child.try_wait()?))?;
         assert_eq!(status.signal(), Some(number));
         assert!(count("second") < 20, "it was over before");
         std::fs::write(place.lab.folder.0.join("runs.go"), "")?;
@@ -263,7 +266,7 @@ fn all_after<'t>(text: &'t str, begin: &str) -> BTreeSet<&'t str> {
 }
 
 #[test]
-fn the_report_is_one_page_that_needs_nothing_else() -> Outcome {
+fn the_report_is_one_self_contained_page() -> Outcome {
     let place = Place::new(&[("good", GOOD), ("wrong", WRONG), ("broken", BROKEN)])?;
     let ended = place.run(&["--all", "--report"])?;
     assert_eq!(ended.how(), 3, "{}", ended.complaint());
@@ -316,7 +319,7 @@ fn the_report_is_one_page_that_needs_nothing_else() -> Outcome {
 }
 
 #[test]
-fn a_report_takes_the_place_of_nothing_but_a_report() -> Outcome {
+fn a_report_overwrites_only_reports() -> Outcome {
     let place = Place::new(&[("good", GOOD)])?;
     fs::write(place.lab.path("mine.html"), "<!doctype html><p>mine")?;
     fs::create_dir(place.lab.path("folder"))?;

@@ -1,5 +1,5 @@
-//! Files that a study writes and keeps, which of several studies with one name is meant, and
-//! from where a run resumes.
+//! Files that a study writes and keeps, the choice among several studies of one name, and the point
+//! at which a run resumes.
 
 #![cfg(test)]
 
@@ -59,7 +59,7 @@ fn small() -> Result<Lab> {
 }
 
 #[test]
-fn a_readme_keeps_its_mode_and_its_link_and_is_for_no_narrowed_run() -> Outcome {
+fn a_readme_keeps_its_mode_and_link_and_narrowed_runs_do_not_write_it() -> Outcome {
     let lab = small()?;
     let place = "# Small\n<!-- results -->\n<!-- end of results -->\n";
     fs::write(lab.path("elsewhere.md"), place)?;
@@ -69,7 +69,7 @@ fn a_readme_keeps_its_mode_and_its_link_and_is_for_no_narrowed_run() -> Outcome 
     for words in [["--repeat", "1"], ["--axis", "size=1"]] {
         let ended = lab.run(&[&["study", "small", "--readme", "--dir", "lab"], &words[..]].concat())?;
         assert_eq!(ended.how(), 3, "{words:?}");
-        assert!(!lab.folder.0.join("lab").exists(), "it is refused before anything is run");
+        assert!(!lab.folder.0.join("lab").exists(), "{words:?} is refused before any run");
     }
     assert_eq!(lab.text("elsewhere.md"), place);
     assert_eq!(lab.run(&["study", "small", "--readme"])?.how(), 0);
@@ -107,7 +107,7 @@ fn a_report_shows_whether_the_run_was_narrowed() -> Outcome {
 }
 
 #[test]
-fn a_plot_takes_the_place_of_nothing_but_a_plot_or_a_link() -> Outcome {
+fn a_plot_overwrites_only_plots_and_links() -> Outcome {
     let lab = small()?;
     fs::create_dir(lab.path("p"))?;
     let (mine, plot) = (lab.path("mine.svg"), lab.path("p/small-kept.svg"));
@@ -149,7 +149,7 @@ fn an_unwritable_output_is_reported_before_any_run() -> Outcome {
 }
 
 #[test]
-fn those_that_the_list_names_are_run() -> Outcome {
+fn all_runs_the_listed_studies() -> Outcome {
     let lab = Lab::new()?;
     hide(&lab)?;
     put(&lab, "studies/small", SMALL)?;
@@ -214,7 +214,7 @@ fn a_lab_resumes_with_additional_runs() -> Outcome {
 }
 
 #[test]
-fn a_cache_behind_a_link_hides_nothing() -> Outcome {
+fn a_cache_behind_a_link_hides_no_study() -> Outcome {
     let lab = Lab::new()?;
     fs::create_dir(lab.path("real"))?;
     symlink(lab.path("real"), lab.path("cache"))?;

@@ -93,13 +93,13 @@ fn claims_have_the_verdicts_that_the_readme_explains() -> Outcome {
         return Ok(());
     }
     for studied in forms("freed-heap", &[])? {
-        judge(here!(), &studied)?;
+        check_verdicts(here!(), &studied)?;
     }
     Ok(())
 }
 
 /// Asserts the verdicts of one form.
-fn judge(test: &str, studied: &Studied) -> Outcome {
+fn check_verdicts(test: &str, studied: &Studied) -> Outcome {
     studied.assert_no_others(&[
         HOLD,
         FAIL,
@@ -122,19 +122,19 @@ fn judge(test: &str, studied: &Studied) -> Outcome {
     } else {
         skipped(test, "it needs 3 GiB of available memory");
     }
-    let said = |asked: &str| text(studied, "said", &[("asked", asked)], "version");
-    match said("glibc").as_deref() {
+    let version = |library: &str| text(studied, "said", &[("asked", library)], "version");
+    match version("glibc").as_deref() {
         Some(version) if LAYOUTS_TRIED.contains(&version) => {
             studied.assert("holds", HOLD_WITH_LAYOUT);
             studied.assert("fails", FAIL_WITH_LAYOUT);
         }
         other => skipped(test, &format!("glibc here is {other:?}")),
     }
-    match said("glibc").as_deref() {
+    match version("glibc").as_deref() {
         Some("2.36") => studied.assert("fails", FAIL_WITH_GLIBC_2_36),
         other => skipped(test, &format!("glibc here is {other:?}")),
     }
-    match said("jemalloc") {
+    match version("jemalloc") {
         Some(version) if version.starts_with("5.3.0-") => {
             studied.assert("holds", HOLD_WITH_JEMALLOC);
             studied.assert("fails", FAIL_WITH_JEMALLOC);
@@ -207,8 +207,8 @@ fn the_rule_is_exact_with_other_glibcs() -> Outcome {
         let cutoff = compile(libc, &built, "cutoff")?;
         for before in ["0", "20971520", "33550313"] {
             let found = json(&mut rule(&["cutoff", &cutoff, before]))?;
-            let told = &found["predicted_physical_bytes"];
-            assert_eq!(&found["cutoff_physical_bytes"], told, "{} after {before}", libc.name);
+            let predicted = &found["predicted_physical_bytes"];
+            assert_eq!(&found["cutoff_physical_bytes"], predicted, "{} after {before}", libc.name);
         }
     }
     Ok(())

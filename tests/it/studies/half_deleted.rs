@@ -62,7 +62,7 @@ const JVM_EITHER: &[&str] = &[
 const JVM_TOOLS: &[&str] = &["java", "javac"];
 
 #[test]
-fn its_claims() -> Outcome {
+fn claims_have_their_expected_verdicts() -> Outcome {
     if !runs_long_studies(here!()) {
         return Ok(());
     }
@@ -71,13 +71,13 @@ fn its_claims() -> Outcome {
         return Ok(());
     }
     for studied in forms("half-deleted", &[])? {
-        judge(here!(), &studied)?;
+        check_verdicts(here!(), &studied)?;
     }
     Ok(())
 }
 
 /// Asserts the verdicts of one form.
-fn judge(test: &str, studied: &Studied) -> Outcome {
+fn check_verdicts(test: &str, studied: &Studied) -> Outcome {
     studied.assert("holds", HOLD);
     studied.assert("holds", &studied.judged(test, NODE_HOLD, NODE_TOOLS)?);
     // A JDK, or one of its collectors, may be missing.

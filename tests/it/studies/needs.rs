@@ -119,7 +119,7 @@ fn errors_in_needs_name_the_cause() -> Outcome {
     Ok(())
 }
 
-const TOLD: &str = r#"
+const CHOICES: &str = r#"
 title = "What programs hear of"
 [settings]
 repeats = 1
@@ -130,8 +130,8 @@ size = [1, 2]
 free = ["a"]
 [[subject]]
 name = "script"
-build = "sh -c 'echo $STRANDLINE_AXIS_OPT_LEVEL $(env | grep -c AXIS_SIZE) > $STRANDLINE_STUDY_BUILD/told'"
-command = "sh {dir}/say.sh"
+build = "sh -c 'echo $STRANDLINE_AXIS_OPT_LEVEL $(env | grep -c AXIS_SIZE) > $STRANDLINE_STUDY_BUILD/choices'"
+command = "sh {dir}/print.sh"
 [measure]
 json = ["size", "build", "dir"]
 texts = ["built", "level", "free"]
@@ -139,26 +139,26 @@ texts = ["built", "level", "free"]
 where = { size = 2, opt_level = "two" }
 why = "too long"
 [[claim]]
-id = "told"
-text = "the script hears the cell's choices"
+id = "choices"
+text = "the script gets the cell's choices"
 holds = 'values("size").all(s, median("size", {"size": s, "opt_level": "zero"}) == s)'
 "#;
 
 #[test]
-fn programs_and_builds_hear_of_folders_and_choices() -> Outcome {
+fn programs_and_builds_get_folders_and_choices_in_variables() -> Outcome {
     let lab = Lab::new()?;
-    study(&lab, "told", TOLD)?;
+    study(&lab, "choices", CHOICES)?;
     fs::write(
-        lab.folder.0.join("studies/told/say.sh"),
+        lab.folder.0.join("studies/choices/print.sh"),
         "test -f \"$STRANDLINE_STUDY_DIR/study.toml\" && dir=1\n\
          test \"$STRANDLINE_STUDY_BUILD\" = \"$PWD\" && build=1\n\
-         echo \"{\\\"size\\\": $STRANDLINE_AXIS_SIZE, \\\"dir\\\": $dir, \\\"build\\\": $build, \\\"built\\\": \\\"$(cat told)\\\", \
+         echo \"{\\\"size\\\": $STRANDLINE_AXIS_SIZE, \\\"dir\\\": $dir, \\\"build\\\": $build, \\\"built\\\": \\\"$(cat choices)\\\", \
          \\\"level\\\": \\\"$STRANDLINE_AXIS_OPT_LEVEL\\\", \\\"free\\\": \\\"$STRANDLINE_AXIS_FREE\\\"}\"\n",
     )?;
-    let document = lab.document(&["study", "told"])?;
+    let document = lab.document(&["study", "choices"])?;
     assert_eq!(list(&document, "claims")[0]["verdict"], "holds", "{document:#}");
     let cells = list(&document, "cells");
-    assert_eq!(cells.len(), 4, "those that are left out are there as well");
+    assert_eq!(cells.len(), 4, "the document has the excluded cells too");
     for cell in cells {
         let level = if cell["axes"]["opt_level"] == "zero" { "O0" } else { "O2" };
         if level == "O2" && cell["axes"]["size"] == "2" {
@@ -179,7 +179,7 @@ fn programs_and_builds_hear_of_folders_and_choices() -> Outcome {
 }
 
 #[test]
-fn the_place_of_a_mistake_in_an_expression_is_that_in_the_file() -> Outcome {
+fn an_error_in_an_expression_has_its_place_in_the_file() -> Outcome {
     let lab = Lab::new()?;
     let text = "title = 't'\n[[subject]]\nname = 's'\ncommand = 'true'\n\
         [metrics]\nhalf = 'metric(\"wall_seconds\") 2'\n\

@@ -89,7 +89,7 @@ const UNTIL_NEW_MESSAGE: [&str; 1] = ["limit-message"];
 const OF_MALLOC: [&str; 1] = ["walk-not-size-alone"];
 
 /// Asserts the verdict of each claim for that perl.
-fn judge(studied: &Studied, series: (u32, u32)) {
+fn check_verdicts(studied: &Studied, series: (u32, u32)) {
     studied.assert_no_others(&[&ALWAYS, &NO_LONGER, &UNTIL_SHARED_CONSTANTS, &UNTIL_NEW_MESSAGE, &OF_MALLOC]);
     studied.assert("holds", &[&ALWAYS[..], &OF_MALLOC[..]].concat());
     studied.assert("fails", &NO_LONGER);
@@ -112,7 +112,7 @@ fn median(studied: &Studied, subject: &str, metric: &str) -> f64 {
 }
 
 #[test]
-fn every_claim_has_its_verdict() -> Outcome {
+fn claims_have_their_expected_verdicts() -> Outcome {
     let Some(series) = series("perl") else {
         skipped(here!(), "no perl here (apt install perl)");
         return Ok(());
@@ -120,12 +120,12 @@ fn every_claim_has_its_verdict() -> Outcome {
     if !runs_long_studies(here!()) {
         return Ok(());
     }
-    forms("perl-lexicals", &[])?.iter().try_for_each(|studied| judge_figures(studied, series))
+    forms("perl-lexicals", &[])?.iter().try_for_each(|studied| check_figures(studied, series))
 }
 
 /// Asserts the verdicts, and figures that do not depend on the machine.
-fn judge_figures(studied: &Studied, series: (u32, u32)) -> Outcome {
-    judge(studied, series);
+fn check_figures(studied: &Studied, series: (u32, u32)) -> Outcome {
+    check_verdicts(studied, series);
 
     // 800,000 bytes are 196 pages with malloc's header.
     let each = median(studied, "vanilla", "per_function_bytes");
@@ -148,7 +148,7 @@ fn other_perls_differ_where_their_versions_do() -> Outcome {
     for perl in fetched(here!()) {
         let path = perl.display().to_string();
         let series = series(&path).ok_or_else(|| format!("{path} does not run"))?;
-        judge(&short("perl-lexicals", &["--axis", &format!("perl={path}")])?, series);
+        check_verdicts(&short("perl-lexicals", &["--axis", &format!("perl={path}")])?, series);
     }
     Ok(())
 }
@@ -230,7 +230,7 @@ fn in_order(line: &str) -> Result<Vec<[u64; 4]>> {
 }
 
 #[test]
-fn the_generator_writes_what_compiles_and_refuses_what_it_does_not_know() -> Outcome {
+fn the_generator_writes_valid_programs_and_refuses_unknown_options() -> Outcome {
     if series("perl").is_none() {
         skipped(here!(), "no perl here (apt install perl)");
         return Ok(());
@@ -267,8 +267,8 @@ fn the_generator_writes_what_compiles_and_refuses_what_it_does_not_know() -> Out
         assert!(generate(options)?.status.success(), "{options}");
         // The program runs to its end, and its marks do nothing without strandline.
         let output = Command::new("perl").arg(&probes).arg(&own).arg("-w").arg(&program).output()?;
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success() && said.is_empty(), "{options}: {said}");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && errors.is_empty(), "{options}: {errors}");
     }
     for options in ["--value other", "--size 0", "--size 1x", "--cycles 3 --size 1,2", "--shape", "--none"] {
         assert!(!generate(options)?.status.success(), "{options}");

@@ -20,7 +20,7 @@ const HOLD_WITH_POOL: &[&str] = &[
 const HOLD_WITHOUT_POOL: &[&str] = &["older-versions-release-most", "no-pool-before"];
 
 #[test]
-fn its_claims() -> Outcome {
+fn claims_have_their_expected_verdicts() -> Outcome {
     if !runs_long_studies(here!()) {
         return Ok(());
     }

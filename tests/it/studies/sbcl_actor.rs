@@ -22,7 +22,7 @@ const HOLD: &[&str] = &[
     "ledger-predicts-gc-full",
 ];
 
-/// Contradicts the author: in a program whose objects survive, older generations are collected.
+/// Contradicts the author: SBCL collects older generations in a program whose objects survive.
 const FAIL: &[&str] = &["working-programs-do-not-reach-it"];
 
 /// May hold or fail: they depend on times, the version of SBCL, the length of the queue, or which
@@ -69,7 +69,7 @@ fn has_sbcl(test: &str) -> bool {
 }
 
 /// Asserts the verdict of each claim.
-fn judge(studied: &Studied) {
+fn check_verdicts(studied: &Studied) {
     studied.assert("holds", HOLD);
     studied.assert("fails", FAIL);
     studied.assert_no_others(&[HOLD, FAIL, EITHER, BY_VERSION]);
@@ -107,19 +107,19 @@ fn median(studied: &Studied, subject: &str, mode: &str, metric: &str) -> Result<
 }
 
 #[test]
-fn its_claims() -> Outcome {
+fn claims_have_their_expected_verdicts() -> Outcome {
     if !has_sbcl(here!()) || !runs_long_studies(here!()) {
         return Ok(());
     }
     for studied in forms("sbcl-actor", &[])? {
-        judge_form(&studied)?;
+        check_form(&studied)?;
     }
     Ok(())
 }
 
 /// Asserts the verdicts and figures of one form.
-fn judge_form(studied: &Studied) -> Outcome {
-    judge(studied);
+fn check_form(studied: &Studied) -> Outcome {
+    check_verdicts(studied);
     // The share that gc-full-frees reports depends on the length of the queue; the bytes do not.
     for mode in ["unthrottled", "paused", "bounded"] {
         let left = median(studied, "remedies", mode, "left_by_gc_full_bytes")?;
@@ -149,10 +149,10 @@ fn judge_form(studied: &Studied) -> Outcome {
 }
 
 #[test]
-fn its_claims_of_other_versions() -> Outcome {
+fn claims_of_other_sbcls_have_their_expected_verdicts() -> Outcome {
     for sbcl in fetched(here!()) {
         eprintln!("{}", sbcl.display());
-        judge(&short("sbcl-actor", &["--axis", &format!("sbcl={}", sbcl.display())])?);
+        check_verdicts(&short("sbcl-actor", &["--axis", &format!("sbcl={}", sbcl.display())])?);
     }
     Ok(())
 }
@@ -174,14 +174,14 @@ fn actor(arguments: &[&str]) -> Result<Value> {
 /// A queue bound so small that all producers wait in turn: none waits for ever, and no message is
 /// lost.
 #[test]
-fn its_smallest_bound() -> Outcome {
+fn the_smallest_bound_loses_no_message() -> Outcome {
     if !has_sbcl(here!()) {
         return Ok(());
     }
     for bound in [1, 2, 3] {
-        let told = actor(&["mode=bounded", &format!("bound={bound}"), "messages=8000"])?;
-        assert_eq!(told["messages"], 8_000, "{bound}");
-        let longest = told["longest_queue_messages"].as_u64().unwrap_or(u64::MAX);
+        let printed = actor(&["mode=bounded", &format!("bound={bound}"), "messages=8000"])?;
+        assert_eq!(printed["messages"], 8_000, "{bound}");
+        let longest = printed["longest_queue_messages"].as_u64().unwrap_or(u64::MAX);
         assert!(longest <= bound + 8, "{bound}: {longest}");
     }
     Ok(())
@@ -189,18 +189,18 @@ fn its_smallest_bound() -> Outcome {
 
 /// Every message is handled once, in every mode, and none is left.
 #[test]
-fn its_actor() -> Outcome {
+fn every_message_is_handled_once_in_every_mode() -> Outcome {
     if !has_sbcl(here!()) {
         return Ok(());
     }
     for mode in ["unthrottled", "paused", "paused-unscaled", "bounded"] {
-        let told = actor(&[&format!("mode={mode}"), "messages=40000", "bound=100", "then=look"])?;
-        assert_eq!(told["messages"], 40_000, "{mode}");
-        assert_eq!(told["found_paths"], 0, "{mode}");
-        assert_eq!(told["searched_messages"], told["sampled_messages"], "{mode}");
-        assert_eq!(told["found_paths_to_a_kept_message"], 1, "{mode}");
-        assert_eq!(told["heap_after_gc_full"]["messages"], 0, "{mode}");
-        let longest = told["longest_queue_messages"].as_u64().unwrap_or(u64::MAX);
+        let printed = actor(&[&format!("mode={mode}"), "messages=40000", "bound=100", "then=look"])?;
+        assert_eq!(printed["messages"], 40_000, "{mode}");
+        assert_eq!(printed["found_paths"], 0, "{mode}");
+        assert_eq!(printed["searched_messages"], printed["sampled_messages"], "{mode}");
+        assert_eq!(printed["found_paths_to_a_kept_message"], 1, "{mode}");
+        assert_eq!(printed["heap_after_gc_full"]["messages"], 0, "{mode}");
+        let longest = printed["longest_queue_messages"].as_u64().unwrap_or(u64::MAX);
         assert!(mode != "bounded" || longest <= 108, "{mode}: {longest}");
     }
     Ok(())

@@ -1,5 +1,4 @@
-//! The study `short-strings` in its short form, and its property tests by themselves: that they
-//! detect errors.
+//! The study `short-strings` in its short form, and a test that its property tests detect errors.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -90,23 +89,24 @@ fn median(studied: &Studied, axes: &[(&str, &str)], metric: &str) -> Result<f64>
 
 /// The first line of the compiler's version output: "cc (Debian 12.2.0-14) 12.2.0".
 fn compiler() -> String {
-    let said = Command::new("cc").arg("--version").output().map(|output| output.stdout).unwrap_or_default();
-    String::from_utf8_lossy(&said).lines().next().unwrap_or("no compiler").to_owned()
+    let version =
+        Command::new("cc").arg("--version").output().map(|output| output.stdout).unwrap_or_default();
+    String::from_utf8_lossy(&version).lines().next().unwrap_or("no compiler").to_owned()
 }
 
 #[test]
-fn its_claims() -> Outcome {
+fn claims_have_their_expected_verdicts() -> Outcome {
     if !runs_long_studies(here!()) {
         return Ok(());
     }
     for studied in forms("short-strings", &[])? {
-        judge(here!(), &studied)?;
+        check_verdicts(here!(), &studied)?;
     }
     Ok(())
 }
 
 /// Asserts the verdicts and figures of one form.
-fn judge(test: &str, studied: &Studied) -> Outcome {
+fn check_verdicts(test: &str, studied: &Studied) -> Outcome {
     let hold = studied.judged(test, &HOLD, TOOLS)?;
     studied.assert("holds", &hold);
     studied.assert("fails", &studied.judged(test, &FAIL, TOOLS)?);
@@ -159,7 +159,7 @@ fn judge(test: &str, studied: &Studied) -> Outcome {
         let peak = median(studied, &axes, "high_water_bytes")?;
         assert!((least..least + 8e6).contains(&peak), "{layout}: {peak} bytes at most");
     }
-    // Each member that leaves walks the ring; 999 join, and 999 leave others behind.
+    // Each member that leaves walks the ring; 999 join, and 999 leave while others remain.
     let steps = |sharing| median(studied, &[("subject", "chain"), ("sharing", sharing)], "steps.1");
     assert!((steps("pairs and counters")? - 2.0 * 999.0).abs() < 1.0);
     assert!((steps("one ring")? - 500_499.0).abs() < 1.0);
@@ -214,7 +214,7 @@ fn has_cc(test: &str) -> bool {
 
 /// Different seeds from the study's: many of them in full mode.
 #[test]
-fn its_scalars_are_valid() -> Outcome {
+fn scalars_pass_the_property_tests() -> Outcome {
     if !has_cc(here!()) {
         return Ok(());
     }
@@ -226,10 +226,10 @@ fn its_scalars_are_valid() -> Outcome {
     Ok(())
 }
 
-/// The property tests notice when a sharer is not counted, a body is lost, another scalar's text is
-/// written to, or a number is not copied.
+/// The property tests fail if a sharer is not counted, a body is lost, another scalar's text is
+/// overwritten, or a number is not copied.
 #[test]
-fn its_property_tests_can_fail() -> Outcome {
+fn property_tests_detect_errors() -> Outcome {
     if !has_cc(here!()) || !runs_long_studies(here!()) {
         return Ok(());
     }

@@ -150,7 +150,7 @@ fn an_axis_takes_other_values_and_the_table_shows_what_was_published() -> Outcom
 }
 
 #[test]
-fn check_names_every_mistake_with_its_line() -> Outcome {
+fn check_reports_every_error_with_its_line() -> Outcome {
     let lab = Lab::new()?;
     let claims = "[[claim]]\nid = \"a\"\ntext = \"a\"\nholds = '1 < 2'\n[[claim]]\nid = \"b\"\ntext = \"b\"\n\
                   holds = 'median(\"wall_seconds\", {\"size\": 1}) >= 0'\n";
@@ -201,7 +201,7 @@ fn a_new_study_passes_its_check_and_runs() -> Outcome {
 }
 
 #[test]
-fn a_study_that_came_with_strandline_runs_anywhere() -> Outcome {
+fn a_bundled_study_runs_in_any_folder() -> Outcome {
     let lab = Lab::new()?;
     let document = lab.document(&["study", "freed-or-not", "--repeat", "2"])?;
     for id in ["large-blocks-go", "small-blocks-stay"] {
@@ -213,7 +213,7 @@ fn a_study_that_came_with_strandline_runs_anywhere() -> Outcome {
 }
 
 #[test]
-fn very_many_runs_are_not_begun_unasked() -> Outcome {
+fn many_runs_need_confirmation() -> Outcome {
     let lab = Lab::new()?;
     let values: Vec<String> = (0..60).map(|value| value.to_string()).collect();
     let axes = format!("a = [{0}]\nb = [{0}]\n", values.join(","));
@@ -249,12 +249,12 @@ text = "each reads what was built for it"
 holds = 'values("kind").all(k, median("kept", {"kind": k, "allocator": "glibc"}) == k)'
 [[claim]]
 id = "other"
-text = "the other allocator takes no more"
+text = "the other allocator needs as much memory at most"
 holds = 'median("high_water_bytes", {"allocator": "other"}) < 1e12'
 "#;
 
 #[test]
-fn builds_are_apart_and_a_study_or_allocator_is_not_taken_for_another() -> Outcome {
+fn builds_are_separate_and_studies_and_allocators_are_not_confused() -> Outcome {
     let lab = Lab::new()?;
     study(&lab, "freed-or-not", APART)?;
     let output = lab.command(&["study", "freed-or-not", "--json"]).output()?;

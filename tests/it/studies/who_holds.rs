@@ -17,7 +17,7 @@ const HOLD: &[&str] = &[
 ];
 
 #[test]
-fn its_claims() -> Outcome {
+fn claims_have_their_expected_verdicts() -> Outcome {
     let test = here!();
     if std::process::Command::new("g++").arg("--version").output().is_err() {
         skipped(test, "no g++ here (apt-get install g++)");

@@ -78,18 +78,18 @@ fn median(studied: &Studied, metric: &str, axes: &[(&str, &str)]) -> Option<f64>
 }
 
 #[test]
-fn zeroed_buffers_claims() -> Outcome {
+fn claims_have_their_expected_verdicts() -> Outcome {
     if !runs_long_studies(here!()) {
         return Ok(());
     }
     for studied in forms("zeroed-buffers", &[])? {
-        judge(here!(), &studied)?;
+        check_verdicts(here!(), &studied)?;
     }
     Ok(())
 }
 
 /// Asserts the verdicts and figures of one form.
-fn judge(test: &str, studied: &Studied) -> Outcome {
+fn check_verdicts(test: &str, studied: &Studied) -> Outcome {
     studied.assert_no_others(&[&HOLD_ANYWHERE, &HOLD_HERE, &FAIL, &EITHER]);
     studied.assert("holds", &studied.judged(test, &HOLD_ANYWHERE, TOOLS)?);
     studied.assert("holds", &studied.judged(test, &HOLD_HERE, TOOLS)?);
@@ -168,7 +168,7 @@ impl Drop for Holder {
 /// The claim that all contents are intact depends on the program's own check: it detects one byte
 /// written by another process.
 #[test]
-fn zeroed_buffers_are_checked_to_the_byte() -> Outcome {
+fn one_wrong_byte_is_detected() -> Outcome {
     let built = Folder::new("zeroed-buffers")?;
     let root = folder("zeroed-buffers");
     let probe = root.join("../../probes/d");

@@ -1,4 +1,4 @@
-//! The browser that pages are tested with (`tests/browser`).
+//! The browser in which pages are tested (`tests/browser`).
 
 use std::path::PathBuf;
 use std::process::Command;

@@ -52,16 +52,16 @@ impl Exporter {
         let mut lines = BufReader::new(child.stderr.take().ok_or("no pipe")?);
         let mut line = String::new();
         lines.read_line(&mut line)?;
-        // The rest of its output is read to the end, so that it never blocks.
+        // Reads the rest of its output, so that the exporter never blocks.
         std::thread::spawn(move || std::io::copy(&mut lines, &mut std::io::sink()));
         let address = line.trim().strip_prefix("strandline: listening on http://");
         match address.and_then(|rest| rest.strip_suffix("/metrics")?.parse().ok()) {
             Some(address) => Ok(Self { child, address }),
             None => {
-                // The process is of no further use; errors do not matter.
+                // The process may already have ended.
                 let _ = child.kill();
                 let _ = child.wait();
-                Err(format!("it does not listen: {line:?}").into())
+                Err(format!("the exporter does not listen: {line:?}").into())
             }
         }
     }
@@ -103,7 +103,7 @@ impl Exporter {
         found.map_err(|error| format!("{error}; the last page:\n{last}").into())
     }
 
-    /// Ends the exporter with this signal and returns its exit status.
+    /// Sends the exporter this signal, waits for its end, and returns its exit status.
     pub fn end(mut self, signal: nix::sys::signal::Signal) -> Result<Option<i32>> {
         let pid = nix::unistd::Pid::from_raw(i32::try_from(self.child.id())?);
         nix::sys::signal::kill(pid, signal)?;
@@ -113,7 +113,7 @@ impl Exporter {
 
 impl Drop for Exporter {
     fn drop(&mut self) {
-        // The process may have ended, and been waited for, already.
+        // The process may already have ended and been reaped.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

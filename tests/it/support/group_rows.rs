@@ -1,4 +1,4 @@
-//! Rows of a control group, compared between its ledger and what has samples only.
+//! Rows of a control group, compared between its ledger and samples of the group.
 
 use serde_json::Value;
 
@@ -11,7 +11,7 @@ pub struct RowBytes {
     pub bytes: u64,
 }
 
-/// The bytes of a ledger's row, as a sample without a read of processes has them.
+/// The bytes of a row in a ledger, merged as in a sample, which reads no processes.
 pub fn explained(document: &Value, id: &str) -> u64 {
     let is_version_one = document["cgroup"]["version"] == 1;
     let is = |row: &str| match row {

@@ -1,5 +1,5 @@
-//! Process groups that tests start. They are not in the group that Ctrl-C ends, so a shell kills
-//! those that are left when this program has ended, however it ended.
+//! Process groups that tests start. Ctrl-C does not reach them, so a shell kills the remaining ones
+//! when this program ends for any reason.
 
 use std::io::Write;
 use std::os::unix::process::CommandExt;
@@ -35,7 +35,7 @@ impl Group {
     pub fn of(leader: u32) -> Self {
         let number = Pid::from_raw(leader.cast_signed());
         // Without the guard, only a test program that is killed leaves the group behind.
-        let _ = tell('+', number);
+        let _ = send('+', number);
         Self { number, has_ended: false }
     }
 
@@ -43,9 +43,9 @@ impl Group {
     /// number.
     pub fn end(&mut self) {
         if !std::mem::replace(&mut self.has_ended, true) {
-            // All of it may have ended by itself.
+            // Its processes may all have ended.
             let _ = killpg(self.number, Signal::SIGKILL);
-            let _ = tell('-', self.number);
+            let _ = send('-', self.number);
         }
     }
 }
@@ -56,12 +56,12 @@ impl Drop for Group {
     }
 }
 
-fn tell(sign: char, group: Pid) -> Result<()> {
+fn send(sign: char, group: Pid) -> Result<()> {
     static INPUT: OnceLock<std::result::Result<Mutex<ChildStdin>, String>> = OnceLock::new();
     let input = INPUT.get_or_init(|| start().map_err(|error| error.to_string())).as_ref();
     let input = input.map_err(String::clone)?;
     let mut input = input.lock().unwrap_or_else(PoisonError::into_inner);
-    // In one piece, since this program may end at any time.
+    // One write per line, since this program may end at any time.
     Ok(input.write_all(format!("{sign} {group}\n").as_bytes())?)
 }
 

@@ -41,7 +41,7 @@ pub const MALLINFO: [&str; 9] =
     ["arena", "ordblks", "smblks", "hblks", "hblkhd", "fsmblks", "uordblks", "fordblks", "keepcost"];
 
 /// Fails with every broken invariant of `document`, one per line.
-pub fn hold(document: &Value) -> super::Outcome {
+pub fn check(document: &Value) -> super::Outcome {
     let broken = broken(document);
     if broken.is_empty() { Ok(()) } else { Err(broken.join("\n").into()) }
 }

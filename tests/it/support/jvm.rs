@@ -92,7 +92,7 @@ pub fn started(mut command: Command) -> Result<Subject> {
     Subject::start_command(command)
 }
 
-/// Makes the subject hold and drop something of each kind.
+/// Makes the subject allocate memory of each kind and drop a part of its objects.
 pub fn fill(subject: &mut Subject) -> Outcome {
     for order in
         ["hold 60000", "large 4", "drop", &format!("direct {DIRECT_MIB}"), &format!("load {LOADERS}")]
@@ -133,15 +133,16 @@ pub struct Seen {
 }
 
 /// Explains a process with a JVM that can be read.
-pub fn look(subject: &Subject) -> Result<Seen> {
-    look_with(subject, &[])
+pub fn explain_jvm(subject: &Subject) -> Result<Seen> {
+    explain_jvm_with(subject, &[])
 }
 
-/// The same, with more options of `explain`.
-pub fn look_with(subject: &Subject, options: &[&str]) -> Result<Seen> {
+/// Explains a process with a JVM that can be read, with more options of `explain`.
+pub fn explain_jvm_with(subject: &Subject, options: &[&str]) -> Result<Seen> {
     let pid = subject.pid_text();
-    let document = strandline::whole(|| strandline::json(&[&["explain", "--json", &pid], options].concat()))?;
-    invariants::hold(&document)?;
+    let document =
+        strandline::complete(|| strandline::json(&[&["explain", "--json", &pid], options].concat()))?;
+    invariants::check(&document)?;
     let all = document["runtimes"].as_array().ok_or("no runtimes")?;
     let jvm = all.iter().find(|runtime| runtime["name"] == "jvm").ok_or("no jvm")?.clone();
     if jvm["read"] != true {
@@ -172,8 +173,8 @@ impl Seen {
     }
 }
 
-/// Waits until each thread of a JVM sleeps in some system call: the thread that answered still
-/// allocates on its way there, and others compile the code that it ran.
+/// Waits until each thread of a JVM sleeps in some system call: the thread that printed the answer
+/// still allocates before it sleeps, and others compile the code that it ran.
 pub fn until_asleep(pid: i32) -> Outcome {
     until_true("the threads of the JVM to sleep", || {
         threads(pid).into_iter().all(|tid| {
@@ -183,20 +184,22 @@ pub fn until_asleep(pid: i32) -> Outcome {
     })
 }
 
-/// Checks that every pool agrees with the beans before and after, and, if `is_counted`, that the
-/// objects are those that the JVM itself finds. Meanwhile the JVM compiles, loads classes and may
-/// collect: a figure that changed must be between, and only if one does not, the comparison is
+/// Checks that every pool agrees with the beans, read before and after, and, if `is_counted`, that
+/// the objects equal the JVM's own histogram. Meanwhile the JVM compiles, loads classes and may
+/// collect: a figure of the beans that changed must lie between both values, or the comparison is
 /// repeated. A figure that did not change must be equal at once.
-pub fn agrees(subject: &mut Subject, is_counted: bool) -> Result<Seen> {
+pub fn check_agreement(subject: &mut Subject, is_counted: bool) -> Result<Seen> {
     until("constant figures of the JVM", || {
         let (before, counts) = beans(subject)?;
         until_asleep(subject.pid())?;
-        let seen = look(subject)?;
-        let told = if is_counted { Some(jvm_histogram::told(subject.pid())?) } else { None };
+        let seen = explain_jvm(subject)?;
+        let expected = if is_counted { Some(jvm_histogram::of_jcmd(subject.pid())?) } else { None };
         let (after, counts_after) = beans(subject)?;
-        let (mut wrong, moved) = beside(&before, &seen.pools()?, &after);
+        let (mut wrong, moved) = compare_pools(&before, &seen.pools()?, &after);
         let mut others = caveats(&seen.document);
-        others.extend(told.map(|told| jvm_histogram::differences(&seen.types(), &told)).unwrap_or_default());
+        let differences =
+            |expected: jvm_histogram::Classes| jvm_histogram::differences(&seen.types(), &expected);
+        others.extend(expected.map(differences).unwrap_or_default());
         // A collection removes dead objects, and a new class creates some.
         if counts == counts_after {
             wrong.append(&mut others);
@@ -215,10 +218,10 @@ pub fn caveats(document: &Value) -> Vec<String> {
     all.iter().filter(concerns).map(ToString::to_string).collect()
 }
 
-/// The first list contains figures that were the same before and after but differ from those found,
-/// and pools that only one side knows. The second contains figures that changed and are not found
-/// in between.
-fn beside(before: &Pools, found: &Pools, after: &Pools) -> (Vec<String>, Vec<String>) {
+/// Returns two lists. The first has figures that were the same before and after but differ from
+/// those found, and pools that only one side has. The second has figures that changed, where the
+/// one found lies outside both values.
+fn compare_pools(before: &Pools, found: &Pools, after: &Pools) -> (Vec<String>, Vec<String>) {
     let (mut wrong, mut moved) = (Vec::new(), Vec::new());
     for name in before.keys().chain(found.keys().filter(|name| !before.contains_key(*name))) {
         let of = |pools: &Pools| pools.get(name).copied();
@@ -244,7 +247,7 @@ fn beside(before: &Pools, found: &Pools, after: &Pools) -> (Vec<String>, Vec<Str
 }
 
 /// Checks everything else that must hold for the subject in one JVM.
-pub fn holds(seen: &Seen, collector: &str, jdk: &Jdk) -> Outcome {
+pub fn check_subject(seen: &Seen, collector: &str, jdk: &Jdk) -> Outcome {
     let own = seen.jvm["own"]["collector"].as_str().ok_or("no collector")?;
     let version = seen.jvm["version"].as_str().ok_or("no version")?;
     if own != collector || !version.starts_with(&jdk.major.to_string()) {
@@ -273,10 +276,10 @@ fn is_explained(seen: &Seen) -> Outcome {
         return Err(format!("{direct} B of direct buffers, not {wanted}").into());
     }
     let rss = seen.document["kernel"]["rss_bytes"].as_u64().ok_or("no RSS")?;
-    let dark = seen.document["totals"]["unattributed"].as_u64().ok_or("no total")?;
-    if dark * 100 <= rss * 3 {
+    let unattributed_bytes = seen.document["totals"]["unattributed"].as_u64().ok_or("no total")?;
+    if unattributed_bytes * 100 <= rss * 3 {
         Ok(())
     } else {
-        Err(format!("{dark} of {rss} bytes are not explained").into())
+        Err(format!("{unattributed_bytes} of {rss} bytes are not explained").into())
     }
 }

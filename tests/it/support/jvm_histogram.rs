@@ -8,13 +8,13 @@ use crate::support::{Result, skipped};
 /// Instances and bytes by class name.
 pub type Classes = BTreeMap<String, [u64; 2]>;
 
-/// Classes that fill the end of a thread's buffer, so that a heap can be walked: a count of the
-/// objects causes other ends to be filled.
+/// Classes of the objects with which the JVM fills the ends of threads' buffers, so that the heap
+/// can be walked. Counting the objects makes the JVM fill more ends.
 const FILLERS: [&str; 4] =
     ["[I", "java.lang.Object", "[Ljdk.internal.vm.FillerElement;", "jdk.internal.vm.FillerObject"];
 /// Allowed number of new objects of a class: a request makes the JVM create some.
 const NEW: u64 = 64;
-/// Classes of which no objects are created meanwhile.
+/// Classes of which the JVM creates no objects meanwhile.
 const STILL: [&str; 2] = ["java.util.ArrayList", "java.lang.Integer"];
 
 /// Whether `jcmd` is installed; reports the test as skipped if not.
@@ -26,8 +26,8 @@ pub fn has_jcmd(test: &str) -> bool {
     is_here
 }
 
-/// Returns the JVM's own histogram.
-pub fn told(pid: i32) -> Result<Classes> {
+/// Returns the histogram that `jcmd` prints.
+pub fn of_jcmd(pid: i32) -> Result<Classes> {
     let output = Command::new("jcmd").args([&pid.to_string(), "GC.class_histogram", "-all"]).output()?;
     let text = String::from_utf8(output.stdout)?;
     let mut all = Classes::new();
@@ -45,11 +45,11 @@ pub fn told(pid: i32) -> Result<Classes> {
 }
 
 /// Differences between the objects found in an idle JVM and its own histogram a moment later.
-pub fn differences(found: &Classes, told: &Classes) -> Vec<String> {
+pub fn differences(found: &Classes, expected: &Classes) -> Vec<String> {
     let (mut wrong, mut exact) = (Vec::new(), 0);
-    for name in told.keys().chain(found.keys().filter(|name| !told.contains_key(*name))) {
+    for name in expected.keys().chain(found.keys().filter(|name| !expected.contains_key(*name))) {
         let of = |classes: &Classes| classes.get(name).copied().unwrap_or_default();
-        let (one, other) = (of(found), of(told));
+        let (one, other) = (of(found), of(expected));
         exact += usize::from(one == other);
         let is_still = name.contains("Subject") || STILL.contains(&name.as_str());
         let is_near = one[0].abs_diff(other[0]) <= NEW || FILLERS.contains(&name.as_str());
@@ -57,11 +57,11 @@ pub fn differences(found: &Classes, told: &Classes) -> Vec<String> {
             wrong.push(format!("{name}: found {one:?}, expected {other:?}"));
         }
     }
-    if told.get("Subject$Held").is_none_or(|held| held[0] < 6000) {
+    if expected.get("Subject$Held").is_none_or(|held| held[0] < 6000) {
         wrong.push("the subject's own objects are missing".to_owned());
     }
-    if exact * 100 < told.len() * 95 {
-        wrong.push(format!("only {exact} of {} classes are exact", told.len()));
+    if exact * 100 < expected.len() * 95 {
+        wrong.push(format!("only {exact} of {} classes are exact", expected.len()));
     }
     wrong
 }

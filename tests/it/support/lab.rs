@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::support::recording::{Ended, Started, finish, program};
 use crate::support::{Folder, Libc, Result, subject};
 
-/// A timeout for one run that hangs: on a slow and busy machine, too, every other run ends sooner.
+/// A timeout for one run that hangs. Every other run ends sooner, also on a slow and busy machine.
 pub const HANG_GUARD: &str = "30s";
 
 /// Path of the subject that the lab is tested with.
@@ -76,7 +76,7 @@ impl Lab {
     }
 
     /// Command lines of the processes that have the token in their arguments.
-    pub fn left(&self) -> Vec<String> {
+    pub fn running(&self) -> Vec<String> {
         processes().into_iter().filter(|line| line.contains(&self.token)).collect()
     }
 
@@ -101,14 +101,14 @@ const MIN_PORT: u16 = 10_000;
 impl Port {
     /// Reserves a port.
     pub fn reserve() -> Result<Self> {
-        // Each search starts elsewhere: a port that was just used has connections that wait for
-        // their end.
+        // Each search starts at another port: connections of a recently used port may still be
+        // closing.
         static TURN: AtomicU32 = AtomicU32::new(0);
         let turn = std::process::id().wrapping_mul(61).wrapping_add(TURN.fetch_add(1, Ordering::Relaxed));
         let user = strandline_sys::host::effective_user();
         let folder = std::env::temp_dir().join(format!("strandline-ports-{user}"));
         std::fs::create_dir_all(&folder)?;
-        let mut numbers = not_given_out()?;
+        let mut numbers = unassigned_ports()?;
         let middle = usize::try_from(turn)? % numbers.len().max(1);
         numbers.rotate_left(middle);
         let used = used_ports();
@@ -124,7 +124,7 @@ impl Port {
 }
 
 /// Ports that the kernel assigns to no socket that requests any.
-fn not_given_out() -> Result<Vec<u16>> {
+fn unassigned_ports() -> Result<Vec<u16>> {
     let range = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range")?;
     let mut ends = range.split_whitespace().map(str::parse::<u16>);
     let (low, high) = (ends.next().ok_or("no range")??, ends.next().ok_or("no range")??);
@@ -157,6 +157,6 @@ pub fn complains(ended: &Ended, status: i32, words: &[&str]) -> crate::support::
     }
     match words.iter().find(|word| !line.contains(**word)) {
         None => Ok(()),
-        Some(word) => Err(format!("{line:?} does not say {word:?}").into()),
+        Some(word) => Err(format!("{line:?} does not contain {word:?}").into()),
     }
 }

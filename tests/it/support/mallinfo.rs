@@ -29,7 +29,7 @@ impl Case {
         self.start_program("random_heap")
     }
 
-    /// Starts another program with the same options, and waits until it rests.
+    /// Starts another program with the same options, and waits until it sleeps.
     pub fn start_program(&self, name: &str) -> Result<Subject> {
         let arguments: Vec<&str> = self.arguments.iter().map(String::as_str).collect();
         let subject = Subject::start_with(&self.libc, name, &arguments, &self.variables)?;

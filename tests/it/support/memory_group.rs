@@ -52,7 +52,7 @@ impl MemoryGroup {
         let names = ["memory.max", "memory.limit_in_bytes"];
         let file = names.map(|name| self.folder.join(name)).into_iter().find(|file| file.exists());
         std::fs::write(file.ok_or("no file of a limit")?, bytes.to_string())?;
-        // Without swap, where its use is counted.
+        // Forbids swap, if the kernel counts its use.
         drop(std::fs::write(self.folder.join("memory.swap.max"), "0"));
         drop(std::fs::write(self.folder.join("memory.memsw.limit_in_bytes"), bytes.to_string()));
         Ok(())
@@ -76,7 +76,7 @@ pub fn batch_bytes() -> u64 {
 
 impl Drop for MemoryGroup {
     fn drop(&mut self) {
-        // A process that was killed leaves its group a little later.
+        // A killed process leaves its group some time later.
         let start = Instant::now();
         while std::fs::remove_dir(&self.folder).is_err() && self.folder.exists() {
             if start.elapsed() > Duration::from_secs(10) {

@@ -95,7 +95,7 @@ pub fn skipped(name: &str, reason: &str) {
 }
 
 /// Fails if `text` contains control characters, which a terminal may obey, other than line ends.
-pub fn harmless(text: &str) -> Outcome {
+pub fn check_no_control_characters(text: &str) -> Outcome {
     let bad: Vec<char> = text.chars().filter(|&c| c.is_control() && c != '\n').collect();
     if bad.is_empty() { Ok(()) } else { Err(format!("{bad:?} in {text:?}").into()) }
 }

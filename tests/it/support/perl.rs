@@ -27,22 +27,22 @@ pub fn command(perl: &str, case: &str) -> Command {
     command
 }
 
-/// Starts a case of retained.pl that answers, and waits until it rests: its output was still a live
-/// value a moment before.
+/// Starts a case of retained.pl that answers commands, and waits until it sleeps: its output line
+/// is a live value until it is printed.
 pub fn start(perl: &str, case: &str) -> Result<Subject> {
     started(command(perl, case))
 }
 
-/// Starts a perl by `command`, and waits until it rests.
+/// Starts a perl by `command`, and waits until it sleeps.
 pub fn started(command: Command) -> Result<Subject> {
     let subject = Subject::start_command(command)?;
     subject.at_rest()?;
     Ok(subject)
 }
 
-/// Returns the subject's own figures, once it rests again. The first request leaves traces in its
-/// memory; the second adds none.
-pub fn asked(subject: &mut Subject) -> Result<Value> {
+/// Requests the subject's own figures twice and waits until it sleeps: the first request changes
+/// its memory, the second does not.
+pub fn own_figures(subject: &mut Subject) -> Result<Value> {
     subject.ask(b'o')?;
     let figures = subject.ask(b'o')?;
     subject.at_rest()?;
@@ -78,7 +78,7 @@ impl Seen {
         let interpreters = list(&self.perl["interpreters"]);
         let main = interpreters.iter().find(|one| one["main"] == true).ok_or("no main interpreter")?;
         if main["read"] != true {
-            return Err(format!("it is not read: {}", self.document["caveats"]).into());
+            return Err(format!("the perl is not read: {}", self.document["caveats"]).into());
         }
         Ok(main)
     }

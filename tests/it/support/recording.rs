@@ -70,13 +70,13 @@ impl Started {
         self.child.id().cast_signed()
     }
 
-    /// Waits for its end, and then for the end of its output, which other processes may hold open,
-    /// no longer than for its end.
+    /// Waits for its end, and then for the end of its output, which other processes may hold open;
+    /// each wait has the same bound.
     pub fn finish(mut self) -> Result<Ended> {
         drop(self.child.stdin.take());
         let child = &mut self.child;
-        let status = until("its end", || Ok(child.try_wait()?))?;
-        let mut readers = self.readers.take().ok_or("it has ended before")?;
+        let status = until("the end of the command", || Ok(child.try_wait()?))?;
+        let mut readers = self.readers.take().ok_or("its output was already read")?;
         until("the end of its output", || Ok(readers.iter().all(JoinHandle::is_finished).then_some(())))?;
         let [stdout, stderr] =
             readers.each_mut().map(|reader| std::mem::replace(reader, std::thread::spawn(Vec::new)));

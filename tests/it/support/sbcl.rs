@@ -56,8 +56,7 @@ impl Sbcl {
         Vec::new()
     }
 
-    /// Whether it is run by the C library's loader: its process then shows the loader as its
-    /// program.
+    /// Whether the C library's loader runs it: the kernel then names the loader as its program.
     pub fn is_of_a_loader(&self) -> bool {
         self.script.as_ref().is_some_and(|script| script.contains("--library-path"))
     }
@@ -70,7 +69,7 @@ impl Sbcl {
         command
     }
 
-    /// The same with another core.
+    /// Like [`Self::subject`], with another core.
     pub fn with_core(&self, core: &Path, kind: &str) -> Command {
         let mut command = match &self.script {
             None => {
@@ -88,20 +87,20 @@ impl Sbcl {
         command
     }
 
-    /// Starts a subject and waits until its heap is made and it rests.
+    /// Starts a subject and waits until it has made its heap and sleeps.
     pub fn start(&self, kind: &str, arguments: &[&str]) -> Result<Subject> {
         started(self.subject(kind, arguments))
     }
 
-    /// The same, with its standard error going to a file.
-    pub fn start_heard(&self, kind: &str, arguments: &[&str], heard: File) -> Result<Subject> {
-        let subject = Subject::start_heard(self.subject(kind, arguments), heard.into())?;
+    /// Like [`Self::start`], with its standard error going to a file.
+    pub fn start_with_stderr(&self, kind: &str, arguments: &[&str], stderr: File) -> Result<Subject> {
+        let subject = Subject::start_with_stderr(self.subject(kind, arguments), stderr.into())?;
         subject.at_rest()?;
         Ok(subject)
     }
 }
 
-/// Starts a subject by `command`, and waits until it rests.
+/// Starts a subject by `command`, and waits until it sleeps.
 pub fn started(command: Command) -> Result<Subject> {
     let subject = Subject::start_command(command)?;
     subject.at_rest()?;
@@ -110,14 +109,14 @@ pub fn started(command: Command) -> Result<Subject> {
 
 /// Sends `command` and returns the subject's figures afterwards. They are exact if all its threads
 /// were asleep before: threads that end or run finalizers close their allocation regions late.
-pub fn asked(subject: &mut Subject, command: u8) -> Result<Value> {
+pub fn figures_after(subject: &mut Subject, command: u8) -> Result<Value> {
     if command != b'f' {
         subject.ask(command)?;
         subject.at_rest()?;
     }
-    let told = subject.ask(b'f')?;
+    let printed = subject.ask(b'f')?;
     subject.at_rest()?;
-    Ok(told)
+    Ok(printed)
 }
 
 /// The script of a fetched SBCL, with its core replaced.
@@ -152,7 +151,7 @@ pub fn figures(document: &Value) -> Result<&Value> {
 /// Fails unless both have the same number under `key`.
 pub fn same(what: &str, ours: &Value, theirs: &Value, key: &str) -> Outcome {
     let (ours, theirs) = (number(ours, key)?, number(theirs, key)?);
-    if ours == theirs { Ok(()) } else { Err(format!("{what}{key}: {ours}, SBCL says {theirs}").into()) }
+    if ours == theirs { Ok(()) } else { Err(format!("{what}{key}: {ours}, SBCL prints {theirs}").into()) }
 }
 
 /// Instances and bytes of a type in one of the lists by type; 0 if it is not there.

@@ -23,12 +23,12 @@ pub struct Cluster {
     ports: [Port; 2],
 }
 
-/// Replaces squeue in the labs' PATH, and notes each answer in $LOOKS.
-const NOTED_SQUEUE: &str = "#!/bin/sh
+/// Replaces squeue in the labs' PATH; appends a line to $SQUEUE_LOG after each answer.
+const LOGGING_SQUEUE: &str = "#!/bin/sh
 PATH=${PATH#*:}
 squeue \"$@\"
 status=$?
-echo answered >> \"$LOOKS\"
+echo answered >> \"$SQUEUE_LOG\"
 exit $status
 ";
 
@@ -52,7 +52,7 @@ impl Cluster {
         let ports = [Port::reserve()?, Port::reserve()?];
         let cluster = Self { folder: Folder::new("slurm")?, lab: Lab::new()?, ports };
         std::fs::create_dir(cluster.folder.0.join("bin"))?;
-        write_script(cluster.folder.0.join("bin/squeue"), NOTED_SQUEUE)?;
+        write_script(cluster.folder.0.join("bin/squeue"), LOGGING_SQUEUE)?;
         let mut up = Command::new(own("up"));
         up.arg(&cluster.folder.0).args(cluster.ports.iter().map(|port| port.number.to_string()));
         let ended = finish(up, b"")?;
@@ -68,21 +68,21 @@ impl Cluster {
         let own = self.folder.0.join("bin");
         let path = format!("{}:{}", own.display(), std::env::var("PATH").unwrap_or_default());
         command.env("SLURM_CONF", self.folder.0.join("slurm.conf")).env("PATH", path);
-        command.env("LOOKS", self.looks());
+        command.env("SQUEUE_LOG", self.squeue_log());
         command
     }
 
-    fn looks(&self) -> PathBuf {
-        self.folder.0.join("looks")
+    fn squeue_log(&self) -> PathBuf {
+        self.folder.0.join("squeue.log")
     }
 
     /// Waits until a lab has handled the current state of squeue. The next answer may already be
     /// under way; the one after it is requested later than now, and is handled before a third one
     /// is requested.
     pub fn until_looked(&self) -> Outcome {
-        let answers = || std::fs::read_to_string(self.looks()).map_or(0, |text| text.lines().count());
+        let answers = || std::fs::read_to_string(self.squeue_log()).map_or(0, |text| text.lines().count());
         let before = answers();
-        waiting::until_true("the lab's looks", || answers() >= before + 3)
+        waiting::until_true("three answers of squeue", || answers() >= before + 3)
     }
 
     /// Runs [`Self::command`] to its end.
@@ -132,7 +132,7 @@ impl Fake {
     /// Creates a fake scheduler; `None`, reported, if that is not possible here.
     pub fn new(test: &str) -> Result<Option<Self>> {
         if !Path::new("/usr/bin/python3").exists() {
-            skipped(test, "python3 is not here");
+            skipped(test, "python3 is not installed");
             return Ok(None);
         }
         let fake = Self { folder: Folder::new("fake-slurm")?, lab: Lab::new()? };
@@ -170,7 +170,7 @@ impl Fake {
         finish(self.command(arguments), b"")
     }
 
-    /// Makes the held tasks write their results.
+    /// Has the held tasks write their results.
     pub fn release(&self) -> Result<()> {
         self.unset("hold")?;
         finish(self.with(Command::new(self.folder.0.join("bin/fake"))), b"").map(drop)

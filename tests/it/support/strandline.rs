@@ -32,7 +32,7 @@ impl Run {
         }
         match words.iter().find(|word| !self.stderr.contains(**word)) {
             None => Ok(()),
-            Some(word) => Err(format!("{:?} does not say {word:?}", self.stderr).into()),
+            Some(word) => Err(format!("{:?} does not contain {word:?}", self.stderr).into()),
         }
     }
 
@@ -85,29 +85,28 @@ fn drain(mut from: impl Read + Send + 'static) -> std::thread::JoinHandle<Vec<u8
     })
 }
 
-/// Runs `explain --json` and returns a document that holds every invariant, for which strandline had
-/// time enough.
+/// Runs `explain --json` until the document has all parts, checks its invariants, and returns it.
 pub fn explain(pid: i32) -> Result<Value> {
-    let document = whole(|| json(&["explain", "--json", &pid.to_string()]))?;
-    invariants::hold(&document)?;
+    let document = complete(|| json(&["explain", "--json", &pid.to_string()]))?;
+    invariants::check(&document)?;
     Ok(document)
 }
 
-/// Looks that may lack time on a busy machine.
-const MAX_LOOKS: u32 = 30;
+/// Largest number of documents made until one has all parts.
+const MAX_ATTEMPTS: u32 = 30;
 
-/// Makes documents until one has all parts: on a busy machine strandline may lack the time for some,
-/// and its caveats state it.
-pub fn whole(mut make: impl FnMut() -> Result<Value>) -> Result<Value> {
+/// Makes documents until one has all parts: on a busy machine strandline may lack the time for some
+/// parts, which a caveat reports.
+pub fn complete(mut make: impl FnMut() -> Result<Value>) -> Result<Value> {
     let mut late = Value::Null;
-    for _ in 0..MAX_LOOKS {
+    for _ in 0..MAX_ATTEMPTS {
         let document = make()?;
         match late_caveat(&document) {
             None => return Ok(document),
             Some(caveat) => late.clone_from(caveat),
         }
     }
-    Err(format!("no time in {MAX_LOOKS} looks: {late}").into())
+    Err(format!("{MAX_ATTEMPTS} documents lack parts: {late}").into())
 }
 
 /// A caveat about time.

@@ -35,7 +35,7 @@ pub fn forms(name: &str, arguments: &[&str]) -> Result<Vec<Studied>> {
     forms.iter().map(|&is_full| run(name, arguments, is_full)).collect()
 }
 
-/// Runs one form of a study. It may take any time: a study has its own time limits.
+/// Runs one form of a study, without a time limit: a study has its own.
 fn run(name: &str, arguments: &[&str], is_full: bool) -> Result<Studied> {
     let lab = Lab::new()?;
     let path = folder(name).display().to_string();

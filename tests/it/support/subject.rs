@@ -31,8 +31,9 @@ pub struct Subject {
     pub ready: Value,
 }
 
-/// Standard error of this process, opened once more. Node.js sets `O_NONBLOCK` on a pipe that it
-/// gets; all who share the open file then have it, and the test program fails to print its results.
+/// Opens the standard error of this process again. Node.js sets `O_NONBLOCK` on an inherited pipe,
+/// for all processes that share the open file; the test program would then fail to print its
+/// results.
 fn own_error_output() -> Stdio {
     let opened = OpenOptions::new().append(true).open("/proc/self/fd/2");
     // A socket cannot be opened.
@@ -59,12 +60,12 @@ impl Subject {
 
     /// Starts a subject by a command that ends in running it, and waits until it is ready.
     pub fn start_command(command: Command) -> Result<Self> {
-        Self::start_heard(command, own_error_output())
+        Self::start_with_stderr(command, own_error_output())
     }
 
-    /// The same, with its standard error going to `heard`.
-    pub fn start_heard(mut command: Command, heard: Stdio) -> Result<Self> {
-        let command = command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(heard);
+    /// Like [`Self::start_command`], with its standard error going to `stderr`.
+    pub fn start_with_stderr(mut command: Command, stderr: Stdio) -> Result<Self> {
+        let command = command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(stderr);
         let spawned = command.spawn();
         let mut child = spawned.map_err(|error| format!("{command:?}: {error}"))?;
         let group = Group::of(child.id());
@@ -153,7 +154,7 @@ impl Subject {
         Ok(self.child.wait()?)
     }
 
-    /// How it has ended, if it has, without waiting for it.
+    /// How it ended, or that it still runs. Does not reap it.
     fn status(&self) -> WaitStatus {
         let how = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
         loop {
@@ -164,7 +165,8 @@ impl Subject {
         }
     }
 
-    /// Waits until it rests after its output ([`until_at_rest`]), so that two reads find the same.
+    /// Waits until it sleeps after its output ([`until_at_rest`]), so that two reads give the same
+    /// figures.
     pub fn at_rest(&self) -> Outcome {
         until_at_rest(self.pid())
     }
@@ -177,7 +179,7 @@ impl Subject {
     fn text(&mut self) -> Result<String> {
         match self.lines.recv_timeout(PATIENCE) {
             Ok(line) => Ok(line),
-            Err(_) => Err(format!("no line from it: {:?}", self.status()).into()),
+            Err(_) => Err(format!("the subject printed no line: {:?}", self.status()).into()),
         }
     }
 }
@@ -238,17 +240,17 @@ fn changed(path: &Path) -> Result<SystemTime> {
 
 #[test]
 fn children_of_a_subject_end_with_it() -> Outcome {
-    let is_gone = |pid| matches!(state(pid, pid), None | Some('Z'));
+    let has_ended = |pid| matches!(state(pid, pid), None | Some('Z'));
     for is_finished in [false, true] {
         let subject = Subject::shell("sleep 1000 & echo $!; read end; exit 0")?;
         let child = i32::try_from(subject.ready.as_i64().ok_or("no process id")?)?;
-        assert!(!is_gone(child));
+        assert!(!has_ended(child));
         if is_finished {
             assert!(subject.finish()?.success());
         } else {
             drop(subject);
         }
-        until_true("the end of its child", || is_gone(child))?;
+        until_true("the end of the subject's child", || has_ended(child))?;
     }
     Ok(())
 }

@@ -22,7 +22,7 @@ pub struct Terminal {
     pub child: Child,
     keys: Option<File>,
     written: Arc<Mutex<Vec<u8>>>,
-    gone: Arc<AtomicBool>,
+    is_closed: Arc<AtomicBool>,
     /// Reads the output until the program has closed the terminal.
     reader: JoinHandle<()>,
 }
@@ -57,14 +57,14 @@ impl Terminal {
         let keys = File::from(OwnedFd::from(master));
         let mut screen = keys.try_clone()?;
         let written = Arc::new(Mutex::new(Vec::new()));
-        let gone = Arc::new(AtomicBool::new(false));
-        let (all, is_gone) = (Arc::clone(&written), Arc::clone(&gone));
+        let is_closed = Arc::new(AtomicBool::new(false));
+        let (all, stop_reading) = (Arc::clone(&written), Arc::clone(&is_closed));
         let reader = std::thread::spawn(move || {
             let mut piece = [0; 4096];
             loop {
                 let mut one = [PollFd::new(screen.as_fd(), PollFlags::POLLIN)];
                 let some = poll(&mut one, PollTimeout::from(20_u8));
-                if is_gone.load(Ordering::Acquire) || some.is_err() {
+                if stop_reading.load(Ordering::Acquire) || some.is_err() {
                     return;
                 }
                 if some == Ok(0) {
@@ -75,7 +75,7 @@ impl Terminal {
                 all.lock().unwrap_or_else(PoisonError::into_inner).extend(&piece[..count]);
             }
         });
-        Ok(Self { child, keys: Some(keys), written, gone, reader })
+        Ok(Self { child, keys: Some(keys), written, is_closed, reader })
     }
 
     /// Presses keys.
@@ -86,7 +86,7 @@ impl Terminal {
     /// Closes the terminal.
     pub fn hang_up(&mut self) {
         self.keys = None;
-        self.gone.store(true, Ordering::Release);
+        self.is_closed.store(true, Ordering::Release);
     }
 
     /// All output so far.
@@ -121,12 +121,13 @@ impl Terminal {
                     return Ok(Some(screen));
                 }
             }
-            if has_ended { Err("it has closed the terminal".into()) } else { Ok(None) }
+            if has_ended { Err("the program has closed the terminal".into()) } else { Ok(None) }
         });
         shown.map_err(|error| format!("{what}: {error}; on the screen:\n{}", self.screen()).into())
     }
 
-    /// Waits until this many frames were drawn. Each hides the cursor once, and nothing else does.
+    /// Waits until this many frames were drawn. Each frame hides the cursor once; no other output
+    /// does.
     pub fn draws(&self, frames: usize) -> Outcome {
         until(&format!("frame {frames}"), || Ok((self.frames() >= frames).then_some(())))
     }
@@ -144,13 +145,13 @@ impl Terminal {
     /// Waits for the program's end.
     pub fn end(&mut self) -> Result<ExitStatus> {
         let child = &mut self.child;
-        let ended = until("its end", || Ok(child.try_wait()?));
+        let ended = until("the end of the program", || Ok(child.try_wait()?));
         ended.map_err(|error| format!("{error}; on the screen:\n{}", self.screen()).into())
     }
 
     /// Whether the terminal was restored: the alternate screen left, the cursor shown.
-    pub fn is_given_back(&self) -> bool {
-        let given_back = until("the terminal to be given back", || {
+    pub fn is_restored(&self) -> bool {
+        let given_back = until("the terminal to be restored", || {
             let has_ended = self.reader.is_finished();
             let mut parser = parser();
             parser.process(&self.written());
@@ -164,7 +165,7 @@ impl Terminal {
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        // The program may have ended by itself.
+        // The program may already have ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

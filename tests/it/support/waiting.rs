@@ -5,14 +5,14 @@ use std::time::{Duration, Instant};
 
 use super::Result;
 
-/// Upper bound of a wait for a state: a guard against a hang that a slow and busy machine does not
-/// reach.
+/// Upper bound of a wait for a state. It ends a test that hangs; a slow and busy machine does not
+/// reach it.
 pub const PATIENCE: Duration = Duration::from_secs(600);
 
 /// Pause between two checks of a state.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// Asks repeatedly until there is an answer.
+/// Calls `ask` repeatedly until it returns a value.
 pub fn until<T>(what: &str, mut ask: impl FnMut() -> Result<Option<T>>) -> Result<T> {
     let start = Instant::now();
     while start.elapsed() < PATIENCE {
@@ -29,7 +29,7 @@ pub fn until_true(what: &str, mut is: impl FnMut() -> bool) -> super::Outcome {
     until(what, || Ok(is().then_some(())))
 }
 
-/// The state of thread `tid` of process `pid` (`R`, `S`, `T`, `t`, `Z`, …); `None` if it is gone.
+/// The state of thread `tid` of process `pid` (`R`, `S`, `T`, `t`, `Z`, …); `None` if it has ended.
 pub fn state(pid: i32, tid: i32) -> Option<char> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).ok()?;
     // The name, in parentheses, may contain anything.
@@ -50,7 +50,8 @@ pub fn is_traced(pid: i32) -> bool {
     })
 }
 
-/// Waits until process `pid` is traced or gone; true if it is traced. Spins to notice early.
+/// Waits until process `pid` has a tracer or has ended; true if it has a tracer. Polls without a
+/// pause, to return early in the stop.
 pub fn until_traced(pid: i32) -> bool {
     let start = Instant::now();
     while Path::new(&format!("/proc/{pid}")).exists() && start.elapsed() < PATIENCE {
@@ -64,12 +65,14 @@ pub fn until_traced(pid: i32) -> bool {
 /// Waits until nothing traces process `pid`, and no thread of it is stopped.
 pub fn until_free(pid: i32) -> super::Outcome {
     let is_stopped = |tid| matches!(state(pid, tid), Some('t' | 'T'));
-    until_true("the process to be let go", || !is_traced(pid) && !threads(pid).into_iter().any(is_stopped))
+    until_true("the process to be detached and to run", || {
+        !is_traced(pid) && !threads(pid).into_iter().any(is_stopped)
+    })
 }
 
-/// Waits until process `pid` rests: its main thread in a read of its standard input, each other
-/// thread asleep in some system call. A subject prints before that, and still touches pages and may
-/// allocate on the way.
+/// Waits until the main thread of process `pid` sleeps in a read of its standard input, and each
+/// other thread in some system call. A subject prints before it sleeps, and may touch pages and
+/// allocate in between.
 pub fn until_at_rest(pid: i32) -> super::Outcome {
     let call = |tid: i32| std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/syscall"));
     until(&format!("process {pid} to rest"), || {
@@ -78,13 +81,13 @@ pub fn until_at_rest(pid: i32) -> super::Outcome {
                 format!("process {pid} has ended, or its system call may not be read: {error}").into()
             );
         }
-        let rests =
+        let is_asleep =
             |tid: i32| call(tid).is_ok_and(|call| !call.starts_with("running") && !call.starts_with('-'));
         // poll, ppoll, select, pselect6, epoll_wait, epoll_pwait: event loops wait for input in
         // these.
         const WAITS: [&str; 6] = ["7 ", "271 ", "23 ", "270 ", "232 ", "281 "];
         let main = call(pid).unwrap_or_default();
         let is_reading = main.starts_with("0 0x0 ") || WAITS.iter().any(|number| main.starts_with(number));
-        Ok((is_reading && threads(pid).into_iter().all(rests)).then_some(()))
+        Ok((is_reading && threads(pid).into_iter().all(is_asleep)).then_some(()))
     })
 }

@@ -1,4 +1,5 @@
-// Library is a Go runtime in a program of another language: Fill takes so many blocks of 1,000 bytes and keeps them.
+// Library is a Go runtime in a program of another language. Fill allocates its argument's number of
+// blocks of 1,000 bytes and keeps them.
 package main
 
 import "C"

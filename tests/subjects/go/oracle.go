@@ -1,7 +1,7 @@
-// Oracle is a Go program that knows what it has: it fills maps and slices, lets go of a part of them, and tells what
-// runtime.MemStats says. On its standard input it takes bytes: 's' prints MemStats again, 'f' calls debug.FreeOSMemory first,
-// 'g' answers, makes garbage, collects it and stops the process by SIGSTOP: the runtime gives nothing back meanwhile. What is
-// printed is made beforehand, so that little changes by telling it.
+// Oracle fills maps and slices, drops a part of them, and prints runtime.MemStats. It obeys bytes
+// on standard input: 's' prints MemStats again, 'f' calls debug.FreeOSMemory first, 'g' answers,
+// makes garbage, collects it and stops the process by SIGSTOP, so that the runtime releases nothing
+// meanwhile. It allocates its output beforehand, so that printing changes little.
 //
 //	oracle COUNT EVERY SEED
 package main
@@ -41,7 +41,7 @@ func deep(levels int, done chan bool) int {
 	return int(room[0])
 }
 
-func tell() {
+func printFigures() {
 	runtime.ReadMemStats(&stats)
 	line := append(text[:0], `{"HeapAlloc":`...)
 	line = strconv.AppendUint(line, stats.HeapAlloc, 10)
@@ -78,7 +78,7 @@ func main() {
 	runtime.GC()
 	runtime.GC()
 	debug.FreeOSMemory()
-	tell()
+	printFigures()
 	var line [64]byte
 	for {
 		n, err := os.Stdin.Read(line[:])
@@ -88,12 +88,13 @@ func main() {
 		switch line[0] {
 		case 'f':
 			debug.FreeOSMemory()
-			tell()
+			printFigures()
 		case 's':
-			tell()
+			printFigures()
 		case 'g':
 			os.Stdout.WriteString("{}\n")
-			// Garbage of a hundred megabytes, collected: idle spans that are not given back at once.
+			// A hundred megabytes of collected garbage: idle spans that the runtime does not release at
+			// once.
 			large = large[:0]
 			for i := 0; i < 100; i++ {
 				some := make([]byte, 1<<20)

@@ -1,9 +1,9 @@
-// A plugin that keeps memory for whoever opened it.
+// A plugin that keeps memory for the program that opened it.
 package main
 
 var keep [][]byte
 
-// Fill keeps so many blocks, written to.
+// Fill writes to as many blocks as its argument says and keeps them.
 func Fill(blocks int) {
 	for range make([]struct{}, blocks) {
 		block := make([]byte, 1024)

@@ -8,9 +8,9 @@ import java.util.List;
 import com.sun.management.HotSpotDiagnosticMXBean;
 
 /**
- * Fills a list with arrays and lets go of it: in main or in a method that returns, after a
- * collection or without one. From then on it allocates nothing, so that the JVM has no
- * cause to collect.
+ * Fills a list with arrays and drops it: in main or in a method that returns, after a
+ * collection or without one. Then it allocates nothing, so that the JVM has no cause to
+ * collect.
  */
 public final class Dropped {
     private static final byte[] READY = "ready\n".getBytes();
@@ -35,7 +35,7 @@ public final class Dropped {
         machine.setVMOption("MaxHeapFreeRatio", most);
     }
 
-    /** Says that it is ready, and waits for its input. */
+    /** Prints "ready" and waits for its input. */
     private static void rest() throws IOException {
         out.write(READY);
         in.read();
@@ -56,13 +56,13 @@ public final class Dropped {
             for (int i = 0; i < count; i++) {
                 held.add(new byte[bytes]);
             }
-            // What is held until the end, by a local variable alone.
+            // Only a local variable holds these arrays, until the end.
             if (arguments[1].equals("held")) {
                 rest();
                 System.out.println(held.size());
                 return;
             }
-            // The same, by a method that runs: there a collection would have to wait for it.
+            // The same in a method that computes: a collection would have to wait for it.
             if (arguments[1].equals("running")) {
                 byte[][] all = held.toArray(new byte[0][]);
                 held = null;

@@ -1,13 +1,13 @@
-// Fills a heap, drops what it is told to, and tells of itself what its beans know. It does as it is told on standard input, a
-// word a line:
+// Fills a heap, drops objects, and prints the figures of the JVM's management beans. It obeys
+// commands on standard input, one a line:
 //
-//   hold N   keeps N objects of class Held, each with a list of three, and says so
-//   drop     lets go of nine of ten
+//   hold N   keeps N objects of class Held, each with a list of three
+//   drop     drops nine of ten
 //   large N  keeps N arrays of 5 MiB
-//   load N   has N class loaders of its own load a class each
+//   load N   makes N class loaders, each of which loads a class
 //   gc       collects
-//   pools    prints its memory pools, a line each: NAME TAB used TAB committed; and two lines of the same form, of how many
-//            collections there were and how many classes were loaded and unloaded
+//   pools    prints its memory pools, a line each: NAME TAB used TAB committed; and two lines of
+//            the same form: the number of collections, and the classes loaded and unloaded
 //   end      ends
 import java.io.BufferedReader;
 import java.io.InputStream;
@@ -71,7 +71,7 @@ public class Subject {
         System.out.println("classes\t" + classes.getTotalLoadedClassCount() + "\t" + classes.getUnloadedClassCount());
     }
 
-    /// A direct buffer with no page of zeros only.
+    /// A direct buffer in which no page has only zeros.
     static ByteBuffer direct(int bytes) {
         ByteBuffer buffer = ByteBuffer.allocateDirect(bytes);
         for (int at = 0; at < bytes; at += 1024) buffer.put(at, (byte) 1);

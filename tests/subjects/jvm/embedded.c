@@ -1,5 +1,5 @@
-// A program with a Java virtual machine inside: it takes memory of its own from malloc, creates the machine, and has Subject do as
-// it is told on standard input.
+// A program with an embedded Java virtual machine: it allocates memory from malloc, creates the
+// machine, and runs Subject, which obeys commands on standard input.
 //
 //   embedded LIBJVM CLASSES [OPTION …]
 #include <dlfcn.h>

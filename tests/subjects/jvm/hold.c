@@ -1,8 +1,9 @@
-/* Preloaded, it holds a program for ever at one of its calls, so that it can be killed there for certain.
+/* Preloaded into a program, blocks it for ever in one of its calls, so that a test can kill it
+ * there.
  *
  *   HOLD_CALL=fchown    between making a file and giving it to its owner
  *   HOLD_CALL=unlink    before removing a file .attach_pidN
- *   HOLD_FILE=PATH      made once it is held
+ *   HOLD_FILE=PATH      the file that it makes once it blocks
  */
 #include <fcntl.h>
 #include <stdlib.h>

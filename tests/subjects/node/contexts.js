@@ -1,7 +1,7 @@
 // Makes contexts with the module vm, prints a line, and ends with its input.
 //
-// The line is JSON: how many objects of each class live. Four contexts are kept by what they were
-// made of, four by a function of theirs, and four were dropped: no collection has run since.
+// The line is JSON: how many objects of each class live. Their sandbox objects keep four contexts,
+// a function of theirs keeps four more, and four were dropped: no collection has run since.
 'use strict';
 const vm = require('vm');
 

@@ -29,7 +29,7 @@ class Registry {
 }
 for (let i = 0; i < 10_000; i++) Registry.entries.set(i, { entry: i });
 
-// The keys are held, and the values by nothing but their keys.
+// Only their keys hold the values.
 const keys = [];
 const weak = new WeakMap();
 for (let i = 0; i < 2000; i++) {
@@ -47,17 +47,18 @@ const handlers = [makeHandler()];
 globalThis.registered = [];
 for (let i = 0; i < 15_000; i++) globalThis.registered.push({ registered: i });
 
-// Two variables hold the same objects: neither holds them alone.
+// Two variables hold the same objects, so that neither retains them.
 const both = [];
 for (let i = 0; i < 25_000; i++) both.push({ both: i });
 const other = { both };
 
-// A scope with so many variables that V8 keeps their names in a table.
+// A scope with enough variables that V8 keeps their names in a table.
 const names = Array.from({ length: 100 }, (_, i) => `many${i}`);
 const useMany = new Function(names.map((name) => `const ${name} = [];`).join(' ') +
   `for (let i = 0; i < 8000; i++) many40.push({ many: i }); return () => [${names.join(', ')}].length;`)();
 
-// A suspended call is held by what continues it, and holds what its variables refer to.
+// The promise that continues a suspended call holds it; the call holds the objects of its
+// variables.
 const resolvers = [];
 async function wait() {
   const local = [];
@@ -67,13 +68,14 @@ async function wait() {
 }
 wait();
 
-// An object of a class derived from a weak one holds what it refers to itself, and not its target.
+// An object of a class derived from WeakRef holds the objects of its own fields, and not its
+// target.
 class Weak extends WeakRef {
   extra = Array.from({ length: 7000 }, (_, i) => ({ extra: i }));
 }
 const derived = [new Weak(keys[0])];
 
-// These were dropped, and are not collected yet.
+// Dropped objects that no collection has freed yet.
 function drop() {
   const dropped = [];
   for (let i = 0; i < 500; i++) dropped.push(new Session(i));

@@ -1,4 +1,5 @@
-// Preloaded into Node.js: a thread of an addon, which waits for work as libuv's own do, by libuv's function.
+// Preloaded into Node.js: a thread of an addon, which waits for work as libuv's own do, by libuv's
+// function.
 #include <pthread.h>
 #include <stdlib.h>
 
@@ -18,7 +19,7 @@ static void *wait_for_work(void *unused) {
 
 __attribute__((constructor)) static void start(void) {
     pthread_t thread;
-    // Not in what the program starts: that has no libuv.
+    // Not in the program's children, which have no libuv.
     unsetenv("LD_PRELOAD");
     if (uv_cond_init(condition) || uv_mutex_init(mutex) || pthread_create(&thread, 0, wait_for_work, 0)) abort();
 }

@@ -1,21 +1,21 @@
 // Prints V8's own statistics of its heaps, one line after each command: a byte on standard input.
 //
-//   s  nothing but print        w  start a worker with a heap of its own
+//   s  only print               w  start a worker with a heap of its own
 //   c  make garbage that moves  e  end the worker started first
-//   d  drop what is kept        l  the collection that empties the pool (V8 12.4 and later)
+//   d  drop the kept objects    l  the collection that empties the pool (V8 12.4 and later)
 //   g  collect twice            q  end
 //   t  wait for a timer, then check data that is never dropped
 //   b  block this thread until someone opens the named pipe `argv[3]` for writing
-//   n  wait for that in an event loop of Node's own, within this thread's JavaScript
+//   n  wait for that in Node's event loop, within this thread's JavaScript
 //   a  make Buffers, external strings and a memory of WebAssembly, outside the heap
-//   x  start a worker that is blocked for ever
+//   x  start a worker that blocks for ever
 //   u  make 20,000 Buffers of 1,000 bytes in slabs, and keep every eighth
 //   i  wait for a timer of 300 ms
 //   k  make known numbers of objects of classes, and of functions
 //
-// The line has `isolates` and, summed over them, `spaces` as v8.getHeapSpaceStatistics() has them.
-// `storm` as an argument makes garbage without an end instead, after the first line. `load` gives
-// all threads work: garbage, timers, files, compression; it still reads commands.
+// The line has `isolates` and, summed over them, the `spaces` of v8.getHeapSpaceStatistics().
+// With the argument `storm` it makes garbage without end after the first line. With `load` it gives
+// all threads work (garbage, timers, files, compression) and still reads commands.
 'use strict';
 const { MessageChannel, Worker, isMainThread, parentPort, receiveMessageOnPort, workerData } = require('worker_threads');
 const { spawnSync } = require('child_process');
@@ -41,7 +41,8 @@ function fill(parcels) {
   for (let i = 0; i < 10; i++) kept.push(new Array(100_000).fill(i));
 }
 
-// 40 MiB in Buffers of their own, 2 MB in slabs, 12 MB of characters, 6.4 MB of WebAssembly's memory.
+// 40 MiB in Buffers of their own, 2 MB in slabs, 12 MB of characters, 6.4 MB of WebAssembly's
+// memory.
 const outside = [];
 function makeOutside() {
   for (let i = 0; i < 40; i++) outside.push(Buffer.alloc(1 << 20, 1));
@@ -51,7 +52,7 @@ function makeOutside() {
   const memory = new WebAssembly.Memory({ initial: 100, maximum: 200 });
   new Uint8Array(memory.buffer).fill(7);
   outside.push(memory, memory.buffer);
-  // ArrayBuffers without a store: given to others, and empty.
+  // ArrayBuffers without a store: transferred and empty ones.
   const { port1, port2 } = new MessageChannel();
   for (let i = 0; i < 5; i++) {
     const given = new ArrayBuffer(100_000);
@@ -71,7 +72,7 @@ function makeSparse() {
 
 const kinds = [];
 function makeKinds() {
-  // Variables in its scope come before its name.
+  // The variables of its scope come before its name.
   const [first, second] = [1, 2];
   class Shelf {
     constructor(i) { this.sum = () => first + second + i; }
@@ -81,14 +82,14 @@ function makeKinds() {
   for (let i = 0; i < 555; i++) kinds.push(new Shelf(i));
   for (let i = 0; i < 2000; i++) kinds.push(boxed(i));
   for (let i = 0; i < 777; i++) kinds.push(new Map([[i, `${i}`]]), new Float32Array(i), 2n ** BigInt(i));
-  // An object that is used as a table: its keys look like names, and are data.
+  // An object used as a table: its keys look like names and are data.
   const table = {};
   for (let i = 0; i < 200; i++) table[['user', 'of', i].join('_')] = new Account();
   kinds.push(table);
   kinds.push(new WebAssembly.Table({ initial: 10, element: 'anyfunc' }), /a(b)/.exec('ab'));
 }
 
-// Objects that survive some collections of the young generation, and then do not.
+// Objects that survive some collections of the young generation and then die.
 function churn() {
   let some = [];
   for (let i = 0; i < 600_000; i++) {
@@ -102,7 +103,7 @@ function collect() {
   gc();
 }
 
-// Data that lives as long as the isolate. `checks` counts how often it was found unchanged.
+// Data that lives as long as the isolate. `checks` counts how often the check found it unchanged.
 const constant = Array.from({ length: 1000 }, (_, i) => ({ i, text: `parcel ${i}` }));
 let checks = 0;
 
@@ -113,7 +114,7 @@ async function check() {
   checks += 1;
 }
 
-// Work for this thread, and for those that read files and compress.
+// Work for this thread and for the threads that read files and compress.
 function load() {
   const recent = [];
   const bytes = Buffer.alloc(100_000, 'strandline');

@@ -1,7 +1,7 @@
 // Shares memory between threads, prints a line, and ends with its input.
 //
-// The line is JSON: the number and bytes of shared stores, those of memories of WebAssembly that are
-// not shared, and how often the threads added to a number.
+// The line is JSON: the number and bytes of shared stores, those of unshared WebAssembly memories,
+// and how often the threads incremented a number.
 'use strict';
 const { Worker, isMainThread, parentPort, workerData } = require('worker_threads');
 

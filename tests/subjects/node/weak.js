@@ -1,7 +1,7 @@
 // Refers to objects weakly, prints a line, and ends with its input.
 //
-// The line is JSON: how many objects of each class live. Those of `Dropped…` do not, and no
-// collection has run since they were dropped.
+// The line is JSON: how many objects of each class live. Objects of `Dropped…` are dead, and no
+// collection has run since they died.
 'use strict';
 class HeldValue {}
 class Target {}
@@ -34,7 +34,7 @@ const held = {
   shield: new Proxy(array(Shielded, 40), { traps: array(Trap, 40) }),
   getter: ((got) => ({ get size() { return got.length; } }))(array(Got, 40)),
 };
-// This function stays, unlike the script's own code, so that the name is in code.
+// V8 keeps this function, unlike the script's own code, so that code refers to the name.
 const withSymbol = (value) => ({ [Symbol('markedKey')]: value });
 const symbolic = withSymbol(array(Symbolic, 40));
 class Safe {
@@ -60,7 +60,7 @@ for (let i = 0; i < 100; i++) held.registry.register(new DroppedTarget(), new He
 for (const one of held.keys) held.map.set(one, new MapValue());
 for (let i = 0; i < 100; i++) held.map.set({}, new DroppedValue());
 globalThis.use = () => [held, symbolic, withSymbol, safe.size(), suspended, list];
-// What a WeakRef was made for lives until the end of this task.
+// V8 keeps the target of a new WeakRef until the end of this task.
 setTimeout(() => console.log(JSON.stringify({
   HeldValue: 400, Target: 300, MapValue: 200, Bound: 40, BoundArgument: 40, Private: 40, Symbolic: 40,
   Shielded: 40, Trap: 40, Got: 40, Local: 40, Last: 1, Node: 100_001 })), 20);

@@ -1,16 +1,16 @@
 package Oracle;
-# What a perl knows of its own memory: the figures that a reader from outside has to agree with.
+# Perl's own figures of its memory, with which strandline's must agree.
 #
-# Nothing here knows perl's structures but the head of a scalar (three words and the arena's first head, sv.h), which the
-# talk's tools show as well. Everything else is asked of the core module B, of any head that stands in the arenas: an object
-# of B is a reference to an address, so one can be made of each. The interpreter's own count of its heads (PL_sv_count) is
-# found by what it does: it is the word that grows by as many as scalars are made.
+# This module knows one of perl's structures: the head of a scalar (three words, and the arena's
+# first head; sv.h). It asks the core module B about all else: it turns the address of any head in
+# an arena into an object of B. It finds the interpreter's count of heads (PL_sv_count) by its
+# behaviour: the word that grows by the number of scalars made.
 #
-# The figures are taken by a child process, so that the parent is as it was before it was asked. B tells of the memory
-# that the child has in common with the parent; heads, CUR and LEN are read from the parent's, and where B tells
-# otherwise of what is not of this package, that is an error.
+# A child process takes the figures, so that taking them does not change the parent. The child reads
+# heads, CUR and LEN from the parent's memory, and asks B about its copy. It fails if these differ
+# for code outside this package.
 #
-# It prints sizes, addresses and names of code: never what strings hold.
+# It prints sizes, addresses and names of code, and never the contents of strings.
 use strict;
 use warnings;
 use B ();
@@ -21,13 +21,14 @@ my ($COUNT_AT, $ROOT_AT) = (0, 0);
 my @keep;
 my ($before, $after, $again) = ('') x 3;
 
-# The bytes that stand at an address.
+# The bytes at an address.
 sub bytes_at { return unpack "P$_[1]", pack 'J', $_[0] }
 sub word_at { return unpack 'J', unpack 'P8', pack 'J', $_[0] }
 
 sub grow { my ($scalars) = @_; push @keep, 7 for 1 .. $scalars; return }
 
-# Finds PL_sv_count: an exported variable, or in an interpreter with ithreads the word of it that grows by what is made.
+# Finds PL_sv_count: an exported variable, or with ithreads the interpreter's word that grows by the
+# number of scalars made.
 sub find_count {
     my $program = DynaLoader::dl_load_file('', 0);
     my $exported = DynaLoader::dl_find_symbol($program, 'PL_sv_count');
@@ -51,8 +52,8 @@ sub find_count {
     } 0 .. $#{ $words[0] };
     @found == 1 or die 'Oracle: ' . @found . " words of the interpreter count scalars\n";
     @keep = ();
-    # PL_sv_arenaroot is near (intrpvar.h). The first head of an arena counts its slots and has no flags; `heads` checks
-    # that the chain has as many heads as are counted.
+    # PL_sv_arenaroot is near (intrpvar.h). The first head of an arena holds its number of slots and
+    # no flags; `heads` checks the number of heads in the chain against the count.
     $COUNT_AT = $interpreter + 8 * $found[0];
     for my $at (map { $COUNT_AT + 8 * $_ } 1 .. 4) {
         my $address = word_at($at);
@@ -94,18 +95,18 @@ sub heads {
         my $heads = $at->($arena, 24 * $slots);
         for my $slot (1 .. $slots - 1) {
             my ($any, $references, $flags, $word) = unpack 'JLLJ', substr $heads, 24 * $slot, 24;
-            # SVTYPEMASK alone: a free head.
+            # A free head has the flags SVTYPEMASK.
             if ($flags == 0xff) { $free++ }
             else { push @used, [$arena + 24 * $slot, $any, $references, $flags, $word] }
         }
         $arena = $next;
     }
-    # A value that is being destroyed may be in the count and have no type any more.
+    # A value under destruction may be counted and already have the type of a free head.
     abs(@used - $count) <= 4 or die 'Oracle: ' . @used . " heads in use, the interpreter says $count\n";
     return (\@used, $count, $free // 0, $arenas);
 }
 
-# Whether code is of this package: of it, or anonymous in it.
+# Whether code belongs to this package, by name or as an anonymous sub.
 sub is_own {
     my ($cv) = @_;
     my $stash = $cv->STASH;
@@ -121,13 +122,13 @@ sub name_of {
         return text($stash->NAME) . '::' . text($named);
     }
     my $gv = $cv->GV;
-    # An eval's code, or a file's, has no name.
+    # The code of an eval or of a file has no name.
     return ($cv->STASH->isa('B::HV') ? text($cv->STASH->NAME) : 'main') . ' (file scope)' unless $gv && $gv->isa('B::GV');
     my $stash = $gv->STASH;
     return ($stash->isa('B::HV') ? text($stash->NAME) : '?') . '::' . text($gv->NAME);
 }
 
-# As bytes of UTF-8; what is none is Latin-1, as old perls tell names.
+# Encodes as UTF-8; takes bytes that are no UTF-8 for Latin-1, in which old perls return names.
 sub text {
     my ($text) = @_;
     my $copy = $text;
@@ -135,7 +136,7 @@ sub text {
     return $text;
 }
 
-# The number of a type, by an example of it.
+# The type number of an example.
 sub type_of { return B::svref_2object($_[0])->SvTYPE }
 
 format EXAMPLE =
@@ -158,7 +159,7 @@ my ($OK, $POK, $FAKE, $COW, $PADTMP, $OOK) = (0xff00, 0x4400, 0x0100_0000, 0x100
 my $READONLY = B::SVf_READONLY();
 my ($OUTER, $STATE, $OUR) = $VERSION_NUMBER >= 5.021_007 ? ($FAKE, 2, 16) : ($FAKE, 0x8000_0000, 0x40000);
 
-# Every entry of the code's pads that has a buffer of its own: name, kind, depth, CUR, LEN and state.
+# Adds each entry of the code's pads that owns a buffer: name, kind, depth, CUR, LEN and state.
 sub pads {
     my ($cv, $entries, $strings) = @_;
     return if $cv->CvFLAGS & B::CVf_ISXSUB();
@@ -178,7 +179,7 @@ sub pads {
             my ($sv, $name) = ($slots[$index], $names[$index]);
             next unless $$sv && $sv->can('SvTYPE');
             my $entry = { %{ $strings->{$$sv} // next } };
-            $is_own || agrees($sv, $entry) or die "Oracle: B tells otherwise of $$sv\n";
+            $is_own || agrees($sv, $entry) or die "Oracle: B has other figures of $$sv\n";
             my $called = $name && $name->can('PV') ? $name->PV : undef;
             my $flags = defined $called ? $name->FLAGS : 0;
             next if defined $called && $flags & $OUTER;
@@ -188,7 +189,7 @@ sub pads {
             $entry->{running} = $depth <= $depth_now ? 1 : 0;
             $entry->{named} = defined $called && length $called && $called ne '&' ? 1 : 0;
             $entry->{name} = $entry->{named} ? text($called) : '';
-            # The name of what the code holds for itself is empty; an operator's target has none.
+            # A constant of the code has an empty name; an operator's target has none.
             $entry->{constant} = defined $called && !length $called ? 1 : 0;
             $entry->{state} = $flags & $STATE ? 1 : 0;
             $entry->{our} = $flags & $OUR ? 1 : 0;
@@ -198,7 +199,7 @@ sub pads {
     return;
 }
 
-# Whether B says the same of a scalar with a buffer.
+# Whether B has the same figures of a scalar with a buffer.
 sub agrees {
     my ($sv, $entry) = @_;
     my $pv = bless \(my $address = $$sv), 'B::PV';
@@ -206,10 +207,10 @@ sub agrees {
         && (!$entry->{string} || $pv->CUR == $entry->{cur});
 }
 
-# The code of this package that waits in the parent.
+# Whether the code is a function of this package that the parent is running.
 sub runs_in_parent { return name_of($_[0]) =~ /\AOracle::(?:serve|say_figures)\z/ ? 1 : 0 }
 
-# CUR, LEN and what flags tell of a scalar that has a buffer of its own.
+# CUR, LEN and decoded flags of a scalar that owns a buffer.
 sub buffer {
     my ($at, $head) = @_;
     my ($sv, $any, $references, $flags, $word) = @$head;
@@ -232,12 +233,13 @@ sub buffer {
     };
 }
 
-# Why a pad keeps a buffer that nobody needs: it has no value, or it is an operator's target and its code does not run at that
-# depth; '' where it is in use. A lexical with a value is (`my $x if 0` keeps it from call to call).
+# Why the buffer of a pad's entry is not needed: the entry has no value, or it is an operator's
+# target and its code does not run at that depth. Returns '' for a buffer in use, such as that of a
+# lexical with a value (`my $x if 0` keeps one from call to call).
 sub why_retained {
     my ($entry) = @_;
     return '' if $entry->{our};
-    # What the code holds as constants is in use whether it runs or not.
+    # Constants are in use whether their code runs or not.
     return '' if !$entry->{named} && ($entry->{readonly} || $entry->{constant});
     return 'no value' if !$entry->{value};
     return '' if $entry->{named} || $entry->{running};
@@ -258,7 +260,7 @@ sub json {
     return $value =~ /\A-?(?:0|[1-9][0-9]{0,18})\z/ ? $value : json_string($value);
 }
 
-# Everything, as a structure.
+# All figures, as a structure.
 sub figures {
     my ($at) = @_;
     my ($heads, $count, $free, $arenas) = heads($at);
@@ -300,7 +302,7 @@ sub figures {
 
 sub sum { my $sum = 0; $sum += $_ for @_; return $sum }
 
-# What pads retain: the sums, and each buffer.
+# The buffers that pads retain, and their sums.
 sub retained {
     my ($entries, $buffers) = @_;
     my (@retained, %seen);
@@ -341,12 +343,13 @@ sub say_figures {
         last unless defined $wrote;
         $done += $wrote;
     }
-    # Nothing of the parent's is to be ended by the child.
+    # A normal exit would run END blocks and destructors of the parent's objects.
     kill 'KILL', $$;
     return;
 }
 
-# Prints the ready line, then answers commands, a byte each, until the end: o the figures, others by `$answers`.
+# Prints the ready line, then answers commands, a byte each, until q or the end of input: o prints
+# the figures, `%answers` has the others.
 sub serve {
     my ($ready, %answers) = @_;
     my $line = json({ version => sprintf('%vd', $^V), pid => $$, %$ready }) . "\n";

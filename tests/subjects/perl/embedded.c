@@ -1,9 +1,9 @@
-// A program with Perl inside, as a web server has it: one interpreter, or several.
+// A program with embedded Perl, like a web server: one interpreter, or several.
 //
 //   embedded COUNT
 //
-// Interpreter N, from 1, runs a sub whose lexical keeps a buffer of N * 100,000 bytes. Prints a ready line, then ends at
-// the end of its input.
+// Interpreter N, from 1, runs a sub whose lexical retains a buffer of N * 100,000 bytes. Prints a
+// ready line and ends at the end of its input.
 #include <EXTERN.h>
 #include <perl.h>
 #include <XSUB.h>

@@ -1,8 +1,9 @@
-# A hash of many small arrays, half of them deleted: values, bodies and storage lie all over the heap.
+# A hash of many small arrays, half of them deleted: values, bodies and storage are spread over the
+# heap.
 #
 #   perl hash.pl ENTRIES
 #
-# Prints one line of JSON when it is done, and waits for its input to end.
+# Prints one line of JSON when it has finished, and waits for its input to end.
 use strict;
 use warnings;
 

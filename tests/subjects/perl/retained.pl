@@ -1,12 +1,14 @@
 #!/usr/bin/perl
-# Perl programs of known answer: what their variables keep, and what they hold.
+# Perl programs whose retained and live strings are known.
 #
 #   perl -I FOLDER retained.pl CASE [SIZE]
 #
-# Sets up the case, prints one line of JSON with what is known of it, and answers commands, a byte each: o prints the figures
-# of Oracle.pm, u gives back what the case retains where it can, c calls the case's code once more, q ends it.
+# Sets up the case, prints one line of JSON with its known figures, and answers commands, a byte
+# each: o prints the figures of Oracle.pm, u releases what the case retains (where the case defines
+# it), q ends it.
 #
-# "expected" in the ready line: each buffer that pads keep for certain, as [sub, lexical, depth, least bytes of LEN].
+# "expected" in the ready line lists each buffer that a pad retains, as [sub, lexical, depth, least
+# bytes of LEN].
 use strict;
 use warnings;
 use utf8;
@@ -16,7 +18,8 @@ our ($undef, @kept, %kept, $package_text, $SIZE);
 my $case = shift // die "usage: retained.pl CASE [SIZE]\n";
 $SIZE = shift;
 
-# The planted words must reach no output: in values, keys of hashes, constants and buffers that are kept.
+# This text must reach no output; cases put it into values, hash keys, constants and retained
+# buffers.
 my $secret = $ENV{ORACLE_SECRET} // '';
 
 sub text { my ($letter, $bytes) = @_; return $letter x $bytes }
@@ -65,7 +68,7 @@ sub case_closures {
     return { expected => [], live_strings_bytes => 8_000_000 };
 }
 
-# Closures that run on by themselves: each keeps its own lexical.
+# Closures that have run: the pad of each retains a buffer of its own.
 sub maker {
     my $letter = shift;
     return sub { my $own = $letter x 300_000; return length $own };
@@ -77,7 +80,7 @@ sub case_closure_pads {
     return { expected => [map { ['main::__ANON__', '$own', 1, 300_001] } 1 .. 5] };
 }
 
-# Recursion: a string for each depth.
+# Recursion: the pad of each depth retains a string.
 sub deep {
     my ($depth, $stop, $within) = @_;
     my $string = chr(97 + $depth % 26) x 100_000;
@@ -91,7 +94,8 @@ sub case_recursion {
     return { expected => [map { ['main::deep', '$string', $_, 100_001] } 1 .. 45] };
 }
 
-# The same, looked at from depth 20: what is above runs, what is below is kept.
+# The same while the code runs at depth 20: strings of depths 1 to 20 are live, the deeper ones
+# retained.
 sub case_recursion_within {
     deep(1, 45, undef);
     deep(1, 20, sub {
@@ -105,7 +109,8 @@ sub case_recursion_within {
     return;
 }
 
-# Constants: a buffer of the code's own, and none of the lexical's while it runs no more.
+# The code keeps its constant's buffer in use; the lexical shares it while the code runs and retains
+# none afterwards.
 sub constant_user { my $copy = "constant text " x 20_000; return length $copy }
 sub other_constant { return length("another one " x 30_000) }
 
@@ -115,7 +120,7 @@ sub case_constants {
     return { expected => [], constant_bytes => 280_000 };
 }
 
-# local gives its string back.
+# perl frees the string of a `local` variable on return.
 sub local_user { local our $localized = (chr(97 + $_[0])) x 500_000; return length $localized }
 
 sub case_local {
@@ -137,29 +142,29 @@ sub case_hashes {
     return { expected => [], least_keys => $count };
 }
 
-# One buffer, 51 owners.
+# One copy-on-write buffer that 51 scalars own.
 sub case_cow {
     my $original = text('w', 1_000_000);
     @kept = ($original) x 50;
     return { expected => [], shared_bytes => 1_000_000, owners => 50 };
 }
 
-# Strings that do not start where their buffers do.
+# Strings that start inside their buffers (SVf_OOK).
 sub case_ook {
     my $front = text('o', 700_000);
     substr $front, 0, 100_000, '';
-    # Which of the two ways perl goes here is its own choice.
+    # Perl either moves the start of the string or its bytes.
     my $bitten = text('p', 600_000);
     $bitten =~ s/^.// for 1 .. 300;
     push @kept, \$front, \$bitten;
     return { expected => [], offset_strings => 1, live_strings_bytes => 600_000 + 599_700 };
 }
 
-# Arrays and hashes that are empty again, with their storage.
+# Emptied arrays and hashes that keep their storage.
 sub array_user { my @list = (1 .. $_[0]); my %table = map { $_ => 1 } 1 .. $_[1]; return scalar(@list) + keys %table }
 
-# A variable that was a string and is a number now has a value, and so has one that keeps its own from call to call. Before
-# 5.30 there was a way to say the latter by accident, as old programs do.
+# A variable that was a string and is now a number has a value, and so has one that keeps its value
+# between calls. Perls before 5.30 allow `my $cache if 0` for the latter, as old programs have it.
 { my $counter = ''; sub next_number { return $counter = length $counter ? $counter + 1 : 'c' x ($_[0] // 1) } sub to_number { return $counter = 42 } }
 BEGIN {
     eval($] < 5.030 ? q{ sub cached { no warnings; my $cache if 0; $cache = 'v' x 300_000 if !defined $cache; return length $cache } 1 }
@@ -227,7 +232,7 @@ sub outermost {
 
 sub case_nested {
     outermost();
-    # $x and $y are captured by closures that live on: they are in use. Each closure keeps its own $z.
+    # Live closures capture $x and $y, which are therefore in use. The inner closure retains $z.
     return { expected => [['main::__ANON__', '$z', 1, 130_000]], absent => ['$x', '$y'] };
 }
 
@@ -242,7 +247,7 @@ sub case_sortsubs {
 sub case_ours {
     our $shared_text = text('u', 500_000);
     $package_text = text('v', 500_000);
-    # A package's variable without a value: kept, but by no pad.
+    # A package variable without a value keeps its buffer, but no pad retains it.
     our $emptied = text('w', 600_000);
     $emptied = undef;
     return { expected => [], live_strings_bytes => 1_000_000, other_bytes => 600_000 };
@@ -292,7 +297,8 @@ sub case_regex {
 
 sub case_fork {
     call_functions();
-    # The child ends with the parent, whose end of the pipe is closed then.
+    # The kernel closes the parent's end of the pipe when the parent ends, and the child then ends
+    # too.
     pipe my $ends, my $lives or die;
     my $child = fork // die;
     if (!$child) { close $lives; close STDOUT; sysread $ends, my $nothing, 1; kill 'KILL', $$ }
@@ -319,7 +325,7 @@ sub case_threads {
     return { expected => [], threads => 3, threaded => [map { ['main::thread_text', '$threaded', 1, 500_002] } 1 .. 3] };
 }
 
-# Secrets everywhere: values, keys, constants, buffers that are kept.
+# Secrets in values, keys, constants and retained buffers.
 sub secret_user { my $hidden = $secret x (20_000 + $_[0]); return length $hidden }
 sub secret_constant { return length(our $holder = $_[0]) }
 
@@ -332,7 +338,7 @@ sub case_secret {
     return { expected => [['main::secret_user', '$hidden', 1, 1000]] };
 }
 
-# A heap of many scalars: 5 million of about 200 bytes each are 1 GiB.
+# A heap of many scalars: 5 million of about 200 bytes each fill 1 GiB.
 sub case_big {
     my $count = $SIZE // 5_000_000;
     $#kept = $count - 1;
@@ -340,7 +346,7 @@ sub case_big {
     return { expected => [], least_strings => $count };
 }
 
-# Allocates and frees without end; it answers nothing.
+# Allocates and frees without end; answers no command.
 sub case_hot {
     syswrite STDOUT, "{\"case\":\"hot\",\"pid\":$$}\n";
     my (@list, %table);
@@ -360,6 +366,6 @@ sub hot_deep { my $left = shift; my $string = 'q' x (5000 * $left); return $left
 my $setup = main->can("case_$case") // die "retained.pl: no case $case\n";
 my ($ready, %answers) = $setup->();
 Oracle::serve({ case => $case, %$ready }, %answers);
-# Threads that wait are no reason to complain.
+# A normal exit would warn about threads that still wait.
 kill 'KILL', $$ if $ready->{threads};
 exit 0;

@@ -56,7 +56,7 @@ public final class Subject {
             Strandline.mark("after");
             System.exit(7);
         }
-        // Once before, so that what the Java machine needs for it is there.
+        // A first call, so that the JVM has loaded and allocated what it needs for it.
         long before = direct();
         Strandline.mark("start");
         ByteBuffer memory = grow();

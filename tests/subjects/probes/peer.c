@@ -1,9 +1,9 @@
-/* Measures a mark: runs a command, answers its marks at once, and says what each cost the command.
+/* Measures a mark: runs a command, answers its marks at once, and prints the cost of one.
  *
  *     peer COMMAND...      with the marks of a loop named "quiet", between "before" and "after"
  *
- * Prints the count, the CPU time of the command (user and system, its waits left out) and the time on the
- * clock between two marks: their median, the switch to this process and back included. */
+ * Prints the count, the CPU time of the command (user and system, without its waits), and the
+ * median time between two marks, which includes the switch to this process and back. */
 #define _GNU_SOURCE
 #include <signal.h>
 #include <stdio.h>

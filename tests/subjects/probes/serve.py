@@ -1,12 +1,13 @@
-"""Stands where strandline would: runs a command with a mark socket, answers its marks, and writes what it
-saw as JSON. The scenarios are what can be wrong with that socket.
+"""Takes strandline's place: runs a command with a mark socket, answers its marks, and writes the marks as
+JSON. The scenarios are faults of that socket.
 
     python3 serve.py REPORT SCENARIO DESCRIPTOR COMMAND...
 
-SCENARIO: absent (no variable), value=TEXT (the variable says TEXT), closed (no such descriptor), file (it is
-a file: REPORT.file), datagram (a socket of another kind), gone (nobody at the other end), leaves=N (hangs
-up instead of answering mark N, counted from 1), slow (a non-blocking socket, answers after 2 ms), serve.
-Ends with the command's status. What the command's memory holds is never read, only /proc/PID/status.
+SCENARIO: absent (no variable), value=TEXT (the variable has the value TEXT), closed (no such descriptor),
+file (the descriptor is a file, REPORT.file), datagram (a datagram socket), hangup (the other end is closed),
+leaves=N (closes the connection instead of answering mark N, counted from 1), slow (a non-blocking socket,
+answers after 2 ms), serve.
+Ends with the command's status. Reads /proc/PID/status and never the command's memory.
 """
 
 import json
@@ -51,7 +52,7 @@ def serve(ours, scenario, marks, counted):
             if seen:
                 marks.append(seen)
             if counted[0] == leave:
-                # Both directions, at once, as when its last holder is killed.
+                # Closes both directions at once, as the kernel does when the last holder is killed.
                 ours.shutdown(socket.SHUT_RDWR)
                 return
             if kind == "slow":
@@ -68,7 +69,7 @@ def answer(*arguments):
 
 
 def child(theirs, scenario, descriptor, report, command):
-    # Python ignores it, and the command would inherit that.
+    # Python ignores these signals, and the command would inherit that.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
     kind, _, text = scenario.partition("=")
@@ -100,7 +101,7 @@ def main():
             print(command[0], error, file=sys.stderr)
         os._exit(127)
     marks, counted = [], [0]
-    if scenario == "gone":
+    if scenario == "hangup":
         ours.close()
         theirs.close()
     else:

@@ -16,7 +16,7 @@ static void *in_thread(void *count) {
     return (void *)0;
 }
 
-/* Eight threads and two processes at once: every mark is answered, none waits for ever. */
+/* Eight threads and two processes send marks at once: every mark is answered, and none hangs. */
 static int crowd(long count) {
     pthread_t threads[8];
     int status = 0, failed = 0, i;
@@ -24,7 +24,7 @@ static int crowd(long count) {
     for (i = 0; i < 4; i++) {
         failed += pthread_create(&threads[i], (pthread_attr_t *)0, in_thread, &count);
     }
-    /* Forked while others hold the lock. */
+    /* Forks while other threads hold the lock. */
     child = fork();
     if (child == 0) {
         in_thread(&count);

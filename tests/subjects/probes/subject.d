@@ -30,7 +30,7 @@ int crowd(int count)
         loop(count);
         _exit(3);
     }
-    // The collector stops threads in their marks, by signals.
+    // The collector interrupts marks: it stops threads by signals.
     foreach (_; 0 .. 100)
     {
         import core.memory : GC;

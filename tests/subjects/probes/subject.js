@@ -3,7 +3,7 @@
 const fs = require("fs");
 const { mark } = require("../../../probes/node/strandline.js");
 
-// A new context for each large buffer is more than this needs: collected when asked.
+// Does not collect without --expose-gc.
 const collect = globalThis.gc || (() => {});
 const [task, argument] = process.argv.slice(2);
 

@@ -3,7 +3,7 @@
 (handler-bind ((warning (lambda (warning) (format *error-output* "~a~%" warning))))
   (load (merge-pathnames "../../../probes/lisp/strandline.lisp" *load-truename*)))
 
-;; sbcl --script FILE TASK ARGUMENT; some versions leave out what they understood themselves.
+;; sbcl --script FILE TASK ARGUMENT; some versions remove the options that they have processed.
 (defvar *task* (first (last sb-ext:*posix-argv* 2)))
 (defvar *argument* (second (last sb-ext:*posix-argv* 2)))
 
@@ -19,11 +19,11 @@
 
 (defun crowd (count)
   (let ((threads (loop repeat 4 collect (sb-thread:make-thread #'marks :arguments (list count)))))
-    ;; The collector stops threads in their marks, by signals.
+    ;; The collector interrupts marks: it stops threads by signals.
     (loop repeat 20 do (sb-ext:gc))
     (mapc #'sb-thread:join-thread threads))
-  ;; A timeout that unwinds a mark leaves an answer behind, which the next mark reads, and releases the
-  ;; lock, which a child waits for.
+  ;; A timeout unwinds a mark: the next mark must read the late answer, and the lock must be free,
+  ;; because a child waits for it.
   (loop repeat 200
         do (handler-case (sb-ext:with-timeout 0.0002 (marks 100)) (sb-ext:timeout ()))
            (fork-marks 1))

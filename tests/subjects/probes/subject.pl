@@ -20,7 +20,7 @@ if ($task eq 'crowd') {
     POSIX::_exit(3) if !$child;
     waitpid $child, 0;
     my $ended = $? >> 8;
-    # A handler that dies, wherever in a mark it comes: no later mark waits for ever, here or in a child.
+    # A signal handler dies at any point of a mark; no later mark may hang, here or in a child.
     local $SIG{ALRM} = sub { die "alarm\n" };
     for my $turn (1 .. 200) {
         eval {
@@ -40,7 +40,7 @@ if ($task eq 'crowd') {
 }
 Strandline::mark('start');
 if ($task eq 'reuse') {
-    # The program closes what it does not know, and the number becomes a file of its own.
+    # The program closes the inherited descriptor, and opens a file of its own at its number.
     my ($path) = $argument =~ m{\A(.*)\z}s;
     POSIX::close($ENV{STRANDLINE_MARK_FD});
     my $fd = POSIX::open($path, POSIX::O_CREAT() | POSIX::O_RDWR());

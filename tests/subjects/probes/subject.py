@@ -8,7 +8,7 @@ import threading
 
 import strandline
 
-# As many scripts do: a pipe's broken end must not end them.
+# Many scripts do this. A mark to a closed socket must not end them by SIGPIPE.
 signal.signal(signal.SIGPIPE, signal.SIG_DFL)
 
 
@@ -22,7 +22,7 @@ def raising(*_):
 
 
 def interrupted():
-    """Exceptions of a signal handler, wherever in a mark they come: no later mark waits for ever."""
+    """A signal handler raises an exception at any point of a mark; no later mark may hang."""
     signal.signal(signal.SIGALRM, raising)
     for turn in range(200):
         try:

@@ -2,7 +2,7 @@
 require "strandline"
 require "timeout"
 
-# A pipe's broken end must not end the program.
+# A mark to a closed socket must not end the program by SIGPIPE.
 trap("PIPE", "SYSTEM_DEFAULT")
 
 def loop_marks(count)
@@ -30,7 +30,7 @@ when "crowd"
   threads.each(&:join)
   Process.wait(child)
   ended = $?.exitstatus
-  # A timeout, wherever in a mark it comes: no later mark waits for ever, here or in a child.
+  # A timeout comes at any point of a mark; no later mark may hang, here or in a child.
   200.times do
     Timeout.timeout(0.0003) { loop_marks(100) }
   rescue Timeout::Error

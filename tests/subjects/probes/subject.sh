@@ -1,5 +1,5 @@
-# Grows by 64 MiB at a mark and gives it back at the next; status 7. A file stands for the memory: a shell has
-# none to speak of. Runs in any shell of the POSIX kind, with its strictest options.
+# Sends the marks of the other subjects without growing: a shell controls no memory; status 7. Runs
+# in any POSIX shell, with the strictest options.
 set -eu
 . "$PROBES/shell/strandline.sh"
 

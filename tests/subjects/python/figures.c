@@ -1,5 +1,5 @@
-/* Writes what CPython's allocator says of itself into a file, then a line to the standard output, and reads a byte: called with
- * ctypes.PyDLL, so that no object comes or goes meanwhile. */
+/* Writes the statistics of CPython's allocator to a file, prints a line, and reads a byte. Called
+ * through ctypes.PyDLL, so that no object is made or freed meanwhile. */
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>

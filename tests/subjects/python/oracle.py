@@ -1,11 +1,11 @@
-"""A CPython that knows what it has: makes objects, writes down what it says of them itself, and waits.
+"""Makes objects, prints CPython's own figures of them, and waits.
 
     python oracle.py CASE COUNT SEED LIBRARY FIGURES
 
-CASE is mixed (objects of many kinds and sizes, a part of them freed again), sparse (arenas that one object in
-thousands keeps), threads (objects of many that ended) or interpreters (others in the same process). LIBRARY is figures.c, compiled: it writes what
-sys._debugmallocstats tells into the file FIGURES, prints the line with what is known of types, and reads a byte: no object comes
-or goes between these.
+CASE is mixed (objects of many kinds and sizes, some freed again), sparse (arenas each kept by one
+object in thousands), threads (objects of threads that have ended) or interpreters (subinterpreters).
+LIBRARY is figures.c, compiled: it writes the output of sys._debugmallocstats to the file FIGURES,
+prints the line with the figures of types, and reads a byte. No object is made or freed between these.
 """
 import collections
 import ctypes
@@ -52,7 +52,7 @@ class Outer:
 
 
 def mixed(count, turn):
-    """Objects of many kinds and sizes, of which a part is freed again."""
+    """Makes objects of many kinds and sizes, and frees a part of most kinds."""
     some = max(count // 50, 1)
     sizes = [0, 1, 5, 100, 450, 700, 5000, 200000]
     keep = [
@@ -83,15 +83,15 @@ def mixed(count, turn):
 
 
 def sparse(count, turn):
-    """One object in 6,000 survives; an arena has room for that many, or a quarter."""
-    keep, gone = [], []
+    """Keeps one object in 6,000; an arena has room for 6,000 or for a quarter of them."""
+    keep, dropped = [], []
     for number in range(count):
-        (keep if number % 6000 == 0 else gone).append(Slotted(None))
+        (keep if number % 6000 == 0 else dropped).append(Slotted(None))
     return [keep]
 
 
 def threads(count, turn):
-    """What threads made that are no more; where there is no global lock each had heaps of its own."""
+    """Objects of threads that have ended; without the global lock each thread had its own heaps."""
     keep = []
     seeds = [turn.random() for _ in range(5)]
     all_of_them = [threading.Thread(target=lambda seed: keep.append(mixed(count, random.Random(seed))), args=(seed,))
@@ -107,7 +107,7 @@ def threads(count, turn):
 
 
 def interpreters(count, turn):
-    """Others in the same process, where this version has a way to make them."""
+    """Two subinterpreters with objects of their own beside those of `mixed`."""
     keep = mixed(count, turn)
     source = 'keep = [[number, str(number)] for number in range(%d)]' % count
     try:
@@ -123,7 +123,7 @@ def interpreters(count, turn):
     return keep
 
 
-def told(several):
+def count_and_bytes(several):
     return [len(several), sum(sys.getsizeof(one) for one in several)]
 
 
@@ -137,12 +137,12 @@ def main():
     known = {}
     for several in keep:
         if type(several) is collections.deque and type(several[0]) is Queued:
-            known['__main__.Queued'] = told(several)
+            known['__main__.Queued'] = count_and_bytes(several)
         if type(several) is list and several and type(several[0]) in (Plain, Slotted, Item, Chars, Outer.Inner, bytearray):
-            known['bytearray' if type(several[0]) is bytearray else '__main__.' + type(several[0]).__qualname__] = told(several)
-    # Nothing but this frame has it.
+            known['bytearray' if type(several[0]) is bytearray else '__main__.' + type(several[0]).__qualname__] = count_and_bytes(several)
+    # Only this frame refers to it.
     local = Local(300000)
-    known['__main__.Local'] = told([local])
+    known['__main__.Local'] = count_and_bytes([local])
     collector = {'enabled': gc.isenabled(), 'thresholds': gc.get_threshold(), 'collections': [one['collections'] for one in gc.get_stats()],
                  'collected': [one['collected'] for one in gc.get_stats()]}
     line = json.dumps({'version': list(sys.version_info[:3]), 'types': known, 'collector': collector}) + '\n'

@@ -1,18 +1,20 @@
-;;;; What SBCL says of its own heap, told so that telling it changes nothing: between the first figure of bytes and the
-;;;; wait for the next command no byte is allocated (numbers go digit by digit into memory that is not Lisp's).
+;;;; Prints SBCL's own figures of its heap without changing them: it allocates no byte between the
+;;;; first figure of bytes and the wait for the next command. It writes numbers digit by digit into
+;;;; memory outside the Lisp heap.
 ;;;;
-;;;; A subject loads this, makes what it makes, and calls (answer). It then prints one JSON line, and another for each
-;;;; byte that it reads:
+;;;; A subject loads this file, makes its objects and calls (answer), which prints one JSON line and
+;;;; another for each byte that it reads:
 ;;;;
-;;;;     f    the figures once more: exact, where every other thread was asleep when they were asked for (one that was joined, and
-;;;;          the one that runs finalizers, close their regions a little later, and what was used of those is counted only then)
-;;;;     s    the same, and SBCL's own table of generations on standard error
-;;;;     n    (gc), then the figures
-;;;;     g    (gc :full t), then the figures; the census is the older one
-;;;;     c    a census of the heap (it allocates), then the figures
-;;;;     q    the end, as the end of its input is
+;;;;     f    prints the figures. They are exact if every other thread slept: a joined thread and
+;;;;          the finalizer thread close their allocation regions a little later, and SBCL counts
+;;;;          the used part of a region only then
+;;;;     s    prints SBCL's own table of generations on standard error, then the figures
+;;;;     n    (gc), then prints the figures
+;;;;     g    (gc :full t), then prints the figures, with those of the last census
+;;;;     c    takes a census of the heap (which allocates), then prints the figures
+;;;;     q    exits, as it does at the end of its input
 ;;;;
-;;;; Of SBCL 2.1 to 2.6 on 64-bit machines.
+;;;; For SBCL 2.1 to 2.6 on 64-bit machines.
 
 (in-package :subject)
 
@@ -23,7 +25,7 @@
 (sb-ext:defglobal *at* 0)
 (sb-ext:defglobal *average-ages* (make-array 8 :initial-element 0))
 
-;;; What objects of the type MESSAGE there are, by generation: figures of the last census.
+;;; Objects of type MESSAGE by generation, as of the last census.
 (sb-ext:defglobal *census-instances* (make-array 8 :initial-element 0))
 (sb-ext:defglobal *census-bytes* (make-array 8 :initial-element 0))
 (sb-ext:defglobal *census-objects* 0)
@@ -32,7 +34,7 @@
 (declaim (type simple-vector *average-ages* *census-instances* *census-bytes*) (type fixnum *census-objects*))
 
 (defun make-room ()
-  "Memory of the line, not Lisp's. A saved core has to do it anew."
+  "Allocates the line's memory outside the Lisp heap. A saved core must call this again."
   (setf *line* (sb-sys:int-sap (sb-alien:alien-funcall
                                 (sb-alien:extern-alien "malloc" (function sb-alien:unsigned sb-alien:unsigned)) +room+))
         *at* 0))
@@ -85,12 +87,12 @@
                            1 (sb-sys:sap+ *line* sent) (- *at* sent))))
                (declare (type (signed-byte 62) count))
                (cond ((plusp count) (incf sent count))
-                     ;; Nobody reads any more.
+                     ;; The reader has closed the pipe.
                      ((/= (sb-alien:get-errno) 4) (return)))))
     (setf *at* 0)))
 
 (defun receive-byte ()
-  "The next byte; 113, a q, at the end."
+  "The next byte; 113 (a q) at the end of input."
   (loop
     (let ((count (sb-alien:alien-funcall
                   (sb-alien:extern-alien "read" (function (sb-alien:signed 64) sb-alien:int
@@ -98,7 +100,7 @@
                   0 *line* 1)))
       (declare (type (signed-byte 62) count))
       (cond ((= count 1) (return (sb-sys:sap-ref-8 *line* 0)))
-            ;; A signal, as those of collections.
+            ;; A signal interrupted the read: collections send some.
             ((and (minusp count) (= (sb-alien:get-errno) 4)))
             (t (return 113))))))
 
@@ -117,7 +119,7 @@
   (put "}"))
 
 (defun put-expected (expected)
-  "A list of names and numbers."
+  "Puts fields from an association list of names and numbers."
   (loop for (name . value) in expected
         do (put ", \"")
            (put-text name)
@@ -130,8 +132,8 @@
     (declare (type (unsigned-byte 62) sum))
     (dotimes (i 7 sum) (incf sum (the (unsigned-byte 62) (svref vector i))))))
 
-(defun tell (kind version trigger expected)
-  "One line. Averages are told by floating-point numbers, which allocates, so they come first."
+(defun print-figures (kind version trigger expected)
+  "Prints one line. Reads average ages first: they are floating-point numbers, which allocate."
   (declare (type simple-base-string kind version))
   (dotimes (i 7)
     (setf (svref *average-ages* i) (floor (* 1000000 (rational (sb-ext:generation-average-age i))))))
@@ -156,12 +158,12 @@
   (send-line))
 
 (defun in-thread (function)
-  "What FUNCTION returns, on a stack that is gone afterwards."
+  "Calls FUNCTION in a new thread, whose stack the kernel has freed on return."
   (sb-thread:join-thread (sb-thread:make-thread function)))
 
 (defun take-census ()
-  "Counts every object of dynamic space, and the messages among them, in a thread of its own: what touches a message must
-not leave it on the stack of one that stays."
+  "Counts all objects of dynamic space and the messages among them. Runs in a thread of its own: code
+that touches a message may leave a reference to it on its stack, which a lasting thread would keep."
   (in-thread
    (lambda ()
      (fill *census-instances* 0)
@@ -185,7 +187,7 @@ not leave it on the stack of one that stays."
   (sb-alien:alien-funcall (sb-alien:extern-alien "fflush" (function sb-alien:int sb-alien:unsigned)) 0))
 
 (defun answer (kind &rest expected)
-  "Tells the figures, and answers commands until there are no more."
+  "Prints the figures and answers commands until the end of input."
   (let ((kind (coerce kind 'simple-base-string))
         (version (coerce (lisp-implementation-version) 'simple-base-string))
         (trigger (sb-sys:int-sap (sb-sys:find-foreign-symbol-address "auto_gc_trigger")))
@@ -193,7 +195,7 @@ not leave it on the stack of one that stays."
     (make-room)
     (setf *gc-active* (or (sb-sys:find-foreign-symbol-address "gc_active_p") 0))
     (finish-output)
-    (tell kind version trigger expected)
+    (print-figures kind version trigger expected)
     (loop
       (let ((command (receive-byte)))
         (case (code-char command)
@@ -203,4 +205,4 @@ not leave it on the stack of one that stays."
           (#\g (sb-ext:gc :full t))
           (#\c (take-census))
           (#\q (sb-ext:exit :abort t :code 0)))
-        (tell kind version trigger expected)))))
+        (print-figures kind version trigger expected)))))

@@ -1,12 +1,14 @@
-;;;; Heaps of known answer: what of them lives and what is dead is known from how they were made.
+;;;; Heaps whose live and dead objects are known from how they were made.
 ;;;;
-;;;;     sbcl --script subject.lisp kind=KIND [count=N] [threads=N] [save=PATH [executable=1] [compression=LEVEL]]
+;;;;     sbcl --script subject.lisp kind=KIND [count=N] [threads=N]
+;;;;         [save=PATH [executable=1] [compression=LEVEL]]
 ;;;;
-;;;; What counts are objects of the type MESSAGE: `expected_messages` are those that a full collection leaves. It then
-;;;; answers as figures.lisp says. With `save`, a core is saved after the heap was made, which answers when it is started.
+;;;; Tests count objects of type MESSAGE: `expected_messages` is the number that a full collection
+;;;; leaves. The program then answers commands (figures.lisp). With `save` it makes the heap and
+;;;; saves a core, which answers commands when it is started.
 ;;;;
-;;;; Conservative roots: SBCL takes every word on a thread's stack that looks like an address for a reference. So what
-;;;; touches messages does so in a thread that has ended when the figures are told.
+;;;; SBCL takes every word on a thread's stack that looks like an address for a reference. So code
+;;;; that touches messages runs in a thread that has ended before the figures are printed.
 
 (defpackage :subject (:use :common-lisp))
 (in-package :subject)
@@ -21,19 +23,19 @@
           (t (let ((*read-eval* nil)) (read-from-string text))))))
 
 (defstruct message
-  "As actor libraries put it into the queue."
+  "The slots of a message in the queue of an actor library."
   content handler arguments sender promise time-out cancelled)
 
 (load (merge-pathnames "figures.lisp" (or *load-truename* *default-pathname-defaults*)))
 
-(defvar *kept* nil "What is referred to.")
-(defvar *bound* nil "What threads bind.")
+(defvar *kept* nil "The root of the objects that are to live.")
+(defvar *bound* nil "A variable that threads bind.")
 (defvar *count* (argument "count" 100000))
 (defvar *threads* (argument "threads" 4))
 (declaim (type fixnum *count* *threads*))
 
 (defun format-free (number)
-  "A text of 20 characters, without what FORMAT would allocate besides."
+  "A text of 20 characters, made without FORMAT, which would allocate more."
   (let ((text (make-string 20 :initial-element #\x)))
     (setf (schar text 0) (code-char (+ 48 (mod number 10))))
     text))
@@ -42,23 +44,24 @@
   (loop repeat count collect (make-message :content content)))
 
 (defun old (object)
-  "OBJECT, once what it refers to has been raised beyond the nursery."
+  "Promotes OBJECT and all that it refers to out of the nursery; returns OBJECT."
   (sb-ext:gc :gen 1)
   (sb-ext:gc :gen 1)
   object)
 
 (defun keep (live dead)
-  "Raises both beyond the nursery, and then refers to LIVE only."
+  "Promotes both out of the nursery, then drops the reference to DEAD."
   (setf *kept* (cons live dead))
   (old nil)
   (setf *kept* live))
 
 (defmacro aside (&body body)
-  "The value of BODY, which runs in a thread that has ended then."
+  "Runs BODY in a thread, waits until that has ended, and returns BODY's value."
   `(in-thread (lambda () ,@body)))
 
 (defun waiting (function &rest arguments)
-  "Starts a thread in which FUNCTION calls its argument once it holds what it is to hold; that call does not return."
+  "Starts a thread that runs FUNCTION, and waits until FUNCTION has its objects and calls its argument.
+That call does not return."
   (let* ((ready (sb-thread:make-semaphore))
          (never (sb-thread:make-semaphore))
          (wait (lambda () (sb-thread:signal-semaphore ready) (sb-thread:wait-on-semaphore never))))
@@ -73,16 +76,16 @@
   `(push (cons ,(string-downcase name) (lambda () ,documentation ,@body)) *kinds*))
 
 (define-kind idle ()
-  "Nothing of its own."
+  "No messages."
   0)
 
 (define-kind promoted ()
-  "Dead messages in an older generation, which lived when it was collected."
+  "Dead messages in an older generation: they died after their promotion."
   (aside (old (messages *count*)) nil)
   0)
 
 (define-kind live ()
-  "Messages that are all referred to."
+  "All messages are reachable."
   (aside (setf *kept* (old (messages *count*))) nil)
   *count*)
 
@@ -128,7 +131,7 @@
       0)))
 
 (define-kind weak ()
-  "Messages that only weak pointers refer to, and a tenth that are referred to besides."
+  "Weak pointers to all messages; a strong reference to every tenth."
   (aside
     (let* ((all (messages *count*))
            (weak (mapcar #'sb-ext:make-weak-pointer all)))
@@ -137,8 +140,8 @@
   (ceiling *count* 10))
 
 (defun table-of (weakness)
-  "A table of messages by messages, and those messages of it that are referred to besides: keys of the first quarter,
-values of the second, both of the third."
+  "A table of messages by messages, and the list of its messages that are also kept: keys of the first
+quarter, values of the second, both of the third."
   (let* ((count (floor *count* 20))
          (table (make-hash-table :test 'eq :weakness weakness))
          (kept '()))
@@ -150,32 +153,33 @@ values of the second, both of the third."
     (values table kept count)))
 
 (define-kind weaktables ()
-  "Hash tables of every weakness: an entry is there as long as what its weakness asks for is."
+  "Hash tables of every weakness: an entry stays while the key or value that its weakness names lives."
   (aside
     (loop for weakness in '(nil :key :value :key-and-value :key-or-value)
           do (multiple-value-bind (table kept) (table-of weakness) (push table *kept*) (push kept *kept*)))
     (old nil)
     nil)
-  ;; Of four quarters, in messages of a quarter: all 8; keys of 0 and 2, their values, and the values of 1 that are kept
-  ;; besides (5); values of 1 and 2, their keys, and the kept keys of 0 (5); both of 2, and what is kept of 0 and 1 (4);
-  ;; all of 0, 1 and 2 (6).
+  ;; Live messages of each table, in units of a quarter's keys. Strong: all 8. Key: keys and values
+  ;; of quarters 0 and 2, and the kept values of 1 (5). Value: keys and values of 1 and 2, and the
+  ;; kept keys of 0 (5). Key and value: both of 2, and the kept ones of 0 and 1 (4). Key or value:
+  ;; keys and values of 0, 1 and 2 (6).
   (* (+ 8 5 5 4 6) (floor (floor *count* 20) 4)))
 
 (defun one-table (weakness quarters)
-  "A table of one weakness; how many messages are left by quarters of it."
+  "Makes a table of one weakness; returns how many messages live in QUARTERS units of a quarter's keys."
   (aside
     (multiple-value-bind (table kept) (table-of weakness) (setf *kept* (list table kept)))
     (old nil)
     nil)
   (* quarters (floor (floor *count* 20) 4)))
 
-(define-kind weak-key () "A table as those of `weaktables`." (one-table :key 5))
+(define-kind weak-key () "One table of `weaktables`." (one-table :key 5))
 (define-kind weak-value () "See `weak-key`." (one-table :value 5))
 (define-kind weak-key-and-value () "See `weak-key`." (one-table :key-and-value 4))
 (define-kind weak-key-or-value () "See `weak-key`." (one-table :key-or-value 6))
 
 (define-kind ephemerons ()
-  "Tables weak on key whose values refer to their keys, and to the keys of the next entry: nothing else does."
+  "Key-weak tables. Only its values refer to the keys: each to its own key and to the previous one."
   (aside
     (let ((table (make-hash-table :test 'eq :weakness :key)) (previous nil))
       (dotimes (i (floor *count* 10))
@@ -187,7 +191,7 @@ values of the second, both of the third."
   0)
 
 (define-kind chain ()
-  "A table weak on key in which each value is the only one to refer to the next key; the first key is kept."
+  "A key-weak table in which each value holds the only reference to the next key; the first key is kept."
   (aside
     (let ((table (make-hash-table :test 'eq :weakness :key))
           (key (make-message)))
@@ -201,7 +205,7 @@ values of the second, both of the third."
   1000)
 
 (define-kind finalizers ()
-  "Dead messages with finalizers, and live ones with some."
+  "Dead and live messages with finalizers."
   (aside
     (let ((all (messages (floor *count* 10))))
       (dolist (message all) (sb-ext:finalize message (lambda ()) :dont-save t))
@@ -210,7 +214,7 @@ values of the second, both of the third."
   (floor *count* 20))
 
 (define-kind large ()
-  "Vectors of many pages each, boxed and unboxed, live and dead; a live one refers to messages, a dead one to others."
+  "Vectors of many pages, boxed and unboxed, live and dead; live boxed ones refer to one message, dead ones to another."
   (aside
     (flet ((vectors (content)
              (loop repeat 8
@@ -222,7 +226,7 @@ values of the second, both of the third."
   1)
 
 (define-kind specialized ()
-  "Of every kind of vector and number some that live and some that are dead."
+  "Live and dead objects of every kind of vector and number."
   (aside
     (flet ((some-of-each (n)
              (append
@@ -247,7 +251,7 @@ values of the second, both of the third."
   50)
 
 (define-kind closures ()
-  "Messages that only closures hold, which are kept or not; and through a value cell."
+  "Messages that only closures refer to, through value cells; half of the closures are kept."
   (aside
     (let* ((count (floor *count* 10))
            (closures (loop for message in (messages count)
@@ -257,7 +261,7 @@ values of the second, both of the third."
   (floor (floor *count* 10) 2))
 
 (define-kind instances ()
-  "Of classes: funcallable ones too, with messages in their slots; and structures with raw slots."
+  "Instances with messages in their slots: of a class, of a funcallable class, of a structure with raw slots."
   (eval '(progn (defclass thing () ((message :initarg :message)))
                 (defclass callable () ((message :initarg :message)) (:metaclass sb-mop:funcallable-standard-class))
                 (defstruct raw (one 1d0 :type double-float) message (two 2 :type (unsigned-byte 64)))))
@@ -282,7 +286,7 @@ values of the second, both of the third."
   1)
 
 (define-kind eqtables ()
-  "Tables by address, whose keys moved since they were put there."
+  "An EQ table whose keys a collection has moved since they were put there."
   (aside
     (let ((table (make-hash-table :test 'eq)))
       (dolist (message (messages (floor *count* 10))) (setf (gethash message table) (list message)))
@@ -304,7 +308,7 @@ values of the second, both of the third."
   (* 100 *threads*))
 
 (define-kind bindings ()
-  "Threads that hold a message each by a dynamic binding only."
+  "Threads that each hold a message by a dynamic binding only."
   (dotimes (i *threads*)
     (waiting (lambda (wait)
                (let ((*bound* (aside (make-message))))
@@ -325,7 +329,7 @@ values of the second, both of the third."
   *threads*)
 
 (define-kind pinned ()
-  "A message each that a thread has pinned."
+  "Threads that each pin a message."
   (dotimes (i *threads*)
     (waiting (lambda (wait)
                (let ((message (make-message)))
@@ -335,7 +339,7 @@ values of the second, both of the third."
   *threads*)
 
 (define-kind inside ()
-  "Threads that hold addresses inside of messages, not references to them: these keep nothing, but for one with the tag."
+  "Threads that hold untagged addresses inside messages, which keep nothing."
   (dotimes (i *threads*)
     (waiting (lambda (wait)
                (let ((held (make-array 4 :element-type '(unsigned-byte 64))))
@@ -351,8 +355,8 @@ values of the second, both of the third."
 (defvar *symbol* nil)
 
 (define-kind symbols ()
-  "Messages that are the value of a symbol: of the program's, of one of Common Lisp, of the property list of another, of an
-uninterned one; and by a function's name."
+  "Messages held by a symbol of the program, one of Common Lisp, a property list, an uninterned symbol,
+and a function's name."
   (aside (setf *symbol* (make-message)
                *** (make-message)
                (get 'property :message) (make-message)
@@ -363,7 +367,7 @@ uninterned one; and by a function's name."
   5)
 
 (define-kind constants ()
-  "Messages that are constants of compiled functions, of which one is kept."
+  "Messages that are constants of two compiled functions, one of which is kept."
   (aside (setf (fdefinition 'kept-function) (compile nil `(lambda () (list ,(make-message) ',(make-message)))))
          (compile nil `(lambda () ,(make-message)))
          nil)
@@ -371,7 +375,7 @@ uninterned one; and by a function's name."
   2)
 
 (define-kind foreign ()
-  "Threads that Lisp did not make: one that never was in it."
+  "A foreign thread that never ran Lisp code."
   (sb-alien:with-alien ((thread (sb-alien:unsigned 64)))
     (sb-alien:alien-funcall
      (sb-alien:extern-alien "pthread_create" (function sb-alien:int (* (sb-alien:unsigned 64)) sb-alien:unsigned
@@ -394,12 +398,12 @@ uninterned one; and by a function's name."
   0)
 
 (define-kind garbage ()
-  "Messages of the nursery that never lived through a collection."
+  "Dead messages in the nursery that have not survived a collection."
   (aside (messages (min *count* 20000)) nil)
   0)
 
 (define-kind types ()
-  "Types whose names are of every kind of character, and one much too long."
+  "Types whose names have characters of every kind, and one whose name is too long."
   (flet ((kept-type (name)
            (eval `(progn (defstruct (,(intern name) (:constructor ,(intern (concatenate 'string "NEW-" name))) (:copier nil)
                                                     (:predicate nil) (:conc-name ,(gensym)))
@@ -416,7 +420,7 @@ uninterned one; and by a function's name."
   0)
 
 (define-kind secret ()
-  "A text that must not be told: in strings, in names of symbols and of packages, in vectors of bytes; live and dead."
+  "A text that must not be printed: in strings, names of symbols and packages, and byte vectors; live and dead."
   (let ((secret (argument "secret" "")))
     (flet ((hide ()
              (list (copy-seq secret) (coerce secret 'simple-base-string) (make-symbol (copy-seq secret)) (intern secret)
@@ -428,7 +432,7 @@ uninterned one; and by a function's name."
   500)
 
 (define-kind mixed ()
-  "As programs have it: messages with a list, a vector and a text each, of which three in four live. 304 bytes each."
+  "Messages with a list, a vector and a text, 304 bytes each; three in four live."
   (let ((count (floor *count*)))
     (aside
       (let ((all '()))
@@ -442,7 +446,7 @@ uninterned one; and by a function's name."
     (- count (floor count 4))))
 
 (defun allocate-for-ever (ring)
-  "Allocates and drops, and keeps some of it for a while."
+  "Allocates without end; RING keeps the newest messages."
   (declare (type simple-vector ring))
   (let ((at 0))
     (declare (type fixnum at))
@@ -452,7 +456,7 @@ uninterned one; and by a function's name."
           (make-array 100))))
 
 (define-kind hot ()
-  "Threads that allocate without end, so that collections come one after the other."
+  "Threads that allocate without end, so that collections run one after the other."
   (setf (sb-ext:bytes-consed-between-gcs) (argument "nursery" 4000000))
   (loop repeat *threads*
         do (sb-thread:make-thread #'allocate-for-ever
@@ -460,12 +464,12 @@ uninterned one; and by a function's name."
   0)
 
 (defun make-heap (kind)
-  "The messages that are to be left, once the heap of that kind is made."
+  "Makes the heap of a kind; returns how many messages a full collection will leave."
   (let ((function (cdr (assoc kind *kinds* :test #'string=))))
     (unless function (error "no kind ~A: one of ~{~A~^ ~}" kind (mapcar #'car *kinds*)))
     (prog1 (funcall function)
-      ;; (gc :full t) empties the caches of types, which the compiler filled when it compiled this; about 1 MB that is
-      ;; referred to until then, however large the heap.
+      ;; Compiling this file fills SBCL's caches of types; (gc :full t) empties them. Until then
+      ;; they keep about 1 MB, whatever the size of the heap.
       (when (zerop (argument "caches" 0)) (sb-impl::drop-all-hash-caches))
       (unless (or (string= kind "hot") (plusp (argument "census-less" 0))) (take-census)))))
 
@@ -477,7 +481,8 @@ uninterned one; and by a function's name."
         (save (argument "save" "")))
     (if (string= save "")
         (answer-kind kind)
-        ;; What is made now is pseudo-static then; what was dead is gone. As much is made again in the new process.
+        ;; Saving makes the live objects pseudo-static and drops the dead ones. The new process
+        ;; makes a second heap of the kind.
         (let ((saved (make-heap "live")))
           (apply #'sb-ext:save-lisp-and-die save
                  :executable (plusp (argument "executable" 0))

@@ -1,5 +1,6 @@
-// Threads allocate and check what they allocated, while one collects without end: the collector stops the others by a signal.
-// Each byte of its input is answered with how many collections and wrong bytes there were; q ends it.
+// Threads allocate and check their objects while one collects without end: the collector stops the
+// others by a signal. Each byte of its input prints the number of collections and of wrong bytes; q
+// ends it.
 using System;
 using System.Threading;
 

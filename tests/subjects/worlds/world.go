@@ -1,5 +1,6 @@
-// Threads allocate and check what they allocated, or compute without a call, while one collects without end: the runtime interrupts
-// the others by SIGURG. Each byte of its input is answered with how many collections and wrong bytes there were; q ends it.
+// Threads allocate and check their objects, or compute without a call, while one collects without
+// end: the runtime interrupts the others by SIGURG. Each byte of its input prints the number of
+// collections and of wrong bytes; q ends it.
 package main
 
 import (

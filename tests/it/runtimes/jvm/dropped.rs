@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::support::jdks::{self, Jdk};
-use crate::support::jvm::{OLDEST, Seen, classes, command_of, look_with, reclaim, started};
+use crate::support::jvm::{OLDEST, Seen, classes, command_of, explain_jvm_with, reclaim, started};
 use crate::support::waiting::until;
 use crate::support::{Outcome, Result, Subject, for_any, here, some_of, strandline, subject};
 
@@ -19,8 +19,8 @@ const OWN_BYTES: u64 = 8 << 20;
 const LARGE: [&str; 2] = ["200", "1000000"];
 const SMALL: [&str; 2] = ["2000", "100000"];
 const ARRAY_BYTES: u64 = 200_000_000;
-/// With these G1 does not collect beside the program: its heap is large from the start, can become
-/// small, and no occupancy begins a marking.
+/// With these options G1 does not collect beside the program: its heap is large from the start and
+/// may shrink, and no occupancy starts a marking.
 const G1_AT_REST: [&str; 4] = [
     "-XX:InitialHeapSize=512m",
     "-XX:MinHeapSize=8m",
@@ -67,19 +67,19 @@ fn remedy(document: &Value) -> Result<Value> {
 
 /// Explains the process with its objects traced; `None` without a snapshot, which tracing needs and
 /// a busy machine may prevent: a caveat must give the reason.
-fn look_traced(subject: &Subject) -> Result<Option<Seen>> {
-    let seen = look_with(subject, &["--snapshot=try"])?;
+fn explain_traced(subject: &Subject) -> Result<Option<Seen>> {
+    let seen = explain_jvm_with(subject, &["--snapshot=try"])?;
     let is_traced = !seen.jvm["jvm"]["live_bytes"].is_null();
     if !is_traced && strandline::caveats(&seen.document).is_empty() {
-        return Err("not traced, and no caveat says why".into());
+        return Err("not traced, and no caveat has the reason".into());
     }
     Ok(Some(seen).filter(|_| is_traced))
 }
 
-/// Repeats that until the process waits for its input, where every frame is known.
+/// Repeats [`explain_traced`] until the process waits for its input, where every frame is known.
 fn when_it_reads(subject: &Subject) -> Result<Seen> {
     until("a read of a waiting thread", || {
-        let Some(seen) = look_traced(subject)? else { return Ok(None) };
+        let Some(seen) = explain_traced(subject)? else { return Ok(None) };
         let of = |key: &str| seen.jvm["jvm"][key].as_u64().ok_or("no figure");
         let (live, least) = (of("live_bytes")?, of("live_at_least_bytes")?);
         Ok((live.saturating_sub(least) <= live / 100).then_some(seen))
@@ -87,7 +87,7 @@ fn when_it_reads(subject: &Subject) -> Result<Seen> {
 }
 
 #[test]
-fn what_was_let_go_of_is_dead() -> Outcome {
+fn dropped_objects_are_dead() -> Outcome {
     let test = here!();
     let Some(classes) = classes(test)? else { return Ok(()) };
     let (g1, serial, parallel) = (&["-XX:+UseG1GC"], &["-XX:+UseSerialGC"], &["-XX:+UseParallelGC"]);
@@ -110,8 +110,8 @@ fn what_was_let_go_of_is_dead() -> Outcome {
         let dead = strandline::row(&seen.document, "jvm.dead");
         let garbage = seen.jvm["used_bytes"].as_u64().ok_or("no use")?.saturating_sub(live);
         // The program allocates nothing from then on, so the JVM did not collect by itself.
-        let is_all_there = garbage >= ARRAY_BYTES && dead + OWN_BYTES * 2 >= garbage;
-        if live > OWN_BYTES || least > live || !is_all_there {
+        let dead_is_complete = garbage >= ARRAY_BYTES && dead + OWN_BYTES * 2 >= garbage;
+        if live > OWN_BYTES || least > live || !dead_is_complete {
             return Err(format!("{live} B live, at least {least}, {dead} dead of {garbage}").into());
         }
         // How far the other collectors shrink their heaps cannot be predicted.
@@ -126,8 +126,8 @@ fn what_was_let_go_of_is_dead() -> Outcome {
         }
         let (_, document) = reclaim(&subject, "jvm_gc")?;
         let actual = subject::number(&document, "actual_bytes")?;
-        // If the threads of a collection can leave regions partly full, there is a reason instead
-        // of a figure.
+        // If the threads of a collection can leave regions partly full, the remedy has a reason
+        // instead of a prediction.
         let is_right = match document["predicted_bytes"].as_u64() {
             Some(predicted) => predicted.abs_diff(actual) <= actual / 100 * MAX_PERCENT,
             None => document["reason"].as_str().is_some_and(|reason| reason.contains(" to ")),
@@ -140,7 +140,7 @@ fn what_was_let_go_of_is_dead() -> Outcome {
 }
 
 #[test]
-fn what_a_variable_holds_lives() -> Outcome {
+fn objects_held_by_a_variable_are_live() -> Outcome {
     let test = here!();
     let Some(classes) = classes(test)? else { return Ok(()) };
     let all: [(&[&str], [&str; 2], [&str; 2]); 3] = [
@@ -163,20 +163,20 @@ fn what_a_variable_holds_lives() -> Outcome {
 /// In the frame of a running thread it is unknown which words are references: objects held only by
 /// them may be live or dead.
 #[test]
-fn what_a_running_frame_holds_may_live() -> Outcome {
+fn objects_held_by_a_running_frame_may_be_live() -> Outcome {
     let test = here!();
     let Some(classes) = classes(test)? else { return Ok(()) };
     let all: [(&[&str], [&str; 2], [&str; 2]); 1] = [(&["-XX:+UseG1GC", "-Xint"], ["-", "running"], LARGE)];
     for_any(cases(test, &all), |case| {
         let subject = case.start(&classes)?;
         until("a read of a running frame", || {
-            let Some(seen) = look_traced(&subject)? else { return Ok(None) };
+            let Some(seen) = explain_traced(&subject)? else { return Ok(None) };
             let of = |key: &str| seen.jvm["jvm"][key].as_u64().ok_or("not traced");
             let (live, least) = (of("live_bytes")?, of("live_at_least_bytes")?);
             if live < ARRAY_BYTES || least > live {
                 return Err(format!("{live} B live, at least {least}").into());
             }
-            // At a safepoint everything is known.
+            // At a safepoint all references are known.
             if least >= ARRAY_BYTES {
                 return Ok(None);
             }

@@ -1,21 +1,21 @@
 //! Pools match the beans, and objects by class match `jcmd`, with every JDK and collector.
 
 use crate::support::jdks;
-use crate::support::jvm::{OLDEST, agrees, caveats, classes, fill, holds, start};
+use crate::support::jvm::{OLDEST, caveats, check_agreement, check_subject, classes, fill, start};
 use crate::support::jvm_collectors::cases;
 use crate::support::jvm_histogram::has_jcmd;
 use crate::support::{Outcome, for_any, here, skipped, some_of, strandline};
 
 #[test]
-fn pools_and_classes_are_those_of_the_beans() -> Outcome {
+fn pools_and_classes_equal_those_of_the_beans() -> Outcome {
     let test = here!();
     let Some(classes) = classes(test)? else { return Ok(()) };
     let has_jcmd = has_jcmd(&format!("{test}, by class"));
     for_any(some_of(cases(test), 2), |(jdk, collector)| {
         let mut subject = start(jdk, &classes, collector.options)?;
         fill(&mut subject)?;
-        let seen = agrees(&mut subject, collector.counts && has_jcmd)?;
-        holds(&seen, collector.name, jdk)
+        let seen = check_agreement(&mut subject, collector.counts && has_jcmd)?;
+        check_subject(&seen, collector.name, jdk)
     })
 }
 
@@ -38,9 +38,9 @@ fn an_unread_collector_has_a_caveat() -> Outcome {
         }
         let subject = start(jdk, &classes, &[option])?;
         let document = strandline::explain(subject.pid())?;
-        let said = caveats(&document);
-        if said.len() != 1 || !said.iter().all(|caveat| caveat.contains("jvm_unknown_version")) {
-            return Err(format!("{option} of java {}: {said:?}", jdk.major).into());
+        let found = caveats(&document);
+        if found.len() != 1 || !found.iter().all(|caveat| caveat.contains("jvm_unknown_version")) {
+            return Err(format!("{option} of java {}: {found:?}", jdk.major).into());
         }
         Ok(())
     })

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::support::jdks::{self, Jdk};
-use crate::support::jvm::{OLDEST, agrees, classes, fill, holds, started};
+use crate::support::jvm::{OLDEST, check_agreement, check_subject, classes, fill, started};
 use crate::support::jvm_histogram::has_jcmd;
 use crate::support::{Folder, Outcome, Result, for_any, full, here, skipped, strandline};
 
@@ -50,8 +50,8 @@ fn a_jvm_inside_another_program_is_read() -> Outcome {
         command.args(["-Xmx300m", "-XX:+UseSerialGC"]);
         let mut subject = started(command)?;
         fill(&mut subject)?;
-        let seen = agrees(&mut subject, has_jcmd)?;
-        holds(&seen, "Serial", jdk)?;
+        let seen = check_agreement(&mut subject, has_jcmd)?;
+        check_subject(&seen, "Serial", jdk)?;
         let live = strandline::row(&seen.document, "glibc.live");
         if live < OWN_BYTES { Err(format!("{live} bytes of malloc's are live").into()) } else { Ok(()) }
     })

@@ -1,5 +1,5 @@
-//! `reclaim` is killed while it asks a JVM: the JVM lives on, has printed nothing, and can be asked
-//! again.
+//! `reclaim` is killed during a request to a JVM: the JVM continues, prints nothing, and executes
+//! the next request.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -21,7 +21,7 @@ const MICROSECONDS: [u64; 3] = [1, 300, 40_000];
 
 /// Event that a kill waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum First {
+enum Event {
     /// The start of the run.
     Start,
     /// Any instant of a whole run.
@@ -30,21 +30,21 @@ enum First {
     Connection,
     /// The end of the connection: the JVM has answered.
     Answer,
-    /// A call at which the run is held (`tests/subjects/jvm/hold.c`), so that the kill certainly
-    /// comes there.
-    Held(&'static str),
+    /// A call in which the run is blocked (`tests/subjects/jvm/hold.c`), so that the kill hits it
+    /// there.
+    Blocked(&'static str),
 }
 
-impl First {
+impl Event {
     /// Event that the kill of this turn waits for. Every other turn uses a JVM that never listened,
-    /// for which the run creates the attach file: its kills come before the file is removed, before
-    /// anything was done, before the file is given to the JVM's user (the next test covers what is
-    /// left then), and soon after the file was created.
+    /// for which the run creates the attach file. There the kills hit the run before it removes the
+    /// file, before its first step, before it gives the file to the JVM's user (the next test
+    /// covers the file that remains then), and soon after it created the file.
     fn of_turn(turn: u64) -> Self {
         match turn % 8 {
-            0 => Self::Held("unlink"),
+            0 => Self::Blocked("unlink"),
             2 if turn % 16 == 2 => Self::Start,
-            4 => Self::Held("fchown"),
+            4 => Self::Blocked("fchown"),
             6 => Self::File,
             1 | 5 => Self::Connection,
             3 => Self::Answer,
@@ -56,26 +56,26 @@ impl First {
     fn max_microseconds(self, turn: u64, took: u64) -> u64 {
         match self {
             Self::Any => took,
-            Self::Start | Self::Answer | Self::Held(_) => 1,
+            Self::Start | Self::Answer | Self::Blocked(_) => 1,
             Self::File | Self::Connection => MICROSECONDS[(turn / 2 % 3) as usize],
         }
     }
 }
 
-/// How far a killed run had come.
+/// The last step of a killed run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Landed {
-    /// Nothing had been done to a JVM that does not listen.
+enum LastStep {
+    /// The run had not yet changed anything for a JVM that does not listen.
     Before,
-    /// The attach file was there.
+    /// The attach file existed.
     File,
-    /// It was connected to the JVM.
+    /// The run was connected to the JVM.
     Connected,
-    /// It had the answer.
+    /// The run had received the answer.
     After,
 }
 
-impl Landed {
+impl LastStep {
     const ALL: [Self; 4] = [Self::Before, Self::File, Self::Connected, Self::After];
 }
 
@@ -86,7 +86,7 @@ fn is_connected(pid: i32) -> bool {
     opened.filter_map(|file| std::fs::read_link(file.path()).ok()).any(is_socket)
 }
 
-/// Builds the library that holds a run at a call.
+/// Builds the library that blocks a run in a call.
 fn build(folder: &Path) -> Result<PathBuf> {
     let library = folder.join("hold.so");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/subjects/jvm/hold.c");
@@ -106,7 +106,7 @@ struct Machine {
     errors: PathBuf,
     file: PathBuf,
     socket: PathBuf,
-    /// The library that holds a run, and the file that it creates then.
+    /// The library that blocks a run, and the file that it creates then.
     hold: PathBuf,
     held: PathBuf,
 }
@@ -119,7 +119,7 @@ impl Machine {
         let subject = started(command)?;
         let path = |name: &str| Path::new("/tmp").join(format!("{name}{}", subject.pid()));
         let (file, socket) = (path(".attach_pid"), path(".java_pid"));
-        // Left over from an earlier process with this id.
+        // An earlier process with this id may have left them.
         for left in [&file, &socket] {
             let _ = std::fs::remove_file(left);
         }
@@ -127,12 +127,12 @@ impl Machine {
         Ok(Self { subject, errors, file, socket, hold, held })
     }
 
-    /// Runs `remedy`, and kills it `after` the event `first`; returns how far it had come, if that
-    /// is known and it had not ended.
-    fn kill(&self, remedy: &str, first: First, after: Duration) -> Result<Option<Landed>> {
+    /// Runs `remedy`, and kills the run `after` the `event`; returns its last step, if that is
+    /// known and the run had not ended.
+    fn kill(&self, remedy: &str, event: Event, after: Duration) -> Result<Option<LastStep>> {
         let arguments = ["reclaim", "--json", "--remedy", remedy, &self.subject.pid_text()];
         let mut command = strandline::command(&arguments);
-        if let First::Held(call) = first {
+        if let Event::Blocked(call) = event {
             // An earlier run may have left it.
             let _ = std::fs::remove_file(&self.held);
             command.env("LD_PRELOAD", &self.hold).env("HOLD_CALL", call).env("HOLD_FILE", &self.held);
@@ -140,68 +140,73 @@ impl Machine {
         let mut run = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
         let pid = run.id().cast_signed();
         let mut was_connected = false;
-        while !self.has_come(first, pid, &mut was_connected) && run.try_wait()?.is_none() {
+        while !self.has_happened(event, pid, &mut was_connected) && run.try_wait()?.is_none() {
             std::hint::spin_loop();
         }
         std::thread::sleep(after);
-        // Standing still, it shows where the kill finds it.
+        // Stopped, the run shows its last step before the kill.
         signal(pid, 19);
-        let stands = |tid| matches!(state(pid, tid), None | Some('T' | 'Z'));
-        until_true("the run to stop", || threads(pid).into_iter().all(stands))?;
-        let landed = self.landed(first, pid);
+        let is_stopped = |tid| matches!(state(pid, tid), None | Some('T' | 'Z'));
+        until_true("the run to stop", || threads(pid).into_iter().all(is_stopped))?;
+        let last_step = self.last_step(event, pid);
         run.kill()?;
         run.wait()?;
-        match first {
-            First::Held(call) if !self.held.exists() => Err(format!("it was not held at {call}").into()),
-            // Killed while the file must still exist for the JVM.
-            First::Held(call) if !self.file.exists() => Err(format!("no file is left at {call}").into()),
-            _ => Ok(landed),
+        match event {
+            Event::Blocked(call) if !self.held.exists() => {
+                Err(format!("the run was not blocked in {call}").into())
+            }
+            // At both calls the attach file exists.
+            Event::Blocked(call) if !self.file.exists() => {
+                Err(format!("no attach file during {call}").into())
+            }
+            _ => Ok(last_step),
         }
     }
 
-    fn has_come(&self, first: First, run: i32, was_connected: &mut bool) -> bool {
+    fn has_happened(&self, event: Event, run: i32, was_connected: &mut bool) -> bool {
         let is_connected = is_connected(run);
         *was_connected |= is_connected;
-        match first {
-            First::Start | First::Any => true,
-            First::File => self.file.exists(),
-            First::Held(_) => self.held.exists(),
-            First::Connection => is_connected,
-            First::Answer => *was_connected && !is_connected,
+        match event {
+            Event::Start | Event::Any => true,
+            Event::File => self.file.exists(),
+            Event::Blocked(_) => self.held.exists(),
+            Event::Connection => is_connected,
+            Event::Answer => *was_connected && !is_connected,
         }
     }
 
-    /// How far the run has come that is stopped after the event `first`.
-    fn landed(&self, first: First, run: i32) -> Option<Landed> {
-        match first {
+    /// The last step of a run that is stopped after the `event`.
+    fn last_step(&self, event: Event, run: i32) -> Option<LastStep> {
+        match event {
             _ if !matches!(state(run, run), Some('T')) => None,
-            _ if is_connected(run) => Some(Landed::Connected),
-            _ if self.file.exists() => Some(Landed::File),
-            First::Answer => Some(Landed::After),
-            _ => (!self.socket.exists()).then_some(Landed::Before),
+            _ if is_connected(run) => Some(LastStep::Connected),
+            _ if self.file.exists() => Some(LastStep::File),
+            Event::Answer => Some(LastStep::After),
+            _ => (!self.socket.exists()).then_some(LastStep::Before),
         }
     }
 
-    /// Whether the JVM continues and has printed only its answers: lines of a thread dump differ.
-    fn goes_on(&mut self) -> Outcome {
-        let said = self.subject.order("pools")?;
+    /// Checks that the JVM continues and has printed only its answers: lines of a thread dump
+    /// differ.
+    fn check_continues(&mut self) -> Outcome {
+        let pools = self.subject.order("pools")?;
         let errors = std::fs::read_to_string(&self.errors)?;
-        if said.iter().all(|line| line.split('\t').count() == 3) && errors.is_empty() {
+        if pools.iter().all(|line| line.split('\t').count() == 3) && errors.is_empty() {
             return Ok(());
         }
-        Err(format!("it said {said:?}, {errors:?}").into())
+        Err(format!("the JVM printed {pools:?}, {errors:?}").into())
     }
 
-    /// Whether the JVM executes one more request, and the killed runs have left nothing.
-    fn is_whole(&mut self, remedy: &str) -> Outcome {
+    /// Checks that the JVM executes another request, and that no attach file remains.
+    fn check_request(&mut self, remedy: &str) -> Outcome {
         let (status, document) = reclaim(&self.subject, remedy)?;
         if status != Some(0) || document["outcome"] != "done" {
             return Err(format!("{:?}: {}", status, document["reason"]).into());
         }
         if self.file.exists() {
-            return Err(format!("{} is left", self.file.display()).into());
+            return Err(format!("{} still exists", self.file.display()).into());
         }
-        self.goes_on()
+        self.check_continues()
     }
 }
 
@@ -222,40 +227,40 @@ fn the_jvm_survives_an_attach_killed_at_any_instant() -> Outcome {
         build(&folder.0)?;
         let start = || Machine::start(jdk, &classes, &folder.0);
         let mut machine = start()?;
-        // Duration of a whole run, once there was one.
+        // Duration of the last complete run.
         let mut took = MICROSECONDS[2];
         let mut seed = 0x5851_f42d_4c95_7f2d_u64;
         let (turns, mut turn) = (repetitions(2, 80), 0);
-        let mut landed = BTreeSet::new();
+        let mut last_steps = BTreeSet::new();
         until("kills of each kind", || {
             // Every other turn uses a JVM that never listened; a complete run attaches afterwards.
             let (is_new, remedy) = (turn % 2 == 0, REMEDIES[(turn / 2 % 2) as usize]);
             if is_new && turn > 0 {
                 // Late output of the previous JVM has arrived by now.
-                machine.goes_on()?;
+                machine.check_continues()?;
                 machine = start()?;
             }
-            let first = First::of_turn(turn);
+            let event = Event::of_turn(turn);
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            let after = Duration::from_micros((seed >> 33) % first.max_microseconds(turn, took));
-            let context = |error| format!("turn {turn}, {after:?} after {first:?}: {error}");
-            landed.extend(machine.kill(remedy, first, after).map_err(context)?);
-            machine.goes_on().map_err(context)?;
+            let after = Duration::from_micros((seed >> 33) % event.max_microseconds(turn, took));
+            let context = |error| format!("turn {turn}, {after:?} after {event:?}: {error}");
+            last_steps.extend(machine.kill(remedy, event, after).map_err(context)?);
+            machine.check_continues().map_err(context)?;
             if is_new {
                 let since = Instant::now();
-                machine.is_whole(remedy).map_err(context)?;
+                machine.check_request(remedy).map_err(context)?;
                 took = since.elapsed().as_micros() as u64;
             }
             turn += 1;
-            Ok((turn >= turns && Landed::ALL.iter().all(|kind| landed.contains(kind))).then_some(()))
+            Ok((turn >= turns && LastStep::ALL.iter().all(|kind| last_steps.contains(kind))).then_some(()))
         })?;
-        machine.is_whole(REMEDIES[1])
+        machine.check_request(REMEDIES[1])
     })
 }
 
 /// A run that was killed before its signal leaves this file, and any user can create it.
 #[test]
-fn a_file_that_is_there_is_believed_where_the_jvm_believes_it() -> Outcome {
+fn an_existing_attach_file_is_used_if_the_jvm_accepts_it() -> Outcome {
     let test = here!();
     let Some(classes) = classes(test)? else { return Ok(()) };
     for_any(some(test), |jdk| {
@@ -269,15 +274,15 @@ fn a_file_that_is_there_is_believed_where_the_jvm_believes_it() -> Outcome {
             if status != Some(3) || !reason.contains("another user") || !machine.file.exists() {
                 return Err(format!("{status:?}: {reason}").into());
             }
-            machine.goes_on()?;
+            machine.check_continues()?;
             std::fs::remove_file(&machine.file)?;
             File::create(&machine.file)?;
         } else {
             skipped(&format!("{test}, of another user"), "only root can give a file away");
         }
-        machine.is_whole("jvm_gc")?;
+        machine.check_request("jvm_gc")?;
         // The JVM listens by now and ignores the file.
         File::create(&machine.file)?;
-        machine.is_whole("jvm_trim")
+        machine.check_request("jvm_trim")
     })
 }

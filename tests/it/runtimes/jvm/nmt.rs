@@ -1,15 +1,15 @@
 //! Figures compared with the JVM's own count of its memory from the kernel and from malloc
 //! (`-XX:NativeMemoryTracking`).
 //!
-//! Left out are categories without a figure here: Symbol, Internal, Arena Chunk, Compiler and
-//! others are malloc blocks, on `glibc.live`; GC is the card table, whose resident part is on
-//! `jvm.collector`, and tables that are not described; for stacks the JVM counts as committed what
-//! `mincore` finds; the class data archive is a mapped file.
+//! The test omits categories for which strandline has no figure: Symbol, Internal, Arena Chunk,
+//! Compiler and others are malloc blocks, on `glibc.live`; GC has the card table, whose resident
+//! part is on `jvm.collector`, and tables that HotSpot does not describe; for stacks the JVM counts
+//! the pages that `mincore` finds; the class data archive is a mapped file.
 
 use std::collections::BTreeMap;
 use std::process::Command;
 
-use crate::support::jvm::{DIRECT_MIB, Seen, classes, fill, look, start, until_asleep};
+use crate::support::jvm::{DIRECT_MIB, Seen, classes, explain_jvm, fill, start, until_asleep};
 use crate::support::jvm_collectors::cases;
 use crate::support::jvm_histogram::has_jcmd;
 use crate::support::waiting::until;
@@ -103,15 +103,15 @@ fn found(seen: &Seen) -> Result<Figures> {
     ]))
 }
 
-/// Every figure found must be between the JVM's counts before and after. Only if one does not, the
-/// comparison is repeated, as code is compiled and a collection returns metaspace. A figure that
-/// did not change must be equal at once.
-fn agrees(subject: &Subject) -> Outcome {
+/// Every figure found must lie between the JVM's counts before and after, or the comparison is
+/// repeated, because the JVM compiles code and collections return metaspace. A figure that did not
+/// change must be equal at once.
+fn check_figures(subject: &Subject) -> Outcome {
     // The first request makes the JVM start a thread.
     let mut before = counted(subject.pid())?;
     until("constant figures of the JVM", || {
         until_asleep(subject.pid())?;
-        let seen = look(subject)?;
+        let seen = explain_jvm(subject)?;
         let (mut found, after) = (found(&seen)?, counted(subject.pid())?);
         if seen.jvm["own"]["collector"] == "Z" {
             // Buffers are known only through objects, which are not read for ZGC.
@@ -132,7 +132,7 @@ fn agrees(subject: &Subject) -> Outcome {
 }
 
 #[test]
-fn committed_memory_equals_the_jvm_s_count() -> Outcome {
+fn committed_memory_equals_the_jvms_count() -> Outcome {
     let test = here!();
     let Some(classes) = classes(test)? else { return Ok(()) };
     if !has_jcmd(test) {
@@ -141,6 +141,6 @@ fn committed_memory_equals_the_jvm_s_count() -> Outcome {
     for_any(some_of(cases(test), 2), |(jdk, collector)| {
         let mut subject = start(jdk, &classes, &[&OPTIONS, collector.options].concat())?;
         fill(&mut subject)?;
-        agrees(&subject)
+        check_figures(&subject)
     })
 }

@@ -1,7 +1,7 @@
 //! Command-line options that change the layout of objects and the mappings.
 
 use crate::support::jdks;
-use crate::support::jvm::{OLDEST, agrees, classes, fill, holds, start};
+use crate::support::jvm::{OLDEST, check_agreement, check_subject, classes, fill, start};
 use crate::support::jvm_histogram::has_jcmd;
 use crate::support::{Outcome, for_any, full, here};
 
@@ -46,7 +46,7 @@ fn options_do_not_change_the_figures() -> Outcome {
     for_any(cases, |(jdk, options, collector)| {
         let mut subject = start(jdk, &classes, options)?;
         fill(&mut subject)?;
-        let seen = agrees(&mut subject, has_jcmd)?;
-        holds(&seen, collector, jdk)
+        let seen = check_agreement(&mut subject, has_jcmd)?;
+        check_subject(&seen, collector, jdk)
     })
 }

@@ -1,5 +1,4 @@
-//! `reclaim` asks a listening JVM to collect and to trim; to a JVM that does not listen nothing is
-//! sent.
+//! `reclaim` has a listening JVM collect and trim; it sends nothing to a JVM that does not listen.
 
 use serde_json::Value;
 
@@ -27,7 +26,7 @@ fn dropped(jdk: &Jdk, classes: &std::path::Path, options: &[&str]) -> Result<Sub
 }
 
 #[test]
-fn a_collection_gives_back_what_was_dropped() -> Outcome {
+fn a_collection_releases_dropped_objects() -> Outcome {
     let test = here!();
     let Some(classes) = classes(test)? else { return Ok(()) };
     // Options, whether they are tested in this mode, and the least bytes given back.
@@ -63,7 +62,7 @@ fn a_collection_gives_back_what_was_dropped() -> Outcome {
 }
 
 #[test]
-fn a_trim_is_the_jvm_s_own() -> Outcome {
+fn a_trim_runs_in_the_jvm() -> Outcome {
     let test = here!();
     let Some(classes) = classes(test)? else { return Ok(()) };
     for_any(some(test), |jdk| {
@@ -99,8 +98,8 @@ fn a_jvm_that_does_not_listen_is_not_attached() -> Outcome {
                 return Err(document.to_string().into());
             }
         }
-        let said = subject.order("pools")?;
-        if said.iter().all(|line| line.contains('\t')) { Ok(()) } else { Err(format!("{said:?}").into()) }
+        let lines = subject.order("pools")?;
+        if lines.iter().all(|line| line.contains('\t')) { Ok(()) } else { Err(format!("{lines:?}").into()) }
     })
 }
 

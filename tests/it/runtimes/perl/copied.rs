@@ -37,17 +37,17 @@ fn a_copy_has_the_same_figures_as_a_stop() -> Outcome {
     let mut command = Command::new(perl);
     command.arg(folder().join("hash.pl")).arg("300000");
     let subject = started(command)?;
-    let copied = strandline::whole(|| explained(&subject.pid_text(), None))?;
+    let copied = strandline::complete(|| explained(&subject.pid_text(), None))?;
     let anonymous = copied["kernel"]["anonymous_bytes"].as_u64().ok_or("no anonymous_bytes")?;
     let peak = |document: &Value| document["cost"]["peak_rss_bytes"].as_u64().unwrap_or(0);
-    assert!(peak(&copied) > anonymous, "{} bytes of {anonymous}: it was not copied", peak(&copied));
+    assert!(peak(&copied) > anonymous, "{} bytes of {anonymous}: the perl was not copied", peak(&copied));
 
     // An address space of 1.25 times the process is too small for a copy, the notes about its
     // values (a sixteenth of it) and strandline's own memory, which includes a malloc arena for
     // each thread.
     let in_stop =
-        strandline::whole(|| explained(&subject.pid_text(), Some((anonymous + anonymous / 4) / 1024)))?;
-    assert!(peak(&in_stop) < anonymous, "{} bytes of {anonymous}: it was copied", peak(&in_stop));
+        strandline::complete(|| explained(&subject.pid_text(), Some((anonymous + anonymous / 4) / 1024)))?;
+    assert!(peak(&in_stop) < anonymous, "{} bytes of {anonymous}: the perl was copied", peak(&in_stop));
     assert!(list(&copied["runtimes"]).iter().any(|runtime| runtime["perl"].is_object()), "its Perl is read");
     assert_eq!(without_files(&copied), without_files(&in_stop));
     for part in ["allocators", "runtimes", "caveats"] {

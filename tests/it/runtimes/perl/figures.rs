@@ -3,12 +3,11 @@
 
 use serde_json::Value;
 
-use crate::support::perl::{Kept, NAMED_BYTES, Seen, asked, list, named, number, start};
+use crate::support::perl::{Kept, NAMED_BYTES, Seen, list, named, number, own_figures, start};
 use crate::support::waiting::until_true;
 use crate::support::{Outcome, Result, for_any, for_each, here, perls};
 
-/// Cases of retained.pl that do not change and whose figures are all the same from inside and
-/// outside.
+/// Cases of retained.pl that stay unchanged and whose figures are all equal inside and outside.
 const CASES: [&str; 25] = [
     "functions",
     "undef",
@@ -39,29 +38,29 @@ const CASES: [&str; 25] = [
 
 fn check(perl: &str, case: &str) -> Outcome {
     let mut subject = start(perl, case)?;
-    let theirs = asked(&mut subject)?;
+    let theirs = own_figures(&mut subject)?;
     let seen = Seen::of(subject.pid())?;
     let main = seen.main()?;
-    heads(main, &theirs)?;
-    strings(main, &theirs)?;
-    kept(main, &theirs)?;
-    names(main, &theirs)?;
+    check_heads(main, &theirs)?;
+    check_strings(main, &theirs)?;
+    check_retained(main, &theirs)?;
+    check_names(main, &theirs)?;
     expected(main, &subject.ready)?;
-    rows(&seen, main)
+    check_rows(&seen, main)
 }
 
-fn same(what: &str, ours: u64, theirs: u64) -> Outcome {
-    if ours == theirs { Ok(()) } else { Err(format!("{what}: {ours}, the perl says {theirs}").into()) }
+fn check_equal(what: &str, ours: u64, theirs: u64) -> Outcome {
+    if ours == theirs { Ok(()) } else { Err(format!("{what}: {ours}, the perl has {theirs}").into()) }
 }
 
-fn heads(main: &Value, theirs: &Value) -> Outcome {
-    same("sv_count", number(main, "sv_count")?, number(theirs, "sv_count")?)?;
-    same("live heads", number(main, "heads.live")?, number(theirs, "live_heads")?)?;
-    same("free heads", number(main, "heads.free")?, number(theirs, "free_heads")?)?;
-    same("arenas", number(main, "heads.arenas")?, number(theirs, "arenas")?)?;
+fn check_heads(main: &Value, theirs: &Value) -> Outcome {
+    check_equal("sv_count", number(main, "sv_count")?, number(theirs, "sv_count")?)?;
+    check_equal("live heads", number(main, "heads.live")?, number(theirs, "live_heads")?)?;
+    check_equal("free heads", number(main, "heads.free")?, number(theirs, "free_heads")?)?;
+    check_equal("arenas", number(main, "heads.arenas")?, number(theirs, "arenas")?)?;
     let by_type: u64 =
         main["heads"]["by_type"].as_object().ok_or("no types")?.values().filter_map(Value::as_u64).sum();
-    same("heads by type", by_type, number(theirs, "live_heads")?)?;
+    check_equal("heads by type", by_type, number(theirs, "live_heads")?)?;
     let types = theirs["types"].as_object().ok_or("no types")?;
     let mut ours: Vec<u64> =
         main["heads"]["by_type"].as_object().into_iter().flatten().filter_map(|one| one.1.as_u64()).collect();
@@ -72,15 +71,19 @@ fn heads(main: &Value, theirs: &Value) -> Outcome {
     if ours == theirs {
         Ok(())
     } else {
-        Err(format!("heads by type: {ours:?}, the perl says {theirs:?}").into())
+        Err(format!("heads by type: {ours:?}, the perl has {theirs:?}").into())
     }
 }
 
 /// Strings in use: those with a value, except values that are only retained.
-fn strings(main: &Value, theirs: &Value) -> Outcome {
-    same("buffers of strings", number(main, "strings.buffers")?, number(theirs, "strings_in_use")?)?;
-    same("shared buffers", number(main, "strings.cow.buffers")?, number(theirs, "shared_strings")?)?;
-    same("shared bytes", number(main, "strings.cow.shared_bytes")?, number(theirs, "shared_string_bytes")?)?;
+fn check_strings(main: &Value, theirs: &Value) -> Outcome {
+    check_equal("buffers of strings", number(main, "strings.buffers")?, number(theirs, "strings_in_use")?)?;
+    check_equal("shared buffers", number(main, "strings.cow.buffers")?, number(theirs, "shared_strings")?)?;
+    check_equal(
+        "shared bytes",
+        number(main, "strings.cow.shared_bytes")?,
+        number(theirs, "shared_string_bytes")?,
+    )?;
     let kept =
         list(&theirs["retained"]).iter().filter(|buffer| buffer["string"] == 1 && buffer["owners"] == 1);
     let bytes: u64 = kept.filter_map(|buffer| buffer["cur"].as_u64()).sum();
@@ -88,27 +91,27 @@ fn strings(main: &Value, theirs: &Value) -> Outcome {
     let payload = number(main, "strings.payload_bytes")?;
     let least = number(theirs, "payload_bytes")? - bytes;
     if payload < least {
-        return Err(format!("{payload} bytes of payload, the perl says {least}").into());
+        return Err(format!("{payload} bytes of payload, the perl has {least}").into());
     }
     Ok(())
 }
 
 /// Bytes retained by pads in strings, within 0.01 %, or a few of the shortest buffers.
-fn kept(main: &Value, theirs: &Value) -> Outcome {
+fn check_retained(main: &Value, theirs: &Value) -> Outcome {
     // Bytes retained by lexicals include the storage of arrays and hashes.
     let lexicals = number(main, "retained.lexicals.bytes")? - number(main, "retained.containers.bytes")?;
     let temporaries = number(main, "retained.temporaries.bytes")?;
     for (ours, key) in [(lexicals, "retained_lexicals_bytes"), (temporaries, "retained_temporaries_bytes")] {
         let inside = number(theirs, key)?;
         if ours.abs_diff(inside) > (inside / 10_000).max(64) {
-            return Err(format!("{key}: {ours} bytes, the perl says {inside}").into());
+            return Err(format!("{key}: {ours} bytes, the perl has {inside}").into());
         }
     }
     Ok(())
 }
 
 /// Every buffer above the limit has the same name, depth, size and address as inside.
-fn names(main: &Value, theirs: &Value) -> Outcome {
+fn check_names(main: &Value, theirs: &Value) -> Outcome {
     let alone = |buffer: &&Value| buffer["owners"] == 1 && buffer["len"].as_u64() > Some(NAMED_BYTES);
     let mut inside: Vec<(String, Kept)> = list(&theirs["retained"])
         .iter()
@@ -144,7 +147,7 @@ fn in_list(ready: &Value, key: &str) -> Vec<(String, String, u64, u64)> {
         .collect()
 }
 
-/// What is known from the source of the case.
+/// Checks the figures that are known from the source of the case.
 fn expected(main: &Value, ready: &Value) -> Outcome {
     let mut found = named(main);
     for (sub, lexical, depth, least) in in_list(ready, "expected") {
@@ -163,7 +166,7 @@ fn expected(main: &Value, ready: &Value) -> Outcome {
     }
     for absent in list(&ready["absent"]) {
         if found.iter().any(|(_, one)| one.1 == absent.as_str().unwrap_or_default()) {
-            return Err(format!("{absent} is in use, or not there").into());
+            return Err(format!("{absent} is reported as retained").into());
         }
     }
     for (key, path) in [
@@ -184,10 +187,10 @@ fn expected(main: &Value, ready: &Value) -> Outcome {
             return Err(format!("{path} is {}, at least {least} are known", number(main, path)?).into());
         }
     }
-    containers(main, ready)
+    check_containers(main, ready)
 }
 
-fn containers(main: &Value, ready: &Value) -> Outcome {
+fn check_containers(main: &Value, ready: &Value) -> Outcome {
     for (sub, lexical, depth, _) in in_list(ready, "containers") {
         let is_it = |buffer: &Value| {
             buffer["kind"] != "string"
@@ -204,7 +207,7 @@ fn containers(main: &Value, ready: &Value) -> Outcome {
 
 /// Retained memory of pads is on its rows: all of it that malloc confirms, no byte twice, and each
 /// large buffer with its holder.
-fn rows(seen: &Seen, main: &Value) -> Outcome {
+fn check_rows(seen: &Seen, main: &Value) -> Outcome {
     let rows = seen.rows("perl.pad.retained");
     let sum: u64 = rows.iter().map(|row| row.1).sum();
     let (lexicals, temporaries) = (&main["retained"]["lexicals"], &main["retained"]["temporaries"]);
@@ -232,13 +235,13 @@ fn all(perl: &str) -> Outcome {
 }
 
 #[test]
-fn the_figures_are_those_that_perls_have_of_themselves() -> Outcome {
+fn figures_equal_perls_own() -> Outcome {
     for_any(perls::all(here!()), |perl| all(perl))
 }
 
 /// Perls of other builds, such as without ithreads, given by a list of paths.
 #[test]
-fn so_are_those_of_perls_that_the_caller_names() -> Outcome {
+fn figures_equal_those_of_perls_named_by_the_caller() -> Outcome {
     let named = std::env::var("STRANDLINE_PERL").unwrap_or_default();
     let perls: Vec<&str> = named.split(':').filter(|perl| !perl.is_empty()).collect();
     if perls.is_empty() {
@@ -248,12 +251,12 @@ fn so_are_those_of_perls_that_the_caller_names() -> Outcome {
 }
 
 #[test]
-fn a_child_of_fork_is_read_as_its_parent() -> Outcome {
+fn a_forked_child_has_the_figures_of_its_parent() -> Outcome {
     let Some(perl) = perls::all(here!()).into_iter().next() else { return Ok(()) };
     let subject = start(&perl, "fork")?;
     let child = i32::try_from(subject.number("child")?)?;
     // The child reads from a pipe: its preparations are over.
-    until_true("the child to rest", || {
+    until_true("the child to sleep", || {
         let call = std::fs::read_to_string(format!("/proc/{child}/syscall")).unwrap_or_default();
         call.starts_with("0 ")
     })?;
@@ -263,7 +266,7 @@ fn a_child_of_fork_is_read_as_its_parent() -> Outcome {
         .collect();
     for retained in seen? {
         let named = list(&retained["top"]).iter().filter(|buffer| buffer["lexical"] == "$s").count();
-        same("functions with a buffer", named as u64, 20)?;
+        check_equal("functions with a buffer", named as u64, 20)?;
     }
     Ok(())
 }

@@ -18,7 +18,7 @@ fn under_jemalloc_the_figures_hold_and_its_blocks_are_refined() -> Outcome {
     let mut command = command(&perl, "functions");
     command.env("LD_PRELOAD", JEMALLOC);
     let mut subject = started(command)?;
-    let theirs = crate::support::perl::asked(&mut subject)?;
+    let theirs = crate::support::perl::own_figures(&mut subject)?;
     let seen = Seen::of(subject.pid())?;
     let main = seen.main()?;
     assert_eq!(number(main, "heads.live")?, number(&theirs, "live_heads")?);
@@ -35,7 +35,7 @@ fn without_runtimes_nothing_is_refined() -> Outcome {
     let Some(perl) = perls::all(here!()).into_iter().next() else { return Ok(()) };
     let subject = crate::support::perl::start(&perl, "functions")?;
     let document = strandline::json(&["explain", "--json", "--no-runtimes", &subject.pid_text()])?;
-    crate::support::invariants::hold(&document)?;
+    crate::support::invariants::check(&document)?;
     let ids = crate::support::perl::list(&document["rows"]).iter().filter_map(|row| row["id"].as_str());
     let refined: Vec<&str> = ids.filter(|id| id.starts_with("perl.")).collect();
     assert!(refined.is_empty(), "{refined:?}");

@@ -1,4 +1,4 @@
-//! The remedy: which `undef` gives back how many bytes, predicted and actual.
+//! The remedy: how many bytes each `undef` releases, predicted and actual.
 
 use crate::support::perl::{Seen, list, number, start};
 use crate::support::{Outcome, here, perls, strandline};
@@ -7,7 +7,7 @@ use crate::support::{Outcome, here, perls, strandline};
 const TOLERANCE_BYTES: u64 = 512 << 10;
 
 #[test]
-fn undef_gives_back_what_was_predicted() -> Outcome {
+fn undef_releases_the_predicted_bytes() -> Outcome {
     for perl in perls::all(here!()) {
         let mut subject = start(&perl, "functions")?;
         let pid = subject.pid();
@@ -26,10 +26,10 @@ fn undef_gives_back_what_was_predicted() -> Outcome {
         // Memory that malloc_trim could give back anyway is not counted for the remedy.
         let trim = strandline::predicted(&before.document, "malloc_trim").unwrap_or(0);
         let actual = own(&before)?.saturating_sub(own(&after)?);
-        let says = format!("{perl}: predicted {predicted}, and {trim} of malloc_trim; actual {actual}");
-        println!("{says}");
-        assert!(actual + TOLERANCE_BYTES >= predicted, "{says}");
-        assert!(actual <= predicted + trim + TOLERANCE_BYTES, "{says}");
+        let summary = format!("{perl}: predicted {predicted}, and {trim} of malloc_trim; actual {actual}");
+        println!("{summary}");
+        assert!(actual + TOLERANCE_BYTES >= predicted, "{summary}");
+        assert!(actual <= predicted + trim + TOLERANCE_BYTES, "{summary}");
         let left: u64 = after.rows("perl.pad.retained").iter().map(|row| row.1).sum();
         assert!(left < 100_000, "{perl}: {left} bytes are still kept");
     }
@@ -43,6 +43,6 @@ fn the_view_names_the_largest_buffers() -> Outcome {
     let run = strandline::run(&["explain", &subject.pid_text()])?;
     assert_eq!(run.status, Some(0), "{}", run.summary());
     assert!(run.stdout.contains("main::f1 $s") || run.stdout.contains("main::f20 $s"), "{}", run.stdout);
-    crate::support::harmless(&run.stdout)?;
+    crate::support::check_no_control_characters(&run.stdout)?;
     Ok(())
 }

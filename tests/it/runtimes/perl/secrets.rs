@@ -2,7 +2,7 @@
 //! code reach no terminal.
 
 use crate::support::perl::{Seen, command};
-use crate::support::{Outcome, Subject, harmless, here, perls, strandline};
+use crate::support::{Outcome, Subject, check_no_control_characters, here, perls, strandline};
 
 const SECRET: &str = "STRANDSECRETLINE";
 
@@ -23,9 +23,9 @@ fn contents_of_strings_reach_no_output() -> Outcome {
             &["reclaim", "--json", &pid],
         ] {
             let run = strandline::run(arguments)?;
-            let said = format!("{}{}", run.stdout, run.stderr).to_lowercase();
+            let printed = format!("{}{}", run.stdout, run.stderr).to_lowercase();
             for trace in [SECRET, &SECRET[..8], &SECRET[8..]] {
-                assert!(!said.contains(&trace.to_lowercase()), "{perl}: {arguments:?} printed {trace}");
+                assert!(!printed.contains(&trace.to_lowercase()), "{perl}: {arguments:?} printed {trace}");
             }
         }
     }
@@ -56,12 +56,12 @@ fn names_of_code_are_harmless() -> Outcome {
     let holders: Vec<&str> = seen.rows("perl.pad.retained").iter().map(|row| row.0).collect();
     assert!(holders.iter().all(|holder| holder.len() <= 600), "{holders:?}");
     for holder in &holders {
-        harmless(holder)?;
+        check_no_control_characters(holder)?;
     }
     for arguments in
         [&["explain", "--rows", "all", &subject.pid_text()][..], &["explain", "--json", &subject.pid_text()]]
     {
-        harmless(&strandline::run(arguments)?.stdout)?;
+        check_no_control_characters(&strandline::run(arguments)?.stdout)?;
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Perls that do not rest in a known state: running, stopped, with several threads, several in one
+//! Perls that do not sleep in a known state: running, stopped, with several threads, several in one
 //! process.
 
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ fn a_busy_perl_is_counted_correctly() -> Outcome {
     for perl in perls::all(here!()) {
         let subject = Subject::start_command(command(&perl, "hot"))?;
         let (mut read, wanted) = (0, repetitions(20, 300));
-        until("enough looks at which it was read", || {
+        until("enough documents with the perl's figures", || {
             // The invariants hold in any state.
             let document = strandline::explain(subject.pid())?;
             let runtimes = list(&document["runtimes"]);
@@ -25,9 +25,9 @@ fn a_busy_perl_is_counted_correctly() -> Outcome {
             if let Some(main) = main.filter(|main| main["read"] == true) {
                 read += 1;
                 let (live, count) = (number(main, "heads.live")?, number(main, "sv_count")?);
-                assert!(live.abs_diff(count) <= 64, "{live} heads, the perl says {count}");
+                assert!(live.abs_diff(count) <= 64, "{live} heads, the perl has {count}");
             } else {
-                // It was in the middle of an operation.
+                // The perl was within an operation.
                 let codes = strandline::caveats(&document);
                 assert!(codes.iter().any(|code| code == "perl_disagrees"), "{codes:?}");
             }
@@ -60,7 +60,7 @@ fn each_thread_has_its_own_interpreter() -> Outcome {
             continue;
         }
         let mut subject = start(&perl, "threads")?;
-        let theirs = crate::support::perl::asked(&mut subject)?;
+        let theirs = crate::support::perl::own_figures(&mut subject)?;
         let seen = Seen::of(subject.pid())?;
         let main = seen.main()?;
         assert_eq!(number(main, "heads.live")?, number(&theirs, "live_heads")?, "{perl}");
@@ -87,23 +87,23 @@ fn has_threads(perl: &str) -> bool {
 
 /// Builds a C program linked with libperl; `None`, reported for `name`, if it cannot be built here.
 fn embedded(name: &str) -> Result<Option<PathBuf>> {
-    let said = |arguments: &[&str]| -> Option<String> {
+    let output_of_perl = |arguments: &[&str]| -> Option<String> {
         let output = Command::new("perl").args(arguments).output().ok()?;
         output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
     };
-    let Some(flags) = said(&["-MExtUtils::Embed", "-e", "ccopts"]) else {
+    let Some(flags) = output_of_perl(&["-MExtUtils::Embed", "-e", "ccopts"]) else {
         skipped(name, "no perl with ExtUtils::Embed (apt install perl)");
         return Ok(None);
     };
-    let library = said(&["-MConfig", "-e", "print $Config{libperl}"]).unwrap_or_default();
+    let library = output_of_perl(&["-MConfig", "-e", "print $Config{libperl}"]).unwrap_or_default();
     let place = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("embedded-{}", std::process::id()));
     let mut cc = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
     cc.args(flags.split_whitespace()).arg("-O1").arg(folder().join("embedded.c")).arg("-o").arg(&place);
     cc.arg(format!("-l:{library}"));
     let output = cc.output()?;
     if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr);
-        let first = said
+        let errors = String::from_utf8_lossy(&output.stderr);
+        let first = errors
             .lines()
             .find(|line| line.contains("error") || line.contains("cannot"))
             .unwrap_or("cc failed");
@@ -114,7 +114,7 @@ fn embedded(name: &str) -> Result<Option<PathBuf>> {
 }
 
 #[test]
-fn perls_inside_a_program_are_read_each() -> Outcome {
+fn each_perl_embedded_in_a_program_is_read() -> Outcome {
     let Some(program) = embedded(here!())? else { return Ok(()) };
     for count in [1_u64, 3] {
         let mut command = Command::new(&program);

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::support::sbcl::{Sbcl, asked, explain, figures, of_type, size};
+use crate::support::sbcl::{Sbcl, explain, figures, figures_after, of_type, size};
 use crate::support::subject::number;
 use crate::support::{Outcome, Result, Subject, for_any, for_each, here, some_of, strandline};
 
@@ -74,7 +74,7 @@ fn collect(subject: &mut Subject) -> Result<Collected> {
     }
     let before = subject.ready.clone();
     let anonymous_before = anonymous(subject.pid())?;
-    let after = asked(subject, b'g')?;
+    let after = figures_after(subject, b'g')?;
     let anonymous_after = anonymous(subject.pid())?;
     let counted = subject.ask(b'c')?;
     let (live, dead) = (of_type(ours, "live_by_type", "MESSAGE"), of_type(ours, "dead_by_type", "MESSAGE"));
@@ -91,19 +91,19 @@ fn collect(subject: &mut Subject) -> Result<Collected> {
     })
 }
 
-fn off(predicted: u64, actual: u64) -> f64 {
+fn relative_error(predicted: u64, actual: u64) -> f64 {
     (predicted as f64 - actual as f64).abs() / actual as f64
 }
 
-fn judge(collected: &Collected, slack: u64) -> Outcome {
+fn check_prediction(collected: &Collected, slack: u64) -> Outcome {
     let [_, predicted, after] = collected.usage;
-    if off(predicted, after) > 0.02 {
+    if relative_error(predicted, after) > 0.02 {
         return Err(format!("usage {predicted} predicted, {after} after: {collected:?}").into());
     }
     let [live, dead, there, left] = collected.messages;
     // Only the types with most bytes are reported: a few messages are not among them.
-    let is_told = |told: u64, count: u64| told > 0 || count < 1000;
-    if !is_told(live, left) || !is_told(dead, there - left) {
+    let is_listed = |listed: u64, count: u64| listed > 0 || count < 1000;
+    if !is_listed(live, left) || !is_listed(dead, there - left) {
         return Err(format!("messages are missing: {collected:?}").into());
     }
     if live > 0
@@ -128,13 +128,13 @@ fn judge(collected: &Collected, slack: u64) -> Outcome {
 }
 
 #[test]
-fn a_full_collection_leaves_what_was_called_live() -> Outcome {
+fn a_full_collection_leaves_the_objects_reported_as_live() -> Outcome {
     for_any(Sbcl::all(here!()), |sbcl| {
         for_each(some_of(KINDS, 6), |(kind, slack)| {
             let mut subject = sbcl.start(kind, &[&size(20_000, 200_000)])?;
             let collected = collect(&mut subject)?;
             eprintln!("{} {kind}: {collected:?}", subject.ready["version"]);
-            judge(&collected, *slack)
+            check_prediction(&collected, *slack)
         })
     })
 }
@@ -142,7 +142,7 @@ fn a_full_collection_leaves_what_was_called_live() -> Outcome {
 /// SBCL's type caches are reachable, yet `(gc :full t)` empties them: about 1 MB filled by the
 /// compiler, independent of the heap's size.
 #[test]
-fn caches_that_a_full_collection_empties_are_a_megabyte_at_most() -> Outcome {
+fn a_full_collection_empties_at_most_a_megabyte_of_caches() -> Outcome {
     for_any(Sbcl::all(here!()), |sbcl| {
         let mut subject = sbcl.start("promoted", &[&size(20_000, 200_000), "caches=1"])?;
         let [_, predicted, after] = collect(&mut subject)?.usage;
@@ -180,10 +180,13 @@ fn dead_messages_of_an_actor_are_named() -> Outcome {
         assert!(strandline::row(&document, "sbcl.dead") >= 2 * bytes, "{}", document["rows"]);
         let before = anonymous(subject.pid())?;
         let predicted = strandline::predicted(&document, "sbcl_full_gc").ok_or("no remedy sbcl_full_gc")?;
-        asked(&mut subject, b'g')?;
+        figures_after(&mut subject, b'g')?;
         let given_back = before.saturating_sub(anonymous(subject.pid())?);
         eprintln!("{}: {predicted} bytes predicted, {given_back} given back", subject.ready["version"]);
-        assert!(off(predicted, given_back) < 0.05, "{predicted} predicted, {given_back} given back");
+        assert!(
+            relative_error(predicted, given_back) < 0.05,
+            "{predicted} predicted, {given_back} given back"
+        );
         Ok(())
     })
 }

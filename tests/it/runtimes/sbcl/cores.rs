@@ -1,6 +1,6 @@
 //! Cores saved by a program: alone, with the runtime in one file, and compressed.
 
-use crate::support::sbcl::{Sbcl, asked, explain, figures, of_type, same, started};
+use crate::support::sbcl::{Sbcl, explain, figures, figures_after, of_type, same, started};
 use crate::support::subject::number;
 use crate::support::{Folder, Outcome, Subject, for_any, for_each, here, skipped, some_of, strandline};
 
@@ -12,7 +12,7 @@ const FORMS: [(&str, &[&str]); 4] = [
 ];
 
 #[test]
-fn saved_cores_are_read_as_others_are() -> Outcome {
+fn saved_cores_are_read() -> Outcome {
     for_any(Sbcl::all(here!()), |sbcl| {
         for_each(some_of(FORMS, 2), |(form, arguments)| {
             let is_executable = form.ends_with("executable");
@@ -44,12 +44,12 @@ fn saved_cores_are_read_as_others_are() -> Outcome {
 
 /// Saved objects are pseudo-static and live; the new process made and dropped the same number.
 fn is_read(mut subject: Subject) -> Outcome {
-    let told = asked(&mut subject, b'f')?;
+    let printed = figures_after(&mut subject, b'f')?;
     let document = explain(&subject)?;
     let ours = figures(&document)?;
-    same("", ours, &told, "dynamic_usage_bytes")?;
+    same("", ours, &printed, "dynamic_usage_bytes")?;
     let generations = ours["generations"].as_array().ok_or("no generations")?;
-    let theirs = told["generations"].as_array().ok_or("no generations")?;
+    let theirs = printed["generations"].as_array().ok_or("no generations")?;
     for (ours, theirs) in generations.iter().zip(theirs) {
         same("", ours, theirs, "bytes_allocated")?;
     }

@@ -2,14 +2,14 @@
 
 use serde_json::Value;
 
-use crate::support::sbcl::{Sbcl, asked, explain, figures, same, size};
+use crate::support::sbcl::{Sbcl, explain, figures, figures_after, same, size};
 use crate::support::subject::number;
 use crate::support::{Folder, Outcome, Result, for_any, for_each, here, some_of, strandline};
 
 const KINDS: [&str; 7] = ["idle", "promoted", "generations", "large", "specialized", "conses", "garbage"];
 
 /// Compares all of SBCL's own figures with those found from outside.
-fn agree(document: &Value, theirs: &Value) -> Outcome {
+fn check_figures(document: &Value, theirs: &Value) -> Outcome {
     let ours = figures(document)?;
     let of_heap =
         ["dynamic_usage_bytes", "dynamic_space_bytes", "bytes_consed_between_gcs", "auto_gc_trigger_bytes"];
@@ -36,7 +36,7 @@ fn agree(document: &Value, theirs: &Value) -> Outcome {
         let age = ours["average_age"].as_f64().ok_or("no average_age")?;
         let millionths = number_of(theirs, "average_age_millionths")?;
         if (age * 1e6 - millionths).abs() > 1.0 {
-            return Err(format!("{what}average_age: {age}, SBCL says {millionths} millionths").into());
+            return Err(format!("{what}average_age: {age}, SBCL prints {millionths} millionths").into());
         }
     }
     if theirs.len() == 7 && ours.len() >= 7 {
@@ -55,20 +55,20 @@ fn number_of(value: &Value, key: &str) -> Result<f64> {
 }
 
 #[test]
-fn generations_are_as_sbcl_counts_them() -> Outcome {
+fn generations_equal_sbcls_counts() -> Outcome {
     for_any(Sbcl::all(here!()), |sbcl| {
         for_each(some_of(KINDS, 3), |kind| {
             let mut subject = sbcl.start(kind, &[&size(20_000, 200_000)])?;
-            let before = asked(&mut subject, b'f')?;
-            agree(&explain(&subject)?, &before)?;
-            // Reading changed nothing, and nothing changed meanwhile.
-            let after = asked(&mut subject, b'f')?;
+            let before = figures_after(&mut subject, b'f')?;
+            check_figures(&explain(&subject)?, &before)?;
+            // Neither the read nor the process changed the figures.
+            let after = figures_after(&mut subject, b'f')?;
             if after != before {
-                return Err(format!("it was {before}, then {after}").into());
+                return Err(format!("the subject printed {before}, then {after}").into());
             }
             for command in *b"ncg" {
-                let told = asked(&mut subject, command)?;
-                agree(&explain(&subject)?, &told)?;
+                let printed = figures_after(&mut subject, command)?;
+                check_figures(&explain(&subject)?, &printed)?;
             }
             Ok(())
         })
@@ -101,7 +101,7 @@ fn table(text: &str) -> Vec<Line<'_>> {
         .collect()
 }
 
-fn agree_with_table(ours: &[Value], table: &[Line<'_>], page_bytes: u64) -> Outcome {
+fn check_table(ours: &[Value], table: &[Line<'_>], page_bytes: u64) -> Outcome {
     const LARGE: [&str; 4] = ["LgBox", "LgRaw", "LgCode", "LgMix"];
     const SMALL: [&str; 6] = ["Boxed", "Cons", "Raw", "Code", "SmMix", "Mixed"];
     if table.len() != 7 {
@@ -116,7 +116,7 @@ fn agree_with_table(ours: &[Value], table: &[Line<'_>], page_bytes: u64) -> Outc
             if found == theirs {
                 return Ok(());
             }
-            Err(format!("generation {generation}: {key} is {found}, SBCL's table says {theirs}").into())
+            Err(format!("generation {generation}: {key} is {found}, SBCL's table has {theirs}").into())
         };
         let pages = line.sum(&LARGE) + line.sum(&SMALL);
         // SBCL counts a page on which a region was opened before any of it is in use; a thread has
@@ -137,17 +137,18 @@ fn agree_with_table(ours: &[Value], table: &[Line<'_>], page_bytes: u64) -> Outc
 }
 
 #[test]
-fn pages_are_as_sbcl_counts_them() -> Outcome {
+fn pages_equal_sbcls_table() -> Outcome {
     for_any(Sbcl::all(here!()), |sbcl| {
         for_each(["generations", "large", "specialized"], |kind| {
             let folder = Folder::new(&format!("sbcl-table-{kind}"))?;
-            let heard = folder.0.join("heard");
-            let mut subject = sbcl.start_heard(kind, &["count=40000"], std::fs::File::create(&heard)?)?;
+            let stderr = folder.0.join("stderr");
+            let mut subject =
+                sbcl.start_with_stderr(kind, &["count=40000"], std::fs::File::create(&stderr)?)?;
             let document = explain(&subject)?;
             subject.ask(b's')?;
-            let text = std::fs::read_to_string(&heard)?;
+            let text = std::fs::read_to_string(&stderr)?;
             let figures = figures(&document)?;
-            agree_with_table(list(figures, "generations")?, &table(&text), number(figures, "gc_page_bytes")?)
+            check_table(list(figures, "generations")?, &table(&text), number(figures, "gc_page_bytes")?)
                 .map_err(|error| format!("{error}\n{text}").into())
         })
     })

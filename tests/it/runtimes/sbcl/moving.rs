@@ -19,7 +19,7 @@ fn switches(pid: i32) -> u64 {
     threads(pid).into_iter().map(of_thread).sum()
 }
 
-/// Starts threads that allocate endlessly, so that the process never rests.
+/// Starts threads that allocate endlessly, so that the process never sleeps.
 fn hot(sbcl: &Sbcl, arguments: &[&str]) -> Result<Subject> {
     Subject::start_command(sbcl.subject("hot", arguments))
 }
@@ -30,19 +30,20 @@ fn a_busy_process_is_read_repeatedly() -> Outcome {
         let subject = hot(sbcl, &["threads=4", "count=20000"])?;
         let is_system = sbcl.path.as_os_str() == "sbcl";
         let wanted = if is_system { repetitions(2, 100) } else { repetitions(2, 25) };
-        let (mut read, mut looks) = (0, 0);
-        until("enough looks at which it was read", || {
-            looks += 1;
-            let is_read = is_read_or_busy(subject.pid()).map_err(|error| format!("look {looks}: {error}"))?;
+        let (mut read, mut documents) = (0, 0);
+        until("enough documents with SBCL's figures", || {
+            documents += 1;
+            let is_read =
+                is_read_or_busy(subject.pid()).map_err(|error| format!("document {documents}: {error}"))?;
             read += u64::from(is_read);
             Ok((read == wanted).then_some(()))
         })?;
-        goes_on(&subject)
+        check_continues(&subject)
     })
 }
 
-/// Whether it was read at a look, whose sums `explain` checks; otherwise it must have been in the
-/// middle of a collection or of an allocation.
+/// Explains the process once, with sums checked, and returns whether the SBCL was read; if not, a
+/// caveat must say that it was within a collection or an allocation.
 fn is_read_or_busy(pid: i32) -> Result<bool> {
     let document = strandline::explain(pid)?;
     let Ok(figures) = figures(&document) else {
@@ -57,11 +58,11 @@ fn is_read_or_busy(pid: i32) -> Result<bool> {
 }
 
 /// Checks that no thread is left traced or stopped, and that the process is scheduled again.
-fn goes_on(subject: &Subject) -> Outcome {
+fn check_continues(subject: &Subject) -> Outcome {
     let pid = subject.pid();
     until_free(pid)?;
     let before = switches(pid);
-    until_true("the process to go on", || switches(pid) > before + 20)
+    until_true("the process to be scheduled", || switches(pid) > before + 20)
 }
 
 /// Whether the runtime's flag at `address` is set: a collection is under way.
@@ -76,8 +77,8 @@ fn is_collecting(pid: i32, address: u64) -> Result<bool> {
 /// collection until then.
 fn stop(pid: i32) -> Outcome {
     signal(pid, 19);
-    let stands = |tid| matches!(state(pid, tid), None | Some('T'));
-    until_true("all threads to stop", || threads(pid).into_iter().all(stands))
+    let is_stopped = |tid| matches!(state(pid, tid), None | Some('T'));
+    until_true("all threads to stop", || threads(pid).into_iter().all(is_stopped))
 }
 
 #[test]
@@ -90,19 +91,19 @@ fn a_process_stopped_in_a_collection_has_a_caveat() -> Outcome {
             stop(pid)?;
             if is_collecting(pid, address)? {
                 caught += 1;
-                is_said_to_collect(pid)?;
+                check_reports_collection(pid)?;
             } else if read < wanted {
                 read += u64::from(is_read_or_busy(pid)?);
             }
             signal(pid, 18);
             Ok((caught >= wanted && read == wanted).then_some(()))
         })?;
-        goes_on(&subject)
+        check_continues(&subject)
     })
 }
 
-/// Checks that the collection is reported, and nothing that moves.
-fn is_said_to_collect(pid: i32) -> Outcome {
+/// Checks that the collection is reported, and no figure that it changes.
+fn check_reports_collection(pid: i32) -> Outcome {
     let document = strandline::explain(pid)?;
     let caveats = strandline::caveats(&document);
     assert!(caveats.iter().any(|code| code == "runtime_busy"), "{caveats:?}");

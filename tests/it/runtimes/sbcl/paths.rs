@@ -7,7 +7,7 @@ use crate::support::{Outcome, Result, for_any, for_each, here, invariants, stran
 
 fn path_to(pid: &str) -> Result<Value> {
     let document = strandline::json(&["explain", "--path-to", "MESSAGE", "--json", pid])?;
-    invariants::hold(&document)?;
+    invariants::check(&document)?;
     Ok(figures(&document)?["path"].clone())
 }
 

@@ -1,4 +1,4 @@
-"""Fills arenas, keeps one of 6,000 objects of some and all of others, and reads a byte."""
+"""Fills arenas, keeps one object in 6,000 of one list and all objects of another, and reads a byte."""
 import sys
 
 

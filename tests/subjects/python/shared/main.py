@@ -1,4 +1,4 @@
-"""Gives one list two names, says how many bytes it holds, and reads a byte."""
+"""Gives one list two names, prints how many bytes it holds, and reads a byte."""
 import json
 import sys
 

@@ -1,4 +1,4 @@
-"""A module with variables: a cache, what another module has too, and what must not lead to all others."""
+"""Variables of a module: a cache, a dictionary that another module names too, and functions."""
 import functools
 import weakref
 

@@ -1,6 +1,8 @@
-"""Fills variables of modules, loses blocks of malloc's, says what each has, and reads a byte.
+"""Fills variables of modules, leaks blocks of malloc, prints the bytes of each variable, and reads a byte.
 
-    python main.py BLOCKS: so many of 5000 bytes are lost.
+    python main.py BLOCKS
+
+BLOCKS is the number of leaked blocks, of 5000 bytes each.
 """
 import ctypes
 import json
@@ -34,9 +36,10 @@ def lose(count):
         malloc(ctypes.c_size_t(5000))
 
 
-# In a thread's arena, which begins at a multiple of 64 MiB. A stale address whose lower bytes text has overwritten looks like a
-# pointer into the arena's first 64 KiB, which are kept, or to any place in an arena whose addresses have a byte of text, or 0, as
-# their fourth one (docs/accounting.md). So the arena's have another: unused address space above it sees to that.
+# A thread's arena has the blocks; it begins at a multiple of 64 MiB. A stale address whose lower
+# bytes text has overwritten looks like a pointer into the arena's first 64 KiB, where the kept
+# blocks are, or to any place in an arena whose addresses have 0 or a byte of text as their fourth
+# byte (docs/accounting.md). Reserved address space above the arena gives it another fourth byte.
 mmap = ctypes.CDLL(None).mmap
 mmap.restype = ctypes.c_void_p
 RESERVED, PRIVATE_ANONYMOUS = 0, 0x22
