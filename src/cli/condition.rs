@@ -3,6 +3,7 @@
 
 use strandline_inspect::facts::{Explanation, RemedyKind, Row, State};
 use strandline_inspect::group::facts::GroupExplanation;
+use strandline_inspect::group::ledgers::LEAST_PART;
 use strandline_inspect::group::rows::legend;
 use strandline_inspect::ledger::rows;
 
@@ -99,8 +100,9 @@ impl Condition {
     }
 
     /// Whether the condition holds for a control group; percentages refer to its limit.
-    pub fn test_group(&self, group: &GroupExplanation) -> Outcome {
-        self.judge(self.subject.value_of_group(group), group.cgroup.effective_limit_bytes, "limit")
+    pub fn test_group(&self, group: &GroupExplanation, has_ledgers: bool) -> Outcome {
+        let value = self.subject.value_of_group(group, has_ledgers);
+        self.judge(value, group.cgroup.effective_limit_bytes, "limit")
     }
 
     fn judge(&self, value: Option<u64>, whole_bytes: Option<u64>, of: &str) -> Outcome {
@@ -158,10 +160,17 @@ impl Subject {
     }
 
     /// The figure of a control group; `None` if unknown. What is live, stranded or pinned in its
-    /// processes, and the rows of these, are known only with their ledgers.
-    fn value_of_group(&self, group: &GroupExplanation) -> Option<u64> {
+    /// processes, and the rows of these, are known only with their ledgers, which processes that
+    /// hold little of the charge do not get.
+    fn value_of_group(&self, group: &GroupExplanation, has_ledgers: bool) -> Option<u64> {
         let totals = &group.totals;
-        let has_ledgers = group.processes.iter().all(|process| process.ledger.is_some());
+        let least = group.cgroup.current_bytes / LEAST_PART;
+        let held = |pid: i32| {
+            let rows = group.rows.iter().filter(|row| row.pid == Some(pid));
+            rows.fold(0, |sum: u64, row| sum.saturating_add(row.bytes))
+        };
+        let has_ledgers = has_ledgers
+            && group.processes.iter().all(|process| process.ledger.is_some() || held(process.pid) <= least);
         match self {
             Self::Total(State::Live) => has_ledgers.then_some(totals.live),
             Self::Total(State::Stranded) => has_ledgers.then_some(totals.stranded),
@@ -288,7 +297,8 @@ fn limit(size: &str) -> Result<Limit, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use strandline_inspect::group::facts::GroupProcess;
+    use strandline_inspect::facts::HolderKind;
+    use strandline_inspect::group::facts::{GroupProcess, GroupRow};
     use strandline_report::fabricated;
 
     fn parsed(text: &str) -> Condition {
@@ -408,7 +418,7 @@ mod tests {
     fn a_group_is_tested_against_its_limit() {
         let mut group = GroupExplanation::default();
         (group.cgroup.current_bytes, group.cgroup.working_set_bytes) = (900 << 20, Some(700 << 20));
-        let holds = |group: &GroupExplanation, text: &str| parsed(text).test_group(group);
+        let holds = |group: &GroupExplanation, text: &str| parsed(text).test_group(group, false);
         assert!(matches!(holds(&group, "current > 850MiB"), Outcome::Yes(_)));
         assert!(matches!(holds(&group, "current > 80%"), Outcome::Unknown(_)), "it has no limit");
         group.cgroup.effective_limit_bytes = Some(1 << 30);
@@ -421,6 +431,19 @@ mod tests {
             assert!(matches!(holds(&group, text), Outcome::Unknown(_)), "no ledger was taken: {text}");
         }
         assert_eq!(holds(&group, "row.group.shmem > 0"), Outcome::No);
+        // A shell beside it holds nothing of the charge, and gets no ledger.
+        let stranded = parsed("stranded < 1");
+        assert!(matches!(stranded.test_group(&group, true), Outcome::Yes(_)));
+        group.rows.push(GroupRow {
+            id: "group.anon".to_owned(),
+            stratum: HolderKind::Kernel,
+            state: State::Unattributed,
+            holder: String::new(),
+            bytes: 800 << 20,
+            pid: Some(group.processes[0].pid),
+            file: None,
+        });
+        assert!(matches!(stranded.test_group(&group, true), Outcome::Unknown(_)), "it could not be read");
     }
 
     #[test]

@@ -31,7 +31,7 @@ pub fn run(arguments: &Explain, output: &mut Output) -> Result<CommandResult> {
     } else {
         output.print(&group::screen(&explanation, arguments.detail.verbose, output.surface))?;
     }
-    Ok(test_conditions(&arguments.fail_if, |condition| condition.test_group(&explanation)))
+    Ok(test_conditions(&arguments.fail_if, |condition| condition.test_group(&explanation, arguments.ledgers)))
 }
 
 /// Takes the ledgers of its processes, each within the budget.

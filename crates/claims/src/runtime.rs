@@ -335,7 +335,6 @@ impl ReferenceHints {
         self.stops.extend(other.stops);
         self.variables.extend(other.variables);
         self.units.extend(other.units);
-        self.units.sort_unstable();
     }
 }
 

@@ -29,9 +29,9 @@ pub const MAX_FRAMES: usize = 4096;
 /// Maximum number of operations of a location expression; that of a PLT has a dozen.
 const MAX_OPERATIONS: u32 = 64;
 /// Maximum bytes of call frame information that one walk searches (where there is no index,
-/// `.eh_frame_hdr`) and executes: 16 KiB for each of [`MAX_FRAMES`], of which most need some hundred
-/// bytes.
-const MAX_WALK_BYTES: usize = 64 << 20;
+/// `.eh_frame_hdr`) and executes: 4 KiB for each of [`MAX_FRAMES`], of which most need some hundred
+/// bytes. A thread may be stopped meanwhile.
+const MAX_WALK_BYTES: usize = 16 << 20;
 /// Maximum bytes of call frame information loaded of all objects: a target may map thousands of
 /// files.
 const MAX_LOADED_BYTES: usize = 512 << 20;

@@ -102,6 +102,8 @@ struct State {
     /// When samples were last taken.
     last_us: u64,
     next_events_us: u64,
+    /// Searches for children still to be made because events were lost.
+    searches_left: u32,
     /// Whether process events are being handled, which must not be entered again.
     is_handling_events: bool,
     /// How long the user stopped the recorder.
@@ -289,14 +291,17 @@ impl<'a> Session<'a> {
         let mut departed = std::mem::take(&mut self.state.departed);
         let known = self.tree.pids().len();
         let searches = match &self.process_events {
-            ProcessEvents::Connector(connector) => !self.tree.read_events(connector, now_us, &mut departed),
+            ProcessEvents::Connector(connector) => {
+                if !self.tree.read_events(connector, now_us, &mut departed) {
+                    self.state.searches_left = tree::SEARCHES_AFTER_LOSS;
+                }
+                self.state.searches_left > 0
+            }
             ProcessEvents::Polling(_) => now_us >= self.state.next_search_us,
         };
         if searches {
-            match self.process_events {
-                ProcessEvents::Connector(_) => self.tree.search_all(now_us),
-                ProcessEvents::Polling(_) => self.tree.search(now_us),
-            }
+            self.state.searches_left = self.state.searches_left.saturating_sub(1);
+            self.tree.search(now_us);
             self.tree.find_new_programs(now_us);
             self.state.next_search_us = now_us + SEARCH_EVERY.as_micros() as u64;
         }

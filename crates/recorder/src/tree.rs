@@ -21,6 +21,9 @@ pub const SEARCH_EVERY: Duration = Duration::from_millis(10);
 const YOUNG: Duration = Duration::from_secs(1);
 /// Maximum number of threads of a process that one look at it covers.
 const MAX_TASKS: usize = 64;
+/// Searches for children after the kernel has dropped events: as each covers a part of the threads,
+/// they reach 1,024 of each process.
+pub const SEARCHES_AFTER_LOSS: u32 = 32;
 /// Maximum number of attempts to list the threads of a process while they change.
 const MAX_LISTS: u32 = 10;
 
@@ -286,15 +289,9 @@ impl Tree {
     /// Searches /proc for children of the processes that are followed. Of a process with more than
     /// `MAX_TASKS` threads, a search covers the oldest ones, and others in turn.
     pub fn search(&mut self, now_us: u64) {
-        const PART: usize = MAX_TASKS / 2;
         self.searches = self.searches.wrapping_add(1);
-        let first = self.searches.wrapping_mul(PART);
-        self.add_children(now_us, |tids| {
-            let (oldest, others) = tids.split_at(tids.len().min(PART));
-            let start = first % others.len().max(1);
-            let others = others.iter().cycle().skip(start).take(others.len().min(PART));
-            oldest.iter().chain(others).copied().collect()
-        });
+        let turn = self.searches;
+        self.add_children(now_us, |tids| threads_of_turn(tids, turn));
     }
 
     /// Searches for the children of all threads.
@@ -331,6 +328,15 @@ impl Tree {
             }
         }
     }
+}
+
+/// Up to `MAX_TASKS` of the threads: half of them the oldest, the others in turn.
+fn threads_of_turn(tids: &[i32], turn: usize) -> Vec<i32> {
+    const PART: usize = MAX_TASKS / 2;
+    let (oldest, others) = tids.split_at(tids.len().min(PART));
+    let start = turn.wrapping_mul(PART) % others.len().max(1);
+    let others = others.iter().cycle().skip(start).take(others.len().min(PART));
+    oldest.iter().chain(others).copied().collect()
 }
 
 /// The children of those threads of a process that `choose` takes, from
@@ -409,6 +415,22 @@ mod tests {
         assert_eq!(runs.len(), 2);
         assert_eq!((runs[0].count, runs[0].span_us, runs[0].at_us), (3, 2001, 0));
         assert!(member.take_runs().is_empty());
+    }
+
+    #[test]
+    fn searches_reach_all_threads_in_turn() {
+        let tids: Vec<i32> = (0..1000).collect();
+        let mut reached = std::collections::BTreeSet::new();
+        for turn in usize::MAX - 3..=usize::MAX {
+            assert!(threads_of_turn(&tids, turn).starts_with(&tids[..32]));
+        }
+        for turn in 0..31 {
+            let part = threads_of_turn(&tids, turn);
+            assert_eq!(part.len(), 64);
+            reached.extend(part);
+        }
+        assert!(reached.into_iter().eq(tids));
+        assert_eq!(threads_of_turn(&[7, 8], 5), [7, 8]);
     }
 
     #[test]

@@ -129,7 +129,7 @@ pub fn expand(pattern: &str) -> Result<Vec<String>, String> {
             Some((low, high)) if i64::abs_diff(low, high) > MAX_METRICS as u64 => {
                 return Err(format!("`{pattern}` is more than {MAX_METRICS} names"));
             }
-            // Texts without names would not count towards the maximum.
+            // An empty range gives no name: the check of the maximum would never end the expansion.
             Some((low, high)) if low > high => return Err(format!("`{pattern}` has an empty range")),
             Some((low, high)) => (low..=high).map(|number: i64| number.to_string()).collect(),
             None => inner.split(',').map(|part| part.trim().to_owned()).collect(),

@@ -40,7 +40,7 @@ pub fn patterns(fields: &mut Fields<'_, '_>, key: &'static str) -> Vec<String> {
     let texts = fields.texts(key);
     let mut names = Vec::new();
     for text in texts {
-        // One name too many is enough for the check of their number.
+        // The check of their number fails from `MAX_METRICS + 1` names on.
         if names.len() > MAX_METRICS {
             break;
         }

@@ -86,7 +86,9 @@ pub fn start(look: LedgerCallback, waker: Waker) -> std::io::Result<Requester> {
         for Read { pid, wanted, columns } in requested {
             // After a panic of a reader, other processes can still be read.
             let result = catch_unwind(AssertUnwindSafe(|| look(pid, wanted, columns)));
-            let result = result.unwrap_or_else(|_| Err(format!("process {pid}: a reader failed")));
+            let result = result.unwrap_or_else(|_| {
+                Err(format!("process {pid}: a reader failed; try strandline explain --no-runtimes {pid}"))
+            });
             if answer.send(Answer { pid, wanted, result, at: Instant::now() }).is_err() {
                 return;
             }

@@ -5,6 +5,7 @@ use std::io::{IsTerminal, Result};
 use std::mem::ManuallyDrop;
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::{panic, thread};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -72,6 +73,15 @@ fn is_end(events: PollFlags) -> bool {
     events.intersects(PollFlags::POLLHUP | PollFlags::POLLERR | PollFlags::POLLNVAL)
 }
 
+/// Takes over the terminal. ratatui's panic hook, which restores it in any thread, is left out.
+fn init() -> Result<DefaultTerminal> {
+    let hook = panic::take_hook();
+    let terminal = ratatui::try_init();
+    drop(panic::take_hook());
+    panic::set_hook(hook);
+    terminal
+}
+
 /// The terminal, taken over.
 #[derive(Debug)]
 pub struct Screen {
@@ -90,7 +100,15 @@ impl Screen {
         set.thread_block()?;
         let signals = SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
         let news = Arc::new(EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?);
-        Ok(Self { terminal: ManuallyDrop::new(ratatui::try_init()?), signals, news })
+        let before = panic::take_hook();
+        panic::set_hook(Box::new(move |info| {
+            // A panic of the thread that reads processes is its answer: the table stays.
+            if thread::current().name() == Some("main") {
+                let _ = ratatui::try_restore();
+                before(info);
+            }
+        }));
+        Ok(Self { terminal: ManuallyDrop::new(init()?), signals, news })
     }
 
     /// A waker for other threads.
@@ -144,7 +162,7 @@ impl Screen {
     pub fn suspend(&mut self) -> Result<()> {
         self.give_back()?;
         raise(Signal::SIGSTOP)?;
-        self.terminal = ManuallyDrop::new(ratatui::try_init()?);
+        self.terminal = ManuallyDrop::new(init()?);
         Ok(())
     }
 

@@ -26,8 +26,8 @@ pub struct LedgerOptions<'a> {
     pub progress: &'a dyn Fn(usize, usize),
 }
 
-/// Processes below 1/`LEAST_PART` of the charge are not read.
-const LEAST_PART: u64 = 1000;
+/// Processes that hold no more than 1/`LEAST_PART` of the charge are not read.
+pub const LEAST_PART: u64 = 1000;
 /// Maximum number of caveats of one ledger that are kept.
 const MAX_CAVEATS: usize = 2;
 

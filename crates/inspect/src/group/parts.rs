@@ -1,8 +1,8 @@
 //! The kinds of memory charged to a group, made to add up to the charge exactly.
 //!
 //! The kernel counts the charge in one counter and its kinds in others, which it updates in
-//! batches, and a processor takes up to 64 pages in advance
-//! of using them. So the kinds may fall short of the charge, or exceed it by a little.
+//! batches, and a processor takes up to 64 pages in advance of using them. So the kinds may fall
+//! short of the charge, or exceed it by a little.
 
 use strandline_claims::rows::RowRef;
 use strandline_process::group::Memory;

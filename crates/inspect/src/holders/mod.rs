@@ -295,7 +295,7 @@ fn list_roots(
     }
 }
 
-/// Returns the blocks that keep the most pages. `numbers` are the roots in the order in which they
+/// Returns the blocks that pin the most memory. `numbers` are the roots in the order in which they
 /// are listed.
 fn keepers(pins: &Pins, types: &Types, numbers: &[u32]) -> Vec<Keeper> {
     let mut pinned: Vec<_> = pins.of_root_and_type.iter().map(|(&pair, &bytes)| (bytes, pair)).collect();

@@ -78,6 +78,8 @@ impl Pins {
         let mut unit: Option<Unit> = None;
         for (index, block) in held.blocks().iter(0).enumerate() {
             let (root, kind) = (roots.get(index).copied().unwrap_or(NO_ROOT), types.kind(index));
+            let current = unit.as_ref().filter(|unit| !unit.is_page && unit.range.contains(block.start));
+            let current = current.map(|unit| unit.range);
             let mut add = |range: AddressRange, is_page, used| match &mut unit {
                 Some(unit) if unit.range == range => {
                     unit.used += used;
@@ -89,10 +91,11 @@ impl Pins {
                     pins.add(unit.replace(new), residency);
                 }
             };
+            if let Some(range) = current.or_else(|| own.unit(block.start)) {
+                add(range, false, block.len());
+                continue;
+            }
             if own.contain(block.start) {
-                if let Some(range) = own.unit(block.start) {
-                    add(range, false, block.len());
-                }
                 continue;
             }
             let (first, last) = (block.start / PAGE_BYTES, block.end.saturating_sub(1) / PAGE_BYTES);

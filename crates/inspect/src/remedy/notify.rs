@@ -174,6 +174,7 @@ enum Attempt {
 enum Obstacle {
     Collection,
     BusyOwner,
+    UnreadableCode,
 }
 
 impl Obstacle {
@@ -181,6 +182,9 @@ impl Obstacle {
         match self {
             Self::Collection => "its heap is being collected, or an earlier request is not done yet",
             Self::BusyOwner => "the heap's own thread was busy or blocked, not waiting in its event loop",
+            Self::UnreadableCode => {
+                "code on the stack of the heap's own thread is in more files than are loaded"
+            }
         }
     }
 }
@@ -255,7 +259,7 @@ impl<'a> Target<'a> {
                     loads += 1;
                     owner.load(&self.space, address);
                 }
-                Attempt::Missing(_) => return Err(self.not_safe(Obstacle::BusyOwner)),
+                Attempt::Missing(_) => return Err(self.not_safe(Obstacle::UnreadableCode)),
                 Attempt::Later(_) => std::thread::sleep(REST),
             }
         }

@@ -70,13 +70,15 @@ impl SharedMemoryWalk {
         let Ok(root) = open(process.path("root"), PATH_FLAGS, Mode::empty()) else { return };
         let text = process.read_file("mountinfo", MAX_MOUNTS_BYTES).unwrap_or_default();
         let shared = mounts::parse(&text).into_iter().filter(|mount| mount.kind == "tmpfs");
-        for (index, mount) in shared.enumerate() {
-            if index == MAX_MOUNTS {
-                self.is_cut = true;
-                return;
-            }
+        let mut new_mounts = 0;
+        for mount in shared {
             if !self.devices.insert(mount.device) {
                 continue;
+            }
+            new_mounts += 1;
+            if new_mounts > MAX_MOUNTS {
+                self.is_cut = true;
+                return;
             }
             let within = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_SYMLINKS;
             let top = openat2(&root, mount.point.as_str(), PATH_FLAGS, Mode::empty(), within);

@@ -7,9 +7,9 @@
 
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::Read;
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::Path;
 
 use strandline_sys::capabilities::with_dac_capabilities;
 use strandline_sys::files::is_socket_of;
@@ -62,21 +62,27 @@ pub fn find(process: &Process, space: &AddressSpace) -> Result<Option<String>> {
 /// Like [`find`], ignoring the holders in `harmless`.
 pub fn find_except(process: &Process, space: &AddressSpace, harmless: &[&str]) -> Result<Option<String>> {
     let holder_of = |name: &str| holder_named(name).filter(|holder| !harmless.contains(holder));
-    for (index, path) in descriptors(process, "fd")?.into_iter().enumerate() {
-        if index == MAX_DESCRIPTORS {
-            return Ok(Some(format!("more than {MAX_DESCRIPTORS} descriptors, one perhaps of a device")));
-        }
+    // Who receives from a socket of AF_XDP has mapped its rings (net/xdp/xsk.c).
+    let has_rings = space.mappings().iter().any(|mapping| mapping.name.starts_with("socket:"));
+    let mut found = None;
+    let are_all = each_descriptor(process, "fd", &mut |path| {
         // A descriptor that was closed meanwhile holds nothing through this process's table.
-        let Ok(link) = with_dac_capabilities(|| std::fs::read_link(&path)) else { continue };
+        let Ok(link) = with_dac_capabilities(|| std::fs::read_link(path)) else { return true };
         let link = link.to_string_lossy();
         // Packets are received into the process's own memory, which the kernel does not count as
         // pinned by it (net/xdp/xdp_umem.c).
-        if link.starts_with("socket:") && with_dac_capabilities(|| is_socket_of(&path, "XDP")) {
-            return Ok(Some("a socket of AF_XDP".to_owned()));
+        if has_rings && link.starts_with("socket:") && with_dac_capabilities(|| is_socket_of(path, "XDP")) {
+            found = Some("a socket of AF_XDP".to_owned());
+        } else if let Some(holder) = holder_of(&link) {
+            found = Some(format!("a descriptor of {holder}"));
         }
-        if let Some(holder) = holder_of(&link) {
-            return Ok(Some(format!("a descriptor of {holder}")));
-        }
+        found.is_none()
+    })?;
+    if found.is_some() {
+        return Ok(found);
+    }
+    if !are_all {
+        return Ok(Some(format!("more than {MAX_DESCRIPTORS} descriptors, one perhaps of a device")));
     }
     Ok(space.mappings().iter().find_map(|mapping| {
         let holder = holder_of(&mapping.name)?;
@@ -84,28 +90,38 @@ pub fn find_except(process: &Process, space: &AddressSpace, harmless: &[&str]) -
     }))
 }
 
-/// The files in `folder` (`fd` or `fdinfo`) of the first thread and of each thread that has
-/// descriptors of its own (CLONE_FILES of clone(2)); [`MAX_DESCRIPTORS`] and one more at most.
-fn descriptors(process: &Process, folder: &str) -> Result<Vec<PathBuf>> {
+/// Passes the files in `folder` (`fd` or `fdinfo`) of the first thread, and of each thread that has
+/// descriptors of its own (CLONE_FILES of clone(2)), to `visit` until it returns false. Returns
+/// whether all were passed: at most [`MAX_DESCRIPTORS`] are.
+fn each_descriptor(process: &Process, folder: &str, visit: &mut dyn FnMut(&Path) -> bool) -> Result<bool> {
     let pid = process.pid();
-    let mut paths: Vec<PathBuf> = Vec::new();
+    let mut count = 0;
     for tid in process.tasks()? {
-        if tid != pid && same_descriptors(pid, tid).unwrap_or(false) {
+        // Threads that cannot be compared count as sharing the table; ESRCH (3): it has ended.
+        let shares = || same_descriptors(pid, tid).unwrap_or_else(|error| error.raw_os_error() != Some(3));
+        if tid != pid && shares() {
             continue;
         }
         let name = if tid == pid { folder.to_owned() } else { format!("task/{tid}/{folder}") };
-        let entries = with_dac_capabilities(|| std::fs::read_dir(process.path(&name)));
-        let room = MAX_DESCRIPTORS + 1 - paths.len();
-        let listed: io::Result<Vec<PathBuf>> = entries
-            .and_then(|entries| entries.take(room).map(|entry| entry.map(|entry| entry.path())).collect());
-        match listed {
-            Ok(listed) => paths.extend(listed),
-            // The thread ended meanwhile.
-            Err(_) if tid != pid && process.task_stat(tid).is_err() => {}
+        let entries = match with_dac_capabilities(|| std::fs::read_dir(process.path(&name))) {
+            Ok(entries) => entries,
+            // It ended meanwhile, or is about to and has no descriptors any more.
+            Err(_) if tid != pid && !process.task_stat(tid).is_ok_and(|stat| stat.is_alive()) => continue,
             Err(source) => return Err(process.error(&name, source)),
+        };
+        for entry in entries {
+            count += 1;
+            let path = match entry {
+                Ok(entry) => entry.path(),
+                Err(_) if tid != pid => break,
+                Err(source) => return Err(process.error(&name, source)),
+            };
+            if count > MAX_DESCRIPTORS || !visit(&path) {
+                return Ok(false);
+            }
         }
     }
-    Ok(paths)
+    Ok(true)
 }
 
 /// O_DIRECT, in octal, in the flags of /proc/PID/fdinfo (x86-64).
@@ -114,11 +130,11 @@ const DIRECT: u64 = 0o40000;
 /// The mount ids of files open for direct I/O, with which devices write to memory.
 pub fn direct_mounts(process: &Process) -> Result<BTreeSet<u64>> {
     let mut mounts = BTreeSet::new();
-    for path in descriptors(process, "fdinfo")? {
-        let Ok(file) = with_dac_capabilities(|| File::open(path)) else { continue };
+    each_descriptor(process, "fdinfo", &mut |path| {
+        let Ok(file) = with_dac_capabilities(|| File::open(path)) else { return true };
         let mut text = Vec::new();
         if file.take(MAX_INFO_BYTES).read_to_end(&mut text).is_err() {
-            continue;
+            return true;
         }
         let text = String::from_utf8_lossy(&text);
         let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
@@ -127,7 +143,8 @@ pub fn direct_mounts(process: &Process) -> Result<BTreeSet<u64>> {
             // Linux >= 3.15 reports the mount; otherwise the id matches none.
             mounts.insert(field("mnt_id:").and_then(|number| number.parse().ok()).unwrap_or(u64::MAX));
         }
-    }
+        true
+    })?;
     Ok(mounts)
 }
 

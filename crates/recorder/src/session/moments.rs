@@ -187,7 +187,7 @@ impl Session<'_> {
             // The process is newer than the last check. Ends are handled when that is due.
             let has_all_events = self.tree.read_events(connector, at_us, &mut self.state.departed);
             if !has_all_events {
-                self.tree.search_all(at_us);
+                self.tree.search(at_us);
             }
         }
         // For a process that has ended meanwhile, the figures are its last ones: the first process

@@ -1,5 +1,5 @@
 //! The views of `holders`: what leaked, which roots retain the rest, which types it has, and which
-//! blocks pin free pages.
+//! blocks pin free memory.
 
 pub mod page;
 mod screen;
@@ -114,7 +114,7 @@ fn unattributed_part(found: &Holders) -> Option<String> {
     ))
 }
 
-/// The block that pins the most otherwise free pages, if these are worth mentioning.
+/// The block that pins the most otherwise free memory, if these are worth mentioning.
 fn pinning_block(found: &Holders) -> Option<String> {
     let least = (found.live.bytes / 10).max(MIN_PINNED_BYTES);
     let keeper = found.keepers.first().filter(|keeper| keeper.pins_bytes > least)?;

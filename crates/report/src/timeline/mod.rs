@@ -246,11 +246,16 @@ impl Timeline {
             self.cut.execs += 1;
             return;
         };
-        // One too many replaces the last.
+        // Beyond `MAX_EXECS`, an exec replaces the last one.
         let replaced = process.execs.last().filter(|_| process.execs.len() >= MAX_EXECS);
         let replaced = replaced.map_or(0, |last| names_bytes(&last.command, &last.executable));
         let bytes = names_bytes(&exec.command, &exec.executable);
-        let keeps = self.reserve(bytes.saturating_sub(replaced));
+        let kept = self.kept_bytes;
+        self.kept_bytes = kept.saturating_sub(replaced);
+        let keeps = self.reserve(bytes);
+        if !keeps {
+            self.kept_bytes = kept;
+        }
         let is_taken = keeps && self.process(exec.process).is_some_and(|process| process.take_exec(exec));
         self.cut.execs += u64::from(!is_taken);
     }
@@ -290,7 +295,10 @@ impl Timeline {
         let earlier = peaks.get(&ledger.process).copied().filter(|_| ledger.moment == Moment::Peak);
         let more_bytes = bytes.saturating_sub(earlier.map_or(0, |peak| peak.bytes));
         let has_place = earlier.is_some() || self.ledgers.len() < MAX_LEDGERS;
-        if !has_place || !self.reserve(more_bytes) {
+        // Ledgers at intervals leave room for those at peaks, marks and ends.
+        let most = if ledger.moment == Moment::Every { MAX_KEPT_BYTES / 4 * 3 } else { MAX_KEPT_BYTES };
+        let has_room = self.kept_bytes.saturating_add(more_bytes) <= most;
+        if !has_place || !has_room || !self.reserve(more_bytes) {
             self.cut.ledgers += 1;
             return;
         }

@@ -12,6 +12,7 @@ use strandline_claims::class::Slot;
 use strandline_claims::refinements::LARGE_BYTES;
 use strandline_claims::runtime::ReferenceHints;
 use strandline_process::memory::{Memory, word_at};
+use strandline_process::range::AddressRange;
 
 /// Limit on places outside the arenas that one worker keeps; further ones are not followed.
 const MAX_PLACES: usize = 1 << 21;
@@ -309,18 +310,19 @@ impl<'a> Census<'a> {
     }
 
     /// Ends an arena. `used` is its number of blocks in use; `None` if unknown.
-    pub fn end_arena(&mut self, used: Option<u64>) {
-        let first = std::mem::take(&mut self.first);
+    pub fn end_arena(&mut self, range: AddressRange, used: Option<u64>) {
+        if let (Some(holding), Some(_)) = (&mut self.counted.holding, used) {
+            holding.units.push(range);
+        }
         if let Some(used) = used.filter(|&used| used < MIN_OBJECTS_NOT_SPARSE) {
             self.counted.sparse_arenas += 1;
             self.counted.sparse_blocks += used;
-            for of in &first {
+            for of in &self.first {
                 if let Some(of) = self.of.get_mut(*of as usize) {
                     of.in_sparse_arenas += 1;
                 }
             }
         }
-        self.first = first;
         self.first.clear();
     }
 
@@ -563,7 +565,7 @@ impl<'a> Census<'a> {
 mod tests {
     use super::*;
     use crate::cpython::layout::RELEASES;
-    use strandline_process::range::{AddressRange, RangeSet};
+    use strandline_process::range::RangeSet;
 
     /// Memory of equal bytes.
     struct Filled(u8);
@@ -578,8 +580,7 @@ mod tests {
     #[test]
     fn values_near_address_0_have_no_prefix_below_it() {
         let outside = OutsideMemory::new([AddressRange::new(0, 1 << 16)], RangeSet::default());
-        let memory = Filled(0xf8);
-        let mut census = Census::new(&memory, &RELEASES[3], &outside);
+        let mut census = Census::new(&Filled(0xf8), &RELEASES[3], &outside);
         [0, 7, 8, 0xf0].into_iter().for_each(|word| census.values(word));
         assert!(census.tables.is_empty());
         census.values(0x1000);
@@ -589,8 +590,7 @@ mod tests {
     #[test]
     fn tables_outside_known_memory_cost_nothing() {
         let outside = OutsideMemory::new([AddressRange::new(0x1_0000, 0x2_0000)], RangeSet::default());
-        let memory = Filled(0);
-        let mut census = Census::new(&memory, &RELEASES[3], &outside).with_holding(true);
+        let mut census = Census::new(&Filled(0), &RELEASES[3], &outside).with_holding(true);
         for address in [0x1_0000, 0x5000_0000, u64::MAX - 15] {
             census.table(Table::new(address, 4096, 100));
         }

@@ -143,8 +143,6 @@ pub fn read(context: &Context<'_>, program: &Program, refinements: &Refinements)
     reading.holding = counted.holding.take();
     if let Some(holding) = &mut reading.holding {
         holding.object = Some(&rows::OBJECT);
-        let arenas = blocks.arenas.iter().flat_map(|arenas| &arenas.all);
-        holding.units = arenas.map(|arena| AddressRange { start: arena.start, end: arena.end }).collect();
         holding.units.sort_unstable();
         if !variables::find(context, &memory, program, release, holding) {
             let text = "not all modules of CPython could be read: no variable is named as a holder";

@@ -17,6 +17,7 @@ use strandline_claims::doubts::ReadProblems;
 use strandline_claims::runtime::Context;
 use strandline_process::buffer::ReadBuffer;
 use strandline_process::memory::{Memory, half_word_at, word_at};
+use strandline_process::range::AddressRange;
 
 /// Words of the bitmap of a pool's blocks; the largest pool has 1,021 of the smallest blocks.
 const BITMAP_WORDS: usize = 16;
@@ -147,7 +148,7 @@ impl<'a> Walker<'a> {
                 }
                 // A pool that could not be read may hold any number of blocks.
                 let used = (self.sums.doubts.damages == before.1).then(|| self.used() - before.0);
-                self.census.end_arena(used);
+                self.census.end_arena(AddressRange::new(arena.start, arena.end), used);
             }
             None => {
                 self.sums.doubts.note_damage(arena.start, self.resident(arena.pools, end));

@@ -142,7 +142,7 @@ fn constructor(
         let Some(number) = shapes.type_at(address) else { break None };
         if shapes.types().is_map(number) && chain.len() < MAX_STEPS {
             chain.push(address);
-            // No pointer, if it cannot be read.
+            // 0 is no pointer: the chain then ends without a name.
             word = address.checked_add(CONSTRUCTOR).and_then(|at| shapes.cache.word(at)).unwrap_or(0);
         } else if shapes.types().is_function(number) {
             let shared = address.checked_add(layout.shared).and_then(|at| shapes.cache.word(at));
@@ -152,7 +152,7 @@ fn constructor(
             break None;
         }
     };
-    // Without a name, too: each of many hidden classes would walk the chain again.
+    // Also that there is no name: otherwise each hidden class would walk the chain again.
     for address in chain {
         known.constructors.insert(address, name.clone());
     }

@@ -1,8 +1,6 @@
 //! V8's memory outside its heap that no allocator has: tables through which functions are called,
 //! and the blocks that Abseil's mutexes map for themselves.
 
-use std::time::Instant;
-
 use super::heap::Heaps;
 use super::layout::{
     ABSEIL_HEADER_BYTES, ABSEIL_MAGICS, DISPATCH_ENTRY_BYTES, DISPATCH_POINTER_SHIFT, SEGMENT_BYTES,
@@ -22,8 +20,8 @@ use strandline_process::range::{AddressRange, RangeSet};
 /// ones.
 const CHECKED_ENTRIES: usize = 8;
 const MIN_VALID_ENTRIES: usize = 2;
-/// Limit on Abseil's blocks in one mapping: each costs a read.
-const MAX_BLOCKS: usize = 4096;
+/// Limit on Abseil's blocks in all mappings: each costs a read.
+const MAX_BLOCKS: usize = 1 << 16;
 /// Largest dispatch table and code range (`src/common/globals.h`).
 const MAX_TABLE_BYTES: u64 = 512 << 20;
 
@@ -47,11 +45,9 @@ pub fn claim(
             && !mapping.permissions.execute
             && mapping.end - mapping.start <= MAX_TABLE_BYTES
     };
+    let mut blocks_left = MAX_BLOCKS;
     for mapping in context.space.mappings().iter().filter(is_candidate) {
-        if Instant::now() >= context.deadline {
-            return;
-        }
-        let end = abseil_end(&mut cache, mapping)
+        let end = abseil_end(&mut cache, mapping, &mut blocks_left)
             .or_else(|| is_dispatch_table(context, &mut cache, mapping, &objects).then_some(mapping.end));
         let range = end.map(|end| AddressRange::new(mapping.start, end));
         if let Some(range) = range.filter(|range| !claimed.overlaps(*range) && !taken.overlaps(*range)) {
@@ -62,9 +58,10 @@ pub fn claim(
 
 /// Returns the end of the blocks of Abseil's `LowLevelAlloc` that start with the mapping: each has
 /// its size and a number that depends on its address. `None` if there are none.
-fn abseil_end(cache: &mut PageCache<'_>, mapping: &Mapping) -> Option<u64> {
+fn abseil_end(cache: &mut PageCache<'_>, mapping: &Mapping, blocks_left: &mut usize) -> Option<u64> {
     let mut at = mapping.start;
-    for _ in 0..MAX_BLOCKS {
+    while *blocks_left > 0 {
+        *blocks_left -= 1;
         let Some((bytes, magic)) = cache.pair(at) else { break };
         let is_block = ABSEIL_MAGICS.iter().any(|own| own ^ at == magic);
         let end = at.checked_add(bytes).filter(|&end| {
