@@ -160,8 +160,7 @@ fn variables_of_python_pin_arenas() -> Outcome {
         }
         let first = &document["keepers"][0];
         let of_first = first["root"].as_u64().and_then(|root| document["roots"].get(root as usize));
-        if first["name"] != "cpython.object" || of_first.is_none_or(|root| root["name"] != "__main__.kept")
-        {
+        if first["name"] != "cpython.object" || of_first.is_none_or(|root| root["name"] != "__main__.kept") {
             return Err(format!("{first}").into());
         }
         Ok(())
