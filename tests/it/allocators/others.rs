@@ -364,7 +364,8 @@ fn a_collection_of_mimalloc_releases_the_predicted_bytes() -> Outcome {
             let mut subject = start(library, "any_heap", &[&seed.to_string(), most(seed), &keep, "align=0"])?;
             subject.ask(b'w')?;
             std::thread::sleep(Duration::from_millis(since_frees));
-            let done = json(&["reclaim", "--json", "--remedy", remedy, &subject.pid_text()])?;
+            let done =
+                json(&["reclaim", "--json", "--wait", "600", "--remedy", remedy, &subject.pid_text()])?;
             let is_done = ["done", "nothing_to_give_back"].iter().any(|outcome| done["outcome"] == *outcome);
             let case = format!("{} seed {seed}, {since_frees} ms after the frees", library.display());
             assert!(is_done, "{case}: {}", done["reason"]);

@@ -92,21 +92,13 @@ pub fn explain(pid: i32) -> Result<Value> {
     Ok(document)
 }
 
-/// Largest number of documents made until one has all parts.
-const MAX_ATTEMPTS: u32 = 30;
-
 /// Makes documents until one has all parts: on a busy machine strandline may lack the time for some
 /// parts, which a caveat reports.
 pub fn complete(mut make: impl FnMut() -> Result<Value>) -> Result<Value> {
-    let mut late = Value::Null;
-    for _ in 0..MAX_ATTEMPTS {
-        let document = make()?;
-        match late_caveat(&document) {
-            None => return Ok(document),
-            Some(caveat) => late.clone_from(caveat),
-        }
-    }
-    Err(format!("{MAX_ATTEMPTS} documents lack parts: {late}").into())
+    until(
+        "a document with all parts",
+        || Ok(Some(make()?).filter(|document| late_caveat(document).is_none())),
+    )
 }
 
 /// A caveat about time.
