@@ -48,7 +48,7 @@ impl<P> Programs<P> {
             if let Some(last) = readings.last_mut().filter(|_| is_late || index >= limit.max_programs) {
                 let text = format!(
                     "the process has more {} than strandline reads, or there was no time: this one and later ones \
-                     count as anonymous",
+                     count as anonymous, or for the allocator's rows",
                     limit.runtimes
                 );
                 last.caveats.push(Caveat::new(limit.code, path(program), None, text));

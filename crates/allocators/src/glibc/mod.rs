@@ -201,13 +201,13 @@ fn read_object(
     Ok(Some(reading))
 }
 
-/// Returns why a region was not walked completely.
-fn cause(context: &Context<'_>, owned: &ArenaRegion) -> HazardCause {
+/// Returns why a region was not walked completely; `is_late` if time ran out.
+fn cause(context: &Context<'_>, owned: &ArenaRegion, is_late: bool) -> HazardCause {
     if !overlapping(context.swapped, owned.region.range()).is_empty() {
         HazardCause::Swapped
     } else if is_reserved(context, owned) {
         HazardCause::Reserved
-    } else if Instant::now() >= context.deadline {
+    } else if is_late {
         HazardCause::TooSlow
     } else {
         HazardCause::Broken
@@ -264,16 +264,17 @@ impl Arenas<'_> {
         let (mut special, links) = self.thread_caches(parameters, reading);
         let targets: Vec<LinkTargets> =
             (0..self.arenas.len()).map(|index| self.link_targets(index)).collect();
+        let first_deadline = self.first_deadline();
         let contexts: Vec<WalkContext<'_>> =
-            self.contexts(&special, |owned| FastbinMode::Guess(&targets[owned.arena], links));
+            self.contexts(&special, |owned| FastbinMode::Guess(&targets[owned.arena], links), first_deadline);
         let mut walked = segments::walk(&contexts, self.context.threads, self.context.progress);
         drop(contexts);
         let to_redo = self.separate_fastbin_members(&targets, &mut special, &walked, reading);
-        let contexts: Vec<WalkContext<'_>> = self.contexts(&special, |_| FastbinMode::Known);
+        let contexts: Vec<WalkContext<'_>> =
+            self.contexts(&special, |_| FastbinMode::Known, self.context.deadline);
         let redone = in_order(to_redo.len(), self.context.threads, |item| {
             let PartIndex { region, part } = to_redo[item];
-            let claims = &walked[region].parts[part].claims;
-            Some(segments::walk_again(contexts[region], AddressRange::new(claims.start, claims.end)))
+            Some(segments::walk_again(contexts[region], &walked[region].parts[part]))
         });
         for (&PartIndex { region, part }, redone) in to_redo.iter().zip(redone) {
             if let Some(redone) = redone {
@@ -296,12 +297,19 @@ impl Arenas<'_> {
         walked.into_iter().zip(&contexts).map(|(parts, walk_context)| parts.sum(walk_context)).collect()
     }
 
+    /// Returns when the first walk has to end: if there are fastbins, the second can take as long.
+    fn first_deadline(&self) -> Instant {
+        let (now, until) = (Instant::now(), self.context.deadline);
+        let has_fast = self.arenas.iter().flat_map(|arena| &arena.fastbins).any(|&head| head != 0);
+        if has_fast { now + until.saturating_duration_since(now) / 2 } else { until }
+    }
+
     /// Returns the first inconsistent place of the heap. A differing sum alone is not one: then
     /// part of the heap was not found, and what matters is whether the call would go there.
     fn doubt(&self, walked: &[RegionTotals], reading: &Reading) -> Option<CallHazard> {
         let damaged = |(walked, owned): (&RegionTotals, &ArenaRegion)| {
             let at = walked.counts.first_damage?;
-            Some(CallHazard { at, cause: cause(self.context, owned) })
+            Some(CallHazard { at, cause: cause(self.context, owned, walked.counts.is_late) })
         };
         if let Some(doubt) = walked.iter().zip(self.regions).find_map(damaged) {
             return Some(doubt);
@@ -337,6 +345,7 @@ impl Arenas<'_> {
         &'a self,
         special: &'a [SpecialChunks],
         fast: impl Fn(&ArenaRegion) -> FastbinMode<'a>,
+        deadline: Instant,
     ) -> Vec<WalkContext<'a>> {
         let parts = self.regions.iter().zip(self.pages.iter().zip(special));
         let walk_context =
@@ -348,7 +357,7 @@ impl Arenas<'_> {
                 pages,
                 refinements: self.context.refinements,
                 keeps_blocks: self.context.collects_blocks,
-                deadline: self.context.deadline,
+                deadline,
             };
         parts.map(walk_context).collect()
     }
@@ -419,7 +428,7 @@ impl Arenas<'_> {
                 continue;
             };
             // If there was no time for all of the heap, some members were not met.
-            if Instant::now() < self.context.deadline {
+            if parts.iter().all(|index| !walked[index.region].parts[index.part].counts.is_late) {
                 add_broken_caveat(broken, "fastbins", reading);
             }
             let mut position = 0;
@@ -470,7 +479,7 @@ fn add_walked(
         reading.zero_runs.extend(pages.zero_runs());
         if walked.counts.damages > 0 {
             let at = walked.counts.first_damage.unwrap_or(region.start);
-            let (code, cause) = match cause(context, owned) {
+            let (code, cause) = match cause(context, owned, walked.counts.is_late) {
                 HazardCause::Swapped => {
                     ("heap_swapped", "parts of it are swapped out, and reading them would load them")
                 }

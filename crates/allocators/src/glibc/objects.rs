@@ -35,6 +35,8 @@ pub fn find(context: &Context<'_>) -> Vec<Object> {
         groups.iter().filter(|group| CLibrary::of_file(&group[0].name) == Some(CLibrary::Glibc)).collect();
     if chosen.is_empty() {
         chosen = groups.iter().collect();
+        // Files without code contain no malloc, and may take all of the bytes that are searched.
+        chosen.sort_by_key(|group| !group.iter().any(|mapping| mapping.permissions.execute));
     }
     let mut remaining_bytes = MAX_DATA_BYTES;
     let objects = chosen.into_iter().map(|group| object(context, group, &mut remaining_bytes));

@@ -69,9 +69,12 @@ pub fn walk(
         .enumerate()
         .flat_map(|(index, walk_context)| cut(index, walk_context, bytes))
         .collect();
+    // What was read counts only if there is time to join the segments, from the first one on.
+    let now = Instant::now();
     let segments = in_order(tasks.len(), threads, |task| {
         let Task { region, range } = tasks[task];
-        let segment = walk_segment(contexts[region], range);
+        let deadline = now + contexts[region].deadline.saturating_duration_since(now) / 8 * 7;
+        let segment = walk_segment(WalkContext { deadline, ..contexts[region] }, range);
         progress(range.len());
         segment
     });
@@ -122,7 +125,7 @@ fn walk_segment(walk_context: WalkContext<'_>, range: AddressRange) -> Segment {
     while !walker.is_done() && walker.position() < end && Instant::now() < walk_context.deadline {
         let remaining = end - walker.position();
         let part = walker.walk(PART_BYTES.min(remaining), 0);
-        if walker.gave_up() {
+        if walker.gave_up() || part.counts.is_late {
             break;
         }
         segment.end = part.claims.end;
@@ -201,13 +204,21 @@ impl RegionParts {
     }
 }
 
-/// Walks the part with the addresses `range` again, now that its special chunks are known. If the
-/// deadline passes, the whole part stays unread: which of its chunks are free is then unknown.
-pub fn walk_again(walk_context: WalkContext<'_>, range: AddressRange) -> Part {
-    let is_late = Instant::now() >= walk_context.deadline;
-    let part = (!is_late).then(|| walker_at(walk_context, range.start).walk(0, range.end));
-    let part = part.filter(|part| part.claims.end == range.end);
-    part.unwrap_or_else(|| Walker::new(walk_context, range.start).abandon(range.end))
+/// Walks `part` again, now that its special chunks are known. If the deadline passes, or passed in
+/// the walk of `part`, the whole part stays unread: which of its chunks are free is then unknown.
+pub fn walk_again(walk_context: WalkContext<'_>, part: &Part) -> Part {
+    let (start, end) = (part.claims.start, part.claims.end);
+    let mut is_late = part.counts.is_late || Instant::now() >= walk_context.deadline;
+    if !is_late {
+        let again = walker_at(walk_context, start).walk(0, end);
+        if again.claims.end == end {
+            return again;
+        }
+        is_late = again.counts.is_late;
+    }
+    let mut unread = Walker::new(walk_context, start).abandon(end);
+    unread.counts.is_late = is_late;
+    unread
 }
 
 /// Returns a walk from the boundary `at`. At the region's start it includes the metadata, without

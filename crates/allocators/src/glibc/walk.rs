@@ -120,7 +120,8 @@ impl<'a> Walker<'a> {
         self.gave_up
     }
 
-    /// Ends the walk, leaves the bytes up to `end` unread, and returns what was not returned yet.
+    /// Ends the walk after the deadline, leaves the bytes up to `end` unread, and returns what was not
+    /// returned yet.
     pub fn abandon(&mut self, end: u64) -> Part {
         self.leave_unread(end);
         self.walk(0, end)
@@ -130,6 +131,7 @@ impl<'a> Walker<'a> {
         self.run = None;
         let start = self.accumulator.cursor();
         self.counts.note_damage(start);
+        self.counts.is_late = true;
         self.counts.unread_bytes += end.saturating_sub(start);
         self.accumulator.claim_to(end, Class::Unread);
         self.done = true;

@@ -103,6 +103,8 @@ pub struct Counts {
     pub damages: u64,
     /// The first such place.
     pub first_damage: Option<u64>,
+    /// Whether a rest was left unread because the deadline had passed.
+    pub is_late: bool,
     /// Pages that a trim itself brings in (see `Walker::close_run`).
     pub touched_pages: u64,
     /// Resident bytes of the top that stay only because the trim threshold has grown (see
@@ -150,6 +152,7 @@ impl Counts {
         add_fields!(self, other: trailing_bytes, unread_bytes, damages, touched_pages);
         add_fields!(self, other: over_threshold_bytes, large_run_bytes, mmapped_chunks, mmapped_bytes);
         self.first_damage = self.first_damage.or(other.first_damage);
+        self.is_late |= other.is_late;
         self.refined.add(other.refined);
     }
 }

@@ -156,7 +156,9 @@ fn read(context: &Context<'_>, tree: &PageMap, layout: &'static Layout, taken: &
     reading.caveats.extend(huge_pages_caveat(tree, huge.resident_bytes));
     doubts.add_caveats(&mut reading.caveats, &ABOUT, "extents", &tree.name);
     reading.is_inconsistent = doubts.damages > 0;
-    let unmatched = (cached.items.len() as u64).saturating_sub(counts.matched_items);
+    // What was not read in time matches nothing.
+    let matched = if doubts.timed_out() { u64::MAX } else { counts.matched_items };
+    let unmatched = (cached.items.len() as u64).saturating_sub(matched);
     let (items, lists) = (("region", unmatched), ("bins of thread caches", cached.broken));
     reading.caveats.extend(unmatched_caveat(&ABOUT, &tree.name, items, lists));
     reading

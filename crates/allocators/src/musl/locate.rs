@@ -71,14 +71,29 @@ pub fn is_possible(space: &AddressSpace) -> bool {
     !candidates(space).is_empty()
 }
 
+/// The states of a process.
+pub struct FoundStates {
+    /// All that were found.
+    pub states: Vec<State>,
+    /// Name of the first file whose data was not searched completely before the deadline.
+    pub late_in: Option<String>,
+}
+
 /// Finds all states of a process.
-pub fn find(context: &Context<'_>) -> Vec<State> {
-    let mut states = Vec::new();
+pub fn find(context: &Context<'_>) -> FoundStates {
+    let mut found = FoundStates { states: Vec::new(), late_in: None };
     for group in candidates(context.space) {
-        let areas = static_data(&group).into_iter().filter_map(|range| first_area(context, range));
-        states.extend(areas.map(|area| state(context, group[0].name.clone(), &area)));
+        for range in static_data(&group) {
+            let (area, is_late) = first_area(context, range);
+            if let Some(area) = area {
+                found.states.push(state(context, group[0].name.clone(), &area));
+            }
+            if is_late {
+                found.late_in.get_or_insert_with(|| group[0].name.clone());
+            }
+        }
     }
-    states
+    found
 }
 
 /// The first area of metadata.
@@ -88,9 +103,10 @@ struct FirstArea {
     secret: u64,
 }
 
-/// Returns the first area if the state is in `range`.
-fn first_area(context: &Context<'_>, range: AddressRange) -> Option<FirstArea> {
-    let (mut found, mut candidates) = (None, 0_u64);
+/// Returns the first area if the state is in `range`, and whether the deadline passed before that was
+/// known.
+fn first_area(context: &Context<'_>, range: AddressRange) -> (Option<FirstArea>, bool) {
+    let (mut found, mut candidates, mut is_late) = (None, 0_u64, false);
     each_word(context, range, &mut |at, area| {
         // Most words are not the address of a page.
         if !area.is_multiple_of(PAGE_BYTES) || !is_resident(context, area) {
@@ -98,6 +114,7 @@ fn first_area(context: &Context<'_>, range: AddressRange) -> Option<FirstArea> {
         }
         candidates += 1;
         if candidates.is_multiple_of(DEADLINE_CHECK_INTERVAL) && Instant::now() >= context.deadline {
+            is_late = true;
             return false;
         }
         let Ok(secret) = context.memory.read_word(area) else { return true };
@@ -113,7 +130,7 @@ fn first_area(context: &Context<'_>, range: AddressRange) -> Option<FirstArea> {
         found = CONTEXT_LAYOUTS.iter().find(is_state).map(|_| FirstArea { address: area, secret });
         found.is_none()
     });
-    found
+    (found, is_late)
 }
 
 fn is_resident(context: &Context<'_>, page: u64) -> bool {

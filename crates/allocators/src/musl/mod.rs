@@ -13,9 +13,10 @@ pub mod locate;
 pub mod old;
 pub mod rows;
 
-use self::locate::State;
+use self::locate::{FoundStates, State};
 use strandline_claims::accumulator::{Class, OutOfOrder};
 use strandline_claims::allocator::{self, Context, FoundAllocator, Reading, Readings, read_each};
+use strandline_claims::caveat::Caveat;
 use strandline_claims::reader::{Evidence, FileName, HeapKind, ReaderInfo};
 use strandline_process::range::{AddressRange, RangeSet};
 
@@ -57,14 +58,18 @@ impl FoundAllocator for Musl {
     }
 
     fn read(&self, context: &Context<'_>) -> Result<Readings, OutOfOrder> {
-        let states = locate::find(context);
+        let FoundStates { states, late_in } = locate::find(context);
+        let text =
+            "not all static data was searched for musl's malloc in the time that a target may be stopped";
+        let late = late_in.map(|name| Caveat::new("musl_too_slow", name, None, text));
+        let caveats: Vec<Caveat> = late.into_iter().collect();
         if states.is_empty() {
             let readings =
                 read_each(context, old::find(context), |state, taken| old::read(context, state, taken));
-            return Ok((readings, Vec::new()));
+            return Ok((readings, caveats));
         }
         let readings = read_each(context, states, |state, taken| read(context, state, taken));
-        Ok((readings, Vec::new()))
+        Ok((readings, caveats))
     }
 }
 

@@ -40,6 +40,8 @@ pub struct Cached {
     pub threads: Vec<u64>,
     /// Number of invalid lists.
     pub broken: u64,
+    /// The first place that was not read because the deadline had passed.
+    pub late_at: Option<u64>,
     /// Bytes read from the target.
     pub bytes_read: u64,
 }
@@ -78,9 +80,10 @@ pub fn find(context: &Context<'_>, heap: &Heap, spans: &Spans) -> Cached {
         }
     }
     let results = in_order(lists.len(), context.threads, |list| read_list(context, lists[list]));
-    for ListObjects { objects, is_complete, bytes_read } in results {
+    for ListObjects { objects, is_broken, late_at, bytes_read } in results {
         cached.items.extend(objects);
-        cached.broken += u64::from(!is_complete);
+        cached.broken += u64::from(is_broken);
+        cached.late_at = cached.late_at.or(late_at);
         cached.bytes_read += bytes_read;
     }
     cached.items.sort_unstable();
@@ -92,8 +95,10 @@ pub fn find(context: &Context<'_>, heap: &Heap, spans: &Spans) -> Cached {
 #[derive(Default)]
 struct ListObjects {
     objects: Vec<CachedBlock>,
-    /// Whether all of them were read.
-    is_complete: bool,
+    /// Whether it ended too early.
+    is_broken: bool,
+    /// The object at which the deadline passed.
+    late_at: Option<u64>,
     bytes_read: u64,
 }
 
@@ -102,16 +107,19 @@ fn read_list(context: &Context<'_>, list: List) -> ListObjects {
     // A small cache, as there are many lists.
     let mut cache = PageCache::with_capacity(context.memory, 32);
     let mut objects = Vec::new();
-    let mut at = list.first;
+    let (mut at, mut late_at) = (list.first, None);
     for index in 0..list.length {
-        let is_late = index.is_multiple_of(DEADLINE_CHECK_INTERVAL) && Instant::now() >= context.deadline;
-        let next = if at.is_multiple_of(8) && !is_late { cache.word(at) } else { None };
+        if index.is_multiple_of(DEADLINE_CHECK_INTERVAL) && Instant::now() >= context.deadline {
+            late_at = Some(at);
+            break;
+        }
+        let next = if at.is_multiple_of(8) { cache.word(at) } else { None };
         let Some(next) = next else { break };
         objects.push(CachedBlock { address: at, class: list.class.into() });
         at = next;
     }
-    let is_complete = objects.len() as u64 == list.length;
-    ListObjects { objects, is_complete, bytes_read: cache.bytes_read }
+    let is_broken = late_at.is_none() && objects.len() as u64 != list.length;
+    ListObjects { objects, is_broken, late_at, bytes_read: cache.bytes_read }
 }
 
 /// Returns the lists of all transfer caches; each slot of a cache has a list of one batch.
@@ -123,7 +131,7 @@ fn transfer_lists(context: &Context<'_>, heap: &Heap, spans: &Spans, cached: &mu
             break;
         }
         if Instant::now() >= context.deadline {
-            cached.broken += 1;
+            cached.late_at.get_or_insert(head);
             break;
         }
         let mut bytes = [0; CENTRAL_BYTES];
@@ -164,7 +172,11 @@ fn thread_lists(context: &Context<'_>, heap: &Heap, spans: &Spans, cached: &mut 
     let mut seen = HashSet::new();
     let mut bytes = vec![0; CACHE_LISTS_BYTES + CACHE_LINKS_BYTES];
     while let Some(at) = pending.pop() {
-        if cached.threads.len() >= MAX_CACHES || Instant::now() >= context.deadline {
+        if Instant::now() >= context.deadline {
+            cached.late_at.get_or_insert(at);
+            break;
+        }
+        if cached.threads.len() >= MAX_CACHES {
             cached.broken += 1;
             break;
         }

@@ -124,6 +124,7 @@ fn read(context: &Context<'_>, heap: &Heap, taken: &RangeSet) -> Reading {
     let own = metadata::find(context, heap, &spans, &cached, taken);
     let mut doubts = spans.walk.doubts.clone();
     doubts.add(&counts.doubts);
+    cached.late_at.into_iter().for_each(|at| doubts.note_timeout(at));
     let mut reading = Reading { rows: Some(&rows::BLOCKS), claims, ..Reading::default() };
     let are_released = claims::free_spans_are_released(context, &spans.all);
     let is_released = |span: &&Span| are_released && span.location == SpanState::Normal;
@@ -148,7 +149,9 @@ fn read(context: &Context<'_>, heap: &Heap, taken: &RangeSet) -> Reading {
     reading.bytes_read = spans.walk.bytes_read + counts.bytes_read + cached.bytes_read;
     doubts.add_caveats(&mut reading.caveats, &ABOUT, "spans", &heap.name);
     reading.is_inconsistent = doubts.damages > 0;
-    let unmatched = (cached.items.len() as u64).saturating_sub(counts.matched_items);
+    // What was not read in time matches nothing.
+    let matched = if doubts.timed_out() { u64::MAX } else { counts.matched_items };
+    let unmatched = (cached.items.len() as u64).saturating_sub(matched);
     let (items, lists) = (("object", unmatched), ("lists of caches", cached.broken));
     reading.caveats.extend(unmatched_caveat(&ABOUT, &heap.name, items, lists));
     reading

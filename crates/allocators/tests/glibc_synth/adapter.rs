@@ -1,6 +1,7 @@
 //! Presents a fabricated heap to the reader as a stopped process, and counts what it reads.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use strandline_allocators::glibc;
 use strandline_claims::accumulator::Sums;
@@ -76,6 +77,11 @@ impl FrozenProcess {
         for counter in [&self.bytes_read, &self.calls, &self.absent_reads] {
             counter.store(0, Ordering::Relaxed);
         }
+        self.read_from(self, threads, Instant::now() + Duration::from_secs(600))
+    }
+
+    /// Reads its heaps from `memory` until `deadline`.
+    pub fn read_from(&self, memory: &dyn Memory, threads: usize, deadline: Instant) -> Vec<Reading> {
         let (space, bad) = AddressSpace::parse(self.maps.as_bytes());
         assert_eq!(bad, 0, "{}", self.maps);
         let resident = |range: AddressRange| {
@@ -83,8 +89,8 @@ impl FrozenProcess {
             runs.into_iter().map(AddressRange::from).collect()
         };
         let context = Context {
-            memory: self,
-            whole_memory: self,
+            memory,
+            whole_memory: memory,
             space: &space,
             resident: &resident,
             fs_bases: &self.fs_bases,
@@ -95,7 +101,7 @@ impl FrozenProcess {
             swapped: &[],
             reserved: &[],
             refinements: None,
-            deadline: std::time::Instant::now() + std::time::Duration::from_secs(600),
+            deadline,
             collects_blocks: true,
             checks_free_lists: true,
             cell_bytes: Some(0x4000),

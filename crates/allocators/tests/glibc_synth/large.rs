@@ -10,8 +10,9 @@ use strandline_allocators::glibc::walk_context::{FastbinMode, Region, RegionKind
 use strandline_claims::accumulator::AccumulatedPart;
 use strandline_claims::range::RangePages;
 use strandline_process::memory::Memory;
+use strandline_synth::{Recipe, Version, fabricate};
 
-use crate::adapter::PAGE;
+use crate::adapter::{FrozenProcess, PAGE};
 
 const BASE: u64 = 0x5555_5400_0000;
 /// Six segments and a half.
@@ -214,4 +215,52 @@ fn a_search_for_chunks_ends_at_the_deadline() {
     assert!(parts.bytes_read < 8 << 20, "{} bytes read", parts.bytes_read);
     let walked = parts.sum(&walk_context).unwrap();
     assert_eq!((walked.counts.unread_bytes, walked.sums.resident.total()), (BYTES, BYTES));
+}
+
+/// The memory of a process; each large read that touches `slow_from..end` takes `delay`.
+struct SlowMemory<'a> {
+    process: &'a FrozenProcess,
+    slow_from: u64,
+    end: u64,
+    delay: Duration,
+}
+
+impl Memory for SlowMemory<'_> {
+    fn read_some(&self, address: u64, buffer: &mut [u8]) -> usize {
+        let read_end = address.saturating_add(buffer.len() as u64);
+        let is_walk = buffer.len() > 16 * PAGE as usize;
+        if is_walk && address < self.end && read_end > self.slow_from {
+            std::thread::sleep(self.delay);
+        }
+        self.process.read_some(address, buffer)
+    }
+}
+
+#[test]
+fn what_was_read_before_the_deadline_counts() {
+    let heap = fabricate(&Recipe {
+        chunks: 6000,
+        threads: 1,
+        secondary_heaps: 0,
+        foreign_sbrk: false,
+        break_moved: false,
+        mmapped_pieces: 0,
+        mmapped: 0,
+        ..Recipe::from_seed(Version::V2_36, 11)
+    });
+    let (start, end) = (heap.recipe.places.heap, heap.system_break);
+    let bytes = end - start;
+    assert!(bytes > 8 << 20, "{bytes} bytes of heap");
+    let process = FrozenProcess::of(&heap);
+    // The heads of the fastbins are in the last third, which is not read completely.
+    let limit = Duration::from_secs(4);
+    let memory = SlowMemory { process: &process, slow_from: end - bytes / 3, end, delay: limit / 16 };
+    let readings = process.read_from(&memory, 1, Instant::now() + limit);
+    let caveats = &readings[0].caveats;
+    let late = caveats.iter().find(|caveat| caveat.code == "heap_too_slow");
+    let unread = late.and_then(|late| late.bytes).unwrap_or(0);
+    assert!(unread > 0 && unread < bytes / 2, "{unread} bytes unread of {bytes}: {caveats:?}");
+    assert!(
+        caveats.iter().all(|caveat| !["heap_damaged", "free_list_broken"].contains(&caveat.code.as_str()))
+    );
 }

@@ -135,6 +135,8 @@ pub fn read(context: &Context<'_>, program: &Program, refinements: &Refinements)
     };
     let memory = batch::CountingMemory::new(context.memory);
     let blocks = ObjectMemory::find(context, &memory, program, release);
+    // Before the census, which may take all of the time.
+    let collectors = collector::find(&memory, program, release, context.deadline);
     let outside = outside_memory(context, &blocks);
     let walk = Walk { context, memory: &memory, release, outside: &outside, object };
     let (sums, mut counted) = walk.all(program, &blocks, refinements, slots, &mut reading);
@@ -169,7 +171,7 @@ pub fn read(context: &Context<'_>, program: &Program, refinements: &Refinements)
         let text = "no object was found in the blocks in use: they count as cpython.block, and their types are not known";
         reading.caveats.push(Caveat::new("cpython_no_objects", program.path.clone(), None, text));
     }
-    details.collectors = collector::find(&memory, program, release, context.deadline);
+    details.collectors = collectors;
     reading.facts.set_details(ABOUT.name, &details);
     add_remedies(context, release, &mut reading);
     reading.bytes_read = memory.bytes();

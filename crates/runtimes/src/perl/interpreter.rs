@@ -177,7 +177,7 @@ impl<'a> Reader<'a> {
         let over = Instant::now() > self.context.deadline;
         let late = !roots_whole || survey.arenas_left > 0 || (!keys_whole && over);
         let sums = CaveatInputs { census: &census, late, keys_damaged: !keys_whole && !over, arena_bytes };
-        self.fill_facts(arenas, roots, survey, &sums, found);
+        self.fill_facts(arenas, roots, survey, sums, found);
     }
 
     /// Follows the chains of keys; false if some keys were not reached.
@@ -257,7 +257,7 @@ impl<'a> Reader<'a> {
         arenas: &Arenas,
         roots: PadFindings,
         mut survey: SurveySums,
-        sums: &CaveatInputs<'_>,
+        mut sums: CaveatInputs<'_>,
         found: &mut Found,
     ) {
         let others = globals::claim_globals(
@@ -279,11 +279,13 @@ impl<'a> Reader<'a> {
         let mut names = Names::new(PageCache::new(self.memory), self.release, arenas.main_cv);
         let mut kept = roots.kept;
         kept.extend(others);
-        found.named =
+        let (named, is_late) =
             retained::list_largest(self.context, self.slots, &mut pages, &mut names, kept, retained);
+        found.named = named;
+        sums.late |= is_late;
         facts.subs.names_replaced = names.replaced;
         let left_out = roots.left_out + survey.others_left_out + sums.census.subs_left_out;
-        add_caveats(&arenas.id, &survey, left_out, sums, found);
+        add_caveats(&arenas.id, &survey, left_out, &sums, found);
     }
 }
 

@@ -164,11 +164,17 @@ pub fn read(context: &Context<'_>, programs: &[locate::Program], refinements: &R
         let text = "the process has more Perls than strandline reads: this one and later ones count for the allocator's rows";
         reading.caveats.push(Caveat::new("perl_left_out", program.path.clone(), None, text));
     }
+    let mut found: Vec<interpreter::Found> = Vec::new();
     for program in programs.iter().take(MAX_PROGRAMS) {
         // A program may hold one Perl and have loaded another.
         let release = program.release().unwrap_or(release);
         let reader = interpreter::Reader::new(context, &memory, release, refinements, slots);
-        read_program(&reader, program, &mut reading, &mut perl);
+        read_program(&reader, program, &mut reading, &mut perl, &mut found);
+    }
+    for of_interpreter in found {
+        reading.caveats.extend(of_interpreter.caveats);
+        reading.named_blocks.extend(of_interpreter.named);
+        perl.interpreters.push(of_interpreter.facts);
     }
     if perl.interpreters.is_empty() {
         let text = "no interpreter was found: Perl may not have started";
@@ -190,11 +196,14 @@ fn read_program(
     program: &locate::Program,
     reading: &mut Reading,
     perl: &mut Perl,
+    found: &mut Vec<interpreter::Found>,
 ) {
     let &interpreter::Reader { context, memory, release, .. } = reader;
     // Two files may lead to one interpreter: a library that is loaded beside the program's own perl
-    // has not set its key, and that number may be the program's key.
-    let known: HashSet<String> = perl.interpreters.iter().map(|one| one.id.clone()).collect();
+    // has not set its key, and that number may be the program's key. If the layout of that library
+    // does not fit the interpreter, the program's own does.
+    let read = found.iter().filter(|one| one.facts.read);
+    let known: HashSet<String> = read.map(|one| one.facts.id.clone()).collect();
     let is_new = |anchor: &locate::InterpreterLocation| {
         anchor.interpreter.is_none_or(|address| !known.contains(&format!("{address:#x}")))
     };
@@ -215,9 +224,10 @@ fn read_program(
     reading.facts.found_by.clone_from(&program.path);
     for anchor in anchors.iter().filter(|anchor| is_new(anchor)) {
         let of_interpreter = reader.read(anchor);
-        reading.caveats.extend(of_interpreter.caveats);
-        reading.named_blocks.extend(of_interpreter.named);
-        perl.interpreters.push(of_interpreter.facts);
+        if anchor.interpreter.is_some() {
+            found.retain(|one| one.facts.read || one.facts.id != of_interpreter.facts.id);
+        }
+        found.push(of_interpreter);
     }
 }
 

@@ -15,7 +15,7 @@ use strandline_process::pages::{PAGE_BYTES, page_of, page_up};
 pub const MAX_LISTED: usize = 4096;
 
 /// Fills in `top`, `top_left_out` and `page_bytes` of `retained` from the large buffers, and
-/// returns the rows of the listed ones.
+/// returns the rows of the listed ones, and whether time ran out: then `page_bytes` lacks others.
 pub fn list_largest(
     context: &Context<'_>,
     slots: Slots,
@@ -23,7 +23,7 @@ pub fn list_largest(
     names: &mut Names<'_>,
     mut kept: Vec<Kept>,
     retained: &mut Retained,
-) -> Vec<Named> {
+) -> (Vec<Named>, bool) {
     kept.sort_unstable_by_key(|kept| (std::cmp::Reverse(kept.bytes), kept.head));
     let (listed, others) = kept.split_at(kept.len().min(MAX_LISTED));
     let mut rows = Vec::new();
@@ -36,14 +36,16 @@ pub fn list_largest(
         rows.push(Named { pointer, bytes, slot, holder: of.holder.clone() });
         retained.top.push(of);
     }
+    let mut is_late = false;
     for buffer in others {
         retained.top_left_out.add(buffer.bytes);
         // Hostile buffers may each span all of memory.
-        if Instant::now() < context.deadline {
+        is_late = is_late || Instant::now() >= context.deadline;
+        if !is_late {
             retained.page_bytes += whole_pages(context, pages, buffer);
         }
     }
-    rows
+    (rows, is_late)
 }
 
 fn named(names: &mut Names<'_>, kept: &Kept, page_bytes: u64) -> facts::Buffer {

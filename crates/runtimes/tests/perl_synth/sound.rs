@@ -83,6 +83,21 @@ fn an_interpreter_that_two_files_lead_to_is_read_once() {
 }
 
 #[test]
+fn an_interpreter_is_read_with_the_layout_that_fits_it() {
+    let perl = fabricate_perl(&PerlRecipe::from_seed(4));
+    let mut subject = Subject::of(&perl, Build::Threads);
+    // A library of another release, first in memory, whose key was not set.
+    let variables = Variables::Interpreters { current: 0, key: Some(perl.variables.thr_key) };
+    let path = "/usr/lib/libperl.so.5.18".to_owned();
+    subject.programs.insert(0, Program { path, version: Some([5, 18, 0]), variables });
+    let read = subject.read(1);
+    assert_eq!(read.perl().interpreters.len(), 1);
+    assert!(read.main().is_some_and(|main| main.read), "{:?}", read.reading.caveats);
+    assert_eq!(read.reading.facts.found_by, "/usr/bin/perl");
+    assert!(read.reading.caveats.iter().all(|caveat| caveat.code != "perl_damaged"));
+}
+
+#[test]
 fn large_perls_are_read_in_few_reads() {
     let recipe = PerlRecipe { seed: 1, values: 60_000, subs: 50, depth: 20, max_string_bytes: 100 };
     let perl = fabricate_perl(&recipe);
