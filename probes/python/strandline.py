@@ -5,7 +5,7 @@
     strandline run -o cache.strandline -- python3 program.py
 
 Without strandline (no STRANDLINE_MARK_FD in the environment) a mark is a call that returns at once. With
-it, the first mark imports `_socket` and `fcntl`; each is a handful of system calls plus the time that
+it, the module imports `_socket`, `fcntl` and `select`; a mark is a handful of system calls plus the time that
 strandline takes for its sample, and what it allocates is freed when it returns. Figures: docs/probes.md.
 
 CPython 3.6 or later, Linux, no dependencies. Threads take turns, and so do processes of one tree; the GIL
@@ -16,6 +16,18 @@ child: pass pass_fds=[int(os.environ["STRANDLINE_MARK_FD"])] where the child is 
 
 import _thread
 import os
+
+_socket = None
+try:
+    if "STRANDLINE_MARK_FD" in os.environ:
+        # Not at the first mark: the child of a fork during another thread's import would wait for that thread
+        # for ever (CPython's locks of modules).
+        import atexit
+        import fcntl
+        import select
+        import _socket
+except ImportError:
+    pass
 
 __all__ = ["mark"]
 
@@ -65,7 +77,7 @@ def mark(name):
                 state.looked = True
             if state.on:
                 state.on = _is_ours(state) and _send(state, _line(name))
-        except (OSError, ImportError) as error:
+        except OSError as error:
             if not _is_own(error):
                 raise
             state.on = False
@@ -90,17 +102,12 @@ def _look(state):
     """Whether there is a strandline to talk to: the number, above the standard descriptors, of a stream
     socket of the local kind."""
     value = os.environb.get(b"STRANDLINE_MARK_FD", b"")
-    if not value.isdigit() or len(value) > 9 or int(value) < 3:
+    if _socket is None or not value.isdigit() or len(value) > 9 or int(value) < 3:
         return False
     state.fd = int(value)
     state.file = _identity(state.fd)
     if state.file is None:
         return False
-    global _socket, fcntl
-    import _socket
-    import atexit
-    import fcntl
-
     # os.write could raise SIGPIPE. The object does not own its descriptor, and so must never be destroyed with
     # it: it is kept, and lets go at the end.
     state.socket = socket = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, state.fd)
@@ -167,8 +174,6 @@ def _exchange(state, line):
 
 
 def _wait(fd, events):
-    import select
-
     poll = select.poll()
     poll.register(fd, events)
     poll.poll()

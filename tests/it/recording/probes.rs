@@ -365,6 +365,19 @@ fn cpython() -> Outcome {
     check(here!(), &Folder::new("probes-python")?, &program)
 }
 
+/// A child has no other threads: a mark in it must not wait for what another thread imports.
+#[test]
+fn cpython_marks_in_a_child_forked_during_the_first_mark() -> Outcome {
+    if !has(here!(), &[]) {
+        return Ok(());
+    }
+    let program = Program::new(&[&python()?, &below("tests/subjects/probes/fork_in_import.py")]);
+    let served = serve(&Folder::new("probes-python-fork")?, "serve", &program, &[])?;
+    assert_eq!(served.run.status, Some(7), "{}", served.run.summary());
+    assert_eq!(served.names(), ["first", "child", "after"]);
+    Ok(())
+}
+
 #[test]
 fn lisp() -> Outcome {
     if !has(here!(), &["sbcl"]) {
