@@ -440,7 +440,7 @@ impl WatchedProcess {
     fn take_ledger(&self, request: Request) -> LedgerResult {
         let mut state = self.state();
         let State::Active(watch) = &*state else {
-            drop(state);
+            // The state stays locked: a watch that began meanwhile would find the process traced.
             return take_ledger(request, false, &self.shared);
         };
         let (result, continued) = watch.take_ledger(request);
