@@ -3,6 +3,7 @@
  *   filtered every thread under a filter like a container's
  *   dispatch Syscall User Dispatch (its system calls may become signals), not active
  *   watched  an open userfaultfd
+ *   apart    an open userfaultfd of a thread with its own descriptors (CLONE_FILES of unshare)
  *   locked   a block of 1 MiB locked in memory
  *   freed    1 MiB given up with MADV_FREE
  *   ring     an io_uring
@@ -18,6 +19,16 @@
 #include <linux/io_uring.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
+
+static pthread_barrier_t is_open;
+
+static void *opens_apart(void *unused) {
+  (void)unused;
+  if (unshare(CLONE_FILES) || syscall(SYS_userfaultfd, O_CLOEXEC) < 0) _exit(7);
+  pthread_barrier_wait(&is_open);
+  for (;;) pause();
+  return 0;
+}
 
 int main(int count, char **values) {
   if (count != 2) return 2;
@@ -37,6 +48,10 @@ int main(int count, char **values) {
     if (prctl(PR_SET_SYSCALL_USER_DISPATCH, PR_SYS_DISPATCH_ON, 0, 0, &selector)) return 7;
   } else if (!strcmp(values[1], "watched")) {
     if (syscall(SYS_userfaultfd, O_CLOEXEC) < 0) return 7;
+  } else if (!strcmp(values[1], "apart")) {
+    pthread_t thread;
+    if (pthread_barrier_init(&is_open, 0, 2) || pthread_create(&thread, 0, opens_apart, 0)) return 7;
+    pthread_barrier_wait(&is_open);
   } else if (!strcmp(values[1], "ring")) {
     static struct io_uring_params parameters;
     if (syscall(SYS_io_uring_setup, 8, &parameters) < 0) return 7;

@@ -305,6 +305,7 @@ fn a_harmful_snapshot_is_refused_and_memory_missing_in_a_copy_is_read() -> Outco
         ("seccomp", "a seccomp filter that may not let clone through", "seccomp filters"),
         ("dispatch", "Syscall User Dispatch", "Syscall User Dispatch and a kernel that says so (6.4)"),
         ("watched", "userfaultfd", "a userfaultfd for this user"),
+        ("apart", "userfaultfd", "a userfaultfd for this user"),
         ("huge", "hugetlb", "reserved huge pages (vm.nr_hugepages)"),
         ("few", "RLIMIT_NPROC", "a second user"),
     ];
