@@ -63,6 +63,13 @@ impl HeapIndex {
         let address = part.range.start + ((place - part.first) << self.shift);
         (address < part.range.end).then_some(AddressRange::new(address, part.range.end))
     }
+
+    /// Returns the addresses of up to `count` places from one on, in its part.
+    pub fn some_from(&self, place: u64, count: u64) -> Option<AddressRange> {
+        let rest = self.rest_from(place)?;
+        let end = rest.start.saturating_add(count.saturating_mul(1 << self.shift));
+        Some(AddressRange::new(rest.start, end.min(rest.end)))
+    }
 }
 
 /// A bitmap of places, set by several threads at once.

@@ -130,7 +130,7 @@ pub struct Order<'a> {
     pub sort: Column,
     /// Whether the order is reversed.
     pub is_reversed: bool,
-    /// Only rows with this in their name, group or id; all rows if it is empty.
+    /// Only rows with this in their name or group, or as their id; all rows if it is empty.
     pub filter: &'a str,
 }
 
@@ -147,7 +147,7 @@ pub fn arrange(
             survey.processes.iter().map(|one| of_process(one, history, ledgers.get(&one.key))).collect()
         }
     };
-    // Sorting is stable: equal rows stay sorted by RSS.
+    // Sorting is stable: equal rows stay sorted by RSS, or by its reverse.
     match order.sort {
         Column::Pid => rows.sort_by_key(|row| (row.pid, Reverse(row.processes))),
         Column::Rss => rows.sort_by_key(|row| Reverse(row.rss_bytes)),

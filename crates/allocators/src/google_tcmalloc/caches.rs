@@ -25,6 +25,8 @@ const MAX_CACHES: usize = 1 << 16;
 const DEADLINE_CHECK_INTERVAL: u64 = 1024;
 /// Maximum groups of processors with their own transfer caches.
 const MAX_SHARDS: usize = 256;
+/// Limit on unused shards in a row.
+const MAX_UNUSED_SHARDS: usize = 32;
 /// Maximum addresses where an array of transfer caches may begin; each is tried with each stride.
 const MAX_CANDIDATES: usize = 4096;
 
@@ -58,7 +60,7 @@ pub struct Cached {
     pub processor_bytes: u64,
     /// Bytes of objects in thread caches.
     pub thread_bytes: u64,
-    /// Invalid lists and objects.
+    /// Invalid lists, objects listed twice, and what was over a limit.
     pub broken: u64,
     /// Pages that hold structures.
     pub structures: BTreeSet<u64>,
@@ -71,6 +73,7 @@ pub fn find(context: &Context<'_>, heap: &Heap) -> Cached {
     let cache = PageCache::new(context.memory);
     let mut reader = Reader { context, heap, cache, cached: Cached::default(), objects: Vec::new() };
     reader.read_transfer_caches();
+    reader.read_sharded_caches();
     reader.read_processor_caches();
     reader.read_thread_caches();
     let Reader { cache, mut cached, objects, .. } = reader;
@@ -162,7 +165,6 @@ impl Reader<'_> {
                 .map(|before| heap.statics.word(at.wrapping_sub(before)));
             self.read_slots(SlotInfo::new(info), slots, class, CacheKind::Transfer);
         }
-        self.read_sharded_caches();
     }
 
     /// Reads the objects in the slots at `slots_address`.
@@ -210,8 +212,16 @@ impl Reader<'_> {
             if self.deadline_passed() {
                 return;
             }
+            let mut unused = 0;
             for shard in 0..MAX_SHARDS as u64 {
                 let place = shards.saturating_add(layout::SHARD_BYTES * shard);
+                // A shard has no caches before its first use (`InitShard`,
+                // `tcmalloc/transfer_cache.h`).
+                if unused < MAX_UNUSED_SHARDS && self.cache.pair(place) == Some((0, 0)) {
+                    unused += 1;
+                    continue;
+                }
+                unused = 0;
                 let array =
                     self.cache.word(place).filter(|array| !seen.contains(array) && seen.len() < MAX_SHARDS);
                 let classes =
@@ -233,7 +243,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Returns the address of the first class in the array of one shard; every element has its
+    /// Returns the address of the class of element 0 in the array of one shard; each element has its
     /// class at the same offset.
     fn first_class_of_shard(&mut self, array: u64, class_count: usize) -> Option<u64> {
         if array == 0 || !array.is_multiple_of(layout::LINE_BYTES) || array >= USER_ADDRESS_END {
@@ -253,8 +263,8 @@ impl Reader<'_> {
     /// Reads the per-CPU caches: static data holds the address of the first, `stopped_` and
     /// `begins_`.
     fn read_processor_caches(&mut self) {
-        let words: Vec<StaticWord> = self.heap.statics.words().collect();
-        for StaticWord { at, value: word } in words {
+        let heap = self.heap;
+        for StaticWord { at, value: word } in heap.statics.words() {
             let (shift, slabs) = (word & SLAB_SHIFT_BITS, word & !SLAB_SHIFT_BITS);
             if !layout::SLAB_SHIFTS.contains(&shift)
                 || !slabs.is_multiple_of(PAGE_BYTES)
@@ -262,8 +272,9 @@ impl Reader<'_> {
             {
                 continue;
             }
-            let word_after = |offset: u64| self.heap.statics.word(at + offset);
-            let is_mapped = |at: u64| self.context.space.find(at).is_some_and(is_mapped_memory);
+            let word_after = |offset: u64| heap.statics.word(at + offset);
+            let context = self.context;
+            let is_mapped = |at: u64| context.space.find(at).is_some_and(is_mapped_memory);
             let stopped = word_after(layout::SLAB_STOPPED);
             if !is_mapped(slabs) || !is_mapped(stopped) {
                 continue;

@@ -122,8 +122,11 @@ fn read(context: &Context<'_>, heap: &Heap, taken: &RangeSet) -> Reading {
     reading.bytes_read = bytes_read.into_iter().sum();
     doubts.add_caveats(&mut reading.caveats, &ABOUT, "spans and huge pages", &heap.name);
     reading.is_inconsistent = doubts.damages > 0;
-    let unmatched = (cached.items.len() as u64).saturating_sub(counts.matched_items);
-    let (items, lists) = (("object", unmatched), ("lists of caches", cached.broken));
+    // What was not read in time matches nothing.
+    let (matched, broken) =
+        if doubts.timed_out() { (u64::MAX, 0) } else { (counts.matched_items, cached.broken) };
+    let unmatched = (cached.items.len() as u64).saturating_sub(matched);
+    let (items, lists) = (("object", unmatched), ("lists of caches", broken));
     reading.caveats.extend(unmatched_caveat(&ABOUT, &heap.name, items, lists));
     reading
 }

@@ -18,28 +18,28 @@ pub fn facts(
     let sum = |kind: fn(&ClassTotals) -> Regions| -> u64 {
         counts.classes.values().map(|class| kind(class).bytes).sum()
     };
-    let pages = |state: fn(&ArenaBytes) -> u64| -> u64 { counts.arenas.values().map(state).sum() };
-    let base: u64 = blocks.iter().map(|block| block.used_bytes).sum();
+    let arena_bytes = |state: fn(&ArenaBytes) -> u64| -> u64 { counts.arenas.values().map(state).sum() };
+    let base_bytes: u64 = blocks.iter().map(|block| block.used_bytes).sum();
     let live_blocks = counts.classes.values().map(|class| class.live.count).sum();
     let mut allocator = Allocator {
         name: "jemalloc".to_owned(),
         found_by: format!("map of extents in {} (laid out as in {})", tree.name, layout.releases),
         read: true,
-        arenas: counts.arenas.iter().map(|(&number, bytes)| arena(number, bytes)).collect(),
         ..Allocator::default()
     };
     if is_whole {
+        allocator.arenas = counts.arenas.iter().map(|(&number, bytes)| arena(number, bytes)).collect();
         allocator.live_bytes = Some(sum(|class| class.live));
         allocator.live_blocks = Some(live_blocks);
         allocator.cached_bytes = Some(sum(|class| class.cached));
         allocator.free_bytes = Some(sum(|class| class.free));
-        allocator.metadata_bytes = Some(base + sum(|class| class.own));
+        allocator.metadata_bytes = Some(base_bytes + sum(|class| class.own));
         allocator.own = figures(&[
             ("stats.allocated", sum(|class| class.live) + sum(|class| class.cached) + sum(|class| class.own)),
-            ("stats.active", pages(|arena| arena.active)),
-            ("stats.retained", pages(|arena| arena.retained)),
-            ("stats.arenas.4096.pdirty", pages(|arena| arena.dirty) / PAGE_BYTES),
-            ("stats.arenas.4096.pmuzzy", pages(|arena| arena.muzzy) / PAGE_BYTES),
+            ("stats.active", arena_bytes(|arena| arena.active)),
+            ("stats.retained", arena_bytes(|arena| arena.retained)),
+            ("stats.arenas.4096.pdirty", arena_bytes(|arena| arena.dirty) / PAGE_BYTES),
+            ("stats.arenas.4096.pmuzzy", arena_bytes(|arena| arena.muzzy) / PAGE_BYTES),
         ]);
         allocator.size_classes = counts.classes.iter().map(size_class).collect();
     }

@@ -11,15 +11,16 @@ use strandline_process::group::files::{CachedFile, Files};
 use super::facts::{GroupExplanation, GroupRow};
 use super::parts::{self, Estimates, Part, Parts};
 use super::processes::{GroupProcesses, OneProcess};
-use super::shares::{Basis, Want, fill};
+use super::shares::{Basis, Want, share_out};
 use crate::facts::{State, Totals};
 
-/// Files of a kind, and processes, with their own rows; smaller files are summed by folder.
+/// Maximum files of a kind with their own rows; smaller ones are summed by folder.
 const MAX_FILE_ROWS: usize = 50;
-/// The smallest file with its own row, as a part of its kind.
+/// A file has its own row if it has at least this fraction of its kind: 1/200.
 const MIN_FILE_DIVISOR: u64 = 200;
-/// Folders of a kind with rows; the others are summed.
+/// Maximum folders of a kind with rows; the others are summed.
 const MAX_FOLDER_ROWS: usize = 50;
+/// Maximum processes with their own rows; the smaller ones are summed.
 const MAX_PROCESS_ROWS: usize = 1000;
 
 /// Name and state of all rows that a group's ledger may have, beside those of processes.
@@ -58,10 +59,10 @@ pub(super) fn fill_in(explanation: &mut GroupExplanation, inputs: &Inputs<'_>) {
     sort(&mut rows);
     explanation.totals = totals(&rows);
     explanation.rows = rows;
-    explanation.caveats.extend(about(&parts));
+    explanation.caveats.extend(caveats_about(&parts));
 }
 
-fn about(parts: &Parts) -> Vec<Caveat> {
+fn caveats_about(parts: &Parts) -> Vec<Caveat> {
     let mut caveats = Vec::new();
     if parts.excess > 0 {
         caveats.push(Caveat::new("counters_exceed_charge", "memory.stat", Some(parts.excess),
@@ -95,7 +96,7 @@ fn anonymous(rows: &mut Vec<GroupRow>, bytes: u64, inputs: &Inputs<'_>, caveats:
         bytes: one.anonymous(),
     };
     let wants: Vec<Want> = all.iter().map(want).collect();
-    let (shares, left) = fill(bytes, &wants);
+    let (shares, left) = share_out(bytes, &wants);
     let known = wants.iter().filter(|want| want.basis == Basis::Sampled);
     let wanted = known.fold(0_u64, |sum, want| sum.saturating_add(want.bytes));
     // A difference due to batched counters or the time between two reads is no finding.
@@ -116,7 +117,9 @@ fn anonymous(rows: &mut Vec<GroupRow>, bytes: u64, inputs: &Inputs<'_>, caveats:
     }
     let smaller: u64 = shares.iter().skip(MAX_PROCESS_ROWS).sum();
     let count = all.len().saturating_sub(MAX_PROCESS_ROWS);
-    rows.push(row(&parts::ANON, format!("{count} smaller processes"), smaller));
+    let plural = if count == 1 { "" } else { "es" };
+    let holder = format!("{} smaller process{plural}", thousands(count as u64));
+    rows.push(row(&parts::ANON, holder, smaller));
     rows.push(row(&parts::ELSEWHERE, parts::ELSEWHERE.holder.to_owned(), left));
 }
 
@@ -173,7 +176,7 @@ struct FileName<'a> {
 /// The rows of a kind: the largest by file, the others by folder.
 fn of_files(rows: &mut Vec<GroupRow>, kind: RowRef, bytes: u64, files: &[OfFile<'_>]) {
     let wants: Vec<Want> = files.iter().map(|of| of.want).collect();
-    let (shares, left) = fill(bytes, &wants);
+    let (shares, left) = share_out(bytes, &wants);
     // Hard links and mount namespaces may give two files one name.
     let mut by_name: BTreeMap<FileName<'_>, u64> = BTreeMap::new();
     for (of, share) in files.iter().zip(&shares).filter(|(_, share)| **share > 0) {

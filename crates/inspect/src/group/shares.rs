@@ -21,7 +21,7 @@ pub(super) struct Want {
 
 /// Divides `whole` among `wants`, the better known first; returns what each gets and what is left.
 /// Those of one basis that want more than there is get equal parts of what they want.
-pub(super) fn fill(whole: u64, wants: &[Want]) -> (Vec<u64>, u64) {
+pub(super) fn share_out(whole: u64, wants: &[Want]) -> (Vec<u64>, u64) {
     let mut shares = vec![0; wants.len()];
     let mut left = whole;
     for basis in [Basis::Sampled, Basis::Used, Basis::Visible] {
@@ -79,10 +79,10 @@ mod tests {
             want(Basis::Used, 40),
             want(Basis::Visible, 50),
         ];
-        assert_eq!(fill(1000, &wants), (vec![50, 30, 40, 50], 830));
-        assert_eq!(fill(80, &wants), (vec![5, 30, 40, 5], 0));
-        assert_eq!(fill(10, &wants), (vec![0, 10, 0, 0], 0));
-        assert_eq!(fill(7, &[]), (vec![], 7));
+        assert_eq!(share_out(1000, &wants), (vec![50, 30, 40, 50], 830));
+        assert_eq!(share_out(80, &wants), (vec![5, 30, 40, 5], 0));
+        assert_eq!(share_out(10, &wants), (vec![0, 10, 0, 0], 0));
+        assert_eq!(share_out(7, &[]), (vec![], 7));
     }
 
     proptest! {

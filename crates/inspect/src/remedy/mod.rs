@@ -1,11 +1,10 @@
 //! Releases memory in a running process, without harm to the process.
 //!
-//! [`malloc_trim`] makes one thread call that function, [`purge`] the function of another
-//! allocator; [`notify`] a function of a runtime; [`zero_pages`] releases pages that contain only
-//! zeros; other remedies are applied by the reader they belong to. These four use
-//! [`strandline_process::call`], which makes a call
-//! that looks like a signal handler to the kernel: if strandline dies at any instant, the process
-//! runs on by itself. `docs/safety.md` describes each step and what was tried. Predictions are made
+//! [`malloc_trim`] has one thread call `malloc_trim(0)`, [`purge`] a function of another allocator,
+//! [`notify`] one of a runtime; [`zero_pages`] releases pages that contain only zeros. These four
+//! use [`strandline_process::call`], whose call looks to the kernel like a signal handler: if
+//! strandline dies at any instant, the process runs on by itself. Other remedies are applied by the
+//! reader they belong to. `docs/safety.md` describes each step and what was tried. Predictions are made
 //! by the ledger, not here.
 
 pub mod call;

@@ -107,8 +107,8 @@ impl Status {
             "SigCgt" => self.caught = u64::from_str_radix(value, 16).ok(),
             "Seccomp" => self.seccomp = number(value),
             "NSpid" => {
-                self.namespace_pids =
-                    value.split_whitespace().take(MAX_NAMESPACES).map_while(|n| n.parse().ok()).collect();
+                let pids = value.split_whitespace().take(MAX_NAMESPACES).map(|pid| pid.parse().ok());
+                self.namespace_pids = pids.collect::<Option<_>>().unwrap_or_default();
             }
             "voluntary_ctxt_switches" => self.voluntary_switches = number(value),
             "nonvoluntary_ctxt_switches" => self.involuntary_switches = number(value),

@@ -138,7 +138,12 @@ fn table(view: &GroupView<'_>, surface: Surface) -> Vec<String> {
     let rows: Vec<Vec<String>> = view.lines.iter().map(row).collect();
     let mut lines = vec![String::new()];
     lines.extend(table_lines(lay_out(&head, &rows, head.len() - 2, surface.columns), surface));
-    lines.push(format!("the peak was at {:.3} s; {LIMIT} is the limit", seconds_of(view.peak_us)));
+    let limit = match view.group.limits.iter().filter_map(|step| step.bytes).min() {
+        Some(limit) if limit <= view.most_bytes => format!("; {LIMIT} is the limit"),
+        Some(limit) => format!("; the limit of {} is above the picture", bytes(limit)),
+        None => String::new(),
+    };
+    lines.push(format!("the peak was at {:.3} s{limit}", seconds_of(view.peak_us)));
     lines
 }
 

@@ -9,7 +9,6 @@
 //! only if at this instant the only reference to an object is in a vector register, or points into
 //! the object. If anything cannot be read, there is no result.
 
-use std::ops::RangeInclusive;
 use std::rc::Rc;
 use std::time::Instant;
 
@@ -114,7 +113,7 @@ pub fn live(
             bytes: ReadBuffer::new(WINDOW_BYTES),
             at: 0,
             got: 0,
-            block: 0..=0,
+            block: AddressRange::default(),
         },
         bytes: 0,
         areas: Areas { all: &heap.areas, last: 0, bytes: vec![0; heap.areas.len()] },
@@ -202,9 +201,8 @@ impl Trace<'_> {
     fn block(&mut self, block: usize) {
         const WORDS: u64 = PLACES_PER_BLOCK / 64;
         let first = block as u64 * PLACES_PER_BLOCK;
-        let address = |place: u64| self.places.rest_from(place).map(|rest| rest.start);
-        let last = address(first + PLACES_PER_BLOCK - 1).unwrap_or(u64::MAX);
-        self.window.block = address(first).unwrap_or(0)..=last;
+        // The block may go on in another part of the heap, far away: that is read on demand.
+        self.window.block = self.places.some_from(first, PLACES_PER_BLOCK).unwrap_or_default();
         // A linked list may run up or down.
         let mut is_upward = true;
         loop {
@@ -341,17 +339,19 @@ struct Window<'a> {
     bytes: ReadBuffer,
     at: u64,
     got: usize,
-    /// First and last address of the current block, which is read at once; other memory is read
-    /// only on demand.
-    block: RangeInclusive<u64>,
+    /// The current block, which is read at once; other memory is read only on demand.
+    block: AddressRange,
 }
 
 impl Window<'_> {
     /// Returns the bytes at an address, at most a quarter of the window.
     fn bytes_at(&mut self, address: u64, bytes: usize) -> Option<&[u8]> {
-        let (first, last) = (*self.block.start(), *self.block.end());
-        if !self.has(address, bytes) && self.block.contains(&address) {
-            self.read(first, (last - first).saturating_add(HEAD_BYTES as u64));
+        let block = self.block;
+        if !self.has(address, bytes) && block.contains(address) {
+            // A block of widely aligned objects is larger than the window.
+            let half = WINDOW_BYTES as u64 / 2;
+            let from = block.start + (address - block.start) / half * half;
+            self.read(from, (block.end - from).saturating_add(HEAD_BYTES as u64));
         }
         if !self.has(address, bytes) {
             self.read(address, bytes as u64);
