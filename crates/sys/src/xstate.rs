@@ -37,7 +37,8 @@ mod tests {
     fn the_avx_state_follows_the_header() {
         assert_eq!(component_offset(0), None, "x87 is no component of the extended area");
         if std::arch::is_x86_feature_detected!("avx") {
-            // The upper halves of the YMM registers, behind the 512-byte legacy area and the header.
+            // The upper halves of the YMM registers, behind the 512-byte legacy area and the
+            // header.
             assert_eq!(component_offset(2), Some(576));
         }
     }

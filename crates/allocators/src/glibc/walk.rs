@@ -120,8 +120,8 @@ impl<'a> Walker<'a> {
         self.gave_up
     }
 
-    /// Ends the walk after the deadline, leaves the bytes up to `end` unread, and returns what was not
-    /// returned yet.
+    /// Ends the walk after the deadline, leaves the bytes up to `end` unread, and returns what was
+    /// not returned yet.
     pub fn abandon(&mut self, end: u64) -> Part {
         self.leave_unread(end);
         self.walk(0, end)

@@ -243,8 +243,8 @@ impl Reader<'_> {
         }
     }
 
-    /// Returns the address of the class of element 0 in the array of one shard; each element has its
-    /// class at the same offset.
+    /// Returns the address of the class of element 0 in the array of one shard; each element has
+    /// its class at the same offset.
     fn first_class_of_shard(&mut self, array: u64, class_count: usize) -> Option<u64> {
         if array == 0 || !array.is_multiple_of(layout::LINE_BYTES) || array >= USER_ADDRESS_END {
             return None;

@@ -103,8 +103,8 @@ struct FirstArea {
     secret: u64,
 }
 
-/// Returns the first area if the state is in `range`, and whether the deadline passed before that was
-/// known.
+/// Returns the first area if the state is in `range`, and whether the deadline passed before that
+/// was known.
 fn first_area(context: &Context<'_>, range: AddressRange) -> (Option<FirstArea>, bool) {
     let (mut found, mut candidates, mut is_late) = (None, 0_u64, false);
     each_word(context, range, &mut |at, area| {

@@ -4,8 +4,8 @@
 //! [`notify`] one of a runtime; [`zero_pages`] releases pages that contain only zeros. These four
 //! use [`strandline_process::call`], whose call looks to the kernel like a signal handler: if
 //! strandline dies at any instant, the process runs on by itself. Other remedies are applied by the
-//! reader they belong to. `docs/safety.md` describes each step and what was tried. Predictions are made
-//! by the ledger, not here.
+//! reader they belong to. `docs/safety.md` describes each step and what was tried. Predictions are
+//! made by the ledger, not here.
 
 pub mod call;
 pub mod choose;

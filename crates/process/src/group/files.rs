@@ -334,8 +334,8 @@ fn sort(files: &mut [CachedFile]) {
     files.sort_by(|a, b| b.cached_bytes.cmp(&a.cached_bytes).then_with(|| a.path.cmp(&b.path)));
 }
 
-/// What the page cache holds of a file of `size` bytes; the other fields are empty. By cachestat(2),
-/// else by mincore(2), which does not distinguish written pages.
+/// What the page cache holds of a file of `size` bytes; the other fields are empty. By
+/// cachestat(2), else by mincore(2), which does not distinguish written pages.
 fn count_cached(file: &File, size: u64) -> io::Result<CachedFile> {
     let bytes = |pages: u64| pages.saturating_mul(PAGE_BYTES);
     let counted = |cached, dirty, writeback| CachedFile {
