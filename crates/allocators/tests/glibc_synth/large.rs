@@ -254,7 +254,7 @@ fn what_was_read_before_the_deadline_counts() {
     let process = FrozenProcess::of(&heap);
     // The heads of the fastbins are in the last third, which is not read completely.
     let limit = Duration::from_secs(8);
-    let memory = SlowMemory { process: &process, slow_from: end - bytes / 3, end, delay: limit / 4 };
+    let memory = SlowMemory { process: &process, slow_from: end - bytes / 3, end, delay: limit / 16 };
     let readings = process.read_from(&memory, 1, Instant::now() + limit);
     let caveats = &readings[0].caveats;
     let late = caveats.iter().find(|caveat| caveat.code == "heap_too_slow");
