@@ -96,7 +96,7 @@ impl ReaderInfo {
     setters! {
         "Sets the names of the files that it is mapped from." files(evidence.files: &'static [FileName]),
         "Sets the names of executables." executables(evidence.executables: &'static [FileName]),
-        "Sets the symbols that only it defines." symbols(evidence.symbols: &'static [&'static str]),
+        "Sets the symbols of the executable that only it defines." symbols(evidence.symbols: &'static [&'static str]),
         "Sets the section that only it has." section(evidence.section: Option<&'static str>),
         "Sets the strings that it contains." strings(evidence.strings: &'static [(char, &'static str)]),
         "Sets the function that returns its version." version(evidence.version: fn(&Match<'_>) -> Option<String>),
@@ -126,7 +126,7 @@ pub struct Evidence {
     pub files: &'static [FileName],
     /// Names of executables, for those without a distinctive symbol.
     pub executables: &'static [FileName],
-    /// Symbols that only a file containing it defines.
+    /// Symbols that only an executable containing it defines; libraries are not searched.
     pub symbols: &'static [&'static str],
     /// Symbols from which its version is read.
     pub version_symbols: &'static [&'static str],

@@ -32,7 +32,7 @@ const fn named<R>(about: &'static ReaderInfo) -> Entry<R> {
 }
 
 /// Allocators, in the order in which their evidence is checked.
-pub static ALLOCATORS: [Entry<allocator::Reader>; 15] = [
+pub static ALLOCATORS: &[Entry<allocator::Reader>] = &[
     Entry { about: &glibc::ABOUT, reader: Some(&glibc::READER) },
     Entry { about: &jemalloc::ABOUT, reader: Some(&jemalloc::READER) },
     Entry { about: &tcmalloc::ABOUT, reader: Some(&tcmalloc::READER) },
@@ -51,7 +51,7 @@ pub static ALLOCATORS: [Entry<allocator::Reader>; 15] = [
 ];
 
 /// Runtimes, in the order in which their evidence is checked.
-pub static RUNTIMES: [Entry<runtime::Reader>; 28] = [
+pub static RUNTIMES: &[Entry<runtime::Reader>] = &[
     Entry { about: &perl::ABOUT, reader: Some(&perl::READER) },
     Entry { about: &sbcl::ABOUT, reader: Some(&sbcl::READER) },
     Entry { about: &go::ABOUT, reader: Some(&go::READER) },

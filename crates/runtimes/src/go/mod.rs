@@ -91,7 +91,7 @@ impl Found for Programs<Program> {
     }
 }
 
-/// Reads one Go runtime. `taken` are the ranges that other runtimes claimed.
+/// Reads one Go runtime. `taken` are the ranges that those before it claimed.
 pub fn read(context: &Context<'_>, program: &Program, taken: &RangeSet) -> Reading {
     let facts = Runtime {
         name: "go".to_owned(),
