@@ -3,7 +3,7 @@
 
 use strandline_inspect::facts::{Explanation, RemedyKind, Row, State};
 use strandline_inspect::group::facts::GroupExplanation;
-use strandline_inspect::group::ledgers::LEAST_PART;
+use strandline_inspect::group::ledgers::MIN_PROCESS_DIVISOR;
 use strandline_inspect::group::rows::legend;
 use strandline_inspect::ledger::rows;
 
@@ -164,7 +164,7 @@ impl Subject {
     /// hold little of the charge do not get.
     fn value_of_group(&self, group: &GroupExplanation, has_ledgers: bool) -> Option<u64> {
         let totals = &group.totals;
-        let least = group.cgroup.current_bytes / LEAST_PART;
+        let least = group.cgroup.current_bytes / MIN_PROCESS_DIVISOR;
         let held = |pid: i32| {
             let rows = group.rows.iter().filter(|row| row.pid == Some(pid));
             rows.fold(0, |sum: u64, row| sum.saturating_add(row.bytes))

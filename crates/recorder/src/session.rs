@@ -102,7 +102,7 @@ struct State {
     /// When samples were last taken.
     last_us: u64,
     next_events_us: u64,
-    /// Searches for children still to be made because events were lost.
+    /// Number of searches for children to make because events were lost.
     searches_left: u32,
     /// Whether process events are being handled, which must not be entered again.
     is_handling_events: bool,

@@ -21,8 +21,8 @@ pub const SEARCH_EVERY: Duration = Duration::from_millis(10);
 const YOUNG: Duration = Duration::from_secs(1);
 /// Maximum number of threads of a process that one look at it covers.
 const MAX_TASKS: usize = 64;
-/// Searches for children after the kernel has dropped events: as each covers a part of the threads,
-/// they reach 1,024 of each process.
+/// Number of searches for children after the kernel has dropped events. Each covers a part of the
+/// threads; together they cover 1,024 of each process.
 pub const SEARCHES_AFTER_LOSS: u32 = 32;
 /// Maximum number of attempts to list the threads of a process while they change.
 const MAX_LISTS: u32 = 10;
@@ -330,7 +330,7 @@ impl Tree {
     }
 }
 
-/// Up to `MAX_TASKS` of the threads: half of them the oldest, the others in turn.
+/// Returns up to `MAX_TASKS` of the threads: half of them the oldest, the others in turn.
 fn threads_of_turn(tids: &[i32], turn: usize) -> Vec<i32> {
     const PART: usize = MAX_TASKS / 2;
     let (oldest, others) = tids.split_at(tids.len().min(PART));

@@ -21,8 +21,8 @@ const MAX_ANSWER_LINES: usize = 7;
 const MAX_ROWS: usize = 10;
 const MAX_FOLDED: usize = 2;
 const MAX_REMEDIES: usize = 3;
-/// Rows below 1/`LEAST_PART` of the charge are summed.
-const LEAST_PART: u64 = 200;
+/// Rows below 1/`MIN_ROW_DIVISOR` of the charge are summed.
+const MIN_ROW_DIVISOR: u64 = 200;
 
 /// The screen, with a final newline.
 pub fn screen(explanation: &GroupExplanation, verbose: bool, surface: Surface) -> String {
@@ -113,7 +113,7 @@ fn states(processes: &[GroupProcess], surface: Surface) -> Vec<String> {
 
 /// What gives memory back, with what to type.
 fn remedies(explanation: &GroupExplanation) -> Vec<Release> {
-    let least = explanation.cgroup.current_bytes / LEAST_PART;
+    let least = explanation.cgroup.current_bytes / MIN_ROW_DIVISOR;
     let is_useful = |remedy: &&GroupRemedy| remedy.predicted_bytes.is_none_or(|size| size > least);
     let group = clean(&explanation.target.arguments);
     let release = |remedy: &GroupRemedy| {
@@ -141,7 +141,7 @@ fn rows(explanation: &GroupExplanation, all: bool, surface: Surface) -> Vec<Stri
 }
 
 fn large_rows(rows: &[GroupRow], whole: u64) -> Vec<Vec<String>> {
-    let least = whole / LEAST_PART;
+    let least = whole / MIN_ROW_DIVISOR;
     // Workers hold much the same: the rows of their ledgers are added up.
     let (of_ledgers, mut lines): (Vec<Folded<'_>>, Vec<Folded<'_>>) =
         rows.iter().map(Folded::of).partition(|line| line.is_of_ledger());

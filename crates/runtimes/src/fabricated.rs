@@ -109,7 +109,7 @@ pub fn with_pointers_maximized(image: &Image, mut look: impl FnMut(Image)) {
     };
     let places: Vec<u64> =
         ranges.iter().flat_map(|range| (range.start..range.end).step_by(8)).filter(leads).collect();
-    assert!(!places.is_empty(), "no word is a pointer");
+    assert!(places.len() > 50, "{}", places.len());
     for at in places.iter().step_by(places.len().div_ceil(max_images)) {
         let mut damaged = image.clone();
         damaged.put_word(*at, u64::MAX);

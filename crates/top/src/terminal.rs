@@ -102,7 +102,7 @@ impl Screen {
         let news = Arc::new(EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?);
         let before = panic::take_hook();
         panic::set_hook(Box::new(move |info| {
-            // A panic of the thread that reads processes is its answer: the table stays.
+            // If the thread that reads processes panics, the table stays and shows that.
             if thread::current().name() == Some("main") {
                 let _ = ratatui::try_restore();
                 before(info);

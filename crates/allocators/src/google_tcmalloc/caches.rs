@@ -25,7 +25,7 @@ const MAX_CACHES: usize = 1 << 16;
 const DEADLINE_CHECK_INTERVAL: u64 = 1024;
 /// Maximum groups of processors with their own transfer caches.
 const MAX_SHARDS: usize = 256;
-/// Limit on unused shards in a row.
+/// Maximum consecutive shards without caches.
 const MAX_UNUSED_SHARDS: usize = 32;
 /// Maximum addresses where an array of transfer caches may begin; each is tried with each stride.
 const MAX_CANDIDATES: usize = 4096;

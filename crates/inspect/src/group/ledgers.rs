@@ -26,14 +26,14 @@ pub struct LedgerOptions<'a> {
     pub progress: &'a dyn Fn(usize, usize),
 }
 
-/// Processes that hold no more than 1/`LEAST_PART` of the charge are not read.
-pub const LEAST_PART: u64 = 1000;
+/// Processes that hold no more than 1/`MIN_PROCESS_DIVISOR` of the charge are not read.
+pub const MIN_PROCESS_DIVISOR: u64 = 1000;
 /// Maximum number of caveats of one ledger that are kept.
 const MAX_CAVEATS: usize = 2;
 
 /// Takes the ledgers of the processes of `explanation` and puts their rows in place.
 pub fn add_ledgers(explanation: &mut GroupExplanation, options: &LedgerOptions<'_>) {
-    let least = explanation.cgroup.current_bytes / LEAST_PART;
+    let least = explanation.cgroup.current_bytes / MIN_PROCESS_DIVISOR;
     let held = held_by_process(&explanation.rows);
     let mut all = std::mem::take(&mut explanation.processes);
     let chosen = |one: &GroupProcess| held.get(&one.pid).is_some_and(|&bytes| bytes > least);

@@ -14,6 +14,7 @@ use strandline_process::group::{Group, Hierarchy};
 
 use super::advice::Advice;
 use super::facts::{GroupExplanation, GroupProcess, GroupTarget};
+use super::ledgers::MIN_PROCESS_DIVISOR;
 use super::{MEMORY_RECLAIM, MEMORY_RECLAIM_FILE, explain_group};
 use crate::facts::{Outcome, Reclamation};
 use crate::remedy::{ReclaimOptions, reclaim};
@@ -70,9 +71,6 @@ pub struct ProcessReclamation {
     pub stopped_seconds: Option<f64>,
 }
 
-/// Processes below 1/`LEAST_PART` of the charge are not reclaimed.
-const LEAST_PART: u64 = 1000;
-
 /// Applies a remedy to a group. Without one, the call that releases most is made in each process.
 ///
 /// # Errors
@@ -115,7 +113,7 @@ fn by_calls(
     progress: &dyn Fn(usize, usize),
     answer: &mut GroupReclamation,
 ) {
-    let least = before.cgroup.current_bytes / LEAST_PART;
+    let least = before.cgroup.current_bytes / MIN_PROCESS_DIVISOR;
     let held = |one: &GroupProcess| one.pss_anonymous_bytes.or(one.anonymous_bytes).unwrap_or(0);
     let chosen: Vec<&GroupProcess> = before.processes.iter().filter(|one| held(one) > least).collect();
     for (index, one) in chosen.iter().enumerate() {

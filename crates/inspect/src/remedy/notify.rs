@@ -182,9 +182,7 @@ impl Obstacle {
         match self {
             Self::Collection => "its heap is being collected, or an earlier request is not done yet",
             Self::BusyOwner => "the heap's own thread was busy or blocked, not waiting in its event loop",
-            Self::UnreadableCode => {
-                "code on the stack of the heap's own thread is in more files than are loaded"
-            }
+            Self::UnreadableCode => "the stack of the heap's own thread has code of too many files",
         }
     }
 }

@@ -62,7 +62,8 @@ pub fn find(process: &Process, space: &AddressSpace) -> Result<Option<String>> {
 /// Like [`find`], ignoring the holders in `harmless`.
 pub fn find_except(process: &Process, space: &AddressSpace, harmless: &[&str]) -> Result<Option<String>> {
     let holder_of = |name: &str| holder_named(name).filter(|holder| !harmless.contains(holder));
-    // Who receives from a socket of AF_XDP has mapped its rings (net/xdp/xsk.c).
+    // A process that receives from a socket of AF_XDP has mapped the socket's rings
+    // (net/xdp/xsk.c).
     let has_rings = space.mappings().iter().any(|mapping| mapping.name.starts_with("socket:"));
     let mut found = None;
     let are_all = each_descriptor(process, "fd", &mut |path| {
@@ -97,7 +98,7 @@ fn each_descriptor(process: &Process, folder: &str, visit: &mut dyn FnMut(&Path)
     let pid = process.pid();
     let mut count = 0;
     for tid in process.tasks()? {
-        // Threads that cannot be compared count as sharing the table; ESRCH (3): it has ended.
+        // A thread that cannot be compared counts as sharing the table; ESRCH (3): it has ended.
         let shares = || same_descriptors(pid, tid).unwrap_or_else(|error| error.raw_os_error() != Some(3));
         if tid != pid && shares() {
             continue;
@@ -105,7 +106,7 @@ fn each_descriptor(process: &Process, folder: &str, visit: &mut dyn FnMut(&Path)
         let name = if tid == pid { folder.to_owned() } else { format!("task/{tid}/{folder}") };
         let entries = match with_dac_capabilities(|| std::fs::read_dir(process.path(&name))) {
             Ok(entries) => entries,
-            // It ended meanwhile, or is about to and has no descriptors any more.
+            // The thread has ended, or is ending and has closed its descriptors.
             Err(_) if tid != pid && !process.task_stat(tid).is_ok_and(|stat| stat.is_alive()) => continue,
             Err(source) => return Err(process.error(&name, source)),
         };

@@ -296,8 +296,8 @@ impl Timeline {
         let more_bytes = bytes.saturating_sub(earlier.map_or(0, |peak| peak.bytes));
         let has_place = earlier.is_some() || self.ledgers.len() < MAX_LEDGERS;
         // Ledgers at intervals leave room for those at peaks, marks and ends.
-        let most = if ledger.moment == Moment::Every { MAX_KEPT_BYTES / 4 * 3 } else { MAX_KEPT_BYTES };
-        let has_room = self.kept_bytes.saturating_add(more_bytes) <= most;
+        let max_bytes = if ledger.moment == Moment::Every { MAX_KEPT_BYTES / 4 * 3 } else { MAX_KEPT_BYTES };
+        let has_room = self.kept_bytes.saturating_add(more_bytes) <= max_bytes;
         if !has_place || !has_room || !self.reserve(more_bytes) {
             self.cut.ledgers += 1;
             return;

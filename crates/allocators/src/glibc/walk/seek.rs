@@ -7,8 +7,8 @@ use crate::glibc::layout;
 const MIN_CHAIN: usize = 12;
 
 impl Walker<'_> {
-    /// Returns the first multiple of `step` from `from` on where chunks are consistent; `None` if
-    /// there is none, or if the deadline passes first.
+    /// Returns the first multiple of `step`, from `from` on, at which a chain of chunks is
+    /// consistent; `None` if the region has no such place, or if the deadline passes.
     pub(super) fn seek(&mut self, from: u64, step: u64) -> Option<u64> {
         let mut at = from.checked_next_multiple_of(step)?;
         while at + layout::MIN_CHUNK_BYTES <= self.region.end {
