@@ -217,7 +217,7 @@ fn kills_in_a_snapshot_do_no_harm() -> Outcome {
         subject.ask(b'w')?;
         let pid = subject.pid_text();
         let arguments = ["explain", &pid, "--json", "--snapshot=always"];
-        let whole = until_taken(&arguments)?;
+        let whole = take(&arguments)?;
         let mut while_traced = 0;
         for turn in 0..kills {
             let before = kept_from_children(subject.pid())?;
@@ -254,24 +254,16 @@ fn kills_in_a_snapshot_do_no_harm() -> Outcome {
             })?;
         }
         println!("Node.js {}: {kills} kills, {while_traced} while it traced a thread", node.major);
-        until_taken(&arguments)?;
+        take(&arguments)?;
         subject.ask(b't')?;
         let end = subject.finish()?;
         if end.success() { Ok(()) } else { Err(end.to_string().into()) }
     })
 }
 
-/// Waits until strandline takes a snapshot, whose call a busy machine may delay beyond its limit.
-/// Returns how long that run took.
-fn until_taken(arguments: &[&str]) -> Result<Duration> {
-    until("a snapshot", || {
-        let began = Instant::now();
-        let run = strandline::run(arguments)?;
-        let whole = began.elapsed();
-        match run.status {
-            Some(0) => Ok(Some(whole)),
-            _ if run.stderr.contains("the call did not end in time") => Ok(None),
-            _ => Err(run.summary().into()),
-        }
-    })
+/// Takes a snapshot; returns how long that run took.
+fn take(arguments: &[&str]) -> Result<Duration> {
+    let began = Instant::now();
+    let run = strandline::run(arguments)?;
+    if run.status == Some(0) { Ok(began.elapsed()) } else { Err(run.summary().into()) }
 }

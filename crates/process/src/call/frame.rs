@@ -186,9 +186,11 @@ pub struct SystemCall {
     pub number: u64,
     /// Its first three arguments.
     pub arguments: [u64; 3],
+    /// Signals that are not blocked when it begins.
+    pub unblocked: u64,
 }
 
-/// Makes frames with which a thread makes `calls` in sequence, with all signals blocked and without
+/// Makes frames with which a thread makes `calls` in sequence, with signals blocked and without
 /// extended state: an rt_sigreturn at the trampoline loads each frame, and its call returns into
 /// the next, the last one into the frame at `after`; without `after`, it must not return. The
 /// frames end at `top`; the thread starts by returning with its stack pointer at the frames'
@@ -226,7 +228,7 @@ pub fn chain(
             ..strandline_sys::registers::zeroed()
         };
         put_registers(frame, &entry);
-        put(frame, OFFSET_MASK, &u64::MAX.to_le_bytes());
+        put(frame, OFFSET_MASK, &(!call.unblocked).to_le_bytes());
     }
     Some(Frame { address, bytes })
 }
@@ -270,7 +272,11 @@ mod tests {
 
     #[test]
     fn a_chain_leads_from_frame_to_frame() {
-        let calls = [436, 35, 231].map(|number| SystemCall { number, arguments: [number + 1, 2, 3] });
+        let calls = [436, 35, 231].map(|number| SystemCall {
+            number,
+            arguments: [number + 1, 2, 3],
+            unblocked: number,
+        });
         let code = CallSites { trampoline: 0xabcd, system_call: 0x1234 };
         let mut registers = strandline_sys::registers::zeroed();
         (registers.cs, registers.ss) = (0x33, 0x2b);
@@ -284,6 +290,7 @@ mod tests {
             // The stack pointer points to the return address of the next frame.
             assert_eq!(general(15), frame.address + (at + FRAME_BYTES) as u64);
             assert_eq!(word_at(&frame.bytes, at + OFFSET_FPSTATE), Some(0));
+            assert_eq!(word_at(&frame.bytes, at + OFFSET_MASK), Some(!call.number));
         }
         assert!(chain(&calls, &code, &registers, 100, None).is_none());
         let before = chain(&calls, &code, &registers, 0x7000_0008, Some(0x6000)).unwrap();

@@ -206,6 +206,11 @@ fn end_signal(tracee: &Tracee<'_>, mask: u64) -> Option<i32> {
     if (registers.orig_rax as i64) >= 0 && registers.rax == RESTART_BLOCK {
         return None;
     }
+    harmless_signal(tracee, mask)
+}
+
+/// A signal that the program ignores and does not block, and that is not pending.
+fn harmless_signal(tracee: &Tracee<'_>, mask: u64) -> Option<i32> {
     let status = tracee.process.task_status(tracee.tid).ok()?;
     let pending = status.thread_pending? | status.process_pending?;
     // It must not be caught (the handler would run if strandline died), and the original mask must
@@ -339,12 +344,28 @@ impl Injected<'_> {
 
     /// Runs to the next entry or exit of a system call and returns the registers there.
     pub fn next_system_call(&mut self, deadline: Instant) -> Result<Registers, CallError> {
-        let tid = self.tracee.tid;
+        self.run_to_event(ptrace::resume_to_syscall, Event::Syscall, deadline)?;
+        self.registers().map_err(CallError::Failed)
+    }
+
+    /// Runs to the frame of the chain that unblocks `signal`, sent by [`Injected::send_harmless`],
+    /// and blocks it again.
+    pub fn run_to_frame(&mut self, signal: i32, deadline: Instant) -> Result<(), CallError> {
+        self.run_to_event(ptrace::resume, Event::Signal(signal), deadline)?;
+        ptrace::set_signal_mask(self.tracee.tid, self.call_mask).map_err(CallError::Failed)
+    }
+
+    fn run_to_event(
+        &mut self,
+        resume: fn(i32, i32) -> std::io::Result<()>,
+        wanted: Event,
+        deadline: Instant,
+    ) -> Result<(), CallError> {
         let mut signal = 0;
         loop {
-            ptrace::resume_to_syscall(tid, signal).map_err(CallError::Failed)?;
-            match self.next_event(ptrace::resume_to_syscall, deadline).map_err(CallError::Failed)? {
-                Some(Event::Syscall) => return ptrace::registers(tid).map_err(CallError::Failed),
+            resume(self.tracee.tid, signal).map_err(CallError::Failed)?;
+            match self.next_event(resume, deadline).map_err(CallError::Failed)? {
+                Some(event) if event == wanted => return Ok(()),
                 Some(event @ Event::Exited { .. }) => return Err(CallError::Died(event)),
                 // A fault in the call, or a delivered signal: the program's own handler or its end,
                 // as without strandline.
@@ -354,7 +375,7 @@ impl Injected<'_> {
                 }
                 // A stop of the whole process stops this thread too; the call continues and ends
                 // first.
-                Some(Event::Stopped | Event::GroupStop(_) | Event::Other(_)) => signal = 0,
+                Some(Event::Syscall | Event::Stopped | Event::GroupStop(_) | Event::Other(_)) => signal = 0,
                 None => return Err(CallError::TimedOut),
             }
             if Instant::now() >= deadline {
@@ -393,7 +414,7 @@ impl Injected<'_> {
 
     /// Runs the call to its end and leaves the thread stopped there.
     pub fn run(&mut self, deadline: Instant) -> Result<(), CallError> {
-        self.announcement = self.send_end_signal();
+        self.announcement = end_signal(&self.tracee, self.mask).and_then(|signal| self.send(signal));
         match self.announcement {
             Some(signal) => self.run_to_announcement(signal, deadline),
             None => self.run_to_return(deadline),
@@ -423,9 +444,14 @@ impl Injected<'_> {
         Ok(())
     }
 
-    /// Sends a blocked signal that will announce the end of the call, if a harmless one fits.
-    fn send_end_signal(&self) -> Option<i32> {
-        let signal = end_signal(&self.tracee, self.mask)?;
+    /// Sends a blocked signal that the program ignores, for [`Injected::run_to_frame`]; `None` if
+    /// none fits.
+    pub fn send_harmless(&self) -> Option<i32> {
+        self.send(harmless_signal(&self.tracee, self.mask)?)
+    }
+
+    /// Sends `signal` to the thread; `None` if that fails.
+    pub fn send(&self, signal: i32) -> Option<i32> {
         strandline_sys::process::signal_thread(self.tracee.process.pid(), self.tracee.tid, signal).ok()?;
         Some(signal)
     }
@@ -480,7 +506,7 @@ impl Injected<'_> {
     pub fn finish(mut self, limit: Duration) -> Result<Duration, CallError> {
         let tid = self.tracee.tid;
         if self.has_left {
-            return self.leave(0);
+            return self.leave(0, false);
         }
         if self.announcement.is_some() {
             return self.resume_program();
@@ -496,9 +522,9 @@ impl Injected<'_> {
         match tracee::next_event(tid, deadline).map_err(CallError::Failed)? {
             Some(Event::Stopped) => self.resume_program(),
             // A group stop, or a signal about to be delivered: everything is restored already.
-            Some(Event::Signal(signal)) => self.leave(signal),
-            Some(Event::GroupStop(_)) => self.leave_in_group_stop(),
-            Some(Event::Syscall | Event::Other(_)) => self.leave(0),
+            Some(Event::Signal(signal)) => self.leave(signal, false),
+            Some(Event::GroupStop(_)) => self.leave(0, true),
+            Some(Event::Syscall | Event::Other(_)) => self.leave(0, false),
             Some(event @ Event::Exited { .. }) => Err(CallError::Died(event)),
             None => Err(CallError::TimedOut),
         }
@@ -509,11 +535,11 @@ impl Injected<'_> {
     fn resume_program(mut self) -> Result<Duration, CallError> {
         let held = self.tracee.since.elapsed();
         if self.is_signalled {
-            return self.leave(0);
+            return self.leave(0, false);
         }
         ptrace::set_registers(self.tracee.tid, &self.program_registers()).map_err(CallError::Failed)?;
         if self.has_handled {
-            return self.leave(0);
+            return self.leave(0, false);
         }
         self.tracee.set_restore(true);
         self.tracee.let_go();
@@ -526,15 +552,9 @@ impl Injected<'_> {
         if self.has_handled { frame::interrupted(&original) } else { original }
     }
 
-    fn leave(self, signal: i32) -> Result<Duration, CallError> {
+    fn leave(self, signal: i32, is_group_stopped: bool) -> Result<Duration, CallError> {
         let held = self.tracee.since.elapsed();
-        exit_watch::release(self.tracee.tid, signal, false).map_err(CallError::Failed)?;
-        Ok(held)
-    }
-
-    fn leave_in_group_stop(self) -> Result<Duration, CallError> {
-        let held = self.tracee.since.elapsed();
-        exit_watch::release(self.tracee.tid, 0, true).map_err(CallError::Failed)?;
+        exit_watch::release(self.tracee.tid, signal, is_group_stopped).map_err(CallError::Failed)?;
         Ok(held)
     }
 

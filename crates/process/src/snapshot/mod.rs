@@ -18,19 +18,19 @@
 //! This module neither decides whether to take a snapshot nor interprets its contents.
 
 mod child;
+mod clone_call;
 
-use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use strandline_sys::process as sys;
 use strandline_sys::ptrace::Registers;
-use strandline_sys::{memory, process as sys};
 
 use crate::call::code::{CallSites, can_call};
 use crate::call::filters::{self, RequiredCall, any};
-use crate::call::frame::{self, RED_ZONE_BYTES, SystemCall};
-use crate::call::inject::{self, Call, CallError, Injected, RT_SIGRETURN};
+use crate::call::frame;
+use crate::call::inject;
 use crate::map::AddressSpace;
 use crate::procfs::Process;
 use crate::range::AddressRange;
@@ -40,6 +40,8 @@ use crate::target::hold::on_own_thread;
 use crate::target::live::ByPid;
 use crate::target::stop::Stopped;
 use crate::target::tracee::Tracee;
+
+use self::clone_call::{CloneCall, abandon_if_unfinished, refused_by_kernel, run, system_call};
 
 pub use self::child::SnapshotMemory;
 
@@ -68,10 +70,6 @@ static SNAPSHOT_CALLS: [RequiredCall; 7] = [
     REAP_CALLS[0],
     any("madvise", MADVISE as u32),
 ];
-/// Includes memory in a child.
-const MADV_DOFORK: u64 = 11;
-/// Excludes memory from a child.
-const MADV_DONTFORK: u64 = 10;
 /// Maximum number of hidden ranges that are included in the child: each takes two frames on the
 /// stack. Node.js has some ten.
 pub const MAX_HIDDEN: usize = 32;
@@ -80,13 +78,10 @@ const REAP_CALLS: [RequiredCall; 2] = [any("wait4", WAIT4 as u32), filters::RETU
 const WAIT_OPTIONS: u64 = 0x4000_0000 | 1;
 /// Stack for the frames of the child, its sleeping time, and alignment.
 const CHILD_STACK_BYTES: u64 = 2048;
-/// A clone takes 25 ms per GiB. One that takes far longer waits for something, with all threads
-/// stopped.
-const MIN_CLONE_LIMIT: Duration = Duration::from_millis(500);
+/// A clone takes 25 ms per GiB, and on a busy machine the thread first waits for a processor. One
+/// that takes far longer waits for something else, with all threads stopped.
+const MIN_CLONE_LIMIT: Duration = Duration::from_secs(1);
 const CLONE_LIMIT_PER_GIB: Duration = Duration::from_millis(200);
-/// Results of a system call that a signal or the freezer interrupted before it had an effect; it is
-/// restarted.
-const INTERRUPTED: std::ops::RangeInclusive<i64> = -516..=-512;
 /// Maximum time for a killed child to end: its memory is freed page by page.
 const END_LIMIT: Duration = Duration::from_secs(5);
 const REAP_LIMIT: Duration = Duration::from_millis(200);
@@ -434,143 +429,6 @@ fn rank(registers: &Registers) -> u8 {
         -516 => 3,
         -4 => 4,
         _ => 1,
-    }
-}
-
-/// A thread that makes the child by an injected clone, and includes hidden memory in it.
-struct CloneCall<'a> {
-    injected: Injected<'a>,
-    /// Number of hidden ranges that are included before the clone and excluded after it.
-    hidden: usize,
-}
-
-impl<'a> CloneCall<'a> {
-    /// Starts the call in a thread. With `hidden` ranges it is a chain of calls: the thread makes
-    /// all of them even if strandline dies in between.
-    fn begin(
-        tracee: Tracee<'a>,
-        code: CallSites,
-        lifetime: Duration,
-        hidden: &[AddressRange],
-    ) -> Result<Self, String> {
-        let pid = tracee.process.pid();
-        let registers = tracee.registers;
-        let no_room = || "no room below the stack pointer".to_owned();
-        let top = registers.rsp.checked_sub(RED_ZONE_BYTES + 32).ok_or_else(no_room)?;
-        // The sleeping time is stored above the frames.
-        let time_address = top & !15;
-        let calls = [
-            SystemCall { number: CLOSE_RANGE, arguments: [0, u64::from(u32::MAX), CLOSE_RANGE_UNSHARE] },
-            SystemCall { number: NANOSLEEP, arguments: [time_address, 0, 0] },
-            SystemCall { number: EXIT_GROUP, arguments: [0; 3] },
-        ];
-        let chain = |calls: &[SystemCall], top: u64, after: Option<u64>| {
-            frame::chain(calls, &code, &registers, top, after).ok_or_else(no_room)
-        };
-        let mut child = chain(&calls, time_address, None)?;
-        child.bytes.resize((time_address - child.address) as usize, 0);
-        child.bytes.extend(lifetime.as_secs().to_le_bytes());
-        child.bytes.extend(u64::from(lifetime.subsec_nanos()).to_le_bytes());
-        memory::write(pid, child.address, &child.bytes)
-            .map_err(|error| format!("the frames cannot be written: {error}"))?;
-        let clone = SystemCall { number: CLONE, arguments: [CLONE_FILES, child.address, 0] };
-        let advise_hidden = |advice| {
-            let arguments = move |range: &AddressRange| [range.start, range.len(), advice];
-            hidden.iter().map(move |range| SystemCall { number: MADVISE, arguments: arguments(range) })
-        };
-        let calls: Vec<SystemCall> = advise_hidden(MADV_DOFORK)
-            .chain(std::iter::once(clone))
-            .chain(advise_hidden(MADV_DONTFORK))
-            .collect();
-        // The chain is between the child's frames and the frame that restores the thread.
-        let low = if hidden.is_empty() { child.address } else { chain(&calls, child.address, None)?.address };
-        // The chain replaces this call before the thread makes it.
-        let placeholder = SystemCall { number: MADVISE, arguments: [0, 0, MADV_DONTFORK] };
-        let first = if hidden.is_empty() { clone } else { placeholder };
-        let reserved = registers.rsp - RED_ZONE_BYTES - low;
-        let call = system_call(code, first.number, first.arguments, reserved);
-        let injected = inject::begin(tracee, &call).map_err(describe)?;
-        if !hidden.is_empty() {
-            let chain = chain(&calls, child.address, Some(injected.frame_address()))?;
-            injected.enter_chain(&chain).map_err(|error| describe(CallError::Failed(error)))?;
-        }
-        Ok(Self { injected, hidden: hidden.len() })
-    }
-
-    /// Makes the child; returns its id, or the kernel's error.
-    fn clone(&mut self, limit: Duration) -> Result<i64, CallError> {
-        let deadline = self.injected.began + limit;
-        for _ in 0..self.hidden {
-            run(&mut self.injected, MADVISE, deadline)?;
-        }
-        run(&mut self.injected, CLONE, deadline)
-    }
-
-    /// Excludes the hidden memory again, and restores the thread.
-    fn finish(mut self, limit: Duration) -> Result<Duration, String> {
-        let deadline = Instant::now() + limit;
-        for _ in 0..self.hidden {
-            if let Err(error) = run(&mut self.injected, MADVISE, deadline) {
-                return Err(abandon_if_unfinished(self.injected, error));
-            }
-        }
-        self.injected.finish(limit).map_err(describe)
-    }
-}
-
-fn system_call(code: CallSites, number: u64, arguments: [u64; 3], reserved_bytes: u64) -> Call<'static> {
-    Call {
-        function: code.system_call,
-        rax: number,
-        arguments,
-        trampoline: code.trampoline,
-        system_call: None,
-        stop_handlers: &[],
-        reserved_bytes,
-        blocks_faults: true,
-    }
-}
-
-/// Leaves a call that did not end in time to its thread; returns the error text.
-fn abandon_if_unfinished(injected: Injected<'_>, error: CallError) -> String {
-    if matches!(error, CallError::TimedOut) {
-        injected.abandon();
-    }
-    describe(error)
-}
-
-fn refused_by_kernel(result: i64) -> String {
-    format!("the kernel refuses it: {}", io::Error::from_raw_os_error(-result as i32))
-}
-
-/// Lets the thread make system call `number`, perhaps after its return from a frame; returns the
-/// result of the call.
-fn run(injected: &mut Injected<'_>, number: u64, deadline: Instant) -> Result<i64, CallError> {
-    let wrong_call = || CallError::Failed(io::Error::other("another system call than the injected one"));
-    loop {
-        let entry = injected.next_system_call(deadline)?.orig_rax;
-        if entry != number && entry != RT_SIGRETURN {
-            return Err(wrong_call());
-        }
-        let result = injected.next_system_call(deadline)?.rax as i64;
-        // The kernel restarts an interrupted call by itself.
-        if entry == number && !INTERRUPTED.contains(&result) {
-            return Ok(result);
-        }
-        if Instant::now() >= deadline {
-            return Err(CallError::TimedOut);
-        }
-    }
-}
-
-fn describe(error: CallError) -> String {
-    match error {
-        CallError::NotStarted(source) => format!("the call cannot be made: {source}"),
-        CallError::TimedOut => "the call did not end in time; the thread finishes it alone".to_owned(),
-        CallError::Died(_) => "the process ended".to_owned(),
-        CallError::Failed(source) => {
-            format!("the call could not be followed ({source}); the thread finishes it alone")
-        }
     }
 }
 
