@@ -295,6 +295,13 @@ impl ObjectTypes {
         self.objects.push(address >> ALIGNMENT_BITS << TYPE_BITS | u64::from(number));
     }
 
+    /// Adds the objects of `other`, whose types have the numbers of `number_here` here.
+    pub fn add(&mut self, other: Self, number_here: impl Fn(u16) -> u16) {
+        let renumbered =
+            |object: u64| object >> TYPE_BITS << TYPE_BITS | u64::from(number_here(object as u16));
+        self.objects.extend(other.objects.into_iter().map(renumbered));
+    }
+
     /// Whether there is no object.
     pub fn is_empty(&self) -> bool {
         self.objects.is_empty()
@@ -442,6 +449,19 @@ mod tests {
         assert_eq!([0x1000, 0x7fff_0000_1008].map(|address| types.find(address)), [Some(map), Some(text)]);
         assert_eq!([0xff8, 0x1008, u64::MAX].map(|address| types.find(address)), [None; 3]);
         assert_eq!(types.name(text), "(string)");
+    }
+
+    #[test]
+    fn objects_of_another_list_get_the_numbers_here() {
+        let (mut all, mut other) = (ObjectTypes::default(), ObjectTypes::default());
+        let here = ["int", "str"].map(|name| all.number(name));
+        all.push(0x1000, here[0]);
+        other.push(0x2000, 0);
+        other.push(0x7fff_ffff_fff8, 1);
+        all.add(other, |number| here[usize::from(1 - number)]);
+        all.sort();
+        let found = [0x1000, 0x2000, 0x7fff_ffff_fff8].map(|address| all.find(address));
+        assert_eq!(found, [Some(here[0]), Some(here[1]), Some(here[0])]);
     }
 
     #[test]

@@ -106,13 +106,29 @@ fn subject(python: &str, name: &str) -> Result<Command> {
     Ok(command)
 }
 
+/// Whether the types of what a variable retains have these numbers of objects. One of its values is
+/// also in the subject's own variables.
+fn check_types(document: &Value, name: &str, wanted: &[(&str, u64)]) -> Outcome {
+    let types = root(document, name).and_then(|root| root["types"].as_array()).ok_or("no types")?;
+    for (of, count) in wanted {
+        let found = types.iter().find(|entry| entry["name"] == *of);
+        let found = found.and_then(|entry| entry["instances"].as_u64()).unwrap_or(0);
+        if !(count - 1..=*count).contains(&found) {
+            return Err(format!("{name} holds {found} {of}, not {count}: {types:?}").into());
+        }
+    }
+    Ok(())
+}
+
 #[test]
 fn variables_of_python_retain_their_values() -> Outcome {
     let test = here!();
     let all = pythons::all(test).into_iter().chain(pythons::free_threaded(test));
     for_any(all, |path| {
         let (subject, document) = start_and_read(python(path)?)?;
-        check_report(&subject, &document, "cpython", &["app.shared", "__main__.other", "app.callbacks"])
+        check_report(&subject, &document, "cpython", &["app.shared", "__main__.other", "app.callbacks"])?;
+        check_types(&document, "app.cache", &[("bytes", 20_000)])?;
+        check_types(&document, "__main__.sessions", &[("app.Session", 1_500), ("bytes", 1_500)])
     })
 }
 
@@ -160,7 +176,8 @@ fn variables_of_python_pin_arenas() -> Outcome {
         }
         let first = &document["keepers"][0];
         let of_first = first["root"].as_u64().and_then(|root| document["roots"].get(root as usize));
-        if first["name"] != "cpython.object" || of_first.is_none_or(|root| root["name"] != "__main__.kept") {
+        if first["name"] != "__main__.Slotted" || of_first.is_none_or(|root| root["name"] != "__main__.kept")
+        {
             return Err(format!("{first}").into());
         }
         Ok(())

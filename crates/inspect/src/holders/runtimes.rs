@@ -188,8 +188,8 @@ pub struct ObjectType<'a> {
 pub struct RuntimeBlocks<'a> {
     /// In address order, without overlap.
     ranges: Vec<(AddressRange, &'a Reading)>,
-    /// Whether any reader knows types.
-    has_types: bool,
+    /// The types of objects of the runtimes whose readers know them.
+    types: Vec<&'a ObjectTypes>,
 }
 
 impl<'a> RuntimeBlocks<'a> {
@@ -202,7 +202,8 @@ impl<'a> RuntimeBlocks<'a> {
         };
         let mut ranges: Vec<_> = readings.flat_map(claims).collect();
         ranges.sort_unstable_by_key(|(range, _)| range.start);
-        Self { ranges, has_types: runtimes.iter().any(|reading| !reading.object_types.is_empty()) }
+        let types = runtimes.iter().map(|reading| &reading.object_types);
+        Self { ranges, types: types.filter(|types| !types.is_empty()).collect() }
     }
 
     fn reading(&self, start: u64) -> Option<&'a Reading> {
@@ -210,13 +211,19 @@ impl<'a> RuntimeBlocks<'a> {
         self.ranges.get(index).filter(|(range, _)| range.start <= start).map(|(_, reading)| *reading)
     }
 
-    /// Returns the type of the object at `start`, if its runtime's reader knows it.
+    /// Returns the type of the object at `start` in a runtime's own memory, if its reader knows it.
     pub fn object_type(&self, start: u64) -> Option<ObjectType<'a>> {
-        if !self.has_types {
+        if self.types.is_empty() {
             return None;
         }
         let types = &self.reading(start)?.object_types;
         Some(ObjectType { types, number: types.find(start)? })
+    }
+
+    /// Returns the type of the object in an allocator's block at `start`, which a runtime's reader
+    /// has claimed, if it knows the type.
+    pub fn claimed_object_type(&self, start: u64) -> Option<ObjectType<'a>> {
+        self.types.iter().find_map(|&types| Some(ObjectType { types, number: types.find(start)? }))
     }
 
     /// Whether the block at `start` is in a runtime's own memory.

@@ -67,6 +67,9 @@ impl Types {
             let class = class.filter(|class| class.min_bytes <= bytes).map(|class| class.kind);
             let class = own.object_type(start).map(|object| types.object_kind(&object)).or(class);
             let refined = refinements_finder.as_mut().and_then(|finder| finder.find(start, bytes));
+            let refined = refined.filter(|_| class.is_none());
+            let object = refined.as_ref().and_then(|_| own.claimed_object_type(start));
+            let class = class.or_else(|| object.map(|object| types.object_kind(&object)));
             let row = refined.filter(|_| class.is_none()).and_then(|refined| palette.get(refined.slot));
             let row = row.map(|row| row.0.id).or_else(|| own.row(start).filter(|_| class.is_none()));
             let kind = class.or_else(|| row.map(|id| types.row_kind(id)));

@@ -1,8 +1,8 @@
 //! Counts objects by type, and collects their pointers to memory outside the arenas.
 
-use std::collections::HashMap;
-
-use super::facts::Objects;
+use super::counted::{
+    Block, CensusResult, ClaimedBlock, LargeObject, MIN_OBJECTS_NOT_SPARSE, TypeCounts, TypedObjects,
+};
 use super::layout::{GC_HEAD_BYTES, Release, flags};
 use super::objects::{self, GUARD_BYTES, GUARD_SUFFIX_BYTES, HEAD_BYTES, NO_OWNER, Table};
 use super::outside::OutsideMemory;
@@ -10,7 +10,7 @@ use super::types::{Kind, Type, Types};
 use crate::batch::PageCache;
 use strandline_claims::class::Slot;
 use strandline_claims::refinements::LARGE_BYTES;
-use strandline_claims::runtime::ReferenceHints;
+use strandline_claims::runtime::{ObjectTypes, ReferenceHints};
 use strandline_process::memory::{Memory, word_at};
 use strandline_process::range::AddressRange;
 
@@ -25,111 +25,6 @@ const SORT_PLACES_FROM: usize = 1 << 16;
 const PAGES_KEPT: usize = 2048;
 /// Largest block read through kept pages: larger ones would evict the pages that they point to.
 const MAX_KEPT_BYTES: usize = 4096;
-/// An arena with fewer objects than this counts as sparse.
-pub const MIN_OBJECTS_NOT_SPARSE: u64 = 10;
-
-/// Objects of one type.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TypeCounts {
-    /// Number of objects.
-    pub instances: u64,
-    /// Their bytes, as `sys.getsizeof` reports them.
-    pub bytes: u64,
-    /// Number of them in sparse arenas.
-    pub in_sparse_arenas: u64,
-}
-
-/// A counted large object outside the arenas.
-#[derive(Clone, Copy, Debug)]
-pub struct LargeObject {
-    /// Address of its block.
-    pub start: u64,
-    /// Address of its type.
-    pub type_address: u64,
-    /// Its bytes, as counted.
-    pub bytes: u64,
-}
-
-/// A claimed block of an allocator.
-#[derive(Clone, Copy, Debug)]
-pub struct ClaimedBlock {
-    /// Address that the allocator returned.
-    pub pointer: u64,
-    /// Slot of the claim.
-    pub slot: Slot,
-    /// Address of the type of its object; the block is the object itself, its table, or memory that
-    /// it points to.
-    pub of: u64,
-}
-
-/// Content of a block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Block {
-    /// An object.
-    Object {
-        /// Bytes of the object, with its prefix.
-        bytes: u64,
-        /// Whether its words may be pointers.
-        leads: bool,
-    },
-    /// An object on a free list.
-    Dead,
-    /// Something else.
-    Other,
-}
-
-/// Result of a census.
-#[derive(Default)]
-pub struct CensusResult {
-    /// Types and their objects, by address of the type.
-    pub types: HashMap<u64, (Type, TypeCounts)>,
-    /// Objects on free lists; bytes are those of their blocks.
-    pub dead: Objects,
-    /// Objects outside the arenas.
-    pub outside: Objects,
-    /// Interned strings.
-    pub interned: Objects,
-    /// Number of sparse arenas.
-    pub sparse_arenas: u64,
-    /// Number of blocks in use in them.
-    pub sparse_blocks: u64,
-    /// Large objects outside the arenas.
-    pub large: Vec<LargeObject>,
-    /// Allocators' blocks that belong to an object and are, or may be, large.
-    pub held: Vec<ClaimedBlock>,
-    /// Blocks and references for the search for holders, if requested.
-    pub holding: Option<ReferenceHints>,
-    /// Whether there was more than can be kept.
-    pub is_cut: bool,
-}
-
-impl CensusResult {
-    /// Adds another worker's counts.
-    pub fn add(&mut self, other: Self) {
-        for (address, (of, theirs)) in other.types {
-            let mine = &mut self.types.entry(address).or_insert((of, TypeCounts::default())).1;
-            mine.instances += theirs.instances;
-            mine.bytes = mine.bytes.saturating_add(theirs.bytes);
-            mine.in_sparse_arenas += theirs.in_sparse_arenas;
-        }
-        for (mine, theirs) in [
-            (&mut self.outside, other.outside),
-            (&mut self.dead, other.dead),
-            (&mut self.interned, other.interned),
-        ] {
-            mine.objects += theirs.objects;
-            mine.bytes = mine.bytes.saturating_add(theirs.bytes);
-        }
-        self.sparse_arenas += other.sparse_arenas;
-        self.sparse_blocks += other.sparse_blocks;
-        self.large.extend(other.large);
-        self.held.extend(other.held);
-        if let Some(holding) = other.holding {
-            self.holding.get_or_insert_default().add(holding);
-        }
-        self.is_cut |= other.is_cut;
-    }
-}
 
 /// A place that something points to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -175,6 +70,8 @@ pub struct Census<'a> {
     pub non_objects: Vec<Target>,
     /// Tables outside the arenas.
     pub tables: Vec<Table>,
+    /// The blocks that hold objects, by this worker's numbers of types.
+    typed: ObjectTypes,
     counted: CensusResult,
 }
 
@@ -194,6 +91,7 @@ impl<'a> Census<'a> {
             places: Vec::new(),
             non_objects: Vec::new(),
             tables: Vec::new(),
+            typed: ObjectTypes::default(),
             counted: CensusResult::default(),
         }
     }
@@ -279,6 +177,7 @@ impl<'a> Census<'a> {
             size = objects::Size::plain(&of);
         }
         let at = self.at;
+        self.record_type(at, found.of);
         let start = at.saturating_add(found.before as u64);
         self.record_object(start, at.saturating_add(bytes), &of, head);
         self.count(found.of, size.reported, &of, head);
@@ -289,6 +188,13 @@ impl<'a> Census<'a> {
             self.table(table);
         }
         Block::Object { bytes: size.block, leads: Self::has_pointers(&of) }
+    }
+
+    /// Records the type of the object in the block at `block`, for the search for holders.
+    fn record_type(&mut self, block: u64, number: u32) {
+        if self.counted.holding.is_some() {
+            self.typed.push(block, u16::try_from(number).unwrap_or(u16::MAX));
+        }
     }
 
     /// Records an object at `at`, which begins with `head` in a block that ends at `end`, for the
@@ -516,6 +422,7 @@ impl<'a> Census<'a> {
     pub fn count_large(&mut self, large: &OutsideObject, begin: u64) {
         self.count(large.number, large.size.reported, &large.of, &large.head);
         self.owner = large.number;
+        self.record_type(begin, large.number);
         let (at, end) =
             (large.start.saturating_add(large.of.before), large.start.saturating_add(large.size.block));
         self.record_object(at, end, &large.of, &large.head);
@@ -556,6 +463,9 @@ impl<'a> Census<'a> {
     pub fn finish(mut self) -> CensusResult {
         for (of, sums) in self.types.all.iter().zip(&self.of) {
             self.counted.types.insert(of.address, (*of, *sums));
+        }
+        if !self.typed.is_empty() {
+            self.counted.typed.push(TypedObjects { objects: self.typed, types: self.types.all });
         }
         self.counted
     }

@@ -8,7 +8,7 @@
 
 use std::collections::HashMap;
 
-use super::census::{ClaimedBlock, LargeObject};
+use super::counted::{ClaimedBlock, LargeObject};
 use super::facts::CPython;
 use super::large::Slots;
 use strandline_claims::caveat::Caveat;

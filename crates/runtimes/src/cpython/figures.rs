@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Instant;
 
 use super::arenas::Arenas;
-use super::census::{CensusResult, TypeCounts};
+use super::counted::{CensusResult, TypeCounts, TypedObjects};
 use super::facts::{self, CPython, SparseArenas, TypeInSparseArenas};
 use super::heap_blocks;
 use super::layout::{self, Release};
@@ -12,7 +12,7 @@ use super::names::Names;
 use super::pools::{self, Sums};
 use super::types::Type;
 use strandline_claims::facts::{TypeFacts, figures};
-use strandline_claims::runtime::Reading;
+use strandline_claims::runtime::{ObjectTypes, Reading};
 
 /// Limit on types listed for their bytes; types that pin sparse arenas are listed besides.
 const MAX_TYPES: usize = 1000;
@@ -137,4 +137,26 @@ pub fn name_owners(names: &mut Names<'_>, counted: &CensusResult, called: &mut H
             called.entry(held.of).or_insert_with(|| names.type_name(of));
         }
     }
+}
+
+/// The types of objects by the addresses of their blocks. Types not named by `deadline` count as
+/// other types.
+pub fn object_types(
+    names: &mut Names<'_>,
+    typed: Vec<TypedObjects>,
+    called: &HashMap<u64, String>,
+    deadline: Instant,
+) -> ObjectTypes {
+    let mut all = ObjectTypes::default();
+    for TypedObjects { objects, types } in typed {
+        let number = |of: &Type| match called.get(&of.address) {
+            Some(name) => all.number(name),
+            None if Instant::now() < deadline => all.number(&names.type_name(of)),
+            None => u16::MAX,
+        };
+        let numbers: Vec<u16> = types.iter().map(number).collect();
+        all.add(objects, |theirs| numbers.get(usize::from(theirs)).copied().unwrap_or(u16::MAX));
+    }
+    all.sort();
+    all
 }

@@ -3,7 +3,7 @@
 use strandline_claims::finding::{Finding, LedgerView};
 use strandline_claims::units::thousands;
 
-use super::census::MIN_OBJECTS_NOT_SPARSE;
+use super::counted::MIN_OBJECTS_NOT_SPARSE;
 use super::facts::CPython;
 
 /// Returns the findings, in no particular order.

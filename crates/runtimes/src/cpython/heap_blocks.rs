@@ -1,7 +1,8 @@
 //! Walks the blocks of heaps of objects: which are in use, and which object each holds. The memory
 //! belongs to mimalloc in the ledger, whose reader checks for each claim that the block is in use.
 
-use super::census::{Block, Census};
+use super::census::Census;
+use super::counted::Block;
 use super::heaps::Page;
 use super::large::{self, Slots};
 use super::layout::HEAP_NAMES;

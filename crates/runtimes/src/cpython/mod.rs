@@ -2,7 +2,7 @@
 //!
 //! `locate` finds CPython in the mapped files, `arenas` its arrays of arenas (there is no symbol
 //! for them), `pools` classifies each block of an arena, `types` and `objects` recognize an object,
-//! `census` counts objects, `large` follows pointers to memory outside the arenas and claims it in
+//! `census` counts objects (`counted`), `large` follows pointers to memory outside the arenas and claims it in
 //! allocators' blocks. `names` reads names of types, `collector` the collector's generations,
 //! `variables` the named variables of modules. Builds without a global lock have no arenas: `heaps`
 //! finds the pages with their objects, `heap_blocks` walks these.
@@ -11,6 +11,7 @@ mod arenas;
 mod census;
 mod collector;
 mod confirm;
+mod counted;
 mod data;
 mod facts;
 mod figures;
@@ -34,8 +35,9 @@ mod variables;
 mod tests;
 
 use self::arenas::Arenas;
-use self::census::{Census, CensusResult};
+use self::census::Census;
 use self::confirm::Confirm;
+use self::counted::CensusResult;
 use self::heaps::Heaps;
 use self::layout::Release;
 use self::locate::Program;
@@ -158,6 +160,8 @@ pub fn read(context: &Context<'_>, program: &Program, refinements: &Refinements)
         let mut type_names =
             figures::list_types(&mut names, &counted, context.deadline, &mut reading, &mut details);
         figures::name_owners(&mut names, &counted, &mut type_names);
+        let typed = std::mem::take(&mut counted.typed);
+        reading.object_types = figures::object_types(&mut names, typed, &type_names, context.deadline);
         reading.pending = Some(Box::new(Confirm {
             slots,
             large: std::mem::take(&mut counted.large),

@@ -1,7 +1,8 @@
 //! Walks the pools of an arena: blocks in use, free blocks, and the content of those in use.
 
 use super::arenas::Arena;
-use super::census::{Block, Census};
+use super::census::Census;
+use super::counted::Block;
 use super::heap_blocks;
 use super::layout::{
     ALIGNMENT, ArenaSizes, POOL_ARENA, POOL_CLASS, POOL_COUNT, POOL_FREE, POOL_HEADER_BYTES,

@@ -4,7 +4,7 @@ use strandline_claims::facts::Runtime;
 use strandline_claims::section::{Section, common, name_and_version};
 use strandline_claims::units::{bytes, counted, maybe_bytes, thousands};
 
-use super::census::MIN_OBJECTS_NOT_SPARSE;
+use super::counted::MIN_OBJECTS_NOT_SPARSE;
 use super::facts::{CPython, Collector, Generation};
 
 /// Returns the section; `None` if the details of `runtime` are not for CPython.

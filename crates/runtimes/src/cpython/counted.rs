@@ -1,0 +1,126 @@
+//! What a census counts.
+
+use std::collections::HashMap;
+
+use super::facts::Objects;
+use super::types::Type;
+use strandline_claims::class::Slot;
+use strandline_claims::runtime::{ObjectTypes, ReferenceHints};
+
+/// An arena with fewer objects than this counts as sparse.
+pub const MIN_OBJECTS_NOT_SPARSE: u64 = 10;
+
+/// Objects of one type.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TypeCounts {
+    /// Number of objects.
+    pub instances: u64,
+    /// Their bytes, as `sys.getsizeof` reports them.
+    pub bytes: u64,
+    /// Number of them in sparse arenas.
+    pub in_sparse_arenas: u64,
+}
+
+/// A counted large object outside the arenas.
+#[derive(Clone, Copy, Debug)]
+pub struct LargeObject {
+    /// Address of its block.
+    pub start: u64,
+    /// Address of its type.
+    pub type_address: u64,
+    /// Its bytes, as counted.
+    pub bytes: u64,
+}
+
+/// A claimed block of an allocator.
+#[derive(Clone, Copy, Debug)]
+pub struct ClaimedBlock {
+    /// Address that the allocator returned.
+    pub pointer: u64,
+    /// Slot of the claim.
+    pub slot: Slot,
+    /// Address of the type of its object; the block is the object itself, its table, or memory that
+    /// it points to.
+    pub of: u64,
+}
+
+/// Content of a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Block {
+    /// An object.
+    Object {
+        /// Bytes of the object, with its prefix.
+        bytes: u64,
+        /// Whether its words may be pointers.
+        leads: bool,
+    },
+    /// An object on a free list.
+    Dead,
+    /// Something else.
+    Other,
+}
+
+/// Result of a census.
+#[derive(Default)]
+pub struct CensusResult {
+    /// Types and their objects, by address of the type.
+    pub types: HashMap<u64, (Type, TypeCounts)>,
+    /// Objects on free lists; bytes are those of their blocks.
+    pub dead: Objects,
+    /// Objects outside the arenas.
+    pub outside: Objects,
+    /// Interned strings.
+    pub interned: Objects,
+    /// Number of sparse arenas.
+    pub sparse_arenas: u64,
+    /// Number of blocks in use in them.
+    pub sparse_blocks: u64,
+    /// Large objects outside the arenas.
+    pub large: Vec<LargeObject>,
+    /// Allocators' blocks that belong to an object and are, or may be, large.
+    pub held: Vec<ClaimedBlock>,
+    /// Blocks and references for the search for holders, if requested.
+    pub holding: Option<ReferenceHints>,
+    /// The types of objects, for the same search.
+    pub typed: Vec<TypedObjects>,
+    /// Whether there was more than can be kept.
+    pub is_cut: bool,
+}
+
+impl CensusResult {
+    /// Adds another worker's counts.
+    pub fn add(&mut self, other: Self) {
+        for (address, (of, theirs)) in other.types {
+            let mine = &mut self.types.entry(address).or_insert((of, TypeCounts::default())).1;
+            mine.instances += theirs.instances;
+            mine.bytes = mine.bytes.saturating_add(theirs.bytes);
+            mine.in_sparse_arenas += theirs.in_sparse_arenas;
+        }
+        for (mine, theirs) in [
+            (&mut self.outside, other.outside),
+            (&mut self.dead, other.dead),
+            (&mut self.interned, other.interned),
+        ] {
+            mine.objects += theirs.objects;
+            mine.bytes = mine.bytes.saturating_add(theirs.bytes);
+        }
+        self.sparse_arenas += other.sparse_arenas;
+        self.sparse_blocks += other.sparse_blocks;
+        self.large.extend(other.large);
+        self.held.extend(other.held);
+        if let Some(holding) = other.holding {
+            self.holding.get_or_insert_default().add(holding);
+        }
+        self.typed.extend(other.typed);
+        self.is_cut |= other.is_cut;
+    }
+}
+
+/// Objects that one worker found, and their types.
+#[derive(Default)]
+pub struct TypedObjects {
+    /// Address of the object's block and the worker's number of the type; see [`ObjectTypes`].
+    pub objects: ObjectTypes,
+    /// The worker's types, by number.
+    pub types: Vec<Type>,
+}
