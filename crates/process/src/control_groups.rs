@@ -9,6 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::procfs::Process;
+use crate::procfs::mounts::unescaped;
 
 /// Maximum bytes read of /proc/PID/cgroup.
 const MAX_BYTES: u64 = 1 << 20;
@@ -108,7 +109,8 @@ pub fn mount_point(mounts: &str, kind: &str, option: Option<&str>) -> Option<Pat
         let has = option.is_none_or(|option| {
             after.nth(1).is_some_and(|options| options.split(',').any(|name| name == option))
         });
-        (is_kind && has).then(|| before.split(' ').nth(4).map(PathBuf::from))?
+        let point = before.split(' ').nth(4).filter(|_| is_kind && has)?;
+        Some(PathBuf::from(unescaped(point)))
     })
 }
 
@@ -164,6 +166,13 @@ mod tests {
             );
             ControlGroups { own: own.to_owned(), mounts }
         }
+    }
+
+    #[test]
+    fn a_mount_point_may_have_blanks() {
+        let mounts = "1 0 0:1 / / rw - ext4 x rw\n30 25 0:26 / /mnt/my\\040groups rw - cgroup2 cgroup2 rw\n";
+        assert_eq!(mount_point(mounts, "cgroup2", None), Some(PathBuf::from("/mnt/my groups")));
+        assert_eq!(mount_point(mounts, "cgroup", Some("memory")), None);
     }
 
     #[test]

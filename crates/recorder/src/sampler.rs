@@ -4,6 +4,7 @@
 //! several times as long; `stat` is also read every hundredth of a second. The open files stay
 //! those of one process: after its end they never refer to another.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
@@ -31,11 +32,12 @@ pub struct Sampler {
 /// "No such process".
 pub const ESRCH: i32 = 3;
 
-/// `statm` and `stat` have at most 21 digits per field; `status` is a few KiB, apart from lists of
-/// groups.
+/// `statm` and `stat` have at most 21 digits per field; `status` is a few KiB, apart from the list
+/// of groups: at most 65,536 numbers of up to ten digits.
 const STATM_BYTES: usize = 256;
 const STAT_BYTES: usize = 2048;
 const STATUS_BYTES: usize = 16 << 10;
+const MAX_STATUS_BYTES: usize = 1 << 20;
 
 /// Interval of reading faults and times while memory does not change: the kernel counts times in
 /// steps of the same length.
@@ -61,12 +63,25 @@ impl Units {
     }
 }
 
-fn read_from_start<const N: usize>(file: &File, buffer: &mut [u8; N]) -> io::Result<usize> {
+fn read_from_start(file: &File, buffer: &mut [u8]) -> io::Result<usize> {
     match file.read_at(buffer, 0)? {
         // The files of a process that is gone have no content.
         0 => Err(io::Error::from_raw_os_error(ESRCH)),
         length => Ok(length),
     }
+}
+
+/// Reads the text of `status`, into `buffer` if it fits.
+fn status_text<'a>(status: &File, buffer: &'a mut [u8; STATUS_BYTES]) -> io::Result<Cow<'a, [u8]>> {
+    let length = read_from_start(status, buffer)?;
+    if length < buffer.len() {
+        return Ok(Cow::Borrowed(&buffer[..length]));
+    }
+    // The sizes are behind the list of groups.
+    let mut whole = vec![0; MAX_STATUS_BYTES];
+    let length = read_from_start(status, &mut whole)?;
+    whole.truncate(length);
+    Ok(Cow::Owned(whole))
 }
 
 impl Sampler {
@@ -150,9 +165,9 @@ impl Sampler {
     /// Reads the sizes that `statm` adds up (data with stack, files with shared memory), swap and
     /// the high-water mark.
     fn read_status(&mut self) -> io::Result<()> {
-        let mut text = [0; STATUS_BYTES];
-        let length = read_from_start(&self.status, &mut text)?;
-        self.apply_sizes(&text[..length]);
+        let mut buffer = [0; STATUS_BYTES];
+        let text = status_text(&self.status, &mut buffer)?;
+        self.apply_sizes(&text);
         Ok(())
     }
 
@@ -204,10 +219,10 @@ impl Sampler {
     /// # Errors
     /// Like [`Sampler::sample`].
     pub fn sample_all(&mut self, units: Units) -> io::Result<(Sample, BTreeMap<String, u64>)> {
-        let mut text = [0; STATUS_BYTES];
-        let length = read_from_start(&self.status, &mut text)?;
+        let mut buffer = [0; STATUS_BYTES];
+        let text = status_text(&self.status, &mut buffer)?;
         let mut sizes_by_name = BTreeMap::new();
-        for (name, kib) in sizes(&text[..length]) {
+        for (name, kib) in sizes(&text) {
             sizes_by_name.insert(String::from_utf8_lossy(name).into_owned(), kib.saturating_mul(1024));
             match name {
                 b"VmSize" => self.last.virtual_kib = kib,
@@ -219,7 +234,7 @@ impl Sampler {
             // A zombie has no sizes.
             return Err(io::Error::from_raw_os_error(ESRCH));
         }
-        self.apply_sizes(&text[..length]);
+        self.apply_sizes(&text);
         self.read_stat(units)?;
         // The next sample reads again.
         self.statm_text.clear();
@@ -292,6 +307,18 @@ mod tests {
         assert!(sample.minor_faults > 0);
         assert!(sample.threads >= 2, "tests run on threads of their own");
         assert!(sampler.high_water_kib().unwrap() >= 1000);
+    }
+
+    #[test]
+    fn sizes_behind_a_long_list_of_groups_are_read() {
+        use std::io::Write;
+        for groups in [3, 60_000] {
+            let mut file = tempfile::tempfile().unwrap();
+            writeln!(file, "Name:\tx\nGroups:\t{}\nVmRSS:\t    84 kB", "1000 ".repeat(groups)).unwrap();
+            let mut buffer = [0; STATUS_BYTES];
+            let text = status_text(&file, &mut buffer).unwrap();
+            assert_eq!(sizes(&text).collect::<Vec<_>>(), [(b"VmRSS".as_slice(), 84)], "{groups}");
+        }
     }
 
     #[test]

@@ -145,6 +145,21 @@ impl Block {
     }
 }
 
+impl Block {
+    /// Number of samples that [`Self::runs`] leaves out.
+    pub fn samples_left_out(&self) -> u64 {
+        let mut count = 0i64;
+        let (mut all, mut in_runs) = (0u64, 0u64);
+        for index in 0..self.us.len() {
+            count = count.wrapping_add(self.count.get(index).copied().unwrap_or(0));
+            let samples = positive(count).max(1);
+            all = all.saturating_add(samples);
+            in_runs = in_runs.saturating_add(samples.min(MAX_RUN_SAMPLES));
+        }
+        all - in_runs.min(MAX_BLOCK_SAMPLES)
+    }
+}
+
 /// A negative figure can only come from a damaged file, and counts as 0.
 pub(crate) fn positive(value: i64) -> u64 {
     u64::try_from(value).unwrap_or(0)
@@ -188,6 +203,7 @@ mod tests {
         fn runs_read_back(runs in proptest::collection::vec(run(), 0..40)) {
             let text = serde_json::to_string(&Block::new(7, &runs)).unwrap();
             let block: Block = serde_json::from_str(&text).unwrap();
+            prop_assert_eq!(block.samples_left_out(), 0);
             prop_assert_eq!(block.runs().collect::<Vec<_>>(), runs);
         }
     }
@@ -218,6 +234,7 @@ mod tests {
         let block: Block = serde_json::from_str(&text).unwrap();
         assert_eq!(block.runs().map(|run| run.count).sum::<u64>(), MAX_BLOCK_SAMPLES);
         assert!(block.runs().all(|run| run.count > 0));
+        assert_eq!(block.samples_left_out(), 1_000 * 9_000_000 - MAX_BLOCK_SAMPLES);
     }
 
     #[test]

@@ -106,6 +106,11 @@ impl GroupBlock {
         }
     }
 
+    /// Number of samples that [`Self::samples`] leaves out.
+    pub fn samples_left_out(&self) -> u64 {
+        self.us.len().saturating_sub(MAX_SAMPLES) as u64
+    }
+
     /// Unpacks the samples: as many as `us` has entries, whatever the columns hold, but at most
     /// `MAX_SAMPLES`.
     pub fn samples(&self) -> impl Iterator<Item = GroupSample> + '_ {
@@ -222,6 +227,6 @@ mod tests {
         );
         let us = vec!["0"; MAX_SAMPLES + 1].join(",");
         let block: GroupBlock = serde_json::from_str(&format!(r#"{{"group":0,"us":[{us}]}}"#)).unwrap();
-        assert_eq!(block.samples().count(), MAX_SAMPLES);
+        assert_eq!((block.samples().count(), block.samples_left_out()), (MAX_SAMPLES, 1));
     }
 }

@@ -79,6 +79,8 @@ pub struct Reader<R: Read> {
     damaged_places: u32,
     /// Number of lines that are not records.
     bad_lines: u64,
+    /// Number of samples beyond those that are read of a block.
+    samples_left_out: u64,
 }
 
 impl Reader<File> {
@@ -115,6 +117,7 @@ impl<R: Read> Reader<R> {
             further_caveats: 0,
             damaged_places: 0,
             bad_lines: 0,
+            samples_left_out: 0,
         };
         reader.read_header()?;
         Ok(reader)
@@ -174,6 +177,11 @@ impl<R: Read> Reader<R> {
             let text = format!("{} lines were not understood and are left out", self.bad_lines);
             caveats.push(Caveat::new("recording_lines", place(), None, text));
         }
+        if self.samples_left_out > 0 {
+            let text =
+                format!("{} samples are more than lines may have and are left out", self.samples_left_out);
+            caveats.push(Caveat::new("recording_lines", place(), None, text));
+        }
         caveats
     }
 
@@ -189,6 +197,8 @@ impl<R: Read> Reader<R> {
             while let Some(line) = next_line(&self.lines, &mut self.next_line) {
                 match serde_json::from_slice(line) {
                     Ok(record) => {
+                        let left_out = samples_left_out(&record);
+                        self.samples_left_out = self.samples_left_out.saturating_add(left_out);
                         return Ok(Some(record));
                     }
                     Err(_) => self.bad_lines += 1,
@@ -329,6 +339,15 @@ impl<R: Read> Reader<R> {
     }
 }
 
+/// Number of samples that a record has beyond those that are read.
+fn samples_left_out(record: &Record) -> u64 {
+    match record {
+        Record::Samples(block) => block.samples_left_out(),
+        Record::GroupSamples(block) => block.samples_left_out(),
+        _ => 0,
+    }
+}
+
 fn next_line<'a>(lines: &'a [u8], next: &mut usize) -> Option<&'a [u8]> {
     let rest = lines.get(*next..).filter(|rest| !rest.is_empty())?;
     let end = memchr::memchr(b'\n', rest).unwrap_or(rest.len());
@@ -396,6 +415,19 @@ mod tests {
         assert_eq!(samples, 3000);
         let codes: Vec<&str> = caveats.iter().map(|caveat| &*caveat.code).collect();
         assert!(codes == ["recording_lines"] && caveats[0].text.contains("1 lines"), "{caveats:?}");
+    }
+
+    #[test]
+    fn samples_beyond_the_bound_of_a_block_are_counted() {
+        let mut bytes = recording(1);
+        let us = vec!["0"; 200].join(",");
+        let line = format!("{{\"samples\":{{\"process\":0,\"us\":[{us}],\"count\":[10000]}}}}\n");
+        bytes.extend(zstd::bulk::compress(line.as_bytes(), 3).unwrap());
+        let (samples, caveats) = read(&bytes).unwrap();
+        let left_out = 2_000_000 + 1_000 - samples;
+        let codes: Vec<&str> = caveats.iter().map(|caveat| &*caveat.code).collect();
+        assert!(left_out > 0 && codes == ["recording_lines"], "{caveats:?}");
+        assert!(caveats[0].text.starts_with(&format!("{left_out} samples")), "{caveats:?}");
     }
 
     #[test]

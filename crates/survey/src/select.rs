@@ -7,6 +7,7 @@ use std::path::Path;
 
 use regex_lite::Regex;
 use strandline_process::control_groups;
+use strandline_process::procfs::mounts::unescaped;
 use strandline_process::procfs::{Process, Stat};
 use strandline_process::snapshot;
 use strandline_report::text::clean;
@@ -290,7 +291,7 @@ fn group_path(asked: &str, mounts: &str) -> String {
         matches!(kind, "cgroup" | "cgroup2").then_some(point)
     });
     let below = points
-        .filter_map(|point| Path::new(asked).strip_prefix(point).ok())
+        .filter_map(|point| Path::new(asked).strip_prefix(unescaped(point)).ok())
         .min_by_key(|rest| rest.as_os_str().len());
     let path = below.map_or_else(|| asked.to_owned(), |rest| rest.to_string_lossy().into_owned());
     format!("/{}", path.trim_matches('/'))
@@ -308,6 +309,8 @@ mod tests {
         assert_eq!(group_path("/sys/fs/cgroup/memory/a/b", mounts), "/a/b");
         assert_eq!(group_path("/sys/fs/cgroup/a", mounts), "/a");
         assert_eq!(group_path("/sys/fs/cgroup", mounts), "/");
+        let blank = "30 25 0:26 / /mnt/my\\040groups rw - cgroup2 cgroup2 rw\n";
+        assert_eq!(group_path("/mnt/my groups/a", blank), "/a");
         assert!(
             is_within("/a/b", "/a")
                 && is_within("/a", "/a")

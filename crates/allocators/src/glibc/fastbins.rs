@@ -13,6 +13,7 @@
 //! candidate here, and the parts of the walk with a false member are walked again.
 
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use super::layout;
 use super::lists::LinkEncoding;
@@ -25,6 +26,43 @@ use strandline_process::range::AddressRange;
 pub struct Candidate {
     at: u32,
     next: u32,
+}
+
+/// Candidates for which a walk takes room at a time.
+const ROOM_AT_ONCE: usize = 256;
+
+/// How many candidates may still be recorded, by all walks: the target's heap may be full of chunks
+/// that look like members.
+#[derive(Debug, Default)]
+pub struct CandidateRoom {
+    left: AtomicUsize,
+    is_used_up: AtomicBool,
+}
+
+impl CandidateRoom {
+    /// Room for the candidates in `bytes` of memory. They are copied once, to follow the lists.
+    pub fn of(bytes: u64) -> Self {
+        let each = 2 * size_of::<Candidate>() as u64;
+        let left = usize::try_from(bytes / each).unwrap_or(usize::MAX);
+        Self { left: AtomicUsize::new(left), is_used_up: AtomicBool::new(false) }
+    }
+
+    /// Takes room for some candidates; returns for how many, 0 if there is none.
+    pub fn take(&self) -> usize {
+        let less = |left: usize| (left > 0).then(|| left.saturating_sub(ROOM_AT_ONCE));
+        match self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less) {
+            Ok(left) => left.min(ROOM_AT_ONCE),
+            Err(_) => {
+                self.is_used_up.store(true, Ordering::Relaxed);
+                0
+            }
+        }
+    }
+
+    /// Whether there was no room for some candidates.
+    pub fn is_used_up(&self) -> bool {
+        self.is_used_up.load(Ordering::Relaxed)
+    }
 }
 
 /// What links may point to in one arena.
@@ -231,6 +269,13 @@ mod tests {
         let members: Vec<usize> = (0..all.len()).filter(|&i| bits::has(&members, i)).collect();
         assert_eq!(members.len(), 99);
         assert!(!members.contains(&51));
+    }
+
+    #[test]
+    fn room_for_candidates_ends() {
+        let room = CandidateRoom::of(300 * 16);
+        assert_eq!((room.take(), room.take(), room.is_used_up()), (256, 44, false));
+        assert_eq!((room.take(), room.is_used_up()), (0, true));
     }
 
     #[test]

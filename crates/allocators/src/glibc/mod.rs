@@ -27,7 +27,7 @@ pub mod walk_context;
 
 use std::time::Instant;
 
-use self::fastbins::{Candidate, LinkTargets, Membership};
+use self::fastbins::{Candidate, CandidateRoom, LinkTargets, Membership};
 use self::lists::{ChunkKind, LinkEncoding, List, Ranges, SpecialChunks};
 use self::locate::{Arena, Parameters};
 use self::mmapped::MappedChunks;
@@ -54,6 +54,7 @@ use strandline_process::page_cache::PageCache;
 use strandline_process::procfs::Process;
 use strandline_process::range::overlapping;
 use strandline_process::range::{AddressRange, RangeSet};
+use strandline_process::target::budget;
 use strandline_process::work::in_order;
 
 /// Entry of glibc's malloc in the table of readers.
@@ -239,6 +240,9 @@ fn has_caveat(reading: &Reading, code: &str) -> bool {
     reading.caveats.iter().any(|caveat| caveat.code == code)
 }
 
+/// Room for chunks that may be in fastbins whatever memory is left: those of a heap of 256 MiB.
+const MIN_CANDIDATE_BYTES: u64 = 128 << 20;
+
 /// Names a part of a walked region.
 #[derive(Clone, Copy)]
 struct PartIndex {
@@ -265,11 +269,17 @@ impl Arenas<'_> {
         let targets: Vec<LinkTargets> =
             (0..self.arenas.len()).map(|index| self.link_targets(index)).collect();
         let first_deadline = self.first_deadline();
-        let contexts: Vec<WalkContext<'_>> =
-            self.contexts(&special, |owned| FastbinMode::Guess(&targets[owned.arena], links), first_deadline);
+        let room = self.candidate_room();
+        let guess = |owned: &ArenaRegion| FastbinMode::Guess(&targets[owned.arena], links, &room);
+        let contexts: Vec<WalkContext<'_>> = self.contexts(&special, guess, first_deadline);
         let mut walked = segments::walk(&contexts, self.context.threads, self.context.progress);
         drop(contexts);
-        let to_redo = self.separate_fastbin_members(&targets, &mut special, &walked, reading);
+        if room.is_used_up() {
+            let text =
+                "there is too little memory to note all chunks in fastbins: the others count as in use";
+            reading.caveats.push(Caveat::new(LIST_BROKEN, "glibc, fastbins", None, text));
+        }
+        let to_redo = self.separate_fastbin_members(&targets, &mut special, &walked, &room, reading);
         let contexts: Vec<WalkContext<'_>> =
             self.contexts(&special, |_| FastbinMode::Known, self.context.deadline);
         let redone = in_order(to_redo.len(), self.context.threads, |item| {
@@ -300,8 +310,20 @@ impl Arenas<'_> {
     /// Returns when the first walk has to end: if there are fastbins, the second can take as long.
     fn first_deadline(&self) -> Instant {
         let (now, until) = (Instant::now(), self.context.deadline);
-        let has_fast = self.arenas.iter().flat_map(|arena| &arena.fastbins).any(|&head| head != 0);
-        if has_fast { now + until.saturating_duration_since(now) / 2 } else { until }
+        if self.has_fastbins() { now + until.saturating_duration_since(now) / 2 } else { until }
+    }
+
+    /// Whether any fastbin has chunks.
+    fn has_fastbins(&self) -> bool {
+        self.arenas.iter().flat_map(|arena| &arena.fastbins).any(|&head| head != 0)
+    }
+
+    /// Returns the room for candidates, of which there may be one for each 32 bytes of the heap.
+    fn candidate_room(&self) -> CandidateRoom {
+        if !self.has_fastbins() {
+            return CandidateRoom::default();
+        }
+        CandidateRoom::of(budget::copy_budget_bytes(0).max(MIN_CANDIDATE_BYTES))
     }
 
     /// Returns the first inconsistent place of the heap. A differing sum alone is not one: then
@@ -410,6 +432,7 @@ impl Arenas<'_> {
         targets: &[LinkTargets],
         special: &mut [SpecialChunks],
         walked: &[RegionParts],
+        room: &CandidateRoom,
         reading: &mut Reading,
     ) -> Vec<PartIndex> {
         let mut to_redo = Vec::new();
@@ -427,8 +450,9 @@ impl Arenas<'_> {
             let Membership::Members { members, broken } = fastbins::separate_members(targets, &slices) else {
                 continue;
             };
-            // If there was no time for all of the heap, some members were not met.
-            if parts.iter().all(|index| !walked[index.region].parts[index.part].counts.is_late) {
+            // If there was no time for all of the heap, or no room, some members are not known.
+            let is_late = parts.iter().any(|index| walked[index.region].parts[index.part].counts.is_late);
+            if !is_late && !room.is_used_up() {
                 add_broken_caveat(broken, "fastbins", reading);
             }
             let mut position = 0;

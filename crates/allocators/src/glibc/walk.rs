@@ -39,6 +39,8 @@ pub struct Walker<'a> {
     special: &'a SpecialChunks,
     fast: FastbinMode<'a>,
     candidates: Vec<Candidate>,
+    /// For how many more of them this walk has taken room.
+    room: usize,
     window: Window<'a>,
     accumulator: Accumulator<'a>,
     refinements: Option<Finder<'a>>,
@@ -65,6 +67,7 @@ impl<'a> Walker<'a> {
             special,
             fast,
             candidates: Vec::new(),
+            room: 0,
             window: Window::new(memory, pages, at, deadline),
             accumulator: Accumulator::new(at, pages),
             refinements: refinements.map(Refinements::finder),
@@ -221,7 +224,7 @@ impl<'a> Walker<'a> {
             return false;
         }
         let kind = match (self.special.kind_of(at), candidate) {
-            (None, Some(candidate)) => {
+            (None, Some(candidate)) if self.has_room() => {
                 self.candidates.push(candidate);
                 Some(ChunkKind::Fastbin)
             }
@@ -238,12 +241,24 @@ impl<'a> Walker<'a> {
     /// Returns the chunk as a member of a fastbin, if its size and its link allow it.
     #[inline]
     fn fast_candidate(&mut self, at: u64, bytes: u64) -> Option<Candidate> {
-        let FastbinMode::Guess(targets, links) = self.fast else { return None };
+        let FastbinMode::Guess(targets, links, _) = self.fast else { return None };
         if !targets.may_hold(bytes) {
             return None;
         }
         let link = self.window.pair(at + 16).0;
         targets.candidate(at, link, links)
+    }
+
+    /// Takes room for a candidate; false if there is none.
+    fn has_room(&mut self) -> bool {
+        if let FastbinMode::Guess(_, _, room) = self.fast
+            && self.room == 0
+        {
+            self.room = room.take();
+        }
+        let left = self.room.checked_sub(1);
+        self.room = left.unwrap_or(0);
+        left.is_some()
     }
 
     fn take_used(&mut self, next: u64, bytes: u64, kind: Option<ChunkKind>) -> bool {

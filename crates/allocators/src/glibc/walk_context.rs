@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::fastbins::{Candidate, LinkTargets};
+use super::fastbins::{Candidate, CandidateRoom, LinkTargets};
 use super::lists::{LinkEncoding, SpecialChunks};
 use strandline_claims::accumulator::AccumulatedPart;
 use strandline_claims::add_fields;
@@ -171,8 +171,9 @@ pub struct Part {
 /// How chunks in fastbins are recognised.
 #[derive(Clone, Copy)]
 pub enum FastbinMode<'a> {
-    /// By their links alone: every chunk that may be a member is treated as one.
-    Guess(&'a LinkTargets, LinkEncoding),
+    /// By their links alone: every chunk that may be a member is treated as one, while there is
+    /// room.
+    Guess(&'a LinkTargets, LinkEncoding, &'a CandidateRoom),
     /// By the [`SpecialChunks`].
     Known,
 }

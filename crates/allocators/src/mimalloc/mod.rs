@@ -110,7 +110,11 @@ impl FoundAllocator for Mimalloc {
         let mut heaps = segments::find(context, &taken);
         taken.add(heaps.iter().flat_map(|heap| &heap.parts).map(Part::range));
         heaps.extend(arenas::find(context, &taken));
-        let readings = read_each(context, heaps, |heap, taken| read(context, heap, taken));
+        let readings = read_each(context, heaps, |heap, taken| {
+            let mut reading = read(context, heap, taken);
+            reading.caveats.extend(left_out(heap));
+            reading
+        });
         Ok((readings, Vec::new()))
     }
 
@@ -173,6 +177,15 @@ fn read(context: &Context<'_>, heap: &Heap, taken: &RangeSet) -> Reading {
     doubts.add_caveats(&mut reading.caveats, &ABOUT, "segments and pages", &heap.name);
     reading.is_inconsistent = doubts.damages > 0;
     reading
+}
+
+/// Returns the caveat for the mimallocs behind this one that are not read.
+fn left_out(heap: &Heap) -> Option<Caveat> {
+    let text = format!(
+        "the process has {} more mimallocs than strandline reads: their memory is on anonymous",
+        heap.left_out
+    );
+    (heap.left_out > 0).then(|| Caveat::new("mimalloc_left_out", heap.name.clone(), None, text))
 }
 
 /// Returns a reading without claims, for a heap of a build that encodes its lists.

@@ -126,6 +126,8 @@ pub struct Heap {
     pub is_encoded: bool,
     /// Arenas that are purged in runs of slices only, in address order.
     pub run_purged_arenas: Vec<RunPurgedArena>,
+    /// Number of further mimallocs that are not read.
+    pub left_out: usize,
     /// Invalid structures, and where the deadline passed.
     pub doubts: ReadProblems,
     /// Bytes read from the target.

@@ -71,6 +71,7 @@ pub fn find(context: &Context<'_>, taken: &RangeSet) -> Vec<Heap> {
     let mut taken = taken.clone();
     let votes_by_key = count_votes(context, &candidates);
     let is_only = votes_by_key.len() == 1;
+    let left_out = votes_by_key.len().saturating_sub(MAX_HEAPS);
     for (key, votes) in votes_by_key.into_iter().take(MAX_HEAPS) {
         let best = votes.iter().max_by_key(|(number, votes)| (votes.fits, std::cmp::Reverse(**number)));
         let Some((layout, best)) = best.and_then(|(&number, best)| Some((SEGMENTS.get(number)?, best)))
@@ -104,6 +105,9 @@ pub fn find(context: &Context<'_>, taken: &RangeSet) -> Vec<Heap> {
             taken.add(heap.parts.iter().map(Part::range));
         }
         heaps.push(heap);
+    }
+    if let Some(last) = heaps.last_mut() {
+        last.left_out = left_out;
     }
     heaps
 }

@@ -27,7 +27,8 @@ impl Footprint {
 pub struct Applied {
     /// Resident anonymous bytes that the requested ranges lost, counted in the page tables right
     /// before and right after. Threads that were not stopped may have touched pages meanwhile.
-    pub actual_bytes: u64,
+    /// `None` if they could not be counted.
+    pub actual_bytes: Option<u64>,
     /// Resident anonymous bytes of the ranges before. If there are several stops, each part is
     /// counted right before it is processed.
     pub resident_before_bytes: u64,

@@ -9,7 +9,7 @@ use std::collections::{HashMap, HashSet};
 use std::time::Instant;
 
 use strandline_claims::runtime::{Reading, claimed_ranges};
-use strandline_claims::words::{READ_BYTES, each_word_in};
+use strandline_claims::words::each_word_until;
 use strandline_holders::{BlockSet, Blocks, Refused, Roots};
 use strandline_process::c_library::CLibrary;
 use strandline_process::map::Mapping;
@@ -36,8 +36,6 @@ const MIN_ARRAY: usize = 16;
 /// bytes in glibc 2.36 (nptl/descr.h).
 const STORAGE_BELOW: u64 = 64 << 10;
 const STORAGE_ABOVE: u64 = 4 << 10;
-/// Words between two checks of the deadline.
-const WORDS_AT_ONCE: u64 = 1 << 16;
 /// Maximum number of distinct roots; further ones of each kind are merged.
 const MAX_ROOTS: usize = 1 << 20;
 /// Maximum number of references from all roots, of 8 bytes each.
@@ -207,12 +205,9 @@ impl Finder<'_> {
         let resident: Vec<AddressRange> = runs.map(|run| AddressRange::new(run.start, run.end)).collect();
         let resident_bytes: u64 = resident.iter().map(|run| run.len()).sum();
         let (mut found, mut is_full): (Vec<Hit>, bool) = (Vec::new(), false);
-        let (mut words, mut is_late) = (0_u64, Instant::now() >= self.deadline);
         let memory: &dyn Memory = if is_shared { &self.frozen.memory } else { self.frozen.own_memory() };
         let max_found = MAX_REFERENCES - self.references.len().min(MAX_REFERENCES);
-        let read_bytes = each_word_in(memory, resident, READ_BYTES, &mut |address, word| {
-            words += 1;
-            is_late |= words.is_multiple_of(WORDS_AT_ONCE) && Instant::now() >= self.deadline;
+        let (read_bytes, is_late) = each_word_until(memory, resident, self.deadline, &mut |address, word| {
             // Words in blocks are followed when the block is reached. Static data contains blocks
             // where musl's loader donated it to malloc.
             if let Some(block) = self.blocks.find(word).filter(|_| self.blocks.find(address).is_none()) {
@@ -221,7 +216,7 @@ impl Finder<'_> {
                     found.push(Hit { address, word, block });
                 }
             }
-            !is_late && !is_full
+            !is_full
         });
         if is_late {
             return Err(Refused::DeadlinePassed);

@@ -9,6 +9,7 @@ use std::ops::Range;
 
 use super::inputs::Inputs;
 use super::named;
+use super::overlaps::Overlaps;
 use super::page_map::PageMapWriter;
 use super::rows::{NamedHolders, Tally};
 use super::spans::{Holder, Span, Spans};
@@ -253,6 +254,7 @@ pub fn assemble(inputs: &Inputs<'_>) -> Result<Ledger> {
     let palette = inputs.refinements.palette();
     let Layers { mut claims, spans: claimed, shared, shared_spans, caveats } = Layers::new(inputs, &palette)?;
     claims.sort_unstable_by_key(|(claim, _)| claim.start);
+    let mut overlaps = Overlaps::new(&claims, |(claim, _)| claim.range());
     let program = program_spans(inputs);
     let zeros = Spans(
         inputs.zero_runs.iter().map(|&run| Span { range: run.into(), holder: Holder::Row(&ZERO) }).collect(),
@@ -300,7 +302,7 @@ pub fn assemble(inputs: &Inputs<'_>) -> Result<Ledger> {
             }
         }
         if space.counts.lazy_free_bytes > 0 {
-            move_lazy_free(&mut writer, space, inputs.readings, &claims, &mut ledger);
+            move_lazy_free(&mut writer, space, inputs.readings, &mut overlaps, &mut ledger);
         }
         shared_memory.add(&space.mapping.name, writer.tally.of(&SHMEM));
         ledger.tally.add_all(&writer.tally);
@@ -340,13 +342,10 @@ impl<'a> SharedMemory<'a> {
     }
 }
 
-/// Returns the bytes, by row, of claims overlapping a mapping that may have been given up with
+/// Returns the bytes, by row, of the claims overlapping a mapping that may have been given up with
 /// MADV_FREE: free pages, and pages that were free, are in use again and were not written since.
-fn lazy_free_candidates(space: &SmapsEntry, claims: &[(&RangeClaim, ClassRows<'_>)]) -> Vec<(RowRef, u64)> {
-    // A claim may span several mappings.
-    let behind = claims.partition_point(|(claim, _)| claim.start < space.mapping.end);
-    let within = claims[..behind].iter().filter(|(claim, _)| claim.end > space.mapping.start);
-    let free = within.filter_map(|(claim, meaning)| Some((&claim.sums.resident, meaning.rows?)));
+fn lazy_free_candidates(claims: &[(&RangeClaim, ClassRows<'_>)]) -> Vec<(RowRef, u64)> {
+    let free = claims.iter().filter_map(|(claim, meaning)| Some((&claim.sums.resident, meaning.rows?)));
     let of = |(resident, rows): (&ResidentBytes, &BlockRows)| {
         [
             (rows.trimmable, resident.trim),
@@ -492,7 +491,7 @@ fn move_lazy_free(
     writer: &mut LedgerWriter<'_>,
     space: &SmapsEntry,
     readings: &[Reading],
-    claims: &[(&RangeClaim, ClassRows<'_>)],
+    claims: &mut Overlaps<'_, (&RangeClaim, ClassRows<'_>)>,
     ledger: &mut Ledger,
 ) {
     let mapped = readings.iter().filter_map(|reading| Some(reading.rows?.mapped));
@@ -509,7 +508,9 @@ fn move_lazy_free(
         move_bytes(writer, id, taken);
         left -= taken;
     }
-    let given_up = if left > 0 { lazy_free_candidates(space, claims) } else { Vec::new() };
+    // A claim may span several mappings.
+    let range = AddressRange::new(space.mapping.start, space.mapping.end);
+    let given_up = if left > 0 { lazy_free_candidates(claims.with(range)) } else { Vec::new() };
     for (id, bytes) in given_up {
         let taken = ledger.tally.take(id, bytes.min(left));
         move_bytes(writer, id, taken);

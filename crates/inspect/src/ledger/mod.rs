@@ -4,6 +4,7 @@ pub mod assemble;
 pub mod bss;
 pub mod inputs;
 mod named;
+mod overlaps;
 pub mod page_map;
 pub mod proportional;
 pub mod rows;

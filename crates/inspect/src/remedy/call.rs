@@ -174,7 +174,7 @@ fn run(
     let after = count();
     let held = injected.finish(CALL_LIMIT).map_err(|e| refusal(process, tid, e))?;
     Ok(Applied {
-        actual_bytes: before.saturating_sub(after?),
+        actual_bytes: Some(before.saturating_sub(after?)),
         resident_before_bytes: before,
         call_seconds,
         stopped_seconds: Some(held.as_secs_f64()),

@@ -68,6 +68,8 @@ pub struct Notified {
     pub least_bytes: u64,
     /// By how much the process's private memory fell at most.
     pub fall_bytes: u64,
+    /// By how much it fell at the end.
+    pub last_fall_bytes: u64,
 }
 
 /// Has process `pid` make all calls, and waits until the work is done.
@@ -100,13 +102,14 @@ pub fn apply(pid: i32, request: &NotifyRequest<'_>) -> Result<Notified, Refusal>
     let (Some(before), Some(after), Some(work)) = (applied.before, applied.after, work) else {
         return Err(Error::Ended { pid }.into());
     };
-    applied.actual_bytes = before.private_bytes.saturating_sub(after.private_bytes);
+    let last_fall_bytes = before.private_bytes.saturating_sub(after.private_bytes);
+    applied.actual_bytes = Some(last_fall_bytes);
     applied.resident_before_bytes = before.private_bytes;
     applied.watch_faults(process, request.watch);
     let fall_bytes = before.private_bytes.saturating_sub(work.lowest_bytes);
     let done = made.iter().filter(|call| !is_open(process, call));
     let least_bytes = done.map(|call| call.least_bytes).sum();
-    Ok(Notified { applied, unfinished: work.unfinished, refused, least_bytes, fall_bytes })
+    Ok(Notified { applied, unfinished: work.unfinished, refused, least_bytes, fall_bytes, last_fall_bytes })
 }
 
 /// Checks whether process `pid` could make one of the calls now: chooses threads as [`apply`] does,

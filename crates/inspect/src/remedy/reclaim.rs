@@ -185,7 +185,7 @@ fn notify(
         return false;
     }
     match notify::apply(pid, &request) {
-        Ok(Notified { applied, unfinished, refused, least_bytes, fall_bytes }) => {
+        Ok(Notified { applied, unfinished, refused, least_bytes, fall_bytes, last_fall_bytes }) => {
             if unfinished > 0 {
                 let text = format!(
                     "{unfinished} of {} heaps: their threads have not run the collection within {} s (blocked, or busy in \
@@ -200,8 +200,8 @@ fn notify(
                 answer.predicted_bytes = None;
                 answer.predicted_least_bytes = Some(least_bytes);
             }
-            let grown = fall_bytes.saturating_sub(applied.actual_bytes);
-            if applied.actual_bytes < least_bytes || grown > fall_bytes / MIN_GROWTH_DIVISOR {
+            let grown = fall_bytes.saturating_sub(last_fall_bytes);
+            if last_fall_bytes < least_bytes || grown > fall_bytes / MIN_GROWTH_DIVISOR {
                 let why = if fall_bytes >= least_bytes {
                     "the program has allocated again"
                 } else {
@@ -210,7 +210,7 @@ fn notify(
                 let text = format!(
                     "its private memory fell by {}, and by {} at the end: {why}",
                     bytes(fall_bytes),
-                    bytes(applied.actual_bytes)
+                    bytes(last_fall_bytes)
                 );
                 answer.caveats.push(Caveat::new("grew_again", owner, Some(grown), text));
             }
@@ -547,10 +547,11 @@ struct Totals {
 
 impl Totals {
     fn add(&mut self, applied: &Applied) {
-        let sum = &mut self.applied;
-        sum.before = if self.calls == 0 { applied.before } else { sum.before };
+        let (is_first, sum) = (self.calls == 0, &mut self.applied);
+        sum.before = if is_first { applied.before } else { sum.before };
         sum.after = applied.after;
-        sum.actual_bytes += applied.actual_bytes;
+        let earlier = if is_first { Some(0) } else { sum.actual_bytes };
+        sum.actual_bytes = earlier.zip(applied.actual_bytes).map(|(earlier, now)| earlier + now);
         sum.call_seconds += applied.call_seconds;
         sum.stopped_seconds = sum.stopped_seconds.into_iter().chain(applied.stopped_seconds).reduce(f64::max);
         sum.minor_faults_after = applied.minor_faults_after;
@@ -581,7 +582,7 @@ impl Totals {
             before.private_bytes.saturating_sub(after.private_bytes)
         };
         answer.actual_pss_bytes = sum.before.zip(sum.after).map(private);
-        answer.actual_bytes = Some(sum.actual_bytes);
+        answer.actual_bytes = sum.actual_bytes;
         answer.call_seconds = Some(sum.call_seconds);
         answer.stopped_seconds = sum.stopped_seconds;
         answer.minor_faults_after = sum.minor_faults_after;

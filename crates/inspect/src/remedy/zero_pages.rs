@@ -203,7 +203,7 @@ fn page_out(process: &Process, request: &ZeroRequest, pagemap: &File) -> Result<
     let failed = |e| Refusal::from_io(process, "paging out", e);
     let handle = sys::open_pidfd(process.pid()).map_err(failed)?;
     let memory = memory_of(process).map_err(failed)?;
-    let mut applied = Applied { stopped_seconds: Some(0.0), ..Applied::default() };
+    let mut applied = Applied { actual_bytes: Some(0), stopped_seconds: Some(0.0), ..Applied::default() };
     for piece in pieces(&request.ranges) {
         let resident = pages::anonymous_bytes_in(pagemap, std::slice::from_ref(&piece)).map_err(failed)?;
         applied.resident_before_bytes += resident;
@@ -215,7 +215,8 @@ fn page_out(process: &Process, request: &ZeroRequest, pagemap: &File) -> Result<
         }
         applied.call_seconds += began.elapsed().as_secs_f64();
         let after = pages::anonymous_bytes_in(pagemap, &runs).map_err(failed)?;
-        applied.actual_bytes += before.saturating_sub(after);
+        let gone = before.saturating_sub(after);
+        applied.actual_bytes = applied.actual_bytes.map(|sum| sum + gone);
     }
     Ok(applied)
 }
@@ -228,7 +229,7 @@ fn give_back_directly(
     pagemap: &File,
 ) -> Result<Applied, Refusal> {
     let todo = pieces(&request.ranges).peekable();
-    let applied = Applied { stopped_seconds: Some(0.0), ..Applied::default() };
+    let applied = Applied { actual_bytes: Some(0), stopped_seconds: Some(0.0), ..Applied::default() };
     let mut work = Work { process, code, pagemap, applied, plain: Vec::new(), todo };
     while work.todo.peek().is_some() {
         match work.one_stretch(request.wait) {
@@ -363,7 +364,7 @@ impl<I: Iterator<Item = Range<u64>> + Send> Work<'_, I> {
                 if exit.rax == 0 {
                     let left = pages::anonymous_bytes_in(self.pagemap, std::slice::from_ref(&run));
                     let gone = (run.end - run.start).saturating_sub(left.map_err(CallError::Failed)?);
-                    self.applied.actual_bytes += gone;
+                    self.applied.actual_bytes = self.applied.actual_bytes.map(|sum| sum + gone);
                 }
             }
         }

@@ -10,6 +10,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
 use crate::control_groups::{mount_point, parse_line};
+use crate::procfs::mounts::unescaped;
 
 /// The version of control groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -166,7 +167,7 @@ impl Hierarchy {
                 .is_some_and(|(_, after)| after.starts_with("cgroup ") || after.starts_with("cgroup2 "))
         };
         let points = mounts.lines().filter(is_group).filter_map(|line| line.split(' ').nth(4));
-        Some(Self { version, root, mounts: points.map(PathBuf::from).collect() })
+        Some(Self { version, root, mounts: points.map(unescaped).map(PathBuf::from).collect() })
     }
 
     /// The path of this hierarchy's group in the text of /proc/PID/cgroup.
@@ -307,6 +308,8 @@ mod tests {
         }
         assert_eq!(relative("/sys/fs/cgroup/memory").as_deref(), Some(""));
         assert_eq!(relative("/../other"), None);
+        let blank = Hierarchy::parse("30 25 0:26 / /mnt/my\\040groups rw - cgroup2 cgroup2 rw\n").unwrap();
+        assert_eq!(blank.relative("/mnt/my groups/a"), Some(PathBuf::from("a")));
     }
 
     #[test]

@@ -9,6 +9,7 @@ use std::path::{Component, Path, PathBuf};
 use super::find::Bounds;
 use super::hierarchy::{Group, GroupError, Hierarchy};
 use crate::procfs::Process;
+use crate::procfs::mounts::unescaped;
 
 /// Maximum bytes read of /proc/PID/cgroup.
 const MAX_BYTES: u64 = 64 << 10;
@@ -78,11 +79,11 @@ impl View {
 }
 
 /// The root of the mount at `point`: the part of the hierarchy that is mounted there.
-fn mounted_root<'a>(mounts: &'a str, point: &Path) -> Option<&'a str> {
+fn mounted_root(mounts: &str, point: &Path) -> Option<String> {
     let mut lines = mounts.lines().map(|line| line.split(' '));
     lines.find_map(|mut fields| {
         let root = fields.nth(3)?;
-        fields.next().filter(|at| Path::new(at) == point).map(|_| root)
+        fields.next().filter(|at| Path::new(&unescaped(at)) == point).map(|_| unescaped(root))
     })
 }
 
@@ -131,7 +132,10 @@ mod tests {
     #[test]
     fn the_root_of_a_mount_is_read() {
         let mounts = "1 0 0:1 / / rw - ext4 x rw\n30 25 0:26 /../.. /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n";
-        assert_eq!(mounted_root(mounts, Path::new("/sys/fs/cgroup")), Some("/../.."));
+        let root = |mounts: &str, point: &str| mounted_root(mounts, Path::new(point));
+        assert_eq!(root(mounts, "/sys/fs/cgroup").as_deref(), Some("/../.."));
+        let blanks = "30 25 0:26 /my\\040group /mnt/my\\040groups rw - cgroup2 cgroup2 rw\n";
+        assert_eq!(root(blanks, "/mnt/my groups").as_deref(), Some("/my group"));
         assert_eq!(mounted_root("x\n1 2 3\n", Path::new("/sys/fs/cgroup")), None);
     }
 }

@@ -57,7 +57,7 @@ fn parse_line(line: &str) -> Option<Mount> {
 }
 
 /// A path without the kernel's escapes: `\040` for a blank, and so on (proc(5)).
-fn unescaped(path: &str) -> String {
+pub fn unescaped(path: &str) -> String {
     let escapes = [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")];
     // The backslash comes last: it begins the others.
     escapes.into_iter().fold(path.to_owned(), |text, (escape, character)| text.replace(escape, character))

@@ -264,25 +264,28 @@ fn holding(of: &SharedType) -> Holding {
 /// Merges roots of the same name in several threads; largest first.
 fn merge_threads(roots: &[Root]) -> Vec<(String, Root)> {
     let mut places: HashMap<(RootKind, &str, Option<&str>), usize> = HashMap::new();
-    let mut folded: Vec<(u64, Root)> = Vec::new();
+    let mut folded: Vec<(Root, Vec<&[Holding]>)> = Vec::new();
     for root in roots {
         let key = (root.kind, root.name.as_str(), root.module.as_deref());
         let known = if root.thread.is_some() { places.get(&key).copied() } else { None };
         match known.and_then(|place| folded.get_mut(place)) {
-            Some((threads, of)) => {
-                *threads += 1;
+            Some((of, lists)) => {
                 add_fields!(saturating of, root: retained_bytes, retained_blocks, pins_bytes);
-                merge(&mut of.holds, &root.holds);
-                of.thread = Some(format!("{threads} threads"));
+                lists.push(&root.holds);
+                of.thread = Some(format!("{} threads", lists.len()));
             }
             None => {
                 places.insert(key, folded.len());
-                folded.push((1, root.clone()));
+                folded.push((root.clone(), vec![root.holds.as_slice()]));
             }
         }
     }
+    let merged = |(root, lists): (Root, Vec<&[Holding]>)| match lists.as_slice() {
+        [_] => root,
+        several => Root { holds: merge(several), ..root },
+    };
     let mut folded: Vec<(String, Root)> =
-        folded.into_iter().map(|(_, root)| (root_name(&root), root)).collect();
+        folded.into_iter().map(merged).map(|root| (root_name(&root), root)).collect();
     folded.sort_by_key(|(_, root)| std::cmp::Reverse(root.retained_bytes));
     folded
 }
@@ -309,17 +312,29 @@ fn retention_path(rows: &mut Vec<Vec<String>>, holds: &[Holding], least: u64) {
     }
 }
 
-/// Adds what another root retains, type by type.
-fn merge(holds: &mut Vec<Holding>, more: &[Holding]) {
-    for of in more {
-        match holds.iter_mut().find(|known| known.name == of.name) {
-            Some(known) => {
+/// Merges what several roots retain, type by type.
+fn merge(lists: &[&[Holding]]) -> Vec<Holding> {
+    // A document may have millions of names.
+    let mut places: HashMap<&str, usize> = HashMap::new();
+    let mut merged: Vec<(Holding, Vec<&[Holding]>)> = Vec::new();
+    for of in lists.iter().copied().flatten() {
+        let known = places.get(of.name.as_str()).copied();
+        match known.and_then(|place| merged.get_mut(place)) {
+            Some((known, below)) => {
                 add_fields!(saturating known, of: instances, chained, retained_bytes, retained_blocks);
-                merge(&mut known.holds, &of.holds);
+                below.push(&of.holds);
             }
-            None => holds.push(of.clone()),
+            None => {
+                places.insert(&of.name, merged.len());
+                merged.push((of.clone(), vec![of.holds.as_slice()]));
+            }
         }
     }
+    let with_below = |(of, below): (Holding, Vec<&[Holding]>)| match below.as_slice() {
+        [_] => of,
+        several => Holding { holds: merge(several), ..of },
+    };
+    merged.into_iter().map(with_below).collect()
 }
 
 /// The number of instances, their type, and whether they are linked to each other.
@@ -453,6 +468,39 @@ mod tests {
         let found = of_sizes(&[(1 << 20, 1), (4000, 4), (3000, 5), (64, 1)]);
         let names: Vec<String> = type_rows(&found, 20).into_iter().map(|row| row[..3].join(" ")).collect();
         assert_eq!(names, ["1048576-byte blocks 1.00 MiB 1", "blocks of 64 to 1,000 bytes 6.90 KiB 10"]);
+    }
+
+    #[test]
+    fn roots_of_several_threads_are_merged_type_by_type() {
+        let holding = |name: &str, bytes: u64, holds: Vec<Holding>| Holding {
+            name: name.into(),
+            instances: 1,
+            retained_bytes: bytes,
+            holds,
+            ..Holding::default()
+        };
+        let root = |number: u64, holds| Root {
+            kind: RootKind::Stack,
+            name: "main".into(),
+            thread: Some(format!("{number}")),
+            retained_bytes: 10,
+            holds,
+            ..Root::default()
+        };
+        let roots = [
+            root(1, vec![holding("a", 6, vec![holding("c", 1, Vec::new())])]),
+            root(2, vec![holding("b", 4, Vec::new()), holding("a", 3, vec![holding("d", 2, Vec::new())])]),
+            root(3, vec![holding("a", 1, vec![holding("c", 1, Vec::new())])]),
+        ];
+        let all = merge_threads(&roots);
+        assert_eq!(all.len(), 1);
+        let merged = &all[0].1;
+        assert_eq!((merged.thread.as_deref(), merged.retained_bytes), (Some("3 threads"), 30));
+        let summary = |holds: &[Holding]| -> Vec<(String, u64, u64)> {
+            holds.iter().map(|of| (of.name.clone(), of.instances, of.retained_bytes)).collect()
+        };
+        assert_eq!(summary(&merged.holds), [("a".to_owned(), 3, 10), ("b".to_owned(), 1, 4)]);
+        assert_eq!(summary(&merged.holds[0].holds), [("c".to_owned(), 2, 2), ("d".to_owned(), 1, 2)]);
     }
 
     #[test]

@@ -103,6 +103,10 @@ fn rows(path: &Path, each: &mut dyn FnMut(&Row, &Pids) -> io::Result<()>) -> Res
                 for run in block.runs() {
                     let row = |at_us| Row { at_us, process: block.process, mark: None, sample: run.sample };
                     waiting.extend(run.times_us().map(row));
+                    // A hostile block has a million samples.
+                    if waiting.len() > MAX_ROWS {
+                        pass(&mut waiting, &pids, each)?;
+                    }
                 }
             }
             Some(Record::Mark(mark)) => waiting.push(Row {
@@ -114,15 +118,22 @@ fn rows(path: &Path, each: &mut dyn FnMut(&Row, &Pids) -> io::Result<()>) -> Res
             _ => {}
         }
         if is_heartbeat || is_last || waiting.len() > MAX_ROWS {
-            waiting.sort_by_key(|row| row.at_us);
-            for row in waiting.drain(..) {
-                each(&row, &pids)?;
-            }
+            pass(&mut waiting, &pids, each)?;
         }
         if is_last {
             return Ok(());
         }
     }
+}
+
+/// Passes the rows that wait, in order of time.
+fn pass(
+    waiting: &mut Vec<Row>,
+    pids: &Pids,
+    each: &mut dyn FnMut(&Row, &Pids) -> io::Result<()>,
+) -> io::Result<()> {
+    waiting.sort_by_key(|row| row.at_us);
+    waiting.drain(..).try_for_each(|row| each(&row, pids))
 }
 
 /// Writes the CSV table: samples, and marks with their names in the last column.

@@ -54,7 +54,7 @@ pub const TRIM_NATIVE_HEAP: Command = Command { remedy: "jvm_trim", name: "Syste
 
 /// Makes the JVM of `process` run `command`. The bytes released are counted in the page tables of
 /// `range`, the heap, because collecting takes memory elsewhere; without a range, they are the
-/// decrease in RSS.
+/// decrease in RSS. They are unknown if neither can be read.
 ///
 /// # Errors
 /// The reason, for a person, if strandline or the JVM refuses, or if the JVM does not answer.
@@ -79,7 +79,7 @@ pub fn apply(
     let mut applied = Applied {
         actual_bytes: heap
             .or(before.zip(after).map(|(before, after)| (before.rss_bytes, after.rss_bytes)))
-            .map_or(0, |(before, after)| before.saturating_sub(after)),
+            .map(|(before, after)| before.saturating_sub(after)),
         resident_before_bytes: heap_before_bytes.unwrap_or(0),
         before,
         after,

@@ -287,7 +287,7 @@ pub struct Retained {
     pub page_bytes: u64,
     /// All buffers of more than 4 KiB, the largest first, at most 4,096.
     pub top: Vec<Buffer>,
-    /// Buffers beyond the limit of `top`.
+    /// Buffers beyond the limit of `top`, or for which there was no time.
     pub top_left_out: Amount,
 }
 

@@ -15,7 +15,8 @@ use strandline_process::pages::{PAGE_BYTES, page_of, page_up};
 pub const MAX_LISTED: usize = 4096;
 
 /// Fills in `top`, `top_left_out` and `page_bytes` of `retained` from the large buffers, and
-/// returns the rows of the listed ones, and whether time ran out: then `page_bytes` lacks others.
+/// returns the rows of the listed ones, and whether time ran out: then `page_bytes` lacks those
+/// that are not listed.
 pub fn list_largest(
     context: &Context<'_>,
     slots: Slots,
@@ -25,25 +26,22 @@ pub fn list_largest(
     retained: &mut Retained,
 ) -> (Vec<Named>, bool) {
     kept.sort_unstable_by_key(|kept| (std::cmp::Reverse(kept.bytes), kept.head));
-    let (listed, others) = kept.split_at(kept.len().min(MAX_LISTED));
     let mut rows = Vec::new();
-    for buffer in listed {
-        let page_bytes = whole_pages(context, pages, buffer);
+    let mut is_late = false;
+    for (index, buffer) in kept.iter().enumerate() {
+        // Hostile buffers may each span all of memory.
+        is_late = is_late || Instant::now() >= context.deadline;
+        let page_bytes = if is_late { 0 } else { whole_pages(context, pages, buffer) };
         retained.page_bytes += page_bytes;
+        if is_late || index >= MAX_LISTED {
+            retained.top_left_out.add(buffer.bytes);
+            continue;
+        }
         let of = named(names, buffer, page_bytes);
         let slot = if buffer.keeper == Keeper::Other { slots.buffer } else { slots.pad };
         let Kept { pointer, bytes, .. } = *buffer;
         rows.push(Named { pointer, bytes, slot, holder: of.holder.clone() });
         retained.top.push(of);
-    }
-    let mut is_late = false;
-    for buffer in others {
-        retained.top_left_out.add(buffer.bytes);
-        // Hostile buffers may each span all of memory.
-        is_late = is_late || Instant::now() >= context.deadline;
-        if !is_late {
-            retained.page_bytes += whole_pages(context, pages, buffer);
-        }
     }
     (rows, is_late)
 }
@@ -102,4 +100,51 @@ fn whole_pages(context: &Context<'_>, pages: &mut PageCache<'_>, kept: &Kept) ->
         return 0;
     }
     resident_bytes(context, start, end)
+}
+
+#[cfg(test)]
+mod tests {
+    use strandline_claims::refinements::Refinements;
+    use strandline_claims::runtime::Reading;
+    use strandline_process::range::AddressRange;
+    use strandline_synth::Image;
+
+    use super::super::facts::BufferKind;
+    use super::*;
+    use crate::fabricated;
+    use crate::perl::layout::RELEASES;
+
+    /// Lists two buffers that span much memory, in a process without any.
+    fn list(context: &Context<'_>) -> (Retained, usize, bool) {
+        let of = |head| Kept {
+            head,
+            pointer: 1 << 20,
+            bytes: 1 << 45,
+            kind: BufferKind::String,
+            keeper: Keeper::Other,
+            captured: false,
+            sub: 0,
+            depth: 0,
+            name: 0,
+            valueless: true,
+        };
+        let slots = Slots::new(&Refinements::new(Vec::<AddressRange>::new())).unwrap();
+        let mut pages = PageCache::new(context.memory);
+        let mut names = Names::new(PageCache::new(context.memory), RELEASES.last().unwrap(), 0);
+        let mut retained = Retained::default();
+        let kept = vec![of(8), of(16)];
+        let (rows, is_late) = list_largest(context, slots, &mut pages, &mut names, kept, &mut retained);
+        (retained, rows.len(), is_late)
+    }
+
+    #[test]
+    fn buffers_are_left_out_after_the_deadline() {
+        fabricated::read_image(&Image::default(), "", 0, |context, _| {
+            let (retained, rows, is_late) = list(context);
+            assert_eq!((retained.top.len(), retained.top_left_out.buffers, rows, is_late), (2, 0, 2, false));
+            let (retained, rows, is_late) = list(&Context { deadline: Instant::now(), ..*context });
+            assert_eq!((retained.top.len(), retained.top_left_out.buffers, rows, is_late), (0, 2, 0, true));
+            Reading::default()
+        });
+    }
 }

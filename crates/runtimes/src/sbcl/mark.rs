@@ -46,9 +46,7 @@ pub struct Tracer<'a> {
     release: Release,
     work: Vec<UnitIndex>,
     weak: Vec<WeakTable>,
-    /// By page of the collector: whether a conservative root pins it.
-    pinned: Vec<bool>,
-    /// The objects that conservative roots pin.
+    /// The objects in dynamic space that conservative roots pin; some several times.
     pins: Vec<UnitIndex>,
     /// What first reached each unit, if that is recorded: an object's unit, or a root's number
     /// counted down from the largest unit.
@@ -66,7 +64,6 @@ impl<'a> Tracer<'a> {
         heap: &'a DynamicSpace,
         release: Release,
     ) -> Self {
-        let pinned = vec![false; heap.pages.len()];
         Self {
             store,
             kinds,
@@ -75,7 +72,6 @@ impl<'a> Tracer<'a> {
             release,
             work: Vec::new(),
             weak: Vec::new(),
-            pinned,
             pins: Vec::new(),
             parents: Vec::new(),
             from: 0,
@@ -217,14 +213,8 @@ impl<'a> Tracer<'a> {
     }
 
     fn pin(&mut self, unit: UnitIndex) {
-        let address = self.store.address(unit);
-        let words =
-            self.kinds.words(self.store.word_on_page(unit, 0), self.store.word_on_page(unit, 1)).unwrap_or(2);
-        if let Some((first, _)) = self.heap.page_of(address) {
-            let last = self.heap.page_of(address + words * 8 - 1).map_or(first, |(last, _)| last);
-            if let Some(pages) = self.pinned.get_mut(first..=last) {
-                pages.fill(true);
-            }
+        let is_known = self.pins.last() == Some(&unit);
+        if !is_known && self.heap.page_of(self.store.address(unit)).is_some() {
             self.pins.push(unit);
         }
         if self.store.mark(unit) {
@@ -397,9 +387,25 @@ impl<'a> Tracer<'a> {
         self.store.unit(code).is_none_or(|unit| self.store.is_marked(unit))
     }
 
-    /// Returns what conservative roots pin: a flag for each page of the collector, and the objects.
-    pub fn into_pinned(self) -> (Vec<bool>, Vec<UnitIndex>) {
-        (self.pinned, self.pins)
+    /// Returns what conservative roots pin: a flag for each page of the collector, and the objects,
+    /// ascending, each once.
+    pub fn into_pinned(mut self) -> (Vec<bool>, Vec<UnitIndex>) {
+        self.pins.sort_unstable();
+        self.pins.dedup();
+        let mut pinned = vec![false; self.heap.pages.len()];
+        // Each object once: millions of words may point to one of thousands of pages.
+        for &unit in &self.pins {
+            let address = self.store.address(unit);
+            let (header, second) = (self.store.word_on_page(unit, 0), self.store.word_on_page(unit, 1));
+            let bytes = self.kinds.words(header, second).unwrap_or(2).saturating_mul(8);
+            let Some((first, _)) = self.heap.page_of(address) else { continue };
+            let end = address.saturating_add(bytes);
+            let last = self.heap.page_of(end.saturating_sub(1)).map_or(first, |(last, _)| last);
+            if let Some(pages) = pinned.get_mut(first..=last) {
+                pages.fill(true);
+            }
+        }
+        (pinned, self.pins)
     }
 }
 

@@ -134,9 +134,7 @@ impl PendingTrace {
             visit_unread(store, &mut tracer, range);
         }
         tracer.run();
-        let (pinned, mut pins) = tracer.into_pinned();
-        pins.sort_unstable();
-        pins.dedup();
+        let (pinned, pins) = tracer.into_pinned();
         PinnedSet { pinned, pins }
     }
 

@@ -150,7 +150,7 @@ pub fn references(
         take(0, Shapes::object_at(shape.map)?);
         return Some(());
     }
-    let memory = search.heap.memory;
+    let (memory, deadline) = (search.heap.memory, search.heap.context.deadline);
     let (page, _) = search.heap.index.place(address)?;
     let most = search.heap.index.pages.get(page)?.page.area_end.checked_sub(address)?;
     let first = if shape.is_scanned() { SCANNED_BYTES } else { FIRST_BYTES };
@@ -164,7 +164,7 @@ pub fn references(
     }
     let rest = shape.references.start_of_rest(first as u64);
     buffer.resize(PAGE_ALIGNMENT as usize);
-    each_part(memory, address + rest, size - rest, buffer, &mut |offset, bytes| {
+    each_part(memory, deadline, address + rest, size - rest, buffer, &mut |offset, bytes| {
         search.each_reference(shape, rest as usize + offset, bytes, take);
     })
 }

@@ -260,7 +260,8 @@ impl Search<'_> {
             })?;
             let Some((at, shape, read, size)) = rest else { continue };
             let mut hit = None;
-            each_part(self.heap.memory, at + read, size - read, &mut buffer, &mut |offset, bytes| {
+            let (memory, deadline) = (self.heap.memory, self.heap.context.deadline);
+            each_part(memory, deadline, at + read, size - read, &mut buffer, &mut |offset, bytes| {
                 hit = hit.or_else(|| self.first_hit(shape, read as usize + offset, bytes, &targets));
             })?;
             add(found, at, hit);

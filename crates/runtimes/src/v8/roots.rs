@@ -12,7 +12,7 @@ use super::layout::{DISPATCH_POINTER_SHIFT, Layout};
 use super::objects::Heap;
 use super::pages::Page;
 use super::shapes::Shapes;
-use strandline_claims::words::{READ_BYTES, each_word_in};
+use strandline_claims::words::{READ_BYTES, each_word_until};
 use strandline_process::buffer::ReadBuffer;
 use strandline_process::range::{AddressRange, RangeSet};
 use strandline_process::stacks::{self, Stack};
@@ -22,8 +22,6 @@ const RED_ZONE_BYTES: u64 = 128;
 /// Bytes of a `Heap` that are searched for roots; the `Isolate` that contains it is searched up to
 /// there.
 const HEAP_BYTES: u64 = 0x1000;
-/// Words between two checks of the deadline.
-const WORDS_AT_ONCE: u64 = 1 << 16;
 
 /// The place of a root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,14 +107,13 @@ impl<'a> Roots<'a> {
     /// if the deadline passed.
     fn words(&self, range: AddressRange, visit: Visit<'_>) -> Option<bool> {
         let context = self.heap.context;
-        let (mut words, mut is_late, mut is_over) = (0_u64, false, false);
+        let mut is_over = false;
         for run in context.resident_runs(range) {
             if Instant::now() >= context.deadline {
                 return None;
             }
-            each_word_in(self.heap.memory, self.skipped.gaps_in(run), READ_BYTES, &mut |at, word| {
-                words += 1;
-                is_late |= words.is_multiple_of(WORDS_AT_ONCE) && Instant::now() >= context.deadline;
+            let gaps = self.skipped.gaps_in(run);
+            let (_, is_late) = each_word_until(self.heap.memory, gaps, context.deadline, &mut |at, word| {
                 is_over |= match Shapes::object_at(word) {
                     Some(address) => !visit(Root::Native(at), address),
                     // An entry of a dispatch table has a pointer above the number of parameters.
@@ -125,7 +122,7 @@ impl<'a> Roots<'a> {
                     }
                     None => false,
                 };
-                !is_late && !is_over
+                !is_over
             });
             if is_late || is_over {
                 return (!is_late).then_some(false);

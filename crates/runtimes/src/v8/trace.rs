@@ -216,8 +216,8 @@ impl Trace<'_> {
         if head.shape.references == References::Class {
             return Some(());
         }
-        let memory = self.heap.memory;
-        each_part(memory, page.area_start, head.size, buffer, &mut |offset, bytes| {
+        let (memory, deadline) = (self.heap.memory, self.heap.context.deadline);
+        each_part(memory, deadline, page.area_start, head.size, buffer, &mut |offset, bytes| {
             head.shape.references.each(offset, bytes, &mut |_, target| _ = self.mark(target));
         })
     }
@@ -251,7 +251,8 @@ impl Trace<'_> {
             let entries = table.len().saturating_sub(FIRST_EPHEMERON as u64);
             let first = table.start.checked_add(FIRST_EPHEMERON as u64)?;
             let pairs = &mut self.pairs;
-            each_part(self.heap.memory, first, entries, &mut buffer, &mut |_, bytes| {
+            let (memory, deadline) = (self.heap.memory, self.heap.context.deadline);
+            each_part(memory, deadline, first, entries, &mut buffer, &mut |_, bytes| {
                 for entry in bytes.chunks_exact(EPHEMERON_BYTES) {
                     let pair = word_at(entry, 0).zip(word_at(entry, 8));
                     let pair = pair.filter(|(key, value)| key & 7 == 1 && value & 7 == 1);
@@ -280,9 +281,11 @@ pub fn is_weak(heap: &Heap<'_>, shapes: &mut Shapes<'_>, root: Root, address: u6
     })
 }
 
-/// Reads a large object in parts, and passes the offset and the bytes of each.
+/// Reads a large object in parts, and passes the offset and the bytes of each. `None` if one cannot
+/// be read, or the time is over.
 pub fn each_part(
     memory: &dyn Memory,
+    deadline: Instant,
     address: u64,
     bytes: u64,
     buffer: &mut ReadBuffer,
@@ -290,6 +293,10 @@ pub fn each_part(
 ) -> Option<()> {
     let mut done = 0;
     while done < bytes {
+        // An object may be as large as all of memory.
+        if Instant::now() >= deadline {
+            return None;
+        }
         let most = usize::try_from(bytes - done).ok()?.min(buffer.len());
         let part = buffer.get_mut(..most)?;
         memory.read(address + done, part).ok()?;
@@ -297,4 +304,34 @@ pub fn each_part(
         done += most as u64;
     }
     Some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Memory that is zero everywhere.
+    struct Zeros;
+
+    impl Memory for Zeros {
+        fn read_some(&self, _: u64, buffer: &mut [u8]) -> usize {
+            buffer.fill(0);
+            buffer.len()
+        }
+    }
+
+    #[test]
+    fn a_large_object_is_read_until_the_deadline() {
+        let mut buffer = ReadBuffer::new(64);
+        let mut read = |deadline| {
+            let mut parts = Vec::new();
+            let take = &mut |offset: usize, bytes: &[u8]| parts.push((offset, bytes.len()));
+            let done = each_part(&Zeros, deadline, 1 << 20, 80, &mut buffer, take);
+            (done.is_some(), parts)
+        };
+        assert_eq!(read(Instant::now() + Duration::from_secs(3600)), (true, vec![(0, 64), (64, 16)]));
+        assert_eq!(read(Instant::now()), (false, Vec::new()));
+    }
 }
