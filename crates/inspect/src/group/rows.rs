@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use strandline_claims::Caveat;
 use strandline_claims::rows::RowRef;
-use strandline_claims::units::thousands;
+use strandline_claims::units::counted;
 use strandline_process::group::Memory;
 use strandline_process::group::files::{CachedFile, Files};
 
@@ -117,9 +117,7 @@ fn anonymous(rows: &mut Vec<GroupRow>, bytes: u64, inputs: &Inputs<'_>, caveats:
     }
     let smaller: u64 = shares.iter().skip(MAX_PROCESS_ROWS).sum();
     let count = all.len().saturating_sub(MAX_PROCESS_ROWS);
-    let plural = if count == 1 { "" } else { "es" };
-    let holder = format!("{} smaller process{plural}", thousands(count as u64));
-    rows.push(row(&parts::ANON, holder, smaller));
+    rows.push(row(&parts::ANON, counted(count as u64, "smaller process"), smaller));
     rows.push(row(&parts::ELSEWHERE, parts::ELSEWHERE.holder.to_owned(), left));
 }
 
@@ -208,8 +206,7 @@ fn of_folders(rows: &mut Vec<GroupRow>, kind: RowRef, files: &[(FileName<'_>, u6
     folders.sort_by_key(|(_, folder)| std::cmp::Reverse(folder.bytes));
     let others = folders.split_off(folders.len().min(MAX_FOLDER_ROWS));
     for (path, folder) in folders {
-        let plural = if folder.files == 1 { "" } else { "s" };
-        let holder = format!("{} small file{plural} in {path}/", thousands(folder.files));
+        let holder = format!("{} in {path}/", counted(folder.files, "small file"));
         rows.push(GroupRow { file: Some(format!("{path}/")), ..row(kind, holder, folder.bytes) });
     }
     others.iter().fold(0, |sum, (_, folder)| sum.saturating_add(folder.bytes))

@@ -1,7 +1,7 @@
 //! The conclusion from the ledger of a group: what holds its memory, what of it the kernel gives up
 //! before it kills, and why the working set is another figure.
 
-use strandline_claims::units::{bytes, thousands};
+use strandline_claims::units::{bytes, counted};
 
 use super::facts::{GroupExplanation, GroupRow};
 use crate::facts::Verdict;
@@ -72,7 +72,7 @@ fn held(explanation: &GroupExplanation, sums: &Sums) -> String {
         let whose = if count == 0 {
             "is anonymous memory of no process that is here".to_owned()
         } else {
-            format!("belongs to {}", processes(count))
+            format!("belongs to {}", counted(count, "process"))
         };
         parts.push((sums.processes, whose));
     }
@@ -108,18 +108,13 @@ fn held(explanation: &GroupExplanation, sums: &Sums) -> String {
     }
 }
 
-/// `1 process`, `4 processes`.
-pub fn processes(count: u64) -> String {
-    format!("{} {}", thousands(count), if count == 1 { "process" } else { "processes" })
-}
-
 /// What calls in the processes would release, if their ledgers are known.
 fn calls(explanation: &GroupExplanation) -> Option<String> {
     let least = explanation.cgroup.current_bytes / 100;
     let remedies = explanation.remedies.iter().filter(|remedy| remedy.kind == "call");
     let best = remedies.max_by_key(|remedy| remedy.predicted_bytes)?;
     let predicted = best.predicted_bytes.filter(|&predicted| predicted > least)?;
-    Some(format!("{} in {} would release {}.", best.id, processes(best.processes), bytes(predicted)))
+    Some(format!("{} in {} would release {}.", best.id, counted(best.processes, "process"), bytes(predicted)))
 }
 
 /// The working set, and why it is another figure.
