@@ -4,6 +4,7 @@
 use strandline_claims::units::{bytes, counted};
 
 use super::facts::{GroupExplanation, GroupRow};
+use super::parts::SHMEM;
 use crate::facts::Verdict;
 
 /// What the rows sum up to, by what can be done about them.
@@ -59,11 +60,6 @@ pub(super) fn judge(explanation: &mut GroupExplanation) {
     explanation.verdict = Verdict { headline, class: class(explanation, &sums).to_owned() };
 }
 
-/// The largest row with one of the ids that has a file.
-fn largest_file<'a>(explanation: &'a GroupExplanation, start: &str) -> Option<&'a GroupRow> {
-    explanation.rows.iter().find(|row| row.id.starts_with(start) && row.file.is_some())
-}
-
 /// `Of 1.93 GiB charged 0.93 GiB belongs to 4 processes, …`
 fn held(explanation: &GroupExplanation, sums: &Sums) -> String {
     let mut parts = Vec::new();
@@ -77,8 +73,10 @@ fn held(explanation: &GroupExplanation, sums: &Sums) -> String {
         parts.push((sums.processes, whose));
     }
     if sums.shared > 0 {
-        let file = largest_file(explanation, "group.shmem").filter(|row| row.bytes > sums.shared / 10);
-        let largest = file.map_or_else(String::new, |row| format!(" ({}: {})", row.holder, bytes(row.bytes)));
+        let names_files = |row: &&GroupRow| row.id == SHMEM.id && row.holder != SHMEM.holder;
+        let largest = explanation.rows.iter().find(names_files).filter(|row| row.bytes > sums.shared / 10);
+        let largest =
+            largest.map_or_else(String::new, |row| format!(" ({}: {})", row.holder, bytes(row.bytes)));
         parts.push((sums.shared, format!("is files in shared memory that stay until removed{largest}")));
     }
     if sums.cache > 0 {
