@@ -3,7 +3,6 @@
 //! ends.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
 
 use strandline_allocators::{google_tcmalloc, jemalloc, mimalloc, musl, tcmalloc};
 use strandline_claims::allocator::{Context, Reader, Reading, Readings};
@@ -35,28 +34,10 @@ fn read(reader: &Reader, image: &Image, maps: &str) -> (Readings, u64) {
     assert_eq!(bad, 0, "{maps}");
     let memory = Target { image, bytes_read: AtomicU64::new(0) };
     let runs = image.pages_without(|_| false);
-    let context = Context {
-        memory: &memory,
-        whole_memory: &memory,
-        space: &space,
-        resident: &|range: AddressRange| {
-            clipped(&runs, range.start, range.end).into_iter().map(AddressRange::from).collect()
-        },
-        fs_bases: &[],
-        stacks: &[],
-        claimed: &[],
-        start_brk: None,
-        locked: &[],
-        swapped: &[],
-        reserved: &[],
-        refinements: None,
-        deadline: Instant::now() + Duration::from_secs(600),
-        collects_blocks: true,
-        checks_free_lists: false,
-        cell_bytes: None,
-        threads: 1,
-        progress: &|_| (),
+    let resident = |range: AddressRange| {
+        clipped(&runs, range.start, range.end).into_iter().map(AddressRange::from).collect()
     };
+    let context = Context::of_image(&memory, &space, &resident);
     let own = i32::try_from(std::process::id()).unwrap_or(1);
     let Ok(process) = Process::open(own) else { panic!("no process {own}") };
     let Some(found) = (reader.find)(&process, &space) else { panic!("it may be there") };

@@ -6,7 +6,7 @@
 //! nothing up across them; the ledger does that.
 
 use std::ops::Range;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use strandline_process::elf::Object;
 use strandline_process::map::AddressSpace;
@@ -122,6 +122,38 @@ pub struct Context<'a> {
     pub threads: usize,
     /// Called with the number of bytes of address space walked.
     pub progress: &'a (dyn Fn(u64) + Sync),
+}
+
+impl<'a> Context<'a> {
+    /// A context for tests, which set what they are about: no threads, nothing locked or swapped
+    /// out, and time enough.
+    pub fn of_image(
+        memory: &'a dyn Memory,
+        space: &'a AddressSpace,
+        resident: &'a (dyn Fn(AddressRange) -> Vec<AddressRange> + Sync),
+    ) -> Self {
+        static NO_PROGRESS: fn(u64) = |_| ();
+        Self {
+            memory,
+            whole_memory: memory,
+            space,
+            resident,
+            fs_bases: &[],
+            stacks: &[],
+            claimed: &[],
+            start_brk: None,
+            locked: &[],
+            swapped: &[],
+            reserved: &[],
+            refinements: None,
+            deadline: Instant::now() + Duration::from_secs(600),
+            collects_blocks: true,
+            checks_free_lists: false,
+            cell_bytes: None,
+            threads: 1,
+            progress: &NO_PROGRESS,
+        }
+    }
 }
 
 impl Context<'_> {
