@@ -296,7 +296,7 @@ pub enum RemedyKind {
     Setting,
     /// Another allocator.
     Allocator,
-    /// A change of the program.
+    /// A change of the program: advice only.
     Program,
 }
 
@@ -336,6 +336,18 @@ impl Remedy {
             kind: RemedyKind::Call,
             predicted_bytes: Some(predicted_bytes),
             how,
+            cost: cost.to_owned(),
+            ..Self::default()
+        }
+    }
+
+    /// A change of the program, which strandline never makes: advice only.
+    pub fn advice(id: &str, predicted_bytes: Option<u64>, how: &str, cost: &str) -> Self {
+        Self {
+            id: id.to_owned(),
+            kind: RemedyKind::Program,
+            predicted_bytes,
+            how: how.to_owned(),
             cost: cost.to_owned(),
             ..Self::default()
         }
