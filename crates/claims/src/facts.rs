@@ -329,13 +329,13 @@ pub struct Remedy {
 }
 
 impl Remedy {
-    /// A call that `strandline reclaim` makes.
-    pub fn call(id: &str, predicted_bytes: u64, how: String, cost: &str) -> Self {
+    /// A call that `strandline reclaim` makes in process `pid`.
+    pub fn call(id: &str, predicted_bytes: Option<u64>, pid: i32, cost: &str) -> Self {
         Self {
             id: id.to_owned(),
             kind: RemedyKind::Call,
-            predicted_bytes: Some(predicted_bytes),
-            how,
+            predicted_bytes,
+            how: format!("strandline reclaim {pid} --remedy {id}"),
             cost: cost.to_owned(),
             ..Self::default()
         }

@@ -104,8 +104,8 @@ impl FoundAllocator for Tcmalloc {
         let predicted_bytes = call.predicted_bytes;
         reading.remedies.push(Remedy::call(
             call.remedy,
-            predicted_bytes,
-            format!("strandline reclaim {} --remedy tcmalloc_release", process.pid()),
+            Some(predicted_bytes),
+            process.pid(),
             "one call in one thread, which holds the page heap's lock meanwhile; page faults when the heap grows again",
         ));
         if predicted_bytes >= MIN_BYTES_FOR_SETTING {
