@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use strandline_allocators::{google_tcmalloc, jemalloc, mimalloc, musl, tcmalloc};
 use strandline_claims::allocator::{Context, Reader, Reading, Readings};
+use strandline_claims::remedy::Action;
 use strandline_process::map::AddressSpace;
 use strandline_process::memory::Memory;
 use strandline_process::procfs::Process;
@@ -42,6 +43,13 @@ fn read(reader: &Reader, image: &Image, maps: &str) -> (Readings, u64) {
     let Ok(process) = Process::open(own) else { panic!("no process {own}") };
     let Some(found) = (reader.find)(&process, &space) else { panic!("it may be there") };
     let Ok(readings) = found.read(&context) else { panic!("a byte is claimed twice") };
+    let abouts =
+        [&google_tcmalloc::ABOUT, &jemalloc::ABOUT, &mimalloc::ABOUT, &musl::ABOUT, &tcmalloc::ABOUT];
+    for plan in readings.0.iter().filter_map(|reading| reading.call.as_ref()) {
+        let mut specs = abouts.iter().flat_map(|about| about.remedies);
+        let is_known = specs.any(|spec| spec.id == plan.remedy && matches!(spec.action, Action::Call));
+        assert!(is_known, "{} is no remedy of the table", plan.remedy);
+    }
     (readings, memory.bytes_read.load(Ordering::Relaxed))
 }
 
