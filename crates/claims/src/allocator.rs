@@ -337,6 +337,11 @@ pub enum Argument {
     Text(&'static str),
 }
 
+impl Argument {
+    /// For a function without one.
+    pub const NONE: Self = Self::Number(0);
+}
+
 /// A place in a heap that makes calls into its allocator unsafe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CallHazard {

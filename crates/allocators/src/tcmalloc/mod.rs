@@ -59,7 +59,7 @@ pub static ABOUT: ReaderInfo = ReaderInfo {
 const RELEASE: Function = Function {
     name: "MallocExtension_ReleaseFreeMemory",
     sibling: "MallocExtension_GetNumericProperty",
-    argument: Argument::Number(0),
+    argument: Argument::NONE,
     stack_bytes: 64 << 10,
     own_prefixes: &[
         "_ZN8tcmalloc",
