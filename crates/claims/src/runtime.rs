@@ -141,6 +141,7 @@ pub trait Found: Send + Sync {
 /// Everything a reader may read, from one frozen state.
 pub struct Context<'a> {
     /// The target's memory, restricted to resident pages: reading any other page would bring it in.
+    /// Unlike an allocator's reader, that of a runtime never does: what is swapped out is a caveat.
     pub memory: &'a dyn Memory,
     /// The process, for its files.
     pub process: &'a Process,
