@@ -2,8 +2,8 @@
 
 /// Defines the rows `NAME.live` to `NAME.unread`, and the row of each class of claims. Each string
 /// is the label of the row that is named before it. `strandline_claims::palette::BlockRows` says
-/// what is on each; it has `padding` as `header` and `purge` as `trimmable`. A row that an allocator
-/// does not need has a label too, and stays empty.
+/// what is on each; it has `padding` as `header` and `purge` as `trimmable`. A row that stays empty
+/// has a label too.
 macro_rules! block_rows {
     (
         $name:literal,
