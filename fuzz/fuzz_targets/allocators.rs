@@ -3,17 +3,14 @@
 //! number of bytes.
 #![no_main]
 
-use std::time::{Duration, Instant};
-
 use libfuzzer_sys::fuzz_target;
 use strandline_allocators::{google_tcmalloc, jemalloc, mimalloc, musl, tcmalloc};
 use strandline_claims::allocator::{Context, Reader};
 use strandline_fuzz::{Target, this_process};
 use strandline_process::map::AddressSpace;
-use strandline_process::range::AddressRange;
 use strandline_synth::{
-    HeapImage, Image, clipped, fabricate_google_tcmalloc, fabricate_jemalloc, fabricate_mimalloc,
-    fabricate_musl, fabricate_old_musl, fabricate_tcmalloc,
+    HeapImage, Image, fabricate_google_tcmalloc, fabricate_jemalloc, fabricate_mimalloc, fabricate_musl,
+    fabricate_old_musl, fabricate_tcmalloc,
 };
 
 /// Overwrites words: each twelve bytes of `patches` choose a structure, an offset in it, and a word
@@ -49,28 +46,8 @@ fuzz_target!(|data: &[u8]| {
     patch(&mut image, &structures, patches);
     let (space, _) = AddressSpace::parse(maps.as_bytes());
     let target = Target::readable(image, 0);
-    let context = Context {
-        memory: &target,
-        whole_memory: &target,
-        space: &space,
-        resident: &|range: AddressRange| {
-            clipped(&target.runs, range.start, range.end).into_iter().map(AddressRange::from).collect()
-        },
-        fs_bases: &[],
-        stacks: &[],
-        claimed: &[],
-        start_brk: None,
-        locked: &[],
-        swapped: &[],
-        reserved: &[],
-        refinements: None,
-        deadline: Instant::now() + Duration::from_secs(60),
-        collects_blocks: true,
-        checks_free_lists: false,
-        cell_bytes: None,
-        threads: 1,
-        progress: &|_| (),
-    };
+    let resident = |range| target.resident(range);
+    let context = Context::of_image(&target, &space, &resident);
     let Some(found) = (reader.find)(&this_process(), &space) else { return };
     let (readings, _) = found.read(&context).expect("no byte is claimed twice");
     target.assert_read_at_most(1 << 30);

@@ -50,25 +50,14 @@ fuzz_target!(|data: &[u8]| {
     let process = this_process();
     let is_shared = |run: &(u64, u64)| space.find(run.0).is_some_and(|mapping| mapping.permissions.shared);
     let (shared, private): (Vec<_>, Vec<_>) = target.runs.iter().copied().partition(is_shared);
+    let resident = |range: AddressRange| {
+        clipped(&private, range.start, range.end).into_iter().map(AddressRange::from).collect()
+    };
     let context = Context {
-        memory: &target,
-        process: &process,
-        space: &space,
-        resident: &|range: AddressRange| {
-            clipped(&private, range.start, range.end).into_iter().map(AddressRange::from).collect()
-        },
         shared: &|range: AddressRange| {
             clipped(&shared, range.start, range.end).into_iter().map(AddressRange::from).collect()
         },
-        threads: &[],
-        is_stopped: false,
-        deadline: std::time::Instant::now() + std::time::Duration::from_secs(600),
-        workers: 1,
-        free: &strandline_process::range::RangeSet::default(),
-        keeps_blocks: true,
-        path_to: None,
-        cell_bytes: None,
-        progress: &|_| {},
+        ..Context::of_image(&target, &process, &space, &resident)
     };
     let Ok(reading) = jvm::read(&context, &program, &RangeSet::default(), &Refinements::default()) else {
         return;

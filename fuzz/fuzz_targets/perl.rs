@@ -9,11 +9,10 @@ use strandline_claims::refinements::Refinements;
 use strandline_claims::runtime::Context;
 use strandline_fuzz::{Target, patch, this_process};
 use strandline_process::map::AddressSpace;
-use strandline_process::range::AddressRange;
 use strandline_process::stacks::ThreadFacts;
 use strandline_runtimes::perl;
 use strandline_runtimes::perl::locate::{Addresses, Program, Variables};
-use strandline_synth::{PerlImage, PerlRecipe, Trap, clipped, fabricate_perl};
+use strandline_synth::{PerlImage, PerlRecipe, Trap, fabricate_perl};
 
 /// Images that inputs start from.
 fn perls() -> &'static [PerlImage] {
@@ -49,33 +48,13 @@ fuzz_target!(|data: &[u8]| {
     let (space, _) = AddressSpace::parse(perl.maps.as_bytes());
     let refinements = Refinements::new(target.runs.iter().copied());
     let process = this_process();
-    let reading = perl::read(
-        &Context {
-            memory: &target,
-            process: &process,
-            space: &space,
-            resident: &|range: AddressRange| {
-                clipped(&target.runs, range.start, range.end).into_iter().map(AddressRange::from).collect()
-            },
-            shared: &|_| Vec::new(),
-            threads: &[ThreadFacts {
-                tid: 1,
-                stack_pointer: 0,
-                fs_base: perl.fs_base,
-                general: [Some(0); 16],
-            }],
-            is_stopped: false,
-            deadline: std::time::Instant::now() + std::time::Duration::from_secs(600),
-            workers: usize::from(how >> 1 & 1) + 1,
-            free: &strandline_process::range::RangeSet::default(),
-            keeps_blocks: true,
-            path_to: None,
-            cell_bytes: None,
-            progress: &|_| {},
-        },
-        &[program],
-        &refinements,
-    );
+    let resident = |range| target.resident(range);
+    let context = Context {
+        threads: &[ThreadFacts { tid: 1, stack_pointer: 0, fs_base: perl.fs_base, general: [Some(0); 16] }],
+        workers: usize::from(how >> 1 & 1) + 1,
+        ..Context::of_image(&target, &process, &space, &resident)
+    };
+    let reading = perl::read(&context, &[program], &refinements);
     assert!(reading.claims.is_empty());
     let read: strandline_runtimes::perl::facts::Perl =
         reading.facts.details("perl").expect("a perl that was found has facts");

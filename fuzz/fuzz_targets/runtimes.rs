@@ -9,9 +9,9 @@ use strandline_claims::refinements::Refinements;
 use strandline_claims::runtime::{Context, Reading};
 use strandline_fuzz::{Target, patch, this_process};
 use strandline_process::map::AddressSpace;
-use strandline_process::range::{AddressRange, RangeSet};
+use strandline_process::range::RangeSet;
 use strandline_runtimes::{cpython, go};
-use strandline_synth::{CPythonImage, GoImage, Image, clipped, fabricate_cpython, fabricate_go};
+use strandline_synth::{CPythonImage, GoImage, Image, fabricate_cpython, fabricate_go};
 
 /// Images that inputs start from.
 fn images() -> &'static (Vec<CPythonImage>, Vec<GoImage>) {
@@ -23,24 +23,8 @@ fn look(image: &Image, maps: &str, absent: u64, read: impl Fn(&Context<'_>, &[(u
     let target = Target::resident_only(image, absent);
     let (space, _) = AddressSpace::parse(maps.as_bytes());
     let process = this_process();
-    let context = Context {
-        memory: &target,
-        process: &process,
-        space: &space,
-        resident: &|range: AddressRange| {
-            clipped(&target.runs, range.start, range.end).into_iter().map(AddressRange::from).collect()
-        },
-        shared: &|_| Vec::new(),
-        threads: &[],
-        is_stopped: false,
-        deadline: std::time::Instant::now() + std::time::Duration::from_secs(600),
-        workers: 1,
-        free: &strandline_process::range::RangeSet::default(),
-        keeps_blocks: true,
-        path_to: None,
-        cell_bytes: None,
-        progress: &|_| {},
-    };
+    let resident = |range| target.resident(range);
+    let context = Context::of_image(&target, &process, &space, &resident);
     let reading = read(&context, &target.runs);
     let mut claims: Vec<(u64, u64)> = reading.claims.iter().map(|claim| (claim.start, claim.end)).collect();
     claims.sort_unstable();

@@ -3,13 +3,11 @@
 #![no_main]
 
 use std::sync::OnceLock;
-use std::time::{Duration, Instant};
 
 use libfuzzer_sys::fuzz_target;
 use strandline_claims::runtime::{Context, FinishContext};
 use strandline_fuzz::{Target, this_process};
 use strandline_process::map::AddressSpace;
-use strandline_process::range::AddressRange;
 use strandline_process::stacks::ThreadFacts;
 use strandline_runtimes::sbcl;
 use strandline_runtimes::sbcl::locate::Program;
@@ -81,23 +79,12 @@ fuzz_target!(|data: &[u8]| {
     let process = this_process();
     let target = Target::resident_only(&image, absent);
     let workers = usize::from(workers % 2) + 1;
+    let resident = |range| target.resident(range);
     let context = Context {
-        memory: &target,
-        process: &process,
-        space: &space,
-        resident: &|range: AddressRange| {
-            clipped(&target.runs, range.start, range.end).into_iter().map(AddressRange::from).collect()
-        },
-        shared: &|_| Vec::new(),
-        is_stopped: false,
         threads: &threads,
-        deadline: Instant::now() + Duration::from_secs(600),
         workers,
-        free: &strandline_process::range::RangeSet::default(),
-        keeps_blocks: true,
-        path_to: None,
         cell_bytes: Some(4096 << (choice % 8)),
-        progress: &|_| {},
+        ..Context::of_image(&target, &process, &space, &resident)
     };
     let Ok(mut reading) = sbcl::read(&context, &program) else { return };
     reading.finish(&FinishContext {

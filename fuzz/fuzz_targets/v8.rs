@@ -9,9 +9,8 @@ use strandline_claims::refinements::Refinements;
 use strandline_claims::runtime::Context;
 use strandline_fuzz::{Target, patch, this_process};
 use strandline_process::map::AddressSpace;
-use strandline_process::range::AddressRange;
 use strandline_runtimes::v8;
-use strandline_synth::{V8_FIRST_CONTEXT, V8_TYPES, V8Image, clipped, fabricate_v8};
+use strandline_synth::{V8_FIRST_CONTEXT, V8_TYPES, V8Image, fabricate_v8};
 
 /// Images that inputs start from.
 fn images() -> &'static Vec<V8Image> {
@@ -33,24 +32,8 @@ fuzz_target!(|data: &[u8]| {
     let target = Target::resident_only(&machine.image, u64::from_le_bytes(*absent));
     let (space, _) = AddressSpace::parse(machine.maps.as_bytes());
     let process = this_process();
-    let context = Context {
-        memory: &target,
-        process: &process,
-        space: &space,
-        resident: &|range: AddressRange| {
-            clipped(&target.runs, range.start, range.end).into_iter().map(AddressRange::from).collect()
-        },
-        shared: &|_| Vec::new(),
-        threads: &[],
-        is_stopped: false,
-        deadline: std::time::Instant::now() + std::time::Duration::from_secs(600),
-        workers: 1,
-        free: &strandline_process::range::RangeSet::default(),
-        keeps_blocks: true,
-        path_to: None,
-        cell_bytes: None,
-        progress: &|_| {},
-    };
+    let resident = |range| target.resident(range);
+    let context = Context::of_image(&target, &process, &space, &resident);
     let Ok(reading) =
         v8::read(&context, &program, &Default::default(), &Refinements::new(target.runs.iter().copied()))
     else {

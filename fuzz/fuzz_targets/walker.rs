@@ -9,7 +9,6 @@ use strandline_allocators::glibc;
 use strandline_claims::allocator::Context;
 use strandline_fuzz::Target;
 use strandline_process::map::AddressSpace;
-use strandline_process::range::AddressRange;
 use strandline_synth::{Heap, Image, Recipe, VERSIONS, clipped, fabricate};
 
 /// Small heaps of every layout, in four shapes each.
@@ -74,27 +73,13 @@ fuzz_target!(|data: &[u8]| {
     let (space, _) = AddressSpace::parse(heap.maps().as_bytes());
     let fs_bases: Vec<u64> = heap.threads.iter().map(|thread| thread.fs_base).collect();
     let target = Target::readable(image, u64::from_le_bytes(*absent));
+    let resident = |range| target.resident(range);
     let (readings, _) = glibc::read(&Context {
-        memory: &target,
-        whole_memory: &target,
-        space: &space,
-        resident: &|range: AddressRange| {
-            clipped(&target.runs, range.start, range.end).into_iter().map(AddressRange::from).collect()
-        },
         fs_bases: &fs_bases,
-        stacks: &[],
-        claimed: &[],
         start_brk: Some(heap.recipe.places.heap),
-        locked: &[],
-        swapped: &[],
-        reserved: &[],
-        refinements: None,
-        deadline: std::time::Instant::now() + std::time::Duration::from_secs(600),
-        collects_blocks: true,
-        checks_free_lists: false,
         cell_bytes: Some(4096 << (threads % 8)),
         threads: usize::from(threads % 2) + 1,
-        progress: &|_| {},
+        ..Context::of_image(&target, &space, &resident)
     })
     .expect("claims follow each other");
     let mut end = 0;

@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use strandline_process::memory::Memory;
 use strandline_process::procfs::Process;
-use strandline_synth::{Image, is_absent};
+use strandline_process::range::AddressRange;
+use strandline_synth::{Image, clipped, is_absent};
 
 /// An image as a target's memory.
 pub struct Target {
@@ -35,6 +36,11 @@ impl Target {
     pub fn resident_only(image: &Image, absent: u64) -> Self {
         let runs = image.pages_without(|page| is_absent(absent, page));
         Self { image: image.within(&runs), runs, bytes_read: AtomicU64::new(0) }
+    }
+
+    /// The resident parts of a range.
+    pub fn resident(&self, range: AddressRange) -> Vec<AddressRange> {
+        clipped(&self.runs, range.start, range.end).into_iter().map(AddressRange::from).collect()
     }
 
     pub fn resident_bytes(&self) -> u64 {

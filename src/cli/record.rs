@@ -171,7 +171,7 @@ fn summary(recorded: &Recorded) {
         format!("high water {}", maybe_bytes(end.high_water_kib.map(|kib| kib * 1024))),
     ];
     if *processes > 1 || end.brief_processes > 0 {
-        parts.push(counted_things(u64::from(*processes) + end.brief_processes, "process"));
+        parts.push(counted(u64::from(*processes) + end.brief_processes, "process"));
     }
     if progress.marks > 0 {
         parts.push(format!(
@@ -200,11 +200,6 @@ fn summary(recorded: &Recorded) {
     }
     let path = file.display().to_string();
     print_message(&format!("{} ({}); next: strandline report {path}", path, bytes(*file_bytes)));
-}
-
-/// The count with its noun, whose plural may be that of `process`.
-fn counted_things(count: u64, thing: &str) -> String {
-    counted(count, thing).replace("processs", "processes")
 }
 
 /// The progress line, shown only on a terminal and after a while.
@@ -241,7 +236,7 @@ impl ProgressLine {
             [(progress.processes as u64, "process"), (progress.marks, "mark"), (progress.ledgers, "ledger")]
         {
             if count > u64::from(thing == "process") {
-                line += &format!(" · {}", counted_things(count, thing));
+                line += &format!(" · {}", counted(count, thing));
             }
         }
         self.drawn.set(true);

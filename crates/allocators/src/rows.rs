@@ -1,7 +1,9 @@
 //! The ledger rows that the readers of most allocators have in common.
 
 /// Defines the rows `NAME.live` to `NAME.unread`, and the row of each class of claims. Each string
-/// describes the row's bytes.
+/// is the label of the row that is named before it. `strandline_claims::palette::BlockRows` says
+/// what is on each; it has `padding` as `header` and `purge` as `trimmable`. A row that stays empty
+/// has a label too.
 macro_rules! block_rows {
     (
         $name:literal,

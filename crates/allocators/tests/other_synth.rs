@@ -3,10 +3,10 @@
 //! ends.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
 
 use strandline_allocators::{google_tcmalloc, jemalloc, mimalloc, musl, tcmalloc};
 use strandline_claims::allocator::{Context, Reader, Reading, Readings};
+use strandline_claims::remedy::Action;
 use strandline_process::map::AddressSpace;
 use strandline_process::memory::Memory;
 use strandline_process::procfs::Process;
@@ -35,32 +35,21 @@ fn read(reader: &Reader, image: &Image, maps: &str) -> (Readings, u64) {
     assert_eq!(bad, 0, "{maps}");
     let memory = Target { image, bytes_read: AtomicU64::new(0) };
     let runs = image.pages_without(|_| false);
-    let context = Context {
-        memory: &memory,
-        whole_memory: &memory,
-        space: &space,
-        resident: &|range: AddressRange| {
-            clipped(&runs, range.start, range.end).into_iter().map(AddressRange::from).collect()
-        },
-        fs_bases: &[],
-        stacks: &[],
-        claimed: &[],
-        start_brk: None,
-        locked: &[],
-        swapped: &[],
-        reserved: &[],
-        refinements: None,
-        deadline: Instant::now() + Duration::from_secs(600),
-        collects_blocks: true,
-        checks_free_lists: false,
-        cell_bytes: None,
-        threads: 1,
-        progress: &|_| (),
+    let resident = |range: AddressRange| {
+        clipped(&runs, range.start, range.end).into_iter().map(AddressRange::from).collect()
     };
+    let context = Context::of_image(&memory, &space, &resident);
     let own = i32::try_from(std::process::id()).unwrap_or(1);
     let Ok(process) = Process::open(own) else { panic!("no process {own}") };
     let Some(found) = (reader.find)(&process, &space) else { panic!("it may be there") };
     let Ok(readings) = found.read(&context) else { panic!("a byte is claimed twice") };
+    let abouts =
+        [&google_tcmalloc::ABOUT, &jemalloc::ABOUT, &mimalloc::ABOUT, &musl::ABOUT, &tcmalloc::ABOUT];
+    for plan in readings.0.iter().filter_map(|reading| reading.call.as_ref()) {
+        let mut specs = abouts.iter().flat_map(|about| about.remedies);
+        let is_known = specs.any(|spec| spec.id == plan.remedy && matches!(spec.action, Action::Call));
+        assert!(is_known, "{} is no remedy of the table", plan.remedy);
+    }
     (readings, memory.bytes_read.load(Ordering::Relaxed))
 }
 

@@ -6,7 +6,7 @@
 //! nothing up across them; the ledger does that.
 
 use std::ops::Range;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use strandline_process::elf::Object;
 use strandline_process::map::AddressSpace;
@@ -122,6 +122,38 @@ pub struct Context<'a> {
     pub threads: usize,
     /// Called with the number of bytes of address space walked.
     pub progress: &'a (dyn Fn(u64) + Sync),
+}
+
+impl<'a> Context<'a> {
+    /// A context for tests, which set what they are about: no threads, nothing locked or swapped
+    /// out, and time enough.
+    pub fn of_image(
+        memory: &'a dyn Memory,
+        space: &'a AddressSpace,
+        resident: &'a (dyn Fn(AddressRange) -> Vec<AddressRange> + Sync),
+    ) -> Self {
+        static NO_PROGRESS: fn(u64) = |_| ();
+        Self {
+            memory,
+            whole_memory: memory,
+            space,
+            resident,
+            fs_bases: &[],
+            stacks: &[],
+            claimed: &[],
+            start_brk: None,
+            locked: &[],
+            swapped: &[],
+            reserved: &[],
+            refinements: None,
+            deadline: Instant::now() + Duration::from_secs(600),
+            collects_blocks: true,
+            checks_free_lists: false,
+            cell_bytes: None,
+            threads: 1,
+            progress: &NO_PROGRESS,
+        }
+    }
 }
 
 impl Context<'_> {
@@ -285,7 +317,8 @@ pub type CodeRanges = fn(&Object) -> Option<Vec<Range<u64>>>;
 pub struct Function {
     /// Its name, without a prefix that the build may add.
     pub name: &'static str,
-    /// Another function that the allocator has under the same prefix.
+    /// Another function that every build of the allocator has under the same prefix, such as its
+    /// malloc: a program's own function of the same name has none, and is not called.
     pub sibling: &'static str,
     /// The argument of the call.
     pub argument: Argument,
@@ -303,6 +336,11 @@ pub enum Argument {
     Number(u64),
     /// The address of a string.
     Text(&'static str),
+}
+
+impl Argument {
+    /// For a function without one.
+    pub const NONE: Self = Self::Number(0);
 }
 
 /// A place in a heap that makes calls into its allocator unsafe.

@@ -296,7 +296,7 @@ pub enum RemedyKind {
     Setting,
     /// Another allocator.
     Allocator,
-    /// A change of the program.
+    /// A change of the program: advice only.
     Program,
 }
 
@@ -329,13 +329,25 @@ pub struct Remedy {
 }
 
 impl Remedy {
-    /// A call that `strandline reclaim` makes.
-    pub fn call(id: &str, predicted_bytes: u64, how: String, cost: &str) -> Self {
+    /// A call that `strandline reclaim` makes in process `pid`.
+    pub fn call(id: &str, predicted_bytes: Option<u64>, pid: i32, cost: &str) -> Self {
         Self {
             id: id.to_owned(),
             kind: RemedyKind::Call,
-            predicted_bytes: Some(predicted_bytes),
-            how,
+            predicted_bytes,
+            how: format!("strandline reclaim {pid} --remedy {id}"),
+            cost: cost.to_owned(),
+            ..Self::default()
+        }
+    }
+
+    /// A change of the program, which strandline never makes: advice only.
+    pub fn advice(id: &str, predicted_bytes: Option<u64>, how: &str, cost: &str) -> Self {
+        Self {
+            id: id.to_owned(),
+            kind: RemedyKind::Program,
+            predicted_bytes,
+            how: how.to_owned(),
             cost: cost.to_owned(),
             ..Self::default()
         }

@@ -51,7 +51,8 @@ pub struct BlockRows {
     pub unread: RowRef,
 }
 
-/// A [`BlockRows`](crate::palette::BlockRows) of statics: `class_rows! { live: LIVE, … }`.
+/// A [`BlockRows`](crate::palette::BlockRows) of statics: `class_rows! { live: LIVE, … }` with all
+/// its fields, in any order. Several may have the same row.
 #[macro_export]
 macro_rules! class_rows {
     ($($class:ident: $row:ident),+ $(,)?) => { $crate::palette::BlockRows { $($class: &$row),+ } };

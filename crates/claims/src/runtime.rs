@@ -14,7 +14,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use strandline_holders::Builder;
 use strandline_process::map::AddressSpace;
@@ -141,6 +141,7 @@ pub trait Found: Send + Sync {
 /// Everything a reader may read, from one frozen state.
 pub struct Context<'a> {
     /// The target's memory, restricted to resident pages: reading any other page would bring it in.
+    /// Unlike an allocator's reader, that of a runtime never does: what is swapped out is a caveat.
     pub memory: &'a dyn Memory,
     /// The process, for its files.
     pub process: &'a Process,
@@ -170,6 +171,37 @@ pub struct Context<'a> {
     pub path_to: Option<&'a str>,
     /// Called with the number of bytes of memory read.
     pub progress: &'a (dyn Fn(u64) + Sync),
+}
+
+impl<'a> Context<'a> {
+    /// A context for tests, which set what they are about: no threads, no shared memory, and time
+    /// enough.
+    pub fn of_image(
+        memory: &'a dyn Memory,
+        process: &'a Process,
+        space: &'a AddressSpace,
+        resident: Resident<'a>,
+    ) -> Self {
+        static NO_RUNS: fn(AddressRange) -> Vec<AddressRange> = |_| Vec::new();
+        static NO_RANGES: RangeSet = RangeSet::EMPTY;
+        static NO_PROGRESS: fn(u64) = |_| ();
+        Self {
+            memory,
+            process,
+            space,
+            resident,
+            shared: &NO_RUNS,
+            threads: &[],
+            free: &NO_RANGES,
+            is_stopped: false,
+            deadline: Instant::now() + Duration::from_secs(600),
+            workers: 1,
+            cell_bytes: None,
+            keeps_blocks: true,
+            path_to: None,
+            progress: &NO_PROGRESS,
+        }
+    }
 }
 
 impl Context<'_> {

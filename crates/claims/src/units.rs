@@ -24,9 +24,10 @@ pub fn maybe_bytes(known: Option<u64>) -> String {
     known.map_or_else(|| UNKNOWN.to_owned(), bytes)
 }
 
-/// A count and what is counted: `1 arena`, `12,411 arenas`.
+/// A count and what is counted: `1 arena`, `12,411 arenas`, `2 processes`.
 pub fn counted(count: u64, thing: &str) -> String {
-    format!("{} {thing}{}", thousands(count), if count == 1 { "" } else { "s" })
+    let ending = if thing.ends_with('s') { "es" } else { "s" };
+    format!("{} {thing}{}", thousands(count), if count == 1 { "" } else { ending })
 }
 
 /// A count with separators: `12,411`.

@@ -196,6 +196,7 @@ mod tests {
     use std::collections::HashSet;
 
     use strandline_claims::palette::BlockRows;
+    use strandline_claims::remedy::Action;
 
     use super::*;
 
@@ -247,6 +248,17 @@ mod tests {
     fn who_is_a_part_of_another_names_one_of_the_table() {
         for whole in all().filter_map(|about| about.part_of) {
             assert!(runtime(whole).is_some(), "{whole}");
+        }
+    }
+
+    #[test]
+    fn remedies_name_allocators_and_calls_are_theirs() {
+        for (about, spec) in remedies() {
+            if let Effect::FreePages(name) = spec.effect {
+                assert!(allocator(name).is_some(), "{}", spec.id);
+            }
+            let is_own = spec.effect == Effect::FreePages(about.name);
+            assert!(is_own || !matches!(spec.action, Action::Call), "{}", spec.id);
         }
     }
 

@@ -2,7 +2,9 @@
 
 use std::collections::HashSet;
 
+use crate::image::exports;
 use crate::map::{AddressSpace, Mapping};
+use crate::procfs::Process;
 use crate::range::AddressRange;
 
 /// Maximum number of distinct mapped files.
@@ -30,6 +32,15 @@ pub fn all(space: &AddressSpace) -> Vec<Module<'_>> {
         }
     }
     modules
+}
+
+/// The programs and libraries that export one of `names`: each file is read when it is asked for.
+pub fn exporting<'a>(
+    process: &'a Process,
+    space: &'a AddressSpace,
+    names: &'a [&'static str],
+) -> impl Iterator<Item = Module<'a>> {
+    all(space).into_iter().filter(move |module| exports(process, module.code, names))
 }
 
 /// The static data of a program or library; `None` if nothing is writable.

@@ -103,6 +103,9 @@ impl From<AddressRange> for (u64, u64) {
 pub struct RangeSet(Vec<AddressRange>);
 
 impl RangeSet {
+    /// No addresses.
+    pub const EMPTY: Self = Self(Vec::new());
+
     /// Adds the addresses of `ranges`, which may be in any order and overlap.
     pub fn add(&mut self, ranges: impl IntoIterator<Item = impl Into<AddressRange>>) {
         let added = ranges.into_iter().map(Into::into).filter(|range| !range.is_empty());

@@ -103,7 +103,7 @@ struct State {
     last_us: u64,
     next_events_us: u64,
     /// Number of searches for children to make because events were lost.
-    searches_left: u32,
+    searches_left: u64,
     /// Whether process events are being handled, which must not be entered again.
     is_handling_events: bool,
     /// How long the user stopped the recorder.
@@ -209,8 +209,7 @@ impl<'a> Session<'a> {
             limits,
         };
         self.push(&Record::Header(Box::new(header)));
-        if let ProcessEvents::Polling(reason) = &self.process_events {
-            let text = format!("{reason}: processes that live for less than {SEARCH_EVERY:?} are not seen");
+        if let Some(text) = self.process_events.unseen() {
             self.add_caveat("polling", "processes", text);
         }
     }
@@ -293,7 +292,7 @@ impl<'a> Session<'a> {
         let searches = match &self.process_events {
             ProcessEvents::Connector(connector) => {
                 if !self.tree.read_events(connector, now_us, &mut departed) {
-                    self.state.searches_left = tree::SEARCHES_AFTER_LOSS;
+                    self.state.searches_left = self.tree.searches_after_loss();
                 }
                 self.state.searches_left > 0
             }

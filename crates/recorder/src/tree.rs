@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use strandline_process::procfs::Process;
@@ -21,9 +21,10 @@ pub const SEARCH_EVERY: Duration = Duration::from_millis(10);
 const YOUNG: Duration = Duration::from_secs(1);
 /// Maximum number of threads of a process that one look at it covers.
 const MAX_TASKS: usize = 64;
-/// Number of searches for children after the kernel has dropped events. Each covers a part of the
-/// threads; together they cover 1,024 of each process.
-pub const SEARCHES_AFTER_LOSS: u32 = 32;
+/// Those among them that are the oldest; and as many others, in turn.
+const PART: usize = MAX_TASKS / 2;
+/// Minimum number of searches for children after the kernel has dropped events.
+const MIN_SEARCHES_AFTER_LOSS: u64 = 32;
 /// Maximum number of attempts to list the threads of a process while they change.
 const MAX_LISTS: u32 = 10;
 
@@ -57,6 +58,15 @@ impl ProcessEvents {
             Self::Connector(_) => "connector",
             Self::Polling(_) => "polling",
         }
+    }
+
+    /// Which processes are not seen, and why; `None` if all are.
+    pub fn unseen(&self) -> Option<String> {
+        let Self::Polling(reason) = self else { return None };
+        Some(format!(
+            "{reason}: processes that live for less than {SEARCH_EVERY:?} are not seen, nor some that live longer if their parent \
+             has more than {MAX_TASKS} threads"
+        ))
     }
 }
 
@@ -294,6 +304,12 @@ impl Tree {
         self.add_children(now_us, |tids| threads_of_turn(tids, turn));
     }
 
+    /// Number of searches after the kernel has dropped events: together they cover all threads.
+    pub fn searches_after_loss(&self) -> u64 {
+        let most = self.members.values().map(|member| member.threads.load(Ordering::Relaxed)).max();
+        (most.unwrap_or(0) / PART as u64 + 1).max(MIN_SEARCHES_AFTER_LOSS)
+    }
+
     /// Searches for the children of all threads.
     pub fn search_all(&mut self, now_us: u64) {
         self.add_children(now_us, <[i32]>::to_vec);
@@ -332,7 +348,6 @@ impl Tree {
 
 /// Returns up to `MAX_TASKS` of the threads: half of them the oldest, the others in turn.
 fn threads_of_turn(tids: &[i32], turn: usize) -> Vec<i32> {
-    const PART: usize = MAX_TASKS / 2;
     let (oldest, others) = tids.split_at(tids.len().min(PART));
     let start = turn.wrapping_mul(PART) % others.len().max(1);
     let others = others.iter().cycle().skip(start).take(others.len().min(PART));
@@ -431,6 +446,17 @@ mod tests {
         }
         assert!(reached.into_iter().eq(tids));
         assert_eq!(threads_of_turn(&[7, 8], 5), [7, 8]);
+    }
+
+    #[test]
+    fn searches_after_a_loss_reach_all_threads() {
+        let tids: Vec<i32> = (0..5000).collect();
+        let mut tree = Tree::default();
+        tree.add(7, None, 0).threads.store(5000, Ordering::Relaxed);
+        let turns = 0..tree.searches_after_loss() as usize;
+        let reached: std::collections::BTreeSet<i32> =
+            turns.flat_map(|turn| threads_of_turn(&tids, turn)).collect();
+        assert!(reached.into_iter().eq(tids));
     }
 
     #[test]

@@ -2,7 +2,6 @@
 
 use strandline_inspect::facts::Outcome;
 use strandline_inspect::group::reclaim::{GroupReclamation, ProcessReclamation};
-use strandline_inspect::group::verdict::processes;
 
 use super::group::settings;
 use super::model;
@@ -10,7 +9,7 @@ use super::paint::Surface;
 use super::reclamation::of_predicted;
 use super::table::{Column, figures, lay_out, words};
 use super::terminal::{joined, listed, next, strong, table_lines};
-use super::text::{clean, wrap};
+use super::text::{clean, counted, wrap};
 use super::units::{bytes, maybe_bytes, maybe_seconds};
 
 /// Maximum number of processes of a default screen.
@@ -19,7 +18,7 @@ const MAX_PROCESSES: usize = 20;
 /// A sentence on what happened.
 pub fn headline(given: &GroupReclamation) -> String {
     let what = match given.remedy.as_str() {
-        "calls" => format!("calls in {}", processes(done(given))),
+        "calls" => format!("calls in {}", counted(done(given), "process")),
         remedy => clean(remedy),
     };
     let reason = given.reason.as_deref().map(clean);

@@ -287,5 +287,6 @@ mod tests {
         assert_eq!(grouped(1_234_567), "1,234,567");
         assert_eq!(counted(1, "thread"), "1 thread");
         assert_eq!(counted(2_000, "thread"), "2,000 threads");
+        assert_eq!(counted(2, "process"), "2 processes");
     }
 }

@@ -1,14 +1,12 @@
 //! Fabricated memory for tests of readers: which pages are resident, and how it is damaged.
 
-use std::time::{Duration, Instant};
-
 use proptest::prelude::*;
 use strandline_claims::allocator::RangeClaim;
 use strandline_claims::runtime::{Context, Reading};
 use strandline_process::map::AddressSpace;
 use strandline_process::memory::Memory;
 use strandline_process::procfs::Process;
-use strandline_process::range::{AddressRange, RangeSet};
+use strandline_process::range::AddressRange;
 use strandline_synth::{Image, Rng, clipped, is_absent};
 
 struct Target(Image);
@@ -32,21 +30,12 @@ pub fn read_image(
     let process = Process::open(std::process::id() as i32).unwrap();
     let is_shared = |run: &(u64, u64)| space.find(run.0).is_some_and(|mapping| mapping.permissions.shared);
     let (shared, private): (Vec<_>, Vec<_>) = runs.iter().copied().partition(is_shared);
+    let target = Target(image.within(&runs));
+    let resident = |range: AddressRange| address_ranges(&clipped(&private, range.start, range.end));
     let context = Context {
-        memory: &Target(image.within(&runs)),
-        process: &process,
-        space: &space,
-        resident: &|range: AddressRange| address_ranges(&clipped(&private, range.start, range.end)),
         shared: &|range: AddressRange| address_ranges(&clipped(&shared, range.start, range.end)),
-        is_stopped: false,
-        threads: &[],
-        deadline: Instant::now() + Duration::from_secs(600),
         workers: 2,
-        free: &RangeSet::default(),
-        keeps_blocks: true,
-        path_to: None,
-        cell_bytes: None,
-        progress: &|_| {},
+        ..Context::of_image(&target, &process, &space, &resident)
     };
     read(&context, &address_ranges(&runs))
 }

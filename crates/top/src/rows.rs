@@ -159,6 +159,13 @@ pub fn arrange(
     }
     if order.is_reversed {
         rows.reverse();
+        // What is unknown is neither large nor small: it stays last.
+        rows.sort_by_key(|row| match order.sort {
+            Column::Pss => row.pss_bytes.is_none(),
+            Column::Growth => row.growth_bytes.is_none(),
+            Column::Stranded | Column::Pinned => row.ledger.is_none(),
+            Column::Pid | Column::Rss | Column::Name => false,
+        });
     }
     let wanted = order.filter.to_lowercase();
     if order.kind == Kind::Tree {
@@ -301,6 +308,26 @@ mod tests {
         assert_eq!(of(Order { filter: "SER", ..BY_RSS }), [3]);
         assert_eq!(of(Order { filter: "/group-1", ..BY_RSS }), [3, 1, 9]);
         assert_eq!(of(Order { filter: "4", ..BY_RSS }), [4]);
+    }
+
+    #[test]
+    fn unknown_figures_are_last_in_either_order() {
+        let at = Instant::now();
+        let mut processes = family();
+        processes[3].pss = Pss::Known(7, at);
+        processes[4].pss = Pss::Known(3, at);
+        let survey = survey(at, processes);
+        let sums = |stranded_bytes| LedgerSums { at, stranded_bytes, pinned_bytes: stranded_bytes };
+        let ledgers = [(4, 7), (8, 3)].map(|(pid, bytes)| (Key { pid, start_ticks: 1 }, sums(bytes)));
+        let ledgers = HashMap::from(ledgers);
+        for sort in [Column::Pss, Column::Stranded, Column::Pinned] {
+            for (is_reversed, known) in [(false, [4, 8]), (true, [8, 4])] {
+                let order = Order { sort, is_reversed, ..BY_RSS };
+                let rows = arrange(&survey, &History::default(), &ledgers, order);
+                let first: Vec<_> = rows.iter().take(2).filter_map(|row| row.pid).collect();
+                assert_eq!(first, known, "{sort:?}");
+            }
+        }
     }
 
     #[test]

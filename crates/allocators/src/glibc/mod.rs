@@ -120,7 +120,9 @@ fn trim(pid: i32, call: &CallPlan, zero_bytes: u64) -> Remedy {
     let cost = format!(
         "one call in one thread, which holds each arena's lock in turn; page faults when the heap grows again{zeros_note}"
     );
-    Remedy::call(call.remedy, call.predicted_bytes, format!("strandline reclaim {pid}"), &cost)
+    // It is what `reclaim` does by itself.
+    let how = format!("strandline reclaim {pid}");
+    Remedy { how, ..Remedy::call(call.remedy, Some(call.predicted_bytes), pid, &cost) }
 }
 
 /// Reads every glibc of the process: most have one, `dlmopen` loads more.

@@ -26,7 +26,7 @@ use crate::radix::{FoundHeaps, UnclaimedMemory};
 use strandline_claims::accumulator::{Class, OutOfOrder};
 use strandline_claims::allocator::{self, Context, FoundAllocator, Reading, Readings, read_each};
 use strandline_claims::caveat::Caveat;
-use strandline_claims::facts::{Remedy, RemedyKind};
+use strandline_claims::facts::Remedy;
 use strandline_claims::reader::{Evidence, HeapKind, ReaderInfo};
 use strandline_claims::remedy::{Effect, Spec};
 use strandline_process::map::AddressSpace;
@@ -81,14 +81,10 @@ impl FoundAllocator for GoogleTcmalloc {
         }
         // No call from outside: demand in the minutes before decides how many free pages of a huge
         // page are released.
-        reading.remedies.push(Remedy {
-            id: "google_tcmalloc_release".to_owned(),
-            kind: RemedyKind::Program,
-            predicted_bytes: None,
-            how: "tcmalloc::MallocExtension::ReleaseMemoryToSystem(SIZE_MAX) in the program after it has freed; for good a thread in \
-                  ProcessBackgroundActions(), with SetBackgroundReleaseRate()"
-                .to_owned(),
-            cost: "releases parts of huge pages, which splits them; page faults when the heap grows again".to_owned(), ..Remedy::default() });
+        let how = "tcmalloc::MallocExtension::ReleaseMemoryToSystem(SIZE_MAX) in the program after it has freed; for good a thread in \
+                   ProcessBackgroundActions(), with SetBackgroundReleaseRate()";
+        let cost = "releases parts of huge pages, which splits them; page faults when the heap grows again";
+        reading.remedies.push(Remedy::advice("google_tcmalloc_release", None, how, cost));
     }
 }
 

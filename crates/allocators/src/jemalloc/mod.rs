@@ -100,8 +100,8 @@ impl FoundAllocator for Jemalloc {
         let predicted_bytes = call.predicted_bytes;
         reading.remedies.push(Remedy::call(
             call.remedy,
-            predicted_bytes,
-            format!("strandline reclaim {} --remedy jemalloc_purge", process.pid()),
+            Some(predicted_bytes),
+            process.pid(),
             "one call in one thread, which holds each arena's locks in turn; page faults when the heap grows again",
         ));
         if predicted_bytes >= MIN_BYTES_FOR_SETTING {

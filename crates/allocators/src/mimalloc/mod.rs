@@ -122,8 +122,8 @@ impl FoundAllocator for Mimalloc {
         let Some(call) = &reading.call else { return };
         reading.remedies.push(Remedy::call(
             call.remedy,
-            call.predicted_bytes,
-            format!("strandline reclaim {} --remedy mimalloc_collect", process.pid()),
+            Some(call.predicted_bytes),
+            process.pid(),
             "one call in one thread, over the pages of that thread's heap only; page faults when the heap grows again",
         ));
         let free_bytes_of = |claim: &RangeClaim| claim.sums.resident.kept + claim.sums.resident.trim;

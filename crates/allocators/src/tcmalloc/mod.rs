@@ -59,7 +59,7 @@ pub static ABOUT: ReaderInfo = ReaderInfo {
 const RELEASE: Function = Function {
     name: "MallocExtension_ReleaseFreeMemory",
     sibling: "MallocExtension_GetNumericProperty",
-    argument: Argument::Number(0),
+    argument: Argument::NONE,
     stack_bytes: 64 << 10,
     own_prefixes: &[
         "_ZN8tcmalloc",
@@ -104,8 +104,8 @@ impl FoundAllocator for Tcmalloc {
         let predicted_bytes = call.predicted_bytes;
         reading.remedies.push(Remedy::call(
             call.remedy,
-            predicted_bytes,
-            format!("strandline reclaim {} --remedy tcmalloc_release", process.pid()),
+            Some(predicted_bytes),
+            process.pid(),
             "one call in one thread, which holds the page heap's lock meanwhile; page faults when the heap grows again",
         ));
         if predicted_bytes >= MIN_BYTES_FOR_SETTING {

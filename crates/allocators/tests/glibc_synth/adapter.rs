@@ -89,28 +89,19 @@ impl FrozenProcess {
             runs.into_iter().map(AddressRange::from).collect()
         };
         let context = Context {
-            memory,
-            whole_memory: memory,
-            space: &space,
-            resident: &resident,
             fs_bases: &self.fs_bases,
-            stacks: &[],
-            claimed: &[],
             start_brk: self.start_brk,
-            locked: &[],
-            swapped: &[],
-            reserved: &[],
-            refinements: None,
             deadline,
-            collects_blocks: true,
             checks_free_lists: true,
             cell_bytes: Some(0x4000),
             threads,
-            progress: &|_| {},
+            ..Context::of_image(memory, &space, &resident)
         };
         let (readings, _) = glibc::read(&context).expect("claims follow each other");
         for reading in &readings {
             self.check_claims(reading, &space);
+            let call = reading.call.as_ref().map(|call| call.remedy);
+            assert!(call.is_none_or(|call| glibc::ABOUT.remedies.iter().any(|spec| spec.id == call)));
         }
         readings
     }

@@ -26,11 +26,12 @@ pub struct Spec {
     pub action: Action,
 }
 
-/// What a remedy releases.
+/// What a remedy releases. Runtimes have all of these; a reader of an allocator has its own name in
+/// [`Effect::FreePages`], or [`Effect::NextStart`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// Free pages of the allocator with this name. Two remedies for the same allocator release the
-    /// same pages.
+    /// Free pages of the allocator with this name: a runtime names the allocator that it uses. Two
+    /// remedies for the same allocator release the same pages.
     FreePages(&'static str),
     /// Objects, and the memory that the runtime then releases.
     Objects,

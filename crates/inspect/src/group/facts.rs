@@ -129,7 +129,7 @@ pub struct GroupRow {
     pub bytes: u64,
     /// The process that holds it.
     pub pid: Option<i32>,
-    /// The file that holds it; a folder, which ends in `/`, of small files.
+    /// The file that holds it; for small files their folder, which ends in `/`, if they have one.
     pub file: Option<String>,
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use strandline_claims::Caveat;
 use strandline_claims::rows::RowRef;
-use strandline_claims::units::thousands;
+use strandline_claims::units::counted;
 use strandline_process::group::Memory;
 use strandline_process::group::files::{CachedFile, Files};
 
@@ -117,9 +117,7 @@ fn anonymous(rows: &mut Vec<GroupRow>, bytes: u64, inputs: &Inputs<'_>, caveats:
     }
     let smaller: u64 = shares.iter().skip(MAX_PROCESS_ROWS).sum();
     let count = all.len().saturating_sub(MAX_PROCESS_ROWS);
-    let plural = if count == 1 { "" } else { "es" };
-    let holder = format!("{} smaller process{plural}", thousands(count as u64));
-    rows.push(row(&parts::ANON, holder, smaller));
+    rows.push(row(&parts::ANON, counted(count as u64, "smaller process"), smaller));
     rows.push(row(&parts::ELSEWHERE, parts::ELSEWHERE.holder.to_owned(), left));
 }
 
@@ -196,26 +194,43 @@ fn of_files(rows: &mut Vec<GroupRow>, kind: RowRef, bytes: u64, files: &[OfFile<
     rows.push(row(kind, kind.holder.to_owned(), others.saturating_add(left)));
 }
 
+/// What a small file is called, and its folder. The kernel shows memory that has neither name nor
+/// folder as a deleted file, and many of them by one name.
+fn place<'a>(name: &FileName<'a>) -> (&'static str, Option<&'a str>) {
+    let nameless = [
+        ("/memfd:", "small memfds"),
+        ("/SYSV", "small System V shared memory"),
+        ("/dev/zero", "small shared anonymous mappings"),
+    ];
+    match nameless.into_iter().find(|(start, _)| name.is_deleted && name.path.starts_with(start)) {
+        Some((_, what)) => (what, None),
+        None => ("small file", Some(name.path.rsplit_once('/').map_or("", |(folder, _)| folder))),
+    }
+}
+
 /// Adds rows of small files by folder, for the largest; returns the bytes in other folders.
 fn of_folders(rows: &mut Vec<GroupRow>, kind: RowRef, files: &[(FileName<'_>, u64)]) -> u64 {
-    let mut by_folder: BTreeMap<&str, Folder> = BTreeMap::new();
-    for (FileName { path, .. }, bytes) in files {
-        let folder = by_folder.entry(path.rsplit_once('/').map_or("", |(folder, _)| folder)).or_default();
+    let mut by_folder: BTreeMap<(&str, Option<&str>), Folder> = BTreeMap::new();
+    for (name, bytes) in files {
+        let folder = by_folder.entry(place(name)).or_default();
         folder.files += 1;
         folder.bytes = folder.bytes.saturating_add(*bytes);
     }
-    let mut folders: Vec<(&str, Folder)> = by_folder.into_iter().collect();
+    let mut folders: Vec<((&str, Option<&str>), Folder)> = by_folder.into_iter().collect();
     folders.sort_by_key(|(_, folder)| std::cmp::Reverse(folder.bytes));
     let others = folders.split_off(folders.len().min(MAX_FOLDER_ROWS));
-    for (path, folder) in folders {
-        let plural = if folder.files == 1 { "" } else { "s" };
-        let holder = format!("{} small file{plural} in {path}/", thousands(folder.files));
-        rows.push(GroupRow { file: Some(format!("{path}/")), ..row(kind, holder, folder.bytes) });
+    for ((what, path), folder) in folders {
+        let holder = match path {
+            Some(path) => format!("{} in {path}/", counted(folder.files, what)),
+            None => what.to_owned(),
+        };
+        let file = path.map(|path| format!("{path}/"));
+        rows.push(GroupRow { file, ..row(kind, holder, folder.bytes) });
     }
     others.iter().fold(0, |sum, (_, folder)| sum.saturating_add(folder.bytes))
 }
 
-/// The small files of a folder.
+/// The small files of a folder, or of one kind.
 #[derive(Default)]
 struct Folder {
     files: u64,
@@ -243,4 +258,34 @@ pub fn totals(rows: &[GroupRow]) -> Totals {
         *sum = sum.saturating_add(row.bytes);
     }
     totals
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_files_are_summed_by_folder_or_by_what_they_are() {
+        let name = |path, is_deleted| FileName { path, is_deleted };
+        let files = [
+            (name("/memfd:a", true), 1),
+            (name("/SYSV00000000", true), 20),
+            (name("/memfd:b", true), 3),
+            (name("/memfd:kept", false), 100),
+            (name("/dev/zero", true), 2000),
+            (name("/srv/x", true), 30_000),
+            (name("/srv/y", false), 10_000),
+        ];
+        let mut rows = Vec::new();
+        assert_eq!(of_folders(&mut rows, &parts::SHMEM, &files), 0);
+        let seen: Vec<_> = rows.iter().map(|row| (&*row.holder, row.file.as_deref(), row.bytes)).collect();
+        let expected = [
+            ("2 small files in /srv/", Some("/srv/"), 40_000),
+            ("small shared anonymous mappings", None, 2000),
+            ("1 small file in /", Some("/"), 100),
+            ("small System V shared memory", None, 20),
+            ("small memfds", None, 4),
+        ];
+        assert_eq!(seen, expected);
+    }
 }

@@ -1,9 +1,10 @@
 //! The conclusion from the ledger of a group: what holds its memory, what of it the kernel gives up
 //! before it kills, and why the working set is another figure.
 
-use strandline_claims::units::{bytes, thousands};
+use strandline_claims::units::{bytes, counted};
 
 use super::facts::{GroupExplanation, GroupRow};
+use super::parts::SHMEM;
 use crate::facts::Verdict;
 
 /// What the rows sum up to, by what can be done about them.
@@ -59,11 +60,6 @@ pub(super) fn judge(explanation: &mut GroupExplanation) {
     explanation.verdict = Verdict { headline, class: class(explanation, &sums).to_owned() };
 }
 
-/// The largest row with one of the ids that has a file.
-fn largest_file<'a>(explanation: &'a GroupExplanation, start: &str) -> Option<&'a GroupRow> {
-    explanation.rows.iter().find(|row| row.id.starts_with(start) && row.file.is_some())
-}
-
 /// `Of 1.93 GiB charged 0.93 GiB belongs to 4 processes, …`
 fn held(explanation: &GroupExplanation, sums: &Sums) -> String {
     let mut parts = Vec::new();
@@ -72,13 +68,15 @@ fn held(explanation: &GroupExplanation, sums: &Sums) -> String {
         let whose = if count == 0 {
             "is anonymous memory of no process that is here".to_owned()
         } else {
-            format!("belongs to {}", processes(count))
+            format!("belongs to {}", counted(count, "process"))
         };
         parts.push((sums.processes, whose));
     }
     if sums.shared > 0 {
-        let file = largest_file(explanation, "group.shmem").filter(|row| row.bytes > sums.shared / 10);
-        let largest = file.map_or_else(String::new, |row| format!(" ({}: {})", row.holder, bytes(row.bytes)));
+        let names_files = |row: &&GroupRow| row.id == SHMEM.id && row.holder != SHMEM.holder;
+        let largest = explanation.rows.iter().find(names_files).filter(|row| row.bytes > sums.shared / 10);
+        let largest =
+            largest.map_or_else(String::new, |row| format!(" ({}: {})", row.holder, bytes(row.bytes)));
         parts.push((sums.shared, format!("is files in shared memory that stay until removed{largest}")));
     }
     if sums.cache > 0 {
@@ -108,18 +106,13 @@ fn held(explanation: &GroupExplanation, sums: &Sums) -> String {
     }
 }
 
-/// `1 process`, `4 processes`.
-pub fn processes(count: u64) -> String {
-    format!("{} {}", thousands(count), if count == 1 { "process" } else { "processes" })
-}
-
 /// What calls in the processes would release, if their ledgers are known.
 fn calls(explanation: &GroupExplanation) -> Option<String> {
     let least = explanation.cgroup.current_bytes / 100;
     let remedies = explanation.remedies.iter().filter(|remedy| remedy.kind == "call");
     let best = remedies.max_by_key(|remedy| remedy.predicted_bytes)?;
     let predicted = best.predicted_bytes.filter(|&predicted| predicted > least)?;
-    Some(format!("{} in {} would release {}.", best.id, processes(best.processes), bytes(predicted)))
+    Some(format!("{} in {} would release {}.", best.id, counted(best.processes, "process"), bytes(predicted)))
 }
 
 /// The working set, and why it is another figure.

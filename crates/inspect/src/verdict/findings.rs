@@ -6,7 +6,7 @@ use strandline_claims::facts::{Allocator, RemedyKind, SizeClass, State};
 use strandline_claims::finding::{Finding, LedgerView};
 use strandline_claims::palette::BlockRows;
 use strandline_claims::rows::RowRef;
-use strandline_claims::units::{bytes, thousands};
+use strandline_claims::units::{bytes, counted, thousands};
 
 use super::Judged;
 use crate::readers::{self, ALLOCATORS};
@@ -60,9 +60,8 @@ fn free_heap(judged: &Judged<'_>) -> Finding {
     }
     headline += &released_by_calls(view);
     if pinned > 0 {
-        let count = judged.pinning_chunks;
-        let plural = if count == 1 { "" } else { "s" };
-        headline += &format!("; {} is pinned by {} live chunk{plural}", bytes(pinned), thousands(count));
+        let chunks = counted(judged.pinning_chunks, "live chunk");
+        headline += &format!("; {} is pinned by {chunks}", bytes(pinned));
     }
     headline += &fragmentation(view);
     let class = if pinned > free / 2 { "pinned_heap" } else { "free_heap" };

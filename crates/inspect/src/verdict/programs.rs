@@ -1,6 +1,6 @@
 //! Programs with a command that releases memory. Each command was tried with the program itself.
 
-use strandline_claims::facts::{Remedy, RemedyKind};
+use strandline_claims::facts::Remedy;
 
 /// A program, and the command that releases its memory.
 struct Program {
@@ -30,13 +30,7 @@ const PROGRAMS: [Program; 1] = [
 pub(super) fn remedy(executable: &str) -> Option<Remedy> {
     let name = executable.rsplit('/').next()?;
     let program = PROGRAMS.iter().find(|program| program.name == name)?;
-    let remedy = Remedy {
-        id: program.id.to_owned(),
-        kind: RemedyKind::Program,
-        how: program.how.to_owned(),
-        cost: program.cost.to_owned(),
-        ..Remedy::default()
-    };
+    let remedy = Remedy::advice(program.id, None, program.how, program.cost);
     Some(remedy.unknown_because(program.unknown_because))
 }
 

@@ -45,7 +45,6 @@ pub fn remedies(view: &LedgerView<'_>, means: &Means<'_>) -> Vec<Remedy> {
 }
 
 fn zero_pages(pid: i32, means: &Means<'_>) -> Option<Remedy> {
-    let how = format!("strandline reclaim {pid} --remedy {ZERO_PAGES}");
     let mut cost = "a fault for each page when it is written again".to_owned();
     if !means.swap {
         cost.push_str("; refused without swap, unless its small risk is allowed (--allow-lost-write-risk)");
@@ -55,7 +54,7 @@ fn zero_pages(pid: i32, means: &Means<'_>) -> Option<Remedy> {
         cost.push_str(&shared_with(&shared));
     }
     let predicted_pss_bytes = means.zero_sharing.map(|sharing| sharing.private_bytes.min(means.zero_bytes));
-    let remedy = Remedy::call(ZERO_PAGES, means.zero_bytes, how, &cost);
+    let remedy = Remedy::call(ZERO_PAGES, Some(means.zero_bytes), pid, &cost);
     (means.zero_bytes > 0).then_some(Remedy { predicted_pss_bytes, ..remedy })
 }
 

@@ -8,7 +8,7 @@ fn judged<'a>(rows: &'a [Row], rss_bytes: u64, remedies: &'a [Remedy]) -> Judged
 }
 
 fn call(id: &str, bytes: u64) -> [Remedy; 1] {
-    [Remedy::call(id, bytes, String::new(), "")]
+    [Remedy::call(id, Some(bytes), 1, "")]
 }
 
 fn row(id: &str, state: State, bytes: u64) -> Row {

@@ -1,13 +1,12 @@
 //! What every format shows of a control group: which rows are stacked, the table of rows, and the
 //! sentences on a kill. It is independent of formats.
 
-use strandline_inspect::group::verdict::processes;
 use strandline_recording::GroupKill;
 
 use super::choice::{cell_of, seconds_of};
 use super::groups_json::state_of;
 use super::{GroupPoint, GroupTimeline, Timeline};
-use crate::text::{clean_sentence, shorten};
+use crate::text::{clean_sentence, counted, shorten};
 use crate::units::{bytes, seconds};
 
 /// Rows that are stacked one by one; the others are one more band.
@@ -128,7 +127,7 @@ impl<'a> GroupView<'a> {
         let Some(kill) = self.kill else { return Vec::new() };
         let killed = match kill.kills {
             Some(kills) => {
-                format!("For lack of memory the kernel killed {} of this group.", processes(kills))
+                format!("For lack of memory the kernel killed {} of this group.", counted(kills, "process"))
             }
             None => "A process was killed, and this group removed.".to_owned(),
         };

@@ -6,7 +6,7 @@ use super::layout::{
     DEBUG_OFFSETS_NEXT, Interpreters, RELEASES, Release,
 };
 use strandline_process::elf::Object;
-use strandline_process::image::{ElfFile, exports};
+use strandline_process::image::ElfFile;
 use strandline_process::map::AddressSpace;
 use strandline_process::memory::{Memory, word_at};
 use strandline_process::modules::{self, Module};
@@ -94,15 +94,14 @@ impl Program {
 /// Returns the mapped files that hold a CPython: up to [`MAX_PROGRAMS`], and one more if there are
 /// more.
 pub fn find(process: &Process, space: &AddressSpace) -> Vec<Program> {
-    let modules = modules::all(space);
-    modules.iter().filter_map(|module| program(process, space, module)).take(MAX_PROGRAMS + 1).collect()
+    // Stripped files export it too, for modules in C.
+    modules::exporting(process, space, &[RUNTIME])
+        .filter_map(|module| program(process, space, &module))
+        .take(MAX_PROGRAMS + 1)
+        .collect()
 }
 
 fn program(process: &Process, space: &AddressSpace, module: &Module<'_>) -> Option<Program> {
-    // Stripped files export it too, for modules in C.
-    if !exports(process, module.code, &[RUNTIME]) {
-        return None;
-    }
     let runtime = Object::open(process, space, module.code).ok()?.symbol_address(RUNTIME)?;
     let image = open_mapped_file(process, module.code).ok().and_then(ElfFile::open)?;
     let path = module.code.name.clone();

@@ -7,7 +7,7 @@
 //! collection is unknown: only the code of the types knows which objects are garbage.
 
 use super::layout::Release;
-use strandline_claims::facts::{Remedy, RemedyKind};
+use strandline_claims::facts::Remedy;
 use strandline_claims::remedy::{Answer, Request};
 
 /// Free bytes in arenas from which a setting for the next start is worthwhile.
@@ -46,14 +46,9 @@ pub fn collection(release: &Release, pid: i32, object_bytes: u64) -> Option<Reme
     } else {
         "gc.collect() in the program, then malloc_trim".to_owned()
     };
-    Some(Remedy {
-        id: "cpython_gc".to_owned(),
-        kind: RemedyKind::Program,
-        predicted_bytes: None,
-        how,
-        cost: "the collecting thread visits every container, and with a global lock all other threads wait; the amount of garbage \
-               is not known before"
-            .to_owned(), ..Remedy::default() })
+    let cost = "the collecting thread visits every container, and with a global lock all other threads wait; the amount of garbage \
+                is not known before";
+    Some(Remedy::advice("cpython_gc", None, &how, cost))
 }
 
 /// `cpython_gc`: never applied from outside (docs/safety.md lists what was tried). From 3.14 on it
@@ -69,6 +64,8 @@ pub fn refuse_collection(request: &Request<'_>) -> Answer {
 
 #[cfg(test)]
 mod tests {
+    use strandline_claims::facts::RemedyKind;
+
     use super::*;
     use crate::cpython::layout::RELEASES;
 

@@ -1,6 +1,6 @@
 //! Remedies that make Go release memory.
 
-use strandline_claims::facts::{Remedy, RemedyKind};
+use strandline_claims::facts::Remedy;
 
 /// Bytes in idle spans from which a remedy is worthwhile.
 const MIN_WORTHWHILE_BYTES: u64 = 1 << 20;
@@ -11,13 +11,12 @@ pub fn remedies(idle_resident: u64, held: u64) -> Vec<Remedy> {
     if idle_resident < MIN_WORTHWHILE_BYTES {
         return Vec::new();
     }
-    let call = Remedy {
-        id: "go_free_os_memory".to_owned(),
-        kind: RemedyKind::Program,
-        predicted_bytes: Some(idle_resident),
-        how: "call debug.FreeOSMemory() in the program after its peak (package runtime/debug)".to_owned(),
-        cost: "a collection, during which the program waits; it also releases what it frees; later growth faults pages in again"
-            .to_owned(), ..Remedy::default() };
+    let call = Remedy::advice(
+        "go_free_os_memory",
+        Some(idle_resident),
+        "call debug.FreeOSMemory() in the program after its peak (package runtime/debug)",
+        "a collection, during which the program waits; it also releases what it frees; later growth faults pages in again",
+    );
     // A quarter above what is in use (structures and stacks included), in whole MiB: a lower limit
     // keeps the collector running all the time.
     let room = ((held / 4 * 5) >> 20) + 1;

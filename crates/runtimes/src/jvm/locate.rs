@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use super::MAX_PROGRAMS;
 use super::structs::{TABLES, VmStructs};
 use strandline_process::elf::Object;
-use strandline_process::image::{ElfFile, exports};
+use strandline_process::image::ElfFile;
 use strandline_process::map::AddressSpace;
 use strandline_process::memory::Memory;
 use strandline_process::modules::{self, Module};
@@ -45,15 +45,13 @@ impl Program {
 /// Returns the mapped files that contain HotSpot: up to [`MAX_PROGRAMS`], and one more if there are
 /// more.
 pub fn find(process: &Process, space: &AddressSpace) -> Vec<Program> {
-    let modules = modules::all(space);
-    let programs = modules.iter().filter_map(|module| program(process, space, module));
-    programs.take(MAX_PROGRAMS + 1).collect()
+    modules::exporting(process, space, &TABLES[..1])
+        .filter_map(|module| program(process, space, &module))
+        .take(MAX_PROGRAMS + 1)
+        .collect()
 }
 
 fn program(process: &Process, space: &AddressSpace, module: &Module<'_>) -> Option<Program> {
-    if !exports(process, module.code, &TABLES[..1]) {
-        return None;
-    }
     let object = Object::open(process, space, module.code).ok()?;
     let open = || open_mapped_file(process, module.code).ok();
     let exported = ElfFile::open(open()?)?.exported(&TABLES[..1]);

@@ -9,7 +9,7 @@ use super::heap::{Area, Heap, Kind};
 use super::trace::Live;
 use super::view::View;
 use crate::resident::resident_bytes;
-use strandline_claims::facts::{Remedy, RemedyKind};
+use strandline_claims::facts::Remedy;
 use strandline_claims::finding::LedgerView;
 use strandline_claims::range::page_up;
 use strandline_claims::runtime::Context;
@@ -38,8 +38,8 @@ pub fn trim(view: &LedgerView<'_>) -> Option<Remedy> {
     let predicted = view.remedy("malloc_trim")?.predicted_bytes?;
     let remedy = Remedy::call(
         "jvm_trim",
-        predicted,
-        format!("strandline reclaim {} --remedy jvm_trim", view.pid),
+        Some(predicted),
+        view.pid,
         "the JVM itself runs malloc_trim (System.trim_native_heap, from JDK 17.0.9 and 18 on) and stops no thread",
     );
     (known.attach == Some(true)).then_some(remedy)
@@ -155,21 +155,15 @@ fn collection(
         ),
         (None, _) => "live objects were not traced".to_owned(),
     };
-    let (kind, ask) = match known.attach {
-        Some(false) => {
-            (RemedyKind::Program, "call System.gc() in the program (its attach mechanism is off)".to_owned())
-        }
-        _ => (RemedyKind::Call, format!("strandline reclaim {} --remedy jvm_gc", context.process.pid())),
+    let cost = format!("a full collection, during which the program waits; {lives}; {rule}");
+    let remedy = if known.attach == Some(false) {
+        let how = "call System.gc() in the program (its attach mechanism is off)";
+        Remedy::advice("jvm_gc", bytes, how, &cost)
+    } else {
+        Remedy::call("jvm_gc", bytes, context.process.pid(), &cost)
     };
-    Some(Remedy {
-        id: "jvm_gc".to_owned(),
-        kind,
-        predicted_bytes: bytes,
-        unknown_because: bytes.is_none().then(|| between.map_or_else(|| rule.to_owned(), Bounds::reason)),
-        how: ask,
-        cost: format!("a full collection, during which the program waits; {lives}; {rule}"),
-        ..Remedy::default()
-    })
+    let unknown_because = bytes.is_none().then(|| between.map_or_else(|| rule.to_owned(), Bounds::reason));
+    Some(Remedy { unknown_because, ..remedy })
 }
 
 /// What a full collection releases.

@@ -5,21 +5,19 @@
 //! without ithreads has globals. All of these symbols are exported for C modules, even by stripped
 //! programs.
 
-use std::collections::HashSet;
 use std::os::unix::fs::FileExt;
 
 use crate::batch::PageCache;
 use crate::perl::MAX_PROGRAMS;
 use crate::perl::layout::{Layout, RELEASES, THREAD_SPECIFIC, THREAD_SPECIFIC_KEYS};
 use strandline_process::elf::Object;
-use strandline_process::image::exports;
 use strandline_process::map::{AddressSpace, Mapping};
 use strandline_process::memory::Memory;
+use strandline_process::modules;
 use strandline_process::namespaces::open_mapped_file;
 use strandline_process::procfs::{Process, printable};
 use strandline_process::stacks::ThreadFacts;
 
-const MAX_FILES: usize = 1024;
 const MAX_INTERPRETERS: usize = 256;
 
 /// A mapped file that holds a Perl.
@@ -95,11 +93,8 @@ impl Program {
 
 /// The mapped files that hold a Perl: up to [`MAX_PROGRAMS`], and one more if there are more.
 pub fn find(process: &Process, space: &AddressSpace) -> Vec<Program> {
-    let mut seen = HashSet::new();
-    let mappings = space.mappings();
-    let code = mappings.iter().filter(|mapping| mapping.permissions.execute && mapping.has_file());
-    code.filter(|mapping| seen.len() < MAX_FILES && seen.insert((mapping.device, mapping.inode)))
-        .filter_map(|mapping| program(process, space, mapping))
+    modules::exporting(process, space, &[CURRENT, GLOBALS[0]])
+        .filter_map(|module| program(process, space, module.code))
         .take(MAX_PROGRAMS + 1)
         .collect()
 }
@@ -111,9 +106,6 @@ const GLOBALS: [&str; 6] =
     ["PL_strtab", "PL_sv_count", "PL_sv_arenaroot", "PL_main_cv", "PL_body_roots", "PL_body_arenas"];
 
 fn program(process: &Process, space: &AddressSpace, mapping: &Mapping) -> Option<Program> {
-    if !exports(process, mapping, &[CURRENT, GLOBALS[0]]) {
-        return None;
-    }
     let object = Object::open(process, space, mapping).ok()?;
     let mut symbols = std::collections::HashMap::new();
     object.each_symbol(&mut |name, symbol| {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::facts::{Amount, Keeper, Retained};
-use strandline_claims::facts::{Remedy, RemedyKind};
+use strandline_claims::facts::Remedy;
 use strandline_claims::units::bytes as text_of;
 
 /// Maximum number of lexicals that the remedy names.
@@ -43,12 +43,6 @@ pub fn undef(retained: &[&Retained]) -> Option<Remedy> {
     if beyond > 0 {
         cost += &format!("; temporaries and package variables retain {} more", text_of(beyond));
     }
-    Some(Remedy {
-        id: "perl_undef".to_owned(),
-        kind: RemedyKind::Program,
-        predicted_bytes: Some(predicted),
-        how: format!("{}; then malloc_trim", parts.join(", ")),
-        cost,
-        ..Remedy::default()
-    })
+    let how = format!("{}; then malloc_trim", parts.join(", "));
+    Some(Remedy::advice("perl_undef", Some(predicted), &how, &cost))
 }

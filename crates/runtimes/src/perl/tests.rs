@@ -212,22 +212,8 @@ impl Fabric {
             let cut = self.runs().into_iter().map(|run| run.intersection(range));
             cut.filter(|run| !run.is_empty()).collect()
         };
-        let context = Context {
-            memory: self,
-            process: &process,
-            space: &AddressSpace::default(),
-            resident: &resident,
-            shared: &|_| Vec::new(),
-            is_stopped: false,
-            threads: &[],
-            deadline: Instant::now() + Duration::from_secs(600),
-            workers: 2,
-            free: &strandline_process::range::RangeSet::default(),
-            keeps_blocks: true,
-            path_to: None,
-            cell_bytes: None,
-            progress: &|_| (),
-        };
+        let space = AddressSpace::default();
+        let context = Context { workers: 2, ..Context::of_image(self, &process, &space, &resident) };
         let slots = Slots::new(&refinements).unwrap();
         let at = |offset: u64| INTERPRETER + offset;
         let release = self.release;

@@ -19,7 +19,7 @@
 
 use super::facts::Sbcl;
 use super::figures::mib;
-use strandline_claims::facts::{Remedy, RemedyKind};
+use strandline_claims::facts::Remedy;
 use strandline_claims::remedy::{Answer, Request};
 
 /// Less than this is not reported.
@@ -32,19 +32,11 @@ pub fn remedies(figures: &Sbcl) -> Vec<Remedy> {
         return Vec::new();
     }
     let live = figures.live_bytes.unwrap_or(figures.dynamic_usage_bytes);
-    let full = Remedy {
-        id: "sbcl_full_gc".to_owned(),
-        kind: RemedyKind::Program,
-        predicted_bytes: gives_back,
-        how: "(sb-ext:gc :full t) in the program after its peak, or from a REPL it serves (Swank, Slynk); \
-              it cannot be requested safely from outside"
-            .to_owned(),
-        cost: format!(
-            "all Lisp threads wait while the collector copies or scans {} of live objects",
-            mib(live)
-        ),
-        ..Remedy::default()
-    };
+    let how = "(sb-ext:gc :full t) in the program after its peak, or from a REPL it serves (Swank, Slynk); \
+               it cannot be requested safely from outside";
+    let cost =
+        format!("all Lisp threads wait while the collector copies or scans {} of live objects", mib(live));
+    let full = Remedy::advice("sbcl_full_gc", gives_back, how, &cost);
     let settings = Remedy::setting(
         "sbcl_generations",
         &generations(figures),
@@ -99,6 +91,8 @@ pub fn full_collection(request: &Request<'_>) -> Answer {
 
 #[cfg(test)]
 mod tests {
+    use strandline_claims::facts::RemedyKind;
+
     use super::super::facts::Generation;
     use super::*;
 

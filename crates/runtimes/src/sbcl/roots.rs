@@ -322,22 +322,8 @@ mod tests {
         let threads = Threads { threads: vec![thread; count], ..Threads::default() };
         let process = Process::open(i32::try_from(std::process::id()).unwrap()).unwrap();
         let (space, _) = AddressSpace::parse(b"");
-        let context = Context {
-            memory: &Same,
-            process: &process,
-            space: &space,
-            resident: &|range| vec![range],
-            shared: &|_| Vec::new(),
-            is_stopped: false,
-            threads: &[],
-            deadline,
-            workers: 1,
-            free: &RangeSet::default(),
-            keeps_blocks: false,
-            path_to: None,
-            cell_bytes: None,
-            progress: &|_| {},
-        };
+        let resident = |range: AddressRange| vec![range];
+        let context = Context { deadline, ..Context::of_image(&Same, &process, &space, &resident) };
         read(&context, &Program::with_symbols("/usr/bin/fabricated", "2.2.9", &[]), &threads, max_bytes)
     }
 

@@ -124,21 +124,11 @@ fn look(pid: i32, path_to: Option<&str>) -> Result<Reading, Busy> {
             runs.map(|run| AddressRange::new(run.start, run.end)).collect()
         };
         let live = ByPid::new(pid);
+        let memory = Resident::new(&live, &residency);
         let context = Context {
-            memory: &Resident::new(&live, &residency),
-            process: &process,
-            space: &space,
-            resident: &resident,
-            shared: &|_| Vec::new(),
-            is_stopped: false,
             threads: &threads,
-            deadline: Instant::now() + PATIENCE,
             workers: 2,
-            free: &strandline_process::range::RangeSet::default(),
-            keeps_blocks: true,
-            path_to: None,
-            cell_bytes: None,
-            progress: &|_| {},
+            ..Context::of_image(&memory, &process, &space, &resident)
         };
         let mut reading = read(&context, &found[0])?;
         drop(stopped);

@@ -14,7 +14,7 @@ use super::claims::Claimed;
 use super::forecast::Forecasts;
 use super::heap::{Heaps, Isolate, Kind};
 use super::layout::{MIN_YOUNG_BYTES, PAGE_ALIGNMENT};
-use strandline_claims::facts::{Remedy, RemedyKind};
+use strandline_claims::facts::Remedy;
 use strandline_claims::remedy::Notification;
 use strandline_claims::units::bytes;
 
@@ -125,16 +125,11 @@ fn memory_pressure(pid: i32, effect: &Effect) -> Remedy {
         "garbage among the objects comes on top of the lower bound, and is not known without a trace"
             .to_owned()
     };
+    let cost = "each isolate stops its program for one or two full collections, and compiles functions again when they are next \
+                called; malloc_trim afterwards releases what its Buffers leave free";
     Remedy {
-        id: MEMORY_PRESSURE.to_owned(),
-        kind: RemedyKind::Call,
-        predicted_bytes: is_close.then_some(low),
         predicted_least_bytes: (!is_close).then_some(least),
         unknown_because: (!is_close).then_some(unknown_because),
-        how: format!("strandline reclaim {pid} --remedy {MEMORY_PRESSURE}"),
-        cost: "each isolate stops its program for one or two full collections, and compiles functions again when they are next \
-               called; malloc_trim afterwards releases what its Buffers leave free"
-            .to_owned(),
-        ..Remedy::default()
+        ..Remedy::call(MEMORY_PRESSURE, is_close.then_some(low), pid, cost)
     }
 }

@@ -1,7 +1,6 @@
 //! Makes a fabricated perl look like a stopped process to the reader, and counts what it reads.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
 
 use strandline_claims::refinements::Refinements;
 use strandline_claims::runtime::{Context, Reading};
@@ -122,22 +121,8 @@ impl Subject {
         };
         let threads = [ThreadFacts { tid: 4711, fs_base: self.fs_base, ..ThreadFacts::default() }];
         let process = Process::open(std::process::id().cast_signed()).expect("this process is there");
-        let context = Context {
-            memory: self,
-            process: &process,
-            space: &space,
-            resident: &resident,
-            shared: &|_| Vec::new(),
-            is_stopped: false,
-            threads: &threads,
-            deadline: Instant::now() + Duration::from_secs(600),
-            workers,
-            free: &strandline_process::range::RangeSet::default(),
-            keeps_blocks: true,
-            path_to: None,
-            cell_bytes: None,
-            progress: &|_| {},
-        };
+        let context =
+            Context { threads: &threads, workers, ..Context::of_image(self, &process, &space, &resident) };
         let refinements = Refinements::new(self.runs.iter().copied());
         let reading = perl::read(&context, &self.programs, &refinements);
         let read = Read {

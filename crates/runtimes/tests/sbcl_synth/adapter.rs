@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
 
 use strandline_claims::range::{PAGE_BYTES, page_of};
 use strandline_claims::refinements::Matches;
@@ -83,23 +82,14 @@ impl Subject {
         let (space, bad) = AddressSpace::parse(self.maps.as_bytes());
         assert_eq!(bad, 0, "{}", self.maps);
         let process = Process::open(i32::try_from(std::process::id()).unwrap()).unwrap();
+        let resident = |range: AddressRange| {
+            clipped(&self.runs, range.start, range.end).into_iter().map(AddressRange::from).collect()
+        };
         let context = Context {
-            memory: self,
-            process: &process,
-            space: &space,
-            resident: &|range: AddressRange| {
-                clipped(&self.runs, range.start, range.end).into_iter().map(AddressRange::from).collect()
-            },
-            shared: &|_| Vec::new(),
-            is_stopped: false,
             threads: &self.threads,
-            deadline: Instant::now() + Duration::from_secs(600),
             workers,
-            free: &strandline_process::range::RangeSet::default(),
-            keeps_blocks: true,
-            path_to: None,
             cell_bytes: Some(0x10000),
-            progress: &|_| {},
+            ..Context::of_image(self, &process, &space, &resident)
         };
         let mut reading = sbcl::read(&context, &self.program)?;
         reading.finish(&FinishContext {
