@@ -334,8 +334,11 @@ fn read_stopped(
         None if has_transfers => quiet::watched(&memory, &|| !stopped.slept_throughout(), read).result,
         None => read(&memory),
     };
-    let slept_on = stopped.slept_throughout();
+    let (slept_on, was_killed) = (stopped.slept_throughout(), stopped.was_killed());
     frozen.stopped = stopped.resume();
+    if was_killed {
+        return Err(Error::Ended { pid: process.pid() });
+    }
     if !slept_on {
         return Ok(AttemptResult::Again(frozen.stopped));
     }

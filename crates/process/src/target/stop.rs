@@ -236,6 +236,13 @@ impl<'a> Stopped<'a> {
                 && self.process.tasks().is_ok_and(|tids| tids.iter().all(|&tid| self.is_known(tid)))
     }
 
+    /// Whether the process was killed since: then what was read may not be of it. Only SIGKILL ends
+    /// the stop of a thread.
+    pub fn was_killed(&self) -> bool {
+        let is_stopped = |tid: i32| self.process.task_stat(tid).is_ok_and(|stat| stat.state == Some('t'));
+        self.threads.keys().next().is_some_and(|&tid| !is_stopped(tid))
+    }
+
     /// Threads whose transfer the stop may have cut short.
     pub fn cut_short(&self) -> Vec<ShortTransfer> {
         let memory = ByPid::new(self.process.pid());
