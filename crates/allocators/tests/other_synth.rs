@@ -145,6 +145,57 @@ fn a_google_tcmalloc_has_the_built_figures() {
     }
 }
 
+/// The per-CPU cache of a fabricated tcmalloc of Google's.
+struct ProcessorCache {
+    /// Address of the first slab, which was never used; its second has the cache.
+    slabs: u64,
+    /// Address of the header of the class of 8 bytes in the second slab: the second of its headers,
+    /// of 4 bytes each.
+    header: u64,
+    /// Bytes of the objects of that class in the cache.
+    class_bytes: u64,
+}
+
+/// Finds the per-CPU cache of a fabricated tcmalloc; `None` if it has thread caches instead.
+fn processor_cache(made: &HeapImage) -> Option<ProcessorCache> {
+    // Slabs with their shift, and `begins_` in one of the two words after the next.
+    let &(at, _) = made.structures.iter().find(|(start, end)| end - start == 24)?;
+    let word = |at: u64| made.image.word(at).unwrap_or(0);
+    let half_words = |at: u64| (word(at) >> 16 & 0xffff, word(at) >> 32 & 0xffff);
+    let (slabs, shift) = (word(at) & !0xff, word(at) & 0xff);
+    let begins = if word(at + 16) == 0 { word(at + 24) } else { word(at + 16) };
+    let slab = slabs + (1 << shift);
+    let (begin, current) = (half_words(begins).0, half_words(slab).1);
+    (slabs != 0).then_some(ProcessorCache { slabs, header: slab + 4, class_bytes: 8 * (current - begin) })
+}
+
+/// Checks that a caveat says that one list of a cache was not read, and how much is still cached.
+fn check_unread_list(image: &Image, maps: &str, cached_bytes: u64, what: &str) {
+    let ((readings, _), _) = read(&google_tcmalloc::READER, image, maps);
+    let [reading] = readings.as_slice() else { panic!("{what}: {} of them", readings.len()) };
+    let [caveat] = reading.caveats.as_slice() else { panic!("{what}: {:?}", reading.caveats) };
+    assert_eq!(caveat.code, "google_tcmalloc_cache_broken", "{what}");
+    assert_eq!(reading.allocator.cached_bytes, Some(cached_bytes), "{what}");
+}
+
+#[test]
+fn an_invalid_header_of_a_per_cpu_cache_hides_no_other() {
+    for layout in 0..GOOGLE_LAYOUTS {
+        for seed in 0..20 {
+            let made = fabricate_google_tcmalloc(layout, seed);
+            let Some(cache) = processor_cache(&made) else { continue };
+            let what = format!("layout {layout}, seed {seed}");
+            let mut image = made.image.clone();
+            image.put_bits(cache.header, 0xffff, 16);
+            let others = made.expected.cached_bytes - cache.class_bytes;
+            check_unread_list(&image, &made.maps, others, &format!("{what}, a header"));
+            let mut image = made.image.clone();
+            image.put_word(cache.slabs, u64::MAX);
+            check_unread_list(&image, &made.maps, made.expected.cached_bytes, &format!("{what}, a slab"));
+        }
+    }
+}
+
 #[test]
 fn a_mimalloc_has_the_built_figures() {
     for (layout, own_bytes) in OWN_BYTES.into_iter().enumerate() {

@@ -22,6 +22,7 @@ use crate::finding::LedgerView;
 use crate::palette::BlockRows;
 use crate::range::RangePages;
 use crate::refinements::{Matches, Refinements};
+use crate::words::FindPageRuns;
 
 /// What the blocks of an allocator are in. Finer layers are read first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -90,7 +91,7 @@ pub struct Context<'a> {
     /// The target's mappings.
     pub space: &'a AddressSpace,
     /// Runs of resident anonymous pages in a range, cut to it.
-    pub resident: &'a (dyn Fn(AddressRange) -> Vec<AddressRange> + Sync),
+    pub resident: FindPageRuns<'a>,
     /// FS base of each thread for which it is known.
     pub fs_bases: &'a [u64],
     /// Bounds of thread stacks, in address order: the kernel may list a stack and a heap as one

@@ -35,7 +35,7 @@ use crate::refinements::{Matches, Refinements};
 use crate::remedy::Notification;
 use crate::rows::RowRef;
 use crate::section::{self, Section};
-use crate::words::Resident;
+use crate::words::FindPageRuns;
 
 /// A reader of a language runtime: its functions. [`Reader::new`] has those that most readers lack.
 pub struct Reader {
@@ -148,9 +148,9 @@ pub struct Context<'a> {
     /// The target's mappings.
     pub space: &'a AddressSpace,
     /// Runs of resident anonymous pages in a range, cut to it.
-    pub resident: Resident<'a>,
+    pub resident: FindPageRuns<'a>,
     /// Runs of resident file and shared memory pages in a range, cut to it.
-    pub shared: Resident<'a>,
+    pub shared: FindPageRuns<'a>,
     /// The threads for which facts are known.
     pub threads: &'a [ThreadFacts],
     /// Memory of allocators outside of their blocks in use: its content is stale. Empty if not

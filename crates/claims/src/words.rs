@@ -10,13 +10,13 @@ use strandline_process::range::AddressRange;
 /// Bytes to read at once if most of them are wanted.
 pub const READ_BYTES: usize = 64 << 10;
 
-/// Runs of resident anonymous pages in a range, cut to it.
-pub type Resident<'a> = &'a (dyn Fn(AddressRange) -> Vec<AddressRange> + Sync);
+/// Finds the runs of resident pages of one sort (anonymous, or of files) in a range, cut to it.
+pub type FindPageRuns<'a> = &'a (dyn Fn(AddressRange) -> Vec<AddressRange> + Sync);
 
 /// [`each_word_in`] the resident parts of a range.
 pub fn each_word(
     memory: &dyn Memory,
-    resident: Resident<'_>,
+    resident: FindPageRuns<'_>,
     range: impl Into<AddressRange>,
     at_once: usize,
     take: &mut dyn FnMut(u64, u64) -> bool,

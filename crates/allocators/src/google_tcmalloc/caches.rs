@@ -4,9 +4,10 @@
 //! `glibc.pthread.rseq=0`.
 
 use std::collections::{BTreeSet, HashSet};
+use std::ops::Range;
 use std::time::Instant;
 
-use super::layout::{self, CACHE_LIST_BYTES, CacheList, SLAB_SHIFT_BITS, SlabHeader, SlotInfo};
+use super::cache_layout::{self as layout, SlabHeader, SlotInfo, THREAD_LIST_BYTES, ThreadList};
 use super::locate::{Heap, read_bytes};
 use crate::blocks::CachedBlock;
 use crate::radix::StaticWord;
@@ -20,7 +21,9 @@ use strandline_process::pages::USER_ADDRESS_END;
 /// Maximum objects of all caches: damaged caches could list more.
 const MAX_OBJECTS: usize = 1 << 22;
 /// Maximum thread caches followed.
-const MAX_CACHES: usize = 1 << 16;
+const MAX_THREAD_CACHES: usize = 1 << 16;
+/// Maximum `max_length_` of a list of a thread cache; a larger one is no list.
+const MAX_LIST_LENGTH: u64 = 1 << 20;
 /// Objects between two checks of the deadline.
 const DEADLINE_CHECK_INTERVAL: u64 = 1024;
 /// Maximum groups of processors with their own transfer caches.
@@ -29,13 +32,22 @@ const MAX_SHARDS: usize = 256;
 const MAX_UNUSED_SHARDS: usize = 32;
 /// Maximum addresses where an array of transfer caches may begin; each is tried with each stride.
 const MAX_CANDIDATES: usize = 4096;
+/// A slab is valid if at most this fraction of its headers is invalid: 1/8. A thread was stopped
+/// during a change of one header; in other memory most are invalid.
+const MIN_CLASSES_PER_INVALID_HEADER: usize = 8;
+/// Maximum invalid slabs since the last valid one; with more, the array has ended.
+const MAX_INVALID_SLABS: u64 = 32;
 
 /// The kind of cache that holds an object.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum CacheKind {
+    /// A transfer cache, which serves all processors.
     Transfer,
+    /// A sharded transfer cache, which serves a group of processors.
     Sharded,
+    /// A per-CPU cache.
     Processor,
+    /// A thread cache.
     Thread,
 }
 
@@ -60,7 +72,7 @@ pub struct Cached {
     pub processor_bytes: u64,
     /// Bytes of objects in thread caches.
     pub thread_bytes: u64,
-    /// Invalid lists, objects listed twice, and what was over a limit.
+    /// What was not read: invalid lists, objects listed twice, and what was over a limit.
     pub broken: u64,
     /// Pages that hold structures.
     pub structures: BTreeSet<u64>,
@@ -70,14 +82,14 @@ pub struct Cached {
 
 /// Reads all caches.
 pub fn find(context: &Context<'_>, heap: &Heap) -> Cached {
-    let cache = PageCache::new(context.memory);
-    let mut reader = Reader { context, heap, cache, cached: Cached::default(), objects: Vec::new() };
+    let pages = PageCache::new(context.memory);
+    let mut reader = CacheReader { context, heap, pages, cached: Cached::default(), objects: Vec::new() };
     reader.read_transfer_caches();
     reader.read_sharded_caches();
     reader.read_processor_caches();
     reader.read_thread_caches();
-    let Reader { cache, mut cached, objects, .. } = reader;
-    cached.bytes_read += cache.bytes_read;
+    let CacheReader { pages, mut cached, objects, .. } = reader;
+    cached.bytes_read += pages.bytes_read;
     cached.set_objects(objects, |class| heap.class_bytes(class));
     cached
 }
@@ -102,16 +114,17 @@ impl Cached {
     }
 }
 
-struct Reader<'a> {
+struct CacheReader<'a> {
     context: &'a Context<'a>,
     heap: &'a Heap,
-    cache: PageCache<'a>,
+    /// Pages of the target read last.
+    pages: PageCache<'a>,
     cached: Cached,
     /// Objects of the caches read so far.
     objects: Vec<CachedObject>,
 }
 
-impl Reader<'_> {
+impl CacheReader<'_> {
     fn deadline_passed(&self) -> bool {
         Instant::now() >= self.context.deadline
     }
@@ -161,7 +174,7 @@ impl Reader<'_> {
         };
         for class in used {
             let at = first + (class as u64 - 1) * stride;
-            let [info, slots] = [layout::TRANSFER_INFO, layout::TRANSFER_SLOTS]
+            let [info, slots] = [layout::TRANSFER_INFO_BEFORE_CLASS, layout::TRANSFER_SLOTS_BEFORE_CLASS]
                 .map(|before| heap.statics.word(at.wrapping_sub(before)));
             self.read_slots(SlotInfo::new(info), slots, class, CacheKind::Transfer);
         }
@@ -170,7 +183,7 @@ impl Reader<'_> {
     /// Reads the objects in the slots at `slots_address`.
     fn read_slots(&mut self, info: SlotInfo, slots_address: u64, class: usize, kind: CacheKind) {
         let SlotInfo { used, capacity } = info;
-        if used > capacity || used > layout::MAX_SLOTS.max(self.max_sharded_slots(kind, class)) {
+        if used > capacity || used > layout::MAX_TRANSFER_SLOTS.max(self.max_sharded_slots(kind, class)) {
             self.cached.broken += 1;
             return;
         }
@@ -182,7 +195,7 @@ impl Reader<'_> {
                 self.cached.broken += 1;
                 return;
             }
-            match self.cache.word(slots_address.wrapping_add(8 * slot) & !7) {
+            match self.pages.word(slots_address.wrapping_add(8 * slot) & !7) {
                 Some(object) => self.add_object(object, class, kind),
                 None => self.cached.broken += 1,
             }
@@ -206,103 +219,108 @@ impl Reader<'_> {
     /// Reads the sharded transfer caches: similar arrays outside static data, with the class
     /// instead of a central list.
     fn read_sharded_caches(&mut self) {
-        let class_count = self.heap.classes.number();
-        let mut seen = HashSet::new();
+        let mut seen_arrays = HashSet::new();
         for shards in self.outgoing_pointers() {
             if self.deadline_passed() {
                 return;
             }
-            let mut unused = 0;
-            for shard in 0..MAX_SHARDS as u64 {
-                let place = shards.saturating_add(layout::SHARD_BYTES * shard);
-                // A shard has no caches before its first use (`InitShard`,
-                // `tcmalloc/transfer_cache.h`).
-                if unused < MAX_UNUSED_SHARDS && self.cache.pair(place) == Some((0, 0)) {
-                    unused += 1;
-                    continue;
-                }
-                unused = 0;
-                let array =
-                    self.cache.word(place).filter(|array| !seen.contains(array) && seen.len() < MAX_SHARDS);
-                let classes =
-                    array.and_then(|array| Some((array, self.first_class_of_shard(array, class_count)?)));
-                let Some((array, first)) = classes else { break };
-                seen.insert(array);
-                for class in 1..class_count {
-                    let at = first + layout::SHARDED_CACHE_BYTES * class as u64;
-                    self.cached.structures.insert(page_of(at));
-                    // An unused class has no size, and so no limit of its slots.
-                    if self.heap.class_bytes(class) > 0 {
-                        let [info, slots] = [layout::SHARDED_INFO, layout::SHARDED_SLOTS]
-                            .map(|before| self.cache.word(at - before).unwrap_or(0));
-                        self.read_slots(SlotInfo::new(info), slots, class, CacheKind::Sharded);
-                    }
-                }
-                self.cached.structures.insert(page_of(array));
+            self.read_shards(shards, &mut seen_arrays);
+        }
+    }
+
+    /// Reads consecutive shards from the address `shards` on, up to what is none or was read.
+    fn read_shards(&mut self, shards: u64, seen_arrays: &mut HashSet<u64>) {
+        let mut unused = 0;
+        for number in 0..MAX_SHARDS as u64 {
+            let shard = shards.saturating_add(layout::SHARD_BYTES * number);
+            // A shard has no caches before its first use (`InitShard`,
+            // `tcmalloc/transfer_cache.h`).
+            if unused < MAX_UNUSED_SHARDS && self.pages.pair(shard) == Some((0, 0)) {
+                unused += 1;
+                continue;
+            }
+            unused = 0;
+            let Some(array) = self.pages.word(shard) else { return };
+            if seen_arrays.contains(&array) || seen_arrays.len() >= MAX_SHARDS {
+                return;
+            }
+            let Some(first_class) = self.first_class_of_shard(array) else { return };
+            seen_arrays.insert(array);
+            self.read_shard(array, first_class);
+        }
+    }
+
+    /// Reads the array of one shard, which has a cache for each class; the class of its element 0
+    /// is at `first_class`.
+    fn read_shard(&mut self, array: u64, first_class: u64) {
+        for class in 1..self.heap.classes.number() {
+            let at = first_class + layout::SHARDED_CACHE_BYTES * class as u64;
+            self.cached.structures.insert(page_of(at));
+            // An unused class has no size, and so no limit of its slots.
+            if self.heap.class_bytes(class) > 0 {
+                let [info, slots] = [layout::SHARDED_INFO_BEFORE_CLASS, layout::SHARDED_SLOTS_BEFORE_CLASS]
+                    .map(|before| self.pages.word(at - before).unwrap_or(0));
+                self.read_slots(SlotInfo::new(info), slots, class, CacheKind::Sharded);
             }
         }
+        self.cached.structures.insert(page_of(array));
     }
 
     /// Returns the address of the class of element 0 in the array of one shard; each element has
     /// its class at the same offset.
-    fn first_class_of_shard(&mut self, array: u64, class_count: usize) -> Option<u64> {
+    fn first_class_of_shard(&mut self, array: u64) -> Option<u64> {
         if array == 0 || !array.is_multiple_of(layout::LINE_BYTES) || array >= USER_ADDRESS_END {
             return None;
         }
-        let is_class = |cache: &mut PageCache<'_>, at: u64, class: u64| {
-            cache.word(at).is_some_and(|word| word & 0xffff_ffff == class)
+        let class_count = self.heap.classes.number();
+        let is_class = |pages: &mut PageCache<'_>, at: u64, class: u64| {
+            pages.word(at).is_some_and(|word| word & 0xffff_ffff == class)
         };
-        layout::SHARDED_CLASS.map(|offset| array + offset).into_iter().find(|first| {
+        layout::SHARDED_CLASS_OFFSETS.map(|offset| array + offset).into_iter().find(|first| {
             let class_at = |class: u64| first + layout::SHARDED_CACHE_BYTES * class;
-            (1..class_count as u64).all(|class| is_class(&mut self.cache, class_at(class), class))
+            (1..class_count as u64).all(|class| is_class(&mut self.pages, class_at(class), class))
         })
     }
 
     // --- per-CPU caches ---
 
-    /// Reads the per-CPU caches: static data holds the address of the first, `stopped_` and
-    /// `begins_`.
+    /// Reads the per-CPU caches, each in a slab of one array.
     fn read_processor_caches(&mut self) {
         let heap = self.heap;
-        for StaticWord { at, value: word } in heap.statics.words() {
-            let (shift, slabs) = (word & SLAB_SHIFT_BITS, word & !SLAB_SHIFT_BITS);
-            if !layout::SLAB_SHIFTS.contains(&shift)
-                || !slabs.is_multiple_of(PAGE_BYTES)
-                || slabs >= USER_ADDRESS_END
-            {
-                continue;
-            }
-            let word_after = |offset: u64| heap.statics.word(at + offset);
-            let context = self.context;
-            let is_mapped = |at: u64| context.space.find(at).is_some_and(is_mapped_memory);
-            let stopped = word_after(layout::SLAB_STOPPED);
-            if !is_mapped(slabs) || !is_mapped(stopped) {
-                continue;
-            }
-            let places = layout::SLAB_BEGINS.map(word_after);
-            let places: Vec<u64> = places.into_iter().filter(|&at| is_mapped(at)).collect();
-            if self.deadline_passed() {
-                return;
-            }
-            let begins = places.into_iter().find_map(|place| self.slot_starts(place, shift));
-            let Some(begins) = begins else { continue };
-            self.cached.structures.extend([page_of(slabs), page_of(stopped)]);
-            for processor in 0..layout::MAX_PROCESSORS {
-                let Some(slab) = slabs.checked_add(processor << shift) else { break };
-                if self.deadline_passed() || self.read_processor_cache(slab, shift, &begins).is_none() {
-                    break;
-                }
-            }
-            return;
+        let array = heap.statics.words().find_map(|word| self.slab_array(word));
+        if let Some(array) = array {
+            self.read_slabs(&array);
         }
     }
 
-    /// Reads where the objects of each class begin in a per-CPU cache, in words: after the headers,
-    /// in order.
-    fn slot_starts(&mut self, at: u64, shift: u64) -> Option<Vec<u64>> {
+    /// Returns the array of slabs that a word of static data and those after it describe; `None` if
+    /// they describe none.
+    fn slab_array(&mut self, word: StaticWord) -> Option<SlabArray> {
+        let (shift, start) = (word.value & layout::SLAB_SHIFT_MASK, word.value & !layout::SLAB_SHIFT_MASK);
+        let is_possible = layout::SLAB_SHIFTS.contains(&shift)
+            && start.is_multiple_of(PAGE_BYTES)
+            && start < USER_ADDRESS_END;
+        if !is_possible {
+            return None;
+        }
+        let (context, heap) = (self.context, self.heap);
+        let word_after = |offset: u64| heap.statics.word(word.at + offset);
+        let is_mapped = |address: &u64| context.space.find(*address).is_some_and(is_mapped_memory);
+        let stopped = word_after(layout::STOPPED_AFTER_SLABS);
+        if !is_mapped(&start) || !is_mapped(&stopped) || self.deadline_passed() {
+            return None;
+        }
+        let mut tables = layout::BEGINS_AFTER_SLABS.map(word_after).into_iter().filter(is_mapped);
+        let begins = tables.find_map(|table| self.slot_begins(table, shift))?;
+        self.cached.structures.extend([page_of(start), page_of(stopped)]);
+        Some(SlabArray { start, shift, begins })
+    }
+
+    /// Reads where the slots of each class begin in a slab, in words: after the headers, in order.
+    fn slot_begins(&mut self, table: u64, shift: u64) -> Option<Vec<u64>> {
         let class_count = self.heap.classes.number();
         let mut bytes = vec![0; 2 * class_count];
-        self.cache.read(at, &mut bytes).ok()?;
+        self.pages.read(table, &mut bytes).ok()?;
         let begins: Vec<u64> =
             bytes.chunks_exact(2).map(|pair| u64::from(u16::from_le_bytes([pair[0], pair[1]]))).collect();
         let is_table = begins.get(1) == Some(&layout::first_slot(class_count))
@@ -311,42 +329,63 @@ impl Reader<'_> {
         is_table.then_some(begins)
     }
 
-    /// Reads the objects of a per-CPU cache; `None` if it is not one.
-    fn read_processor_cache(&mut self, slab: u64, shift: u64, begins: &[u64]) -> Option<()> {
-        let mut headers = vec![0; layout::SLAB_HEADER_BYTES * begins.len()];
-        let is_resident = !self.context.resident_runs((slab, slab + 1)).is_empty();
-        if !is_resident {
-            // A cache that was never used; others may follow.
-            return self.context.space.find(slab + (1 << shift) - 1).map(|_| ());
+    /// Reads all slabs of an array. Their number is not known: an invalid slab is one of the array
+    /// if a valid one follows, otherwise the array ended before.
+    fn read_slabs(&mut self, array: &SlabArray) {
+        let mut invalid = 0;
+        for processor in 0..layout::MAX_PROCESSORS {
+            let Some(slab) = array.start.checked_add(processor << array.shift) else { return };
+            if self.deadline_passed() {
+                return;
+            }
+            match self.read_slab(slab, array) {
+                SlabState::Unused => {}
+                SlabState::Read => self.cached.broken += std::mem::take(&mut invalid),
+                SlabState::Invalid if invalid < MAX_INVALID_SLABS => invalid += 1,
+                SlabState::Invalid | SlabState::Unmapped => return,
+            }
         }
-        self.cache.read(slab, &mut headers).ok()?;
+    }
+
+    /// Reads the objects in the slab of one processor. A class with an invalid header, of a thread
+    /// that was stopped while it changed it, counts as not read.
+    fn read_slab(&mut self, slab: u64, array: &SlabArray) -> SlabState {
+        if self.context.resident_runs((slab, slab + 1)).is_empty() {
+            // It was never used; others may follow.
+            let last_byte = slab + (1 << array.shift) - 1;
+            let is_mapped = self.context.space.find(last_byte).is_some();
+            return if is_mapped { SlabState::Unused } else { SlabState::Unmapped };
+        }
+        let mut headers = vec![0; layout::SLAB_HEADER_BYTES * array.begins.len()];
+        if self.pages.read(slab, &mut headers).is_err() {
+            return SlabState::Invalid;
+        }
         // There is no class 0.
         if headers[layout::SLAB_HEADER_BYTES..].iter().all(|&byte| byte == 0) {
-            return Some(());
+            return SlabState::Unused;
         }
-        let is_cache = (1..begins.len()).all(|class| {
-            SlabHeader::of_class(&headers, class).is_some_and(|SlabHeader { current, end }| {
-                begins[class] <= current && current <= end && end <= layout::slab_words(shift)
-            })
-        });
-        if !is_cache {
-            return None;
+        let classes = 1..array.begins.len();
+        let is_invalid = |class: &usize| array.used_slots(&headers, *class).is_none();
+        let invalid = classes.clone().filter(is_invalid).count();
+        if invalid > classes.len() / MIN_CLASSES_PER_INVALID_HEADER {
+            return SlabState::Invalid;
         }
         self.cached.structures.insert(slab);
-        for (class, &begin) in begins.iter().enumerate().skip(1) {
-            let SlabHeader { current, .. } = SlabHeader::of_class(&headers, class)?;
-            for place in begin..current {
-                if self.must_end(place - begin) {
+        self.cached.broken += invalid as u64;
+        for class in classes {
+            let slots = array.used_slots(&headers, class).unwrap_or_default();
+            for (index, slot) in (0..).zip(slots) {
+                if self.must_end(index) {
                     self.cached.broken += 1;
-                    return Some(());
+                    return SlabState::Read;
                 }
-                match self.cache.word(slab + 8 * place) {
+                match self.pages.word(slab + 8 * slot) {
                     Some(object) => self.add_object(object, class, CacheKind::Processor),
                     None => self.cached.broken += 1,
                 }
             }
         }
-        Some(())
+        SlabState::Read
     }
 
     // --- thread caches ---
@@ -357,7 +396,7 @@ impl Reader<'_> {
         let mut pending = self.outgoing_pointers();
         let (mut seen, mut found) = (HashSet::new(), 0);
         while let Some(at) = pending.pop() {
-            if found >= MAX_CACHES || self.deadline_passed() {
+            if found >= MAX_THREAD_CACHES || self.deadline_passed() {
                 self.cached.broken += 1;
                 return;
             }
@@ -368,8 +407,8 @@ impl Reader<'_> {
                 self.cached
                     .structures
                     .extend((page_of(at)..at + bytes.len() as u64).step_by(PAGE_BYTES as usize));
-                let after_lists = CACHE_LIST_BYTES * self.heap.classes.number();
-                let links = layout::CACHE_LINKS.map(|link| word_at(&bytes, after_lists + link).unwrap_or(0));
+                let after_lists = THREAD_LIST_BYTES * self.heap.classes.number();
+                let links = layout::THREAD_LINKS.map(|link| word_at(&bytes, after_lists + link).unwrap_or(0));
                 pending.extend(links.into_iter().filter(|link| *link != 0 && link.is_multiple_of(8)));
                 self.read_lists(&bytes);
             }
@@ -381,16 +420,16 @@ impl Reader<'_> {
         let class_count = self.heap.classes.number();
         // The maximum length of a list is at least 1. It is checked first, as most words point
         // elsewhere.
-        let max_length = self.cache.word(at.checked_add(layout::LIST_MAX_LENGTH as u64)?)? & 0xffff_ffff;
-        if !(1..=1 << 20).contains(&max_length) {
+        let max_length = self.pages.word(at.checked_add(layout::LIST_MAX_LENGTH as u64)?)? & 0xffff_ffff;
+        if !(1..=MAX_LIST_LENGTH).contains(&max_length) {
             return None;
         }
-        let after_lists = CACHE_LIST_BYTES * class_count;
-        let mut bytes = vec![0; after_lists + layout::CACHE_REST_BYTES];
-        read_bytes(&mut self.cache, at, &mut bytes)?;
+        let after_lists = THREAD_LIST_BYTES * class_count;
+        let mut bytes = vec![0; after_lists + layout::AFTER_THREAD_LISTS_BYTES];
+        read_bytes(&mut self.pages, at, &mut bytes)?;
         let mut held = 0_u64;
         for class in 0..class_count {
-            let CacheList { first, length, max_length } = CacheList::of_class(&bytes, class)?;
+            let ThreadList { first, length, max_length } = ThreadList::of_class(&bytes, class)?;
             let is_list = (first == 0) == (length == 0)
                 && max_length > 0
                 && (length == 0 || self.heap.class_bytes(class) > 0);
@@ -399,18 +438,19 @@ impl Reader<'_> {
             }
             held = held.checked_add(length * self.heap.class_bytes(class))?;
         }
-        let [size, max_size] = layout::CACHE_SIZES.map(|offset| word_at(&bytes, after_lists + offset));
+        let [size, max_size] = layout::THREAD_SIZES.map(|offset| word_at(&bytes, after_lists + offset));
         (size == Some(held) && max_size.is_some_and(|max_size| max_size > 0)).then_some(bytes)
     }
 
+    /// Follows the lists of a thread cache, which begin `bytes`.
     fn read_lists(&mut self, bytes: &[u8]) {
         for class in 1..self.heap.classes.number() {
-            let Some(CacheList { first: mut at, length, .. }) = CacheList::of_class(bytes, class) else {
+            let Some(ThreadList { first: mut at, length, .. }) = ThreadList::of_class(bytes, class) else {
                 return;
             };
             for step in 0..length {
                 let must_end = self.must_end(step) || !at.is_multiple_of(8);
-                let next = if must_end { None } else { self.cache.word(at) };
+                let next = if must_end { None } else { self.pages.word(at) };
                 let Some(next) = next else {
                     self.cached.broken += 1;
                     break;
@@ -420,6 +460,39 @@ impl Reader<'_> {
             }
         }
     }
+}
+
+/// The array of slabs: each processor has one, with its cache.
+struct SlabArray {
+    /// Address of the first slab.
+    start: u64,
+    /// Binary logarithm of the size of a slab.
+    shift: u64,
+    /// Where the slots of each class begin in each slab, in words.
+    begins: Vec<u64>,
+}
+
+impl SlabArray {
+    /// Returns the slots of a class that hold an object, in words from the start of a slab; `None`
+    /// if the class's header is invalid.
+    fn used_slots(&self, headers: &[u8], class: usize) -> Option<Range<u64>> {
+        let &begin = self.begins.get(class)?;
+        let SlabHeader { current, end } = SlabHeader::of_class(headers, class)?;
+        let is_valid = begin <= current && current <= end && end <= layout::slab_words(self.shift);
+        is_valid.then_some(begin..current)
+    }
+}
+
+/// What was found where a slab may be.
+enum SlabState {
+    /// A slab, whose objects were read.
+    Read,
+    /// Memory that was never written, as a slab is before its first use.
+    Unused,
+    /// Other contents, or it could not be read.
+    Invalid,
+    /// No memory.
+    Unmapped,
 }
 
 #[cfg(test)]

@@ -173,8 +173,8 @@ impl Claimer<'_> {
         }
         let (layout, page_shift) = (self.heap.layout, self.heap.page_shift);
         let structure = read_span(&mut self.spans.cache, layout, span.at)?;
-        let words = layout.span(&structure, page_shift)?;
-        let free = number.checked_sub(words.allocated.into())?;
+        let fields = layout.span(&structure, page_shift)?;
+        let free = number.checked_sub(fields.allocated.into())?;
         let mut marked = 0;
         if layout.has_bitmap(bytes, page_shift) {
             for (index, object) in self.spans.states.iter_mut().enumerate() {
@@ -184,7 +184,7 @@ impl Claimer<'_> {
                 }
             }
         } else {
-            marked = self.mark_listed(span, &structure, words.list, bytes, free)?;
+            marked = self.mark_listed(span, &structure, fields.list, bytes, free)?;
         }
         (marked == free).then_some(free)
     }

@@ -3,7 +3,9 @@
 
 use std::time::Instant;
 
-use super::layout::{HUGE_BYTES, LAYOUTS, Layout, MAX_TRACKER_BYTES, SPAN_BITS, Tracker};
+use super::layout::{
+    HUGE_BYTES, LARGEST_SMALL_PAGES, LAYOUTS, Layout, LeafParts, MAX_TRACKER_BYTES, SPAN_BITS, Tracker,
+};
 use super::locate::{Heap, read_bytes, read_span};
 use crate::radix::Leaf;
 use crate::scan::each_word;
@@ -14,8 +16,6 @@ use strandline_process::pages::USER_ADDRESS_END;
 
 /// Entries of the page map on which layouts are tried.
 const MAX_ENTRIES: usize = 1 << 16;
-/// Maximum pages of a span without the flag for large spans (`span.h`, `kLargeSpanLength`).
-pub const LARGEST_SMALL_PAGES: u64 = 63;
 
 /// Returns the layout of `heap`, whose field `layout` is ignored.
 pub fn layout(context: &Context<'_>, heap: &Heap) -> &'static Layout {
@@ -26,7 +26,7 @@ pub fn layout(context: &Context<'_>, heap: &Heap) -> &'static Layout {
         if remaining_entries == 0 || Instant::now() >= context.deadline {
             break;
         }
-        let [spans, trackers, end] = heap.parts_of_leaf(leaf);
+        let LeafParts { spans, trackers, end } = heap.parts_of_leaf(leaf);
         each_word(context, (spans, trackers), &mut |at, entry| {
             remaining_entries -= 1;
             let page = (first >> heap.page_shift) + (at - spans) / 8;
@@ -76,7 +76,7 @@ fn is_valid(
     page: u64,
     class: usize,
 ) -> bool {
-    let Some(span) = layout.span(bytes, heap.page_shift).filter(|span| span.page == page) else {
+    let Some(span) = layout.span(bytes, heap.page_shift).filter(|span| span.first_page == page) else {
         return false;
     };
     if class > 0 {
@@ -90,7 +90,7 @@ fn is_valid(
         // Large spans have a flag. In others, up to 2026-07, the word with the number of pages
         // holds nothing else.
         None if layout.is_large(bytes, heap.page_shift) => span.pages > LARGEST_SMALL_PAGES,
-        None => layout.has_only_pages(bytes),
+        None => layout.has_valid_pages_word(bytes),
     }
 }
 
@@ -118,7 +118,7 @@ pub struct Sample {
 pub fn read_sample(cache: &mut PageCache<'_>, layout: &Layout, at: u64) -> Option<Sample> {
     let mut bytes = [0; 80];
     read_bytes(cache, at, &mut bytes)?;
-    let proxy = layout.proxy.and_then(|offset| word_at(&bytes, offset)).unwrap_or(0);
-    let size = word_at(&bytes, layout.allocated_size).filter(|&size| size > 0 && size < USER_ADDRESS_END)?;
+    let proxy = layout.sample_proxy.and_then(|offset| word_at(&bytes, offset)).unwrap_or(0);
+    let size = word_at(&bytes, layout.sample_size).filter(|&size| size > 0 && size < USER_ADDRESS_END)?;
     Some(Sample { proxy, bytes: size })
 }

@@ -8,7 +8,9 @@
 use std::collections::{BTreeSet, HashSet};
 use std::time::Instant;
 
-use super::layout::{HUGE_BYTES, MAP_BYTES, NODE_BYTES, NODE_LINKS, REGION_HUGE_PAGES, RegionLayout};
+use super::layout::{
+    HUGE_BYTES, MAP_BYTES, NODE_BYTES, NODE_LINKS, REGION_BITS, REGION_HUGE_PAGES, RegionLayout,
+};
 use super::locate::{Heap, read_bytes};
 use crate::radix::StaticWord;
 use crate::scan::{is_mapped_memory, is_private_memory};
@@ -168,7 +170,7 @@ impl Finder<'_> {
         let shape = RegionLayout::new(self.heap.page_shift);
         let mut at = at;
         while self.huge.regions.len() < MAX_REGIONS {
-            let location = at.saturating_add(shape.location() as u64);
+            let location = at.saturating_add(shape.location_offset() as u64);
             let mut bytes = [0; 16];
             let is_read = read_bytes(&mut self.cache, location, &mut bytes).is_some();
             let (start, huge_pages) = pair_at(&bytes, 0).unwrap_or_default();
@@ -187,16 +189,17 @@ impl Finder<'_> {
     fn add_region(&mut self, at: u64, start: u64, shape: &RegionLayout) -> Option<()> {
         let mut bytes = vec![0; shape.bytes()];
         read_bytes(&mut self.cache, at, &mut bytes)?;
-        let words = (16..16 + shape.bits_bytes).step_by(8);
+        let words = (REGION_BITS..REGION_BITS + shape.bits_bytes).step_by(8);
         let used: Vec<u64> = words.map(|offset| word_at(&bytes, offset)).collect::<Option<_>>()?;
-        let backed: Vec<bool> = bytes.get(shape.backed()..)?.iter().map(|&backed| backed == 1).collect();
+        let backed: Vec<bool> =
+            bytes.get(shape.backed_offset()..)?.iter().map(|&backed| backed == 1).collect();
         // The counts of pages in use must match the bits.
         let bits_bytes = shape.bits_bytes / REGION_HUGE_PAGES;
         let agree = |number: usize| {
-            let from = 16 + number * bits_bytes;
+            let from = REGION_BITS + number * bits_bytes;
             let bits = bytes.get(from..from + bits_bytes).unwrap_or_default();
             let marked = bits.iter().map(|byte| u64::from(byte.count_ones())).sum();
-            word_at(&bytes, shape.pages_used() + 8 * number) == Some(marked)
+            word_at(&bytes, shape.pages_used_offset() + 8 * number) == Some(marked)
         };
         let is_own = is_private_memory(self.context, (start, start + REGION_HUGE_PAGES as u64 * HUGE_BYTES));
         let is_region = is_own && backed.len() == REGION_HUGE_PAGES && (0..REGION_HUGE_PAGES).all(agree);

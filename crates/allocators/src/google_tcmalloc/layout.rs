@@ -2,7 +2,9 @@
 //! first examined commit of github.com/google/tcmalloc that has it. Offsets are those of the
 //! compiler (x86-64, 48-bit addresses), in builds with pages of 8, 32 and 256 KiB.
 //!
-//! The layout of a process is the one under which its spans agree with the page map.
+//! Here are spans and their free objects, trackers, size classes, the page map, and maps and
+//! regions of huge pages; `cache_layout` has the caches. The layout of a process is the one under
+//! which its spans agree with the page map.
 
 use strandline_process::memory::{half_word_at, word_at};
 
@@ -29,67 +31,93 @@ pub struct Layout {
     span_bytes: usize,
     /// `kReservedBits`: bits between the first page and the flags.
     reserved_bits: u32,
-    /// Whether the number of pages of a small span follows the flags; otherwise it is in the word
-    /// at 32.
-    pages_after_flags: bool,
+    /// Whether the number of pages of a small span follows the flags; otherwise it is at
+    /// [`SPAN_SMALL_PAGES`].
+    has_pages_after_flags: bool,
+    /// Whether the word with the number of pages of a small span holds other fields too.
+    shares_pages_word: bool,
     /// Offset of the number of pages of a large span or a sample; the pointer to the sample
     /// follows.
-    large: usize,
+    large_pages: usize,
     /// Offset of the free objects: a bitmap, or the first ones of a list.
-    free: usize,
+    free_objects: usize,
     /// Capacity of that list (`kCacheSize`); it has 16 bits per object and the size of the bitmap.
     pub list_capacity: usize,
     /// Offset in a sample (`sampled_allocation.h`, `StackTrace` in `logging.h`) of its proxy: the
     /// object allocated in its place, in a span of its size (`allocation_sampling.h`,
     /// `SampleifyAllocation`).
-    pub proxy: Option<usize>,
-    /// Offset in a sample of its size.
-    pub allocated_size: usize,
+    pub sample_proxy: Option<usize>,
+    /// Offset in a sample of its size (`allocated_size`).
+    pub sample_size: usize,
     /// Offset in the tracker of a huge page (`huge_page_filler.h`, later `huge_page_tracker.h`,
     /// `class PageTracker`) of the bits of pages in use (`free_`).
     tracker_used: usize,
     /// Bytes from the end of these bits and their counts to the bits of released pages
     /// (`released_by_page_`).
-    tracker_gap: usize,
+    tracker_gap_bytes: usize,
 }
+
+/// Offset in a span (`span.h`, `class Span`) of `embed_count_` and, in the upper 16 bits,
+/// `freelist_`.
+const SPAN_LIST: usize = 16;
+/// Offset in a span of `allocated_`, of 16 bits, and `cache_size_`, of 4.
+const SPAN_COUNTS: usize = 20;
+/// Offset in a span of the word with `first_page_`, the reserved bits and the flags.
+const SPAN_FIRST_PAGE: usize = 24;
+/// Offset in a span of the word with the number of pages of a small span, in most layouts.
+const SPAN_SMALL_PAGES: usize = 32;
+/// Number of flags.
+const FLAG_COUNT: u32 = 3;
+/// Maximum pages of a span without the flag for large spans (`span.h`, `kLargeSpanLength`), and the
+/// mask of their number.
+pub const LARGEST_SMALL_PAGES: u64 = 63;
 
 /// Common to most layouts.
 const COMMON: Layout = Layout {
     since: "2025-06",
     span_bytes: 64,
     reserved_bits: 26,
-    pages_after_flags: false,
-    large: 32,
-    free: 40,
+    has_pages_after_flags: false,
+    shares_pages_word: false,
+    large_pages: 32,
+    free_objects: 40,
     list_capacity: 8,
-    proxy: Some(32),
-    allocated_size: 56,
+    sample_proxy: Some(32),
+    sample_size: 56,
     tracker_used: 48,
-    tracker_gap: 0,
+    tracker_gap_bytes: 0,
 };
 /// Since 2025-09 trackers have features between the two bitmaps.
 const WITH_FEATURES: Layout =
-    Layout { since: "2025-09", reserved_bits: 25, tracker_used: 56, tracker_gap: 72, ..COMMON };
-/// The last layout is of builds of the same commits with the old locks
+    Layout { since: "2025-09", reserved_bits: 25, tracker_used: 56, tracker_gap_bytes: 72, ..COMMON };
+/// The last of [`LAYOUTS`] is of builds of the same commits with the old locks
 /// (`TCMALLOC_INTERNAL_LEGACY_LOCKING`).
 const LATEST: Layout = Layout {
     since: "2026-08",
-    large: 40,
+    shares_pages_word: true,
+    large_pages: 40,
     list_capacity: 12,
-    proxy: None,
-    allocated_size: 56,
+    sample_proxy: None,
+    sample_size: 56,
     ..WITH_FEATURES
 };
 
 /// All known layouts.
 pub static LAYOUTS: [Layout; 7] = [
     COMMON,
-    Layout { since: "2024-12", span_bytes: 48, list_capacity: 4, allocated_size: 64, ..COMMON },
+    Layout { since: "2024-12", span_bytes: 48, list_capacity: 4, sample_size: 64, ..COMMON },
     WITH_FEATURES,
-    Layout { since: "2026-04", reserved_bits: 24, allocated_size: 64, ..WITH_FEATURES },
-    Layout { since: "2026-07", reserved_bits: 24, allocated_size: 64, list_capacity: 12, ..WITH_FEATURES },
-    Layout { reserved_bits: 0, pages_after_flags: true, ..LATEST },
-    Layout { large: 48, free: 48, list_capacity: 8, ..LATEST },
+    Layout { since: "2026-04", reserved_bits: 24, sample_size: 64, ..WITH_FEATURES },
+    Layout {
+        since: "2026-07",
+        reserved_bits: 24,
+        shares_pages_word: true,
+        sample_size: 64,
+        list_capacity: 12,
+        ..WITH_FEATURES
+    },
+    Layout { reserved_bits: 0, has_pages_after_flags: true, ..LATEST },
+    Layout { shares_pages_word: false, large_pages: 48, free_objects: 48, list_capacity: 8, ..LATEST },
 ];
 
 /// Maximum bytes of a span structure.
@@ -109,11 +137,11 @@ pub struct FreeList {
     pub cached: usize,
 }
 
-/// A span: a run of pages in use, cut into objects of one class, or one block.
+/// Fields of a span: a run of pages in use, cut into objects of one class, or one block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Words {
-    /// `first_page_`.
-    pub page: u64,
+pub struct SpanFields {
+    /// `first_page_`: number of its first page.
+    pub first_page: u64,
     /// Number of pages.
     pub pages: u64,
     /// `allocated_`: objects that are not in its list or bitmap.
@@ -126,30 +154,36 @@ pub struct Words {
 
 impl Layout {
     /// Parses a span structure; `None` if it is not one.
-    pub fn span(&self, bytes: &[u8], page_shift: u32) -> Option<Words> {
-        let (flags, word) = (self.flags(page_shift), word_at(bytes, 24)?);
-        let (is_large, is_sample) = (word >> flags & 1 == 1, word >> (flags + 1) & 1 == 1);
-        let small = if self.pages_after_flags { word >> (flags + 3) } else { word_at(bytes, 32)? };
-        let pages = if is_large || is_sample { word_at(bytes, self.large)? } else { small & 63 };
-        let page = word & ((1 << (ADDRESS_BITS - page_shift)) - 1);
-        let (lists, counts) = (half_word_at(bytes, 16)?, half_word_at(bytes, 20)?);
-        let is_span = page > 0 && pages > 0 && pages < 1 << (ADDRESS_BITS - 1 - page_shift);
-        is_span.then_some(Words {
-            page,
+    pub fn span(&self, bytes: &[u8], page_shift: u32) -> Option<SpanFields> {
+        let word = word_at(bytes, SPAN_FIRST_PAGE)?;
+        let large_flag = self.large_flag_position(page_shift);
+        let (is_large, is_sample) = (word >> large_flag & 1 == 1, word >> (large_flag + 1) & 1 == 1);
+        let pages = if is_large || is_sample {
+            word_at(bytes, self.large_pages)?
+        } else if self.has_pages_after_flags {
+            word >> (large_flag + FLAG_COUNT) & LARGEST_SMALL_PAGES
+        } else {
+            word_at(bytes, SPAN_SMALL_PAGES)? & LARGEST_SMALL_PAGES
+        };
+        let first_page = word & ((1 << (ADDRESS_BITS - page_shift)) - 1);
+        let (list, counts) = (half_word_at(bytes, SPAN_LIST)?, half_word_at(bytes, SPAN_COUNTS)?);
+        let is_span = first_page > 0 && pages > 0 && pages < 1 << (ADDRESS_BITS - 1 - page_shift);
+        is_span.then_some(SpanFields {
+            first_page,
             pages,
             allocated: counts as u16,
             list: FreeList {
-                embedded: lists as u16,
-                first: (lists >> 16) as u16,
+                embedded: list as u16,
+                first: (list >> 16) as u16,
                 cached: (counts >> 16 & 15) as usize,
             },
-            sample: word_at(bytes, self.large + 8).filter(|_| is_sample),
+            sample: word_at(bytes, self.large_pages + 8).filter(|_| is_sample),
         })
     }
 
-    /// Position, in the word at 24, of the flag for large spans; the flag for samples is next.
-    /// Reserved bits are a 32-bit field, which does not cross a 32-bit boundary.
-    fn flags(&self, page_shift: u32) -> u32 {
+    /// Position, in the word at [`SPAN_FIRST_PAGE`], of the flag for large spans; the flag for
+    /// samples is next. Reserved bits are a 32-bit field, which does not cross a 32-bit boundary.
+    fn large_flag_position(&self, page_shift: u32) -> u32 {
         let page_bits = ADDRESS_BITS - page_shift;
         let crosses = page_bits < 32 && page_bits + self.reserved_bits > 32;
         if crosses { 32 + self.reserved_bits } else { page_bits + self.reserved_bits }
@@ -164,34 +198,38 @@ impl Layout {
 
     /// Whether a span has the flag for large spans.
     pub fn is_large(&self, bytes: &[u8], page_shift: u32) -> bool {
-        word_at(bytes, 24).is_some_and(|word| word >> self.flags(page_shift) & 1 == 1)
+        word_at(bytes, SPAN_FIRST_PAGE)
+            .is_some_and(|word| word >> self.large_flag_position(page_shift) & 1 == 1)
     }
 
-    /// Whether the word with the number of pages of a small span holds nothing else. Not checked
-    /// for layouts that have more there.
-    pub fn has_only_pages(&self, bytes: &[u8]) -> bool {
-        self.pages_after_flags || self.list_capacity == 12 || word_at(bytes, 32).is_some_and(|word| word < 64)
+    /// Whether a small span's word with its number of pages is valid: it holds nothing else. In
+    /// layouts that have other fields there, any is.
+    pub fn has_valid_pages_word(&self, bytes: &[u8]) -> bool {
+        self.shares_pages_word
+            || word_at(bytes, SPAN_SMALL_PAGES).is_some_and(|pages| pages <= LARGEST_SMALL_PAGES)
     }
 
     /// Whether free objects of this size are in a bitmap instead of a list (`UseBitmapForSize`).
     pub fn has_bitmap(&self, bytes: u64, page_shift: u32) -> bool {
-        bytes >= (1 << page_shift) / self.bits() as u64
+        bytes >= (1 << page_shift) / self.bitmap_bits() as u64
     }
 
     /// Bits of a span's bitmap (`kBitmapSize`).
-    fn bits(&self) -> usize {
+    fn bitmap_bits(&self) -> usize {
         16 * self.list_capacity
     }
 
     /// Whether the bitmap of a span marks this object as free.
     pub fn is_free(&self, bytes: &[u8], object: usize) -> Option<bool> {
-        let word = word_at(bytes, self.free + object / 64 * 8).filter(|_| object < self.bits())?;
+        let word =
+            word_at(bytes, self.free_objects + object / 64 * 8).filter(|_| object < self.bitmap_bits())?;
         Some(word >> (object % 64) & 1 == 1)
     }
 
     /// Returns an entry of the free list within the span structure, in units of [`UNIT_BYTES`].
     pub fn list_entry(&self, bytes: &[u8], number: usize) -> Option<u16> {
-        let word = word_at(bytes, self.free + number / 4 * 8).filter(|_| number < self.list_capacity)?;
+        let word =
+            word_at(bytes, self.free_objects + number / 4 * 8).filter(|_| number < self.list_capacity)?;
         Some((word >> (number % 4 * 16)) as u16)
     }
 }
@@ -202,10 +240,10 @@ pub const UNIT_BYTES: u64 = 8;
 pub const LIST_END: u16 = u16::MAX;
 
 /// Maximum pages of a huge page: of 8 KiB.
-pub const MAX_PAGES: usize = 256;
+const MAX_PAGES_PER_HUGE_PAGE: usize = 256;
 
-/// A set of pages of a huge page.
-pub type PageSet = [u64; MAX_PAGES / 64];
+/// A set of pages of a huge page, one bit each.
+pub type PageSet = [u64; MAX_PAGES_PER_HUGE_PAGE / 64];
 
 /// Contents of the tracker of a huge page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -218,6 +256,10 @@ pub struct Tracker {
     pub released: PageSet,
 }
 
+/// Offset in a tracker of the number of its huge page (`location_`).
+const TRACKER_LOCATION: usize = 16;
+/// Offset in a tracker of the number of its released pages (`released_count_`), of 16 bits.
+const TRACKER_RELEASED_COUNT: usize = 24;
 /// Maximum bytes read of a tracker.
 pub const MAX_TRACKER_BYTES: usize = 200;
 
@@ -225,26 +267,27 @@ impl Layout {
     /// Bytes read of a tracker, the first ones, as the last tracker may end where its mapping ends.
     pub fn tracker_bytes(&self, page_shift: u32) -> usize {
         let words = (1_usize << (HUGE_SHIFT - page_shift)).div_ceil(64);
-        (self.tracker_used + 8 * (2 * words + 1) + self.tracker_gap).min(MAX_TRACKER_BYTES)
+        (self.tracker_used + 8 * (2 * words + 1) + self.tracker_gap_bytes).min(MAX_TRACKER_BYTES)
     }
 
     /// Parses a tracker; `None` if its counts and bits disagree.
     pub fn tracker(&self, bytes: &[u8], page_shift: u32) -> Option<Tracker> {
         let pages = 1_usize << (HUGE_SHIFT - page_shift);
-        let (words, first) = (pages.div_ceil(64), self.tracker_used);
-        let counts = word_at(bytes, first + 8 * words)?;
-        // The counts have the smallest sufficient width.
-        let count = |number: u32| {
-            if pages < 256 { counts >> (8 * number) & 0xff } else { counts >> (16 * number) & 0xffff }
-        };
-        let released_count = word_at(bytes, 24)? & 0xffff;
-        let mut tracker =
-            Tracker { start: word_at(bytes, 16)?.checked_mul(HUGE_BYTES)?, ..Tracker::default() };
+        let words = pages.div_ceil(64);
+        // A word with counts follows the bits of pages in use.
+        let counts_offset = self.tracker_used + 8 * words;
+        let released_offset = counts_offset + 8 + self.tracker_gap_bytes;
+        let counts = word_at(bytes, counts_offset)?;
+        // The second count is that of pages in use; counts have the smallest sufficient width.
+        let used_count = if pages < 256 { counts >> 8 & 0xff } else { counts >> 16 & 0xffff };
+        let released_count = word_at(bytes, TRACKER_RELEASED_COUNT)? & 0xffff;
+        let start = word_at(bytes, TRACKER_LOCATION)?.checked_mul(HUGE_BYTES)?;
+        let mut tracker = Tracker { start, ..Tracker::default() };
         for index in 0..words {
-            tracker.used[index] = word_at(bytes, first + 8 * index)?;
-            tracker.released[index] = word_at(bytes, first + 8 * (words + 1) + self.tracker_gap + 8 * index)?;
+            tracker.used[index] = word_at(bytes, self.tracker_used + 8 * index)?;
+            tracker.released[index] = word_at(bytes, released_offset + 8 * index)?;
         }
-        let agree = count_pages(&tracker.used) == count(1)
+        let agree = count_pages(&tracker.used) == used_count
             && count_pages(&tracker.released) == released_count
             && tracker.used.iter().zip(tracker.released).all(|(used, released)| used & released == 0);
         // With fewer than 64 pages the rest of the word is unused.
@@ -262,17 +305,21 @@ pub fn count_pages(pages: &PageSet) -> u64 {
 /// and 4 KiB. There are one to four partitions: normal ones, by node or by type of the allocation,
 /// and cold ones after them.
 const BASE_CLASSES: [usize; 4] = [86, 78, 89, 46];
+/// The largest of them.
+const MAX_BASE_CLASSES: usize = 89;
 /// Maximum number of partitions.
 const MAX_PARTITIONS: usize = 4;
 /// Maximum number of classes.
-const MAX_CLASSES: usize = 89 * MAX_PARTITIONS;
+const MAX_CLASSES: usize = MAX_BASE_CLASSES * MAX_PARTITIONS;
 /// Minimum number of sizes in a table.
 const MIN_SIZES: usize = 20;
 /// Possible largest sizes (`kMaxSize`).
 const LARGEST_BYTES: [u64; 2] = [256 << 10, 8 << 10];
+/// Maximum bytes between `class_to_pages_` and `class_to_size_`, whose elements have 4 bytes.
+const MAX_PADDING_BYTES: usize = 3;
 /// Bytes read before `class_to_size_`.
 pub const BEFORE_SIZES_BYTES: usize = MAX_CLASSES + 4;
-/// Bytes read in all.
+/// Bytes read of the whole table.
 pub const SIZES_BYTES: usize = BEFORE_SIZES_BYTES + 4 * MAX_CLASSES;
 
 /// The size classes (`sizemap.h`, `SizeMap`) by index; 0 for unused ones.
@@ -286,35 +333,34 @@ pub struct Classes {
 
 impl Classes {
     /// Parses the table whose `class_to_size_` is at [`BEFORE_SIZES_BYTES`] of `bytes`; `None` if
-    /// it is not one. `class_to_pages_`, a byte per class, and up to three bytes of padding precede
-    /// it.
+    /// it is not one. `class_to_pages_`, a byte per class, and padding precede it.
     pub fn new(bytes: &[u8]) -> Option<Self> {
-        let size = |class: usize| half_word_at(bytes, BEFORE_SIZES_BYTES + 4 * class).map(u64::from);
-        let mut sizes = 1;
-        while size(sizes)? > size(sizes - 1)? && size(sizes)?.is_multiple_of(8) && sizes < BASE_CLASSES[2] {
-            sizes += 1;
-        }
-        if size(0)? != 0 || sizes < MIN_SIZES || !LARGEST_BYTES.contains(&size(sizes - 1)?) {
-            return None;
-        }
+        let used = used_classes(bytes)?;
         // The largest number first: partitions are equal, so a smaller number would match too.
-        let bases = || BASE_CLASSES.into_iter().filter(|&base| sizes <= base);
-        let numbers =
-            (1..=MAX_PARTITIONS).rev().flat_map(|partitions| bases().map(move |base| base * partitions));
-        numbers.flat_map(|number| (0..4).map(move |padding| (number, padding))).find_map(
-            |(number, padding)| {
-                let start = BEFORE_SIZES_BYTES.checked_sub(number + padding)?;
-                let pages: Vec<u64> =
-                    bytes.get(start..start + number)?.iter().map(|&pages| pages.into()).collect();
-                let bytes: Vec<u64> = (0..number).map(size).collect::<Option<_>>()?;
-                let agree = |class: usize| {
-                    (bytes[class] == 0) == (pages[class] == 0)
-                        && bytes[class] <= bytes[sizes - 1]
-                        && pages[class] < 64
-                };
-                (0..number).all(agree).then_some(Self { bytes, pages })
-            },
-        )
+        for partitions in (1..=MAX_PARTITIONS).rev() {
+            for base in BASE_CLASSES.into_iter().filter(|&base| used <= base) {
+                let table = (0..=MAX_PADDING_BYTES)
+                    .find_map(|padding| Self::with_number(bytes, base * partitions, padding, used));
+                if table.is_some() {
+                    return table;
+                }
+            }
+        }
+        None
+    }
+
+    /// Like [`Self::new`], for a table of `number` classes with `padding` bytes between its parts,
+    /// whose first `used` sizes increase.
+    fn with_number(bytes: &[u8], number: usize, padding: usize, used: usize) -> Option<Self> {
+        let start = BEFORE_SIZES_BYTES.checked_sub(number + padding)?;
+        let pages: Vec<u64> = bytes.get(start..start + number)?.iter().map(|&pages| pages.into()).collect();
+        let bytes: Vec<u64> = (0..number).map(|class| size_of_class(bytes, class)).collect::<Option<_>>()?;
+        let agree = |class: usize| {
+            (bytes[class] == 0) == (pages[class] == 0)
+                && bytes[class] <= bytes[used - 1]
+                && pages[class] <= LARGEST_SMALL_PAGES
+        };
+        (0..number).all(agree).then_some(Self { bytes, pages })
     }
 
     /// Number of classes.
@@ -331,6 +377,23 @@ impl Classes {
     pub fn objects(&self, class: usize, page_shift: u32) -> Option<u64> {
         (self.pages.get(class)? << page_shift).checked_div(*self.bytes.get(class)?)
     }
+}
+
+/// Returns `class_to_size_` of a class, of the table at [`BEFORE_SIZES_BYTES`] of `bytes`.
+fn size_of_class(bytes: &[u8], class: usize) -> Option<u64> {
+    half_word_at(bytes, BEFORE_SIZES_BYTES + 4 * class).map(u64::from)
+}
+
+/// Returns the number of classes that a partition uses, whose sizes increase from 0 to the largest;
+/// `None` if this is no table of size classes.
+fn used_classes(bytes: &[u8]) -> Option<usize> {
+    let size = |class| size_of_class(bytes, class);
+    let mut used = 1;
+    while size(used)? > size(used - 1)? && size(used)?.is_multiple_of(8) && used < MAX_BASE_CLASSES {
+        used += 1;
+    }
+    let is_table = size(0)? == 0 && used >= MIN_SIZES && LARGEST_BYTES.contains(&size(used - 1)?);
+    is_table.then_some(used)
 }
 
 /// Division of the page map (`pagemap.h`).
@@ -377,17 +440,24 @@ impl PageMapLayout {
         8 * (((1 << (ADDRESS_BITS - 1)) / self.leaf_span()) / self.node_entries())
     }
 
-    /// Returns the addresses of the spans and the trackers of a leaf, and its end; a class has
-    /// `compact_bytes`.
-    pub fn parts_of_leaf(self, leaf: u64, compact_bytes: u64) -> [u64; 3] {
+    /// Returns where the parts of a leaf are; a class has `compact_bytes`.
+    pub fn parts_of_leaf(self, leaf: u64, compact_bytes: u64) -> LeafParts {
         let spans = leaf.saturating_add(self.leaf_entries() * compact_bytes);
         let trackers = spans.saturating_add(self.leaf_entries() * 8);
-        [
-            spans,
-            trackers,
-            trackers.saturating_add(8 * (self.leaf_entries() >> (HUGE_SHIFT - self.page_shift))),
-        ]
+        let huge_pages = self.leaf_entries() >> (HUGE_SHIFT - self.page_shift);
+        LeafParts { spans, trackers, end: trackers.saturating_add(8 * huge_pages) }
     }
+}
+
+/// Addresses of the parts of a leaf, which begins with the classes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeafParts {
+    /// The words with the spans.
+    pub spans: u64,
+    /// The words with the trackers.
+    pub trackers: u64,
+    /// One past its last byte.
+    pub end: u64,
 }
 
 /// Mask of the span's address in the word of a page.
@@ -404,9 +474,12 @@ pub const NODE_LINKS: [usize; 3] = [24, 32, 40];
 /// `HugeAddressMap`: its root, number of nodes, total of huge pages.
 pub const MAP_BYTES: usize = 64;
 
+/// Offset in a region of the bits of its pages in use.
+pub const REGION_BITS: usize = 16;
+
 /// Layout of a region of huge pages that large blocks share (`huge_region.h`, `HugeRegion`): from
-/// 16 on a bit per page in use, then counts, the range, the pages in use of each huge page, and
-/// whether each is backed.
+/// [`REGION_BITS`] on a bit per page in use, then counts, the range, the pages in use of each huge
+/// page, and whether each is backed.
 pub struct RegionLayout {
     /// Bytes of the bits.
     pub bits_bytes: usize,
@@ -422,152 +495,23 @@ impl RegionLayout {
     }
 
     /// Offset of `location_`: after the bits and three 32-bit counts.
-    pub fn location(&self) -> usize {
-        16 + self.bits_bytes + 16
+    pub fn location_offset(&self) -> usize {
+        REGION_BITS + self.bits_bytes + 16
     }
 
     /// Offset of `pages_used_`, a word per huge page.
-    pub fn pages_used(&self) -> usize {
-        self.location() + 16
+    pub fn pages_used_offset(&self) -> usize {
+        self.location_offset() + 16
     }
 
     /// Offset of `backed_`, a byte per huge page.
-    pub fn backed(&self) -> usize {
-        self.pages_used() + 8 * REGION_HUGE_PAGES
+    pub fn backed_offset(&self) -> usize {
+        self.pages_used_offset() + 8 * REGION_HUGE_PAGES
     }
 
     /// Bytes read.
     pub fn bytes(&self) -> usize {
-        self.backed() + REGION_HUGE_PAGES
-    }
-}
-
-/// Bytes of a list in a thread cache (`thread_cache.h`, `ThreadCache::FreeList`).
-pub const CACHE_LIST_BYTES: usize = 24;
-/// Bytes after the lists of all classes: `size_`, `max_size_`, `tid_`, `in_setspecific_`, `next_`,
-/// `prev_`.
-pub const CACHE_REST_BYTES: usize = 48;
-/// Offsets of `size_` and `max_size_` in them.
-pub const CACHE_SIZES: [usize; 2] = [0, 8];
-/// Offsets of `next_` and `prev_` in them.
-pub const CACHE_LINKS: [usize; 2] = [32, 40];
-/// Offset of `length_` in a list (`linked_list.h`, `LinkedList`), of 32 bits.
-const LIST_LENGTH: usize = 8;
-/// Offset of `max_length_` in a list, of 32 bits, at least 1.
-pub const LIST_MAX_LENGTH: usize = 16;
-
-/// A list of a thread cache.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CacheList {
-    /// `list_`: its first object.
-    pub first: u64,
-    /// `length_`: number of its objects.
-    pub length: u64,
-    /// `max_length_`.
-    pub max_length: u64,
-}
-
-impl CacheList {
-    /// Parses the list of a class among the lists of a thread cache; `None` past their end.
-    pub fn of_class(lists: &[u8], class: usize) -> Option<Self> {
-        let at = CACHE_LIST_BYTES * class;
-        let half = |offset: usize| half_word_at(lists, at + offset).map(u64::from);
-        Some(Self {
-            first: word_at(lists, at)?,
-            length: half(LIST_LENGTH)?,
-            max_length: half(LIST_MAX_LENGTH)?,
-        })
-    }
-}
-
-/// Size of a cache line (`ABSL_CACHELINE_SIZE`), to which transfer caches and arrays of them are
-/// aligned.
-pub const LINE_BYTES: u64 = 64;
-/// A transfer cache (`transfer_cache_internals.h`) contains the central list of its class
-/// (`central_freelist.h`), which has its class, `size_class_`, 8 bytes after its start. This far
-/// after the class is `object_size_`.
-pub const OBJECT_SIZE_AFTER_CLASS: u64 = 8;
-/// This far before the class is `slot_info_`.
-pub const TRANSFER_INFO: u64 = 24;
-/// This far before the class is `slots_`.
-pub const TRANSFER_SLOTS: u64 = 16;
-/// Maximum bytes of a transfer cache.
-pub const MAX_TRANSFER_BYTES: u64 = 4096;
-/// Maximum slots: 64 batches of 128.
-pub const MAX_SLOTS: u64 = 64 * 128;
-
-/// `slot_info_` of a transfer cache (`transfer_cache_internals.h`, `SizeInfo`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SlotInfo {
-    /// `used`: number of slots with an object.
-    pub used: u64,
-    /// `capacity`.
-    pub capacity: u64,
-}
-
-impl SlotInfo {
-    /// Parses the word, which holds two numbers of 32 bits.
-    pub fn new(word: u64) -> Self {
-        Self { used: word & 0xffff_ffff, capacity: word >> 32 }
-    }
-}
-
-/// Bytes of a shard of the sharded transfer caches (`transfer_cache.h`, `Shard`): a pointer to its
-/// transfer caches, and flags for its initialisation.
-pub const SHARD_BYTES: u64 = 16;
-/// Bytes of a sharded transfer cache (`transfer_cache.h`, `ShardedTransferCacheManagerBase`).
-pub const SHARDED_CACHE_BYTES: u64 = 128;
-/// Offset of its class (`BackingTransferCache`), right after `slots_` and the counts before them:
-/// up to 2025-06, and later.
-pub const SHARDED_CLASS: [u64; 2] = [40, 48];
-/// This far before the class is `slot_info_`.
-pub const SHARDED_INFO: u64 = 16;
-/// This far before the class is `slots_`.
-pub const SHARDED_SLOTS: u64 = 8;
-/// Maximum bytes of the objects in a sharded transfer cache (`LargeCacheCapacity`).
-pub const MAX_SHARDED_BYTES: u64 = 12 << 20;
-
-/// Per-CPU caches (`percpu_tcmalloc.h`, `TcmallocSlab`): a word with their address and, in its low
-/// 8 bits, the logarithm of the size of each; then `stopped_` (later `state_`, with a length) and
-/// `begins_`: where the objects of each class begin in each cache, in words, 16 bits each.
-pub const SLAB_SHIFT_BITS: u64 = 0xff;
-/// Offset of `stopped_` or `state_`.
-pub const SLAB_STOPPED: u64 = 8;
-/// Offset of `begins_` without and with a length before it.
-pub const SLAB_BEGINS: [u64; 2] = [16, 24];
-/// Possible shifts (`cpu_cache.h`, `kInitialBasePerCpuShift`, `kMaxBasePerCpuShift` and what
-/// partitions add).
-pub const SLAB_SHIFTS: std::ops::RangeInclusive<u64> = 12..=20;
-/// Bytes of a header of a class at the start of a per-CPU cache.
-pub const SLAB_HEADER_BYTES: usize = 4;
-/// Maximum processors read.
-pub const MAX_PROCESSORS: u64 = 4096;
-
-/// Returns where the objects of the first class in use begin in a per-CPU cache, in words: after
-/// the headers of all classes and one word that marks the beginning (`InitSlabs`).
-pub fn first_slot(classes: usize) -> u64 {
-    (SLAB_HEADER_BYTES * classes).div_ceil(8) as u64 + 1
-}
-
-/// Words of a per-CPU cache.
-pub fn slab_words(shift: u64) -> u64 {
-    (1_u64 << shift) / 8
-}
-
-/// The header of a class in a per-CPU cache (`percpu_tcmalloc.h`, `Header`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SlabHeader {
-    /// `current`: the end of the slots with an object, in words from the start of the cache.
-    pub current: u64,
-    /// `end`: the end of all slots.
-    pub end: u64,
-}
-
-impl SlabHeader {
-    /// Parses the header of a class; `None` past the end of `headers`.
-    pub fn of_class(headers: &[u8], class: usize) -> Option<Self> {
-        let word = half_word_at(headers, SLAB_HEADER_BYTES * class)?;
-        Some(Self { current: u64::from(word & 0xffff), end: u64::from(word >> 16) })
+        self.backed_offset() + REGION_HUGE_PAGES
     }
 }
 

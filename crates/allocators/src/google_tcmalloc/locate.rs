@@ -10,8 +10,8 @@ use std::time::Instant;
 
 use super::detect;
 use super::layout::{
-    BEFORE_SIZES_BYTES, Classes, LAYOUTS, Layout, MIN_DATA_BYTES, PageMapLayout, SIZES_BYTES, SPAN_BITS,
-    SpanBytes, Words,
+    BEFORE_SIZES_BYTES, Classes, LAYOUTS, Layout, LeafParts, MIN_DATA_BYTES, PageMapLayout, SIZES_BYTES,
+    SPAN_BITS, SpanBytes, SpanFields,
 };
 use super::statics::Statics;
 use crate::radix::{self, FoundHeaps, Leaf, StaticData, StaticWord};
@@ -62,8 +62,8 @@ impl Heap {
         1 << self.page_shift
     }
 
-    /// Returns the addresses of the spans and the trackers of a leaf, and its end.
-    pub fn parts_of_leaf(&self, leaf: u64) -> [u64; 3] {
+    /// Returns where the parts of a leaf are.
+    pub fn parts_of_leaf(&self, leaf: u64) -> LeafParts {
         self.shape.parts_of_leaf(leaf, self.classes.compact_bytes())
     }
 
@@ -185,7 +185,7 @@ impl Finder<'_> {
         let (context, width, mut is_node) = (self.context, self.classes.compact_bytes(), true);
         let bytes_read = each_word_by(context, range, PAGE_BYTES as usize, &mut |at, leaf| {
             // A node points to leaves only; other memory is rejected after a few words.
-            let [.., end] = shape.parts_of_leaf(leaf, width);
+            let end = shape.parts_of_leaf(leaf, width).end;
             is_node = leaf.is_multiple_of(8) && is_private_memory(context, (leaf, end));
             leaves.push(((at - node) / 8, leaf));
             is_node && leaves.len() < MAX_LEAVES_TRIED
@@ -204,7 +204,7 @@ impl Finder<'_> {
     /// of its spans; `None` if it is not a leaf.
     fn entry(&mut self, leaf: u64, shape: PageMapLayout) -> Option<u64> {
         let width = self.classes.compact_bytes();
-        let [spans, _, end] = shape.parts_of_leaf(leaf, width);
+        let LeafParts { spans, end, .. } = shape.parts_of_leaf(leaf, width);
         if self.remaining_bytes == 0
             || !leaf.is_multiple_of(8)
             || !is_private_memory(self.context, (leaf, end))
@@ -241,15 +241,15 @@ impl Finder<'_> {
     /// class; under any layout.
     fn number_of(&mut self, at: u64, class: usize, index: u64, shape: PageMapLayout) -> Option<u64> {
         let has_class =
-            |span: &Words| self.classes.pages.get(class) == Some(&span.pages) && span.sample.is_none();
+            |span: &SpanFields| self.classes.pages.get(class) == Some(&span.pages) && span.sample.is_none();
         let cache = &mut self.cache;
         let spans = LAYOUTS
             .iter()
             .filter_map(|layout| layout.span(&read_span(cache, layout, at)?, shape.page_shift))
             .filter(has_class);
         let entries = shape.leaf_entries();
-        spans.map(|span| (span, span.page & !(entries - 1) | index)).find_map(|(span, page)| {
-            (span.page <= page && page < span.page + span.pages).then_some(page / entries)
+        spans.map(|span| (span, span.first_page & !(entries - 1) | index)).find_map(|(span, page)| {
+            (span.first_page <= page && page < span.first_page + span.pages).then_some(page / entries)
         })
     }
 }
@@ -262,7 +262,7 @@ fn leaves(context: &Context<'_>, root: u64, classes: &Classes, shape: PageMapLay
         let mappings = context.space.mappings();
         let next = mappings.get(mappings.partition_point(|mapping| mapping.end <= start));
         let has_memory = next.is_some_and(|mapping| mapping.start < start + shape.leaf_span());
-        let [.., end] = shape.parts_of_leaf(leaf, classes.compact_bytes());
+        let end = shape.parts_of_leaf(leaf, classes.compact_bytes()).end;
         // Each leaf covers only one part of the address space.
         if has_memory && seen.insert(leaf) && is_private_memory(context, (leaf, end)) {
             leaves.push(Leaf { first: start, at: leaf });

@@ -15,7 +15,7 @@ use strandline_process::range::{AddressRange, RangeSet};
 /// or claimed by others).
 pub fn find(context: &Context<'_>, heap: &Heap, structures: &BTreeSet<u64>, held: &RangeSet) -> RangeSet {
     let leaves = heap.leaves.iter().flat_map(|leaf| {
-        let [.., end] = heap.parts_of_leaf(leaf.at);
+        let end = heap.parts_of_leaf(leaf.at).end;
         [leaf.at, end.saturating_sub(1)]
     });
     let all: BTreeSet<u64> = structures.iter().copied().chain(leaves).collect();

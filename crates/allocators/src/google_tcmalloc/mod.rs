@@ -6,6 +6,7 @@
 //! classifies each byte, `metadata` finds tcmalloc's own structures. A bitmap in the span structure
 //! marks free objects; the heap itself is read only for objects of less than 64 bytes.
 
+pub mod cache_layout;
 pub mod caches;
 pub mod claims;
 pub mod detect;

@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::time::Instant;
 
 use super::detect::{Sample, read_sample, read_tracker};
-use super::layout::{HUGE_BYTES, SPAN_BITS, Tracker, Words};
+use super::layout::{HUGE_BYTES, LeafParts, SPAN_BITS, SpanFields, Tracker};
 use super::locate::{Heap, read_span};
 use crate::radix::{Leaf, UnclaimedMemory};
 use crate::scan::each_word;
@@ -100,7 +100,7 @@ struct Walk<'a> {
 
 impl Walk<'_> {
     fn walk_leaf(&mut self, context: &Context<'_>, first: u64, leaf: u64) {
-        let [spans, trackers, end] = self.heap.parts_of_leaf(leaf);
+        let LeafParts { spans, trackers, end } = self.heap.parts_of_leaf(leaf);
         let classes = self.classes(context, leaf, spans);
         let mut checked_entries = 0_u64;
         each_word(context, (spans, trackers), &mut |at, entry| {
@@ -145,7 +145,7 @@ impl Walk<'_> {
         let bytes = read_span(&mut self.cache, layout, at);
         let span = bytes.and_then(|bytes| layout.span(&bytes, self.heap.page_shift));
         // The remains of a freed span.
-        let is_first = span.is_some_and(|span| span.page << self.heap.page_shift == page);
+        let is_first = span.is_some_and(|span| span.first_page << self.heap.page_shift == page);
         if class == 0 && !is_first {
             return;
         }
@@ -160,15 +160,16 @@ impl Walk<'_> {
         }
     }
 
-    fn span(&mut self, words: &Words, at: u64, class: u16) -> Option<Span> {
-        let start = words.page << self.heap.page_shift;
-        let end = start + (words.pages << self.heap.page_shift);
-        let is_of_class = class == 0 || self.heap.classes.pages.get(usize::from(class)) == Some(&words.pages);
+    fn span(&mut self, fields: &SpanFields, at: u64, class: u16) -> Option<Span> {
+        let start = fields.first_page << self.heap.page_shift;
+        let end = start + (fields.pages << self.heap.page_shift);
+        let is_of_class =
+            class == 0 || self.heap.classes.pages.get(usize::from(class)) == Some(&fields.pages);
         if !is_of_class || !self.free.contains((start, end)) {
             return None;
         }
         let mut span = Span { start, end, at, class, block_bytes: end - start, sample: None };
-        if let Some(sample_address) = words.sample.filter(|_| class == 0) {
+        if let Some(sample_address) = fields.sample.filter(|_| class == 0) {
             let Sample { proxy, bytes } = read_sample(&mut self.cache, self.heap.layout, sample_address)?;
             if bytes > end - start {
                 return None;

@@ -11,7 +11,7 @@ use strandline_process::group::files::{CachedFile, Files};
 use super::facts::{GroupExplanation, GroupRow};
 use super::parts::{self, Estimates, Part, Parts};
 use super::processes::{GroupProcesses, OneProcess};
-use super::shares::{Basis, Want, share_out};
+use super::shares::{Basis, Division, Want, share_out};
 use crate::facts::{State, Totals};
 
 /// Maximum files of a kind with their own rows; smaller ones are summed by folder.
@@ -30,9 +30,13 @@ pub fn legend() -> impl Iterator<Item = (&'static str, State)> {
 
 /// What the rows are made of.
 pub(super) struct Inputs<'a> {
+    /// The kernel's counters of the group.
     pub memory: &'a Memory,
+    /// The group's processes.
     pub processes: &'a GroupProcesses,
+    /// The files that they use or can see, with their pages in memory.
     pub files: &'a Files,
+    /// Number of processors, each of which charges some memory in advance.
     pub processors: u64,
 }
 
@@ -46,11 +50,12 @@ pub(super) fn fill_in(explanation: &mut GroupExplanation, inputs: &Inputs<'_>) {
     let mut rows = Vec::new();
     for &Part { kind, bytes, .. } in &parts.all {
         if kind == &parts::ANON {
-            anonymous(&mut rows, bytes, inputs, &mut explanation.caveats);
+            add_anonymous_rows(&mut rows, bytes, inputs);
+            explanation.caveats.extend(charged_elsewhere(bytes, inputs));
         } else if kind == &parts::SHMEM {
-            of_files(&mut rows, kind, bytes, &shared(inputs.files));
+            add_file_rows(&mut rows, kind, bytes, &shared_memory_files(inputs.files));
         } else if [&parts::CLEAN, &parts::DIRTY, &parts::WRITEBACK].contains(&kind) {
-            of_files(&mut rows, kind, bytes, &cached(inputs.files, kind));
+            add_file_rows(&mut rows, kind, bytes, &page_cache_files(inputs.files, kind));
         } else {
             rows.push(row(kind, kind.holder.to_owned(), bytes));
         }
@@ -62,6 +67,7 @@ pub(super) fn fill_in(explanation: &mut GroupExplanation, inputs: &Inputs<'_>) {
     explanation.caveats.extend(caveats_about(&parts));
 }
 
+/// What is inexact about the kinds as a whole.
 fn caveats_about(parts: &Parts) -> Vec<Caveat> {
     let mut caveats = Vec::new();
     if parts.excess > 0 {
@@ -75,6 +81,7 @@ fn caveats_about(parts: &Parts) -> Vec<Caveat> {
     caveats
 }
 
+/// A row that belongs to no process and no file.
 fn row(kind: RowRef, holder: String, bytes: u64) -> GroupRow {
     GroupRow {
         id: kind.id.to_owned(),
@@ -87,57 +94,69 @@ fn row(kind: RowRef, holder: String, bytes: u64) -> GroupRow {
     }
 }
 
-/// The rows of anonymous memory: by process, and what no process of the group has.
-fn anonymous(rows: &mut Vec<GroupRow>, bytes: u64, inputs: &Inputs<'_>, caveats: &mut Vec<Caveat>) {
-    let all = &inputs.processes.all;
+/// What each process may have of the anonymous memory.
+fn anonymous_wants(processes: &[OneProcess]) -> Vec<Want> {
     // What is only estimated gets what is left: pages that processes share would count for each.
-    let want = |one: &OneProcess| Want {
-        basis: if one.shares.is_some() { Basis::Sampled } else { Basis::Used },
-        bytes: one.anonymous(),
+    let want = |process: &OneProcess| Want {
+        basis: if process.shares.is_some() { Basis::Sampled } else { Basis::Used },
+        bytes: process.anonymous(),
     };
-    let wants: Vec<Want> = all.iter().map(want).collect();
-    let (shares, left) = share_out(bytes, &wants);
+    processes.iter().map(want).collect()
+}
+
+/// Adds the rows of anonymous memory: by process, and what no process of the group has.
+fn add_anonymous_rows(rows: &mut Vec<GroupRow>, bytes: u64, inputs: &Inputs<'_>) {
+    let processes = &inputs.processes.all;
+    let Division { shares, left } = share_out(bytes, &anonymous_wants(processes));
+    for (process, &share) in processes.iter().zip(&shares).take(MAX_PROCESS_ROWS) {
+        let lazy_free = process.lazy_free().min(share);
+        for (kind, bytes) in [(&parts::ANON, share - lazy_free), (&parts::LAZYFREE, lazy_free)] {
+            rows.push(GroupRow { pid: Some(process.pid), ..row(kind, process.label(), bytes) });
+        }
+    }
+    let smaller_bytes: u64 = shares.iter().skip(MAX_PROCESS_ROWS).sum();
+    let smaller = processes.len().saturating_sub(MAX_PROCESS_ROWS);
+    rows.push(row(&parts::ANON, counted(smaller as u64, "smaller process"), smaller_bytes));
+    rows.push(row(&parts::ELSEWHERE, parts::ELSEWHERE.holder.to_owned(), left));
+}
+
+/// The caveat that the group's processes have more anonymous memory than the `bytes` charged to it.
+fn charged_elsewhere(bytes: u64, inputs: &Inputs<'_>) -> Option<Caveat> {
+    let wants = anonymous_wants(&inputs.processes.all);
     let known = wants.iter().filter(|want| want.basis == Basis::Sampled);
     let wanted = known.fold(0_u64, |sum, want| sum.saturating_add(want.bytes));
     // A difference due to batched counters or the time between two reads is no finding.
     let tolerance = parts::STOCK_BYTES.saturating_mul(inputs.processors).saturating_add(bytes / 100);
-    if wanted.saturating_sub(bytes) > tolerance {
-        caveats.push(Caveat::new(
-            "anonymous_charged_elsewhere",
-            "its processes",
-            Some(wanted - bytes),
-            "its processes have more anonymous memory than is charged to it: they first used the rest in another group, before they were moved",
-        ));
-    }
-    for (one, share) in all.iter().zip(&shares).take(MAX_PROCESS_ROWS) {
-        let lazy = one.lazy_free().min(*share);
-        for (kind, bytes) in [(&parts::ANON, share - lazy), (&parts::LAZYFREE, lazy)] {
-            rows.push(GroupRow { pid: Some(one.pid), ..row(kind, one.label(), bytes) });
-        }
-    }
-    let smaller: u64 = shares.iter().skip(MAX_PROCESS_ROWS).sum();
-    let count = all.len().saturating_sub(MAX_PROCESS_ROWS);
-    rows.push(row(&parts::ANON, counted(count as u64, "smaller process"), smaller));
-    rows.push(row(&parts::ELSEWHERE, parts::ELSEWHERE.holder.to_owned(), left));
+    let excess = wanted.saturating_sub(bytes);
+    let text = "its processes have more anonymous memory than is charged to it: they first used the rest in another group, before they were moved";
+    (excess > tolerance)
+        .then(|| Caveat::new("anonymous_charged_elsewhere", "its processes", Some(excess), text))
 }
 
-/// A file and what it would like to have of a kind.
-struct OfFile<'a> {
+/// A file and what it may have of a kind.
+struct FileWant<'a> {
     file: &'a CachedFile,
     want: Want,
 }
 
-fn shared(files: &Files) -> Vec<OfFile<'_>> {
-    let shared = files.files.iter().filter(|file| file.is_shared_memory);
-    shared.map(|file| OfFile { file, want: Want { basis: basis(file), bytes: charged(file) } }).collect()
+impl<'a> FileWant<'a> {
+    fn new(file: &'a CachedFile, bytes: u64) -> Self {
+        Self { file, want: Want { basis: basis(file), bytes } }
+    }
 }
 
-/// The files of the page cache, with all bytes in one state. A sample does not distinguish states,
-/// so that what is charged elsewhere is taken to be clean.
-fn cached(files: &Files, kind: RowRef) -> Vec<OfFile<'_>> {
+/// The files of shared memory, with all their bytes.
+fn shared_memory_files(files: &Files) -> Vec<FileWant<'_>> {
+    let shared = files.files.iter().filter(|file| file.is_shared_memory);
+    shared.map(|file| FileWant::new(file, charged_bytes(file))).collect()
+}
+
+/// The files of the page cache, with their bytes of one kind: clean, dirty or being written. A
+/// sample does not distinguish these, so that what is charged elsewhere is taken to be clean.
+fn page_cache_files(files: &Files, kind: RowRef) -> Vec<FileWant<'_>> {
     let cached = files.files.iter().filter(|file| !file.is_shared_memory);
-    let of = |file| {
-        let charged = charged(file);
+    let want = |file| {
+        let charged = charged_bytes(file);
         let dirty = file.dirty_bytes.min(charged);
         let writeback = file.writeback_bytes.min(charged - dirty);
         let bytes = if kind == &parts::DIRTY {
@@ -147,15 +166,17 @@ fn cached(files: &Files, kind: RowRef) -> Vec<OfFile<'_>> {
         } else {
             charged - dirty - writeback
         };
-        OfFile { file, want: Want { basis: basis(file), bytes } }
+        FileWant::new(file, bytes)
     };
-    cached.map(of).collect()
+    cached.map(want).collect()
 }
 
-fn charged(file: &CachedFile) -> u64 {
+/// Bytes of a file that are charged to the group, or all of it in memory if that is unknown.
+fn charged_bytes(file: &CachedFile) -> u64 {
     file.charged_bytes.unwrap_or(file.cached_bytes)
 }
 
+/// How well the bytes of a file are known.
 fn basis(file: &CachedFile) -> Basis {
     match file.charged_bytes {
         Some(_) => Basis::Sampled,
@@ -171,55 +192,87 @@ struct FileName<'a> {
     is_deleted: bool,
 }
 
-/// The rows of a kind: the largest by file, the others by folder.
-fn of_files(rows: &mut Vec<GroupRow>, kind: RowRef, bytes: u64, files: &[OfFile<'_>]) {
-    let wants: Vec<Want> = files.iter().map(|of| of.want).collect();
-    let (shares, left) = share_out(bytes, &wants);
-    // Hard links and mount namespaces may give two files one name.
-    let mut by_name: BTreeMap<FileName<'_>, u64> = BTreeMap::new();
-    for (of, share) in files.iter().zip(&shares).filter(|(_, share)| **share > 0) {
-        let name = FileName { path: &of.file.path, is_deleted: of.file.is_deleted };
-        *by_name.entry(name).or_default() += share;
-    }
-    let mut named: Vec<(FileName<'_>, u64)> = by_name.into_iter().collect();
-    named.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
+/// The bytes of all files of one name.
+struct NamedBytes<'a> {
+    name: FileName<'a>,
+    bytes: u64,
+}
+
+/// Adds the rows of a kind: the largest by file, the others by folder.
+fn add_file_rows(rows: &mut Vec<GroupRow>, kind: RowRef, bytes: u64, files: &[FileWant<'_>]) {
+    let wants: Vec<Want> = files.iter().map(|file| file.want).collect();
+    let Division { shares, left } = share_out(bytes, &wants);
+    let mut named = by_name(files, &shares);
     let least = bytes / MIN_FILE_DIVISOR;
-    let count = named.iter().take(MAX_FILE_ROWS).take_while(|(_, bytes)| *bytes >= least).count();
+    let count = named.iter().take(MAX_FILE_ROWS).take_while(|file| file.bytes >= least).count();
     let small = named.split_off(count);
-    for (FileName { path, is_deleted }, bytes) in named {
+    for NamedBytes { name: FileName { path, is_deleted }, bytes } in named {
         let holder = if is_deleted { format!("{path} (deleted)") } else { path.to_owned() };
         rows.push(GroupRow { file: Some(path.to_owned()), ..row(kind, holder, bytes) });
     }
-    let others = of_folders(rows, kind, &small);
+    let others = add_folder_rows(rows, kind, &small);
     rows.push(row(kind, kind.holder.to_owned(), others.saturating_add(left)));
 }
 
-/// What a small file is called, and its folder. The kernel shows memory that has neither name nor
-/// folder as a deleted file, and many of them by one name.
-fn place<'a>(name: &FileName<'a>) -> (&'static str, Option<&'a str>) {
-    let nameless = [
-        ("/memfd:", "small memfds"),
-        ("/SYSV", "small System V shared memory"),
-        ("/dev/zero", "small shared anonymous mappings"),
-    ];
-    match nameless.into_iter().find(|(start, _)| name.is_deleted && name.path.starts_with(start)) {
-        Some((_, what)) => (what, None),
-        None => ("small file", Some(name.path.rsplit_once('/').map_or("", |(folder, _)| folder))),
+/// Adds up the shares of files by name, the largest first. Hard links and mount namespaces may give
+/// two files one name.
+fn by_name<'a>(files: &[FileWant<'a>], shares: &[u64]) -> Vec<NamedBytes<'a>> {
+    let mut sums: BTreeMap<FileName<'_>, u64> = BTreeMap::new();
+    for (FileWant { file, .. }, &share) in files.iter().zip(shares).filter(|(_, share)| **share > 0) {
+        let name = FileName { path: &file.path, is_deleted: file.is_deleted };
+        *sums.entry(name).or_default() += share;
+    }
+    let mut named: Vec<NamedBytes<'_>> =
+        sums.into_iter().map(|(name, bytes)| NamedBytes { name, bytes }).collect();
+    named.sort_by_key(|file| std::cmp::Reverse(file.bytes));
+    named
+}
+
+/// The small files of a folder, or of one kind.
+#[derive(Default)]
+struct Folder {
+    files: u64,
+    bytes: u64,
+}
+
+/// What a small file is called, and its folder.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Place<'a> {
+    what: &'static str,
+    folder: Option<&'a str>,
+}
+
+impl<'a> Place<'a> {
+    /// The kernel shows memory that has neither name nor folder as a deleted file, and many of them
+    /// by one name.
+    fn of(name: &FileName<'a>) -> Self {
+        let nameless = [
+            ("/memfd:", "small memfds"),
+            ("/SYSV", "small System V shared memory"),
+            ("/dev/zero", "small shared anonymous mappings"),
+        ];
+        match nameless.into_iter().find(|(start, _)| name.is_deleted && name.path.starts_with(start)) {
+            Some((_, what)) => Self { what, folder: None },
+            None => {
+                let folder = name.path.rsplit_once('/').map_or("", |(folder, _)| folder);
+                Self { what: "small file", folder: Some(folder) }
+            }
+        }
     }
 }
 
 /// Adds rows of small files by folder, for the largest; returns the bytes in other folders.
-fn of_folders(rows: &mut Vec<GroupRow>, kind: RowRef, files: &[(FileName<'_>, u64)]) -> u64 {
-    let mut by_folder: BTreeMap<(&str, Option<&str>), Folder> = BTreeMap::new();
-    for (name, bytes) in files {
-        let folder = by_folder.entry(place(name)).or_default();
+fn add_folder_rows(rows: &mut Vec<GroupRow>, kind: RowRef, files: &[NamedBytes<'_>]) -> u64 {
+    let mut by_place: BTreeMap<Place<'_>, Folder> = BTreeMap::new();
+    for file in files {
+        let folder = by_place.entry(Place::of(&file.name)).or_default();
         folder.files += 1;
-        folder.bytes = folder.bytes.saturating_add(*bytes);
+        folder.bytes = folder.bytes.saturating_add(file.bytes);
     }
-    let mut folders: Vec<((&str, Option<&str>), Folder)> = by_folder.into_iter().collect();
+    let mut folders: Vec<(Place<'_>, Folder)> = by_place.into_iter().collect();
     folders.sort_by_key(|(_, folder)| std::cmp::Reverse(folder.bytes));
     let others = folders.split_off(folders.len().min(MAX_FOLDER_ROWS));
-    for ((what, path), folder) in folders {
+    for (Place { what, folder: path }, folder) in folders {
         let holder = match path {
             Some(path) => format!("{} in {path}/", counted(folder.files, what)),
             None => what.to_owned(),
@@ -228,13 +281,6 @@ fn of_folders(rows: &mut Vec<GroupRow>, kind: RowRef, files: &[(FileName<'_>, u6
         rows.push(GroupRow { file, ..row(kind, holder, folder.bytes) });
     }
     others.iter().fold(0, |sum, (_, folder)| sum.saturating_add(folder.bytes))
-}
-
-/// The small files of a folder, or of one kind.
-#[derive(Default)]
-struct Folder {
-    files: u64,
-    bytes: u64,
 }
 
 /// Sorts rows, the largest first.

@@ -19,9 +19,18 @@ pub(super) struct Want {
     pub bytes: u64,
 }
 
-/// Divides `whole` among `wants`, the better known first; returns what each gets and what is left.
-/// Those of one basis that want more than there is get equal parts of what they want.
-pub(super) fn share_out(whole: u64, wants: &[Want]) -> (Vec<u64>, u64) {
+/// What was divided among holders.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Division {
+    /// The bytes that each holder gets, in their order.
+    pub shares: Vec<u64>,
+    /// Bytes that no holder wants.
+    pub left: u64,
+}
+
+/// Divides `whole` among `wants`, the better known first. Those of one basis that want more than
+/// there is get equal parts of what they want.
+pub(super) fn share_out(whole: u64, wants: &[Want]) -> Division {
     let mut shares = vec![0; wants.len()];
     let mut left = whole;
     for basis in [Basis::Sampled, Basis::Used, Basis::Visible] {
@@ -32,7 +41,7 @@ pub(super) fn share_out(whole: u64, wants: &[Want]) -> (Vec<u64>, u64) {
         }
         left = whole - shares.iter().sum::<u64>();
     }
-    (shares, left)
+    Division { shares, left }
 }
 
 /// What each gets of `whole`: what it wants, or, if that is more than there is, its proportion.
@@ -79,10 +88,11 @@ mod tests {
             want(Basis::Used, 40),
             want(Basis::Visible, 50),
         ];
-        assert_eq!(share_out(1000, &wants), (vec![50, 30, 40, 50], 830));
-        assert_eq!(share_out(80, &wants), (vec![5, 30, 40, 5], 0));
-        assert_eq!(share_out(10, &wants), (vec![0, 10, 0, 0], 0));
-        assert_eq!(share_out(7, &[]), (vec![], 7));
+        let division = |shares, left| Division { shares, left };
+        assert_eq!(share_out(1000, &wants), division(vec![50, 30, 40, 50], 830));
+        assert_eq!(share_out(80, &wants), division(vec![5, 30, 40, 5], 0));
+        assert_eq!(share_out(10, &wants), division(vec![0, 10, 0, 0], 0));
+        assert_eq!(share_out(7, &[]), division(vec![], 7));
     }
 
     proptest! {

@@ -1,11 +1,19 @@
 //! Releases memory in a running process, without harm to the process.
 //!
-//! [`malloc_trim`] has one thread call `malloc_trim(0)`, [`purge`] a function of another allocator,
-//! [`notify`] one of a runtime; [`zero_pages`] releases pages that contain only zeros. These four
-//! use [`strandline_process::call`], whose call looks to the kernel like a signal handler: if
-//! strandline dies at any instant, the process runs on by itself. Other remedies are applied by the
-//! reader they belong to. `docs/safety.md` describes each step and what was tried. Predictions are
-//! made by the ledger, not here.
+//! [`reclaim`](reclaim::reclaim) takes the ledger, which makes the predictions, and applies one
+//! remedy. Four are here, the others in the reader that they belong to:
+//!
+//! - [`malloc_trim`]: a thread of the process calls `malloc_trim(0)`;
+//! - [`purge`]: it calls a function of another allocator;
+//! - [`notify`]: it calls a function of a runtime, while `owner` holds the thread that owns the
+//!   runtime's heap; `runtime_code` recognises both threads;
+//! - [`zero_pages`]: pages that contain only zeros are released.
+//!
+//! `precheck` refuses processes in which nothing may be done, [`choose`] finds a thread that holds
+//! no lock, and [`call`] has it make the call, with room for the signal handlers by which runtimes
+//! stop threads (`stop_handlers`). All four use [`strandline_process::call`], whose call looks to
+//! the kernel like a signal handler: if strandline dies at any instant, the process runs on by
+//! itself. `docs/safety.md` describes each step and what was tried.
 
 pub mod call;
 pub mod choose;

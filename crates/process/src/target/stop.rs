@@ -237,9 +237,10 @@ impl<'a> Stopped<'a> {
     }
 
     /// Whether the process was killed since: then what was read may not be of it. Only SIGKILL ends
-    /// the stop of a thread.
+    /// the stop of a thread; one in a frozen control group is in state D.
     pub fn was_killed(&self) -> bool {
-        let is_stopped = |tid: i32| self.process.task_stat(tid).is_ok_and(|stat| stat.state == Some('t'));
+        let is_stopped =
+            |tid: i32| self.process.task_stat(tid).is_ok_and(|stat| matches!(stat.state, Some('t' | 'D')));
         self.threads.keys().next().is_some_and(|&tid| !is_stopped(tid))
     }
 

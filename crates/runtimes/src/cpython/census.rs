@@ -169,20 +169,20 @@ impl<'a> Census<'a> {
             self.counted.holding.iter_mut().for_each(|holding| _ = holding.stops.insert(self.at));
             return Block::Dead;
         }
-        let Some(of) = self.types.all.get(found.of as usize).copied() else { return Block::Other };
-        self.owner = found.of;
-        let head = block.get(found.before + self.release.header_prefix_bytes as usize..).unwrap_or_default();
+        let Some(of) = self.types.all.get(found.type_number as usize).copied() else { return Block::Other };
+        self.owner = found.type_number;
+        let head = block.get(found.offset + self.release.header_prefix_bytes as usize..).unwrap_or_default();
         let mut size = objects::size(&mut self.pages, self.release, &of, head);
         if size.block > bytes {
             size = objects::Size::plain(&of);
         }
         let at = self.at;
-        self.record_type(at, found.of);
-        let start = at.saturating_add(found.before as u64);
+        self.record_type(at, found.type_number);
+        let start = at.saturating_add(found.offset as u64);
         self.record_object(start, at.saturating_add(bytes), &of, head);
-        self.count(found.of, size.reported, &of, head);
+        self.count(found.type_number, size.reported, &of, head);
         if (self.first.len() as u64) < MIN_OBJECTS_NOT_SPARSE {
-            self.first.push(found.of);
+            self.first.push(found.type_number);
         }
         for table in size.tables.into_iter().flatten() {
             self.table(table);
@@ -354,7 +354,7 @@ impl<'a> Census<'a> {
         }
         if of.flags & self.release.inline_values != 0 {
             // `struct _dictvalues`: the capacity, the values, and their order of insertion.
-            let place = start.checked_add(of.before)?.checked_add(of.basic_bytes)?;
+            let place = start.checked_add(of.prefix_bytes)?.checked_add(of.basic_bytes)?;
             let [room] = self.pages.array::<1>(place)?;
             let values = 8 + 8 * u64::from(room) + u64::from(room).next_multiple_of(8);
             size.block = size.block.saturating_add(values);
@@ -369,7 +369,7 @@ impl<'a> Census<'a> {
     fn read_object(&mut self, at: u64, head: &mut [u8; HEAD_BYTES]) -> Option<(u64, u32)> {
         // The smallest object may be the last of a mapping.
         let (references, of) = self.pages.pair(at)?;
-        if references >> 32 & 0xffff != 0 {
+        if !objects::is_reference_count(references) {
             return None;
         }
         let number = self.types.number_at(of)?;
@@ -378,7 +378,7 @@ impl<'a> Census<'a> {
             return None;
         }
         let of = *self.types.all.get(number as usize)?;
-        let start = at.checked_sub(of.before)?;
+        let start = at.checked_sub(of.prefix_bytes)?;
         if of.flags & flags::HAVE_GC != 0 {
             // The next object in the collector's list links back, or the object is in no list. In a
             // freed block malloc has overwritten the links, and an apparent reference count may be
@@ -424,7 +424,7 @@ impl<'a> Census<'a> {
         self.owner = large.number;
         self.record_type(begin, large.number);
         let (at, end) =
-            (large.start.saturating_add(large.of.before), large.start.saturating_add(large.size.block));
+            (large.start.saturating_add(large.of.prefix_bytes), large.start.saturating_add(large.size.block));
         self.record_object(at, end, &large.of, &large.head);
         if large.size.block > LARGE_BYTES {
             let (type_address, bytes) = (large.of.address, large.size.reported);
@@ -434,7 +434,7 @@ impl<'a> Census<'a> {
         for table in large.size.tables.into_iter().flatten() {
             self.table(table);
         }
-        let words = self.pages.pair(large.start).filter(|_| large.of.before > GC_HEAD_BYTES);
+        let words = self.pages.pair(large.start).filter(|_| large.of.prefix_bytes > GC_HEAD_BYTES);
         for word in words.into_iter().flat_map(|(first, second)| [first, second]) {
             self.values(word);
         }

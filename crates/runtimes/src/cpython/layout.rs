@@ -113,6 +113,8 @@ pub const SET_MASK: usize = 32;
 pub const SET_TABLE: usize = 40;
 /// `smalltable` in a set: room for 8 entries.
 pub const SET_SMALL_TABLE: u64 = 64;
+/// Places of that table (`PySet_MINSIZE`).
+pub const SET_SMALL_PLACES: u64 = 8;
 /// Bytes of a set's entry.
 pub const SET_ENTRY_BYTES: u64 = 16;
 /// `ob_alloc` in a bytearray.
@@ -182,8 +184,14 @@ pub const MODULE_DICT: usize = 16;
 pub const STRING_LENGTH: usize = 16;
 /// `state` (32 bits) in a str.
 pub const STRING_STATE: usize = 32;
-/// `ob_digit` in an int: digits of 32 bits each. Their number is before them, from 3.12 on times 8.
+/// `ob_digit` in an int (`Include/cpython/longintrepr.h`). The number of digits is before them,
+/// from 3.12 on in `lv_tag`.
 pub const INT_DIGITS: u64 = 24;
+/// Bytes of a `digit`.
+pub const INT_DIGIT_BYTES: u64 = 4;
+/// Number of low bits of `lv_tag` that are flags (`NON_SIZE_BITS` in
+/// `Include/internal/pycore_long.h`).
+pub const INT_TAG_SHIFT: u32 = 3;
 
 /// Layout of one version.
 #[derive(Debug)]
@@ -255,21 +263,64 @@ pub const DEBUG_OFFSETS_COLLECTOR: [usize; 2] = [80, 88];
 /// Bytes read of that table.
 pub const DEBUG_OFFSETS_BYTES: usize = 96;
 
-/// Bits of a str's 32-bit state for interned strings. [`Release::kind_shift`] is the position of
-/// `kind` (three bits: bytes per character), followed by `compact` and `ascii`.
+/// Bits of a str's 32-bit state (`PyASCIIObject` in `Include/cpython/unicodeobject.h`) for interned
+/// strings.
 pub const INTERNED: u32 = 3;
+/// `kind` in that state, behind [`Release::kind_shift`] other bits: bytes per character.
+pub const STRING_KIND: u32 = 7;
+/// `compact` in that state, right behind `kind`.
+pub const STRING_COMPACT: u32 = 1 << 3;
+/// `ascii` in that state, right behind `compact`.
+pub const STRING_ASCII: u32 = 1 << 4;
 
 /// Form of a dict's keys (`Objects/dict-common.h`, from 3.11 on `pycore_dict.h`): a header,
 /// indices, entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keys {
-    /// `dk_size` at 8, `dk_usable` at 24, `dk_nentries` at 32, indices from 40 on; entries of 24
-    /// bytes.
+    /// With the number of places; their offsets are in [`sized_keys`].
     Sized,
-    /// `dk_log2_size`, `dk_log2_index_bytes` and `dk_kind` at 8, 9 and 10, `dk_usable` at 16,
-    /// `dk_nentries` at 24, indices from 32 on; entries of 24 bytes, or of 16 if all keys are
-    /// strings (kind 1 and 2).
+    /// With the logarithms of the number of places and of the bytes of the indices; their offsets
+    /// are in [`logged_keys`].
     Logged,
+}
+
+/// Bytes read of a dict's keys: the longer header.
+pub const KEYS_HEAD_BYTES: usize = 40;
+/// `dk_refcnt` in a dict's keys.
+pub const KEYS_REFERENCES: usize = 0;
+/// Bytes of an entry with its hash (`PyDictKeyEntry`).
+pub const DICT_ENTRY_BYTES: u64 = 24;
+/// Bytes of an entry whose key is a string (`PyDictUnicodeEntry`).
+pub const DICT_STRING_ENTRY_BYTES: u64 = 16;
+
+/// Offsets in [`Keys::Sized`].
+pub mod sized_keys {
+    /// `dk_size`: number of places.
+    pub const PLACES: usize = 8;
+    /// `dk_nentries`: number of entries written.
+    pub const WRITTEN: usize = 32;
+    /// `dk_indices`: end of the header.
+    pub const INDICES: u64 = 40;
+}
+
+/// Offsets in [`Keys::Logged`], and kinds.
+pub mod logged_keys {
+    /// `dk_log2_size`, a byte.
+    pub const LOG2_PLACES: usize = 8;
+    /// `dk_log2_index_bytes`, a byte.
+    pub const LOG2_INDEX_BYTES: usize = 9;
+    /// `dk_kind`, a byte.
+    pub const KIND: usize = 10;
+    /// `dk_usable`: number of entries left.
+    pub const LEFT: usize = 16;
+    /// `dk_nentries`: number of entries written.
+    pub const WRITTEN: usize = 24;
+    /// `dk_indices`: end of the header.
+    pub const INDICES: u64 = 32;
+    /// `DICT_KEYS_GENERAL`: keys may be any objects; in the other kinds all are strings.
+    pub const GENERAL: u8 = 0;
+    /// `DICT_KEYS_SPLIT`, the last kind: the values are in a table of each dict.
+    pub const SPLIT: u8 = 2;
 }
 
 /// A number in a structure.

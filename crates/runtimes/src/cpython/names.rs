@@ -1,6 +1,9 @@
 //! Names of types: module and class name. No other text of the target is output.
 
-use super::layout::{DICT_KEYS, Release, STRING_LENGTH, STRING_STATE, TYPE_DICT, TYPE_NAME, flags};
+use super::layout::{
+    DICT_KEYS, Release, STRING_ASCII, STRING_COMPACT, STRING_KIND, STRING_LENGTH, STRING_STATE, TYPE_DICT,
+    TYPE_NAME, flags,
+};
 use super::objects;
 use super::types::Type;
 use crate::batch::PageCache;
@@ -90,8 +93,10 @@ impl<'a> Names<'a> {
         let head: [u8; 40] = self.pages.array(at.checked_add(self.release.header_prefix_bytes)?)?;
         let length = usize::try_from(word_at(&head, STRING_LENGTH)?).ok()?;
         let state = half_word_at(&head, STRING_STATE)? >> self.release.kind_shift;
-        // One byte a character, compact, ASCII.
-        if state & 0x1f != 0x19 || length > MAX_NAME_BYTES {
+        // One byte a character, in its own block, ASCII.
+        let is_plain =
+            state & (STRING_KIND | STRING_COMPACT | STRING_ASCII) == 1 | STRING_COMPACT | STRING_ASCII;
+        if !is_plain || length > MAX_NAME_BYTES {
             return None;
         }
         let mut bytes = vec![0; length];

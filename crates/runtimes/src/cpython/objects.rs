@@ -3,9 +3,11 @@
 use super::data;
 use super::layout::{
     AHEAD_BYTES, BYTEARRAY_ALLOCATED, BYTEARRAY_BYTES, BYTES_DATA, DEQUE_BLOCK_BYTES, DEQUE_BLOCK_ITEMS,
-    DEQUE_INDEX, DEQUE_LEFT, DEQUE_LINK, DICT_KEYS, DICT_VALUES, INSTRUCTION_BYTES, INT_DIGITS, INTERNED,
-    Keys, LIST_ALLOCATED, LIST_ITEMS, LOCAL_REFERENCES, Release, SET_ENTRY_BYTES, SET_MASK, SET_SMALL_TABLE,
-    SET_TABLE, SHARED_REFERENCES, SHARED_SHIFT, SIZE, STRING_LENGTH, STRING_STATE, TYPE, flags,
+    DEQUE_INDEX, DEQUE_LEFT, DEQUE_LINK, DICT_ENTRY_BYTES, DICT_KEYS, DICT_STRING_ENTRY_BYTES, DICT_VALUES,
+    INSTRUCTION_BYTES, INT_DIGIT_BYTES, INT_DIGITS, INT_TAG_SHIFT, INTERNED, KEYS_HEAD_BYTES,
+    KEYS_REFERENCES, Keys, LIST_ALLOCATED, LIST_ITEMS, LOCAL_REFERENCES, Release, SET_ENTRY_BYTES, SET_MASK,
+    SET_SMALL_PLACES, SET_SMALL_TABLE, SET_TABLE, SHARED_REFERENCES, SHARED_SHIFT, SIZE, STRING_ASCII,
+    STRING_COMPACT, STRING_KIND, STRING_LENGTH, STRING_STATE, TYPE, flags, logged_keys, sized_keys,
 };
 use super::types::{Kind, Type, Types};
 use crate::batch::PageCache;
@@ -15,6 +17,10 @@ use strandline_process::memory::{half_word_at, word_at};
 const MAX_LOG2_PLACES: u8 = 40;
 /// Bytes read of an object to compute its size.
 pub const HEAD_BYTES: usize = 80;
+/// Bytes of a pointer.
+const POINTER_BYTES: u64 = 8;
+/// Unit of offsets of raw data.
+const RAW_UNIT_BYTES: u64 = 16;
 
 /// Bytes in front of an object in its block: none, the collector's links, or these and two more
 /// words.
@@ -35,32 +41,66 @@ pub fn is_guard(word: u64) -> bool {
     word >> 8 == FORBIDDEN
 }
 
+/// Bytes of the guard at the start of a block; 0 if there is none.
+fn guard_bytes(block: &[u8]) -> usize {
+    let has_guard = word_at(block, GUARD_BYTES as usize / 2).is_some_and(is_guard);
+    if has_guard { GUARD_BYTES as usize } else { 0 }
+}
+
+/// Whether a word may be `ob_refcnt`. A pointer is none; immortal objects have all lower bits set
+/// from 3.12 on, and flags in the highest bits from 3.14 on.
+pub fn is_reference_count(word: u64) -> bool {
+    word >> 32 & 0xffff == 0
+}
+
 /// An object, as recognized by the first bytes of its block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
     /// Number of its type.
-    pub of: u32,
+    pub type_number: u32,
     /// Whether it has no references: it is on a free list.
     pub is_dead: bool,
     /// Offset of the object in the block.
-    pub before: usize,
+    pub offset: usize,
 }
 
 /// Returns the object that a block holds; `None` if it holds none.
 #[inline]
 pub fn in_block(types: &mut Types<'_>, block: &[u8]) -> Option<Found> {
-    let guard = if word_at(block, 8).is_some_and(is_guard) { GUARD_BYTES as usize } else { 0 };
-    PREFIX_BYTES.into_iter().map(|before| guard + before).find_map(|before| {
-        let (references, of) = (word_at(block, before)?, word_at(block, before + TYPE as usize)?);
-        // A pointer is no reference count; immortal objects have all lower bits set from 3.12 on,
-        // and flags in the highest bits from 3.14 on.
-        if references >> 32 & 0xffff != 0 {
+    let guard = guard_bytes(block);
+    PREFIX_BYTES.into_iter().find_map(|prefix| {
+        let offset = guard + prefix;
+        let references = word_at(block, offset)?;
+        let type_address = word_at(block, offset + TYPE as usize)?;
+        if !is_reference_count(references) {
             return None;
         }
-        let of = types.number_at(of)?;
-        let is_one = types.all.get(of as usize)?.before == (before - guard) as u64;
-        is_one.then_some(Found { of, is_dead: references as u32 == 0, before })
+        let type_number = type_with_prefix(types, type_address, prefix)?;
+        Some(Found { type_number, is_dead: references as u32 == 0, offset })
     })
+}
+
+/// Like [`in_block`], for a block of a heap of objects in builds without a global lock. These have
+/// no collector's links, and count the references of the object's own thread and of other threads
+/// separately.
+pub fn in_heap_block(types: &mut Types<'_>, block: &[u8]) -> Option<Found> {
+    let guard = guard_bytes(block);
+    PREFIX_BYTES.into_iter().take(2).find_map(|prefix| {
+        let offset = guard + prefix;
+        let type_address = word_at(block, offset + AHEAD_BYTES as usize + TYPE as usize)?;
+        let type_number = type_with_prefix(types, type_address, prefix)?;
+        let local = half_word_at(block, offset + LOCAL_REFERENCES)?;
+        let shared = word_at(block, offset + SHARED_REFERENCES)? >> SHARED_SHIFT;
+        Some(Found { type_number, is_dead: local == 0 && shared == 0, offset })
+    })
+}
+
+/// Returns the number of the type at an address; `None` if there is none, or if its instances do
+/// not have so many bytes in front.
+#[inline]
+fn type_with_prefix(types: &mut Types<'_>, address: u64, prefix: usize) -> Option<u32> {
+    let number = types.number_at(address)?;
+    (types.all.get(number as usize)?.prefix_bytes == prefix as u64).then_some(number)
 }
 
 /// A table that belongs to one object, in its own block.
@@ -104,147 +144,209 @@ pub struct Size {
 }
 
 impl Size {
+    /// Size of an object without tables.
+    fn of_bytes(bytes: u64) -> Self {
+        Self { block: bytes, reported: bytes, ..Self::default() }
+    }
+
     /// Size of an instance of a type without `ob_size`, or whose `ob_size` counts something else.
     pub fn plain(of: &Type) -> Self {
-        let bytes = of.basic_bytes + of.before;
-        Self { block: bytes, reported: bytes, ..Self::default() }
+        Self::of_bytes(of.basic_bytes + of.prefix_bytes)
+    }
+
+    /// Adds a table that `sys.getsizeof` does not report, unless it is empty.
+    fn add_table(&mut self, table: Table) {
+        let free = self.tables.iter_mut().find(|table| table.is_none());
+        if let Some(free) = free.filter(|_| table.address != 0 && table.bytes > 0) {
+            *free = Some(Table { used: table.used.min(table.bytes), ..table });
+        }
+    }
+
+    /// Adds a table that `sys.getsizeof` reports, unless it is empty.
+    fn add_reported_table(&mut self, table: Table) {
+        self.add_reported(if table.address == 0 { 0 } else { table.bytes });
+        self.add_table(table);
+    }
+
+    fn add_reported(&mut self, bytes: u64) {
+        self.reported = self.reported.saturating_add(bytes);
     }
 }
 
-/// Like [`in_block`], for a block of a heap of objects in builds without a global lock. These have
-/// no collector's links, and count the references of the object's own thread and of other threads
-/// separately.
-pub fn in_heap_block(types: &mut Types<'_>, block: &[u8]) -> Option<Found> {
-    let guard = if word_at(block, 8).is_some_and(is_guard) { GUARD_BYTES as usize } else { 0 };
-    PREFIX_BYTES.into_iter().take(2).map(|before| guard + before).find_map(|before| {
-        let of = types.number_at(word_at(block, before + AHEAD_BYTES as usize + TYPE as usize)?)?;
-        let is_one = types.all.get(of as usize)?.before == (before - guard) as u64;
-        let local = half_word_at(block, before + LOCAL_REFERENCES)?;
-        let shared = word_at(block, before + SHARED_REFERENCES)? >> SHARED_SHIFT;
-        is_one.then_some(Found { of, is_dead: local == 0 && shared == 0, before })
-    })
+/// The word at an offset in the first bytes of an object; 0 past their end.
+fn word(head: &[u8], offset: usize) -> u64 {
+    word_at(head, offset).unwrap_or(0)
+}
+
+/// Number of items of an object; 0 if those of its type have none.
+fn item_count(of: &Type, head: &[u8]) -> u64 {
+    if of.item_bytes > 0 { word(head, SIZE).cast_signed().unsigned_abs() } else { 0 }
 }
 
 /// Computes the size of the object that begins with `head`.
 pub fn size(pages: &mut PageCache<'_>, release: &Release, of: &Type, head: &[u8]) -> Size {
-    let word = |offset: usize| word_at(head, offset).unwrap_or(0);
-    let items = if of.item_bytes > 0 { (word(SIZE) as i64).unsigned_abs() } else { 0 };
-    let plain = of.basic_bytes.saturating_add(items.saturating_mul(of.item_bytes));
-    let mut size = Size { block: plain, reported: plain, ..Size::default() };
-    let mut add = |table: Table, is_reported: bool| {
-        if table.address != 0 && table.bytes > 0 {
-            let free = size.tables.iter_mut().find(|table| table.is_none());
-            let used = table.used.min(table.bytes);
-            free.into_iter().for_each(|free| *free = Some(Table { used, ..table }));
-            size.reported = size.reported.saturating_add(if is_reported { table.bytes } else { 0 });
-        }
-    };
+    let item_bytes = item_count(of, head).saturating_mul(of.item_bytes);
+    let mut size = Size::of_bytes(of.basic_bytes.saturating_add(item_bytes));
     match of.kind {
         Kind::Plain | Kind::Module | Kind::Weak => {}
         Kind::Array | Kind::NumpyArray | Kind::Buffered | Kind::CData => {
-            size.tables[0] =
-                data::owned_data(pages, release, of.kind, head).map(|of| Table { is_data: true, ..of });
+            let data = data::owned_data(pages, release, of.kind, head);
+            size.tables[0] = data.map(|data| Table { is_data: true, ..data });
         }
-        Kind::Deque => {
-            let places = word(DEQUE_INDEX).saturating_add(items.max(word(SIZE)));
-            let blocks = places.div_ceil(DEQUE_BLOCK_ITEMS).saturating_mul(DEQUE_BLOCK_BYTES);
-            size.reported = size.reported.saturating_add(blocks);
-            let first = Table::new(word(DEQUE_LEFT), DEQUE_BLOCK_BYTES, DEQUE_BLOCK_BYTES);
-            size.tables[0] = Some(Table { link: Some(DEQUE_LINK), ..first });
-        }
-        Kind::Generator => (size.block, size.reported) = (of.basic_bytes, of.basic_bytes),
-        Kind::Int => {
-            // A subclass of int has more fields behind.
-            let digits = if release.has_int_tags { (word(SIZE) >> 3).max(1) } else { items };
-            size.reported =
-                (INT_DIGITS + release.header_prefix_bytes).saturating_add(digits.saturating_mul(4));
-            size.block = size.reported.max(of.basic_bytes);
-        }
-        Kind::String => {
-            let text = string(release, head);
-            size.reported = text.own_bytes.saturating_add(text.other.map_or(0, |table| table.bytes));
-            // A subclass of str has more fields behind.
-            size.block = text.own_bytes.max(of.basic_bytes);
-            size.tables[0] = text.other;
-        }
-        Kind::List => {
-            list_table(release, head).into_iter().for_each(|table| add(table, false));
-            let room = word(LIST_ALLOCATED).saturating_mul(8);
-            size.reported = size.reported.saturating_add(if word(LIST_ITEMS) == 0 { 0 } else { room });
-        }
-        Kind::Set => {
-            let bytes = word(SET_MASK).saturating_add(1).saturating_mul(SET_ENTRY_BYTES);
-            // A small set contains its table.
-            let is_small = word(SET_MASK) < 8 && of.basic_bytes >= SET_SMALL_TABLE;
-            add(Table::new(if is_small { 0 } else { word(SET_TABLE) }, bytes, bytes), true);
-        }
-        Kind::ByteArray => add(Table::new(word(BYTEARRAY_BYTES), word(BYTEARRAY_ALLOCATED), 0), true),
-        Kind::Dict => {
-            if let Some(keys) = keys(pages, release, word(DICT_KEYS)) {
-                let values = keys.usable.saturating_mul(8);
-                add(Table::new(word(DICT_KEYS), keys.bytes, keys.bytes), !keys.is_shared);
-                add(Table::new(word(DICT_VALUES), values, values), true);
-            }
-        }
+        Kind::Generator => size = Size::of_bytes(of.basic_bytes),
         Kind::Class => size.block = size.block.max(release.class_bytes),
+        Kind::Int => size = int_size(release, of, head),
+        Kind::String => size = string_size(release, of, head),
+        Kind::List => add_list_items(&mut size, release, head),
+        Kind::Deque => add_deque_blocks(&mut size, head),
+        Kind::Set => add_set_table(&mut size, of, head),
+        Kind::ByteArray => {
+            let bytes = word(head, BYTEARRAY_ALLOCATED);
+            size.add_reported_table(Table::new(word(head, BYTEARRAY_BYTES), bytes, 0));
+        }
+        Kind::Dict => add_dict_tables(&mut size, pages, release, head),
     }
-    size.block = size.block.saturating_add(of.before);
-    size.reported = size.reported.saturating_add(of.before);
+    size.block = size.block.saturating_add(of.prefix_bytes);
+    size.add_reported(of.prefix_bytes);
     size
+}
+
+fn int_size(release: &Release, of: &Type, head: &[u8]) -> Size {
+    // `int.__sizeof__` counts at least one digit from 3.12 on.
+    let digits =
+        if release.has_int_tags { (word(head, SIZE) >> INT_TAG_SHIFT).max(1) } else { item_count(of, head) };
+    let before = INT_DIGITS + release.header_prefix_bytes;
+    let bytes = before.saturating_add(digits.saturating_mul(INT_DIGIT_BYTES));
+    // A subclass of int has more fields behind.
+    Size { block: bytes.max(of.basic_bytes), ..Size::of_bytes(bytes) }
+}
+
+fn string_size(release: &Release, of: &Type, head: &[u8]) -> Size {
+    let Text { own_bytes, other } = string(release, head);
+    Size {
+        // A subclass of str has more fields behind.
+        block: own_bytes.max(of.basic_bytes),
+        reported: own_bytes.saturating_add(other.map_or(0, |table| table.bytes)),
+        tables: [other, None],
+    }
+}
+
+fn add_list_items(size: &mut Size, release: &Release, head: &[u8]) {
+    if let Some(table) = list_table(release, head) {
+        size.add_table(table);
+    }
+    // `list.__sizeof__` leaves out the header of the block of items.
+    if word(head, LIST_ITEMS) != 0 {
+        size.add_reported(word(head, LIST_ALLOCATED).saturating_mul(POINTER_BYTES));
+    }
+}
+
+fn add_deque_blocks(size: &mut Size, head: &[u8]) {
+    let places = word(head, DEQUE_INDEX).saturating_add(word(head, SIZE));
+    size.add_reported(places.div_ceil(DEQUE_BLOCK_ITEMS).saturating_mul(DEQUE_BLOCK_BYTES));
+    let first = Table::new(word(head, DEQUE_LEFT), DEQUE_BLOCK_BYTES, DEQUE_BLOCK_BYTES);
+    size.tables[0] = Some(Table { link: Some(DEQUE_LINK), ..first });
+}
+
+fn add_set_table(size: &mut Size, of: &Type, head: &[u8]) {
+    let mask = word(head, SET_MASK);
+    // A small set contains its table.
+    let is_small = mask < SET_SMALL_PLACES && of.basic_bytes >= SET_SMALL_TABLE;
+    if !is_small {
+        let bytes = mask.saturating_add(1).saturating_mul(SET_ENTRY_BYTES);
+        size.add_reported_table(Table::new(word(head, SET_TABLE), bytes, bytes));
+    }
+}
+
+fn add_dict_tables(size: &mut Size, pages: &mut PageCache<'_>, release: &Release, head: &[u8]) {
+    let address = word(head, DICT_KEYS);
+    let Some(keys) = keys(pages, release, address) else { return };
+    let table = Table::new(address, keys.bytes, keys.bytes);
+    if keys.is_shared {
+        size.add_table(table);
+    } else {
+        size.add_reported_table(table);
+    }
+    let values_bytes = keys.usable.saturating_mul(POINTER_BYTES);
+    size.add_reported_table(Table::new(word(head, DICT_VALUES), values_bytes, values_bytes));
 }
 
 /// The table of a list: its items, in a block that begins with a header; `None` without room.
 fn list_table(release: &Release, head: &[u8]) -> Option<Table> {
     let before = release.list_header_bytes;
-    let bytes = |offset: usize| Some(word_at(head, offset)?.saturating_mul(8));
+    let bytes = |offset: usize| Some(word_at(head, offset)?.saturating_mul(POINTER_BYTES));
     let room = bytes(LIST_ALLOCATED).filter(|&room| room > 0)?.saturating_add(before);
     let used = bytes(SIZE)?.saturating_add(before);
     Some(Table::new(word_at(head, LIST_ITEMS)?.saturating_sub(before), room, used))
 }
 
+/// State of a str.
+#[derive(Clone, Copy, Debug, Default)]
+struct StringState {
+    character_bytes: u64,
+    /// Whether its characters are in its own block.
+    is_compact: bool,
+    is_ascii: bool,
+}
+
+impl StringState {
+    fn read(release: &Release, head: &[u8]) -> Option<Self> {
+        let state = half_word_at(head, STRING_STATE)? >> release.kind_shift;
+        Some(Self {
+            character_bytes: u64::from(state & STRING_KIND),
+            is_compact: state & STRING_COMPACT != 0,
+            is_ascii: state & STRING_ASCII != 0,
+        })
+    }
+}
+
 /// Memory of a str.
 struct Text {
+    /// Bytes of its own block, without prefix.
     own_bytes: u64,
+    /// Its characters in another block, or its UTF-8 form.
     other: Option<Table>,
 }
 
 fn string(release: &Release, head: &[u8]) -> Text {
-    let word = |offset: usize| word_at(head, offset).unwrap_or(0);
-    let state = half_word_at(head, STRING_STATE).unwrap_or(0) >> release.kind_shift;
-    let (character, is_compact, is_ascii) = (u64::from(state & 7), state & 8 != 0, state & 16 != 0);
+    let StringState { character_bytes, is_compact, is_ascii } =
+        StringState::read(release, head).unwrap_or_default();
     let [ascii, compact, whole] = release.string_bytes;
-    let bytes = word(STRING_LENGTH).saturating_add(1).saturating_mul(character);
-    let own_bytes = match (is_compact, is_ascii) {
-        (true, true) => ascii.saturating_add(bytes),
-        (true, false) => compact.saturating_add(bytes),
-        (false, _) => whole,
-    };
+    let characters_bytes = word(head, STRING_LENGTH).saturating_add(1).saturating_mul(character_bytes);
+    // `utf8_length` precedes `utf8`.
+    let utf8_offset = release.utf8 - release.header_prefix_bytes as usize;
+    let utf8_bytes = word(head, utf8_offset - 8).saturating_add(1);
     // A `PyCompactUnicodeObject` without inline characters is followed by a pointer to them.
-    let (data, utf8) = (
-        (compact - release.header_prefix_bytes) as usize,
-        release.utf8 - release.header_prefix_bytes as usize,
-    );
-    let other = if is_compact { (!is_ascii).then(|| word(utf8)) } else { Some(word(data)) };
-    let other_bytes = if is_compact { word(utf8 - 8).saturating_add(1) } else { bytes };
-    let other = other.filter(|&address| address != 0);
-    Text { own_bytes, other: other.map(|address| Table::new(address, other_bytes, 0)) }
+    let data_offset = (compact - release.header_prefix_bytes) as usize;
+    let (own_bytes, other) = match (is_compact, is_ascii) {
+        (true, true) => (ascii.saturating_add(characters_bytes), None),
+        (true, false) => {
+            let utf8 = Table::new(word(head, utf8_offset), utf8_bytes, 0);
+            (compact.saturating_add(characters_bytes), Some(utf8))
+        }
+        (false, _) => (whole, Some(Table::new(word(head, data_offset), characters_bytes, 0))),
+    };
+    Text { own_bytes, other: other.filter(|table| table.address != 0) }
 }
 
 /// Returns the offset, with the bytes ahead of the object, of its characters, digits or
-/// instructions, rounded to 16 bytes; behind it there are no pointers. It is rounded down only if
-/// the bytes before hold no pointer either. Instructions contain inline caches, which hold no
-/// references.
+/// instructions, rounded to [`RAW_UNIT_BYTES`]; behind it there are no pointers. It is rounded down
+/// only if the bytes before hold no pointer either. Instructions contain inline caches, which hold
+/// no references.
 pub fn raw_data_offset(release: &Release, of: &Type, head: &[u8]) -> Option<u64> {
-    let state = half_word_at(head, STRING_STATE)? >> release.kind_shift;
+    let state = StringState::read(release, head)?;
     let [ascii, compact, _] = release.string_bytes;
-    match (of.kind, state >> 3 & 3) {
-        (Kind::String, 3) => Some(ascii & !15),
+    let rounded_down = |offset: u64| offset / RAW_UNIT_BYTES * RAW_UNIT_BYTES;
+    match of.kind {
+        Kind::String if state.is_compact && state.is_ascii => Some(rounded_down(ascii)),
         // The pointer to its UTF-8 form is right before.
-        (Kind::String, 1) => Some(compact.next_multiple_of(16)),
-        (Kind::Plain, _) if of.flags & flags::BYTES != 0 => Some(release.header_prefix_bytes + BYTES_DATA),
-        (Kind::Plain, _) if of.item_bytes == INSTRUCTION_BYTES => Some(of.basic_bytes.next_multiple_of(16)),
+        Kind::String if state.is_compact => Some(compact.next_multiple_of(RAW_UNIT_BYTES)),
+        Kind::Plain if of.flags & flags::BYTES != 0 => Some(release.header_prefix_bytes + BYTES_DATA),
+        Kind::Plain if of.item_bytes == INSTRUCTION_BYTES => {
+            Some(of.basic_bytes.next_multiple_of(RAW_UNIT_BYTES))
+        }
         // The upper half of a stale pointer may follow a digit.
-        (Kind::Int, _) => Some((INT_DIGITS + release.header_prefix_bytes) & !15),
+        Kind::Int => Some(rounded_down(INT_DIGITS + release.header_prefix_bytes)),
         _ => None,
     }
 }
@@ -281,42 +383,83 @@ pub struct KeyTable {
     pub entry_bytes: u64,
 }
 
+/// What the header of a dict's keys states.
+struct KeysHeader {
+    /// Offset of the indices, which end the header.
+    indices: u64,
+    /// Bytes of the indices; the entries follow.
+    index_bytes: u64,
+    /// Number of indices.
+    places: u64,
+    /// Number of entries written.
+    written: u64,
+    /// Bytes per entry.
+    entry_bytes: u64,
+    /// Number of entries left, if dicts share the keys.
+    shared_left: Option<u64>,
+}
+
+impl KeysHeader {
+    /// Parses the first bytes of a dict's keys; `None` if they are none.
+    fn new(form: Keys, head: &[u8; KEYS_HEAD_BYTES]) -> Option<Self> {
+        match form {
+            Keys::Sized => {
+                let places = word(head, sized_keys::PLACES);
+                // `DK_IXSIZE` in Objects/dictobject.c.
+                let bytes_per_index = match places {
+                    0..=0xff => 1,
+                    0x100..=0xffff => 2,
+                    0x1_0000..=0xffff_ffff => 4,
+                    _ => 8,
+                };
+                Some(Self {
+                    indices: sized_keys::INDICES,
+                    index_bytes: places.checked_mul(bytes_per_index)?,
+                    places,
+                    written: word(head, sized_keys::WRITTEN),
+                    entry_bytes: DICT_ENTRY_BYTES,
+                    shared_left: None,
+                })
+            }
+            Keys::Logged => {
+                let log2_places = head[logged_keys::LOG2_PLACES];
+                let log2_index_bytes = head[logged_keys::LOG2_INDEX_BYTES];
+                let kind = head[logged_keys::KIND];
+                let is_known = log2_places <= MAX_LOG2_PLACES
+                    && log2_index_bytes <= MAX_LOG2_PLACES + 3
+                    && kind <= logged_keys::SPLIT;
+                let has_hashes = kind == logged_keys::GENERAL;
+                let is_split = kind == logged_keys::SPLIT;
+                is_known.then(|| Self {
+                    indices: logged_keys::INDICES,
+                    index_bytes: 1 << log2_index_bytes,
+                    places: 1 << log2_places,
+                    written: word(head, logged_keys::WRITTEN),
+                    entry_bytes: if has_hashes { DICT_ENTRY_BYTES } else { DICT_STRING_ENTRY_BYTES },
+                    shared_left: is_split.then(|| word(head, logged_keys::LEFT)),
+                })
+            }
+        }
+    }
+}
+
 /// Reads the keys of a dict.
 pub fn keys(pages: &mut PageCache<'_>, release: &Release, address: u64) -> Option<KeyTable> {
     if address == 0 || !address.is_multiple_of(8) {
         return None;
     }
-    let head: [u8; 40] = pages.array(address)?;
-    let word = |offset: usize| word_at(&head, offset).unwrap_or(0);
-    let mut is_split = false;
-    let (header, index_bytes, places, written, entry_bytes) = match release.keys {
-        Keys::Sized => {
-            let places = word(8);
-            let each = match places {
-                0..=0xff => 1,
-                0x100..=0xffff => 2,
-                0x1_0000..=0xffff_ffff => 4,
-                _ => 8,
-            };
-            (40, places.checked_mul(each)?, places, word(32), 24)
-        }
-        Keys::Logged => {
-            let [log2_places, log2_bytes, kind] = [head[8], head[9], head[10]];
-            is_split = kind == 2;
-            if log2_places > MAX_LOG2_PLACES || log2_bytes > MAX_LOG2_PLACES + 3 || kind > 2 {
-                return None;
-            }
-            (32, 1 << log2_bytes, 1 << log2_places, word(24), if kind == 0 { 24 } else { 16 })
-        }
-    };
+    let head: [u8; KEYS_HEAD_BYTES] = pages.array(address)?;
+    let header = KeysHeader::new(release.keys, &head)?;
+    let KeysHeader { indices, index_bytes, places, written, entry_bytes, shared_left } = header;
     // `USABLE_FRACTION`. Tables have at least 8 places; all empty dicts share one.
     let usable = places.checked_mul(2)? / 3;
     if !places.is_power_of_two() || places >> MAX_LOG2_PLACES != 0 || written > usable {
         return None;
     }
-    let entries = address.checked_add(header)?.checked_add(index_bytes)?;
-    let bytes = header.checked_add(index_bytes)?.checked_add(usable.checked_mul(entry_bytes)?)?;
+    let entries = address.checked_add(indices)?.checked_add(index_bytes)?;
+    let bytes = indices.checked_add(index_bytes)?.checked_add(usable.checked_mul(entry_bytes)?)?;
     // `shared_keys_usable_size`: shared keys have room for at most 30 entries.
-    let usable = if is_split { word(16).saturating_add(written).min(usable) } else { usable };
-    Some(KeyTable { bytes, usable, is_shared: word(0) != 1, entries, written, entry_bytes })
+    let usable = shared_left.map_or(usable, |left| left.saturating_add(written).min(usable));
+    let is_shared = word(&head, KEYS_REFERENCES) != 1;
+    Some(KeyTable { bytes, usable, is_shared, entries, written, entry_bytes })
 }

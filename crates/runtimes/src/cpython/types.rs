@@ -75,7 +75,7 @@ pub struct Type {
     /// Bytes of an item; 0 if instances have none.
     pub item_bytes: u64,
     /// Bytes in front of an instance in its block (`_PyType_PreHeaderSize`).
-    pub before: u64,
+    pub prefix_bytes: u64,
 }
 
 /// All types found.
@@ -141,9 +141,9 @@ impl<'a> Types<'a> {
         }
         let two_more = if of & self.release.extra_prefix_flags != 0 { 16 } else { 0 };
         let has_links = of & flags::HAVE_GC != 0 && self.release.has_links();
-        let before = two_more + if has_links { GC_HEAD_BYTES } else { 0 };
+        let prefix_bytes = two_more + if has_links { GC_HEAD_BYTES } else { 0 };
         let kind = self.kind(address, of);
-        Some(Type { address, kind, flags: of, basic_bytes, item_bytes, before })
+        Some(Type { address, kind, flags: of, basic_bytes, item_bytes, prefix_bytes })
     }
 
     /// Whether instances of the type at `address` are types: the chain of its types ends in one

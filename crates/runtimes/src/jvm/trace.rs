@@ -104,10 +104,7 @@ pub fn live(
         classes: Classes::new(*view, headers),
         shapes: Shapes::new(*view, oops, weak),
         oops,
-        places: &places,
-        marks,
-        unscanned: starts,
-        dirty,
+        marking: Marking { places: &places, marks, unscanned: starts, dirty },
         window: Window {
             memory: view.memory,
             bytes: ReadBuffer::new(WINDOW_BYTES),
@@ -121,23 +118,57 @@ pub fn live(
         deadline: context.deadline,
         objects: 0,
     };
-    roots.certain(&mut |word| trace.mark(word));
+    roots.certain(&mut |word| trace.marking.mark(word));
     // Objects from the class data archive are never collected.
     for area in heap.areas.iter().filter(|area| area.kind == Kind::Archive) {
         for (count, address) in (area.start..area.top).step_by(places.granule() as usize).enumerate() {
             if count.is_multiple_of(PLACES_PER_BLOCK as usize) {
                 trace.in_time()?;
             }
-            trace.mark(address);
+            trace.marking.mark(address);
         }
     }
     trace.run()?;
     let certain = Certain { bytes: trace.bytes, of_areas: trace.areas.bytes.clone() };
-    roots.conservative(&mut |word| trace.mark(word))?;
+    roots.conservative(&mut |word| trace.marking.mark(word))?;
     trace.run()?;
     let types = types(std::iter::once(&trace.classes));
-    let (marks, dead, bytes, of_areas) = (trace.marks, trace.unscanned, trace.bytes, trace.areas.bytes);
+    let Marking { marks, unscanned: dead, .. } = trace.marking;
+    let (bytes, of_areas) = (trace.bytes, trace.areas.bytes);
     Some(Live { marks, dead, places, bytes, of_areas, certain, types })
+}
+
+/// Which objects are marked, and which of them are scanned.
+struct Marking<'a> {
+    places: &'a HeapIndex,
+    /// Objects that a root or a scanned object refers to.
+    marks: Bitmap,
+    /// Objects not yet scanned; at the end, the dead ones.
+    unscanned: Bitmap,
+    /// Blocks in which objects were marked since the last pass.
+    dirty: Vec<bool>,
+}
+
+impl Marking<'_> {
+    /// Marks the object at an address, if an unscanned one begins there. Null references are
+    /// frequent, so they are not looked up.
+    #[inline]
+    fn mark(&mut self, address: u64) {
+        if address != 0
+            && let Some(place) = self.places.index_of(address)
+            && self.unscanned.has(place)
+            && self.marks.set(place)
+            && let Some(dirty) = self.dirty.get_mut((place / PLACES_PER_BLOCK) as usize)
+        {
+            *dirty = true;
+        }
+    }
+
+    /// Marked and unscanned ones of 64 objects, as bits; `index` is the number of the first one's
+    /// place divided by 64.
+    fn pending(&self, index: u64) -> u64 {
+        self.marks.word(index) & self.unscanned.word(index)
+    }
 }
 
 struct Trace<'a> {
@@ -145,13 +176,9 @@ struct Trace<'a> {
     classes: Classes<'a>,
     shapes: Shapes<'a>,
     oops: OopFormat,
-    places: &'a HeapIndex,
-    marks: Bitmap,
-    /// Objects not yet scanned; at the end, the dead ones.
-    unscanned: Bitmap,
-    /// Blocks in which objects were marked since the last pass.
-    dirty: Vec<bool>,
+    marking: Marking<'a>,
     window: Window<'a>,
+    /// Bytes of the objects scanned.
     bytes: u64,
     areas: Areas<'a>,
     /// Whether something could not be read: it may hold references.
@@ -162,27 +189,16 @@ struct Trace<'a> {
 }
 
 impl Trace<'_> {
-    /// Marks the object at an address, if an unscanned one begins there.
-    fn mark(&mut self, address: u64) {
-        if let Some(place) = self.places.index_of(address)
-            && self.unscanned.has(place)
-            && self.marks.set(place)
-            && let Some(dirty) = self.dirty.get_mut((place / PLACES_PER_BLOCK) as usize)
-        {
-            *dirty = true;
-        }
-    }
-
     /// Goes over the heap until no block has marked objects to scan.
     fn run(&mut self) -> Option<()> {
-        let blocks = self.dirty.len();
+        let blocks = self.marking.dirty.len();
         let mut is_forward = true;
-        while self.dirty.contains(&true) {
+        while self.marking.dirty.contains(&true) {
             for step in 0..blocks {
                 let block = if is_forward { step } else { blocks - 1 - step };
-                if self.dirty[block] {
+                if self.marking.dirty[block] {
                     self.in_time()?;
-                    self.block(block);
+                    self.scan_block(block);
                     if self.has_failed {
                         return None;
                     }
@@ -198,29 +214,29 @@ impl Trace<'_> {
     }
 
     /// Scans all marked objects in a block, including those marked meanwhile.
-    fn block(&mut self, block: usize) {
+    fn scan_block(&mut self, block: usize) {
         const WORDS: u64 = PLACES_PER_BLOCK / 64;
         let first = block as u64 * PLACES_PER_BLOCK;
         // The block may go on in another part of the heap, far away: that is read on demand.
-        self.window.block = self.places.some_from(first, PLACES_PER_BLOCK).unwrap_or_default();
+        self.window.block = self.marking.places.some_from(first, PLACES_PER_BLOCK).unwrap_or_default();
         // A linked list may run up or down.
         let mut is_upward = true;
         loop {
-            self.dirty[block] = false;
+            self.marking.dirty[block] = false;
             for step in 0..WORDS {
                 let word = first / 64 + if is_upward { step } else { WORDS - 1 - step };
-                let mut pending = self.marks.word(word) & self.unscanned.word(word);
+                let mut pending = self.marking.pending(word);
                 while pending != 0 {
                     let place = word * 64 + u64::from(pending.trailing_zeros());
-                    self.unscanned.clear(place);
-                    self.has_failed |= self.object(place).is_none();
+                    self.marking.unscanned.clear(place);
+                    self.has_failed |= self.scan_object(place).is_none();
                     if self.has_failed {
                         return;
                     }
-                    pending = self.marks.word(word) & self.unscanned.word(word);
+                    pending = self.marking.pending(word);
                 }
             }
-            if !self.dirty[block] {
+            if !self.marking.dirty[block] {
                 return;
             }
             is_upward = !is_upward;
@@ -229,12 +245,12 @@ impl Trace<'_> {
 
     /// Scans an object: marks everything that it refers to. `None` if not all of it could be read,
     /// or not in time.
-    fn object(&mut self, place: u64) -> Option<()> {
+    fn scan_object(&mut self, place: u64) -> Option<()> {
         self.objects = self.objects.wrapping_add(1);
         if self.objects.is_multiple_of(OBJECTS_AT_ONCE) {
             self.in_time()?;
         }
-        let AddressRange { start: address, end } = self.places.rest_from(place)?;
+        let AddressRange { start: address, end } = self.marking.places.rest_from(place)?;
         let mut head = [0; HEAD_BYTES];
         let most = usize::try_from(end - address).ok()?.min(HEAD_BYTES);
         let bytes = self.window.bytes_at(address, most)?;
@@ -245,22 +261,16 @@ impl Trace<'_> {
         self.bytes += size;
         self.areas.add(address, size);
         let shape = Rc::clone(self.shapes.of(&self.classes, class)?);
-        let of = self.oops.bytes;
-        let is_inside = |at: u64, count: u64| at.checked_add(count.checked_mul(of)?).filter(|&to| to <= size);
+        let object = AddressRange::sized(address, size);
         for &OopRun { offset, count } in &shape.runs {
-            is_inside(offset, count)?;
-            self.references(address + offset, count)?;
+            self.references(object, offset, count)?;
         }
         if let Some(elements) = shape.elements {
-            let count = self.classes.length(&head);
-            let end = elements.checked_add(count.checked_mul(self.oops.bytes)?);
-            end.filter(|&end| end <= size)?;
-            self.references(address + elements, count)?;
+            self.references(object, elements, self.classes.length(&head))?;
         }
         if let Some(StaticFields { count_at, first }) = shape.statics {
             let count = u64::from(self.view.half_word(address.checked_add(count_at)?)?);
-            first.checked_add(count.checked_mul(self.oops.bytes)?).filter(|&end| end <= size)?;
-            self.references(address + first, count)?;
+            self.references(object, first, count)?;
         }
         if let Some(first) = shape.frames {
             self.words(address.checked_add(first)?, address + size)?;
@@ -277,33 +287,28 @@ impl Trace<'_> {
         Some(())
     }
 
-    /// Marks the objects that `count` references at `at` refer to.
-    fn references(&mut self, at: u64, count: u64) -> Option<()> {
-        self.references_as(self.oops, at, count)
+    /// Marks the objects that `count` references at an offset of an object refer to; `None` if they
+    /// end behind it.
+    fn references(&mut self, object: AddressRange, offset: u64, count: u64) -> Option<()> {
+        offset.checked_add(count.checked_mul(self.oops.bytes)?).filter(|&end| end <= object.len())?;
+        self.references_as(self.oops, object.start + offset, count)
     }
 
+    /// Marks the objects that `count` references of this format at `at` refer to.
     fn references_as(&mut self, oops: OopFormat, at: u64, count: u64) -> Option<()> {
         let (mut at, end) = (at, at.checked_add(count.checked_mul(oops.bytes)?)?);
         while at < end {
             let bytes = (end - at).min(RUN_BYTES);
             let window = self.window.bytes_at(at, bytes as usize)?;
-            let (places, left, marks, dirty) = (self.places, &self.unscanned, &self.marks, &mut self.dirty);
-            let mut mark = |word: u64| {
-                if word != 0
-                    && let Some(place) = places.index_of(word)
-                    && left.has(place)
-                    && marks.set(place)
-                    && let Some(dirty) = dirty.get_mut((place / PLACES_PER_BLOCK) as usize)
-                {
-                    *dirty = true;
-                }
-            };
+            let marking = &mut self.marking;
             match oops.bytes {
                 4 => {
                     let narrow = window.as_chunks::<4>().0.iter();
-                    narrow.for_each(|narrow| mark(oops.wide(u32::from_le_bytes(*narrow))));
+                    narrow.for_each(|narrow| marking.mark(oops.wide(u32::from_le_bytes(*narrow))));
                 }
-                _ => window.as_chunks::<8>().0.iter().for_each(|word| mark(u64::from_le_bytes(*word))),
+                _ => {
+                    window.as_chunks::<8>().0.iter().for_each(|word| marking.mark(u64::from_le_bytes(*word)))
+                }
             }
             at += bytes;
             if bytes == RUN_BYTES {
