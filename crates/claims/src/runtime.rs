@@ -180,7 +180,7 @@ impl<'a> Context<'a> {
         memory: &'a dyn Memory,
         process: &'a Process,
         space: &'a AddressSpace,
-        resident: Resident<'a>,
+        resident: FindPageRuns<'a>,
     ) -> Self {
         static NO_RUNS: fn(AddressRange) -> Vec<AddressRange> = |_| Vec::new();
         static NO_RANGES: RangeSet = RangeSet::EMPTY;

@@ -312,18 +312,18 @@ mod tests {
 
     #[test]
     fn small_files_are_summed_by_folder_or_by_what_they_are() {
-        let name = |path, is_deleted| FileName { path, is_deleted };
+        let file = |path, is_deleted, bytes| NamedBytes { name: FileName { path, is_deleted }, bytes };
         let files = [
-            (name("/memfd:a", true), 1),
-            (name("/SYSV00000000", true), 20),
-            (name("/memfd:b", true), 3),
-            (name("/memfd:kept", false), 100),
-            (name("/dev/zero", true), 2000),
-            (name("/srv/x", true), 30_000),
-            (name("/srv/y", false), 10_000),
+            file("/memfd:a", true, 1),
+            file("/SYSV00000000", true, 20),
+            file("/memfd:b", true, 3),
+            file("/memfd:kept", false, 100),
+            file("/dev/zero", true, 2000),
+            file("/srv/x", true, 30_000),
+            file("/srv/y", false, 10_000),
         ];
         let mut rows = Vec::new();
-        assert_eq!(of_folders(&mut rows, &parts::SHMEM, &files), 0);
+        assert_eq!(add_folder_rows(&mut rows, &parts::SHMEM, &files), 0);
         let seen: Vec<_> = rows.iter().map(|row| (&*row.holder, row.file.as_deref(), row.bytes)).collect();
         let expected = [
             ("2 small files in /srv/", Some("/srv/"), 40_000),
