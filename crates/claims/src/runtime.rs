@@ -299,8 +299,8 @@ pub struct Variable {
 pub struct ObjectTypes {
     names: Vec<String>,
     numbers: HashMap<String, u16>,
-    /// Address and number of the type in one word, in address order once sorted.
-    objects: Vec<u64>,
+    /// Lists of address and number of the type in one word, each in address order once sorted.
+    lists: Vec<Vec<u64>>,
 }
 
 /// Low bits of a word with a type, and what an address is shifted by: objects are aligned to 8.
@@ -322,34 +322,51 @@ impl ObjectTypes {
         next
     }
 
-    /// Adds an object.
+    /// Adds an object. If memory is short, its type stays unknown.
     pub fn push(&mut self, address: u64, number: u16) {
-        self.objects.push(address >> ALIGNMENT_BITS << TYPE_BITS | u64::from(number));
+        if self.lists.is_empty() {
+            self.lists.push(Vec::new());
+        }
+        if let Some(list) = self.lists.last_mut()
+            && list.try_reserve(1).is_ok()
+        {
+            list.push(address >> ALIGNMENT_BITS << TYPE_BITS | u64::from(number));
+        }
     }
 
-    /// Adds the objects of `other`, whose types have the numbers of `number_here` here.
-    pub fn add(&mut self, other: Self, number_here: impl Fn(u16) -> u16) {
-        let renumbered =
-            |object: u64| object >> TYPE_BITS << TYPE_BITS | u64::from(number_here(object as u16));
-        self.objects.extend(other.objects.into_iter().map(renumbered));
+    /// Adds the objects of `other`. `number_here` returns the number that a type has here; without
+    /// one, the types of its objects stay unknown.
+    pub fn add(&mut self, other: Self, mut number_here: impl FnMut(u16) -> Option<u16>) {
+        for mut list in other.lists {
+            list.retain_mut(|object| match number_here(*object as u16) {
+                Some(number) => {
+                    *object = *object >> TYPE_BITS << TYPE_BITS | u64::from(number);
+                    true
+                }
+                None => false,
+            });
+            self.lists.push(list);
+        }
     }
 
     /// Whether there is no object.
     pub fn is_empty(&self) -> bool {
-        self.objects.is_empty()
+        self.lists.iter().all(Vec::is_empty)
     }
 
     /// Sorts the objects: [`ObjectTypes::find`] needs that.
     pub fn sort(&mut self) {
-        self.objects.sort_unstable();
+        self.lists.iter_mut().for_each(|list| list.sort_unstable());
     }
 
     /// Returns the number of the type of the object at an address.
     pub fn find(&self, address: u64) -> Option<u16> {
         let first = address >> ALIGNMENT_BITS << TYPE_BITS;
-        let index = self.objects.partition_point(|object| *object < first);
-        let object = self.objects.get(index).filter(|object| *object >> TYPE_BITS == first >> TYPE_BITS)?;
-        Some(*object as u16)
+        self.lists.iter().find_map(|list| {
+            let index = list.partition_point(|object| *object < first);
+            let object = list.get(index).filter(|object| *object >> TYPE_BITS == first >> TYPE_BITS)?;
+            Some(*object as u16)
+        })
     }
 
     /// The name of a type.
@@ -490,10 +507,11 @@ mod tests {
         all.push(0x1000, here[0]);
         other.push(0x2000, 0);
         other.push(0x7fff_ffff_fff8, 1);
-        all.add(other, |number| here[usize::from(1 - number)]);
+        other.push(0x3000, 7);
+        all.add(other, |number| here.get(usize::from(1_u16.checked_sub(number)?)).copied());
         all.sort();
-        let found = [0x1000, 0x2000, 0x7fff_ffff_fff8].map(|address| all.find(address));
-        assert_eq!(found, [Some(here[0]), Some(here[1]), Some(here[0])]);
+        let found = [0x1000, 0x2000, 0x3000, 0x7fff_ffff_fff8].map(|address| all.find(address));
+        assert_eq!(found, [Some(here[0]), Some(here[1]), None, Some(here[0])]);
     }
 
     #[test]

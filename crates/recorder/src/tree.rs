@@ -25,6 +25,8 @@ const MAX_TASKS: usize = 64;
 const PART: usize = MAX_TASKS / 2;
 /// Minimum number of searches for children after the kernel has dropped events.
 const MIN_SEARCHES_AFTER_LOSS: u64 = 32;
+/// The same maximum: each search lists all threads.
+const MAX_SEARCHES_AFTER_LOSS: u64 = 256;
 /// Maximum number of attempts to list the threads of a process while they change.
 const MAX_LISTS: u32 = 10;
 
@@ -304,10 +306,11 @@ impl Tree {
         self.add_children(now_us, |tids| threads_of_turn(tids, turn));
     }
 
-    /// Number of searches after the kernel has dropped events: together they cover all threads.
+    /// Number of searches after the kernel has dropped events: together they cover all threads of
+    /// processes with at most `PART * MAX_SEARCHES_AFTER_LOSS` of them.
     pub fn searches_after_loss(&self) -> u64 {
         let most = self.members.values().map(|member| member.threads.load(Ordering::Relaxed)).max();
-        (most.unwrap_or(0) / PART as u64 + 1).max(MIN_SEARCHES_AFTER_LOSS)
+        (most.unwrap_or(0) / PART as u64 + 1).clamp(MIN_SEARCHES_AFTER_LOSS, MAX_SEARCHES_AFTER_LOSS)
     }
 
     /// Searches for the children of all threads.

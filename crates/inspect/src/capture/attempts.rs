@@ -317,6 +317,7 @@ fn read_stopped(
     let (mut frozen, threads) = match kernel_view(process, threads, how) {
         // If a thread ran meanwhile, page tables and mappings need not add up.
         Err(_) if !stopped.slept_throughout() => return Ok(AttemptResult::Again(stopped.resume())),
+        Err(_) if stopped.was_killed() => return Err(Error::Ended { pid: process.pid() }),
         view => view?,
     };
     frozen.reading_ends = max_stop.map(|most| end_of_reading(since, most));

@@ -133,7 +133,8 @@ fn by_calls(
         (!known.is_empty()).then(|| known.into_iter().fold(0, u64::saturating_add))
     };
     answer.predicted_bytes = sum(|one| one.predicted_bytes);
-    answer.actual_bytes = sum(|one| one.actual_bytes);
+    let is_unknown = |one: &ProcessReclamation| one.outcome == Outcome::Done && one.actual_bytes.is_none();
+    answer.actual_bytes = if all.iter().any(is_unknown) { None } else { sum(|one| one.actual_bytes) };
     let refused = count(Outcome::Refused) + answer.caveats.len();
     if count(Outcome::Done) > 0 {
         answer.outcome = Outcome::Done;

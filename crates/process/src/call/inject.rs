@@ -414,7 +414,7 @@ impl Injected<'_> {
 
     /// Runs the call to its end and leaves the thread stopped there.
     pub fn run(&mut self, deadline: Instant) -> Result<(), CallError> {
-        self.announcement = end_signal(&self.tracee, self.mask).and_then(|signal| self.send(signal));
+        self.announcement = end_signal(&self.tracee, self.mask).filter(|&signal| self.send(signal));
         match self.announcement {
             Some(signal) => self.run_to_announcement(signal, deadline),
             None => self.run_to_return(deadline),
@@ -447,13 +447,12 @@ impl Injected<'_> {
     /// Sends a blocked signal that the program ignores, for [`Injected::run_to_frame`]; `None` if
     /// none fits.
     pub fn send_harmless(&self) -> Option<i32> {
-        self.send(harmless_signal(&self.tracee, self.mask)?)
+        harmless_signal(&self.tracee, self.mask).filter(|&signal| self.send(signal))
     }
 
-    /// Sends `signal` to the thread; `None` if that fails.
-    pub fn send(&self, signal: i32) -> Option<i32> {
-        strandline_sys::process::signal_thread(self.tracee.process.pid(), self.tracee.tid, signal).ok()?;
-        Some(signal)
+    /// Sends `signal` to the thread; false if that fails.
+    pub fn send(&self, signal: i32) -> bool {
+        strandline_sys::process::signal_thread(self.tracee.process.pid(), self.tracee.tid, signal).is_ok()
     }
 
     /// Runs to the stop caused by `announcement` once the rt_sigreturn has restored everything.

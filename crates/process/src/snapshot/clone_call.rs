@@ -32,12 +32,14 @@ pub(super) struct CloneCall<'a> {
 
 impl<'a> CloneCall<'a> {
     /// Starts the call in a thread. With `hidden` ranges it is a chain of calls: the thread makes
-    /// all of them even if strandline dies in between.
+    /// all of them even if strandline dies in between. A thread that is not stopped could discard
+    /// the signal to stop at, by setting its action.
     pub(super) fn begin(
         tracee: Tracee<'a>,
         code: CallSites,
         lifetime: Duration,
         hidden: &[AddressRange],
+        all_are_stopped: bool,
     ) -> Result<Self, String> {
         let pid = tracee.process.pid();
         let registers = tracee.registers;
@@ -55,20 +57,20 @@ impl<'a> CloneCall<'a> {
         memory::write(pid, child.address, &child.bytes)
             .map_err(|error| format!("the frames cannot be written: {error}"))?;
         let clone = plain(CLONE, [CLONE_FILES, child.address, 0]);
-        let calls = calls_with_hidden(clone, hidden, None);
-        // The chain is between the child's frames and the frame that restores the thread.
-        let low = if hidden.is_empty() { child.address } else { chain(&calls, child.address, None)?.address };
         // The chain replaces this call before the thread makes it.
         let placeholder = plain(MADVISE, [0, 0, MADV_DONTFORK]);
         let first = if hidden.is_empty() { clone } else { placeholder };
-        let reserved = registers.rsp - RED_ZONE_BYTES - low;
+        let reserved = registers.rsp - RED_ZONE_BYTES - child.address;
         let call = system_call(code, first.number, first.arguments, reserved);
         let injected = inject::begin(tracee, &call).map_err(describe)?;
         let mut stop_signal = None;
         if !hidden.is_empty() {
-            stop_signal = injected.send_harmless();
+            stop_signal = if all_are_stopped { injected.send_harmless() } else { None };
             let calls = calls_with_hidden(clone, hidden, stop_signal);
-            let chain = chain(&calls, child.address, Some(injected.frame_address()))?;
+            // Below the frame that restores the thread, so that a handler that runs in the chain
+            // overwrites only frames that are used up.
+            let restoring = injected.frame_address();
+            let chain = chain(&calls, restoring, Some(restoring))?;
             injected.enter_chain(&chain).map_err(|error| describe(CallError::Failed(error)))?;
         }
         Ok(Self { injected, hidden: hidden.len(), stop_signal })
@@ -95,7 +97,7 @@ impl<'a> CloneCall<'a> {
 
     fn exclude_hidden(&mut self, deadline: Instant) -> Result<(), CallError> {
         // The chain unblocks this signal only; another may fit now.
-        let sent = self.stop_signal.filter(|&signal| self.injected.send(signal).is_some());
+        let sent = self.stop_signal.filter(|&signal| self.injected.send(signal));
         match sent {
             Some(signal) => {
                 self.injected.run_to_frame(signal, deadline)?;

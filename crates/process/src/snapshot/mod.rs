@@ -174,13 +174,14 @@ impl Snapshot {
         if request.hidden.len() > MAX_HIDDEN {
             return Err("it keeps too many ranges of memory from its children".to_owned().into());
         }
+        let all_are_stopped = stopped.in_transfer().next().is_none();
         let (target, tracee) = prepare(stopped, process, request)?;
         let tid = tracee.tid;
         let faults_before = process.stat().ok().map(|stat| stat.minor_faults);
         let anonymous = process.status().ok().and_then(|status| status.anonymous_bytes).unwrap_or(0);
         let limit = MIN_CLONE_LIMIT + CLONE_LIMIT_PER_GIB.mul_f64(anonymous as f64 / (1_u64 << 30) as f64);
         let until = Instant::now() + lifetime;
-        let mut clone_call = CloneCall::begin(tracee, code, lifetime, &request.hidden)?;
+        let mut clone_call = CloneCall::begin(tracee, code, lifetime, &request.hidden, all_are_stopped)?;
         let inner_pid = match clone_call.clone(limit) {
             Ok(inner_pid) => inner_pid,
             Err(error) => return Err(abandon_if_unfinished(clone_call.injected, error).into()),
@@ -366,7 +367,7 @@ fn prepare<'a>(
     process: &Process,
     request: &SnapshotRequest<'_>,
 ) -> Result<(Process, Tracee<'a>), String> {
-    let SnapshotRequest { space, code, .. } = *request;
+    let SnapshotRequest { code, .. } = *request;
     let calls = calls_to_take(!request.hidden.is_empty());
     let stack_bytes = CHILD_STACK_BYTES + 2 * (frame::FRAME_BYTES * request.hidden.len()) as u64;
     if stopped.threads().any(|tracee| tracee.is_group_stopped) {
@@ -381,11 +382,11 @@ fn prepare<'a>(
     if !code.is_still_present(&ByPid::new(process.pid())) {
         return Err("its code has moved".to_owned());
     }
-    let Some(tracee) = calling_thread(stopped, space, &code, calls, stack_bytes) else {
+    let Some(tracee) = calling_thread(stopped, request, calls, stack_bytes) else {
         return Err("no thread can make the call: each has a seccomp filter that may not let it through, \
              Syscall User Dispatch, a shadow stack, too little of its own stack left, may be handling a \
-             signal, starts its children in another pid namespace, or is in the middle of a restartable \
-             sequence"
+             signal, starts its children in another pid namespace, is in the middle of a restartable \
+             sequence, or in a sleep that the call would end"
             .to_owned());
     };
     Ok((target, tracee))
@@ -394,13 +395,15 @@ fn prepare<'a>(
 /// Takes a thread out of `stopped` that can make the call, preferring one that notices least.
 fn calling_thread<'a>(
     stopped: &mut Stopped<'a>,
-    space: &AddressSpace,
-    code: &CallSites,
+    request: &SnapshotRequest<'_>,
     calls: &[RequiredCall],
     stack_bytes: u64,
 ) -> Option<Tracee<'a>> {
+    let SnapshotRequest { space, code, .. } = request;
     let mut ranked: Vec<(u8, i32)> =
         stopped.threads().map(|tracee| (rank(&tracee.registers), tracee.tid)).collect();
+    // A chain of frames discards the rest of a sleep even if strandline lives.
+    ranked.retain(|&(rank, _)| rank != SLEEPS || request.hidden.is_empty());
     ranked.sort_unstable();
     ranked.into_iter().take(MAX_CALLERS).find_map(|(_, tid)| {
         stopped.take_out(|tracee| {
@@ -419,6 +422,9 @@ fn has_own_children(tracee: &Tracee<'_>) -> bool {
     }
 }
 
+/// The rank of a thread in nanosleep, poll, or a futex with a timeout.
+const SLEEPS: u8 = 3;
+
 /// How much a thread may notice if strandline dies during the call; 0 means nothing.
 fn rank(registers: &Registers) -> u8 {
     match registers.rax as i64 {
@@ -426,7 +432,7 @@ fn rank(registers: &Registers) -> u8 {
         _ if (registers.orig_rax as i64) < 0 => 2,
         -514..=-512 => 0,
         // The rest of its sleep is lost: it sees EINTR.
-        -516 => 3,
+        -516 => SLEEPS,
         -4 => 4,
         _ => 1,
     }

@@ -239,9 +239,11 @@ impl<'a> Stopped<'a> {
     /// Whether the process was killed since: then what was read may not be of it. Only SIGKILL ends
     /// the stop of a thread; one in a frozen control group is in state D.
     pub fn was_killed(&self) -> bool {
-        let is_stopped =
-            |tid: i32| self.process.task_stat(tid).is_ok_and(|stat| matches!(stat.state, Some('t' | 'D')));
-        self.threads.keys().next().is_some_and(|&tid| !is_stopped(tid))
+        let was_killed = |tid: i32| match self.process.task_stat(tid) {
+            Ok(stat) => !matches!(stat.state, Some('t' | 'D')) || stat.is_ending(),
+            Err(error) => matches!(error, Error::Ended { .. }),
+        };
+        self.threads.keys().next().is_some_and(|&tid| was_killed(tid))
     }
 
     /// Threads whose transfer the stop may have cut short.

@@ -326,12 +326,13 @@ fn merge(lists: &[&[Holding]]) -> Vec<Holding> {
             }
             None => {
                 places.insert(&of.name, merged.len());
-                merged.push((of.clone(), vec![of.holds.as_slice()]));
+                let alone = Holding { name: of.name.clone(), holds: Vec::new(), ..*of };
+                merged.push((alone, vec![of.holds.as_slice()]));
             }
         }
     }
     let with_below = |(of, below): (Holding, Vec<&[Holding]>)| match below.as_slice() {
-        [_] => of,
+        [only] => Holding { holds: only.to_vec(), ..of },
         several => Holding { holds: merge(several), ..of },
     };
     merged.into_iter().map(with_below).collect()

@@ -139,8 +139,8 @@ pub fn name_owners(names: &mut Names<'_>, counted: &CensusResult, called: &mut H
     }
 }
 
-/// The types of objects by the addresses of their blocks. Types not named by `deadline` count as
-/// other types.
+/// The types of objects by the addresses of their blocks. Types not named by `deadline` stay
+/// unknown.
 pub fn object_types(
     names: &mut Names<'_>,
     typed: Vec<TypedObjects>,
@@ -148,14 +148,23 @@ pub fn object_types(
     deadline: Instant,
 ) -> ObjectTypes {
     let mut all = ObjectTypes::default();
+    let mut numbers: HashMap<u64, Option<u16>> = HashMap::new();
     for TypedObjects { objects, types } in typed {
-        let number = |of: &Type| match called.get(&of.address) {
-            Some(name) => all.number(name),
-            None if Instant::now() < deadline => all.number(&names.type_name(of)),
-            None => u16::MAX,
+        let mut known: Vec<Option<Option<u16>>> = vec![None; types.len()];
+        let mut number = |all: &mut ObjectTypes, names: &mut Names<'_>, of: &Type| {
+            *numbers.entry(of.address).or_insert_with(|| match called.get(&of.address) {
+                Some(name) => Some(all.number(name)),
+                None => (Instant::now() < deadline).then(|| all.number(&names.type_name(of))),
+            })
         };
-        let numbers: Vec<u16> = types.iter().map(number).collect();
-        all.add(objects, |theirs| numbers.get(usize::from(theirs)).copied().unwrap_or(u16::MAX));
+        let mut renumbered = ObjectTypes::default();
+        renumbered.add(objects, |theirs| {
+            // All types beyond the maximum have this number.
+            let theirs = Some(theirs).filter(|&theirs| theirs != u16::MAX).map(usize::from)?;
+            let of = types.get(theirs)?;
+            *known.get_mut(theirs)?.get_or_insert_with(|| number(&mut all, names, of))
+        });
+        all.add(renumbered, Some);
     }
     all.sort();
     all
