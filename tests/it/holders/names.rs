@@ -106,11 +106,17 @@ fn subject(python: &str, name: &str) -> Result<Command> {
     Ok(command)
 }
 
+/// The number of objects of a type in a tree of what is held.
+fn count_of(holds: &Value, name: &str) -> u64 {
+    let own = |entry: &Value| if entry["name"] == name { entry["instances"].as_u64() } else { None };
+    let entries = holds.as_array().into_iter().flatten();
+    entries.map(|entry| own(entry).unwrap_or(0) + count_of(&entry["holds"], name)).sum()
+}
+
 /// Whether a variable holds `count` objects of a type, but for two that others hold as well.
 fn check_type(document: &Value, name: &str, of: &str, count: u64) -> Outcome {
-    let holds = root(document, name).ok_or("no root")?["holds"].clone();
-    let entry = holds.as_array().into_iter().flatten().find(|entry| entry["name"] == of);
-    let found = entry.and_then(|entry| entry["instances"].as_u64()).unwrap_or(0);
+    let holds = &root(document, name).ok_or("no root")?["holds"];
+    let found = count_of(holds, of);
     if (count - 2..=count).contains(&found) {
         Ok(())
     } else {
