@@ -2,10 +2,10 @@
 //!
 //! `locate` finds CPython in the mapped files, `arenas` its arrays of arenas (there is no symbol
 //! for them), `pools` classifies each block of an arena, `types` and `objects` recognize an object,
-//! `census` counts objects (`counted`), `large` follows pointers to memory outside the arenas and claims it in
-//! allocators' blocks. `names` reads names of types, `collector` the collector's generations,
-//! `variables` the named variables of modules. Builds without a global lock have no arenas: `heaps`
-//! finds the pages with their objects, `heap_blocks` walks these.
+//! `census` counts objects (`counted`), `large` follows pointers to memory outside the arenas and
+//! claims it in allocators' blocks. `names` reads names of types, `collector` the collector's
+//! generations, `variables` the named variables of modules. Builds without a global lock have no
+//! arenas: `heaps` finds the pages with their objects, `heap_blocks` walks these.
 
 mod arenas;
 mod census;
