@@ -345,9 +345,18 @@ fn instances(of: &Holding) -> String {
         Some(first) => format!(", linked behind {}", thousands(first)),
         None => String::new(),
     };
-    let size = of.name.strip_suffix("-byte blocks").filter(|_| of.instances == 1);
-    let kind = size.map_or_else(|| clean(&of.name), |size| format!("{size}-byte block"));
-    format!("{} {kind}{chained}", thousands(of.instances))
+    format!("{} {}{chained}", thousands(of.instances), type_name(of))
+}
+
+/// The name of a type, in the number of its instances. A type named `bytes` would read as a size
+/// after a number.
+fn type_name(of: &Holding) -> String {
+    let is_one = of.instances == 1;
+    match of.name.strip_suffix("-byte blocks") {
+        Some(size) if is_one => format!("{size}-byte block"),
+        None if of.name == "bytes" => format!("bytes object{}", if is_one { "" } else { "s" }),
+        _ => clean(&of.name),
+    }
 }
 
 /// Rows of what grew since an earlier snapshot: roots, then types.

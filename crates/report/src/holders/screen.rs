@@ -5,14 +5,14 @@ use strandline_inspect::holders::growth::Comparison;
 
 use super::{
     GROWTH_COLUMNS, MAX_SIBLINGS, MAX_STEPS, ROOTS, TYPE_GROWTH_COLUMNS, TYPES, duration, groups,
-    growth_rows, headline, process_line, root_rows, type_row, type_rows,
+    growth_rows, headline, process_line, root_rows, type_name, type_row, type_rows,
 };
 use crate::brief::{cost_line, important_caveats};
 use crate::model;
 use crate::paint::Surface;
 use crate::table::{Column, figures, lay_out, words};
 use crate::terminal::{faint, joined, listed, next, strong, two_ends};
-use crate::text::{clean, counted, hanging, own_name, shorten, width, wrap, wrap_at_most};
+use crate::text::{counted, hanging, own_name, shorten, width, wrap, wrap_at_most};
 use crate::units::{bytes, seconds, stopped, thousands};
 
 /// Maximum numbers of lines of the answer, of rows of roots and of types, and of either beside the
@@ -157,9 +157,9 @@ fn path(holds: &[Holding], least: u64, room: usize) -> String {
 
 /// The blocks of one type; a single one needs no number.
 fn step(of: &Holding) -> String {
-    let name = clean(&of.name);
+    let name = type_name(of);
     match of.instances {
-        1 => name.replace("-byte blocks", "-byte block"),
+        1 => name,
         instances if of.chained == 0 => format!("{} {name}", thousands(instances)),
         instances => format!("{} linked {name}", thousands(instances)),
     }
@@ -201,5 +201,11 @@ mod tests {
         assert_eq!(path(45), "5,000 server::Entry → 6,000 24-byte blocks");
         assert_eq!(path(30), "5,000 server::Entry → …");
         assert_eq!(path(10), "5,000 …");
+    }
+
+    #[test]
+    fn a_type_named_bytes_is_no_size() {
+        let of = |instances| step(&Holding { name: "bytes".into(), instances, ..Holding::default() });
+        assert_eq!([of(1), of(2)], ["bytes object", "2 bytes objects"]);
     }
 }
