@@ -20,7 +20,8 @@ pub fn run(arguments: &Mark) -> Result<CommandResult> {
     // A recorder that was killed must not make the script fail.
     let sent = socket.write_all(format!("{name}\n").as_bytes());
     if sent.is_ok() {
-        drop(socket.read(&mut [0]));
+        // One byte is the answer; the end of the socket means that the recording ended.
+        drop(socket.read_exact(&mut [0]));
     }
     Ok(CommandResult::Done)
 }

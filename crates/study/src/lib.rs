@@ -1,9 +1,9 @@
-//! Studies: declared experiments. A file names subjects, axes, metrics and claims; the lab's engine
-//! runs the cells, each claim is judged on the measured data, and tables and plots are made.
+//! Studies: declared experiments. A file names subjects, axes, metrics and claims. The lab's engine
+//! runs the cells; this crate judges each claim on the measured data, and makes tables and plots.
 //!
 //! Data flows one way: text → [`file::Study`] → [`matrix::Matrix`] → runs → [`data::Data`] →
-//! claims, tables, plots. [`conduct`] drives this pipeline. This crate must not run anything itself
-//! (the lab does), and must not print.
+//! claims, tables, plots. [`conduct`] drives this pipeline. This crate starts no program (the lab
+//! does) and prints nothing.
 
 #![forbid(unsafe_code)]
 

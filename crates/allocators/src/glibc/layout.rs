@@ -8,6 +8,8 @@ pub const CHUNK_HEADER_BYTES: u64 = 16;
 
 /// Alignment of chunks and of their sizes (`MALLOC_ALIGNMENT`).
 pub const ALIGNMENT: u64 = 16;
+/// Minimum size of chunks in large bins (malloc.c, `MIN_LARGE_SIZE`).
+pub const MIN_LARGE_BIN_BYTES: u64 = 1024;
 /// The smallest real chunk (`MINSIZE`).
 pub const MIN_CHUNK_BYTES: u64 = 32;
 /// `sizeof (struct malloc_chunk)`: prev_size, size, fd, bk, fd_nextsize, bk_nextsize.

@@ -81,7 +81,8 @@ pub fn check_sums(arenas: &[Arena], by_arena: &[Vec<WalkedRegion<'_>>], reading:
                 arena.system_mem
             );
             let place = format!("{:#x}", arena.address);
-            let bytes = max.abs_diff(arena.system_mem);
+            let (below, above) = (min.saturating_sub(arena.system_mem), arena.system_mem.saturating_sub(max));
+            let bytes = below.max(above);
             reading.caveats.push(Caveat::new(SUM_DIFFERS, place, Some(bytes), text));
         }
     }

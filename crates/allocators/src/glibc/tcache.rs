@@ -4,7 +4,8 @@
 //! the same distance in all threads of one libc. A vote determines the distance: the one where most
 //! threads hold a pointer to a complete `tcache_perthread_struct`.
 
-use std::collections::BTreeMap;
+use std::collections::HashSet;
+use std::time::Instant;
 
 use super::layout;
 use super::lists::{List, Ranges};
@@ -23,19 +24,51 @@ pub struct Caches {
     pub lists: Vec<List>,
 }
 
-struct Candidate {
-    thread: usize,
-    address: u64,
-    lists: Vec<List>,
+/// How many threads have a pointer to a complete structure at one distance. Filled caches count
+/// more: an empty one is only zeros of the right length.
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+struct Votes {
+    filled: usize,
+    all: usize,
 }
 
-/// Finds the caches of the context's threads.
-pub fn find(context: &Context<'_>, ranges: &Ranges<'_>, large: bool) -> Caches {
+/// Finds the caches of the context's threads, until the deadline. `has_large_bins`: glibc 2.42 and
+/// later.
+pub fn find(context: &Context<'_>, ranges: &Ranges<'_>, has_large_bins: bool) -> Caches {
     let memory = context.whole_memory;
-    let shape = if large { layout::LARGE_THREAD_CACHE } else { layout::THREAD_CACHE };
-    let mut by_distance: BTreeMap<u64, Vec<Candidate>> = BTreeMap::new();
+    let shape = if has_large_bins { layout::LARGE_THREAD_CACHE } else { layout::THREAD_CACHE };
+    let mut caches = Caches::default();
+    let Some(distance) = pointer_distance(context, ranges, &shape) else { return caches };
+    let mut seen = HashSet::new();
+    for &fs_base in context.fs_bases {
+        if Instant::now() >= context.deadline {
+            break;
+        }
+        let Some(pointer) = fs_base.checked_sub(distance).and_then(|at| resident_word(context, at)) else {
+            continue;
+        };
+        let Some(lists) = structure_at(memory, ranges, pointer, &shape) else { continue };
+        if seen.insert(pointer) {
+            caches.structures.push(pointer - layout::CHUNK_HEADER_BYTES);
+            caches.lists.extend(lists);
+        }
+    }
+    caches
+}
+
+/// Returns the distance of the pointer below the FS base for which most threads vote.
+fn pointer_distance(
+    context: &Context<'_>,
+    ranges: &Ranges<'_>,
+    shape: &layout::ThreadCacheLayout,
+) -> Option<u64> {
+    let memory = context.whole_memory;
+    let mut votes = [Votes::default(); TLS_BYTES as usize / 8];
     let mut bytes = vec![0; TLS_BYTES as usize];
-    for (thread, &fs_base) in context.fs_bases.iter().enumerate() {
+    for &fs_base in context.fs_bases {
+        if Instant::now() >= context.deadline {
+            break;
+        }
         let Some(start) = fs_base.checked_sub(TLS_BYTES) else { continue };
         // Memory below the thread's own may be a file's: reading it would bring its pages in.
         bytes.fill(0);
@@ -44,30 +77,23 @@ pub fn find(context: &Context<'_>, ranges: &Ranges<'_>, large: bool) -> Caches {
                 memory.read_some(run.start, part);
             }
         }
-        for offset in (0..bytes.len()).step_by(8) {
-            let Some(pointer) = word_at(&bytes, offset) else { continue };
-            let Some(lists) = structure_at(memory, ranges, pointer, &shape) else { continue };
-            let candidate = Candidate { thread, address: pointer, lists };
-            by_distance.entry(TLS_BYTES - offset as u64).or_default().push(candidate);
+        for (index, votes) in votes.iter_mut().enumerate() {
+            let Some(pointer) = word_at(&bytes, 8 * index) else { continue };
+            let Some(lists) = structure_at(memory, ranges, pointer, shape) else { continue };
+            votes.filled += usize::from(!lists.is_empty());
+            votes.all += 1;
         }
     }
-    // Filled caches count more: an empty one is only zeros of the right length.
-    let weight = |candidates: &Vec<Candidate>| {
-        let filled = candidates.iter().filter(|c| !c.lists.is_empty()).count();
-        (filled, candidates.len())
-    };
-    let best = by_distance.into_values().max_by_key(weight).unwrap_or_default();
-    let mut caches = Caches::default();
-    let mut last_thread = None;
-    for candidate in best {
-        if last_thread == Some(candidate.thread) || caches.structures.contains(&(candidate.address - 16)) {
-            continue;
-        }
-        last_thread = Some(candidate.thread);
-        caches.structures.push(candidate.address - 16);
-        caches.lists.extend(candidate.lists);
-    }
-    caches
+    // Of equal ones the largest distance.
+    let (index, best) = votes.iter().enumerate().rev().max_by_key(|(_, votes)| **votes)?;
+    (best.all > 0).then_some(TLS_BYTES - 8 * index as u64)
+}
+
+/// Reads a word of memory that is resident.
+fn resident_word(context: &Context<'_>, at: u64) -> Option<u64> {
+    let end = at.checked_add(8)?;
+    let is_resident = context.resident_runs((at, end)).iter().any(|run| run.start <= at && end <= run.end);
+    if is_resident { context.whole_memory.read_word(at).ok() } else { None }
 }
 
 /// Returns the lists of the cache at `pointer`; `None` if it is not one.
@@ -77,7 +103,7 @@ fn structure_at(
     pointer: u64,
     shape: &layout::ThreadCacheLayout,
 ) -> Option<Vec<List>> {
-    let chunk = pointer.checked_sub(16)?;
+    let chunk = pointer.checked_sub(layout::CHUNK_HEADER_BYTES)?;
     if !ranges.holds(chunk) {
         return None;
     }
@@ -92,6 +118,7 @@ fn structure_at(
     let mut lists = Vec::new();
     for bin in 0..shape.bins {
         let head = word_at(&bytes, shape.entries as usize + 8 * bin)?;
+        // Counts have 16 bits each.
         let count = half_word_at(&bytes, 2 * (bin & !1))? >> (16 * (bin & 1)) & 0xffff;
         // Up to 2.41 the count is the number of entries; from 2.42 on, of free slots.
         if shape.bins == layout::SMALL_THREAD_CACHE_BINS && (count == 0) != (head == 0) {
@@ -100,11 +127,14 @@ fn structure_at(
         if head == 0 {
             continue;
         }
-        let entry = head.checked_sub(16).filter(|&entry| ranges.holds(entry))?;
+        let entry = head.checked_sub(layout::CHUNK_HEADER_BYTES).filter(|&entry| ranges.holds(entry))?;
         let size = memory.read_word(entry + 8).ok()? & !layout::SIZE_BITS;
-        let smallest = layout::MIN_CHUNK_BYTES + 16 * bin as u64;
-        let is_size_valid =
-            if bin < layout::SMALL_THREAD_CACHE_BINS { size == smallest } else { size >= 1024 };
+        let bin_chunk_bytes = layout::MIN_CHUNK_BYTES + layout::ALIGNMENT * bin as u64;
+        let is_size_valid = if bin < layout::SMALL_THREAD_CACHE_BINS {
+            size == bin_chunk_bytes
+        } else {
+            size >= layout::MIN_LARGE_BIN_BYTES
+        };
         if !is_size_valid {
             return None;
         }

@@ -76,9 +76,14 @@ const fn protecting(name: &'static str, number: u32, protection: u64) -> Require
 /// The reason why a stopped thread cannot make the calls, as the end of a sentence; `None` if it
 /// can.
 pub fn objection(tracee: &Tracee<'_>, calls: &[RequiredCall]) -> Option<String> {
-    // Kernels before 6.4 do not report it; docs/safety.md states the harm.
-    if ptrace::dispatches_system_calls(tracee.tid).unwrap_or(false) {
-        return Some("Syscall User Dispatch, which turns its system calls into signals".to_owned());
+    const EIO: i32 = 5;
+    match ptrace::dispatches_system_calls(tracee.tid) {
+        Ok(true) => {
+            return Some("Syscall User Dispatch, which turns its system calls into signals".to_owned());
+        }
+        // Kernels before 6.4 do not report it (EIO); docs/safety.md states the harm.
+        Err(error) if error.raw_os_error() != Some(EIO) => return Some(error.to_string()),
+        Ok(false) | Err(_) => {}
     }
     let status = match tracee.process.task_status(tracee.tid) {
         Ok(status) => status,

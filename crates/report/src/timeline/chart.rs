@@ -64,7 +64,7 @@ pub fn chart(timelines: &[Timeline], follow: Option<&str>, surface: Surface, gly
     if glyphs == Glyphs::Ascii { plain(&text) } else { text }
 }
 
-/// Replaces the characters of the layout that ASCII lacks; names are unchanged.
+/// Replaces the characters of the layout that ASCII lacks, also where names have them.
 fn plain(text: &str) -> String {
     let mut ascii = String::with_capacity(text.len());
     for c in text.chars() {
