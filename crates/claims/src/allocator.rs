@@ -74,7 +74,8 @@ pub trait FoundAllocator: Send + Sync {
         true
     }
 
-    /// Adds what only files hold to a reading, once the target runs again.
+    /// Adds to a reading what needs the process or its files, such as the remedies, once the target
+    /// runs again.
     fn finish(&self, _process: &Process, _space: &AddressSpace, _reading: &mut Reading) {}
 }
 
@@ -224,7 +225,7 @@ pub struct Reading {
     /// Whether some structure was inconsistent as if caught while it changed: a moment later it may
     /// be consistent.
     pub is_inconsistent: bool,
-    /// What releases memory, other than the call of its [`CallPlan`].
+    /// What releases memory, with the call of its [`CallPlan`] under the same id.
     pub remedies: Vec<facts::Remedy>,
     /// The rows of the claims' classes.
     pub rows: Option<&'static BlockRows>,
@@ -318,7 +319,7 @@ pub type CodeRanges = fn(&Object) -> Option<Vec<Range<u64>>>;
 pub struct Function {
     /// Its name, without a prefix that the build may add.
     pub name: &'static str,
-    /// Another function that every build of the allocator has under the same prefix, such as its
+    /// Another symbol in code that every build of the allocator has under the same prefix, such as its
     /// malloc: a program's own function of the same name has none, and is not called.
     pub sibling: &'static str,
     /// The argument of the call.

@@ -85,7 +85,8 @@ fn check_leaks(document: &Value) -> Outcome {
 
 fn start_and_read(command: Command) -> Result<(Subject, Value)> {
     let subject = Subject::start_command(command)?;
-    let document = strandline::json(&["holders", "--json", &subject.pid_text()])?;
+    let pid = subject.pid_text();
+    let document = strandline::complete(|| strandline::json(&["holders", "--json", &pid]))?;
     Ok((subject, document))
 }
 

@@ -56,8 +56,8 @@ use strandline_claims::refinements::Refinements;
 use strandline_claims::remedy::{Action, Effect, Spec};
 use strandline_claims::runtime::{self, Busy, Context, Found, Reading};
 use strandline_claims::words::is_mapped_memory;
+use strandline_process::map::Mapping;
 use strandline_process::memory::Memory;
-use strandline_process::modules;
 use strandline_process::range::{AddressRange, RangeSet};
 
 /// Limit on CPythons read in one process: each costs memory and time.
@@ -139,7 +139,7 @@ pub fn read(context: &Context<'_>, program: &Program, refinements: &Refinements)
     let blocks = ObjectMemory::find(context, &memory, program, release);
     // Before the census, which may take all of the time.
     let collectors = collector::find(&memory, program, release, context.deadline);
-    let outside = outside_memory(context, &blocks);
+    let outside = outside_memory(context, program, &blocks);
     let walk = Walk { context, memory: &memory, release, outside: &outside, object };
     let (sums, mut counted) = walk.all(program, &blocks, refinements, slots, &mut reading);
     reading.rows = Some(&rows::BLOCKS);
@@ -230,11 +230,13 @@ impl ObjectMemory {
 }
 
 /// Returns the memory outside these blocks that objects can point to: mapped memory, without static
-/// data.
-fn outside_memory(context: &Context<'_>, blocks: &ObjectMemory) -> OutsideMemory {
+/// data. An allocator's mapping may follow a library without a gap, so of anonymous memory only
+/// CPython's own counts as static data.
+fn outside_memory(context: &Context<'_>, program: &Program, blocks: &ObjectMemory) -> OutsideMemory {
     let mut held: RangeSet = blocks.ranges().collect();
-    let files = modules::file_groups(context.space.mappings());
-    held.extend(files.iter().flatten().map(|mapping| mapping.range()));
+    let files = context.space.mappings().iter().filter(|mapping| mapping.has_file());
+    held.extend(files.map(Mapping::range));
+    held.add([program.data]);
     let mapped = context.space.mappings().iter().filter(|mapping| is_mapped_memory(mapping));
     let gaps = mapped.flat_map(|mapping| held.gaps_in(mapping.range()));
     let runs: Vec<_> = gaps.flat_map(|gap| context.resident_runs(gap)).collect();
