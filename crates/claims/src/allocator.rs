@@ -319,8 +319,8 @@ pub type CodeRanges = fn(&Object) -> Option<Vec<Range<u64>>>;
 pub struct Function {
     /// Its name, without a prefix that the build may add.
     pub name: &'static str,
-    /// Another symbol in code that every build of the allocator has under the same prefix, such as its
-    /// malloc: a program's own function of the same name has none, and is not called.
+    /// Another function in code that every build of the allocator has under the same prefix, such
+    /// as its malloc: a program's own function of the same name has none, and is not called.
     pub sibling: &'static str,
     /// The argument of the call.
     pub argument: Argument,
