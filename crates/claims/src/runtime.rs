@@ -334,19 +334,23 @@ impl ObjectTypes {
         }
     }
 
-    /// Adds the objects of `other`. `number_here` returns the number that a type has here; without
-    /// one, the types of its objects stay unknown.
-    pub fn add(&mut self, other: Self, mut number_here: impl FnMut(u16) -> Option<u16>) {
-        for mut list in other.lists {
-            list.retain_mut(|object| match number_here(*object as u16) {
+    /// Gives each type the number that `renumbered` returns; without one, the types of its objects
+    /// become unknown.
+    pub fn renumber(&mut self, mut renumbered: impl FnMut(u16) -> Option<u16>) {
+        for list in &mut self.lists {
+            list.retain_mut(|object| match renumbered(*object as u16) {
                 Some(number) => {
                     *object = *object >> TYPE_BITS << TYPE_BITS | u64::from(number);
                     true
                 }
                 None => false,
             });
-            self.lists.push(list);
         }
+    }
+
+    /// Adds the objects of `other`, whose types have the same numbers.
+    pub fn append(&mut self, other: Self) {
+        self.lists.extend(other.lists);
     }
 
     /// Whether there is no object.
@@ -508,7 +512,8 @@ mod tests {
         other.push(0x2000, 0);
         other.push(0x7fff_ffff_fff8, 1);
         other.push(0x3000, 7);
-        all.add(other, |number| here.get(usize::from(1_u16.checked_sub(number)?)).copied());
+        other.renumber(|number| here.get(usize::from(1_u16.checked_sub(number)?)).copied());
+        all.append(other);
         all.sort();
         let found = [0x1000, 0x2000, 0x3000, 0x7fff_ffff_fff8].map(|address| all.find(address));
         assert_eq!(found, [Some(here[0]), Some(here[1]), None, Some(here[0])]);

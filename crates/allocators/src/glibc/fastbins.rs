@@ -47,7 +47,7 @@ impl CandidateRoom {
         Self { left: AtomicUsize::new(left), is_used_up: AtomicBool::new(false) }
     }
 
-    /// Takes room for some candidates; returns for how many, 0 if there is none.
+    /// Reserves memory for further candidates. Returns their number, 0 once the bound is reached.
     pub fn take(&self) -> usize {
         let less = |left: usize| (left > 0).then(|| left.saturating_sub(ROOM_AT_ONCE));
         match self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less) {

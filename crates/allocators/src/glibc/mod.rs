@@ -320,7 +320,7 @@ impl Arenas<'_> {
         self.arenas.iter().flat_map(|arena| &arena.fastbins).any(|&head| head != 0)
     }
 
-    /// Returns the room for candidates, of which there may be one for each 32 bytes of the heap.
+    /// Returns the bound of the candidates: a hostile heap has one for each 32 of its bytes.
     fn candidate_room(&self) -> CandidateRoom {
         if !self.has_fastbins() {
             return CandidateRoom::default();

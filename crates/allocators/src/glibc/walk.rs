@@ -249,7 +249,7 @@ impl<'a> Walker<'a> {
         targets.candidate(at, link, links)
     }
 
-    /// Takes room for a candidate; false if there is none.
+    /// Reserves memory for a candidate; false once the bound is reached.
     fn has_room(&mut self) -> bool {
         if let FastbinMode::Guess(_, _, room) = self.fast
             && self.room == 0

@@ -228,7 +228,7 @@ impl CacheReader<'_> {
         }
     }
 
-    /// Reads consecutive shards from the address `shards` on, up to what is none or was read.
+    /// Reads consecutive shards from the address `shards` on, up to the first invalid or known one.
     fn read_shards(&mut self, shards: u64, seen_arrays: &mut HashSet<u64>) {
         let mut unused = 0;
         for number in 0..MAX_SHARDS as u64 {

@@ -149,7 +149,7 @@ pub fn object_types(
 ) -> ObjectTypes {
     let mut all = ObjectTypes::default();
     let mut numbers: HashMap<u64, Option<u16>> = HashMap::new();
-    for TypedObjects { objects, types } in typed {
+    for TypedObjects { mut objects, types } in typed {
         let mut known: Vec<Option<Option<u16>>> = vec![None; types.len()];
         let mut number = |all: &mut ObjectTypes, names: &mut Names<'_>, of: &Type| {
             *numbers.entry(of.address).or_insert_with(|| match called.get(&of.address) {
@@ -157,14 +157,13 @@ pub fn object_types(
                 None => (Instant::now() < deadline).then(|| all.number(&names.type_name(of))),
             })
         };
-        let mut renumbered = ObjectTypes::default();
-        renumbered.add(objects, |theirs| {
+        objects.renumber(|theirs| {
             // All types beyond the maximum have this number.
             let theirs = Some(theirs).filter(|&theirs| theirs != u16::MAX).map(usize::from)?;
             let of = types.get(theirs)?;
             *known.get_mut(theirs)?.get_or_insert_with(|| number(&mut all, names, of))
         });
-        all.add(renumbered, Some);
+        all.append(objects);
     }
     all.sort();
     all

@@ -41,13 +41,13 @@ pub fn is_guard(word: u64) -> bool {
     word >> 8 == FORBIDDEN
 }
 
-/// Bytes of the guard at the start of a block; 0 if there is none.
+/// Bytes of the guard at the start of a block; 0 without a guard.
 fn guard_bytes(block: &[u8]) -> usize {
     let has_guard = word_at(block, GUARD_BYTES as usize / 2).is_some_and(is_guard);
     if has_guard { GUARD_BYTES as usize } else { 0 }
 }
 
-/// Whether a word may be `ob_refcnt`. A pointer is none; immortal objects have all lower bits set
+/// Whether a word may be `ob_refcnt`. A pointer cannot be; immortal objects have all lower bits set
 /// from 3.12 on, and flags in the highest bits from 3.14 on.
 pub fn is_reference_count(word: u64) -> bool {
     word >> 32 & 0xffff == 0
@@ -95,8 +95,8 @@ pub fn in_heap_block(types: &mut Types<'_>, block: &[u8]) -> Option<Found> {
     })
 }
 
-/// Returns the number of the type at an address; `None` if there is none, or if its instances do
-/// not have so many bytes in front.
+/// Returns the number of the type at an address; `None` without a type there, or if the prefix of
+/// its instances has another size.
 #[inline]
 fn type_with_prefix(types: &mut Types<'_>, address: u64, prefix: usize) -> Option<u32> {
     let number = types.number_at(address)?;

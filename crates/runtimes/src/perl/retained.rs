@@ -109,25 +109,13 @@ mod tests {
     use strandline_process::range::AddressRange;
     use strandline_synth::Image;
 
-    use super::super::facts::BufferKind;
     use super::*;
     use crate::fabricated;
     use crate::perl::layout::RELEASES;
 
     /// Lists two buffers that span much memory, in a process without any.
     fn list(context: &Context<'_>) -> (Retained, usize, bool) {
-        let of = |head| Kept {
-            head,
-            pointer: 1 << 20,
-            bytes: 1 << 45,
-            kind: BufferKind::String,
-            keeper: Keeper::Other,
-            captured: false,
-            sub: 0,
-            depth: 0,
-            name: 0,
-            valueless: true,
-        };
+        let of = |head| Kept::undefined(head, 1 << 20, 1 << 45);
         let slots = Slots::new(&Refinements::new(Vec::<AddressRange>::new())).unwrap();
         let mut pages = PageCache::new(context.memory);
         let mut names = Names::new(PageCache::new(context.memory), RELEASES.last().unwrap(), 0);

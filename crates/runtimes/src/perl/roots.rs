@@ -88,6 +88,24 @@ pub struct Kept {
     pub valueless: bool,
 }
 
+impl Kept {
+    /// The string buffer of a value that is in no pad and has no value.
+    pub fn undefined(head: u64, pointer: u64, bytes: u64) -> Self {
+        Self {
+            head,
+            pointer,
+            bytes,
+            kind: BufferKind::String,
+            keeper: Keeper::Other,
+            captured: false,
+            sub: 0,
+            depth: 0,
+            name: 0,
+            valueless: true,
+        }
+    }
+}
+
 /// What the pads hold.
 #[derive(Clone, Debug, Default)]
 pub struct PadFindings {

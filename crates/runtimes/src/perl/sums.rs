@@ -1,7 +1,7 @@
 //! Sums over values, added up per thread and then for the figures.
 
 use super::equal::Sample;
-use super::facts::{Amount, BufferKind, Containers, Keeper, Strings};
+use super::facts::{Amount, Containers, Strings};
 use super::keys::BucketTable;
 use super::objects::{Head, Type, chunk_bytes};
 use super::roots::{Buffer, Kept, LARGE_BYTES};
@@ -121,18 +121,7 @@ impl SurveySums {
             self.others_left_out += 1;
             return;
         }
-        self.undefined.push(Kept {
-            head: head.address,
-            pointer: buffer.pointer,
-            bytes: buffer.bytes,
-            kind: BufferKind::String,
-            keeper: Keeper::Other,
-            captured: false,
-            sub: 0,
-            depth: 0,
-            name: 0,
-            valueless: true,
-        });
+        self.undefined.push(Kept::undefined(head.address, buffer.pointer, buffer.bytes));
     }
 
     pub fn glob(&mut self, head: &Head) {
