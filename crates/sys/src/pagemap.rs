@@ -60,21 +60,47 @@ const PAGEMAP_SCAN: libc::c_ulong = (3 << 30) | (96 << 16) | (0x66 << 8) | 16;
 /// `pagemap` is an open /proc/PID/pagemap. Fills `regions` from its start. Fails with `ENOTTY` on
 /// kernels without the ioctl.
 pub fn scan(pagemap: &File, range: Range<u64>, wanted: u64, regions: &mut [Region]) -> io::Result<Progress> {
-    let Range { start, end } = range;
-    let mut argument = ScanArgument {
-        size: size_of::<ScanArgument>() as u64,
-        flags: 0,
-        start,
-        end,
-        walk_end: 0,
-        vec: regions.as_mut_ptr() as u64,
-        vec_len: regions.len().min(MAX_REGIONS) as u64,
-        max_pages: 0,
-        category_inverted: 0,
-        category_mask: 0,
-        category_anyof_mask: wanted,
-        return_mask: wanted,
+    request(pagemap, ScanArgument::new(range, wanted), regions)
+}
+
+/// Returns the address of the first page of `range`, in memory or swapped out; zero pages do not
+/// count. Fails as [`scan`] does.
+pub fn first_page(pagemap: &File, range: Range<u64>) -> io::Result<Option<u64>> {
+    let mut regions = [Region::default()];
+    let argument = ScanArgument {
+        max_pages: 1,
+        // An inverted category must not hold.
+        category_inverted: ZERO_PFN,
+        category_mask: ZERO_PFN,
+        ..ScanArgument::new(range, PRESENT | SWAPPED)
     };
+    let progress = request(pagemap, argument, &mut regions)?;
+    Ok((progress.filled > 0).then_some(regions[0].start))
+}
+
+impl ScanArgument {
+    /// Requests the pages of `range` for which any of `wanted` holds.
+    fn new(range: Range<u64>, wanted: u64) -> Self {
+        Self {
+            size: size_of::<Self>() as u64,
+            flags: 0,
+            start: range.start,
+            end: range.end,
+            walk_end: 0,
+            vec: 0,
+            vec_len: 0,
+            max_pages: 0,
+            category_inverted: 0,
+            category_mask: 0,
+            category_anyof_mask: wanted,
+            return_mask: wanted,
+        }
+    }
+}
+
+fn request(pagemap: &File, argument: ScanArgument, regions: &mut [Region]) -> io::Result<Progress> {
+    let vec_len = regions.len().min(MAX_REGIONS) as u64;
+    let mut argument = ScanArgument { vec: regions.as_mut_ptr() as u64, vec_len, ..argument };
     // SAFETY: `argument` has the layout that the kernel expects (the kernel checks its size), and
     // `vec` points to at least `vec_len` writable regions that live through the call.
     let filled = unsafe { libc::ioctl(pagemap.as_raw_fd(), PAGEMAP_SCAN, &raw mut argument) };

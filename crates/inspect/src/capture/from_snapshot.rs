@@ -1,13 +1,13 @@
 //! Reads a process from a snapshot: what is taken during the stop, and the frozen state made of
 //! that and of the snapshot while the process runs on.
 //!
-//! During the stop, only mappings and page tables are read, and the snapshot is made. The rest of
-//! smaps, which takes another walk over all pages, comes from the snapshot for private anonymous
-//! memory, which it has page for page, and from the page tables for files and shared memory. What
-//! the process keeps from its children is only in smaps, read before the stop, and holds for
-//! the mappings that are still the same.
+//! During the stop, only mappings and the page tables of files and shared memory are read, and the
+//! snapshot is made: it has private anonymous memory page for page, so that page tables and smaps
+//! of that are read from it later. What the process keeps from its children is only in smaps, read
+//! before the stop, and holds for the mappings that are still the same.
 
 use std::fs::File;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use strandline_process::error::{Error, Result};
 use strandline_process::map::{AddressSpace, Mapping};
 use strandline_process::pages::{self, MappingSummary, PAGE_BYTES, Residency, ScannedRegions};
 use strandline_process::procfs::Process;
-use strandline_process::range::AddressRange;
+use strandline_process::range::{AddressRange, RangeSet};
 use strandline_process::smaps::{Smaps, SmapsEntry};
 use strandline_process::snapshot::{MAX_HIDDEN, NotTaken, Snapshot, SnapshotMemory, SnapshotRequest};
 use strandline_process::target::copy::{CopyBuffer, MemoryCopy};
@@ -31,7 +31,8 @@ const MAX_MISSING_BYTES: u64 = 64 << 20;
 /// Maximum memory in mappings that are new since smaps was read: it may be hidden, and then has to
 /// be copied during the stop.
 const MAX_NEW_BYTES: u64 = 32 << 20;
-/// From this number of mappings on, the snapshot's pages are queried all at once.
+/// From this number of mappings on, all page tables are read during the stop: a query for each
+/// mapping takes a thousand times as long per page.
 const MANY_MAPPINGS: usize = 500;
 /// Reading a snapshot ends this long before the snapshot ends by itself.
 const BEFORE_ITS_END: Duration = Duration::from_secs(2);
@@ -62,9 +63,81 @@ enum Pages {
 struct Scan {
     space: AddressSpace,
     regions: ScannedRegions,
-    seen: Vec<MappingSummary>,
+    /// Private anonymous memory of which the snapshot's page tables are read.
+    left_out: RangeSet,
     /// See [`SnapshotRequest::hidden`].
     hidden: Vec<AddressRange>,
+}
+
+impl Scan {
+    /// Reads the mappings of a stopped process and the page tables that the snapshot may lack;
+    /// `None` if PAGEMAP_SCAN or a line of maps is missing.
+    fn new(process: &Process, pagemap: &File, plan: &Plan) -> Result<Option<Self>> {
+        let failed = |source| process.error("pagemap", source);
+        let Some(space) = page_tables::address_space(process)? else { return Ok(None) };
+        let before = plan.mappings_before.as_deref().unwrap_or_default();
+        let hidden = if plan.with_hidden { known_hidden(before, &space) } else { Vec::new() };
+        let scanned = ScannedRegions::without_large(pagemap, space.mappings().iter());
+        let (regions, left_out) = match scanned {
+            Err(error) if pages::is_scan_missing(&error) => return Ok(None),
+            scanned => scanned.map_err(failed)?,
+        };
+        let mut scan = Self { space, regions, left_out, hidden };
+        if scan.in_question().nth(MANY_MAPPINGS).is_some() {
+            let all = scan.left_out.clone();
+            scan.read_now(pagemap, &all).map_err(failed)?;
+        }
+        Ok(Some(scan))
+    }
+
+    /// The private anonymous mappings that the snapshot may lack. Those of `hidden` are checked
+    /// when the process runs again.
+    fn in_question(&self) -> impl Iterator<Item = &Mapping> {
+        let private = self.space.mappings().iter().filter(|mapping| mapping.is_private_anonymous());
+        private.filter(|mapping| !contain(&self.hidden, mapping))
+    }
+
+    /// Reads page tables of the process in `ranges`, instead of the snapshot's later.
+    fn read_now(&mut self, pagemap: &File, ranges: &RangeSet) -> io::Result<()> {
+        let now = self.left_out.intersection(ranges);
+        self.left_out = self.left_out.without(&now);
+        self.regions.add(pagemap, &now)
+    }
+
+    /// Whether little has changed since smaps was read (`before`): what is new may be hidden and
+    /// has to be copied, and splits the hidden ranges.
+    fn has_changed_little(&mut self, pagemap: &File, before: &[KnownMapping]) -> io::Result<bool> {
+        let private = self.space.mappings().iter().filter(|mapping| mapping.is_private_anonymous());
+        let new = private.filter(|mapping| known(before, mapping).is_none());
+        let new: RangeSet = new.map(Mapping::range).collect();
+        self.read_now(pagemap, &new)?;
+        let pages = new.iter().flat_map(|&range| self.regions.present_in(range));
+        let bytes: u64 = pages.map(|run| run.len()).sum();
+        Ok(bytes <= MAX_NEW_BYTES && self.hidden.len() <= MAX_HIDDEN)
+    }
+
+    /// The mappings that have a page in the process and none at that address in `child`.
+    fn lacking(&self, pagemap: &File, child: &File) -> io::Result<Vec<Mapping>> {
+        let mut lacking = Vec::new();
+        // All page tables were read if there are many.
+        let is_many = self.in_question().nth(MANY_MAPPINGS).is_some();
+        let in_child = if is_many { Some(ScannedRegions::of(child, self.in_question())?) } else { None };
+        for mapping in self.in_question() {
+            let is_lacking = match &in_child {
+                Some(in_child) => {
+                    self.regions.has_page_in(mapping.range()) && !in_child.has_page_in(mapping.range())
+                }
+                None => match pages::first_page(pagemap, mapping.range())? {
+                    Some(first) => !pages::has_page(child, first)?,
+                    None => false,
+                },
+            };
+            if is_lacking {
+                lacking.push(mapping.clone());
+            }
+        }
+        Ok(lacking)
+    }
 }
 
 impl Pages {
@@ -91,12 +164,12 @@ pub fn take(
     let reason = |error: Error| error.to_string();
     let pagemap = process.open_file("pagemap").map_err(reason)?;
     let start_brk = process.stat().map_err(reason)?.start_brk;
-    let pages = read_pages(process, &pagemap, plan, before).map_err(reason)?;
+    let mut pages = read_pages(process, &pagemap, plan, before).map_err(reason)?;
     let (space, hidden) = (pages.space(), hidden(&pages, plan));
     // Made before the thread that made the child runs, so the copy is of the same instant.
     let request = SnapshotRequest { space: &space, code: plan.code, lifetime: plan.lifetime, hidden };
     let taken = Snapshot::take(stopped, process, &request, |child| {
-        let missing = missing(&pages, &request.hidden, child)?;
+        let missing = missing(&mut pages, &pagemap, &request.hidden, child)?;
         copy(process, missing.runs).map(|copy| (copy, missing.ranges))
     });
     let (snapshot, (copy, copied)) = taken?;
@@ -107,13 +180,16 @@ pub fn take(
 /// Reads the kernel's view of a stopped process's pages.
 fn read_pages(process: &Process, pagemap: &File, plan: &Plan, before: &KnownBefore<'_>) -> Result<Pages> {
     let needs_smaps = before.has_locked || (plan.with_hidden && plan.mappings_before.is_none());
-    let scanned = if needs_smaps { None } else { page_tables::scanned(process, pagemap)? };
-    if let Some((space, regions)) = scanned {
-        let seen = regions.summaries(space.mappings());
-        let before = plan.mappings_before.as_deref().unwrap_or_default();
-        let hidden = if plan.with_hidden { usable_hidden(before, &space, &seen) } else { Some(Vec::new()) };
-        if let Some(hidden) = hidden {
-            return Ok(Pages::Scanned(Scan { space, regions, seen, hidden }));
+    let scan = if needs_smaps { None } else { Scan::new(process, pagemap, plan)? };
+    if let Some(mut scan) = scan {
+        let is_usable = match &plan.mappings_before {
+            Some(before) => {
+                scan.has_changed_little(pagemap, before).map_err(|source| process.error("pagemap", source))?
+            }
+            None => true,
+        };
+        if is_usable {
+            return Ok(Pages::Scanned(scan));
         }
     }
     let page_tables::Pages { smaps, residency, .. } = page_tables::read_by_smaps(process, pagemap, before)?;
@@ -174,20 +250,6 @@ fn known<'a>(before: &'a [KnownMapping], mapping: &Mapping) -> Option<&'a KnownM
     before.get(index).filter(|known| known.mapping == *mapping)
 }
 
-/// Returns the hidden ranges if little has changed since smaps was read: what is new may be hidden
-/// and has to be copied, and splits the hidden ranges.
-fn usable_hidden(
-    before: &[KnownMapping],
-    space: &AddressSpace,
-    seen: &[MappingSummary],
-) -> Option<Vec<AddressRange>> {
-    let is_new = |mapping: &Mapping| mapping.is_private_anonymous() && known(before, mapping).is_none();
-    let new = space.mappings().iter().zip(seen).filter(|(mapping, _)| is_new(mapping));
-    let new_bytes: u64 = new.map(|(_, seen)| seen.counts.rss_bytes).sum();
-    Some(known_hidden(before, space))
-        .filter(|hidden| new_bytes <= MAX_NEW_BYTES && hidden.len() <= MAX_HIDDEN)
-}
-
 /// Whether one of `ranges`, which are in address order, contains the mapping.
 fn contain(ranges: &[AddressRange], mapping: &Mapping) -> bool {
     let next = ranges.partition_point(|range| range.end <= mapping.start);
@@ -196,7 +258,12 @@ fn contain(ranges: &[AddressRange], mapping: &Mapping) -> bool {
 
 /// Finds what `child` lacks: mappings that it does not have, other than those of `shown`, and
 /// mappings that have no page at the address of the process's first page.
-fn missing(pages: &Pages, shown: &[AddressRange], child: &Process) -> std::result::Result<Missing, String> {
+fn missing(
+    pages: &mut Pages,
+    pagemap: &File,
+    shown: &[AddressRange],
+    child: &Process,
+) -> std::result::Result<Missing, String> {
     let mut missing = Missing::default();
     match pages {
         Pages::Read(smaps, residency) => {
@@ -209,34 +276,14 @@ fn missing(pages: &Pages, shown: &[AddressRange], child: &Process) -> std::resul
                 }
             }
         }
-        Pages::Scanned(Scan { space, regions, seen, .. }) => {
+        Pages::Scanned(scan) => {
             let unreadable = |error: &dyn std::fmt::Display| format!("the snapshot cannot be read: {error}");
-            let pagemap = child.open_file("pagemap").map_err(|error| unreadable(&error))?;
-            let candidates: Vec<(&Mapping, u64)> = space
-                .mappings()
-                .iter()
-                .zip(seen)
-                // Those of `shown` are checked when the process runs again.
-                .filter(|(mapping, _)| mapping.is_private_anonymous() && !contain(shown, mapping))
-                .filter_map(|(mapping, seen)| Some((mapping, seen.first?)))
-                .collect();
-            // One query for each mapping takes a thousand times as long per page as one query for
-            // all.
-            let in_child = if candidates.len() > MANY_MAPPINGS {
-                let mappings = candidates.iter().map(|(mapping, _)| *mapping);
-                let all = ScannedRegions::of(&pagemap, mappings).map_err(|error| unreadable(&error))?;
-                Some(all)
-            } else {
-                None
-            };
-            for (mapping, first) in candidates {
-                let is_shown = match &in_child {
-                    Some(in_child) => in_child.has_page_in(mapping.range()),
-                    None => pages::has_page(&pagemap, first).map_err(|error| unreadable(&error))?,
-                };
-                if !is_shown {
-                    missing.add(mapping, regions.present_in(mapping.range()));
-                }
+            let of_child = child.open_file("pagemap").map_err(|error| unreadable(&error))?;
+            let lacking = scan.lacking(pagemap, &of_child).map_err(|error| unreadable(&error))?;
+            let ranges = lacking.iter().map(Mapping::range).collect();
+            scan.read_now(pagemap, &ranges).map_err(|error| unreadable(&error))?;
+            for mapping in &lacking {
+                missing.add(mapping, scan.regions.present_in(mapping.range()));
             }
         }
     }
@@ -261,11 +308,14 @@ impl SnapshotInputs {
         // Read before its memory, because reading memory brings in pages.
         let (smaps, residency) = match self.pages {
             Pages::Read(smaps, residency) => (smaps, residency),
-            Pages::Scanned(Scan { space, regions, seen, .. }) => {
+            Pages::Scanned(Scan { space, mut regions, left_out, .. }) => {
                 let file = open("smaps")?;
                 let shown = exit_watch::meanwhile(|| Smaps::read(file));
                 let shown = shown.map_err(|error| no(format!("reading its smaps: {error}")))?;
-                check_hidden(&pagemap, &shown, &space, &seen, &self.hidden).map_err(no)?;
+                check_hidden(&shown, &space, &self.hidden).map_err(no)?;
+                exit_watch::meanwhile(|| regions.add(&pagemap, &left_out))
+                    .map_err(|error| no(format!("reading its page tables: {error}")))?;
+                let seen = regions.summaries(space.mappings());
                 let smaps = merged(&shown, &space, &seen, &self.hidden);
                 let residency = Residency::of_scanned(&pagemap, &smaps.entries, Ok(regions))
                     .map_err(|error| no(format!("reading its page tables: {error}")))?;
@@ -307,28 +357,21 @@ impl SnapshotInputs {
     }
 }
 
-/// Fails unless the snapshot, with this `pagemap` and the smaps `shown`, has pages in each mapping
-/// of `hidden` in which the process had some (`seen`).
+/// Fails unless the snapshot has each mapping of `hidden`, by its smaps (`shown`): with the mapping
+/// it has its pages, except if they are wiped in a child (MADV_WIPEONFORK).
 fn check_hidden(
-    pagemap: &File,
     shown: &Smaps,
     space: &AddressSpace,
-    seen: &[MappingSummary],
     hidden: &[AddressRange],
 ) -> std::result::Result<(), String> {
-    for (mapping, seen) in space.mappings().iter().zip(seen).filter(|(mapping, _)| contain(hidden, mapping)) {
-        let Some(first) = seen.first else { continue };
-        let has_pages = match shown_entry(shown, mapping) {
-            Some(entry) => has_pages(entry),
-            // The kernel joined it with a neighbour when it was shown.
-            None => pages::has_page(pagemap, first)
-                .map_err(|error| format!("reading its page tables: {error}"))?,
-        };
-        if !has_pages {
-            return Err(format!("it lacks the pages at {:#x}", mapping.start));
-        }
+    let has_pages = |entry: &&SmapsEntry| !entry.flags.has(b"wf");
+    let of_child = shown.entries.iter().filter(has_pages);
+    let of_child: RangeSet = of_child.map(|entry| entry.mapping.range()).collect();
+    let mut of_process = space.mappings().iter().filter(|mapping| contain(hidden, mapping));
+    match of_process.find(|mapping| !of_child.covers(mapping.range())) {
+        Some(mapping) => Err(format!("it lacks the pages at {:#x}", mapping.start)),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 /// The entry of the mapping in the smaps of the snapshot.
@@ -354,9 +397,7 @@ fn merged(shown: &Smaps, space: &AddressSpace, seen: &[MappingSummary], hidden: 
         // it has no pages of the process.
         let is_device = same.is_none() && !mapping.is_private_anonymous();
         let counts = match same {
-            Some(entry) if mapping.is_private_anonymous() && (is_shown || seen.first.is_none()) => {
-                entry.counts
-            }
+            Some(entry) if mapping.is_private_anonymous() && (is_shown || !seen.has_pages) => entry.counts,
             _ if flags.is_pfn_map() || is_device => Default::default(),
             _ => seen_counts(mapping, seen),
         };
@@ -382,11 +423,6 @@ mod tests {
         space.mappings().iter().map(|mapping| KnownMapping { mapping: mapping.clone(), is_hidden }).collect()
     }
 
-    fn resident(space: &AddressSpace, rss_bytes: u64) -> Vec<MappingSummary> {
-        let counts = strandline_process::smaps::Counts { rss_bytes, ..Default::default() };
-        vec![MappingSummary { counts, first: Some(0) }; space.mappings().len()]
-    }
-
     #[test]
     fn only_identical_mappings_count_as_hidden() {
         let before = known_as(&space(&[MIB, 2 * MIB, 8 * MIB]), true);
@@ -400,15 +436,29 @@ mod tests {
 
     #[test]
     fn many_new_mappings_cause_another_read_of_smaps() {
-        let (old, now) = (space(&[MIB]), space(&[MIB, 4 * MIB]));
-        let before = known_as(&old, true);
-        assert!(usable_hidden(&before, &old, &resident(&old, 2 * MAX_NEW_BYTES)).is_some(), "nothing is new");
-        assert!(usable_hidden(&before, &now, &resident(&now, MAX_NEW_BYTES)).is_some());
-        assert!(usable_hidden(&before, &now, &resident(&now, MAX_NEW_BYTES + 1)).is_none());
-        // Every second mapping is new, and without pages.
-        let hidden: Vec<u64> = (1..=MAX_HIDDEN as u64 + 1).map(|n| 2 * n * MIB).collect();
-        let all: Vec<u64> = hidden.iter().flat_map(|start| [*start, start + MIB]).collect();
-        let (before, now) = (known_as(&space(&hidden), true), space(&all));
-        assert!(usable_hidden(&before, &now, &resident(&now, 0)).is_none());
+        if !pages::has_scan() {
+            eprintln!(
+                "skipped: many_new_mappings_cause_another_read_of_smaps: this kernel has no PAGEMAP_SCAN"
+            );
+            return;
+        }
+        let own = Process::open(std::process::id() as i32).unwrap();
+        let pagemap = own.open_file("pagemap").unwrap();
+        let memory = std::hint::black_box(vec![1_u8; MAX_NEW_BYTES as usize + 1]);
+        let space = own.address_space().unwrap();
+        let known = known_as(&space, false);
+        let changed_little = |hidden: usize, before: &[KnownMapping]| {
+            let (regions, left_out) =
+                ScannedRegions::without_large(&pagemap, space.mappings().iter()).unwrap();
+            let hidden = vec![AddressRange::new(0, MIB); hidden];
+            let mut scan = Scan { space: space.clone(), regions, left_out, hidden };
+            scan.has_changed_little(&pagemap, before).unwrap()
+        };
+        assert!(changed_little(MAX_HIDDEN, &known), "nothing is new");
+        assert!(!changed_little(MAX_HIDDEN + 1, &known), "more hidden ranges than a snapshot can show");
+        let address = memory.as_ptr() as u64;
+        let others: Vec<_> =
+            known.iter().filter(|known| !known.mapping.range().contains(address)).cloned().collect();
+        assert!(!changed_little(0, &others), "a large one is new");
     }
 }

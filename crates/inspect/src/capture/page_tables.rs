@@ -79,13 +79,16 @@ pub fn read(process: &Process, pagemap: &File, before: &KnownBefore<'_>) -> Resu
     }
 }
 
+/// Reads the mappings of a stopped process; `None` if a line of maps is not understood.
+pub fn address_space(process: &Process) -> Result<Option<AddressSpace>> {
+    let (space, bad_lines) = AddressSpace::parse(&process.maps_text()?);
+    Ok((bad_lines == 0).then_some(space))
+}
+
 /// Reads its mappings and page tables; `None` if the kernel has no PAGEMAP_SCAN, or a line of maps
 /// is not understood.
-pub fn scanned(process: &Process, pagemap: &File) -> Result<Option<(AddressSpace, ScannedRegions)>> {
-    let (space, bad_lines) = AddressSpace::parse(&process.maps_text()?);
-    if bad_lines > 0 {
-        return Ok(None);
-    }
+fn scanned(process: &Process, pagemap: &File) -> Result<Option<(AddressSpace, ScannedRegions)>> {
+    let Some(space) = address_space(process)? else { return Ok(None) };
     match ScannedRegions::of(pagemap, space.mappings().iter()) {
         Ok(scanned) => Ok(Some((space, scanned))),
         Err(error) if pages::is_scan_missing(&error) => Ok(None),

@@ -395,6 +395,11 @@ pub fn has_page(pagemap: &File, address: u64) -> io::Result<bool> {
     Ok(!scanned.is_empty())
 }
 
+/// Returns the first page of `range`, in memory or swapped out; zero pages do not count.
+pub fn first_page(pagemap: &File, range: AddressRange) -> io::Result<Option<u64>> {
+    strandline_sys::pagemap::first_page(pagemap, range.into())
+}
+
 /// Total bytes of the runs of [`each_anonymous_run`], by which the effect of a remedy is measured.
 pub fn anonymous_bytes_in(pagemap: &File, ranges: &[Range<u64>]) -> io::Result<u64> {
     let mut bytes = 0;

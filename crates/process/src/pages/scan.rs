@@ -12,7 +12,7 @@ use strandline_sys::pagemap::{self, Progress, Region};
 
 use super::{Builder, Expected, PAGE_BYTES, USER_ADDRESS_END, entries, kind, may_hold_pages, page_of};
 use crate::map::Mapping;
-use crate::range::AddressRange;
+use crate::range::{AddressRange, RangeSet};
 use crate::smaps::{Counts, SmapsEntry};
 
 /// Categories requested for each page.
@@ -100,18 +100,42 @@ impl ScannedRegions {
     /// # Errors
     /// Returns the kernel's errors; `ENOTTY` before Linux 6.7.
     pub fn of<'m>(pagemap: &File, mappings: impl Iterator<Item = &'m Mapping>) -> io::Result<Self> {
-        let mut regions = Vec::new();
+        let (mut scanned, large) = Self::without_large(pagemap, mappings)?;
+        scanned.add(pagemap, &large)?;
+        Ok(scanned)
+    }
+
+    /// Like [`ScannedRegions::of`], but leaves out the large runs of private anonymous mappings,
+    /// and returns these: a snapshot has the same pages there.
+    pub fn without_large<'m>(
+        pagemap: &File,
+        mappings: impl Iterator<Item = &'m Mapping>,
+    ) -> io::Result<(Self, RangeSet)> {
+        let (mut regions, mut large) = (Vec::new(), Vec::new());
         let (mut at, mut end) = (0, END);
         for run in anonymous_runs(mappings) {
             end = end.max(run.range.end);
             if run.is_anonymous && run.bytes >= LARGE_BYTES {
                 scan_range(pagemap, at..run.range.start, WANTED, &mut regions)?;
-                scan_range(pagemap, run.range.start..run.range.end, WANTED & !pagemap::FILE, &mut regions)?;
+                large.push(run.range);
                 at = run.range.end;
             }
         }
         scan_range(pagemap, at..end, WANTED, &mut regions)?;
-        Ok(Self(regions))
+        Ok((Self(regions), large.into_iter().collect()))
+    }
+
+    /// Adds the pages of `ranges`, which were not scanned yet and cannot have file pages.
+    ///
+    /// # Errors
+    /// Returns the kernel's errors.
+    pub fn add(&mut self, pagemap: &File, ranges: &RangeSet) -> io::Result<()> {
+        for &range in ranges {
+            scan_range(pagemap, range.into(), WANTED & !pagemap::FILE, &mut self.0)?;
+        }
+        // Stable: this merges two sorted runs in linear time.
+        self.0.sort_by_key(|region| region.start);
+        Ok(())
     }
 }
 
@@ -121,9 +145,9 @@ pub struct MappingSummary {
     /// Resident, anonymous and swapped bytes, and bytes in huge pages mapped as a whole; without
     /// zero pages.
     pub counts: Counts,
-    /// The first page that exists, in memory or swapped out; not a zero page, which a copy may
-    /// lack.
-    pub first: Option<u64>,
+    /// Whether a page exists, in memory or swapped out; zero pages, which a copy may lack, do not
+    /// count.
+    pub has_pages: bool,
 }
 
 impl ScannedRegions {
@@ -177,7 +201,7 @@ impl MappingSummary {
         if is_zero_page(categories) {
             return;
         }
-        self.first.get_or_insert(start);
+        self.has_pages = true;
         if categories & pagemap::PRESENT == 0 {
             counts.swap_bytes += bytes;
             return;
