@@ -18,7 +18,7 @@ use crate::accumulator::{Accumulator, Class, OutOfOrder, Sums};
 use crate::caveat::Caveat;
 pub use crate::class::MappedBlock;
 use crate::facts;
-use crate::finding::LedgerView;
+use crate::finding::{Finding, LedgerView};
 use crate::palette::BlockRows;
 use crate::range::RangePages;
 use crate::refinements::{Matches, Refinements};
@@ -37,13 +37,16 @@ pub enum Layer {
     RestOfMappings,
 }
 
-/// A reader of an allocator: its functions.
+/// A reader of an allocator: its functions. [`Reader::new`] has those that most readers lack.
 pub struct Reader {
     /// What its blocks are in.
     pub layer: Layer,
     /// Searches for the allocator in the files mapped by a process, which may be running. `None` if
     /// there is nothing to read.
     pub find: fn(&Process, &AddressSpace) -> Option<Box<dyn FoundAllocator>>,
+    /// Returns what the reader finds in a whole ledger, for the verdict: only what the verdict on
+    /// every allocator's free bytes does not say.
+    pub findings: fn(&LedgerView<'_>) -> Vec<Finding>,
     /// Returns remedies that depend on the whole ledger; the others are part of the [`Reading`].
     pub remedies: fn(&LedgerView<'_>) -> Vec<facts::Remedy>,
 }
@@ -51,7 +54,7 @@ pub struct Reader {
 impl Reader {
     /// A reader of an allocator whose own structures list its mappings.
     pub const fn new(find: fn(&Process, &AddressSpace) -> Option<Box<dyn FoundAllocator>>) -> Self {
-        Self { layer: Layer::Mappings, find, remedies: |_| Vec::new() }
+        Self { layer: Layer::Mappings, find, findings: |_| Vec::new(), remedies: |_| Vec::new() }
     }
 }
 

@@ -10,6 +10,7 @@ use std::sync::LazyLock;
 use strandline_allocators::{
     glibc, google_tcmalloc, jemalloc, mimalloc, musl, named as allocators, tcmalloc,
 };
+use strandline_claims::finding::{Finding, LedgerView};
 use strandline_claims::reader::ReaderInfo;
 use strandline_claims::remedy::{Effect, Spec};
 use strandline_claims::rows::{ANONYMOUS, KERNEL_ROWS, RowRef};
@@ -101,6 +102,21 @@ pub fn number(id: RowRef) -> usize {
 /// The reader of the runtime `name`.
 pub fn runtime_reader(name: &str) -> Option<&'static runtime::Reader> {
     RUNTIMES.iter().find(|entry| entry.about.name == name)?.reader
+}
+
+/// What all readers find in a ledger: the runtimes' first, each in the order of the table.
+pub fn findings(view: &LedgerView<'_>) -> Vec<Finding> {
+    findings_of(RUNTIMES, ALLOCATORS, view)
+}
+
+fn findings_of(
+    runtimes: &[Entry<runtime::Reader>],
+    allocators: &[Entry<allocator::Reader>],
+    view: &LedgerView<'_>,
+) -> Vec<Finding> {
+    let of_runtimes = runtimes.iter().filter_map(|entry| entry.reader).map(|reader| reader.findings);
+    let of_allocators = allocators.iter().filter_map(|entry| entry.reader).map(|reader| reader.findings);
+    of_runtimes.chain(of_allocators).flat_map(|findings| findings(view)).collect()
 }
 
 /// All entries of the table.
@@ -249,6 +265,23 @@ mod tests {
         for whole in all().filter_map(|about| about.part_of) {
             assert!(runtime(whole).is_some(), "{whole}");
         }
+    }
+
+    #[test]
+    fn findings_of_allocators_and_runtimes_count() {
+        static ALLOCATOR: allocator::Reader = allocator::Reader {
+            findings: |view| vec![Finding { class: "x", bytes: view.rss_bytes, headline: String::new() }],
+            ..allocator::Reader::new(|_, _| None)
+        };
+        static RUNTIME: runtime::Reader = runtime::Reader {
+            findings: |view| vec![Finding { class: "y", bytes: view.threads, headline: String::new() }],
+            ..runtime::Reader::new(|_, _| None)
+        };
+        let allocators = [Entry { about: &ReaderInfo::NONE, reader: Some(&ALLOCATOR) }];
+        let runtimes = [Entry { about: &ReaderInfo::NONE, reader: Some(&RUNTIME) }];
+        let view = LedgerView { rss_bytes: 7, threads: 3, ..LedgerView::default() };
+        let found = findings_of(&runtimes, &allocators, &view);
+        assert_eq!(found.iter().map(|one| (one.class, one.bytes)).collect::<Vec<_>>(), [("y", 3), ("x", 7)]);
     }
 
     #[test]

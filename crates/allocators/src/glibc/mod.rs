@@ -89,10 +89,10 @@ const MALLOC_TRIM: Function = Function {
 /// The reader of glibc's malloc.
 pub static READER: allocator::Reader = allocator::Reader {
     layer: Layer::RestOfMappings,
+    remedies: |view| settings::of_arenas(view).into_iter().chain(settings::other_allocator(view)).collect(),
     // Nearly every process has one; a static one is recognised by structures that are read with
     // the heap.
-    find: |_, _| Some(Box::new(Glibc)),
-    remedies: |view| settings::of_arenas(view).into_iter().chain(settings::other_allocator(view)).collect(),
+    ..allocator::Reader::new(|_, _| Some(Box::new(Glibc)))
 };
 
 struct Glibc;
