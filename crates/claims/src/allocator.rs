@@ -22,6 +22,7 @@ use crate::finding::{Finding, LedgerView};
 use crate::palette::BlockRows;
 use crate::range::RangePages;
 use crate::refinements::{Matches, Refinements};
+use crate::remedy::Spec;
 use crate::words::FindPageRuns;
 
 /// What the blocks of an allocator are in. Finer layers are read first.
@@ -228,7 +229,7 @@ pub struct Reading {
     /// Whether some structure was inconsistent as if caught while it changed: a moment later it may
     /// be consistent.
     pub is_inconsistent: bool,
-    /// What releases memory, with the call of its [`CallPlan`] under the same id.
+    /// What releases memory, with that of the [`CallPlan`] ([`CallPlan::remedy`]).
     pub remedies: Vec<facts::Remedy>,
     /// The rows of the claims' classes.
     pub rows: Option<&'static BlockRows>,
@@ -286,8 +287,9 @@ pub fn read_each<T>(
 /// A call that makes an allocator give its free pages back, and how much that is predicted to be.
 #[derive(Clone, Debug)]
 pub struct CallPlan {
-    /// The remedy's name: `malloc_trim`, `jemalloc_purge`.
-    pub remedy: &'static str,
+    /// The remedy's entry in [`crate::reader::ReaderInfo::remedies`]: `malloc_trim`,
+    /// `jemalloc_purge`.
+    pub spec: &'static Spec,
     /// The function to call.
     pub function: Function,
     /// The object with the allocator's code: an address within one of its mappings.
@@ -312,6 +314,14 @@ pub struct CallPlan {
     pub libc_code: Option<CodeRanges>,
     /// Why a call is not safe. Complete only if [`Context::checks_free_lists`] was set.
     pub doubt: Option<CallHazard>,
+}
+
+impl CallPlan {
+    /// The remedy, with this prediction, for [`Reading::remedies`]: what `strandline reclaim` does
+    /// in process `pid`.
+    pub fn remedy(&self, pid: i32, cost: &str) -> facts::Remedy {
+        facts::Remedy::call(self.spec.id, Some(self.predicted_bytes), pid, cost)
+    }
 }
 
 /// Finds the ranges of an allocator's code in an object; `None` if they are not known.

@@ -65,7 +65,7 @@ pub static ABOUT: ReaderInfo = ReaderInfo {
     rows: &rows::ROWS,
     blocks: Some(&rows::BLOCKS),
     remedies: &[
-        Spec::call("malloc_trim", "glibc", "glibc releases the whole free pages of its heaps"),
+        CALL,
         Spec::next_start("trim_threshold", "glibc releases free memory at the end of its heap at once"),
         Spec::next_start("arena_max", "threads share two arenas"),
         Spec::next_start("jemalloc", "jemalloc instead of glibc's malloc"),
@@ -76,6 +76,9 @@ pub static ABOUT: ReaderInfo = ReaderInfo {
     // The reader itself recognises it by its structures.
     ..ReaderInfo::NONE
 };
+
+/// The call that `reclaim` makes.
+const CALL: Spec = Spec::call("malloc_trim", "glibc", "glibc releases the whole free pages of its heaps");
 
 /// Releases free pages. malloc's own functions are found from the functions around them.
 const MALLOC_TRIM: Function = Function {
@@ -122,7 +125,7 @@ fn trim(pid: i32, call: &CallPlan, zero_bytes: u64) -> Remedy {
     );
     // It is what `reclaim` does by itself.
     let how = format!("strandline reclaim {pid}");
-    Remedy { how, ..Remedy::call(call.remedy, Some(call.predicted_bytes), pid, &cost) }
+    Remedy { how, ..call.remedy(pid, &cost) }
 }
 
 /// Reads every glibc of the process: most have one, `dlmopen` loads more.
@@ -189,7 +192,7 @@ fn read_object(
     }
     reading.remedies.extend(settings::trim_threshold(parameters.as_ref(), &walked));
     reading.call = Some(CallPlan {
-        remedy: "malloc_trim",
+        spec: &CALL,
         function: MALLOC_TRIM,
         object: object.address,
         locks: arenas.iter().map(|arena| arena.address).collect(),

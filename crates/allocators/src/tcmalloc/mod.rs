@@ -46,14 +46,15 @@ pub static ABOUT: ReaderInfo = ReaderInfo {
     versions: "gperftools 2.8 to 2.18, 64 bits, any of its page sizes",
     rows: &rows::ROWS,
     blocks: Some(&rows::BLOCKS),
-    remedies: &[
-        Spec::call("tcmalloc_release", "tcmalloc", "tcmalloc releases the free spans of its page heap"),
-        Spec::next_start("tcmalloc_decommit", "tcmalloc releases free spans at once"),
-    ],
+    remedies: &[CALL, Spec::next_start("tcmalloc_decommit", "tcmalloc releases free spans at once")],
     not_read: "the debugging build; gperftools before 2.8; its small memory model",
     heap: HeapKind::Own,
     ..ReaderInfo::NONE
 };
+
+/// The call that `reclaim` makes.
+const CALL: Spec =
+    Spec::call("tcmalloc_release", "tcmalloc", "tcmalloc releases the free spans of its page heap");
 
 /// Releases all free spans of the page heap (`ReleaseToSystem(LONG_MAX)`).
 const RELEASE: Function = Function {
@@ -102,9 +103,7 @@ impl FoundAllocator for Tcmalloc {
     fn finish(&self, process: &Process, _: &AddressSpace, reading: &mut Reading) {
         let Some(call) = &reading.call else { return };
         let predicted_bytes = call.predicted_bytes;
-        reading.remedies.push(Remedy::call(
-            call.remedy,
-            Some(predicted_bytes),
+        reading.remedies.push(call.remedy(
             process.pid(),
             "one call in one thread, which holds the page heap's lock meanwhile; page faults when the heap grows again",
         ));
@@ -129,7 +128,7 @@ fn read(context: &Context<'_>, heap: &Heap, taken: &RangeSet) -> Reading {
     let are_released = claims::free_spans_are_released(context, &spans.all);
     let is_released = |span: &&Span| are_released && span.location == SpanState::Normal;
     reading.call = Some(CallPlan {
-        remedy: "tcmalloc_release",
+        spec: &CALL,
         function: RELEASE,
         object: heap.object,
         // A thread that holds a lock has a tcmalloc frame on its stack.
