@@ -333,8 +333,9 @@ pub struct Function {
     /// Its name, without a prefix that the build may add.
     pub name: &'static str,
     /// Another function in code that every build of the allocator has under the same prefix, such
-    /// as its malloc: a program's own function of the same name has none, and is not called.
-    pub sibling: &'static str,
+    /// as its malloc: a program's own function of the same name has none, and is not called. `None`
+    /// if no program names a function of its own so: then it is called by its bare name only.
+    pub sibling: Option<&'static str>,
     /// The argument of the call.
     pub argument: Argument,
     /// Bytes of stack that it may use.

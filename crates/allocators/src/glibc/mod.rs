@@ -83,7 +83,7 @@ const CALL: Spec = Spec::call("malloc_trim", "glibc", "glibc releases the whole 
 /// Releases free pages. malloc's own functions are found from the functions around them.
 const MALLOC_TRIM: Function = Function {
     name: "malloc_trim",
-    sibling: "malloc",
+    sibling: None,
     argument: Argument::Number(0),
     stack_bytes: 16 << 10,
     own_prefixes: &[],

@@ -61,7 +61,7 @@ const CALL: Spec =
 /// `MALLCTL_ARENAS_ALL`). The stack holds an array of all arenas, up to 4,095.
 const PURGE: Function = Function {
     name: "mallctl",
-    sibling: "calloc",
+    sibling: Some("calloc"),
     argument: Argument::Text("arena.4096.purge"),
     stack_bytes: 64 << 10,
     own_prefixes: &["je_", "rjem_"],

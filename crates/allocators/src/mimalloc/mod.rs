@@ -64,7 +64,7 @@ const CALL: Spec = Spec::call(
 /// Collects the heap of the calling thread and the pages of ended threads (`mi_collect(true)`).
 const COLLECT: Function = Function {
     name: "mi_collect",
-    sibling: "mi_malloc",
+    sibling: Some("mi_malloc"),
     argument: Argument::Number(1),
     stack_bytes: 64 << 10,
     own_prefixes: &["mi_", "_mi_"],

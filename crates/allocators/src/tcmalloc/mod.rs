@@ -59,7 +59,7 @@ const CALL: Spec =
 /// Releases all free spans of the page heap (`ReleaseToSystem(LONG_MAX)`).
 const RELEASE: Function = Function {
     name: "MallocExtension_ReleaseFreeMemory",
-    sibling: "MallocExtension_GetNumericProperty",
+    sibling: Some("MallocExtension_GetNumericProperty"),
     argument: Argument::NONE,
     stack_bytes: 64 << 10,
     own_prefixes: &[
