@@ -45,7 +45,7 @@ use strandline_claims::bits;
 use strandline_claims::caveat::Caveat;
 use strandline_claims::facts::Remedy;
 use strandline_claims::range::RangePages;
-use strandline_claims::reader::{HeapKind, ReaderInfo};
+use strandline_claims::reader::ReaderInfo;
 use strandline_claims::refinements::Matches;
 use strandline_claims::remedy::Spec;
 use strandline_claims::units::bytes;
@@ -71,7 +71,6 @@ pub static ABOUT: ReaderInfo = ReaderInfo {
         Spec::next_start("jemalloc", "jemalloc instead of glibc's malloc"),
     ],
     not_read: "caches of threads that could not be stopped: their blocks count as in use",
-    heap: HeapKind::Own,
     has_main_arena: true,
     // The reader itself recognises it by its structures.
     ..ReaderInfo::NONE

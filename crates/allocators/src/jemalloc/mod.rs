@@ -26,7 +26,7 @@ use strandline_claims::allocator::{
 };
 use strandline_claims::caveat::Caveat;
 use strandline_claims::facts::Remedy;
-use strandline_claims::reader::{Evidence, FileName, HeapKind, Match, ReaderInfo, leading_version};
+use strandline_claims::reader::{Evidence, FileName, Match, ReaderInfo, leading_version};
 use strandline_claims::remedy::Spec;
 use strandline_process::image::{ElfFile, image_at};
 use strandline_process::map::AddressSpace;
@@ -49,7 +49,6 @@ pub static ABOUT: ReaderInfo = ReaderInfo {
     blocks: Some(&rows::BLOCKS),
     remedies: &[CALL, Spec::next_start("jemalloc_decay", "jemalloc releases free pages at once")],
     not_read: "other page sizes and size classes, 4.x",
-    heap: HeapKind::Own,
     ..ReaderInfo::NONE
 };
 

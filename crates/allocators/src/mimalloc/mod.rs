@@ -27,7 +27,7 @@ use strandline_claims::allocator::{
 };
 use strandline_claims::caveat::Caveat;
 use strandline_claims::facts::{Allocator, Remedy, figures};
-use strandline_claims::reader::{Evidence, FileName, HeapKind, Match, ReaderInfo, version_in_file_name};
+use strandline_claims::reader::{Evidence, FileName, Match, ReaderInfo, version_in_file_name};
 use strandline_claims::remedy::Spec;
 use strandline_process::image::image_at;
 use strandline_process::map::{AddressSpace, Mapping};
@@ -50,7 +50,6 @@ pub static ABOUT: ReaderInfo = ReaderInfo {
     blocks: Some(&rows::BLOCKS),
     remedies: &[CALL, Spec::next_start("mimalloc_purge_delay", "mimalloc releases free pages at once")],
     not_read: "secure and debugging builds (encoded lists, padding); by how much an aligned block begins behind its place",
-    heap: HeapKind::Own,
     ..ReaderInfo::NONE
 };
 

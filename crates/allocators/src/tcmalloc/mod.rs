@@ -25,7 +25,7 @@ use strandline_claims::allocator::{
 };
 use strandline_claims::caveat::Caveat;
 use strandline_claims::facts::Remedy;
-use strandline_claims::reader::{Evidence, FileName, HeapKind, ReaderInfo, leading_version};
+use strandline_claims::reader::{Evidence, FileName, ReaderInfo, leading_version};
 use strandline_claims::remedy::Spec;
 use strandline_process::image::ElfFile;
 use strandline_process::map::AddressSpace;
@@ -48,7 +48,6 @@ pub static ABOUT: ReaderInfo = ReaderInfo {
     blocks: Some(&rows::BLOCKS),
     remedies: &[CALL, Spec::next_start("tcmalloc_decommit", "tcmalloc releases free spans at once")],
     not_read: "the debugging build; gperftools before 2.8; its small memory model",
-    heap: HeapKind::Own,
     ..ReaderInfo::NONE
 };
 
