@@ -67,13 +67,15 @@ pub trait FoundAllocator: Send + Sync {
     /// [`OutOfOrder`] if a byte would be claimed twice, which is a bug of the reader.
     fn read(&self, context: &Context<'_>) -> Result<Readings, OutOfOrder>;
 
-    /// Whether the reader reads heap memory for each block; a snapshot then stops the process for
-    /// less time.
-    fn reads_blocks(&self) -> bool {
-        false
+    /// Whether reading takes longer than taking a snapshot, which then stops the process for less
+    /// time; false if heap memory is not read for each block, or where [`Reader::find`] is not sure
+    /// that the allocator is in use.
+    fn takes_long(&self) -> bool {
+        true
     }
 
-    /// Whether the reader uses the threads' pointers ([`Context::fs_bases`]).
+    /// Whether the reader uses the threads' pointers ([`Context::fs_bases`]): most find caches of
+    /// threads by them.
     fn needs_thread_pointers(&self) -> bool {
         true
     }

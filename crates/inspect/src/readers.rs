@@ -185,7 +185,7 @@ impl Found {
     /// Whether a snapshot stops the process for less time than reading all of this.
     pub fn is_slow(&self) -> bool {
         self.runtimes.iter().any(|found| found.takes_long())
-            || self.allocators.iter().any(|(_, found)| found.reads_blocks())
+            || self.allocators.iter().any(|(_, found)| found.takes_long())
     }
 
     /// Whether a runtime keeps its memory from children.

@@ -100,6 +100,11 @@ pub static READER: allocator::Reader = allocator::Reader {
 struct Glibc;
 
 impl FoundAllocator for Glibc {
+    /// It is searched for in every process.
+    fn takes_long(&self) -> bool {
+        false
+    }
+
     fn read(&self, context: &Context<'_>) -> Result<Readings, OutOfOrder> {
         read(context)
     }

@@ -66,6 +66,11 @@ pub static READER: allocator::Reader =
 struct GoogleTcmalloc;
 
 impl FoundAllocator for GoogleTcmalloc {
+    /// The heap itself is read for small objects only.
+    fn takes_long(&self) -> bool {
+        false
+    }
+
     fn read(&self, context: &Context<'_>) -> Result<Readings, OutOfOrder> {
         let FoundHeaps { heaps, unknown } = locate::find(context);
         let text = "the size classes of Google's tcmalloc were found, but its page map is empty or has an unknown layout: it is \

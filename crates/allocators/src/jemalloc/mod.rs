@@ -80,6 +80,11 @@ pub static READER: allocator::Reader =
 struct Jemalloc;
 
 impl FoundAllocator for Jemalloc {
+    /// Nothing of the heap itself is read.
+    fn takes_long(&self) -> bool {
+        false
+    }
+
     fn read(&self, context: &Context<'_>) -> Result<Readings, OutOfOrder> {
         let (mut trees, mut caveats) = (Vec::new(), Vec::new());
         for tree in locate::find(context) {

@@ -100,7 +100,7 @@ struct Mimalloc {
 }
 
 impl FoundAllocator for Mimalloc {
-    fn reads_blocks(&self) -> bool {
+    fn takes_long(&self) -> bool {
         self.is_likely
     }
 

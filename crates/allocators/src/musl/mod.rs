@@ -48,10 +48,6 @@ pub static READER: allocator::Reader =
 struct Musl;
 
 impl FoundAllocator for Musl {
-    fn reads_blocks(&self) -> bool {
-        true
-    }
-
     fn needs_thread_pointers(&self) -> bool {
         false
     }

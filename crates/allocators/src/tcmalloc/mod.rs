@@ -87,7 +87,7 @@ struct Tcmalloc {
 }
 
 impl FoundAllocator for Tcmalloc {
-    fn reads_blocks(&self) -> bool {
+    fn takes_long(&self) -> bool {
         self.is_likely
     }
 
