@@ -106,8 +106,7 @@ pub struct Explain {
     /// Node.js: a class, `function NAME`)
     #[arg(long, value_name = "TYPE", conflicts_with_all = ["tree", "no_runtimes"], conflicts_with_all = GROUP_FLAGS)]
     pub path_to: Option<String>,
-    /// Leave out the readers of language runtimes (Perl, CPython, SBCL, Go, V8, the JVM): a shorter
-    /// stop, fewer rows
+    /// Leave out the readers of language runtimes: a shorter stop, fewer rows
     #[arg(long)]
     pub no_runtimes: bool,
     /// Resume the process after this time; memory not yet read is reported as unattributed

@@ -12,8 +12,7 @@ use strandline_report::model::Rows;
 pub enum SnapshotChoice {
     /// Stop the process while it is read
     Never,
-    /// From 8 MiB, where it is harmless and reading takes longer: Perl, CPython, SBCL, the JVM, V8, musl, gperftools' tcmalloc
-    /// or mimalloc
+    /// From 8 MiB, where it is harmless and reading takes longer: docs/supported.md lists the readers
     Auto,
     /// Where it is harmless; otherwise stop the process, with a caveat
     Try,

@@ -47,8 +47,8 @@ fn read(reader: &Reader, image: &Image, maps: &str) -> (Readings, u64) {
         [&google_tcmalloc::ABOUT, &jemalloc::ABOUT, &mimalloc::ABOUT, &musl::ABOUT, &tcmalloc::ABOUT];
     for plan in readings.0.iter().filter_map(|reading| reading.call.as_ref()) {
         let mut specs = abouts.iter().flat_map(|about| about.remedies);
-        let is_known = specs.any(|spec| spec.id == plan.remedy && matches!(spec.action, Action::Call));
-        assert!(is_known, "{} is no remedy of the table", plan.remedy);
+        let is_known = specs.any(|spec| spec.id == plan.spec.id && matches!(spec.action, Action::Call));
+        assert!(is_known, "{} is no remedy of the table", plan.spec.id);
     }
     (readings, memory.bytes_read.load(Ordering::Relaxed))
 }

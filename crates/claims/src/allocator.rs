@@ -18,10 +18,11 @@ use crate::accumulator::{Accumulator, Class, OutOfOrder, Sums};
 use crate::caveat::Caveat;
 pub use crate::class::MappedBlock;
 use crate::facts;
-use crate::finding::LedgerView;
+use crate::finding::{Finding, LedgerView};
 use crate::palette::BlockRows;
 use crate::range::RangePages;
 use crate::refinements::{Matches, Refinements};
+use crate::remedy::Spec;
 use crate::words::FindPageRuns;
 
 /// What the blocks of an allocator are in. Finer layers are read first.
@@ -37,13 +38,16 @@ pub enum Layer {
     RestOfMappings,
 }
 
-/// A reader of an allocator: its functions.
+/// A reader of an allocator: its functions. [`Reader::new`] has those that most readers lack.
 pub struct Reader {
     /// What its blocks are in.
     pub layer: Layer,
     /// Searches for the allocator in the files mapped by a process, which may be running. `None` if
     /// there is nothing to read.
     pub find: fn(&Process, &AddressSpace) -> Option<Box<dyn FoundAllocator>>,
+    /// Returns what the reader finds in a whole ledger, for the verdict: only what the verdict on
+    /// every allocator's free bytes does not say.
+    pub findings: fn(&LedgerView<'_>) -> Vec<Finding>,
     /// Returns remedies that depend on the whole ledger; the others are part of the [`Reading`].
     pub remedies: fn(&LedgerView<'_>) -> Vec<facts::Remedy>,
 }
@@ -51,7 +55,7 @@ pub struct Reader {
 impl Reader {
     /// A reader of an allocator whose own structures list its mappings.
     pub const fn new(find: fn(&Process, &AddressSpace) -> Option<Box<dyn FoundAllocator>>) -> Self {
-        Self { layer: Layer::Mappings, find, remedies: |_| Vec::new() }
+        Self { layer: Layer::Mappings, find, findings: |_| Vec::new(), remedies: |_| Vec::new() }
     }
 }
 
@@ -63,13 +67,15 @@ pub trait FoundAllocator: Send + Sync {
     /// [`OutOfOrder`] if a byte would be claimed twice, which is a bug of the reader.
     fn read(&self, context: &Context<'_>) -> Result<Readings, OutOfOrder>;
 
-    /// Whether the reader reads heap memory for each block; a snapshot then stops the process for
-    /// less time.
-    fn reads_blocks(&self) -> bool {
-        false
+    /// Whether reading takes longer than taking a snapshot, which then stops the process for less
+    /// time; false if heap memory is not read for each block, or where [`Reader::find`] is not sure
+    /// that the allocator is in use.
+    fn takes_long(&self) -> bool {
+        true
     }
 
-    /// Whether the reader uses the threads' pointers ([`Context::fs_bases`]).
+    /// Whether the reader uses the threads' pointers ([`Context::fs_bases`]): most find caches of
+    /// threads by them.
     fn needs_thread_pointers(&self) -> bool {
         true
     }
@@ -225,7 +231,7 @@ pub struct Reading {
     /// Whether some structure was inconsistent as if caught while it changed: a moment later it may
     /// be consistent.
     pub is_inconsistent: bool,
-    /// What releases memory, with the call of its [`CallPlan`] under the same id.
+    /// What releases memory, with that of the [`CallPlan`] ([`CallPlan::remedy`]).
     pub remedies: Vec<facts::Remedy>,
     /// The rows of the claims' classes.
     pub rows: Option<&'static BlockRows>,
@@ -283,8 +289,9 @@ pub fn read_each<T>(
 /// A call that makes an allocator give its free pages back, and how much that is predicted to be.
 #[derive(Clone, Debug)]
 pub struct CallPlan {
-    /// The remedy's name: `malloc_trim`, `jemalloc_purge`.
-    pub remedy: &'static str,
+    /// The remedy's entry in [`crate::reader::ReaderInfo::remedies`]: `malloc_trim`,
+    /// `jemalloc_purge`.
+    pub spec: &'static Spec,
     /// The function to call.
     pub function: Function,
     /// The object with the allocator's code: an address within one of its mappings.
@@ -311,6 +318,14 @@ pub struct CallPlan {
     pub doubt: Option<CallHazard>,
 }
 
+impl CallPlan {
+    /// The remedy, with this prediction, for [`Reading::remedies`]: what `strandline reclaim` does
+    /// in process `pid`.
+    pub fn remedy(&self, pid: i32, cost: &str) -> facts::Remedy {
+        facts::Remedy::call(self.spec.id, Some(self.predicted_bytes), pid, cost)
+    }
+}
+
 /// Finds the ranges of an allocator's code in an object; `None` if they are not known.
 pub type CodeRanges = fn(&Object) -> Option<Vec<Range<u64>>>;
 
@@ -320,8 +335,9 @@ pub struct Function {
     /// Its name, without a prefix that the build may add.
     pub name: &'static str,
     /// Another function in code that every build of the allocator has under the same prefix, such
-    /// as its malloc: a program's own function of the same name has none, and is not called.
-    pub sibling: &'static str,
+    /// as its malloc: a program's own function of the same name has none, and is not called. `None`
+    /// if no program names a function of its own so: then it is called by its bare name only.
+    pub sibling: Option<&'static str>,
     /// The argument of the call.
     pub argument: Argument,
     /// Bytes of stack that it may use.

@@ -32,13 +32,13 @@ pub struct ReaderInfo {
     pub remedies: &'static [Spec],
     /// What is not read of it, and why.
     pub not_read: &'static str,
-    /// Where a runtime keeps its objects.
+    /// For an allocator: whether it has one main arena, and caches and a top chunk in each arena.
+    pub has_main_arena: bool,
+    /// For a runtime: where it keeps its objects. An allocator leaves it out.
     pub heap: HeapKind,
-    /// A runtime that may contain this one, which is then not reported separately: Lua within
+    /// For a runtime: one that may contain it, and then it is not reported separately: Lua within
     /// LuaJIT.
     pub part_of: Option<&'static str>,
-    /// Whether it is an allocator with one main arena, and caches and a top chunk in each arena.
-    pub has_main_arena: bool,
     /// The signal handlers with which it stops and restarts threads.
     pub stop_handlers: StopHandlers,
 }
@@ -82,9 +82,9 @@ impl ReaderInfo {
         blocks: None,
         remedies: &[],
         not_read: "its structures; it has no reader yet",
+        has_main_arena: false,
         heap: HeapKind::Malloc,
         part_of: None,
-        has_main_arena: false,
         stop_handlers: StopHandlers::NONE,
     };
 

@@ -102,8 +102,8 @@ pub trait Found: Send + Sync {
         Access::InPlace
     }
 
-    /// Whether reading takes longer than taking a snapshot; false if all information is in a few
-    /// structures.
+    /// Whether reading takes longer than taking a snapshot, which then stops the process for less
+    /// time; false if all information is in a few structures.
     fn takes_long(&self) -> bool {
         true
     }

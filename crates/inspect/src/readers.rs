@@ -7,9 +7,8 @@
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
-use strandline_allocators::{
-    glibc, google_tcmalloc, jemalloc, mimalloc, musl, named as allocators, tcmalloc,
-};
+use strandline_allocators as allocators;
+use strandline_claims::finding::{Finding, LedgerView};
 use strandline_claims::reader::ReaderInfo;
 use strandline_claims::remedy::{Effect, Spec};
 use strandline_claims::rows::{ANONYMOUS, KERNEL_ROWS, RowRef};
@@ -17,7 +16,7 @@ use strandline_claims::{allocator, runtime};
 use strandline_process::map::AddressSpace;
 use strandline_process::memory::Memory;
 use strandline_process::procfs::Process;
-use strandline_runtimes::{cpython, go, jvm, named as runtimes, perl, sbcl, v8};
+use strandline_runtimes as runtimes;
 
 /// An entry of the table.
 pub struct Entry<R: 'static> {
@@ -27,59 +26,63 @@ pub struct Entry<R: 'static> {
     pub reader: Option<&'static R>,
 }
 
+const fn read<R>(about: &'static ReaderInfo, reader: &'static R) -> Entry<R> {
+    Entry { about, reader: Some(reader) }
+}
+
 const fn named<R>(about: &'static ReaderInfo) -> Entry<R> {
     Entry { about, reader: None }
 }
 
 /// Allocators, in the order in which their evidence is checked.
 pub static ALLOCATORS: &[Entry<allocator::Reader>] = &[
-    Entry { about: &glibc::ABOUT, reader: Some(&glibc::READER) },
-    Entry { about: &jemalloc::ABOUT, reader: Some(&jemalloc::READER) },
-    Entry { about: &tcmalloc::ABOUT, reader: Some(&tcmalloc::READER) },
-    Entry { about: &google_tcmalloc::ABOUT, reader: Some(&google_tcmalloc::READER) },
-    Entry { about: &mimalloc::ABOUT, reader: Some(&mimalloc::READER) },
-    named(&allocators::SNMALLOC),
-    named(&allocators::ASAN),
-    named(&allocators::BDWGC),
-    named(&allocators::GGC),
-    named(&allocators::PARTITION_ALLOC),
-    Entry { about: &musl::ABOUT, reader: Some(&musl::READER) },
-    named(&allocators::RPMALLOC),
-    named(&allocators::HOARD),
-    named(&allocators::SCUDO),
-    named(&allocators::HARDENED_MALLOC),
+    read(&allocators::glibc::ABOUT, &allocators::glibc::READER),
+    read(&allocators::jemalloc::ABOUT, &allocators::jemalloc::READER),
+    read(&allocators::tcmalloc::ABOUT, &allocators::tcmalloc::READER),
+    read(&allocators::google_tcmalloc::ABOUT, &allocators::google_tcmalloc::READER),
+    read(&allocators::mimalloc::ABOUT, &allocators::mimalloc::READER),
+    named(&allocators::named::SNMALLOC),
+    named(&allocators::named::ASAN),
+    named(&allocators::named::BDWGC),
+    named(&allocators::named::GGC),
+    named(&allocators::named::PARTITION_ALLOC),
+    read(&allocators::musl::ABOUT, &allocators::musl::READER),
+    named(&allocators::named::RPMALLOC),
+    named(&allocators::named::HOARD),
+    named(&allocators::named::SCUDO),
+    named(&allocators::named::HARDENED_MALLOC),
 ];
 
 /// Runtimes, in the order in which their evidence is checked.
 pub static RUNTIMES: &[Entry<runtime::Reader>] = &[
-    Entry { about: &perl::ABOUT, reader: Some(&perl::READER) },
-    Entry { about: &sbcl::ABOUT, reader: Some(&sbcl::READER) },
-    Entry { about: &go::ABOUT, reader: Some(&go::READER) },
-    Entry { about: &cpython::ABOUT, reader: Some(&cpython::READER) },
-    named(&runtimes::RUBY),
-    named(&runtimes::NODE),
-    Entry { about: &v8::ABOUT, reader: Some(&v8::READER) },
-    named(&runtimes::BUN),
-    named(&runtimes::DENO),
-    named(&runtimes::CHROMIUM),
-    named(&runtimes::PHP),
-    Entry { about: &jvm::ABOUT, reader: Some(&jvm::READER) },
-    named(&runtimes::D),
-    named(&runtimes::LUAJIT),
-    named(&runtimes::LUA),
-    named(&runtimes::MONO),
-    named(&runtimes::DOTNET),
-    named(&runtimes::RACKET),
-    named(&runtimes::CHEZ),
-    named(&runtimes::ERLANG),
-    named(&runtimes::OCAML),
-    named(&runtimes::GHC),
-    named(&runtimes::GUILE),
-    named(&runtimes::R),
-    named(&runtimes::SPIDERMONKEY),
-    named(&runtimes::JULIA),
-    named(&runtimes::ECL),
-    named(&runtimes::CLISP),
+    read(&runtimes::perl::ABOUT, &runtimes::perl::READER),
+    read(&runtimes::sbcl::ABOUT, &runtimes::sbcl::READER),
+    read(&runtimes::go::ABOUT, &runtimes::go::READER),
+    read(&runtimes::cpython::ABOUT, &runtimes::cpython::READER),
+    named(&runtimes::named::RUBY),
+    named(&runtimes::named::NODE),
+    read(&runtimes::v8::ABOUT, &runtimes::v8::READER),
+    named(&runtimes::named::BUN),
+    named(&runtimes::named::DENO),
+    named(&runtimes::named::CHROMIUM),
+    named(&runtimes::named::PHP),
+    read(&runtimes::jvm::ABOUT, &runtimes::jvm::READER),
+    named(&runtimes::named::D),
+    named(&runtimes::named::LUAJIT),
+    named(&runtimes::named::LUA),
+    named(&runtimes::named::MONO),
+    named(&runtimes::named::DOTNET),
+    named(&runtimes::named::RACKET),
+    named(&runtimes::named::CHEZ),
+    named(&runtimes::named::ERLANG),
+    named(&runtimes::named::OCAML),
+    named(&runtimes::named::GHC),
+    named(&runtimes::named::GUILE),
+    named(&runtimes::named::R),
+    named(&runtimes::named::SPIDERMONKEY),
+    named(&runtimes::named::JULIA),
+    named(&runtimes::named::ECL),
+    named(&runtimes::named::CLISP),
 ];
 
 /// Returns all rows that a ledger may have, in the order of documents that refer to rows by number.
@@ -101,6 +104,21 @@ pub fn number(id: RowRef) -> usize {
 /// The reader of the runtime `name`.
 pub fn runtime_reader(name: &str) -> Option<&'static runtime::Reader> {
     RUNTIMES.iter().find(|entry| entry.about.name == name)?.reader
+}
+
+/// What all readers find in a ledger: the runtimes' first, each in the order of the table.
+pub fn findings(view: &LedgerView<'_>) -> Vec<Finding> {
+    findings_of(RUNTIMES, ALLOCATORS, view)
+}
+
+fn findings_of(
+    runtimes: &[Entry<runtime::Reader>],
+    allocators: &[Entry<allocator::Reader>],
+    view: &LedgerView<'_>,
+) -> Vec<Finding> {
+    let of_runtimes = runtimes.iter().filter_map(|entry| entry.reader).map(|reader| reader.findings);
+    let of_allocators = allocators.iter().filter_map(|entry| entry.reader).map(|reader| reader.findings);
+    of_runtimes.chain(of_allocators).flat_map(|findings| findings(view)).collect()
 }
 
 /// All entries of the table.
@@ -169,7 +187,7 @@ impl Found {
     /// Whether a snapshot stops the process for less time than reading all of this.
     pub fn is_slow(&self) -> bool {
         self.runtimes.iter().any(|found| found.takes_long())
-            || self.allocators.iter().any(|(_, found)| found.reads_blocks())
+            || self.allocators.iter().any(|(_, found)| found.takes_long())
     }
 
     /// Whether a runtime keeps its memory from children.
@@ -249,6 +267,23 @@ mod tests {
         for whole in all().filter_map(|about| about.part_of) {
             assert!(runtime(whole).is_some(), "{whole}");
         }
+    }
+
+    #[test]
+    fn findings_of_allocators_and_runtimes_count() {
+        static ALLOCATOR: allocator::Reader = allocator::Reader {
+            findings: |view| vec![Finding { class: "x", bytes: view.rss_bytes, headline: String::new() }],
+            ..allocator::Reader::new(|_, _| None)
+        };
+        static RUNTIME: runtime::Reader = runtime::Reader {
+            findings: |view| vec![Finding { class: "y", bytes: view.threads, headline: String::new() }],
+            ..runtime::Reader::new(|_, _| None)
+        };
+        let allocators = [read(&ReaderInfo::NONE, &ALLOCATOR)];
+        let runtimes = [read(&ReaderInfo::NONE, &RUNTIME)];
+        let view = LedgerView { rss_bytes: 7, threads: 3, ..LedgerView::default() };
+        let found = findings_of(&runtimes, &allocators, &view);
+        assert_eq!(found.iter().map(|one| (one.class, one.bytes)).collect::<Vec<_>>(), [("y", 3), ("x", 7)]);
     }
 
     #[test]

@@ -13,6 +13,7 @@ use super::extract::{Extractor, RunMetrics};
 use super::find;
 use super::matrix::{Key, Matrix};
 use super::needs::{ProbePhase, RunnableCells, probe};
+use strandline_inspect::readers::ALLOCATORS;
 use strandline_lab::cell::{End, Outcome, Subject};
 use strandline_lab::engine::{Judge, Next, Progress, Results};
 use strandline_lab::executor::{Executor, Stopped};
@@ -283,17 +284,26 @@ fn put_counts(cell: &mut CellData, extractor: &Extractor<'_>, counts: Vec<Option
 
 /// Returns why a run does not count: a preloaded allocator of its cell is in none of its ledgers.
 fn not_mapped(matrix: &Matrix, key: &Key, outcome: &Outcome) -> Option<String> {
-    const KNOWN: [&str; 3] = ["jemalloc", "tcmalloc", "mimalloc"];
     let named = matrix.choices(key).filter_map(|(_, choice)| choice.preload.as_deref());
     let named = named.map(|name| name.rsplit('/').next().unwrap_or(name));
-    let wanted: Vec<&str> =
-        named.filter_map(|name| KNOWN.into_iter().find(|one| name.contains(one))).collect();
+    let wanted: Vec<&str> = named.filter_map(allocator_of_file).collect();
     if wanted.is_empty() {
         return None;
     }
     let found = Extractor::allocators(outcome)?;
     let lost = wanted.into_iter().find(|name| !found.contains(*name))?;
     Some(format!("{lost} was preloaded, but is in none of its ledgers"))
+}
+
+/// Returns the name of the allocator of a library: one that is read, and is recognised by this file
+/// name or has its name in it.
+pub fn allocator_of_file(file: &str) -> Option<&'static str> {
+    let read = ALLOCATORS.iter().filter(|entry| entry.reader.is_some()).map(|entry| entry.about);
+    let found = read.filter(|about| {
+        about.evidence.files.iter().any(|name| name.matches(file)) || file.contains(about.name)
+    });
+    // Of `tcmalloc` and `google_tcmalloc` the longer one.
+    found.map(|about| about.name).max_by_key(|name| name.len())
 }
 
 fn store_metrics(cell: &mut CellData, round: usize, rounds: usize, metrics: BTreeMap<String, f64>) {

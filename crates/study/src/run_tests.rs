@@ -11,6 +11,7 @@ use super::matrix::Matrix;
 use super::needs::{self, RunnableCells};
 use super::tests::GOOD;
 use super::{cell, run};
+use strandline_inspect::readers::ALLOCATORS;
 use strandline_lab::cell::{End, Figures, Outcome, Subject};
 use strandline_lab::engine::Results;
 
@@ -356,4 +357,22 @@ fn processor_counts_are_not_mixed_with_cachegrind_counts() {
     let data = run::data(&matrix, &bill, &runs(), Some((&counted, &none)), &none);
     let judged = claims(&matrix, data).remove(0);
     assert_eq!(judged.reason.as_deref(), Some("subject=b: no run gave instructions"));
+}
+
+#[test]
+fn libraries_of_allocators_are_those_of_the_table() {
+    for (file, allocator) in [
+        ("libjemalloc.so.2", Some("jemalloc")),
+        ("jemalloc-5.3.0.so", Some("jemalloc")),
+        ("libtcmalloc_minimal.so.4", Some("tcmalloc")),
+        ("libmimalloc.so.2.0", Some("mimalloc")),
+        ("own.so", None),
+    ] {
+        assert_eq!(run::allocator_of_file(file), allocator, "{file}");
+    }
+    for entry in ALLOCATORS {
+        let name = entry.about.name;
+        let found = run::allocator_of_file(&format!("lib{name}.so"));
+        assert_eq!(found, entry.reader.map(|_| name), "{name}");
+    }
 }

@@ -45,7 +45,7 @@ use strandline_claims::bits;
 use strandline_claims::caveat::Caveat;
 use strandline_claims::facts::Remedy;
 use strandline_claims::range::RangePages;
-use strandline_claims::reader::{HeapKind, ReaderInfo};
+use strandline_claims::reader::ReaderInfo;
 use strandline_claims::refinements::Matches;
 use strandline_claims::remedy::Spec;
 use strandline_claims::units::bytes;
@@ -65,22 +65,24 @@ pub static ABOUT: ReaderInfo = ReaderInfo {
     rows: &rows::ROWS,
     blocks: Some(&rows::BLOCKS),
     remedies: &[
-        Spec::call("malloc_trim", "glibc", "glibc releases the whole free pages of its heaps"),
+        CALL,
         Spec::next_start("trim_threshold", "glibc releases free memory at the end of its heap at once"),
         Spec::next_start("arena_max", "threads share two arenas"),
         Spec::next_start("jemalloc", "jemalloc instead of glibc's malloc"),
     ],
     not_read: "caches of threads that could not be stopped: their blocks count as in use",
-    heap: HeapKind::Own,
     has_main_arena: true,
     // The reader itself recognises it by its structures.
     ..ReaderInfo::NONE
 };
 
+/// The call that `reclaim` makes.
+const CALL: Spec = Spec::call("malloc_trim", "glibc", "glibc releases the whole free pages of its heaps");
+
 /// Releases free pages. malloc's own functions are found from the functions around them.
 const MALLOC_TRIM: Function = Function {
     name: "malloc_trim",
-    sibling: "malloc",
+    sibling: None,
     argument: Argument::Number(0),
     stack_bytes: 16 << 10,
     own_prefixes: &[],
@@ -89,15 +91,20 @@ const MALLOC_TRIM: Function = Function {
 /// The reader of glibc's malloc.
 pub static READER: allocator::Reader = allocator::Reader {
     layer: Layer::RestOfMappings,
+    remedies: |view| settings::of_arenas(view).into_iter().chain(settings::other_allocator(view)).collect(),
     // Nearly every process has one; a static one is recognised by structures that are read with
     // the heap.
-    find: |_, _| Some(Box::new(Glibc)),
-    remedies: |view| settings::of_arenas(view).into_iter().chain(settings::other_allocator(view)).collect(),
+    ..allocator::Reader::new(|_, _| Some(Box::new(Glibc)))
 };
 
 struct Glibc;
 
 impl FoundAllocator for Glibc {
+    /// It is searched for in every process.
+    fn takes_long(&self) -> bool {
+        false
+    }
+
     fn read(&self, context: &Context<'_>) -> Result<Readings, OutOfOrder> {
         read(context)
     }
@@ -122,7 +129,7 @@ fn trim(pid: i32, call: &CallPlan, zero_bytes: u64) -> Remedy {
     );
     // It is what `reclaim` does by itself.
     let how = format!("strandline reclaim {pid}");
-    Remedy { how, ..Remedy::call(call.remedy, Some(call.predicted_bytes), pid, &cost) }
+    Remedy { how, ..call.remedy(pid, &cost) }
 }
 
 /// Reads every glibc of the process: most have one, `dlmopen` loads more.
@@ -189,7 +196,7 @@ fn read_object(
     }
     reading.remedies.extend(settings::trim_threshold(parameters.as_ref(), &walked));
     reading.call = Some(CallPlan {
-        remedy: "malloc_trim",
+        spec: &CALL,
         function: MALLOC_TRIM,
         object: object.address,
         locks: arenas.iter().map(|arena| arena.address).collect(),

@@ -28,7 +28,7 @@ use strandline_claims::accumulator::{Class, OutOfOrder};
 use strandline_claims::allocator::{self, Context, FoundAllocator, Reading, Readings, read_each};
 use strandline_claims::caveat::Caveat;
 use strandline_claims::facts::Remedy;
-use strandline_claims::reader::{Evidence, HeapKind, ReaderInfo};
+use strandline_claims::reader::{Evidence, ReaderInfo};
 use strandline_claims::remedy::{Effect, Spec};
 use strandline_process::map::AddressSpace;
 use strandline_process::procfs::Process;
@@ -52,7 +52,6 @@ pub static ABOUT: ReaderInfo = ReaderInfo {
         "the program has Google's tcmalloc release free pages",
     )],
     not_read: "its small build (TCMALLOC_INTERNAL_SMALL_BUT_SLOW); pages of 32 and 256 KiB, and commits other than of 2025-06 and 2026-08, were not tried; commits before 2024-12; how large guarded samples are",
-    heap: HeapKind::Own,
     ..ReaderInfo::NONE
 };
 
@@ -67,6 +66,11 @@ pub static READER: allocator::Reader =
 struct GoogleTcmalloc;
 
 impl FoundAllocator for GoogleTcmalloc {
+    /// The heap itself is read for small objects only.
+    fn takes_long(&self) -> bool {
+        false
+    }
+
     fn read(&self, context: &Context<'_>) -> Result<Readings, OutOfOrder> {
         let FoundHeaps { heaps, unknown } = locate::find(context);
         let text = "the size classes of Google's tcmalloc were found, but its page map is empty or has an unknown layout: it is \

@@ -26,7 +26,7 @@ use strandline_claims::allocator::{
 };
 use strandline_claims::caveat::Caveat;
 use strandline_claims::facts::Remedy;
-use strandline_claims::reader::{Evidence, FileName, HeapKind, Match, ReaderInfo, leading_version};
+use strandline_claims::reader::{Evidence, FileName, Match, ReaderInfo, leading_version};
 use strandline_claims::remedy::Spec;
 use strandline_process::image::{ElfFile, image_at};
 use strandline_process::map::AddressSpace;
@@ -47,20 +47,20 @@ pub static ABOUT: ReaderInfo = ReaderInfo {
     versions: "5.0 to 5.3, 64 bits, pages of 4 KiB",
     rows: &rows::ROWS,
     blocks: Some(&rows::BLOCKS),
-    remedies: &[
-        Spec::call("jemalloc_purge", "jemalloc", "jemalloc releases its free pages, dirty and muzzy ones"),
-        Spec::next_start("jemalloc_decay", "jemalloc releases free pages at once"),
-    ],
+    remedies: &[CALL, Spec::next_start("jemalloc_decay", "jemalloc releases free pages at once")],
     not_read: "other page sizes and size classes, 4.x",
-    heap: HeapKind::Own,
     ..ReaderInfo::NONE
 };
+
+/// The call that `reclaim` makes.
+const CALL: Spec =
+    Spec::call("jemalloc_purge", "jemalloc", "jemalloc releases its free pages, dirty and muzzy ones");
 
 /// Purges all arenas: returns dirty and muzzy pages to the kernel (`arena_i_decay` with
 /// `MALLCTL_ARENAS_ALL`). The stack holds an array of all arenas, up to 4,095.
 const PURGE: Function = Function {
     name: "mallctl",
-    sibling: "calloc",
+    sibling: Some("calloc"),
     argument: Argument::Text("arena.4096.purge"),
     stack_bytes: 64 << 10,
     own_prefixes: &["je_", "rjem_"],
@@ -80,6 +80,11 @@ pub static READER: allocator::Reader =
 struct Jemalloc;
 
 impl FoundAllocator for Jemalloc {
+    /// Nothing of the heap itself is read.
+    fn takes_long(&self) -> bool {
+        false
+    }
+
     fn read(&self, context: &Context<'_>) -> Result<Readings, OutOfOrder> {
         let (mut trees, mut caveats) = (Vec::new(), Vec::new());
         for tree in locate::find(context) {
@@ -98,9 +103,7 @@ impl FoundAllocator for Jemalloc {
     fn finish(&self, process: &Process, space: &AddressSpace, reading: &mut Reading) {
         let Some(call) = &reading.call else { return };
         let predicted_bytes = call.predicted_bytes;
-        reading.remedies.push(Remedy::call(
-            call.remedy,
-            Some(predicted_bytes),
+        reading.remedies.push(call.remedy(
             process.pid(),
             "one call in one thread, which holds each arena's locks in turn; page faults when the heap grows again",
         ));
@@ -134,7 +137,7 @@ fn read(context: &Context<'_>, tree: &PageMap, layout: &'static Layout, taken: &
     };
     let purged = extents.all.iter().filter(is_purged).map(Extent::range).collect();
     reading.call = Some(CallPlan {
-        remedy: "jemalloc_purge",
+        spec: &CALL,
         function: PURGE,
         object: tree.object,
         // A thread that holds a lock has a jemalloc frame on its stack.

@@ -27,7 +27,7 @@ use strandline_claims::allocator::{
 };
 use strandline_claims::caveat::Caveat;
 use strandline_claims::facts::{Allocator, Remedy, figures};
-use strandline_claims::reader::{Evidence, FileName, HeapKind, Match, ReaderInfo, version_in_file_name};
+use strandline_claims::reader::{Evidence, FileName, Match, ReaderInfo, version_in_file_name};
 use strandline_claims::remedy::Spec;
 use strandline_process::image::image_at;
 use strandline_process::map::{AddressSpace, Mapping};
@@ -48,23 +48,22 @@ pub static ABOUT: ReaderInfo = ReaderInfo {
     versions: "1.6 to 1.9, 2.0.3 to 2.4, 3.0 to 3.4 without 3.0.1, CPython's, 64 bits",
     rows: &rows::ROWS,
     blocks: Some(&rows::BLOCKS),
-    remedies: &[
-        Spec::call(
-            "mimalloc_collect",
-            "mimalloc",
-            "mimalloc releases its free pages and those that a thread's end left",
-        ),
-        Spec::next_start("mimalloc_purge_delay", "mimalloc releases free pages at once"),
-    ],
+    remedies: &[CALL, Spec::next_start("mimalloc_purge_delay", "mimalloc releases free pages at once")],
     not_read: "secure and debugging builds (encoded lists, padding); by how much an aligned block begins behind its place",
-    heap: HeapKind::Own,
     ..ReaderInfo::NONE
 };
+
+/// The call that `reclaim` makes.
+const CALL: Spec = Spec::call(
+    "mimalloc_collect",
+    "mimalloc",
+    "mimalloc releases its free pages and those that a thread's end left",
+);
 
 /// Collects the heap of the calling thread and the pages of ended threads (`mi_collect(true)`).
 const COLLECT: Function = Function {
     name: "mi_collect",
-    sibling: "mi_malloc",
+    sibling: Some("mi_malloc"),
     argument: Argument::Number(1),
     stack_bytes: 64 << 10,
     own_prefixes: &["mi_", "_mi_"],
@@ -101,7 +100,7 @@ struct Mimalloc {
 }
 
 impl FoundAllocator for Mimalloc {
-    fn reads_blocks(&self) -> bool {
+    fn takes_long(&self) -> bool {
         self.is_likely
     }
 
@@ -120,9 +119,7 @@ impl FoundAllocator for Mimalloc {
 
     fn finish(&self, process: &Process, space: &AddressSpace, reading: &mut Reading) {
         let Some(call) = &reading.call else { return };
-        reading.remedies.push(Remedy::call(
-            call.remedy,
-            Some(call.predicted_bytes),
+        reading.remedies.push(call.remedy(
             process.pid(),
             "one call in one thread, over the pages of that thread's heap only; page faults when the heap grows again",
         ));
@@ -159,7 +156,7 @@ fn read(context: &Context<'_>, heap: &Heap, taken: &RangeSet) -> Reading {
     let thread_data = thread_data(context, heap, &collection.owners, &taken);
     reading.claims.extend(thread_data.iter().map(|&range| context.claim_whole(range, Class::Metadata)));
     reading.call = (heap.collect != Collect::default()).then(|| CallPlan {
-        remedy: "mimalloc_collect",
+        spec: &CALL,
         function: COLLECT,
         object: heap.object,
         locks: Vec::new(),

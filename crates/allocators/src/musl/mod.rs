@@ -17,7 +17,7 @@ use self::locate::{FoundStates, State};
 use strandline_claims::accumulator::{Class, OutOfOrder};
 use strandline_claims::allocator::{self, Context, FoundAllocator, Reading, Readings, read_each};
 use strandline_claims::caveat::Caveat;
-use strandline_claims::reader::{Evidence, FileName, HeapKind, ReaderInfo};
+use strandline_claims::reader::{Evidence, FileName, ReaderInfo};
 use strandline_process::range::{AddressRange, RangeSet};
 
 /// Entry of musl's malloc in the table of readers.
@@ -38,7 +38,6 @@ pub static ABOUT: ReaderInfo = ReaderInfo {
     blocks: Some(&rows::BLOCKS),
     remedies: &[],
     not_read: "program data that the loader donates to malloc stays on program.data",
-    heap: HeapKind::Own,
     ..ReaderInfo::NONE
 };
 
@@ -49,10 +48,6 @@ pub static READER: allocator::Reader =
 struct Musl;
 
 impl FoundAllocator for Musl {
-    fn reads_blocks(&self) -> bool {
-        true
-    }
-
     fn needs_thread_pointers(&self) -> bool {
         false
     }

@@ -25,7 +25,7 @@ use strandline_claims::allocator::{
 };
 use strandline_claims::caveat::Caveat;
 use strandline_claims::facts::Remedy;
-use strandline_claims::reader::{Evidence, FileName, HeapKind, ReaderInfo, leading_version};
+use strandline_claims::reader::{Evidence, FileName, ReaderInfo, leading_version};
 use strandline_claims::remedy::Spec;
 use strandline_process::image::ElfFile;
 use strandline_process::map::AddressSpace;
@@ -46,19 +46,19 @@ pub static ABOUT: ReaderInfo = ReaderInfo {
     versions: "gperftools 2.8 to 2.18, 64 bits, any of its page sizes",
     rows: &rows::ROWS,
     blocks: Some(&rows::BLOCKS),
-    remedies: &[
-        Spec::call("tcmalloc_release", "tcmalloc", "tcmalloc releases the free spans of its page heap"),
-        Spec::next_start("tcmalloc_decommit", "tcmalloc releases free spans at once"),
-    ],
+    remedies: &[CALL, Spec::next_start("tcmalloc_decommit", "tcmalloc releases free spans at once")],
     not_read: "the debugging build; gperftools before 2.8; its small memory model",
-    heap: HeapKind::Own,
     ..ReaderInfo::NONE
 };
+
+/// The call that `reclaim` makes.
+const CALL: Spec =
+    Spec::call("tcmalloc_release", "tcmalloc", "tcmalloc releases the free spans of its page heap");
 
 /// Releases all free spans of the page heap (`ReleaseToSystem(LONG_MAX)`).
 const RELEASE: Function = Function {
     name: "MallocExtension_ReleaseFreeMemory",
-    sibling: "MallocExtension_GetNumericProperty",
+    sibling: Some("MallocExtension_GetNumericProperty"),
     argument: Argument::NONE,
     stack_bytes: 64 << 10,
     own_prefixes: &[
@@ -87,7 +87,7 @@ struct Tcmalloc {
 }
 
 impl FoundAllocator for Tcmalloc {
-    fn reads_blocks(&self) -> bool {
+    fn takes_long(&self) -> bool {
         self.is_likely
     }
 
@@ -102,9 +102,7 @@ impl FoundAllocator for Tcmalloc {
     fn finish(&self, process: &Process, _: &AddressSpace, reading: &mut Reading) {
         let Some(call) = &reading.call else { return };
         let predicted_bytes = call.predicted_bytes;
-        reading.remedies.push(Remedy::call(
-            call.remedy,
-            Some(predicted_bytes),
+        reading.remedies.push(call.remedy(
             process.pid(),
             "one call in one thread, which holds the page heap's lock meanwhile; page faults when the heap grows again",
         ));
@@ -129,7 +127,7 @@ fn read(context: &Context<'_>, heap: &Heap, taken: &RangeSet) -> Reading {
     let are_released = claims::free_spans_are_released(context, &spans.all);
     let is_released = |span: &&Span| are_released && span.location == SpanState::Normal;
     reading.call = Some(CallPlan {
-        remedy: "tcmalloc_release",
+        spec: &CALL,
         function: RELEASE,
         object: heap.object,
         // A thread that holds a lock has a tcmalloc frame on its stack.

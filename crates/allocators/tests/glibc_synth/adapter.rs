@@ -100,7 +100,7 @@ impl FrozenProcess {
         let (readings, _) = glibc::read(&context).expect("claims follow each other");
         for reading in &readings {
             self.check_claims(reading, &space);
-            let call = reading.call.as_ref().map(|call| call.remedy);
+            let call = reading.call.as_ref().map(|call| call.spec.id);
             assert!(call.is_none_or(|call| glibc::ABOUT.remedies.iter().any(|spec| spec.id == call)));
         }
         readings

@@ -96,7 +96,7 @@ impl Spec {
         matches!(self.action, Action::Call | Action::Notify(_) | Action::Apply(_))
     }
 
-    /// A call of the function `id` of an allocator, made by `reclaim`.
+    /// A call of a function of the allocator with this name, made by `reclaim`.
     pub const fn call(id: &'static str, allocator: &'static str, help: &'static str) -> Self {
         Self { id, help, effect: Effect::FreePages(allocator), action: Action::Call }
     }

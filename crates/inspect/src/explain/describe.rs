@@ -22,7 +22,7 @@ fn refuse_calls(process: &Process, frozen: &mut Frozen) {
     for reading in &mut frozen.readings {
         let is_checked = |plan: &&CallPlan| plan.predicted_bytes > 0 && plan.libc_code.is_none();
         let Some(plan) = reading.call.as_ref().filter(is_checked) else { continue };
-        let Some(remedy) = reading.remedies.iter_mut().find(|remedy| remedy.id == plan.remedy) else {
+        let Some(remedy) = reading.remedies.iter_mut().find(|remedy| remedy.id == plan.spec.id) else {
             continue;
         };
         if let Some(reason) = purge::permanent_objection(process, &frozen.address_space, plan) {

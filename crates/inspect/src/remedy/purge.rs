@@ -221,27 +221,39 @@ fn has_name(name: &[u8], wanted: &str) -> bool {
 const MAX_LIKE_IT: usize = 16;
 
 fn find(object: &Object, function: &Function) -> Option<Symbol> {
+    let Some(sibling) = function.sibling else { return find_global(object, function.name) };
     let mut found: Vec<(Vec<u8>, Symbol)> = Vec::new();
     let mut siblings: HashSet<Vec<u8>> = HashSet::new();
     object.each_symbol(&mut |name, symbol| {
         // A library may hide them when it is linked (a version script makes them local): then a
         // prefix distinguishes them from functions of the library itself.
-        let is_bare = name == function.name.as_bytes() || name == function.sibling.as_bytes();
+        let is_bare = name == function.name.as_bytes() || name == sibling.as_bytes();
         if !symbol.is_global && is_bare || !object.text_contains(symbol.address) {
             return;
         }
         if has_name(name, function.name) && found.len() < MAX_LIKE_IT {
             found.push((name.to_vec(), symbol));
-        } else if has_name(name, function.sibling) && siblings.len() < MAX_LIKE_IT {
+        } else if has_name(name, sibling) && siblings.len() < MAX_LIKE_IT {
             siblings.insert(name.to_vec());
         }
     });
     // A program's own function with such a name has no sibling with the same prefix.
     let prefix = |name: &[u8], end: &str| name[..name.len() - end.len()].to_vec();
-    let has_sibling = |name: &[u8]| {
-        siblings.iter().any(|sibling| prefix(sibling, function.sibling) == prefix(name, function.name))
-    };
+    let has_sibling =
+        |name: &[u8]| siblings.iter().any(|one| prefix(one, sibling) == prefix(name, function.name));
     found.into_iter().find(|(name, _)| has_sibling(name)).map(|(_, symbol)| symbol)
+}
+
+/// Finds a function that has no sibling. With a prefix it could be anybody's.
+fn find_global(object: &Object, wanted: &str) -> Option<Symbol> {
+    let mut found = None;
+    object.each_symbol(&mut |name, symbol| {
+        let is_wanted = name == wanted.as_bytes() && symbol.is_global;
+        if found.is_none() && is_wanted && object.text_contains(symbol.address) {
+            found = Some(symbol);
+        }
+    });
+    found
 }
 
 /// Returns the code of an allocator that is linked into a program: everything between its named
@@ -286,3 +298,32 @@ fn own_code(object: &Object, function: &Function, called: Symbol) -> Option<Vec<
 
 /// Minimum number of functions with names: a program may export some and be stripped of the others.
 const MIN_FUNCTIONS: usize = 100;
+
+#[cfg(test)]
+mod tests {
+    use strandline_claims::allocator::Argument;
+
+    use super::*;
+
+    #[test]
+    fn a_prefix_needs_a_sibling() {
+        let process = Process::open(std::process::id().cast_signed()).unwrap();
+        let space = process.address_space().unwrap();
+        let is_libc =
+            |mapping: &&Mapping| mapping.name.ends_with("/libc.so.6") && mapping.permissions.execute;
+        let libc = space.mappings().iter().find(is_libc).expect("a dynamic glibc");
+        let object = Object::open(&process, &space, libc).unwrap();
+        let find = |name, sibling| {
+            let argument = Argument::NONE;
+            let function = Function { name, sibling, argument, stack_bytes: 0, own_prefixes: &[] };
+            find(&object, &function).map(|symbol| symbol.address)
+        };
+        let trim = object.symbol_address("malloc_trim");
+        assert!(trim.is_some());
+        assert_eq!(find("malloc_trim", None), trim);
+        assert_eq!(find("malloc_trim", Some("malloc")), trim);
+        assert_eq!(find("trim", Some("usable_size")), trim);
+        assert_eq!(find("trim", None), None);
+        assert_eq!(find("malloc_trim", Some("no_such_function")), None);
+    }
+}

@@ -300,7 +300,7 @@ fn look_before(pid: i32, options: &ReclaimOptions<'_>) -> Result<Inspection> {
 /// Returns the calls that `remedy` would make.
 fn plans<'a>(look: &'a Inspection, remedy: &'a str) -> impl Iterator<Item = &'a CallPlan> {
     let plans = look.readings.iter().filter_map(|reading| reading.call.as_ref());
-    plans.filter(move |plan| plan.remedy == remedy)
+    plans.filter(move |plan| plan.spec.id == remedy)
 }
 
 /// Returns the reason against a call into a heap's allocator. Swapped-out pages are not read, so

@@ -11,7 +11,7 @@ pub mod remedies;
 use strandline_claims::finding::{Finding, LedgerView};
 
 use crate::facts::Verdict;
-use crate::readers::RUNTIMES;
+use crate::readers::{self, RUNTIMES};
 
 /// What the verdict is derived from.
 #[derive(Clone, Copy, Debug, Default)]
@@ -31,12 +31,14 @@ pub struct Judged<'a> {
 /// uses its memory, or else what most of the memory is.
 pub fn verdict(judged: &Judged<'_>) -> Verdict {
     let view = &judged.view;
-    let readers = || RUNTIMES.iter().filter_map(|entry| entry.reader);
-    let of_readers = readers().flat_map(|reader| (reader.findings)(view));
+    let of_readers = readers::findings(view).into_iter();
     let all = of_readers.chain(findings::of_every_process(judged)).filter(|one| view.matters(one.bytes));
     // Among equals, the first.
     let largest = all.reduce(|largest, one| if one.bytes > largest.bytes { one } else { largest });
-    let in_use = || readers().find_map(|reader| (reader.in_use)(view));
+    let in_use = || {
+        let mut readers = RUNTIMES.iter().filter_map(|entry| entry.reader);
+        readers.find_map(|reader| (reader.in_use)(view))
+    };
     let Finding { class, headline, .. } =
         largest.or_else(in_use).unwrap_or_else(|| findings::mostly_used(view));
     Verdict { headline, class: class.to_owned() }
