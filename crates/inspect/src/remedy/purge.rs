@@ -244,7 +244,7 @@ fn find(object: &Object, function: &Function) -> Option<Symbol> {
     found.into_iter().find(|(name, _)| has_sibling(name)).map(|(_, symbol)| symbol)
 }
 
-/// Finds a function that has no sibling. With a prefix it could be anybody's.
+/// Finds a function that has no sibling: by its bare name, as any library may add a prefix.
 fn find_global(object: &Object, wanted: &str) -> Option<Symbol> {
     let mut found = None;
     object.each_symbol(&mut |name, symbol| {
