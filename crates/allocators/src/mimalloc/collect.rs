@@ -251,7 +251,7 @@ fn is_dead(
 ) -> bool {
     let freed = within(delayed, part.range(), |&pointer| pointer).len() as u64;
     let mut blocks_in_use = page.used.saturating_sub(freed);
-    let mut at = page.lists[2];
+    let mut at = page.lists.thread_free;
     while blocks_in_use > 0 && at != 0 && Instant::now() < context.deadline {
         if !(part.start..part.end).contains(&at) {
             return false;
