@@ -1,8 +1,8 @@
 //! glibc's malloc, read from outside without symbols or calls.
 //!
-//! `locate` finds the arenas, `regions` their address ranges, `tcache` and `lists` the free chunks
-//! that look in use; `walk` and `segments` visit every chunk, `mmapped` finds those with their own
-//! mapping.
+//! `locate` finds the arenas, `regions` and `pieces` their address ranges, `tcache` and `lists` the
+//! free chunks that look in use; `walk` and `segments` visit every chunk, `mmapped` finds those with
+//! their own mapping.
 
 pub mod bins;
 mod chunk_set;
@@ -15,6 +15,7 @@ pub mod locate;
 pub mod mapped_header;
 pub mod mmapped;
 pub mod objects;
+mod pieces;
 pub mod regions;
 pub mod release;
 pub mod rows;
