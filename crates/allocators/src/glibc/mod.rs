@@ -1,8 +1,8 @@
 //! glibc's malloc, read from outside without symbols or calls.
 //!
 //! `locate` finds the arenas, `regions` and `pieces` their address ranges, `tcache` and `lists` the
-//! free chunks that look in use; `walk` and `segments` visit every chunk, `mmapped` finds those with
-//! their own mapping.
+//! free chunks that look in use; `walk` and `segments` visit every chunk, `mmapped` finds those
+//! with their own mapping.
 
 pub mod bins;
 mod chunk_set;
@@ -107,7 +107,7 @@ impl FoundAllocator for Glibc {
         let object = reading.call.as_ref().map(|trim| trim.object);
         reading.allocator.version = object.and_then(|object| release::release(process, space, object));
         settings::finish(process, reading);
-        let zeros = reading.trimmable_bytes().saturating_sub(reading.trimmed_bytes());
+        let zeros = reading.releasable_bytes().saturating_sub(reading.releasable_row_bytes());
         reading.remedies.extend(reading.call.as_ref().map(|call| trim(process.pid(), call, zeros)));
     }
 }
@@ -195,7 +195,7 @@ fn read_object(
         object: object.address,
         locks: arenas.iter().map(|arena| arena.address).collect(),
         heaps: regions.iter().map(|owned| owned.region.range()).collect(),
-        gives_all: false,
+        releases_all: false,
         threads: Vec::new(),
         predicted_bytes: walked.iter().map(trim_bytes).sum(),
         due_milliseconds: 0,

@@ -35,7 +35,7 @@ pub fn by_arena<'a>(
 
 /// Bytes that `malloc_trim(0)` releases of a region, less the pages that it brings in.
 pub fn trim_bytes(totals: &RegionTotals) -> u64 {
-    totals.sums.trimmable.saturating_sub(totals.counts.touched_pages * PAGE_BYTES)
+    totals.sums.releasable_bytes.saturating_sub(totals.counts.touched_pages * PAGE_BYTES)
 }
 
 /// Bounds on the bytes that regions contribute to their arena's `system_mem`.

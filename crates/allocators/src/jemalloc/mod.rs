@@ -135,11 +135,11 @@ fn read(context: &Context<'_>, page_map: &PageMap, layout: &'static Layout, take
         object: page_map.object,
         // A thread that holds a lock has a jemalloc frame on its stack.
         locks: Vec::new(),
-        heaps: purged_ranges(context, layout, &extents.all),
-        gives_all: true,
+        heaps: releasable_ranges(context, layout, &extents.all),
+        releases_all: true,
         // In a thread without a cache the call would first create one.
         threads: cached.threads.clone(),
-        predicted_bytes: reading.trimmable_bytes(),
+        predicted_bytes: reading.releasable_bytes(),
         due_milliseconds: 0,
         libc_code: None,
         doubt: doubts.call_hazard(),
@@ -162,12 +162,12 @@ fn read(context: &Context<'_>, page_map: &PageMap, layout: &'static Layout, take
 }
 
 /// Returns the ranges that a purge releases: dirty and muzzy extents. The kernel keeps locked ones.
-fn purged_ranges(context: &Context<'_>, layout: &Layout, extents: &[Extent]) -> Vec<AddressRange> {
-    let is_purged = |extent: &&Extent| {
+fn releasable_ranges(context: &Context<'_>, layout: &Layout, extents: &[Extent]) -> Vec<AddressRange> {
+    let is_releasable = |extent: &&Extent| {
         matches!(layout.state(extent.bits), Some(State::Dirty | State::Muzzy))
             && !context.is_locked(extent.range())
     };
-    extents.iter().filter(is_purged).map(Extent::range).collect()
+    extents.iter().filter(is_releasable).map(Extent::range).collect()
 }
 
 /// Returns a caveat for free bytes in huge pages, which a purge does not cover.

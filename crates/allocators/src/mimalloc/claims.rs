@@ -43,19 +43,19 @@ pub struct Counts {
 }
 
 /// Claims all of `heap`. `delayed` are blocks that other threads freed and that are in no page's
-/// list, in address order; `released` is what a collection releases.
+/// list, in address order; `releasable` is what a collection releases.
 pub fn claim(
     context: &Context<'_>,
     heap: &Heap,
     delayed: &[u64],
-    released: &RangeSet,
+    releasable: &RangeSet,
 ) -> (Vec<RangeClaim>, Counts) {
     let offset = choose_offset_function(heap);
     claim_in_parts(context, &heap.parts, &Part::range, &|parts, accumulator| {
         let spans = SpanClaimer::new(context, PageCache::new(context.memory));
         let mut claimer = Claimer { context, delayed, offset, spans, counts: Counts::default() };
         for part in parts {
-            claimer.claim_part(part, released.overlapping(part.range()), accumulator);
+            claimer.claim_part(part, releasable.overlapping(part.range()), accumulator);
         }
         accumulator.claim_to(parts.last().map_or(0, |last| last.end), Class::Free);
         let (matched, bytes_read) = claimer.spans.finish();
@@ -132,14 +132,14 @@ struct BlockCounts {
 }
 
 impl<'a> Claimer<'a> {
-    fn claim_part(&mut self, part: &Part, released: &[AddressRange], accumulator: &mut Accumulator<'_>) {
+    fn claim_part(&mut self, part: &Part, releasable: &[AddressRange], accumulator: &mut Accumulator<'_>) {
         let bytes = part.end - part.start;
         match part.kind {
-            Kind::Own if released.is_empty() => {
+            Kind::Own if releasable.is_empty() => {
                 self.counts.own_bytes += bytes;
                 accumulator.claim_to(part.end, Class::Metadata);
             }
-            Kind::Page(page) if !released.is_empty() => {
+            Kind::Page(page) if !releasable.is_empty() => {
                 self.counts.pages += 1;
                 // Nothing in it is live: other threads freed the blocks in use.
                 match self.block_grid(part, &page).zip(page.free_count()) {
@@ -148,9 +148,11 @@ impl<'a> Claimer<'a> {
                     }
                     None => self.counts.doubts.note_damage(part.start, 0),
                 }
-                self.claim_free_part(part, released, accumulator);
+                self.claim_free_part(part, releasable, accumulator);
             }
-            Kind::Own | Kind::Free | Kind::PurgePending => self.claim_free_part(part, released, accumulator),
+            Kind::Own | Kind::Free | Kind::PurgePending => {
+                self.claim_free_part(part, releasable, accumulator);
+            }
             Kind::Page(page) => {
                 self.counts.pages += 1;
                 if self.claim_page(part, &page, accumulator).is_none() {
@@ -163,11 +165,16 @@ impl<'a> Claimer<'a> {
         }
     }
 
-    /// Claims free memory, of which a collection releases the ranges `released`. The kernel page at
-    /// the end belongs to the next part if that is released too.
-    fn claim_free_part(&mut self, part: &Part, released: &[AddressRange], accumulator: &mut Accumulator<'_>) {
+    /// Claims free memory, of which a collection releases the ranges `releasable`. The kernel page
+    /// at the end belongs to the next part if that is released too.
+    fn claim_free_part(
+        &mut self,
+        part: &Part,
+        releasable: &[AddressRange],
+        accumulator: &mut Accumulator<'_>,
+    ) {
         let mut end = part.end;
-        for range in released {
+        for range in releasable {
             let start = range.start.max(accumulator.cursor());
             let to = page_of(range.end.min(part.end));
             if !self.context.is_locked((start, to)) {
