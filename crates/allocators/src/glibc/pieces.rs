@@ -1,5 +1,5 @@
-//! Finds the pieces of the main arena outside of brk: mappings that malloc took when brk was blocked
-//! (`sysmalloc` in malloc/malloc.c, MORECORE failed).
+//! Finds the pieces of the main arena outside of brk: mappings that malloc took when brk was
+//! blocked (`sysmalloc` in malloc/malloc.c, where MORECORE failed).
 //!
 //! malloc keeps no list of them. They are recognised by what leads into them (the top, the free
 //! chunks) or by the chunks at their start.
