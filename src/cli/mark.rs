@@ -9,11 +9,16 @@ use strandline_recorder::MARK_VARIABLE;
 /// Sends the mark and waits until it is recorded. Does nothing without a recording, or if it has
 /// ended.
 pub fn run(arguments: &Mark) -> Result<CommandResult> {
-    let Some(number) = std::env::var_os(MARK_VARIABLE) else { return Ok(CommandResult::Done) };
-    let number = number.to_str().and_then(|number| number.parse().ok());
-    let Some(mut socket) = number.and_then(strandline_sys::spawn::inherited_socket) else {
+    let Some(value) = std::env::var_os(MARK_VARIABLE) else { return Ok(CommandResult::Done) };
+    let Some(number) = value.to_str().and_then(|number| number.parse::<i32>().ok()) else {
         return Err(Failure(format!(
-            "{MARK_VARIABLE} does not name a socket: the script closed it, or took its number for something else"
+            "cannot send the mark: {MARK_VARIABLE} in the environment is no file descriptor; do not set it, strandline does"
+        )));
+    };
+    let Some(mut socket) = strandline_sys::spawn::inherited_socket(number) else {
+        return Err(Failure(format!(
+            "cannot send the mark: file descriptor {number} ({MARK_VARIABLE}) is not the recorder's socket; keep it open in \
+             the script, and use another number for its own files"
         )));
     };
     let name: String = arguments.name.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();

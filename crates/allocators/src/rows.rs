@@ -2,15 +2,15 @@
 
 /// Defines the rows `NAME.live` to `NAME.unread`, and the row of each class of claims. Each string
 /// is the label of the row that is named before it. `strandline_claims::palette::BlockRows` says
-/// what is on each; it has `padding` as `header` and `purge` as `trimmable`. A row that stays empty
-/// has a label too.
+/// what is on each; here `padding` is its `header`, and the row of `releasable` is
+/// `NAME.free.purge`. A row that stays empty has a label too.
 macro_rules! block_rows {
     (
         $name:literal,
         live: $live:literal,
         padding: $padding:literal,
         cached: $cached:literal,
-        purge: $purge:literal,
+        releasable: $releasable:literal,
         kept: $kept:literal,
         pinned: $pinned:literal $(,)?
     ) => {
@@ -22,7 +22,7 @@ macro_rules! block_rows {
             PADDING = (concat!($name, ".padding"), Allocator, Live, $padding),
             METADATA = (concat!($name, ".metadata"), Allocator, Live, "the allocator's own structures"),
             CACHED = (concat!($name, ".cached"), Allocator, Stranded, $cached),
-            FREE_PURGE = (concat!($name, ".free.purge"), Allocator, Stranded, $purge),
+            FREE_PURGE = (concat!($name, ".free.purge"), Allocator, Stranded, $releasable),
             // On pages without live data.
             FREE_KEPT = (concat!($name, ".free.kept"), Allocator, Stranded, $kept),
             FREE_PINNED = (concat!($name, ".free.pinned"), Allocator, Pinned, $pinned),
@@ -31,7 +31,7 @@ macro_rules! block_rows {
 
         /// The row of each class of claims.
         pub static BLOCKS: BlockRows = strandline_claims::class_rows! {
-            live: LIVE, header: PADDING, metadata: METADATA, cached: CACHED, trimmable: FREE_PURGE,
+            live: LIVE, header: PADDING, metadata: METADATA, cached: CACHED, releasable: FREE_PURGE,
             kept: FREE_KEPT, pinned: FREE_PINNED, mapped: LIVE, unread: UNREAD,
         };
     };

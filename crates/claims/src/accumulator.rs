@@ -17,9 +17,9 @@ use strandline_process::range::AddressRange;
 pub struct ResidentBytes {
     /// By [`Class`]. `Free` is split into the next three fields and is 0 here.
     pub bytes: [u64; CLASSES],
-    /// Free, on whole pages that the allocator's trim releases.
-    pub trim: u64,
-    /// Free, on pages without live data, that the allocator's trim does not release.
+    /// Free, on whole pages that the allocator's own call releases ([`Sums::releasable_bytes`]).
+    pub releasable: u64,
+    /// Free, on pages without live data, that this call does not release.
     pub kept: u64,
     /// Free, on pages with live data.
     pub pinned: u64,
@@ -35,14 +35,14 @@ impl ResidentBytes {
 
     /// Sum over all classes.
     pub fn total(&self) -> u64 {
-        self.bytes.iter().sum::<u64>() + self.trim + self.kept + self.pinned + self.zero
+        self.bytes.iter().sum::<u64>() + self.releasable + self.kept + self.pinned + self.zero
     }
 
     fn add(&mut self, other: &Self) {
         for (mine, theirs) in self.bytes.iter_mut().zip(other.bytes) {
             *mine += theirs;
         }
-        crate::add_fields!(self, other: trim, kept, pinned, zero);
+        crate::add_fields!(self, other: releasable, kept, pinned, zero);
     }
 
     /// Adds the bytes of a page; its free bytes count as pinned or kept.
@@ -79,8 +79,10 @@ const EXACT_GROWTH_CELLS: usize = 4;
 /// How bytes of whole pages are counted.
 #[derive(Clone, Copy)]
 enum PageKind {
+    /// As this class.
     Class(Class),
-    Trim,
+    /// As free bytes that the allocator's own call releases.
+    Releasable,
 }
 
 /// Sums over an accumulated range.
@@ -90,8 +92,9 @@ pub struct Sums {
     pub resident: ResidentBytes,
     /// The same by cell, in address order, without empty cells. Empty if no cells are kept.
     pub cells: Vec<CellSums>,
-    /// Resident bytes within trim ranges, all-zero pages included: what a trim releases.
-    pub trimmable: u64,
+    /// Resident bytes that the allocator's own call releases (malloc_trim, a purge, a collection),
+    /// all-zero pages included.
+    pub releasable_bytes: u64,
     /// Live chunks on pages that hold pinned bytes.
     pub pinning_blocks: u64,
     /// The chunk that reaches into the first page with pinned bytes and was counted there; 0 if
@@ -108,7 +111,7 @@ impl Sums {
         for cell in &other.cells {
             self.cell(cell.start, || AddressRange::new(cell.start, cell.end)).add(&cell.resident);
         }
-        self.trimmable += other.trimmable;
+        self.releasable_bytes += other.releasable_bytes;
         self.pinning_blocks += other.pinning_blocks;
         // A chunk that crosses the border was counted on both sides.
         if other.first_carried.is_some_and(|chunk| chunk != 0 && chunk == self.last_counted) {
@@ -176,7 +179,7 @@ impl Sums {
                     *(match whole {
                         PageKind::Class(Class::Free) => &mut resident.kept,
                         PageKind::Class(class) => &mut resident.bytes[class.index()],
-                        PageKind::Trim => &mut resident.trim,
+                        PageKind::Releasable => &mut resident.releasable,
                     }) += upto - at - zero;
                 };
                 add(&mut self.resident);
@@ -188,9 +191,9 @@ impl Sums {
         }
     }
 
-    fn finish_trimmed(&mut self, start: u64, end: u64, pages: &RangePages) {
-        self.finish_whole(start, end, PageKind::Trim, pages);
-        self.trimmable += pages.runs_in(start, end).map(AddressRange::len).sum::<u64>();
+    fn finish_releasable(&mut self, start: u64, end: u64, pages: &RangePages) {
+        self.finish_whole(start, end, PageKind::Releasable, pages);
+        self.releasable_bytes += pages.runs_in(start, end).map(AddressRange::len).sum::<u64>();
     }
 }
 
@@ -460,17 +463,17 @@ impl<'a> Accumulator<'a> {
         }
     }
 
-    /// Claims a run of free bytes up to `end`. The allocator's trim releases the whole pages
-    /// `trim_start..trim_end` (none if that is empty).
-    pub fn claim_free(&mut self, end: u64, trim_start: u64, trim_end: u64) {
-        if trim_start >= trim_end || trim_start < self.cursor || trim_end > end {
+    /// Claims a run of free bytes up to `end`. The allocator's own call releases the whole pages
+    /// `releasable_start..releasable_end` (none if that is empty).
+    pub fn claim_free(&mut self, end: u64, releasable_start: u64, releasable_end: u64) {
+        if releasable_start >= releasable_end || releasable_start < self.cursor || releasable_end > end {
             self.claim_to(end, Class::Free);
             return;
         }
-        self.claim_to(trim_start, Class::Free);
+        self.claim_to(releasable_start, Class::Free);
         self.leave_page();
-        self.sums.finish_trimmed(trim_start, trim_end, self.pages);
-        self.cursor = trim_end;
+        self.sums.finish_releasable(releasable_start, releasable_end, self.pages);
+        self.cursor = releasable_end;
         self.claim_to(end, Class::Free);
     }
 

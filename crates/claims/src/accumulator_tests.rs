@@ -43,11 +43,14 @@ fn joined_blocks_equal_one_block() {
     for every in [1, 2, 3, 7, 50] {
         let many = accumulated(&pages, every);
         assert_eq!((&many.resident, &many.cells), (&one.resident, &one.cells), "cut every {every}");
-        let rest = |s: &Sums| (s.trimmable, s.pinning_blocks);
+        let rest = |s: &Sums| (s.releasable_bytes, s.pinning_blocks);
         assert_eq!(rest(&many), rest(&one), "cut every {every}");
     }
     assert!(
-        one.resident.trim > 0 && one.resident.pinned > 0 && one.resident.zero > 0 && one.pinning_blocks > 0
+        one.resident.releasable > 0
+            && one.resident.pinned > 0
+            && one.resident.zero > 0
+            && one.pinning_blocks > 0
     );
 }
 
@@ -91,7 +94,7 @@ fn every_resident_byte_is_counted_once() {
     accumulator.claim_free(0x7800, 0x2000, 0x7000);
     accumulator.claim_to(0x9000, Class::Foreign);
     let sums = whole(&pages, vec![accumulator.cut()]);
-    assert_eq!(sums.trimmable, 0x3000);
+    assert_eq!(sums.releasable_bytes, 0x3000);
     assert_eq!(sums.resident.pinned, 0x800 + 0x800);
     assert_eq!(sums.resident.total(), 0x7000);
 }

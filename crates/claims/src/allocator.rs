@@ -242,7 +242,7 @@ pub struct Reading {
     pub payload_offset_bytes: u64,
     /// Blocks of the claimed ranges that finer readers refined.
     pub refined: Matches,
-    /// The call that makes the allocator give memory back.
+    /// The call that makes the allocator release memory.
     pub call: Option<CallPlan>,
     /// All-zero resident pages of the claimed ranges, as runs.
     pub zero_runs: Vec<AddressRange>,
@@ -258,15 +258,15 @@ impl Reading {
         self.claims.iter().map(RangeClaim::range)
     }
 
-    /// Bytes that a purge releases, over all claims.
-    pub fn trimmable_bytes(&self) -> u64 {
-        self.claims.iter().map(|claim| claim.sums.trimmable).sum()
+    /// Bytes that the allocator's own call releases, over all claims.
+    pub fn releasable_bytes(&self) -> u64 {
+        self.claims.iter().map(|claim| claim.sums.releasable_bytes).sum()
     }
 
-    /// The part of [`Reading::trimmable_bytes`] on the reader's own row; the rest are pages of
-    /// zeros.
-    pub fn trimmed_bytes(&self) -> u64 {
-        self.claims.iter().map(|claim| claim.sums.resident.trim).sum()
+    /// The part of [`Reading::releasable_bytes`] that is on the row [`BlockRows::releasable`]; the
+    /// rest are pages of zeros.
+    pub fn releasable_row_bytes(&self) -> u64 {
+        self.claims.iter().map(|claim| claim.sums.resident.releasable).sum()
     }
 }
 
@@ -286,7 +286,8 @@ pub fn read_each<T>(
     readings
 }
 
-/// A call that makes an allocator give its free pages back, and how much that is predicted to be.
+/// A call that makes an allocator release its free pages to the kernel, and how much that is
+/// predicted to be. Allocators have their own words for it: trim, purge, release, collect.
 #[derive(Clone, Debug)]
 pub struct CallPlan {
     /// The remedy's entry in [`crate::reader::ReaderInfo::remedies`]: `malloc_trim`,
@@ -304,7 +305,7 @@ pub struct CallPlan {
     /// Empty for glibc, where any thread can, and where none is known.
     pub threads: Vec<u64>,
     /// Whether the call releases everything that is resident in `heaps`.
-    pub gives_all: bool,
+    pub releases_all: bool,
     /// Bytes that the call releases.
     pub predicted_bytes: u64,
     /// When the call takes effect, in milliseconds of CLOCK_MONOTONIC
@@ -329,7 +330,7 @@ impl CallPlan {
 /// Finds the ranges of an allocator's code in an object; `None` if they are not known.
 pub type CodeRanges = fn(&Object) -> Option<Vec<Range<u64>>>;
 
-/// A function of an allocator that gives its free pages back.
+/// A function of an allocator that releases its free pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Function {
     /// Its name, without a prefix that the build may add.

@@ -39,9 +39,9 @@ pub struct BlockRows {
     pub metadata: RowRef,
     /// Blocks in caches of threads or processors.
     pub cached: RowRef,
-    /// Free, on whole pages that the allocator's own purge or trim releases.
-    pub trimmable: RowRef,
-    /// Free, on pages without live data, that the purge or trim does not release.
+    /// Free, on whole pages that the allocator's own call releases.
+    pub releasable: RowRef,
+    /// Free, on pages without live data, that this call does not release.
     pub kept: RowRef,
     /// Free, on pages with live data.
     pub pinned: RowRef,

@@ -244,18 +244,9 @@ mod tests {
             assert_eq!(is_read, !about.versions.is_empty(), "{}", about.name);
             assert_eq!(is_read, !about.rows.is_empty(), "{}", about.name);
             if let Some(blocks) = about.blocks {
-                let BlockRows {
-                    live,
-                    header,
-                    metadata,
-                    cached,
-                    trimmable: purge,
-                    kept,
-                    pinned,
-                    mapped,
-                    unread,
-                } = *blocks;
-                let all = [live, header, metadata, cached, purge, kept, pinned, mapped, unread];
+                let BlockRows { live, header, metadata, cached, releasable, kept, pinned, mapped, unread } =
+                    *blocks;
+                let all = [live, header, metadata, cached, releasable, kept, pinned, mapped, unread];
                 assert!(all.iter().all(|row| about.rows.contains(row)), "{}", about.name);
             }
             assert!(!about.title.is_empty() && !about.not_read.is_empty(), "{}", about.name);

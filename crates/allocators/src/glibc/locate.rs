@@ -75,13 +75,13 @@ pub struct Arena {
     /// Its address, which is also that of its mutex.
     pub address: u64,
     /// Whether it is the main arena.
-    pub main: bool,
+    pub is_main: bool,
     /// The top chunk's address.
     pub top: u64,
     /// Bytes taken from the kernel.
     pub system_mem: u64,
     /// Whether its ranges are not contiguous.
-    pub noncontiguous: bool,
+    pub is_noncontiguous: bool,
     /// The first chunk of each fastbin.
     pub fastbins: Vec<u64>,
     /// The non-empty bins.
@@ -225,7 +225,7 @@ pub fn arenas(memory: &dyn Memory, main: &MainArena, heap_max_bytes: u64) -> Vec
     let mut remaining_heaps = MAX_TOTAL_HEAPS;
     let read = |address: u64| {
         let mut arena = read_arena(memory, address, address == main.address, &main.layout)?;
-        if !arena.main {
+        if !arena.is_main {
             let max_heaps = remaining_heaps.min(MAX_HEAPS);
             arena.heaps = heaps(memory, &arena, &main.layout, heap_max_bytes, max_heaps);
             remaining_heaps -= arena.heaps.len();
@@ -257,10 +257,10 @@ fn read_arena(
         .collect();
     Some(Arena {
         address,
-        main: is_main,
+        is_main,
         top: word(shape.top)?,
         system_mem: word(shape.system_mem_offset())?.min(MAX_SYSTEM_BYTES),
-        noncontiguous: half_word_at(&bytes, layout::FLAGS_OFFSET as usize)? & 2 != 0,
+        is_noncontiguous: half_word_at(&bytes, layout::FLAGS_OFFSET as usize)? & 2 != 0,
         fastbins,
         bins,
         heaps: Vec::new(),
@@ -450,10 +450,10 @@ mod tests {
     fn heaps_are_aligned_and_limited() {
         let arena = Arena {
             address: 0x7f00_0400_0030,
-            main: false,
+            is_main: false,
             top: 0x7f00_0400_1000,
             system_mem: 0,
-            noncontiguous: true,
+            is_noncontiguous: true,
             fastbins: Vec::new(),
             bins: Vec::new(),
             heaps: Vec::new(),

@@ -1,8 +1,8 @@
 //! glibc's malloc, read from outside without symbols or calls.
 //!
-//! `locate` finds the arenas, `regions` their address ranges, `tcache` and `lists` the free chunks
-//! that look in use; `walk` and `segments` visit every chunk, `mmapped` finds those with their own
-//! mapping.
+//! `locate` finds the arenas, `regions` and `pieces` their address ranges, `tcache` and `lists` the
+//! free chunks that look in use; `walk` and `segments` visit every chunk, `mmapped` finds those
+//! with their own mapping.
 
 pub mod bins;
 mod chunk_set;
@@ -15,6 +15,7 @@ pub mod locate;
 pub mod mapped_header;
 pub mod mmapped;
 pub mod objects;
+mod pieces;
 pub mod regions;
 pub mod release;
 pub mod rows;
@@ -113,7 +114,7 @@ impl FoundAllocator for Glibc {
         let object = reading.call.as_ref().map(|trim| trim.object);
         reading.allocator.version = object.and_then(|object| release::release(process, space, object));
         settings::finish(process, reading);
-        let zeros = reading.trimmable_bytes().saturating_sub(reading.trimmed_bytes());
+        let zeros = reading.releasable_bytes().saturating_sub(reading.releasable_row_bytes());
         reading.remedies.extend(reading.call.as_ref().map(|call| trim(process.pid(), call, zeros)));
     }
 }
@@ -201,7 +202,7 @@ fn read_object(
         object: object.address,
         locks: arenas.iter().map(|arena| arena.address).collect(),
         heaps: regions.iter().map(|owned| owned.region.range()).collect(),
-        gives_all: false,
+        releases_all: false,
         threads: Vec::new(),
         predicted_bytes: walked.iter().map(trim_bytes).sum(),
         due_milliseconds: 0,

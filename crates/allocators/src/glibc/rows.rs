@@ -16,6 +16,6 @@ strandline_claims::row_table! { ROWS:
 
 /// The row of each class of claims.
 pub static BLOCKS: BlockRows = strandline_claims::class_rows! {
-    live: LIVE, header: HEADER, metadata: METADATA, cached: TCACHE, trimmable: FREE_TRIM,
+    live: LIVE, header: HEADER, metadata: METADATA, cached: TCACHE, releasable: FREE_TRIM,
     kept: FREE_KEPT, pinned: FREE_PINNED, mapped: MMAPPED, unread: UNREAD,
 };

@@ -35,7 +35,7 @@ pub fn by_arena<'a>(
 
 /// Bytes that `malloc_trim(0)` releases of a region, less the pages that it brings in.
 pub fn trim_bytes(totals: &RegionTotals) -> u64 {
-    totals.sums.trimmable.saturating_sub(totals.counts.touched_pages * PAGE_BYTES)
+    totals.sums.releasable_bytes.saturating_sub(totals.counts.touched_pages * PAGE_BYTES)
 }
 
 /// Bounds on the bytes that regions contribute to their arena's `system_mem`.
@@ -71,7 +71,7 @@ pub const SUM_DIFFERS: &str = "arena_sum_differs";
 pub fn check_sums(arenas: &[Arena], by_arena: &[Vec<WalkedRegion<'_>>], reading: &mut Reading) {
     for (arena, regions) in arenas.iter().zip(by_arena) {
         let SystemBytes { min, max } =
-            regions.iter().map(|region| system_bytes(*region, !arena.noncontiguous)).fold(
+            regions.iter().map(|region| system_bytes(*region, !arena.is_noncontiguous)).fold(
                 SystemBytes::default(),
                 |sum, part| SystemBytes { min: sum.min + part.min, max: sum.max + part.max },
             );
@@ -132,7 +132,7 @@ fn arena_facts(arena: &Arena, regions: &[WalkedRegion<'_>]) -> ArenaFacts {
     let free_bytes = sum(regions, |totals| totals.counts.bin_bytes) + fastbin_bytes + top_bytes;
     ArenaFacts {
         id: format!("{:#x}", arena.address),
-        kind: if arena.main { ArenaKind::Main } else { ArenaKind::Secondary },
+        kind: if arena.is_main { ArenaKind::Main } else { ArenaKind::Secondary },
         mapped_bytes: arena.system_mem,
         used_bytes: arena.system_mem.saturating_sub(free_bytes + tcache_bytes),
         free_bytes,
@@ -153,7 +153,7 @@ fn add_arena(mallinfo: &mut Mallinfo, arena: &Arena, regions: &[WalkedRegion<'_>
     let used_bytes = arena.system_mem.saturating_sub(facts.free_bytes);
     mallinfo.uordblks = mallinfo.uordblks.saturating_add(used_bytes);
     mallinfo.arena = mallinfo.arena.saturating_add(arena.system_mem);
-    if arena.main {
+    if arena.is_main {
         mallinfo.keepcost = facts.top_bytes;
     }
 }
@@ -183,7 +183,7 @@ fn set_totals(
     let foreign_bytes = arenas
         .iter()
         .zip(by_arena)
-        .filter(|(arena, _)| !arena.noncontiguous)
+        .filter(|(arena, _)| !arena.is_noncontiguous)
         .flat_map(|(_, regions)| regions)
         .map(|region| &region.totals.counts)
         .map(|counts| counts.foreign_bytes.saturating_sub(counts.trailing_bytes))

@@ -87,7 +87,7 @@ impl<'a> Walker<'a> {
     pub fn from_start(walk_context: WalkContext<'a>) -> Self {
         let region = walk_context.region;
         let mut walker = Self::new(walk_context, region.start);
-        match region.first {
+        match region.first_chunk {
             Some(first) => {
                 walker.window.advance(first.saturating_sub(1).max(region.start));
                 walker.accumulator.claim_to(first, Class::Metadata);
@@ -367,12 +367,12 @@ impl<'a> Walker<'a> {
         let start = self.run.take().map_or(top.address, |run| run.start);
         let usable_bytes = (end - start).saturating_sub(layout::MIN_CHUNK_BYTES + 1);
         let extra = usable_bytes - usable_bytes % self.region.trim_unit_bytes.max(PAGE_BYTES);
-        if self.region.main && self.region.break_at_top && extra > 0 {
+        if self.region.is_main && self.region.break_at_top && extra > 0 {
             self.accumulator.claim_free(end, end - extra, end);
         } else {
             self.accumulator.claim_free(end, 0, 0);
         }
-        let is_cut = !self.region.main || self.region.break_at_top;
+        let is_cut = !self.region.is_main || self.region.break_at_top;
         // Fastbin chunks before the top merge into it only when a large chunk is freed.
         let kept_bytes = layout::MIN_CHUNK_BYTES + 1 + layout::DEFAULT_THRESHOLD_BYTES;
         let over = (end - top.address).saturating_sub(kept_bytes);

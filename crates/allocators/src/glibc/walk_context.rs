@@ -40,13 +40,13 @@ pub struct Region {
     pub start: u64,
     /// One past the last byte.
     pub end: u64,
-    /// The first chunk; what is before it (`heap_info`, `malloc_state`) is metadata. `None` if it
-    /// has to be searched.
-    pub first: Option<u64>,
+    /// Address of the first chunk; what is before it (`heap_info`, `malloc_state`) is metadata.
+    /// `None` if it has to be searched.
+    pub first_chunk: Option<u64>,
     /// How it was added to the arena.
     pub kind: RegionKind,
     /// Whether it belongs to the main arena.
-    pub main: bool,
+    pub is_main: bool,
     /// The arena's top chunk, if it is in this range.
     pub top: Option<Top>,
     /// Whether the break is at the end of the top chunk, so that a trim can lower it.

@@ -97,9 +97,9 @@ impl Claimer<'_> {
         let bytes = piece.end - piece.start;
         match piece.kind {
             Kind::Backed { is_releasable } => {
-                let is_released = is_releasable && !self.context.is_locked(piece.range());
-                let released_until = if is_released { piece.end } else { piece.start };
-                accumulator.claim_free(piece.end, piece.start, released_until);
+                let is_releasable = is_releasable && !self.context.is_locked(piece.range());
+                let releasable_end = if is_releasable { piece.end } else { piece.start };
+                accumulator.claim_free(piece.end, piece.start, releasable_end);
             }
             Kind::Unbacked => accumulator.claim_to(piece.end, Class::Free),
             Kind::Unknown => accumulator.claim_to(piece.end, Class::Unread),

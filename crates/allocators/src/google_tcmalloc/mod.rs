@@ -81,7 +81,7 @@ impl FoundAllocator for GoogleTcmalloc {
     }
 
     fn finish(&self, _: &Process, _: &AddressSpace, reading: &mut Reading) {
-        if reading.trimmable_bytes() < MIN_BYTES_FOR_REMEDY {
+        if reading.releasable_bytes() < MIN_BYTES_FOR_REMEDY {
             return;
         }
         // No call from outside: demand in the minutes before decides how many free pages of a huge

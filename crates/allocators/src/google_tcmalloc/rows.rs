@@ -5,7 +5,7 @@ crate::rows::block_rows! {
     live: "allocations in use",
     padding: "unused ends of spans",
     cached: "free objects in caches",
-    purge: "free pages of the page heap",
+    releasable: "free pages of the page heap",
     kept: "free pages inside spans in use",
     pinned: "free objects beside live ones",
 }

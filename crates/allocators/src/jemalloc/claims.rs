@@ -196,8 +196,8 @@ impl Claimer<'_> {
             Some(state @ (State::Dirty | State::Muzzy)) => {
                 *(if state == State::Dirty { &mut arena.dirty } else { &mut arena.muzzy }) += bytes;
                 let is_locked = self.context.is_locked(extent.range());
-                let purged_until = if is_locked { extent.start } else { extent.end };
-                accumulator.claim_free(extent.end, extent.start, purged_until);
+                let releasable_end = if is_locked { extent.start } else { extent.end };
+                accumulator.claim_free(extent.end, extent.start, releasable_end);
             }
             Some(State::Retained) => {
                 arena.retained += bytes;

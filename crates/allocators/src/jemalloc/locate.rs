@@ -36,17 +36,17 @@ pub fn is_possible(space: &AddressSpace) -> bool {
 
 /// Finds all page maps of a process.
 pub fn find(context: &Context<'_>) -> Vec<PageMap> {
-    let mut trees: Vec<PageMap> = Vec::new();
+    let mut page_maps: Vec<PageMap> = Vec::new();
     for data in radix::large_data(context.space, MIN_DATA_BYTES) {
         let edges = radix::root_candidates(context, &data, PAGE_MAP_LAYOUT.leaf_alignment);
         for root in radix::roots(context, &data, &edges, PAGE_MAP_LAYOUT, &extent_of_entry) {
             let leaves = radix::leaves(context, root, PAGE_MAP_LAYOUT);
             let layout = layout(context, &leaves);
             let (object, name) = (data.object.start, data.object.name.clone());
-            trees.push(PageMap { object, name, leaves, layout });
+            page_maps.push(PageMap { object, name, leaves, layout });
         }
     }
-    trees
+    page_maps
 }
 
 /// Returns the range of the extent that an entry points to.

@@ -31,7 +31,7 @@ use strandline_claims::remedy::Spec;
 use strandline_process::image::{ElfFile, image_at};
 use strandline_process::map::AddressSpace;
 use strandline_process::procfs::Process;
-use strandline_process::range::RangeSet;
+use strandline_process::range::{AddressRange, RangeSet};
 
 /// jemalloc's entry in the table of readers.
 pub static ABOUT: ReaderInfo = ReaderInfo {
@@ -86,17 +86,18 @@ impl FoundAllocator for Jemalloc {
     }
 
     fn read(&self, context: &Context<'_>) -> Result<Readings, OutOfOrder> {
-        let (mut trees, mut caveats) = (Vec::new(), Vec::new());
-        for tree in locate::find(context) {
-            match tree.layout {
-                Some(layout) => trees.push((tree, layout)),
+        let (mut page_maps, mut caveats) = (Vec::new(), Vec::new());
+        for page_map in locate::find(context) {
+            match page_map.layout {
+                Some(layout) => page_maps.push((page_map, layout)),
                 None => {
                     let text = "jemalloc's page map was found, but its extents have an unknown layout: it is not read";
-                    caveats.push(Caveat::new("jemalloc_unknown_layout", tree.name, None, text));
+                    caveats.push(Caveat::new("jemalloc_unknown_layout", page_map.name, None, text));
                 }
             }
         }
-        let readings = read_each(context, trees, |(tree, layout), taken| read(context, tree, layout, taken));
+        let readings =
+            read_each(context, page_maps, |(page_map, layout), taken| read(context, page_map, layout, taken));
         Ok((readings, caveats))
     }
 
@@ -119,63 +120,70 @@ impl FoundAllocator for Jemalloc {
 }
 
 /// Reads one jemalloc outside `taken` (claimed by others).
-fn read(context: &Context<'_>, tree: &PageMap, layout: &'static Layout, taken: &RangeSet) -> Reading {
-    let mut extents = extents::walk(context, tree, layout, taken);
+fn read(context: &Context<'_>, page_map: &PageMap, layout: &'static Layout, taken: &RangeSet) -> Reading {
+    let mut extents = extents::walk(context, page_map, layout, taken);
     let mut doubts = extents.walk.doubts.clone();
-    let blocks = base::find(context, &extents.all, taken, &mut doubts);
-    let huge = hpa::find(context, layout, &extents.all, &blocks, taken);
-    extents.all.extend(huge.extents());
+    let base_blocks = base::find(context, &extents.all, taken, &mut doubts);
+    let huge_pages = hpa::find(context, layout, &extents.all, &base_blocks, taken);
+    extents.all.extend(huge_pages.extents());
     extents.all.sort_by_key(|extent| extent.start);
     let cached = caches::find(context, layout.caches);
     let (claims, mut counts) = claims::claim(context, layout, &extents.all, &cached);
     doubts.add(&counts.doubts);
-    doubts.add(&huge.doubts);
+    doubts.add(&huge_pages.doubts);
     let mut reading = Reading { rows: Some(&rows::BLOCKS), claims, ..Reading::default() };
-    let is_purged = |extent: &&Extent| {
-        matches!(layout.state(extent.bits), Some(State::Dirty | State::Muzzy))
-            && !context.is_locked(extent.range())
-    };
-    let purged = extents.all.iter().filter(is_purged).map(Extent::range).collect();
     reading.call = Some(CallPlan {
         spec: &CALL,
         function: PURGE,
-        object: tree.object,
+        object: page_map.object,
         // A thread that holds a lock has a jemalloc frame on its stack.
         locks: Vec::new(),
-        heaps: purged,
-        gives_all: true,
+        heaps: releasable_ranges(context, layout, &extents.all),
+        releases_all: true,
         // In a thread without a cache the call would first create one.
         threads: cached.threads.clone(),
-        predicted_bytes: reading.trimmable_bytes(),
+        predicted_bytes: reading.releasable_bytes(),
         due_milliseconds: 0,
         libc_code: None,
         doubt: doubts.call_hazard(),
     });
-    let own = blocks.iter().map(|block| context.claim_whole(block.range, Class::Metadata));
-    reading.claims.extend(own);
-    reading.allocator = summary::facts(tree, layout, &counts, &blocks, doubts.is_empty());
+    let metadata = base_blocks.iter().map(|block| context.claim_whole(block.range, Class::Metadata));
+    reading.claims.extend(metadata);
+    reading.allocator = summary::facts(page_map, layout, &counts, &base_blocks, doubts.is_empty());
     reading.refined = std::mem::take(&mut counts.matched);
-    reading.bytes_read = extents.walk.bytes_read + counts.bytes_read + cached.bytes_read + huge.bytes_read;
-    reading.caveats.extend(huge_pages_caveat(tree, huge.resident_bytes));
-    doubts.add_caveats(&mut reading.caveats, &ABOUT, "extents", &tree.name);
+    reading.bytes_read =
+        extents.walk.bytes_read + counts.bytes_read + cached.bytes_read + huge_pages.bytes_read;
+    reading.caveats.extend(huge_pages_caveat(page_map, huge_pages.resident_bytes));
+    doubts.add_caveats(&mut reading.caveats, &ABOUT, "extents", &page_map.name);
     reading.is_inconsistent = doubts.damages > 0;
     // What was not read in time matches nothing.
     let matched = if doubts.timed_out() { u64::MAX } else { counts.matched_items };
     let unmatched = (cached.items.len() as u64).saturating_sub(matched);
     let (items, lists) = (("region", unmatched), ("bins of thread caches", cached.broken));
-    reading.caveats.extend(unmatched_caveat(&ABOUT, &tree.name, items, lists));
+    reading.caveats.extend(unmatched_caveat(&ABOUT, &page_map.name, items, lists));
     reading
 }
 
-/// Returns a caveat for free bytes in huge pages, which a purge does not cover.
-fn huge_pages_caveat(tree: &PageMap, bytes: u64) -> Option<Caveat> {
-    let text = "these bytes are free in jemalloc's huge pages (opt.hpa), which it releases by its own rule (hpa_dirty_mult); a purge \
-                may release some, which is not predicted";
-    (bytes > 0).then(|| Caveat::new("jemalloc_huge_pages", tree.name.clone(), Some(bytes), text))
+/// Returns the ranges that a purge releases: dirty and muzzy extents. The kernel keeps locked ones.
+fn releasable_ranges(context: &Context<'_>, layout: &Layout, extents: &[Extent]) -> Vec<AddressRange> {
+    let is_releasable = |extent: &&Extent| {
+        matches!(layout.state(extent.bits), Some(State::Dirty | State::Muzzy))
+            && !context.is_locked(extent.range())
+    };
+    extents.iter().filter(is_releasable).map(Extent::range).collect()
 }
 
-/// Returns the version from jemalloc's version string (`5.3.0-0-g54eaed1d…`). The search finds
-/// strings by their beginning, so it tries each release.
+/// Returns a caveat for free bytes in huge pages, which a purge does not cover.
+fn huge_pages_caveat(page_map: &PageMap, bytes: u64) -> Option<Caveat> {
+    let text = "these bytes are free in jemalloc's huge pages (opt.hpa), which it releases by its own rule (hpa_dirty_mult); a purge \
+                may release some, which is not predicted";
+    (bytes > 0).then(|| Caveat::new("jemalloc_huge_pages", page_map.name.clone(), Some(bytes), text))
+}
+
+/// Returns the version from jemalloc's version string (`JEMALLOC_VERSION`), which `configure.ac`
+/// takes from `git describe --long --abbrev=40`: the tag, the number of commits since, and the
+/// commit, `5.3.0-0-g54eaed1d…`. So a release has `-0-g`, and a build between releases has no
+/// version here. The search finds strings by their beginning, so it tries each release.
 fn version(image: &ElfFile) -> Option<String> {
     const RELEASES: &[&str] = &[
         "5.3.1-0-g",
@@ -184,6 +192,7 @@ fn version(image: &ElfFile) -> Option<String> {
         "5.2.0-0-g",
         "5.1.0-0-g",
         "5.0.1-0-g",
+        "5.0.0-0-g",
         "4.5.0-0-g",
         "3.6.0-0-g",
     ];

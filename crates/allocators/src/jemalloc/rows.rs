@@ -6,7 +6,7 @@ crate::rows::block_rows! {
     live: "allocations in use",
     padding: "padding of extents in use",
     cached: "free regions in thread caches",
-    purge: "dirty and muzzy pages a purge releases",
+    releasable: "dirty and muzzy pages a purge releases",
     kept: "free pages a purge keeps",
     pinned: "free regions beside live ones",
 }

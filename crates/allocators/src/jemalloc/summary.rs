@@ -9,21 +9,21 @@ use strandline_claims::range::PAGE_BYTES;
 
 /// Describes one jemalloc; `is_whole` if all of it was read.
 pub fn facts(
-    tree: &PageMap,
+    page_map: &PageMap,
     layout: &Layout,
     counts: &Counts,
-    blocks: &[Block],
+    base_blocks: &[Block],
     is_whole: bool,
 ) -> Allocator {
     let sum = |kind: fn(&ClassTotals) -> Regions| -> u64 {
         counts.classes.values().map(|class| kind(class).bytes).sum()
     };
     let arena_bytes = |state: fn(&ArenaBytes) -> u64| -> u64 { counts.arenas.values().map(state).sum() };
-    let base_bytes: u64 = blocks.iter().map(|block| block.used_bytes).sum();
+    let base_bytes: u64 = base_blocks.iter().map(|block| block.used_bytes).sum();
     let live_blocks = counts.classes.values().map(|class| class.live.count).sum();
     let mut allocator = Allocator {
         name: "jemalloc".to_owned(),
-        found_by: format!("map of extents in {} (laid out as in {})", tree.name, layout.releases),
+        found_by: format!("map of extents in {} (laid out as in {})", page_map.name, layout.releases),
         read: true,
         ..Allocator::default()
     };
@@ -41,7 +41,7 @@ pub fn facts(
             ("stats.arenas.4096.pdirty", arena_bytes(|arena| arena.dirty) / PAGE_BYTES),
             ("stats.arenas.4096.pmuzzy", arena_bytes(|arena| arena.muzzy) / PAGE_BYTES),
         ]);
-        allocator.size_classes = counts.classes.iter().map(size_class).collect();
+        allocator.size_classes = counts.classes.iter().filter_map(size_class).collect();
     }
     allocator
 }
@@ -57,13 +57,14 @@ fn arena(number: u64, bytes: &ArenaBytes) -> Arena {
     }
 }
 
-fn size_class((&class, totals): (&usize, &ClassTotals)) -> SizeClass {
-    SizeClass {
-        bytes: class_bytes(class).unwrap_or(0),
+/// Describes a size class; `None` if its size is not known, which `claims` never counts.
+fn size_class((&class, totals): (&usize, &ClassTotals)) -> Option<SizeClass> {
+    Some(SizeClass {
+        bytes: class_bytes(class)?,
         spans: totals.extents,
         span_bytes: totals.bytes,
         live_blocks: totals.live.count + totals.own.count,
         cached_blocks: totals.cached.count,
         free_blocks: totals.free.count,
-    }
+    })
 }

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use super::layout::{OFFSETS, PageWords};
+use super::layout::{FreeLists, OFFSETS, PageWords};
 use super::parts::{Heap, Kind, Part};
 use crate::blocks::{BlockState, SpanClaimer};
 use crate::parallel::{Totals, claim_in_parts, impl_totals};
@@ -43,19 +43,19 @@ pub struct Counts {
 }
 
 /// Claims all of `heap`. `delayed` are blocks that other threads freed and that are in no page's
-/// list, in address order; `released` is what a collection releases.
+/// list, in address order; `releasable` is what a collection releases.
 pub fn claim(
     context: &Context<'_>,
     heap: &Heap,
     delayed: &[u64],
-    released: &RangeSet,
+    releasable: &RangeSet,
 ) -> (Vec<RangeClaim>, Counts) {
     let offset = choose_offset_function(heap);
     claim_in_parts(context, &heap.parts, &Part::range, &|parts, accumulator| {
         let spans = SpanClaimer::new(context, PageCache::new(context.memory));
         let mut claimer = Claimer { context, delayed, offset, spans, counts: Counts::default() };
         for part in parts {
-            claimer.claim_part(part, released.overlapping(part.range()), accumulator);
+            claimer.claim_part(part, releasable.overlapping(part.range()), accumulator);
         }
         accumulator.claim_to(parts.last().map_or(0, |last| last.end), Class::Free);
         let (matched, bytes_read) = claimer.spans.finish();
@@ -72,13 +72,13 @@ fn choose_offset_function(heap: &Heap) -> Option<fn(u64) -> u64> {
     let contradictions = |offset: &fn(u64) -> u64| {
         let contradictions_of_page = |part: &Part| {
             let Some(page) = part.page() else { return 0 };
-            let first = part.start + offset(page.block_bytes);
-            let blocks =
-                InitialisedBlocks { first, end: part.end, bytes: page.block_bytes, number: page.capacity };
-            let room = part.end.saturating_sub(first) / page.block_bytes;
+            let start = part.start + offset(page.block_bytes);
+            let grid =
+                BlockGrid { start, end: part.end, block_bytes: page.block_bytes, count: page.capacity };
+            let room = part.end.saturating_sub(start) / page.block_bytes;
             let is_full = page.reserved == 0 || page.reserved == room;
-            page.lists.iter().filter(|&&at| at != 0 && index_of(at, &blocks).is_none()).count()
-                + usize::from(!is_full)
+            let is_outside = |block: &u64| *block != 0 && grid.index_of(*block).is_none();
+            page.lists.first_blocks().into_iter().filter(is_outside).count() + usize::from(!is_full)
         };
         heap.parts.iter().map(contradictions_of_page).sum::<usize>()
     };
@@ -87,39 +87,72 @@ fn choose_offset_function(heap: &Heap) -> Option<fn(u64) -> u64> {
 
 struct Claimer<'a> {
     context: &'a Context<'a>,
+    /// Addresses of blocks that other threads freed into lists of heaps, in address order.
     delayed: &'a [u64],
+    /// Returns the bytes before the first block of a page, from the size of its blocks; `None` if
+    /// pages hold that address themselves.
     offset: Option<fn(u64) -> u64>,
+    /// States of the blocks of the current page.
     spans: SpanClaimer<'a>,
     counts: Counts,
 }
 
-/// The initialised blocks of a page.
-struct InitialisedBlocks {
-    first: u64,
-    /// End of the last one.
+/// Where the initialised blocks of a page are: one behind another, all of one size. So the index of
+/// a block follows from its address.
+struct BlockGrid {
+    /// Address of the first block.
+    start: u64,
+    /// Address of the first byte past the last block.
     end: u64,
-    bytes: u64,
-    number: u64,
+    /// Size of each block in bytes.
+    block_bytes: u64,
+    /// Number of blocks.
+    count: u64,
+}
+
+impl BlockGrid {
+    /// Returns the index of the block that begins at `pointer`; `None` if none does.
+    fn index_of(&self, pointer: u64) -> Option<usize> {
+        let offset = pointer.checked_sub(self.start)?;
+        let is_block = self.block_bytes > 0
+            && offset.is_multiple_of(self.block_bytes)
+            && offset / self.block_bytes < self.count;
+        if is_block { usize::try_from(offset / self.block_bytes).ok() } else { None }
+    }
+}
+
+/// Number of blocks of a page, by their state.
+struct BlockCounts {
+    /// In the lists of the page's own thread.
+    free: u64,
+    /// Freed by other threads, and not collected yet.
+    cached: u64,
+    /// In use by the program.
+    live: u64,
 }
 
 impl<'a> Claimer<'a> {
-    fn claim_part(&mut self, part: &Part, released: &[AddressRange], accumulator: &mut Accumulator<'_>) {
+    fn claim_part(&mut self, part: &Part, releasable: &[AddressRange], accumulator: &mut Accumulator<'_>) {
         let bytes = part.end - part.start;
         match part.kind {
-            Kind::Own if released.is_empty() => {
+            Kind::Own if releasable.is_empty() => {
                 self.counts.own_bytes += bytes;
                 accumulator.claim_to(part.end, Class::Metadata);
             }
-            Kind::Page(page) if !released.is_empty() => {
+            Kind::Page(page) if !releasable.is_empty() => {
                 self.counts.pages += 1;
                 // Nothing in it is live: other threads freed the blocks in use.
-                match self.initialised_blocks(part, &page) {
-                    Some((blocks, free)) => self.count(part, &blocks, [free, page.used, 0]),
+                match self.block_grid(part, &page).zip(page.free_count()) {
+                    Some((grid, free)) => {
+                        self.count(part, &grid, &BlockCounts { free, cached: page.used, live: 0 });
+                    }
                     None => self.counts.doubts.note_damage(part.start, 0),
                 }
-                self.claim_free_part(part, released, accumulator);
+                self.claim_free_part(part, releasable, accumulator);
             }
-            Kind::Own | Kind::Free | Kind::PurgePending => self.claim_free_part(part, released, accumulator),
+            Kind::Own | Kind::Free | Kind::PurgePending => {
+                self.claim_free_part(part, releasable, accumulator);
+            }
             Kind::Page(page) => {
                 self.counts.pages += 1;
                 if self.claim_page(part, &page, accumulator).is_none() {
@@ -132,11 +165,16 @@ impl<'a> Claimer<'a> {
         }
     }
 
-    /// Claims free memory, of which a collection releases the ranges `released`. The kernel page at
-    /// the end belongs to the next part if that is released too.
-    fn claim_free_part(&mut self, part: &Part, released: &[AddressRange], accumulator: &mut Accumulator<'_>) {
+    /// Claims free memory, of which a collection releases the ranges `releasable`. The kernel page
+    /// at the end belongs to the next part if that is released too.
+    fn claim_free_part(
+        &mut self,
+        part: &Part,
+        releasable: &[AddressRange],
+        accumulator: &mut Accumulator<'_>,
+    ) {
         let mut end = part.end;
-        for range in released {
+        for range in releasable {
             let start = range.start.max(accumulator.cursor());
             let to = page_of(range.end.min(part.end));
             if !self.context.is_locked((start, to)) {
@@ -152,57 +190,60 @@ impl<'a> Claimer<'a> {
 
     /// Claims a page. `None` if it is invalid; then nothing is claimed.
     fn claim_page(&mut self, part: &Part, page: &PageWords, accumulator: &mut Accumulator<'_>) -> Option<()> {
-        let (blocks, free) = self.initialised_blocks(part, page)?;
+        let grid = self.block_grid(part, page)?;
+        let free = page.free_count()?;
+        let lists = page.lists;
         let delayed = self.delayed_of(part);
         let mut cached = 0;
-        if free == 0 && page.lists[2] == 0 && delayed.is_empty() && !self.spans.blocks.are_refined() {
-            accumulator.claim_to(blocks.first, Class::Header);
-            accumulator.claim_to(blocks.end, Class::Live);
+        if free == 0 && lists.thread_free == 0 && delayed.is_empty() && !self.spans.blocks.are_refined() {
+            accumulator.claim_to(grid.start, Class::Header);
+            accumulator.claim_to(grid.end, Class::Live);
         } else {
             self.spans.start(page.capacity)?;
-            if page.lists.iter().any(|&list| list != 0) {
-                self.spans.read(AddressRange::sized(blocks.first, blocks.number * blocks.bytes));
+            if lists != FreeLists::default() {
+                self.spans.read(AddressRange::sized(grid.start, grid.count * grid.block_bytes));
             }
-            let own = self.follow(page.lists[0], &blocks, BlockState::Free)?
-                + self.follow(page.lists[1], &blocks, BlockState::Free)?;
-            if own != free {
+            let listed = self.follow(lists.free, &grid, BlockState::Free)?
+                + self.follow(lists.local_free, &grid, BlockState::Free)?;
+            if listed != free {
                 return None;
             }
-            cached = self.follow(page.lists[2], &blocks, BlockState::Cached)?;
+            cached = self.follow(lists.thread_free, &grid, BlockState::Cached)?;
             for &pointer in delayed {
-                let index = index_of(pointer, &blocks)?;
+                let index = grid.index_of(pointer)?;
                 let state = self.spans.states.get_mut(index).filter(|state| **state == BlockState::Live)?;
                 *state = BlockState::Cached;
                 cached += 1;
             }
             page.used.checked_sub(cached)?;
-            accumulator.claim_to(blocks.first, Class::Header);
-            self.spans.claim(blocks.bytes, blocks.end, accumulator);
+            accumulator.claim_to(grid.start, Class::Header);
+            self.spans.claim(grid.block_bytes, grid.end, accumulator);
         }
         accumulator.claim_to(part.end, Class::Free);
-        self.count(part, &blocks, [free, cached, page.used - cached]);
+        self.count(part, &grid, &BlockCounts { free, cached, live: page.used - cached });
         Some(())
     }
 
-    /// Returns the initialised blocks of a page, and how many of them are in its own lists; `None`
-    /// if that is impossible.
-    fn initialised_blocks(&self, part: &Part, page: &PageWords) -> Option<(InitialisedBlocks, u64)> {
+    /// Returns where the initialised blocks of a page are; `None` if its fields contradict each
+    /// other.
+    fn block_grid(&self, part: &Part, page: &PageWords) -> Option<BlockGrid> {
         let offset = self.offset.map_or(0, |offset| offset(page.block_bytes));
-        let first = page.start.unwrap_or(part.start + offset);
-        let end = first.checked_add(page.capacity.checked_mul(page.block_bytes)?)?;
+        let start = page.start.unwrap_or(part.start + offset);
+        let end = start.checked_add(page.capacity.checked_mul(page.block_bytes)?)?;
         // A block with a large alignment begins later, and is shorter.
         let end = if page.reserved == 1 { end.min(part.end) } else { end };
-        let is_consistent =
-            (part.start..=end).contains(&first) && end <= part.end && page.capacity <= page.reserved;
-        let free = page.capacity.checked_sub(page.used).filter(|_| is_consistent)?;
-        let blocks = InitialisedBlocks { first, end, bytes: page.block_bytes, number: page.capacity };
-        Some((blocks, free))
+        let is_consistent = (part.start..=end).contains(&start)
+            && end <= part.end
+            && page.capacity <= page.reserved
+            && page.used <= page.capacity;
+        is_consistent.then_some(BlockGrid { start, end, block_bytes: page.block_bytes, count: page.capacity })
     }
 
-    /// Counts a page with these numbers of free, cached and live blocks.
-    fn count(&mut self, part: &Part, blocks: &InitialisedBlocks, [free, cached, live]: [u64; 3]) {
+    /// Adds a page to the totals.
+    fn count(&mut self, part: &Part, grid: &BlockGrid, counts: &BlockCounts) {
+        let &BlockCounts { free, cached, live } = counts;
         let class = SizeClass {
-            bytes: blocks.bytes,
+            bytes: grid.block_bytes,
             spans: 1,
             span_bytes: part.end - part.start,
             free_blocks: free,
@@ -210,22 +251,26 @@ impl<'a> Claimer<'a> {
             live_blocks: live,
         };
         // A single block that begins late is shorter.
-        let block_bytes = blocks.bytes.min(part.end - blocks.first);
-        self.counts.free_bytes += free * block_bytes + (part.end - blocks.end);
+        let block_bytes = grid.block_bytes.min(part.end - grid.start);
+        self.counts.free_bytes += free * block_bytes + (part.end - grid.end);
         self.counts.live_bytes += live * block_bytes;
         self.counts.cached_bytes += cached * block_bytes;
-        self.counts.classes.entry(blocks.bytes).or_default().add(&class);
+        self.counts.classes.entry(grid.block_bytes).or_default().add(&class);
     }
 
+    /// Returns the blocks of a part that other threads freed into lists of heaps.
     fn delayed_of(&self, part: &Part) -> &'a [u64] {
         within(self.delayed, part.range(), |&pointer| pointer)
     }
 
-    /// Follows a list of free blocks through their first words, and returns their number.
-    fn follow(&mut self, list: u64, blocks: &InitialisedBlocks, new_state: BlockState) -> Option<u64> {
-        let (mut at, mut count) = (list, 0);
+    /// Follows a list of free blocks through their first words, sets their state, and returns their
+    /// number.
+    ///
+    /// `None` if the list leaves the page's blocks, or has a block that is in a list already.
+    fn follow(&mut self, first_block: u64, grid: &BlockGrid, new_state: BlockState) -> Option<u64> {
+        let (mut at, mut count) = (first_block, 0);
         while at != 0 {
-            let index = index_of(at, blocks)?;
+            let index = grid.index_of(at)?;
             // A block that already has another state closes a cycle.
             let state = self.spans.states.get_mut(index).filter(|state| **state == BlockState::Live)?;
             *state = new_state;
@@ -234,14 +279,6 @@ impl<'a> Claimer<'a> {
         }
         Some(count)
     }
-}
-
-/// Returns the index of the block at `pointer`.
-fn index_of(pointer: u64, blocks: &InitialisedBlocks) -> Option<usize> {
-    let offset = pointer.checked_sub(blocks.first)?;
-    let is_block =
-        blocks.bytes > 0 && offset.is_multiple_of(blocks.bytes) && offset / blocks.bytes < blocks.number;
-    if is_block { usize::try_from(offset / blocks.bytes).ok() } else { None }
 }
 
 impl_totals! { Counts: live_bytes, cached_bytes, free_bytes, own_bytes, pages }

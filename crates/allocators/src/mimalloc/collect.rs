@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use super::layout::{PageWords, RUN_BYTES, SLICE_BYTES};
 use super::parts::{ArenaPurge, Collect, Heap, Kind, Part, RunPurgedArena, SpanPurge};
-use super::spans::Released;
+use super::spans::Releasable;
 use crate::scan::within;
 use strandline_claims::allocator::Context;
 use strandline_process::page_cache::PageCache;
@@ -38,7 +38,7 @@ pub struct Collection {
     /// What a collection releases in this version.
     collect: Collect,
     /// What a collection by the chosen thread releases.
-    pub released: RangeSet,
+    pub releasable: RangeSet,
     /// When that collection releases it, by the clock of [`Heap::now`]; 0 for at once.
     pub due_milliseconds: u64,
     /// The thread whose collection releases most.
@@ -96,35 +96,36 @@ impl Collection {
             return;
         }
         let has_spans = self.collect.spans != SpanPurge::None;
-        let mut released = if has_spans { Released::new(heap, self, main) } else { Released::default() };
+        let mut releasable =
+            if has_spans { Releasable::new(heap, self, main) } else { Releasable::default() };
         for part in &heap.parts {
-            released.add(part.range(), self.collector_of(part));
+            releasable.add(part.range(), self.collector_of(part));
         }
         let bytes =
             |ranges: &[AddressRange]| ranges.iter().map(|range| context.resident_bytes(*range)).sum::<u64>();
-        released.add_waiting(heap, |range| bytes(&[range]) > 0);
-        let ended = [true, false].map(|is_main| bytes(&released.ended(is_main).ranges));
+        releasable.add_waiting(heap, |range| bytes(&[range]) > 0);
+        let ended = [true, false].map(|is_main| bytes(&releasable.ended(is_main).ranges));
         let mut best = 0;
         for &thread in context.fs_bases {
-            let own = released.own.get(&thread).map_or(0, |own| bytes(&own.ranges));
+            let own = releasable.own.get(&thread).map_or(0, |own| bytes(&own.ranges));
             let all = own + ended[usize::from(thread != main)];
             if all > best || self.thread.is_none() {
                 (best, self.thread) = (all, Some(thread));
             }
         }
         let thread = self.thread.unwrap_or(main);
-        self.due_milliseconds = released.due_milliseconds(thread, thread == main);
+        self.due_milliseconds = releasable.due_milliseconds(thread, thread == main);
         let in_runs = |range: &AddressRange| {
             let next = heap.run_purged_arenas.partition_point(|arena| arena.range.end <= range.start);
             heap.run_purged_arenas.get(next).is_some_and(|arena| arena.range.contains(range.start))
         };
-        let outside_runs = released.released_by(thread, thread == main).filter(|range| !in_runs(range));
+        let outside_runs = releasable.releasable_by(thread, thread == main).filter(|range| !in_runs(range));
         let is_released = |part: &Part| {
             self.collector_of(part).is_some_and(|collector| collector.is(thread, thread == main))
         };
         let runs: Vec<_> =
-            heap.run_purged_arenas.iter().flat_map(|arena| arena.released(heap, &is_released)).collect();
-        self.released = outside_runs.chain(runs).collect();
+            heap.run_purged_arenas.iter().flat_map(|arena| arena.releasable(heap, &is_released)).collect();
+        self.releasable = outside_runs.chain(runs).collect();
     }
 }
 
@@ -162,10 +163,10 @@ impl Collection {
 }
 
 impl RunPurgedArena {
-    /// Returns what is released: slices that are free, or in pages for which `is_freed` holds, in
-    /// runs that are marked throughout (`bitmap.c`, `_mi_bitmap_forall_setc_rangesn`). Freeing a
-    /// page marks its slices.
-    fn released(&self, heap: &Heap, is_freed: &dyn Fn(&Part) -> bool) -> Vec<AddressRange> {
+    /// Returns what a collection releases: slices that are free, or in pages for which `is_freed`
+    /// holds, in runs that are marked throughout (`bitmap.c`, `_mi_bitmap_forall_setc_rangesn`).
+    /// Freeing a page marks its slices.
+    fn releasable(&self, heap: &Heap, is_freed: &dyn Fn(&Part) -> bool) -> Vec<AddressRange> {
         let AddressRange { start: arena_start, end: arena_end } = self.range;
         let slices = |start: u64, end: u64| {
             let slice = |at: u64| (at.saturating_sub(arena_start) / SLICE_BYTES) as usize;
@@ -251,7 +252,7 @@ fn is_dead(
 ) -> bool {
     let freed = within(delayed, part.range(), |&pointer| pointer).len() as u64;
     let mut blocks_in_use = page.used.saturating_sub(freed);
-    let mut at = page.lists[2];
+    let mut at = page.lists.thread_free;
     while blocks_in_use > 0 && at != 0 && Instant::now() < context.deadline {
         if !(part.start..part.end).contains(&at) {
             return false;
@@ -316,7 +317,7 @@ mod tests {
         let released = |marks: [u64; 1]| {
             let marks = marks[0].to_le_bytes().to_vec();
             let arena = RunPurgedArena { range: AddressRange::sized(START, 64 * SLICE_BYTES), marks };
-            let released = arena.released(&heap, &|part| part.start == START);
+            let released = arena.releasable(&heap, &|part| part.start == START);
             released.iter().map(|range| range.len() / SLICE_BYTES).collect::<Vec<_>>()
         };
         // The mark of a slice that is in use again stays.
@@ -339,6 +340,6 @@ mod tests {
         let heap = Heap { parts: vec![part], ..Heap::default() };
         let arena = RunPurgedArena { range, marks: vec![0xff; 8] };
         let runs = [0, RUN_BYTES].map(|offset| AddressRange::sized(START + offset, RUN_BYTES));
-        assert_eq!(arena.released(&heap, &|_| false), runs);
+        assert_eq!(arena.releasable(&heap, &|_| false), runs);
     }
 }

@@ -166,19 +166,39 @@ pub const PAGE_3: PageLayout = PageLayout {
 pub const PAGE_3_4: PageLayout =
     PageLayout { bytes: 112, start: FirstBlock::Words(48), arena: Some(88), ..PAGE_3 };
 
+/// The lists of free blocks of a page: the address of the first block of each; 0 if it is empty.
+/// The first word of each block in a list is the address of the next one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FreeLists {
+    /// `free`: the blocks that its thread hands out next.
+    pub free: u64,
+    /// `local_free`: blocks that its own thread freed since it began to hand out those of `free`.
+    pub local_free: u64,
+    /// `xthread_free`, without the state in its low bits: blocks that other threads freed.
+    pub thread_free: u64,
+}
+
+impl FreeLists {
+    /// The first blocks of all lists.
+    pub fn first_blocks(self) -> [u64; 3] {
+        [self.free, self.local_free, self.thread_free]
+    }
+}
+
 /// The fields of a page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PageWords {
-    /// Blocks that were initialised.
+    /// Number of blocks that were initialised.
     pub capacity: u64,
-    /// Blocks that fit.
+    /// Number of blocks that fit.
     pub reserved: u64,
-    /// Blocks that are not in its own lists.
+    /// Number of initialised blocks that are not in its `free` and `local_free` lists. Those that
+    /// other threads freed count as used until its thread collects them.
     pub used: u64,
     /// Bytes of a block; 0 if there is no page.
     pub block_bytes: u64,
-    /// Lists of free blocks: two of its thread, and one of blocks that other threads freed.
-    pub lists: [u64; 3],
+    /// Its lists of free blocks.
+    pub lists: FreeLists,
     /// The heaps that it belongs to, its thread's and another; 0 if none.
     pub heaps: [u64; 2],
     /// Address of its first block, if a field holds that.
@@ -195,6 +215,14 @@ pub struct PageWords {
     pub is_full: bool,
     /// Whether its heap keeps it for a time although it is empty.
     pub is_retired: bool,
+}
+
+impl PageWords {
+    /// Number of blocks in its `free` and `local_free` lists; `None` if the fields contradict each
+    /// other.
+    pub fn free_count(&self) -> Option<u64> {
+        self.capacity.checked_sub(self.used)
+    }
 }
 
 /// `xblock_size` of blocks of 2 GiB and more (`MI_HUGE_BLOCK_SIZE`).
@@ -249,11 +277,11 @@ impl PageLayout {
             } else {
                 block_bytes
             },
-            lists: [
-                word_at(bytes, self.free)?,
-                word_at(bytes, self.local_free)?,
-                word_at(bytes, self.thread_free)? & !7,
-            ],
+            lists: FreeLists {
+                free: word_at(bytes, self.free)?,
+                local_free: word_at(bytes, self.local_free)?,
+                thread_free: word_at(bytes, self.thread_free)? & !7,
+            },
             heaps: [word_at(bytes, self.heaps[0])?, word_at(bytes, self.heaps[1])?],
             start,
             thread: if self.has_thread { word_at(bytes, 0)? & !7 } else { 0 },

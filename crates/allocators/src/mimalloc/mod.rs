@@ -123,7 +123,7 @@ impl FoundAllocator for Mimalloc {
             process.pid(),
             "one call in one thread, over the pages of that thread's heap only; page faults when the heap grows again",
         ));
-        let free_bytes_of = |claim: &RangeClaim| claim.sums.resident.kept + claim.sums.resident.trim;
+        let free_bytes_of = |claim: &RangeClaim| claim.sums.resident.kept + claim.sums.resident.releasable;
         let free_bytes = reading.claims.iter().map(free_bytes_of).sum();
         if free_bytes >= MIN_BYTES_FOR_SETTING {
             let setting = image_at(process, space, call.object).and_then(|image| settings::purge(&image));
@@ -140,7 +140,7 @@ fn read(context: &Context<'_>, heap: &Heap, taken: &RangeSet) -> Reading {
     let collection = collect::find(context, heap);
     // Then it may not have found all blocks that other threads freed.
     let is_late = Instant::now() >= context.deadline;
-    let (claims, mut counts) = claims::claim(context, heap, &collection.delayed, &collection.released);
+    let (claims, mut counts) = claims::claim(context, heap, &collection.delayed, &collection.releasable);
     let damages = counts.doubts.damages;
     if heap.is_encoded || damages >= MIN_DAMAGES_FOR_ENCODED && damages * 2 > counts.pages {
         return encoded_reading(heap);
@@ -161,9 +161,9 @@ fn read(context: &Context<'_>, heap: &Heap, taken: &RangeSet) -> Reading {
         object: heap.object,
         locks: Vec::new(),
         heaps: heap.parts.iter().map(Part::range).collect(),
-        gives_all: false,
+        releases_all: false,
         threads: collection.thread.into_iter().collect(),
-        predicted_bytes: reading.trimmable_bytes(),
+        predicted_bytes: reading.releasable_bytes(),
         due_milliseconds: collection.due_milliseconds,
         libc_code: None,
         doubt: doubts.call_hazard(),

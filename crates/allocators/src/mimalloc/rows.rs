@@ -6,7 +6,7 @@ crate::rows::block_rows! {
     live: "blocks in use",
     padding: "bytes before the first block of a page",
     cached: "blocks that other threads freed",
-    purge: "free pages a collection releases",
+    releasable: "free pages a collection releases",
     kept: "free pages a collection keeps",
     pinned: "free blocks beside live ones",
 }

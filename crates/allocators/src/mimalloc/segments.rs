@@ -403,7 +403,7 @@ impl Structures {
             let page = structure.and_then(|bytes| layout.read(bytes, candidate.start + at as u64));
             // If a freed page is scheduled for purging, the time replaces its list
             // (`mi_page_set_expire`).
-            let is_due = page.is_some_and(|page| page.lists[0] != 0) && heap.collect.pages;
+            let is_due = page.is_some_and(|page| page.lists.free != 0) && heap.collect.pages;
             let free = if is_due { Kind::PurgePending } else { Kind::Free };
             let page = page.filter(|page| is_in_use && page.block_bytes > NO_PAGE_BLOCK_BYTES);
             let kind = page.map_or(free, |mut page| {

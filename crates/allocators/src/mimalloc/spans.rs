@@ -189,7 +189,7 @@ impl<'a> Segment<'a> {
     }
 
     /// Returns the slices that were released, without those of pages in use.
-    fn released_ranges(&self) -> Vec<AddressRange> {
+    fn releasable_ranges(&self) -> Vec<AddressRange> {
         let slices = (0..MAX_SLICES).filter(|&slice| self.released.has(slice));
         let slice_range = |slice| AddressRange::sized(self.start + slice as u64 * SLICE_BYTES, SLICE_BYTES);
         let ranges: RangeSet = slices.map(slice_range).collect();
@@ -230,37 +230,37 @@ fn segments(heap: &Heap) -> BTreeMap<u64, Segment<'_>> {
 
 /// What one collection releases, and when.
 #[derive(Default)]
-pub struct ReleasedMemory {
+pub struct ReleasableMemory {
     /// Addresses that are released.
     pub ranges: Vec<AddressRange>,
     /// When all of that is released, in milliseconds of mimalloc's clock; 0 for at once.
     due_milliseconds: u64,
 }
 
-impl ReleasedMemory {
+impl ReleasableMemory {
     /// Adds what a segment releases; the whole segment if it was freed and `includes_whole`.
     fn add(&mut self, segment: &Segment<'_>, includes_whole: bool) {
         self.due_milliseconds = segment.due_milliseconds.max(self.due_milliseconds);
-        self.ranges.extend(segment.released_ranges());
+        self.ranges.extend(segment.releasable_ranges());
         self.ranges.extend(segment.whole().filter(|_| includes_whole));
     }
 }
 
 /// What collections release, by the thread that makes them.
 #[derive(Default)]
-pub struct Released {
+pub struct Releasable {
     /// Memory of each live thread.
-    pub own: HashMap<u64, ReleasedMemory>,
+    pub own: HashMap<u64, ReleasableMemory>,
     /// Memory that ended threads left or that belongs to no thread, if the main thread collects.
-    ended_by_main: ReleasedMemory,
+    ended_by_main: ReleasableMemory,
     /// The same memory, if another thread collects.
-    ended_by_other: ReleasedMemory,
+    ended_by_other: ReleasableMemory,
     /// The first segment without pages of each thread, in releases where only the main thread's are
     /// released at once.
     first_whole: HashMap<u64, AddressRange>,
 }
 
-impl Released {
+impl Releasable {
     /// Simulates a collection by each thread, including `main`.
     pub fn new(heap: &Heap, collection: &Collection, main: u64) -> Self {
         let mut segments = segments(heap);
@@ -309,7 +309,7 @@ impl Released {
     }
 
     /// What a collection by the main thread, or by another one, releases of ended threads' memory.
-    pub fn ended(&self, is_main: bool) -> &ReleasedMemory {
+    pub fn ended(&self, is_main: bool) -> &ReleasableMemory {
         if is_main { &self.ended_by_main } else { &self.ended_by_other }
     }
 
@@ -343,11 +343,11 @@ impl Released {
     }
 
     /// What a collection by `thread` releases.
-    pub fn released_by(&self, thread: u64, is_main: bool) -> impl Iterator<Item = AddressRange> + '_ {
+    pub fn releasable_by(&self, thread: u64, is_main: bool) -> impl Iterator<Item = AddressRange> + '_ {
         self.by(thread, is_main).flat_map(|memory| &memory.ranges).copied()
     }
 
-    fn by(&self, thread: u64, is_main: bool) -> impl Iterator<Item = &ReleasedMemory> {
+    fn by(&self, thread: u64, is_main: bool) -> impl Iterator<Item = &ReleasableMemory> {
         self.own.get(&thread).into_iter().chain([self.ended(is_main)])
     }
 }
@@ -396,7 +396,7 @@ mod tests {
 
     fn released(spans: SpanPurge, thread: u64, is_last: bool) -> RangeSet {
         let (heap, collection) = heap(spans, thread, is_last);
-        Released::new(&heap, &collection, THREAD).released_by(THREAD, true).collect()
+        Releasable::new(&heap, &collection, THREAD).releasable_by(THREAD, true).collect()
     }
 
     #[test]
@@ -413,13 +413,13 @@ mod tests {
     fn main_thread_collects_segments_of_ended_threads() {
         assert_eq!(*released(SpanPurge::AtVisits, 0, false), [slices(2, 5)]);
         let (heap, collection) = heap(SpanPurge::Kept, 0, true);
-        let all = Released::new(&heap, &collection, THREAD);
+        let all = Releasable::new(&heap, &collection, THREAD);
         // Another thread releases its scheduled slices; the main thread keeps them.
         assert_eq!(
-            all.released_by(OTHER, false).collect::<Vec<_>>(),
+            all.releasable_by(OTHER, false).collect::<Vec<_>>(),
             [slices(2, 3), slices(3, 4), slices(4, 5)]
         );
-        assert_eq!(all.released_by(THREAD, true).count(), 0);
+        assert_eq!(all.releasable_by(THREAD, true).count(), 0);
     }
 
     #[test]
@@ -429,11 +429,11 @@ mod tests {
             scheduled.committed = Mask::new([1 << 2].into_iter());
         }
         assert_eq!(
-            Released::new(&heap, &collection, THREAD).released_by(THREAD, true).collect::<Vec<_>>(),
+            Releasable::new(&heap, &collection, THREAD).releasable_by(THREAD, true).collect::<Vec<_>>(),
             [slices(2, 3)]
         );
         heap.purge_schedules.values_mut().for_each(|scheduled| scheduled.is_allowed = false);
-        assert_eq!(Released::new(&heap, &collection, THREAD).released_by(THREAD, true).count(), 0);
+        assert_eq!(Releasable::new(&heap, &collection, THREAD).releasable_by(THREAD, true).count(), 0);
     }
 
     #[test]

@@ -15,6 +15,6 @@ strandline_claims::row_table! { ROWS:
 /// The row of each class of claims. musl has no caches, and no call that releases memory: a group
 /// is freed with its last slot.
 pub static BLOCKS: BlockRows = strandline_claims::class_rows! {
-    live: LIVE, header: PADDING, metadata: METADATA, cached: FREE_KEPT, trimmable: FREE_KEPT,
+    live: LIVE, header: PADDING, metadata: METADATA, cached: FREE_KEPT, releasable: FREE_KEPT,
     kept: FREE_KEPT, pinned: FREE_PINNED, mapped: LIVE, unread: UNREAD,
 };

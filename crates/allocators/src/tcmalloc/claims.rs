@@ -48,13 +48,13 @@ pub fn claim(
     spans: &[Span],
     cached: &Cached,
 ) -> (Vec<RangeClaim>, Counts) {
-    let are_released = free_spans_are_released(context, spans);
+    let are_releasable = free_spans_are_releasable(context, spans);
     claim_in_parts(context, spans, &Span::range, &|spans, accumulator| {
         let (Some(first), Some(last)) = (spans.first(), spans.last()) else { return Counts::default() };
         let items = within(&cached.items, AddressRange::new(first.start, last.end), |item| item.address);
         let spans_of_objects = SpanClaimer::new(context, PageCache::new(context.memory));
         let counts = Counts::default();
-        let mut claimer = Claimer { classes, items, are_released, spans: spans_of_objects, counts };
+        let mut claimer = Claimer { classes, items, are_releasable, spans: spans_of_objects, counts };
         for span in spans {
             claimer.claim_span(span, accumulator);
         }
@@ -65,7 +65,7 @@ pub fn claim(
 
 /// Whether a release returns free spans to the kernel: it stops at the first span that the kernel
 /// refuses, as it refuses locked pages (`page_heap.cc`, `ReleaseAtLeastNPages`).
-pub fn free_spans_are_released(context: &Context<'_>, spans: &[Span]) -> bool {
+pub fn free_spans_are_releasable(context: &Context<'_>, spans: &[Span]) -> bool {
     let is_locked = |span: &Span| context.is_locked(span.range());
     context.locked.is_empty()
         || !spans.iter().any(|span| span.location == SpanState::Normal && is_locked(span))
@@ -75,7 +75,7 @@ struct Claimer<'a> {
     classes: &'a Classes,
     /// Cached objects in the spans to claim.
     items: &'a [CachedBlock],
-    are_released: bool,
+    are_releasable: bool,
     spans: SpanClaimer<'a>,
     counts: Counts,
 }
@@ -86,8 +86,8 @@ impl Claimer<'_> {
         match span.location {
             SpanState::Normal => {
                 self.counts.normal_bytes += bytes;
-                let released_until = if self.are_released { span.end } else { span.start };
-                accumulator.claim_free(span.end, span.start, released_until);
+                let releasable_end = if self.are_releasable { span.end } else { span.start };
+                accumulator.claim_free(span.end, span.start, releasable_end);
             }
             SpanState::Returned => {
                 self.counts.returned_bytes += bytes;

@@ -124,19 +124,19 @@ fn read(context: &Context<'_>, heap: &Heap, taken: &RangeSet) -> Reading {
     doubts.add(&counts.doubts);
     cached.late_at.into_iter().for_each(|at| doubts.note_timeout(at));
     let mut reading = Reading { rows: Some(&rows::BLOCKS), claims, ..Reading::default() };
-    let are_released = claims::free_spans_are_released(context, &spans.all);
-    let is_released = |span: &&Span| are_released && span.location == SpanState::Normal;
+    let are_releasable = claims::free_spans_are_releasable(context, &spans.all);
+    let is_releasable = |span: &&Span| are_releasable && span.location == SpanState::Normal;
     reading.call = Some(CallPlan {
         spec: &CALL,
         function: RELEASE,
         object: heap.object,
         // A thread that holds a lock has a tcmalloc frame on its stack.
         locks: Vec::new(),
-        heaps: spans.all.iter().filter(is_released).map(Span::range).collect(),
-        gives_all: true,
+        heaps: spans.all.iter().filter(is_releasable).map(Span::range).collect(),
+        releases_all: true,
         // The call depends on nothing in its thread.
         threads: context.fs_bases.to_vec(),
-        predicted_bytes: reading.trimmable_bytes(),
+        predicted_bytes: reading.releasable_bytes(),
         due_milliseconds: 0,
         libc_code: None,
         doubt: doubts.call_hazard(),

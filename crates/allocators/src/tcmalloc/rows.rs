@@ -5,7 +5,7 @@ crate::rows::block_rows! {
     live: "allocations in use",
     padding: "unused ends of spans",
     cached: "free objects in caches",
-    purge: "free spans that a release frees",
+    releasable: "free spans that a release frees",
     kept: "free pages inside spans in use",
     pinned: "free objects beside live ones",
 }

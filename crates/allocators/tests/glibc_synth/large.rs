@@ -95,9 +95,9 @@ fn region() -> Region {
     Region {
         start: BASE,
         end: BASE + BYTES,
-        first: Some(BASE),
+        first_chunk: Some(BASE),
         kind: RegionKind::Brk,
-        main: true,
+        is_main: true,
         top: Some(Top { address: top, bytes: BASE + BYTES - top }),
         break_at_top: true,
         trim_unit_bytes: PAGE,
@@ -198,7 +198,7 @@ impl Memory for LateMemory {
 fn a_search_for_chunks_ends_at_the_deadline() {
     let deadline = Instant::now() + Duration::from_millis(50);
     let memory = LateMemory(deadline);
-    let region = Region { first: None, top: None, ..region() };
+    let region = Region { first_chunk: None, top: None, ..region() };
     let special = SpecialChunks::new(BASE, BASE + BYTES);
     let pages = RangePages::new((BASE, BASE + BYTES), [(BASE, BASE + BYTES)]);
     let walk_context = WalkContext {

@@ -108,7 +108,7 @@ fn leaked(rows: &[Row], rss_bytes: u64) -> String {
 fn trimmed_zero_bytes(frozen: &Frozen) -> BTreeMap<String, u64> {
     let mut zeros = BTreeMap::new();
     for reading in &frozen.readings {
-        let bytes = reading.trimmable_bytes().saturating_sub(reading.trimmed_bytes());
+        let bytes = reading.releasable_bytes().saturating_sub(reading.releasable_row_bytes());
         *zeros.entry(reading.allocator.name.clone()).or_default() += bytes;
     }
     zeros

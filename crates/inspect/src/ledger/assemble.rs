@@ -348,7 +348,7 @@ fn lazy_free_candidates(claims: &[(&RangeClaim, ClassRows<'_>)]) -> Vec<(RowRef,
     let free = claims.iter().filter_map(|(claim, meaning)| Some((&claim.sums.resident, meaning.rows?)));
     let of = |(resident, rows): (&ResidentBytes, &BlockRows)| {
         [
-            (rows.trimmable, resident.trim),
+            (rows.releasable, resident.releasable),
             (rows.kept, resident.kept),
             (rows.cached, resident.of(Class::Cached)),
             (rows.live, resident.of(Class::Live)),
@@ -452,7 +452,7 @@ fn add_claim(
         (resident.of(Class::Mmapped), row(|rows| rows.mapped)),
         (resident.of(Class::Foreign), &ANONYMOUS),
         (resident.of(Class::Unread), row(|rows| rows.unread)),
-        (resident.trim, row(|rows| rows.trimmable)),
+        (resident.releasable, row(|rows| rows.releasable)),
         (resident.kept, row(|rows| rows.kept)),
         (resident.pinned, row(|rows| rows.pinned)),
         (resident.zero, &ZERO),

@@ -115,10 +115,10 @@ fn with_call<T>(
     if is_first_use {
         let libc = request
             .libc
-            .filter(|_| plan.gives_all)
+            .filter(|_| plan.releases_all)
             .and_then(|libc| first_use_conditions(&process, &space, libc));
         let libc = libc.ok_or_else(|| {
-            // Without `gives_all`, what goes back depends on the calling thread.
+            // Without `releases_all`, what goes back depends on the calling thread.
             "none of its threads is known to have used that allocator, and of the C library's malloc, which the call would ask for \
              memory, is not known where its functions and locks are; call it in the program itself, or restart it"
                 .to_owned()

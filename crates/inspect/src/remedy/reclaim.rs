@@ -399,7 +399,7 @@ fn call(
         match result {
             Ok(applied) => {
                 done.predicted_bytes +=
-                    if plan.gives_all { applied.resident_before_bytes } else { plan.predicted_bytes };
+                    if plan.releases_all { applied.resident_before_bytes } else { plan.predicted_bytes };
                 done.add(&applied);
             }
             Err(reason) => {

@@ -45,8 +45,11 @@ const REST: Duration = Duration::from_millis(50);
 const HARMLESS: u64 = 39;
 const MADVISE: u64 = 28;
 const MADV_DONTNEED: u64 = 4;
-const CALLS: [RequiredCall; 3] =
-    [filters::any("getpid", HARMLESS as u32), filters::any("madvise", MADVISE as u32), filters::RETURN];
+const CALLS: [RequiredCall; 3] = [
+    RequiredCall::with_any_arguments("getpid", HARMLESS as u32),
+    RequiredCall::with_any_arguments("madvise", MADVISE as u32),
+    filters::SIGNAL_RETURN,
+];
 
 /// The pages to release, and the accepted risk.
 #[derive(Clone, Debug)]

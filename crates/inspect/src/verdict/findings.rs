@@ -39,7 +39,7 @@ fn besides(judged: &Judged<'_>) -> Besides {
     let view = &judged.view;
     let calls = view.remedies.iter().filter(|remedy| readers::frees_pages_of(&remedy.id).is_some());
     let predicted: u64 = calls.filter_map(|remedy| remedy.predicted_bytes).sum();
-    let besides = predicted.saturating_sub(blocks(view, &[|rows| rows.trimmable]));
+    let besides = predicted.saturating_sub(blocks(view, &[|rows| rows.releasable]));
     let zero = besides.min(judged.trimmed_zero_bytes).min(view.row("kernel.zero"));
     Besides { zero, lazy: (besides - zero).min(view.row("kernel.lazyfree")) }
 }
@@ -49,7 +49,7 @@ fn free_heap(judged: &Judged<'_>) -> Finding {
     let besides = besides(judged);
     let pinned = blocks(view, &[|rows| rows.pinned]);
     let of_rows =
-        blocks(view, &[|rows| rows.trimmable, |rows| rows.kept, |rows| rows.pinned, |rows| rows.cached]);
+        blocks(view, &[|rows| rows.releasable, |rows| rows.kept, |rows| rows.pinned, |rows| rows.cached]);
     let free = of_rows + besides.zero + besides.lazy;
     let mut headline = format!("{} is free heap", view.of_rss(free));
     if besides.lazy > 0 {
@@ -79,7 +79,7 @@ fn released_by_calls(view: &LedgerView<'_>) -> String {
         .collect();
     let has_much_free = |id: &str| {
         let rows = readers::frees_pages_of(id).and_then(|about| about.blocks);
-        rows.is_some_and(|rows| view.matters(view.sum(&[rows.trimmable.id, rows.kept.id, rows.pinned.id])))
+        rows.is_some_and(|rows| view.matters(view.sum(&[rows.releasable.id, rows.kept.id, rows.pinned.id])))
     };
     let is_said = |&&(id, predicted): &&(&str, u64)| predicted > 0 || calls.len() == 1 || has_much_free(id);
     let said = calls.iter().filter(is_said).map(|&(id, predicted)| match predicted {

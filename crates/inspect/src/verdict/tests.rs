@@ -53,7 +53,7 @@ fn lazily_freed_pages_are_no_file_pages() {
 }
 
 #[test]
-fn trimmable_bytes_are_part_of_the_free_bytes() {
+fn releasable_bytes_are_part_of_the_free_bytes() {
     let rows = [
         row("glibc.free.trim", State::Stranded, 190 << 20),
         row("kernel.zero", State::Stranded, 70 << 20),

@@ -35,43 +35,51 @@ pub struct RequiredCall {
     pub arguments: [Option<u64>; 3],
 }
 
-/// A system call with unknown arguments.
-pub const fn any(name: &'static str, number: u32) -> RequiredCall {
-    RequiredCall { name, number, arguments: [None; 3] }
+impl RequiredCall {
+    /// A system call with unknown arguments.
+    pub const fn with_any_arguments(name: &'static str, number: u32) -> Self {
+        Self { name, number, arguments: [None; 3] }
+    }
+
+    /// One whose third argument is this protection (`PROT_*`), as of mmap and mprotect.
+    const fn with_protection(name: &'static str, number: u32, protection: u64) -> Self {
+        Self { name, number, arguments: [None, None, Some(protection)] }
+    }
 }
 
 /// The system call that ends every injected call.
-pub const RETURN: RequiredCall = any("rt_sigreturn", 15);
+pub const SIGNAL_RETURN: RequiredCall = RequiredCall::with_any_arguments("rt_sigreturn", 15);
+
+/// `PROT_NONE`.
+const NO_ACCESS: u64 = 0;
+/// `PROT_READ | PROT_WRITE`.
+const READ_WRITE: u64 = 3;
 
 /// System calls of the allocator functions that give memory back, including their locks and the
 /// memory for their own bookkeeping. The only protections they request are none and read-write.
 pub const ALLOCATOR_CALLS: &[RequiredCall] = &[
-    RETURN,
-    protecting("mmap", 9, 0),
-    protecting("mmap", 9, 3),
-    protecting("mprotect", 10, 0),
-    protecting("mprotect", 10, 3),
-    any("munmap", 11),
-    any("brk", 12),
-    any("sched_yield", 24),
-    any("mremap", 25),
-    any("madvise", 28),
-    any("nanosleep", 35),
-    any("getpid", 39),
-    any("gettid", 186),
-    any("futex", 202),
-    any("clock_gettime", 228),
-    any("clock_nanosleep", 230),
-    any("getcpu", 309),
+    SIGNAL_RETURN,
+    RequiredCall::with_protection("mmap", 9, NO_ACCESS),
+    RequiredCall::with_protection("mmap", 9, READ_WRITE),
+    RequiredCall::with_protection("mprotect", 10, NO_ACCESS),
+    RequiredCall::with_protection("mprotect", 10, READ_WRITE),
+    RequiredCall::with_any_arguments("munmap", 11),
+    RequiredCall::with_any_arguments("brk", 12),
+    RequiredCall::with_any_arguments("sched_yield", 24),
+    RequiredCall::with_any_arguments("mremap", 25),
+    RequiredCall::with_any_arguments("madvise", 28),
+    RequiredCall::with_any_arguments("nanosleep", 35),
+    RequiredCall::with_any_arguments("getpid", 39),
+    RequiredCall::with_any_arguments("gettid", 186),
+    RequiredCall::with_any_arguments("futex", 202),
+    RequiredCall::with_any_arguments("clock_gettime", 228),
+    RequiredCall::with_any_arguments("clock_nanosleep", 230),
+    RequiredCall::with_any_arguments("getcpu", 309),
 ];
 
 /// What a runtime's function that posts a task to another thread needs in addition: the write that
 /// wakes the event loop of that thread.
-pub const WAKING_CALLS: &[RequiredCall] = &[any("write", 1)];
-
-const fn protecting(name: &'static str, number: u32, protection: u64) -> RequiredCall {
-    RequiredCall { name, number, arguments: [None, None, Some(protection)] }
-}
+pub const WAKING_CALLS: &[RequiredCall] = &[RequiredCall::with_any_arguments("write", 1)];
 
 /// The reason why a stopped thread cannot make the calls, as the end of a sentence; `None` if it
 /// can.
@@ -134,28 +142,97 @@ pub fn check(process: &Process, calls: &[RequiredCall]) -> Result<(), String> {
     }
 }
 
-/// The known register values at an instruction of a filter; `None` is any value.
+/// Codes of the instructions that seccomp permits (`BPF_*` of `include/uapi/linux/bpf_common.h` and
+/// `include/uapi/linux/filter.h`; `seccomp_check_filter`). A is the accumulator, X the index
+/// register, K the constant in the instruction, M the scratch memory.
+mod opcode {
+    /// A = K.
+    pub const LOAD_CONSTANT: u16 = 0x00;
+    /// A = the word at K of `struct seccomp_data`.
+    pub const LOAD_DATA: u16 = 0x20;
+    /// A = the word of M at K.
+    pub const LOAD_SCRATCH: u16 = 0x60;
+    /// A = bytes of `struct seccomp_data`.
+    pub const LOAD_LENGTH: u16 = 0x80;
+    /// X = K.
+    pub const LOAD_X_CONSTANT: u16 = 0x01;
+    /// X = the word of M at K.
+    pub const LOAD_X_SCRATCH: u16 = 0x61;
+    /// X = bytes of `struct seccomp_data`.
+    pub const LOAD_X_LENGTH: u16 = 0x81;
+    /// The word of M at K = A.
+    pub const STORE: u16 = 0x02;
+    /// The word of M at K = X.
+    pub const STORE_X: u16 = 0x03;
+    /// Ends the filter with K.
+    pub const RETURN_CONSTANT: u16 = 0x06;
+    /// Ends the filter with A.
+    pub const RETURN_A: u16 = 0x16;
+    /// X = A.
+    pub const COPY_TO_X: u16 = 0x07;
+    /// A = X.
+    pub const COPY_FROM_X: u16 = 0x87;
+
+    /// The bits that hold the class of an instruction.
+    pub const CLASS_MASK: u16 = 0x07;
+    /// Class: A = A op K, or A op X.
+    pub const ARITHMETIC: u16 = 0x04;
+    /// Class: jumps forward if A and K, or A and X, compare so.
+    pub const JUMP: u16 = 0x05;
+    /// Set in an instruction of these two classes whose second operand is X.
+    pub const OPERAND_IS_X: u16 = 0x08;
+    /// The bits that hold the operation of an instruction of these two classes.
+    pub const OPERATION_MASK: u16 = 0xf0;
+
+    pub const ADD: u16 = 0x00;
+    pub const SUBTRACT: u16 = 0x10;
+    pub const MULTIPLY: u16 = 0x20;
+    pub const DIVIDE: u16 = 0x30;
+    pub const OR: u16 = 0x40;
+    pub const AND: u16 = 0x50;
+    pub const SHIFT_LEFT: u16 = 0x60;
+    pub const SHIFT_RIGHT: u16 = 0x70;
+    pub const NEGATE: u16 = 0x80;
+    pub const XOR: u16 = 0xa0;
+
+    pub const ALWAYS: u16 = 0x00;
+    pub const IF_EQUAL: u16 = 0x10;
+    pub const IF_GREATER: u16 = 0x20;
+    pub const IF_GREATER_OR_EQUAL: u16 = 0x30;
+    pub const IF_ANY_BIT: u16 = 0x40;
+}
+
+/// The known values of a filter's registers and scratch memory at one of its instructions; `None`
+/// is any value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct State {
-    a: Option<u32>,
-    x: Option<u32>,
+struct Registers {
+    /// A.
+    accumulator: Option<u32>,
+    /// X.
+    index: Option<u32>,
+    /// M.
     scratch: [Option<u32>; 16],
 }
 
-impl State {
-    /// The values on which both states agree.
+impl Registers {
+    /// The values on which both agree.
     fn joined(self, other: Self) -> Self {
         let agreed = |a: Option<u32>, b: Option<u32>| a.filter(|_| a == b);
         let mut scratch = self.scratch;
         for (own, others) in scratch.iter_mut().zip(other.scratch) {
             *own = agreed(*own, others);
         }
-        Self { a: agreed(self.a, other.a), x: agreed(self.x, other.x), scratch }
+        Self {
+            accumulator: agreed(self.accumulator, other.accumulator),
+            index: agreed(self.index, other.index),
+            scratch,
+        }
     }
 }
 
 /// The effect of an instruction on control flow.
-enum Step {
+enum Flow {
+    /// The next instruction follows.
     Next,
     /// Distances past the next instruction, one per branch that may be taken.
     Jump([Option<u32>; 2]),
@@ -167,23 +244,24 @@ enum Step {
 
 /// Whether a filter allows `call` on every path that it may take.
 fn permits(filter: &[FilterInstruction], call: &RequiredCall) -> bool {
-    let mut states: Vec<Option<State>> = vec![None; filter.len()];
-    if let Some(first) = states.first_mut() {
-        *first = Some(State { a: Some(0), x: Some(0), scratch: [None; 16] });
+    // What is known before each instruction; `None` if no path leads to it.
+    let mut before: Vec<Option<Registers>> = vec![None; filter.len()];
+    if let Some(first) = before.first_mut() {
+        *first = Some(Registers { accumulator: Some(0), index: Some(0), scratch: [None; 16] });
     }
     // Jumps only go forward, so all predecessors of an instruction precede it.
     for (at, instruction) in filter.iter().enumerate() {
-        let Some(Some(mut state)) = states.get(at).copied() else { continue };
-        let targets = match step(*instruction, &mut state, call) {
-            Step::Next => [Some(0), None],
-            Step::Jump(targets) => targets,
-            Step::Return(value) if value.is_some_and(is_allow) => continue,
-            Step::Return(_) | Step::Unknown => return false,
+        let Some(Some(mut registers)) = before.get(at).copied() else { continue };
+        let distances = match execute(*instruction, &mut registers, call) {
+            Flow::Next => [Some(0), None],
+            Flow::Jump(distances) => distances,
+            Flow::Return(value) if value.is_some_and(is_allow) => continue,
+            Flow::Return(_) | Flow::Unknown => return false,
         };
-        for target in targets.into_iter().flatten() {
-            let target = at.checked_add(1 + target as usize);
-            let Some(known) = target.and_then(|target| states.get_mut(target)) else { return false };
-            *known = Some(known.map_or(state, |known| known.joined(state)));
+        for distance in distances.into_iter().flatten() {
+            let target = at.checked_add(1 + distance as usize);
+            let Some(known) = target.and_then(|target| before.get_mut(target)) else { return false };
+            *known = Some(known.map_or(registers, |known| known.joined(registers)));
         }
     }
     !filter.is_empty()
@@ -194,47 +272,45 @@ fn is_allow(value: u32) -> bool {
     matches!(value & 0xffff_0000, 0x7fff_0000 | 0x7ffc_0000)
 }
 
-/// Executes one instruction (`BPF_*` of `include/uapi/linux/bpf_common.h`, as far as seccomp
-/// permits it).
-fn step(instruction: FilterInstruction, state: &mut State, call: &RequiredCall) -> Step {
+/// Executes one instruction.
+fn execute(instruction: FilterInstruction, registers: &mut Registers, call: &RequiredCall) -> Flow {
+    /// `sizeof(struct seccomp_data)`
     const DATA_BYTES: u32 = 64;
     let FilterInstruction { code, jt, jf, k } = instruction;
-    let slot = k as usize;
+    let scratch_index = k as usize;
     match code {
-        // ld: a word of seccomp_data, a constant, a scratch word, the data's length.
-        0x20 => state.a = load_word(k, call),
-        0x00 => state.a = Some(k),
-        0x60 => state.a = state.scratch.get(slot).copied().flatten(),
-        0x80 => state.a = Some(DATA_BYTES),
-        // ldx: a constant, a scratch word, the data's length.
-        0x01 => state.x = Some(k),
-        0x61 => state.x = state.scratch.get(slot).copied().flatten(),
-        0x81 => state.x = Some(DATA_BYTES),
-        // st, stx
-        0x02 | 0x03 => {
-            let value = if code == 0x02 { state.a } else { state.x };
-            match state.scratch.get_mut(slot) {
+        opcode::LOAD_DATA => registers.accumulator = load_word(k, call),
+        opcode::LOAD_CONSTANT => registers.accumulator = Some(k),
+        opcode::LOAD_SCRATCH => {
+            registers.accumulator = registers.scratch.get(scratch_index).copied().flatten();
+        }
+        opcode::LOAD_LENGTH => registers.accumulator = Some(DATA_BYTES),
+        opcode::LOAD_X_CONSTANT => registers.index = Some(k),
+        opcode::LOAD_X_SCRATCH => registers.index = registers.scratch.get(scratch_index).copied().flatten(),
+        opcode::LOAD_X_LENGTH => registers.index = Some(DATA_BYTES),
+        opcode::STORE | opcode::STORE_X => {
+            let value = if code == opcode::STORE { registers.accumulator } else { registers.index };
+            match registers.scratch.get_mut(scratch_index) {
                 Some(word) => *word = value,
-                None => return Step::Unknown,
+                None => return Flow::Unknown,
             }
         }
-        // ret k, ret a
-        0x06 => return Step::Return(Some(k)),
-        0x16 => return Step::Return(state.a),
-        // tax, txa
-        0x07 => state.x = state.a,
-        0x87 => state.a = state.x,
-        _ if code & 0x07 == 0x04 => return arithmetic(code, k, state),
-        _ if code & 0x07 == 0x05 => return jump(code, jt, jf, k, state),
-        _ => return Step::Unknown,
+        opcode::RETURN_CONSTANT => return Flow::Return(Some(k)),
+        opcode::RETURN_A => return Flow::Return(registers.accumulator),
+        opcode::COPY_TO_X => registers.index = registers.accumulator,
+        opcode::COPY_FROM_X => registers.accumulator = registers.index,
+        _ if code & opcode::CLASS_MASK == opcode::ARITHMETIC => return calculate(code, k, registers),
+        _ if code & opcode::CLASS_MASK == opcode::JUMP => return jump(code, jt, jf, k, registers),
+        _ => return Flow::Unknown,
     }
-    Step::Next
+    Flow::Next
 }
 
 /// A word of `struct seccomp_data`: number, architecture, instruction pointer, arguments. `None` if
 /// unknown.
 fn load_word(offset: u32, call: &RequiredCall) -> Option<u32> {
     const AUDIT_ARCH_X86_64: u32 = 0xc000_003e;
+    /// Offset of `args`.
     const ARGUMENTS: u32 = 16;
     match offset {
         0 => Some(call.number),
@@ -248,46 +324,48 @@ fn load_word(offset: u32, call: &RequiredCall) -> Option<u32> {
 }
 
 /// The second operand of an instruction: X or its constant.
-fn operand(code: u16, k: u32, state: &State) -> Option<u32> {
-    if code & 0x08 != 0 { state.x } else { Some(k) }
+fn second_operand(code: u16, k: u32, registers: &Registers) -> Option<u32> {
+    if code & opcode::OPERAND_IS_X != 0 { registers.index } else { Some(k) }
 }
 
-fn arithmetic(code: u16, k: u32, state: &mut State) -> Step {
-    let second = operand(code, k, state);
-    let operands = state.a.zip(second);
-    state.a = match code & 0xf0 {
-        0x00 => operands.map(|(a, b)| a.wrapping_add(b)),
-        0x10 => operands.map(|(a, b)| a.wrapping_sub(b)),
-        0x20 => operands.map(|(a, b)| a.wrapping_mul(b)),
+/// Executes an arithmetic instruction.
+fn calculate(code: u16, k: u32, registers: &mut Registers) -> Flow {
+    let second = second_operand(code, k, registers);
+    let operands = registers.accumulator.zip(second);
+    registers.accumulator = match code & opcode::OPERATION_MASK {
+        opcode::ADD => operands.map(|(a, b)| a.wrapping_add(b)),
+        opcode::SUBTRACT => operands.map(|(a, b)| a.wrapping_sub(b)),
+        opcode::MULTIPLY => operands.map(|(a, b)| a.wrapping_mul(b)),
         // Division by zero ends the filter with result 0: kill.
-        0x30 if second.is_none_or(|divisor| divisor == 0) => return Step::Return(None),
-        0x30 => operands.map(|(a, b)| a / b),
-        0x40 => operands.map(|(a, b)| a | b),
+        opcode::DIVIDE if second.is_none_or(|divisor| divisor == 0) => return Flow::Return(None),
+        opcode::DIVIDE => operands.map(|(a, b)| a / b),
+        opcode::OR => operands.map(|(a, b)| a | b),
         // Zero whatever the first operand is.
-        0x50 if second == Some(0) => Some(0),
-        0x50 => operands.map(|(a, b)| a & b),
-        0x60 => operands.and_then(|(a, b)| a.checked_shl(b)),
-        0x70 => operands.and_then(|(a, b)| a.checked_shr(b)),
-        0x80 => state.a.map(u32::wrapping_neg),
-        0xa0 => operands.map(|(a, b)| a ^ b),
-        _ => return Step::Unknown,
+        opcode::AND if second == Some(0) => Some(0),
+        opcode::AND => operands.map(|(a, b)| a & b),
+        opcode::SHIFT_LEFT => operands.and_then(|(a, b)| a.checked_shl(b)),
+        opcode::SHIFT_RIGHT => operands.and_then(|(a, b)| a.checked_shr(b)),
+        opcode::NEGATE => registers.accumulator.map(u32::wrapping_neg),
+        opcode::XOR => operands.map(|(a, b)| a ^ b),
+        _ => return Flow::Unknown,
     };
-    Step::Next
+    Flow::Next
 }
 
-fn jump(code: u16, jt: u8, jf: u8, k: u32, state: &State) -> Step {
-    let second = operand(code, k, state);
-    let operands = state.a.zip(second);
-    let holds = match code & 0xf0 {
-        0x00 => return Step::Jump([Some(k), None]),
-        0x10 => operands.map(|(a, b)| a == b),
-        0x20 => operands.map(|(a, b)| a > b),
-        0x30 => operands.map(|(a, b)| a >= b),
-        0x40 => operands.map(|(a, b)| a & b != 0),
-        _ => return Step::Unknown,
+/// Executes a jump: `jt` and `jf` are the distances if the comparison holds and if it does not.
+fn jump(code: u16, jt: u8, jf: u8, k: u32, registers: &Registers) -> Flow {
+    let second = second_operand(code, k, registers);
+    let operands = registers.accumulator.zip(second);
+    let holds = match code & opcode::OPERATION_MASK {
+        opcode::ALWAYS => return Flow::Jump([Some(k), None]),
+        opcode::IF_EQUAL => operands.map(|(a, b)| a == b),
+        opcode::IF_GREATER => operands.map(|(a, b)| a > b),
+        opcode::IF_GREATER_OR_EQUAL => operands.map(|(a, b)| a >= b),
+        opcode::IF_ANY_BIT => operands.map(|(a, b)| a & b != 0),
+        _ => return Flow::Unknown,
     };
     let (if_true, if_false) = (Some(u32::from(jt)), Some(u32::from(jf)));
-    Step::Jump(match holds {
+    Flow::Jump(match holds {
         Some(true) => [if_true, None],
         Some(false) => [if_false, None],
         None => [if_true, if_false],

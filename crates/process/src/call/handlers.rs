@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use strandline_sys::ptrace::Registers;
 
-use super::filters::{RequiredCall, any};
+use super::filters::RequiredCall;
 use super::frame::SYSCALL_BYTES;
 use super::inject::{CallError, Injected};
 use crate::memory::{Memory, word_at};
@@ -21,7 +21,8 @@ use crate::procfs::Status;
 use crate::target::live::ByPid;
 
 /// The system call that reads a signal's action.
-pub(super) const ACTION_QUERY: RequiredCall = any("rt_sigaction", RT_SIGACTION as u32);
+pub(super) const ACTION_QUERY: RequiredCall =
+    RequiredCall::with_any_arguments("rt_sigaction", RT_SIGACTION as u32);
 const RT_SIGACTION: u64 = 13;
 /// `struct sigaction` of the x86-64 kernel (Linux, `include/linux/signal_types.h`): handler, flags,
 /// restorer and mask, 8 bytes each.

@@ -28,7 +28,7 @@ use strandline_sys::process as sys;
 use strandline_sys::ptrace::Registers;
 
 use crate::call::code::{CallSites, can_call};
-use crate::call::filters::{self, RequiredCall, any};
+use crate::call::filters::{self, RequiredCall};
 use crate::call::frame;
 use crate::call::inject;
 use crate::map::AddressSpace;
@@ -64,16 +64,17 @@ static SNAPSHOT_CALLS: [RequiredCall; 7] = [
         number: CLOSE_RANGE as u32,
         arguments: [Some(0), Some(u32::MAX as u64), Some(CLOSE_RANGE_UNSHARE)],
     },
-    any("nanosleep", NANOSLEEP as u32),
-    any("exit_group", EXIT_GROUP as u32),
-    filters::RETURN,
+    RequiredCall::with_any_arguments("nanosleep", NANOSLEEP as u32),
+    RequiredCall::with_any_arguments("exit_group", EXIT_GROUP as u32),
+    filters::SIGNAL_RETURN,
     REAP_CALLS[0],
-    any("madvise", MADVISE as u32),
+    RequiredCall::with_any_arguments("madvise", MADVISE as u32),
 ];
 /// Maximum number of hidden ranges that are included in the child: each takes two frames on the
 /// stack. Node.js has some ten.
 pub const MAX_HIDDEN: usize = 32;
-const REAP_CALLS: [RequiredCall; 2] = [any("wait4", WAIT4 as u32), filters::RETURN];
+const REAP_CALLS: [RequiredCall; 2] =
+    [RequiredCall::with_any_arguments("wait4", WAIT4 as u32), filters::SIGNAL_RETURN];
 /// `__WALL | WNOHANG`
 const WAIT_OPTIONS: u64 = 0x4000_0000 | 1;
 /// Stack for the frames of the child, its sleeping time, and alignment.

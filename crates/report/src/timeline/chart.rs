@@ -18,16 +18,17 @@ use crate::text::{
 };
 use crate::units::{UNKNOWN, bytes, maybe_bytes, seconds};
 
-/// Height of the chart in lines.
-const LINES: usize = 8;
-/// Width of the axis in columns: `1.56 GiB ┤`.
-const AXIS: usize = 11;
+/// Height of the chart in lines of text.
+const CHART_LINES: usize = 8;
+/// Width of the vertical axis in columns of text: `1.56 GiB ┤`.
+const AXIS_COLUMNS: usize = 11;
+/// Maximum numbers of entries in the lists below the chart, so that each fits on a screen.
 const MAX_MARKS: usize = 24;
 const MAX_LEDGERS: usize = 12;
 const MAX_PROCESSES: usize = 8;
 const MAX_CAVEATS: usize = 12;
-/// Keys of the marks in the chart, in order.
-const KEYS: &[u8] = b"123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
+/// The characters by which marks are found in the chart, in the order of the marks.
+const MARK_KEYS: &[u8] = b"123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
 
 /// The characters that draw the chart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,15 +58,15 @@ pub fn chart(timelines: &[Timeline], follow: Option<&str>, surface: Surface, gly
         if index > 0 {
             lines.extend([String::new(), "─".repeat(surface.columns), String::new()]);
         }
-        lines.extend(one(timeline, follow, surface, glyphs));
+        lines.extend(recording(timeline, follow, surface, glyphs));
     }
-    lines.extend(next(timelines, surface));
+    lines.extend(next_command(timelines, surface));
     let text = joined(&lines);
-    if glyphs == Glyphs::Ascii { plain(&text) } else { text }
+    if glyphs == Glyphs::Ascii { in_ascii(&text) } else { text }
 }
 
 /// Replaces the characters of the layout that ASCII lacks, also where names have them.
-fn plain(text: &str) -> String {
+fn in_ascii(text: &str) -> String {
     let mut ascii = String::with_capacity(text.len());
     for c in text.chars() {
         match c {
@@ -83,23 +84,25 @@ fn plain(text: &str) -> String {
     ascii
 }
 
-fn one(timeline: &Timeline, follow: Option<&str>, surface: Surface, glyphs: Glyphs) -> Vec<String> {
-    let order = largest(timeline);
-    let main = order.first().and_then(|&index| timeline.processes.get(index));
+/// One recording: heading, chart, marks, ledgers, types, processes, caveats, cost.
+fn recording(timeline: &Timeline, follow: Option<&str>, surface: Surface, glyphs: Glyphs) -> Vec<String> {
+    // Indices of the processes, the largest first: that one is drawn.
+    let by_size = largest(timeline);
+    let main = by_size.first().and_then(|&index| timeline.processes.get(index));
     let mut lines = heading(timeline, surface);
     lines.push(String::new());
     match main {
-        Some(process) => lines.extend(drawn(timeline, process, surface, glyphs)),
+        Some(process) => lines.extend(rss_chart(timeline, process, surface, glyphs)),
         None => lines.push("no samples".to_owned()),
     }
     lines.extend(group_chart::groups(timeline, surface));
-    lines.extend(marks(timeline, surface));
-    lines.extend(ledgers(timeline, surface));
+    lines.extend(mark_table(timeline, surface));
+    lines.extend(ledger_table(timeline, surface));
     lines.extend(match follow {
         Some(name) => types::follow(timeline, name, surface),
         None => types::growth(timeline, surface),
     });
-    lines.extend(processes(timeline, &order, surface));
+    lines.extend(process_table(timeline, &by_size, surface));
     let mut caveats = caveat_lines(&timeline.caveats);
     if caveats.len() > MAX_CAVEATS {
         let more = timeline.caveats.len() - MAX_CAVEATS;
@@ -108,10 +111,11 @@ fn one(timeline: &Timeline, follow: Option<&str>, surface: Surface, glyphs: Glyp
     }
     lines.extend(listed("caveats", &caveats, surface));
     lines.push(String::new());
-    lines.extend(faint(&hanging("cost: ", &cost(timeline), surface.columns), surface));
+    lines.extend(faint(&hanging("cost: ", &cost_line(timeline), surface.columns), surface));
     lines
 }
 
+/// The name of a recording, how it ended, and its limits.
 fn heading(timeline: &Timeline, surface: Surface) -> Vec<String> {
     let command = own_command(&timeline.header.command);
     let title = format!("{} · {command}", clean_sentence(&timeline.name));
@@ -134,90 +138,96 @@ fn heading(timeline: &Timeline, surface: Surface) -> Vec<String> {
 
 /// The lowest and highest RSS in an interval.
 #[derive(Clone, Copy)]
-struct Bucket {
+struct RssRange {
     low_kib: u64,
     high_kib: u64,
 }
 
-/// The RSS in each of `cells` equal intervals; `None` outside the process's lifetime.
-fn buckets(process: &Process, end_us: u64, cells: usize) -> Vec<Option<Bucket>> {
-    let mut buckets: Vec<Option<Bucket>> = vec![None; cells];
-    let mut before: Option<(usize, u64)> = None;
+/// The RSS in each of `count` equal intervals up to `end_us`; `None` where the process did not run.
+fn rss_ranges(process: &Process, end_us: u64, count: usize) -> Vec<Option<RssRange>> {
+    /// The interval of the previous point, and the RSS since.
+    struct Previous {
+        interval: usize,
+        rss_kib: u64,
+    }
+    let mut ranges: Vec<Option<RssRange>> = vec![None; count];
+    let mut previous: Option<Previous> = None;
     for point in process.series.points() {
-        let cell = cell_of(point.at_us, end_us, cells);
-        if let Some((from, level)) = before {
+        let interval = cell_of(point.at_us, end_us, count);
+        if let Some(Previous { interval: from, rss_kib }) = previous {
             // Between two points the earlier level holds; the step is drawn where it was sampled.
-            for between in buckets.iter_mut().take(cell + 1).skip(from + 1) {
-                widen(between, Bucket { low_kib: level, high_kib: level });
+            for between in ranges.iter_mut().take(interval + 1).skip(from + 1) {
+                widen(between, RssRange { low_kib: rss_kib, high_kib: rss_kib });
             }
         }
-        if let Some(bucket) = buckets.get_mut(cell) {
-            widen(bucket, Bucket { low_kib: point.rss_low_kib, high_kib: point.rss_high_kib });
+        if let Some(range) = ranges.get_mut(interval) {
+            widen(range, RssRange { low_kib: point.rss_low_kib, high_kib: point.rss_high_kib });
         }
-        before = Some((cell, point.sample.rss_kib));
+        previous = Some(Previous { interval, rss_kib: point.sample.rss_kib });
     }
-    buckets
+    ranges
 }
 
-fn widen(bucket: &mut Option<Bucket>, by: Bucket) {
-    *bucket = Some(bucket.map_or(by, |known| Bucket {
+/// Widens a range so that it covers `by` too.
+fn widen(range: &mut Option<RssRange>, by: RssRange) {
+    *range = Some(range.map_or(by, |known| RssRange {
         low_kib: known.low_kib.min(by.low_kib),
         high_kib: known.high_kib.max(by.high_kib),
     }));
 }
 
 /// The chart of one process, with axes and the ticks of the marks.
-fn drawn(timeline: &Timeline, process: &Process, surface: Surface, glyphs: Glyphs) -> Vec<String> {
-    let cells = surface.columns - AXIS;
+fn rss_chart(timeline: &Timeline, process: &Process, surface: Surface, glyphs: Glyphs) -> Vec<String> {
+    let chart_columns = surface.columns - AXIS_COLUMNS;
     let end_us = timeline.last_us();
-    let most_kib = process.series.points().iter().map(|point| point.rss_high_kib).max().unwrap_or(0).max(1);
+    let max_kib = process.series.points().iter().map(|point| point.rss_high_kib).max().unwrap_or(0).max(1);
     let rows = match glyphs {
-        Glyphs::Braille => braille(&buckets(process, end_us, cells * 2), most_kib),
-        Glyphs::Ascii => columns(&buckets(process, end_us, cells), most_kib),
+        Glyphs::Braille => braille_rows(&rss_ranges(process, end_us, chart_columns * 2), max_kib),
+        Glyphs::Ascii => ascii_rows(&rss_ranges(process, end_us, chart_columns), max_kib),
     };
-    let name = format!("RSS of {}", process_name(process, surface.columns - AXIS - 7));
-    let mut lines = vec![" ".repeat(AXIS) + &name];
+    let name = format!("RSS of {}", process_name(process, surface.columns - AXIS_COLUMNS - 7));
+    let mut lines = vec![" ".repeat(AXIS_COLUMNS) + &name];
     for (index, row) in rows.iter().enumerate() {
         let label = match index {
-            0 => bytes(bytes_of(most_kib)),
-            _ if index == LINES / 2 => bytes(bytes_of(most_kib / 2)),
+            0 => bytes(bytes_of(max_kib)),
+            _ if index == CHART_LINES / 2 => bytes(bytes_of(max_kib / 2)),
             _ => String::new(),
         };
         let tick = if label.is_empty() { '│' } else { '┤' };
         let line = surface.paint(Paint::Colour(32), row.trim_end());
-        lines.push(format!("{}{tick}{line}", pad_left(&label, AXIS - 1)));
+        lines.push(format!("{}{tick}{line}", pad_left(&label, AXIS_COLUMNS - 1)));
     }
-    let zero = pad_left("0 B", AXIS - 1);
-    lines.push(format!("{zero}└{}", ticks(timeline, end_us, cells)));
+    let zero = pad_left("0 B", AXIS_COLUMNS - 1);
+    lines.push(format!("{zero}└{}", time_axis(timeline, end_us, chart_columns)));
     let last = time(end_us);
-    let gap = cells.saturating_sub(3 + width(&last));
-    lines.push(format!("{}0 s{}{last}", " ".repeat(AXIS), " ".repeat(gap)));
+    let gap = chart_columns.saturating_sub(3 + width(&last));
+    lines.push(format!("{}0 s{}{last}", " ".repeat(AXIS_COLUMNS), " ".repeat(gap)));
     lines
 }
 
-/// The time axis, with a key for each mark. If several fall on one cell, the first is shown.
-fn ticks(timeline: &Timeline, end_us: u64, cells: usize) -> String {
-    let mut axis = vec!['─'; cells];
-    for (mark, &key) in timeline.marks.iter().zip(KEYS).take(MAX_MARKS) {
-        let cell = cell_of(mark.at_us, end_us, cells);
-        if let Some(place) = axis.get_mut(cell).filter(|place| **place == '─') {
-            *place = char::from(key);
+/// The time axis, with a key for each mark. If several fall on one column, the first is shown.
+fn time_axis(timeline: &Timeline, end_us: u64, chart_columns: usize) -> String {
+    let mut axis = vec!['─'; chart_columns];
+    for (mark, &key) in timeline.marks.iter().zip(MARK_KEYS).take(MAX_MARKS) {
+        let column = cell_of(mark.at_us, end_us, chart_columns);
+        if let Some(glyph) = axis.get_mut(column).filter(|glyph| **glyph == '─') {
+            *glyph = char::from(key);
         }
     }
     axis.into_iter().collect()
 }
 
-/// Lines of Braille: each bucket is a column of dots from its lowest to its highest, joined to the
-/// previous one.
-fn braille(buckets: &[Option<Bucket>], most_kib: u64) -> Vec<String> {
+/// Lines of Braille, the top one first: each range is a column of dots from its lowest to its
+/// highest, joined to the previous one. `max_kib` is at the top.
+fn braille_rows(ranges: &[Option<RssRange>], max_kib: u64) -> Vec<String> {
     /// The bits of the dots in a character, by row from the top and by column.
     const DOTS: [[u32; 2]; 4] = [[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]];
-    let dots = LINES * 4;
-    let level = |kib: u64| scaled(kib, most_kib, dots - 1);
-    let mut grid = vec![vec![0u32; buckets.len().div_ceil(2)]; LINES];
+    let dot_rows = CHART_LINES * 4;
+    let level = |kib: u64| scaled(kib, max_kib, dot_rows - 1);
+    let mut grid = vec![vec![0u32; ranges.len().div_ceil(2)]; CHART_LINES];
     let mut before: Option<(usize, usize)> = None;
-    for (index, bucket) in buckets.iter().enumerate() {
-        let Some((low, high)) = bucket.map(|of| (level(of.low_kib), level(of.high_kib))) else {
+    for (index, range) in ranges.iter().enumerate() {
+        let Some((low, high)) = range.map(|of| (level(of.low_kib), level(of.high_kib))) else {
             before = None;
             continue;
         };
@@ -227,7 +237,7 @@ fn braille(buckets: &[Option<Bucket>], most_kib: u64) -> Vec<String> {
             to = to.max(low_before.saturating_sub(1));
         }
         for dot in from..=to {
-            let row = dots - 1 - dot;
+            let row = dot_rows - 1 - dot;
             if let Some(cell) = grid.get_mut(row / 4).and_then(|line| line.get_mut(index / 2)) {
                 *cell |= DOTS[row % 4][index % 2];
             }
@@ -238,26 +248,28 @@ fn braille(buckets: &[Option<Bucket>], most_kib: u64) -> Vec<String> {
     grid.iter().map(|line| line.iter().map(glyph).collect()).collect()
 }
 
-/// Lines of `#`: each bucket is a column up to its highest.
-fn columns(buckets: &[Option<Bucket>], most_kib: u64) -> Vec<String> {
-    let height = |bucket: &Option<Bucket>| bucket.map_or(0, |of| scaled(of.high_kib, most_kib, LINES).max(1));
-    let heights: Vec<usize> = buckets.iter().map(height).collect();
+/// Lines of `#`, the top one first: each range is a column up to its highest. `max_kib` is at the
+/// top.
+fn ascii_rows(ranges: &[Option<RssRange>], max_kib: u64) -> Vec<String> {
+    let height =
+        |range: &Option<RssRange>| range.map_or(0, |of| scaled(of.high_kib, max_kib, CHART_LINES).max(1));
+    let heights: Vec<usize> = ranges.iter().map(height).collect();
     let row = |index: usize| {
-        let reached = |&height: &usize| if height >= LINES - index { '#' } else { ' ' };
+        let reached = |&height: &usize| if height >= CHART_LINES - index { '#' } else { ' ' };
         heights.iter().map(reached).collect()
     };
-    (0..LINES).map(row).collect()
+    (0..CHART_LINES).map(row).collect()
 }
 
-/// Scales `kib` so that `most_kib` becomes `top`, rounded.
-fn scaled(kib: u64, most_kib: u64, top: usize) -> usize {
-    let most = u128::from(most_kib.max(1));
-    let steps = (u128::from(kib) * top as u128 + most / 2) / most;
-    usize::try_from(steps).unwrap_or(top).min(top)
+/// Scales `kib` to a whole number of steps, so that `max_kib` becomes `max_steps`.
+fn scaled(kib: u64, max_kib: u64, max_steps: usize) -> usize {
+    let max_kib = u128::from(max_kib.max(1));
+    let steps = (u128::from(kib) * max_steps as u128 + max_kib / 2) / max_kib;
+    usize::try_from(steps).unwrap_or(max_steps).min(max_steps)
 }
 
 /// A change: `+20.0 MiB`, `−700 MiB`; empty without an earlier value.
-fn change(now: u64, before: Option<u64>) -> String {
+fn signed_change(now: u64, before: Option<u64>) -> String {
     let Some(before) = before else { return String::new() };
     let sign = match now.cmp(&before) {
         std::cmp::Ordering::Less => "−",
@@ -267,7 +279,8 @@ fn change(now: u64, before: Option<u64>) -> String {
     format!("{sign}{}", bytes(now.abs_diff(before)))
 }
 
-fn marks(timeline: &Timeline, surface: Surface) -> Vec<String> {
+/// The marks, with what changed since the mark before of the same process.
+fn mark_table(timeline: &Timeline, surface: Surface) -> Vec<String> {
     if timeline.marks.is_empty() {
         return Vec::new();
     }
@@ -284,7 +297,7 @@ fn marks(timeline: &Timeline, surface: Surface) -> Vec<String> {
     let rows: Vec<Vec<String>> = timeline
         .marks
         .iter()
-        .zip(KEYS)
+        .zip(MARK_KEYS)
         .take(MAX_MARKS)
         .map(|(mark, &key)| {
             let last = before.insert(mark.process, mark).map(|last| last.sample);
@@ -293,8 +306,8 @@ fn marks(timeline: &Timeline, surface: Surface) -> Vec<String> {
                 char::from(key).to_string(),
                 format!("{:.3} s", seconds_of(mark.at_us)),
                 bytes(bytes_of(now.rss_kib)),
-                change(bytes_of(now.rss_kib), last.map(|last| bytes_of(last.rss_kib))),
-                change(bytes_of(now.data_kib), last.map(|last| bytes_of(last.data_kib))),
+                signed_change(bytes_of(now.rss_kib), last.map(|last| bytes_of(last.rss_kib))),
+                signed_change(bytes_of(now.data_kib), last.map(|last| bytes_of(last.data_kib))),
                 last.map_or(String::new(), |last| {
                     format!("+{}", grouped(now.minor_faults.saturating_sub(last.minor_faults)))
                 }),
@@ -303,11 +316,11 @@ fn marks(timeline: &Timeline, surface: Surface) -> Vec<String> {
         })
         .collect();
     let table = lay_out(&HEAD, &rows, 6, surface.columns);
-    headed(table, timeline.marks.len().saturating_sub(MAX_MARKS), "marks", surface)
+    noted_table(table, timeline.marks.len().saturating_sub(MAX_MARKS), "marks", surface)
 }
 
 /// A table after an empty line, with a dim heading, and a note on what it leaves out.
-fn headed(table: Vec<String>, left_out: usize, things: &str, surface: Surface) -> Vec<String> {
+fn noted_table(table: Vec<String>, left_out: usize, things: &str, surface: Surface) -> Vec<String> {
     let mut lines = vec![String::new()];
     lines.extend(table_lines(table, surface));
     if left_out > 0 {
@@ -316,7 +329,8 @@ fn headed(table: Vec<String>, left_out: usize, things: &str, surface: Surface) -
     lines
 }
 
-fn ledgers(timeline: &Timeline, surface: Surface) -> Vec<String> {
+/// The ledgers, and the verdict of the last one of the largest process.
+fn ledger_table(timeline: &Timeline, surface: Surface) -> Vec<String> {
     if timeline.ledgers.is_empty() {
         return Vec::new();
     }
@@ -340,7 +354,8 @@ fn ledgers(timeline: &Timeline, surface: Surface) -> Vec<String> {
     let head = if several { &HEAD[..] } else { &HEAD[..5] };
     rows.iter_mut().for_each(|row| row.truncate(head.len()));
     let table = lay_out(head, &rows, 0, surface.columns);
-    let mut lines = headed(table, timeline.ledgers.len().saturating_sub(shown.len()), "ledgers", surface);
+    let mut lines =
+        noted_table(table, timeline.ledgers.len().saturating_sub(shown.len()), "ledgers", surface);
     // Use the verdict of the largest process: others may have come and gone after it.
     let largest =
         shown.iter().max_by_key(|ledger| ledger.explain.kernel.rss_bytes).map(|ledger| ledger.process);
@@ -361,6 +376,7 @@ fn ledger_process(timeline: &Timeline, ledger: &Ledger) -> String {
     shorten(&format!("{} {}", ledger.pid, name.unwrap_or_default()), 30).trim_end().to_owned()
 }
 
+/// A line of the table of ledgers.
 fn ledger_row(timeline: &Timeline, ledger: &Ledger) -> Vec<String> {
     use strandline_inspect::facts::State;
     let stranded = ledger.explain.rows.iter().filter(|row| row.state == State::Stranded);
@@ -385,7 +401,8 @@ fn ledger_row(timeline: &Timeline, ledger: &Ledger) -> Vec<String> {
     ]
 }
 
-fn processes(timeline: &Timeline, order: &[usize], surface: Surface) -> Vec<String> {
+/// The processes, if there are several.
+fn process_table(timeline: &Timeline, by_size: &[usize], surface: Surface) -> Vec<String> {
     if timeline.processes.len() < 2 {
         return Vec::new();
     }
@@ -399,13 +416,14 @@ fn processes(timeline: &Timeline, order: &[usize], surface: Surface) -> Vec<Stri
             process_name(process, surface.columns),
         ]
     };
-    let shown = order.iter().take(MAX_PROCESSES).filter_map(|&index| timeline.processes.get(index));
+    let shown = by_size.iter().take(MAX_PROCESSES).filter_map(|&index| timeline.processes.get(index));
     let rows: Vec<Vec<String>> = shown.map(row).collect();
     let left_out = timeline.processes.len().saturating_sub(rows.len());
-    headed(lay_out(&HEAD, &rows, 3, surface.columns), left_out, "processes", surface)
+    noted_table(lay_out(&HEAD, &rows, 3, surface.columns), left_out, "processes", surface)
 }
 
-fn cost(timeline: &Timeline) -> String {
+/// What the recording cost: samples, stops, waits, strandline's own time and memory.
+fn cost_line(timeline: &Timeline) -> String {
     let SampleCounts { samples, missed } = timeline.counts();
     let mut text = format!(
         "{} sampled every {}, {} missed",
@@ -426,7 +444,7 @@ fn cost(timeline: &Timeline) -> String {
 }
 
 /// The suggested next command.
-fn next(timelines: &[Timeline], surface: Surface) -> Vec<String> {
+fn next_command(timelines: &[Timeline], surface: Surface) -> Vec<String> {
     let names: Vec<String> = timelines.iter().map(|one| one.name.clone()).collect();
     let text = format!("strandline report {} --format html -o report.html", command_line(&names));
     let mut lines = vec![String::new(), "next, for details or to attach to an issue".to_owned()];
@@ -513,9 +531,9 @@ mod tests {
 
     #[test]
     fn a_step_is_one_unbroken_line() {
-        let at = |kib: u64| Some(Bucket { low_kib: kib, high_kib: kib });
-        let rows = braille(&[at(0), at(100)], 100);
+        let at = |kib: u64| Some(RssRange { low_kib: kib, high_kib: kib });
+        let rows = braille_rows(&[at(0), at(100)], 100);
         let dots: u32 = rows.iter().flat_map(|row| row.chars()).map(|c| (c as u32 & 0xFF).count_ones()).sum();
-        assert!(dots >= LINES as u32 * 4, "{rows:?}");
+        assert!(dots >= CHART_LINES as u32 * 4, "{rows:?}");
     }
 }

@@ -1,5 +1,6 @@
 //! Objects by type over time: one type in each ledger, and the types that grew most.
 
+use std::cmp::{Ordering, Reverse};
 use std::collections::BTreeMap;
 
 use strandline_recording::Ledger;
@@ -89,34 +90,64 @@ pub fn follow(timeline: &Timeline, name: &str, surface: Surface) -> Vec<String> 
     lines
 }
 
-/// The types that have more bytes in the last ledger with a census than in the first.
+/// How a type grew between two ledgers.
+struct Growth<'a> {
+    name: &'a str,
+    /// What the first ledger lists; `None` if it does not list the type. Ledgers list the types
+    /// with most bytes, so it may have existed.
+    before: Option<Sum>,
+    now: Sum,
+}
+
+impl<'a> Growth<'a> {
+    /// The growth of a type to `now`; `None` if it has no more bytes than before.
+    fn new(name: &'a str, before: Option<Sum>, now: Sum) -> Option<Self> {
+        Some(Self { name, before, now }).filter(|growth| growth.bytes() > 0)
+    }
+
+    /// By how many bytes it grew; at most this, if the first ledger does not list it.
+    fn bytes(&self) -> u64 {
+        self.now.bytes.saturating_sub(self.before.unwrap_or_default().bytes)
+    }
+
+    /// `str by 8.51 MiB (113,000 objects)`.
+    fn describe(&self) -> String {
+        let name = shorten(&clean_sentence(self.name), NAME_COLUMNS);
+        let grown = bytes(self.bytes());
+        let now = self.now.instances;
+        let Some(before) = self.before else {
+            return format!("{name} by up to {grown} (up to {} objects; not listed before)", grouped(now));
+        };
+        match now.cmp(&before.instances) {
+            Ordering::Greater => {
+                format!("{name} by {grown} ({} objects)", grouped(now - before.instances))
+            }
+            Ordering::Equal => format!("{name} by {grown} (in as many objects)"),
+            Ordering::Less => {
+                format!("{name} by {grown} (in {} fewer objects)", grouped(before.instances - now))
+            }
+        }
+    }
+}
+
+/// The types that have more bytes in the last ledger with a census than in the first. One that the
+/// last ledger does not list has fewer bytes than all that it lists: it is not named.
 pub fn growth(timeline: &Timeline, surface: Surface) -> Vec<String> {
     let listed: Vec<(&Ledger, BTreeMap<&str, Sum>)> =
         ledgers(timeline).into_iter().filter_map(|ledger| Some((ledger, types(ledger)?))).collect();
     let [(first, before), .., (last, after)] = listed.as_slice() else { return Vec::new() };
-    // A type missing from the first ledger may have existed, with too few bytes to be listed.
-    let mut grown: Vec<(&str, Sum)> = after
-        .iter()
-        .filter_map(|(name, now)| {
-            let then = before.get(name).copied().unwrap_or_default();
-            let more = now.bytes.checked_sub(then.bytes).filter(|more| *more > 0)?;
-            Some((*name, Sum { instances: now.instances.saturating_sub(then.instances), bytes: more }))
-        })
-        .collect();
-    grown.sort_by_key(|(name, sum)| (std::cmp::Reverse(sum.bytes), *name));
+    let mut grown: Vec<Growth<'_>> =
+        after.iter().filter_map(|(name, now)| Growth::new(name, before.get(name).copied(), *now)).collect();
+    grown.sort_by_key(|growth| (Reverse(growth.bytes()), growth.name));
     grown.truncate(MAX_GROWN);
     if grown.is_empty() {
         return Vec::new();
     }
-    let describe = |(name, sum): &(&str, Sum)| {
-        let name = shorten(&clean_sentence(name), NAME_COLUMNS);
-        format!("{name} by {} ({} objects)", bytes(sum.bytes), grouped(sum.instances))
-    };
     let text = format!(
         "types that grew most from {:.3} s to {:.3} s: {}; --type NAME follows one",
         seconds_of(first.at_us),
         seconds_of(last.at_us),
-        grown.iter().map(describe).collect::<Vec<_>>().join(", ")
+        grown.iter().map(Growth::describe).collect::<Vec<_>>().join(", ")
     );
     let mut lines = vec![String::new()];
     lines.extend(wrap(&text, surface.columns));
@@ -167,5 +198,26 @@ mod tests {
         let text = growth(&recording(), PLAIN).join(" ");
         assert!(text.contains("app.Node by 188 KiB (3,000 objects)") && !text.contains("dict"), "{text}");
         assert_eq!(growth(&fabricated::tree(), PLAIN), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_type_that_was_not_listed_grew_by_an_unknown_part() {
+        let mut timeline = recording();
+        for ledger in &mut timeline.ledgers[..2] {
+            ledger.explain.runtimes[0].types.retain(|of| of.name == "dict");
+        }
+        let text = growth(&timeline, PLAIN).join(" ");
+        assert!(text.contains("app.Node by up to 250 KiB (up to 4,000 objects; not listed"), "{text}");
+    }
+
+    #[test]
+    fn objects_may_grow_without_becoming_more() {
+        let describe = |then, now| {
+            let sum = |instances, bytes| Sum { instances, bytes };
+            Growth::new("app.Buffer", Some(sum(then, 1024)), sum(now, 3072)).map(|growth| growth.describe())
+        };
+        assert_eq!(describe(5, 5).as_deref(), Some("app.Buffer by 2.00 KiB (in as many objects)"));
+        assert_eq!(describe(7, 5).as_deref(), Some("app.Buffer by 2.00 KiB (in 2 fewer objects)"));
+        assert!(Growth::new("app.Buffer", Some(Sum::default()), Sum::default()).is_none());
     }
 }

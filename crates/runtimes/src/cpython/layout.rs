@@ -5,6 +5,9 @@
 //! 3.13.0 and 3.14.10, and with `Py_GIL_DISABLED` of 3.13.5 and 3.14.10. Unless noted, they hold
 //! for all releases of a minor version. Builds without a global lock: 3.13.5 was run, 3.14 only
 //! read. Others: 3.14.10 was run too.
+//!
+//! Files of CPython are named as in 3.11; in 3.8 a structure of `Include/cpython/NAME.h` may be in
+//! `Include/NAME.h`.
 
 /// Sizes of an arena and of its pools (`Objects/obmalloc.c`; larger from 3.10 on, with
 /// `WITH_PYMALLOC_RADIX_TREE`).
@@ -22,8 +25,9 @@ pub const SHAPES: [ArenaSizes; 2] = [
     ArenaSizes { arena_bytes: 256 << 10, pool_bytes: 4 << 10 },
 ];
 
-/// Bytes of `struct arena_object`: the address, `pool_address`, `nfreepools` and `ntotalpools` (32
-/// bits each), `freepools`, `nextarena`, `prevarena`.
+/// Bytes of `struct arena_object` (`Objects/obmalloc.c`, from 3.12 on
+/// `Include/internal/pycore_obmalloc.h`, as is `struct pool_header`): the address, `pool_address`,
+/// `nfreepools` and `ntotalpools` (32 bits each), `freepools`, `nextarena`, `prevarena`.
 pub const ARENA_OBJECT_BYTES: u64 = 48;
 /// Bytes of `struct pool_header`.
 pub const POOL_HEADER_BYTES: u64 = 48;
@@ -47,17 +51,21 @@ pub const ALIGNMENT: u64 = 16;
 /// `ob_type` in an object (`Include/object.h`). Offsets in objects count from `ob_refcnt`; in
 /// builds without a global lock the object begins [`Release::header_prefix_bytes`] bytes before.
 pub const TYPE: u64 = 8;
-/// `ob_size`.
+/// `ob_size` in an object of variable size (`PyVarObject` in `Include/object.h`).
 pub const SIZE: usize = 16;
-/// Bytes of `PyGC_Head`, in front of objects that the collector tracks.
+/// Bytes of `PyGC_Head` (`Include/internal/pycore_gc.h`), in front of objects that the collector
+/// tracks.
 pub const GC_HEAD_BYTES: u64 = 16;
-/// Value of [`Release::header_prefix_bytes`] in builds without a global lock.
-pub const AHEAD_BYTES: u64 = 16;
+/// Value of [`Release::header_prefix_bytes`] in builds without a global lock: `ob_tid`, and in 8
+/// bytes flags, `ob_mutex`, `ob_gc_bits` and `ob_ref_local` (`struct _object` in `Include/object.h`
+/// with `Py_GIL_DISABLED`).
+pub const FREE_THREADED_PREFIX_BYTES: u64 = 16;
 /// `ob_ref_local` (32 bits) in builds without a global lock, from the start of the object.
 pub const LOCAL_REFERENCES: usize = 12;
 /// `ob_ref_shared` in builds without a global lock, from the start of the object.
 pub const SHARED_REFERENCES: usize = 16;
-/// Number of low bits of `ob_ref_shared` that are flags.
+/// Number of low bits of `ob_ref_shared` that are flags (`_Py_REF_SHARED_SHIFT` in
+/// `Include/object.h` of 3.13).
 pub const SHARED_SHIFT: u32 = 2;
 
 /// `tp_name` in a type (`Include/cpython/object.h`).
@@ -103,21 +111,22 @@ pub mod flags {
     pub const TYPE: u64 = 1 << 31;
 }
 
-/// `ob_item` in a list.
+/// `ob_item` in a list (`PyListObject` in `Include/cpython/listobject.h`).
 pub const LIST_ITEMS: usize = 24;
 /// `allocated` in a list.
 pub const LIST_ALLOCATED: usize = 32;
-/// `mask` in a set.
+/// `mask` in a set (`PySetObject` in `Include/cpython/setobject.h`): the number of places of its
+/// table, less one.
 pub const SET_MASK: usize = 32;
 /// `table` in a set.
 pub const SET_TABLE: usize = 40;
-/// `smalltable` in a set: room for 8 entries.
+/// `smalltable` in a set: the table of a small one, within the object.
 pub const SET_SMALL_TABLE: u64 = 64;
-/// Places of that table (`PySet_MINSIZE`).
-pub const SET_SMALL_PLACES: u64 = 8;
-/// Bytes of a set's entry.
+/// Number of entries of that table (`PySet_MINSIZE`).
+pub const SET_SMALL_ENTRIES: u64 = 8;
+/// Bytes of a set's entry (`setentry`): key and hash.
 pub const SET_ENTRY_BYTES: u64 = 16;
-/// `ob_alloc` in a bytearray.
+/// `ob_alloc` in a bytearray (`PyByteArrayObject` in `Include/cpython/bytearrayobject.h`).
 pub const BYTEARRAY_ALLOCATED: usize = 24;
 /// `ob_bytes` in a bytearray.
 pub const BYTEARRAY_BYTES: usize = 32;
@@ -162,25 +171,26 @@ pub const CTYPES_SIZE: usize = 40;
 /// Bytes of a `_Py_CODEUNIT`. From 3.11 on these are the items of a code object
 /// (`co_code_adaptive`), and of no other built-in type.
 pub const INSTRUCTION_BYTES: u64 = 2;
-/// `ob_sval` in a bytes object.
+/// `ob_sval` in a bytes object (`PyBytesObject` in `Include/cpython/bytesobject.h`).
 pub const BYTES_DATA: u64 = 32;
-/// `leftblock` in a deque.
-pub const DEQUE_LEFT: usize = 24;
-/// `leftindex` in a deque.
-pub const DEQUE_INDEX: usize = 40;
-/// Bytes of a deque's block.
+/// `leftblock` in a deque (`dequeobject` in `Modules/_collectionsmodule.c`): its first block.
+pub const DEQUE_LEFT_BLOCK: usize = 24;
+/// `leftindex` in a deque: index of its first item in its first block.
+pub const DEQUE_LEFT_INDEX: usize = 40;
+/// Bytes of a deque's block (`block`, same file): `leftlink`, the items, `rightlink`.
 pub const DEQUE_BLOCK_BYTES: u64 = 528;
-/// Items per deque's block.
+/// Number of items of a deque's block (`BLOCKLEN`).
 pub const DEQUE_BLOCK_ITEMS: u64 = 64;
-/// `rightlink` in a deque's block, behind the items.
-pub const DEQUE_LINK: u64 = 520;
-/// `ma_keys` in a dict.
+/// `rightlink` in a deque's block: the next block.
+pub const DEQUE_RIGHT_LINK: u64 = 520;
+/// `ma_keys` in a dict (`PyDictObject` in `Include/cpython/dictobject.h`).
 pub const DICT_KEYS: usize = 32;
 /// `ma_values` in a dict.
 pub const DICT_VALUES: usize = 40;
-/// `md_dict` in a module.
+/// `md_dict` in a module (`PyModuleObject` in `Include/internal/pycore_moduleobject.h`, up to 3.10
+/// in `Objects/moduleobject.c`).
 pub const MODULE_DICT: usize = 16;
-/// `length` in a str.
+/// `length` in a str (`PyASCIIObject` in `Include/cpython/unicodeobject.h`).
 pub const STRING_LENGTH: usize = 16;
 /// `state` (32 bits) in a str.
 pub const STRING_STATE: usize = 32;
@@ -211,8 +221,8 @@ pub struct Release {
     /// `utf8` in a str that is not ASCII.
     pub utf8: usize,
     /// Form of a dict's keys.
-    pub keys: Keys,
-    /// Bytes of a class (`PyHeapTypeObject`).
+    pub keys: KeysForm,
+    /// Bytes of a class (`PyHeapTypeObject` in `Include/cpython/object.h`).
     pub class_bytes: u64,
     /// `ht_qualname` in a class.
     pub qualname: u64,
@@ -240,7 +250,9 @@ impl Release {
     }
 }
 
-/// Offsets of `interpreters.head` in `_PyRuntime` and of `next` in `PyInterpreterState`.
+/// Offsets of `interpreters.head` in `_PyRuntime` (`_PyRuntimeState` in
+/// `Include/internal/pycore_runtime.h`) and of `next` in `PyInterpreterState`
+/// (`Include/internal/pycore_interp.h`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interpreters {
     /// This offset of the head; `next` is at 0.
@@ -273,15 +285,16 @@ pub const STRING_COMPACT: u32 = 1 << 3;
 /// `ascii` in that state, right behind `compact`.
 pub const STRING_ASCII: u32 = 1 << 4;
 
-/// Form of a dict's keys (`Objects/dict-common.h`, from 3.11 on `pycore_dict.h`): a header,
-/// indices, entries.
+/// Form of a dict's keys (`struct _dictkeysobject` in `Objects/dict-common.h`, from 3.11 on in
+/// `Include/internal/pycore_dict.h`): a header, indices, entries. The indices are the places of the
+/// hash table: each is the number of an entry, or marks a place without one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Keys {
-    /// With the number of places; their offsets are in [`sized_keys`].
-    Sized,
-    /// With the logarithms of the number of places and of the bytes of the indices; their offsets
-    /// are in [`logged_keys`].
-    Logged,
+pub enum KeysForm {
+    /// The header has the number of indices. Offsets are in [`counted_keys`]. Up to 3.10.
+    IndexCount,
+    /// The header has the logarithms of the number of indices and of their bytes. Offsets are in
+    /// [`log2_keys`]. From 3.11 on.
+    Log2Sizes,
 }
 
 /// Bytes read of a dict's keys: the longer header.
@@ -293,28 +306,29 @@ pub const DICT_ENTRY_BYTES: u64 = 24;
 /// Bytes of an entry whose key is a string (`PyDictUnicodeEntry`).
 pub const DICT_STRING_ENTRY_BYTES: u64 = 16;
 
-/// Offsets in [`Keys::Sized`].
-pub mod sized_keys {
-    /// `dk_size`: number of places.
-    pub const PLACES: usize = 8;
+/// Offsets of [`KeysForm::IndexCount`] (`struct _dictkeysobject` in `Objects/dict-common.h`).
+pub mod counted_keys {
+    /// `dk_size`: number of indices.
+    pub const INDEX_COUNT: usize = 8;
     /// `dk_nentries`: number of entries written.
-    pub const WRITTEN: usize = 32;
+    pub const ENTRIES_WRITTEN: usize = 32;
     /// `dk_indices`: end of the header.
     pub const INDICES: u64 = 40;
 }
 
-/// Offsets in [`Keys::Logged`], and kinds.
-pub mod logged_keys {
-    /// `dk_log2_size`, a byte.
-    pub const LOG2_PLACES: usize = 8;
-    /// `dk_log2_index_bytes`, a byte.
+/// Offsets of [`KeysForm::Log2Sizes`], and kinds (`struct _dictkeysobject` and `DictKeysKind` in
+/// `Include/internal/pycore_dict.h`).
+pub mod log2_keys {
+    /// `dk_log2_size`, a byte: logarithm of the number of indices.
+    pub const LOG2_INDEX_COUNT: usize = 8;
+    /// `dk_log2_index_bytes`, a byte: logarithm of the bytes of all indices.
     pub const LOG2_INDEX_BYTES: usize = 9;
     /// `dk_kind`, a byte.
     pub const KIND: usize = 10;
-    /// `dk_usable`: number of entries left.
-    pub const LEFT: usize = 16;
+    /// `dk_usable`: number of entries that can still be written.
+    pub const ENTRIES_LEFT: usize = 16;
     /// `dk_nentries`: number of entries written.
-    pub const WRITTEN: usize = 24;
+    pub const ENTRIES_WRITTEN: usize = 24;
     /// `dk_indices`: end of the header.
     pub const INDICES: u64 = 32;
     /// `DICT_KEYS_GENERAL`: keys may be any objects; in the other kinds all are strings.
@@ -445,7 +459,7 @@ const fn release(minor: u8, class_bytes: u64, qualname: u64) -> Release {
         list_header_bytes: 0,
         string_bytes: [48, 72, 80],
         utf8: 56,
-        keys: Keys::Sized,
+        keys: KeysForm::IndexCount,
         class_bytes,
         qualname,
         extra_prefix_flags: 0,
@@ -460,7 +474,7 @@ const fn newer(minor: u8, class_bytes: u64) -> Release {
     Release {
         string_bytes: [40, 56, 64],
         utf8: 48,
-        keys: Keys::Logged,
+        keys: KeysForm::Log2Sizes,
         extra_prefix_flags: flags::MANAGED_DICT | flags::MANAGED_WEAKREF,
         inline_values: flags::INLINE_VALUES,
         has_int_tags: true,
@@ -472,7 +486,7 @@ const fn newer(minor: u8, class_bytes: u64) -> Release {
 /// Layout of a build without a global lock.
 const fn without_lock(minor: u8, class_bytes: u64, kind_shift: u32) -> Release {
     Release {
-        header_prefix_bytes: AHEAD_BYTES,
+        header_prefix_bytes: FREE_THREADED_PREFIX_BYTES,
         kind_shift,
         list_header_bytes: 8,
         string_bytes: [56, 72, 80],
@@ -488,7 +502,7 @@ pub static RELEASES: [Release; 9] = [
     release(9, 880, 856),
     release(10, 888, 864),
     Release {
-        keys: Keys::Logged,
+        keys: KeysForm::Log2Sizes,
         extra_prefix_flags: flags::MANAGED_DICT,
         interpreters: Interpreters::At(40),
         ..release(11, 904, 864)

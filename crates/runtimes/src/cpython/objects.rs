@@ -2,19 +2,20 @@
 
 use super::data;
 use super::layout::{
-    AHEAD_BYTES, BYTEARRAY_ALLOCATED, BYTEARRAY_BYTES, BYTES_DATA, DEQUE_BLOCK_BYTES, DEQUE_BLOCK_ITEMS,
-    DEQUE_INDEX, DEQUE_LEFT, DEQUE_LINK, DICT_ENTRY_BYTES, DICT_KEYS, DICT_STRING_ENTRY_BYTES, DICT_VALUES,
-    INSTRUCTION_BYTES, INT_DIGIT_BYTES, INT_DIGITS, INT_TAG_SHIFT, INTERNED, KEYS_HEAD_BYTES,
-    KEYS_REFERENCES, Keys, LIST_ALLOCATED, LIST_ITEMS, LOCAL_REFERENCES, Release, SET_ENTRY_BYTES, SET_MASK,
-    SET_SMALL_PLACES, SET_SMALL_TABLE, SET_TABLE, SHARED_REFERENCES, SHARED_SHIFT, SIZE, STRING_ASCII,
-    STRING_COMPACT, STRING_KIND, STRING_LENGTH, STRING_STATE, TYPE, flags, logged_keys, sized_keys,
+    BYTEARRAY_ALLOCATED, BYTEARRAY_BYTES, BYTES_DATA, DEQUE_BLOCK_BYTES, DEQUE_BLOCK_ITEMS, DEQUE_LEFT_BLOCK,
+    DEQUE_LEFT_INDEX, DEQUE_RIGHT_LINK, DICT_ENTRY_BYTES, DICT_KEYS, DICT_STRING_ENTRY_BYTES, DICT_VALUES,
+    FREE_THREADED_PREFIX_BYTES, INSTRUCTION_BYTES, INT_DIGIT_BYTES, INT_DIGITS, INT_TAG_SHIFT, INTERNED,
+    KEYS_HEAD_BYTES, KEYS_REFERENCES, KeysForm, LIST_ALLOCATED, LIST_ITEMS, LOCAL_REFERENCES, Release,
+    SET_ENTRY_BYTES, SET_MASK, SET_SMALL_ENTRIES, SET_SMALL_TABLE, SET_TABLE, SHARED_REFERENCES,
+    SHARED_SHIFT, SIZE, STRING_ASCII, STRING_COMPACT, STRING_KIND, STRING_LENGTH, STRING_STATE, TYPE,
+    counted_keys, flags, log2_keys,
 };
 use super::types::{Kind, Type, Types};
 use crate::batch::PageCache;
 use strandline_process::memory::{half_word_at, word_at};
 
-/// Limit on places of a dict's keys: 2^40.
-const MAX_LOG2_PLACES: u8 = 40;
+/// Limit on the indices of a dict's keys: 2^40.
+const MAX_LOG2_INDEX_COUNT: u8 = 40;
 /// Bytes read of an object to compute its size.
 pub const HEAD_BYTES: usize = 80;
 /// Bytes of a pointer.
@@ -87,7 +88,7 @@ pub fn in_heap_block(types: &mut Types<'_>, block: &[u8]) -> Option<Found> {
     let guard = guard_bytes(block);
     PREFIX_BYTES.into_iter().take(2).find_map(|prefix| {
         let offset = guard + prefix;
-        let type_address = word_at(block, offset + AHEAD_BYTES as usize + TYPE as usize)?;
+        let type_address = word_at(block, offset + FREE_THREADED_PREFIX_BYTES as usize + TYPE as usize)?;
         let type_number = type_with_prefix(types, type_address, prefix)?;
         let local = half_word_at(block, offset + LOCAL_REFERENCES)?;
         let shared = word_at(block, offset + SHARED_REFERENCES)? >> SHARED_SHIFT;
@@ -242,16 +243,17 @@ fn add_list_items(size: &mut Size, release: &Release, head: &[u8]) {
 }
 
 fn add_deque_blocks(size: &mut Size, head: &[u8]) {
-    let places = word(head, DEQUE_INDEX).saturating_add(word(head, SIZE));
-    size.add_reported(places.div_ceil(DEQUE_BLOCK_ITEMS).saturating_mul(DEQUE_BLOCK_BYTES));
-    let first = Table::new(word(head, DEQUE_LEFT), DEQUE_BLOCK_BYTES, DEQUE_BLOCK_BYTES);
-    size.tables[0] = Some(Table { link: Some(DEQUE_LINK), ..first });
+    // Room for the items, and before them for those that were removed on the left.
+    let item_places = word(head, DEQUE_LEFT_INDEX).saturating_add(word(head, SIZE));
+    size.add_reported(item_places.div_ceil(DEQUE_BLOCK_ITEMS).saturating_mul(DEQUE_BLOCK_BYTES));
+    let first = Table::new(word(head, DEQUE_LEFT_BLOCK), DEQUE_BLOCK_BYTES, DEQUE_BLOCK_BYTES);
+    size.tables[0] = Some(Table { link: Some(DEQUE_RIGHT_LINK), ..first });
 }
 
 fn add_set_table(size: &mut Size, of: &Type, head: &[u8]) {
     let mask = word(head, SET_MASK);
     // A small set contains its table.
-    let is_small = mask < SET_SMALL_PLACES && of.basic_bytes >= SET_SMALL_TABLE;
+    let is_small = mask < SET_SMALL_ENTRIES && of.basic_bytes >= SET_SMALL_TABLE;
     if !is_small {
         let bytes = mask.saturating_add(1).saturating_mul(SET_ENTRY_BYTES);
         size.add_reported_table(Table::new(word(head, SET_TABLE), bytes, bytes));
@@ -389,8 +391,8 @@ struct KeysHeader {
     indices: u64,
     /// Bytes of the indices; the entries follow.
     index_bytes: u64,
-    /// Number of indices.
-    places: u64,
+    /// Number of indices: the places of the hash table.
+    index_count: u64,
     /// Number of entries written.
     written: u64,
     /// Bytes per entry.
@@ -401,42 +403,42 @@ struct KeysHeader {
 
 impl KeysHeader {
     /// Parses the first bytes of a dict's keys; `None` if they are none.
-    fn new(form: Keys, head: &[u8; KEYS_HEAD_BYTES]) -> Option<Self> {
+    fn new(form: KeysForm, head: &[u8; KEYS_HEAD_BYTES]) -> Option<Self> {
         match form {
-            Keys::Sized => {
-                let places = word(head, sized_keys::PLACES);
+            KeysForm::IndexCount => {
+                let index_count = word(head, counted_keys::INDEX_COUNT);
                 // `DK_IXSIZE` in Objects/dictobject.c.
-                let bytes_per_index = match places {
+                let bytes_per_index = match index_count {
                     0..=0xff => 1,
                     0x100..=0xffff => 2,
                     0x1_0000..=0xffff_ffff => 4,
                     _ => 8,
                 };
                 Some(Self {
-                    indices: sized_keys::INDICES,
-                    index_bytes: places.checked_mul(bytes_per_index)?,
-                    places,
-                    written: word(head, sized_keys::WRITTEN),
+                    indices: counted_keys::INDICES,
+                    index_bytes: index_count.checked_mul(bytes_per_index)?,
+                    index_count,
+                    written: word(head, counted_keys::ENTRIES_WRITTEN),
                     entry_bytes: DICT_ENTRY_BYTES,
                     shared_left: None,
                 })
             }
-            Keys::Logged => {
-                let log2_places = head[logged_keys::LOG2_PLACES];
-                let log2_index_bytes = head[logged_keys::LOG2_INDEX_BYTES];
-                let kind = head[logged_keys::KIND];
-                let is_known = log2_places <= MAX_LOG2_PLACES
-                    && log2_index_bytes <= MAX_LOG2_PLACES + 3
-                    && kind <= logged_keys::SPLIT;
-                let has_hashes = kind == logged_keys::GENERAL;
-                let is_split = kind == logged_keys::SPLIT;
+            KeysForm::Log2Sizes => {
+                let log2_index_count = head[log2_keys::LOG2_INDEX_COUNT];
+                let log2_index_bytes = head[log2_keys::LOG2_INDEX_BYTES];
+                let kind = head[log2_keys::KIND];
+                let is_known = log2_index_count <= MAX_LOG2_INDEX_COUNT
+                    && log2_index_bytes <= MAX_LOG2_INDEX_COUNT + 3
+                    && kind <= log2_keys::SPLIT;
+                let has_hashes = kind == log2_keys::GENERAL;
+                let is_split = kind == log2_keys::SPLIT;
                 is_known.then(|| Self {
-                    indices: logged_keys::INDICES,
+                    indices: log2_keys::INDICES,
                     index_bytes: 1 << log2_index_bytes,
-                    places: 1 << log2_places,
-                    written: word(head, logged_keys::WRITTEN),
+                    index_count: 1 << log2_index_count,
+                    written: word(head, log2_keys::ENTRIES_WRITTEN),
                     entry_bytes: if has_hashes { DICT_ENTRY_BYTES } else { DICT_STRING_ENTRY_BYTES },
-                    shared_left: is_split.then(|| word(head, logged_keys::LEFT)),
+                    shared_left: is_split.then(|| word(head, log2_keys::ENTRIES_LEFT)),
                 })
             }
         }
@@ -450,10 +452,10 @@ pub fn keys(pages: &mut PageCache<'_>, release: &Release, address: u64) -> Optio
     }
     let head: [u8; KEYS_HEAD_BYTES] = pages.array(address)?;
     let header = KeysHeader::new(release.keys, &head)?;
-    let KeysHeader { indices, index_bytes, places, written, entry_bytes, shared_left } = header;
+    let KeysHeader { indices, index_bytes, index_count, written, entry_bytes, shared_left } = header;
     // `USABLE_FRACTION`. Tables have at least 8 places; all empty dicts share one.
-    let usable = places.checked_mul(2)? / 3;
-    if !places.is_power_of_two() || places >> MAX_LOG2_PLACES != 0 || written > usable {
+    let usable = index_count.checked_mul(2)? / 3;
+    if !index_count.is_power_of_two() || index_count >> MAX_LOG2_INDEX_COUNT != 0 || written > usable {
         return None;
     }
     let entries = address.checked_add(indices)?.checked_add(index_bytes)?;

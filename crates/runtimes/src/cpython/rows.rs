@@ -16,6 +16,6 @@ strandline_claims::row_table! { ROWS:
 
 /// The row of each class of its claims on arenas.
 pub static BLOCKS: BlockRows = strandline_claims::class_rows! {
-    live: BLOCK, header: POOL_HEADER, metadata: POOL_HEADER, cached: FREE_LIST, trimmable: FREE_KEPT,
+    live: BLOCK, header: POOL_HEADER, metadata: POOL_HEADER, cached: FREE_LIST, releasable: FREE_KEPT,
     kept: FREE_KEPT, pinned: FREE_PINNED, mapped: BLOCK, unread: UNREAD,
 };

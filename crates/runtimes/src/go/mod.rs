@@ -126,7 +126,7 @@ pub fn read(context: &Context<'_>, program: &Program, taken: &RangeSet) -> Readi
     let is_whole = spans.doubts.is_empty();
     let instance = Instance { program, layout, heap: &heap, spans: &spans };
     let (claims, unread) = claims::claim(context, &memory, instance, stack);
-    let idle_resident = claims.iter().map(|claim| claim.sums.trimmable).sum();
+    let idle_resident = claims.iter().map(|claim| claim.sums.releasable_bytes).sum();
     reading.claims = claims;
     let (own, is_all) = metadata::find(context, &memory, instance);
     let own = own.into_iter().filter(is_free).flat_map(pieces);

@@ -14,6 +14,6 @@ strandline_claims::row_table! { ROWS:
 
 /// The row of each class of its claims.
 pub static BLOCKS: BlockRows = strandline_claims::class_rows! {
-    live: OBJECT, header: METADATA, metadata: METADATA, cached: FREE_KEPT, trimmable: FREE_PURGE,
+    live: OBJECT, header: METADATA, metadata: METADATA, cached: FREE_KEPT, releasable: FREE_PURGE,
     kept: FREE_KEPT, pinned: FREE_PINNED, mapped: OBJECT, unread: UNREAD,
 };

@@ -21,42 +21,88 @@ pub struct Program {
     pub path: String,
     /// Range of its static data.
     pub data: AddressRange,
+    /// Where its tables are, or what of them was not found, as a clause.
+    tables: Result<Tables, String>,
+    structs: OnceLock<Result<VmStructs, String>>,
+}
+
+/// Where the tables of a HotSpot are.
+#[derive(Debug)]
+struct Tables {
+    /// The library, which holds the names that the tables point to.
     file: File,
-    tables: [u64; 4],
+    /// Addresses of the pointers to them, in the order of [`TABLES`].
+    pointers: [u64; 4],
+    /// Difference between the library's addresses in the process and in the file.
     bias: u64,
-    structs: OnceLock<Option<VmStructs>>,
 }
 
 impl Program {
-    /// A program with pointers to the tables at `tables`, in a library mapped from `file`. `bias`
+    /// A program with pointers to the tables at `pointers`, in a library mapped from `file`. `bias`
     /// is the difference between its addresses in the process and in the file, `data` its static
     /// data.
-    pub fn new(path: &str, file: File, tables: [u64; 4], bias: u64, data: AddressRange) -> Self {
-        Self { path: path.to_owned(), data, file, tables, bias, structs: OnceLock::new() }
+    pub fn new(path: &str, file: File, pointers: [u64; 4], bias: u64, data: AddressRange) -> Self {
+        Self::with_tables(path, Ok(Tables { file, pointers, bias }), data)
+    }
+
+    /// A program whose tables were not all found: `missing` says which, as a clause.
+    #[cfg(test)]
+    pub fn incomplete(path: &str, missing: &str, data: AddressRange) -> Self {
+        Self::with_tables(path, Err(missing.to_owned()), data)
+    }
+
+    fn with_tables(path: &str, tables: Result<Tables, String>, data: AddressRange) -> Self {
+        Self { path: path.to_owned(), data, tables, structs: OnceLock::new() }
     }
 
     /// Reads the description of its structures, once: it does not change while the library is
-    /// mapped. `None` if it cannot be read.
-    pub fn structs(&self, memory: &dyn Memory) -> Option<&VmStructs> {
-        self.structs.get_or_init(|| VmStructs::read(memory, &self.file, self.tables, self.bias)).as_ref()
+    /// mapped.
+    ///
+    /// # Errors
+    /// What of it was not found or cannot be read, as a clause.
+    pub fn structs(&self, memory: &dyn Memory) -> Result<&VmStructs, &str> {
+        let read = || match &self.tables {
+            Ok(Tables { file, pointers, bias }) => VmStructs::read(memory, file, *pointers, *bias),
+            Err(missing) => Err(missing.clone()),
+        };
+        self.structs.get_or_init(read).as_ref().map_err(String::as_str)
     }
 }
 
-/// Returns the mapped files that contain HotSpot: up to [`MAX_PROGRAMS`], and one more if there are
-/// more.
+/// Returns the mapped files that contain HotSpot, or a part of it: up to [`MAX_PROGRAMS`] complete
+/// ones, and one more if there are more; then incomplete ones, which get a caveat each.
 pub fn find(process: &Process, space: &AddressSpace) -> Vec<Program> {
-    modules::exporting(process, space, &TABLES[..1])
-        .filter_map(|module| program(process, space, &module))
-        .take(MAX_PROGRAMS + 1)
-        .collect()
+    let (mut programs, mut incomplete) = (Vec::new(), Vec::new());
+    for module in modules::exporting(process, space, &TABLES) {
+        let tables = tables(process, space, &module);
+        let list = if tables.is_ok() { &mut programs } else { &mut incomplete };
+        list.push(Program::with_tables(&module.code.name, tables, module.data));
+        if programs.len() > MAX_PROGRAMS {
+            break;
+        }
+    }
+    programs.extend(incomplete);
+    programs.truncate(MAX_PROGRAMS + 1);
+    programs
 }
 
-fn program(process: &Process, space: &AddressSpace, module: &Module<'_>) -> Option<Program> {
-    let object = Object::open(process, space, module.code).ok()?;
-    let open = || open_mapped_file(process, module.code).ok();
-    let exported = ElfFile::open(open()?)?.exported(&TABLES[..1]);
-    let [fields, types, ints, longs] = object.symbol_addresses(TABLES);
-    let tables = [fields?, types?, ints?, longs?];
-    let bias = tables[0].wrapping_sub(exported.first()?.address);
-    Some(Program::new(&module.code.name, open()?, tables, bias, module.data))
+/// Locates the tables of a module that exports at least one of them.
+///
+/// # Errors
+/// What was not found, as a clause.
+fn tables(process: &Process, space: &AddressSpace, module: &Module<'_>) -> Result<Tables, String> {
+    let unreadable = |error: &dyn std::fmt::Display| format!("its file cannot be read ({error})");
+    let object = Object::open(process, space, module.code).map_err(|error| unreadable(&error))?;
+    let open = || open_mapped_file(process, module.code).map_err(|error| unreadable(&error));
+    let image = ElfFile::open(open()?).ok_or("its file is no ELF-64 file")?;
+    let addresses = object.symbol_addresses(TABLES);
+    let exported = image.exported(&TABLES[..1]);
+    let ([Some(fields), Some(types), Some(ints), Some(longs)], Some(in_file)) = (addresses, exported.first())
+    else {
+        let is_missing = |index: &usize| addresses[*index].is_none() || *index == 0 && exported.is_empty();
+        let missing: Vec<&str> = (0..TABLES.len()).filter(is_missing).map(|index| TABLES[index]).collect();
+        return Err(format!("it does not export {}", missing.join(", ")));
+    };
+    let bias = fields.wrapping_sub(in_file.address);
+    Ok(Tables { file: open()?, pointers: [fields, types, ints, longs], bias })
 }

@@ -100,7 +100,7 @@ pub static READER: runtime::Reader = runtime::Reader {
 
 impl Found for Programs<Program> {
     fn is_collecting(&self, memory: &dyn Memory) -> bool {
-        self.0.iter().take(MAX_PROGRAMS).filter_map(|program| program.structs(memory)).any(|structs| {
+        self.0.iter().take(MAX_PROGRAMS).filter_map(|program| program.structs(memory).ok()).any(|structs| {
             let view = View { memory, structs };
             let heap = view.static_field(&["Universe::_collectedHeap"]);
             heap.is_some_and(|heap| heap != 0 && heap::is_collecting(&view, heap))
@@ -143,9 +143,13 @@ pub fn read(
     };
     let mut reading = Reading { facts, rows: Some(&rows::BLOCKS), ..Reading::default() };
     let memory = CountingMemory::new(context.memory);
-    let Some(structs) = program.structs(&memory) else {
-        reading.caveats.push(not_read(program, HeapError::Unknown));
-        return Ok(reading);
+    let structs = match program.structs(&memory) {
+        Ok(structs) => structs,
+        Err(missing) => {
+            reading.facts.found_by = format!("exported tables of HotSpot in {}", program.path);
+            reading.caveats.push(incomplete(program, missing));
+            return Ok(reading);
+        }
     };
     reading.facts.version.clone_from(&structs.release);
     let view = View { memory: &memory, structs };
@@ -291,6 +295,15 @@ fn may_be_traced(context: &Context<'_>, heap: &Heap) -> bool {
     let resident: u64 = heap.areas.iter().map(|area| resident_bytes(context, area.start, area.end)).sum();
     // The unused part of threads' buffers may not be resident.
     !context.is_stopped && !context.may_be_swapped() && used / 8 * 7 <= resident.saturating_add(64 << 20)
+}
+
+/// Returns the caveat for a JVM whose description of its own structures is not all there: `missing`
+/// says what, as a clause.
+fn incomplete(program: &Program, missing: &str) -> Caveat {
+    let text = format!(
+        "HotSpot's tables of its own structures are incomplete: {missing}; strandline read nothing of it"
+    );
+    Caveat::new("jvm_unknown_version", program.path.clone(), None, text)
 }
 
 /// Returns the caveat for a JVM, or parts of it, that was not read.

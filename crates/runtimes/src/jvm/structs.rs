@@ -53,35 +53,49 @@ pub struct VmStructs {
 impl VmStructs {
     /// Reads the tables. `tables` are the addresses of the pointers to them, in a library mapped
     /// from `file`; `bias` is the difference between its addresses in the process and in the file.
-    pub fn read(memory: &dyn Memory, file: &File, tables: [u64; 4], bias: u64) -> Option<Self> {
-        let mut texts = Texts { memory, constants: Constants::parse(file)?, bias };
+    ///
+    /// # Errors
+    /// What cannot be read, as a clause.
+    pub fn read(memory: &dyn Memory, file: &File, tables: [u64; 4], bias: u64) -> Result<Self, String> {
+        let unreadable =
+            |table: usize| format!("{} cannot be read completely (swapped out, or damaged)", TABLES[table]);
+        let constants = Constants::parse(file).ok_or("its file is no ELF-64 file")?;
+        let mut texts = Texts { memory, constants, bias };
         let mut this = Self::default();
         let [fields, types, ints, longs] = tables;
-        texts.each(fields, FIELD_BYTES, &mut |texts, name, entry| {
-            let field = texts.text(word_at(entry, 8)?)?;
-            let place = match half_word_at(entry, 24)? {
-                0 => Place::Offset(word_at(entry, 32)?),
-                _ => Place::Static(word_at(entry, 40)?),
-            };
-            this.fields.insert(format!("{name}::{field}"), place);
-            Some(())
-        })?;
-        texts.each(types, TYPE_BYTES, &mut |_, name, entry| {
-            this.sizes.insert(name, word_at(entry, 32)?);
-            Some(())
-        })?;
-        texts.each(ints, CONSTANT_BYTES, &mut |_, name, entry| {
-            this.constants.insert(name, i64::from(half_word_at(entry, 8)? as i32));
-            Some(())
-        })?;
-        texts.each(longs, CONSTANT_BYTES, &mut |_, name, entry| {
-            this.constants.insert(name, word_at(entry, 8)? as i64);
-            Some(())
-        })?;
+        texts
+            .each(fields, FIELD_BYTES, &mut |texts, name, entry| {
+                let field = texts.text(word_at(entry, 8)?)?;
+                let place = match half_word_at(entry, 24)? {
+                    0 => Place::Offset(word_at(entry, 32)?),
+                    _ => Place::Static(word_at(entry, 40)?),
+                };
+                this.fields.insert(format!("{name}::{field}"), place);
+                Some(())
+            })
+            .ok_or_else(|| unreadable(0))?;
+        texts
+            .each(types, TYPE_BYTES, &mut |_, name, entry| {
+                this.sizes.insert(name, word_at(entry, 32)?);
+                Some(())
+            })
+            .ok_or_else(|| unreadable(1))?;
+        texts
+            .each(ints, CONSTANT_BYTES, &mut |_, name, entry| {
+                this.constants.insert(name, i64::from(half_word_at(entry, 8)? as i32));
+                Some(())
+            })
+            .ok_or_else(|| unreadable(2))?;
+        texts
+            .each(longs, CONSTANT_BYTES, &mut |_, name, entry| {
+                this.constants.insert(name, word_at(entry, 8)? as i64);
+                Some(())
+            })
+            .ok_or_else(|| unreadable(3))?;
         this.flags = this.read_flags(&mut texts).unwrap_or_default();
         let release = this.address("Abstract_VM_Version::_s_vm_release");
         this.release = release.and_then(|at| texts.text(memory.read_word(at).ok()?));
-        Some(this)
+        Ok(this)
     }
 
     /// Reads `JVMFlag::flags`: a table of names and addresses of values

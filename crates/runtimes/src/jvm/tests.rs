@@ -24,11 +24,16 @@ fn file_of(bytes: &[u8]) -> File {
     file
 }
 
+const PATH: &str = "/usr/lib/jvm/lib/server/libjvm.so";
+
 fn look(jvm: &JvmImage, absent: u64) -> Reading {
-    let path = "/usr/lib/jvm/lib/server/libjvm.so";
-    let program = Program::new(path, file_of(&jvm.file), jvm.tables, jvm.bias, jvm.data.into());
+    let program = Program::new(PATH, file_of(&jvm.file), jvm.tables, jvm.bias, jvm.data.into());
+    look_at(jvm, &program, absent)
+}
+
+fn look_at(jvm: &JvmImage, program: &Program, absent: u64) -> Reading {
     fabricated::read_image(&jvm.image, &jvm.maps, absent, |context, _| {
-        read(context, &program, &Default::default(), &Refinements::default()).unwrap_or_default()
+        read(context, program, &Default::default(), &Refinements::default()).unwrap_or_default()
     })
 }
 
@@ -90,6 +95,23 @@ fn undamaged_images_have_the_built_figures() {
         let claimed: u64 = reading.shared.iter().map(|claim| claim.end - claim.start).sum();
         assert_eq!(claimed, shared, "{seed}");
         assert_sound(&reading);
+    }
+}
+
+/// It is named, with what is missing and where, and nothing of it is claimed.
+#[test]
+fn an_incomplete_one_has_a_caveat() {
+    let jvm = fabricate_jvm(0);
+    let data: AddressRange = jvm.data.into();
+    let without_a_symbol = Program::incomplete(PATH, "it does not export gHotSpotVMTypes", data);
+    let [fields, _, ints, longs] = jvm.tables;
+    let without_a_table = Program::new(PATH, file_of(&jvm.file), [fields, 0, ints, longs], jvm.bias, data);
+    for program in [without_a_symbol, without_a_table] {
+        let reading = look_at(&jvm, &program, 0);
+        assert!(!reading.facts.read && reading.claims.is_empty());
+        let [caveat] = reading.caveats.as_slice() else { panic!("{:?}", reading.caveats) };
+        assert_eq!((caveat.code.as_str(), caveat.place.as_str()), ("jvm_unknown_version", PATH));
+        assert!(caveat.text.contains("gHotSpotVMTypes") && caveat.bytes.is_none(), "{}", caveat.text);
     }
 }
 

@@ -27,6 +27,6 @@ pub static HEAP: [&str; 9] =
 
 /// The row of each class of its claims; all but free bytes have their own slots.
 pub static BLOCKS: BlockRows = strandline_claims::class_rows! {
-    live: OBJECT, header: HEADER, metadata: CODE_RANGE, cached: YOUNG_IDLE, trimmable: POOL,
+    live: OBJECT, header: HEADER, metadata: CODE_RANGE, cached: YOUNG_IDLE, releasable: POOL,
     kept: FREE, pinned: FREE, mapped: READ_ONLY, unread: ANONYMOUS,
 };

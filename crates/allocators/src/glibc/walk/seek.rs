@@ -73,10 +73,11 @@ impl Walker<'_> {
     fn is_fencepost(&mut self, at: u64, head: u64) -> bool {
         let second = self.window.peek(at + layout::FENCEPOST_BYTES).map(|((_, second), _)| second);
         head & !layout::PREV_INUSE & !layout::NON_MAIN_ARENA == layout::FENCEPOST_BYTES
-            && (head & layout::NON_MAIN_ARENA == 0 || !self.region.main)
+            && (head & layout::NON_MAIN_ARENA == 0 || !self.region.is_main)
             && self.region.end - at >= 2 * layout::FENCEPOST_BYTES
-            && second
-                .is_some_and(|second| second == POST || !self.region.main && second & !layout::SIZE_BITS == 0)
+            && second.is_some_and(|second| {
+                second == POST || !self.region.is_main && second & !layout::SIZE_BITS == 0
+            })
     }
 
     /// Whether `head` can be the size word of a chunk at `at`.
@@ -87,6 +88,6 @@ impl Walker<'_> {
             && bytes.is_multiple_of(layout::ALIGNMENT)
             && bytes < self.region.end - at
             && head & layout::IS_MMAPPED == 0
-            && (head & layout::NON_MAIN_ARENA == 0 || !self.region.main)
+            && (head & layout::NON_MAIN_ARENA == 0 || !self.region.is_main)
     }
 }

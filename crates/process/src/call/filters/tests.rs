@@ -35,7 +35,7 @@ const FIRST_ARGUMENT: u32 = 16;
 const FIRST_ARGUMENT_UPPER_HALF: u32 = 20;
 const SECOND_ARGUMENT: u32 = 24;
 
-const MADVISE: RequiredCall = any("madvise", 28);
+const MADVISE: RequiredCall = RequiredCall::with_any_arguments("madvise", 28);
 
 fn instruction(code: u16, k: u32) -> FilterInstruction {
     FilterInstruction { code, jt: 0, jf: 0, k }
@@ -95,8 +95,8 @@ fn docker_filter() -> Vec<FilterInstruction> {
 #[test]
 fn known_arguments_decide_and_unknown_arguments_may_have_any_value() {
     let filter = docker_filter();
-    assert!(permits(&filter, &MADVISE) && permits(&filter, &RETURN));
-    assert!(!permits(&filter, &any("futex", 202)));
+    assert!(permits(&filter, &MADVISE) && permits(&filter, &SIGNAL_RETURN));
+    assert!(!permits(&filter, &RequiredCall::with_any_arguments("futex", 202)));
     assert!(permits(&filter, &clone_with(Some(0x400))));
     assert!(!permits(&filter, &clone_with(Some(0x1000_0000))), "a namespace");
     assert!(!permits(&filter, &clone_with(Some(1 << 32))), "a flag in the upper half");
@@ -150,7 +150,7 @@ fn arithmetic_and_scratch_words_are_computed() {
         returning(KILL_PROCESS),
     ];
     assert!(permits(&filter, &MADVISE));
-    assert!(!permits(&filter, &RETURN));
+    assert!(!permits(&filter, &SIGNAL_RETURN));
 }
 
 #[test]

@@ -1,0 +1,155 @@
+//! Finds the pieces of the main arena outside of brk: mappings that malloc took when brk was
+//! blocked (`sysmalloc` in malloc/malloc.c, where MORECORE failed).
+//!
+//! malloc keeps no list of them. They are recognised by what leads into them (the top, the free
+//! chunks) or by the chunks at their start.
+
+use std::collections::BTreeMap;
+
+use super::layout;
+use super::locate::Arena;
+use super::walk_context::Region;
+use strandline_claims::allocator::Context;
+use strandline_process::map::Mapping;
+use strandline_process::pages::PAGE_BYTES;
+use strandline_process::range::AddressRange;
+
+/// Returns the ranges in which the main arena continues, outside of the regions `known`.
+pub fn ranges(context: &Context<'_>, arena: &Arena, known: &[Region]) -> Vec<AddressRange> {
+    contiguous_ranges(context.space.mappings(), &mappings_of_pieces(context, arena, known))
+}
+
+/// Maximum length of a part that a program may have protected within one of its blocks; a longer
+/// one counts as a foreign reservation.
+const MAX_PROTECTED_BYTES: u64 = 16 << 20;
+
+/// Returns the contiguous ranges around the mappings `pieces` among `all` mappings: madvise, mlock,
+/// mprotect or prctl within a block makes the kernel split a mapping.
+fn contiguous_ranges(all: &[Mapping], pieces: &[&Mapping]) -> Vec<AddressRange> {
+    let mut ranges: Vec<AddressRange> = Vec::new();
+    for mapping in pieces {
+        if ranges.last().is_some_and(|last| mapping.end <= last.end) {
+            continue;
+        }
+        let at = all.partition_point(|m| m.start < mapping.start);
+        let before = all[..at].iter().rev().map(|m| Neighbour { mapping: m, near: m.end, far: m.start });
+        let after = all[at..].iter().skip(1).map(|m| Neighbour { mapping: m, near: m.start, far: m.end });
+        ranges.push(AddressRange::new(furthest(mapping.start, before), furthest(mapping.end, after)));
+    }
+    ranges
+}
+
+/// A mapping before or after a piece.
+struct Neighbour<'a> {
+    mapping: &'a Mapping,
+    /// Its end nearer to the piece.
+    near: u64,
+    /// Its other end.
+    far: u64,
+}
+
+/// Returns how far a piece may reach from `edge`: over adjacent neighbours, to the last writable
+/// one.
+fn furthest<'a>(mut edge: u64, neighbours: impl Iterator<Item = Neighbour<'a>>) -> u64 {
+    let mut furthest = edge;
+    for Neighbour { mapping, near, far } in neighbours {
+        let may_be_cut = mapping.is_private_anonymous()
+            && !is_named_by_kernel(mapping)
+            && (mapping.permissions.write || mapping.bytes() <= MAX_PROTECTED_BYTES);
+        if near != edge || !may_be_cut {
+            break;
+        }
+        edge = far;
+        if mapping.permissions.write {
+            furthest = far;
+        }
+    }
+    furthest
+}
+
+/// Maximum number of free chunks whose mapping is looked up, over all bins.
+const MAX_CHUNKS_CHECKED: usize = 4096;
+
+/// Returns the mappings in which the main arena continues: those of its top and of its free chunks,
+/// and those that begin with a chain of chunks, for pieces in full use.
+fn mappings_of_pieces<'a>(context: &'a Context<'_>, arena: &Arena, known: &[Region]) -> Vec<&'a Mapping> {
+    let is_known = |address| known.iter().any(|r| (r.start..r.end).contains(&address));
+    let may_be_piece =
+        |m: &&Mapping| m.is_private_anonymous() && m.permissions.write && !is_named_by_kernel(m);
+    let mut found: BTreeMap<u64, &Mapping> = BTreeMap::new();
+    let mut add = |address: u64| {
+        if let Some(mapping) = context.space.find(address).filter(may_be_piece).filter(|_| !is_known(address))
+        {
+            found.insert(mapping.start, mapping);
+        }
+    };
+    add(arena.top);
+    arena.fastbins.iter().for_each(|&chunk| add(chunk));
+    let mut followed_count = 0;
+    for bin in &arena.bins {
+        add(bin.first);
+        add(bin.last);
+        let mut chunk = bin.first;
+        while followed_count < MAX_CHUNKS_CHECKED {
+            followed_count += 1;
+            // fd of a free chunk: the next one in its bin, or the bin itself in the arena.
+            let link = chunk.saturating_add(16);
+            if !is_resident(context, link) {
+                break;
+            }
+            let Ok(next) = context.whole_memory.read_word(link) else { break };
+            if next == bin.first || (arena.address..arena.address + PAGE_BYTES).contains(&next) {
+                break;
+            }
+            add(next);
+            chunk = next;
+        }
+    }
+    let begins = |m: &&Mapping| !is_known(m.start) && begins_with_chunks(context, m);
+    context
+        .space
+        .mappings()
+        .iter()
+        .filter(may_be_piece)
+        .filter(begins)
+        .for_each(|mapping| add(mapping.start));
+    found.into_values().collect()
+}
+
+/// Whether the kernel's name for a mapping shows its purpose.
+fn is_named_by_kernel(mapping: &Mapping) -> bool {
+    mapping.name == "[heap]" || mapping.name.starts_with("[stack")
+}
+
+/// Whether a page is resident: reading a missing one would make the kernel map one in the target.
+fn is_resident(context: &Context<'_>, address: u64) -> bool {
+    !context.resident_runs(AddressRange::sized(address, 1)).is_empty()
+}
+
+/// Number of consecutive chunks that a mapping must begin with to be a piece.
+const MIN_CHAIN: usize = 12;
+
+/// Whether a mapping begins with chunks of the main arena: each leads to the next, or to the
+/// fenceposts at the end of a short piece.
+fn begins_with_chunks(context: &Context<'_>, mapping: &Mapping) -> bool {
+    let mut at = mapping.start;
+    for _ in 0..MIN_CHAIN {
+        if at >= mapping.end || !is_resident(context, at) {
+            return false;
+        }
+        let Ok(head) = context.whole_memory.read_word(at + 8) else { return false };
+        let bytes = head & !layout::SIZE_BITS;
+        if bytes == layout::FENCEPOST_BYTES {
+            return at > mapping.start;
+        }
+        let is_chunk = bytes >= layout::MIN_CHUNK_BYTES
+            && bytes.is_multiple_of(layout::ALIGNMENT)
+            && head & (layout::IS_MMAPPED | layout::NON_MAIN_ARENA) == 0
+            && (at > mapping.start || head & layout::PREV_INUSE != 0);
+        match at.checked_add(bytes).filter(|_| is_chunk) {
+            Some(next) => at = next,
+            None => return false,
+        }
+    }
+    true
+}
