@@ -322,7 +322,7 @@ struct Object {
 fn objects_with_keys(context: &Context<'_>, candidates: &[Candidate]) -> HashMap<u64, Object> {
     let keys: HashSet<u64> = candidates.iter().map(|candidate| candidate.key).collect();
     let mut found = HashMap::new();
-    for group in modules::file_groups(context.space.mappings()) {
+    for group in modules::file_groups(context.space) {
         for mapping in group.iter().filter(|mapping| mapping.permissions.write) {
             let end = mapping.end.min(mapping.start.saturating_add(MAX_DATA_BYTES));
             if Instant::now() >= context.deadline {
