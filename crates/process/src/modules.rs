@@ -51,9 +51,9 @@ pub fn data(mappings: &[&Mapping]) -> Option<AddressRange> {
 }
 
 /// Groups consecutive mappings of one file, with its bss: the anonymous mapping that follows those
-/// of a program without a gap, up to the end that the headers show ([`AddressSpace::set_spans`]). If
-/// they are not known, all of it. A mapping behind a data file (locale-archive) is unrelated and not
-/// included.
+/// of a program without a gap, up to the end that the headers show ([`AddressSpace::set_spans`]),
+/// or all of it if they are not known. A mapping behind a data file (locale-archive) is unrelated
+/// and not included.
 pub fn file_groups(space: &AddressSpace) -> Vec<Vec<&Mapping>> {
     let groups = touching(space.mappings()).into_iter();
     groups.map(|group| group.into_iter().filter_map(|mapping| space.bss_of(mapping)).collect()).collect()

@@ -74,8 +74,8 @@ pub struct GroupBlock {
     rows: BTreeMap<String, Vec<i64>>,
 }
 
-/// The row with the sum of the rows that have none of their own: those beyond the bounds of a block,
-/// and those that not all of its samples have. With it the rows still add up to the charge.
+/// The row with the sum of the rows that have none of their own: those beyond the bounds of a
+/// block, and those that not all of its samples have. With it the rows still add up to the charge.
 pub const OTHER_ROWS: &str = "group.other_rows";
 
 /// Maximum number of rows that are read of a block, and length of their ids: there are about
@@ -87,8 +87,8 @@ const MAX_ID_BYTES: usize = 64;
 const MAX_SAMPLES: usize = 1 << 16;
 
 impl GroupBlock {
-    /// Packs samples of one group. A figure that one of them lacks is not known in all; the bytes of
-    /// such rows are on [`OTHER_ROWS`].
+    /// Packs samples of one group. A figure that one of them lacks is not known in all; the bytes
+    /// of such rows are on [`OTHER_ROWS`].
     pub fn new(group: u32, samples: &[GroupSample]) -> Self {
         let known = |figure: fn(&GroupSample) -> Option<u64>| {
             let values: Option<Vec<u64>> = samples.iter().map(figure).collect();

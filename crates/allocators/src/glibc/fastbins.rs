@@ -31,8 +31,8 @@ pub struct Candidate {
 /// Candidates for which a walk takes room at least.
 const ROOM_AT_ONCE: usize = 256;
 
-/// For how many candidates memory may still be reserved, by all walks: the target's heap may be full
-/// of chunks that look like members.
+/// For how many candidates memory may still be reserved, by all walks: the target's heap may be
+/// full of chunks that look like members.
 #[derive(Debug, Default)]
 pub struct CandidateRoom {
     left: AtomicUsize,

@@ -323,8 +323,8 @@ impl Finder<'_> {
             // Other memory may follow a library's bss in its mapping.
             for AddressRange { start, end } in known.gaps_in(mapping.range()) {
                 let rest = Mapping { start, end, ..mapping.clone() };
-                // If a heap continues past foreign mappings, its claim includes these; only mappings
-                // with blocks belong to the heap.
+                // If a heap continues past foreign mappings, its claim includes these; only
+                // mappings with blocks belong to the heap.
                 self.search_unexplained(&rest, if has_blocks { &with_heaps } else { &taken })?;
             }
         }
