@@ -81,7 +81,7 @@ pub struct FoundHeaps<Heap> {
 /// it; very large data is cut.
 pub fn large_data(space: &AddressSpace, larger_than: u64) -> Vec<StaticData<'_>> {
     let mut all = Vec::new();
-    for group in modules::file_groups(space.mappings()) {
+    for group in modules::file_groups(space) {
         if let Some(range) = modules::data(&group).filter(|data| data.len() > larger_than) {
             all.push(StaticData { range, object: group[0] });
         }

@@ -244,6 +244,41 @@ fn gaps_between_segments_of_two_mimallocs_are_not_claimed() {
     }
 }
 
+/// A process has one mimalloc, or a few; of a hostile one only the first are read.
+#[test]
+fn mimallocs_that_are_not_read_are_counted_with_their_bytes() {
+    const SEGMENT_BYTES: u64 = 32 << 20;
+    const RESIDENT_BYTES: u64 = 64 << 10;
+    const OTHER_DATA: u64 = 0x7f52_0000_0000;
+    const OTHER_KEY: u64 = 0x7531_9bdf_0246_8ace;
+    let HeapImage { mut image, maps, .. } = fabricate_mimalloc(1, 7);
+    let Some((heap, _)) = image.ranges().next() else { panic!("no heap") };
+    image.map(OTHER_DATA, 4096);
+    let others = 20;
+    for number in 0..others {
+        let (start, key) = (heap + (number + 1) * SEGMENT_BYTES, OTHER_KEY + number);
+        image.map(start, RESIDENT_BYTES as usize);
+        // As in the test before: a segment that was freed.
+        image.put_words(start, [(224, start ^ key), (248, 512), (256, 1), (272, 512)]);
+        image.put_bits(start + 288, 1, 32);
+        image.put_bits(start + 288 + 96, 511, 32);
+        image.put_word(OTHER_DATA + 8 * number, key);
+    }
+    let (end, last) = (heap + SEGMENT_BYTES, heap + (others + 1) * SEGMENT_BYTES);
+    let mut maps = maps.replace(&format!("-{end:x} "), &format!("-{last:x} "));
+    maps += &format!("{OTHER_DATA:x}-{:x} rw-p 00080000 08:01 80 /usr/lib/libother.so\n", OTHER_DATA + 4096);
+    let ((readings, _), _) = read(&mimalloc::READER, &image, &maps);
+    assert_eq!(readings.len(), 16);
+    let caveats = readings.iter().flat_map(|reading| &reading.caveats);
+    let caveats: Vec<_> = caveats.filter(|caveat| caveat.code == "mimalloc_left_out").collect();
+    let [left_out] = caveats.as_slice() else { panic!("{} caveats", caveats.len()) };
+    // The first heap is the fabricated one.
+    let number = others + 1 - 16;
+    assert_eq!(left_out.bytes, Some(number * RESIDENT_BYTES));
+    assert_eq!(left_out.place, format!("{:#x}", last - number * SEGMENT_BYTES));
+    assert!(left_out.text.contains("has 5 more mimallocs"), "{}", left_out.text);
+}
+
 /// A hardened build encodes its lists of free blocks: pages with invalid links are rejected.
 #[test]
 fn a_mimalloc_that_encodes_its_lists_is_not_read() {

@@ -13,6 +13,7 @@ use std::os::unix::fs::FileExt;
 use crate::map::{AddressSpace, Mapping};
 use crate::memory::{half_word_at, word_at};
 use crate::namespaces::open_mapped_file;
+use crate::pages::{PAGE_BYTES, page_of};
 use crate::procfs::Process;
 
 /// Maximum number of sections read; linkers make some dozens.
@@ -266,6 +267,8 @@ pub(crate) struct Segment {
     pub start: u64,
     /// Its length in the file.
     pub bytes: u64,
+    /// Its length in memory: what is beyond the file is bss.
+    pub memory_bytes: u64,
     /// Where it begins in the file.
     pub offset: u64,
 }
@@ -274,7 +277,12 @@ impl Segment {
     /// Its part from `address` on; `None` if that is not in it.
     pub fn rest_at(self, address: u64) -> Option<Self> {
         let skip = address.checked_sub(self.start).filter(|&skip| skip < self.bytes)?;
-        Some(Self { start: address, bytes: self.bytes - skip, offset: self.offset.checked_add(skip)? })
+        Some(Self {
+            start: address,
+            bytes: self.bytes - skip,
+            memory_bytes: self.memory_bytes.saturating_sub(skip),
+            offset: self.offset.checked_add(skip)?,
+        })
     }
 }
 
@@ -289,9 +297,23 @@ pub(crate) fn segments(file: &File, header: &[u8]) -> Option<Vec<Segment>> {
     let table = read(file, word_at(header, 32)?, (count.min(MAX_SEGMENTS) * SEGMENT_BYTES) as u64)?;
     let mapped = table.chunks_exact(SEGMENT_BYTES).filter(|entry| half_word_at(entry, 0) == Some(PT_LOAD));
     let segment = |entry: &[u8]| {
-        Some(Segment { start: word_at(entry, 16)?, bytes: word_at(entry, 32)?, offset: word_at(entry, 8)? })
+        Some(Segment {
+            start: word_at(entry, 16)?,
+            bytes: word_at(entry, 32)?,
+            memory_bytes: word_at(entry, 40)?,
+            offset: word_at(entry, 8)?,
+        })
     };
     Some(mapped.filter_map(segment).collect())
+}
+
+/// The bytes that an ELF-64 file takes in memory, from the page of its first segment to the end of
+/// its last one (`p_memsz`), bss included, in whole pages.
+pub fn memory_span(file: &File) -> Option<u64> {
+    let segments = segments(file, &header(file)?)?;
+    let start = segments.iter().map(|segment| page_of(segment.start)).min()?;
+    let ends = segments.iter().map(|segment| segment.start.saturating_add(segment.memory_bytes));
+    ends.max()?.checked_next_multiple_of(PAGE_BYTES)?.checked_sub(start)
 }
 
 /// The header of a little-endian ELF-64 file; `None` if it is another file.
@@ -374,6 +396,7 @@ mod tests {
             image.strings_ending("MALLOC_CONF");
             image.bytes_at(0x1000, 8);
         }
+        memory_span(&file(bytes));
     }
 
     #[test]
@@ -388,6 +411,26 @@ mod tests {
         assert!(banner[0].as_ref().unwrap().starts_with("GNU C Library ("));
         assert_eq!(banner[1], None);
         assert!(image.strings_ending("nsswitch.conf").contains("/etc/nsswitch.conf"));
+    }
+
+    #[test]
+    fn the_span_in_memory_is_that_of_the_headers() {
+        let mut bytes = vec![0; 64];
+        bytes[..6].copy_from_slice(b"\x7fELF\x02\x01");
+        bytes[32..40].copy_from_slice(&64u64.to_le_bytes());
+        bytes[54..58].copy_from_slice(&[56, 0, 3, 0]);
+        // Kind, then offset, address (twice), bytes in the file and in memory, alignment.
+        for (kind, words) in [
+            (1u32, [0, 0x40_0000, 0x40_0000, 0x100, 0x100, 0]),
+            (1, [0x1e00, 0x40_2e00, 0x40_2e00, 0x100, 0x3201, 0]),
+            (2, [0, 0x90_0000, 0x90_0000, 0x100, 0x100, 0]),
+        ] {
+            bytes.extend(u64::from(kind).to_le_bytes());
+            bytes.extend(words.iter().flat_map(|word: &u64| word.to_le_bytes()));
+        }
+        // The bss ends at 0x406001.
+        assert_eq!(memory_span(&file(&bytes)), Some(0x7000));
+        assert_eq!(memory_span(&file(b"no program")), None);
     }
 
     #[test]

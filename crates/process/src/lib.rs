@@ -22,6 +22,7 @@ pub mod host;
 pub mod image;
 pub mod map;
 pub mod memory;
+pub mod memory_spans;
 pub mod modules;
 pub mod namespaces;
 pub mod page_cache;

@@ -3,8 +3,11 @@
 //! The kernel writes the text, but the target chooses the names in it: they are kept as text and
 //! only followed as paths through /proc/PID/root or map_files.
 
+use std::collections::HashMap;
 use std::fmt::Write;
 
+use crate::memory_spans::MemorySpans;
+use crate::modules;
 use crate::range::AddressRange;
 
 /// Suffix that the kernel adds to the name of a file without a path.
@@ -88,6 +91,9 @@ impl Mapping {
 #[derive(Clone, Debug, Default)]
 pub struct AddressSpace {
     mappings: Vec<Mapping>,
+    spans: MemorySpans,
+    /// See [`MemorySpans::bss`].
+    bss: HashMap<u64, Option<Mapping>>,
 }
 
 impl AddressSpace {
@@ -118,7 +124,28 @@ impl AddressSpace {
                 bad += 1;
             }
         }
-        (Self { mappings }, bad)
+        (Self { mappings, ..Self::default() }, bad)
+    }
+
+    /// Takes the lengths of its programs and libraries, so that [`modules`] know where the bss of
+    /// each ends.
+    pub fn set_spans(&mut self, spans: MemorySpans) {
+        self.bss = spans.bss(&modules::touching(&self.mappings));
+        self.spans = spans;
+    }
+
+    /// The lengths of programs and libraries that are known.
+    pub fn spans(&self) -> &MemorySpans {
+        &self.spans
+    }
+
+    /// What belongs to the program or library before it of an anonymous mapping; all of it if that
+    /// is unknown. Any other mapping is returned.
+    pub(crate) fn bss_of<'a>(&'a self, mapping: &'a Mapping) -> Option<&'a Mapping> {
+        match self.bss.get(&mapping.start) {
+            Some(bss) => bss.as_ref(),
+            None => Some(mapping),
+        }
     }
 
     /// All mappings, in address order.

@@ -24,7 +24,7 @@ pub struct Module<'a> {
 pub fn all(space: &AddressSpace) -> Vec<Module<'_>> {
     let mut seen = HashSet::new();
     let mut modules = Vec::new();
-    for mappings in file_groups(space.mappings()) {
+    for mappings in file_groups(space) {
         let code = mappings.iter().copied().find(|mapping| mapping.permissions.execute);
         let Some((code, data)) = code.zip(data(&mappings)) else { continue };
         if seen.len() < MAX_FILES && seen.insert((code.device, code.inode)) {
@@ -50,10 +50,17 @@ pub fn data(mappings: &[&Mapping]) -> Option<AddressRange> {
     Some(AddressRange::new(first.start, end))
 }
 
-/// Groups consecutive mappings of one file, with the anonymous mapping (bss) that follows those of
-/// a program without a gap. A mapping behind a data file (locale-archive) is unrelated and not
-/// included.
-pub fn file_groups(mappings: &[Mapping]) -> Vec<Vec<&Mapping>> {
+/// Groups consecutive mappings of one file, with its bss: the anonymous mapping that follows those
+/// of a program without a gap, up to the end that the headers show ([`AddressSpace::set_spans`]),
+/// or all of it if they are not known. A mapping behind a data file (locale-archive) is unrelated
+/// and not included.
+pub fn file_groups(space: &AddressSpace) -> Vec<Vec<&Mapping>> {
+    let groups = touching(space.mappings()).into_iter();
+    groups.map(|group| group.into_iter().filter_map(|mapping| space.bss_of(mapping)).collect()).collect()
+}
+
+/// Groups consecutive mappings of one file, with the whole anonymous mapping behind.
+pub(crate) fn touching(mappings: &[Mapping]) -> Vec<Vec<&Mapping>> {
     let mut groups: Vec<Vec<&Mapping>> = Vec::new();
     for mapping in mappings {
         let last = groups.last_mut();
@@ -79,4 +86,40 @@ pub fn file_groups(mappings: &[Mapping]) -> Vec<Vec<&Mapping>> {
         }
     }
     groups
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory_spans::MemorySpans;
+
+    const MAPS: &[u8] = b"7f0000000000-7f0000001000 r-xp 00000000 fe:01 5 /usr/lib/a.so\n\
+        7f0000001000-7f0000002000 rw-p 00001000 fe:01 5 /usr/lib/a.so\n\
+        7f0000002000-7f0000009000 rw-p 00000000 00:00 0\n";
+    const START: u64 = 0x7f00_0000_0000;
+
+    /// The end of the static data of a library of `span_bytes`, and of its group.
+    fn ends(span_bytes: Option<u64>) -> (u64, u64) {
+        let (mut space, _) = AddressSpace::parse(MAPS);
+        let mut spans = MemorySpans::default();
+        if let Some(bytes) = span_bytes {
+            spans.set(&space.mappings()[0], bytes);
+        }
+        space.set_spans(spans);
+        assert_eq!(space.mappings().len(), 3, "mappings stay as they are");
+        let groups = file_groups(&space);
+        let [group] = groups.as_slice() else { panic!("{groups:x?}") };
+        let modules = all(&space);
+        assert_eq!(modules.len(), 1);
+        (modules[0].data.end - START, group.last().unwrap().end - START)
+    }
+
+    #[test]
+    fn memory_behind_a_library_is_its_bss_as_far_as_its_headers_say() {
+        assert_eq!(ends(Some(0x4000)), (0x4000, 0x4000), "an allocator has the rest");
+        assert_eq!(ends(Some(0x2000)), (0x2000, 0x2000), "it has no bss");
+        assert_eq!(ends(Some(0x9000)), (0x9000, 0x9000));
+        assert_eq!(ends(Some(0xa000)), (0x9000, 0x9000), "the kernel lists the rest apart");
+        assert_eq!(ends(None), (0x9000, 0x9000), "unknown: all of it");
+    }
 }

@@ -19,7 +19,7 @@ use strandline_recording::Sample;
 pub struct Sampler {
     statm: File,
     stat: File,
-    status: File,
+    status: StatusFile,
     statm_text: Vec<u8>,
     /// When `stat` was last read.
     stat_read_at: Option<Instant>,
@@ -38,6 +38,10 @@ const STATM_BYTES: usize = 256;
 const STAT_BYTES: usize = 2048;
 const STATUS_BYTES: usize = 16 << 10;
 const MAX_STATUS_BYTES: usize = 1 << 20;
+
+/// By how much the lines of `status` before its sizes may become shorter, apart from the groups:
+/// states, numbers of files and ids have few digits.
+const SHORTER_BYTES: usize = 1024;
 
 /// Interval of reading faults and times while memory does not change: the kernel counts times in
 /// steps of the same length.
@@ -71,17 +75,42 @@ fn read_from_start(file: &File, buffer: &mut [u8]) -> io::Result<usize> {
     }
 }
 
-/// Reads the text of `status`, into `buffer` if it fits.
-fn status_text<'a>(status: &File, buffer: &'a mut [u8; STATUS_BYTES]) -> io::Result<Cow<'a, [u8]>> {
-    let length = read_from_start(status, buffer)?;
-    if length < buffer.len() {
-        return Ok(Cow::Borrowed(&buffer[..length]));
+/// `status`, of which the part with the sizes is read.
+#[derive(Debug)]
+struct StatusFile {
+    file: File,
+    /// Where reading begins: 0, or a little before the sizes, which may be behind a long list of
+    /// groups.
+    from: u64,
+}
+
+impl StatusFile {
+    /// Reads the part with the sizes, into `buffer` if it fits.
+    fn read<'a>(&mut self, buffer: &'a mut [u8; STATUS_BYTES]) -> io::Result<Cow<'a, [u8]>> {
+        if self.from > 0 {
+            let length = self.file.read_at(buffer, self.from)?;
+            // Without the first size the list has become shorter; a full buffer may lack the last.
+            if length < buffer.len() && first_size(&buffer[..length]).is_some() {
+                return Ok(Cow::Borrowed(&buffer[..length]));
+            }
+            self.from = 0;
+        }
+        let length = read_from_start(&self.file, buffer)?;
+        if length < buffer.len() {
+            return Ok(Cow::Borrowed(&buffer[..length]));
+        }
+        let mut whole = vec![0; MAX_STATUS_BYTES];
+        let length = read_from_start(&self.file, &mut whole)?;
+        whole.truncate(length);
+        self.from = first_size(&whole).unwrap_or(0).saturating_sub(SHORTER_BYTES) as u64;
+        Ok(Cow::Owned(whole))
     }
-    // The sizes are behind the list of groups.
-    let mut whole = vec![0; MAX_STATUS_BYTES];
-    let length = read_from_start(status, &mut whole)?;
-    whole.truncate(length);
-    Ok(Cow::Owned(whole))
+}
+
+/// Where the line of the first size ends the one before it (fs/proc/task_mmu.c, task_mem).
+fn first_size(status: &[u8]) -> Option<usize> {
+    const FIRST: &[u8] = b"\nVmPeak:";
+    status.windows(FIRST.len()).position(|place| place == FIRST)
 }
 
 impl Sampler {
@@ -115,7 +144,7 @@ impl Sampler {
         Ok(Self {
             statm: process.open_file(&format!("{thread}statm"))?,
             stat: process.open_file("stat")?,
-            status: process.open_file(&format!("{thread}status"))?,
+            status: StatusFile { file: process.open_file(&format!("{thread}status"))?, from: 0 },
             statm_text: Vec::new(),
             stat_read_at: None,
             last: Sample::default(),
@@ -166,7 +195,7 @@ impl Sampler {
     /// the high-water mark.
     fn read_status(&mut self) -> io::Result<()> {
         let mut buffer = [0; STATUS_BYTES];
-        let text = status_text(&self.status, &mut buffer)?;
+        let text = self.status.read(&mut buffer)?;
         self.apply_sizes(&text);
         Ok(())
     }
@@ -220,7 +249,7 @@ impl Sampler {
     /// Like [`Sampler::sample`].
     pub fn sample_all(&mut self, units: Units) -> io::Result<(Sample, BTreeMap<String, u64>)> {
         let mut buffer = [0; STATUS_BYTES];
-        let text = status_text(&self.status, &mut buffer)?;
+        let text = self.status.read(&mut buffer)?;
         let mut sizes_by_name = BTreeMap::new();
         for (name, kib) in sizes(&text) {
             sizes_by_name.insert(String::from_utf8_lossy(name).into_owned(), kib.saturating_mul(1024));
@@ -311,13 +340,29 @@ mod tests {
 
     #[test]
     fn sizes_behind_a_long_list_of_groups_are_read() {
-        use std::io::Write;
-        for groups in [3, 60_000] {
-            let mut file = tempfile::tempfile().unwrap();
-            writeln!(file, "Name:\tx\nGroups:\t{}\nVmRSS:\t    84 kB", "1000 ".repeat(groups)).unwrap();
+        let mut status = StatusFile { file: tempfile::tempfile().unwrap(), from: 0 };
+        // The numbers of groups one after another, and whether the whole text has to be read.
+        let steps = [
+            (3, false),
+            (60_000, true),
+            (60_000, false),
+            (60_100, false),
+            (59_900, false),
+            (70_000, true),
+            (30_000, true),
+            (3, false),
+        ];
+        for (step, (groups, is_whole)) in steps.into_iter().enumerate() {
+            let list = "1000 ".repeat(groups);
+            let text =
+                format!("Name:\tx\nGroups:\t{list}\nVmPeak:\t    90 kB\nVmRSS:\t    84 kB\nSeccomp:\t0\n");
+            status.file.set_len(0).unwrap();
+            status.file.write_all_at(text.as_bytes(), 0).unwrap();
             let mut buffer = [0; STATUS_BYTES];
-            let text = status_text(&file, &mut buffer).unwrap();
-            assert_eq!(sizes(&text).collect::<Vec<_>>(), [(b"VmRSS".as_slice(), 84)], "{groups}");
+            let text = status.read(&mut buffer).unwrap();
+            assert_eq!(matches!(text, Cow::Owned(_)), is_whole, "step {step}");
+            let expected = [(b"VmPeak".as_slice(), 90), (b"VmRSS".as_slice(), 84)];
+            assert_eq!(sizes(&text).collect::<Vec<_>>(), expected, "step {step}");
         }
     }
 

@@ -74,6 +74,10 @@ pub struct GroupBlock {
     rows: BTreeMap<String, Vec<i64>>,
 }
 
+/// The row with the sum of the rows that have none of their own: those beyond the bounds of a
+/// block, and those that not all of its samples have. With it the rows still add up to the charge.
+pub const OTHER_ROWS: &str = "group.other_rows";
+
 /// Maximum number of rows that are read of a block, and length of their ids: there are about
 /// twenty rows, with ids such as `group.anon`. Each sample has a copy of every id.
 const MAX_ROWS: usize = 64;
@@ -83,7 +87,8 @@ const MAX_ID_BYTES: usize = 64;
 const MAX_SAMPLES: usize = 1 << 16;
 
 impl GroupBlock {
-    /// Packs samples of one group. A figure that one of them lacks is not known in all.
+    /// Packs samples of one group. A figure that one of them lacks is not known in all; the bytes
+    /// of such rows are on [`OTHER_ROWS`].
     pub fn new(group: u32, samples: &[GroupSample]) -> Self {
         let known = |figure: fn(&GroupSample) -> Option<u64>| {
             let values: Option<Vec<u64>> = samples.iter().map(figure).collect();
@@ -94,6 +99,16 @@ impl GroupBlock {
             let values: Option<Vec<u64>> = samples.iter().map(|one| one.rows.get(id).copied()).collect();
             Some((id.clone(), short_differences(values?.into_iter())))
         };
+        let mut rows: BTreeMap<String, Vec<i64>> =
+            ids.filter(|id| id.as_str() != OTHER_ROWS).filter_map(row).collect();
+        let other_bytes = |sample: &GroupSample| {
+            let others = sample.rows.iter().filter(|(id, _)| !rows.contains_key(id.as_str()));
+            others.fold(0u64, |sum, (_, bytes)| sum.saturating_add(*bytes))
+        };
+        let others: Vec<u64> = samples.iter().map(other_bytes).collect();
+        if others.iter().any(|&bytes| bytes > 0) {
+            rows.insert(OTHER_ROWS.to_owned(), short_differences(others.into_iter()));
+        }
         Self {
             group,
             us: differences(samples.iter().map(|sample| sample.at_us)),
@@ -102,7 +117,7 @@ impl GroupBlock {
             reclaimable_bytes: known(|sample| sample.reclaimable_bytes),
             swap_bytes: known(|sample| sample.swap_bytes),
             oom_kills: known(|sample| sample.oom_kills),
-            rows: ids.filter_map(row).collect(),
+            rows,
         }
     }
 
@@ -112,7 +127,7 @@ impl GroupBlock {
     }
 
     /// Unpacks the samples: as many as `us` has entries, whatever the columns hold, but at most
-    /// `MAX_SAMPLES`.
+    /// `MAX_SAMPLES`. Of rows beyond the bounds there is the sum, as [`OTHER_ROWS`].
     pub fn samples(&self) -> impl Iterator<Item = GroupSample> + '_ {
         let mut sums = Sums::default();
         let step = |value: &mut i64, column: &[i64], index: usize| {
@@ -123,9 +138,13 @@ impl GroupBlock {
             column.as_ref().map(|column| step(value, column, index))
         };
         let read = self.rows.iter().filter(|(id, _)| id.len() <= MAX_ID_BYTES);
+        let beyond = read.clone().skip(MAX_ROWS);
+        let others = self.rows.iter().filter(|(id, _)| id.len() > MAX_ID_BYTES).chain(beyond);
+        let count = self.us.len().min(MAX_SAMPLES);
+        let other_bytes = column_sums(others.map(|(_, column)| column.as_slice()), count);
         let mut rows: Vec<(&String, &Vec<i64>, i64)> =
             read.take(MAX_ROWS).map(|(id, column)| (id, column, 0)).collect();
-        (0..self.us.len().min(MAX_SAMPLES)).map(move |index| GroupSample {
+        let samples = (0..count).map(move |index| GroupSample {
             at_us: step(&mut sums.at, &self.us, index),
             current_bytes: step(&mut sums.current, &self.current_bytes, index),
             working_set_bytes: maybe(&mut sums.working_set, &self.working_set_bytes, index),
@@ -136,8 +155,36 @@ impl GroupBlock {
                 .iter_mut()
                 .map(|(id, column, value)| ((*id).clone(), step(value, column, index)))
                 .collect(),
+        });
+        samples.enumerate().map(move |(index, mut sample)| {
+            if let Some(&bytes) = other_bytes.get(index) {
+                let others = sample.rows.entry(OTHER_ROWS.to_owned()).or_default();
+                *others = others.saturating_add(bytes);
+            }
+            sample
         })
     }
+}
+
+/// The sum of all columns at each of `count` samples; empty without columns. It looks at each entry
+/// once, because a hostile line has many short columns beside a long `us`.
+fn column_sums<'a>(columns: impl Iterator<Item = &'a [i64]>, count: usize) -> Vec<u64> {
+    let mut changes: Vec<i128> = Vec::new();
+    for column in columns {
+        changes.resize(count, 0);
+        let (mut value, mut before) = (0i64, 0u64);
+        for (change, difference) in changes.iter_mut().zip(column) {
+            value = value.wrapping_add(*difference);
+            *change += i128::from(positive(value)) - i128::from(before);
+            before = positive(value);
+        }
+    }
+    let mut sum = 0i128;
+    let add = |change: i128| {
+        sum += change;
+        u64::try_from(sum).unwrap_or(u64::MAX)
+    };
+    changes.into_iter().map(add).collect()
 }
 
 /// The values reached in each column.
@@ -210,6 +257,34 @@ mod tests {
     }
 
     #[test]
+    fn rows_that_not_all_samples_have_are_summed() {
+        let of = |rows: &[(&str, u64)]| GroupSample {
+            current_bytes: 20,
+            rows: rows.iter().map(|(id, bytes)| ((*id).to_owned(), *bytes)).collect(),
+            ..GroupSample::default()
+        };
+        let samples = [
+            of(&[("group.anon", 15), ("group.old", 2), ("group.older", 3)]),
+            of(&[("group.anon", 11), ("group.new", 9)]),
+        ];
+        let read: Vec<GroupSample> = GroupBlock::new(0, &samples).samples().collect();
+        let summed = [of(&[("group.anon", 15), (OTHER_ROWS, 5)]), of(&[("group.anon", 11), (OTHER_ROWS, 9)])];
+        assert_eq!(read, summed);
+        assert_eq!(GroupBlock::new(0, &read).samples().collect::<Vec<_>>(), summed, "packed again");
+    }
+
+    #[test]
+    fn rows_beyond_the_bounds_are_summed_at_each_sample() {
+        let rows: Vec<String> = (0..=MAX_ROWS).map(|n| format!("\"r{n:03}\":[1,{n},-99]")).collect();
+        let text = format!(r#"{{"group":0,"us":[1,1,1,1],"rows":{{{}}}}}"#, rows.join(","));
+        let block: GroupBlock = serde_json::from_str(&text).unwrap();
+        let others: Vec<u64> = block.samples().map(|sample| sample.rows[OTHER_ROWS]).collect();
+        assert_eq!(others, [1, 65, 0, 0], "the last row, whose column is shorter than us");
+        let sums = column_sums([&[5, -9, 7][..], &[2][..]].into_iter(), 4);
+        assert_eq!(sums, [7, 2, 5, 5], "a value below 0 counts as 0");
+    }
+
+    #[test]
     fn hostile_columns_stay_within_bounds() {
         let mut rows: Vec<String> = (0..1000).map(|n| format!("\"r{n}\":[1]")).collect();
         rows.push(format!("\"{}\":[1]", "a".repeat(1 << 20)));
@@ -219,7 +294,9 @@ mod tests {
         );
         let block: GroupBlock = serde_json::from_str(&text).unwrap();
         let samples: Vec<GroupSample> = block.samples().collect();
-        assert_eq!((samples.len(), samples[0].rows.len()), (2, MAX_ROWS));
+        assert_eq!((samples.len(), samples[0].rows.len()), (2, MAX_ROWS + 1));
+        let others = 1001 - MAX_ROWS as u64;
+        assert_eq!((samples[0].rows[OTHER_ROWS], samples[1].rows[OTHER_ROWS]), (others, others));
         assert!(samples[0].rows.keys().all(|id| id.len() <= MAX_ID_BYTES));
         assert_eq!(
             (samples[1].current_bytes, samples[1].oom_kills, samples[1].swap_bytes),

@@ -19,7 +19,7 @@ mod sample;
 mod write;
 
 pub use block::{Block, MAX_RUN_SAMPLES, Run, differences};
-pub use group::{GroupBlock, GroupKill, GroupSample, GroupStart};
+pub use group::{GroupBlock, GroupKill, GroupSample, GroupStart, OTHER_ROWS};
 pub use read::{Error, Reader};
 pub use record::{
     CaveatRecord, CommandUsage, Ending, Exec, Header, Heartbeat, Ledger, Limit, Mark, Moment, ProcessEnd,

@@ -28,11 +28,11 @@ pub struct Candidate {
     next: u32,
 }
 
-/// Candidates for which a walk takes room at a time.
+/// Candidates for which a walk takes room at least.
 const ROOM_AT_ONCE: usize = 256;
 
-/// How many candidates may still be recorded, by all walks: the target's heap may be full of chunks
-/// that look like members.
+/// For how many candidates memory may still be reserved, by all walks: the target's heap may be
+/// full of chunks that look like members.
 #[derive(Debug, Default)]
 pub struct CandidateRoom {
     left: AtomicUsize,
@@ -40,18 +40,37 @@ pub struct CandidateRoom {
 }
 
 impl CandidateRoom {
-    /// Room for the candidates in `bytes` of memory. They are copied once, to follow the lists.
+    /// Room for the candidates in `bytes` of memory. It counts each twice: first a list that grows
+    /// is there in its old and its new place, and later all are copied, to follow the lists.
     pub fn of(bytes: u64) -> Self {
         let each = 2 * size_of::<Candidate>() as u64;
         let left = usize::try_from(bytes / each).unwrap_or(usize::MAX);
         Self { left: AtomicUsize::new(left), is_used_up: AtomicBool::new(false) }
     }
 
-    /// Reserves memory for further candidates. Returns their number, 0 once the bound is reached.
-    pub fn take(&self) -> usize {
-        let less = |left: usize| (left > 0).then(|| left.saturating_sub(ROOM_AT_ONCE));
+    /// Makes room in `candidates` for at least one more; false once the bound is reached. What
+    /// counts is the memory that they reserve, hence not `push` alone, which would double it.
+    pub fn grow(&self, candidates: &mut Vec<Candidate>) -> bool {
+        if candidates.len() < candidates.capacity() {
+            return true;
+        }
+        let taken = self.take((candidates.capacity() / 2).max(ROOM_AT_ONCE));
+        candidates.reserve_exact(taken);
+        taken > 0
+    }
+
+    /// Gives back the memory that `candidates` do not need.
+    pub fn give_back(&self, candidates: &mut Vec<Candidate>) {
+        let before = candidates.capacity();
+        candidates.shrink_to_fit();
+        self.left.fetch_add(before.saturating_sub(candidates.capacity()), Ordering::Relaxed);
+    }
+
+    /// Takes room for up to `wanted` candidates. Returns their number, 0 once the bound is reached.
+    fn take(&self, wanted: usize) -> usize {
+        let less = |left: usize| (left > 0).then(|| left.saturating_sub(wanted));
         match self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less) {
-            Ok(left) => left.min(ROOM_AT_ONCE),
+            Ok(left) => left.min(wanted),
             Err(_) => {
                 self.is_used_up.store(true, Ordering::Relaxed);
                 0
@@ -274,8 +293,27 @@ mod tests {
     #[test]
     fn room_for_candidates_ends() {
         let room = CandidateRoom::of(300 * 16);
-        assert_eq!((room.take(), room.take(), room.is_used_up()), (256, 44, false));
-        assert_eq!((room.take(), room.is_used_up()), (0, true));
+        assert_eq!((room.take(256), room.take(256), room.is_used_up()), (256, 44, false));
+        assert_eq!((room.take(256), room.is_used_up()), (0, true));
+    }
+
+    #[test]
+    fn room_for_candidates_counts_what_is_reserved() {
+        let room = CandidateRoom::of(2000 * 16);
+        let (mut first, mut second) = (Vec::new(), Vec::new());
+        while room.grow(&mut first) && first.len() < 900 {
+            first.push(Candidate { at: 1, next: 0 });
+        }
+        let reserved = first.capacity();
+        assert!(reserved > 900, "growth is reserved in steps");
+        room.give_back(&mut first);
+        assert_eq!(first.len(), 900);
+        while room.grow(&mut second) {
+            second.push(Candidate { at: 1, next: 0 });
+        }
+        assert!(room.is_used_up());
+        assert_eq!(first.capacity() + second.capacity(), 2000, "the bound holds, and all of it is used");
+        assert_eq!(second.len(), second.capacity());
     }
 
     #[test]

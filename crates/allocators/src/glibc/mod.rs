@@ -468,12 +468,12 @@ impl Arenas<'_> {
             let mut position = 0;
             for (&index, slice) in parts.iter().zip(&slices) {
                 let is_member = |index: &usize| bits::has(&members, position + index);
-                let members: Vec<u64> =
-                    (0..slice.len()).filter(is_member).map(|index| targets.address(slice[index])).collect();
-                if members.len() < slice.len() {
+                // Without a list of the members, which no bound would count.
+                let own_members = (0..slice.len()).filter(is_member);
+                if own_members.clone().count() < slice.len() {
                     to_redo.push(index);
-                    for address in members {
-                        special[index.region].insert(address, ChunkKind::Fastbin);
+                    for member in own_members {
+                        special[index.region].insert(targets.address(slice[member]), ChunkKind::Fastbin);
                     }
                 }
                 position += slice.len();

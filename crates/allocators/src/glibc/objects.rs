@@ -30,7 +30,7 @@ const MAX_LIBC_DATA_BYTES: u64 = 1 << 20;
 /// Returns the candidates: every mapped libc; without one, every object with writable data, as
 /// a static program contains its malloc.
 pub fn find(context: &Context<'_>) -> Vec<Object> {
-    let groups = modules::file_groups(context.space.mappings());
+    let groups = modules::file_groups(context.space);
     let mut chosen: Vec<_> =
         groups.iter().filter(|group| CLibrary::of_file(&group[0].name) == Some(CLibrary::Glibc)).collect();
     if chosen.is_empty() {

@@ -38,9 +38,8 @@ pub struct Walker<'a> {
     region: &'a Region,
     special: &'a SpecialChunks,
     fast: FastbinMode<'a>,
+    /// Its capacity is part of the room for candidates.
     candidates: Vec<Candidate>,
-    /// For how many more of them this walk has taken room.
-    room: usize,
     window: Window<'a>,
     accumulator: Accumulator<'a>,
     refinements: Option<Finder<'a>>,
@@ -67,7 +66,6 @@ impl<'a> Walker<'a> {
             special,
             fast,
             candidates: Vec::new(),
-            room: 0,
             window: Window::new(memory, pages, at, deadline),
             accumulator: Accumulator::new(at, pages),
             refinements: refinements.map(Refinements::finder),
@@ -174,10 +172,14 @@ impl<'a> Walker<'a> {
             }
         }
         let keeps_blocks = self.counts.refined.blocks.is_some();
+        let mut candidates = std::mem::take(&mut self.candidates);
+        if let FastbinMode::Guess(_, _, room) = self.fast {
+            room.give_back(&mut candidates);
+        }
         Part {
             claims: self.accumulator.cut(),
             counts: std::mem::replace(&mut self.counts, Counts::new(keeps_blocks)),
-            candidates: std::mem::take(&mut self.candidates),
+            candidates,
         }
     }
 
@@ -251,14 +253,10 @@ impl<'a> Walker<'a> {
 
     /// Reserves memory for a candidate; false once the bound is reached.
     fn has_room(&mut self) -> bool {
-        if let FastbinMode::Guess(_, _, room) = self.fast
-            && self.room == 0
-        {
-            self.room = room.take();
+        match self.fast {
+            FastbinMode::Guess(_, _, room) => room.grow(&mut self.candidates),
+            FastbinMode::Known => false,
         }
-        let left = self.room.checked_sub(1);
-        self.room = left.unwrap_or(0);
-        left.is_some()
     }
 
     fn take_used(&mut self, next: u64, bytes: u64, kind: Option<ChunkKind>) -> bool {

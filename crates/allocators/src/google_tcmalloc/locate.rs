@@ -80,18 +80,20 @@ pub fn is_possible(space: &AddressSpace) -> bool {
 
 /// Returns the static data of mapped programs and libraries that is larger than a root. tcmalloc
 /// maps its root with small pages (`PageMap::MapRootWithSmallPages`), so the kernel lists its bss
-/// as several mappings.
+/// as several mappings; where the headers are known, they show the last.
 fn large_data(space: &AddressSpace) -> Vec<StaticData<'_>> {
     let mut all = Vec::new();
-    for group in modules::file_groups(space.mappings()) {
+    for group in modules::file_groups(space) {
         let Some(mut range) = modules::data(&group) else { continue };
+        let end = space.spans().end(group[0]).unwrap_or(u64::MAX);
         while let Some(next) = space.find(range.end)
             && next.start == range.end
+            && next.start < end
             && next.name.is_empty()
             && is_mapped_memory(next)
             && next.end - range.start <= MAX_DATA_BYTES
         {
-            range.end = next.end;
+            range.end = next.end.min(end);
         }
         if range.len() > MIN_DATA_BYTES {
             all.push(StaticData { range, object: group[0] });

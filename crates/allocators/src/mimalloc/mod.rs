@@ -19,7 +19,7 @@ mod visits;
 use std::time::Instant;
 
 use self::claims::Counts;
-use self::parts::{Collect, Heap, Part};
+use self::parts::{Collect, Heap, LeftOut, Part};
 use crate::scan::{is_mapped_memory, is_unclaimed};
 use strandline_claims::accumulator::{Class, OutOfOrder};
 use strandline_claims::allocator::{
@@ -178,11 +178,10 @@ fn read(context: &Context<'_>, heap: &Heap, taken: &RangeSet) -> Reading {
 
 /// Returns the caveat for the mimallocs behind this one that are not read.
 fn left_out(heap: &Heap) -> Option<Caveat> {
-    let text = format!(
-        "the process has {} more mimallocs than strandline reads: their memory is on anonymous",
-        heap.left_out
-    );
-    (heap.left_out > 0).then(|| Caveat::new("mimalloc_left_out", heap.name.clone(), None, text))
+    let LeftOut { heaps, start, bytes } = heap.left_out;
+    let text =
+        format!("the process has {heaps} more mimallocs than strandline reads: their memory is on anonymous");
+    (heaps > 0).then(|| Caveat::new("mimalloc_left_out", format!("{start:#x}"), bytes, text))
 }
 
 /// Returns a reading without claims, for a heap of a build that encodes its lists.

@@ -126,12 +126,23 @@ pub struct Heap {
     pub is_encoded: bool,
     /// Arenas that are purged in runs of slices only, in address order.
     pub run_purged_arenas: Vec<RunPurgedArena>,
-    /// Number of further mimallocs that are not read.
-    pub left_out: usize,
+    /// Further mimallocs, which are not read.
+    pub left_out: LeftOut,
     /// Invalid structures, and where the deadline passed.
     pub doubts: ReadProblems,
     /// Bytes read from the target.
     pub bytes_read: u64,
+}
+
+/// Mimallocs that are not read, because a process hardly ever has that many.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LeftOut {
+    /// Their number.
+    pub heaps: usize,
+    /// The first of their segments.
+    pub start: u64,
+    /// Resident bytes of their segments; `None` if there was no time to find all.
+    pub bytes: Option<u64>,
 }
 
 /// An arena that purges only runs of slices that are marked throughout; of these, the free slices.

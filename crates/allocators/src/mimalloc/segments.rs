@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Instant;
 
 use super::layout::{FirstBlock, PageLayout, SLICE_BYTES};
-use super::parts::{ArenaPurge, Heap, Kind, Part};
+use super::parts::{ArenaPurge, Heap, Kind, LeftOut, Part};
 use super::segment_layout::{
     ALIGNMENT, HEADER_BYTES, HUGE_PAGE_KIND, HUGE_SEGMENT_KIND, MAX_ALIGNED_PAGE_BYTES, NO_PAGE_BLOCK_BYTES,
     NORMAL_SEGMENT_KIND, PAGE_SHIFTS, SEGMENTS, SLICE_COUNT, SLICE_OFFSET, SegmentDivision, SegmentLayout,
@@ -71,13 +71,10 @@ pub fn find(context: &Context<'_>, taken: &RangeSet) -> Vec<Heap> {
     let mut taken = taken.clone();
     let votes_by_key = count_votes(context, &candidates);
     let is_only = votes_by_key.len() == 1;
-    let left_out = votes_by_key.len().saturating_sub(MAX_HEAPS);
-    for (key, votes) in votes_by_key.into_iter().take(MAX_HEAPS) {
-        let best = votes.iter().max_by_key(|(number, votes)| (votes.fits, std::cmp::Reverse(**number)));
-        let Some((layout, best)) = best.and_then(|(&number, best)| Some((SEGMENTS.get(number)?, best)))
-        else {
-            continue;
-        };
+    let mut rest = votes_by_key.into_iter();
+    for (key, votes) in rest.by_ref().take(MAX_HEAPS) {
+        let Some(number) = best_layout(&votes) else { continue };
+        let Some((layout, best)) = SEGMENTS.get(number).zip(votes.get(&number)) else { continue };
         let Object { address, name } = objects.get(&key).cloned().unwrap_or_default();
         let mut heap = Heap {
             object: address,
@@ -106,10 +103,65 @@ pub fn find(context: &Context<'_>, taken: &RangeSet) -> Vec<Heap> {
         }
         heaps.push(heap);
     }
+    let layouts = rest.filter_map(|(key, votes)| Some((key, SEGMENTS.get(best_layout(&votes)?)?)));
     if let Some(last) = heaps.last_mut() {
-        last.left_out = left_out;
+        last.left_out = left_out(context, &candidates, &layouts.collect(), &taken);
     }
     heaps
+}
+
+/// Returns the index of the layout that most segments of a heap fit, the first one of equals.
+fn best_layout(votes: &BTreeMap<usize, Votes>) -> Option<usize> {
+    let best = votes.iter().max_by_key(|(number, votes)| (votes.fits, std::cmp::Reverse(**number)));
+    best.map(|(&number, _)| number)
+}
+
+/// Counts the heaps that are not read, given the layout of each by its key. A key without a segment
+/// outside `taken` is no heap: other words at the place of a cookie make keys too.
+fn left_out(
+    context: &Context<'_>,
+    candidates: &[Candidate],
+    layouts: &HashMap<u64, &SegmentLayout>,
+    taken: &RangeSet,
+) -> LeftOut {
+    let (mut keys, mut start) = (HashSet::new(), 0);
+    let (mut segments, mut is_late) = (Vec::new(), false);
+    let is_own = |candidate: &&Candidate| layouts.get(&candidate.key) == Some(&candidate.layout);
+    for candidate in candidates.iter().filter(is_own) {
+        if taken.contains(candidate.start) {
+            continue;
+        }
+        if keys.is_empty() {
+            start = candidate.start;
+        }
+        keys.insert(candidate.key);
+        is_late = is_late || Instant::now() >= context.deadline;
+        if !is_late {
+            segments.push(mapped_segment(context, candidate));
+        }
+    }
+    // Hostile segments may overlap.
+    let segments = segments.into_iter().collect::<RangeSet>().without(taken);
+    let bytes: u64 = segments.iter().map(|&segment| context.resident_bytes(segment)).sum();
+    LeftOut { heaps: keys.len(), start, bytes: (!is_late).then_some(bytes) }
+}
+
+/// Returns the addresses of a segment, as far as they are in the mapping of its start.
+fn mapped_segment(context: &Context<'_>, candidate: &Candidate) -> AddressRange {
+    let mut header = [0; HEADER_BYTES];
+    let header = context.memory.read(candidate.start, &mut header).ok().map(|()| header);
+    let bytes = header.map_or(candidate.layout.bytes, |header| segment_bytes(candidate.layout, &header));
+    let mapped = context.space.find(candidate.start).map(|mapping| mapping.range()).unwrap_or_default();
+    AddressRange::sized(candidate.start, bytes).intersection(mapped)
+}
+
+/// Returns the size of a segment that begins with these bytes.
+fn segment_bytes(layout: &SegmentLayout, header: &[u8]) -> u64 {
+    let word = |at: usize| word_at(header, at).unwrap_or(0);
+    match layout.division {
+        SegmentDivision::Pages { segment_bytes, .. } => word(segment_bytes),
+        SegmentDivision::Slices { slices, .. } => word(slices).saturating_mul(SLICE_BYTES),
+    }
 }
 
 /// Tries the layout of each candidate; returns the votes by key and index of the layout.
@@ -270,7 +322,7 @@ struct Object {
 fn objects_with_keys(context: &Context<'_>, candidates: &[Candidate]) -> HashMap<u64, Object> {
     let keys: HashSet<u64> = candidates.iter().map(|candidate| candidate.key).collect();
     let mut found = HashMap::new();
-    for group in modules::file_groups(context.space.mappings()) {
+    for group in modules::file_groups(context.space) {
         for mapping in group.iter().filter(|mapping| mapping.permissions.write) {
             let end = mapping.end.min(mapping.start.saturating_add(MAX_DATA_BYTES));
             if Instant::now() >= context.deadline {
@@ -305,15 +357,11 @@ impl Structures {
         let mut header = [0; HEADER_BYTES];
         context.memory.read(candidate.start, &mut header).ok()?;
         let word = |at: usize| word_at(&header, at).unwrap_or(0);
-        let (bytes, info_bytes) = match candidate.layout.division {
-            SegmentDivision::Pages { segment_bytes, info_bytes, .. } => {
-                (word(segment_bytes), word(info_bytes))
-            }
-            SegmentDivision::Slices { slices, info_slices, .. } => {
-                (word(slices).saturating_mul(SLICE_BYTES), word(info_slices).saturating_mul(SLICE_BYTES))
-            }
+        let info_bytes = match candidate.layout.division {
+            SegmentDivision::Pages { info_bytes, .. } => word(info_bytes),
+            SegmentDivision::Slices { info_slices, .. } => word(info_slices).saturating_mul(SLICE_BYTES),
         };
-        let end = candidate.start.saturating_add(bytes);
+        let end = candidate.start.saturating_add(segment_bytes(candidate.layout, &header));
         if info_bytes > MAX_INFO_BYTES || candidate.start + info_bytes > end {
             return None;
         }

@@ -46,7 +46,7 @@ fn file_name(mapping: &Mapping) -> &str {
 /// Returns the modules whose data may hold the state: musl's library, or a program without any
 /// library.
 pub fn candidates(space: &AddressSpace) -> Vec<Vec<&Mapping>> {
-    let mut groups = modules::file_groups(space.mappings());
+    let mut groups = modules::file_groups(space);
     let is_library = |group: &Vec<&Mapping>| file_name(group[0]).contains(".so");
     if groups.iter().any(is_library) {
         groups.retain(|group| CLibrary::of_file(&group[0].name) == Some(CLibrary::Musl));

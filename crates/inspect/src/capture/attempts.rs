@@ -19,6 +19,7 @@ use strandline_claims::caveat::Caveat;
 use strandline_process::error::{Error, Result};
 use strandline_process::map::{AddressSpace, Mapping};
 use strandline_process::memory::Memory;
+use strandline_process::memory_spans::MemorySpans;
 use strandline_process::procfs::Process;
 use strandline_process::range::AddressRange;
 use strandline_process::snapshot::NotTaken;
@@ -57,7 +58,9 @@ pub fn read_process(
     options: &Options<'_>,
 ) -> Result<Frozen> {
     // Files are searched before the stop.
-    let (space, _) = AddressSpace::parse(&process.maps_text()?);
+    let (mut space, _) = AddressSpace::parse(&process.maps_text()?);
+    let spans = exit_watch::meanwhile(|| MemorySpans::read(process, &space));
+    space.set_spans(spans);
     let found = exit_watch::meanwhile(|| Found::find(process, &space, options.runtimes));
     take_with(process, stopped_by, workers, options, &space, &found)
 }

@@ -228,8 +228,10 @@ impl Frozen {
         threads: Threads,
         how: &ReadPlan<'_>,
     ) -> (Self, Option<Vec<ThreadFacts>>) {
-        let (space, _) =
+        let (mut space, _) =
             AddressSpace::from_mappings(view.smaps.entries.iter().map(|entry| entry.mapping.clone()));
+        // A library that was loaded since has no known end of its bss.
+        space.set_spans(how.before.space.spans().clone());
         let Threads { known: threads, count, mut caveats } = threads;
         if view.smaps.bad_lines > 0 {
             let text = format!("{} lines of smaps were not understood", view.smaps.bad_lines);

@@ -135,7 +135,7 @@ fn names(
     instructions: impl Iterator<Item = u64>,
 ) -> HashMap<u64, FunctionName> {
     // Start address of the program or library of each mapping.
-    let groups = modules::file_groups(frozen.address_space.mappings());
+    let groups = modules::file_groups(&frozen.address_space);
     let bases: HashMap<u64, u64> = groups
         .iter()
         .filter_map(|group| Some((group, group.first()?.start)))

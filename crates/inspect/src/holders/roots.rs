@@ -311,7 +311,7 @@ impl Finder<'_> {
         let mapped = frozen.readings.iter().flat_map(|heap| &heap.mapped_blocks);
         with_heaps.extend(mapped.map(|block| (block.start, block.end)));
         self.search_joined_storage(&taken)?;
-        let groups = modules::file_groups(frozen.address_space.mappings());
+        let groups = modules::file_groups(&frozen.address_space);
         for group in &groups {
             self.search_module(process, group, &with_heaps)?;
         }
@@ -320,12 +320,13 @@ impl Finder<'_> {
         let module_ranges = groups.iter().flatten().map(|mapping| mapping.range());
         let known: RangeSet = module_ranges.chain(devices.map(|entry| entry.mapping.range())).collect();
         for (mapping, has_blocks) in frozen.address_space.mappings().iter().zip(self.have_blocks()) {
-            if known.contains(mapping.start) {
-                continue;
+            // Other memory may follow a library's bss in its mapping.
+            for AddressRange { start, end } in known.gaps_in(mapping.range()) {
+                let rest = Mapping { start, end, ..mapping.clone() };
+                // If a heap continues past foreign mappings, its claim includes these; only
+                // mappings with blocks belong to the heap.
+                self.search_unexplained(&rest, if has_blocks { &with_heaps } else { &taken })?;
             }
-            // If a heap continues past foreign mappings, its claim includes these; only mappings
-            // with blocks belong to the heap.
-            self.search_unexplained(mapping, if has_blocks { &with_heaps } else { &taken })?;
         }
         Ok(())
     }

@@ -210,7 +210,7 @@ impl TypeWordSink for VtableCollector<'_> {
 /// Returns the names of the functions at `addresses`.
 fn function_names(process: &Process, frozen: &Frozen, addresses: &[u64]) -> HashMap<u64, FunctionNames> {
     // Each file is searched once, however many mappings it has.
-    let groups = modules::file_groups(frozen.address_space.mappings());
+    let groups = modules::file_groups(&frozen.address_space);
     let indexed = groups.iter().enumerate();
     let groups_by_start: HashMap<u64, usize> =
         indexed.flat_map(|(index, group)| group.iter().map(move |mapping| (mapping.start, index))).collect();
@@ -237,7 +237,7 @@ struct Modules(Vec<AddressRange>);
 
 impl Modules {
     fn new(space: &AddressSpace) -> Self {
-        let groups = modules::file_groups(space.mappings());
+        let groups = modules::file_groups(space);
         let code = groups.iter().filter(|group| group.iter().any(|mapping| mapping.permissions.execute));
         let file_mappings = code.flatten().filter(|mapping| mapping.has_file());
         Self(file_mappings.map(|mapping| AddressRange { start: mapping.start, end: mapping.end }).collect())

@@ -29,8 +29,11 @@ use crate::error::{Error, Result};
 use crate::map::AddressSpace;
 use crate::rights::{Confinement, Rights};
 
-/// Maximum bytes read of a small text file of /proc (status, stat).
+/// Maximum bytes read of a small text file of /proc (stat, auxv).
 const MAX_TEXT_BYTES: u64 = 256 << 10;
+/// Maximum bytes read of /proc/PID/status: it lists at most 65,536 groups of up to ten digits, and
+/// signals and sizes behind them.
+const MAX_STATUS_BYTES: u64 = 1 << 20;
 /// Maximum bytes read of /proc/PID/maps: 65,530 mappings (the kernel's default limit) with names of
 /// 4 KiB.
 const MAX_MAPS_BYTES: u64 = 512 << 20;
@@ -131,12 +134,12 @@ impl Process {
 
     /// /proc/PID/status.
     pub fn status(&self) -> Result<Status> {
-        Ok(Status::parse(&self.read_file("status", MAX_TEXT_BYTES)?))
+        Ok(Status::parse(&self.read_file("status", MAX_STATUS_BYTES)?))
     }
 
     /// /proc/PID/task/TID/status.
     pub fn task_status(&self, tid: i32) -> Result<Status> {
-        Ok(Status::parse(&self.read_file(&format!("task/{tid}/status"), MAX_TEXT_BYTES)?))
+        Ok(Status::parse(&self.read_file(&format!("task/{tid}/status"), MAX_STATUS_BYTES)?))
     }
 
     /// /proc/PID/stat. Fails with [`Error::Io`] if the text is malformed.

@@ -3,11 +3,11 @@
 
 use std::collections::BTreeMap;
 
-use strandline_recording::{GroupBlock, GroupSample, GroupStart};
+use strandline_recording::{GroupBlock, GroupSample, GroupStart, OTHER_ROWS};
 
 /// After thinning, between half of this and all of it is kept.
 const MAX_POINTS: usize = 2_048;
-/// Maximum number of rows; there are about twenty.
+/// Maximum number of rows; there are about twenty. The others are summed.
 const MAX_ROWS: usize = 64;
 /// Maximum number of changes of the limit that are kept.
 const MAX_LIMITS: usize = 256;
@@ -118,11 +118,19 @@ impl GroupTimeline {
     fn point(&mut self, sample: GroupSample) -> GroupPoint {
         let mut by_name: BTreeMap<String, u64> = sample.rows;
         let mut rows: Vec<u64> = self.rows.iter().map(|name| by_name.remove(name).unwrap_or(0)).collect();
+        let mut others = 0u64;
         for (name, bytes) in by_name {
-            if self.rows.len() < MAX_ROWS && name.len() <= MAX_NAME {
+            if self.rows.len() < MAX_ROWS && name.len() <= MAX_NAME && name != OTHER_ROWS {
                 self.rows.push(name);
                 rows.push(bytes);
+            } else {
+                others = others.saturating_add(bytes);
             }
+        }
+        if others > 0 {
+            let index = self.other_rows();
+            rows.resize(rows.len().max(index + 1), 0);
+            rows[index] = rows[index].saturating_add(others);
         }
         GroupPoint {
             at_us: sample.at_us,
@@ -133,6 +141,15 @@ impl GroupTimeline {
             oom_kills: sample.oom_kills,
             rows,
         }
+    }
+
+    /// Returns the index of the row with the sum of the others; it may be one more than the bound.
+    fn other_rows(&mut self) -> usize {
+        let known = self.rows.iter().position(|name| name == OTHER_ROWS);
+        known.unwrap_or_else(|| {
+            self.rows.push(OTHER_ROWS.to_owned());
+            self.rows.len() - 1
+        })
     }
 
     /// Doubles the width until at most half of the points are left.
@@ -191,13 +208,26 @@ mod tests {
     fn hostile_rows_and_times_stay_within_bounds() {
         let mut group = GroupTimeline::default();
         for n in 0..5_000u64 {
-            let rows = (0..40).map(|row| (format!("row {n} {row}"), u64::MAX)).collect();
+            let rows = (0..40).map(|row| (format!("row {n} {row}"), u64::MAX / 2)).collect();
             let at_us = u64::MAX / 4 - (n % 7) * 1_000;
             let hostile = GroupSample { at_us, current_bytes: u64::MAX, rows, ..GroupSample::default() };
             group.add(&GroupBlock::new(0, &[hostile]));
             group.begin(GroupStart::default());
         }
-        assert_eq!((group.rows.len(), group.limits.len()), (MAX_ROWS, MAX_LIMITS));
+        assert_eq!((group.rows.len(), group.limits.len()), (MAX_ROWS + 1, MAX_LIMITS));
         assert!(group.points().len() <= MAX_POINTS);
+    }
+
+    #[test]
+    fn rows_beyond_the_bound_are_summed() {
+        let mut group = GroupTimeline::default();
+        for n in 0..2u64 {
+            let rows = (0..50).map(|row| (format!("row {n} {row}"), 3)).collect();
+            let one = GroupSample { at_us: n, current_bytes: 150, rows, ..GroupSample::default() };
+            group.add(&GroupBlock::new(0, &[one]));
+        }
+        let last = group.points().last().unwrap();
+        assert_eq!(last.rows.iter().sum::<u64>(), last.current_bytes);
+        assert_eq!((group.rows.last().map(String::as_str), last.rows.last()), (Some(OTHER_ROWS), Some(&108)));
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::io::{BufWriter, Write};
 use std::path::Path;
 
-use strandline_recording::{GroupSample, Reader, Record};
+use strandline_recording::{GroupSample, OTHER_ROWS, Reader, Record};
 
 use super::Timeline;
 use super::choice::seconds_of;
@@ -47,8 +47,11 @@ fn write_sample(
 ) -> std::io::Result<()> {
     write!(out, "{:.6},{place},{}", seconds_of(sample.at_us), sample.current_bytes)?;
     let figures = [sample.working_set_bytes, sample.reclaimable_bytes, sample.swap_bytes, sample.oom_kills];
-    let rows = rows.iter().map(|row| sample.rows.get(*row).copied());
-    for figure in figures.into_iter().chain(rows) {
+    // As in the timeline, rows without a column are summed.
+    let others = sample.rows.iter().filter(|(id, _)| *id == OTHER_ROWS || !rows.contains(id.as_str()));
+    let others = others.map(|(_, bytes)| *bytes).reduce(u64::saturating_add);
+    let of_row = |row: &str| if row == OTHER_ROWS { others } else { sample.rows.get(row).copied() };
+    for figure in figures.into_iter().chain(rows.iter().map(|row| of_row(row))) {
         match figure {
             Some(figure) => write!(out, ",{figure}")?,
             None => out.write_all(b",")?,

@@ -194,6 +194,15 @@ pub const MODULE_DICT: usize = 16;
 pub const STRING_LENGTH: usize = 16;
 /// `state` (32 bits) in a str.
 pub const STRING_STATE: usize = 32;
+/// `wstr` in a str, its `wchar_t` form, up to 3.11 (PEP 623 removed it;
+/// `Include/cpython/unicodeobject.h`).
+pub const STRING_WIDE: usize = 40;
+/// `wstr_length` in a str that is not compact ASCII.
+pub const STRING_WIDE_LENGTH: usize = 64;
+/// Last minor version with [`STRING_WIDE`].
+pub const STRING_WIDE_LAST_MINOR: u8 = 11;
+/// Bytes of a `wchar_t` on Linux.
+pub const WIDE_BYTES: u64 = 4;
 /// `ob_digit` in an int (`Include/cpython/longintrepr.h`). The number of digits is before them,
 /// from 3.12 on in `lv_tag`.
 pub const INT_DIGITS: u64 = 24;

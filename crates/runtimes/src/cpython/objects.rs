@@ -7,8 +7,8 @@ use super::layout::{
     FREE_THREADED_PREFIX_BYTES, INSTRUCTION_BYTES, INT_DIGIT_BYTES, INT_DIGITS, INT_TAG_SHIFT, INTERNED,
     KEYS_HEAD_BYTES, KEYS_REFERENCES, KeysForm, LIST_ALLOCATED, LIST_ITEMS, LOCAL_REFERENCES, Release,
     SET_ENTRY_BYTES, SET_MASK, SET_SMALL_ENTRIES, SET_SMALL_TABLE, SET_TABLE, SHARED_REFERENCES,
-    SHARED_SHIFT, SIZE, STRING_ASCII, STRING_COMPACT, STRING_KIND, STRING_LENGTH, STRING_STATE, TYPE,
-    counted_keys, flags, log2_keys,
+    SHARED_SHIFT, SIZE, STRING_ASCII, STRING_COMPACT, STRING_KIND, STRING_LENGTH, STRING_STATE, STRING_WIDE,
+    STRING_WIDE_LAST_MINOR, STRING_WIDE_LENGTH, TYPE, WIDE_BYTES, counted_keys, flags, log2_keys,
 };
 use super::types::{Kind, Type, Types};
 use crate::batch::PageCache;
@@ -141,7 +141,7 @@ pub struct Size {
     /// Bytes as `sys.getsizeof` reports them: with prefix and tables.
     pub reported: u64,
     /// Its tables.
-    pub tables: [Option<Table>; 2],
+    pub tables: [Option<Table>; 3],
 }
 
 impl Size {
@@ -223,12 +223,13 @@ fn int_size(release: &Release, of: &Type, head: &[u8]) -> Size {
 }
 
 fn string_size(release: &Release, of: &Type, head: &[u8]) -> Size {
-    let Text { own_bytes, other } = string(release, head);
+    let Text { own_bytes, buffers } = string(release, head);
+    let reported = |sum: u64, buffer: &Table| sum.saturating_add(buffer.bytes);
     Size {
         // A subclass of str has more fields behind.
         block: own_bytes.max(of.basic_bytes),
-        reported: own_bytes.saturating_add(other.map_or(0, |table| table.bytes)),
-        tables: [other, None],
+        reported: buffers.iter().flatten().fold(own_bytes, reported),
+        tables: buffers,
     }
 }
 
@@ -306,8 +307,8 @@ impl StringState {
 struct Text {
     /// Bytes of its own block, without prefix.
     own_bytes: u64,
-    /// Its characters in another block, or its UTF-8 form.
-    other: Option<Table>,
+    /// What it has in other blocks: its characters, their UTF-8 form, their `wchar_t` form.
+    buffers: [Option<Table>; 3],
 }
 
 fn string(release: &Release, head: &[u8]) -> Text {
@@ -315,20 +316,35 @@ fn string(release: &Release, head: &[u8]) -> Text {
         StringState::read(release, head).unwrap_or_default();
     let [ascii, compact, whole] = release.string_bytes;
     let characters_bytes = word(head, STRING_LENGTH).saturating_add(1).saturating_mul(character_bytes);
+    let is_compact_ascii = is_compact && is_ascii;
+    let own_bytes = match (is_compact, is_ascii) {
+        (true, true) => ascii.saturating_add(characters_bytes),
+        (true, false) => compact.saturating_add(characters_bytes),
+        (false, _) => whole,
+    };
+    // A `PyCompactUnicodeObject` without inline characters is followed by a pointer to them.
+    let data_offset = (compact - release.header_prefix_bytes) as usize;
+    let data = if is_compact { 0 } else { word(head, data_offset) };
     // `utf8_length` precedes `utf8`.
     let utf8_offset = release.utf8 - release.header_prefix_bytes as usize;
     let utf8_bytes = word(head, utf8_offset - 8).saturating_add(1);
-    // A `PyCompactUnicodeObject` without inline characters is followed by a pointer to them.
-    let data_offset = (compact - release.header_prefix_bytes) as usize;
-    let (own_bytes, other) = match (is_compact, is_ascii) {
-        (true, true) => (ascii.saturating_add(characters_bytes), None),
-        (true, false) => {
-            let utf8 = Table::new(word(head, utf8_offset), utf8_bytes, 0);
-            (compact.saturating_add(characters_bytes), Some(utf8))
-        }
-        (false, _) => (whole, Some(Table::new(word(head, data_offset), characters_bytes, 0))),
-    };
-    Text { own_bytes, other: other.filter(|table| table.address != 0) }
+    let utf8 = if is_compact_ascii { 0 } else { word(head, utf8_offset) };
+    let wide_length = if is_compact_ascii { STRING_LENGTH } else { STRING_WIDE_LENGTH };
+    let wide_bytes = word(head, wide_length).saturating_add(1).saturating_mul(WIDE_BYTES);
+    // `PyUnicode_New` lets it point to inline characters of the same size.
+    let has_wide = release.minor <= STRING_WIDE_LAST_MINOR && !(is_compact && character_bytes == WIDE_BYTES);
+    let wide = if has_wide { word(head, STRING_WIDE) } else { 0 };
+    // Forms may share the characters (`_PyUnicode_HAS_UTF8_MEMORY` and `_PyUnicode_HAS_WSTR_MEMORY`
+    // in Objects/unicodeobject.c, by which `unicode_sizeof` counts).
+    let buffer =
+        |address: u64, bytes: u64| (address != 0 && bytes > 0).then(|| Table::new(address, bytes, 0));
+    let of_its_own = |buffer: &Table| buffer.address != data;
+    let buffers = [
+        buffer(data, characters_bytes),
+        buffer(utf8, utf8_bytes).filter(of_its_own),
+        buffer(wide, wide_bytes).filter(of_its_own),
+    ];
+    Text { own_bytes, buffers }
 }
 
 /// Returns the offset, with the bytes ahead of the object, of its characters, digits or
@@ -464,4 +480,64 @@ pub fn keys(pages: &mut PageCache<'_>, release: &Release, address: u64) -> Optio
     let usable = shared_left.map_or(usable, |left| left.saturating_add(written).min(usable));
     let is_shared = word(&head, KEYS_REFERENCES) != 1;
     Some(KeyTable { bytes, usable, is_shared, entries, written, entry_bytes })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::layout::RELEASES;
+    use super::*;
+
+    const ADDRESS: u64 = 0x7f00_0000_0000;
+
+    /// A buffer's number of 4 KiB from [`ADDRESS`], and its bytes.
+    type Buffer = (u64, u64);
+
+    /// The buffers of a str of five characters with this state, of `3.minor`; `words` are other
+    /// fields.
+    fn buffers(minor: u8, state: u32, words: &[(usize, u64)]) -> Vec<Buffer> {
+        let release = RELEASES.iter().find(|release| release.minor == minor).unwrap();
+        let mut head = [0; HEAD_BYTES];
+        let state = state << release.kind_shift;
+        head[STRING_STATE..STRING_STATE + 4].copy_from_slice(&state.to_le_bytes());
+        for &(offset, word) in [(STRING_LENGTH, 5)].iter().chain(words) {
+            head[offset..offset + 8].copy_from_slice(&word.to_le_bytes());
+        }
+        let of =
+            Type { address: 0, kind: Kind::String, flags: 0, basic_bytes: 0, item_bytes: 0, prefix_bytes: 0 };
+        let (text, size) = (string(release, &head), string_size(release, &of, &head));
+        let in_buffers: u64 = text.buffers.iter().flatten().map(|buffer| buffer.bytes).sum();
+        assert_eq!((size.tables, size.reported), (text.buffers, text.own_bytes + in_buffers));
+        let found = text.buffers.into_iter().flatten();
+        found.map(|buffer| ((buffer.address - ADDRESS) >> 12, buffer.bytes)).collect()
+    }
+
+    fn at(number: u64) -> u64 {
+        ADDRESS + (number << 12)
+    }
+
+    #[test]
+    fn a_str_of_two_blocks_has_its_characters_and_their_other_forms() {
+        // `utf8_length`, `utf8`, then `wstr_length` up to 3.11, and `data`.
+        let of_3_10 = [(48, 7), (56, at(2)), (64, 5), (72, at(1)), (40, at(3))];
+        assert_eq!(buffers(10, 1, &of_3_10), [(1, 6), (2, 8), (3, 24)]);
+        assert_eq!(buffers(13, 1, &[(40, 7), (48, at(2)), (56, at(1))]), [(1, 6), (2, 8)]);
+        let shared = [(48, 5), (56, at(1)), (72, at(1))];
+        assert_eq!(buffers(10, 1 | STRING_ASCII, &shared), [(1, 6)], "the characters are its UTF-8 form");
+        let shared = [(64, 5), (72, at(1)), (40, at(1))];
+        assert_eq!(buffers(8, 4, &shared), [(1, 24)], "the characters are of the size of wchar_t");
+        assert_eq!(buffers(8, 0, &[(16, 0), (64, 9), (40, at(3))]), [(3, 40)], "not ready");
+    }
+
+    #[test]
+    fn a_str_of_one_block_has_other_forms_alone() {
+        let state = 2 | STRING_COMPACT;
+        assert_eq!(buffers(11, state, &[(48, 15), (56, at(2)), (64, 5), (40, at(3))]), [(2, 16), (3, 24)]);
+        assert_eq!(buffers(12, state, &[(40, 15), (48, at(2))]), [(2, 16)]);
+        let shared = buffers(11, 4 | STRING_COMPACT, &[(64, 5), (40, at(0) + 72)]);
+        assert!(shared.is_empty(), "its own characters");
+        let ascii = 1 | STRING_COMPACT | STRING_ASCII;
+        assert_eq!(buffers(9, ascii, &[(40, at(3)), (56, at(2))]), [(3, 24)]);
+        let characters = buffers(12, ascii, &[(40, at(3)), (48, at(2))]);
+        assert!(characters.is_empty(), "these are characters");
+    }
 }

@@ -64,7 +64,7 @@ impl<'a> Walk<'a> {
     pub fn new(context: &'a Context<'a>, taken: &RangeSet) -> Self {
         let mut taken = taken.clone();
         taken.add(context.stacks.iter().copied());
-        let data = modules::file_groups(context.space.mappings());
+        let data = modules::file_groups(context.space);
         taken.add(data.iter().flatten().map(|mapping| mapping.range()));
         Self {
             context,
@@ -89,7 +89,7 @@ impl<'a> Walk<'a> {
                 self.claim_run(run, range.end);
             }
         }
-        for group in modules::file_groups(space.mappings()) {
+        for group in modules::file_groups(space) {
             for mapping in group.iter().filter(|mapping| mapping.permissions.write) {
                 self.count_donated(mapping.start, mapping.end);
             }
