@@ -1,7 +1,8 @@
 //! Progress of long operations on standard error. On a terminal it is one line that is redrawn, and
 //! erased at the end; a log gets a plain line twice a minute. Short operations show nothing.
 //!
-//! A separate thread draws the line, so that code that holds a process never waits for a terminal.
+//! A separate thread writes the line: a terminal may block, and code that has stopped a process
+//! must not wait for it.
 
 use std::io::{IsTerminal, Write};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -19,13 +20,18 @@ const REDRAW_INTERVAL: Duration = Duration::from_millis(100);
 /// Interval between lines in a log.
 const LOG_INTERVAL: Duration = Duration::from_secs(30);
 /// How long the end waits for the line to be erased if the terminal blocks.
-const WIPE_LIMIT: Duration = Duration::from_millis(200);
+const ERASE_LIMIT: Duration = Duration::from_millis(200);
+/// Maximum width: a line that a terminal wraps cannot be redrawn.
+const MAX_COLUMNS: usize = 78;
 
 /// The latest state, until it is shown.
 type Latest = Arc<Mutex<Option<State>>>;
 
+/// What the line shows.
 enum State {
+    /// `done` of `total` bytes of the operation `what`.
     Bytes { what: String, done: u64, total: u64 },
+    /// A text.
     Line(String),
 }
 
@@ -33,12 +39,13 @@ enum State {
 #[derive(Debug)]
 pub struct Progress(Option<Drawer>);
 
+/// The thread that writes the line.
 struct Drawer {
     latest: Latest,
     /// Dropping it ends the thread.
     end: Option<Sender<()>>,
     /// Disconnected when the line is erased.
-    wiped: Mutex<Receiver<()>>,
+    erased: Mutex<Receiver<()>>,
 }
 
 impl std::fmt::Debug for Drawer {
@@ -55,8 +62,8 @@ impl Progress {
 
     /// Sets the progress of `what` to `done` of `total` bytes.
     pub fn set_bytes(&self, what: &str, done: u64, total: u64) {
-        self.put(|latest| match latest {
-            // In the common case, progress of the same operation, nothing is allocated.
+        self.update(|latest| match latest {
+            // Updates of the same operation are frequent: they allocate nothing.
             Some(State::Bytes { what: old, done: old_done, total: old_total }) if old == what => {
                 (*old_done, *old_total) = (done, total);
             }
@@ -66,15 +73,16 @@ impl Progress {
 
     /// Sets the text of the line.
     pub fn set_line(&self, line: &str) {
-        self.put(|latest| *latest = Some(State::Line(line.to_owned())));
+        self.update(|latest| *latest = Some(State::Line(line.to_owned())));
     }
 
-    fn put(&self, put: impl FnOnce(&mut Option<State>)) {
-        // Never blocks: the next call has newer data.
+    /// Changes the latest state, unless the thread is just taking it: the caller must not wait, and
+    /// the next call has newer data.
+    fn update(&self, change: impl FnOnce(&mut Option<State>)) {
         if let Some(drawer) = &self.0
             && let Ok(mut latest) = drawer.latest.try_lock()
         {
-            put(&mut latest);
+            change(&mut latest);
         }
     }
 }
@@ -87,7 +95,7 @@ impl State {
             }
             Self::Line(line) => clean(line),
         };
-        shorten(&line, 78)
+        shorten(&line, MAX_COLUMNS)
     }
 }
 
@@ -95,35 +103,37 @@ impl State {
 struct Sink {
     out: Box<dyn Write + Send>,
     is_terminal: bool,
-    /// Whether it may draw now.
+    /// Whether the process may write to the device now.
     may_draw: fn() -> bool,
-    first: Duration,
-    pace: Duration,
+    /// Time before the first line.
+    delay: Duration,
+    /// Time between lines.
+    interval: Duration,
 }
 
 impl Sink {
     fn stderr() -> Self {
         let is_terminal = std::io::stderr().is_terminal();
-        let (first, pace) =
+        let (delay, interval) =
             if is_terminal { (SHOW_AFTER, REDRAW_INTERVAL) } else { (LOG_INTERVAL, LOG_INTERVAL) };
         // A background process may write to a log, but not to the terminal.
         let may_draw = if is_terminal { strandline_sys::host::is_in_foreground } else { || true };
-        Self { out: Box::new(std::io::stderr()), is_terminal, may_draw, first, pace }
+        Self { out: Box::new(std::io::stderr()), is_terminal, may_draw, delay, interval }
     }
 
     /// Draws until `ended` is disconnected, and erases what it drew.
     fn draw(mut self, latest: &Latest, ended: &Receiver<()>) {
-        let (mut pause, mut is_drawn) = (self.first, false);
+        let (mut pause, mut is_drawn) = (self.delay, false);
         while ended.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
-            let said = latest.lock().unwrap_or_else(PoisonError::into_inner).take();
-            let Some(said) = said.filter(|_| (self.may_draw)()) else { continue };
-            pause = self.pace;
+            let state = latest.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let Some(state) = state.filter(|_| (self.may_draw)()) else { continue };
+            pause = self.interval;
             // Errors are ignored: progress is not essential.
             if self.is_terminal {
-                drop(write!(self.out, "\r\x1b[K{}", said.text()));
+                drop(write!(self.out, "\r\x1b[K{}", state.text()));
                 is_drawn = true;
             } else {
-                drop(writeln!(self.out, "{}", said.text()));
+                drop(writeln!(self.out, "{}", state.text()));
             }
         }
         if is_drawn && (self.may_draw)() {
@@ -133,30 +143,31 @@ impl Sink {
 }
 
 impl Drawer {
-    fn start(place: Sink) -> Option<Self> {
+    /// Starts the thread; `None` if that fails: then there is no progress line.
+    fn start(sink: Sink) -> Option<Self> {
         let latest = Latest::default();
-        let ((end, ended), (wipe, wiped)) = (channel::<()>(), channel::<()>());
+        let ((end, ended), (drawing, erased)) = (channel::<()>(), channel::<()>());
         let shown = Arc::clone(&latest);
         let draw = move || {
-            place.draw(&shown, &ended);
-            drop(wipe);
+            sink.draw(&shown, &ended);
+            drop(drawing);
         };
-        // The thread inherits the block from its first instruction: a stop that it took would stop
-        // the whole process, while another thread may hold a target.
+        // The thread inherits the blocked signals from its first instruction on: a stop signal that
+        // it received would stop the whole process, while another thread may have stopped a target.
         let blocked = StopSignalsBlocked::begin().ok();
         let thread = std::thread::Builder::new().name("progress".to_owned()).spawn(draw);
         drop(blocked);
         thread.ok()?;
-        Some(Self { latest, end: Some(end), wiped: Mutex::new(wiped) })
+        Some(Self { latest, end: Some(end), erased: Mutex::new(erased) })
     }
 }
 
 impl Drop for Drawer {
     fn drop(&mut self) {
         drop(self.end.take());
-        if let Ok(wiped) = self.wiped.get_mut() {
-            // Returns when the line is erased or the time is over; either is fine.
-            let _ = wiped.recv_timeout(WIPE_LIMIT);
+        if let Ok(erased) = self.erased.get_mut() {
+            // Fails when the line is erased or the limit is reached; both are expected.
+            let _ = erased.recv_timeout(ERASE_LIMIT);
         }
     }
 }
@@ -185,8 +196,8 @@ mod tests {
         let ((begun, written), (close, closed)) = (channel(), channel());
         let moment = Duration::from_millis(1);
         let out = Box::new(Blocked(begun, closed));
-        let place = Sink { out, is_terminal: true, may_draw: || true, first: moment, pace: moment };
-        let progress = Progress(Drawer::start(place));
+        let sink = Sink { out, is_terminal: true, may_draw: || true, delay: moment, interval: moment };
+        let progress = Progress(Drawer::start(sink));
         progress.set_bytes("reading", 1, 2);
         // From here on the terminal blocks.
         assert!(!written.recv().unwrap().is_empty());

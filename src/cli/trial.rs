@@ -7,7 +7,7 @@ use super::arguments_lab::Try as Arguments;
 use super::lab::{LabProgress, lab_options, require_confirmation, show, stopped};
 use super::output::Output;
 use super::{CommandResult, Failure, Result};
-use strandline_lab::cell::Subject;
+use strandline_lab::cell::{Measure, Subject};
 use strandline_lab::engine::{self, Plan, Progress};
 use strandline_lab::executor::Stopped;
 use strandline_lab::pages::trial::{catalogue_document, catalogue_page, document, page};
@@ -24,7 +24,7 @@ use strandline_report::units::seconds;
 const SCHEMA: &str = "strandline/try/1";
 const LIST_SCHEMA: &str = "strandline/try-list/1";
 /// With --until, the maximum number of rounds as a multiple of the requested ones.
-const MAX_TIMES: u32 = 10;
+const UNTIL_FACTOR: u32 = 10;
 /// Without --timeout, the time limit of a run as a multiple of the first run without settings, plus
 /// a constant.
 const TIMEOUT_FACTOR: u32 = 10;
@@ -35,28 +35,16 @@ pub fn run(arguments: &Arguments, output: &mut Output) -> Result<CommandResult> 
     let catalogue = catalogue.map_err(Failure)?;
     check_ids(arguments, &catalogue)?;
     if arguments.list {
-        let candidates: Vec<Candidate> = catalogue
-            .candidates
-            .iter()
-            .filter(|candidate| is_wanted(arguments, &candidate.id))
-            .cloned()
-            .collect();
-        let document = catalogue_document(&candidates);
-        show(LIST_SCHEMA, &document, &catalogue_page(&candidates), &arguments.shown, output)?;
-        return Ok(CommandResult::Done);
+        return list(arguments, &catalogue, output);
     }
-    let command: Vec<String> =
-        arguments.command.iter().filter_map(|word| word.to_str().map(str::to_owned)).collect();
+    // Commands with words that are not UTF-8 were refused before.
+    let command = arguments.command.iter().filter_map(|word| word.to_str().map(str::to_owned)).collect();
     let service = arguments.service();
     let base = Subject {
         name: BASELINE.to_owned(),
         command,
         timeout: arguments.lab.timeout,
-        measure: if service.is_some() {
-            strandline_lab::cell::Measure::Figures
-        } else {
-            tries::batch_measure()
-        },
+        measure: if service.is_some() { Measure::Figures } else { tries::batch_measure() },
         ..Subject::default()
     };
     let described = (&service, arguments.seed, format!("{catalogue:?}"));
@@ -65,8 +53,8 @@ pub fn run(arguments: &Arguments, output: &mut Output) -> Result<CommandResult> 
     let lab = LabSetup::open_serving(content, &lab_options(&arguments.lab), service.as_ref());
     let mut lab = lab.map_err(Failure)?;
     let progress = LabProgress::new("try", !output.json);
-    let course = Running { arguments, catalogue: &catalogue, base, service, progress: &progress };
-    let trial = course.run(&mut lab);
+    let running = RunningTrial { arguments, catalogue: &catalogue, base, service, progress: &progress };
+    let trial = running.run(&mut lab);
     drop(progress);
     match trial {
         Ok(mut trial) => {
@@ -85,6 +73,16 @@ pub fn run(arguments: &Arguments, output: &mut Output) -> Result<CommandResult> 
     }
 }
 
+/// Shows the wanted candidates without running anything.
+fn list(arguments: &Arguments, catalogue: &Catalogue, output: &mut Output) -> Result<CommandResult> {
+    let wanted = catalogue.candidates.iter().filter(|candidate| is_wanted(arguments, &candidate.id));
+    let candidates: Vec<Candidate> = wanted.cloned().collect();
+    let document = catalogue_document(&candidates);
+    show(LIST_SCHEMA, &document, &catalogue_page(&candidates), &arguments.shown, output)?;
+    Ok(CommandResult::Done)
+}
+
+/// Refuses names of candidates that do not exist.
 fn check_ids(arguments: &Arguments, catalogue: &Catalogue) -> Result<()> {
     let unknown = |id: &&String| !catalogue.candidates.iter().any(|candidate| candidate.id == **id);
     match arguments.only.iter().chain(&arguments.skip).find(unknown) {
@@ -93,15 +91,22 @@ fn check_ids(arguments: &Arguments, catalogue: &Catalogue) -> Result<()> {
     }
 }
 
+/// Whether --only and --skip leave the candidate `id`.
 fn is_wanted(arguments: &Arguments, id: &str) -> bool {
     let names = |list: &[String]| list.iter().any(|name| name == id);
     (arguments.only.is_empty() || names(&arguments.only)) && !names(&arguments.skip)
 }
 
+/// Returns how long the first run took: by its own measurement, or else by the clock.
+fn first_run_time(wall_seconds: Option<f64>, elapsed: Duration) -> Duration {
+    wall_seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()).unwrap_or(elapsed)
+}
+
 /// Why a trial has no result.
 enum NoTrial {
+    /// A signal or an error of the lab ended it.
     Stopped(Stopped),
-    /// The command fails without any setting.
+    /// The command fails, or cannot be measured, without any setting.
     Fails(String),
     /// More runs than allowed without --yes; the first run is kept.
     Unconfirmed(String),
@@ -115,7 +120,7 @@ impl From<Stopped> for NoTrial {
 
 /// The result of rounds.
 struct Rounds {
-    /// The command without settings, then each candidate.
+    /// The results of the command without settings, then of each candidate.
     judged: Vec<TryResult>,
     /// Number of rounds in which the command without settings succeeded.
     rounds: usize,
@@ -126,29 +131,31 @@ struct Rounds {
 }
 
 /// A trial in progress.
-struct Running<'a> {
+struct RunningTrial<'a> {
     arguments: &'a Arguments,
     catalogue: &'a Catalogue,
+    /// The command without settings.
     base: Subject,
+    /// How the command is a server; `None` if it is not one.
     service: Option<Service>,
     progress: &'a LabProgress,
 }
 
-impl Running<'_> {
+impl RunningTrial<'_> {
     fn run(mut self, lab: &mut LabSetup) -> std::result::Result<Trial, NoTrial> {
         let begin = Instant::now();
         let observation = self.first_run(lab)?;
-        let wall =
-            Duration::try_from_secs_f64(observation.wall_seconds.unwrap_or_default()).unwrap_or_default();
+        let elapsed = begin.elapsed();
+        let run_time = first_run_time(observation.wall_seconds, elapsed);
         if self.base.timeout.is_none() {
-            self.base.timeout = Some(wall.saturating_mul(TIMEOUT_FACTOR).saturating_add(TIMEOUT_BASE));
+            self.base.timeout = Some(run_time.saturating_mul(TIMEOUT_FACTOR).saturating_add(TIMEOUT_BASE));
         }
         let facts = tries::facts(&self.base.command, &observation);
         let wanted = |id: &str| is_wanted(self.arguments, id);
         let (tries, not_applicable) = tries::choose(self.catalogue, &facts, &wanted);
         // A run reused from an earlier lab took no time now, and a server takes longer than its
         // load.
-        self.ask(lab, tries.len(), begin.elapsed().max(wall))?;
+        self.confirm(lab, tries.len(), elapsed.max(run_time))?;
         let Rounds { mut judged, rounds, left_behind, baseline_failures } =
             self.rounds(lab, BASELINE, &tries, observation.settled_at)?;
         let baseline = if judged.is_empty() { TryResult::default() } else { judged.remove(0) };
@@ -182,12 +189,17 @@ impl Running<'_> {
     }
 
     /// Refuses a trial with very many runs without --yes.
-    fn ask(&self, lab: &mut LabSetup, tries: usize, each: Duration) -> std::result::Result<(), NoTrial> {
+    fn confirm(
+        &self,
+        lab: &mut LabSetup,
+        tries: usize,
+        run_time: Duration,
+    ) -> std::result::Result<(), NoTrial> {
         let runs = u64::from(self.arguments.repeat).saturating_mul(tries as u64 + 1);
-        let each = each.as_secs_f64();
+        let run_seconds = run_time.as_secs_f64();
         let why = || {
-            let (all, each) = (seconds(each * runs as f64), seconds(each));
-            format!("that is {runs} runs, about {all} (the first took {each}); add --yes to start")
+            let (all, first) = (seconds(run_seconds * runs as f64), seconds(run_seconds));
+            format!("that is {runs} runs, about {all} (the first took {first}); add --yes to start")
         };
         require_confirmation(lab, &[], runs, self.arguments.lab.yes).map_err(|_| NoTrial::Unconfirmed(why()))
     }
@@ -204,8 +216,8 @@ impl Running<'_> {
             return Err(NoTrial::Fails(format!("without any setting: {why}")));
         }
         let observation = judge.observations.into_iter().flatten().flatten().next();
-        let observation = observation
-            .ok_or_else(|| NoTrial::Fails("the first run, without settings, showed nothing".to_owned()))?;
+        let observation =
+            observation.ok_or_else(|| NoTrial::Fails("nothing was measured in the first run".to_owned()))?;
         let goal: Goal = self.arguments.goal.into();
         let (what, figure) = match goal {
             Goal::Peak => ("peak", observation.peak_bytes),
@@ -214,8 +226,7 @@ impl Running<'_> {
         if figure.is_none() {
             let why = match (goal, observation.processes) {
                 (Goal::Peak, 2..) => {
-                    "it has several processes, whose peaks were at different instants; use \
-                                      --goal settled"
+                    "it has several processes, whose peaks were at different times; use --goal settled"
                 }
                 _ => "it could not be recorded; see `strandline doctor`",
             };
@@ -238,13 +249,13 @@ impl Running<'_> {
         judge.until = self.arguments.until;
         judge.seed = self.arguments.seed;
         judge.settled_at = Some(settled_at);
-        let first = Subject { name: baseline.to_owned(), ..self.base.clone() };
-        let subjects =
-            std::iter::once(first).chain(tries.iter().map(|one| one.subject(&self.base))).collect();
-        let repeat = self.arguments.repeat;
-        let at_most = if judge.until.is_some() { repeat.saturating_mul(MAX_TIMES) } else { repeat };
-        let plan =
-            Plan { subjects, warm_up: 0, min_rounds: repeat, max_rounds: at_most, seed: self.arguments.seed };
+        let without = Subject { name: baseline.to_owned(), ..self.base.clone() };
+        let with_settings = tries.iter().map(|setting| setting.subject(&self.base));
+        let subjects = std::iter::once(without).chain(with_settings).collect();
+        let min_rounds = self.arguments.repeat;
+        let max_rounds =
+            if judge.until.is_some() { min_rounds.saturating_mul(UNTIL_FACTOR) } else { min_rounds };
+        let plan = Plan { subjects, warm_up: 0, min_rounds, max_rounds, seed: self.arguments.seed };
         engine::runs_done(&plan, &mut lab.executors, &mut lab.journal, &mut judge)?;
         let rounds =
             judge.observations.first().map_or(0, |observations| observations.iter().flatten().count());
@@ -264,13 +275,15 @@ impl Running<'_> {
 
     /// The best candidates that can be combined in pairs.
     fn pairs(&self, tried: &[(TriedSetting, TryResult)], facts: &Facts) -> Vec<TriedSetting> {
-        let candidate =
-            |one: &TriedSetting| self.catalogue.candidates.iter().find(|candidate| candidate.id == one.id);
-        let candidates: Option<Vec<&Candidate>> = tried.iter().map(|(one, _)| candidate(one)).collect();
+        let candidate_of = |setting: &TriedSetting| {
+            self.catalogue.candidates.iter().find(|candidate| candidate.id == setting.id)
+        };
+        let candidates: Option<Vec<&Candidate>> =
+            tried.iter().map(|(setting, _)| candidate_of(setting)).collect();
         let candidates = candidates.unwrap_or_default();
         let measured: Vec<_> = tried.iter().map(|(_, judged)| judged.measured()).collect();
-        let most = self.arguments.pairs as usize;
-        rank::pairs(&candidates, &measured, self.arguments.goal.into(), most)
+        let max_pairs = self.arguments.pairs as usize;
+        rank::pairs(&candidates, &measured, self.arguments.goal.into(), max_pairs)
             .into_iter()
             .filter_map(|(first, second)| {
                 let ((one, _), (other, _)) = (tried.get(first)?, tried.get(second)?);
@@ -278,5 +291,18 @@ impl Running<'_> {
                 Some(TriedSetting::pair(one, other, facts))
             })
             .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_run_time_is_not_zero() {
+        let elapsed = Duration::from_secs(100);
+        assert_eq!(first_run_time(Some(2.5), elapsed), Duration::from_millis(2500));
+        assert_eq!(first_run_time(None, elapsed), elapsed);
+        assert_eq!(first_run_time(Some(f64::NAN), elapsed), elapsed);
     }
 }

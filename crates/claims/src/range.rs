@@ -10,7 +10,7 @@ use strandline_process::range::AddressRange;
 
 pub use strandline_process::pages::{PAGE_BYTES, page_of, page_up};
 
-/// Longest range with page bits: 1 TiB, which takes 64 MiB of bits. No heap comes near it, and a
+/// Longest range with page bits: 1 TiB, which takes 64 MiB of bits. Heaps are smaller, and a
 /// hostile mapping must not cause larger allocations.
 pub const MAX_BYTES: u64 = 1 << 40;
 
@@ -23,12 +23,17 @@ pub fn pieces(range: impl Into<AddressRange>) -> impl Iterator<Item = AddressRan
 
 /// Residency and zero bits of the pages that a range touches.
 pub struct RangePages {
+    /// Whole pages.
     range: AddressRange,
+    /// The resident pages as runs, in address order.
     runs: Vec<AddressRange>,
+    /// The resident pages, one bit for each page of the range.
     resident: Vec<u64>,
+    /// The pages that hold only zeros, in the same way.
     zero: Vec<AtomicU64>,
-    /// Bytes of a cell, a power of two; 0 if no cells are kept.
+    /// Bytes of a cell, a power of two; 0 if no cells are counted.
     cell_bytes: u64,
+    /// Addresses at which a cell ends early, ascending.
     cell_borders: Vec<u64>,
 }
 
@@ -56,7 +61,7 @@ impl RangePages {
                 continue;
             }
             for page in run.pages() {
-                if let Some((word, bit)) = pages.place(page) {
+                if let Some((word, bit)) = pages.bit_of(page) {
                     pages.resident[word] |= bit;
                 }
             }
@@ -66,10 +71,11 @@ impl RangePages {
     }
 
     /// Also counts the range by cells: blocks of address space of `cell_bytes` (a power of two, at
-    /// least a page) that end at each of `cuts` (page-aligned, ascending: where mappings start).
-    pub fn with_cells(mut self, cell_bytes: u64, cuts: Vec<u64>) -> Self {
+    /// least a page). A cell ends early at each of `borders` (page-aligned, ascending), where a
+    /// mapping starts.
+    pub fn with_cells(mut self, cell_bytes: u64, borders: Vec<u64>) -> Self {
         self.cell_bytes = cell_bytes;
-        self.cell_borders = cuts;
+        self.cell_borders = borders;
         self
     }
 
@@ -82,13 +88,13 @@ impl RangePages {
     /// The cell that contains `address`.
     pub fn cell_at(&self, address: u64) -> AddressRange {
         let cell = AddressRange::sized(address & self.cell_bytes.wrapping_neg(), self.cell_bytes);
-        let next = self.cell_borders.partition_point(|&cut| cut <= address);
+        let next = self.cell_borders.partition_point(|&border| border <= address);
         let before = next.checked_sub(1).and_then(|index| self.cell_borders.get(index)).copied();
-        let behind = self.cell_borders.get(next).copied();
-        cell.intersection(AddressRange::new(before.unwrap_or(0), behind.unwrap_or(u64::MAX)))
+        let after = self.cell_borders.get(next).copied();
+        cell.intersection(AddressRange::new(before.unwrap_or(0), after.unwrap_or(u64::MAX)))
     }
 
-    /// The pages of `range` for a claim, with cells if a page map is wanted.
+    /// The pages of `range` for a claim, with cells if `cell_bytes` is given.
     pub fn for_claim<Runs: IntoIterator<Item = impl Into<AddressRange>>>(
         range: AddressRange,
         resident: impl FnOnce(AddressRange) -> Runs,
@@ -105,29 +111,30 @@ impl RangePages {
         pages.with_cells(cell_bytes, starts.take_while(|&at| at < range.end).collect())
     }
 
-    fn place(&self, page: u64) -> Option<(usize, u64)> {
-        if !self.range.contains(page) {
+    /// Returns the bit of the page that contains `address`: the index of its word, and its mask.
+    fn bit_of(&self, address: u64) -> Option<(usize, u64)> {
+        if !self.range.contains(address) {
             return None;
         }
-        let index = (page - self.range.start) / PAGE_BYTES;
+        let index = (address - self.range.start) / PAGE_BYTES;
         Some(((index / 64) as usize, 1 << (index % 64)))
     }
 
     /// Whether the page that contains `address` is resident.
     #[inline]
     pub fn is_resident(&self, address: u64) -> bool {
-        self.place(address).is_some_and(|(word, bit)| self.resident[word] & bit != 0)
+        self.bit_of(address).is_some_and(|(word, bit)| self.resident[word] & bit != 0)
     }
 
     /// Whether the page that contains `address` was read and held only zeros.
     #[inline]
     pub fn is_zero(&self, address: u64) -> bool {
-        self.place(address).is_some_and(|(word, bit)| self.zero[word].load(Ordering::Relaxed) & bit != 0)
+        self.bit_of(address).is_some_and(|(word, bit)| self.zero[word].load(Ordering::Relaxed) & bit != 0)
     }
 
     /// Notes that the page that contains `address` holds only zeros.
     pub fn set_zero(&self, address: u64) {
-        if let Some((word, bit)) = self.place(address) {
+        if let Some((word, bit)) = self.bit_of(address) {
             self.zero[word].fetch_or(bit, Ordering::Relaxed);
         }
     }
@@ -152,17 +159,18 @@ impl RangePages {
         zeros
     }
 
-    /// First byte past the last page.
+    /// End address (exclusive).
     pub fn end(&self) -> u64 {
         self.range.end
     }
 }
 
-/// Whether `page` is all zeros. Most pages differ within their first bytes.
+/// Whether `page` is all zeros. It is checked in chunks, as most pages have another byte in the
+/// first one.
 pub fn is_all_zero(page: &[u8]) -> bool {
     let (chunks, rest) = page.as_chunks::<64>();
     chunks.iter().all(|chunk| chunk.iter().fold(0, |all, &byte| all | byte) == 0)
-        && rest.iter().all(|&b| b == 0)
+        && rest.iter().all(|&byte| byte == 0)
 }
 
 #[cfg(test)]

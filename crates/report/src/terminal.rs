@@ -13,6 +13,16 @@ use strandline_claims::section::Section;
 const MAX_ANSWER_LINES: usize = 6;
 /// Maximum number of lines of one remedy.
 const MAX_REMEDY_LINES: usize = 2;
+/// Spaces between two columns of a table.
+const GAP: usize = 2;
+/// Width of a size in the ledger: `1023.9 MiB`.
+const SIZE_COLUMNS: usize = 10;
+/// Width of a share in the ledger: `99.9%`.
+const SHARE_COLUMNS: usize = 5;
+/// Maximum width of the id of a row.
+const MAX_ROW_ID_COLUMNS: usize = 24;
+/// Maximum width of the name of a remedy.
+const MAX_REMEDY_ID_COLUMNS: usize = 32;
 
 /// The default view, with a final newline: at most 40 lines, unless more rows were requested.
 pub fn explanation(view: &View, surface: Surface) -> String {
@@ -59,96 +69,107 @@ pub fn two_ends(left: &str, right: &str, surface: Surface) -> Vec<String> {
     }
 }
 
-/// Name, RSS, and the answer in at most `most` lines.
-fn heading(brief: &Brief, most: usize, surface: Surface) -> Vec<String> {
+/// Name, RSS, and the answer in at most `max_lines`.
+fn heading(brief: &Brief, max_lines: usize, surface: Surface) -> Vec<String> {
     let mut lines = two_ends(&brief.name, &brief.resident, surface);
     lines.push(String::new());
     if !brief.answer.is_empty() {
-        lines.extend(strong(&wrap_at_most(&brief.answer, surface.columns, most), surface));
+        lines.extend(strong(&wrap_at_most(&brief.answer, surface.columns, max_lines), surface));
         lines.push(String::new());
     }
     lines
 }
 
-/// The largest types in one line.
+/// The largest types, as many as fit in one line.
 fn types(brief: &Brief, surface: Surface) -> Vec<String> {
     let mut line = String::new();
-    for of in &brief.types {
-        let more = if line.is_empty() { format!("types  {of}") } else { format!("{line} · {of}") };
-        if width(&more) > surface.columns {
+    for text in &brief.types {
+        let longer = if line.is_empty() { format!("types  {text}") } else { format!("{line} · {text}") };
+        if width(&longer) > surface.columns {
             break;
         }
-        line = more;
+        line = longer;
     }
     if line.is_empty() { Vec::new() } else { vec![String::new(), line] }
 }
 
-/// What releases memory: name, prediction, command.
+/// What releases memory: name, prediction, command; and that `-v` lists `more` others.
 pub fn releases(releases: &[Release], more: usize, surface: Surface) -> Vec<String> {
     if releases.is_empty() {
         return Vec::new();
     }
-    let name_room = releases.iter().map(|one| width(&one.id)).max().unwrap_or(0).clamp(7, 32);
-    let before = |name: &str, predicted: &str| {
-        format!("  {}  {}  ", pad_right(name, name_room), pad_left(predicted, 9))
-    };
-    let head = format!("{}how", before("", "predicted").replacen("         ", "release  ", 1));
+    let (id_title, predicted_title) = ("release", "predicted");
+    let longest_id = releases.iter().map(|release| width(&release.id)).max().unwrap_or(0);
+    let id_columns = longest_id.clamp(width(id_title), MAX_REMEDY_ID_COLUMNS);
+    let predicted_columns = width(predicted_title);
+    // The title of the names is not indented.
+    let head = format!("{}  {predicted_title}  how", pad_right(id_title, id_columns + GAP));
     let mut lines = vec![String::new()];
     lines.extend(faint(&[head], surface));
-    for one in releases {
-        let first = before(&one.id, &one.predicted);
-        let how = wrap_at_most(&one.how, surface.columns.saturating_sub(width(&first)), MAX_REMEDY_LINES);
+    for release in releases {
+        let id = pad_right(&release.id, id_columns);
+        let first = format!("  {id}  {}  ", pad_left(&release.predicted, predicted_columns));
         let indent = " ".repeat(width(&first));
+        let how = wrap_at_most(&release.how, surface.columns.saturating_sub(width(&first)), MAX_REMEDY_LINES);
         lines.extend(how.iter().enumerate().map(|(index, line)| {
             let start = if index == 0 { &first } else { &indent };
             format!("{start}{}", surface.paint(Paint::Strong, line)).trim_end().to_owned()
         }));
     }
     if more > 0 {
-        lines.push(format!("  {} more       -v lists them", more));
+        lines.push(format!("  {more} more       -v lists them"));
     }
     lines
 }
 
 /// The commands to type next, with what each shows.
 pub fn next(commands: &[(String, String)], surface: Surface) -> Vec<String> {
-    let room = commands.iter().map(|(command, _)| width(command)).max().unwrap_or(0);
+    let columns = commands.iter().map(|(command, _)| width(command)).max().unwrap_or(0);
     let line = |(index, (command, shows)): (usize, &(String, String))| {
         let label = if index == 0 { "next   " } else { "       " };
-        let line = format!("{label}{}  {shows}", surface.paint(Paint::Strong, &pad_right(command, room)));
+        let line = format!("{label}{}  {shows}", surface.paint(Paint::Strong, &pad_right(command, columns)));
         line.trim_end().to_owned()
     };
     commands.iter().enumerate().map(line).collect()
 }
 
-/// The ledger rows. What a row is takes at most `most` lines.
-pub fn ledger(view: &View, most: usize, surface: Surface) -> Vec<String> {
+/// The ledger rows. The description of a row takes at most `max_lines`.
+pub fn ledger(view: &View, max_lines: usize, surface: Surface) -> Vec<String> {
     let all = || view.rows.iter().chain(&view.folded);
-    let widest = |of: fn(&RowView) -> usize| all().map(of).max().unwrap_or(0);
-    let state_room = widest(|row| row.state.map_or(0, |state| width(state_name(state)))).max(5);
-    let id_room = widest(|row| width(&row.id)).clamp(3, 24);
-    // Size, share, state and id, separated by two spaces; what it is takes the rest.
-    let before = 10 + 2 + 5 + 2 + state_room + 2 + id_room + 2;
-    let room = surface.columns.saturating_sub(before);
-    let fixed = |size: &str, share: &str| format!("{}  {}  ", pad_left(size, 10), pad_left(share, 5));
-    let state_head = pad_right("state", state_room);
-    let head = format!("{}{state_head}  {}  what it is", fixed("bytes", "RSS"), pad_right("row", id_room));
+    let widest = |columns: fn(&RowView) -> usize| all().map(columns).max().unwrap_or(0);
+    let (state_title, id_title) = ("state", "row");
+    let state_columns =
+        widest(|row| row.state.map_or(0, |state| width(state_name(state)))).max(width(state_title));
+    let id_columns = widest(|row| width(&row.id)).clamp(width(id_title), MAX_ROW_ID_COLUMNS);
+    // The description takes the columns that remain.
+    let indent = SIZE_COLUMNS + SHARE_COLUMNS + state_columns + id_columns + 4 * GAP;
+    let description_columns = surface.columns.saturating_sub(indent);
+    let numbers = |size: &str, share: &str| {
+        format!("{}  {}  ", pad_left(size, SIZE_COLUMNS), pad_left(share, SHARE_COLUMNS))
+    };
+    let state_head = pad_right(state_title, state_columns);
+    let id_head = pad_right(id_title, id_columns);
+    let head = format!("{}{state_head}  {id_head}  what it is", numbers("bytes", "RSS"));
     let mut lines = faint(&[head], surface);
     for row in all() {
-        let state = pad_right(row.state.map_or("", state_name), state_room);
-        let state = row.state.map_or(state.clone(), |s| surface.paint(paint::state(s), &state));
+        let padded = pad_right(row.state.map_or("", state_name), state_columns);
+        let state = row.state.map_or(padded.clone(), |state| surface.paint(paint::state(state), &padded));
         // A path has no spaces to wrap it at.
-        let is_name = most == 1 && !row.holder.contains(' ');
-        let holder =
-            if is_name { vec![shorten(&row.holder, room)] } else { wrap_at_most(&row.holder, room, most) };
+        let is_name = max_lines == 1 && !row.holder.contains(' ');
+        let holder = if is_name {
+            vec![shorten(&row.holder, description_columns)]
+        } else {
+            wrap_at_most(&row.holder, description_columns, max_lines)
+        };
         let first = holder.first().map_or("", String::as_str);
-        let rest = format!("  {}  {first}", pad_right(&row.id, id_room));
-        lines.push(fixed(&row.bytes, &row.share) + &state + rest.trim_end());
-        lines.extend(holder.iter().skip(1).map(|more| " ".repeat(before) + more));
+        let rest = format!("  {}  {first}", pad_right(&row.id, id_columns));
+        lines.push(numbers(&row.bytes, &row.share) + &state + rest.trim_end());
+        lines.extend(holder.iter().skip(1).map(|more| " ".repeat(indent) + more));
     }
     lines
 }
 
+/// Columns of the table of arenas, which has as many as its rows.
 const ARENA_HEAD: [Column; 7] = [
     words("arena"),
     figures("mapped"),
@@ -159,6 +180,7 @@ const ARENA_HEAD: [Column; 7] = [
     figures("trim"),
 ];
 
+/// Columns of the table of size classes.
 const SIZE_HEAD: [Column; 6] = [
     figures("size"),
     figures("in use"),
@@ -168,6 +190,7 @@ const SIZE_HEAD: [Column; 6] = [
     figures("used"),
 ];
 
+/// Allocators, with tables of their size classes and arenas.
 fn allocators(allocators: &[AllocatorView], surface: Surface) -> Vec<String> {
     let mut lines = Vec::new();
     for allocator in allocators {
@@ -261,11 +284,11 @@ pub fn joined(lines: &[String]) -> String {
     lines.join("\n") + "\n"
 }
 
-/// The parts that change between refreshes: verdict, bars and the first `most` rows.
-pub fn summary(view: &View, most: usize, surface: Surface) -> Vec<String> {
+/// Verdict, bars and the first `max_rows` rows.
+pub fn summary(view: &View, max_rows: usize, surface: Surface) -> Vec<String> {
     let mut lines = strong(&wrap(&view.headline, surface.columns), surface);
     lines.extend(bars(&view.states, surface));
-    let rows: Vec<RowView> = view.rows.iter().take(most).cloned().collect();
+    let rows: Vec<RowView> = view.rows.iter().take(max_rows).cloned().collect();
     lines.extend(ledger(&View { rows, folded: None, ..view.clone() }, 1, surface));
     lines
 }

@@ -11,10 +11,12 @@ use super::problems::Problems;
 /// Sets the metrics of each subject, and of the study as their union.
 pub fn set_metrics(study: &mut Study, problems: &mut Problems) {
     let mut duplicates = BTreeSet::new();
+    let mut exceeds_limit = false;
     let mut subjects = std::mem::take(&mut study.subjects);
     for subject in &mut subjects {
         let named = NamedMetrics::new(study.measure_of(subject), &study.derived);
         duplicates.extend(named.duplicates);
+        exceeds_limit |= named.exceeds_limit;
         subject.metrics = named.metrics;
         // A derived metric is dropped if the subject lacks one of its inputs.
         for derived in &study.derived {
@@ -24,17 +26,18 @@ pub fn set_metrics(study: &mut Study, problems: &mut Problems) {
                 subject.metrics.remove(&derived.name);
             }
         }
-        let new = subject.metrics.iter().map(|(name, metric)| (name.clone(), metric.clone()));
-        study.metrics.extend(new);
+        let copies = subject.metrics.iter().map(|(name, metric)| (name.clone(), metric.clone()));
+        study.metrics.extend(copies);
     }
     check_types(&subjects, problems);
     study.subjects = subjects;
     for name in duplicates {
-        let offset = study.derived.iter().find(|derived| derived.name == name);
-        let offset = offset.map_or(0, |derived| derived.expression.offset);
+        let derived = study.derived.iter().find(|derived| derived.name == name);
+        let offset = derived.map_or(0, |derived| derived.expression.offset);
         problems.add(offset, format!("there are two metrics called `{name}`"));
     }
-    if study.subjects.iter().map(|subject| subject.metrics.len()).sum::<usize>() > MAX_METRICS {
+    let total: usize = study.subjects.iter().map(|subject| subject.metrics.len()).sum();
+    if exceeds_limit || total > MAX_METRICS {
         problems.add(0, format!("the subjects have more than {MAX_METRICS} metrics together"));
     }
 }
@@ -42,13 +45,13 @@ pub fn set_metrics(study: &mut Study, problems: &mut Problems) {
 /// Checks that each metric is a text in all subjects that have it, or a figure in all.
 fn check_types(subjects: &[Subject], problems: &mut Problems) {
     // The first subject that has the metric, and whether it is a text there.
-    let mut first: BTreeMap<&str, (&Subject, bool)> = BTreeMap::new();
+    let mut first_uses: BTreeMap<&str, (&Subject, bool)> = BTreeMap::new();
     for subject in subjects {
         for (name, metric) in &subject.metrics {
             let is_text = matches!(metric, Metric::Text(_));
-            let (other, was_text) = *first.entry(name).or_insert((subject, is_text));
+            let (first, was_text) = *first_uses.entry(name).or_insert((subject, is_text));
             if is_text != was_text {
-                let (text, figure) = if is_text { (subject, other) } else { (other, subject) };
+                let (text, figure) = if is_text { (subject, first) } else { (first, subject) };
                 problems.add(
                     subject.offset,
                     format!(
@@ -68,6 +71,8 @@ pub struct NamedMetrics {
     pub metrics: BTreeMap<String, Metric>,
     /// Names that more than one metric has.
     pub duplicates: Vec<String>,
+    /// Whether there are more than [`MAX_METRICS`], of which the last are left out.
+    pub exceeds_limit: bool,
 }
 
 impl NamedMetrics {
@@ -102,15 +107,18 @@ impl NamedMetrics {
     }
 
     fn add(&mut self, name: String, metric: Metric) {
-        if self.metrics.len() < MAX_METRICS && self.metrics.insert(name.clone(), metric).is_some() {
+        if self.metrics.len() >= MAX_METRICS && !self.metrics.contains_key(&name) {
+            self.exceeds_limit = true;
+        } else if self.metrics.insert(name.clone(), metric).is_some() {
             self.duplicates.push(name);
         }
     }
 }
 
-/// Each of `names` with each of `others`: at most [`MAX_METRICS`] pairs, whatever a file names.
+/// Each of `names` with each of `others`. The pairs are cut one behind [`MAX_METRICS`], so that
+/// [`NamedMetrics::exceeds_limit`] is set.
 fn pairs<'a>(names: &'a [String], others: &'a [String]) -> impl Iterator<Item = (&'a String, &'a String)> {
-    names.iter().flat_map(move |name| others.iter().map(move |other| (name, other))).take(MAX_METRICS)
+    names.iter().flat_map(move |name| others.iter().map(move |other| (name, other))).take(MAX_METRICS + 1)
 }
 
 /// Splits off the occurrence, counted from 0: `freed#2` is the second mark named `freed`.
@@ -129,5 +137,16 @@ mod tests {
     fn duplicate_metric_names_are_reported() {
         let measure = Measurement { json: vec!["wall_seconds".to_owned()], ..Measurement::default() };
         assert_eq!(NamedMetrics::new(&measure, &[]).duplicates, ["wall_seconds"]);
+    }
+
+    #[test]
+    fn metrics_past_the_limit_are_reported() {
+        let free = MAX_METRICS - FIGURES.len() - ENDS.len();
+        let of = |count: usize| {
+            let json = (0..count).map(|number| format!("figure.{number}")).collect();
+            NamedMetrics::new(&Measurement { json, ..Measurement::default() }, &[])
+        };
+        assert!(!of(free).exceeds_limit);
+        assert!(of(free + 1).exceeds_limit && of(free + 1).metrics.len() == MAX_METRICS);
     }
 }

@@ -1,8 +1,14 @@
 //! Expected figures of a planned heap: those of `mallinfo2()` and the pages that `malloc_trim(0)`
 //! releases, computed from the plan and not from the bytes.
 
-use crate::plan::{Arena, ChunkState, Ending, Plan, Stretch};
+use crate::plan::{Arena, Chunk, ChunkState, Ending, Plan, Stretch};
 use crate::{PAGE, round_down};
+
+/// Bytes at the start of a free chunk that malloc_trim keeps: the header and four links, a whole
+/// `struct malloc_chunk`.
+const CHUNK_HEADER_BYTES: u64 = 48;
+/// Bytes of the main top that malloc_trim(0) keeps: the smallest chunk and one byte (`systrim`).
+const KEPT_TOP_BYTES: u64 = 33;
 
 /// The figures of `mallinfo2()`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -65,13 +71,15 @@ pub struct Expected {
     pub mmapped: Vec<(u64, u64)>,
 }
 
+/// Computes the expected figures of a plan.
 pub fn expected(plan: &Plan) -> Expected {
     let mut expected = Expected::default();
     for arena in &plan.arenas {
         let trim = trimmed(arena, plan.system_break);
-        let mut figures = figures(arena, &mut expected.mallinfo);
-        figures.trim_bytes = trim.iter().map(|(start, end)| end - start).sum();
-        expected.arenas.push(figures);
+        let mut of_arena = arena_figures(arena);
+        add_to_mallinfo(arena, &of_arena, &mut expected.mallinfo);
+        of_arena.trim_bytes = trim.iter().map(|(start, end)| end - start).sum();
+        expected.arenas.push(of_arena);
         expected.trim.extend(trim);
     }
     expected.mmapped = plan.mmapped.iter().map(|chunk| (chunk.base, chunk.base + chunk.bytes)).collect();
@@ -83,7 +91,8 @@ pub fn expected(plan: &Plan) -> Expected {
     expected
 }
 
-fn figures(arena: &Arena, mallinfo: &mut Mallinfo) -> ExpectedArena {
+/// Adds up the chunks of an arena. What trim releases of it is not included.
+fn arena_figures(arena: &Arena) -> ExpectedArena {
     let mut figures = ExpectedArena {
         address: arena.address,
         is_main: arena.is_main,
@@ -92,7 +101,6 @@ fn figures(arena: &Arena, mallinfo: &mut Mallinfo) -> ExpectedArena {
         ..ExpectedArena::default()
     };
     figures.free_bytes = figures.top_bytes;
-    mallinfo.ordblks += 1;
     for chunk in arena.stretches.iter().flat_map(|stretch| &stretch.chunks) {
         match chunk.state {
             ChunkState::Live => {
@@ -103,41 +111,47 @@ fn figures(arena: &Arena, mallinfo: &mut Mallinfo) -> ExpectedArena {
             ChunkState::Fast => {
                 figures.fastbin_bytes += chunk.size;
                 figures.free_bytes += chunk.size;
-                mallinfo.smblks += 1;
             }
-            ChunkState::Free => {
-                figures.free_bytes += chunk.size;
-                mallinfo.ordblks += 1;
-            }
+            ChunkState::Free => figures.free_bytes += chunk.size,
         }
+    }
+    figures
+}
+
+/// Adds an arena to the figures of all. Its top is one of the free chunks.
+fn add_to_mallinfo(arena: &Arena, figures: &ExpectedArena, mallinfo: &mut Mallinfo) {
+    mallinfo.ordblks += 1;
+    for chunk in arena.stretches.iter().flat_map(|stretch| &stretch.chunks) {
+        mallinfo.smblks += u64::from(chunk.state == ChunkState::Fast);
+        mallinfo.ordblks += u64::from(chunk.state == ChunkState::Free);
     }
     mallinfo.arena += figures.mapped_bytes;
     mallinfo.fordblks += figures.free_bytes;
     mallinfo.fsmblks += figures.fastbin_bytes;
-    figures
 }
 
-/// The ranges that malloc_trim(0) releases. Consolidation first merges adjacent fastbin and free
-/// chunks, also into top. Then each free chunk gives the whole pages behind its 48 bytes of header
-/// and links. The main top is cut at the break, keeping at least 33 bytes, if the break is its end.
+/// The ranges that malloc_trim(0) releases. It first merges adjacent fastbin and free chunks, also
+/// into top. Then it releases the whole pages of each free chunk after its header and links. If the
+/// main top ends at the break, it lowers the break by whole pages.
 fn trimmed(arena: &Arena, system_break: u64) -> Vec<(u64, u64)> {
     let mut trimmed = Vec::new();
     for stretch in &arena.stretches {
         let mut top = stretch.last;
-        for (start, end) in runs(stretch) {
+        for (start, end) in free_runs(stretch) {
             if stretch.ending == Ending::Top && end == stretch.last {
                 top = start;
                 continue;
             }
-            let (first, behind) = ((start + 48).next_multiple_of(PAGE), round_down(end, PAGE));
-            if first < behind {
-                trimmed.push((first, behind));
+            let pages_start = (start + CHUNK_HEADER_BYTES).next_multiple_of(PAGE);
+            let pages_end = round_down(end, PAGE);
+            if pages_start < pages_end {
+                trimmed.push((pages_start, pages_end));
             }
         }
         if stretch.from_break && stretch.ending == Ending::Top && stretch.end == system_break {
-            let given = round_down((stretch.end - top).saturating_sub(33), PAGE);
-            if given > 0 {
-                trimmed.push((stretch.end - given, stretch.end));
+            let released = round_down((stretch.end - top).saturating_sub(KEPT_TOP_BYTES), PAGE);
+            if released > 0 {
+                trimmed.push((stretch.end - released, stretch.end));
             }
         }
     }
@@ -145,11 +159,10 @@ fn trimmed(arena: &Arena, system_break: u64) -> Vec<(u64, u64)> {
 }
 
 /// The longest runs of fastbin and free chunks, as [start, end).
-fn runs(stretch: &Stretch) -> Vec<(u64, u64)> {
+fn free_runs(stretch: &Stretch) -> Vec<(u64, u64)> {
     let mut runs: Vec<(u64, u64)> = Vec::new();
-    for chunk in
-        stretch.chunks.iter().filter(|chunk| matches!(chunk.state, ChunkState::Fast | ChunkState::Free))
-    {
+    let is_free = |chunk: &&Chunk| matches!(chunk.state, ChunkState::Fast | ChunkState::Free);
+    for chunk in stretch.chunks.iter().filter(is_free) {
         match runs.last_mut() {
             Some((_, end)) if *end == chunk.at => *end += chunk.size,
             _ => runs.push((chunk.at, chunk.at + chunk.size)),
@@ -161,7 +174,6 @@ fn runs(stretch: &Stretch) -> Vec<(u64, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::Chunk;
 
     fn stretch(states: &[(u64, ChunkState)], top: u64, ending: Ending) -> Stretch {
         let mut at = 0x10000;

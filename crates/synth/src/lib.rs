@@ -39,6 +39,7 @@ mod plan;
 mod sbcl;
 mod tcmalloc;
 mod v8;
+mod v8_layouts;
 mod v8_objects;
 mod variants;
 mod version;

@@ -1,17 +1,19 @@
 //! Fabricated V8 heaps: an isolate with its heap, spaces and pages, pooled pages, pages of an
-//! isolate that has ended, the read-only space, and blocks of Abseil's. All of it is known by
+//! isolate that has ended, the read-only space, and blocks of Abseil's. All figures are known by
 //! construction.
 //!
-//! Written from measurements of the structures of Node.js 18 to 26, independently of the reader
-//! that it tests.
+//! `v8_layouts` has the offsets, `v8_objects` the objects on the pages.
 
 use std::collections::BTreeMap;
 
-use crate::v8_objects::{Fields, Objects};
+use crate::v8_layouts::{AreaPointer, LAYOUTS, Layout, PooledFlags};
+use crate::v8_objects::Objects;
 use crate::{Image, Rng, Tally, Usage, map_lines};
 
 const PAGE: u64 = 4096;
 const UNIT: u64 = 256 << 10;
+/// Flags that each page has.
+const PAGE_FLAGS: u64 = 4;
 const NODE: u64 = 0x40_0000;
 /// The program's malloc heap, with all structures that are not pages.
 const OWN: u64 = 0x1000_0000;
@@ -34,107 +36,13 @@ const SWEEPER: u64 = OWN + 0x4_0000;
 const ENTRIES: u64 = OWN + 0x4_1000;
 const STORES: u64 = OWN + 0x4_8000;
 const STRINGS: u64 = OWN + 0x5_0000;
+/// Offset in the sweeper of the list of old ArrayBuffers, from 13 on: their entries have a bit set.
+const OLD_LIST: u64 = 48;
 /// The addresses of blocks; nothing is read of them.
 const BLOCKS: u64 = 0x2000_0000;
 /// A memory that V8 maps.
 const MEMORY: u64 = 0x7f30_0000_0000;
 const MEMORY_BYTES: u64 = 16 * PAGE;
-
-/// Where a version has what.
-#[derive(Clone, Copy)]
-struct Places {
-    version: [u32; 4],
-    /// Names of the spaces by number, with the ones that hold something here.
-    spaces: &'static str,
-    /// In a heap: pointers to spaces, to the isolate, state.
-    heap: [u64; 3],
-    /// In a space: first page, allocated bytes, bytes of large objects.
-    space: [u64; 3],
-    /// Pointer to the allocation area: in a space, or 0 and in the heap one to the local heap.
-    area: [u64; 2],
-    /// In a record: size, heap, start, end, allocated, wasted, owner, next.
-    record: [u64; 8],
-    /// Flags of pooled pages, and where they are in a record; `None` for the page's flags.
-    pooled: (u64, Option<u64>),
-    /// In a heap: the pointer to what has the lists of ArrayBuffers, and the table of external
-    /// strings.
-    sweeper: u64,
-    strings: u64,
-    /// Bytes before the first object.
-    header: u64,
-    fields: Fields,
-}
-
-const OLD_FIELDS: Fields = Fields { shared: 24, name: 16, scope: (32, 32), free: 1 };
-const NEW_FIELDS: Fields = Fields { shared: 32, name: 24, scope: (48, 0), free: 8 };
-
-const PLACES: [Places; 5] = [
-    Places {
-        version: [10, 2, 154, 26],
-        spaces: "read_only old code map large_object code_large_object new_large_object new",
-        heap: [0x1d0, 0x50, 0x240],
-        space: [0xa8, 0x110, 0xd8],
-        area: [0xc8, 0],
-        record: [0, 16, 24, 32, 40, 48, 64, 232],
-        sweeper: 0x938,
-        strings: 0xc98,
-        pooled: (0x8_2000, None),
-        header: 0x1130,
-        fields: OLD_FIELDS,
-    },
-    Places {
-        version: [11, 3, 244, 8],
-        spaces: "read_only new old code shared new_large_object large_object",
-        heap: [0x1c8, 0x50, 0x228],
-        space: [0x28, 0x98, 0x60],
-        area: [0x50, 0],
-        record: [0, 16, 24, 32, 40, 48, 64, 264],
-        sweeper: 0x920,
-        strings: 0xc30,
-        pooled: (0x8_4000, None),
-        header: 0x1148,
-        fields: OLD_FIELDS,
-    },
-    Places {
-        version: [12, 4, 254, 21],
-        spaces: "read_only new old code shared trusted new_large_object large_object",
-        heap: [0x138, 0x18, 0x198],
-        space: [0x28, 0x70, 0x60],
-        area: [0, 0x20],
-        record: [16, 24, 32, 40, 48, 56, 72, 264],
-        sweeper: 0x6f0,
-        strings: 0xa48,
-        pooled: (0x1_2000, None),
-        header: 0x1140,
-        fields: Fields { shared: 32, ..OLD_FIELDS },
-    },
-    Places {
-        version: [13, 6, 233, 17],
-        spaces: "read_only new old code shared trusted shared_trusted new_large_object large_object",
-        heap: [0x160, 0x18, 0x220],
-        space: [0x28, 0x78, 0x68],
-        area: [0, 0x20],
-        record: [48, 64, 72, 56, 24, 32, 80, 264],
-        sweeper: 0x778,
-        strings: 0xa90,
-        pooled: (0x9_0000, None),
-        header: 0x10,
-        fields: NEW_FIELDS,
-    },
-    Places {
-        version: [14, 6, 202, 34],
-        spaces: "read_only new old code shared trusted shared_trusted new_large_object large_object",
-        heap: [0x118, 8, 0x228],
-        space: [0x28, 0x68, 0x58],
-        area: [0, 0x10],
-        record: [48, 64, 72, 56, 24, 32, 80, 256],
-        sweeper: 0x7a8,
-        strings: 0xab0,
-        pooled: (6, Some(88)),
-        header: 0x10,
-        fields: NEW_FIELDS,
-    },
-];
 
 /// Expected figures of a fabricated V8.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -178,20 +86,20 @@ pub struct V8Image {
 
 /// Fabricates a V8 from `seed`; five seeds in a row are of five versions.
 pub fn fabricate_v8(seed: u64) -> V8Image {
-    let places = PLACES[(seed % 5) as usize];
+    let layout = LAYOUTS[(seed % 5) as usize];
     let mut image = Image::of(&[(READ_ONLY, UNIT), (OWN, OWN_BYTES), (CODE, CODE_BYTES)]);
-    let objects = Objects::new(&mut image, READ_ONLY + 0x4000, places.fields);
+    let objects = Objects::new(&mut image, READ_ONLY + 0x4000, layout.fields);
     let mut writer = Writer {
         image,
         dice: Rng::new(seed ^ 0x7638),
-        places,
+        layout,
         next_page: DATA,
         next_code: CODE,
         next_record: RECORDS,
         objects,
         expected: V8Expected::default(),
     };
-    writer.put(HEAP + places.heap[1], ISOLATE);
+    writer.put(HEAP + layout.heap.isolate, ISOLATE);
     writer.spaces();
     writer.pool();
     writer.read_only();
@@ -209,13 +117,13 @@ pub fn fabricate_v8(seed: u64) -> V8Image {
         (ABSEIL, ABSEIL_BYTES, "rw-p 00000000 00:00 0 "),
         (MEMORY, MEMORY_BYTES, "rw-p 00000000 00:00 0 "),
     ]);
-    V8Image { image, maps, version: places.version, state: HEAP + places.heap[2], expected }
+    V8Image { image, maps, version: layout.version, state: HEAP + layout.heap.state, expected }
 }
 
 struct Writer {
     image: Image,
     dice: Rng,
-    places: Places,
+    layout: Layout,
     next_page: u64,
     next_code: u64,
     next_record: u64,
@@ -244,12 +152,13 @@ impl Writer {
         self.objects.fill(&mut self.image, &mut self.dice, start, end);
     }
 
-    fn has_metadata(&self) -> bool {
-        self.places.header == 0x10
+    /// Whether records are apart from their pages (13 on).
+    fn has_separate_records(&self) -> bool {
+        self.layout.header == 0x10
     }
 
-    /// Returns the place of a new page of data, mapped.
-    fn place(&mut self, bytes: u64) -> u64 {
+    /// Maps a new page of data and returns its address.
+    fn map_page(&mut self, bytes: u64) -> u64 {
         let start = self.next_page;
         let mapped = bytes.next_multiple_of(UNIT);
         self.image.map(start, mapped as usize);
@@ -259,42 +168,50 @@ impl Writer {
 
     /// Writes the record of a page and returns its address.
     fn record(&mut self, of: &Record) -> u64 {
-        let Places { record, pooled, header, .. } = self.places;
-        let (flags, inner) = match pooled {
-            (bits, None) if of.is_pooled => (bits | 4, 0),
-            (bits, Some(_)) if of.is_pooled => (4, bits),
-            _ => (4, 0),
+        let Layout { record, pooled, header, .. } = self.layout;
+        let (page_flags, record_flags) = match pooled {
+            PooledFlags::OfPage(flags) if of.is_pooled => (PAGE_FLAGS | flags, 0),
+            PooledFlags::OfRecord { flags, .. } if of.is_pooled => (PAGE_FLAGS, flags),
+            _ => (PAGE_FLAGS, 0),
         };
-        let at = if self.has_metadata() {
+        let at = if self.has_separate_records() {
             let at = self.next_record;
             self.next_record += 0x200;
-            self.put(of.start, flags);
+            self.put(of.start, page_flags);
             self.put(of.start + 8, at);
-            if let Some(offset) = pooled.1 {
-                self.put(at + offset, inner);
+            if let PooledFlags::OfRecord { offset, .. } = pooled {
+                self.put(at + offset, record_flags);
             }
             at
         } else {
             // The flags are beside the size.
-            self.put(of.start + if record[0] == 0 { 8 } else { 0 }, flags);
+            self.put(of.start + if record.size == 0 { 8 } else { 0 }, page_flags);
             of.start
         };
-        let area = (of.start + header, of.start + of.bytes);
-        let words = [of.bytes, of.heap, area.0, area.1, of.allocated, of.wasted, of.owner];
-        self.image.put_words(at, record.into_iter().zip(words));
+        let words = [
+            (record.size, of.bytes),
+            (record.heap, of.heap),
+            (record.start, of.start + header),
+            (record.end, of.start + of.bytes),
+            (record.allocated, of.allocated),
+            (record.wasted, of.wasted),
+            (record.owner, of.owner),
+        ];
+        self.image.put_words(at, words);
         at
     }
 
-    /// Links records, the first from a space.
+    /// Links the records of a space's pages.
     fn link(&mut self, space: u64, records: &[u64]) {
-        let mut from = space + self.places.space[0];
+        let mut from = space + self.layout.space.first_page;
         for &record in records {
             self.put(from, record);
-            from = record + self.places.record[7];
+            from = record + self.layout.record.next;
         }
         self.put(from, 0);
     }
 
+    /// Writes the common fields of a space.
     fn space(&mut self, at: u64, number: u64, committed: u64) {
         self.image.put_row(at + 8, [HEAP, number, committed]);
     }
@@ -303,24 +220,25 @@ impl Writer {
     fn area(&mut self, number: u64, space: u64, (start, top, limit): (u64, u64, u64)) {
         let at = AREAS + 32 * number;
         self.image.put_row(at, [start, top, limit]);
-        let [in_space, in_heap] = self.places.area;
-        if in_heap == 0 {
-            return self.put(space + in_space, at);
+        match self.layout.area {
+            AreaPointer::InSpace(offset) => self.put(space + offset, at),
+            AreaPointer::InLocalHeap(offset) => {
+                self.put(HEAP + offset, LOCAL_HEAP);
+                // An allocator: its heap, its space, and its area 0x90 bytes after the latter.
+                let allocator = LOCAL_HEAP + 0x20 + 0xb0 * number;
+                self.image.put_row(allocator, [HEAP, space]);
+                self.put(allocator + 8 + 0x90, at);
+            }
         }
-        self.put(HEAP + in_heap, LOCAL_HEAP);
-        // An allocator: its heap, its space, and 0x90 behind the latter its area.
-        let allocator = LOCAL_HEAP + 0x20 + 0xb0 * number;
-        self.image.put_row(allocator, [HEAP, space]);
-        self.put(allocator + 8 + 0x90, at);
     }
 
     fn spaces(&mut self) {
-        for (number, name) in (0..).zip(self.places.spaces.split(' ')) {
+        for (number, name) in (0..).zip(self.layout.spaces.split(' ')) {
             let at = SPACES + 0x400 * number;
             if name == "read_only" {
                 continue;
             }
-            self.put(HEAP + self.places.heap[0] + 8 * number, at);
+            self.put(HEAP + self.layout.heap.spaces + 8 * number, at);
             let usage = match name {
                 "new" => self.young(number, at),
                 "old" | "map" | "trusted" => self.paged(number, at, UNIT, true),
@@ -335,19 +253,21 @@ impl Writer {
         }
     }
 
+    /// Writes the new space: two halves with equally many pages. Objects fill the first half up to
+    /// a place on its current page.
     fn young(&mut self, number: u64, space: u64) -> Usage {
         self.space(space, number, 0);
         let pages = 1 + self.dice.below(3);
         let current = self.dice.below(pages);
-        let full = UNIT - self.places.header;
+        let header = self.layout.header;
+        let full = UNIT - header;
         let top = 8 * self.dice.below(full / 8);
-        let header = self.places.header;
         for half in [0x100, 0x200] {
             let owner = space + half;
             self.space(owner, number, pages * UNIT);
             let mut records = Vec::new();
             for page in 0..pages {
-                let start = self.place(UNIT);
+                let start = self.map_page(UNIT);
                 let record = Record { start, bytes: UNIT, heap: HEAP, owner, ..Record::default() };
                 records.push(self.record(&record));
                 let area = start + header;
@@ -365,15 +285,16 @@ impl Writer {
         Usage::of(used, 2 * pages * UNIT)
     }
 
+    /// Writes a space of pages of equal size; pages of code, if not `is_data`, are mapped already.
     fn paged(&mut self, number: u64, space: u64, bytes: u64, is_data: bool) -> Usage {
         let pages = if is_data { 1 + self.dice.below(4) } else { 1 };
         self.space(space, number, pages * bytes);
-        let full = bytes - self.places.header;
+        let full = bytes - self.layout.header;
         let (mut records, mut sum) = (Vec::new(), 0);
         // The last page has an area of 8 KiB in which the main thread allocates.
         let (area, taken) = (8 << 10, 8 * self.dice.below(1 << 10));
         for page in 0..pages {
-            let start = if is_data { self.place(bytes) } else { self.next_code };
+            let start = if is_data { self.map_page(bytes) } else { self.next_code };
             if !is_data {
                 self.next_code += bytes;
             }
@@ -383,7 +304,7 @@ impl Writer {
             let (heap, owner) = (HEAP, space);
             let record = Record { start, bytes, heap, owner, allocated, wasted, is_pooled: false };
             records.push(self.record(&record));
-            let begin = start + self.places.header;
+            let begin = start + self.layout.header;
             let has_area = page + 1 == pages && self.dice.below(4) > 0;
             if is_data {
                 self.fill(begin, begin + if has_area { taken } else { 0 });
@@ -392,44 +313,46 @@ impl Writer {
             if has_area {
                 self.area(number, space, (begin, begin + taken, begin + area));
                 // Versions that find it in the local heap do not count the rest of it.
-                if self.places.area[1] != 0 {
+                if matches!(self.layout.area, AreaPointer::InLocalHeap(_)) {
                     sum -= area - taken;
-                    self.put(space + self.places.space[1], sum + area - taken);
+                    self.put(space + self.layout.space.allocated, sum + area - taken);
                     continue;
                 }
             }
-            self.put(space + self.places.space[1], sum);
+            self.put(space + self.layout.space.allocated, sum);
         }
         self.link(space, &records);
         Usage::of(sum, pages * bytes)
     }
 
+    /// Writes the space of large objects, each on a page of its own.
     fn large(&mut self, number: u64, space: u64) -> Usage {
         let objects = self.dice.below(4);
         let (mut records, mut committed, mut used) = (Vec::new(), 0, 0);
         for _ in 0..objects {
             let bytes = PAGE * (33 + self.dice.below(100));
-            let start = self.place(bytes);
-            let area = bytes - self.places.header;
+            let start = self.map_page(bytes);
+            let area = bytes - self.layout.header;
             // One in three was trimmed: its page still counts the bytes of the larger object.
             let is_trimmed = self.dice.below(3) == 0;
             let allocated = if is_trimmed { area + PAGE * 50 } else { area - 8 * self.dice.below(64) };
             let record = Record { start, bytes, heap: HEAP, owner: space, allocated, ..Record::default() };
             records.push(self.record(&record));
-            self.objects.array(&mut self.image, start + self.places.header, allocated.min(area));
+            self.objects.array(&mut self.image, start + self.layout.header, allocated.min(area));
             committed += bytes;
             used += allocated.min(area);
         }
         self.space(space, number, committed);
-        self.put(space + self.places.space[2], used);
+        self.put(space + self.layout.space.large, used);
         self.link(space, &records);
         Usage::of(used, committed)
     }
 
+    /// Pooled pages of the isolate and of one that has ended.
     fn pool(&mut self) {
         for heap in [HEAP, ENDED] {
             for _ in 0..self.dice.below(4) {
-                let start = self.place(UNIT);
+                let start = self.map_page(UNIT);
                 let (bytes, owner, wasted) = (UNIT, SPACES + 0x400, 0);
                 let allocated = 8 * self.dice.below(1 << 14);
                 self.record(&Record { start, bytes, heap, owner, allocated, wasted, is_pooled: true });
@@ -441,14 +364,14 @@ impl Writer {
     /// One page that a root of the isolate refers to.
     fn read_only(&mut self) {
         self.record(&Record { start: READ_ONLY, bytes: UNIT, allocated: 4096, ..Record::default() });
-        self.put(ISOLATE + 0x800, READ_ONLY + self.places.header + 0x101);
+        self.put(ISOLATE + 0x800, READ_ONLY + self.layout.header + 0x101);
         self.expected.read_only = UNIT;
     }
 
-    /// Blocks of Abseil's, each with its size, and a number with its address mixed in.
+    /// Blocks of Abseil's: each begins with its size, and a constant XOR its address.
     fn abseil(&mut self) {
         self.image.map(ABSEIL, ABSEIL_BYTES as usize);
-        if !self.has_metadata() {
+        if !self.has_separate_records() {
             return;
         }
         let first = 32 * (1 + self.dice.below(ABSEIL_BYTES / 32 - 2));
@@ -460,52 +383,64 @@ impl Writer {
         self.expected.abseil = ABSEIL_BYTES;
     }
 
-    /// Two lists of ArrayBuffers, whose stores are blocks, but one that V8 maps.
+    /// Lists of ArrayBuffers: two, and two more if a collection is freeing the dead ones of these.
     fn buffers(&mut self) {
         self.image.map(MEMORY, MEMORY_BYTES as usize);
-        let is_new = self.has_metadata();
-        // In an entry: store, next, bytes; how far the bytes are shifted; in a store: flags.
-        let (store_at, next_at, bytes_at, shift) = if is_new { (0, 16, 24, 1) } else { (8, 24, 32, 0) };
-        let flags_at = if self.places.version[0] == 13 { 64 } else { 56 };
-        self.put(HEAP + self.places.sweeper, SWEEPER);
+        self.put(HEAP + self.layout.heap.sweeper, SWEEPER);
         self.put(SWEEPER, HEAP);
-        let mut number = 0;
-        let mut lists = if is_new { vec![16, 48] } else { vec![104, 128] };
-        // Those of which a collection frees the dead ones.
-        let job = SWEEPER + 0x200;
+        let is_new = self.has_separate_records();
+        let mut lists = if is_new { vec![16, OLD_LIST] } else { vec![104, 128] };
         if self.dice.below(2) == 0 {
+            let job = SWEEPER + 0x200;
             self.put(SWEEPER + 8, job);
             lists.extend(if is_new { [0x208, 0x228] } else { [0x210, 0x228] });
         }
-        for list in lists {
-            let (mut from, mut last, mut sum) = (SWEEPER + list, 0, 0);
-            for _ in 0..self.dice.below(20) {
-                let (entry, store) = (ENTRIES + 64 * number, STORES + 128 * number);
-                let is_mapped = number == 3;
-                let bytes = if is_mapped { 5 * PAGE + 100 } else { 16 * (1 + self.dice.below(4096)) };
-                self.put(from, entry);
-                if number == 5 {
-                    // It was transferred while others were freed: its bytes are in the sum only.
-                    self.put(entry + bytes_at, u64::from(is_new && list == 48));
-                    from = entry + next_at;
-                    (last, sum, number) = (entry, sum + bytes, number + 1);
-                    continue;
-                }
-                self.put(entry + store_at, store);
-                self.put(entry + bytes_at, bytes << shift | u64::from(is_new && list == 48));
-                self.put(store, if is_mapped { MEMORY } else { BLOCKS + (number << 16) });
-                self.put(store + 8, bytes);
-                let is_wasm_memory = if self.places.version[0] == 14 { 8 } else { 4 };
-                self.put(store + flags_at, if is_mapped { is_wasm_memory } else { 0 });
-                self.expected.mapped += if is_mapped { 6 * PAGE } else { 0 };
-                from = entry + next_at;
-                (last, sum, number) = (entry, sum + bytes, number + 1);
-                self.expected.buffers.count += u64::from(!is_mapped);
-                self.expected.buffers.bytes += if is_mapped { 0 } else { bytes };
-            }
-            self.image.put_row(SWEEPER + list + 8, [last, sum]);
-        }
+        let number = lists.into_iter().fold(0, |number, list| self.buffer_list(list, number));
         self.expected.first_entry = if number > 0 { ENTRIES } else { 0 };
+    }
+
+    /// Writes the list of ArrayBuffers at `list` in the sweeper. Its entries have numbers from
+    /// `number` on; returns the number after the last. The stores are blocks, but one that V8 maps.
+    fn buffer_list(&mut self, list: u64, mut number: u64) -> u64 {
+        let is_new = self.has_separate_records();
+        // Offsets in an entry, and by how much its bytes are shifted.
+        let (store_at, next_at, bytes_at, shift) = if is_new { (0, 16, 24, 1) } else { (8, 24, 32, 0) };
+        let age = u64::from(is_new && list == OLD_LIST);
+        let (mut from, mut last, mut sum) = (SWEEPER + list, 0, 0);
+        for _ in 0..self.dice.below(20) {
+            let (entry, store) = (ENTRIES + 64 * number, STORES + 128 * number);
+            let is_mapped = number == 3;
+            let bytes = if is_mapped { 5 * PAGE + 100 } else { 16 * (1 + self.dice.below(4096)) };
+            self.put(from, entry);
+            // Its store was transferred while others were freed: its bytes are in the sum only.
+            let is_transferred = number == 5;
+            if is_transferred {
+                self.put(entry + bytes_at, age);
+            } else {
+                self.put(entry + store_at, store);
+                self.put(entry + bytes_at, bytes << shift | age);
+                self.buffer_store(store, number, bytes, is_mapped);
+            }
+            (from, last) = (entry + next_at, entry);
+            (sum, number) = (sum + bytes, number + 1);
+        }
+        self.image.put_row(SWEEPER + list + 8, [last, sum]);
+        number
+    }
+
+    /// Writes the store of an ArrayBuffer and counts its bytes.
+    fn buffer_store(&mut self, store: u64, number: u64, bytes: u64, is_mapped: bool) {
+        let flags_at = if self.layout.version[0] == 13 { 64 } else { 56 };
+        let is_wasm_memory = if self.layout.version[0] == 14 { 8 } else { 4 };
+        self.put(store, if is_mapped { MEMORY } else { BLOCKS + (number << 16) });
+        self.put(store + 8, bytes);
+        self.put(store + flags_at, if is_mapped { is_wasm_memory } else { 0 });
+        if is_mapped {
+            self.expected.mapped += 6 * PAGE;
+        } else {
+            self.expected.buffers.count += 1;
+            self.expected.buffers.bytes += bytes;
+        }
     }
 
     /// Strings of one byte or two for each character; one in four does not cache where they are.
@@ -525,10 +460,10 @@ impl Writer {
             self.expected.strings.count += u64::from(bytes > 0);
             self.expected.strings.bytes += bytes * characters;
         }
-        let table = HEAP + self.places.strings;
+        let table = HEAP + self.layout.heap.strings;
         self.put(table, HEAP);
         // 14.6 has one vector, and a sum before it; the others have one of young strings first.
-        let old = if self.places.version[0] == 14 { table + 16 } else { table + 32 };
+        let old = if self.layout.version[0] == 14 { table + 16 } else { table + 32 };
         self.image.put_row(old, [STRINGS, STRINGS + 8 * count, STRINGS + 8 * 16]);
     }
 }

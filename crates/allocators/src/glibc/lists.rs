@@ -1,18 +1,23 @@
-//! Free chunks that look in use to their neighbours: those in thread caches, and those in fastbins
-//! if a walk has to know them beforehand.
+//! Free chunks whose headers mark them as in use: those in thread caches, and those in fastbins if
+//! a walk must know them beforehand.
 //!
 //! Both are singly linked lists. glibc 2.32 and later encode the links ("safe-linking", malloc.c,
-//! PROTECT_PTR: the link XOR its own address shifted right by 12). Which encoding is in force is
-//! determined from the lists. A list is followed only through resident pages of the arenas' ranges,
-//! and to each chunk once, so a cycle ends it.
+//! PROTECT_PTR: the link XOR its own address shifted right by 12). The lists show which encoding is
+//! used. A list is followed only through resident pages of the arenas' ranges, and to each chunk
+//! once, so a cycle ends it.
 
+use std::cmp::Ordering;
 use std::collections::HashMap;
 
 use super::chunk_set::ChunkSet;
+use super::layout::ALIGNMENT;
 use strandline_claims::range::RangePages;
 use strandline_process::page_cache::PageCache;
 
-/// Kind of a special chunk: one that looks in use and is not in use by the program.
+/// Lists whose first links are examined to determine the encoding.
+const MAX_LISTS_EXAMINED: usize = 1000;
+
+/// Kind of a special chunk: one that is marked as in use but not in use by the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChunkKind {
     /// Free, in a fastbin.
@@ -25,22 +30,24 @@ pub enum ChunkKind {
 
 /// The special chunks of one range.
 pub struct SpecialChunks {
-    marks: ChunkSet,
-    /// Chunks that are not in fastbins; fastbin chunks can be millions and need no entry.
-    others: HashMap<u64, ChunkKind>,
+    /// The addresses of all.
+    addresses: ChunkSet,
+    /// Kinds of those that are not in fastbins, which can hold millions.
+    other_kinds: HashMap<u64, ChunkKind>,
 }
 
 impl SpecialChunks {
     /// No special chunks in `start..end`.
     pub fn new(start: u64, end: u64) -> Self {
-        Self { marks: ChunkSet::new(start & !15, end), others: HashMap::new() }
+        let aligned_start = start - start % ALIGNMENT;
+        Self { addresses: ChunkSet::new(aligned_start, end), other_kinds: HashMap::new() }
     }
 
     /// Adds the chunk at `address`; false if it was added before or is outside.
     pub fn insert(&mut self, address: u64, kind: ChunkKind) -> bool {
-        let is_new = self.marks.insert(address);
+        let is_new = self.addresses.insert(address);
         if is_new && kind != ChunkKind::Fastbin {
-            self.others.insert(address, kind);
+            self.other_kinds.insert(address, kind);
         }
         is_new
     }
@@ -48,10 +55,10 @@ impl SpecialChunks {
     /// Returns the kind of the chunk at `address`; `None` if it is not special.
     #[inline]
     pub fn kind_of(&self, address: u64) -> Option<ChunkKind> {
-        if !self.marks.contains(address) {
+        if !self.addresses.contains(address) {
             return None;
         }
-        Some(self.others.get(&address).copied().unwrap_or(ChunkKind::Fastbin))
+        Some(self.other_kinds.get(&address).copied().unwrap_or(ChunkKind::Fastbin))
     }
 }
 
@@ -81,29 +88,30 @@ pub struct Ranges<'a> {
 }
 
 impl Ranges<'_> {
-    /// Returns the part with the resident address `address`.
-    fn part(&mut self, address: u64) -> Option<&mut SpecialChunks> {
+    /// Returns the index of the part where a chunk may be at `address`: aligned, resident, in an
+    /// arena.
+    fn part_of(&self, address: u64) -> Option<usize> {
         let index = self.parts.partition_point(|(pages, _)| pages.end() <= address);
-        let (pages, lists) = self.parts.get_mut(index)?;
-        pages.is_resident(address).then_some(lists)
+        let (pages, _) = self.parts.get(index)?;
+        (address.is_multiple_of(ALIGNMENT) && pages.is_resident(address)).then_some(index)
     }
 
-    /// Whether a chunk may be at `address`: aligned, resident, in an arena.
+    /// Whether a chunk may be at `address`.
     pub fn holds(&self, address: u64) -> bool {
-        let index = self.parts.partition_point(|(pages, _)| pages.end() <= address);
-        address.is_multiple_of(16)
-            && self.parts.get(index).is_some_and(|(pages, _)| pages.is_resident(address))
+        self.part_of(address).is_some()
     }
 
     /// Adds the chunk at `address`; false if there can be none, or it was added before.
     pub fn insert(&mut self, address: u64, kind: ChunkKind) -> bool {
-        address.is_multiple_of(16) && self.part(address).is_some_and(|lists| lists.insert(address, kind))
+        let Some((_, chunks)) = self.part_of(address).and_then(|index| self.parts.get_mut(index)) else {
+            return false;
+        };
+        chunks.insert(address, kind)
     }
 }
 
-/// Follows one list and adds each chunk. Links are `link_offset` after the start of an element and
-/// point to elements; a chunk is `chunk_offset` before its element. Returns whether the list ended
-/// properly within `max_chunks`.
+/// Follows one list and adds each chunk. Returns whether the list ended with a link of 0 within
+/// `max_chunks`.
 pub fn follow(
     cache: &mut PageCache<'_>,
     ranges: &mut Ranges<'_>,
@@ -127,7 +135,7 @@ pub fn follow(
     element == 0
 }
 
-/// The start of a list and the layout of its elements.
+/// The start of a list and the layout of its elements, to which links point.
 #[derive(Clone, Copy, Debug)]
 pub struct List {
     /// The first element; 0 if the list is empty.
@@ -150,8 +158,8 @@ impl List {
     }
 }
 
-/// Determines the encoding of links from the first links of all lists: the one under which more
-/// links point to a chunk or end the list.
+/// Determines the encoding from the first links of lists: the one under which more links point to a
+/// chunk or end the list; `default` if both agree with equally many.
 pub fn detect_encoding(
     cache: &mut PageCache<'_>,
     ranges: &Ranges<'_>,
@@ -159,7 +167,7 @@ pub fn detect_encoding(
     default: LinkEncoding,
 ) -> LinkEncoding {
     let (mut plain, mut protected) = (0u32, 0u32);
-    for list in lists.iter().take(1000) {
+    for list in lists.iter().take(MAX_LISTS_EXAMINED) {
         if !ranges.holds(list.head) {
             continue;
         }
@@ -170,8 +178,8 @@ pub fn detect_encoding(
         protected += u32::from(is_valid(LinkEncoding::Protected.decode(link, place)));
     }
     match plain.cmp(&protected) {
-        std::cmp::Ordering::Greater => LinkEncoding::Plain,
-        std::cmp::Ordering::Less => LinkEncoding::Protected,
-        std::cmp::Ordering::Equal => default,
+        Ordering::Greater => LinkEncoding::Plain,
+        Ordering::Less => LinkEncoding::Protected,
+        Ordering::Equal => default,
     }
 }

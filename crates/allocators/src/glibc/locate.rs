@@ -14,8 +14,8 @@ use strandline_process::range::AddressRange;
 const MAX_ARENAS: usize = 16_384;
 /// Maximum bytes of an arena, the user address space: more is damage, and must not be added up.
 const MAX_SYSTEM_BYTES: u64 = USER_ADDRESS_END;
-/// Maximum steps along rings in the search for `main_arena`: data full of false rings costs no
-/// more.
+/// Maximum steps along rings in the whole search for `main_arena`, however many false rings the
+/// data contains.
 const MAX_RING_STEPS: usize = 4 * MAX_ARENAS;
 /// Maximum heaps followed per arena: 64 GiB.
 const MAX_HEAPS: usize = 1024;
@@ -25,6 +25,18 @@ const MAX_TOTAL_HEAPS: usize = 1 << 17;
 const BLOCK_BYTES: u64 = 1 << 20;
 /// Blocks overlap by more than the longest structure.
 const OVERLAP_BYTES: u64 = 8 << 10;
+/// Maximum bytes of pairs before an empty bin that may be bins; all bins take half of it.
+const MAX_RUN_BYTES: usize = 4096;
+/// Maximum pairs that may be in front of the bins in a run.
+const MAX_PAIRS_BEFORE_BINS: usize = 64;
+/// Distance between `mp_` and `main_arena` from which on all are equally unlikely.
+const MAX_DISTANCE_BYTES: u64 = 1 << 30;
+/// Default of `n_mmaps_max` (`DEFAULT_MMAP_MAX`).
+const DEFAULT_N_MMAPS_MAX: u32 = 65_536;
+/// Defaults of `tcache_count` (`TCACHE_FILL_COUNT`).
+const DEFAULT_TCACHE_COUNTS: [u64; 2] = [7, 16];
+/// Default of `arena_test`.
+const DEFAULT_ARENA_TEST: u64 = 8;
 
 /// The address and layout of `main_arena`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,8 +126,8 @@ pub struct Bin {
     pub last: u64,
 }
 
-/// Reads `ranges` in overlapping blocks and calls `visit` with the address and bytes of each, until
-/// it returns a value.
+/// Reads `ranges` in overlapping blocks and calls `visit` with the address of each and the bytes
+/// that can be read, until it returns a value.
 fn scan<T>(
     memory: &dyn Memory,
     ranges: &[AddressRange],
@@ -148,18 +160,9 @@ pub fn main_arena(memory: &dyn Memory, data: &[AddressRange]) -> Option<MainAren
                 continue;
             }
             let (first, pairs) = run_of_pairs(base, bytes, offset);
-            let slack = pairs.saturating_sub(layout::BIN_PAIRS as usize);
-            for skip in 0..=slack.min(64) {
-                let bins = base + (first + skip * 16) as u64;
-                let found = layout::ARENAS.iter().find_map(|shape| {
-                    let address = bins.checked_sub(shape.bins)?;
-                    (pairs >= layout::BIN_PAIRS as usize
-                        && ring(memory, address, shape, &mut steps).is_some())
-                    .then_some(MainArena { address, layout: *shape })
-                });
-                if found.is_some() {
-                    return found;
-                }
+            let found = arena_of_run(memory, base + first as u64, pairs, &mut steps);
+            if found.is_some() {
+                return found;
             }
             offset = first + pairs * 16 + 8;
         }
@@ -167,15 +170,28 @@ pub fn main_arena(memory: &dyn Memory, data: &[AddressRange]) -> Option<MainAren
     })
 }
 
+/// Finds the `main_arena` whose bins are in the run of `pairs` at the address `run`: other pairs of
+/// pointers may precede them.
+fn arena_of_run(memory: &dyn Memory, run: u64, pairs: usize, steps: &mut usize) -> Option<MainArena> {
+    let others = pairs.checked_sub(layout::BIN_PAIRS as usize)?;
+    (0..=others.min(MAX_PAIRS_BEFORE_BINS)).find_map(|before| {
+        let bins = run + 16 * before as u64;
+        layout::ARENAS.iter().find_map(|shape| {
+            let address = bins.checked_sub(shape.bins)?;
+            ring(memory, address, shape, steps)?;
+            Some(MainArena { address, layout: *shape })
+        })
+    })
+}
+
+/// Whether an empty bin is at `offset`: both of its links are its own address in its list.
 fn is_empty_bin(base: u64, bytes: &[u8], offset: usize) -> bool {
     let own = (base + offset as u64).wrapping_sub(16);
     pair_at(bytes, offset) == Some((own, own))
 }
 
-/// Maximum bytes of pairs before an empty bin that may be bins; all bins take half of it.
-const MAX_RUN_BYTES: usize = 4096;
-
-/// Returns start and length of the run of pairs around the empty bin at `offset` that may be bins.
+/// Returns the offset, and the length in pairs, of the run of pairs around the empty bin at
+/// `offset` that may be bins.
 fn run_of_pairs(base: u64, bytes: &[u8], offset: usize) -> (usize, usize) {
     let is_pointer = |word: u64| word != 0 && word.is_multiple_of(16);
     let is_bin = |at: usize| {
@@ -198,8 +214,8 @@ fn run_of_pairs(base: u64, bytes: &[u8], offset: usize) -> (usize, usize) {
 fn ring(memory: &dyn Memory, main: u64, shape: &layout::ArenaLayout, steps: &mut usize) -> Option<Vec<u64>> {
     let mut arenas = vec![main];
     let mut at = main;
-    // A cycle without `main` is detected by a mark that follows at doubling distances (Brent).
-    let mut mark = (0, 1);
+    // Brent's algorithm detects a cycle without `main`: an arena is remembered at step 2, 4, 8, ….
+    let (mut remembered, mut remembered_at) = (0, 1);
     loop {
         *steps = steps.checked_sub(1)?;
         at = memory.read_word(at.checked_add(shape.next_offset())?).ok()?;
@@ -208,17 +224,18 @@ fn ring(memory: &dyn Memory, main: u64, shape: &layout::ArenaLayout, steps: &mut
         }
         // A secondary arena follows the heap_info of its first heap.
         let offset = at % (1 << 20);
-        if arenas.len() >= MAX_ARENAS || at == mark.0 || !layout::HEAP_INFO_BYTES.contains(&offset) {
+        if arenas.len() >= MAX_ARENAS || at == remembered || !layout::HEAP_INFO_BYTES.contains(&offset) {
             return None;
         }
         arenas.push(at);
-        if arenas.len() == 2 * mark.1 {
-            mark = (at, arenas.len());
+        if arenas.len() == 2 * remembered_at {
+            (remembered, remembered_at) = (at, arenas.len());
         }
     }
 }
 
-/// Reads the state of all arenas. `heap_max_bytes` is the alignment of secondary heaps.
+/// Reads the state of all arenas that can be read. `heap_max_bytes` is the alignment of secondary
+/// heaps.
 pub fn arenas(memory: &dyn Memory, main: &MainArena, heap_max_bytes: u64) -> Vec<Arena> {
     let mut steps = MAX_ARENAS;
     let addresses = ring(memory, main.address, &main.layout, &mut steps).unwrap_or_default();
@@ -322,39 +339,54 @@ fn heap_info(memory: &dyn Memory, heap: u64) -> Option<HeapInfo> {
     })
 }
 
-/// Finds `mp_` in the data of one libc. `is_brk` decides whether sbrk may have returned an address.
+/// Finds `mp_` in the data of one libc, whose `main_arena` is at `main`. `is_brk` decides whether
+/// sbrk may have returned an address.
 pub fn parameters(
     memory: &dyn Memory,
     data: &[AddressRange],
-    near: u64,
+    main: u64,
     is_brk: impl Fn(u64) -> bool,
 ) -> Option<Parameters> {
-    let mut best: Option<(u64, Parameters)> = None;
+    let mut best: Option<(Likelihood, Parameters)> = None;
     scan(memory, data, |base, bytes| -> Option<()> {
         for offset in (0..bytes.len()).step_by(8) {
             for shape in &layout::PARAMETERS {
                 let Some(found) = parameters_at(base, bytes, offset, shape, &is_brk) else { continue };
-                // Defaults are likely, and mp_ is near main_arena; but any match is better than
-                // none.
                 let n_mmaps_max = half_word_at(bytes, offset + shape.n_mmaps as usize + 4);
-                let defaults = [
-                    n_mmaps_max == Some(65536),
-                    [7, 16].contains(&found.tcache_count),
-                    // Distinguishes 2.43 from 2.42 eight bytes later, where arena_max would be in
-                    // place of arena_test.
-                    found.arena_test == 8,
-                ];
-                let distance = found.address.abs_diff(near).min(1 << 30);
-                let score = (1 << 40) - distance
-                    + defaults.iter().map(|&is_default| u64::from(is_default) << 41).sum::<u64>();
-                if best.as_ref().is_none_or(|(best_score, _)| score > *best_score) {
-                    best = Some((score, found));
+                let likelihood = Likelihood::new(&found, n_mmaps_max, main);
+                if best.as_ref().is_none_or(|(of_best, _)| likelihood > *of_best) {
+                    best = Some((likelihood, found));
                 }
             }
         }
         None
     });
     best.map(|(_, found)| found)
+}
+
+/// How likely a match is `mp_`, compared in the order of the fields. Any match is better than none.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Likelihood {
+    /// Number of settings that have their default.
+    defaults: u8,
+    /// Bytes by which it is nearer to `main_arena` than [`MAX_DISTANCE_BYTES`].
+    nearness: u64,
+}
+
+impl Likelihood {
+    fn new(found: &Parameters, n_mmaps_max: Option<u32>, main: u64) -> Self {
+        let defaults = [
+            n_mmaps_max == Some(DEFAULT_N_MMAPS_MAX),
+            DEFAULT_TCACHE_COUNTS.contains(&found.tcache_count),
+            // Distinguishes 2.43 from 2.42 eight bytes later, where arena_max would be in place of
+            // arena_test.
+            found.arena_test == DEFAULT_ARENA_TEST,
+        ];
+        Self {
+            defaults: defaults.map(u8::from).iter().sum(),
+            nearness: MAX_DISTANCE_BYTES.saturating_sub(found.address.abs_diff(main)),
+        }
+    }
 }
 
 /// Reads `malloc_par` in one layout at `offset`; `None` if its fields are inconsistent.

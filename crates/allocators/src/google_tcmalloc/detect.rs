@@ -1,10 +1,12 @@
-//! Detects the layout of a heap. Layouts differ in few bits, and most of these are 0 in most spans.
-//! Each is tried on part of the page map, and the one with the most valid structures is chosen.
+//! Detects the layout of a heap. Layouts differ in few bits, and most of these are 0 in most spans:
+//! a span is often valid under several. So each layout is tried on part of the page map, and the
+//! one with the most valid structures is chosen.
 
 use std::time::Instant;
 
 use super::layout::{
-    HUGE_BYTES, LARGEST_SMALL_PAGES, LAYOUTS, Layout, LeafParts, MAX_TRACKER_BYTES, SPAN_BITS, Tracker,
+    HUGE_BYTES, LARGEST_SMALL_PAGES, LAYOUTS, Layout, LeafParts, MAX_TRACKER_BYTES, SPAN_BITS, SpanFields,
+    Tracker,
 };
 use super::locate::{Heap, read_bytes, read_span};
 use crate::radix::Leaf;
@@ -16,8 +18,11 @@ use strandline_process::pages::USER_ADDRESS_END;
 
 /// Entries of the page map on which layouts are tried.
 const MAX_ENTRIES: usize = 1 << 16;
+/// Bytes read of a sample.
+const SAMPLE_BYTES: usize = 80;
 
-/// Returns the layout of `heap`, whose field `layout` is ignored.
+/// Returns the layout of `heap`, whose field `layout` is ignored; of several with equally many
+/// valid structures, the first of [`LAYOUTS`].
 pub fn layout(context: &Context<'_>, heap: &Heap) -> &'static Layout {
     let mut valid_counts = [0_usize; LAYOUTS.len()];
     let mut cache = PageCache::new(context.memory);
@@ -29,8 +34,9 @@ pub fn layout(context: &Context<'_>, heap: &Heap) -> &'static Layout {
         let LeafParts { spans, trackers, end } = heap.parts_of_leaf(leaf);
         each_word(context, (spans, trackers), &mut |at, entry| {
             remaining_entries -= 1;
-            let page = (first >> heap.page_shift) + (at - spans) / 8;
-            let class = class_at(&mut cache, heap, leaf, (at - spans) / 8);
+            let index = (at - spans) / 8;
+            let page = (first >> heap.page_shift) + index;
+            let class = class_at(&mut cache, heap, leaf, index);
             for (count, layout) in valid_counts.iter_mut().zip(&LAYOUTS) {
                 if let Some(bytes) = read_span(&mut cache, layout, entry & SPAN_BITS) {
                     *count += usize::from(is_valid(&mut cache, heap, layout, &bytes, page, class));
@@ -52,15 +58,15 @@ pub fn layout(context: &Context<'_>, heap: &Heap) -> &'static Layout {
     &LAYOUTS[first]
 }
 
-/// Reads a tracker.
+/// Reads the tracker of a huge page; `None` if none is at `at`.
 pub fn read_tracker(cache: &mut PageCache<'_>, layout: &Layout, page_shift: u32, at: u64) -> Option<Tracker> {
     let mut bytes = [0; MAX_TRACKER_BYTES];
     read_bytes(cache, at, &mut bytes[..layout.tracker_bytes(page_shift)])?;
     layout.tracker(&bytes, page_shift)
 }
 
-/// Returns the class of a page in a leaf.
-pub fn class_at(cache: &mut PageCache<'_>, heap: &Heap, leaf: u64, index: u64) -> usize {
+/// Returns the size class of a page in a leaf; 0 if it has none, or if the leaf cannot be read.
+fn class_at(cache: &mut PageCache<'_>, heap: &Heap, leaf: u64, index: u64) -> usize {
     let width = heap.classes.compact_bytes();
     let at = leaf + index * width;
     let word = cache.word(at & !7).unwrap_or(0);
@@ -81,23 +87,29 @@ fn is_valid(
     };
     if class > 0 {
         return heap.classes.pages.get(class) == Some(&span.pages)
-            && has_consistent_free_count(heap, layout, bytes, class);
+            && has_consistent_free_count(heap, layout, bytes, &span, class);
     }
     match span.sample {
         Some(at) => {
             read_sample(cache, layout, at).is_some_and(|sample| sample.bytes <= span.pages << heap.page_shift)
         }
-        // Large spans have a flag. In others, up to 2026-07, the word with the number of pages
-        // holds nothing else.
+        // A span with the flag for large ones is large. Up to 2026-07 the word with the number of
+        // pages of a small span holds nothing else.
         None if layout.is_large(bytes, heap.page_shift) => span.pages > LARGEST_SMALL_PAGES,
         None => layout.has_valid_pages_word(bytes),
     }
 }
 
-/// Whether the number of objects marked free equals that of objects not allocated.
-fn has_consistent_free_count(heap: &Heap, layout: &Layout, bytes: &[u8], class: usize) -> bool {
+/// Whether the objects marked free in the bitmap and the allocated ones are all objects of the
+/// span. True if there is no bitmap to check.
+fn has_consistent_free_count(
+    heap: &Heap,
+    layout: &Layout,
+    bytes: &[u8],
+    span: &SpanFields,
+    class: usize,
+) -> bool {
     let objects = heap.classes.objects(class, heap.page_shift).unwrap_or(0);
-    let Some(span) = layout.span(bytes, heap.page_shift) else { return false };
     // A single object is not tracked.
     if objects == 1 || !layout.has_bitmap(heap.class_bytes(class), heap.page_shift) {
         return true;
@@ -114,9 +126,9 @@ pub struct Sample {
     pub bytes: u64,
 }
 
-/// Reads a sample.
+/// Reads a sample; `None` if none is at `at`: its size is impossible.
 pub fn read_sample(cache: &mut PageCache<'_>, layout: &Layout, at: u64) -> Option<Sample> {
-    let mut bytes = [0; 80];
+    let mut bytes = [0; SAMPLE_BYTES];
     read_bytes(cache, at, &mut bytes)?;
     let proxy = layout.sample_proxy.and_then(|offset| word_at(&bytes, offset)).unwrap_or(0);
     let size = word_at(&bytes, layout.sample_size).filter(|&size| size > 0 && size < USER_ADDRESS_END)?;

@@ -1,9 +1,9 @@
 //! What a collection releases of segments of 2.x, which free their pages into spans of slices.
 //!
-//! A freed page joins the adjacent free spans, and the committed part of the joined span is
-//! scheduled: a bit per slice in the segment's `purge_mask`. When scheduled slices are released
-//! differs by release ([`SpanPurge`]) and depends on the order in which pages are freed: the last
-//! ones mostly stay scheduled. So a collection is simulated page by page, as mimalloc does it
+//! A freed page joins the adjacent free spans. The committed part of the joined span is scheduled
+//! to be purged: a bit per slice in the segment's `purge_mask`. When it is purged differs by
+//! version ([`SpanPurge`]) and depends on the order in which pages are freed: the last ones mostly
+//! stay scheduled. So a collection is simulated page by page, as mimalloc does it
 //! (`heap.c`, `mi_heap_collect_ex`; `segment.c`, `_mi_segment_page_free`,
 //! `mi_segment_schedule_purge`, `mi_segment_try_purge`).
 
@@ -26,6 +26,7 @@ const MAX_SLICES: usize = 64 * MASK_WORDS;
 const ARENA_DELAY_MILLISECONDS: u64 = 100;
 /// Maximum time that `reclaim` waits for several such segments.
 const MAX_ARENA_WAIT_MILLISECONDS: u64 = 500;
+
 /// One bit per slice of a segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Mask([u64; MASK_WORDS]);
@@ -98,10 +99,10 @@ pub struct PurgeSchedule {
 struct Segment<'a> {
     /// First byte.
     start: u64,
-    /// Its thread; 0 if that ended.
+    /// Its thread; 0 if the thread ended.
     thread: u64,
     /// When scheduled slices are released.
-    rules: SpanPurge,
+    purge_rule: SpanPurge,
     /// State of its free slices; empty if the segment is a single block's.
     schedule: PurgeSchedule,
     /// Free slices.
@@ -139,7 +140,7 @@ impl<'a> Segment<'a> {
         let committed = self.schedule.committed;
         slices.filter(|&slice| committed.has(slice)).for_each(|slice| self.schedule.slices.set(slice));
         match self.schedule.expire {
-            Expire::Due if self.rules != SpanPurge::Kept => {
+            Expire::Due if self.purge_rule != SpanPurge::Kept => {
                 self.due_milliseconds = self.schedule.due_milliseconds;
                 self.purge();
             }
@@ -156,8 +157,8 @@ impl<'a> Segment<'a> {
         self.schedule_purge(span);
     }
 
-    /// Releases scheduled slices (`mi_segment_try_purge`, `mi_segment_delayed_decommit`). Without
-    /// any the segment keeps its due time.
+    /// Releases scheduled slices (`mi_segment_try_purge`, `mi_segment_delayed_decommit`). If there
+    /// are none, the segment keeps its due time.
     fn purge(&mut self) {
         let is_scheduled = self.schedule.expire != Expire::Never && self.schedule.slices != Mask::default();
         if self.schedule.is_allowed && is_scheduled {
@@ -177,13 +178,13 @@ impl<'a> Segment<'a> {
                 _ => {}
             }
         }
-        if !is_main || self.rules == SpanPurge::AtVisits {
+        if !is_main || self.purge_rule == SpanPurge::AtVisits {
             self.purge();
         }
     }
 
-    /// Returns the range of the whole segment, which is freed if no page is left.
-    fn whole(&self) -> Option<AddressRange> {
+    /// Returns the range of the whole segment if no page is left: then mimalloc frees it.
+    fn freed_range(&self) -> Option<AddressRange> {
         let end = self.parts.last().map_or(self.start, |part| part.end);
         (self.pages == 0).then_some(AddressRange::new(self.start, end))
     }
@@ -193,8 +194,8 @@ impl<'a> Segment<'a> {
         let slices = (0..MAX_SLICES).filter(|&slice| self.released.has(slice));
         let slice_range = |slice| AddressRange::sized(self.start + slice as u64 * SLICE_BYTES, SLICE_BYTES);
         let ranges: RangeSet = slices.map(slice_range).collect();
-        // Pages in use stay, whatever the masks hold.
-        let free = |range: &AddressRange| {
+        // The masks are the target's: they must not release pages in use.
+        let free_parts = |range: &AddressRange| {
             let first = self.parts.partition_point(|part| part.end <= range.start);
             let within = self.parts[first..].iter().take_while(|part| part.start < range.end);
             let is_free = |part: &&&Part| {
@@ -204,7 +205,7 @@ impl<'a> Segment<'a> {
             let pieces = within.filter(is_free).map(|part| part.range().intersection(*range));
             pieces.collect::<Vec<_>>()
         };
-        ranges.iter().flat_map(free).collect()
+        ranges.iter().flat_map(free_parts).collect()
     }
 }
 
@@ -215,7 +216,7 @@ fn segments(heap: &Heap) -> BTreeMap<u64, Segment<'_>> {
         let segment = segments.entry(part.unit).or_insert_with(|| Segment {
             start: part.unit,
             thread: part.thread,
-            rules: heap.collect.spans,
+            purge_rule: heap.collect.spans,
             schedule: heap.purge_schedules.get(&part.unit).copied().unwrap_or_default(),
             free: Mask::default(),
             released: Mask::default(),
@@ -228,7 +229,7 @@ fn segments(heap: &Heap) -> BTreeMap<u64, Segment<'_>> {
     segments
 }
 
-/// What one collection releases, and when.
+/// Memory that one collection releases, and when.
 #[derive(Default)]
 pub struct ReleasableMemory {
     /// Addresses that are released.
@@ -242,7 +243,7 @@ impl ReleasableMemory {
     fn add(&mut self, segment: &Segment<'_>, includes_whole: bool) {
         self.due_milliseconds = segment.due_milliseconds.max(self.due_milliseconds);
         self.ranges.extend(segment.releasable_ranges());
-        self.ranges.extend(segment.whole().filter(|_| includes_whole));
+        self.ranges.extend(segment.freed_range().filter(|_| includes_whole));
     }
 }
 
@@ -255,9 +256,9 @@ pub struct Releasable {
     ended_by_main: ReleasableMemory,
     /// The same memory, if another thread collects.
     ended_by_other: ReleasableMemory,
-    /// The first segment without pages of each thread, in releases where only the main thread's are
+    /// The first segment that each thread frees, in releases where only the main thread's are
     /// released at once.
-    first_whole: HashMap<u64, AddressRange>,
+    first_freed: HashMap<u64, AddressRange>,
 }
 
 impl Releasable {
@@ -283,8 +284,9 @@ impl Releasable {
             }
             if collection.is_dead(page) {
                 segment.free(page);
-                if let Some(whole) = segment.whole().filter(|_| !by_any_thread && segment.thread != main) {
-                    released.first_whole.entry(segment.thread).or_insert(whole);
+                let waits = !by_any_thread && segment.thread != main;
+                if let Some(freed) = segment.freed_range().filter(|_| waits) {
+                    released.first_freed.entry(segment.thread).or_insert(freed);
                 }
             }
         }
@@ -308,17 +310,18 @@ impl Releasable {
         }
     }
 
-    /// What a collection by the main thread, or by another one, releases of ended threads' memory.
+    /// What a collection releases of ended threads' memory, by whether the main thread makes it.
     pub fn ended(&self, is_main: bool) -> &ReleasableMemory {
         if is_main { &self.ended_by_main } else { &self.ended_by_other }
     }
 
-    /// If memory waits in arenas for the main thread, the first segment that is freed triggers the
-    /// return of all that is due (`arena.c`, `mi_arenas_try_purge`). The due time is not visible,
-    /// but not after the one assumed here: by default 100 ms from now (`arena_purge_mult` times
-    /// `purge_delay`), and a tenth of that for each segment freed meanwhile.
+    /// Adds memory that waits in arenas for the main thread: the first segment that any thread
+    /// frees releases all of it that is due (`arena.c`, `mi_arenas_try_purge`). The due time cannot
+    /// be read. It is no later than the time assumed here: by default 100 ms from now
+    /// (`arena_purge_mult` times `purge_delay`), and a tenth of that for each segment freed
+    /// meanwhile.
     pub fn add_waiting(&mut self, heap: &Heap, is_resident: impl Fn(AddressRange) -> bool) {
-        if self.first_whole.is_empty() {
+        if self.first_freed.is_empty() {
             return;
         }
         let waiting =
@@ -329,7 +332,7 @@ impl Releasable {
         }
         let delay = ARENA_DELAY_MILLISECONDS + ARENA_DELAY_MILLISECONDS / 10 * (waiting.len() as u64 + 1);
         let due = heap.now.saturating_add(delay.min(MAX_ARENA_WAIT_MILLISECONDS));
-        for (thread, first) in &self.first_whole {
+        for (thread, first) in &self.first_freed {
             let own = self.own.entry(*thread).or_default();
             own.due_milliseconds = own.due_milliseconds.max(due);
             own.ranges.push(*first);

@@ -1,7 +1,7 @@
 //! Finds mallocng's state and all its groups.
 //!
-//! The state and each area of metadata begin with the same secret word. In no other data does a
-//! structure point to memory with its own first word, so no symbol is needed.
+//! The state and each area of metadata begin with the same secret word. No other structure points
+//! to memory that begins with the structure's own first word, so no symbol is needed.
 
 use std::collections::HashSet;
 use std::time::Instant;
@@ -18,13 +18,12 @@ use strandline_process::range::AddressRange;
 
 /// Maximum static data searched per program or library.
 const MAX_DATA_BYTES: u64 = 64 << 20;
-/// Maximum areas followed: a hundred groups each, which take 2 GB in all.
+/// Maximum areas followed. Each has a hundred groups; the list of all takes 2 GB of our memory.
 const MAX_AREAS: usize = 1 << 18;
-
 /// Candidates for the state between two checks of the deadline.
-const DEADLINE_CHECK_INTERVAL: u64 = 256;
+const CANDIDATES_PER_DEADLINE_CHECK: u64 = 256;
 
-/// One mallocng.
+/// The state of one mallocng, with all its groups.
 pub struct State {
     /// Name of the file that contains it.
     pub name: String,
@@ -32,12 +31,13 @@ pub struct State {
     pub areas: Vec<u64>,
     /// Its groups, in address order; nested ones follow the group that contains them.
     pub groups: Vec<Group>,
-    /// Invalid metas, where the list of areas broke off, and where the deadline passed.
+    /// Invalid metas, the area at which the list ended early, and where the deadline passed.
     pub doubts: ReadProblems,
     /// Bytes read from the target.
     pub bytes_read: u64,
 }
 
+/// Returns the name of a mapping's file without its folder.
 fn file_name(mapping: &Mapping) -> &str {
     let path = mapping.name.strip_suffix(DELETED_SUFFIX).unwrap_or(&mapping.name);
     path.rsplit('/').next().unwrap_or(path)
@@ -66,7 +66,7 @@ pub fn static_data(mappings: &[&Mapping]) -> Vec<AddressRange> {
     writable.map(cut).collect()
 }
 
-/// Whether a process may have one.
+/// Whether a process may have a mallocng.
 pub fn is_possible(space: &AddressSpace) -> bool {
     !candidates(space).is_empty()
 }
@@ -86,7 +86,7 @@ pub fn find(context: &Context<'_>) -> FoundStates {
         for range in static_data(&group) {
             let (area, is_late) = first_area(context, range);
             if let Some(area) = area {
-                found.states.push(state(context, group[0].name.clone(), &area));
+                found.states.push(read_state(context, group[0].name.clone(), &area));
             }
             if is_late {
                 found.late_in.get_or_insert_with(|| group[0].name.clone());
@@ -106,39 +106,46 @@ struct FirstArea {
 /// Returns the first area if the state is in `range`, and whether the deadline passed before that
 /// was known.
 fn first_area(context: &Context<'_>, range: AddressRange) -> (Option<FirstArea>, bool) {
-    let (mut found, mut candidates, mut is_late) = (None, 0_u64, false);
+    let (mut found, mut checked, mut is_late) = (None, 0_u64, false);
     each_word(context, range, &mut |at, area| {
         // Most words are not the address of a page.
         if !area.is_multiple_of(PAGE_BYTES) || !is_resident(context, area) {
             return true;
         }
-        candidates += 1;
-        if candidates.is_multiple_of(DEADLINE_CHECK_INTERVAL) && Instant::now() >= context.deadline {
+        checked += 1;
+        if checked.is_multiple_of(CANDIDATES_PER_DEADLINE_CHECK) && Instant::now() >= context.deadline {
             is_late = true;
             return false;
         }
-        let Ok(secret) = context.memory.read_word(area) else { return true };
-        let is_state = |layout: &&super::layout::ContextLayout| {
-            let Some(state) = at.checked_sub(layout.areas as u64).filter(|_| secret != 0) else {
-                return false;
-            };
-            let mut bytes = [0; 24];
-            context.memory.read(state, &mut bytes).is_ok()
-                && word_at(&bytes, 0) == Some(secret)
-                && half_word_at(&bytes, layout.init_done) == Some(1)
+        let Some(secret) = context.memory.read_word(area).ok().filter(|&secret| secret != 0) else {
+            return true;
         };
-        found = CONTEXT_LAYOUTS.iter().find(is_state).map(|_| FirstArea { address: area, secret });
+        if has_state(context, at, secret) {
+            found = Some(FirstArea { address: area, secret });
+        }
         found.is_none()
     });
     (found, is_late)
+}
+
+/// Whether the pointer to the first area at `pointer` is that of a state with this secret, in
+/// either layout.
+fn has_state(context: &Context<'_>, pointer: u64, secret: u64) -> bool {
+    CONTEXT_LAYOUTS.iter().any(|layout| {
+        let Some(state) = pointer.checked_sub(layout.areas as u64) else { return false };
+        let mut bytes = [0; 24];
+        context.memory.read(state, &mut bytes).is_ok()
+            && word_at(&bytes, 0) == Some(secret)
+            && half_word_at(&bytes, layout.init_done) == Some(1)
+    })
 }
 
 fn is_resident(context: &Context<'_>, page: u64) -> bool {
     !context.resident_runs((page, page.saturating_add(8))).is_empty()
 }
 
-/// Follows the list of areas.
-fn state(context: &Context<'_>, name: String, first: &FirstArea) -> State {
+/// Follows the list of areas and reads their groups.
+fn read_state(context: &Context<'_>, name: String, first: &FirstArea) -> State {
     let mut state =
         State { name, areas: Vec::new(), groups: Vec::new(), doubts: ReadProblems::default(), bytes_read: 0 };
     let mut seen = HashSet::new();
@@ -164,7 +171,7 @@ fn state(context: &Context<'_>, name: String, first: &FirstArea) -> State {
             match Group::in_area(&bytes, area, index) {
                 Some(group) => state.groups.push(group),
                 None if Group::is_present(&bytes, index) => state.doubts.note_damage(area, 0),
-                None => (),
+                None => {}
             }
         }
         area = word_at(&bytes, AREA_NEXT).unwrap_or(0);

@@ -10,19 +10,19 @@ use crate::terminal::{strong, table_lines};
 use crate::text::{pad_left, width, wrap};
 use crate::units::bytes;
 
-/// Height of the stack in lines.
+/// Height of the chart in lines.
 const LINES: usize = 10;
 /// Width of the axis in columns: `1.56 GiB ┤`.
-const AXIS: usize = 11;
+const AXIS_COLUMNS: usize = 11;
 /// Letters of the bands.
 const LETTERS: &[u8] = b"ABCDEFGH";
 /// Their colours, of the 256.
 const COLOURS: [u8; 8] = [32, 166, 36, 175, 214, 74, 245, 61];
-/// Where the limit is.
+/// Marks the limit.
 const LIMIT: char = '─';
 
-/// The groups of a recording. Those without a limit take one line: what else runs in them is not
-/// recorded.
+/// The groups of a recording. A group without a limit takes one line: other programs may run in it,
+/// which are not recorded.
 pub(super) fn groups(timeline: &Timeline, surface: Surface) -> Vec<String> {
     let mut lines = Vec::new();
     for view in GroupView::all(timeline) {
@@ -37,16 +37,16 @@ pub(super) fn groups(timeline: &Timeline, surface: Surface) -> Vec<String> {
         let kill: Vec<String> =
             view.kill_sentences().iter().flat_map(|text| wrap(text, surface.columns)).collect();
         lines.extend(strong(&kill, surface));
-        lines.extend(drawn(&view, timeline.last_us(), surface));
+        lines.extend(stacked_chart(&view, timeline.last_us(), surface));
         lines.extend(table(&view, surface));
     }
     lines
 }
 
-/// The stack, with axes.
-fn drawn(view: &GroupView<'_>, end_us: u64, surface: Surface) -> Vec<String> {
-    let cells = surface.columns - AXIS;
-    let moments = in_cells(view.group, end_us, cells);
+/// The bands stacked over time, with axes.
+fn stacked_chart(view: &GroupView<'_>, end_us: u64, surface: Surface) -> Vec<String> {
+    let columns = surface.columns.saturating_sub(AXIS_COLUMNS);
+    let points = in_cells(view.group, end_us, columns);
     let mut lines = Vec::new();
     for index in 0..LINES {
         let label = match index {
@@ -55,75 +55,79 @@ fn drawn(view: &GroupView<'_>, end_us: u64, surface: Surface) -> Vec<String> {
             _ => String::new(),
         };
         let tick = if label.is_empty() { '│' } else { '┤' };
-        let line = painted(&level(view, &moments, LINES - 1 - index, end_us), surface);
-        lines.push(format!("{}{tick}{line}", pad_left(&label, AXIS - 1)));
+        let line = line_text(&line_cells(view, &points, LINES - 1 - index, end_us), surface);
+        lines.push(format!("{}{tick}{line}", pad_left(&label, AXIS_COLUMNS - 1)));
     }
-    lines.push(format!("{}└{}", pad_left("0 B", AXIS - 1), "─".repeat(cells)));
-    let last = time(end_us);
-    let gap = cells.saturating_sub(3 + width(&last));
-    lines.push(format!("{}0 s{}{last}", " ".repeat(AXIS), " ".repeat(gap)));
+    lines.push(format!("{}└{}", pad_left("0 B", AXIS_COLUMNS - 1), "─".repeat(columns)));
+    let (first, last) = ("0 s", time(end_us));
+    let gap = columns.saturating_sub(width(first) + width(&last));
+    lines.push(format!("{}{first}{}{last}", " ".repeat(AXIS_COLUMNS), " ".repeat(gap)));
     lines
 }
 
-/// What a place in the stack shows.
+/// What a cell of the chart shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum Cell {
     /// A band, by its index.
     Band(usize),
     Limit,
     Nothing,
 }
 
-/// One line of the stack, counted from the bottom.
-fn level(view: &GroupView<'_>, moments: &[Option<&GroupPoint>], level: usize, end_us: u64) -> Vec<Place> {
-    let step = |at: usize| (u128::from(view.most_bytes) * at as u128 / (2 * LINES as u128)) as u64;
-    let (low, middle, high) = (step(2 * level), step(2 * level + 1), step(2 * level + 2));
-    let limit_at = |cell: usize| {
-        let at_us = u128::from(end_us) * (cell as u128 + 1) / moments.len().max(1) as u128;
+/// The cells of the line `level`, counted from the bottom. A cell shows the band that covers its
+/// middle, or else the limit if that is within the line.
+fn line_cells(view: &GroupView<'_>, points: &[Option<&GroupPoint>], level: usize, end_us: u64) -> Vec<Cell> {
+    // Bytes at a height in half lines.
+    let bytes_at =
+        |height: usize| (u128::from(view.most_bytes) * height as u128 / (2 * LINES as u128)) as u64;
+    let (low, middle, high) = (bytes_at(2 * level), bytes_at(2 * level + 1), bytes_at(2 * level + 2));
+    let limit_at = |column: usize| {
+        let at_us = u128::from(end_us) * (column as u128 + 1) / points.len().max(1) as u128;
         let steps = view.group.limits.iter().take_while(|step| u128::from(step.at_us) <= at_us);
         steps.last().and_then(|step| step.bytes)
     };
-    let mut line = Vec::with_capacity(moments.len());
-    for (cell, moment) in moments.iter().enumerate() {
+    let mut cells = Vec::with_capacity(points.len());
+    for (column, point) in points.iter().enumerate() {
         let mut sum = 0u64;
-        let mut reaches = |point: &GroupPoint, band: &Band| {
+        let mut reaches_middle = |point: &GroupPoint, band: &Band| {
             sum = sum.saturating_add(band.bytes(point));
             sum > middle
         };
-        let band = moment.and_then(|point| view.bands.iter().position(|band| reaches(point, band)));
-        let has_limit = limit_at(cell).is_some_and(|limit| low < limit && limit <= high);
-        line.push(match band {
-            Some(band) => Place::Band(band),
-            None if has_limit => Place::Limit,
-            None => Place::Nothing,
+        let band = point.and_then(|point| view.bands.iter().position(|band| reaches_middle(point, band)));
+        let has_limit = limit_at(column).is_some_and(|limit| low < limit && limit <= high);
+        cells.push(match band {
+            Some(band) => Cell::Band(band),
+            None if has_limit => Cell::Limit,
+            None => Cell::Nothing,
         });
     }
-    line
+    cells
 }
 
-/// The line as text: a letter for each band.
-fn painted(line: &[Place], surface: Surface) -> String {
+/// Cells as text: a letter for each band.
+fn line_text(cells: &[Cell], surface: Surface) -> String {
     let mut text = String::new();
-    for run in line.chunk_by(|a, b| a == b) {
-        let place = run.first().copied().unwrap_or(Place::Nothing);
-        let drawn = |glyph: char| glyph.to_string().repeat(run.len());
-        text += &match place {
-            Place::Band(band) => {
+    for run in cells.chunk_by(|a, b| a == b) {
+        let cell = run.first().copied().unwrap_or(Cell::Nothing);
+        let repeated = |glyph: char| glyph.to_string().repeat(run.len());
+        text += &match cell {
+            Cell::Band(band) => {
                 let letter = LETTERS.get(band).map_or('?', |&letter| char::from(letter));
                 let colour = COLOURS.get(band).copied().unwrap_or_default();
-                surface.paint(Paint::Colour(colour), &drawn(letter))
+                surface.paint(Paint::Colour(colour), &repeated(letter))
             }
-            Place::Limit => drawn(LIMIT),
-            Place::Nothing => drawn(' '),
+            Cell::Limit => repeated(LIMIT),
+            Cell::Nothing => repeated(' '),
         };
     }
     text.trim_end().to_owned()
 }
 
-/// The rows at the peak, at a kill and at the last sample.
+/// The rows at the peak, before a kill and at the last sample.
 fn table(view: &GroupView<'_>, surface: Surface) -> Vec<String> {
     let mut head: Vec<Column> =
         vec![words(" "), figures("at the peak"), figures("last"), words("row"), words("state")];
+    // Then each line has a figure for it.
     if view.kill.is_some() {
         head.insert(2, figures("before the kill"));
     }
@@ -137,7 +141,8 @@ fn table(view: &GroupView<'_>, surface: Surface) -> Vec<String> {
     };
     let rows: Vec<Vec<String>> = view.lines.iter().map(row).collect();
     let mut lines = vec![String::new()];
-    lines.extend(table_lines(lay_out(&head, &rows, head.len() - 2, surface.columns), surface));
+    let row_names = head.len() - 2;
+    lines.extend(table_lines(lay_out(&head, &rows, row_names, surface.columns), surface));
     let limit = match view.group.limits.iter().filter_map(|step| step.bytes).min() {
         Some(limit) if limit <= view.most_bytes => format!("; {LIMIT} is the limit"),
         Some(limit) => format!("; the limit of {} is above the picture", bytes(limit)),

@@ -21,12 +21,12 @@ use strandline_claims::runtime::{Context, ReferenceHints, Variable};
 use strandline_process::memory::{Memory, word_at};
 use strandline_process::pages::{PAGE_BYTES, page_of};
 
-/// Limit on modules of an interpreter, and on the entries of a module or class.
+/// Limit on the modules of an interpreter, and on the entries of a module or class.
 const MAX_ENTRIES: u64 = 1 << 16;
-/// Limit on all variables.
+/// Limit on all variables, and on the classes that wait to be read.
 const MAX_VARIABLES: usize = 1 << 18;
 /// Entries read to distinguish `sys.modules` from another dict: `builtins` is among the first.
-const ENTRIES_CHECKED: u64 = 16;
+const MODULES_CHECKED: u64 = 16;
 const BUILTINS: &str = "builtins";
 /// Texts up to this length are not listed: there are many, and each holds little.
 const SHORT_BYTES: u64 = 256;
@@ -57,6 +57,9 @@ const NO_DATA: [&[u8]; 21] = [
 /// Bytes of the longest of these names with its 0.
 const NAME_BYTES: usize = 27;
 
+/// Mask of an address in a set, which holds multiples of 16: any address in an object will do.
+const STOP_MASK: u64 = !15;
+
 /// An entry of a dict.
 #[derive(Clone, Copy, Debug)]
 struct DictEntry {
@@ -64,6 +67,13 @@ struct DictEntry {
     key: u64,
     /// Address of the value.
     value: u64,
+}
+
+/// Entries of a dict.
+struct DictEntries {
+    entries: Vec<DictEntry>,
+    /// Whether these are all: their number is within the limit, and each could be read.
+    is_whole: bool,
 }
 
 /// Finds the variables of all modules of `program`, and records where paths from them stop. False
@@ -86,14 +96,14 @@ pub fn find(
         is_whole: true,
         holding,
     };
+    let is_writable = |at: u64| context.space.find(at).is_some_and(|mapping| mapping.permissions.write);
     for state in interpreters(memory, program, release) {
-        finder.holding.stops.insert(state & !15);
-        let is_memory = |at: u64| context.space.find(at).is_some_and(|mapping| mapping.permissions.write);
-        if let Some(modules) = finder.modules(memory, state, is_memory) {
-            finder.interpreter(modules);
+        finder.add_stop(state);
+        if let Some(modules) = finder.find_modules(memory, state, is_writable) {
+            finder.add_modules(modules);
         }
     }
-    // With some stops missing, paths from variables would run on that otherwise stop.
+    // If stops are missing, a path runs on through a module, and its variable holds too much.
     let is_whole = finder.is_whole && Instant::now() < context.deadline;
     if !is_whole {
         holding.variables.clear();
@@ -118,20 +128,27 @@ struct Finder<'a, 'h> {
 }
 
 impl Finder<'_, '_> {
-    /// Finds the dict of an interpreter's modules, which its state points to.
-    fn modules(&mut self, memory: &dyn Memory, state: u64, is_memory: impl Fn(u64) -> bool) -> Option<u64> {
-        let mut piece = vec![0; PAGE_BYTES as usize];
+    /// Makes paths from variables stop at the object at `address`.
+    fn add_stop(&mut self, address: u64) {
+        self.holding.stops.insert(address & STOP_MASK);
+    }
+
+    /// Finds the dict of an interpreter's modules, to which a word of its state points.
+    fn find_modules(
+        &mut self,
+        memory: &dyn Memory,
+        state: u64,
+        is_writable: impl Fn(u64) -> bool,
+    ) -> Option<u64> {
+        let mut buffer = vec![0; PAGE_BYTES as usize];
         let (end, deadline) = (state.saturating_add(MAX_STATE_BYTES), self.deadline);
-        let begin = std::iter::once(state);
-        for at in begin
-            .chain((page_of(state).saturating_add(PAGE_BYTES)..end).step_by(PAGE_BYTES as usize))
-            .take_while(|_| Instant::now() < deadline)
-        {
-            // Pages that were never written are skipped.
+        let next_pages = (page_of(state).saturating_add(PAGE_BYTES)..end).step_by(PAGE_BYTES as usize);
+        for at in std::iter::once(state).chain(next_pages).take_while(|_| Instant::now() < deadline) {
+            // Each page is read by itself: one that was never written cannot be read.
             let wanted = (page_of(at).saturating_add(PAGE_BYTES).min(end) - at) as usize;
-            let got = memory.read_some(at, piece.get_mut(..wanted)?);
-            for word in piece.get(..got)?.chunks_exact(8).filter_map(|word| word_at(word, 0)) {
-                if word.is_multiple_of(8) && is_memory(word) && self.is_modules_dict(word) {
+            let got = memory.read_some(at, buffer.get_mut(..wanted)?);
+            for word in buffer.get(..got)?.chunks_exact(8).filter_map(|word| word_at(word, 0)) {
+                if word.is_multiple_of(8) && is_writable(word) && self.is_modules_dict(word) {
                     return Some(word);
                 }
             }
@@ -140,39 +157,40 @@ impl Finder<'_, '_> {
     }
 
     fn is_modules_dict(&mut self, dict: u64) -> bool {
-        let first = self.entries(dict, ENTRIES_CHECKED);
-        first.into_iter().any(|DictEntry { key, value }| {
+        let Some(first) = self.find_entries(dict, MODULES_CHECKED) else { return false };
+        first.entries.into_iter().any(|DictEntry { key, value }| {
             self.kind(value) == Some(Kind::Module) && self.names.text(key).as_deref() == Some(BUILTINS)
         })
     }
 
-    fn interpreter(&mut self, modules: u64) {
-        for DictEntry { key, value } in self.entries(modules, MAX_ENTRIES) {
+    /// Adds the variables of all modules in the dict `modules`, and of their classes.
+    fn add_modules(&mut self, modules: u64) {
+        for DictEntry { key, value } in self.entries(modules) {
             if self.kind(value) != Some(Kind::Module) || Instant::now() >= self.deadline {
                 continue;
             }
             let Some(dict) = self.names.head_word(value, MODULE_DICT) else { continue };
-            self.holding.stops.insert(value);
+            self.add_stop(value);
             if let Some(name) = self.names.text(key).filter(|name| is_name(name, true)) {
-                self.scope(dict, &name);
+                self.add_scope(dict, &name);
             }
         }
         // Classes contain classes.
         while let Some(class) = self.classes.pop().filter(|_| Instant::now() < self.deadline) {
-            self.class(class);
+            self.add_class(class);
         }
     }
 
-    /// Adds the variables of a module or a class; paths between these stop at its dict.
-    fn scope(&mut self, dict: u64, scope: &str) {
+    /// Adds the variables of a module or a class named `scope`, and makes paths stop at its dict.
+    fn add_scope(&mut self, dict: u64, scope: &str) {
         if !self.seen.insert(dict) {
             return;
         }
-        self.holding.stops.insert(dict & !15);
+        self.add_stop(dict);
         if let Some(keys) = self.names.head_word(dict, DICT_KEYS) {
-            self.holding.stops.insert(keys & !15);
+            self.add_stop(keys);
         }
-        for DictEntry { key, value } in self.entries(dict, MAX_ENTRIES) {
+        for DictEntry { key, value } in self.entries(dict) {
             if Instant::now() >= self.deadline || self.holding.variables.len() >= MAX_VARIABLES {
                 self.is_whole = false;
                 return;
@@ -181,11 +199,14 @@ impl Finder<'_, '_> {
             if name.starts_with("__") && name.ends_with("__") {
                 continue;
             }
-            let Some((number, of)) = self.type_of(value) else { continue };
-            if of.kind == Kind::Class {
-                self.is_whole &= self.classes.len() < MAX_VARIABLES;
-                self.classes.extend(Some(value).filter(|_| self.is_whole));
-            } else if self.is_data(number, &of, value) {
+            let Some((number, value_type)) = self.type_of(value) else { continue };
+            if value_type.kind == Kind::Class {
+                if self.classes.len() >= MAX_VARIABLES {
+                    self.is_whole = false;
+                } else if self.is_whole {
+                    self.classes.push(value);
+                }
+            } else if self.is_data(number, &value_type, value) {
                 let name = format!("{scope}.{name}").into();
                 self.holding.variables.push(Variable { name, value, is_own: false });
             }
@@ -194,32 +215,33 @@ impl Finder<'_, '_> {
 
     /// Adds the variables of a class under the module that the class names, whichever module refers
     /// to it.
-    fn class(&mut self, class: u64) {
-        let Some(of) =
+    fn add_class(&mut self, class: u64) {
+        let Some(class_type) =
             self.types.number_at(class).and_then(|number| self.types.all.get(number as usize).copied())
         else {
             return;
         };
-        if of.flags & flags::HEAP_TYPE == 0 {
+        if class_type.flags & flags::HEAP_TYPE == 0 {
             return;
         }
         let Some(dict) = self.names.head_word(class, TYPE_DICT).filter(|dict| !self.seen.contains(dict))
         else {
             return;
         };
-        let name = self.names.type_name(&of);
+        let name = self.names.type_name(&class_type);
         if is_name(&name, true) {
-            self.scope(dict, &name);
+            self.add_scope(dict, &name);
         }
     }
 
-    fn is_data(&mut self, number: u32, of: &Type, value: u64) -> bool {
-        match of.kind {
+    /// Whether an object, whose type has this number, holds data that is worth a line.
+    fn is_data(&mut self, number: u32, value_type: &Type, value: u64) -> bool {
+        match value_type.kind {
             Kind::Module | Kind::Class | Kind::Int | Kind::Weak => return false,
             Kind::String => {
                 return self.names.head_word(value, STRING_LENGTH).is_some_and(|length| length > SHORT_BYTES);
             }
-            Kind::Plain if of.flags & flags::BYTES != 0 => {
+            Kind::Plain if value_type.flags & flags::BYTES != 0 => {
                 return self.names.head_word(value, SIZE).is_some_and(|length| length > SHORT_BYTES);
             }
             Kind::Plain => {}
@@ -228,15 +250,16 @@ impl Finder<'_, '_> {
         if let Some(&known) = self.data_types.get(&number) {
             return known;
         }
-        let is_built_in = of.flags & flags::HEAP_TYPE == 0;
-        let is_data = !is_built_in || !self.has_no_data(of);
+        let is_built_in = value_type.flags & flags::HEAP_TYPE == 0;
+        let is_data = !is_built_in || !self.has_no_data(value_type);
         self.data_types.insert(number, is_data);
         is_data
     }
 
-    fn has_no_data(&mut self, of: &Type) -> bool {
+    /// Whether a built-in type is one of [`NO_DATA`].
+    fn has_no_data(&mut self, built_in: &Type) -> bool {
         let mut text = [0; NAME_BYTES];
-        let name = self.names.head_word(of.address, TYPE_NAME);
+        let name = self.names.head_word(built_in.address, TYPE_NAME);
         // A partially readable name is at the end of a mapping, and matches none of these.
         if name.is_none_or(|name| self.names.pages.read(name, &mut text).is_err()) {
             return false;
@@ -245,6 +268,7 @@ impl Finder<'_, '_> {
         NO_DATA.contains(&name)
     }
 
+    /// Returns number and type of an object.
     fn type_of(&mut self, object: u64) -> Option<(u32, Type)> {
         let address = self.names.head_word(object, TYPE as usize)?;
         let number = self.types.number_at(address)?;
@@ -252,34 +276,36 @@ impl Finder<'_, '_> {
     }
 
     fn kind(&mut self, object: u64) -> Option<Kind> {
-        self.type_of(object).map(|(_, of)| of.kind)
+        self.type_of(object).map(|(_, object_type)| object_type.kind)
     }
 
-    /// Returns the entries of a dict whose entries contain the values, as in modules.
-    fn entries(&mut self, dict: u64, most: u64) -> Vec<DictEntry> {
-        self.find_entries(dict, most).unwrap_or_default()
+    /// Returns the entries of a dict of a module or class, and notes if some are missing.
+    fn entries(&mut self, dict: u64) -> Vec<DictEntry> {
+        let Some(found) = self.find_entries(dict, MAX_ENTRIES) else { return Vec::new() };
+        self.is_whole &= found.is_whole;
+        found.entries
     }
 
-    fn find_entries(&mut self, dict: u64, most: u64) -> Option<Vec<DictEntry>> {
+    /// Returns the first entries of a dict whose entries contain the values, as in modules; `None`
+    /// if it is not one.
+    fn find_entries(&mut self, dict: u64, max_entries: u64) -> Option<DictEntries> {
         if self.kind(dict)? != Kind::Dict {
             return None;
         }
         let keys = self.names.head_word(dict, DICT_KEYS)?;
         let table = objects::keys(&mut self.names.pages, self.release, keys)?;
-        let objects::KeyTable { entries, written, .. } = table;
         // Key and value are the last two words of an entry; keys of any type have their hash before
         // them.
         let key_at = table.entry_bytes - 16;
-        let mut found = Vec::new();
-        self.is_whole &= written <= most || most == ENTRIES_CHECKED;
-        for index in 0..written.min(most) {
-            let at = entries.checked_add(index * table.entry_bytes + key_at)?;
-            let Some((key, value)) = self.names.pages.pair(at) else {
-                self.is_whole &= most == ENTRIES_CHECKED;
+        let mut found = DictEntries { entries: Vec::new(), is_whole: table.written <= max_entries };
+        for index in 0..table.written.min(max_entries) {
+            let at = table.entries.checked_add(index * table.entry_bytes + key_at);
+            let Some((key, value)) = at.and_then(|at| self.names.pages.pair(at)) else {
+                found.is_whole = false;
                 break;
             };
             if key != 0 && value != 0 {
-                found.push(DictEntry { key, value });
+                found.entries.push(DictEntry { key, value });
             }
         }
         Some(found)

@@ -29,12 +29,12 @@ const MAX_RANGES: u64 = 1 << 12;
 const MAX_SPANS: u64 = 1 << 24;
 /// Spans checked to recognize a heap.
 const SPANS_CHECKED: u64 = 16;
-/// Steps between two checks of the deadline: one for each word of static data, more for a word
-/// that could point to the spans.
+/// Steps between two checks of the deadline; a word of static data is one step.
 const STEPS_PER_DEADLINE_CHECK: u64 = 1 << 16;
+/// Steps that a word counts as if it could point to the spans.
 const STEPS_PER_CANDIDATE: u64 = 1 << 10;
-/// Limit on pages of structures that a worker keeps; a heap of 128 GiB of the smallest spans has
-/// fewer.
+/// Limit on the page numbers of structures that a worker keeps; a heap of 128 GiB of the smallest
+/// spans has fewer.
 const MAX_STRUCTURE_PAGES: usize = 1 << 20;
 /// Spans that a worker reads at a time.
 const SPANS_AT_ONCE: usize = 4096;
@@ -57,12 +57,12 @@ pub struct SpanTable {
     pub address: u64,
     /// Number of pointers.
     pub length: u64,
-    /// Number of pointers that it has room for.
+    /// Capacity in pointers.
     pub capacity: u64,
 }
 
 impl SpanTable {
-    /// Its addresses, with the room behind the pointers.
+    /// Its addresses, up to its capacity.
     pub fn range(self) -> AddressRange {
         AddressRange::sized(self.address, 8 * self.capacity)
     }
@@ -124,9 +124,9 @@ pub struct Instance<'a> {
 pub struct Spans {
     /// The spans, in address order.
     pub all: Vec<Span>,
-    /// Pages with structures of the runtime, found on the way.
+    /// Addresses of the pages with span structures and their bitmaps, in order.
     pub structures: Vec<u64>,
-    /// Spans that made no sense, and whether the time was over.
+    /// Spans that were not valid or could not be read, and whether the deadline passed.
     pub doubts: ReadProblems,
 }
 
@@ -145,50 +145,65 @@ pub fn find(context: &Context<'_>, memory: &dyn Memory, program: &Program, layou
             let is_within = address >= program.data.start && address < at;
             found = if is_within { heap_at(context, &mut pages, address, layout) } else { None };
         }
-        let is_due = steps >= STEPS_PER_DEADLINE_CHECK;
-        if is_due {
+        let is_check_due = steps >= STEPS_PER_DEADLINE_CHECK;
+        if is_check_due {
             steps = 0;
         }
-        found.is_none() && (!is_due || Instant::now() < context.deadline)
+        found.is_none() && (!is_check_due || Instant::now() < context.deadline)
     });
     found
 }
 
 /// Returns the heap whose structure is at `address`; `None` if the structure there is not one.
 fn heap_at(context: &Context<'_>, pages: &mut PageCache<'_>, address: u64, layout: &Layout) -> Option<Heap> {
+    // A slice of Go: address, length, capacity.
     let slice = |pages: &mut PageCache<'_>, at: u64| Some((pages.word(at)?, pages.pair(at.checked_add(8)?)?));
-    let (spans, (count, room)) = slice(pages, address.checked_add(layout.all_spans)?)?;
-    let (first, (number, _)) = slice(pages, address.checked_add(layout.pages)?.checked_add(RANGES)?)?;
-    if count == 0 || count > room || room > MAX_SPANS || number == 0 || number > MAX_RANGES {
+    let (spans, (length, capacity)) = slice(pages, address.checked_add(layout.all_spans)?)?;
+    let (ranges, (range_count, _)) = slice(pages, address.checked_add(layout.pages)?.checked_add(RANGES)?)?;
+    if length == 0 || length > capacity || capacity > MAX_SPANS {
         return None;
     }
-    if !words::is_process_memory(context.space, spans, spans.checked_add(8 * room)?) {
+    if !words::is_process_memory(context.space, spans, spans.checked_add(8 * capacity)?) {
+        return None;
+    }
+    let ranges = heap_ranges(context, pages, ranges, range_count)?;
+    let heap = Heap { address, ranges, span_table: SpanTable { address: spans, length, capacity } };
+    let start_of = |index: u64| {
+        let span = pages.word(spans + 8 * index)?;
+        pages.word(span.checked_add(SPAN_START as u64)?)
+    };
+    let starts: Vec<u64> = (0..length.min(SPANS_CHECKED)).filter_map(start_of).collect();
+    let is_in_heap = |&start: &u64| start.checked_add(1).is_some_and(|end| heap.contains(start, end));
+    let is_heap = !starts.is_empty() && starts.iter().all(is_in_heap);
+    is_heap.then_some(heap)
+}
+
+/// Reads `count` address ranges of a heap from the array at `array`; `None` if they cannot be those
+/// of one.
+fn heap_ranges(
+    context: &Context<'_>,
+    pages: &mut PageCache<'_>,
+    array: u64,
+    count: u64,
+) -> Option<Vec<AddressRange>> {
+    if count == 0 || count > MAX_RANGES {
         return None;
     }
     let mut ranges: Vec<AddressRange> = Vec::new();
-    for index in 0..number {
-        let (start, end) = pages.pair(first.checked_add(16 * index)?)?;
-        let is_one = start < end
+    for index in 0..count {
+        let (start, end) = pages.pair(array.checked_add(16 * index)?)?;
+        let is_valid = start < end
             && end <= USER_ADDRESS_END
             && start.is_multiple_of(CHUNK_BYTES)
             && end.is_multiple_of(CHUNK_BYTES)
             && ranges.last().is_none_or(|last| last.end <= start)
             && words::is_process_memory(context.space, start, end);
-        if !is_one {
+        if !is_valid {
             return None;
         }
         ranges.push(AddressRange { start, end });
     }
-    let span_table = SpanTable { address: spans, length: count, capacity: room };
-    let heap = Heap { address, ranges, span_table };
-    let looked_at = (0..count.min(SPANS_CHECKED)).filter_map(|index| {
-        let span = pages.word(spans + 8 * index)?;
-        pages.word(span.checked_add(SPAN_START as u64)?)
-    });
-    let starts: Vec<u64> = looked_at.collect();
-    let is_its = |&start: &u64| start.checked_add(1).is_some_and(|end| heap.contains(start, end));
-    let is_one = !starts.is_empty() && starts.iter().all(is_its);
-    is_one.then_some(heap)
+    Some(ranges)
 }
 
 impl Heap {
@@ -217,27 +232,27 @@ impl Heap {
 
     /// Reads all spans.
     pub fn spans(&self, context: &Context<'_>, memory: &dyn Memory, layout: &Layout) -> Spans {
-        let SpanTable { address: at, length: count, .. } = self.span_table;
+        let SpanTable { address: table, length, .. } = self.span_table;
         let may_be_swapped = context.may_be_swapped();
-        let left = AtomicU64::new(max_spans(context, self));
-        let looks = SpanReader { heap: self, context, layout, may_be_swapped, left };
-        let jobs = (count as usize).div_ceil(SPANS_AT_ONCE);
+        let remaining_spans = AtomicU64::new(max_spans(context, self));
+        let reader = SpanReader { heap: self, context, layout, may_be_swapped, remaining_spans };
+        let jobs = (length as usize).div_ceil(SPANS_AT_ONCE);
         let state = || (PageCache::new(memory), Spans::default());
         let job = |(pages, spans): &mut (PageCache<'_>, Spans), job: usize| {
             let first = (job * SPANS_AT_ONCE) as u64;
-            let mut pointers = vec![0; SPANS_AT_ONCE.min((count - first) as usize) * 8];
-            let got = memory.read_some(at + 8 * first, &mut pointers);
+            let mut pointers = vec![0; SPANS_AT_ONCE.min((length - first) as usize) * 8];
+            let got = memory.read_some(table + 8 * first, &mut pointers);
             for pointer in pointers[..got & !7].chunks_exact(8) {
-                looks.span(pages, word_at(pointer, 0).unwrap_or(0), spans);
+                reader.read_span(pages, word_at(pointer, 0).unwrap_or(0), spans);
             }
             if got < pointers.len() {
-                spans.damage(at + 8 * first + got as u64);
+                spans.note_damage(table + 8 * first + got as u64);
             }
         };
-        let (states, left) = work::run_jobs(context.workers, jobs, context.deadline, state, job);
+        let (states, unfinished) = work::run_jobs(context.workers, jobs, context.deadline, state, job);
         let mut spans = Spans::default();
-        if left > 0 {
-            spans.doubts.note_timeout(at);
+        if unfinished > 0 {
+            spans.doubts.note_timeout(table);
         }
         for (_, other) in states {
             spans.all.extend(other.all);
@@ -248,7 +263,7 @@ impl Heap {
         spans.structures.dedup();
         spans.all.sort_unstable_by_key(|span| span.start);
         let mut all = std::mem::take(&mut spans.all);
-        drop_overlapping(&mut all, &mut |span| spans.damage(span.start));
+        drop_overlapping(&mut all, &mut |span| spans.note_damage(span.start));
         spans.all = all;
         spans
     }
@@ -263,16 +278,16 @@ fn max_spans(context: &Context<'_>, heap: &Heap) -> u64 {
 }
 
 /// Drops spans that overlap: neither of the two is trusted. `spans` is in address order.
-fn drop_overlapping(spans: &mut Vec<Span>, dropped: &mut dyn FnMut(&Span)) {
-    let mut behind = 0;
-    let starts: Vec<u64> = spans.iter().skip(1).map(|span| span.start).collect();
-    let mut starts = starts.into_iter();
+fn drop_overlapping(spans: &mut Vec<Span>, on_drop: &mut dyn FnMut(&Span)) {
+    let mut previous_end = 0;
+    let next_starts: Vec<u64> = spans.iter().skip(1).map(|span| span.start).collect();
+    let mut next_starts = next_starts.into_iter();
     spans.retain(|span| {
-        let next = starts.next();
-        let is_apart = behind <= span.start && next.is_none_or(|next| span.end <= next);
-        behind = behind.max(span.end);
+        let next_start = next_starts.next();
+        let is_apart = previous_end <= span.start && next_start.is_none_or(|next| span.end <= next);
+        previous_end = previous_end.max(span.end);
         if !is_apart {
-            dropped(span);
+            on_drop(span);
         }
         is_apart
     });
@@ -285,77 +300,97 @@ struct SpanReader<'a> {
     layout: &'a Layout,
     may_be_swapped: bool,
     /// Number of further spans that the heap may have.
-    left: AtomicU64,
+    remaining_spans: AtomicU64,
+}
+
+/// What a span structure states.
+enum ParsedSpan {
+    /// The span is not in use.
+    Unused,
+    /// The span is in use; also the address of its bitmap of marked objects.
+    InUse(Span, u64),
+    /// The fields contradict each other or the heap.
+    Invalid,
 }
 
 impl SpanReader<'_> {
-    fn span(&self, pages: &mut PageCache<'_>, at: u64, spans: &mut Spans) {
-        let layout = self.layout;
+    /// Reads the span structure at `at` and adds it to `spans` if the span is in use.
+    fn read_span(&self, pages: &mut PageCache<'_>, at: u64, spans: &mut Spans) {
         let Some(bytes) = pages.array::<SPAN_BYTES>(at) else {
             // The runtime allocates span structures in batches and writes to each on its first use.
             if self.may_be_swapped || !words::is_process_memory(self.context.space, at, at.saturating_add(1))
             {
-                spans.damage(at);
+                spans.note_damage(at);
             }
             return;
         };
-        spans.structure(at);
-        let word = |offset: usize| word_at(&bytes, offset).unwrap_or(0);
-        let count = |offset: usize| match layout.nelems_bytes {
-            2 => u64::from(half_word_at(&bytes, offset).unwrap_or(0) as u16),
-            _ => word(offset),
-        };
+        spans.add_structure(at);
+        match self.parse(&bytes) {
+            ParsedSpan::Unused => {}
+            ParsedSpan::Invalid => spans.note_damage(at),
+            ParsedSpan::InUse(span, mark_bits) => {
+                spans.add_structure(span.bits);
+                spans.add_structure(mark_bits);
+                let take_one = |remaining: u64| remaining.checked_sub(1);
+                match self.remaining_spans.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take_one) {
+                    Ok(_) => spans.all.push(span),
+                    Err(_) => spans.note_damage(at),
+                }
+            }
+        }
+    }
+
+    fn parse(&self, bytes: &[u8; SPAN_BYTES]) -> ParsedSpan {
+        let layout = self.layout;
+        // All offsets are within the structure.
+        let word = |offset: usize| word_at(bytes, offset).unwrap_or(0);
+        let short = |offset: usize| u64::from(half_word_at(bytes, offset).unwrap_or(0) as u16);
+        let count = |offset: usize| if layout.nelems_bytes == 2 { short(offset) } else { word(offset) };
         let kind = match bytes.get(layout.state) {
             Some(&IN_USE) => Kind::Objects,
             Some(&MANUAL) => Kind::Manual,
-            Some(0) => return,
-            _ => return spans.damage(at),
+            Some(0) => return ParsedSpan::Unused,
+            _ => return ParsedSpan::Invalid,
         };
         let start = word(SPAN_START);
         let end = start.checked_add(word(SPAN_PAGES).saturating_mul(PAGE_BYTES)).unwrap_or(0);
-        let is_page = start.is_multiple_of(PAGE_BYTES)
+        let is_in_heap = start.is_multiple_of(PAGE_BYTES)
             && start < end
             && self.heap.contains(start, end)
             && claims::is_claimable(start, end);
-        let mut span = Span {
+        let span = Span {
             start,
             end,
             kind,
             object_bytes: word(layout.object_bytes),
-            objects: count(layout.nelems),
-            alloc_count: u64::from(half_word_at(&bytes, layout.used).unwrap_or(0) as u16),
+            objects: if kind == Kind::Manual { 0 } else { count(layout.nelems) },
+            alloc_count: short(layout.used),
             free_index: count(layout.free_index),
             bits: word(layout.bits),
         };
-        if kind == Kind::Manual {
-            span.objects = 0;
-        }
-        let fits =
-            span.objects.checked_mul(span.object_bytes).is_some_and(|bytes| bytes <= end.wrapping_sub(start));
-        let is_one = kind == Kind::Manual
-            || fits
+        let has_valid_objects = || {
+            let bytes = span.objects.checked_mul(span.object_bytes);
+            bytes.is_some_and(|bytes| bytes <= end - start)
                 && (1..=MAX_OBJECTS).contains(&span.objects)
                 && span.alloc_count <= span.objects
-                && span.object_bytes > 0;
-        if !is_page || !is_one {
-            return spans.damage(at);
-        }
-        for bits in [span.bits, word(layout.bits + 8)] {
-            spans.structure(bits);
-        }
-        match self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)) {
-            Ok(_) => spans.all.push(span),
-            Err(_) => spans.damage(at),
+                && span.object_bytes > 0
+        };
+        if is_in_heap && (kind == Kind::Manual || has_valid_objects()) {
+            ParsedSpan::InUse(span, word(layout.bits + 8))
+        } else {
+            ParsedSpan::Invalid
         }
     }
 }
 
 impl Spans {
-    fn damage(&mut self, at: u64) {
+    fn note_damage(&mut self, at: u64) {
         self.doubts.note_damage(at, 0);
     }
 
-    fn structure(&mut self, at: u64) {
+    /// Adds the page with the structure at `at`; 0 for none. Beyond the limit the pages with the
+    /// highest addresses are left out.
+    fn add_structure(&mut self, at: u64) {
         let page = strandline_claims::range::page_of(at);
         if at == 0 || self.structures.last() == Some(&page) {
             return;

@@ -1,4 +1,4 @@
-//! Objects: size and kind by their first word, and where they start.
+//! Objects in SBCL's memory: their kind and size by their first words, and their start addresses.
 
 use super::heap::DynamicSpace;
 use super::spaces::{Space, SpaceKind, used_end};
@@ -10,14 +10,16 @@ use crate::sbcl::layout::{GC_PAGE_BYTES, Layout, OBJECT_TYPES, ObjectKind};
 pub struct Kinds {
     by_byte: [Option<ObjectKind>; 256],
     names: [&'static str; 256],
+    /// See [`Layout::filler_in_upper_half`].
     filler_in_upper_half: bool,
+    /// Position of an array's rank in its header.
     rank_shift: u32,
 }
 
 impl Kinds {
-    /// Makes the kinds of a layout. A first word without a widetag of an object is that of a cons
+    /// Returns the kinds of a layout. A first word without a widetag of an object is that of a cons
     /// if it is a fixnum, a pointer or an immediate (`widetag_lowtag` in late-objdef.lisp);
-    /// otherwise there is no object.
+    /// otherwise it is not that of an object.
     pub fn new(layout: &Layout) -> Self {
         let mut kinds = Self {
             by_byte: [None; 256],
@@ -29,15 +31,16 @@ impl Kinds {
         for (byte, kind) in (0..=u8::MAX).zip(kinds.by_byte.iter_mut()) {
             // Characters are 0x49 in 2.1 and 0x51 later; 0x61 is 2.1's marker of a symbol without a
             // value.
-            let immediate = matches!(byte, 0x19 | 0x09) || byte == layout.character;
-            if byte & 1 == 0 || byte & 3 == 3 || immediate {
+            let is_immediate = matches!(byte, 0x19 | 0x09) || byte == layout.character;
+            let (is_fixnum, is_pointer) = (byte & 1 == 0, byte & 3 == 3);
+            if is_fixnum || is_pointer || is_immediate {
                 *kind = Some(ObjectKind::Cons);
             }
         }
-        for of in &OBJECT_TYPES {
-            let byte = usize::from(of.widetags[layout.widetags]);
-            kinds.by_byte[byte] = Some(of.kind);
-            kinds.names[byte] = of.name;
+        for object_type in &OBJECT_TYPES {
+            let byte = usize::from(object_type.widetags[layout.widetags]);
+            kinds.by_byte[byte] = Some(object_type.kind);
+            kinds.names[byte] = object_type.name;
         }
         kinds
     }
@@ -68,7 +71,7 @@ impl Kinds {
             ObjectKind::Code => header >> 32,
             ObjectKind::SimpleFun => return None,
             ObjectKind::SimpleVector => vector_words(second, 64, 0)?,
-            ObjectKind::Vector(bits, more) => vector_words(second, u64::from(bits), u64::from(more))?,
+            ObjectKind::Vector(bits, extra) => vector_words(second, u64::from(bits), u64::from(extra))?,
             ObjectKind::Unboxed => 1 + ((payload & 0xff) | 1),
             // Bit 63 of the header is not part of the length (fullcgc's mark in 2.1).
             ObjectKind::Bignum => 1 + (((header << 1) >> 9 & 0x7f_ffff) | 1),
@@ -93,14 +96,15 @@ pub fn instance_slots(header: u64) -> u64 {
     ((header >> 10) & 0x3fff) + ((header >> 10) & (header >> 9) & 1)
 }
 
-/// Words of a vector: two, and its elements, rounded up to an even number.
+/// Words of a vector: two, and its elements of `element_bits`, rounded up to an even number.
+/// `length` is a fixnum, twice the number of elements without the `extra` ones.
 #[inline]
-fn vector_words(length: u64, bits: u64, more: u64) -> Option<u64> {
+fn vector_words(length: u64, element_bits: u64, extra: u64) -> Option<u64> {
     if length & 1 != 0 || length >> 62 != 0 {
         return None;
     }
-    let elements = (length >> 1).checked_add(more)?;
-    Some((2 + elements.checked_mul(bits)?.div_ceil(64)).next_multiple_of(2))
+    let elements = (length >> 1).checked_add(extra)?;
+    Some((2 + elements.checked_mul(element_bits)?.div_ceil(64)).next_multiple_of(2))
 }
 
 /// A run of pages on which objects follow each other.
@@ -108,7 +112,7 @@ fn vector_words(length: u64, bits: u64, more: u64) -> Option<u64> {
 pub struct Run {
     /// First byte: an object starts here.
     pub start: u64,
-    /// First byte behind the last object.
+    /// End address of the last object (exclusive).
     pub end: u64,
     /// Index of its first page.
     pub page: usize,
@@ -136,7 +140,7 @@ pub fn runs(heap: &DynamicSpace, regions: &[Region]) -> Vec<Run> {
     runs
 }
 
-/// An object, as a walk finds it.
+/// An object that a walk finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Object {
     /// Its address.
@@ -147,8 +151,8 @@ pub struct Object {
     pub header: u64,
 }
 
-/// Visits the objects of a run in order. Returns where the walk ended: before the run's end if
-/// there is no object at that address. A valid run leaves at most one object that was not finished.
+/// Visits the objects of a run in order. Returns the address where the walk ended: before the run's
+/// end if no object is there. In a valid run that is at most one object still being allocated.
 pub fn walk(store: &HeapCopy, kinds: &Kinds, run: Run, mut visit: impl FnMut(Object)) -> u64 {
     let mut at = run.start;
     while at < run.end {
@@ -165,8 +169,8 @@ pub fn walk(store: &HeapCopy, kinds: &Kinds, run: Run, mut visit: impl FnMut(Obj
     at
 }
 
-/// Records where the objects of a run start. Runs that start on different pages share no word of
-/// bits.
+/// Records where the objects of a run start, and returns the address where the walk ended. Runs
+/// that start on different pages share no word of bits, so threads may record them at once.
 pub fn record_starts(store: &HeapCopy, kinds: &Kinds, run: Run) -> u64 {
     walk(store, kinds, run, |object| {
         if kinds.of(object.header) != Some(ObjectKind::Filler)
@@ -175,6 +179,20 @@ pub fn record_starts(store: &HeapCopy, kinds: &Kinds, run: Run) -> u64 {
             store.set_start(unit);
         }
     })
+}
+
+/// Whether a space may contain an object of this kind.
+fn may_contain(space: SpaceKind, kind: ObjectKind) -> bool {
+    match space {
+        SpaceKind::Text => {
+            matches!(kind, ObjectKind::Code | ObjectKind::FunInstance | ObjectKind::Filler)
+        }
+        SpaceKind::Fixed => matches!(
+            kind,
+            ObjectKind::Symbol | ObjectKind::Fdefn | ObjectKind::Instance | ObjectKind::FunInstance
+        ),
+        SpaceKind::Static | SpaceKind::Permanent | SpaceKind::ReadOnly => kind != ObjectKind::Cons,
+    }
 }
 
 /// Visits the objects of a space that has holes, which are skipped unit by unit.
@@ -186,23 +204,13 @@ pub fn walk_space(store: &HeapCopy, kinds: &Kinds, space: &Space, mut visit: imp
             continue;
         };
         let header = store.word_on_page(unit, 0);
-        let fits = match (space.kind, kinds.of(header)) {
-            (SpaceKind::Text, Some(ObjectKind::Code | ObjectKind::FunInstance | ObjectKind::Filler)) => true,
-            (
-                SpaceKind::Fixed,
-                Some(ObjectKind::Symbol | ObjectKind::Fdefn | ObjectKind::Instance | ObjectKind::FunInstance),
-            ) => true,
-            (SpaceKind::Static | SpaceKind::Permanent | SpaceKind::ReadOnly, Some(kind)) => {
-                kind != ObjectKind::Cons
-            }
-            _ => false,
-        };
-        let words = kinds.words(header, store.word_on_page(unit, 1)).filter(|_| fits);
-        let words = words.filter(|words| words.saturating_mul(8) <= space.end - at);
+        let may_be_object = kinds.of(header).is_some_and(|kind| may_contain(space.kind, kind));
+        let words = kinds.words(header, store.word_on_page(unit, 1));
+        let words = words.filter(|words| may_be_object && words.saturating_mul(8) <= space.end - at);
         if let Some(words) = words {
             visit(Object { address: at, words, header });
         }
-        at += words.unwrap_or(2) * 8;
+        at += words.map_or(UNIT_BYTES, |words| words * 8);
     }
 }
 
