@@ -8,7 +8,9 @@ use std::collections::BTreeSet;
 use std::time::Instant;
 
 use super::layout::{
-    ARENA_OBJECT_BYTES, ArenaSizes, POOL_ARENA, POOL_COUNT, POOL_HEADER_BYTES, POOL_NEXT, Release, SHAPES,
+    ARENA_ADDRESS, ARENA_FREE_POOL_COUNT, ARENA_FREE_POOLS, ARENA_NEXT, ARENA_OBJECT_BYTES,
+    ARENA_POOL_ADDRESS, ARENA_POOL_COUNT, ArenaSizes, POOL_ARENA, POOL_COUNT, POOL_HEADER_BYTES, POOL_NEXT,
+    Release, SHAPES,
 };
 use super::locate::Program;
 use crate::batch::PageCache;
@@ -20,14 +22,14 @@ use strandline_process::range::{AddressRange, RangeSet};
 
 /// Words searched between two checks of the deadline.
 const WORDS_PER_DEADLINE_CHECK: u64 = 1 << 16;
-/// Limit on words followed, per program.
+/// Limit on words tried as the address of an array, per program.
 const MAX_TRIED: usize = 1 << 17;
 /// Limit on arenas: 4 TiB.
 const MAX_ARENAS: u64 = 1 << 22;
 /// Limit on interpreters of one program.
 const MAX_INTERPRETERS: usize = 4096;
-/// Limit on consecutive entries that make no sense; an array has fewer.
-const MAX_BROKEN: usize = 4;
+/// Limit on consecutive invalid entries: more are beyond the end of the array.
+const MAX_INVALID: usize = 4;
 /// Bytes searched of an interpreter's state; the largest known state has 383,552.
 pub const MAX_STATE_BYTES: u64 = 512 << 10;
 /// Bytes searched of each structure that a state points to (`struct _obmalloc_state`).
@@ -43,13 +45,13 @@ pub struct Arena {
     /// End address (exclusive).
     pub end: u64,
     /// Address of its first pool.
-    pub pools: u64,
+    pub first_pool: u64,
     /// Number of pools.
-    pub total: u64,
+    pub pool_count: u64,
     /// Start of the pools that were never handed out.
     pub untouched: u64,
     /// Free pools, including those never handed out.
-    pub free: u64,
+    pub free_count: u64,
     /// First pool of its list of free pools; these were handed out before.
     pub first_free: u64,
 }
@@ -63,7 +65,7 @@ pub struct Arenas {
     pub sizes: ArenaSizes,
     /// The arenas, in address order.
     pub all: Vec<Arena>,
-    /// Entries among the arenas that make no sense.
+    /// Addresses of invalid entries between valid ones.
     pub invalid_entries: Vec<u64>,
 }
 
@@ -78,39 +80,39 @@ pub fn find(
     let mut words = BTreeSet::new();
     add_words(context, memory, program.data, &mut words);
     let mut found: Vec<Arenas> = Vec::new();
-    let mut is_done = arrays(context, &mut pages, &words, &mut found);
+    let mut is_done = add_arrays(context, &mut pages, &words, &mut found);
     // Interpreters with their own allocator hold it in their state, or point to it from there.
-    let mut states = BTreeSet::new();
+    let mut state_words = BTreeSet::new();
     for state in interpreters(memory, program, release) {
         if Instant::now() >= context.deadline {
             return (found, false);
         }
         let range = AddressRange::sized(state, MAX_STATE_BYTES);
         if context.space.find(state).is_some_and(words::is_mapped_memory) {
-            add_words(context, memory, range, &mut states);
+            add_words(context, memory, range, &mut state_words);
         }
     }
-    // Words of a state point to places close together: overlapping ranges are read once.
-    let pointed_to = states.iter().filter(|state| !words.contains(state));
-    let pointed_to: RangeSet = pointed_to.map(|&state| AddressRange::sized(state, OBMALLOC_BYTES)).collect();
+    // Words of a state point to addresses close together: overlapping ranges are read once.
+    let pointed_to = state_words.iter().filter(|word| !words.contains(word));
+    let pointed_to: RangeSet = pointed_to.map(|&word| AddressRange::sized(word, OBMALLOC_BYTES)).collect();
     for range in pointed_to {
-        add_words(context, memory, range, &mut states);
+        add_words(context, memory, range, &mut state_words);
     }
-    states.retain(|word| !words.contains(word));
-    is_done &= arrays(context, &mut pages, &states, &mut found);
+    state_words.retain(|word| !words.contains(word));
+    is_done &= add_arrays(context, &mut pages, &state_words, &mut found);
     (found, is_done)
 }
 
 /// Adds the words of a range that could point to an array, until the deadline.
 fn add_words(context: &Context<'_>, memory: &dyn Memory, range: AddressRange, words: &mut BTreeSet<u64>) {
-    let mut seen = 0_u64;
+    let mut tried = 0_u64;
     each_word(memory, context.resident, range, READ_BYTES, &mut |_, word| {
-        let could_be = word.is_multiple_of(16) && word < USER_ADDRESS_END;
-        if could_be && context.space.find(word).is_some_and(words::is_mapped_memory) {
+        let is_aligned_address = word.is_multiple_of(16) && word < USER_ADDRESS_END;
+        if is_aligned_address && context.space.find(word).is_some_and(words::is_mapped_memory) {
             words.insert(word);
         }
-        seen += 1;
-        let has_time = !seen.is_multiple_of(WORDS_PER_DEADLINE_CHECK) || Instant::now() < context.deadline;
+        tried += 1;
+        let has_time = !tried.is_multiple_of(WORDS_PER_DEADLINE_CHECK) || Instant::now() < context.deadline;
         has_time && words.len() < MAX_TRIED
     });
 }
@@ -130,30 +132,30 @@ pub fn interpreters(memory: &dyn Memory, program: &Program, release: &Release) -
 
 /// Adds the arrays that `words`, in address order, point to; of several words into one array, the
 /// first points to its start. False if the deadline passed: then arrays may be missing.
-fn arrays(
+fn add_arrays(
     context: &Context<'_>,
     pages: &mut PageCache<'_>,
     words: &BTreeSet<u64>,
     found: &mut Vec<Arenas>,
 ) -> bool {
-    let mut behind = 0;
+    let mut previous_end = 0;
     for &word in words {
         if Instant::now() >= context.deadline {
             return false;
         }
-        if word < behind {
+        if word < previous_end {
             continue;
         }
         for shape in SHAPES {
-            let Some((mut arenas, end)) = array(context, pages, word, shape) else { continue };
+            let Some((mut arenas, end)) = read_array(context, pages, word, shape) else { continue };
             arenas.all.sort_unstable_by_key(|arena| arena.start);
             let all = &arenas.all;
             let is_apart = all.windows(2).all(|pair| pair[0].end <= pair[1].start);
-            let held: RangeSet =
+            let claimed: RangeSet =
                 found.iter().flat_map(|other| &other.all).map(|other| (other.start, other.end)).collect();
-            let is_new = |arena: &Arena| !held.overlaps((arena.start, arena.end));
+            let is_new = |arena: &Arena| !claimed.overlaps((arena.start, arena.end));
             if is_apart && all.iter().all(is_new) {
-                behind = end;
+                previous_end = end;
                 found.push(arenas);
                 break;
             }
@@ -163,7 +165,7 @@ fn arrays(
 }
 
 /// Returns the arenas of the array at `array`, and its end; `None` if it is not an array.
-fn array(
+fn read_array(
     context: &Context<'_>,
     pages: &mut PageCache<'_>,
     array: u64,
@@ -172,18 +174,18 @@ fn array(
     let mut arenas = Arenas { array, sizes: shape, all: Vec::new(), invalid_entries: Vec::new() };
     // Invalid entries not yet followed by a valid one: they may be beyond the end.
     let mut doubtful = Vec::new();
-    // Number of unused entries that end the list of unused entries: exactly one may.
-    let mut ends = 0;
+    // Number of entries that end the list of unused entries: one does.
+    let mut list_ends = 0;
     let mut index = 0;
     while index < MAX_ARENAS {
         let at = array.checked_add(index * ARENA_OBJECT_BYTES)?;
         let Some(entry) = pages.array::<{ ARENA_OBJECT_BYTES as usize }>(at) else { break };
-        if let Some(arena) = arena(context, pages, index as u32, &entry, shape) {
+        if let Some(arena) = read_arena(context, pages, index as u32, &entry, shape) {
             arenas.invalid_entries.append(&mut doubtful);
             arenas.all.push(arena);
-        } else if !is_unused(array, &entry, &mut ends) {
+        } else if !is_unused(array, &entry, &mut list_ends) {
             doubtful.push(at);
-            if doubtful.len() > MAX_BROKEN || arenas.all.is_empty() {
+            if doubtful.len() > MAX_INVALID || arenas.all.is_empty() {
                 break;
             }
         }
@@ -195,45 +197,50 @@ fn array(
 
 /// Whether an entry is unused: it has no address, and links to another entry or, as the only one,
 /// ends the list.
-fn is_unused(array: u64, entry: &[u8], ends: &mut u64) -> bool {
-    let (address, next) = (word_at(entry, 0).unwrap_or(1), word_at(entry, 32).unwrap_or(1));
-    let place = next.wrapping_sub(array);
-    let is_in_array = place.is_multiple_of(ARENA_OBJECT_BYTES) && place / ARENA_OBJECT_BYTES < MAX_ARENAS;
-    *ends += u64::from(address == 0 && next == 0);
-    address == 0 && if next == 0 { *ends == 1 } else { is_in_array }
+fn is_unused(array: u64, entry: &[u8], list_ends: &mut u64) -> bool {
+    let (Some(0), Some(next)) = (word_at(entry, ARENA_ADDRESS), word_at(entry, ARENA_NEXT)) else {
+        return false;
+    };
+    if next == 0 {
+        *list_ends += 1;
+        return *list_ends == 1;
+    }
+    let offset = next.wrapping_sub(array);
+    offset.is_multiple_of(ARENA_OBJECT_BYTES) && offset / ARENA_OBJECT_BYTES < MAX_ARENAS
 }
 
 /// Returns the arena that an entry describes; `None` if it describes none.
-fn arena(
+fn read_arena(
     context: &Context<'_>,
     pages: &mut PageCache<'_>,
     index: u32,
     entry: &[u8],
     shape: ArenaSizes,
 ) -> Option<Arena> {
-    let start = word_at(entry, 0)?;
+    let start = word_at(entry, ARENA_ADDRESS)?;
     let end = start.checked_add(shape.arena_bytes).filter(|&end| end < USER_ADDRESS_END)?;
-    let pools = start.next_multiple_of(shape.pool_bytes);
-    let total = (end - pools) / shape.pool_bytes;
-    let (virgin, free) = (word_at(entry, 8)?, u64::from(half_word_at(entry, 16)?));
+    let first_pool = start.next_multiple_of(shape.pool_bytes);
+    let pool_count = (end - first_pool) / shape.pool_bytes;
+    let untouched = word_at(entry, ARENA_POOL_ADDRESS)?;
+    let free_count = u64::from(half_word_at(entry, ARENA_FREE_POOL_COUNT)?);
     let is_valid = start.is_multiple_of(16)
-        && half_word_at(entry, 20) == Some(total as u32)
-        && free <= total
-        && virgin.is_multiple_of(shape.pool_bytes)
+        && half_word_at(entry, ARENA_POOL_COUNT) == Some(pool_count as u32)
+        && free_count <= pool_count
+        && untouched.is_multiple_of(shape.pool_bytes)
         // At least one pool was handed out.
-        && (pools + shape.pool_bytes..=pools + total * shape.pool_bytes).contains(&virgin)
+        && (first_pool + shape.pool_bytes..=first_pool + pool_count * shape.pool_bytes).contains(&untouched)
         && words::is_process_memory(context.space, start, end);
+    let first_free = word_at(entry, ARENA_FREE_POOLS)?;
     if !is_valid {
         return None;
     }
-    let arena =
-        Arena { index, start, end, pools, total, untouched: virgin, free, first_free: word_at(entry, 24)? };
+    let arena = Arena { index, start, end, first_pool, pool_count, untouched, free_count, first_free };
     // The page of the first pool may be swapped out.
-    let header: Option<[u8; POOL_HEADER_BYTES as usize]> = pages.array(pools);
+    let header: Option<[u8; POOL_HEADER_BYTES as usize]> = pages.array(first_pool);
     let belongs_to_entry = match header {
         Some(header) => half_word_at(&header, POOL_ARENA) == Some(index),
         None => {
-            context.resident_runs((pools, pools + POOL_HEADER_BYTES)).is_empty()
+            context.resident_runs((first_pool, first_pool + POOL_HEADER_BYTES)).is_empty()
                 && !context.resident_runs((start, end)).is_empty()
         }
     };
@@ -241,18 +248,18 @@ fn arena(
 }
 
 impl Arena {
-    /// Returns the free pools that were handed out before; `None` if their list makes no sense.
+    /// Returns the free pools that were handed out before; `None` if their list is invalid.
     pub fn free_pools(&self, pages: &mut PageCache<'_>, shape: ArenaSizes) -> Option<Vec<u64>> {
-        let never = (self.pools + self.total * shape.pool_bytes - self.untouched) / shape.pool_bytes;
-        let listed = self.free.checked_sub(never)?;
+        let untouched_bytes = self.first_pool + self.pool_count * shape.pool_bytes - self.untouched;
+        let listed = self.free_count.checked_sub(untouched_bytes / shape.pool_bytes)?;
         let mut free = Vec::new();
         let mut at = self.first_free;
         while at != 0 {
-            let is_one = (self.pools..self.untouched).contains(&at)
-                && (at - self.pools).is_multiple_of(shape.pool_bytes)
+            let is_pool = (self.first_pool..self.untouched).contains(&at)
+                && (at - self.first_pool).is_multiple_of(shape.pool_bytes)
                 && (free.len() as u64) < listed;
             let header: [u8; POOL_HEADER_BYTES as usize] =
-                if is_one { pages.array(at)? } else { return None };
+                if is_pool { pages.array(at)? } else { return None };
             if half_word_at(&header, POOL_COUNT) != Some(0) {
                 return None;
             }

@@ -14,24 +14,24 @@ use strandline_claims::runtime::{ObjectTypes, ReferenceHints};
 use strandline_process::memory::{Memory, word_at};
 use strandline_process::range::AddressRange;
 
-/// Limit on places outside the arenas that one worker keeps; further ones are not followed.
-const MAX_PLACES: usize = 1 << 21;
-/// Size of the cache of places found last.
-const RECENT_PLACES: usize = 1 << 14;
-/// Number of new places from which on they are sorted by address, so that a page is read once for
-/// all of them.
-const SORT_PLACES_FROM: usize = 1 << 16;
+/// Limit on addresses outside the arenas that one worker keeps; further ones are not followed.
+const MAX_TARGETS: usize = 1 << 21;
+/// Size of the cache of addresses found last.
+const RECENT_TARGETS: usize = 1 << 14;
+/// Number of new addresses from which on they are sorted, so that a page is read once for all of
+/// them.
+const MIN_SORTED_TARGETS: usize = 1 << 16;
 /// Pages kept while following pointers outside the arenas: 8 MiB.
 const PAGES_KEPT: usize = 2048;
 /// Largest block read through kept pages: larger ones would evict the pages that they point to.
 const MAX_KEPT_BYTES: usize = 4096;
 
-/// A place that something points to.
+/// An address that a pointer holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Target {
-    /// Its address.
+    /// The address.
     pub at: u64,
-    /// Number of the type of the first object found to point there, or [`NO_OWNER`].
+    /// Number of the type of the first object found with the pointer, or [`NO_OWNER`].
     pub owner: u32,
 }
 
@@ -42,11 +42,20 @@ pub struct OutsideObject {
     /// Its size.
     pub size: objects::Size,
     /// Whether its words may be pointers.
-    pub leads: bool,
+    pub has_pointers: bool,
     /// Number of its type.
-    pub number: u32,
-    of: Type,
+    pub type_number: u32,
+    object_type: Type,
+    /// First bytes of the object.
     head: [u8; HEAD_BYTES],
+}
+
+/// The block of an object outside the arenas.
+struct BlockOfType {
+    /// Address of the block.
+    start: u64,
+    /// Number of the object's type.
+    type_number: u32,
 }
 
 /// A worker's census.
@@ -56,17 +65,18 @@ pub struct Census<'a> {
     pages: PageCache<'a>,
     outside: &'a OutsideMemory,
     /// Objects by number of the type.
-    of: Vec<TypeCounts>,
-    /// Types of the first few objects of an arena.
-    first: Vec<u32>,
-    near: Vec<u64>,
+    counts: Vec<TypeCounts>,
+    /// Numbers of the types of an arena's first few objects.
+    first_types: Vec<u32>,
+    /// Cache of the addresses found last.
+    recent: Vec<u64>,
     /// Address of the current block.
-    at: u64,
+    block_start: u64,
     /// Number of the type whose object is being followed.
     pub owner: u32,
-    /// Places outside the arenas that something points to.
-    pub places: Vec<Target>,
-    /// Places that something points to and that hold no object.
+    /// Pointers to memory outside the arenas that are not followed yet.
+    pub targets: Vec<Target>,
+    /// Pointers to memory that holds no object.
     pub non_objects: Vec<Target>,
     /// Tables outside the arenas.
     pub tables: Vec<Table>,
@@ -83,12 +93,12 @@ impl<'a> Census<'a> {
             types: Types::new(PageCache::new(memory), release),
             pages: PageCache::new(memory),
             outside,
-            of: Vec::new(),
-            first: Vec::new(),
-            near: vec![0; RECENT_PLACES],
-            at: 0,
+            counts: Vec::new(),
+            first_types: Vec::new(),
+            recent: vec![0; RECENT_TARGETS],
+            block_start: 0,
             owner: NO_OWNER,
-            places: Vec::new(),
+            targets: Vec::new(),
             non_objects: Vec::new(),
             tables: Vec::new(),
             typed: ObjectTypes::default(),
@@ -108,57 +118,59 @@ impl<'a> Census<'a> {
         Self { pages, ..Self::new(memory, release, outside) }
     }
 
-    /// Takes over the places and tables of another worker's census, with type numbers converted to
+    /// Takes over the targets and tables of another worker's census, with type numbers converted to
     /// its own.
     pub fn adopt(&mut self, other: &mut Census<'_>) {
-        let here = |of: &Type| self.types.number_at(of.address).unwrap_or(NO_OWNER);
-        let numbers: Vec<u32> = other.types.all.iter().map(here).collect();
+        let own_number = |object_type: &Type| self.types.number_at(object_type.address).unwrap_or(NO_OWNER);
+        let numbers: Vec<u32> = other.types.all.iter().map(own_number).collect();
         let owner = |theirs: u32| numbers.get(theirs as usize).copied().unwrap_or(NO_OWNER);
-        self.places.extend(other.places.drain(..).map(|place| Target { owner: owner(place.owner), ..place }));
+        self.targets
+            .extend(other.targets.drain(..).map(|target| Target { owner: owner(target.owner), ..target }));
         self.tables.extend(other.tables.drain(..).map(|table| Table { owner: owner(table.owner), ..table }));
     }
 
     /// Records a claimed block, at `pointer`, of an object of the type being followed.
     pub fn record_claim(&mut self, pointer: u64, slot: Slot) {
-        let Some(of) = self.types.all.get(self.owner as usize) else { return };
-        if self.counted.held.len() < MAX_PLACES {
-            self.counted.held.push(ClaimedBlock { pointer, slot, of: of.address });
+        let Some(object_type) = self.types.all.get(self.owner as usize) else { return };
+        if self.counted.claimed_blocks.len() < MAX_TARGETS {
+            let type_address = object_type.address;
+            self.counted.claimed_blocks.push(ClaimedBlock { pointer, slot, type_address });
         } else {
-            self.counted.is_cut = true;
+            self.counted.is_incomplete = true;
         }
     }
 
     /// Counts the content of a block in use of an arena, at `at`.
     pub fn block(&mut self, at: u64, block: &[u8]) -> Block {
         self.owner = NO_OWNER;
-        self.at = at;
+        self.block_start = at;
         let found = objects::in_block(&mut self.types, block);
-        let what = found.map_or(Block::Other, |found| self.object(found, block, block.len() as u64));
+        let content = found.map_or(Block::Other, |found| self.object(found, block, block.len() as u64));
         // The pointers of a dead object are stale.
-        if what != Block::Dead {
+        if content != Block::Dead {
             self.follow(block);
         }
         if let Some(holding) = &mut self.counted.holding {
             holding.blocks.push(at, block.len() as u64);
-            if what != Block::Other {
+            if content != Block::Other {
                 holding.objects.insert(at);
             }
         }
-        what
+        content
     }
 
     /// Counts the content of a block in use of a heap of objects, which has `bytes` and begins with
     /// `head`. The caller follows its pointers.
     pub fn heap_block(&mut self, at: u64, head: &[u8], bytes: u64) -> Block {
         self.owner = NO_OWNER;
-        self.at = at;
+        self.block_start = at;
         let found = objects::in_heap_block(&mut self.types, head);
         found.map_or(Block::Other, |found| self.object(found, head, bytes))
     }
 
     /// Whether instances of a type contain pointers; strings, bytes and ints contain none.
-    fn has_pointers(of: &Type) -> bool {
-        !matches!(of.kind, Kind::String | Kind::Int) && of.flags & flags::BYTES == 0
+    fn has_pointers(object_type: &Type) -> bool {
+        !matches!(object_type.kind, Kind::String | Kind::Int) && object_type.flags & flags::BYTES == 0
     }
 
     /// Counts the object found in a block of `bytes`, whose first bytes are `block`.
@@ -166,28 +178,30 @@ impl<'a> Census<'a> {
         if found.is_dead {
             self.counted.dead.add(bytes);
             // Code objects of 3.8 to 3.10 point to frames that ended, in which stale words remain.
-            self.counted.holding.iter_mut().for_each(|holding| _ = holding.stops.insert(self.at));
+            self.counted.holding.iter_mut().for_each(|holding| _ = holding.stops.insert(self.block_start));
             return Block::Dead;
         }
-        let Some(of) = self.types.all.get(found.type_number as usize).copied() else { return Block::Other };
+        let Some(object_type) = self.types.all.get(found.type_number as usize).copied() else {
+            return Block::Other;
+        };
         self.owner = found.type_number;
         let head = block.get(found.offset + self.release.header_prefix_bytes as usize..).unwrap_or_default();
-        let mut size = objects::size(&mut self.pages, self.release, &of, head);
+        let mut size = objects::size(&mut self.pages, self.release, &object_type, head);
         if size.block > bytes {
-            size = objects::Size::plain(&of);
+            size = objects::Size::plain(&object_type);
         }
-        let at = self.at;
+        let at = self.block_start;
         self.record_type(at, found.type_number);
         let start = at.saturating_add(found.offset as u64);
-        self.record_object(start, at.saturating_add(bytes), &of, head);
-        self.count(found.type_number, size.reported, &of, head);
-        if (self.first.len() as u64) < MIN_OBJECTS_NOT_SPARSE {
-            self.first.push(found.type_number);
+        self.record_object(start, at.saturating_add(bytes), &object_type, head);
+        self.count(found.type_number, size.reported, &object_type, head);
+        if (self.first_types.len() as u64) < MIN_OBJECTS_NOT_SPARSE {
+            self.first_types.push(found.type_number);
         }
         for table in size.tables.into_iter().flatten() {
-            self.table(table);
+            self.add_table(table);
         }
-        Block::Object { bytes: size.block, leads: Self::has_pointers(&of) }
+        Block::Object { bytes: size.block, has_pointers: Self::has_pointers(&object_type) }
     }
 
     /// Records the type of the object in the block at `block`, for the search for holders.
@@ -199,19 +213,21 @@ impl<'a> Census<'a> {
 
     /// Records an object at `at`, which begins with `head` in a block that ends at `end`, for the
     /// search for holders.
-    fn record_object(&mut self, at: u64, end: u64, of: &Type, head: &[u8]) {
+    fn record_object(&mut self, at: u64, end: u64, object_type: &Type, head: &[u8]) {
         let Some(holding) = &mut self.counted.holding else { return };
-        if of.flags & flags::HAVE_GC != 0 && self.release.has_links() {
+        if object_type.flags & flags::HAVE_GC != 0 && self.release.has_links() {
             holding.gc_links.insert(at.saturating_sub(GC_HEAD_BYTES));
         }
-        if matches!(of.kind, Kind::Class | Kind::Module | Kind::Weak) {
+        if matches!(object_type.kind, Kind::Class | Kind::Module | Kind::Weak) {
             holding.stops.insert(at);
         }
         // A class defined by the program has more fields behind that.
-        let text =
-            objects::raw_data_offset(self.release, of, head).filter(|_| of.flags & flags::HEAP_TYPE == 0);
-        if let Some(text) = text.and_then(|text| at.checked_add(text)).filter(|&text| text < end) {
-            holding.opaque_from.insert(text);
+        let raw_data = objects::raw_data_offset(self.release, object_type, head)
+            .filter(|_| object_type.flags & flags::HEAP_TYPE == 0);
+        if let Some(raw_data) =
+            raw_data.and_then(|raw_data| at.checked_add(raw_data)).filter(|&raw_data| raw_data < end)
+        {
+            holding.opaque_from.insert(raw_data);
         }
     }
 
@@ -223,44 +239,44 @@ impl<'a> Census<'a> {
         if let Some(used) = used.filter(|&used| used < MIN_OBJECTS_NOT_SPARSE) {
             self.counted.sparse_arenas += 1;
             self.counted.sparse_blocks += used;
-            for of in &self.first {
-                if let Some(of) = self.of.get_mut(*of as usize) {
-                    of.in_sparse_arenas += 1;
+            for number in &self.first_types {
+                if let Some(counts) = self.counts.get_mut(*number as usize) {
+                    counts.in_sparse_arenas += 1;
                 }
             }
         }
-        self.first.clear();
+        self.first_types.clear();
     }
 
-    fn count(&mut self, number: u32, bytes: u64, of: &Type, head: &[u8]) {
-        let number = number as usize;
-        if self.of.len() <= number {
-            self.of.resize(number + 1, TypeCounts::default());
+    fn count(&mut self, type_number: u32, bytes: u64, object_type: &Type, head: &[u8]) {
+        let index = type_number as usize;
+        if self.counts.len() <= index {
+            self.counts.resize(index + 1, TypeCounts::default());
         }
-        if let Some(sums) = self.of.get_mut(number) {
-            sums.instances += 1;
-            sums.bytes = sums.bytes.saturating_add(bytes);
+        if let Some(counts) = self.counts.get_mut(index) {
+            counts.instances += 1;
+            counts.bytes = counts.bytes.saturating_add(bytes);
         }
-        if of.kind == Kind::String && objects::is_interned(head) {
+        if object_type.kind == Kind::String && objects::is_interned(head) {
             self.counted.interned.add(bytes);
         }
     }
 
-    /// Returns the next place to read. Objects point back and forth, and in the order found the
-    /// same pages would be read again and again: the places found are sorted by address and put on
-    /// top of `left` once there are many.
-    pub fn next_place(&mut self, left: &mut Vec<Target>) -> Option<Target> {
-        if left.is_empty() || self.places.len() >= SORT_PLACES_FROM {
-            self.places.sort_unstable();
-            self.places.dedup_by_key(|place| place.at);
-            let room = MAX_PLACES.saturating_sub(left.len());
-            if self.places.len() > room && !left.is_empty() {
-                self.places.truncate(room);
-                self.counted.is_cut = true;
+    /// Returns the next address to read, from the end of `pending`. In the order found the same
+    /// pages would be read again and again: the addresses found are sorted and moved to `pending`
+    /// once there are many.
+    pub fn next_target(&mut self, pending: &mut Vec<Target>) -> Option<Target> {
+        if pending.is_empty() || self.targets.len() >= MIN_SORTED_TARGETS {
+            self.targets.sort_unstable();
+            self.targets.dedup_by_key(|target| target.at);
+            let max_added = MAX_TARGETS.saturating_sub(pending.len());
+            if self.targets.len() > max_added && !pending.is_empty() {
+                self.targets.truncate(max_added);
+                self.counted.is_incomplete = true;
             }
-            left.append(&mut self.places);
+            pending.append(&mut self.targets);
         }
-        left.pop()
+        pending.pop()
     }
 
     /// Reads into `bytes` at `at`, a small block through kept pages. Returns the number of bytes
@@ -272,25 +288,25 @@ impl<'a> Census<'a> {
         memory.read_some(at, bytes)
     }
 
-    /// Records a place that holds no object.
-    pub fn other(&mut self, place: Target) {
-        if self.non_objects.len() < MAX_PLACES {
-            self.non_objects.push(place);
+    /// Records an address that holds no object.
+    pub fn add_non_object(&mut self, target: Target) {
+        if self.non_objects.len() < MAX_TARGETS {
+            self.non_objects.push(target);
         } else {
-            self.counted.is_cut = true;
+            self.counted.is_incomplete = true;
         }
     }
 
     /// Adds the table that `table` links to, if any.
-    pub fn link(&mut self, table: Table) {
+    pub fn add_linked_table(&mut self, table: Table) {
         let link = table.link.and_then(|link| self.pages.word(table.address.checked_add(link)?));
         if let Some(address) = link {
             self.owner = table.owner;
-            self.table(Table { address, ..table });
+            self.add_table(Table { address, ..table });
         }
     }
 
-    fn table(&mut self, table: Table) {
+    fn add_table(&mut self, table: Table) {
         // Memory behind the used part may contain stale words. An address outside known memory is
         // left out: each may cost a leaf of the set.
         if let Some(holding) = &mut self.counted.holding {
@@ -305,10 +321,10 @@ impl<'a> Census<'a> {
         if !self.outside.contains(table.address) {
             return;
         }
-        if self.tables.len() < MAX_PLACES {
+        if self.tables.len() < MAX_TARGETS {
             self.tables.push(Table { owner: self.owner, ..table });
         } else {
-            self.counted.is_cut = true;
+            self.counted.is_incomplete = true;
         }
     }
 
@@ -317,26 +333,26 @@ impl<'a> Census<'a> {
         for word in block.chunks_exact(8) {
             let word = word_at(word, 0).unwrap_or(0);
             if self.outside.contains(word) && word.is_multiple_of(16) {
-                self.place(word);
+                self.add_target(word);
             }
         }
     }
 
-    fn place(&mut self, at: u64) {
-        let Some(near) = self.near.get_mut((at >> 4) as usize % RECENT_PLACES) else { return };
-        if *near == at {
+    fn add_target(&mut self, at: u64) {
+        let Some(recent) = self.recent.get_mut((at >> 4) as usize % RECENT_TARGETS) else { return };
+        if *recent == at {
             return;
         }
-        *near = at;
-        if self.places.len() < MAX_PLACES {
-            self.places.push(Target { at, owner: self.owner });
+        *recent = at;
+        if self.targets.len() < MAX_TARGETS {
+            self.targets.push(Target { at, owner: self.owner });
         } else {
-            self.counted.is_cut = true;
+            self.counted.is_incomplete = true;
         }
     }
 
-    /// Returns the object at `at`, a place outside the arenas; `at` may also be the object's
-    /// prefix, which the collector's lists point to.
+    /// Returns the object at `at`, outside the arenas; `at` may also be the object's prefix, which
+    /// the collector's lists point to.
     pub fn object_at(&mut self, at: u64) -> Option<OutsideObject> {
         // Builds without a global lock have no objects outside the heaps.
         if self.release.is_free_threaded() {
@@ -344,42 +360,45 @@ impl<'a> Census<'a> {
         }
         let mut head = [0; HEAD_BYTES];
         let starts = objects::PREFIX_BYTES.into_iter().filter_map(|ahead| at.checked_add(ahead as u64));
-        let (start, number) =
-            starts.filter_map(|object| self.read_object(object, &mut head)).find(|found| found.0 <= at)?;
-        let of = self.types.all.get(number as usize).copied()?;
-        let mut size = objects::size(&mut self.pages, self.release, &of, &head);
+        let BlockOfType { start, type_number } = starts
+            .filter_map(|object| self.read_object(object, &mut head))
+            .find(|block| block.start <= at)?;
+        let object_type = self.types.all.get(type_number as usize).copied()?;
+        let mut size = objects::size(&mut self.pages, self.release, &object_type, &head);
         // A freed object is not cleared: usually its reference count is 0, or its table is gone.
-        if of.kind == Kind::Dict && size.tables[0].is_none() {
+        if object_type.kind == Kind::Dict && size.tables[0].is_none() {
             return None;
         }
-        if of.flags & self.release.inline_values != 0 {
+        if object_type.flags & self.release.inline_values != 0 {
             // `struct _dictvalues`: the capacity, the values, and their order of insertion.
-            let place = start.checked_add(of.prefix_bytes)?.checked_add(of.basic_bytes)?;
-            let [room] = self.pages.array::<1>(place)?;
-            let values = 8 + 8 * u64::from(room) + u64::from(room).next_multiple_of(8);
+            let values_address =
+                start.checked_add(object_type.prefix_bytes)?.checked_add(object_type.basic_bytes)?;
+            let [capacity] = self.pages.array::<1>(values_address)?;
+            let values = 8 + 8 * u64::from(capacity) + u64::from(capacity).next_multiple_of(8);
             size.block = size.block.saturating_add(values);
         }
         if !self.outside.contains(start.saturating_add(size.block)) {
-            size = objects::Size::plain(&of);
+            size = objects::Size::plain(&object_type);
         }
-        Some(OutsideObject { start, size, leads: Self::has_pointers(&of), number, of, head })
+        let has_pointers = Self::has_pointers(&object_type);
+        Some(OutsideObject { start, size, has_pointers, type_number, object_type, head })
     }
 
-    /// Reads the object at `at`. Returns the address of its block and the number of its type.
-    fn read_object(&mut self, at: u64, head: &mut [u8; HEAD_BYTES]) -> Option<(u64, u32)> {
+    /// Reads the first bytes of the object at `at`; `None` if there is none.
+    fn read_object(&mut self, at: u64, head: &mut [u8; HEAD_BYTES]) -> Option<BlockOfType> {
         // The smallest object may be the last of a mapping.
-        let (references, of) = self.pages.pair(at)?;
+        let (references, type_address) = self.pages.pair(at)?;
         if !objects::is_reference_count(references) {
             return None;
         }
-        let number = self.types.number_at(of)?;
+        let type_number = self.types.number_at(type_address)?;
         if references as u32 == 0 {
             self.counted.holding.iter_mut().for_each(|holding| _ = holding.stops.insert(at));
             return None;
         }
-        let of = *self.types.all.get(number as usize)?;
-        let start = at.checked_sub(of.prefix_bytes)?;
-        if of.flags & flags::HAVE_GC != 0 {
+        let object_type = *self.types.all.get(type_number as usize)?;
+        let start = at.checked_sub(object_type.prefix_bytes)?;
+        if object_type.flags & flags::HAVE_GC != 0 {
             // The next object in the collector's list links back, or the object is in no list. In a
             // freed block malloc has overwritten the links, and an apparent reference count may be
             // the size of a smaller block.
@@ -391,16 +410,16 @@ impl<'a> Census<'a> {
                 // collector unlinks only exact tuples and dicts. So this is not an object: a stale
                 // word may point into a class's `__mro__`, for example, where the length is
                 // followed by the class itself.
-                0 if of.flags & flags::HEAP_TYPE != 0 => return None,
+                0 if object_type.flags & flags::HEAP_TYPE != 0 => return None,
                 0 => (),
                 _ if leads_back(&mut self.pages) != Some(links) => return None,
                 _ => (),
             }
         }
         *head = [0; HEAD_BYTES];
-        let wanted = (of.basic_bytes as usize).min(HEAD_BYTES);
+        let wanted = (object_type.basic_bytes as usize).min(HEAD_BYTES);
         self.pages.read(at, head.get_mut(..wanted)?).ok()?;
-        Some((start, number))
+        Some(BlockOfType { start, type_number })
     }
 
     /// Returns the allocator's block that holds `bytes` at `at`. There are two pairs of guards if
@@ -420,49 +439,54 @@ impl<'a> Census<'a> {
     /// Counts an object outside the arenas, in an allocator's block at `begin`, that was not
     /// counted before.
     pub fn count_large(&mut self, large: &OutsideObject, begin: u64) {
-        self.count(large.number, large.size.reported, &large.of, &large.head);
-        self.owner = large.number;
-        self.record_type(begin, large.number);
-        let (at, end) =
-            (large.start.saturating_add(large.of.prefix_bytes), large.start.saturating_add(large.size.block));
-        self.record_object(at, end, &large.of, &large.head);
+        self.count(large.type_number, large.size.reported, &large.object_type, &large.head);
+        self.owner = large.type_number;
+        self.record_type(begin, large.type_number);
+        let (at, end) = (
+            large.start.saturating_add(large.object_type.prefix_bytes),
+            large.start.saturating_add(large.size.block),
+        );
+        self.record_object(at, end, &large.object_type, &large.head);
         if large.size.block > LARGE_BYTES {
-            let (type_address, bytes) = (large.of.address, large.size.reported);
-            self.counted.large.push(LargeObject { start: begin, type_address, bytes });
+            let (type_address, bytes) = (large.object_type.address, large.size.reported);
+            self.counted.large_objects.push(LargeObject { start: begin, type_address, bytes });
         }
         self.counted.outside.add(large.size.reported);
         for table in large.size.tables.into_iter().flatten() {
-            self.table(table);
+            self.add_table(table);
         }
-        let words = self.pages.pair(large.start).filter(|_| large.of.prefix_bytes > GC_HEAD_BYTES);
+        let words = self.pages.pair(large.start).filter(|_| large.object_type.prefix_bytes > GC_HEAD_BYTES);
         for word in words.into_iter().flat_map(|(first, second)| [first, second]) {
-            self.values(word);
+            self.add_values(word);
         }
     }
 
     /// Adds the table of attribute values that a word before an object may point to
     /// (`PyDictValues`, 3.11 and 3.12; 3.12 stores the address minus 1 as a mark). The byte before
     /// the values holds the length of the prefix in front of them.
-    fn values(&mut self, word: u64) {
+    fn add_values(&mut self, word: u64) {
         let values = word.saturating_add(word & 1);
         if !values.is_multiple_of(8) || !self.outside.contains(values) {
             return;
         }
-        let before = values.checked_sub(1).and_then(|at| self.pages.array::<1>(at));
-        let before = before.map_or(0, |[byte]| u64::from(byte));
-        if before >= 8
-            && before.is_multiple_of(8)
-            && let Some(start) = values.checked_sub(before)
+        let prefix_length = values.checked_sub(1).and_then(|at| self.pages.array::<1>(at));
+        let Some([prefix_bytes]) = prefix_length else { return };
+        let prefix_bytes = u64::from(prefix_bytes);
+        if prefix_bytes >= 8
+            && prefix_bytes.is_multiple_of(8)
+            && let Some(start) = values.checked_sub(prefix_bytes)
         {
-            let bytes = before + 8 * (before - 2);
-            self.table(Table { is_whole: true, ..Table::new(start, bytes, bytes) });
+            // `new_values` in Objects/dictobject.c: a byte in the prefix for each value, and two
+            // more for the lengths.
+            let bytes = prefix_bytes + 8 * (prefix_bytes - 2);
+            self.add_table(Table { is_whole: true, ..Table::new(start, bytes, bytes) });
         }
     }
 
     /// Returns all counts.
     pub fn finish(mut self) -> CensusResult {
-        for (of, sums) in self.types.all.iter().zip(&self.of) {
-            self.counted.types.insert(of.address, (*of, *sums));
+        for (object_type, counts) in self.types.all.iter().zip(&self.counts) {
+            self.counted.types.insert(object_type.address, (*object_type, *counts));
         }
         if !self.typed.is_empty() {
             self.counted.typed.push(TypedObjects { objects: self.typed, types: self.types.all });
@@ -491,9 +515,9 @@ mod tests {
     fn values_near_address_0_have_no_prefix_below_it() {
         let outside = OutsideMemory::new([AddressRange::new(0, 1 << 16)], RangeSet::default());
         let mut census = Census::new(&Filled(0xf8), &RELEASES[3], &outside);
-        [0, 7, 8, 0xf0].into_iter().for_each(|word| census.values(word));
+        [0, 7, 8, 0xf0].into_iter().for_each(|word| census.add_values(word));
         assert!(census.tables.is_empty());
-        census.values(0x1000);
+        census.add_values(0x1000);
         assert_eq!(census.tables.iter().map(|table| table.address).collect::<Vec<_>>(), [0x1000 - 0xf8]);
     }
 
@@ -502,7 +526,7 @@ mod tests {
         let outside = OutsideMemory::new([AddressRange::new(0x1_0000, 0x2_0000)], RangeSet::default());
         let mut census = Census::new(&Filled(0), &RELEASES[3], &outside).with_holding(true);
         for address in [0x1_0000, 0x5000_0000, u64::MAX - 15] {
-            census.table(Table::new(address, 4096, 100));
+            census.add_table(Table::new(address, 4096, 100));
         }
         let holding = census.finish().holding.unwrap();
         assert_eq!(holding.opaque_from.within(0, u64::MAX).collect::<Vec<_>>(), [0x1_0070]);

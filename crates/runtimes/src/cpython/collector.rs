@@ -3,7 +3,7 @@
 //! `struct _gc_runtime_state` (`pycore_gc.h`; 3.8: `pycore_pymem.h`, in `_PyRuntime`) is at a
 //! different offset in each release. Its lists identify it: each generation begins with a list
 //! head, which the first and the last object of the list link back to. Builds without a global lock
-//! have no lists, but a table of offsets that contains the place of the state.
+//! have no lists, but a table of offsets that contains that of the state.
 
 use std::time::Instant;
 
@@ -15,19 +15,28 @@ use strandline_claims::range::PAGE_BYTES;
 use strandline_process::memory::{Memory, half_word_at, word_at};
 use strandline_process::pages::USER_ADDRESS_END;
 
-/// `struct gc_generation`: a list head (`PyGC_Head`), `threshold`, `count` (32 bits each).
+/// Bytes of `struct gc_generation`: a list head (`PyGC_Head`), `threshold`, `count`.
 const GENERATION_BYTES: usize = 24;
+/// `threshold` in a generation (32 bits).
+const THRESHOLD: usize = 16;
+/// `count` in a generation (32 bits).
+const COUNT: usize = 20;
+/// Number of generations (`NUM_GENERATIONS`).
 const GENERATIONS: usize = 3;
 /// Distance from `enabled` to the first generation; `debug` and a gap are between.
-const ENABLED: usize = 12;
+const ENABLED_DISTANCE: usize = 12;
 /// Offset of the generations in the state.
 const GENERATIONS_OFFSET: usize = 24;
 /// Bytes of `generation0`, a pointer to the first generation that follows them; in 3.14 it is
 /// elsewhere. Then come `permanent_generation` and the statistics.
 const POINTER_BYTES: usize = 8;
-/// `struct gc_generation_stats`: `collections`, `collected`, `uncollectable`. `collecting` follows
-/// the last one.
+/// Bytes of `struct gc_generation_stats`: `collections`, `collected`, `uncollectable`. `collecting`
+/// follows the last one.
 const STATISTICS_BYTES: usize = 24;
+/// `collected` in a generation's statistics.
+const COLLECTED: usize = 8;
+/// `uncollectable` in a generation's statistics.
+const UNCOLLECTABLE: usize = 16;
 /// Upper bound on the bytes from the first generation to the end of `collecting`.
 const STATE_BYTES: usize =
     (GENERATIONS + 1) * GENERATION_BYTES + 4 + POINTER_BYTES + GENERATIONS * STATISTICS_BYTES + 4;
@@ -42,12 +51,12 @@ pub fn find(memory: &dyn Memory, program: &Program, release: &Release, deadline:
     let states =
         if release.minor == 8 { vec![program.runtime] } else { interpreters(memory, program, release) };
     if !release.has_links() {
-        let place = program.collector_offset(memory, release);
-        let read = |state: u64| read_at_offset(memory, state.checked_add(place?)?, release);
-        return states.into_iter().filter_map(read).collect();
+        let offset = program.collector_offset(memory, release);
+        let at_offset = |state: u64| read_at_offset(memory, state.checked_add(offset?)?, release);
+        return states.into_iter().filter_map(at_offset).collect();
     }
     let in_time = states.into_iter().take_while(|_| Instant::now() < deadline);
-    in_time.filter_map(|state| collector(memory, state, deadline)).collect()
+    in_time.filter_map(|state| find_in_state(memory, state, deadline)).collect()
 }
 
 /// Reads the collector whose state is at `at`.
@@ -58,23 +67,24 @@ fn read_at_offset(memory: &dyn Memory, at: u64, release: &Release) -> Option<Col
     read(&bytes, GENERATIONS_OFFSET, (GENERATIONS + 1) * GENERATION_BYTES + pointer)
 }
 
-fn collector(memory: &dyn Memory, state: u64, deadline: Instant) -> Option<Collector> {
+/// Searches the state of an interpreter for its collector.
+fn find_in_state(memory: &dyn Memory, state: u64, deadline: Instant) -> Option<Collector> {
     let bytes = read_state(memory, state);
     let last = bytes.len().checked_sub(STATE_BYTES)?;
     // Some are at 20, because the list heads are packed, as in Debian's 3.13.
-    (ENABLED.next_multiple_of(8)..=last).step_by(4).find_map(|at| {
+    (ENABLED_DISTANCE.next_multiple_of(8)..=last).step_by(4).find_map(|at| {
         let address = state.checked_add(at as u64)?;
         let lists = GENERATIONS * GENERATION_BYTES;
         let pointer = (at + lists).next_multiple_of(8);
         let has_pointer = word_at(&bytes, pointer) == Some(address);
-        let behind = if has_pointer { pointer + POINTER_BYTES - at } else { lists };
-        let mut heads = (0..GENERATIONS).map(|number| number * GENERATION_BYTES).chain([behind]);
+        let statistics_offset = if has_pointer { pointer + POINTER_BYTES - at } else { lists };
+        let mut heads = (0..GENERATIONS).map(|number| number * GENERATION_BYTES).chain([statistics_offset]);
         // Most words are not links. All are checked before any is followed: following costs a read
         // while the target is stopped.
-        let is_one = heads.clone().all(|head| links(&bytes, at + head).is_some())
+        let is_collector = heads.clone().all(|head| links(&bytes, at + head).is_some())
             && Instant::now() < deadline
             && heads.all(|head| is_list(memory, &bytes, at + head, address.saturating_add(head as u64)));
-        if is_one { read(&bytes, at, behind + GENERATION_BYTES) } else { None }
+        if is_collector { read(&bytes, at, statistics_offset + GENERATION_BYTES) } else { None }
     })
 }
 
@@ -84,9 +94,9 @@ fn read_state(memory: &dyn Memory, state: u64) -> Vec<u8> {
     let mut at = 0;
     while let Some(rest) = bytes.get_mut(at..).filter(|rest| !rest.is_empty()) {
         let Some(address) = state.checked_add(at as u64) else { break };
-        let got = memory.read_some(address, rest);
+        let read_bytes = memory.read_some(address, rest);
         // Continues with the next page.
-        at += if got > 0 { got } else { (PAGE_BYTES - address % PAGE_BYTES) as usize };
+        at += if read_bytes > 0 { read_bytes } else { (PAGE_BYTES - address % PAGE_BYTES) as usize };
     }
     bytes
 }
@@ -112,26 +122,28 @@ fn links(bytes: &[u8], at: usize) -> Option<Links> {
 /// itself.
 fn is_list(memory: &dyn Memory, bytes: &[u8], at: usize, head: u64) -> bool {
     let Some(Links { first, last }) = links(bytes, at) else { return false };
-    let leads_back = |place: u64| memory.read_word(place).is_ok_and(|word| word & LINK_MASK == head);
+    let leads_back = |link: u64| memory.read_word(link).is_ok_and(|word| word & LINK_MASK == head);
     leads_back(first + 8) && leads_back(last)
 }
 
+/// Reads the collector in the state of an interpreter. Its generations are at `bytes[at]`, its
+/// statistics `statistics` bytes behind.
 fn read(bytes: &[u8], at: usize, statistics: usize) -> Option<Collector> {
-    let generation = |number: usize| {
-        let own = at + number * GENERATION_BYTES;
-        let its = at + statistics + number * STATISTICS_BYTES;
+    let read_generation = |number: usize| {
+        let generation = at + number * GENERATION_BYTES;
+        let own_statistics = at + statistics + number * STATISTICS_BYTES;
         Some(Generation {
-            threshold: half_word_at(bytes, own + 16)?,
-            count: half_word_at(bytes, own + 20)?,
-            collections: word_at(bytes, its)?,
-            collected_objects: word_at(bytes, its + 8)?,
-            uncollectable_objects: word_at(bytes, its + 16)?,
+            threshold: half_word_at(bytes, generation + THRESHOLD)?,
+            count: half_word_at(bytes, generation + COUNT)?,
+            collections: word_at(bytes, own_statistics)?,
+            collected_objects: word_at(bytes, own_statistics + COLLECTED)?,
+            uncollectable_objects: word_at(bytes, own_statistics + UNCOLLECTABLE)?,
         })
     };
     Some(Collector {
-        enabled: half_word_at(bytes, at - ENABLED + at % 8)? != 0,
+        enabled: half_word_at(bytes, at - ENABLED_DISTANCE + at % 8)? != 0,
         collecting: half_word_at(bytes, at + statistics + GENERATIONS * STATISTICS_BYTES)? != 0,
-        generations: (0..GENERATIONS).map(generation).collect::<Option<_>>()?,
+        generations: (0..GENERATIONS).map(read_generation).collect::<Option<_>>()?,
     })
 }
 
@@ -161,7 +173,7 @@ mod tests {
     /// Searches memory of equal words for a collector; returns the number of words read.
     fn words_read(word: u64, deadline: Instant) -> usize {
         let memory = Same { word, words_read: AtomicUsize::new(0) };
-        assert!(collector(&memory, 0x5555_0000_0000, deadline).is_none());
+        assert!(find_in_state(&memory, 0x5555_0000_0000, deadline).is_none());
         memory.words_read.into_inner()
     }
 

@@ -19,11 +19,11 @@ pub struct Confirm {
     /// Slots of the claims on blocks.
     pub slots: Slots,
     /// Large objects.
-    pub large: Vec<LargeObject>,
+    pub large_objects: Vec<LargeObject>,
     /// Blocks that may be large, with the types of their objects.
-    pub held: Vec<ClaimedBlock>,
+    pub claimed_blocks: Vec<ClaimedBlock>,
     /// Names of types, by address.
-    pub names: HashMap<u64, String>,
+    pub type_names: HashMap<u64, String>,
     /// Whether there are arenas or heaps.
     pub has_arenas: bool,
     /// Number of objects counted outside the arenas.
@@ -33,8 +33,8 @@ pub struct Confirm {
 }
 
 impl Pending for Confirm {
-    fn finish(self: Box<Self>, reading: &mut Reading, how: &FinishContext<'_>) {
-        let confirmed = how.matched.count_of([self.slots.object]);
+    fn finish(self: Box<Self>, reading: &mut Reading, context: &FinishContext<'_>) {
+        let confirmed = context.matched.count_of([self.slots.object]);
         if !self.has_arenas && confirmed < self.objects_outside / 2 {
             let facts = &mut reading.facts;
             (facts.used_bytes, facts.free_bytes, facts.committed_bytes) = (None, None, None);
@@ -47,27 +47,29 @@ impl Pending for Confirm {
             // The allocator is not read, so nothing is confirmed.
             return;
         }
-        let held: HashMap<u64, u64> =
-            how.matched.large.iter().map(|large| (large.pointer, large.bytes)).collect();
-        reading.named_blocks.extend(self.held.iter().filter_map(|of| {
-            let (&bytes, holder) = (held.get(&of.pointer)?, self.names.get(&of.of)?.clone());
-            Some(Named { pointer: of.pointer, bytes, slot: of.slot, holder })
+        let confirmed_bytes: HashMap<u64, u64> =
+            context.matched.large.iter().map(|large| (large.pointer, large.bytes)).collect();
+        reading.named_blocks.extend(self.claimed_blocks.iter().filter_map(|block| {
+            let bytes = *confirmed_bytes.get(&block.pointer)?;
+            let holder = self.type_names.get(&block.type_address)?.clone();
+            Some(Named { pointer: block.pointer, bytes, slot: block.slot, holder })
         }));
         let types = reading.facts.types.iter().enumerate();
-        let indices: HashMap<String, usize> = types.map(|(index, of)| (of.name.clone(), index)).collect();
+        let indices: HashMap<String, usize> =
+            types.map(|(index, facts)| (facts.name.clone(), index)).collect();
         let mut details: Option<CPython> = reading.facts.details("cpython");
-        for gone in self.large.iter().filter(|object| !held.contains_key(&object.start)) {
-            let index = self.names.get(&gone.type_address).and_then(|name| indices.get(name)).copied();
-            if let Some(of) = index.and_then(|index| reading.facts.types.get_mut(index)) {
-                of.instances = of.instances.saturating_sub(1);
-                of.bytes = of.bytes.saturating_sub(gone.bytes);
+        for gone in self.large_objects.iter().filter(|object| !confirmed_bytes.contains_key(&object.start)) {
+            let index = self.type_names.get(&gone.type_address).and_then(|name| indices.get(name)).copied();
+            if let Some(facts) = index.and_then(|index| reading.facts.types.get_mut(index)) {
+                facts.instances = facts.instances.saturating_sub(1);
+                facts.bytes = facts.bytes.saturating_sub(gone.bytes);
             }
             if let Some(beside) = details.as_mut().and_then(|details| details.beside_arenas.as_mut()) {
                 beside.objects = beside.objects.saturating_sub(1);
                 beside.bytes = beside.bytes.saturating_sub(gone.bytes);
             }
         }
-        reading.facts.types.retain(|of| of.instances > 0);
+        reading.facts.types.retain(|facts| facts.instances > 0);
         if let Some(details) = details {
             reading.facts.set_details("cpython", &details);
         }

@@ -41,7 +41,7 @@ pub struct ClaimedBlock {
     pub slot: Slot,
     /// Address of the type of its object; the block is the object itself, its table, or memory that
     /// it points to.
-    pub of: u64,
+    pub type_address: u64,
 }
 
 /// Content of a block.
@@ -52,7 +52,7 @@ pub enum Block {
         /// Bytes of the object, with its prefix.
         bytes: u64,
         /// Whether its words may be pointers.
-        leads: bool,
+        has_pointers: bool,
     },
     /// An object on a free list.
     Dead,
@@ -76,22 +76,22 @@ pub struct CensusResult {
     /// Number of blocks in use in them.
     pub sparse_blocks: u64,
     /// Large objects outside the arenas.
-    pub large: Vec<LargeObject>,
+    pub large_objects: Vec<LargeObject>,
     /// Allocators' blocks that belong to an object and are, or may be, large.
-    pub held: Vec<ClaimedBlock>,
+    pub claimed_blocks: Vec<ClaimedBlock>,
     /// Blocks and references for the search for holders, if requested.
     pub holding: Option<ReferenceHints>,
     /// The types of objects, for the same search.
     pub typed: Vec<TypedObjects>,
-    /// Whether there was more than can be kept.
-    pub is_cut: bool,
+    /// Whether a limit was reached, and what came after it is missing.
+    pub is_incomplete: bool,
 }
 
 impl CensusResult {
     /// Adds another worker's counts.
     pub fn add(&mut self, other: Self) {
-        for (address, (of, theirs)) in other.types {
-            let mine = &mut self.types.entry(address).or_insert((of, TypeCounts::default())).1;
+        for (address, (object_type, theirs)) in other.types {
+            let mine = &mut self.types.entry(address).or_insert((object_type, TypeCounts::default())).1;
             mine.instances += theirs.instances;
             mine.bytes = mine.bytes.saturating_add(theirs.bytes);
             mine.in_sparse_arenas += theirs.in_sparse_arenas;
@@ -106,13 +106,13 @@ impl CensusResult {
         }
         self.sparse_arenas += other.sparse_arenas;
         self.sparse_blocks += other.sparse_blocks;
-        self.large.extend(other.large);
-        self.held.extend(other.held);
+        self.large_objects.extend(other.large_objects);
+        self.claimed_blocks.extend(other.claimed_blocks);
         if let Some(holding) = other.holding {
             self.holding.get_or_insert_default().add(holding);
         }
         self.typed.extend(other.typed);
-        self.is_cut |= other.is_cut;
+        self.is_incomplete |= other.is_incomplete;
     }
 }
 

@@ -4,8 +4,8 @@
 //! words in an object, or by a number that a program keeps.
 
 use super::layout::{
-    ARRAY_ALLOCATED, ARRAY_DESCRIPTION, ARRAY_ITEMS, BUFFERED_BYTES, BUFFERED_LAST_MINOR, CTYPES_BYTES,
-    CTYPES_NEEDS_FREE, CTYPES_SIZE, NDARRAY_DATA, NDARRAY_DESCRIPTION, NDARRAY_DIMENSION_COUNT,
+    ARRAY_ALLOCATED, ARRAY_DESCRIPTION, ARRAY_ITEM_BYTES, ARRAY_ITEMS, BUFFERED_BYTES, BUFFERED_LAST_MINOR,
+    CTYPES_BYTES, CTYPES_NEEDS_FREE, CTYPES_SIZE, NDARRAY_DATA, NDARRAY_DESCRIPTION, NDARRAY_DIMENSION_COUNT,
     NDARRAY_DIMENSIONS, NDARRAY_FLAGS, NDARRAY_KIND, NDARRAY_MAX_DIMENSIONS, NDARRAY_OWNS,
     NDARRAY_PLAIN_KINDS, NDARRAY_STRIDES, Release,
 };
@@ -15,7 +15,7 @@ use crate::batch::PageCache;
 use strandline_process::memory::{half_word_at, word_at};
 
 /// Returns the data of an object that begins with `head`; `None` if it owns none, or if the size
-/// makes no sense.
+/// is invalid.
 pub fn owned_data(pages: &mut PageCache<'_>, release: &Release, kind: Kind, head: &[u8]) -> Option<Table> {
     let found = match kind {
         Kind::Array => array(pages, head),
@@ -36,9 +36,9 @@ pub fn owned_data(pages: &mut PageCache<'_>, release: &Release, kind: Kind, head
 }
 
 fn array(pages: &mut PageCache<'_>, head: &[u8]) -> Option<Table> {
-    let [_, _, _, _, item @ ..]: [u8; 8] = pages.array(word_at(head, ARRAY_DESCRIPTION)?)?;
-    let item = u64::from(u32::from_le_bytes(item));
-    let bytes = word_at(head, ARRAY_ALLOCATED)?.checked_mul(item)?;
+    let description: [u8; 8] = pages.array(word_at(head, ARRAY_DESCRIPTION)?)?;
+    let item_bytes = u64::from(half_word_at(&description, ARRAY_ITEM_BYTES)?);
+    let bytes = word_at(head, ARRAY_ALLOCATED)?.checked_mul(item_bytes)?;
     Some(Table::new(word_at(head, ARRAY_ITEMS)?, bytes, 0))
 }
 
@@ -49,18 +49,18 @@ fn numpy_array(pages: &mut PageCache<'_>, release: &Release, head: &[u8]) -> Opt
     if half_word_at(head, NDARRAY_FLAGS)? & NDARRAY_OWNS == 0 || dimensions > NDARRAY_MAX_DIMENSIONS {
         return None;
     }
-    let (sizes, steps) = (word_at(head, NDARRAY_DIMENSIONS)?, word_at(head, NDARRAY_STRIDES)?);
+    let (lengths, strides) = (word_at(head, NDARRAY_DIMENSIONS)?, word_at(head, NDARRAY_STRIDES)?);
     let mut bytes = 0;
     for index in 0..u64::from(dimensions) {
-        let size = pages.word(sizes.checked_add(index * 8)?)?;
-        let step = pages.word(steps.checked_add(index * 8)?)?.cast_signed().unsigned_abs();
+        let length = pages.word(lengths.checked_add(index * 8)?)?;
+        let stride = pages.word(strides.checked_add(index * 8)?)?.cast_signed().unsigned_abs();
         // Owned data has no gaps: the outermost dimension spans all of it.
-        bytes = bytes.max(size.checked_mul(step)?);
+        bytes = bytes.max(length.checked_mul(stride)?);
     }
-    let at = word_at(head, NDARRAY_DESCRIPTION)?
+    let kind_address = word_at(head, NDARRAY_DESCRIPTION)?
         .checked_add(release.header_prefix_bytes)?
         .checked_add(NDARRAY_KIND)?;
-    let [kind] = pages.array::<1>(at)?;
-    let used = if NDARRAY_PLAIN_KINDS.contains(&kind) { 0 } else { bytes };
-    Some(Table::new(word_at(head, NDARRAY_DATA)?, bytes, used))
+    let [kind] = pages.array::<1>(kind_address)?;
+    let pointer_bytes = if NDARRAY_PLAIN_KINDS.contains(&kind) { 0 } else { bytes };
+    Some(Table::new(word_at(head, NDARRAY_DATA)?, bytes, pointer_bytes))
 }

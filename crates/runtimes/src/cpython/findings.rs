@@ -21,14 +21,14 @@ pub fn findings(view: &LedgerView<'_>) -> Vec<Finding> {
 /// these objects.
 fn sparse_arenas(view: &LedgerView<'_>) -> Option<String> {
     let runtime = view.runtime("cpython")?;
-    let all = runtime.own_figure("arenas_allocated_current")?;
+    let arenas = runtime.own_figure("arenas_allocated_current")?;
     let facts: CPython = runtime.details("cpython")?;
     let sparse = facts.sparse_arenas.filter(|sparse| sparse.arenas > 0)?;
-    let most =
-        sparse.kept_by.first().map_or_else(String::new, |most| format!(", most of them {}", most.name));
+    let first = sparse.kept_by.first();
+    let type_clause = first.map_or_else(String::new, |kept_by| format!(", most of them {}", kept_by.name));
     Some(format!(
-        "; {} of the {} arenas are pinned by fewer than {MIN_OBJECTS_NOT_SPARSE} objects each{most}",
+        "; {} of the {} arenas are pinned by fewer than {MIN_OBJECTS_NOT_SPARSE} objects each{type_clause}",
         thousands(sparse.arenas),
-        thousands(all)
+        thousands(arenas)
     ))
 }

@@ -15,12 +15,15 @@ use strandline_claims::runtime::Context;
 use strandline_process::buffer::ReadBuffer;
 use strandline_process::memory::{Memory, word_at};
 
-/// Pages with at most this many bytes of blocks are read at once.
-const AT_ONCE_BYTES: u64 = 1 << 20;
-/// Bytes read of a block to recognize its content: guards, the object's prefix, its first bytes.
-const HEAD_READ_BYTES: usize = 64 + HEAD_BYTES;
-/// Blocks up to this size are claimed whole for an object; of larger ones, the rest behind the
-/// object is not.
+/// Limit on the bytes of a page's blocks that are read at once.
+const MAX_BUFFERED_BYTES: u64 = 1 << 20;
+/// Most bytes before the fields of an object in its block: a guard, two more words and
+/// `FREE_THREADED_PREFIX_BYTES`, rounded up.
+const MAX_OFFSET_BYTES: usize = 64;
+/// Bytes read of a block to recognize its content.
+const HEAD_READ_BYTES: usize = MAX_OFFSET_BYTES + HEAD_BYTES;
+/// Blocks up to this size are claimed whole for an object; of a larger one, only
+/// the object is.
 const SMALL_BYTES: u64 = 1 << 10;
 /// Bytes of a block that are followed at once.
 const PIECE_BYTES: usize = 64 << 10;
@@ -36,7 +39,7 @@ pub struct HeapCounts {
     pub used: u64,
     /// Bytes of these blocks.
     pub used_bytes: u64,
-    /// Bytes of free blocks, and of memory not yet cut into blocks.
+    /// Bytes of free blocks, and of memory not yet divided into blocks.
     pub free_bytes: u64,
 }
 
@@ -45,7 +48,7 @@ pub struct HeapCounts {
 pub struct Sums {
     /// Heaps by kind.
     pub heaps: [HeapCounts; HEAP_NAMES.len()],
-    /// Pages that made no sense, and whether the time was over.
+    /// Damaged pages, and whether the deadline passed.
     pub doubts: ReadProblems,
 }
 
@@ -66,9 +69,11 @@ pub struct Walker<'a> {
     refinements: &'a Refinements,
     slots: Slots,
     pages: PageCache<'a>,
+    /// Blocks of the current page; empty if they are read one by one.
     buffer: ReadBuffer,
-    /// Bitmap of free blocks.
+    /// Bitmap of the free blocks of the current page.
     free: Vec<u64>,
+    /// Piece of a block whose pointers are followed.
     piece: ReadBuffer,
     /// Totals of the walk.
     pub sums: Sums,
@@ -101,69 +106,70 @@ impl<'a> Walker<'a> {
 
     /// Walks a page.
     pub fn page(&mut self, page: &Page) {
-        let known = if page.has_objects() { self.objects(page) } else { self.others(page) };
-        let Some(used) = known else { return self.sums.doubts.note_damage(page.start, 0) };
-        if let Some(of) = self.sums.heaps.get_mut(page.heap) {
+        let used = if page.has_objects() { self.claim_objects(page) } else { self.count_used(page) };
+        let Some(used) = used else { return self.sums.doubts.note_damage(page.start, 0) };
+        if let Some(counts) = self.sums.heaps.get_mut(page.heap) {
             let bytes = page.end - page.start;
             let used_bytes = used.saturating_mul(page.block_bytes).min(bytes);
-            of.pages += 1;
-            of.page_bytes += bytes;
-            of.used += used;
-            of.used_bytes += used_bytes;
-            of.free_bytes += bytes - used_bytes;
+            counts.pages += 1;
+            counts.page_bytes += bytes;
+            counts.used += used;
+            counts.used_bytes += used_bytes;
+            counts.free_bytes += bytes - used_bytes;
         }
         (self.context.progress)(page.end - page.start);
     }
 
     /// Counts the blocks in use of a page without objects.
-    fn others(&mut self, page: &Page) -> Option<u64> {
+    fn count_used(&mut self, page: &Page) -> Option<u64> {
         self.buffer.resize(0);
-        self.clear(page)?;
-        let freed = self.mark(page, 2)?;
+        self.clear_bitmap(page)?;
+        let freed = self.mark_free(page, page.free_lists.thread)?;
         page.used.checked_sub(freed)
     }
 
     /// Counts and claims the objects of a page; returns the number of blocks in use.
-    fn objects(&mut self, page: &Page) -> Option<u64> {
-        self.read(page);
-        self.clear(page)?;
-        let own = self.mark(page, 0)? + self.mark(page, 1)?;
-        if page.capacity.checked_sub(page.used)? != own {
+    fn claim_objects(&mut self, page: &Page) -> Option<u64> {
+        self.read_blocks(page);
+        self.clear_bitmap(page)?;
+        let lists = page.free_lists;
+        let owner_freed = self.mark_free(page, lists.next)? + self.mark_free(page, lists.local)?;
+        if page.capacity.checked_sub(page.used)? != owner_freed {
             return None;
         }
-        let freed = self.mark(page, 2)?;
+        let freed = self.mark_free(page, page.free_lists.thread)?;
         for index in 0..page.capacity {
             if !bits::has(&self.free, index as usize) {
-                self.block(page, page.first + index * page.block_bytes);
+                self.claim_block(page, page.first_block + index * page.block_bytes);
             }
         }
         page.used.checked_sub(freed)
     }
 
-    fn clear(&mut self, page: &Page) -> Option<()> {
+    fn clear_bitmap(&mut self, page: &Page) -> Option<()> {
         self.free.clear();
         self.free.resize(usize::try_from(page.capacity.div_ceil(64)).ok()?, 0);
         Some(())
     }
 
     /// Reads all blocks of a page at once, if they are few enough and all resident.
-    fn read(&mut self, page: &Page) {
+    fn read_blocks(&mut self, page: &Page) {
         let bytes = page.capacity * page.block_bytes;
         self.buffer.resize(0);
-        if bytes <= AT_ONCE_BYTES {
+        if bytes <= MAX_BUFFERED_BYTES {
             self.buffer.resize(bytes as usize);
-            if self.memory.read(page.first, &mut self.buffer).is_err() {
+            if self.memory.read(page.first_block, &mut self.buffer).is_err() {
                 self.buffer.resize(0);
             }
         }
     }
 
-    /// Marks the blocks of a free list, which links through their first words; returns their
-    /// number.
-    fn mark(&mut self, page: &Page, list: usize) -> Option<u64> {
-        let (mut at, mut count) = (*page.lists.get(list)?, 0);
+    /// Marks the blocks of the free list that begins at `first`; each begins with the address of the
+    /// next. Returns their number.
+    fn mark_free(&mut self, page: &Page, first: u64) -> Option<u64> {
+        let (mut at, mut count) = (first, 0);
         while at != 0 {
-            let offset = at.checked_sub(page.first)?;
+            let offset = at.checked_sub(page.first_block)?;
             let index = offset / page.block_bytes;
             let (word, bit) = (self.free.get_mut((index / 64) as usize)?, 1 << (index % 64));
             // A block already marked means a cycle.
@@ -181,41 +187,41 @@ impl<'a> Walker<'a> {
     }
 
     /// Counts and claims the object of a block in use.
-    fn block(&mut self, page: &Page, at: u64) {
-        let offset = (at - page.first) as usize;
+    fn claim_block(&mut self, page: &Page, at: u64) {
+        let offset = (at - page.first_block) as usize;
         let bytes = page.block_bytes.min(page.end.saturating_sub(at));
-        let mut look = [0; HEAD_READ_BYTES];
-        let wanted = HEAD_READ_BYTES.min(bytes as usize);
-        let head = match self.buffer.get(offset..offset + wanted) {
+        let mut head_buffer = [0; HEAD_READ_BYTES];
+        let head_bytes = HEAD_READ_BYTES.min(bytes as usize);
+        let head = match self.buffer.get(offset..offset + head_bytes) {
             Some(head) => head,
             None => {
-                let Some(look) = look.get_mut(..wanted) else { return };
-                if self.pages.read(at, look).is_err() {
+                let Some(head_buffer) = head_buffer.get_mut(..head_bytes) else { return };
+                if self.pages.read(at, head_buffer).is_err() {
                     return;
                 }
-                look
+                head_buffer
             }
         };
-        let (own, leads) = match self.census.heap_block(at, head, bytes) {
-            Block::Object { bytes, leads } => (bytes, leads),
+        let (object_bytes, has_pointers) = match self.census.heap_block(at, head, bytes) {
+            Block::Object { bytes, has_pointers } => (bytes, has_pointers),
             Block::Dead => {
                 self.refinements.claim(at, bytes, self.slots.dead);
                 return;
             }
             Block::Other => return,
         };
-        let own = if bytes <= SMALL_BYTES { bytes } else { own.min(bytes) };
-        if self.refinements.claim(at, own, self.slots.object) && own > LARGE_BYTES {
+        let claimed_bytes = if bytes <= SMALL_BYTES { bytes } else { object_bytes.min(bytes) };
+        if self.refinements.claim(at, claimed_bytes, self.slots.object) && claimed_bytes > LARGE_BYTES {
             self.census.record_claim(at, self.slots.object);
         }
-        if !leads {
+        if !has_pointers {
             return;
         }
-        match self.buffer.get(offset..offset + own as usize) {
+        match self.buffer.get(offset..offset + claimed_bytes as usize) {
             Some(block) => self.census.follow(block),
             None => {
-                let all = Table::new(at, own, own);
-                large::read(self.memory, &mut self.census, all, &mut self.piece, self.context.deadline);
+                let object = Table::new(at, claimed_bytes, claimed_bytes);
+                large::read(self.memory, &mut self.census, object, &mut self.piece, self.context.deadline);
             }
         }
     }

@@ -22,12 +22,16 @@ use strandline_process::range::AddressRange;
 
 /// Limit on segments: 8 TiB.
 const MAX_SEGMENTS: usize = 1 << 18;
-/// Bytes read to recognize a segment.
+/// Bytes read to recognize a segment: up to its first page structure.
 const HEAD_BYTES: usize = 304;
+/// Upper bound on the slices of a segment with a single block.
+const MAX_SLICES: u64 = 1 << 31;
+/// Bits of `xthread_free` that are a state.
+const THREAD_FREE_STATE: u64 = 3;
 /// Limit on slices of a segment's own structures.
 const MAX_INFO_SLICES: u64 = 16;
 /// Blocks from this size on are as large as their page.
-const HUGE_BLOCK: u64 = 2 << 30;
+const HUGE_BLOCK_BYTES: u64 = 2 << 30;
 
 /// A page: blocks of one size, in one heap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,18 +41,28 @@ pub struct Page {
     /// End address (exclusive).
     pub end: u64,
     /// Address of its first block.
-    pub first: u64,
+    pub first_block: u64,
     /// Bytes per block.
     pub block_bytes: u64,
     /// Blocks created so far.
     pub capacity: u64,
     /// Blocks in use, including those that other threads freed.
     pub used: u64,
-    /// Heads of the free lists: two of the owning thread, and one of blocks that other threads
-    /// freed.
-    pub lists: [u64; 3],
+    /// First blocks of its free lists.
+    pub free_lists: FreeLists,
     /// Index of its heap in [`HEAP_NAMES`].
     pub heap: usize,
+}
+
+/// First blocks of the free lists of a page; 0 if a list is empty.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FreeLists {
+    /// `free`: blocks to allocate next.
+    pub next: u64,
+    /// `local_free`: blocks that the owning thread freed.
+    pub local: u64,
+    /// `xthread_free`: blocks that other threads freed.
+    pub thread: u64,
 }
 
 impl Page {
@@ -63,7 +77,7 @@ impl Page {
 pub struct Heaps {
     /// The pages.
     pub pages: Vec<Page>,
-    /// Segments that made no sense, and whether the time was over.
+    /// Damaged segments, and whether the deadline passed.
     pub doubts: ReadProblems,
 }
 
@@ -71,27 +85,29 @@ pub struct Heaps {
 pub fn find(context: &Context<'_>, memory: &dyn Memory, program: &Program) -> Heaps {
     let mut heaps = Heaps::default();
     let candidates = candidates(context, memory);
-    let keys: HashSet<u64> = candidates.iter().map(|one| one.key).collect();
+    let keys: HashSet<u64> = candidates.iter().map(|candidate| candidate.key).collect();
     // A key computed with the wrong layout is not in static data; of several keys that are, the one
     // with the most segments wins.
-    let mut there: BTreeMap<u64, usize> = BTreeMap::new();
+    let mut segments_by_key: BTreeMap<u64, usize> = BTreeMap::new();
     each_word(memory, context.resident, program.data, READ_BYTES, &mut |_, word| {
         if keys.contains(&word) {
-            there.entry(word).or_insert_with(|| candidates.iter().filter(|one| one.key == word).count());
+            segments_by_key
+                .entry(word)
+                .or_insert_with(|| candidates.iter().filter(|candidate| candidate.key == word).count());
         }
         Instant::now() < context.deadline
     });
-    let Some((&key, _)) = there.iter().max_by_key(|(key, segments)| (**segments, **key)) else {
+    let Some((&key, _)) = segments_by_key.iter().max_by_key(|(key, segments)| (**segments, **key)) else {
         return heaps;
     };
-    let mut behind = 0;
-    for one in candidates.iter().filter(|one| one.key == key) {
+    let mut previous_end = 0;
+    for candidate in candidates.iter().filter(|candidate| candidate.key == key) {
         if Instant::now() >= context.deadline {
-            heaps.doubts.note_timeout(one.start);
+            heaps.doubts.note_timeout(candidate.start);
             break;
         }
-        if one.start >= behind {
-            behind = segment(context, memory, one, &mut heaps);
+        if candidate.start >= previous_end {
+            previous_end = add_segment(context, memory, candidate, &mut heaps);
         }
     }
     heaps
@@ -101,6 +117,7 @@ pub fn find(context: &Context<'_>, memory: &dyn Memory, program: &Program) -> He
 struct Candidate {
     start: u64,
     layout: &'static HeapLayout,
+    /// Key that its address would be XORed with.
     key: u64,
 }
 
@@ -112,8 +129,8 @@ fn candidates(context: &Context<'_>, memory: &dyn Memory) -> Vec<Candidate> {
             while at < run.end && found.len() < MAX_SEGMENTS && Instant::now() < context.deadline {
                 let mut bytes = [0; HEAD_BYTES];
                 if memory.read(at, &mut bytes).is_ok() {
-                    let fits = |layout: &&HeapLayout| is_one(layout, &bytes);
-                    found.extend(HEAPS.iter().filter(fits).filter_map(|layout| {
+                    let is_match = |layout: &&HeapLayout| may_be_segment(layout, &bytes);
+                    found.extend(HEAPS.iter().filter(is_match).filter_map(|layout| {
                         let key = word_at(&bytes, layout.cookie)? ^ at;
                         (key != 0).then_some(Candidate { start: at, layout, key })
                     }));
@@ -127,60 +144,60 @@ fn candidates(context: &Context<'_>, memory: &dyn Memory) -> Vec<Candidate> {
 }
 
 /// Whether the first bytes could be those of a segment.
-fn is_one(layout: &HeapLayout, bytes: &[u8]) -> bool {
+fn may_be_segment(layout: &HeapLayout, bytes: &[u8]) -> bool {
     let word = |at: usize| word_at(bytes, at).unwrap_or(u64::MAX);
     let info = word(layout.info_slices);
     half_word_at(bytes, layout.kind).is_some_and(|kind| kind <= 1)
         && (1..=SEGMENT_BYTES / SLICE_BYTES + 1).contains(&word(layout.entries))
-        && (1..1 << 31).contains(&word(layout.slices))
+        && (1..MAX_SLICES).contains(&word(layout.slices))
         && (1..=MAX_INFO_SLICES).contains(&info)
         // The first slices hold the segment's own structures.
         && half_word_at(bytes, layout.structures).map(u64::from) == Some(info)
 }
 
 /// Adds the pages of a segment; returns its end.
-fn segment(context: &Context<'_>, memory: &dyn Memory, one: &Candidate, heaps: &mut Heaps) -> u64 {
-    let layout = one.layout;
-    let bytes = structures(context, memory, one);
+fn add_segment(context: &Context<'_>, memory: &dyn Memory, segment: &Candidate, heaps: &mut Heaps) -> u64 {
+    let layout = segment.layout;
+    let bytes = read_structures(context, memory, segment);
     let word = |at: usize| word_at(&bytes, at).unwrap_or(0);
-    let end = one.start.saturating_add(word(layout.slices).saturating_mul(SLICE_BYTES));
+    let end = segment.start.saturating_add(word(layout.slices).saturating_mul(SLICE_BYTES));
     if word(layout.thread) == 0 && word(layout.used) == 0 {
         // A freed segment still holds its old size.
-        return one.start + 1;
+        return segment.start + 1;
     }
     let is_huge = word(layout.kind) as u32 == 1;
-    let before = heaps.pages.len();
+    let pages_before = heaps.pages.len();
     let mut index = word(layout.info_slices);
     while index < word(layout.entries) {
-        let start = one.start.saturating_add(index * SLICE_BYTES);
+        let start = segment.start.saturating_add(index * SLICE_BYTES);
         let at = layout.structures + index as usize * layout.page_bytes;
         // Always in range: the number of entries was checked.
         let Some(structure) = bytes.get(at..at + layout.page_bytes) else { break };
         let count = half_word_at(structure, 0).map_or(0, u64::from);
-        let part_end = if is_huge { end } else { start.saturating_add(count * SLICE_BYTES) };
-        if part_end <= start || part_end > end {
+        let page_end = if is_huge { end } else { start.saturating_add(count * SLICE_BYTES) };
+        if page_end <= start || page_end > end {
             heaps.doubts.note_damage(start, 0);
-            return end.max(one.start + 1);
+            return end.max(segment.start + 1);
         }
-        heaps.pages.extend(page(layout, structure, start, part_end));
-        index = (part_end - one.start) / SLICE_BYTES;
+        heaps.pages.extend(parse_page(layout, structure, start, page_end));
+        index = (page_end - segment.start) / SLICE_BYTES;
     }
-    let found = (heaps.pages.len() - before) as u64;
+    let page_count = (heaps.pages.len() - pages_before) as u64;
     // A page that is being freed may still be counted.
-    if found > word(layout.used) || found + 1 < word(layout.used) {
-        heaps.doubts.note_damage(one.start, 0);
+    if page_count > word(layout.used) || page_count + 1 < word(layout.used) {
+        heaps.doubts.note_damage(segment.start, 0);
     }
-    end.max(one.start + 1)
+    end.max(segment.start + 1)
 }
 
 /// Reads a segment's own structures; zeros where nothing was ever written.
-fn structures(context: &Context<'_>, memory: &dyn Memory, one: &Candidate) -> Vec<u8> {
-    let most = (one.layout.structures as u64)
-        .saturating_add((SEGMENT_BYTES / SLICE_BYTES + 1) * one.layout.page_bytes as u64)
+fn read_structures(context: &Context<'_>, memory: &dyn Memory, segment: &Candidate) -> Vec<u8> {
+    let max_bytes = (segment.layout.structures as u64)
+        .saturating_add((SEGMENT_BYTES / SLICE_BYTES + 1) * segment.layout.page_bytes as u64)
         .next_multiple_of(PAGE_BYTES);
-    let mut bytes = vec![0; most as usize];
-    for run in context.resident_runs(AddressRange::sized(one.start, most)) {
-        let range = (run.start - one.start) as usize..(run.end - one.start) as usize;
+    let mut bytes = vec![0; max_bytes as usize];
+    for run in context.resident_runs(AddressRange::sized(segment.start, max_bytes)) {
+        let range = (run.start - segment.start) as usize..(run.end - segment.start) as usize;
         if let Some(piece) = bytes.get_mut(range) {
             memory.read_some(run.start, piece);
         }
@@ -190,39 +207,41 @@ fn structures(context: &Context<'_>, memory: &dyn Memory, one: &Candidate) -> Ve
 
 /// Returns the page at `start..end` that a structure describes; `None` if it is not the first
 /// structure of a page.
-fn page(layout: &HeapLayout, structure: &[u8], start: u64, end: u64) -> Option<Page> {
-    let half = |at: usize| half_word_at(structure, at).map(u64::from);
-    let sized = |field: Field| match field.bits {
-        16 => half(field.offset).map(|word| word & 0xffff),
-        32 => half(field.offset),
+fn parse_page(layout: &HeapLayout, structure: &[u8], start: u64, end: u64) -> Option<Page> {
+    let word_32 = |at: usize| half_word_at(structure, at).map(u64::from);
+    let word_16 = |at: usize| word_32(at).map(|word| word & 0xffff);
+    let number = |field: Field| match field.bits {
+        16 => word_16(field.offset),
+        32 => word_32(field.offset),
         _ => word_at(structure, field.offset),
     };
     // Slices that do not start a page have 0 or 1 here.
-    let stated = sized(layout.block_bytes).filter(|&stated| stated > 1)?;
-    let block_bytes = if stated >= HUGE_BLOCK { end - start } else { stated.min(end - start) };
-    let first = match layout.start {
+    let stated = number(layout.block_bytes).filter(|&stated| stated > 1)?;
+    let block_bytes = if stated >= HUGE_BLOCK_BYTES { end - start } else { stated.min(end - start) };
+    let first_block = match layout.start {
         Some(at) => word_at(structure, at)?,
         None => start + blocks_offset(stated),
     };
     let heap = usize::from(structure.get(layout.tag)? >> layout.tag_shift & TAG_MASK);
-    let capacity = half(PAGE_CAPACITY)? & 0xffff;
-    let all_end = first.checked_add(capacity.checked_mul(block_bytes)?)?;
+    let capacity = word_16(PAGE_CAPACITY)?;
+    let all_end = first_block.checked_add(capacity.checked_mul(block_bytes)?)?;
     // A block with a large alignment starts later and may end behind the page.
-    let is_whole = all_end <= end || half(PAGE_RESERVED)? & 0xffff == 1;
-    let used = sized(layout.page_used)?;
-    let is_one = is_whole && (start..end).contains(&first) && used <= capacity && heap < HEAP_NAMES.len();
-    is_one.then_some(Page {
+    let is_whole = all_end <= end || word_16(PAGE_RESERVED)? == 1;
+    let used = number(layout.page_used)?;
+    let is_valid =
+        is_whole && (start..end).contains(&first_block) && used <= capacity && heap < HEAP_NAMES.len();
+    is_valid.then_some(Page {
         start,
         end,
-        first,
+        first_block,
         block_bytes,
         capacity,
         used,
-        lists: [
-            word_at(structure, PAGE_FREE)?,
-            word_at(structure, layout.local_free)?,
-            word_at(structure, layout.thread_free)? & !3,
-        ],
+        free_lists: FreeLists {
+            next: word_at(structure, PAGE_FREE)?,
+            local: word_at(structure, layout.local_free)?,
+            thread: word_at(structure, layout.thread_free)? & !THREAD_FREE_STATE,
+        },
         heap,
     })
 }

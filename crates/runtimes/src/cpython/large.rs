@@ -16,18 +16,19 @@ use strandline_process::buffer::ReadBuffer;
 use strandline_process::memory::Memory;
 
 /// Bytes read at once.
-const PIECE_BYTES: usize = 64 << 10;
-/// Rounds of following blocks that are not objects: a thread's state, a chunk of its frames, what
-/// these point to.
+pub const PIECE_BYTES: usize = 64 << 10;
+/// Rounds of following blocks that are not objects: a thread's state, a chunk of its frames, and
+/// the blocks that the frames point to.
 const ROUNDS: usize = 3;
 /// Limit on such blocks followed per round.
 const MAX_FOLLOWED: usize = 1 << 16;
-/// Bytes read of such a block, and of one at the start of a page, which may be a chunk of frames
-/// (`DATA_STACK_CHUNK_SIZE`).
+/// Bytes read of such a block.
 const BLOCK_BYTES: u64 = 1024;
+/// Bytes read of such a block at the start of a page: it may be a chunk of frames
+/// (`DATA_STACK_CHUNK_SIZE`).
 const CHUNK_BYTES: u64 = 16 << 10;
-/// Places between two checks of the deadline.
-const PLACES_PER_DEADLINE_CHECK: usize = 64;
+/// Targets and tables between two checks of the deadline.
+const STEPS_PER_DEADLINE_CHECK: usize = 64;
 
 /// Slots for claims on allocators' blocks.
 #[derive(Clone, Copy, Debug)]
@@ -42,7 +43,7 @@ pub struct Slots {
     pub dead: Slot,
 }
 
-/// Follows all places that `census` has collected. False if the deadline passed before the end.
+/// Follows all pointers that `census` has collected. False if the deadline passed before the end.
 pub fn follow(
     memory: &dyn Memory,
     census: &mut Census<'_>,
@@ -57,13 +58,13 @@ pub fn follow(
     // pointer.
     let mut seen = HashSet::new();
     for _ in 0..ROUNDS {
-        let mut some = std::mem::take(&mut census.non_objects);
-        some.retain(|place| seen.insert(place.at));
-        let followed = MAX_FOLLOWED.min(some.len());
-        some[..followed].sort_unstable();
-        for &place in &some[..followed] {
-            let bytes = if place.at.is_multiple_of(PAGE_BYTES) { CHUNK_BYTES } else { BLOCK_BYTES };
-            let block = Table::new(place.at, bytes, bytes);
+        let mut targets = std::mem::take(&mut census.non_objects);
+        targets.retain(|target| seen.insert(target.at));
+        let followed = MAX_FOLLOWED.min(targets.len());
+        targets[..followed].sort_unstable();
+        for &target in &targets[..followed] {
+            let bytes = if target.at.is_multiple_of(PAGE_BYTES) { CHUNK_BYTES } else { BLOCK_BYTES };
+            let block = Table::new(target.at, bytes, bytes);
             census.owner = NO_OWNER;
             read(memory, census, block, &mut piece, deadline);
         }
@@ -82,11 +83,11 @@ fn objects(
     piece: &mut [u8],
     deadline: Instant,
 ) -> bool {
-    let mut seen = 0_usize;
-    let mut left = Vec::new();
+    let mut steps = 0_usize;
+    let mut pending = Vec::new();
     loop {
-        seen += 1;
-        if seen.is_multiple_of(PLACES_PER_DEADLINE_CHECK) && Instant::now() >= deadline {
+        steps += 1;
+        if steps.is_multiple_of(STEPS_PER_DEADLINE_CHECK) && Instant::now() >= deadline {
             return false;
         }
         // Tables first: one that is reached by another pointer before would count as a block of
@@ -104,13 +105,13 @@ fn objects(
                     census.record_claim(begin, slot);
                 }
                 read(memory, census, table, piece, deadline);
-                census.link(table);
+                census.add_linked_table(table);
             }
             continue;
         }
-        let Some(place) = census.next_place(&mut left) else { return true };
-        let Some(outside) = census.object_at(place.at) else {
-            census.other(place);
+        let Some(target) = census.next_target(&mut pending) else { return true };
+        let Some(outside) = census.object_at(target.at) else {
+            census.add_non_object(target);
             continue;
         };
         let GuardedBlock { begin, bytes } = census.guarded(outside.start, outside.size.block);
@@ -120,7 +121,7 @@ fn objects(
                 census.record_claim(begin, slots.object);
             }
             let bytes = outside.size.block;
-            if outside.leads {
+            if outside.has_pointers {
                 let block = Table::new(outside.start, bytes, bytes);
                 read(memory, census, block, piece, deadline);
             }
@@ -133,13 +134,13 @@ pub fn read(memory: &dyn Memory, census: &mut Census<'_>, block: Table, piece: &
     let mut at = block.address;
     let end = block.address.saturating_add(block.used);
     while at < end && Instant::now() < deadline {
-        let wanted = usize::try_from(end - at).unwrap_or(usize::MAX).min(piece.len());
-        let Some(bytes) = piece.get_mut(..wanted) else { return };
-        let got = census.read(memory, at, bytes);
-        census.follow(&bytes[..got]);
-        if got < wanted {
+        let piece_bytes = usize::try_from(end - at).unwrap_or(usize::MAX).min(piece.len());
+        let Some(bytes) = piece.get_mut(..piece_bytes) else { return };
+        let read_bytes = census.read(memory, at, bytes);
+        census.follow(&bytes[..read_bytes]);
+        if read_bytes < piece_bytes {
             return;
         }
-        at += wanted as u64;
+        at += piece_bytes as u64;
     }
 }

@@ -29,6 +29,18 @@ pub const SHAPES: [ArenaSizes; 2] = [
 /// `Include/internal/pycore_obmalloc.h`, as is `struct pool_header`): the address, `pool_address`,
 /// `nfreepools` and `ntotalpools` (32 bits each), `freepools`, `nextarena`, `prevarena`.
 pub const ARENA_OBJECT_BYTES: u64 = 48;
+/// `address` in an arena object: the start of the arena, or 0 if the object is unused.
+pub const ARENA_ADDRESS: usize = 0;
+/// `pool_address`: start of the pools that were never handed out.
+pub const ARENA_POOL_ADDRESS: usize = 8;
+/// `nfreepools` (32 bits).
+pub const ARENA_FREE_POOL_COUNT: usize = 16;
+/// `ntotalpools` (32 bits).
+pub const ARENA_POOL_COUNT: usize = 20;
+/// `freepools`: the list of free pools that were handed out before.
+pub const ARENA_FREE_POOLS: usize = 24;
+/// `nextarena`: the link of the list of unused arena objects.
+pub const ARENA_NEXT: usize = 32;
 /// Bytes of `struct pool_header`.
 pub const POOL_HEADER_BYTES: u64 = 48;
 /// `ref.count` in a pool's header: blocks in use (32 bits).
@@ -134,8 +146,10 @@ pub const BYTEARRAY_BYTES: usize = 32;
 pub const ARRAY_ITEMS: usize = 24;
 /// `allocated` in an array.array.
 pub const ARRAY_ALLOCATED: usize = 32;
-/// `ob_descr` in an array.array. Bytes 4 to 7 of that description are the size of an item.
+/// `ob_descr` in an array.array.
 pub const ARRAY_DESCRIPTION: usize = 40;
+/// `itemsize` (32 bits) in that description (`struct arraydescr`).
+pub const ARRAY_ITEM_BYTES: usize = 4;
 /// `data` in a numpy.ndarray (`tagPyArrayObject_fields` in numpy/core/include/numpy/ndarraytypes.h
 /// of 1.24, numpy/_core of 2.0).
 pub const NDARRAY_DATA: usize = 16;
@@ -212,6 +226,17 @@ pub const INT_DIGIT_BYTES: u64 = 4;
 /// `Include/internal/pycore_long.h`).
 pub const INT_TAG_SHIFT: u32 = 3;
 
+/// Bytes of a str without its characters.
+#[derive(Clone, Copy, Debug)]
+pub struct StringBytes {
+    /// `PyASCIIObject`: the characters of an ASCII string follow.
+    pub ascii: u64,
+    /// `PyCompactUnicodeObject`: the characters of another string follow.
+    pub compact: u64,
+    /// `PyUnicodeObject`: the characters are in a block of their own.
+    pub not_compact: u64,
+}
+
 /// Layout of one version.
 #[derive(Debug)]
 pub struct Release {
@@ -224,9 +249,8 @@ pub struct Release {
     pub kind_shift: u32,
     /// Bytes before the items in the block of a list (`_PyListArray`).
     pub list_header_bytes: u64,
-    /// Bytes of `PyASCIIObject`, followed by the characters of an ASCII string; of
-    /// `PyCompactUnicodeObject`, followed by those of another string; and of `PyUnicodeObject`.
-    pub string_bytes: [u64; 3],
+    /// Bytes of a str without its characters.
+    pub string_bytes: StringBytes,
     /// `utf8` in a str that is not ASCII.
     pub utf8: usize,
     /// Form of a dict's keys.
@@ -278,9 +302,10 @@ pub const DEBUG_OFFSETS_FREE_THREADED: usize = 16;
 pub const DEBUG_OFFSETS_HEAD: usize = 40;
 /// `interpreter_state.next` in that table.
 pub const DEBUG_OFFSETS_NEXT: usize = 64;
-/// `interpreter_state.gc` in that table: in 3.13, and from 3.14 on, where another field precedes
-/// it.
-pub const DEBUG_OFFSETS_COLLECTOR: [usize; 2] = [80, 88];
+/// `interpreter_state.gc` in that table; from 3.14 on another field precedes it.
+pub const fn debug_offsets_collector(minor: u8) -> usize {
+    if minor <= 13 { 80 } else { 88 }
+}
 /// Bytes read of that table.
 pub const DEBUG_OFFSETS_BYTES: usize = 96;
 
@@ -466,7 +491,7 @@ const fn release(minor: u8, class_bytes: u64, qualname: u64) -> Release {
         header_prefix_bytes: 0,
         kind_shift: 2,
         list_header_bytes: 0,
-        string_bytes: [48, 72, 80],
+        string_bytes: StringBytes { ascii: 48, compact: 72, not_compact: 80 },
         utf8: 56,
         keys: KeysForm::IndexCount,
         class_bytes,
@@ -481,7 +506,7 @@ const fn release(minor: u8, class_bytes: u64, qualname: u64) -> Release {
 /// Layout of a version from 3.13 on.
 const fn newer(minor: u8, class_bytes: u64) -> Release {
     Release {
-        string_bytes: [40, 56, 64],
+        string_bytes: StringBytes { ascii: 40, compact: 56, not_compact: 64 },
         utf8: 48,
         keys: KeysForm::Log2Sizes,
         extra_prefix_flags: flags::MANAGED_DICT | flags::MANAGED_WEAKREF,
@@ -498,7 +523,7 @@ const fn without_lock(minor: u8, class_bytes: u64, kind_shift: u32) -> Release {
         header_prefix_bytes: FREE_THREADED_PREFIX_BYTES,
         kind_shift,
         list_header_bytes: 8,
-        string_bytes: [56, 72, 80],
+        string_bytes: StringBytes { ascii: 56, compact: 72, not_compact: 80 },
         utf8: 64,
         qualname: 888,
         ..newer(minor, class_bytes)

@@ -2,8 +2,8 @@
 
 use super::MAX_PROGRAMS;
 use super::layout::{
-    COOKIE, DEBUG_OFFSETS_BYTES, DEBUG_OFFSETS_COLLECTOR, DEBUG_OFFSETS_FREE_THREADED, DEBUG_OFFSETS_HEAD,
-    DEBUG_OFFSETS_NEXT, Interpreters, RELEASES, Release,
+    COOKIE, DEBUG_OFFSETS_BYTES, DEBUG_OFFSETS_FREE_THREADED, DEBUG_OFFSETS_HEAD, DEBUG_OFFSETS_NEXT,
+    Interpreters, RELEASES, Release, debug_offsets_collector,
 };
 use strandline_process::elf::Object;
 use strandline_process::image::ElfFile;
@@ -14,8 +14,12 @@ use strandline_process::namespaces::open_mapped_file;
 use strandline_process::procfs::Process;
 use strandline_process::range::AddressRange;
 
+/// The variable with the state of CPython; every build exports it.
 const RUNTIME: &str = "_PyRuntime";
+/// The variable with the version, from 3.11 on.
 const VERSION: &str = "Py_Version";
+/// A function that only builds without a global lock export (`Objects/object.c`, from 3.13 on).
+const FREE_THREADED_FUNCTION: &str = "_Py_MergeZeroLocalRefcount";
 
 /// A mapped file that holds a CPython.
 #[derive(Clone, Debug)]
@@ -51,8 +55,10 @@ impl Program {
     /// Returns the layout of its release; `None` if none is known.
     pub fn release(&self) -> Option<&'static Release> {
         let (minor, _) = self.version?;
-        let is_one = |of: &&Release| of.minor == minor && of.is_free_threaded() == self.is_free_threaded;
-        RELEASES.iter().find(is_one)
+        let is_same = |release: &&Release| {
+            release.minor == minor && release.is_free_threaded() == self.is_free_threaded
+        };
+        RELEASES.iter().find(is_same)
     }
 
     /// Whether an interpreter exists: a program that can run Python, such as an editor, maps the
@@ -87,7 +93,7 @@ impl Program {
     /// offsets contains it.
     pub fn collector_offset(&self, memory: &dyn Memory, release: &Release) -> Option<u64> {
         let table = self.debug_offsets(memory, release)?;
-        word_at(&table, *DEBUG_OFFSETS_COLLECTOR.get(usize::from(release.minor > 13))?)
+        word_at(&table, debug_offsets_collector(release.minor))
     }
 }
 
@@ -106,8 +112,7 @@ fn program(process: &Process, space: &AddressSpace, module: &Module<'_>) -> Opti
     let image = open_mapped_file(process, module.code).ok().and_then(ElfFile::open)?;
     let path = module.code.name.clone();
     let version = version(&image).or_else(|| version_in(&path)).or_else(|| version_in_strings(&image));
-    // Only builds without a global lock export this (`Objects/object.c`, from 3.13 on).
-    let is_free_threaded = !image.exported(&["_Py_MergeZeroLocalRefcount"]).is_empty();
+    let is_free_threaded = !image.exported(&[FREE_THREADED_FUNCTION]).is_empty();
     Some(Program { path, version, runtime, data: module.data, is_free_threaded })
 }
 

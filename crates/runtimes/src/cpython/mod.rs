@@ -38,6 +38,7 @@ use self::arenas::Arenas;
 use self::census::Census;
 use self::confirm::Confirm;
 use self::counted::CensusResult;
+use self::facts::CPython;
 use self::heaps::Heaps;
 use self::layout::Release;
 use self::locate::Program;
@@ -48,7 +49,7 @@ use crate::batch::{self, PageCache};
 use crate::programs::{Limit, Programs};
 use crate::work;
 use FileName::{Contains, Versioned};
-use strandline_claims::allocator::RangeClaim;
+use std::collections::HashMap;
 use strandline_claims::caveat::Caveat;
 use strandline_claims::class::Slot;
 use strandline_claims::reader::{Evidence, FileName, HeapKind, ReaderInfo};
@@ -121,7 +122,7 @@ pub fn read(context: &Context<'_>, program: &Program, refinements: &Refinements)
     reading.facts.version = program.version_text();
     reading.facts.found_by = format!("_PyRuntime of {}", program.path);
     let Some(release) = program.release() else {
-        reading.caveats.push(unknown(program));
+        reading.caveats.push(unknown_version(program));
         return reading;
     };
     if !program.has_started(context.memory) {
@@ -129,19 +130,19 @@ pub fn read(context: &Context<'_>, program: &Program, refinements: &Refinements)
         reading.caveats.push(Caveat::new("cpython_not_started", program.path.clone(), None, text));
         return reading;
     }
-    let slot = reading.palette.add(&rows::OBJECT, None);
-    let (Some(object), Some(slots)) = (slot, slots(refinements)) else {
+    let object_slot = reading.palette.add(&rows::OBJECT, None);
+    let (Some(object_slot), Some(slots)) = (object_slot, claim_slots(refinements)) else {
         let text = "other readers use all slots for claims on blocks: CPython's claims are left out";
         reading.caveats.push(Caveat::new("slots_taken", program.path.clone(), None, text));
         return reading;
     };
     let memory = batch::CountingMemory::new(context.memory);
-    let blocks = ObjectMemory::find(context, &memory, program, release);
+    let object_memory = ObjectMemory::find(context, &memory, program, release);
     // Before the census, which may take all of the time.
     let collectors = collector::find(&memory, program, release, context.deadline);
-    let outside = outside_memory(context, program, &blocks);
-    let walk = Walk { context, memory: &memory, release, outside: &outside, object };
-    let (sums, mut counted) = walk.all(program, &blocks, refinements, slots, &mut reading);
+    let outside = outside_memory(context, program, &object_memory);
+    let walk = Walk { context, memory: &memory, program, release, outside: &outside, object_slot };
+    let (sums, mut counted) = walk.walk_all(&object_memory, refinements, slots, &mut reading);
     reading.rows = Some(&rows::BLOCKS);
     reading.facts.read = true;
     reading.holding = counted.holding.take();
@@ -153,21 +154,17 @@ pub fn read(context: &Context<'_>, program: &Program, refinements: &Refinements)
             reading.caveats.push(Caveat::new("cpython_names", program.path.clone(), None, text));
         }
     }
-    figures::fill_in_facts(&blocks.arenas, &sums, release, &mut reading);
-    let mut details = figures::details(&blocks.arenas, &sums);
-    if counted.types.values().any(|(_, sums)| sums.instances > 0) {
+    figures::fill_in_facts(&object_memory.arenas, &sums, release, &mut reading);
+    let mut details = figures::details(&object_memory.arenas, &sums);
+    if counted.types.values().any(|(_, counts)| counts.instances > 0) {
         let mut names = Names::new(PageCache::new(&memory), release, context.space);
-        let mut type_names =
-            figures::list_types(&mut names, &counted, context.deadline, &mut reading, &mut details);
-        figures::name_owners(&mut names, &counted, &mut type_names);
-        let typed = std::mem::take(&mut counted.typed);
-        reading.object_types = figures::object_types(&mut names, typed, &type_names, context.deadline);
+        let type_names = name_types(context, &mut names, &mut counted, &mut reading, &mut details);
         reading.pending = Some(Box::new(Confirm {
             slots,
-            large: std::mem::take(&mut counted.large),
-            held: std::mem::take(&mut counted.held),
-            names: type_names,
-            has_arenas: !blocks.arenas.is_empty() || !blocks.heaps.pages.is_empty(),
+            large_objects: std::mem::take(&mut counted.large_objects),
+            claimed_blocks: std::mem::take(&mut counted.claimed_blocks),
+            type_names,
+            has_arenas: !object_memory.arenas.is_empty() || !object_memory.heaps.pages.is_empty(),
             objects_outside: counted.outside.objects,
             path: program.path.clone(),
         }));
@@ -183,16 +180,30 @@ pub fn read(context: &Context<'_>, program: &Program, refinements: &Refinements)
     reading
 }
 
-fn add_remedies(context: &Context<'_>, release: &Release, reading: &mut Reading) {
-    let resident = |of: fn(&RangeClaim) -> u64| reading.claims.iter().map(of).sum();
-    let (kept, pinned) =
-        (resident(|claim| claim.sums.resident.kept), resident(|claim| claim.sums.resident.pinned));
-    reading.remedies = remedies::remedies(kept, pinned);
-    let objects = reading.facts.types.iter().map(|of| of.bytes).fold(0, u64::saturating_add);
-    reading.remedies.extend(remedies::collection(release, context.process.pid(), objects));
+/// Lists the objects by type. Returns the names of types by address.
+fn name_types(
+    context: &Context<'_>,
+    names: &mut Names<'_>,
+    counted: &mut CensusResult,
+    reading: &mut Reading,
+    details: &mut CPython,
+) -> HashMap<u64, String> {
+    let mut type_names = figures::list_types(names, counted, context.deadline, reading, details);
+    figures::name_owners(names, counted, &mut type_names);
+    let typed = std::mem::take(&mut counted.typed);
+    reading.object_types = figures::object_types(names, typed, &type_names, context.deadline);
+    type_names
 }
 
-fn slots(refinements: &Refinements) -> Option<large::Slots> {
+fn add_remedies(context: &Context<'_>, release: &Release, reading: &mut Reading) {
+    let kept: u64 = reading.claims.iter().map(|claim| claim.sums.resident.kept).sum();
+    let pinned: u64 = reading.claims.iter().map(|claim| claim.sums.resident.pinned).sum();
+    reading.remedies = remedies::remedies(kept, pinned);
+    let object_bytes = reading.facts.types.iter().map(|facts| facts.bytes).fold(0, u64::saturating_add);
+    reading.remedies.extend(remedies::collection(release, context.process.pid(), object_bytes));
+}
+
+fn claim_slots(refinements: &Refinements) -> Option<large::Slots> {
     Some(large::Slots {
         object: refinements.slot(&rows::OBJECT, None)?,
         table: refinements.slot(&rows::TABLE, None)?,
@@ -201,7 +212,7 @@ fn slots(refinements: &Refinements) -> Option<large::Slots> {
     })
 }
 
-/// Memory that holds its objects.
+/// Memory that holds objects.
 struct ObjectMemory {
     arenas: Vec<Arenas>,
     /// Pages of builds without a global lock.
@@ -229,95 +240,117 @@ impl ObjectMemory {
     }
 }
 
-/// Returns the memory outside these blocks that objects can point to: mapped memory, without static
-/// data. An allocator's mapping may follow a library without a gap, so of anonymous memory only
+/// Returns the memory outside `object_memory` that objects can point to: mapped memory, without
+/// static data. An allocator's mapping may follow a library without a gap, so of anonymous memory only
 /// CPython's own counts as static data.
-fn outside_memory(context: &Context<'_>, program: &Program, blocks: &ObjectMemory) -> OutsideMemory {
-    let mut held: RangeSet = blocks.ranges().collect();
+fn outside_memory(context: &Context<'_>, program: &Program, object_memory: &ObjectMemory) -> OutsideMemory {
+    let mut excluded: RangeSet = object_memory.ranges().collect();
     let files = context.space.mappings().iter().filter(|mapping| mapping.has_file());
-    held.extend(files.map(Mapping::range));
-    held.add([program.data]);
+    excluded.extend(files.map(Mapping::range));
+    excluded.add([program.data]);
     let mapped = context.space.mappings().iter().filter(|mapping| is_mapped_memory(mapping));
-    let gaps = mapped.flat_map(|mapping| held.gaps_in(mapping.range()));
+    let gaps = mapped.flat_map(|mapping| excluded.gaps_in(mapping.range()));
     let runs: Vec<_> = gaps.flat_map(|gap| context.resident_runs(gap)).collect();
-    OutsideMemory::new(runs, held)
+    OutsideMemory::new(runs, excluded)
 }
 
 /// Context of a walk over all arenas.
 struct Walk<'a> {
     context: &'a Context<'a>,
     memory: &'a dyn Memory,
+    program: &'a Program,
     release: &'static Release,
     outside: &'a OutsideMemory,
-    object: Slot,
+    /// Slot of arenas' blocks that hold objects.
+    object_slot: Slot,
 }
 
 impl Walk<'_> {
     /// Walks all arenas or heaps, then everything that their objects point to.
-    fn all(
+    fn walk_all(
         &self,
-        program: &Program,
-        blocks: &ObjectMemory,
+        object_memory: &ObjectMemory,
         refinements: &Refinements,
         slots: large::Slots,
         reading: &mut Reading,
     ) -> (Sums, CensusResult) {
         let (mut sums, mut counted) = (Sums::default(), CensusResult::default());
-        let keeps_blocks = self.context.keeps_blocks;
-        let mut last = Census::following(self.memory, self.release, self.outside).with_holding(keeps_blocks);
-        if blocks.is_late {
-            sums.doubts.note_timeout(program.runtime);
+        // Counts the objects outside the arenas, which all walkers found pointers to.
+        let mut outside_census = Census::following(self.memory, self.release, self.outside)
+            .with_holding(self.context.keeps_blocks);
+        if object_memory.is_late {
+            sums.doubts.note_timeout(self.program.runtime);
         }
-        for arenas in &blocks.arenas {
-            arenas.invalid_entries.iter().for_each(|&entry| sums.doubts.note_damage(entry, 0));
-            let walker = || {
-                let census = Census::new(self.memory, self.release, self.outside).with_holding(keeps_blocks);
-                Walker::new(self.context, self.memory, arenas.sizes, self.object, census)
-            };
-            let job = |walker: &mut Walker<'_>, index: usize| {
-                if let Some(arena) = arenas.all.get(index) {
-                    walker.arena(arena);
-                }
-            };
-            let (workers, deadline) = (self.context.workers, self.context.deadline);
-            let (walkers, left) = work::run_jobs(workers, arenas.all.len(), deadline, walker, job);
-            for walker in walkers {
-                sums.add(&walker.sums);
-                reading.claims.extend(walker.claims);
-                let mut census = walker.census;
-                last.adopt(&mut census);
-                counted.add(census.finish());
-            }
-            if left > 0 {
-                sums.doubts.note_timeout(arenas.array);
-            }
+        for arenas in &object_memory.arenas {
+            self.walk_arenas(arenas, &mut outside_census, &mut sums, &mut counted, reading);
         }
-        self.heaps(&blocks.heaps, refinements, slots, &mut last, &mut sums, &mut counted);
+        self.walk_heaps(
+            &object_memory.heaps,
+            refinements,
+            slots,
+            &mut outside_census,
+            &mut sums,
+            &mut counted,
+        );
         // Static data: where all objects are in malloc's blocks, they are reachable only from here.
-        let mut piece = vec![0; 64 << 10];
-        for run in self.context.resident_runs(program.data) {
+        let mut piece = vec![0; large::PIECE_BYTES];
+        for run in self.context.resident_runs(self.program.data) {
             let range = objects::Table::new(run.start, run.len(), run.len());
-            large::read(self.memory, &mut last, range, &mut piece, self.context.deadline);
+            large::read(self.memory, &mut outside_census, range, &mut piece, self.context.deadline);
         }
-        for state in arenas::interpreters(self.memory, program, self.release) {
+        for state in arenas::interpreters(self.memory, self.program, self.release) {
             let state = objects::Table::new(state, arenas::MAX_STATE_BYTES, arenas::MAX_STATE_BYTES);
-            large::read(self.memory, &mut last, state, &mut piece, self.context.deadline);
+            large::read(self.memory, &mut outside_census, state, &mut piece, self.context.deadline);
         }
-        let is_done = large::follow(self.memory, &mut last, refinements, slots, self.context.deadline);
-        if !is_done {
-            sums.doubts.note_timeout(program.runtime);
+        let deadline = self.context.deadline;
+        if !large::follow(self.memory, &mut outside_census, refinements, slots, deadline) {
+            sums.doubts.note_timeout(self.program.runtime);
         }
-        counted.add(last.finish());
+        counted.add(outside_census.finish());
         (sums, counted)
     }
 
+    /// Walks the arenas of one allocator.
+    fn walk_arenas(
+        &self,
+        arenas: &Arenas,
+        outside_census: &mut Census<'_>,
+        sums: &mut Sums,
+        counted: &mut CensusResult,
+        reading: &mut Reading,
+    ) {
+        arenas.invalid_entries.iter().for_each(|&entry| sums.doubts.note_damage(entry, 0));
+        let walker = || {
+            let census = Census::new(self.memory, self.release, self.outside);
+            let census = census.with_holding(self.context.keeps_blocks);
+            Walker::new(self.context, self.memory, arenas.sizes, self.object_slot, census)
+        };
+        let job = |walker: &mut Walker<'_>, index: usize| {
+            if let Some(arena) = arenas.all.get(index) {
+                walker.arena(arena);
+            }
+        };
+        let (workers, deadline) = (self.context.workers, self.context.deadline);
+        let (walkers, unfinished) = work::run_jobs(workers, arenas.all.len(), deadline, walker, job);
+        for walker in walkers {
+            sums.add(&walker.sums);
+            reading.claims.extend(walker.claims);
+            let mut census = walker.census;
+            outside_census.adopt(&mut census);
+            counted.add(census.finish());
+        }
+        if unfinished > 0 {
+            sums.doubts.note_timeout(arenas.array);
+        }
+    }
+
     /// Walks the heaps of a build without a global lock.
-    fn heaps(
+    fn walk_heaps(
         &self,
         heaps: &Heaps,
         refinements: &Refinements,
         slots: large::Slots,
-        last: &mut Census<'_>,
+        outside_census: &mut Census<'_>,
         sums: &mut Sums,
         counted: &mut CensusResult,
     ) {
@@ -331,21 +364,21 @@ impl Walk<'_> {
             heaps.pages.get(index).into_iter().for_each(|page| walker.page(page));
         };
         let (workers, deadline) = (self.context.workers, self.context.deadline);
-        let (walkers, left) = work::run_jobs(workers, heaps.pages.len(), deadline, walker, job);
+        let (walkers, unfinished) = work::run_jobs(workers, heaps.pages.len(), deadline, walker, job);
         for walker in walkers {
             sums.heaps.add(&walker.sums);
             let mut census = walker.census;
-            last.adopt(&mut census);
+            outside_census.adopt(&mut census);
             counted.add(census.finish());
         }
         sums.doubts.add(&sums.heaps.doubts);
-        if let Some(page) = heaps.pages.first().filter(|_| left > 0) {
+        if let Some(page) = heaps.pages.first().filter(|_| unfinished > 0) {
             sums.doubts.note_timeout(page.start);
         }
     }
 }
 
-fn unknown(program: &Program) -> Caveat {
+fn unknown_version(program: &Program) -> Caveat {
     let text = format!(
         "the layout of CPython {} is not known (known: 3.{} to 3.{}): its objects are not read",
         program.version_text().unwrap_or_else(|| "of unknown version".to_owned()),
@@ -357,7 +390,7 @@ fn unknown(program: &Program) -> Caveat {
 
 fn add_caveats(program: &Program, sums: &Sums, counted: &CensusResult, reading: &mut Reading) {
     sums.doubts.add_caveats(&mut reading.caveats, &ABOUT, "arenas, pools and objects", &program.path);
-    if counted.is_cut {
+    if counted.is_incomplete {
         let text = "there are more objects outside CPython's arenas than strandline follows, or there was no time: types count \
                     too few, and the other objects count for the allocator's rows";
         reading.caveats.push(Caveat::new("cpython_cut", program.path.clone(), None, text));

@@ -10,10 +10,12 @@ use crate::batch::PageCache;
 use strandline_process::map::AddressSpace;
 use strandline_process::memory::{half_word_at, word_at};
 
-/// Longest name that is read.
+/// Limit on the length of a name; longer ones are not read.
 const MAX_NAME_BYTES: usize = 200;
 /// Limit on entries of a class searched for its module.
 const MAX_ENTRIES: u64 = 4096;
+/// Bytes read of a str before its characters: up to its state.
+const STRING_HEAD_BYTES: usize = 40;
 /// Key of the module in a class's dict.
 const MODULE: &[u8] = b"__module__";
 
@@ -32,15 +34,19 @@ impl<'a> Names<'a> {
     }
 
     /// Returns the name of a type: `module.qualname`, without a module for built-in types.
-    pub fn type_name(&mut self, of: &Type) -> String {
-        let name = if of.flags & flags::HEAP_TYPE != 0 { self.of_class(of) } else { self.of_built_in(of) };
-        name.unwrap_or_else(|| format!("type at {:#x}", of.address))
+    pub fn type_name(&mut self, object_type: &Type) -> String {
+        let name = if object_type.flags & flags::HEAP_TYPE != 0 {
+            self.class_name(object_type)
+        } else {
+            self.built_in_name(object_type)
+        };
+        name.unwrap_or_else(|| format!("type at {:#x}", object_type.address))
     }
 
-    fn of_class(&mut self, of: &Type) -> Option<String> {
-        let name = self.pages.word(of.address.checked_add(self.release.qualname)?)?;
+    fn class_name(&mut self, object_type: &Type) -> Option<String> {
+        let name = self.pages.word(object_type.address.checked_add(self.release.qualname)?)?;
         let name = self.text(name)?;
-        let module = self.module(of);
+        let module = self.module(object_type);
         Some(match module.as_deref() {
             None | Some("builtins") => name,
             Some(module) => format!("{module}.{name}"),
@@ -48,8 +54,8 @@ impl<'a> Names<'a> {
     }
 
     /// Reads the C string that a built-in type names; `None` unless it is in a mapped file.
-    fn of_built_in(&mut self, of: &Type) -> Option<String> {
-        let at = self.head_word(of.address, TYPE_NAME)?;
+    fn built_in_name(&mut self, object_type: &Type) -> Option<String> {
+        let at = self.head_word(object_type.address, TYPE_NAME)?;
         self.space.find(at).filter(|mapping| mapping.has_file())?;
         let mut bytes = Vec::new();
         while bytes.len() < MAX_NAME_BYTES {
@@ -66,8 +72,8 @@ impl<'a> Names<'a> {
         self.pages.word(at.checked_add(self.release.header_prefix_bytes)?.checked_add(offset as u64)?)
     }
 
-    fn module(&mut self, of: &Type) -> Option<String> {
-        let dict = self.head_word(of.address, TYPE_DICT)?;
+    fn module(&mut self, object_type: &Type) -> Option<String> {
+        let dict = self.head_word(object_type.address, TYPE_DICT)?;
         let keys = self.head_word(dict, DICT_KEYS)?;
         let table = objects::keys(&mut self.pages, self.release, keys)?;
         let objects::KeyTable { entries, written, .. } = table;
@@ -90,7 +96,8 @@ impl<'a> Names<'a> {
     }
 
     fn bytes(&mut self, at: u64) -> Option<Vec<u8>> {
-        let head: [u8; 40] = self.pages.array(at.checked_add(self.release.header_prefix_bytes)?)?;
+        let head: [u8; STRING_HEAD_BYTES] =
+            self.pages.array(at.checked_add(self.release.header_prefix_bytes)?)?;
         let length = usize::try_from(word_at(&head, STRING_LENGTH)?).ok()?;
         let state = half_word_at(&head, STRING_STATE)? >> self.release.kind_shift;
         // One byte a character, in its own block, ASCII.
@@ -100,7 +107,7 @@ impl<'a> Names<'a> {
             return None;
         }
         let mut bytes = vec![0; length];
-        self.pages.read(at.checked_add(self.release.string_bytes[0])?, &mut bytes).ok()?;
+        self.pages.read(at.checked_add(self.release.string_bytes.ascii)?, &mut bytes).ok()?;
         Some(bytes)
     }
 }
@@ -108,6 +115,6 @@ impl<'a> Names<'a> {
 /// Returns `bytes` as a name; `None` if they contain other characters than class names have
 /// (`Outer.<locals>.Inner`).
 fn clean(bytes: &[u8]) -> Option<String> {
-    let is_of_name = |byte: &u8| byte.is_ascii_alphanumeric() || b"_.<>-[], ".contains(byte);
-    (!bytes.is_empty() && bytes.iter().all(is_of_name)).then(|| String::from_utf8_lossy(bytes).into_owned())
+    let is_name_byte = |byte: &u8| byte.is_ascii_alphanumeric() || b"_.<>-[], ".contains(byte);
+    (!bytes.is_empty() && bytes.iter().all(is_name_byte)).then(|| String::from_utf8_lossy(bytes).into_owned())
 }

@@ -8,7 +8,8 @@ use super::layout::{
     KEYS_HEAD_BYTES, KEYS_REFERENCES, KeysForm, LIST_ALLOCATED, LIST_ITEMS, LOCAL_REFERENCES, Release,
     SET_ENTRY_BYTES, SET_MASK, SET_SMALL_ENTRIES, SET_SMALL_TABLE, SET_TABLE, SHARED_REFERENCES,
     SHARED_SHIFT, SIZE, STRING_ASCII, STRING_COMPACT, STRING_KIND, STRING_LENGTH, STRING_STATE, STRING_WIDE,
-    STRING_WIDE_LAST_MINOR, STRING_WIDE_LENGTH, TYPE, WIDE_BYTES, counted_keys, flags, log2_keys,
+    STRING_WIDE_LAST_MINOR, STRING_WIDE_LENGTH, StringBytes, TYPE, WIDE_BYTES, counted_keys, flags,
+    log2_keys,
 };
 use super::types::{Kind, Type, Types};
 use crate::batch::PageCache;
@@ -16,6 +17,8 @@ use strandline_process::memory::{half_word_at, word_at};
 
 /// Limit on the indices of a dict's keys: 2^40.
 const MAX_LOG2_INDEX_COUNT: u8 = 40;
+/// Logarithm of the bytes of the largest index (`DK_IXSIZE`).
+const MAX_LOG2_BYTES_PER_INDEX: u8 = 3;
 /// Bytes read of an object to compute its size.
 pub const HEAD_BYTES: usize = 80;
 /// Bytes of a pointer.
@@ -151,15 +154,15 @@ impl Size {
     }
 
     /// Size of an instance of a type without `ob_size`, or whose `ob_size` counts something else.
-    pub fn plain(of: &Type) -> Self {
-        Self::of_bytes(of.basic_bytes + of.prefix_bytes)
+    pub fn plain(object_type: &Type) -> Self {
+        Self::of_bytes(object_type.basic_bytes + object_type.prefix_bytes)
     }
 
     /// Adds a table that `sys.getsizeof` does not report, unless it is empty.
     fn add_table(&mut self, table: Table) {
-        let free = self.tables.iter_mut().find(|table| table.is_none());
-        if let Some(free) = free.filter(|_| table.address != 0 && table.bytes > 0) {
-            *free = Some(Table { used: table.used.min(table.bytes), ..table });
+        let unused = self.tables.iter_mut().find(|table| table.is_none());
+        if let Some(unused) = unused.filter(|_| table.address != 0 && table.bytes > 0) {
+            *unused = Some(Table { used: table.used.min(table.bytes), ..table });
         }
     }
 
@@ -180,54 +183,57 @@ fn word(head: &[u8], offset: usize) -> u64 {
 }
 
 /// Number of items of an object; 0 if those of its type have none.
-fn item_count(of: &Type, head: &[u8]) -> u64 {
-    if of.item_bytes > 0 { word(head, SIZE).cast_signed().unsigned_abs() } else { 0 }
+fn item_count(object_type: &Type, head: &[u8]) -> u64 {
+    if object_type.item_bytes > 0 { word(head, SIZE).cast_signed().unsigned_abs() } else { 0 }
 }
 
 /// Computes the size of the object that begins with `head`.
-pub fn size(pages: &mut PageCache<'_>, release: &Release, of: &Type, head: &[u8]) -> Size {
-    let item_bytes = item_count(of, head).saturating_mul(of.item_bytes);
-    let mut size = Size::of_bytes(of.basic_bytes.saturating_add(item_bytes));
-    match of.kind {
+pub fn size(pages: &mut PageCache<'_>, release: &Release, object_type: &Type, head: &[u8]) -> Size {
+    let item_bytes = item_count(object_type, head).saturating_mul(object_type.item_bytes);
+    let mut size = Size::of_bytes(object_type.basic_bytes.saturating_add(item_bytes));
+    match object_type.kind {
         Kind::Plain | Kind::Module | Kind::Weak => {}
         Kind::Array | Kind::NumpyArray | Kind::Buffered | Kind::CData => {
-            let data = data::owned_data(pages, release, of.kind, head);
+            let data = data::owned_data(pages, release, object_type.kind, head);
             size.tables[0] = data.map(|data| Table { is_data: true, ..data });
         }
-        Kind::Generator => size = Size::of_bytes(of.basic_bytes),
+        Kind::Generator => size = Size::of_bytes(object_type.basic_bytes),
         Kind::Class => size.block = size.block.max(release.class_bytes),
-        Kind::Int => size = int_size(release, of, head),
-        Kind::String => size = string_size(release, of, head),
+        Kind::Int => size = int_size(release, object_type, head),
+        Kind::String => size = string_size(release, object_type, head),
         Kind::List => add_list_items(&mut size, release, head),
         Kind::Deque => add_deque_blocks(&mut size, head),
-        Kind::Set => add_set_table(&mut size, of, head),
+        Kind::Set => add_set_table(&mut size, object_type, head),
         Kind::ByteArray => {
             let bytes = word(head, BYTEARRAY_ALLOCATED);
             size.add_reported_table(Table::new(word(head, BYTEARRAY_BYTES), bytes, 0));
         }
         Kind::Dict => add_dict_tables(&mut size, pages, release, head),
     }
-    size.block = size.block.saturating_add(of.prefix_bytes);
-    size.add_reported(of.prefix_bytes);
+    size.block = size.block.saturating_add(object_type.prefix_bytes);
+    size.add_reported(object_type.prefix_bytes);
     size
 }
 
-fn int_size(release: &Release, of: &Type, head: &[u8]) -> Size {
+fn int_size(release: &Release, object_type: &Type, head: &[u8]) -> Size {
     // `int.__sizeof__` counts at least one digit from 3.12 on.
-    let digits =
-        if release.has_int_tags { (word(head, SIZE) >> INT_TAG_SHIFT).max(1) } else { item_count(of, head) };
-    let before = INT_DIGITS + release.header_prefix_bytes;
-    let bytes = before.saturating_add(digits.saturating_mul(INT_DIGIT_BYTES));
+    let digits = if release.has_int_tags {
+        (word(head, SIZE) >> INT_TAG_SHIFT).max(1)
+    } else {
+        item_count(object_type, head)
+    };
+    let before_digits = INT_DIGITS + release.header_prefix_bytes;
+    let bytes = before_digits.saturating_add(digits.saturating_mul(INT_DIGIT_BYTES));
     // A subclass of int has more fields behind.
-    Size { block: bytes.max(of.basic_bytes), ..Size::of_bytes(bytes) }
+    Size { block: bytes.max(object_type.basic_bytes), ..Size::of_bytes(bytes) }
 }
 
-fn string_size(release: &Release, of: &Type, head: &[u8]) -> Size {
+fn string_size(release: &Release, object_type: &Type, head: &[u8]) -> Size {
     let Text { own_bytes, buffers } = string(release, head);
     let reported = |sum: u64, buffer: &Table| sum.saturating_add(buffer.bytes);
     Size {
         // A subclass of str has more fields behind.
-        block: own_bytes.max(of.basic_bytes),
+        block: own_bytes.max(object_type.basic_bytes),
         reported: buffers.iter().flatten().fold(own_bytes, reported),
         tables: buffers,
     }
@@ -251,10 +257,10 @@ fn add_deque_blocks(size: &mut Size, head: &[u8]) {
     size.tables[0] = Some(Table { link: Some(DEQUE_RIGHT_LINK), ..first });
 }
 
-fn add_set_table(size: &mut Size, of: &Type, head: &[u8]) {
+fn add_set_table(size: &mut Size, object_type: &Type, head: &[u8]) {
     let mask = word(head, SET_MASK);
     // A small set contains its table.
-    let is_small = mask < SET_SMALL_ENTRIES && of.basic_bytes >= SET_SMALL_TABLE;
+    let is_small = mask < SET_SMALL_ENTRIES && object_type.basic_bytes >= SET_SMALL_TABLE;
     if !is_small {
         let bytes = mask.saturating_add(1).saturating_mul(SET_ENTRY_BYTES);
         size.add_reported_table(Table::new(word(head, SET_TABLE), bytes, bytes));
@@ -276,11 +282,12 @@ fn add_dict_tables(size: &mut Size, pages: &mut PageCache<'_>, release: &Release
 
 /// The table of a list: its items, in a block that begins with a header; `None` without room.
 fn list_table(release: &Release, head: &[u8]) -> Option<Table> {
-    let before = release.list_header_bytes;
+    let header_bytes = release.list_header_bytes;
     let bytes = |offset: usize| Some(word_at(head, offset)?.saturating_mul(POINTER_BYTES));
-    let room = bytes(LIST_ALLOCATED).filter(|&room| room > 0)?.saturating_add(before);
-    let used = bytes(SIZE)?.saturating_add(before);
-    Some(Table::new(word_at(head, LIST_ITEMS)?.saturating_sub(before), room, used))
+    let table_bytes =
+        bytes(LIST_ALLOCATED).filter(|&table_bytes| table_bytes > 0)?.saturating_add(header_bytes);
+    let used_bytes = bytes(SIZE)?.saturating_add(header_bytes);
+    Some(Table::new(word_at(head, LIST_ITEMS)?.saturating_sub(header_bytes), table_bytes, used_bytes))
 }
 
 /// State of a str.
@@ -314,13 +321,13 @@ struct Text {
 fn string(release: &Release, head: &[u8]) -> Text {
     let StringState { character_bytes, is_compact, is_ascii } =
         StringState::read(release, head).unwrap_or_default();
-    let [ascii, compact, whole] = release.string_bytes;
+    let StringBytes { ascii, compact, not_compact } = release.string_bytes;
     let characters_bytes = word(head, STRING_LENGTH).saturating_add(1).saturating_mul(character_bytes);
     let is_compact_ascii = is_compact && is_ascii;
     let own_bytes = match (is_compact, is_ascii) {
         (true, true) => ascii.saturating_add(characters_bytes),
         (true, false) => compact.saturating_add(characters_bytes),
-        (false, _) => whole,
+        (false, _) => not_compact,
     };
     // A `PyCompactUnicodeObject` without inline characters is followed by a pointer to them.
     let data_offset = (compact - release.header_prefix_bytes) as usize;
@@ -338,11 +345,11 @@ fn string(release: &Release, head: &[u8]) -> Text {
     // in Objects/unicodeobject.c, by which `unicode_sizeof` counts).
     let buffer =
         |address: u64, bytes: u64| (address != 0 && bytes > 0).then(|| Table::new(address, bytes, 0));
-    let of_its_own = |buffer: &Table| buffer.address != data;
+    let is_separate = |buffer: &Table| buffer.address != data;
     let buffers = [
         buffer(data, characters_bytes),
-        buffer(utf8, utf8_bytes).filter(of_its_own),
-        buffer(wide, wide_bytes).filter(of_its_own),
+        buffer(utf8, utf8_bytes).filter(is_separate),
+        buffer(wide, wide_bytes).filter(is_separate),
     ];
     Text { own_bytes, buffers }
 }
@@ -351,17 +358,19 @@ fn string(release: &Release, head: &[u8]) -> Text {
 /// instructions, rounded to [`RAW_UNIT_BYTES`]; behind it there are no pointers. It is rounded down
 /// only if the bytes before hold no pointer either. Instructions contain inline caches, which hold
 /// no references.
-pub fn raw_data_offset(release: &Release, of: &Type, head: &[u8]) -> Option<u64> {
+pub fn raw_data_offset(release: &Release, object_type: &Type, head: &[u8]) -> Option<u64> {
     let state = StringState::read(release, head)?;
-    let [ascii, compact, _] = release.string_bytes;
+    let StringBytes { ascii, compact, .. } = release.string_bytes;
     let rounded_down = |offset: u64| offset / RAW_UNIT_BYTES * RAW_UNIT_BYTES;
-    match of.kind {
+    match object_type.kind {
         Kind::String if state.is_compact && state.is_ascii => Some(rounded_down(ascii)),
         // The pointer to its UTF-8 form is right before.
         Kind::String if state.is_compact => Some(compact.next_multiple_of(RAW_UNIT_BYTES)),
-        Kind::Plain if of.flags & flags::BYTES != 0 => Some(release.header_prefix_bytes + BYTES_DATA),
-        Kind::Plain if of.item_bytes == INSTRUCTION_BYTES => {
-            Some(of.basic_bytes.next_multiple_of(RAW_UNIT_BYTES))
+        Kind::Plain if object_type.flags & flags::BYTES != 0 => {
+            Some(release.header_prefix_bytes + BYTES_DATA)
+        }
+        Kind::Plain if object_type.item_bytes == INSTRUCTION_BYTES => {
+            Some(object_type.basic_bytes.next_multiple_of(RAW_UNIT_BYTES))
         }
         // The upper half of a stale pointer may follow a digit.
         Kind::Int => Some(rounded_down(INT_DIGITS + release.header_prefix_bytes)),
@@ -413,8 +422,8 @@ struct KeysHeader {
     written: u64,
     /// Bytes per entry.
     entry_bytes: u64,
-    /// Number of entries left, if dicts share the keys.
-    shared_left: Option<u64>,
+    /// Number of entries that can still be written, if dicts share the keys.
+    unwritten_shared: Option<u64>,
 }
 
 impl KeysHeader {
@@ -436,7 +445,7 @@ impl KeysHeader {
                     index_count,
                     written: word(head, counted_keys::ENTRIES_WRITTEN),
                     entry_bytes: DICT_ENTRY_BYTES,
-                    shared_left: None,
+                    unwritten_shared: None,
                 })
             }
             KeysForm::Log2Sizes => {
@@ -444,7 +453,7 @@ impl KeysHeader {
                 let log2_index_bytes = head[log2_keys::LOG2_INDEX_BYTES];
                 let kind = head[log2_keys::KIND];
                 let is_known = log2_index_count <= MAX_LOG2_INDEX_COUNT
-                    && log2_index_bytes <= MAX_LOG2_INDEX_COUNT + 3
+                    && log2_index_bytes <= MAX_LOG2_INDEX_COUNT + MAX_LOG2_BYTES_PER_INDEX
                     && kind <= log2_keys::SPLIT;
                 let has_hashes = kind == log2_keys::GENERAL;
                 let is_split = kind == log2_keys::SPLIT;
@@ -454,7 +463,7 @@ impl KeysHeader {
                     index_count: 1 << log2_index_count,
                     written: word(head, log2_keys::ENTRIES_WRITTEN),
                     entry_bytes: if has_hashes { DICT_ENTRY_BYTES } else { DICT_STRING_ENTRY_BYTES },
-                    shared_left: is_split.then(|| word(head, log2_keys::ENTRIES_LEFT)),
+                    unwritten_shared: is_split.then(|| word(head, log2_keys::ENTRIES_LEFT)),
                 })
             }
         }
@@ -468,7 +477,7 @@ pub fn keys(pages: &mut PageCache<'_>, release: &Release, address: u64) -> Optio
     }
     let head: [u8; KEYS_HEAD_BYTES] = pages.array(address)?;
     let header = KeysHeader::new(release.keys, &head)?;
-    let KeysHeader { indices, index_bytes, index_count, written, entry_bytes, shared_left } = header;
+    let KeysHeader { indices, index_bytes, index_count, written, entry_bytes, unwritten_shared } = header;
     // `USABLE_FRACTION`. Tables have at least 8 places; all empty dicts share one.
     let usable = index_count.checked_mul(2)? / 3;
     if !index_count.is_power_of_two() || index_count >> MAX_LOG2_INDEX_COUNT != 0 || written > usable {
@@ -477,7 +486,7 @@ pub fn keys(pages: &mut PageCache<'_>, release: &Release, address: u64) -> Optio
     let entries = address.checked_add(indices)?.checked_add(index_bytes)?;
     let bytes = indices.checked_add(index_bytes)?.checked_add(usable.checked_mul(entry_bytes)?)?;
     // `shared_keys_usable_size`: shared keys have room for at most 30 entries.
-    let usable = shared_left.map_or(usable, |left| left.saturating_add(written).min(usable));
+    let usable = unwritten_shared.map_or(usable, |unwritten| unwritten.saturating_add(written).min(usable));
     let is_shared = word(&head, KEYS_REFERENCES) != 1;
     Some(KeyTable { bytes, usable, is_shared, entries, written, entry_bytes })
 }
@@ -502,9 +511,9 @@ mod tests {
         for &(offset, word) in [(STRING_LENGTH, 5)].iter().chain(words) {
             head[offset..offset + 8].copy_from_slice(&word.to_le_bytes());
         }
-        let of =
+        let object_type =
             Type { address: 0, kind: Kind::String, flags: 0, basic_bytes: 0, item_bytes: 0, prefix_bytes: 0 };
-        let (text, size) = (string(release, &head), string_size(release, &of, &head));
+        let (text, size) = (string(release, &head), string_size(release, &object_type, &head));
         let in_buffers: u64 = text.buffers.iter().flatten().map(|buffer| buffer.bytes).sum();
         assert_eq!((size.tables, size.reported), (text.buffers, text.own_bytes + in_buffers));
         let found = text.buffers.into_iter().flatten();

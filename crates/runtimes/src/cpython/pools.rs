@@ -22,6 +22,8 @@ use strandline_process::range::AddressRange;
 
 /// Words of the bitmap of a pool's blocks; the largest pool has 1,021 of the smallest blocks.
 const BITMAP_WORDS: usize = 16;
+/// Bytes of the link in a free block.
+const WORD_BYTES: u64 = 8;
 
 /// Pools in use of one size class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -49,7 +51,7 @@ pub struct Sums {
     pub alignment_bytes: u64,
     /// Heaps of builds without a global lock, which have no arenas.
     pub heaps: heap_blocks::Sums,
-    /// Arenas and pools that made no sense, and whether the time was over.
+    /// Damaged arenas and pools, and whether the deadline passed.
     pub doubts: ReadProblems,
 }
 
@@ -73,11 +75,13 @@ pub fn class_bytes(class: usize) -> u64 {
 pub struct Walker<'a> {
     context: &'a Context<'a>,
     memory: &'a dyn Memory,
-    shape: ArenaSizes,
+    sizes: ArenaSizes,
     /// Slot of blocks that hold objects.
-    object: Slot,
+    object_slot: Slot,
     pages: PageCache<'a>,
+    /// Content of the current pool.
     buffer: ReadBuffer,
+    /// Bitmap of the free blocks of the current pool.
     free: [u64; BITMAP_WORDS],
     /// Totals of the walk.
     pub sums: Sums,
@@ -89,14 +93,18 @@ pub struct Walker<'a> {
 
 /// A pool in use.
 struct Pool {
+    /// Address of its header.
     start: u64,
+    /// Bytes per block.
+    block_bytes: u64,
+    /// Blocks in use.
     used: u64,
-    /// First free block.
+    /// Address of the first free block.
     first_free: u64,
     /// Blocks handed out at least once.
     created: u64,
     /// Capacity in blocks.
-    total: u64,
+    capacity: u64,
 }
 
 impl<'a> Walker<'a> {
@@ -104,17 +112,17 @@ impl<'a> Walker<'a> {
     pub fn new(
         context: &'a Context<'a>,
         memory: &'a dyn Memory,
-        shape: ArenaSizes,
-        object: Slot,
+        sizes: ArenaSizes,
+        object_slot: Slot,
         census: Census<'a>,
     ) -> Self {
         Self {
             context,
             memory,
-            shape,
-            object,
+            sizes,
+            object_slot,
             pages: PageCache::new(memory),
-            buffer: ReadBuffer::new(shape.pool_bytes as usize),
+            buffer: ReadBuffer::new(sizes.pool_bytes as usize),
             free: [0; BITMAP_WORDS],
             sums: Sums::default(),
             census,
@@ -126,33 +134,34 @@ impl<'a> Walker<'a> {
     pub fn arena(&mut self, arena: &Arena) {
         let pages = self.context.pages(arena.start, arena.end);
         let mut accumulator = Accumulator::new(arena.start, &pages);
-        accumulator.claim_to(arena.pools, Class::Metadata);
-        let end = arena.pools + arena.total * self.shape.pool_bytes;
-        self.sums.alignment_bytes += arena.end - arena.start - (end - arena.pools);
-        match arena.free_pools(&mut self.pages, self.shape) {
+        accumulator.claim_to(arena.first_pool, Class::Metadata);
+        let end = arena.first_pool + arena.pool_count * self.sizes.pool_bytes;
+        self.sums.alignment_bytes += arena.end - arena.start - (end - arena.first_pool);
+        match arena.free_pools(&mut self.pages, self.sizes) {
             Some(free) => {
                 let mut free = free.as_slice();
-                let before = (self.used(), self.sums.doubts.damages);
-                for at in (arena.pools..end).step_by(self.shape.pool_bytes as usize) {
+                let (used_before, damages_before) = (self.used_blocks(), self.sums.doubts.damages);
+                for at in (arena.first_pool..end).step_by(self.sizes.pool_bytes as usize) {
                     let is_listed = free.first() == Some(&at);
                     free = &free[usize::from(is_listed)..];
-                    let behind = at + self.shape.pool_bytes;
+                    let pool_end = at + self.sizes.pool_bytes;
                     if is_listed || at >= arena.untouched {
                         self.sums.unused_pools += 1;
-                        self.sums.unused_bytes += self.shape.pool_bytes;
-                        accumulator.claim_to(behind, Class::Free);
-                    } else if self.pool(arena, at, &mut accumulator).is_none() {
+                        self.sums.unused_bytes += self.sizes.pool_bytes;
+                        accumulator.claim_to(pool_end, Class::Free);
+                    } else if self.claim_pool(arena, at, &mut accumulator).is_none() {
                         let from = accumulator.cursor();
-                        self.sums.doubts.note_damage(at, self.resident(from, behind));
-                        accumulator.claim_to(behind, Class::Unread);
+                        self.sums.doubts.note_damage(at, self.resident_bytes(from, pool_end));
+                        accumulator.claim_to(pool_end, Class::Unread);
                     }
                 }
                 // A pool that could not be read may hold any number of blocks.
-                let used = (self.sums.doubts.damages == before.1).then(|| self.used() - before.0);
+                let is_whole = self.sums.doubts.damages == damages_before;
+                let used = is_whole.then(|| self.used_blocks() - used_before);
                 self.census.end_arena(AddressRange::new(arena.start, arena.end), used);
             }
             None => {
-                self.sums.doubts.note_damage(arena.start, self.resident(arena.pools, end));
+                self.sums.doubts.note_damage(arena.start, self.resident_bytes(arena.first_pool, end));
                 accumulator.claim_to(end, Class::Unread);
             }
         }
@@ -162,70 +171,74 @@ impl<'a> Walker<'a> {
         (self.context.progress)(arena.end - arena.start);
     }
 
-    fn used(&self) -> u64 {
-        self.sums.classes.iter().map(|of| of.used).sum()
+    fn used_blocks(&self) -> u64 {
+        self.sums.classes.iter().map(|class| class.used).sum()
     }
 
-    fn resident(&self, start: u64, end: u64) -> u64 {
+    fn resident_bytes(&self, start: u64, end: u64) -> u64 {
         crate::resident::resident_bytes(self.context, start, end)
     }
 
-    /// Claims a pool in use. `None`, with nothing claimed, if it makes no sense.
-    fn pool(&mut self, arena: &Arena, start: u64, accumulator: &mut Accumulator<'_>) -> Option<()> {
+    /// Claims a pool in use. `None`, with nothing claimed, if it is damaged.
+    fn claim_pool(&mut self, arena: &Arena, start: u64, accumulator: &mut Accumulator<'_>) -> Option<()> {
         let mut header = [0; POOL_HEADER_BYTES as usize];
         self.memory.read(start, &mut header).ok()?;
         let half = |offset: usize| half_word_at(&header, offset).unwrap_or(u32::MAX);
         let class = half(POOL_CLASS) as usize;
-        let room = self.shape.pool_bytes - POOL_HEADER_BYTES;
-        let bytes = class_bytes(class.min(SIZE_CLASSES));
-        let virgin = u64::from(half(POOL_NEXT_OFFSET));
+        let blocks_bytes = self.sizes.pool_bytes - POOL_HEADER_BYTES;
+        let block_bytes = class_bytes(class.min(SIZE_CLASSES));
+        let created_bytes = u64::from(half(POOL_NEXT_OFFSET)).checked_sub(POOL_HEADER_BYTES)?;
         let pool = Pool {
             start,
+            block_bytes,
             used: half(POOL_COUNT).into(),
             first_free: word_at(&header, POOL_FREE)?,
-            created: virgin.checked_sub(POOL_HEADER_BYTES)? / bytes,
-            total: room / bytes,
+            created: created_bytes / block_bytes,
+            capacity: blocks_bytes / block_bytes,
         };
-        let is_one = class < SIZE_CLASSES
+        let is_valid = class < SIZE_CLASSES
             && half(POOL_ARENA) == arena.index
-            && (virgin - POOL_HEADER_BYTES).is_multiple_of(bytes)
+            && created_bytes.is_multiple_of(block_bytes)
             && (1..=pool.created).contains(&pool.used)
-            && pool.created <= pool.total;
-        if !is_one {
+            && pool.created <= pool.capacity;
+        if !is_valid {
             return None;
         }
-        self.free = [0; BITMAP_WORDS];
-        let made_bytes = (POOL_HEADER_BYTES + pool.created * bytes) as usize;
-        let buffer = self.buffer.get_mut(..made_bytes)?;
-        let got = self.memory.read_some(start, buffer);
-        // Only the first word of the last block may be written yet; the rest may be on a page that
-        // was never written.
-        let (_, behind) = buffer.split_at_mut(got);
-        behind.fill(0);
-        if got as u64 + bytes < made_bytes as u64 + 8 {
-            return None;
-        }
-        self.mark_free(&pool, bytes)?;
-        let of = self.sums.classes.get_mut(class)?;
-        of.pools += 1;
-        of.used += pool.used;
-        of.free += pool.total - pool.used;
-        self.sums.quantization_bytes += room - pool.total * bytes;
+        self.read_pool(&pool)?;
+        self.mark_free(&pool)?;
+        let counts = self.sums.classes.get_mut(class)?;
+        counts.pools += 1;
+        counts.used += pool.used;
+        counts.free += pool.capacity - pool.used;
+        self.sums.quantization_bytes += blocks_bytes - pool.capacity * block_bytes;
         accumulator.claim_to(start + POOL_HEADER_BYTES, Class::Metadata);
-        self.blocks(&pool, bytes, accumulator);
-        accumulator.claim_to(start + POOL_HEADER_BYTES + pool.total * bytes, Class::Free);
-        accumulator.claim_to(start + self.shape.pool_bytes, Class::Metadata);
+        self.claim_blocks(&pool, accumulator);
+        accumulator.claim_to(start + POOL_HEADER_BYTES + pool.capacity * block_bytes, Class::Free);
+        accumulator.claim_to(start + self.sizes.pool_bytes, Class::Metadata);
         Some(())
     }
 
+    /// Reads the header and the created blocks of a pool into the buffer.
+    fn read_pool(&mut self, pool: &Pool) -> Option<()> {
+        let created_end = (POOL_HEADER_BYTES + pool.created * pool.block_bytes) as usize;
+        let buffer = self.buffer.get_mut(..created_end)?;
+        let read_bytes = self.memory.read_some(pool.start, buffer);
+        // Only the first word of the last block may be written yet; the rest may be on a page that
+        // was never written.
+        let (_, unread) = buffer.split_at_mut(read_bytes);
+        unread.fill(0);
+        (read_bytes as u64 + pool.block_bytes >= created_end as u64 + WORD_BYTES).then_some(())
+    }
+
     /// Marks the free blocks of the pool in the buffer, by their list.
-    fn mark_free(&mut self, pool: &Pool, bytes: u64) -> Option<()> {
+    fn mark_free(&mut self, pool: &Pool) -> Option<()> {
+        self.free = [0; BITMAP_WORDS];
         let mut at = pool.first_free;
         for _ in pool.used..pool.created {
             let offset = at.checked_sub(pool.start + POOL_HEADER_BYTES)?;
-            let index = offset / bytes;
+            let index = offset / pool.block_bytes;
             let (word, bit) = (self.free.get_mut(index as usize / 64)?, 1 << (index % 64));
-            if !offset.is_multiple_of(bytes) || index >= pool.created || *word & bit != 0 {
+            if !offset.is_multiple_of(pool.block_bytes) || index >= pool.created || *word & bit != 0 {
                 return None;
             }
             *word |= bit;
@@ -235,17 +248,18 @@ impl<'a> Walker<'a> {
         (at == 0).then_some(())
     }
 
-    fn blocks(&mut self, pool: &Pool, bytes: u64, accumulator: &mut Accumulator<'_>) {
+    fn claim_blocks(&mut self, pool: &Pool, accumulator: &mut Accumulator<'_>) {
         for index in 0..pool.created {
-            let start = POOL_HEADER_BYTES + index * bytes;
-            let end = pool.start + start + bytes;
+            let offset = POOL_HEADER_BYTES + index * pool.block_bytes;
+            let start = pool.start + offset;
+            let end = start + pool.block_bytes;
             if bits::has(&self.free, index as usize) {
                 accumulator.claim_to(end, Class::Free);
                 continue;
             }
-            let block = self.buffer.get(start as usize..(start + bytes) as usize).unwrap_or_default();
-            let class = match self.census.block(pool.start + start, block) {
-                Block::Object { .. } => Class::Refined(self.object),
+            let range = offset as usize..(offset + pool.block_bytes) as usize;
+            let class = match self.census.block(start, self.buffer.get(range).unwrap_or_default()) {
+                Block::Object { .. } => Class::Refined(self.object_slot),
                 Block::Dead => Class::Cached,
                 Block::Other => Class::Live,
             };
@@ -259,6 +273,6 @@ pub fn classes(sums: &Sums) -> impl Iterator<Item = (u64, SizeClassCounts)> {
     sums.classes
         .iter()
         .enumerate()
-        .filter(|(_, of)| of.pools > 0)
-        .map(|(class, of)| (class_bytes(class), *of))
+        .filter(|(_, counts)| counts.pools > 0)
+        .map(|(class, counts)| (class_bytes(class), *counts))
 }

@@ -13,9 +13,9 @@ use strandline_claims::remedy::{Answer, Request};
 /// Free bytes in arenas from which a setting for the next start is worthwhile.
 const MIN_SETTING_BYTES: u64 = 1 << 20;
 /// Bytes of objects from which a collection is worthwhile.
-const WORTH_A_COLLECTION_BYTES: u64 = 16 << 20;
+const MIN_COLLECTION_BYTES: u64 = 16 << 20;
 /// The first minor version with `sys.remote_exec`.
-const REMOTE_EXEC: u8 = 14;
+const REMOTE_EXEC_MINOR: u8 = 14;
 
 /// Returns the remedies for free bytes on whole pages of arenas, and on pages with a live block. An
 /// arena is released only when its last block is freed.
@@ -34,10 +34,10 @@ pub fn remedies(kept_bytes: u64, pinned_bytes: u64) -> Vec<Remedy> {
 
 /// Returns a collection, if `object_bytes` are enough to make it worthwhile.
 pub fn collection(release: &Release, pid: i32, object_bytes: u64) -> Option<Remedy> {
-    if object_bytes < WORTH_A_COLLECTION_BYTES {
+    if object_bytes < MIN_COLLECTION_BYTES {
         return None;
     }
-    let how = if release.minor >= REMOTE_EXEC {
+    let instructions = if release.minor >= REMOTE_EXEC_MINOR {
         format!(
             "python3.{} -c 'import sys; sys.remote_exec({pid}, \"/tmp/collect.py\")', with the same version of the interpreter; the \
              file holds import gc, ctypes; gc.collect(); ctypes.CDLL(None).malloc_trim(0)",
@@ -48,7 +48,7 @@ pub fn collection(release: &Release, pid: i32, object_bytes: u64) -> Option<Reme
     };
     let cost = "the collecting thread visits every container, and with a global lock all other threads wait; the amount of garbage \
                 is not known before";
-    Some(Remedy::advice("cpython_gc", None, &how, cost))
+    Some(Remedy::advice("cpython_gc", None, &instructions, cost))
 }
 
 /// `cpython_gc`: never applied from outside (docs/safety.md lists what was tried). From 3.14 on it
@@ -71,10 +71,12 @@ mod tests {
 
     #[test]
     fn a_collection_is_offered_only_with_many_objects() {
-        let of = |minor: u8| RELEASES.iter().find(|release| release.minor == minor).unwrap();
-        assert!(collection(of(13), 7, 1 << 20).is_none());
-        let (old, new) = (collection(of(13), 7, 1 << 30).unwrap(), collection(of(14), 7, 1 << 30).unwrap());
-        assert!(old.how.starts_with("gc.collect()") && new.how.contains("sys.remote_exec(7,"), "{}", new.how);
-        assert_eq!((old.predicted_bytes, new.kind), (None, RemedyKind::Program));
+        let release = |minor: u8| RELEASES.iter().find(|release| release.minor == minor).unwrap();
+        assert!(collection(release(13), 7, 1 << 20).is_none());
+        let before_remote_exec = collection(release(13), 7, 1 << 30).unwrap();
+        assert!(before_remote_exec.how.starts_with("gc.collect()"));
+        let with_remote_exec = collection(release(14), 7, 1 << 30).unwrap();
+        assert!(with_remote_exec.how.contains("sys.remote_exec(7,"), "{}", with_remote_exec.how);
+        assert_eq!((before_remote_exec.predicted_bytes, with_remote_exec.kind), (None, RemedyKind::Program));
     }
 }

@@ -54,29 +54,31 @@ fn free_lists(facts: &CPython) -> Option<String> {
 
 fn sparse_arenas(facts: &CPython) -> Option<String> {
     let sparse = facts.sparse_arenas.as_ref().filter(|sparse| sparse.arenas > 0)?;
-    let most = sparse.kept_by.iter().take(3).map(|kept| format!("{} {}", thousands(kept.objects), kept.name));
-    let most = most.collect::<Vec<_>>().join(", ");
+    let types =
+        sparse.kept_by.iter().take(3).map(|kept| format!("{} {}", thousands(kept.objects), kept.name));
+    let types = types.collect::<Vec<_>>().join(", ");
     Some(format!(
-        "{} pinned by fewer than {MIN_OBJECTS_NOT_SPARSE} objects each{}{most}",
+        "{} pinned by fewer than {MIN_OBJECTS_NOT_SPARSE} objects each{}{types}",
         counted(sparse.arenas, "arena"),
-        if most.is_empty() { "" } else { ": " },
+        if types.is_empty() { "" } else { ": " },
     ))
 }
 
 /// The state of the main interpreter's collector.
-fn collector(of: &Collector) -> String {
-    let all =
-        |figure: fn(&Generation) -> String| of.generations.iter().map(figure).collect::<Vec<_>>().join(", ");
-    let collected = all(|generation| thousands(generation.collections));
-    if !of.enabled {
+fn collector(state: &Collector) -> String {
+    let by_generation = |figure: fn(&Generation) -> String| {
+        state.generations.iter().map(figure).collect::<Vec<_>>().join(", ")
+    };
+    let collected = by_generation(|generation| thousands(generation.collections));
+    if !state.enabled {
         return format!(
             "collector off: objects in cycles stay; collections so far, by generation: {collected}"
         );
     }
-    let next = all(|generation| {
+    let counts = by_generation(|generation| {
         format!("{} of {}", thousands(generation.count.into()), thousands(generation.threshold.into()))
     });
     format!(
-        "collector on, allocations against thresholds: {next}; collections so far, by generation: {collected}"
+        "collector on, allocations against thresholds: {counts}; collections so far, by generation: {collected}"
     )
 }

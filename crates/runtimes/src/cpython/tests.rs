@@ -3,7 +3,6 @@
 use proptest::prelude::*;
 use strandline_synth::{CPythonImage, fabricate_cpython, fabricate_free_threaded_cpython};
 
-use super::facts::CPython;
 use super::*;
 use crate::fabricated::{self, assert_sound, damage};
 

@@ -14,9 +14,15 @@ use strandline_process::pages::USER_ADDRESS_END;
 const MAX_KNOWN: usize = 1 << 20;
 /// Length limit of the chain from a type to its type and so on.
 const MAX_DEPTH: usize = 8;
-/// Upper bounds on plausible sizes of an instance without its items, and of an item.
+/// Bytes of the smallest instance: `ob_refcnt` and `ob_type`.
+const MIN_BASIC_BYTES: u64 = 16;
+/// Upper bound on plausible sizes of an instance without its items.
 const MAX_BASIC_BYTES: u64 = 1 << 20;
+/// Upper bound on plausible sizes of an item.
 const MAX_ITEM_BYTES: u64 = 1 << 16;
+/// Bytes of the two words that precede instances of types with
+/// [`Release::extra_prefix_flags`].
+const EXTRA_PREFIX_BYTES: u64 = 16;
 /// Limit on base classes followed.
 const MAX_BASES: usize = 64;
 /// Bytes read of the name of a built-in type.
@@ -82,8 +88,10 @@ pub struct Type {
 pub struct Types<'a> {
     release: &'static Release,
     pages: PageCache<'a>,
+    /// Numbers of types by address; `None` for words that point to no type.
     known: HashMap<u64, Option<u32>>,
-    near: Vec<(u64, Option<u32>)>,
+    /// Cache of the words looked up last, and their numbers.
+    recent: Vec<(u64, Option<u32>)>,
     /// The types, by number.
     pub all: Vec<Type>,
 }
@@ -91,20 +99,20 @@ pub struct Types<'a> {
 impl<'a> Types<'a> {
     /// No types yet.
     pub fn new(pages: PageCache<'a>, release: &'static Release) -> Self {
-        Self { release, pages, known: HashMap::new(), near: vec![(0, None); RECENT_WORDS], all: Vec::new() }
+        Self { release, pages, known: HashMap::new(), recent: vec![(0, None); RECENT_WORDS], all: Vec::new() }
     }
 
     /// Returns the number of the type at `address`; `None` if absent.
     #[inline]
     pub fn number_at(&mut self, address: u64) -> Option<u32> {
-        let place = (address >> 4) as usize % RECENT_WORDS;
-        match self.near.get(place) {
+        let recent_index = (address >> 4) as usize % RECENT_WORDS;
+        match self.recent.get(recent_index) {
             Some(&(known, number)) if known == address => number,
-            _ => self.look_up(address, place),
+            _ => self.look_up(address, recent_index),
         }
     }
 
-    fn look_up(&mut self, address: u64, place: usize) -> Option<u32> {
+    fn look_up(&mut self, address: u64, recent_index: usize) -> Option<u32> {
         if address == 0 || !address.is_multiple_of(8) || address >= USER_ADDRESS_END {
             return None;
         }
@@ -112,16 +120,16 @@ impl<'a> Types<'a> {
             Some(&number) => number,
             None if self.known.len() >= MAX_KNOWN => None,
             None => {
-                let number = self.read(address).map(|of| {
-                    self.all.push(of);
+                let number = self.read(address).map(|found| {
+                    self.all.push(found);
                     self.all.len() as u32 - 1
                 });
                 self.known.insert(address, number);
                 number
             }
         };
-        if let Some(near) = self.near.get_mut(place) {
-            *near = (address, number);
+        if let Some(entry) = self.recent.get_mut(recent_index) {
+            *entry = (address, number);
         }
         number
     }
@@ -130,34 +138,35 @@ impl<'a> Types<'a> {
         let bytes: [u8; TYPE_BYTES] =
             self.pages.array(address.checked_add(self.release.header_prefix_bytes)?)?;
         let word = |offset: usize| word_at(&bytes, offset).unwrap_or(0);
-        let of = word(TYPE_FLAGS);
+        let type_flags = word(TYPE_FLAGS);
         let (basic_bytes, item_bytes) = (word(TYPE_BASIC_SIZE), word(TYPE_ITEM_SIZE));
-        let is_one = of & flags::READY != 0
-            && (16..MAX_BASIC_BYTES).contains(&basic_bytes)
+        let is_type = type_flags & flags::READY != 0
+            && (MIN_BASIC_BYTES..MAX_BASIC_BYTES).contains(&basic_bytes)
             && item_bytes < MAX_ITEM_BYTES
             && self.is_metatype(word(TYPE as usize), 0);
-        if !is_one {
+        if !is_type {
             return None;
         }
-        let two_more = if of & self.release.extra_prefix_flags != 0 { 16 } else { 0 };
-        let has_links = of & flags::HAVE_GC != 0 && self.release.has_links();
-        let prefix_bytes = two_more + if has_links { GC_HEAD_BYTES } else { 0 };
-        let kind = self.kind(address, of);
-        Some(Type { address, kind, flags: of, basic_bytes, item_bytes, prefix_bytes })
+        let extra_bytes =
+            if type_flags & self.release.extra_prefix_flags != 0 { EXTRA_PREFIX_BYTES } else { 0 };
+        let has_links = type_flags & flags::HAVE_GC != 0 && self.release.has_links();
+        let prefix_bytes = extra_bytes + if has_links { GC_HEAD_BYTES } else { 0 };
+        let kind = self.kind(address, type_flags);
+        Some(Type { address, kind, flags: type_flags, basic_bytes, item_bytes, prefix_bytes })
     }
 
     /// Whether instances of the type at `address` are types: the chain of its types ends in one
     /// that is its own type.
     fn is_metatype(&mut self, address: u64, depth: usize) -> bool {
         let head = address.wrapping_add(self.release.header_prefix_bytes);
-        let Some(of) = self.pages.word(head.wrapping_add(TYPE_FLAGS as u64)) else { return false };
-        let Some(its) = self.pages.word(head.wrapping_add(TYPE)) else { return false };
-        of & flags::TYPE != 0
-            && of & flags::READY != 0
-            && (its == address || depth < MAX_DEPTH && self.is_metatype(its, depth + 1))
+        let Some(type_flags) = self.pages.word(head.wrapping_add(TYPE_FLAGS as u64)) else { return false };
+        let Some(metatype) = self.pages.word(head.wrapping_add(TYPE)) else { return false };
+        type_flags & flags::TYPE != 0
+            && type_flags & flags::READY != 0
+            && (metatype == address || depth < MAX_DEPTH && self.is_metatype(metatype, depth + 1))
     }
 
-    fn kind(&mut self, address: u64, of: u64) -> Kind {
+    fn kind(&mut self, address: u64, type_flags: u64) -> Kind {
         let by_flag = [
             (flags::LONG, Kind::Int),
             (flags::UNICODE, Kind::String),
@@ -165,25 +174,25 @@ impl<'a> Types<'a> {
             (flags::DICT, Kind::Dict),
             (flags::TYPE, Kind::Class),
         ];
-        let found = by_flag.into_iter().find(|(flag, _)| of & flag != 0);
+        let found = by_flag.into_iter().find(|(flag, _)| type_flags & flag != 0);
         found.map_or_else(|| self.kind_by_base(address), |(_, kind)| kind)
     }
 
     /// Finds the kind of a set or another type without a flag: by the name of the built-in type
     /// itself or of a base class.
     fn kind_by_base(&mut self, address: u64) -> Kind {
-        let mut at = address;
+        let mut class = address;
         for _ in 0..MAX_BASES {
-            let head = at.wrapping_add(self.release.header_prefix_bytes);
+            let head = class.wrapping_add(self.release.header_prefix_bytes);
             let word =
                 |pages: &mut PageCache<'_>, offset: usize| pages.word(head.wrapping_add(offset as u64));
-            let (Some(of), Some(name)) =
+            let (Some(type_flags), Some(name)) =
                 (word(&mut self.pages, TYPE_FLAGS), word(&mut self.pages, TYPE_NAME))
             else {
                 break;
             };
             // A class defined by the program may be named `set`, but its name has no dot.
-            let is_built_in = of & flags::HEAP_TYPE == 0;
+            let is_built_in = type_flags & flags::HEAP_TYPE == 0;
             let mut text = [0; NAME_BYTES];
             if self.pages.read(name, &mut text).is_ok() {
                 match text.split(|&byte| byte == 0).next().unwrap_or_default() {
@@ -209,7 +218,7 @@ impl<'a> Types<'a> {
                 }
             }
             match word(&mut self.pages, TYPE_BASE) {
-                Some(base) if base != 0 => at = base,
+                Some(base) if base != 0 => class = base,
                 _ => break,
             }
         }

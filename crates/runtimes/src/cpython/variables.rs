@@ -27,6 +27,7 @@ const MAX_ENTRIES: u64 = 1 << 16;
 const MAX_VARIABLES: usize = 1 << 18;
 /// Entries read to distinguish `sys.modules` from another dict: `builtins` is among the first.
 const MODULES_CHECKED: u64 = 16;
+/// Name of a module that every interpreter has.
 const BUILTINS: &str = "builtins";
 /// Texts up to this length are not listed: there are many, and each holds little.
 const SHORT_BYTES: u64 = 256;
@@ -57,7 +58,8 @@ const NO_DATA: [&[u8]; 21] = [
 /// Bytes of the longest of these names with its 0.
 const NAME_BYTES: usize = 27;
 
-/// Mask of an address in a set, which holds multiples of 16: any address in an object will do.
+/// Mask of the addresses in [`ReferenceHints::stops`], which holds multiples of 16: any address
+/// in an object will do.
 const STOP_MASK: u64 = !15;
 
 /// An entry of a dict.
@@ -145,9 +147,9 @@ impl Finder<'_, '_> {
         let next_pages = (page_of(state).saturating_add(PAGE_BYTES)..end).step_by(PAGE_BYTES as usize);
         for at in std::iter::once(state).chain(next_pages).take_while(|_| Instant::now() < deadline) {
             // Each page is read by itself: one that was never written cannot be read.
-            let wanted = (page_of(at).saturating_add(PAGE_BYTES).min(end) - at) as usize;
-            let got = memory.read_some(at, buffer.get_mut(..wanted)?);
-            for word in buffer.get(..got)?.chunks_exact(8).filter_map(|word| word_at(word, 0)) {
+            let piece_bytes = (page_of(at).saturating_add(PAGE_BYTES).min(end) - at) as usize;
+            let read_bytes = memory.read_some(at, buffer.get_mut(..piece_bytes)?);
+            for word in buffer.get(..read_bytes)?.chunks_exact(8).filter_map(|word| word_at(word, 0)) {
                 if word.is_multiple_of(8) && is_writable(word) && self.is_modules_dict(word) {
                     return Some(word);
                 }
@@ -157,8 +159,8 @@ impl Finder<'_, '_> {
     }
 
     fn is_modules_dict(&mut self, dict: u64) -> bool {
-        let Some(first) = self.find_entries(dict, MODULES_CHECKED) else { return false };
-        first.entries.into_iter().any(|DictEntry { key, value }| {
+        let Some(found) = self.find_entries(dict, MODULES_CHECKED) else { return false };
+        found.entries.into_iter().any(|DictEntry { key, value }| {
             self.kind(value) == Some(Kind::Module) && self.names.text(key).as_deref() == Some(BUILTINS)
         })
     }
@@ -316,8 +318,9 @@ impl Finder<'_, '_> {
 /// are not output.
 fn is_name(text: &str, has_dots: bool) -> bool {
     let is_identifier = |part: &str| {
-        let begins = part.bytes().next().is_some_and(|byte| byte.is_ascii_alphabetic() || byte == b'_');
-        begins && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+        let has_valid_start =
+            part.bytes().next().is_some_and(|byte| byte.is_ascii_alphabetic() || byte == b'_');
+        has_valid_start && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
     };
     // A class created in a function has `<locals>` in its name.
     let is_part = |part: &str| is_identifier(part) || part == "<locals>";
