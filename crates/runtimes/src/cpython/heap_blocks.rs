@@ -164,8 +164,8 @@ impl<'a> Walker<'a> {
         }
     }
 
-    /// Marks the blocks of the free list that begins at `first`; each begins with the address of the
-    /// next. Returns their number.
+    /// Marks the blocks of the free list that begins at `first`; each begins with the address of
+    /// the next. Returns their number.
     fn mark_free(&mut self, page: &Page, first: u64) -> Option<u64> {
         let (mut at, mut count) = (first, 0);
         while at != 0 {

@@ -241,8 +241,8 @@ impl ObjectMemory {
 }
 
 /// Returns the memory outside `object_memory` that objects can point to: mapped memory, without
-/// static data. An allocator's mapping may follow a library without a gap, so of anonymous memory only
-/// CPython's own counts as static data.
+/// static data. An allocator's mapping may follow a library without a gap, so of anonymous memory
+/// only CPython's own counts as static data.
 fn outside_memory(context: &Context<'_>, program: &Program, object_memory: &ObjectMemory) -> OutsideMemory {
     let mut excluded: RangeSet = object_memory.ranges().collect();
     let files = context.space.mappings().iter().filter(|mapping| mapping.has_file());

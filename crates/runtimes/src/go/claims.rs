@@ -48,14 +48,14 @@ pub fn claim(
     context: &Context<'_>,
     memory: &dyn Memory,
     instance: Instance<'_>,
-    stack: Slot,
+    stack_slot: Slot,
 ) -> (Vec<RangeClaim>, u64) {
     let Instance { heap, layout, spans, .. } = instance;
     let claimer = Claimer {
         context,
         heap,
         layout,
-        stack,
+        stack_slot,
         is_idle_known: spans.doubts.is_empty(),
         may_be_swapped: context.may_be_swapped(),
     };
@@ -73,9 +73,10 @@ pub fn claim(
         unread_bytes += worker.unread_bytes;
     }
     if unfinished > 0 {
-        let all: u64 = heap.ranges.iter().map(|range| resident_bytes(context, range.start, range.end)).sum();
-        let claimed = claims.iter().map(|claim: &RangeClaim| claim.sums.resident.total()).sum();
-        unread_bytes += all.saturating_sub(claimed);
+        let heap_bytes: u64 =
+            heap.ranges.iter().map(|range| resident_bytes(context, range.start, range.end)).sum();
+        let claimed_bytes = claims.iter().map(|claim: &RangeClaim| claim.sums.resident.total()).sum();
+        unread_bytes += heap_bytes.saturating_sub(claimed_bytes);
     }
     (claims, unread_bytes)
 }
@@ -123,8 +124,8 @@ struct Claimer<'a> {
     context: &'a Context<'a>,
     heap: &'a Heap,
     layout: &'a Layout,
-    /// Class of stacks and other memory managed by hand.
-    stack: Slot,
+    /// Slot of stacks and other memory managed by hand.
+    stack_slot: Slot,
     /// Whether memory without a span is idle: all spans were read, and all are valid.
     is_idle_known: bool,
     may_be_swapped: bool,
@@ -145,7 +146,7 @@ impl Claimer<'_> {
                 // It may belong to a span that was left out.
                 None => accumulator.claim_to(piece.end, Class::Unread),
                 Some(span) if span.kind == Kind::Manual => {
-                    accumulator.claim_to(span.end, Class::Refined(self.stack));
+                    accumulator.claim_to(span.end, Class::Refined(self.stack_slot));
                 }
                 Some(span) => {
                     if self.claim_objects(&mut worker.pages, span, &mut accumulator).is_none() {

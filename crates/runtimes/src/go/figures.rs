@@ -3,6 +3,7 @@
 
 use super::heap::{Heap, Instance, Kind};
 use super::layout::{CHUNK_BYTES, HEAP_MINIMUM, HEAP_MINIMUM_AT_100, Layout, PAGE_BYTES, STATS_IN_HEAP};
+use super::locate::Program;
 use crate::batch::PageCache;
 use std::time::Instant;
 use strandline_claims::runtime::Context;
@@ -12,164 +13,207 @@ use strandline_process::pages::USER_ADDRESS_END;
 use strandline_process::range::AddressRange;
 
 /// Largest heap whose bitmaps are read: 4 TiB.
-const MAX_BYTES: u64 = 1 << 42;
-/// No limit (`GOMEMLIMIT=off`).
+const MAX_HEAP_BYTES: u64 = 1 << 42;
+/// Upper bound on `GOGC` in a controller.
+const MAX_GC_PERCENT: u64 = 1 << 20;
+/// Value of `memoryLimit` without a limit (`GOMEMLIMIT=off`).
 const NO_LIMIT: u64 = i64::MAX as u64;
+/// Number of deltas in `memstats.heapStats` (`consistentHeapStats.stats`).
+const DELTAS: u64 = 3;
+/// Words searched between two checks of the deadline.
+const WORDS_PER_DEADLINE_CHECK: u64 = 1 << 16;
 
 /// Figures of one heap.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Figures {
     /// `HeapAlloc`: objects, including those not swept yet.
-    pub alloc: u64,
+    pub alloc_bytes: u64,
     /// `HeapInuse`: spans that hold objects.
-    pub in_use: u64,
+    pub in_use_bytes: u64,
     /// `HeapIdle`: memory without a span, released or not.
-    pub idle: u64,
+    pub idle_bytes: u64,
     /// `HeapReleased`: the part of `HeapIdle` that was released.
-    pub released: Option<u64>,
+    pub released_bytes: Option<u64>,
     /// `StackInuse`.
-    pub stacks: Option<u64>,
+    pub stack_bytes: Option<u64>,
     /// Bytes that the last mark found live.
-    pub marked: Option<u64>,
+    pub marked_bytes: Option<u64>,
     /// Heap bytes at which the next collection ends; `None` unless `GOGC` alone decides that.
-    pub goal: Option<u64>,
+    pub goal_bytes: Option<u64>,
     /// `GOGC` in force; -1 for off.
     pub gc_percent: Option<i64>,
     /// `GOMEMLIMIT` in force; `None` if there is no limit.
-    pub memory_limit: Option<u64>,
+    pub memory_limit_bytes: Option<u64>,
 }
 
 /// Reads the figures.
 pub fn read(context: &Context<'_>, memory: &dyn Memory, instance: Instance<'_>) -> Figures {
     let Instance { program, layout, heap, spans } = instance;
     let mut pages = PageCache::new(memory);
-    let (in_use, manual) = (spans.bytes(Kind::Objects), spans.bytes(Kind::Manual));
-    let idle = heap.bytes().saturating_sub(in_use + manual);
-    let mut figures = Figures { alloc: spans.object_bytes(), in_use, idle, ..Figures::default() };
-    let counters = Counters { in_use, manual, idle };
-    let controller =
-        program.symbols.controller.filter(|&at| counters.is_controller_at(&mut pages, at, layout));
+    let (in_use_bytes, manual_bytes) = (spans.bytes(Kind::Objects), spans.bytes(Kind::Manual));
+    let idle_bytes = heap.bytes().saturating_sub(in_use_bytes + manual_bytes);
+    let expected = ExpectedCounters { in_use_bytes, manual_bytes, idle_bytes };
+    let controller = program.symbols.controller;
     let stats = program.symbols.stats.and_then(|at| at.checked_add(layout.stats));
-    let stats = stats.filter(|&at| counters.match_deltas_at(&mut pages, at, layout));
-    let mut found = Found { controller, stats };
-    if !found.is_complete() {
-        let mut tried = 0_u64;
-        each_word(memory, context.resident, program.data, READ_BYTES, &mut |at, word| {
-            let controller = match layout.in_use {
-                Some(offset) => Some(offset).filter(|_| word == in_use),
-                None => Some(HEAP_MINIMUM).filter(|_| (HEAP_MINIMUM_AT_100 / 100..1 << 42).contains(&word)),
-            };
-            let controller = controller.and_then(|offset| at.checked_sub(offset));
-            if found.controller.is_none() {
-                found.controller = controller.filter(|&at| counters.is_controller_at(&mut pages, at, layout));
-            }
-            let begin = at.wrapping_sub(STATS_IN_HEAP);
-            if found.stats.is_none()
-                && word <= USER_ADDRESS_END
-                && counters.match_deltas_at(&mut pages, begin, layout)
-            {
-                found.stats = Some(begin);
-            }
-            tried += 1;
-            let has_time = !tried.is_multiple_of(1 << 16) || Instant::now() < context.deadline;
-            has_time && !found.is_complete()
-        });
+    let mut counters = CounterAddresses {
+        controller: controller.filter(|&at| expected.is_controller_at(&mut pages, at, layout)),
+        stats: stats.filter(|&at| expected.match_deltas_at(&mut pages, at, layout)),
+    };
+    counters.search(context, memory, program, layout, &expected);
+    let alloc_bytes = spans.object_bytes();
+    let mut figures = Figures { alloc_bytes, in_use_bytes, idle_bytes, ..Figures::default() };
+    read_counters(&mut pages, layout, &counters, &mut figures);
+    if figures.released_bytes.is_none() {
+        figures.released_bytes = released_bytes(&mut pages, layout, heap);
     }
-    fill_in(&mut pages, layout, &found, &mut figures);
-    if figures.released.is_none() {
-        figures.released = released(&mut pages, layout, heap);
-    }
-    let stacks = found.stats.map(|at| counters.sum(&mut pages, at.wrapping_add(STATS_IN_HEAP + 8), layout));
-    figures.stacks = stacks.filter(|&stacks| stacks <= manual);
+    let in_stacks = counters.stats.map(|at| at.wrapping_add(STATS_IN_HEAP + 8));
+    let stack_bytes = in_stacks.and_then(|at| sum_of_deltas(&mut pages, at, layout));
+    figures.stack_bytes = stack_bytes.filter(|&bytes| bytes <= manual_bytes);
     figures
 }
 
 /// Addresses of the runtime's counters, as far as they were found.
-struct Found {
+struct CounterAddresses {
     /// `gcController`.
     controller: Option<u64>,
     /// The deltas in `memstats`.
     stats: Option<u64>,
 }
 
-impl Found {
+impl CounterAddresses {
     fn is_complete(&self) -> bool {
         self.controller.is_some() && self.stats.is_some()
     }
+
+    /// Searches static data for the counters without a symbol, until the deadline.
+    fn search(
+        &mut self,
+        context: &Context<'_>,
+        memory: &dyn Memory,
+        program: &Program,
+        layout: &Layout,
+        expected: &ExpectedCounters,
+    ) {
+        if self.is_complete() {
+            return;
+        }
+        let mut pages = PageCache::new(memory);
+        let mut tried = 0_u64;
+        each_word(memory, context.resident, program.data, READ_BYTES, &mut |at, word| {
+            if self.controller.is_none() {
+                let offset = match layout.in_use {
+                    Some(offset) => Some(offset).filter(|_| word == expected.in_use_bytes),
+                    None => Some(HEAP_MINIMUM).filter(|_| may_be_heap_minimum(word)),
+                };
+                let controller = offset.and_then(|offset| at.checked_sub(offset));
+                self.controller = controller.filter(|&at| expected.is_controller_at(&mut pages, at, layout));
+            }
+            let stats = at.wrapping_sub(STATS_IN_HEAP);
+            if self.stats.is_none()
+                && word <= USER_ADDRESS_END
+                && expected.match_deltas_at(&mut pages, stats, layout)
+            {
+                self.stats = Some(stats);
+            }
+            tried += 1;
+            let is_check_due = tried.is_multiple_of(WORDS_PER_DEADLINE_CHECK);
+            !self.is_complete() && (!is_check_due || Instant::now() < context.deadline)
+        });
+    }
 }
 
-/// Adds the figures of the controller and of `memstats`, as far as these were found.
-fn fill_in(pages: &mut PageCache<'_>, layout: &Layout, found: &Found, figures: &mut Figures) {
-    if let Some(at) = found.controller {
+/// Whether a word may be `heapMinimum`, by its value with `GOGC=1` and with the largest heap.
+fn may_be_heap_minimum(word: u64) -> bool {
+    (HEAP_MINIMUM_AT_100 / 100..MAX_HEAP_BYTES).contains(&word)
+}
+
+/// Reads the figures of the controller and of `memstats`, as far as these were found.
+fn read_counters(
+    pages: &mut PageCache<'_>,
+    layout: &Layout,
+    counters: &CounterAddresses,
+    figures: &mut Figures,
+) {
+    if let Some(at) = counters.controller {
         let mut word = |offset: u64| pages.word(at.wrapping_add(offset));
-        figures.released = layout.in_use.and_then(|offset| word(offset + 8));
-        figures.marked = word(layout.marked);
+        figures.released_bytes = layout.in_use.and_then(|offset| word(offset + 8));
+        figures.marked_bytes = word(layout.marked);
         figures.gc_percent = word(0).map(|word| i64::from(word as u32 as i32));
-        figures.memory_limit = layout.memory_limit.and_then(&mut word).filter(|&limit| limit < NO_LIMIT);
+        let limit = layout.memory_limit.and_then(&mut word);
+        figures.memory_limit_bytes = limit.filter(|&limit| limit < NO_LIMIT);
         // A limit may end the collection earlier.
         let goal = word(layout.goal).filter(|&goal| goal < USER_ADDRESS_END);
-        figures.goal = goal.filter(|_| figures.memory_limit.is_none());
+        figures.goal_bytes = goal.filter(|_| figures.memory_limit_bytes.is_none());
     }
-    if let (Some(at), Some(offset)) = (found.stats, layout.stats_in_use) {
-        let counted = at.checked_sub(layout.stats).and_then(|at| pages.pair(at.checked_add(offset)?));
-        let released = counted.filter(|pair| pair.0 == figures.in_use).map(|pair| pair.1);
-        figures.released = released.filter(|&released| released <= figures.idle);
+    if let (Some(at), Some(offset)) = (counters.stats, layout.stats_in_use) {
+        let pair = at.checked_sub(layout.stats).and_then(|at| pages.pair(at.checked_add(offset)?));
+        let released = pair.filter(|&(in_use, _)| in_use == figures.in_use_bytes);
+        let released = released.map(|(_, released)| released);
+        figures.released_bytes = released.filter(|&released| released <= figures.idle_bytes);
     }
 }
 
 /// Values that the runtime's counters must have, computed from the spans.
-struct Counters {
-    in_use: u64,
-    manual: u64,
-    idle: u64,
+struct ExpectedCounters {
+    in_use_bytes: u64,
+    manual_bytes: u64,
+    idle_bytes: u64,
 }
 
-impl Counters {
-    /// Whether `at` is the address of `gcController`. Up to 1.18 the heap counters are elsewhere:
-    /// there `heapMinimum` must match `GOGC`, and the goal must be at least that minimum and the
-    /// marked bytes plus `GOGC` percent.
+impl ExpectedCounters {
+    /// Whether `at` is the address of `gcController`.
     fn is_controller_at(&self, pages: &mut PageCache<'_>, at: u64, layout: &Layout) -> bool {
-        if let Some(offset) = layout.in_use {
-            return self.has_counters_at(pages, at.wrapping_add(offset));
+        match layout.in_use {
+            Some(offset) => self.has_counters_at(pages, at.wrapping_add(offset)),
+            None => self.is_old_controller_at(pages, at, layout).unwrap_or(false),
         }
-        let mut word = |offset: u64| pages.word(at.wrapping_add(offset)).unwrap_or(0);
-        let (percent, minimum) = (word(0), word(HEAP_MINIMUM));
-        let (goal, marked) = (word(layout.goal), word(layout.marked));
-        (1..1 << 20).contains(&percent)
+    }
+
+    /// Whether `at` is the address of `gcController` of 1.18, which has no counters of the heap:
+    /// `heapMinimum` must match `GOGC`, and the goal must be at least that minimum and the marked
+    /// bytes plus `GOGC` percent. `None` if it cannot be read.
+    fn is_old_controller_at(&self, pages: &mut PageCache<'_>, at: u64, layout: &Layout) -> Option<bool> {
+        let mut word = |offset: u64| pages.word(at.wrapping_add(offset));
+        let (percent, minimum) = (word(0)?, word(HEAP_MINIMUM)?);
+        let (goal, marked) = (word(layout.goal)?, word(layout.marked)?);
+        let heap_bytes = self.in_use_bytes.saturating_add(self.manual_bytes).saturating_add(self.idle_bytes);
+        let is_valid = (1..MAX_GC_PERCENT).contains(&percent)
             && minimum == HEAP_MINIMUM_AT_100 * percent / 100
-            && marked <= self.in_use.saturating_add(self.manual).saturating_add(self.idle)
+            && marked <= heap_bytes
             && goal < USER_ADDRESS_END
-            && goal >= (marked + marked / 100 * percent).max(minimum)
+            && goal >= (marked + marked / 100 * percent).max(minimum);
+        Some(is_valid)
     }
 
     /// Whether `heapInUse`, `heapReleased` and `heapFree` are at `at`.
     fn has_counters_at(&self, pages: &mut PageCache<'_>, at: u64) -> bool {
         let words = pages.word(at).zip(pages.pair(at.wrapping_add(8)));
         words.is_some_and(|(in_use, (released, free))| {
-            in_use == self.in_use && in_use > 0 && released.checked_add(free) == Some(self.idle)
+            in_use == self.in_use_bytes && in_use > 0 && released.checked_add(free) == Some(self.idle_bytes)
         })
     }
 
     /// Whether the deltas at `at` add up to the same counters.
     fn match_deltas_at(&self, pages: &mut PageCache<'_>, at: u64, layout: &Layout) -> bool {
-        let mut sum = |index: u64| self.sum(pages, at.wrapping_add(STATS_IN_HEAP + 8 * index), layout);
-        sum(0) == self.in_use
-            && self.in_use > 0
-            && (1..=layout.stats_manual).fold(0, |all: u64, index| all.wrapping_add(sum(index)))
-                == self.manual
-    }
-
-    /// Adds up one figure of all three deltas; each delta may be negative.
-    fn sum(&self, pages: &mut PageCache<'_>, at: u64, layout: &Layout) -> u64 {
-        (0..3_u64).fold(0, |sum, index| {
-            sum.wrapping_add(pages.word(at.wrapping_add(layout.stats_bytes * index)).unwrap_or(0))
-        })
+        let mut sum = |index: u64| sum_of_deltas(pages, at.wrapping_add(STATS_IN_HEAP + 8 * index), layout);
+        let add = |total: u64, bytes: Option<u64>| Some(total.wrapping_add(bytes?));
+        self.in_use_bytes > 0
+            && sum(0) == Some(self.in_use_bytes)
+            && (1..=layout.stats_manual).map(sum).try_fold(0, add) == Some(self.manual_bytes)
     }
 }
 
+/// Adds up one figure, at `at` in the first delta, of all deltas, of which each may be negative.
+/// `None` if one cannot be read.
+fn sum_of_deltas(pages: &mut PageCache<'_>, at: u64, layout: &Layout) -> Option<u64> {
+    (0..DELTAS).try_fold(0_u64, |sum, index| {
+        Some(sum.wrapping_add(pages.word(at.wrapping_add(layout.stats_bytes * index))?))
+    })
+}
+
 /// Bytes released according to the chunks' bitmaps, without pages in the caches of processors.
-fn released(pages: &mut PageCache<'_>, layout: &Layout, heap: &Heap) -> Option<u64> {
-    if heap.bytes() > MAX_BYTES {
+fn released_bytes(pages: &mut PageCache<'_>, layout: &Layout, heap: &Heap) -> Option<u64> {
+    if heap.bytes() > MAX_HEAP_BYTES {
         return None;
     }
     let mut released = 0;
@@ -181,4 +225,32 @@ fn released(pages: &mut PageCache<'_>, layout: &Layout, heap: &Heap) -> Option<u
         }
     }
     Some(released)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::layout::LAYOUTS;
+    use super::*;
+
+    /// Memory whose words are 5 up to an address.
+    struct Fives(u64);
+
+    impl Memory for Fives {
+        fn read_some(&self, address: u64, buffer: &mut [u8]) -> usize {
+            let readable = usize::try_from(self.0.saturating_sub(address)).unwrap().min(buffer.len());
+            for word in buffer[..readable].chunks_exact_mut(8) {
+                word.copy_from_slice(&5_u64.to_le_bytes());
+            }
+            readable
+        }
+    }
+
+    #[test]
+    fn a_delta_that_cannot_be_read_is_not_zero() {
+        let layout = &LAYOUTS[0];
+        // The second delta is on the next page.
+        let sum = |end: u64| sum_of_deltas(&mut PageCache::new(&Fives(end)), 0x1f00, layout);
+        assert_eq!(sum(0x1_0000), Some(15));
+        assert_eq!(sum(0x2000), None);
+    }
 }

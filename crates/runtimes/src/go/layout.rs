@@ -5,6 +5,9 @@
 //! `mgcpacer.go`, `mstats.go`); all of these versions were run. A structure is trusted only if all
 //! fields read from it agree.
 
+/// Bytes read of the section `.go.buildinfo`: a header and the version that follows it.
+pub const BUILD_INFORMATION_BYTES: u64 = 256;
+
 /// Bytes of a runtime page (`_PageSize`).
 pub const PAGE_BYTES: u64 = 8 << 10;
 /// Smallest step in which the heap grows (`pallocChunkBytes`).
@@ -45,8 +48,10 @@ pub const MAX_OBJECTS: u64 = PAGE_BYTES / 8;
 /// Offsets for a range of versions.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// First and last minor version.
-    pub minors: (u8, u8),
+    /// First minor version with this layout.
+    pub first_minor: u8,
+    /// Last minor version with this layout.
+    pub last_minor: u8,
     /// `pages` in `mheap`.
     pub pages: u64,
     /// `allspans` in `mheap`.
@@ -96,8 +101,10 @@ pub const HEAP_MINIMUM_AT_100: u64 = 4 << 20;
 /// `inPtrScalarBits`.
 pub const STATS_IN_HEAP: u64 = 0x10;
 
-const OLD: Layout = Layout {
-    minors: (18, 19),
+/// Layout of 1.19.
+const LAYOUT_1_19: Layout = Layout {
+    first_minor: 19,
+    last_minor: 19,
     pages: 0x10,
     all_spans: 0x1_0140,
     arenas: 0x1_0190,
@@ -119,8 +126,10 @@ const OLD: Layout = Layout {
     stats_manual: 3,
 };
 
-const NEW: Layout = Layout {
-    minors: (22, 24),
+/// Layout of 1.22 to 1.24.
+const LAYOUT_1_22: Layout = Layout {
+    first_minor: 22,
+    last_minor: 24,
     pages: 8,
     all_spans: 0x1_0148,
     arenas: 0x1_01d8,
@@ -145,7 +154,8 @@ const NEW: Layout = Layout {
 /// The layouts of all known versions.
 pub static LAYOUTS: [Layout; 6] = [
     Layout {
-        minors: (18, 18),
+        first_minor: 18,
+        last_minor: 18,
         pages: 8,
         all_spans: 0x1_0138,
         in_use: None,
@@ -153,11 +163,12 @@ pub static LAYOUTS: [Layout; 6] = [
         stats_in_use: Some(0x38),
         marked: 0xa8,
         memory_limit: None,
-        ..OLD
+        ..LAYOUT_1_19
     },
-    Layout { minors: (19, 19), ..OLD },
+    LAYOUT_1_19,
     Layout {
-        minors: (20, 20),
+        first_minor: 20,
+        last_minor: 20,
         pages: 8,
         all_spans: 0x1_0120,
         arenas: 0x1_0170,
@@ -165,10 +176,11 @@ pub static LAYOUTS: [Layout; 6] = [
         in_use: Some(0xf8),
         marked: 0x80,
         goal: 0x30,
-        ..OLD
+        ..LAYOUT_1_19
     },
     Layout {
-        minors: (21, 21),
+        first_minor: 21,
+        last_minor: 21,
         arenas: 0x1_0198,
         arena_bytes: 1_133_584,
         nelems: 0x38,
@@ -177,8 +189,8 @@ pub static LAYOUTS: [Layout; 6] = [
         used: 0x68,
         state: 0x6b,
         object_bytes: 0x70,
-        ..NEW
+        ..LAYOUT_1_22
     },
-    NEW,
-    Layout { minors: (25, 27), stats_bytes: 1168, stats_manual: 2, ..NEW },
+    LAYOUT_1_22,
+    Layout { first_minor: 25, last_minor: 27, stats_bytes: 1168, stats_manual: 2, ..LAYOUT_1_22 },
 ];

@@ -1,7 +1,7 @@
 //! Finds Go in mapped files: its version, the address of its heap structure, its static data.
 
 use super::MAX_PROGRAMS;
-use super::layout::{LAYOUTS, Layout};
+use super::layout::{BUILD_INFORMATION_BYTES, LAYOUTS, Layout};
 use crate::named::go_version;
 use strandline_process::elf::Object;
 use strandline_process::image::ElfFile;
@@ -50,7 +50,7 @@ impl Program {
         let (Some("1"), Some(minor)) = (parts.next(), parts.next()) else { return None };
         let digits: String = minor.chars().take_while(char::is_ascii_digit).collect();
         let minor: u8 = digits.parse().ok()?;
-        LAYOUTS.iter().find(|layout| (layout.minors.0..=layout.minors.1).contains(&minor))
+        LAYOUTS.iter().find(|layout| (layout.first_minor..=layout.last_minor).contains(&minor))
     }
 }
 
@@ -72,7 +72,7 @@ pub fn find(process: &Process, space: &AddressSpace) -> Vec<Program> {
 
 fn program(process: &Process, space: &AddressSpace, module: &Module<'_>, is_alone: bool) -> Option<Program> {
     let image = open_mapped_file(process, module.code).ok().and_then(ElfFile::open)?;
-    let information = image.section_bytes(".go.buildinfo", 256)?;
+    let information = image.section_bytes(".go.buildinfo", BUILD_INFORMATION_BYTES)?;
     if !image.exported(&PLUGIN_SYMBOLS).is_empty() {
         return None;
     }

@@ -32,6 +32,12 @@ const MAX_PAGES: usize = 1 << 22;
 const MAX_RANGES: usize = 1 << 16;
 /// Limit on bytes of a slice or array that only the runtime can have made.
 const MAX_TABLE_BYTES: u64 = 64 << 30;
+/// Bytes of a slice of Go: address, length, capacity.
+const SLICE_BYTES: u64 = 24;
+/// `capacity` in a slice.
+const SLICE_CAPACITY: u64 = 16;
+/// Words searched between two checks of the deadline.
+const WORDS_PER_DEADLINE_CHECK: u64 = 1 << 16;
 
 /// Returns the ranges of the runtime's structures outside the heap that have resident pages, in
 /// address order, and whether the list is complete.
@@ -41,8 +47,8 @@ pub fn find(context: &Context<'_>, memory: &dyn Memory, instance: Instance<'_>) 
     let mut ranges = tables(context, &mut pages, layout, heap);
     ranges.push(heap.span_table.range());
     let mut known: BTreeSet<u64> = spans.structures.iter().copied().take(MAX_PAGES).collect();
-    let mut seen = 0_u64;
-    let mut follow = |range: AddressRange| {
+    let mut searched = 0_u64;
+    let mut add_targets = |range: AddressRange| {
         each_word(memory, context.resident, range, READ_BYTES, &mut |_, word| {
             let is_mapped = || context.space.find(word).is_some_and(is_mapped_memory);
             if word < USER_ADDRESS_END
@@ -52,24 +58,26 @@ pub fn find(context: &Context<'_>, memory: &dyn Memory, instance: Instance<'_>) 
             {
                 known.insert(page_of(word));
             }
-            seen += 1;
-            known.len() < MAX_PAGES && (!seen.is_multiple_of(1 << 16) || Instant::now() < context.deadline)
+            searched += 1;
+            let is_check_due = searched.is_multiple_of(WORDS_PER_DEADLINE_CHECK);
+            known.len() < MAX_PAGES && (!is_check_due || Instant::now() < context.deadline)
         });
     };
-    follow(AddressRange::sized(heap.address, HEAP_BYTES));
+    add_targets(AddressRange::sized(heap.address, HEAP_BYTES));
     if program.is_only_module {
         // Everything that its static data points to belongs to the runtime, or was mapped by the
         // program itself.
-        let arenas = pages.word(heap.address.wrapping_add(layout.arenas)).unwrap_or(0);
-        follow(AddressRange::sized(arenas, ARENA_TABLE_BYTES));
-        follow(program.data);
+        if let Some(arenas) = pages.word(heap.address.wrapping_add(layout.arenas)) {
+            add_targets(AddressRange::sized(arenas, ARENA_TABLE_BYTES));
+        }
+        add_targets(program.data);
     }
     let mut is_whole = known.len() < MAX_PAGES && Instant::now() < context.deadline;
-    let pages = known.into_iter().filter(|&page| page < USER_ADDRESS_END);
-    ranges.extend(pages.map(|page| AddressRange::sized(page, PAGE_BYTES)));
+    let known = known.into_iter().filter(|&page| page < USER_ADDRESS_END);
+    ranges.extend(known.map(|page| AddressRange::sized(page, PAGE_BYTES)));
     let ranges: RangeSet = ranges.into_iter().collect();
-    let least = if program.is_only_module { MIN_MAPPED_BYTES } else { MIN_FOREIGN_BYTES };
-    let ranges = join_near(context, &ranges, least);
+    let min_foreign_bytes = if program.is_only_module { MIN_MAPPED_BYTES } else { MIN_FOREIGN_BYTES };
+    let ranges = join_near(context, &ranges, min_foreign_bytes);
     let mut own = Vec::new();
     for range in ranges {
         add_outside_heap(context, heap, range.widened_to_pages(), &mut own);
@@ -95,16 +103,16 @@ fn tables(
             ranges.push(AddressRange { start, end });
         }
     };
-    let at = heap.address.wrapping_add(layout.pages);
+    let page_alloc = heap.address.wrapping_add(layout.pages);
     for level in 0..SUMMARY_LEVELS {
-        let slice = at.wrapping_add(24 * level);
-        let (start, room) = (pages.word(slice), pages.word(slice.wrapping_add(16)));
-        if let (Some(start), Some(room)) = (start, room) {
-            add(start, room.saturating_mul(8));
+        let slice = page_alloc.wrapping_add(SLICE_BYTES * level);
+        let (start, capacity) = (pages.word(slice), pages.word(slice.wrapping_add(SLICE_CAPACITY)));
+        if let (Some(start), Some(capacity)) = (start, capacity) {
+            add(start, capacity.saturating_mul(8));
         }
     }
     for index in 0..CHUNK_ENTRIES {
-        let Some(start) = pages.word(at.wrapping_add(CHUNKS + 8 * index)) else { break };
+        let Some(start) = pages.word(page_alloc.wrapping_add(CHUNKS + 8 * index)) else { break };
         add(start, CHUNK_ENTRIES * CHUNK_DATA_BYTES);
     }
     if let Some(arenas) = pages.word(heap.address.wrapping_add(layout.arenas)) {
@@ -124,15 +132,16 @@ fn tables(
     ranges
 }
 
-/// Joins ranges of one mapping that are less than `least` bytes apart: the gap is too small for a
-/// foreign mapping.
-fn join_near(context: &Context<'_>, ranges: &RangeSet, least: u64) -> Vec<AddressRange> {
+/// Joins ranges of one mapping that are less than `min_foreign_bytes` apart: the gap is too small
+/// for a foreign mapping.
+fn join_near(context: &Context<'_>, ranges: &RangeSet, min_foreign_bytes: u64) -> Vec<AddressRange> {
     let mut joined: Vec<AddressRange> = Vec::new();
     for &range in ranges {
         let start = range.start;
         let is_near = |last: &&mut AddressRange| {
             let mapping = context.space.find(last.end - 1);
-            start.saturating_sub(last.end) < least && mapping.is_some_and(|mapping| start < mapping.end)
+            start.saturating_sub(last.end) < min_foreign_bytes
+                && mapping.is_some_and(|mapping| start < mapping.end)
         };
         match joined.last_mut().filter(is_near) {
             Some(last) => last.end = last.end.max(range.end),
@@ -148,19 +157,19 @@ fn add_outside_heap(context: &Context<'_>, heap: &Heap, range: AddressRange, own
     let mappings = context.space.mappings();
     let first = mappings.partition_point(|mapping| mapping.end <= start);
     for mapping in mappings[first..].iter().take_while(|mapping| mapping.start < end) {
-        let (mut at, until) = (start.max(mapping.start), end.min(mapping.end));
-        if !is_mapped_memory(mapping) || !words::is_process_memory(context.space, at, until) {
+        let (mut at, piece_end) = (start.max(mapping.start), end.min(mapping.end));
+        if !is_mapped_memory(mapping) || !words::is_process_memory(context.space, at, piece_end) {
             continue;
         }
         let next = heap.ranges.partition_point(|range| range.end <= at);
-        for range in heap.ranges[next..].iter().take_while(|range| range.start < until) {
+        for range in heap.ranges[next..].iter().take_while(|range| range.start < piece_end) {
             if at < range.start {
                 own.push(AddressRange::new(at, range.start));
             }
             at = at.max(range.end);
         }
-        if at < until {
-            own.push(AddressRange::new(at, until));
+        if at < piece_end {
+            own.push(AddressRange::new(at, piece_end));
         }
     }
 }

@@ -24,6 +24,7 @@ use std::collections::BTreeMap;
 use self::facts::{Go, SizeClass};
 use self::figures::Figures;
 use self::heap::{Heap, Instance, Kind, Spans};
+use self::layout::BUILD_INFORMATION_BYTES;
 use self::locate::Program;
 use crate::batch::CountingMemory;
 use crate::named::go_version;
@@ -52,7 +53,7 @@ pub static ABOUT: ReaderInfo = ReaderInfo {
     title: "Go",
     evidence: Evidence {
         section: Some(".go.buildinfo"),
-        version: |clue| go_version(&clue.image()?.section_bytes(".go.buildinfo", 256)?),
+        version: |clue| go_version(&clue.image()?.section_bytes(".go.buildinfo", BUILD_INFORMATION_BYTES)?),
         ..Evidence::NONE
     },
     versions: "1.18 to 1.27",
@@ -121,70 +122,74 @@ pub fn read(context: &Context<'_>, program: &Program, taken: &RangeSet) -> Readi
             return reading;
         }
     };
-    let Some(stack) = reading.palette.add(&rows::STACK, None) else { return reading };
+    let Some(stack_slot) = reading.palette.add(&rows::STACK, None) else { return reading };
     let spans = heap.spans(context, &memory, layout);
-    let is_whole = spans.doubts.is_empty();
     let instance = Instance { program, layout, heap: &heap, spans: &spans };
-    let (claims, unread) = claims::claim(context, &memory, instance, stack);
-    let idle_resident = claims.iter().map(|claim| claim.sums.releasable_bytes).sum();
+    let (claims, unread_bytes) = claims::claim(context, &memory, instance, stack_slot);
+    let idle_resident_bytes = claims.iter().map(|claim| claim.sums.releasable_bytes).sum();
     reading.claims = claims;
-    let (own, is_all) = metadata::find(context, &memory, instance);
-    let own = own.into_iter().filter(is_free).flat_map(pieces);
-    let own: Vec<RangeClaim> = own.map(|range| context.claim_whole(range, Class::Metadata)).collect();
-    let own_resident: u64 = own.iter().map(|claim| claim.sums.resident.of(Class::Metadata)).sum();
-    reading.claims.extend(own);
+    let (structures, has_all_structures) = metadata::find(context, &memory, instance);
+    let structures = structures.into_iter().filter(is_free).flat_map(pieces);
+    let structures: Vec<RangeClaim> =
+        structures.map(|range| context.claim_whole(range, Class::Metadata)).collect();
+    let structure_bytes: u64 = structures.iter().map(|claim| claim.sums.resident.of(Class::Metadata)).sum();
+    reading.claims.extend(structures);
     reading.facts.read = true;
-    let mut details =
-        Go { idle_resident_bytes: idle_resident, size_classes: size_classes(&spans), ..Go::default() };
-    if is_whole {
+    let mut details = Go { idle_resident_bytes, size_classes: size_classes(&spans), ..Go::default() };
+    if spans.doubts.is_empty() {
         let figures = figures::read(context, &memory, instance);
         fill_in_facts(&figures, &heap, &mut reading.facts, &mut details);
-        let held = figures.in_use.saturating_add(spans.bytes(Kind::Manual)).saturating_add(own_resident);
-        reading.remedies = remedies::remedies(idle_resident, held);
+        let span_bytes = figures.in_use_bytes.saturating_add(spans.bytes(Kind::Manual));
+        let in_use_bytes = span_bytes.saturating_add(structure_bytes);
+        reading.remedies = remedies::remedies(idle_resident_bytes, in_use_bytes);
     }
     reading.facts.set_details(ABOUT.name, &details);
     reading.bytes_read = memory.bytes();
     spans.doubts.add_caveats(&mut reading.caveats, &ABOUT, "spans", &program.path);
-    reading.caveats.extend(left_out(program, unread, is_all));
+    reading.caveats.extend(unread_caveats(program, unread_bytes, has_all_structures));
     reading
 }
 
-/// Returns caveats for what was not read: bytes of spans, and the runtime's own structures if these
-/// are incomplete.
-fn left_out(program: &Program, unread: u64, is_all: bool) -> impl Iterator<Item = Caveat> {
-    let of = |bytes: Option<u64>, text: &str| Caveat::new("go_unread", program.path.clone(), bytes, text);
-    let spans = (unread > 0).then(|| {
+/// Returns caveats for what was not read: bytes of spans, and the runtime's own structures if some
+/// are missing.
+fn unread_caveats(
+    program: &Program,
+    unread_bytes: u64,
+    has_all_structures: bool,
+) -> impl Iterator<Item = Caveat> {
+    let caveat = |bytes: Option<u64>, text: &str| Caveat::new("go_unread", program.path.clone(), bytes, text);
+    let spans = (unread_bytes > 0).then(|| {
         let text = "the bitmaps of some spans could not be read, or there was no time: these bytes count as go.unread or \
                     anonymous";
-        of(Some(unread), text)
+        caveat(Some(unread_bytes), text)
     });
-    let own = (!is_all).then(|| {
+    let structures = (!has_all_structures).then(|| {
         let text = "the runtime has more structures of its own than strandline searches for, or there was no time: the others \
                     count as anonymous";
-        of(None, text)
+        caveat(None, text)
     });
-    spans.into_iter().chain(own)
+    spans.into_iter().chain(structures)
 }
 
-fn fill_in_facts(known: &Figures, heap: &Heap, facts: &mut Runtime, details: &mut Go) {
-    facts.used_bytes = Some(known.alloc);
-    facts.free_bytes = Some(known.in_use.saturating_sub(known.alloc));
-    facts.committed_bytes = known.released.map(|released| heap.bytes().saturating_sub(released));
+fn fill_in_facts(found: &Figures, heap: &Heap, facts: &mut Runtime, details: &mut Go) {
+    facts.used_bytes = Some(found.alloc_bytes);
+    facts.free_bytes = Some(found.in_use_bytes.saturating_sub(found.alloc_bytes));
+    facts.committed_bytes = found.released_bytes.map(|released| heap.bytes().saturating_sub(released));
     facts.own = figures(&[
-        ("HeapAlloc", known.alloc),
-        ("HeapSys", known.in_use.saturating_add(known.idle)),
-        ("HeapIdle", known.idle),
-        ("HeapInuse", known.in_use),
+        ("HeapAlloc", found.alloc_bytes),
+        ("HeapSys", found.in_use_bytes.saturating_add(found.idle_bytes)),
+        ("HeapIdle", found.idle_bytes),
+        ("HeapInuse", found.in_use_bytes),
     ]);
-    for (name, figure) in [("HeapReleased", known.released), ("StackInuse", known.stacks)] {
+    for (name, figure) in [("HeapReleased", found.released_bytes), ("StackInuse", found.stack_bytes)] {
         if let Some(figure) = figure {
             facts.own.insert(name.to_owned(), figure.into());
         }
     }
-    details.live_after_last_mark_bytes = known.marked;
-    details.next_gc_bytes = known.goal;
-    details.gogc_percent = known.gc_percent;
-    details.memory_limit_bytes = known.memory_limit;
+    details.live_after_last_mark_bytes = found.marked_bytes;
+    details.next_gc_bytes = found.goal_bytes;
+    details.gogc_percent = found.gc_percent;
+    details.memory_limit_bytes = found.memory_limit_bytes;
 }
 
 fn size_classes(spans: &Spans) -> Vec<SizeClass> {
