@@ -15,18 +15,27 @@ use strandline_claims::add_fields;
 use strandline_claims::range::RangePages;
 use strandline_process::work::on_threads;
 
-/// Entries of the cache of types, a power of two.
-const CACHE_ENTRIES: usize = 1024;
+/// Logarithm of the entries of the cache of types.
+const CACHE_BITS: u32 = 10;
+/// Entries of the cache of types.
+const CACHE_ENTRIES: usize = 1 << CACHE_BITS;
 /// Upper bound on distinct types: a program has thousands, a damaged heap as many as it has
 /// instances.
 const MAX_TYPES: usize = 65_536;
 /// Key of the instances of all further types; no layout has this address.
 const OTHER_TYPES: TypeKey = 1 << 40;
+/// Factor of Fibonacci hashing: 2^64 by the golden ratio.
+const HASH_FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 /// Runs that a thread counts at a time.
-const RUNS_AT_ONCE: usize = 64;
+pub const RUNS_AT_ONCE: usize = 64;
 
 /// Key of a type: the address of an instance's layout, or an object's widetag (0 for conses).
 pub type TypeKey = u64;
+
+/// Whether a key is the address of a layout rather than a widetag.
+pub fn is_layout(key: TypeKey) -> bool {
+    key > 0xff
+}
 
 /// A number of objects and their bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -95,7 +104,7 @@ pub struct Census {
 impl Census {
     fn add(&mut self, other: Self) {
         for (key, count) in other.types {
-            let is_full = self.types.len() >= MAX_TYPES && key > 0xff && !self.types.contains_key(&key);
+            let is_full = self.types.len() >= MAX_TYPES && is_layout(key) && !self.types.contains_key(&key);
             self.types.entry(if is_full { OTHER_TYPES } else { key }).or_default().add(&count);
         }
         for (sum, more) in self.fillers.iter_mut().zip(other.fillers) {
@@ -108,32 +117,34 @@ impl Census {
 
 /// Counts of types, with a small cache because most objects are of few types.
 struct TypeCounter {
-    index: HashMap<TypeKey, usize>,
     counts: Vec<(TypeKey, TypeCount)>,
+    /// Index of each type in `counts`.
+    indices: HashMap<TypeKey, usize>,
+    /// The types counted last, and their indices.
     cache: Vec<(TypeKey, usize)>,
 }
 
 impl TypeCounter {
     fn new() -> Self {
-        Self { index: HashMap::new(), counts: Vec::new(), cache: vec![(u64::MAX, 0); CACHE_ENTRIES] }
+        Self { counts: Vec::new(), indices: HashMap::new(), cache: vec![(u64::MAX, 0); CACHE_ENTRIES] }
     }
 
     #[inline]
     fn count_mut(&mut self, key: TypeKey) -> Option<&mut TypeCount> {
-        let place = (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 54) as usize % CACHE_ENTRIES;
-        let cached = self.cache.get(place).copied().filter(|cached| cached.0 == key);
+        let entry = (key.wrapping_mul(HASH_FACTOR) >> (u64::BITS - CACHE_BITS)) as usize;
+        let cached = self.cache.get(entry).copied().filter(|&(cached_key, _)| cached_key == key);
         let index = match cached {
             Some((_, index)) => index,
             None => {
                 let next = self.counts.len();
-                let is_full = next >= MAX_TYPES && key > 0xff && !self.index.contains_key(&key);
+                let is_full = next >= MAX_TYPES && is_layout(key) && !self.indices.contains_key(&key);
                 let key = if is_full { OTHER_TYPES } else { key };
-                let index = *self.index.entry(key).or_insert(next);
+                let index = *self.indices.entry(key).or_insert(next);
                 if index == next {
                     self.counts.push((key, TypeCount::default()));
                 }
-                if let Some(slot) = self.cache.get_mut(place) {
-                    *slot = (key, index);
+                if let Some(cached) = self.cache.get_mut(entry) {
+                    *cached = (key, index);
                 }
                 index
             }
@@ -155,13 +166,13 @@ pub struct CensusContext<'a> {
     /// Dynamic space's runs of objects.
     pub runs: &'a [Run],
     /// By page: whether conservative roots pin it.
-    pub pinned: &'a [bool],
+    pub pinned_pages: &'a [bool],
     /// The objects that conservative roots pin, ascending.
-    pub pins: &'a [UnitIndex],
+    pub pinned_objects: &'a [UnitIndex],
     /// The slots of the rows.
     pub slots: &'a Slots,
     /// The slot of bytes that could not be walked.
-    pub unread: Slot,
+    pub unread_slot: Slot,
     /// Residency and all-zero pages of dynamic space.
     pub pages: &'a RangePages,
 }
@@ -173,8 +184,8 @@ impl CensusContext<'_> {
         let next = AtomicUsize::new(0);
         let mut census = Census::default();
         let mut parts = Vec::with_capacity(chunks.len());
-        for (more, counted) in on_threads(workers, || self.count_chunks(&chunks, &next)) {
-            census.add(more);
+        for (other, counted) in on_threads(workers, || self.count_chunks(&chunks, &next)) {
+            census.add(other);
             parts.extend(counted);
         }
         parts.sort_by_key(|(index, _)| *index);
@@ -185,7 +196,7 @@ impl CensusContext<'_> {
         }
         if all.end < self.heap.end() {
             let mut accumulator = Accumulator::new(all.end, self.pages);
-            self.gap(&mut accumulator, self.heap.end());
+            self.claim_gap(&mut accumulator, self.heap.end());
             let _ = all.join(accumulator.cut(), self.pages);
         }
         (census, all)
@@ -221,21 +232,21 @@ impl CensusContext<'_> {
     ) -> AccumulatedPart {
         let mut accumulator = Accumulator::new(from, self.pages);
         for run in runs {
-            self.gap(&mut accumulator, run.start);
-            let end = self.run(*run, &mut accumulator, census, counter);
+            self.claim_gap(&mut accumulator, run.start);
+            let end = self.count_run(*run, &mut accumulator, census, counter);
             if end < run.end {
                 census.unread_bytes += run.end - end;
                 census.damage = Some(census.damage.map_or(end, |known| known.min(end)));
-                accumulator.claim_to(run.end, Class::Refined(self.unread));
+                accumulator.claim_to(run.end, Class::Refined(self.unread_slot));
             }
         }
-        self.gap(&mut accumulator, to);
+        self.claim_gap(&mut accumulator, to);
         accumulator.cut()
     }
 
     /// Claims memory without objects up to `end`: the rest of a page that has objects, and pages
     /// that are free or not used yet.
-    fn gap(&self, accumulator: &mut Accumulator<'_>, end: u64) {
+    fn claim_gap(&self, accumulator: &mut Accumulator<'_>, end: u64) {
         if !accumulator.cursor().is_multiple_of(GC_PAGE_BYTES) {
             let page_end = (accumulator.cursor() | (GC_PAGE_BYTES - 1)) + 1;
             accumulator.claim_to(page_end.min(end), Class::Refined(self.slots.waste));
@@ -250,7 +261,7 @@ impl CensusContext<'_> {
 
     /// Counts and claims the objects of one run. Returns where the walk ended: before the end of
     /// the run if it failed.
-    fn run(
+    fn count_run(
         &self,
         run: Run,
         accumulator: &mut Accumulator<'_>,
@@ -260,10 +271,8 @@ impl CensusContext<'_> {
         let is_large = self.heap.pages.get(run.page).is_some_and(|page| page.is_large(self.layout));
         super::objects::walk(self.store, self.kinds, run, |Object { address: at, words, header }| {
             let bytes = words * 8;
-            let (index, generation) = self
-                .heap
-                .page_of(at)
-                .map_or((0, 0), |(index, page)| (index, usize::from(page.generation) % GENERATIONS));
+            let (index, generation) =
+                self.heap.page_of(at).map_or((0, 0), |(index, page)| (index, usize::from(page.generation)));
             let unit = self.store.unit(at);
             let is_reached = unit.is_some_and(|unit| self.store.is_marked(unit));
             let is_live = is_reached || generation == PSEUDO_STATIC;
@@ -289,15 +298,15 @@ impl CensusContext<'_> {
                 }
             }
             let slots = if is_live { &self.slots.live } else { &self.slots.dead };
-            let slot = slots.get(generation).copied().unwrap_or(self.unread);
+            let slot = slots.get(generation).copied().unwrap_or(self.unread_slot);
             accumulator.claim_to(at + bytes, Class::Refined(slot));
         })
     }
 
     /// Whether conservative roots pin the object at `unit`, on page `page`.
     fn is_pinned(&self, page: usize, unit: Option<UnitIndex>) -> bool {
-        self.pinned.get(page).copied().unwrap_or(false)
-            && unit.is_some_and(|unit| self.pins.binary_search(&unit).is_ok())
+        self.pinned_pages.get(page).copied().unwrap_or(false)
+            && unit.is_some_and(|unit| self.pinned_objects.binary_search(&unit).is_ok())
     }
 
     #[inline]

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
 use super::heap::DynamicSpace;
-use super::room::ReservedMemory;
+use super::reserved_memory::ReservedMemory;
 use super::spaces::{Space, used_end};
 use super::store::HeapCopy;
 use super::threads::Region;
@@ -26,7 +26,7 @@ use strandline_process::range::{AddressRange, RangeSet};
 
 /// Pages of the collector per span.
 const PAGES_AT_ONCE: usize = 32;
-/// Spans that a thread takes at a time; each is read at once.
+/// Spans that a thread copies before it takes others; each is read at once.
 const SPANS_AT_ONCE: usize = 4;
 
 /// What to copy.
@@ -133,48 +133,49 @@ impl CopyPlan {
         reserved: &ReservedMemory,
     ) -> Option<Copied> {
         let mut store = HeapCopy::with_pages(self.pages(), reserved)?;
-        for PlannedArea { range, pages } in &self.areas {
-            store.add_area(range.start, range.end, pages);
+        for area in &self.areas {
+            store.add_area(area.range.start, area.range.end, &area.pages);
         }
         let runs: RangeSet = self.areas.iter().flat_map(|area| context.resident_runs(area.range)).collect();
         let bytes_read = AtomicU64::new(0);
         let bytes_missing = AtomicU64::new(0);
         let deadline_passed = AtomicBool::new(false);
-        let mut targets = store.spans_mut(PAGES_AT_ONCE);
-        let copy = |address: u64, bytes: &mut [u8]| {
+        let mut spans = store.spans_mut(PAGES_AT_ONCE);
+        let copy_span = |address: u64, bytes: &mut [u8]| {
             let count = copy_pages(context, &runs, address, bytes, pages);
             bytes_read.fetch_add(count.bytes_read, Ordering::Relaxed);
             (context.progress)(count.bytes_read);
             count.bytes_missing
         };
-        let work = Mutex::new(targets.chunks_mut(SPANS_AT_ONCE));
-        let zeros = Mutex::new(self.zero_scan_pages.chunks(PAGES_AT_ONCE));
+        let span_groups = Mutex::new(spans.chunks_mut(SPANS_AT_ONCE));
+        let zero_scan_groups = Mutex::new(self.zero_scan_pages.chunks(PAGES_AT_ONCE));
         std::thread::scope(|scope| {
             for _ in 0..context.workers.max(1) {
                 scope.spawn(|| {
-                    while let Some(chunk) = work.lock().ok().and_then(|mut work| work.next()) {
+                    while let Some(group) = span_groups.lock().ok().and_then(|mut groups| groups.next()) {
                         if Instant::now() > context.deadline {
                             deadline_passed.store(true, Ordering::Relaxed);
                             return;
                         }
-                        for (address, bytes) in chunk {
-                            bytes_missing.fetch_add(copy(*address, bytes), Ordering::Relaxed);
+                        for (address, bytes) in group {
+                            bytes_missing.fetch_add(copy_span(*address, bytes), Ordering::Relaxed);
                         }
                     }
                     let mut scratch = ReadBuffer::new(GC_PAGE_BYTES as usize);
-                    while let Some(chunk) = zeros.lock().ok().and_then(|mut work| work.next()) {
+                    while let Some(group) = zero_scan_groups.lock().ok().and_then(|mut groups| groups.next())
+                    {
                         if Instant::now() > context.deadline {
                             return;
                         }
-                        for &address in chunk {
+                        for &address in group {
                             // What cannot be read here is not missing: tracing does not need it.
-                            copy(address, &mut scratch);
+                            copy_span(address, &mut scratch);
                         }
                     }
                 });
             }
         });
-        drop(targets);
+        drop(spans);
         if deadline_passed.load(Ordering::Relaxed) {
             return None;
         }
@@ -263,14 +264,14 @@ impl Copied {
 /// rest is zeros. Returns the number of bytes that could not be read, which includes pages after
 /// the end of the file.
 fn read_mapped(file: &File, target: &mut [u8], offset: u64) -> u64 {
-    let mut done = 0;
-    while let Some(rest) = target.get_mut(done..).filter(|rest| !rest.is_empty()) {
-        match file.read_at(rest, offset.saturating_add(done as u64)) {
+    let mut read_bytes = 0;
+    while let Some(rest) = target.get_mut(read_bytes..).filter(|rest| !rest.is_empty()) {
+        match file.read_at(rest, offset.saturating_add(read_bytes as u64)) {
             Ok(0) => {
-                let end = offset.saturating_add(done as u64);
+                let end = offset.saturating_add(read_bytes as u64);
                 return (rest.len() as u64).saturating_sub(page_up(end) - end);
             }
-            Ok(got) => done += got,
+            Ok(count) => read_bytes += count,
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(_) => return rest.len() as u64,
         }

@@ -64,7 +64,8 @@ impl Sbcl {
     /// Writes these figures into the facts of the runtime, with the figures that all runtimes
     /// report. The committed bytes are those of the collector's pages in use.
     pub(super) fn write_to(&self, facts: &mut Runtime) {
-        let committed: u64 = self.generations.iter().map(|one| one.pages).sum::<u64>() * self.gc_page_bytes;
+        let committed: u64 =
+            self.generations.iter().map(|generation| generation.pages).sum::<u64>() * self.gc_page_bytes;
         facts.used_bytes = Some(self.dynamic_usage_bytes);
         facts.committed_bytes = Some(committed);
         facts.free_bytes = Some(committed.saturating_sub(self.dynamic_usage_bytes));
@@ -101,12 +102,12 @@ pub struct Generation {
     pub code_bytes: u64,
     /// Bytes in use of its pages of objects without pointers.
     pub unboxed_bytes: u64,
-    /// How often it was collected since it was last raised into the next: `num_gc`.
+    /// How often it was collected since the last promotion to the next: `num_gc`.
     pub collections: u64,
-    /// Number of collections after which it is raised: `(generation-number-of-gcs-before-promotion
-    /// n)`.
+    /// Number of collections after which its objects are promoted:
+    /// `(generation-number-of-gcs-before-promotion n)`.
     pub collections_before_promotion: u64,
-    /// Sum of its sizes before each raise into it since its last collection:
+    /// Sum of its sizes before each promotion into it since its last collection:
     /// `cum_sum_bytes_allocated`.
     pub cum_sum_bytes: u64,
     /// `cum_sum_bytes` divided by `bytes_allocated_kept`: `(generation-average-age n)`.
@@ -120,16 +121,16 @@ pub struct Generation {
     /// What must happen before a collection takes it: `a promotion from generation 1; average age
     /// 0.00 of 0.75; 2.0 MiB more`, `the next collection`, `never`.
     pub waits_for: String,
-    /// Bytes that must still be allocated (for generation 0) or raised into it before a collection
+    /// Bytes that must still be allocated (for generation 0) or promoted to it before a collection
     /// takes it; `None` if the collection waits for anything else.
     pub bytes_until_collected: Option<u64>,
     /// Bytes reachable from the roots; `None` if nothing was traced.
     pub live_bytes: Option<u64>,
     /// Bytes that are not reachable.
     pub dead_bytes: Option<u64>,
-    /// Bytes of fillers, which are not objects: the unused room beside objects that a conservative
-    /// root pinned, and at the ends of regions. The collector counts them as in use; they stay as
-    /// long as their page.
+    /// Bytes of fillers, which are not objects: the unused memory beside objects that a
+    /// conservative root pinned, and at the ends of regions. The collector counts them as in use;
+    /// they stay as long as their page.
     pub filler_bytes: Option<u64>,
 }
 

@@ -17,19 +17,19 @@ pub fn figures(
     spaces: &[Space],
     layout: &Layout,
 ) -> Sbcl {
-    let mut all = vec![SpaceFacts {
+    let mut all_spaces = vec![SpaceFacts {
         name: "dynamic".to_owned(),
         start: heap.start,
         bytes: heap.end() - heap.start,
         resident_bytes: resident_bytes(context, heap.start, heap.start + heap.size_bytes),
     }];
-    all.extend(spaces.iter().map(|space| SpaceFacts {
+    all_spaces.extend(spaces.iter().map(|space| SpaceFacts {
         name: space.kind.name().to_owned(),
         start: space.start,
         bytes: space.end - space.start,
         resident_bytes: resident_bytes(context, space.start, space.end),
     }));
-    all.sort_by_key(|space| space.start);
+    all_spaces.sort_by_key(|space| space.start);
     Sbcl {
         dynamic_usage_bytes: heap.bytes_allocated,
         dynamic_space_bytes: heap.size_bytes,
@@ -38,48 +38,62 @@ pub fn figures(
         bytes_consed_between_gcs: heap.consed_between_bytes,
         auto_gc_trigger_bytes: heap.auto_trigger_bytes,
         generations: generations(heap, layout),
-        spaces: all,
+        spaces: all_spaces,
         ..Sbcl::default()
     }
 }
 
 fn generations(heap: &DynamicSpace, layout: &Layout) -> Vec<Generation> {
-    let mut all: Vec<Generation> =
+    let mut generations: Vec<Generation> =
         (0..heap.generations.len()).map(|number| generation(heap, number, layout)).collect();
-    for (generation, waits) in all.iter_mut().zip(next_collections(heap)) {
-        (generation.waits_for, generation.bytes_until_collected) = waits;
+    for (generation, next) in generations.iter_mut().zip(next_collections(heap)) {
+        (generation.waits_for, generation.bytes_until_collected) = (next.waits_for, next.missing_bytes);
     }
-    all
+    generations
 }
 
-/// What each generation waits for before it is collected, and the missing bytes if only bytes are
-/// missing. `collect_garbage` (gencgc.c) starts with generation 0 and takes the next one if it
-/// raised the one before into it, the bytes then in it are more than its `gc_trigger`, and its
-/// average age is above the minimum.
-fn next_collections(heap: &DynamicSpace) -> Vec<(String, Option<u64>)> {
+/// When a generation is collected next.
+#[derive(Debug, PartialEq, Eq)]
+struct NextCollection {
+    /// What must happen before.
+    waits_for: String,
+    /// Bytes to be allocated before; `None` if anything else must happen, too.
+    missing_bytes: Option<u64>,
+}
+
+impl NextCollection {
+    fn new(waits_for: impl Into<String>, missing_bytes: Option<u64>) -> Self {
+        Self { waits_for: waits_for.into(), missing_bytes }
+    }
+}
+
+/// When each generation is collected next. `collect_garbage` (gencgc.c) starts with generation 0
+/// and takes the next one if it promoted the one before into it, the bytes then in it are more than
+/// its `gc_trigger`, and its average age is above the minimum.
+fn next_collections(heap: &DynamicSpace) -> Vec<NextCollection> {
     let oldest = heap.oldest_to_collect.unwrap_or(OLDEST as u64);
     let mut all = Vec::with_capacity(heap.generations.len());
-    // Whether the next collection raises the previous generation.
-    let mut is_raised = false;
+    // Whether the next collection promotes the previous generation.
+    let mut is_promoted = false;
     for (number, record) in heap.generations.iter().enumerate() {
-        let raises = record.collections >= record.collections_before_promotion;
+        let promotes = record.collections >= record.collections_before_promotion;
         if number == 0 {
             let missing = heap.auto_trigger_bytes.map(|trigger| trigger.saturating_sub(heap.bytes_allocated));
             let text =
                 missing.map_or_else(|| "a call of gc".to_owned(), |bytes| format!("{} more", mib(bytes)));
-            all.push((text, missing));
-            is_raised = raises;
+            all.push(NextCollection::new(text, missing));
+            is_promoted = promotes;
             continue;
         }
         if number > OLDEST || number as u64 > oldest {
-            all.push(("never".to_owned(), None));
+            all.push(NextCollection::new("never", None));
             continue;
         }
         let age = heap.average_age(number);
         let is_old = age > record.minimum_age;
         let missing = record.trigger_bytes.saturating_add(1).saturating_sub(record.bytes_allocated);
         let mut parts = Vec::new();
-        if !is_raised {
+        if !is_promoted {
             parts.push(format!("a promotion from generation {}", number - 1));
         }
         if !is_old {
@@ -88,15 +102,15 @@ fn next_collections(heap: &DynamicSpace) -> Vec<(String, Option<u64>)> {
         if missing > 0 {
             parts.push(format!("{} more", mib(missing)));
         }
-        let bytes = (is_raised && is_old).then_some(missing);
-        is_raised = parts.is_empty() && raises;
+        let missing_bytes = (is_promoted && is_old).then_some(missing);
+        is_promoted = parts.is_empty() && promotes;
         let text = if parts.is_empty() { "the next collection".to_owned() } else { parts.join("; ") };
-        all.push((text, bytes));
+        all.push(NextCollection::new(text, missing_bytes));
     }
     all
 }
 
-/// Formats bytes for texts.
+/// Formats bytes in MiB.
 pub fn mib(bytes: u64) -> String {
     format!("{:.1} MiB", bytes as f64 / (1 << 20) as f64)
 }
@@ -116,21 +130,22 @@ fn generation(heap: &DynamicSpace, number: usize, layout: &Layout) -> Generation
         bytes_consed_between_gcs: record.consed_between_bytes,
         ..Generation::default()
     };
-    let mine = heap.pages.iter().filter(|page| usize::from(page.generation) == number && page.used > 0);
-    for page in mine {
-        let used = u64::from(page.used);
-        generation.bytes_allocated += used;
+    let pages =
+        heap.pages.iter().filter(|page| usize::from(page.generation) == number && page.used_bytes > 0);
+    for page in pages {
+        let used_bytes = u64::from(page.used_bytes);
+        generation.bytes_allocated += used_bytes;
         generation.pages += 1;
-        generation.waste_bytes += GC_PAGE_BYTES - used;
+        generation.waste_bytes += GC_PAGE_BYTES - used_bytes;
         if page.is_large(layout) {
-            generation.large_bytes += used;
+            generation.large_bytes += used_bytes;
             generation.large_pages += 1;
         }
         let content = page.content(layout);
         if content == layout.page_types.code {
-            generation.code_bytes += used;
+            generation.code_bytes += used_bytes;
         } else if content == layout.page_types.unboxed {
-            generation.unboxed_bytes += used;
+            generation.unboxed_bytes += used_bytes;
         }
     }
     generation
@@ -162,15 +177,15 @@ mod tests {
             minimum_age: 0.75,
             ..GenerationRecord::default()
         };
-        let listed = next_collections(&heap);
-        assert_eq!(listed[0], ("20.0 MiB more".to_owned(), Some(20 << 20)));
-        assert_eq!(listed[1], ("a promotion from generation 0".to_owned(), None));
+        let next = next_collections(&heap);
+        assert_eq!(next[0], NextCollection::new("20.0 MiB more", Some(20 << 20)));
+        assert_eq!(next[1], NextCollection::new("a promotion from generation 0", None));
         let all = "a promotion from generation 1; average age 0.00 of 0.75; 2.0 MiB more";
-        assert_eq!(listed[2], (all.to_owned(), None));
-        assert_eq!((listed[6].0.as_str(), listed[7].0.as_str()), ("never", "never"));
+        assert_eq!(next[2], NextCollection::new(all, None));
+        assert_eq!((next[6].waits_for.as_str(), next[7].waits_for.as_str()), ("never", "never"));
         heap.generations[0].collections = 1;
-        assert_eq!(next_collections(&heap)[1], ("the next collection".to_owned(), Some(0)));
+        assert_eq!(next_collections(&heap)[1], NextCollection::new("the next collection", Some(0)));
         heap.generations[1].trigger_bytes = (10 << 20) - 1;
-        assert_eq!(next_collections(&heap)[1], ("2.0 MiB more".to_owned(), Some(2 << 20)));
+        assert_eq!(next_collections(&heap)[1], NextCollection::new("2.0 MiB more", Some(2 << 20)));
     }
 }

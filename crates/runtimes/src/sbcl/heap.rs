@@ -26,7 +26,7 @@ pub struct Page {
     /// page's start, otherwise before it.
     pub scan_start: u32,
     /// Bytes in use, from its start.
-    pub used: u32,
+    pub used_bytes: u32,
     /// Kind of its objects and flags: see [`Layout::page_types`].
     pub kind: u8,
     /// Its generation.
@@ -42,9 +42,9 @@ pub struct GenerationRecord {
     pub trigger_bytes: u64,
     /// `bytes_consed_between_gc`: bytes to allocate until `gc_trigger`.
     pub consed_between_bytes: u64,
-    /// `num_gc`: collections since it was last raised.
+    /// `num_gc`: collections since the last promotion out of it.
     pub collections: u32,
-    /// `number_of_gcs_before_promotion`: collections until it is raised.
+    /// `number_of_gcs_before_promotion`: collections until its objects are promoted.
     pub collections_before_promotion: u32,
     /// `cum_sum_bytes_allocated`: the sum of its bytes in use before each promotion into it, since
     /// its own last collection.
@@ -151,17 +151,17 @@ impl DynamicSpace {
         layout: &Layout,
     ) -> Result<(), ReadError> {
         let mut block = vec![0; BLOCK_ENTRIES * PAGE_ENTRY_BYTES];
-        let mut done: u64 = 0;
-        while done < count {
-            let entries = usize::try_from(count - done).unwrap_or(usize::MAX).min(BLOCK_ENTRIES);
+        let mut read_entries: u64 = 0;
+        while read_entries < count {
+            let entries = usize::try_from(count - read_entries).unwrap_or(usize::MAX).min(BLOCK_ENTRIES);
             let bytes = block.get_mut(..entries * PAGE_ENTRY_BYTES).unwrap_or_default();
-            let at = table.wrapping_add(done.wrapping_mul(PAGE_ENTRY_BYTES as u64));
+            let at = table.wrapping_add(read_entries.wrapping_mul(PAGE_ENTRY_BYTES as u64));
             memory.read(at, bytes).map_err(|error| ReadError::Damaged(format!("page_table: {error}")))?;
             self.bytes_read += bytes.len() as u64;
             for entry in bytes.chunks_exact(PAGE_ENTRY_BYTES) {
                 self.pages.push(parse_page(entry, layout)?);
             }
-            done += entries as u64;
+            read_entries += entries as u64;
         }
         Ok(())
     }
@@ -171,12 +171,12 @@ impl DynamicSpace {
         let mut sums = [0; GENERATIONS];
         for page in &self.pages {
             if let Some(sum) = sums.get_mut(usize::from(page.generation)) {
-                *sum += u64::from(page.used);
+                *sum += u64::from(page.used_bytes);
             }
         }
         let recorded = self.generations.map(|record| record.bytes_allocated);
-        let all = recorded.iter().fold(0, |sum: u64, &bytes| sum.saturating_add(bytes));
-        if sums == recorded && all == self.bytes_allocated { Ok(()) } else { Err(ReadError::Busy) }
+        let total = recorded.iter().fold(0, |sum: u64, &bytes| sum.saturating_add(bytes));
+        if sums == recorded && total == self.bytes_allocated { Ok(()) } else { Err(ReadError::Busy) }
     }
 
     /// First byte behind the pages that are or were in use.
@@ -234,17 +234,17 @@ fn parse_page(entry: &[u8], layout: &Layout) -> Result<Page, ReadError> {
     let damaged = || ReadError::Damaged("an entry of page_table is invalid".to_owned());
     let scan_start = half_word_at(entry, 0).ok_or_else(damaged)?;
     let rest = half_word_at(entry, 4).ok_or_else(damaged)?;
-    let used = rest & 0xffff;
+    let used_bytes = rest & 0xffff;
     // The lowest bit is a flag; the rest counts bytes or words.
-    let used = if layout.used_in_bytes { used & !1 } else { (used >> 1) * 8 };
+    let used_bytes = if layout.used_in_bytes { used_bytes & !1 } else { (used_bytes >> 1) * 8 };
     let kind = (rest >> 16) as u8;
     let generation = (rest >> 24) as u8;
     // A page that was never used has generation 0; a freed page keeps its last one.
-    let generation = if used == 0 && usize::from(generation) >= GENERATIONS { 0 } else { generation };
-    if u64::from(used) > GC_PAGE_BYTES || usize::from(generation) >= GENERATIONS {
+    let generation = if used_bytes == 0 && usize::from(generation) >= GENERATIONS { 0 } else { generation };
+    if u64::from(used_bytes) > GC_PAGE_BYTES || usize::from(generation) >= GENERATIONS {
         return Err(damaged());
     }
-    Ok(Page { scan_start, used, kind, generation })
+    Ok(Page { scan_start, used_bytes, kind, generation })
 }
 
 /// Whether a generation is the pseudo-static one, which is never collected.

@@ -48,6 +48,11 @@ pub const PSEUDO_STATIC: usize = 6;
 /// `HIGHEST_NORMAL_GENERATION`.
 pub const OLDEST: usize = 5;
 
+/// Whether a word has the lowtag of a pointer: all four end in these bits, and no other word does
+/// (`is_lisp_pointer` in lispobj.h).
+pub const fn is_pointer(word: u64) -> bool {
+    word & 3 == 3
+}
 /// `LOWTAG_MASK` (early-objdef.lisp).
 pub const LOWTAG_MASK: u64 = 15;
 /// `INSTANCE_POINTER_LOWTAG`.
@@ -101,9 +106,13 @@ pub enum ObjectKind {
     SimpleFun,
     /// Pointers: a length, then elements.
     SimpleVector,
-    /// No pointers: a length, then elements of this many bits, and this many elements beyond the
-    /// length.
-    Vector(u8, u8),
+    /// No pointers: a length, then elements.
+    Vector {
+        /// Bits per element.
+        element_bits: u8,
+        /// Elements beyond the length.
+        extra_elements: u8,
+    },
     /// 8 bits of payload words, no pointers.
     Unboxed,
     /// Digits counted in the header.
@@ -112,7 +121,7 @@ pub enum ObjectKind {
     Array,
     /// One value that it does not keep alive, or a vector of such values if its payload is 0.
     WeakPointer,
-    /// Unused room: see [`Layout::filler_in_upper_half`].
+    /// Unused memory: see [`Layout::filler_in_upper_half`].
     Filler,
 }
 
@@ -173,25 +182,27 @@ pub struct Layout {
     pub character: u8,
 }
 
-/// `flag_VectorWeak`, `flag_VectorHashing` (vector-weak-flag, vector-hashing-flag: early-vm.lisp).
+/// `flag_VectorWeak` (vector-weak-flag in early-vm.lisp).
 pub const VECTOR_WEAK: u64 = 1;
-/// See [`VECTOR_WEAK`].
+/// `flag_VectorHashing` (vector-hashing-flag in early-vm.lisp).
 pub const VECTOR_HASHING: u64 = 4;
 /// The word of a classoid that points to its name (early-classoid.lisp).
 pub const CLASSOID_NAME: usize = 2;
-/// The word of a hash table that holds its flags, which are raw from 2.3.7 on and a fixnum before
-/// (target-hash-table.lisp); weakness is in bits 6 and 7: key-and-value, key, value, key-or-value.
+/// The word of a hash table that holds its flags (target-hash-table.lisp).
 pub const HASH_TABLE_FLAGS: usize = 10;
-/// See [`HASH_TABLE_FLAGS`].
+/// Bit number of the weakness in these flags (two bits): key-and-value, key, value, key-or-value.
+pub const HASH_TABLE_WEAKNESS_SHIFT: u32 = 6;
+/// The release from which on these flags are raw; before it they are a fixnum.
 pub const HASH_TABLE_FLAGS_RAW: Release = Release(2, 3, 7);
 
-const B: ObjectKind = ObjectKind::Boxed;
-const U: ObjectKind = ObjectKind::Unboxed;
-const A: ObjectKind = ObjectKind::Array;
-const fn v(bits: u8) -> ObjectKind {
-    ObjectKind::Vector(bits, 0)
+/// A string of bytes; the final zero byte is not in its length.
+pub const BASE_STRING: ObjectKind = ObjectKind::Vector { element_bits: 8, extra_elements: 1 };
+
+/// A vector of elements of `element_bits`, all of which its length counts.
+const fn vector(element_bits: u8) -> ObjectKind {
+    ObjectKind::Vector { element_bits, extra_elements: 0 }
 }
-const fn w(widetags: [u8; 2], kind: ObjectKind, name: &'static str) -> ObjectType {
+const fn object(widetags: [u8; 2], kind: ObjectKind, name: &'static str) -> ObjectType {
     ObjectType { widetags, kind, name }
 }
 
@@ -208,56 +219,56 @@ pub struct ObjectType {
 
 /// All types of objects (early-objdef.lisp); other widetags are not objects'.
 pub const OBJECT_TYPES: [ObjectType; 50] = [
-    w([0x11, 0x11], ObjectKind::Bignum, "bignum"),
-    w([0x15, 0x15], B, "ratio"),
-    w([0x1d, 0x1d], U, "double-float"),
-    w([0x21, 0x21], B, "complex"),
-    w([0x25, 0x25], U, "complex-single-float"),
-    w([0x29, 0x29], U, "complex-double-float"),
-    w([0x2d, 0x2d], ObjectKind::Symbol, "symbol"),
-    w([0x31, 0x35], ObjectKind::Code, "code"),
-    w([0x35, 0x41], ObjectKind::SimpleFun, "simple-fun"),
-    w([0x39, 0x45], ObjectKind::Closure, "closure"),
-    w([0x3d, 0x3d], ObjectKind::FunInstance, "funcallable-instance"),
-    w([0x45, 0x4d], B, "value-cell"),
-    w([0x4d, 0x31], U, "system-area-pointer"),
-    w([0x55, 0x59], ObjectKind::WeakPointer, "weak-pointer"),
-    w([0x59, 0x39], ObjectKind::Instance, "instance"),
-    w([0x5d, 0x5d], ObjectKind::Fdefn, "fdefn"),
-    w([0x65, 0x65], U, "simd-pack"),
-    w([0x69, 0x69], U, "simd-pack-256"),
-    w([0x6d, 0x6d], ObjectKind::Filler, "filler"),
-    w([0x81, 0x81], A, "simple-array"),
-    w([0x85, 0x89], ObjectKind::SimpleVector, "simple-vector"),
-    w([0x89, 0x8d], v(1), "simple-bit-vector"),
-    w([0x8d, 0x91], v(2), "(unsigned-byte 2) vector"),
-    w([0x91, 0x95], v(4), "(unsigned-byte 4) vector"),
-    w([0x95, 0x99], v(8), "(unsigned-byte 7) vector"),
-    w([0x99, 0x9d], v(8), "(unsigned-byte 8) vector"),
-    w([0x9d, 0xa1], v(16), "(unsigned-byte 15) vector"),
-    w([0xa1, 0xa5], v(16), "(unsigned-byte 16) vector"),
-    w([0xa5, 0xa9], v(32), "(unsigned-byte 31) vector"),
-    w([0xa9, 0xad], v(32), "(unsigned-byte 32) vector"),
-    w([0xad, 0xb1], v(64), "unsigned fixnum vector"),
-    w([0xb1, 0xb5], v(64), "(unsigned-byte 63) vector"),
-    w([0xb5, 0xb9], v(64), "(unsigned-byte 64) vector"),
-    w([0xb9, 0xbd], v(8), "(signed-byte 8) vector"),
-    w([0xbd, 0xc1], v(16), "(signed-byte 16) vector"),
-    w([0xc1, 0xc5], v(32), "(signed-byte 32) vector"),
-    w([0xc5, 0xc9], v(64), "fixnum vector"),
-    w([0xc9, 0xcd], v(64), "(signed-byte 64) vector"),
-    w([0xcd, 0xd1], v(32), "single-float vector"),
-    w([0xd1, 0xd5], v(64), "double-float vector"),
-    w([0xd5, 0xd9], v(64), "complex-single-float vector"),
-    w([0xd9, 0xdd], v(128), "complex-double-float vector"),
-    w([0xdd, 0x85], v(0), "nil vector"),
-    w([0xe1, 0xe1], ObjectKind::Vector(8, 1), "simple-base-string"),
-    w([0xe5, 0xe5], v(32), "simple-character-string"),
-    w([0xe9, 0xe9], A, "complex-base-string"),
-    w([0xed, 0xed], A, "complex-character-string"),
-    w([0xf1, 0xf1], A, "complex-bit-vector"),
-    w([0xf5, 0xf5], A, "complex-vector"),
-    w([0xf9, 0xf9], A, "complex-array"),
+    object([0x11, 0x11], ObjectKind::Bignum, "bignum"),
+    object([0x15, 0x15], ObjectKind::Boxed, "ratio"),
+    object([0x1d, 0x1d], ObjectKind::Unboxed, "double-float"),
+    object([0x21, 0x21], ObjectKind::Boxed, "complex"),
+    object([0x25, 0x25], ObjectKind::Unboxed, "complex-single-float"),
+    object([0x29, 0x29], ObjectKind::Unboxed, "complex-double-float"),
+    object([0x2d, 0x2d], ObjectKind::Symbol, "symbol"),
+    object([0x31, 0x35], ObjectKind::Code, "code"),
+    object([0x35, 0x41], ObjectKind::SimpleFun, "simple-fun"),
+    object([0x39, 0x45], ObjectKind::Closure, "closure"),
+    object([0x3d, 0x3d], ObjectKind::FunInstance, "funcallable-instance"),
+    object([0x45, 0x4d], ObjectKind::Boxed, "value-cell"),
+    object([0x4d, 0x31], ObjectKind::Unboxed, "system-area-pointer"),
+    object([0x55, 0x59], ObjectKind::WeakPointer, "weak-pointer"),
+    object([0x59, 0x39], ObjectKind::Instance, "instance"),
+    object([0x5d, 0x5d], ObjectKind::Fdefn, "fdefn"),
+    object([0x65, 0x65], ObjectKind::Unboxed, "simd-pack"),
+    object([0x69, 0x69], ObjectKind::Unboxed, "simd-pack-256"),
+    object([0x6d, 0x6d], ObjectKind::Filler, "filler"),
+    object([0x81, 0x81], ObjectKind::Array, "simple-array"),
+    object([0x85, 0x89], ObjectKind::SimpleVector, "simple-vector"),
+    object([0x89, 0x8d], vector(1), "simple-bit-vector"),
+    object([0x8d, 0x91], vector(2), "(unsigned-byte 2) vector"),
+    object([0x91, 0x95], vector(4), "(unsigned-byte 4) vector"),
+    object([0x95, 0x99], vector(8), "(unsigned-byte 7) vector"),
+    object([0x99, 0x9d], vector(8), "(unsigned-byte 8) vector"),
+    object([0x9d, 0xa1], vector(16), "(unsigned-byte 15) vector"),
+    object([0xa1, 0xa5], vector(16), "(unsigned-byte 16) vector"),
+    object([0xa5, 0xa9], vector(32), "(unsigned-byte 31) vector"),
+    object([0xa9, 0xad], vector(32), "(unsigned-byte 32) vector"),
+    object([0xad, 0xb1], vector(64), "unsigned fixnum vector"),
+    object([0xb1, 0xb5], vector(64), "(unsigned-byte 63) vector"),
+    object([0xb5, 0xb9], vector(64), "(unsigned-byte 64) vector"),
+    object([0xb9, 0xbd], vector(8), "(signed-byte 8) vector"),
+    object([0xbd, 0xc1], vector(16), "(signed-byte 16) vector"),
+    object([0xc1, 0xc5], vector(32), "(signed-byte 32) vector"),
+    object([0xc5, 0xc9], vector(64), "fixnum vector"),
+    object([0xc9, 0xcd], vector(64), "(signed-byte 64) vector"),
+    object([0xcd, 0xd1], vector(32), "single-float vector"),
+    object([0xd1, 0xd5], vector(64), "double-float vector"),
+    object([0xd5, 0xd9], vector(64), "complex-single-float vector"),
+    object([0xd9, 0xdd], vector(128), "complex-double-float vector"),
+    object([0xdd, 0x85], vector(0), "nil vector"),
+    object([0xe1, 0xe1], BASE_STRING, "simple-base-string"),
+    object([0xe5, 0xe5], vector(32), "simple-character-string"),
+    object([0xe9, 0xe9], ObjectKind::Array, "complex-base-string"),
+    object([0xed, 0xed], ObjectKind::Array, "complex-character-string"),
+    object([0xf1, 0xf1], ObjectKind::Array, "complex-bit-vector"),
+    object([0xf5, 0xf5], ObjectKind::Array, "complex-vector"),
+    object([0xf9, 0xf9], ObjectKind::Array, "complex-array"),
 ];
 
 /// All layouts.
@@ -304,7 +315,7 @@ mod tests {
         assert_eq!(Release::parse("2.2.9.debian"), Some(Release(2, 2, 9)));
         assert_eq!(Release::parse("2.3.0.12-abcdef"), Some(Release(2, 3, 0)));
         assert_eq!(Release::parse("2.6"), None);
-        assert_eq!(layout_of(Release(2, 1, 1)).map(|l| l.region_words), Some(4));
+        assert_eq!(layout_of(Release(2, 1, 1)).map(|layout| layout.region_words), Some(4));
         assert_eq!(layout_of(Release(2, 2, 0)), None);
         assert_eq!(layout_of(Release(2, 7, 0)), None);
         let known = |version| known_release(version).map(|known| known.0);
@@ -320,7 +331,7 @@ mod tests {
     #[test]
     fn each_widetag_has_one_type() {
         for layout in &LAYOUTS {
-            let mut widetags = OBJECT_TYPES.map(|of| of.widetags[layout.widetags]);
+            let mut widetags = OBJECT_TYPES.map(|object_type| object_type.widetags[layout.widetags]);
             widetags.sort_unstable();
             assert!(widetags.is_sorted_by(|a, b| a < b));
         }

@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 
 use super::MAX_PROGRAMS;
-use super::room::ReservedMemory;
+use super::reserved_memory::ReservedMemory;
 use crate::sbcl::layout::{Layout, Release, known_release};
 use strandline_process::elf::Object;
 use strandline_process::image::exports;
@@ -20,7 +20,7 @@ use strandline_process::target::live::ByPid;
 
 /// A file without these symbols is no SBCL runtime, or its collector is not known
 /// (`:mark-region-gc` has no `from_space`).
-const NEEDED: [&str; 7] = [
+const REQUIRED: [&str; 7] = [
     "generations",
     "page_table",
     "page_table_pages",
@@ -30,7 +30,7 @@ const NEEDED: [&str; 7] = [
     "from_space",
 ];
 /// Symbols that are read if they exist.
-const WANTED: [&str; 35] = [
+const OPTIONAL: [&str; 35] = [
     "ALIEN_LINKAGE_SPACE_START",
     "ALIEN_LINKAGE_TABLE_SPACE_START",
     "FIXEDOBJ_SPACE_START",
@@ -67,7 +67,10 @@ const WANTED: [&str; 35] = [
     "varyobj_free_pointer",
     "widetag_lowtag",
 ];
+/// Limit on the length of a version.
 const MAX_VERSION_BYTES: usize = 64;
+/// Limit on the length of a path in messages.
+const MAX_PATH_CHARACTERS: usize = 256;
 /// Maximum number of files that are examined.
 const MAX_FILES: usize = 4096;
 
@@ -79,7 +82,7 @@ pub struct Program {
     /// The version among its constants; `None` if absent, or several.
     pub version: Option<String>,
     /// Memory for a copy of its objects.
-    pub(super) room: ReservedMemory,
+    pub(super) reserved: ReservedMemory,
     symbols: BTreeMap<&'static str, Symbol>,
 }
 
@@ -99,7 +102,7 @@ impl Program {
         Self {
             path: path.to_owned(),
             version: Some(version.to_owned()),
-            room: ReservedMemory::default(),
+            reserved: ReservedMemory::default(),
             symbols,
         }
     }
@@ -137,7 +140,7 @@ fn version_in(constants: &[u8]) -> Option<String> {
     for text in constants.split(|&byte| byte == 0) {
         if !text.starts_with(b"2.")
             || text.len() > MAX_VERSION_BYTES
-            || !text.iter().all(|&b| is_version_byte(b))
+            || !text.iter().all(|&byte| is_version_byte(byte))
         {
             continue;
         }
@@ -159,9 +162,9 @@ fn is_version_byte(byte: u8) -> bool {
 /// The mapped files that hold an SBCL: up to [`MAX_PROGRAMS`], and one more if there are more.
 pub fn find(process: &Process, space: &AddressSpace) -> Vec<Program> {
     let executable = process.executable().unwrap_or_default();
-    let mut known: Vec<(u64, (u32, u32))> = Vec::new();
+    let mut known_ids: Vec<(u64, (u32, u32))> = Vec::new();
     let mut found = Vec::new();
-    let mut tries = 0;
+    let mut files_tried = 0;
     // A core within an executable is mapped too, in many parts: only mappings of the runtime itself
     // are of use.
     for mapping in space.mappings().iter().filter(|mapping| mapping.permissions.execute && mapping.has_file())
@@ -170,20 +173,24 @@ pub fn find(process: &Process, space: &AddressSpace) -> Vec<Program> {
             break;
         }
         let name = mapping.name.strip_suffix(" (deleted)").unwrap_or(&mapping.name);
-        let file = name.rsplit('/').next().unwrap_or(name);
-        let may_be = mapping.name == executable || file.contains("sbcl");
-        let key = (mapping.inode, mapping.device);
-        if !may_be || file.ends_with(".core") || known.contains(&key) || tries >= MAX_FILES {
+        let file_name = name.rsplit('/').next().unwrap_or(name);
+        let may_be_runtime = mapping.name == executable || file_name.contains("sbcl");
+        let file_id = (mapping.inode, mapping.device);
+        if !may_be_runtime
+            || file_name.ends_with(".core")
+            || known_ids.contains(&file_id)
+            || files_tried >= MAX_FILES
+        {
             continue;
         }
-        tries += 1;
+        files_tried += 1;
         if let Some(mut program) = program(process, space, mapping) {
             // Memory is reserved for one: each reservation may take half of what is available.
-            if program.layout().is_some() && found.iter().all(|other: &Program| other.room.bytes() == 0) {
+            if program.layout().is_some() && found.iter().all(|other: &Program| other.reserved.bytes() == 0) {
                 let live = ByPid::new(process.pid());
-                program.room = ReservedMemory::of(&|name| program.value(&live, name));
+                program.reserved = ReservedMemory::reserve(&|name| program.value(&live, name));
             }
-            known.push(key);
+            known_ids.push(file_id);
             found.push(program);
         }
     }
@@ -191,23 +198,23 @@ pub fn find(process: &Process, space: &AddressSpace) -> Vec<Program> {
 }
 
 fn program(process: &Process, space: &AddressSpace, mapping: &Mapping) -> Option<Program> {
-    if !exports(process, mapping, &NEEDED[..1]) {
+    if !exports(process, mapping, &REQUIRED[..1]) {
         return None;
     }
     let object = Object::open(process, space, mapping).ok()?;
     let mut symbols = BTreeMap::new();
     object.each_symbol(&mut |name, symbol| {
-        let known = NEEDED.iter().chain(&WANTED).find(|known| known.as_bytes() == name);
+        let known = REQUIRED.iter().chain(&OPTIONAL).find(|known| known.as_bytes() == name);
         if let Some(&known) = known {
             symbols.entry(known).or_insert(Symbol { address: symbol.address, bytes: symbol.bytes });
         }
     });
-    if !NEEDED.iter().all(|name| symbols.contains_key(name)) {
+    if !REQUIRED.iter().all(|name| symbols.contains_key(name)) {
         return None;
     }
     let version = object.section(b".rodata").and_then(|constants| version_in(&constants.bytes));
-    let path = printable(&mapping.name, 256);
-    Some(Program { path, version, room: ReservedMemory::default(), symbols })
+    let path = printable(&mapping.name, MAX_PATH_CHARACTERS);
+    Some(Program { path, version, reserved: ReservedMemory::default(), symbols })
 }
 
 #[cfg(test)]

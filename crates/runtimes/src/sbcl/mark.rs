@@ -6,24 +6,62 @@
 //! here a raw word that happens to look like a pointer to an object's start keeps that object. Weak
 //! pointers and weak vectors keep nothing; weak hash tables keep what `scan_weak_hashtable`
 //! (gc-common.c) would: in a table weak on keys, the value of each pair whose key is live. Each
-//! unit enters the list of work once, which bounds the list by the number of objects.
+//! unit enters the list of pending ones once, which bounds the list by the number of objects.
 
 use super::heap::DynamicSpace;
 use super::objects::{Kinds, instance_slots};
 use super::store::{HeapCopy, UnitIndex};
 use crate::sbcl::layout::{
-    FUN_LOWTAG, FUN_RAW_OFFSET, HASH_TABLE_FLAGS, HASH_TABLE_FLAGS_RAW, INSTANCE_LOWTAG, LIST_LOWTAG,
-    LOWTAG_MASK, Layout, OTHER_LOWTAG, ObjectKind, Release, VECTOR_HASHING, VECTOR_WEAK,
+    FUN_LOWTAG, FUN_RAW_OFFSET, HASH_TABLE_FLAGS, HASH_TABLE_FLAGS_RAW, HASH_TABLE_WEAKNESS_SHIFT,
+    INSTANCE_LOWTAG, LIST_LOWTAG, LOWTAG_MASK, Layout, OTHER_LOWTAG, ObjectKind, Release, VECTOR_HASHING,
+    VECTOR_WEAK, is_pointer,
 };
 
 /// Maximum size of code, in units of 16 bytes: its start is searched this far back.
 const MAX_CODE_UNITS: u32 = (16 << 20) / 16;
 /// Flag of a weak hash table (hash-table.lisp, `hash-table-weak-flag`).
 const TABLE_IS_WEAK: u64 = 8;
-
+/// Largest flags of a hash table.
+const MAX_TABLE_FLAGS: u64 = 0xff;
 /// Size of the header of code that represents a closure: its instructions follow.
 const TRAMPOLINE_BYTES: u64 = 32;
+/// Rounds over the weak tables after which these keep all pairs.
 const MAX_WEAK_ROUNDS: u32 = 100;
+
+/// What a weak hash table keeps of a pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Weakness {
+    /// The pair if key and value are both live.
+    KeyAndValue,
+    /// The pair if the key is live.
+    Key,
+    /// The pair if the value is live.
+    Value,
+    /// The pair if key or value is live.
+    KeyOrValue,
+}
+
+impl Weakness {
+    /// The weakness in a table's flags.
+    fn of_flags(flags: u64) -> Self {
+        match flags >> HASH_TABLE_WEAKNESS_SHIFT & 3 {
+            0 => Self::KeyAndValue,
+            1 => Self::Key,
+            2 => Self::Value,
+            _ => Self::KeyOrValue,
+        }
+    }
+
+    fn keeps(self, is_key_live: bool, is_value_live: bool) -> bool {
+        match self {
+            // A pair that is live needs no table to keep it.
+            Self::KeyAndValue => false,
+            Self::Key => is_key_live,
+            Self::Value => is_value_live,
+            Self::KeyOrValue => is_key_live || is_value_live,
+        }
+    }
+}
 
 /// A weak hash table that is reachable.
 #[derive(Clone, Copy, Debug)]
@@ -32,9 +70,24 @@ struct WeakTable {
     pairs: u64,
     /// Length of that vector in words.
     words: u64,
-    /// 0 keeps a pair if key and value are both live, 1 if the key is, 2 if the value is, 3 if
-    /// either is.
-    weakness: u64,
+    weakness: Weakness,
+}
+
+/// What first reached an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Parent {
+    /// Another object.
+    Object(UnitIndex),
+    /// The root of this number.
+    Root(usize),
+}
+
+/// What conservative roots pin.
+pub struct PinnedSet {
+    /// By page of the collector: whether a pinned object is on it.
+    pub pages: Vec<bool>,
+    /// The objects, ascending.
+    pub objects: Vec<UnitIndex>,
 }
 
 /// Marks objects of a [`HeapCopy`].
@@ -44,15 +97,17 @@ pub struct Tracer<'a> {
     layout: &'static Layout,
     heap: &'a DynamicSpace,
     release: Release,
-    work: Vec<UnitIndex>,
-    weak: Vec<WeakTable>,
+    /// Marked objects that are not scanned yet.
+    pending: Vec<UnitIndex>,
+    /// The weak tables reached.
+    weak_tables: Vec<WeakTable>,
     /// The objects in dynamic space that conservative roots pin; some several times.
     pins: Vec<UnitIndex>,
     /// What first reached each unit, if that is recorded: an object's unit, or a root's number
     /// counted down from the largest unit.
     parents: Vec<UnitIndex>,
-    /// The object or root that is being scanned.
-    from: UnitIndex,
+    /// The object or root that is being scanned, as in `parents`.
+    source: UnitIndex,
 }
 
 impl<'a> Tracer<'a> {
@@ -70,18 +125,18 @@ impl<'a> Tracer<'a> {
             layout,
             heap,
             release,
-            work: Vec::new(),
-            weak: Vec::new(),
+            pending: Vec::new(),
+            weak_tables: Vec::new(),
             pins: Vec::new(),
             parents: Vec::new(),
-            from: 0,
+            source: 0,
         }
     }
 
     /// Marks what `word` points to, if it is a pointer to an object.
     #[inline]
     pub fn visit(&mut self, word: u64) {
-        if word & 3 != 3 {
+        if !is_pointer(word) {
             return;
         }
         let Some(unit) = self.store.unit(word & !LOWTAG_MASK) else { return };
@@ -94,9 +149,9 @@ impl<'a> Tracer<'a> {
 
     #[inline]
     fn reach(&mut self, unit: UnitIndex) {
-        self.work.push(unit);
+        self.pending.push(unit);
         if let Some(parent) = self.parents.get_mut(unit as usize) {
-            *parent = self.from;
+            *parent = self.source;
         }
     }
 
@@ -108,24 +163,23 @@ impl<'a> Tracer<'a> {
 
     /// Attributes everything visited from now on to the root of this number.
     pub fn enter_root(&mut self, number: usize) {
-        self.from = UnitIndex::MAX - u32::try_from(number).unwrap_or(0);
+        self.source = UnitIndex::MAX - u32::try_from(number).unwrap_or(0);
     }
 
-    /// What reached an object: the unit of another, or the number of a root as `Err`.
-    pub fn parent(&self, unit: UnitIndex, roots: usize) -> Option<Result<UnitIndex, usize>> {
+    /// What reached an object, if that was recorded; there are `root_count` roots.
+    pub fn parent(&self, unit: UnitIndex, root_count: usize) -> Option<Parent> {
         let parent = *self.parents.get(unit as usize)?;
         let number = (UnitIndex::MAX - parent) as usize;
-        Some(if number < roots { Err(number) } else { Ok(parent) })
+        Some(if number < root_count { Parent::Root(number) } else { Parent::Object(parent) })
     }
 
-    /// Marks the code that a function is in. The function's header counts the words from the start
-    /// of the code.
+    /// Marks the code that a function is in.
     fn visit_function(&mut self, address: u64, unit: UnitIndex) {
         let header = self.store.word_on_page(unit, 0);
         if self.kinds.of(header) != Some(ObjectKind::SimpleFun) {
             return;
         }
-        let code = address.wrapping_sub(((header >> 8) & 0xff_ffff) * 8);
+        let code = code_of_function(address, header);
         if let Some(unit) = self.store.unit(code)
             && self.store.mark(unit)
         {
@@ -136,7 +190,7 @@ impl<'a> Tracer<'a> {
     /// Visits a word that may be the raw address that a closure, a funcallable instance or an fdefn
     /// jumps to.
     fn visit_raw(&mut self, word: u64) {
-        if word & 3 == 3 {
+        if is_pointer(word) {
             self.visit(word);
         } else if word & LOWTAG_MASK == 0 && word != 0 {
             let address = word.wrapping_sub(FUN_RAW_OFFSET + FUN_LOWTAG);
@@ -154,10 +208,10 @@ impl<'a> Tracer<'a> {
     /// code that represents a closure (`make-simplifying-trampoline` in x86-64-vm.lisp) and has no
     /// other reference.
     fn visit_trampoline(&mut self, word: u64) {
-        for (before, kind) in
+        for (distance, kind) in
             [(FUN_RAW_OFFSET + FUN_LOWTAG, ObjectKind::FunInstance), (TRAMPOLINE_BYTES, ObjectKind::Code)]
         {
-            let Some(unit) = self.store.unit(word.wrapping_sub(before)) else { continue };
+            let Some(unit) = self.store.unit(word.wrapping_sub(distance)) else { continue };
             let is_start =
                 self.store.is_start(unit) && self.kinds.of(self.store.word_on_page(unit, 0)) == Some(kind);
             if is_start {
@@ -174,8 +228,8 @@ impl<'a> Tracer<'a> {
     pub fn visit_ambiguous(&mut self, word: u64) {
         let Some(unit) = self.store.unit(word & !LOWTAG_MASK) else { return };
         let page = self.heap.page_of(word).map(|(_, page)| page);
-        let in_code = page.is_none_or(|page| page.content(self.layout) == self.layout.page_types.code);
-        if in_code && let Some(start) = self.store.start_before(unit, MAX_CODE_UNITS) {
+        let may_be_in_code = page.is_none_or(|page| page.content(self.layout) == self.layout.page_types.code);
+        if may_be_in_code && let Some(start) = self.store.start_before(unit, MAX_CODE_UNITS) {
             let header = self.store.word_on_page(start, 0);
             let words = self.kinds.words(header, self.store.word_on_page(start, 1)).unwrap_or(0);
             let is_code = self.kinds.of(header) == Some(ObjectKind::Code);
@@ -185,7 +239,7 @@ impl<'a> Tracer<'a> {
             }
         }
         let kind = self.kinds.of(self.store.word_on_page(unit, 0));
-        let fits = match (word & LOWTAG_MASK, kind) {
+        let has_tag_of_kind = match (word & LOWTAG_MASK, kind) {
             (LIST_LOWTAG, Some(ObjectKind::Cons)) | (INSTANCE_LOWTAG, Some(ObjectKind::Instance)) => true,
             (FUN_LOWTAG, Some(kind)) => matches!(kind, ObjectKind::Closure | ObjectKind::FunInstance),
             (OTHER_LOWTAG, Some(kind)) => !matches!(
@@ -199,7 +253,7 @@ impl<'a> Tracer<'a> {
             ),
             _ => false,
         };
-        if fits && self.store.is_start(unit) {
+        if has_tag_of_kind && self.store.is_start(unit) {
             self.pin(unit);
         }
     }
@@ -235,21 +289,21 @@ impl<'a> Tracer<'a> {
     pub fn run(&mut self) {
         for round in 0.. {
             if self.parents.is_empty() {
-                while let Some(unit) = self.work.pop() {
+                while let Some(unit) = self.pending.pop() {
                     self.scan(unit);
                 }
             }
-            while !self.work.is_empty() {
+            while !self.pending.is_empty() {
                 // Goes one step from the roots at a time, so that paths are short.
-                for unit in std::mem::take(&mut self.work) {
-                    self.from = unit;
+                for unit in std::mem::take(&mut self.pending) {
+                    self.source = unit;
                     self.scan(unit);
                 }
             }
             // A chain of tables may take a round each. A heap with longer chains is made to take
             // long, and keeps all pairs.
-            let as_strong = round >= MAX_WEAK_ROUNDS;
-            if !self.visit_weak_tables(as_strong) {
+            let keeps_all_pairs = round >= MAX_WEAK_ROUNDS;
+            if !self.visit_weak_tables(keeps_all_pairs) {
                 return;
             }
         }
@@ -265,7 +319,7 @@ impl<'a> Tracer<'a> {
                 self.visit(second);
                 return;
             }
-            ObjectKind::Vector(..)
+            ObjectKind::Vector { .. }
             | ObjectKind::Unboxed
             | ObjectKind::Bignum
             | ObjectKind::Filler
@@ -322,27 +376,27 @@ impl<'a> Tracer<'a> {
         let table = self.store.word(address + words.saturating_sub(1) * 8).unwrap_or(0);
         self.visit(table);
         match self.weakness(table) {
-            Some(weakness) => self.weak.push(WeakTable { pairs: address, words, weakness }),
+            Some(weakness) => self.weak_tables.push(WeakTable { pairs: address, words, weakness }),
             // A table that is not flagged as weak keeps all pairs.
             None => self.store.each_word(address, 2, words, |_, word| self.visit(word)),
         }
     }
 
     /// The weakness of a hash table; `None` if it is not weak, or no hash table.
-    fn weakness(&self, table: u64) -> Option<u64> {
+    fn weakness(&self, table: u64) -> Option<Weakness> {
         if table & LOWTAG_MASK != INSTANCE_LOWTAG {
             return None;
         }
         let flags = (table & !LOWTAG_MASK).checked_add(HASH_TABLE_FLAGS as u64 * 8)?;
         let flags = self.store.word(flags)?;
         let flags = if self.release >= HASH_TABLE_FLAGS_RAW { flags } else { flags / 2 };
-        (flags <= 0xff && flags & TABLE_IS_WEAK != 0).then_some(flags >> 6 & 3)
+        (flags <= MAX_TABLE_FLAGS && flags & TABLE_IS_WEAK != 0).then(|| Weakness::of_flags(flags))
     }
 
-    /// Visits what weak tables keep, given what is live so far. Returns whether anything new was
-    /// reached.
-    fn visit_weak_tables(&mut self, as_strong: bool) -> bool {
-        let tables = std::mem::take(&mut self.weak);
+    /// Visits the pairs that weak tables keep, by the objects marked so far. Returns whether any
+    /// object was reached.
+    fn visit_weak_tables(&mut self, keeps_all_pairs: bool) -> bool {
+        let tables = std::mem::take(&mut self.weak_tables);
         for table in &tables {
             let mut key = None;
             let mut pairs = Vec::new();
@@ -354,28 +408,23 @@ impl<'a> Tracer<'a> {
                     _ => {}
                 }
             });
-            self.from = self.store.unit(table.pairs).unwrap_or(0);
+            self.source = self.store.unit(table.pairs).unwrap_or(0);
             for (key, value) in pairs {
-                let (key_lives, value_lives) = (self.is_live(key), self.is_live(value));
-                let keeps = match table.weakness {
-                    1 => key_lives,
-                    2 => value_lives,
-                    3 => key_lives || value_lives,
-                    _ => false,
-                } || as_strong;
-                if keeps && !(key_lives && value_lives) {
+                let (is_key_live, is_value_live) = (self.is_live(key), self.is_live(value));
+                let is_kept = keeps_all_pairs || table.weakness.keeps(is_key_live, is_value_live);
+                if is_kept && !(is_key_live && is_value_live) {
                     self.visit(key);
                     self.visit(value);
                 }
             }
         }
-        self.weak.extend(tables);
-        !self.work.is_empty()
+        self.weak_tables.extend(tables);
+        !self.pending.is_empty()
     }
 
     /// Whether a word is not a pointer into the copy, or points to a marked object.
     fn is_live(&self, word: u64) -> bool {
-        if word & 3 != 3 {
+        if !is_pointer(word) {
             return true;
         }
         let Some(unit) = self.store.unit(word & !LOWTAG_MASK) else { return true };
@@ -383,16 +432,15 @@ impl<'a> Tracer<'a> {
             return self.store.is_marked(unit);
         }
         let header = self.store.word_on_page(unit, 0);
-        let code = (word & !LOWTAG_MASK).wrapping_sub(((header >> 8) & 0xff_ffff) * 8);
+        let code = code_of_function(word & !LOWTAG_MASK, header);
         self.store.unit(code).is_none_or(|unit| self.store.is_marked(unit))
     }
 
-    /// Returns what conservative roots pin: a flag for each page of the collector, and the objects,
-    /// ascending, each once.
-    pub fn into_pinned(mut self) -> (Vec<bool>, Vec<UnitIndex>) {
+    /// Returns what conservative roots pin, each object once.
+    pub fn into_pinned(mut self) -> PinnedSet {
         self.pins.sort_unstable();
         self.pins.dedup();
-        let mut pinned = vec![false; self.heap.pages.len()];
+        let mut pages = vec![false; self.heap.pages.len()];
         // Each object once: millions of words may point to one of thousands of pages.
         for &unit in &self.pins {
             let address = self.store.address(unit);
@@ -401,12 +449,18 @@ impl<'a> Tracer<'a> {
             let Some((first, _)) = self.heap.page_of(address) else { continue };
             let end = address.saturating_add(bytes);
             let last = self.heap.page_of(end.saturating_sub(1)).map_or(first, |(last, _)| last);
-            if let Some(pages) = pinned.get_mut(first..=last) {
-                pages.fill(true);
+            if let Some(on_pages) = pages.get_mut(first..=last) {
+                on_pages.fill(true);
             }
         }
-        (pinned, self.pins)
+        PinnedSet { pages, objects: self.pins }
     }
+}
+
+/// The address of the code that a function is in. The function's header counts the words from the
+/// start of the code.
+fn code_of_function(function: u64, header: u64) -> u64 {
+    function.wrapping_sub(((header >> 8) & 0xff_ffff) * 8)
 }
 
 #[cfg(test)]

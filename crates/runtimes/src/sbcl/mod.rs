@@ -17,7 +17,7 @@ mod names;
 mod objects;
 mod path;
 mod remedies;
-mod room;
+mod reserved_memory;
 mod roots;
 pub mod rows;
 mod section;
@@ -50,6 +50,7 @@ use strandline_claims::refinements::Refinements;
 use strandline_claims::remedy::{Action, Effect, Spec};
 use strandline_claims::runtime::{self, Access, Busy, Context, Found, PathAnswer, Reading};
 use strandline_process::memory::Memory;
+use strandline_process::range::AddressRange;
 use strandline_process::target::budget;
 
 /// Limit on SBCLs read in one process: each may take half of the available memory for a copy.
@@ -134,9 +135,10 @@ pub fn read(context: &Context<'_>, program: &locate::Program) -> Result<Reading,
             let collecting = is_collecting(context.memory, program);
             return Err(Busy { runtime: "sbcl", bytes, collecting });
         }
-        Err(ReadError::Damaged(what)) => {
+        Err(ReadError::Damaged(reason)) => {
             let bytes = dynamic_resident(context, program);
-            let text = format!("SBCL's structures are inconsistent ({what}); strandline read nothing of it");
+            let text =
+                format!("SBCL's structures are inconsistent ({reason}); strandline read nothing of it");
             reading.caveats.push(Caveat::new("sbcl_damaged", program.path.clone(), bytes, text));
             return Ok(reading);
         }
@@ -147,31 +149,32 @@ pub fn read(context: &Context<'_>, program: &locate::Program) -> Result<Reading,
         let text = format!("not all of SBCL's threads are known: {doubt}");
         reading.caveats.push(Caveat::new("sbcl_threads", program.path.clone(), None, text));
     }
-    let found = spaces::spaces(context.memory, program);
-    let figures = figures::figures(context, &heap, &threads.regions, &found, layout);
+    let other_spaces = spaces::spaces(context.memory, program);
+    let figures = figures::figures(context, &heap, &threads.regions, &other_spaces, layout);
+    let dynamic_space = AddressRange::sized(heap.start, heap.size_bytes);
     let mut palette = SlotTable::default();
-    for whole in spaces::claimed_ranges(context, program, &found, &threads) {
-        if let Some(slot) = palette.add(whole.id, None)
-            && !(whole.start < heap.start + heap.size_bytes && heap.start < whole.end)
+    for claimed in spaces::claimed_ranges(context, program, &other_spaces, &threads) {
+        if let Some(slot) = palette.add(claimed.row, None)
+            && !claimed.range.overlaps(dynamic_space)
         {
-            reading.claims.push(context.claim_whole((whole.start, whole.end), Class::Refined(slot)));
+            reading.claims.push(context.claim_whole(claimed.range, Class::Refined(slot)));
         }
     }
     reading.palette = palette;
     reading.facts.read = true;
     figures.write_to(&mut reading.facts);
-    if spaces::foreign_memory(context).overlaps((heap.start, heap.start + heap.size_bytes)) {
+    if spaces::foreign_memory(context).overlaps(dynamic_space) {
         let text = "SBCL's dynamic space would overlap the heap or a stack: it is not claimed";
         reading.caveats.push(Caveat::new("sbcl_damaged", format!("{:#x}", heap.start), None, text));
         return Ok(reading);
     }
     let pages = context.pages(heap.start, heap.claim_end());
-    let seen = HeapState { program, layout, release, heap, threads, spaces: found };
-    seen.take(context, pages, figures, &mut reading);
+    let state = HeapState { program, layout, release, heap, threads, spaces: other_spaces };
+    state.copy_or_claim(context, pages, figures, &mut reading);
     Ok(reading)
 }
 
-/// What is known before objects are read.
+/// An SBCL whose objects are not read yet.
 struct HeapState<'a> {
     program: &'a locate::Program,
     layout: &'static Layout,
@@ -183,7 +186,7 @@ struct HeapState<'a> {
 
 impl HeapState<'_> {
     /// Copies what is to be traced later; if that is not possible, claims dynamic space by page.
-    fn take(self, context: &Context<'_>, pages: RangePages, figures: Sbcl, reading: &mut Reading) {
+    fn copy_or_claim(self, context: &Context<'_>, pages: RangePages, figures: Sbcl, reading: &mut Reading) {
         let (roots, copied) = match self.copy(context, &pages) {
             Ok(copies) => copies,
             Err(reason) => return self.claim_by_page(&pages, figures, &reason, reading),
@@ -200,7 +203,7 @@ impl HeapState<'_> {
             release: self.release,
             roots,
             pages,
-            place: self.program.path.clone(),
+            path: self.program.path.clone(),
         }));
     }
 
@@ -210,24 +213,24 @@ impl HeapState<'_> {
     /// The reason why objects are not traced.
     fn copy(&self, context: &Context<'_>, pages: &RangePages) -> Result<(Roots, Copied), String> {
         let plan = CopyPlan::new(&self.heap, &self.threads.regions, &self.spaces, self.layout);
-        let budget = budget::copy_budget_bytes(self.program.room.bytes());
-        if let Some(reason) = self.reason_not_traced(context, &plan, budget) {
+        let budget_bytes = budget::copy_budget_bytes(self.program.reserved.bytes());
+        if let Some(reason) = self.reason_not_traced(context, &plan, budget_bytes) {
             return Err(reason);
         }
-        let max_root_bytes = budget.saturating_sub(plan.bytes());
+        let max_root_bytes = budget_bytes.saturating_sub(plan.bytes());
         let roots = roots::read(context, self.program, &self.threads, max_root_bytes)
             .ok_or("there was no memory or no time for a copy of its threads' stacks")?;
         let copied = plan
-            .copy(context, pages, &self.program.room)
+            .copy(context, pages, &self.program.reserved)
             .ok_or("there was no memory or no time for a copy")?;
         Ok((roots, copied))
     }
 
-    /// The reason why objects are not traced, if they are not; `budget` is the limit of bytes.
-    fn reason_not_traced(&self, context: &Context<'_>, plan: &CopyPlan, budget: u64) -> Option<String> {
-        if plan.bytes() > budget {
+    /// The reason why objects are not traced, if they are not. The copy may take `budget_bytes`.
+    fn reason_not_traced(&self, context: &Context<'_>, plan: &CopyPlan, budget_bytes: u64) -> Option<String> {
+        if plan.bytes() > budget_bytes {
             return Some(format!(
-                "a copy takes {} bytes, and the limit is {budget} (half of what is available)",
+                "a copy takes {} bytes, and the limit is {budget_bytes} (half of what is available)",
                 plan.bytes()
             ));
         }
@@ -240,14 +243,15 @@ impl HeapState<'_> {
         if self.program.value(context.memory, "arena_chain").is_some_and(|chain| chain != 0) {
             return Some("it has arenas, and objects that only these hold would count as dead".to_owned());
         }
-        let swapped = context.process.status().ok().and_then(|status| status.swap_bytes).unwrap_or(0);
-        (swapped > 0)
-            .then(|| format!("{swapped} bytes of the process are swapped out and may belong to objects"))
+        let swapped_bytes = context.process.status().ok().and_then(|status| status.swap_bytes).unwrap_or(0);
+        (swapped_bytes > 0).then(|| {
+            format!("{swapped_bytes} bytes of the process are swapped out and may belong to objects")
+        })
     }
 
-    fn claim_by_page(&self, pages: &RangePages, mut figures: Sbcl, why: &str, reading: &mut Reading) {
+    fn claim_by_page(&self, pages: &RangePages, mut figures: Sbcl, reason: &str, reading: &mut Reading) {
         let text =
-            format!("SBCL's objects are not traced ({why}): live and dead objects are not distinguished");
+            format!("SBCL's objects are not traced ({reason}): live and dead objects are not distinguished");
         let bytes = Some(self.heap.bytes_allocated);
         reading.caveats.push(Caveat::new("sbcl_not_traced", self.program.path.clone(), bytes, text));
         let Some(slots) = Slots::new(&mut reading.palette, &rows::ALLOCATED) else { return };
@@ -275,7 +279,7 @@ fn new_facts(program: &locate::Program) -> Runtime {
     }
 }
 
-/// Resident bytes of dynamic space; `None` if its place is unknown.
+/// Resident bytes of dynamic space; `None` if its address is unknown.
 fn dynamic_resident(context: &Context<'_>, program: &locate::Program) -> Option<u64> {
     let start = program.value(context.memory, "DYNAMIC_SPACE_START")?;
     let size = program.value(context.memory, "dynamic_space_size")?;

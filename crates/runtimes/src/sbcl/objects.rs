@@ -4,7 +4,7 @@ use super::heap::DynamicSpace;
 use super::spaces::{Space, SpaceKind, used_end};
 use super::store::{HeapCopy, UNIT_BYTES};
 use super::threads::Region;
-use crate::sbcl::layout::{GC_PAGE_BYTES, Layout, OBJECT_TYPES, ObjectKind};
+use crate::sbcl::layout::{GC_PAGE_BYTES, Layout, OBJECT_TYPES, ObjectKind, is_pointer};
 
 /// Kinds of objects by the first byte of their first word.
 pub struct Kinds {
@@ -32,8 +32,8 @@ impl Kinds {
             // Characters are 0x49 in 2.1 and 0x51 later; 0x61 is 2.1's marker of a symbol without a
             // value.
             let is_immediate = matches!(byte, 0x19 | 0x09) || byte == layout.character;
-            let (is_fixnum, is_pointer) = (byte & 1 == 0, byte & 3 == 3);
-            if is_fixnum || is_pointer || is_immediate {
+            let is_fixnum = byte & 1 == 0;
+            if is_fixnum || is_pointer(byte.into()) || is_immediate {
                 *kind = Some(ObjectKind::Cons);
             }
         }
@@ -71,7 +71,9 @@ impl Kinds {
             ObjectKind::Code => header >> 32,
             ObjectKind::SimpleFun => return None,
             ObjectKind::SimpleVector => vector_words(second, 64, 0)?,
-            ObjectKind::Vector(bits, extra) => vector_words(second, u64::from(bits), u64::from(extra))?,
+            ObjectKind::Vector { element_bits, extra_elements } => {
+                vector_words(second, u64::from(element_bits), u64::from(extra_elements))?
+            }
             ObjectKind::Unboxed => 1 + ((payload & 0xff) | 1),
             // Bit 63 of the header is not part of the length (fullcgc's mark in 2.1).
             ObjectKind::Bignum => 1 + (((header << 1) >> 9 & 0x7f_ffff) | 1),

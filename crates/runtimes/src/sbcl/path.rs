@@ -4,13 +4,13 @@
 use std::collections::HashMap;
 
 use super::facts::{Path, Step};
-use super::mark::Tracer;
+use super::mark::{Parent, Tracer};
 use super::names::Names;
 use super::objects::{self, Kinds, Object};
 use super::roots::{self, RootKind};
 use super::store::UnitIndex;
 use super::trace::PendingTrace;
-use crate::sbcl::layout::{LOWTAG_MASK, ObjectKind, PSEUDO_STATIC};
+use crate::sbcl::layout::{LOWTAG_MASK, ObjectKind, PSEUDO_STATIC, is_pointer};
 use strandline_process::target::budget;
 
 impl PendingTrace {
@@ -27,23 +27,21 @@ impl PendingTrace {
         tracer.record_parents();
         let context =
             roots::RootContext { store, kinds, heap: &self.heap, spaces: &self.spaces, runs: &self.runs };
-        let mut places: Vec<RootKind> = Vec::new();
-        self.roots.visit(&mut tracer, &context, |tracer, place| {
-            tracer.enter_root(places.len());
-            places.push(place.clone());
+        let mut root_kinds: Vec<RootKind> = Vec::new();
+        self.roots.visit(&mut tracer, &context, |tracer, kind| {
+            tracer.enter_root(root_kinds.len());
+            root_kinds.push(kind.clone());
         });
         tracer.run();
         let mut names = Names { store, kinds, layout: self.layout, release: self.release, replaced: 0 };
-        let sample = self.first_marked(type_name, &mut names)?;
-        let mut units = vec![sample];
+        let mut units = vec![self.first_marked(type_name, &mut names)?];
         let root = loop {
-            let last = *units.last()?;
-            match tracer.parent(last, places.len())? {
-                Err(number) => break places.get(number)?,
+            match tracer.parent(*units.last()?, root_kinds.len())? {
+                Parent::Root(number) => break root_kinds.get(number)?,
                 // A path has no more steps than there are objects; each is marked once, so that
                 // there is no cycle.
-                Ok(parent) if units.len() < store.unit_count() => units.push(parent),
-                Ok(_) => return None,
+                Parent::Object(parent) if units.len() < store.unit_count() => units.push(parent),
+                Parent::Object(_) => return None,
             }
         };
         units.reverse();
@@ -55,36 +53,39 @@ impl PendingTrace {
     /// The first marked object of the type, preferably an object that did not come with the core.
     fn first_marked(&self, type_name: &str, names: &mut Names<'_>) -> Option<UnitIndex> {
         let store = &self.copied.store;
-        let mut known: HashMap<u64, bool> = HashMap::new();
-        let mut found = [None, None];
+        let mut is_wanted_layout: HashMap<u64, bool> = HashMap::new();
+        let mut of_core = None;
         for run in &self.runs {
             let generation = self.heap.pages.get(run.page).map(|page| usize::from(page.generation));
-            let place = usize::from(generation == Some(PSEUDO_STATIC));
+            let is_core = generation == Some(PSEUDO_STATIC);
+            if is_core && of_core.is_some() {
+                continue;
+            }
+            let mut found = None;
             objects::walk(store, names.kinds, *run, |Object { address, header, .. }| {
-                if found.get(place).is_some_and(Option::is_some) {
+                if found.is_some() {
                     return;
                 }
                 let is_wanted = match names.kinds.of(header) {
                     Some(ObjectKind::Instance | ObjectKind::FunInstance) => {
-                        *known.entry(header >> 32).or_insert_with(|| {
+                        *is_wanted_layout.entry(header >> 32).or_insert_with(|| {
                             names.type_name(header >> 32).is_some_and(|name| name == type_name)
                         })
                     }
                     Some(_) => names.kinds.name(header) == type_name,
                     None => false,
                 };
-                if is_wanted
-                    && let Some(unit) = store.unit(address).filter(|&unit| store.is_marked(unit))
-                    && let Some(found) = found.get_mut(place)
-                {
-                    *found = Some(unit);
+                if is_wanted {
+                    found = store.unit(address).filter(|&unit| store.is_marked(unit));
                 }
             });
-            if let [Some(found), _] = found {
-                return Some(found);
+            match found {
+                Some(_) if is_core => of_core = found,
+                Some(_) => return found,
+                None => {}
             }
         }
-        found.into_iter().flatten().next()
+        of_core
     }
 
     fn step(&self, unit: UnitIndex, next: Option<UnitIndex>, names: &mut Names<'_>) -> Option<Step> {
@@ -96,8 +97,8 @@ impl PendingTrace {
         let mut word = None;
         if let Some(target) = target {
             store.each_word(address, 0, words, |index, value| {
-                let points = value & 3 == 3 && value & !LOWTAG_MASK == target;
-                if word.is_none() && points {
+                let is_link = is_pointer(value) && value & !LOWTAG_MASK == target;
+                if word.is_none() && is_link {
                     word = Some(index);
                 }
             });
@@ -105,8 +106,8 @@ impl PendingTrace {
         let is_instance =
             matches!(names.kinds.of(header), Some(ObjectKind::Instance | ObjectKind::FunInstance));
         let name = if is_instance { names.type_name(header >> 32) } else { None };
-        let page = self.heap.page_of(address).map(|(_, page)| u64::from(page.generation));
+        let generation = self.heap.page_of(address).map(|(_, page)| u64::from(page.generation));
         let type_name = name.unwrap_or_else(|| names.kinds.name(header).to_owned());
-        Some(Step { type_name, address, generation: page, word })
+        Some(Step { type_name, address, generation, word })
     }
 }

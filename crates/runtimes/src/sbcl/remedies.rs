@@ -19,49 +19,51 @@
 
 use super::facts::Sbcl;
 use super::figures::mib;
+use super::layout::OLDEST;
 use strandline_claims::facts::Remedy;
 use strandline_claims::remedy::{Answer, Request};
 
-/// Less than this is not reported.
-const MIN_BYTES: u64 = 1 << 20;
+/// Bytes from which a remedy is worthwhile.
+const MIN_WORTHWHILE_BYTES: u64 = 1 << 20;
 
 /// The remedies that follow from `figures`.
 pub fn remedies(figures: &Sbcl) -> Vec<Remedy> {
-    let gives_back = figures.full_gc_gives_back_bytes;
-    if gives_back.is_some_and(|bytes| bytes < MIN_BYTES) {
+    let released_bytes = figures.full_gc_gives_back_bytes;
+    if released_bytes.is_some_and(|bytes| bytes < MIN_WORTHWHILE_BYTES) {
         return Vec::new();
     }
     let live = figures.live_bytes.unwrap_or(figures.dynamic_usage_bytes);
-    let how = "(sb-ext:gc :full t) in the program after its peak, or from a REPL it serves (Swank, Slynk); \
-               it cannot be requested safely from outside";
+    let advice = "(sb-ext:gc :full t) in the program after its peak, or from a REPL it serves (Swank, Slynk); \
+                  it cannot be requested safely from outside";
     let cost =
         format!("all Lisp threads wait while the collector copies or scans {} of live objects", mib(live));
-    let full = Remedy::advice("sbcl_full_gc", gives_back, how, &cost);
+    let collection = Remedy::advice("sbcl_full_gc", released_bytes, advice, &cost);
     let settings = Remedy::setting(
         "sbcl_generations",
         &generations(figures),
         "more collections of young objects, or more copying of their survivors",
     );
     let older = figures.generations.iter().filter(|generation| generation.number >= 1);
-    let strands = older.filter_map(|generation| generation.dead_bytes).sum::<u64>() >= MIN_BYTES;
-    if strands { vec![full, settings] } else { vec![full] }
+    let has_dead_older =
+        older.filter_map(|generation| generation.dead_bytes).sum::<u64>() >= MIN_WORTHWHILE_BYTES;
+    if has_dead_older { vec![collection, settings] } else { vec![collection] }
 }
 
 /// Settings that keep short-lived objects out of the generation that holds most dead bytes.
 fn generations(figures: &Sbcl) -> String {
-    let worst = figures.generations.iter().filter(|generation| (1..6).contains(&generation.number));
-    let worst = worst.max_by_key(|generation| generation.dead_bytes);
-    let number = worst.map_or(1, |worst| worst.number);
-    let between = worst.map_or(0, |worst| worst.bytes_consed_between_gcs);
-    let nursery =
-        figures.bytes_consed_between_gcs.map_or_else(String::new, |bytes| format!(" ({} now)", mib(bytes)));
+    let collected =
+        figures.generations.iter().filter(|generation| (1..=OLDEST as u64).contains(&generation.number));
+    let most_dead = collected.max_by_key(|generation| generation.dead_bytes);
+    let number = most_dead.map_or(1, |generation| generation.number);
+    let now = |bytes: Option<u64>| bytes.map_or_else(String::new, |bytes| format!(" ({} now)", mib(bytes)));
+    let between_collections = now(most_dead.map(|generation| generation.bytes_consed_between_gcs));
+    let nursery = now(figures.bytes_consed_between_gcs);
     format!(
         "(setf (sb-ext:generation-number-of-gcs-before-promotion 0) 3) keeps short-lived objects from being promoted; \
          (setf (sb-ext:generation-minimum-age-before-gc {number}) 0.0d0) collects generation {number} at each promotion \
-         into it, whatever its age; a smaller (sb-ext:generation-bytes-consed-between-gcs {number}) ({between} now) \
+         into it, whatever its age; a smaller (sb-ext:generation-bytes-consed-between-gcs {number}){between_collections} \
          collects it sooner, from its next collection on; a larger (sb-ext:bytes-consed-between-gcs){nursery} \
-         collects less often and promotes fewer objects that are still in use",
-        between = mib(between),
+         collects less often and promotes fewer objects that are still in use"
     )
 }
 

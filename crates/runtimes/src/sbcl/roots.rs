@@ -35,8 +35,12 @@ const BLOCK_BYTES: usize = 65_536;
 /// Maximum bytes of an alternate stack. A longer one is not read, because other memory may follow
 /// the last thread in its mapping.
 const MAX_SIGNAL_STACK_BYTES: u64 = 16 << 20;
+/// Bit number of an immobile object's generation in its header (immobile-space.h).
+const GENERATION_SHIFT: u32 = 24;
+/// Mask of that generation.
+const GENERATION_MASK: u64 = 15;
 
-/// Where a root is.
+/// Where root words are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RootKind {
     /// A thread's control stack.
@@ -93,10 +97,10 @@ impl std::fmt::Display for RootKind {
     }
 }
 
-/// Root words at one place.
+/// Root words of one kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RootWords {
-    /// The place.
+    /// Where they are.
     pub kind: RootKind,
     /// The words.
     pub words: Vec<u64>,
@@ -105,9 +109,9 @@ pub struct RootWords {
 /// Root words outside of the copied objects.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Roots {
-    /// Words that need not be pointers, by place.
+    /// Words that need not be pointers.
     pub conservative: Vec<RootWords>,
-    /// Words that are Lisp objects, by place.
+    /// Words that are Lisp objects.
     pub exact: Vec<RootWords>,
     /// Threads whose stack pointer is not known: the whole stack was read.
     pub whole_stacks: usize,
@@ -155,9 +159,9 @@ impl Reader<'_> {
     fn read_thread(&mut self, index: usize, thread: &Thread) -> Option<()> {
         let context = self.context;
         let Thread { address, control, bindings, locals } = *thread;
-        let running = context.threads.iter().find(|facts| control.contains(facts.stack_pointer));
-        let id = running.map_or(ThreadId::ListIndex(index), |facts| ThreadId::Tid(facts.tid));
-        if running.is_none() {
+        let thread_facts = context.threads.iter().find(|facts| control.contains(facts.stack_pointer));
+        let id = thread_facts.map_or(ThreadId::ListIndex(index), |facts| ThreadId::Tid(facts.tid));
+        if thread_facts.is_none() {
             // The thread may be on its alternate stack for signals, which is in the same mapping.
             self.roots.whole_stacks += 1;
             let end = context.space.find(address).map_or(locals.end, |mapping| mapping.end);
@@ -167,13 +171,13 @@ impl Reader<'_> {
                 self.add_conservative(RootKind::SignalStack(id), words);
             }
         }
-        let used_from = running.map_or(control.start, |facts| facts.stack_pointer & !7);
+        let used_from = thread_facts.map_or(control.start, |facts| facts.stack_pointer & !7);
         let mut stack = self.resident_words(AddressRange::new(used_from, control.end))?;
-        // A word that points into the stack belongs to a frame or a stack object: it keeps nothing.
-        let own = AddressRange::new(control.start, locals.end);
-        stack.retain(|word| !own.contains(*word));
+        // A word that points into the stack belongs to a frame or a stack object, not to the heap.
+        let own_memory = AddressRange::new(control.start, locals.end);
+        stack.retain(|word| !own_memory.contains(*word));
         self.add_conservative(RootKind::ControlStack(id), stack);
-        if let Some(facts) = running {
+        if let Some(facts) = thread_facts {
             let registers = facts.general.iter().flatten().copied().collect();
             self.add_conservative(RootKind::Register(id), registers);
         }
@@ -190,8 +194,8 @@ impl Reader<'_> {
             let Some(at) = program.address(name) else { continue };
             let length = usize::try_from(program.bytes(name).min(MAX_GLOBAL_BYTES)).unwrap_or(0);
             let mut bytes = vec![0; length];
-            let got = self.context.memory.read_some(at, &mut bytes);
-            let words = (0..got / 8).filter_map(|index| word_at(&bytes, index * 8)).collect();
+            let read_bytes = self.context.memory.read_some(at, &mut bytes);
+            let words = (0..read_bytes / 8).filter_map(|index| word_at(&bytes, index * 8)).collect();
             self.add_exact(RootKind::Global(name), words);
         }
     }
@@ -215,8 +219,8 @@ impl Reader<'_> {
                 }
                 let length = usize::try_from(run.end - at).unwrap_or(BLOCK_BYTES).min(BLOCK_BYTES);
                 let block = self.block.get_mut(..length);
-                let got = block.map_or(0, |bytes| context.memory.read_some(at, bytes));
-                words.extend((0..got / 8).filter_map(|index| word_at(&self.block, index * 8)));
+                let read_bytes = block.map_or(0, |bytes| context.memory.read_some(at, bytes));
+                words.extend((0..read_bytes / 8).filter_map(|index| word_at(&self.block, index * 8)));
                 at += length as u64;
             }
         }
@@ -239,7 +243,7 @@ pub struct RootContext<'a> {
 }
 
 impl Roots {
-    /// Visits all roots; calls `enter` with each place before its roots are visited.
+    /// Visits all roots; calls `enter` with each kind before the roots of that kind are visited.
     pub fn visit(
         &self,
         tracer: &mut Tracer<'_>,
@@ -286,7 +290,7 @@ fn visit_space(space: &Space, tracer: &mut Tracer<'_>, context: &RootContext<'_>
         context.store.each_word(space.start, 0, (space.end - space.start) / 8, |_, word| tracer.visit(word));
     } else if space.kind != SpaceKind::ReadOnly {
         objects::walk_space(context.store, context.kinds, space, |object| {
-            if (object.header >> 24) & 15 == PSEUDO_STATIC as u64 {
+            if (object.header >> GENERATION_SHIFT) & GENERATION_MASK == PSEUDO_STATIC as u64 {
                 tracer.visit_object(object.address);
             }
         });
@@ -317,8 +321,8 @@ mod tests {
     /// Reads the roots of `count` threads that name the same stack.
     fn roots_of(count: usize, max_bytes: u64, deadline: Instant) -> Option<Roots> {
         let control = AddressRange::sized(0x7000_0000_0000, STACK_BYTES);
-        let none = AddressRange::default();
-        let thread = Thread { address: control.end, control, bindings: none, locals: none };
+        let empty = AddressRange::default();
+        let thread = Thread { address: control.end, control, bindings: empty, locals: empty };
         let threads = Threads { threads: vec![thread; count], ..Threads::default() };
         let process = Process::open(i32::try_from(std::process::id()).unwrap()).unwrap();
         let (space, _) = AddressSpace::parse(b"");

@@ -57,7 +57,7 @@ pub fn path_text(path: &Path) -> String {
     for (index, step) in path.steps.iter().enumerate() {
         let word = step.word.map_or_else(String::new, |word| format!(", word {word}"));
         parts.push(format!("{} {:#x}{word}", step.type_name, step.address));
-        parts.extend(path.gap(index + 1).map(|left_out| format!("({} more)", thousands(left_out))));
+        parts.extend(path.gap(index + 1).map(|step_count| format!("({} more)", thousands(step_count))));
     }
     parts.join(" → ")
 }
@@ -76,15 +76,15 @@ fn generation_row(generation: &Generation) -> Vec<String> {
     ]
 }
 
-fn type_rows(word: &str, types: &[TypeBytes], most: usize) -> Vec<Vec<String>> {
-    let row = |one: &TypeBytes| {
+fn type_rows(state: &str, types: &[TypeBytes], max_rows: usize) -> Vec<Vec<String>> {
+    let row = |entry: &TypeBytes| {
         vec![
-            word.to_owned(),
-            bytes(one.bytes),
-            thousands(one.instances),
-            one.type_name.clone(),
-            format!("generation {}", one.generation),
+            state.to_owned(),
+            bytes(entry.bytes),
+            thousands(entry.instances),
+            entry.type_name.clone(),
+            format!("generation {}", entry.generation),
         ]
     };
-    types.iter().take(most).map(row).collect()
+    types.iter().take(max_rows).map(row).collect()
 }

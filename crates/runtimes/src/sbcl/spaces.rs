@@ -10,7 +10,7 @@ use super::heap::DynamicSpace;
 use super::locate::Program;
 use super::rows;
 use super::threads::{Region, Threads};
-use crate::sbcl::layout::{GC_PAGE_BYTES, Layout};
+use crate::sbcl::layout::{GC_PAGE_BYTES, GENERATIONS, Layout, PSEUDO_STATIC};
 use strandline_claims::accumulator::{Accumulator, Class, Slot};
 use strandline_claims::allocator::RangeClaim;
 use strandline_claims::palette::SlotTable;
@@ -27,6 +27,8 @@ use strandline_process::stacks;
 const STATIC_BYTES: u64 = 1 << 20;
 /// `extra_thread_data` behind thread-local storage, with its alignment.
 const EXTRA_THREAD_BYTES: u64 = 4096;
+/// Upper bound on the logarithm of the bytes of the card table.
+const MAX_CARD_BITS: u64 = 40;
 /// Upper bound on a space besides dynamic space.
 const MAX_SPACE_BYTES: u64 = 4 << 30;
 
@@ -94,23 +96,27 @@ pub fn spaces(memory: &dyn Memory, program: &Program) -> Vec<Space> {
     let permanent = program.address("permgen_bounds").and_then(|at| memory.read_word(at).ok());
     add(SpaceKind::Permanent, permanent, value("permgen_space_free_pointer"));
     found.sort_by_key(|space| space.start);
-    let mut end = 0;
+    let mut previous_end = 0;
     found.retain(|space| {
-        let fits = space.start >= end;
-        end = if fits { space.end } else { end };
-        fits
+        let is_apart = space.start >= previous_end;
+        previous_end = if is_apart { space.end } else { previous_end };
+        is_apart
     });
     found
 }
 
 /// A range that is claimed whole.
 pub struct ClaimedRange {
-    /// First byte.
-    pub start: u64,
-    /// First byte behind.
-    pub end: u64,
+    /// The range.
+    pub range: AddressRange,
     /// Its row.
-    pub id: RowRef,
+    pub row: RowRef,
+}
+
+impl ClaimedRange {
+    fn new(start: u64, end: u64, row: RowRef) -> Self {
+        Self { range: AddressRange::new(start, end), row }
+    }
 }
 
 /// The ranges of SBCL besides dynamic space: spaces, threads' own memory, tables.
@@ -122,12 +128,12 @@ pub fn claimed_ranges(
 ) -> Vec<ClaimedRange> {
     let mut all = Vec::new();
     for space in spaces {
-        let id = match space.kind {
+        let row = match space.kind {
             SpaceKind::Static | SpaceKind::ReadOnly | SpaceKind::Permanent => &rows::STATIC,
             SpaceKind::Fixed => &rows::IMMOBILE,
             SpaceKind::Text => &rows::CODE,
         };
-        all.push(ClaimedRange { start: space.start, end: page_up(space.end), id });
+        all.push(ClaimedRange::new(space.start, page_up(space.end), row));
     }
     let stacks = stacks::stacks(context.threads, context.memory, context.space);
     let stacks: RangeSet = stacks.iter().map(|stack| (stack.low, stack.high)).collect();
@@ -137,26 +143,26 @@ pub fn claimed_ranges(
         let is_known = stacks.overlaps(thread.control)
             || context.space.find(start).is_none_or(|mapping| mapping.name.starts_with("[stack"));
         if !is_known {
-            all.push(ClaimedRange { start, end, id: &rows::THREAD });
+            all.push(ClaimedRange::new(start, end, &rows::THREAD));
         }
         let end = thread.locals.end.saturating_add(EXTRA_THREAD_BYTES);
         let end = context.space.find(thread.address).map_or(end, |mapping| end.min(mapping.end));
-        all.push(ClaimedRange { start: thread.bindings.start, end: page_up(end), id: &rows::THREAD });
+        all.push(ClaimedRange::new(thread.bindings.start, page_up(end), &rows::THREAD));
     }
-    tables(context, program, &mut all);
+    add_tables(context, program, &mut all);
     without_overlap(context, all)
 }
 
 /// Adds the tables that the runtime took from the kernel: those from malloc do not start on a page.
-fn tables(context: &Context<'_>, program: &Program, all: &mut Vec<ClaimedRange>) {
+fn add_tables(context: &Context<'_>, program: &Program, all: &mut Vec<ClaimedRange>) {
     let value = |name: &str| program.value(context.memory, name);
-    let cards = value("gc_card_table_nbits").filter(|&bits| bits < 40).map(|bits| 1u64 << bits);
+    let cards = value("gc_card_table_nbits").filter(|&bits| bits < MAX_CARD_BITS).map(|bits| 1u64 << bits);
     let linkage = value("ALIEN_LINKAGE_SPACE_START").or_else(|| value("ALIEN_LINKAGE_TABLE_SPACE_START"));
     for (start, bytes) in [(value("gc_card_mark"), cards), (linkage, Some(STATIC_BYTES))] {
         let (Some(start), Some(bytes)) = (start, bytes) else { continue };
         if let Some(end) = start.checked_add(bytes).filter(|_| start != 0 && start.is_multiple_of(PAGE_BYTES))
         {
-            all.push(ClaimedRange { start, end, id: &rows::TABLES });
+            all.push(ClaimedRange::new(start, end, &rows::TABLES));
         }
     }
 }
@@ -164,14 +170,16 @@ fn tables(context: &Context<'_>, program: &Program, all: &mut Vec<ClaimedRange>)
 /// Sorts the ranges and leaves out those that overlap an earlier one, or are in memory that cannot
 /// be the runtime's.
 fn without_overlap(context: &Context<'_>, mut all: Vec<ClaimedRange>) -> Vec<ClaimedRange> {
-    all.retain(|whole| whole.start < whole.end && whole.start.is_multiple_of(PAGE_BYTES));
-    all.sort_by_key(|whole| (whole.start, whole.end));
+    all.retain(|claimed| !claimed.range.is_empty() && claimed.range.start.is_multiple_of(PAGE_BYTES));
+    all.sort_by_key(|claimed| (claimed.range.start, claimed.range.end));
     let foreign = foreign_memory(context);
-    let mut end = 0;
-    all.retain(|whole| {
-        let fits = whole.start >= end && !foreign.overlaps((whole.start, whole.end));
-        end = if fits { whole.end } else { end };
-        fits
+    let mut previous_end = 0;
+    all.retain(|claimed| {
+        let is_own = claimed.range.start >= previous_end && !foreign.overlaps(claimed.range);
+        if is_own {
+            previous_end = claimed.range.end;
+        }
+        is_own
     });
     all
 }
@@ -197,43 +205,37 @@ pub struct Slots {
 }
 
 impl Slots {
-    /// Takes slots of `palette`; `kept` is the row of bytes in use. `None` if too few slots are
-    /// left.
-    pub fn new(palette: &mut SlotTable, kept: RowRef) -> Option<Self> {
-        let mut of = |id: RowRef| -> Option<Vec<Slot>> {
-            (0..crate::sbcl::layout::GENERATIONS)
-                .map(|number| palette.add(id, Some(&holder(number))))
-                .collect()
+    /// Adds slots to `palette`; `used` is the row of bytes in use. `None` if the palette has too
+    /// few slots.
+    pub fn new(palette: &mut SlotTable, used: RowRef) -> Option<Self> {
+        let mut by_generation = |row: RowRef| -> Option<Vec<Slot>> {
+            (0..GENERATIONS).map(|number| palette.add(row, Some(&holder(number)))).collect()
         };
-        let kept_slots = of(kept)?;
-        let dead = if kept == &rows::LIVE { of(&rows::DEAD)? } else { Vec::new() };
+        let live = by_generation(used)?;
+        let dead = if used == &rows::LIVE { by_generation(&rows::DEAD)? } else { Vec::new() };
         let (waste, free) = (palette.add(&rows::WASTE, None)?, palette.add(&rows::FREE, None)?);
-        Some(Self { live: kept_slots, dead, waste, free })
+        Some(Self { live, dead, waste, free })
     }
 }
 
 /// The name of a generation in rows.
 pub fn holder(number: usize) -> String {
-    if number == crate::sbcl::layout::PSEUDO_STATIC {
-        "pseudo-static".to_owned()
-    } else {
-        format!("generation {number}")
-    }
+    if number == PSEUDO_STATIC { "pseudo-static".to_owned() } else { format!("generation {number}") }
 }
 
-/// End of the allocated part of the open region on the page at `start`, cut to the page.
+/// End of the allocated part of the open region on the page at `start`, or the end of the page.
 fn allocated_end(regions: &[Region], start: u64) -> Option<u64> {
     let index = regions.partition_point(|region| region.end <= start);
     let region = regions.get(index).filter(|region| region.start < start + GC_PAGE_BYTES)?;
     Some(region.free.clamp(start, start + GC_PAGE_BYTES))
 }
 
-/// End of the objects on page `index`: of its used part, and of what an open region on it has
-/// handed out.
+/// End of the objects on page `index`: of its used part, or of what an open region on it has
+/// allocated.
 pub fn used_end(heap: &DynamicSpace, regions: &[Region], index: usize) -> u64 {
     let start = heap.address_of(index);
-    let used = heap.pages.get(index).map_or(0, |page| u64::from(page.used));
-    allocated_end(regions, start).map_or(start + used, |end| end.max(start + used))
+    let used_bytes = heap.pages.get(index).map_or(0, |page| u64::from(page.used_bytes));
+    allocated_end(regions, start).map_or(start + used_bytes, |end| end.max(start + used_bytes))
 }
 
 /// Claims dynamic space by page.
@@ -248,11 +250,11 @@ pub fn claim_pages(
     let mut accumulator = Accumulator::new(heap.start, pages);
     for (index, page) in heap.pages.iter().enumerate() {
         let start = heap.address_of(index);
-        let used = used_end(heap, regions, index);
-        let kept = slots.live.get(usize::from(page.generation)).copied().unwrap_or(slots.free);
-        accumulator.claim_to(used, Class::Refined(kept));
-        let rest = if page.is_free(layout) && used == start { slots.free } else { slots.waste };
-        accumulator.claim_to(start + GC_PAGE_BYTES, Class::Refined(rest));
+        let objects_end = used_end(heap, regions, index);
+        let live_slot = slots.live.get(usize::from(page.generation)).copied().unwrap_or(slots.free);
+        accumulator.claim_to(objects_end, Class::Refined(live_slot));
+        let rest_slot = if page.is_free(layout) && objects_end == start { slots.free } else { slots.waste };
+        accumulator.claim_to(start + GC_PAGE_BYTES, Class::Refined(rest_slot));
     }
     accumulator.claim_to(end, Class::Refined(slots.free));
     RangeClaim { start: heap.start, end, sums: accumulator.cut().finish(pages) }

@@ -7,16 +7,18 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::room::ReservedMemory;
+use super::reserved_memory::ReservedMemory;
 use crate::sbcl::layout::GC_PAGE_BYTES;
 use strandline_process::buffer::ReadBuffer;
 use strandline_process::memory::word_at;
 
 /// Stands for a page that was not copied.
 const NOT_COPIED: u32 = u32::MAX;
+/// [`GC_PAGE_BYTES`], to index bytes of the copy.
 const PAGE: usize = GC_PAGE_BYTES as usize;
 /// Objects start on multiples of this.
 pub const UNIT_BYTES: u64 = 16;
+/// Units of a page of the collector.
 const UNITS_PER_PAGE: usize = PAGE / UNIT_BYTES as usize;
 
 /// A range of addresses with copied pages.
@@ -35,7 +37,8 @@ pub struct HeapCopy {
     bytes: ReadBuffer,
     /// Address of each copied page.
     addresses: Vec<u64>,
-    /// Two words for each 64 units: starts, then marks, so that both are on one cache line.
+    /// The bits of each [`BitKind`], a word of each for each 64 units, so that those of a unit are
+    /// on one cache line.
     bits: Vec<AtomicU64>,
     /// By copied page: the last unit before it where an object starts.
     starts_before_pages: Vec<Option<UnitIndex>>,
@@ -44,30 +47,39 @@ pub struct HeapCopy {
 /// A place in the copy: the index of a unit.
 pub type UnitIndex = u32;
 
+/// What a bit of a unit states.
+#[derive(Clone, Copy)]
+enum BitKind {
+    /// An object starts there.
+    Start,
+    /// The object there is marked.
+    Mark,
+}
+
 impl HeapCopy {
     /// Makes a store for `pages` pages; `None` if there are more units than can be numbered, or
     /// too little memory.
-    pub fn with_pages(pages: usize, room: &ReservedMemory) -> Option<Self> {
+    pub fn with_pages(pages: usize, reserved: &ReservedMemory) -> Option<Self> {
         pages.checked_mul(UNITS_PER_PAGE).filter(|&units| units < NOT_COPIED as usize)?;
         Some(Self {
             areas: Vec::new(),
-            bytes: room.take(pages * PAGE)?,
+            bytes: reserved.take(pages * PAGE)?,
             addresses: Vec::with_capacity(pages),
             bits: Vec::new(),
             starts_before_pages: Vec::new(),
         })
     }
 
-    /// Adds the range `start..end` (page-aligned start), whose pages `wanted` (ascending indexes)
-    /// are to be copied.
-    pub fn add_area(&mut self, start: u64, end: u64, wanted: &[usize]) {
-        let count = wanted.last().map_or(0, |&last| last + 1);
+    /// Adds the range `start..end` (page-aligned start), of which the pages with the ascending
+    /// indexes `copied_pages` are to be copied.
+    pub fn add_area(&mut self, start: u64, end: u64, copied_pages: &[usize]) {
+        let count = copied_pages.last().map_or(0, |&last| last + 1);
         let mut pages = vec![NOT_COPIED; count];
-        for &page in wanted {
-            if let Some(slot) = pages.get_mut(page)
+        for &page in copied_pages {
+            if let Some(copied_index) = pages.get_mut(page)
                 && self.addresses.len() * PAGE < self.bytes.len()
             {
-                *slot = u32::try_from(self.addresses.len()).unwrap_or(NOT_COPIED);
+                *copied_index = u32::try_from(self.addresses.len()).unwrap_or(NOT_COPIED);
                 self.addresses.push(start + page as u64 * GC_PAGE_BYTES);
             }
         }
@@ -79,19 +91,22 @@ impl HeapCopy {
         self.addresses.iter().copied().zip(self.bytes.chunks_exact_mut(PAGE)).collect()
     }
 
-    /// Like [`Self::pages_mut`], in spans of up to `most` pages that are consecutive in the target,
-    /// too.
-    pub fn spans_mut(&mut self, most: usize) -> Vec<(u64, &mut [u8])> {
+    /// Like [`Self::pages_mut`], in spans of up to `max_pages` pages that are consecutive in the
+    /// target, too.
+    pub fn spans_mut(&mut self, max_pages: usize) -> Vec<(u64, &mut [u8])> {
         let mut spans = Vec::new();
         let mut rest = &mut self.bytes[..];
         let mut first = 0;
         while let Some(&start) = self.addresses.get(first) {
-            let follows = self.addresses.iter().skip(first).take(most.max(1));
-            let wanted = (0..).map(|index: u64| start.wrapping_add(index.wrapping_mul(GC_PAGE_BYTES)));
-            let count = follows.zip(wanted).take_while(|(address, wanted)| *address == wanted).count();
-            let Some((span, behind)) = rest.split_at_mut_checked(count * PAGE) else { break };
+            let addresses = self.addresses.iter().skip(first).take(max_pages.max(1));
+            let consecutive = (0..).map(|index: u64| start.wrapping_add(index.wrapping_mul(GC_PAGE_BYTES)));
+            let count = addresses
+                .zip(consecutive)
+                .take_while(|(address, consecutive)| *address == consecutive)
+                .count();
+            let Some((span, next)) = rest.split_at_mut_checked(count * PAGE) else { break };
             spans.push((start, span));
-            rest = behind;
+            rest = next;
             first += count;
         }
         spans
@@ -173,15 +188,15 @@ impl HeapCopy {
     }
 
     #[inline]
-    fn bit(&self, unit: UnitIndex, which: usize) -> Option<(&AtomicU64, u64)> {
-        let word = self.bits.get(unit as usize / 64 * 2 + which)?;
+    fn bit(&self, unit: UnitIndex, kind: BitKind) -> Option<(&AtomicU64, u64)> {
+        let word = self.bits.get(unit as usize / 64 * 2 + kind as usize)?;
         Some((word, 1 << (unit % 64)))
     }
 
     /// Records that an object starts here.
     #[inline]
     pub fn set_start(&self, unit: UnitIndex) {
-        if let Some((word, bit)) = self.bit(unit, 0) {
+        if let Some((word, bit)) = self.bit(unit, BitKind::Start) {
             word.store(word.load(Ordering::Relaxed) | bit, Ordering::Relaxed);
         }
     }
@@ -189,20 +204,20 @@ impl HeapCopy {
     /// Whether an object starts here.
     #[inline]
     pub fn is_start(&self, unit: UnitIndex) -> bool {
-        self.bit(unit, 0).is_some_and(|(word, bit)| word.load(Ordering::Relaxed) & bit != 0)
+        self.bit(unit, BitKind::Start).is_some_and(|(word, bit)| word.load(Ordering::Relaxed) & bit != 0)
     }
 
     /// Whether the object here is marked.
     #[inline]
     pub fn is_marked(&self, unit: UnitIndex) -> bool {
-        self.bit(unit, 1).is_some_and(|(word, bit)| word.load(Ordering::Relaxed) & bit != 0)
+        self.bit(unit, BitKind::Mark).is_some_and(|(word, bit)| word.load(Ordering::Relaxed) & bit != 0)
     }
 
     /// Marks the object that starts here; false if none does, or it was marked before.
     #[inline]
     pub fn mark(&self, unit: UnitIndex) -> bool {
-        let Some((starts, bit)) = self.bit(unit, 0) else { return false };
-        let Some((marks, _)) = self.bit(unit, 1) else { return false };
+        let Some((starts, bit)) = self.bit(unit, BitKind::Start) else { return false };
+        let Some((marks, _)) = self.bit(unit, BitKind::Mark) else { return false };
         if starts.load(Ordering::Relaxed) & bit == 0 || marks.load(Ordering::Relaxed) & bit != 0 {
             return false;
         }
@@ -236,20 +251,21 @@ impl HeapCopy {
         let mut at = last;
         loop {
             let word = self.bits.get(at / 64 * 2)?.load(Ordering::Relaxed);
-            let upto = word & (u64::MAX >> (63 - at % 64));
-            if upto != 0 {
-                return Some((at / 64 * 64 + 63 - upto.leading_zeros() as usize) as UnitIndex);
+            let starts = word & (u64::MAX >> (63 - at % 64));
+            if starts != 0 {
+                return Some((at / 64 * 64 + 63 - starts.leading_zeros() as usize) as UnitIndex);
             }
             at = (at / 64 * 64).checked_sub(1).filter(|&at| at >= first)?;
         }
     }
 
-    /// The last unit at or before `unit` where an object starts, at most `most` units before it.
-    pub fn start_before(&self, unit: UnitIndex, most: u32) -> Option<UnitIndex> {
+    /// The last unit at or before `unit` where an object starts, at most `max_distance` units
+    /// before it.
+    pub fn start_before(&self, unit: UnitIndex, max_distance: u32) -> Option<UnitIndex> {
         let page = unit as usize / UNITS_PER_PAGE;
         let found = self.last_start(page * UNITS_PER_PAGE, unit as usize);
         let found = found.or_else(|| self.starts_before_pages.get(page).copied().flatten());
-        found.filter(|&found| unit - found <= most)
+        found.filter(|&found| unit - found <= max_distance)
     }
 
     /// Number of units.

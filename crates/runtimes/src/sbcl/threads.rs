@@ -13,11 +13,25 @@ use crate::sbcl::layout::Layout;
 use strandline_process::memory::{Memory, word_at};
 use strandline_process::range::AddressRange;
 
-/// Slots in which `this` is searched, and words of the structure that are read.
+/// Slots in which `this` is searched.
 const THIS_SLOTS: std::ops::Range<usize> = 0x10..0x30;
+/// Slot of the binding stack's pointer.
+const BINDING_POINTER_SLOT: usize = 2;
+/// Distances from other slots to that of `this`: `alien_stack_start`, `binding_stack_start`,
+/// `control_stack_start`, `control_stack_end`.
+const ALIEN_START_BEFORE: usize = 4;
+const BINDING_START_BEFORE: usize = 3;
+const CONTROL_START_BEFORE: usize = 2;
+const CONTROL_END_BEFORE: usize = 1;
+/// Distance from the slot of `this` to that of `next`.
+const NEXT_BEHIND: usize = 2;
+/// Words read of the structure.
 const STRUCT_WORDS: usize = 0x60;
+/// Limit on the threads of a list.
 const MAX_THREADS: usize = 65_536;
+/// Upper bound on thread-local storage.
 const MAX_LOCAL_BYTES: u64 = 16 << 20;
+/// Upper bound on a stack.
 const MAX_STACK_BYTES: u64 = 64 << 30;
 
 /// A region from which one thread allocates, or all do. Its contents are not in the page table yet.
@@ -27,7 +41,7 @@ pub struct Region {
     pub start: u64,
     /// First byte that is not allocated.
     pub free: u64,
-    /// First byte behind.
+    /// End address (exclusive).
     pub end: u64,
 }
 
@@ -74,13 +88,13 @@ pub fn read(memory: &dyn Memory, program: &Program, layout: &Layout, heap: &Dyna
             break;
         }
         let mut words = [0; STRUCT_WORDS * 8];
-        let got = memory.read_some(at, &mut words);
-        let words = words.get(..got).unwrap_or_default();
-        let Some((thread, next)) = thread(at, words, local_bytes.unwrap_or(0)) else {
+        let read_bytes = memory.read_some(at, &mut words);
+        let words = words.get(..read_bytes).unwrap_or_default();
+        let Some((thread, next)) = parse_thread(at, words, local_bytes.unwrap_or(0)) else {
             found.inconsistency = Some(format!("no thread at {at:#x}"));
             break;
         };
-        regions(words, layout, heap, &mut found.regions);
+        add_open_regions(words, layout, heap, &mut found.regions);
         found.threads.push(thread);
         at = next;
     }
@@ -89,7 +103,7 @@ pub fn read(memory: &dyn Memory, program: &Program, layout: &Layout, heap: &Dyna
     if let (Some(at), Some(words)) = (program.address("gc_alloc_region"), words.get_mut(..bytes))
         && memory.read(at, words).is_ok()
     {
-        regions(words, layout, heap, &mut found.regions);
+        add_open_regions(words, layout, heap, &mut found.regions);
     }
     found.regions.sort_by_key(|region| region.start);
     found.regions.dedup_by(|next, before| next.start < before.end);
@@ -97,27 +111,29 @@ pub fn read(memory: &dyn Memory, program: &Program, layout: &Layout, heap: &Dyna
 }
 
 /// The thread whose structure is at `at`, and the next one.
-fn thread(at: u64, words: &[u8], local_bytes: u64) -> Option<(Thread, u64)> {
+fn parse_thread(at: u64, words: &[u8], local_bytes: u64) -> Option<(Thread, u64)> {
     let word = |slot: usize| word_at(words, slot * 8);
     THIS_SLOTS.filter(|&slot| word(slot) == Some(at)).find_map(|this| {
-        let (alien_start, binding_start) = (word(this - 4)?, word(this - 3)?);
-        let control = AddressRange::new(word(this - 2)?, word(this - 1)?);
-        let binding_end = word(2)?;
-        let holds = !control.is_empty()
+        let (alien_start, binding_start) =
+            (word(this - ALIEN_START_BEFORE)?, word(this - BINDING_START_BEFORE)?);
+        let control = AddressRange::new(word(this - CONTROL_START_BEFORE)?, word(this - CONTROL_END_BEFORE)?);
+        let binding_end = word(BINDING_POINTER_SLOT)?;
+        let is_valid = !control.is_empty()
             && control.len() <= MAX_STACK_BYTES
             && binding_start <= binding_end
             && binding_end <= alien_start
             && alien_start <= at
             && at - binding_start <= MAX_STACK_BYTES;
-        let locals = AddressRange::new(at + (this as u64 + 3) * 8, at.checked_add(local_bytes)?);
+        let next_slot = this + NEXT_BEHIND;
+        let locals = AddressRange::new(at + (next_slot as u64 + 1) * 8, at.checked_add(local_bytes)?);
         let bindings = AddressRange::new(binding_start, binding_end);
-        holds.then_some((Thread { address: at, control, bindings, locals }, word(this + 2)?))
+        is_valid.then_some((Thread { address: at, control, bindings, locals }, word(next_slot)?))
     })
 }
 
-/// The open regions among `words`: three pointers in order, on a page that is flagged as open and
-/// whose used part ends where the region starts (`gc_close_region` asserts it).
-fn regions(words: &[u8], layout: &Layout, heap: &DynamicSpace, found: &mut Vec<Region>) {
+/// Adds the open regions among `words`: three pointers in order, on a page that is flagged as open
+/// and whose used part ends where the region starts (`gc_close_region` asserts it).
+fn add_open_regions(words: &[u8], layout: &Layout, heap: &DynamicSpace, found: &mut Vec<Region>) {
     let count = words.len() / 8;
     for slot in 0..count.saturating_sub(layout.region_words - 1) {
         let word = |index: usize| word_at(words, (slot + index) * 8).unwrap_or(0);
@@ -128,7 +144,7 @@ fn regions(words: &[u8], layout: &Layout, heap: &DynamicSpace, found: &mut Vec<R
         let Some((index, page)) = heap.page_of(region.start) else { continue };
         let is_open = page.kind & layout.page_types.open_region != 0;
         let last = region.end.checked_sub(1).and_then(|last| heap.page_of(last));
-        if is_open && last.is_some() && heap.address_of(index) + u64::from(page.used) == region.start {
+        if is_open && last.is_some() && heap.address_of(index) + u64::from(page.used_bytes) == region.start {
             found.push(region);
         }
     }
@@ -153,12 +169,16 @@ mod tests {
         {
             slots[0x14 + slot] = word;
         }
-        let (found, next) = thread(at, &words(&slots), 4096 * 8).expect("found");
+        let (found, next) = parse_thread(at, &words(&slots), 4096 * 8).expect("found");
         assert_eq!(next, 0x1234);
         assert_eq!(found.control, AddressRange::new(at - 0x40_0000, at - 0x20_0000));
         assert_eq!(found.bindings, AddressRange::sized(at - 0x20_0000, 0x80));
         assert_eq!(found.locals, AddressRange::new(at + 0x1b * 8, at + 4096 * 8));
         slots[0x17] = 0;
-        assert_eq!(thread(at, &words(&slots), 4096 * 8), None, "a control stack that ends before it starts");
+        assert_eq!(
+            parse_thread(at, &words(&slots), 4096 * 8),
+            None,
+            "a control stack that ends before it starts"
+        );
     }
 }

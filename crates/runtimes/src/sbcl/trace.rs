@@ -4,18 +4,18 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use super::census::{self, Census, Tallies, Tally, TypeCount};
+use super::census::{self, Census, Tallies, Tally, TypeCount, TypeKey};
 use super::copy;
 use super::facts::{Sbcl, TypeBytes};
 use super::heap::DynamicSpace;
-use super::mark::Tracer;
+use super::mark::{PinnedSet, Tracer};
 use super::names::Names;
 use super::objects::{self, Kinds, Run};
 use super::remedies;
 use super::roots::{self, Roots};
 use super::rows;
 use super::spaces::{self, Slots, Space};
-use super::store::{HeapCopy, UnitIndex};
+use super::store::HeapCopy;
 use super::threads::Region;
 use crate::resident::bytes_of;
 use crate::sbcl::layout::{GC_PAGE_BYTES, Layout, OLDEST, ObjectKind, PSEUDO_STATIC, Release};
@@ -46,19 +46,14 @@ pub struct PendingTrace {
     pub(super) release: Release,
     pub(super) roots: Roots,
     pub(super) pages: RangePages,
-    pub(super) place: String,
-}
-
-/// Pages and objects that conservative roots pin.
-struct PinnedSet {
-    pinned: Vec<bool>,
-    pins: Vec<UnitIndex>,
+    /// Path of the program.
+    pub(super) path: String,
 }
 
 impl Pending for PendingTrace {
     /// Traces the objects, and claims live and dead ones in `reading`.
-    fn finish(mut self: Box<Self>, reading: &mut Reading, how: &FinishContext<'_>) {
-        let FinishContext { workers, path_to, progress, .. } = *how;
+    fn finish(mut self: Box<Self>, reading: &mut Reading, context: &FinishContext<'_>) {
+        let FinishContext { workers, path_to, progress, .. } = *context;
         let started = Instant::now();
         progress("tracing SBCL's objects", 0, 3);
         let missing = self.copied.fill();
@@ -67,34 +62,34 @@ impl Pending for PendingTrace {
             return;
         }
         let kinds = Kinds::new(self.layout);
-        let marked = self.mark(&kinds, workers);
+        let pinned = self.mark(&kinds, workers);
         progress("tracing SBCL's objects", 2, 3);
         let slots = Slots::new(&mut reading.palette, &rows::LIVE);
-        let unread = reading.palette.add(&rows::ALLOCATED, None);
-        let (Some(slots), Some(unread)) = (slots, unread) else { return };
-        let context = census::CensusContext {
+        let unread_slot = reading.palette.add(&rows::ALLOCATED, None);
+        let (Some(slots), Some(unread_slot)) = (slots, unread_slot) else { return };
+        let census_context = census::CensusContext {
             store: &self.copied.store,
             kinds: &kinds,
             heap: &self.heap,
             layout: self.layout,
             runs: &self.runs,
-            pinned: &marked.pinned,
-            pins: &marked.pins,
+            pinned_pages: &pinned.pages,
+            pinned_objects: &pinned.objects,
             slots: &slots,
-            unread,
+            unread_slot,
             pages: &self.pages,
         };
-        let (census, mut block) = context.count(workers);
+        let (census, mut part) = census_context.count(workers);
         let end = self.heap.claim_end();
         let mut accumulator = Accumulator::new(self.heap.end(), &self.pages);
         accumulator.claim_to(end, Class::Refined(slots.free));
-        // The accumulator starts where the blocks end.
-        let _ = block.join(accumulator.cut(), &self.pages);
-        let sums = block.finish(&self.pages);
+        // The accumulator starts where the part ends.
+        let _ = part.join(accumulator.cut(), &self.pages);
+        let sums = part.finish(&self.pages);
         let mut figures = std::mem::take(&mut self.figures);
         figures.free_resident_bytes = sums.resident.of(Class::Refined(slots.free));
         figures.waste_resident_bytes = sums.resident.of(Class::Refined(slots.waste));
-        reading.facts.types = self.fill_figures(&mut figures, &census, &marked, &kinds);
+        reading.facts.types = self.fill_figures(&mut figures, &census, &pinned, &kinds);
         figures.path = path_to.and_then(|name| self.path_to_root(name, &kinds));
         // No collection is advised for a heap that is damaged somewhere.
         if census.damage.is_none() {
@@ -114,7 +109,7 @@ impl PendingTrace {
     fn mark(&mut self, kinds: &Kinds, workers: usize) -> PinnedSet {
         self.copied.store.make_bits();
         let store = &self.copied.store;
-        let unread = note_all_starts(store, kinds, &self.runs, workers);
+        let unread = record_all_starts(store, kinds, &self.runs, workers);
         for space in &self.spaces {
             objects::walk_space(store, kinds, space, |object| {
                 if kinds.of(object.header) != Some(ObjectKind::Filler)
@@ -134,8 +129,7 @@ impl PendingTrace {
             visit_unread(store, &mut tracer, range);
         }
         tracer.run();
-        let (pinned, pins) = tracer.into_pinned();
-        PinnedSet { pinned, pins }
+        tracer.into_pinned()
     }
 
     /// Fills in the figures that follow from the trace, and returns the types of all objects.
@@ -143,12 +137,14 @@ impl PendingTrace {
         &self,
         figures: &mut Sbcl,
         census: &Census,
-        marked: &PinnedSet,
+        pinned: &PinnedSet,
         kinds: &Kinds,
     ) -> Vec<TypeFacts> {
-        let mut all = TypeCount::default();
-        census.types.values().for_each(|count| all.add(count));
-        for (generation, (live, dead)) in figures.generations.iter_mut().zip(all.live.iter().zip(&all.dead)) {
+        let mut total = TypeCount::default();
+        census.types.values().for_each(|count| total.add(count));
+        for (generation, (live, dead)) in
+            figures.generations.iter_mut().zip(total.live.iter().zip(&total.dead))
+        {
             generation.live_bytes = Some(live.bytes);
             generation.dead_bytes = Some(dead.bytes);
         }
@@ -156,12 +152,12 @@ impl PendingTrace {
             generation.filler_bytes = Some(fillers);
         }
         figures.traced = true;
-        figures.live_bytes = Some(Tally::sum(&all.live).bytes);
-        figures.dead_bytes = Some(Tally::sum(&all.dead).bytes);
-        let after = self.after_full_collection(census, marked);
+        figures.live_bytes = Some(Tally::sum(&total.live).bytes);
+        figures.dead_bytes = Some(Tally::sum(&total.dead).bytes);
+        let after = self.after_full_collection(census, pinned);
         figures.usage_after_full_gc_bytes = Some(after.usage_bytes);
-        let resident = bytes_of(self.pages.runs_in(self.heap.start, self.heap.claim_end()));
-        figures.full_gc_gives_back_bytes = Some(resident.saturating_sub(after.resident_bytes));
+        let resident_bytes = bytes_of(self.pages.runs_in(self.heap.start, self.heap.claim_end()));
+        figures.full_gc_gives_back_bytes = Some(resident_bytes.saturating_sub(after.resident_bytes));
         let mut names = Names {
             store: &self.copied.store,
             kinds,
@@ -178,8 +174,8 @@ impl PendingTrace {
             }
             (key, count)
         });
-        let made = Census { types: types.collect(), ..Census::default() };
-        figures.live_by_type = by_type(&made, &mut names, |count| &count.live);
+        let without_core = Census { types: types.collect(), ..Census::default() };
+        figures.live_by_type = by_type(&without_core, &mut names, |count| &count.live);
         figures.names_replaced = names.replaced;
         all_types(census, &mut names)
     }
@@ -188,21 +184,21 @@ impl PendingTrace {
     /// with a pinned object stays whole (obliterate_nonpinned_words fills its rest), large objects
     /// and pseudo-static ones stay where they are; all other pages are released (remap_free_pages),
     /// each in one piece.
-    fn after_full_collection(&self, census: &Census, marked: &PinnedSet) -> AfterCollection {
-        let mut usage = census.moved_bytes + census.large_bytes;
+    fn after_full_collection(&self, census: &Census, pinned: &PinnedSet) -> AfterCollection {
+        let mut usage_bytes = census.moved_bytes + census.large_bytes;
         let copied_pages = census.moved_bytes.div_ceil(GC_PAGE_BYTES) + PARTIAL_PAGES.min(census.moved_bytes);
-        let mut resident = copied_pages * GC_PAGE_BYTES + census.large_resident_bytes;
+        let mut resident_bytes = copied_pages * GC_PAGE_BYTES + census.large_resident_bytes;
         for (index, page) in self.heap.pages.iter().enumerate() {
             let generation = usize::from(page.generation);
-            let is_pinned = marked.pinned.get(index).copied().unwrap_or(false) && generation <= OLDEST;
-            let stays = generation == PSEUDO_STATIC && page.used > 0;
-            if stays || (is_pinned && !page.is_large(self.layout)) {
-                usage += u64::from(page.used);
+            let is_pinned = pinned.pages.get(index).copied().unwrap_or(false) && generation <= OLDEST;
+            let is_kept = generation == PSEUDO_STATIC && page.used_bytes > 0;
+            if is_kept || (is_pinned && !page.is_large(self.layout)) {
+                usage_bytes += u64::from(page.used_bytes);
                 let start = self.heap.address_of(index);
-                resident += bytes_of(self.pages.runs_in(start, start + GC_PAGE_BYTES));
+                resident_bytes += bytes_of(self.pages.runs_in(start, start + GC_PAGE_BYTES));
             }
         }
-        AfterCollection { usage_bytes: usage, resident_bytes: resident }
+        AfterCollection { usage_bytes, resident_bytes }
     }
 
     /// Claims dynamic space by page, because parts of the copy are missing.
@@ -213,7 +209,7 @@ impl PendingTrace {
             self.copied.unopened
         );
         let bytes = Some(self.heap.bytes_allocated);
-        reading.caveats.push(Caveat::new("sbcl_core_not_read", self.place.clone(), bytes, text));
+        reading.caveats.push(Caveat::new("sbcl_core_not_read", self.path.clone(), bytes, text));
         let Some(slots) = Slots::new(&mut reading.palette, &rows::ALLOCATED) else { return };
         let claim = spaces::claim_pages(&self.pages, &self.heap, &self.regions, self.layout, &slots);
         self.figures.free_resident_bytes = claim.sums.resident.of(Class::Refined(slots.free));
@@ -235,7 +231,7 @@ impl PendingTrace {
                 "the extent of the control stack in use is not known for {} of SBCL's threads: their whole stacks count as roots",
                 self.roots.whole_stacks
             );
-            caveats.push(Caveat::new("sbcl_whole_stack", self.place.clone(), None, text));
+            caveats.push(Caveat::new("sbcl_whole_stack", self.path.clone(), None, text));
         }
         caveats
     }
@@ -246,6 +242,7 @@ impl PendingTrace {
 struct AfterCollection {
     /// Dynamic usage.
     usage_bytes: u64,
+    /// Resident bytes of dynamic space.
     resident_bytes: u64,
 }
 
@@ -261,10 +258,10 @@ fn visit_unread(store: &HeapCopy, tracer: &mut Tracer<'_>, range: AddressRange) 
 }
 
 /// Records the starts of all objects of dynamic space. Returns the ranges that could not be walked.
-fn note_all_starts(store: &HeapCopy, kinds: &Kinds, runs: &[Run], workers: usize) -> Vec<AddressRange> {
+fn record_all_starts(store: &HeapCopy, kinds: &Kinds, runs: &[Run], workers: usize) -> Vec<AddressRange> {
     let next = AtomicUsize::new(0);
     let unread = Mutex::new(Vec::new());
-    let chunks: Vec<&[Run]> = runs.chunks(64).collect();
+    let chunks: Vec<&[Run]> = runs.chunks(census::RUNS_AT_ONCE).collect();
     std::thread::scope(|scope| {
         for _ in 0..workers.max(1) {
             scope.spawn(|| {
@@ -284,42 +281,60 @@ fn note_all_starts(store: &HeapCopy, kinds: &Kinds, runs: &[Run], workers: usize
     unread.into_inner().unwrap_or_default()
 }
 
-/// The types of all objects, live or dead, those with most bytes first.
-fn all_types(census: &Census, names: &mut Names<'_>) -> Vec<TypeFacts> {
-    let mut totals: Vec<(u64, u64, u64)> = census
-        .types
-        .iter()
-        .map(|(&key, count)| (Tally::sum(&count.live), Tally::sum(&count.dead), key))
-        .map(|(live, dead, key)| (live.bytes + dead.bytes, live.objects + dead.objects, key))
-        .filter(|total| total.0 > 0)
-        .collect();
-    totals.sort_unstable_by(|a, b| b.cmp(a));
-    totals.truncate(MAX_TYPES_IN_ALL);
-    let of = |(bytes, instances, key)| TypeFacts { name: names.of_key(key).0, instances, bytes };
-    totals.into_iter().map(of).collect()
+/// Objects of one type.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct TypeTotal {
+    bytes: u64,
+    objects: u64,
+    key: TypeKey,
 }
 
-/// The types with most bytes, largest first.
-fn by_type(census: &Census, names: &mut Names<'_>, which: impl Fn(&TypeCount) -> &Tallies) -> Vec<TypeBytes> {
-    let mut all: Vec<TypeBytes> = Vec::new();
-    let mut totals: Vec<(u64, u64)> = census
-        .types
-        .iter()
-        .map(|(&key, count)| (Tally::sum(which(count)).bytes, key))
-        .filter(|total| total.0 > 0)
-        .collect();
+/// The types with most of the bytes that `tally` counts, at most `max_types`, largest first.
+fn largest_types(census: &Census, max_types: usize, tally: impl Fn(&TypeCount) -> Tally) -> Vec<TypeTotal> {
+    let total = |(&key, count): (&TypeKey, &TypeCount)| {
+        let Tally { objects, bytes } = tally(count);
+        TypeTotal { bytes, objects, key }
+    };
+    let mut totals: Vec<TypeTotal> = census.types.iter().map(total).filter(|entry| entry.bytes > 0).collect();
     totals.sort_unstable_by(|a, b| b.cmp(a));
-    for (bytes, key) in totals.into_iter().take(MAX_TYPES) {
-        let Some(counts) = census.types.get(&key).map(&which) else { continue };
-        let (type_name, is_named) = names.of_key(key);
-        let most =
-            counts.iter().enumerate().max_by_key(|(_, tally)| tally.bytes).map_or(0, |(number, _)| number);
+    totals.truncate(max_types);
+    totals
+}
+
+/// The types of all objects, live or dead, those with most bytes first.
+fn all_types(census: &Census, names: &mut Names<'_>) -> Vec<TypeFacts> {
+    let tally = |count: &TypeCount| {
+        let mut tally = Tally::sum(&count.live);
+        tally.add(Tally::sum(&count.dead));
+        tally
+    };
+    let facts = |TypeTotal { bytes, objects, key }| TypeFacts {
+        name: names.name_of_key(key).0,
+        instances: objects,
+        bytes,
+    };
+    largest_types(census, MAX_TYPES_IN_ALL, tally).into_iter().map(facts).collect()
+}
+
+/// The types with most of the bytes that `tallies` counts, largest first.
+fn by_type(
+    census: &Census,
+    names: &mut Names<'_>,
+    tallies: impl Fn(&TypeCount) -> &Tallies,
+) -> Vec<TypeBytes> {
+    let mut all: Vec<TypeBytes> = Vec::new();
+    for TypeTotal { bytes, objects, key } in
+        largest_types(census, MAX_TYPES, |count| Tally::sum(tallies(count)))
+    {
+        let Some(counts) = census.types.get(&key).map(&tallies) else { continue };
+        let (type_name, is_named) = names.name_of_key(key);
+        let largest = counts.iter().enumerate().max_by_key(|(_, tally)| tally.bytes);
         all.push(TypeBytes {
             is_named,
             type_name,
-            instances: Tally::sum(counts).objects,
+            instances: objects,
             bytes,
-            generation: most as u64,
+            generation: largest.map_or(0, |(number, _)| number as u64),
             by_generation: (0..)
                 .zip(counts)
                 .filter(|(_, tally)| tally.objects > 0)
