@@ -7,6 +7,7 @@ use crate::work;
 use strandline_claims::runtime::Context;
 use strandline_process::memory::Memory;
 
+/// Arenas of heads that a worker reads at a time.
 pub const ARENAS_PER_JOB: usize = 16;
 /// Upper bound on the subs that are read: a list of their addresses is kept.
 const MAX_SUBS: usize = 2 << 20;
@@ -32,8 +33,17 @@ pub struct Census {
     pub subs: Vec<u64>,
     /// Subs beyond `MAX_SUBS`.
     pub subs_left_out: u64,
-    /// For arenas with free heads: the index of the arena, and free bytes on each of its pages.
-    pub free_on_pages: Vec<(u32, [u16; 2])>,
+    /// The arenas with free heads.
+    pub free_on_pages: Vec<FreeHeads>,
+}
+
+/// Free heads of an arena.
+#[derive(Clone, Copy, Debug)]
+pub struct FreeHeads {
+    /// Index of the arena.
+    pub arena: u32,
+    /// Bytes of its free heads on each of its two pages.
+    pub bytes_on_pages: [u16; 2],
 }
 
 impl Default for Census {
@@ -55,17 +65,22 @@ impl Default for Census {
 
 /// Reads the heads of an arena into `heads`, except the first, which links arenas. Returns the
 /// number of heads that could not be read.
-pub fn heads(memory: &dyn Memory, arena: &HeadArena, buffer: &mut Vec<u8>, heads: &mut Vec<Head>) -> u64 {
+pub fn read_heads(
+    memory: &dyn Memory,
+    arena: &HeadArena,
+    buffer: &mut Vec<u8>,
+    heads: &mut Vec<Head>,
+) -> u64 {
     heads.clear();
     let length = usize::try_from(arena.bytes()).unwrap_or(0);
     buffer.resize(length, 0);
-    let got = memory.read_some(arena.address, buffer);
+    let read_bytes = memory.read_some(arena.address, buffer);
     let mut unread = 0;
     for (index, bytes) in buffer.chunks_exact_mut(HEAD_BYTES as usize).enumerate().skip(1) {
         let offset = index * HEAD_BYTES as usize;
         let address = arena.address + offset as u64;
         // Heads behind a page that is not resident are read one by one.
-        if offset + HEAD_BYTES as usize > got && memory.read(address, bytes).is_err() {
+        if offset + HEAD_BYTES as usize > read_bytes && memory.read(address, bytes).is_err() {
             unread += 1;
             continue;
         }
@@ -83,25 +98,26 @@ pub fn count_heads(
     release: &Layout,
 ) -> (Census, bool) {
     let jobs = arenas.len().div_ceil(ARENAS_PER_JOB);
-    let new = || (Census::default(), Vec::new(), Vec::new());
+    let state = || (Census::default(), Vec::new(), Vec::new());
     let (workers, deadline) = (context.workers, context.deadline);
-    let (states, left) = work::run_jobs(workers, jobs, deadline, new, |(census, buffer, found), job| {
-        let first = job * ARENAS_PER_JOB;
-        for (index, arena) in arenas.iter().enumerate().skip(first).take(ARENAS_PER_JOB) {
-            census.unread += heads(memory, arena, buffer, found);
-            census.count(arena, index, found, release);
-            if index == first {
-                census.check(found, bodies, release);
+    let (states, unfinished) =
+        work::run_jobs(workers, jobs, deadline, state, |(census, buffer, heads), job| {
+            let first = job * ARENAS_PER_JOB;
+            for (index, arena) in arenas.iter().enumerate().skip(first).take(ARENAS_PER_JOB) {
+                census.unread += read_heads(memory, arena, buffer, heads);
+                census.count(arena, index, heads, release);
+                if index == first {
+                    census.check_bodies(heads, bodies, release);
+                }
             }
-        }
-    });
+        });
     let mut all = Census::default();
     for (census, _, _) in states {
         all.add(census);
     }
     all.subs.sort_unstable();
-    all.free_on_pages.sort_unstable_by_key(|entry| entry.0);
-    (all, left == 0)
+    all.free_on_pages.sort_unstable_by_key(|free| free.arena);
+    (all, unfinished == 0)
 }
 
 impl Census {
@@ -110,8 +126,8 @@ impl Census {
         for head in heads {
             if head.is_free() {
                 self.free += 1;
-                let here = split_by_page(arena.address, head.address - arena.address, HEAD_BYTES);
-                free = [free[0] + here[0], free[1] + here[1]];
+                let on_pages = split_by_page(arena.address, head.address - arena.address, HEAD_BYTES);
+                free = [free[0] + on_pages[0], free[1] + on_pages[1]];
                 continue;
             }
             self.live += 1;
@@ -131,14 +147,15 @@ impl Census {
             }
         }
         if free != [0, 0] {
-            let bytes = free.map(|bytes| u16::try_from(bytes).unwrap_or(u16::MAX));
-            self.free_on_pages.push((u32::try_from(index).unwrap_or(u32::MAX), bytes));
+            let bytes_on_pages = free.map(|bytes| u16::try_from(bytes).unwrap_or(u16::MAX));
+            let arena = u32::try_from(index).unwrap_or(u32::MAX);
+            self.free_on_pages.push(FreeHeads { arena, bytes_on_pages });
         }
     }
 
     /// Looks up the bodies of `heads`. If most are not in arenas of their type, everything is
     /// misread.
-    fn check(&mut self, heads: &[Head], bodies: &BodySpaces, release: &Layout) {
+    fn check_bodies(&mut self, heads: &[Head], bodies: &BodySpaces, release: &Layout) {
         for head in heads.iter().filter(|head| !head.is_free()) {
             let Some(body) = head.kind(release).and_then(|kind| head.body(kind, release)) else { continue };
             self.checked += 1;

@@ -11,6 +11,7 @@ const MAX_KEPT: usize = 1 << 16;
 /// Maximum number of bits that select strings. Strings of equal length and ends share them: all or
 /// none are kept.
 const MAX_MASK_BITS: u32 = 20;
+/// Mask with this number of bits.
 const MAX_MASK: u64 = (1 << MAX_MASK_BITS) - 1;
 
 /// Sample of strings, by hash.
@@ -18,10 +19,13 @@ const MAX_MASK: u64 = (1 << MAX_MASK_BITS) - 1;
 pub struct Sample {
     /// Hashes with one of these bits set are left out.
     mask: u64,
+    /// The strings selected, by hash.
     kept: HashMap<u64, StringSum, IdentityHasher>,
+    /// Strings that are not compared.
     skipped: StringSum,
 }
 
+/// A number of strings and their bytes.
 #[derive(Clone, Copy, Debug, Default)]
 struct StringSum {
     strings: u64,
@@ -55,7 +59,7 @@ impl std::hash::Hasher for IdentityHasher {
     }
     fn write_u64(&mut self, value: u64) {
         // Kept keys all have the same low bits, which a hash table must not index by.
-        self.0 = value.rotate_right(20);
+        self.0 = value.rotate_right(MAX_MASK_BITS);
     }
 }
 
@@ -66,11 +70,11 @@ impl Sample {
             return;
         }
         // The low bits are those tested above, so that `retain` selects the same strings.
-        let known = hash(text) << MAX_MASK_BITS | hash_of_ends(text) & MAX_MASK;
-        if self.mask == MAX_MASK && self.kept.len() > MAX_KEPT && !self.kept.contains_key(&known) {
+        let key = hash(text) << MAX_MASK_BITS | hash_of_ends(text) & MAX_MASK;
+        if self.mask == MAX_MASK && self.kept.len() > MAX_KEPT && !self.kept.contains_key(&key) {
             return self.skip(bytes);
         }
-        self.kept.entry(known).or_default().add(&StringSum { strings: 1, bytes });
+        self.kept.entry(key).or_default().add(&StringSum { strings: 1, bytes });
         self.shrink();
     }
 
@@ -103,15 +107,15 @@ impl Sample {
 
     /// Returns the figures, extrapolated to all strings.
     pub fn figures(&self) -> Equal {
-        let one_in = self.mask + 1;
-        let mut equal = Equal { sampled_one_in: one_in, ..Equal::default() };
-        for same in self.kept.values() {
-            equal.strings += same.strings;
+        let interval = self.mask + 1;
+        let mut equal = Equal { sampled_one_in: interval, ..Equal::default() };
+        for equal_strings in self.kept.values() {
+            equal.strings += equal_strings.strings;
             equal.distinct += 1;
-            equal.repeated_bytes += same.bytes - same.bytes / same.strings.max(1);
+            equal.repeated_bytes += equal_strings.bytes - equal_strings.bytes / equal_strings.strings.max(1);
         }
         for figure in [&mut equal.strings, &mut equal.distinct, &mut equal.repeated_bytes] {
-            *figure = figure.saturating_mul(one_in);
+            *figure = figure.saturating_mul(interval);
         }
         (equal.skipped, equal.skipped_bytes) = (self.skipped.strings, self.skipped.bytes);
         equal

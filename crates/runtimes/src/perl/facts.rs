@@ -24,49 +24,56 @@ impl Perl {
     /// Fills in what all runtimes report. Objects are heads, bodies, string buffers and storage of
     /// arrays and hashes; types have the bytes of heads and bodies.
     pub(super) fn fill_common(&self, facts: &mut facts::Runtime) {
-        let read: Vec<&Interpreter> = self.interpreters.iter().filter(|one| one.read).collect();
+        let read: Vec<&Interpreter> =
+            self.interpreters.iter().filter(|interpreter| interpreter.read).collect();
         if read.is_empty() {
             return;
         }
         // The figures come from the target; a hostile one may hold any number.
         let sum = |parts: &[u64]| parts.iter().fold(0u64, |sum, part| sum.saturating_add(*part));
-        let (mut used, mut committed, mut free) = (0, 0, Some(0));
+        let (mut used_bytes, mut committed_bytes, mut free_bytes) = (0, 0, Some(0));
         let mut types: BTreeMap<&str, TypeFacts> = BTreeMap::new();
-        for one in &read {
-            let (heads, stored) = (&one.heads, &one.containers);
-            let buffers = sum(&[
-                one.strings.capacity_bytes,
-                stored.array_bytes,
-                stored.table_bytes,
-                stored.shared_key_bytes,
-                stored.own_key_bytes,
+        for interpreter in &read {
+            let (heads, containers) = (&interpreter.heads, &interpreter.containers);
+            let buffer_bytes = sum(&[
+                interpreter.strings.capacity_bytes,
+                containers.array_bytes,
+                containers.table_bytes,
+                containers.shared_key_bytes,
+                containers.own_key_bytes,
             ]);
-            used = sum(&[used, heads.live.saturating_mul(HEAD_BYTES), buffers]);
-            committed = sum(&[committed, heads.arena_bytes, buffers, one.retained.total.bytes]);
-            free = free.map(|free| sum(&[free, heads.free.saturating_mul(HEAD_BYTES)]));
+            used_bytes = sum(&[used_bytes, heads.live.saturating_mul(HEAD_BYTES), buffer_bytes]);
+            committed_bytes =
+                sum(&[committed_bytes, heads.arena_bytes, buffer_bytes, interpreter.retained.total.bytes]);
+            free_bytes =
+                free_bytes.map(|sum_before| sum(&[sum_before, heads.free.saturating_mul(HEAD_BYTES)]));
             for (name, &count) in &heads.by_type {
-                let of_type = types.entry(name).or_default();
-                of_type.instances = sum(&[of_type.instances, count]);
-                of_type.bytes = sum(&[of_type.bytes, count.saturating_mul(HEAD_BYTES)]);
+                let type_facts = types.entry(name).or_default();
+                type_facts.instances = sum(&[type_facts.instances, count]);
+                type_facts.bytes = sum(&[type_facts.bytes, count.saturating_mul(HEAD_BYTES)]);
             }
-            for bodies in &one.bodies {
+            for bodies in &interpreter.bodies {
                 let bytes = bodies.used.saturating_mul(bodies.body_bytes);
-                used = sum(&[used, bytes]);
-                committed = sum(&[committed, bodies.arena_bytes]);
-                let places = bodies.free.map(|free| free.saturating_mul(bodies.body_bytes));
-                free = free.zip(places).map(|(free, places)| sum(&[free, places]));
-                let of_type = types.entry(&bodies.name).or_default();
+                used_bytes = sum(&[used_bytes, bytes]);
+                committed_bytes = sum(&[committed_bytes, bodies.arena_bytes]);
+                let free_slot_bytes = bodies.free.map(|slots| slots.saturating_mul(bodies.body_bytes));
+                free_bytes =
+                    free_bytes.zip(free_slot_bytes).map(|(sum_before, bytes)| sum(&[sum_before, bytes]));
+                let type_facts = types.entry(&bodies.name).or_default();
                 // Types that no head counts: entries of hashes.
                 let instances = if heads.by_type.contains_key(&bodies.name) { 0 } else { bodies.used };
-                of_type.instances = sum(&[of_type.instances, instances]);
-                of_type.bytes = sum(&[of_type.bytes, bytes]);
+                type_facts.instances = sum(&[type_facts.instances, instances]);
+                type_facts.bytes = sum(&[type_facts.bytes, bytes]);
             }
         }
-        (facts.used_bytes, facts.free_bytes, facts.committed_bytes) = (Some(used), free, Some(committed));
-        let sv_count = read.iter().fold(0u64, |sum, one| sum.saturating_add(one.sv_count));
+        (facts.used_bytes, facts.free_bytes, facts.committed_bytes) =
+            (Some(used_bytes), free_bytes, Some(committed_bytes));
+        let sv_count = read.iter().fold(0u64, |sum, interpreter| sum.saturating_add(interpreter.sv_count));
         facts.own.insert("PL_sv_count".to_owned(), sv_count.into());
-        facts.types =
-            types.into_iter().map(|(name, of_type)| TypeFacts { name: name.to_owned(), ..of_type }).collect();
+        facts.types = types
+            .into_iter()
+            .map(|(name, type_facts)| TypeFacts { name: name.to_owned(), ..type_facts })
+            .collect();
         facts.types.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.name.cmp(&b.name)));
     }
 }

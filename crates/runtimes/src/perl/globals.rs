@@ -13,6 +13,7 @@ use strandline_claims::class::Slot;
 use strandline_claims::refinements::Refinements;
 use strandline_process::memory::Memory;
 
+/// Globs read at a time.
 const GLOBS_AT_A_TIME: usize = 4096;
 
 /// Claims the buffers of undefined values in `survey` that are scalars of globs, and counts them;
@@ -25,13 +26,14 @@ pub fn claim_globals(
     refinements: &Refinements,
     slot: Slot,
 ) -> Vec<Kept> {
-    let mut others = std::mem::take(&mut survey.undefined);
+    let mut undefined = std::mem::take(&mut survey.undefined);
     let globs = std::mem::take(&mut survey.globs);
-    if others.is_empty() {
-        return others;
+    if undefined.is_empty() {
+        return undefined;
     }
-    let wanted: HashMap<u64, usize> =
-        others.iter().enumerate().map(|(index, other)| (other.head, index)).collect();
+    let index_by_head: HashMap<u64, usize> =
+        undefined.iter().enumerate().map(|(index, value)| (value.head, index)).collect();
+    // Indices of values, and a glob of each.
     let mut found: Vec<(usize, u64)> = Vec::new();
     let mut batch = Batch::new(memory);
     let mut pairs = Vec::new();
@@ -40,26 +42,26 @@ pub fn claim_globals(
         let contents: Vec<u64> = globs.iter().map(|glob| glob.contents).collect();
         batch.pairs(&contents, &mut pairs);
         let scalars = globs.iter().zip(&pairs).filter_map(|(glob, pair)| Some(((*pair)?.0, glob.head)));
-        found.extend(scalars.filter_map(|(scalar, glob)| Some((*wanted.get(&scalar)?, glob))));
+        found.extend(scalars.filter_map(|(scalar, glob)| Some((*index_by_head.get(&scalar)?, glob))));
     }
     // Sorted, so that of several aliases always the same one is used.
     found.sort_unstable();
-    let mut is_global = vec![false; others.len()];
+    let mut is_global = vec![false; undefined.len()];
     for (index, glob) in found {
         if let Some(flag) = is_global.get_mut(index) {
             *flag = true;
         }
-        let named = compiled.binary_search(&glob).is_ok();
-        if let Some(other) = others.get_mut(index).filter(|other| named && other.name == 0) {
-            other.name = glob;
+        let is_compiled = compiled.binary_search(&glob).is_ok();
+        if let Some(value) = undefined.get_mut(index).filter(|value| is_compiled && value.name == 0) {
+            value.name = glob;
         }
     }
     let mut flags = is_global.into_iter();
-    others.retain(|_| flags.next().unwrap_or(false));
-    for other in &others {
-        survey.retain(RetainedBy::Other, other.bytes, slot);
-        refinements.claim(other.pointer, other.bytes, slot);
+    undefined.retain(|_| flags.next().unwrap_or(false));
+    for value in &undefined {
+        survey.retain(RetainedBy::Global, value.bytes, slot);
+        refinements.claim(value.pointer, value.bytes, slot);
     }
-    others.retain(|other| other.bytes > LARGE_BYTES);
-    others
+    undefined.retain(|value| value.bytes > LARGE_BYTES);
+    undefined
 }

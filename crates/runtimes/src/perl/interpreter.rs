@@ -12,7 +12,7 @@ use super::sums::SurveySums;
 use super::survey;
 use super::{Slots, figures, globals, keys};
 use crate::batch::PageCache;
-use crate::perl::layout::Layout;
+use crate::perl::layout::{HASH_KEYS, HEAD_BYTES, Layout};
 use crate::resident::resident_bytes;
 use std::time::Instant;
 use strandline_claims::caveat::Caveat;
@@ -24,19 +24,25 @@ use strandline_process::pages::{PAGE_BYTES, page_of};
 /// Id of an interpreter in static variables, which has no address.
 const GLOBALS_ID: &str = "globals";
 
+/// Upper bound on the buckets of a hash: more are damage.
+const MAX_BUCKETS: u64 = 1 << 40;
+
 /// Reads the interpreters of one program.
 pub struct Reader<'a> {
+    /// The stopped process.
     pub context: &'a Context<'a>,
+    /// Its memory.
     pub memory: &'a dyn Memory,
+    /// The layout of its release.
     pub release: &'static Layout,
     refinements: &'a Refinements,
     slots: Slots,
     bounds: Bounds,
 }
 
-/// What was found in one interpreter.
+/// What was read of one interpreter.
 #[derive(Default)]
-pub struct Found {
+pub struct InterpreterReading {
     /// Its figures.
     pub facts: Interpreter,
     /// Buffers that it keeps, by name.
@@ -47,12 +53,18 @@ pub struct Found {
 
 /// Arenas and variables of one interpreter, before its values are checked.
 struct Arenas {
+    /// Id of the interpreter.
     id: String,
     heads: Vec<HeadArena>,
     bodies: BodySpaces,
+    /// `PL_sv_count`
+    sv_count: u64,
+    /// `PL_strtab`
     strtab: u64,
+    /// `PL_main_cv`
     main_cv: u64,
-    entries_root: u64,
+    /// The first free entry of hashes, in `PL_body_roots`.
+    first_free_entry: u64,
 }
 
 impl<'a> Reader<'a> {
@@ -69,18 +81,19 @@ impl<'a> Reader<'a> {
         Self { context, memory, release, refinements, slots, bounds }
     }
 
-    /// Reads the interpreter at `anchor`. If its structures do not agree with each other, nothing
+    /// Reads the interpreter at `location`. If its structures do not agree with each other, nothing
     /// is claimed.
-    pub fn read(&self, anchor: &InterpreterLocation) -> Found {
-        let id = anchor.interpreter.map_or_else(|| GLOBALS_ID.to_owned(), |address| format!("{address:#x}"));
-        let mut found = Found::default();
+    pub fn read(&self, location: &InterpreterLocation) -> InterpreterReading {
+        let id =
+            location.interpreter.map_or_else(|| GLOBALS_ID.to_owned(), |address| format!("{address:#x}"));
+        let mut found = InterpreterReading::default();
         found.facts.id.clone_from(&id);
-        found.facts.main = anchor.main;
-        found.facts.thread = anchor.thread;
+        found.facts.main = location.is_main;
+        found.facts.thread = location.thread;
         let mut pages = PageCache::new(self.memory);
-        match self.arenas(anchor, id, &mut pages) {
-            Ok((arenas, sv_count)) => {
-                found.facts.sv_count = sv_count;
+        match self.find_arenas(location, id, &mut pages) {
+            Ok(arenas) => {
+                found.facts.sv_count = arenas.sv_count;
                 self.read_arenas(&arenas, &mut pages, &mut found);
             }
             Err(_) if Instant::now() > self.context.deadline => {
@@ -94,63 +107,71 @@ impl<'a> Reader<'a> {
                 "perl_damaged",
                 format!("{:#x}", damage.address),
                 None,
-                format!("{}: {}; strandline read nothing of it", display_name(&found.facts.id), damage.what),
+                format!(
+                    "{}: {}; strandline read nothing of it",
+                    display_name(&found.facts.id),
+                    damage.problem
+                ),
             )),
         }
         found
     }
 
-    fn arenas(
+    /// Finds the arenas, and checks that variables have the types that they must have.
+    fn find_arenas(
         &self,
-        anchor: &InterpreterLocation,
+        location: &InterpreterLocation,
         id: String,
         pages: &mut PageCache<'_>,
-    ) -> Result<(Arenas, u64), Damage> {
-        let at = &anchor.addresses;
+    ) -> Result<Arenas, Damage> {
+        let addresses = &location.addresses;
         let mut word = |address: u64| {
             pages
                 .word(address)
-                .ok_or(Damage { address, what: "a variable of the interpreter cannot be read" })
+                .ok_or(Damage { address, problem: "a variable of the interpreter cannot be read" })
         };
-        let (sv_count, root) = (word(at.sv_count)?, word(at.sv_arenaroot)?);
-        let (strtab, main_cv) = (word(at.strtab)?, word(at.main_cv)?);
-        let (entries_root, body_arenas) = (word(at.body_roots)?, word(at.body_arenas)?);
-        if root == 0 {
-            return Err(Damage { address: at.sv_arenaroot, what: "it has no values" });
+        let (sv_count, first_arena) = (word(addresses.sv_count)?, word(addresses.sv_arenaroot)?);
+        let (strtab, main_cv) = (word(addresses.strtab)?, word(addresses.main_cv)?);
+        let (first_free_entry, body_arenas) = (word(addresses.body_roots)?, word(addresses.body_arenas)?);
+        if first_arena == 0 {
+            return Err(Damage { address: addresses.sv_arenaroot, problem: "it has no values" });
         }
         self.check_kind(pages, strtab, Type::PvHv)?;
         self.check_kind(pages, main_cv, Type::PvCv)?;
-        let heads = spaces::head_arenas(pages, root, &self.bounds)?;
+        let heads = spaces::head_arenas(pages, first_arena, &self.bounds)?;
         let bodies = spaces::body_spaces(pages, body_arenas, self.release, &self.bounds)?;
-        Ok((Arenas { id, heads, bodies, strtab, main_cv, entries_root }, sv_count))
+        Ok(Arenas { id, heads, bodies, sv_count, strtab, main_cv, first_free_entry })
     }
 
     /// Checks that a variable points to a value of the expected type: a build with unknown options
     /// has its variables elsewhere.
-    fn check_kind(&self, pages: &mut PageCache<'_>, address: u64, wanted: Type) -> Result<(), Damage> {
-        let what = "its variables are not where this release has them (perl may be built with other options)";
-        let head = pages.array::<24>(address).and_then(|bytes| objects::Head::parse(address, &bytes));
+    fn check_kind(&self, pages: &mut PageCache<'_>, address: u64, expected: Type) -> Result<(), Damage> {
+        let problem =
+            "its variables are not where this release has them (perl may be built with other options)";
+        let head = pages
+            .array::<{ HEAD_BYTES as usize }>(address)
+            .and_then(|bytes| objects::Head::parse(address, &bytes));
         let kind = head.and_then(|head| head.kind(self.release));
-        if address == 0 || kind == Some(wanted) { Ok(()) } else { Err(Damage { address, what }) }
+        if address == 0 || kind == Some(expected) { Ok(()) } else { Err(Damage { address, problem }) }
     }
 
-    fn read_arenas(&self, arenas: &Arenas, pages: &mut PageCache<'_>, found: &mut Found) {
-        let (census, whole) =
+    fn read_arenas(&self, arenas: &Arenas, pages: &mut PageCache<'_>, found: &mut InterpreterReading) {
+        let (census, is_counted) =
             census::count_heads(self.context, self.memory, &arenas.heads, &arenas.bodies, self.release);
         let arena_bytes = arenas.heads.iter().map(HeadArena::bytes).sum();
         found.facts.heads = figures::heads(&arenas.heads, &census);
-        let disagrees = if whole {
+        let inconsistency = if is_counted {
             census.inconsistency(found.facts.sv_count)
         } else {
             Some("there was no time".to_owned())
         };
-        if let Some(why) = disagrees {
-            let text = format!("{} is not read: {why}", display_name(&arenas.id));
+        if let Some(reason) = inconsistency {
+            let text = format!("{} is not read: {reason}", display_name(&arenas.id));
             found.caveats.push(Caveat::new("perl_disagrees", arenas.id.clone(), Some(arena_bytes), text));
             return;
         }
         found.facts.read = true;
-        let place = roots::PadContext {
+        let pad_context = roots::PadContext {
             memory: self.memory,
             release: self.release,
             main_cv: arenas.main_cv,
@@ -158,7 +179,7 @@ impl<'a> Reader<'a> {
             workers: self.context.workers,
             resident_bytes: self.bounds.resident_bytes,
         };
-        let (roots, roots_whole) = roots::read_pads(&place, &census.subs);
+        let (roots, has_all_pads) = roots::read_pads(&pad_context, &census.subs);
         let survey = survey::survey_values(&survey::SurveyContext {
             memory: self.memory,
             release: self.release,
@@ -172,16 +193,17 @@ impl<'a> Reader<'a> {
             workers: self.context.workers,
             progress: self.context.progress,
         });
-        let keys_whole = self.keys(arenas, &survey, pages, &mut found.facts);
+        let has_all_keys = self.follow_keys(arenas, &survey, pages, &mut found.facts);
         self.claim_arenas(arenas, &census, &survey, pages, &mut found.facts.bodies);
-        let over = Instant::now() > self.context.deadline;
-        let late = !roots_whole || survey.arenas_left > 0 || (!keys_whole && over);
-        let sums = CaveatInputs { census: &census, late, keys_damaged: !keys_whole && !over, arena_bytes };
-        self.fill_facts(arenas, roots, survey, sums, found);
+        let is_over = Instant::now() > self.context.deadline;
+        let is_late = !has_all_pads || survey.arenas_left > 0 || (!has_all_keys && is_over);
+        let are_keys_damaged = !has_all_keys && !is_over;
+        let inputs = CaveatInputs { census: &census, is_late, are_keys_damaged, arena_bytes };
+        self.fill_facts(arenas, roots, survey, inputs, found);
     }
 
     /// Follows the chains of keys; false if some keys were not reached.
-    fn keys(
+    fn follow_keys(
         &self,
         arenas: &Arenas,
         survey: &SurveySums,
@@ -189,17 +211,17 @@ impl<'a> Reader<'a> {
         facts: &mut Interpreter,
     ) -> bool {
         facts.containers = survey.containers.clone();
-        let at = keys::KeyContext {
+        let context = keys::KeyContext {
             memory: self.memory,
             refinements: self.refinements,
             slot: self.slots.container,
             deadline: self.context.deadline,
             workers: self.context.workers,
         };
-        let own = keys::follow(&at, &survey.own_keys, survey.own_entries, keys::KeyStorage::Own);
+        let own = keys::follow(&context, &survey.own_keys, survey.own_entries, keys::KeyStorage::Own);
         (facts.containers.own_keys, facts.containers.own_key_bytes) = (own.keys, own.bytes);
-        let Some((count, table)) = table(pages, arenas.strtab) else { return false };
-        let shared = keys::follow(&at, &[table], count, keys::KeyStorage::Shared);
+        let Some((key_count, strtab)) = hash_table(pages, arenas.strtab) else { return false };
+        let shared = keys::follow(&context, &[strtab], key_count, keys::KeyStorage::Shared);
         (facts.containers.shared_keys, facts.containers.shared_key_bytes) = (shared.keys, shared.bytes);
         own.is_complete && shared.is_complete
     }
@@ -214,8 +236,9 @@ impl<'a> Reader<'a> {
     ) {
         let mut free_heads = census.free_on_pages.iter().peekable();
         for (index, arena) in arenas.heads.iter().enumerate() {
-            let free = free_heads.next_if(|entry| entry.0 as usize == index).map_or([0, 0], |entry| entry.1);
-            if !arena.fake {
+            let free = free_heads.next_if(|free| free.arena as usize == index);
+            let free = free.map_or([0, 0], |free| free.bytes_on_pages);
+            if !arena.is_fake {
                 self.claim_arena(arena.address, arena.bytes(), free);
             }
         }
@@ -223,7 +246,7 @@ impl<'a> Reader<'a> {
             self.refinements.claim(set.start, set.len(), self.slots.arena);
         }
         let deadline = self.context.deadline;
-        let entries = keys::free_entries(pages, arenas.entries_root, &arenas.bodies.arenas, deadline);
+        let entries = keys::free_entries(pages, arenas.first_free_entry, &arenas.bodies.arenas, deadline);
         for (index, arena) in arenas.bodies.arenas.iter().enumerate() {
             let used = survey.used.get(index).copied().unwrap_or_default();
             let on_pages = arena.bytes_by_page(0, arena.slots() * arena.body_bytes);
@@ -232,8 +255,8 @@ impl<'a> Reader<'a> {
                 (None, ENTRIES) => [0, 0],
                 _ => [0, 1].map(|page: usize| {
                     let used = used.bytes_on_pages.get(page).copied().unwrap_or(0);
-                    let here = on_pages.get(page).copied().unwrap_or(0).saturating_sub(u64::from(used));
-                    u16::try_from(here).unwrap_or(0)
+                    let bytes = on_pages.get(page).copied().unwrap_or(0).saturating_sub(u64::from(used));
+                    u16::try_from(bytes).unwrap_or(0)
                 }),
             };
             self.claim_arena(arena.address, arena.bytes, free);
@@ -252,68 +275,82 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// Fills in the facts that follow from pads and values, and adds the caveats.
     fn fill_facts(
         &self,
         arenas: &Arenas,
-        roots: PadFindings,
+        pads: PadFindings,
         mut survey: SurveySums,
-        mut sums: CaveatInputs<'_>,
-        found: &mut Found,
+        mut inputs: CaveatInputs<'_>,
+        found: &mut InterpreterReading,
     ) {
-        let others = globals::claim_globals(
+        let globals_kept = globals::claim_globals(
             self.memory,
             &mut survey,
-            &roots.globs,
+            &pads.globs,
             self.refinements,
             self.slots.buffer,
         );
         let facts = &mut found.facts;
         facts.strings = survey.strings.clone();
-        facts.subs = roots.subs.clone();
+        facts.subs = pads.subs.clone();
         let retained = &mut facts.retained;
-        [retained.lexicals, retained.temporaries, retained.other, retained.containers] = survey.retained;
+        retained.lexicals = survey.retained.lexicals;
+        retained.containers = survey.retained.containers;
+        retained.temporaries = survey.retained.temporaries;
+        retained.other = survey.retained.globals;
         for part in [retained.lexicals, retained.temporaries, retained.other] {
             retained.total.join(part);
         }
         let mut pages = PageCache::new(self.memory);
         let mut names = Names::new(PageCache::new(self.memory), self.release, arenas.main_cv);
-        let mut kept = roots.kept;
-        kept.extend(others);
+        let mut kept = pads.kept;
+        kept.extend(globals_kept);
         let (named, is_late) =
             retained::list_largest(self.context, self.slots, &mut pages, &mut names, kept, retained);
         found.named = named;
-        sums.late |= is_late;
+        inputs.is_late |= is_late;
         facts.subs.names_replaced = names.replaced;
-        let left_out = roots.left_out + survey.others_left_out + sums.census.subs_left_out;
-        add_caveats(&arenas.id, &survey, left_out, &sums, found);
+        let left_out = pads.left_out + survey.left_out + inputs.census.subs_left_out;
+        add_caveats(&arenas.id, &survey, left_out, &inputs, found);
     }
 }
 
 /// Adds the caveats on the parts of interpreter `id` that were not read.
-fn add_caveats(id: &str, survey: &SurveySums, left_out: u64, sums: &CaveatInputs<'_>, found: &mut Found) {
-    let doubts = [
-        ("perl_late", u64::from(sums.late), "the time limit for the stop ended before all of it was read"),
+fn add_caveats(
+    id: &str,
+    survey: &SurveySums,
+    left_out: u64,
+    inputs: &CaveatInputs<'_>,
+    found: &mut InterpreterReading,
+) {
+    let problems = [
+        (
+            "perl_late",
+            u64::from(inputs.is_late),
+            "the time limit for the stop ended before all of it was read",
+        ),
         (
             "perl_keys_damaged",
-            u64::from(sums.keys_damaged),
+            u64::from(inputs.are_keys_damaged),
             "chains of hash keys are inconsistent (they may have changed while read): keys that were not reached \
                  count for the allocator's rows",
         ),
         ("perl_values_damaged", survey.damaged, "values are inconsistent (they may have changed while read)"),
         (
             "perl_values_unread",
-            survey.unread + sums.census.unread,
+            survey.unread + inputs.census.unread,
             "values are on pages that are not resident",
         ),
         ("perl_subs_damaged", found.facts.subs.damaged, "subs have inconsistent pads"),
         ("perl_left_out", left_out, "values or subs exceed the limits of what is read"),
     ];
-    for (code, count, what) in doubts.into_iter().filter(|doubt| doubt.1 > 0) {
-        let bytes = if code == "perl_late" { Some(sums.arena_bytes) } else { None };
-        let who = display_name(id);
+    for (code, count, text) in problems.into_iter().filter(|&(_, count, _)| count > 0) {
+        let bytes = if code == "perl_late" { Some(inputs.arena_bytes) } else { None };
+        let interpreter = display_name(id);
         let text = match code {
-            "perl_late" | "perl_keys_damaged" => format!("{who}: {what}"),
-            _ => format!("{who}: {count} {what}: their buffers count for the allocator's rows"),
+            "perl_late" | "perl_keys_damaged" => format!("{interpreter}: {text}"),
+            _ => format!("{interpreter}: {count} {text}: their buffers count for the allocator's rows"),
         };
         found.caveats.push(Caveat::new(code, id, bytes, text));
     }
@@ -322,8 +359,10 @@ fn add_caveats(id: &str, survey: &SurveySums, left_out: u64, sums: &CaveatInputs
 /// Further inputs of the caveats.
 struct CaveatInputs<'a> {
     census: &'a Census,
-    late: bool,
-    keys_damaged: bool,
+    /// Whether the deadline passed before all was read.
+    is_late: bool,
+    are_keys_damaged: bool,
+    /// Bytes of the arenas of heads.
     arena_bytes: u64,
 }
 
@@ -337,8 +376,8 @@ fn display_name(id: &str) -> String {
 }
 
 /// Number of keys and table of the hash at `address`.
-fn table(pages: &mut PageCache<'_>, address: u64) -> Option<(u64, keys::BucketTable)> {
-    let head = objects::Head::parse(address, &pages.array::<24>(address)?)?;
-    let (keys, last) = pages.pair(head.any.checked_add(crate::perl::layout::HASH_KEYS)?)?;
-    (head.u != 0 && last < 1 << 40).then_some((keys, keys::BucketTable { address: head.u, last }))
+fn hash_table(pages: &mut PageCache<'_>, address: u64) -> Option<(u64, keys::BucketTable)> {
+    let head = objects::Head::parse(address, &pages.array::<{ HEAD_BYTES as usize }>(address)?)?;
+    let (keys, last) = pages.pair(head.any.checked_add(HASH_KEYS)?)?;
+    (head.u != 0 && last < MAX_BUCKETS).then_some((keys, keys::BucketTable { address: head.u, last }))
 }

@@ -10,16 +10,19 @@ use std::time::Instant;
 use super::census;
 use super::spaces::{BodyArena, ENTRIES};
 use crate::batch::{Batch, PageCache};
-use crate::perl::layout::{ENTRY_BYTES, KEY_BYTES_AT, KEY_EXTRA_BYTES};
+use crate::perl::layout::{ENTRY_BYTES, KEY_EXTRA_BYTES, KEY_TEXT};
 use crate::work;
 use strandline_claims::class::Slot;
 use strandline_claims::refinements::Refinements;
 use strandline_process::memory::{Memory, WordPair, word_at};
 use strandline_process::pages::PAGE_BYTES;
 
+/// Buckets that a worker follows at a time.
 const BUCKETS_PER_JOB: u64 = 4096;
-/// Steps between checks of the clock.
-const STEPS: u64 = 4096;
+/// Entries between two checks of the deadline.
+const ENTRIES_PER_DEADLINE_CHECK: u64 = 4096;
+/// Keys by which a hash that is being changed may differ from its count, besides one in 64.
+const MAX_COUNT_DIFFERENCE: u64 = 64;
 /// Upper bound on jobs: tables of a thousand million buckets.
 const MAX_JOBS: usize = 256 << 10;
 /// Upper bound on table pages that may be missing. Perl writes to all of a table that it enlarges;
@@ -31,12 +34,15 @@ const MAX_KEY_BYTES: u64 = 1 << 31;
 /// Inputs for following chains.
 #[derive(Clone, Copy)]
 pub struct KeyContext<'a> {
+    /// The target's memory.
     pub memory: &'a dyn Memory,
     /// Where keys are claimed.
     pub refinements: &'a Refinements,
     /// The slot that keys are claimed with.
     pub slot: Slot,
+    /// When to stop.
     pub deadline: Instant,
+    /// Number of threads.
     pub workers: usize,
 }
 
@@ -74,11 +80,12 @@ pub struct BucketTable {
 struct Job {
     /// Address of its first bucket.
     address: u64,
+    /// Number of buckets.
     buckets: u64,
 }
 
 /// Follows the chains of `tables`, which hold `keys` keys in all.
-pub fn follow(context: &KeyContext<'_>, tables: &[BucketTable], keys: u64, kind: KeyStorage) -> Keys {
+pub fn follow(context: &KeyContext<'_>, tables: &[BucketTable], keys: u64, storage: KeyStorage) -> Keys {
     let mut jobs: Vec<Job> = Vec::new();
     for &BucketTable { address, last } in tables {
         let mut first = 0;
@@ -90,84 +97,88 @@ pub fn follow(context: &KeyContext<'_>, tables: &[BucketTable], keys: u64, kind:
             first += BUCKETS_PER_JOB;
         }
     }
-    // Allows for the few keys by which a hash that is being changed may differ from its count.
-    let left = AtomicU64::new(keys.saturating_add(keys / 64 + 64));
+    let entries_left = AtomicU64::new(keys.saturating_add(keys / 64 + MAX_COUNT_DIFFERENCE));
     let gaps_left = AtomicU64::new(MAX_GAPS);
-    let is_cut = jobs.len() >= MAX_JOBS;
-    let new = || Follower {
+    let is_limited = jobs.len() >= MAX_JOBS;
+    let follower = || Follower {
         context,
-        entries_left: &left,
+        entries_left: &entries_left,
         gaps_left: &gaps_left,
         entries: 0,
-        kind,
+        storage,
         batch: Batch::new(context.memory),
         keys: Keys { is_complete: true, ..Keys::default() },
         buckets: Vec::new(),
         pairs: Vec::new(),
         lengths: Vec::new(),
     };
-    let (followers, not_done) =
-        work::run_jobs(context.workers, jobs.len(), context.deadline, new, |follower, job| {
+    let (followers, unfinished) =
+        work::run_jobs(context.workers, jobs.len(), context.deadline, follower, |follower, job| {
             if let Some(&Job { address, buckets }) = jobs.get(job) {
-                follower.job(address, buckets);
+                follower.follow_buckets(address, buckets);
             }
         });
-    let mut all = Keys { is_complete: not_done == 0 && !is_cut, ..Keys::default() };
-    let mut seen = 0;
+    let mut all = Keys { is_complete: unfinished == 0 && !is_limited, ..Keys::default() };
+    let mut entries = 0;
     for follower in followers {
         all.keys += follower.keys.keys;
         all.bytes += follower.keys.bytes;
         all.is_complete &= follower.keys.is_complete;
-        seen += follower.entries;
+        entries += follower.entries;
     }
     // malloc zeroes the tables, so that a page without used buckets may never have been written.
     // The number of keys shows whether a missing page was such a page or is in swap.
-    all.is_complete &= gaps_left.into_inner() == MAX_GAPS || seen >= keys;
+    all.is_complete &= gaps_left.into_inner() == MAX_GAPS || entries >= keys;
     all
 }
 
+/// One worker, with its sums and buffers that it uses again.
 struct Follower<'a> {
     context: &'a KeyContext<'a>,
+    /// Entries that may still be found, by all workers.
     entries_left: &'a AtomicU64,
-    kind: KeyStorage,
+    storage: KeyStorage,
     batch: Batch<'a>,
     keys: Keys,
     /// Entries found, including those whose keys are not strings.
     entries: u64,
-    /// Table pages that may still be missing.
+    /// Table pages that may still be missing, for all workers.
     gaps_left: &'a AtomicU64,
     buckets: Vec<u8>,
+    /// The first two words of each entry: the next entry, and the key.
     pairs: Vec<Option<WordPair>>,
+    /// The first two words of each key, which have its length.
     lengths: Vec<Option<WordPair>>,
 }
 
 impl Follower<'_> {
     /// Reads the buckets of a job; buckets on pages that cannot be read are zero. False if there
     /// are too many such pages.
-    fn read(&mut self, address: u64, buckets: u64) -> bool {
-        let gap = |left: u64| left.checked_sub(1);
+    fn read_buckets(&mut self, address: u64, buckets: u64) -> bool {
+        let take_one = |left: u64| left.checked_sub(1);
         if self.gaps_left.load(Ordering::Relaxed) == 0 {
             return false;
         }
         self.buckets.clear();
         self.buckets.resize(usize::try_from(8 * buckets).unwrap_or(0), 0);
-        let mut done = 0;
-        while let Some(rest) = self.buckets.get_mut(done..).filter(|rest| !rest.is_empty()) {
-            let at = address.wrapping_add(done as u64);
-            done += self.context.memory.read_some(at, rest);
-            if done < self.buckets.len() {
-                if self.gaps_left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, gap).is_err() {
+        let mut read_bytes = 0;
+        while let Some(rest) = self.buckets.get_mut(read_bytes..).filter(|rest| !rest.is_empty()) {
+            let at = address.wrapping_add(read_bytes as u64);
+            read_bytes += self.context.memory.read_some(at, rest);
+            if read_bytes < self.buckets.len() {
+                if self.gaps_left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take_one).is_err() {
                     return false;
                 }
-                let at = address.wrapping_add(done as u64);
-                done += (PAGE_BYTES - at % PAGE_BYTES) as usize;
+                let at = address.wrapping_add(read_bytes as u64);
+                read_bytes += (PAGE_BYTES - at % PAGE_BYTES) as usize;
             }
         }
         true
     }
 
-    fn job(&mut self, address: u64, buckets: u64) {
-        if !self.read(address, buckets) {
+    /// Follows the chains of consecutive buckets.
+    fn follow_buckets(&mut self, address: u64, buckets: u64) {
+        if !self.read_buckets(address, buckets) {
             self.keys.is_complete = false;
             return;
         }
@@ -176,8 +187,8 @@ impl Follower<'_> {
             words.filter_map(|word| word_at(word, 0)).filter(|&entry| entry != 0).collect();
         while !level.is_empty() {
             let count = level.len() as u64;
-            let enough = |left: u64| left.checked_sub(count);
-            if self.entries_left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, enough).is_err()
+            let take_all = |left: u64| left.checked_sub(count);
+            if self.entries_left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take_all).is_err()
                 || Instant::now() > self.context.deadline
             {
                 self.keys.is_complete = false;
@@ -185,7 +196,7 @@ impl Follower<'_> {
             }
             self.batch.pairs(&level, &mut self.pairs);
             let keys: Vec<u64> =
-                level.iter().zip(&self.pairs).map(|(&entry, pair)| self.key(entry, *pair)).collect();
+                level.iter().zip(&self.pairs).map(|(&entry, pair)| self.key_of_entry(entry, *pair)).collect();
             self.batch.pairs(&keys, &mut self.lengths);
             for ((&entry, &key), length) in level.iter().zip(&keys).zip(&self.lengths) {
                 let Some((first, _)) = length.filter(|_| key != 0) else {
@@ -197,11 +208,11 @@ impl Follower<'_> {
                 if length >= MAX_KEY_BYTES {
                     continue;
                 }
-                let (pointer, before) = match self.kind {
+                let (pointer, entry_bytes) = match self.storage {
                     KeyStorage::Shared => (entry, ENTRY_BYTES),
                     KeyStorage::Own => (key, 0),
                 };
-                let bytes = before + KEY_EXTRA_BYTES + length;
+                let bytes = entry_bytes + KEY_EXTRA_BYTES + length;
                 self.keys.keys += 1;
                 self.keys.bytes += bytes;
                 self.context.refinements.claim(pointer, bytes, self.context.slot);
@@ -211,11 +222,11 @@ impl Follower<'_> {
         }
     }
 
-    /// The address of an entry's key; 0 if its place does not fit the kind of hash.
-    fn key(&self, entry: u64, pair: Option<WordPair>) -> u64 {
+    /// The address of an entry's key; 0 if keys of this storage are not there.
+    fn key_of_entry(&self, entry: u64, pair: Option<WordPair>) -> u64 {
         let Some((_, key)) = pair else { return 0 };
-        let together = key == entry.wrapping_add(ENTRY_BYTES);
-        if together == (self.kind == KeyStorage::Shared) && key.checked_add(KEY_BYTES_AT).is_some() {
+        let is_with_entry = key == entry.wrapping_add(ENTRY_BYTES);
+        if is_with_entry == (self.storage == KeyStorage::Shared) && key.checked_add(KEY_TEXT).is_some() {
             key
         } else {
             0
@@ -231,24 +242,26 @@ pub fn free_entries(
     arenas: &[BodyArena],
     deadline: Instant,
 ) -> Option<(u64, Vec<[u16; 2]>)> {
-    let of_entries = |arena: &&BodyArena| arena.body_type == ENTRIES;
-    let most: u64 = arenas.iter().filter(of_entries).map(BodyArena::slots).sum();
+    let has_entries = |arena: &&BodyArena| arena.body_type == ENTRIES;
+    let max_entries: u64 = arenas.iter().filter(has_entries).map(BodyArena::slots).sum();
     let mut free = vec![[0u16; 2]; arenas.len()];
     let (mut at, mut count) = (first, 0);
-    let mut last = 0;
+    let mut index = 0;
     while at != 0 {
-        let holds = |index: usize| arenas.get(index).filter(|arena| arena.has_slot_at(at, ENTRY_BYTES));
-        if holds(last).is_none() {
-            last = census::arena_before(arenas, at)?;
+        let arena_at = |index: usize| arenas.get(index).filter(|arena| arena.has_slot_at(at, ENTRY_BYTES));
+        if arena_at(index).is_none() {
+            index = census::arena_before(arenas, at)?;
         }
-        let arena = holds(last).filter(of_entries)?;
-        for (sum, here) in
-            free.get_mut(last)?.iter_mut().zip(arena.bytes_by_page(at - arena.address, ENTRY_BYTES))
+        let arena = arena_at(index).filter(has_entries)?;
+        for (sum, bytes) in
+            free.get_mut(index)?.iter_mut().zip(arena.bytes_by_page(at - arena.address, ENTRY_BYTES))
         {
-            *sum = sum.saturating_add(u16::try_from(here).unwrap_or(u16::MAX));
+            *sum = sum.saturating_add(u16::try_from(bytes).unwrap_or(u16::MAX));
         }
         count += 1;
-        if count > most || (count.is_multiple_of(STEPS) && Instant::now() > deadline) {
+        if count > max_entries
+            || (count.is_multiple_of(ENTRIES_PER_DEADLINE_CHECK) && Instant::now() > deadline)
+        {
             return None;
         }
         at = pages.word(at)?;

@@ -37,19 +37,23 @@ impl Layout {
     pub const fn has_padnames(&self) -> bool {
         self.version >= 22
     }
+
     /// Offset of `xpadn_flags`; `xpadn_len` is the byte before it. 5.38 inserted `xpadn_fieldinfo`
     /// before them.
     pub const fn padname_flags(&self) -> u64 {
         if self.version >= 38 { 49 } else { 41 }
     }
+
     /// Whether `struct xpvhv_aux` is in the hash's body (since 5.36) instead of behind its table.
-    pub const fn aux_in_body(&self) -> bool {
+    pub const fn has_aux_in_body(&self) -> bool {
         self.version >= 36
     }
+
     /// `sizeof (struct xpvhv_aux)`, if it is behind the table.
     pub const fn aux_bytes(&self) -> u64 {
         56
     }
+
     /// `sizeof (struct xpvhv_with_aux)`; its arenas have the type code of the IV, which has no
     /// bodies.
     pub const fn hash_with_aux_bytes(&self) -> Option<u64> {
@@ -59,19 +63,23 @@ impl Layout {
             _ => Some(144),
         }
     }
-    /// The flags of `PL_sv_undef`: read-only, and since 5.22 protected (`SVf_PROTECT`).
+
+    /// The flags of `PL_sv_undef`: read-only, and since 5.22 protected.
     pub const fn undef_flags(&self) -> u32 {
-        if self.version >= 22 { flags::READONLY | 0x1_0000 } else { flags::READONLY }
+        if self.version >= 22 { flags::READONLY | flags::PROTECT } else { flags::READONLY }
     }
+
     /// `SVf_IsCOW`: it moved to its own bit in 5.22.
-    pub const fn is_cow(&self) -> u32 {
+    pub const fn cow_flag(&self) -> u32 {
         if self.version >= 22 { 0x1000_0000 } else { 0x1_0000 }
     }
 }
 
-const fn release(version: u8, early: [u64; 4], late: [u64; 3], regexp_bytes: u64) -> Layout {
-    let [strtab, sv_count, sv_arenaroot, sv_undef] = early;
-    let [main_cv, body_roots, body_arenas] = late;
+/// A release; `first` are the offsets of `Istrtab`, `Isv_count`, `Isv_arenaroot` and `Isv_undef`,
+/// `last` those of `Imain_cv`, `Ibody_roots` and `Ibody_arenas`.
+const fn release(version: u8, first: [u64; 4], last: [u64; 3], regexp_bytes: u64) -> Layout {
+    let [strtab, sv_count, sv_arenaroot, sv_undef] = first;
+    let [main_cv, body_roots, body_arenas] = last;
     Layout {
         version,
         strtab,
@@ -104,6 +112,14 @@ pub const RELEASES: [Layout; 13] = [
 
 /// `sizeof (SV)`: `sv_any`, `sv_refcnt`, `sv_flags`, `sv_u`.
 pub const HEAD_BYTES: u64 = 24;
+/// `sv_any` in a head.
+pub const HEAD_ANY: usize = 0;
+/// `sv_refcnt` in a head (32 bits).
+pub const HEAD_REFERENCES: usize = 8;
+/// `sv_flags` in a head (32 bits).
+pub const HEAD_FLAGS: usize = 12;
+/// `sv_u` in a head.
+pub const HEAD_U: usize = 16;
 /// `SVTYPEMASK`: the type; all of its bits are set in a free head.
 pub const TYPE_MASK: u32 = 0xff;
 
@@ -126,6 +142,8 @@ pub mod flags {
     /// `SVf_OOK`: a string that does not start at the beginning of its buffer; a hash with
     /// `struct xpvhv_aux`.
     pub const OOK: u32 = 0x200_0000;
+    /// `SVf_PROTECT`, since 5.22.
+    pub const PROTECT: u32 = 0x1_0000;
     /// `SVf_READONLY`.
     pub const READONLY: u32 = 0x800_0000;
     /// `SVf_UTF8` of strings.
@@ -171,7 +189,7 @@ pub const HASH_AUX: u64 = 32;
 pub const AUX_NAME_COUNT: u64 = 28;
 /// `xobject_maxfield` of an object's body (since 5.38).
 pub const OBJECT_MAXFIELD: u64 = 16;
-/// `xobject_fields` of the same.
+/// `xobject_fields` of an object's body.
 pub const OBJECT_FIELDS: u64 = 32;
 /// `xnv_u` of a body. An NV without a body (since 5.22) points this far before its own head's
 /// `sv_u`.
@@ -203,10 +221,10 @@ pub mod sub {
     pub const NAMED: u32 = 0x8000;
 }
 
-/// `hek_len` of a key; its bytes and their flags follow it at 8.
+/// `hek_len` of a key (32 bits).
 pub const KEY_LENGTH: u64 = 4;
-/// `hek_key`.
-pub const KEY_BYTES_AT: u64 = 8;
+/// `hek_key` of a key: its bytes, and their flags after them.
+pub const KEY_TEXT: u64 = 8;
 /// Bytes of a key besides its text: hash, length, final NUL, flags.
 pub const KEY_EXTRA_BYTES: u64 = 10;
 /// `sizeof (HE)`: next, key, value.

@@ -18,7 +18,10 @@ use strandline_process::namespaces::open_mapped_file;
 use strandline_process::procfs::{Process, printable};
 use strandline_process::stacks::ThreadFacts;
 
+/// Limit on the interpreters of one program.
 const MAX_INTERPRETERS: usize = 256;
+/// Limit on the length of a path in messages.
+const MAX_PATH_CHARACTERS: usize = 200;
 
 /// A mapped file that holds a Perl.
 #[derive(Clone, Debug)]
@@ -99,9 +102,13 @@ pub fn find(process: &Process, space: &AddressSpace) -> Vec<Program> {
         .collect()
 }
 
+/// The variable that points to the main interpreter.
 const CURRENT: &str = "PL_curinterp";
+/// The variable with the key of each thread's interpreter, with ithreads.
 const KEY: &str = "PL_thr_key";
+/// The parts of the version.
 const VERSION: [&str; 3] = ["PL_revision", "PL_version", "PL_subversion"];
+/// The variables of a perl without `MULTIPLICITY`, as in [`Addresses`].
 const GLOBALS: [&str; 6] =
     ["PL_strtab", "PL_sv_count", "PL_sv_arenaroot", "PL_main_cv", "PL_body_roots", "PL_body_arenas"];
 
@@ -118,8 +125,8 @@ fn program(process: &Process, space: &AddressSpace, mapping: &Mapping) -> Option
             symbols.entry(*known).or_insert(symbol.address);
         }
     });
-    let of = |name: &str| symbols.get(name).copied();
-    let variables = match (GLOBALS.map(of), of(CURRENT)) {
+    let address_of = |name: &str| symbols.get(name).copied();
+    let variables = match (GLOBALS.map(address_of), address_of(CURRENT)) {
         (
             [
                 Some(strtab),
@@ -133,19 +140,19 @@ fn program(process: &Process, space: &AddressSpace, mapping: &Mapping) -> Option
         ) => {
             Variables::Globals(Addresses { strtab, sv_count, sv_arenaroot, main_cv, body_roots, body_arenas })
         }
-        (_, Some(current)) => Variables::Interpreters { current, key: of(KEY) },
+        (_, Some(current)) => Variables::Interpreters { current, key: address_of(KEY) },
         _ => return None,
     };
-    let byte = |name| constant(process, space, of(name)?);
+    let byte = |name| read_constant(process, space, address_of(name)?);
     let version = match VERSION.map(byte) {
         [Some(revision), Some(version), Some(subversion)] => Some([revision, version, subversion]),
         _ => None,
     };
-    Some(Program { path: printable(&mapping.name, 200), version, variables })
+    Some(Program { path: printable(&mapping.name, MAX_PATH_CHARACTERS), version, variables })
 }
 
 /// Reads a byte of read-only data from the file, because its page need not be resident.
-fn constant(process: &Process, space: &AddressSpace, address: u64) -> Option<u8> {
+fn read_constant(process: &Process, space: &AddressSpace, address: u64) -> Option<u8> {
     let mapping = space.find(address)?;
     let file = open_mapped_file(process, mapping).ok()?;
     let mut byte = [0];
@@ -159,55 +166,64 @@ pub struct InterpreterLocation {
     /// Its address; `None` if its variables are globals.
     pub interpreter: Option<u64>,
     /// Whether `PL_curinterp` points to it.
-    pub main: bool,
+    pub is_main: bool,
     /// The thread that has it as its own.
     pub thread: Option<i32>,
     /// Where its variables are.
     pub addresses: Addresses,
 }
 
-/// The interpreters of `program`: that of `PL_curinterp` first, then those of threads.
+/// The interpreters of `program`: that of `PL_curinterp` first, then those of threads. Also returns
+/// whether these are all: beyond [`MAX_INTERPRETERS`] they are left out.
 pub fn interpreters(
     program: &Program,
     release: &Layout,
     threads: &[ThreadFacts],
     pages: &mut PageCache<'_>,
-) -> Vec<InterpreterLocation> {
+) -> (Vec<InterpreterLocation>, bool) {
     let (current, key) = match program.variables {
         Variables::Globals(addresses) => {
-            return vec![InterpreterLocation { interpreter: None, main: true, thread: None, addresses }];
+            let only = InterpreterLocation { interpreter: None, is_main: true, thread: None, addresses };
+            return (vec![only], true);
         }
         Variables::Interpreters { current, key } => (pages.word(current).unwrap_or(0), key),
     };
     let mut found: Vec<InterpreterLocation> = Vec::new();
     if current != 0 {
-        found.push(anchor(current, true, None, release));
+        found.push(location(current, true, None, release));
     }
-    let Some(key) = key.and_then(|key| pages.word32(key)) else { return found };
+    let Some(key) = key.and_then(|key| pages.word32(key)) else { return (found, true) };
+    let mut is_complete = true;
     for thread in threads {
-        let Some(own) = thread_specific(thread.fs_base, u64::from(key), pages).filter(|&own| own != 0) else {
-            continue;
-        };
+        let own = thread_specific(thread.fs_base, u64::from(key), pages);
+        let Some(own) = own.filter(|&own| own != 0) else { continue };
         if let Some(known) = found.iter_mut().find(|known| known.interpreter == Some(own)) {
             known.thread = known.thread.or(Some(thread.tid));
         } else if found.len() < MAX_INTERPRETERS {
-            found.push(anchor(own, false, Some(thread.tid), release));
+            found.push(location(own, false, Some(thread.tid), release));
+        } else {
+            is_complete = false;
         }
     }
-    found
+    (found, is_complete)
 }
 
-/// Adds the interpreters of `others` that are not in `known` yet.
-pub fn add(known: &mut Vec<InterpreterLocation>, others: &[u64], release: &Layout) {
-    for &other in others {
-        let is_new = known.iter().all(|one| one.interpreter != Some(other));
-        if is_new && known.len() < MAX_INTERPRETERS {
-            known.push(anchor(other, false, None, release));
+/// Adds the interpreters at `addresses` that are not in `known` yet. False if some are left out.
+pub fn add(known: &mut Vec<InterpreterLocation>, addresses: &[u64], release: &Layout) -> bool {
+    for &address in addresses {
+        if known.iter().any(|location| location.interpreter == Some(address)) {
+            continue;
         }
+        if known.len() >= MAX_INTERPRETERS {
+            return false;
+        }
+        known.push(location(address, false, None, release));
     }
+    true
 }
 
-fn anchor(interpreter: u64, main: bool, thread: Option<i32>, release: &Layout) -> InterpreterLocation {
+/// The location of an interpreter at an address.
+fn location(interpreter: u64, is_main: bool, thread: Option<i32>, release: &Layout) -> InterpreterLocation {
     let at = |offset: u64| interpreter.wrapping_add(offset);
     let addresses = Addresses {
         strtab: at(release.strtab),
@@ -217,7 +233,7 @@ fn anchor(interpreter: u64, main: bool, thread: Option<i32>, release: &Layout) -
         body_roots: at(release.body_roots),
         body_arenas: at(release.body_arenas),
     };
-    InterpreterLocation { interpreter: Some(interpreter), main, thread, addresses }
+    InterpreterLocation { interpreter: Some(interpreter), is_main, thread, addresses }
 }
 
 /// A thread's value of a `pthread_key_t`.
@@ -227,11 +243,26 @@ fn thread_specific(thread_pointer: u64, key: u64, pages: &mut PageCache<'_>) -> 
         first
     } else {
         // The first block is followed by pointers to all blocks.
-        let blocks = first.checked_add(THREAD_SPECIFIC_KEYS * 16)?;
+        let block_pointers = first.checked_add(THREAD_SPECIFIC_KEYS * 16)?;
         let index = (key / THREAD_SPECIFIC_KEYS).min(THREAD_SPECIFIC_KEYS - 1);
-        pages.word(blocks.checked_add(index * 8)?)?
+        pages.word(block_pointers.checked_add(index * 8)?)?
     };
     let (sequence, value) = pages.pair(block.checked_add(key % THREAD_SPECIFIC_KEYS * 16)?)?;
     // Sequence numbers of keys in use are odd.
     (sequence % 2 == 1).then_some(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn interpreters_beyond_the_limit_are_noticed() {
+        let mut known = Vec::new();
+        let addresses: Vec<u64> = (1..=MAX_INTERPRETERS as u64 + 1).map(|number| number << 16).collect();
+        assert!(add(&mut known, &addresses[..MAX_INTERPRETERS], &RELEASES[0]));
+        assert!(add(&mut known, &addresses[..1], &RELEASES[0]), "it is there already");
+        assert!(!add(&mut known, &addresses, &RELEASES[0]));
+        assert_eq!(known.len(), MAX_INTERPRETERS);
+    }
 }

@@ -33,6 +33,7 @@ mod tests;
 use std::collections::HashSet;
 
 use self::facts::Perl;
+use self::interpreter::InterpreterReading;
 use crate::batch::{CountingMemory, PageCache};
 use crate::perl::layout::RELEASES;
 use crate::programs::Programs;
@@ -53,13 +54,21 @@ pub const MAX_PROGRAMS: usize = 8;
 /// The slots of Perl's claims. All but the last are for chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slots {
+    /// String buffers.
     string: Slot,
+    /// String buffers with several owners.
     shared: Slot,
+    /// Constants of the code.
     constant: Slot,
+    /// Storage of arrays and hashes.
     container: Slot,
+    /// Arenas.
     arena: Slot,
+    /// Retained buffers of lexicals and temporaries.
     pad: Slot,
+    /// Retained buffers of package variables.
     buffer: Slot,
+    /// Free places in arenas.
     arena_free: Slot,
 }
 
@@ -134,9 +143,9 @@ impl Found for Programs<locate::Program> {
 
 /// The version in the module paths that perl is built with (`/usr/share/perl/5.36.0`).
 fn version_of_program(clue: &Match<'_>) -> Option<String> {
-    const PLACES: &[&str] = &["/perl/5.", "/perl5/5.", "/perl-5."];
+    const PATHS: &[&str] = &["/perl/5.", "/perl5/5.", "/perl-5."];
     let image = clue.image().filter(|_| clue.is_executable())?;
-    let text = image.strings(PLACES).into_iter().flatten().next()?;
+    let text = image.strings(PATHS).into_iter().flatten().next()?;
     leading_version(text.get(text.find("5.")?..)?)
 }
 
@@ -164,17 +173,17 @@ pub fn read(context: &Context<'_>, programs: &[locate::Program], refinements: &R
         let text = "the process has more Perls than strandline reads: this one and later ones count for the allocator's rows";
         reading.caveats.push(Caveat::new("perl_left_out", program.path.clone(), None, text));
     }
-    let mut found: Vec<interpreter::Found> = Vec::new();
+    let mut interpreters: Vec<InterpreterReading> = Vec::new();
     for program in programs.iter().take(MAX_PROGRAMS) {
         // A program may hold one Perl and have loaded another.
         let release = program.release().unwrap_or(release);
         let reader = interpreter::Reader::new(context, &memory, release, refinements, slots);
-        read_program(&reader, program, &mut reading, &mut perl, &mut found);
+        read_program(&reader, program, &mut reading, &mut perl, &mut interpreters);
     }
-    for of_interpreter in found {
-        reading.caveats.extend(of_interpreter.caveats);
-        reading.named_blocks.extend(of_interpreter.named);
-        perl.interpreters.push(of_interpreter.facts);
+    for interpreter in interpreters {
+        reading.caveats.extend(interpreter.caveats);
+        reading.named_blocks.extend(interpreter.named);
+        perl.interpreters.push(interpreter.facts);
     }
     if perl.interpreters.is_empty() {
         let text = "no interpreter was found: Perl may not have started";
@@ -184,51 +193,65 @@ pub fn read(context: &Context<'_>, programs: &[locate::Program], refinements: &R
     let retained: Vec<_> = perl.interpreters.iter().map(|interpreter| &interpreter.retained).collect();
     reading.remedies.extend(remedies::undef(&retained));
     reading.bytes_read = memory.bytes();
-    let claimed_arenas = perl.interpreters.iter().filter(|one| one.read).map(|one| one.heads.arenas).sum();
-    reading.pending = Some(Box::new(PendingChecks { slots, arenas: claimed_arenas }));
+    let claimed = perl.interpreters.iter().filter(|interpreter| interpreter.read);
+    let claimed_arenas = claimed.map(|interpreter| interpreter.heads.arenas).sum();
+    reading.pending = Some(Box::new(PendingChecks { slots, claimed_arenas }));
     perl.fill_common(&mut reading.facts);
     reading.facts.set_details(ABOUT.name, &perl);
     reading
 }
 
+/// Reads the interpreters of one program that are not in `interpreters` yet.
 fn read_program(
     reader: &interpreter::Reader<'_>,
     program: &locate::Program,
     reading: &mut Reading,
     perl: &mut Perl,
-    found: &mut Vec<interpreter::Found>,
+    interpreters: &mut Vec<InterpreterReading>,
 ) {
     let &interpreter::Reader { context, memory, release, .. } = reader;
     // Two files may lead to one interpreter: a library that is loaded beside the program's own perl
     // has not set its key, and that number may be the program's key. If the layout of that library
     // does not fit the interpreter, the program's own does.
-    let read = found.iter().filter(|one| one.facts.read);
-    let known: HashSet<String> = read.map(|one| one.facts.id.clone()).collect();
-    let is_new = |anchor: &locate::InterpreterLocation| {
-        anchor.interpreter.is_none_or(|address| !known.contains(&format!("{address:#x}")))
+    let readable = interpreters.iter().filter(|interpreter| interpreter.facts.read);
+    let known: HashSet<String> = readable.map(|interpreter| interpreter.facts.id.clone()).collect();
+    let is_new = |location: &locate::InterpreterLocation| {
+        location.interpreter.is_none_or(|address| !known.contains(&format!("{address:#x}")))
     };
-    let mut anchors = locate::interpreters(program, release, context.threads, &mut PageCache::new(memory));
-    anchors.retain(is_new);
-    if anchors.is_empty() {
+    let (mut locations, is_complete) =
+        locate::interpreters(program, release, context.threads, &mut PageCache::new(memory));
+    locations.retain(is_new);
+    if locations.is_empty() {
         return;
     }
-    if may_have_hidden_interpreters(context, program, &anchors) {
-        let (others, whole) = search::search(context, memory, release);
-        locate::add(&mut anchors, &others, release);
-        if !whole {
+    if !is_complete {
+        reading.caveats.push(more_interpreters(program));
+    }
+    if may_have_hidden_interpreters(context, program, &locations) {
+        let (addresses, is_searched) = search::search(context, memory, release);
+        if !locate::add(&mut locations, &addresses, release) && is_complete {
+            reading.caveats.push(more_interpreters(program));
+        }
+        if !is_searched {
             let text = "not all memory was searched for interpreters that belong to no thread";
             reading.caveats.push(Caveat::new("perl_interpreters", program.path.clone(), None, text));
         }
     }
     perl.ithreads |= program.has_threads();
     reading.facts.found_by.clone_from(&program.path);
-    for anchor in anchors.iter().filter(|anchor| is_new(anchor)) {
-        let of_interpreter = reader.read(anchor);
-        if anchor.interpreter.is_some() {
-            found.retain(|one| one.facts.read || one.facts.id != of_interpreter.facts.id);
+    for location in locations.iter().filter(|location| is_new(location)) {
+        let interpreter = reader.read(location);
+        if location.interpreter.is_some() {
+            interpreters.retain(|known| known.facts.read || known.facts.id != interpreter.facts.id);
         }
-        found.push(of_interpreter);
+        interpreters.push(interpreter);
     }
+}
+
+fn more_interpreters(program: &locate::Program) -> Caveat {
+    let text =
+        "the process has more interpreters than strandline reads: the others count for the allocator's rows";
+    Caveat::new("perl_interpreters", program.path.clone(), None, text)
 }
 
 /// Whether there may be interpreters that no exported variable points to: in a program that embeds
@@ -236,20 +259,24 @@ fn read_program(
 fn may_have_hidden_interpreters(
     context: &Context<'_>,
     program: &locate::Program,
-    anchors: &[locate::InterpreterLocation],
+    locations: &[locate::InterpreterLocation],
 ) -> bool {
     let is_perl = |path: &str| path.rsplit('/').next().is_some_and(|name| name.starts_with("perl"));
-    let embedded =
+    let is_embedded =
         !is_perl(&program.path) && !context.process.executable().is_some_and(|path| is_perl(&path));
-    let apart = matches!(program.variables, locate::Variables::Interpreters { .. });
-    apart && (embedded || anchors.len() > 1 || has_loaded_threads(context))
+    let has_separate_interpreters = matches!(program.variables, locate::Variables::Interpreters { .. });
+    has_separate_interpreters && (is_embedded || locations.len() > 1 || has_loaded_threads(context))
 }
 
 /// Whether a module for threads is loaded: ended threads keep their interpreters until they are
 /// joined, and shared variables have their own interpreter.
 fn has_loaded_threads(context: &Context<'_>) -> bool {
-    let modules = ["/threads/threads.so", "/threads/shared/shared.so"];
-    context.space.mappings().iter().any(|mapping| modules.iter().any(|module| mapping.name.ends_with(module)))
+    let thread_modules = ["/threads/threads.so", "/threads/shared/shared.so"];
+    context
+        .space
+        .mappings()
+        .iter()
+        .any(|mapping| thread_modules.iter().any(|name| mapping.name.ends_with(name)))
 }
 
 fn unknown_version(version: Option<String>, found_by: &str) -> Caveat {
@@ -265,20 +292,20 @@ fn unknown_version(version: Option<String>, found_by: &str) -> Caveat {
 struct PendingChecks {
     slots: Slots,
     /// Arenas of heads in the interpreters that were read.
-    arenas: u64,
+    claimed_arenas: u64,
 }
 
 impl Pending for PendingChecks {
-    fn finish(self: Box<Self>, reading: &mut Reading, how: &FinishContext<'_>) {
+    fn finish(self: Box<Self>, reading: &mut Reading, context: &FinishContext<'_>) {
         // Predictions and rounding are those of glibc.
-        let in_glibc = how
+        let is_in_glibc = context
             .by_allocator
             .iter()
             .any(|(name, matched)| name == "glibc" && matched.count_of(self.slots.chunk_slots()) > 0);
-        if self.arenas == 0 || in_glibc {
+        if self.claimed_arenas == 0 || is_in_glibc {
             return;
         }
-        if how.matched.count_of(self.slots.chunk_slots()) == 0 {
+        if context.matched.count_of(self.slots.chunk_slots()) == 0 {
             let text = "perl's values are not in chunks of the C library's malloc: their bytes count for the allocator's rows, \
                         and figures for headers and rounding are those of glibc";
             reading.caveats.push(Caveat::new("perl_not_refined", reading.facts.found_by.clone(), None, text));

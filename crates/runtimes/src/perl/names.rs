@@ -2,15 +2,18 @@
 
 use super::objects::Head;
 use crate::batch::PageCache;
-use crate::perl::layout::{self as layout, Layout, flags, padname, sub};
+use crate::perl::layout::{self as layout, HEAD_BYTES, Layout, flags, padname, sub};
 use std::borrow::Cow;
 use strandline_process::memory::{half_word_at, word_at};
 
+/// Limit on the length of a reported name; the rest is left out.
 const MAX_NAME_BYTES: usize = 200;
 
+/// Reads names.
 pub struct Names<'a> {
     pages: PageCache<'a>,
     release: &'static Layout,
+    /// `PL_main_cv`: the program's file.
     main_cv: u64,
     /// Number of names that were too long or had characters that no name has.
     pub replaced: u64,
@@ -21,6 +24,7 @@ pub struct Names<'a> {
 pub struct Sub {
     /// `main::build_report`, `main (file scope)`.
     pub name: String,
+    /// Whether it is a closure.
     pub is_closure: bool,
 }
 
@@ -43,13 +47,13 @@ impl<'a> Names<'a> {
             let package = self.package(stash).unwrap_or_else(|| "main".to_owned());
             return Some(Sub { name: format!("{package} (file scope)"), is_closure });
         }
-        let named = word_at(&body, sub::GLOB)?;
+        let name_or_glob = word_at(&body, sub::GLOB)?;
         let (name, stash) = if sub_flags & sub::NAMED != 0 {
-            (self.key(named)?, stash)
-        } else if named == 0 {
+            (self.key(name_or_glob)?, stash)
+        } else if name_or_glob == 0 {
             ("__ANON__".to_owned(), stash)
         } else {
-            self.glob(named)?
+            self.glob(name_or_glob)?
         };
         let package = self.package(stash).unwrap_or_else(|| "__ANON__".to_owned());
         Some(Sub { name: format!("{package}::{name}"), is_closure })
@@ -59,9 +63,9 @@ impl<'a> Names<'a> {
     pub fn lexical(&mut self, name: u64) -> Option<String> {
         let (text, length) = if self.release.has_padnames() {
             let mut bytes = [0; padname::BYTES];
-            let shown = usize::try_from(self.release.padname_flags()).ok()?;
-            self.pages.read(name, bytes.get_mut(..shown)?).ok()?;
-            (word_at(&bytes, 0)?, usize::from(*bytes.get(shown - 1)?))
+            let flags_offset = usize::try_from(self.release.padname_flags()).ok()?;
+            self.pages.read(name, bytes.get_mut(..flags_offset)?).ok()?;
+            (word_at(&bytes, 0)?, usize::from(*bytes.get(flags_offset - 1)?))
         } else {
             let head = self.head(name)?;
             let (length, _) = self.pages.pair(head.any.checked_add(layout::CUR)?)?;
@@ -85,7 +89,7 @@ impl<'a> Names<'a> {
     }
 
     fn head(&mut self, address: u64) -> Option<Head> {
-        let bytes: [u8; 24] = self.pages.array(address)?;
+        let bytes: [u8; HEAD_BYTES as usize] = self.pages.array(address)?;
         Head::parse(address, &bytes)
     }
 
@@ -93,7 +97,7 @@ impl<'a> Names<'a> {
     fn package(&mut self, stash: u64) -> Option<String> {
         let head = self.head(stash)?;
         (stash != 0 && head.has_flags(flags::OOK)).then_some(())?;
-        let aux = if self.release.aux_in_body() {
+        let aux = if self.release.has_aux_in_body() {
             head.any.checked_add(layout::HASH_AUX)?
         } else {
             let (_, last) = self.pages.pair(head.any.checked_add(layout::HASH_KEYS)?)?;
@@ -101,15 +105,15 @@ impl<'a> Names<'a> {
         };
         let name = self.pages.word(aux)?;
         // With several names, the word points to an array of them.
-        let several = self.pages.word32(aux.checked_add(layout::AUX_NAME_COUNT)?)? != 0;
-        let name = if several { self.pages.word(name)? } else { name };
+        let has_several_names = self.pages.word32(aux.checked_add(layout::AUX_NAME_COUNT)?)? != 0;
+        let name = if has_several_names { self.pages.word(name)? } else { name };
         self.key(name)
     }
 
     /// The text of a key.
     fn key(&mut self, key: u64) -> Option<String> {
         let length = self.pages.word32(key.checked_add(layout::KEY_LENGTH)?)?;
-        self.text(key.checked_add(layout::KEY_BYTES_AT)?, usize::try_from(length).ok()?)
+        self.text(key.checked_add(layout::KEY_TEXT)?, usize::try_from(length).ok()?)
     }
 
     fn text(&mut self, address: u64, length: usize) -> Option<String> {
@@ -122,26 +126,26 @@ impl<'a> Names<'a> {
 }
 
 /// Replaces all characters that identifiers, packages and sigils do not have; also returns whether
-/// the name was changed or cut. Names are Latin-1 or UTF-8.
+/// the name was changed, or is shorter than its `length`. Names are Latin-1 or UTF-8.
 fn clean(bytes: &[u8], length: usize) -> (String, bool) {
     let text = match std::str::from_utf8(bytes) {
         Ok(text) => Cow::Borrowed(text),
-        // Cut within a character.
+        // The limit is within a character.
         Err(error) if error.error_len().is_none() && length > bytes.len() => String::from_utf8_lossy(bytes),
         // Perl keeps keys as Latin-1 if possible.
         Err(_) => bytes.iter().map(|&byte| char::from(byte)).collect(),
     };
-    let is_name = |c: char| c.is_alphanumeric() || "_:'$@%&*".contains(c);
-    let mut replaced = length > bytes.len();
+    let is_name = |character: char| character.is_alphanumeric() || "_:'$@%&*".contains(character);
+    let mut is_changed = length > bytes.len();
     let name = text
         .chars()
-        .map(|c| {
-            let keep = is_name(c);
-            replaced |= !keep;
-            if keep { c } else { '?' }
+        .map(|character| {
+            let is_kept = is_name(character);
+            is_changed |= !is_kept;
+            if is_kept { character } else { '?' }
         })
         .collect();
-    (name, replaced)
+    (name, is_changed)
 }
 
 #[cfg(test)]

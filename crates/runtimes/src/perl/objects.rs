@@ -3,7 +3,7 @@
 //! A head (`SV`) is 24 bytes in an arena: a pointer to its body, a reference count, flags whose
 //! lowest byte is the type, and a word that points to its string, array, table or referent.
 
-use crate::perl::layout::{self as layout, Layout, flags};
+use crate::perl::layout::{self as layout, HEAD_ANY, HEAD_FLAGS, HEAD_REFERENCES, HEAD_U, Layout, flags};
 use strandline_process::memory::{half_word_at, word_at};
 
 /// Number of types of heads, in all releases.
@@ -71,18 +71,18 @@ const SVTYPES_5_20: [Type; 17] = {
 
 impl Type {
     /// The type with this number; `None` if the release has no such type.
-    pub fn of(code: u32, release: &Layout) -> Option<Self> {
-        let all = match release.version {
+    pub fn from_code(code: u32, release: &Layout) -> Option<Self> {
+        let types = match release.version {
             ..20 => SVTYPES_5_18.as_slice(),
             20..38 => SVTYPES_5_20.split_last().map_or(&[][..], |(_, rest)| rest),
             _ => SVTYPES_5_20.as_slice(),
         };
-        all.get(code as usize).copied()
+        types.get(code as usize).copied()
     }
 
     /// Its bodies in arenas; `None` if it has no bodies, or gets each from malloc.
     pub fn body(self, release: &Layout) -> Option<Body> {
-        let (bytes, skipped) = match self {
+        let (bytes, pointer_bias) = match self {
             Self::Null | Self::Bind | Self::Iv | Self::PvFm => return None,
             Self::Nv => (8, layout::NV_FIELD),
             Self::Pv => (16, layout::CUR),
@@ -97,7 +97,7 @@ impl Type {
             Self::PvCv => (104, 0),
             Self::PvIo => (136, 0),
         };
-        Some(Body { bytes, pointer_bias: skipped })
+        Some(Body { bytes, pointer_bias })
     }
 
     /// Whether its body has fields for the lengths of a string and of its buffer.
@@ -127,8 +127,10 @@ pub struct BodyPlace {
     pub bytes: u64,
 }
 
+/// A head.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Head {
+    /// Its address.
     pub address: u64,
     /// `sv_any`.
     pub any: u64,
@@ -160,20 +162,21 @@ impl Head {
     pub fn parse(address: u64, bytes: &[u8]) -> Option<Self> {
         Some(Self {
             address,
-            any: word_at(bytes, 0)?,
-            references: half_word_at(bytes, 8)?,
-            flags: half_word_at(bytes, 12)?,
-            u: word_at(bytes, 16)?,
+            any: word_at(bytes, HEAD_ANY)?,
+            references: half_word_at(bytes, HEAD_REFERENCES)?,
+            flags: half_word_at(bytes, HEAD_FLAGS)?,
+            u: word_at(bytes, HEAD_U)?,
         })
     }
 
+    /// Whether no value uses it.
     pub fn is_free(&self) -> bool {
         self.flags & layout::TYPE_MASK == layout::TYPE_MASK
     }
 
     /// Its type; `None` if its number is unknown.
     pub fn kind(&self, release: &Layout) -> Option<Type> {
-        Type::of(self.flags & layout::TYPE_MASK, release)
+        Type::from_code(self.flags & layout::TYPE_MASK, release)
     }
 
     /// Whether all of `flags` are set.
@@ -215,18 +218,24 @@ impl Head {
     /// Where its body is; `None` if it has no body in an arena.
     pub fn body(&self, kind: Type, release: &Layout) -> Option<BodyPlace> {
         let body = match kind {
-            Type::PvHv if release.aux_in_body() && self.has_flags(flags::OOK) => {
+            Type::PvHv if release.has_aux_in_body() && self.has_flags(flags::OOK) => {
                 Body { bytes: release.hash_with_aux_bytes()?, pointer_bias: 0 }
             }
             kind => kind.body(release)?,
         };
         let start = self.any.wrapping_add(body.pointer_bias);
         // The number is stored in the head itself.
-        let in_head = kind == Type::Nv && start == self.address.wrapping_add(16);
-        (self.any != 0 && !in_head).then_some(BodyPlace { start, bytes: body.bytes })
+        let is_in_head = kind == Type::Nv && start == self.address.wrapping_add(HEAD_U as u64);
+        (self.any != 0 && !is_in_head).then_some(BodyPlace { start, bytes: body.bytes })
     }
 }
 
+/// Bytes of the size word before a block of glibc's malloc.
+pub const SIZE_WORD_BYTES: u64 = 8;
+/// Alignment of glibc's chunks (`MALLOC_ALIGNMENT`).
+const CHUNK_ALIGNMENT: u64 = 16;
+/// Bytes of its smallest chunk (`MINSIZE`).
+const MIN_CHUNK_BYTES: u64 = 32;
 /// Flags in the lowest bits of the size word before a block of glibc's malloc (malloc.c,
 /// `SIZE_BITS`).
 pub const SIZE_BITS: u64 = 7;
@@ -235,7 +244,8 @@ pub const IS_MMAPPED: u64 = 2;
 
 /// Bytes of the malloc chunk for a buffer of `bytes`: size word and rounding included (glibc).
 pub fn chunk_bytes(bytes: u64) -> u64 {
-    (bytes.saturating_add(8 + 15) & !15).max(32)
+    let with_size_word = bytes.saturating_add(SIZE_WORD_BYTES + CHUNK_ALIGNMENT - 1);
+    (with_size_word & !(CHUNK_ALIGNMENT - 1)).max(MIN_CHUNK_BYTES)
 }
 
 #[cfg(test)]
@@ -249,10 +259,10 @@ mod tests {
             assert_eq!(*kind as usize, index);
         }
         for release in &RELEASES {
-            assert_eq!(Type::of(7, release), Some(Type::PvMg));
-            assert_eq!(Type::of(4, release) == Some(Type::Pv), release.version < 20);
-            assert_eq!(Type::of(16, release), (release.version >= 38).then_some(Type::PvObj));
-            assert_eq!(Type::of(17, release), None);
+            assert_eq!(Type::from_code(7, release), Some(Type::PvMg));
+            assert_eq!(Type::from_code(4, release) == Some(Type::Pv), release.version < 20);
+            assert_eq!(Type::from_code(16, release), (release.version >= 38).then_some(Type::PvObj));
+            assert_eq!(Type::from_code(17, release), None);
         }
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::facts::{Amount, Keeper, Retained};
 use strandline_claims::facts::Remedy;
-use strandline_claims::units::bytes as text_of;
+use strandline_claims::units::bytes as bytes_text;
 
 /// Maximum number of lexicals that the remedy names.
 const MAX_ADVISED: usize = 3;
@@ -12,37 +12,37 @@ const MAX_ADVISED: usize = 3;
 /// The remedy of `undef` on lexicals; `None` if it releases nothing.
 pub fn undef(retained: &[&Retained]) -> Option<Remedy> {
     let mut by_lexical: BTreeMap<(&str, &str), Amount> = BTreeMap::new();
-    let mut beyond = 0;
+    let mut other_bytes = 0;
     for buffer in retained.iter().flat_map(|retained| &retained.top) {
         match (&buffer.sub, &buffer.lexical, buffer.keeper) {
             (Some(sub), Some(lexical), Keeper::Lexical) => {
                 by_lexical.entry((sub, lexical)).or_default().add(buffer.page_bytes);
             }
-            _ => beyond += buffer.page_bytes,
+            _ => other_bytes += buffer.page_bytes,
         }
     }
-    let predicted = by_lexical.values().map(|amount| amount.bytes).sum::<u64>();
-    if predicted == 0 {
+    let predicted_bytes = by_lexical.values().map(|amount| amount.bytes).sum::<u64>();
+    if predicted_bytes == 0 {
         return None;
     }
     let mut largest: Vec<_> = by_lexical.into_iter().filter(|entry| entry.1.bytes > 0).collect();
     largest.sort_by_key(|entry| std::cmp::Reverse(entry.1.bytes));
-    let each = |((sub, lexical), amount): &((&str, &str), Amount)| {
+    let advice_on = |((sub, lexical), amount): &((&str, &str), Amount)| {
         let pads = match amount.buffers {
             1 => String::new(),
             many => format!(" (in {many} pads)"),
         };
-        let place = if sub.ends_with("(file scope)") { "in" } else { "at the end of" };
-        format!("undef {lexical} {place} {sub}{pads} releases {}", text_of(amount.bytes))
+        let position = if sub.ends_with("(file scope)") { "in" } else { "at the end of" };
+        format!("undef {lexical} {position} {sub}{pads} releases {}", bytes_text(amount.bytes))
     };
-    let mut parts: Vec<String> = largest.iter().take(MAX_ADVISED).map(each).collect();
-    if let Some(others) = largest.len().checked_sub(MAX_ADVISED).filter(|&others| others > 0) {
-        parts.push(format!("{others} more lexicals release the rest"));
+    let mut parts: Vec<String> = largest.iter().take(MAX_ADVISED).map(advice_on).collect();
+    if let Some(further) = largest.len().checked_sub(MAX_ADVISED).filter(|&further| further > 0) {
+        parts.push(format!("{further} more lexicals release the rest"));
     }
     let mut cost = "the next call allocates the buffer again".to_owned();
-    if beyond > 0 {
-        cost += &format!("; temporaries and package variables retain {} more", text_of(beyond));
+    if other_bytes > 0 {
+        cost += &format!("; temporaries and package variables retain {} more", bytes_text(other_bytes));
     }
-    let how = format!("{}; then malloc_trim", parts.join(", "));
-    Some(Remedy::advice("perl_undef", Some(predicted), &how, &cost))
+    let advice = format!("{}; then malloc_trim", parts.join(", "));
+    Some(Remedy::advice("perl_undef", Some(predicted_bytes), &advice, &cost))
 }

@@ -5,18 +5,25 @@ use std::time::Instant;
 use super::Slots;
 use super::facts::{self, Keeper, Retained};
 use super::names::Names;
-use super::objects::{IS_MMAPPED, SIZE_BITS, chunk_bytes};
+use super::objects::{IS_MMAPPED, SIZE_BITS, SIZE_WORD_BYTES, chunk_bytes};
 use super::roots::Kept;
 use crate::batch::PageCache;
 use crate::resident::resident_bytes;
 use strandline_claims::runtime::{Context, Named};
 use strandline_process::pages::{PAGE_BYTES, page_of, page_up};
 
-pub const MAX_LISTED: usize = 4096;
+/// Limit on the buffers listed by name.
+const MAX_LISTED: usize = 4096;
+/// Bytes before a block of glibc's malloc: the previous chunk's size and its own.
+const CHUNK_HEADER_BYTES: u64 = 16;
+/// Bytes that malloc uses in a free chunk: its header and its links (`struct malloc_chunk`).
+const FREE_CHUNK_BYTES: u64 = 48;
+/// Upper bound on the bytes that a chunk has more than its buffer needs.
+const MAX_EXCESS_BYTES: u64 = 64 << 10;
 
-/// Fills in `top`, `top_left_out` and `page_bytes` of `retained` from the large buffers, and
-/// returns the rows of the listed ones, and whether time ran out: then `page_bytes` lacks those
-/// that are not listed.
+/// Fills in `top`, `top_left_out` and `page_bytes` of `retained` from the large buffers. Returns
+/// the rows of the listed ones, and whether the deadline passed: then `page_bytes` lacks those of
+/// the others.
 pub fn list_largest(
     context: &Context<'_>,
     slots: Slots,
@@ -37,36 +44,36 @@ pub fn list_largest(
             retained.top_left_out.add(buffer.bytes);
             continue;
         }
-        let of = named(names, buffer, page_bytes);
+        let listed = describe(names, buffer, page_bytes);
         let slot = if buffer.keeper == Keeper::Other { slots.buffer } else { slots.pad };
         let Kept { pointer, bytes, .. } = *buffer;
-        rows.push(Named { pointer, bytes, slot, holder: of.holder.clone() });
-        retained.top.push(of);
+        rows.push(Named { pointer, bytes, slot, holder: listed.holder.clone() });
+        retained.top.push(listed);
     }
     (rows, is_late)
 }
 
-fn named(names: &mut Names<'_>, kept: &Kept, page_bytes: u64) -> facts::Buffer {
+/// Describes a buffer, with the names of its sub and its variable.
+fn describe(names: &mut Names<'_>, kept: &Kept, page_bytes: u64) -> facts::Buffer {
     let sub = if kept.sub == 0 { None } else { names.sub(kept.sub) };
-    let named = |names: &mut Names<'_>| match kept.keeper {
+    let name = match kept.keeper {
         _ if kept.name == 0 => None,
         Keeper::Other => names.global(kept.name),
         Keeper::Lexical | Keeper::Temporary => names.lexical(kept.name),
     };
-    let name = named(names);
     let closure = sub.as_ref().filter(|sub| sub.is_closure).map(|_| format!("{:#x}", kept.sub));
     let sub_name = sub.map(|sub| sub.name);
-    let place = match &closure {
+    let pad = match &closure {
         Some(closure) => format!("depth {}, closure at {closure}", kept.depth),
         None => format!("depth {}", kept.depth),
     };
-    let shown = sub_name.as_deref().unwrap_or("an unnamed sub");
+    let sub_or_unnamed = sub_name.as_deref().unwrap_or("an unnamed sub");
     let holder = match (kept.keeper, &name) {
         (Keeper::Other, Some(global)) => global.clone(),
         (Keeper::Other, None) => format!("a package variable, head at {:#x}", kept.head),
-        (Keeper::Lexical, Some(lexical)) => format!("{shown} {lexical} ({place})"),
-        (Keeper::Lexical, None) => format!("{shown} (a lexical, {place})"),
-        (Keeper::Temporary, _) => format!("{shown} (a temporary, {place})"),
+        (Keeper::Lexical, Some(lexical)) => format!("{sub_or_unnamed} {lexical} ({pad})"),
+        (Keeper::Lexical, None) => format!("{sub_or_unnamed} (a lexical, {pad})"),
+        (Keeper::Temporary, _) => format!("{sub_or_unnamed} (a temporary, {pad})"),
     };
     facts::Buffer {
         holder,
@@ -79,7 +86,7 @@ fn named(names: &mut Names<'_>, kept: &Kept, page_bytes: u64) -> facts::Buffer {
         head: format!("{:#x}", kept.head),
         address: format!("{:#x}", kept.pointer),
         bytes: kept.bytes,
-        valueless: kept.valueless,
+        valueless: kept.is_valueless,
         page_bytes,
     }
 }
@@ -87,14 +94,15 @@ fn named(names: &mut Names<'_>, kept: &Kept, page_bytes: u64) -> facts::Buffer {
 /// Resident bytes that freeing the buffer releases: the pages wholly within its chunk, as
 /// malloc_trim counts them, or all of a chunk with its own mapping.
 fn whole_pages(context: &Context<'_>, pages: &mut PageCache<'_>, kept: &Kept) -> u64 {
-    let chunk = kept.pointer.wrapping_sub(16);
-    let usual = chunk_bytes(kept.bytes);
-    let word = pages.word(kept.pointer.wrapping_sub(8)).unwrap_or(0);
-    let size = Some(word & !SIZE_BITS).filter(|size| (usual..=usual.saturating_add(64 << 10)).contains(size));
-    let end = chunk.saturating_add(size.unwrap_or(usual));
-    let is_mapped = size.is_some() && word & IS_MMAPPED != 0 && chunk.is_multiple_of(PAGE_BYTES);
-    // malloc keeps a free chunk's own fields at its beginning.
-    let start = if is_mapped { chunk } else { page_up(chunk.saturating_add(48)) };
+    let chunk = kept.pointer.wrapping_sub(CHUNK_HEADER_BYTES);
+    let usual_bytes = chunk_bytes(kept.bytes);
+    let size_word = pages.word(kept.pointer.wrapping_sub(SIZE_WORD_BYTES));
+    let size_word = size_word.filter(|word| {
+        (usual_bytes..=usual_bytes.saturating_add(MAX_EXCESS_BYTES)).contains(&(word & !SIZE_BITS))
+    });
+    let end = chunk.saturating_add(size_word.map_or(usual_bytes, |word| word & !SIZE_BITS));
+    let is_mapped = size_word.is_some_and(|word| word & IS_MMAPPED != 0) && chunk.is_multiple_of(PAGE_BYTES);
+    let start = if is_mapped { chunk } else { page_up(chunk.saturating_add(FREE_CHUNK_BYTES)) };
     let end = page_of(end);
     if start >= end {
         return 0;
@@ -115,12 +123,12 @@ mod tests {
 
     /// Lists two buffers that span much memory, in a process without any.
     fn list(context: &Context<'_>) -> (Retained, usize, bool) {
-        let of = |head| Kept::undefined(head, 1 << 20, 1 << 45);
+        let kept_buffer = |head| Kept::undefined(head, 1 << 20, 1 << 45);
         let slots = Slots::new(&Refinements::new(Vec::<AddressRange>::new())).unwrap();
         let mut pages = PageCache::new(context.memory);
         let mut names = Names::new(PageCache::new(context.memory), RELEASES.last().unwrap(), 0);
         let mut retained = Retained::default();
-        let kept = vec![of(8), of(16)];
+        let kept = vec![kept_buffer(8), kept_buffer(16)];
         let (rows, is_late) = list_largest(context, slots, &mut pages, &mut names, kept, &mut retained);
         (retained, rows.len(), is_late)
     }

@@ -19,24 +19,32 @@ use std::time::Instant;
 use super::facts::{BufferKind, Keeper};
 use super::objects::{Head, Storage, Type};
 use crate::batch::PageCache;
-use crate::perl::layout::{self as layout, Layout, flags, padname, sub};
+use crate::perl::layout::{self as layout, HEAD_BYTES, Layout, flags, padname, sub};
 use crate::work;
 use strandline_process::memory::{Memory, half_word_at, word_at};
 
+/// Subs that a worker reads at a time.
 const SUBS_PER_JOB: usize = 64;
-/// Depths between checks of the clock.
-const DEPTHS: u64 = 4096;
-/// Larger depths, pads and lists of names are damage.
+/// Depths between two checks of the deadline.
+const DEPTHS_PER_DEADLINE_CHECK: u64 = 4096;
+/// Upper bound on the pads of a sub: more are damage.
 const MAX_DEPTH: u64 = 1 << 26;
+/// Upper bound on the entries of a pad: more are damage.
 const MAX_ENTRIES: u64 = 1 << 20;
+/// Upper bound on the names of a sub: more are damage.
 const MAX_NAMES: u64 = 1 << 16;
-/// Words read at a time.
-const WORDS: u64 = 256;
-/// Maximum number of names in a thread's cached lists, which closures of one sub share. 2 MiB.
-const MAX_NAMES_KEPT: usize = 128 << 10;
-/// Maximum numbers, per thread, of marked entries and of buffers listed by name.
+/// Words of a pad or a list read at a time.
+const WORDS_AT_ONCE: u64 = 256;
+/// Maximum number of names in a thread's cached lists, which closures of one sub share: 2 MiB.
+const MAX_CACHED_NAMES: usize = 128 << 10;
+/// Names whose memory a cached list takes in addition, for its place in the table.
+const NAMES_PER_LIST: usize = 4;
+/// Limit on the marked entries, per thread.
 const MAX_MARKS: usize = 1 << 20;
+/// Limit on the buffers listed by name, per thread.
 const MAX_KEPT: usize = 64 << 10;
+/// Bits of a mark that state what is marked: heads are aligned to 8 bytes.
+const MARK_BITS: u64 = 7;
 /// Larger buffers are damage.
 pub const MAX_BUFFER_BYTES: u64 = 1 << 46;
 /// Buffers of more than this are listed by name.
@@ -46,6 +54,7 @@ pub const LARGE_BYTES: u64 = 4096;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub enum Mark {
+    /// A constant of the code.
     Constant = 1,
     /// A lexical without a value.
     Lexical = 2,
@@ -56,36 +65,39 @@ pub enum Mark {
 impl Mark {
     /// Splits a mark into the head's address and what it is.
     pub fn split(mark: u64) -> (u64, Option<Self>) {
-        let kind = match mark & 7 {
+        let kind = match mark & MARK_BITS {
             1 => Some(Self::Constant),
             2 => Some(Self::Lexical),
             3 => Some(Self::Temporary),
             _ => None,
         };
-        (mark & !7, kind)
+        (mark & !MARK_BITS, kind)
     }
 }
 
-/// A large buffer that a pad keeps.
+/// A large buffer that a value without use for it keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kept {
     /// The head of its value.
     pub head: u64,
     /// The buffer, as malloc returned it.
     pub pointer: u64,
+    /// Its size.
     pub bytes: u64,
     /// What it held.
     pub kind: BufferKind,
+    /// What keeps it.
     pub keeper: Keeper,
     /// Whether the lexical belongs to another pad.
-    pub captured: bool,
+    pub is_captured: bool,
     /// The sub's head; 0 if the value is in no pad.
     pub sub: u64,
     /// The depth of its pad, from 1.
     pub depth: u64,
     /// Address of the lexical's name, or of a global's glob; 0 if there is neither.
     pub name: u64,
-    pub valueless: bool,
+    /// Whether the value has neither string, number nor reference.
+    pub is_valueless: bool,
 }
 
 impl Kept {
@@ -97,11 +109,11 @@ impl Kept {
             bytes,
             kind: BufferKind::String,
             keeper: Keeper::Other,
-            captured: false,
+            is_captured: false,
             sub: 0,
             depth: 0,
             name: 0,
-            valueless: true,
+            is_valueless: true,
         }
     }
 }
@@ -124,40 +136,44 @@ pub struct PadFindings {
 /// Inputs for reading pads.
 #[derive(Clone, Copy)]
 pub struct PadContext<'a> {
+    /// The target's memory.
     pub memory: &'a dyn Memory,
     /// The target's layout.
     pub release: &'static Layout,
     /// `PL_main_cv`: the program's file, which always runs.
     pub main_cv: u64,
+    /// When to stop.
     pub deadline: Instant,
+    /// Number of threads.
     pub workers: usize,
     /// Resident bytes. They bound lists of pads and pads, which take eight bytes an entry.
     pub resident_bytes: u64,
 }
 
 /// Reads the pads of `subs`. Also returns whether there was time for all of them.
-pub fn read_pads(place: &PadContext<'_>, subs: &[u64]) -> (PadFindings, bool) {
+pub fn read_pads(context: &PadContext<'_>, subs: &[u64]) -> (PadFindings, bool) {
     let jobs = subs.len().div_ceil(SUBS_PER_JOB);
-    let left = AtomicU64::new(place.resident_bytes / 8);
-    let new = || PadReader {
-        left: &left,
-        pages: PageCache::new(place.memory),
-        place: *place,
+    let words_left = AtomicU64::new(context.resident_bytes / 8);
+    let pad_reader = || PadReader {
+        words_left: &words_left,
+        pages: PageCache::new(context.memory),
+        context: *context,
         lists: HashMap::new(),
-        names_kept: 0,
+        cached_names: 0,
         is_late: false,
         found: PadFindings::default(),
     };
-    let (lookers, jobs_left) = work::run_jobs(place.workers, jobs, place.deadline, new, |reader, job| {
-        for &address in subs.iter().skip(job * SUBS_PER_JOB).take(SUBS_PER_JOB) {
-            if reader.sub(address).is_none() && !reader.is_late {
-                reader.found.subs.damaged += 1;
+    let (readers, unfinished) =
+        work::run_jobs(context.workers, jobs, context.deadline, pad_reader, |reader, job| {
+            for &address in subs.iter().skip(job * SUBS_PER_JOB).take(SUBS_PER_JOB) {
+                if reader.read_sub(address).is_none() && !reader.is_late {
+                    reader.found.subs.damaged += 1;
+                }
             }
-        }
-    });
+        });
     let mut all = PadFindings::default();
-    let mut is_late = jobs_left > 0;
-    for reader in lookers {
+    let mut is_late = unfinished > 0;
+    for reader in readers {
         is_late |= reader.is_late;
         all.add(reader.found);
     }
@@ -178,8 +194,8 @@ impl PadFindings {
     /// A value may be in several pads: the pad that owns it names it.
     fn deduplicate(&mut self) {
         self.marks.sort_unstable();
-        self.marks.dedup_by_key(|mark| *mark & !7);
-        self.kept.sort_unstable_by_key(|kept| (kept.head, kept.captured, kept.sub, kept.depth));
+        self.marks.dedup_by_key(|mark| *mark & !MARK_BITS);
+        self.kept.sort_unstable_by_key(|kept| (kept.head, kept.is_captured, kept.sub, kept.depth));
         self.kept.dedup_by_key(|kept| kept.head);
         self.globs.sort_unstable();
         self.globs.dedup();
@@ -195,6 +211,7 @@ enum EntryKind {
     Constant,
     /// A lexical of this sub.
     Own,
+    /// A `state` variable.
     State,
     /// Captured from another pad.
     Outer,
@@ -202,20 +219,24 @@ enum EntryKind {
     Other,
 }
 
+/// A pad name.
 #[derive(Clone, Copy)]
 struct Name {
+    /// Its address; 0 for an operator's target.
     address: u64,
-    class: EntryKind,
+    /// What its entry is.
+    kind: EntryKind,
 }
 
 struct PadReader<'a> {
     pages: PageCache<'a>,
-    place: PadContext<'a>,
-    /// Depths and pad entries that may still be read, for all subs.
-    left: &'a AtomicU64,
+    context: PadContext<'a>,
+    /// Depths and pad entries that may still be read, by all workers.
+    words_left: &'a AtomicU64,
+    /// Lists of names, by address.
     lists: HashMap<u64, Arc<Vec<Name>>>,
     /// Names in `lists`.
-    names_kept: usize,
+    cached_names: usize,
     /// Whether the deadline passed before a sub was read.
     is_late: bool,
     found: PadFindings,
@@ -224,53 +245,56 @@ struct PadReader<'a> {
 /// A pad, and whether its sub runs in it.
 #[derive(Clone, Copy)]
 struct Pad {
+    /// The sub's head.
     sub: u64,
+    /// The depth of recursion, from 1.
     depth: u64,
-    running: bool,
+    is_running: bool,
 }
 
 impl PadReader<'_> {
     fn head(&mut self, address: u64) -> Option<(Head, Type)> {
-        let bytes: [u8; 24] = self.pages.array(address)?;
+        let bytes: [u8; HEAD_BYTES as usize] = self.pages.array(address)?;
         let head = Head::parse(address, &bytes)?;
-        Some((head, head.kind(self.place.release)?))
+        Some((head, head.kind(self.context.release)?))
     }
 
-    /// Takes `words` from `left`; `None` if too few are left.
-    fn spend(&self, words: u64) -> Option<()> {
-        let less = |left: u64| left.checked_sub(words);
-        self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok().then_some(())
+    /// Takes `words` from `words_left`; `None` if too few are left.
+    fn take_words(&self, words: u64) -> Option<()> {
+        let take = |left: u64| left.checked_sub(words);
+        self.words_left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok().then_some(())
     }
 
     /// `None` if the deadline has passed.
     fn check_deadline(&mut self) -> Option<()> {
-        self.is_late |= Instant::now() > self.place.deadline;
+        self.is_late |= Instant::now() > self.context.deadline;
         (!self.is_late).then_some(())
     }
 
     /// Reads the pads of the sub at `address`; `None` if they are damaged or time is over.
-    fn sub(&mut self, address: u64) -> Option<()> {
+    fn read_sub(&mut self, address: u64) -> Option<()> {
         let (head, kind) = self.head(address)?;
         let body: [u8; sub::BYTES] = self.pages.array(head.any)?;
-        let of_sub = half_word_at(&body, sub::FLAGS)?;
+        let sub_flags = half_word_at(&body, sub::FLAGS)?;
         let list = word_at(&body, sub::PADLIST)?;
-        if of_sub & sub::IS_XSUB != 0 || list == 0 || !matches!(kind, Type::PvCv | Type::PvFm) {
+        if sub_flags & sub::IS_XSUB != 0 || list == 0 || !matches!(kind, Type::PvCv | Type::PvFm) {
             return Some(());
         }
         let (last, pads) = self.pages.pair(list.checked_add(layout::PADLIST_MAX)?)?;
-        let running = u64::try_from(half_word_at(&body, sub::DEPTH)?.cast_signed()).unwrap_or(0);
-        if last > MAX_DEPTH || running > last || !pads.is_multiple_of(8) {
+        let running_depth = u64::try_from(half_word_at(&body, sub::DEPTH)?.cast_signed()).unwrap_or(0);
+        if last > MAX_DEPTH || running_depth > last || !pads.is_multiple_of(8) {
             return None;
         }
-        let running = if address == self.place.main_cv { running.max(1) } else { running };
+        let running_depth =
+            if address == self.context.main_cv { running_depth.max(1) } else { running_depth };
         self.found.subs.with_pads += 1;
-        self.found.subs.closures += u64::from(of_sub & sub::CLONED != 0);
-        self.found.subs.running += u64::from(running > 0);
-        self.spend(last)?;
-        let names = self.pages.word(pads)?;
-        let names = self.names(names)?;
+        self.found.subs.closures += u64::from(sub_flags & sub::CLONED != 0);
+        self.found.subs.running += u64::from(running_depth > 0);
+        self.take_words(last)?;
+        let name_list = self.pages.word(pads)?;
+        let names = self.names(name_list)?;
         for depth in 1..=last {
-            if depth.is_multiple_of(DEPTHS) {
+            if depth.is_multiple_of(DEPTHS_PER_DEADLINE_CHECK) {
                 self.check_deadline()?;
             }
             let pad = self.pages.word(pads.checked_add(8 * depth)?)?;
@@ -279,32 +303,33 @@ impl PadReader<'_> {
             }
             self.check_deadline()?;
             self.found.subs.pads += 1;
-            self.pad(pad, &names, Pad { sub: address, depth, running: depth <= running })?;
+            self.read_pad(pad, &names, Pad { sub: address, depth, is_running: depth <= running_depth })?;
         }
         Some(())
     }
 
-    fn pad(&mut self, address: u64, names: &[Name], pad: Pad) -> Option<()> {
+    /// Reads the entries of the pad whose array is at `address`.
+    fn read_pad(&mut self, address: u64, names: &[Name], pad: Pad) -> Option<()> {
         let (head, kind) = self.head(address)?;
         let (fill, _) = self.pages.pair(head.any.checked_add(layout::ARRAY_FILL)?)?;
         let count = fill.wrapping_add(1);
         if kind != Type::PvAv || count > MAX_ENTRIES {
             return None;
         }
-        self.spend(count)?;
-        let mut words = [0u8; 8 * WORDS as usize];
-        for first in (0..count).step_by(WORDS as usize) {
+        self.take_words(count)?;
+        let mut words = [0u8; 8 * WORDS_AT_ONCE as usize];
+        for first in (0..count).step_by(WORDS_AT_ONCE as usize) {
             self.check_deadline()?;
-            let here = (count - first).min(WORDS);
-            let bytes = words.get_mut(..8 * usize::try_from(here).ok()?)?;
+            let entries = (count - first).min(WORDS_AT_ONCE);
+            let bytes = words.get_mut(..8 * usize::try_from(entries).ok()?)?;
             self.pages.read(head.u.checked_add(8 * first)?, bytes).ok()?;
-            for index in first..first + here {
+            for index in first..first + entries {
                 // The first entry is the array of arguments.
                 let entry = word_at(&words, 8 * usize::try_from(index - first).ok()?)?;
                 if index > 0 && entry != 0 {
-                    let temporary = Name { address: 0, class: EntryKind::Temporary };
+                    let temporary = Name { address: 0, kind: EntryKind::Temporary };
                     let name = names.get(usize::try_from(index).ok()?).copied().unwrap_or(temporary);
-                    self.entry(entry, name, pad);
+                    self.read_entry(entry, name, pad);
                 }
             }
         }
@@ -312,60 +337,58 @@ impl PadReader<'_> {
     }
 
     /// Records what one entry keeps. Entries that are free or cannot be read keep nothing.
-    fn entry(&mut self, address: u64, name: Name, pad: Pad) -> Option<()> {
+    fn read_entry(&mut self, address: u64, name: Name, pad: Pad) -> Option<()> {
         let (head, kind) = self.head(address)?;
         let storage = head.storage(kind);
+        let is_target = name.kind == EntryKind::Temporary;
         // A lexical that was assigned a glob is FAKE.
         let is_glob = kind == Type::PvGv && storage == Storage::Plain && head.flags & flags::FAKE == 0;
-        if is_glob && name.class != EntryKind::Own && self.found.globs.len() < MAX_MARKS {
+        if is_glob && name.kind != EntryKind::Own && self.found.globs.len() < MAX_MARKS {
             self.found.globs.push(address);
         }
-        let read_only = name.class == EntryKind::Temporary && head.flags & flags::READONLY != 0;
-        if name.class == EntryKind::Constant || read_only {
+        let is_constant = name.kind == EntryKind::Constant || is_target && head.flags & flags::READONLY != 0;
+        if is_constant {
             if storage == Storage::String {
                 self.mark(&head, Mark::Constant);
             }
             return Some(());
         }
-        let alone = !pad.running && head.references == 1;
-        let out_of_use = match name.class {
-            // A lexical that has a value while its sub is not running keeps it for the next call
-            // (`my $x if 0`).
-            EntryKind::Temporary => alone || !head.has_value(),
-            _ => !head.has_value(),
-        };
+        if name.kind == EntryKind::Other {
+            return Some(());
+        }
+        // A lexical with a value keeps it for the next call (`my $x if 0`). A target that only its
+        // pad refers to has no use while the sub is not running.
+        let is_unused = !head.has_value() || is_target && !pad.is_running && head.references == 1;
         // An array or a hash without elements is the same for all references with or without
         // storage.
-        let is_lexical = name.class != EntryKind::Temporary;
-        let (Buffer { pointer, bytes }, kind) = match storage {
-            _ if name.class == EntryKind::Other => return Some(()),
-            Storage::String if out_of_use => {
-                (unshared_buffer(&mut self.pages, &head, self.place.release)?, BufferKind::String)
+        let (buffer, buffer_kind) = match storage {
+            Storage::String if is_unused => {
+                (unshared_buffer(&mut self.pages, &head, self.context.release)?, BufferKind::String)
             }
-            Storage::Array if is_lexical => (empty_array(&mut self.pages, &head)?, BufferKind::Array),
-            Storage::Hash if is_lexical => (empty_hash(&mut self.pages, &head)?, BufferKind::Hash),
+            Storage::Array if !is_target => (empty_array(&mut self.pages, &head)?, BufferKind::Array),
+            Storage::Hash if !is_target => (empty_hash(&mut self.pages, &head)?, BufferKind::Hash),
             _ => return Some(()),
         };
-        let temporary = name.class == EntryKind::Temporary;
-        self.mark(&head, if temporary { Mark::Temporary } else { Mark::Lexical });
-        if bytes > LARGE_BYTES {
-            if self.found.kept.len() >= MAX_KEPT {
-                self.found.left_out += 1;
-                return None;
-            }
-            self.found.kept.push(Kept {
-                head: address,
-                pointer,
-                bytes,
-                kind,
-                keeper: if temporary { Keeper::Temporary } else { Keeper::Lexical },
-                captured: name.class == EntryKind::Outer,
-                sub: pad.sub,
-                depth: pad.depth,
-                name: name.address,
-                valueless: kind != BufferKind::String || !head.has_value(),
-            });
+        self.mark(&head, if is_target { Mark::Temporary } else { Mark::Lexical });
+        if buffer.bytes <= LARGE_BYTES {
+            return Some(());
         }
+        if self.found.kept.len() >= MAX_KEPT {
+            self.found.left_out += 1;
+            return None;
+        }
+        self.found.kept.push(Kept {
+            head: address,
+            pointer: buffer.pointer,
+            bytes: buffer.bytes,
+            kind: buffer_kind,
+            keeper: if is_target { Keeper::Temporary } else { Keeper::Lexical },
+            is_captured: name.kind == EntryKind::Outer,
+            sub: pad.sub,
+            depth: pad.depth,
+            name: name.address,
+            is_valueless: buffer_kind != BufferKind::String || !head.has_value(),
+        });
         Some(())
     }
 
@@ -382,7 +405,7 @@ impl PadReader<'_> {
         if let Some(known) = self.lists.get(&list) {
             return Some(Arc::clone(known));
         }
-        let (fill, array) = if self.place.release.has_padnames() {
+        let (fill, array) = if self.context.release.has_padnames() {
             self.pages.pair(list.checked_add(layout::PADNAMELIST_FILL)?)?
         } else {
             let (head, kind) = self.head(list)?;
@@ -395,39 +418,40 @@ impl PadReader<'_> {
         }
         let mut names = Vec::new();
         for index in 0..count {
-            if index.is_multiple_of(WORDS) {
+            if index.is_multiple_of(WORDS_AT_ONCE) {
                 self.check_deadline()?;
             }
             let address = self.pages.word(array.checked_add(8 * index)?)?;
-            let class = if address == 0 { EntryKind::Temporary } else { self.class(address)? };
-            names.push(Name { address, class });
+            let kind = if address == 0 { EntryKind::Temporary } else { self.entry_kind(address)? };
+            names.push(Name { address, kind });
         }
         let names = Arc::new(names);
-        // An empty list also takes space in the table.
-        let cost = names.len() + 4;
-        if self.names_kept + cost > MAX_NAMES_KEPT {
+        let cached_names = names.len() + NAMES_PER_LIST;
+        if self.cached_names + cached_names > MAX_CACHED_NAMES {
             self.lists.clear();
-            self.names_kept = 0;
+            self.cached_names = 0;
         }
-        self.names_kept += cost;
+        self.cached_names += cached_names;
         self.lists.insert(list, Arc::clone(&names));
         Some(names)
     }
 
-    fn class(&mut self, address: u64) -> Option<EntryKind> {
-        if !self.place.release.has_padnames() {
-            return self.old_class(address);
+    /// The kind of the entry whose name is at `address`.
+    fn entry_kind(&mut self, address: u64) -> Option<EntryKind> {
+        if !self.context.release.has_padnames() {
+            return self.old_entry_kind(address);
         }
-        let at = usize::try_from(self.place.release.padname_flags()).ok()?;
+        let flags_offset = usize::try_from(self.context.release.padname_flags()).ok()?;
         let bytes: [u8; padname::BYTES] = self.name_bytes(address)?;
-        let (text, length, name_flags) = (word_at(&bytes, 0)?, *bytes.get(at - 1)?, *bytes.get(at)?);
+        let (text, length, name_flags) =
+            (word_at(&bytes, 0)?, *bytes.get(flags_offset - 1)?, *bytes.get(flags_offset)?);
         Some(match name_flags {
             _ if text == 0 => EntryKind::Temporary,
             _ if length == 0 => EntryKind::Constant,
-            of_name if of_name & padname::OUR != 0 => EntryKind::Other,
+            _ if name_flags & padname::OUR != 0 => EntryKind::Other,
             _ if self.pages.array(text)? == *b"&" => EntryKind::Other,
-            of_name if of_name & (padname::OUTER | padname::FIELD) != 0 => EntryKind::Outer,
-            of_name if of_name & padname::STATE != 0 => EntryKind::State,
+            _ if name_flags & (padname::OUTER | padname::FIELD) != 0 => EntryKind::Outer,
+            _ if name_flags & padname::STATE != 0 => EntryKind::State,
             _ => EntryKind::Own,
         })
     }
@@ -435,13 +459,13 @@ impl PadReader<'_> {
     /// Reads a pad name up to its flags; the bytes after them may not be readable.
     fn name_bytes(&mut self, address: u64) -> Option<[u8; padname::BYTES]> {
         let mut bytes = [0; padname::BYTES];
-        let shown = usize::try_from(self.place.release.padname_flags() + 1).ok()?;
-        self.pages.read(address, bytes.get_mut(..shown)?).ok()?;
+        let flags_end = usize::try_from(self.context.release.padname_flags() + 1).ok()?;
+        self.pages.read(address, bytes.get_mut(..flags_end)?).ok()?;
         Some(bytes)
     }
 
-    /// Before 5.22 a pad name is a value.
-    fn old_class(&mut self, address: u64) -> Option<EntryKind> {
+    /// Like [`Self::entry_kind`], before 5.22, where a pad name is a value.
+    fn old_entry_kind(&mut self, address: u64) -> Option<EntryKind> {
         let (head, kind) = self.head(address)?;
         if head.flags & flags::PRIVATE_POK == 0 || !kind.can_hold_string() {
             return Some(EntryKind::Temporary);
@@ -449,15 +473,16 @@ impl PadReader<'_> {
         let (length, _) = self.pages.pair(head.any.checked_add(layout::CUR)?)?;
         Some(match head.flags {
             _ if length == 0 => EntryKind::Constant,
-            of_name if of_name & flags::PAD_OUR != 0 => EntryKind::Other,
+            name_flags if name_flags & flags::PAD_OUR != 0 => EntryKind::Other,
             _ if self.pages.array(head.u)? == *b"&" => EntryKind::Other,
-            of_name if of_name & flags::FAKE != 0 => EntryKind::Outer,
-            of_name if of_name & flags::PAD_STATE != 0 => EntryKind::State,
+            name_flags if name_flags & flags::FAKE != 0 => EntryKind::Outer,
+            name_flags if name_flags & flags::PAD_STATE != 0 => EntryKind::State,
             _ => EntryKind::Own,
         })
     }
 }
 
+/// A buffer in malloc's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Buffer {
     /// As malloc returned it.
@@ -468,17 +493,17 @@ pub struct Buffer {
 
 /// The buffer of a string that is not shared; `None` if it has none or is damaged.
 fn unshared_buffer(pages: &mut PageCache<'_>, head: &Head, release: &Layout) -> Option<Buffer> {
-    let (current, length) = pages.pair(head.any.checked_add(layout::CUR)?)?;
-    if length == 0 || current >= length {
+    let (length, capacity) = pages.pair(head.any.checked_add(layout::CUR)?)?;
+    if capacity == 0 || length >= capacity {
         return None;
     }
-    if head.flags & release.is_cow() != 0 {
+    if head.flags & release.cow_flag() != 0 {
         // The last byte counts the other owners.
-        let others: [u8; 1] = pages.array(head.u.checked_add(length - 1)?)?;
+        let others: [u8; 1] = pages.array(head.u.checked_add(capacity - 1)?)?;
         (others == [0]).then_some(())?;
     }
     let hidden = if head.has_flags(flags::OOK) { ook_offset(pages, head.u)? } else { 0 };
-    let bytes = length.checked_add(hidden).filter(|&bytes| bytes < MAX_BUFFER_BYTES)?;
+    let bytes = capacity.checked_add(hidden).filter(|&bytes| bytes < MAX_BUFFER_BYTES)?;
     Some(Buffer { pointer: head.u.checked_sub(hidden)?, bytes })
 }
 

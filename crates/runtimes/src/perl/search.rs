@@ -6,7 +6,7 @@
 //! arenas. The search reads all resident memory, so it only runs if there may be such interpreters.
 
 use crate::batch::PageCache;
-use crate::perl::layout::{HEAD_BYTES, Layout};
+use crate::perl::layout::{HEAD_ANY, HEAD_BYTES, HEAD_FLAGS, HEAD_REFERENCES, Layout};
 use crate::work;
 use strandline_claims::runtime::Context;
 use strandline_process::memory::{Memory, half_word_at, word_at};
@@ -14,11 +14,23 @@ use strandline_process::range::AddressRange;
 
 /// Bytes searched at a time.
 const PIECE_BYTES: u64 = 1 << 20;
+/// Limit on the bytes searched.
 const MAX_BYTES: u64 = 8 << 30;
-/// `SvREFCNT_IMMORTAL` is half of the largest count; the count in memory drifts a little from it.
-const IMMORTAL: std::ops::Range<u32> = 0x7000_0000..0x9000_0000;
-/// Heads of an arena (`PERL_ARENA_SIZE`), with bounds wide enough for unusual builds.
-const SLOTS: std::ops::Range<u32> = 64..0x1_0000;
+/// Upper bound on the values of an interpreter.
+const MAX_SV_COUNT: u64 = 1 << 40;
+/// Reference counts of immortal values: `SvREFCNT_IMMORTAL` is half of the largest count, and the
+/// count in memory drifts a little from it.
+const IMMORTAL_REFERENCES: std::ops::Range<u32> = 0x7000_0000..0x9000_0000;
+/// Numbers of heads of an arena (`PERL_ARENA_SIZE`), with bounds wide enough for unusual builds.
+const ARENA_SLOTS: std::ops::Range<u32> = 64..0x1_0000;
+
+/// One worker of the search.
+struct Searcher<'a> {
+    pages: PageCache<'a>,
+    buffer: Vec<u8>,
+    /// Addresses of possible interpreters.
+    found: Vec<u64>,
+}
 
 /// Returns the addresses of possible interpreters in resident memory, and whether all of it was
 /// searched.
@@ -35,22 +47,22 @@ pub fn search(context: &Context<'_>, memory: &dyn Memory, release: &Layout) -> (
             at = next;
         }
     }
-    let new = || (PageCache::new(memory), Vec::new(), Vec::new());
+    let searcher = || Searcher { pages: PageCache::new(memory), buffer: Vec::new(), found: Vec::new() };
     let (workers, deadline) = (context.workers, context.deadline);
-    let (states, left) =
-        work::run_jobs(workers, pieces.len(), deadline, new, |(pages, buffer, found), job| {
-            let Some(&piece) = pieces.get(job) else { return };
-            buffer.resize(usize::try_from(piece.len()).unwrap_or(0), 0);
-            let got = memory.read_some(piece.start, buffer);
-            let bytes = buffer.get(..got).unwrap_or(&[]);
-            let interpreters =
-                undef_heads(bytes, piece.start, release).map(|head| head.wrapping_sub(release.sv_undef));
-            found.extend(interpreters.filter(|&interpreter| is_interpreter(pages, interpreter, release)));
-        });
-    let mut found: Vec<u64> = states.into_iter().flat_map(|state| state.2).collect();
+    let job = |Searcher { pages, buffer, found }: &mut Searcher<'_>, index: usize| {
+        let Some(&piece) = pieces.get(index) else { return };
+        buffer.resize(usize::try_from(piece.len()).unwrap_or(0), 0);
+        let read_bytes = memory.read_some(piece.start, buffer);
+        let bytes = buffer.get(..read_bytes).unwrap_or(&[]);
+        let interpreters =
+            undef_heads(bytes, piece.start, release).map(|head| head.wrapping_sub(release.sv_undef));
+        found.extend(interpreters.filter(|&interpreter| is_interpreter(pages, interpreter, release)));
+    };
+    let (searchers, unfinished) = work::run_jobs(workers, pieces.len(), deadline, searcher, job);
+    let mut found: Vec<u64> = searchers.into_iter().flat_map(|searcher| searcher.found).collect();
     found.sort_unstable();
     found.dedup();
-    (found, left == 0 && bytes < MAX_BYTES)
+    (found, unfinished == 0 && bytes < MAX_BYTES)
 }
 
 /// Addresses in `bytes`, which begin at `start`, of heads that look like the undefined value.
@@ -63,23 +75,29 @@ fn undef_heads<'a>(bytes: &'a [u8], start: u64, release: &Layout) -> impl Iterat
         loop {
             let at = from + finder.find(bytes.get(from..)?)?;
             from = at + 1;
-            let Some(head) = at.checked_sub(12).and_then(|first| bytes.get(first..)) else { continue };
-            let count = half_word_at(head, 8).unwrap_or(0);
-            if IMMORTAL.contains(&count) && word_at(head, 0) == Some(0) {
-                return Some(start + at as u64 - 12);
+            let Some(head_at) = at.checked_sub(HEAD_FLAGS) else { continue };
+            let head = bytes.get(head_at..)?;
+            let is_immortal = half_word_at(head, HEAD_REFERENCES)
+                .is_some_and(|references| IMMORTAL_REFERENCES.contains(&references));
+            if is_immortal && word_at(head, HEAD_ANY) == Some(0) {
+                return Some(start + head_at as u64);
             }
         }
     })
 }
 
+/// Whether an interpreter may be at `interpreter`, by the values and the first arena that it has.
 fn is_interpreter(pages: &mut PageCache<'_>, interpreter: u64, release: &Layout) -> bool {
+    if !interpreter.is_multiple_of(16) {
+        return false;
+    }
     let mut check = || {
         let mut word = |offset: u64| pages.word(interpreter.checked_add(offset)?);
         let (count, strtab, root) =
             (word(release.sv_count)?, word(release.strtab)?, word(release.sv_arenaroot)?);
-        let slots = pages.word32(root.checked_add(8)?)?;
-        let fits = interpreter.is_multiple_of(16) && root.is_multiple_of(8) && strtab != 0 && root != 0;
-        (fits && count > 0 && count < 1 << 40 && SLOTS.contains(&slots)).then_some(())
+        let slots = pages.word32(root.checked_add(HEAD_REFERENCES as u64)?)?;
+        let has_pointers = root.is_multiple_of(8) && strtab != 0 && root != 0;
+        (has_pointers && (1..MAX_SV_COUNT).contains(&count) && ARENA_SLOTS.contains(&slots)).then_some(())
     };
     check().is_some()
 }

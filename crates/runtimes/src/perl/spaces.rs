@@ -10,20 +10,26 @@ use super::objects::Type;
 use crate::batch::PageCache;
 use crate::perl::layout::{self as layout, Layout, flags};
 use strandline_process::memory::{half_word_at, word_at};
-use strandline_process::pages::page_of;
+use strandline_process::pages::{PAGE_BYTES, page_of};
 use strandline_process::range::AddressRange;
 
-/// Bounds on the heads of an arena: perl's has 170. Each arena takes 24 bytes here.
+/// Lower bound on the heads of an arena: perl's has 170. Each arena takes 24 bytes here.
 const MIN_SLOTS: u64 = 64;
+/// Upper bound on the heads of an arena.
 const MAX_SLOTS: u64 = 1 << 16;
-/// Bounds on the size of a body arena: perl's have 2080 to 4080 bytes. Each takes some 60 bytes
-/// here.
+/// Lower bound on the size of a body arena: perl's have 2080 to 4080 bytes. Each takes some 60
+/// bytes here.
 const MIN_ARENA_BYTES: u64 = 1024;
+/// Upper bound on the size of a body arena.
 const MAX_ARENA_BYTES: u64 = 1 << 20;
 /// Upper bound on the arenas of a set: perl's has 169.
 const MAX_IN_SET: u32 = 4096;
-/// Steps between checks of the clock.
-const STEPS: u64 = 1024;
+/// Arenas read between two checks of the deadline.
+const ARENAS_PER_DEADLINE_CHECK: u64 = 1024;
+/// Bytes of a head.
+const HEAD_BYTES: usize = layout::HEAD_BYTES as usize;
+/// Bytes of a description in a set of body arenas.
+const DESCRIPTION_BYTES: usize = layout::ARENA_DESCRIPTION_BYTES as usize;
 
 /// An inconsistent structure.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,12 +37,12 @@ pub struct Damage {
     /// Its address.
     pub address: u64,
     /// What is wrong there.
-    pub what: &'static str,
+    pub problem: &'static str,
 }
 
 impl Damage {
-    fn new(address: u64, what: &'static str) -> Self {
-        Self { address, what }
+    fn new(address: u64, problem: &'static str) -> Self {
+        Self { address, problem }
     }
 }
 
@@ -59,8 +65,8 @@ pub struct HeadArena {
     pub address: u64,
     /// Number of heads, including the linking one.
     pub slots: u64,
-    /// Whether perl was given this memory, so that it is not a malloc chunk.
-    pub fake: bool,
+    /// Whether perl was given this memory, so that it is not a malloc chunk (`SVf_FAKE`).
+    pub is_fake: bool,
 }
 
 impl HeadArena {
@@ -76,22 +82,24 @@ pub fn head_arenas(pages: &mut PageCache<'_>, root: u64, bounds: &Bounds) -> Res
     let mut at = root;
     let mut bytes = 0;
     while at != 0 {
-        let head: [u8; 24] = pages.array(at).ok_or(Damage::new(at, "an arena of heads cannot be read"))?;
-        let slots = u64::from(half_word_at(&head, 8).unwrap_or(0));
+        let head: [u8; HEAD_BYTES] =
+            pages.array(at).ok_or(Damage::new(at, "an arena of heads cannot be read"))?;
+        let slots = u64::from(half_word_at(&head, layout::HEAD_REFERENCES).unwrap_or(0));
         if !at.is_multiple_of(8) || at >= MAX_ADDRESS || !(MIN_SLOTS..=MAX_SLOTS).contains(&slots) {
             return Err(Damage::new(at, "no arena of heads"));
         }
-        let fake = half_word_at(&head, 12).unwrap_or(0) & flags::FAKE != 0;
-        let arena = HeadArena { address: at, slots, fake };
+        let is_fake = half_word_at(&head, layout::HEAD_FLAGS).unwrap_or(0) & flags::FAKE != 0;
+        let arena = HeadArena { address: at, slots, is_fake };
         bytes += arena.bytes();
         if bytes > bounds.resident_bytes {
             return Err(Damage::new(at, "arenas of heads are more than is resident"));
         }
         arenas.push(arena);
-        if (arenas.len() as u64).is_multiple_of(STEPS) && Instant::now() > bounds.deadline {
+        if (arenas.len() as u64).is_multiple_of(ARENAS_PER_DEADLINE_CHECK) && Instant::now() > bounds.deadline
+        {
             return Err(Damage::new(at, "no time was left for arenas of heads"));
         }
-        at = word_at(&head, 0).unwrap_or(0);
+        at = word_at(&head, layout::HEAD_ANY).unwrap_or(0);
     }
     arenas.sort_unstable_by_key(|arena| arena.address);
     match arenas.windows(2).find(|pair| pair[0].address + pair[0].bytes() > pair[1].address) {
@@ -134,8 +142,7 @@ impl BodyArena {
 /// How many bytes of `offset..offset + bytes`, counted from `start`, are on the page of `start` and
 /// how many behind it.
 pub fn split_by_page(start: u64, offset: u64, bytes: u64) -> [u64; 2] {
-    let first =
-        (page_of(start) + strandline_process::pages::PAGE_BYTES - start).saturating_sub(offset).min(bytes);
+    let first = (page_of(start) + PAGE_BYTES - start).saturating_sub(offset).min(bytes);
     [first, bytes - first]
 }
 
@@ -173,7 +180,7 @@ pub fn body_spaces(
     let mut at = first;
     let mut bytes = 0;
     while at != 0 {
-        let damage = |what| Damage::new(at, what);
+        let damage = |problem| Damage::new(at, problem);
         let (next, sizes) = pages.pair(at).ok_or(damage("a set of arenas cannot be read"))?;
         let (size, used) = (sizes as u32, (sizes >> 32) as u32);
         if !at.is_multiple_of(8) || size == 0 || size > MAX_IN_SET || used > size {
@@ -187,11 +194,11 @@ pub fn body_spaces(
             return Err(damage("sets of arenas are more than is resident"));
         }
         for index in 0..u64::from(used) {
-            let place = at + layout::ARENA_SET_HEADER_BYTES + index * layout::ARENA_DESCRIPTION_BYTES;
-            let arena = body_arena(pages, place, release)?;
+            let description = at + layout::ARENA_SET_HEADER_BYTES + index * layout::ARENA_DESCRIPTION_BYTES;
+            let arena = read_body_arena(pages, description, release)?;
             bytes += arena.bytes;
             if bytes > bounds.resident_bytes {
-                return Err(Damage::new(place, "arenas of bodies are more than is resident"));
+                return Err(Damage::new(description, "arenas of bodies are more than is resident"));
             }
             spaces.arenas.push(arena);
         }
@@ -207,20 +214,26 @@ pub fn body_spaces(
     }
 }
 
-fn body_arena(pages: &mut PageCache<'_>, place: u64, release: &Layout) -> Result<BodyArena, Damage> {
-    let read: [u8; 24] = pages.array(place).ok_or(Damage::new(place, "a set of arenas cannot be read"))?;
-    let (address, bytes) = (word_at(&read, 0).unwrap_or(0), word_at(&read, 8).unwrap_or(0));
-    let code = half_word_at(&read, 16).unwrap_or(u32::MAX);
-    let unknown = Damage::new(place, "an arena of bodies of an unknown type");
-    let kind = Type::of(code, release).ok_or(unknown.clone())?;
+/// Reads the description of an arena in a set: address, size, type.
+fn read_body_arena(
+    pages: &mut PageCache<'_>,
+    description: u64,
+    release: &Layout,
+) -> Result<BodyArena, Damage> {
+    let fields: [u8; DESCRIPTION_BYTES] =
+        pages.array(description).ok_or(Damage::new(description, "a set of arenas cannot be read"))?;
+    let (address, bytes) = (word_at(&fields, 0).unwrap_or(0), word_at(&fields, 8).unwrap_or(0));
+    let code = half_word_at(&fields, 16).unwrap_or(u32::MAX);
+    let unknown = Damage::new(description, "an arena of bodies of an unknown type");
+    let kind = Type::from_code(code, release).ok_or(unknown.clone())?;
     let (body_type, body_bytes) = match (kind, release.hash_with_aux_bytes()) {
         (Type::Null, _) => (ENTRIES, layout::ENTRY_BYTES),
         (Type::Iv, Some(bytes)) => (HASHES_WITH_AUX, bytes),
         (kind, _) => (kind as usize, kind.body(release).ok_or(unknown)?.bytes),
     };
-    let fits = (MIN_ARENA_BYTES..=MAX_ARENA_BYTES).contains(&bytes) && address < MAX_ADDRESS - bytes;
-    if address == 0 || !address.is_multiple_of(8) || !fits {
-        return Err(Damage::new(place, "an arena of bodies of an impossible size"));
+    let is_plausible = (MIN_ARENA_BYTES..=MAX_ARENA_BYTES).contains(&bytes) && address < MAX_ADDRESS - bytes;
+    if address == 0 || !address.is_multiple_of(8) || !is_plausible {
+        return Err(Damage::new(description, "an arena of bodies of an impossible size"));
     }
     Ok(BodyArena { address, bytes, body_bytes, body_type })
 }

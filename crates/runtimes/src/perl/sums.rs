@@ -3,31 +3,51 @@
 use super::equal::Sample;
 use super::facts::{Amount, Containers, Strings};
 use super::keys::BucketTable;
-use super::objects::{Head, Type, chunk_bytes};
+use super::objects::{Head, SIZE_WORD_BYTES, Type, chunk_bytes};
 use super::roots::{Buffer, Kept, LARGE_BYTES};
 use crate::perl::layout::{HEAD_BYTES, Layout, flags};
 use strandline_claims::add_fields;
 use strandline_claims::class::Slot;
 
-/// Maximum numbers, per thread, of listed buffers of values in no pad, and of globs.
-const MAX_OTHERS: usize = 16 << 10;
+/// Limit on the listed buffers of values in no pad, per thread.
+const MAX_UNDEFINED: usize = 16 << 10;
+/// Limit on the listed globs, per thread.
 const MAX_GLOBS: usize = 128 << 10;
+/// Most owners of a shared buffer that its last byte can count, besides the first.
+const MAX_OTHER_OWNERS: usize = u8::MAX as usize;
+
+/// Upper bound on a string that the body could hold instead of a buffer (`Short`).
+const MAX_SHORT_BYTES: u64 = 15;
+/// Upper bound on the buffer of such a string: the capacity of malloc's smallest chunk.
+const MAX_SHORT_BUFFER_BYTES: u64 = 24;
+/// Bytes of a word.
+const WORD_BYTES: u64 = 8;
 
 /// What keeps a retained buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RetainedBy {
+    /// A scalar lexical.
     Lexical,
-    /// Operators' targets.
-    Temporary,
-    Other,
-    /// Arrays and hashes among lexicals, whose storage is counted there too.
+    /// An array or a hash, which is a lexical.
     Container,
+    /// An operator's target.
+    Temporary,
+    /// A package variable.
+    Global,
 }
 
-/// Upper bounds on a string that the body could hold instead of a buffer (`Short`), and on the
-/// buffer of such a string: the capacity of malloc's smallest chunk.
-const MAX_SHORT_BYTES: u64 = 15;
-const MAX_SHORT_BUFFER_BYTES: u64 = 24;
+/// Retained buffers, by what keeps them.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RetainedAmounts {
+    /// Kept by lexicals.
+    pub lexicals: Amount,
+    /// Part of `lexicals`: kept by arrays and hashes.
+    pub containers: Amount,
+    /// Kept by operators' targets.
+    pub temporaries: Amount,
+    /// Kept by package variables.
+    pub globals: Amount,
+}
 
 /// A glob.
 #[derive(Clone, Copy, Debug)]
@@ -56,14 +76,14 @@ pub struct SurveySums {
     cow: Vec<Shared>,
     /// Arrays and hashes.
     pub containers: Containers,
-    /// Retained buffers, by [`RetainedBy`].
-    pub retained: [Amount; 4],
+    /// Retained buffers.
+    pub retained: RetainedAmounts,
     /// Values in no pad that have a buffer and no value: variables, or memory of C code.
     pub undefined: Vec<Kept>,
     /// Globs.
     pub globs: Vec<Glob>,
     /// Values, globs and hashes beyond the bounds.
-    pub others_left_out: u64,
+    pub left_out: u64,
     /// For each arena of bodies, those in use.
     pub used: Vec<UsedBodies>,
     /// Tables of the hashes with their own keys.
@@ -82,6 +102,7 @@ pub struct SurveySums {
     pub equal: Sample,
 }
 
+/// Sums over values with a shared buffer.
 #[derive(Clone, Copy, Debug, Default)]
 struct Shared {
     values: u64,
@@ -106,9 +127,16 @@ impl Amount {
 
 impl SurveySums {
     /// Counts a retained buffer; returns `slot`.
-    pub fn retain(&mut self, kind: RetainedBy, bytes: u64, slot: Slot) -> Slot {
-        if let Some(amount) = self.retained.get_mut(kind as usize) {
-            amount.add(bytes);
+    pub fn retain(&mut self, keeper: RetainedBy, bytes: u64, slot: Slot) -> Slot {
+        let retained = &mut self.retained;
+        match keeper {
+            RetainedBy::Lexical => retained.lexicals.add(bytes),
+            RetainedBy::Container => {
+                retained.lexicals.add(bytes);
+                retained.containers.add(bytes);
+            }
+            RetainedBy::Temporary => retained.temporaries.add(bytes),
+            RetainedBy::Global => retained.globals.add(bytes),
         }
         slot
     }
@@ -116,57 +144,58 @@ impl SurveySums {
     /// Lists the buffer of a value that is in no pad and has no value. Small buffers leave half of
     /// the list to large ones.
     pub fn add_undefined(&mut self, head: &Head, buffer: Buffer) {
-        let most = if buffer.bytes > LARGE_BYTES { MAX_OTHERS } else { MAX_OTHERS / 2 };
-        if self.undefined.len() >= most {
-            self.others_left_out += 1;
+        let max_listed = if buffer.bytes > LARGE_BYTES { MAX_UNDEFINED } else { MAX_UNDEFINED / 2 };
+        if self.undefined.len() >= max_listed {
+            self.left_out += 1;
             return;
         }
         self.undefined.push(Kept::undefined(head.address, buffer.pointer, buffer.bytes));
     }
 
-    pub fn glob(&mut self, head: &Head) {
+    /// Lists a glob.
+    pub fn add_glob(&mut self, head: &Head) {
         if self.globs.len() < MAX_GLOBS {
             self.globs.push(Glob { contents: head.u, head: head.address });
         } else {
-            self.others_left_out += 1;
+            self.left_out += 1;
         }
     }
 
     /// Counts a buffer in use that is not shared.
-    pub fn add_unshared(&mut self, current: u64, bytes: u64, unused: u64, rounding: u64) {
+    pub fn add_unshared(&mut self, length: u64, capacity: u64, unused: u64, rounding: u64) {
         let strings = &mut self.strings;
         add(&mut strings.buffers, 1);
-        add(&mut strings.capacity_bytes, bytes);
+        add(&mut strings.capacity_bytes, capacity);
         add(&mut strings.unused_bytes, unused);
-        add(&mut strings.header_bytes, 8);
+        add(&mut strings.header_bytes, SIZE_WORD_BYTES);
         add(&mut strings.rounding_bytes, rounding);
         // A string that was longer has a larger buffer; it would have one with short strings in
         // bodies, too.
-        if current <= MAX_SHORT_BYTES && bytes <= MAX_SHORT_BUFFER_BYTES {
+        if length <= MAX_SHORT_BYTES && capacity <= MAX_SHORT_BUFFER_BYTES {
             add(&mut strings.short.strings, 1);
-            add(&mut strings.short.chunk_bytes, chunk_bytes(bytes));
+            add(&mut strings.short.chunk_bytes, chunk_bytes(capacity));
         }
     }
 
-    /// Counts one of the owners of a buffer with `others` more owners.
-    pub fn add_shared(&mut self, others: u64, bytes: u64, unused: u64) {
-        let place = usize::try_from(others).unwrap_or(0).min(255);
-        if self.cow.len() <= place {
-            self.cow.resize(place + 1, Shared::default());
+    /// Counts one of the owners of a buffer with `other_owners` more.
+    pub fn add_shared(&mut self, other_owners: u64, capacity: u64, unused: u64) {
+        let index = usize::try_from(other_owners).unwrap_or(0).min(MAX_OTHER_OWNERS);
+        if self.cow.len() <= index {
+            self.cow.resize(index + 1, Shared::default());
         }
-        if let Some(shared) = self.cow.get_mut(place) {
+        if let Some(shared) = self.cow.get_mut(index) {
             add(&mut shared.values, 1);
-            add(&mut shared.capacity_bytes, bytes);
+            add(&mut shared.capacity_bytes, capacity);
             add(&mut shared.unused_bytes, unused);
-            add(&mut shared.rounding_bytes, chunk_bytes(bytes) - 8 - bytes);
+            add(&mut shared.rounding_bytes, chunk_bytes(capacity) - SIZE_WORD_BYTES - capacity);
         }
     }
 
     /// Counts a value that has a string.
-    pub fn add_string(&mut self, head: &Head, kind: Type, current: u64, release: &Layout) {
+    pub fn add_string(&mut self, head: &Head, kind: Type, length: u64, release: &Layout) {
         let strings = &mut self.strings;
         add(&mut strings.values, 1);
-        add(&mut strings.payload_bytes, current);
+        add(&mut strings.payload_bytes, length);
         add(&mut strings.head_bytes, HEAD_BYTES);
         add(&mut strings.body_bytes, head.body(kind, release).map_or(0, |body| body.bytes));
         add(&mut strings.utf8, u64::from(head.has_flags(flags::UTF8)));
@@ -183,9 +212,10 @@ impl SurveySums {
         }
         let (mine, theirs) = (&mut self.containers, &other.containers);
         add_fields!(saturating mine, theirs: arrays, array_bytes, array_unused_bytes, hashes, table_bytes);
-        for (mine, theirs) in self.retained.iter_mut().zip(other.retained) {
-            mine.join(theirs);
-        }
+        self.retained.lexicals.join(other.retained.lexicals);
+        self.retained.containers.join(other.retained.containers);
+        self.retained.temporaries.join(other.retained.temporaries);
+        self.retained.globals.join(other.retained.globals);
         self.undefined.extend(other.undefined);
         self.globs.extend(other.globs);
         if self.used.is_empty() {
@@ -200,16 +230,16 @@ impl SurveySums {
         }
         self.own_keys.extend(other.own_keys);
         add(&mut self.own_entries, other.own_entries);
-        add_fields!(self, other: others_left_out, string_bodies, damaged, unread);
+        add_fields!(self, other: left_out, string_bodies, damaged, unread);
         self.equal.join(other.equal);
     }
 
     /// Counts shared buffers once, and computes the derived figures.
     pub fn finish(&mut self) {
         let strings = &mut self.strings;
-        for (others, shared) in self.cow.iter().enumerate() {
+        for (other_owners, shared) in self.cow.iter().enumerate() {
             // All owners of a buffer are values, and each was counted.
-            let owners = others as u64 + 1;
+            let owners = other_owners as u64 + 1;
             let once = shared.capacity_bytes / owners;
             let buffers = shared.values / owners;
             add(&mut strings.cow.buffers, buffers);
@@ -219,11 +249,11 @@ impl SurveySums {
             add(&mut strings.buffers, buffers);
             add(&mut strings.capacity_bytes, once);
             add(&mut strings.unused_bytes, shared.unused_bytes / owners);
-            add(&mut strings.header_bytes, 8 * buffers);
+            add(&mut strings.header_bytes, SIZE_WORD_BYTES * buffers);
             add(&mut strings.rounding_bytes, shared.rounding_bytes / owners);
         }
         strings.equal = self.equal.figures();
-        strings.short.extra_word_bytes = 8 * self.string_bodies;
+        strings.short.extra_word_bytes = WORD_BYTES * self.string_bodies;
         let signed = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
         strings.short.saved_bytes =
             signed(strings.short.chunk_bytes) - signed(strings.short.extra_word_bytes);

@@ -7,7 +7,7 @@
 use super::Slots;
 use super::census::{self, ARENAS_PER_JOB};
 use super::keys::BucketTable;
-use super::objects::{BodyPlace, Head, Storage, Type, chunk_bytes};
+use super::objects::{BodyPlace, Head, SIZE_BITS, SIZE_WORD_BYTES, Storage, Type, chunk_bytes};
 use super::roots::{self, Buffer, MAX_BUFFER_BYTES, Mark};
 use super::spaces::{BodyArena, HeadArena};
 use super::sums::{RetainedBy, SurveySums, UsedBodies, add};
@@ -22,20 +22,23 @@ use strandline_process::range::AddressRange;
 
 /// Maximum number, per thread, of hashes with keys of their own that are read.
 const MAX_HASHES: usize = 256 << 10;
-/// Upper bounds on the table of a hash and on the number of its keys; above, it is damaged.
+/// Upper bound on the table of a hash: a larger one is damaged.
 const MAX_TABLE_BYTES: u64 = 1 << 46;
+/// Upper bound on the keys of a hash: more are damage.
 const MAX_KEYS: u64 = 1 << 43;
 /// From this size on malloc may give a buffer a mapping of its own, whose size is in its size word.
 const MAPPED_BYTES: u64 = 128 << 10;
+/// Upper bound on the bytes that such a mapping has more than its buffer needs.
+const MAX_EXCESS_BYTES: u64 = 64 << 10;
 /// Longer buffers are not read completely.
 const MAX_READ_BYTES: u64 = 4608;
-/// All strings are compared in a process with at most `MAX_ARENAS_COMPARED` arenas (a million and a
-/// half of values), otherwise those of one job in `COMPARED_JOB_INTERVAL`: reading them all would
-/// double the time that the target is stopped.
+/// In a process with at most this many arenas of heads (a million and a half of values) all strings
+/// are compared: reading those of a larger one would double the time that it is stopped.
 const MAX_ARENAS_COMPARED: usize = 8192;
+/// In a larger process the strings of one job in this many are compared.
 const COMPARED_JOB_INTERVAL: usize = 8;
-/// Marks a shared buffer whose count of other owners was not read.
-const OWNERS_UNKNOWN: u64 = u64::MAX;
+/// Bytes of a pair of words.
+const PAIR_BYTES: u64 = 16;
 
 /// Inputs of the survey, the same for all threads.
 pub struct SurveyContext<'a> {
@@ -66,13 +69,18 @@ pub struct SurveyContext<'a> {
 /// Reads all values.
 pub fn survey_values(context: &SurveyContext<'_>) -> SurveySums {
     let jobs = context.heads.len().div_ceil(ARENAS_PER_JOB);
-    let (surveyors, jobs_left) =
-        work::run_jobs(context.workers, jobs, context.deadline, || Surveyor::new(context), Surveyor::job);
+    let (surveyors, unfinished) = work::run_jobs(
+        context.workers,
+        jobs,
+        context.deadline,
+        || Surveyor::new(context),
+        Surveyor::survey_arenas,
+    );
     let mut sums = SurveySums::default();
     for surveyor in surveyors {
         sums.add(surveyor.sums);
     }
-    sums.arenas_left = (jobs_left * ARENAS_PER_JOB) as u64;
+    sums.arenas_left = (unfinished * ARENAS_PER_JOB) as u64;
     sums.finish();
     sums
 }
@@ -91,7 +99,7 @@ struct Surveyor<'a> {
     /// Index of the arena of the last body.
     last_arena: usize,
     /// Whether the strings of the current job are compared.
-    compares: bool,
+    is_comparing: bool,
 }
 
 /// A value with storage besides its body.
@@ -106,9 +114,10 @@ struct Value {
     /// last for which it has room; a hash's number of keys and its last bucket; an object's last
     /// field.
     body: Option<WordPair>,
-    /// For arrays and objects, the address of their storage; for shared strings, the number of
-    /// other owners.
-    third_word: u64,
+    /// Address of the storage of an array or an object; 0 for other values.
+    storage_address: u64,
+    /// Number of the other owners of a string's buffer; `None` if it could not be read.
+    other_owners: Option<u64>,
 }
 
 impl Value {
@@ -133,20 +142,20 @@ impl<'a> Surveyor<'a> {
             addresses: Vec::new(),
             pairs: Vec::new(),
             last_arena: 0,
-            compares: true,
+            is_comparing: true,
         }
     }
 
     /// Surveys the values of `ARENAS_PER_JOB` arenas.
-    fn job(&mut self, number: usize) {
+    fn survey_arenas(&mut self, job: usize) {
         self.values.clear();
-        let compares_all = self.context.heads.len() <= MAX_ARENAS_COMPARED;
-        self.compares = compares_all || number.is_multiple_of(COMPARED_JOB_INTERVAL);
+        let is_comparing_all = self.context.heads.len() <= MAX_ARENAS_COMPARED;
+        self.is_comparing = is_comparing_all || job.is_multiple_of(COMPARED_JOB_INTERVAL);
         let mut bytes = 0;
-        for arena in self.context.heads.iter().skip(number * ARENAS_PER_JOB).take(ARENAS_PER_JOB) {
+        for arena in self.context.heads.iter().skip(job * ARENAS_PER_JOB).take(ARENAS_PER_JOB) {
             bytes += arena.bytes();
             let mut heads = std::mem::take(&mut self.heads);
-            census::heads(self.context.memory, arena, &mut self.buffer, &mut heads);
+            census::read_heads(self.context.memory, arena, &mut self.buffer, &mut heads);
             self.collect(arena, &heads);
             self.heads = heads;
         }
@@ -156,10 +165,10 @@ impl<'a> Surveyor<'a> {
         let values = std::mem::take(&mut self.values);
         for value in &values {
             match value.storage {
-                Storage::String => self.string(value),
-                Storage::Array => self.array(value),
-                Storage::Hash => self.hash(value),
-                Storage::Object => self.object(value),
+                Storage::String => self.count_string(value),
+                Storage::Array => self.count_array(value),
+                Storage::Hash => self.count_hash(value),
+                Storage::Object => self.claim_fields(value),
                 Storage::Plain | Storage::Sub => {}
             }
         }
@@ -181,14 +190,22 @@ impl<'a> Surveyor<'a> {
             self.count_body(&head, kind);
             let storage = head.storage(kind);
             if kind == Type::PvGv && storage == Storage::Plain && head.u != 0 {
-                self.sums.glob(&head);
+                self.sums.add_glob(&head);
             }
             if matches!(storage, Storage::Plain | Storage::Sub) {
                 continue;
             }
             while marks.next_if(|mark| mark.0 < head.address).is_some() {}
             let mark = marks.next_if(|mark| mark.0 == head.address).and_then(|mark| mark.1);
-            self.values.push(Value { head, kind, storage, mark, body: None, third_word: 0 });
+            self.values.push(Value {
+                head,
+                kind,
+                storage,
+                mark,
+                body: None,
+                storage_address: 0,
+                other_owners: Some(0),
+            });
         }
     }
 
@@ -197,10 +214,11 @@ impl<'a> Surveyor<'a> {
         let Some(BodyPlace { start, bytes }) = head.body(kind, self.context.release) else { return };
         self.sums.string_bodies += u64::from(kind.can_hold_string());
         let bodies = self.context.bodies;
-        let holds = |&index: &usize| bodies.get(index).is_some_and(|arena| arena.has_slot_at(start, bytes));
+        let has_slot =
+            |&index: &usize| bodies.get(index).is_some_and(|arena| arena.has_slot_at(start, bytes));
         // Values made one after the other usually have bodies in one arena.
-        let last = Some(self.last_arena).filter(holds);
-        let Some(index) = last.or_else(|| census::arena_before(bodies, start).filter(holds)) else {
+        let last = Some(self.last_arena).filter(has_slot);
+        let Some(index) = last.or_else(|| census::arena_before(bodies, start).filter(has_slot)) else {
             self.sums.damaged += 1;
             return;
         };
@@ -208,8 +226,8 @@ impl<'a> Surveyor<'a> {
         if let (Some(arena), Some(used)) = (bodies.get(index), self.sums.used.get_mut(index)) {
             let on_pages = arena.bytes_by_page(start - arena.address, bytes);
             used.bodies += 1;
-            for (sum, here) in used.bytes_on_pages.iter_mut().zip(on_pages) {
-                *sum = sum.saturating_add(u16::try_from(here).unwrap_or(u16::MAX));
+            for (sum, bytes) in used.bytes_on_pages.iter_mut().zip(on_pages) {
+                *sum = sum.saturating_add(u16::try_from(bytes).unwrap_or(u16::MAX));
             }
         }
     }
@@ -224,27 +242,27 @@ impl<'a> Surveyor<'a> {
         }
         const { assert!(layout::CUR == layout::ARRAY_FILL && layout::CUR == layout::HASH_KEYS) };
         const { assert!(layout::CUR == layout::OBJECT_MAXFIELD && layout::ARRAY_ALLOC == layout::OBJECT_FIELDS) };
-        self.read_third_words(
+        self.read_pairs(
             |value| matches!(value.storage, Storage::Array | Storage::Object),
             |value| value.head.any.wrapping_add(layout::ARRAY_ALLOC - 8),
-            |_, pair| pair.1,
+            |value, (_, address)| value.storage_address = address,
         );
     }
 
-    /// Reads a third word for the values that `is_selected`: `address` returns the address of a
-    /// pair of words, and `pick` gets the third word from the pair.
-    fn read_third_words(
+    /// Reads a pair of words at the `address` of each value that `is_selected`, and passes it to
+    /// `set`.
+    fn read_pairs(
         &mut self,
         is_selected: impl Fn(&Value) -> bool,
         address: impl Fn(&Value) -> u64,
-        pick: impl Fn(&Value, WordPair) -> u64,
+        set: impl Fn(&mut Value, WordPair),
     ) {
         self.addresses.clear();
         self.addresses.extend(self.values.iter().filter(|value| is_selected(value)).map(address));
         self.batch.pairs(&self.addresses, &mut self.pairs);
         for (value, pair) in self.values.iter_mut().filter(|value| is_selected(value)).zip(&self.pairs) {
             match pair {
-                Some(pair) => value.third_word = pick(value, *pair),
+                Some(pair) => set(value, *pair),
                 None => value.body = None,
             }
         }
@@ -253,70 +271,72 @@ impl<'a> Surveyor<'a> {
     /// Reads the last bytes of shared buffers that are not read completely, which count their other
     /// owners.
     fn read_owners(&mut self) {
-        let cow = self.context.release.is_cow();
-        let compares = self.compares;
+        let cow_flag = self.context.release.cow_flag();
+        let is_comparing = self.is_comparing;
         let capacity = |value: &Value| value.body.map_or(0, |(_, capacity)| capacity);
         let is_selected = move |value: &Value| {
-            let is_read_whole = compares && capacity(value) <= MAX_READ_BYTES;
-            value.storage == Storage::String && value.head.flags & cow != 0 && !is_read_whole
+            let is_read_completely = is_comparing && capacity(value) <= MAX_READ_BYTES;
+            value.storage == Storage::String && value.head.flags & cow_flag != 0 && !is_read_completely
         };
         let last_byte = |value: &Value| value.head.u.wrapping_add(capacity(value)).wrapping_sub(1);
-        let other_owners = |value: &Value, pair: WordPair| {
-            let at = last_byte(value) % 16;
-            let word = if at < 8 { pair.0 } else { pair.1 };
-            (word >> (at % 8 * 8)) & 0xff
+        let set_owners = |value: &mut Value, (first, second): WordPair| {
+            let offset = last_byte(value) % PAIR_BYTES;
+            let word = if offset < 8 { first } else { second };
+            value.other_owners = Some((word >> (offset % 8 * 8)) & 0xff);
         };
-        self.read_third_words(is_selected, |value| last_byte(value) & !15, other_owners);
+        self.read_pairs(is_selected, |value| last_byte(value) & !(PAIR_BYTES - 1), set_owners);
     }
 
     /// Reads short strings: the last byte of a shared buffer counts its other owners, and strings
     /// in use that are not shared are compared.
     fn read_texts(&mut self) {
-        if !self.compares {
+        if !self.is_comparing {
             return;
         }
-        let cow = self.context.release.is_cow();
-        // Address and length of each text, and the index of its value.
-        let mut places = Vec::new();
+        let cow_flag = self.context.release.cow_flag();
+        // The range of each text, and the index of its value.
+        let mut texts = Vec::new();
         let mut indices = Vec::new();
         for (index, value) in self.values.iter_mut().enumerate() {
             let Some((length, capacity)) = value.body.filter(|_| value.storage == Storage::String) else {
                 continue;
             };
-            let is_cow = value.head.flags & cow != 0;
+            let is_cow = value.head.flags & cow_flag != 0;
             let is_read = value.has_string_in_use() || is_cow;
             if length >= capacity || capacity > MAX_READ_BYTES || !is_read {
                 continue;
             }
             if is_cow {
-                value.third_word = OWNERS_UNKNOWN;
+                value.other_owners = None;
             }
-            places.push(AddressRange::sized(value.head.u, if is_cow { capacity } else { length }));
+            texts.push(AddressRange::sized(value.head.u, if is_cow { capacity } else { length }));
             indices.push(index);
         }
         let (values, equal) = (&mut self.values, &mut self.sums.equal);
-        self.batch.bytes(&places, &mut |place, bytes| {
-            let Some(value) = indices.get(place).and_then(|&index| values.get_mut(index)) else { return };
+        self.batch.bytes(&texts, &mut |text_index, bytes| {
+            let Some(value) = indices.get(text_index).and_then(|&index| values.get_mut(index)) else {
+                return;
+            };
             let Some((length, _)) = value.body else { return };
-            if value.head.flags & cow != 0 {
-                value.third_word = bytes.last().copied().map_or(OWNERS_UNKNOWN, u64::from);
+            if value.head.flags & cow_flag != 0 {
+                value.other_owners = bytes.last().copied().map(u64::from);
             }
             let text = usize::try_from(length).ok().and_then(|length| bytes.get(..length));
-            if let Some(text) = text.filter(|_| value.third_word == 0 && value.has_string_in_use()) {
+            if let Some(text) = text.filter(|_| value.other_owners == Some(0) && value.has_string_in_use()) {
                 equal.add(text, length);
             }
         });
     }
 
     /// Counts a string, and claims its buffer.
-    fn string(&mut self, value: &Value) {
+    fn count_string(&mut self, value: &Value) {
         let head = &value.head;
-        let Some((length, capacity)) = value.body.filter(|_| value.third_word != OWNERS_UNKNOWN) else {
+        let (Some((length, capacity)), Some(other_owners)) = (value.body, value.other_owners) else {
             self.sums.unread += 1;
             return;
         };
         if capacity == 0 {
-            return self.string_without_buffer(head, length);
+            return self.count_bufferless_string(head, length);
         }
         let buffer = self.string_buffer(head, capacity).filter(|_| length < capacity);
         let Some(buffer) = buffer else {
@@ -324,16 +344,16 @@ impl<'a> Surveyor<'a> {
             return;
         };
         let unused = buffer.bytes - length - 1;
-        if value.third_word > 0 {
+        if other_owners > 0 {
             self.claim(buffer, self.context.slots.shared);
-            self.sums.add_shared(value.third_word, buffer.bytes, unused);
+            self.sums.add_shared(other_owners, buffer.bytes, unused);
         } else {
             if !self.claim_unshared(value, buffer) {
                 return;
             }
-            let rounding = self.rounding(buffer);
-            self.sums.add_unshared(length, buffer.bytes, unused, rounding);
-            if capacity > MAX_READ_BYTES || !self.compares {
+            let rounding_bytes = self.rounding_bytes(buffer);
+            self.sums.add_unshared(length, buffer.bytes, unused, rounding_bytes);
+            if capacity > MAX_READ_BYTES || !self.is_comparing {
                 self.sums.equal.skip(length);
             }
         }
@@ -354,7 +374,7 @@ impl<'a> Surveyor<'a> {
     /// Claims a buffer that is not shared. Returns whether it holds a string in use.
     fn claim_unshared(&mut self, value: &Value, buffer: Buffer) -> bool {
         let (head, slots, bytes) = (&value.head, self.context.slots, buffer.bytes);
-        let (slot, in_use) = match value.mark {
+        let (slot, is_in_use) = match value.mark {
             Some(Mark::Lexical) => (self.sums.retain(RetainedBy::Lexical, bytes, slots.pad), false),
             Some(Mark::Temporary) => (self.sums.retain(RetainedBy::Temporary, bytes, slots.pad), false),
             // A number that keeps the buffer of its former string, or memory that C code holds: in
@@ -377,11 +397,11 @@ impl<'a> Surveyor<'a> {
             _ => (slots.string, true),
         };
         self.claim(buffer, slot);
-        in_use
+        is_in_use
     }
 
     /// Counts a string without a buffer: a shared key, or static text.
-    fn string_without_buffer(&mut self, head: &Head, length: u64) {
+    fn count_bufferless_string(&mut self, head: &Head, length: u64) {
         if !head.has_string() {
             return;
         }
@@ -390,39 +410,38 @@ impl<'a> Surveyor<'a> {
         strings.payload_bytes = strings.payload_bytes.saturating_add(length.min(MAX_BUFFER_BYTES));
         add(&mut strings.head_bytes, HEAD_BYTES);
         add(&mut strings.utf8, u64::from(head.has_flags(flags::UTF8)));
-        add(&mut strings.cow.key_values, u64::from(head.flags & self.context.release.is_cow() != 0));
+        add(&mut strings.cow.key_values, u64::from(head.flags & self.context.release.cow_flag() != 0));
     }
 
     /// Bytes that malloc adds to round up: from its size word if the buffer may be a mapping of its
     /// own.
-    fn rounding(&mut self, buffer: Buffer) -> u64 {
+    fn rounding_bytes(&mut self, buffer: Buffer) -> u64 {
         let usual = chunk_bytes(buffer.bytes);
-        let written = (buffer.bytes >= MAPPED_BYTES)
-            .then(|| self.pages.word(buffer.pointer.wrapping_sub(8)))
+        let stated = (buffer.bytes >= MAPPED_BYTES)
+            .then(|| self.pages.word(buffer.pointer.wrapping_sub(SIZE_WORD_BYTES)))
             .flatten()
-            .map(|size| size & !7)
-            .filter(|&size| size >= usual && size <= usual.saturating_add(64 << 10));
-        written.unwrap_or(usual) - 8 - buffer.bytes
+            .map(|size| size & !SIZE_BITS)
+            .filter(|&size| size >= usual && size <= usual.saturating_add(MAX_EXCESS_BYTES));
+        stated.unwrap_or(usual) - SIZE_WORD_BYTES - buffer.bytes
     }
 
     /// Counts an array, and claims its storage.
-    fn array(&mut self, value: &Value) {
+    fn count_array(&mut self, value: &Value) {
         let Some((fill, last)) = value.body else {
             self.sums.unread += 1;
             return;
         };
-        if value.third_word == 0 {
+        if value.storage_address == 0 {
             return;
         }
-        let Some(bytes) = roots::array_bytes(value.head.u, value.third_word, last) else {
+        let Some(bytes) = roots::array_bytes(value.head.u, value.storage_address, last) else {
             self.sums.damaged += 1;
             return;
         };
         let elements = fill.wrapping_add(1);
         let slots = self.context.slots;
         let slot = if value.mark == Some(Mark::Lexical) {
-            self.sums.retain(RetainedBy::Container, bytes, slots.pad);
-            self.sums.retain(RetainedBy::Lexical, bytes, slots.pad)
+            self.sums.retain(RetainedBy::Container, bytes, slots.pad)
         } else {
             let containers = &mut self.sums.containers;
             add(&mut containers.arrays, 1);
@@ -430,12 +449,12 @@ impl<'a> Surveyor<'a> {
             add(&mut containers.array_unused_bytes, bytes.saturating_sub(elements.saturating_mul(8)));
             slots.container
         };
-        self.claim(Buffer { pointer: value.third_word, bytes }, slot);
+        self.claim(Buffer { pointer: value.storage_address, bytes }, slot);
     }
 
     /// Counts a hash, and claims its table. Hashes with keys of their own are listed, to be read
     /// later.
-    fn hash(&mut self, value: &Value) {
+    fn count_hash(&mut self, value: &Value) {
         let Some((keys, last)) = value.body else {
             self.sums.unread += 1;
             return;
@@ -453,12 +472,11 @@ impl<'a> Surveyor<'a> {
             return;
         }
         let release = self.context.release;
-        let has_aux_behind = value.head.has_flags(flags::OOK) && !release.aux_in_body();
+        let has_aux_behind = value.head.has_flags(flags::OOK) && !release.has_aux_in_body();
         let bytes = bytes + if has_aux_behind { release.aux_bytes() } else { 0 };
         let slots = self.context.slots;
         let slot = if value.mark == Some(Mark::Lexical) {
-            self.sums.retain(RetainedBy::Container, bytes, slots.pad);
-            self.sums.retain(RetainedBy::Lexical, bytes, slots.pad)
+            self.sums.retain(RetainedBy::Container, bytes, slots.pad)
         } else {
             add(&mut self.sums.containers.hashes, 1);
             add(&mut self.sums.containers.table_bytes, bytes);
@@ -473,20 +491,20 @@ impl<'a> Surveyor<'a> {
                 add(&mut self.sums.own_entries, keys);
                 self.sums.own_keys.push(BucketTable { address: table, last });
             } else {
-                self.sums.others_left_out += 1;
+                self.sums.left_out += 1;
             }
         }
     }
 
     /// Claims the fields of an object.
-    fn object(&mut self, value: &Value) {
+    fn claim_fields(&mut self, value: &Value) {
         let Some((last, _)) = value.body else {
             self.sums.unread += 1;
             return;
         };
         let bytes = last.wrapping_add(1).saturating_mul(8);
-        if value.third_word != 0 && bytes > 0 && bytes < MAX_BUFFER_BYTES {
-            self.claim(Buffer { pointer: value.third_word, bytes }, self.context.slots.container);
+        if value.storage_address != 0 && bytes > 0 && bytes < MAX_BUFFER_BYTES {
+            self.claim(Buffer { pointer: value.storage_address, bytes }, self.context.slots.container);
         }
     }
 

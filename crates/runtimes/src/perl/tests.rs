@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use proptest::prelude::*;
 
 use super::facts::{BufferKind, Keeper};
-use super::interpreter::{Found, Reader};
+use super::interpreter::{InterpreterReading, Reader};
 use super::locate::{Addresses, InterpreterLocation};
 use super::objects::Type;
 use super::*;
@@ -71,7 +71,7 @@ impl Fabric {
             let bytes = match code {
                 0 => ENTRY_BYTES,
                 WITH_AUX => 88,
-                code => Type::of(code, release).unwrap().body(release).unwrap().bytes,
+                code => Type::from_code(code, release).unwrap().body(release).unwrap().bytes,
             };
             let arena = BODIES + 0x1_0000 * index as u64;
             fabric.put(SETS + 16 + 24 * index as u64, &[arena, 4080 / bytes * bytes, u64::from(code)]);
@@ -205,7 +205,7 @@ impl Fabric {
         self.pages.keys().map(|&page| AddressRange::sized(page, PAGE_BYTES)).collect()
     }
 
-    fn read(&self) -> (Found, Refinements) {
+    fn read(&self) -> (InterpreterReading, Refinements) {
         let refinements = Refinements::new(self.runs());
         let process = Process::open(std::process::id().cast_signed()).unwrap();
         let resident = |range: AddressRange| {
@@ -225,9 +225,9 @@ impl Fabric {
             body_roots: at(release.body_roots),
             body_arenas: at(release.body_arenas),
         };
-        let anchor =
-            InterpreterLocation { interpreter: Some(INTERPRETER), main: true, thread: None, addresses };
-        let found = Reader::new(&context, self, release, &refinements, slots).read(&anchor);
+        let location =
+            InterpreterLocation { interpreter: Some(INTERPRETER), is_main: true, thread: None, addresses };
+        let found = Reader::new(&context, self, release, &refinements, slots).read(&location);
         (found, refinements)
     }
 }
@@ -340,7 +340,7 @@ fn short_strings_have_short_buffers() {
 #[test]
 fn a_variable_made_read_only_is_no_constant() {
     let mut fabric = Fabric::new();
-    let cow = fabric.release.is_cow();
+    let cow = fabric.release.cow_flag();
     fabric.string("Readonly my $x", 100, flags::POK | flags::READONLY | cow);
     fabric.string("folded", 200, flags::POK | flags::READONLY | flags::PADTMP);
     let strings = fabric.read().0.facts.strings;
@@ -350,7 +350,7 @@ fn a_variable_made_read_only_is_no_constant() {
 #[test]
 fn shared_buffers_are_counted_once() {
     let mut fabric = Fabric::new();
-    let cow = fabric.release.is_cow();
+    let cow = fabric.release.cow_flag();
     let buffer = fabric.chunk(2000);
     fabric.put_bytes(buffer + 1999, &[2]);
     for _ in 0..3 {
