@@ -417,8 +417,8 @@ impl<'a> Census<'a> {
             }
         }
         *head = [0; HEAD_BYTES];
-        let wanted = (object_type.basic_bytes as usize).min(HEAD_BYTES);
-        self.pages.read(at, head.get_mut(..wanted)?).ok()?;
+        let head_bytes = (object_type.basic_bytes as usize).min(HEAD_BYTES);
+        self.pages.read(at, head.get_mut(..head_bytes)?).ok()?;
         Some(BlockOfType { start, type_number })
     }
 

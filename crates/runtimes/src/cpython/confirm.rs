@@ -58,15 +58,18 @@ impl Pending for Confirm {
         let indices: HashMap<String, usize> =
             types.map(|(index, facts)| (facts.name.clone(), index)).collect();
         let mut details: Option<CPython> = reading.facts.details("cpython");
-        for gone in self.large_objects.iter().filter(|object| !confirmed_bytes.contains_key(&object.start)) {
-            let index = self.type_names.get(&gone.type_address).and_then(|name| indices.get(name)).copied();
+        for unconfirmed in
+            self.large_objects.iter().filter(|object| !confirmed_bytes.contains_key(&object.start))
+        {
+            let index =
+                self.type_names.get(&unconfirmed.type_address).and_then(|name| indices.get(name)).copied();
             if let Some(facts) = index.and_then(|index| reading.facts.types.get_mut(index)) {
                 facts.instances = facts.instances.saturating_sub(1);
-                facts.bytes = facts.bytes.saturating_sub(gone.bytes);
+                facts.bytes = facts.bytes.saturating_sub(unconfirmed.bytes);
             }
             if let Some(beside) = details.as_mut().and_then(|details| details.beside_arenas.as_mut()) {
                 beside.objects = beside.objects.saturating_sub(1);
-                beside.bytes = beside.bytes.saturating_sub(gone.bytes);
+                beside.bytes = beside.bytes.saturating_sub(unconfirmed.bytes);
             }
         }
         reading.facts.types.retain(|facts| facts.instances > 0);

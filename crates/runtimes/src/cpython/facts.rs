@@ -71,7 +71,7 @@ pub struct Heap {
     pub used_blocks: u64,
     /// Bytes of blocks in use.
     pub used_bytes: u64,
-    /// Bytes of free blocks, and of memory not yet cut into blocks.
+    /// Bytes of free blocks, and of memory not yet divided into blocks.
     pub free_bytes: u64,
 }
 

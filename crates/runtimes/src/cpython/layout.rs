@@ -127,7 +127,7 @@ pub mod flags {
 pub const LIST_ITEMS: usize = 24;
 /// `allocated` in a list.
 pub const LIST_ALLOCATED: usize = 32;
-/// `mask` in a set (`PySetObject` in `Include/cpython/setobject.h`): the number of places of its
+/// `mask` in a set (`PySetObject` in `Include/cpython/setobject.h`): the number of slots of its
 /// table, less one.
 pub const SET_MASK: usize = 32;
 /// `table` in a set.
@@ -320,8 +320,8 @@ pub const STRING_COMPACT: u32 = 1 << 3;
 pub const STRING_ASCII: u32 = 1 << 4;
 
 /// Form of a dict's keys (`struct _dictkeysobject` in `Objects/dict-common.h`, from 3.11 on in
-/// `Include/internal/pycore_dict.h`): a header, indices, entries. The indices are the places of the
-/// hash table: each is the number of an entry, or marks a place without one.
+/// `Include/internal/pycore_dict.h`): a header, indices, entries. The indices are the slots of the
+/// hash table: each is the number of an entry, or marks a slot without one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeysForm {
     /// The header has the number of indices. Offsets are in [`counted_keys`]. Up to 3.10.

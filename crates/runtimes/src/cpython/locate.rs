@@ -125,8 +125,8 @@ fn version(image: &ElfFile) -> Option<(u8, Option<u8>)> {
 
 /// The last version in a name: `libpython3.9.so.1.0`, `python3.10`.
 fn version_in(text: &str) -> Option<(u8, Option<u8>)> {
-    let (_, behind) = text.rsplit_once("python3.")?;
-    let digits: String = behind.chars().take_while(char::is_ascii_digit).collect();
+    let (_, minor_and_rest) = text.rsplit_once("python3.")?;
+    let digits: String = minor_and_rest.chars().take_while(char::is_ascii_digit).collect();
     Some((digits.parse().ok()?, None))
 }
 

@@ -416,7 +416,7 @@ struct KeysHeader {
     indices: u64,
     /// Bytes of the indices; the entries follow.
     index_bytes: u64,
-    /// Number of indices: the places of the hash table.
+    /// Number of indices: the slots of the hash table.
     index_count: u64,
     /// Number of entries written.
     written: u64,
@@ -478,7 +478,7 @@ pub fn keys(pages: &mut PageCache<'_>, release: &Release, address: u64) -> Optio
     let head: [u8; KEYS_HEAD_BYTES] = pages.array(address)?;
     let header = KeysHeader::new(release.keys, &head)?;
     let KeysHeader { indices, index_bytes, index_count, written, entry_bytes, unwritten_shared } = header;
-    // `USABLE_FRACTION`. Tables have at least 8 places; all empty dicts share one.
+    // `USABLE_FRACTION`. Tables have at least 8 slots; all empty dicts share one.
     let usable = index_count.checked_mul(2)? / 3;
     if !index_count.is_power_of_two() || index_count >> MAX_LOG2_INDEX_COUNT != 0 || written > usable {
         return None;

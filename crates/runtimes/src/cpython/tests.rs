@@ -6,7 +6,7 @@ use strandline_synth::{CPythonImage, fabricate_cpython, fabricate_free_threaded_
 use super::*;
 use crate::fabricated::{self, assert_sound, damage};
 
-fn look(python: &CPythonImage, absent: u64) -> Reading {
+fn read_fabricated(python: &CPythonImage, absent: u64) -> Reading {
     let program = Program {
         path: "/usr/bin/python3".to_owned(),
         version: Some((python.minor, None)),
@@ -23,12 +23,13 @@ fn look(python: &CPythonImage, absent: u64) -> Reading {
 fn undamaged_images_have_the_built_figures() {
     for seed in 0..40 {
         let python = fabricate_cpython(seed);
-        let reading = look(&python, 0);
+        let reading = read_fabricated(&python, 0);
         assert!(reading.facts.read && reading.caveats.is_empty(), "{seed}: {:?}", reading.caveats);
         for (name, figure) in &python.expected.debug_stats {
             assert_eq!(reading.facts.own_figure(name), Some(*figure), "{seed}: {name}");
         }
-        let instances = reading.facts.types.iter().map(|of| (of.name.as_str(), of.instances)).collect();
+        let instances =
+            reading.facts.types.iter().map(|facts| (facts.name.as_str(), facts.instances)).collect();
         assert_eq!(python.expected.instances, instances, "{seed}");
         let details: CPython = reading.facts.details("cpython").unwrap();
         assert_eq!(details.free_lists.map(|dead| dead.objects), Some(python.expected.dead), "{seed}");
@@ -39,12 +40,13 @@ fn undamaged_images_have_the_built_figures() {
 fn undamaged_images_without_a_global_lock_have_the_built_figures() {
     for seed in 0..40 {
         let python = fabricate_free_threaded_cpython(seed);
-        let reading = look(&python, 0);
+        let reading = read_fabricated(&python, 0);
         assert!(reading.facts.read && reading.caveats.is_empty(), "{seed}: {:?}", reading.caveats);
         let expected = |name: &str| python.expected.debug_stats.get(name).copied();
         assert_eq!(reading.facts.used_bytes, expected("used_bytes"), "{seed}");
         assert_eq!(reading.facts.committed_bytes, expected("committed_bytes"), "{seed}");
-        let instances = reading.facts.types.iter().map(|of| (of.name.as_str(), of.instances)).collect();
+        let instances =
+            reading.facts.types.iter().map(|facts| (facts.name.as_str(), facts.instances)).collect();
         assert_eq!(python.expected.instances, instances, "{seed}");
         let details: CPython = reading.facts.details("cpython").unwrap();
         assert_eq!(details.free_lists.map(|dead| dead.objects), Some(python.expected.dead), "{seed}");
@@ -57,14 +59,14 @@ proptest! {
     fn damaged_ones_are_read_to_an_end(seed in 0..64_u64, (absent, patches) in damage()) {
         let mut python = fabricate_cpython(seed);
         fabricated::patch(&mut python.image, seed, &patches);
-        assert_sound(&look(&python, absent));
+        assert_sound(&read_fabricated(&python, absent));
     }
 
     #[test]
     fn damaged_ones_without_a_global_lock_are_read_to_an_end(seed in 0..64_u64, (absent, patches) in damage()) {
         let mut python = fabricate_free_threaded_cpython(seed);
         fabricated::patch(&mut python.image, seed, &patches);
-        assert_sound(&look(&python, absent));
+        assert_sound(&read_fabricated(&python, absent));
     }
 }
 
@@ -74,7 +76,7 @@ fn reads_of_oversized_words_terminate() {
     let all = (0..4).flat_map(|seed| [fabricate_cpython(seed), fabricate_free_threaded_cpython(seed)]);
     for python in all {
         fabricated::with_pointers_maximized(&python.image, |image| {
-            assert_sound(&look(&CPythonImage { image, ..python.clone() }, 0));
+            assert_sound(&read_fabricated(&CPythonImage { image, ..python.clone() }, 0));
         });
     }
 }

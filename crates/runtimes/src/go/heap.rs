@@ -241,12 +241,12 @@ impl Heap {
         let job = |(pages, spans): &mut (PageCache<'_>, Spans), job: usize| {
             let first = (job * SPANS_AT_ONCE) as u64;
             let mut pointers = vec![0; SPANS_AT_ONCE.min((length - first) as usize) * 8];
-            let got = memory.read_some(table + 8 * first, &mut pointers);
-            for pointer in pointers[..got & !7].chunks_exact(8) {
+            let read_bytes = memory.read_some(table + 8 * first, &mut pointers);
+            for pointer in pointers[..read_bytes & !7].chunks_exact(8) {
                 reader.read_span(pages, word_at(pointer, 0).unwrap_or(0), spans);
             }
-            if got < pointers.len() {
-                spans.note_damage(table + 8 * first + got as u64);
+            if read_bytes < pointers.len() {
+                spans.note_damage(table + 8 * first + read_bytes as u64);
             }
         };
         let (states, unfinished) = work::run_jobs(context.workers, jobs, context.deadline, state, job);

@@ -166,15 +166,15 @@ mod tests {
                 // The first thread gets more than the others.
                 samples[(number % 7).min(threads - 1)].add(text.as_bytes(), 16);
             }
-            samples.into_iter().reduce(|mut all, one| {
-                all.join(one);
+            samples.into_iter().reduce(|mut all, sample| {
+                all.join(sample);
                 all
             })
         };
-        let one = figures(1).unwrap().figures();
-        assert!(one.sampled_one_in > 1);
+        let by_one_thread = figures(1).unwrap().figures();
+        assert!(by_one_thread.sampled_one_in > 1);
         for threads in [2, 3, 7] {
-            assert_eq!(figures(threads).unwrap().figures(), one, "{threads}");
+            assert_eq!(figures(threads).unwrap().figures(), by_one_thread, "{threads}");
         }
     }
 

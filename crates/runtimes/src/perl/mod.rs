@@ -68,7 +68,7 @@ pub struct Slots {
     pad: Slot,
     /// Retained buffers of package variables.
     buffer: Slot,
-    /// Free places in arenas.
+    /// Free slots for heads and bodies.
     arena_free: Slot,
 }
 
@@ -86,7 +86,7 @@ impl Slots {
         })
     }
 
-    /// The slots that blocks are claimed with: free places are parts of arenas.
+    /// The slots that blocks are claimed with: free slots for heads and bodies are parts of arenas.
     fn chunk_slots(self) -> [Slot; 7] {
         [self.string, self.shared, self.constant, self.container, self.arena, self.pad, self.buffer]
     }

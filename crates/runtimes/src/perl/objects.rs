@@ -1,4 +1,4 @@
-//! Values: head, type, and the places of body and buffer.
+//! Values: head, type, and where body and buffer are.
 //!
 //! A head (`SV`) is 24 bytes in an arena: a pointer to its body, a reference count, flags whose
 //! lowest byte is the type, and a word that points to its string, array, table or referent.

@@ -37,7 +37,7 @@ const MAX_NAMES: u64 = 1 << 16;
 const WORDS_AT_ONCE: u64 = 256;
 /// Maximum number of names in a thread's cached lists, which closures of one sub share: 2 MiB.
 const MAX_CACHED_NAMES: usize = 128 << 10;
-/// Names whose memory a cached list takes in addition, for its place in the table.
+/// Names that take as much memory as the entry of a list in the table.
 const NAMES_PER_LIST: usize = 4;
 /// Limit on the marked entries, per thread.
 const MAX_MARKS: usize = 1 << 20;

@@ -223,8 +223,8 @@ impl SurveySums {
         } else {
             for (mine, theirs) in self.used.iter_mut().zip(other.used) {
                 mine.bodies += theirs.bodies;
-                for (sum, here) in mine.bytes_on_pages.iter_mut().zip(theirs.bytes_on_pages) {
-                    *sum = sum.saturating_add(here);
+                for (sum, bytes) in mine.bytes_on_pages.iter_mut().zip(theirs.bytes_on_pages) {
+                    *sum = sum.saturating_add(bytes);
                 }
             }
         }

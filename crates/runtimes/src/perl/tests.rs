@@ -35,16 +35,16 @@ struct Fabric {
 
 impl Memory for Fabric {
     fn read_some(&self, address: u64, buffer: &mut [u8]) -> usize {
-        let mut done = 0;
-        while done < buffer.len() {
-            let Some(at) = address.checked_add(done as u64) else { break };
+        let mut read_bytes = 0;
+        while read_bytes < buffer.len() {
+            let Some(at) = address.checked_add(read_bytes as u64) else { break };
             let Some(page) = self.pages.get(&page_of(at)) else { break };
-            let here = &page[(at % PAGE_BYTES) as usize..];
-            let count = here.len().min(buffer.len() - done);
-            buffer[done..done + count].copy_from_slice(&here[..count]);
-            done += count;
+            let rest = &page[(at % PAGE_BYTES) as usize..];
+            let count = rest.len().min(buffer.len() - read_bytes);
+            buffer[read_bytes..read_bytes + count].copy_from_slice(&rest[..count]);
+            read_bytes += count;
         }
-        done
+        read_bytes
     }
 }
 
@@ -237,22 +237,34 @@ fn claimed(refinements: &Refinements, pointer: u64, usable: u64) -> Option<Refin
     refinements.finder().find(pointer, usable)
 }
 
+/// Heads of the entries of [`with_sub`].
+struct Entries {
+    /// The lexical's, by depth of recursion.
+    at_depth_1: u64,
+    at_depth_2: u64,
+    constant: u64,
+    /// A lexical with a string.
+    string: u64,
+    /// A lexical with a number and the buffer of a string.
+    number: u64,
+}
+
 /// A sub with a lexical and a target that keep buffers, with pads for two depths of recursion and
 /// `depth` as its current one. Two more lexicals have values: a string, and a number with the
 /// buffer of a string.
-fn with_sub(depth: u64) -> (Fabric, [u64; 5]) {
+fn with_sub(depth: u64) -> (Fabric, Entries) {
     let mut fabric = Fabric::new();
-    let one = fabric.string("", 5000, 0);
-    let two = fabric.string("", 9000, 0);
+    let at_depth_1 = fabric.string("", 5000, 0);
+    let at_depth_2 = fabric.string("", 9000, 0);
     let string = fabric.string("still here", 7000, flags::POK);
     let number = fabric.string("", 8000, 0x1100);
     let target = fabric.string("a target's", 600, flags::POK | flags::PADTMP);
     let constant = fabric.string("a constant", 700, flags::POK | flags::READONLY | flags::PADTMP);
     let (scalar, nothing) = (fabric.pad_name("$buf", 0), fabric.pad_name("", 0));
     let names = [0, scalar, 0, nothing, fabric.pad_name("$still", 0), fabric.pad_name("$count", 0)];
-    let first = [0, one, target, constant, string, number];
-    fabric.sub("f", &names, &[&first, &[0, two, 0, constant]], depth);
-    (fabric, [one, two, constant, string, number])
+    let first = [0, at_depth_1, target, constant, string, number];
+    fabric.sub("f", &names, &[&first, &[0, at_depth_2, 0, constant]], depth);
+    (fabric, Entries { at_depth_1, at_depth_2, constant, string, number })
 }
 
 fn buffer_of(fabric: &Fabric, head: u64) -> u64 {
@@ -261,7 +273,7 @@ fn buffer_of(fabric: &Fabric, head: u64) -> u64 {
 
 #[test]
 fn what_pads_keep_is_named() {
-    let (fabric, [one, two, constant, string, number]) = with_sub(0);
+    let (fabric, Entries { at_depth_1, at_depth_2, constant, string, number }) = with_sub(0);
     let (found, refinements) = fabric.read();
     assert_eq!(found.caveats, []);
     let facts = &found.facts;
@@ -272,11 +284,11 @@ fn what_pads_keep_is_named() {
         facts.retained.top.iter().map(|buffer| (buffer.holder.as_str(), buffer.bytes)).collect();
     assert_eq!(top, [("main::f $buf (depth 2)", 9000), ("main::f $buf (depth 1)", 5000)]);
     assert!(facts.retained.top.iter().all(|buffer| buffer.valueless));
-    assert_eq!(facts.retained.top[0].head, format!("{two:#x}"));
+    assert_eq!(facts.retained.top[0].head, format!("{at_depth_2:#x}"));
     assert_eq!((facts.retained.lexicals.bytes, facts.retained.temporaries.bytes), (14000, 600));
     assert_eq!((facts.strings.constants.buffers, facts.strings.constants.capacity_bytes), (1, 700));
     let slots = Slots::new(&refinements).unwrap();
-    let first = claimed(&refinements, buffer_of(&fabric, one), 5000).unwrap();
+    let first = claimed(&refinements, buffer_of(&fabric, at_depth_1), 5000).unwrap();
     assert_eq!((first.slot, first.bytes), (slots.pad, 5000));
     assert_eq!(claimed(&refinements, buffer_of(&fabric, constant), 704).unwrap().slot, slots.constant);
     // A value is in use even if the sub does not run; a number with a string's buffer is not
@@ -409,27 +421,27 @@ fn refused(fabric: &Fabric, code: &str) {
 
 #[test]
 fn structures_that_disagree_claim_nothing() {
-    let (whole, _) = with_sub(0);
-    let mut fabric = whole.clone();
+    let (intact, _) = with_sub(0);
+    let mut fabric = intact.clone();
     fabric.put(INTERPRETER + fabric.release.sv_count, &[fabric.heads + 5]);
     refused(&fabric, "perl_disagrees");
-    let mut fabric = whole.clone();
+    let mut fabric = intact.clone();
     fabric.put(HEADS, &[HEADS]);
     refused(&fabric, "perl_damaged");
-    let mut fabric = whole.clone();
+    let mut fabric = intact.clone();
     fabric.put(HEADS + 8, &[3]);
     refused(&fabric, "perl_damaged");
-    let mut fabric = whole.clone();
+    let mut fabric = intact.clone();
     // The first head is that of a variable, whose type is checked first.
     fabric.put(HEADS + HEAD_BYTES + 8, &[1 | 0x55 << 32]);
     refused(&fabric, "perl_damaged");
-    let mut fabric = whole.clone();
+    let mut fabric = intact.clone();
     fabric.put(SETS, &[SETS]);
     refused(&fabric, "perl_damaged");
-    let mut fabric = whole.clone();
+    let mut fabric = intact.clone();
     fabric.put(SETS + 16, &[BODIES + 8]);
     refused(&fabric, "perl_disagrees");
-    let mut fabric = whole;
+    let mut fabric = intact;
     fabric.pages.remove(&page_of(HEADS));
     refused(&fabric, "perl_damaged");
 }
@@ -507,7 +519,7 @@ fn subs_that_are_not_read_in_time_are_not_damaged() {
     let (mut fabric, _) = with_sub(0);
     let sub = fabric.sub("late", &[0], &[&[0]], 0);
     let deadline = Instant::now() + Duration::from_millis(100);
-    let place = roots::PadContext {
+    let context = roots::PadContext {
         memory: &LateMemory { fabric: &fabric, deadline },
         release: fabric.release,
         main_cv: 0,
@@ -515,7 +527,7 @@ fn subs_that_are_not_read_in_time_are_not_damaged() {
         workers: 1,
         resident_bytes: 1 << 20,
     };
-    let (found, is_whole) = roots::read_pads(&place, &[sub]);
+    let (found, is_whole) = roots::read_pads(&context, &[sub]);
     assert_eq!((found.subs.damaged, is_whole), (0, false));
 }
 
@@ -543,12 +555,12 @@ fn endless_pads_are_refused() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
     #[test]
-    fn damage_never_panics(places in proptest::collection::vec((0usize..1 << 16, any::<u8>()), 1..40)) {
+    fn damage_never_panics(patches in proptest::collection::vec((0usize..1 << 16, any::<u8>()), 1..40)) {
         let (mut fabric, _) = with_sub(0);
         let addresses: Vec<u64> = fabric.pages.keys().copied().collect();
-        for (place, value) in places {
-            let page = addresses[place % addresses.len()];
-            let at = page + (place as u64 * 37) % PAGE_BYTES;
+        for (position, value) in patches {
+            let page = addresses[position % addresses.len()];
+            let at = page + (position as u64 * 37) % PAGE_BYTES;
             fabric.put_bytes(at, &[value]);
         }
         fabric.read();

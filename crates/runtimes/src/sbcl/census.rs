@@ -284,7 +284,7 @@ impl CensusContext<'_> {
                     census.moved_bytes += bytes;
                 }
             }
-            if self.kinds.of(header) == Some(ObjectKind::Filler) {
+            if self.kinds.kind_of(header) == Some(ObjectKind::Filler) {
                 if let Some(fillers) = census.fillers.get_mut(generation) {
                     *fillers += bytes;
                 }
@@ -311,7 +311,7 @@ impl CensusContext<'_> {
 
     #[inline]
     fn type_of(&self, header: u64) -> TypeKey {
-        match self.kinds.of(header) {
+        match self.kinds.kind_of(header) {
             Some(ObjectKind::Cons) => 0,
             // The upper half of the header is the address of the layout.
             Some(ObjectKind::Instance | ObjectKind::FunInstance) if header >> 32 != 0 => header >> 32,

@@ -219,11 +219,11 @@ fn copy_pages(
     for run in runs.within(AddressRange::sized(address, bytes.len() as u64)) {
         let part = bytes.get_mut((run.start - address) as usize..(run.end - address) as usize);
         let Some(part) = part else { continue };
-        let got = context.memory.read_some(run.start, part).min(part.len());
-        count.bytes_read += got as u64;
-        count.bytes_missing += (part.len() - got) as u64;
+        let read_length = context.memory.read_some(run.start, part).min(part.len());
+        count.bytes_read += read_length as u64;
+        count.bytes_missing += (part.len() - read_length) as u64;
         // Only pages that were read: the others hold what was in the buffer before.
-        let contents = part.get(..got).unwrap_or_default().chunks_exact(PAGE_BYTES as usize);
+        let contents = part.get(..read_length).unwrap_or_default().chunks_exact(PAGE_BYTES as usize);
         for (page, content) in run.pages().zip(contents) {
             // A page of zeros in a mapped core does not read as zeros once it is released.
             if is_all_zero(content)

@@ -176,7 +176,7 @@ impl<'a> Tracer<'a> {
     /// Marks the code that a function is in.
     fn visit_function(&mut self, address: u64, unit: UnitIndex) {
         let header = self.store.word_on_page(unit, 0);
-        if self.kinds.of(header) != Some(ObjectKind::SimpleFun) {
+        if self.kinds.kind_of(header) != Some(ObjectKind::SimpleFun) {
             return;
         }
         let code = code_of_function(address, header);
@@ -195,7 +195,7 @@ impl<'a> Tracer<'a> {
         } else if word & LOWTAG_MASK == 0 && word != 0 {
             let address = word.wrapping_sub(FUN_RAW_OFFSET + FUN_LOWTAG);
             if let Some(unit) = self.store.unit(address) {
-                if self.kinds.of(self.store.word_on_page(unit, 0)) == Some(ObjectKind::SimpleFun) {
+                if self.kinds.kind_of(self.store.word_on_page(unit, 0)) == Some(ObjectKind::SimpleFun) {
                     self.visit_function(address, unit);
                 } else {
                     self.visit_trampoline(word);
@@ -212,8 +212,8 @@ impl<'a> Tracer<'a> {
             [(FUN_RAW_OFFSET + FUN_LOWTAG, ObjectKind::FunInstance), (TRAMPOLINE_BYTES, ObjectKind::Code)]
         {
             let Some(unit) = self.store.unit(word.wrapping_sub(distance)) else { continue };
-            let is_start =
-                self.store.is_start(unit) && self.kinds.of(self.store.word_on_page(unit, 0)) == Some(kind);
+            let is_start = self.store.is_start(unit)
+                && self.kinds.kind_of(self.store.word_on_page(unit, 0)) == Some(kind);
             if is_start {
                 if self.store.mark(unit) {
                     self.reach(unit);
@@ -232,13 +232,13 @@ impl<'a> Tracer<'a> {
         if may_be_in_code && let Some(start) = self.store.start_before(unit, MAX_CODE_UNITS) {
             let header = self.store.word_on_page(start, 0);
             let words = self.kinds.words(header, self.store.word_on_page(start, 1)).unwrap_or(0);
-            let is_code = self.kinds.of(header) == Some(ObjectKind::Code);
+            let is_code = self.kinds.kind_of(header) == Some(ObjectKind::Code);
             if is_code && u64::from(unit - start) * 2 < words {
                 self.pin(start);
                 return;
             }
         }
-        let kind = self.kinds.of(self.store.word_on_page(unit, 0));
+        let kind = self.kinds.kind_of(self.store.word_on_page(unit, 0));
         let has_tag_of_kind = match (word & LOWTAG_MASK, kind) {
             (LIST_LOWTAG, Some(ObjectKind::Cons)) | (INSTANCE_LOWTAG, Some(ObjectKind::Instance)) => true,
             (FUN_LOWTAG, Some(kind)) => matches!(kind, ObjectKind::Closure | ObjectKind::FunInstance),
@@ -312,7 +312,7 @@ impl<'a> Tracer<'a> {
     /// Visits what an object points to.
     fn scan(&mut self, unit: UnitIndex) {
         let (header, second) = (self.store.word_on_page(unit, 0), self.store.word_on_page(unit, 1));
-        let Some(kind) = self.kinds.of(header) else { return };
+        let Some(kind) = self.kinds.kind_of(header) else { return };
         match kind {
             ObjectKind::Cons => {
                 self.visit(header);

@@ -57,7 +57,7 @@ impl Names<'_> {
     fn word_of_object(&self, pointer: u64, index: usize, lowtag: u64, kind: ObjectKind) -> Option<u64> {
         let address = pointer & !LOWTAG_MASK;
         let is_match =
-            pointer & LOWTAG_MASK == lowtag && self.kinds.of(self.store.word(address)?) == Some(kind);
+            pointer & LOWTAG_MASK == lowtag && self.kinds.kind_of(self.store.word(address)?) == Some(kind);
         is_match.then(|| self.store.word(address + index as u64 * 8)).flatten()
     }
 
@@ -94,7 +94,7 @@ impl Names<'_> {
         if length == 0 || length > MAX_CHARACTERS {
             return None;
         }
-        match (self.kinds.of(header)?, self.kinds.name(header)) {
+        match (self.kinds.kind_of(header)?, self.kinds.name(header)) {
             // With a damaged length, bytes after the name would be reported: the string must end
             // with a zero byte and have none before.
             (BASE_STRING, _) => {

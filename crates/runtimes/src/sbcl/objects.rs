@@ -47,7 +47,7 @@ impl Kinds {
 
     /// The kind of an object by its first word.
     #[inline]
-    pub fn of(&self, header: u64) -> Option<ObjectKind> {
+    pub fn kind_of(&self, header: u64) -> Option<ObjectKind> {
         self.by_byte[usize::from(header as u8)]
     }
 
@@ -61,7 +61,7 @@ impl Kinds {
     #[inline]
     pub fn words(&self, header: u64, second: u64) -> Option<u64> {
         let payload = header >> 8;
-        let words = match self.of(header)? {
+        let words = match self.kind_of(header)? {
             ObjectKind::Cons => 2,
             ObjectKind::Boxed => 1 + ((payload & 0x7f_ffff) | 1),
             ObjectKind::Closure | ObjectKind::FunInstance => 1 + ((payload & 0x7fff) | 1),
@@ -175,7 +175,7 @@ pub fn walk(store: &HeapCopy, kinds: &Kinds, run: Run, mut visit: impl FnMut(Obj
 /// that start on different pages share no word of bits, so threads may record them at once.
 pub fn record_starts(store: &HeapCopy, kinds: &Kinds, run: Run) -> u64 {
     walk(store, kinds, run, |object| {
-        if kinds.of(object.header) != Some(ObjectKind::Filler)
+        if kinds.kind_of(object.header) != Some(ObjectKind::Filler)
             && let Some(unit) = store.unit(object.address)
         {
             store.set_start(unit);
@@ -206,7 +206,7 @@ pub fn walk_space(store: &HeapCopy, kinds: &Kinds, space: &Space, mut visit: imp
             continue;
         };
         let header = store.word_on_page(unit, 0);
-        let may_be_object = kinds.of(header).is_some_and(|kind| may_contain(space.kind, kind));
+        let may_be_object = kinds.kind_of(header).is_some_and(|kind| may_contain(space.kind, kind));
         let words = kinds.words(header, store.word_on_page(unit, 1));
         let words = words.filter(|words| may_be_object && words.saturating_mul(8) <= space.end - at);
         if let Some(words) = words {

@@ -66,7 +66,7 @@ impl PendingTrace {
                 if found.is_some() {
                     return;
                 }
-                let is_wanted = match names.kinds.of(header) {
+                let is_wanted = match names.kinds.kind_of(header) {
                     Some(ObjectKind::Instance | ObjectKind::FunInstance) => {
                         *is_wanted_layout.entry(header >> 32).or_insert_with(|| {
                             names.type_name(header >> 32).is_some_and(|name| name == type_name)
@@ -104,7 +104,7 @@ impl PendingTrace {
             });
         }
         let is_instance =
-            matches!(names.kinds.of(header), Some(ObjectKind::Instance | ObjectKind::FunInstance));
+            matches!(names.kinds.kind_of(header), Some(ObjectKind::Instance | ObjectKind::FunInstance));
         let name = if is_instance { names.type_name(header >> 32) } else { None };
         let generation = self.heap.page_of(address).map(|(_, page)| u64::from(page.generation));
         let type_name = name.unwrap_or_else(|| names.kinds.name(header).to_owned());

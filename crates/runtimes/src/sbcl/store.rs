@@ -1,9 +1,8 @@
 //! The copy of SBCL's memory, which is examined once the target runs again.
 //!
 //! It holds the pages of the collector with objects, and the used parts of the other spaces; of a
-//! large object without pointers only the first page. A place in the copy is the index of a 16-byte
-//! unit, which also numbers the two bits of each unit: whether an object starts there, and
-//! whether it is marked.
+//! large object without pointers only the first page. It consists of units of 16 bytes. The index
+//! of a unit also numbers its two bits: whether an object starts there, and whether it is marked.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -44,7 +43,7 @@ pub struct HeapCopy {
     starts_before_pages: Vec<Option<UnitIndex>>,
 }
 
-/// A place in the copy: the index of a unit.
+/// Index of a unit of the copy.
 pub type UnitIndex = u32;
 
 /// What a bit of a unit states.
@@ -117,7 +116,7 @@ impl HeapCopy {
         self.bits = (0..self.addresses.len() * UNITS_PER_PAGE / 32).map(|_| AtomicU64::new(0)).collect();
     }
 
-    /// Place of `address` in the copy.
+    /// The unit of `address`; `None` if it was not copied.
     #[inline]
     pub fn unit(&self, address: u64) -> Option<UnitIndex> {
         for area in &self.areas {
@@ -288,8 +287,8 @@ mod tests {
             bytes[..8].copy_from_slice(&address.to_le_bytes());
             bytes[PAGE - 8..].copy_from_slice(&(address + 7).to_le_bytes());
         }
-        let spans = |store: &mut HeapCopy, most| -> Vec<_> {
-            store.spans_mut(most).into_iter().map(|(start, bytes)| (start, bytes.len())).collect()
+        let spans = |store: &mut HeapCopy, max_pages| -> Vec<_> {
+            store.spans_mut(max_pages).into_iter().map(|(start, bytes)| (start, bytes.len())).collect()
         };
         let apart = [(0x10_8000, PAGE), (0x11_8000, PAGE), (0x5000_0000, PAGE)];
         assert_eq!(spans(&mut store, 8), apart);

@@ -79,10 +79,10 @@ impl Lisp {
         answer.trim().parse().unwrap_or_else(|_| panic!("{form}: {answer}"))
     }
 
-    fn look(&self, path_to: Option<&str>) -> Reading {
+    fn read(&self, path_to: Option<&str>) -> Reading {
         let start = Instant::now();
         while start.elapsed() < PATIENCE {
-            match look(self.child.id() as i32, path_to) {
+            match read_process(self.child.id() as i32, path_to) {
                 Ok(reading) => return reading,
                 Err(_) => std::thread::sleep(Duration::from_millis(2)),
             }
@@ -99,7 +99,7 @@ impl Drop for Lisp {
 }
 
 /// Reads the SBCL of a process as `explain` does.
-fn look(pid: i32, path_to: Option<&str>) -> Result<Reading, Busy> {
+fn read_process(pid: i32, path_to: Option<&str>) -> Result<Reading, Busy> {
     let path_to = path_to.map(str::to_owned);
     let read = move || {
         let process = Process::open(pid).unwrap();
@@ -176,7 +176,7 @@ fn books_and_a_full_collection_are_as_sbcl_has_them() {
         let mut lisp = Lisp::start(&sbcl).unwrap();
         lisp.eval(FILL);
         let usage = lisp.number("(sb-kernel:dynamic-usage)");
-        let reading = lisp.look(None);
+        let reading = lisp.read(None);
         let figures = figures(&reading);
         let version = reading.facts.version.clone().unwrap_or_default();
         assert_eq!(figures.dynamic_usage_bytes, usage, "{version}");
@@ -212,7 +212,7 @@ fn books_and_a_full_collection_are_as_sbcl_has_them() {
             predicted.abs_diff(actual) * 50 < usage,
             "{version}: {predicted} predicted, {actual} after, of {usage}"
         );
-        let after = lisp.look(None);
+        let after = lisp.read(None);
         assert!(
             !self::figures(&after).dead_by_type.iter().any(|of_type| of_type.type_name == "MESSAGE"),
             "{version}: a full collection takes all that was dead"
@@ -245,7 +245,7 @@ fn weak_tables_keep_entries_by_their_weakness() {
         let mut lisp = Lisp::start(&sbcl).unwrap();
         lisp.eval(FORM);
         lisp.eval("(fill (make-array 5000) 0)");
-        let reading = lisp.look(None);
+        let reading = lisp.read(None);
         let live = &figures(&reading).live_by_type;
         let dead = &figures(&reading).dead_by_type;
         let counts = |name| (instances(live, name), instances(dead, name));
@@ -281,13 +281,13 @@ fn fillers_beside_what_stacks_pin_are_not_dead() {
     for sbcl in sbcls() {
         let mut lisp = Lisp::start(&sbcl).unwrap();
         lisp.eval(FORM);
-        let reading = lisp.look(None);
+        let reading = lisp.read(None);
         let ours = figures(&reading);
         let version = &reading.facts.version;
-        let fillers: u64 = ours.generations.iter().filter_map(|one| one.filler_bytes).sum();
+        let fillers: u64 = ours.generations.iter().filter_map(|generation| generation.filler_bytes).sum();
         assert!(fillers > 500_000, "{version:?}: {fillers} bytes of fillers");
         assert_eq!(instances(&ours.dead_by_type, "filler"), 0);
-        let older: u64 = ours.generations[1..].iter().filter_map(|one| one.dead_bytes).sum();
+        let older: u64 = ours.generations[1..].iter().filter_map(|generation| generation.dead_bytes).sum();
         assert!(older < 100_000, "{version:?}: {older} bytes dead right after a full collection");
     }
 }
@@ -300,7 +300,7 @@ fn what_a_global_function_closes_over_is_live() {
     for sbcl in sbcls() {
         let mut lisp = Lisp::start(&sbcl).unwrap();
         lisp.eval(FORM);
-        let reading = lisp.look(None);
+        let reading = lisp.read(None);
         let ours = figures(&reading);
         assert_eq!(instances(&ours.live_by_type, "CLOSED"), 2000, "{:?}", reading.facts.version);
         assert_eq!(instances(&ours.dead_by_type, "CLOSED"), 0, "{:?}", reading.facts.version);
@@ -313,12 +313,12 @@ fn a_live_sample_has_a_path_from_a_root() {
         let mut lisp = Lisp::start(&sbcl).unwrap();
         lisp.eval("(progn (defstruct kept) (defvar *vault* (list 1 (vector 2 (make-kept)))))");
         lisp.eval("(gc)");
-        let reading = lisp.look(Some("KEPT"));
+        let reading = lisp.read(Some("KEPT"));
         let path = figures(&reading).path.clone().expect("there is a path");
         let types: Vec<&str> = path.steps.iter().map(|step| step.type_name.as_str()).collect();
         assert!(types.ends_with(&["cons", "simple-vector", "KEPT"]), "{types:?} from {}", path.root);
         assert_eq!(path.steps[types.len() - 2].word, Some(3), "the second element");
-        assert_eq!(figures(&lisp.look(Some("NO-SUCH"))).path, None);
+        assert_eq!(figures(&lisp.read(Some("NO-SUCH"))).path, None);
     }
 }
 
@@ -331,12 +331,13 @@ fn threads_that_allocate_are_read_at_any_instant() {
              (loop until *stop* do (make-array 100) (list 1 2 3) (make-string 50))))))",
         );
         for _ in 0..6 {
-            let reading = lisp.look(None);
+            let reading = lisp.read(None);
             let figures: Sbcl = reading.facts.details("sbcl").expect("figures");
             assert_eq!(reading.caveats, []);
             let sums: u64 = figures.generations.iter().map(|generation| generation.bytes_allocated).sum();
             assert_eq!(sums, figures.dynamic_usage_bytes);
-            let fillers: u64 = figures.generations.iter().filter_map(|one| one.filler_bytes).sum();
+            let fillers: u64 =
+                figures.generations.iter().filter_map(|generation| generation.filler_bytes).sum();
             let sum = figures.live_bytes.unwrap() + figures.dead_bytes.unwrap() + fillers;
             assert_eq!(sum, figures.dynamic_usage_bytes + figures.open_region_bytes);
         }

@@ -112,7 +112,7 @@ impl PendingTrace {
         let unread = record_all_starts(store, kinds, &self.runs, workers);
         for space in &self.spaces {
             objects::walk_space(store, kinds, space, |object| {
-                if kinds.of(object.header) != Some(ObjectKind::Filler)
+                if kinds.kind_of(object.header) != Some(ObjectKind::Filler)
                     && let Some(unit) = store.unit(object.address)
                 {
                     store.set_start(unit);
