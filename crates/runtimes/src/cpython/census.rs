@@ -222,11 +222,10 @@ impl<'a> Census<'a> {
             holding.stops.insert(at);
         }
         // A class defined by the program has more fields behind that.
-        let raw_data = objects::raw_data_offset(self.release, object_type, head)
-            .filter(|_| object_type.flags & flags::HEAP_TYPE == 0);
-        if let Some(raw_data) =
-            raw_data.and_then(|raw_data| at.checked_add(raw_data)).filter(|&raw_data| raw_data < end)
-        {
+        let is_built_in = object_type.flags & flags::HEAP_TYPE == 0;
+        let offset = objects::raw_data_offset(self.release, object_type, head).filter(|_| is_built_in);
+        let raw_data = offset.and_then(|offset| at.checked_add(offset)).filter(|&raw_data| raw_data < end);
+        if let Some(raw_data) = raw_data {
             holding.opaque_from.insert(raw_data);
         }
     }

@@ -22,8 +22,7 @@ const MAX_BUFFERED_BYTES: u64 = 1 << 20;
 const MAX_OFFSET_BYTES: usize = 64;
 /// Bytes read of a block to recognize its content.
 const HEAD_READ_BYTES: usize = MAX_OFFSET_BYTES + HEAD_BYTES;
-/// Blocks up to this size are claimed whole for an object; of a larger one, only
-/// the object is.
+/// Blocks up to this size are claimed whole for an object; of a larger one, only the object is.
 const SMALL_BYTES: u64 = 1 << 10;
 /// Bytes of a block that are followed at once.
 const PIECE_BYTES: usize = 64 << 10;

@@ -250,9 +250,9 @@ fn add_list_items(size: &mut Size, release: &Release, head: &[u8]) {
 }
 
 fn add_deque_blocks(size: &mut Size, head: &[u8]) {
-    // Room for the items, and before them for those that were removed on the left.
-    let item_places = word(head, DEQUE_LEFT_INDEX).saturating_add(word(head, SIZE));
-    size.add_reported(item_places.div_ceil(DEQUE_BLOCK_ITEMS).saturating_mul(DEQUE_BLOCK_BYTES));
+    // Slots of the items, and before them of those that were removed on the left.
+    let slots = word(head, DEQUE_LEFT_INDEX).saturating_add(word(head, SIZE));
+    size.add_reported(slots.div_ceil(DEQUE_BLOCK_ITEMS).saturating_mul(DEQUE_BLOCK_BYTES));
     let first = Table::new(word(head, DEQUE_LEFT_BLOCK), DEQUE_BLOCK_BYTES, DEQUE_BLOCK_BYTES);
     size.tables[0] = Some(Table { link: Some(DEQUE_RIGHT_LINK), ..first });
 }
@@ -280,7 +280,7 @@ fn add_dict_tables(size: &mut Size, pages: &mut PageCache<'_>, release: &Release
     size.add_reported_table(Table::new(word(head, DICT_VALUES), values_bytes, values_bytes));
 }
 
-/// The table of a list: its items, in a block that begins with a header; `None` without room.
+/// The table of a list: its items, in a block that begins with a header; `None` if it has none.
 fn list_table(release: &Release, head: &[u8]) -> Option<Table> {
     let header_bytes = release.list_header_bytes;
     let bytes = |offset: usize| Some(word_at(head, offset)?.saturating_mul(POINTER_BYTES));
