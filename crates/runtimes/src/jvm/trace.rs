@@ -65,7 +65,7 @@ impl Live {
     /// Returns the objects that begin in a range, and whether each is dead.
     pub fn objects(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, bool)> + '_ {
         let first = self.places.index_of(start);
-        let count = (end - start) / self.places.granule();
+        let count = (end - start) / self.places.granule_bytes();
         let places = first.map_or(0..0, |first| first..first.saturating_add(count));
         let (from, to) = (places.start, places.end);
         let words = from / 64..to.div_ceil(64);
@@ -78,7 +78,7 @@ impl Live {
             })
         });
         let set = set.filter(move |place| (from..to).contains(place));
-        set.map(move |place| (start + (place - from) * self.places.granule(), self.dead.has(place)))
+        set.map(move |place| (start + (place - from) * self.places.granule_bytes(), self.dead.has(place)))
     }
 }
 
@@ -121,7 +121,7 @@ pub fn live(
     roots.certain(&mut |word| trace.marking.mark(word));
     // Objects from the class data archive are never collected.
     for area in heap.areas.iter().filter(|area| area.kind == Kind::Archive) {
-        for (count, address) in (area.start..area.top).step_by(places.granule() as usize).enumerate() {
+        for (count, address) in (area.start..area.top).step_by(places.granule_bytes() as usize).enumerate() {
             if count.is_multiple_of(PLACES_PER_BLOCK as usize) {
                 trace.in_time()?;
             }
@@ -218,7 +218,7 @@ impl Trace<'_> {
         const WORDS: u64 = PLACES_PER_BLOCK / 64;
         let first = block as u64 * PLACES_PER_BLOCK;
         // The block may go on in another part of the heap, far away: that is read on demand.
-        self.window.block = self.marking.places.some_from(first, PLACES_PER_BLOCK).unwrap_or_default();
+        self.window.block = self.marking.places.range_of(first, PLACES_PER_BLOCK).unwrap_or_default();
         // A linked list may run up or down.
         let mut is_upward = true;
         loop {
@@ -250,7 +250,7 @@ impl Trace<'_> {
         if self.objects.is_multiple_of(OBJECTS_AT_ONCE) {
             self.in_time()?;
         }
-        let AddressRange { start: address, end } = self.marking.places.rest_from(place)?;
+        let AddressRange { start: address, end } = self.marking.places.range_to_part_end(place)?;
         let mut head = [0; HEAD_BYTES];
         let most = usize::try_from(end - address).ok()?.min(HEAD_BYTES);
         let bytes = self.window.bytes_at(address, most)?;
