@@ -28,7 +28,8 @@ pub fn read_image(
     assert_eq!(bad, 0);
     let runs = image.pages_without(|page| is_absent(absent, page));
     let process = Process::open(std::process::id() as i32).unwrap();
-    let is_shared = |run: &(u64, u64)| space.find(run.0).is_some_and(|mapping| mapping.permissions.shared);
+    let is_shared =
+        |&(start, _): &(u64, u64)| space.find(start).is_some_and(|mapping| mapping.permissions.shared);
     let (shared, private): (Vec<_>, Vec<_>) = runs.iter().copied().partition(is_shared);
     let target = Target(image.within(&runs));
     let resident = |range: AddressRange| address_ranges(&clipped(&private, range.start, range.end));

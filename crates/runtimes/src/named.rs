@@ -202,13 +202,20 @@ pub(crate) fn go_version(bytes: &[u8]) -> Option<String> {
     leading_version(text.strip_prefix("go")?)
 }
 
+/// Maximum bytes read of a `release` file.
+const MAX_RELEASE_BYTES: u64 = 8192;
+
 /// JAVA_VERSION of the `release` file, two folders above `lib/server/libjvm.so`.
 pub fn java_version(clue: &Match<'_>) -> Option<String> {
     let library = &clue.mapping?.name;
     let library = library.strip_suffix(" (deleted)").unwrap_or(library);
     let home = library.strip_suffix("/server/libjvm.so").and_then(|lib| lib.rsplit_once('/'))?.0;
     let mut text = Vec::new();
-    open_in_root(clue.process, &format!("{home}/release")).ok()?.take(8192).read_to_end(&mut text).ok()?;
+    open_in_root(clue.process, &format!("{home}/release"))
+        .ok()?
+        .take(MAX_RELEASE_BYTES)
+        .read_to_end(&mut text)
+        .ok()?;
     let text = String::from_utf8_lossy(&text);
     let line = text.lines().find_map(|line| line.strip_prefix("JAVA_VERSION="))?;
     leading_version(line.trim_matches('"'))

@@ -72,7 +72,7 @@ impl VmStructs {
         let mut this = Self::default();
         let [fields, types, ints, longs] = tables;
         texts
-            .each(fields, FIELD_BYTES, &mut |texts, name, entry| {
+            .each_entry(fields, FIELD_BYTES, &mut |texts, name, entry| {
                 let field = texts.text(word_at(entry, FIELD_NAME)?)?;
                 let place = match half_word_at(entry, FIELD_IS_STATIC)? {
                     0 => Place::Offset(word_at(entry, FIELD_OFFSET)?),
@@ -83,23 +83,24 @@ impl VmStructs {
             })
             .ok_or_else(|| unreadable(0))?;
         texts
-            .each(types, TYPE_BYTES, &mut |_, name, entry| {
+            .each_entry(types, TYPE_BYTES, &mut |_, name, entry| {
                 this.sizes.insert(name, word_at(entry, TYPE_SIZE)?);
                 Some(())
             })
             .ok_or_else(|| unreadable(1))?;
         texts
-            .each(ints, CONSTANT_BYTES, &mut |_, name, entry| {
+            .each_entry(ints, CONSTANT_BYTES, &mut |_, name, entry| {
                 this.constants.insert(name, i64::from(half_word_at(entry, CONSTANT_VALUE)? as i32));
                 Some(())
             })
             .ok_or_else(|| unreadable(2))?;
         texts
-            .each(longs, CONSTANT_BYTES, &mut |_, name, entry| {
+            .each_entry(longs, CONSTANT_BYTES, &mut |_, name, entry| {
                 this.constants.insert(name, word_at(entry, CONSTANT_VALUE)? as i64);
                 Some(())
             })
             .ok_or_else(|| unreadable(3))?;
+        // Without flags no collector is found, and the heap is not read.
         this.flags = this.read_flags(&mut texts).unwrap_or_default();
         let release = this.address("Abstract_VM_Version::_s_vm_release");
         this.release = release.and_then(|at| texts.text(memory.read_word(at).ok()?));
@@ -196,7 +197,7 @@ impl Texts<'_> {
 
     /// Calls `visit` with each entry, and its name, of the table that `pointer` points to, up to
     /// the entry without a name.
-    fn each(&mut self, pointer: u64, bytes: usize, visit: Visit<'_, Self>) -> Option<()> {
+    fn each_entry(&mut self, pointer: u64, bytes: usize, visit: Visit<'_, Self>) -> Option<()> {
         let table = self.memory.read_word(pointer).ok()?;
         let mut entries = vec![0; ENTRIES_AT_ONCE * bytes];
         for first in (0..MAX_ENTRIES).step_by(ENTRIES_AT_ONCE) {

@@ -500,5 +500,5 @@ fn read_only_pages(
 fn has_overlapping_pages(heaps: &Heaps) -> bool {
     let mut ranges: Vec<AddressRange> = heaps.all_pages().map(Page::range).collect();
     ranges.sort_unstable();
-    !ranges.is_sorted_by(|one, next| one.end <= next.start)
+    !ranges.is_sorted_by(|range, next| range.end <= next.start)
 }

@@ -348,8 +348,8 @@ impl Search<'_> {
             Root::Code(at) => format!("compiled code at {at:#x}"),
             Root::Native(at) => {
                 let name = self.heap.context.space.find(at).map_or("", |mapping| mapping.name.as_str());
-                let place = if name.is_empty() { "anonymous memory" } else { name };
-                format!("a word in {place} at {at:#x}")
+                let memory = if name.is_empty() { "anonymous memory" } else { name };
+                format!("a word in {memory} at {at:#x}")
             }
         }
     }

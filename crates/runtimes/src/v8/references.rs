@@ -40,7 +40,7 @@ pub enum References {
 
 impl References {
     /// Returns the references of the class with this instance type.
-    pub fn of(instance_type: u16, types: &InstanceTypes, layout: &ObjectLayout) -> Self {
+    pub fn of_type(instance_type: u16, types: &InstanceTypes, layout: &ObjectLayout) -> Self {
         if instance_type < FIRST_NONSTRING {
             let refers = REFERRING_STRINGS.contains(&(instance_type & STRING_REPRESENTATION));
             return if refers { Self::All } else { Self::Class };

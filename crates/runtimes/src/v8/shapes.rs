@@ -263,7 +263,7 @@ impl<'a> Shapes<'a> {
         };
         let is_prototype = self.cache.word32(map.checked_add(MAP_BIT_FIELD3)?)? & IS_PROTOTYPE != 0;
         let number = u32::try_from(self.all.len()).ok().filter(|_| self.all.len() < MAX_SHAPES)?;
-        let references = References::of(instance_type, self.types, self.layout);
+        let references = References::of_type(instance_type, self.types, self.layout);
         self.numbers.insert(word, number);
         self.all.push(Shape { map: word, instance_type, size, content, is_prototype, references });
         Some(number)

@@ -231,13 +231,13 @@ fn variable(shapes: &mut Shapes<'_>, layout: &ObjectLayout, context: u64, slot: 
 /// without the name of a variable.
 pub fn variables(shapes: &mut Shapes<'_>, scope: &ScopeInfo, file: Option<&str>) -> Vec<Option<Arc<str>>> {
     let function = scope.function(shapes).and_then(|word| identifier(shapes, word));
-    let place: Vec<&str> = function.as_deref().into_iter().chain(file).collect();
-    let place = if place.is_empty() { String::new() } else { format!(" ({})", place.join(", ")) };
+    let owners: Vec<&str> = function.as_deref().into_iter().chain(file).collect();
+    let suffix = if owners.is_empty() { String::new() } else { format!(" ({})", owners.join(", ")) };
     let first_variable = CONTEXT_SLOTS + u64::from(scope.has_extension());
     let mut names = vec![None; first_variable as usize];
     for word in scope.variables(shapes) {
         let name = word.and_then(|word| identifier(shapes, word));
-        names.push(name.map(|name| format!("{name}{place}").into()));
+        names.push(name.map(|name| format!("{name}{suffix}").into()));
     }
     names
 }

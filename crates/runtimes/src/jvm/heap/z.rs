@@ -64,7 +64,7 @@ pub fn read(context: &Context<'_>, view: &View<'_>, heap: u64) -> Option<Heap> {
         .filter(|mapping| is_view(mapping))
         .map(|mapping| mapping.range())
         .collect();
-    let (shared_used, shared_unread) = Granules::new(view, heap, &name)?.used(context, &views);
+    let (shared_used, shared_unread) = Granules::new(view, heap, &name)?.used_ranges(context, &views);
     // With generations there is one view; without, one per pointer colour.
     let times_mapped = (!has_generations).then_some(POINTER_COLOURS);
     let reserved = AddressRange::new(0, u64::MAX);
@@ -124,7 +124,7 @@ impl<'a> Granules<'a> {
 
     /// Returns the parts of the views' resident memory that objects use, and the parts that could
     /// not be read.
-    fn used(&self, context: &Context<'_>, views: &[AddressRange]) -> (Ranges, Ranges) {
+    fn used_ranges(&self, context: &Context<'_>, views: &[AddressRange]) -> (Ranges, Ranges) {
         let (mut used, mut unread) = (Ranges::new(), Ranges::new());
         let is_swapped = context.may_be_swapped();
         let is_empty = |at: u64| !is_swapped && is_process_memory(context.space, at, at.saturating_add(8));

@@ -116,7 +116,7 @@ impl Metaspace {
         while at != 0 && !reader.visited.contains(&at) {
             count += 1;
             (count <= MAX_LOADERS && reader.may_visit(at)).then_some(())?;
-            if let Some(LoaderShare { handle, bytes }) = reader.loader(at, &mut states)? {
+            if let Some(LoaderShare { handle, bytes }) = reader.read_loader(at, &mut states)? {
                 let object = if handle == 0 { 0 } else { view.word(handle)? };
                 let share = loaders.entry(object).or_insert(LoaderShare { handle, bytes: 0 });
                 share.bytes = share.bytes.saturating_add(bytes);
@@ -162,7 +162,7 @@ struct Reader<'a> {
 impl Reader<'_> {
     /// Reads a class loader: returns its share, `Some(None)` for a loader without classes, which
     /// has no metaspace.
-    fn loader(&mut self, at: u64, states: &mut [SpaceState; 2]) -> Option<Option<LoaderShare>> {
+    fn read_loader(&mut self, at: u64, states: &mut [SpaceState; 2]) -> Option<Option<LoaderShare>> {
         let loader = self.view.field_address(at, &["ClassLoaderData::_class_loader"])?;
         let metaspace_at = loader.checked_add(METASPACE_AFTER_LOADER)?;
         let metaspace = self.view.word(metaspace_at)?;

@@ -186,7 +186,7 @@ impl<'a> Frames<'a> {
     fn add_frame(&mut self, frame: &Frame, high: u64, roots: &mut PreciseRoots) -> Option<Option<Frame>> {
         if self.is_interpreter(frame.pc) {
             let (caller, end) = self.caller_of_interpreted(frame, high)?;
-            self.each_word(frame.sp, end, &mut |word| roots.add(word))?;
+            roots.add_words(frame.sp, end, |at| self.word(at))?;
             return Some(Some(caller));
         }
         if frame.pc == self.call_return {
@@ -263,13 +263,5 @@ impl<'a> Frames<'a> {
         handles::add_blocks(&self.view, handles, roots)?;
         roots.add(self.view.word(anchor.checked_sub(WRAPPER_RECEIVER)?)?);
         self.anchored_frame(anchor)
-    }
-
-    /// Calls `visit` with the words of a part of a stack.
-    fn each_word(&mut self, from: u64, to: u64, visit: &mut dyn FnMut(u64)) -> Option<()> {
-        for at in (from..to).step_by(8) {
-            visit(self.word(at)?);
-        }
-        Some(())
     }
 }

@@ -268,9 +268,7 @@ fn add_handle_area(view: &View<'_>, thread: u64, roots: &mut PreciseRoots) -> Op
         let length = view.word(chunk.checked_add(8)?)?.min(MAX_ARENA_BYTES);
         let from = chunk.checked_add(area.header_bytes)?;
         let to = if chunk == area.current { area.mark } else { from.checked_add(length)? };
-        for at in (from..to).step_by(8) {
-            roots.add(view.word(at)?);
-        }
+        roots.add_words(from, to, |at| view.word(at))?;
         if chunk == area.current {
             return Some(());
         }
@@ -398,6 +396,23 @@ mod tests {
         };
         assert_eq!(read(16 + MAX_LOCK_STACK_BYTES), Some(MAX_LOCK_STACK_BYTES / 8));
         assert_eq!(read(16 + MAX_LOCK_STACK_BYTES + 8), None);
+    }
+
+    /// A handle area or a frame may be as large as the process wants.
+    #[test]
+    fn words_are_read_until_the_deadline() {
+        let deadline = Instant::now() + Duration::from_millis(20);
+        let mut roots = PreciseRoots::new(AddressRange::new(0, u64::MAX), deadline);
+        let mut reads = 0;
+        let result = roots.add_words(0x1000, 0x1000 + (1 << 20), |at| {
+            reads += 1;
+            while Instant::now() < deadline {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            Some(at)
+        });
+        assert_eq!(result, None);
+        assert!(reads <= 512, "{reads}");
     }
 
     #[test]

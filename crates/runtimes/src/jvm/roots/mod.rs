@@ -31,6 +31,8 @@ const MAX_CERTAIN: usize = 1 << 24;
 const MAX_STACK_PARTS: usize = 1 << 20;
 /// Bytes below the stack pointer that are in use (System V ABI).
 const RED_ZONE_BYTES: u64 = 128;
+/// Bytes of certain references between two checks of the limits.
+const BYTES_AT_ONCE: u64 = 4096;
 /// Words between two checks of the deadline.
 const WORDS_AT_ONCE: u32 = 1 << 16;
 /// First version in which every handle is in a storage (JDK-8248391 and its dependencies;
@@ -75,6 +77,18 @@ impl PreciseRoots {
     /// of its lists.
     fn check_limits(&self) -> Option<()> {
         (!self.is_full && Instant::now() < self.deadline).then_some(())
+    }
+
+    /// Adds the words of `start..end` as certain references; `read` reads each. `None` if one
+    /// cannot be read, or at a limit.
+    fn add_words(&mut self, start: u64, end: u64, mut read: impl FnMut(u64) -> Option<u64>) -> Option<()> {
+        for at in (start..end).step_by(8) {
+            if (at - start).is_multiple_of(BYTES_AT_ONCE) {
+                self.check_limits()?;
+            }
+            self.add(read(at)?);
+        }
+        Some(())
     }
 
     /// Adds a part of a stack in which each word may be a reference.
@@ -129,7 +143,7 @@ impl<'a> Roots<'a> {
     pub fn each_uncertain(&self, visit: &mut dyn FnMut(u64)) -> Option<()> {
         let mut checker = DeadlineChecker { deadline: self.context.deadline, words: 0, is_late: false };
         if let Some(words) = &self.words {
-            words.each(&mut checker, visit);
+            words.search(&mut checker, visit);
         }
         self.precise.registers.iter().for_each(|&word| self.oops.each_address_in(word, visit));
         // The process controls the bounds of its stacks: they may overlap.

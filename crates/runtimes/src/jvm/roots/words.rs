@@ -66,7 +66,7 @@ impl<'a> Words<'a> {
     }
 
     /// Calls `visit` with every word that may be a reference, while there is time.
-    pub fn each(&self, checker: &mut DeadlineChecker, visit: &mut dyn FnMut(u64)) {
+    pub fn search(&self, checker: &mut DeadlineChecker, visit: &mut dyn FnMut(u64)) {
         for &stack in &self.stacks {
             if checker.is_past_deadline() {
                 return;
