@@ -70,6 +70,7 @@ pub struct SegmentMap {
     pub shift: u32,
     /// Address of the map.
     pub map: u64,
+    /// Bytes of a block's header.
     pub header_bytes: u64,
 }
 

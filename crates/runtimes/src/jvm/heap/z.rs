@@ -29,7 +29,7 @@ pub fn read(context: &Context<'_>, view: &View<'_>, heap: u64) -> Option<Heap> {
         view.structs.major().is_some_and(|major| major >= FIRST_VERSION_WITH_GENERATIONS);
     let has_generations = may_have_generations
         && (view.structs.flag("ZGenerational").is_none() || view.has_flag("ZGenerational"));
-    // JDK 21 to 23 have both; the names of the one without generations begin with X.
+    // JDK 21 to 23 have two ZGCs: names of the one without generations have X for Z.
     let name = |name: &str| match may_have_generations && !has_generations {
         true => name.replace('Z', "X"),
         false => name.to_owned(),
