@@ -201,7 +201,7 @@ pub struct ObjectLayout {
     /// Bytes before the supertypes of a `WasmTypeInfo`; their number is in the word before them.
     pub type_info_header: u64,
     /// Fields of typed arrays and DataViews.
-    pub views: Views,
+    pub views: ViewOffsets,
     /// Fields of the entries of a `FinalizationRegistry`.
     pub weak_cell: WeakCell,
     /// `NEXT_CONTEXT_LINK` in a `NativeContext` (`src/objects/contexts.h`): the last slot, which is
@@ -223,7 +223,7 @@ pub struct WeakCell {
 
 /// Offsets in a `JSTypedArray` and a `JSDataView` (`src/objects/js-array-buffer.tq`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Views {
+pub struct ViewOffsets {
     /// `byte_length_`.
     pub length: usize,
     /// `external_pointer_`: where the elements are, if they are not in the heap.
@@ -335,7 +335,7 @@ const OLD_OBJECTS: ObjectLayout = ObjectLayout {
     dispatch_table_after: None,
     dispatch_table: DispatchTable { header: 16, entry: 24 },
     type_info_header: 40,
-    views: Views { length: 40, typed_array_data: 64, data_view_data: 56 },
+    views: ViewOffsets { length: 40, typed_array_data: 64, data_view_data: 56 },
     weak_cell: WeakCell { weak_fields: &[16, 24], holdings: 32 },
     context_link: &[2248],
     private_symbol_flags: 1,
@@ -354,7 +354,7 @@ const NEW_OBJECTS: ObjectLayout = ObjectLayout {
     dispatch_table_after: Some("InterpreterData"),
     dispatch_table: DispatchTable { header: 40, entry: 24 },
     type_info_header: 24,
-    views: Views { length: 56, typed_array_data: 72, data_view_data: 64 },
+    views: ViewOffsets { length: 56, typed_array_data: 72, data_view_data: 64 },
     weak_cell: WeakCell { weak_fields: &[16, 24], holdings: 32 },
     context_link: &[2424],
     private_symbol_flags: 1,

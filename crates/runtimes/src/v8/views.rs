@@ -2,7 +2,7 @@
 //! Buffers in slabs, ArrayBuffers of some KiB: a slab stays while one of its Buffers lives, and the
 //! rest of it is in no view.
 
-use super::layout::Views as ViewOffsets;
+use super::layout::ViewOffsets;
 use super::shapes::{Content, Shape};
 use strandline_process::memory::word_at;
 use strandline_process::range::{AddressRange, RangeSet};
