@@ -8,17 +8,19 @@ use strandline_process::range::AddressRange;
 /// objects' alignment.
 #[derive(Clone, Debug)]
 pub struct HeapIndex {
+    /// In address order.
     parts: Vec<IndexedPart>,
+    /// Binary logarithm of the bytes per place.
     shift: u32,
-    bits: u64,
+    /// Number of places.
+    count: u64,
 }
 
 /// A part of the heap in use.
 #[derive(Clone, Copy, Debug)]
 struct IndexedPart {
     range: AddressRange,
-    /// Number of its first place.
-    first: u64,
+    first_place: u64,
 }
 
 impl HeapIndex {
@@ -26,47 +28,47 @@ impl HeapIndex {
     /// power of two.
     pub fn new(parts: impl Iterator<Item = AddressRange>, alignment: u64) -> Self {
         let shift = alignment.trailing_zeros();
-        let mut places = Self { parts: Vec::new(), shift, bits: 0 };
+        let mut index = Self { parts: Vec::new(), shift, count: 0 };
         for part in parts.filter(|part| part.start < part.end) {
-            match places.parts.last_mut() {
+            match index.parts.last_mut() {
                 Some(last) if last.range.end == part.start => last.range.end = part.end,
-                _ => places.parts.push(IndexedPart { range: part, first: places.bits }),
+                _ => index.parts.push(IndexedPart { range: part, first_place: index.count }),
             }
-            places.bits += part.len().div_ceil(alignment);
+            index.count += part.len().div_ceil(alignment);
         }
-        places
+        index
     }
 
-    /// Distance of two places in bytes.
-    pub fn granule(&self) -> u64 {
+    /// Bytes from one place to the next.
+    pub fn granule_bytes(&self) -> u64 {
         1 << self.shift
     }
 
     /// Number of places.
     pub fn count(&self) -> u64 {
-        self.bits
+        self.count
     }
 
-    /// Returns the number of the place at an address; `None` if absent.
+    /// Returns the number of the place at an address; `None` if no object can begin there.
     #[inline]
     pub fn index_of(&self, address: u64) -> Option<u64> {
         let index = self.parts.partition_point(|part| part.range.end <= address);
         let part = self.parts.get(index).filter(|part| part.range.start <= address)?;
-        let skip = address - part.range.start;
-        skip.is_multiple_of(1 << self.shift).then_some(part.first + (skip >> self.shift))
+        let offset = address - part.range.start;
+        offset.is_multiple_of(1 << self.shift).then_some(part.first_place + (offset >> self.shift))
     }
 
     /// Returns the addresses from a place to the end of its part.
-    pub fn rest_from(&self, place: u64) -> Option<AddressRange> {
-        let index = self.parts.partition_point(|part| part.first <= place).checked_sub(1)?;
+    pub fn range_to_part_end(&self, place: u64) -> Option<AddressRange> {
+        let index = self.parts.partition_point(|part| part.first_place <= place).checked_sub(1)?;
         let part = self.parts.get(index)?;
-        let address = part.range.start + ((place - part.first) << self.shift);
+        let address = part.range.start + ((place - part.first_place) << self.shift);
         (address < part.range.end).then_some(AddressRange::new(address, part.range.end))
     }
 
-    /// Returns the addresses of up to `count` places from one on, in its part.
-    pub fn some_from(&self, place: u64, count: u64) -> Option<AddressRange> {
-        let rest = self.rest_from(place)?;
+    /// Returns the addresses of `count` places from one on, or of fewer if its part ends before.
+    pub fn range_of(&self, place: u64, count: u64) -> Option<AddressRange> {
+        let rest = self.range_to_part_end(place)?;
         let end = rest.start.saturating_add(count.saturating_mul(1 << self.shift));
         Some(AddressRange::new(rest.start, end.min(rest.end)))
     }
@@ -87,14 +89,14 @@ impl Bitmap {
     }
 
     /// A bitmap with the same bits; `None` if there is not enough memory.
-    pub fn copy(&self) -> Option<Self> {
+    pub fn try_clone(&self) -> Option<Self> {
         let mut bits = Vec::new();
         bits.try_reserve_exact(self.0.len()).ok()?;
         bits.extend(self.0.iter().map(|word| AtomicU64::new(word.load(Ordering::Relaxed))));
         Some(Self(bits))
     }
 
-    /// Sets a bit. Returns whether it was clear before.
+    /// Sets a bit. Returns whether it was clear before; false for a place outside the bitmap.
     #[inline]
     pub fn set(&self, place: u64) -> bool {
         let bit = 1 << (place % 64);
@@ -134,13 +136,13 @@ mod tests {
         assert_eq!(places.count(), 32 + 512 + 2);
         for (address, place) in [(0x1000, 0), (0x10f8, 31), (0x2000, 32), (0x3008, 32 + 513)] {
             assert_eq!(places.index_of(address), Some(place));
-            assert_eq!(places.rest_from(place).unwrap().start, address);
+            assert_eq!(places.range_to_part_end(place).unwrap().start, address);
         }
         assert_eq!(
             (places.index_of(0x1100), places.index_of(0x1004), places.index_of(0x3010)),
             (None, None, None)
         );
-        assert_eq!(places.rest_from(places.count()), None);
+        assert_eq!(places.range_to_part_end(places.count()), None);
         let bits = Bitmap::new(places.count()).unwrap();
         assert!(bits.set(31) && !bits.set(31) && bits.has(31) && !bits.has(32) && !bits.set(1 << 40));
         assert_eq!(bits.word(0), 1 << 31);

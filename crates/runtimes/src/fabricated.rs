@@ -28,7 +28,8 @@ pub fn read_image(
     assert_eq!(bad, 0);
     let runs = image.pages_without(|page| is_absent(absent, page));
     let process = Process::open(std::process::id() as i32).unwrap();
-    let is_shared = |run: &(u64, u64)| space.find(run.0).is_some_and(|mapping| mapping.permissions.shared);
+    let is_shared =
+        |&(start, _): &(u64, u64)| space.find(start).is_some_and(|mapping| mapping.permissions.shared);
     let (shared, private): (Vec<_>, Vec<_>) = runs.iter().copied().partition(is_shared);
     let target = Target(image.within(&runs));
     let resident = |range: AddressRange| address_ranges(&clipped(&private, range.start, range.end));
@@ -40,39 +41,68 @@ pub fn read_image(
     read(&context, &address_ranges(&runs))
 }
 
-/// Runs of an image.
+/// Converts the runs of an image.
 fn address_ranges(runs: &[(u64, u64)]) -> Vec<AddressRange> {
     runs.iter().map(|&run| run.into()).collect()
 }
 
-/// An overwritten word: place, new value, and kind of damage.
-pub type Patch = (u64, u64, u8);
+/// A word to overwrite.
+#[derive(Clone, Copy, Debug)]
+pub struct Patch {
+    /// Offset in the range that is damaged, modulo its length.
+    offset: u64,
+    /// Random bits for the new value.
+    bits: u64,
+    damage: Damage,
+}
+
+/// What replaces a word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Damage {
+    /// Any value.
+    Random,
+    /// The old value with one bit inverted.
+    InvertedBit,
+    /// The old value plus less than 4096.
+    Increased,
+    /// An address in the image.
+    Pointer,
+    /// A value with all low bits set.
+    Large,
+}
+
+static DAMAGES: [Damage; 5] =
+    [Damage::Random, Damage::InvertedBit, Damage::Increased, Damage::Pointer, Damage::Large];
+/// Bytes at the start of each range that are damaged: structures are there.
+const DAMAGED_BYTES: u64 = 0x2_0000;
 
 /// Pages that are not resident, and words to overwrite.
 pub fn damage() -> impl Strategy<Value = (u64, Vec<Patch>)> {
     let absent = prop_oneof![Just(0), any::<u64>().prop_map(|bits| bits & bits >> 7 & bits << 3)];
-    (absent, prop::collection::vec((any::<u64>(), any::<u64>(), 0..5_u8), 0..60))
+    let patch = (any::<u64>(), any::<u64>(), prop::sample::select(&DAMAGES[..]))
+        .prop_map(|(offset, bits, damage)| Patch { offset, bits, damage });
+    (absent, prop::collection::vec(patch, 0..60))
 }
 
-/// Overwrites words, mostly near the start of each range, where structures are.
+/// Overwrites words of random ranges of the image: near the start, or with large values anywhere.
 pub fn patch(image: &mut Image, seed: u64, patches: &[Patch]) {
     let mut dice = Rng::new(seed);
     let range = |(start, bytes): (u64, &[u8])| AddressRange::sized(start, bytes.len() as u64);
     let ranges: Vec<AddressRange> = image.ranges().map(range).collect();
-    for &(place, word, how) in patches {
+    for &Patch { offset, bits, damage } in patches {
         let range = dice.one_of(&ranges);
-        let within = if how == 4 { range.len() } else { range.len().min(0x2_0000) };
-        let at = range.start + place % within / 8 * 8;
-        let before = image.word(at).unwrap_or(0);
-        let other = dice.one_of(&ranges);
-        let now = match how {
-            0 => word,
-            1 => before ^ 1 << (word % 64),
-            2 => before.wrapping_add(word % 4096),
-            3 => other.start + word % other.len(),
-            _ => u64::MAX >> (word % 64),
+        let max = if damage == Damage::Large { range.len() } else { range.len().min(DAMAGED_BYTES) };
+        let at = range.start + offset % max / 8 * 8;
+        let old = image.word(at).unwrap_or(0);
+        let target = dice.one_of(&ranges);
+        let new = match damage {
+            Damage::Random => bits,
+            Damage::InvertedBit => old ^ 1 << (bits % 64),
+            Damage::Increased => old.wrapping_add(bits % 4096),
+            Damage::Pointer => target.start + bits % target.len(),
+            Damage::Large => u64::MAX >> (bits % 64),
         };
-        image.put_word(at, now);
+        image.put_word(at, new);
     }
 }
 
@@ -83,25 +113,25 @@ pub fn assert_sound(reading: &Reading) {
     let mut claims: Vec<AddressRange> = claims.map(RangeClaim::range).collect();
     claims.sort_unstable();
     assert!(claims.windows(2).all(|pair| pair[0].end <= pair[1].start), "claims overlap");
-    assert!(reading.facts.types.iter().all(|of| !of.name.chars().any(char::is_control)));
+    assert!(reading.facts.types.iter().all(|facts| !facts.name.chars().any(char::is_control)));
 }
 
-/// Calls `look` with copies of the image, each with one pointer that is the largest value: at most
+/// Calls `read` with copies of the image, each with one pointer that is the largest value: at most
 /// 100 copies, or 300 in `make test-full`.
-pub fn with_pointers_maximized(image: &Image, mut look: impl FnMut(Image)) {
+pub fn with_pointers_maximized(image: &Image, mut read: impl FnMut(Image)) {
     let max_images = strandline_synth::scaled(100, 300);
     let range = |(at, bytes): (u64, &[u8])| AddressRange::sized(at, bytes.len() as u64);
     let ranges: Vec<AddressRange> = image.ranges().map(range).collect();
-    let leads = |at: &u64| {
+    let is_pointer = |at: &u64| {
         let word = image.word(*at).unwrap_or(0);
         ranges.iter().any(|range| range.contains(word))
     };
     let places: Vec<u64> =
-        ranges.iter().flat_map(|range| (range.start..range.end).step_by(8)).filter(leads).collect();
+        ranges.iter().flat_map(|range| (range.start..range.end).step_by(8)).filter(is_pointer).collect();
     assert!(places.len() > 50, "{}", places.len());
     for at in places.iter().step_by(places.len().div_ceil(max_images)) {
         let mut damaged = image.clone();
         damaged.put_word(*at, u64::MAX);
-        look(damaged);
+        read(damaged);
     }
 }

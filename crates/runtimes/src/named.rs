@@ -14,7 +14,7 @@ pub fn version_of_file_name(clue: &Match<'_>) -> Option<String> {
     version_in_file_name(clue.file)
 }
 
-/// A runtime whose version is in its file names, if it is known.
+/// A runtime whose version is taken from its file names, where they contain one.
 const fn named(name: &'static str, title: &'static str, heap: HeapKind) -> ReaderInfo {
     ReaderInfo::named(name, title).heap(heap).version(version_of_file_name)
 }
@@ -33,7 +33,7 @@ pub static NODE: ReaderInfo = named("node", "Node.js", HeapKind::OwnOnly("v8"))
     .symbols(&["_ZN4node5StartEiPPc"])
     .version(|clue| node_version(clue).or_else(|| version_of_file_name(clue)));
 
-/// Bun, which has WebKit's JavaScriptCore. Its programs in one file have the section, too.
+/// Bun, which has WebKit's JavaScriptCore. Programs that it compiles to one file have the section.
 pub static BUN: ReaderInfo = named("bun", "Bun (JavaScriptCore)", HeapKind::Own)
     .executables(&[Exact("bun")])
     .section(Some(".bun"))
@@ -163,10 +163,10 @@ pub(crate) fn cpython_version(clue: &Match<'_>) -> Option<String> {
 /// `Py_Version` of CPython 3.11 and later: PY_VERSION_HEX, 0xMMmmpprs.
 fn python_version(clue: &Match<'_>) -> Option<String> {
     let image = clue.image()?;
-    let of_library = || image.exported(&["Py_Version"]).first().map(|symbol| symbol.address);
-    let address = clue.symbol("Py_Version").or_else(of_library)?;
-    let hex = u32::from_le_bytes(image.bytes_at(address, 4)?.try_into().ok()?);
-    let (major, minor, micro) = (hex >> 24, hex >> 16 & 0xff, hex >> 8 & 0xff);
+    let exported = || image.exported(&["Py_Version"]).first().map(|symbol| symbol.address);
+    let address = clue.symbol("Py_Version").or_else(exported)?;
+    let version = u32::from_le_bytes(image.bytes_at(address, 4)?.try_into().ok()?);
+    let (major, minor, micro) = (version >> 24, version >> 16 & 0xff, version >> 8 & 0xff);
     (major == 3).then(|| format!("{major}.{minor}.{micro}"))
 }
 
@@ -175,7 +175,7 @@ fn node_version(clue: &Match<'_>) -> Option<String> {
     version_after(clue, "/download/release/v")
 }
 
-/// The version after a string in the read-only data of the executable.
+/// The version after `needle` in the read-only data of the executable.
 fn version_after(clue: &Match<'_>, needle: &str) -> Option<String> {
     let image = clue.image().filter(|_| clue.is_executable())?;
     let text = image.strings(&[needle]).pop()??;
@@ -202,13 +202,20 @@ pub(crate) fn go_version(bytes: &[u8]) -> Option<String> {
     leading_version(text.strip_prefix("go")?)
 }
 
+/// Maximum bytes read of a `release` file.
+const MAX_RELEASE_BYTES: u64 = 8192;
+
 /// JAVA_VERSION of the `release` file, two folders above `lib/server/libjvm.so`.
 pub fn java_version(clue: &Match<'_>) -> Option<String> {
     let library = &clue.mapping?.name;
     let library = library.strip_suffix(" (deleted)").unwrap_or(library);
     let home = library.strip_suffix("/server/libjvm.so").and_then(|lib| lib.rsplit_once('/'))?.0;
     let mut text = Vec::new();
-    open_in_root(clue.process, &format!("{home}/release")).ok()?.take(8192).read_to_end(&mut text).ok()?;
+    open_in_root(clue.process, &format!("{home}/release"))
+        .ok()?
+        .take(MAX_RELEASE_BYTES)
+        .read_to_end(&mut text)
+        .ok()?;
     let text = String::from_utf8_lossy(&text);
     let line = text.lines().find_map(|line| line.strip_prefix("JAVA_VERSION="))?;
     leading_version(line.trim_matches('"'))

@@ -9,9 +9,10 @@ use strandline_claims::runtime::{Busy, Context, Found, Reading};
 /// program.
 pub struct Programs<P>(pub Vec<P>);
 
-/// How many instances of a runtime are read in one process, and the caveat on the others.
+/// A limit on the instances of a runtime that are read in one process, and the caveat on the
+/// others.
 pub struct Limit {
-    /// Each instance costs memory and time.
+    /// Most instances that are read: each costs memory and time.
     pub max_programs: usize,
     /// Code of the caveat.
     pub code: &'static str,
@@ -30,8 +31,8 @@ where
 }
 
 impl<P> Programs<P> {
-    /// Reads each program within `limit` while there is time; `read` gets the readings before its
-    /// own. The last reading gets a caveat at the `path` of the first program that is left out.
+    /// Reads each program within `limit` before the deadline; `read` gets the earlier readings. If
+    /// programs are left out, the last reading gets a caveat at the `path` of the first of them.
     ///
     /// # Errors
     /// [`Busy`] if `read` returns it.

@@ -8,30 +8,33 @@ use strandline_process::procfs::Process;
 use super::attach::{self, Command, GC_RUN, TRIM_NATIVE_HEAP};
 use super::facts::Jvm;
 
-/// `jvm_gc`.
+/// Applies `jvm_gc`: a full collection.
 pub fn collect(request: &Request<'_>) -> Answer {
     // A collection takes memory elsewhere, so the bytes released are counted in the heap only.
-    ask(request, GC_RUN, |known| known.heap_range.map(|(start, end)| start..end))
+    run(request, GC_RUN, |facts| facts.heap_range.map(|(start, end)| start..end))
 }
 
-/// `jvm_trim`.
+/// Applies `jvm_trim`: `malloc_trim` by the JVM.
 pub fn trim(request: &Request<'_>) -> Answer {
-    ask(request, TRIM_NATIVE_HEAP, |_| None)
+    run(request, TRIM_NATIVE_HEAP, |_| None)
 }
 
-fn ask(request: &Request<'_>, command: Command, range: fn(&Jvm) -> Option<Range<u64>>) -> Answer {
+/// Makes the JVM run a command. `counted_range` gives the range in which released bytes are
+/// counted; `None` for RSS.
+fn run(request: &Request<'_>, command: Command, counted_range: fn(&Jvm) -> Option<Range<u64>>) -> Answer {
     let refused = |reason: &str| Answer::Refused(reason.to_owned());
     let Some(runtime) = request.runtime else {
         return Answer::Refused(format!("the process has no JVM, which {} needs", command.remedy));
     };
     // `attach` is only known if the JVM was read.
-    let known: Option<Jvm> = runtime.details("jvm").filter(|_| runtime.read);
-    let Some((known, attach)) = known.and_then(|known| known.attach.map(|attach| (known, attach))) else {
+    let facts: Option<Jvm> = runtime.details("jvm").filter(|_| runtime.read);
+    let Some((facts, accepts_requests)) = facts.and_then(|facts| facts.attach.map(|attach| (facts, attach)))
+    else {
         return refused(
             "the JVM was not read (see the caveats of explain): whether it accepts requests is not known",
         );
     };
-    if !attach {
+    if !accepts_requests {
         return refused(
             "the JVM was started with -XX:+DisableAttachMechanism or -Xrs and accepts no requests: collect from inside the \
              program, or start it without that option",
@@ -41,6 +44,6 @@ fn ask(request: &Request<'_>, command: Command, range: fn(&Jvm) -> Option<Range<
         return Answer::Possible;
     }
     let process = Process::open(request.pid).map_err(|error| error.to_string());
-    let range = range(&known);
+    let range = counted_range(&facts);
     process.and_then(|process| attach::apply(&process, command, range, request.watch)).into()
 }

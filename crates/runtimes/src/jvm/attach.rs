@@ -23,20 +23,24 @@ use strandline_sys::process::{self as sys, O_DIRECTORY, O_NOFOLLOW, SIGQUIT};
 
 /// Limit on the time until the JVM listens. One of its threads has to run first.
 const LISTEN_LIMIT: Duration = Duration::from_secs(10);
-/// Wait for the JVM to listen if the file exists already: the signal of the file's creator may be
-/// on its way, and a second SIGQUIT to a listening JVM prints a thread dump.
-const FOUND_LIMIT: Duration = Duration::from_secs(3);
-const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
+/// Limit on the time until the JVM listens if the file exists already: the signal of the file's
+/// creator may be on its way, and a second SIGQUIT to a listening JVM prints a thread dump.
+const EXISTING_REQUEST_LIMIT: Duration = Duration::from_secs(3);
+/// Wait between two attempts to connect.
+const CONNECT_INTERVAL: Duration = Duration::from_millis(20);
 /// Limit on the time of a command: a collection of a large heap takes minutes if memory is swapped.
 const ANSWER_LIMIT: Duration = Duration::from_secs(300);
 /// Limit on bytes read of an answer.
-const MAX_ANSWER: usize = 1 << 20;
+const MAX_ANSWER_BYTES: usize = 1 << 20;
 /// Limit on the wait for RSS to settle. Memory may be released after the answer: threads of G1
 /// and Shenandoah work in steps, those of G1 from 0.1 s after the collection on. The wait ends
-/// earlier if RSS does not decrease in [`SETTLED_LOOKS`] consecutive reads.
+/// earlier if RSS does not decrease in [`SETTLED_READS`] consecutive reads.
 const SETTLE_LIMIT: Duration = Duration::from_secs(5);
-const SETTLE_LOOKS: Duration = Duration::from_millis(100);
-const SETTLED_LOOKS: u32 = 5;
+/// Wait between two reads of RSS.
+const SETTLE_INTERVAL: Duration = Duration::from_millis(100);
+const SETTLED_READS: u32 = 5;
+/// Limit on digits shown of a status, which the process controls.
+const MAX_STATUS_DIGITS: usize = 8;
 
 /// A diagnostic command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,7 +58,8 @@ pub const TRIM_NATIVE_HEAP: Command = Command { remedy: "jvm_trim", name: "Syste
 
 /// Makes the JVM of `process` run `command`. The bytes released are counted in the page tables of
 /// `range`, the heap, because collecting takes memory elsewhere; without a range, they are the
-/// decrease in RSS. They are unknown if neither can be read.
+/// decrease in RSS. They are unknown if neither can be read. Faults are watched for the time
+/// `watch`.
 ///
 /// # Errors
 /// The reason, for a person, if strandline or the JVM refuses, or if the JVM does not answer.
@@ -68,12 +73,12 @@ pub fn apply(
     let heap_before_bytes = range.as_ref().and_then(|range| resident_bytes(process, range));
     let began = Instant::now();
     let mut socket = connect(process).map_err(|refusal| refusal.to_string())?;
-    let answer = ask(&mut socket, command.name).map_err(|error| {
+    let answer = send_command(&mut socket, command.name).map_err(|error| {
         format!("the JVM did not answer the request {}: {error}; it may still execute it", command.name)
     })?;
     let call_seconds = began.elapsed().as_secs_f64();
-    understood(&answer, command)?;
-    let after = settled(process);
+    check_answer(&answer, command)?;
+    let after = wait_until_settled(process);
     let heap_after_bytes = range.as_ref().and_then(|range| resident_bytes(process, range));
     let heap = heap_before_bytes.zip(heap_after_bytes);
     let mut applied = Applied {
@@ -90,6 +95,7 @@ pub fn apply(
     Ok(applied)
 }
 
+/// Counts the resident anonymous bytes of a range; `None` if they cannot be read.
 fn resident_bytes(process: &Process, range: &Range<u64>) -> Option<u64> {
     let pagemap = process.open_file("pagemap").ok()?;
     let mut bytes = 0;
@@ -98,15 +104,16 @@ fn resident_bytes(process: &Process, range: &Range<u64>) -> Option<u64> {
     Some(bytes)
 }
 
-/// Returns the footprint once RSS no longer decreases.
-fn settled(process: &Process) -> Option<Footprint> {
+/// Waits until RSS no longer decreases; returns the footprint.
+fn wait_until_settled(process: &Process) -> Option<Footprint> {
     let until = Instant::now() + SETTLE_LIMIT;
-    let (mut last, mut looks) = (Footprint::of(process), 0);
-    while looks < SETTLED_LOOKS && Instant::now() < until {
-        std::thread::sleep(SETTLE_LOOKS);
+    let (mut last, mut settled_reads) = (Footprint::of(process), 0);
+    while settled_reads < SETTLED_READS && Instant::now() < until {
+        std::thread::sleep(SETTLE_INTERVAL);
         let now = Footprint::of(process);
         // Growth comes from the running program and does not prolong the wait.
-        looks = if now.map(|of| of.rss_bytes) < last.map(|of| of.rss_bytes) { 0 } else { looks + 1 };
+        let rss_bytes = |footprint: Option<Footprint>| footprint.map(|footprint| footprint.rss_bytes);
+        settled_reads = if rss_bytes(now) < rss_bytes(last) { 0 } else { settled_reads + 1 };
         last = now;
     }
     last
@@ -114,13 +121,14 @@ fn settled(process: &Process) -> Option<Footprint> {
 
 /// Checks the status at the start of an answer, 0 for success. The text after it may contain
 /// anything and is not reported.
-fn understood(answer: &str, command: Command) -> Result<(), String> {
+fn check_answer(answer: &str, command: Command) -> Result<(), String> {
     let (status, text) = answer.split_once('\n').unwrap_or((answer, ""));
     match status.trim() {
         "0" if !text.contains("java.lang.IllegalArgumentException") => Ok(()),
         "0" => Err(format!("this JVM has no command {}", command.name)),
         status => {
-            let digits: String = status.chars().filter(char::is_ascii_digit).take(8).collect();
+            let digits: String =
+                status.chars().filter(char::is_ascii_digit).take(MAX_STATUS_DIGITS).collect();
             Err(format!("the JVM refused {} with status {digits}", command.name))
         }
     }
@@ -128,21 +136,21 @@ fn understood(answer: &str, command: Command) -> Result<(), String> {
 
 /// Sends a command and reads the answer. Protocol version 1: the version, the command and three
 /// arguments, each followed by a zero byte.
-fn ask(socket: &mut UnixStream, command: &str) -> io::Result<String> {
+fn send_command(socket: &mut UnixStream, command: &str) -> io::Result<String> {
     socket.set_write_timeout(Some(LISTEN_LIMIT))?;
     socket.write_all(format!("1\0jcmd\0{command}\0\0\0").as_bytes())?;
     let until = Instant::now() + ANSWER_LIMIT;
     let mut answer = Vec::new();
-    let mut piece = [0; 4096];
-    while answer.len() < MAX_ANSWER {
-        let left = until.saturating_duration_since(Instant::now());
-        if left.is_zero() {
+    let mut buffer = [0; 4096];
+    while answer.len() < MAX_ANSWER_BYTES {
+        let remaining = until.saturating_duration_since(Instant::now());
+        if remaining.is_zero() {
             return Err(io::ErrorKind::TimedOut.into());
         }
-        socket.set_read_timeout(Some(left))?;
-        match socket.read(&mut piece)? {
+        socket.set_read_timeout(Some(remaining))?;
+        match socket.read(&mut buffer)? {
             0 => break,
-            got => answer.extend_from_slice(piece.get(..got).unwrap_or_default()),
+            length => answer.extend_from_slice(buffer.get(..length).unwrap_or_default()),
         }
     }
     if answer.is_empty() {
@@ -153,19 +161,19 @@ fn ask(socket: &mut UnixStream, command: &str) -> io::Result<String> {
 
 /// The file `.attach_pidN`, which makes the JVM take SIGQUIT as a request to listen. Removed on
 /// drop if it is still the same file.
-struct Request {
+struct RequestFile {
     path: PathBuf,
     inode: u64,
     /// Whether the file stays because it may still be needed.
-    keep: bool,
+    is_kept: bool,
     /// Whether another process created it.
-    is_found: bool,
+    is_existing: bool,
 }
 
-impl Drop for Request {
+impl Drop for RequestFile {
     fn drop(&mut self) {
         let is_same = std::fs::symlink_metadata(&self.path).is_ok_and(|found| found.ino() == self.inode);
-        if is_same && !self.keep {
+        if is_same && !self.is_kept {
             drop(std::fs::remove_file(&self.path));
         }
     }
@@ -175,41 +183,41 @@ impl Drop for Request {
 fn connect(process: &Process) -> Result<UnixStream, Refusal> {
     let status = process.status()?;
     let pid = process.pid();
-    let inner = status.namespace_pids.last().copied().unwrap_or(pid);
+    let namespace_pid = status.namespace_pids.last().copied().unwrap_or(pid);
     let handle = sys::open_pidfd(pid).map_err(|e| Refusal::from_io(process, "opening it", e))?;
     // HotSpot always uses this folder, whatever the environment contains. No symbolic link in it is
     // followed: the folder may belong to the target.
     let folder = process.path("root").join("tmp");
     let options = OpenOptions::new().read(true).custom_flags(O_DIRECTORY | O_NOFOLLOW).open(folder);
     let folder = options.map_err(|e| Refusal::from_io(process, "opening its /tmp", e))?;
-    let within = PathBuf::from(format!("/proc/self/fd/{}", folder.as_raw_fd()));
-    let socket = within.join(format!(".java_pid{inner}"));
-    let path = within.join(format!(".attach_pid{inner}"));
+    let tmp = PathBuf::from(format!("/proc/self/fd/{}", folder.as_raw_fd()));
+    let socket = tmp.join(format!(".java_pid{namespace_pid}"));
+    let path = tmp.join(format!(".attach_pid{namespace_pid}"));
     if let Some(connected) = wait_for(process, &socket, &status, Duration::ZERO)? {
         // A listening JVM does not need the file: its creator was killed.
-        if let Some(mut left) = found(&path, &status) {
-            left.keep = false;
+        if let Some(mut file) = existing_request(&path, &status) {
+            file.is_kept = false;
         }
         return Ok(connected);
     }
-    may_be_asked(process, &status)?;
+    check_signal_is_safe(process, &status)?;
     let (mut file, mut connected) = create_request(process, &path, &socket, &status)?;
     if connected.is_none() {
         // The process may have been stopped or have called exec meanwhile. Or another process may
         // have made it listen: then it would take the signal as a request for a thread dump.
-        may_be_asked(process, &process.status()?)?;
+        check_signal_is_safe(process, &process.status()?)?;
         connected = wait_for(process, &socket, &status, Duration::ZERO)?;
     }
     if connected.is_none() {
         sys::signal(&handle, SIGQUIT).map_err(|e| Refusal::from_io(process, "sending SIGQUIT", e))?;
         // The JVM must find the file whenever it handles the signal, even ten minutes later. Once
         // the process has ended, the file is not needed.
-        file.keep = true;
+        file.is_kept = true;
         connected = wait_for(process, &socket, &status, LISTEN_LIMIT)?;
     }
-    file.keep = connected.is_none() && !sys::has_ended(&handle, Duration::ZERO).unwrap_or(false);
+    file.is_kept = connected.is_none() && !sys::has_ended(&handle, Duration::ZERO).unwrap_or(false);
     connected
-        .ok_or_else(|| refused(process, "did not listen within 10 s after the request (SIGQUIT)".to_owned()))
+        .ok_or_else(|| refusal(process, "did not listen within 10 s after the request (SIGQUIT)".to_owned()))
 }
 
 /// Creates the file. If it exists already, first waits for the JVM to listen at its creator's
@@ -219,14 +227,15 @@ fn create_request(
     path: &Path,
     socket: &Path,
     status: &Status,
-) -> Result<(Request, Option<UnixStream>), Refusal> {
-    let file = request(process, path, status)?;
-    let connected = if file.is_found { wait_for(process, socket, status, FOUND_LIMIT)? } else { None };
-    if !file.is_found || connected.is_some() {
+) -> Result<(RequestFile, Option<UnixStream>), Refusal> {
+    let file = open_request(process, path, status)?;
+    let connected =
+        if file.is_existing { wait_for(process, socket, status, EXISTING_REQUEST_LIMIT)? } else { None };
+    if !file.is_existing || connected.is_some() {
         return Ok((file, connected));
     }
     // A creator that gave up has removed the file.
-    Ok((request(process, path, status)?, None))
+    Ok((open_request(process, path, status)?, None))
 }
 
 /// Connects once the JVM listens; `None` if it does not within `limit`. A JVM that listens but
@@ -239,78 +248,90 @@ fn wait_for(
 ) -> Result<Option<UnixStream>, Refusal> {
     let since = Instant::now();
     loop {
-        let is_full = match listener(socket, status) {
-            Some(Ok(connected)) => return own(process, connected).map(Some),
+        let is_full = match try_connect(socket, status) {
+            Some(Ok(connected)) => return check_peer(process, connected).map(Some),
             Some(Err(error)) if error.kind() == io::ErrorKind::PermissionDenied => {
-                return Err(refused(process, "does not own the socket at the path of its JVM".to_owned()));
+                return Err(refusal(process, "does not own the socket at the path of its JVM".to_owned()));
             }
             Some(Err(error)) => error.kind() == io::ErrorKind::WouldBlock,
             None => false,
         };
         match since.elapsed() {
-            over if over >= limit && !is_full => return Ok(None),
-            over if over >= LISTEN_LIMIT.max(limit) => {
-                return Err(refused(process, "listens, and takes no connection within 10 s".to_owned()));
+            elapsed if elapsed >= limit && !is_full => return Ok(None),
+            elapsed if elapsed >= LISTEN_LIMIT.max(limit) => {
+                return Err(refusal(process, "listens, and takes no connection within 10 s".to_owned()));
             }
-            _ => std::thread::sleep(BETWEEN_LOOKS),
+            _ => std::thread::sleep(CONNECT_INTERVAL),
         }
     }
 }
 
 /// Connects, without waiting, to a socket that must belong to the JVM's user or to root: any user
 /// can create files in that folder.
-fn listener(socket: &Path, status: &Status) -> Option<io::Result<UnixStream>> {
-    let data = socket.symlink_metadata().ok()?;
-    let is_of_user = data.uid() == 0 || status.users.is_some_and(|users| users[1] == data.uid());
-    Some(match data.file_type().is_socket() && is_of_user {
+fn try_connect(socket: &Path, status: &Status) -> Option<io::Result<UnixStream>> {
+    let metadata = socket.symlink_metadata().ok()?;
+    Some(match metadata.file_type().is_socket() && is_of_user_or_root(metadata.uid(), status) {
         true => sys::connect_now(socket),
         false => Err(io::ErrorKind::PermissionDenied.into()),
     })
 }
 
+/// Whether a file's owner is root or the user as whom the process acts.
+fn is_of_user_or_root(owner: u32, status: &Status) -> bool {
+    owner == 0 || effective_user(status) == Some(owner)
+}
+
+/// Returns the effective one of the real, effective, saved and file system users.
+fn effective_user(status: &Status) -> Option<u32> {
+    status.users.map(|[_, effective, ..]| effective)
+}
+
 /// Returns the connection if the process itself listens: any user can create a socket in that
 /// folder.
-fn own(process: &Process, socket: UnixStream) -> Result<UnixStream, Refusal> {
+fn check_peer(process: &Process, socket: UnixStream) -> Result<UnixStream, Refusal> {
     let peer =
         sys::peer(&socket).map_err(|e| Refusal::from_io(process, "reading the peer's credentials", e))?;
     if peer == process.pid() {
         Ok(socket)
     } else {
-        Err(refused(process, "does not own the socket at the path of its JVM".to_owned()))
+        Err(refusal(process, "does not own the socket at the path of its JVM".to_owned()))
     }
 }
 
 /// Creates the file, owned by the JVM's user. An existing file serves as well.
-fn request(process: &Process, path: &Path, status: &Status) -> Result<Request, Refusal> {
+fn open_request(process: &Process, path: &Path, status: &Status) -> Result<RequestFile, Refusal> {
     let failed = |e| Refusal::from_io(process, "requesting its JVM to listen", e);
-    let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
-    let file = match made {
+    let created = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+    let file = match created {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             let text = "would not take SIGQUIT as a request: its file .attach_pidN in /tmp is another user's, or was removed";
-            return found(path, status).ok_or_else(|| refused(process, text.to_owned()));
+            return existing_request(path, status).ok_or_else(|| refusal(process, text.to_owned()));
         }
-        made => made.map_err(failed)?,
+        created => created.map_err(failed)?,
     };
     let inode = file.metadata().map_err(failed)?.ino();
-    let request = Request { path: path.to_owned(), inode, keep: false, is_found: false };
-    let effective = status.users.map(|users| users[1]);
-    fchown(&file, effective, None).map_err(failed)?;
+    let request = RequestFile { path: path.to_owned(), inode, is_kept: false, is_existing: false };
+    fchown(&file, effective_user(status), None).map_err(failed)?;
     Ok(request)
 }
 
 /// Returns the file if another process created it, which is attaching now or was killed; `None` if
 /// the JVM would ignore it (`AttachListener::is_init_trigger`).
-fn found(path: &Path, status: &Status) -> Option<Request> {
-    let found = std::fs::symlink_metadata(path).ok()?;
-    let is_believed = found.uid() == 0 || status.users.is_some_and(|users| users[1] == found.uid());
-    let of = Request { path: path.to_owned(), inode: found.ino(), keep: true, is_found: true };
-    (found.is_file() && is_believed).then_some(of)
+fn existing_request(path: &Path, status: &Status) -> Option<RequestFile> {
+    let metadata = std::fs::symlink_metadata(path).ok()?;
+    let is_accepted = metadata.is_file() && is_of_user_or_root(metadata.uid(), status);
+    is_accepted.then(|| RequestFile {
+        path: path.to_owned(),
+        inode: metadata.ino(),
+        is_kept: true,
+        is_existing: true,
+    })
 }
 
 /// Refuses a process that SIGQUIT would end, that is stopped, or that is in another user namespace.
-fn may_be_asked(process: &Process, status: &Status) -> Result<(), Refusal> {
+fn check_signal_is_safe(process: &Process, status: &Status) -> Result<(), Refusal> {
     if status.caught.is_none_or(|caught| caught >> (SIGQUIT - 1) & 1 == 0) {
-        return Err(refused(process, "does not catch SIGQUIT (-Xrs, or it is just starting)".to_owned()));
+        return Err(refusal(process, "does not catch SIGQUIT (-Xrs, or it is just starting)".to_owned()));
     }
     if matches!(status.state, Some('T' | 't')) {
         return Err(Refusal::Stopped { pid: process.pid() });
@@ -321,13 +342,14 @@ fn may_be_asked(process: &Process, status: &Status) -> Result<(), Refusal> {
         (Ok(theirs), Ok(ours)) if theirs != ours => {
             let text =
                 "is in another user namespace, where its JVM sees another user: run strandline within it";
-            Err(refused(process, text.to_owned()))
+            Err(refusal(process, text.to_owned()))
         }
         _ => Ok(()),
     }
 }
 
-fn refused(process: &Process, what: String) -> Refusal {
+/// A refusal with the reason `what`, a clause about the process.
+fn refusal(process: &Process, what: String) -> Refusal {
     Refusal::Unsafe {
         pid: process.pid(),
         what,
@@ -342,10 +364,11 @@ mod tests {
     #[test]
     fn an_answer_is_accepted_if_it_reports_success() {
         let (gc, trim) = (GC_RUN, TRIM_NATIVE_HEAP);
-        assert!(understood("0\nCommand executed successfully\n", gc).is_ok());
-        let unknown = understood("0\njava.lang.IllegalArgumentException: Unknown diagnostic command\n", trim);
+        assert!(check_answer("0\nCommand executed successfully\n", gc).is_ok());
+        let unknown =
+            check_answer("0\njava.lang.IllegalArgumentException: Unknown diagnostic command\n", trim);
         assert!(unknown.unwrap_err().contains("System.trim_native_heap"));
-        assert!(understood("101\nno such command a password", gc).unwrap_err().ends_with("status 101"));
-        assert!(understood("", gc).is_err());
+        assert!(check_answer("101\nno such command a password", gc).unwrap_err().ends_with("status 101"));
+        assert!(check_answer("", gc).is_err());
     }
 }

@@ -23,52 +23,55 @@ use strandline_process::range::{AddressRange, RangeSet};
 /// Bytes of heap that a worker claims at a time; a larger area is claimed whole.
 const PART_BYTES: u64 = 64 << 20;
 /// Time that claims may exceed the deadline by: without them the whole heap would be unknown.
-const MAX_LATE: Duration = Duration::from_secs(1);
+const MAX_OVERTIME: Duration = Duration::from_secs(1);
 /// Limit on bytes of the card table: one card per 512 bytes of heap.
-const MAX_CARDS: u64 = 1 << 38;
+const MAX_CARD_TABLE_BYTES: u64 = 1 << 38;
 
 /// Claims the areas of the heap. Memory behind the objects of an area is free; whole free pages are
 /// returnable, as in a free region or at the end of a space.
 ///
-/// With `live`, dead objects get its slot. Also returns the number of bytes left out because the
-/// time was over.
-pub fn heap(
+/// With `live`, dead objects get its slot. Also returns the number of bytes that were not claimed
+/// before the deadline.
+pub fn claim_heap(
     context: &Context<'_>,
     areas: &[Area],
     buffers: &[Tlab],
     live: Option<(&Live, Slot)>,
 ) -> (Vec<RangeClaim>, u64) {
-    let is_one_part = |one: &Area, next: &Area| {
-        let part = one.start - one.start % PART_BYTES;
-        one.end == next.start && next.start - part < PART_BYTES && is_claimable(part, next.end)
+    let are_in_one_part = |area: &Area, next: &Area| {
+        let part_start = area.start - area.start % PART_BYTES;
+        area.end == next.start && next.start - part_start < PART_BYTES && is_claimable(part_start, next.end)
     };
-    let parts: Vec<&[Area]> = areas.chunk_by(is_one_part).collect();
-    let job = |claims: &mut Vec<RangeClaim>, part: usize| {
+    let parts: Vec<&[Area]> = areas.chunk_by(are_in_one_part).collect();
+    let claim_part = |claims: &mut Vec<RangeClaim>, part: usize| {
         let Some((first, last)) = parts[part].first().zip(parts[part].last()) else { return };
         if resident_bytes(context, first.start, last.end) == 0 {
             return;
         }
-        let of = context.pages(first.start, last.end);
-        let mut accumulator = Accumulator::new(first.start, &of);
+        let pages = context.pages(first.start, last.end);
+        let mut accumulator = Accumulator::new(first.start, &pages);
         for area in parts[part] {
-            objects(&mut accumulator, area, buffers, live);
+            claim_area(&mut accumulator, area, buffers, live);
             let (from, to) = (page_up(accumulator.cursor()), page_of(area.end));
             accumulator.claim_free(area.end, from, to);
         }
-        claims.push(RangeClaim { start: first.start, end: last.end, sums: accumulator.cut().finish(&of) });
+        claims.push(RangeClaim { start: first.start, end: last.end, sums: accumulator.cut().finish(&pages) });
     };
     // Without a trace the work grows only with the number of regions.
-    let late = context.deadline + MAX_LATE;
-    let (states, left) = work::run_jobs(context.workers, parts.len(), late, Vec::new, job);
-    let claims = states.concat();
-    let claimed = || claims.iter().map(|claim| claim.sums.resident.total()).sum::<u64>();
-    let all = || areas.iter().map(|area| resident_bytes(context, area.start, area.end)).sum::<u64>();
-    let left_bytes = if left > 0 { all().saturating_sub(claimed()) } else { 0 };
-    (claims, left_bytes)
+    let deadline = context.deadline + MAX_OVERTIME;
+    let (claims, unclaimed_parts) =
+        work::run_jobs(context.workers, parts.len(), deadline, Vec::new, claim_part);
+    let claims = claims.concat();
+    if unclaimed_parts == 0 {
+        return (claims, 0);
+    }
+    let claimed_bytes: u64 = claims.iter().map(|claim| claim.sums.resident.total()).sum();
+    let all_bytes: u64 = areas.iter().map(|area| resident_bytes(context, area.start, area.end)).sum();
+    (claims, all_bytes.saturating_sub(claimed_bytes))
 }
 
 /// Claims the part of an area that holds objects; the unused parts of threads' buffers are free.
-fn objects(accumulator: &mut Accumulator<'_>, area: &Area, buffers: &[Tlab], live: Option<(&Live, Slot)>) {
+fn claim_area(accumulator: &mut Accumulator<'_>, area: &Area, buffers: &[Tlab], live: Option<(&Live, Slot)>) {
     let first = buffers.partition_point(|buffer| buffer.end <= area.start);
     for buffer in buffers.iter().skip(first).take_while(|buffer| buffer.top < area.top) {
         let (from, to) = (buffer.top.max(accumulator.cursor()), buffer.end.min(area.top));
@@ -84,17 +87,17 @@ fn objects(accumulator: &mut Accumulator<'_>, area: &Area, buffers: &[Tlab], liv
 fn claim_objects(accumulator: &mut Accumulator<'_>, end: u64, live: Option<(&Live, Slot)>) {
     let Some((live, slot)) = live else { return accumulator.claim_to(end, Class::Live) };
     let class = |is_dead: bool| if is_dead { Class::Refined(slot) } else { Class::Live };
-    let mut last = None;
+    let mut is_last_dead = None;
     for (start, is_dead) in live.objects(accumulator.cursor(), end) {
-        if last != Some(is_dead) {
-            accumulator.claim_to(start, class(last.unwrap_or(false)));
-            last = Some(is_dead);
+        if is_last_dead != Some(is_dead) {
+            accumulator.claim_to(start, class(is_last_dead.unwrap_or(false)));
+            is_last_dead = Some(is_dead);
         }
     }
-    accumulator.claim_to(end, class(last.unwrap_or(false)));
+    accumulator.claim_to(end, class(is_last_dead.unwrap_or(false)));
 }
 
-/// Resident bytes of whole pages behind an area's objects.
+/// Returns the resident bytes of whole pages behind an area's objects.
 pub fn free_resident(context: &Context<'_>, area: &Area) -> u64 {
     resident_bytes(context, page_up(area.top).min(area.end), area.end)
 }
@@ -102,43 +105,47 @@ pub fn free_resident(context: &Context<'_>, area: &Area) -> u64 {
 /// Claims a range: the parts in `used` have one slot, the rest of the range another. `used` may
 /// contain ranges elsewhere.
 fn claim_parts(
-    of: &RangePages,
+    pages: &RangePages,
     range: AddressRange,
     used: &[AddressRange],
     in_use: Slot,
     free: Slot,
 ) -> RangeClaim {
     let AddressRange { start, end } = range;
-    let mut accumulator = Accumulator::new(start, of);
+    let mut accumulator = Accumulator::new(start, pages);
     let first = used.partition_point(|used| used.end <= start);
     for used in used[first..].iter().take_while(|used| used.start < end) {
         accumulator.claim_to(used.start.clamp(accumulator.cursor(), end), Class::Refined(free));
         accumulator.claim_to(used.end.clamp(accumulator.cursor(), end), Class::Refined(in_use));
     }
     accumulator.claim_to(end, Class::Refined(free));
-    RangeClaim { start, end, sums: accumulator.cut().finish(of) }
+    RangeClaim { start, end, sums: accumulator.cut().finish(pages) }
 }
 
 /// Claims metaspace and class space.
-pub fn metaspace(context: &Context<'_>, palette: &mut SlotTable, metaspace: &Metaspace) -> Vec<RangeClaim> {
+pub fn claim_metaspace(
+    context: &Context<'_>,
+    palette: &mut SlotTable,
+    metaspace: &Metaspace,
+) -> Vec<RangeClaim> {
     let free = palette.add(&rows::METASPACE_FREE, None);
     let spaces = [
         (&metaspace.others, palette.add(&rows::METASPACE, None)),
         (&metaspace.classes, palette.add(&rows::CLASS_SPACE, None)),
     ];
-    let claim = |(space, slot): (&Space, Option<Slot>)| {
+    let claim_space = |(space, slot): (&Space, Option<Slot>)| {
         let (Some(slot), Some(free)) = (slot, free) else { return Vec::new() };
-        let of = |&range: &AddressRange| {
+        let claim_range = |&range: &AddressRange| {
             let pages = context.pages(range.start, range.end);
             claim_parts(&pages, range, &space.used, slot, free)
         };
-        space.ranges.iter().map(of).collect()
+        space.ranges.iter().map(claim_range).collect()
     };
-    spaces.into_iter().flat_map(claim).collect()
+    spaces.into_iter().flat_map(claim_space).collect()
 }
 
 /// Claims the code cache and the maps of its segments.
-pub fn code(context: &Context<'_>, palette: &mut SlotTable, segments: &[Segment]) -> Vec<RangeClaim> {
+pub fn claim_code(context: &Context<'_>, palette: &mut SlotTable, segments: &[Segment]) -> Vec<RangeClaim> {
     let (in_use, free) = (palette.add(&rows::CODE, None), palette.add(&rows::CODE_FREE, None));
     let (Some(in_use), Some(free)) = (in_use, free) else { return Vec::new() };
     let code = segments.iter().map(|segment| {
@@ -150,7 +157,7 @@ pub fn code(context: &Context<'_>, palette: &mut SlotTable, segments: &[Segment]
 }
 
 /// Claims the heap of a collector that keeps it in shared memory, in each of its views.
-pub fn shared(context: &Context<'_>, palette: &mut SlotTable, heap: &Heap) -> Vec<RangeClaim> {
+pub fn claim_shared(context: &Context<'_>, palette: &mut SlotTable, heap: &Heap) -> Vec<RangeClaim> {
     if heap.views.is_empty() {
         return Vec::new();
     }
@@ -174,7 +181,8 @@ pub fn claim_card_table(
     let barriers = view.static_field(&["BarrierSet::_barrier_set"])?;
     let table = view.field(barriers, &["CardTableBarrierSet::_card_table"])?;
     let start = view.field(table, &["CardTable::_byte_map"])?;
-    let bytes = view.field(table, &["CardTable::_byte_map_size"]).filter(|&bytes| bytes <= MAX_CARDS)?;
+    let bytes =
+        view.field(table, &["CardTable::_byte_map_size"]).filter(|&bytes| bytes <= MAX_CARD_TABLE_BYTES)?;
     let end = start.checked_add(bytes)?;
     if !is_process_memory(context.space, start, end) || resident_bytes(context, start, end) == 0 {
         return None;
@@ -182,15 +190,15 @@ pub fn claim_card_table(
     Some(context.claim_whole((start, end), Class::Refined(palette.add(&rows::COLLECTOR, None)?)))
 }
 
-/// Sorts claims, and drops those that begin within the previous one. Returns whether there were
+/// Sorts claims, and drops those that begin within the previous one. Returns whether it dropped
 /// any.
 pub fn drop_overlapping(claims: &mut Vec<RangeClaim>) -> bool {
     claims.sort_by_key(|claim| claim.start);
     let (mut end, count) = (0, claims.len());
     claims.retain(|claim| {
-        let is_free = claim.start >= end;
-        end = if is_free { claim.end } else { end };
-        is_free
+        let is_apart = claim.start >= end;
+        end = if is_apart { claim.end } else { end };
+        is_apart
     });
     claims.len() < count
 }

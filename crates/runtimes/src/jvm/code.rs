@@ -1,6 +1,7 @@
 //! Compiled code: the code cache, in one segment or three (`code/codeCache.cpp`,
 //! `memory/heap.hpp`).
 
+use std::ops::RangeInclusive;
 use std::time::Instant;
 
 use strandline_process::memory::word_at;
@@ -10,7 +11,7 @@ use super::heap::{Pool, is_claimable};
 use super::view::View;
 use crate::batch::PageCache;
 
-/// Limit on segments: there are 24 kinds of code, and three have their own segments.
+/// Limit on segments; HotSpot has four at most.
 const MAX_SEGMENTS: u32 = 16;
 /// Limit on ranges in use of a segment.
 const MAX_RANGES: usize = 1 << 18;
@@ -18,22 +19,27 @@ const MAX_RANGES: usize = 1 << 18;
 const MAX_BLOCKS: usize = 1 << 22;
 /// Blocks read between two checks of the deadline.
 const BLOCKS_AT_ONCE: usize = 1024;
+/// Values of `CodeHeap::_log2_segment_size` that are accepted; HotSpot's is 7 by default.
+const SEGMENT_SHIFTS: RangeInclusive<u32> = 3..=16;
+/// Largest header of a block.
+const MAX_HEADER_BYTES: u64 = 16;
 /// Distance from `CodeHeap::_log2_segment_size` to `_next_segment`, the end of the blocks, and to
 /// `_code_blob_type`. The fields in between are the same from JDK 9 to 27.
-const NEXT_SEGMENT: u64 = 8;
-const BLOB_TYPE: u64 = 64;
+const NEXT_SEGMENT_DISTANCE: u64 = 8;
+const BLOB_TYPE_DISTANCE: u64 = 64;
 /// Names of the pools, by `CodeBlobType`.
-const NAMES: [&str; 5] = [
+const POOL_NAMES: [&str; 5] = [
     "CodeHeap 'non-profiled nmethods'",
     "CodeHeap 'profiled nmethods'",
     "CodeHeap 'hot nmethods'",
     "CodeHeap 'non-nmethods'",
     "CodeCache",
 ];
-const OTHER_NAME: &str = "CodeHeap";
-/// Index of the name that exists only from JDK 27 on.
-const HOT: usize = 2;
-const FIRST_WITH_HOT: u32 = 27;
+/// Name of a pool of any other type.
+const OTHER_POOL_NAME: &str = "CodeHeap";
+/// Index of `CodeBlobType::MethodHot`, and the first version that has it.
+const HOT_INDEX: usize = 2;
+const FIRST_VERSION_WITH_HOT: u32 = 27;
 
 /// A segment of the code cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,7 +55,7 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// Bytes in use.
+    /// Returns the bytes in use.
     pub fn used_bytes(&self) -> u64 {
         crate::resident::bytes_of(self.used.iter().copied())
     }
@@ -65,28 +71,29 @@ pub struct SegmentMap {
     /// Address of the map.
     pub map: u64,
     /// Bytes of a block's header.
-    pub header: u64,
+    pub header_bytes: u64,
 }
 
 /// Returns the ranges and maps of all segments.
-pub fn places(view: &View<'_>) -> Option<Vec<SegmentMap>> {
+pub fn segment_maps(view: &View<'_>) -> Option<Vec<SegmentMap>> {
     let (used, length) =
         (view.offset(&["HeapBlock::Header::_used"])?, view.offset(&["HeapBlock::Header::_length"])?);
     // Size of `HeapBlock`: its header, rounded up to whole words (memory/heap.hpp).
-    let header =
-        used.checked_sub(length)?.checked_add(1)?.checked_next_multiple_of(8).filter(|&bytes| bytes <= 16)?;
-    let place = |heap: u64| {
-        let of = |name: &str| view.field_address(heap, &[&format!("CodeHeap::{name}")]);
-        let shift = view.half_word(of("_log2_segment_size")?)?;
-        let range = range(view, of("_memory")?, "_low", "_high")?;
-        let map = self::range(view, of("_segmap")?, "_low", "_high")?.start;
-        (3..=16).contains(&shift).then_some(SegmentMap { range, shift, map, header })
+    let header_bytes = used.checked_sub(length)?.checked_add(1)?.checked_next_multiple_of(8)?;
+    if header_bytes > MAX_HEADER_BYTES {
+        return None;
+    }
+    let segment_map = |heap: u64| {
+        let field = |name: &str| view.field_address(heap, &[&format!("CodeHeap::{name}")]);
+        let shift = view.half_word(field("_log2_segment_size")?)?;
+        let range = committed_range(view, field("_memory")?)?;
+        let map = committed_range(view, field("_segmap")?)?.start;
+        SEGMENT_SHIFTS.contains(&shift).then_some(SegmentMap { range, shift, map, header_bytes })
     };
-    heaps(view)?.into_iter().map(place).collect()
+    heaps(view)?.into_iter().map(segment_map).collect()
 }
 
-/// Returns the segments in the JVM's order; `None` if one makes no sense, or if the deadline
-/// passed.
+/// Returns the segments in the JVM's order; `None` if one is inconsistent, or at the deadline.
 pub fn segments(view: &View<'_>, deadline: Instant) -> Option<Vec<Segment>> {
     heaps(view)?.into_iter().map(|heap| segment(view, heap, deadline)).collect()
 }
@@ -102,47 +109,56 @@ fn heaps(view: &View<'_>) -> Option<Vec<u64>> {
     (0..u64::from(count)).map(|index| view.word(data.checked_add(index * 8)?)).collect()
 }
 
-fn range(view: &View<'_>, space: u64, low: &str, high: &str) -> Option<AddressRange> {
-    let of = |name: &str| view.field(space, &[&format!("VirtualSpace::{name}")]);
-    let (low, high) = (of(low)?, of(high)?);
+/// Reads the committed range of a `VirtualSpace`.
+fn committed_range(view: &View<'_>, space: u64) -> Option<AddressRange> {
+    let low = view.field(space, &["VirtualSpace::_low"])?;
+    let high = view.field(space, &["VirtualSpace::_high"])?;
     (low <= high && is_claimable(low, high)).then_some(AddressRange::new(low, high))
 }
 
+/// Reads the segment of a `CodeHeap`.
 fn segment(view: &View<'_>, heap: u64, deadline: Instant) -> Option<Segment> {
     let memory = view.field_address(heap, &["CodeHeap::_memory"])?;
     let map = view.field_address(heap, &["CodeHeap::_segmap"])?;
-    let shift = view.field_address(heap, &["CodeHeap::_log2_segment_size"])?;
-    let next = view.word(shift.checked_add(NEXT_SEGMENT)?)?;
-    let kind = view.half_word(shift.checked_add(BLOB_TYPE)?)?;
-    let shift = view.half_word(shift)?;
-    let range = range(view, memory, "_low", "_high")?;
-    if !(3..=16).contains(&shift) || next > range.len() >> shift {
+    let shift_at = view.field_address(heap, &["CodeHeap::_log2_segment_size"])?;
+    let next_segment = view.word(shift_at.checked_add(NEXT_SEGMENT_DISTANCE)?)?;
+    let blob_type = view.half_word(shift_at.checked_add(BLOB_TYPE_DISTANCE)?)?;
+    let shift = view.half_word(shift_at)?;
+    let range = committed_range(view, memory)?;
+    if !SEGMENT_SHIFTS.contains(&shift) || next_segment > range.len() >> shift {
         return None;
     }
-    let end = range.start + (next << shift);
+    let end = range.start + (next_segment << shift);
     Some(Segment {
         range,
-        name: name(view, kind as usize),
-        used: used(view, range.start, end, shift, deadline)?,
-        map: self::range(view, map, "_low", "_high")?,
+        name: pool_name(view, blob_type as usize),
+        used: used_ranges(view, range.start, end, shift, deadline)?,
+        map: committed_range(view, map)?,
     })
 }
 
-fn name(view: &View<'_>, kind: usize) -> &'static str {
-    let has_hot = view.structs.major().is_some_and(|major| major >= FIRST_WITH_HOT);
-    let index = if has_hot || kind < HOT { kind } else { kind.saturating_add(1) };
-    NAMES.get(index).copied().unwrap_or(OTHER_NAME)
+/// Returns the name of the pool for a `CodeBlobType`.
+fn pool_name(view: &View<'_>, blob_type: usize) -> &'static str {
+    let has_hot = view.structs.major().is_some_and(|major| major >= FIRST_VERSION_WITH_HOT);
+    let index = if has_hot || blob_type < HOT_INDEX { blob_type } else { blob_type.saturating_add(1) };
+    POOL_NAMES.get(index).copied().unwrap_or(OTHER_POOL_NAME)
 }
 
 /// Returns the parts in use of the blocks in `start..end`; adjacent ones are joined.
-fn used(view: &View<'_>, start: u64, end: u64, shift: u32, deadline: Instant) -> Option<Vec<AddressRange>> {
-    let length = view.offset(&["HeapBlock::Header::_length"])?;
-    let used = view.offset(&["HeapBlock::Header::_used"])?.checked_sub(length)?;
-    let header = view.offset(&["HeapBlock::_header"])?.checked_add(length)?;
-    // 64 bits up to JDK 21, 32 bits in later ones.
-    let mask = if used == 8 { u64::MAX } else { u64::from(u32::MAX) };
+fn used_ranges(
+    view: &View<'_>,
+    start: u64,
+    end: u64,
+    shift: u32,
+    deadline: Instant,
+) -> Option<Vec<AddressRange>> {
+    let length_in_header = view.offset(&["HeapBlock::Header::_length"])?;
+    let used_after_length = view.offset(&["HeapBlock::Header::_used"])?.checked_sub(length_in_header)?;
+    let length_in_block = view.offset(&["HeapBlock::_header"])?.checked_add(length_in_header)?;
+    // The length has 64 bits up to JDK 21, 32 bits in later ones.
+    let length_mask = if used_after_length == 8 { u64::MAX } else { u64::from(u32::MAX) };
     let mut pages = PageCache::new(view.memory);
-    let mut all: Vec<AddressRange> = Vec::new();
+    let mut ranges: Vec<AddressRange> = Vec::new();
     let (mut at, mut blocks) = (start, 0);
     while at < end {
         let is_late = blocks % BLOCKS_AT_ONCE == 0 && Instant::now() >= deadline;
@@ -150,24 +166,25 @@ fn used(view: &View<'_>, start: u64, end: u64, shift: u32, deadline: Instant) ->
             return None;
         }
         blocks += 1;
-        let bytes = pages.array::<16>(at.checked_add(header)?)?;
-        let segments = (word_at(&bytes, 0)? & mask).max(1);
-        let is_used = *bytes.get(usize::try_from(used).ok()?)? != 0;
-        let behind = at.checked_add(segments.checked_mul(1 << shift)?).filter(|&behind| behind <= end)?;
-        if all.len() >= MAX_RANGES {
+        let header = pages.array::<16>(at.checked_add(length_in_block)?)?;
+        let length_in_segments = (word_at(&header, 0)? & length_mask).max(1);
+        let is_used = *header.get(usize::try_from(used_after_length).ok()?)? != 0;
+        let bytes = length_in_segments.checked_mul(1 << shift)?;
+        let block_end = at.checked_add(bytes).filter(|&block_end| block_end <= end)?;
+        if ranges.len() >= MAX_RANGES {
             return None;
         }
-        match all.last_mut() {
-            Some(last) if is_used && last.end == at => last.end = behind,
-            _ if is_used => all.push(AddressRange::new(at, behind)),
+        match ranges.last_mut() {
+            Some(last) if is_used && last.end == at => last.end = block_end,
+            _ if is_used => ranges.push(AddressRange::new(at, block_end)),
             _ => {}
         }
-        at = behind;
+        at = block_end;
     }
-    Some(all)
+    Some(ranges)
 }
 
-/// Returns the pools, named as their beans.
+/// Returns the memory pools, with the names of their beans.
 pub fn pools(segments: &[Segment]) -> Vec<Pool> {
     let pool = |segment: &Segment| Pool::new(segment.name, segment.used_bytes(), segment.range.len());
     segments.iter().map(pool).collect()
@@ -199,7 +216,8 @@ mod tests {
         let structs = VmStructs::of_offsets(&fields, &[]);
         let view = View { memory: &Free, structs: &structs };
         let far = Instant::now() + Duration::from_secs(600);
-        let read = |blocks: usize, deadline| used(&view, 0x1000, 0x1000 + 8 * blocks as u64, 3, deadline);
+        let read =
+            |blocks: usize, deadline| used_ranges(&view, 0x1000, 0x1000 + 8 * blocks as u64, 3, deadline);
         assert_eq!(read(MAX_BLOCKS, far), Some(Vec::new()));
         assert_eq!(read(MAX_BLOCKS + 1, far), None, "there are no more blocks than are read");
         assert_eq!(read(1, Instant::now()), None, "the time is over");
@@ -220,7 +238,7 @@ mod tests {
         let read = |bytes: u64| {
             let fields = [("VirtualSpace::_low", 0), ("VirtualSpace::_high", bytes)];
             let structs = VmStructs::of_offsets(&fields, &[]);
-            range(&View { memory: &Own, structs: &structs }, 0x1000, "_low", "_high")
+            committed_range(&View { memory: &Own, structs: &structs }, 0x1000)
         };
         assert_eq!(read(1 << 40), Some(AddressRange::sized(0x1000, 1 << 40)));
         assert_eq!(read((1 << 40) + 1), None);

@@ -5,7 +5,7 @@
 use serde::{Deserialize, Serialize};
 use strandline_claims::facts::TypeFacts;
 
-/// A HotSpot.
+/// A Java virtual machine, HotSpot.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Jvm {
     /// `-Xmx` in force.
@@ -44,10 +44,11 @@ pub struct Jvm {
 }
 
 impl Jvm {
-    /// Bytes of objects that may or may not be live; `None` up to a hundredth of the upper bound.
+    /// Returns the bytes of objects that may or may not be live; `None` if that is a hundredth of
+    /// the upper bound or less, or not known.
     pub fn uncertain_bytes(&self) -> Option<u64> {
-        let (most, least) = self.live_bytes.zip(self.live_at_least_bytes)?;
-        most.checked_sub(least).filter(|&doubtful| doubtful > most / 100)
+        let (upper, lower) = self.live_bytes.zip(self.live_at_least_bytes)?;
+        upper.checked_sub(lower).filter(|&uncertain| uncertain > upper / 100)
     }
 }
 

@@ -15,19 +15,18 @@ use strandline_process::range::AddressRange;
 const MAX_LOADERS: usize = 100;
 
 /// Fills in the figures common to all runtimes, and the pools.
-pub fn fill_in_facts(known: &JvmState, facts: &mut Runtime) {
-    let heap = &known.heap;
+pub fn fill_in_facts(state: &JvmState, facts: &mut Runtime) {
+    let heap = &state.heap;
     facts.used_bytes = Some(heap.used());
     facts.committed_bytes = Some(heap.committed());
     facts.free_bytes = Some(heap.committed().saturating_sub(heap.used()));
     let mut pools = heap.pools.clone();
-    if let Some(metaspace) = &known.metaspace {
+    if let Some(metaspace) = &state.metaspace {
         let (others, classes) = (&metaspace.others, &metaspace.classes);
-        let both = |a: u64, b: u64| a.saturating_add(b);
         pools.push(heap::Pool::new(
             "Metaspace",
-            both(others.used_bytes, classes.used_bytes),
-            both(others.committed_bytes, classes.committed_bytes),
+            others.used_bytes.saturating_add(classes.used_bytes),
+            others.committed_bytes.saturating_add(classes.committed_bytes),
         ));
         if !classes.ranges.is_empty() {
             pools.push(heap::Pool::new(
@@ -37,7 +36,7 @@ pub fn fill_in_facts(known: &JvmState, facts: &mut Runtime) {
             ));
         }
     }
-    pools.extend(known.segments.as_deref().map(code::pools).unwrap_or_default());
+    pools.extend(state.segments.as_deref().map(code::pools).unwrap_or_default());
     facts.own.insert("collector".to_owned(), heap.collector.into());
     if let Ok(pools) = serde_json::to_value(&pools) {
         facts.own.insert("pools".to_owned(), pools);
@@ -45,8 +44,8 @@ pub fn fill_in_facts(known: &JvmState, facts: &mut Runtime) {
 }
 
 /// Returns the details of a JVM.
-pub fn details(context: &Context<'_>, view: &View<'_>, known: &JvmState) -> Jvm {
-    let (heap, live) = (&known.heap, known.live.as_ref());
+pub fn details(context: &Context<'_>, view: &View<'_>, state: &JvmState) -> Jvm {
+    let (heap, live) = (&state.heap, state.live.as_ref());
     let mut kinds: BTreeMap<Kind, AreaKind> = BTreeMap::new();
     for (index, area) in heap.areas.iter().enumerate() {
         let name = format!("{:?}", area.kind).to_lowercase();
@@ -56,7 +55,7 @@ pub fn details(context: &Context<'_>, view: &View<'_>, known: &JvmState) -> Jvm 
         kind.used_bytes += area.top - area.start;
         kind.resident_bytes += resident_bytes(context, area.start, area.end);
         kind.free_resident_bytes += claims::free_resident(context, area);
-        if let Some(live) = live.and_then(|live| live.of_areas.get(index)) {
+        if let Some(live) = live.and_then(|live| live.area_bytes.get(index)) {
             *kind.live_bytes.get_or_insert(0) += live;
         }
     }
@@ -64,7 +63,7 @@ pub fn details(context: &Context<'_>, view: &View<'_>, known: &JvmState) -> Jvm 
     let shared: u64 = heap.views.iter().map(shared_bytes).sum();
     let shared_used: u64 = heap.shared_used.iter().chain(&heap.shared_unread).map(shared_bytes).sum();
     let mut names = names::LoaderNames::new(view);
-    let loaders = known.metaspace.as_ref().map(|metaspace| metaspace.loaders.as_slice()).unwrap_or_default();
+    let loaders = state.metaspace.as_ref().map(|metaspace| metaspace.loaders.as_slice()).unwrap_or_default();
     Jvm {
         max_heap_bytes: view.flag("MaxHeapSize"),
         min_heap_bytes: view.flag("MinHeapSize"),
@@ -86,7 +85,7 @@ pub fn details(context: &Context<'_>, view: &View<'_>, known: &JvmState) -> Jvm 
         class_loaders: loaders
             .iter()
             .take(MAX_LOADERS)
-            .map(|share| ClassLoader { name: names.of(share.handle), used_bytes: share.bytes })
+            .map(|share| ClassLoader { name: names.name_of(share.handle), used_bytes: share.bytes })
             .collect(),
     }
 }

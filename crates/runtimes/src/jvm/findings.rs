@@ -3,10 +3,11 @@
 
 use strandline_claims::facts::Runtime;
 use strandline_claims::finding::{Finding, LedgerView};
-use strandline_claims::units::bytes;
+use strandline_claims::units::{bytes, maybe_bytes};
 
 use super::facts::Jvm;
 
+/// Returns the facts about the JVM; `None` if none was found.
 fn jvm<'a>(view: &LedgerView<'a>) -> Option<(&'a Runtime, Jvm)> {
     let runtime = view.runtime("jvm")?;
     Some((runtime, runtime.details("jvm")?))
@@ -18,39 +19,40 @@ pub fn findings(view: &LedgerView<'_>) -> Vec<Finding> {
     vec![Finding { class: "free_regions", bytes: free, headline: free_regions(view, free) }]
 }
 
+/// Returns the headline on free memory in the heap.
 fn free_regions(view: &LedgerView<'_>, free: u64) -> String {
-    let Some((runtime, known)) = jvm(view) else {
+    let Some((runtime, facts)) = jvm(view) else {
         return format!("{} is free in the JVM's heap", view.of_rss(free));
     };
     let collector = runtime.own.get("collector").and_then(|name| name.as_str()).unwrap_or("?");
-    let what = if known.region_bytes.is_some() { "regions" } else { "space" };
+    let parts = if facts.region_bytes.is_some() { "regions" } else { "space" };
     // Dead objects become free regions only when they are collected.
-    let dead = view.row("jvm.dead");
-    let what = match dead {
-        dead if view.matters(dead) => format!("dead objects ({}) and free {what}", bytes(dead)),
-        _ => format!("free {what}"),
+    let dead_bytes = view.row("jvm.dead");
+    let subject = match view.matters(dead_bytes) {
+        true => format!("dead objects ({}) and free {parts}", bytes(dead_bytes)),
+        false => format!("free {parts}"),
     };
-    let used = bytes(runtime.used_bytes.unwrap_or(0));
-    let start = view.of_rss(free);
-    format!("{start} is {what} in the JVM's heap ({collector}; objects use {used})")
+    let used = maybe_bytes(runtime.used_bytes);
+    let share = view.of_rss(free);
+    format!("{share} is {subject} in the JVM's heap ({collector}; objects use {used})")
         + &view.released_by("jvm_gc", "GC.run releases")
-        + &may_live(&known)
-        + &mapped_views(&known)
+        + &live_bounds(&facts)
+        + &mapped_views(&facts)
 }
 
 /// Returns a clause with the bounds of the live bytes, if they differ.
-fn may_live(known: &Jvm) -> String {
+fn live_bounds(facts: &Jvm) -> String {
     let bounds =
-        known.live_bytes.zip(known.live_at_least_bytes).filter(|_| known.uncertain_bytes().is_some());
-    bounds.map_or_else(String::new, |(most, least)| {
-        format!("; {1} to {0} of its objects are live", bytes(most), bytes(least))
+        facts.live_bytes.zip(facts.live_at_least_bytes).filter(|_| facts.uncertain_bytes().is_some());
+    bounds.map_or_else(String::new, |(upper, lower)| {
+        format!("; {} to {} of its objects are live", bytes(lower), bytes(upper))
     })
 }
 
 /// Returns the parts of RSS if much of it is outside the heap.
 pub fn beside_heap(view: &LedgerView<'_>) -> Option<Finding> {
-    let (_, known) = jvm(view)?;
-    let (rss, heap) = (view.rss_bytes, known.resident_bytes);
+    let (_, facts) = jvm(view)?;
+    let (rss, heap) = (view.rss_bytes, facts.resident_bytes);
     if !view.matters(rss.saturating_sub(heap)) {
         return None;
     }
@@ -61,16 +63,15 @@ pub fn beside_heap(view: &LedgerView<'_>) -> Option<Finding> {
         ("the collector's tables", view.sum(&["jvm.collector"])),
         ("static data and class data archive", view.sum(&["program.data"])),
     ];
-    let limit =
-        known.max_heap_bytes.map_or_else(String::new, |most| format!(" against -Xmx {}", bytes(most)));
+    let limit = facts.max_heap_bytes.map_or_else(String::new, |max| format!(" against -Xmx {}", bytes(max)));
     let mut headline = format!("RSS {}{limit}: heap {}", bytes(rss), bytes(heap)) + &view.outside_heap(&own);
-    headline += &(may_live(&known) + &mapped_views(&known));
+    headline += &(live_bounds(&facts) + &mapped_views(&facts));
     Some(Finding { class: "live", bytes: rss, headline })
 }
 
 /// Returns a clause if RSS may count the heap several times.
-fn mapped_views(known: &Jvm) -> String {
-    known.views.filter(|&views| views > 1).map_or_else(String::new, |views| {
+fn mapped_views(facts: &Jvm) -> String {
+    facts.views.filter(|&views| views > 1).map_or_else(String::new, |views| {
         format!("; the heap is mapped {views} times: RSS may count it as often, PSS counts it once")
     })
 }

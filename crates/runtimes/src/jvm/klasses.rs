@@ -1,4 +1,4 @@
-//! Classes as the collector sees them: the size of an object, and the name of its class.
+//! Classes (`Klass`): the sizes of their objects, and their names.
 
 use std::collections::HashMap;
 
@@ -9,8 +9,8 @@ use super::view::View;
 
 /// Limit on classes kept.
 const MAX_CLASSES: usize = 1 << 18;
-/// Limit on all bytes of their names: if all had the longest names, they would take five times as
-/// much.
+/// Limit on the bytes of all their names: a fifth of what the maximum number of classes with the
+/// longest names would take.
 const MAX_NAME_BYTES: usize = 32 << 20;
 /// Size of the cache of classes found last (a power of two).
 const RECENT_CLASSES: usize = 4096;
@@ -26,14 +26,28 @@ pub struct Headers {
     pub klass: KlassPosition,
     /// Offset of an array's length.
     pub length: usize,
-    /// Base and shift of narrow class pointers.
-    pub narrow: (u64, u32),
+    /// How narrow class pointers are decoded; not used if they are wide.
+    pub narrow: NarrowKlass,
     /// Alignment of objects and of their sizes.
     pub alignment: u64,
     /// Offset in a `java.lang.Class` of its size in words.
     pub mirror_words: Option<u64>,
     /// Whether references in objects have 32 bits.
     pub has_narrow_oops: bool,
+}
+
+/// Decodes narrow class pointers.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NarrowKlass {
+    base: u64,
+    shift: u32,
+}
+
+impl NarrowKlass {
+    /// Returns the address of a class.
+    fn address(self, narrow: u64) -> u64 {
+        self.base.wrapping_add(narrow << self.shift)
+    }
 }
 
 /// Position of the class pointer.
@@ -60,20 +74,25 @@ impl Headers {
             (false, true) => (KlassPosition::Narrow, 12),
             (false, false) => (KlassPosition::Wide, 16),
         };
-        let base = ["CompressedKlassPointers::_base", "CompressedKlassPointers::_narrow_klass._base"];
-        let shift = ["CompressedKlassPointers::_shift", "CompressedKlassPointers::_narrow_klass._shift"];
-        let old = ["Universe::_narrow_klass._base", "Universe::_narrow_klass._shift"];
+        // The newest name first.
+        let bases = [
+            "CompressedKlassPointers::_base",
+            "CompressedKlassPointers::_narrow_klass._base",
+            "Universe::_narrow_klass._base",
+        ];
+        let shifts = [
+            "CompressedKlassPointers::_shift",
+            "CompressedKlassPointers::_narrow_klass._shift",
+            "Universe::_narrow_klass._shift",
+        ];
         let narrow = match klass {
-            KlassPosition::Wide => (0, 0),
-            _ => (
-                view.static_field(&[base[0], base[1], old[0]])?,
-                view.static_half_field(&[shift[0], shift[1], old[1]])?,
-            ),
+            KlassPosition::Wide => NarrowKlass::default(),
+            _ => NarrowKlass { base: view.static_field(&bases)?, shift: view.static_half_field(&shifts)? },
         };
         // 64 bits up to JDK 22, 32 bits in later ones; at most 256.
         let alignment =
             view.structs.flag("ObjectAlignmentInBytes").and_then(|at| view.half_word(at)).map(u64::from)?;
-        let is_sound = alignment.is_power_of_two() && (8..=256).contains(&alignment) && narrow.1 < 32;
+        let is_sound = alignment.is_power_of_two() && (8..=256).contains(&alignment) && narrow.shift < 32;
         let mirror_words = view.static_half_field(&["java_lang_Class::_oop_size_offset"]).map(u64::from);
         let has_narrow_oops = view.is_set("UseCompressedOops")?;
         is_sound.then_some(Self { klass, length, narrow, alignment, mirror_words, has_narrow_oops })
@@ -82,7 +101,7 @@ impl Headers {
     /// Offset of the number of words of frames in a `StackChunk`
     /// (`jdk.internal.vm.StackChunk.size`, JDK 21 to 27). It is the first 32-bit field: in the gap
     /// behind the header, or else behind one 64-bit field.
-    fn frames_words(&self) -> u64 {
+    fn frame_words_offset(&self) -> u64 {
         match self.klass {
             KlassPosition::Narrow => 12,
             KlassPosition::InMark(_) => 16,
@@ -91,28 +110,29 @@ impl Headers {
     }
 
     /// Offset of an object's first 64-bit field; these precede the others (JDK 11 to 27).
-    pub fn first_long(&self) -> u64 {
+    pub fn first_long_offset(&self) -> u64 {
         if matches!(self.klass, KlassPosition::InMark(_)) { 8 } else { 16 }
     }
 
     /// Returns the class pointer in the first bytes of an object.
     fn klass_of(&self, head: &[u8; HEAD_BYTES]) -> u64 {
-        let half =
-            |at: usize| u64::from(u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]));
-        let word = |at: usize| half(at) | half(at + 4) << 32;
+        let word = |at: usize| half_word_in(head, at) | half_word_in(head, at + 4) << 32;
         match self.klass {
             KlassPosition::Wide => word(8),
-            KlassPosition::Narrow => self.narrow.0.wrapping_add(half(8) << self.narrow.1),
-            KlassPosition::InMark(shift) => {
-                self.narrow.0.wrapping_add((word(0) >> (shift & 63)) << self.narrow.1)
-            }
+            KlassPosition::Narrow => self.narrow.address(half_word_in(head, 8)),
+            KlassPosition::InMark(shift) => self.narrow.address(word(0) >> (shift & 63)),
         }
     }
 
+    /// Returns the length in the first bytes of an array.
     fn length_of(&self, head: &[u8; HEAD_BYTES]) -> u64 {
-        let at = self.length;
-        u64::from(u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]))
+        half_word_in(head, self.length)
     }
+}
+
+/// Returns the 32-bit word at an offset of the first bytes of an object.
+fn half_word_in(head: &[u8; HEAD_BYTES], at: usize) -> u64 {
+    u64::from(u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]))
 }
 
 /// How the size of a class's objects is computed.
@@ -125,7 +145,7 @@ enum Size {
     /// A `java.lang.Class`, which also holds the static fields of its class: the object states its
     /// size.
     Mirror,
-    /// A `jdk.internal.vm.StackChunk`: this many bytes, and frames of a virtual thread, whose size
+    /// A `jdk.internal.vm.StackChunk`: this many bytes, then frames of a virtual thread, whose size
     /// the object states.
     Frames(u64),
 }
@@ -142,22 +162,32 @@ struct Class {
     bytes: u64,
 }
 
+/// A class found last; address 0 if there is none.
+#[derive(Clone, Copy, Default)]
+struct RecentClass {
+    address: u64,
+    index: u32,
+}
+
 /// Classes found, and counts of their objects.
 pub struct Classes<'a> {
     view: View<'a>,
     headers: Headers,
+    /// The classes, by their number.
     all: Vec<Class>,
-    /// Index in `all` by address; `None` if there is no class.
+    /// Numbers by address; `None` if there is no class at it.
     by_address: HashMap<u64, Option<u32>>,
+    /// Bytes of all names.
     name_bytes: usize,
-    recent: Vec<(u64, u32)>,
+    /// Classes found last, by bits of their address.
+    recent: Vec<RecentClass>,
 }
 
 impl<'a> Classes<'a> {
     /// No classes yet.
     pub fn new(view: View<'a>, headers: Headers) -> Self {
-        let (all, by_address, recent) = (Vec::new(), HashMap::new(), vec![(0, 0); RECENT_CLASSES]);
-        Self { view, headers, all, by_address, name_bytes: 0, recent }
+        let recent = vec![RecentClass::default(); RECENT_CLASSES];
+        Self { view, headers, all: Vec::new(), by_address: HashMap::new(), name_bytes: 0, recent }
     }
 
     /// Returns the format of object headers.
@@ -165,18 +195,18 @@ impl<'a> Classes<'a> {
         &self.headers
     }
 
-    /// Returns the class of the object that begins with `head`; `None` if it has none.
+    /// Returns the number of the class of the object that begins with `head`; `None` if it has
+    /// none.
     pub fn class_of(&mut self, head: &[u8; HEAD_BYTES]) -> Option<u32> {
         let klass = self.headers.klass_of(head);
-        let recent = (klass >> 3) as usize % RECENT_CLASSES;
-        match self.recent[recent] {
-            (of, index) if of == klass && klass != 0 => Some(index),
-            _ => {
-                let index = self.find(klass)?;
-                self.recent[recent] = (klass, index);
-                Some(index)
-            }
+        let entry = (klass >> 3) as usize % RECENT_CLASSES;
+        let recent = self.recent[entry];
+        if recent.address == klass && klass != 0 {
+            return Some(recent.index);
         }
+        let index = self.find(klass)?;
+        self.recent[entry] = RecentClass { address: klass, index };
+        Some(index)
     }
 
     /// Returns the size of the object of a class, at `address`, that begins with `head`.
@@ -188,12 +218,12 @@ impl<'a> Classes<'a> {
                 let at = address.checked_add(self.headers.mirror_words?)?;
                 u64::from(self.view.half_word(at)?) * 8
             }
-            Size::Frames(own) => {
-                let at = address.checked_add(self.headers.frames_words())?;
+            Size::Frames(object_bytes) => {
+                let at = address.checked_add(self.headers.frame_words_offset())?;
                 let words = u64::from(self.view.half_word(at)?);
                 // One bit per possible reference follows the frames.
                 let bits = words << u32::from(self.headers.has_narrow_oops);
-                own + (words + bits.div_ceil(64)) * 8
+                object_bytes + (words + bits.div_ceil(64)) * 8
             }
         };
         Some(bytes.next_multiple_of(self.headers.alignment)).filter(|&bytes| bytes >= 8)
@@ -218,18 +248,19 @@ impl<'a> Classes<'a> {
     }
 
     /// Returns the number of elements of the array that begins with `head`.
-    pub fn length(&self, head: &[u8; HEAD_BYTES]) -> u64 {
+    pub fn array_length(&self, head: &[u8; HEAD_BYTES]) -> u64 {
         self.headers.length_of(head)
     }
 
+    /// Returns the number of the class at an address; reads it if it is not known yet.
     fn find(&mut self, klass: u64) -> Option<u32> {
-        if let Some(known) = self.by_address.get(&klass) {
-            return *known;
+        if let Some(index) = self.by_address.get(&klass) {
+            return *index;
         }
         if self.by_address.len() >= MAX_CLASSES || self.name_bytes >= MAX_NAME_BYTES {
             return None;
         }
-        let class = self.class(klass);
+        let class = self.read(klass);
         self.name_bytes += class.as_ref().map_or(0, |class| class.name.len());
         let index = class.is_some().then_some(self.all.len() as u32);
         self.all.extend(class);
@@ -237,27 +268,28 @@ impl<'a> Classes<'a> {
         index
     }
 
-    /// Reads a class; `None` unless both its objects' size and its name make sense.
-    fn class(&self, klass: u64) -> Option<Class> {
+    /// Reads a class; `None` unless both its objects' size and its name are plausible.
+    fn read(&self, klass: u64) -> Option<Class> {
         if klass == 0 || !klass.is_multiple_of(8) {
             return None;
         }
-        let helper = self.view.half_field(klass, &["Klass::_layout_helper"])? as i32;
+        let layout_helper = self.view.half_field(klass, &["Klass::_layout_helper"])? as i32;
         let symbol = self.view.field(klass, &["Klass::_name"])?;
-        let mut name = names::of_class(&self.view, symbol)?;
-        if helper > 0 && self.is_anonymous(klass) {
+        let mut name = names::class_name(&self.view, symbol)?;
+        if layout_helper > 0 && self.is_anonymous(klass) {
             name.push_str(&format!("/{klass:#018x}"));
         }
-        let size = match (helper, name.as_str()) {
+        let size = match (layout_helper, name.as_str()) {
             (_, "java.lang.Class") => Size::Mirror,
-            (_, "jdk.internal.vm.StackChunk") => Size::Frames(helper as u64 & !7),
+            (_, "jdk.internal.vm.StackChunk") => Size::Frames(layout_helper as u64 & !7),
             // `Klass::layout_helper`. Instance: its size, with the lowest bit set if it cannot be
             // allocated on the fast path. Array: bytes of the header in the third byte, log2 of an
             // element's bytes in the lowest.
-            (1.., _) => Size::Fixed(helper as u64 & !7),
-            (..=-1, _) if name.starts_with('[') => {
-                Size::Array { header: u64::from((helper >> 16) as u8), log2: helper as u32 & 63 }
-            }
+            (1.., _) => Size::Fixed(layout_helper as u64 & !7),
+            (..=-1, _) if name.starts_with('[') => Size::Array {
+                header: u64::from((layout_helper >> 16) as u8),
+                log2: layout_helper as u32 & 63,
+            },
             _ => return None,
         };
         let is_sound = match size {
@@ -270,17 +302,17 @@ impl<'a> Classes<'a> {
         is_sound.then_some(Class { address: klass, size, name, is_deallocator, instances: 0, bytes: 0 })
     }
 
-    /// Whether a class may share its name with others, as hidden classes do up to JDK 14; their
-    /// address is added to the name (`Klass::external_name`).
+    /// Whether a class may share its name with others, as hidden classes do up to JDK 14: then its
+    /// address is added to the name (`Klass::external_name`). False if its flags cannot be read.
     fn is_anonymous(&self, klass: u64) -> bool {
-        let is = || {
-            let bits = ["InstanceKlass::_misc_is_anonymous", "InstanceKlass::_misc_is_unsafe_anonymous"];
-            let bit = u16::try_from(self.view.constant(&bits)?).ok()?;
+        let is_flag_set = || {
+            let names = ["InstanceKlass::_misc_is_anonymous", "InstanceKlass::_misc_is_unsafe_anonymous"];
+            let flag = u16::try_from(self.view.constant(&names)?).ok()?;
             let low = self.view.field_address(klass, &["InstanceKlass::_misc_flags"])?;
             let flags = u16::from_le_bytes([self.view.byte(low)?, self.view.byte(low.checked_add(1)?)?]);
-            Some(flags & bit != 0)
+            Some(flags & flag != 0)
         };
-        is().unwrap_or(false)
+        is_flag_set().unwrap_or(false)
     }
 
     /// Returns names, numbers of objects and bytes of the classes.
@@ -296,13 +328,13 @@ impl<'a> Classes<'a> {
 }
 
 /// Adds up several counts by name, most bytes first.
-pub fn types<'a>(all: impl Iterator<Item = &'a Classes<'a>>) -> Vec<TypeFacts> {
+pub fn types_by_name<'a>(all: impl Iterator<Item = &'a Classes<'a>>) -> Vec<TypeFacts> {
     let mut types: HashMap<&str, TypeFacts> = HashMap::new();
     for (name, instances, bytes) in all.flat_map(Classes::counts) {
         let empty = || TypeFacts { name: name.to_owned(), ..TypeFacts::default() };
-        let one = types.entry(name).or_insert_with(empty);
-        one.instances += instances;
-        one.bytes = one.bytes.saturating_add(bytes);
+        let sum = types.entry(name).or_insert_with(empty);
+        sum.instances += instances;
+        sum.bytes = sum.bytes.saturating_add(bytes);
     }
     let mut types: Vec<TypeFacts> = types.into_values().collect();
     types.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.name.cmp(&b.name)));

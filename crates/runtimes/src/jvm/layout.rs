@@ -4,10 +4,12 @@
 //! and from JDK 11 to 15. Each is checked against others before it is trusted: with a wrong offset,
 //! no list of spaces is found.
 
-/// First and last major version with chunks that describe themselves.
-pub const CHUNKED_VERSIONS: (u32, u32) = (11, 15);
-/// First and last major version with the metaspace of JEP 387.
-pub const ELASTIC_VERSIONS: (u32, u32) = (16, 27);
+use std::ops::RangeInclusive;
+
+/// Major versions with chunks that describe themselves.
+pub const CHUNKED_VERSIONS: RangeInclusive<u32> = 11..=15;
+/// Major versions with the metaspace of JEP 387.
+pub const ELASTIC_VERSIONS: RangeInclusive<u32> = 16..=27;
 
 /// Distance from `ClassLoaderData::_class_loader` to `_metaspace`, which its lock follows
 /// (`classfile/classLoaderData.hpp`).
@@ -42,7 +44,7 @@ pub const NODE_NEXT: u64 = 0;
 pub const NODE_BASE: u64 = 8;
 /// `VirtualSpaceNode::_rs._size`.
 pub const NODE_SIZE: u64 = 16;
-/// Bytes of a node that include its pointers to the counters of its list.
+/// Bytes read of a node: they include its pointers to the counters of its list.
 pub const NODE_BYTES: usize = 0x140;
 /// `VirtualSpaceList::_first_node` (`memory/metaspace/virtualSpaceList.hpp`).
 pub const LIST_FIRST: u64 = 8;

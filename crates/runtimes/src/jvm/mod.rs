@@ -86,6 +86,12 @@ pub static ABOUT: ReaderInfo = ReaderInfo {
 
 /// Limit on classes listed, most bytes first: a hostile process has any number.
 const MAX_TYPES: usize = 10_000;
+/// Bytes of a `MallocHeader` (`nmt/mallocHeader.hpp`), which `NativeMemoryTracking` puts before
+/// blocks.
+const TRACKING_HEADER_BYTES: u64 = 16;
+/// Resident bytes that a heap may lack and still be traced, beside an eighth of its used bytes: the
+/// unused parts of threads' buffers may not be resident.
+const MAX_ABSENT_BYTES: u64 = 64 << 20;
 /// Limit on HotSpots read in one process: usually there is one, and each costs memory and time.
 pub const MAX_PROGRAMS: usize = 4;
 
@@ -113,10 +119,10 @@ impl Found for Programs<Program> {
             context,
             &limit,
             |program| &program.path,
-            |program, before| {
-                let mut reading = read(context, program, &runtime::claimed_ranges(before), refinements)?;
+            |program, earlier| {
+                let mut reading = read(context, program, &runtime::claimed_ranges(earlier), refinements)?;
                 // Shared memory with the same name cannot be assigned to one of several JVMs.
-                if before.iter().any(|reading| !reading.shared.is_empty()) {
+                if earlier.iter().any(|reading| !reading.shared.is_empty()) {
                     reading.shared.clear();
                 }
                 Ok(reading)
@@ -158,8 +164,8 @@ pub fn read(
         Err(HeapError::Collecting) => {
             return Err(Busy { runtime: ABOUT.name, bytes: None, collecting: true });
         }
-        Err(doubt) => {
-            reading.caveats.push(not_read(program, doubt));
+        Err(error) => {
+            reading.caveats.push(not_read(program, error));
             return Ok(reading);
         }
     };
@@ -167,33 +173,35 @@ pub fn read(
     // Objects may take all of the time, so the fast parts come first.
     let metaspace = Metaspace::read(&view, context.deadline);
     let segments = code::segments(&view, context.deadline);
-    let (census, live) = objects(context, &view, &heap, &buffers, program.data);
-    let known = JvmState { heap, buffers, live, metaspace, segments };
-    if claim(context, &view, &known, taken, &program.path, &mut reading) {
+    let (census, live) = count_and_trace(context, &view, &heap, &buffers, program.data);
+    let state = JvmState { heap, buffers, live, metaspace, segments };
+    if claim(context, &view, &state, taken, &program.path, &mut reading) {
         reading.caveats.push(not_read(program, HeapError::Overlapping));
     }
     reading.facts.read = true;
-    figures::fill_in_facts(&known, &mut reading.facts);
-    reading.caveats.extend(unread(program, &known, census.as_ref()));
+    figures::fill_in_facts(&state, &mut reading.facts);
+    reading.caveats.extend(unread_caveats(program, &state, census.as_ref()));
     claim_direct(census.as_ref(), refinements);
     reading.facts.types = census.map(|census| census.types).unwrap_or_default();
     reading.facts.types.truncate(MAX_TYPES);
-    let details = figures::details(context, &view, &known);
-    reading.remedies = remedies::remedies(context, &view, &known.heap, &details, known.live.as_ref());
+    let details = figures::details(context, &view, &state);
+    reading.remedies = remedies::remedies(context, &view, &state.heap, &details, state.live.as_ref());
     reading.facts.set_details(ABOUT.name, &details);
     reading.bytes_read = memory.bytes();
     Ok(reading)
 }
 
-/// Claims direct buffers. With `NativeMemoryTracking`, the JVM puts 16 bytes before each block from
+/// Claims direct buffers. With `NativeMemoryTracking`, the JVM puts a header before each block from
 /// malloc: of the two addresses only one is the start of a block.
 fn claim_direct(census: Option<&objects::Census>, refinements: &Refinements) {
     let buffers = census.map(|census| census.direct.as_slice()).unwrap_or_default();
     let Some(slot) = refinements.slot(&rows::DIRECT, None).filter(|_| !buffers.is_empty()) else { return };
     for &objects::DirectBuffer { address, bytes } in buffers {
         refinements.claim(address, bytes, slot);
-        if let Some((counted, more)) = address.checked_sub(16).zip(bytes.checked_add(16)) {
-            refinements.claim(counted, more, slot);
+        let header_start = address.checked_sub(TRACKING_HEADER_BYTES);
+        let bytes_with_header = bytes.checked_add(TRACKING_HEADER_BYTES);
+        if let Some((start, bytes)) = header_start.zip(bytes_with_header) {
+            refinements.claim(start, bytes, slot);
         }
     }
 }
@@ -201,70 +209,75 @@ fn claim_direct(census: Option<&objects::Census>, refinements: &Refinements) {
 /// Everything read of a JVM.
 struct JvmState {
     heap: Heap,
+    /// Allocation buffers of threads, in address order.
     buffers: Vec<threads::Tlab>,
+    /// Live objects; `None` if they were not traced.
     live: Option<trace::Live>,
+    /// `None` if it could not be read.
     metaspace: Option<Metaspace>,
+    /// Segments of the code cache; `None` if they could not be read.
     segments: Option<Vec<code::Segment>>,
 }
 
-/// Claims all memory that is not taken. Returns whether some claims overlapped.
+/// Claims all memory that is not in `taken`; `path` is that of the library. Returns whether some
+/// claims overlapped.
 fn claim(
     context: &Context<'_>,
     view: &View<'_>,
-    known: &JvmState,
+    state: &JvmState,
     taken: &RangeSet,
-    place: &str,
+    path: &str,
     reading: &mut Reading,
 ) -> bool {
-    let dead = known.live.as_ref().zip(reading.palette.add(&rows::DEAD, None));
-    let (mut claims, left_bytes) = claims::heap(context, &known.heap.areas, &known.buffers, dead);
-    if left_bytes > 0 {
+    let dead = state.live.as_ref().zip(reading.palette.add(&rows::DEAD, None));
+    let (mut claims, unclaimed_bytes) = claims::claim_heap(context, &state.heap.areas, &state.buffers, dead);
+    if unclaimed_bytes > 0 {
         let text = "there was no time to read all of the heap: the rest counts as anonymous";
-        reading.caveats.push(Caveat::new("jvm_part_unread", place, Some(left_bytes), text));
+        reading.caveats.push(Caveat::new("jvm_part_unread", path, Some(unclaimed_bytes), text));
     }
-    if let Some(metaspace) = &known.metaspace {
-        claims.extend(claims::metaspace(context, &mut reading.palette, metaspace));
+    if let Some(metaspace) = &state.metaspace {
+        claims.extend(claims::claim_metaspace(context, &mut reading.palette, metaspace));
     }
-    if let Some(segments) = &known.segments {
-        claims.extend(claims::code(context, &mut reading.palette, segments));
+    if let Some(segments) = &state.segments {
+        claims.extend(claims::claim_code(context, &mut reading.palette, segments));
     }
     claims.extend(claims::claim_card_table(context, view, &mut reading.palette));
     claims.retain(|claim| claim.start < claim.end && !taken.overlaps(claim.range()));
-    let is_doubtful = claims::drop_overlapping(&mut claims);
+    let has_overlapping = claims::drop_overlapping(&mut claims);
     reading.claims = claims;
-    reading.shared = claims::shared(context, &mut reading.palette, &known.heap);
-    is_doubtful
+    reading.shared = claims::claim_shared(context, &mut reading.palette, &state.heap);
+    has_overlapping
 }
 
 /// Returns caveats for what could not be read.
-fn unread(program: &Program, known: &JvmState, census: Option<&objects::Census>) -> Vec<Caveat> {
-    let of =
+fn unread_caveats(program: &Program, state: &JvmState, census: Option<&objects::Census>) -> Vec<Caveat> {
+    let caveat =
         |code: &str, bytes: Option<u64>, text: &str| Caveat::new(code, program.path.clone(), bytes, text);
     let mut caveats = Vec::new();
     if let Some(bytes) = census.map(|census| census.unread_bytes).filter(|&bytes| bytes > 0) {
         let text = "some objects changed while they were read, or their classes are unloaded, or there was no time: their \
                     bytes are not counted by class";
-        caveats.push(of("jvm_objects", Some(bytes), text));
+        caveats.push(caveat("jvm_objects", Some(bytes), text));
     }
-    if !known.heap.shared_unread.is_empty() {
-        let bytes = bytes_of(known.heap.shared_unread.iter().copied());
+    if !state.heap.shared_unread.is_empty() {
+        let bytes = bytes_of(state.heap.shared_unread.iter().copied());
         let text = "ZGC's records of its shared memory could not be read completely, or there was no time: the rest counts as \
                     other shared memory";
-        caveats.push(of("jvm_part_unread", Some(bytes), text));
+        caveats.push(caveat("jvm_part_unread", Some(bytes), text));
     }
-    let parts = [("metaspace", known.metaspace.is_none()), ("the code cache", known.segments.is_none())];
-    for (part, _) in parts.iter().filter(|(_, is_unread)| *is_unread) {
+    let parts = [("metaspace", state.metaspace.is_none()), ("the code cache", state.segments.is_none())];
+    for (part, _) in parts.into_iter().filter(|(_, is_unread)| *is_unread) {
         let text = format!(
             "the layout of {part} is not known, or it changed while it was read, or there was no time: its parts are not distinguished"
         );
-        caveats.push(of("jvm_part_unread", None, &text));
+        caveats.push(caveat("jvm_part_unread", None, &text));
     }
     caveats
 }
 
 /// Counts objects in areas that can be walked, and traces the live ones unless the process would
-/// have to wait.
-fn objects(
+/// have to wait. `data` is the static data of the JVM.
+fn count_and_trace(
     context: &Context<'_>,
     view: &View<'_>,
     heap: &Heap,
@@ -284,17 +297,18 @@ fn objects(
     let census = objects::count(context, view, &heap.areas, buffers, places_and_starts);
     let Some((starts, places)) = starts else { return (census, None) };
     // An object that was not understood may hold references.
-    let whole = census.as_ref().filter(|census| census.unread_bytes == 0 && !census.has_moved);
-    let live = whole.and_then(|census| trace::live(context, view, heap, places, starts, census.weak, data));
+    let complete = census.as_ref().filter(|census| census.unread_bytes == 0 && !census.has_moved);
+    let live =
+        complete.and_then(|census| trace::live(context, view, heap, places, starts, census.weak, data));
     (census, live)
 }
 
 /// Whether a trace is worthwhile: the heap must be resident, and the process must not wait.
 fn may_be_traced(context: &Context<'_>, heap: &Heap) -> bool {
-    let used: u64 = heap.areas.iter().map(|area| area.top - area.start).sum();
+    let used_bytes: u64 = heap.areas.iter().map(|area| area.top - area.start).sum();
     let resident: u64 = heap.areas.iter().map(|area| resident_bytes(context, area.start, area.end)).sum();
-    // The unused part of threads' buffers may not be resident.
-    !context.is_stopped && !context.may_be_swapped() && used / 8 * 7 <= resident.saturating_add(64 << 20)
+    let is_resident = used_bytes / 8 * 7 <= resident.saturating_add(MAX_ABSENT_BYTES);
+    !context.is_stopped && !context.may_be_swapped() && is_resident
 }
 
 /// Returns the caveat for a JVM whose description of its own structures is not all there: `missing`
@@ -307,8 +321,8 @@ fn incomplete(program: &Program, missing: &str) -> Caveat {
 }
 
 /// Returns the caveat for a JVM, or parts of it, that was not read.
-fn not_read(program: &Program, doubt: HeapError) -> Caveat {
-    let (code, text) = match doubt {
+fn not_read(program: &Program, error: HeapError) -> Caveat {
+    let (code, text) = match error {
         HeapError::NotStarted => {
             ("jvm_not_started", "the JVM has no heap yet, or is mapped but was never started")
         }

@@ -3,12 +3,12 @@
 use super::klasses::{Classes, HEAD_BYTES, Headers};
 use super::view::View;
 
-/// Maximum bytes of a name; longer names are cut.
+/// Maximum bytes of a name; longer names are truncated.
 const MAX_NAME_BYTES: usize = 200;
 
 /// Returns the name of a class in Java's form (`java.util.HashMap$Node`, `[I`), from its `Symbol`
 /// (`oops/symbol.hpp`): a length of 16 bits, then modified UTF-8.
-pub fn of_class(view: &View<'_>, symbol: u64) -> Option<String> {
+pub fn class_name(view: &View<'_>, symbol: u64) -> Option<String> {
     let length = view.field_address(symbol, &["Symbol::_length"])?;
     let mut bytes = [0; 2];
     view.memory.read(length, &mut bytes).ok()?;
@@ -22,7 +22,7 @@ pub fn of_class(view: &View<'_>, symbol: u64) -> Option<String> {
 
 /// Converts a name to Java's form: dots instead of slashes. A hidden class's name ends in `+0x` and
 /// its address; Java shows a slash (`convert_hidden_name_to_java`, `oops/klass.cpp`).
-fn to_java_form(bytes: &[u8], is_cut: bool) -> Option<String> {
+fn to_java_form(bytes: &[u8], is_truncated: bool) -> Option<String> {
     let may_be_in_name = |byte: &u8| *byte >= 0x80 || (b' '..=b'~').contains(byte) && *byte != b'.';
     if !bytes.iter().all(may_be_in_name) {
         return None;
@@ -35,7 +35,7 @@ fn to_java_form(bytes: &[u8], is_cut: bool) -> Option<String> {
     if let Some(plus) = name.rfind("+0x") {
         name.replace_range(plus..=plus, "/");
     }
-    if is_cut {
+    if is_truncated {
         name.push('…');
     }
     Some(name)
@@ -56,7 +56,7 @@ impl<'a> LoaderNames<'a> {
 
     /// Returns the class name of the loader whose `ClassLoaderData` handle is `handle`; `None` if
     /// it cannot be read. 0 is the bootstrap loader, which is not an object.
-    pub fn of(&mut self, handle: u64) -> Option<String> {
+    pub fn name_of(&mut self, handle: u64) -> Option<String> {
         if handle == 0 {
             return Some("bootstrap".to_owned());
         }
@@ -74,13 +74,17 @@ mod tests {
 
     #[test]
     fn names_have_java_s_form() {
-        let of = |text: &str| to_java_form(text.as_bytes(), false);
-        assert_eq!(of("java/util/HashMap$Node").as_deref(), Some("java.util.HashMap$Node"));
-        assert_eq!(of("[Ljava/lang/String;").as_deref(), Some("[Ljava.lang.String;"));
-        assert_eq!(of("Main$$Lambda+0x00007f01").as_deref(), Some("Main$$Lambda/0x00007f01"));
-        assert_eq!(of("a+b").as_deref(), Some("a+b"), "not hidden");
-        assert_eq!(of("a+b+0x7f").as_deref(), Some("a+b/0x7f"));
-        assert_eq!(of("MyTest$adds two numbers$1").as_deref(), Some("MyTest$adds two numbers$1"));
-        assert_eq!((of("a password\n"), of("a\u{85}b")), (None, None), "no class is called that");
+        let java_form = |text: &str| to_java_form(text.as_bytes(), false);
+        assert_eq!(java_form("java/util/HashMap$Node").as_deref(), Some("java.util.HashMap$Node"));
+        assert_eq!(java_form("[Ljava/lang/String;").as_deref(), Some("[Ljava.lang.String;"));
+        assert_eq!(java_form("Main$$Lambda+0x00007f01").as_deref(), Some("Main$$Lambda/0x00007f01"));
+        assert_eq!(java_form("a+b").as_deref(), Some("a+b"), "not hidden");
+        assert_eq!(java_form("a+b+0x7f").as_deref(), Some("a+b/0x7f"));
+        assert_eq!(java_form("MyTest$adds two numbers$1").as_deref(), Some("MyTest$adds two numbers$1"));
+        assert_eq!(
+            (java_form("a password\n"), java_form("a\u{85}b")),
+            (None, None),
+            "no class is called that"
+        );
     }
 }

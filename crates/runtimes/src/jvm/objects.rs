@@ -9,7 +9,7 @@ use strandline_claims::runtime::Context;
 use strandline_process::buffer::ReadBuffer;
 
 use super::heap::{Area, Kind};
-use super::klasses::{Classes, HEAD_BYTES, Headers, types};
+use super::klasses::{Classes, HEAD_BYTES, Headers, types_by_name};
 use super::threads::Tlab;
 use super::view::View;
 use crate::bits::{Bitmap, HeapIndex};
@@ -18,9 +18,11 @@ use crate::work;
 /// Bytes read at once.
 const WINDOW_BYTES: usize = 256 << 10;
 /// Limit on direct buffers of one worker.
-const MAX_DIRECT: usize = 1 << 20;
+const MAX_DIRECT_BUFFERS: usize = 1 << 20;
+/// Lowest two bits of the mark word of an object that has moved (`markWord::marked_value`).
+const MARKED: u8 = 3;
 /// Objects between two checks of the deadline.
-const OBJECTS_PER_DEADLINE_CHECK: u32 = 1024;
+const OBJECTS_AT_ONCE: u32 = 1024;
 
 /// Result of a census.
 #[derive(Clone, Debug, Default)]
@@ -42,7 +44,7 @@ pub struct Census {
 pub struct DirectBuffer {
     /// Address of its memory.
     pub address: u64,
-    /// Size.
+    /// Bytes of its memory.
     pub bytes: u64,
 }
 
@@ -57,23 +59,24 @@ pub fn count(
     let headers = Headers::read(view)?;
     let areas: Vec<&Area> =
         areas.iter().filter(|area| area.kind != Kind::Free && area.start < area.top).collect();
-    let state = || (Walk::new(view, headers, buffers, starts, context.deadline), 0);
-    let job = |(walk, unread): &mut (Walk<'_>, u64), index: usize| {
-        *unread += walk.area(areas[index]);
+    let new_walk = || Walk::new(view, headers, buffers, starts, context.deadline);
+    let walk_area = |walk: &mut Walk<'_>, index: usize| {
+        walk.unread_bytes += walk.count_area(areas[index]);
         (context.progress)(areas[index].top - areas[index].start);
     };
-    let (walks, left) = work::run_jobs(context.workers, areas.len(), context.deadline, state, job);
+    let (walks, unread_areas) =
+        work::run_jobs(context.workers, areas.len(), context.deadline, new_walk, walk_area);
     let mut census = Census {
-        types: types(walks.iter().map(|(walk, _)| &walk.classes)),
-        unread_bytes: walks.iter().map(|(_, unread)| unread).sum(),
-        has_moved: walks.iter().any(|(walk, _)| walk.has_moved),
-        direct: walks.iter().flat_map(|(walk, _)| walk.direct.iter().copied()).collect(),
-        weak: walks.iter().find_map(|(walk, _)| walk.classes.find_name("java.lang.ref.WeakReference")),
+        types: types_by_name(walks.iter().map(|walk| &walk.classes)),
+        unread_bytes: walks.iter().map(|walk| walk.unread_bytes).sum(),
+        has_moved: walks.iter().any(|walk| walk.has_moved),
+        direct: walks.iter().flat_map(|walk| walk.direct.iter().copied()).collect(),
+        weak: walks.iter().find_map(|walk| walk.classes.find_name("java.lang.ref.WeakReference")),
     };
-    if left > 0 {
-        let done: u64 = census.types.iter().map(|one| one.bytes).sum();
-        let all: u64 = areas.iter().map(|area| area.top - area.start).sum();
-        census.unread_bytes = census.unread_bytes.max(all.saturating_sub(done));
+    if unread_areas > 0 {
+        let counted_bytes: u64 = census.types.iter().map(|facts| facts.bytes).sum();
+        let all_bytes: u64 = areas.iter().map(|area| area.top - area.start).sum();
+        census.unread_bytes = census.unread_bytes.max(all_bytes.saturating_sub(counted_bytes));
     }
     Some(census)
 }
@@ -83,14 +86,19 @@ struct Walk<'a> {
     view: View<'a>,
     classes: Classes<'a>,
     buffers: &'a [Tlab],
+    /// Numbers of places, and a bit for each that is set if an object begins there.
     starts: Option<(&'a HeapIndex, &'a Bitmap)>,
     direct: Vec<DirectBuffer>,
-    window: ReadBuffer,
-    deadline: Instant,
+    /// Bytes that are not objects, as far as is understood.
+    unread_bytes: u64,
     has_moved: bool,
-    /// Start of the window, and bytes read of it.
-    at: u64,
-    got: usize,
+    deadline: Instant,
+    /// Memory read last.
+    window: ReadBuffer,
+    /// Address of its first byte.
+    window_start: u64,
+    /// Bytes of it that could be read.
+    window_bytes: usize,
 }
 
 impl<'a> Walk<'a> {
@@ -106,62 +114,63 @@ impl<'a> Walk<'a> {
             classes: Classes::new(*view, headers),
             buffers,
             starts,
-            deadline,
-            has_moved: false,
             direct: Vec::new(),
+            unread_bytes: 0,
+            has_moved: false,
+            deadline,
             window: ReadBuffer::new(WINDOW_BYTES),
-            at: 0,
-            got: 0,
+            window_start: 0,
+            window_bytes: 0,
         }
     }
 
-    /// Walks the objects of an area. Returns the number of bytes that are not understood.
-    fn area(&mut self, area: &Area) -> u64 {
-        let mut unread = 0;
+    /// Counts the objects of an area. Returns the number of bytes that are not understood.
+    fn count_area(&mut self, area: &Area) -> u64 {
+        let mut unread_bytes = 0;
         let mut at = area.start;
         let mut steps = 0_u32;
-        let mut next = self.buffers.partition_point(|buffer| buffer.end <= at);
+        let mut next_buffer = self.buffers.partition_point(|buffer| buffer.end <= at);
         while at < area.top {
-            while self.buffers.get(next).is_some_and(|buffer| buffer.end <= at) {
-                next += 1;
+            while self.buffers.get(next_buffer).is_some_and(|buffer| buffer.end <= at) {
+                next_buffer += 1;
             }
             steps = steps.wrapping_add(1);
-            if steps.is_multiple_of(OBJECTS_PER_DEADLINE_CHECK) && Instant::now() >= self.deadline {
-                return unread + (area.top - at);
+            if steps.is_multiple_of(OBJECTS_AT_ONCE) && Instant::now() >= self.deadline {
+                return unread_bytes + (area.top - at);
             }
-            let buffer = self.buffers.get(next).copied();
+            let buffer = self.buffers.get(next_buffer).copied();
             if let Some(buffer) = buffer.filter(|buffer| buffer.top <= at) {
                 at = buffer.end;
                 continue;
             }
-            let size = self.object(at, area.top);
+            let size = self.count_object(at, area.top);
             match size.and_then(|size| at.checked_add(size)).filter(|&end| end <= area.top) {
                 Some(end) => at = end,
                 None => {
-                    let to = resume(at, buffer, area.top);
-                    unread += to - at;
+                    let to = next_object(at, buffer, area.top);
+                    unread_bytes += to - at;
                     at = to;
                 }
             }
         }
-        unread
+        unread_bytes
     }
 
     /// Counts the object at `at`. Returns its size.
-    fn object(&mut self, at: u64, end: u64) -> Option<u64> {
+    fn count_object(&mut self, at: u64, end: u64) -> Option<u64> {
         let head = self.head(at, end)?;
         let class = self.classes.class_of(&head)?;
         let bytes = self.classes.size(class, at, &head).filter(|&bytes| bytes <= end - at)?;
         self.classes.count(class, bytes);
-        if self.classes.is_deallocator(class) && self.direct.len() < MAX_DIRECT {
+        if self.classes.is_deallocator(class) && self.direct.len() < MAX_DIRECT_BUFFERS {
             // `address` and `size`; the address is 0 once the buffer is freed.
-            let first = at.checked_add(self.classes.headers().first_long())?;
+            let first = at.checked_add(self.classes.headers().first_long_offset())?;
             let buffer = self.view.word(first).zip(self.view.word(first.checked_add(8)?));
             let buffer = buffer.filter(|&(address, bytes)| address != 0 && bytes > 0);
             self.direct.extend(buffer.map(|(address, bytes)| DirectBuffer { address, bytes }));
         }
-        // `markWord::marked_value`: the other bits are the new address.
-        self.has_moved |= head[0] & 3 == 3;
+        // The other bits of such a mark word are the new address.
+        self.has_moved |= head[0] & MARKED == MARKED;
         if let Some((places, starts)) = self.starts
             && let Some(place) = places.index_of(at)
         {
@@ -170,22 +179,25 @@ impl<'a> Walk<'a> {
         Some(bytes)
     }
 
-    /// Returns the first bytes of the object at `at`.
+    /// Returns the first bytes of the object at `at`; `end` is that of the area's objects.
     fn head(&mut self, at: u64, end: u64) -> Option<[u8; HEAD_BYTES]> {
-        let skip = at.checked_sub(self.at).and_then(|skip| usize::try_from(skip).ok());
-        let skip = match skip.filter(|skip| skip + HEAD_BYTES <= self.got) {
-            Some(skip) => skip,
+        let offset = at.checked_sub(self.window_start).and_then(|offset| usize::try_from(offset).ok());
+        let offset = match offset.filter(|offset| offset + HEAD_BYTES <= self.window_bytes) {
+            Some(offset) => offset,
             None => {
-                let most = usize::try_from(end - at).unwrap_or(usize::MAX).min(WINDOW_BYTES);
-                self.at = at;
-                self.got = self.view.memory.read_some(at, self.window.get_mut(..most)?);
+                let length = usize::try_from(end - at).unwrap_or(usize::MAX).min(WINDOW_BYTES);
+                self.window_start = at;
+                self.window_bytes = self.view.memory.read_some(at, self.window.get_mut(..length)?);
                 0
             }
         };
         let mut head = [0; HEAD_BYTES];
         // The last object may be shorter: eight bytes, if its class is in the mark word.
-        let have = self.window.get(skip..self.got.min(skip + HEAD_BYTES)).filter(|have| have.len() >= 8)?;
-        head.get_mut(..have.len())?.copy_from_slice(have);
+        let read = self.window.get(offset..self.window_bytes.min(offset + HEAD_BYTES))?;
+        if read.len() < 8 {
+            return None;
+        }
+        head.get_mut(..read.len())?.copy_from_slice(read);
         Some(head)
     }
 }
@@ -193,7 +205,7 @@ impl<'a> Walk<'a> {
 /// Returns where to continue after bytes that are no object. A thread may have been stopped between
 /// reserving memory and writing the object's header: in its buffer that is at the end of the used
 /// part, else it is between buffers.
-fn resume(at: u64, buffer: Option<Tlab>, top: u64) -> u64 {
+fn next_object(at: u64, buffer: Option<Tlab>, top: u64) -> u64 {
     let to = buffer.map_or(top, |buffer| if buffer.start > at { buffer.start } else { buffer.top });
     to.max(at.saturating_add(8)).min(top)
 }

@@ -1,7 +1,7 @@
 //! Remedies that make a JVM release memory, with predictions.
 //!
 //! A full collection compacts, then resizes the heap for the live objects, by a rule that depends
-//! on the collector. The live objects are known from a trace. Without one, or if doubtful
+//! on the collector. The live objects are known from a trace. Without one, or if uncertain
 //! references make a difference, nothing is predicted.
 
 use super::facts::Jvm;
@@ -15,6 +15,8 @@ use strandline_claims::range::page_up;
 use strandline_claims::runtime::Context;
 use strandline_claims::units;
 
+/// Default of `ShenandoahGarbageThreshold`.
+const DEFAULT_GARBAGE_THRESHOLD_PERCENT: u64 = 25;
 /// Free bytes of the heap from which a setting is worthwhile.
 const MIN_WORTHWHILE_BYTES: u64 = 1 << 20;
 
@@ -23,115 +25,123 @@ pub fn remedies(
     context: &Context<'_>,
     view: &View<'_>,
     heap: &Heap,
-    known: &Jvm,
+    facts: &Jvm,
     traced: Option<&Live>,
 ) -> Vec<Remedy> {
-    let mut all: Vec<Remedy> = collection(context, view, heap, known, traced).into_iter().collect();
-    all.extend(settings(heap, known));
-    all
+    let mut remedies: Vec<Remedy> = collection(context, view, heap, facts, traced).into_iter().collect();
+    remedies.extend(settings(heap, facts));
+    remedies
 }
 
 /// Returns `jvm_trim`, if the JVM accepts requests and uses glibc's malloc. It releases the same
 /// memory as `malloc_trim`.
 pub fn trim(view: &LedgerView<'_>) -> Option<Remedy> {
-    let known: Jvm = view.runtime("jvm")?.details("jvm")?;
-    let predicted = view.remedy("malloc_trim")?.predicted_bytes?;
+    let facts: Jvm = view.runtime("jvm")?.details("jvm")?;
+    let predicted_bytes = view.remedy("malloc_trim")?.predicted_bytes?;
     let remedy = Remedy::call(
         "jvm_trim",
-        Some(predicted),
+        Some(predicted_bytes),
         view.pid,
         "the JVM itself runs malloc_trim (System.trim_native_heap, from JDK 17.0.9 and 18 on) and stops no thread",
     );
-    (known.attach == Some(true)).then_some(remedy)
+    (facts.attach == Some(true)).then_some(remedy)
 }
 
-/// Part of the heap that a setting concerns.
+/// Free parts of the heap that a setting releases or avoids.
 #[derive(Clone, Copy)]
-enum Concern {
+enum Target {
     /// Resident free parts of the heap.
     Free,
     /// Free parts that the minimum heap size keeps (`-Xms`).
-    Least,
+    BelowMinimum,
     /// Free parts above what is in use, for collectors that give these back by themselves.
     AboveUse,
 }
 
+/// A setting for the next start.
 struct Setting {
+    /// Collectors that it works with.
     collectors: &'static [&'static str],
-    about: Concern,
+    target: Target,
+    /// Id of the remedy.
     id: &'static str,
-    how: &'static str,
+    /// What to set.
+    instruction: &'static str,
+    /// What it costs, as a sentence.
     cost: &'static str,
 }
 
-/// Settings for the next start, by collector.
+/// All settings.
 const SETTINGS: [Setting; 6] = [
     Setting {
         collectors: &["G1"],
-        about: Concern::Free,
+        target: Target::Free,
         id: "jvm_g1_periodic",
-        how: "JAVA_TOOL_OPTIONS=-XX:G1PeriodicGCInterval=30000",
+        instruction: "JAVA_TOOL_OPTIONS=-XX:G1PeriodicGCInterval=30000",
         cost: "a concurrent collection every 30 s while the program is idle; it releases free regions",
     },
     Setting {
         collectors: &["Serial", "Parallel"],
-        about: Concern::Free,
+        target: Target::Free,
         id: "jvm_free_ratio",
-        how: "JAVA_TOOL_OPTIONS='-XX:MinHeapFreeRatio=10 -XX:MaxHeapFreeRatio=20'",
+        instruction: "JAVA_TOOL_OPTIONS='-XX:MinHeapFreeRatio=10 -XX:MaxHeapFreeRatio=20'",
         cost: "the heap stays closer to the live objects; the JVM collects more often",
     },
     Setting {
         collectors: &["Z"],
-        about: Concern::Free,
+        target: Target::Free,
         id: "jvm_z_uncommit",
-        how: "JAVA_TOOL_OPTIONS='-XX:ZUncommitDelay=10 -XX:ZCollectionInterval=60'",
+        instruction: "JAVA_TOOL_OPTIONS='-XX:ZUncommitDelay=10 -XX:ZCollectionInterval=60'",
         cost: "a collection every minute; memory that was free for 10 s is released",
     },
     Setting {
         collectors: &["Shenandoah"],
-        about: Concern::Free,
+        target: Target::Free,
         id: "jvm_shenandoah_uncommit",
-        how: "JAVA_TOOL_OPTIONS='-XX:+UnlockExperimentalVMOptions -XX:ShenandoahUncommitDelay=10000'",
+        instruction: "JAVA_TOOL_OPTIONS='-XX:+UnlockExperimentalVMOptions -XX:ShenandoahUncommitDelay=10000'",
         cost: "regions that were free for 10 s are released",
     },
     Setting {
         collectors: &["G1", "Serial", "Parallel", "Z", "Shenandoah"],
-        about: Concern::Least,
+        target: Target::BelowMinimum,
         id: "jvm_xms",
-        how: "a smaller -Xms (-XX:MinHeapSize): no collector releases memory below it",
+        instruction: "a smaller -Xms (-XX:MinHeapSize): no collector releases memory below it",
         cost: "the heap grows in steps after the start",
     },
     Setting {
         collectors: &["Z", "Shenandoah"],
-        about: Concern::AboveUse,
+        target: Target::AboveUse,
         id: "jvm_soft_max",
-        how: "-XX:SoftMaxHeapSize close to what is in use (in a running program: jcmd PID VM.set_flag SoftMaxHeapSize BYTES)",
+        instruction: "-XX:SoftMaxHeapSize close to what is in use (in a running program: jcmd PID VM.set_flag SoftMaxHeapSize BYTES)",
         cost: "the JVM collects earlier, and exceeds the limit only if it must",
     },
 ];
 
-/// Returns the settings that concern something here, most bytes first. No gain is predicted: the
+/// Returns the settings whose target is large enough, most bytes first. No gain is predicted: the
 /// collector's behaviour under them is not known.
-fn settings(heap: &Heap, known: &Jvm) -> Vec<Remedy> {
-    let free = known.free_resident_bytes;
-    let about = |about: Concern| match about {
-        Concern::Free => free,
-        Concern::Least => {
-            let least = known.min_heap_bytes.unwrap_or(0).min(heap.committed());
-            least.saturating_sub(heap.used()).min(free)
+fn settings(heap: &Heap, facts: &Jvm) -> Vec<Remedy> {
+    let free = facts.free_resident_bytes;
+    let bytes_of = |target: Target| match target {
+        Target::Free => free,
+        // If the minimum is not known, the setting is not proposed.
+        Target::BelowMinimum => {
+            let minimum = facts.min_heap_bytes.unwrap_or(0).min(heap.committed());
+            minimum.saturating_sub(heap.used()).min(free)
         }
-        Concern::AboveUse => heap.committed().saturating_sub(heap.used()).min(free),
+        Target::AboveUse => heap.committed().saturating_sub(heap.used()).min(free),
     };
-    let of_this = SETTINGS.iter().filter(|setting| setting.collectors.contains(&heap.collector));
-    let mut all: Vec<(u64, &Setting)> = of_this.map(|setting| (about(setting.about), setting)).collect();
-    all.retain(|of| of.0 >= MIN_WORTHWHILE_BYTES);
-    all.sort_by_key(|of| std::cmp::Reverse(of.0));
+    let available = SETTINGS.iter().filter(|setting| setting.collectors.contains(&heap.collector));
+    let mut worthwhile: Vec<(u64, &Setting)> = available
+        .map(|setting| (bytes_of(setting.target), setting))
+        .filter(|(bytes, _)| *bytes >= MIN_WORTHWHILE_BYTES)
+        .collect();
+    worthwhile.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
     let remedy = |(bytes, setting): (u64, &Setting)| {
         let cost =
             format!("{}; it concerns {} of the heap that is free now", setting.cost, units::bytes(bytes));
-        Remedy::setting(setting.id, setting.how, &cost)
+        Remedy::setting(setting.id, setting.instruction, &cost)
     };
-    all.into_iter().map(remedy).collect()
+    worthwhile.into_iter().map(remedy).collect()
 }
 
 /// Returns `GC.run`, as a request to the JVM if it accepts requests.
@@ -139,30 +149,30 @@ fn collection(
     context: &Context<'_>,
     view: &View<'_>,
     heap: &Heap,
-    known: &Jvm,
+    facts: &Jvm,
     traced: Option<&Live>,
 ) -> Option<Remedy> {
-    let Prediction { bytes, between, rule } = predict(context, view, heap, traced)?;
-    let lives = match (known.live_bytes, known.uncertain_bytes()) {
+    let Prediction { bytes, bounds, rule } = predict(context, view, heap, traced)?;
+    let live = match (facts.live_bytes, facts.uncertain_bytes()) {
         (Some(live), None) => {
             format!("{} of {} of objects are live", units::bytes(live), units::bytes(heap.used()))
         }
-        (Some(live), Some(doubtful)) => format!(
+        (Some(live), Some(uncertain)) => format!(
             "at most {} of {} of objects are live; only words that may be references hold {} of these",
             units::bytes(live),
             units::bytes(heap.used()),
-            units::bytes(doubtful)
+            units::bytes(uncertain)
         ),
         (None, _) => "live objects were not traced".to_owned(),
     };
-    let cost = format!("a full collection, during which the program waits; {lives}; {rule}");
-    let remedy = if known.attach == Some(false) {
-        let how = "call System.gc() in the program (its attach mechanism is off)";
-        Remedy::advice("jvm_gc", bytes, how, &cost)
+    let cost = format!("a full collection, during which the program waits; {live}; {rule}");
+    let remedy = if facts.attach == Some(false) {
+        let instruction = "call System.gc() in the program (its attach mechanism is off)";
+        Remedy::advice("jvm_gc", bytes, instruction, &cost)
     } else {
         Remedy::call("jvm_gc", bytes, context.process.pid(), &cost)
     };
-    let unknown_because = bytes.is_none().then(|| between.map_or_else(|| rule.to_owned(), Bounds::reason));
+    let unknown_because = bytes.is_none().then(|| bounds.map_or_else(|| rule.to_owned(), Bounds::reason));
     Some(Remedy { unknown_because, ..remedy })
 }
 
@@ -171,7 +181,7 @@ struct Prediction {
     /// Bytes, if they are known to a hundredth.
     bytes: Option<u64>,
     /// Bounds otherwise; `None` if there are none.
-    between: Option<Bounds>,
+    bounds: Option<Bounds>,
     /// Rule of the collector.
     rule: &'static str,
 }
@@ -179,21 +189,22 @@ struct Prediction {
 /// Bounds of what a collection releases.
 #[derive(Clone, Copy)]
 struct Bounds {
-    least: u64,
-    most: u64,
+    lower_bytes: u64,
+    upper_bytes: u64,
 }
 
 impl Bounds {
     /// Returns the midpoint; `None` if the bounds are more than a hundredth apart.
-    fn figure(self) -> Option<u64> {
-        let off = self.most.saturating_sub(self.least);
-        (off <= self.most / 100).then_some(self.most - off / 2)
+    fn midpoint(self) -> Option<u64> {
+        let difference = self.upper_bytes.saturating_sub(self.lower_bytes);
+        (difference <= self.upper_bytes / 100).then_some(self.upper_bytes - difference / 2)
     }
 
+    /// Returns why there is no figure.
     fn reason(self) -> String {
-        let (least, most) = (units::bytes(self.least), units::bytes(self.most));
+        let (lower, upper) = (units::bytes(self.lower_bytes), units::bytes(self.upper_bytes));
         format!(
-            "{least} to {most}: it depends on which objects the collection finds live and on how its threads share the work"
+            "{lower} to {upper}: it depends on which objects the collection finds live and on how its threads share the work"
         )
     }
 }
@@ -208,37 +219,40 @@ fn predict(context: &Context<'_>, view: &View<'_>, heap: &Heap, traced: Option<&
     if heap.collector == "G1" && view.has_flag("ExplicitGCInvokesConcurrent") {
         return None;
     }
-    let above = heap.committed().saturating_sub(view.flag("MinHeapSize").unwrap_or(0));
+    let above_minimum = heap.committed().saturating_sub(view.flag("MinHeapSize").unwrap_or(0));
     // No heap shrinks below its minimum size.
-    let unless_least = if above == 0 { Some(0) } else { None };
-    let given = |bytes, rule| Some(Prediction { bytes, between: None, rule });
-    let bounded = |between: Option<Bounds>, rule| {
-        let bytes = between.and_then(Bounds::figure);
-        Some(Prediction { bytes, between: between.filter(|_| bytes.is_none()), rule })
+    let zero_at_minimum = if above_minimum == 0 { Some(0) } else { None };
+    let exact = |bytes, rule| Some(Prediction { bytes, bounds: None, rule });
+    let bounded = |bounds: Option<Bounds>, rule| {
+        let bytes = bounds.and_then(Bounds::midpoint);
+        Some(Prediction { bytes, bounds: bounds.filter(|_| bytes.is_none()), rule })
     };
     match heap.collector {
         "G1" => bounded(
-            g1_between(context, view, heap, traced),
+            g1_bounds(context, view, heap, traced),
             "G1 retains as much free heap as MaxHeapFreeRatio allows for the live objects",
         ),
         // `ShenandoahArguments::initialize` turns it off if the initial heap size is the maximum.
         "Shenandoah" if !view.has_flag("ShenandoahUncommit") => {
-            given(Some(0), "Shenandoah releases nothing here: the initial heap size is the maximum")
+            exact(Some(0), "Shenandoah releases nothing here: the initial heap size is the maximum")
         }
         "Shenandoah" => bounded(
             traced.map(|traced| {
-                let given = |live| shenandoah(context, view, heap, live).min(above);
-                Bounds { least: given(&traced.of_areas), most: given(&traced.certain.of_areas) }
+                let released = |live| shenandoah(context, view, heap, live).min(above_minimum);
+                Bounds {
+                    lower_bytes: released(&traced.area_bytes),
+                    upper_bytes: released(&traced.certain.area_bytes),
+                }
             }),
             "Shenandoah releases all of its empty regions, down to -Xms",
         ),
-        "Serial" => given(
-            unless_least,
+        "Serial" => exact(
+            zero_at_minimum,
             "the serial collector shrinks its heap in steps, and its current step is not known: the first requested collection \
              releases hardly anything, the fourth everything",
         ),
-        "Parallel" => given(
-            unless_least,
+        "Parallel" => exact(
+            zero_at_minimum,
             "the parallel collector resizes its heap by its own statistics and may let it grow: the effect is not known",
         ),
         // ZGC uncommits memory by itself once it was free for some minutes; Epsilon never does.
@@ -249,11 +263,11 @@ fn predict(context: &Context<'_>, view: &View<'_>, heap: &Heap, traced: Option<&
 /// Returns bounds for G1. Lower: everything that may be live is live, and each thread of the
 /// collection leaves one region partly full. Upper: only certainly live objects are live, and only
 /// the last region is partly full.
-fn g1_between(context: &Context<'_>, view: &View<'_>, heap: &Heap, traced: Option<&Live>) -> Option<Bounds> {
+fn g1_bounds(context: &Context<'_>, view: &View<'_>, heap: &Heap, traced: Option<&Live>) -> Option<Bounds> {
     let traced = traced?;
-    let least = g1(context, view, heap, &traced.of_areas, Fill::Loose)?;
-    let most = g1(context, view, heap, &traced.certain.of_areas, Fill::Tight)?;
-    Some(Bounds { least, most: most.max(least) })
+    let lower_bytes = g1(context, view, heap, &traced.area_bytes, Fill::Loose)?;
+    let upper_bytes = g1(context, view, heap, &traced.certain.area_bytes, Fill::Tight)?.max(lower_bytes);
+    Some(Bounds { lower_bytes, upper_bytes })
 }
 
 /// How a collection fills regions.
@@ -265,80 +279,87 @@ enum Fill {
     Loose,
 }
 
-/// `ShenandoahControlThread`: a requested collection uncommits all regions that it leaves empty. It
-/// moves live objects out of regions with a minimum share of garbage
-/// (`ShenandoahGarbageThreshold`), and packs them.
+/// Returns the bytes that Shenandoah releases (`ShenandoahControlThread`): a requested collection
+/// uncommits all regions that it leaves empty. It moves live objects out of regions with a minimum
+/// share of garbage (`ShenandoahGarbageThreshold`), and packs them. `live` has the live bytes of
+/// each area.
 fn shenandoah(context: &Context<'_>, view: &View<'_>, heap: &Heap, live: &[u64]) -> u64 {
-    let threshold = view.flag("ShenandoahGarbageThreshold").unwrap_or(25).min(100);
+    let threshold =
+        view.flag("ShenandoahGarbageThreshold").unwrap_or(DEFAULT_GARBAGE_THRESHOLD_PERCENT).min(100);
     let resident = |area: &Area| resident_bytes(context, area.start, area.end);
-    let (mut emptied, mut moved) = (0_u64, 0_u64);
+    let (mut emptied_bytes, mut moved_bytes) = (0_u64, 0_u64);
     for (area, &live) in heap.areas.iter().zip(live) {
         let garbage = (area.top - area.start).saturating_sub(live);
         let is_moved = area.kind != Kind::Humongous && garbage >= (area.end - area.start) / 100 * threshold;
         if live == 0 || is_moved {
-            emptied += resident(area);
-            moved += live;
+            emptied_bytes += resident(area);
+            moved_bytes += live;
         }
     }
-    let region = heap.region_bytes.unwrap_or(1).max(1);
-    emptied.saturating_sub(moved.div_ceil(region).saturating_mul(region))
+    let region_bytes = heap.region_bytes.unwrap_or(1).max(1);
+    emptied_bytes.saturating_sub(moved_bytes.div_ceil(region_bytes).saturating_mul(region_bytes))
 }
 
-/// `G1CollectedHeap::resize_heap_if_necessary`: what exceeds MaxHeapFreeRatio is uncommitted,
-/// starting with the highest free regions; used memory counts in whole regions. Before that, live
-/// objects were moved to the lowest regions, except large objects and the archive; free regions in
-/// between stay as resident as they are.
+/// Returns the bytes that G1 releases (`G1CollectedHeap::resize_heap_if_necessary`): what exceeds
+/// MaxHeapFreeRatio is uncommitted, starting with the highest free regions; used memory counts in
+/// whole regions. Before that, live objects were moved to the lowest regions, except large objects
+/// and the archive; free regions in between stay as resident as they are. `live` has the live bytes
+/// of each area.
 fn g1(context: &Context<'_>, view: &View<'_>, heap: &Heap, live: &[u64], fill: Fill) -> Option<u64> {
     let ratio = view.flag("MaxHeapFreeRatio").filter(|&ratio| ratio <= 100)?;
-    let region = heap.region_bytes?;
+    let region_bytes = heap.region_bytes?;
     let used = G1Used::new(heap, live);
-    let regions = used.regions(view, region, fill);
-    let most = match ratio {
+    let used_bytes = used.whole_region_bytes(view, region_bytes, fill);
+    let max_bytes = match ratio {
         100 => u64::MAX,
-        ratio => u64::try_from(u128::from(regions) * 100 / u128::from(100 - ratio)).unwrap_or(u64::MAX),
+        ratio => u64::try_from(u128::from(used_bytes) * 100 / u128::from(100 - ratio)).unwrap_or(u64::MAX),
     };
     let minimum = view.flag("MinHeapSize").unwrap_or(0);
-    let keeps = most.max(minimum).min(heap.committed()).checked_next_multiple_of(region)?;
-    let (mut resident, mut kept) = (0, 0);
-    // Bytes kept besides large objects and the archive, and the part of these that live objects
-    // were moved to.
-    let (mut left, mut moved) = (keeps.saturating_sub(used.stays), used.moved);
+    let committed_after =
+        max_bytes.max(minimum).min(heap.committed()).checked_next_multiple_of(region_bytes)?;
+    let (mut resident_before, mut resident_after) = (0, 0);
+    // Committed bytes that are not yet assigned to an area, besides large objects and the archive;
+    // and live bytes that are not yet moved to one.
+    let mut committed_left = committed_after.saturating_sub(used.fixed_bytes);
+    let mut moved_left = used.moved_bytes;
     for (area, &live) in heap.areas.iter().zip(live).filter(|(area, _)| area.kind != Kind::Archive) {
-        let of_area = resident_bytes(context, area.start, area.end);
-        resident += of_area;
+        let resident = resident_bytes(context, area.start, area.end);
+        resident_before += resident;
         if area.kind == Kind::Humongous && live > 0 {
-            kept += of_area;
+            resident_after += resident;
             continue;
         }
-        let bytes = (area.end - area.start).min(left);
-        let full = bytes.min(moved);
-        kept += full + resident_bytes(context, page_up(area.start + full), area.start + bytes);
-        left -= bytes;
-        moved -= full;
+        let committed = (area.end - area.start).min(committed_left);
+        let filled = committed.min(moved_left);
+        resident_after +=
+            filled + resident_bytes(context, page_up(area.start + filled), area.start + committed);
+        committed_left -= committed;
+        moved_left -= filled;
     }
-    Some(resident.saturating_sub(kept))
+    Some(resident_before.saturating_sub(resident_after))
 }
 
 /// Memory in use after a full collection.
 struct G1Used {
     /// Bytes of regions with large objects, and of the archive.
-    stays: u64,
+    fixed_bytes: u64,
     /// Live bytes of other objects.
-    moved: u64,
+    moved_bytes: u64,
     /// Number of regions with such objects.
-    sources: u64,
+    source_regions: u64,
 }
 
 impl G1Used {
+    /// Adds up the live bytes of each area.
     fn new(heap: &Heap, live: &[u64]) -> Self {
-        let mut used = Self { stays: 0, moved: 0, sources: 0 };
+        let mut used = Self { fixed_bytes: 0, moved_bytes: 0, source_regions: 0 };
         for (area, &live) in heap.areas.iter().zip(live) {
             match area.kind {
-                Kind::Humongous | Kind::Archive if live > 0 => used.stays += area.end - area.start,
+                Kind::Humongous | Kind::Archive if live > 0 => used.fixed_bytes += area.end - area.start,
                 Kind::Humongous | Kind::Archive | Kind::Free => {}
                 _ => {
-                    used.moved += live;
-                    used.sources += u64::from(live > 0);
+                    used.moved_bytes += live;
+                    used.source_regions += u64::from(live > 0);
                 }
             }
         }
@@ -347,13 +368,15 @@ impl G1Used {
 
     /// Returns the total in whole regions. Each thread of the collection can leave one region
     /// partly full, if it gets a region with something to move (`G1FullGCPrepareTask`).
-    fn regions(&self, view: &View<'_>, region: u64, fill: Fill) -> u64 {
-        let small = self.moved.div_ceil(region);
+    fn whole_region_bytes(&self, view: &View<'_>, region_bytes: u64, fill: Fill) -> u64 {
+        let full_regions = self.moved_bytes.div_ceil(region_bytes);
         if fill == Fill::Tight {
-            return self.stays.saturating_add(small.saturating_mul(region));
+            return self.fixed_bytes.saturating_add(full_regions.saturating_mul(region_bytes));
         }
         let threads = view.structs.flag("ParallelGCThreads").and_then(|at| view.half_word(at)).unwrap_or(1);
-        let most = small.saturating_add(u64::from(threads).saturating_sub(1)).min(self.sources.max(small));
-        self.stays.saturating_add(most.saturating_mul(region))
+        let regions = full_regions
+            .saturating_add(u64::from(threads).saturating_sub(1))
+            .min(self.source_regions.max(full_regions));
+        self.fixed_bytes.saturating_add(regions.saturating_mul(region_bytes))
     }
 }

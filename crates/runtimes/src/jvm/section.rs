@@ -14,6 +14,7 @@ const AREA_HEAD: [Column; 6] = [
     figures("free"),
     figures("regions or spaces"),
 ];
+/// Limit on class loaders that are named.
 const MAX_LOADERS: usize = 3;
 
 /// Returns the section; `None` if the details of `runtime` are not for a JVM.
@@ -22,14 +23,14 @@ pub fn section(runtime: &Runtime) -> Option<Section> {
     let mut section = common(runtime);
     section.title = title(runtime, &facts);
     section.lines.extend(class_loaders(&facts));
-    let row = |of: &AreaKind| {
+    let row = |kind: &AreaKind| {
         vec![
-            of.kind.clone(),
-            bytes(of.resident_bytes),
-            bytes(of.used_bytes),
-            maybe_bytes(of.live_bytes),
-            bytes(of.free_resident_bytes),
-            thousands(of.areas),
+            kind.kind.clone(),
+            bytes(kind.resident_bytes),
+            bytes(kind.used_bytes),
+            maybe_bytes(kind.live_bytes),
+            bytes(kind.free_resident_bytes),
+            thousands(kind.areas),
         ]
     };
     let rows: Vec<_> = facts.kinds.iter().filter(|kind| kind.resident_bytes > 0).map(row).collect();
@@ -41,9 +42,10 @@ pub fn section(runtime: &Runtime) -> Option<Section> {
 
 fn title(runtime: &Runtime, facts: &Jvm) -> String {
     let collector = runtime.own.get("collector").and_then(|name| name.as_str()).unwrap_or_default();
-    let most = if facts.uncertain_bytes().is_some() { "at most " } else { "" };
-    let live = facts.live_bytes.map_or(String::new(), |live| format!(", {most}{} of them live", bytes(live)));
-    let limit = facts.max_heap_bytes.map_or(String::new(), |most| format!("; -Xmx {}", bytes(most)));
+    let at_most = if facts.uncertain_bytes().is_some() { "at most " } else { "" };
+    let live =
+        facts.live_bytes.map_or(String::new(), |live| format!(", {at_most}{} of them live", bytes(live)));
+    let limit = facts.max_heap_bytes.map_or(String::new(), |max| format!("; -Xmx {}", bytes(max)));
     format!(
         "{}, {collector}: {} of objects{live}; {} of the heap is resident{limit}",
         name_and_version(runtime),

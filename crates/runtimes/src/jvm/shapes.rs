@@ -9,8 +9,13 @@ use super::view::View;
 
 /// Limit on runs of references in a class.
 const MAX_RUNS: u32 = 4096;
+/// Limit on words of the method tables of a class.
+const MAX_TABLE_WORDS: u64 = 1 << 20;
 /// Limit on runs kept for all classes: each class of a hostile process has [`MAX_RUNS`].
 const MAX_RUNS_KEPT: usize = 1 << 22;
+
+/// `ReferenceType` of a class whose objects are not references.
+const REF_NONE: u8 = 0;
 
 /// Format of references.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,13 +53,13 @@ impl OopFormat {
         if narrow == 0 { 0 } else { self.base.wrapping_add(u64::from(narrow) << self.shift) }
     }
 
-    /// Calls `take` with the addresses that a word may hold, as one wide reference and as two
-    /// narrow ones.
-    pub fn each_of(&self, word: u64, take: &mut dyn FnMut(u64)) {
-        take(word);
+    /// Calls `visit` with the addresses that a word may hold: as one wide reference, and with
+    /// narrow references also as two of these.
+    pub fn each_address_in(&self, word: u64, visit: &mut dyn FnMut(u64)) {
+        visit(word);
         if self.bytes == 4 {
-            take(self.wide(word as u32));
-            take(self.wide((word >> 32) as u32));
+            visit(self.wide(word as u32));
+            visit(self.wide((word >> 32) as u32));
         }
     }
 }
@@ -68,12 +73,12 @@ pub struct OopRun {
     pub count: u64,
 }
 
-/// Offsets in a `java.lang.Class` of the static fields that are references.
+/// Offsets in a `java.lang.Class` of static fields that are references.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StaticFields {
-    /// Of their number.
+    /// Offset of their number.
     pub count_at: u64,
-    /// Of the first.
+    /// Offset of the first.
     pub first: u64,
 }
 
@@ -94,41 +99,45 @@ pub struct OopMap {
 pub struct Shapes<'a> {
     view: View<'a>,
     oops: OopFormat,
-    known: Vec<Option<Option<Rc<OopMap>>>>,
-    /// Number of runs in `known`.
+    /// By number of the class: `None` if it was not read yet, `Some(None)` if it cannot be read.
+    maps: Vec<Option<Option<Rc<OopMap>>>>,
+    /// Number of runs in `maps`.
     runs_kept: usize,
     /// `ReferenceType` of `java.lang.ref.WeakReference`; that of soft references is one less, of
     /// final ones one more.
-    weak: Option<u8>,
+    weak_type: Option<u8>,
 }
 
 impl<'a> Shapes<'a> {
     /// No shapes yet. `weak` is the class of weak references.
     pub fn new(view: View<'a>, oops: OopFormat, weak: Option<u64>) -> Self {
-        let kind = weak.and_then(|klass| view.byte_field(klass, &["InstanceKlass::_reference_type"]));
-        Self { view, oops, known: Vec::new(), runs_kept: 0, weak: kind }
+        let weak_type = weak.and_then(|klass| view.byte_field(klass, &["InstanceKlass::_reference_type"]));
+        Self { view, oops, maps: Vec::new(), runs_kept: 0, weak_type }
     }
 
     /// Returns the shape of a class; `None` if it is not known.
-    pub fn of(&mut self, classes: &Classes<'_>, class: u32) -> Option<&Rc<OopMap>> {
+    pub fn map_of(&mut self, classes: &Classes<'_>, class: u32) -> Option<&Rc<OopMap>> {
         let index = class as usize;
-        if self.known.len() <= index {
-            self.known.resize(index + 1, None);
+        if self.maps.len() <= index {
+            self.maps.resize(index + 1, None);
         }
-        if self.known.get(index)?.is_none() {
+        if self.maps.get(index)?.is_none() {
             let shape = self.read(classes, class);
             self.runs_kept += shape.as_ref().map_or(0, |shape| shape.runs.len());
             let shape = shape.filter(|_| self.runs_kept <= MAX_RUNS_KEPT).map(Rc::new);
-            *self.known.get_mut(index)? = Some(shape);
+            *self.maps.get_mut(index)? = Some(shape);
         }
-        self.known.get(index)?.as_ref()?.as_ref()
+        self.maps.get(index)?.as_ref()?.as_ref()
     }
 
+    /// Reads the positions of references in the objects of a class.
     fn read(&self, classes: &Classes<'_>, class: u32) -> Option<OopMap> {
         let (klass, name) = classes.class_at(class)?;
         if name.starts_with("[L") || name.starts_with("[[") {
-            let helper = self.view.half_field(klass, &["Klass::_layout_helper"])?;
-            return Some(OopMap { elements: Some(u64::from((helper >> 16) as u8)), ..OopMap::default() });
+            // The third byte of an array's layout helper is the size of its header.
+            let layout_helper = self.view.half_field(klass, &["Klass::_layout_helper"])?;
+            let header_bytes = (layout_helper >> 16) as u8;
+            return Some(OopMap { elements: Some(u64::from(header_bytes)), ..OopMap::default() });
         }
         if name.starts_with('[') {
             return Some(OopMap::default());
@@ -136,12 +145,13 @@ impl<'a> Shapes<'a> {
         let mut shape = OopMap { runs: self.runs(klass)?, ..OopMap::default() };
         if name == "java.lang.Class" {
             let count = self.view.static_half_field(&["java_lang_Class::_static_oop_field_count_offset"])?;
-            let own = self.view.half_field(klass, &["Klass::_layout_helper"])?;
-            shape.statics = Some(StaticFields { count_at: u64::from(count), first: u64::from(own & !7) });
+            let layout_helper = self.view.half_field(klass, &["Klass::_layout_helper"])?;
+            let object_bytes = u64::from(layout_helper & !7);
+            shape.statics = Some(StaticFields { count_at: u64::from(count), first: object_bytes });
         }
         if name == "jdk.internal.vm.StackChunk" {
-            let own = self.view.half_field(klass, &["Klass::_layout_helper"])?;
-            shape.frames = Some(u64::from(own & !7));
+            let layout_helper = self.view.half_field(klass, &["Klass::_layout_helper"])?;
+            shape.frames = Some(u64::from(layout_helper & !7));
         }
         self.add_referent(klass, &mut shape);
         Some(shape)
@@ -152,13 +162,13 @@ impl<'a> Shapes<'a> {
     fn runs(&self, klass: u64) -> Option<Vec<OopRun>> {
         let view = &self.view;
         let words = |name: &str| view.half_field(klass, &[name]).map(u64::from);
-        let tables = words("Klass::_vtable_len")?.checked_add(words("InstanceKlass::_itable_len")?)?;
+        let table_words = words("Klass::_vtable_len")?.checked_add(words("InstanceKlass::_itable_len")?)?;
         let count = u32::try_from(words("InstanceKlass::_nonstatic_oop_map_size")?).ok()?;
-        if count > MAX_RUNS || tables > 1 << 20 {
+        if count > MAX_RUNS || table_words > MAX_TABLE_WORDS {
             return None;
         }
         let header = view.structs.size("InstanceKlass")?.next_multiple_of(8);
-        let first = klass.checked_add(header)?.checked_add(tables * 8)?;
+        let first = klass.checked_add(header)?.checked_add(table_words * 8)?;
         let mut bytes = vec![0; count as usize * 8];
         view.memory.read(first, &mut bytes).ok()?;
         let half = |bytes: &[u8], at: usize| half_word_at(bytes, at).map(u64::from);
@@ -179,10 +189,13 @@ impl<'a> Shapes<'a> {
     /// referent, since a weak reference does not retain it. It is right before the fields in the
     /// map (`java.lang.ref.Reference`: referent, queue, next, discovered).
     fn add_referent(&self, klass: u64, shape: &mut OopMap) {
-        let kind = self.view.byte_field(klass, &["InstanceKlass::_reference_type"]).unwrap_or(0);
-        let is_strong = |weak: u8| kind != 0 && kind != weak && kind != weak.saturating_add(2);
-        let first = shape.runs.first().and_then(|run| run.offset.checked_sub(self.oops.bytes));
-        if let Some(referent) = first.filter(|_| kind != 0 && self.weak.is_none_or(is_strong)) {
+        let reference_type =
+            self.view.byte_field(klass, &["InstanceKlass::_reference_type"]).unwrap_or(REF_NONE);
+        // Phantom references come after final ones.
+        let retains = |weak: u8| reference_type != weak && reference_type != weak.saturating_add(2);
+        let before_fields = shape.runs.first().and_then(|run| run.offset.checked_sub(self.oops.bytes));
+        let is_retained = reference_type != REF_NONE && self.weak_type.is_none_or(retains);
+        if let Some(referent) = before_fields.filter(|_| is_retained) {
             shape.runs.push(OopRun { offset: referent, count: 1 });
         }
     }

@@ -18,16 +18,22 @@ pub const TABLES: [&str; 4] =
 
 /// Limit on entries read of a table; JDK 25 has some 2,300 fields.
 const MAX_ENTRIES: u64 = 16 << 10;
-const MAX_NAME: usize = 160;
+const MAX_NAME_BYTES: usize = 160;
 
 /// `VMStructEntry`: `typeName`, `fieldName`, `typeString`, `isStatic`, `offset`, `address`.
 const FIELD_BYTES: usize = 48;
+const FIELD_NAME: usize = 8;
+const FIELD_IS_STATIC: usize = 24;
+const FIELD_OFFSET: usize = 32;
+const FIELD_ADDRESS: usize = 40;
 /// `VMTypeEntry`: `typeName`, `superclassName`, three fields of 32 bits, `size`.
 const TYPE_BYTES: usize = 40;
+const TYPE_SIZE: usize = 32;
 /// `VMIntConstantEntry` and `VMLongConstantEntry`: `name`, `value`.
 const CONSTANT_BYTES: usize = 16;
+const CONSTANT_VALUE: usize = 8;
 /// Entries read at once.
-const AT_ONCE: usize = 64;
+const ENTRIES_AT_ONCE: usize = 64;
 
 /// Place of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +47,9 @@ enum Place {
 /// The tables, by name.
 #[derive(Clone, Debug, Default)]
 pub struct VmStructs {
+    /// Places of fields, by `TYPE::FIELD`.
     fields: BTreeMap<String, Place>,
+    /// Sizes of types.
     sizes: BTreeMap<String, u64>,
     constants: BTreeMap<String, i64>,
     /// Addresses of command line flags' values, by name.
@@ -64,34 +72,35 @@ impl VmStructs {
         let mut this = Self::default();
         let [fields, types, ints, longs] = tables;
         texts
-            .each(fields, FIELD_BYTES, &mut |texts, name, entry| {
-                let field = texts.text(word_at(entry, 8)?)?;
-                let place = match half_word_at(entry, 24)? {
-                    0 => Place::Offset(word_at(entry, 32)?),
-                    _ => Place::Static(word_at(entry, 40)?),
+            .each_entry(fields, FIELD_BYTES, &mut |texts, name, entry| {
+                let field = texts.text(word_at(entry, FIELD_NAME)?)?;
+                let place = match half_word_at(entry, FIELD_IS_STATIC)? {
+                    0 => Place::Offset(word_at(entry, FIELD_OFFSET)?),
+                    _ => Place::Static(word_at(entry, FIELD_ADDRESS)?),
                 };
                 this.fields.insert(format!("{name}::{field}"), place);
                 Some(())
             })
             .ok_or_else(|| unreadable(0))?;
         texts
-            .each(types, TYPE_BYTES, &mut |_, name, entry| {
-                this.sizes.insert(name, word_at(entry, 32)?);
+            .each_entry(types, TYPE_BYTES, &mut |_, name, entry| {
+                this.sizes.insert(name, word_at(entry, TYPE_SIZE)?);
                 Some(())
             })
             .ok_or_else(|| unreadable(1))?;
         texts
-            .each(ints, CONSTANT_BYTES, &mut |_, name, entry| {
-                this.constants.insert(name, i64::from(half_word_at(entry, 8)? as i32));
+            .each_entry(ints, CONSTANT_BYTES, &mut |_, name, entry| {
+                this.constants.insert(name, i64::from(half_word_at(entry, CONSTANT_VALUE)? as i32));
                 Some(())
             })
             .ok_or_else(|| unreadable(2))?;
         texts
-            .each(longs, CONSTANT_BYTES, &mut |_, name, entry| {
-                this.constants.insert(name, word_at(entry, 8)? as i64);
+            .each_entry(longs, CONSTANT_BYTES, &mut |_, name, entry| {
+                this.constants.insert(name, word_at(entry, CONSTANT_VALUE)? as i64);
                 Some(())
             })
             .ok_or_else(|| unreadable(3))?;
+        // Without flags no collector is found, and the heap is not read.
         this.flags = this.read_flags(&mut texts).unwrap_or_default();
         let release = this.address("Abstract_VM_Version::_s_vm_release");
         this.release = release.and_then(|at| texts.text(memory.read_word(at).ok()?));
@@ -109,12 +118,12 @@ impl VmStructs {
         texts.memory.read(table, &mut entries).ok()?;
         let mut flags = BTreeMap::new();
         for entry in entries.chunks_exact(bytes as usize) {
-            let of = |at: u64| word_at(entry, usize::try_from(at).ok()?);
+            let field = |offset: u64| word_at(entry, usize::try_from(offset).ok()?);
             // The last entry has no name.
-            let Some(text) = of(name).filter(|&text| text != 0).and_then(|text| texts.text(text)) else {
+            let Some(text) = field(name).filter(|&text| text != 0).and_then(|text| texts.text(text)) else {
                 continue;
             };
-            flags.insert(text, of(address)?);
+            flags.insert(text, field(address)?);
         }
         Some(flags)
     }
@@ -168,38 +177,41 @@ impl VmStructs {
     }
 }
 
-/// Takes an entry of a table and its name.
-type Take<'a, T> = &'a mut dyn FnMut(&mut T, String, &[u8]) -> Option<()>;
+/// Called with the name and the bytes of an entry of a table.
+type Visit<'a, T> = &'a mut dyn FnMut(&mut T, String, &[u8]) -> Option<()>;
 
 /// Reads names that the process points to.
 struct Texts<'a> {
     memory: &'a dyn Memory,
+    /// The read-only data of the library's file.
     constants: Constants<'a>,
+    /// Difference between the library's addresses in the process and in the file.
     bias: u64,
 }
 
 impl Texts<'_> {
+    /// Returns the text at an address of the process.
     fn text(&mut self, address: u64) -> Option<String> {
-        self.constants.text(address.wrapping_sub(self.bias), MAX_NAME)
+        self.constants.text(address.wrapping_sub(self.bias), MAX_NAME_BYTES)
     }
 
-    /// Calls `take` with each entry, and its name, of the table that `pointer` points to, up to the
-    /// entry without a name.
-    fn each(&mut self, pointer: u64, bytes: usize, take: Take<'_, Self>) -> Option<()> {
+    /// Calls `visit` with each entry, and its name, of the table that `pointer` points to, up to
+    /// the entry without a name.
+    fn each_entry(&mut self, pointer: u64, bytes: usize, visit: Visit<'_, Self>) -> Option<()> {
         let table = self.memory.read_word(pointer).ok()?;
-        let mut entries = vec![0; AT_ONCE * bytes];
-        for first in (0..MAX_ENTRIES).step_by(AT_ONCE) {
+        let mut entries = vec![0; ENTRIES_AT_ONCE * bytes];
+        for first in (0..MAX_ENTRIES).step_by(ENTRIES_AT_ONCE) {
             let at = table.checked_add(first.checked_mul(bytes as u64)?)?;
-            let got = self.memory.read_some(at, &mut entries);
-            for entry in entries.get(..got)?.chunks_exact(bytes) {
+            let read_bytes = self.memory.read_some(at, &mut entries);
+            for entry in entries.get(..read_bytes)?.chunks_exact(bytes) {
                 let name = word_at(entry, 0)?;
                 if name == 0 {
                     return Some(());
                 }
                 let name = self.text(name)?;
-                take(self, name, entry)?;
+                visit(self, name, entry)?;
             }
-            if got < entries.len() {
+            if read_bytes < entries.len() {
                 return None;
             }
         }

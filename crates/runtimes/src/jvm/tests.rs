@@ -15,9 +15,9 @@ use crate::fabricated::{self, assert_sound, damage};
 
 /// An unnamed file with these bytes.
 fn file_of(bytes: &[u8]) -> File {
-    static TURN: AtomicU64 = AtomicU64::new(0);
-    let turn = TURN.fetch_add(1, Ordering::Relaxed);
-    let path = std::env::temp_dir().join(format!("strandline-jvm-{}-{turn}", std::process::id()));
+    static FILES: AtomicU64 = AtomicU64::new(0);
+    let number = FILES.fetch_add(1, Ordering::Relaxed);
+    let path = std::env::temp_dir().join(format!("strandline-jvm-{}-{number}", std::process::id()));
     let mut file = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
     std::fs::remove_file(&path).unwrap();
     file.write_all(bytes).unwrap();
@@ -26,20 +26,21 @@ fn file_of(bytes: &[u8]) -> File {
 
 const PATH: &str = "/usr/lib/jvm/lib/server/libjvm.so";
 
-fn look(jvm: &JvmImage, absent: u64) -> Reading {
+/// Reads a fabricated JVM. A page is not resident if `absent` has the bit of its number modulo 64.
+fn read_jvm(jvm: &JvmImage, absent: u64) -> Reading {
     let program = Program::new(PATH, file_of(&jvm.file), jvm.tables, jvm.bias, jvm.data.into());
-    look_at(jvm, &program, absent)
+    read_program(jvm, &program, absent)
 }
 
-fn look_at(jvm: &JvmImage, program: &Program, absent: u64) -> Reading {
+fn read_program(jvm: &JvmImage, program: &Program, absent: u64) -> Reading {
     fabricated::read_image(&jvm.image, &jvm.maps, absent, |context, _| {
         read(context, program, &Default::default(), &Refinements::default()).unwrap_or_default()
     })
 }
 
 fn by_name(types: &[TypeFacts]) -> BTreeMap<&str, Tally> {
-    let tally = |of: &TypeFacts| Tally { count: of.instances, bytes: of.bytes };
-    types.iter().map(|of| (of.name.as_str(), tally(of))).collect()
+    let tally = |facts: &TypeFacts| Tally { count: facts.instances, bytes: facts.bytes };
+    types.iter().map(|facts| (facts.name.as_str(), tally(facts))).collect()
 }
 
 /// Number of seeds that includes every collector of every release.
@@ -59,10 +60,10 @@ fn there_is_one_of_each_collector() {
 }
 
 #[test]
-fn undamaged_images_have_the_built_figures() {
+fn intact_images_match_expected_figures() {
     for seed in 0..SEEDS {
         let jvm = fabricate_jvm(seed);
-        let (expected, reading) = (&jvm.expected, look(&jvm, 0));
+        let (expected, reading) = (&jvm.expected, read_jvm(&jvm, 0));
         assert!(reading.facts.read && reading.caveats.is_empty(), "{seed}: {:?}", reading.caveats);
         assert_eq!(reading.facts.version.as_deref(), Some(expected.release), "{seed}");
         assert_eq!(reading.facts.own["collector"], expected.collector, "{seed}");
@@ -74,14 +75,14 @@ fn undamaged_images_have_the_built_figures() {
         let known: Jvm = reading.facts.details(ABOUT.name).unwrap();
         assert_eq!(by_name(&known.live_types), expected.live, "{seed}");
         // Objects of ZGC are not walked.
-        let live: u64 = expected.live.values().map(|of| of.bytes).sum();
+        let live: u64 = expected.live.values().map(|tally| tally.bytes).sum();
         assert_eq!(known.live_bytes, (expected.collector != "Z").then_some(live), "{seed}");
         // The image does not state where references are: nothing that only a stack holds is
         // certain.
         assert!(known.live_at_least_bytes <= known.live_bytes, "{seed}");
         assert_eq!(known.live_at_least_bytes.is_some(), known.live_bytes.is_some(), "{seed}");
-        let of_kinds: u64 = known.kinds.iter().filter_map(|kind| kind.live_bytes).sum();
-        assert_eq!(of_kinds, live, "{seed}");
+        let live_of_kinds: u64 = known.kinds.iter().filter_map(|kind| kind.live_bytes).sum();
+        assert_eq!(live_of_kinds, live, "{seed}");
         assert_eq!(known.class_loader_count, expected.loaders, "{seed}");
         let usage = |kind: &facts::AreaKind| Usage::of(kind.used_bytes, kind.bytes);
         let kinds: BTreeMap<_, _> =
@@ -98,16 +99,16 @@ fn undamaged_images_have_the_built_figures() {
     }
 }
 
-/// It is named, with what is missing and where, and nothing of it is claimed.
+/// A JVM with incomplete tables is named, with what is missing and where; nothing of it is claimed.
 #[test]
-fn an_incomplete_one_has_a_caveat() {
+fn an_incomplete_jvm_has_a_caveat() {
     let jvm = fabricate_jvm(0);
     let data: AddressRange = jvm.data.into();
     let without_a_symbol = Program::incomplete(PATH, "it does not export gHotSpotVMTypes", data);
     let [fields, _, ints, longs] = jvm.tables;
     let without_a_table = Program::new(PATH, file_of(&jvm.file), [fields, 0, ints, longs], jvm.bias, data);
     for program in [without_a_symbol, without_a_table] {
-        let reading = look_at(&jvm, &program, 0);
+        let reading = read_program(&jvm, &program, 0);
         assert!(!reading.facts.read && reading.claims.is_empty());
         let [caveat] = reading.caveats.as_slice() else { panic!("{:?}", reading.caveats) };
         assert_eq!((caveat.code.as_str(), caveat.place.as_str()), ("jvm_unknown_version", PATH));
@@ -117,26 +118,27 @@ fn an_incomplete_one_has_a_caveat() {
 
 proptest! {
     #[test]
-    fn damaged_ones_are_read_to_an_end(seed in 0..SEEDS, (absent, patches) in damage()) {
+    fn reading_a_damaged_jvm_terminates(seed in 0..SEEDS, (absent, patches) in damage()) {
         let mut jvm = fabricate_jvm(seed);
         fabricated::patch(&mut jvm.image, seed, &patches);
-        assert_sound(&look(&jvm, absent));
+        assert_sound(&read_jvm(&jvm, absent));
     }
 
-    /// The file is controlled by the target, too: it may differ from what is mapped, or be cut.
+    /// The file is controlled by the target, too: it may differ from what is mapped, or be
+    /// truncated.
     #[test]
-    fn files_that_are_damaged_are_read_to_an_end(
+    fn reading_a_damaged_file_terminates(
         seed in 0..SEEDS,
         patches in prop::collection::vec((any::<u16>(), any::<u8>()), 0..20),
-        cut: u16,
+        length: u16,
     ) {
         let mut jvm = fabricate_jvm(seed);
         for (place, byte) in patches {
             let place = usize::from(place) % jvm.file.len();
             jvm.file[place] = byte;
         }
-        jvm.file.truncate(usize::from(cut).max(120));
-        assert_sound(&look(&jvm, 0));
+        jvm.file.truncate(usize::from(length).max(120));
+        assert_sound(&read_jvm(&jvm, 0));
     }
 }
 
@@ -145,7 +147,7 @@ proptest! {
 fn reads_of_oversized_words_terminate() {
     for jvm in one_of_each() {
         fabricated::with_pointers_maximized(&jvm.image, |image| {
-            assert_sound(&look(&JvmImage { image, ..jvm.clone() }, 0));
+            assert_sound(&read_jvm(&JvmImage { image, ..jvm.clone() }, 0));
         });
     }
 }

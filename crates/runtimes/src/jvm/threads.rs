@@ -12,6 +12,11 @@ use super::view::View;
 const MAX_THREADS: u32 = 1 << 17;
 /// Threads read between two checks of the deadline.
 const THREADS_AT_ONCE: usize = 256;
+/// Words of an object's header.
+const OBJECT_HEADER_WORDS: u64 = 2;
+/// Limits on words that are kept free at the end of a buffer.
+const MAX_FILLER_WORDS: u64 = 64;
+const MAX_RESERVE_WORDS: u64 = 1 << 16;
 /// Largest stack that is read.
 const MAX_STACK_BYTES: u64 = 1 << 30;
 
@@ -29,13 +34,13 @@ pub struct Tlab {
 /// Returns the buffers of all Java threads (`ThreadLocalAllocBuffer`), in address order; `None` if
 /// the threads cannot be read, or not before the deadline.
 pub fn buffers(view: &View<'_>, deadline: Instant) -> Option<Vec<Tlab>> {
-    let reserve = reserve(view)?;
-    let buffers = each(&all(view)?, deadline, |thread| buffer(view, thread, reserve))?;
+    let reserve_bytes = end_reserve_bytes(view);
+    let buffers = read_each(&addresses(view)?, deadline, |thread| buffer(view, thread, reserve_bytes))?;
     Some(drop_overlapping(buffers.into_iter().flatten().collect()))
 }
 
-/// Sorts buffers, and drops those whose free part overlaps the previous one's: so their ends are in
-/// order too.
+/// Sorts buffers, and drops those whose free part overlaps the previous one's. The ends of the
+/// others are in order, too.
 fn drop_overlapping(mut buffers: Vec<Tlab>) -> Vec<Tlab> {
     buffers.sort_unstable();
     let mut end = 0;
@@ -48,21 +53,21 @@ fn drop_overlapping(mut buffers: Vec<Tlab>) -> Vec<Tlab> {
 }
 
 /// Reads something of each thread; `None` at the deadline.
-fn each<T>(threads: &[u64], deadline: Instant, read: impl Fn(u64) -> T) -> Option<Vec<T>> {
-    let mut all = Vec::new();
-    for some in threads.chunks(THREADS_AT_ONCE) {
+fn read_each<T>(threads: &[u64], deadline: Instant, read: impl Fn(u64) -> T) -> Option<Vec<T>> {
+    let mut results = Vec::new();
+    for chunk in threads.chunks(THREADS_AT_ONCE) {
         if Instant::now() >= deadline {
             return None;
         }
-        all.extend(some.iter().map(|&thread| read(thread)));
+        results.extend(chunk.iter().map(|&thread| read(thread)));
     }
-    Some(all)
+    Some(results)
 }
 
-/// Returns the Java threads (`JavaThread`), each once.
-fn all(view: &View<'_>) -> Option<Vec<u64>> {
+/// Returns the addresses of the Java threads (`JavaThread`), each once.
+fn addresses(view: &View<'_>) -> Option<Vec<u64>> {
     let Some(list) = view.static_field(&["ThreadsSMRSupport::_java_thread_list"]) else {
-        return linked(view);
+        return linked_threads(view);
     };
     let count = view.half_field(list, &["ThreadsList::_length"])?.min(MAX_THREADS);
     let table = view.field(list, &["ThreadsList::_threads"])?;
@@ -73,8 +78,8 @@ fn all(view: &View<'_>) -> Option<Vec<u64>> {
     Some(threads.filter(|&thread| seen.insert(thread)).collect())
 }
 
-/// Returns the threads of JDK 11 and before, where they are in a linked list.
-fn linked(view: &View<'_>) -> Option<Vec<u64>> {
+/// Returns their addresses in JDK 11, where threads are in a linked list.
+fn linked_threads(view: &View<'_>) -> Option<Vec<u64>> {
     let (mut threads, mut seen) = (Vec::new(), HashSet::new());
     let mut at = view.static_field(&["Threads::_thread_list"])?;
     while at != 0 && threads.len() < MAX_THREADS as usize && seen.insert(at) {
@@ -109,21 +114,23 @@ pub fn threads(view: &View<'_>, deadline: Instant) -> Option<Vec<Thread>> {
         let (stack, state) = (stack(), view.half_field(address, &["JavaThread::_thread_state"]));
         Thread { address, stack: stack.unwrap_or_default(), state: stack.and(state) }
     };
-    each(&all(view)?, deadline, thread)
+    read_each(&addresses(view)?, deadline, thread)
 }
 
 /// Returns the bytes kept free at each buffer's end, for an array that fills the rest
 /// (`ThreadLocalAllocBuffer::end_reserve`).
-fn reserve(view: &View<'_>) -> Option<u64> {
-    // Removed in JDK 27: nothing is reserved for it there.
-    let prefetch =
+fn end_reserve_bytes(view: &View<'_>) -> u64 {
+    // In words. Removed in JDK 27: nothing is reserved for it there.
+    let prefetch_words =
         view.static_half_field(&["ThreadLocalAllocBuffer::_reserve_for_allocation_prefetch"]).unwrap_or(0);
-    // In words. Before JDK 18 there is no entry: it is the size of an object's header.
-    let filler = view.static_field(&["CollectedHeap::_lab_alignment_reserve"]).unwrap_or(2);
-    Some(u64::from(prefetch).max(filler.min(64)).min(1 << 16) * 8)
+    // Before JDK 18 there is no entry: it is the size of an object's header.
+    let filler_words =
+        view.static_field(&["CollectedHeap::_lab_alignment_reserve"]).unwrap_or(OBJECT_HEADER_WORDS);
+    u64::from(prefetch_words).max(filler_words.min(MAX_FILLER_WORDS)).min(MAX_RESERVE_WORDS) * 8
 }
 
-fn buffer(view: &View<'_>, thread: u64, reserve: u64) -> Option<Tlab> {
+/// Reads the buffer of a thread; `None` if it has none.
+fn buffer(view: &View<'_>, thread: u64, reserve_bytes: u64) -> Option<Tlab> {
     let buffer = view.field_address(thread, &["Thread::_tlab"])?;
     let field = |name: &str| view.field(buffer, &[&format!("ThreadLocalAllocBuffer::{name}")]);
     let (start, top) = (field("_start")?, field("_top")?);
@@ -132,7 +139,7 @@ fn buffer(view: &View<'_>, thread: u64, reserve: u64) -> Option<Tlab> {
     let end = view.word(size.checked_sub(8)?)?;
     let is_sound =
         start != 0 && start <= top && top <= end && start.is_multiple_of(8) && top.is_multiple_of(8);
-    is_sound.then_some(Tlab { top, end: end.checked_add(reserve)?, start })
+    is_sound.then_some(Tlab { top, end: end.checked_add(reserve_bytes)?, start })
 }
 
 #[cfg(test)]

@@ -19,18 +19,18 @@ use strandline_process::memory::Memory;
 use strandline_process::range::AddressRange;
 
 use super::heap::{Area, Heap, Kind};
-use super::klasses::{Classes, HEAD_BYTES, Headers, types};
+use super::klasses::{Classes, HEAD_BYTES, Headers, types_by_name};
 use super::roots::Roots;
 use super::shapes::{OopFormat, OopRun, Shapes, StaticFields};
 use super::view::View;
 use crate::bits::{Bitmap, HeapIndex};
 
-/// Places per block.
+/// Places per block, the unit in which the heap is scanned.
 const PLACES_PER_BLOCK: u64 = 8192;
 /// Bytes read at once.
 const WINDOW_BYTES: usize = 256 << 10;
 /// Bytes of references scanned at once.
-const RUN_BYTES: u64 = 64 << 10;
+const MAX_RUN_BYTES: u64 = 64 << 10;
 /// Objects between two checks of the deadline.
 const OBJECTS_AT_ONCE: u32 = 256;
 
@@ -44,8 +44,8 @@ pub struct Live {
     pub places: HeapIndex,
     /// Bytes of live objects.
     pub bytes: u64,
-    /// Bytes of live objects, by area of the heap.
-    pub of_areas: Vec<u64>,
+    /// Bytes of live objects, by the number of the area of the heap.
+    pub area_bytes: Vec<u64>,
     /// The certainly live part. Other objects are reachable only from words that may be references.
     pub certain: Certain,
     /// Live objects by class, most bytes first.
@@ -55,21 +55,21 @@ pub struct Live {
 /// Bytes of certainly live objects.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Certain {
-    /// Total.
+    /// Bytes in all areas.
     pub bytes: u64,
-    /// Bytes by area of the heap.
-    pub of_areas: Vec<u64>,
+    /// Bytes by the number of the area of the heap.
+    pub area_bytes: Vec<u64>,
 }
 
 impl Live {
     /// Returns the objects that begin in a range, and whether each is dead.
     pub fn objects(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, bool)> + '_ {
+        let count = (end - start) / self.places.granule_bytes();
         let first = self.places.index_of(start);
-        let count = (end - start) / self.places.granule();
-        let places = first.map_or(0..0, |first| first..first.saturating_add(count));
-        let (from, to) = (places.start, places.end);
-        let words = from / 64..to.div_ceil(64);
-        let set = words.flat_map(move |word| {
+        let range = first.map_or(0..0, |first| first..first.saturating_add(count));
+        let first = range.start;
+        let words = first / 64..range.end.div_ceil(64);
+        let places = words.flat_map(move |word| {
             let mut bits = self.marks.word(word) | self.dead.word(word);
             std::iter::from_fn(move || {
                 let bit = (bits != 0).then(|| u64::from(bits.trailing_zeros()))?;
@@ -77,8 +77,8 @@ impl Live {
                 Some(word * 64 + bit)
             })
         });
-        let set = set.filter(move |place| (from..to).contains(place));
-        set.map(move |place| (start + (place - from) * self.places.granule(), self.dead.has(place)))
+        let places = places.filter(move |place| range.contains(place));
+        places.map(move |place| (start + (place - first) * self.places.granule_bytes(), self.dead.has(place)))
     }
 }
 
@@ -108,8 +108,8 @@ pub fn live(
         window: Window {
             memory: view.memory,
             bytes: ReadBuffer::new(WINDOW_BYTES),
-            at: 0,
-            got: 0,
+            start: 0,
+            read_bytes: 0,
             block: AddressRange::default(),
         },
         bytes: 0,
@@ -118,24 +118,24 @@ pub fn live(
         deadline: context.deadline,
         objects: 0,
     };
-    roots.certain(&mut |word| trace.marking.mark(word));
+    roots.each_certain(&mut |word| trace.marking.mark(word));
     // Objects from the class data archive are never collected.
     for area in heap.areas.iter().filter(|area| area.kind == Kind::Archive) {
-        for (count, address) in (area.start..area.top).step_by(places.granule() as usize).enumerate() {
+        for (count, address) in (area.start..area.top).step_by(places.granule_bytes() as usize).enumerate() {
             if count.is_multiple_of(PLACES_PER_BLOCK as usize) {
-                trace.in_time()?;
+                trace.check_deadline()?;
             }
             trace.marking.mark(address);
         }
     }
     trace.run()?;
-    let certain = Certain { bytes: trace.bytes, of_areas: trace.areas.bytes.clone() };
-    roots.conservative(&mut |word| trace.marking.mark(word))?;
+    let certain = Certain { bytes: trace.bytes, area_bytes: trace.areas.bytes.clone() };
+    roots.each_uncertain(&mut |word| trace.marking.mark(word))?;
     trace.run()?;
-    let types = types(std::iter::once(&trace.classes));
+    let types = types_by_name(std::iter::once(&trace.classes));
     let Marking { marks, unscanned: dead, .. } = trace.marking;
-    let (bytes, of_areas) = (trace.bytes, trace.areas.bytes);
-    Some(Live { marks, dead, places, bytes, of_areas, certain, types })
+    let (bytes, area_bytes) = (trace.bytes, trace.areas.bytes);
+    Some(Live { marks, dead, places, bytes, area_bytes, certain, types })
 }
 
 /// Which objects are marked, and which of them are scanned.
@@ -164,13 +164,14 @@ impl Marking<'_> {
         }
     }
 
-    /// Marked and unscanned ones of 64 objects, as bits; `index` is the number of the first one's
-    /// place divided by 64.
+    /// Returns a bit for each of 64 places whose object is marked and unscanned; `index` is the
+    /// number of the first place divided by 64.
     fn pending(&self, index: u64) -> u64 {
         self.marks.word(index) & self.unscanned.word(index)
     }
 }
 
+/// The state of a trace.
 struct Trace<'a> {
     view: View<'a>,
     classes: Classes<'a>,
@@ -189,7 +190,8 @@ struct Trace<'a> {
 }
 
 impl Trace<'_> {
-    /// Goes over the heap until no block has marked objects to scan.
+    /// Goes over the heap until no block has marked objects to scan. `None` if something cannot be
+    /// read, or at the deadline.
     fn run(&mut self) -> Option<()> {
         let blocks = self.marking.dirty.len();
         let mut is_forward = true;
@@ -197,7 +199,7 @@ impl Trace<'_> {
             for step in 0..blocks {
                 let block = if is_forward { step } else { blocks - 1 - step };
                 if self.marking.dirty[block] {
-                    self.in_time()?;
+                    self.check_deadline()?;
                     self.scan_block(block);
                     if self.has_failed {
                         return None;
@@ -209,22 +211,23 @@ impl Trace<'_> {
         Some(())
     }
 
-    fn in_time(&self) -> Option<()> {
+    /// `None` if the deadline has passed.
+    fn check_deadline(&self) -> Option<()> {
         (Instant::now() < self.deadline).then_some(())
     }
 
     /// Scans all marked objects in a block, including those marked meanwhile.
     fn scan_block(&mut self, block: usize) {
-        const WORDS: u64 = PLACES_PER_BLOCK / 64;
+        const BITMAP_WORDS: u64 = PLACES_PER_BLOCK / 64;
         let first = block as u64 * PLACES_PER_BLOCK;
         // The block may go on in another part of the heap, far away: that is read on demand.
-        self.window.block = self.marking.places.some_from(first, PLACES_PER_BLOCK).unwrap_or_default();
+        self.window.block = self.marking.places.range_of(first, PLACES_PER_BLOCK).unwrap_or_default();
         // A linked list may run up or down.
         let mut is_upward = true;
         loop {
             self.marking.dirty[block] = false;
-            for step in 0..WORDS {
-                let word = first / 64 + if is_upward { step } else { WORDS - 1 - step };
+            for step in 0..BITMAP_WORDS {
+                let word = first / 64 + if is_upward { step } else { BITMAP_WORDS - 1 - step };
                 let mut pending = self.marking.pending(word);
                 while pending != 0 {
                     let place = word * 64 + u64::from(pending.trailing_zeros());
@@ -248,57 +251,57 @@ impl Trace<'_> {
     fn scan_object(&mut self, place: u64) -> Option<()> {
         self.objects = self.objects.wrapping_add(1);
         if self.objects.is_multiple_of(OBJECTS_AT_ONCE) {
-            self.in_time()?;
+            self.check_deadline()?;
         }
-        let AddressRange { start: address, end } = self.marking.places.rest_from(place)?;
+        let AddressRange { start: address, end } = self.marking.places.range_to_part_end(place)?;
         let mut head = [0; HEAD_BYTES];
-        let most = usize::try_from(end - address).ok()?.min(HEAD_BYTES);
-        let bytes = self.window.bytes_at(address, most)?;
-        head.get_mut(..most)?.copy_from_slice(bytes);
+        let head_bytes = usize::try_from(end - address).ok()?.min(HEAD_BYTES);
+        let bytes = self.window.bytes_at(address, head_bytes)?;
+        head.get_mut(..head_bytes)?.copy_from_slice(bytes);
         let class = self.classes.class_of(&head)?;
         let size = self.classes.size(class, address, &head).filter(|&size| size <= end - address)?;
         self.classes.count(class, size);
         self.bytes += size;
         self.areas.add(address, size);
-        let shape = Rc::clone(self.shapes.of(&self.classes, class)?);
+        let shape = Rc::clone(self.shapes.map_of(&self.classes, class)?);
         let object = AddressRange::sized(address, size);
         for &OopRun { offset, count } in &shape.runs {
-            self.references(object, offset, count)?;
+            self.mark_references(object, offset, count)?;
         }
         if let Some(elements) = shape.elements {
-            self.references(object, elements, self.classes.length(&head))?;
+            self.mark_references(object, elements, self.classes.array_length(&head))?;
         }
         if let Some(StaticFields { count_at, first }) = shape.statics {
             let count = u64::from(self.view.half_word(address.checked_add(count_at)?)?);
-            self.references(object, first, count)?;
+            self.mark_references(object, first, count)?;
         }
         if let Some(first) = shape.frames {
-            self.words(address.checked_add(first)?, address + size)?;
+            self.mark_words(address.checked_add(first)?, address + size)?;
         }
         Some(())
     }
 
     /// Marks the objects that words may refer to, as references of either size.
-    fn words(&mut self, start: u64, end: u64) -> Option<()> {
+    fn mark_words(&mut self, start: u64, end: u64) -> Option<()> {
         let wide = OopFormat { bytes: 8, base: 0, shift: 0 };
         for oops in [self.oops, wide] {
-            self.references_as(oops, start, end.checked_sub(start)? / oops.bytes)?;
+            self.mark_references_as(oops, start, end.checked_sub(start)? / oops.bytes)?;
         }
         Some(())
     }
 
     /// Marks the objects that `count` references at an offset of an object refer to; `None` if they
-    /// end behind it.
-    fn references(&mut self, object: AddressRange, offset: u64, count: u64) -> Option<()> {
+    /// reach beyond its end.
+    fn mark_references(&mut self, object: AddressRange, offset: u64, count: u64) -> Option<()> {
         offset.checked_add(count.checked_mul(self.oops.bytes)?).filter(|&end| end <= object.len())?;
-        self.references_as(self.oops, object.start + offset, count)
+        self.mark_references_as(self.oops, object.start + offset, count)
     }
 
     /// Marks the objects that `count` references of this format at `at` refer to.
-    fn references_as(&mut self, oops: OopFormat, at: u64, count: u64) -> Option<()> {
+    fn mark_references_as(&mut self, oops: OopFormat, at: u64, count: u64) -> Option<()> {
         let (mut at, end) = (at, at.checked_add(count.checked_mul(oops.bytes)?)?);
         while at < end {
-            let bytes = (end - at).min(RUN_BYTES);
+            let bytes = (end - at).min(MAX_RUN_BYTES);
             let window = self.window.bytes_at(at, bytes as usize)?;
             let marking = &mut self.marking;
             match oops.bytes {
@@ -311,8 +314,8 @@ impl Trace<'_> {
                 }
             }
             at += bytes;
-            if bytes == RUN_BYTES {
-                self.in_time()?;
+            if bytes == MAX_RUN_BYTES {
+                self.check_deadline()?;
             }
         }
         Some(())
@@ -328,6 +331,7 @@ struct Areas<'a> {
 }
 
 impl Areas<'_> {
+    /// Adds an object to the bytes of its area.
     fn add(&mut self, address: u64, size: u64) {
         if !self.all.get(self.last).is_some_and(|area| (area.start..area.end).contains(&address)) {
             self.last = self.all.partition_point(|area| area.end <= address);
@@ -342,8 +346,10 @@ impl Areas<'_> {
 struct Window<'a> {
     memory: &'a dyn Memory,
     bytes: ReadBuffer,
-    at: u64,
-    got: usize,
+    /// Address of the first byte.
+    start: u64,
+    /// Number of bytes that could be read.
+    read_bytes: usize,
     /// The current block, which is read at once; other memory is read only on demand.
     block: AddressRange,
 }
@@ -354,24 +360,26 @@ impl Window<'_> {
         let block = self.block;
         if !self.has(address, bytes) && block.contains(address) {
             // A block of widely aligned objects is larger than the window.
-            let half = WINDOW_BYTES as u64 / 2;
-            let from = block.start + (address - block.start) / half * half;
+            let half_window = WINDOW_BYTES as u64 / 2;
+            let from = block.start + (address - block.start) / half_window * half_window;
             self.read(from, (block.end - from).saturating_add(HEAD_BYTES as u64));
         }
         if !self.has(address, bytes) {
             self.read(address, bytes as u64);
         }
-        let skip = usize::try_from(address.checked_sub(self.at)?).ok()?;
-        self.bytes.get(skip..skip + bytes).filter(|_| skip + bytes <= self.got)
+        let offset = usize::try_from(address.checked_sub(self.start)?).ok()?;
+        self.bytes.get(offset..offset + bytes).filter(|_| offset + bytes <= self.read_bytes)
     }
 
+    /// Whether the window has these bytes.
     fn has(&self, address: u64, bytes: usize) -> bool {
-        let within = address.checked_sub(self.at).and_then(|skip| skip.checked_add(bytes as u64));
-        within.is_some_and(|end| end <= self.got as u64)
+        let end = address.checked_sub(self.start).and_then(|offset| offset.checked_add(bytes as u64));
+        end.is_some_and(|end| end <= self.read_bytes as u64)
     }
 
-    fn read(&mut self, at: u64, bytes: u64) {
-        let most = usize::try_from(bytes).unwrap_or(WINDOW_BYTES).min(WINDOW_BYTES);
-        (self.at, self.got) = (at, self.memory.read_some(at, &mut self.bytes[..most]));
+    /// Moves the window to an address, and reads as many of `bytes` as fit into it.
+    fn read(&mut self, start: u64, bytes: u64) {
+        let length = usize::try_from(bytes).unwrap_or(WINDOW_BYTES).min(WINDOW_BYTES);
+        (self.start, self.read_bytes) = (start, self.memory.read_some(start, &mut self.bytes[..length]));
     }
 }

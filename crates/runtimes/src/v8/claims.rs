@@ -42,9 +42,9 @@ pub struct Idle {
 impl Claimed {
     /// Returns the sums of all heaps.
     pub fn all_idle(&self) -> Idle {
-        self.idle.values().fold(Idle::default(), |sum, of| Idle {
-            pool: sum.pool.saturating_add(of.pool),
-            young: sum.young.saturating_add(of.young),
+        self.idle.values().fold(Idle::default(), |sum, idle| Idle {
+            pool: sum.pool.saturating_add(idle.pool),
+            young: sum.young.saturating_add(idle.young),
         })
     }
 }
@@ -52,9 +52,13 @@ impl Claimed {
 /// The classes of the bytes of a page.
 #[derive(Clone, Copy, Debug)]
 struct Classes {
+    /// Objects not known to be dead.
     used: Class,
+    /// Objects to which nothing leads.
     dead: Class,
+    /// Bytes that no object can use.
     wasted: Class,
+    /// Bytes for further objects.
     free: Class,
 }
 
@@ -68,18 +72,20 @@ pub fn claim(
 ) -> Claimed {
     let mut claimed = Claimed::default();
     // There are few slots: those without a space come first.
-    let pool = class(palette, &rows::POOL, None);
-    let dead = class(palette, &rows::DEAD, None);
-    let wasted = class(palette, &rows::WASTED, None);
-    let with_pages = |space: &&Space| !(space.pages.is_empty() && space.idle.is_empty());
-    for space in heaps.spaces.iter().filter(with_pages) {
-        let used = class(palette, &rows::OBJECT, Some(space.name));
+    let pool = refined(palette, &rows::POOL, None);
+    let dead = refined(palette, &rows::DEAD, None);
+    let wasted = refined(palette, &rows::WASTED, None);
+    let has_pages = |space: &&Space| !(space.pages.is_empty() && space.idle.is_empty());
+    for space in heaps.spaces.iter().filter(has_pages) {
+        let used = refined(palette, &rows::OBJECT, Some(space.name));
         let is_paged = space.kind == Kind::Paged;
-        let free = if is_paged { class(palette, &rows::FREE, Some(space.name)) } else { Class::Live };
+        let free = if is_paged { refined(palette, &rows::FREE, Some(space.name)) } else { Class::Live };
         let classes = Classes { used, dead, wasted, free };
-        let dead_in = |page: &Page| traced.get(&page.start).map_or(0, |objects| objects.dead);
-        let in_use = space.pages.iter().map(|page| claim_page(context, space, page, dead_in(page), classes));
-        let idle = space.idle.iter().map(|page| claim_all(context, page, Class::Cached));
+        // Without a trace no object is known to be dead.
+        let dead_bytes = |page: &Page| traced.get(&page.start).map_or(0, |objects| objects.dead);
+        let in_use =
+            space.pages.iter().map(|page| claim_page(context, space, page, dead_bytes(page), classes));
+        let idle = space.idle.iter().map(|page| claim_idle_page(context, page));
         for claim in in_use.chain(idle) {
             claimed.idle.entry(space.heap).or_default().young += claim.sums.resident.of(Class::Cached);
             claimed.claims.push(claim);
@@ -96,47 +102,59 @@ pub fn claim(
         claimed.claims.push(claim);
     }
     claimed.claims.sort_unstable_by_key(|claim| claim.start);
-    let mut known: RangeSet = claimed.claims.iter().map(RangeClaim::range).collect();
-    known.extend(taken.iter().copied());
-    let code = code_ranges(context, heaps, &known);
+    let mut all_claimed: RangeSet = claimed.claims.iter().map(RangeClaim::range).collect();
+    all_claimed.extend(taken.iter().copied());
+    let code = code_ranges(context, heaps, &all_claimed);
     claimed.claims.extend(code);
     claimed
 }
 
 /// Returns the class of a row, with the space as its holder if there is one.
-fn class(palette: &mut SlotTable, row: RowRef, space: Option<&str>) -> Class {
+fn refined(palette: &mut SlotTable, row: RowRef, space: Option<&str>) -> Class {
     let holder = space.map(|name| name.replace('_', " "));
     palette.add(row, holder.as_deref()).map_or(Class::Live, Class::Refined)
 }
 
-fn claim_page(context: &Context<'_>, space: &Space, page: &Page, dead: u64, classes: Classes) -> RangeClaim {
+/// Claims a page with objects, of which `dead_bytes` are dead.
+fn claim_page(
+    context: &Context<'_>,
+    space: &Space,
+    page: &Page,
+    dead_bytes: u64,
+    classes: Classes,
+) -> RangeClaim {
     let pages = context.pages(page.start, page.end);
     let mut accumulator = Accumulator::new(page.start, &pages);
     accumulator.claim_to(page.area_start, Class::Header);
-    let here = space.buffer.filter(|buffer| page.area_start <= buffer.top && buffer.limit <= page.area_end);
-    let area = page.area_end - page.area_start;
+    let buffer = space.buffer.filter(|buffer| page.area_start <= buffer.top && buffer.limit <= page.area_end);
     match space.kind {
         Kind::Young => {
-            let top = here.map_or(page.area_end, |buffer| buffer.top);
-            let live = (top - page.area_start).saturating_sub(dead);
-            accumulator.claim_to(page.area_start + live, classes.used);
+            let top = buffer.map_or(page.area_end, |buffer| buffer.top);
+            let live_bytes = (top - page.area_start).saturating_sub(dead_bytes);
+            accumulator.claim_to(page.area_start + live_bytes, classes.used);
             accumulator.claim_to(top, classes.dead);
             accumulator.claim_to(page.area_end, Class::Cached);
         }
         Kind::Large => {
-            let live = page.allocated.saturating_sub(dead);
-            claim_resident(&mut accumulator, &pages, page.area_end, live, classes.used);
-            claim_resident(&mut accumulator, &pages, page.area_end, page.allocated - live, classes.dead);
+            let live_bytes = page.allocated.saturating_sub(dead_bytes);
+            claim_resident(&mut accumulator, &pages, page.area_end, live_bytes, classes.used);
+            claim_resident(
+                &mut accumulator,
+                &pages,
+                page.area_end,
+                page.allocated - live_bytes,
+                classes.dead,
+            );
             accumulator.claim_to(page.area_end, classes.wasted);
         }
         Kind::Paged => {
-            let buffer = here.map_or(0, |buffer| buffer.limit - buffer.top);
-            let used = page.allocated.saturating_sub(buffer);
-            let wasted = page.wasted.min(area - used);
-            let live = used.saturating_sub(dead);
-            claim_resident(&mut accumulator, &pages, page.area_end, live, classes.used);
-            claim_resident(&mut accumulator, &pages, page.area_end, used - live, classes.dead);
-            claim_resident(&mut accumulator, &pages, page.area_end, wasted, classes.wasted);
+            let buffer_bytes = buffer.map_or(0, |buffer| buffer.limit - buffer.top);
+            let used_bytes = page.allocated.saturating_sub(buffer_bytes);
+            let wasted_bytes = page.wasted.min(page.area_end - page.area_start - used_bytes);
+            let live_bytes = used_bytes.saturating_sub(dead_bytes);
+            claim_resident(&mut accumulator, &pages, page.area_end, live_bytes, classes.used);
+            claim_resident(&mut accumulator, &pages, page.area_end, used_bytes - live_bytes, classes.dead);
+            claim_resident(&mut accumulator, &pages, page.area_end, wasted_bytes, classes.wasted);
             accumulator.claim_to(page.area_end, classes.free);
         }
     }
@@ -144,36 +162,36 @@ fn claim_page(context: &Context<'_>, space: &Space, page: &Page, dead: u64, clas
     RangeClaim { start: page.start, end: page.end, sums: accumulator.cut().finish(&pages) }
 }
 
-/// Claims a page whose header is in use and whose other bytes have one class.
-fn claim_all(context: &Context<'_>, page: &Page, class: Class) -> RangeClaim {
+/// Claims a page of the new space that holds no object.
+fn claim_idle_page(context: &Context<'_>, page: &Page) -> RangeClaim {
     let pages = context.pages(page.start, page.end);
     let mut accumulator = Accumulator::new(page.start, &pages);
     accumulator.claim_to(page.area_start, Class::Header);
-    accumulator.claim_to(page.end, class);
+    accumulator.claim_to(page.end, Class::Cached);
     RangeClaim { start: page.start, end: page.end, sums: accumulator.cut().finish(&pages) }
 }
 
 /// Claims the next `bytes` resident bytes, up to `end` at most; bytes between that are not resident
 /// do not count.
 fn claim_resident(accumulator: &mut Accumulator<'_>, pages: &RangePages, end: u64, bytes: u64, class: Class) {
-    let mut rest = bytes;
+    let mut remaining_bytes = bytes;
     for run in pages.runs_in(accumulator.cursor(), end) {
-        let until = run.start.saturating_add(rest).min(run.end);
-        rest -= until - run.start;
+        let until = run.start.saturating_add(remaining_bytes).min(run.end);
+        remaining_bytes -= until - run.start;
         if until > run.start {
             accumulator.claim_to(until, class);
         }
-        if rest == 0 {
+        if remaining_bytes == 0 {
             return;
         }
     }
 }
 
-/// Claims what is resident in the code range and not in `known`: V8 reserves one range of addresses
-/// for code (`src/heap/code-range.h`), and copies its built-in functions there.
-fn code_ranges(context: &Context<'_>, heaps: &Heaps, known: &RangeSet) -> Vec<RangeClaim> {
-    let of_code = heaps.spaces.iter().filter(|space| space.name.starts_with("code_"));
-    let starts = of_code.flat_map(|space| &space.pages).map(|page| page.start);
+/// Claims what is resident in the code range and not in `claimed`: V8 reserves one range of
+/// addresses for code (`src/heap/code-range.h`), and copies its built-in functions there.
+fn code_ranges(context: &Context<'_>, heaps: &Heaps, claimed: &RangeSet) -> Vec<RangeClaim> {
+    let code_spaces = heaps.spaces.iter().filter(|space| space.name.starts_with("code_"));
+    let starts = code_spaces.flat_map(|space| &space.pages).map(|page| page.start);
     let mut mappings: Vec<AddressRange> = starts
         .filter_map(|at| context.space.find(at))
         .filter(|mapping| mapping.permissions.execute && mapping.end - mapping.start <= MAX_BYTES)
@@ -181,9 +199,9 @@ fn code_ranges(context: &Context<'_>, heaps: &Heaps, known: &RangeSet) -> Vec<Ra
         .collect();
     mappings.sort_unstable();
     mappings.dedup();
-    let mut rest = Vec::new();
+    let mut claims = Vec::new();
     for run in mappings.into_iter().flat_map(|mapping| context.resident_runs(mapping)) {
-        rest.extend(known.gaps_in(run).map(|gap| context.claim_whole(gap, Class::Metadata)));
+        claims.extend(claimed.gaps_in(run).map(|gap| context.claim_whole(gap, Class::Metadata)));
     }
-    rest
+    claims
 }

@@ -12,12 +12,12 @@ use crate::bits::Bitmap;
 use strandline_process::buffer::ReadBuffer;
 use strandline_process::memory::word_at;
 
-/// Maximum bytes of a function's constants that are searched for names.
-const MAX_CONSTANTS: u64 = 1 << 20;
+/// Largest array of a function's constants that is searched for names.
+const MAX_CONSTANTS_BYTES: u64 = 1 << 20;
 
-/// Returns those of `keys` that are constants of the program's code: in what functions that
-/// were compiled refer to, or the names of variables. `None` if the time was over.
-pub fn of_code(
+/// Returns those of `keys` that are constants of the program's code: constants of compiled
+/// functions, or names of variables. `None` at the deadline.
+pub fn used_in_code(
     heap: &Heap<'_>,
     marks: &Bitmap,
     shapes: &mut Shapes<'_>,
@@ -48,7 +48,8 @@ pub fn of_code(
         }
         let mut head = [0; HEAD_BYTES];
         let head = shapes.cache.read(address, &mut head).ok().and_then(|()| shapes.head(&head));
-        let head = head.filter(|head| head.shape.references == References::All && head.size <= MAX_CONSTANTS);
+        let head =
+            head.filter(|head| head.shape.references == References::All && head.size <= MAX_CONSTANTS_BYTES);
         let Some(head) = head else { continue };
         buffer.resize(head.size as usize);
         if shapes.cache.read(address, &mut buffer).is_ok() {

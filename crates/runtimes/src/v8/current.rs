@@ -16,17 +16,18 @@ pub const FUNCTION_BYTES: u64 = 48;
 
 /// `mov %fs:offset,%rax`
 const BY_OFFSET: [u8; 5] = [0x64, 0x48, 0x8b, 0x04, 0x25];
-/// `mov address(%rip),%rax` of the offset, followed by `mov %fs:(%rax),%rax`.
+/// `mov address(%rip),%rax`, which loads the offset.
 const BY_LOADED_OFFSET: [u8; 3] = [0x48, 0x8b, 0x05];
+/// `mov %fs:(%rax),%rax`, which follows it.
 const AT_LOADED_OFFSET: [u8; 4] = [0x64, 0x48, 0x8b, 0x00];
-/// `mov address(%rip),%edi` of the key.
+/// `mov address(%rip),%edi`, which loads the key.
 const BY_KEY: [u8; 2] = [0x8b, 0x3d];
 
-/// glibc's `struct pthread` (nptl/descr.h, 2.4 to 2.41): `specific_1stblock`, for the first 32
-/// keys, each with a number and a value.
-const FIRST_VALUE: u64 = 0x310 + 8;
-const VALUE_BYTES: u64 = 16;
-const MAX_KEY: u32 = 32;
+/// Offset of the first value in `specific_1stblock` of glibc's `struct pthread` (nptl/descr.h, 2.4
+/// to 2.41): at 0x310, a sequence number and a value for each of the first 32 keys.
+const FIRST_KEY_VALUE: u64 = 0x310 + 8;
+const KEY_BYTES: u64 = 16;
+const FIRST_BLOCK_KEYS: u32 = 32;
 
 /// Where a thread's current isolate is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +44,7 @@ impl Current {
     /// Decodes the start of the function, which is at `address` in the process.
     pub fn decode(code: &[u8], address: u64) -> Option<Self> {
         let operand = |at: usize| half_word_at(code, at).map(u32::cast_signed);
-        // Relative to the next instruction.
+        // An operand is relative to the next instruction, which follows it.
         let target = |at: usize| {
             let next = address.checked_add(at as u64 + 4)?;
             next.checked_add_signed(operand(at)?.into())
@@ -58,7 +59,7 @@ impl Current {
         find(&BY_KEY).and_then(|at| target(at + BY_KEY.len())).map(Self::KeyAt)
     }
 
-    /// Returns the distance of the current isolate from a thread's pointer.
+    /// Returns the distance from the thread pointer to the pointer to the current isolate.
     fn offset(self, context: &Context<'_>) -> Option<i64> {
         match self {
             Self::Offset(offset) => Some(offset),
@@ -67,7 +68,7 @@ impl Current {
                 let mut key = [0; 4];
                 context.memory.read(address, &mut key).ok()?;
                 let key = u32::from_le_bytes(key);
-                (key < MAX_KEY).then(|| (FIRST_VALUE + VALUE_BYTES * u64::from(key)).cast_signed())
+                (key < FIRST_BLOCK_KEYS).then(|| (FIRST_KEY_VALUE + KEY_BYTES * u64::from(key)).cast_signed())
             }
         }
     }

@@ -15,7 +15,7 @@ const MAX_TYPES: usize = 200;
 
 /// Fills in the figures common to all runtimes, and those of each space.
 pub fn fill_in_facts(heaps: &Heaps, layout: &Layout, facts: &mut Runtime) {
-    let spaces: Vec<SpaceFigures> = layout.spaces.iter().map(|name| figures(heaps, name)).collect();
+    let spaces: Vec<SpaceFigures> = layout.spaces.iter().map(|name| space_figures(heaps, name)).collect();
     let committed: u64 = spaces.iter().map(|space| space.space_size).sum();
     let used: Option<u64> = spaces.iter().map(|space| space.space_used_size).sum();
     facts.used_bytes = used;
@@ -27,7 +27,7 @@ pub fn fill_in_facts(heaps: &Heaps, layout: &Layout, facts: &mut Runtime) {
 }
 
 /// Sums a space over all isolates. V8 counts nothing for the read-only space, which they share.
-fn figures(heaps: &Heaps, name: &str) -> SpaceFigures {
+fn space_figures(heaps: &Heaps, name: &str) -> SpaceFigures {
     let mut figures = SpaceFigures { space_name: name.to_owned(), space_size: 0, space_used_size: Some(0) };
     for space in heaps.spaces.iter().filter(|space| space.name == name) {
         figures.space_size = figures.space_size.saturating_add(space.committed);
@@ -37,7 +37,7 @@ fn figures(heaps: &Heaps, name: &str) -> SpaceFigures {
     figures
 }
 
-/// Returns the details of V8.
+/// Returns the details of V8, without those of its objects.
 pub fn details(heaps: &Heaps, claimed: &Claimed, stores: &Stores) -> V8 {
     let idle = claimed.all_idle();
     V8 {
@@ -59,7 +59,7 @@ pub fn details(heaps: &Heaps, claimed: &Claimed, stores: &Stores) -> V8 {
     }
 }
 
-/// Returns objects by type; the types with most bytes.
+/// Returns counts of objects; only the types with most bytes.
 pub fn counted(totals: &Totals) -> Counted {
     let types = totals.types.iter().take(MAX_TYPES).cloned().collect();
     Counted { objects: totals.instances, bytes: totals.bytes, types }
@@ -67,8 +67,9 @@ pub fn counted(totals: &Totals) -> Counted {
 
 /// Returns the objects to which nothing leads.
 pub fn garbage(census: &Census, live: &Live) -> Amount {
-    let rest = |of: fn(&Totals) -> u64| {
-        of(&census.totals).saturating_sub(of(&live.reachable)).saturating_sub(of(&live.uncertain))
-    };
-    Amount { count: rest(|totals| totals.instances), bytes: rest(|totals| totals.bytes) }
+    let [all, reachable, uncertain] = [&census.totals, &live.reachable, &live.uncertain];
+    Amount {
+        count: all.instances.saturating_sub(reachable.instances).saturating_sub(uncertain.instances),
+        bytes: all.bytes.saturating_sub(reachable.bytes).saturating_sub(uncertain.bytes),
+    }
 }

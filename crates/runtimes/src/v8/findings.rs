@@ -10,11 +10,11 @@ use strandline_claims::units::bytes;
 /// Returns the findings, in no particular order.
 pub fn findings(view: &LedgerView<'_>) -> Vec<Finding> {
     let (pool, idle) = (view.row("v8.pool"), view.row("v8.young.idle"));
-    let name = name(view);
-    let kept = format!("heap pages that {name} has freed and keeps in its pool");
+    let program = program_name(view);
+    let kept = format!("heap pages that {program} has freed and keeps in its pool");
     let mut headline = match (pool, idle) {
         (_, 0) => format!("{} is {kept}", view.of_rss(pool)),
-        (0, _) => format!("{} is young generation of {name} that holds no object", view.of_rss(idle)),
+        (0, _) => format!("{} is young generation of {program} that holds no object", view.of_rss(idle)),
         _ => format!(
             "{} holds no object: {} is {kept}, {} young generation",
             view.of_rss(pool + idle),
@@ -22,10 +22,10 @@ pub fn findings(view: &LedgerView<'_>) -> Vec<Finding> {
             bytes(idle)
         ),
     };
-    if let Some(runtime) = view.runtime("v8").filter(|runtime| runtime.used_bytes.is_some()) {
-        headline += &format!("; objects use {}", objects(runtime));
+    if let Some(objects) = view.runtime("v8").and_then(object_sizes) {
+        headline += &format!("; objects use {objects}");
     }
-    // Measured on all five versions: V8 returns some after 60 to 110 s.
+    // Measured on all five versions: V8 returns part of it after 60 to 110 s.
     headline += "; V8 returns it after one to two minutes with little to do";
     vec![Finding { class: "idle_heap_pages", bytes: pool + idle, headline }]
 }
@@ -37,7 +37,7 @@ pub fn beside_heap(view: &LedgerView<'_>) -> Option<Finding> {
     if !view.matters(rss.saturating_sub(heap)) {
         return None;
     }
-    let slabs = runtime.details::<V8>("v8").and_then(|facts| facts.unviewed_buffer_bytes).unwrap_or(0);
+    let slab_bytes = runtime.details::<V8>("v8").and_then(|facts| facts.unviewed_buffer_bytes);
     let own = [
         ("Buffers", view.row("v8.buffer")),
         ("SharedArrayBuffers", view.row("v8.buffer.shared")),
@@ -45,32 +45,33 @@ pub fn beside_heap(view: &LedgerView<'_>) -> Option<Finding> {
         ("WebAssembly and resizable buffers", view.row("v8.buffer.mapped")),
         ("static data", view.row("program.data")),
     ];
-    let used = runtime.used_bytes.map_or_else(String::new, |_| format!(" (objects {})", objects(runtime)));
-    let start = format!("RSS {} of {}: heap {}{used}", bytes(rss), name(view), bytes(heap));
+    let used = object_sizes(runtime).map_or_else(String::new, |objects| format!(" (objects {objects})"));
+    let start = format!("RSS {} of {}: heap {}{used}", bytes(rss), program_name(view), bytes(heap));
     let mut headline = start + &view.outside_heap(&own);
-    if view.matters(slabs) {
-        headline += &format!("; {} of Buffers is the unused rest of slabs", bytes(slabs));
+    if let Some(unused) = slab_bytes.filter(|&unused| view.matters(unused)) {
+        headline += &format!("; {} of Buffers is the unused rest of slabs", bytes(unused));
     }
     Some(Finding { class: "live", bytes: rss, headline })
 }
 
-/// `13.1 MiB, 5.20 MiB of it garbage`: the latter if it is known, and a tenth or more.
-fn objects(runtime: &Runtime) -> String {
-    let used = runtime.used_bytes.unwrap_or(0);
+/// Returns the size of the objects, `13.1 MiB, 5.20 MiB of it garbage`; without garbage if that is
+/// less than a tenth, or not known.
+fn object_sizes(runtime: &Runtime) -> Option<String> {
+    let used = runtime.used_bytes?;
     let garbage = runtime.details::<V8>("v8").and_then(|facts| facts.garbage);
-    match garbage.filter(|garbage| garbage.bytes >= used / 10) {
+    Some(match garbage.filter(|garbage| garbage.bytes >= used / 10) {
         Some(garbage) => format!("{}, {} of it garbage", bytes(used), bytes(garbage.bytes)),
         None => bytes(used),
-    }
+    })
 }
 
-/// Returns what a user calls it: `Node.js 24`, or `V8 13` where another program contains it.
-fn name(view: &LedgerView<'_>) -> String {
-    let major = |name: &str| {
-        let version = view.runtime(name)?.version.as_deref()?;
+/// Returns what users call the program: `Node.js 24`, or `V8 13` where another program contains it.
+fn program_name(view: &LedgerView<'_>) -> String {
+    let major_version = |runtime: &str| {
+        let version = view.runtime(runtime)?.version.as_deref()?;
         version.split('.').next().map(ToOwned::to_owned)
     };
-    match (major("node"), major("v8")) {
+    match (major_version("node"), major_version("v8")) {
         (Some(node), _) => format!("Node.js {node}"),
         (None, Some(v8)) => format!("V8 {v8}"),
         (None, None) => "V8".to_owned(),

@@ -49,20 +49,19 @@ pub struct Forecast {
     /// Bytes released if all of them are garbage.
     pub high: u64,
     /// Bytes of pages without any object that may be alive.
-    pub dead_pages: u64,
+    pub dead_page_bytes: u64,
 }
 
 /// A page of a space in which objects of many sizes are beside each other.
 #[derive(Clone, Copy, Debug)]
 struct PageState {
-    /// Resident bytes.
-    resident: u64,
+    resident_bytes: u64,
     /// Bytes for objects.
-    area: u64,
+    area_bytes: u64,
     /// Bytes of objects as V8 counts them, dead ones included until they are swept.
-    used: u64,
+    used_bytes: u64,
     /// Bytes of live objects.
-    live: u64,
+    live_bytes: u64,
 }
 
 /// Forecasts by the address of the heap; empty if objects were not traced.
@@ -78,22 +77,27 @@ pub fn forecasts(heaps: &Heaps, claimed: &Claimed, traced: &TracedPages, externa
         claimed.claims.iter().map(|claim| (claim.start, claim.sums.resident.total())).collect();
     let forecast = |heap: u64| {
         let isolate = Isolate { heaps, resident: &resident, traced, heap, external };
-        let before = isolate.before() + claimed.idle.get(&heap).map_or(0, |idle| idle.pool);
-        let released = |live: fn(ObjectBytes) -> u64| before.saturating_sub(isolate.after(live));
+        let before_bytes = isolate.resident_before() + claimed.idle.get(&heap).map_or(0, |idle| idle.pool);
+        let released =
+            |live_of: fn(ObjectBytes) -> u64| before_bytes.saturating_sub(isolate.resident_after(live_of));
         Forecast {
             low: released(|objects| objects.reachable.saturating_add(objects.uncertain)),
             high: released(|objects| objects.reachable),
-            dead_pages: isolate.dead_pages(),
+            dead_page_bytes: isolate.dead_page_bytes(),
         }
     };
     heaps.isolates.iter().map(|isolate| (isolate.heap, forecast(isolate.heap))).collect()
 }
 
+/// An isolate and what was read of it.
 struct Isolate<'a> {
     heaps: &'a Heaps,
+    /// Resident bytes by the address of the page.
     resident: &'a HashMap<u64, u64>,
     traced: &'a TracedPages,
+    /// Address of its heap.
     heap: u64,
+    /// Bytes of buffers outside of the heaps.
     external: u64,
 }
 
@@ -110,7 +114,8 @@ impl Isolate<'_> {
         self.traced.get(&page.start).copied().unwrap_or_default()
     }
 
-    fn before(&self) -> u64 {
+    /// Returns the resident bytes of all spaces now.
+    fn resident_before(&self) -> u64 {
         self.spaces()
             .flat_map(|space| space.pages.iter().chain(&space.idle))
             .map(|page| self.resident(page))
@@ -119,8 +124,8 @@ impl Isolate<'_> {
 
     /// Returns the resident bytes of pages all of whose objects are dead, but for one page a space,
     /// which V8 keeps.
-    fn dead_pages(&self) -> u64 {
-        let of_space = |space: &Space| {
+    fn dead_page_bytes(&self) -> u64 {
+        let dead_bytes_of = |space: &Space| {
             let is_dead = |page: &&Page| {
                 let objects = self.objects(page);
                 objects.dead > 0 && objects.reachable == 0 && objects.uncertain == 0
@@ -132,89 +137,94 @@ impl Isolate<'_> {
                 Kind::Young => 0,
             }
         };
-        self.spaces().map(of_space).sum::<u64>()
+        self.spaces().map(dead_bytes_of).sum::<u64>()
     }
 
-    /// Returns the resident bytes of all spaces after the collections.
-    fn after(&self, live: fn(ObjectBytes) -> u64) -> u64 {
+    /// Returns the resident bytes of all spaces after the collections. `live_of` gives the bytes of
+    /// the objects of a page that count as live.
+    fn resident_after(&self, live_of: fn(ObjectBytes) -> u64) -> u64 {
         let young = self.spaces().filter(|space| space.kind == Kind::Young).flat_map(|space| &space.pages);
-        let young: u64 = young.map(|page| live(self.objects(page))).sum();
-        let (mut kept, mut committed, mut live_bytes) = (MIN_YOUNG_BYTES, MIN_YOUNG_BYTES, 0);
+        let young_bytes: u64 = young.map(|page| live_of(self.objects(page))).sum();
+        let (mut kept_bytes, mut committed_bytes, mut live_bytes) = (MIN_YOUNG_BYTES, MIN_YOUNG_BYTES, 0);
         let mut compacted = Vec::new();
         for space in self.spaces().filter(|space| space.kind != Kind::Young) {
             let is_code = space.name.starts_with("code_");
             if space.kind == Kind::Paged && !is_code {
                 // Young objects that live move to the old space.
-                let moved = if space.name == OLD_SPACE { young } else { 0 };
-                compacted.push(collect(self.pages(space, live), moved));
+                let moved_bytes = if space.name == OLD_SPACE { young_bytes } else { 0 };
+                compacted.push(collect_space(self.pages(space, live_of), moved_bytes));
                 continue;
             }
-            for page in space.pages.iter().filter(|page| is_code || live(self.objects(page)) > 0) {
-                kept += self.resident(page);
-                committed += page.bytes();
+            for page in space.pages.iter().filter(|page| is_code || live_of(self.objects(page)) > 0) {
+                kept_bytes += self.resident(page);
+                committed_bytes += page.bytes();
                 live_bytes += page.allocated;
             }
         }
-        committed += compacted.iter().map(|pages| pages.len() as u64 * PAGE_ALIGNMENT).sum::<u64>();
-        live_bytes += compacted.iter().flatten().map(|page| page.live).sum::<u64>();
-        let garbage = committed.saturating_sub(live_bytes).saturating_add(self.external);
-        if garbage >= MIN_GARBAGE_BYTES && garbage >= committed / MIN_GARBAGE_DIVISOR {
-            compacted = compacted.into_iter().map(|pages| collect(pages, 0)).collect();
+        committed_bytes += compacted.iter().map(|pages| pages.len() as u64 * PAGE_ALIGNMENT).sum::<u64>();
+        live_bytes += compacted.iter().flatten().map(|page| page.live_bytes).sum::<u64>();
+        let garbage_bytes = committed_bytes.saturating_sub(live_bytes).saturating_add(self.external);
+        if garbage_bytes >= MIN_GARBAGE_BYTES && garbage_bytes >= committed_bytes / MIN_GARBAGE_DIVISOR {
+            compacted = compacted.into_iter().map(|pages| collect_space(pages, 0)).collect();
         }
-        kept + compacted.iter().flatten().map(|page| page.resident).sum::<u64>()
+        kept_bytes + compacted.iter().flatten().map(|page| page.resident_bytes).sum::<u64>()
     }
 
-    fn pages(&self, space: &Space, live: fn(ObjectBytes) -> u64) -> Vec<PageState> {
+    /// Returns the states of the pages of a space before a collection.
+    fn pages(&self, space: &Space, live_of: fn(ObjectBytes) -> u64) -> Vec<PageState> {
         let state = |page: &Page| {
             let buffers = space.buffer.iter().chain(&space.local_buffer);
-            let here =
+            let on_page =
                 buffers.filter(|buffer| page.area_start <= buffer.top && buffer.limit <= page.area_end);
-            let unused: u64 = here.map(|buffer| buffer.limit - buffer.top).sum();
-            let used = page.allocated.saturating_sub(unused);
+            let unused_bytes: u64 = on_page.map(|buffer| buffer.limit - buffer.top).sum();
+            let used_bytes = page.allocated.saturating_sub(unused_bytes);
             PageState {
-                resident: self.resident(page),
-                area: page.area_end - page.area_start,
-                used,
-                live: live(self.objects(page)).min(used),
+                resident_bytes: self.resident(page),
+                area_bytes: page.area_end - page.area_start,
+                used_bytes,
+                live_bytes: live_of(self.objects(page)).min(used_bytes),
             }
         };
         space.pages.iter().map(state).collect()
     }
 }
 
-/// Returns the pages of a space after a collection, which moves `moved` bytes of objects into it
+/// Returns the pages of a space after a collection, which moves `moved_bytes` of objects into it
 /// from elsewhere.
-fn collect(mut pages: Vec<PageState>, mut moved: u64) -> Vec<PageState> {
-    let Some(area) = pages.iter().map(|page| page.area).max().filter(|area| *area > 0) else { return pages };
-    pages.sort_unstable_by_key(|page| page.used);
-    let mut used = 0;
+fn collect_space(mut pages: Vec<PageState>, mut moved_bytes: u64) -> Vec<PageState> {
+    let area_bytes = pages.iter().map(|page| page.area_bytes).max().filter(|bytes| *bytes > 0);
+    let Some(area_bytes) = area_bytes else { return pages };
+    pages.sort_unstable_by_key(|page| page.used_bytes);
+    let mut chosen_bytes = 0;
     let (mut chosen, mut others): (Vec<_>, Vec<_>) = pages.into_iter().partition(|page| {
-        let is_free = page.area.saturating_sub(page.used) >= page.area / 100 * MIN_FREE_PERCENT;
-        let is_chosen = is_free && used + page.used <= MAX_MOVED_BYTES;
-        used += if is_chosen { page.used } else { 0 };
+        let is_free =
+            page.area_bytes.saturating_sub(page.used_bytes) >= page.area_bytes / 100 * MIN_FREE_PERCENT;
+        let is_chosen = is_free && chosen_bytes + page.used_bytes <= MAX_MOVED_BYTES;
+        chosen_bytes += if is_chosen { page.used_bytes } else { 0 };
         is_chosen
     });
-    if used.div_ceil(area) >= chosen.len() as u64 {
+    // V8 moves no objects if that frees no page.
+    if chosen_bytes.div_ceil(area_bytes) >= chosen.len() as u64 {
         others.append(&mut chosen);
     }
-    moved += chosen.iter().map(|page| page.live).sum::<u64>();
+    moved_bytes += chosen.iter().map(|page| page.live_bytes).sum::<u64>();
     let mut pages = others;
     // V8 keeps one page without objects.
-    let unused = pages.iter().find(|page| page.live == 0).copied();
-    pages.retain(|page| page.live > 0);
-    pages.iter_mut().for_each(|page| page.used = page.live);
-    pages.extend(unused.map(|page| PageState { used: 0, ..page }));
-    pages.sort_unstable_by_key(|page| page.live);
+    let unused = pages.iter().find(|page| page.live_bytes == 0).copied();
+    pages.retain(|page| page.live_bytes > 0);
+    pages.iter_mut().for_each(|page| page.used_bytes = page.live_bytes);
+    pages.extend(unused.map(|page| PageState { used_bytes: 0, ..page }));
+    pages.sort_unstable_by_key(|page| page.live_bytes);
     for page in &mut pages {
-        let bytes = moved.min(page.area.saturating_sub(page.live));
-        (page.used, page.live) = (page.used + bytes, page.live + bytes);
-        moved -= bytes;
+        let bytes = moved_bytes.min(page.area_bytes.saturating_sub(page.live_bytes));
+        (page.used_bytes, page.live_bytes) = (page.used_bytes + bytes, page.live_bytes + bytes);
+        moved_bytes -= bytes;
     }
-    while moved > 0 {
-        let bytes = moved.min(area);
-        let resident = bytes.next_multiple_of(PAGE_BYTES);
-        pages.push(PageState { resident, area, used: bytes, live: bytes });
-        moved -= bytes;
+    while moved_bytes > 0 {
+        let bytes = moved_bytes.min(area_bytes);
+        let resident_bytes = bytes.next_multiple_of(PAGE_BYTES);
+        pages.push(PageState { resident_bytes, area_bytes, used_bytes: bytes, live_bytes: bytes });
+        moved_bytes -= bytes;
     }
     pages
 }
@@ -226,19 +236,19 @@ mod tests {
     const AREA: u64 = 250_000;
     const RESIDENT: u64 = 256 << 10;
 
-    fn pages(count: usize, used: u64, live: u64) -> Vec<PageState> {
-        vec![PageState { resident: RESIDENT, area: AREA, used, live }; count]
+    fn pages(count: usize, used_bytes: u64, live_bytes: u64) -> Vec<PageState> {
+        vec![PageState { resident_bytes: RESIDENT, area_bytes: AREA, used_bytes, live_bytes }; count]
     }
 
     fn resident(pages: &[PageState]) -> u64 {
-        pages.iter().map(|page| page.resident).sum()
+        pages.iter().map(|page| page.resident_bytes).sum()
     }
 
     #[test]
-    fn of_dead_pages_one_is_kept() {
+    fn one_dead_page_is_kept() {
         let mut all = pages(10, AREA, 0);
         all.extend(pages(5, AREA, AREA));
-        assert_eq!(resident(&collect(all, 0)), 6 * RESIDENT);
+        assert_eq!(resident(&collect_space(all, 0)), 6 * RESIDENT);
     }
 
     #[test]
@@ -246,23 +256,23 @@ mod tests {
         // Five halves fit into the other five, and none is left over.
         let mut all = pages(5, AREA / 2, AREA / 2);
         all.extend(pages(5, AREA / 10 * 9, AREA / 2));
-        let after = collect(all, 0);
+        let after = collect_space(all, 0);
         assert_eq!((after.len(), resident(&after)), (5, 5 * RESIDENT));
-        assert_eq!(after.iter().map(|page| page.live).sum::<u64>(), 5 * AREA);
+        assert_eq!(after.iter().map(|page| page.live_bytes).sum::<u64>(), 5 * AREA);
     }
 
     #[test]
     fn a_collection_moves_a_limited_number_of_bytes() {
         let moved = MAX_MOVED_BYTES / (AREA / 2);
-        let after = collect(pages(1000, AREA / 2, AREA / 2), 0);
+        let after = collect_space(pages(1000, AREA / 2, AREA / 2), 0);
         assert_eq!(after.len() as u64, 1000 - moved);
         // What is dead counts until it is swept.
-        assert_eq!(collect(pages(1000, AREA, AREA / 2), 0).len(), 1000);
+        assert_eq!(collect_space(pages(1000, AREA, AREA / 2), 0).len(), 1000);
     }
 
     #[test]
     fn young_objects_need_new_pages() {
-        let after = collect(pages(4, AREA, AREA), 3 * AREA + 1);
+        let after = collect_space(pages(4, AREA, AREA), 3 * AREA + 1);
         assert_eq!(after.len(), 8);
         assert_eq!(resident(&after), 4 * RESIDENT + 3 * AREA.next_multiple_of(PAGE_BYTES) + PAGE_BYTES);
     }

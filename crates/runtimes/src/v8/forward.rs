@@ -22,32 +22,34 @@ const MAX_VISITED: usize = 1 << 24;
 const OBJECTS_AT_ONCE: usize = 1 << 12;
 /// Bytes read at first of an object, and of one whose end is where the next begins.
 const FIRST_BYTES: usize = 64;
-const SCANNED_BYTES: usize = 4096;
-/// The number of the object from which a first one was reached.
+const FIRST_SCANNED_BYTES: usize = 4096;
+/// [`ReachedObject::holder`] of an object that was reached from a root.
 const NO_HOLDER: u32 = u32::MAX;
 
 /// An object that was reached.
 #[derive(Clone, Copy)]
-struct Reached {
+struct ReachedObject {
     /// Its place.
     place: u32,
-    /// The number of the one that holds it; [`NO_HOLDER`] if a root does.
+    /// The number of the object that holds it; [`NO_HOLDER`] if a root does.
     holder: u32,
 }
 
-/// The objects that were reached, in order.
+/// A search from roots to one object.
 struct Forward<'a> {
     search: &'a Search<'a>,
-    all: Vec<Reached>,
+    /// The objects that were reached, in order; their index is their number.
+    reached: Vec<ReachedObject>,
+    /// A bit for the place of each of them.
     is_reached: Bitmap,
-    /// The place that is searched for, and its number once it was reached.
+    /// The place of the object that is searched for, and its number once it was reached.
     wanted: u64,
-    found: Option<u32>,
+    wanted_number: Option<u32>,
     buffer: ReadBuffer,
 }
 
-/// Returns the objects on a path to `sample`, from one of `anchors`, or one that a root refers to,
-/// and whether it is one of the former.
+/// Returns the objects on a path to `sample`, and whether it begins at one of `anchors`; if not, at
+/// an object that a root refers to.
 pub fn chain(
     search: &Search<'_>,
     shapes: &mut Shapes<'_>,
@@ -55,67 +57,68 @@ pub fn chain(
     sample: u64,
 ) -> Result<(Vec<u64>, bool), NoPath> {
     let index = search.heap.index;
-    let (_, wanted) = index.place(sample).ok_or(NoPath::NoRoot)?;
+    let (_, wanted) = index.page_and_place(sample).ok_or(NoPath::NoRoot)?;
     if index.places >= u64::from(NO_HOLDER) {
         return Err(NoPath::TooFar);
     }
     let is_reached = Bitmap::new(index.places).ok_or(NoPath::TooFar)?;
     let buffer = ReadBuffer::new(PAGE_ALIGNMENT as usize);
-    let mut forward = Forward { search, all: Vec::new(), is_reached, wanted, found: None, buffer };
+    let mut forward =
+        Forward { search, reached: Vec::new(), is_reached, wanted, wanted_number: None, buffer };
     for address in anchors {
         forward.reach(*address, NO_HOLDER);
     }
-    forward.run(shapes, 0)?;
-    let global = forward.all.len();
+    forward.visit_from(shapes, 0)?;
+    let reached_from_anchors = forward.reached.len();
     // What an uncertain root reaches may be reached by a stale word only.
     for each in [Roots::each_certain, Roots::each_uncertain] {
-        if forward.found.is_some() {
+        if forward.wanted_number.is_some() {
             break;
         }
-        let next = forward.all.len();
+        let next = forward.reached.len();
         each(search.roots, &mut |root, address| {
             if !trace::is_weak(&search.heap, shapes, root, address) {
                 forward.reach(address, NO_HOLDER);
             }
-            forward.found.is_none()
+            forward.wanted_number.is_none()
         })
         .ok_or(NoPath::Late)?;
-        forward.run(shapes, next)?;
+        forward.visit_from(shapes, next)?;
     }
-    let mut number = forward.found.ok_or(NoPath::NoRoot)?;
+    let mut number = forward.wanted_number.ok_or(NoPath::NoRoot)?;
     let mut chain = Vec::new();
     let mut first = number;
-    while let Some(reached) = forward.all.get(number as usize) {
+    while let Some(reached) = forward.reached.get(number as usize) {
         chain.push(index.address_of(u64::from(reached.place)).ok_or(NoPath::NoRoot)?);
         (first, number) = (number, reached.holder);
     }
     chain.reverse();
-    Ok((chain, (first as usize) < global))
+    Ok((chain, (first as usize) < reached_from_anchors))
 }
 
 impl Forward<'_> {
     /// Adds the object at an address, if it lives and was not reached before.
     fn reach(&mut self, address: u64, holder: u32) {
-        let Some((_, place)) = self.search.heap.index.place(address) else { return };
+        let Some((_, place)) = self.search.heap.index.page_and_place(address) else { return };
         if !self.search.live.marks.has(place) || !self.is_reached.set(place) {
             return;
         }
         if place == self.wanted {
-            self.found = Some(self.all.len() as u32);
+            self.wanted_number = Some(self.reached.len() as u32);
         }
-        // Less than the number of places.
-        self.all.push(Reached { place: place as u32, holder });
+        // The number of places is below 32 bits (`chain`).
+        self.reached.push(ReachedObject { place: place as u32, holder });
     }
 
     /// Visits the objects from the number `next` on, until the one that is searched for is reached.
-    fn run(&mut self, shapes: &mut Shapes<'_>, mut next: usize) -> Result<(), NoPath> {
-        while self.found.is_none()
-            && let Some(reached) = self.all.get(next).copied()
+    fn visit_from(&mut self, shapes: &mut Shapes<'_>, mut next: usize) -> Result<(), NoPath> {
+        while self.wanted_number.is_none()
+            && let Some(reached) = self.reached.get(next).copied()
         {
             if next.is_multiple_of(OBJECTS_AT_ONCE) && Instant::now() >= self.search.heap.context.deadline {
                 return Err(NoPath::Late);
             }
-            if self.all.len() > MAX_VISITED {
+            if self.reached.len() > MAX_VISITED {
                 return Err(NoPath::TooFar);
             }
             // An object that cannot be read leads to nothing.
@@ -131,40 +134,41 @@ impl Forward<'_> {
         let address = search.heap.index.address_of(place)?;
         let mut buffer = std::mem::take(&mut self.buffer);
         let mut reach = |_, target| self.reach(target, number);
-        let done = references(search, shapes, address, &mut buffer, &mut reach);
+        let result = references(search, shapes, address, &mut buffer, &mut reach);
         self.buffer = buffer;
-        done
+        result
     }
 }
 
-/// Passes the offset and the target of each reference of the object at an address.
+/// Calls `visit` with the offset and the target of each reference of the object at an address.
+/// `None` if it cannot be read.
 pub fn references(
     search: &Search<'_>,
     shapes: &mut Shapes<'_>,
     address: u64,
     buffer: &mut ReadBuffer,
-    take: &mut dyn FnMut(usize, u64),
+    visit: &mut dyn FnMut(usize, u64),
 ) -> Option<()> {
     let shape = shapes.of_object(address)?;
     if shape.references == References::Class {
-        take(0, Shapes::object_at(shape.map)?);
+        visit(0, Shapes::object_at(shape.map)?);
         return Some(());
     }
     let (memory, deadline) = (search.heap.memory, search.heap.context.deadline);
-    let (page, _) = search.heap.index.place(address)?;
-    let most = search.heap.index.pages.get(page)?.page.area_end.checked_sub(address)?;
-    let first = if shape.is_scanned() { SCANNED_BYTES } else { FIRST_BYTES };
-    let first = first.min(usize::try_from(most).ok()?);
-    buffer.resize(first);
+    let (page, _) = search.heap.index.page_and_place(address)?;
+    let max_bytes = search.heap.index.pages.get(page)?.page.area_end.checked_sub(address)?;
+    let first_bytes = if shape.is_scanned() { FIRST_SCANNED_BYTES } else { FIRST_BYTES };
+    let first_bytes = first_bytes.min(usize::try_from(max_bytes).ok()?);
+    buffer.resize(first_bytes);
     memory.read(address, buffer).ok()?;
-    let size = shapes.head(buffer)?.size.min(most);
-    search.each_reference(shape, 0, buffer.get(..first.min(usize::try_from(size).ok()?))?, take);
-    if size <= first as u64 {
+    let size = shapes.head(buffer)?.size.min(max_bytes);
+    search.each_reference(shape, 0, buffer.get(..first_bytes.min(usize::try_from(size).ok()?))?, visit);
+    if size <= first_bytes as u64 {
         return Some(());
     }
-    let rest = shape.references.start_of_rest(first as u64);
+    let rest = shape.references.start_of_rest(first_bytes as u64);
     buffer.resize(PAGE_ALIGNMENT as usize);
     each_part(memory, deadline, address + rest, size - rest, buffer, &mut |offset, bytes| {
-        search.each_reference(shape, rest as usize + offset, bytes, take);
+        search.each_reference(shape, rest as usize + offset, bytes, visit);
     })
 }

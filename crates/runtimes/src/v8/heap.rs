@@ -7,9 +7,9 @@ use std::collections::{HashMap, HashSet};
 use std::time::Instant;
 
 use super::layout::{
-    ALLOCATOR_BUFFER, BUFFER_TOP, Buffers, LOCAL_BUFFER, LOCAL_BUFFER_HEAP, LOCAL_HEAP_BYTES, Layout,
-    LocalBuffer, MAX_ISOLATE_BYTES, MAX_STATE, NEW_SPACE_BYTES, NOT_IN_GC, PAGE_ALIGNMENT, SPACE_COMMITTED,
-    SPACE_HEAP, SPACE_ID,
+    ALLOCATOR_BUFFER, AllocationBuffers, BUFFER_TOP, LOCAL_BUFFER, LOCAL_BUFFER_HEAP, LOCAL_HEAP_BYTES,
+    Layout, LocalBufferOffsets, MAX_ISOLATE_BYTES, MAX_STATE, NEW_SPACE_BYTES, NOT_IN_GC, PAGE_ALIGNMENT,
+    SPACE_COMMITTED, SPACE_HEAP, SPACE_ID,
 };
 use super::pages::{self, Page};
 use crate::batch::PageCache;
@@ -23,7 +23,7 @@ const MAX_ISOLATES: usize = 1024;
 
 /// The part of an allocation area that holds no object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Buffer {
+pub struct AllocationBuffer {
     /// First byte without an object.
     pub top: u64,
     /// First byte past the area.
@@ -52,7 +52,7 @@ pub struct Space {
     pub kind: Kind,
     /// Bytes of its pages, by its own count.
     pub committed: u64,
-    /// Bytes of objects; `None` if they cannot be determined.
+    /// Bytes of objects, as V8's statistics have them; `None` if they cannot be determined.
     pub used: Option<u64>,
     /// Its pages; for the new space, those that may hold objects, in the order in which they are
     /// used.
@@ -60,9 +60,9 @@ pub struct Space {
     /// Pages of the new space that hold no object.
     pub idle: Vec<Page>,
     /// Where the main thread allocates in it.
-    pub buffer: Option<Buffer>,
+    pub buffer: Option<AllocationBuffer>,
     /// The same for what V8 itself allocates there.
-    pub local_buffer: Option<Buffer>,
+    pub local_buffer: Option<AllocationBuffer>,
 }
 
 /// An isolate and its heap.
@@ -92,8 +92,8 @@ pub struct Heaps {
 impl Heaps {
     /// Returns all pages: of spaces, pooled ones and those of the read-only space.
     pub fn all_pages(&self) -> impl Iterator<Item = &Page> {
-        let of_spaces = self.spaces.iter().flat_map(|space| space.pages.iter().chain(&space.idle));
-        of_spaces.chain(&self.pool).chain(&self.read_only)
+        let owned = self.spaces.iter().flat_map(|space| space.pages.iter().chain(&space.idle));
+        owned.chain(&self.pool).chain(&self.read_only)
     }
 
     /// Returns where objects are: in the pages of all spaces.
@@ -128,22 +128,22 @@ pub fn read(
     let mut reader = Reader {
         layout,
         cache: PageCache::new(memory),
-        numbers: pages.iter().enumerate().map(|(number, page)| (page.record, number)).collect(),
-        is_used: vec![false; pages.len()],
+        page_numbers: pages.iter().enumerate().map(|(number, page)| (page.record, number)).collect(),
+        is_listed: vec![false; pages.len()],
         pages: &pages,
     };
     // If all pages of a heap are pooled, its isolate has ended: the memory is free, and may still
     // look like a heap.
     let in_use = pages.iter().filter(|page| !page.is_pooled && page.heap != 0);
-    let mut addresses: Vec<u64> = in_use.map(|page| page.heap).collect();
-    addresses.sort_unstable();
-    addresses.dedup();
+    let mut heap_addresses: Vec<u64> = in_use.map(|page| page.heap).collect();
+    heap_addresses.sort_unstable();
+    heap_addresses.dedup();
     let mut heaps = Heaps::default();
-    for heap in addresses {
+    for heap in heap_addresses {
         if Instant::now() >= context.deadline {
             return Err(HeapError::Late);
         }
-        let Some(addresses) = reader.spaces_of(heap) else {
+        let Some(spaces) = reader.spaces_of(heap) else {
             // An isolate that is starting or ending has spaces, but not all of them.
             if reader.has_owned_page(heap) {
                 return Err(HeapError::Inconsistent);
@@ -156,9 +156,9 @@ pub fn read(
         if reader.state_of(heap) != Some(NOT_IN_GC) {
             return Err(HeapError::Collecting);
         }
-        heaps.spaces.extend(reader.read_heap(heap, &addresses)?);
+        heaps.spaces.extend(reader.read_spaces(heap, &spaces)?);
         heaps.pool.extend(reader.pool_of(heap)?);
-        let isolate = reader.isolate_of(heap).zip(reader.old_space(&addresses));
+        let isolate = reader.isolate_of(heap).zip(reader.old_space(&spaces));
         let (address, old_space) = isolate.ok_or(HeapError::Inconsistent)?;
         heaps.isolates.push(Isolate { address, heap, old_space });
     }
@@ -166,8 +166,8 @@ pub fn read(
         return Err(HeapError::NotFound);
     }
     heaps.pool.extend(reader.pool_of_ended(&heaps));
-    heaps.read_only = read_only(context, memory, &pages, &heaps.isolates);
-    if is_overlapping(&heaps) { Err(HeapError::Inconsistent) } else { Ok(heaps) }
+    heaps.read_only = read_only_pages(context, memory, &pages, &heaps.isolates);
+    if has_overlapping_pages(&heaps) { Err(HeapError::Inconsistent) } else { Ok(heaps) }
 }
 
 /// Reads heaps from candidates for pages.
@@ -176,9 +176,9 @@ struct Reader<'a> {
     cache: PageCache<'a>,
     pages: &'a [Page],
     /// Number of a page by the address of its record.
-    numbers: HashMap<u64, usize>,
+    page_numbers: HashMap<u64, usize>,
     /// Whether a page is in the list of a space.
-    is_used: Vec<bool>,
+    is_listed: Vec<bool>,
 }
 
 /// A space that refers back to its heap.
@@ -210,11 +210,13 @@ impl Reader<'_> {
         self.old_space(&spaces).map(|_| spaces)
     }
 
+    /// Returns the old space among these, which every heap has.
     fn old_space(&self, spaces: &[SpaceAddress]) -> Option<SpaceAddress> {
         let is_old = |space: &&SpaceAddress| self.layout.spaces.get(space.number) == Some(&"old_space");
         spaces.iter().find(is_old).copied()
     }
 
+    /// Whether the space at an address has this number and refers back to this heap.
     fn is_space(&mut self, address: u64, heap: u64, number: usize) -> bool {
         let id = address.checked_add(SPACE_ID).and_then(|at| self.cache.word32(at));
         id.map(|id| id as usize) == Some(number) && self.field(address, SPACE_HEAP) == Some(heap)
@@ -223,8 +225,8 @@ impl Reader<'_> {
     /// Whether a page in use is owned by a space of this heap.
     fn has_owned_page(&mut self, heap: u64) -> bool {
         let pages = self.pages;
-        let mut owners = pages.iter().filter(|page| page.heap == heap && !page.is_pooled);
-        owners.any(|page| {
+        let mut in_use = pages.iter().filter(|page| page.heap == heap && !page.is_pooled);
+        in_use.any(|page| {
             let id = page.owner.checked_add(SPACE_ID).and_then(|at| self.cache.word32(at));
             let is_known = id.is_some_and(|id| (id as usize) < self.layout.spaces.len());
             page.owner != 0 && is_known && self.field(page.owner, SPACE_HEAP) == Some(heap)
@@ -236,6 +238,7 @@ impl Reader<'_> {
         self.cache.word32(heap.checked_add(self.layout.heap_state)?)
     }
 
+    /// Reads the word at an offset of a structure.
     fn field(&mut self, address: u64, offset: u64) -> Option<u64> {
         self.cache.word(address.checked_add(offset)?)
     }
@@ -247,21 +250,22 @@ impl Reader<'_> {
         Some(isolate)
     }
 
-    fn read_heap(&mut self, heap: u64, addresses: &[SpaceAddress]) -> Result<Vec<Space>, HeapError> {
+    /// Reads the spaces of a heap at these addresses.
+    fn read_spaces(&mut self, heap: u64, addresses: &[SpaceAddress]) -> Result<Vec<Space>, HeapError> {
         let buffers = self.buffers_of(heap, addresses);
         let mut spaces = Vec::new();
         for (&SpaceAddress { number, address }, buffer) in addresses.iter().zip(buffers) {
             let Some(&name) = self.layout.spaces.get(number) else { continue };
             let space = if name == "new_space" {
-                self.young(heap, SpaceAddress { number, address }, buffer)?
+                self.read_new_space(heap, SpaceAddress { number, address }, buffer)?
             } else {
-                let mut space = self.space(name, heap, address, buffer)?;
+                let mut space = self.read_space(name, heap, address, buffer)?;
                 let is_old = name == "old_space";
                 space.local_buffer = self
                     .layout
                     .local_buffer
                     .filter(|_| is_old)
-                    .and_then(|at| self.local_buffer(heap, address, at));
+                    .and_then(|offsets| self.read_local_buffer(heap, address, offsets));
                 space
             };
             spaces.push(space);
@@ -269,23 +273,25 @@ impl Reader<'_> {
         Ok(spaces)
     }
 
-    fn space(
+    /// Reads a space other than the new space.
+    fn read_space(
         &mut self,
         name: &'static str,
         heap: u64,
         address: u64,
-        buffer: Option<Buffer>,
+        buffer: Option<AllocationBuffer>,
     ) -> Result<Space, HeapError> {
-        let (pages, committed) = self.list(address)?;
+        let (pages, committed) = self.listed_pages(address)?;
         let is_large = name.contains("large");
         let used = if is_large {
             self.field(address, self.layout.objects_size).filter(|&used| used <= committed)
         } else {
             // A page's own count may be ahead (swept by another thread) or behind (not swept yet).
-            let allocated = self.field(address, self.layout.allocated).filter(|&bytes| bytes <= committed);
-            // From 12.4 on V8 gives the allocation area back before it counts.
-            let is_given_back = matches!(self.layout.buffers, Buffers::InLocalHeap(_));
-            let free = buffer.filter(|_| is_given_back).map_or(0, |buffer| buffer.limit - buffer.top);
+            let allocated =
+                self.field(address, self.layout.space_allocated).filter(|&bytes| bytes <= committed);
+            // From 12.4 on V8 frees the rest of the allocation area before it counts.
+            let is_freed_first = matches!(self.layout.buffers, AllocationBuffers::InLocalHeap(_));
+            let free = buffer.filter(|_| is_freed_first).map_or(0, |buffer| buffer.limit - buffer.top);
             allocated.and_then(|allocated| allocated.checked_sub(free))
         };
         let kind = if is_large { Kind::Large } else { Kind::Paged };
@@ -295,10 +301,15 @@ impl Reader<'_> {
     }
 
     /// Reads the new space. Its pages are owned by two semi-spaces, which are parts of it.
-    fn young(&mut self, heap: u64, space: SpaceAddress, buffer: Option<Buffer>) -> Result<Space, HeapError> {
-        let within = space.address..space.address.saturating_add(NEW_SPACE_BYTES);
+    fn read_new_space(
+        &mut self,
+        heap: u64,
+        space: SpaceAddress,
+        buffer: Option<AllocationBuffer>,
+    ) -> Result<Space, HeapError> {
+        let semi_spaces = space.address..space.address.saturating_add(NEW_SPACE_BYTES);
         let owners = self.pages.iter().filter(|page| page.heap == heap).map(|page| page.owner);
-        let mut owners: Vec<u64> = owners.filter(|owner| within.contains(owner)).collect();
+        let mut owners: Vec<u64> = owners.filter(|owner| semi_spaces.contains(owner)).collect();
         owners.sort_unstable();
         owners.dedup();
         let mut young = Space {
@@ -316,16 +327,16 @@ impl Reader<'_> {
             if !self.is_space(owner, heap, space.number) {
                 continue;
             }
-            let (pages, committed) = self.list(owner)?;
+            let (pages, committed) = self.listed_pages(owner)?;
             young.committed = young.committed.saturating_add(committed);
-            let holds = |page: &Page| {
+            let has_buffer = |page: &Page| {
                 buffer.is_some_and(|buffer| page.area_start <= buffer.top && buffer.limit <= page.area_end)
             };
             // Objects are in the pages before the allocation area, and in front of it.
-            match pages.iter().position(holds) {
+            match pages.iter().position(has_buffer) {
                 Some(current) => {
-                    let (used, idle) = pages.split_at(current + 1);
-                    young.pages = used.to_vec();
+                    let (in_use, idle) = pages.split_at(current + 1);
+                    young.pages = in_use.to_vec();
                     young.idle.extend_from_slice(idle);
                 }
                 None => young.idle.extend(pages),
@@ -338,26 +349,27 @@ impl Reader<'_> {
         }
         if let Some((last, full)) = young.pages.split_last() {
             // Pages may still overlap here: the sum is not bounded by the address space.
-            let full = full.iter().map(|page| page.area_end - page.area_start).fold(0, u64::saturating_add);
-            young.used = buffer.map(|buffer| full.saturating_add(buffer.top - last.area_start));
+            let full_bytes =
+                full.iter().map(|page| page.area_end - page.area_start).fold(0, u64::saturating_add);
+            young.used = buffer.map(|buffer| full_bytes.saturating_add(buffer.top - last.area_start));
         }
         Ok(young)
     }
 
     /// Returns the pages in the list of a space, and its committed bytes, which must be those of
     /// the pages.
-    fn list(&mut self, space: u64) -> Result<(Vec<Page>, u64), HeapError> {
+    fn listed_pages(&mut self, space: u64) -> Result<(Vec<Page>, u64), HeapError> {
         let committed = self.field(space, SPACE_COMMITTED).ok_or(HeapError::Inconsistent)?;
         let mut record = self.field(space, self.layout.first_page).ok_or(HeapError::Inconsistent)?;
         let mut pages = Vec::new();
         let mut sum: u64 = 0;
         while record != 0 {
-            let number = *self.numbers.get(&record).ok_or(HeapError::Inconsistent)?;
+            let number = *self.page_numbers.get(&record).ok_or(HeapError::Inconsistent)?;
             let page = self.pages.get(number).filter(|page| page.owner == space);
             let page = *page.ok_or(HeapError::Inconsistent)?;
-            let is_used = self.is_used.get_mut(number).ok_or(HeapError::Inconsistent)?;
-            // A page that was here before ends a list that leads back to itself.
-            if std::mem::replace(is_used, true) {
+            let is_listed = self.is_listed.get_mut(number).ok_or(HeapError::Inconsistent)?;
+            // A page is in one list, once: this also ends a list that leads back to itself.
+            if std::mem::replace(is_listed, true) {
                 return Err(HeapError::Inconsistent);
             }
             sum = sum.saturating_add(page.bytes());
@@ -369,9 +381,8 @@ impl Reader<'_> {
 
     /// Returns the pages of a heap that are in no list; they must be pooled.
     fn pool_of(&mut self, heap: u64) -> Result<Vec<Page>, HeapError> {
-        let is_free = |page: &(&Page, &bool)| page.0.heap == heap && !*page.1;
-        let pool: Vec<Page> =
-            self.pages.iter().zip(&self.is_used).filter(is_free).map(|(page, _)| *page).collect();
+        let unlisted = self.pages.iter().zip(&self.is_listed).filter(|(_, is_listed)| !**is_listed);
+        let pool: Vec<Page> = unlisted.map(|(page, _)| *page).filter(|page| page.heap == heap).collect();
         if pool.iter().all(|page| page.is_pooled) { Ok(pool) } else { Err(HeapError::Inconsistent) }
     }
 
@@ -392,38 +403,46 @@ impl Reader<'_> {
     }
 
     /// Returns the allocation area of each space, in the same order.
-    fn buffers_of(&mut self, heap: u64, spaces: &[SpaceAddress]) -> Vec<Option<Buffer>> {
+    fn buffers_of(&mut self, heap: u64, spaces: &[SpaceAddress]) -> Vec<Option<AllocationBuffer>> {
         let local_heap = match self.layout.buffers {
-            Buffers::InSpace(_) => None,
-            Buffers::InLocalHeap(offset) => self.field(heap, offset),
+            AllocationBuffers::InSpace(_) => None,
+            AllocationBuffers::InLocalHeap(offset) => self.field(heap, offset),
         };
         let mut allocators = [0; LOCAL_HEAP_BYTES];
         let is_read = local_heap.is_some_and(|at| self.cache.read(at, &mut allocators).is_ok());
         let mut buffers = Vec::new();
         for space in spaces {
             let at = match self.layout.buffers {
-                Buffers::InSpace(offset) => self.field(space.address, offset),
-                Buffers::InLocalHeap(_) if is_read => allocator_buffer(&allocators, heap, space.address),
-                Buffers::InLocalHeap(_) => None,
+                AllocationBuffers::InSpace(offset) => self.field(space.address, offset),
+                AllocationBuffers::InLocalHeap(_) if is_read => {
+                    allocator_buffer(&allocators, heap, space.address)
+                }
+                AllocationBuffers::InLocalHeap(_) => None,
             };
-            buffers.push(at.and_then(|at| self.buffer(at)));
+            buffers.push(at.and_then(|at| self.read_buffer(at)));
         }
         buffers
     }
 
     /// Returns the second allocation area of the old space.
-    fn local_buffer(&mut self, heap: u64, space: u64, at: LocalBuffer) -> Option<Buffer> {
-        let local_heap = self.field(heap, at.local_heap)?;
-        let allocator = self.field(local_heap, at.allocator)?;
+    fn read_local_buffer(
+        &mut self,
+        heap: u64,
+        space: u64,
+        offsets: LocalBufferOffsets,
+    ) -> Option<AllocationBuffer> {
+        let local_heap = self.field(heap, offsets.local_heap)?;
+        let allocator = self.field(local_heap, offsets.allocator)?;
         let is_of_space = self.cache.pair(allocator)? == (local_heap, space)
             && self.field(allocator, LOCAL_BUFFER_HEAP)? == heap;
-        self.buffer(allocator.checked_add(LOCAL_BUFFER).filter(|_| is_of_space)?)
+        self.read_buffer(allocator.checked_add(LOCAL_BUFFER).filter(|_| is_of_space)?)
     }
 
-    fn buffer(&mut self, at: u64) -> Option<Buffer> {
+    /// Reads a `LinearAllocationArea`.
+    fn read_buffer(&mut self, at: u64) -> Option<AllocationBuffer> {
         let start = self.cache.word(at)?;
         let (top, limit) = self.cache.pair(at.checked_add(BUFFER_TOP)?)?;
-        (start != 0 && start <= top && top <= limit).then_some(Buffer { top, limit })
+        (start != 0 && start <= top && top <= limit).then_some(AllocationBuffer { top, limit })
     }
 }
 
@@ -440,41 +459,46 @@ fn allocator_buffer(allocators: &[u8], heap: u64, space: u64) -> Option<u64> {
 }
 
 /// Returns the read-only pages: those to which the roots of an isolate refer.
-fn read_only(context: &Context<'_>, memory: &dyn Memory, pages: &[Page], isolates: &[Isolate]) -> Vec<Page> {
+fn read_only_pages(
+    context: &Context<'_>,
+    memory: &dyn Memory,
+    pages: &[Page],
+    isolates: &[Isolate],
+) -> Vec<Page> {
     let is_candidate = |page: &&Page| {
         let is_writable = context.space.find(page.start).is_none_or(|mapping| mapping.permissions.write);
         page.heap == 0 && page.owner == 0 && !is_writable
     };
     let candidates: Vec<Page> = pages.iter().filter(is_candidate).copied().collect();
-    let mut is_referred = vec![false; candidates.len()];
+    let mut is_referenced = vec![false; candidates.len()];
     // One isolate is enough: all of a process share these pages.
     if let Some(isolate) = isolates.first().filter(|_| !candidates.is_empty()) {
         // The table of roots is in the isolate, before its heap.
         let roots = AddressRange::new(isolate.address, isolate.heap);
         each_word(memory, context.resident, roots, READ_BYTES, &mut |_, word| {
-            let behind = candidates.partition_point(|page| page.start <= word);
+            let next = candidates.partition_point(|page| page.start <= word);
             // A pointer to an object has the lowest bit set (`kHeapObjectTag`).
             if word % 2 == 1
-                && let Some(number) = behind.checked_sub(1)
+                && let Some(number) = next.checked_sub(1)
                 && candidates.get(number).is_some_and(|page| (page.area_start..page.area_end).contains(&word))
-                && let Some(is_referred) = is_referred.get_mut(number)
+                && let Some(is_referenced) = is_referenced.get_mut(number)
             {
-                *is_referred = true;
+                *is_referenced = true;
             }
             true
         });
     }
     candidates
         .into_iter()
-        .zip(is_referred)
-        .filter(|(_, is_referred)| *is_referred)
+        .zip(is_referenced)
+        .filter(|(_, is_referenced)| *is_referenced)
         .map(|(page, _)| page)
         .collect()
 }
 
 /// Whether pages overlap.
-fn is_overlapping(heaps: &Heaps) -> bool {
+fn has_overlapping_pages(heaps: &Heaps) -> bool {
     let mut ranges: Vec<AddressRange> = heaps.all_pages().map(Page::range).collect();
     ranges.sort_unstable();
-    !ranges.is_sorted_by(|one, next| one.end <= next.start)
+    !ranges.is_sorted_by(|range, next| range.end <= next.start)
 }

@@ -56,11 +56,14 @@ const MODULE_EXPORTS: usize = 8;
 const MODULE_CELL_VALUE: u64 = 8;
 /// `function_` in a `JSGeneratorObject` (`src/objects/js-generator.tq`).
 const GENERATOR_FUNCTION: u64 = 24;
-/// Maximum number of variables: 32 bytes each, and its own name for an export or a property of
-/// a global object.
+/// Maximum number of variables: each takes 32 bytes, and an export or a property of a global object
+/// also its own name.
 const MAX_VARIABLES: usize = 1 << 21;
 /// Maximum bytes of all names; a damaged name of a file may have 2 KiB.
 const MAX_NAME_BYTES: usize = 512 << 20;
+
+/// Bytes per bit of the sets of addresses in [`ReferenceHints`].
+const SET_GRANULE: u64 = 16;
 
 /// Live objects as blocks, with their types, and variables.
 pub struct Holding {
@@ -113,10 +116,11 @@ struct ContextRange {
 struct Scope {
     /// Names of the slots.
     names: Vec<Option<Arc<str>>>,
-    /// Whether it is a scope of Node.js's own code.
+    /// Whether it is a scope of Node.js's own code (`Variable::is_own`).
     is_own: bool,
 }
 
+/// Collects blocks, references and variables while objects are visited.
 struct Collector<'a> {
     heap: Heap<'a>,
     known: &'a mut Known,
@@ -172,13 +176,14 @@ pub fn holding(heap: &Heap<'_>, marks: &Bitmap, known: &mut Known) -> Option<Hol
     Some(holding)
 }
 
-/// Rounds an object's address up to 16, the granularity of the sets of hints; the result is still
-/// in the object.
+/// Rounds an object's address up to the granule of the sets of hints; the result is still in the
+/// object.
 fn address_for_set(address: u64) -> u64 {
-    address.next_multiple_of(16)
+    address.next_multiple_of(SET_GRANULE)
 }
 
 impl Collector<'_> {
+    /// Adds an object as a block, and what its class says of its references.
     fn add(&mut self, shapes: &mut Shapes<'_>, object: LiveObject<'_>) {
         let LiveObject { address, shape, size, bytes } = object;
         if shape.content == Content::Free {
@@ -195,8 +200,10 @@ impl Collector<'_> {
             References::Except(weak) => {
                 hints.weak_words.extend(weak.iter().map(|&offset| address + offset as u64));
             }
-            // Rounded down to the word before the entries, a number.
-            References::Ephemerons => _ = hints.opaque_from.insert((address + FIRST_EPHEMERON as u64) & !15),
+            // Rounding down may include the word before the entries, which is a number.
+            References::Ephemerons => {
+                hints.opaque_from.insert((address + FIRST_EPHEMERON as u64) & !(SET_GRANULE - 1));
+            }
             _ => {}
         }
         match class.role {
@@ -224,8 +231,8 @@ impl Collector<'_> {
             return *class;
         }
         let name = match is_function {
-            true => names::of_functions(shapes, layout, shared),
-            false => names::of_shape(shapes, layout, shape, self.known),
+            true => names::functions_name(shapes, layout, shared),
+            false => names::shape_name(shapes, layout, shape, self.known),
         };
         let role = match shapes.types().name(shape.instance_type).unwrap_or_default() {
             _ if is_function => Role::Plain,
@@ -256,7 +263,7 @@ impl Collector<'_> {
             }
             let name = match file.take() {
                 Some(name) => name,
-                None => names::of_file(shapes, layout, Shapes::object_at(shared)?)?.into(),
+                None => names::source_file(shapes, layout, Shapes::object_at(shared)?)?.into(),
             };
             self.files.insert(scope, Arc::clone(&name));
             file = Some(name);
@@ -266,7 +273,7 @@ impl Collector<'_> {
     }
 
     /// Whether the deadline has passed.
-    fn is_over(&self) -> bool {
+    fn is_past_deadline(&self) -> bool {
         Instant::now() >= self.heap.context.deadline
     }
 
@@ -283,7 +290,7 @@ impl Collector<'_> {
     }
 
     /// Whether further variables with their own names are taken.
-    fn has_room(&self) -> bool {
+    fn may_add_names(&self) -> bool {
         self.holding.hints.variables.len() < MAX_VARIABLES && self.name_bytes < MAX_NAME_BYTES
     }
 
@@ -291,7 +298,7 @@ impl Collector<'_> {
     fn add_contexts(&mut self, shapes: &mut Shapes<'_>) -> Option<()> {
         let mut scopes: HashMap<u64, Scope> = HashMap::new();
         for (number, context) in std::mem::take(&mut self.contexts).into_iter().enumerate() {
-            if number.is_multiple_of(CONTEXTS_AT_ONCE) && self.is_over() {
+            if number.is_multiple_of(CONTEXTS_AT_ONCE) && self.is_past_deadline() {
                 return None;
             }
             let ContextRange { address, bytes } = context;
@@ -299,10 +306,10 @@ impl Collector<'_> {
             let Some(scope) = scope else { continue };
             let scope = match scopes.entry(scope) {
                 Entry::Occupied(known) => known.into_mut(),
-                Entry::Vacant(_) if self.is_over() => return None,
-                Entry::Vacant(place) => place.insert(self.read_scope(shapes, scope)),
+                Entry::Vacant(_) if self.is_past_deadline() => return None,
+                Entry::Vacant(entry) => entry.insert(self.read_scope(shapes, scope)),
             };
-            // Others, as those of suspended calls, belong to what refers to them.
+            // A context without names, as that of a suspended call, belongs to what refers to it.
             if scope.names.iter().any(Option::is_some) {
                 self.holding.hints.stops.insert(address_for_set(address));
             }
@@ -333,15 +340,15 @@ impl Collector<'_> {
     /// Adds the variables that a module exports: they are in no context.
     fn add_exports(&mut self, shapes: &mut Shapes<'_>, bytes: &[u8]) -> Option<()> {
         // Many damaged modules may have one large table.
-        if self.is_over() {
+        if self.is_past_deadline() {
             self.is_late = true;
             return None;
         }
         let table = word_at(bytes, MODULE_EXPORTS).and_then(Shapes::object_at)?;
         let file = self.file_of_module(shapes, bytes);
-        let place = file.map_or_else(String::new, |file| format!(" ({file})"));
+        let file_suffix = file.map_or_else(String::new, |file| format!(" ({file})"));
         for TableEntry { key, value: cell } in shapes.entries_of_table(table) {
-            if !self.has_room() {
+            if !self.may_add_names() {
                 break;
             }
             let cell = Shapes::object_at(cell).filter(|cell| {
@@ -351,7 +358,7 @@ impl Collector<'_> {
             let value = cell.and_then(|cell| shapes.cache.word(cell.checked_add(MODULE_CELL_VALUE)?));
             let name = slots::identifier(shapes, key);
             if let Some((name, value)) = name.zip(value).filter(|(_, value)| is_heap_reference(*value)) {
-                self.add_named(format!("export {name}{place}"), value);
+                self.add_named(format!("export {name}{file_suffix}"), value);
             }
         }
         Some(())
@@ -376,16 +383,16 @@ impl Collector<'_> {
                 _ if shapes.types().is_function(instance_type) => shared_of(shapes, code)?,
                 _ => return None,
             };
-            names::of_file(shapes, layout, shared)
+            names::source_file(shapes, layout, shared)
         })
     }
 
     /// Adds the properties of global objects whose names the program's code has.
     fn add_properties(&mut self, shapes: &mut Shapes<'_>, marks: &Bitmap) -> Option<()> {
         let keys: HashSet<u64> = self.properties.iter().map(|property| property.key).collect();
-        let in_code = constants::of_code(&self.heap, marks, shapes, &keys)?;
+        let in_code = constants::used_in_code(&self.heap, marks, shapes, &keys)?;
         for property in std::mem::take(&mut self.properties) {
-            if !self.has_room() {
+            if !self.may_add_names() {
                 break;
             }
             let name = slots::key_text(shapes, self.heap.layout, property.key, &in_code);

@@ -11,9 +11,9 @@ use super::layout::ObjectLayout;
 use strandline_process::image::ElfFile;
 
 /// Prefix of the symbols.
-const PREFIX: &str = "v8dbg_type_";
-/// Strings have numbers below this (`FIRST_NONSTRING_TYPE` is 128 in all versions).
-pub const STRINGS: u16 = 128;
+const SYMBOL_PREFIX: &str = "v8dbg_type_";
+/// `FIRST_NONSTRING_TYPE` in all versions: strings have the numbers below it.
+pub const FIRST_NONSTRING: u16 = 128;
 /// Classes derived from `FixedArray` (`src/objects/fixed-array.tq`, `hash-table.tq`,
 /// `ordered-hash-table.tq`), after it.
 const AFTER_FIXED_ARRAY: [&str; 8] = [
@@ -26,16 +26,18 @@ const AFTER_FIXED_ARRAY: [&str; 8] = [
     "OrderedHashMap",
     "OrderedHashSet",
 ];
-/// Kinds of contexts, from `FIRST_CONTEXT_TYPE` on, and the place of the native context.
-const CONTEXTS: u16 = 10;
-const NATIVE_CONTEXT: u16 = 7;
-/// Kinds of functions after `JSFunction`: of classes, of arrays, of promises, …
-const FUNCTIONS: u16 = 16;
+/// Number of classes of contexts, from `FIRST_CONTEXT_TYPE` on; which of them `NativeContext` is.
+const CONTEXT_CLASSES: u16 = 10;
+const NATIVE_CONTEXT_INDEX: u16 = 7;
+/// Number of classes of functions after `JSFunction`: of classes, of arrays, of promises, …
+const FUNCTION_SUBCLASSES: u16 = 16;
 
 /// The numbers of one build.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InstanceTypes {
+    /// Class names by number; several numbers may have one name.
     names: HashMap<u16, String>,
+    /// The first number of each class.
     numbers: BTreeMap<String, u16>,
 }
 
@@ -43,7 +45,7 @@ pub struct InstanceTypes {
 /// context.
 pub fn exported(image: &ElfFile) -> Option<(Vec<(String, u16)>, u16)> {
     let first_context = image.exported_values("v8dbg_FirstContextType").first()?.1;
-    let classes = image.exported_values(PREFIX).into_iter().filter_map(|(name, number)| {
+    let classes = image.exported_values(SYMBOL_PREFIX).into_iter().filter_map(|(name, number)| {
         let class = name.split_once("__")?.0;
         let is_class = class.bytes().all(|byte| byte.is_ascii_alphanumeric());
         Some((class.to_owned(), u16::try_from(number).ok()?)).filter(|_| is_class)
@@ -52,7 +54,8 @@ pub fn exported(image: &ElfFile) -> Option<(Vec<(String, u16)>, u16)> {
 }
 
 impl InstanceTypes {
-    /// Adds those without a symbol to `classes`; `None` if those that are needed are missing.
+    /// Completes `classes`, those with a symbol; `None` if one is missing by which others are
+    /// found.
     pub fn new(
         classes: impl Iterator<Item = (String, u16)>,
         first_context: u16,
@@ -69,9 +72,9 @@ impl InstanceTypes {
         for number in fixed_array.saturating_add(1)..all.number("ByteArray")? {
             all.names.entry(number).or_insert_with(|| "FixedArray".to_owned());
         }
-        for place in 0..CONTEXTS {
-            let name = if place == NATIVE_CONTEXT { "NativeContext" } else { "Context" };
-            all.add(name, first_context.saturating_add(place));
+        for index in 0..CONTEXT_CLASSES {
+            let name = if index == NATIVE_CONTEXT_INDEX { "NativeContext" } else { "Context" };
+            all.add(name, first_context.saturating_add(index));
         }
         let vector = all.number("FeedbackVector")?;
         for (name, number) in [
@@ -79,9 +82,9 @@ impl InstanceTypes {
             ("Filler", vector.saturating_add(1)),
             ("FreeSpace", vector.saturating_add(2)),
             ("TransitionArray", all.number("WeakFixedArray")?.saturating_add(1)),
-            ("BigInt", STRINGS + 1),
-            ("LoadHandler", STRINGS + 9),
-            ("StoreHandler", STRINGS + 10),
+            ("BigInt", FIRST_NONSTRING + 1),
+            ("LoadHandler", FIRST_NONSTRING + 9),
+            ("StoreHandler", FIRST_NONSTRING + 10),
         ] {
             all.add(name, number);
         }
@@ -94,17 +97,17 @@ impl InstanceTypes {
         if let Some(number) = all.number("WasmImportData") {
             all.add("WasmDispatchTableForImports", number.saturating_sub(1));
         }
-        let is_whole = all.number("Map").is_some() && all.number("JSFunction").is_some();
-        (is_whole && all.number("JSProxy").is_some()).then_some(all)
+        let has_needed = all.number("Map").is_some() && all.number("JSFunction").is_some();
+        (has_needed && all.number("JSProxy").is_some()).then_some(all)
     }
 
-    /// Adds a name, unless the number has one.
+    /// Adds a class, unless its number or its name is known.
     fn add(&mut self, name: &str, number: u16) {
         self.names.entry(number).or_insert_with(|| name.to_owned());
         self.numbers.entry(name.to_owned()).or_insert(number);
     }
 
-    /// The number of a class with one number.
+    /// The number of a class; the first if it has several.
     pub fn number(&self, name: &str) -> Option<u16> {
         self.numbers.get(name).copied()
     }
@@ -117,7 +120,7 @@ impl InstanceTypes {
     /// Whether it is a `FixedArray`, or a class derived from it.
     pub fn is_fixed_array(&self, number: u16) -> bool {
         let range = self.number("FixedArray").zip(self.number("ByteArray"));
-        range.is_some_and(|(first, behind)| (first..behind).contains(&number))
+        range.is_some_and(|(first, end)| (first..end).contains(&number))
     }
 
     /// Whether it is a hidden class (`Map`).
@@ -128,7 +131,7 @@ impl InstanceTypes {
     /// Whether it is a function, of a class too.
     pub fn is_function(&self, number: u16) -> bool {
         self.number("JSFunction")
-            .is_some_and(|first| (first..=first.saturating_add(FUNCTIONS)).contains(&number))
+            .is_some_and(|first| (first..=first.saturating_add(FUNCTION_SUBCLASSES)).contains(&number))
     }
 
     /// Whether it is an object of JavaScript; proxies have the lowest number of these.

@@ -10,7 +10,7 @@
 pub const PAGE_ALIGNMENT: u64 = 256 << 10;
 /// Bytes read of a page's record: the smallest, of a read-only page of 13.6, has 96.
 pub const RECORD_BYTES: u64 = 96;
-/// Largest distance of the first object from the start of a page: 0x3030 in pages with code.
+/// Most bytes before the first object of a page: 0x3030 measured, in pages with code.
 pub const MAX_HEADER_BYTES: u64 = 0x1_0000;
 
 /// `heap_` in a `Space` (`src/heap/base-space.h`).
@@ -29,9 +29,10 @@ pub const LOCAL_HEAP_BYTES: usize = 0x500;
 /// Distance from `space_` in a `MainAllocator` to the pointer to its `LinearAllocationArea`: 0x90
 /// in 12.4, 13.6 and 14.6 (`src/heap/main-allocator.h`).
 pub const ALLOCATOR_BUFFER: usize = 0x90;
-/// `lab_` in a `ConcurrentAllocator`: the heap, then the area.
+/// `lab_` in a `ConcurrentAllocator` (`src/heap/concurrent-allocator.h`), where the heap comes
+/// first.
 pub const LOCAL_BUFFER_HEAP: u64 = 16;
-/// The area in it.
+/// The `LinearAllocationArea` in `lab_`, after the heap.
 pub const LOCAL_BUFFER: u64 = 24;
 /// `gc_state_` between two collections (`Heap::NOT_IN_GC`).
 pub const NOT_IN_GC: u32 = 0;
@@ -63,17 +64,19 @@ pub const STORE_BYTES: usize = 72;
 /// Bit of its flags: `is_shared_`, of a SharedArrayBuffer or a shared memory of WebAssembly.
 pub const IS_SHARED: u32 = 1;
 /// `instance_size_in_words_` in a `Map`, 8 bits (`src/objects/map.h`).
-pub const MAP_WORDS: u64 = 8;
+pub const MAP_SIZE_IN_WORDS: u64 = 8;
 /// `bit_field3_` in a `Map`, 32 bits.
-pub const MAP_BITS: u64 = 16;
+pub const MAP_BIT_FIELD3: u64 = 16;
 /// `instance_type_` in a `Map`, 16 bits (`src/objects/map.h`).
-pub const MAP_TYPE: u64 = 12;
-/// Bits of the instance type of an external string that caches where its characters are: external
-/// (2 of 7), cached (no 0x10), a string (nothing above 0x7f) (`src/objects/instance-type.h`).
-pub const STRING_KINDS: u32 = 0xff97;
-/// Their values.
-pub const STRING_KIND: u32 = 2;
-/// Bit of it: one byte for each character (`kOneByteStringTag`); otherwise two.
+pub const MAP_INSTANCE_TYPE: u64 = 12;
+/// Bits of an instance type that tell an external string with the address of its characters from
+/// other types (`src/objects/instance-type.h`): representation (7), no cached address (0x10), not a
+/// string (above 0x7f).
+pub const CACHED_EXTERNAL_MASK: u32 = 0xff97;
+/// Values of these bits: external (2), with the address, a string.
+pub const CACHED_EXTERNAL_BITS: u32 = 2;
+/// Bit of the instance type of a string: one byte for each character (`kOneByteStringTag`);
+/// otherwise two.
 pub const IS_ONE_BYTE: u32 = 8;
 /// `length_` in a `String`, 32 bits (`src/objects/string.h`).
 pub const STRING_LENGTH: usize = 12;
@@ -110,17 +113,17 @@ pub struct Record {
 /// Flags of a page that its space gave up, which the heap keeps for reuse or is about to unmap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PooledFlags {
-    /// Offset in the record, or in the page if [`PooledFlags::in_page`] is set.
-    pub at: usize,
+    /// Offset in the record, or in the page if [`PooledFlags::is_in_page`] is set.
+    pub offset: usize,
     /// Whether the flags are in the page.
-    pub in_page: bool,
-    /// All of these bits are set (`UNREGISTERED` and `PRE_FREED`).
+    pub is_in_page: bool,
+    /// Bits that are all set in a pooled page (`UNREGISTERED` and `PRE_FREED`).
     pub bits: u32,
 }
 
 /// Where the pointer to the allocation area of a space is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Buffers {
+pub enum AllocationBuffers {
     /// In each space, at this offset (`allocation_info_` in `SpaceWithLinearArea`).
     InSpace(u64),
     /// In the allocators of the main thread's `LocalHeap`, to which the `Heap` has a pointer at
@@ -131,7 +134,7 @@ pub enum Buffers {
 /// Up to V8 11, the separate area for V8's own allocations in the old space (`ConcurrentAllocator`
 /// in `src/heap/concurrent-allocator.h`): a local heap, the space and the heap, then the area.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LocalBuffer {
+pub struct LocalBufferOffsets {
     /// `main_thread_local_heap_` in a `Heap`.
     pub local_heap: u64,
     /// `old_space_allocator_` in a `LocalHeap`.
@@ -157,8 +160,8 @@ pub struct Extensions {
     pub length_shift: u32,
     /// Flags in a `BackingStore`.
     pub store_flags: usize,
-    /// Bits of these: `is_resizable_by_js_`, `is_wasm_memory_`. V8 maps such a store.
-    pub is_mapped: u32,
+    /// `is_resizable_by_js_` and `is_wasm_memory_` in these flags: V8 maps such a store.
+    pub mapped_flags: u32,
 }
 
 /// Sizes of a `WasmDispatchTable`.
@@ -170,7 +173,7 @@ pub struct DispatchTable {
     pub entry: u64,
 }
 
-/// What differs in objects (`src/objects/*.tq`).
+/// Offsets and sizes in objects that differ by version (`src/objects/*.tq`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ObjectLayout {
     /// `shared_function_info_` in a `JSFunction`.
@@ -198,7 +201,7 @@ pub struct ObjectLayout {
     /// Bytes before the supertypes of a `WasmTypeInfo`; their number is in the word before them.
     pub type_info_header: u64,
     /// Fields of typed arrays and DataViews.
-    pub views: Views,
+    pub views: ViewOffsets,
     /// Fields of the entries of a `FinalizationRegistry`.
     pub weak_cell: WeakCell,
     /// `NEXT_CONTEXT_LINK` in a `NativeContext` (`src/objects/contexts.h`): the last slot, which is
@@ -206,21 +209,21 @@ pub struct ObjectLayout {
     pub context_link: &'static [usize],
     /// Bits of `flags_` in a `Symbol` (`src/objects/name.h`) that are set if it is private:
     /// `IsPrivateBit`, from V8 14 on two bits for the kind.
-    pub private_symbol: u32,
+    pub private_symbol_flags: u32,
 }
 
 /// Offsets in a `WeakCell` (`src/objects/js-weak-refs.tq`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WeakCell {
     /// `target_` and `unregister_token_`, which are weak.
-    pub weak: &'static [usize],
+    pub weak_fields: &'static [usize],
     /// `holdings_`: the value for the callback.
-    pub value: u64,
+    pub holdings: u64,
 }
 
 /// Offsets in a `JSTypedArray` and a `JSDataView` (`src/objects/js-array-buffer.tq`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Views {
+pub struct ViewOffsets {
     /// `byte_length_`.
     pub length: usize,
     /// `external_pointer_`: where the elements are, if they are not in the heap.
@@ -231,14 +234,14 @@ pub struct Views {
 
 /// The table of a heap's external strings (`ExternalStringTable` in `src/heap/heap.h`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Strings {
+pub struct ExternalStrings {
     /// Its offset in a `Heap`.
     pub table: u64,
     /// Its vectors of pointers.
     pub vectors: &'static [u64],
 }
 
-/// Offsets for one version.
+/// Offsets and sizes in V8's structures of one version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// Major and minor version of V8.
@@ -264,19 +267,19 @@ pub struct Layout {
     pub first_page: u64,
     /// `accounting_stats_.size_` in a `PagedSpaceBase` (`src/heap/paged-spaces.h`): bytes allocated
     /// on its pages, by the count of the main thread.
-    pub allocated: u64,
+    pub space_allocated: u64,
     /// `objects_size_` in a `LargeObjectSpace`.
     pub objects_size: u64,
-    /// Where allocation areas are.
-    pub buffers: Buffers,
+    /// Where the pointers to allocation areas are.
+    pub buffers: AllocationBuffers,
     /// Where the second allocation area of the old space is.
-    pub local_buffer: Option<LocalBuffer>,
+    pub local_buffer: Option<LocalBufferOffsets>,
     /// `array_buffer_sweeper_` in a `Heap`.
     pub sweeper: u64,
-    /// ArrayBuffers.
+    /// The lists of ArrayBuffers.
     pub extensions: Extensions,
-    /// External strings.
-    pub strings: Strings,
+    /// The table of external strings.
+    pub strings: ExternalStrings,
     /// Objects.
     pub objects: ObjectLayout,
     /// Names of the spaces by number (`AllocationSpace` in `src/common/globals.h`), as
@@ -304,7 +307,7 @@ const OLD_EXTENSIONS: Extensions = Extensions {
     length: 32,
     length_shift: 0,
     store_flags: 56,
-    is_mapped: 2 | 4,
+    mapped_flags: 2 | 4,
 };
 /// From V8 13 on; the lowest bit of the length is the age.
 const NEW_EXTENSIONS: Extensions = Extensions {
@@ -315,7 +318,7 @@ const NEW_EXTENSIONS: Extensions = Extensions {
     length: 24,
     length_shift: 1,
     store_flags: 64,
-    is_mapped: 2 | 4,
+    mapped_flags: 2 | 4,
 };
 
 /// V8 11.
@@ -332,10 +335,10 @@ const OLD_OBJECTS: ObjectLayout = ObjectLayout {
     dispatch_table_after: None,
     dispatch_table: DispatchTable { header: 16, entry: 24 },
     type_info_header: 40,
-    views: Views { length: 40, typed_array_data: 64, data_view_data: 56 },
-    weak_cell: WeakCell { weak: &[16, 24], value: 32 },
+    views: ViewOffsets { length: 40, typed_array_data: 64, data_view_data: 56 },
+    weak_cell: WeakCell { weak_fields: &[16, 24], holdings: 32 },
     context_link: &[2248],
-    private_symbol: 1,
+    private_symbol_flags: 1,
 };
 /// From V8 13 on.
 const NEW_OBJECTS: ObjectLayout = ObjectLayout {
@@ -351,10 +354,10 @@ const NEW_OBJECTS: ObjectLayout = ObjectLayout {
     dispatch_table_after: Some("InterpreterData"),
     dispatch_table: DispatchTable { header: 40, entry: 24 },
     type_info_header: 24,
-    views: Views { length: 56, typed_array_data: 72, data_view_data: 64 },
-    weak_cell: WeakCell { weak: &[16, 24], value: 32 },
+    views: ViewOffsets { length: 56, typed_array_data: 72, data_view_data: 64 },
+    weak_cell: WeakCell { weak_fields: &[16, 24], holdings: 32 },
     context_link: &[2424],
-    private_symbol: 1,
+    private_symbol_flags: 1,
 };
 
 /// Header in the page, up to V8 11: size and flags come first (`src/heap/basic-memory-chunk.h`).
@@ -371,20 +374,20 @@ const OLD: Layout = Layout {
         owner: 64,
         next: 264,
     },
-    pooled: PooledFlags { at: 8, in_page: true, bits: 0x8_4000 },
+    pooled: PooledFlags { offset: 8, is_in_page: true, bits: 0x8_4000 },
     heap_spaces: 0x1c8,
     heap_contexts: 0x670,
     heap_isolate: 0x50,
     heap_state: 0x228,
     heap_pressure: 0x140,
     first_page: 0x28,
-    allocated: 0x98,
+    space_allocated: 0x98,
     objects_size: 0x60,
-    buffers: Buffers::InSpace(0x50),
-    local_buffer: Some(LocalBuffer { local_heap: 0x210, allocator: 0x90 }),
+    buffers: AllocationBuffers::InSpace(0x50),
+    local_buffer: Some(LocalBufferOffsets { local_heap: 0x210, allocator: 0x90 }),
     sweeper: 0x920,
     extensions: OLD_EXTENSIONS,
-    strings: Strings { table: 0xc30, vectors: YOUNG_AND_OLD },
+    strings: ExternalStrings { table: 0xc30, vectors: YOUNG_AND_OLD },
     objects: OLD_OBJECTS,
     spaces: &[
         "read_only_space",
@@ -413,20 +416,20 @@ const NEW: Layout = Layout {
         owner: 80,
         next: 264,
     },
-    pooled: PooledFlags { at: 0, in_page: true, bits: 0x9_0000 },
+    pooled: PooledFlags { offset: 0, is_in_page: true, bits: 0x9_0000 },
     heap_spaces: 0x160,
     heap_contexts: 0x668,
     heap_isolate: 0x18,
     heap_state: 0x220,
     heap_pressure: 0xb0,
     first_page: 0x28,
-    allocated: 0x78,
+    space_allocated: 0x78,
     objects_size: 0x68,
-    buffers: Buffers::InLocalHeap(0x20),
+    buffers: AllocationBuffers::InLocalHeap(0x20),
     local_buffer: None,
     sweeper: 0x778,
     extensions: NEW_EXTENSIONS,
-    strings: Strings { table: 0xa90, vectors: YOUNG_AND_OLD },
+    strings: ExternalStrings { table: 0xa90, vectors: YOUNG_AND_OLD },
     objects: NEW_OBJECTS,
     spaces: &[
         "read_only_space",
@@ -450,18 +453,18 @@ pub static LAYOUTS: [Layout; 5] = [
     Layout {
         version: (10, 2),
         record: Record { next: 232, ..OLD.record },
-        pooled: PooledFlags { at: 8, in_page: true, bits: 0x8_2000 },
+        pooled: PooledFlags { offset: 8, is_in_page: true, bits: 0x8_2000 },
         heap_spaces: 0x1d0,
         heap_contexts: 0x698,
         heap_state: 0x240,
         heap_pressure: 0x148,
         first_page: 0xa8,
-        allocated: 0x110,
+        space_allocated: 0x110,
         objects_size: 0xd8,
-        buffers: Buffers::InSpace(0xc8),
-        local_buffer: Some(LocalBuffer { local_heap: 0x210, allocator: 0x50 }),
+        buffers: AllocationBuffers::InSpace(0xc8),
+        local_buffer: Some(LocalBufferOffsets { local_heap: 0x210, allocator: 0x50 }),
         sweeper: 0x938,
-        strings: Strings { table: 0xc98, vectors: YOUNG_AND_OLD },
+        strings: ExternalStrings { table: 0xc98, vectors: YOUNG_AND_OLD },
         objects: ObjectLayout {
             bytecode_header: 56,
             feedback_header: 48,
@@ -493,17 +496,17 @@ pub static LAYOUTS: [Layout; 5] = [
             owner: 72,
             next: 264,
         },
-        pooled: PooledFlags { at: 0, in_page: true, bits: 0x1_2000 },
+        pooled: PooledFlags { offset: 0, is_in_page: true, bits: 0x1_2000 },
         heap_spaces: 0x138,
         heap_contexts: 0x5e0,
         heap_isolate: 0x18,
         heap_state: 0x198,
         heap_pressure: 0xa8,
-        allocated: 0x70,
-        buffers: Buffers::InLocalHeap(0x20),
+        space_allocated: 0x70,
+        buffers: AllocationBuffers::InLocalHeap(0x20),
         local_buffer: None,
         sweeper: 0x6f0,
-        strings: Strings { table: 0xa48, vectors: YOUNG_AND_OLD },
+        strings: ExternalStrings { table: 0xa48, vectors: YOUNG_AND_OLD },
         objects: ObjectLayout {
             shared: 32,
             bytecode_header: 64,
@@ -530,25 +533,25 @@ pub static LAYOUTS: [Layout; 5] = [
     Layout {
         version: (14, 6),
         record: Record { next: 256, ..NEW.record },
-        pooled: PooledFlags { at: 88, in_page: false, bits: 6 },
+        pooled: PooledFlags { offset: 88, is_in_page: false, bits: 6 },
         heap_spaces: 0x118,
         heap_contexts: 0x660,
         heap_isolate: 8,
         heap_state: 0x228,
         heap_pressure: 0x68,
-        allocated: 0x68,
+        space_allocated: 0x68,
         objects_size: 0x58,
-        buffers: Buffers::InLocalHeap(0x10),
+        buffers: AllocationBuffers::InLocalHeap(0x10),
         sweeper: 0x7a8,
-        extensions: Extensions { store_flags: 56, is_mapped: 2 | 8, ..NEW_EXTENSIONS },
+        extensions: Extensions { store_flags: 56, mapped_flags: 2 | 8, ..NEW_EXTENSIONS },
         // The sum of the bytes of the strings is before the only vector.
-        strings: Strings { table: 0xab0, vectors: &[16] },
+        strings: ExternalStrings { table: 0xab0, vectors: &[16] },
         objects: ObjectLayout {
             descriptor_header: 32,
             dispatch_table: DispatchTable { header: 40, entry: 16 },
-            weak_cell: WeakCell { weak: &[24, 32], value: 16 },
+            weak_cell: WeakCell { weak_fields: &[24, 32], holdings: 16 },
             context_link: &[2456],
-            private_symbol: 3,
+            private_symbol_flags: 3,
             ..NEW_OBJECTS
         },
         ..NEW

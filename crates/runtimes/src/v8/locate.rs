@@ -36,7 +36,7 @@ pub struct Program {
     pub version: Option<[u32; 4]>,
     /// The code of [`MEMORY_PRESSURE`], and what follows it; empty if the file does not export it.
     pub memory_pressure: Vec<u8>,
-    /// Where a thread's current isolate is.
+    /// Where a thread's current isolate is; `None` if the code that reads it was not understood.
     pub current: Option<Current>,
     /// Kinds of objects; `None` if the file does not state them.
     pub types: Option<InstanceTypes>,
@@ -63,12 +63,14 @@ impl Program {
     }
 }
 
-/// Returns the mapped files that hold V8: up to [`MAX_PROGRAMS`], and one more if there are more.
+/// Returns the mapped files that hold V8: at most one more than [`MAX_PROGRAMS`], to tell that
+/// there are more.
 pub fn find(process: &Process, space: &AddressSpace) -> Vec<Program> {
     let modules = modules::all(space);
     modules.iter().filter_map(|module| program(process, space, module)).take(MAX_PROGRAMS + 1).collect()
 }
 
+/// Returns the V8 in a module; `None` if the module exports no version of V8.
 fn program(process: &Process, space: &AddressSpace, module: &Module<'_>) -> Option<Program> {
     let image = open_mapped_file(process, module.code).ok().and_then(ElfFile::open)?;
     let [major, minor, build, patch] = VERSION_SYMBOLS;

@@ -106,9 +106,9 @@ pub static READER: runtime::Reader = runtime::Reader {
     ..runtime::Reader::new(|process, space| Programs::found(locate::find(process, space)))
 };
 
-/// Why there is no path to an object that lives.
-fn no_path(why: &NoPath) -> Option<String> {
-    let text = match why {
+/// Returns why there is no path to an object that lives; `None` if no such object does.
+fn no_path(reason: &NoPath) -> Option<String> {
+    let text = match reason {
         NoPath::NoObject => return None,
         NoPath::Late => "there was no time to search for it",
         NoPath::TooFar => "too many objects are on the way to it",
@@ -129,7 +129,7 @@ fn path(runtime: &Runtime) -> Option<PathAnswer> {
 }
 
 impl Found for Programs<Program> {
-    /// Measured in all five versions.
+    /// Its heap is not in a child that fork makes: measured in all five versions.
     fn hides_memory_from_children(&self) -> bool {
         true
     }
@@ -144,7 +144,7 @@ impl Found for Programs<Program> {
             context,
             &limit,
             |program| &program.path,
-            |program, before| read(context, program, &runtime::claimed_ranges(before), refinements),
+            |program, earlier| read(context, program, &runtime::claimed_ranges(earlier), refinements),
         )
     }
 }
@@ -203,8 +203,8 @@ pub fn read(
         Err(text) => reading.caveats.push(caveat("v8_objects_left_out", text)),
     }
     reading.facts.set_details(ABOUT.name, &details);
-    let external = stores.buffers.map_or(0, |buffers| buffers.accounted);
-    let forecasts = forecast::forecasts(&heaps, &claimed, &traced, external);
+    let external_bytes = stores.buffers.map_or(0, |buffers| buffers.accounted_bytes);
+    let forecasts = forecast::forecasts(&heaps, &claimed, &traced, external_bytes);
     let notification = notification::notification(context, program, layout, &heaps, &claimed, &forecasts);
     let plan = notification.as_ref().ok();
     reading.remedies = remedies::remedies(context.process.pid(), &heaps, &claimed, plan, &forecasts);
@@ -215,7 +215,7 @@ pub fn read(
     Ok(reading)
 }
 
-/// Why heaps were not read.
+/// Returns the caveat for heaps that were not read.
 ///
 /// # Errors
 /// [`Busy`] if their structures are inconsistent, as during a collection.
@@ -254,7 +254,7 @@ fn add_objects(
     }
     match objects.path {
         Some(Ok(path)) => details.path = Some(path),
-        Some(Err(why)) => details.no_path = no_path(&why),
+        Some(Err(reason)) => details.no_path = no_path(&reason),
         None => {}
     }
     let mut caveat = |code: &str, bytes: Option<u64>, text: &str| {
@@ -280,9 +280,11 @@ fn add_objects(
 struct Objects {
     index: PageIndex,
     census: Census,
+    /// The objects that may be alive; `None` if they were not traced.
     live: Option<trace::Live>,
+    /// The path to an object of the requested type; `None` if none was requested.
     path: Option<Result<facts::Path, NoPath>>,
-    /// What they hold, if that is wanted.
+    /// What the live objects hold, if the blocks are wanted.
     holding: Option<Holding>,
     /// Whether objects were to be traced, and were not.
     is_late: bool,
@@ -337,11 +339,11 @@ fn count_objects(
     let starts = starts.filter(|_| census.unread_bytes == 0);
     let roots = Roots::new(heap, heaps, layout);
     let live = starts.and_then(|starts| trace::live(&heap, &roots, starts, &mut census.known));
-    let wanted = live.as_ref().zip(context.path_to);
+    let requested = live.as_ref().zip(context.path_to);
     let path =
-        wanted.map(|(live, name)| Search { heap, roots: &roots, live }.path_to(name, &mut census.known));
-    let wanted = live.as_ref().filter(|_| context.keeps_blocks);
-    let holding = wanted.and_then(|live| holding::holding(&heap, &live.marks, &mut census.known));
+        requested.map(|(live, name)| Search { heap, roots: &roots, live }.path_to(name, &mut census.known));
+    let held_live = live.as_ref().filter(|_| context.keeps_blocks);
+    let holding = held_live.and_then(|live| holding::holding(&heap, &live.marks, &mut census.known));
     let is_late = is_traced && (live.is_none() || context.keeps_blocks && holding.is_none());
     Ok(Objects { index, census, live, path, holding, is_late })
 }

@@ -3,19 +3,24 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use super::instance_types::STRINGS;
+use super::instance_types::FIRST_NONSTRING;
 use super::layout::{IS_ONE_BYTE, ObjectLayout, STRING_LENGTH};
 use super::shapes::{Shape, Shapes, TableEntry};
 
 /// `constructor_or_back_pointer_` in a `Map` (`src/objects/map.h`).
-const CONSTRUCTOR: u64 = 32;
-/// Maximum hidden classes from one to the first of its constructor: each adds a property.
-const MAX_STEPS: usize = 2048;
-/// Flags of a `ScopeInfo` (`src/objects/scope-info.tq`): a variable of its class is saved, and
-/// where the variable with the function's name is (0 without such a variable).
+const MAP_CONSTRUCTOR: u64 = 32;
+/// Maximum hidden classes from one to the first of its constructor: each transition adds a
+/// property.
+const MAX_TRANSITIONS: usize = 2048;
+/// `flags` in a `ScopeInfo`, and its number of variables, in the upper half of a word
+/// (`context_local_count`, `src/objects/scope-info.tq`).
+const SCOPE_FLAGS: u64 = 8;
+const SCOPE_VARIABLE_COUNT: u64 = 28;
+/// Flags of a `ScopeInfo` (`src/objects/scope-info.tq`): whether it has a variable for its class,
+/// and where the variable with the function's name is (0 without such a variable).
 const HAS_CLASS_VARIABLE: u64 = 1 << 10;
 const FUNCTION_VARIABLE: u64 = 3 << 12;
-/// A context has a slot for variables that `eval` makes.
+/// Flag of a `ScopeInfo`: its contexts have a slot for variables that `eval` makes.
 const HAS_EXTENSION: u64 = 1 << 26;
 /// From this number of variables on, their names are in a table
 /// (`kScopeInfoMaxInlinedLocalNamesSize`).
@@ -26,18 +31,19 @@ const SCRIPT_AFTER_NAME: u64 = 16;
 const SCRIPT_NAME: u64 = 16;
 /// Names of the files of Node.js's own code begin with this.
 pub const OWN_FILES: &str = "node:";
-/// The address of a module's file begins with this.
+/// The URL of a module's file begins with this.
 const FILE_URL: &str = "file://";
 /// Maximum variables of a scope whose names are in a table.
-const MAX_NAMES: u64 = 1 << 14;
+const MAX_TABLE_NAMES: u64 = 1 << 14;
 /// Maximum length of the path of a script.
-const MAX_PATH: usize = 1024;
+const MAX_PATH_BYTES: usize = 1024;
 /// Limit on constructors of one prototype.
-const MAX_OF_PROTOTYPE: usize = 8;
+const MAX_CONSTRUCTORS_PER_PROTOTYPE: usize = 8;
 /// Longest name; longer ones are cut.
 const MAX_CHARACTERS: usize = 100;
-/// Kinds of strings in the lowest three bits of the instance type (`src/objects/instance-type.h`).
-const KIND: u16 = 7;
+/// Bits of a string's instance type for its representation (`src/objects/instance-type.h`), and
+/// values.
+const REPRESENTATION: u16 = 7;
 const SEQUENTIAL: u16 = 0;
 const CONS: u16 = 1;
 const EXTERNAL: u16 = 2;
@@ -45,8 +51,8 @@ const SLICED: u16 = 3;
 const THIN: u16 = 5;
 /// First string of a `ConsString`, actual string of a `ThinString`, characters of others.
 const STRING_CONTENT: u64 = 16;
-/// Maximum strings from one to its characters.
-const MAX_STRINGS: usize = 8;
+/// Maximum strings from one to the one with its characters.
+const MAX_STRING_CHAIN: usize = 8;
 /// Name of objects that are prototypes of others.
 const PROTOTYPE: &str = "(prototype)";
 /// Name of the global object and its proxy.
@@ -55,10 +61,10 @@ const GLOBAL: &str = "(global object)";
 const ANONYMOUS: &str = "(anonymous)";
 
 /// Returns the name of the objects of a hidden class that are not functions.
-pub fn of_shape(shapes: &mut Shapes<'_>, layout: &ObjectLayout, shape: Shape, known: &mut Known) -> String {
+pub fn shape_name(shapes: &mut Shapes<'_>, layout: &ObjectLayout, shape: Shape, known: &mut Known) -> String {
     let types = shapes.types();
-    if shape.instance_type < STRINGS {
-        return of_string(shape.instance_type).to_owned();
+    if shape.instance_type < FIRST_NONSTRING {
+        return string_name(shape.instance_type).to_owned();
     }
     let class = types.name(shape.instance_type).map(str::to_owned);
     if !types.is_object(shape.instance_type) {
@@ -78,9 +84,9 @@ pub fn of_shape(shapes: &mut Shapes<'_>, layout: &ObjectLayout, shape: Shape, kn
     let name = constructor(shapes, layout, shape.map, known);
     let prototype = shapes.prototype(shape.map);
     if let Some(names) = prototype.and_then(|prototype| known.prototypes.get(&prototype)) {
-        // Several have the prototype of `Object`, and of Node.js's `Buffer`.
-        let is_one = name.as_ref().is_some_and(|name| names.contains(name));
-        return if is_one { name } else { names.first().cloned() }.unwrap_or_default();
+        // `Object` and Node.js's `Buffer` share their prototypes with other constructors.
+        let is_listed = name.as_ref().is_some_and(|name| names.contains(name));
+        return if is_listed { name } else { names.first().cloned() }.unwrap_or_default();
     }
     // `JSMap` is what JavaScript calls `Map`.
     let class = class.map(|class| class.strip_prefix("JS").map(str::to_owned).unwrap_or(class));
@@ -90,7 +96,7 @@ pub fn of_shape(shapes: &mut Shapes<'_>, layout: &ObjectLayout, shape: Shape, kn
 /// Names of constructors that were found.
 #[derive(Clone, Default)]
 pub struct Known {
-    /// By the prototype that their objects have, in order.
+    /// By the prototype that their objects have.
     prototypes: HashMap<u64, BTreeSet<String>>,
     /// By the address of a hidden class of their objects.
     constructors: HashMap<u64, Option<String>>,
@@ -102,19 +108,19 @@ impl Known {
         for (word, shared) in functions {
             let is_map = shapes.number(*word).is_some();
             let prototype = if is_map { shapes.prototype(*word) } else { Some(*word) };
-            let name = prototype.and_then(|_| of_function(shapes, layout, *shared));
+            let name = prototype.and_then(|_| function_name(shapes, layout, *shared));
             let Some((prototype, name)) = prototype.zip(name) else { continue };
             let names = self.prototypes.entry(prototype).or_default();
-            if names.len() < MAX_OF_PROTOTYPE {
+            if names.len() < MAX_CONSTRUCTORS_PER_PROTOTYPE {
                 names.insert(name);
             }
         }
     }
 }
 
-/// Returns the name of a kind of string in Chrome's developer tools.
-fn of_string(instance_type: u16) -> &'static str {
-    match instance_type & KIND {
+/// Returns what Chrome's developer tools call strings of this type.
+fn string_name(instance_type: u16) -> &'static str {
+    match instance_type & REPRESENTATION {
         CONS => "(concatenated string)",
         EXTERNAL => "(external string)",
         SLICED => "(sliced string)",
@@ -140,13 +146,13 @@ fn constructor(
             break name.clone();
         }
         let Some(number) = shapes.type_at(address) else { break None };
-        if shapes.types().is_map(number) && chain.len() < MAX_STEPS {
+        if shapes.types().is_map(number) && chain.len() < MAX_TRANSITIONS {
             chain.push(address);
             // 0 is no pointer: the chain then ends without a name.
-            word = address.checked_add(CONSTRUCTOR).and_then(|at| shapes.cache.word(at)).unwrap_or(0);
+            word = address.checked_add(MAP_CONSTRUCTOR).and_then(|at| shapes.cache.word(at)).unwrap_or(0);
         } else if shapes.types().is_function(number) {
             let shared = address.checked_add(layout.shared).and_then(|at| shapes.cache.word(at));
-            let name = shared.map(|shared| of_function(shapes, layout, shared));
+            let name = shared.map(|shared| function_name(shapes, layout, shared));
             break name.map(|name| name.unwrap_or_else(|| ANONYMOUS.to_owned()));
         } else {
             break None;
@@ -159,15 +165,15 @@ fn constructor(
     name
 }
 
-/// Returns the name of the functions with a `SharedFunctionInfo`.
-pub fn of_functions(shapes: &mut Shapes<'_>, layout: &ObjectLayout, shared: u64) -> String {
-    let name = of_function(shapes, layout, shared);
+/// Returns the type name of the functions with a `SharedFunctionInfo`: `function NAME`.
+pub fn functions_name(shapes: &mut Shapes<'_>, layout: &ObjectLayout, shared: u64) -> String {
+    let name = function_name(shapes, layout, shared);
     format!("function {}", name.as_deref().unwrap_or(ANONYMOUS))
 }
 
 /// Returns the name in a `SharedFunctionInfo`: a string, or in its `ScopeInfo`; `None` if there is
 /// none.
-fn of_function(shapes: &mut Shapes<'_>, layout: &ObjectLayout, shared: u64) -> Option<String> {
+fn function_name(shapes: &mut Shapes<'_>, layout: &ObjectLayout, shared: u64) -> Option<String> {
     let shared = Shapes::object_at(shared)?;
     let number = shapes.type_at(shared)?;
     if shapes.types().number("SharedFunctionInfo") != Some(number) {
@@ -187,21 +193,22 @@ fn of_function(shapes: &mut Shapes<'_>, layout: &ObjectLayout, shared: u64) -> O
 /// variable and the function's name, if its flag is set.
 pub struct ScopeInfo {
     flags: u64,
+    /// Address of the names of variables, or of the pointer to their table.
     names: u64,
-    variables: u64,
+    variable_count: u64,
 }
 
 impl ScopeInfo {
     /// Reads the one at an address.
     pub fn read(shapes: &mut Shapes<'_>, layout: &ObjectLayout, address: u64) -> Option<Self> {
-        let (flags, _) = shapes.cache.pair(address.checked_add(8)?)?;
-        let variables = u64::from(shapes.cache.word32(address.checked_add(28)?)?);
+        let (flags, _) = shapes.cache.pair(address.checked_add(SCOPE_FLAGS)?)?;
+        let variable_count = u64::from(shapes.cache.word32(address.checked_add(SCOPE_VARIABLE_COUNT)?)?);
         let mut names = address.checked_add(layout.scope_names)?;
         // From V8 12 on, the number of a module's variables is before the names.
-        if variables > 0 && Shapes::object_at(shapes.cache.word(names)?).is_none() {
+        if variable_count > 0 && Shapes::object_at(shapes.cache.word(names)?).is_none() {
             names = names.checked_add(8)?;
         }
-        Some(Self { flags: flags >> layout.scope_flags_shift, names, variables })
+        Some(Self { flags: flags >> layout.scope_flags_shift, names, variable_count })
     }
 
     /// Whether its contexts have a slot for an extension.
@@ -211,11 +218,11 @@ impl ScopeInfo {
 
     /// Returns the names of the variables, in the order of their slots in a context.
     pub fn variables(&self, shapes: &mut Shapes<'_>) -> Vec<Option<u64>> {
-        if self.variables < MAX_INLINED_NAMES {
-            let places = (0..self.variables).map(|number| self.names.checked_add(number * 8));
-            return places.map(|place| shapes.cache.word(place?)).collect();
+        if self.variable_count < MAX_INLINED_NAMES {
+            let slots = (0..self.variable_count).map(|number| self.names.checked_add(number * 8));
+            return slots.map(|slot| shapes.cache.word(slot?)).collect();
         }
-        let mut names = vec![None; self.variables.min(MAX_NAMES) as usize];
+        let mut names = vec![None; self.variable_count.min(MAX_TABLE_NAMES) as usize];
         let table = shapes.cache.word(self.names).and_then(Shapes::object_at);
         // A `NameToIndexHashTable`: the values are small integers.
         let entries = table.map_or_else(Vec::new, |table| shapes.entries_of_table(table));
@@ -232,15 +239,15 @@ impl ScopeInfo {
         if self.flags & FUNCTION_VARIABLE == 0 {
             return None;
         }
-        let names = if self.variables < MAX_INLINED_NAMES { self.variables } else { 1 };
+        let name_words = if self.variable_count < MAX_INLINED_NAMES { self.variable_count } else { 1 };
         let class_variable = u64::from(self.flags & HAS_CLASS_VARIABLE != 0);
-        shapes.cache.word(self.names.checked_add((names + self.variables + class_variable) * 8)?)
+        shapes.cache.word(self.names.checked_add((name_words + self.variable_count + class_variable) * 8)?)
     }
 }
 
 /// Returns the file with the code of a `SharedFunctionInfo`, with one folder (`lib/server.js`), or
 /// one of Node.js's own (`node:internal/timers`); `None` if its name is not a path.
-pub fn of_file(shapes: &mut Shapes<'_>, layout: &ObjectLayout, shared: u64) -> Option<String> {
+pub fn source_file(shapes: &mut Shapes<'_>, layout: &ObjectLayout, shared: u64) -> Option<String> {
     let script = shapes.cache.word(shared.checked_add(layout.name + SCRIPT_AFTER_NAME)?)?;
     let script = Shapes::object_at(script)?;
     let number = shapes.type_at(script)?;
@@ -248,23 +255,23 @@ pub fn of_file(shapes: &mut Shapes<'_>, layout: &ObjectLayout, shared: u64) -> O
         return None;
     }
     let name = Shapes::object_at(shapes.cache.word(script.checked_add(SCRIPT_NAME)?)?)?;
-    let kind = shapes.type_at(name).filter(|number| *number < STRINGS)?;
-    if kind & KIND != SEQUENTIAL || u32::from(kind) & IS_ONE_BYTE == 0 {
+    let kind = shapes.type_at(name).filter(|number| *number < FIRST_NONSTRING)?;
+    if kind & REPRESENTATION != SEQUENTIAL || u32::from(kind) & IS_ONE_BYTE == 0 {
         return None;
     }
     let length = shapes.cache.word32(name.checked_add(STRING_LENGTH as u64)?)? as usize;
-    let mut bytes = [0; MAX_PATH];
+    let mut bytes = [0; MAX_PATH_BYTES];
     let bytes = bytes.get_mut(..length)?;
     shapes.cache.read(name.checked_add(STRING_CONTENT)?, bytes).ok()?;
     let text: String = bytes.iter().map(|byte| char::from(*byte)).collect();
     file_name(&text)
 }
 
-/// Returns what is shown of the name of a script. The addresses of others than files (`data:`), and
-/// what a program appends to an address, may be contents.
+/// Returns what is shown of the name of a script; `None` if it is not a path. URLs other than of
+/// files (`data:`), and queries of URLs, may be contents of the program.
 fn file_name(script: &str) -> Option<String> {
-    let is_of_name = |c: char| c.is_alphanumeric() || "._-+@$~[]()% ".contains(c);
-    let is_name = |name: &str| !name.is_empty() && name.chars().all(is_of_name);
+    let may_be_in_name = |c: char| c.is_alphanumeric() || "._-+@$~[]()% ".contains(c);
+    let is_name = |name: &str| !name.is_empty() && name.chars().all(may_be_in_name);
     if let Some(own) = script.strip_prefix(OWN_FILES) {
         return own.split('/').all(is_name).then(|| script.to_owned());
     }
@@ -279,11 +286,11 @@ fn file_name(script: &str) -> Option<String> {
 
 /// Returns the text of a string; `None` if it is empty, or not a name.
 pub fn text(shapes: &mut Shapes<'_>, mut word: u64) -> Option<String> {
-    for _ in 0..MAX_STRINGS {
+    for _ in 0..MAX_STRING_CHAIN {
         let address = Shapes::object_at(word)?;
-        let number = shapes.type_at(address).filter(|number| *number < STRINGS)?;
+        let number = shapes.type_at(address).filter(|number| *number < FIRST_NONSTRING)?;
         let content = address.checked_add(STRING_CONTENT)?;
-        match number & KIND {
+        match number & REPRESENTATION {
             SEQUENTIAL => return characters(shapes, address, content, number),
             CONS | THIN => word = shapes.cache.word(content)?,
             _ => return None,
@@ -292,10 +299,12 @@ pub fn text(shapes: &mut Shapes<'_>, mut word: u64) -> Option<String> {
     None
 }
 
-fn characters(shapes: &mut Shapes<'_>, address: u64, content: u64, number: u16) -> Option<String> {
+/// Returns the characters of a sequential string, up to [`MAX_CHARACTERS`]; `None` if they are not
+/// a name.
+fn characters(shapes: &mut Shapes<'_>, address: u64, content: u64, instance_type: u16) -> Option<String> {
     let length = shapes.cache.word32(address.checked_add(STRING_LENGTH as u64)?)? as usize;
     let count = length.min(MAX_CHARACTERS);
-    let mut name = if u32::from(number) & IS_ONE_BYTE != 0 {
+    let mut name = if u32::from(instance_type) & IS_ONE_BYTE != 0 {
         let mut bytes = [0; MAX_CHARACTERS];
         shapes.cache.read(content, bytes.get_mut(..count)?).ok()?;
         bytes.get(..count)?.iter().map(|byte| char::from(*byte)).collect::<String>()
@@ -307,8 +316,8 @@ fn characters(shapes: &mut Shapes<'_>, address: u64, content: u64, number: u16) 
         String::from_utf16_lossy(&units)
     };
     // A name in code, or what V8 makes of one: `get size`, `bound report`, `#secret`, `a.b`.
-    let is_of_name = |c: char| c.is_alphanumeric() || "_$#.<>[] ".contains(c);
-    if name.is_empty() || !name.chars().all(is_of_name) {
+    let may_be_in_name = |c: char| c.is_alphanumeric() || "_$#.<>[] ".contains(c);
+    if name.is_empty() || !name.chars().all(may_be_in_name) {
         return None;
     }
     if length > MAX_CHARACTERS {

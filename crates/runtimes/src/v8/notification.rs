@@ -50,7 +50,7 @@ pub fn notification(
     let mut mappings = context.space.mappings().iter();
     let code = mappings.find(|mapping| mapping.name == program.path && mapping.permissions.execute);
     let object = code.map(|mapping| mapping.start).ok_or("V8's code is not mapped")?;
-    let is_exact = |isolate: &Isolate| adds(&program.memory_pressure, isolate.heap - isolate.address);
+    let is_exact = |isolate: &Isolate| has_operand(&program.memory_pressure, isolate.heap - isolate.address);
     if !heaps.isolates.iter().all(is_exact) {
         return Err("V8's MemoryPressureNotification() does not use the heap of the isolate that strandline found, so it \
                     is not called"
@@ -85,11 +85,12 @@ pub fn notification(
 
 /// Whether `code` has an instruction with `distance` as its operand: `lea 0xdea0(%rbx),%rdi` or
 /// `add $0xf3c0,%r14` in the versions tried.
-fn adds(code: &[u8], distance: u64) -> bool {
+fn has_operand(code: &[u8], distance: u64) -> bool {
     let Ok(distance) = u32::try_from(distance) else { return false };
     code.windows(4).any(|bytes| bytes == distance.to_le_bytes())
 }
 
+/// Returns the call for an isolate, without its owner and prediction.
 fn call(layout: &Layout, isolate: &Isolate) -> NotifyCall {
     let Isolate { address, heap, old_space: SpaceAddress { number, address: space } } = *isolate;
     // Addresses that were read: no sum overflows.

@@ -18,10 +18,12 @@ use strandline_claims::runtime::Context;
 use strandline_process::buffer::ReadBuffer;
 use strandline_process::memory::Memory;
 
-/// Maximum bytes of objects that are walked while the process is stopped: some 25 ms.
+/// Maximum bytes of objects that are walked while the process is stopped: it waits some 25 ms.
 pub const MAX_STOPPED_BYTES: u64 = 32 << 20;
-/// Most bytes before the end of an allocation area that may be an object in the making.
-const MAX_NEW_BYTES: u64 = 1024;
+/// Most bytes before an allocation area that may be an object without a hidden class yet.
+const MAX_INCOMPLETE_BYTES: u64 = 1024;
+/// Bytes of the smallest object, and of a word.
+const WORD_BYTES: u64 = 8;
 
 /// What was counted.
 #[derive(Default)]
@@ -65,34 +67,34 @@ pub struct Heap<'a> {
 }
 
 impl<'a> Heap<'a> {
-    /// No hidden classes yet.
+    /// An empty set of hidden classes, which reads the memory of this heap.
     pub fn shapes(&self) -> Shapes<'a> {
         Shapes::new(self.types, self.layout, PageCache::new(self.memory))
     }
 
-    /// Whether there is time to count the objects.
+    /// Whether the objects may be counted: a stopped process must not wait for long.
     pub fn has_time(&self) -> bool {
-        let walked: u64 = self.index.pages.iter().map(|indexed| indexed.page.allocated).sum();
-        !self.context.is_stopped || walked <= MAX_STOPPED_BYTES
+        let object_bytes: u64 = self.index.pages.iter().map(|indexed| indexed.page.allocated).sum();
+        !self.context.is_stopped || object_bytes <= MAX_STOPPED_BYTES
     }
 
-    /// Passes the objects of a page that have a mark, until `take` returns false. `None` if the
-    /// time was over, or the page could not be read.
+    /// Calls `visit` with the marked objects of a page, until it returns false. `None` if the
+    /// deadline passed, or the page could not be read.
     pub fn each_live(
         &self,
         shapes: &mut Shapes<'_>,
         indexed: &IndexedPage,
         marks: &Bitmap,
         buffer: &mut ReadBuffer,
-        take: &mut dyn FnMut(&mut Shapes<'_>, LiveObject<'_>) -> bool,
+        visit: &mut dyn FnMut(&mut Shapes<'_>, LiveObject<'_>) -> bool,
     ) -> Option<()> {
         if Instant::now() >= self.context.deadline {
             return None;
         }
         let memory = self.memory;
         if indexed.is_large {
-            let area = usize::try_from(indexed.page.area_end - indexed.page.area_start).ok()?;
-            buffer.resize(area.min(PAGE_ALIGNMENT as usize));
+            let area_bytes = usize::try_from(indexed.page.area_end - indexed.page.area_start).ok()?;
+            buffer.resize(area_bytes.min(PAGE_ALIGNMENT as usize));
             memory.read(indexed.page.area_start, buffer).ok()?;
         } else {
             indexed.read(self.context, memory, buffer);
@@ -100,13 +102,13 @@ impl<'a> Heap<'a> {
         for run in &indexed.runs {
             let mut at = run.start;
             while at < run.end {
-                let from = if indexed.is_large { 0 } else { indexed.offset(at) };
-                let to = if indexed.is_large { buffer.len() } else { indexed.offset(run.end) };
+                let from = if indexed.is_large { 0 } else { indexed.offset_of(at) };
+                let to = if indexed.is_large { buffer.len() } else { indexed.offset_of(run.end) };
                 let Some(bytes) = buffer.get(from..to) else { break };
-                let Some(head) = shapes.head(bytes).filter(|head| head.size >= 8) else { break };
+                let Some(head) = shapes.head(bytes).filter(|head| head.size >= WORD_BYTES) else { break };
                 let object = bytes.get(..head.size.min(bytes.len() as u64) as usize).unwrap_or_default();
                 let object = LiveObject { address: at, shape: head.shape, size: head.size, bytes: object };
-                if marks.has(indexed.place(at)) && !take(shapes, object) {
+                if marks.has(indexed.place_of(at)) && !visit(shapes, object) {
                     return Some(());
                 }
                 at = at.checked_add(head.size)?;
@@ -121,7 +123,7 @@ impl<'a> Heap<'a> {
 
 /// Counts the objects of all heaps, and sets a bit in `starts` for each.
 pub fn count(heap: &Heap<'_>, starts: Option<&Bitmap>) -> Census {
-    let state = || Walk {
+    let new_walk = || Walk {
         heap: *heap,
         shapes: heap.shapes(),
         tally: Tally::default(),
@@ -130,16 +132,16 @@ pub fn count(heap: &Heap<'_>, starts: Option<&Bitmap>) -> Census {
         page_bytes: Vec::new(),
         unread_bytes: 0,
     };
-    let job = |walk: &mut Walk<'_>, number: usize| {
+    let walk_page = |walk: &mut Walk<'_>, number: usize| {
         if let Some(indexed) = heap.index.pages.get(number) {
-            let bytes = walk.page(indexed);
+            let bytes = walk.count_page(indexed);
             walk.page_bytes.push((number, bytes));
             (heap.context.progress)(indexed.page.bytes());
         }
     };
     let context = heap.context;
-    let (mut walks, left) =
-        work::run_jobs(context.workers, heap.index.pages.len(), context.deadline, state, job);
+    let (mut walks, unread_pages) =
+        work::run_jobs(context.workers, heap.index.pages.len(), context.deadline, new_walk, walk_page);
     let mut census = Census { unread_bytes: heap.index.unread_bytes, ..Census::default() };
     census.page_bytes = vec![0; heap.index.pages.len()];
     for walk in &mut walks {
@@ -151,9 +153,9 @@ pub fn count(heap: &Heap<'_>, starts: Option<&Bitmap>) -> Census {
     }
     let workers = walks.iter_mut().map(|walk| (&walk.tally, &mut walk.shapes));
     census.totals = tally::total(workers, heap.layout, &mut census.known);
-    if left > 0 {
-        let all: u64 = heap.index.pages.iter().map(|indexed| indexed.page.allocated).sum();
-        census.unread_bytes = census.unread_bytes.max(all.saturating_sub(census.totals.bytes)).max(1);
+    if unread_pages > 0 {
+        let all_bytes: u64 = heap.index.pages.iter().map(|indexed| indexed.page.allocated).sum();
+        census.unread_bytes = census.unread_bytes.max(all_bytes.saturating_sub(census.totals.bytes)).max(1);
     }
     census
 }
@@ -163,62 +165,67 @@ struct Walk<'a> {
     heap: Heap<'a>,
     shapes: Shapes<'a>,
     tally: Tally,
+    /// Gets a bit for each object.
     starts: Option<&'a Bitmap>,
     buffer: ReadBuffer,
     /// The number of each page, and the bytes of its objects.
     page_bytes: Vec<(usize, u64)>,
+    /// Bytes of pages that could not be walked.
     unread_bytes: u64,
 }
 
 impl Walk<'_> {
     /// Counts the objects of a page; returns their bytes.
-    fn page(&mut self, indexed: &IndexedPage) -> u64 {
+    fn count_page(&mut self, indexed: &IndexedPage) -> u64 {
         let mut buffer = std::mem::take(&mut self.buffer);
-        let before = self.tally.bytes;
+        let bytes_before = self.tally.bytes;
         if indexed.is_large {
-            self.large(indexed, &mut buffer);
+            self.count_large(indexed, &mut buffer);
         } else {
             indexed.read(self.heap.context, self.heap.memory, &mut buffer);
             for run in &indexed.runs {
                 let mut at = run.start;
                 while at < run.end {
-                    let rest = buffer.get(indexed.offset(at)..indexed.offset(run.end)).unwrap_or_default();
-                    let Some(bytes) = self.object(rest) else {
+                    let rest =
+                        buffer.get(indexed.offset_of(at)..indexed.offset_of(run.end)).unwrap_or_default();
+                    let Some(size) = self.count_object(rest) else {
                         // The last object may have no hidden class yet.
-                        let is_new = indexed.tops.contains(&run.end) && run.end - at <= MAX_NEW_BYTES;
-                        self.unread_bytes += if is_new { 0 } else { run.end - at };
+                        let is_incomplete =
+                            indexed.buffer_tops.contains(&run.end) && run.end - at <= MAX_INCOMPLETE_BYTES;
+                        self.unread_bytes += if is_incomplete { 0 } else { run.end - at };
                         break;
                     };
-                    self.starts.into_iter().for_each(|starts| _ = starts.set(indexed.place(at)));
-                    at += bytes;
+                    self.starts.into_iter().for_each(|starts| _ = starts.set(indexed.place_of(at)));
+                    at += size;
                 }
             }
         }
         self.buffer = buffer;
-        self.tally.bytes - before
+        self.tally.bytes - bytes_before
     }
 
     /// Counts the object at the start of `bytes`; returns its size.
     #[inline]
-    fn object(&mut self, bytes: &[u8]) -> Option<u64> {
+    fn count_object(&mut self, bytes: &[u8]) -> Option<u64> {
         let head = self.shapes.head(bytes)?;
-        let is_within = (8..=bytes.len() as u64).contains(&head.size) && head.size.is_multiple_of(8);
-        if is_within {
+        let is_sound =
+            (WORD_BYTES..=bytes.len() as u64).contains(&head.size) && head.size.is_multiple_of(WORD_BYTES);
+        if is_sound {
             self.tally.record(self.heap.layout, head, bytes);
         }
-        is_within.then_some(head.size)
+        is_sound.then_some(head.size)
     }
 
     /// Counts the only object of a page.
-    fn large(&mut self, indexed: &IndexedPage, buffer: &mut ReadBuffer) {
+    fn count_large(&mut self, indexed: &IndexedPage, buffer: &mut ReadBuffer) {
         let page = &indexed.page;
-        let most = page.area_end - page.area_start;
+        let area_bytes = page.area_end - page.area_start;
         let bytes = indexed.read_head(self.heap.memory, buffer).unwrap_or_default();
-        let head = self.shapes.head(bytes).filter(|head| head.size <= most && !head.shape.is_scanned());
+        let head = self.shapes.head(bytes).filter(|head| head.size <= area_bytes && !head.shape.is_scanned());
         match head {
             Some(head) => {
                 self.tally.record(self.heap.layout, head, bytes);
-                self.starts.into_iter().for_each(|starts| _ = starts.set(indexed.first));
+                self.starts.into_iter().for_each(|starts| _ = starts.set(indexed.first_place));
             }
             None => self.unread_bytes += page.allocated,
         }

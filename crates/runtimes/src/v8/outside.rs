@@ -25,7 +25,8 @@ const MAX_BLOCKS: usize = 1 << 16;
 /// Largest dispatch table and code range (`src/common/globals.h`).
 const MAX_TABLE_BYTES: u64 = 512 << 20;
 
-/// Claims both, except what `claims` or other runtimes (`taken`) claim.
+/// Claims dispatch tables and Abseil's blocks, except what `claims` or other runtimes (`taken`)
+/// claim.
 pub fn claim(
     context: &Context<'_>,
     memory: &dyn Memory,
@@ -63,7 +64,7 @@ fn abseil_end(cache: &mut PageCache<'_>, mapping: &Mapping, blocks_left: &mut us
     while *blocks_left > 0 {
         *blocks_left -= 1;
         let Some((bytes, magic)) = cache.pair(at) else { break };
-        let is_block = ABSEIL_MAGICS.iter().any(|own| own ^ at == magic);
+        let is_block = ABSEIL_MAGICS.iter().any(|known| known ^ at == magic);
         let end = at.checked_add(bytes).filter(|&end| {
             is_block && bytes >= ABSEIL_HEADER_BYTES && bytes % ABSEIL_HEADER_BYTES == 0 && end <= mapping.end
         });

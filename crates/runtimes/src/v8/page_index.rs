@@ -1,7 +1,7 @@
 //! The pages whose objects are walked, and numbers for the places where an object may begin: one
 //! for each word of a page, and one for a page with a large object.
 
-use super::heap::{Buffer, Heaps, Kind, Space};
+use super::heap::{AllocationBuffer, Heaps, Kind, Space};
 use super::layout::PAGE_ALIGNMENT;
 use super::pages::Page;
 use super::shapes::HEAD_BYTES;
@@ -24,10 +24,10 @@ pub struct IndexedPage {
     pub is_large: bool,
     /// The parts with consecutive objects.
     pub runs: Vec<AddressRange>,
-    /// Where allocation areas are: the last object before one may not be complete.
-    pub tops: Vec<u64>,
+    /// Ends of the objects before allocation areas: the last of them may not be complete.
+    pub buffer_tops: Vec<u64>,
     /// Number of its first place.
-    pub first: u64,
+    pub first_place: u64,
 }
 
 /// All pages, in address order.
@@ -53,14 +53,16 @@ impl PageIndex {
                 index.unread_bytes += page.allocated;
                 continue;
             }
-            let runs =
-                if is_large { vec![(page.area_start, page.area_end).into()] } else { runs(space, page) };
-            let tops = buffers(space, page).map(|buffer| buffer.top).collect();
-            index.pages.push(IndexedPage { page: *page, is_large, runs, tops, first: 0 });
+            let runs = match is_large {
+                true => vec![(page.area_start, page.area_end).into()],
+                false => object_runs(space, page),
+            };
+            let buffer_tops = buffers_on(space, page).map(|buffer| buffer.top).collect();
+            index.pages.push(IndexedPage { page: *page, is_large, runs, buffer_tops, first_place: 0 });
         }
         index.pages.sort_unstable_by_key(|indexed| indexed.page.start);
         for indexed in &mut index.pages {
-            indexed.first = index.places;
+            indexed.first_place = index.places;
             let page = &indexed.page;
             index.places +=
                 if indexed.is_large { 1 } else { (page.area_end - page.area_start).div_ceil(WORD_BYTES) };
@@ -71,41 +73,41 @@ impl PageIndex {
     /// Returns the number of the page at `address` and that of the place; `None` if no object can
     /// begin there.
     #[inline]
-    pub fn place(&self, address: u64) -> Option<(usize, u64)> {
+    pub fn page_and_place(&self, address: u64) -> Option<(usize, u64)> {
         let number = self.pages.partition_point(|indexed| indexed.page.area_end <= address);
         let indexed = self.pages.get(number)?;
-        let within = address.checked_sub(indexed.page.area_start)?;
+        let offset = address.checked_sub(indexed.page.area_start)?;
         if indexed.is_large {
-            return (within == 0).then_some((number, indexed.first));
+            return (offset == 0).then_some((number, indexed.first_place));
         }
-        within.is_multiple_of(WORD_BYTES).then_some((number, indexed.first + within / WORD_BYTES))
+        offset.is_multiple_of(WORD_BYTES).then_some((number, indexed.first_place + offset / WORD_BYTES))
     }
 
     /// Returns the address of a place.
     pub fn address_of(&self, place: u64) -> Option<u64> {
-        let number = self.pages.partition_point(|indexed| indexed.first <= place).checked_sub(1)?;
-        self.pages.get(number).map(|indexed| indexed.address(place))
+        let number = self.pages.partition_point(|indexed| indexed.first_place <= place).checked_sub(1)?;
+        self.pages.get(number).map(|indexed| indexed.address_of(place))
     }
 }
 
 impl IndexedPage {
     /// The address of a place of this page.
-    pub fn address(&self, place: u64) -> u64 {
-        self.page.area_start + (place - self.first) * WORD_BYTES
+    pub fn address_of(&self, place: u64) -> u64 {
+        self.page.area_start + (place - self.first_place) * WORD_BYTES
     }
 
     /// The place of an address in its area.
-    pub fn place(&self, address: u64) -> u64 {
-        self.first + (address - self.page.area_start) / WORD_BYTES
+    pub fn place_of(&self, address: u64) -> u64 {
+        self.first_place + (address - self.page.area_start) / WORD_BYTES
     }
 
-    /// Reads what a large object begins with.
+    /// Reads the first bytes of a large object: at most [`LARGE_HEAD_BYTES`].
     pub fn read_head<'b>(&self, memory: &dyn Memory, buffer: &'b mut ReadBuffer) -> Option<&'b [u8]> {
         buffer.resize(PAGE_ALIGNMENT as usize);
-        let area = usize::try_from(self.page.area_end - self.page.area_start).ok()?;
-        let head = buffer.get_mut(..area.min(LARGE_HEAD_BYTES))?;
-        let read = memory.read_some(self.page.area_start, head);
-        head.get(..read).filter(|head| head.len() >= HEAD_BYTES)
+        let area_bytes = usize::try_from(self.page.area_end - self.page.area_start).ok()?;
+        let head = buffer.get_mut(..area_bytes.min(LARGE_HEAD_BYTES))?;
+        let read_bytes = memory.read_some(self.page.area_start, head);
+        head.get(..read_bytes).filter(|head| head.len() >= HEAD_BYTES)
     }
 
     /// Reads the page; what is not resident is zero, which is not an object.
@@ -113,26 +115,26 @@ impl IndexedPage {
         buffer.resize(PAGE_ALIGNMENT as usize);
         buffer.fill(0);
         for run in context.resident_runs((self.page.start, self.page.end)) {
-            if let Some(bytes) = buffer.get_mut(self.offset(run.start)..self.offset(run.end)) {
+            if let Some(bytes) = buffer.get_mut(self.offset_of(run.start)..self.offset_of(run.end)) {
                 memory.read_some(run.start, bytes);
             }
         }
     }
 
     /// The offset of an address in the page.
-    pub fn offset(&self, address: u64) -> usize {
+    pub fn offset_of(&self, address: u64) -> usize {
         usize::try_from(address.saturating_sub(self.page.start)).unwrap_or(usize::MAX)
     }
 }
 
 /// Returns the parts of a page with objects: without what is free in allocation areas.
-fn runs(space: &Space, page: &Page) -> Vec<AddressRange> {
-    // A page all of whose objects were moved away has pointers to where they are.
+fn object_runs(space: &Space, page: &Page) -> Vec<AddressRange> {
+    // If all objects of a page were moved away, it holds forwarding pointers.
     if page.allocated == 0 && space.kind == Kind::Paged {
         return Vec::new();
     }
     let is_young = space.kind == Kind::Young;
-    let mut buffers: Vec<Buffer> = buffers(space, page).collect();
+    let mut buffers: Vec<AllocationBuffer> = buffers_on(space, page).collect();
     buffers.sort_unstable_by_key(|buffer| buffer.top);
     let mut runs = Vec::new();
     let mut at = page.area_start;
@@ -149,8 +151,8 @@ fn runs(space: &Space, page: &Page) -> Vec<AddressRange> {
 }
 
 /// The allocation areas on a page.
-fn buffers(space: &Space, page: &Page) -> impl Iterator<Item = Buffer> {
+fn buffers_on(space: &Space, page: &Page) -> impl Iterator<Item = AllocationBuffer> {
     let (start, end) = (page.area_start, page.area_end);
-    let is_here = move |buffer: &Buffer| start <= buffer.top && buffer.limit <= end;
+    let is_here = move |buffer: &AllocationBuffer| start <= buffer.top && buffer.limit <= end;
     space.buffer.into_iter().chain(space.local_buffer).filter(is_here)
 }

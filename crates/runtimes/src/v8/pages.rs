@@ -57,33 +57,33 @@ impl Page {
 /// Returns everything that looks like a page, in address order; bounded by the resident bytes.
 /// `None` if the deadline passed.
 pub fn candidates(context: &Context<'_>, memory: &dyn Memory, layout: &Layout) -> Option<Vec<Page>> {
-    let starts = starts(context);
+    let starts = possible_starts(context);
     let mut batch = Batch::new(memory);
     let mut pages = Vec::new();
     match layout.metadata {
         None => {
-            let places: Vec<AddressRange> =
+            let records: Vec<AddressRange> =
                 starts.iter().map(|&at| AddressRange::sized(at, RECORD_BYTES)).collect();
-            batch.bytes(&places, &mut |index, bytes| {
+            batch.bytes(&records, &mut |index, bytes| {
                 let start = starts.get(index).copied().unwrap_or(0);
-                let flags = half_word_at(bytes, layout.pooled.at).unwrap_or(0);
-                pages.extend(page(layout, Head { start, record: start, flags }, bytes));
+                let flags = half_word_at(bytes, layout.pooled.offset).unwrap_or(0);
+                pages.extend(decode_page(layout, Header { start, record: start, flags }, bytes));
             });
         }
         Some(offset) => {
-            let places: Vec<AddressRange> =
+            let in_pages: Vec<AddressRange> =
                 starts.iter().map(|&at| AddressRange::sized(at, offset as u64 + 8)).collect();
-            let mut heads: Vec<Head> = Vec::new();
-            batch.bytes(&places, &mut |index, bytes| {
+            let mut headers: Vec<Header> = Vec::new();
+            batch.bytes(&in_pages, &mut |index, bytes| {
                 let start = starts.get(index).copied().unwrap_or(0);
                 let record = word_at(bytes, offset).filter(|at| *at != 0 && at.is_multiple_of(8));
-                let flags = half_word_at(bytes, layout.pooled.at).unwrap_or(0);
-                heads.extend(record.map(|record| Head { start, record, flags }));
+                let flags = half_word_at(bytes, layout.pooled.offset).unwrap_or(0);
+                headers.extend(record.map(|record| Header { start, record, flags }));
             });
-            let places: Vec<AddressRange> =
-                heads.iter().map(|head| AddressRange::sized(head.record, RECORD_BYTES)).collect();
-            batch.bytes(&places, &mut |index, bytes| {
-                pages.extend(heads.get(index).and_then(|head| page(layout, *head, bytes)));
+            let records: Vec<AddressRange> =
+                headers.iter().map(|header| AddressRange::sized(header.record, RECORD_BYTES)).collect();
+            batch.bytes(&records, &mut |index, bytes| {
+                pages.extend(headers.get(index).and_then(|header| decode_page(layout, *header, bytes)));
             });
         }
     }
@@ -98,35 +98,39 @@ pub fn candidates(context: &Context<'_>, memory: &dyn Memory, layout: &Layout) -
 }
 
 /// Returns the resident addresses at which pages may start.
-fn starts(context: &Context<'_>) -> Vec<u64> {
-    let may_hold = context.space.mappings().iter().filter(|mapping| {
+fn possible_starts(context: &Context<'_>) -> Vec<u64> {
+    let mappings = context.space.mappings().iter().filter(|mapping| {
         mapping.is_private_anonymous() && mapping.permissions.read && !mapping.name.starts_with("[stack")
     });
-    let runs = may_hold.flat_map(|mapping| context.resident_runs(mapping.range()));
-    let aligned = |run: AddressRange| {
+    let runs = mappings.flat_map(|mapping| context.resident_runs(mapping.range()));
+    let aligned_addresses = |run: AddressRange| {
         let first = run.start.checked_next_multiple_of(PAGE_ALIGNMENT).unwrap_or(run.end);
         (first..run.end).step_by(PAGE_ALIGNMENT as usize)
     };
-    runs.flat_map(aligned).collect()
+    runs.flat_map(aligned_addresses).collect()
 }
 
-/// Where a page and its record are, and its flags if they are in the page.
+/// What is known of a page before its record is read.
 #[derive(Clone, Copy)]
-struct Head {
+struct Header {
+    /// First byte of the page.
     start: u64,
+    /// Address of its record.
     record: u64,
+    /// Its flags, if they are in the page
+    /// ([`PooledFlags::is_in_page`](super::layout::PooledFlags)).
     flags: u32,
 }
 
 /// Decodes a record; `None` if its sizes do not agree.
-fn page(layout: &Layout, head: Head, bytes: &[u8]) -> Option<Page> {
-    let Head { start, record, flags } = head;
+fn decode_page(layout: &Layout, header: Header, bytes: &[u8]) -> Option<Page> {
+    let Header { start, record, flags } = header;
     let fields = &layout.record;
     let word = |offset: usize| word_at(bytes, offset);
     let size = word(fields.size).filter(|size| (PAGE_BYTES..MAX_BYTES).contains(size))?;
     let end = start.checked_add(size).filter(|end| end.is_multiple_of(PAGE_BYTES))?;
     let (area_start, area_end) = (word(fields.area_start)?, word(fields.area_end)?);
-    let is_within = start < area_start
+    let is_area_within = start < area_start
         && area_start - start <= MAX_HEADER_BYTES
         && area_start <= area_end
         && area_end <= end;
@@ -134,10 +138,10 @@ fn page(layout: &Layout, head: Head, bytes: &[u8]) -> Option<Page> {
     // A large object that was trimmed leaves the count of its page as it was
     // (`Heap::RightTrimArray`, `LargeObjectSpace::ShrinkPageToObjectSize`).
     let allocated = word(fields.allocated).filter(|&bytes| bytes < MAX_BYTES)?;
-    if !is_within || !heap.is_multiple_of(8) || !owner.is_multiple_of(8) {
+    if !is_area_within || !heap.is_multiple_of(8) || !owner.is_multiple_of(8) {
         return None;
     }
-    let flags = if layout.pooled.in_page { flags } else { half_word_at(bytes, layout.pooled.at)? };
+    let flags = if layout.pooled.is_in_page { flags } else { half_word_at(bytes, layout.pooled.offset)? };
     let is_pooled = flags & layout.pooled.bits == layout.pooled.bits;
     let wasted = word(fields.wasted)?;
     let allocated = allocated.min(area_end - area_start);

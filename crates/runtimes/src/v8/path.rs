@@ -23,15 +23,15 @@ use crate::bits::Bitmap;
 use strandline_process::buffer::ReadBuffer;
 use strandline_process::memory::word_at;
 
-/// Maximum steps of the search backwards, and objects from which it continues.
-const MAX_STEPS: usize = 60;
-const MAX_FOUND: usize = 1 << 20;
+/// Maximum steps of the search backwards, and objects that it finds.
+const MAX_BACKWARD_STEPS: usize = 60;
+const MAX_BACKWARD_OBJECTS: usize = 1 << 20;
 /// `extension` in a `NativeContext`: the global object (`src/objects/contexts.h`).
 const CONTEXT_GLOBAL: u64 = 32;
 /// Fields of a `JSGlobalObject`, the proxy among them (`src/objects/js-objects.tq`).
 const GLOBAL_FIELDS: [u64; 2] = [24, 32];
 
-/// The live objects, and names.
+/// A search for what keeps an object alive.
 pub struct Search<'a> {
     /// Where objects are.
     pub heap: Heap<'a>,
@@ -46,15 +46,15 @@ pub struct Search<'a> {
 pub enum NoPath {
     /// No live object of the type was found.
     NoObject,
-    /// The time was over.
+    /// The deadline passed.
     Late,
-    /// It is behind too many others.
+    /// Too many objects are on the way to it.
     TooFar,
     /// No root leads to it: a handle that was released meanwhile.
     NoRoot,
 }
 
-/// What an object that was found holds, towards the one that is searched for.
+/// The reference of an object that was found, in the direction of the object that is searched for.
 #[derive(Clone, Copy)]
 struct Held {
     /// Offset of the reference; `None` for the object itself.
@@ -76,7 +76,7 @@ impl Search<'_> {
         let mut shapes = self.heap.shapes();
         let marks = [self.live.certain.as_ref(), Some(&self.live.marks)];
         let mut sample = None;
-        // One reached only by a stale word would prove nothing.
+        // First one that certain roots reach: only a stale word may lead to another.
         for marks in marks.into_iter().flatten() {
             sample = self.sample(&mut shapes, name, marks, known).ok_or(NoPath::Late)?;
             if sample.is_some() {
@@ -86,20 +86,21 @@ impl Search<'_> {
         let sample = sample.ok_or(NoPath::NoObject)?;
         let mut found: HashMap<u64, Held> = HashMap::new();
         found.insert(sample, Held { offset: None, target: sample });
-        let mut last = vec![sample];
+        let mut newest = vec![sample];
         let anchors = self.anchors(&mut shapes).ok_or(NoPath::Late)?;
         let mut anchor = None;
-        // The rest of the time is for the search from the other end.
+        // The other half of the time is for the search from the other end.
         let now = Instant::now();
-        let half = now + self.heap.context.deadline.saturating_duration_since(now) / 2;
-        for _ in 0..MAX_STEPS {
-            anchor = last.iter().copied().find(|address| anchors.contains(address));
-            if anchor.is_some() || last.is_empty() || found.len() > MAX_FOUND || Instant::now() >= half {
+        let half_time = now + self.heap.context.deadline.saturating_duration_since(now) / 2;
+        for _ in 0..MAX_BACKWARD_STEPS {
+            anchor = newest.iter().copied().find(|address| anchors.contains(address));
+            let is_over = newest.is_empty() || found.len() > MAX_BACKWARD_OBJECTS;
+            if anchor.is_some() || is_over || Instant::now() >= half_time {
                 break;
             }
-            last = self.referrers(&mut shapes, &mut found, &last).ok_or(NoPath::Late)?;
+            newest = self.referrers(&mut shapes, &mut found, &newest).ok_or(NoPath::Late)?;
         }
-        if anchor.is_none() && !last.is_empty() {
+        if anchor.is_none() && !newest.is_empty() {
             return self.long_path(&mut shapes, &anchors, sample, known);
         }
         let (root, first) = match anchor {
@@ -128,14 +129,14 @@ impl Search<'_> {
     fn anchors(&self, shapes: &mut Shapes<'_>) -> Option<HashSet<u64>> {
         let mut anchors = HashSet::new();
         let mut buffer = ReadBuffer::new(PAGE_ALIGNMENT as usize);
-        let of_contexts = shapes.types().number("NativeContext");
+        let native_context = shapes.types().number("NativeContext");
         let link = self.heap.layout.context_link;
         for indexed in &self.heap.index.pages {
             self.heap.each_live(shapes, indexed, &self.live.marks, &mut buffer, &mut |shapes, object| {
-                if of_contexts == Some(object.shape.instance_type) {
+                if native_context == Some(object.shape.instance_type) {
                     let next = link.first().and_then(|link| word_at(object.bytes, *link));
                     let next = next.and_then(Shapes::object_at).and_then(|next| shapes.type_at(next));
-                    if next != of_contexts {
+                    if next != native_context {
                         anchors.insert(object.address);
                     }
                 }
@@ -144,20 +145,21 @@ impl Search<'_> {
         }
         let contexts: Vec<u64> = anchors.iter().copied().collect();
         for context in contexts {
-            let of = |shapes: &mut Shapes<'_>, object: u64, at: u64, class: &str| {
-                let value = Shapes::object_at(shapes.cache.word(object.checked_add(at)?)?)?;
+            let field = |shapes: &mut Shapes<'_>, object: u64, offset: u64, class: &str| {
+                let value = Shapes::object_at(shapes.cache.word(object.checked_add(offset)?)?)?;
                 let number = shapes.type_at(value)?;
                 (shapes.types().name(number) == Some(class)).then_some(value)
             };
-            let Some(global) = of(shapes, context, CONTEXT_GLOBAL, "JSGlobalObject") else { continue };
+            let Some(global) = field(shapes, context, CONTEXT_GLOBAL, "JSGlobalObject") else { continue };
             anchors.insert(global);
-            let proxies = GLOBAL_FIELDS.iter().filter_map(|at| of(shapes, global, *at, "JSGlobalProxy"));
+            let proxies =
+                GLOBAL_FIELDS.iter().filter_map(|offset| field(shapes, global, *offset, "JSGlobalProxy"));
             anchors.extend(proxies);
         }
         Some(anchors)
     }
 
-    /// Returns a path to an object that is searched for from the other end.
+    /// Returns a path to `sample` that is searched from the global objects on.
     fn long_path(
         &self,
         shapes: &mut Shapes<'_>,
@@ -177,7 +179,7 @@ impl Search<'_> {
             }
             let mut offset = None;
             if let Some(&next) = chain.get(number + 1) {
-                let mut note = |at, to| offset = offset.or((to == next).then_some(at as u64));
+                let mut note = |at, target| offset = offset.or((target == next).then_some(at as u64));
                 _ = forward::references(self, shapes, address, &mut buffer, &mut note);
             }
             links.insert(number, Link { address, offset });
@@ -194,7 +196,8 @@ impl Search<'_> {
         Ok(self.path(shapes, &links, chain.len(), root, known))
     }
 
-    /// Returns an object of the type among those with a mark; `None` if the time was over.
+    /// Returns a marked object of the type, or `Some(None)` if there is none; `None` at the
+    /// deadline.
     fn sample(
         &self,
         shapes: &mut Shapes<'_>,
@@ -203,7 +206,8 @@ impl Search<'_> {
         known: &mut Known,
     ) -> Option<Option<u64>> {
         let mut buffer = ReadBuffer::new(PAGE_ALIGNMENT as usize);
-        let mut wanted: HashMap<u64, bool> = HashMap::new();
+        // By hidden class, or for functions by their code.
+        let mut is_of_type: HashMap<u64, bool> = HashMap::new();
         let layout = self.heap.layout;
         let mut sample = None;
         for indexed in &self.heap.index.pages {
@@ -215,12 +219,12 @@ impl Search<'_> {
                     Content::Function => shared,
                     _ => shape.map,
                 };
-                let is_wanted = *wanted.entry(key).or_insert_with(|| {
-                    let of = match shape.content {
-                        Content::Function => names::of_functions(shapes, layout, shared),
-                        _ => names::of_shape(shapes, layout, shape, known),
+                let is_wanted = *is_of_type.entry(key).or_insert_with(|| {
+                    let type_name = match shape.content {
+                        Content::Function => names::functions_name(shapes, layout, shared),
+                        _ => names::shape_name(shapes, layout, shape, known),
                     };
-                    of == name
+                    type_name == name
                 });
                 sample = is_wanted.then_some(object.address);
                 !is_wanted
@@ -232,7 +236,7 @@ impl Search<'_> {
         Some(sample)
     }
 
-    /// Returns the live objects that refer to one of `targets` and were not found before.
+    /// Adds the live objects that refer to one of `targets` to `found`; returns those that are new.
     fn referrers(
         &self,
         shapes: &mut Shapes<'_>,
@@ -245,41 +249,53 @@ impl Search<'_> {
         let mut next = Vec::new();
         for indexed in &self.heap.index.pages {
             let mut rest = None;
-            let mut add = |found: &mut HashMap<u64, Held>, at: u64, hit: Option<(usize, u64)>| {
-                if let Some((offset, target)) = hit.filter(|_| !found.contains_key(&at)) {
+            let mut add = |found: &mut HashMap<u64, Held>, at: u64, reference: Option<(usize, u64)>| {
+                if let Some((offset, target)) = reference.filter(|_| !found.contains_key(&at)) {
                     found.insert(at, Held { offset: Some(offset as u64), target });
                     next.push(at);
                 }
             };
             self.heap.each_live(shapes, indexed, &self.live.marks, &mut buffer, &mut |_, object| {
-                add(found, object.address, self.first_hit(object.shape, 0, object.bytes, &targets));
-                let read = object.bytes.len() as u64;
-                let behind = object.shape.references.start_of_rest(read);
-                rest = (read < object.size).then_some((object.address, object.shape, behind, object.size));
-                found.len() <= MAX_FOUND
+                add(found, object.address, self.first_reference_to(object.shape, 0, object.bytes, &targets));
+                let read_bytes = object.bytes.len() as u64;
+                let rest_at = object.shape.references.start_of_rest(read_bytes);
+                rest = (read_bytes < object.size).then_some((
+                    object.address,
+                    object.shape,
+                    rest_at,
+                    object.size,
+                ));
+                found.len() <= MAX_BACKWARD_OBJECTS
             })?;
-            let Some((at, shape, read, size)) = rest else { continue };
-            let mut hit = None;
+            let Some((at, shape, rest_at, size)) = rest else { continue };
+            let mut reference = None;
             let (memory, deadline) = (self.heap.memory, self.heap.context.deadline);
-            each_part(memory, deadline, at + read, size - read, &mut buffer, &mut |offset, bytes| {
-                hit = hit.or_else(|| self.first_hit(shape, read as usize + offset, bytes, &targets));
+            each_part(memory, deadline, at + rest_at, size - rest_at, &mut buffer, &mut |offset, bytes| {
+                reference = reference
+                    .or_else(|| self.first_reference_to(shape, rest_at as usize + offset, bytes, &targets));
             })?;
-            add(found, at, hit);
+            add(found, at, reference);
         }
         Some(next)
     }
 
     /// Returns the offset and the target of the first reference to one of `targets`.
-    fn first_hit(&self, shape: Shape, offset: usize, bytes: &[u8], targets: &[u64]) -> Option<(usize, u64)> {
-        let mut hit = None;
+    fn first_reference_to(
+        &self,
+        shape: Shape,
+        offset: usize,
+        bytes: &[u8],
+        targets: &[u64],
+    ) -> Option<(usize, u64)> {
+        let mut first = None;
         self.each_reference(shape, offset, bytes, &mut |offset, target| {
-            hit = hit.or(targets.binary_search(&target).is_ok().then_some((offset, target)));
+            first = first.or(targets.binary_search(&target).is_ok().then_some((offset, target)));
         });
-        hit
+        first
     }
 
-    /// Passes the references of an object, with the values of live keys in a table that holds them
-    /// so.
+    /// Calls `visit` with the references of an object, and with the values of live keys in a table
+    /// of ephemerons.
     pub fn each_reference(
         &self,
         shape: Shape,
@@ -293,45 +309,47 @@ impl Search<'_> {
         }
         // The rest of a large table does not begin with an entry.
         let first = match offset.checked_sub(FIRST_EPHEMERON) {
-            Some(behind) => behind.next_multiple_of(EPHEMERON_BYTES) - behind,
+            Some(entry_bytes) => entry_bytes.next_multiple_of(EPHEMERON_BYTES) - entry_bytes,
             None => FIRST_EPHEMERON - offset,
         };
         for at in (first..bytes.len().saturating_sub(8)).step_by(EPHEMERON_BYTES) {
             let pair = word_at(bytes, at).zip(word_at(bytes, at + 8));
-            let is_live =
-                |key: u64| self.heap.index.place(key).is_none_or(|(_, place)| self.live.marks.has(place));
+            let is_live = |key: u64| {
+                self.heap.index.page_and_place(key).is_none_or(|(_, place)| self.live.marks.has(place))
+            };
             if let Some((_, value)) = pair.filter(|(key, value)| key & value & 7 == 1 && is_live(key - 1)) {
                 visit(offset + at + 8, value - 1);
             }
         }
     }
 
-    /// Returns a root that leads to an object that was found, and that object; `None` if the time
-    /// was over.
+    /// Returns a root that refers to an object that was found, and that object; `Some(None)` if
+    /// there is none, `None` at the deadline.
     fn root(&self, shapes: &mut Shapes<'_>, found: &HashMap<u64, Held>) -> Option<Option<(Root, u64)>> {
         for each in [Roots::each_certain, Roots::each_uncertain] {
-            let mut hit = None;
+            let mut found_root = None;
             each(self.roots, &mut |root, address| {
-                let is_hit =
+                let is_held =
                     found.contains_key(&address) && !trace::is_weak(&self.heap, shapes, root, address);
-                hit = is_hit.then_some((root, address));
-                hit.is_none()
+                found_root = is_held.then_some((root, address));
+                found_root.is_none()
             })?;
-            if hit.is_some() {
-                return Some(hit);
+            if found_root.is_some() {
+                return Some(found_root);
             }
         }
         Some(None)
     }
 
+    /// Describes a root.
     fn root_name(&self, root: Root) -> String {
         match root {
             Root::Register(tid) => format!("a register of thread {tid}"),
             Root::Code(at) => format!("compiled code at {at:#x}"),
             Root::Native(at) => {
                 let name = self.heap.context.space.find(at).map_or("", |mapping| mapping.name.as_str());
-                let place = if name.is_empty() { "anonymous memory" } else { name };
-                format!("a word in {place} at {at:#x}")
+                let memory = if name.is_empty() { "anonymous memory" } else { name };
+                format!("a word in {memory} at {at:#x}")
             }
         }
     }
@@ -352,9 +370,9 @@ impl Search<'_> {
         };
         let mut names = HashMap::new();
         for &number in links.keys() {
-            let before = number.checked_sub(1).and_then(slot_at);
+            let holder_slot = number.checked_sub(1).and_then(slot_at);
             if let Some(slot) = slot_at(number)
-                && let Some(name) = slots::name(shapes, self.heap.layout, slot, before)
+                && let Some(name) = slots::name(shapes, self.heap.layout, slot, holder_slot)
             {
                 names.insert(number, name);
             }
@@ -364,7 +382,7 @@ impl Search<'_> {
             SlotName::Text(_) => None,
         });
         let keys = keys.collect();
-        let in_code = constants::of_code(&self.heap, &self.live.marks, shapes, &keys);
+        let in_code = constants::used_in_code(&self.heap, &self.live.marks, shapes, &keys);
         Path::new(root, count, |number| {
             let address = links.get(&number)?.address;
             Some(Step {
@@ -381,15 +399,16 @@ impl Search<'_> {
         })
     }
 
+    /// Returns the name of the type of an object.
     fn type_name(&self, shapes: &mut Shapes<'_>, address: u64, known: &mut Known) -> String {
         let layout = self.heap.layout;
         let shape = shapes.of_object(address);
         let shared = address.checked_add(layout.shared).and_then(|at| shapes.cache.word(at));
         match (shape, shared) {
             (Some(shape), Some(shared)) if shape.content == Content::Function => {
-                names::of_functions(shapes, layout, shared)
+                names::functions_name(shapes, layout, shared)
             }
-            (Some(shape), _) => names::of_shape(shapes, layout, shape, known),
+            (Some(shape), _) => names::shape_name(shapes, layout, shape, known),
             (None, _) => "unknown".to_owned(),
         }
     }

@@ -4,7 +4,7 @@
 //! bytes of strings and numbers. A weak pointer has another tag (`kWeakHeapObjectTag`, 3), but some
 //! classes hold objects weakly by words with the strong tag.
 
-use super::instance_types::{InstanceTypes, STRINGS};
+use super::instance_types::{FIRST_NONSTRING, InstanceTypes};
 use super::layout::ObjectLayout;
 use super::shapes::Shapes;
 use strandline_process::memory::word_at;
@@ -40,8 +40,8 @@ pub enum References {
 
 impl References {
     /// Returns the references of the class with this instance type.
-    pub fn of(instance_type: u16, types: &InstanceTypes, layout: &ObjectLayout) -> Self {
-        if instance_type < STRINGS {
+    pub fn of_type(instance_type: u16, types: &InstanceTypes, layout: &ObjectLayout) -> Self {
+        if instance_type < FIRST_NONSTRING {
             let refers = REFERRING_STRINGS.contains(&(instance_type & STRING_REPRESENTATION));
             return if refers { Self::All } else { Self::Class };
         }
@@ -51,7 +51,7 @@ impl References {
             "BytecodeArray" => Self::Until(layout.bytecode_header as usize & !7),
             "JSWeakRef" => Self::Except(WEAK_REF),
             "NativeContext" => Self::Except(layout.context_link),
-            "WeakCell" => Self::Except(layout.weak_cell.weak),
+            "WeakCell" => Self::Except(layout.weak_cell.weak_fields),
             "EphemeronHashTable" => Self::Ephemerons,
             _ => Self::All,
         }
@@ -75,7 +75,8 @@ impl References {
         }
     }
 
-    /// Returns where to go on after `read` bytes of an object, so that no entry of a table is cut.
+    /// Returns where to go on after `read` bytes of an object, so that no entry of a table is
+    /// split.
     pub fn start_of_rest(self, read: u64) -> u64 {
         match (self, read.checked_sub(FIRST_EPHEMERON as u64)) {
             (Self::Ephemerons, Some(behind)) => read - behind % EPHEMERON_BYTES as u64,

@@ -1,11 +1,10 @@
 //! What makes V8 keep less: a call now, and settings for the next start.
 //!
-//! Neither setting has a prediction. Measured with a program that makes garbage, and some of it
-//! survives:
-//! under `--max-semi-space-size=4` Node.js 20 held 20 MiB in place of 46, 24 189 in place of 244,
-//! 26 159 in place of 198, and 22 151 in place of 137; a limit of 1 MiB made all hold more, as
-//! objects then move to the old space while they are young. `--optimize-for-size` left 17 to 32 MiB
-//! in all of them. A program that drops all its objects at once may keep most of their
+//! Neither setting has a prediction. Measured with a program part of whose garbage survives some
+//! collections: under `--max-semi-space-size=4` Node.js 20 held 20 MiB in place of 46, 24 189 in
+//! place of 244, 26 159 in place of 198, and 22 151 in place of 137; a limit of 1 MiB made all hold
+//! more, as objects then move to the old space while they are young. `--optimize-for-size` left 17
+//! to 32 MiB in all of them. A program that drops all its objects at once may keep most of their
 //! pages in the pool under either (`studies/pooled-pages`).
 
 use std::collections::HashSet;
@@ -37,7 +36,7 @@ pub fn remedies(
     let mut remedies = Vec::new();
     if let Some(plan) = notification {
         let effect = Effect::new(heaps, claimed, plan, forecasts);
-        if effect.least.max(effect.low) >= MIN_WORTHWHILE_BYTES {
+        if effect.least_bytes.max(effect.low_bytes) >= MIN_WORTHWHILE_BYTES {
             remedies.push(memory_pressure(pid, &effect));
         }
     }
@@ -70,56 +69,59 @@ pub fn least_bytes(heaps: &Heaps, claimed: &Claimed, forecasts: &Forecasts, isol
     let spaces = || heaps.spaces.iter().filter(|space| space.heap == isolate.heap);
     let young = spaces().filter(|space| space.kind == Kind::Young);
     // A space of which this is unknown has pages full of objects.
-    let young_objects = young.map(|space| space.used.unwrap_or(space.committed)).sum::<u64>();
-    let partial_pages = (spaces().count() as u64).saturating_mul(PAGE_ALIGNMENT);
-    let kept = MIN_YOUNG_BYTES.saturating_add(young_objects).saturating_add(partial_pages);
-    let dead = forecasts.get(&isolate.heap).map_or(0, |forecast| forecast.dead_pages);
-    idle.pool.saturating_add(idle.young).saturating_add(dead).saturating_sub(kept)
+    let young_bytes = young.map(|space| space.used.unwrap_or(space.committed)).sum::<u64>();
+    let partial_page_bytes = (spaces().count() as u64).saturating_mul(PAGE_ALIGNMENT);
+    let kept_bytes = MIN_YOUNG_BYTES.saturating_add(young_bytes).saturating_add(partial_page_bytes);
+    let dead_bytes = forecasts.get(&isolate.heap).map_or(0, |forecast| forecast.dead_page_bytes);
+    idle.pool.saturating_add(idle.young).saturating_add(dead_bytes).saturating_sub(kept_bytes)
 }
 
 /// What the calls of a plan release.
 struct Effect {
-    /// Proven lower bound.
-    least: u64,
+    /// Lower bound that needs no trace.
+    least_bytes: u64,
     /// Bytes released if all objects that may be alive are.
-    low: u64,
+    low_bytes: u64,
     /// Bytes released if none of them is.
-    high: u64,
+    high_bytes: u64,
     is_traced: bool,
 }
 
 impl Effect {
-    /// Without a trace all objects may be garbage. Pooled pages of isolates that have ended stay.
+    /// Adds up the forecasts of the isolates that are called. Without a trace all objects may be
+    /// garbage. Pooled pages of isolates that have ended stay.
     fn new(heaps: &Heaps, claimed: &Claimed, plan: &Notification, forecasts: &Forecasts) -> Self {
-        let least = plan.calls.iter().map(|call| call.least_bytes).sum();
+        let least_bytes = plan.calls.iter().map(|call| call.least_bytes).sum();
         // There is one call for each isolate.
         let called = heaps.isolates.iter().zip(&plan.calls).filter(|(_, call)| call.owner.is_some());
-        let of_called: Option<Vec<_>> =
+        let called_forecasts: Option<Vec<_>> =
             called.map(|(isolate, _)| forecasts.get(&isolate.heap).copied()).collect();
-        if let Some(of_called) = of_called {
-            let low = of_called.iter().map(|forecast| forecast.low).sum();
-            let high = of_called.iter().map(|forecast| forecast.high).sum();
-            return Self { least, low, high, is_traced: true };
+        if let Some(called_forecasts) = called_forecasts {
+            let low_bytes = called_forecasts.iter().map(|forecast| forecast.low).sum();
+            let high_bytes = called_forecasts.iter().map(|forecast| forecast.high).sum();
+            return Self { least_bytes, low_bytes, high_bytes, is_traced: true };
         }
         let living: HashSet<u64> = heaps.isolates.iter().map(|isolate| isolate.heap).collect();
-        let of_ended = claimed.idle.iter().filter(|(heap, _)| !living.contains(heap));
-        let of_ended = of_ended.map(|(_, idle)| idle.pool).sum::<u64>();
-        let of_spaces = claimed.claims.iter().map(|claim| claim.sums.resident.total()).sum::<u64>();
-        let high = of_spaces.saturating_sub(claimed.read_only).saturating_sub(of_ended).max(least);
-        Self { least, low: least, high, is_traced: false }
+        let ended = claimed.idle.iter().filter(|(heap, _)| !living.contains(heap));
+        let ended_pool_bytes = ended.map(|(_, idle)| idle.pool).sum::<u64>();
+        let claimed_bytes = claimed.claims.iter().map(|claim| claim.sums.resident.total()).sum::<u64>();
+        let high_bytes =
+            claimed_bytes.saturating_sub(claimed.read_only).saturating_sub(ended_pool_bytes).max(least_bytes);
+        Self { least_bytes, low_bytes: least_bytes, high_bytes, is_traced: false }
     }
 }
 
+/// Returns the remedy that calls V8's function.
 fn memory_pressure(pid: i32, effect: &Effect) -> Remedy {
-    let Effect { least, low, high, is_traced } = *effect;
-    let is_close = high.saturating_sub(low) <= high / MAX_RANGE_DIVISOR;
+    let Effect { least_bytes, low_bytes, high_bytes, is_traced } = *effect;
+    let is_close = high_bytes.saturating_sub(low_bytes) <= high_bytes / MAX_RANGE_DIVISOR;
     let unknown_because = if is_traced {
         format!(
             "{} of objects may be garbage: only words outside the heap lead to them, handles or stale ones; about {} if they \
              are, {} if not",
-            bytes(high.saturating_sub(low)),
-            bytes(high),
-            bytes(low)
+            bytes(high_bytes.saturating_sub(low_bytes)),
+            bytes(high_bytes),
+            bytes(low_bytes)
         )
     } else {
         "garbage among the objects comes on top of the lower bound, and is not known without a trace"
@@ -128,8 +130,8 @@ fn memory_pressure(pid: i32, effect: &Effect) -> Remedy {
     let cost = "each isolate stops its program for one or two full collections, and compiles functions again when they are next \
                 called; malloc_trim afterwards releases what its Buffers leave free";
     Remedy {
-        predicted_least_bytes: (!is_close).then_some(least),
+        predicted_least_bytes: (!is_close).then_some(least_bytes),
         unknown_because: (!is_close).then_some(unknown_because),
-        ..Remedy::call(MEMORY_PRESSURE, is_close.then_some(low), pid, cost)
+        ..Remedy::call(MEMORY_PRESSURE, is_close.then_some(low_bytes), pid, cost)
     }
 }

@@ -38,6 +38,7 @@ pub enum Root {
 pub struct Roots<'a> {
     heap: Heap<'a>,
     heaps: &'a Heaps,
+    /// Whether V8 calls functions through dispatch tables, whose entries are roots.
     has_dispatch_tables: bool,
     /// Stacks in use, and isolates.
     certain: RangeSet,
@@ -84,11 +85,11 @@ impl<'a> Roots<'a> {
             }
         }
         for range in &self.certain {
-            if !self.words(*range, visit)? {
+            if !self.visit_words(*range, visit)? {
                 return Some(());
             }
         }
-        self.code(visit)
+        self.visit_code(visit)
     }
 
     /// Calls `visit` with all words in memory that may be roots, the certain ones among them, but
@@ -96,7 +97,7 @@ impl<'a> Roots<'a> {
     pub fn each_uncertain(&self, visit: Visit<'_>) -> Option<()> {
         let mappings = self.heap.context.space.mappings().iter();
         for mapping in mappings.filter(|mapping| mapping.permissions.read && !mapping.permissions.shared) {
-            if !self.words(mapping.range(), visit)? {
+            if !self.visit_words(mapping.range(), visit)? {
                 return Some(());
             }
         }
@@ -105,16 +106,16 @@ impl<'a> Roots<'a> {
 
     /// Calls `visit` with the words in a range; returns false if `visit` ended the search. `None`
     /// if the deadline passed.
-    fn words(&self, range: AddressRange, visit: Visit<'_>) -> Option<bool> {
+    fn visit_words(&self, range: AddressRange, visit: Visit<'_>) -> Option<bool> {
         let context = self.heap.context;
-        let mut is_over = false;
+        let mut is_ended = false;
         for run in context.resident_runs(range) {
             if Instant::now() >= context.deadline {
                 return None;
             }
             let gaps = self.skipped.gaps_in(run);
             let (_, is_late) = each_word_until(self.heap.memory, gaps, context.deadline, &mut |at, word| {
-                is_over |= match Shapes::object_at(word) {
+                is_ended |= match Shapes::object_at(word) {
                     Some(address) => !visit(Root::Native(at), address),
                     // An entry of a dispatch table has a pointer above the number of parameters.
                     None if self.has_dispatch_tables => {
@@ -122,9 +123,9 @@ impl<'a> Roots<'a> {
                     }
                     None => false,
                 };
-                !is_over
+                !is_ended
             });
-            if is_late || is_over {
+            if is_late || is_ended {
                 return (!is_late).then_some(false);
             }
         }
@@ -132,12 +133,12 @@ impl<'a> Roots<'a> {
     }
 
     /// Calls `visit` with the pointers in compiled code. `None` if the deadline passed.
-    fn code(&self, visit: Visit<'_>) -> Option<()> {
-        let of_code = self.heaps.spaces.iter().filter(|space| space.name.starts_with("code_"));
+    fn visit_code(&self, visit: Visit<'_>) -> Option<()> {
+        let code_spaces = self.heaps.spaces.iter().filter(|space| space.name.starts_with("code_"));
         let mut buffer = ReadBuffer::new(READ_BYTES);
-        for page in of_code.flat_map(|space| &space.pages) {
+        for page in code_spaces.flat_map(|space| &space.pages) {
             for run in self.heap.context.resident_runs((page.area_start, page.area_end)) {
-                if !self.code_in(run, &mut buffer, visit)? {
+                if !self.visit_code_in(run, &mut buffer, visit)? {
                     return Some(());
                 }
             }
@@ -147,16 +148,16 @@ impl<'a> Roots<'a> {
 
     /// Calls `visit` with the pointers in a range of compiled code, where they may be unaligned;
     /// returns false if `visit` ended the search. `None` if the deadline passed.
-    fn code_in(&self, range: AddressRange, buffer: &mut ReadBuffer, visit: Visit<'_>) -> Option<bool> {
+    fn visit_code_in(&self, range: AddressRange, buffer: &mut ReadBuffer, visit: Visit<'_>) -> Option<bool> {
         let mut at = range.start;
         while at < range.end {
             if Instant::now() >= self.heap.context.deadline {
                 return None;
             }
-            let most = usize::try_from(range.end - at).unwrap_or(usize::MAX).min(READ_BYTES);
-            let bytes = buffer.get_mut(..most)?;
-            let got = self.heap.memory.read_some(at, bytes);
-            for (offset, window) in bytes.get(..got)?.windows(8).enumerate() {
+            let length = usize::try_from(range.end - at).unwrap_or(usize::MAX).min(READ_BYTES);
+            let bytes = buffer.get_mut(..length)?;
+            let read_bytes = self.heap.memory.read_some(at, bytes);
+            for (offset, window) in bytes.get(..read_bytes)?.windows(8).enumerate() {
                 let word = window.first_chunk().map_or(0, |word| u64::from_le_bytes(*word));
                 let Some(address) = Shapes::object_at(word) else { continue };
                 if !visit(Root::Code(at + offset as u64), address) {
@@ -164,8 +165,8 @@ impl<'a> Roots<'a> {
                 }
             }
             // A pointer may cross the end of the bytes that were read.
-            let is_last = at + most as u64 >= range.end;
-            at += if is_last { most as u64 } else { most as u64 - 7 };
+            let is_last = at + length as u64 >= range.end;
+            at += if is_last { length as u64 } else { length as u64 - 7 };
         }
         Some(true)
     }

@@ -32,6 +32,15 @@ pub fn section(runtime: &Runtime) -> Option<Section> {
     };
     let rows: Vec<_> = spaces.iter().filter(|space| space.space_size > 0).map(row).collect();
     let table = Some(Table { head: &SPACE_HEAD, rows, flexible: 0 }).filter(|table| !table.rows.is_empty());
+    Some(Section {
+        title,
+        lines: lines(&facts),
+        tables: table.into_iter().chain(common(runtime).tables).collect(),
+    })
+}
+
+/// Returns what the section says of isolates and objects, one fact a line.
+fn lines(facts: &V8) -> Vec<String> {
     let isolates = format!("{}, as v8.getHeapSpaceStatistics() counts", counted(facts.isolates, "isolate"));
     let outside = [
         ("ArrayBuffer", facts.buffers),
@@ -39,9 +48,9 @@ pub fn section(runtime: &Runtime) -> Option<Section> {
         ("shared ArrayBuffer", facts.shared_buffers),
         ("external string", facts.external_strings),
     ];
-    let outside = outside.into_iter().filter_map(|(name, held)| {
-        let held = held.filter(|held| held.bytes > 0)?;
-        Some(format!("{}: {} outside the heap", counted(held.count, name), bytes(held.bytes)))
+    let outside = outside.into_iter().filter_map(|(name, amount)| {
+        let amount = amount.filter(|amount| amount.bytes > 0)?;
+        Some(format!("{}: {} outside the heap", counted(amount.count, name), bytes(amount.bytes)))
     });
     let slabs = facts.unviewed_buffer_bytes.filter(|unviewed| *unviewed > 0);
     let slabs = slabs.map(|unviewed| {
@@ -49,8 +58,8 @@ pub fn section(runtime: &Runtime) -> Option<Section> {
     });
     let objects =
         facts.objects.map(|objects| format!("{} with garbage, without code", counted(objects, "object")));
-    let known = facts.reachable.as_ref().zip(facts.uncertain.as_ref()).zip(facts.garbage);
-    let live = known.map(|((reachable, uncertain), garbage)| {
+    let traced = facts.reachable.as_ref().zip(facts.uncertain.as_ref()).zip(facts.garbage);
+    let live = traced.map(|((reachable, uncertain), garbage)| {
         format!(
             "reachable from globals and stacks: {}; only from words outside the heap, as handles: {}; garbage: {}",
             bytes(reachable.bytes),
@@ -59,18 +68,11 @@ pub fn section(runtime: &Runtime) -> Option<Section> {
         )
     });
     let path = facts.path.as_ref().map(|path| format!("a path to one of them: {}", path_text(path)));
-    let lines = std::iter::once(isolates)
-        .chain(outside)
-        .chain(slabs)
-        .chain(objects)
-        .chain(live)
-        .chain(path)
-        .collect();
-    Some(Section { title, lines, tables: table.into_iter().chain(common(runtime).tables).collect() })
+    std::iter::once(isolates).chain(outside).chain(slabs).chain(objects).chain(live).chain(path).collect()
 }
 
-/// Classes whose objects are a part of the one before them on a path.
-const PARTS: [&str; 10] = [
+/// Types of objects that a path shows as a part of the object before them.
+const PART_TYPES: [&str; 10] = [
     "system / Context",
     "system / FixedArray",
     "system / PropertyArray",
@@ -83,12 +85,12 @@ const PARTS: [&str; 10] = [
     "system / EphemeronHashTable",
 ];
 
-/// `V8's contexts → (global object).kept → Array[3] → Parcel`.
+/// Writes a path: `V8's contexts → (global object).kept → Array[3] → Parcel`.
 pub fn path_text(path: &Path) -> String {
     let mut parts = vec![path.root.clone()];
     for (index, step) in path.steps.iter().enumerate() {
         let slot = step.slot.as_deref().unwrap_or_default();
-        match parts.last_mut().filter(|_| index > 0 && PARTS.contains(&step.type_name.as_str())) {
+        match parts.last_mut().filter(|_| index > 0 && PART_TYPES.contains(&step.type_name.as_str())) {
             Some(last) => last.push_str(slot),
             None => parts.push(format!("{}{slot}", step.type_name)),
         }

@@ -6,8 +6,11 @@
 
 use std::collections::HashMap;
 
-use super::instance_types::{InstanceTypes, STRINGS};
-use super::layout::{DispatchTable, IS_ONE_BYTE, MAP_BITS, MAP_TYPE, MAP_WORDS, ObjectLayout, STRING_LENGTH};
+use super::instance_types::{FIRST_NONSTRING, InstanceTypes};
+use super::layout::{
+    DispatchTable, IS_ONE_BYTE, MAP_BIT_FIELD3, MAP_INSTANCE_TYPE, MAP_SIZE_IN_WORDS, ObjectLayout,
+    STRING_LENGTH,
+};
 use super::references::References;
 use crate::batch::PageCache;
 use strandline_process::memory::{half_word_at, word_at};
@@ -15,20 +18,21 @@ use strandline_process::memory::{half_word_at, word_at};
 /// `WasmByte1` and `WasmByte2` in a `Map`: the words of a `WasmStruct`; the former, the bytes of an
 /// element of a `WasmArray`.
 const MAP_WASM_SIZE: u64 = 9;
-/// Bytes before the elements of a `WasmArray`, and where their number is.
-const WASM_ARRAY: u64 = 24;
+/// Bytes before the elements of a `WasmArray`, and the offset of their number.
+const WASM_ARRAY_HEADER: u64 = 24;
 const WASM_ARRAY_LENGTH: usize = 16;
 /// `prototype_` in a `Map`.
 const MAP_PROTOTYPE: u64 = 24;
 /// `IsPrototypeMapBit` in `bit_field3_`.
 const IS_PROTOTYPE: u32 = 1 << 20;
-/// The length of an array, a small integer in the upper half of its word.
-const LENGTH: usize = 12;
-/// A 32-bit length, or the first of two.
+/// Offset of the length of an array, a small integer in the upper half of its word.
+const SMI_LENGTH: usize = 12;
+/// Offset of a 32-bit length, or of the first of two.
 const LENGTH_32: usize = 8;
-/// Bits of a `PropertyArray`'s length; the others are a hash (`src/objects/property-array.h`).
-const PROPERTY_LENGTH: u64 = 0x3ff;
-/// The capacity of a table with keys and values, a small integer, and its first pair.
+/// Bits of a `PropertyArray`'s length word that are its length; the others are a hash
+/// (`src/objects/property-array.h`).
+const PROPERTY_LENGTH_MASK: u64 = 0x3ff;
+/// Offsets in a table with keys and values of its capacity, a small integer, and of its first pair.
 const TABLE_CAPACITY: u64 = 32;
 const TABLE_PAIRS: u64 = 40;
 const PAIR_BYTES: u64 = 16;
@@ -37,7 +41,7 @@ const MAX_TABLE_PAIRS: u64 = 1 << 16;
 /// Bytes of an object that are read for its size.
 pub const HEAD_BYTES: usize = 16;
 /// Size of the cache of hidden classes found last (a power of two).
-const RECENT: usize = 4096;
+const RECENT_SHAPES: usize = 4096;
 /// Maximum number of hidden classes; programs with many have a hundred thousand. Objects of further
 /// ones count as unread.
 const MAX_SHAPES: usize = 1 << 19;
@@ -47,7 +51,7 @@ const MAX_SHAPES: usize = 1 << 19;
 enum Size {
     /// By the hidden class.
     Fixed(u64),
-    /// A header, and entries in the number of its length field.
+    /// A header, and as many entries as its length field, a small integer, states.
     Array { header: u64, entry: u64 },
     /// The same with a 32-bit length.
     Vector { header: u64, entry: u64 },
@@ -69,7 +73,7 @@ enum Size {
     Free { unit: u64 },
     /// `WasmArray`: a 32-bit length after the properties.
     WasmArray { entry: u64 },
-    /// Up to the next object: it has no pointer to a hidden class (`ScopeInfo`).
+    /// Up to the next object (`ScopeInfo`, none of whose fields points to a hidden class).
     ToNext,
     /// Not known.
     Unknown,
@@ -83,11 +87,11 @@ pub struct Shape {
     /// The instance type.
     pub instance_type: u16,
     size: Size,
-    /// What its bytes are.
+    /// What the bytes of its objects are.
     pub content: Content,
     /// Whether its objects are prototypes of others.
     pub is_prototype: bool,
-    /// Its references.
+    /// Which words of its objects are references.
     pub references: References,
 }
 
@@ -101,7 +105,7 @@ impl Shape {
 /// The kind of an object by its first words.
 #[derive(Clone, Copy, Debug)]
 pub struct Head {
-    /// The number of its hidden class.
+    /// The number of its hidden class in [`Shapes::all`].
     pub number: u32,
     /// Its hidden class.
     pub shape: Shape,
@@ -133,16 +137,24 @@ pub struct TableEntry {
     pub value: u64,
 }
 
+/// A word that was looked up, and the number of the hidden class that it leads to.
+#[derive(Clone, Copy, Default)]
+struct RecentShape {
+    word: u64,
+    number: Option<u32>,
+}
+
 /// The hidden classes that were found.
 pub struct Shapes<'a> {
     types: &'a InstanceTypes,
     layout: &'a ObjectLayout,
     /// Reads what is outside the page that is walked.
     pub cache: PageCache<'a>,
-    /// Numbers by pointer.
+    /// Numbers of hidden classes by the pointer to them.
     numbers: HashMap<u64, u32>,
-    recent: Vec<(u64, Option<u32>)>,
-    /// All of them, by number.
+    /// Cache of answers of [`Shapes::number`], by bits of the word.
+    recent: Vec<RecentShape>,
+    /// The hidden classes by number.
     pub all: Vec<Shape>,
 }
 
@@ -154,7 +166,7 @@ impl<'a> Shapes<'a> {
             layout,
             cache,
             numbers: HashMap::new(),
-            recent: vec![(0, None); RECENT],
+            recent: vec![RecentShape::default(); RECENT_SHAPES],
             all: Vec::new(),
         }
     }
@@ -167,17 +179,18 @@ impl<'a> Shapes<'a> {
     /// Returns the number of the hidden class that `word` leads to.
     #[inline]
     pub fn number(&mut self, word: u64) -> Option<u32> {
-        let place = (word >> 3) as usize & (RECENT - 1);
-        match self.recent.get(place) {
-            Some((known, number)) if *known == word => *number,
-            _ => self.look_up(word, place),
+        let entry = (word >> 3) as usize & (RECENT_SHAPES - 1);
+        match self.recent.get(entry) {
+            Some(recent) if recent.word == word => recent.number,
+            _ => self.look_up(word, entry),
         }
     }
 
-    fn look_up(&mut self, word: u64, place: usize) -> Option<u32> {
+    /// Finds or reads the hidden class, and keeps the answer in an entry of the cache.
+    fn look_up(&mut self, word: u64, entry: usize) -> Option<u32> {
         let number = self.numbers.get(&word).copied().or_else(|| self.read(word));
-        if let Some(recent) = self.recent.get_mut(place) {
-            *recent = (word, number);
+        if let Some(recent) = self.recent.get_mut(entry) {
+            *recent = RecentShape { word, number };
         }
         number
     }
@@ -189,14 +202,15 @@ impl<'a> Shapes<'a> {
     }
 
     /// Returns the entries of a table of V8's with keys and values
-    /// (`src/objects/hash-table.h`), in no order, with those of empty places.
+    /// (`src/objects/hash-table.h`), in no order, empty ones included; none if it cannot be read.
     pub fn entries_of_table(&mut self, table: u64) -> Vec<TableEntry> {
-        let places = table.checked_add(TABLE_CAPACITY).and_then(|at| self.cache.word(at)).unwrap_or(0) >> 32;
+        let capacity =
+            table.checked_add(TABLE_CAPACITY).and_then(|at| self.cache.word(at)).unwrap_or(0) >> 32;
         let entry = |number: u64| {
             let (key, value) = self.cache.pair(table.checked_add(TABLE_PAIRS + number * PAIR_BYTES)?)?;
             Some(TableEntry { key, value })
         };
-        (0..places.min(MAX_TABLE_PAIRS)).map_while(entry).collect()
+        (0..capacity.min(MAX_TABLE_PAIRS)).map_while(entry).collect()
     }
 
     /// The prototype of the objects of a hidden class.
@@ -211,20 +225,21 @@ impl<'a> Shapes<'a> {
     }
 
     fn instance_type(&mut self, map: u64) -> Option<u16> {
-        Some(u16::from_le_bytes(self.cache.array(map.checked_add(MAP_TYPE)?)?))
+        Some(u16::from_le_bytes(self.cache.array(map.checked_add(MAP_INSTANCE_TYPE)?)?))
     }
 
+    /// Reads the hidden class that a pointer leads to; returns its number.
     fn read(&mut self, word: u64) -> Option<u32> {
         let map = Self::object_at(word)?;
-        let of_maps = Self::object_at(self.cache.word(map)?)?;
+        let meta_map = Self::object_at(self.cache.word(map)?)?;
         // The hidden class of hidden classes is its own, one for each context from 13 on.
-        let is_map = self.instance_type(of_maps).is_some_and(|number| self.types.is_map(number))
-            && self.type_at(of_maps).is_some_and(|number| self.types.is_map(number));
+        let is_map = self.instance_type(meta_map).is_some_and(|number| self.types.is_map(number))
+            && self.type_at(meta_map).is_some_and(|number| self.types.is_map(number));
         if !is_map {
             return None;
         }
         let instance_type = self.instance_type(map)?;
-        let [words] = self.cache.array(map.checked_add(MAP_WORDS)?)?;
+        let [words] = self.cache.array(map.checked_add(MAP_SIZE_IN_WORDS)?)?;
         let size = match (words, self.types.name(instance_type)) {
             // Their hidden classes have sizes in two bytes for other purposes
             // (`src/wasm/wasm-objects.h`).
@@ -236,7 +251,7 @@ impl<'a> Shapes<'a> {
                 let [entry] = self.cache.array(map.checked_add(MAP_WASM_SIZE)?)?;
                 Size::WasmArray { entry: u64::from(entry) }
             }
-            (0, _) => size(instance_type, self.types, self.layout),
+            (0, _) => size_rule(instance_type, self.types, self.layout),
             (words, _) => Size::Fixed(u64::from(words) * 8),
         };
         let content = match self.types.name(instance_type) {
@@ -246,9 +261,9 @@ impl<'a> Shapes<'a> {
             _ if self.types.is_function(instance_type) => Content::Function,
             _ => Content::Object,
         };
-        let is_prototype = self.cache.word32(map.checked_add(MAP_BITS)?)? & IS_PROTOTYPE != 0;
+        let is_prototype = self.cache.word32(map.checked_add(MAP_BIT_FIELD3)?)? & IS_PROTOTYPE != 0;
         let number = u32::try_from(self.all.len()).ok().filter(|_| self.all.len() < MAX_SHAPES)?;
-        let references = References::of(instance_type, self.types, self.layout);
+        let references = References::of_type(instance_type, self.types, self.layout);
         self.numbers.insert(word, number);
         self.all.push(Shape { map: word, instance_type, size, content, is_prototype, references });
         Some(number)
@@ -267,46 +282,48 @@ impl<'a> Shapes<'a> {
     pub fn head(&mut self, bytes: &[u8]) -> Option<Head> {
         let number = self.number(word_at(bytes, 0)?)?;
         let shape = *self.all.get(number as usize)?;
-        let size = self.bytes(shape, bytes)?;
+        let size = self.object_size(shape, bytes)?;
         Some(Head { number, shape, size })
     }
 
-    fn bytes(&mut self, shape: Shape, bytes: &[u8]) -> Option<u64> {
+    /// Returns the size of an object with this hidden class that begins with `bytes`.
+    fn object_size(&mut self, shape: Shape, bytes: &[u8]) -> Option<u64> {
         let half = |at: usize| half_word_at(bytes, at).map(u64::from);
-        let length = || half(LENGTH);
+        let length = || half(SMI_LENGTH);
         let array = |header: u64, count: u64, entry: u64| Some((header + count * entry).next_multiple_of(8));
         match shape.size {
             Size::Fixed(bytes) => Some(bytes),
             Size::Array { header, entry } => array(header, length()?, entry),
             Size::Vector { header, entry } => array(header, half(LENGTH_32)?, entry),
             Size::Counted { header } => array(header, half(usize::try_from(header).ok()? - 4)?, 8),
-            Size::WasmArray { entry } => array(WASM_ARRAY, half(WASM_ARRAY_LENGTH)?, entry),
+            Size::WasmArray { entry } => array(WASM_ARRAY_HEADER, half(WASM_ARRAY_LENGTH)?, entry),
             Size::Text { character } => array(16, half(STRING_LENGTH)?, character),
             Size::Descriptors => array(self.layout.descriptor_header, half(LENGTH_32)? & 0xffff, 24),
-            Size::Properties => array(16, length()? & PROPERTY_LENGTH, 8),
+            Size::Properties => array(16, length()? & PROPERTY_LENGTH_MASK, 8),
             Size::Metadata { has_closures } => {
-                let closures = if has_closures { half(LENGTH)? } else { 0 };
+                let closures = if has_closures { half(SMI_LENGTH)? } else { 0 };
                 array(16 + half(LENGTH_32)?.div_ceil(6) * 4, closures, 2)
             }
-            Size::Preparse => Some((16 + half(LENGTH_32)?).next_multiple_of(8) + half(LENGTH)? * 8),
+            Size::Preparse => Some((16 + half(LENGTH_32)?).next_multiple_of(8) + half(SMI_LENGTH)? * 8),
             Size::Digits => array(16, half(LENGTH_32)? >> 1 & 0x3fff_ffff, 8),
             Size::Free { unit } => Some(length()? * unit),
-            Size::ToNext => Some(self.bytes_to_next(bytes)),
+            Size::ToNext => Some(self.size_to_next(bytes)),
             Size::Unknown => None,
         }
     }
 
-    fn bytes_to_next(&mut self, bytes: &[u8]) -> u64 {
-        let mut places = (HEAD_BYTES..bytes.len()).step_by(8);
-        let next = places.find(|&at| word_at(bytes, at).is_some_and(|word| self.number(word).is_some()));
+    /// Returns the distance to the next pointer to a hidden class, or to the end of `bytes`.
+    fn size_to_next(&mut self, bytes: &[u8]) -> u64 {
+        let mut offsets = (HEAD_BYTES..bytes.len()).step_by(8);
+        let next = offsets.find(|&at| word_at(bytes, at).is_some_and(|word| self.number(word).is_some()));
         next.unwrap_or(bytes.len()) as u64
     }
 }
 
 /// Returns how the size of an object is determined whose hidden class does not have it, by the
 /// definitions of its class in `src/objects/*.tq` and `*.h`.
-fn size(instance_type: u16, types: &InstanceTypes, layout: &ObjectLayout) -> Size {
-    if instance_type < STRINGS {
+fn size_rule(instance_type: u16, types: &InstanceTypes, layout: &ObjectLayout) -> Size {
+    if instance_type < FIRST_NONSTRING {
         let character = if u32::from(instance_type) & IS_ONE_BYTE != 0 { 1 } else { 2 };
         return Size::Text { character };
     }

@@ -6,7 +6,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use super::layout::{CONTEXT_AFTER_SHARED, MAP_BITS, MAP_WORDS, ObjectLayout};
+use super::layout::{CONTEXT_AFTER_SHARED, MAP_BIT_FIELD3, MAP_SIZE_IN_WORDS, ObjectLayout};
 use super::names::{self, ScopeInfo};
 use super::shapes::Shapes;
 
@@ -20,7 +20,7 @@ const MAP_DESCRIPTORS: u64 = 40;
 /// Bits of `bit_field3_`: the number of descriptors; whether properties are in a dictionary.
 const DESCRIPTORS_SHIFT: u32 = 10;
 const DESCRIPTORS_MASK: u32 = 0x3ff;
-const IS_DICTIONARY: u32 = 1 << 21;
+const HAS_DICTIONARY: u32 = 1 << 21;
 /// An entry of a `DescriptorArray`: key, details, value, and in the details, a small integer, the
 /// place of the property (`src/objects/property-details.h`): `LocationField`, and the index.
 const DESCRIPTOR_BYTES: u64 = 24;
@@ -28,19 +28,19 @@ const DESCRIPTOR_DETAILS: u64 = 8;
 const IS_NO_FIELD: u64 = 1 << 5;
 const INDEX_SHIFT: u32 = 19;
 const INDEX_MASK: u64 = 0x3ff;
-/// The first element of arrays, property arrays and contexts.
-const ARRAY: u64 = 16;
-/// Slots of a context before its variables: its `ScopeInfo` and the context outside of it, and an
-/// extension (`src/objects/contexts.h`).
+/// Offset of the first element of arrays, property arrays and contexts.
+const FIRST_ELEMENT: u64 = 16;
+/// Slots of a context before its variables: its `ScopeInfo` and the outer context; in some an
+/// extension follows (`src/objects/contexts.h`).
 const CONTEXT_SLOTS: u64 = 2;
 /// `name_` in a `PropertyCell` (`src/objects/property-cell.tq`).
 pub const CELL_NAME: u64 = 8;
 /// `flags_` in a `Symbol`, 32 bits, and `description_` (`src/objects/name.h`).
 const SYMBOL_FLAGS: u64 = 12;
 const SYMBOL_DESCRIPTION: u64 = 16;
-/// Fields of V8's own objects (`src/objects/js-function.tq`, `js-proxy.tq`, `js-generator.tq`,
-/// `js-promise.tq`, `cell.tq`, `struct.tq`).
-const FIELDS: [(&str, u64, &str); 18] = [
+/// Fields of V8's own objects: class, offset, and what is shown (`src/objects/js-function.tq`,
+/// `js-proxy.tq`, `js-generator.tq`, `js-promise.tq`, `cell.tq`, `struct.tq`).
+const NAMED_FIELDS: [(&str, u64, &str); 18] = [
     ("JSBoundFunction", 24, "(bound function)"),
     ("JSBoundFunction", 32, "(bound this)"),
     ("JSBoundFunction", 40, "(bound arguments)"),
@@ -61,7 +61,7 @@ const FIELDS: [(&str, u64, &str); 18] = [
     ("AccessorPair", 16, "(setter)"),
 ];
 /// Longest name of a property or variable.
-const MAX_BYTES: usize = 60;
+const MAX_NAME_BYTES: usize = 60;
 
 /// An object that holds another at an offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,21 +72,21 @@ pub struct Slot {
     pub offset: u64,
 }
 
-/// The name of a slot.
+/// What is shown of a slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SlotName {
-    /// A text.
+    /// This text.
     Text(String),
     /// A property, by the pointer to its key.
     Key(u64),
 }
 
-/// Returns the name of a slot. `before` is the slot in which the holder itself is held.
+/// Returns the name of a slot. `holder_slot` is the slot in which the holder itself is held.
 pub fn name(
     shapes: &mut Shapes<'_>,
     layout: &ObjectLayout,
     slot: Slot,
-    before: Option<Slot>,
+    holder_slot: Option<Slot>,
 ) -> Option<SlotName> {
     let Slot { holder, offset } = slot;
     let number = shapes.type_at(holder)?;
@@ -96,10 +96,10 @@ pub fn name(
         return text("(hidden class)");
     }
     let class = types.name(number).unwrap_or_default();
-    if let Some((.., name)) = FIELDS.iter().find(|(of, at, _)| *at == offset && *of == class) {
+    if let Some((.., name)) = NAMED_FIELDS.iter().find(|(owner, at, _)| *at == offset && *owner == class) {
         return text(name);
     }
-    if class == "WeakCell" && offset == layout.weak_cell.value {
+    if class == "WeakCell" && offset == layout.weak_cell.holdings {
         return text("(held value)");
     }
     if types.is_object(number) {
@@ -108,14 +108,14 @@ pub fn name(
             PROPERTIES | ELEMENTS => None,
             offset if is_function && offset == layout.shared => text("(code)"),
             offset if is_function && offset == layout.shared + CONTEXT_AFTER_SHARED => text("(scope)"),
-            offset => field(shapes, layout, holder, Place::InObject(offset)).map(SlotName::Key),
+            offset => property_key(shapes, layout, holder, ValuePlace::InObject(offset)).map(SlotName::Key),
         };
     }
-    let index = offset.checked_sub(ARRAY).map(|bytes| bytes / 8);
+    let index = offset.checked_sub(FIRST_ELEMENT).map(|bytes| bytes / 8);
     match class {
         "PropertyArray" => {
-            let owner = before.filter(|before| before.offset == PROPERTIES)?;
-            field(shapes, layout, owner.holder, Place::Array(index?)).map(SlotName::Key)
+            let owner = holder_slot.filter(|holder_slot| holder_slot.offset == PROPERTIES)?;
+            property_key(shapes, layout, owner.holder, ValuePlace::Array(index?)).map(SlotName::Key)
         }
         // The key is before the value.
         "NameDictionary" => shapes.cache.word(holder.checked_add(offset)?.checked_sub(8)?).map(SlotName::Key),
@@ -133,7 +133,7 @@ pub fn key_text(shapes: &mut Shapes<'_>, layout: &ObjectLayout, key: u64, in_cod
     let symbol = symbol(shapes, key);
     // Only code names private fields.
     if let Some(Symbol { description, flags }) = symbol
-        && flags & layout.private_symbol != 0
+        && flags & layout.private_symbol_flags != 0
     {
         let name = names::text(shapes, description);
         let name = name.filter(|name| name.strip_prefix('#').is_some_and(is_identifier));
@@ -174,7 +174,7 @@ fn symbol(shapes: &mut Shapes<'_>, key: u64) -> Option<Symbol> {
 
 /// Where the value of a property is.
 #[derive(Clone, Copy)]
-enum Place {
+enum ValuePlace {
     /// In the object, at an offset.
     InObject(u64),
     /// In its `PropertyArray`, at an index.
@@ -182,18 +182,23 @@ enum Place {
 }
 
 /// Returns the key of the property of an object whose value is at a place.
-fn field(shapes: &mut Shapes<'_>, layout: &ObjectLayout, object: u64, place: Place) -> Option<u64> {
+fn property_key(
+    shapes: &mut Shapes<'_>,
+    layout: &ObjectLayout,
+    object: u64,
+    place: ValuePlace,
+) -> Option<u64> {
     let map = Shapes::object_at(shapes.cache.word(object)?)?;
-    let bits = shapes.cache.word32(map.checked_add(MAP_BITS)?)?;
+    let bits = shapes.cache.word32(map.checked_add(MAP_BIT_FIELD3)?)?;
     let [start] = shapes.cache.array(map.checked_add(MAP_INOBJECT_START)?)?;
-    let [words] = shapes.cache.array(map.checked_add(MAP_WORDS)?)?;
-    let inside = u64::from(words).checked_sub(u64::from(start))?;
+    let [words] = shapes.cache.array(map.checked_add(MAP_SIZE_IN_WORDS)?)?;
+    let inobject_count = u64::from(words).checked_sub(u64::from(start))?;
     let wanted = match place {
-        Place::InObject(offset) => (offset / 8).checked_sub(u64::from(start))?,
-        Place::Array(index) => inside.checked_add(index)?,
+        ValuePlace::InObject(offset) => (offset / 8).checked_sub(u64::from(start))?,
+        ValuePlace::Array(index) => inobject_count.checked_add(index)?,
     };
     let descriptors = Shapes::object_at(shapes.cache.word(map.checked_add(MAP_DESCRIPTORS)?)?)?;
-    if bits & IS_DICTIONARY != 0 {
+    if bits & HAS_DICTIONARY != 0 {
         return None;
     }
     let count = u64::from(bits >> DESCRIPTORS_SHIFT & DESCRIPTORS_MASK);
@@ -210,13 +215,13 @@ fn field(shapes: &mut Shapes<'_>, layout: &ObjectLayout, object: u64, place: Pla
 
 /// Returns the name of the variable in a slot of a context.
 fn variable(shapes: &mut Shapes<'_>, layout: &ObjectLayout, context: u64, slot: u64) -> Option<String> {
-    let scope = Shapes::object_at(shapes.cache.word(context.checked_add(ARRAY)?)?)?;
+    let scope = Shapes::object_at(shapes.cache.word(context.checked_add(FIRST_ELEMENT)?)?)?;
     if slot == 1 {
         return Some("(scope outside)".to_owned());
     }
     let scope = ScopeInfo::read(shapes, layout, scope)?;
-    let slots = CONTEXT_SLOTS + u64::from(scope.has_extension());
-    let index = usize::try_from(slot.checked_sub(slots)?).ok()?;
+    let first_variable = CONTEXT_SLOTS + u64::from(scope.has_extension());
+    let index = usize::try_from(slot.checked_sub(first_variable)?).ok()?;
     let word = scope.variables(shapes).get(index).copied()??;
     identifier(shapes, word).map(|name| format!(".{name}"))
 }
@@ -226,26 +231,26 @@ fn variable(shapes: &mut Shapes<'_>, layout: &ObjectLayout, context: u64, slot: 
 /// without the name of a variable.
 pub fn variables(shapes: &mut Shapes<'_>, scope: &ScopeInfo, file: Option<&str>) -> Vec<Option<Arc<str>>> {
     let function = scope.function(shapes).and_then(|word| identifier(shapes, word));
-    let place: Vec<&str> = function.as_deref().into_iter().chain(file).collect();
-    let place = if place.is_empty() { String::new() } else { format!(" ({})", place.join(", ")) };
-    let slots = CONTEXT_SLOTS + u64::from(scope.has_extension());
-    let mut names = vec![None; slots as usize];
+    let owners: Vec<&str> = function.as_deref().into_iter().chain(file).collect();
+    let suffix = if owners.is_empty() { String::new() } else { format!(" ({})", owners.join(", ")) };
+    let first_variable = CONTEXT_SLOTS + u64::from(scope.has_extension());
+    let mut names = vec![None; first_variable as usize];
     for word in scope.variables(shapes) {
         let name = word.and_then(|word| identifier(shapes, word));
-        names.push(name.map(|name| format!("{name}{place}").into()));
+        names.push(name.map(|name| format!("{name}{suffix}").into()));
     }
     names
 }
 
-/// Returns a string that is a name of JavaScript's.
+/// Returns a string that can be an identifier in JavaScript.
 pub fn identifier(shapes: &mut Shapes<'_>, word: u64) -> Option<String> {
     names::text(shapes, word).filter(|name| is_identifier(name))
 }
 
 fn is_identifier(name: &str) -> bool {
-    let is_of_name = |c: char| c.is_alphanumeric() || c == '_' || c == '$';
+    let may_be_in_name = |c: char| c.is_alphanumeric() || c == '_' || c == '$';
     !name.is_empty()
-        && name.len() <= MAX_BYTES
-        && name.chars().all(is_of_name)
+        && name.len() <= MAX_NAME_BYTES
+        && name.chars().all(may_be_in_name)
         && !name.starts_with(|first: char| first.is_numeric())
 }

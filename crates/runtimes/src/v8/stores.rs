@@ -13,8 +13,8 @@ use std::time::Instant;
 use super::facts::Amount;
 use super::heap::Heaps;
 use super::layout::{
-    Extensions, IS_ONE_BYTE, IS_SHARED, Layout, MAP_TYPE, STORE_BYTES, STRING_BYTES, STRING_DATA,
-    STRING_KIND, STRING_KINDS, STRING_LENGTH, SWEEPER_JOB, Strings,
+    CACHED_EXTERNAL_BITS, CACHED_EXTERNAL_MASK, Extensions, ExternalStrings, IS_ONE_BYTE, IS_SHARED, Layout,
+    MAP_INSTANCE_TYPE, STORE_BYTES, STRING_BYTES, STRING_DATA, STRING_LENGTH, SWEEPER_JOB,
 };
 use super::rows;
 use super::views::Views;
@@ -29,20 +29,24 @@ use strandline_process::memory::{Memory, half_word_at, word_at};
 use strandline_process::pages::PAGE_BYTES;
 use strandline_process::range::{AddressRange, RangeSet};
 
+/// Offset of the sum of bytes in an `ArrayBufferList`, after its first and its last entry.
+const LIST_SUM: u64 = 16;
+/// Entries read between two checks of the deadline.
+const ENTRIES_AT_ONCE: usize = 256;
 /// Maximum entries of all lists of a process: each takes at most 100 bytes here.
 const MAX_ENTRIES: usize = 1 << 20;
 
 /// ArrayBuffers with a store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Buffers {
+pub struct ArrayBuffers {
     /// Those in blocks of malloc.
     pub in_blocks: Amount,
     /// Those that V8 maps: memories of WebAssembly, resizable ArrayBuffers.
     pub mapped: Amount,
     /// Stores that several isolates may use, in blocks or mapped.
     pub shared: Amount,
-    /// Bytes by which V8 decides how much to collect: its sums of all lists.
-    pub accounted: u64,
+    /// Bytes that V8 counts when it decides whether to collect: the sums of all lists.
+    pub accounted_bytes: u64,
 }
 
 /// Where the bytes of a store are.
@@ -62,11 +66,11 @@ struct Store {
     is_shared: bool,
 }
 
-/// What was found.
+/// What the lists of all isolates have.
 #[derive(Debug, Default)]
 pub struct Stores {
     /// ArrayBuffers; `None` if a list does not add up.
-    pub buffers: Option<Buffers>,
+    pub buffers: Option<ArrayBuffers>,
     /// External strings; `None` if there are too many.
     pub strings: Option<Amount>,
     /// Their stores in malloc's blocks.
@@ -86,43 +90,44 @@ pub fn read(context: &Context<'_>, memory: &dyn Memory, layout: &Layout, heaps: 
     let mut reader = Reader {
         context,
         cache: PageCache::new(memory),
-        left: MAX_ENTRIES,
+        entries_left: MAX_ENTRIES,
         stores: Stores::default(),
         shared: HashMap::new(),
     };
-    let (mut buffers, mut strings) = (Some(Buffers::default()), Some(Amount::default()));
+    let (mut buffers, mut strings) = (Some(ArrayBuffers::default()), Some(Amount::default()));
     let objects = heaps.object_areas();
     for isolate in &heaps.isolates {
-        let of_one = reader.buffers(&layout.extensions, isolate.heap, layout.sweeper);
-        buffers = buffers.zip(of_one).map(|(sum, of_one)| Buffers {
-            in_blocks: sum.in_blocks.plus(of_one.in_blocks),
-            mapped: sum.mapped.plus(of_one.mapped),
+        let isolate_buffers = reader.buffers(&layout.extensions, isolate.heap, layout.sweeper);
+        buffers = buffers.zip(isolate_buffers).map(|(sum, isolate_buffers)| ArrayBuffers {
+            in_blocks: sum.in_blocks.plus(isolate_buffers.in_blocks),
+            mapped: sum.mapped.plus(isolate_buffers.mapped),
+            // Counted once for all isolates, below.
             shared: Amount::default(),
-            accounted: sum.accounted.saturating_add(of_one.accounted),
+            accounted_bytes: sum.accounted_bytes.saturating_add(isolate_buffers.accounted_bytes),
         });
         strings = strings
             .zip(reader.strings(&layout.strings, isolate.heap, &objects))
-            .map(|(sum, of_one)| sum.plus(of_one));
+            .map(|(sum, isolate_strings)| sum.plus(isolate_strings));
     }
     let shared =
         reader.shared.values().fold(Amount::default(), |sum, &bytes| sum.plus(Amount { count: 1, bytes }));
-    let buffers = buffers.map(|buffers| Buffers { shared, ..buffers });
+    let buffers = buffers.map(|buffers| ArrayBuffers { shared, ..buffers });
     Stores { buffers, strings, ..reader.stores }
 }
 
 impl Stores {
     /// Claims the blocks of malloc.
     pub fn claim_blocks(&self, refinements: &Refinements) {
-        let of_row = |row, ranges: &[AddressRange]| {
+        let claim_ranges = |row, ranges: &[AddressRange]| {
             if let Some(slot) = refinements.slot(row, None).filter(|_| !ranges.is_empty()) {
                 for range in ranges {
                     refinements.claim(range.start, range.len(), slot);
                 }
             }
         };
-        of_row(&rows::BUFFER, &self.blocks);
-        of_row(&rows::SHARED_BUFFER, &self.shared_blocks);
-        of_row(&rows::EXTERNAL_STRING, &self.characters);
+        claim_ranges(&rows::BUFFER, &self.blocks);
+        claim_ranges(&rows::SHARED_BUFFER, &self.shared_blocks);
+        claim_ranges(&rows::EXTERNAL_STRING, &self.characters);
         if let Some(slot) = refinements.slot(&rows::METADATA, None).filter(|_| !self.structures.is_empty()) {
             for &address in &self.structures {
                 refinements.claim_whole(address, slot);
@@ -162,49 +167,53 @@ impl Stores {
     }
 }
 
+/// Reads the lists of all isolates, one after the other.
 struct Reader<'a> {
     context: &'a Context<'a>,
     cache: PageCache<'a>,
     /// Entries that may still be read.
-    left: usize,
+    entries_left: usize,
+    /// What was found so far; the sums are added at the end.
     stores: Stores,
     /// Bytes of shared stores by their address.
     shared: HashMap<u64, u64>,
 }
 
 impl Reader<'_> {
+    /// Reads the word at an offset of a structure.
     fn word(&mut self, address: u64, offset: u64) -> Option<u64> {
         self.cache.word(address.checked_add(offset)?)
     }
 
     /// Counts one entry against the limit; `None` at the limit, or once the time is over.
     fn count_entry(&mut self) -> Option<()> {
-        self.left = self.left.checked_sub(1)?;
-        (!self.left.is_multiple_of(256) || Instant::now() < self.context.deadline).then_some(())
+        self.entries_left = self.entries_left.checked_sub(1)?;
+        (!self.entries_left.is_multiple_of(ENTRIES_AT_ONCE) || Instant::now() < self.context.deadline)
+            .then_some(())
     }
 
     /// Reads the lists of ArrayBuffers of a heap; `None` if one does not add up.
-    fn buffers(&mut self, layout: &Extensions, heap: u64, sweeper: u64) -> Option<Buffers> {
+    fn buffers(&mut self, layout: &Extensions, heap: u64, sweeper: u64) -> Option<ArrayBuffers> {
         let sweeper = self.word(heap, sweeper)?;
         // Its first field is its heap.
         if self.word(sweeper, 0)? != heap {
             return None;
         }
-        let mut buffers = Buffers::default();
+        let mut buffers = ArrayBuffers::default();
         let job = self.word(sweeper, SWEEPER_JOB)?;
-        let of = |at: u64, lists: [u64; 2]| lists.map(|offset| at.checked_add(offset));
-        let of_job = of(job, layout.job_lists).into_iter().filter(|_| job != 0);
-        for list in of(sweeper, layout.lists).into_iter().chain(of_job) {
+        let addresses = |at: u64, lists: [u64; 2]| lists.map(|offset| at.checked_add(offset));
+        let job_lists = addresses(job, layout.job_lists).into_iter().filter(|_| job != 0);
+        for list in addresses(sweeper, layout.lists).into_iter().chain(job_lists) {
             self.list(layout, list?, &mut buffers)?;
         }
         Some(buffers)
     }
 
     /// Reads an `ArrayBufferList`: its first entry, its last, and the sum of their bytes.
-    fn list(&mut self, layout: &Extensions, at: u64, buffers: &mut Buffers) -> Option<()> {
+    fn list(&mut self, layout: &Extensions, at: u64, buffers: &mut ArrayBuffers) -> Option<()> {
         let (mut entry, last) = self.cache.pair(at)?;
-        let expected = self.word(at, 16)?;
-        let (mut sum, mut previous, mut has_given_away) = (0_u64, 0, false);
+        let expected = self.word(at, LIST_SUM)?;
+        let (mut sum, mut previous, mut has_transferred) = (0_u64, 0, false);
         while entry != 0 {
             self.count_entry()?;
             let bytes = self.word(entry, layout.length)? >> layout.length_shift;
@@ -213,9 +222,9 @@ impl Reader<'_> {
             self.stores.structures.push(entry);
             // An ArrayBuffer that was transferred has no store; its entry stays until a collection.
             if store == 0 {
-                has_given_away = true;
+                has_transferred = true;
             } else {
-                buffers.accounted = buffers.accounted.saturating_add(bytes);
+                buffers.accounted_bytes = buffers.accounted_bytes.saturating_add(bytes);
                 let store = self.store(layout, store)?;
                 match store.place {
                     _ if store.is_shared => self.add_shared(store.range),
@@ -232,7 +241,7 @@ impl Reader<'_> {
             entry = self.word(entry, layout.next)?;
         }
         // V8 does not subtract what was transferred while a collection freed others.
-        let adds_up = sum == expected || has_given_away && sum < expected;
+        let adds_up = sum == expected || has_transferred && sum < expected;
         (previous == last && adds_up).then_some(())
     }
 
@@ -252,7 +261,7 @@ impl Reader<'_> {
         let flags = half_word_at(&words, layout.store_flags)?;
         let is_shared = flags & IS_SHARED != 0;
         // V8 10.2 takes resizable ones from malloc.
-        if flags & layout.is_mapped == 0 || !start.is_multiple_of(PAGE_BYTES) {
+        if flags & layout.mapped_flags == 0 || !start.is_multiple_of(PAGE_BYTES) {
             let blocks = if is_shared { &mut self.stores.shared_blocks } else { &mut self.stores.blocks };
             blocks.push(range);
             return Some(Store { range, place: Place::Block, is_shared });
@@ -268,7 +277,7 @@ impl Reader<'_> {
     }
 
     /// Reads the external strings of a heap; `None` if they cannot be read.
-    fn strings(&mut self, layout: &Strings, heap: u64, objects: &RangeSet) -> Option<Amount> {
+    fn strings(&mut self, layout: &ExternalStrings, heap: u64, objects: &RangeSet) -> Option<Amount> {
         let table = heap.checked_add(layout.table)?;
         // Its first field is its heap.
         if self.word(table, 0)? != heap {
@@ -298,12 +307,12 @@ impl Reader<'_> {
         let mut words = [0; STRING_BYTES];
         self.cache.read(at, &mut words).ok()?;
         let map = word_at(&words, 0)?.checked_sub(1).filter(|map| objects.contains(*map))?;
-        let kind = self.cache.word32(map.checked_add(MAP_TYPE)?)? & 0xffff;
-        if kind & STRING_KINDS != STRING_KIND {
+        let instance_type = self.cache.word32(map.checked_add(MAP_INSTANCE_TYPE)?)? & 0xffff;
+        if instance_type & CACHED_EXTERNAL_MASK != CACHED_EXTERNAL_BITS {
             return None;
         }
         let characters = u64::from(half_word_at(&words, STRING_LENGTH)?);
-        let bytes = if kind & IS_ONE_BYTE != 0 { characters } else { characters.checked_mul(2)? };
+        let bytes = if instance_type & IS_ONE_BYTE != 0 { characters } else { characters.checked_mul(2)? };
         let start = word_at(&words, STRING_DATA)?;
         Some(AddressRange::new(start, start.checked_add(bytes)?))
     }

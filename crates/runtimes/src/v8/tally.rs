@@ -9,7 +9,7 @@ use strandline_claims::facts::TypeFacts;
 use strandline_process::memory::word_at;
 
 /// `prototype_or_initial_map_` in a `JSFunction`, if it is a constructor, in all versions.
-const INITIAL_MAP: usize = 56;
+const FUNCTION_INITIAL_MAP: usize = 56;
 /// Limit on functions counted by name; further ones have no name.
 const MAX_FUNCTIONS: usize = 1 << 19;
 /// Limit on types that are listed.
@@ -23,6 +23,7 @@ struct Counts {
 }
 
 impl Counts {
+    /// Adds the counts of other objects.
     fn add(&mut self, other: Self) {
         self.instances += other.instances;
         self.bytes = self.bytes.saturating_add(other.bytes);
@@ -34,8 +35,8 @@ impl Counts {
 pub struct Tally {
     /// Bytes of all objects.
     pub bytes: u64,
-    /// Objects by the number of their hidden class.
-    shaped: Vec<Counts>,
+    /// Objects by the number of their hidden class, functions excepted.
+    by_shape: Vec<Counts>,
     /// Functions by their `SharedFunctionInfo`.
     functions: HashMap<u64, Counts>,
     /// What `prototype_or_initial_map_` is in functions, and their `SharedFunctionInfo`.
@@ -56,7 +57,7 @@ pub struct Totals {
 impl Tally {
     /// Counts an object that begins with `bytes`.
     pub fn record(&mut self, layout: &ObjectLayout, head: Head, bytes: &[u8]) {
-        let one = Counts { instances: 1, bytes: head.size };
+        let counts_of_one = Counts { instances: 1, bytes: head.size };
         if head.shape.content == Content::Free {
             return;
         }
@@ -65,19 +66,20 @@ impl Tally {
             && let Some(shared) = word_at(bytes, layout.shared as usize)
             && (self.functions.len() < MAX_FUNCTIONS || self.functions.contains_key(&shared))
         {
-            self.functions.entry(shared).or_default().add(one);
-            let initial = word_at(bytes, INITIAL_MAP).filter(|_| head.size >= INITIAL_MAP as u64 + 8);
+            self.functions.entry(shared).or_default().add(counts_of_one);
+            let initial =
+                word_at(bytes, FUNCTION_INITIAL_MAP).filter(|_| head.size >= FUNCTION_INITIAL_MAP as u64 + 8);
             if let Some(initial) = initial.filter(|_| self.constructors.len() < MAX_FUNCTIONS) {
                 self.constructors.insert(initial, shared);
             }
             return;
         }
         let number = head.number as usize;
-        if self.shaped.len() <= number {
-            self.shaped.resize(number + 1, Counts::default());
+        if self.by_shape.len() <= number {
+            self.by_shape.resize(number + 1, Counts::default());
         }
-        if let Some(counts) = self.shaped.get_mut(number) {
-            counts.add(one);
+        if let Some(counts) = self.by_shape.get_mut(number) {
+            counts.add(counts_of_one);
         }
     }
 
@@ -95,12 +97,12 @@ pub fn total<'a, 'm: 'a>(
 ) -> Totals {
     let mut by_name: HashMap<String, Counts> = HashMap::new();
     for (tally, shapes) in workers {
-        for (number, counts) in tally.shaped.iter().enumerate().filter(|(_, counts)| counts.instances > 0) {
+        for (number, counts) in tally.by_shape.iter().enumerate().filter(|(_, counts)| counts.instances > 0) {
             let Some(shape) = shapes.all.get(number).copied() else { continue };
-            by_name.entry(names::of_shape(shapes, layout, shape, known)).or_default().add(*counts);
+            by_name.entry(names::shape_name(shapes, layout, shape, known)).or_default().add(*counts);
         }
         for (shared, counts) in &tally.functions {
-            by_name.entry(names::of_functions(shapes, layout, *shared)).or_default().add(*counts);
+            by_name.entry(names::functions_name(shapes, layout, *shared)).or_default().add(*counts);
         }
     }
     let sums = by_name.values().fold(Counts::default(), |mut sum, counts| {

@@ -66,15 +66,17 @@ fn intact_heaps_match_expected_figures() {
         }
         let details: facts::V8 = reading.facts.details("v8").unwrap();
         assert_eq!(details.isolates, 1);
-        let tally = |of: &TypeFacts| Tally { count: of.instances, bytes: of.bytes };
-        let types = reading.facts.types.iter().map(|of| (of.name.clone(), tally(of)));
+        let tally = |facts: &TypeFacts| Tally { count: facts.instances, bytes: facts.bytes };
+        let types = reading.facts.types.iter().map(|facts| (facts.name.clone(), tally(facts)));
         assert_eq!(types.collect::<BTreeMap<_, _>>(), v8.expected.types, "{seed}");
-        let objects: u64 = v8.expected.types.values().map(|of| of.count).sum();
+        let objects: u64 = v8.expected.types.values().map(|tally| tally.count).sum();
         assert_eq!(details.objects, Some(objects), "{seed}");
         assert_eq!(details.pool_resident_bytes, v8.expected.pool, "{seed}");
         assert_eq!(details.young_idle_resident_bytes, v8.expected.young_idle, "{seed}");
         assert_eq!(details.read_only_resident_bytes, v8.expected.read_only, "{seed}");
-        let counted = |of: Option<facts::Amount>| of.map(|of| Tally { count: of.count, bytes: of.bytes });
+        let counted = |amount: Option<facts::Amount>| {
+            amount.map(|amount| Tally { count: amount.count, bytes: amount.bytes })
+        };
         assert_eq!(counted(details.buffers), Some(v8.expected.buffers), "{seed}");
         assert_eq!(counted(details.external_strings), Some(v8.expected.strings), "{seed}");
         assert_eq!(row_bytes(&reading, "v8.buffer.mapped"), v8.expected.mapped, "{seed}");
@@ -91,8 +93,8 @@ fn claims_of_other_runtimes_are_left_out() {
     for seed in 0..20 {
         let v8 = fabricate_v8(seed);
         let reading = read_heap(&v8);
-        let of_code = reading.claims.iter().find(|claim| claim.sums.resident.of(Class::Metadata) > 0);
-        let taken: RangeSet = of_code.map(|claim| claim.range()).into_iter().collect();
+        let code_claim = reading.claims.iter().find(|claim| claim.sums.resident.of(Class::Metadata) > 0);
+        let taken: RangeSet = code_claim.map(|claim| claim.range()).into_iter().collect();
         let beside = try_read_beside(&v8, 0, &taken).expect("consistent");
         assert!(beside.claims.iter().all(|claim| !taken.overlaps(claim.range())), "{seed}");
         tried += taken.len();
@@ -159,7 +161,7 @@ fn inconsistent_array_buffer_lists_are_unknown() {
             damaged.image.put_word(at, word);
             let reading = read_heap(&damaged);
             let details: facts::V8 = reading.facts.details("v8").unwrap();
-            let buffers = details.buffers.map(|of| Tally { count: of.count, bytes: of.bytes });
+            let buffers = details.buffers.map(|amount| Tally { count: amount.count, bytes: amount.bytes });
             let is_counted = buffers == Some(v8.expected.buffers);
             let has_caveat = reading.caveats.iter().any(|caveat| caveat.code == "v8_buffers_unread");
             // A word that this version does not use changes nothing.

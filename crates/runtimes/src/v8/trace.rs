@@ -38,15 +38,16 @@ pub struct Live {
     pub reachable: Totals,
     /// Those to which only other words lead.
     pub uncertain: Totals,
-    /// Bytes of all of them, by the number of their page.
+    /// Bytes of all objects to which roots lead, by the number of their page.
     pub page_bytes: Vec<u64>,
-    /// The same of those to which certain roots lead.
+    /// Bytes of those to which certain roots lead, by the number of their page.
     pub reachable_page_bytes: Vec<u64>,
     /// Views of ArrayBuffers among all of them.
     pub views: Views,
 }
 
-/// Traces the heaps. `starts` has a bit for each object, and is consumed.
+/// Traces the heaps. `starts` has a bit for each object, and is consumed. `None` if something
+/// cannot be read, or not before the deadline.
 pub fn live(heap: &Heap<'_>, roots: &Roots<'_>, starts: Bitmap, known: &mut Known) -> Option<Live> {
     let keeps_certain = heap.context.path_to.is_some();
     let mut trace = Trace {
@@ -63,19 +64,22 @@ pub fn live(heap: &Heap<'_>, roots: &Roots<'_>, starts: Bitmap, known: &mut Know
         buffer: ReadBuffer::new(PAGE_ALIGNMENT as usize),
     };
     roots.each_certain(&mut |root, address| trace.mark_unless_weak(root, address))?;
-    let reachable = trace.finish(known)?;
+    let reachable = trace.scan_all(known)?;
     let reachable_page_bytes = trace.page_bytes.clone();
-    let certain = if keeps_certain { Some(trace.marks.copy()?) } else { None };
+    let certain = if keeps_certain { Some(trace.marks.try_clone()?) } else { None };
     roots.each_uncertain(&mut |root, address| trace.mark_unless_weak(root, address))?;
-    let uncertain = trace.finish(known)?;
+    let uncertain = trace.scan_all(known)?;
     let Trace { marks, page_bytes, views, .. } = trace;
     Some(Live { marks, certain, reachable, uncertain, page_bytes, reachable_page_bytes, views })
 }
 
+/// The state of a trace.
 struct Trace<'a> {
     heap: Heap<'a>,
     shapes: Shapes<'a>,
+    /// Counts of the objects scanned since the last totals.
     tally: Tally,
+    /// Objects to which something leads.
     marks: Bitmap,
     /// Objects that were not scanned; at the end, the dead ones.
     unscanned: Bitmap,
@@ -95,7 +99,7 @@ impl Trace<'_> {
     /// Marks the object at an address, if one begins there that was not scanned.
     #[inline]
     fn mark(&mut self, address: u64) -> bool {
-        let Some((page, place)) = self.heap.index.place(address) else { return false };
+        let Some((page, place)) = self.heap.index.page_and_place(address) else { return false };
         let is_new = self.unscanned.has(place) && self.marks.set(place);
         if let Some(dirty) = self.dirty.get_mut(page).filter(|_| is_new) {
             *dirty = true;
@@ -110,24 +114,24 @@ impl Trace<'_> {
         true
     }
 
-    /// Scans all that was marked, and what that leads to; returns the objects.
-    fn finish(&mut self, known: &mut Known) -> Option<Totals> {
-        self.run()?;
+    /// Scans all that was marked, and what that leads to; returns the counts of these objects.
+    fn scan_all(&mut self, known: &mut Known) -> Option<Totals> {
+        self.scan_dirty_pages()?;
         while self.mark_values()? {
-            self.run()?;
+            self.scan_dirty_pages()?;
         }
         let tally = std::mem::take(&mut self.tally);
         Some(tally::total(std::iter::once((&tally, &mut self.shapes)), self.heap.layout, known))
     }
 
     /// Scans until no page has marked objects that were not scanned.
-    fn run(&mut self) -> Option<()> {
+    fn scan_dirty_pages(&mut self) -> Option<()> {
         let mut is_upward = true;
         while self.dirty.contains(&true) {
             for step in 0..self.dirty.len() {
                 let number = if is_upward { step } else { self.dirty.len() - 1 - step };
                 if self.dirty.get(number) == Some(&true) {
-                    self.page(number)?;
+                    self.scan_page(number)?;
                 }
             }
             is_upward = !is_upward;
@@ -135,38 +139,39 @@ impl Trace<'_> {
         Some(())
     }
 
-    fn page(&mut self, number: usize) -> Option<()> {
+    /// Scans the marked objects of a page. `None` at the deadline, or if one cannot be read.
+    fn scan_page(&mut self, number: usize) -> Option<()> {
         if Instant::now() >= self.heap.context.deadline {
             return None;
         }
         let indexed = self.heap.index.pages.get(number)?;
         let mut buffer = std::mem::take(&mut self.buffer);
-        let done = if indexed.is_large {
-            self.unscanned.clear(indexed.first);
+        let result = if indexed.is_large {
+            self.unscanned.clear(indexed.first_place);
             self.set_clean(number);
-            self.large(number, indexed, &mut buffer)
+            self.scan_large(number, indexed, &mut buffer)
         } else {
             indexed.read(self.heap.context, self.heap.memory, &mut buffer);
-            self.objects(number, indexed, &buffer)
+            self.scan_small(number, indexed, &buffer)
         };
         self.buffer = buffer;
-        done
+        result
     }
 
     fn set_clean(&mut self, number: usize) {
         self.dirty.get_mut(number).into_iter().for_each(|dirty| *dirty = false);
     }
 
-    /// Scans the marked objects of a page, those that are marked meanwhile included.
-    fn objects(&mut self, number: usize, indexed: &IndexedPage, buffer: &ReadBuffer) -> Option<()> {
+    /// Scans the marked objects of a page with many, those that are marked meanwhile included.
+    fn scan_small(&mut self, number: usize, indexed: &IndexedPage, buffer: &ReadBuffer) -> Option<()> {
         let places = (indexed.page.area_end - indexed.page.area_start) / 8;
-        let (first, last) = (indexed.first, indexed.first + places.saturating_sub(1));
+        let (first, last) = (indexed.first_place, indexed.first_place + places.saturating_sub(1));
         while self.dirty.get(number) == Some(&true) {
             self.set_clean(number);
             for word in first / 64..=last / 64 {
                 // The first and the last word have places of other pages, too.
-                let above = u64::MAX << first.saturating_sub(word * 64).min(63);
-                let mask = above & u64::MAX >> (word * 64 + 63).saturating_sub(last).min(63);
+                let from_first = u64::MAX << first.saturating_sub(word * 64).min(63);
+                let mask = from_first & u64::MAX >> (word * 64 + 63).saturating_sub(last).min(63);
                 loop {
                     let pending = self.marks.word(word) & self.unscanned.word(word) & mask;
                     if pending == 0 {
@@ -174,24 +179,24 @@ impl Trace<'_> {
                     }
                     let place = word * 64 + u64::from(pending.trailing_zeros());
                     self.unscanned.clear(place);
-                    let bytes = self.object(indexed, place, buffer)?;
-                    self.count(number, bytes);
+                    let size = self.scan_object(indexed, place, buffer)?;
+                    self.add_page_bytes(number, size);
                 }
             }
         }
         Some(())
     }
 
-    fn count(&mut self, number: usize, bytes: u64) {
+    fn add_page_bytes(&mut self, number: usize, bytes: u64) {
         let sum = self.page_bytes.get_mut(number);
         sum.into_iter().for_each(|sum| *sum = sum.saturating_add(bytes));
     }
 
     /// Scans an object; returns its size.
-    fn object(&mut self, indexed: &IndexedPage, place: u64, buffer: &ReadBuffer) -> Option<u64> {
-        let address = indexed.address(place);
+    fn scan_object(&mut self, indexed: &IndexedPage, place: u64, buffer: &ReadBuffer) -> Option<u64> {
+        let address = indexed.address_of(place);
         let run = indexed.runs.iter().find(|run| run.contains(address))?;
-        let bytes = buffer.get(indexed.offset(address)..indexed.offset(run.end))?;
+        let bytes = buffer.get(indexed.offset_of(address)..indexed.offset_of(run.end))?;
         let head = self.shapes.head(bytes)?;
         let bytes = bytes.get(..usize::try_from(head.size).ok()?)?;
         self.tally.record(self.heap.layout, head, bytes);
@@ -203,13 +208,14 @@ impl Trace<'_> {
         Some(head.size)
     }
 
-    fn large(&mut self, number: usize, indexed: &IndexedPage, buffer: &mut ReadBuffer) -> Option<()> {
+    /// Scans the only object of a page.
+    fn scan_large(&mut self, number: usize, indexed: &IndexedPage, buffer: &mut ReadBuffer) -> Option<()> {
         let page = &indexed.page;
         let bytes = indexed.read_head(self.heap.memory, buffer)?;
-        let most = page.area_end - page.area_start;
-        let head = self.shapes.head(bytes).filter(|head| head.size <= most)?;
+        let area_bytes = page.area_end - page.area_start;
+        let head = self.shapes.head(bytes).filter(|head| head.size <= area_bytes)?;
         self.tally.record(self.heap.layout, head, bytes);
-        self.count(number, head.size);
+        self.add_page_bytes(number, head.size);
         if head.shape.references == References::Ephemerons {
             self.ephemerons.push(AddressRange::sized(page.area_start, head.size));
         }
@@ -226,13 +232,14 @@ impl Trace<'_> {
     fn mark_values(&mut self) -> Option<bool> {
         self.read_tables()?;
         let mut pairs = std::mem::take(&mut self.pairs);
-        let mut is_any = false;
+        let mut has_marked = false;
         loop {
             let count = pairs.len();
             pairs.retain(|&TableEntry { key, value }| {
                 // A key outside of the pages, as those of empty entries, is always alive.
-                let is_live = self.heap.index.place(key).is_none_or(|(_, place)| self.marks.has(place));
-                is_any |= is_live && self.mark(value);
+                let is_live =
+                    self.heap.index.page_and_place(key).is_none_or(|(_, place)| self.marks.has(place));
+                has_marked |= is_live && self.mark(value);
                 !is_live
             });
             if pairs.len() == count || Instant::now() >= self.heap.context.deadline {
@@ -240,7 +247,7 @@ impl Trace<'_> {
             }
         }
         self.pairs = pairs;
-        Some(is_any)
+        Some(has_marked)
     }
 
     /// Reads the keys and values in the tables that were found since the last time.
@@ -248,11 +255,11 @@ impl Trace<'_> {
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.resize(PAGE_ALIGNMENT as usize);
         for table in std::mem::take(&mut self.ephemerons) {
-            let entries = table.len().saturating_sub(FIRST_EPHEMERON as u64);
+            let entry_bytes = table.len().saturating_sub(FIRST_EPHEMERON as u64);
             let first = table.start.checked_add(FIRST_EPHEMERON as u64)?;
             let pairs = &mut self.pairs;
             let (memory, deadline) = (self.heap.memory, self.heap.context.deadline);
-            each_part(memory, deadline, first, entries, &mut buffer, &mut |_, bytes| {
+            each_part(memory, deadline, first, entry_bytes, &mut buffer, &mut |_, bytes| {
                 for entry in bytes.chunks_exact(EPHEMERON_BYTES) {
                     let pair = word_at(entry, 0).zip(word_at(entry, 8));
                     let pair = pair.filter(|(key, value)| key & 7 == 1 && value & 7 == 1);
@@ -274,34 +281,34 @@ pub fn is_weak(heap: &Heap<'_>, shapes: &mut Shapes<'_>, root: Root, address: u6
     if !matches!(root, Root::Code(_)) {
         return false;
     }
-    let number = heap.index.place(address).and_then(|_| shapes.type_at(address));
+    let number = heap.index.page_and_place(address).and_then(|_| shapes.type_at(address));
     number.is_some_and(|number| {
         let types = shapes.types();
         types.is_object(number) || types.name(number).is_some_and(|name| WEAK_IN_CODE.contains(&name))
     })
 }
 
-/// Reads a large object in parts, and passes the offset and the bytes of each. `None` if one cannot
-/// be read, or the time is over.
+/// Reads a large object in parts, and calls `visit` with the offset and the bytes of each. `None`
+/// if one cannot be read, or at the deadline.
 pub fn each_part(
     memory: &dyn Memory,
     deadline: Instant,
     address: u64,
     bytes: u64,
     buffer: &mut ReadBuffer,
-    take: &mut dyn FnMut(usize, &[u8]),
+    visit: &mut dyn FnMut(usize, &[u8]),
 ) -> Option<()> {
-    let mut done = 0;
-    while done < bytes {
+    let mut offset = 0;
+    while offset < bytes {
         // An object may be as large as all of memory.
         if Instant::now() >= deadline {
             return None;
         }
-        let most = usize::try_from(bytes - done).ok()?.min(buffer.len());
-        let part = buffer.get_mut(..most)?;
-        memory.read(address + done, part).ok()?;
-        take(usize::try_from(done).ok()?, part);
-        done += most as u64;
+        let length = usize::try_from(bytes - offset).ok()?.min(buffer.len());
+        let part = buffer.get_mut(..length)?;
+        memory.read(address + offset, part).ok()?;
+        visit(usize::try_from(offset).ok()?, part);
+        offset += length as u64;
     }
     Some(())
 }
@@ -327,9 +334,9 @@ mod tests {
         let mut buffer = ReadBuffer::new(64);
         let mut read = |deadline| {
             let mut parts = Vec::new();
-            let take = &mut |offset: usize, bytes: &[u8]| parts.push((offset, bytes.len()));
-            let done = each_part(&Zeros, deadline, 1 << 20, 80, &mut buffer, take);
-            (done.is_some(), parts)
+            let visit = &mut |offset: usize, bytes: &[u8]| parts.push((offset, bytes.len()));
+            let result = each_part(&Zeros, deadline, 1 << 20, 80, &mut buffer, visit);
+            (result.is_some(), parts)
         };
         assert_eq!(read(Instant::now() + Duration::from_secs(3600)), (true, vec![(0, 64), (64, 16)]));
         assert_eq!(read(Instant::now()), (false, Vec::new()));

@@ -1,13 +1,13 @@
-//! Which bytes of ArrayBuffers live typed arrays and DataViews show. Node.js cuts small Buffers out
-//! of slabs, ArrayBuffers of some KiB: a slab stays while one of its Buffers lives, and the rest of
-//! it is in no view.
+//! Which bytes of ArrayBuffers live typed arrays and DataViews show. Node.js allocates small
+//! Buffers in slabs, ArrayBuffers of some KiB: a slab stays while one of its Buffers lives, and the
+//! rest of it is in no view.
 
-use super::layout::Views as Layout;
+use super::layout::ViewOffsets;
 use super::shapes::{Content, Shape};
 use strandline_process::memory::word_at;
 use strandline_process::range::{AddressRange, RangeSet};
 
-/// Maximum number of views: 16 MiB here.
+/// Maximum number of views: 16 bytes each.
 const MAX_VIEWS: usize = 1 << 20;
 
 /// The ranges that views show.
@@ -15,13 +15,13 @@ const MAX_VIEWS: usize = 1 << 20;
 pub struct Views {
     ranges: Vec<AddressRange>,
     /// Whether there are more than [`MAX_VIEWS`].
-    is_cut: bool,
+    is_truncated: bool,
 }
 
 impl Views {
     /// Adds the range of an object, if it is a view.
     #[inline]
-    pub fn add(&mut self, layout: &Layout, shape: Shape, bytes: &[u8]) {
+    pub fn add(&mut self, layout: &ViewOffsets, shape: Shape, bytes: &[u8]) {
         let data = match shape.content {
             Content::TypedArray => layout.typed_array_data,
             Content::DataView => layout.data_view_data,
@@ -33,7 +33,7 @@ impl Views {
         if self.ranges.len() < MAX_VIEWS {
             self.ranges.push(AddressRange::new(start, end));
         } else {
-            self.is_cut = true;
+            self.is_truncated = true;
         }
     }
 
@@ -50,7 +50,7 @@ impl Views {
             if shown == 0 { 0 } else { store.len().saturating_sub(shown) }
         };
         // Damaged stores may overlap: their bytes may exceed 64 bits.
-        (!self.is_cut).then(|| stores.into_iter().map(unviewed).fold(0, u64::saturating_add))
+        (!self.is_truncated).then(|| stores.into_iter().map(unviewed).fold(0, u64::saturating_add))
     }
 }
 
@@ -61,13 +61,13 @@ mod tests {
     #[test]
     fn the_rest_of_a_slab_is_in_no_view() {
         let ranges = [(100, 150), (120, 160), (500, 600)].map(|(start, end)| AddressRange::new(start, end));
-        let mut views = Views { ranges: ranges.to_vec(), is_cut: false };
+        let mut views = Views { ranges: ranges.to_vec(), is_truncated: false };
         let stores = [(500, 600), (100, 200), (100, 200), (300, 400)];
         let stores = stores.map(|(start, end)| AddressRange::new(start, end));
         assert_eq!(views.unviewed_bytes(&stores), Some(40));
         let damaged = [0, 1, 2].map(|start| AddressRange::new(start, u64::MAX));
         assert_eq!(views.unviewed_bytes(&damaged), Some(u64::MAX));
-        views.is_cut = true;
+        views.is_truncated = true;
         assert_eq!(views.unviewed_bytes(&stores), None);
     }
 }

@@ -1,5 +1,6 @@
 //! G1: regions of one size, each of a kind (`gc/g1/vmStructs_g1.hpp`, `g1HeapRegionType.hpp`).
 
+use std::ops::RangeInclusive;
 use std::time::Instant;
 
 use strandline_claims::runtime::Context;
@@ -9,11 +10,17 @@ use strandline_process::range::AddressRange;
 use super::{Area, Heap, Kind, MAX_REGIONS, Pool, REGIONS_AT_ONCE, reserved};
 use crate::jvm::view::View;
 
+/// Bytes that a region may have; HotSpot's have 1 MiB to 512 MiB (`gc/g1/g1HeapRegionBounds.hpp`).
+const REGION_BYTES: RangeInclusive<u64> = 1 << 16..=1 << 29;
+/// Bit of the tag of a region with a large object: set if it is not the first one
+/// (`ContinuesHumongousTag`).
+const IS_CONTINUED: u32 = 1;
+
 /// Reads the heap of G1; `None` at the deadline. Which regions are committed is not described;
 /// regions never committed have no structure.
 pub fn read(context: &Context<'_>, view: &View<'_>, heap: u64) -> Option<Heap> {
     let region_bytes = view.static_field(&["G1HeapRegion::GrainBytes", "HeapRegion::GrainBytes"])?;
-    if !region_bytes.is_power_of_two() || !(1 << 16..=1 << 29).contains(&region_bytes) {
+    if !region_bytes.is_power_of_two() || !REGION_BYTES.contains(&region_bytes) {
         return None;
     }
     let AddressRange { start, end } = reserved(view, heap)?;
@@ -27,7 +34,7 @@ pub fn read(context: &Context<'_>, view: &View<'_>, heap: u64) -> Option<Heap> {
     }
     let mut pointers = vec![0; length as usize * 8];
     view.memory.read(base, &mut pointers).ok()?;
-    let kinds = RegionTags::new(view)?;
+    let tags = RegionTags::new(view)?;
     let mut areas: Vec<Area> = Vec::new();
     for index in 0..length {
         if index.is_multiple_of(REGIONS_AT_ONCE) && Instant::now() >= context.deadline {
@@ -41,7 +48,7 @@ pub fn read(context: &Context<'_>, view: &View<'_>, heap: u64) -> Option<Heap> {
         if region == 0 || !is_committed {
             continue;
         }
-        let (area, is_continued) = area(view, region, bottom, bottom + region_bytes, &kinds)?;
+        let (area, is_continued) = read_region(view, region, bottom, bottom + region_bytes, &tags)?;
         match areas.last_mut() {
             // The further regions of a large object are joined with the first.
             Some(first) if is_continued && first.kind == Kind::Humongous && first.end == bottom => {
@@ -61,24 +68,24 @@ pub fn read(context: &Context<'_>, view: &View<'_>, heap: u64) -> Option<Heap> {
     })
 }
 
+/// Reads the figures of the memory pools.
 fn pools(view: &View<'_>, heap: u64) -> Option<Vec<Pool>> {
-    let support = ["G1CollectedHeap::_monitoring_support", "G1CollectedHeap::_g1mm"];
-    let support = view.field(heap, &support)?;
-    let figure = |[name, old]: [&str; 2], what: &str| {
-        let names = [name, old].map(|name| format!("G1MonitoringSupport::_{name}_{what}"));
-        view.field(support, &[&names[0], &names[1]])
+    let support = view.field(heap, &["G1CollectedHeap::_monitoring_support", "G1CollectedHeap::_g1mm"])?;
+    let figure = |spaces: [&str; 2], field: &str| {
+        let [name, old_name] = spaces.map(|space| format!("G1MonitoringSupport::_{space}_{field}"));
+        view.field(support, &[&name, &old_name])
     };
-    // The second field name is that of JDK 11 to 13.
+    // The second name of a space is that of JDK 11 to 13.
     let pools = [
         ("G1 Eden Space", ["eden_space", "eden"]),
         ("G1 Survivor Space", ["survivor_space", "survivor"]),
         ("G1 Old Gen", ["old_gen", "old"]),
     ];
-    let pool = |(name, of)| Some(Pool::new(name, figure(of, "used")?, figure(of, "committed")?));
+    let pool = |(name, spaces)| Some(Pool::new(name, figure(spaces, "used")?, figure(spaces, "committed")?));
     pools.into_iter().map(pool).collect()
 }
 
-/// Bits of a region's tag.
+/// Masks and values of a region's tag.
 struct RegionTags {
     young: u32,
     eden: u32,
@@ -90,8 +97,8 @@ struct RegionTags {
 impl RegionTags {
     fn new(view: &View<'_>) -> Option<Self> {
         let tag = |name: &str| {
-            let names = [format!("G1HeapRegionType::{name}"), format!("HeapRegionType::{name}")];
-            u32::try_from(view.constant(&[&names[0], &names[1]])?).ok()
+            let (name, old_name) = (format!("G1HeapRegionType::{name}"), format!("HeapRegionType::{name}"));
+            u32::try_from(view.constant(&[&name, &old_name])?).ok()
         };
         Some(Self {
             young: tag("YoungMask")?,
@@ -105,7 +112,7 @@ impl RegionTags {
 
     /// Returns the kind of a tag. Its lowest bit distinguishes variants, such as the first region
     /// of a large object from further ones.
-    fn of(&self, tag: u32) -> Option<Kind> {
+    fn kind_of(&self, tag: u32) -> Option<Kind> {
         match tag {
             0 => Some(Kind::Free),
             tag if tag == self.eden => Some(Kind::Eden),
@@ -120,16 +127,22 @@ impl RegionTags {
 
 /// Reads a region, which is at `start..end`. Also returns whether it continues the object of the
 /// previous one.
-fn area(view: &View<'_>, region: u64, start: u64, end: u64, kinds: &RegionTags) -> Option<(Area, bool)> {
+fn read_region(
+    view: &View<'_>,
+    region: u64,
+    start: u64,
+    end: u64,
+    tags: &RegionTags,
+) -> Option<(Area, bool)> {
     let bottom = ["G1HeapRegion::_bottom", "HeapRegion::_bottom", "Space::_bottom"];
     let top = ["G1HeapRegion::_top", "HeapRegion::_top", "G1ContiguousSpace::_top"];
-    let kind = ["G1HeapRegion::_type", "HeapRegion::_type"];
+    let region_type = ["G1HeapRegion::_type", "HeapRegion::_type"];
     let tag = ["G1HeapRegionType::_tag", "HeapRegionType::_tag"];
     if view.field(region, &bottom)? != start {
         return None;
     }
-    let tag = view.half_field(view.field_address(region, &kind)?, &tag)?;
-    let kind = kinds.of(tag)?;
+    let tag = view.half_field(view.field_address(region, &region_type)?, &tag)?;
+    let kind = tags.kind_of(tag)?;
     let top = if kind == Kind::Free { start } else { view.field(region, &top)? };
-    Some((Area::new(kind, start, top, end)?, kind == Kind::Humongous && tag & 1 != 0))
+    Some((Area::new(kind, start, top, end)?, kind == Kind::Humongous && tag & IS_CONTINUED != 0))
 }

@@ -57,7 +57,7 @@ pub struct Area {
 }
 
 impl Area {
-    /// An area; `None` if it makes no sense or is empty.
+    /// An area; `None` if its bounds are inconsistent, or it is empty.
     pub fn new(kind: Kind, start: u64, top: u64, end: u64) -> Option<Self> {
         let is_sound = start.is_multiple_of(8)
             && start < end
@@ -106,19 +106,19 @@ pub struct Heap {
     pub shared_unread: Vec<AddressRange>,
     /// Mappings of that shared memory; a page may be in several.
     pub views: Vec<AddressRange>,
-    /// Number of mappings of that memory, if more than one.
+    /// Number of mappings of a page of that memory, if more than one.
     pub times_mapped: Option<u64>,
     /// Whether objects follow each other without gaps in each area, so that they can be walked.
     pub is_parsable: bool,
 }
 
 impl Heap {
-    /// Committed bytes.
+    /// Returns the committed bytes.
     pub fn committed(&self) -> u64 {
         self.pools.iter().map(|pool| pool.committed_bytes).fold(0, u64::saturating_add)
     }
 
-    /// Bytes of objects, including dead ones.
+    /// Returns the bytes of objects, including dead ones.
     pub fn used(&self) -> u64 {
         self.pools.iter().map(|pool| pool.used_bytes).fold(0, u64::saturating_add)
     }
@@ -126,10 +126,10 @@ impl Heap {
     /// Sorts by address; `None` if areas overlap or are outside of the reserved range.
     fn checked(mut self) -> Option<Self> {
         self.areas.sort_by_key(|area| area.start);
-        let apart = self.areas.windows(2).all(|pair| pair[0].end <= pair[1].start);
-        let inside =
+        let are_apart = self.areas.windows(2).all(|pair| pair[0].end <= pair[1].start);
+        let are_inside =
             self.areas.iter().all(|area| self.reserved.covers(AddressRange::new(area.start, area.end)));
-        (apart && inside).then_some(self)
+        (are_apart && are_inside).then_some(self)
     }
 }
 
@@ -159,9 +159,9 @@ pub fn read(context: &Context<'_>, view: &View<'_>) -> Result<Heap, HeapError> {
     if is_collecting(view, heap) {
         return Err(HeapError::Collecting);
     }
-    type Read = fn(&Context<'_>, &View<'_>, u64) -> Option<Heap>;
-    // With the first major version whose description suffices.
-    let collectors: [(&str, u32, Read); 7] = [
+    type ReadHeap = fn(&Context<'_>, &View<'_>, u64) -> Option<Heap>;
+    // Flag, first major version whose description suffices, and reader.
+    let collectors: [(&str, u32, ReadHeap); 7] = [
         ("UseG1GC", 11, g1::read),
         ("UseSerialGC", 11, |_, view, heap| serial::read(view, heap)),
         ("UseParallelGC", 11, |_, view, heap| parallel::read(view, heap)),
@@ -171,10 +171,11 @@ pub fn read(context: &Context<'_>, view: &View<'_>) -> Result<Heap, HeapError> {
         ("UseZGC", 17, z::read),
     ];
     let major = view.structs.major().ok_or(HeapError::Unknown)?;
-    let known = collectors.iter().find(|(flag, first, _)| major >= *first && view.has_flag(flag));
-    let (_, _, read) = known.ok_or(HeapError::Unknown)?;
-    let doubt = || if Instant::now() < context.deadline { HeapError::Damaged } else { HeapError::Late };
-    read(context, view, heap).and_then(Heap::checked).ok_or_else(doubt)
+    let collector =
+        collectors.iter().find(|(flag, first_major, _)| major >= *first_major && view.has_flag(flag));
+    let (_, _, read_heap) = collector.ok_or(HeapError::Unknown)?;
+    let error = || if Instant::now() < context.deadline { HeapError::Damaged } else { HeapError::Late };
+    read_heap(context, view, heap).and_then(Heap::checked).ok_or_else(error)
 }
 
 /// Whether the program is stopped for a collection.
@@ -200,7 +201,7 @@ pub fn is_claimable(start: u64, end: u64) -> bool {
 /// Reads a space of an older collector: start, end of objects, end. Fields are those of the first
 /// of `types` that has them.
 fn space(view: &View<'_>, space: u64, kind: Kind, types: &[&str]) -> Option<Area> {
-    let field = |name: &str| types.iter().find_map(|of| view.field(space, &[&format!("{of}::{name}")]));
+    let field = |name: &str| types.iter().find_map(|owner| view.field(space, &[&format!("{owner}::{name}")]));
     let (start, top, end) = (field("_bottom")?, field("_top")?, field("_end")?);
     // An empty space is valid, too: its pool is reported.
     ((start..=end).contains(&top) && is_claimable(start, end)).then_some(Area { kind, start, top, end })
@@ -213,13 +214,13 @@ fn generations(
     heap: u64,
     collector: &'static str,
     [eden, from, to, old]: [Area; 4],
-    names: [&str; 3],
+    [eden_name, survivor_name, old_name]: [&str; 3],
 ) -> Option<Heap> {
     Some(Heap {
         collector,
         reserved: reserved(view, heap)?,
         areas: [eden, from, to, old].into_iter().filter(|area| area.start < area.end).collect(),
-        pools: vec![pool(names[0], &eden), pool(names[1], &from), pool(names[2], &old)],
+        pools: vec![pool(eden_name, &eden), pool(survivor_name, &from), pool(old_name, &old)],
         is_parsable: true,
         ..Heap::default()
     })

@@ -10,29 +10,29 @@ pub fn read(view: &View<'_>, heap: u64) -> Option<Heap> {
     let generation = |name: &str| view.static_field(&[name]).or_else(|| view.field(heap, &[name]));
     let young = generation("ParallelScavengeHeap::_young_gen")?;
     let old = generation("ParallelScavengeHeap::_old_gen")?;
-    let of = |generation, name, kind| {
+    let space_of = |generation, name, kind| {
         space(view, view.field(generation, &[name])?, kind, &["MutableSpace", "ImmutableSpace"])
     };
     let spaces = [
-        of(young, "PSYoungGen::_eden_space", Kind::Eden)?,
-        of(young, "PSYoungGen::_from_space", Kind::Survivor)?,
-        of(young, "PSYoungGen::_to_space", Kind::Survivor)?,
-        of(old, "PSOldGen::_object_space", Kind::Old)?,
+        space_of(young, "PSYoungGen::_eden_space", Kind::Eden)?,
+        space_of(young, "PSYoungGen::_from_space", Kind::Survivor)?,
+        space_of(young, "PSYoungGen::_to_space", Kind::Survivor)?,
+        space_of(old, "PSOldGen::_object_space", Kind::Old)?,
     ];
     let [eden, from, to, _] = spaces;
     let mut heap =
         generations(view, heap, "Parallel", spaces, ["PS Eden Space", "PS Survivor Space", "PS Old Gen"])?;
-    heap.areas.extend(between([eden, from, to]));
+    heap.areas.extend(gaps_between([eden, from, to]));
     Some(heap)
 }
 
 /// Returns the gaps between spaces of the young generation: a shrunken survivor space no longer
 /// adjoins the next space, and the gap stays committed (`PSYoungGen::resize_spaces`).
-fn between(mut spaces: [Area; 3]) -> impl Iterator<Item = Area> {
+fn gaps_between(mut spaces: [Area; 3]) -> impl Iterator<Item = Area> {
     spaces.sort_by_key(|space| space.start);
     let [first, second, third] = spaces;
     let pairs = [(first, second), (second, third)].into_iter();
-    pairs.filter_map(|(one, next)| Area::new(Kind::Free, one.end, one.end, next.start))
+    pairs.filter_map(|(space, next)| Area::new(Kind::Free, space.end, space.end, next.start))
 }
 
 #[cfg(test)]
@@ -45,7 +45,7 @@ mod tests {
         let eden = area(Kind::Eden, 0x10_0000, 0x20_0000);
         let (from, to) =
             (area(Kind::Survivor, 0x38_0000, 0x40_0000), area(Kind::Survivor, 0x20_0000, 0x30_0000));
-        let gaps: Vec<Area> = between([eden, from, to]).collect();
+        let gaps: Vec<Area> = gaps_between([eden, from, to]).collect();
         assert_eq!(gaps, [area(Kind::Free, 0x30_0000, 0x38_0000)]);
     }
 }

@@ -8,14 +8,14 @@ use crate::jvm::view::View;
 pub fn read(view: &View<'_>, heap: u64) -> Option<Heap> {
     let young = view.field(heap, &["SerialHeap::_young_gen", "GenCollectedHeap::_young_gen"])?;
     let old = view.field(heap, &["SerialHeap::_old_gen", "GenCollectedHeap::_old_gen"])?;
-    let of = |generation, name, kind| {
+    let space_of = |generation, name, kind| {
         space(view, view.field(generation, &[name])?, kind, &["ContiguousSpace", "Space"])
     };
     let spaces = [
-        of(young, "DefNewGeneration::_eden_space", Kind::Eden)?,
-        of(young, "DefNewGeneration::_from_space", Kind::Survivor)?,
-        of(young, "DefNewGeneration::_to_space", Kind::Survivor)?,
-        of(old, "TenuredGeneration::_the_space", Kind::Old)?,
+        space_of(young, "DefNewGeneration::_eden_space", Kind::Eden)?,
+        space_of(young, "DefNewGeneration::_from_space", Kind::Survivor)?,
+        space_of(young, "DefNewGeneration::_to_space", Kind::Survivor)?,
+        space_of(old, "TenuredGeneration::_the_space", Kind::Old)?,
     ];
     generations(view, heap, "Serial", spaces, ["Eden Space", "Survivor Space", "Tenured Gen"])
 }

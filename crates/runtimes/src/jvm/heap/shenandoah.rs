@@ -18,11 +18,11 @@ pub fn read(context: &Context<'_>, view: &View<'_>, heap: u64) -> Option<Heap> {
     }
     let mut pointers = vec![0; count as usize * 8];
     view.memory.read(table, &mut pointers).ok()?;
-    let state = |name: &str| view.constant(&[&format!("ShenandoahHeapRegion::{name}")]);
+    let state_number = |name: &str| view.constant(&[&format!("ShenandoahHeapRegion::{name}")]);
     let (empty, uncommitted, trash) =
-        (state("_empty_committed")?, state("_empty_uncommitted")?, state("_trash")?);
-    let humongous = ["_humongous_start", "_humongous_cont", "_pinned_humongous_start"].map(state);
-    let continued = state("_humongous_cont");
+        (state_number("_empty_committed")?, state_number("_empty_uncommitted")?, state_number("_trash")?);
+    let humongous = ["_humongous_start", "_humongous_cont", "_pinned_humongous_start"].map(state_number);
+    let continued = state_number("_humongous_cont");
     let mut areas: Vec<Area> = Vec::new();
     for index in 0..count {
         if index.is_multiple_of(REGIONS_AT_ONCE) && Instant::now() >= context.deadline {
@@ -30,29 +30,24 @@ pub fn read(context: &Context<'_>, view: &View<'_>, heap: u64) -> Option<Heap> {
         }
         let region = word_at(&pointers, index as usize * 8)?;
         let field = |name: &str| view.field(region, &[&format!("ShenandoahHeapRegion::{name}")]);
-        let is = u64::from(view.half_field(region, &["ShenandoahHeapRegion::_state"])?);
+        let state = u64::from(view.half_field(region, &["ShenandoahHeapRegion::_state"])?);
         let (start, end) = (field("_bottom")?, field("_end")?);
-        let (kind, top) = match is {
-            is if is == uncommitted => continue,
-            is if is == empty || is == trash => (Kind::Free, start),
-            is if humongous.contains(&Some(is)) => (Kind::Humongous, field("_top")?),
+        let (kind, top) = match state {
+            state if state == uncommitted => continue,
+            state if state == empty || state == trash => (Kind::Free, start),
+            state if humongous.contains(&Some(state)) => (Kind::Humongous, field("_top")?),
             _ => (Kind::Old, field("_top")?),
         };
         let area = Area::new(kind, start, top, end)?;
         match areas.last_mut() {
             // The further regions of a large object are joined with the first.
-            Some(first) if Some(is) == continued && first.kind == kind && first.end == start => {
+            Some(first) if Some(state) == continued && first.kind == kind && first.end == start => {
                 *first = Area::new(kind, first.start, top, end)?;
             }
             _ => areas.push(area),
         }
     }
-    let generation = view.field(heap, &["ShenandoahHeap::_global_generation"]);
-    let used = view.field(heap, &["ShenandoahHeap::_used"]);
-    let used = used.or_else(|| view.field(generation?, &["ShenandoahGeneration::_used"]));
-    // From JDK 26 on there is one counter for free memory.
-    let free = view.field(heap, &["ShenandoahHeap::_free_set"]);
-    let used = used.or_else(|| view.field(free?, &["ShenandoahFreeSet::_total_global_used"]))?;
+    let used = used_bytes(view, heap)?;
     let committed = view.field(heap, &["ShenandoahHeap::_committed"])?;
     Some(Heap {
         collector: "Shenandoah",
@@ -63,4 +58,14 @@ pub fn read(context: &Context<'_>, view: &View<'_>, heap: u64) -> Option<Heap> {
         is_parsable: true,
         ..Heap::default()
     })
+}
+
+/// Reads the bytes of objects: a field of the heap, later of its generation, and from JDK 26 on of
+/// the set of free regions.
+fn used_bytes(view: &View<'_>, heap: u64) -> Option<u64> {
+    let generation = view.field(heap, &["ShenandoahHeap::_global_generation"]);
+    let free_set = view.field(heap, &["ShenandoahHeap::_free_set"]);
+    view.field(heap, &["ShenandoahHeap::_used"])
+        .or_else(|| view.field(generation?, &["ShenandoahGeneration::_used"]))
+        .or_else(|| view.field(free_set?, &["ShenandoahFreeSet::_total_global_used"]))
 }

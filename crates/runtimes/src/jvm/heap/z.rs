@@ -1,6 +1,7 @@
 //! ZGC, with or without generations: used and committed bytes (`gc/z/vmStructs_z.hpp`; in JDK 21 to
 //! 23 without generations `gc/x/vmStructs_x.hpp`).
 
+use std::ops::RangeInclusive;
 use std::time::Instant;
 
 use strandline_claims::runtime::Context;
@@ -13,30 +14,37 @@ use crate::jvm::layout::{Z_PER_NUMA_BYTES, Z_USED_AFTER_MAX_CAPACITY, Z_USED_OF_
 use crate::jvm::view::View;
 
 /// Views of ZGC without generations: marked0, marked1 and remapped (`ZAddress`).
-const COLOURS: u64 = 3;
+const POINTER_COLOURS: u64 = 3;
+/// Values of `ZGranuleSizeShift` that are accepted; HotSpot's is 21.
+const GRANULE_SHIFTS: RangeInclusive<u32> = 16..=30;
 /// Limit on NUMA nodes.
 const MAX_NODES: u32 = 1024;
 /// First version with generations, if `ZGenerational` is set; versions without the flag always have
 /// them.
-const FIRST_WITH_GENERATIONS: u32 = 21;
+const FIRST_VERSION_WITH_GENERATIONS: u32 = 21;
 
 /// Reads the heap of ZGC. Its pages are not walked: their objects move while the program runs.
 pub fn read(context: &Context<'_>, view: &View<'_>, heap: u64) -> Option<Heap> {
-    let is_new = view.structs.major().is_some_and(|major| major >= FIRST_WITH_GENERATIONS);
-    let has_generations =
-        is_new && (view.structs.flag("ZGenerational").is_none() || view.has_flag("ZGenerational"));
-    let name = |z: &str| if is_new && !has_generations { z.replace('Z', "X") } else { z.to_owned() };
+    let may_have_generations =
+        view.structs.major().is_some_and(|major| major >= FIRST_VERSION_WITH_GENERATIONS);
+    let has_generations = may_have_generations
+        && (view.structs.flag("ZGenerational").is_none() || view.has_flag("ZGenerational"));
+    // JDK 21 to 23 have two ZGCs: names of the one without generations have X for Z.
+    let name = |name: &str| match may_have_generations && !has_generations {
+        true => name.replace('Z', "X"),
+        false => name.to_owned(),
+    };
     let heap = view.field_address(heap, &[&name("ZCollectedHeap::_heap")])?;
     let allocator = view.field_address(heap, &[&name("ZHeap::_page_allocator")])?;
-    let (used, committed) = match view.field_address(allocator, &[&name("ZPageAllocator::_used")]) {
-        Some(used) => (used, view.field(allocator, &[&name("ZPageAllocator::_capacity")])?),
+    let (used_at, committed) = match view.field_address(allocator, &[&name("ZPageAllocator::_used")]) {
+        Some(used_at) => (used_at, view.field(allocator, &[&name("ZPageAllocator::_capacity")])?),
         None => {
-            let most = view.field_address(allocator, &["ZPageAllocator::_max_capacity"])?;
-            (most.checked_add(Z_USED_AFTER_MAX_CAPACITY)?, partitions(view, allocator)?)
+            let max_capacity = view.field_address(allocator, &["ZPageAllocator::_max_capacity"])?;
+            (max_capacity.checked_add(Z_USED_AFTER_MAX_CAPACITY)?, committed_of_partitions(view, allocator)?)
         }
     };
     let pools = if has_generations {
-        let generation = |index: u64| view.word(used.checked_add(Z_USED_OF_GENERATIONS + 8 * index)?);
+        let generation = |index: u64| view.word(used_at.checked_add(Z_USED_OF_GENERATIONS + 8 * index)?);
         // Divides the committed bytes as `compute_memory_usage_info` of `gc/z/zServiceability.cpp`
         // does.
         let old = generation(1)?.min(committed);
@@ -46,7 +54,7 @@ pub fn read(context: &Context<'_>, view: &View<'_>, heap: u64) -> Option<Heap> {
             Pool::new("ZGC Old Generation", old, old),
         ]
     } else {
-        let used = view.word(used)?;
+        let used = view.word(used_at)?;
         vec![Pool::new("ZHeap", used, committed)]
     };
     let views: Vec<AddressRange> = context
@@ -56,15 +64,15 @@ pub fn read(context: &Context<'_>, view: &View<'_>, heap: u64) -> Option<Heap> {
         .filter(|mapping| is_view(mapping))
         .map(|mapping| mapping.range())
         .collect();
-    let (shared, shared_unread) = Granules::new(view, heap, &name)?.used(context, &views);
+    let (shared_used, shared_unread) = Granules::new(view, heap, &name)?.used_ranges(context, &views);
     // With generations there is one view; without, one per pointer colour.
-    let times_mapped = (!has_generations).then_some(COLOURS);
+    let times_mapped = (!has_generations).then_some(POINTER_COLOURS);
     let reserved = AddressRange::new(0, u64::MAX);
     Some(Heap {
         collector: "Z",
         reserved,
         pools,
-        shared_used: shared,
+        shared_used,
         shared_unread,
         views,
         times_mapped,
@@ -81,11 +89,15 @@ fn is_view(mapping: &Mapping) -> bool {
 /// Table of the page of each granule (`ZPageTable`).
 struct Granules<'a> {
     view: &'a View<'a>,
+    /// Address of the first entry.
     table: u64,
+    /// Binary logarithm of the bytes of a granule.
     shift: u32,
     /// Bits of an address that are the offset in the heap: the same memory may be mapped at several
     /// addresses.
     mask: u64,
+    /// Names of the fields of a page: its virtual memory, the start of that, and the end of
+    /// objects.
     names: [String; 3],
 }
 
@@ -98,7 +110,9 @@ impl<'a> Granules<'a> {
         let instance = view.static_field(&[&name("ZGlobalsForVMStructs::_instance_p")])?;
         let mask = view.field(instance, &[&name("ZGlobalsForVMStructs::_ZAddressOffsetMask")])?;
         let shift = u32::try_from(view.constant(&[&name("ZGranuleSizeShift")])?).ok()?;
-        (16..=30).contains(&shift).then_some(())?;
+        if !GRANULE_SHIFTS.contains(&shift) {
+            return None;
+        }
         Some(Self {
             view,
             table: view.field(table, &[&name("ZGranuleMapForPageTable::_map")])?,
@@ -110,7 +124,7 @@ impl<'a> Granules<'a> {
 
     /// Returns the parts of the views' resident memory that objects use, and the parts that could
     /// not be read.
-    fn used(&self, context: &Context<'_>, views: &[AddressRange]) -> (Ranges, Ranges) {
+    fn used_ranges(&self, context: &Context<'_>, views: &[AddressRange]) -> (Ranges, Ranges) {
         let (mut used, mut unread) = (Ranges::new(), Ranges::new());
         let is_swapped = context.may_be_swapped();
         let is_empty = |at: u64| !is_swapped && is_process_memory(context.space, at, at.saturating_add(8));
@@ -123,13 +137,13 @@ impl<'a> Granules<'a> {
                     push(&mut unread, at, end);
                     break;
                 }
-                let behind = ((at | ((1 << self.shift) - 1)) + 1).min(end);
+                let granule_end = ((at | ((1 << self.shift) - 1)) + 1).min(end);
                 match self.top_in(at, &is_empty) {
-                    Some(Some(top)) => push(&mut used, at, top.min(behind)),
+                    Some(Some(top)) => push(&mut used, at, top.min(granule_end)),
                     Some(None) => {}
-                    None => push(&mut unread, at, behind),
+                    None => push(&mut unread, at, granule_end),
                 }
-                at = behind;
+                at = granule_end;
             }
         }
         (used, unread)
@@ -139,8 +153,8 @@ impl<'a> Granules<'a> {
     /// not in use, `None` if it could not be read. `is_empty` returns whether unreadable memory was
     /// never written.
     fn top_in(&self, address: u64, is_empty: &dyn Fn(u64) -> bool) -> Option<Option<u64>> {
-        let place = address & self.mask;
-        let entry = self.table.checked_add((place >> self.shift).checked_mul(8)?)?;
+        let offset = address & self.mask;
+        let entry = self.table.checked_add((offset >> self.shift).checked_mul(8)?)?;
         let page = match self.view.word(entry) {
             Some(page) => page,
             None => is_empty(entry).then_some(0)?,
@@ -151,8 +165,8 @@ impl<'a> Granules<'a> {
         let [range, start, top] = &self.names;
         let first = self.view.field(self.view.field_address(page, &[range])?, &[start])? & self.mask;
         let top = self.view.field(page, &[top])? & self.mask;
-        let within = top.checked_sub(place).filter(|&within| first <= place && within > 0);
-        Some(within.and_then(|within| address.checked_add(within)))
+        let used_bytes = top.checked_sub(offset).filter(|&bytes| first <= offset && bytes > 0);
+        Some(used_bytes.and_then(|bytes| address.checked_add(bytes)))
     }
 }
 
@@ -167,13 +181,13 @@ fn push(ranges: &mut Ranges, start: u64, end: u64) {
 }
 
 /// Returns the committed bytes: from JDK 25 on, each NUMA node has a part (`ZPerNUMA<ZPartition>`).
-fn partitions(view: &View<'_>, allocator: u64) -> Option<u64> {
+fn committed_of_partitions(view: &View<'_>, allocator: u64) -> Option<u64> {
     let count = view.static_half_field(&["ZNUMA::_count"])?.clamp(1, MAX_NODES);
     let first = view.field(
         view.field_address(allocator, &["ZPageAllocator::_partitions"])?,
         &["ZPerNUMAZPartition::_addr"],
     )?;
     let capacity =
-        |index: u64| view.field(first.checked_add(index * Z_PER_NUMA_BYTES)?, &["ZPartition::_capacity"]);
-    (0..u64::from(count)).try_fold(0_u64, |sum, index| sum.checked_add(capacity(index)?))
+        |node: u64| view.field(first.checked_add(node * Z_PER_NUMA_BYTES)?, &["ZPartition::_capacity"]);
+    (0..u64::from(count)).try_fold(0_u64, |sum, node| sum.checked_add(capacity(node)?))
 }

@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use strandline_process::memory::word_at;
 use strandline_process::range::AddressRange;
 
-use super::{Era, MAX_NODES, Reader, Space, SpaceState};
+use super::{Format, MAX_NODES, Reader, Space, SpaceState};
 use crate::jvm::layout::{
     ARENA_CHUNKS, ARENA_COUNTER, CHUNK_BASE, CHUNK_BYTES, CHUNK_NEXT, CHUNK_NODE, CHUNK_USED_WORDS,
     ELASTIC_VERSIONS, LIST_COMMITTED, LIST_FIRST, LIST_LIMITER, LIST_RESERVED, MAX_CHUNK_BYTES,
@@ -14,21 +14,24 @@ use crate::jvm::layout::{
 };
 use crate::jvm::view::View;
 
-pub const ERA: Era = Era { versions: ELASTIC_VERSIONS, lock: METASPACE_LOCK, arena, space };
+/// The format of these versions.
+pub const FORMAT: Format =
+    Format { versions: ELASTIC_VERSIONS, lock: METASPACE_LOCK, read_arena, read_space };
 
-fn arena(reader: &mut Reader<'_>, arena: u64, kind: &mut SpaceState) -> Option<u64> {
+/// Reads the chunks of a loader in one space; returns the bytes used.
+fn read_arena(reader: &mut Reader<'_>, arena: u64, state: &mut SpaceState) -> Option<u64> {
     let counter = reader.view.word(arena.checked_add(ARENA_COUNTER)?)?;
-    if kind.counter == 0 {
-        kind.counter = counter;
+    if state.counter == 0 {
+        state.counter = counter;
     }
-    if kind.counter != counter {
+    if state.counter != counter {
         return None;
     }
     let mut bytes = 0;
     let mut at = reader.view.word(arena.checked_add(ARENA_CHUNKS)?)?;
     while at != 0 {
         let mut chunk = [0; CHUNK_BYTES];
-        reader.is_new(at).then_some(())?;
+        reader.may_visit(at).then_some(())?;
         reader.view.memory.read(at, &mut chunk).ok()?;
         let base = word_at(&chunk, CHUNK_BASE)?;
         let used = word_at(&chunk, CHUNK_USED_WORDS)?.checked_mul(8)?;
@@ -36,9 +39,9 @@ fn arena(reader: &mut Reader<'_>, arena: u64, kind: &mut SpaceState) -> Option<u
             return None;
         }
         if used > 0 {
-            kind.used.push(AddressRange::new(base, base.checked_add(used)?));
+            state.used.push(AddressRange::new(base, base.checked_add(used)?));
         }
-        kind.nodes.insert(word_at(&chunk, CHUNK_NODE)?);
+        state.nodes.insert(word_at(&chunk, CHUNK_NODE)?);
         bytes += used;
         at = word_at(&chunk, CHUNK_NEXT)?;
     }
@@ -47,16 +50,17 @@ fn arena(reader: &mut Reader<'_>, arena: u64, kind: &mut SpaceState) -> Option<u
 
 /// Reads the ranges from the list of nodes. A node points to counters in its list, which yields the
 /// list's address.
-fn space(kind: SpaceState, view: &View<'_>) -> Option<Space> {
+fn read_space(state: SpaceState, view: &View<'_>) -> Option<Space> {
     let mut node = [0; NODE_BYTES];
-    let got = view.memory.read_some(*kind.nodes.iter().next()?, &mut node);
-    let words: Vec<u64> = (0..got / 8).filter_map(|index| word_at(&node, index * 8)).collect();
-    // Three adjacent words: the limiter, the counter of reserved words, and that of committed
+    let read_bytes = view.memory.read_some(*state.nodes.iter().next()?, &mut node);
+    let words: Vec<u64> = (0..read_bytes / 8).filter_map(|index| word_at(&node, index * 8)).collect();
+    // Three adjacent pointers: to the limiter, the counter of reserved words, and that of committed
     // words.
-    let list = words.windows(3).find_map(|three| {
-        let list = three[1].checked_sub(LIST_RESERVED).filter(|list| list.is_multiple_of(8))?;
-        let follows = three[2] == list.checked_add(LIST_COMMITTED)?;
-        (follows && view.word(list.checked_add(LIST_LIMITER)?)? == three[0]).then_some(list)
+    let list = words.windows(3).find_map(|window| {
+        let [limiter, reserved, committed] = *window else { return None };
+        let list = reserved.checked_sub(LIST_RESERVED).filter(|list| list.is_multiple_of(8))?;
+        let has_counters = committed == list.checked_add(LIST_COMMITTED)?;
+        (has_counters && view.word(list.checked_add(LIST_LIMITER)?)? == limiter).then_some(list)
     })?;
     let mut ranges = Vec::new();
     let mut at = view.word(list.checked_add(LIST_FIRST)?)?;
@@ -69,10 +73,10 @@ fn space(kind: SpaceState, view: &View<'_>) -> Option<Space> {
     }
     let space = Space {
         ranges,
-        used: kind.used,
-        used_bytes: view.word(kind.counter)?.checked_mul(8)?,
+        used: state.used,
+        used_bytes: view.word(state.counter)?.checked_mul(8)?,
         committed_bytes: view.word(list.checked_add(LIST_COMMITTED)?)?.checked_mul(8)?,
     };
     let reserved = view.word(list.checked_add(LIST_RESERVED)?)?.checked_mul(8)?;
-    (kind.nodes.is_subset(&seen) && reserved == space.reserved_bytes()).then_some(space)
+    (state.nodes.is_subset(&seen) && reserved == space.reserved_bytes()).then_some(space)
 }

@@ -1,13 +1,14 @@
 //! Memory of classes: metaspace, and the compressed class space.
 //!
 //! Each class loader has chunks of both. No symbol leads to them, but the list of class loaders
-//! does. The structures of chunks and of the spaces that they are cut from differ by version:
+//! does. The structures of chunks and of the spaces that they are part of differ by version:
 //! `chunked` up to JDK 15, `elastic` from JDK 16 on (JEP 387).
 
 mod chunked;
 mod elastic;
 
 use std::collections::{HashMap, HashSet};
+use std::ops::RangeInclusive;
 use std::time::Instant;
 
 use strandline_process::range::AddressRange;
@@ -16,14 +17,16 @@ use super::heap::is_claimable;
 use super::layout::{METASPACE_AFTER_LOADER, METASPACE_ARENAS};
 use super::view::View;
 
-/// Limits on class loaders, chunks and nodes read.
+/// Limit on class loaders.
 const MAX_LOADERS: usize = 1 << 18;
-const MAX_CHUNKS: usize = 1 << 21;
+/// Limit on class loaders and chunks together.
+const MAX_VISITED: usize = 1 << 21;
+/// Limit on nodes of a space.
 const MAX_NODES: usize = 1 << 12;
-/// Number of these read between two checks of the deadline.
-const READS_PER_DEADLINE_CHECK: usize = 256;
-/// Limit on reserved bytes.
-const MAX_RESERVED: u64 = 1 << 40;
+/// Class loaders and chunks read between two checks of the deadline.
+const READS_AT_ONCE: usize = 256;
+/// Limit on reserved bytes of a space.
+const MAX_RESERVED_BYTES: u64 = 1 << 40;
 
 /// One of the two spaces.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -44,25 +47,26 @@ impl Space {
         self.ranges.sort_unstable();
         self.used.sort_unstable();
         let (ranges, used) = (&self.ranges, &self.used);
-        let apart = |ranges: &[AddressRange]| ranges.windows(2).all(|pair| pair[0].end <= pair[1].start);
+        let are_apart = |ranges: &[AddressRange]| ranges.windows(2).all(|pair| pair[0].end <= pair[1].start);
         let is_inside = |&used: &AddressRange| {
             let range = ranges.get(ranges.partition_point(|range| range.end <= used.start));
             range.is_some_and(|range| range.covers(used))
         };
-        let is_sound = self.reserved_bytes() <= MAX_RESERVED
+        let is_sound = self.reserved_bytes() <= MAX_RESERVED_BYTES
             && ranges.iter().all(|range| range.start <= range.end && is_claimable(range.start, range.end))
-            && apart(ranges)
-            && apart(used)
+            && are_apart(ranges)
+            && are_apart(used)
             && used.iter().all(is_inside);
         is_sound.then_some(self)
     }
 
+    /// Returns the reserved bytes.
     fn reserved_bytes(&self) -> u64 {
         self.ranges.iter().map(|range| range.len()).fold(0, u64::saturating_add)
     }
 }
 
-/// Both spaces, and the share of each class loader.
+/// Metaspace and class space, and the share of each class loader.
 #[derive(Clone, Debug, Default)]
 pub struct Metaspace {
     /// Method code, constant pools and other data of classes.
@@ -82,48 +86,50 @@ pub struct LoaderShare {
     pub bytes: u64,
 }
 
-/// Structures of a range of versions.
-struct Era {
-    /// First and last major version.
-    versions: (u32, u32),
+/// How the metaspace of some versions is read.
+struct Format {
+    /// Major versions.
+    versions: RangeInclusive<u32>,
     /// Offset of the lock's address in a loader's metaspace; the loader holds the same address.
     lock: u64,
     /// Reads the chunks of a loader in one space; returns the bytes used.
-    arena: fn(&mut Reader<'_>, arena: u64, kind: &mut SpaceState) -> Option<u64>,
+    read_arena: fn(&mut Reader<'_>, arena: u64, state: &mut SpaceState) -> Option<u64>,
     /// Computes a space once all loaders are read.
-    space: fn(SpaceState, &View<'_>) -> Option<Space>,
+    read_space: fn(SpaceState, &View<'_>) -> Option<Space>,
 }
 
-static ERAS: [Era; 2] = [chunked::ERA, elastic::ERA];
+static FORMATS: [Format; 2] = [chunked::FORMAT, elastic::FORMAT];
 
 impl Metaspace {
-    /// Reads both spaces; `None` if the version is not known, if they make no sense, or at the
+    /// Reads both spaces; `None` if the version is not known, if they are inconsistent, or at the
     /// deadline.
     pub fn read(view: &View<'_>, deadline: Instant) -> Option<Self> {
         let major = view.structs.major()?;
-        let era = ERAS.iter().find(|era| (era.versions.0..=era.versions.1).contains(&major))?;
-        let mut reader = Reader { view, era, seen: HashSet::new(), deadline };
-        let mut kinds = [SpaceState::default(), SpaceState::default()];
+        let format = FORMATS.iter().find(|format| format.versions.contains(&major))?;
+        let mut reader = Reader { view, format, visited: HashSet::new(), deadline };
+        let mut states = [SpaceState::default(), SpaceState::default()];
         // A hidden class may have its own metaspace besides that of its loader: it counts for
         // the loader.
         let mut loaders: HashMap<u64, LoaderShare> = HashMap::new();
         let mut at = view.static_field(&["ClassLoaderDataGraph::_head"])?;
         let mut count = 0;
-        while at != 0 && !reader.seen.contains(&at) {
+        while at != 0 && !reader.visited.contains(&at) {
             count += 1;
-            (count <= MAX_LOADERS && reader.is_new(at)).then_some(())?;
-            if let Some(LoaderShare { handle, bytes }) = reader.loader(at, &mut kinds)? {
+            (count <= MAX_LOADERS && reader.may_visit(at)).then_some(())?;
+            if let Some(LoaderShare { handle, bytes }) = reader.read_loader(at, &mut states)? {
                 let object = if handle == 0 { 0 } else { view.word(handle)? };
-                let of = loaders.entry(object).or_insert(LoaderShare { handle, bytes: 0 });
-                of.bytes = of.bytes.saturating_add(bytes);
+                let share = loaders.entry(object).or_insert(LoaderShare { handle, bytes: 0 });
+                share.bytes = share.bytes.saturating_add(bytes);
             }
             at = view.field(at, &["ClassLoaderData::_next"])?;
         }
         let mut loaders: Vec<LoaderShare> = loaders.into_values().collect();
-        let [others, classes] = kinds;
-        let others = (era.space)(others, view)?.checked()?;
-        let classes =
-            if classes.has_chunks { (era.space)(classes, view)?.checked()? } else { Space::default() };
+        let [others, classes] = states;
+        let others = (format.read_space)(others, view)?.checked()?;
+        let classes = match classes.has_chunks {
+            true => (format.read_space)(classes, view)?.checked()?,
+            false => Space::default(),
+        };
         loaders.sort_by_key(|share| (std::cmp::Reverse(share.bytes), share.handle));
         Some(Self { others, classes, loaders })
     }
@@ -138,45 +144,50 @@ struct SpaceState {
     counter: u64,
     /// Bytes used, by the loaders' counts.
     used_bytes: u64,
-    /// Nodes that chunks were cut from.
+    /// Nodes (`VirtualSpaceNode`) that chunks are part of.
     nodes: HashSet<u64>,
+    /// Used parts of chunks.
     used: Vec<AddressRange>,
 }
 
+/// Reads the class loaders and their chunks.
 struct Reader<'a> {
     view: &'a View<'a>,
-    era: &'static Era,
-    seen: HashSet<u64>,
+    format: &'static Format,
+    /// Addresses of the class loaders and chunks that were read.
+    visited: HashSet<u64>,
     deadline: Instant,
 }
 
 impl Reader<'_> {
-    /// Reads a class loader: returns its share. A loader without classes has no metaspace.
-    fn loader(&mut self, at: u64, kinds: &mut [SpaceState; 2]) -> Option<Option<LoaderShare>> {
+    /// Reads a class loader: returns its share, `Some(None)` for a loader without classes, which
+    /// has no metaspace.
+    fn read_loader(&mut self, at: u64, states: &mut [SpaceState; 2]) -> Option<Option<LoaderShare>> {
         let loader = self.view.field_address(at, &["ClassLoaderData::_class_loader"])?;
-        let place = loader.checked_add(METASPACE_AFTER_LOADER)?;
-        let (metaspace, lock) = (self.view.word(place)?, self.view.word(place.checked_add(8)?)?);
+        let metaspace_at = loader.checked_add(METASPACE_AFTER_LOADER)?;
+        let metaspace = self.view.word(metaspace_at)?;
+        let lock = self.view.word(metaspace_at.checked_add(8)?)?;
         if metaspace == 0 {
             return Some(None);
         }
-        if self.view.word(metaspace.checked_add(self.era.lock)?)? != lock {
+        if self.view.word(metaspace.checked_add(self.format.lock)?)? != lock {
             return None;
         }
         let mut bytes = 0_u64;
-        for (kind, offset) in kinds.iter_mut().zip(METASPACE_ARENAS) {
+        for (state, offset) in states.iter_mut().zip(METASPACE_ARENAS) {
             let arena = self.view.word(metaspace.checked_add(offset)?)?;
             if arena != 0 {
-                kind.has_chunks = true;
-                bytes = bytes.checked_add((self.era.arena)(self, arena, kind)?)?;
+                state.has_chunks = true;
+                bytes = bytes.checked_add((self.format.read_arena)(self, arena, state)?)?;
             }
         }
         Some(Some(LoaderShare { handle: self.view.word(loader)?, bytes }))
     }
 
-    /// Whether a loader or a chunk is new, there are not too many, and there is time.
-    fn is_new(&mut self, at: u64) -> bool {
-        let is_late =
-            self.seen.len().is_multiple_of(READS_PER_DEADLINE_CHECK) && Instant::now() >= self.deadline;
-        !is_late && self.seen.len() < MAX_CHUNKS && self.seen.insert(at)
+    /// Notes a loader or a chunk. Returns whether it may be read: it was not read before, there are
+    /// not too many, and the deadline has not passed.
+    fn may_visit(&mut self, at: u64) -> bool {
+        let is_late = self.visited.len().is_multiple_of(READS_AT_ONCE) && Instant::now() >= self.deadline;
+        !is_late && self.visited.len() < MAX_VISITED && self.visited.insert(at)
     }
 }

@@ -10,11 +10,15 @@ use crate::jvm::code::{self, SegmentMap};
 use crate::jvm::view::View;
 
 /// Limit on pieces kept.
-const MAX_KEPT: usize = 1 << 18;
+const MAX_KEPT_BLOBS: usize = 1 << 18;
 /// Limit on steps followed in the map of blocks: a step goes back by up to 254 segments.
 const MAX_STEPS: usize = 1 << 16;
 /// Value in the map for free segments (`CodeHeap::free_sentinel`, memory/heap.hpp).
-const FREE: u8 = 0xff;
+const FREE_SEGMENT: u8 = 0xff;
+/// Bytes read of a name: those of `native nmethod`, with its end.
+const NAME_BYTES: usize = 16;
+/// Limit on bytes of references that a method's instructions use.
+const MAX_OOPS_BYTES: usize = 1 << 20;
 /// Limit on bytes of a frame.
 const MAX_FRAME_BYTES: u64 = 1 << 20;
 
@@ -23,10 +27,10 @@ const MAX_FRAME_BYTES: u64 = 1 << 20;
 pub struct Blob {
     /// Whether it is a method rather than a stub.
     pub is_method: bool,
-    /// First instruction; places in its maps are relative to it.
+    /// Address of the first instruction, to which the addresses in its maps are relative.
     pub code: u64,
-    /// First instruction at which a frame is complete.
-    pub complete: u64,
+    /// Address of the first instruction at which a frame is complete.
+    pub frame_complete: u64,
     /// Bytes of a frame, including the return address.
     pub frame_bytes: u64,
     /// Address of its maps (`ImmutableOopMapSet`); 0 if it has none.
@@ -35,28 +39,38 @@ pub struct Blob {
     pub oops: AddressRange,
 }
 
+/// Which map is for which instruction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MapEntry {
+    /// Offset of the instruction in the code.
+    pub pc_offset: u32,
+    /// Offset of the map behind all entries.
+    pub map_offset: u32,
+}
+
 /// Pieces of code, by address.
 pub struct Blobs<'a> {
     view: View<'a>,
-    places: Vec<SegmentMap>,
+    segment_maps: Vec<SegmentMap>,
+    /// Pieces by their address; `None` if they could not be read.
     known: HashMap<u64, Option<Blob>>,
 }
 
 impl<'a> Blobs<'a> {
     /// The pieces of code of a JVM.
     pub fn new(view: &View<'a>) -> Option<Self> {
-        Some(Self { view: *view, places: code::places(view)?, known: HashMap::new() })
+        Some(Self { view: *view, segment_maps: code::segment_maps(view)?, known: HashMap::new() })
     }
 
     /// Returns the piece of code at `pc`.
     pub fn at(&mut self, pc: u64) -> Option<Blob> {
-        let place = *self.places.iter().find(|place| place.range.contains(pc))?;
-        let start = self.start(&place, pc)?;
+        let segment = *self.segment_maps.iter().find(|segment| segment.range.contains(pc))?;
+        let start = self.blob_start(&segment, pc)?;
         if let Some(known) = self.known.get(&start) {
             return *known;
         }
         let blob = self.read(start).filter(|blob| blob.code <= pc);
-        if self.known.len() < MAX_KEPT {
+        if self.known.len() < MAX_KEPT_BLOBS {
             self.known.insert(start, blob);
         }
         blob
@@ -64,40 +78,47 @@ impl<'a> Blobs<'a> {
 
     /// Returns the address, behind its header, of the block that contains an address
     /// (`CodeHeap::find_block_for`, memory/heap.cpp).
-    fn start(&self, place: &SegmentMap, pc: u64) -> Option<u64> {
-        let mut index = (pc - place.range.start) >> place.shift;
+    fn blob_start(&self, segment: &SegmentMap, pc: u64) -> Option<u64> {
+        let mut index = (pc - segment.range.start) >> segment.shift;
         for _ in 0..MAX_STEPS {
-            match self.view.byte(place.map.checked_add(index)?)? {
-                FREE => return None,
-                0 => return place.range.start.checked_add(index << place.shift)?.checked_add(place.header),
+            match self.view.byte(segment.map.checked_add(index)?)? {
+                FREE_SEGMENT => return None,
+                0 => {
+                    return segment
+                        .range
+                        .start
+                        .checked_add(index << segment.shift)?
+                        .checked_add(segment.header_bytes);
+                }
                 back => index = index.checked_sub(u64::from(back))?,
             }
         }
         None
     }
 
+    /// Reads the `CodeBlob` at an address.
     fn read(&self, start: u64) -> Option<Blob> {
         let view = &self.view;
         let half = |name: &str| view.half_field(start, &[&format!("CodeBlob::{name}")]).map(u64::from);
-        let place = |offset: Option<u64>| start.checked_add(offset?);
+        let address = |offset: Option<u64>| start.checked_add(offset?);
         let code = match view.field(start, &["CodeBlob::_code_begin"]) {
             Some(code) => code,
-            None => place(half("_code_offset"))?,
+            None => address(half("_code_offset"))?,
         };
         // 32 bits up to JDK 22, 16 bits in later ones.
-        let complete = match view.structs.offset("CodeBlob::_kind") {
+        let frame_complete_offset = match view.structs.offset("CodeBlob::_kind") {
             Some(_) => half("_frame_complete_offset")? & 0xffff,
             None => half("_frame_complete_offset")?,
         };
-        let end = place(half("_size"))?;
+        let end = address(half("_size"))?;
         let frame_bytes = half("_frame_size").map(|words| (words as u32 as i32).max(0) as u64 * 8)?;
-        let data = place(half("_data_offset"))?;
+        let data = address(half("_data_offset"))?;
         // `nmethod::oops_begin` and `oops_end`. In JDK 25 they bound all of its data.
         let oops = match ["nmethod::_oops_offset", "nmethod::_metadata_offset"]
             .map(|name| view.half_field(start, &[name]))
         {
             [Some(from), Some(to)] => {
-                AddressRange::new(place(Some(u64::from(from)))?, place(Some(u64::from(to)))?)
+                AddressRange::new(address(Some(u64::from(from)))?, address(Some(u64::from(to)))?)
             }
             _ => AddressRange::new(data, end),
         };
@@ -110,7 +131,7 @@ impl<'a> Blobs<'a> {
         is_sound.then_some(Blob {
             is_method,
             code,
-            complete: start.checked_add(complete)?.max(code),
+            frame_complete: start.checked_add(frame_complete_offset)?.max(code),
             frame_bytes,
             maps: view.field(start, &["CodeBlob::_oop_maps"])?,
             oops: if is_method { oops } else { AddressRange::default() },
@@ -123,28 +144,29 @@ impl<'a> Blobs<'a> {
         if let Some(kind) = self.view.byte_field(start, &["CodeBlob::_kind"]) {
             return Some(u64::from(kind) == self.view.constant(&["CodeBlobKind::Nmethod"])?);
         }
-        let mut text = [0; 16];
-        let got = self.view.memory.read_some(self.view.field(start, &["CodeBlob::_name"])?, &mut text);
-        let text = text.get(..got)?;
-        Some(text.starts_with(b"nmethod\0") || text.starts_with(b"native nmethod\0"))
+        let mut name = [0; NAME_BYTES];
+        let read_bytes = self.view.memory.read_some(self.view.field(start, &["CodeBlob::_name"])?, &mut name);
+        let name = name.get(..read_bytes)?;
+        Some(name.starts_with(b"nmethod\0") || name.starts_with(b"native nmethod\0"))
     }
 
-    /// Calls `take` with the references that a method's instructions use.
-    pub fn oops(&self, blob: &Blob, take: &mut dyn FnMut(u64)) -> Option<()> {
-        let mut bytes = vec![0; usize::try_from(blob.oops.len()).ok().filter(|&bytes| bytes <= 1 << 20)?];
+    /// Calls `visit` with the references that a method's instructions use.
+    pub fn each_oop(&self, blob: &Blob, visit: &mut dyn FnMut(u64)) -> Option<()> {
+        let length = usize::try_from(blob.oops.len()).ok().filter(|&bytes| bytes <= MAX_OOPS_BYTES)?;
+        let mut bytes = vec![0; length];
         self.view.memory.read(blob.oops.start, &mut bytes).ok()?;
-        (0..bytes.len() / 8).filter_map(|index| word_at(&bytes, index * 8)).for_each(take);
+        (0..bytes.len() / 8).filter_map(|index| word_at(&bytes, index * 8)).for_each(visit);
         Some(())
     }
 
-    /// Reads the pair of a map at an index: its place in the code, and its offset.
-    pub fn pair(&self, maps: u64, index: u64) -> Option<(u32, u32)> {
+    /// Reads the entry of the set of maps at an index (`ImmutableOopMapPair`).
+    pub fn map_entry(&self, maps: u64, index: u64) -> Option<MapEntry> {
         let mut bytes = [0; 8];
         let header = self.view.structs.size("ImmutableOopMapSet")?;
         self.view
             .memory
             .read(maps.checked_add(header)?.checked_add(index.checked_mul(8)?)?, &mut bytes)
             .ok()?;
-        Some((half_word_at(&bytes, 0)?, half_word_at(&bytes, 4)?))
+        Some(MapEntry { pc_offset: half_word_at(&bytes, 0)?, map_offset: half_word_at(&bytes, 4)? })
     }
 }

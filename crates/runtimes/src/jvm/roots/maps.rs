@@ -3,18 +3,22 @@
 use super::blobs::{Blob, Blobs};
 use crate::jvm::view::View;
 
-/// Limits on maps of a piece of code, and on the entries of a map.
+/// Limits on maps of a piece of code, and on the values of a map.
 const MAX_MAPS: u64 = 1 << 16;
-const MAX_ENTRIES: usize = 1 << 14;
-/// Limit on bytes of an entry; it consists of one or two numbers (`UNSIGNED5`,
+const MAX_VALUES: usize = 1 << 14;
+/// Limit on bytes of a value; it consists of one or two numbers (`UNSIGNED5`,
 /// utilities/unsigned5.hpp).
-const MAX_ENTRY_BYTES: usize = 10;
+const MAX_VALUE_BYTES: usize = 10;
+/// Limit on bytes of a map before its values.
+const MAX_HEADER_BYTES: u64 = 64;
 /// `OopMapValue::oop_types` (compiler/oopMap.hpp, JDK 17 to 25).
 const OOP: u32 = 0;
 const NARROW: u32 = 1;
 const CALLEE_SAVED: u32 = 2;
+/// Bytes of a number that are not the last have this value or more (`UNSIGNED5::L`).
+const LAST_BYTE_LIMIT: u32 = 192;
 /// First version in which no byte of a number is zero (JDK-8292758).
-const FIRST_WITHOUT_ZERO: u32 = 20;
+const FIRST_VERSION_WITHOUT_ZERO: u32 = 20;
 
 /// A reference in a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,10 +35,10 @@ pub struct OopSlot {
 pub struct Maps {
     /// Number of the first stack slot; those of registers are lower.
     first_slot: u32,
-    /// Value subtracted from each byte of a number.
+    /// Number of values that no byte of a number has, from 0 on: it is subtracted from each byte.
     excluded: u32,
-    /// Bytes of a map before its entries.
-    header: u64,
+    /// Bytes of a map before its values.
+    header_bytes: u64,
 }
 
 impl Maps {
@@ -44,8 +48,8 @@ impl Maps {
         Some(Self {
             // `VMRegImpl::stack_0`: rounded up to a multiple of eight.
             first_slot: u32::try_from(registers).ok()?.checked_next_multiple_of(8)?,
-            excluded: u32::from(view.structs.major()? >= FIRST_WITHOUT_ZERO),
-            header: view.structs.size("ImmutableOopMap").filter(|&bytes| bytes <= 64)?,
+            excluded: u32::from(view.structs.major()? >= FIRST_VERSION_WITHOUT_ZERO),
+            header_bytes: view.structs.size("ImmutableOopMap").filter(|&bytes| bytes <= MAX_HEADER_BYTES)?,
         })
     }
 
@@ -55,26 +59,28 @@ impl Maps {
             return None;
         }
         let count = u64::from(view.half_field(blob.maps, &["ImmutableOopMapSet::_count"])?).min(MAX_MAPS);
-        let wanted = u32::try_from(pc.checked_sub(blob.code)?).ok()?;
-        let at = (0..count).find_map(|index| blobs.pair(blob.maps, index).filter(|pair| pair.0 == wanted))?.1;
-        let data = blob.maps.checked_add(view.structs.size("ImmutableOopMapSet")?)?.checked_add(count * 8)?;
-        let map = data.checked_add(u64::from(at))?;
-        let entries = view.half_field(map, &["ImmutableOopMap::_count"])? as usize;
-        if entries > MAX_ENTRIES {
+        let pc_offset = u32::try_from(pc.checked_sub(blob.code)?).ok()?;
+        let mut entries = (0..count).filter_map(|index| blobs.map_entry(blob.maps, index));
+        let entry = entries.find(|entry| entry.pc_offset == pc_offset)?;
+        let maps = blob.maps.checked_add(view.structs.size("ImmutableOopMapSet")?)?.checked_add(count * 8)?;
+        let map = maps.checked_add(u64::from(entry.map_offset))?;
+        let value_count = view.half_field(map, &["ImmutableOopMap::_count"])? as usize;
+        if value_count > MAX_VALUES {
             return None;
         }
-        let mut bytes = vec![0; entries * MAX_ENTRY_BYTES];
-        let got = view.memory.read_some(map.checked_add(self.header)?, &mut bytes);
-        self.entries(bytes.get(..got)?, entries)
+        let mut bytes = vec![0; value_count * MAX_VALUE_BYTES];
+        let read_bytes = view.memory.read_some(map.checked_add(self.header_bytes)?, &mut bytes);
+        self.decode(bytes.get(..read_bytes)?, value_count)
     }
 
-    fn entries(&self, bytes: &[u8], count: usize) -> Option<Vec<OopSlot>> {
+    /// Decodes the `count` values (`OopMapValue`) of a map.
+    fn decode(&self, bytes: &[u8], count: usize) -> Option<Vec<OopSlot>> {
         let mut bytes = bytes.iter().copied();
         let mut slots = Vec::new();
         for _ in 0..count {
             let value = self.number(&mut bytes)?;
             let (kind, register) = (value & 3, (value & 0xffff) >> 2);
-            // The map contains the base of a derived reference, too.
+            // A second number follows. The map contains the base of a derived reference, too.
             if kind >= CALLEE_SAVED {
                 self.number(&mut bytes)?;
                 continue;
@@ -86,14 +92,14 @@ impl Maps {
         Some(slots)
     }
 
-    /// Reads a number: bytes with six bits of it each, the last one below 192
-    /// (`UNSIGNED5::read_uint`).
+    /// Reads a number: up to five bytes with six bits of it each, least significant first; one
+    /// below [`LAST_BYTE_LIMIT`] is the last (`UNSIGNED5::read_uint`).
     fn number(&self, bytes: &mut impl Iterator<Item = u8>) -> Option<u32> {
-        let (mut sum, low) = (0_u32, 192);
+        let mut sum = 0_u32;
         for shift in [0, 6, 12, 18, 24] {
             let byte = u32::from(bytes.next()?);
             sum = sum.wrapping_add(byte.checked_sub(self.excluded)? << shift);
-            if byte < low || shift == 24 {
+            if byte < LAST_BYTE_LIMIT || shift == 24 {
                 return Some(sum);
             }
         }
@@ -108,7 +114,7 @@ mod tests {
     /// Examples of `UNSIGNED5`: from JDK 20 on, each byte is one more than its value.
     #[test]
     fn numbers_and_slots() {
-        let maps = Maps { first_slot: 584, excluded: 0, header: 4 };
+        let maps = Maps { first_slot: 584, excluded: 0, header_bytes: 4 };
         let read = |maps: &Maps, bytes: &[u8]| maps.number(&mut bytes.iter().copied());
         assert_eq!(read(&maps, &[191]), Some(191));
         assert_eq!(read(&maps, &[192, 1]), Some(192 + 64));
@@ -118,8 +124,8 @@ mod tests {
         assert_eq!(read(&later, &[192, 1]), Some(191));
         assert_eq!(read(&later, &[0]), None);
         // Slot 2 of the stack, narrow: (584 + 2) * 4 + 1 = 2345 = 201 + 33.5 * 64, so 233 and 33.
-        assert_eq!(maps.entries(&[233, 33], 1), Some(vec![OopSlot { offset: Some(8), is_narrow: true }]));
-        assert_eq!(maps.entries(&[4], 1), Some(vec![OopSlot { offset: None, is_narrow: false }]));
-        assert_eq!(maps.entries(&[4], 2), None);
+        assert_eq!(maps.decode(&[233, 33], 1), Some(vec![OopSlot { offset: Some(8), is_narrow: true }]));
+        assert_eq!(maps.decode(&[4], 1), Some(vec![OopSlot { offset: None, is_narrow: false }]));
+        assert_eq!(maps.decode(&[4], 2), None);
     }
 }

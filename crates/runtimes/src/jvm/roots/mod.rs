@@ -2,10 +2,10 @@
 //!
 //! Where HotSpot describes its references, these are certain roots, the same as for a collection:
 //! storages of handles, handles of class loaders, local handles (`handles`), and frames of Java
-//! methods by their maps (`frames`). Words that only may be references are doubtful roots: frames
+//! methods by their maps (`frames`). Words that only may be references are uncertain roots: frames
 //! and registers of a thread that was stopped outside of a safepoint. A stale word in a freed
 //! block, or above the mark of an arena, is neither, though it may be the address of an object. In
-//! versions with unknown structures all words are doubtful (`words`).
+//! versions with unknown structures all words are uncertain (`words`).
 
 mod blobs;
 mod frames;
@@ -26,25 +26,27 @@ use super::threads::{self, Thread};
 use super::view::View;
 
 /// Limit on certain roots.
-const MAX_WORDS: usize = 1 << 24;
-/// Limit on parts of stacks searched: eight for each of the maximum number of threads.
-const MAX_RANGES: usize = 1 << 20;
+const MAX_CERTAIN: usize = 1 << 24;
+/// Limit on parts of stacks that are searched: eight for each of the maximum number of threads.
+const MAX_STACK_PARTS: usize = 1 << 20;
 /// Bytes below the stack pointer that are in use (System V ABI).
 const RED_ZONE_BYTES: u64 = 128;
+/// Bytes of certain references between two checks of the limits.
+const BYTES_AT_ONCE: u64 = 4096;
 /// Words between two checks of the deadline.
 const WORDS_AT_ONCE: u32 = 1 << 16;
 /// First version in which every handle is in a storage (JDK-8248391 and its dependencies;
 /// `oopStorageSet.hpp` of JDK 17). In earlier ones static data and `Thread` have references of
 /// their own.
-const FIRST_PRECISE: u32 = 17;
+const FIRST_PRECISE_VERSION: u32 = 17;
 
 /// The roots of a heap.
 pub struct Roots<'a> {
     context: &'a Context<'a>,
-    memory: View<'a>,
+    view: View<'a>,
     oops: OopFormat,
-    known: PreciseRoots,
-    /// All words that may be references; `None` if the references are known.
+    precise: PreciseRoots,
+    /// All words that may be references; `None` if the precise roots are all.
     words: Option<Words<'a>>,
 }
 
@@ -54,43 +56,56 @@ pub struct PreciseRoots {
     reserved: AddressRange,
     /// Values of certain references.
     certain: Vec<u64>,
-    /// Values of registers.
+    /// Values of registers, each of which may be a reference.
     registers: Vec<u64>,
     /// Parts of stacks in which each word may be a reference.
-    ranges: Vec<AddressRange>,
+    stack_parts: Vec<AddressRange>,
     /// Whether there were more roots than can be kept.
     is_full: bool,
-    /// When to stop.
+    /// When the search stops.
     deadline: Instant,
 }
 
 impl PreciseRoots {
+    /// No roots yet.
     fn new(reserved: AddressRange, deadline: Instant) -> Self {
-        let (certain, registers, ranges) = (Vec::new(), Vec::new(), Vec::new());
-        Self { reserved, certain, registers, ranges, is_full: false, deadline }
+        let (certain, registers, stack_parts) = (Vec::new(), Vec::new(), Vec::new());
+        Self { reserved, certain, registers, stack_parts, is_full: false, deadline }
     }
 
-    /// `None` if the time is over, or there are too many roots: the process controls the length of
-    /// its lists.
-    fn in_time(&self) -> Option<()> {
+    /// `None` after the deadline, or if there are too many roots: the process controls the length
+    /// of its lists.
+    fn check_limits(&self) -> Option<()> {
         (!self.is_full && Instant::now() < self.deadline).then_some(())
     }
 
-    /// Adds a part of a stack.
-    fn add_range(&mut self, range: AddressRange) {
-        if self.ranges.len() < MAX_RANGES {
-            self.ranges.push(range);
+    /// Adds the words of `start..end` as certain references; `read` reads each. `None` if one
+    /// cannot be read, or at a limit.
+    fn add_words(&mut self, start: u64, end: u64, mut read: impl FnMut(u64) -> Option<u64>) -> Option<()> {
+        for at in (start..end).step_by(8) {
+            if (at - start).is_multiple_of(BYTES_AT_ONCE) {
+                self.check_limits()?;
+            }
+            self.add(read(at)?);
+        }
+        Some(())
+    }
+
+    /// Adds a part of a stack in which each word may be a reference.
+    fn add_stack_part(&mut self, range: AddressRange) {
+        if self.stack_parts.len() < MAX_STACK_PARTS {
+            self.stack_parts.push(range);
         } else {
             self.is_full = true;
         }
     }
 
-    /// Adds the value of a certain reference.
+    /// Adds the value of a certain reference, if it points into the heap.
     fn add(&mut self, word: u64) {
         if !self.reserved.contains(word) {
             return;
         }
-        if self.certain.len() < MAX_WORDS {
+        if self.certain.len() < MAX_CERTAIN {
             self.certain.push(word);
         } else {
             self.is_full = true;
@@ -109,67 +124,69 @@ impl<'a> Roots<'a> {
         data: AddressRange,
     ) -> Option<Self> {
         let threads = threads::threads(&view, context.deadline)?;
-        let known = precise(context, &view, heap, oops, data, &threads);
-        let (known, words) = match known {
-            Some(known) => (known, None),
+        let (precise, words) = match find_precise(context, &view, heap, oops, data, &threads) {
+            Some(precise) => (precise, None),
             None => {
                 let words = Words::new(context, view, heap, oops, data, &threads)?;
                 (PreciseRoots::new(heap.reserved, context.deadline), Some(words))
             }
         };
-        Some(Self { context, memory: view, oops, known, words })
+        Some(Self { context, view, oops, precise, words })
     }
 
-    /// Calls `take` with each certain root.
-    pub fn certain(&self, take: &mut dyn FnMut(u64)) {
-        self.known.certain.iter().for_each(|&word| take(word));
+    /// Calls `visit` with each certain root.
+    pub fn each_certain(&self, visit: &mut dyn FnMut(u64)) {
+        self.precise.certain.iter().for_each(|&word| visit(word));
     }
 
-    /// Calls `take` with each conservative root; `None` if there was no time for all.
-    pub fn conservative(&self, take: &mut dyn FnMut(u64)) -> Option<()> {
-        let mut clock = DeadlineChecker { deadline: self.context.deadline, words: 0, is_late: false };
+    /// Calls `visit` with each uncertain root; `None` at the deadline.
+    pub fn each_uncertain(&self, visit: &mut dyn FnMut(u64)) -> Option<()> {
+        let mut checker = DeadlineChecker { deadline: self.context.deadline, words: 0, is_late: false };
         if let Some(words) = &self.words {
-            words.each(&mut clock, take);
+            words.search(&mut checker, visit);
         }
-        self.known.registers.iter().for_each(|&word| self.oops.each_of(word, take));
+        self.precise.registers.iter().for_each(|&word| self.oops.each_address_in(word, visit));
         // The process controls the bounds of its stacks: they may overlap.
-        let ranges: RangeSet = self.known.ranges.iter().copied().collect();
-        for range in ranges {
-            if clock.is_over() {
+        let stack_parts: RangeSet = self.precise.stack_parts.iter().copied().collect();
+        for range in stack_parts {
+            if checker.is_past_deadline() {
                 break;
             }
-            each_word(self.memory.memory, self.context.resident, range, READ_BYTES, &mut |_, word| {
-                self.oops.each_of(word, take);
-                clock.has_time()
+            each_word(self.view.memory, self.context.resident, range, READ_BYTES, &mut |_, word| {
+                self.oops.each_address_in(word, visit);
+                checker.has_time()
             });
         }
-        (!clock.is_late).then_some(())
+        (!checker.is_late).then_some(())
     }
 }
 
 /// Checks the deadline while words are read.
 struct DeadlineChecker {
     deadline: Instant,
+    /// Number of words read.
     words: u32,
+    /// Whether the deadline had passed at a check.
     is_late: bool,
 }
 
 impl DeadlineChecker {
-    /// Counts a word; checks the deadline from time to time. True if there is time.
+    /// Counts a word, and checks the deadline every [`WORDS_AT_ONCE`] words. Returns whether there
+    /// is time.
     fn has_time(&mut self) -> bool {
         self.words = self.words.wrapping_add(1);
-        !self.words.is_multiple_of(WORDS_AT_ONCE) || !self.is_over()
+        !self.words.is_multiple_of(WORDS_AT_ONCE) || !self.is_past_deadline()
     }
 
-    /// Checks the deadline.
-    fn is_over(&mut self) -> bool {
+    /// Checks the deadline now.
+    fn is_past_deadline(&mut self) -> bool {
         self.is_late |= Instant::now() >= self.deadline;
         self.is_late
     }
 }
 
 /// Returns the roots by HotSpot's description; `None` if it is not sufficient.
-fn precise(
+fn find_precise(
     context: &Context<'_>,
     view: &View<'_>,
     heap: &Heap,
@@ -177,20 +194,19 @@ fn precise(
     data: AddressRange,
     threads: &[Thread],
 ) -> Option<PreciseRoots> {
-    view.structs.major().filter(|&major| major >= FIRST_PRECISE)?;
-    let mut known = PreciseRoots::new(heap.reserved, context.deadline);
-    handles::of_storages(context, view, data, &mut known)?;
+    view.structs.major().filter(|&major| major >= FIRST_PRECISE_VERSION)?;
+    let mut roots = PreciseRoots::new(heap.reserved, context.deadline);
+    handles::add_storages(context, view, data, &mut roots)?;
     // A running JVM has handles: with none, the storages were not found.
-    if known.certain.is_empty() {
+    if roots.certain.is_empty() {
         return None;
     }
-    handles::of_loaders(view, &mut known)?;
+    handles::add_loaders(view, &mut roots)?;
     let mut frames = frames::Frames::new(view, oops)?;
     for thread in threads {
-        handles::of_thread(view, thread.address, &mut known)?;
-        let is_its = |on: u64| thread.stack.contains(on);
-        let registers = context.threads.iter().find(|facts| is_its(facts.stack_pointer));
-        frames.of_thread(thread, registers, &mut known)?;
+        handles::add_thread(view, thread.address, &mut roots)?;
+        let registers = context.threads.iter().find(|facts| thread.stack.contains(facts.stack_pointer));
+        frames.add_thread(thread, registers, &mut roots)?;
     }
-    (!known.is_full).then_some(known)
+    (!roots.is_full).then_some(roots)
 }

@@ -6,9 +6,11 @@
 //! that only looks like a reference retains its object too: hardly any object reported as dead is
 //! live. Not searched is memory that contains addresses of objects without retaining them: large
 //! blocks of malloc with their own mappings, which contain leftovers of the last
-//! collection's queues; stacks of the collector's threads; and long rows of such addresses in
+//! collection's queues; stacks of the collector's threads; and long runs of such addresses in
 //! smaller blocks. The start of a region with one large object is in tables of regions, so such an
 //! address counts only on stacks and in global handles.
+
+use std::ops::RangeInclusive;
 
 use strandline_claims::runtime::Context;
 use strandline_claims::words::{READ_BYTES, each_word};
@@ -18,7 +20,7 @@ use strandline_process::memory::{Memory, word_at};
 use strandline_process::range::AddressRange;
 use strandline_process::stacks::ThreadFacts;
 
-use super::handles::{HANDLES, storages};
+use super::handles::{BLOCK_HANDLES, storages};
 use super::{DeadlineChecker, RED_ZONE_BYTES};
 use crate::jvm::heap::{Heap, Kind};
 use crate::jvm::shapes::OopFormat;
@@ -27,10 +29,12 @@ use crate::jvm::view::View;
 
 /// Alignment of glibc's arenas (`HEAP_MAX_SIZE`, malloc/arena.c).
 const ARENA_BYTES: u64 = 64 << 20;
-/// Handles and arrays of references form shorter rows. A longer row is a queue of the last
-/// collection, which keeps its pieces (of 4 KiB less a header, `StackChunkSize`) or has given them
-/// back to malloc.
-const MAX_IN_A_ROW: usize = 256;
+/// Sizes of a `heap_info`, which differ by version (malloc/arena.c).
+const HEAP_INFO_BYTES: RangeInclusive<u64> = 0x20..=0x40;
+/// Longest run of addresses of objects that is searched: handles and arrays of references form
+/// shorter ones. A longer run is in a queue of the last collection, which keeps its pieces (of 4
+/// KiB less a header, `StackChunkSize`) or has returned them to malloc.
+const MAX_RUN_WORDS: usize = 256;
 
 /// Words that may be references.
 pub struct Words<'a> {
@@ -55,35 +59,35 @@ impl<'a> Words<'a> {
         data: AddressRange,
         threads: &[Thread],
     ) -> Option<Self> {
-        let stacks = apart(threads.iter().map(|thread| thread.stack).collect());
+        let stacks = join_overlapping(threads.iter().map(|thread| thread.stack).collect());
         let storages = storages(context, &view, data);
         let words = Self { context, view, heap, oops, stacks, storages };
-        words.are_in_arenas().then_some(words)
+        words.are_handles_searched().then_some(words)
     }
 
-    /// Calls `take` with every word that may be a reference, while there is time.
-    pub fn each(&self, clock: &mut DeadlineChecker, take: &mut dyn FnMut(u64)) {
+    /// Calls `visit` with every word that may be a reference, while there is time.
+    pub fn search(&self, checker: &mut DeadlineChecker, visit: &mut dyn FnMut(u64)) {
         for &stack in &self.stacks {
-            if clock.is_over() {
+            if checker.is_past_deadline() {
                 return;
             }
-            self.stack(stack, clock, take);
+            self.search_stack(stack, checker, visit);
         }
         let memory: &dyn Memory = self.view.memory;
         for mapping in self.context.space.mappings().iter().filter(|mapping| self.is_searched(mapping)) {
-            if clock.is_over() {
+            if checker.is_past_deadline() {
                 return;
             }
-            let mut row = Run::default();
+            let mut run = Run::default();
             each_word(memory, self.context.resident, mapping.range(), READ_BYTES, &mut |at, word| {
                 if !self.may_be_object(word) {
-                    row.end(take);
-                } else if !self.is_of_a_region(at, word) {
-                    row.add(at, word, take);
+                    run.finish(visit);
+                } else if !self.is_region_address(at, word) {
+                    run.add(at, word, visit);
                 }
-                clock.has_time()
+                checker.has_time()
             });
-            row.end(take);
+            run.finish(visit);
         }
     }
 
@@ -94,40 +98,40 @@ impl<'a> Words<'a> {
 
     /// Whether handles are in the memory that is searched: a malloc other than glibc's may put them
     /// anywhere.
-    fn are_in_arenas(&self) -> bool {
+    fn are_handles_searched(&self) -> bool {
         let is_glibc = |mapping: &Mapping| CLibrary::of_file(&mapping.name) == Some(CLibrary::Glibc);
         let loaders = self.view.static_field(&["ClassLoaderDataGraph::_head"]);
         let is_in_arena = |&at: &u64| {
-            let found = self.context.space.find(at).filter(|mapping| self.is_searched(mapping));
-            found.is_some_and(|mapping| mapping.name == "[heap]" || self.is_arena(mapping.start))
+            let searched = self.context.space.find(at).filter(|mapping| self.is_searched(mapping));
+            searched.is_some_and(|mapping| mapping.name == "[heap]" || self.is_arena(mapping.start))
         };
         self.context.space.mappings().iter().any(is_glibc)
             && loaders.is_some()
             && self.storages.iter().chain(&loaders).all(is_in_arena)
     }
 
-    /// Whether glibc has an arena at an address: the first word points to the arena's description,
-    /// right behind the start of one.
+    /// Whether glibc has an arena at an address: the first word (`ar_ptr` in a `heap_info`) points
+    /// to a `malloc_state`, which follows the `heap_info` of this heap or of the arena's first.
     fn is_arena(&self, start: u64) -> bool {
-        let arena = self.view.word(start).unwrap_or(0);
-        start.is_multiple_of(ARENA_BYTES) && (0x20..=0x40).contains(&(arena % ARENA_BYTES))
+        let state = self.view.word(start).unwrap_or(0);
+        start.is_multiple_of(ARENA_BYTES) && HEAP_INFO_BYTES.contains(&(state % ARENA_BYTES))
     }
 
     /// Searches a stack from its pointer on, and its thread's registers; the whole stack if no
     /// thread's pointer is in it.
-    fn stack(&self, stack: AddressRange, clock: &mut DeadlineChecker, take: &mut dyn FnMut(u64)) {
+    fn search_stack(&self, stack: AddressRange, checker: &mut DeadlineChecker, visit: &mut dyn FnMut(u64)) {
         let AddressRange { start: low, end: high } = stack;
-        let mut both = |word: u64| self.oops.each_of(word, take);
+        let mut visit_addresses = |word: u64| self.oops.each_address_in(word, visit);
         let is_on = |thread: &&ThreadFacts| stack.contains(thread.stack_pointer);
         let thread = self.context.threads.iter().find(is_on);
         if let Some(thread) = thread {
-            thread.general.iter().flatten().for_each(|&word| both(word));
+            thread.general.iter().flatten().for_each(|&word| visit_addresses(word));
         }
         let from =
             thread.map_or(low, |thread| thread.stack_pointer.saturating_sub(RED_ZONE_BYTES).max(low) & !7);
         each_word(self.view.memory, self.context.resident, (from, high), READ_BYTES, &mut |_, word| {
-            both(word);
-            clock.has_time()
+            visit_addresses(word);
+            checker.has_time()
         });
     }
 
@@ -160,7 +164,7 @@ impl<'a> Words<'a> {
     /// Whether a word is the address of a region with one large object, rather than a reference to
     /// that object. A small object at the start of a region may have its only reference anywhere,
     /// for example a class.
-    fn is_of_a_region(&self, at: u64, word: u64) -> bool {
+    fn is_region_address(&self, at: u64, word: u64) -> bool {
         let index = self.heap.areas.partition_point(|area| area.start < word);
         let area = self.heap.areas.get(index).filter(|area| area.start == word);
         area.is_some_and(|area| area.kind == Kind::Humongous) && !self.is_handle(at)
@@ -168,24 +172,25 @@ impl<'a> Words<'a> {
 
     /// Whether an address is in a block of global handles.
     fn is_handle(&self, at: u64) -> bool {
-        let mut behind = [0; (HANDLES + 2) * 8];
-        let got = self.view.memory.read_some(at, &mut behind);
-        let mut words = (0..got / 8).filter_map(|index| word_at(&behind, index * 8));
+        // The address of the storage follows within the size of a block.
+        let mut bytes = [0; (BLOCK_HANDLES + 2) * 8];
+        let read_bytes = self.view.memory.read_some(at, &mut bytes);
+        let mut words = (0..read_bytes / 8).filter_map(|index| word_at(&bytes, index * 8));
         words.any(|word| self.storages.contains(&word))
     }
 }
 
 /// Sorts ranges and joins those that overlap. Stacks that only touch belong to two threads.
-fn apart(mut ranges: Vec<AddressRange>) -> Vec<AddressRange> {
+fn join_overlapping(mut ranges: Vec<AddressRange>) -> Vec<AddressRange> {
     ranges.sort_unstable();
-    let mut apart: Vec<AddressRange> = Vec::new();
+    let mut joined: Vec<AddressRange> = Vec::new();
     for range in ranges {
-        match apart.last_mut() {
+        match joined.last_mut() {
             Some(last) if range.start < last.end => last.end = last.end.max(range.end),
-            _ => apart.push(range),
+            _ => joined.push(range),
         }
     }
-    apart
+    joined
 }
 
 /// Consecutive words that are addresses of objects.
@@ -193,26 +198,28 @@ fn apart(mut ranges: Vec<AddressRange>) -> Vec<AddressRange> {
 struct Run {
     /// The words; no more than one over the limit.
     words: Vec<u64>,
-    /// Address behind the last one.
-    behind: u64,
+    /// Address of the word after the last one.
+    next: u64,
+    /// Number of words, those above the limit included.
     count: usize,
 }
 
 impl Run {
-    fn add(&mut self, at: u64, word: u64, take: &mut dyn FnMut(u64)) {
-        if at != self.behind {
-            self.end(take);
+    /// Adds the word at an address; finishes the run before it if that does not adjoin.
+    fn add(&mut self, at: u64, word: u64, visit: &mut dyn FnMut(u64)) {
+        if at != self.next {
+            self.finish(visit);
         }
-        (self.behind, self.count) = (at.wrapping_add(8), self.count + 1);
-        if self.words.len() <= MAX_IN_A_ROW {
+        (self.next, self.count) = (at.wrapping_add(8), self.count + 1);
+        if self.words.len() <= MAX_RUN_WORDS {
             self.words.push(word);
         }
     }
 
-    /// Calls `take` with the words, unless there are too many.
-    fn end(&mut self, take: &mut dyn FnMut(u64)) {
-        if self.count <= MAX_IN_A_ROW {
-            self.words.iter().for_each(|&word| take(word));
+    /// Calls `visit` with the words, unless there are too many, and begins a new run.
+    fn finish(&mut self, visit: &mut dyn FnMut(u64)) {
+        if self.count <= MAX_RUN_WORDS {
+            self.words.iter().for_each(|&word| visit(word));
         }
         self.words.clear();
         self.count = 0;
