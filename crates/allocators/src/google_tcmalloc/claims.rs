@@ -71,7 +71,7 @@ pub fn claim(
             claimer.piece(piece, accumulator);
         }
         let (matched, bytes_read) = claimer.spans.finish();
-        claimer.counts.with(matched, bytes_read)
+        claimer.counts.with_matches(matched, bytes_read)
     });
     for piece in pieces {
         match piece.kind {
@@ -130,7 +130,7 @@ impl Claimer<'_> {
         let number = (span.end - span.start) / bytes;
         let mut totals =
             SizeClass { bytes, spans: 1, span_bytes: span.end - span.start, ..SizeClass::default() };
-        self.spans.start(number)?;
+        self.spans.start_span(number)?;
         totals.free_blocks = self.mark_free_objects(span, bytes)?;
         let items = within(&self.cached.items, span.range(), |item| item.address);
         for &CachedBlock { address, class } in items {
@@ -156,7 +156,7 @@ impl Claimer<'_> {
         if totals.live_blocks == number && !self.spans.blocks.are_refined() {
             accumulator.claim_to(span.start + number * bytes, Class::Live);
         } else {
-            self.spans.claim(bytes, span.end, accumulator);
+            self.spans.claim_span(bytes, span.end, accumulator);
         }
         accumulator.claim_to(span.end, Class::Header);
         self.counts.classes.entry(span.class).or_default().add(&totals);

@@ -15,7 +15,7 @@ use super::layout::{
 };
 use super::statics::Statics;
 use crate::radix::{self, FoundHeaps, Leaf, StaticData, StaticWord};
-use crate::scan::{each_word, each_word_by, is_mapped_memory, is_private_memory};
+use crate::scan::{each_word, each_word_in_steps, is_mapped_memory, is_private_memory};
 use strandline_claims::allocator::Context;
 use strandline_claims::range::PAGE_BYTES;
 use strandline_process::map::AddressSpace;
@@ -185,7 +185,7 @@ impl Finder<'_> {
         }
         let (mut leaves, range) = (Vec::new(), AddressRange::sized(node, 8 * shape.node_entries()));
         let (context, width, mut is_node) = (self.context, self.classes.compact_bytes(), true);
-        let bytes_read = each_word_by(context, range, PAGE_BYTES as usize, &mut |at, leaf| {
+        let bytes_read = each_word_in_steps(context, range, PAGE_BYTES as usize, &mut |at, leaf| {
             // A node points to leaves only; other memory is rejected after a few words.
             let end = shape.parts_of_leaf(leaf, width).end;
             is_node = leaf.is_multiple_of(8) && is_private_memory(context, (leaf, end));
@@ -217,7 +217,7 @@ impl Finder<'_> {
         let mut tried_spans = HashSet::new();
         let before = self.cache.bytes_read;
         let bytes_read =
-            each_word_by(self.context, (leaf, spans), PAGE_BYTES as usize, &mut |place, word| {
+            each_word_in_steps(self.context, (leaf, spans), PAGE_BYTES as usize, &mut |place, word| {
                 for part in 0..8 / width {
                     let class = (word >> (8 * width * part)) as usize & ((1 << (8 * width)) - 1);
                     let index = (place - leaf) / width + part;

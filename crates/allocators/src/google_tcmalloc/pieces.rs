@@ -54,8 +54,8 @@ pub struct Pieces {
     pub doubts: ReadProblems,
 }
 
-/// Merges all sources. `free` excludes memory claimed by others.
-pub fn merge_sources(heap: &Heap, spans: &Spans, huge: &Huge, free: &mut UnclaimedMemory<'_>) -> Pieces {
+/// Merges all sources; pieces outside of spans must be `unclaimed` by others.
+pub fn merge_sources(heap: &Heap, spans: &Spans, huge: &Huge, unclaimed: &mut UnclaimedMemory<'_>) -> Pieces {
     let mut builder =
         PieceBuilder { heap, spans: &spans.all, all: Vec::new(), doubts: ReadProblems::default() };
     builder.all.extend(spans.all.iter().map(|&span| Piece {
@@ -77,7 +77,7 @@ pub fn merge_sources(heap: &Heap, spans: &Spans, huge: &Huge, free: &mut Unclaim
     let (mut pieces, mut cursor) = (Pieces { doubts: builder.doubts, ..Pieces::default() }, 0);
     for piece in builder.all {
         let is_span = matches!(piece.kind, Kind::Span(_));
-        if piece.start < cursor || !is_span && !free.contains(piece.range()) {
+        if piece.start < cursor || !is_span && !unclaimed.contains(piece.range()) {
             pieces.doubts.note_damage(piece.start, 0);
             continue;
         }

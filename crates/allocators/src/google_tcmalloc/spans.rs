@@ -69,7 +69,7 @@ pub fn walk(context: &Context<'_>, heap: &Heap, taken: &RangeSet) -> Spans {
     let mut walk = Walk {
         heap,
         cache: PageCache::new(context.memory),
-        free: UnclaimedMemory::new(context, taken),
+        unclaimed: UnclaimedMemory::new(context, taken),
         spans: Spans::default(),
         cursor: 0,
         last_structure_page: 0,
@@ -90,7 +90,7 @@ pub fn walk(context: &Context<'_>, heap: &Heap, taken: &RangeSet) -> Spans {
 struct Walk<'a> {
     heap: &'a Heap,
     cache: PageCache<'a>,
-    free: UnclaimedMemory<'a>,
+    unclaimed: UnclaimedMemory<'a>,
     spans: Spans,
     /// End of the last span.
     cursor: u64,
@@ -165,7 +165,7 @@ impl Walk<'_> {
         let end = start + (fields.pages << self.heap.page_shift);
         let is_of_class =
             class == 0 || self.heap.classes.pages.get(usize::from(class)) == Some(&fields.pages);
-        if !is_of_class || !self.free.contains((start, end)) {
+        if !is_of_class || !self.unclaimed.contains((start, end)) {
             return None;
         }
         let mut span = Span { start, end, at, class, block_bytes: end - start, sample: None };
@@ -183,8 +183,8 @@ impl Walk<'_> {
 
     fn add_tracker(&mut self, context: &Context<'_>, start: u64, at: u64) {
         let tracker = read_tracker(&mut self.cache, self.heap.layout, self.heap.page_shift, at);
-        let is_free = |free: &mut UnclaimedMemory<'_>| free.contains((start, start + HUGE_BYTES));
-        match tracker.filter(|tracker| tracker.start == start && is_free(&mut self.free)) {
+        let range = AddressRange::sized(start, HUGE_BYTES);
+        match tracker.filter(|tracker| tracker.start == start && self.unclaimed.contains(range)) {
             Some(tracker) => {
                 self.record_structure(at);
                 self.spans.trackers.push(tracker);

@@ -35,10 +35,10 @@ pub struct Extents {
 /// Walks the extents under `page_map` outside `taken` (claimed by others).
 pub fn walk(context: &Context<'_>, page_map: &PageMap, layout: &Layout, taken: &RangeSet) -> Extents {
     let mut all: Vec<Extent> = Vec::new();
-    let mut free = UnclaimedMemory::new(context, taken);
+    let mut unclaimed = UnclaimedMemory::new(context, taken);
     let walk = radix::walk(context, &page_map.leaves, PAGE_MAP_LAYOUT, &mut |cache, page, entry| {
         let extent = extent_at(cache, page, entry, layout)?;
-        if !free.contains(extent.range()) {
+        if !unclaimed.contains(extent.range()) {
             return None;
         }
         (context.progress)(extent.end - extent.start);

@@ -76,7 +76,7 @@ pub fn find(
     regions.sort_unstable_by_key(|region| region.start);
     let mut taken = taken.clone();
     taken.add(blocks.iter().map(|block| block.range));
-    let mut free = UnclaimedMemory::new(context, &taken);
+    let mut unclaimed = UnclaimedMemory::new(context, &taken);
     for duplicates in regions.chunk_by(|region, next| region.start == next.start) {
         let Some(region) = duplicates.first() else { continue };
         if Instant::now() >= context.deadline {
@@ -86,7 +86,7 @@ pub fn find(
         let runs = region.runs();
         // A region with two structures, or with memory in other use, is rejected.
         let is_valid = duplicates.len() == 1
-            && free.contains(AddressRange::sized(region.start, REGION_BYTES))
+            && unclaimed.contains(AddressRange::sized(region.start, REGION_BYTES))
             && runs.iter().all(|run| is_outside(extents, *run));
         if !is_valid {
             found.doubts.note_damage(region.start, 0);

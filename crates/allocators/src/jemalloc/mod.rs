@@ -19,7 +19,7 @@ mod summary;
 use self::extents::Extent;
 use self::layout::{Layout, State};
 use self::locate::PageMap;
-use crate::blocks::unmatched_caveat;
+use crate::blocks::Unmatched;
 use strandline_claims::accumulator::{Class, OutOfOrder};
 use strandline_claims::allocator::{
     self, Argument, CallPlan, Context, FoundAllocator, Function, Reading, Readings, read_each,
@@ -158,9 +158,13 @@ fn read(context: &Context<'_>, page_map: &PageMap, layout: &'static Layout, take
     reading.is_inconsistent = doubts.damages > 0;
     // What was not read in time matches nothing.
     let matched = if doubts.timed_out() { u64::MAX } else { counts.matched_items };
-    let unmatched = (cached.items.len() as u64).saturating_sub(matched);
-    let (items, lists) = (("region", unmatched), ("bins of thread caches", cached.broken));
-    reading.caveats.extend(unmatched_caveat(&ABOUT, &page_map.name, items, lists));
+    let unmatched = Unmatched {
+        block_word: "region",
+        blocks: (cached.items.len() as u64).saturating_sub(matched),
+        lists_word: "bins of thread caches",
+        lists: cached.broken,
+    };
+    reading.caveats.extend(unmatched.caveat(&ABOUT, &page_map.name));
     reading
 }
 

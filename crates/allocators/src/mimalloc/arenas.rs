@@ -14,7 +14,7 @@ use super::layout::{
 };
 use super::parts::{Heap, Kind, Part, RunPurgedArena};
 use crate::radix::{self, Leaf, StaticData, UnclaimedMemory};
-use crate::scan::{each_word, each_word_by, is_mapped_memory, is_private_memory};
+use crate::scan::{each_word, each_word_in_steps, is_mapped_memory, is_private_memory};
 use strandline_claims::allocator::Context;
 use strandline_process::host;
 use strandline_process::memory::word_at;
@@ -61,8 +61,8 @@ pub fn find(context: &Context<'_>, taken: &RangeSet) -> Vec<Heap> {
             releases: if map.layout == &PAGE_3 { "3.0 to 3.3" } else { "3.4" },
             ..Heap::default()
         };
-        let mut free = UnclaimedMemory::new(context, &taken);
-        add_pages(context, &map, &mut free, &mut heap);
+        let mut unclaimed = UnclaimedMemory::new(context, &taken);
+        add_pages(context, &map, &mut unclaimed, &mut heap);
         let mut arenas: Vec<Arena> = Vec::new();
         for &pointer in &pointers {
             let is_beside = arenas.last().is_none_or(|last| last.range.end <= pointer);
@@ -71,10 +71,10 @@ pub fn find(context: &Context<'_>, taken: &RangeSet) -> Vec<Heap> {
             }
         }
         heap.segments = arenas.len() as u64;
-        add_own_structures(&map, &arenas, &mut free, &mut heap);
+        add_own_structures(&map, &arenas, &mut unclaimed, &mut heap);
         // Unread memory may be in use.
         if heap.doubts.is_empty() {
-            add_free_memory(context, &arenas, &mut free, &mut heap);
+            add_free_memory(context, &arenas, &mut unclaimed, &mut heap);
         }
         let purges_runs_only = host::has_huge_pages() && large_blocks_share_pages(&heap.parts);
         let run_purged = arenas.into_iter().filter(|arena| arena.purges_runs_only && purges_runs_only);
@@ -137,7 +137,7 @@ fn submaps_at(context: &Context<'_>, upper: u64, remaining_bytes: &mut u64) -> O
     let mut is_map = true;
     // The first entry covers addresses where nothing can be (`_mi_page_map_init`).
     let range = (upper + 8, upper + MAP_BYTES);
-    *remaining_bytes = remaining_bytes.saturating_sub(each_word_by(
+    *remaining_bytes = remaining_bytes.saturating_sub(each_word_in_steps(
         context,
         range,
         PAGE_BYTES as usize,
@@ -163,7 +163,7 @@ fn layout_by_votes(context: &Context<'_>, submaps: &[Leaf]) -> Option<&'static P
         if entries >= ENOUGH_ENTRIES || Instant::now() >= context.deadline {
             break;
         }
-        each_word_by(context, (submap, submap + SUBMAP_BYTES), PAGE_BYTES as usize, &mut |at, page| {
+        each_word_in_steps(context, (submap, submap + SUBMAP_BYTES), PAGE_BYTES as usize, &mut |at, page| {
             let slice = first + (at - submap) / 8 * SLICE_BYTES;
             for (layout, votes) in layouts.iter().zip(&mut votes) {
                 let fits =
@@ -211,7 +211,7 @@ fn read_page(cache: &mut PageCache<'_>, layout: &PageLayout, address: u64) -> Op
 }
 
 /// Adds all pages.
-fn add_pages(context: &Context<'_>, map: &Map, free: &mut UnclaimedMemory<'_>, heap: &mut Heap) {
+fn add_pages(context: &Context<'_>, map: &Map, unclaimed: &mut UnclaimedMemory<'_>, heap: &mut Heap) {
     let mut cache = PageCache::new(context.memory);
     let mut cursor = 0;
     for &Leaf { first, at: submap } in &map.submaps {
@@ -226,7 +226,7 @@ fn add_pages(context: &Context<'_>, map: &Map, free: &mut UnclaimedMemory<'_>, h
             }
             match read_page(&mut cache, map.layout, address) {
                 Some(PageInMemory { page, area })
-                    if area.start == slice && heap.parts.len() < MAX_PARTS && free.contains(area) =>
+                    if area.start == slice && heap.parts.len() < MAX_PARTS && unclaimed.contains(area) =>
                 {
                     let AddressRange { start, end } = area;
                     heap.parts.push(Part {
@@ -333,7 +333,7 @@ impl Arena {
 
 /// Adds mimalloc's own structures: the map, those of `arenas` (in address order), and the slices
 /// that hold threads' heaps.
-fn add_own_structures(map: &Map, arenas: &[Arena], free: &mut UnclaimedMemory<'_>, heap: &mut Heap) {
+fn add_own_structures(map: &Map, arenas: &[Arena], unclaimed: &mut UnclaimedMemory<'_>, heap: &mut Heap) {
     let mut own: Vec<AddressRange> =
         arenas.iter().map(|arena| AddressRange::new(arena.range.start, arena.own_end)).collect();
     // The submap of the first addresses, which follows the upper level, is not included.
@@ -357,7 +357,7 @@ fn add_own_structures(map: &Map, arenas: &[Arena], free: &mut UnclaimedMemory<'_
         let next = heap.parts.partition_point(|part| part.end <= start);
         let is_beside = heap.parts.get(next).is_none_or(|part| part.start >= end)
             && parts.last().is_none_or(|last| last.end <= start);
-        if is_beside && free.contains((start, end)) {
+        if is_beside && unclaimed.contains((start, end)) {
             parts.push(Part { start, end, kind: Kind::Own, unit: 0, thread: 0 });
         }
     }
@@ -366,7 +366,12 @@ fn add_own_structures(map: &Map, arenas: &[Arena], free: &mut UnclaimedMemory<'_
 }
 
 /// Adds the memory of each arena that is in no page.
-fn add_free_memory(context: &Context<'_>, arenas: &[Arena], free: &mut UnclaimedMemory<'_>, heap: &mut Heap) {
+fn add_free_memory(
+    context: &Context<'_>,
+    arenas: &[Arena],
+    unclaimed: &mut UnclaimedMemory<'_>,
+    heap: &mut Heap,
+) {
     let max_parts = MAX_PARTS.saturating_sub(heap.parts.len());
     let mut parts = Vec::new();
     for arena in arenas {
@@ -382,7 +387,7 @@ fn add_free_memory(context: &Context<'_>, arenas: &[Arena], free: &mut Unclaimed
             at = at.max(part.end);
         }
         gaps.push(AddressRange::new(at, arena.range.end));
-        gaps.retain(|gap| free.contains(*gap));
+        gaps.retain(|gap| unclaimed.contains(*gap));
         let divided = gaps.into_iter().try_for_each(|gap| arena.divide(gap, &mut parts, max_parts));
         if let Err(at) = divided {
             heap.doubts.note_damage(at, 0);

@@ -59,7 +59,7 @@ pub fn claim(
         }
         accumulator.claim_to(parts.last().map_or(0, |last| last.end), Class::Free);
         let (matched, bytes_read) = claimer.spans.finish();
-        claimer.counts.with(matched, bytes_read)
+        claimer.counts.with_matches(matched, bytes_read)
     })
 }
 
@@ -199,9 +199,9 @@ impl<'a> Claimer<'a> {
             accumulator.claim_to(grid.start, Class::Header);
             accumulator.claim_to(grid.end, Class::Live);
         } else {
-            self.spans.start(page.capacity)?;
+            self.spans.start_span(page.capacity)?;
             if lists != FreeLists::default() {
-                self.spans.read(AddressRange::sized(grid.start, grid.count * grid.block_bytes));
+                self.spans.read_span(AddressRange::sized(grid.start, grid.count * grid.block_bytes));
             }
             let listed = self.follow(lists.free, &grid, BlockState::Free)?
                 + self.follow(lists.local_free, &grid, BlockState::Free)?;
@@ -217,7 +217,7 @@ impl<'a> Claimer<'a> {
             }
             page.used.checked_sub(cached)?;
             accumulator.claim_to(grid.start, Class::Header);
-            self.spans.claim(grid.block_bytes, grid.end, accumulator);
+            self.spans.claim_span(grid.block_bytes, grid.end, accumulator);
         }
         accumulator.claim_to(part.end, Class::Free);
         self.count(part, &grid, &BlockCounts { free, cached, live: page.used - cached });

@@ -187,7 +187,7 @@ fn add_parts<'a>(
     heap: &mut Heap,
     is_only: bool,
 ) {
-    let mut free = UnclaimedMemory::new(context, taken);
+    let mut unclaimed = UnclaimedMemory::new(context, taken);
     let mut segments = segments.peekable();
     while let Some(candidate) = segments.next() {
         if Instant::now() >= context.deadline {
@@ -200,7 +200,7 @@ fn add_parts<'a>(
         }
         if heap.parts.last().is_none_or(|last| last.end <= candidate.start) {
             let next = segments.peek().map_or(u64::MAX, |next| next.start);
-            add_segment(context, candidate, next, &mut free, heap);
+            add_segment(context, candidate, next, &mut unclaimed, heap);
         }
     }
     // In older releases it is unknown whether gaps between segments will be purged.
@@ -208,7 +208,7 @@ fn add_parts<'a>(
     // Unread memory may be in use; with several heaps, its owner is unknown.
     if heap.doubts.is_empty() && is_only {
         let kind = if is_purged { Kind::PurgePending } else { Kind::Free };
-        add_gaps(context, heap, kind, layout.bytes, &mut free);
+        add_gaps(context, heap, kind, layout.bytes, &mut unclaimed);
     }
 }
 
@@ -223,7 +223,7 @@ fn add_gaps(
     heap: &mut Heap,
     kind: Kind,
     block_bytes: u64,
-    free: &mut UnclaimedMemory<'_>,
+    unclaimed: &mut UnclaimedMemory<'_>,
 ) {
     let mut gaps = Vec::new();
     let mut add = |start: u64, end: u64, last: Option<&Part>| {
@@ -247,7 +247,7 @@ fn add_gaps(
             add(at, mapping.end, last);
         }
     }
-    gaps.retain(|gap| free.contains(gap.range()));
+    gaps.retain(|gap| unclaimed.contains(gap.range()));
     heap.parts.extend(gaps);
     heap.parts.sort_unstable_by_key(|part| part.start);
 }
@@ -525,7 +525,7 @@ fn add_segment(
     context: &Context<'_>,
     candidate: &Candidate,
     next: u64,
-    free: &mut UnclaimedMemory<'_>,
+    unclaimed: &mut UnclaimedMemory<'_>,
     heap: &mut Heap,
 ) {
     let Some(structures) = Structures::read(context, candidate) else {
@@ -537,7 +537,7 @@ fn add_segment(
         // Its size is still there, but other segments may be in that range by now.
         let mapped = context.space.find(candidate.start).map_or(candidate.start, |mapping| mapping.end);
         let end = end.min(next).min(mapped);
-        if free.contains((candidate.start, end)) {
+        if unclaimed.contains((candidate.start, end)) {
             heap.parts.push(Part {
                 start: candidate.start,
                 end,
@@ -548,7 +548,7 @@ fn add_segment(
         }
         return;
     }
-    if !free.contains((candidate.start, end)) {
+    if !unclaimed.contains((candidate.start, end)) {
         return heap.doubts.note_damage(candidate.start, 0);
     }
     heap.segments += 1;

@@ -81,7 +81,7 @@ fn claim_part(
             claims.push(RangeClaim { start, end, sums: accumulator.cut().finish(&pages) });
         }
     }
-    (claims, claimer.counts.with(claimer.blocks.matched, claimer.memory.bytes_read))
+    (claims, claimer.counts.with_matches(claimer.blocks.matched, claimer.memory.bytes_read))
 }
 
 struct Claimer<'a> {

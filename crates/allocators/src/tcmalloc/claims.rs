@@ -59,7 +59,7 @@ pub fn claim(
             claimer.claim_span(span, accumulator);
         }
         let (matched, bytes_read) = claimer.spans.finish();
-        claimer.counts.with(matched, bytes_read)
+        claimer.counts.with_matches(matched, bytes_read)
     })
 }
 
@@ -127,7 +127,7 @@ impl Claimer<'_> {
             totals.live_blocks = number;
             accumulator.claim_to(span.start + number * bytes, Class::Live);
         } else {
-            self.spans.start(number)?;
+            self.spans.start_span(number)?;
             self.mark_free_objects(span, bytes, free)?;
             for &CachedBlock { address, class: object_class } in items {
                 let index = usize::try_from((address - span.start) / bytes).ok()?;
@@ -142,7 +142,7 @@ impl Claimer<'_> {
             }
             self.counts.matched_items += totals.cached_blocks;
             totals.live_blocks = number - totals.free_blocks - totals.cached_blocks;
-            self.spans.claim(bytes, span.end, accumulator);
+            self.spans.claim_span(bytes, span.end, accumulator);
         }
         accumulator.claim_to(span.end, Class::Header);
         self.counts.classes.entry(class).or_default().add(&totals);
@@ -152,7 +152,7 @@ impl Claimer<'_> {
     /// Marks the `free` free objects of a span, which are linked through their first words.
     fn mark_free_objects(&mut self, span: &Span, bytes: u64, free: u64) -> Option<()> {
         if free > 1 {
-            self.spans.read(span.range());
+            self.spans.read_span(span.range());
         }
         let mut at = span.objects;
         for remaining in (0..free).rev() {

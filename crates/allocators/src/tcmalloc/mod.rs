@@ -17,7 +17,7 @@ mod summary;
 use self::layout::SpanState;
 use self::locate::Heap;
 use self::spans::Span;
-use crate::blocks::unmatched_caveat;
+use crate::blocks::Unmatched;
 use crate::radix::FoundHeaps;
 use strandline_claims::accumulator::{Class, OutOfOrder};
 use strandline_claims::allocator::{
@@ -149,9 +149,13 @@ fn read(context: &Context<'_>, heap: &Heap, taken: &RangeSet) -> Reading {
     reading.is_inconsistent = doubts.damages > 0;
     // What was not read in time matches nothing.
     let matched = if doubts.timed_out() { u64::MAX } else { counts.matched_items };
-    let unmatched = (cached.items.len() as u64).saturating_sub(matched);
-    let (items, lists) = (("object", unmatched), ("lists of caches", cached.broken));
-    reading.caveats.extend(unmatched_caveat(&ABOUT, &heap.name, items, lists));
+    let unmatched = Unmatched {
+        block_word: "object",
+        blocks: (cached.items.len() as u64).saturating_sub(matched),
+        lists_word: "lists of caches",
+        lists: cached.broken,
+    };
+    reading.caveats.extend(unmatched.caveat(&ABOUT, &heap.name));
     reading
 }
 

@@ -68,13 +68,13 @@ pub struct Spans {
 pub fn walk(context: &Context<'_>, heap: &Heap, taken: &RangeSet) -> Spans {
     let shift = heap.shape.page_shift;
     let mut spans = Spans::default();
-    let mut free = UnclaimedMemory::new(context, taken);
+    let mut unclaimed = UnclaimedMemory::new(context, taken);
     let mut last_structure_page = 0;
     let walk = radix::walk(context, &heap.leaves, heap.shape, &mut |cache, page, entry| {
         let words = read_span(cache, entry)?;
         let range = words.range(shift)?;
         let AddressRange { start, end } = range;
-        if start != page || !free.contains(range) {
+        if start != page || !unclaimed.contains(range) {
             return None;
         }
         let class = usize::from(words.class);
