@@ -109,7 +109,8 @@ impl FoundAllocator for Jemalloc {
             "one call in one thread, which holds each arena's locks in turn; page faults when the heap grows again",
         ));
         if predicted_bytes >= MIN_BYTES_FOR_SETTING {
-            let setting = image_at(process, space, call.object).and_then(|image| settings::decay(&image));
+            let setting =
+                image_at(process, space, call.object).and_then(|image| settings::decay_setting(&image));
             let setting = setting.filter(|_| process.start_facts().is_none_or(|facts| !facts.is_secure));
             reading.remedies.extend(setting.map(|setting| {
                 let how = process.with_setting(&setting.variable, setting.value, ',');

@@ -125,7 +125,7 @@ fn read(context: &Context<'_>, heap: &Heap, taken: &RangeSet) -> Reading {
     cached.late_at.into_iter().for_each(|at| doubts.note_timeout(at));
     let mut reading = Reading { rows: Some(&rows::BLOCKS), claims, ..Reading::default() };
     let are_releasable = claims::free_spans_are_releasable(context, &spans.all);
-    let is_releasable = |span: &&Span| are_releasable && span.location == SpanState::Normal;
+    let is_releasable = |span: &&Span| are_releasable && span.state == SpanState::Normal;
     reading.call = Some(CallPlan {
         spec: &CALL,
         function: RELEASE,
