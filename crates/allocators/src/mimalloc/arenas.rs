@@ -25,14 +25,14 @@ use strandline_process::range::{AddressRange, RangeSet};
 /// Minimum static data with a mimalloc: its statistics alone take more.
 const MIN_DATA_BYTES: u64 = 4096;
 /// Maximum words of static data followed, per program or library.
-const MAX_TRIED: usize = 1 << 16;
+const MAX_POINTERS: usize = 1 << 16;
 /// Maximum bytes of candidates for maps read, per program or library.
 const MAX_TRIED_BYTES: u64 = 16 << 20;
 /// Number of entries checked to recognise a map.
 const ENOUGH_ENTRIES: usize = 64;
-/// Maximum slices of an arena, and arenas of a process (`bitmap.h`, `MI_BITMAP_MAX_BIT_COUNT`;
-/// `types.h`, `MI_MAX_ARENAS`).
+/// Maximum slices of an arena (`bitmap.h`, `MI_BITMAP_MAX_BIT_COUNT`).
 const MAX_ARENA_SLICES: u64 = 512 * 512;
+/// Maximum arenas of a process (`types.h`, `MI_MAX_ARENAS`).
 const MAX_ARENAS: usize = 160;
 /// Maximum parts kept: at least 256 GiB of pages.
 const MAX_PARTS: usize = 1 << 22;
@@ -41,8 +41,11 @@ const MAX_SUBMAPS: usize = 1 << 14;
 
 /// A page map of two levels (`page-map.c`), and its layout of pages.
 struct Map {
+    /// Address of its upper level.
     upper: u64,
+    /// Layout of the pages.
     layout: &'static PageLayout,
+    /// Its lower level, in address order.
     submaps: Vec<Leaf>,
 }
 
@@ -101,7 +104,7 @@ fn pointers_to_mapped_memory(context: &Context<'_>, data: &StaticData<'_>) -> Ve
         if word.is_multiple_of(PAGE_BYTES) && context.space.find(word).is_some_and(is_mapped_memory) {
             pointers.insert(word);
         }
-        pointers.len() < MAX_TRIED
+        pointers.len() < MAX_POINTERS
     });
     pointers.into_iter().collect()
 }
@@ -110,8 +113,8 @@ fn pointers_to_mapped_memory(context: &Context<'_>, data: &StaticData<'_>) -> Ve
 /// ever written, so candidates with the fewest resident pages come first.
 fn find_map(context: &Context<'_>, pointers: &[u64]) -> Option<Map> {
     let range = |upper: u64| AddressRange::sized(upper, MAP_BYTES);
-    let may_be = |upper: &u64| is_private_memory(context, range(*upper));
-    let mut uppers: Vec<u64> = pointers.iter().copied().filter(may_be).collect();
+    let may_be_map = |upper: &u64| is_private_memory(context, range(*upper));
+    let mut uppers: Vec<u64> = pointers.iter().copied().filter(may_be_map).collect();
     uppers.sort_by_cached_key(|&upper| (context.resident_bytes(range(upper)), upper));
     let mut remaining_bytes = MAX_TRIED_BYTES;
     uppers.into_iter().find_map(|upper| map_at(context, upper, &mut remaining_bytes))
@@ -158,9 +161,9 @@ fn layout_by_votes(context: &Context<'_>, submaps: &[Leaf]) -> Option<&'static P
     let mut cache = PageCache::new(context.memory);
     let layouts: [&'static PageLayout; 2] = [&PAGE_3, &PAGE_3_4];
     let mut votes = [0_usize; 2];
-    let mut entries = 0;
+    let mut checked_entries = 0;
     for &Leaf { first, at: submap } in submaps {
-        if entries >= ENOUGH_ENTRIES || Instant::now() >= context.deadline {
+        if checked_entries >= ENOUGH_ENTRIES || Instant::now() >= context.deadline {
             break;
         }
         each_word_in_steps(context, (submap, submap + SUBMAP_BYTES), PAGE_BYTES as usize, &mut |at, page| {
@@ -170,14 +173,15 @@ fn layout_by_votes(context: &Context<'_>, submaps: &[Leaf]) -> Option<&'static P
                     read_page(&mut cache, layout, page).is_some_and(|found| found.area.contains(slice));
                 *votes += usize::from(fits);
             }
-            entries += 1;
-            entries < ENOUGH_ENTRIES
+            checked_entries += 1;
+            checked_entries < ENOUGH_ENTRIES
         });
     }
-    let best = if votes[0] >= votes[1] { 0 } else { 1 };
+    // The first layout of equals.
+    let (layout, votes) = layouts.into_iter().zip(votes).rev().max_by_key(|&(_, votes)| votes)?;
     // Some pages may be mid-update.
-    let is_known = entries > 0 && votes[best] * 10 >= entries * 9;
-    is_known.then_some(layouts[best])
+    let is_known = checked_entries > 0 && votes * 10 >= checked_entries * 9;
+    is_known.then_some(layout)
 }
 
 /// A page, and the range of its memory.
@@ -250,6 +254,7 @@ fn add_pages(context: &Context<'_>, map: &Map, unclaimed: &mut UnclaimedMemory<'
 
 /// An arena of 3.x (`arena.c`, `mi_arena_s`).
 struct Arena {
+    /// Its addresses.
     range: AddressRange,
     /// End of the structures at its start.
     own_end: u64,
@@ -288,8 +293,9 @@ fn arena_at(context: &Context<'_>, data: &StaticData<'_>, address: u64) -> Optio
         let bits = ((end - address) / SLICE_BYTES).next_multiple_of(CHUNK_BITS);
         purge_bits.resize((bits / 8) as usize, 0);
         // Memory that was never written has no bit set.
-        let got = context.memory.read_some(word(first + PURGE_BITMAP) + BITMAP_BITS, &mut purge_bits);
-        purge_bits.truncate(got);
+        let bits_at = word(first + PURGE_BITMAP) + BITMAP_BITS;
+        let read_length = context.memory.read_some(bits_at, &mut purge_bits);
+        purge_bits.truncate(read_length);
     }
     let purges_runs_only = first.is_some_and(|first| PURGED_IN_RUNS.contains(&first));
     Some(Arena { range: AddressRange::new(address, end), own_end, purge_bits, purges_runs_only })

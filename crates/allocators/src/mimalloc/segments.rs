@@ -85,7 +85,7 @@ pub fn find(context: &Context<'_>, taken: &RangeSet) -> Vec<Heap> {
             has_offsets: layout.page.start == FirstBlock::Offset,
             has_thread_data: layout.has_thread_data,
             bytes_read: votes.values().map(|votes| votes.bytes_read).sum(),
-            now: host::monotonic_milliseconds(),
+            read_at_milliseconds: host::monotonic_milliseconds(),
             // In a running process a few segments are mid-update; in another build nearly all
             // disagree.
             is_encoded: best.total >= MIN_VOTES && best.fits * 2 < best.total,
@@ -204,7 +204,7 @@ fn add_parts<'a>(
         }
     }
     // In older releases it is unknown whether gaps between segments will be purged.
-    let is_purged = heap.collect.arenas == ArenaPurge::AnyThread && !heap.has_offsets;
+    let is_purged = heap.collect.arena_purge == ArenaPurge::AnyThread && !heap.has_offsets;
     // Unread memory may be in use; with several heaps, its owner is unknown.
     if heap.doubts.is_empty() && is_only {
         let kind = if is_purged { Kind::PurgePending } else { Kind::Free };
@@ -451,7 +451,7 @@ impl Structures {
             let page = structure.and_then(|bytes| layout.read(bytes, candidate.start + at as u64));
             // If a freed page is scheduled for purging, the time replaces its list
             // (`mi_page_set_expire`).
-            let is_due = page.is_some_and(|page| page.lists.free != 0) && heap.collect.pages;
+            let is_due = page.is_some_and(|page| page.lists.free != 0) && heap.collect.frees_pages;
             let free = if is_due { Kind::PurgePending } else { Kind::Free };
             let page = page.filter(|page| is_in_use && page.block_bytes > NO_PAGE_BLOCK_BYTES);
             let kind = page.map_or(free, |mut page| {
@@ -561,8 +561,11 @@ fn add_segment(
         thread,
     };
     heap.parts.push(own);
-    heap.purge_schedules
-        .extend(structures.purge_schedule(candidate, heap.now).map(|schedule| (candidate.start, schedule)));
+    heap.purge_schedules.extend(
+        structures
+            .purge_schedule(candidate, heap.read_at_milliseconds)
+            .map(|schedule| (candidate.start, schedule)),
+    );
     let before = heap.parts.len();
     structures.divide(candidate, heap);
     // A page that is being freed may be cleared but still counted (`mi_segment_page_clear`).
