@@ -354,7 +354,7 @@ pub fn parameters(
                 let Some(found) = parameters_at(base, bytes, offset, shape, &is_brk) else { continue };
                 let n_mmaps_max = half_word_at(bytes, offset + shape.n_mmaps as usize + 4);
                 let likelihood = Likelihood::new(&found, n_mmaps_max, main);
-                if best.as_ref().is_none_or(|(of_best, _)| likelihood > *of_best) {
+                if best.as_ref().is_none_or(|(best_likelihood, _)| likelihood > *best_likelihood) {
                     best = Some((likelihood, found));
                 }
             }

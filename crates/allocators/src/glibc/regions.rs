@@ -22,7 +22,7 @@ pub struct ArenaRegion {
 
 /// Returns the size of the chunk at `address`, from its header; 0 if it cannot be read.
 fn chunk_bytes(context: &Context<'_>, address: u64) -> u64 {
-    let head = address.checked_add(8).and_then(|at| context.whole_memory.read_word(at).ok());
+    let head = address.checked_add(layout::CHUNK_SIZE).and_then(|at| context.whole_memory.read_word(at).ok());
     head.unwrap_or(0) & !layout::SIZE_BITS
 }
 
@@ -154,7 +154,7 @@ fn regions_of_main_arena(
     if !arena.is_noncontiguous && break_end.is_some() {
         return regions;
     }
-    let known_bytes: u64 = regions.iter().map(|r| r.end - r.start).sum();
+    let known_bytes: u64 = regions.iter().map(|region| region.range().len()).sum();
     if arena.system_mem > known_bytes {
         for AddressRange { start, end } in pieces::ranges(context, arena, &regions) {
             regions.push(Region {
