@@ -210,7 +210,7 @@ impl Finder<'_> {
     /// of its spans; `None` if it is not a leaf.
     fn leaf_number(&mut self, leaf: u64, shape: PageMapLayout) -> Option<u64> {
         let class_bytes = self.classes.compact_bytes();
-        let class_mask = (1 << (8 * class_bytes)) - 1;
+        let class_mask: usize = (1 << (8 * class_bytes)) - 1;
         let LeafParts { spans, end, .. } = shape.parts_of_leaf(leaf, class_bytes);
         if self.remaining_bytes == 0
             || !leaf.is_multiple_of(8)

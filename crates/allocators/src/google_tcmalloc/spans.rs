@@ -128,7 +128,7 @@ impl Walk<'_> {
     /// Returns the classes of the pages of a leaf.
     fn classes(&self, context: &Context<'_>, leaf: u64, end: u64) -> Vec<u16> {
         let class_bytes = self.heap.classes.compact_bytes();
-        let mask = if class_bytes == 1 { 0xff } else { 0xffff };
+        let mask: u16 = if class_bytes == 1 { 0xff } else { 0xffff };
         let mut classes = vec![0; self.heap.shape.leaf_entries() as usize];
         each_word(context, (leaf, end), &mut |at, word| {
             let index = ((at - leaf) / class_bytes) as usize;

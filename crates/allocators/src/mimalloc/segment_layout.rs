@@ -158,10 +158,10 @@ const COLLECT_2_0_3: Collect = Collect {
     arena_purge: ArenaPurge::AnyThread,
     span_purge: SpanPurge::Kept,
 };
-const COLLECT_2_0_9: Collect = Collect { spans: SpanPurge::WhenDue, ..COLLECT_2_0_3 };
+const COLLECT_2_0_9: Collect = Collect { span_purge: SpanPurge::WhenDue, ..COLLECT_2_0_3 };
 /// As in 2.1.2. In 2.1.0 and 2.1.1 no free memory waits for the main thread either.
-const COLLECT_2_1: Collect = Collect { arenas: ArenaPurge::MainThread, ..COLLECT_2_0_9 };
-const COLLECT_2_1_4: Collect = Collect { spans: SpanPurge::AtVisits, ..COLLECT_2_0_3 };
+const COLLECT_2_1: Collect = Collect { arena_purge: ArenaPurge::MainThread, ..COLLECT_2_0_9 };
+const COLLECT_2_1_4: Collect = Collect { span_purge: SpanPurge::AtVisits, ..COLLECT_2_0_3 };
 
 const MIB: u64 = 1 << 20;
 

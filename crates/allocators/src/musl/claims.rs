@@ -162,10 +162,10 @@ impl Claimer<'_> {
         let offsets = (0..=steps).map(|step| first_offset + step * OFFSET_PERIOD);
         offsets.take_while(|&offset| offset < stride).find(|&offset| {
             let header_at = start + offset - HEADER_BYTES;
-            let before_header: Option<[u8; 4]> = self.memory.read(header_at - HEADER_BYTES);
-            before_header
-                .zip(self.memory.read(header_at))
-                .is_some_and(|(before_header, header)| has_offset(before_header, header, offset))
+            let before_header = self.memory.read(header_at - HEADER_BYTES);
+            let header = self.memory.read(header_at);
+            let (Some(before_header), Some(header)) = (before_header, header) else { return false };
+            has_offset(before_header, header, offset)
         })
     }
 

@@ -236,7 +236,7 @@ impl<'a> Walk<'a> {
             let is_late =
                 count.is_multiple_of(DEADLINE_CHECK_INTERVAL) && Instant::now() >= self.context.deadline;
             let next = self
-                .chunk(at)
+                .sizes_at(at)
                 .filter(|_| !is_late)
                 .map(|sizes| (at.saturating_add(sizes.own & !IN_USE), sizes.own));
             // The process is stopped, so the chunks are still consistent: only the deadline ends
