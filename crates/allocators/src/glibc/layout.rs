@@ -76,8 +76,10 @@ pub struct Fastbins {
     pub count: usize,
 }
 
-/// Offset of `flags` in a `struct malloc_state`; bit 1 is `NONCONTIGUOUS_BIT`.
+/// Offset of `flags` in a `struct malloc_state`.
 pub const FLAGS_OFFSET: u64 = 4;
+/// The flag `NONCONTIGUOUS_BIT`.
+pub const NONCONTIGUOUS: u32 = 2;
 
 impl ArenaLayout {
     /// Offset of `next`: after the bins and the 16 bytes of `binmap`.

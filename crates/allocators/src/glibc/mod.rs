@@ -182,7 +182,8 @@ fn read_object(
     let taken = earlier.iter().flat_map(|reading| reading.ranges()).collect();
     let regions = regions::of_arenas(context, &arenas, parameters.as_ref(), &taken, excluded);
 
-    let pages: Vec<RangePages> = regions.iter().map(|owned| context.pages(owned.region.range())).collect();
+    let pages: Vec<RangePages> =
+        regions.iter().map(|arena_region| context.pages(arena_region.region.range())).collect();
     let refined = Matches::new(context.collects_blocks);
     let mut reading = Reading {
         rows: Some(&rows::BLOCKS),
@@ -211,7 +212,7 @@ fn read_object(
         function: MALLOC_TRIM,
         object: object.address,
         locks: arenas.iter().map(|arena| arena.address).collect(),
-        heaps: regions.iter().map(|owned| owned.region.range()).collect(),
+        heaps: regions.iter().map(|arena_region| arena_region.region.range()).collect(),
         releases_all: false,
         threads: Vec::new(),
         predicted_bytes: walked.iter().map(trim_bytes).sum(),
@@ -223,10 +224,10 @@ fn read_object(
 }
 
 /// Returns why a region was not walked completely; `is_late` if time ran out.
-fn hazard_cause(context: &Context<'_>, owned: &ArenaRegion, is_late: bool) -> HazardCause {
-    if !overlapping(context.swapped, owned.region.range()).is_empty() {
+fn hazard_cause(context: &Context<'_>, arena_region: &ArenaRegion, is_late: bool) -> HazardCause {
+    if !overlapping(context.swapped, arena_region.region.range()).is_empty() {
         HazardCause::Swapped
-    } else if is_reserved(context, owned) {
+    } else if is_reserved(context, arena_region) {
         HazardCause::Reserved
     } else if is_late {
         HazardCause::TooSlow
@@ -251,8 +252,8 @@ fn add_reserved_caveat(context: &Context<'_>, reading: &mut Reading) {
 }
 
 /// Whether part of a region is on reserved huge pages.
-fn is_reserved(context: &Context<'_>, owned: &ArenaRegion) -> bool {
-    !overlapping(context.reserved, owned.region.range()).is_empty()
+fn is_reserved(context: &Context<'_>, arena_region: &ArenaRegion) -> bool {
+    !overlapping(context.reserved, arena_region.region.range()).is_empty()
 }
 
 /// Whether there is a caveat with this code.
@@ -291,8 +292,8 @@ impl Arenas<'_> {
             (0..self.arenas.len()).map(|index| self.link_targets(index)).collect();
         let first_deadline = self.first_deadline();
         let budget = self.candidate_budget();
-        let guess_mode = |owned: &ArenaRegion| FastbinMode::Guess {
-            targets: &targets[owned.arena],
+        let guess_mode = |arena_region: &ArenaRegion| FastbinMode::Guess {
+            targets: &targets[arena_region.arena],
             links,
             budget: &budget,
         };
@@ -316,10 +317,10 @@ impl Arenas<'_> {
                 walked[region].parts[part] = redone;
             }
         }
-        for (parts, owned) in walked.iter().zip(self.regions) {
+        for (parts, arena_region) in walked.iter().zip(self.regions) {
             reading.bytes_read += parts.bytes_read;
             if parts.unreadable_bytes > 0 {
-                let place = format!("{:#x}-{:#x}", owned.region.start, owned.region.end);
+                let place = format!("{:#x}-{:#x}", arena_region.region.start, arena_region.region.end);
                 let text = "resident pages of the heap could not be read";
                 reading.caveats.push(Caveat::new(
                     "heap_unreadable",
@@ -354,9 +355,9 @@ impl Arenas<'_> {
     /// Returns the first inconsistent place of the heap. A differing sum alone is not one: then
     /// part of the heap was not found, and what matters is whether the call would go there.
     fn call_hazard(&self, walked: &[RegionTotals], reading: &Reading) -> Option<CallHazard> {
-        let damage = |(walked, owned): (&RegionTotals, &ArenaRegion)| {
+        let damage = |(walked, arena_region): (&RegionTotals, &ArenaRegion)| {
             let at = walked.counts.first_damage?;
-            Some(CallHazard { at, cause: hazard_cause(self.context, owned, walked.counts.is_late) })
+            Some(CallHazard { at, cause: hazard_cause(self.context, arena_region, walked.counts.is_late) })
         };
         if let Some(hazard) = walked.iter().zip(self.regions).find_map(damage) {
             return Some(hazard);
@@ -397,22 +398,28 @@ impl Arenas<'_> {
     ) -> Vec<WalkContext<'a>> {
         let parts = self.regions.iter().zip(self.pages.iter().zip(special));
         let walk_context =
-            |(owned, (pages, special)): (&'a ArenaRegion, (&'a RangePages, &'a SpecialChunks))| WalkContext {
-                region: &owned.region,
-                special,
-                fast: fast(owned),
-                memory: self.context.whole_memory,
-                pages,
-                refinements: self.context.refinements,
-                keeps_blocks: self.context.collects_blocks,
-                deadline,
+            |(arena_region, (pages, special)): (&'a ArenaRegion, (&'a RangePages, &'a SpecialChunks))| {
+                WalkContext {
+                    region: &arena_region.region,
+                    special,
+                    fast: fast(arena_region),
+                    memory: self.context.whole_memory,
+                    pages,
+                    refinements: self.context.refinements,
+                    keeps_blocks: self.context.collects_blocks,
+                    deadline,
+                }
             };
         parts.map(walk_context).collect()
     }
 
     /// Returns what links of an arena's fastbins may point to.
     fn link_targets(&self, arena: usize) -> LinkTargets {
-        let regions = self.regions.iter().filter(|owned| owned.arena == arena).map(|owned| &owned.region);
+        let regions = self
+            .regions
+            .iter()
+            .filter(|arena_region| arena_region.arena == arena)
+            .map(|arena_region| &arena_region.region);
         let ranges: Vec<AddressRange> = regions.map(Region::range).collect();
         LinkTargets::new(&ranges, &self.arenas[arena].fastbins)
     }
@@ -425,8 +432,8 @@ impl Arenas<'_> {
         reading: &mut Reading,
     ) -> (Vec<SpecialChunks>, LinkEncoding) {
         let memory = self.context.whole_memory;
-        let part = |(owned, pages): (&ArenaRegion, _)| {
-            (pages, SpecialChunks::new(owned.region.start, owned.region.end))
+        let part = |(arena_region, pages): (&ArenaRegion, _)| {
+            (pages, SpecialChunks::new(arena_region.region.start, arena_region.region.end))
         };
         let mut ranges = Ranges { parts: self.regions.iter().zip(self.pages).map(part).collect() };
         let has_large_bins = parameters.is_some_and(|parameters| parameters.layout.has_large_tcache_bins);
@@ -519,8 +526,8 @@ fn add_walked(
     walked: &mut [RegionTotals],
     pages: &[RangePages],
 ) {
-    for ((owned, walked), pages) in regions.iter().zip(walked).zip(pages) {
-        let region = &owned.region;
+    for ((arena_region, walked), pages) in regions.iter().zip(walked).zip(pages) {
+        let region = &arena_region.region;
         // The cells are many, and needed only in the claim.
         let cells = std::mem::take(&mut walked.sums.cells);
         let mut sums = walked.sums.clone();
@@ -529,7 +536,7 @@ fn add_walked(
         reading.zero_runs.extend(pages.zero_runs());
         if walked.counts.damages > 0 {
             let at = walked.counts.first_damage.unwrap_or(region.start);
-            let (code, explanation) = match hazard_cause(context, owned, walked.counts.is_late) {
+            let (code, explanation) = match hazard_cause(context, arena_region, walked.counts.is_late) {
                 HazardCause::Swapped => {
                     ("heap_swapped", "parts of it are swapped out, and reading them would load them")
                 }

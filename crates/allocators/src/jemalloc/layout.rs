@@ -47,8 +47,9 @@ const SLAB_SHIFT: u32 = 12;
 /// Position in `e_bits` of the bit for the page allocator of an extent (`EDATA_BITS_PAI_SHIFT`,
 /// 5.3).
 const HUGE_PAGE_SHIFT: u32 = 14;
-/// Mask of a size class, and of the number of free regions of a slab, once shifted.
+/// Mask of a size class in `e_bits`, once shifted.
 const CLASS_MASK: u64 = 0xff;
+/// Mask of the number of free regions of a slab in `e_bits`, once shifted.
 const FREE_MASK: u64 = 0x3ff;
 /// Mask in the word of the size and of the address: the low bits within a page.
 const IN_PAGE_MASK: u64 = 4095;

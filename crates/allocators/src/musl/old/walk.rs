@@ -235,17 +235,14 @@ impl<'a> Walk<'a> {
             count += 1;
             let is_late =
                 count.is_multiple_of(DEADLINE_CHECK_INTERVAL) && Instant::now() >= self.context.deadline;
-            let next = self
-                .sizes_at(at)
-                .filter(|_| !is_late)
-                .map(|sizes| (at.saturating_add(sizes.own & !IN_USE), sizes.own));
+            let size = self.sizes_at(at).filter(|_| !is_late).map_or(0, |sizes| sizes.own);
+            let next = at.saturating_add(size & !IN_USE);
             // The process is stopped, so the chunks are still consistent: only the deadline ends
             // this.
-            let Some((next, size)) = next.filter(|next| next.0 > at && next.0 <= region.consistent_end)
-            else {
+            if next <= at || next > region.consistent_end {
                 self.counts.doubts.note_timeout(at);
                 break;
-            };
+            }
             self.claim_chunk(AddressRange::new(at, next), size & IN_USE != 0, &mut accumulator);
             at = next;
         }
