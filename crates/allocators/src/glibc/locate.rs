@@ -478,7 +478,7 @@ fn cache_settings_agree(word: &impl Fn(u64) -> Option<u64>, shape: &layout::Para
     let is_size_valid = if shape.has_large_tcache_bins {
         (1..=MAX_LARGE_CACHED_BYTES).contains(&max_bytes) && max_bytes != MAX_SMALL_CACHED_BYTES
     } else {
-        let chunk_bytes = (max_bytes + layout::SIZE_WORD_BYTES).max(layout::MIN_CHUNK_BYTES);
+        let chunk_bytes = max_bytes.saturating_add(layout::SIZE_WORD_BYTES).max(layout::MIN_CHUNK_BYTES);
         max_bytes <= MAX_SMALL_CACHED_BYTES && bins == chunk_bytes.div_ceil(layout::ALIGNMENT) - 1
     };
     is_size_valid
