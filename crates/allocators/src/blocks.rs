@@ -71,21 +71,29 @@ pub struct CachedBlock {
     pub class: u16,
 }
 
-/// Returns the caveat for `unmatched` cached blocks that are no block in use, and `broken` lists of
-/// caches; `None` if there are none. They are named as `block`, "region", and as `lists`, "bins of
-/// thread caches".
-pub fn unmatched_caveat(
-    about: &ReaderInfo,
-    place: &str,
-    (block, unmatched): (&str, u64),
-    (lists, broken): (&str, u64),
-) -> Option<Caveat> {
-    let text = format!(
-        "{unmatched} {block}s and {broken} {lists} match no {block} in use (damaged, or read during a change): their \
-         contents count as in use"
-    );
-    let code = format!("{}_cache_broken", about.name);
-    (unmatched > 0 || broken > 0).then(|| Caveat::new(&code, place, None, text))
+/// What caches list that does not match the blocks in use.
+pub struct Unmatched {
+    /// What the allocator calls a block: "region".
+    pub block_word: &'static str,
+    /// Number of cached blocks that are no block in use.
+    pub blocks: u64,
+    /// What the allocator calls lists of its caches: "bins of thread caches".
+    pub lists_word: &'static str,
+    /// Number of invalid lists.
+    pub lists: u64,
+}
+
+impl Unmatched {
+    /// Returns the caveat for the program or library at `place`; `None` if all matched.
+    pub fn caveat(&self, about: &ReaderInfo, place: &str) -> Option<Caveat> {
+        let Self { block_word, blocks, lists_word, lists } = self;
+        let text = format!(
+            "{blocks} {block_word}s and {lists} {lists_word} match no {block_word} in use (damaged, or read during a \
+             change): their contents count as in use"
+        );
+        let code = format!("{}_cache_broken", about.name);
+        (*blocks > 0 || *lists > 0).then(|| Caveat::new(&code, place, None, text))
+    }
 }
 
 /// State of a block of a span.
@@ -110,10 +118,13 @@ pub struct SpanClaimer<'a> {
     pub blocks: Blocks<'a>,
     /// States of the blocks of the current span.
     pub states: Vec<BlockState>,
-    /// Bytes of the current span from `start` on, if it was read completely; reused for the next.
-    memory: Vec<u8>,
-    is_read: bool,
-    start: u64,
+    /// The bytes of the current span, if it was read completely; reused for the next.
+    span_bytes: Vec<u8>,
+    /// Whether it was read completely.
+    is_span_read: bool,
+    /// Its address, if it was.
+    span_start: u64,
+    /// Bytes read from the target, besides those that `cache` has read.
     bytes_read: u64,
 }
 
@@ -125,40 +136,42 @@ impl<'a> SpanClaimer<'a> {
             cache,
             blocks: Blocks::new(context),
             states: Vec::new(),
-            memory: Vec::new(),
-            is_read: false,
-            start: 0,
+            span_bytes: Vec::new(),
+            is_span_read: false,
+            span_start: 0,
             bytes_read: 0,
         }
     }
 
-    /// Starts a span of `number` live blocks, which the caller limits; `None` if they are more than
-    /// a `usize` counts.
-    pub fn start(&mut self, number: u64) -> Option<()> {
+    /// Starts a span of `block_count` live blocks, which the caller limits; `None` if they are more
+    /// than a `usize` counts.
+    pub fn start_span(&mut self, block_count: u64) -> Option<()> {
         self.states.clear();
-        self.is_read = false;
-        self.states.resize(usize::try_from(number).ok()?, BlockState::Live);
+        self.is_span_read = false;
+        self.states.resize(usize::try_from(block_count).ok()?, BlockState::Live);
         Some(())
     }
 
     /// Reads the span completely, unless it is too long.
-    pub fn read(&mut self, span: AddressRange) {
+    pub fn read_span(&mut self, span: AddressRange) {
         let bytes = span.len();
         if bytes > MAX_READ_BYTES || Instant::now() >= self.context.deadline {
             return;
         }
-        self.memory.resize(bytes as usize, 0);
-        self.is_read = self.context.memory.read(span.start, &mut self.memory).is_ok();
-        if self.is_read {
-            (self.start, self.bytes_read) = (span.start, self.bytes_read + bytes);
+        self.span_bytes.resize(bytes as usize, 0);
+        self.is_span_read = self.context.memory.read(span.start, &mut self.span_bytes).is_ok();
+        if self.is_span_read {
+            self.span_start = span.start;
+            self.bytes_read += bytes;
         }
     }
 
     /// The word at an address of the span. `None` if it is unreadable, or after the deadline, which
     /// is noted in `doubts`.
     pub fn word(&mut self, at: u64, doubts: &mut ReadProblems) -> Option<u64> {
-        if self.is_read {
-            return word_at(&self.memory, (at - self.start) as usize);
+        if self.is_span_read {
+            let offset = usize::try_from(at.checked_sub(self.span_start)?).ok()?;
+            return word_at(&self.span_bytes, offset);
         }
         if Instant::now() < self.context.deadline {
             return self.cache.word(at);
@@ -167,15 +180,15 @@ impl<'a> SpanClaimer<'a> {
         None
     }
 
-    /// Claims the blocks of the span, which have `bytes` each, from the cursor to `end` at most.
-    pub fn claim(&mut self, bytes: u64, end: u64, accumulator: &mut Accumulator<'_>) {
+    /// Claims the blocks of the span from the cursor to `end` at most; each has `block_bytes`.
+    pub fn claim_span(&mut self, block_bytes: u64, end: u64, accumulator: &mut Accumulator<'_>) {
         for state in &self.states {
-            let end = (accumulator.cursor() + bytes).min(end);
+            let block_end = (accumulator.cursor() + block_bytes).min(end);
             match state {
-                BlockState::Live => self.blocks.claim(end, accumulator),
-                BlockState::Cached => accumulator.claim_to(end, Class::Cached),
-                BlockState::Free => accumulator.claim_to(end, Class::Free),
-                BlockState::Own => accumulator.claim_to(end, Class::Metadata),
+                BlockState::Live => self.blocks.claim(block_end, accumulator),
+                BlockState::Cached => accumulator.claim_to(block_end, Class::Cached),
+                BlockState::Free => accumulator.claim_to(block_end, Class::Free),
+                BlockState::Own => accumulator.claim_to(block_end, Class::Metadata),
             }
         }
     }

@@ -15,7 +15,7 @@ pub trait Totals: Default + Send {
     fn add(&mut self, other: Self);
 
     /// Sets the refinements that its blocks matched, and adds bytes that a cache has read.
-    fn with(self, matched: Matches, bytes_read: u64) -> Self;
+    fn with_matches(self, matched: Matches, bytes_read: u64) -> Self;
 }
 
 /// Implements [`Totals`] for counts with `classes`, `matched`, `doubts` and `bytes_read`; the other
@@ -33,7 +33,7 @@ macro_rules! impl_totals {
                 self.bytes_read += other.bytes_read;
             }
 
-            fn with(self, matched: $crate::parallel::Matches, bytes_read: u64) -> Self {
+            fn with_matches(self, matched: $crate::parallel::Matches, bytes_read: u64) -> Self {
                 Self { matched, bytes_read: self.bytes_read + bytes_read, ..self }
             }
         }
@@ -42,33 +42,33 @@ macro_rules! impl_totals {
 
 pub(crate) use impl_totals;
 
-/// Claims `items`, which are in address order without overlap: one claim per run of adjacent items,
-/// split at multiples of [`PART_BYTES`].
-pub fn claim_in_parts<T: Sync, S: Totals>(
+/// Claims `items`, which are in address order without overlap, by `claim_items`: one claim per run
+/// of adjacent items, split at multiples of [`PART_BYTES`].
+pub fn claim_in_parts<Item: Sync, Counts: Totals>(
     context: &Context<'_>,
-    items: &[T],
-    range: &(dyn Fn(&T) -> AddressRange + Sync),
-    work: &(dyn Fn(&[T], &mut Accumulator<'_>) -> S + Sync),
-) -> (Vec<RangeClaim>, S) {
-    let is_one_part = |item: &T, next: &T| {
+    items: &[Item],
+    range: &(dyn Fn(&Item) -> AddressRange + Sync),
+    claim_items: &(dyn Fn(&[Item], &mut Accumulator<'_>) -> Counts + Sync),
+) -> (Vec<RangeClaim>, Counts) {
+    let are_in_one_part = |item: &Item, next: &Item| {
         let (item, next) = (range(item), range(next));
         item.end == next.start && item.start / PART_BYTES == next.start / PART_BYTES
     };
-    let parts: Vec<&[T]> = items.chunk_by(is_one_part).collect();
+    let parts: Vec<&[Item]> = items.chunk_by(are_in_one_part).collect();
     let results = in_order(parts.len(), context.threads, |part| {
         let items = parts[part];
         let (Some(first), Some(last)) = (items.first(), items.last()) else { return Default::default() };
         let (start, end) = (range(first).start, range(last).end);
         let pages = context.pages((start, end));
         let mut accumulator = Accumulator::new(start, &pages);
-        let sum = work(items, &mut accumulator);
+        let counts = claim_items(items, &mut accumulator);
         let sums = accumulator.cut().finish(&pages);
-        (Some(RangeClaim { start, end, sums }), sum)
+        (Some(RangeClaim { start, end, sums }), counts)
     });
-    let (mut claims, mut sum) = (Vec::new(), S::default());
-    for (claim, part) in results {
+    let (mut claims, mut total) = (Vec::new(), Counts::default());
+    for (claim, counts) in results {
         claims.extend(claim);
-        sum.add(part);
+        total.add(counts);
     }
-    (claims, sum)
+    (claims, total)
 }

@@ -8,7 +8,7 @@
 use std::collections::HashSet;
 use std::time::Instant;
 
-use crate::scan::{each_word, each_word_by, is_mapped_memory, is_private_memory, is_unclaimed};
+use crate::scan::{each_word, each_word_in_steps, is_mapped_memory, is_private_memory, is_unclaimed};
 use strandline_claims::allocator::Context;
 use strandline_claims::doubts::ReadProblems;
 use strandline_process::map::{AddressSpace, Mapping};
@@ -20,7 +20,7 @@ use strandline_process::range::{AddressRange, RangeSet, overlapping};
 /// Maximum candidates tried for tables of size classes, per program or library.
 const MAX_TABLES: usize = 4096;
 /// Maximum candidates for root entries, per program or library.
-const MAX_TRIED: usize = 1 << 16;
+const MAX_ROOT_CANDIDATES: usize = 1 << 16;
 /// Non-zero words further apart than this are in different runs.
 const GAP_BYTES: u64 = 64;
 /// Maximum entries tried per leaf candidate.
@@ -58,7 +58,7 @@ impl MapLayout {
     }
 }
 
-/// Reads the structure that a leaf entry points to; returns the range it describes.
+/// Reads the structure that a leaf entry points to; returns the range that it describes, an extent.
 pub type RangeOfEntry<'a> = &'a dyn Fn(&mut PageCache<'_>, u64) -> Option<AddressRange>;
 
 /// The static data of a program or library.
@@ -110,14 +110,14 @@ pub struct Leaf {
 /// Returns the words that may be entries of a root. A root is mostly 0, with one run of entries per
 /// used part of the address space: only words at an end of a run qualify.
 pub fn root_candidates(context: &Context<'_>, data: &StaticData<'_>, alignment: u64) -> Vec<StaticWord> {
-    let mut edges = Vec::new();
+    let mut candidates = Vec::new();
     let (mut previous, mut follows_gap) = (None::<StaticWord>, true);
-    let mut take = |last: StaticWord, is_edge: bool| {
-        let is_mapped = || context.space.find(last.value).is_some_and(is_mapped_memory);
-        if is_edge && last.value.is_multiple_of(alignment) && last.value < USER_ADDRESS_END && is_mapped() {
-            edges.push(last);
+    let mut take = |word: StaticWord, is_edge: bool| {
+        let is_mapped = || context.space.find(word.value).is_some_and(is_mapped_memory);
+        if is_edge && word.value.is_multiple_of(alignment) && word.value < USER_ADDRESS_END && is_mapped() {
+            candidates.push(word);
         }
-        edges.len() < MAX_TRIED
+        candidates.len() < MAX_ROOT_CANDIDATES
     };
     each_word(context, data.range, &mut |at, value| {
         let is_gap = previous.is_none_or(|last| at - last.at > GAP_BYTES);
@@ -128,7 +128,7 @@ pub fn root_candidates(context: &Context<'_>, data: &StaticData<'_>, alignment: 
     if let Some(last) = previous {
         take(last, true);
     }
-    edges
+    candidates
 }
 
 /// Returns the first table of size classes in `data` that `read` accepts. A candidate begins with
@@ -138,65 +138,68 @@ pub fn size_table<T>(
     data: &StaticData<'_>,
     read: &mut dyn FnMut(u64) -> Option<T>,
 ) -> Option<T> {
-    let mut places = Vec::new();
+    let mut candidates = Vec::new();
     each_word(context, data.range, &mut |at, word| {
-        // Either the first two non-zero sizes share a word, or the 0 and the first size do.
-        let begins =
-            if matches!((word as u32, word >> 32), (8, 16) | (16, 32)) { at.checked_sub(4) } else { None };
-        let is_half = matches!(word >> 32, 8 | 16) && word as u32 == 0;
-        places.extend(begins.or_else(|| is_half.then_some(at)));
-        places.len() < MAX_TABLES
+        candidates.extend(match (word as u32, word >> 32) {
+            // The first two sizes after the 0 share a word, so the 0 is 32 bits before it.
+            (8, 16) | (16, 32) => at.checked_sub(4),
+            (0, 8 | 16) => Some(at),
+            _ => None,
+        });
+        candidates.len() < MAX_TABLES
     });
-    places.into_iter().find_map(read)
+    candidates.into_iter().find_map(read)
 }
 
-/// Returns the roots of all maps of this shape in `data`, given its [`root_candidates`].
+/// Returns the roots of all maps with this layout in `data`, given its [`root_candidates`].
 pub fn roots(
     context: &Context<'_>,
     data: &StaticData<'_>,
-    edges: &[StaticWord],
-    shape: MapLayout,
-    extent: RangeOfEntry<'_>,
+    candidates: &[StaticWord],
+    layout: MapLayout,
+    range_of_entry: RangeOfEntry<'_>,
 ) -> Vec<u64> {
     let mut finder = Finder {
         context,
         data,
-        shape,
-        extent,
+        layout,
+        range_of_entry,
         tried: HashSet::new(),
         roots: Vec::new(),
         remaining_bytes: MAX_TRIED_BYTES,
     };
-    finder.search(edges);
+    finder.search(candidates);
     finder.roots
 }
 
 struct Finder<'a> {
     context: &'a Context<'a>,
     data: &'a StaticData<'a>,
-    shape: MapLayout,
-    extent: RangeOfEntry<'a>,
+    layout: MapLayout,
+    range_of_entry: RangeOfEntry<'a>,
+    /// Addresses of leaf candidates that were read.
     tried: HashSet<u64>,
+    /// Addresses of the roots found.
     roots: Vec<u64>,
     /// Bytes of leaf candidates that may still be read.
     remaining_bytes: u64,
 }
 
 impl Finder<'_> {
-    fn search(&mut self, edges: &[StaticWord]) {
+    fn search(&mut self, candidates: &[StaticWord]) {
         let mut cache = PageCache::new(self.context.memory);
-        for &StaticWord { at, value: word } in edges {
-            let is_within = |root: &u64| (*root..root + self.shape.used_root_bytes).contains(&at);
+        for &StaticWord { at, value: leaf } in candidates {
+            let is_within = |root: &u64| (*root..root + self.layout.used_root_bytes).contains(&at);
             if Instant::now() >= self.context.deadline {
                 return;
             }
-            let may_be_leaf = word.is_multiple_of(self.shape.leaf_alignment);
-            if !may_be_leaf || self.roots.iter().any(is_within) || !self.tried.insert(word) {
+            let may_be_leaf = leaf.is_multiple_of(self.layout.leaf_alignment);
+            if !may_be_leaf || self.roots.iter().any(is_within) || !self.tried.insert(leaf) {
                 continue;
             }
-            let Some(index) = self.leaf_index(&mut cache, word) else { continue };
+            let Some(index) = self.leaf_index(&mut cache, leaf) else { continue };
             let root = at.wrapping_sub(index * 8);
-            if self.data.range.covers(AddressRange::sized(root, self.shape.used_root_bytes)) {
+            if self.data.range.covers(AddressRange::sized(root, self.layout.used_root_bytes)) {
                 self.roots.push(root);
             }
         }
@@ -205,61 +208,59 @@ impl Finder<'_> {
     /// Returns the index of the address range that `leaf` covers, in leaf spans; `None` if it is
     /// not a leaf.
     fn leaf_index(&mut self, cache: &mut PageCache<'_>, leaf: u64) -> Option<u64> {
-        let end = leaf + self.shape.leaf_bytes();
-        if !is_private_memory(self.context, (leaf, end)) {
+        let end = leaf + self.layout.leaf_bytes();
+        if !is_private_memory(self.context, (leaf, end)) || self.remaining_bytes == 0 {
             return None;
         }
-        if self.remaining_bytes == 0 {
-            return None;
-        }
-        let (mut spans, mut tried) = (Vec::new(), 0);
+        let (mut spans, mut tried_entries) = (Vec::new(), 0);
         let (mut next_index, bytes_read_before) = (0, cache.bytes_read);
-        let bytes_read = each_word_by(self.context, (leaf, end), PAGE_BYTES as usize, &mut |at, entry| {
-            let index = (at - leaf) / 8;
-            // Entries inside an extent may be stale; the allocator does not read them.
-            if index < next_index || entry & self.shape.pointer_mask == 0 {
-                return true;
-            }
-            if let Some(rest) = self.rest_of_extent(cache, index, entry) {
-                spans.push(rest.start / self.shape.leaf_span());
-                next_index = index + (rest.len() >> self.shape.page_shift);
-            }
-            tried += 1;
-            tried < MAX_ENTRIES_TRIED
-        });
+        let bytes_read =
+            each_word_in_steps(self.context, (leaf, end), PAGE_BYTES as usize, &mut |at, entry| {
+                let index = (at - leaf) / 8;
+                // Entries inside an extent may be stale; the allocator does not read them.
+                if index < next_index || entry & self.layout.pointer_mask == 0 {
+                    return true;
+                }
+                if let Some(rest) = self.rest_of_extent(cache, index, entry) {
+                    spans.push(rest.start / self.layout.leaf_span());
+                    next_index = index + (rest.len() >> self.layout.page_shift);
+                }
+                tried_entries += 1;
+                tried_entries < MAX_ENTRIES_TRIED
+            });
         self.remaining_bytes =
             self.remaining_bytes.saturating_sub(bytes_read + cache.bytes_read - bytes_read_before);
         // Some entries may be mid-update, and other memory may begin with a word that points to an
         // extent: the majority decides.
         let first = *spans.first()?;
         let agreeing = spans.iter().filter(|&&span| span == first).count();
-        (agreeing * 2 > tried).then_some(first)
+        (agreeing * 2 > tried_entries).then_some(first)
     }
 
     /// Returns the addresses from the page of a leaf entry to the end of its extent; `None` if that
     /// extent does not contain the page.
     fn rest_of_extent(&self, cache: &mut PageCache<'_>, index: u64, entry: u64) -> Option<AddressRange> {
-        let range = (self.extent)(cache, entry)?;
+        let range = (self.range_of_entry)(cache, entry)?;
         if !is_private_memory(self.context, range) {
             return None;
         }
-        let shift = self.shape.page_shift;
-        let page_number = index.wrapping_sub(range.start >> shift) % (1 << self.shape.leaf_bits);
+        let shift = self.layout.page_shift;
+        let page_number = index.wrapping_sub(range.start >> shift) % (1 << self.layout.leaf_bits);
         let is_inside = page_number < range.len() >> shift;
         is_inside.then(|| AddressRange::new(range.start + (page_number << shift), range.end))
     }
 }
 
 /// Returns the leaves under a root that cover mapped memory, in address order.
-pub fn leaves(context: &Context<'_>, root: u64, shape: MapLayout) -> Vec<Leaf> {
+pub fn leaves(context: &Context<'_>, root: u64, layout: MapLayout) -> Vec<Leaf> {
     let (mut leaves, mut seen) = (Vec::new(), HashSet::new());
-    each_word(context, (root, root + shape.used_root_bytes), &mut |at, leaf| {
-        let start = (at - root) / 8 * shape.leaf_span();
+    each_word(context, (root, root + layout.used_root_bytes), &mut |at, leaf| {
+        let start = (at - root) / 8 * layout.leaf_span();
         let mappings = context.space.mappings();
         let next = mappings.get(mappings.partition_point(|mapping| mapping.end <= start));
-        let has_memory = next.is_some_and(|mapping| mapping.start < start + shape.leaf_span());
+        let has_memory = next.is_some_and(|mapping| mapping.start < start + layout.leaf_span());
         // Each leaf covers only one part of the address space.
-        let end = leaf.saturating_add(shape.leaf_bytes());
+        let end = leaf.saturating_add(layout.leaf_bytes());
         if has_memory && seen.insert(leaf) && is_private_memory(context, (leaf, end)) {
             leaves.push(Leaf { first: start, at: leaf });
         }
@@ -282,7 +283,7 @@ pub struct Walk {
 pub fn walk(
     context: &Context<'_>,
     leaves: &[Leaf],
-    shape: MapLayout,
+    layout: MapLayout,
     take: &mut dyn FnMut(&mut PageCache<'_>, u64, u64) -> Option<u64>,
 ) -> Walk {
     let mut cache = PageCache::new(context.memory);
@@ -293,11 +294,11 @@ pub fn walk(
             walk.doubts.note_timeout(first);
             break;
         }
-        each_word(context, (leaf, leaf + shape.leaf_bytes()), &mut |at, entry| {
-            let page = first + (((at - leaf) / 8) << shape.page_shift);
+        each_word(context, (leaf, leaf + layout.leaf_bytes()), &mut |at, entry| {
+            let page = first + (((at - leaf) / 8) << layout.page_shift);
             // Most extents have an entry for their first and last page only, extents of small
             // blocks for every page.
-            if page < cursor || entry & shape.pointer_mask == 0 {
+            if page < cursor || entry & layout.pointer_mask == 0 {
                 return true;
             }
             // A hostile map may have damage on every page, so the deadline is checked here too.
@@ -312,24 +313,25 @@ pub fn walk(
             }
             true
         });
-        walk.bytes_read += context.resident_bytes((leaf, leaf + shape.leaf_bytes()));
+        walk.bytes_read += context.resident_bytes((leaf, leaf + layout.leaf_bytes()));
     }
     walk.bytes_read += cache.bytes_read;
     walk
 }
 
 /// Tests whether ranges, mostly in address order, are memory that an allocator could have mapped
-/// and that nothing else has claimed. Caches the last such range.
+/// and that nothing else has claimed.
 pub struct UnclaimedMemory<'a> {
     context: &'a Context<'a>,
     taken: &'a RangeSet,
-    free: AddressRange,
+    /// The last range that passed, extended as far as it would still pass.
+    unclaimed: AddressRange,
 }
 
 impl<'a> UnclaimedMemory<'a> {
     /// Excludes `taken`, claimed by others, and stacks.
     pub fn new(context: &'a Context<'a>, taken: &'a RangeSet) -> Self {
-        Self { context, taken, free: AddressRange::default() }
+        Self { context, taken, unclaimed: AddressRange::default() }
     }
 
     /// Whether all of `range` is such memory.
@@ -338,17 +340,18 @@ impl<'a> UnclaimedMemory<'a> {
         if range.is_empty() {
             return false;
         }
-        if self.free.covers(range) {
+        if self.unclaimed.covers(range) {
             return true;
         }
-        let is_free = is_unclaimed(self.context, self.taken, range);
-        if is_free && let Some(mapping) = self.context.space.find(range.start) {
+        let passes = is_unclaimed(self.context, self.taken, range);
+        if passes && let Some(mapping) = self.context.space.find(range.start) {
             let remainder = (range.start, mapping.end);
-            let taken = self.taken.overlapping(remainder).first().map_or(mapping.end, |next| next.start);
-            let stack =
-                overlapping(self.context.stacks, remainder).first().map_or(mapping.end, |next| next.start);
-            self.free = AddressRange::new(range.start, taken.min(stack));
+            let first_start = |ranges: &[AddressRange]| {
+                overlapping(ranges, remainder).first().map_or(mapping.end, |next| next.start)
+            };
+            let end = first_start(self.taken).min(first_start(self.context.stacks));
+            self.unclaimed = AddressRange::new(range.start, end);
         }
-        is_free
+        passes
     }
 }

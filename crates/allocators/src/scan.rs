@@ -14,18 +14,18 @@ pub fn each_word(
     range: impl Into<AddressRange>,
     take: &mut dyn FnMut(u64, u64) -> bool,
 ) {
-    each_word_by(context, range, words::READ_BYTES, take);
+    each_word_in_steps(context, range, words::READ_BYTES, take);
 }
 
-/// Like [`each_word`], but reads `at_once` bytes at a time (few if the first words mostly suffice)
+/// Like [`each_word`], but reads `bytes_per_read` at a time (few if the first words mostly suffice)
 /// and returns the number of bytes read.
-pub fn each_word_by(
+pub fn each_word_in_steps(
     context: &Context<'_>,
     range: impl Into<AddressRange>,
-    at_once: usize,
+    bytes_per_read: usize,
     take: &mut dyn FnMut(u64, u64) -> bool,
 ) -> u64 {
-    words::each_word_in(context.memory, context.resident_runs(range), at_once, take)
+    words::each_word_in(context.memory, context.resident_runs(range), bytes_per_read, take)
 }
 
 /// The items of `all`, in order of their addresses, whose address is in a range.

@@ -46,9 +46,9 @@ impl ResidentBytes {
     }
 
     /// Adds the bytes of a page; its free bytes count as pinned or kept.
-    fn add_page(&mut self, page: &Page, is_zero: bool, holds_live: bool) {
+    fn add_page(&mut self, page: &Page, is_zero: bool, has_live_data: bool) {
         if is_zero {
-            self.zero += page.bytes.iter().map(|&b| u64::from(b)).sum::<u64>();
+            self.zero += page.bytes.iter().map(|&bytes| u64::from(bytes)).sum::<u64>();
             return;
         }
         for (sum, (class, &bytes)) in self.bytes.iter_mut().zip(page.bytes.iter().enumerate()) {
@@ -56,7 +56,7 @@ impl ResidentBytes {
                 *sum += u64::from(bytes);
             }
         }
-        let free = if holds_live { &mut self.pinned } else { &mut self.kept };
+        let free = if has_live_data { &mut self.pinned } else { &mut self.kept };
         *free += u64::from(page.bytes[Class::Free.index()]);
     }
 }
@@ -76,12 +76,12 @@ pub struct CellSums {
 /// parts, each with few cells.
 const EXACT_GROWTH_CELLS: usize = 4;
 
-/// How bytes of whole pages are counted.
+/// What a run of whole pages holds.
 #[derive(Clone, Copy)]
-enum PageKind {
-    /// As this class.
+enum PageContent {
+    /// Bytes of this class.
     Class(Class),
-    /// As free bytes that the allocator's own call releases.
+    /// Free bytes that the allocator's own call releases.
     Releasable,
 }
 
@@ -97,11 +97,11 @@ pub struct Sums {
     pub releasable_bytes: u64,
     /// Live chunks on pages that hold pinned bytes.
     pub pinning_blocks: u64,
-    /// The chunk that reaches into the first page with pinned bytes and was counted there; 0 if
-    /// there is no such chunk, `None` before the first such page.
-    first_carried: Option<u64>,
-    /// Last chunk counted as pinning.
-    last_counted: u64,
+    /// Address of the chunk that reaches into the first page with pinned bytes and was counted
+    /// there; 0 if there is no such chunk, `None` before the first such page.
+    first_carried_chunk: Option<u64>,
+    /// Address of the last chunk counted as pinning; 0 before the first one.
+    last_counted_chunk: u64,
 }
 
 impl Sums {
@@ -114,12 +114,12 @@ impl Sums {
         self.releasable_bytes += other.releasable_bytes;
         self.pinning_blocks += other.pinning_blocks;
         // A chunk that crosses the border was counted on both sides.
-        if other.first_carried.is_some_and(|chunk| chunk != 0 && chunk == self.last_counted) {
+        if other.first_carried_chunk.is_some_and(|chunk| chunk != 0 && chunk == self.last_counted_chunk) {
             self.pinning_blocks -= 1;
         }
-        self.first_carried = self.first_carried.or(other.first_carried);
-        if other.last_counted != 0 {
-            self.last_counted = other.last_counted;
+        self.first_carried_chunk = self.first_carried_chunk.or(other.first_carried_chunk);
+        if other.last_counted_chunk != 0 {
+            self.last_counted_chunk = other.last_counted_chunk;
         }
     }
 
@@ -150,49 +150,51 @@ impl Sums {
         if !pages.is_resident(page.address) {
             return;
         }
-        let (is_zero, holds_live) = (pages.is_zero(page.address), page.holds_live());
-        self.resident.add_page(page, is_zero, holds_live);
+        let (is_zero, has_live_data) = (pages.is_zero(page.address), page.has_live_data());
+        self.resident.add_page(page, is_zero, has_live_data);
         if pages.has_cells() {
-            self.cell(page.address, || pages.cell_at(page.address)).add_page(page, is_zero, holds_live);
+            self.cell(page.address, || pages.cell_at(page.address)).add_page(page, is_zero, has_live_data);
         }
-        if is_zero || !holds_live || page.bytes[Class::Free.index()] == 0 {
+        if is_zero || !has_live_data || page.bytes[Class::Free.index()] == 0 {
             return;
         }
-        let is_new = page.carried != 0 && page.carried != self.last_counted;
-        self.first_carried.get_or_insert(if is_new { page.carried } else { 0 });
-        self.pinning_blocks += u64::from(page.chunks) + u64::from(is_new);
-        let last = if page.chunks > 0 { page.last_chunk } else { page.carried };
+        let is_new = page.carried_chunk != 0 && page.carried_chunk != self.last_counted_chunk;
+        self.first_carried_chunk.get_or_insert(if is_new { page.carried_chunk } else { 0 });
+        self.pinning_blocks += u64::from(page.chunk_count) + u64::from(is_new);
+        let last = if page.chunk_count > 0 { page.last_chunk } else { page.carried_chunk };
         if last != 0 {
-            self.last_counted = last;
+            self.last_counted_chunk = last;
         }
     }
 
-    fn finish_whole(&mut self, start: u64, end: u64, whole: PageKind, pages: &RangePages) {
+    /// Counts whole pages that all hold `content`.
+    fn finish_whole_pages(&mut self, start: u64, end: u64, content: PageContent, pages: &RangePages) {
         for run in pages.runs_in(start, end) {
             let mut at = run.start;
             while at < run.end {
-                let upto = if pages.has_cells() { pages.cell_at(at).end.min(run.end) } else { run.end };
-                let zeros = (at..upto).step_by(PAGE_BYTES as usize).filter(|&page| pages.is_zero(page));
-                let zero = zeros.count() as u64 * PAGE_BYTES;
+                let part_end = if pages.has_cells() { pages.cell_at(at).end.min(run.end) } else { run.end };
+                let is_zero = |page: &u64| pages.is_zero(*page);
+                let zero_pages = (at..part_end).step_by(PAGE_BYTES as usize).filter(is_zero).count();
+                let zero_bytes = zero_pages as u64 * PAGE_BYTES;
                 let add = |resident: &mut ResidentBytes| {
-                    resident.zero += zero;
-                    *(match whole {
-                        PageKind::Class(Class::Free) => &mut resident.kept,
-                        PageKind::Class(class) => &mut resident.bytes[class.index()],
-                        PageKind::Releasable => &mut resident.releasable,
-                    }) += upto - at - zero;
+                    resident.zero += zero_bytes;
+                    *(match content {
+                        PageContent::Class(Class::Free) => &mut resident.kept,
+                        PageContent::Class(class) => &mut resident.bytes[class.index()],
+                        PageContent::Releasable => &mut resident.releasable,
+                    }) += part_end - at - zero_bytes;
                 };
                 add(&mut self.resident);
                 if pages.has_cells() {
                     add(self.cell(at, || pages.cell_at(at)));
                 }
-                at = upto;
+                at = part_end;
             }
         }
     }
 
     fn finish_releasable(&mut self, start: u64, end: u64, pages: &RangePages) {
-        self.finish_whole(start, end, PageKind::Releasable, pages);
+        self.finish_whole_pages(start, end, PageContent::Releasable, pages);
         self.releasable_bytes += pages.runs_in(start, end).map(AddressRange::len).sum::<u64>();
     }
 }
@@ -201,14 +203,17 @@ impl Sums {
 #[derive(Clone, Debug, Default)]
 struct Page {
     address: u64,
+    /// Bytes by [`Class`].
     bytes: [u16; CLASSES],
     /// Bytes that another reader claims.
-    nested: u16,
-    /// Live chunks that start here.
-    chunks: u16,
+    nested_bytes: u16,
+    /// Number of live chunks that start here.
+    chunk_count: u16,
+    /// Address of the last of them; 0 for none.
     last_chunk: u64,
-    /// The live chunk that started on an earlier page and reaches into this one; 0 for none.
-    carried: u64,
+    /// Address of the live chunk that started on an earlier page and reaches into this one; 0 for
+    /// none.
+    carried_chunk: u64,
 }
 
 impl Page {
@@ -216,22 +221,23 @@ impl Page {
         Self { address, ..Self::default() }
     }
 
-    fn holds_live(&self) -> bool {
+    fn has_live_data(&self) -> bool {
         let is_live = |class| class != Class::Free.index() && class != Class::Cached.index();
-        self.nested > 0 || self.bytes.iter().enumerate().any(|(class, &bytes)| bytes > 0 && is_live(class))
+        self.nested_bytes > 0
+            || self.bytes.iter().enumerate().any(|(class, &bytes)| bytes > 0 && is_live(class))
     }
 
     fn add(&mut self, other: &Self) {
         for (mine, theirs) in self.bytes.iter_mut().zip(other.bytes) {
             *mine = mine.saturating_add(theirs);
         }
-        self.nested = self.nested.saturating_add(other.nested);
-        self.chunks = self.chunks.saturating_add(other.chunks);
-        if other.chunks > 0 {
+        self.nested_bytes = self.nested_bytes.saturating_add(other.nested_bytes);
+        self.chunk_count = self.chunk_count.saturating_add(other.chunk_count);
+        if other.chunk_count > 0 {
             self.last_chunk = other.last_chunk;
         }
-        if self.carried == 0 {
-            self.carried = other.carried;
+        if self.carried_chunk == 0 {
+            self.carried_chunk = other.carried_chunk;
         }
     }
 }
@@ -311,9 +317,13 @@ pub struct OutOfOrder {
 /// Takes claims in address order and turns them into [`AccumulatedPart`]s.
 pub struct Accumulator<'a> {
     pages: &'a RangePages,
+    /// First byte of the current part.
     start: u64,
+    /// First byte that is not claimed yet.
     cursor: u64,
+    /// The page shared with the part before.
     head: Option<Page>,
+    /// The page that the last claim ended on.
     current: Option<Page>,
     sums: Sums,
 }
@@ -337,7 +347,7 @@ impl<'a> Accumulator<'a> {
     /// Claims the bytes from the cursor to `end` as `class`.
     #[inline]
     pub fn claim_to(&mut self, end: u64, class: Class) {
-        if let Some(bytes) = self.within_page(end)
+        if let Some(bytes) = self.bytes_within_page(end)
             && let Some(page) = &mut self.current
         {
             page.bytes[class.index()] += bytes;
@@ -347,10 +357,10 @@ impl<'a> Accumulator<'a> {
         self.claim_over_pages(end, class);
     }
 
-    /// Bytes from the cursor to `end` if all are on the current page. This is the fast path: most
-    /// chunks are small.
+    /// Number of bytes from the cursor to `end` if all are on the current page. This is the fast
+    /// path: most chunks are small.
     #[inline]
-    fn within_page(&self, end: u64) -> Option<u16> {
+    fn bytes_within_page(&self, end: u64) -> Option<u16> {
         let page = self.current.as_ref()?;
         let is_within =
             page.address <= self.cursor && self.cursor <= end && end.wrapping_sub(page.address) <= PAGE_BYTES;
@@ -364,13 +374,13 @@ impl<'a> Accumulator<'a> {
             if at == page && end - at >= PAGE_BYTES {
                 let whole_end = page_of(end);
                 self.leave_page();
-                self.sums.finish_whole(at, whole_end, PageKind::Class(class), self.pages);
+                self.sums.finish_whole_pages(at, whole_end, PageContent::Class(class), self.pages);
                 at = whole_end;
                 continue;
             }
-            let upto = end.min(page + PAGE_BYTES);
-            self.page(page).bytes[class.index()] += (upto - at) as u16;
-            at = upto;
+            let part_end = end.min(page + PAGE_BYTES);
+            self.page(page).bytes[class.index()] += (part_end - at) as u16;
+            at = part_end;
         }
         self.cursor = self.cursor.max(end);
     }
@@ -379,11 +389,11 @@ impl<'a> Accumulator<'a> {
     #[inline]
     pub fn claim_live(&mut self, end: u64, header_bytes: u64) {
         let start = self.cursor;
-        if let Some(bytes) = self.within_page(end)
+        if let Some(bytes) = self.bytes_within_page(end)
             && u64::from(bytes) >= header_bytes
             && let Some(page) = &mut self.current
         {
-            page.chunks = page.chunks.saturating_add(1);
+            page.chunk_count = page.chunk_count.saturating_add(1);
             page.last_chunk = start;
             page.bytes[Class::Header.index()] += header_bytes as u16;
             page.bytes[Class::Live.index()] += bytes - header_bytes as u16;
@@ -404,13 +414,13 @@ impl<'a> Accumulator<'a> {
             };
             let mut bytes_on_pages = bytes_on_pages.into_iter();
             // Free bytes that do not fit on their page, because of a header, move to the next page.
-            let mut free_bytes = 0;
+            let mut pending_free_bytes = 0;
             while accumulator.cursor < until {
                 let page_end = (page_of(accumulator.cursor) + PAGE_BYTES).min(until);
-                free_bytes += u64::from(bytes_on_pages.next().unwrap_or(0));
-                let here = free_bytes.min(page_end - accumulator.cursor);
-                free_bytes -= here;
-                accumulator.claim_to(page_end - here, Class::Refined(refined.slot));
+                pending_free_bytes += u64::from(bytes_on_pages.next().unwrap_or(0));
+                let free_bytes = pending_free_bytes.min(page_end - accumulator.cursor);
+                pending_free_bytes -= free_bytes;
+                accumulator.claim_to(page_end - free_bytes, Class::Refined(refined.slot));
                 accumulator.claim_to(page_end, Class::Refined(free));
             }
         });
@@ -438,20 +448,21 @@ impl<'a> Accumulator<'a> {
                 at = page_of(end);
                 continue;
             }
-            let upto = end.min(page + PAGE_BYTES);
-            self.page(page).nested += (upto - at) as u16;
-            at = upto;
+            let part_end = end.min(page + PAGE_BYTES);
+            self.page(page).nested_bytes += (part_end - at) as u16;
+            at = part_end;
         }
         self.cursor = self.cursor.max(end);
     }
 
+    /// Claims a chunk in use up to `end`: its header, what `payload` claims, and the rest as live.
     #[inline]
     fn claim_used(&mut self, end: u64, header_bytes: u64, payload: impl FnOnce(&mut Self)) {
         let start = self.cursor;
         let first = page_of(start);
         {
             let page = self.page(first);
-            page.chunks = page.chunks.saturating_add(1);
+            page.chunk_count = page.chunk_count.saturating_add(1);
             page.last_chunk = start;
         }
         self.claim_to(start + header_bytes, Class::Header);
@@ -459,7 +470,7 @@ impl<'a> Accumulator<'a> {
         self.claim_to(end, Class::Live);
         let last = page_of(end);
         if last != first && end != last {
-            self.page(last).carried = start;
+            self.page(last).carried_chunk = start;
         }
     }
 
@@ -477,6 +488,7 @@ impl<'a> Accumulator<'a> {
         self.claim_to(end, Class::Free);
     }
 
+    /// Returns the counters of the page at `address`, which becomes the current page.
     fn page(&mut self, address: u64) -> &mut Page {
         if self.current.as_ref().is_some_and(|page| page.address != address) {
             self.leave_page();
@@ -484,6 +496,7 @@ impl<'a> Accumulator<'a> {
         self.current.get_or_insert_with(|| Page::at(address))
     }
 
+    /// Finishes the current page, or keeps it if the part before shares it.
     fn leave_page(&mut self) {
         let Some(page) = self.current.take() else { return };
         if page.address < self.start {
@@ -496,13 +509,10 @@ impl<'a> Accumulator<'a> {
     /// Ends the part at the cursor and starts the next one there.
     pub fn cut(&mut self) -> AccumulatedPart {
         let end = self.cursor;
-        let mut tail = None;
         let shares_last_page = !end.is_multiple_of(PAGE_BYTES);
-        if shares_last_page
-            && self.current.as_ref().is_some_and(|p| p.address >= self.start && p.address == page_of(end))
-        {
-            tail = self.current.take();
-        }
+        let is_tail = |page: &Page| page.address >= self.start && page.address == page_of(end);
+        let has_tail = shares_last_page && self.current.as_ref().is_some_and(is_tail);
+        let tail = if has_tail { self.current.take() } else { None };
         self.leave_page();
         let part = AccumulatedPart {
             start: self.start,

@@ -2,49 +2,50 @@
 
 use super::*;
 
-fn whole(pages: &RangePages, blocks: Vec<AccumulatedPart>) -> Sums {
-    let mut all = AccumulatedPart::empty(blocks[0].start);
-    for block in blocks {
-        all.join(block, pages).unwrap();
+fn join_parts(pages: &RangePages, parts: Vec<AccumulatedPart>) -> Sums {
+    let mut joined = AccumulatedPart::empty(parts[0].start);
+    for part in parts {
+        joined.join(part, pages).unwrap();
     }
-    all.finish(pages)
+    joined.finish(pages)
 }
 
-/// Claims the same chunks, cut into blocks of `every` chunks.
-fn accumulated(pages: &RangePages, every: usize) -> Sums {
+/// Claims the same chunks, divided into parts of `chunks_per_part`.
+fn accumulated(pages: &RangePages, chunks_per_part: usize) -> Sums {
     let mut accumulator = Accumulator::new(0x1_0010, pages);
-    let mut blocks = Vec::new();
+    let mut parts = Vec::new();
     let mut end = 0x1_0010;
-    for n in 0..200u64 {
-        end += 0x20 + (n * 0x110) % 0x3000;
-        match n % 5 {
-            0 => accumulator.claim_free(end, page_up_48(accumulator.cursor()), page_of(end)),
+    for number in 0..200u64 {
+        end += 0x20 + (number * 0x110) % 0x3000;
+        match number % 5 {
+            0 => accumulator.claim_free(end, first_trimmed_page(accumulator.cursor()), page_of(end)),
             1 => accumulator.claim_to(end, Class::Cached),
             _ => accumulator.claim_live(end, 8),
         }
-        if n as usize % every == every - 1 {
-            blocks.push(accumulator.cut());
+        if number as usize % chunks_per_part == chunks_per_part - 1 {
+            parts.push(accumulator.cut());
         }
     }
-    blocks.push(accumulator.cut());
-    whole(pages, blocks)
+    parts.push(accumulator.cut());
+    join_parts(pages, parts)
 }
 
-fn page_up_48(address: u64) -> u64 {
-    super::super::range::page_up(address + 48)
+/// The first whole page after a free chunk's own header of 48 bytes, as glibc's trim has it.
+fn first_trimmed_page(chunk: u64) -> u64 {
+    super::super::range::page_up(chunk + 48)
 }
 
 #[test]
-fn joined_blocks_equal_one_block() {
+fn joined_parts_equal_one_part() {
     let pages = RangePages::new((0x1_0000, 0x40_0000), [(0x1_0000, 0x8_0000), (0x9_0000, 0x40_0000)]);
     pages.set_zero(0x2_0000);
     pages.set_zero(0xa_3000);
     let one = accumulated(&pages, 1000);
-    for every in [1, 2, 3, 7, 50] {
-        let many = accumulated(&pages, every);
-        assert_eq!((&many.resident, &many.cells), (&one.resident, &one.cells), "cut every {every}");
-        let rest = |s: &Sums| (s.releasable_bytes, s.pinning_blocks);
-        assert_eq!(rest(&many), rest(&one), "cut every {every}");
+    for chunks in [1, 2, 3, 7, 50] {
+        let many = accumulated(&pages, chunks);
+        assert_eq!((&many.resident, &many.cells), (&one.resident, &one.cells), "{chunks} chunks per part");
+        let counts = |sums: &Sums| (sums.releasable_bytes, sums.pinning_blocks);
+        assert_eq!(counts(&many), counts(&one), "{chunks} chunks per part");
     }
     assert!(
         one.resident.releasable > 0
@@ -63,16 +64,16 @@ fn cells_hold_what_the_range_holds() {
         pages.set_zero(0xa_3000);
         pages
     };
-    let off = accumulated(&plain(runs), 7);
-    assert!(off.cells.is_empty());
+    let without_cells = accumulated(&plain(runs), 7);
+    assert!(without_cells.cells.is_empty());
     for cell_bytes in [0x1000, 0x4000, 0x10_0000, 1 << 63] {
         // Mappings start at the cuts: no cell crosses one.
         let pages = plain(runs).with_cells(cell_bytes, vec![0x2_3000, 0x10_0000]);
-        for every in [1, 3, 1000] {
-            let on = accumulated(&pages, every);
-            assert_eq!(on.resident, off.resident);
+        for chunks_per_part in [1, 3, 1000] {
+            let with_cells = accumulated(&pages, chunks_per_part);
+            assert_eq!(with_cells.resident, without_cells.resident);
             let mut sum = ResidentBytes::default();
-            for cell in &on.cells {
+            for cell in &with_cells.cells {
                 sum.add(&cell.resident);
                 assert!(cell.resident.total() > 0 && cell.resident.total() <= cell.end - cell.start);
                 for cut in [0x2_3000, 0x10_0000] {
@@ -80,8 +81,8 @@ fn cells_hold_what_the_range_holds() {
                 }
                 assert!(cell.start.is_multiple_of(cell_bytes) || [0x2_3000, 0x10_0000].contains(&cell.start));
             }
-            assert_eq!(sum, on.resident, "{cell_bytes:#x}");
-            assert!(on.cells.is_sorted_by(|a, b| a.end <= b.start));
+            assert_eq!(sum, with_cells.resident, "{cell_bytes:#x}");
+            assert!(with_cells.cells.is_sorted_by(|a, b| a.end <= b.start));
         }
     }
 }
@@ -93,7 +94,7 @@ fn every_resident_byte_is_counted_once() {
     accumulator.claim_live(0x1800, 8);
     accumulator.claim_free(0x7800, 0x2000, 0x7000);
     accumulator.claim_to(0x9000, Class::Foreign);
-    let sums = whole(&pages, vec![accumulator.cut()]);
+    let sums = join_parts(&pages, vec![accumulator.cut()]);
     assert_eq!(sums.releasable_bytes, 0x3000);
     assert_eq!(sums.resident.pinned, 0x800 + 0x800);
     assert_eq!(sums.resident.total(), 0x7000);
@@ -111,7 +112,7 @@ fn a_refined_chunk_is_the_runtimes_up_to_its_length() {
     let arena = Refinement { slot, bytes: 0x1ff0, free: Some(free_slots) };
     accumulator.claim_refined(0x2f00, 8, &arena);
     accumulator.claim_to(0x4000, Class::Metadata);
-    let sums = whole(&pages, vec![accumulator.cut()]);
+    let sums = join_parts(&pages, vec![accumulator.cut()]);
     assert_eq!(sums.resident.total(), 0x4000);
     assert_eq!(sums.resident.of(Class::Header), 24);
     // The rest of the first page, the whole second page, and what does not fit goes to the third.
@@ -121,10 +122,10 @@ fn a_refined_chunk_is_the_runtimes_up_to_its_length() {
 }
 
 #[test]
-fn a_gap_between_blocks_is_refused() {
+fn a_gap_between_parts_is_refused() {
     let pages = RangePages::new((0, 0x1000), [(0, 0); 0]);
-    let mut block = AccumulatedPart::empty(0);
-    assert!(block.join(AccumulatedPart::empty(16), &pages).is_err());
+    let mut part = AccumulatedPart::empty(0);
+    assert!(part.join(AccumulatedPart::empty(16), &pages).is_err());
 }
 
 /// Nested ranges that other readers claim are in no sum, and free bytes beside them are pinned.
@@ -138,7 +139,7 @@ fn nested_claims_are_left_out() {
         let mut accumulator = Accumulator::new(0x1_0100, &pages);
         accumulator.claim_nesting(0x1_4020, 8, &nested);
         accumulator.claim_free(0x1_6000, 0, 0);
-        whole(&pages, vec![accumulator.cut()])
+        join_parts(&pages, vec![accumulator.cut()])
     };
     let left_out: u64 = nested.iter().map(|range| range.len()).sum();
     let all = sums(&[]).resident;

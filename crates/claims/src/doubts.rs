@@ -52,8 +52,8 @@ impl ReadProblems {
 
     /// Why a call into the allocator would not be safe.
     pub fn call_hazard(&self) -> Option<CallHazard> {
-        let late = self.timed_out_at.map(|at| CallHazard { at, cause: HazardCause::TooSlow });
-        self.first_damage.map(|at| CallHazard { at, cause: HazardCause::Broken }).or(late)
+        let damage = self.first_damage.map(|at| CallHazard { at, cause: HazardCause::Broken });
+        damage.or(self.timed_out_at.map(|at| CallHazard { at, cause: HazardCause::TooSlow }))
     }
 
     /// Appends to `caveats`: `NAME_too_slow`, for the program or library at `place`, and

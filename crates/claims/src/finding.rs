@@ -18,6 +18,12 @@ pub struct Finding {
 
 /// Maximum number of parts named in a sentence.
 const MAX_PARTS: usize = 5;
+/// Minimum bytes of a part that is worth a sentence or a place in one.
+const MIN_PART_BYTES: u64 = 1 << 20;
+/// Such a part is at least this fraction of RSS: a tenth.
+const MIN_PART_DIVISOR: u64 = 10;
+/// The free bytes of malloc are named if they are more than this fraction of it: a quarter.
+const MIN_FREE_DIVISOR: u64 = 4;
 
 /// A complete ledger, as readers see it.
 #[derive(Clone, Copy, Debug, Default)]
@@ -28,7 +34,7 @@ pub struct LedgerView<'a> {
     pub rows: &'a [Row],
     /// The kernel's RSS in bytes.
     pub rss_bytes: u64,
-    /// Threads of the process.
+    /// Number of threads of the process.
     pub threads: u64,
     /// Allocators that were read.
     pub allocators: &'a [Allocator],
@@ -74,41 +80,43 @@ impl<'a> LedgerView<'a> {
         self.remedies.iter().find(|remedy| remedy.id == id)
     }
 
-    /// Bytes that remedy `id` is predicted to release, as the end of a sentence; empty if unknown
-    /// or 0.
+    /// Bytes that remedy `id` is predicted to release, as the end of a sentence that `words` begin;
+    /// empty if unknown or 0.
     pub fn released_by(&self, id: &str, words: &str) -> String {
         let predicted = self.remedy(id).and_then(|remedy| remedy.predicted_bytes).filter(|&bytes| bytes > 0);
         predicted.map_or_else(String::new, |predicted| format!("; {words} {}", bytes(predicted)))
     }
 
     /// Whether `part` is worth a sentence: a tenth of RSS, and at least one MiB.
-    pub fn matters(&self, part: u64) -> bool {
-        part >= self.rss_bytes / 10 && part >= 1 << 20
+    pub fn matters(&self, part_bytes: u64) -> bool {
+        part_bytes >= self.rss_bytes / MIN_PART_DIVISOR && part_bytes >= MIN_PART_BYTES
     }
 
     /// Returns the largest parts of RSS outside a runtime's heap, as the end of a sentence: `own`
     /// and what every program has, without parts below a MiB.
     pub fn outside_heap(&self, own: &[(&'static str, u64)]) -> String {
-        let of_malloc = || self.rows.iter().filter(|row| row.stratum == HolderKind::Allocator);
-        let malloc: u64 = of_malloc().map(|row| row.bytes).sum();
+        let malloc_rows = || self.rows.iter().filter(|row| row.stratum == HolderKind::Allocator);
+        let malloc_bytes: u64 = malloc_rows().map(|row| row.bytes).sum();
         let common = [
-            ("malloc", malloc),
+            ("malloc", malloc_bytes),
             ("files", self.sum(&["program.text", "kernel.file"])),
             ("stacks", self.sum(&["program.stack", "kernel.stack_below_sp"])),
         ];
         let mut parts: Vec<_> =
-            own.iter().copied().chain(common).filter(|&(_, part)| part >= 1 << 20).collect();
-        parts.sort_by_key(|part| std::cmp::Reverse(part.1));
-        let words = parts.iter().take(MAX_PARTS).map(|(name, part)| format!(", {name} {}", bytes(*part)));
+            own.iter().copied().chain(common).filter(|&(_, size)| size >= MIN_PART_BYTES).collect();
+        parts.sort_by_key(|&(_, size)| std::cmp::Reverse(size));
+        let list = parts.iter().take(MAX_PARTS).map(|&(name, size)| format!(", {name} {}", bytes(size)));
         let is_free = |row: &&Row| matches!(row.state, State::Stranded | State::Pinned);
-        let free: u64 = of_malloc().filter(is_free).map(|row| row.bytes).sum();
-        let of_it =
-            if free > malloc / 4 { format!(" ({} of malloc's free)", bytes(free)) } else { String::new() };
-        words.collect::<String>() + &of_it
+        let free_bytes: u64 = malloc_rows().filter(is_free).map(|row| row.bytes).sum();
+        let mut text: String = list.collect();
+        if free_bytes > malloc_bytes / MIN_FREE_DIVISOR {
+            text.push_str(&format!(" ({} of malloc's free)", bytes(free_bytes)));
+        }
+        text
     }
 
     /// `81.0 MiB of 100 MiB RSS`, the start of each headline.
-    pub fn of_rss(&self, part: u64) -> String {
-        format!("{} of {} RSS", bytes(part), bytes(self.rss_bytes))
+    pub fn of_rss(&self, part_bytes: u64) -> String {
+        format!("{} of {} RSS", bytes(part_bytes), bytes(self.rss_bytes))
     }
 }

@@ -5,26 +5,37 @@ use crate::rows::RowRef;
 
 /// The row and holder of each slot ([`crate::class::Class::Refined`]).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct SlotTable(Vec<(RowRef, Option<String>)>);
+pub struct SlotTable {
+    /// By the index of the slot.
+    entries: Vec<SlotEntry>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct SlotEntry {
+    row: RowRef,
+    /// The holder, if only a part of the row has it.
+    holder: Option<String>,
+}
 
 impl SlotTable {
     /// The slot for a row, added if new; `holder` if only a part of the row has this holder. `None`
     /// if all slots are taken.
-    pub fn add(&mut self, id: RowRef, holder: Option<&str>) -> Option<Slot> {
-        let known = self.0.iter().position(|entry| entry.0 == id && entry.1.as_deref() == holder);
-        let index = known.unwrap_or(self.0.len());
+    pub fn add(&mut self, row: RowRef, holder: Option<&str>) -> Option<Slot> {
+        let is_known = |entry: &SlotEntry| entry.row == row && entry.holder.as_deref() == holder;
+        let known_index = self.entries.iter().position(is_known);
+        let index = known_index.unwrap_or(self.entries.len());
         if index >= SLOTS {
             return None;
         }
-        if known.is_none() {
-            self.0.push((id, holder.map(str::to_owned)));
+        if known_index.is_none() {
+            self.entries.push(SlotEntry { row, holder: holder.map(str::to_owned) });
         }
         u8::try_from(index).ok().and_then(Slot::new)
     }
 
     /// The row and holder of a slot.
     pub fn get(&self, slot: Slot) -> Option<(RowRef, Option<&str>)> {
-        self.0.get(slot.index()).map(|(id, holder)| (*id, holder.as_deref()))
+        self.entries.get(slot.index()).map(|entry| (entry.row, entry.holder.as_deref()))
     }
 }
 

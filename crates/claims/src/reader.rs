@@ -210,9 +210,13 @@ impl Match<'_> {
     }
 }
 
-/// The version at the start of `text` (`3.11.2`), at most 24 characters; `None` if absent.
+/// Maximum length of a version; longer text of digits is something else.
+const MAX_VERSION_CHARS: usize = 24;
+
+/// The version at the start of `text` (`3.11.2`), cut at 24 characters; `None` if absent.
 pub fn leading_version(text: &str) -> Option<String> {
-    let version: String = text.chars().take(24).take_while(|c| c.is_ascii_digit() || *c == '.').collect();
+    let is_part = |c: &char| c.is_ascii_digit() || *c == '.';
+    let version: String = text.chars().take(MAX_VERSION_CHARS).take_while(is_part).collect();
     let version = version.trim_end_matches('.');
     version.starts_with(|c: char| c.is_ascii_digit()).then(|| version.to_owned())
 }
@@ -220,11 +224,11 @@ pub fn leading_version(text: &str) -> Option<String> {
 /// The version in the name of a library or an executable: `libpython3.11.so.1.0` is 3.11,
 /// `libperl.so.5.36` is 5.36, `python3` is 3; `None` if absent.
 pub fn version_in_file_name(file: &str) -> Option<String> {
-    let (stem, tail) = file.split_once(".so").unwrap_or((file, ""));
-    let digit = stem.find(|c: char| c.is_ascii_digit());
-    let in_stem = digit.and_then(|digit| leading_version(&stem[digit..]));
-    in_stem.filter(|version| version.contains('.') || tail.is_empty()).or_else(|| {
-        let version = leading_version(tail.strip_prefix('.')?)?;
+    let (stem, after_so) = file.split_once(".so").unwrap_or((file, ""));
+    let first_digit = stem.find(|c: char| c.is_ascii_digit());
+    let in_stem = first_digit.and_then(|index| leading_version(&stem[index..]));
+    in_stem.filter(|version| version.contains('.') || after_so.is_empty()).or_else(|| {
+        let version = leading_version(after_so.strip_prefix('.')?)?;
         // A lone number is the library's interface version, not its release.
         version.contains('.').then_some(version)
     })

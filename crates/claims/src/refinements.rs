@@ -6,10 +6,10 @@
 //! not read), the claim matches nothing. So any runtime can refine any allocator, and several can
 //! refine the same one.
 //!
-//! A heap of millions of strings costs two bytes for each 32-byte granule of heap that it spans. A
-//! mark holds the slot, which half of the granule the block starts in, and the length. Long claims,
-//! arenas, and the second of two blocks in one granule are in a hash table in addition. Blocks that
-//! are not aligned to 16 bytes (small blocks of some allocators) are not refined.
+//! A heap of millions of strings costs two bytes for each 32-byte granule of heap that it spans: a
+//! `Mark`. Long claims, arenas, and the second of two blocks in one granule are in a hash table in
+//! addition. Blocks that are not aligned to 16 bytes (small blocks of some allocators) are not
+//! refined.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
@@ -26,22 +26,55 @@ use crate::rows::RowRef;
 pub const LARGE_BYTES: u64 = 4096;
 /// Bits of a mark for the length. The half-granule bit is above them, then the slot plus 1.
 const LENGTH_BITS: u32 = 10;
+/// Position of the slot plus 1 in a mark.
 const SLOT_SHIFT: u32 = LENGTH_BITS + 1;
-/// Length value of entries that are in the table.
+/// Length in a mark whose claim is in the table.
 const IN_TABLE: u16 = 0;
 /// Claims of at least this length, and arenas, are in the table.
 const SHORTEST_TABLED_BYTES: u64 = 1 << LENGTH_BITS;
+/// Addresses under one leaf.
 const LEAF_BYTES: u64 = 64 << 10;
+/// Addresses under one mark.
 const GRANULE_BYTES: u64 = 32;
+/// Alignment of blocks that can be claimed.
 const ALIGNMENT: u64 = 16;
 /// Stands for the length of the whole block.
 const WHOLE_BLOCK: u64 = u64::MAX;
 /// A claim is rejected if the block can hold more than twice its length plus this: the block is
 /// something else.
 const MAX_SLACK_BYTES: u64 = 4096;
+/// Number of marks in a leaf.
 const MARKS: usize = (LEAF_BYTES / GRANULE_BYTES) as usize;
+/// Maximum entries of the table for each leaf: of about 50 bytes each, an eighth of its addresses.
+const MAX_TABLE_ENTRIES_PER_LEAF: usize = (LEAF_BYTES / (8 * 50)) as usize;
 
+/// The marks of a leaf, allocated on first use.
 type Leaf = OnceLock<Box<[AtomicU16; MARKS]>>;
+
+/// The claim on a block that starts in a granule, in 16 bits; 0 for no claim.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Mark(u16);
+
+impl Mark {
+    const NONE: Self = Self(0);
+
+    /// The mark of a claim on the block at `pointer`; `length` is [`IN_TABLE`] if the table has it.
+    fn new(pointer: u64, slot: Slot, length: u16) -> Self {
+        Self((slot.index() as u16 + 1) << SLOT_SHIFT | granule_half(pointer) << LENGTH_BITS | length)
+    }
+
+    /// Whether the claimed block starts in the same half of the granule as `pointer`.
+    fn is_in_half_of(self, pointer: u64) -> bool {
+        self.0 >> LENGTH_BITS & 1 == granule_half(pointer)
+    }
+
+    /// The claim; `None` if the table has it.
+    fn refinement(self) -> Option<Refinement> {
+        let length = self.0 & ((1 << LENGTH_BITS) - 1);
+        let slot = Slot::new((self.0 >> SLOT_SHIFT).checked_sub(1)? as u8)?;
+        (length != IN_TABLE).then_some(Refinement { slot, bytes: u64::from(length), free: None })
+    }
+}
 
 /// All claims inside the blocks of a process. Several threads may claim at the same time.
 #[derive(Default)]
@@ -73,15 +106,14 @@ impl Refinements {
             leaf_numbers.extend(first..=last);
         }
         let leaves: Vec<Leaf> = leaf_numbers.iter().map(|_| OnceLock::new()).collect();
-        // About 50 bytes each: at most an eighth of the span of the leaves.
-        let max_table_entries = leaves.len() * (LEAF_BYTES / 400) as usize;
+        let max_table_entries = leaves.len() * MAX_TABLE_ENTRIES_PER_LEAF;
         Self { leaf_numbers, leaves, max_table_entries, ..Self::default() }
     }
 
     /// The slot for claiming blocks of a row, shared by all runtimes of the process. `None` if all
     /// slots are taken.
-    pub fn slot(&self, id: RowRef, holder: Option<&str>) -> Option<Slot> {
-        self.palette.lock().ok()?.add(id, holder)
+    pub fn slot(&self, row: RowRef, holder: Option<&str>) -> Option<Slot> {
+        self.palette.lock().ok()?.add(row, holder)
     }
 
     /// The row and holder of each slot.
@@ -92,12 +124,12 @@ impl Refinements {
     /// Claims the first `bytes` of the block at `pointer`, as an allocator returned it. False if
     /// refused: not aligned, not resident, or already claimed.
     pub fn claim(&self, pointer: u64, bytes: u64, slot: Slot) -> bool {
-        bytes != WHOLE_BLOCK && self.put(pointer, bytes, slot, None)
+        bytes != WHOLE_BLOCK && self.insert(pointer, bytes, slot, None)
     }
 
     /// Claims the whole block at `pointer`, whatever its size.
     pub fn claim_whole(&self, pointer: u64, slot: Slot) -> bool {
-        self.put(pointer, WHOLE_BLOCK, slot, None)
+        self.insert(pointer, WHOLE_BLOCK, slot, None)
     }
 
     /// Claims an arena of the runtime. `bytes_on_pages` are the bytes of free slots on the first
@@ -110,24 +142,23 @@ impl Refinements {
         free: Slot,
         bytes_on_pages: [u16; 2],
     ) -> bool {
-        self.put(pointer, bytes, slot, Some(FreeSlots { class: free, bytes_on_pages }))
+        self.insert(pointer, bytes, slot, Some(FreeSlots { class: free, bytes_on_pages }))
     }
 
-    fn put(&self, pointer: u64, bytes: u64, slot: Slot, free: Option<FreeSlots>) -> bool {
+    fn insert(&self, pointer: u64, bytes: u64, slot: Slot, free: Option<FreeSlots>) -> bool {
         if !pointer.is_multiple_of(ALIGNMENT) || bytes == 0 {
             return false;
         }
         let Some(leaf) = self.leaf(pointer / LEAF_BYTES) else { return false };
         let marks = leaf.get_or_init(|| Box::new([const { AtomicU16::new(0) }; MARKS]));
-        let Some(mark) = marks.get(place(pointer)) else { return false };
+        let Some(stored) = marks.get(mark_index(pointer)) else { return false };
         let is_tabled = bytes >= SHORTEST_TABLED_BYTES || free.is_some();
-        let length = if is_tabled { IN_TABLE } else { bytes as u16 };
-        let wanted = (slot.index() as u16 + 1) << SLOT_SHIFT | half(pointer) << LENGTH_BITS | length;
-        match mark.compare_exchange(0, wanted, Ordering::Relaxed, Ordering::Relaxed) {
+        let mark = Mark::new(pointer, slot, if is_tabled { IN_TABLE } else { bytes as u16 });
+        match stored.compare_exchange(Mark::NONE.0, mark.0, Ordering::Relaxed, Ordering::Relaxed) {
             Ok(_) if !is_tabled => return true,
             Ok(_) => {}
             // Already claimed; the second of two blocks in one granule goes into the table.
-            Err(known) if known >> LENGTH_BITS & 1 == half(pointer) => return false,
+            Err(known) if Mark(known).is_in_half_of(pointer) => return false,
             Err(_) => {}
         }
         let Ok(mut tabled) = self.tabled.lock() else { return false };
@@ -139,9 +170,9 @@ impl Refinements {
     }
 
     fn leaf(&self, number: u64) -> Option<&Leaf> {
-        let likely = usize::try_from(number.wrapping_sub(self.index_hint.load(Ordering::Relaxed))).ok();
-        let likely = likely.filter(|&index| self.leaf_numbers.get(index) == Some(&number));
-        let index = match likely {
+        let hinted = usize::try_from(number.wrapping_sub(self.index_hint.load(Ordering::Relaxed))).ok();
+        let hinted = hinted.filter(|&index| self.leaf_numbers.get(index) == Some(&number));
+        let index = match hinted {
             Some(index) => index,
             None => {
                 let index = self.leaf_numbers.binary_search(&number).ok()?;
@@ -173,23 +204,26 @@ impl Refinements {
 
     /// Looks up claims for blocks in address order.
     pub fn finder(&self) -> Finder<'_> {
-        Finder { refinements: self, number: u64::MAX, marks: None, nested: &self.nested }
+        Finder { refinements: self, leaf_number: u64::MAX, marks: None, nested: &self.nested }
     }
 }
 
-fn place(pointer: u64) -> usize {
+/// Index in its leaf of the mark for a block.
+fn mark_index(pointer: u64) -> usize {
     (pointer % LEAF_BYTES / GRANULE_BYTES) as usize
 }
 
-/// Which half of its granule a block starts in.
-fn half(pointer: u64) -> u16 {
+/// Which half of its granule a block starts in: 0 or 1.
+fn granule_half(pointer: u64) -> u16 {
     (pointer / ALIGNMENT % 2) as u16
 }
 
 /// See [`Refinements::finder`].
 pub struct Finder<'a> {
     refinements: &'a Refinements,
-    number: u64,
+    /// The leaf of the last lookup.
+    leaf_number: u64,
+    /// Its marks; `None` if nothing is claimed there.
     marks: Option<&'a [AtomicU16; MARKS]>,
     /// The nested ranges not yet behind the last lookup.
     nested: &'a [AddressRange],
@@ -200,29 +234,23 @@ impl<'a> Finder<'a> {
     /// is claimed there, or if the block cannot hold the claimed bytes or is much larger.
     #[inline]
     pub fn find(&mut self, pointer: u64, usable: u64) -> Option<Refinement> {
-        let number = pointer / LEAF_BYTES;
-        if number != self.number {
-            self.number = number;
-            self.marks = self.refinements.leaf(number).and_then(OnceLock::get).map(|leaf| &**leaf);
+        let leaf_number = pointer / LEAF_BYTES;
+        if leaf_number != self.leaf_number {
+            self.leaf_number = leaf_number;
+            self.marks = self.refinements.leaf(leaf_number).and_then(OnceLock::get).map(|leaf| &**leaf);
         }
-        let mark = self.marks?.get(place(pointer))?.load(Ordering::Relaxed);
-        if mark == 0 || !pointer.is_multiple_of(ALIGNMENT) {
+        let mark = Mark(self.marks?.get(mark_index(pointer))?.load(Ordering::Relaxed));
+        if mark == Mark::NONE || !pointer.is_multiple_of(ALIGNMENT) {
             return None;
         }
-        let claim = match mark & ((1 << LENGTH_BITS) - 1) {
-            length if length != IN_TABLE && mark >> LENGTH_BITS & 1 == half(pointer) => Refinement {
-                slot: Slot::new((mark >> SLOT_SHIFT) as u8 - 1)?,
-                bytes: u64::from(length),
-                free: None,
-            },
-            _ => self.table(pointer)?,
-        };
+        let short = mark.refinement().filter(|_| mark.is_in_half_of(pointer));
+        let claim = short.or_else(|| self.tabled_claim(pointer))?;
         let bytes = if claim.bytes == WHOLE_BLOCK { usable } else { claim.bytes };
         let fits = bytes <= usable && usable <= bytes.saturating_mul(2).saturating_add(MAX_SLACK_BYTES);
         fits.then_some(Refinement { bytes, ..claim })
     }
 
-    fn table(&self, pointer: u64) -> Option<Refinement> {
+    fn tabled_claim(&self, pointer: u64) -> Option<Refinement> {
         self.refinements.tabled.lock().ok()?.get(&pointer).copied()
     }
 
@@ -237,9 +265,9 @@ impl<'a> Finder<'a> {
 
     fn find_nested(&mut self, start: u64, end: u64) -> &'a [AddressRange] {
         let first = self.nested.partition_point(|range| range.start < start);
-        let behind = self.nested.partition_point(|range| range.start < end);
-        let mut within = self.nested.get(first..behind).unwrap_or_default();
-        self.nested = self.nested.get(behind..).unwrap_or_default();
+        let next = self.nested.partition_point(|range| range.start < end);
+        let mut within = self.nested.get(first..next).unwrap_or_default();
+        self.nested = self.nested.get(next..).unwrap_or_default();
         // A range that extends past the end is not within the block.
         while let Some((last, rest)) = within.split_last()
             && last.end > end
@@ -433,7 +461,7 @@ mod tests {
     fn the_table_is_bounded() {
         let claims = Refinements::new([(0x10_0000, 0x11_0000)]);
         let kept = (0..0x1000u64).filter(|n| claims.claim(0x10_0000 + n * 16, 5000, slot(1))).count();
-        assert_eq!(kept, (LEAF_BYTES / 400) as usize);
+        assert_eq!(kept, MAX_TABLE_ENTRIES_PER_LEAF);
     }
 
     #[test]

@@ -71,12 +71,12 @@ impl Reader {
     }
 }
 
-/// What came of the path to a live object of a type.
+/// Result of the search for a path to a live object of a type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PathAnswer {
     /// From the root to the object.
     Found(String),
-    /// One lives, and there is no path: why.
+    /// A live object was found, but no path to it, for this reason.
     NoPath(String),
     /// No live object of the type was found.
     NoObject,
@@ -156,8 +156,8 @@ pub struct Context<'a> {
     /// Memory of allocators outside of their blocks in use: its content is stale. Empty if not
     /// known, or if no reader needs it.
     pub free: &'a RangeSet,
-    /// Whether the target is stopped meanwhile; slow work that can be done without is then left
-    /// out.
+    /// Whether the target is stopped while it is read; readers then leave out slow work that no
+    /// figure needs.
     pub is_stopped: bool,
     /// When to stop reading because the target has been stopped for long enough.
     pub deadline: Instant,
@@ -165,7 +165,7 @@ pub struct Context<'a> {
     pub workers: usize,
     /// Size of the cells of the page map; `None` if no page map is wanted.
     pub cell_bytes: Option<u64>,
-    /// Whether to determine what holds what ([`Reading::holding`]).
+    /// Whether to collect references between blocks ([`Reading::holding`]).
     pub keeps_blocks: bool,
     /// Type for which the path of a live object to a root is wanted.
     pub path_to: Option<&'a str>,
@@ -174,8 +174,8 @@ pub struct Context<'a> {
 }
 
 impl<'a> Context<'a> {
-    /// A context for tests, which set what they are about: no threads, no shared memory, and time
-    /// enough.
+    /// A context for tests, without threads and shared memory, and with ten minutes to read; a test
+    /// sets the fields that matter to it.
     pub fn of_image(
         memory: &'a dyn Memory,
         process: &'a Process,
@@ -207,7 +207,8 @@ impl<'a> Context<'a> {
 impl Context<'_> {
     /// Whether unreadable memory may be swapped out rather than unmapped.
     pub fn may_be_swapped(&self) -> bool {
-        self.process.status().map_or(true, |status| status.swap_bytes.unwrap_or(0) > 0)
+        let swap_bytes = self.process.status().ok().and_then(|status| status.swap_bytes);
+        swap_bytes.is_none_or(|bytes| bytes > 0)
     }
 
     /// The resident anonymous parts of a range.
@@ -297,15 +298,23 @@ pub struct Variable {
 /// The types of objects, by address: 8 bytes for each object.
 #[derive(Clone, Debug, Default)]
 pub struct ObjectTypes {
+    /// Names of types, by number.
     names: Vec<String>,
+    /// Numbers of types, by name.
     numbers: HashMap<String, u16>,
-    /// Lists of address and number of the type in one word, each in address order once sorted.
+    /// Lists of [`typed_word`]s, each in address order once sorted.
     lists: Vec<Vec<u64>>,
 }
 
-/// Low bits of a word with a type, and what an address is shifted by: objects are aligned to 8.
+/// Low bits of a word that hold the number of the type; the others hold the address.
 const TYPE_BITS: u32 = 16;
+/// Low bits of an address that are left out: objects are aligned to 8 bytes.
 const ALIGNMENT_BITS: u32 = 3;
+
+/// Returns the word for an object of the type with this number.
+fn typed_word(address: u64, number: u16) -> u64 {
+    address >> ALIGNMENT_BITS << TYPE_BITS | u64::from(number)
+}
 
 impl ObjectTypes {
     /// Returns the number of a type; those beyond the maximum share one.
@@ -330,7 +339,7 @@ impl ObjectTypes {
         if let Some(list) = self.lists.last_mut()
             && list.try_reserve(1).is_ok()
         {
-            list.push(address >> ALIGNMENT_BITS << TYPE_BITS | u64::from(number));
+            list.push(typed_word(address, number));
         }
     }
 
@@ -365,10 +374,10 @@ impl ObjectTypes {
 
     /// Returns the number of the type of the object at an address.
     pub fn find(&self, address: u64) -> Option<u16> {
-        let first = address >> ALIGNMENT_BITS << TYPE_BITS;
+        let lowest = typed_word(address, 0);
         self.lists.iter().find_map(|list| {
-            let index = list.partition_point(|object| *object < first);
-            let object = list.get(index).filter(|object| *object >> TYPE_BITS == first >> TYPE_BITS)?;
+            let index = list.partition_point(|object| *object < lowest);
+            let object = list.get(index).filter(|object| *object >> TYPE_BITS == lowest >> TYPE_BITS)?;
             Some(*object as u16)
         })
     }
@@ -427,7 +436,7 @@ pub struct Reading {
     pub bytes_read: u64,
     /// What could not be read.
     pub caveats: Vec<Caveat>,
-    /// References between blocks, if wanted ([`Context::keeps_blocks`]) and known.
+    /// References between blocks, if requested ([`Context::keeps_blocks`]) and known.
     pub holding: Option<ReferenceHints>,
     /// Types of the blocks in [`ReferenceHints::blocks`], if the reader knows them.
     pub object_types: ObjectTypes,
@@ -438,11 +447,11 @@ pub struct Reading {
 /// Work left for when the target runs again.
 pub trait Pending: Send {
     /// Does the work and adds the results to `reading`.
-    fn finish(self: Box<Self>, reading: &mut Reading, how: &FinishContext<'_>);
+    fn finish(self: Box<Self>, reading: &mut Reading, context: &FinishContext<'_>);
 }
 
-/// A runtime was in the middle of a collection, when nothing adds up: it has to be resumed and read
-/// again later.
+/// A runtime was in the middle of a collection, in which its structures contradict each other: the
+/// process has to be resumed, and the runtime read again later.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Busy {
     /// The runtime, for a caveat if it stays busy.
@@ -456,7 +465,7 @@ pub struct Busy {
 
 /// Input for the work left for when the target runs again.
 pub struct FinishContext<'a> {
-    /// Number of threads.
+    /// Number of threads for the work.
     pub workers: usize,
     /// Type for which the path of a live object to a root is wanted.
     pub path_to: Option<&'a str>,
@@ -476,12 +485,12 @@ pub fn claimed_ranges(readings: &[Reading]) -> RangeSet {
 impl Reading {
     /// Does the work left for when the target runs again, and drops named blocks that no allocator
     /// holds in use.
-    pub fn finish(&mut self, how: &FinishContext<'_>) {
+    pub fn finish(&mut self, context: &FinishContext<'_>) {
         if let Some(pending) = self.pending.take() {
-            pending.finish(self, how);
+            pending.finish(self, context);
         }
         if !self.named_blocks.is_empty() {
-            let large: HashSet<u64> = how.matched.large.iter().map(|block| block.pointer).collect();
+            let large: HashSet<u64> = context.matched.large.iter().map(|block| block.pointer).collect();
             self.named_blocks.retain(|named| large.contains(&named.pointer));
         }
     }
@@ -505,18 +514,18 @@ mod tests {
     }
 
     #[test]
-    fn objects_of_another_list_get_the_numbers_here() {
+    fn objects_of_another_list_are_renumbered() {
         let (mut all, mut other) = (ObjectTypes::default(), ObjectTypes::default());
-        let here = ["int", "str"].map(|name| all.number(name));
-        all.push(0x1000, here[0]);
+        let [int, text] = ["int", "str"].map(|name| all.number(name));
+        all.push(0x1000, int);
         other.push(0x2000, 0);
         other.push(0x7fff_ffff_fff8, 1);
         other.push(0x3000, 7);
-        other.renumber(|number| here.get(usize::from(1_u16.checked_sub(number)?)).copied());
+        other.renumber(|number| [text, int].get(usize::from(number)).copied());
         all.append(other);
         all.sort();
         let found = [0x1000, 0x2000, 0x3000, 0x7fff_ffff_fff8].map(|address| all.find(address));
-        assert_eq!(found, [Some(here[0]), Some(here[1]), None, Some(here[0])]);
+        assert_eq!(found, [Some(int), Some(text), None, Some(int)]);
     }
 
     #[test]

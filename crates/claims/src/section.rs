@@ -60,12 +60,12 @@ pub fn common(runtime: &Runtime) -> Section {
         maybe_bytes(runtime.committed_bytes),
         maybe_bytes(runtime.free_bytes)
     );
-    let row =
-        |of_type: &TypeFacts| vec![bytes(of_type.bytes), thousands(of_type.instances), of_type.name.clone()];
+    let row = |facts: &TypeFacts| vec![bytes(facts.bytes), thousands(facts.instances), facts.name.clone()];
     let rows: Vec<_> = runtime.types.iter().take(MAX_SHOWN).map(row).collect();
+    let has_types = !rows.is_empty();
+    // The names of types are the column that may be truncated.
     let table = Table { head: &TYPE_HEAD, rows, flexible: 2 };
-    let tables = Some(table).filter(|table| !table.rows.is_empty());
-    Section { title, lines: Vec::new(), tables: tables.into_iter().collect() }
+    Section { title, lines: Vec::new(), tables: if has_types { vec![table] } else { Vec::new() } }
 }
 
 /// `cpython 3.12.1`.

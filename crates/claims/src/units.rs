@@ -1,33 +1,34 @@
 //! Numbers as people read them.
 
 /// Bytes in binary units with three digits: `512 B`, `4.00 KiB`, `96.0 MiB`, `1.17 GiB`.
-pub fn bytes(bytes: u64) -> String {
+pub fn bytes(count: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
-    if bytes < 1024 {
-        return format!("{bytes} B");
+    if count < 1024 {
+        return format!("{count} B");
     }
-    let mut value = bytes as f64 / 1024.0;
+    let mut value = count as f64 / 1024.0;
     let mut unit = 0;
+    // The limits are where rounding would give one digit more: 999.5 is shown as 1000.
     while value >= 999.5 && unit + 1 < UNITS.len() {
         value /= 1024.0;
         unit += 1;
     }
-    let digits = if value < 9.995 { 2 } else { usize::from(value < 99.95) };
-    format!("{value:.digits$} {}", UNITS[unit])
+    let decimals = if value < 9.995 { 2 } else { usize::from(value < 99.95) };
+    format!("{value:.decimals$} {}", UNITS[unit])
 }
 
 /// Shown for a figure that is not known.
 pub const UNKNOWN: &str = "?";
 
 /// Bytes, or `?` where they are not known.
-pub fn maybe_bytes(known: Option<u64>) -> String {
-    known.map_or_else(|| UNKNOWN.to_owned(), bytes)
+pub fn maybe_bytes(count: Option<u64>) -> String {
+    count.map_or_else(|| UNKNOWN.to_owned(), bytes)
 }
 
 /// A count and what is counted: `1 arena`, `12,411 arenas`, `2 processes`.
 pub fn counted(count: u64, thing: &str) -> String {
-    let ending = if thing.ends_with('s') { "es" } else { "s" };
-    format!("{} {thing}{}", thousands(count), if count == 1 { "" } else { ending })
+    let plural = if thing.ends_with('s') { "es" } else { "s" };
+    format!("{} {thing}{}", thousands(count), if count == 1 { "" } else { plural })
 }
 
 /// A count with separators: `12,411`.

@@ -13,13 +13,23 @@ use strandline_process::memory::{Memory, WordPair, word_at};
 /// Fits in a second-level cache together with the working set of the walk.
 const WINDOW_BYTES: u64 = 256 << 10;
 
+/// Two words outside of the order in which the window moves: see [`Window::peek`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeekedPair {
+    /// The words.
+    pub pair: WordPair,
+    /// Whether they are outside the window, and so were read from the target.
+    pub is_far: bool,
+}
+
 /// A window that moves forward over one range.
 pub struct Window<'a> {
     memory: &'a dyn Memory,
     pages: &'a RangePages,
     buffer: ReadBuffer,
+    /// Address of the first byte in the buffer.
     start: u64,
-    /// First byte past the buffer; everything before it was read.
+    /// First address past the buffer; everything before it was read.
     end: u64,
     bytes_read: u64,
     unreadable_bytes: u64,
@@ -79,29 +89,29 @@ impl<'a> Window<'a> {
         }
     }
 
+    /// Reads the resident pages of the window; the rest of the buffer becomes 0.
     fn fill(&mut self) {
         let length = self.end.saturating_sub(self.start) as usize;
         self.buffer.resize(length);
-        let mut behind = 0;
+        let mut filled_end = 0;
         for run in self.pages.runs_in(self.start, self.end) {
-            let slot = (run.start - self.start) as usize..(run.end - self.start) as usize;
-            self.buffer.get_mut(behind..slot.start).unwrap_or_default().fill(0);
-            behind = slot.end;
-            let Some(bytes) = self.buffer.get_mut(slot) else { continue };
-            let got = self.memory.read_some(run.start, bytes) as u64;
-            self.bytes_read += got;
-            self.unreadable_bytes += run.len().saturating_sub(got);
-            bytes.get_mut(got as usize..).unwrap_or_default().fill(0);
-            for (page, address) in bytes[..got as usize]
-                .chunks_exact(PAGE_BYTES as usize)
-                .zip((run.start..).step_by(PAGE_BYTES as usize))
-            {
+            let offsets = (run.start - self.start) as usize..(run.end - self.start) as usize;
+            self.buffer.get_mut(filled_end..offsets.start).unwrap_or_default().fill(0);
+            filled_end = offsets.end;
+            let Some(bytes) = self.buffer.get_mut(offsets) else { continue };
+            let read_length = self.memory.read_some(run.start, bytes);
+            self.bytes_read += read_length as u64;
+            self.unreadable_bytes += run.len().saturating_sub(read_length as u64);
+            let (read, unread) = bytes.split_at_mut(read_length.min(bytes.len()));
+            unread.fill(0);
+            let addresses = (run.start..).step_by(PAGE_BYTES as usize);
+            for (page, address) in read.chunks_exact(PAGE_BYTES as usize).zip(addresses) {
                 if is_all_zero(page) {
                     self.pages.set_zero(address);
                 }
             }
         }
-        self.buffer.get_mut(behind..).unwrap_or_default().fill(0);
+        self.buffer.get_mut(filled_end..).unwrap_or_default().fill(0);
     }
 
     /// The two words at `address`, which must be 16-byte aligned and not below an earlier
@@ -122,18 +132,18 @@ impl<'a> Window<'a> {
         Some((word_at(&self.buffer, offset)?, word_at(&self.buffer, offset + 8)?))
     }
 
-    /// The two words at any `address`, without moving the window, and whether they had to be read
-    /// from the target. `None` if the page is not resident.
-    pub fn peek(&self, address: u64) -> Option<(WordPair, bool)> {
+    /// The two words at any `address`, without moving the window. `None` if the page is not
+    /// resident.
+    pub fn peek(&self, address: u64) -> Option<PeekedPair> {
         if let Some(pair) = self.pair_in_window(address) {
-            return Some((pair, false));
+            return Some(PeekedPair { pair, is_far: false });
         }
         if !self.pages.is_resident(address) {
             return None;
         }
         let mut bytes = [0; 16];
         self.memory.read(address, &mut bytes).ok()?;
-        Some(((word_at(&bytes, 0)?, word_at(&bytes, 8)?), true))
+        Some(PeekedPair { pair: (word_at(&bytes, 0)?, word_at(&bytes, 8)?), is_far: true })
     }
 }
 
@@ -168,7 +178,7 @@ mod tests {
         assert_eq!(window.pair(0x7000_0010).0, word(0x7000_0010));
         window.advance(0x7fff_ffff);
         assert_eq!(window.bytes_read(), 0x10_5000 + 0x1000);
-        assert!(window.peek(0x11_0000).is_some_and(|(_, fetched)| fetched));
+        assert!(window.peek(0x11_0000).is_some_and(|peeked| peeked.is_far));
         assert!(window.peek(0x3000_0000).is_none());
     }
 

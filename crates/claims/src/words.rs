@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use strandline_process::buffer::ReadBuffer;
 use strandline_process::map::{AddressSpace, Mapping};
-use strandline_process::memory::{Memory, word_at};
+use strandline_process::memory::Memory;
 use strandline_process::range::AddressRange;
 
 /// Bytes to read at once if most of them are wanted.
@@ -18,32 +18,32 @@ pub fn each_word(
     memory: &dyn Memory,
     resident: FindPageRuns<'_>,
     range: impl Into<AddressRange>,
-    at_once: usize,
+    bytes_per_read: usize,
     take: &mut dyn FnMut(u64, u64) -> bool,
 ) -> u64 {
-    each_word_in(memory, resident(range.into()), at_once, take)
+    each_word_in(memory, resident(range.into()), bytes_per_read, take)
 }
 
-/// Reads resident runs, `at_once` bytes at a time, and passes the address and value of each nonzero
-/// word to `take` until it returns false. Returns the number of bytes read.
+/// Reads resident runs, `bytes_per_read` at a time, and passes the address and value of each
+/// nonzero word to `take` until it returns false. Returns the number of bytes read.
 pub fn each_word_in(
     memory: &dyn Memory,
     runs: impl IntoIterator<Item = impl Into<AddressRange>>,
-    at_once: usize,
+    bytes_per_read: usize,
     take: &mut dyn FnMut(u64, u64) -> bool,
 ) -> u64 {
-    let mut buffer = ReadBuffer::new(at_once);
+    let mut buffer = ReadBuffer::new(bytes_per_read);
     let mut bytes_read = 0;
     for run in runs {
         let run = run.into();
         let mut at = run.start;
         while at < run.end {
-            let bytes = &mut buffer[..((run.end - at) as usize).min(at_once)];
-            let got = memory.read_some(at, bytes);
-            bytes_read += got as u64;
-            for offset in (0..got & !7).step_by(8) {
-                let word = word_at(bytes, offset).unwrap_or(0);
-                if word != 0 && !take(at + offset as u64, word) {
+            let bytes = &mut buffer[..((run.end - at) as usize).min(bytes_per_read)];
+            let read_length = memory.read_some(at, bytes);
+            bytes_read += read_length as u64;
+            for (index, word) in bytes[..read_length].as_chunks::<8>().0.iter().enumerate() {
+                let word = u64::from_le_bytes(*word);
+                if word != 0 && !take(at + 8 * index as u64, word) {
                     return bytes_read;
                 }
             }
@@ -63,10 +63,9 @@ pub fn each_word_until(
     let mut is_late = false;
     let parts = runs.into_iter().flat_map(|run| {
         let starts = (run.start..run.end).step_by(READ_BYTES);
-        starts
-            .map(move |start| AddressRange::new(start, start.saturating_add(READ_BYTES as u64).min(run.end)))
+        starts.map(move |start| AddressRange::sized(start, READ_BYTES as u64).intersection(run))
     });
-    // Before each read: of memory without nonzero words nothing is passed.
+    // `take` could not check the deadline: it is not called in memory without nonzero words.
     let in_time = parts.take_while(|_| {
         is_late = Instant::now() >= deadline;
         !is_late
@@ -111,16 +110,17 @@ mod tests {
 
     #[test]
     fn words_are_passed_until_the_deadline() {
-        let read = READ_BYTES as u64;
-        let runs = [AddressRange::new(0, 2 * read + 8), AddressRange::new(1 << 40, (1 << 40) + 16)];
+        let read_bytes = READ_BYTES as u64;
+        let far = 1 << 40;
+        let runs = [AddressRange::sized(0, 2 * read_bytes + 8), AddressRange::sized(far, 16)];
         let mut passed = Vec::new();
         let mut take = |at, word| {
             passed.push((at, word));
             true
         };
         let later = Instant::now() + Duration::from_secs(3600);
-        assert_eq!(each_word_until(&Sparse, runs, later, &mut take), (2 * read + 24, false));
+        assert_eq!(each_word_until(&Sparse, runs, later, &mut take), (2 * read_bytes + 24, false));
         assert_eq!(each_word_until(&Sparse, runs, Instant::now(), &mut take), (0, true));
-        assert_eq!(passed, [(0, 1), (read, 1), (2 * read, 1), (1 << 40, 1)]);
+        assert_eq!(passed, [(0, 1), (read_bytes, 1), (2 * read_bytes, 1), (far, 1)]);
     }
 }

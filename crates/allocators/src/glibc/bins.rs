@@ -41,6 +41,7 @@ impl Check<'_> {
         bins.find_map(|bin| self.hazard_in(bin, &mut remaining_chunks))
     }
 
+    /// Like [`Check::first_hazard`], for one bin; counts its chunks down.
     fn hazard_in(&mut self, bin: &Bin, remaining_chunks: &mut u64) -> Option<CallHazard> {
         let hazard = |at, cause| Some(CallHazard { at, cause });
         let mut following = bin.address;
@@ -52,7 +53,7 @@ impl Check<'_> {
             if remaining_chunks.is_multiple_of(DEADLINE_CHECK_INTERVAL) && Instant::now() >= self.deadline {
                 return hazard(chunk, HazardCause::TooSlow);
             }
-            let previous = sound_chunk(&mut self.cache, chunk, following, self.pages);
+            let previous = previous_in_bin(&mut self.cache, chunk, following, self.pages);
             let (Some(previous), Some(remaining)) = (previous, remaining_chunks.checked_sub(1)) else {
                 return hazard(chunk, HazardCause::Broken);
             };
@@ -64,6 +65,7 @@ impl Check<'_> {
     }
 }
 
+/// Whether a chunk may be at `address`: aligned, resident, in an arena.
 fn holds(pages: &[RangePages], address: u64) -> bool {
     let index = pages.partition_point(|range| range.end() <= address);
     address.is_multiple_of(layout::ALIGNMENT)
@@ -72,14 +74,20 @@ fn holds(pages: &[RangePages], address: u64) -> bool {
 
 /// Returns the chunk before `chunk` in its bin; `None` unless `chunk` points to `following` and the
 /// next chunk in memory confirms that it is free, and its size.
-fn sound_chunk(cache: &mut PageCache<'_>, chunk: u64, following: u64, pages: &[RangePages]) -> Option<u64> {
-    let head = cache.word(chunk + 8)?;
-    let (forward, backward) = (cache.word(chunk + 16)?, cache.word(chunk + 24)?);
+fn previous_in_bin(
+    cache: &mut PageCache<'_>,
+    chunk: u64,
+    following: u64,
+    pages: &[RangePages],
+) -> Option<u64> {
+    let head = cache.word(chunk + layout::CHUNK_SIZE)?;
+    let (forward, backward) =
+        (cache.word(chunk + layout::CHUNK_FORWARD)?, cache.word(chunk + layout::CHUNK_BACKWARD)?);
     let bytes = head & !layout::SIZE_BITS;
     let next = chunk.checked_add(bytes).filter(|&next| holds(pages, next))?;
     let is_sound = forward == following
         && bytes >= layout::MIN_CHUNK_BYTES
         && cache.word(next)? == bytes
-        && cache.word(next + 8)? & layout::PREV_INUSE == 0;
+        && cache.word(next + layout::CHUNK_SIZE)? & layout::PREV_INUSE == 0;
     is_sound.then_some(backward)
 }

@@ -12,8 +12,9 @@ use strandline_process::elf::{Object, Symbol};
 
 /// Maximum distance of malloc's functions from `malloc` (malloc's object file has 25 KiB).
 const MAX_DISTANCE_BYTES: u64 = 64 << 10;
-/// Parts of the names of malloc's functions, and whole names without such a part.
-const PARTS: [&[u8]; 6] = [b"malloc", b"calloc", b"memalign", b"valloc", b"mallinfo", b"mallopt"];
+/// Parts of the names of malloc's functions.
+const NAME_PARTS: [&[u8]; 6] = [b"malloc", b"calloc", b"memalign", b"valloc", b"mallinfo", b"mallopt"];
+/// Names of malloc's functions without such a part.
 const NAMES: [&[u8]; 8] = [
     b"free",
     b"cfree",
@@ -26,7 +27,8 @@ const NAMES: [&[u8]; 8] = [
 ];
 
 fn is_malloc(name: &[u8]) -> bool {
-    NAMES.contains(&name) || PARTS.iter().any(|part| name.windows(part.len()).any(|w| w == *part))
+    NAMES.contains(&name)
+        || NAME_PARTS.iter().any(|part| name.windows(part.len()).any(|window| window == *part))
 }
 
 /// Returns the ranges of malloc's code in `libc`; `None` if it exports no malloc.
@@ -48,6 +50,7 @@ struct CodeSymbol {
     symbol: Symbol,
 }
 
+/// Returns the range of malloc's code, given all exported functions and that of `malloc`.
 fn code_range(symbols: &[CodeSymbol], malloc: Symbol) -> Option<Range<u64>> {
     let is_near = |symbol: &Symbol| symbol.address.abs_diff(malloc.address) < MAX_DISTANCE_BYTES;
     let end = |symbol: &Symbol| symbol.address.saturating_add(symbol.bytes);

@@ -24,15 +24,14 @@ fn is_in_block(context: &Context<'_>, range: AddressRange) -> bool {
     // Reading a missing page would make the kernel map one in the target.
     context.resident_runs((from, range.start)).into_iter().any(|run| {
         let mut bytes = vec![0; usize::try_from(run.len()).unwrap_or(0)];
-        let got = context.whole_memory.read_some(run.start, &mut bytes);
-        (0..got).step_by(layout::ALIGNMENT as usize).any(|at| {
-            let head = word_at(&bytes, at + 8).unwrap_or(0);
-            let bytes = head & !layout::SIZE_BITS;
+        let read_length = context.whole_memory.read_some(run.start, &mut bytes);
+        (0..read_length).step_by(layout::ALIGNMENT as usize).any(|offset| {
+            let head = word_at(&bytes, offset + layout::CHUNK_SIZE as usize).unwrap_or(0);
+            let chunk_bytes = head & !layout::SIZE_BITS;
+            let end = (run.start + offset as u64).checked_add(chunk_bytes);
             // The block is not much longer than the stack either: other words rarely satisfy both.
-            bytes.is_multiple_of(layout::ALIGNMENT)
-                && (run.start + at as u64)
-                    .checked_add(bytes)
-                    .is_some_and(|end| end >= range.end && end - range.end <= SEARCHED_BYTES + range.len())
+            chunk_bytes.is_multiple_of(layout::ALIGNMENT)
+                && end.is_some_and(|end| end >= range.end && end - range.end <= SEARCHED_BYTES + range.len())
         })
     })
 }

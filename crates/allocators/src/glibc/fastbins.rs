@@ -24,53 +24,55 @@ use strandline_process::range::AddressRange;
 /// end, from 1 on. A link of 0 ends the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Candidate {
+    /// Number of the chunk.
     at: u32,
+    /// Number of the chunk that its link points to.
     next: u32,
 }
 
-/// Candidates for which a walk takes room at least.
-const ROOM_AT_ONCE: usize = 256;
+/// Minimum candidates for which a walk reserves memory at once.
+const MIN_RESERVED: usize = 256;
 
 /// For how many candidates memory may still be reserved, by all walks: the target's heap may be
 /// full of chunks that look like members.
 #[derive(Debug, Default)]
-pub struct CandidateRoom {
-    left: AtomicUsize,
+pub struct CandidateBudget {
+    remaining: AtomicUsize,
     is_used_up: AtomicBool,
 }
 
-impl CandidateRoom {
-    /// Room for the candidates in `bytes` of memory. It counts each twice: first a list that grows
-    /// is there in its old and its new place, and later all are copied, to follow the lists.
-    pub fn of(bytes: u64) -> Self {
-        let each = 2 * size_of::<Candidate>() as u64;
-        let left = usize::try_from(bytes / each).unwrap_or(usize::MAX);
-        Self { left: AtomicUsize::new(left), is_used_up: AtomicBool::new(false) }
+impl CandidateBudget {
+    /// A budget of `bytes` of memory. It counts each candidate twice: first a list that grows is
+    /// there in its old and its new place, and later all are copied, to follow the lists.
+    pub fn new(bytes: u64) -> Self {
+        let candidate_bytes = 2 * size_of::<Candidate>() as u64;
+        let remaining = usize::try_from(bytes / candidate_bytes).unwrap_or(usize::MAX);
+        Self { remaining: AtomicUsize::new(remaining), is_used_up: AtomicBool::new(false) }
     }
 
-    /// Makes room in `candidates` for at least one more; false once the bound is reached. What
-    /// counts is the memory that they reserve, hence not `push` alone, which would double it.
+    /// Reserves memory in `candidates` for at least one more; false once the budget is used up.
+    /// What counts is the memory that they reserve, hence not `push` alone, which would double it.
     pub fn grow(&self, candidates: &mut Vec<Candidate>) -> bool {
         if candidates.len() < candidates.capacity() {
             return true;
         }
-        let taken = self.take((candidates.capacity() / 2).max(ROOM_AT_ONCE));
-        candidates.reserve_exact(taken);
-        taken > 0
+        let additional = self.take((candidates.capacity() / 2).max(MIN_RESERVED));
+        candidates.reserve_exact(additional);
+        additional > 0
     }
 
     /// Gives back the memory that `candidates` do not need.
     pub fn give_back(&self, candidates: &mut Vec<Candidate>) {
-        let before = candidates.capacity();
+        let capacity_before = candidates.capacity();
         candidates.shrink_to_fit();
-        self.left.fetch_add(before.saturating_sub(candidates.capacity()), Ordering::Relaxed);
+        self.remaining.fetch_add(capacity_before.saturating_sub(candidates.capacity()), Ordering::Relaxed);
     }
 
-    /// Takes room for up to `wanted` candidates. Returns their number, 0 once the bound is reached.
+    /// Takes up to `wanted` candidates from the budget. Returns their number; 0 once it is used up.
     fn take(&self, wanted: usize) -> usize {
-        let less = |left: usize| (left > 0).then(|| left.saturating_sub(wanted));
-        match self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less) {
-            Ok(left) => left.min(wanted),
+        let decrement = |remaining: usize| (remaining > 0).then(|| remaining.saturating_sub(wanted));
+        match self.remaining.fetch_update(Ordering::Relaxed, Ordering::Relaxed, decrement) {
+            Ok(remaining) => remaining.min(wanted),
             Err(_) => {
                 self.is_used_up.store(true, Ordering::Relaxed);
                 0
@@ -78,7 +80,7 @@ impl CandidateRoom {
         }
     }
 
-    /// Whether there was no room for some candidates.
+    /// Whether some candidates exceeded the budget.
     pub fn is_used_up(&self) -> bool {
         self.is_used_up.load(Ordering::Relaxed)
     }
@@ -90,6 +92,7 @@ pub struct LinkTargets {
     ranges: Vec<NumberedRange>,
     /// From the start of the first range to the end of the last one.
     span: Range<u64>,
+    /// The first chunk of each fastbin, by size; 0 for an empty one.
     heads: Vec<u64>,
 }
 
@@ -126,11 +129,13 @@ impl LinkTargets {
     /// Whether chunks of `bytes` may be in a fastbin.
     #[inline]
     pub fn may_hold(&self, bytes: u64) -> bool {
-        let rest = bytes.checked_sub(layout::MIN_CHUNK_BYTES);
-        let head = rest.and_then(|rest| self.heads.get((rest / layout::ALIGNMENT) as usize));
+        let above_min = bytes.checked_sub(layout::MIN_CHUNK_BYTES);
+        let head = above_min.and_then(|above| self.heads.get((above / layout::ALIGNMENT) as usize));
         head.is_some_and(|&head| head != 0)
     }
 
+    /// Returns the number of the unit at `address`: 0 for the end of a list, `None` outside the
+    /// arena.
     #[inline]
     fn number(&self, address: u64) -> Option<u32> {
         if address == 0 {
@@ -152,7 +157,7 @@ impl LinkTargets {
     /// Returns the chunk at `address` with the link word `link` (its `fd`), if it may be a member.
     #[inline]
     pub fn candidate(&self, address: u64, link: u64, links: LinkEncoding) -> Option<Candidate> {
-        let next = self.number(links.decode(link, address + 16))?;
+        let next = self.number(links.decode(link, address + layout::CHUNK_FORWARD))?;
         Some(Candidate { at: self.number(address)?, next })
     }
 
@@ -202,26 +207,25 @@ pub fn separate_members(targets: &LinkTargets, slices: &[&[Candidate]]) -> Membe
 }
 
 /// Units per entry of the index: 64 KiB of heap.
-const INDEX_SPAN: u32 = 4096;
+const UNITS_PER_ENTRY: u32 = 4096;
 
 /// Follows every list from candidate to candidate.
 fn follow_lists(targets: &LinkTargets, slices: &[&[Candidate]], heads: &[u64]) -> Membership {
     let all: Vec<Candidate> = slices.concat();
-    let last = all.last().map_or(0, |candidate| candidate.at);
-    let mut index: Vec<u32> = Vec::with_capacity((last / INDEX_SPAN) as usize + 2);
+    let last_number = all.last().map_or(0, |candidate| candidate.at);
+    // The position of the first candidate of each entry.
+    let mut index: Vec<u32> = Vec::with_capacity((last_number / UNITS_PER_ENTRY) as usize + 2);
     for (position, candidate) in all.iter().enumerate() {
-        while index.len() as u32 <= candidate.at / INDEX_SPAN {
+        while index.len() as u32 <= candidate.at / UNITS_PER_ENTRY {
             index.push(position as u32);
         }
     }
     index.push(all.len() as u32);
     let find = |number: u32| {
-        let entry = (number / INDEX_SPAN) as usize;
+        let entry = (number / UNITS_PER_ENTRY) as usize;
         let (from, to) = (*index.get(entry)? as usize, *index.get(entry + 1)? as usize);
-        all.get(from..to)?
-            .binary_search_by_key(&number, |candidate| candidate.at)
-            .ok()
-            .map(|found| from + found)
+        let found = all.get(from..to)?.binary_search_by_key(&number, |candidate| candidate.at);
+        found.ok().map(|offset| from + offset)
     };
     let mut members = vec![0u64; all.len().div_ceil(64)];
     let mut broken = 0;
@@ -291,27 +295,27 @@ mod tests {
     }
 
     #[test]
-    fn room_for_candidates_ends() {
-        let room = CandidateRoom::of(300 * 16);
-        assert_eq!((room.take(256), room.take(256), room.is_used_up()), (256, 44, false));
-        assert_eq!((room.take(256), room.is_used_up()), (0, true));
+    fn budget_for_candidates_ends() {
+        let budget = CandidateBudget::new(300 * 16);
+        assert_eq!((budget.take(256), budget.take(256), budget.is_used_up()), (256, 44, false));
+        assert_eq!((budget.take(256), budget.is_used_up()), (0, true));
     }
 
     #[test]
-    fn room_for_candidates_counts_what_is_reserved() {
-        let room = CandidateRoom::of(2000 * 16);
+    fn budget_for_candidates_counts_reserved_memory() {
+        let budget = CandidateBudget::new(2000 * 16);
         let (mut first, mut second) = (Vec::new(), Vec::new());
-        while room.grow(&mut first) && first.len() < 900 {
+        while budget.grow(&mut first) && first.len() < 900 {
             first.push(Candidate { at: 1, next: 0 });
         }
         let reserved = first.capacity();
         assert!(reserved > 900, "growth is reserved in steps");
-        room.give_back(&mut first);
+        budget.give_back(&mut first);
         assert_eq!(first.len(), 900);
-        while room.grow(&mut second) {
+        while budget.grow(&mut second) {
             second.push(Candidate { at: 1, next: 0 });
         }
-        assert!(room.is_used_up());
+        assert!(budget.is_used_up());
         assert_eq!(first.capacity() + second.capacity(), 2000, "the bound holds, and all of it is used");
         assert_eq!(second.len(), second.capacity());
     }

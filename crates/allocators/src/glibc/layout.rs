@@ -6,6 +6,18 @@
 /// Distance of the pointers that malloc returns from their chunks (malloc.c, CHUNK_HDR_SZ).
 pub const CHUNK_HEADER_BYTES: u64 = 16;
 
+/// Bytes of the size word of a chunk (malloc.c, `SIZE_SZ`). The last word of a block in use is in
+/// the next chunk, before that chunk's size word.
+pub const SIZE_WORD_BYTES: u64 = 8;
+/// Offset of `mchunk_size` in a chunk.
+pub const CHUNK_SIZE: u64 = 8;
+/// Offset of `fd` in a free chunk.
+pub const CHUNK_FORWARD: u64 = 16;
+/// Offset of `bk` in a free chunk.
+pub const CHUNK_BACKWARD: u64 = 24;
+/// Offset of `fd_nextsize` in a free chunk.
+pub const CHUNK_NEXT_SIZE: u64 = 32;
+
 /// Alignment of chunks and of their sizes (`MALLOC_ALIGNMENT`).
 pub const ALIGNMENT: u64 = 16;
 /// Minimum size of chunks in large bins (malloc.c, `MIN_LARGE_SIZE`).
@@ -32,6 +44,8 @@ pub const BIN_PAIRS: u64 = 127;
 /// A secondary arena's heaps start on multiples of this (`HEAP_MAX_SIZE`, twice
 /// `DEFAULT_MMAP_THRESHOLD_MAX`) unless `glibc.malloc.hugetlb` sets another page size.
 pub const HEAP_MAX_BYTES: u64 = 64 << 20;
+/// Number of huge pages in a heap, if heaps grow with `hp_pagesize` (arena.c, heap_max_size).
+pub const HUGE_PAGES_PER_HEAP: u64 = 4;
 
 /// `sizeof (heap_info)`: four words up to 2.34, five words and padding from 2.35 on (arena.c).
 pub const HEAP_INFO_BYTES: [u64; 2] = [0x20, 0x30];
@@ -62,8 +76,10 @@ pub struct Fastbins {
     pub count: usize,
 }
 
-/// Offset of `flags` in a `struct malloc_state`; bit 1 is `NONCONTIGUOUS_BIT`.
+/// Offset of `flags` in a `struct malloc_state`.
 pub const FLAGS_OFFSET: u64 = 4;
+/// The flag `NONCONTIGUOUS_BIT`.
+pub const NONCONTIGUOUS: u32 = 2;
 
 impl ArenaLayout {
     /// Offset of `next`: after the bins and the 16 bytes of `binmap`.

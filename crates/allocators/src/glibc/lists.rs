@@ -10,7 +10,7 @@ use std::cmp::Ordering;
 use std::collections::HashMap;
 
 use super::chunk_set::ChunkSet;
-use super::layout::ALIGNMENT;
+use super::layout::{ALIGNMENT, CHUNK_FORWARD, CHUNK_HEADER_BYTES};
 use strandline_claims::range::RangePages;
 use strandline_process::page_cache::PageCache;
 
@@ -72,18 +72,18 @@ pub enum LinkEncoding {
 }
 
 impl LinkEncoding {
-    /// Returns the address to which `link`, stored at `place`, points.
-    pub fn decode(self, link: u64, place: u64) -> u64 {
+    /// Returns the address to which `link`, stored at `link_address`, points.
+    pub fn decode(self, link: u64, link_address: u64) -> u64 {
         match self {
             Self::Plain => link,
-            Self::Protected => link ^ (place >> 12),
+            Self::Protected => link ^ (link_address >> 12),
         }
     }
 }
 
 /// The ranges that may hold chunks, each with its special chunks.
 pub struct Ranges<'a> {
-    /// Sorted by address.
+    /// The pages of each range and its special chunks, in address order.
     pub parts: Vec<(&'a RangePages, SpecialChunks)>,
 }
 
@@ -128,9 +128,9 @@ pub fn follow(
             return false;
         }
         count += 1;
-        let place = element + list.link_offset;
-        let Some(link) = cache.word(place) else { return false };
-        element = links.decode(link, place);
+        let link_address = element + list.link_offset;
+        let Some(link) = cache.word(link_address) else { return false };
+        element = links.decode(link, link_address);
     }
     element == 0
 }
@@ -140,21 +140,21 @@ pub fn follow(
 pub struct List {
     /// The first element; 0 if the list is empty.
     pub head: u64,
-    /// From an element to its link: 16 in fastbins (`fd`), 0 in thread caches (`next`).
+    /// From an element to its link: that of `fd` in fastbins, 0 in thread caches (`next`).
     pub link_offset: u64,
-    /// From the chunk to the element: 0 in fastbins, 16 in thread caches.
+    /// From the chunk to the element: 0 in fastbins, the header in thread caches.
     pub chunk_offset: u64,
 }
 
 impl List {
     /// A fastbin that starts with the chunk `head`.
     pub fn fastbin(head: u64) -> Self {
-        Self { head, link_offset: 16, chunk_offset: 0 }
+        Self { head, link_offset: CHUNK_FORWARD, chunk_offset: 0 }
     }
 
     /// A bin of a thread cache that starts with the block `head`.
     pub fn thread_cache(head: u64) -> Self {
-        Self { head, link_offset: 0, chunk_offset: 16 }
+        Self { head, link_offset: 0, chunk_offset: CHUNK_HEADER_BYTES }
     }
 }
 
@@ -171,11 +171,11 @@ pub fn detect_encoding(
         if !ranges.holds(list.head) {
             continue;
         }
-        let place = list.head + list.link_offset;
-        let Some(link) = cache.word(place) else { continue };
+        let link_address = list.head + list.link_offset;
+        let Some(link) = cache.word(link_address) else { continue };
         let is_valid = |target: u64| target == 0 || ranges.holds(target);
-        plain += u32::from(is_valid(LinkEncoding::Plain.decode(link, place)));
-        protected += u32::from(is_valid(LinkEncoding::Protected.decode(link, place)));
+        plain += u32::from(is_valid(LinkEncoding::Plain.decode(link, link_address)));
+        protected += u32::from(is_valid(LinkEncoding::Protected.decode(link, link_address)));
     }
     match plain.cmp(&protected) {
         Ordering::Greater => LinkEncoding::Plain,

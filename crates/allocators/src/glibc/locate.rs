@@ -139,8 +139,8 @@ fn scan<T>(
         while at < end {
             let length = (end - at).min(BLOCK_BYTES + OVERLAP_BYTES);
             buffer.resize(length as usize, 0);
-            let got = memory.read_some(at, &mut buffer);
-            if let Some(found) = visit(at, &buffer[..got]) {
+            let read_length = memory.read_some(at, &mut buffer);
+            if let Some(found) = visit(at, &buffer[..read_length]) {
                 return Some(found);
             }
             at += BLOCK_BYTES;
@@ -149,22 +149,25 @@ fn scan<T>(
     None
 }
 
+/// Bytes of a pair of links in `malloc_state.bins`.
+const PAIR_BYTES: usize = 16;
+
 /// Finds `main_arena` in the data of one libc (resident, writable ranges).
 pub fn main_arena(memory: &dyn Memory, data: &[AddressRange]) -> Option<MainArena> {
     let mut steps = MAX_RING_STEPS;
     scan(memory, data, |base, bytes| {
         let mut offset = 0;
-        while offset + layout::BIN_PAIRS as usize * 16 <= bytes.len() {
+        while offset + layout::BIN_PAIRS as usize * PAIR_BYTES <= bytes.len() {
             if !is_empty_bin(base, bytes, offset) {
                 offset += 8;
                 continue;
             }
-            let (first, pairs) = run_of_pairs(base, bytes, offset);
-            let found = arena_of_run(memory, base + first as u64, pairs, &mut steps);
+            let run = run_of_pairs(base, bytes, offset);
+            let found = arena_of_run(memory, base + run.offset as u64, run.pairs, &mut steps);
             if found.is_some() {
                 return found;
             }
-            offset = first + pairs * 16 + 8;
+            offset = run.offset + run.pairs * PAIR_BYTES + 8;
         }
         None
     })
@@ -173,9 +176,9 @@ pub fn main_arena(memory: &dyn Memory, data: &[AddressRange]) -> Option<MainAren
 /// Finds the `main_arena` whose bins are in the run of `pairs` at the address `run`: other pairs of
 /// pointers may precede them.
 fn arena_of_run(memory: &dyn Memory, run: u64, pairs: usize, steps: &mut usize) -> Option<MainArena> {
-    let others = pairs.checked_sub(layout::BIN_PAIRS as usize)?;
-    (0..=others.min(MAX_PAIRS_BEFORE_BINS)).find_map(|before| {
-        let bins = run + 16 * before as u64;
+    let other_pairs = pairs.checked_sub(layout::BIN_PAIRS as usize)?;
+    (0..=other_pairs.min(MAX_PAIRS_BEFORE_BINS)).find_map(|pairs_before| {
+        let bins = run + (PAIR_BYTES * pairs_before) as u64;
         layout::ARENAS.iter().find_map(|shape| {
             let address = bins.checked_sub(shape.bins)?;
             ring(memory, address, shape, steps)?;
@@ -186,28 +189,37 @@ fn arena_of_run(memory: &dyn Memory, run: u64, pairs: usize, steps: &mut usize) 
 
 /// Whether an empty bin is at `offset`: both of its links are its own address in its list.
 fn is_empty_bin(base: u64, bytes: &[u8], offset: usize) -> bool {
-    let own = (base + offset as u64).wrapping_sub(16);
-    pair_at(bytes, offset) == Some((own, own))
+    let bin = (base + offset as u64).wrapping_sub(layout::CHUNK_FORWARD);
+    pair_at(bytes, offset) == Some((bin, bin))
 }
 
-/// Returns the offset, and the length in pairs, of the run of pairs around the empty bin at
-/// `offset` that may be bins.
-fn run_of_pairs(base: u64, bytes: &[u8], offset: usize) -> (usize, usize) {
-    let is_pointer = |word: u64| word != 0 && word.is_multiple_of(16);
+/// Consecutive pairs of pointers in static data.
+struct PairRun {
+    offset: usize,
+    /// Number of pairs.
+    pairs: usize,
+}
+
+/// Returns the run of pairs around the empty bin at `offset` that may be bins.
+fn run_of_pairs(base: u64, bytes: &[u8], offset: usize) -> PairRun {
+    let is_pointer = |word: u64| word != 0 && word.is_multiple_of(layout::ALIGNMENT);
     let is_bin = |at: usize| {
         is_empty_bin(base, bytes, at)
             || pair_at(bytes, at).is_some_and(|(fd, bk)| is_pointer(fd) && is_pointer(bk))
     };
-    let mut first = offset;
-    while first >= 16 && is_bin(first - 16) && offset - first < MAX_RUN_BYTES {
-        first -= 16;
+    let mut start = offset;
+    while start >= PAIR_BYTES && is_bin(start - PAIR_BYTES) && offset - start < MAX_RUN_BYTES {
+        start -= PAIR_BYTES;
     }
-    let mut end = offset + 16;
-    while end + 16 <= bytes.len() && is_bin(end) && end - first < 2 * MAX_RUN_BYTES {
-        end += 16;
+    let mut end = offset + PAIR_BYTES;
+    while end + PAIR_BYTES <= bytes.len() && is_bin(end) && end - start < 2 * MAX_RUN_BYTES {
+        end += PAIR_BYTES;
     }
-    (first, (end - first) / 16)
+    PairRun { offset: start, pairs: (end - start) / PAIR_BYTES }
 }
+
+/// Every alignment of heaps, also with `glibc.malloc.hugetlb`, is a multiple of this.
+const MIN_HEAP_ALIGNMENT: u64 = 1 << 20;
 
 /// Returns the arenas of the ring that starts and must end at `main`, main first. Decrements
 /// `steps` at each one, and gives up at 0.
@@ -223,7 +235,7 @@ fn ring(memory: &dyn Memory, main: u64, shape: &layout::ArenaLayout, steps: &mut
             return Some(arenas);
         }
         // A secondary arena follows the heap_info of its first heap.
-        let offset = at % (1 << 20);
+        let offset = at % MIN_HEAP_ALIGNMENT;
         if arenas.len() >= MAX_ARENAS || at == remembered || !layout::HEAP_INFO_BYTES.contains(&offset) {
             return None;
         }
@@ -240,7 +252,7 @@ pub fn arenas(memory: &dyn Memory, main: &MainArena, heap_max_bytes: u64) -> Vec
     let mut steps = MAX_ARENAS;
     let addresses = ring(memory, main.address, &main.layout, &mut steps).unwrap_or_default();
     let mut remaining_heaps = MAX_TOTAL_HEAPS;
-    let read = |address: u64| {
+    let read_with_heaps = |address: u64| {
         let mut arena = read_arena(memory, address, address == main.address, &main.layout)?;
         if !arena.is_main {
             let max_heaps = remaining_heaps.min(MAX_HEAPS);
@@ -249,7 +261,7 @@ pub fn arenas(memory: &dyn Memory, main: &MainArena, heap_max_bytes: u64) -> Vec
         }
         Some(arena)
     };
-    addresses.into_iter().filter_map(read).collect()
+    addresses.into_iter().filter_map(read_with_heaps).collect()
 }
 
 /// Reads the state of one arena, without its heaps.
@@ -263,12 +275,14 @@ fn read_arena(
     memory.read(address, &mut bytes).ok()?;
     let word = |offset: u64| word_at(&bytes, offset as usize);
     let layout::Fastbins { offset, count } = shape.fastbins.unwrap_or_default();
-    let fastbins = (0..count as u64).filter_map(|n| word(offset + 8 * n)).collect();
+    let fastbins = (0..count as u64).filter_map(|index| word(offset + 8 * index)).collect();
     let bins = (0..layout::BIN_PAIRS)
-        .filter_map(|n| {
-            let at = shape.bins + 16 * n;
+        .filter_map(|pair| {
+            let at = shape.bins + PAIR_BYTES as u64 * pair;
             let (first, last) = (word(at)?, word(at + 8)?);
-            let bin = Bin { index: n as usize + 1, address: address + at - 16, first, last };
+            // A bin has the address of a chunk whose links are this pair; bin 0 does not exist.
+            let bin_address = address + at - layout::CHUNK_FORWARD;
+            let bin = Bin { index: pair as usize + 1, address: bin_address, first, last };
             (first != bin.address).then_some(bin)
         })
         .collect();
@@ -277,7 +291,7 @@ fn read_arena(
         is_main,
         top: word(shape.top)?,
         system_mem: word(shape.system_mem_offset())?.min(MAX_SYSTEM_BYTES),
-        is_noncontiguous: half_word_at(&bytes, layout::FLAGS_OFFSET as usize)? & 2 != 0,
+        is_noncontiguous: half_word_at(&bytes, layout::FLAGS_OFFSET as usize)? & layout::NONCONTIGUOUS != 0,
         fastbins,
         bins,
         heaps: Vec::new(),
@@ -310,8 +324,8 @@ fn heaps(
             break;
         }
         let holds_arena = arena.address - arena.address % heap_max_bytes == start;
-        let used = if holds_arena { info_bytes + shape.struct_bytes() } else { info_bytes };
-        let first_chunk = start + used.next_multiple_of(layout::ALIGNMENT);
+        let used_bytes = if holds_arena { info_bytes + shape.struct_bytes() } else { info_bytes };
+        let first_chunk = start + used_bytes.next_multiple_of(layout::ALIGNMENT);
         heaps.push(Heap { start, end: start + size, first_chunk });
         start = previous;
     }
@@ -354,7 +368,7 @@ pub fn parameters(
                 let Some(found) = parameters_at(base, bytes, offset, shape, &is_brk) else { continue };
                 let n_mmaps_max = half_word_at(bytes, offset + shape.n_mmaps as usize + 4);
                 let likelihood = Likelihood::new(&found, n_mmaps_max, main);
-                if best.as_ref().is_none_or(|(of_best, _)| likelihood > *of_best) {
+                if best.as_ref().is_none_or(|(best_likelihood, _)| likelihood > *best_likelihood) {
                     best = Some((likelihood, found));
                 }
             }
@@ -389,6 +403,11 @@ impl Likelihood {
     }
 }
 
+/// Maximum plausible number of arenas in a setting.
+const MAX_ARENA_SETTING: u64 = 1 << 16;
+/// Maximum size of a huge page: 16 GiB.
+const MAX_PAGE_SIZE_BYTES: u64 = 1 << 34;
+
 /// Reads `malloc_par` in one layout at `offset`; `None` if its fields are inconsistent.
 fn parameters_at(
     base: u64,
@@ -401,17 +420,17 @@ fn parameters_at(
     let int = |at: u64| half_word_at(bytes, offset + at as usize);
     let (arena_test, arena_max) =
         (word(layout::parameter_offsets::ARENA_TEST)?, word(layout::parameter_offsets::ARENA_MAX)?);
-    if arena_test == 0 || arena_test > 1 << 16 || arena_max > 1 << 16 {
+    if arena_test == 0 || arena_test > MAX_ARENA_SETTING || arena_max > MAX_ARENA_SETTING {
         return None;
     }
     let n_mmaps = int(shape.n_mmaps)?;
-    let (n_mmaps_max, max_n_mmaps, no_dyn) =
+    let (n_mmaps_max, max_n_mmaps, no_dyn_threshold) =
         (int(shape.n_mmaps + 4)?, int(shape.n_mmaps + 8)?, int(shape.n_mmaps + 12)?);
     let (mmapped_mem, max_mmapped) = (word(shape.mmapped_mem)?, word(shape.mmapped_mem + 8)?);
     let counters_agree = n_mmaps <= max_n_mmaps
         && max_n_mmaps <= i32::MAX as u32
         && n_mmaps_max <= i32::MAX as u32
-        && no_dyn <= 1
+        && no_dyn_threshold <= 1
         && mmapped_mem <= max_mmapped
         // Whole pages up to 2.42; in 2.43 each mremap of a chunk loses 16 bytes.
         && mmapped_mem.is_multiple_of(layout::ALIGNMENT);
@@ -421,8 +440,9 @@ fn parameters_at(
     let sbrk_base = word(shape.mmapped_mem + 16)?;
     let thp_pagesize = shape.thp_pagesize.map_or(Some(0), word)?;
     let hp_pagesize = shape.hp_pagesize.map_or(Some(0), word)?;
-    let is_page_size =
-        |size: u64| size == 0 || (size.is_power_of_two() && (PAGE_BYTES..=1 << 34).contains(&size));
+    let is_page_size = |size: u64| {
+        size == 0 || (size.is_power_of_two() && (PAGE_BYTES..=MAX_PAGE_SIZE_BYTES).contains(&size))
+    };
     if !is_page_size(thp_pagesize) || !is_page_size(hp_pagesize) || (sbrk_base != 0 && !is_brk(sbrk_base)) {
         return None;
     }
@@ -432,7 +452,7 @@ fn parameters_at(
         trim_threshold: word(layout::parameter_offsets::TRIM_THRESHOLD)?,
         top_pad: word(layout::parameter_offsets::TOP_PAD)?,
         mmap_threshold: word(layout::parameter_offsets::MMAP_THRESHOLD)?,
-        has_dynamic_thresholds: no_dyn == 0,
+        has_dynamic_thresholds: no_dyn_threshold == 0,
         arena_test,
         arena_max,
         thp_pagesize,
@@ -444,6 +464,11 @@ fn parameters_at(
     })
 }
 
+/// `tcache_max_bytes` with 64 bins, up to 2.41 (malloc.c, MAX_TCACHE_SIZE).
+const MAX_SMALL_CACHED_BYTES: u64 = 1032;
+/// Maximum of `tcache_max_bytes` with large bins, from 2.42 on.
+const MAX_LARGE_CACHED_BYTES: u64 = (4 << 20) + 1;
+
 /// Whether bins, largest cached size and count of the thread cache are consistent.
 fn cache_settings_agree(word: &impl Fn(u64) -> Option<u64>, shape: &layout::ParametersLayout) -> bool {
     let fields = (word(shape.tcache_bins), word(shape.tcache_bins + 8), word(shape.tcache_bins + 16));
@@ -451,11 +476,15 @@ fn cache_settings_agree(word: &impl Fn(u64) -> Option<u64>, shape: &layout::Para
     // Up to 2.41 the largest request is that of the last bin (1032 with 64 bins); from 2.42 on it
     // is one more than the largest chunk (1041), or up to 4 MiB with large bins.
     let is_size_valid = if shape.has_large_tcache_bins {
-        (1..=(4 << 20) + 1).contains(&max_bytes) && max_bytes != 1032
+        (1..=MAX_LARGE_CACHED_BYTES).contains(&max_bytes) && max_bytes != MAX_SMALL_CACHED_BYTES
     } else {
-        max_bytes <= 1032 && bins == (max_bytes + 8).max(32).div_ceil(16) - 1
+        let chunk_bytes = max_bytes.saturating_add(layout::SIZE_WORD_BYTES).max(layout::MIN_CHUNK_BYTES);
+        max_bytes <= MAX_SMALL_CACHED_BYTES && bins == chunk_bytes.div_ceil(layout::ALIGNMENT) - 1
     };
-    is_size_valid && bins <= 64 && bins > 0 && count <= layout::MAX_THREAD_CACHE_ENTRIES as u64
+    is_size_valid
+        && bins <= layout::SMALL_THREAD_CACHE_BINS as u64
+        && bins > 0
+        && count <= layout::MAX_THREAD_CACHE_ENTRIES as u64
 }
 
 #[cfg(test)]

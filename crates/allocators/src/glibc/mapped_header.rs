@@ -25,10 +25,10 @@ impl From<WordPair> for HeaderWords {
     }
 }
 
-/// Returns how many bytes at the end of a mapping of `bytes` are not its chunk's. The size word
-/// `head` counts from `header` bytes after the start of the mapping.
-pub fn tail_bytes(bytes: u64, header: u64, head: u64) -> u64 {
-    if header + (head & !layout::SIZE_BITS) == bytes { 0 } else { LAST_WORD_BYTES }
+/// Returns how many bytes at the end of a mapping of `mapped_bytes` are not its chunk's. The size
+/// word `head` counts from `header_offset` after the start of the mapping.
+pub fn tail_bytes(mapped_bytes: u64, header_offset: u64, head: u64) -> u64 {
+    if header_offset + (head & !layout::SIZE_BITS) == mapped_bytes { 0 } else { LAST_WORD_BYTES }
 }
 
 /// Returns the chunk whose mapping starts at `page` with the words `header`.
@@ -41,10 +41,10 @@ pub fn block_at(header: HeaderWords, page: u64, limit: u64) -> Option<MappedBloc
 /// Returns the length of the mapping that starts at `page` with the words `header`; `None` unless
 /// it is a chunk's and ends by `limit`.
 pub fn chunk_bytes(header: HeaderWords, page: u64, limit: u64) -> Option<u64> {
-    let HeaderWords { prev_size: offset, size: head } = header;
+    let HeaderWords { prev_size, size: head } = header;
     // Up to 2.42 the word before the size is 0 at the start of a mapping; in 2.43 its lowest bit
     // marks huge pages (malloc.c, MMAP_HP).
-    if offset > 1 || head & layout::SIZE_BITS != layout::IS_MMAPPED {
+    if prev_size > 1 || head & layout::SIZE_BITS != layout::IS_MMAPPED {
         return None;
     }
     // The size is that of the whole mapping; in 2.43 it leaves out the last 16 bytes

@@ -66,7 +66,7 @@ fn aligned_block(offset: u64, header: HeaderWords, page: u64, limit: u64) -> Opt
 fn may_start(header: HeaderWords) -> bool {
     header.prev_size <= 1
         && header.size & layout::SIZE_BITS == layout::IS_MMAPPED
-        && header.size >= PAGE_BYTES - 16
+        && header.size >= PAGE_BYTES - layout::FENCEPOST_BYTES
 }
 
 /// Result of a search.
@@ -88,14 +88,14 @@ pub struct Area {
     /// Its resident runs, in address order.
     pub runs: Vec<AddressRange>,
     /// The first resident page of each of its mappings, in address order.
-    pub firsts: Vec<u64>,
+    pub first_pages: Vec<u64>,
 }
 
 impl Area {
     /// Extends the area to `end` by a mapping, or part of one, whose resident runs are `runs`.
     fn extend(&mut self, end: u64, runs: Vec<AddressRange>) {
         self.end = end;
-        self.firsts.extend(runs.first().map(|run| run.start));
+        self.first_pages.extend(runs.first().map(|run| run.start));
         for run in runs {
             match self.runs.last_mut() {
                 Some(last) if last.end == run.start => last.end = run.end,
@@ -114,7 +114,7 @@ struct Search<'a> {
     memory: &'a dyn Memory,
     /// Memory that other readers have claimed, in address order.
     claimed: &'a [AddressRange],
-    /// Number of chunks.
+    /// Number of chunks to find.
     count: u64,
     /// Their bytes, if that figure is reliable.
     bytes: Option<u64>,
@@ -153,7 +153,7 @@ impl Search<'_> {
     fn search_starts(&mut self, areas: &[Area]) {
         for area in areas {
             let mut end = 0;
-            for &first in &area.firsts {
+            for &first in &area.first_pages {
                 // A mapping may start within a chunk.
                 if first >= end {
                     end = self.take_adjacent(first, area.end, &area.runs);
@@ -210,14 +210,14 @@ impl Search<'_> {
         self.found.bytes_read += PAGE_BYTES;
         self.cost_pages += 1;
         self.memory.read(page, &mut bytes).ok()?;
-        let within = (16..PAGE_BYTES)
-            .step_by(16)
+        let within = (layout::ALIGNMENT..PAGE_BYTES)
+            .step_by(layout::ALIGNMENT as usize)
             .find_map(|offset| aligned_block(offset, pair_at(&bytes, offset as usize)?.into(), page, limit));
         if within.is_some() {
             return within;
         }
         let offsets: Vec<u64> = (2..=MAX_ALIGNED_PAGES)
-            .map(|pages| pages * PAGE_BYTES - 16)
+            .map(|pages| pages * PAGE_BYTES - layout::CHUNK_HEADER_BYTES)
             .take_while(|offset| page + offset < limit)
             .filter(|offset| is_resident(runs, page + offset))
             .collect();
@@ -240,15 +240,15 @@ impl Search<'_> {
 
     /// Takes every chunk in the resident `runs`.
     fn search_all_pages(&mut self, runs: &[AddressRange], limit: u64) {
-        let mut next = 0;
+        let mut last_end = 0;
         for run in runs {
-            let mut page = run.start.max(next);
+            let mut page = run.start.max(last_end);
             let mut batch = 1;
             while page < run.end && !self.is_done() && !self.is_over_budget() {
                 let pages: Vec<u64> = (page..run.end).step_by(PAGE_BYTES as usize).take(batch).collect();
                 match self.take_first(&pages, limit, runs) {
                     Some(end) => {
-                        (next, page) = (end, end);
+                        (last_end, page) = (end, end);
                         batch = 1;
                     }
                     None => {
@@ -277,7 +277,7 @@ fn areas(context: &Context<'_>, taken: &RangeSet) -> Vec<Area> {
             area.extend(end, context.resident_runs((start, end)));
         }
     };
-    let may_hold = |m: &&Mapping| m.is_private_anonymous() && !m.name.starts_with("[stack");
+    let may_hold = |mapping: &&Mapping| mapping.is_private_anonymous() && !mapping.name.starts_with("[stack");
     for mapping in context.space.mappings().iter().filter(may_hold) {
         let mut from = mapping.start;
         for &AddressRange { start, end } in taken.overlapping(mapping.range()) {
@@ -293,13 +293,17 @@ fn areas(context: &Context<'_>, taken: &RangeSet) -> Vec<Area> {
 /// show which glibc made it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MappedChunks {
+    /// Their number, by malloc's counters.
     count: u64,
+    /// Their bytes, by malloc's counters.
     bytes: u64,
-    found_by_walk: u64,
-    found_by_walk_bytes: u64,
+    /// Number of those that the walks have met between pieces.
+    walked_count: u64,
+    /// Bytes of those.
+    walked_bytes: u64,
     /// Whether `bytes` is unreliable: 2.43 counts 16 bytes too few for each chunk that was moved by
     /// mremap (malloc.c, mremap_chunk).
-    drifts: bool,
+    has_unreliable_bytes: bool,
 }
 
 impl MappedChunks {
@@ -309,16 +313,16 @@ impl MappedChunks {
         self.count = self.count.saturating_add(parameters.n_mmaps);
         self.bytes = self.bytes.saturating_add(parameters.mmapped_mem);
         // The walk of one libc also meets the chunks of others between its pieces.
-        self.found_by_walk += walked.iter().map(|walked| walked.counts.mmapped_chunks).sum::<u64>();
-        self.found_by_walk_bytes += walked.iter().map(|walked| walked.counts.mmapped_bytes).sum::<u64>();
-        self.drifts |= parameters.layout.mmapped_bytes_drift;
+        self.walked_count += walked.iter().map(|walked| walked.counts.mmapped_chunks).sum::<u64>();
+        self.walked_bytes += walked.iter().map(|walked| walked.counts.mmapped_bytes).sum::<u64>();
+        self.has_unreliable_bytes |= parameters.layout.mmapped_bytes_drift;
     }
 
     /// Searches private anonymous memory outside the arenas and `excluded`, and adds the chunks to
     /// the first of `readings`.
     pub fn find(mut self, context: &Context<'_>, excluded: &RangeSet, readings: &mut [Reading]) {
-        self.count = self.count.saturating_sub(self.found_by_walk);
-        self.bytes = self.bytes.saturating_sub(self.found_by_walk_bytes);
+        self.count = self.count.saturating_sub(self.walked_count);
+        self.bytes = self.bytes.saturating_sub(self.walked_bytes);
         if self.count == 0 {
             return;
         }
@@ -331,7 +335,7 @@ impl MappedChunks {
         let mut areas = areas(context, &taken);
         // Small areas first: a huge one (another heap) is then mostly not needed.
         areas.sort_by_key(Area::resident_bytes);
-        let bytes = (!self.drifts).then_some(self.bytes);
+        let bytes = (!self.has_unreliable_bytes).then_some(self.bytes);
         let mut claimed = context.claimed.to_vec();
         claimed.sort_unstable();
         let search = Search {
@@ -355,20 +359,21 @@ impl MappedChunks {
             );
             let bytes = Some(self.bytes.abs_diff(found.bytes));
             let is_late = Instant::now() >= context.deadline;
-            let (code, why) = if is_late {
+            let (code, note) = if is_late {
                 ("heap_too_slow", "; the deadline passed before the search ended")
             } else {
                 (CHUNKS_DIFFER, "")
             };
-            reading.caveats.push(Caveat::new(code, "glibc", bytes, format!("{text}{why}")));
+            reading.caveats.push(Caveat::new(code, "glibc", bytes, format!("{text}{note}")));
         }
         reading.refined.add_mapped(context.refinements, &found.blocks);
-        reading.allocator.live_blocks = reading.allocator.live_blocks.map(|n| n + found.blocks.len() as u64);
-        let payload: u64 =
+        reading.allocator.live_blocks =
+            reading.allocator.live_blocks.map(|count| count + found.blocks.len() as u64);
+        let payload_bytes: u64 =
             found.blocks.iter().map(|block| block.usable_end.saturating_sub(block.pointer)).sum();
-        reading.allocator.live_bytes = reading.allocator.live_bytes.map(|bytes| bytes + payload);
+        reading.allocator.live_bytes = reading.allocator.live_bytes.map(|bytes| bytes + payload_bytes);
         reading.allocator.metadata_bytes =
-            reading.allocator.metadata_bytes.map(|bytes| bytes + found.bytes - payload);
+            reading.allocator.metadata_bytes.map(|bytes| bytes + found.bytes - payload_bytes);
         reading.mapped_blocks = found.blocks;
     }
 }

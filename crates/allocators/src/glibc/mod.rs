@@ -28,14 +28,14 @@ pub mod walk_context;
 
 use std::time::Instant;
 
-use self::fastbins::{Candidate, CandidateRoom, LinkTargets, Membership};
+use self::fastbins::{Candidate, CandidateBudget, LinkTargets, Membership};
 use self::lists::{ChunkKind, LinkEncoding, List, Ranges, SpecialChunks};
 use self::locate::{Arena, Parameters};
 use self::mmapped::MappedChunks;
 use self::objects::Object;
 use self::regions::ArenaRegion;
 use self::segments::{RegionParts, RegionTotals};
-use self::summary::{SUM_DIFFERS, by_arena, check_sums, facts, trim_bytes};
+use self::summary::{SUM_DIFFERS, check_sums, facts, group_by_arena, trim_bytes};
 use self::walk_context::{FastbinMode, Region, WalkContext};
 use strandline_claims::accumulator::OutOfOrder;
 use strandline_claims::allocator::{
@@ -92,7 +92,7 @@ const MALLOC_TRIM: Function = Function {
 /// The reader of glibc's malloc.
 pub static READER: allocator::Reader = allocator::Reader {
     layer: Layer::RestOfMappings,
-    remedies: |view| settings::of_arenas(view).into_iter().chain(settings::other_allocator(view)).collect(),
+    remedies: |view| settings::arena_max(view).into_iter().chain(settings::other_allocator(view)).collect(),
     // Nearly every process has one; a static one is recognised by structures that are read with
     // the heap.
     ..allocator::Reader::new(|_, _| Some(Box::new(Glibc)))
@@ -114,13 +114,15 @@ impl FoundAllocator for Glibc {
         let object = reading.call.as_ref().map(|trim| trim.object);
         reading.allocator.version = object.and_then(|object| release::release(process, space, object));
         settings::finish(process, reading);
-        let zeros = reading.releasable_bytes().saturating_sub(reading.releasable_row_bytes());
-        reading.remedies.extend(reading.call.as_ref().map(|call| trim(process.pid(), call, zeros)));
+        let zero_bytes = reading.releasable_bytes().saturating_sub(reading.releasable_row_bytes());
+        reading
+            .remedies
+            .extend(reading.call.as_ref().map(|call| trim_remedy(process.pid(), call, zero_bytes)));
     }
 }
 
 /// Returns the remedy `malloc_trim`, which also releases `zero_bytes` in pages of zeros.
-fn trim(pid: i32, call: &CallPlan, zero_bytes: u64) -> Remedy {
+fn trim_remedy(pid: i32, call: &CallPlan, zero_bytes: u64) -> Remedy {
     let zeros_note = match zero_bytes.min(call.predicted_bytes) {
         0 => String::new(),
         zeros => format!("; {} of it is on the row kernel.zero", bytes(zeros)),
@@ -143,8 +145,8 @@ pub fn read(context: &Context<'_>) -> Result<Readings, OutOfOrder> {
         readings.extend(read_object(context, object, &readings, &excluded, &mut mapped_chunks)?);
     }
     mapped_chunks.find(context, &excluded, &mut readings);
-    let mapped = objects.iter().find(|object| object.is_libc);
-    let unread = mapped.filter(|_| readings.is_empty()).and_then(|object| unread_heap(context, object));
+    let libc = objects.iter().find(|object| object.is_libc);
+    let unread = libc.filter(|_| readings.is_empty()).and_then(|object| unread_heap(context, object));
     Ok((readings, unread.into_iter().collect()))
 }
 
@@ -167,19 +169,28 @@ fn read_object(
 ) -> Result<Option<Reading>, OutOfOrder> {
     let Some(main) = locate::main_arena(context.whole_memory, &object.data) else { return Ok(None) };
     // Without randomisation, brk starts on the last page of the program's own data.
-    let is_private = |m: &Mapping| !m.permissions.shared && m.permissions.write;
-    let is_brk = |address: u64| context.space.find(address).is_none_or(is_private);
-    let parameters = locate::parameters(context.whole_memory, &object.data, main.address, is_brk);
-    let with_huge_pages = parameters.filter(|p| p.layout.heaps_scale_with_hp_pagesize && p.hp_pagesize != 0);
-    let heap_max_bytes = with_huge_pages.map_or(layout::HEAP_MAX_BYTES, |p| p.hp_pagesize.saturating_mul(4));
+    let is_private = |mapping: &Mapping| !mapping.permissions.shared && mapping.permissions.write;
+    let may_be_brk = |address: u64| context.space.find(address).is_none_or(is_private);
+    let parameters = locate::parameters(context.whole_memory, &object.data, main.address, may_be_brk);
+    let scales_heaps = |parameters: &Parameters| {
+        parameters.layout.heaps_scale_with_hp_pagesize && parameters.hp_pagesize != 0
+    };
+    let heap_max_bytes = parameters.filter(scales_heaps).map_or(layout::HEAP_MAX_BYTES, |parameters| {
+        parameters.hp_pagesize.saturating_mul(layout::HUGE_PAGES_PER_HEAP)
+    });
     let arenas = locate::arenas(context.whole_memory, &main, heap_max_bytes);
     let taken = earlier.iter().flat_map(|reading| reading.ranges()).collect();
     let regions = regions::of_arenas(context, &arenas, parameters.as_ref(), &taken, excluded);
 
-    let pages: Vec<RangePages> = regions.iter().map(|owned| context.pages(owned.region.range())).collect();
+    let pages: Vec<RangePages> =
+        regions.iter().map(|arena_region| context.pages(arena_region.region.range())).collect();
     let refined = Matches::new(context.collects_blocks);
-    let mut reading =
-        Reading { rows: Some(&rows::BLOCKS), payload_offset_bytes: 8, refined, ..Reading::default() };
+    let mut reading = Reading {
+        rows: Some(&rows::BLOCKS),
+        payload_offset_bytes: layout::SIZE_WORD_BYTES,
+        refined,
+        ..Reading::default()
+    };
     let heap = Arenas { context, arenas: &arenas, regions: &regions, pages: &pages };
     let mut walked = heap.walk(parameters.as_ref(), &mut reading)?;
     add_walked(context, &mut reading, &regions, &mut walked, &pages);
@@ -187,7 +198,7 @@ fn read_object(
     for walked in &mut walked {
         reading.refined.add(std::mem::take(&mut walked.counts.refined));
     }
-    let by_arena = by_arena(&arenas, &regions, &walked);
+    let by_arena = group_by_arena(&arenas, &regions, &walked);
     check_sums(&arenas, &by_arena, &mut reading);
     add_reserved_caveat(context, &mut reading);
     reading.allocator = facts(object, &arenas, &by_arena, parameters.as_ref());
@@ -201,22 +212,22 @@ fn read_object(
         function: MALLOC_TRIM,
         object: object.address,
         locks: arenas.iter().map(|arena| arena.address).collect(),
-        heaps: regions.iter().map(|owned| owned.region.range()).collect(),
+        heaps: regions.iter().map(|arena_region| arena_region.region.range()).collect(),
         releases_all: false,
         threads: Vec::new(),
         predicted_bytes: walked.iter().map(trim_bytes).sum(),
         due_milliseconds: 0,
         libc_code: Some(code::ranges),
-        doubt: heap.doubt(&walked, &reading),
+        doubt: heap.call_hazard(&walked, &reading),
     });
     Ok(Some(reading))
 }
 
 /// Returns why a region was not walked completely; `is_late` if time ran out.
-fn cause(context: &Context<'_>, owned: &ArenaRegion, is_late: bool) -> HazardCause {
-    if !overlapping(context.swapped, owned.region.range()).is_empty() {
+fn hazard_cause(context: &Context<'_>, arena_region: &ArenaRegion, is_late: bool) -> HazardCause {
+    if !overlapping(context.swapped, arena_region.region.range()).is_empty() {
         HazardCause::Swapped
-    } else if is_reserved(context, owned) {
+    } else if is_reserved(context, arena_region) {
         HazardCause::Reserved
     } else if is_late {
         HazardCause::TooSlow
@@ -241,8 +252,8 @@ fn add_reserved_caveat(context: &Context<'_>, reading: &mut Reading) {
 }
 
 /// Whether part of a region is on reserved huge pages.
-fn is_reserved(context: &Context<'_>, owned: &ArenaRegion) -> bool {
-    !overlapping(context.reserved, owned.region.range()).is_empty()
+fn is_reserved(context: &Context<'_>, arena_region: &ArenaRegion) -> bool {
+    !overlapping(context.reserved, arena_region.region.range()).is_empty()
 }
 
 /// Whether there is a caveat with this code.
@@ -250,7 +261,8 @@ fn has_caveat(reading: &Reading, code: &str) -> bool {
     reading.caveats.iter().any(|caveat| caveat.code == code)
 }
 
-/// Room for chunks that may be in fastbins whatever memory is left: those of a heap of 256 MiB.
+/// Minimum memory for chunks that may be in fastbins, however little is available: enough for those
+/// of a heap of 256 MiB.
 const MIN_CANDIDATE_BYTES: u64 = 128 << 20;
 
 /// Names a part of a walked region.
@@ -279,17 +291,21 @@ impl Arenas<'_> {
         let targets: Vec<LinkTargets> =
             (0..self.arenas.len()).map(|index| self.link_targets(index)).collect();
         let first_deadline = self.first_deadline();
-        let room = self.candidate_room();
-        let guess = |owned: &ArenaRegion| FastbinMode::Guess(&targets[owned.arena], links, &room);
-        let contexts: Vec<WalkContext<'_>> = self.contexts(&special, guess, first_deadline);
+        let budget = self.candidate_budget();
+        let guess_mode = |arena_region: &ArenaRegion| FastbinMode::Guess {
+            targets: &targets[arena_region.arena],
+            links,
+            budget: &budget,
+        };
+        let contexts: Vec<WalkContext<'_>> = self.contexts(&special, guess_mode, first_deadline);
         let mut walked = segments::walk(&contexts, self.context.threads, self.context.progress);
         drop(contexts);
-        if room.is_used_up() {
+        if budget.is_used_up() {
             let text =
                 "there is too little memory to note all chunks in fastbins: the others count as in use";
             reading.caveats.push(Caveat::new(LIST_BROKEN, "glibc, fastbins", None, text));
         }
-        let to_redo = self.separate_fastbin_members(&targets, &mut special, &walked, &room, reading);
+        let to_redo = self.separate_fastbin_members(&targets, &mut special, &walked, &budget, reading);
         let contexts: Vec<WalkContext<'_>> =
             self.contexts(&special, |_| FastbinMode::Known, self.context.deadline);
         let redone = in_order(to_redo.len(), self.context.threads, |item| {
@@ -301,10 +317,10 @@ impl Arenas<'_> {
                 walked[region].parts[part] = redone;
             }
         }
-        for (parts, owned) in walked.iter().zip(self.regions) {
+        for (parts, arena_region) in walked.iter().zip(self.regions) {
             reading.bytes_read += parts.bytes_read;
             if parts.unreadable_bytes > 0 {
-                let place = format!("{:#x}-{:#x}", owned.region.start, owned.region.end);
+                let place = format!("{:#x}-{:#x}", arena_region.region.start, arena_region.region.end);
                 let text = "resident pages of the heap could not be read";
                 reading.caveats.push(Caveat::new(
                     "heap_unreadable",
@@ -319,8 +335,8 @@ impl Arenas<'_> {
 
     /// Returns when the first walk has to end: if there are fastbins, the second can take as long.
     fn first_deadline(&self) -> Instant {
-        let (now, until) = (Instant::now(), self.context.deadline);
-        if self.has_fastbins() { now + until.saturating_duration_since(now) / 2 } else { until }
+        let (now, deadline) = (Instant::now(), self.context.deadline);
+        if self.has_fastbins() { now + deadline.saturating_duration_since(now) / 2 } else { deadline }
     }
 
     /// Whether any fastbin has chunks.
@@ -329,22 +345,22 @@ impl Arenas<'_> {
     }
 
     /// Returns the bound of the candidates: a hostile heap has one for each 32 of its bytes.
-    fn candidate_room(&self) -> CandidateRoom {
+    fn candidate_budget(&self) -> CandidateBudget {
         if !self.has_fastbins() {
-            return CandidateRoom::default();
+            return CandidateBudget::default();
         }
-        CandidateRoom::of(budget::copy_budget_bytes(0).max(MIN_CANDIDATE_BYTES))
+        CandidateBudget::new(budget::copy_budget_bytes(0).max(MIN_CANDIDATE_BYTES))
     }
 
     /// Returns the first inconsistent place of the heap. A differing sum alone is not one: then
     /// part of the heap was not found, and what matters is whether the call would go there.
-    fn doubt(&self, walked: &[RegionTotals], reading: &Reading) -> Option<CallHazard> {
-        let damaged = |(walked, owned): (&RegionTotals, &ArenaRegion)| {
+    fn call_hazard(&self, walked: &[RegionTotals], reading: &Reading) -> Option<CallHazard> {
+        let damage = |(walked, arena_region): (&RegionTotals, &ArenaRegion)| {
             let at = walked.counts.first_damage?;
-            Some(CallHazard { at, cause: cause(self.context, owned, walked.counts.is_late) })
+            Some(CallHazard { at, cause: hazard_cause(self.context, arena_region, walked.counts.is_late) })
         };
-        if let Some(doubt) = walked.iter().zip(self.regions).find_map(damaged) {
-            return Some(doubt);
+        if let Some(hazard) = walked.iter().zip(self.regions).find_map(damage) {
+            return Some(hazard);
         }
         if has_caveat(reading, ON_RESERVED) {
             let at = self.context.reserved.first().map_or(0, |range| range.start);
@@ -373,6 +389,7 @@ impl Arenas<'_> {
         })
     }
 
+    /// Returns the input of a walk for each region.
     fn contexts<'a>(
         &'a self,
         special: &'a [SpecialChunks],
@@ -381,22 +398,28 @@ impl Arenas<'_> {
     ) -> Vec<WalkContext<'a>> {
         let parts = self.regions.iter().zip(self.pages.iter().zip(special));
         let walk_context =
-            |(owned, (pages, special)): (&'a ArenaRegion, (&'a RangePages, &'a SpecialChunks))| WalkContext {
-                region: &owned.region,
-                special,
-                fast: fast(owned),
-                memory: self.context.whole_memory,
-                pages,
-                refinements: self.context.refinements,
-                keeps_blocks: self.context.collects_blocks,
-                deadline,
+            |(arena_region, (pages, special)): (&'a ArenaRegion, (&'a RangePages, &'a SpecialChunks))| {
+                WalkContext {
+                    region: &arena_region.region,
+                    special,
+                    fast: fast(arena_region),
+                    memory: self.context.whole_memory,
+                    pages,
+                    refinements: self.context.refinements,
+                    keeps_blocks: self.context.collects_blocks,
+                    deadline,
+                }
             };
         parts.map(walk_context).collect()
     }
 
     /// Returns what links of an arena's fastbins may point to.
     fn link_targets(&self, arena: usize) -> LinkTargets {
-        let regions = self.regions.iter().filter(|owned| owned.arena == arena).map(|owned| &owned.region);
+        let regions = self
+            .regions
+            .iter()
+            .filter(|arena_region| arena_region.arena == arena)
+            .map(|arena_region| &arena_region.region);
         let ranges: Vec<AddressRange> = regions.map(Region::range).collect();
         LinkTargets::new(&ranges, &self.arenas[arena].fastbins)
     }
@@ -409,17 +432,17 @@ impl Arenas<'_> {
         reading: &mut Reading,
     ) -> (Vec<SpecialChunks>, LinkEncoding) {
         let memory = self.context.whole_memory;
-        let part = |(owned, pages): (&ArenaRegion, _)| {
-            (pages, SpecialChunks::new(owned.region.start, owned.region.end))
+        let part = |(arena_region, pages): (&ArenaRegion, _)| {
+            (pages, SpecialChunks::new(arena_region.region.start, arena_region.region.end))
         };
         let mut ranges = Ranges { parts: self.regions.iter().zip(self.pages).map(part).collect() };
-        let large = parameters.is_some_and(|p| p.layout.has_large_tcache_bins);
-        let caches = tcache::find(self.context, &ranges, large);
+        let has_large_bins = parameters.is_some_and(|parameters| parameters.layout.has_large_tcache_bins);
+        let caches = tcache::find(self.context, &ranges, has_large_bins);
         let fastbins = self.arenas.iter().flat_map(|arena| &arena.fastbins).filter(|&&head| head != 0);
-        let all: Vec<_> =
+        let lists: Vec<_> =
             caches.lists.iter().copied().chain(fastbins.map(|&head| List::fastbin(head))).collect();
         let mut cache = PageCache::new(memory);
-        let links = lists::detect_encoding(&mut cache, &ranges, &all, LinkEncoding::Protected);
+        let links = lists::detect_encoding(&mut cache, &ranges, &lists, LinkEncoding::Protected);
         for &chunk in &caches.structures {
             ranges.insert(chunk, ChunkKind::Metadata);
         }
@@ -442,7 +465,7 @@ impl Arenas<'_> {
         targets: &[LinkTargets],
         special: &mut [SpecialChunks],
         walked: &[RegionParts],
-        room: &CandidateRoom,
+        budget: &CandidateBudget,
         reading: &mut Reading,
     ) -> Vec<PartIndex> {
         let mut to_redo = Vec::new();
@@ -460,14 +483,14 @@ impl Arenas<'_> {
             let Membership::Members { members, broken } = fastbins::separate_members(targets, &slices) else {
                 continue;
             };
-            // If there was no time for all of the heap, or no room, some members are not known.
+            // Without the time for all of the heap, or the memory, some members are not known.
             let is_late = parts.iter().any(|index| walked[index.region].parts[index.part].counts.is_late);
-            if !is_late && !room.is_used_up() {
+            if !is_late && !budget.is_used_up() {
                 add_broken_caveat(broken, "fastbins", reading);
             }
             let mut position = 0;
             for (&index, slice) in parts.iter().zip(&slices) {
-                let is_member = |index: &usize| bits::has(&members, position + index);
+                let is_member = |offset: &usize| bits::has(&members, position + offset);
                 // Without a list of the members, which no bound would count.
                 let own_members = (0..slice.len()).filter(is_member);
                 if own_members.clone().count() < slice.len() {
@@ -503,8 +526,8 @@ fn add_walked(
     walked: &mut [RegionTotals],
     pages: &[RangePages],
 ) {
-    for ((owned, walked), pages) in regions.iter().zip(walked).zip(pages) {
-        let region = &owned.region;
+    for ((arena_region, walked), pages) in regions.iter().zip(walked).zip(pages) {
+        let region = &arena_region.region;
         // The cells are many, and needed only in the claim.
         let cells = std::mem::take(&mut walked.sums.cells);
         let mut sums = walked.sums.clone();
@@ -513,7 +536,7 @@ fn add_walked(
         reading.zero_runs.extend(pages.zero_runs());
         if walked.counts.damages > 0 {
             let at = walked.counts.first_damage.unwrap_or(region.start);
-            let (code, cause) = match cause(context, owned, walked.counts.is_late) {
+            let (code, explanation) = match hazard_cause(context, arena_region, walked.counts.is_late) {
                 HazardCause::Swapped => {
                     ("heap_swapped", "parts of it are swapped out, and reading them would load them")
                 }
@@ -524,7 +547,7 @@ fn add_walked(
                 }
             };
             let text = format!(
-                "the heap at {:#x}-{:#x} could not be walked at {} places ({cause}): {} bytes were skipped",
+                "the heap at {:#x}-{:#x} could not be walked at {} places ({explanation}): {} bytes were skipped",
                 region.start, region.end, walked.counts.damages, walked.counts.unread_bytes
             );
             reading.is_inconsistent |= code == "heap_damaged";

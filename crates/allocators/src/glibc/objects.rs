@@ -52,7 +52,7 @@ fn object(context: &Context<'_>, group: &[&Mapping], remaining_bytes: &mut u64) 
         is_libc: CLibrary::of_file(&group[0].name) == Some(CLibrary::Glibc),
         ..Object::default()
     };
-    for mapping in group.iter().filter(|m| m.permissions.write) {
+    for mapping in group.iter().filter(|mapping| mapping.permissions.write) {
         // A libc's few pages of data are read even if they are swapped out: without them there is
         // no heap. The data of a static program can have any size.
         let is_read_whole = object.is_libc && mapping.bytes() <= MAX_LIBC_DATA_BYTES;

@@ -31,10 +31,11 @@ fn contiguous_ranges(all: &[Mapping], pieces: &[&Mapping]) -> Vec<AddressRange> 
         if ranges.last().is_some_and(|last| mapping.end <= last.end) {
             continue;
         }
-        let at = all.partition_point(|m| m.start < mapping.start);
-        let before = all[..at].iter().rev().map(|m| Neighbour { mapping: m, near: m.end, far: m.start });
-        let after = all[at..].iter().skip(1).map(|m| Neighbour { mapping: m, near: m.start, far: m.end });
-        ranges.push(AddressRange::new(furthest(mapping.start, before), furthest(mapping.end, after)));
+        let index = all.partition_point(|other| other.start < mapping.start);
+        let below = all[..index].iter().rev().map(Neighbour::below);
+        let above = all[index..].iter().skip(1).map(Neighbour::above);
+        ranges
+            .push(AddressRange::new(furthest_edge(mapping.start, below), furthest_edge(mapping.end, above)));
     }
     ranges
 }
@@ -42,26 +43,36 @@ fn contiguous_ranges(all: &[Mapping], pieces: &[&Mapping]) -> Vec<AddressRange> 
 /// A mapping before or after a piece.
 struct Neighbour<'a> {
     mapping: &'a Mapping,
-    /// Its end nearer to the piece.
-    near: u64,
-    /// Its other end.
-    far: u64,
+    /// Its edge nearer to the piece.
+    near_edge: u64,
+    /// Its other edge.
+    far_edge: u64,
+}
+
+impl<'a> Neighbour<'a> {
+    fn below(mapping: &'a Mapping) -> Self {
+        Self { mapping, near_edge: mapping.end, far_edge: mapping.start }
+    }
+
+    fn above(mapping: &'a Mapping) -> Self {
+        Self { mapping, near_edge: mapping.start, far_edge: mapping.end }
+    }
 }
 
 /// Returns how far a piece may reach from `edge`: over adjacent neighbours, to the last writable
 /// one.
-fn furthest<'a>(mut edge: u64, neighbours: impl Iterator<Item = Neighbour<'a>>) -> u64 {
+fn furthest_edge<'a>(mut edge: u64, neighbours: impl Iterator<Item = Neighbour<'a>>) -> u64 {
     let mut furthest = edge;
-    for Neighbour { mapping, near, far } in neighbours {
-        let may_be_cut = mapping.is_private_anonymous()
+    for Neighbour { mapping, near_edge, far_edge } in neighbours {
+        let may_belong = mapping.is_private_anonymous()
             && !is_named_by_kernel(mapping)
             && (mapping.permissions.write || mapping.bytes() <= MAX_PROTECTED_BYTES);
-        if near != edge || !may_be_cut {
+        if near_edge != edge || !may_belong {
             break;
         }
-        edge = far;
+        edge = far_edge;
         if mapping.permissions.write {
-            furthest = far;
+            furthest = far_edge;
         }
     }
     furthest
@@ -73,9 +84,10 @@ const MAX_CHUNKS_CHECKED: usize = 4096;
 /// Returns the mappings in which the main arena continues: those of its top and of its free chunks,
 /// and those that begin with a chain of chunks, for pieces in full use.
 fn mappings_of_pieces<'a>(context: &'a Context<'_>, arena: &Arena, known: &[Region]) -> Vec<&'a Mapping> {
-    let is_known = |address| known.iter().any(|r| (r.start..r.end).contains(&address));
-    let may_be_piece =
-        |m: &&Mapping| m.is_private_anonymous() && m.permissions.write && !is_named_by_kernel(m);
+    let is_known = |address| known.iter().any(|region| region.range().contains(address));
+    let may_be_piece = |mapping: &&Mapping| {
+        mapping.is_private_anonymous() && mapping.permissions.write && !is_named_by_kernel(mapping)
+    };
     let mut found: BTreeMap<u64, &Mapping> = BTreeMap::new();
     let mut add = |address: u64| {
         if let Some(mapping) = context.space.find(address).filter(may_be_piece).filter(|_| !is_known(address))
@@ -93,7 +105,7 @@ fn mappings_of_pieces<'a>(context: &'a Context<'_>, arena: &Arena, known: &[Regi
         while followed_count < MAX_CHUNKS_CHECKED {
             followed_count += 1;
             // fd of a free chunk: the next one in its bin, or the bin itself in the arena.
-            let link = chunk.saturating_add(16);
+            let link = chunk.saturating_add(layout::CHUNK_FORWARD);
             if !is_resident(context, link) {
                 break;
             }
@@ -105,14 +117,11 @@ fn mappings_of_pieces<'a>(context: &'a Context<'_>, arena: &Arena, known: &[Regi
             chunk = next;
         }
     }
-    let begins = |m: &&Mapping| !is_known(m.start) && begins_with_chunks(context, m);
-    context
-        .space
-        .mappings()
-        .iter()
-        .filter(may_be_piece)
-        .filter(begins)
-        .for_each(|mapping| add(mapping.start));
+    for mapping in context.space.mappings().iter().filter(may_be_piece) {
+        if !is_known(mapping.start) && begins_with_chunks(context, mapping) {
+            add(mapping.start);
+        }
+    }
     found.into_values().collect()
 }
 
@@ -137,7 +146,7 @@ fn begins_with_chunks(context: &Context<'_>, mapping: &Mapping) -> bool {
         if at >= mapping.end || !is_resident(context, at) {
             return false;
         }
-        let Ok(head) = context.whole_memory.read_word(at + 8) else { return false };
+        let Ok(head) = context.whole_memory.read_word(at + layout::CHUNK_SIZE) else { return false };
         let bytes = head & !layout::SIZE_BITS;
         if bytes == layout::FENCEPOST_BYTES {
             return at > mapping.start;

@@ -22,7 +22,7 @@ pub struct ArenaRegion {
 
 /// Returns the size of the chunk at `address`, from its header; 0 if it cannot be read.
 fn chunk_bytes(context: &Context<'_>, address: u64) -> u64 {
-    let head = address.checked_add(8).and_then(|at| context.whole_memory.read_word(at).ok());
+    let head = address.checked_add(layout::CHUNK_SIZE).and_then(|at| context.whole_memory.read_word(at).ok());
     head.unwrap_or(0) & !layout::SIZE_BITS
 }
 
@@ -51,18 +51,18 @@ pub fn of_arenas(
             list.push(ArenaRegion { region, arena: index });
         }
     }
-    all.retain(|owned| !taken.overlaps(owned.region.range()));
-    all.sort_by_key(|owned| owned.region.start);
+    all.retain(|arena_region| !taken.overlaps(arena_region.region.range()));
+    all.sort_by_key(|arena_region| arena_region.region.start);
     drop_overlapping(&mut all);
     // Pieces are searched in whole mappings, which the kernel may have merged with heaps.
     let mut taken = taken.clone();
     taken.add(excluded.iter().copied());
-    taken.add(all.iter().map(|owned| owned.region.range()));
+    taken.add(all.iter().map(|arena_region| arena_region.region.range()));
     for ArenaRegion { region, arena } in &in_pieces {
         let outside = taken.gaps_in(region.range()).map(|range| region.cut_to(range));
         all.extend(outside.map(|region| ArenaRegion { region, arena: *arena }));
     }
-    all.sort_by_key(|owned| owned.region.start);
+    all.sort_by_key(|arena_region| arena_region.region.start);
     limit_bytes(&mut all);
     all
 }
@@ -71,9 +71,9 @@ pub fn of_arenas(
 /// damaged list may claim so.
 fn drop_overlapping(regions: &mut Vec<ArenaRegion>) {
     let mut end = 0;
-    regions.retain(|owned| {
-        let is_separate = owned.region.start >= end;
-        end = if is_separate { owned.region.end } else { end };
+    regions.retain(|arena_region| {
+        let is_separate = arena_region.region.start >= end;
+        end = if is_separate { arena_region.region.end } else { end };
         is_separate
     });
 }
@@ -131,9 +131,9 @@ fn regions_of_main_arena(
     parameters: Option<&Parameters>,
 ) -> Vec<Region> {
     let mut regions = Vec::new();
-    let base = parameters.map_or_else(|| context.start_brk.unwrap_or(0), |p| p.sbrk_base);
+    let base = parameters.map_or_else(|| context.start_brk.unwrap_or(0), |parameters| parameters.sbrk_base);
     let break_end = break_end(context, base);
-    let trim_unit_bytes = parameters.map_or(0, |p| p.thp_pagesize).max(PAGE_BYTES);
+    let trim_unit_bytes = parameters.map_or(0, |parameters| parameters.thp_pagesize).max(PAGE_BYTES);
     if let Some(break_end) = break_end {
         let top_end = top.address.saturating_add(top.bytes);
         let has_top = (base..break_end).contains(&top.address)
@@ -154,7 +154,7 @@ fn regions_of_main_arena(
     if !arena.is_noncontiguous && break_end.is_some() {
         return regions;
     }
-    let known_bytes: u64 = regions.iter().map(|r| r.end - r.start).sum();
+    let known_bytes: u64 = regions.iter().map(|region| region.range().len()).sum();
     if arena.system_mem > known_bytes {
         for AddressRange { start, end } in pieces::ranges(context, arena, &regions) {
             regions.push(Region {

@@ -61,19 +61,20 @@ pub fn walk(
     threads: usize,
     progress: &(dyn Fn(u64) + Sync),
 ) -> Vec<RegionParts> {
-    let total: u64 = contexts.iter().map(|walk_context| walk_context.region.range().len()).sum();
-    let share = total / (threads.max(1) as u64 * SEGMENTS_PER_THREAD);
-    let bytes = share.clamp(MIN_SEGMENT_BYTES, MAX_SEGMENT_BYTES).next_multiple_of(PAGE_BYTES);
+    let total_bytes: u64 = contexts.iter().map(|walk_context| walk_context.region.range().len()).sum();
+    let share_bytes = total_bytes / (threads.max(1) as u64 * SEGMENTS_PER_THREAD);
+    let bytes = share_bytes.clamp(MIN_SEGMENT_BYTES, MAX_SEGMENT_BYTES).next_multiple_of(PAGE_BYTES);
     let tasks: Vec<Task> = contexts
         .iter()
         .enumerate()
-        .flat_map(|(index, walk_context)| cut(index, walk_context, bytes))
+        .flat_map(|(index, walk_context)| segment_tasks(index, walk_context, bytes))
         .collect();
-    // What was read counts only if there is time to join the segments, from the first one on.
+    // The last eighth of the time is for joining: what was read counts only in joined segments.
     let now = Instant::now();
     let segments = in_order(tasks.len(), threads, |task| {
         let Task { region, range } = tasks[task];
-        let deadline = now + contexts[region].deadline.saturating_duration_since(now) / 8 * 7;
+        let remaining = contexts[region].deadline.saturating_duration_since(now);
+        let deadline = now + remaining / 8 * 7;
         let segment = walk_segment(WalkContext { deadline, ..contexts[region] }, range);
         progress(range.len());
         segment
@@ -93,8 +94,8 @@ struct Task {
     range: AddressRange,
 }
 
-/// Cuts the region with this index into segments of about `bytes`.
-fn cut(index: usize, walk_context: &WalkContext<'_>, bytes: u64) -> Vec<Task> {
+/// Divides the region with this index into segments of about `bytes`.
+fn segment_tasks(index: usize, walk_context: &WalkContext<'_>, bytes: u64) -> Vec<Task> {
     let region = walk_context.region;
     let mut tasks = Vec::new();
     let mut start = region.start;
@@ -125,7 +126,7 @@ fn walk_segment(walk_context: WalkContext<'_>, range: AddressRange) -> Segment {
     while !walker.is_done() && walker.position() < end && Instant::now() < walk_context.deadline {
         let remaining = end - walker.position();
         let part = walker.walk(PART_BYTES.min(remaining), 0);
-        if walker.gave_up() || part.counts.is_late {
+        if walker.has_given_up() || part.counts.is_late {
             break;
         }
         segment.end = part.claims.end;
@@ -210,11 +211,11 @@ pub fn walk_again(walk_context: WalkContext<'_>, part: &Part) -> Part {
     let (start, end) = (part.claims.start, part.claims.end);
     let mut is_late = part.counts.is_late || Instant::now() >= walk_context.deadline;
     if !is_late {
-        let again = walker_at(walk_context, start).walk(0, end);
-        if again.claims.end == end {
-            return again;
+        let rewalked = walker_at(walk_context, start).walk(0, end);
+        if rewalked.claims.end == end {
+            return rewalked;
         }
-        is_late = again.counts.is_late;
+        is_late = rewalked.counts.is_late;
     }
     let mut unread = Walker::new(walk_context, start).abandon(end);
     unread.counts.is_late = is_late;

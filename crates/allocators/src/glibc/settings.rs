@@ -16,6 +16,10 @@ const TRIM_THRESHOLD: &str = "trim_threshold";
 /// read (`malloc/arena.c`, `ptmalloc_init`).
 const TUNABLES: &str = "GLIBC_TUNABLES";
 const OLD_VARIABLE: &str = "MALLOC_TRIM_THRESHOLD_=131072";
+/// Number of arenas that the setting `MALLOC_ARENA_MAX=2` leaves.
+const PROPOSED_ARENAS: usize = 2;
+/// First release with tunables.
+const FIRST_WITH_TUNABLES: [u32; 2] = [2, 26];
 /// Minimum bytes for which a setting for the next start is proposed.
 const MIN_BYTES_FOR_SETTING: u64 = 1 << 20;
 
@@ -64,32 +68,33 @@ pub fn finish(process: &Process, reading: &mut Reading) {
 
 /// Returns the setting of two arenas for all threads, if the free memory of the other arenas
 /// matters.
-pub fn of_arenas(view: &LedgerView<'_>) -> Option<Remedy> {
+pub fn arena_max(view: &LedgerView<'_>) -> Option<Remedy> {
     let arenas: Vec<&Arena> = view
         .allocators
         .iter()
-        .filter(|known| known.name == ABOUT.name)
-        .flat_map(|known| &known.arenas)
+        .filter(|allocator| allocator.name == ABOUT.name)
+        .flat_map(|allocator| &allocator.arenas)
         .collect();
     let secondary = arenas.iter().filter(|arena| arena.kind == ArenaKind::Secondary);
-    let secondary_free: u64 = secondary.map(|arena| arena.free_bytes.saturating_sub(arena.trim_bytes)).sum();
+    let secondary_free_bytes: u64 =
+        secondary.map(|arena| arena.free_bytes.saturating_sub(arena.trim_bytes)).sum();
     // Bytes of address space: the resident part is at most the resident free bytes of all arenas.
     let free_bytes =
-        secondary_free.min(view.sum(&[rows::FREE_PINNED.id, rows::FREE_KEPT.id, rows::TCACHE.id]));
+        secondary_free_bytes.min(view.sum(&[rows::FREE_PINNED.id, rows::FREE_KEPT.id, rows::TCACHE.id]));
     let setting = Remedy::setting(
         "arena_max",
         "MALLOC_ARENA_MAX=2",
         "threads share arenas and contend for their locks",
     );
     let reason = "how much memory two arenas need depends on when each thread allocates";
-    (arenas.len() > 2 && view.matters(free_bytes) && view.reads_settings)
+    (arenas.len() > PROPOSED_ARENAS && view.matters(free_bytes) && view.reads_settings)
         .then(|| setting.unknown_because(reason))
 }
 
 /// Returns the setting of another allocator, if much free memory is pinned.
 pub fn other_allocator(view: &LedgerView<'_>) -> Option<Remedy> {
-    let is_worth_it = view.matters(view.row(rows::FREE_PINNED.id)) && view.takes_preloads;
-    is_worth_it.then(|| Remedy {
+    let is_useful = view.matters(view.row(rows::FREE_PINNED.id)) && view.takes_preloads;
+    is_useful.then(|| Remedy {
         id: "jemalloc".to_owned(),
         kind: RemedyKind::Allocator,
         unknown_because: Some("another allocator lays out blocks differently".to_owned()),
@@ -101,7 +106,7 @@ pub fn other_allocator(view: &LedgerView<'_>) -> Option<Remedy> {
 
 fn is_before_tunables(version: &str) -> bool {
     let numbers: Vec<u32> = version.split('.').map_while(|part| part.parse().ok()).collect();
-    numbers.as_slice() < &[2, 26][..]
+    numbers.as_slice() < &FIRST_WITH_TUNABLES[..]
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use super::locate::{Arena, Parameters};
 use super::objects::Object;
 use super::regions::ArenaRegion;
 use super::segments::RegionTotals;
-use super::walk_context::RegionKind;
+use super::walk_context::{Region, RegionKind};
 use strandline_claims::allocator::Reading;
 use strandline_claims::caveat::Caveat;
 use strandline_claims::facts::{Allocator, Arena as ArenaFacts, ArenaKind, Figures, Mallinfo, figures};
@@ -16,21 +16,21 @@ use strandline_claims::range::PAGE_BYTES;
 /// A region of an arena, and its totals.
 #[derive(Clone, Copy)]
 pub struct WalkedRegion<'a> {
-    owned: &'a ArenaRegion,
+    region: &'a Region,
     totals: &'a RegionTotals,
 }
 
 /// Returns the regions of each arena. `totals` has an entry for each region.
-pub fn by_arena<'a>(
+pub fn group_by_arena<'a>(
     arenas: &[Arena],
     regions: &'a [ArenaRegion],
     totals: &'a [RegionTotals],
 ) -> Vec<Vec<WalkedRegion<'a>>> {
-    let mut grouped: Vec<Vec<_>> = arenas.iter().map(|_| Vec::new()).collect();
-    for (owned, totals) in regions.iter().zip(totals) {
-        grouped[owned.arena].push(WalkedRegion { owned, totals });
+    let mut by_arena: Vec<Vec<_>> = arenas.iter().map(|_| Vec::new()).collect();
+    for (arena_region, totals) in regions.iter().zip(totals) {
+        by_arena[arena_region.arena].push(WalkedRegion { region: &arena_region.region, totals });
     }
-    grouped
+    by_arena
 }
 
 /// Bytes that `malloc_trim(0)` releases of a region, less the pages that it brings in.
@@ -50,16 +50,16 @@ struct SystemBytes {
 /// What other users of sbrk took between two sections counts while the arena is contiguous
 /// (malloc.c, sysmalloc: "Count foreign sbrk as system_mem"), but not after brk was blocked; what
 /// follows the last section never counts.
-fn system_bytes(region: WalkedRegion<'_>, is_contiguous: bool) -> SystemBytes {
-    let counts = &region.totals.counts;
-    let bytes = region.owned.region.range().len();
-    let chunks = bytes.saturating_sub(counts.foreign_bytes + counts.mmapped_bytes);
-    match region.owned.region.kind {
-        RegionKind::Pieces => SystemBytes { min: chunks, max: chunks },
+fn system_bytes(walked: WalkedRegion<'_>, is_contiguous: bool) -> SystemBytes {
+    let counts = &walked.totals.counts;
+    let bytes = walked.region.range().len();
+    let own_bytes = bytes.saturating_sub(counts.foreign_bytes + counts.mmapped_bytes);
+    match walked.region.kind {
+        RegionKind::Pieces => SystemBytes { min: own_bytes, max: own_bytes },
         RegionKind::Heap => SystemBytes { min: bytes, max: bytes },
         RegionKind::Brk => {
             let max = bytes.saturating_sub(counts.trailing_bytes);
-            SystemBytes { min: if is_contiguous { max } else { chunks }, max }
+            SystemBytes { min: if is_contiguous { max } else { own_bytes }, max }
         }
     }
 }

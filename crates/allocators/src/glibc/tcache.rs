@@ -14,6 +14,8 @@ use strandline_process::memory::{Memory, half_word_at, word_at};
 
 /// Bytes searched below the FS base.
 const TLS_BYTES: u64 = 4096;
+/// Maximum bytes by which a release rounds the structure up: to a cache line.
+const MAX_ROUNDING_BYTES: u64 = 64 - layout::ALIGNMENT;
 
 /// The caches found.
 #[derive(Clone, Debug, Default)]
@@ -28,7 +30,9 @@ pub struct Caches {
 /// more: an empty one is only zeros of the right length.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Votes {
+    /// Number of caches with chunks.
     filled: usize,
+    /// Number of all caches.
     all: usize,
 }
 
@@ -36,9 +40,9 @@ struct Votes {
 /// later.
 pub fn find(context: &Context<'_>, ranges: &Ranges<'_>, has_large_bins: bool) -> Caches {
     let memory = context.whole_memory;
-    let shape = if has_large_bins { layout::LARGE_THREAD_CACHE } else { layout::THREAD_CACHE };
+    let cache_layout = if has_large_bins { layout::LARGE_THREAD_CACHE } else { layout::THREAD_CACHE };
     let mut caches = Caches::default();
-    let Some(distance) = pointer_distance(context, ranges, &shape) else { return caches };
+    let Some(distance) = pointer_distance(context, ranges, &cache_layout) else { return caches };
     let mut seen = HashSet::new();
     for &fs_base in context.fs_bases {
         if Instant::now() >= context.deadline {
@@ -47,7 +51,7 @@ pub fn find(context: &Context<'_>, ranges: &Ranges<'_>, has_large_bins: bool) ->
         let Some(pointer) = fs_base.checked_sub(distance).and_then(|at| resident_word(context, at)) else {
             continue;
         };
-        let Some(lists) = structure_at(memory, ranges, pointer, &shape) else { continue };
+        let Some(lists) = structure_at(memory, ranges, pointer, &cache_layout) else { continue };
         if seen.insert(pointer) {
             caches.structures.push(pointer - layout::CHUNK_HEADER_BYTES);
             caches.lists.extend(lists);
@@ -60,7 +64,7 @@ pub fn find(context: &Context<'_>, ranges: &Ranges<'_>, has_large_bins: bool) ->
 fn pointer_distance(
     context: &Context<'_>,
     ranges: &Ranges<'_>,
-    shape: &layout::ThreadCacheLayout,
+    cache_layout: &layout::ThreadCacheLayout,
 ) -> Option<u64> {
     let memory = context.whole_memory;
     let mut votes = [Votes::default(); TLS_BYTES as usize / 8];
@@ -79,7 +83,7 @@ fn pointer_distance(
         }
         for (index, votes) in votes.iter_mut().enumerate() {
             let Some(pointer) = word_at(&bytes, 8 * index) else { continue };
-            let Some(lists) = structure_at(memory, ranges, pointer, shape) else { continue };
+            let Some(lists) = structure_at(memory, ranges, pointer, cache_layout) else { continue };
             votes.filled += usize::from(!lists.is_empty());
             votes.all += 1;
         }
@@ -101,34 +105,34 @@ fn structure_at(
     memory: &dyn Memory,
     ranges: &Ranges<'_>,
     pointer: u64,
-    shape: &layout::ThreadCacheLayout,
+    cache_layout: &layout::ThreadCacheLayout,
 ) -> Option<Vec<List>> {
     let chunk = pointer.checked_sub(layout::CHUNK_HEADER_BYTES)?;
     if !ranges.holds(chunk) {
         return None;
     }
-    // request2size of the structure; some releases round it up to a cache line.
-    let size = memory.read_word(chunk + 8).ok()? & !layout::SIZE_BITS;
-    let min_bytes = (shape.bytes + 8).next_multiple_of(layout::ALIGNMENT);
-    if !(min_bytes..=min_bytes + 0x30).contains(&size) {
+    // malloc.c, request2size.
+    let size = memory.read_word(chunk + layout::CHUNK_SIZE).ok()? & !layout::SIZE_BITS;
+    let min_bytes = (cache_layout.bytes + layout::SIZE_WORD_BYTES).next_multiple_of(layout::ALIGNMENT);
+    if !(min_bytes..=min_bytes + MAX_ROUNDING_BYTES).contains(&size) {
         return None;
     }
-    let mut bytes = vec![0; shape.bytes as usize];
+    let mut bytes = vec![0; cache_layout.bytes as usize];
     memory.read(pointer, &mut bytes).ok()?;
     let mut lists = Vec::new();
-    for bin in 0..shape.bins {
-        let head = word_at(&bytes, shape.entries as usize + 8 * bin)?;
+    for bin in 0..cache_layout.bins {
+        let head = word_at(&bytes, cache_layout.entries as usize + 8 * bin)?;
         // Counts have 16 bits each.
         let count = half_word_at(&bytes, 2 * (bin & !1))? >> (16 * (bin & 1)) & 0xffff;
         // Up to 2.41 the count is the number of entries; from 2.42 on, of free slots.
-        if shape.bins == layout::SMALL_THREAD_CACHE_BINS && (count == 0) != (head == 0) {
+        if cache_layout.bins == layout::SMALL_THREAD_CACHE_BINS && (count == 0) != (head == 0) {
             return None;
         }
         if head == 0 {
             continue;
         }
         let entry = head.checked_sub(layout::CHUNK_HEADER_BYTES).filter(|&entry| ranges.holds(entry))?;
-        let size = memory.read_word(entry + 8).ok()? & !layout::SIZE_BITS;
+        let size = memory.read_word(entry + layout::CHUNK_SIZE).ok()? & !layout::SIZE_BITS;
         let bin_chunk_bytes = layout::MIN_CHUNK_BYTES + layout::ALIGNMENT * bin as u64;
         let is_size_valid = if bin < layout::SMALL_THREAD_CACHE_BINS {
             size == bin_chunk_bytes

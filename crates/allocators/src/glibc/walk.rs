@@ -16,10 +16,10 @@ use strandline_claims::accumulator::{Accumulator, Class};
 use strandline_claims::allocator::MappedBlock;
 use strandline_claims::range::{PAGE_BYTES, page_of, page_up};
 use strandline_claims::refinements::{Finder, Refinements};
-use strandline_claims::window::Window;
+use strandline_claims::window::{PeekedPair, Window};
 
 /// The size word of a fencepost in the main arena.
-const POST: u64 = layout::FENCEPOST_BYTES | layout::PREV_INUSE;
+const FENCEPOST_HEAD: u64 = layout::FENCEPOST_BYTES | layout::PREV_INUSE;
 /// Maximum bytes that a walk reads past the end of its segment; a longer chunk belongs to the walk
 /// before it.
 const MAX_OVERSHOOT_BYTES: u64 = 32 << 20;
@@ -27,10 +27,12 @@ const MAX_OVERSHOOT_BYTES: u64 = 32 << 20;
 const MAX_FAR_READS: u32 = 200_000;
 
 /// The current free run: adjacent free chunks that consolidation would merge.
-struct Run {
+struct FreeRun {
     start: u64,
-    has_fast: bool,
-    first_is_bin: bool,
+    /// Whether one of its chunks is in a fastbin.
+    has_fastbin_chunk: bool,
+    /// Whether its first chunk is in a bin.
+    starts_in_bin: bool,
 }
 
 /// A walk through one region.
@@ -38,23 +40,25 @@ pub struct Walker<'a> {
     region: &'a Region,
     special: &'a SpecialChunks,
     fast: FastbinMode<'a>,
-    /// Its capacity is part of the room for candidates.
+    /// Chunks treated as members of fastbins; their memory is reserved from the budget.
     candidates: Vec<Candidate>,
     window: Window<'a>,
     accumulator: Accumulator<'a>,
     refinements: Option<Finder<'a>>,
+    /// Current position.
     at: u64,
     /// Address of the next chunk, if its size word was already read.
     next_at: Option<u64>,
     /// That size word.
     next_head: u64,
-    run: Option<Run>,
+    run: Option<FreeRun>,
     counts: Counts,
+    /// Number of reads outside the window.
     far_reads: u32,
-    done: bool,
+    is_done: bool,
     /// Where the walk gives up: one from a guessed start must not go far past its segment.
     limit: u64,
-    gave_up: bool,
+    has_given_up: bool,
 }
 
 impl<'a> Walker<'a> {
@@ -75,9 +79,9 @@ impl<'a> Walker<'a> {
             run: None,
             counts: Counts::new(walk_context.keeps_blocks),
             far_reads: 0,
-            done: at >= region.end,
+            is_done: at >= region.end,
             limit: region.end,
-            gave_up: false,
+            has_given_up: false,
         }
     }
 
@@ -91,7 +95,7 @@ impl<'a> Walker<'a> {
                 walker.accumulator.claim_to(first, Class::Metadata);
                 walker.at = first;
             }
-            None => walker.section(region.start),
+            None => walker.start_section(region.start),
         }
         walker
     }
@@ -104,7 +108,7 @@ impl<'a> Walker<'a> {
         walker.at = walker.seek(from, layout::ALIGNMENT)?;
         walker.accumulator = Accumulator::new(walker.at, walk_context.pages);
         walker.limit = to.saturating_add(MAX_OVERSHOOT_BYTES).min(walk_context.region.end);
-        while !walker.done && walker.at < to {
+        while !walker.is_done && walker.at < to {
             if walker.step() {
                 let at = walker.at;
                 walker.accumulator = Accumulator::new(at, walk_context.pages);
@@ -117,8 +121,8 @@ impl<'a> Walker<'a> {
     }
 
     /// Whether the walk reached its limit: what it returned last must not be used.
-    pub fn gave_up(&self) -> bool {
-        self.gave_up
+    pub fn has_given_up(&self) -> bool {
+        self.has_given_up
     }
 
     /// Ends the walk after the deadline, leaves the bytes up to `end` unread, and returns what was
@@ -128,6 +132,7 @@ impl<'a> Walker<'a> {
         self.walk(0, end)
     }
 
+    /// Ends the walk and claims the bytes up to `end` as unread.
     fn leave_unread(&mut self, end: u64) {
         self.run = None;
         let start = self.accumulator.cursor();
@@ -135,7 +140,7 @@ impl<'a> Walker<'a> {
         self.counts.is_late = true;
         self.counts.unread_bytes += end.saturating_sub(start);
         self.accumulator.claim_to(end, Class::Unread);
-        self.done = true;
+        self.is_done = true;
     }
 
     /// Current position of the walk.
@@ -145,7 +150,7 @@ impl<'a> Walker<'a> {
 
     /// Whether the end of the region was reached.
     pub fn is_done(&self) -> bool {
-        self.done
+        self.is_done
     }
 
     /// Bytes read from the target.
@@ -162,19 +167,19 @@ impl<'a> Walker<'a> {
     /// `at_least_bytes` on, or to the end of the region, and returns what was walked. After the
     /// deadline the rest of the region stays unread from the first free chunk on.
     pub fn walk(&mut self, at_least_bytes: u64, until: u64) -> Part {
-        while !self.done {
-            let boundary = self.step();
-            if boundary && self.at >= until && self.accumulator.claimed() >= at_least_bytes {
+        while !self.is_done {
+            let is_boundary = self.step();
+            if is_boundary && self.at >= until && self.accumulator.claimed() >= at_least_bytes {
                 break;
             }
-            if !boundary && !self.done && self.window.is_late() {
+            if !is_boundary && !self.is_done && self.window.is_late() {
                 self.leave_unread(self.region.end);
             }
         }
         let keeps_blocks = self.counts.refined.blocks.is_some();
         let mut candidates = std::mem::take(&mut self.candidates);
-        if let FastbinMode::Guess(_, _, room) = self.fast {
-            room.give_back(&mut candidates);
+        if let FastbinMode::Guess { budget, .. } = self.fast {
+            budget.give_back(&mut candidates);
         }
         Part {
             claims: self.accumulator.cut(),
@@ -189,7 +194,7 @@ impl<'a> Walker<'a> {
         let at = self.at;
         if at >= self.region.end {
             self.close_run(at);
-            self.done = true;
+            self.is_done = true;
             return true;
         }
         if let Some(top) = self.region.top
@@ -211,14 +216,14 @@ impl<'a> Walker<'a> {
         let candidate = self.fast_candidate(at, bytes);
         let next = at + bytes;
         if next > self.limit {
-            self.gave_up = true;
-            self.done = true;
+            self.has_given_up = true;
+            self.is_done = true;
             return false;
         }
-        let (previous, next_head) = self.window.pair(next);
+        let (previous_bytes, next_head) = self.window.pair(next);
         (self.next_at, self.next_head) = (Some(next), next_head);
         if next_head & layout::PREV_INUSE == 0 {
-            if previous != bytes {
+            if previous_bytes != bytes {
                 // The chain still holds, but a trim would not trust it: damage, or mid-update.
                 self.counts.note_damage(at);
             }
@@ -226,7 +231,7 @@ impl<'a> Walker<'a> {
             return false;
         }
         let kind = match (self.special.kind_of(at), candidate) {
-            (None, Some(candidate)) if self.has_room() => {
+            (None, Some(candidate)) if self.reserve_candidate() => {
                 self.candidates.push(candidate);
                 Some(ChunkKind::Fastbin)
             }
@@ -243,22 +248,23 @@ impl<'a> Walker<'a> {
     /// Returns the chunk as a member of a fastbin, if its size and its link allow it.
     #[inline]
     fn fast_candidate(&mut self, at: u64, bytes: u64) -> Option<Candidate> {
-        let FastbinMode::Guess(targets, links, _) = self.fast else { return None };
+        let FastbinMode::Guess { targets, links, .. } = self.fast else { return None };
         if !targets.may_hold(bytes) {
             return None;
         }
-        let link = self.window.pair(at + 16).0;
+        let link = self.window.pair(at + layout::CHUNK_FORWARD).0;
         targets.candidate(at, link, links)
     }
 
-    /// Reserves memory for a candidate; false once the bound is reached.
-    fn has_room(&mut self) -> bool {
+    /// Reserves memory for a candidate; false once the budget is used up.
+    fn reserve_candidate(&mut self) -> bool {
         match self.fast {
-            FastbinMode::Guess(_, _, room) => room.grow(&mut self.candidates),
+            FastbinMode::Guess { budget, .. } => budget.grow(&mut self.candidates),
             FastbinMode::Known => false,
         }
     }
 
+    /// Claims a chunk that looks in use and ends at `next`; true if it is in use.
     fn take_used(&mut self, next: u64, bytes: u64, kind: Option<ChunkKind>) -> bool {
         self.at = next;
         // If the top of a heap was too small to be freed, one chunk of it and the fencepost remain
@@ -284,12 +290,13 @@ impl<'a> Walker<'a> {
     /// Claims the chunk in use that ends at `next`, refined if a runtime claims it.
     #[inline]
     fn claim_live(&mut self, next: u64, bytes: u64) {
-        self.counts.payload_bytes += bytes - 8;
+        let usable_bytes = bytes - layout::SIZE_WORD_BYTES;
+        self.counts.payload_bytes += usable_bytes;
         self.counts.blocks += 1;
         let pointer = next - bytes + layout::CHUNK_HEADER_BYTES;
         let Some(finder) = &mut self.refinements else {
-            self.counts.refined.push_block(pointer, bytes - 8);
-            self.accumulator.claim_live(next, 8);
+            self.counts.refined.push_block(pointer, usable_bytes);
+            self.accumulator.claim_live(next, layout::SIZE_WORD_BYTES);
             return;
         };
         // The last word of a block in use is in the header of the next chunk (malloc.c, chunk2mem).
@@ -297,29 +304,30 @@ impl<'a> Walker<'a> {
         let nested = finder.nested(pointer, next);
         if !nested.is_empty() {
             self.counts.refined.nested.extend_from_slice(nested);
-            self.accumulator.claim_nesting(next, 8, nested);
+            self.accumulator.claim_nesting(next, layout::SIZE_WORD_BYTES, nested);
             return;
         }
-        self.counts.refined.push_block(pointer, bytes - 8);
-        match finder.find(pointer, bytes - 8) {
+        self.counts.refined.push_block(pointer, usable_bytes);
+        match finder.find(pointer, usable_bytes) {
             Some(refined) => {
                 self.counts.refined.count(pointer, &refined);
-                self.accumulator.claim_refined(next, 8, &refined);
+                self.accumulator.claim_refined(next, layout::SIZE_WORD_BYTES, &refined);
             }
-            None => self.accumulator.claim_live(next, 8),
+            None => self.accumulator.claim_live(next, layout::SIZE_WORD_BYTES),
         }
     }
 
-    fn extend_run(&mut self, at: u64, next: u64, bytes: u64, fast: bool) {
-        let run = self.run.get_or_insert(Run { start: at, has_fast: false, first_is_bin: !fast });
-        run.has_fast |= fast;
-        let (chunks, sum) = if fast {
+    /// Adds a free chunk to the free run, or begins one with it.
+    fn extend_run(&mut self, at: u64, next: u64, bytes: u64, is_in_fastbin: bool) {
+        let new_run = FreeRun { start: at, has_fastbin_chunk: false, starts_in_bin: !is_in_fastbin };
+        self.run.get_or_insert(new_run).has_fastbin_chunk |= is_in_fastbin;
+        let (chunk_count, chunk_bytes) = if is_in_fastbin {
             (&mut self.counts.fast_chunks, &mut self.counts.fast_bytes)
         } else {
             (&mut self.counts.bin_chunks, &mut self.counts.bin_bytes)
         };
-        *chunks += 1;
-        *sum += bytes;
+        *chunk_count += 1;
+        *chunk_bytes += bytes;
         self.at = next;
     }
 
@@ -340,11 +348,11 @@ impl<'a> Walker<'a> {
         if end - run.start >= layout::DEFAULT_THRESHOLD_BYTES {
             self.counts.add_large_run(self.window.pages().runs_in(trim_start, trim_end));
         }
-        let next_size_word = run.start + 32;
-        if run.has_fast
-            && run.first_is_bin
-            && next_size_word % PAGE_BYTES == 0
-            && !self.window.pages().is_resident(next_size_word)
+        let cleared_word = run.start + layout::CHUNK_NEXT_SIZE;
+        if run.has_fastbin_chunk
+            && run.starts_in_bin
+            && cleared_word % PAGE_BYTES == 0
+            && !self.window.pages().is_resident(cleared_word)
         {
             self.counts.touched_pages += 1;
         }
@@ -364,18 +372,18 @@ impl<'a> Walker<'a> {
         self.window.advance(end - 1);
         let start = self.run.take().map_or(top.address, |run| run.start);
         let usable_bytes = (end - start).saturating_sub(layout::MIN_CHUNK_BYTES + 1);
-        let extra = usable_bytes - usable_bytes % self.region.trim_unit_bytes.max(PAGE_BYTES);
-        if self.region.is_main && self.region.break_at_top && extra > 0 {
-            self.accumulator.claim_free(end, end - extra, end);
+        let released_bytes = usable_bytes - usable_bytes % self.region.trim_unit_bytes.max(PAGE_BYTES);
+        if self.region.is_main && self.region.break_at_top && released_bytes > 0 {
+            self.accumulator.claim_free(end, end - released_bytes, end);
         } else {
             self.accumulator.claim_free(end, 0, 0);
         }
-        let is_cut = !self.region.is_main || self.region.break_at_top;
+        let is_trimmable = !self.region.is_main || self.region.break_at_top;
         // Fastbin chunks before the top merge into it only when a large chunk is freed.
         let kept_bytes = layout::MIN_CHUNK_BYTES + 1 + layout::DEFAULT_THRESHOLD_BYTES;
-        let over = (end - top.address).saturating_sub(kept_bytes);
-        if is_cut && over >= PAGE_BYTES {
-            let runs = self.window.pages().runs_in(end - over / PAGE_BYTES * PAGE_BYTES, end);
+        let excess_bytes = (end - top.address).saturating_sub(kept_bytes);
+        if is_trimmable && excess_bytes >= PAGE_BYTES {
+            let runs = self.window.pages().runs_in(end - excess_bytes / PAGE_BYTES * PAGE_BYTES, end);
             self.counts.add_over_threshold(runs);
         }
         self.counts.top_bytes += end - top.address;
@@ -385,7 +393,7 @@ impl<'a> Walker<'a> {
         {
             self.counts.note_damage(top.address);
         }
-        self.section(end);
+        self.start_section(end);
     }
 
     /// Handles a chunk too small to be one: the end of a section, or damage.
@@ -402,7 +410,7 @@ impl<'a> Walker<'a> {
         self.close_run(at);
         self.accumulator.claim_to(end, Class::Metadata);
         self.counts.live_bytes += end - at;
-        self.section(end);
+        self.start_section(end);
     }
 
     /// A heap of a secondary arena ends in a chunk of 16 bytes, or of 0 bytes in its last 16.
@@ -422,29 +430,29 @@ impl<'a> Walker<'a> {
         let third = second + layout::FENCEPOST_BYTES;
         let is_pair = head & !layout::NON_MAIN_ARENA & !layout::PREV_INUSE == layout::FENCEPOST_BYTES
             && self.region.end - at >= 2 * layout::FENCEPOST_BYTES
-            && self.window.pair(second).1 == POST;
+            && self.window.pair(second).1 == FENCEPOST_HEAD;
         let end_of_three = third + layout::FENCEPOST_BYTES;
         let is_third = |walker: &mut Self| {
             end_of_three.is_multiple_of(PAGE_BYTES)
                 && end_of_three <= walker.region.end
-                && walker.window.pair(third).1 == POST
+                && walker.window.pair(third).1 == FENCEPOST_HEAD
         };
         is_pair.then(|| if is_third(self) { end_of_three } else { third })
     }
 
     /// Handles the end of a section at `from`: the next one starts there or after foreign bytes.
-    fn section(&mut self, from: u64) {
+    fn start_section(&mut self, from: u64) {
         self.at = from;
         if from >= self.region.end {
-            self.done = true;
+            self.is_done = true;
             return;
         }
         let step = if self.region.kind == RegionKind::Pieces { PAGE_BYTES } else { layout::ALIGNMENT };
         let mut from = from;
         let mut found = self.seek(from, step);
         loop {
-            if self.gave_up {
-                self.done = true;
+            if self.has_given_up {
+                self.is_done = true;
                 return;
             }
             if self.window.is_late() {
@@ -466,7 +474,7 @@ impl<'a> Walker<'a> {
                     }
                     continue;
                 }
-                self.done = true;
+                self.is_done = true;
                 return;
             }
             if found.is_none() {
@@ -474,16 +482,17 @@ impl<'a> Walker<'a> {
             }
             self.skip(until, Class::Foreign);
             self.at = until;
-            self.done = found.is_none();
+            self.is_done = found.is_none();
             return;
         }
     }
 
+    /// Claims a chunk with its own mapping.
     fn claim_mmapped(&mut self, block: MappedBlock) {
         let MappedBlock { pointer, usable_end, end, .. } = block;
-        let usable = usable_end.saturating_sub(pointer);
+        let usable_bytes = usable_end.saturating_sub(pointer);
         self.counts.blocks += 1;
-        self.counts.payload_bytes += usable;
+        self.counts.payload_bytes += usable_bytes;
         let nested = self.refinements.as_mut().map(|finder| finder.nested(pointer, usable_end));
         let nested = nested.unwrap_or_default();
         self.counts.refined.nested.extend_from_slice(nested);
@@ -492,8 +501,10 @@ impl<'a> Walker<'a> {
             self.accumulator.skip_to(range.end);
         }
         if nested.is_empty() {
-            self.counts.refined.push_block(pointer, usable);
-            if let Some(refined) = self.refinements.as_mut().and_then(|finder| finder.find(pointer, usable)) {
+            self.counts.refined.push_block(pointer, usable_bytes);
+            if let Some(refined) =
+                self.refinements.as_mut().and_then(|finder| finder.find(pointer, usable_bytes))
+            {
                 self.counts.refined.count(pointer, &refined);
                 self.accumulator.claim_to(pointer, Class::Mmapped);
                 self.accumulator.claim_to(pointer + refined.bytes, Class::Refined(refined.slot));
@@ -512,8 +523,8 @@ impl<'a> Walker<'a> {
             if self.far_reads >= MAX_FAR_READS {
                 return None;
             }
-            let Some((pair, far)) = self.window.peek(page) else { continue };
-            self.far_reads += u32::from(far);
+            let Some(PeekedPair { pair, is_far }) = self.window.peek(page) else { continue };
+            self.far_reads += u32::from(is_far);
             if let Some(block) = super::mapped_header::block_at(pair.into(), page, self.region.end) {
                 return Some(block);
             }
@@ -521,6 +532,7 @@ impl<'a> Walker<'a> {
         None
     }
 
+    /// Claims the bytes up to `until` as foreign or unread.
     fn skip(&mut self, until: u64, class: Class) {
         self.window.advance(until.saturating_sub(1));
         let bytes = until.saturating_sub(self.accumulator.cursor());
@@ -536,8 +548,8 @@ impl<'a> Walker<'a> {
         self.close_run(at);
         self.counts.note_damage(at);
         let found = self.seek(at + layout::ALIGNMENT, layout::ALIGNMENT);
-        if self.gave_up {
-            self.done = true;
+        if self.has_given_up {
+            self.is_done = true;
             return;
         }
         if self.window.is_late() {
@@ -546,6 +558,6 @@ impl<'a> Walker<'a> {
         let until = found.unwrap_or(self.region.end);
         self.skip(until, Class::Unread);
         self.at = until;
-        self.done = found.is_none();
+        self.is_done = found.is_none();
     }
 }

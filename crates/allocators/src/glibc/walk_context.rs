@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::fastbins::{Candidate, CandidateRoom, LinkTargets};
+use super::fastbins::{Candidate, CandidateBudget, LinkTargets};
 use super::lists::{LinkEncoding, SpecialChunks};
 use strandline_claims::accumulator::AccumulatedPart;
 use strandline_claims::add_fields;
@@ -95,7 +95,7 @@ pub struct Counts {
     pub top_bytes: u64,
     /// Bytes of other users of the range.
     pub foreign_bytes: u64,
-    /// Foreign bytes after the last section.
+    /// Those of the foreign bytes that follow the last section.
     pub trailing_bytes: u64,
     /// Bytes skipped because the chain was inconsistent.
     pub unread_bytes: u64,
@@ -103,7 +103,7 @@ pub struct Counts {
     pub damages: u64,
     /// The first such place.
     pub first_damage: Option<u64>,
-    /// Whether a rest was left unread because the deadline had passed.
+    /// Whether the end was left unread because the deadline had passed.
     pub is_late: bool,
     /// Pages that a trim itself brings in (see `Walker::close_run`).
     pub touched_pages: u64,
@@ -134,7 +134,7 @@ impl Counts {
         self.large_run_bytes += runs.map(AddressRange::len).sum::<u64>();
     }
 
-    /// Counts of zero; see [`WalkContext::keeps_blocks`].
+    /// No counts yet; see [`WalkContext::keeps_blocks`].
     pub fn new(keeps_blocks: bool) -> Self {
         Self { refined: Matches::new(keeps_blocks), ..Self::default() }
     }
@@ -171,9 +171,15 @@ pub struct Part {
 /// How chunks in fastbins are recognised.
 #[derive(Clone, Copy)]
 pub enum FastbinMode<'a> {
-    /// By their links alone: every chunk that may be a member is treated as one, while there is
-    /// room.
-    Guess(&'a LinkTargets, LinkEncoding, &'a CandidateRoom),
+    /// By their links alone: every chunk that may be a member is treated as one.
+    Guess {
+        /// What links may point to.
+        targets: &'a LinkTargets,
+        /// Encoding of links.
+        links: LinkEncoding,
+        /// For how many such chunks memory may be reserved.
+        budget: &'a CandidateBudget,
+    },
     /// By the [`SpecialChunks`].
     Known,
 }

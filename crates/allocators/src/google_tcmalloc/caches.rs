@@ -162,18 +162,17 @@ impl CacheReader<'_> {
         let candidates = heap.statics.words().filter(|word| word.value == 1 && is_list_of_class(word.at, 1));
         let candidates = candidates.take(MAX_CANDIDATES).take_while(|_| !self.deadline_passed());
         let strides = (layout::LINE_BYTES..=layout::MAX_TRANSFER_BYTES).step_by(layout::LINE_BYTES as usize);
-        let array = candidates.flat_map(|first| strides.clone().map(move |stride| (first.at, stride))).find(
-            |&(first, stride)| {
-                let list_of = |class: usize| first + (class as u64 - 1) * stride;
-                used.iter().all(|&class| is_list_of_class(list_of(class), class))
-            },
-        );
-        let Some((first, stride)) = array else {
+        let is_array =
+            |array: &TransferArray| used.iter().all(|&class| is_list_of_class(array.list_of(class), class));
+        let array = candidates
+            .flat_map(|first| strides.clone().map(move |stride| TransferArray { first: first.at, stride }))
+            .find(is_array);
+        let Some(array) = array else {
             self.cached.broken += 1;
             return;
         };
         for class in used {
-            let at = first + (class as u64 - 1) * stride;
+            let at = array.list_of(class);
             let [info, slots] = [layout::TRANSFER_INFO_BEFORE_CLASS, layout::TRANSFER_SLOTS_BEFORE_CLASS]
                 .map(|before| heap.statics.word(at.wrapping_sub(before)));
             self.read_slots(SlotInfo::new(info), slots, class, CacheKind::Transfer);
@@ -244,17 +243,17 @@ impl CacheReader<'_> {
             if seen_arrays.contains(&array) || seen_arrays.len() >= MAX_SHARDS {
                 return;
             }
-            let Some(first_class) = self.first_class_of_shard(array) else { return };
+            let Some(first_class_at) = self.first_class_address(array) else { return };
             seen_arrays.insert(array);
-            self.read_shard(array, first_class);
+            self.read_shard(array, first_class_at);
         }
     }
 
     /// Reads the array of one shard, which has a cache for each class; the class of its element 0
-    /// is at `first_class`.
-    fn read_shard(&mut self, array: u64, first_class: u64) {
+    /// is at `first_class_at`.
+    fn read_shard(&mut self, array: u64, first_class_at: u64) {
         for class in 1..self.heap.classes.number() {
-            let at = first_class + layout::SHARDED_CACHE_BYTES * class as u64;
+            let at = first_class_at + layout::SHARDED_CACHE_BYTES * class as u64;
             self.cached.structures.insert(page_of(at));
             // An unused class has no size, and so no limit of its slots.
             if self.heap.class_bytes(class) > 0 {
@@ -268,7 +267,7 @@ impl CacheReader<'_> {
 
     /// Returns the address of the class of element 0 in the array of one shard; each element has
     /// its class at the same offset.
-    fn first_class_of_shard(&mut self, array: u64) -> Option<u64> {
+    fn first_class_address(&mut self, array: u64) -> Option<u64> {
         if array == 0 || !array.is_multiple_of(layout::LINE_BYTES) || array >= USER_ADDRESS_END {
             return None;
         }
@@ -459,6 +458,22 @@ impl CacheReader<'_> {
                 at = next;
             }
         }
+    }
+}
+
+/// The array of transfer caches.
+#[derive(Clone, Copy)]
+struct TransferArray {
+    /// Address of the class in the central list of class 1, the first one.
+    first: u64,
+    /// Bytes from one transfer cache to the next.
+    stride: u64,
+}
+
+impl TransferArray {
+    /// Address of the class in the central list of a class.
+    fn list_of(&self, class: usize) -> u64 {
+        self.first + (class as u64 - 1) * self.stride
     }
 }
 

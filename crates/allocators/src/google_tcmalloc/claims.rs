@@ -22,19 +22,23 @@ use strandline_process::page_cache::PageCache;
 /// bits of the bitmap have a bitmap instead (span.h, `UseBitmapForSize`): the largest quotient is
 /// 256 KiB / 64.
 const MAX_LISTED_BYTES: usize = 4096;
+/// Bytes of an entry of a list: the place of an object in its span, in units.
+const UNIT_ENTRY_BYTES: u64 = 2;
+/// Pages of the target's memory that each thread caches.
+const CACHED_PAGES: usize = 32;
 
 /// Totals of all pieces.
 #[derive(Default)]
 pub struct Counts {
     /// By size class.
     pub classes: BTreeMap<u16, SizeClass>,
-    /// Blocks with their own span.
+    /// Number of blocks with their own span.
     pub large: u64,
     /// Their bytes.
     pub large_bytes: u64,
     /// Bytes of their spans.
     pub large_span_bytes: u64,
-    /// Proxies, the objects allocated in place of samples.
+    /// Number of proxies, the objects allocated in place of samples.
     pub proxies: u64,
     /// Bytes of proxies.
     pub proxy_bytes: u64,
@@ -65,13 +69,13 @@ pub fn claim(
     let is_claimed = |piece: &&Piece| !is_free(piece) || !context.resident_runs(piece.range()).is_empty();
     let claimed: Vec<Piece> = pieces.iter().filter(is_claimed).copied().collect();
     let (claims, mut counts) = claim_in_parts(context, &claimed, &Piece::range, &|pieces, accumulator| {
-        let spans = SpanClaimer::new(context, PageCache::with_capacity(context.memory, 32));
+        let spans = SpanClaimer::new(context, PageCache::with_capacity(context.memory, CACHED_PAGES));
         let mut claimer = Claimer { context, heap, cached, proxies, spans, counts: Counts::default() };
         for piece in pieces {
-            claimer.piece(piece, accumulator);
+            claimer.claim_piece(piece, accumulator);
         }
         let (matched, bytes_read) = claimer.spans.finish();
-        claimer.counts.with(matched, bytes_read)
+        claimer.counts.with_matches(matched, bytes_read)
     });
     for piece in pieces {
         match piece.kind {
@@ -93,7 +97,7 @@ struct Claimer<'a> {
 }
 
 impl Claimer<'_> {
-    fn piece(&mut self, piece: &Piece, accumulator: &mut Accumulator<'_>) {
+    fn claim_piece(&mut self, piece: &Piece, accumulator: &mut Accumulator<'_>) {
         let bytes = piece.end - piece.start;
         match piece.kind {
             Kind::Backed { is_releasable } => {
@@ -112,7 +116,7 @@ impl Claimer<'_> {
             }
             Kind::Span(span) => {
                 let is_late = Instant::now() >= self.context.deadline;
-                if is_late || self.span_of_objects(&span, accumulator).is_none() {
+                if is_late || self.claim_objects(&span, accumulator).is_none() {
                     if is_late {
                         self.counts.doubts.note_timeout(span.start);
                     } else {
@@ -125,12 +129,12 @@ impl Claimer<'_> {
     }
 
     /// Claims a span of objects. `None` if it is invalid; then nothing is claimed.
-    fn span_of_objects(&mut self, span: &Span, accumulator: &mut Accumulator<'_>) -> Option<()> {
+    fn claim_objects(&mut self, span: &Span, accumulator: &mut Accumulator<'_>) -> Option<()> {
         let bytes = Some(self.heap.class_bytes(span.class.into())).filter(|&bytes| bytes > 0)?;
-        let number = (span.end - span.start) / bytes;
+        let object_count = (span.end - span.start) / bytes;
         let mut totals =
             SizeClass { bytes, spans: 1, span_bytes: span.end - span.start, ..SizeClass::default() };
-        self.spans.start(number)?;
+        self.spans.start_span(object_count)?;
         totals.free_blocks = self.mark_free_objects(span, bytes)?;
         let items = within(&self.cached.items, span.range(), |item| item.address);
         for &CachedBlock { address, class } in items {
@@ -141,22 +145,22 @@ impl Claimer<'_> {
             }
         }
         self.counts.matched_items += totals.cached_blocks;
-        let mut proxies = 0;
+        let mut proxy_count = 0;
         for &address in within(self.proxies, span.range(), |proxy| *proxy) {
             if let Some(object @ BlockState::Live) =
                 object_at(&mut self.spans.states, span.start, bytes, address)
             {
                 *object = BlockState::Own;
-                proxies += 1;
+                proxy_count += 1;
             }
         }
-        self.counts.proxies += proxies;
-        self.counts.proxy_bytes += proxies * bytes;
-        totals.live_blocks = number - totals.free_blocks - totals.cached_blocks - proxies;
-        if totals.live_blocks == number && !self.spans.blocks.are_refined() {
-            accumulator.claim_to(span.start + number * bytes, Class::Live);
+        self.counts.proxies += proxy_count;
+        self.counts.proxy_bytes += proxy_count * bytes;
+        totals.live_blocks = object_count - totals.free_blocks - totals.cached_blocks - proxy_count;
+        if totals.live_blocks == object_count && !self.spans.blocks.are_refined() {
+            accumulator.claim_to(span.start + object_count * bytes, Class::Live);
         } else {
-            self.spans.claim(bytes, span.end, accumulator);
+            self.spans.claim_span(bytes, span.end, accumulator);
         }
         accumulator.claim_to(span.end, Class::Header);
         self.counts.classes.entry(span.class).or_default().add(&totals);
@@ -166,15 +170,15 @@ impl Claimer<'_> {
     /// Marks the free objects of a span; returns their number. `None` if the span counts another
     /// number.
     fn mark_free_objects(&mut self, span: &Span, bytes: u64) -> Option<u64> {
-        let number = self.spans.states.len() as u64;
+        let object_count = self.spans.states.len() as u64;
         // A single object is in use, and the span does not track it.
-        if number == 1 {
+        if object_count == 1 {
             return Some(0);
         }
         let (layout, page_shift) = (self.heap.layout, self.heap.page_shift);
-        let structure = read_span(&mut self.spans.cache, layout, span.at)?;
+        let structure = read_span(&mut self.spans.cache, layout, span.structure)?;
         let fields = layout.span(&structure, page_shift)?;
-        let free = number.checked_sub(fields.allocated.into())?;
+        let free_count = object_count.checked_sub(fields.allocated.into())?;
         let mut marked = 0;
         if layout.has_bitmap(bytes, page_shift) {
             for (index, object) in self.spans.states.iter_mut().enumerate() {
@@ -184,9 +188,9 @@ impl Claimer<'_> {
                 }
             }
         } else {
-            marked = self.mark_listed(span, &structure, fields.list, bytes, free)?;
+            marked = self.mark_listed(span, &structure, fields.list, bytes, free_count)?;
         }
-        (marked == free).then_some(free)
+        (marked == free_count).then_some(free_count)
     }
 
     /// Marks the free objects of a list; returns their number. Some are in the span's structure,
@@ -197,17 +201,18 @@ impl Claimer<'_> {
         structure: &[u8],
         list: FreeList,
         bytes: u64,
-        free: u64,
+        free_count: u64,
     ) -> Option<u64> {
         let mut marked = 0;
-        for number in 0..list.cached {
-            let unit = self.heap.layout.list_entry(structure, number)?;
+        for index in 0..list.cached {
+            let unit = self.heap.layout.list_entry(structure, index)?;
             self.mark_free(span, unit, bytes)?;
             marked += 1;
         }
+        // The free object that holds the numbers of `count` others.
         let (mut host, mut count) = (list.first, u64::from(list.embedded));
         while host != LIST_END {
-            if marked + 1 + count > free {
+            if marked + 1 + count > free_count {
                 return None;
             }
             self.mark_free(span, host, bytes)?;
@@ -215,8 +220,8 @@ impl Claimer<'_> {
             let mut object = [0; MAX_LISTED_BYTES];
             let object = object.get_mut(..bytes as usize)?;
             self.spans.cache.read(at, object).ok()?;
-            let unit = |number: usize| {
-                object.get(2 * number..2 * number + 2).map(|pair| u16::from_le_bytes([pair[0], pair[1]]))
+            let unit = |index: usize| {
+                object.get(2 * index..2 * index + 2).map(|pair| u16::from_le_bytes([pair[0], pair[1]]))
             };
             let units: Vec<u16> = (0..=count as usize).map(unit).collect::<Option<_>>()?;
             for &unit in &units[1..] {
@@ -224,11 +229,13 @@ impl Claimer<'_> {
             }
             marked += 1 + count;
             host = units[0];
-            count = bytes / 2 - 1;
+            count = bytes / UNIT_ENTRY_BYTES - 1;
         }
         Some(marked)
     }
 
+    /// Marks the object at `unit` of a span as free; `None` if there is none, or if it is marked
+    /// already.
     fn mark_free(&mut self, span: &Span, unit: u16, bytes: u64) -> Option<()> {
         let address = span.start + u64::from(unit) * UNIT_BYTES;
         let object = object_at(&mut self.spans.states, span.start, bytes, address)?;

@@ -9,7 +9,8 @@ use std::collections::{BTreeSet, HashSet};
 use std::time::Instant;
 
 use super::layout::{
-    HUGE_BYTES, MAP_BYTES, NODE_BYTES, NODE_LINKS, REGION_BITS, REGION_HUGE_PAGES, RegionLayout,
+    HUGE_BYTES, MAP_BYTES, MAP_HUGE_PAGES, MAP_NODE_COUNT, NODE_BYTES, NODE_LINKS, REGION_BITS,
+    REGION_HUGE_PAGES, RegionLayout,
 };
 use super::locate::{Heap, read_bytes};
 use crate::radix::StaticWord;
@@ -24,7 +25,7 @@ use strandline_process::pages::{PAGE_BYTES, USER_ADDRESS_END};
 /// Maximum nodes of all maps together.
 const MAX_NODES: u64 = 1 << 20;
 /// Candidates for regions that are tried.
-const MAX_TRIED: usize = 1 << 16;
+const MAX_REGION_CANDIDATES: usize = 1 << 16;
 /// Maximum regions read: 1 TiB.
 const MAX_REGIONS: usize = 1024;
 /// Huge pages in the address space.
@@ -84,7 +85,7 @@ pub fn find(context: &Context<'_>, heap: &Heap) -> Huge {
         }
         if is_outside(word) && context.space.find(word).is_some_and(is_mapped_memory) {
             finder.add_map(at, word);
-            if tried.len() < MAX_TRIED && tried.insert(word) {
+            if tried.len() < MAX_REGION_CANDIDATES && tried.insert(word) {
                 finder.add_regions(word);
             }
         }
@@ -98,6 +99,7 @@ pub fn find(context: &Context<'_>, heap: &Heap) -> Huge {
 
 /// A node of a map.
 struct Node {
+    /// Address of its structure.
     address: u64,
     /// Number of its first huge page.
     first: u64,
@@ -118,20 +120,24 @@ impl Finder<'_> {
     /// Reads the map at `at`, whose root is at `root`, if it is one.
     fn add_map(&mut self, at: u64, root: u64) {
         let word = |offset: usize| self.heap.statics.word(at + offset as u64);
-        let (nodes, total) = (word(8), word(16));
-        if nodes == 0 || nodes > total || total > MAX_HUGE_PAGES || nodes > self.remaining_nodes {
+        let (node_count, total) = (word(MAP_NODE_COUNT), word(MAP_HUGE_PAGES));
+        if node_count == 0
+            || node_count > total
+            || total > MAX_HUGE_PAGES
+            || node_count > self.remaining_nodes
+        {
             return;
         }
         // The map is followed, in `HugeAllocator`, by the huge pages from the kernel and those in
         // use; in `HugeCache`, by its size and its limit.
         let (first, second) = (word(MAP_BYTES), word(MAP_BYTES + 8));
         let is_backed = match first.checked_sub(second) {
-            Some(free) if free == total => false,
+            Some(not_in_use) if not_in_use == total => false,
             _ if first == total && second > 0 => true,
             _ => return,
         };
-        let before = self.huge.free.len();
-        let Some(nodes) = self.nodes(root, nodes) else { return };
+        let count_before = self.huge.free.len();
+        let Some(nodes) = self.nodes(root, node_count) else { return };
         if nodes.iter().map(|node| node.huge_pages).sum::<u64>() != total {
             return;
         }
@@ -141,8 +147,8 @@ impl Finder<'_> {
             self.huge.free.push(FreeRange { start: first * HUGE_BYTES, end, is_backed });
         }
         let is_own = |range: &FreeRange| is_private_memory(self.context, (range.start, range.end));
-        if !self.huge.free[before..].iter().all(is_own) {
-            self.huge.free.truncate(before);
+        if !self.huge.free[count_before..].iter().all(is_own) {
+            self.huge.free.truncate(count_before);
         }
     }
 
@@ -167,10 +173,10 @@ impl Finder<'_> {
 
     /// Reads the region at `at`, if it is one, and those that follow it in the list.
     fn add_regions(&mut self, at: u64) {
-        let shape = RegionLayout::new(self.heap.page_shift);
+        let layout = RegionLayout::new(self.heap.page_shift);
         let mut at = at;
         while self.huge.regions.len() < MAX_REGIONS {
-            let location = at.saturating_add(shape.location_offset() as u64);
+            let location = at.saturating_add(layout.location_offset() as u64);
             let mut bytes = [0; 16];
             let is_read = read_bytes(&mut self.cache, location, &mut bytes).is_some();
             let (start, huge_pages) = pair_at(&bytes, 0).unwrap_or_default();
@@ -179,32 +185,32 @@ impl Finder<'_> {
             }
             let start = start * HUGE_BYTES;
             let is_new = self.huge.regions.iter().all(|region| region.start != start);
-            if !is_new || self.add_region(at, start, &shape).is_none() {
+            if !is_new || self.add_region(at, start, &layout).is_none() {
                 return;
             }
             at = self.cache.word(at).unwrap_or(0);
         }
     }
 
-    fn add_region(&mut self, at: u64, start: u64, shape: &RegionLayout) -> Option<()> {
-        let mut bytes = vec![0; shape.bytes()];
+    fn add_region(&mut self, at: u64, start: u64, layout: &RegionLayout) -> Option<()> {
+        let mut bytes = vec![0; layout.bytes()];
         read_bytes(&mut self.cache, at, &mut bytes)?;
-        let words = (REGION_BITS..REGION_BITS + shape.bits_bytes).step_by(8);
+        let words = (REGION_BITS..REGION_BITS + layout.bits_bytes).step_by(8);
         let used: Vec<u64> = words.map(|offset| word_at(&bytes, offset)).collect::<Option<_>>()?;
         let backed: Vec<bool> =
-            bytes.get(shape.backed_offset()..)?.iter().map(|&backed| backed == 1).collect();
+            bytes.get(layout.backed_offset()..)?.iter().map(|&backed| backed == 1).collect();
         // The counts of pages in use must match the bits.
-        let bits_bytes = shape.bits_bytes / REGION_HUGE_PAGES;
+        let bits_bytes = layout.bits_bytes / REGION_HUGE_PAGES;
         let agree = |number: usize| {
             let from = REGION_BITS + number * bits_bytes;
             let bits = bytes.get(from..from + bits_bytes).unwrap_or_default();
             let marked = bits.iter().map(|byte| u64::from(byte.count_ones())).sum();
-            word_at(&bytes, shape.pages_used_offset() + 8 * number) == Some(marked)
+            word_at(&bytes, layout.pages_used_offset() + 8 * number) == Some(marked)
         };
         let is_own = is_private_memory(self.context, (start, start + REGION_HUGE_PAGES as u64 * HUGE_BYTES));
         let is_region = is_own && backed.len() == REGION_HUGE_PAGES && (0..REGION_HUGE_PAGES).all(agree);
         is_region.then(|| {
-            let pages = (page_of(at)..at + shape.bytes() as u64).step_by(PAGE_BYTES as usize);
+            let pages = (page_of(at)..at + layout.bytes() as u64).step_by(PAGE_BYTES as usize);
             self.huge.structures.extend(pages);
             self.huge.regions.push(HugeRegion { start, used, backed });
         })

@@ -471,8 +471,12 @@ pub const MIN_DATA_BYTES: u64 = 128 << 10;
 pub const NODE_BYTES: usize = 64;
 /// Offsets of the links: left, right, parent.
 pub const NODE_LINKS: [usize; 3] = [24, 32, 40];
-/// `HugeAddressMap`: its root, number of nodes, total of huge pages.
+/// Bytes of a `HugeAddressMap`, which begins with its root.
 pub const MAP_BYTES: usize = 64;
+/// Offset of its number of nodes.
+pub const MAP_NODE_COUNT: usize = 8;
+/// Offset of its total of huge pages.
+pub const MAP_HUGE_PAGES: usize = 16;
 
 /// Offset in a region of the bits of its pages in use.
 pub const REGION_BITS: usize = 16;

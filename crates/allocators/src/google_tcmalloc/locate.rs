@@ -15,7 +15,7 @@ use super::layout::{
 };
 use super::statics::Statics;
 use crate::radix::{self, FoundHeaps, Leaf, StaticData, StaticWord};
-use crate::scan::{each_word, each_word_by, is_mapped_memory, is_private_memory};
+use crate::scan::{each_word, each_word_in_steps, is_mapped_memory, is_private_memory};
 use strandline_claims::allocator::Context;
 use strandline_claims::range::PAGE_BYTES;
 use strandline_process::map::AddressSpace;
@@ -34,7 +34,7 @@ const MAX_SPANS_TRIED: usize = 64;
 /// Number of spans of which at least one must match a candidate.
 const MIN_SPANS_TRIED: usize = 8;
 /// Candidates for root entries tried, per program or library.
-const MAX_TRIED: usize = 4096;
+const MAX_ROOT_CANDIDATES: usize = 4096;
 
 /// One tcmalloc.
 pub struct Heap {
@@ -106,8 +106,8 @@ fn large_data(space: &AddressSpace) -> Vec<StaticData<'_>> {
 pub fn find(context: &Context<'_>) -> FoundHeaps<Heap> {
     let mut found = FoundHeaps { heaps: Vec::new(), unknown: Vec::new() };
     for data in large_data(context.space) {
-        let Some(classes) = classes(context, &data) else { continue };
-        let Some(PageMap { shape, root }) = page_map(context, &data, &classes) else {
+        let Some(classes) = find_classes(context, &data) else { continue };
+        let Some(PageMap { shape, root }) = find_page_map(context, &data, &classes) else {
             found.unknown.push(data.object.name.clone());
             continue;
         };
@@ -115,7 +115,7 @@ pub fn find(context: &Context<'_>) -> FoundHeaps<Heap> {
             name: data.object.name.clone(),
             statics: Statics::read(context, data.range),
             data: data.range,
-            leaves: leaves(context, root, &classes, shape),
+            leaves: find_leaves(context, root, &classes, shape),
             classes,
             layout: &LAYOUTS[0],
             page_shift: shape.page_shift,
@@ -128,7 +128,7 @@ pub fn find(context: &Context<'_>) -> FoundHeaps<Heap> {
 }
 
 /// Finds the table of size classes.
-fn classes(context: &Context<'_>, data: &StaticData<'_>) -> Option<Classes> {
+fn find_classes(context: &Context<'_>, data: &StaticData<'_>) -> Option<Classes> {
     radix::size_table(context, data, &mut |at| {
         let mut bytes = vec![0; SIZES_BYTES];
         context.memory.read(at.checked_sub(BEFORE_SIZES_BYTES as u64)?, &mut bytes).ok()?;
@@ -144,21 +144,24 @@ struct PageMap {
 }
 
 /// Finds the page map on whose shape and root most spans of a leaf agree.
-fn page_map(context: &Context<'_>, data: &StaticData<'_>, classes: &Classes) -> Option<PageMap> {
+fn find_page_map(context: &Context<'_>, data: &StaticData<'_>, classes: &Classes) -> Option<PageMap> {
     let mut tried = HashSet::new();
     let mut finder =
         Finder { context, classes, cache: PageCache::new(context.memory), remaining_bytes: MAX_TRIED_BYTES };
     for StaticWord { at, value: word } in radix::root_candidates(context, data, 8) {
-        if tried.len() >= MAX_TRIED || Instant::now() >= context.deadline {
+        if tried.len() >= MAX_ROOT_CANDIDATES || Instant::now() >= context.deadline {
             return None;
         }
         if !tried.insert(word) {
             continue;
         }
         for shape in PageMapLayout::all() {
-            let entry =
-                if shape.has_nodes { finder.entry_of_node(word, shape) } else { finder.entry(word, shape) };
-            let root = entry.and_then(|entry| at.checked_sub(8 * entry));
+            let index = if shape.has_nodes {
+                finder.root_index_of_node(word, shape)
+            } else {
+                finder.leaf_number(word, shape)
+            };
+            let root = index.and_then(|index| at.checked_sub(8 * index));
             let is_within = |root: &u64| data.range.covers(AddressRange::sized(*root, shape.root_bytes()));
             if let Some(root) = root.filter(is_within) {
                 return Some(PageMap { shape, root });
@@ -179,15 +182,16 @@ struct Finder<'a> {
 impl Finder<'_> {
     /// Returns the index of the root entry that points to `node`; `None` if its leaves do not
     /// belong to that part.
-    fn entry_of_node(&mut self, node: u64, shape: PageMapLayout) -> Option<u64> {
-        if !is_private_memory(self.context, AddressRange::sized(node, 8 * shape.node_entries())) {
+    fn root_index_of_node(&mut self, node: u64, shape: PageMapLayout) -> Option<u64> {
+        let range = AddressRange::sized(node, 8 * shape.node_entries());
+        if !is_private_memory(self.context, range) {
             return None;
         }
-        let (mut leaves, range) = (Vec::new(), AddressRange::sized(node, 8 * shape.node_entries()));
-        let (context, width, mut is_node) = (self.context, self.classes.compact_bytes(), true);
-        let bytes_read = each_word_by(context, range, PAGE_BYTES as usize, &mut |at, leaf| {
+        let (context, class_bytes) = (self.context, self.classes.compact_bytes());
+        let (mut leaves, mut is_node) = (Vec::new(), true);
+        let bytes_read = each_word_in_steps(context, range, PAGE_BYTES as usize, &mut |at, leaf| {
             // A node points to leaves only; other memory is rejected after a few words.
-            let end = shape.parts_of_leaf(leaf, width).end;
+            let end = shape.parts_of_leaf(leaf, class_bytes).end;
             is_node = leaf.is_multiple_of(8) && is_private_memory(context, (leaf, end));
             leaves.push(((at - node) / 8, leaf));
             is_node && leaves.len() < MAX_LEAVES_TRIED
@@ -197,16 +201,17 @@ impl Finder<'_> {
             return None;
         }
         leaves.into_iter().find_map(|(index, leaf)| {
-            let number = self.entry(leaf, shape)?;
+            let number = self.leaf_number(leaf, shape)?;
             (number % shape.node_entries() == index).then_some(number / shape.node_entries())
         })
     }
 
     /// Returns the index of the address range that `leaf` covers, in leaf spans, according to most
     /// of its spans; `None` if it is not a leaf.
-    fn entry(&mut self, leaf: u64, shape: PageMapLayout) -> Option<u64> {
-        let width = self.classes.compact_bytes();
-        let LeafParts { spans, end, .. } = shape.parts_of_leaf(leaf, width);
+    fn leaf_number(&mut self, leaf: u64, shape: PageMapLayout) -> Option<u64> {
+        let class_bytes = self.classes.compact_bytes();
+        let class_mask: usize = (1 << (8 * class_bytes)) - 1;
+        let LeafParts { spans, end, .. } = shape.parts_of_leaf(leaf, class_bytes);
         if self.remaining_bytes == 0
             || !leaf.is_multiple_of(8)
             || !is_private_memory(self.context, (leaf, end))
@@ -215,15 +220,15 @@ impl Finder<'_> {
         }
         let mut votes: BTreeMap<u64, usize> = BTreeMap::new();
         let mut tried_spans = HashSet::new();
-        let before = self.cache.bytes_read;
+        let bytes_read_before = self.cache.bytes_read;
         let bytes_read =
-            each_word_by(self.context, (leaf, spans), PAGE_BYTES as usize, &mut |place, word| {
-                for part in 0..8 / width {
-                    let class = (word >> (8 * width * part)) as usize & ((1 << (8 * width)) - 1);
-                    let index = (place - leaf) / width + part;
+            each_word_in_steps(self.context, (leaf, spans), PAGE_BYTES as usize, &mut |at, word| {
+                for part in 0..8 / class_bytes {
+                    let class = (word >> (8 * class_bytes * part)) as usize & class_mask;
+                    let index = (at - leaf) / class_bytes + part;
                     let entry = if class > 0 { self.cache.word(spans + 8 * index) } else { None };
                     if let Some(entry) = entry.filter(|entry| tried_spans.insert(entry & SPAN_BITS))
-                        && let Some(number) = self.number_of(entry & SPAN_BITS, class, index, shape)
+                        && let Some(number) = self.leaf_number_by_span(entry & SPAN_BITS, class, index, shape)
                     {
                         *votes.entry(number).or_default() += 1;
                     }
@@ -233,15 +238,21 @@ impl Finder<'_> {
                     && (tried_spans.len() < MIN_SPANS_TRIED || !votes.is_empty())
             });
         self.remaining_bytes =
-            self.remaining_bytes.saturating_sub(bytes_read + self.cache.bytes_read - before);
-        // Some spans may be mid-update.
-        let (number, agreeing) = votes.into_iter().max_by_key(|vote| vote.1)?;
+            self.remaining_bytes.saturating_sub(bytes_read + self.cache.bytes_read - bytes_read_before);
+        // Some spans may be mid-update: three quarters suffice.
+        let (number, agreeing) = votes.into_iter().max_by_key(|&(_, agreeing)| agreeing)?;
         (agreeing * 4 > tried_spans.len() * 3).then_some(number)
     }
 
     /// Returns the number of the leaf that has, at `index`, a page of the span at `at` and its
     /// class; under any layout.
-    fn number_of(&mut self, at: u64, class: usize, index: u64, shape: PageMapLayout) -> Option<u64> {
+    fn leaf_number_by_span(
+        &mut self,
+        at: u64,
+        class: usize,
+        index: u64,
+        shape: PageMapLayout,
+    ) -> Option<u64> {
         let has_class =
             |span: &SpanFields| self.classes.pages.get(class) == Some(&span.pages) && span.sample.is_none();
         let cache = &mut self.cache;
@@ -257,7 +268,7 @@ impl Finder<'_> {
 }
 
 /// Returns the leaves under a root that cover mapped memory.
-fn leaves(context: &Context<'_>, root: u64, classes: &Classes, shape: PageMapLayout) -> Vec<Leaf> {
+fn find_leaves(context: &Context<'_>, root: u64, classes: &Classes, shape: PageMapLayout) -> Vec<Leaf> {
     let (mut leaves, mut seen) = (Vec::new(), HashSet::new());
     let mut take = |number: u64, leaf: u64| {
         let start = number * shape.leaf_span();
@@ -278,8 +289,8 @@ fn leaves(context: &Context<'_>, root: u64, classes: &Classes, shape: PageMapLay
         } else if nodes.insert(word)
             && is_private_memory(context, AddressRange::sized(word, 8 * shape.node_entries()))
         {
-            each_word(context, (word, word + 8 * shape.node_entries()), &mut |place, leaf| {
-                take(first + (place - word) / 8, leaf);
+            each_word(context, (word, word + 8 * shape.node_entries()), &mut |at, leaf| {
+                take(first + (at - word) / 8, leaf);
                 true
             });
         }

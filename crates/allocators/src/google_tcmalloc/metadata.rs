@@ -18,9 +18,9 @@ pub fn find(context: &Context<'_>, heap: &Heap, structures: &BTreeSet<u64>, held
         let end = heap.parts_of_leaf(leaf.at).end;
         [leaf.at, end.saturating_sub(1)]
     });
-    let all: BTreeSet<u64> = structures.iter().copied().chain(leaves).collect();
+    let addresses: BTreeSet<u64> = structures.iter().copied().chain(leaves).collect();
     let mut found: Vec<AddressRange> = Vec::new();
-    for at in all {
+    for at in addresses {
         if found.last().is_some_and(|last| at < last.end) {
             continue;
         }
@@ -29,33 +29,33 @@ pub fn find(context: &Context<'_>, heap: &Heap, structures: &BTreeSet<u64>, held
         };
         let region = AddressRange::sized(at & !(REGION_BYTES - 1), REGION_BYTES);
         let range = mapping.range().intersection(region);
-        let is_free = is_unclaimed(context, held, range);
+        let is_unshared = is_unclaimed(context, held, range);
         // If others share the range, only the page of the structure is taken.
         let page = AddressRange::sized(page_of(at), PAGE_BYTES);
-        let range = if is_free { range } else { page };
-        if is_free || is_private_memory(context, range) && !held.overlaps(range) {
+        let range = if is_unshared { range } else { page };
+        if is_unshared || is_private_memory(context, range) && !held.overlaps(range) {
             found.push(range);
         }
     }
     found.into_iter().collect()
 }
 
-/// Returns how much of the memory for tcmalloc's own structures was released
+/// Returns how many bytes of the memory for tcmalloc's own structures were released
 /// (`bytes_nonresident_`). The `Arena` in static data that has it is recognised by the allocators
 /// of single structures, which point to it.
 pub fn not_resident(heap: &Heap, own: &[AddressRange]) -> Option<u64> {
-    let mut leading: HashMap<u64, usize> = HashMap::new();
+    let mut pointer_counts: HashMap<u64, usize> = HashMap::new();
     for word in heap.statics.words().filter(|word| heap.data.contains(word.value)) {
-        *leading.entry(word.value).or_default() += 1;
+        *pointer_counts.entry(word.value).or_default() += 1;
     }
-    let is_arena = |&StaticWord { at, value: next }: &StaticWord| {
-        let left = heap.statics.word(at + 8);
-        let rest = AddressRange::sized(next, left);
-        // A lock may precede it.
-        let leads = |start: u64| leading.get(&start).is_some_and(|&count| count > 1);
-        rest.end.is_multiple_of(HUGE_BYTES)
-            && (leads(at) || leads(at.wrapping_sub(8)))
-            && own.iter().any(|range| range.covers(rest))
+    let is_arena = |&StaticWord { at, value: next_free }: &StaticWord| {
+        let free_bytes = heap.statics.word(at + 8);
+        let free = AddressRange::sized(next_free, free_bytes);
+        let is_pointed_to = |start: u64| pointer_counts.get(&start).is_some_and(|&count| count > 1);
+        free.end.is_multiple_of(HUGE_BYTES)
+            // A lock may precede it.
+            && (is_pointed_to(at) || is_pointed_to(at.wrapping_sub(8)))
+            && own.iter().any(|range| range.covers(free))
     };
     heap.statics.words().find(is_arena).map(|arena| heap.statics.word(arena.at + ARENA_NOT_RESIDENT))
 }

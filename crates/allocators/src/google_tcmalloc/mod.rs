@@ -22,7 +22,7 @@ mod summary;
 
 use self::locate::Heap;
 use self::pieces::Piece;
-use crate::blocks::unmatched_caveat;
+use crate::blocks::Unmatched;
 use crate::radix::{FoundHeaps, UnclaimedMemory};
 use strandline_claims::accumulator::{Class, OutOfOrder};
 use strandline_claims::allocator::{self, Context, FoundAllocator, Reading, Readings, read_each};
@@ -126,8 +126,12 @@ fn read(context: &Context<'_>, heap: &Heap, taken: &RangeSet) -> Reading {
     // What was not read in time matches nothing.
     let (matched, broken) =
         if doubts.timed_out() { (u64::MAX, 0) } else { (counts.matched_items, cached.broken) };
-    let unmatched = (cached.items.len() as u64).saturating_sub(matched);
-    let (items, lists) = (("object", unmatched), ("lists of caches", broken));
-    reading.caveats.extend(unmatched_caveat(&ABOUT, &heap.name, items, lists));
+    let unmatched = Unmatched {
+        block_word: "object",
+        blocks: (cached.items.len() as u64).saturating_sub(matched),
+        lists_word: "lists of caches",
+        lists: broken,
+    };
+    reading.caveats.extend(unmatched.caveat(&ABOUT, &heap.name));
     reading
 }

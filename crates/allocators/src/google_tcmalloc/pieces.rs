@@ -54,8 +54,8 @@ pub struct Pieces {
     pub doubts: ReadProblems,
 }
 
-/// Merges all sources. `free` excludes memory claimed by others.
-pub fn merge_sources(heap: &Heap, spans: &Spans, huge: &Huge, free: &mut UnclaimedMemory<'_>) -> Pieces {
+/// Merges all sources; pieces outside of spans must be `unclaimed` by others.
+pub fn merge_sources(heap: &Heap, spans: &Spans, huge: &Huge, unclaimed: &mut UnclaimedMemory<'_>) -> Pieces {
     let mut builder =
         PieceBuilder { heap, spans: &spans.all, all: Vec::new(), doubts: ReadProblems::default() };
     builder.all.extend(spans.all.iter().map(|&span| Piece {
@@ -77,7 +77,7 @@ pub fn merge_sources(heap: &Heap, spans: &Spans, huge: &Huge, free: &mut Unclaim
     let (mut pieces, mut cursor) = (Pieces { doubts: builder.doubts, ..Pieces::default() }, 0);
     for piece in builder.all {
         let is_span = matches!(piece.kind, Kind::Span(_));
-        if piece.start < cursor || !is_span && !free.contains(piece.range()) {
+        if piece.start < cursor || !is_span && !unclaimed.contains(piece.range()) {
             pieces.doubts.note_damage(piece.start, 0);
             continue;
         }
@@ -115,7 +115,7 @@ impl PieceBuilder<'_> {
             match (has(&covered), has(&tracker.used)) {
                 (true, true) => PageState::Span,
                 // The span counts as in use nevertheless, as its structure is valid.
-                (true, false) => PageState::Doubt,
+                (true, false) => PageState::Contradiction,
                 (false, true) => PageState::Unknown,
                 (false, false) if has(&tracker.released) => PageState::Unbacked,
                 (false, false) => PageState::Backed { is_releasable: true },
@@ -136,7 +136,7 @@ impl PieceBuilder<'_> {
             let huge_page = (page >> (HUGE_SHIFT - page_shift)) as usize;
             match (has(&covered), has(&region.used)) {
                 (true, true) => PageState::Span,
-                (true, false) => PageState::Doubt,
+                (true, false) => PageState::Contradiction,
                 (false, true) => PageState::Unknown,
                 (false, false) if region.backed.get(huge_page) != Some(&true) => PageState::Unbacked,
                 // Huge pages are released as a whole, by default when their last block is freed.
@@ -158,7 +158,7 @@ impl PieceBuilder<'_> {
             first = page + 1;
             let kind = match state {
                 PageState::Span => continue,
-                PageState::Doubt => {
+                PageState::Contradiction => {
                     self.doubts.note_damage(from, 0);
                     continue;
                 }
@@ -177,9 +177,14 @@ impl PieceBuilder<'_> {
 /// State of a page.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum PageState {
+    /// In a span, and in use by its tracker or region.
     Span,
-    Doubt,
+    /// In a span, and free by its tracker or region.
+    Contradiction,
+    /// In use by its tracker or region, but in no span.
     Unknown,
+    /// Free, and released or never used.
     Unbacked,
+    /// Free, and still backed.
     Backed { is_releasable: bool },
 }

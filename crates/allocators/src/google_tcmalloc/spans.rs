@@ -31,7 +31,7 @@ pub struct Span {
     /// One past the last byte.
     pub end: u64,
     /// Address of its structure.
-    pub at: u64,
+    pub structure: u64,
     /// Its size class; 0 if none.
     pub class: u16,
     /// Bytes of the block, if it is a single one.
@@ -69,7 +69,7 @@ pub fn walk(context: &Context<'_>, heap: &Heap, taken: &RangeSet) -> Spans {
     let mut walk = Walk {
         heap,
         cache: PageCache::new(context.memory),
-        free: UnclaimedMemory::new(context, taken),
+        unclaimed: UnclaimedMemory::new(context, taken),
         spans: Spans::default(),
         cursor: 0,
         last_structure_page: 0,
@@ -90,7 +90,7 @@ pub fn walk(context: &Context<'_>, heap: &Heap, taken: &RangeSet) -> Spans {
 struct Walk<'a> {
     heap: &'a Heap,
     cache: PageCache<'a>,
-    free: UnclaimedMemory<'a>,
+    unclaimed: UnclaimedMemory<'a>,
     spans: Spans,
     /// End of the last span.
     cursor: u64,
@@ -99,6 +99,7 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
+    /// Walks the leaf at `leaf`, which covers the addresses from `first` on.
     fn walk_leaf(&mut self, context: &Context<'_>, first: u64, leaf: u64) {
         let LeafParts { spans, trackers, end } = self.heap.parts_of_leaf(leaf);
         let classes = self.classes(context, leaf, spans);
@@ -126,13 +127,14 @@ impl Walk<'_> {
 
     /// Returns the classes of the pages of a leaf.
     fn classes(&self, context: &Context<'_>, leaf: u64, end: u64) -> Vec<u16> {
-        let width = self.heap.classes.compact_bytes();
+        let class_bytes = self.heap.classes.compact_bytes();
+        let mask: u16 = if class_bytes == 1 { 0xff } else { 0xffff };
         let mut classes = vec![0; self.heap.shape.leaf_entries() as usize];
         each_word(context, (leaf, end), &mut |at, word| {
-            let index = ((at - leaf) / width) as usize;
-            for part in 0..8 / width {
+            let index = ((at - leaf) / class_bytes) as usize;
+            for part in 0..8 / class_bytes {
                 if let Some(class) = classes.get_mut(index + part as usize) {
-                    *class = (word >> (8 * width * part)) as u16 & if width == 1 { 0xff } else { 0xffff };
+                    *class = (word >> (8 * class_bytes * part)) as u16 & mask;
                 }
             }
             true
@@ -140,6 +142,7 @@ impl Walk<'_> {
         classes
     }
 
+    /// Adds the span to whose structure, at `at`, the entry of a page points.
     fn add_entry(&mut self, context: &Context<'_>, page: u64, at: u64, class: u16) {
         let layout = self.heap.layout;
         let bytes = read_span(&mut self.cache, layout, at);
@@ -160,15 +163,16 @@ impl Walk<'_> {
         }
     }
 
+    /// Returns the span in use with these fields; `None` if they contradict the page map.
     fn span(&mut self, fields: &SpanFields, at: u64, class: u16) -> Option<Span> {
         let start = fields.first_page << self.heap.page_shift;
         let end = start + (fields.pages << self.heap.page_shift);
         let is_of_class =
             class == 0 || self.heap.classes.pages.get(usize::from(class)) == Some(&fields.pages);
-        if !is_of_class || !self.free.contains((start, end)) {
+        if !is_of_class || !self.unclaimed.contains((start, end)) {
             return None;
         }
-        let mut span = Span { start, end, at, class, block_bytes: end - start, sample: None };
+        let mut span = Span { start, end, structure: at, class, block_bytes: end - start, sample: None };
         if let Some(sample_address) = fields.sample.filter(|_| class == 0) {
             let Sample { proxy, bytes } = read_sample(&mut self.cache, self.heap.layout, sample_address)?;
             if bytes > end - start {
@@ -183,8 +187,8 @@ impl Walk<'_> {
 
     fn add_tracker(&mut self, context: &Context<'_>, start: u64, at: u64) {
         let tracker = read_tracker(&mut self.cache, self.heap.layout, self.heap.page_shift, at);
-        let is_free = |free: &mut UnclaimedMemory<'_>| free.contains((start, start + HUGE_BYTES));
-        match tracker.filter(|tracker| tracker.start == start && is_free(&mut self.free)) {
+        let range = AddressRange::sized(start, HUGE_BYTES);
+        match tracker.filter(|tracker| tracker.start == start && self.unclaimed.contains(range)) {
             Some(tracker) => {
                 self.record_structure(at);
                 self.spans.trackers.push(tracker);

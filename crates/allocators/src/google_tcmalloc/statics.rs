@@ -31,10 +31,10 @@ impl Statics {
         let mut remaining_bytes = MAX_BYTES;
         for run in context.resident_runs(range) {
             let mut bytes = vec![0; (run.len() as usize).min(remaining_bytes)];
-            let got = context.memory.read_some(run.start, &mut bytes);
-            bytes.truncate(got & !7);
+            let read_length = context.memory.read_some(run.start, &mut bytes);
+            bytes.truncate(read_length & !7);
             remaining_bytes -= bytes.len();
-            statics.bytes_read += got as u64;
+            statics.bytes_read += read_length as u64;
             statics.runs.push(CopiedRun { start: run.start, bytes });
         }
         statics

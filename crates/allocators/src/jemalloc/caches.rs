@@ -7,7 +7,7 @@
 use std::collections::HashSet;
 use std::time::Instant;
 
-use super::layout::CacheLayout as Shape;
+use super::layout::CacheLayout;
 use crate::blocks::CachedBlock;
 use strandline_claims::allocator::Context;
 use strandline_process::memory::{half_word_at, word_at};
@@ -15,14 +15,23 @@ use strandline_process::pages::{PAGE_BYTES, USER_ADDRESS_END};
 
 /// Bytes searched below a thread's FS base.
 const MAX_STORAGE_BYTES: u64 = 64 << 10;
-/// Offsets in a `tcache_slow_t` of 5.3: of the bins (in the descriptor after the first link) and of
-/// the arena; then the maximum words from there to the pointer to its `tcache_t` (between them are
-/// three arrays of one or two bytes per small class).
-const SLOW_BINS: u64 = 32;
+/// Offset in a `tcache_slow_t` of 5.3 of its descriptor (`cache_bin_array_descriptor`), after the
+/// first link: two links, then the address of the bins.
+const SLOW_DESCRIPTOR: u64 = 16;
+/// Bytes of a descriptor.
+const DESCRIPTOR_BYTES: usize = 24;
+/// Offset of the bins in a descriptor.
+const DESCRIPTOR_BINS: usize = 16;
+/// Offset in a `tcache_slow_t` of the arena.
 const SLOW_ARENA: usize = 40;
+/// Maximum words from the arena to the pointer to the `tcache_t`: between them are three arrays of
+/// one or two bytes per small class.
 const MAX_WORDS_TO_CACHE: usize = 64;
 /// Bytes of a bin (`struct cache_bin_s` of builds with statistics).
 const BIN_BYTES: usize = 24;
+/// Offset in a bin of 5.3 of `low_bits_low_water`, `low_bits_full` and `low_bits_empty`, of 16 bits
+/// each; the pointer to the first item is at 0.
+const BIN_LOW_BITS: usize = 16;
 /// Maximum bins of a cache: `TCACHE_NBINS_MAX` of 5.3.
 const MAX_BINS: usize = 73;
 /// Maximum items of a bin: its stack has at most 2^16 bytes.
@@ -34,11 +43,18 @@ const MAX_CACHES: usize = 1 << 16;
 /// 5.0 to 5.2: minimum number of consecutive bins with adjacent stacks that are the small bins of a
 /// cache.
 const MIN_SMALL_BINS: usize = 30;
-/// Maximum bytes of a stack in 5.0 to 5.2.
-const MAX_COUNTED_BYTES: u64 = 8 << 9;
+/// Maximum bytes of a stack in 5.0 to 5.2: 512 pointers.
+const MAX_COUNTED_BYTES: u64 = 8 * 512;
+/// Offset in a bin of 5.0 to 5.2 of `ncached`, which follows `low_water`; both have 32 bits.
+const BIN_COUNT: usize = 4;
+/// Offset in such a bin of `avail`, the address past its items.
+const BIN_AVAIL: usize = 16;
 /// Maximum words between the small bins and the large ones.
 const MAX_WORDS_BETWEEN: usize = 40;
-/// Maximum words between a thread's arena and its small bins, with some slack.
+/// Minimum words from a thread's arena to its small bins: the arena, `arenas_tdata`, and a word of
+/// the cache.
+const MIN_WORDS_BEFORE: usize = 3;
+/// Maximum words from a thread's arena to its small bins, with some slack.
 const MAX_WORDS_BEFORE: usize = 16;
 
 /// Contents of all caches.
@@ -50,22 +66,22 @@ pub struct Cached {
     pub own: Vec<u64>,
     /// FS bases of the threads with a cache.
     pub threads: Vec<u64>,
-    /// Invalid bins.
+    /// Number of invalid bins.
     pub broken: u64,
     /// Bytes read from the target.
     pub bytes_read: u64,
 }
 
 /// Reads all caches.
-pub fn find(context: &Context<'_>, shape: Shape) -> Cached {
-    let mut reader = Reader { context, cached: Cached::default(), seen: HashSet::new(), last_below: None };
+pub fn find(context: &Context<'_>, layout: CacheLayout) -> Cached {
+    let mut reader = Reader { context, cached: Cached::default(), seen: HashSet::new(), last_distance: None };
     for &fs_base in context.fs_bases {
         if Instant::now() >= context.deadline {
             break;
         }
-        match shape {
-            Shape::Stacked => reader.read_stacked(fs_base),
-            Shape::Counted => reader.read_counted(fs_base),
+        match layout {
+            CacheLayout::Stacked => reader.read_stacked(fs_base),
+            CacheLayout::Counted => reader.read_counted(fs_base),
         }
     }
     let mut cached = reader.cached;
@@ -80,17 +96,18 @@ struct Reader<'a> {
     cached: Cached,
     /// Addresses of the bins of caches already read.
     seen: HashSet<u64>,
-    /// Offset of the last thread's cache below its FS base; it is the same in all threads.
-    last_below: Option<u64>,
+    /// Distance of the last thread's cache below its FS base, in bytes; it is the same in all
+    /// threads.
+    last_distance: Option<u64>,
 }
 
 impl Reader<'_> {
     /// Returns the part of a thread's storage that may hold its cache.
     fn storage(&mut self, fs_base: u64) -> Option<Storage> {
-        let below = self.last_below.unwrap_or(MAX_STORAGE_BYTES);
-        let bytes = MAX_STORAGE_BYTES.min(below);
+        let distance = self.last_distance.unwrap_or(MAX_STORAGE_BYTES);
+        let bytes = MAX_STORAGE_BYTES.min(distance);
         let mapping = self.context.space.find(fs_base.checked_sub(8)?)?;
-        let start = fs_base.checked_sub(below)?.max(mapping.start) & !7;
+        let start = fs_base.checked_sub(distance)?.max(mapping.start) & !7;
         let end = start.checked_add(bytes)?.min(fs_base).min(mapping.end);
         let mut storage = Storage { start, bytes: vec![0; end.checked_sub(start)? as usize] };
         for run in self.context.resident_runs((start, end)) {
@@ -108,21 +125,22 @@ impl Reader<'_> {
         let found = offsets.find_map(|offset| StackedCache::find_at(&storage, offset));
         let Some(StackedCache { slow, cache }) = found else { return };
         self.cached.threads.push(fs_base);
-        self.last_below = Some((fs_base - slow.min(cache)).max(self.last_below.unwrap_or(0)));
-        if self.context.memory.read_word(slow + SLOW_BINS) != Ok(cache + 8) {
+        self.last_distance = Some((fs_base - slow.min(cache)).max(self.last_distance.unwrap_or(0)));
+        let (mut descriptor, own_bins) = (slow + SLOW_DESCRIPTOR, cache + 8);
+        if self.context.memory.read_word(descriptor + DESCRIPTOR_BINS as u64) != Ok(own_bins) {
             // A build without statistics has no list of caches.
-            if self.seen.insert(cache + 8) {
-                self.read_stacked_bins(cache + 8);
+            if self.seen.insert(own_bins) {
+                self.read_stacked_bins(own_bins);
             }
             return;
         }
-        let mut descriptor = slow + 16;
         while self.seen.len() < MAX_CACHES && Instant::now() < self.context.deadline {
-            let mut words = [0; 24];
-            if self.context.memory.read(descriptor, &mut words).is_err() {
+            let mut bytes = [0; DESCRIPTOR_BYTES];
+            if self.context.memory.read(descriptor, &mut bytes).is_err() {
                 return;
             }
-            let (next, bins) = (word_at(&words, 0).unwrap_or(0), word_at(&words, 16).unwrap_or(0));
+            let next = word_at(&bytes, 0).unwrap_or(0);
+            let bins = word_at(&bytes, DESCRIPTOR_BINS).unwrap_or(0);
             if bins == 0 || !self.seen.insert(bins) {
                 return;
             }
@@ -134,23 +152,19 @@ impl Reader<'_> {
     /// Reads the bins of a 5.3 cache.
     fn read_stacked_bins(&mut self, bins: u64) {
         let mut bytes = [0; BIN_BYTES * MAX_BINS];
-        let got = self.context.memory.read_some(bins, &mut bytes);
-        for (class, bin) in bytes[..got].as_chunks::<BIN_BYTES>().0.iter().enumerate() {
-            let (head, marks) = (word_at(bin, 0).unwrap_or(0), word_at(bin, 16).unwrap_or(0));
-            if head == 0 {
-                break;
-            }
-            // low_bits_low_water, low_bits_full, low_bits_empty.
-            let empty = marks >> 32 & 0xffff;
-            let length = empty.wrapping_sub(head) & 0xffff;
-            if !head.is_multiple_of(8) || !length.is_multiple_of(8) {
+        let read_length = self.context.memory.read_some(bins, &mut bytes);
+        for (class, bin) in bytes[..read_length].as_chunks::<BIN_BYTES>().0.iter().enumerate() {
+            let head = word_at(bin, 0).unwrap_or(0);
+            let low_bits_empty = word_at(bin, BIN_LOW_BITS).unwrap_or(0) >> 32 & 0xffff;
+            let stack_bytes = low_bits_empty.wrapping_sub(head) & 0xffff;
+            if head == 0 || !head.is_multiple_of(8) || !stack_bytes.is_multiple_of(8) {
                 // Past the last bin of this cache.
                 break;
             }
             if class == 0 {
-                self.cached.own.push(head.saturating_add(length).saturating_sub(8));
+                self.cached.own.push(head.saturating_add(stack_bytes).saturating_sub(8));
             }
-            self.add_items(class, head, (length / 8) as usize);
+            self.add_items(class, head, (stack_bytes / 8) as usize);
         }
     }
 
@@ -158,15 +172,14 @@ impl Reader<'_> {
     /// adjacent.
     fn read_counted(&mut self, fs_base: u64) {
         let Some(Storage { start, bytes: storage }) = self.storage(fs_base) else { return };
-        let Some((offset, small)) = small_bins(&storage) else { return };
+        let Some(SmallBins { offset, mut bins }) = small_bins(&storage) else { return };
         if !self.seen.insert(start + offset as u64) {
             return;
         }
         // Includes the words before the bins.
-        let below = fs_base - start - offset as u64 + 8 * MAX_WORDS_BEFORE as u64;
-        self.last_below = Some(below.max(self.last_below.unwrap_or(0)));
+        let distance = fs_base - start - offset as u64 + 8 * MAX_WORDS_BEFORE as u64;
+        self.last_distance = Some(distance.max(self.last_distance.unwrap_or(0)));
         self.cached.threads.push(fs_base);
-        let mut bins = small;
         let bins_end = offset + BIN_BYTES * bins.len();
         bins.extend(large_bins(&storage, bins_end, bins.last().map_or(0, |bin| bin.items_end)));
         if let Some(first) = bins.first() {
@@ -179,6 +192,7 @@ impl Reader<'_> {
         }
     }
 
+    /// Adds the `count` items of a stack, whose first one is at `address`.
     fn add_items(&mut self, class: usize, address: u64, count: usize) {
         let count = count.min(MAX_ITEMS);
         if self.cached.items.len() + count > MAX_TOTAL_ITEMS {
@@ -233,7 +247,8 @@ fn arenas_data(storage: &[u8], small: usize, bins_end: usize) -> Option<u64> {
     // After `link` in 5.0; from 5.1 on also after `cache_bin_array_descriptor`.
     let words = (0..MAX_WORDS_BETWEEN).filter_map(|word| word_at(storage, bins_end + 8 * word));
     words.filter(|&arena| arena != 0 && arena.is_multiple_of(64)).find_map(|arena| {
-        let mut before = (3..MAX_WORDS_BEFORE).filter_map(|words| small.checked_sub(8 * words));
+        let mut before =
+            (MIN_WORDS_BEFORE..MAX_WORDS_BEFORE).filter_map(|words| small.checked_sub(8 * words));
         let field = before.find(|&offset| word_at(storage, offset) == Some(arena))?;
         word_at(storage, field + 8).filter(|&data| data != 0)
     })
@@ -241,15 +256,17 @@ fn arenas_data(storage: &[u8], small: usize, bins_end: usize) -> Option<u64> {
 
 /// A bin of 5.0 to 5.2: `low_water` and `ncached` in the first word, then statistics, then `avail`.
 struct CountedBin {
+    /// Number of items.
     count: u32,
     /// The address past its items.
     items_end: u64,
 }
 
+/// Parses a bin; `None` if there is none at `offset`.
 fn counted_bin(bytes: &[u8], offset: usize) -> Option<CountedBin> {
     let low_water = half_word_at(bytes, offset)? as i32;
-    let count = half_word_at(bytes, offset + 4)?;
-    let items_end = word_at(bytes, offset + 16)?;
+    let count = half_word_at(bytes, offset + BIN_COUNT)?;
+    let items_end = word_at(bytes, offset + BIN_AVAIL)?;
     let is_bin = (-1..=count as i32).contains(&low_water)
         && u64::from(count) * 8 <= MAX_COUNTED_BYTES
         && items_end.is_multiple_of(8)
@@ -257,15 +274,15 @@ fn counted_bin(bytes: &[u8], offset: usize) -> Option<CountedBin> {
     is_bin.then_some(CountedBin { count, items_end })
 }
 
-/// Returns the consecutive bins from `offset` on whose stacks follow the stack that ends at
-/// `after`.
-fn run_of_bins(bytes: &[u8], offset: usize, after: Option<u64>) -> Vec<CountedBin> {
+/// Returns the consecutive bins from `offset` on whose stacks follow each other, the first one the
+/// stack that ends at `stack_end`, if given.
+fn run_of_bins(bytes: &[u8], offset: usize, stack_end: Option<u64>) -> Vec<CountedBin> {
     let mut bins: Vec<CountedBin> = Vec::new();
     while let Some(bin) = counted_bin(bytes, offset + BIN_BYTES * bins.len()) {
-        let before = bins.last().map(|bin| bin.items_end).or(after);
-        let follows = before.is_none_or(|before| {
-            let stack = bin.items_end.wrapping_sub(before);
-            (8..=MAX_COUNTED_BYTES).contains(&stack) && u64::from(bin.count) * 8 <= stack
+        let previous_end = bins.last().map(|bin| bin.items_end).or(stack_end);
+        let follows = previous_end.is_none_or(|previous_end| {
+            let stack_bytes = bin.items_end.wrapping_sub(previous_end);
+            (8..=MAX_COUNTED_BYTES).contains(&stack_bytes) && u64::from(bin.count) * 8 <= stack_bytes
         });
         if !follows || bins.len() >= MAX_BINS {
             break;
@@ -275,15 +292,26 @@ fn run_of_bins(bytes: &[u8], offset: usize, after: Option<u64>) -> Vec<CountedBi
     bins
 }
 
-fn small_bins(storage: &[u8]) -> Option<(usize, Vec<CountedBin>)> {
-    let found = |offset| Some(run_of_bins(storage, offset, None)).filter(|bins| bins.len() >= MIN_SMALL_BINS);
-    (0..storage.len()).step_by(8).find_map(|offset| Some((offset, found(offset)?)))
+/// The bins of the small classes of a cache of 5.0 to 5.2.
+struct SmallBins {
+    /// Offset of the first one.
+    offset: usize,
+    bins: Vec<CountedBin>,
 }
 
-fn large_bins(storage: &[u8], small_end: usize, after: u64) -> Vec<CountedBin> {
+fn small_bins(storage: &[u8]) -> Option<SmallBins> {
+    let mut runs = (0..storage.len())
+        .step_by(8)
+        .map(|offset| SmallBins { offset, bins: run_of_bins(storage, offset, None) });
+    runs.find(|run| run.bins.len() >= MIN_SMALL_BINS)
+}
+
+/// Returns the bins of the large classes, some words after the small bins that end at `small_end`
+/// and whose stacks end at `stack_end`.
+fn large_bins(storage: &[u8], small_end: usize, stack_end: u64) -> Vec<CountedBin> {
     let offsets = (0..MAX_WORDS_BETWEEN).map(|word| small_end + 8 * word);
     offsets
-        .map(|offset| run_of_bins(storage, offset, Some(after)))
+        .map(|offset| run_of_bins(storage, offset, Some(stack_end)))
         .find(|bins| !bins.is_empty())
         .unwrap_or_default()
 }

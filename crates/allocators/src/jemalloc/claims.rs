@@ -8,7 +8,9 @@ use std::time::Instant;
 
 use super::caches::Cached;
 use super::extents::Extent;
-use super::layout::{Layout, NUM_CLASSES, NUM_SMALL_CLASSES, State, class_bytes, regions};
+use super::layout::{
+    Layout, NUM_CLASSES, NUM_SMALL_CLASSES, State, arena_index, class_bytes, regions_per_slab,
+};
 use super::locate::read_extent;
 use crate::blocks::{Blocks, CachedBlock};
 use crate::scan::within;
@@ -24,16 +26,16 @@ use strandline_process::range::AddressRange;
 /// Regions of slabs, or large allocations.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Regions {
-    /// Number.
+    /// Their number.
     pub count: u64,
-    /// Usable bytes.
+    /// Their usable bytes.
     pub bytes: u64,
 }
 
 impl Regions {
-    fn add(&mut self, count: u64, each_bytes: u64) {
+    fn add(&mut self, count: u64, region_bytes: u64) {
         self.count += count;
-        self.bytes += count * each_bytes;
+        self.bytes += count * region_bytes;
     }
 }
 
@@ -96,7 +98,7 @@ pub fn claim(
         layout,
         cache: PageCache::new(context.memory),
         marked: Marked { cached: &cached.items, own: &cached.own },
-        padding: padding(layout, extents),
+        padding_bytes: padding_bytes(layout, extents),
         blocks: Blocks::new(context),
         counts: Counts::default(),
     };
@@ -124,7 +126,7 @@ struct Claimer<'a> {
     /// The marked regions at or after the current extent.
     marked: Marked<'a>,
     /// Bytes by which the extent of a large allocation exceeds it.
-    padding: u64,
+    padding_bytes: u64,
     blocks: Blocks<'a>,
     counts: Counts,
 }
@@ -160,6 +162,7 @@ struct Slab {
     class: usize,
     /// Bytes of a region.
     bytes: u64,
+    /// Number of regions.
     regions: u64,
 }
 
@@ -180,7 +183,7 @@ impl Claimer<'_> {
             return accumulator.claim_to(extent.end, Class::Free);
         }
         let bytes = extent.end - extent.start;
-        let arena = self.counts.arenas.entry(extent.bits & 0xfff).or_default();
+        let arena = self.counts.arenas.entry(arena_index(extent.bits)).or_default();
         match self.layout.state(extent.bits) {
             // An active extent without a size class is nearly free: a purge takes extents while it
             // works (`extents_evict`, `ecache_evict`), and extents of huge pages wait in a cache
@@ -234,19 +237,18 @@ impl Claimer<'_> {
         accumulator: &mut Accumulator<'_>,
     ) -> Option<()> {
         let bytes = class_bytes(class)?;
-        let regions = regions(class, extent.end - extent.start)?;
-        let free = self.layout.free(extent.bits);
+        let regions = regions_per_slab(class, extent.end - extent.start)?;
         let end = extent.start + regions * bytes;
-        if free == 0 && marked.is_empty() && !self.blocks.are_refined() {
+        if self.layout.free_regions(extent.bits) == 0 && marked.is_empty() && !self.blocks.are_refined() {
             accumulator.claim_to(end, Class::Live);
             self.add_extent(class, extent).live.add(regions, bytes);
         } else {
-            let words = read_extent(&mut self.cache, extent.structure)?;
-            if words.bits != extent.bits || !self.layout.slab_count_matches_bitmap(&words) {
+            let fields = read_extent(&mut self.cache, extent.structure)?;
+            if fields.bits != extent.bits || !self.layout.slab_count_matches_bitmap(&fields) {
                 return None;
             }
             self.add_extent(class, extent);
-            let slab = Slab { start: extent.start, bitmap: words.bitmap, class, bytes, regions };
+            let slab = Slab { start: extent.start, bitmap: fields.bitmap, class, bytes, regions };
             self.claim_regions(&slab, marked, accumulator);
         }
         accumulator.claim_to(extent.end, Class::Header);
@@ -267,21 +269,21 @@ impl Claimer<'_> {
         let totals = self.counts.classes.entry(class).or_default();
         for region in 0..slab.regions {
             let pointer = start + region * bytes;
-            let span = AddressRange::new(pointer, pointer + bytes);
-            let within = marked.advance_to(span);
+            let end = pointer + bytes;
+            let within = marked.advance_to(AddressRange::new(pointer, end));
             if bits::has(&slab.bitmap, region as usize) {
                 totals.free.add(1, bytes);
-                accumulator.claim_to(span.end, Class::Free);
+                accumulator.claim_to(end, Class::Free);
             } else if within.cached.contains(&CachedBlock { address: pointer, class: class as u16 }) {
                 totals.cached.add(1, bytes);
                 self.counts.matched_items += 1;
-                accumulator.claim_to(span.end, Class::Cached);
+                accumulator.claim_to(end, Class::Cached);
             } else if !within.own.is_empty() {
                 totals.own.add(1, bytes);
-                accumulator.claim_to(span.end, Class::Metadata);
+                accumulator.claim_to(end, Class::Metadata);
             } else {
                 totals.live.add(1, bytes);
-                self.blocks.claim(span.end, accumulator);
+                self.blocks.claim(end, accumulator);
             }
         }
     }
@@ -303,7 +305,7 @@ impl Claimer<'_> {
         let bytes = if class < NUM_SMALL_CLASSES {
             class_size
         } else {
-            class_size.min(extent_bytes.checked_sub(self.padding)?)
+            class_size.min(extent_bytes.checked_sub(self.padding_bytes)?)
         };
         let end = extent.pointer.checked_add(bytes).filter(|&end| end <= extent.end)?;
         let is_cached = marked.cached.contains(&CachedBlock { address: extent.pointer, class: class as u16 });
@@ -327,7 +329,7 @@ impl Claimer<'_> {
 
 /// Bytes by which extents of large allocations exceed them: a page, unless every allocation begins
 /// where its extent does and some extent is exactly as large as its class.
-fn padding(layout: &Layout, extents: &[Extent]) -> u64 {
+fn padding_bytes(layout: &Layout, extents: &[Extent]) -> u64 {
     let is_large = |extent: &&Extent| {
         layout.state(extent.bits) == Some(State::Active)
             && !extent.is_slab(layout)

@@ -1,6 +1,6 @@
 //! Walks all extents of a jemalloc in address order, through its page map.
 
-use super::layout::{Layout, PAGE_MAP_LAYOUT, State, entry_extent};
+use super::layout::{Layout, PAGE_MAP_LAYOUT, State, entry_extent, is_slab};
 use super::locate::{PageMap, read_extent};
 use crate::radix::{self, UnclaimedMemory, Walk};
 use strandline_claims::allocator::Context;
@@ -35,10 +35,10 @@ pub struct Extents {
 /// Walks the extents under `page_map` outside `taken` (claimed by others).
 pub fn walk(context: &Context<'_>, page_map: &PageMap, layout: &Layout, taken: &RangeSet) -> Extents {
     let mut all: Vec<Extent> = Vec::new();
-    let mut free = UnclaimedMemory::new(context, taken);
+    let mut unclaimed = UnclaimedMemory::new(context, taken);
     let walk = radix::walk(context, &page_map.leaves, PAGE_MAP_LAYOUT, &mut |cache, page, entry| {
         let extent = extent_at(cache, page, entry, layout)?;
-        if !free.contains(extent.range()) {
+        if !unclaimed.contains(extent.range()) {
             return None;
         }
         (context.progress)(extent.end - extent.start);
@@ -51,10 +51,16 @@ pub fn walk(context: &Context<'_>, page_map: &PageMap, layout: &Layout, taken: &
 /// Returns the extent that begins at `page` and to which `entry` of the map points.
 fn extent_at(cache: &mut PageCache<'_>, page: u64, entry: u64, layout: &Layout) -> Option<Extent> {
     let structure = entry_extent(entry);
-    let words = read_extent(cache, structure)?;
-    let end = page.checked_add(words.bytes)?;
-    let is_consistent = words.start() == page && layout.state(words.bits).is_some();
-    is_consistent.then_some(Extent { start: page, end, structure, pointer: words.address, bits: words.bits })
+    let fields = read_extent(cache, structure)?;
+    let end = page.checked_add(fields.bytes)?;
+    let is_consistent = fields.start() == page && layout.state(fields.bits).is_some();
+    is_consistent.then_some(Extent {
+        start: page,
+        end,
+        structure,
+        pointer: fields.address,
+        bits: fields.bits,
+    })
 }
 
 impl Extent {
@@ -65,6 +71,6 @@ impl Extent {
 
     /// Whether it is a slab in use.
     pub fn is_slab(&self, layout: &Layout) -> bool {
-        self.bits >> 12 & 1 != 0 && layout.state(self.bits) == Some(State::Active)
+        is_slab(self.bits) && layout.state(self.bits) == Some(State::Active)
     }
 }

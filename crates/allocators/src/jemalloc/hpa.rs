@@ -18,16 +18,21 @@ use strandline_process::range::{AddressRange, RangeSet};
 
 /// Size and alignment of a region (`HUGEPAGE`).
 const REGION_BYTES: u64 = 2 << 20;
-/// Bytes read of an `hpdata_t` (5.3.0, 5.3.1: `hpdata.h`), and its alignment.
+/// Bytes read of an `hpdata_t` (5.3.0, 5.3.1: `hpdata.h`), the structure of a region; it begins
+/// with the region's address.
 const STRUCTURE_BYTES: usize = 248;
+/// Alignment of an `hpdata_t`.
 const ALIGNMENT: u64 = 64;
-/// Offsets of `h_huge` and nine more flags that are 0 or 1; of `h_longest_free_range`; of
-/// `h_nactive` and `h_ntouched`, each followed by its bitmap.
+/// Offsets of `h_huge` and nine more flags that are 0 or 1.
 const FLAGS: [usize; 10] = [16, 17, 18, 19, 20, 32, 33, 34, 35, 36];
+/// Offset of `h_longest_free_range`, in pages.
 const LONGEST_FREE: usize = 96;
+/// Offset of `h_nactive`, the number of pages in use; their bitmap follows.
 const ACTIVE: usize = 104;
+/// Offset of `h_ntouched`, the number of pages ever used; their bitmap follows.
 const TOUCHED: usize = 176;
-const GROUPS: usize = 8;
+/// Words of a bitmap, with one bit per page.
+const BITMAP_WORDS: usize = 8;
 /// Maximum regions kept: 2 TiB.
 const MAX_REGIONS: usize = 1 << 20;
 /// Candidates for regions between two checks of the deadline.
@@ -76,17 +81,17 @@ pub fn find(
     regions.sort_unstable_by_key(|region| region.start);
     let mut taken = taken.clone();
     taken.add(blocks.iter().map(|block| block.range));
-    let mut free = UnclaimedMemory::new(context, &taken);
+    let mut unclaimed = UnclaimedMemory::new(context, &taken);
     for duplicates in regions.chunk_by(|region, next| region.start == next.start) {
         let Some(region) = duplicates.first() else { continue };
         if Instant::now() >= context.deadline {
             found.doubts.note_timeout(region.start);
             break;
         }
-        let runs = region.runs();
+        let runs = region.free_runs();
         // A region with two structures, or with memory in other use, is rejected.
         let is_valid = duplicates.len() == 1
-            && free.contains(AddressRange::sized(region.start, REGION_BYTES))
+            && unclaimed.contains(AddressRange::sized(region.start, REGION_BYTES))
             && runs.iter().all(|run| is_outside(extents, *run));
         if !is_valid {
             found.doubts.note_damage(region.start, 0);
@@ -106,8 +111,8 @@ fn is_outside(extents: &[Extent], run: AddressRange) -> bool {
 /// A region, as its structure describes it.
 struct Region {
     start: u64,
-    /// One bit per page in use.
-    active: [u64; GROUPS],
+    /// One bit per page, set if it is in use.
+    active: [u64; BITMAP_WORDS],
 }
 
 /// Returns all regions whose structure is in `blocks`.
@@ -139,30 +144,31 @@ fn find_regions(context: &Context<'_>, blocks: &[Block], found: &mut FreePages) 
 impl Region {
     /// Parses a structure; `None` if it is inconsistent (`hpdata_consistent`).
     fn new(bytes: &[u8; STRUCTURE_BYTES]) -> Option<Self> {
-        let groups = |at: usize| -> Option<[u64; GROUPS]> {
-            let mut groups = [0; GROUPS];
-            for (index, group) in groups.iter_mut().enumerate() {
-                *group = word_at(bytes, at + 8 + 8 * index)?;
+        let bitmap_after_count = |count_offset: usize| -> Option<[u64; BITMAP_WORDS]> {
+            let mut bitmap = [0; BITMAP_WORDS];
+            for (index, word) in bitmap.iter_mut().enumerate() {
+                *word = word_at(bytes, count_offset + 8 + 8 * index)?;
             }
-            let count: u64 = groups.iter().map(|group| u64::from(group.count_ones())).sum();
-            (word_at(bytes, at)? == count).then_some(groups)
+            let count: u64 = bitmap.iter().map(|word| u64::from(word.count_ones())).sum();
+            (word_at(bytes, count_offset)? == count).then_some(bitmap)
         };
-        let (active, touched) = (groups(ACTIVE)?, groups(TOUCHED)?);
+        let (active, touched) = (bitmap_after_count(ACTIVE)?, bitmap_after_count(TOUCHED)?);
         let is_within = active.iter().zip(&touched).all(|(active, touched)| active & !touched == 0);
-        let are_flags = FLAGS.iter().all(|&flag| bytes[flag] <= 1);
+        let has_valid_flags = FLAGS.iter().all(|&flag| bytes[flag] <= 1);
         // The structure of a region that was never used cannot be distinguished from zeros.
-        let is_used = touched.iter().any(|group| *group != 0);
+        let is_used = touched.iter().any(|word| *word != 0);
         let start = word_at(bytes, 0).filter(|&start| start < USER_ADDRESS_END)?;
         let region = Self { start, active };
-        let longest = region.runs().iter().map(|run| run.len() / PAGE_BYTES).max().unwrap_or(0);
-        let agrees = is_within && are_flags && is_used && word_at(bytes, LONGEST_FREE) == Some(longest);
-        agrees.then_some(region)
+        let longest = region.free_runs().iter().map(|run| run.len() / PAGE_BYTES).max().unwrap_or(0);
+        let is_consistent =
+            is_within && has_valid_flags && is_used && word_at(bytes, LONGEST_FREE) == Some(longest);
+        is_consistent.then_some(region)
     }
 
     /// Runs of free pages.
-    fn runs(&self) -> RangeSet {
+    fn free_runs(&self) -> RangeSet {
         let is_free = |page: &usize| !bits::has(&self.active, *page);
-        let pages = (0..64 * GROUPS).filter(is_free);
+        let pages = (0..64 * BITMAP_WORDS).filter(is_free);
         pages.map(|page| AddressRange::sized(self.start + page as u64 * PAGE_BYTES, PAGE_BYTES)).collect()
     }
 }
@@ -185,7 +191,7 @@ mod tests {
     #[test]
     fn free_pages_are_those_that_are_not_in_use() {
         let region = Region::new(&structure(0x7f00_0020_0000)).unwrap();
-        assert_eq!(*region.runs(), [AddressRange::new(0x7f00_0020_3000, 0x7f00_0040_0000)]);
+        assert_eq!(*region.free_runs(), [AddressRange::new(0x7f00_0020_3000, 0x7f00_0040_0000)]);
     }
 
     #[test]

@@ -36,17 +36,30 @@ const ENTRY_POINTER: u64 = 0xffff_ffff_ffc0;
 const ENTRY_CLASS_SHIFT: u32 = 48;
 /// Set in the leaf entry of a slab's page.
 const ENTRY_SLAB: u64 = 1;
+/// Mask of the state in a leaf entry, once shifted; 0 is that of an extent in use.
+const ENTRY_STATE_MASK: u64 = 7;
 
-/// Position of the bit for the page allocator of an extent (`EDATA_BITS_PAI_SHIFT`, 5.3).
+/// Mask in `e_bits` of the index of the extent's arena (`MALLOCX_ARENA_BITS` is 12 in all
+/// versions).
+const ARENA_MASK: u64 = 0xfff;
+/// Position in `e_bits` of the bit of a slab, in all versions.
+const SLAB_SHIFT: u32 = 12;
+/// Position in `e_bits` of the bit for the page allocator of an extent (`EDATA_BITS_PAI_SHIFT`,
+/// 5.3).
 const HUGE_PAGE_SHIFT: u32 = 14;
+/// Mask of a size class in `e_bits`, once shifted.
+const CLASS_MASK: u64 = 0xff;
+/// Mask of the number of free regions of a slab in `e_bits`, once shifted.
+const FREE_MASK: u64 = 0x3ff;
+/// Mask in the word of the size and of the address: the low bits within a page.
+const IN_PAGE_MASK: u64 = 4095;
 
 /// Number of small size classes, which have slabs: 8 to 14,336 bytes.
 pub const NUM_SMALL_CLASSES: usize = 36;
 /// Number of size classes; as an index it means no class.
 pub const NUM_CLASSES: usize = 232;
 
-/// Positions of the fields in an extent's first word (`e_bits`; `MALLOCX_ARENA_BITS` is 12 in all
-/// versions).
+/// Positions of the fields in an extent's first word (`e_bits`).
 #[derive(Debug, PartialEq, Eq)]
 pub struct Layout {
     /// Releases with this layout.
@@ -137,23 +150,27 @@ impl ExtentFields {
     /// Parses the bytes of an extent structure.
     pub fn new(bytes: &[u8; EXTENT_BYTES]) -> Self {
         let word = |offset| word_at(bytes, offset).unwrap_or(0);
-        let size = word(SIZE);
         let mut bitmap = [0; 8];
-        for (index, group) in bitmap.iter_mut().enumerate() {
-            *group = word(BITMAP + 8 * index);
+        for (index, word_of_bitmap) in bitmap.iter_mut().enumerate() {
+            *word_of_bitmap = word(BITMAP + 8 * index);
         }
-        Self { bits: word(0), address: word(ADDRESS), bytes: size & !4095, bitmap }
+        Self { bits: word(0), address: word(ADDRESS), bytes: word(SIZE) & !IN_PAGE_MASK, bitmap }
     }
 
     /// Address of the first page.
     pub fn start(&self) -> u64 {
-        self.address & !4095
+        self.address & !IN_PAGE_MASK
     }
+}
 
-    /// Whether it is a slab.
-    pub fn is_slab(&self) -> bool {
-        self.bits >> 12 & 1 != 0
-    }
+/// Whether the extent with these `e_bits` is a slab.
+pub fn is_slab(bits: u64) -> bool {
+    bits >> SLAB_SHIFT & 1 != 0
+}
+
+/// Index of the arena of the extent with these `e_bits`.
+pub fn arena_index(bits: u64) -> u64 {
+    bits & ARENA_MASK
 }
 
 impl Layout {
@@ -171,7 +188,7 @@ impl Layout {
 
     /// Index of the size class.
     pub fn class(&self, bits: u64) -> usize {
-        (bits >> self.class_shift & 0xff) as usize
+        (bits >> self.class_shift & CLASS_MASK) as usize
     }
 
     /// Whether the extent is part of a huge page of jemalloc (`EXTENT_PAI_HPA`), where only pages
@@ -182,43 +199,44 @@ impl Layout {
     }
 
     /// Number of free regions of a slab.
-    pub fn free(&self, bits: u64) -> u64 {
-        bits >> self.free_shift & 0x3ff
+    pub fn free_regions(&self, bits: u64) -> u64 {
+        bits >> self.free_shift & FREE_MASK
     }
 
     /// Whether an extent in use and the leaf entry that led to it agree; `None` if the extent is
     /// not in use, as they then have little in common.
-    pub fn agree(&self, entry: u64, extent: &ExtentFields) -> Option<bool> {
+    pub fn agrees_with_entry(&self, entry: u64, extent: &ExtentFields) -> Option<bool> {
         let Some(state) = self.state(extent.bits) else { return Some(false) };
         // While an extent is being freed, one is changed before the other.
         if state != State::Active || self.class(extent.bits) == NUM_CLASSES {
             return None;
         }
-        let same_state = self.entry_state_shift.is_none_or(|shift| entry >> shift & 7 == 0);
-        let same_class = (entry >> ENTRY_CLASS_SHIFT) as usize == self.class(extent.bits);
-        let slab = entry & ENTRY_SLAB != 0;
+        let has_same_state =
+            self.entry_state_shift.is_none_or(|shift| entry >> shift & ENTRY_STATE_MASK == 0);
+        let has_same_class = (entry >> ENTRY_CLASS_SHIFT) as usize == self.class(extent.bits);
+        let is_entry_of_slab = entry & ENTRY_SLAB != 0;
         Some(
-            same_state
-                && same_class
-                && slab == extent.is_slab()
-                && (!slab || self.slab_count_matches_bitmap(extent)),
+            has_same_state
+                && has_same_class
+                && is_entry_of_slab == is_slab(extent.bits)
+                && (!is_entry_of_slab || self.slab_count_matches_bitmap(extent)),
         )
     }
 
     /// Whether the number of free regions of a slab matches its bitmap.
     pub fn slab_count_matches_bitmap(&self, extent: &ExtentFields) -> bool {
-        let Some(regions) = regions(self.class(extent.bits), extent.bytes) else { return false };
-        let free_in_group = |(index, group): (usize, &u64)| {
+        let Some(regions) = regions_per_slab(self.class(extent.bits), extent.bytes) else { return false };
+        let free_in_word = |(index, word): (usize, &u64)| {
             let used_bits = regions.saturating_sub(64 * index as u64).min(64);
             let mask = if used_bits == 64 { u64::MAX } else { (1 << used_bits) - 1 };
-            u64::from((group & mask).count_ones())
+            u64::from((word & mask).count_ones())
         };
-        extent.bitmap.iter().enumerate().map(free_in_group).sum::<u64>() == self.free(extent.bits)
+        extent.bitmap.iter().enumerate().map(free_in_word).sum::<u64>() == self.free_regions(extent.bits)
     }
 }
 
 /// Number of regions of a slab of this class; `None` if there is no such slab.
-pub fn regions(class: usize, slab_bytes: u64) -> Option<u64> {
+pub fn regions_per_slab(class: usize, slab_bytes: u64) -> Option<u64> {
     let regions = slab_bytes / class_bytes(class).filter(|_| class < NUM_SMALL_CLASSES)?;
     (1..=MAX_REGIONS).contains(&regions).then_some(regions)
 }
@@ -255,8 +273,8 @@ mod tests {
         assert_eq!(class_bytes(NUM_SMALL_CLASSES), Some(16 << 10));
         assert_eq!(class_bytes(NUM_CLASSES - 1), Some(7 << 60));
         assert_eq!(class_bytes(NUM_CLASSES), None);
-        assert_eq!(regions(0, 4096), Some(512));
-        assert_eq!(regions(13, 20480), Some(64));
-        assert_eq!(regions(NUM_SMALL_CLASSES, 16384), None, "large");
+        assert_eq!(regions_per_slab(0, 4096), Some(512));
+        assert_eq!(regions_per_slab(13, 20480), Some(64));
+        assert_eq!(regions_per_slab(NUM_SMALL_CLASSES, 16384), None, "large");
     }
 }

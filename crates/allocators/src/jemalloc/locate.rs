@@ -14,6 +14,8 @@ use strandline_process::range::AddressRange;
 const MAX_SAMPLED: usize = 1 << 16;
 /// Number of votes that suffices.
 const ENOUGH_VOTES: usize = 256;
+/// Minimum votes for a layout for each one against it.
+const MIN_VOTES_PER_CONTRADICTION: usize = 10;
 /// Minimum static data that can hold a root and more.
 const MIN_DATA_BYTES: u64 = 2 << 20;
 
@@ -38,10 +40,10 @@ pub fn is_possible(space: &AddressSpace) -> bool {
 pub fn find(context: &Context<'_>) -> Vec<PageMap> {
     let mut page_maps: Vec<PageMap> = Vec::new();
     for data in radix::large_data(context.space, MIN_DATA_BYTES) {
-        let edges = radix::root_candidates(context, &data, PAGE_MAP_LAYOUT.leaf_alignment);
-        for root in radix::roots(context, &data, &edges, PAGE_MAP_LAYOUT, &extent_of_entry) {
+        let candidates = radix::root_candidates(context, &data, PAGE_MAP_LAYOUT.leaf_alignment);
+        for root in radix::roots(context, &data, &candidates, PAGE_MAP_LAYOUT, &extent_of_entry) {
             let leaves = radix::leaves(context, root, PAGE_MAP_LAYOUT);
-            let layout = layout(context, &leaves);
+            let layout = layout_by_votes(context, &leaves);
             let (object, name) = (data.object.start, data.object.name.clone());
             page_maps.push(PageMap { object, name, leaves, layout });
         }
@@ -78,7 +80,7 @@ struct Votes {
 }
 
 /// Returns the layout under which extents in use and their leaf entries agree.
-fn layout(context: &Context<'_>, leaves: &[Leaf]) -> Option<&'static Layout> {
+fn layout_by_votes(context: &Context<'_>, leaves: &[Leaf]) -> Option<&'static Layout> {
     let mut cache = PageCache::new(context.memory);
     let mut votes = [Votes::default(); LAYOUTS.len()];
     let (mut cursor, mut sampled) = (0, 0);
@@ -95,7 +97,7 @@ fn layout(context: &Context<'_>, leaves: &[Leaf]) -> Option<&'static Layout> {
                 cursor = page.saturating_add(extent.bytes);
                 sampled += 1;
                 for (layout, votes) in LAYOUTS.iter().zip(&mut votes) {
-                    let agrees = layout.agree(entry, &extent);
+                    let agrees = layout.agrees_with_entry(entry, &extent);
                     votes.agreeing += usize::from(agrees == Some(true));
                     votes.contradicting += usize::from(agrees == Some(false));
                 }
@@ -105,5 +107,5 @@ fn layout(context: &Context<'_>, leaves: &[Leaf]) -> Option<&'static Layout> {
     }
     let (layout, votes) = LAYOUTS.iter().zip(votes).max_by_key(|(_, votes)| votes.agreeing)?;
     // Some extents may be mid-update.
-    (votes.agreeing > 10 * votes.contradicting).then_some(layout)
+    (votes.agreeing > MIN_VOTES_PER_CONTRADICTION * votes.contradicting).then_some(layout)
 }

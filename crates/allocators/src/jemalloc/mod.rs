@@ -19,7 +19,7 @@ mod summary;
 use self::extents::Extent;
 use self::layout::{Layout, State};
 use self::locate::PageMap;
-use crate::blocks::unmatched_caveat;
+use crate::blocks::Unmatched;
 use strandline_claims::accumulator::{Class, OutOfOrder};
 use strandline_claims::allocator::{
     self, Argument, CallPlan, Context, FoundAllocator, Function, Reading, Readings, read_each,
@@ -109,7 +109,8 @@ impl FoundAllocator for Jemalloc {
             "one call in one thread, which holds each arena's locks in turn; page faults when the heap grows again",
         ));
         if predicted_bytes >= MIN_BYTES_FOR_SETTING {
-            let setting = image_at(process, space, call.object).and_then(|image| settings::decay(&image));
+            let setting =
+                image_at(process, space, call.object).and_then(|image| settings::decay_setting(&image));
             let setting = setting.filter(|_| process.start_facts().is_none_or(|facts| !facts.is_secure));
             reading.remedies.extend(setting.map(|setting| {
                 let how = process.with_setting(&setting.variable, setting.value, ',');
@@ -158,9 +159,13 @@ fn read(context: &Context<'_>, page_map: &PageMap, layout: &'static Layout, take
     reading.is_inconsistent = doubts.damages > 0;
     // What was not read in time matches nothing.
     let matched = if doubts.timed_out() { u64::MAX } else { counts.matched_items };
-    let unmatched = (cached.items.len() as u64).saturating_sub(matched);
-    let (items, lists) = (("region", unmatched), ("bins of thread caches", cached.broken));
-    reading.caveats.extend(unmatched_caveat(&ABOUT, &page_map.name, items, lists));
+    let unmatched = Unmatched {
+        block_word: "region",
+        blocks: (cached.items.len() as u64).saturating_sub(matched),
+        lists_word: "bins of thread caches",
+        lists: cached.broken,
+    };
+    reading.caveats.extend(unmatched.caveat(&ABOUT, &page_map.name));
     reading
 }
 

@@ -9,10 +9,10 @@ use strandline_process::image::ElfFile;
 /// `obtain_malloc_conf`; the prefix given to `configure --with-jemalloc-prefix`, in capitals,
 /// precedes it): `MALLOC_CONF`, Rust's `_RJEM_MALLOC_CONF`.
 const VARIABLE: &str = "MALLOC_CONF";
-/// Contained only in builds without background threads, which do not start with this setting
-/// (`src/background_thread.c`, `background_thread_boot0`: the condition is constant, so other
-/// builds omit the message).
-const NO_THREADS: &str = "option background_thread currently supports pthread only";
+/// A message that only builds without background threads contain, which do not start with this
+/// setting (`src/background_thread.c`, `background_thread_boot0`: the condition is constant, so
+/// other builds omit the message).
+const NO_THREADS_MESSAGE: &str = "option background_thread currently supports pthread only";
 
 /// A setting for the next start.
 pub struct Setting {
@@ -26,10 +26,10 @@ pub struct Setting {
 
 /// Returns the setting that makes jemalloc release free pages by itself; `None` if the variable of
 /// this build is unknown.
-pub fn decay(image: &ElfFile) -> Option<Setting> {
+pub fn decay_setting(image: &ElfFile) -> Option<Setting> {
     let strings = image.strings_ending(VARIABLE);
-    let variable = variable(&strings)?.to_owned();
-    let has_threads = image.strings(&[NO_THREADS]).iter().all(Option::is_none);
+    let variable = variable_name(&strings)?.to_owned();
+    let has_threads = image.strings(&[NO_THREADS_MESSAGE]).iter().all(Option::is_none);
     Some(if has_threads {
         Setting {
             variable,
@@ -47,7 +47,7 @@ pub fn decay(image: &ElfFile) -> Option<Setting> {
 
 /// Returns the variable, given the strings of the file with its ending. `None` if there are two:
 /// the file contains two builds, or names a variable that it does not read.
-fn variable(strings: &BTreeSet<String>) -> Option<&str> {
+fn variable_name(strings: &BTreeSet<String>) -> Option<&str> {
     let is_name = |byte: u8| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_';
     let mut names = strings.iter().filter(|string| string.bytes().all(is_name));
     match (names.next(), names.next()) {
@@ -64,17 +64,17 @@ mod tests {
 
     #[test]
     fn the_variable_is_that_of_the_build() {
-        let of = |strings: &[&str]| {
+        let name_among = |strings: &[&str]| {
             let strings = strings.iter().map(|&string| string.to_owned()).collect();
-            variable(&strings).map(str::to_owned)
+            variable_name(&strings).map(str::to_owned)
         };
         let message = "value of the environment variable MALLOC_CONF";
-        assert_eq!(of(&["MALLOC_CONF", message]).as_deref(), Some("MALLOC_CONF"));
-        assert_eq!(of(&["_RJEM_MALLOC_CONF", message]).as_deref(), Some("_RJEM_MALLOC_CONF"));
-        assert_eq!(of(&["JE_MALLOC_CONF"]).as_deref(), Some("JE_MALLOC_CONF"));
-        assert_eq!(of(&[message]).as_deref(), Some("MALLOC_CONF"));
-        assert_eq!(of(&["MALLOC_CONF", "_RJEM_MALLOC_CONF"]), None);
-        assert_eq!(of(&["xMALLOC_CONF"]), None);
-        assert_eq!(of(&[]), None);
+        assert_eq!(name_among(&["MALLOC_CONF", message]).as_deref(), Some("MALLOC_CONF"));
+        assert_eq!(name_among(&["_RJEM_MALLOC_CONF", message]).as_deref(), Some("_RJEM_MALLOC_CONF"));
+        assert_eq!(name_among(&["JE_MALLOC_CONF"]).as_deref(), Some("JE_MALLOC_CONF"));
+        assert_eq!(name_among(&[message]).as_deref(), Some("MALLOC_CONF"));
+        assert_eq!(name_among(&["MALLOC_CONF", "_RJEM_MALLOC_CONF"]), None);
+        assert_eq!(name_among(&["xMALLOC_CONF"]), None);
+        assert_eq!(name_among(&[]), None);
     }
 }

@@ -14,7 +14,7 @@ use super::layout::{
 };
 use super::parts::{Heap, Kind, Part, RunPurgedArena};
 use crate::radix::{self, Leaf, StaticData, UnclaimedMemory};
-use crate::scan::{each_word, each_word_by, is_mapped_memory, is_private_memory};
+use crate::scan::{each_word, each_word_in_steps, is_mapped_memory, is_private_memory};
 use strandline_claims::allocator::Context;
 use strandline_process::host;
 use strandline_process::memory::word_at;
@@ -25,14 +25,14 @@ use strandline_process::range::{AddressRange, RangeSet};
 /// Minimum static data with a mimalloc: its statistics alone take more.
 const MIN_DATA_BYTES: u64 = 4096;
 /// Maximum words of static data followed, per program or library.
-const MAX_TRIED: usize = 1 << 16;
+const MAX_POINTERS: usize = 1 << 16;
 /// Maximum bytes of candidates for maps read, per program or library.
 const MAX_TRIED_BYTES: u64 = 16 << 20;
 /// Number of entries checked to recognise a map.
 const ENOUGH_ENTRIES: usize = 64;
-/// Maximum slices of an arena, and arenas of a process (`bitmap.h`, `MI_BITMAP_MAX_BIT_COUNT`;
-/// `types.h`, `MI_MAX_ARENAS`).
+/// Maximum slices of an arena (`bitmap.h`, `MI_BITMAP_MAX_BIT_COUNT`).
 const MAX_ARENA_SLICES: u64 = 512 * 512;
+/// Maximum arenas of a process (`types.h`, `MI_MAX_ARENAS`).
 const MAX_ARENAS: usize = 160;
 /// Maximum parts kept: at least 256 GiB of pages.
 const MAX_PARTS: usize = 1 << 22;
@@ -41,8 +41,11 @@ const MAX_SUBMAPS: usize = 1 << 14;
 
 /// A page map of two levels (`page-map.c`), and its layout of pages.
 struct Map {
+    /// Address of its upper level.
     upper: u64,
+    /// Layout of the pages.
     layout: &'static PageLayout,
+    /// Its lower level, in address order.
     submaps: Vec<Leaf>,
 }
 
@@ -61,8 +64,8 @@ pub fn find(context: &Context<'_>, taken: &RangeSet) -> Vec<Heap> {
             releases: if map.layout == &PAGE_3 { "3.0 to 3.3" } else { "3.4" },
             ..Heap::default()
         };
-        let mut free = UnclaimedMemory::new(context, &taken);
-        add_pages(context, &map, &mut free, &mut heap);
+        let mut unclaimed = UnclaimedMemory::new(context, &taken);
+        add_pages(context, &map, &mut unclaimed, &mut heap);
         let mut arenas: Vec<Arena> = Vec::new();
         for &pointer in &pointers {
             let is_beside = arenas.last().is_none_or(|last| last.range.end <= pointer);
@@ -71,10 +74,10 @@ pub fn find(context: &Context<'_>, taken: &RangeSet) -> Vec<Heap> {
             }
         }
         heap.segments = arenas.len() as u64;
-        add_own_structures(&map, &arenas, &mut free, &mut heap);
+        add_own_structures(&map, &arenas, &mut unclaimed, &mut heap);
         // Unread memory may be in use.
         if heap.doubts.is_empty() {
-            add_free_memory(context, &arenas, &mut free, &mut heap);
+            add_free_memory(context, &arenas, &mut unclaimed, &mut heap);
         }
         let purges_runs_only = host::has_huge_pages() && large_blocks_share_pages(&heap.parts);
         let run_purged = arenas.into_iter().filter(|arena| arena.purges_runs_only && purges_runs_only);
@@ -101,7 +104,7 @@ fn pointers_to_mapped_memory(context: &Context<'_>, data: &StaticData<'_>) -> Ve
         if word.is_multiple_of(PAGE_BYTES) && context.space.find(word).is_some_and(is_mapped_memory) {
             pointers.insert(word);
         }
-        pointers.len() < MAX_TRIED
+        pointers.len() < MAX_POINTERS
     });
     pointers.into_iter().collect()
 }
@@ -110,8 +113,8 @@ fn pointers_to_mapped_memory(context: &Context<'_>, data: &StaticData<'_>) -> Ve
 /// ever written, so candidates with the fewest resident pages come first.
 fn find_map(context: &Context<'_>, pointers: &[u64]) -> Option<Map> {
     let range = |upper: u64| AddressRange::sized(upper, MAP_BYTES);
-    let may_be = |upper: &u64| is_private_memory(context, range(*upper));
-    let mut uppers: Vec<u64> = pointers.iter().copied().filter(may_be).collect();
+    let may_be_map = |upper: &u64| is_private_memory(context, range(*upper));
+    let mut uppers: Vec<u64> = pointers.iter().copied().filter(may_be_map).collect();
     uppers.sort_by_cached_key(|&upper| (context.resident_bytes(range(upper)), upper));
     let mut remaining_bytes = MAX_TRIED_BYTES;
     uppers.into_iter().find_map(|upper| map_at(context, upper, &mut remaining_bytes))
@@ -137,7 +140,7 @@ fn submaps_at(context: &Context<'_>, upper: u64, remaining_bytes: &mut u64) -> O
     let mut is_map = true;
     // The first entry covers addresses where nothing can be (`_mi_page_map_init`).
     let range = (upper + 8, upper + MAP_BYTES);
-    *remaining_bytes = remaining_bytes.saturating_sub(each_word_by(
+    *remaining_bytes = remaining_bytes.saturating_sub(each_word_in_steps(
         context,
         range,
         PAGE_BYTES as usize,
@@ -158,26 +161,27 @@ fn layout_by_votes(context: &Context<'_>, submaps: &[Leaf]) -> Option<&'static P
     let mut cache = PageCache::new(context.memory);
     let layouts: [&'static PageLayout; 2] = [&PAGE_3, &PAGE_3_4];
     let mut votes = [0_usize; 2];
-    let mut entries = 0;
+    let mut checked_entries = 0;
     for &Leaf { first, at: submap } in submaps {
-        if entries >= ENOUGH_ENTRIES || Instant::now() >= context.deadline {
+        if checked_entries >= ENOUGH_ENTRIES || Instant::now() >= context.deadline {
             break;
         }
-        each_word_by(context, (submap, submap + SUBMAP_BYTES), PAGE_BYTES as usize, &mut |at, page| {
+        each_word_in_steps(context, (submap, submap + SUBMAP_BYTES), PAGE_BYTES as usize, &mut |at, page| {
             let slice = first + (at - submap) / 8 * SLICE_BYTES;
             for (layout, votes) in layouts.iter().zip(&mut votes) {
                 let fits =
                     read_page(&mut cache, layout, page).is_some_and(|found| found.area.contains(slice));
                 *votes += usize::from(fits);
             }
-            entries += 1;
-            entries < ENOUGH_ENTRIES
+            checked_entries += 1;
+            checked_entries < ENOUGH_ENTRIES
         });
     }
-    let best = if votes[0] >= votes[1] { 0 } else { 1 };
+    // The first layout of equals.
+    let (layout, votes) = layouts.into_iter().zip(votes).rev().max_by_key(|&(_, votes)| votes)?;
     // Some pages may be mid-update.
-    let is_known = entries > 0 && votes[best] * 10 >= entries * 9;
-    is_known.then_some(layouts[best])
+    let is_known = checked_entries > 0 && votes * 10 >= checked_entries * 9;
+    is_known.then_some(layout)
 }
 
 /// A page, and the range of its memory.
@@ -211,7 +215,7 @@ fn read_page(cache: &mut PageCache<'_>, layout: &PageLayout, address: u64) -> Op
 }
 
 /// Adds all pages.
-fn add_pages(context: &Context<'_>, map: &Map, free: &mut UnclaimedMemory<'_>, heap: &mut Heap) {
+fn add_pages(context: &Context<'_>, map: &Map, unclaimed: &mut UnclaimedMemory<'_>, heap: &mut Heap) {
     let mut cache = PageCache::new(context.memory);
     let mut cursor = 0;
     for &Leaf { first, at: submap } in &map.submaps {
@@ -226,7 +230,7 @@ fn add_pages(context: &Context<'_>, map: &Map, free: &mut UnclaimedMemory<'_>, h
             }
             match read_page(&mut cache, map.layout, address) {
                 Some(PageInMemory { page, area })
-                    if area.start == slice && heap.parts.len() < MAX_PARTS && free.contains(area) =>
+                    if area.start == slice && heap.parts.len() < MAX_PARTS && unclaimed.contains(area) =>
                 {
                     let AddressRange { start, end } = area;
                     heap.parts.push(Part {
@@ -250,6 +254,7 @@ fn add_pages(context: &Context<'_>, map: &Map, free: &mut UnclaimedMemory<'_>, h
 
 /// An arena of 3.x (`arena.c`, `mi_arena_s`).
 struct Arena {
+    /// Its addresses.
     range: AddressRange,
     /// End of the structures at its start.
     own_end: u64,
@@ -288,8 +293,9 @@ fn arena_at(context: &Context<'_>, data: &StaticData<'_>, address: u64) -> Optio
         let bits = ((end - address) / SLICE_BYTES).next_multiple_of(CHUNK_BITS);
         purge_bits.resize((bits / 8) as usize, 0);
         // Memory that was never written has no bit set.
-        let got = context.memory.read_some(word(first + PURGE_BITMAP) + BITMAP_BITS, &mut purge_bits);
-        purge_bits.truncate(got);
+        let bits_at = word(first + PURGE_BITMAP) + BITMAP_BITS;
+        let read_length = context.memory.read_some(bits_at, &mut purge_bits);
+        purge_bits.truncate(read_length);
     }
     let purges_runs_only = first.is_some_and(|first| PURGED_IN_RUNS.contains(&first));
     Some(Arena { range: AddressRange::new(address, end), own_end, purge_bits, purges_runs_only })
@@ -333,7 +339,7 @@ impl Arena {
 
 /// Adds mimalloc's own structures: the map, those of `arenas` (in address order), and the slices
 /// that hold threads' heaps.
-fn add_own_structures(map: &Map, arenas: &[Arena], free: &mut UnclaimedMemory<'_>, heap: &mut Heap) {
+fn add_own_structures(map: &Map, arenas: &[Arena], unclaimed: &mut UnclaimedMemory<'_>, heap: &mut Heap) {
     let mut own: Vec<AddressRange> =
         arenas.iter().map(|arena| AddressRange::new(arena.range.start, arena.own_end)).collect();
     // The submap of the first addresses, which follows the upper level, is not included.
@@ -357,7 +363,7 @@ fn add_own_structures(map: &Map, arenas: &[Arena], free: &mut UnclaimedMemory<'_
         let next = heap.parts.partition_point(|part| part.end <= start);
         let is_beside = heap.parts.get(next).is_none_or(|part| part.start >= end)
             && parts.last().is_none_or(|last| last.end <= start);
-        if is_beside && free.contains((start, end)) {
+        if is_beside && unclaimed.contains((start, end)) {
             parts.push(Part { start, end, kind: Kind::Own, unit: 0, thread: 0 });
         }
     }
@@ -366,7 +372,12 @@ fn add_own_structures(map: &Map, arenas: &[Arena], free: &mut UnclaimedMemory<'_
 }
 
 /// Adds the memory of each arena that is in no page.
-fn add_free_memory(context: &Context<'_>, arenas: &[Arena], free: &mut UnclaimedMemory<'_>, heap: &mut Heap) {
+fn add_free_memory(
+    context: &Context<'_>,
+    arenas: &[Arena],
+    unclaimed: &mut UnclaimedMemory<'_>,
+    heap: &mut Heap,
+) {
     let max_parts = MAX_PARTS.saturating_sub(heap.parts.len());
     let mut parts = Vec::new();
     for arena in arenas {
@@ -382,7 +393,7 @@ fn add_free_memory(context: &Context<'_>, arenas: &[Arena], free: &mut Unclaimed
             at = at.max(part.end);
         }
         gaps.push(AddressRange::new(at, arena.range.end));
-        gaps.retain(|gap| free.contains(*gap));
+        gaps.retain(|gap| unclaimed.contains(*gap));
         let divided = gaps.into_iter().try_for_each(|gap| arena.divide(gap, &mut parts, max_parts));
         if let Err(at) = divided {
             heap.doubts.note_damage(at, 0);

@@ -59,7 +59,7 @@ pub fn claim(
         }
         accumulator.claim_to(parts.last().map_or(0, |last| last.end), Class::Free);
         let (matched, bytes_read) = claimer.spans.finish();
-        claimer.counts.with(matched, bytes_read)
+        claimer.counts.with_matches(matched, bytes_read)
     })
 }
 
@@ -75,10 +75,10 @@ fn choose_offset_function(heap: &Heap) -> Option<fn(u64) -> u64> {
             let start = part.start + offset(page.block_bytes);
             let grid =
                 BlockGrid { start, end: part.end, block_bytes: page.block_bytes, count: page.capacity };
-            let room = part.end.saturating_sub(start) / page.block_bytes;
-            let is_full = page.reserved == 0 || page.reserved == room;
+            let fitting_blocks = part.end.saturating_sub(start) / page.block_bytes;
+            let has_all_blocks = page.reserved == 0 || page.reserved == fitting_blocks;
             let is_outside = |block: &u64| *block != 0 && grid.index_of(*block).is_none();
-            page.lists.first_blocks().into_iter().filter(is_outside).count() + usize::from(!is_full)
+            page.lists.first_blocks().into_iter().filter(is_outside).count() + usize::from(!has_all_blocks)
         };
         heap.parts.iter().map(contradictions_of_page).sum::<usize>()
     };
@@ -199,16 +199,16 @@ impl<'a> Claimer<'a> {
             accumulator.claim_to(grid.start, Class::Header);
             accumulator.claim_to(grid.end, Class::Live);
         } else {
-            self.spans.start(page.capacity)?;
+            self.spans.start_span(page.capacity)?;
             if lists != FreeLists::default() {
-                self.spans.read(AddressRange::sized(grid.start, grid.count * grid.block_bytes));
+                self.spans.read_span(AddressRange::sized(grid.start, grid.count * grid.block_bytes));
             }
-            let listed = self.follow(lists.free, &grid, BlockState::Free)?
-                + self.follow(lists.local_free, &grid, BlockState::Free)?;
+            let listed = self.follow_list(lists.free, &grid, BlockState::Free)?
+                + self.follow_list(lists.local_free, &grid, BlockState::Free)?;
             if listed != free {
                 return None;
             }
-            cached = self.follow(lists.thread_free, &grid, BlockState::Cached)?;
+            cached = self.follow_list(lists.thread_free, &grid, BlockState::Cached)?;
             for &pointer in delayed {
                 let index = grid.index_of(pointer)?;
                 let state = self.spans.states.get_mut(index).filter(|state| **state == BlockState::Live)?;
@@ -217,7 +217,7 @@ impl<'a> Claimer<'a> {
             }
             page.used.checked_sub(cached)?;
             accumulator.claim_to(grid.start, Class::Header);
-            self.spans.claim(grid.block_bytes, grid.end, accumulator);
+            self.spans.claim_span(grid.block_bytes, grid.end, accumulator);
         }
         accumulator.claim_to(part.end, Class::Free);
         self.count(part, &grid, &BlockCounts { free, cached, live: page.used - cached });
@@ -267,7 +267,7 @@ impl<'a> Claimer<'a> {
     /// number.
     ///
     /// `None` if the list leaves the page's blocks, or has a block that is in a list already.
-    fn follow(&mut self, first_block: u64, grid: &BlockGrid, new_state: BlockState) -> Option<u64> {
+    fn follow_list(&mut self, first_block: u64, grid: &BlockGrid, new_state: BlockState) -> Option<u64> {
         let (mut at, mut count) = (first_block, 0);
         while at != 0 {
             let index = grid.index_of(at)?;

@@ -17,6 +17,8 @@ use strandline_process::page_cache::PageCache;
 use strandline_process::pages::USER_ADDRESS_END;
 use strandline_process::range::{AddressRange, RangeSet};
 
+/// No heap is below this address: smaller words are no pointers (`vm.mmap_min_addr`).
+const MIN_HEAP_ADDRESS: u64 = 64 << 10;
 /// Maximum blocks of heaps' lists, in case one is damaged.
 const MAX_DELAYED: u64 = 1 << 22;
 
@@ -30,7 +32,7 @@ pub struct Collection {
     /// Position of each of them in its list.
     list_positions: Vec<usize>,
     /// Units that can be released as a whole: segments, or pages of 3.x.
-    dead: HashSet<u64>,
+    dead_units: HashSet<u64>,
     /// Pages with nothing live, by their first byte.
     dead_pages: HashSet<u64>,
     /// Pages of heaps that the program created, by their first byte.
@@ -39,7 +41,8 @@ pub struct Collection {
     collect: Collect,
     /// What a collection by the chosen thread releases.
     pub releasable: RangeSet,
-    /// When that collection releases it, by the clock of [`Heap::now`]; 0 for at once.
+    /// When that collection releases it, by the clock of [`Heap::read_at_milliseconds`]; 0 for at
+    /// once.
     pub due_milliseconds: u64,
     /// The thread whose collection releases most.
     pub thread: Option<u64>,
@@ -69,33 +72,34 @@ impl Collection {
     /// Returns which collections release a part, apart from spans of slices.
     fn collector_of(&self, part: &Part) -> Option<Collector> {
         if matches!(part.kind, Kind::PurgePending) {
-            return match self.collect.arenas {
+            return match self.collect.arena_purge {
                 _ if part.unit != 0 => Some(Collector::Thread(part.thread)),
                 ArenaPurge::Never => None,
                 ArenaPurge::MainThread => Some(Collector::Main),
                 ArenaPurge::AnyThread => Some(Collector::Any),
             };
         }
-        let is_released = self.dead.contains(&part.unit) || self.collect.pages && self.is_dead(part);
+        let is_released =
+            self.dead_units.contains(&part.unit) || self.collect.frees_pages && self.is_dead(part);
         match part.thread {
-            _ if part.unit == 0 || self.collect.spans != SpanPurge::None || !is_released => None,
-            0 => self.collect.ended.then_some(Collector::Main),
+            _ if part.unit == 0 || self.collect.span_purge != SpanPurge::None || !is_released => None,
+            0 => self.collect.frees_ended.then_some(Collector::Main),
             thread => Some(Collector::Thread(thread)),
         }
     }
 
     /// Chooses the thread whose collection releases most, the first of equals.
-    fn choose(&mut self, context: &Context<'_>, heap: &Heap) {
+    fn choose_thread(&mut self, context: &Context<'_>, heap: &Heap) {
         // The first thread is the main one.
         let Some(&main) = context.fs_bases.first() else { return };
         // In a forked child the heaps of other threads are frozen, maybe mid-update: no call is
         // made.
-        let alive: HashSet<u64> = context.fs_bases.iter().copied().collect();
-        let is_alive = |part: &Part| part.thread == 0 || alive.contains(&part.thread);
+        let live_threads: HashSet<u64> = context.fs_bases.iter().copied().collect();
+        let is_alive = |part: &Part| part.thread == 0 || live_threads.contains(&part.thread);
         if self.collect == Collect::default() || !heap.parts.iter().all(is_alive) {
             return;
         }
-        let has_spans = self.collect.spans != SpanPurge::None;
+        let has_spans = self.collect.span_purge != SpanPurge::None;
         let mut releasable =
             if has_spans { Releasable::new(heap, self, main) } else { Releasable::default() };
         for part in &heap.parts {
@@ -104,13 +108,14 @@ impl Collection {
         let bytes =
             |ranges: &[AddressRange]| ranges.iter().map(|range| context.resident_bytes(*range)).sum::<u64>();
         releasable.add_waiting(heap, |range| bytes(&[range]) > 0);
-        let ended = [true, false].map(|is_main| bytes(&releasable.ended(is_main).ranges));
-        let mut best = 0;
+        let [ended_by_main, ended_by_other] =
+            [true, false].map(|is_main| bytes(&releasable.ended(is_main).ranges));
+        let mut most_bytes = 0;
         for &thread in context.fs_bases {
-            let own = releasable.own.get(&thread).map_or(0, |own| bytes(&own.ranges));
-            let all = own + ended[usize::from(thread != main)];
-            if all > best || self.thread.is_none() {
-                (best, self.thread) = (all, Some(thread));
+            let own_bytes = releasable.own.get(&thread).map_or(0, |own| bytes(&own.ranges));
+            let all_bytes = own_bytes + if thread == main { ended_by_main } else { ended_by_other };
+            if all_bytes > most_bytes || self.thread.is_none() {
+                (most_bytes, self.thread) = (all_bytes, Some(thread));
             }
         }
         let thread = self.thread.unwrap_or(main);
@@ -121,10 +126,13 @@ impl Collection {
         };
         let outside_runs = releasable.releasable_by(thread, thread == main).filter(|range| !in_runs(range));
         let is_released = |part: &Part| {
-            self.collector_of(part).is_some_and(|collector| collector.is(thread, thread == main))
+            self.collector_of(part).is_some_and(|collector| collector.includes(thread, thread == main))
         };
-        let runs: Vec<_> =
-            heap.run_purged_arenas.iter().flat_map(|arena| arena.releasable(heap, &is_released)).collect();
+        let runs: Vec<_> = heap
+            .run_purged_arenas
+            .iter()
+            .flat_map(|arena| arena.releasable_runs(heap, &is_released))
+            .collect();
         self.releasable = outside_runs.chain(runs).collect();
     }
 }
@@ -141,7 +149,8 @@ pub enum Collector {
 }
 
 impl Collector {
-    fn is(self, thread: u64, is_main: bool) -> bool {
+    /// Whether a collection by `thread` is one of them.
+    fn includes(self, thread: u64, is_main: bool) -> bool {
         match self {
             Self::Thread(own) => own == thread,
             Self::Main => is_main,
@@ -166,7 +175,7 @@ impl RunPurgedArena {
     /// Returns what a collection releases: slices that are free, or in pages for which `is_freed`
     /// holds, in runs that are marked throughout (`bitmap.c`, `_mi_bitmap_forall_setc_rangesn`).
     /// Freeing a page marks its slices.
-    fn releasable(&self, heap: &Heap, is_freed: &dyn Fn(&Part) -> bool) -> Vec<AddressRange> {
+    fn releasable_runs(&self, heap: &Heap, is_freed: &dyn Fn(&Part) -> bool) -> Vec<AddressRange> {
         let AddressRange { start: arena_start, end: arena_end } = self.range;
         let slices = |start: u64, end: u64| {
             let slice = |at: u64| (at.saturating_sub(arena_start) / SLICE_BYTES) as usize;
@@ -207,31 +216,31 @@ impl RunPurgedArena {
 pub fn find(context: &Context<'_>, heap: &Heap) -> Collection {
     let mut collection = Collection::default();
     let mut cache = PageCache::new(context.memory);
-    collection.owners = heap.parts.iter().flat_map(owners).collect();
+    collection.owners = heap.parts.iter().flat_map(heaps_of_part).collect();
     collection.owners.sort_unstable();
     collection.owners.dedup();
     let mut delayed: Vec<(u64, usize)> =
-        delayed(context, &mut cache, heap, &collection.owners).into_iter().zip(0..).collect();
+        read_delayed_blocks(context, &mut cache, heap, &collection.owners).into_iter().zip(0..).collect();
     delayed.sort_unstable();
-    delayed.dedup_by_key(|block| block.0);
+    delayed.dedup_by_key(|&mut (block, _)| block);
     (collection.delayed, collection.list_positions) = delayed.into_iter().unzip();
     collection.collect = heap.collect;
-    let mut alive: HashSet<u64> = HashSet::new();
+    let mut live_units: HashSet<u64> = HashSet::new();
     for part in heap.parts.iter().filter(|part| part.unit != 0) {
-        collection.dead.insert(part.unit);
+        collection.dead_units.insert(part.unit);
         let Kind::Page(page) = part.kind else { continue };
         // A heap that the program created (mi_heap_new) is in a block of mimalloc: no collection of
         // its thread visits it.
-        if is_program_heap(heap, page.heaps[0]) {
+        if is_program_heap(heap, page.thread_heap()) {
             collection.program_heap_pages.insert(part.start);
         } else if is_dead(context, &mut cache, part, &page, &collection.delayed) {
             collection.dead_pages.insert(part.start);
             continue;
         }
-        alive.insert(part.unit);
+        live_units.insert(part.unit);
     }
-    collection.dead.retain(|unit| !alive.contains(unit));
-    collection.choose(context, heap);
+    collection.dead_units.retain(|unit| !live_units.contains(unit));
+    collection.choose_thread(context, heap);
     collection.bytes_read = cache.bytes_read;
     collection
 }
@@ -265,7 +274,12 @@ fn is_dead(
 }
 
 /// Returns the blocks that other threads freed into lists of heaps, in the order of these lists.
-fn delayed(context: &Context<'_>, cache: &mut PageCache<'_>, heap: &Heap, owners: &[u64]) -> Vec<u64> {
+fn read_delayed_blocks(
+    context: &Context<'_>,
+    cache: &mut PageCache<'_>,
+    heap: &Heap,
+    owners: &[u64],
+) -> Vec<u64> {
     let mut blocks = Vec::new();
     let used = |part: &Part| part.page().map_or(0, |page| page.used.min(page.capacity));
     // No more than the blocks in use, so that a cycle ends.
@@ -285,9 +299,11 @@ fn delayed(context: &Context<'_>, cache: &mut PageCache<'_>, heap: &Heap, owners
 }
 
 /// Returns the heaps that a page belongs to.
-fn owners(part: &Part) -> impl Iterator<Item = u64> + use<> {
+fn heaps_of_part(part: &Part) -> impl Iterator<Item = u64> + use<> {
     let heaps = part.page().map_or([0; 2], |page| page.heaps);
-    heaps.into_iter().filter(|&heap| heap > 1 << 16 && heap.is_multiple_of(8) && heap < USER_ADDRESS_END)
+    heaps
+        .into_iter()
+        .filter(|&heap| heap > MIN_HEAP_ADDRESS && heap.is_multiple_of(8) && heap < USER_ADDRESS_END)
 }
 
 #[cfg(test)]
@@ -298,9 +314,9 @@ mod tests {
 
     #[test]
     fn runs_go_back_where_each_slice_is_marked() {
-        let part = |first: u64, behind: u64, kind: Kind| Part {
+        let part = |first: u64, past_last: u64, kind: Kind| Part {
             start: START + first * SLICE_BYTES,
-            end: START + behind * SLICE_BYTES,
+            end: START + past_last * SLICE_BYTES,
             kind,
             unit: START + first * SLICE_BYTES,
             thread: 0,
@@ -317,7 +333,7 @@ mod tests {
         let released = |marks: [u64; 1]| {
             let marks = marks[0].to_le_bytes().to_vec();
             let arena = RunPurgedArena { range: AddressRange::sized(START, 64 * SLICE_BYTES), marks };
-            let released = arena.releasable(&heap, &|part| part.start == START);
+            let released = arena.releasable_runs(&heap, &|part| part.start == START);
             released.iter().map(|range| range.len() / SLICE_BYTES).collect::<Vec<_>>()
         };
         // The mark of a slice that is in use again stays.
@@ -340,6 +356,6 @@ mod tests {
         let heap = Heap { parts: vec![part], ..Heap::default() };
         let arena = RunPurgedArena { range, marks: vec![0xff; 8] };
         let runs = [0, RUN_BYTES].map(|offset| AddressRange::sized(START + offset, RUN_BYTES));
-        assert_eq!(arena.releasable(&heap, &|_| false), runs);
+        assert_eq!(arena.releasable_runs(&heap, &|_| false), runs);
     }
 }

@@ -54,7 +54,7 @@ struct QueueFields {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct SizedField {
     offset: usize,
-    /// 16, 32 or 64.
+    /// Its width: 16, 32 or 64.
     bits: u32,
 }
 
@@ -205,12 +205,14 @@ pub struct PageWords {
     pub start: Option<u64>,
     /// The thread that it belongs to; 0 if no field holds that (before 3.x).
     pub thread: u64,
-    /// Start and size of its memory according to its arena.
+    /// Its memory according to its arena.
     pub slices: Option<AddressRange>,
     /// Address of its structure.
     pub structure: u64,
-    /// The next and the previous structure in its heap's queue; 0 if none.
-    pub links: [u64; 2],
+    /// The next structure in its heap's queue; 0 if none.
+    pub next: u64,
+    /// The previous structure in that queue; 0 if none.
+    pub previous: u64,
     /// Whether it is in the queue of full pages.
     pub is_full: bool,
     /// Whether its heap keeps it for a time although it is empty.
@@ -223,7 +225,17 @@ impl PageWords {
     pub fn free_count(&self) -> Option<u64> {
         self.capacity.checked_sub(self.used)
     }
+
+    /// The heap of its thread; 0 if none.
+    pub fn thread_heap(&self) -> u64 {
+        self.heaps[0]
+    }
 }
+
+/// The bit `in_full` in the word at [`QueueFields::flags`].
+const IN_FULL: u64 = 1;
+/// The bits `retire_expire` in that word: the upper seven of its second byte.
+const RETIRE_EXPIRE: u64 = 0xfe00;
 
 /// `xblock_size` of blocks of 2 GiB and more (`MI_HUGE_BLOCK_SIZE`).
 const HUGE_BLOCK: u64 = 2 << 30;
@@ -249,11 +261,11 @@ impl PageLayout {
             FirstBlock::FirstAligned | FirstBlock::Offset => None,
         };
         let block_bytes = sized(self.block_bytes)?;
-        let (flags, links) = match self.queue {
+        let (flags, next, previous) = match self.queue {
             Some(QueueFields { flags, next }) => {
-                (half(flags)?, [word_at(bytes, next)?, word_at(bytes, next + 8)?])
+                (half(flags)?, word_at(bytes, next)?, word_at(bytes, next + 8)?)
             }
-            None => (0, [0; 2]),
+            None => (0, 0, 0),
         };
         let slices = |at: usize| {
             let (first, count) = (half(at + 8)?, half(at + 12)?);
@@ -265,9 +277,10 @@ impl PageLayout {
         Some(PageWords {
             slices: self.arena.and_then(slices),
             structure: address,
-            links,
-            is_full: flags & 1 != 0,
-            is_retired: flags >> 9 & 0x7f != 0,
+            next,
+            previous,
+            is_full: flags & IN_FULL != 0,
+            is_retired: flags & RETIRE_EXPIRE != 0,
             capacity: half(self.capacity)? & 0xffff,
             reserved: half(self.reserved)? & 0xffff,
             used: sized(self.used)?,
@@ -306,8 +319,12 @@ pub static OFFSETS: [fn(u64) -> u64; 4] = [
 ];
 
 /// What `mi_heap_collect_ex` of 3.x releases; the pages of ended threads stay.
-pub const COLLECT_3: Collect =
-    Collect { pages: true, ended: false, arenas: ArenaPurge::AnyThread, spans: SpanPurge::None };
+pub const COLLECT_3: Collect = Collect {
+    frees_pages: true,
+    frees_ended: false,
+    arena_purge: ArenaPurge::AnyThread,
+    span_purge: SpanPurge::None,
+};
 
 /// Bytes of a slice (`MI_SEGMENT_SLICE_SIZE`, `MI_ARENA_SLICE_SIZE`), and of the smallest page.
 pub const SLICE_BYTES: u64 = 64 << 10;

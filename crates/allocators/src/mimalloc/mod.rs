@@ -111,7 +111,7 @@ impl FoundAllocator for Mimalloc {
         heaps.extend(arenas::find(context, &taken));
         let readings = read_each(context, heaps, |heap, taken| {
             let mut reading = read(context, heap, taken);
-            reading.caveats.extend(left_out(heap));
+            reading.caveats.extend(left_out_caveat(heap));
             reading
         });
         Ok((readings, Vec::new()))
@@ -126,7 +126,8 @@ impl FoundAllocator for Mimalloc {
         let free_bytes_of = |claim: &RangeClaim| claim.sums.resident.kept + claim.sums.resident.releasable;
         let free_bytes = reading.claims.iter().map(free_bytes_of).sum();
         if free_bytes >= MIN_BYTES_FOR_SETTING {
-            let setting = image_at(process, space, call.object).and_then(|image| settings::purge(&image));
+            let setting =
+                image_at(process, space, call.object).and_then(|image| settings::purge_setting(&image));
             let cost = "releases free pages at once: costs system calls, and page faults at reuse";
             reading.remedies.extend(
                 setting.map(|how| Remedy::setting("mimalloc_purge_delay", how, cost).predicting(free_bytes)),
@@ -177,7 +178,7 @@ fn read(context: &Context<'_>, heap: &Heap, taken: &RangeSet) -> Reading {
 }
 
 /// Returns the caveat for the mimallocs behind this one that are not read.
-fn left_out(heap: &Heap) -> Option<Caveat> {
+fn left_out_caveat(heap: &Heap) -> Option<Caveat> {
     let LeftOut { heaps, start, bytes } = heap.left_out;
     let text =
         format!("the process has {heaps} more mimallocs than strandline reads: their memory is on anonymous");

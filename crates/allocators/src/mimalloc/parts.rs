@@ -61,13 +61,13 @@ pub enum Kind {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Collect {
     /// Every page of that thread with nothing live.
-    pub pages: bool,
+    pub frees_pages: bool,
     /// What ended threads left, if the main thread collects.
-    pub ended: bool,
-    /// When memory that waits in arenas is released.
-    pub arenas: ArenaPurge,
+    pub frees_ended: bool,
+    /// Which threads' collections release memory that waits in arenas.
+    pub arena_purge: ArenaPurge,
     /// When free spans of slices are released.
-    pub spans: SpanPurge,
+    pub span_purge: SpanPurge,
 }
 
 /// When a collection releases free spans of segments that still contain pages.
@@ -119,7 +119,7 @@ pub struct Heap {
     /// Whether threads' own data is taken from the kernel.
     pub has_thread_data: bool,
     /// When it was read, by mimalloc's clock.
-    pub now: u64,
+    pub read_at_milliseconds: u64,
     /// State of the free slices of segments, by the start of the segment.
     pub purge_schedules: HashMap<u64, PurgeSchedule>,
     /// Whether its build has other structures than a standard release.

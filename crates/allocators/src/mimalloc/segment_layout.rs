@@ -146,14 +146,22 @@ const SLICES_2_1_9: SegmentDivision =
     SegmentDivision::Slices { slices: 248, info_slices: 256, kind: 264, entries: 272, structures: 288 };
 
 // What `mi_heap_collect_ex` releases, from these releases on.
-const COLLECT_1_8_4: Collect =
-    Collect { pages: true, ended: true, arenas: ArenaPurge::AnyThread, spans: SpanPurge::None };
-const COLLECT_2_0_3: Collect =
-    Collect { pages: false, ended: true, arenas: ArenaPurge::AnyThread, spans: SpanPurge::Kept };
-const COLLECT_2_0_9: Collect = Collect { spans: SpanPurge::WhenDue, ..COLLECT_2_0_3 };
+const COLLECT_1_8_4: Collect = Collect {
+    frees_pages: true,
+    frees_ended: true,
+    arena_purge: ArenaPurge::AnyThread,
+    span_purge: SpanPurge::None,
+};
+const COLLECT_2_0_3: Collect = Collect {
+    frees_pages: false,
+    frees_ended: true,
+    arena_purge: ArenaPurge::AnyThread,
+    span_purge: SpanPurge::Kept,
+};
+const COLLECT_2_0_9: Collect = Collect { span_purge: SpanPurge::WhenDue, ..COLLECT_2_0_3 };
 /// As in 2.1.2. In 2.1.0 and 2.1.1 no free memory waits for the main thread either.
-const COLLECT_2_1: Collect = Collect { arenas: ArenaPurge::MainThread, ..COLLECT_2_0_9 };
-const COLLECT_2_1_4: Collect = Collect { spans: SpanPurge::AtVisits, ..COLLECT_2_0_3 };
+const COLLECT_2_1: Collect = Collect { arena_purge: ArenaPurge::MainThread, ..COLLECT_2_0_9 };
+const COLLECT_2_1_4: Collect = Collect { span_purge: SpanPurge::AtVisits, ..COLLECT_2_0_3 };
 
 const MIB: u64 = 1 << 20;
 

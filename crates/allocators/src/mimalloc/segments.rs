@@ -85,7 +85,7 @@ pub fn find(context: &Context<'_>, taken: &RangeSet) -> Vec<Heap> {
             has_offsets: layout.page.start == FirstBlock::Offset,
             has_thread_data: layout.has_thread_data,
             bytes_read: votes.values().map(|votes| votes.bytes_read).sum(),
-            now: host::monotonic_milliseconds(),
+            read_at_milliseconds: host::monotonic_milliseconds(),
             // In a running process a few segments are mid-update; in another build nearly all
             // disagree.
             is_encoded: best.total >= MIN_VOTES && best.fits * 2 < best.total,
@@ -187,7 +187,7 @@ fn add_parts<'a>(
     heap: &mut Heap,
     is_only: bool,
 ) {
-    let mut free = UnclaimedMemory::new(context, taken);
+    let mut unclaimed = UnclaimedMemory::new(context, taken);
     let mut segments = segments.peekable();
     while let Some(candidate) = segments.next() {
         if Instant::now() >= context.deadline {
@@ -200,15 +200,15 @@ fn add_parts<'a>(
         }
         if heap.parts.last().is_none_or(|last| last.end <= candidate.start) {
             let next = segments.peek().map_or(u64::MAX, |next| next.start);
-            add_segment(context, candidate, next, &mut free, heap);
+            add_segment(context, candidate, next, &mut unclaimed, heap);
         }
     }
     // In older releases it is unknown whether gaps between segments will be purged.
-    let is_purged = heap.collect.arenas == ArenaPurge::AnyThread && !heap.has_offsets;
+    let is_purged = heap.collect.arena_purge == ArenaPurge::AnyThread && !heap.has_offsets;
     // Unread memory may be in use; with several heaps, its owner is unknown.
     if heap.doubts.is_empty() && is_only {
         let kind = if is_purged { Kind::PurgePending } else { Kind::Free };
-        add_gaps(context, heap, kind, layout.bytes, &mut free);
+        add_gaps(context, heap, kind, layout.bytes, &mut unclaimed);
     }
 }
 
@@ -223,7 +223,7 @@ fn add_gaps(
     heap: &mut Heap,
     kind: Kind,
     block_bytes: u64,
-    free: &mut UnclaimedMemory<'_>,
+    unclaimed: &mut UnclaimedMemory<'_>,
 ) {
     let mut gaps = Vec::new();
     let mut add = |start: u64, end: u64, last: Option<&Part>| {
@@ -247,7 +247,7 @@ fn add_gaps(
             add(at, mapping.end, last);
         }
     }
-    gaps.retain(|gap| free.contains(gap.range()));
+    gaps.retain(|gap| unclaimed.contains(gap.range()));
     heap.parts.extend(gaps);
     heap.parts.sort_unstable_by_key(|part| part.start);
 }
@@ -451,7 +451,7 @@ impl Structures {
             let page = structure.and_then(|bytes| layout.read(bytes, candidate.start + at as u64));
             // If a freed page is scheduled for purging, the time replaces its list
             // (`mi_page_set_expire`).
-            let is_due = page.is_some_and(|page| page.lists.free != 0) && heap.collect.pages;
+            let is_due = page.is_some_and(|page| page.lists.free != 0) && heap.collect.frees_pages;
             let free = if is_due { Kind::PurgePending } else { Kind::Free };
             let page = page.filter(|page| is_in_use && page.block_bytes > NO_PAGE_BLOCK_BYTES);
             let kind = page.map_or(free, |mut page| {
@@ -525,7 +525,7 @@ fn add_segment(
     context: &Context<'_>,
     candidate: &Candidate,
     next: u64,
-    free: &mut UnclaimedMemory<'_>,
+    unclaimed: &mut UnclaimedMemory<'_>,
     heap: &mut Heap,
 ) {
     let Some(structures) = Structures::read(context, candidate) else {
@@ -537,7 +537,7 @@ fn add_segment(
         // Its size is still there, but other segments may be in that range by now.
         let mapped = context.space.find(candidate.start).map_or(candidate.start, |mapping| mapping.end);
         let end = end.min(next).min(mapped);
-        if free.contains((candidate.start, end)) {
+        if unclaimed.contains((candidate.start, end)) {
             heap.parts.push(Part {
                 start: candidate.start,
                 end,
@@ -548,7 +548,7 @@ fn add_segment(
         }
         return;
     }
-    if !free.contains((candidate.start, end)) {
+    if !unclaimed.contains((candidate.start, end)) {
         return heap.doubts.note_damage(candidate.start, 0);
     }
     heap.segments += 1;
@@ -561,8 +561,11 @@ fn add_segment(
         thread,
     };
     heap.parts.push(own);
-    heap.purge_schedules
-        .extend(structures.purge_schedule(candidate, heap.now).map(|schedule| (candidate.start, schedule)));
+    heap.purge_schedules.extend(
+        structures
+            .purge_schedule(candidate, heap.read_at_milliseconds)
+            .map(|schedule| (candidate.start, schedule)),
+    );
     let before = heap.parts.len();
     structures.divide(candidate, heap);
     // A page that is being freed may be cleared but still counted (`mi_segment_page_clear`).

@@ -11,11 +11,11 @@ const DELAYS: [(&str, &str); 2] =
 
 /// Returns the setting that makes mimalloc release free pages at once; `None` if this build has
 /// none.
-pub fn purge(image: &ElfFile) -> Option<&'static str> {
-    let has = |option: &str| {
+pub fn purge_setting(image: &ElfFile) -> Option<&'static str> {
+    let has_option = |option: &str| {
         let strings = image.strings_ending(option);
         // In 2.0 to 2.1.1 the linker merges it with the end of `segment_decommit_delay`.
         strings.iter().any(|string| string.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_'))
     };
-    DELAYS.iter().find(|(option, _)| has(option)).map(|(_, setting)| *setting)
+    DELAYS.iter().find(|(option, _)| has_option(option)).map(|(_, setting)| *setting)
 }

@@ -216,7 +216,7 @@ fn segments(heap: &Heap) -> BTreeMap<u64, Segment<'_>> {
         let segment = segments.entry(part.unit).or_insert_with(|| Segment {
             start: part.unit,
             thread: part.thread,
-            purge_rule: heap.collect.spans,
+            purge_rule: heap.collect.span_purge,
             schedule: heap.purge_schedules.get(&part.unit).copied().unwrap_or_default(),
             free: Mask::default(),
             released: Mask::default(),
@@ -266,7 +266,7 @@ impl Releasable {
     pub fn new(heap: &Heap, collection: &Collection, main: u64) -> Self {
         let mut segments = segments(heap);
         // If only the main thread has arenas purged, a segment freed by another waits from then on.
-        let by_any_thread = heap.collect.arenas != ArenaPurge::MainThread;
+        let by_any_thread = heap.collect.arena_purge != ArenaPurge::MainThread;
         let mut released = Self::default();
         for segment in segments.values().filter(|segment| segment.thread == 0) {
             for is_main in [true, false] {
@@ -279,7 +279,7 @@ impl Releasable {
         segments.retain(|_, segment| segment.thread != 0);
         for (page, order) in visits(heap, collection) {
             let Some(segment) = segments.get_mut(&page.unit) else { continue };
-            if heap.collect.spans == SpanPurge::AtVisits && order.phase == VisitPhase::Visited {
+            if heap.collect.span_purge == SpanPurge::AtVisits && order.phase == VisitPhase::Visited {
                 segment.purge();
             }
             if collection.is_dead(page) {
@@ -330,11 +330,13 @@ impl Releasable {
         if waiting.is_empty() {
             return;
         }
-        let delay = ARENA_DELAY_MILLISECONDS + ARENA_DELAY_MILLISECONDS / 10 * (waiting.len() as u64 + 1);
-        let due = heap.now.saturating_add(delay.min(MAX_ARENA_WAIT_MILLISECONDS));
+        let delay_milliseconds =
+            ARENA_DELAY_MILLISECONDS + ARENA_DELAY_MILLISECONDS / 10 * (waiting.len() as u64 + 1);
+        let due_milliseconds =
+            heap.read_at_milliseconds.saturating_add(delay_milliseconds.min(MAX_ARENA_WAIT_MILLISECONDS));
         for (thread, first) in &self.first_freed {
             let own = self.own.entry(*thread).or_default();
-            own.due_milliseconds = own.due_milliseconds.max(due);
+            own.due_milliseconds = own.due_milliseconds.max(due_milliseconds);
             own.ranges.push(*first);
             own.ranges.extend(&waiting);
         }
@@ -342,15 +344,16 @@ impl Releasable {
 
     /// When a collection by `thread` has released all of its memory; 0 for at once.
     pub fn due_milliseconds(&self, thread: u64, is_main: bool) -> u64 {
-        self.by(thread, is_main).map(|memory| memory.due_milliseconds).max().unwrap_or(0)
+        self.memory_of(thread, is_main).map(|memory| memory.due_milliseconds).max().unwrap_or(0)
     }
 
     /// What a collection by `thread` releases.
     pub fn releasable_by(&self, thread: u64, is_main: bool) -> impl Iterator<Item = AddressRange> + '_ {
-        self.by(thread, is_main).flat_map(|memory| &memory.ranges).copied()
+        self.memory_of(thread, is_main).flat_map(|memory| &memory.ranges).copied()
     }
 
-    fn by(&self, thread: u64, is_main: bool) -> impl Iterator<Item = &ReleasableMemory> {
+    /// The memory that a collection by `thread` releases.
+    fn memory_of(&self, thread: u64, is_main: bool) -> impl Iterator<Item = &ReleasableMemory> {
         self.own.get(&thread).into_iter().chain([self.ended(is_main)])
     }
 }
@@ -371,7 +374,7 @@ mod tests {
 
     /// A segment of a thread: its own slice; a live page; a dead page; a free slice; another dead
     /// page, of larger blocks; and a live page, of still larger blocks if `is_last`.
-    fn heap(spans: SpanPurge, thread: u64, is_last: bool) -> (Heap, Collection) {
+    fn heap(span_purge: SpanPurge, thread: u64, is_last: bool) -> (Heap, Collection) {
         let page = |number: u64, block_bytes: u64| {
             let words = PageWords { block_bytes, used: 1, structure: START + number, ..PageWords::default() };
             Kind::Page(words)
@@ -389,7 +392,7 @@ mod tests {
             Part { start, end, kind, unit: START, thread }
         };
         let mut heap = Heap { parts: kinds.map(part).into(), ..Heap::default() };
-        heap.collect = Collect { spans, ended: true, ..Collect::default() };
+        heap.collect = Collect { span_purge, frees_ended: true, ..Collect::default() };
         let committed = Mask::new([u64::MAX; MASK_WORDS].into_iter());
         let scheduled =
             PurgeSchedule { is_allowed: true, expire: Expire::Due, committed, ..PurgeSchedule::default() };
@@ -397,8 +400,8 @@ mod tests {
         (heap, Collection::new(&[slices(2, 3).start, slices(4, 5).start], &[]))
     }
 
-    fn released(spans: SpanPurge, thread: u64, is_last: bool) -> RangeSet {
-        let (heap, collection) = heap(spans, thread, is_last);
+    fn released(span_purge: SpanPurge, thread: u64, is_last: bool) -> RangeSet {
+        let (heap, collection) = heap(span_purge, thread, is_last);
         Releasable::new(&heap, &collection, THREAD).releasable_by(THREAD, true).collect()
     }
 
@@ -444,7 +447,7 @@ mod tests {
         let (mut heap, collection) = heap(SpanPurge::AtVisits, THREAD, true);
         for part in &mut heap.parts {
             if let Kind::Page(page) = &mut part.kind {
-                page.links = [START + 1, 0];
+                (page.next, page.previous) = (START + 1, 0);
                 page.structure = START + 1;
             }
         }

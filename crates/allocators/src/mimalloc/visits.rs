@@ -47,7 +47,7 @@ pub fn visits<'a>(heap: &'a Heap, collection: &Collection) -> Vec<(&'a Part, Vis
         let delayed = collection.list_positions(part);
         let phase = match after_delayed.get(&page.structure) {
             Some(&phase) => phase,
-            None if page.is_retired && page.used == 0 && page.links[1] == 0 => VisitPhase::Retired,
+            None if page.is_retired && page.used == 0 && page.previous == 0 => VisitPhase::Retired,
             None => VisitPhase::Visited,
         };
         let number = match &delayed {
@@ -76,12 +76,12 @@ pub fn visits<'a>(heap: &'a Heap, collection: &Collection) -> Vec<(&'a Part, Vis
 
 /// Numbers the pages of all queues in order, by the addresses of their structures.
 fn queue_numbers(pages: &[(&Part, PageWords)]) -> HashMap<u64, usize> {
-    let next: HashMap<u64, u64> = pages.iter().map(|(_, page)| (page.structure, page.links[0])).collect();
+    let next_of: HashMap<u64, u64> = pages.iter().map(|(_, page)| (page.structure, page.next)).collect();
     let mut numbers: HashMap<u64, usize> = HashMap::new();
-    for (_, page) in pages.iter().filter(|(_, page)| page.links[1] == 0) {
+    for (_, page) in pages.iter().filter(|(_, page)| page.previous == 0) {
         let mut at = page.structure;
         // A page that already has a number closes a cycle.
-        while let Some(&next_page) = next.get(&at).filter(|_| !numbers.contains_key(&at)) {
+        while let Some(&next_page) = next_of.get(&at).filter(|_| !numbers.contains_key(&at)) {
             numbers.insert(at, numbers.len());
             at = next_page;
         }
@@ -103,7 +103,7 @@ fn phases_of_delayed(pages: &[(&Part, PageWords)], collection: &Collection) -> H
         /// The last block of a page that is still in the queue of full pages is freed.
         EndsFull,
     }
-    let queue_of = |page: &PageWords| (page.heaps[0], page.block_bytes);
+    let queue_of = |page: &PageWords| (page.thread_heap(), page.block_bytes);
     let mut queues: HashMap<(u64, u64), usize> = HashMap::new();
     let mut changes = Vec::new();
     for (number, (part, page)) in pages.iter().enumerate() {
@@ -128,15 +128,15 @@ fn phases_of_delayed(pages: &[(&Part, PageWords)], collection: &Collection) -> H
     let mut phases = HashMap::new();
     for (_, change, number) in changes {
         let Some((_, page)) = pages.get(number) else { continue };
-        let in_queue = queues.entry(queue_of(page)).or_default();
+        let queue_length = queues.entry(queue_of(page)).or_default();
         let phase = match change {
             Change::Joins => {
-                *in_queue += 1;
+                *queue_length += 1;
                 continue;
             }
-            Change::Ends if *in_queue == 1 && page.block_bytes <= MEDIUM_BYTES => VisitPhase::Retired,
+            Change::Ends if *queue_length == 1 && page.block_bytes <= MEDIUM_BYTES => VisitPhase::Retired,
             Change::Ends => {
-                *in_queue = in_queue.saturating_sub(1);
+                *queue_length = queue_length.saturating_sub(1);
                 VisitPhase::Delayed
             }
             Change::EndsFull => VisitPhase::Delayed,

@@ -6,7 +6,7 @@ use super::counts::Counts;
 use super::forward::ForwardReader;
 use super::layout::{
     Group, HEADER_BYTES, OFFSET_PERIOD, PAGE_BYTES, SlotContent, UNIT, block_offset, class_bytes, has_offset,
-    parse_slot,
+    has_reserve_at_end, is_moved, parse_slot,
 };
 use crate::blocks::Blocks;
 use crate::parallel::{PART_BYTES, Totals};
@@ -81,7 +81,7 @@ fn claim_part(
             claims.push(RangeClaim { start, end, sums: accumulator.cut().finish(&pages) });
         }
     }
-    (claims, claimer.counts.with(claimer.blocks.matched, claimer.memory.bytes_read))
+    (claims, claimer.counts.with_matches(claimer.blocks.matched, claimer.memory.bytes_read))
 }
 
 struct Claimer<'a> {
@@ -140,30 +140,33 @@ impl Claimer<'_> {
     /// Returns the content of the slot in use at `start`.
     fn slot_content(&mut self, start: u64, stride: u64) -> Option<SlotContent> {
         let mut header: [u8; 4] = self.memory.read(start - HEADER_BYTES)?;
-        let is_moved = header[1] == 7 << 5;
         let mut offset = block_offset(header);
-        if is_moved && stride > OFFSET_PERIOD {
+        if is_moved(header) && stride > OFFSET_PERIOD {
             offset = self.far_offset(start, offset, stride).unwrap_or(offset);
         }
         if offset > 0 {
             header = self.memory.read((start + offset).checked_sub(HEADER_BYTES)?)?;
         }
-        let has_reserve = header[1] >> 5 == 5;
-        let reserve = if has_reserve { self.memory.read(start + stride - 2 * HEADER_BYTES)? } else { [0; 4] };
+        let reserve = if has_reserve_at_end(header) {
+            self.memory.read(start + stride - 2 * HEADER_BYTES)?
+        } else {
+            [0; 4]
+        };
         parse_slot(header, offset, reserve, stride)
     }
 
     /// Returns the offset of the block in a slot that is longer than 16-bit offsets cover; such a
     /// slot is the only one of its group.
-    fn far_offset(&mut self, start: u64, near: u64, stride: u64) -> Option<u64> {
+    fn far_offset(&mut self, start: u64, first_offset: u64, stride: u64) -> Option<u64> {
         let steps = (stride / OFFSET_PERIOD).min(MAX_STEPS);
-        (0..=steps).map(|step| near + step * OFFSET_PERIOD).take_while(|&offset| offset < stride).find(
-            |&offset| {
-                let words: Option<[u8; 8]> = self.memory.read(start + offset - 2 * HEADER_BYTES);
-                let Some([a, b, c, d, e, f, g, h]) = words else { return false };
-                has_offset([a, b, c, d], [e, f, g, h], offset)
-            },
-        )
+        let offsets = (0..=steps).map(|step| first_offset + step * OFFSET_PERIOD);
+        offsets.take_while(|&offset| offset < stride).find(|&offset| {
+            let header_at = start + offset - HEADER_BYTES;
+            let before_header = self.memory.read(header_at - HEADER_BYTES);
+            let header = self.memory.read(header_at);
+            let (Some(before_header), Some(header)) = (before_header, header) else { return false };
+            has_offset(before_header, header, offset)
+        })
     }
 
     /// Claims the group in the slot from the cursor to `end`.

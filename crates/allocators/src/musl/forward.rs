@@ -9,7 +9,9 @@ use strandline_process::memory::Memory;
 pub struct ForwardReader<'a> {
     memory: &'a dyn Memory,
     buffer: ReadBuffer,
+    /// Address of the first byte in the buffer.
     start: u64,
+    /// Number of bytes in it.
     length: usize,
     /// Bytes read from the target.
     pub bytes_read: u64,

@@ -8,8 +8,6 @@ use strandline_process::pages::USER_ADDRESS_END;
 pub const UNIT: u64 = 16;
 /// Bytes at the end of a slot that belong to the header of the next one (`IB`).
 pub const HEADER_BYTES: u64 = 4;
-/// Upper bound of user addresses.
-const ADDRESS_LIMIT: u64 = USER_ADDRESS_END;
 /// Bytes of a page, and of an area of metadata.
 pub const PAGE_BYTES: u64 = 4096;
 
@@ -26,14 +24,21 @@ pub struct ContextLayout {
 pub static CONTEXT_LAYOUTS: [ContextLayout; 2] =
     [ContextLayout { init_done: 8, areas: 56 }, ContextLayout { init_done: 16, areas: 64 }];
 
-/// Offsets in an area (`struct meta_area`): the secret, the next area, the number of slots, and the
-/// slots.
+/// Offset in an area (`struct meta_area`), which begins with the secret, of the next area.
 pub const AREA_NEXT: usize = 8;
+/// Offset in an area of its slots, each with a `struct meta`; their number precedes them.
 const AREA_SLOTS: usize = 24;
 /// Bytes of a `struct meta`.
 const META_BYTES: usize = 40;
 /// Offset of `mem` in a `struct meta`: the address of its group; 0 if it has none.
 const META_MEMORY: usize = 16;
+/// Offset of `avail_mask` in a `struct meta`, of 32 bits.
+const META_AVAILABLE: usize = 24;
+/// Offset of `freed_mask` in a `struct meta`, of 32 bits.
+const META_FREED: usize = 28;
+/// Offset in a `struct meta` of the bit fields `last_idx` (5 bits), `freeable` (1), `sizeclass` (6)
+/// and `maplen`.
+const META_FLAGS: usize = 32;
 /// Slots of an area.
 pub const METAS_PER_AREA: usize = (PAGE_BYTES as usize - AREA_SLOTS) / META_BYTES;
 
@@ -74,17 +79,17 @@ impl Group {
         let at = AREA_SLOTS + META_BYTES * index;
         let start =
             word_at(area, at + META_MEMORY).filter(|&start| start != 0 && start.is_multiple_of(UNIT))?;
-        let free = half_word_at(area, at + 24)? | half_word_at(area, at + 28)?;
-        let flags = word_at(area, at + 32)?;
-        let (last, class, pages) = (flags & 31, (flags >> 6 & 63) as usize, flags >> 12);
+        let free = half_word_at(area, at + META_AVAILABLE)? | half_word_at(area, at + META_FREED)?;
+        let flags = word_at(area, at + META_FLAGS)?;
+        let (last_index, class, pages) = (flags & 31, (flags >> 6 & 63) as usize, flags >> 12);
         let mapped_bytes = pages.checked_mul(PAGE_BYTES)?;
         // get_stride: a block with its own mapping takes all of it.
-        let stride =
-            if last == 0 && mapped_bytes > 0 { mapped_bytes - UNIT } else { UNIT * CLASSES.get(class)? };
-        let class = (class < CLASSES.len() && !(last == 0 && mapped_bytes > 0)).then_some(class);
-        let slots = last + 1;
+        let is_single_block = last_index == 0 && mapped_bytes > 0;
+        let stride = if is_single_block { mapped_bytes - UNIT } else { UNIT * CLASSES.get(class)? };
+        let class = (class < CLASSES.len() && !is_single_block).then_some(class);
+        let slots = last_index + 1;
         let size = UNIT.checked_add(slots.checked_mul(stride)?)?;
-        let end = start.checked_add(size.max(mapped_bytes)).filter(|&end| end <= ADDRESS_LIMIT)?;
+        let end = start.checked_add(size.max(mapped_bytes)).filter(|&end| end <= USER_ADDRESS_END)?;
         let fits = mapped_bytes == 0 || start + size <= end && size <= mapped_bytes;
         fits.then_some(Self { start, meta: address + at as u64, free, slots, stride, mapped_bytes, class })
     }
@@ -124,9 +129,32 @@ pub enum SlotContent {
     Group,
 }
 
+/// The second byte of a header that holds the offset of a block that was moved in its slot
+/// (`enframe`).
+const MOVED: u8 = 7 << 5;
+/// Kinds of headers, in the upper three bits of their second byte; below [`RESERVE_AT_END`] it is
+/// the number of bytes that the block leaves unused at the end of its slot.
+const KIND_SHIFT: u32 = 5;
+/// The number of unused bytes is in the last four bytes of the slot.
+const RESERVE_AT_END: u8 = 5;
+/// The slot holds a group.
+const NESTED_GROUP: u8 = 6;
+/// No block begins at the start of the slot.
+const NO_BLOCK: u8 = 7;
+
+/// Whether the block of a slot was moved, by the header at the start of the slot.
+pub fn is_moved(header: [u8; 4]) -> bool {
+    header[1] == MOVED
+}
+
+/// Whether the number of unused bytes is in the last four bytes of the slot.
+pub fn has_reserve_at_end(header: [u8; 4]) -> bool {
+    header[1] >> KIND_SHIFT == RESERVE_AT_END
+}
+
 /// Offset of a block in its slot: varies with each allocation, and is in the header.
 pub fn block_offset(header: [u8; 4]) -> u64 {
-    if header[1] == 7 << 5 { UNIT * u64::from(u16::from_le_bytes([header[2], header[3]])) } else { 0 }
+    if is_moved(header) { UNIT * u64::from(u16::from_le_bytes([header[2], header[3]])) } else { 0 }
 }
 
 /// Distance between offsets for which the two bytes of [`block_offset`] are equal. A block aligned
@@ -135,26 +163,26 @@ pub fn block_offset(header: [u8; 4]) -> u64 {
 pub const OFFSET_PERIOD: u64 = UNIT << 16;
 
 /// Whether the header of a block, and the four bytes before it, hold `offset` as its distance from
-/// the group's slots.
-pub fn has_offset(far: [u8; 4], header: [u8; 4], offset: u64) -> bool {
-    let near = u64::from(u16::from_le_bytes([header[2], header[3]]));
+/// the group's slots: in 16 bits of the header, or in the 32 bits before it.
+pub fn has_offset(before_header: [u8; 4], header: [u8; 4], offset: u64) -> bool {
+    let short_units = u64::from(u16::from_le_bytes([header[2], header[3]]));
     if header[0] == 0 {
-        near * UNIT == offset
+        short_units * UNIT == offset
     } else {
-        near == 0 && u64::from(u32::from_le_bytes(far)) * UNIT == offset
+        short_units == 0 && u64::from(u32::from_le_bytes(before_header)) * UNIT == offset
     }
 }
 
 /// Parses the header of a slot in use; `reserve` are the last four bytes that the slot can use.
 /// `None` if it is invalid.
 pub fn parse_slot(header: [u8; 4], offset: u64, reserve: [u8; 4], stride: u64) -> Option<SlotContent> {
-    let reserved = match u64::from(header[1] >> 5) {
-        6 => return Some(SlotContent::Group),
-        5 => u64::from(u32::from_le_bytes(reserve)),
-        7 => return None,
-        bytes => bytes,
+    let reserved_bytes = match header[1] >> KIND_SHIFT {
+        NESTED_GROUP => return Some(SlotContent::Group),
+        RESERVE_AT_END => u64::from(u32::from_le_bytes(reserve)),
+        NO_BLOCK => return None,
+        bytes => u64::from(bytes),
     };
-    let bytes = stride.checked_sub(HEADER_BYTES)?.checked_sub(offset)?.checked_sub(reserved)?;
+    let bytes = stride.checked_sub(HEADER_BYTES)?.checked_sub(offset)?.checked_sub(reserved_bytes)?;
     Some(SlotContent::Block { offset, bytes })
 }
 

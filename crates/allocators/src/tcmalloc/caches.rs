@@ -9,8 +9,8 @@ use std::time::Instant;
 
 use super::layout::{
     CACHE_LENGTH, CACHE_LINKS_BYTES, CACHE_LIST_BYTES, CACHE_LISTS_BYTES, CACHE_SIZE, CENTRAL_BYTES,
-    CENTRAL_CLASS, CENTRAL_LISTS, CENTRAL_SPANS, Classes, MAX_CLASSES, MAX_TRANSFER_SLOTS, TRANSFER_SLOTS,
-    TRANSFER_USED,
+    CENTRAL_CLASS, CENTRAL_LISTS, CENTRAL_SPANS, Classes, MAX_CLASSES, MAX_TRANSFER_SLOTS,
+    TRANSFER_SLOT_BYTES, TRANSFER_SLOTS, TRANSFER_USED,
 };
 use super::locate::Heap;
 use super::spans::{SpanList, Spans};
@@ -24,6 +24,10 @@ use strandline_process::work::in_order;
 const MAX_OBJECTS: u64 = 1 << 22;
 /// Maximum number of thread caches that are read.
 const MAX_CACHES: usize = 1 << 16;
+/// Pages that are cached while a list is read: few, as there are many lists.
+const PAGES_PER_LIST: usize = 32;
+/// Number of size classes that are compared first, to reject other memory after a few bytes.
+const FIRST_CLASSES: usize = 3;
 /// Objects between two checks of the deadline.
 const DEADLINE_CHECK_INTERVAL: u64 = 1024;
 
@@ -64,12 +68,12 @@ pub fn find(context: &Context<'_>, heap: &Heap, spans: &Spans) -> Cached {
     let mut cached = Cached::default();
     let mut lists = transfer_lists(context, heap, spans, &mut cached);
     lists.extend(thread_lists(context, heap, spans, &mut cached));
-    let mut remaining = MAX_OBJECTS;
+    let mut remaining_objects = MAX_OBJECTS;
     lists.retain(|list| {
-        let is_read = list.length <= remaining;
-        remaining -= if is_read { list.length } else { 0 };
-        cached.broken += u64::from(!is_read);
-        is_read
+        let fits = list.length <= remaining_objects;
+        remaining_objects -= if fits { list.length } else { 0 };
+        cached.broken += u64::from(!fits);
+        fits
     });
     for list in &lists {
         let bytes = list.length * heap.classes.bytes.get(usize::from(list.class)).copied().unwrap_or(0);
@@ -79,7 +83,7 @@ pub fn find(context: &Context<'_>, heap: &Heap, spans: &Spans) -> Cached {
             cached.transfer_bytes += bytes;
         }
     }
-    let results = in_order(lists.len(), context.threads, |list| read_list(context, lists[list]));
+    let results = in_order(lists.len(), context.threads, |index| read_list(context, lists[index]));
     for ListObjects { objects, is_broken, late_at, bytes_read } in results {
         cached.items.extend(objects);
         cached.broken += u64::from(is_broken);
@@ -104,8 +108,7 @@ struct ListObjects {
 
 /// Reads a list until its end, an invalid link, or the deadline.
 fn read_list(context: &Context<'_>, list: List) -> ListObjects {
-    // A small cache, as there are many lists.
-    let mut cache = PageCache::with_capacity(context.memory, 32);
+    let mut cache = PageCache::with_capacity(context.memory, PAGES_PER_LIST);
     let mut objects = Vec::new();
     let (mut at, mut late_at) = (list.first, None);
     for index in 0..list.length {
@@ -152,10 +155,10 @@ fn transfer_lists(context: &Context<'_>, heap: &Heap, spans: &Spans, cached: &mu
         if used > MAX_TRANSFER_SLOTS || span_count != spans.spans_per_class.get(&class).copied() {
             cached.broken += 1;
         }
-        let length = heap.classes.batch.get(usize::from(class)).copied().unwrap_or(0);
+        let batch_length = heap.classes.batch.get(usize::from(class)).copied().unwrap_or(0);
         for slot in 0..used.min(MAX_TRANSFER_SLOTS) {
-            let first = word_at(&bytes, TRANSFER_SLOTS + 16 * slot).unwrap_or(0);
-            lists.push(List { class, first, length, is_in_thread_cache: false });
+            let first = word_at(&bytes, TRANSFER_SLOTS + TRANSFER_SLOT_BYTES * slot).unwrap_or(0);
+            lists.push(List { class, first, length: batch_length, is_in_thread_cache: false });
         }
     }
     lists
@@ -204,10 +207,10 @@ fn thread_lists(context: &Context<'_>, heap: &Heap, spans: &Spans, cached: &mut 
 
 /// Whether the first size classes are where a thread cache at `at` has them: reads few bytes.
 fn may_be_cache(cache: &mut PageCache<'_>, at: u64, classes: &Classes) -> bool {
-    (1..4).all(|class| {
+    (1..=FIRST_CLASSES).all(|class| {
         let mut bytes = [0; 4];
         let offset = (CACHE_LIST_BYTES * class + CACHE_SIZE) as u64;
-        let is_read = at.checked_add(offset).is_some_and(|place| cache.read(place, &mut bytes).is_ok());
+        let is_read = at.checked_add(offset).is_some_and(|size_at| cache.read(size_at, &mut bytes).is_ok());
         is_read && classes.bytes.get(class) == Some(&u32::from_le_bytes(bytes).into())
     })
 }

@@ -23,7 +23,7 @@ use strandline_process::range::AddressRange;
 pub struct Counts {
     /// By size class.
     pub classes: BTreeMap<usize, SizeClass>,
-    /// Blocks with their own span.
+    /// Number of blocks with their own span.
     pub large: u64,
     /// Their bytes.
     pub large_bytes: u64,
@@ -59,7 +59,7 @@ pub fn claim(
             claimer.claim_span(span, accumulator);
         }
         let (matched, bytes_read) = claimer.spans.finish();
-        claimer.counts.with(matched, bytes_read)
+        claimer.counts.with_matches(matched, bytes_read)
     })
 }
 
@@ -67,8 +67,7 @@ pub fn claim(
 /// refuses, as it refuses locked pages (`page_heap.cc`, `ReleaseAtLeastNPages`).
 pub fn free_spans_are_releasable(context: &Context<'_>, spans: &[Span]) -> bool {
     let is_locked = |span: &Span| context.is_locked(span.range());
-    context.locked.is_empty()
-        || !spans.iter().any(|span| span.location == SpanState::Normal && is_locked(span))
+    context.locked.is_empty() || !spans.iter().any(|span| span.state == SpanState::Normal && is_locked(span))
 }
 
 struct Claimer<'a> {
@@ -83,7 +82,7 @@ struct Claimer<'a> {
 impl Claimer<'_> {
     fn claim_span(&mut self, span: &Span, accumulator: &mut Accumulator<'_>) {
         let bytes = span.end - span.start;
-        match span.location {
+        match span.state {
             SpanState::Normal => {
                 self.counts.normal_bytes += bytes;
                 let releasable_end = if self.are_releasable { span.end } else { span.start };
@@ -113,22 +112,24 @@ impl Claimer<'_> {
     fn claim_objects(&mut self, span: &Span, accumulator: &mut Accumulator<'_>) -> Option<()> {
         let class = usize::from(span.class);
         let bytes = self.classes.bytes.get(class).copied().filter(|&bytes| bytes > 0)?;
-        let number = (span.end - span.start) / bytes;
-        let free = number.checked_sub(span.allocated.into()).filter(|_| number <= u16::MAX.into())?;
+        let object_count = (span.end - span.start) / bytes;
+        // `allocated` has 16 bits.
+        let object_count = Some(object_count).filter(|&count| count <= u16::MAX.into())?;
+        let free_count = object_count.checked_sub(span.allocated.into())?;
         let items = within(self.items, span.range(), |item| item.address);
         let mut totals = SizeClass {
             bytes,
             spans: 1,
             span_bytes: span.end - span.start,
-            free_blocks: free,
+            free_blocks: free_count,
             ..SizeClass::default()
         };
-        if free == 0 && items.is_empty() && !self.spans.blocks.are_refined() {
-            totals.live_blocks = number;
-            accumulator.claim_to(span.start + number * bytes, Class::Live);
+        if free_count == 0 && items.is_empty() && !self.spans.blocks.are_refined() {
+            totals.live_blocks = object_count;
+            accumulator.claim_to(span.start + object_count * bytes, Class::Live);
         } else {
-            self.spans.start(number)?;
-            self.mark_free_objects(span, bytes, free)?;
+            self.spans.start_span(object_count)?;
+            self.mark_free_objects(span, bytes, free_count)?;
             for &CachedBlock { address, class: object_class } in items {
                 let index = usize::try_from((address - span.start) / bytes).ok()?;
                 let is_object =
@@ -141,21 +142,21 @@ impl Claimer<'_> {
                 totals.cached_blocks += 1;
             }
             self.counts.matched_items += totals.cached_blocks;
-            totals.live_blocks = number - totals.free_blocks - totals.cached_blocks;
-            self.spans.claim(bytes, span.end, accumulator);
+            totals.live_blocks = object_count - totals.free_blocks - totals.cached_blocks;
+            self.spans.claim_span(bytes, span.end, accumulator);
         }
         accumulator.claim_to(span.end, Class::Header);
         self.counts.classes.entry(class).or_default().add(&totals);
         Some(())
     }
 
-    /// Marks the `free` free objects of a span, which are linked through their first words.
-    fn mark_free_objects(&mut self, span: &Span, bytes: u64, free: u64) -> Option<()> {
-        if free > 1 {
-            self.spans.read(span.range());
+    /// Marks the `free_count` free objects of a span, which are linked through their first words.
+    fn mark_free_objects(&mut self, span: &Span, bytes: u64, free_count: u64) -> Option<()> {
+        if free_count > 1 {
+            self.spans.read_span(span.range());
         }
-        let mut at = span.objects;
-        for remaining in (0..free).rev() {
+        let mut at = span.first_free;
+        for remaining in (0..free_count).rev() {
             let offset = at.checked_sub(span.start)?;
             let index = usize::try_from(offset / bytes).ok()?;
             let state = self.spans.states.get_mut(index).filter(|state| **state == BlockState::Live)?;

@@ -31,29 +31,38 @@ const fn map(page_shift: u32) -> MapLayout {
 /// Alignment of leaves (`common.cc`, `MetaDataAlloc`).
 pub const LEAF_ALIGNMENT: u64 = 16;
 
-/// Bytes of the smallest root.
-pub const MIN_ROOT_BYTES: u64 = MAPS[5].used_root_bytes;
+/// Bytes of the smallest root, with the largest pages.
+pub const MIN_ROOT_BYTES: u64 = map(18).used_root_bytes;
 
-/// Bytes of a span (`span.h`, `struct Span`).
+/// Bytes of a span (`span.h`, `struct Span`), which begins with `start`.
 pub const SPAN_BYTES: usize = 48;
+/// Offset in a span of `length`.
+const SPAN_LENGTH: usize = 8;
+/// Offset in a span of `prev`.
+const SPAN_PREVIOUS: usize = 24;
+/// Offset in a span of `objects`.
+const SPAN_OBJECTS: usize = 32;
+/// Offset in a span of the bit fields `refcount`, `sizeclass` and `location`.
+const SPAN_BITS: usize = 40;
 
-/// A span: a run of pages, free, in use as one block, or cut into objects of one class.
+/// The fields of a span: a run of pages, free, in use as one block, or divided into objects of one
+/// class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Words {
+pub struct SpanFields {
     /// `start`, in pages.
     pub page: u64,
     /// `length`, in pages.
     pub pages: u64,
     /// `prev`: the previous one in its list.
     pub previous: u64,
-    /// `objects`: the first free object, if it is cut into objects.
-    pub objects: u64,
+    /// `objects`: the first free object, if it is divided into objects.
+    pub first_free: u64,
     /// `refcount`: objects that are not in its free list.
     pub allocated: u16,
     /// `sizeclass`; 0 if none.
     pub class: u8,
     /// `location`.
-    pub location: SpanState,
+    pub state: SpanState,
 }
 
 /// State of a span.
@@ -67,11 +76,12 @@ pub enum SpanState {
     Returned,
 }
 
-impl Words {
+impl SpanFields {
     /// Parses a span structure; `None` if it is not one.
     pub fn new(bytes: &[u8]) -> Option<Self> {
-        let bits = half_word_at(bytes, 40)?;
-        let location = match bits >> 24 & 3 {
+        // `refcount` has 16 bits, `sizeclass` 8, `location` 2.
+        let bits = half_word_at(bytes, SPAN_BITS)?;
+        let state = match bits >> 24 & 3 {
             0 => SpanState::InUse,
             1 => SpanState::Normal,
             2 => SpanState::Returned,
@@ -79,12 +89,12 @@ impl Words {
         };
         Some(Self {
             page: word_at(bytes, 0)?,
-            pages: word_at(bytes, 8)?,
-            previous: word_at(bytes, 24)?,
-            objects: word_at(bytes, 32)?,
+            pages: word_at(bytes, SPAN_LENGTH)?,
+            previous: word_at(bytes, SPAN_PREVIOUS)?,
+            first_free: word_at(bytes, SPAN_OBJECTS)?,
             allocated: bits as u16,
             class: (bits >> 16) as u8,
-            location,
+            state,
         })
     }
 
@@ -103,6 +113,10 @@ const MAX_PAGES: u64 = USER_ADDRESS_END / PAGE_BYTES;
 pub const MAX_CLASSES: usize = 128;
 /// The largest size (`kMaxSize`).
 const LARGEST_BYTES: u32 = 256 << 10;
+/// Maximum pages of a span of objects, with a margin; more are not from a table.
+const MAX_SPAN_PAGES: u64 = 1 << 16;
+/// Maximum objects of a batch, in the same way.
+const MAX_BATCH: u32 = 1 << 16;
 /// Minimum number of size classes in a table.
 const MIN_CLASSES: usize = 20;
 /// Bytes of a table of 32-bit values.
@@ -146,7 +160,11 @@ impl Classes {
             let is_larger =
                 previous.is_none_or(|previous| u64::from(size) > previous && size.is_multiple_of(8));
             let (pages, batch) = (pages(class)?, half(0, class)?);
-            if !is_larger || pages > 1 << 16 || batch > 1 << 16 || (class > 0 && (pages == 0 || batch == 0)) {
+            if !is_larger
+                || pages > MAX_SPAN_PAGES
+                || batch > MAX_BATCH
+                || (class > 0 && (pages == 0 || batch == 0))
+            {
                 return None;
             }
             classes.bytes.push(size.into());
@@ -164,12 +182,14 @@ pub const CENTRAL_LISTS: [u64; 2] = [16, 64];
 pub const CENTRAL_CLASS: usize = 8;
 /// Offset of `num_spans_`.
 pub const CENTRAL_SPANS: usize = 112;
-/// Offset of `tc_slots_`: head and tail of a list each (`kMaxNumTransferEntries` of them).
+/// Offset of `tc_slots_` (`kMaxNumTransferEntries` of them).
 pub const TRANSFER_SLOTS: usize = 128;
+/// Bytes of a slot: head and tail of a list.
+pub const TRANSFER_SLOT_BYTES: usize = 16;
 /// Maximum slots.
 pub const MAX_TRANSFER_SLOTS: usize = 64;
 /// Offset of `used_slots_`.
-pub const TRANSFER_USED: usize = TRANSFER_SLOTS + 16 * MAX_TRANSFER_SLOTS;
+pub const TRANSFER_USED: usize = TRANSFER_SLOTS + TRANSFER_SLOT_BYTES * MAX_TRANSFER_SLOTS;
 /// Bytes read of a central free list.
 pub const CENTRAL_BYTES: usize = TRANSFER_USED + 4;
 

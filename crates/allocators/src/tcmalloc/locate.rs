@@ -5,7 +5,7 @@
 //! little is searched.
 
 use super::layout::{
-    BEFORE_SIZES_BYTES, Classes, LEAF_ALIGNMENT, MAPS, MIN_ROOT_BYTES, SIZES_BYTES, SPAN_BYTES, Words,
+    BEFORE_SIZES_BYTES, Classes, LEAF_ALIGNMENT, MAPS, MIN_ROOT_BYTES, SIZES_BYTES, SPAN_BYTES, SpanFields,
 };
 use crate::radix::{self, FoundHeaps, Leaf, MapLayout, StaticData};
 use strandline_claims::allocator::Context;
@@ -38,9 +38,9 @@ pub fn is_possible(space: &AddressSpace) -> bool {
 pub fn find(context: &Context<'_>) -> FoundHeaps<Heap> {
     let mut found = FoundHeaps { heaps: Vec::new(), unknown: Vec::new() };
     for data in radix::large_data(context.space, MIN_ROOT_BYTES) {
-        let Some(classes) = classes(context, &data) else { continue };
-        match page_map(context, &data) {
-            Some((shape, root)) => found.heaps.push(Heap {
+        let Some(classes) = find_classes(context, &data) else { continue };
+        match find_page_map(context, &data) {
+            Some(PageMap { shape, root }) => found.heaps.push(Heap {
                 object: data.object.start,
                 name: data.object.name.clone(),
                 data: data.range,
@@ -55,7 +55,7 @@ pub fn find(context: &Context<'_>) -> FoundHeaps<Heap> {
 }
 
 /// Finds the table of size classes.
-fn classes(context: &Context<'_>, data: &StaticData<'_>) -> Option<Classes> {
+fn find_classes(context: &Context<'_>, data: &StaticData<'_>) -> Option<Classes> {
     radix::size_table(context, data, &mut |at| {
         let mut bytes = vec![0; SIZES_BYTES];
         context.memory.read(at.checked_sub(BEFORE_SIZES_BYTES)?, &mut bytes).ok()?;
@@ -63,22 +63,29 @@ fn classes(context: &Context<'_>, data: &StaticData<'_>) -> Option<Classes> {
     })
 }
 
-/// Finds the layout and the root of the page map, for the first page size that yields one.
-fn page_map(context: &Context<'_>, data: &StaticData<'_>) -> Option<(MapLayout, u64)> {
-    let edges = radix::root_candidates(context, data, LEAF_ALIGNMENT);
+/// A page map.
+struct PageMap {
+    shape: MapLayout,
+    /// Address of its root.
+    root: u64,
+}
+
+/// Finds the page map, for the first page size that yields one.
+fn find_page_map(context: &Context<'_>, data: &StaticData<'_>) -> Option<PageMap> {
+    let candidates = radix::root_candidates(context, data, LEAF_ALIGNMENT);
     MAPS.iter().find_map(|&shape| {
-        let span = |cache: &mut PageCache<'_>, entry| read_span(cache, entry)?.range(shape.page_shift);
-        let root = radix::roots(context, data, &edges, shape, &span).into_iter().next()?;
-        Some((shape, root))
+        let range = |cache: &mut PageCache<'_>, entry| read_span(cache, entry)?.range(shape.page_shift);
+        let root = radix::roots(context, data, &candidates, shape, &range).into_iter().next()?;
+        Some(PageMap { shape, root })
     })
 }
 
 /// Reads a span structure.
-pub fn read_span(cache: &mut PageCache<'_>, address: u64) -> Option<Words> {
+pub fn read_span(cache: &mut PageCache<'_>, address: u64) -> Option<SpanFields> {
     let mut bytes = [0; SPAN_BYTES];
     if address == 0 || !address.is_multiple_of(8) {
         return None;
     }
     cache.read(address, &mut bytes).ok()?;
-    Words::new(&bytes)
+    SpanFields::new(&bytes)
 }

@@ -26,24 +26,25 @@ pub fn find(
     let known: RangeSet = pages.chain(leaves).chain(caches).collect();
     let mut found: Vec<AddressRange> = Vec::new();
     let mut unvisited: &[AddressRange] = &known;
-    while let Some((&AddressRange { start, end: first_end }, others)) = unvisited.split_first() {
-        unvisited = others;
+    while let Some((&AddressRange { start, end: first_end }, rest)) = unvisited.split_first() {
+        unvisited = rest;
         let Some(limit) = gap_end(context, spans, taken, start) else { continue };
         // The known structures of a chunk are before the next span, and at most a chunk apart.
         let mut end = first_end;
-        while let Some((next, others)) = unvisited.split_first() {
+        while let Some((next, rest)) = unvisited.split_first() {
             if next.start >= limit || next.start - end > METADATA_CHUNK_BYTES {
                 break;
             }
             end = next.end;
-            unvisited = others;
+            unvisited = rest;
         }
         let end = start + (end - start).next_multiple_of(METADATA_STEP_BYTES);
         // For the current chunk the end of the used part is known: static data points to it
         // (`common.cc`, `metadata_chunk_alloc_`). All other static pointers into a chunk point to
         // used parts.
-        let used = spans.outside_pointers.range(start..limit.min(start + METADATA_CHUNK_BYTES)).next_back();
-        let end = end.max(used.copied().map_or(0, page_up)).min(limit);
+        let used_end =
+            spans.outside_pointers.range(start..limit.min(start + METADATA_CHUNK_BYTES)).next_back();
+        let end = end.max(used_end.copied().map_or(0, page_up)).min(limit);
         let is_new = found.last().is_none_or(|last| last.end <= start);
         if is_new && is_private_memory(context, (start, end)) {
             found.push(AddressRange::new(start, end));

@@ -17,7 +17,7 @@ mod summary;
 use self::layout::SpanState;
 use self::locate::Heap;
 use self::spans::Span;
-use crate::blocks::unmatched_caveat;
+use crate::blocks::Unmatched;
 use crate::radix::FoundHeaps;
 use strandline_claims::accumulator::{Class, OutOfOrder};
 use strandline_claims::allocator::{
@@ -125,7 +125,7 @@ fn read(context: &Context<'_>, heap: &Heap, taken: &RangeSet) -> Reading {
     cached.late_at.into_iter().for_each(|at| doubts.note_timeout(at));
     let mut reading = Reading { rows: Some(&rows::BLOCKS), claims, ..Reading::default() };
     let are_releasable = claims::free_spans_are_releasable(context, &spans.all);
-    let is_releasable = |span: &&Span| are_releasable && span.location == SpanState::Normal;
+    let is_releasable = |span: &&Span| are_releasable && span.state == SpanState::Normal;
     reading.call = Some(CallPlan {
         spec: &CALL,
         function: RELEASE,
@@ -149,9 +149,13 @@ fn read(context: &Context<'_>, heap: &Heap, taken: &RangeSet) -> Reading {
     reading.is_inconsistent = doubts.damages > 0;
     // What was not read in time matches nothing.
     let matched = if doubts.timed_out() { u64::MAX } else { counts.matched_items };
-    let unmatched = (cached.items.len() as u64).saturating_sub(matched);
-    let (items, lists) = (("object", unmatched), ("lists of caches", cached.broken));
-    reading.caveats.extend(unmatched_caveat(&ABOUT, &heap.name, items, lists));
+    let unmatched = Unmatched {
+        block_word: "object",
+        blocks: (cached.items.len() as u64).saturating_sub(matched),
+        lists_word: "lists of caches",
+        lists: cached.broken,
+    };
+    reading.caveats.extend(unmatched.caveat(&ABOUT, &heap.name));
     reading
 }
 

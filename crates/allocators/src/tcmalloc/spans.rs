@@ -20,14 +20,14 @@ pub struct Span {
     pub start: u64,
     /// One past the last byte.
     pub end: u64,
-    /// The first free object, if it is cut into objects.
-    pub objects: u64,
+    /// The first free object, if it is divided into objects.
+    pub first_free: u64,
     /// Number of objects that are not in its free list.
     pub allocated: u16,
     /// Its size class; 0 if none.
     pub class: u8,
     /// Its state.
-    pub location: SpanState,
+    pub state: SpanState,
 }
 
 impl Span {
@@ -66,26 +66,26 @@ pub struct Spans {
 
 /// Walks the spans of `heap` outside `taken` (claimed by others).
 pub fn walk(context: &Context<'_>, heap: &Heap, taken: &RangeSet) -> Spans {
-    let shift = heap.shape.page_shift;
+    let page_shift = heap.shape.page_shift;
     let mut spans = Spans::default();
-    let mut free = UnclaimedMemory::new(context, taken);
+    let mut unclaimed = UnclaimedMemory::new(context, taken);
     let mut last_structure_page = 0;
     let walk = radix::walk(context, &heap.leaves, heap.shape, &mut |cache, page, entry| {
-        let words = read_span(cache, entry)?;
-        let range = words.range(shift)?;
+        let fields = read_span(cache, entry)?;
+        let range = fields.range(page_shift)?;
         let AddressRange { start, end } = range;
-        if start != page || !free.contains(range) {
+        if start != page || !unclaimed.contains(range) {
             return None;
         }
-        let class = usize::from(words.class);
-        if words.location == SpanState::InUse && class > 0 {
+        let class = usize::from(fields.class);
+        if fields.state == SpanState::InUse && class > 0 {
             // A span of objects has the number of pages that its class defines.
-            if heap.classes.pages.get(class) != Some(&words.pages) {
+            if heap.classes.pages.get(class) != Some(&fields.pages) {
                 return None;
             }
-            *spans.spans_per_class.entry(words.class).or_default() += 1;
-            if heap.data.contains(words.previous) {
-                spans.lists.insert(SpanList { class: words.class, head: words.previous });
+            *spans.spans_per_class.entry(fields.class).or_default() += 1;
+            if heap.data.contains(fields.previous) {
+                spans.lists.insert(SpanList { class: fields.class, head: fields.previous });
             }
         }
         if page_of(entry) != last_structure_page {
@@ -93,15 +93,20 @@ pub fn walk(context: &Context<'_>, heap: &Heap, taken: &RangeSet) -> Spans {
             spans.structures.insert(last_structure_page);
         }
         (context.progress)(end - start);
-        let (objects, allocated, class, location) =
-            (words.objects, words.allocated, words.class, words.location);
-        spans.all.push(Span { start, end, objects, allocated, class, location });
+        spans.all.push(Span {
+            start,
+            end,
+            first_free: fields.first_free,
+            allocated: fields.allocated,
+            class: fields.class,
+            state: fields.state,
+        });
         Some(end)
     });
     spans.walk = walk;
     let mut outside_pointers = BTreeSet::new();
     each_word(context, heap.data, &mut |_, word| {
-        if !spans.contain(word) && context.space.find(word).is_some_and(is_mapped_memory) {
+        if !spans.contains(word) && context.space.find(word).is_some_and(is_mapped_memory) {
             outside_pointers.insert(word);
         }
         outside_pointers.len() < MAX_OUTSIDE_POINTERS
@@ -112,7 +117,7 @@ pub fn walk(context: &Context<'_>, heap: &Heap, taken: &RangeSet) -> Spans {
 
 impl Spans {
     /// Whether a span contains `address`.
-    pub fn contain(&self, address: u64) -> bool {
+    pub fn contains(&self, address: u64) -> bool {
         let next = self.all.partition_point(|span| span.end <= address);
         self.all.get(next).is_some_and(|span| span.start <= address)
     }

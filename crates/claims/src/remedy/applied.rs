@@ -45,7 +45,7 @@ pub struct Applied {
     pub stops: u64,
     /// Minor faults of the process in `minor_faults_seconds` afterwards.
     pub minor_faults_after: Option<u64>,
-    /// Number of seconds over which they were counted.
+    /// Seconds over which they were counted.
     pub minor_faults_seconds: f64,
 }
 
@@ -56,11 +56,11 @@ impl Applied {
         if watch.is_zero() {
             return;
         }
-        let began = Instant::now();
-        let Ok(first) = process.stat() else { return };
+        let start = Instant::now();
+        let Ok(stat_before) = process.stat() else { return };
         std::thread::sleep(watch);
-        let Ok(last) = process.stat() else { return };
-        self.minor_faults_after = Some(last.minor_faults.saturating_sub(first.minor_faults));
-        self.minor_faults_seconds = began.elapsed().as_secs_f64();
+        let Ok(stat_after) = process.stat() else { return };
+        self.minor_faults_after = Some(stat_after.minor_faults.saturating_sub(stat_before.minor_faults));
+        self.minor_faults_seconds = start.elapsed().as_secs_f64();
     }
 }

@@ -94,6 +94,11 @@ pub enum Refusal {
     },
 }
 
+/// The process's directory in /proc is gone.
+const ENOENT: i32 = 2;
+/// The process is gone.
+const ESRCH: i32 = 3;
+
 impl Refusal {
     /// Whether the target had begun to run the remedy. Otherwise nothing in it was changed.
     pub fn touched(&self) -> bool {
@@ -104,9 +109,8 @@ impl Refusal {
     /// allowed, or the error itself. `what` names the step: `reading smaps`, `stopping thread 17`.
     pub fn from_io(process: &Process, what: impl Into<String>, source: io::Error) -> Self {
         let pid = process.pid();
-        // ESRCH: no such process. ENOENT: its /proc directory is gone.
         Self::Process(match source.raw_os_error() {
-            Some(2 | 3) => Error::Ended { pid },
+            Some(ENOENT | ESRCH) => Error::Ended { pid },
             _ if source.kind() == io::ErrorKind::PermissionDenied => admission::refused(process),
             _ => Error::Io { pid, what: what.into(), source },
         })

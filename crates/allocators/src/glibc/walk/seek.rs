@@ -1,6 +1,8 @@
 //! Searches the next place where a chain of chunks is consistent.
 
-use super::{MAX_FAR_READS, POST, Walker};
+use strandline_claims::window::PeekedPair;
+
+use super::{FENCEPOST_HEAD, MAX_FAR_READS, Walker};
 use crate::glibc::layout;
 
 /// Consecutive plausible chunks that a place must start to be accepted.
@@ -13,7 +15,7 @@ impl Walker<'_> {
         let mut at = from.checked_next_multiple_of(step)?;
         while at + layout::MIN_CHUNK_BYTES <= self.region.end {
             if at >= self.limit {
-                self.gave_up = true;
+                self.has_given_up = true;
                 return None;
             }
             if self.region.top.is_some_and(|top| top.address == at) {
@@ -40,10 +42,12 @@ impl Walker<'_> {
         None
     }
 
+    /// Returns the top chunk if it is in `from..until`.
     fn top_before(&self, from: u64, until: u64) -> Option<u64> {
         self.region.top.map(|top| top.address).filter(|top| (from..until).contains(top))
     }
 
+    /// Whether plausible chunks follow each other from the one at `at` on.
     fn is_chain(&mut self, at: u64, head: u64) -> bool {
         let (mut at, mut head) = (at, head);
         for _ in 0..MIN_CHAIN {
@@ -52,9 +56,10 @@ impl Walker<'_> {
             if self.region.top.is_some_and(|top| top.address == next) {
                 return true;
             }
-            let Some(((previous, next_head), far)) = self.window.peek(next) else { return false };
-            self.far_reads = self.far_reads.saturating_add(u32::from(far));
-            if next_head & layout::PREV_INUSE == 0 && previous != bytes {
+            let Some(PeekedPair { pair, is_far }) = self.window.peek(next) else { return false };
+            let (previous_bytes, next_head) = pair;
+            self.far_reads = self.far_reads.saturating_add(u32::from(is_far));
+            if next_head & layout::PREV_INUSE == 0 && previous_bytes != bytes {
                 return false;
             }
             if next_head & !layout::SIZE_BITS == layout::FENCEPOST_BYTES {
@@ -71,12 +76,12 @@ impl Walker<'_> {
     /// Whether a pair of fenceposts begins at `at`, after a chunk that may be free; no other bits
     /// are ever set there. In a secondary arena the second one has size 0.
     fn is_fencepost(&mut self, at: u64, head: u64) -> bool {
-        let second = self.window.peek(at + layout::FENCEPOST_BYTES).map(|((_, second), _)| second);
+        let second = self.window.peek(at + layout::FENCEPOST_BYTES).map(|peeked| peeked.pair.1);
         head & !layout::PREV_INUSE & !layout::NON_MAIN_ARENA == layout::FENCEPOST_BYTES
             && (head & layout::NON_MAIN_ARENA == 0 || !self.region.is_main)
             && self.region.end - at >= 2 * layout::FENCEPOST_BYTES
             && second.is_some_and(|second| {
-                second == POST || !self.region.is_main && second & !layout::SIZE_BITS == 0
+                second == FENCEPOST_HEAD || !self.region.is_main && second & !layout::SIZE_BITS == 0
             })
     }
 

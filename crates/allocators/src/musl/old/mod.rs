@@ -15,9 +15,9 @@ use super::rows;
 use strandline_claims::allocator::{Context, Reading};
 use strandline_process::range::RangeSet;
 
-/// `struct chunk`: the size of the previous one and its own; a free one also has its neighbours in
-/// its list.
+/// Bytes of the header of a chunk (`struct chunk`): the size of the previous chunk and its own.
 const HEADER_BYTES: u64 = 16;
+/// Bytes of the header of a free chunk, which also has its neighbours in its list.
 const FREE_HEADER_BYTES: u64 = 32;
 /// Alignment of sizes (`SIZE_ALIGN`) of chunks without their own mapping.
 const ALIGNMENT: u64 = 32;
@@ -31,7 +31,7 @@ const FIRST_CHUNK_OFFSET: u64 = 16;
 pub fn read(context: &Context<'_>, state: &State, taken: &RangeSet) -> Reading {
     let mut walk = Walk::new(context, taken);
     walk.claim_all();
-    walk.check(&state.chunks);
+    walk.check_free_chunks(&state.chunks);
     let Walk { counts, claims, memory, blocks, regions, .. } = walk;
     let own = [("regions", regions), ("mmapped_blocks", counts.mapped_blocks)];
     let mut reading = Reading { rows: Some(&rows::BLOCKS), claims, ..Reading::default() };

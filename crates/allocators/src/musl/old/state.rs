@@ -9,6 +9,7 @@ use std::time::Instant;
 use super::super::layout::PAGE_BYTES;
 use super::super::locate;
 use super::{ALIGNMENT, FIRST_CHUNK_OFFSET, FREE_HEADER_BYTES, HEADER_BYTES};
+use crate::radix::StaticWord;
 use crate::scan::{each_word, is_mapped_memory};
 use strandline_claims::allocator::Context;
 use strandline_process::memory::word_at;
@@ -44,28 +45,30 @@ pub fn find(context: &Context<'_>) -> Vec<State> {
     let mut found = Vec::new();
     for group in locate::candidates(context.space) {
         // A state on the border of two mappings may be found in both.
-        let chunks = locate::static_data(&group).into_iter().find_map(|range| chunks(context, range));
+        let chunks =
+            locate::static_data(&group).into_iter().find_map(|range| find_ends_of_lists(context, range));
         found.extend(chunks.map(|chunks| State { name: group[0].name.clone(), chunks }));
     }
     found
 }
 
 /// Returns the first and last chunks of the lists in `range`; `None` if there are no lists.
-fn chunks(context: &Context<'_>, range: AddressRange) -> Option<Vec<u64>> {
+fn find_ends_of_lists(context: &Context<'_>, range: AddressRange) -> Option<Vec<u64>> {
     let (mut found, mut candidates) = (None, 0);
-    // The addresses and values of the last two non-zero words.
-    let (mut last, mut second_last) = ((0, 0), (0, 0));
+    // The last two non-zero words.
+    let none = StaticWord { at: 0, value: 0 };
+    let (mut last, mut second_last) = (none, none);
     each_word(context, range, &mut |at, word| {
-        let (head_at, head) = last;
+        let StaticWord { at: head_at, value: head } = last;
         // The lock before the first chunk is 0 or 1.
-        let is_lock = second_last.0 + 8 != head_at || second_last.1 as u32 <= 1;
+        let is_lock = second_last.at + 8 != head_at || second_last.value as u32 <= 1;
         if head_at + 8 == at && is_lock && may_be_list(context, head_at, head, word) {
             candidates += 1;
             if points_back(context, head_at, head) {
-                found = lists_around(context, head_at);
+                found = ends_of_lists_around(context, head_at);
             }
         }
-        (second_last, last) = (last, (at, word));
+        (second_last, last) = (last, StaticWord { at, value: word });
         let is_check_due = candidates % DEADLINE_CHECK_INTERVAL == DEADLINE_CHECK_INTERVAL - 1;
         let has_time = !is_check_due || Instant::now() < context.deadline;
         found.is_none() && candidates < MAX_CANDIDATES && has_time
@@ -86,51 +89,55 @@ fn is_aligned(chunk: u64) -> bool {
 
 /// Whether two words may be the first and the last chunk of a list.
 fn may_be_list(context: &Context<'_>, head_at: u64, first: u64, last: u64) -> bool {
-    let own = as_chunk(head_at);
+    let list = as_chunk(head_at);
     let has_address = |chunk: u64| is_aligned(chunk) && chunk < USER_ADDRESS_END;
     let is_mapped = |chunk| context.space.find(chunk).is_some_and(is_mapped_memory);
-    (first == own && last == own)
+    (first == list && last == list)
         || [first, last].into_iter().all(|chunk| has_address(chunk) && is_mapped(chunk))
 }
 
 /// Whether the first chunk of a list points back to it.
 fn points_back(context: &Context<'_>, head_at: u64, first: u64) -> bool {
-    let own = as_chunk(head_at);
+    let list = as_chunk(head_at);
     let is_resident = || !context.resident_runs(AddressRange::sized(first, FREE_HEADER_BYTES)).is_empty();
     let previous = |chunk: u64| context.memory.read_word(chunk + FREE_HEADER_BYTES - 8);
-    first == own || is_resident() && previous(first).is_ok_and(|previous| previous == own)
+    first == list || is_resident() && previous(first).is_ok_and(|previous| previous == list)
 }
 
 /// Returns the chunks of all lists, given that one of them has its first chunk at `head_at`; tries
 /// each number that its bin may have.
-fn lists_around(context: &Context<'_>, head_at: u64) -> Option<Vec<u64>> {
-    let before = (FIRST_BIN + BIN_BYTES * (BINS - 1) + BIN_HEAD) as u64;
-    let from = head_at.checked_sub(before)?;
-    let mut bytes = vec![0; before as usize + STATE_BYTES];
+fn ends_of_lists_around(context: &Context<'_>, head_at: u64) -> Option<Vec<u64>> {
+    let max_offset = FIRST_BIN + BIN_BYTES * (BINS - 1) + BIN_HEAD;
+    let from = head_at.checked_sub(max_offset as u64)?;
+    let mut bytes = vec![0; max_offset + STATE_BYTES];
     // The lists may be close to the start or the end of mapped memory: unreadable pages stay 0.
     let mut at = 0;
     while let Some(unread) = bytes.get_mut(at..).filter(|unread| !unread.is_empty()) {
-        let got = context.memory.read_some(from + at as u64, unread);
-        at += if got > 0 { got } else { (PAGE_BYTES - (from + at as u64) % PAGE_BYTES) as usize };
+        let read_length = context.memory.read_some(from + at as u64, unread);
+        at += if read_length > 0 {
+            read_length
+        } else {
+            (PAGE_BYTES - (from + at as u64) % PAGE_BYTES) as usize
+        };
     }
     (0..BINS).rev().find_map(|bin| {
-        let at = before as usize - FIRST_BIN - BIN_BYTES * bin - BIN_HEAD;
-        lists(bytes.get(at..at + STATE_BYTES)?, from + at as u64)
+        let at = max_offset - FIRST_BIN - BIN_BYTES * bin - BIN_HEAD;
+        ends_of_lists(bytes.get(at..at + STATE_BYTES)?, from + at as u64)
     })
 }
 
 /// Returns the chunks of the lists whose state is `bytes`, at `address`; `None` if it is no state,
 /// or was never used.
-fn lists(bytes: &[u8], address: u64) -> Option<Vec<u64>> {
-    let map = word_at(bytes, 0)?;
+fn ends_of_lists(bytes: &[u8], address: u64) -> Option<Vec<u64>> {
+    let bin_map = word_at(bytes, 0)?;
     let (mut chunks, mut is_used) = (Vec::new(), false);
     for bin in 0..BINS {
         let at = FIRST_BIN + BIN_BYTES * bin + BIN_HEAD;
         let (head, tail) = (word_at(bytes, at)?, word_at(bytes, at + 8)?);
-        let own = as_chunk(address.checked_add(at as u64)?);
-        let is_empty = (head == 0 && tail == 0) || (head == own && tail == own);
-        let is_chunk = |chunk: u64| is_aligned(chunk) && chunk != own;
-        let has_bit = map >> bin & 1 != 0;
+        let list = as_chunk(address.checked_add(at as u64)?);
+        let is_empty = (head == 0 && tail == 0) || (head == list && tail == list);
+        let is_chunk = |chunk: u64| is_aligned(chunk) && chunk != list;
+        let has_bit = bin_map >> bin & 1 != 0;
         if is_empty == has_bit || !(is_empty || is_chunk(head) && is_chunk(tail)) {
             return None;
         }

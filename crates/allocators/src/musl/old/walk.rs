@@ -1,5 +1,6 @@
 //! Walks regions and blocks with their own mapping, and classifies each byte.
 
+use std::ops::Range;
 use std::time::Instant;
 
 use super::super::counts::Counts;
@@ -18,15 +19,21 @@ use strandline_process::range::{AddressRange, RangeSet};
 
 /// Minimum consistent chunks of a region that has no valid end.
 const MIN_CONSISTENT_CHUNKS: u64 = 8;
-/// Pages of a mapping searched for an aligned block: if its first chunk is plausible, and if not.
-const PAGES_IF_PLAUSIBLE: u64 = 16;
+/// Maximum pages of a mapping searched for an aligned block, if its first chunk is plausible.
+const MAX_PAGES_IF_PLAUSIBLE: u64 = 16;
+/// The same if its first chunk is not plausible.
 const MAX_PAGES: u64 = 1 << 10;
+/// Binary logarithms of alignments of less than a page that a block may have, above that of every
+/// block.
+const SMALL_ALIGNMENT_SHIFTS: Range<u32> = 6..12;
+/// The same for large alignments: up to half of the address space.
+const LARGE_ALIGNMENT_SHIFTS: Range<u32> = 16..47;
 /// Number of pages whose first words are read with one call.
 const BATCH_PAGES: usize = 512;
 /// Chunks between two checks of the deadline.
 const DEADLINE_CHECK_INTERVAL: u64 = 1 << 12;
 
-/// How far the chunks of a region are consistent.
+/// A region, as far as its chunks are consistent.
 struct Region {
     start: u64,
     /// End of the last consistent chunk.
@@ -97,12 +104,12 @@ impl<'a> Walk<'a> {
     }
 
     /// Checks that the chunks on free lists are free, and in regions or donated memory.
-    pub fn check(&mut self, chunks: &[u64]) {
+    pub fn check_free_chunks(&mut self, chunks: &[u64]) {
         for &chunk in chunks {
             let next = self.claims.partition_point(|claim| claim.end <= chunk);
             let is_claimed = self.claims.get(next).is_some_and(|claim| claim.start <= chunk);
             let is_donated = self.donated.iter().any(|range| range.contains(chunk));
-            let is_free = self.chunk(chunk).is_some_and(|sizes| sizes.own & IN_USE == 0);
+            let is_free = self.sizes_at(chunk).is_some_and(|sizes| sizes.own & IN_USE == 0);
             if !(is_claimed || is_donated) || !is_free {
                 self.counts.doubts.note_damage(chunk, 0);
             }
@@ -110,13 +117,13 @@ impl<'a> Walk<'a> {
     }
 
     /// Reads the header of the chunk at `at`.
-    fn chunk(&mut self, at: u64) -> Option<Sizes> {
+    fn sizes_at(&mut self, at: u64) -> Option<Sizes> {
         let bytes: [u8; 16] = self.memory.read(at)?;
         let (previous, own) = pair_at(&bytes, 0)?;
         Some(Sizes { previous, own })
     }
 
-    fn is_free(&self, start: u64, end: u64) -> bool {
+    fn is_unclaimed(&self, start: u64, end: u64) -> bool {
         !self.taken.overlaps((start, end))
     }
 
@@ -127,20 +134,20 @@ impl<'a> Walk<'a> {
             if Instant::now() >= self.context.deadline {
                 return self.counts.doubts.note_timeout(at);
             }
-            if let Some(other) = self.taken.overlapping(AddressRange::sized(at, PAGE_BYTES)).last() {
-                at = other.end.next_multiple_of(PAGE_BYTES).max(at + PAGE_BYTES);
+            if let Some(taken) = self.taken.overlapping(AddressRange::sized(at, PAGE_BYTES)).last() {
+                at = taken.end.next_multiple_of(PAGE_BYTES).max(at + PAGE_BYTES);
                 continue;
             }
             let pages = (at..run.end).step_by(PAGE_BYTES as usize).take(BATCH_PAGES);
-            let heads: Vec<u64> = pages
-                .take_while(|page| self.is_free(*page, *page + PAGE_BYTES))
+            let headers: Vec<u64> = pages
+                .take_while(|page| self.is_unclaimed(*page, *page + PAGE_BYTES))
                 .map(|page| page + FIRST_CHUNK_OFFSET)
                 .collect();
-            let pairs = self.context.memory.read_pairs(&heads);
-            at += heads.len() as u64 * PAGE_BYTES;
-            for (head, pair) in heads.iter().zip(pairs) {
+            let pairs = self.context.memory.read_pairs(&headers);
+            at += headers.len() as u64 * PAGE_BYTES;
+            for (header, pair) in headers.iter().zip(pairs) {
                 if let Some(end) = pair.and_then(|(previous, own)| {
-                    self.claim_at(head - FIRST_CHUNK_OFFSET, Sizes { previous, own }, limit)
+                    self.claim_at(header - FIRST_CHUNK_OFFSET, Sizes { previous, own }, limit)
                 }) {
                     // The scan continues after the region or block.
                     at = end;
@@ -162,15 +169,15 @@ impl<'a> Walk<'a> {
                 return None;
             }
             let block =
-                self.find_mapped_block(at, size, limit).filter(|block| self.is_free(at, block.end))?;
+                self.find_mapped_block(at, size, limit).filter(|block| self.is_unclaimed(at, block.end))?;
             self.claim_mapped(at, block);
             return Some(block.end);
         }
         if previous != IN_USE || size == IN_USE {
             return None;
         }
-        let region = self.follow(at, limit)?;
-        if !self.is_free(at, region.end) {
+        let region = self.follow_chunks(at, limit)?;
+        if !self.is_unclaimed(at, region.end) {
             self.counts.doubts.note_damage(at, 0);
             return None;
         }
@@ -181,9 +188,9 @@ impl<'a> Walk<'a> {
 
     /// Follows the chunks of a possible region at `start` while they are consistent; `None` if it
     /// is not a region.
-    fn follow(&mut self, start: u64, limit: u64) -> Option<Region> {
+    fn follow_chunks(&mut self, start: u64, limit: u64) -> Option<Region> {
         let (mut at, mut count) = (start + FIRST_CHUNK_OFFSET, 0_u64);
-        let mut size = self.chunk(at)?.own;
+        let mut size = self.sizes_at(at)?.own;
         let page_end = |at: u64| (at + HEADER_BYTES).next_multiple_of(PAGE_BYTES);
         loop {
             let Some((next, sizes)) = self.next_chunk(at, size, limit) else {
@@ -213,7 +220,7 @@ impl<'a> Walk<'a> {
         let next = at.checked_add(bytes)?;
         let is_possible =
             next.checked_add(HEADER_BYTES)? <= limit && bytes >= ALIGNMENT && bytes.is_multiple_of(ALIGNMENT);
-        let sizes = if is_possible { self.chunk(next)? } else { return None };
+        let sizes = if is_possible { self.sizes_at(next)? } else { return None };
         (sizes.previous == size).then_some((next, sizes))
     }
 
@@ -228,17 +235,14 @@ impl<'a> Walk<'a> {
             count += 1;
             let is_late =
                 count.is_multiple_of(DEADLINE_CHECK_INTERVAL) && Instant::now() >= self.context.deadline;
-            let next = self
-                .chunk(at)
-                .filter(|_| !is_late)
-                .map(|sizes| (at.saturating_add(sizes.own & !IN_USE), sizes.own));
+            let size = self.sizes_at(at).filter(|_| !is_late).map_or(0, |sizes| sizes.own);
+            let next = at.saturating_add(size & !IN_USE);
             // The process is stopped, so the chunks are still consistent: only the deadline ends
             // this.
-            let Some((next, size)) = next.filter(|next| next.0 > at && next.0 <= region.consistent_end)
-            else {
+            if next <= at || next > region.consistent_end {
                 self.counts.doubts.note_timeout(at);
                 break;
-            };
+            }
             self.claim_chunk(AddressRange::new(at, next), size & IN_USE != 0, &mut accumulator);
             at = next;
         }
@@ -273,14 +277,14 @@ impl<'a> Walk<'a> {
             chunk.checked_add(size).filter(|end| end.is_multiple_of(PAGE_BYTES) && *end <= limit)
         };
         let first = end_of(start + FIRST_CHUNK_OFFSET, size).filter(|end| *end > start);
-        let small = (6..12).map(|power| start + (1 << power));
+        let small = SMALL_ALIGNMENT_SHIFTS.map(|shift| start + (1 << shift));
         // The offset of a block in its mapping stays the same when the mapping moves.
-        let max_pages = if first.is_some() { PAGES_IF_PLAUSIBLE } else { MAX_PAGES };
+        let max_pages = if first.is_some() { MAX_PAGES_IF_PLAUSIBLE } else { MAX_PAGES };
         let pages = (1..max_pages).map(|page| start + page * PAGE_BYTES);
-        let large = (16..47).map(|power| (start + 1).next_multiple_of(1 << power));
+        let large = LARGE_ALIGNMENT_SHIFTS.map(|shift| (start + 1).next_multiple_of(1 << shift));
         let candidates = small.chain(pages).chain(large).filter(|block| *block < limit);
         let moved = candidates.into_iter().find_map(|block| {
-            let Sizes { previous, own: size } = self.chunk(block - HEADER_BYTES)?;
+            let Sizes { previous, own: size } = self.sizes_at(block - HEADER_BYTES)?;
             let end = end_of(block - HEADER_BYTES, size).filter(|end| *end > block && size & IN_USE == 0)?;
             (previous == block - HEADER_BYTES - start).then_some(AddressRange::new(block, end))
         });
@@ -306,14 +310,14 @@ impl<'a> Walk<'a> {
     /// row of that data. It precedes the data, from the start of a page, or follows it, to the end
     /// of a page.
     fn count_donated(&mut self, start: u64, end: u64) {
-        if let Some(Sizes { previous: IN_USE, own: size }) = self.chunk(start + FIRST_CHUNK_OFFSET) {
+        if let Some(Sizes { previous: IN_USE, own: size }) = self.sizes_at(start + FIRST_CHUNK_OFFSET) {
             self.count_donated_from(start + FIRST_CHUNK_OFFSET, size, end.min(start + PAGE_BYTES));
         }
-        let Some(Sizes { previous: size, own: IN_USE }) = self.chunk(end - HEADER_BYTES) else { return };
+        let Some(Sizes { previous: size, own: IN_USE }) = self.sizes_at(end - HEADER_BYTES) else { return };
         let (mut first, mut bytes) = (end - HEADER_BYTES, size & !IN_USE);
         while bytes >= ALIGNMENT && first.saturating_sub(bytes) >= end - PAGE_BYTES {
             first -= bytes;
-            match self.chunk(first) {
+            match self.sizes_at(first) {
                 Some(Sizes { previous: IN_USE, own }) => return self.count_donated_from(first, own, end),
                 Some(sizes) => bytes = sizes.previous & !IN_USE,
                 None => return,
