@@ -52,8 +52,8 @@ pub fn dominators(
     Ok(parents)
 }
 
-/// Consecutive numbers, with a value each: at first the count of references that lead to it, then the
-/// index where its list of referrers begins, and at last where that ends.
+/// Consecutive numbers, with a value each: at first the count of references that lead to it, then
+/// the index where its list of referrers begins, and at last where that ends.
 struct Slice {
     /// The lowest number.
     first: usize,

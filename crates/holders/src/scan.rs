@@ -62,8 +62,8 @@ pub struct Tagged {
 const TAG_BITS: u64 = 7;
 const TAG: u64 = 1;
 
-/// Maximum bytes of the header before the target of a reference: of CPython's objects, the guard of
-/// a debug allocator, two words for a dictionary and weak references, and the collector's two words.
+/// Maximum bytes of the header before the target of a reference: of CPython's objects, the guard
+/// of a debug allocator, two words for a dictionary and weak references, and the collector's two.
 const MAX_HEADER_BYTES: u64 = 48;
 
 impl Exact {
@@ -545,8 +545,8 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Reads from an address to the end of its range at most; `None` after the deadline, or if there
-    /// are too many references.
+    /// Reads from an address to the end of its range at most; `None` after the deadline, or if
+    /// there are too many references.
     fn read_window(&mut self, at: u64) -> Option<()> {
         let shared = self.shared;
         shared.check_limit(shared.edge_count.load(Ordering::Relaxed) + self.targets.len() as u64)?;
