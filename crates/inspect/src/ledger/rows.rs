@@ -21,7 +21,7 @@ pub fn legend() -> impl Iterator<Item = (&'static str, State)> {
     ROWS.iter().map(|row| (row.id, row.state))
 }
 
-/// Bytes by row.
+/// Bytes by row, in the order of their numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tally(Vec<u64>);
 
