@@ -64,7 +64,7 @@ impl Account {
         let status = process.status().unwrap_or_default();
         let kernel = kernel::figures(&frozen, &status, ledger.shmem_bytes);
         let mut caveats = std::mem::take(&mut frozen.caveats);
-        let anonymous_bytes = ledger.tally.of(&ANONYMOUS);
+        let anonymous_bytes = ledger.tally.bytes_of(&ANONYMOUS);
         let (other_allocators, runtimes) =
             recognised::recognise(process, &mut frozen, &mut caveats, anonymous_bytes);
         caveats.append(&mut ledger.caveats);

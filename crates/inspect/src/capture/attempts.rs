@@ -91,7 +91,7 @@ pub fn take_with(
         StoppedBy::Ending(ending) => {
             let others = ending.other_threads;
             let known = ending.registers.iter().map(|(tid, registers)| (*tid, registers));
-            let mut stopped = Threads::of(process, known, std::iter::empty(), others.saturating_add(1));
+            let mut stopped = Threads::new(process, known, std::iter::empty(), others.saturating_add(1));
             stopped.caveats.extend(ending.caveats(process));
             let since = Instant::now();
             let (mut frozen, threads) = kernel_view(process, stopped, &read_plan)?;
@@ -276,7 +276,7 @@ fn short_transfer_caveat(transfer: &ShortTransfer) -> Caveat {
 /// Returns the threads of a stopped process.
 fn threads_of(process: &Process, stopped: &Stopped<'_>, read_plan: &ReadPlan<'_>) -> Threads {
     let known = stopped.threads().map(|thread| (thread.tid, &thread.registers));
-    let mut threads = Threads::of(process, known, stopped.in_transfer().copied(), stopped.count());
+    let mut threads = Threads::new(process, known, stopped.in_transfer().copied(), stopped.count());
     let mut add_caveat = |code: &str, tid: i32, text: &str| {
         threads.caveats.push(Caveat::new(code, format!("thread {tid}"), None, text));
     };

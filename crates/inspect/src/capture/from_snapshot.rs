@@ -108,10 +108,10 @@ impl Scan {
     /// has to be copied, and splits the hidden ranges.
     fn has_changed_little(&mut self, pagemap: &File, before: &[KnownMapping]) -> io::Result<bool> {
         let private = self.space.mappings().iter().filter(|mapping| mapping.is_private_anonymous());
-        let new = private.filter(|mapping| known(before, mapping).is_none());
-        let new: RangeSet = new.map(Mapping::range).collect();
-        self.read_now(pagemap, &new)?;
-        let pages = new.iter().flat_map(|&range| self.regions.present_in(range));
+        let new_mappings = private.filter(|mapping| known(before, mapping).is_none());
+        let new_ranges: RangeSet = new_mappings.map(Mapping::range).collect();
+        self.read_now(pagemap, &new_ranges)?;
+        let pages = new_ranges.iter().flat_map(|&range| self.regions.present_in(range));
         let bytes: u64 = pages.map(|run| run.len()).sum();
         Ok(bytes <= MAX_NEW_BYTES && self.hidden.len() <= MAX_HIDDEN)
     }
@@ -206,9 +206,9 @@ fn copy(process: &Process, runs: Vec<AddressRange>) -> std::result::Result<Memor
         ));
     }
     let too_much = || "there is no room for the memory that it keeps from its children".to_owned();
-    let room = if bytes == 0 { Some(CopyBuffer::default()) } else { CopyBuffer::for_bytes(bytes) };
-    let room = room.ok_or_else(too_much)?;
-    MemoryCopy::take(&ByPid::new(process.pid()), runs.into_iter(), room, 1, None).ok_or_else(too_much)
+    let buffer = if bytes == 0 { Some(CopyBuffer::default()) } else { CopyBuffer::for_bytes(bytes) };
+    let buffer = buffer.ok_or_else(too_much)?;
+    MemoryCopy::take(&ByPid::new(process.pid()), runs.into_iter(), buffer, 1, None).ok_or_else(too_much)
 }
 
 /// Private anonymous memory that the snapshot lacks.

@@ -137,7 +137,7 @@ pub(super) struct Threads {
 
 impl Threads {
     /// Combines the registers of stopped threads and the facts of threads that were left asleep.
-    pub fn of<'r>(
+    pub fn new<'r>(
         process: &Process,
         stopped: impl Iterator<Item = (i32, &'r Registers)>,
         others: impl Iterator<Item = ThreadFacts>,

@@ -249,7 +249,7 @@ struct Place<'a> {
 impl<'a> Place<'a> {
     /// The kernel shows memory that has neither name nor folder as a deleted file, and many of them
     /// by one name.
-    fn of(name: &FileName<'a>) -> Self {
+    fn of_file(name: &FileName<'a>) -> Self {
         let nameless = [
             ("/memfd:", "small memfds"),
             ("/SYSV", "small System V shared memory"),
@@ -269,7 +269,7 @@ impl<'a> Place<'a> {
 fn add_folder_rows(rows: &mut Vec<GroupRow>, kind: RowRef, files: &[NamedBytes<'_>]) -> u64 {
     let mut by_place: BTreeMap<Place<'_>, Folder> = BTreeMap::new();
     for file in files {
-        let folder = by_place.entry(Place::of(&file.name)).or_default();
+        let folder = by_place.entry(Place::of_file(&file.name)).or_default();
         folder.files += 1;
         folder.bytes = folder.bytes.saturating_add(file.bytes);
     }

@@ -307,14 +307,14 @@ pub fn assemble(inputs: &Inputs<'_>) -> Result<Ledger> {
         if space.counts.lazy_free_bytes > 0 {
             move_lazy_free(&mut writer, space, inputs.readings, &mut overlaps, &mut ledger);
         }
-        shared_memory.add(&space.mapping.name, writer.tally.of(&SHMEM));
+        shared_memory.add(&space.mapping.name, writer.tally.bytes_of(&SHMEM));
         ledger.tally.add_all(&writer.tally);
         if let Some(page_map) = &mut page_map {
             page_map.close();
         }
     }
     shared_memory.name(&mut ledger.holders);
-    ledger.zero_bytes = ledger.tally.of(&ZERO);
+    ledger.zero_bytes = ledger.tally.bytes_of(&ZERO);
     ledger.page_map = page_map.map(PageMapWriter::finish);
     Ok(ledger)
 }
@@ -413,18 +413,18 @@ fn split(
 ) {
     let mut at = run.start;
     while at < run.end {
-        let (allocator, allocator_until) = allocators.at(at);
-        let (zero, zero_until) = zeros.at(at);
-        let (program, program_until) = program.at(at);
-        let until = run.end.min(allocator_until).min(zero_until).min(program_until);
+        let (allocator, allocator_end) = allocators.holder_at(at);
+        let (zero, zero_end) = zeros.holder_at(at);
+        let (program, program_end) = program.holder_at(at);
+        let end = run.end.min(allocator_end).min(zero_end).min(program_end);
         if allocator != Some(Holder::Claimed) {
             let id = [zero, allocator, program].into_iter().flatten().find_map(|holder| match holder {
                 Holder::Row(id) => Some(id),
                 Holder::Claimed => None,
             });
-            writer.add(id.unwrap_or(rest), at..until);
+            writer.add(id.unwrap_or(rest), at..end);
         }
-        at = until;
+        at = end;
     }
 }
 
@@ -542,14 +542,14 @@ pub fn unclaimed_runs(inputs: &Inputs<'_>) -> Result<RangeSet> {
         for run in resident.filter(|run| run.anonymous) {
             let mut at = run.start;
             while at < run.end {
-                let (holder, until) = spans.at(at);
-                let until = until.min(run.end);
+                let (holder, span_end) = spans.holder_at(at);
+                let end = span_end.min(run.end);
                 if holder != Some(Holder::Claimed) {
                     // Claims may start within a page, whose zeros their readers find.
-                    let (from, to) = (at.next_multiple_of(PAGE_BYTES), until - until % PAGE_BYTES);
+                    let (from, to) = (at.next_multiple_of(PAGE_BYTES), end - end % PAGE_BYTES);
                     runs.push(AddressRange::new(from, to));
                 }
-                at = until;
+                at = end;
             }
         }
     }

@@ -159,13 +159,13 @@ pub fn mostly_used(view: &LedgerView<'_>) -> Finding {
         );
         return Finding { class: "evictable", bytes: evictable, headline };
     }
-    let holder = view.rows.iter().filter(|row| row.state == State::Live).max_by_key(|row| row.bytes);
-    let holder = holder.map_or(String::new(), |row| format!(", most of it {} ({})", row.id, row.holder));
-    let rest = view.rows.iter().filter(|row| row.state != State::Live && row.bytes > 0);
-    let rest = rest.max_by_key(|row| row.bytes).map_or(String::new(), |row| {
+    let largest = view.rows.iter().filter(|row| row.state == State::Live).max_by_key(|row| row.bytes);
+    let holder = largest.map_or(String::new(), |row| format!(", most of it {} ({})", row.id, row.holder));
+    let others = view.rows.iter().filter(|row| row.state != State::Live && row.bytes > 0);
+    let largest_other = others.max_by_key(|row| row.bytes).map_or(String::new(), |row| {
         format!("; the largest row not in use is {} ({}), {}", row.id, row.holder, bytes(row.bytes))
     });
-    let headline = format!("{} is in use{holder}; {stranded} is stranded{rest}", view.of_rss(live));
+    let headline = format!("{} is in use{holder}; {stranded} is stranded{largest_other}", view.of_rss(live));
     Finding { class: if view.matters(live) { "live" } else { "mixed" }, bytes: live, headline }
 }
 
