@@ -26,7 +26,7 @@ pub struct Span {
 pub struct Spans(pub Vec<Span>);
 
 impl Spans {
-    /// Returns what holds an address, and the end of the range that it holds, or that has no holder.
+    /// Returns what holds an address, and the end of the range for which that is so.
     pub fn holder_at(&self, address: u64) -> (Option<Holder>, u64) {
         let index = self.0.partition_point(|span| span.range.end <= address);
         match self.0.get(index) {
