@@ -168,7 +168,7 @@ pub fn plan(
     if let Some(objection) = ControlGroups::of(process).objection_to_copy() {
         return Err(objection.to_owned());
     }
-    let anonymous_bytes = status.anonymous_bytes.unwrap_or(0);
+    let anonymous_bytes = status.anonymous_bytes.ok_or("its anonymous memory is not known (RssAnon)")?;
     check_memory(process, &status, anonymous_bytes)?;
     let gibs = anonymous_bytes as f64 / (1_u64 << 30) as f64;
     let mappings_before = if with_hidden { known_mappings(process, &status)? } else { None };

@@ -62,7 +62,7 @@ pub fn add_ledgers(explanation: &mut GroupExplanation, options: &LedgerOptions<'
     explanation.remedies.sort_by_key(|remedy| std::cmp::Reverse(remedy.predicted_bytes));
     sort(&mut explanation.rows);
     explanation.totals = totals(&explanation.rows);
-    verdict::judge(explanation);
+    verdict::set_verdict(explanation);
 }
 
 /// The bytes of each process in the group's rows.

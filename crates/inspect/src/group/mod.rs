@@ -89,7 +89,7 @@ pub fn explain_group(hierarchy: &Hierarchy, group: &Group) -> Result<GroupExplan
     let inputs =
         Inputs { memory: &memory, processes: &processes, files: &files, processors: online_processors() };
     rows::fill_in(&mut explanation, &inputs);
-    verdict::judge(&mut explanation);
+    verdict::set_verdict(&mut explanation);
     explanation.advice = advice::advice(&explanation);
     explanation.cost = Cost {
         wall_seconds: start.elapsed().as_secs_f64(),

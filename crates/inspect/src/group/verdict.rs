@@ -60,7 +60,7 @@ pub fn sums(rows: &[GroupRow]) -> Sums {
 }
 
 /// Fills in the verdict.
-pub(super) fn judge(explanation: &mut GroupExplanation) {
+pub(super) fn set_verdict(explanation: &mut GroupExplanation) {
     let sums = sums(&explanation.rows);
     let sentences =
         [Some(holders(explanation, &sums)), calls(explanation), working_set(explanation), limit(explanation)];
