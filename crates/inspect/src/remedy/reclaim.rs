@@ -187,42 +187,46 @@ fn notify_runtime(
         return false;
     }
     match notify::apply(pid, &request) {
-        Ok(Notified { applied, unfinished, refused, least_bytes, fall_bytes, last_fall_bytes }) => {
-            if unfinished > 0 {
-                let text = format!(
-                    "{unfinished} of {} heaps: their threads have not run the collection within {} s (blocked, or busy in \
-                     native code); they run it when they can",
-                    plan.calls.len(),
-                    notify::WORK_LIMIT.as_secs()
-                );
-                answer.caveats.push(Caveat::new("not_collected_yet", owner, None, text.as_str()));
-                answer.reason = Some(text);
-            }
-            if refused.is_some() || unfinished > 0 {
-                answer.predicted_bytes = None;
-                answer.predicted_least_bytes = Some(least_bytes);
-            }
-            let grown = fall_bytes.saturating_sub(last_fall_bytes);
-            if last_fall_bytes < least_bytes || grown > fall_bytes / MIN_GROWTH_DIVISOR {
-                let cause = if fall_bytes >= least_bytes {
-                    "the program has allocated again"
-                } else {
-                    "the program allocated meanwhile, or the prediction is wrong"
-                };
-                let text = format!(
-                    "its private memory fell by {}, and by {} at the end: {cause}",
-                    bytes(fall_bytes),
-                    bytes(last_fall_bytes)
-                );
-                answer.caveats.push(Caveat::new("grew_again", owner, Some(grown), text));
-            }
-            if let Some(refusal) = refused {
-                answer.caveats.push(Caveat::new("not_all_called", owner, None, refusal.to_string()));
-            }
-            report_one(Ok(applied), answer)
-        }
+        Ok(notified) => report_notified(notified, plan.calls.len(), owner, answer),
         Err(refusal) => report_one(Err(refusal.to_string()), answer),
     }
+}
+
+/// Reports in `answer` what the requests to the runtime `owner` did, which has `heap_count` heaps;
+/// true, as requests were made.
+fn report_notified(notified: Notified, heap_count: usize, owner: &str, answer: &mut Reclamation) -> bool {
+    let Notified { applied, unfinished, refused, least_bytes, fall_bytes, last_fall_bytes } = notified;
+    if unfinished > 0 {
+        let text = format!(
+            "{unfinished} of {heap_count} heaps: their threads have not run the collection within {} s (blocked, or busy in \
+             native code); they run it when they can",
+            notify::WORK_LIMIT.as_secs()
+        );
+        answer.caveats.push(Caveat::new("not_collected_yet", owner, None, text.as_str()));
+        answer.reason = Some(text);
+    }
+    if refused.is_some() || unfinished > 0 {
+        answer.predicted_bytes = None;
+        answer.predicted_least_bytes = Some(least_bytes);
+    }
+    let grown = fall_bytes.saturating_sub(last_fall_bytes);
+    if last_fall_bytes < least_bytes || grown > fall_bytes / MIN_GROWTH_DIVISOR {
+        let cause = if fall_bytes >= least_bytes {
+            "the program has allocated again"
+        } else {
+            "the program allocated meanwhile, or the prediction is wrong"
+        };
+        let text = format!(
+            "its private memory fell by {}, and by {} at the end: {cause}",
+            bytes(fall_bytes),
+            bytes(last_fall_bytes)
+        );
+        answer.caveats.push(Caveat::new("grew_again", owner, Some(grown), text));
+    }
+    if let Some(refusal) = refused {
+        answer.caveats.push(Caveat::new("not_all_called", owner, None, refusal.to_string()));
+    }
+    report_one(Ok(applied), answer)
 }
 
 /// Sets the result of a runtime's own work to the bytes by which the rows of its reader fell.
